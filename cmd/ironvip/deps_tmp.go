@@ -1,0 +1,38 @@
+//go:build deps
+
+package main
+
+import (
+	_ "github.com/BurntSushi/toml"
+	_ "github.com/coreos/go-systemd/v22/daemon"
+	_ "github.com/danielgtaylor/huma/v2"
+	_ "github.com/danielgtaylor/huma/v2/adapters/humagin"
+	_ "github.com/danielgtaylor/huma/v2/conditional"
+	_ "github.com/danielgtaylor/huma/v2/humatest"
+	_ "github.com/danielgtaylor/huma/v2/sse"
+	_ "github.com/fsnotify/fsnotify"
+	_ "github.com/gin-gonic/gin"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/google/nftables"
+	_ "github.com/google/nftables/binaryutil"
+	_ "github.com/google/nftables/expr"
+	_ "github.com/moby/ipvs"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "github.com/prometheus/client_golang/prometheus/collectors"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/prometheus/client_golang/prometheus/testutil"
+	_ "github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/spf13/cobra"
+	_ "github.com/spf13/pflag"
+	_ "github.com/vishvananda/netlink"
+	_ "github.com/vishvananda/netlink/nl"
+	_ "github.com/vishvananda/netns"
+	_ "go.etcd.io/bbolt"
+	_ "go.uber.org/goleak"
+	_ "go4.org/netipx"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/term"
+	_ "gopkg.in/yaml.v3"
+	_ "pgregory.net/rapid"
+)

@@ -1,0 +1,103 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Version orders the changes of a Store. 0 is before everything.
+type Version uint64
+
+// Resource is what can be leased: an address, or a node port.
+type Resource struct {
+	Addr     netip.Addr   // set for an address
+	NodePort uint16       // set for a node port
+	Protocol vip.Protocol // set for a node port
+}
+
+// String returns "192.0.2.10" or "node port 30080/tcp".
+func (r Resource) String() string {
+	if r.Addr.IsValid() {
+		return r.Addr.String()
+	}
+	return fmt.Sprintf("node port %d/%s", r.NodePort, r.Protocol)
+}
+
+// Holder is one service's claim on a resource. Several holders of one address
+// have the same non-empty share key.
+type Holder struct {
+	Service vip.ServiceKey
+	Source  string      // the source that the service came from
+	Port    vip.PortKey // for a node port: the service port it stands for
+}
+
+// LeaseState is where a lease is in its life.
+type LeaseState string
+
+// Held leases have holders. Cooling ones have none left and wait until Until
+// before anyone but the last holder may have them.
+const (
+	Held    LeaseState = "held"
+	Cooling LeaseState = "cooling"
+)
+
+// Lease is one resource given out. A lease is durable before anyone sees it.
+type Lease struct {
+	Resource Resource
+	Pool     string
+	State    LeaseState
+	ShareKey string
+	Holders  []Holder  // oldest first; of a cooling lease, the last holder
+	Since    time.Time // when the first holder got it
+	Until    time.Time // of a cooling lease: when it is free for all
+}
+
+// Op is one conditional write: make the resource's lease New, provided that it
+// is Old now.
+type Op struct {
+	Old *Lease // nil: no lease on the resource yet
+	New *Lease // nil: remove the lease
+	Err error  // the Store's answer for this op alone; a *ConflictError when the condition failed
+}
+
+// LeaseChange is one change a Store reports.
+type LeaseChange struct {
+	Resource Resource
+	Lease    *Lease // nil: removed
+}
+
+// Store keeps leases durably. boltstore keeps them on one host's disk;
+// storetest is the suite that every Store passes.
+type Store interface {
+	// Commit tries every op, each alone, and sets its Err; those with a nil Err
+	// are durable when it returns. The error it returns means that the Store as
+	// a whole can't be written (it wraps ErrUnavailable): nothing is known to be
+	// durable, and no op may be acted on.
+	Commit(ctx context.Context, ops []Op) error
+	// Changes returns what changed after since (0: every lease), newest state
+	// once a resource, and the version to ask from next. With nothing new it
+	// blocks until there is, or the context ends.
+	Changes(ctx context.Context, since Version) ([]LeaseChange, Version, error)
+}
+
+// ErrUnavailable says that a store can't be written now; trying again may
+// help. Stores wrap it around the cause (a full disk, a server away).
+var ErrUnavailable = errors.New("lease store not available")
+
+// ConflictError says that a resource's lease is not what the op expected.
+type ConflictError struct {
+	Resource Resource
+	Actual   *Lease // nil: there is none
+}
+
+func (e *ConflictError) Error() string {
+	if e.Actual == nil || len(e.Actual.Holders) == 0 {
+		return fmt.Sprintf("%s changed meanwhile", e.Resource)
+	}
+	return fmt.Sprintf("%s is held by %s", e.Resource, e.Actual.Holders[0].Service)
+}

@@ -1,0 +1,103 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cpioWriter writes an uncompressed "newc" cpio archive, the form the kernel unpacks as its first root file system.
+// Parent folders are written on their own, and a name is written once: later entries of that name are dropped, so
+// that a library two programs share costs nothing. The first write error sticks and is returned by close.
+type cpioWriter struct {
+	w    io.Writer
+	ino  uint32
+	seen map[string]bool
+	err  error
+}
+
+func newCpioWriter(w io.Writer) *cpioWriter {
+	return &cpioWriter{w: w, seen: map[string]bool{"": true}}
+}
+
+// has reports whether an entry of that name was written.
+func (c *cpioWriter) has(name string) bool { return c.seen[cleanName(name)] }
+
+func (c *cpioWriter) dir(name string, perm uint32) {
+	c.entry(name, unix.S_IFDIR|perm, 0, 0, nil)
+}
+
+func (c *cpioWriter) symlink(name, target string) {
+	c.entry(name, unix.S_IFLNK|0o777, 0, int64(len(target)), strings.NewReader(target))
+}
+
+func (c *cpioWriter) charDevice(name string, perm, major, minor uint32) {
+	c.entry(name, unix.S_IFCHR|perm, uint64(major)<<32|uint64(minor), 0, nil)
+}
+
+func (c *cpioWriter) text(name, content string) {
+	c.file(name, 0o644, int64(len(content)), strings.NewReader(content))
+}
+
+func (c *cpioWriter) file(name string, perm uint32, size int64, r io.Reader) {
+	c.entry(name, unix.S_IFREG|perm, 0, size, r)
+}
+
+// close writes the trailer and returns the first error of the whole archive.
+func (c *cpioWriter) close() error {
+	c.header("TRAILER!!!", 0, 0, 0, 0)
+	return c.err
+}
+
+func (c *cpioWriter) entry(name string, mode uint32, rdev uint64, size int64, r io.Reader) {
+	name = cleanName(name)
+	if c.seen[name] {
+		return
+	}
+	if parent := path.Dir(name); parent != "." {
+		c.dir(parent, 0o755)
+	}
+	c.seen[name] = true
+	if size > 1<<32-1 && c.err == nil {
+		c.err = fmt.Errorf("cpio: %s: %d bytes is more than the format's 4 GiB", name, size)
+	}
+	c.ino++
+	c.header(name, c.ino, mode, rdev, size)
+	if r == nil || c.err != nil {
+		return
+	}
+	if n, err := io.CopyN(c.w, r, size); err != nil {
+		c.err = fmt.Errorf("cpio: %s: after %d of %d bytes: %w", name, n, size, err)
+		return
+	}
+	c.pad(size)
+}
+
+func (c *cpioWriter) header(name string, ino, mode uint32, rdev uint64, size int64) {
+	if c.err != nil {
+		return
+	}
+	nlink := 1
+	if mode&unix.S_IFMT == unix.S_IFDIR {
+		nlink = 2
+	}
+	// magic, ino, mode, uid, gid, nlink, mtime, size, dev (2), rdev (2), name length with its NUL, checksum (unused)
+	n, err := fmt.Fprintf(c.w, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
+		ino, mode, 0, 0, nlink, 0, size, 0, 0, rdev>>32, rdev&0xffffffff, len(name)+1, 0, name)
+	c.err = err
+	c.pad(int64(n))
+}
+
+// pad fills up to the next multiple of four: headers start on one, so what follows an n-byte part is known from n.
+func (c *cpioWriter) pad(n int64) {
+	if rest := n % 4; rest != 0 && c.err == nil {
+		_, c.err = c.w.Write(make([]byte, 4-rest))
+	}
+}
+
+func cleanName(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }

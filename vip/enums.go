@@ -1,0 +1,154 @@
+package vip
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Family is an IP address family.
+type Family uint8
+
+// The address families. The zero Family means "not stated".
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// FamilyOf returns the family of a; an IPv4-mapped IPv6 address counts as IPv6.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Protocol is a transport protocol, numbered as in the IP header.
+type Protocol uint8
+
+// The transport protocols a service port may use.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// Scheduler names how a dataplane chooses a backend for a new connection. The
+// names are those of Linux IPVS.
+type Scheduler string
+
+// The schedulers of the kernel's IPVS.
+const (
+	RoundRobin              Scheduler = "rr"
+	WeightedRoundRobin      Scheduler = "wrr"
+	LeastConnection         Scheduler = "lc"
+	WeightedLeastConnection Scheduler = "wlc"
+	SourceHash              Scheduler = "sh"
+	MaglevHash              Scheduler = "mh"
+	ShortestExpectedDelay   Scheduler = "sed"
+	NeverQueue              Scheduler = "nq"
+	WeightedFailover        Scheduler = "fo"
+	DestinationHash         Scheduler = "dh"
+)
+
+// Schedulers lists every scheduler name a service may ask for.
+func Schedulers() []Scheduler {
+	return []Scheduler{RoundRobin, WeightedRoundRobin, LeastConnection, WeightedLeastConnection, SourceHash,
+		MaglevHash, ShortestExpectedDelay, NeverQueue, WeightedFailover, DestinationHash}
+}
+
+// Forward is how packets travel from the balancing host to a backend.
+type Forward string
+
+// The forwarding methods of IPVS.
+const (
+	ForwardNAT    Forward = "nat"
+	ForwardDirect Forward = "dr"
+	ForwardTunnel Forward = "tunnel"
+)
+
+// TrafficPolicy says which backends traffic of a kind may reach.
+type TrafficPolicy string
+
+// Cluster uses every backend; Local only those on the balancing node.
+const (
+	Cluster TrafficPolicy = "cluster"
+	Local   TrafficPolicy = "local"
+)
+
+// Masquerade says when the client's address is replaced by this host's.
+type Masquerade string
+
+// MasqueradeAuto masquerades only where a reply would otherwise miss this host.
+const (
+	MasqueradeAuto   Masquerade = "auto"
+	MasqueradeAlways Masquerade = "always"
+	MasqueradeNever  Masquerade = "never"
+)
+
+// State is what an operator or a source says of a backend.
+type State string
+
+// Ready takes new connections. Drain keeps the open ones and takes no new
+// ones. Maint is the same to the dataplane and says that a person did it.
+const (
+	Ready State = "ready"
+	Drain State = "drain"
+	Maint State = "maint"
+)
+
+func (f Family) String() string {
+	switch f {
+	case IPv4:
+		return "ipv4"
+	case IPv6:
+		return "ipv6"
+	}
+	return fmt.Sprintf("family(%d)", uint8(f))
+}
+
+// MarshalText writes "ipv4" or "ipv6".
+func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText reads "ipv4" or "ipv6".
+func (f *Family) UnmarshalText(b []byte) error {
+	switch strings.ToLower(string(b)) {
+	case "ipv4":
+		*f = IPv4
+	case "ipv6":
+		*f = IPv6
+	default:
+		return fmt.Errorf("%q is not an address family: use ipv4 or ipv6", b)
+	}
+	return nil
+}
+
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return fmt.Sprintf("protocol(%d)", uint8(p))
+}
+
+// MarshalText writes the lower-case name.
+func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads tcp, udp or sctp in either case.
+func (p *Protocol) UnmarshalText(b []byte) error {
+	switch strings.ToLower(string(b)) {
+	case "tcp":
+		*p = TCP
+	case "udp":
+		*p = UDP
+	case "sctp":
+		*p = SCTP
+	default:
+		return fmt.Errorf("%q is not a protocol: use tcp, udp or sctp", b)
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package table
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func drain[K comparable, V any](f *Feed[K, V]) []Change[K, V] {
+	var all []Change[K, V]
+	for {
+		batch, _ := f.TryNext()
+		if len(batch) == 0 {
+			return all
+		}
+		all = append(all, batch...)
+	}
+}
+
+// Whatever is done to the table, a reader that replays its feed into a map has
+// the table's rows, and a batch never names a key twice or goes back in time.
+func TestFeedReplaysToTheTable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tab := New[int, int](&Clock{}, func(a, b int) bool { return a == b })
+		oracle := map[int]int{}
+		type reader struct {
+			feed *Feed[int, int]
+			rows map[int]int
+			rev  uint64
+		}
+		var readers []*reader
+		catchUp := func(r *reader) {
+			for {
+				batch, _ := r.feed.TryNext()
+				if len(batch) == 0 {
+					break
+				}
+				names := map[int]bool{}
+				for _, c := range batch {
+					if names[c.Key] {
+						t.Fatalf("key %d twice in one batch", c.Key)
+					}
+					names[c.Key] = true
+					if c.Rev <= r.rev {
+						t.Fatalf("revision %d after %d", c.Rev, r.rev)
+					}
+					r.rev = c.Rev
+					if c.Deleted {
+						delete(r.rows, c.Key)
+					} else {
+						r.rows[c.Key] = c.Value
+					}
+				}
+			}
+			if !maps.Equal(r.rows, oracle) {
+				t.Fatalf("feed says %v, table holds %v", r.rows, oracle)
+			}
+		}
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			k := rapid.IntRange(0, 9).Draw(t, "key")
+			switch rapid.IntRange(0, 7).Draw(t, "op") {
+			case 0, 1, 2:
+				v := rapid.IntRange(0, 3).Draw(t, "value")
+				tab.Set(k, v)
+				oracle[k] = v
+			case 3, 4:
+				tab.Delete(k)
+				delete(oracle, k)
+			case 5:
+				readers = append(readers, &reader{feed: tab.Watch(), rows: map[int]int{}})
+			case 6:
+				if len(readers) > 0 {
+					catchUp(readers[k%len(readers)])
+				}
+			case 7:
+				if len(readers) > 0 {
+					i := k % len(readers)
+					readers[i].feed.Close()
+					readers = append(readers[:i], readers[i+1:]...)
+				}
+			}
+		}
+		for _, r := range readers {
+			catchUp(r)
+		}
+		if len(tab.graves) != 0 || len(tab.buried) != 0 {
+			t.Fatalf("%d tombstones left after every feed has passed", len(tab.graves))
+		}
+		if got := maps.Collect(tab.All()); !maps.Equal(got, oracle) {
+			t.Fatalf("All gives %v, table holds %v", got, oracle)
+		}
+	})
+}
+
+func TestSetOfEqualValueWakesNobody(t *testing.T) {
+	tab := New[string, int](&Clock{}, func(a, b int) bool { return a == b })
+	rev := tab.Set("a", 1)
+	feed := tab.Watch()
+	drain(feed)
+	changed := tab.Changed()
+	if again := tab.Set("a", 1); again != rev {
+		t.Errorf("revision moved from %d to %d", rev, again)
+	}
+	select {
+	case <-changed:
+		t.Error("readers were woken")
+	default:
+	}
+	if got := drain(feed); len(got) != 0 {
+		t.Errorf("feed delivered %v", got)
+	}
+}
+
+func TestNextWaitsAndHonoursContext(t *testing.T) {
+	tab := New[string, int](&Clock{}, nil)
+	feed := tab.Watch()
+	defer feed.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan error, 1)
+	go func() {
+		batch, err := feed.Next(ctx)
+		if err == nil && (len(batch) != 1 || batch[0].Key != "a") {
+			t.Errorf("batch %v", batch)
+		}
+		_, err = feed.Next(ctx)
+		got <- err
+	}()
+	tab.Set("a", 1)
+	cancel()
+	if err := <-got; err != context.Canceled {
+		t.Errorf("Next ended with %v", err)
+	}
+}
+
+func TestReadyAfterLastInitializer(t *testing.T) {
+	tab := New[string, int](&Clock{}, nil)
+	a, b := tab.Initializer(), tab.Initializer()
+	isReady := func() bool {
+		select {
+		case <-tab.Ready():
+			return true
+		default:
+			return false
+		}
+	}
+	a()
+	a()
+	if isReady() {
+		t.Error("ready with an initializer left")
+	}
+	b()
+	if !isReady() {
+		t.Error("not ready after the last initializer")
+	}
+}
+
+func TestClockFitsJSONAndGrows(t *testing.T) {
+	c := NewClock(time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC))
+	if rev := c.Revision(); rev > 1<<53 {
+		t.Errorf("%d does not fit a float64", rev)
+	}
+	a, b := New[int, int](c, nil), New[int, int](c, nil)
+	if x, y := a.Set(1, 1), b.Set(1, 1); y <= x {
+		t.Errorf("the later change has revision %d, the earlier %d", y, x)
+	}
+}
+
+// One change seen by one watcher costs the same allocations at any size.
+func TestChangeAllocationsDontGrow(t *testing.T) {
+	cost := func(rows int) float64 {
+		tab := New[int, int](&Clock{}, nil)
+		for i := range rows {
+			tab.Set(i, i)
+		}
+		feed := tab.Watch()
+		drain(feed)
+		return testing.AllocsPerRun(100, func() {
+			tab.Set(rand.IntN(rows), rand.Int())
+			feed.TryNext()
+		})
+	}
+	if small, large := cost(10), cost(100_000); large > small*1.5 {
+		t.Errorf("%v allocations a change at 10 rows, %v at 100,000", small, large)
+	}
+}
+
+func BenchmarkChange(b *testing.B) {
+	for _, rows := range []int{1_000, 100_000} {
+		b.Run(strconv.Itoa(rows), func(b *testing.B) {
+			tab := New[int, int](&Clock{}, nil)
+			for i := range rows {
+				tab.Set(i, i)
+			}
+			feed := tab.Watch()
+			drain(feed)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				tab.Set(i%rows, -i)
+				feed.TryNext()
+			}
+		})
+	}
+}
