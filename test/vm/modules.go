@@ -62,7 +62,7 @@ func moduleOrder(dir string, names []string) ([]string, error) {
 		case ok:
 			load(file)
 		case !inKernel[name]:
-			return nil, fmt.Errorf("the VM's kernel (%s) has no module %q", filepath.Base(dir), name)
+			return nil, fmt.Errorf("the kernel in %s has no module %q", filepath.Dir(dir), name)
 		}
 	}
 	return order, nil

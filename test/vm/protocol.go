@@ -29,7 +29,6 @@ type job struct {
 	Dir     string   `json:"dir"`     // working directory
 	Modules []string `json:"modules"` // files of kernel modules, in load order
 	Collect []string `json:"collect"` // absolute files and folders to send back when they are there
-	CPUs    int      `json:"cpus"`
 }
 
 // exitStatus is how the program ended: by Signal when that isn't zero, with Code otherwise.

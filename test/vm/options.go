@@ -1,0 +1,250 @@
+//go:build linux
+
+package main
+
+import (
+	"debug/buildinfo"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// options is one run: the runner's own settings and the program to run. Each setting is a flag, or for use under
+// go test -exec an environment variable; the flag wins.
+type options struct {
+	mem      int           // MiB
+	cpus     int           //
+	timeout  time.Duration // 0: none
+	cache    string        // what setup.sh made: vmlinux and modules
+	verbose  bool          // stream the console, report times
+	programs []string      // host programs to ship, by name or path
+	files    []hostFile
+	modules  []string // beyond baseModules
+	args     []string // the program and its arguments
+	env      []string // the guest program's
+	dir      string   // working directory, the same in the guest
+	collect  []string
+}
+
+// hostFile is a file or folder to ship, both paths absolute.
+type hostFile struct{ host, guest string }
+
+const (
+	defaultTimeout = 10 * time.Minute
+	// testSlack is what the runner waits after the test binary's own -test.timeout, which then prints its goroutines.
+	// go test itself kills its child one minute after that timeout: stay below it.
+	testSlack = 40 * time.Second
+	guestPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// witnesses are shipped in every image, for tests to look at the kernel with other eyes than ours.
+var witnesses = []string{"ipvsadm", "nft", "ip", "conntrack"}
+
+// goVariables are passed on to the guest, as is all that begins with IRONVIP_. GOMAXPROCS follows -cpus if not set.
+var goVariables = []string{"GOCOVERDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK", "TZ"}
+
+func parseOptions(args, environ []string) (*options, error) {
+	env := map[string]string{}
+	for _, kv := range environ {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	fs := flag.NewFlagSet("vmrun", flag.ContinueOnError)
+	fs.Usage = func() {
+		fmt.Fprint(fs.Output(), "usage: vmrun [flags] [--] program [argument ...]\n"+
+			"or:    go test -exec \"/path/to/vmrun [flags]\" [packages]\n\nflags, and the environment variable for each:\n")
+		fs.PrintDefaults()
+	}
+	mem := fs.String("mem", env["IRONVIP_VM_MEM"], "memory, such as 768M or 2G; IRONVIP_VM_MEM (default 512M, 1G for -race binaries)")
+	cpus := fs.String("cpus", env["IRONVIP_VM_CPUS"], "processors; each costs 0.5 s and more at start; IRONVIP_VM_CPUS (default 1)")
+	timeout := fs.String("timeout", env["IRONVIP_VM_TIMEOUT"], "kill the VM after this time, 0 for never; IRONVIP_VM_TIMEOUT (default: -test.timeout and some slack, else 10m)")
+	cache := fs.String("cache", env["IRONVIP_VM_CACHE"], "folder with the kernel; IRONVIP_VM_CACHE (default: \"current\" next to vmrun)")
+	programs := fs.String("programs", env["IRONVIP_VM_PROGRAMS"], "more programs to ship with their libraries, besides "+strings.Join(witnesses, ", ")+"; comma-separated; IRONVIP_VM_PROGRAMS")
+	files := fs.String("files", env["IRONVIP_VM_FILES"], "files and folders to ship: /host/path:/guest/path, comma-separated; IRONVIP_VM_FILES")
+	modules := fs.String("modules", env["IRONVIP_VM_MODULES"], "more kernel modules to load, comma-separated; IRONVIP_VM_MODULES")
+	verbose := fs.Bool("v", env["IRONVIP_VM_VERBOSE"] != "" && env["IRONVIP_VM_VERBOSE"] != "0", "show the guest's console and the time spent; IRONVIP_VM_VERBOSE")
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	if fs.NArg() == 0 {
+		fs.Usage()
+		return nil, errors.New("no program to run")
+	}
+
+	o := &options{verbose: *verbose, programs: list(*programs), modules: list(*modules), cpus: 1}
+	var err error
+	if o.dir, err = os.Getwd(); err != nil {
+		return nil, err
+	}
+	program, err := filepath.Abs(fs.Arg(0))
+	if err != nil {
+		return nil, err
+	}
+	tf := readTestFlags(fs.Args()[1:], o.dir)
+	o.args = append([]string{program}, tf.args...)
+	o.collect = tf.results
+	if d := env["GOCOVERDIR"]; d != "" {
+		d = absIn(o.dir, d)
+		env["GOCOVERDIR"] = d
+		o.collect = append(o.collect, d)
+	}
+
+	if o.cache = *cache; o.cache == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		o.cache = filepath.Join(filepath.Dir(self), "current")
+	}
+	if o.mem, err = parseMem(*mem, program); err != nil {
+		return nil, err
+	}
+	if *cpus != "" {
+		if o.cpus, err = strconv.Atoi(*cpus); err != nil || o.cpus < 1 || o.cpus > 16 {
+			return nil, fmt.Errorf("-cpus %q: want a number from 1 to 16", *cpus)
+		}
+	}
+	switch {
+	case *timeout != "":
+		if o.timeout, err = time.ParseDuration(*timeout); err != nil {
+			return nil, fmt.Errorf("-timeout: %w", err)
+		}
+	case tf.timeout == 0: // "no limit" in the test's own words
+	case tf.timeout > 0:
+		o.timeout = tf.timeout + testSlack
+	default:
+		o.timeout = defaultTimeout
+	}
+	for _, pair := range list(*files) {
+		host, guest, ok := strings.Cut(pair, ":")
+		if !ok || !filepath.IsAbs(host) || !filepath.IsAbs(guest) {
+			// Relative to what would be a guess: go test runs the runner in the package's folder, not in the caller's.
+			return nil, fmt.Errorf("-files %q: want /host/path:/guest/path, both absolute", pair)
+		}
+		o.files = append(o.files, hostFile{host, guest})
+	}
+	o.env = guestEnv(env, o)
+	return o, nil
+}
+
+func guestEnv(env map[string]string, o *options) []string {
+	out := []string{"PATH=" + guestPath, "HOME=/root", "USER=root", "LANG=C", "TERM=dumb", "TMPDIR=/tmp", "PWD=" + o.dir}
+	for k, v := range env {
+		if strings.HasPrefix(k, "IRONVIP_") && k != "IRONVIP_VM" || slices.Contains(goVariables, k) {
+			out = append(out, k+"="+v)
+		}
+	}
+	out = append(out, "IRONVIP_VM=1") // how a test knows where it is
+	slices.Sort(out)
+	return out
+}
+
+// parseMem reads a size in MiB ("512M", "1G", "768"). Without one, it is what the program needs.
+func parseMem(s, program string) (int, error) {
+	if s == "" {
+		if isRace(program) {
+			return 1024, nil
+		}
+		return 512, nil
+	}
+	digits, unit := strings.ToUpper(s), 1
+	if d, ok := strings.CutSuffix(digits, "G"); ok {
+		digits, unit = d, 1024
+	} else {
+		digits = strings.TrimSuffix(digits, "M")
+	}
+	n, err := strconv.Atoi(digits)
+	if err != nil || n*unit < 128 || n*unit > 64<<10 {
+		return 0, fmt.Errorf("-mem %q: want a size between 128M and 64G", s)
+	}
+	return n * unit, nil
+}
+
+// isRace reports whether program is a Go binary built with -race.
+func isRace(program string) bool {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
+		return s.Key == "-race" && s.Value == "true"
+	})
+}
+
+// testFlags is what a test binary's arguments mean for the runner.
+type testFlags struct {
+	args    []string      // as given, but for -test.testlogfile
+	timeout time.Duration // -1 when there is none in the arguments
+	results []string      // absolute paths of the files and folders the test writes for its caller
+}
+
+var resultFlags = []string{
+	"coverprofile", "cpuprofile", "memprofile", "blockprofile", "mutexprofile", "trace", "gocoverdir",
+}
+
+func readTestFlags(args []string, dir string) testFlags {
+	tf := testFlags{timeout: -1}
+	var relative []string // profiles, by the test's -test.outputdir
+	outputDir := dir
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		name, ok := strings.CutPrefix(arg, "-test.")
+		if !ok {
+			if name, ok = strings.CutPrefix(arg, "--test."); !ok {
+				tf.args = append(tf.args, arg)
+				continue
+			}
+		}
+		name, value, ok := strings.Cut(name, "=")
+		takesValue := name == "timeout" || name == "outputdir" || name == "testlogfile" || slices.Contains(resultFlags, name)
+		if !takesValue {
+			tf.args = append(tf.args, arg)
+			continue
+		}
+		both := []string{arg}
+		if !ok && i+1 < len(args) {
+			i++
+			value = args[i]
+			both = append(both, value)
+		}
+		switch name {
+		case "testlogfile":
+			// go test caches a result by the files and variables this log names. The kernel isn't among them: without
+			// the log, a run in the VM is never taken from the cache.
+			continue
+		case "timeout":
+			if d, err := time.ParseDuration(value); err == nil {
+				tf.timeout = d
+			}
+		case "outputdir":
+			outputDir = absIn(dir, value)
+		case "gocoverdir":
+			tf.results = append(tf.results, absIn(dir, value))
+		default:
+			relative = append(relative, value)
+		}
+		tf.args = append(tf.args, both...)
+	}
+	for _, f := range relative {
+		tf.results = append(tf.results, absIn(outputDir, f))
+	}
+	return tf
+}
+
+func absIn(dir, name string) string {
+	if filepath.IsAbs(name) {
+		return filepath.Clean(name)
+	}
+	return filepath.Join(dir, name)
+}
+
+func list(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}

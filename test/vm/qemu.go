@@ -1,0 +1,266 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var errTimeout = errors.New("timeout")
+
+// run boots the VM, runs the program in it and returns the exit status to end with. An error means that there is no
+// such status: the VM didn't start, died or was killed. It returns when QEMU is gone.
+func run(o *options) (int, error) {
+	began := time.Now()
+	kernel, err := filepath.EvalSymlinks(filepath.Join(o.cache, "vmlinux"))
+	if err != nil {
+		return 0, fmt.Errorf("the VM's kernel: %w (run test/vm/setup.sh)", err)
+	}
+	image, err := buildImage(o)
+	if err != nil {
+		return 0, err
+	}
+	defer image.Close()
+	imaged := time.Now()
+
+	vm, err := startQEMU(o, kernel, image)
+	if err != nil {
+		return 0, err
+	}
+	started := make(chan time.Time, 1)
+	type result struct {
+		exitStatus
+		err error
+	}
+	results := make(chan result, 1)
+	go func() {
+		st, err := receive(vm.control, o.collect, func() { started <- time.Now() })
+		results <- result{st, err}
+	}()
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	stop := watch(cancel, o.timeout)
+	defer stop()
+
+	select {
+	case r := <-results:
+		done := time.Now()
+		vm.stop()
+		if r.err != nil {
+			return 0, fmt.Errorf("the VM ended before the program did (%w)%s", r.err, vm.postMortem())
+		}
+		if o.verbose {
+			boot := time.Time{}
+			select {
+			case boot = <-started:
+			default:
+			}
+			fmt.Fprintf(os.Stderr, "vmrun: image %v, boot %v, program %v, end %v\n", ms(imaged.Sub(began)),
+				ms(boot.Sub(imaged)), ms(done.Sub(boot)), ms(time.Since(done)))
+		}
+		if r.Signal != 0 {
+			fmt.Fprintf(os.Stderr, "vmrun: the program was ended by a signal: %v\n", syscall.Signal(r.Signal))
+			return 128 + r.Signal, nil
+		}
+		return r.Code, nil
+	case <-ctx.Done():
+		vm.stop()
+		phase := "the program had not started"
+		select {
+		case <-started:
+			phase = "the program was running"
+		default:
+		}
+		cause := context.Cause(ctx)
+		if s := (signalError{}); errors.As(cause, &s) {
+			fmt.Fprintf(os.Stderr, "vmrun: %v: %s\n", cause, phase)
+			return 128 + int(s.sig), nil
+		}
+		return 0, fmt.Errorf("%w: %s%s", cause, phase, vm.postMortem())
+	}
+}
+
+func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+
+// signalError is the cause of a run's end when the runner was told to.
+type signalError struct{ sig syscall.Signal }
+
+func (e signalError) Error() string { return "got the signal " + e.sig.String() }
+
+// watch cancels on a signal, when the time is up, and when the parent process is gone. It polls for the last one
+// because a parent-death signal would also come when only the parent's thread that forked us ends.
+func watch(cancel context.CancelCauseFunc, timeout time.Duration) (stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	var expired <-chan time.Time
+	if timeout > 0 {
+		expired = time.After(timeout)
+	}
+	parent := os.Getppid()
+	tick := time.NewTicker(200 * time.Millisecond)
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer tick.Stop()
+		defer signal.Stop(signals)
+		for {
+			select {
+			case s := <-signals:
+				cancel(signalError{s.(syscall.Signal)})
+				return
+			case <-expired:
+				cancel(fmt.Errorf("%w: killed the VM after %v", errTimeout, timeout))
+				return
+			case <-tick.C:
+				if os.Getppid() != parent {
+					cancel(errors.New("the parent process is gone"))
+					return
+				}
+			case <-quit:
+				return
+			}
+		}
+	})
+	return func() { close(quit); wg.Wait() }
+}
+
+// qemu is a running VM with its three serial ports: the program's output goes to stdout, control is for the caller
+// to read, the console is kept.
+type qemu struct {
+	cmd     *exec.Cmd
+	control *os.File
+	console *tail
+	stderr  *tail
+	pumps   sync.WaitGroup // end when QEMU has closed its ends
+	end     error          // how the process ended, after stop
+}
+
+func startQEMU(o *options, kernel string, image *os.File) (*qemu, error) {
+	bin, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		return nil, fmt.Errorf("%w (run test/vm/setup.sh, or install qemu-system-x86)", err)
+	}
+	vm := &qemu{console: &tail{}, stderr: &tail{}}
+	cmdline := "console=ttyS2 quiet panic=-1 oops=panic 8250.nr_uarts=4 mitigations=off nokaslr tsc=reliable " +
+		"no_timer_check random.trust_cpu=on cryptomgr.notests rcupdate.rcu_expedited=1 rdinit=/init"
+	if o.verbose {
+		cmdline = strings.Replace(cmdline, " quiet", "", 1)
+		vm.console.also = os.Stderr
+	}
+	// The child's file 3 is the image; 4, 5 and 6 are the serial ports, which are opened anew by path: QEMU then
+	// makes its own end non-blocking, not ours.
+	args := []string{
+		"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(o.mem) + "M",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", kernel, "-initrd", "/proc/self/fd/3", "-append", cmdline,
+		"-chardev", "file,id=output,path=/proc/self/fd/4", "-serial", "chardev:output",
+		"-chardev", "file,id=control,path=/proc/self/fd/5", "-serial", "chardev:control",
+		// The console must be the third port: it is the one whose interrupt (4) isn't needed by a waiting reader.
+		"-chardev", "file,id=console,path=/proc/self/fd/6", "-serial", "chardev:console",
+	}
+	vm.cmd = exec.Command(bin, args...)
+	vm.cmd.Stderr = vm.stderr
+	// The caller holds the main thread, so the signal comes when the runner dies, and only then.
+	vm.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	vm.cmd.ExtraFiles = []*os.File{image}
+
+	var readers, writers []*os.File
+	closeAll := func(files []*os.File) {
+		for _, f := range files {
+			f.Close()
+		}
+	}
+	for range 3 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closeAll(append(readers, writers...))
+			return nil, err
+		}
+		readers, writers = append(readers, r), append(writers, w)
+	}
+	vm.cmd.ExtraFiles = append(vm.cmd.ExtraFiles, writers...)
+	err = vm.cmd.Start()
+	closeAll(writers)
+	if err != nil {
+		closeAll(readers)
+		return nil, fmt.Errorf("start %s: %w", bin, err)
+	}
+	vm.control = readers[1]
+	pump := func(w io.Writer, r *os.File) {
+		vm.pumps.Go(func() {
+			defer r.Close()
+			if _, err := io.Copy(w, r); err != nil {
+				io.Copy(io.Discard, r) // a reader who left must not stall the guest
+			}
+		})
+	}
+	pump(os.Stdout, readers[0])
+	pump(vm.console, readers[2])
+	return vm, nil
+}
+
+// stop kills QEMU and waits until it is gone and everything it wrote was passed on. The guest has drained its ports
+// before it said that it was finished, so that is all of its output; a kill is the quickest way out.
+func (vm *qemu) stop() {
+	vm.cmd.Process.Kill()
+	vm.end = vm.cmd.Wait()
+	vm.pumps.Wait()
+	vm.control.Close()
+}
+
+// postMortem is what there is to say about a VM that ended badly. For after stop.
+func (vm *qemu) postMortem() string {
+	var b strings.Builder
+	if s := strings.TrimSpace(vm.stderr.String()); s != "" {
+		fmt.Fprintf(&b, "\n--- qemu: %v\n%s", vm.end, s)
+	}
+	if s := strings.TrimSpace(vm.console.String()); s != "" {
+		fmt.Fprintf(&b, "\n--- the guest's console:\n%s\n---", s)
+	} else {
+		b.WriteString("\n--- the guest's console is empty")
+	}
+	return b.String()
+}
+
+// tail keeps the last tailSize bytes written to it, or a little more. Its zero value is ready; safe for concurrent use.
+type tail struct {
+	mu   sync.Mutex
+	buf  []byte
+	also io.Writer // gets everything too, at once
+}
+
+const tailSize = 64 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if extra := len(t.buf) - tailSize; extra > tailSize {
+		t.buf = append(t.buf[:0], t.buf[extra:]...)
+	}
+	if t.also != nil {
+		t.also.Write(p)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.ReplaceAll(string(t.buf[max(0, len(t.buf)-tailSize):]), "\r\n", "\n")
+}

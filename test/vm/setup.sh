@@ -1,0 +1,134 @@
+#!/bin/sh
+# Prepares what vmrun needs: QEMU and the tools to ship into the VM (installed with apt-get when missing), Debian's
+# cloud kernel (unpacked into .cache/vm/<version>, never installed) and .cache/vm/vmrun itself. Run it again at any
+# time: without anything to do it takes a fraction of a second and no network. --update looks for a newer kernel.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+cache=$root/.cache/vm
+packages="qemu-system-x86 kmod lz4 ipvsadm nftables iproute2 conntrack jq"
+meta=linux-image-cloud-amd64
+
+say() { echo "vm setup: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+case "${1-}" in
+"" | --update) ;;
+*) die "usage: $0 [--update]" ;;
+esac
+[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || die "needs Linux on x86-64; this is $(uname -s) on $(uname -m). Remedy: run the VM's tests on such a machine."
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+flock 9
+
+updated=
+apt_update() {
+	[ -z "$updated" ] || return 0
+	command -v apt-get >/dev/null || die "no apt-get here. Remedy: use Debian 12, or install by hand: $packages."
+	say "apt-get update"
+	as_root apt-get -qq update >&2 || die "apt-get update: see above. Remedy: check the network and /etc/apt/sources.list."
+	updated=1
+}
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		DEBIAN_FRONTEND=noninteractive "$@"
+	elif command -v sudo >/dev/null; then
+		sudo DEBIAN_FRONTEND=noninteractive "$@"
+	else
+		die "needs root for: $*. Remedy: run that as root, or install sudo."
+	fi
+}
+
+# 1. The packages. dpkg-query prints one line for each package that is known; only "ii" ones are installed.
+installed=" $(dpkg-query -W -f '${db:Status-Abbrev}${Package} ' $packages 2>/dev/null | tr -s ' ' '\n' | paste -sd ' ' -) "
+missing=
+for p in $packages; do
+	case "$installed" in
+	*" ii $p "*) ;;
+	*) missing="$missing $p" ;;
+	esac
+done
+if [ -n "$missing" ]; then
+	apt_update
+	say "apt-get install$missing"
+	as_root apt-get -qq install -y --no-install-recommends $missing >&2 ||
+		die "apt-get install$missing: see above. Remedy: install these packages by hand, then run this again."
+fi
+# depmod and the tools live in sbin, which a user's PATH may not have.
+PATH=$PATH:/usr/sbin:/sbin
+
+# 2. The kernel.
+kernel_package() {
+	apt-cache depends "$meta" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
+}
+
+fetch_kernel() {
+	[ "${1-}" != --update ] || apt_update
+	package=$(kernel_package)
+	[ -n "$package" ] || { apt_update; package=$(kernel_package); }
+	[ -n "$package" ] || die "no package $meta. Remedy: use Debian 12's (bookworm) package sources, main and security."
+	release=${package#linux-image-}
+	version=$(apt-cache show --no-all-versions "$package" | sed -n 's/^Version: //p')
+	dest=$cache/$release-$version
+	if [ ! -e "$dest/vmlinux" ]; then
+		work=$(mktemp -d "$cache/work.XXXXXX")
+		trap 'rm -rf "$work"' EXIT
+		say "apt-get download $package ($version)"
+		# Old package lists name files that the mirrors have dropped: a second try with new lists.
+		(cd "$work" && apt-get -qq download "$package" 2>"$work/err") || {
+			apt_update
+			(cd "$work" && apt-get -qq download "$package" >&2) ||
+				die "apt-get download $package: see above. Remedy: check the network and the mirror in /etc/apt/sources.list."
+		}
+		unpack_kernel "$work" "$release"
+		rm -rf "$dest"
+		mv "$work/out" "$dest"
+		rm -rf "$work"
+		trap - EXIT
+	fi
+	ln -sfn "$(basename "$dest")" "$cache/current"
+	say "kernel $release ($version) in $dest"
+}
+
+# le32 file offset: an unsigned little-endian number.
+le32() { od -An -tu4 -j"$2" -N4 "$1" | tr -d ' '; }
+
+unpack_kernel() {
+	work=$1 release=$2
+	dpkg-deb -x "$work"/*.deb "$work/deb" || die "dpkg-deb: the package is damaged. Remedy: run this again."
+	mkdir "$work/out"
+	mv "$work/deb/lib/modules/$release" "$work/out/modules"
+	# depmod wants lib/modules/<release> below its base folder.
+	mkdir -p "$work/base/lib/modules"
+	ln -s "$work/out/modules" "$work/base/lib/modules/$release"
+	depmod -b "$work/base" -F "$work/deb/boot/System.map-$release" "$release" ||
+		die "depmod: see above. Remedy: remove $cache and run this again."
+	# The compressed kernel sits in the bzImage where the boot header says (Documentation/x86/boot.rst): after the
+	# set-up sectors, at payload_offset, for payload_length bytes, of which the last four are its size. Uncompressed
+	# (QEMU starts it by its PVH entry) it boots twice as fast.
+	z=$work/deb/boot/vmlinuz-$release
+	sectors=$(od -An -tu1 -j497 -N1 "$z" | tr -d ' ')
+	offset=$(((sectors + 1) * 512 + $(le32 "$z" 584)))
+	length=$(le32 "$z" 588)
+	tail -c +$((offset + 1)) "$z" | head -c $((length - 4)) >"$work/payload"
+	[ "$(od -An -tx1 -N4 "$work/payload" | tr -d ' ')" = 02214c18 ] ||
+		die "the kernel in $release isn't compressed with lz4 any more. Remedy: teach unpack_kernel in $0 the new format."
+	lz4 -dqf "$work/payload" "$work/out/vmlinux" || die "lz4: can't unpack the kernel. Remedy: remove $cache and run this again."
+	[ "$(head -c 4 "$work/out/vmlinux" | od -An -tx1 | tr -d ' ')" = 7f454c46 ] ||
+		die "the unpacked kernel is no ELF file. Remedy: remove $cache and run this again."
+}
+
+if [ ! -e "$cache/current/vmlinux" ] || [ "${1-}" = --update ]; then
+	fetch_kernel "${1-}"
+fi
+
+# 3. The runner. It is replaced, not overwritten: another run may be using it.
+if [ ! -x "$cache/vmrun" ] || [ -n "$(find "$here" -maxdepth 1 -name '*.go' -newer "$cache/vmrun" | head -n 1)" ]; then
+	command -v go >/dev/null || die "no go command. Remedy: install Go (see go.mod for the version) and put it on the PATH."
+	(cd "$root" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$cache/vmrun.new" ./test/vm) ||
+		die "go build ./test/vm: see above."
+	mv "$cache/vmrun.new" "$cache/vmrun"
+	say "built $cache/vmrun"
+fi
