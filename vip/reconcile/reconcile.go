@@ -1,0 +1,528 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// Defaults of Options.
+const (
+	DefaultResync     = 30 * time.Second
+	DefaultMinBackoff = 100 * time.Millisecond
+	DefaultMaxBackoff = 30 * time.Second
+
+	maxBatch  = 512             // updates handed to the Target at once
+	heartbeat = 5 * time.Second // the loop goes round at least this often
+	maxEvents = 20              // drift events told one by one in one resync
+)
+
+// Options are what a Reconciler needs. Desired, Target and Applied must be
+// given.
+type Options[K comparable, V any] struct {
+	Desired table.Reader[K, V]
+	Target  Target[K, V]
+	Applied *table.Table[K, Applied] // the Reconciler is its only writer
+
+	Resync     time.Duration // between two readings of the Target; 0 is DefaultResync, negative never
+	MinBackoff time.Duration // first wait before a failed key is tried again; doubles
+	MaxBackoff time.Duration
+
+	Service func(*V) string // the service that a row belongs to, for events; may be nil
+	Events  *event.Log
+	Log     *slog.Logger
+}
+
+// Reconciler is the loop. Make one with New and give it one goroutine with Run.
+type Reconciler[K comparable, V any] struct {
+	Options[K, V]
+
+	// The loop's own, touched by nothing else.
+	have    map[K]*entry[V] // what the Target has, as far as known
+	retries retryQueue[K]
+	swept   bool // strays of the start have been removed
+	fault   int  // failed readings or Applies of the whole Target in a row
+
+	asks   chan ask[K, V]
+	synced chan struct{}
+
+	mu    sync.Mutex
+	stats Stats
+}
+
+// entry is what is known of one key in the Target.
+type entry[V any] struct {
+	value   V
+	damage  []string
+	suspect bool // an update failed half-way: the Target may have anything between two values
+	tries   int  // failed attempts in a row
+}
+
+// ask is a request from outside to the loop.
+type ask[K comparable, V any] struct {
+	repair bool
+	answer chan<- answer[K, V]
+}
+
+type answer[K comparable, V any] struct {
+	diff []Difference[K, V]
+	err  error
+}
+
+// New returns a Reconciler that does nothing until Run.
+func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
+	if o.Resync == 0 {
+		o.Resync = DefaultResync
+	}
+	if o.MinBackoff == 0 {
+		o.MinBackoff = DefaultMinBackoff
+	}
+	if o.MaxBackoff == 0 {
+		o.MaxBackoff = DefaultMaxBackoff
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Service == nil {
+		o.Service = func(*V) string { return "" }
+	}
+	return &Reconciler[K, V]{
+		Options: o,
+		have:    make(map[K]*entry[V]),
+		retries: newRetryQueue[K](),
+		asks:    make(chan ask[K, V]),
+		synced:  make(chan struct{}),
+	}
+}
+
+// Synced is closed after the first full pass: the desired table was ready, and
+// every row of it has been tried once.
+func (r *Reconciler[K, V]) Synced() <-chan struct{} { return r.synced }
+
+// Stats returns the present figures.
+func (r *Reconciler[K, V]) Stats() Stats {
+	r.mu.Lock()
+	s := r.stats
+	r.mu.Unlock()
+	s.Wanted, s.DesiredRev = r.Desired.Len(), r.Desired.Revision()
+	return s
+}
+
+func (r *Reconciler[K, V]) note(change func(*Stats)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.stats)
+}
+
+// Run reconciles until the context ends and returns its error. It leaves the
+// Target as it is.
+func (r *Reconciler[K, V]) Run(ctx context.Context) error {
+	if err := r.adopt(ctx); err != nil {
+		return err
+	}
+	feed := r.Desired.Watch()
+	defer feed.Close()
+	resync := newTicker(r.Resync)
+	defer resync.Stop()
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+
+	for {
+		r.note(func(s *Stats) { s.LastTurn = time.Now() })
+		ready := isClosed(r.Desired.Ready())
+		batch, changed := feed.TryNext()
+		if len(batch) > 0 {
+			r.take(ctx, batch, ready)
+			r.note(func(s *Stats) { s.AppliedRev = batch[len(batch)-1].Rev })
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			// A table that never rests must not keep the rest of the loop waiting.
+			select {
+			case <-resync.C:
+				r.resync(ctx)
+			case a := <-r.asks:
+				r.serve(ctx, a)
+			default:
+			}
+			continue
+		}
+		if ready && !r.swept {
+			r.sweep(ctx)
+			r.swept = true
+			r.note(func(s *Stats) { s.Synced = true })
+			close(r.synced)
+			continue
+		}
+		var becameReady <-chan struct{}
+		if !ready {
+			becameReady = r.Desired.Ready()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-becameReady:
+		case <-r.retries.timer.C:
+			r.retry(ctx)
+		case <-resync.C:
+			r.resync(ctx)
+		case a := <-r.asks:
+			r.serve(ctx, a)
+		case <-beat.C:
+		}
+	}
+}
+
+// adopt reads the Target until that works once.
+func (r *Reconciler[K, V]) adopt(ctx context.Context) error {
+	for {
+		have, err := r.read(ctx)
+		if err == nil {
+			r.have = have
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(r.backoff(r.fault)):
+		}
+	}
+}
+
+// read returns everything of ours that the Target has.
+func (r *Reconciler[K, V]) read(ctx context.Context) (map[K]*entry[V], error) {
+	have := make(map[K]*entry[V], len(r.have))
+	for o, err := range r.Target.Actual(ctx) {
+		if err != nil {
+			r.targetFailed("read", err)
+			return nil, err
+		}
+		have[o.Key] = &entry[V]{value: o.Value, damage: o.Damage}
+	}
+	r.targetWorks()
+	r.note(func(s *Stats) { s.LastResync = time.Now() })
+	return have, nil
+}
+
+// take brings one batch of changes to the Target.
+func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[K, V], ready bool) {
+	updates := make([]Update[K, V], 0, len(batch))
+	revs := make([]uint64, 0, len(batch))
+	for i := range batch {
+		c := &batch[i]
+		if c.Deleted && !ready {
+			continue // the sweep takes it, once it is known that nobody else wants it
+		}
+		if u, needed := r.update(c.Key, &c.Value, c.Deleted, c.Rev); needed {
+			updates, revs = append(updates, u), append(revs, c.Rev)
+		}
+	}
+	r.apply(ctx, updates, revs)
+}
+
+// update decides what, if anything, the Target must be asked for one key.
+func (r *Reconciler[K, V]) update(k K, want *V, deleted bool, rev uint64) (Update[K, V], bool) {
+	r.retries.remove(k) // whatever was to be tried again is overtaken
+	e := r.have[k]
+	if deleted {
+		if e == nil {
+			r.Applied.Delete(k)
+			return Update[K, V]{}, false
+		}
+		return Update[K, V]{Key: k, Old: &e.value, Repair: e.suspect}, true
+	}
+	if e == nil {
+		return Update[K, V]{Key: k, New: want}, true
+	}
+	if !e.suspect && len(e.damage) == 0 && r.Target.Same(&e.value, want) {
+		if _, _, known := r.Applied.Get(k); !known {
+			r.note(func(s *Stats) { s.Adopted++ })
+		}
+		e.value = *want
+		r.Applied.Set(k, Applied{Rev: rev, At: time.Now()})
+		return Update[K, V]{}, false
+	}
+	return Update[K, V]{Key: k, Old: &e.value, New: want, Repair: e.suspect || len(e.damage) > 0}, true
+}
+
+// apply hands updates to the Target in bounded batches and books the outcome.
+// revs holds, for each update, the revision of the desired row.
+func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], revs []uint64) {
+	for len(updates) > 0 && ctx.Err() == nil {
+		n := min(len(updates), maxBatch)
+		err := r.Target.Apply(ctx, updates[:n])
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			r.targetFailed("program", err)
+		} else {
+			r.targetWorks()
+		}
+		r.note(func(s *Stats) { s.Writes += uint64(n) })
+		for i := range updates[:n] {
+			u := &updates[i]
+			if err != nil {
+				u.Err = err
+			}
+			r.book(u, revs[i])
+		}
+		updates, revs = updates[n:], revs[n:]
+	}
+}
+
+// book records how one update went.
+func (r *Reconciler[K, V]) book(u *Update[K, V], rev uint64) {
+	if u.Err == nil {
+		if u.New == nil {
+			delete(r.have, u.Key)
+			r.Applied.Delete(u.Key)
+		} else {
+			r.have[u.Key] = &entry[V]{value: *u.New}
+			r.Applied.Set(u.Key, Applied{Rev: rev, At: time.Now()})
+		}
+		return
+	}
+	e := r.have[u.Key]
+	if e == nil {
+		e = &entry[V]{}
+		if u.New != nil {
+			e.value = *u.New
+		}
+		r.have[u.Key] = e
+	}
+	e.suspect = true
+	e.tries++
+	p := problemOf(u.Err)
+	r.Applied.Set(u.Key, Applied{Rev: rev, At: time.Now(), Problem: &p})
+	if p.Code == vip.CodeUnsupported {
+		r.Log.Warn("the dataplane refuses a frontend", "key", u.Key, "problem", p.Error())
+		return
+	}
+	wait := r.backoff(e.tries)
+	r.retries.add(u.Key, time.Now().Add(wait))
+	r.Log.Error("program the dataplane", "key", u.Key, "err", u.Err, "try", e.tries, "again_in", wait)
+	if e.tries == 1 {
+		r.Events.Add(event.Event{Kind: "dataplane_error", Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: p.Message})
+	}
+}
+
+// retry tries the keys again whose time has come.
+func (r *Reconciler[K, V]) retry(ctx context.Context) {
+	due := r.retries.due(time.Now())
+	updates := make([]Update[K, V], 0, len(due))
+	revs := make([]uint64, 0, len(due))
+	for _, k := range due {
+		want, rev, wanted := r.Desired.Get(k)
+		if !wanted && !r.swept {
+			continue
+		}
+		if u, needed := r.update(k, &want, !wanted, rev); needed {
+			updates, revs = append(updates, u), append(revs, rev)
+		}
+	}
+	r.apply(ctx, updates, revs)
+}
+
+// sweep removes what the Target has and nobody wants, once the desired table
+// is complete.
+func (r *Reconciler[K, V]) sweep(ctx context.Context) {
+	var updates []Update[K, V]
+	for k, e := range r.have {
+		if _, _, wanted := r.Desired.Get(k); !wanted {
+			updates = append(updates, Update[K, V]{Key: k, Old: &e.value, Repair: e.suspect || len(e.damage) > 0})
+		}
+	}
+	r.apply(ctx, updates, make([]uint64, len(updates)))
+}
+
+// resync reads the Target, repairs what differs from what was applied and
+// returns the differences it found.
+func (r *Reconciler[K, V]) resync(ctx context.Context) ([]Difference[K, V], error) {
+	diff, err := r.compare(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var updates []Update[K, V]
+	var revs []uint64
+	for _, d := range diff {
+		if e := r.have[d.Key]; e != nil && e.suspect {
+			continue // ours to retry, not somebody's drift
+		}
+		want, rev, wanted := r.Desired.Get(d.Key)
+		u := Update[K, V]{Key: d.Key, Old: d.Have, Repair: true}
+		if wanted {
+			u.New = &want
+		} else if !r.swept || d.Have == nil {
+			continue
+		}
+		updates, revs = append(updates, u), append(revs, rev)
+	}
+	r.apply(ctx, updates, revs)
+	for i, u := range updates {
+		r.note(func(s *Stats) { s.DriftRepairs++ })
+		if i < maxEvents && u.Err == nil {
+			r.Events.Add(event.Event{Kind: "drift_repaired", Service: r.serviceOf(&u), Object: fmt.Sprint(u.Key), Message: describe(diff, u.Key)})
+		}
+	}
+	if len(updates) > 0 {
+		r.Log.Warn("repaired drift", "keys", len(updates), "first", updates[0].Key, "what", describe(diff, updates[0].Key))
+	}
+	if n := len(updates) - maxEvents; n > 0 {
+		r.Events.Add(event.Event{Kind: "drift_repaired", Message: fmt.Sprintf("%d more keys repaired in the same pass", n)})
+	}
+	return diff, nil
+}
+
+// compare reads the Target and returns where it differs from what was applied.
+func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], error) {
+	actual, err := r.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var diff []Difference[K, V]
+	for k, e := range r.have {
+		a := actual[k]
+		switch {
+		case a == nil:
+			diff = append(diff, Difference[K, V]{Key: k, Want: &e.value})
+		case len(a.damage) > 0 || !r.Target.Same(&a.value, &e.value):
+			diff = append(diff, Difference[K, V]{Key: k, Want: &e.value, Have: &a.value, Damage: a.damage})
+		}
+	}
+	for k, a := range actual {
+		if r.have[k] == nil {
+			diff = append(diff, Difference[K, V]{Key: k, Have: &a.value, Damage: a.damage})
+		}
+	}
+	return diff, nil
+}
+
+// Diff reads the Target now and returns where it differs from what was
+// applied. It changes nothing. It costs a reading of the whole Target.
+func (r *Reconciler[K, V]) Diff(ctx context.Context) ([]Difference[K, V], error) {
+	return r.ask(ctx, false)
+}
+
+// Repair runs a resync now and returns the differences it found and repaired.
+func (r *Reconciler[K, V]) Repair(ctx context.Context) ([]Difference[K, V], error) {
+	return r.ask(ctx, true)
+}
+
+func (r *Reconciler[K, V]) ask(ctx context.Context, repair bool) ([]Difference[K, V], error) {
+	reply := make(chan answer[K, V], 1)
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case r.asks <- ask[K, V]{repair: repair, answer: reply}:
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case a := <-reply:
+		return a.diff, a.err
+	}
+}
+
+func (r *Reconciler[K, V]) serve(ctx context.Context, a ask[K, V]) {
+	var out answer[K, V]
+	if a.repair {
+		out.diff, out.err = r.resync(ctx)
+	} else {
+		out.diff, out.err = r.compare(ctx)
+	}
+	a.answer <- out
+}
+
+func (r *Reconciler[K, V]) targetFailed(what string, err error) {
+	if r.fault++; r.fault == 1 {
+		r.Events.Add(event.Event{Kind: "dataplane_error", Message: fmt.Sprintf("%s the dataplane: %v", what, err)})
+	}
+	r.Log.Error(what+" the dataplane", "err", err, "try", r.fault)
+	r.note(func(s *Stats) { s.TargetError = fmt.Sprintf("%s: %v", what, err) })
+}
+
+func (r *Reconciler[K, V]) targetWorks() {
+	if r.fault == 0 {
+		return
+	}
+	r.fault = 0
+	r.Log.Info("the dataplane works again")
+	r.note(func(s *Stats) { s.TargetError = "" })
+}
+
+// backoff returns the wait after the given number of failures in a row.
+func (r *Reconciler[K, V]) backoff(tries int) time.Duration {
+	wait := r.MinBackoff
+	for range tries - 1 {
+		if wait *= 2; wait >= r.MaxBackoff {
+			return r.MaxBackoff
+		}
+	}
+	return wait
+}
+
+func (r *Reconciler[K, V]) serviceOf(u *Update[K, V]) string {
+	if u.New != nil {
+		return r.Service(u.New)
+	}
+	if u.Old != nil {
+		return r.Service(u.Old)
+	}
+	return ""
+}
+
+// problemOf returns err as a Problem, keeping one that is inside.
+func problemOf(err error) vip.Problem {
+	if p, ok := errors.AsType[vip.Problem](err); ok {
+		return p
+	}
+	return vip.Problem{Code: vip.CodeDataplane, Message: err.Error()}
+}
+
+// describe says in words what was found at k.
+func describe[K comparable, V any](diff []Difference[K, V], k K) string {
+	i := slices.IndexFunc(diff, func(d Difference[K, V]) bool { return d.Key == k })
+	switch d := diff[i]; {
+	case d.Have == nil:
+		return "was missing from the dataplane, put back"
+	case d.Want == nil:
+		return "was in the dataplane and nobody wants it, removed"
+	case len(d.Damage) > 0:
+		return d.Damage[0] + ", put right"
+	default:
+		return "was altered in the dataplane, put right"
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// newTicker returns a ticker, or one that never ticks for a negative period.
+func newTicker(d time.Duration) *time.Ticker {
+	if d > 0 {
+		return time.NewTicker(d)
+	}
+	t := time.NewTicker(time.Hour)
+	t.Stop()
+	return t
+}
+
