@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -48,8 +47,9 @@ type Reconciler[K comparable, V any] struct {
 	// The loop's own, touched by nothing else.
 	have    map[K]*entry[V] // what the Target has, as far as known
 	retries retryQueue[K]
-	swept   bool // strays of the start have been removed
-	fault   int  // failed readings or Applies of the whole Target in a row
+	failing map[K]struct{} // keys whose applied row has a problem
+	swept   bool           // strays of the start have been removed
+	fault   int            // failed readings or Applies of the whole Target in a row
 
 	asks   chan ask[K, V]
 	synced chan struct{}
@@ -61,6 +61,7 @@ type Reconciler[K comparable, V any] struct {
 // entry is what is known of one key in the Target.
 type entry[V any] struct {
 	value   V
+	rev     uint64 // revision of the desired row that value is
 	damage  []string
 	suspect bool // an update failed half-way: the Target may have anything between two values
 	tries   int  // failed attempts in a row
@@ -97,6 +98,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 	return &Reconciler[K, V]{
 		Options: o,
 		have:    make(map[K]*entry[V]),
+		failing: make(map[K]struct{}),
 		retries: newRetryQueue[K](),
 		asks:    make(chan ask[K, V]),
 		synced:  make(chan struct{}),
@@ -238,7 +240,7 @@ func (r *Reconciler[K, V]) update(k K, want *V, deleted bool, rev uint64) (Updat
 	e := r.have[k]
 	if deleted {
 		if e == nil {
-			r.Applied.Delete(k)
+			r.forget(k)
 			return Update[K, V]{}, false
 		}
 		return Update[K, V]{Key: k, Old: &e.value, Repair: e.suspect}, true
@@ -250,8 +252,8 @@ func (r *Reconciler[K, V]) update(k K, want *V, deleted bool, rev uint64) (Updat
 		if _, _, known := r.Applied.Get(k); !known {
 			r.note(func(s *Stats) { s.Adopted++ })
 		}
-		e.value = *want
-		r.Applied.Set(k, Applied{Rev: rev, At: time.Now()})
+		e.value, e.rev, e.tries = *want, rev, 0
+		r.tried(k, rev, nil)
 		return Update[K, V]{}, false
 	}
 	return Update[K, V]{Key: k, Old: &e.value, New: want, Repair: e.suspect || len(e.damage) > 0}, true
@@ -288,35 +290,57 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], rev uint64) {
 	if u.Err == nil {
 		if u.New == nil {
 			delete(r.have, u.Key)
-			r.Applied.Delete(u.Key)
+			r.forget(u.Key)
 		} else {
-			r.have[u.Key] = &entry[V]{value: *u.New}
-			r.Applied.Set(u.Key, Applied{Rev: rev, At: time.Now()})
+			r.have[u.Key] = &entry[V]{value: *u.New, rev: rev}
+			r.tried(u.Key, rev, nil)
 		}
+		return
+	}
+	p := problemOf(u.Err)
+	r.tried(u.Key, rev, &p)
+	if p.Code == vip.CodeUnsupported { // refused before anything was touched
+		r.Log.Warn("the dataplane refuses a frontend", "key", u.Key, "problem", p.Error())
 		return
 	}
 	e := r.have[u.Key]
 	if e == nil {
 		e = &entry[V]{}
 		if u.New != nil {
-			e.value = *u.New
+			e.value, e.rev = *u.New, rev
 		}
 		r.have[u.Key] = e
 	}
 	e.suspect = true
 	e.tries++
-	p := problemOf(u.Err)
-	r.Applied.Set(u.Key, Applied{Rev: rev, At: time.Now(), Problem: &p})
-	if p.Code == vip.CodeUnsupported {
-		r.Log.Warn("the dataplane refuses a frontend", "key", u.Key, "problem", p.Error())
-		return
-	}
 	wait := r.backoff(e.tries)
 	r.retries.add(u.Key, time.Now().Add(wait))
 	r.Log.Error("program the dataplane", "key", u.Key, "err", u.Err, "try", e.tries, "again_in", wait)
 	if e.tries == 1 {
 		r.Events.Add(event.Event{Kind: "dataplane_error", Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: p.Message})
 	}
+}
+
+// tried writes the applied row of a key. The repair of an older revision that
+// is still in force doesn't hide that a newer one was refused.
+func (r *Reconciler[K, V]) tried(k K, rev uint64, p *vip.Problem) {
+	if row, _, ok := r.Applied.Get(k); ok && row.Rev > rev {
+		return
+	}
+	r.Applied.Set(k, Applied{Rev: rev, At: time.Now(), Problem: p})
+	if p != nil {
+		r.failing[k] = struct{}{}
+	} else {
+		delete(r.failing, k)
+	}
+	r.note(func(s *Stats) { s.Failing = len(r.failing) })
+}
+
+// forget drops the applied row of a key that is gone.
+func (r *Reconciler[K, V]) forget(k K) {
+	r.Applied.Delete(k)
+	delete(r.failing, k)
+	r.note(func(s *Stats) { s.Failing = len(r.failing) })
 }
 
 // retry tries the keys again whose time has come.
@@ -357,33 +381,43 @@ func (r *Reconciler[K, V]) resync(ctx context.Context) ([]Difference[K, V], erro
 	}
 	var updates []Update[K, V]
 	var revs []uint64
+	var found []string
 	for _, d := range diff {
-		if e := r.have[d.Key]; e != nil && e.suspect {
-			continue // ours to retry, not somebody's drift
+		u := Update[K, V]{Key: d.Key, Old: d.Have, New: d.Want, Repair: true}
+		var rev uint64
+		if e := r.have[d.Key]; e != nil {
+			if e.suspect {
+				continue // ours to retry, not somebody's drift
+			}
+			rev = e.rev
+		} else if _, _, wanted := r.Desired.Get(d.Key); wanted || !r.swept {
+			continue // the feed brings it, or the sweep decides
 		}
-		want, rev, wanted := r.Desired.Get(d.Key)
-		u := Update[K, V]{Key: d.Key, Old: d.Have, Repair: true}
-		if wanted {
-			u.New = &want
-		} else if !r.swept || d.Have == nil {
-			continue
-		}
-		updates, revs = append(updates, u), append(revs, rev)
+		updates, revs, found = append(updates, u), append(revs, rev), append(found, describe(d))
 	}
 	r.apply(ctx, updates, revs)
-	for i, u := range updates {
-		r.note(func(s *Stats) { s.DriftRepairs++ })
-		if i < maxEvents && u.Err == nil {
-			r.Events.Add(event.Event{Kind: "drift_repaired", Service: r.serviceOf(&u), Object: fmt.Sprint(u.Key), Message: describe(diff, u.Key)})
+	r.report(updates, found)
+	return diff, nil
+}
+
+// report tells of repaired drift: found holds, for each update, what was wrong.
+func (r *Reconciler[K, V]) report(updates []Update[K, V], found []string) {
+	repaired := 0
+	for i := range updates {
+		u := &updates[i]
+		if u.Err != nil {
+			continue
+		}
+		if repaired++; repaired <= maxEvents {
+			r.Log.Warn("repaired drift", "key", u.Key, "what", found[i])
+			r.Events.Add(event.Event{Kind: "drift_repaired", Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: found[i]})
 		}
 	}
-	if len(updates) > 0 {
-		r.Log.Warn("repaired drift", "keys", len(updates), "first", updates[0].Key, "what", describe(diff, updates[0].Key))
-	}
-	if n := len(updates) - maxEvents; n > 0 {
+	r.note(func(s *Stats) { s.DriftRepairs += uint64(repaired) })
+	if n := repaired - maxEvents; n > 0 {
+		r.Log.Warn("repaired drift", "more_keys", n)
 		r.Events.Add(event.Event{Kind: "drift_repaired", Message: fmt.Sprintf("%d more keys repaired in the same pass", n)})
 	}
-	return diff, nil
 }
 
 // compare reads the Target and returns where it differs from what was applied.
@@ -492,10 +526,9 @@ func problemOf(err error) vip.Problem {
 	return vip.Problem{Code: vip.CodeDataplane, Message: err.Error()}
 }
 
-// describe says in words what was found at k.
-func describe[K comparable, V any](diff []Difference[K, V], k K) string {
-	i := slices.IndexFunc(diff, func(d Difference[K, V]) bool { return d.Key == k })
-	switch d := diff[i]; {
+// describe says in words what was found.
+func describe[K comparable, V any](d Difference[K, V]) string {
+	switch {
 	case d.Have == nil:
 		return "was missing from the dataplane, put back"
 	case d.Want == nil:
@@ -525,4 +558,3 @@ func newTicker(d time.Duration) *time.Ticker {
 	t.Stop()
 	return t
 }
-
