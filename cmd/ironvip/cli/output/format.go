@@ -1,0 +1,50 @@
+package output
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Format is one of the ways to show data.
+type Format string
+
+// The formats. Wide is a table with more columns; Name is one name a line, for
+// other programs.
+const (
+	Table Format = "table"
+	Wide  Format = "wide"
+	JSON  Format = "json"
+	YAML  Format = "yaml"
+	Name  Format = "name"
+)
+
+// Formats lists every format, the default first.
+func Formats() []Format { return []Format{Table, Wide, JSON, YAML, Name} }
+
+// Set reads a format; with String and Type it makes *Format a command line
+// flag's value.
+func (f *Format) Set(s string) error {
+	for _, known := range Formats() {
+		if s == string(known) {
+			*f = known
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not an output format: use %s", s, FormatList())
+}
+
+// String returns the format's name.
+func (f *Format) String() string { return string(*f) }
+
+// Type is what help texts call the value.
+func (f *Format) Type() string { return "format" }
+
+// FormatList returns "table, wide, json, yaml or name".
+func FormatList() string {
+	var names []string
+	for _, f := range Formats() {
+		names = append(names, string(f))
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}

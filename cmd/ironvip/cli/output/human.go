@@ -1,0 +1,83 @@
+package output
+
+import (
+	"strconv"
+	"time"
+)
+
+// None stands in a table for a value that there is none of.
+const None = "-"
+
+// units are the units of time shown, each with its letter, largest first.
+var units = []struct {
+	size   time.Duration
+	letter string
+}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
+
+// Age shows a length of time in its largest unit, rounded down: "12d", "3h",
+// "4m", "9s". A negative one (clocks differ between hosts) is "0s".
+func Age(d time.Duration) string {
+	s, _, _ := largest(d)
+	return s
+}
+
+// Span shows a length of time in its two largest units: "4d3h", "2m10s".
+func Span(d time.Duration) string {
+	s, rest, next := largest(d)
+	if next == len(units) || rest < units[next].size {
+		return s
+	}
+	return s + Age(rest)
+}
+
+// largest shows d in its largest unit, and returns what is left of it and the
+// index of the next smaller unit.
+func largest(d time.Duration) (s string, rest time.Duration, next int) {
+	d = max(d, 0)
+	i := 0
+	for i < len(units)-1 && d < units[i].size {
+		i++
+	}
+	return strconv.FormatInt(int64(d/units[i].size), 10) + units[i].letter, d % units[i].size, i + 1
+}
+
+// Ago shows how long before now t was: "2h ago"; "in 4m" for a time to come
+// and "never" for the zero time.
+func Ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	if d := t.Sub(now); d >= time.Second {
+		return "in " + Age(d)
+	}
+	return Age(now.Sub(t)) + " ago"
+}
+
+// Since shows the age of t in a table's cell, or None for the zero time.
+func Since(t, now time.Time) string {
+	if t.IsZero() {
+		return None
+	}
+	return Age(now.Sub(t))
+}
+
+// Count shows a number with its thousands apart: "1 204".
+func Count(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	first := 0
+	if n < 0 {
+		first = 1
+	}
+	for i := len(s) - 3; i > first; i -= 3 {
+		s = s[:i] + " " + s[i:]
+	}
+	return s
+}
+
+// Plural shows a number of things: "1 service", "2 services".
+func Plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return Count(int64(n)) + " " + thing + "s"
+}
