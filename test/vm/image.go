@@ -4,13 +4,13 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,7 +49,7 @@ func writeImage(f *os.File, o *options) error {
 	}
 
 	im.shipProgram(o.args[0], o.args[0])
-	for _, p := range append(witnesses, o.programs...) {
+	for _, p := range slices.Concat(witnesses, o.programs) {
 		file, err := exec.LookPath(p)
 		if err != nil {
 			return fmt.Errorf("the program %s: %w (run test/vm/setup.sh)", p, err)
@@ -72,10 +72,8 @@ func writeImage(f *os.File, o *options) error {
 	for _, c := range o.collect {
 		im.cpio.dir(filepath.Dir(c), 0o755)
 	}
-	for _, kv := range o.env {
-		if dir, ok := bytes.CutPrefix([]byte(kv), []byte("GOCOVERDIR=")); ok {
-			im.cpio.dir(string(dir), 0o755)
-		}
+	for _, d := range o.outDirs {
+		im.cpio.dir(d, 0o755)
 	}
 	im.shipLibraries()
 
@@ -83,7 +81,7 @@ func writeImage(f *os.File, o *options) error {
 	if err != nil {
 		return fmt.Errorf("the VM's kernel: %w (run test/vm/setup.sh)", err)
 	}
-	order, err := moduleOrder(modules, append(baseModules, o.modules...))
+	order, err := moduleOrder(modules, slices.Concat(baseModules, o.modules))
 	if err != nil {
 		return err
 	}

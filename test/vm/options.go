@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -19,8 +20,8 @@ import (
 // options is one run: the runner's own settings and the program to run. Each setting is a flag, or for use under
 // go test -exec an environment variable; the flag wins.
 type options struct {
-	mem      int           // MiB
-	cpus     int           //
+	mem      int // MiB
+	cpus     int
 	timeout  time.Duration // 0: none
 	cache    string        // what setup.sh made: vmlinux and modules
 	verbose  bool          // stream the console, report times
@@ -30,7 +31,8 @@ type options struct {
 	args     []string // the program and its arguments
 	env      []string // the guest program's
 	dir      string   // working directory, the same in the guest
-	collect  []string
+	collect  []string // what the program writes for its caller: absolute files, and all of outDirs
+	outDirs  []string // folders that must be there before it starts
 }
 
 // hostFile is a file or folder to ship, both paths absolute.
@@ -57,11 +59,7 @@ func parseOptions(args, environ []string) (*options, error) {
 		env[k] = v
 	}
 	fs := flag.NewFlagSet("vmrun", flag.ContinueOnError)
-	fs.Usage = func() {
-		fmt.Fprint(fs.Output(), "usage: vmrun [flags] [--] program [argument ...]\n"+
-			"or:    go test -exec \"/path/to/vmrun [flags]\" [packages]\n\nflags, and the environment variable for each:\n")
-		fs.PrintDefaults()
-	}
+	fs.SetOutput(io.Discard) // the caller prints the error
 	mem := fs.String("mem", env["IRONVIP_VM_MEM"], "memory, such as 768M or 2G; IRONVIP_VM_MEM (default 512M, 1G for -race binaries)")
 	cpus := fs.String("cpus", env["IRONVIP_VM_CPUS"], "processors; each costs 0.5 s and more at start; IRONVIP_VM_CPUS (default 1)")
 	timeout := fs.String("timeout", env["IRONVIP_VM_TIMEOUT"], "kill the VM after this time, 0 for never; IRONVIP_VM_TIMEOUT (default: -test.timeout and some slack, else 10m)")
@@ -70,12 +68,17 @@ func parseOptions(args, environ []string) (*options, error) {
 	files := fs.String("files", env["IRONVIP_VM_FILES"], "files and folders to ship: /host/path:/guest/path, comma-separated; IRONVIP_VM_FILES")
 	modules := fs.String("modules", env["IRONVIP_VM_MODULES"], "more kernel modules to load, comma-separated; IRONVIP_VM_MODULES")
 	verbose := fs.Bool("v", env["IRONVIP_VM_VERBOSE"] != "" && env["IRONVIP_VM_VERBOSE"] != "0", "show the guest's console and the time spent; IRONVIP_VM_VERBOSE")
-	if err := fs.Parse(args); err != nil {
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(os.Stdout)
+		fmt.Println("usage: vmrun [flags] [--] program [argument ...]\n" +
+			"or:    go test -exec \"/path/to/vmrun [flags]\" [packages]\n\nflags, and the environment variable for each:")
+		fs.PrintDefaults()
 		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("%w (-h lists the flags)", err)
 	}
 	if fs.NArg() == 0 {
-		fs.Usage()
-		return nil, errors.New("no program to run")
+		return nil, errors.New("no program to run (-h lists the flags)")
 	}
 
 	o := &options{verbose: *verbose, programs: list(*programs), modules: list(*modules), cpus: 1}
@@ -89,12 +92,12 @@ func parseOptions(args, environ []string) (*options, error) {
 	}
 	tf := readTestFlags(fs.Args()[1:], o.dir)
 	o.args = append([]string{program}, tf.args...)
-	o.collect = tf.results
+	o.outDirs = tf.dirs
 	if d := env["GOCOVERDIR"]; d != "" {
-		d = absIn(o.dir, d)
-		env["GOCOVERDIR"] = d
-		o.collect = append(o.collect, d)
+		env["GOCOVERDIR"] = absIn(o.dir, d)
+		o.outDirs = append(o.outDirs, env["GOCOVERDIR"])
 	}
+	o.collect = append(tf.files, o.outDirs...)
 
 	if o.cache = *cache; o.cache == "" {
 		self, err := os.Executable()
@@ -182,7 +185,8 @@ func isRace(program string) bool {
 type testFlags struct {
 	args    []string      // as given, but for -test.testlogfile
 	timeout time.Duration // -1 when there is none in the arguments
-	results []string      // absolute paths of the files and folders the test writes for its caller
+	files   []string      // what the test writes for its caller, absolute
+	dirs    []string      // folders it writes into, absolute
 }
 
 var resultFlags = []string{
@@ -226,14 +230,14 @@ func readTestFlags(args []string, dir string) testFlags {
 		case "outputdir":
 			outputDir = absIn(dir, value)
 		case "gocoverdir":
-			tf.results = append(tf.results, absIn(dir, value))
+			tf.dirs = append(tf.dirs, absIn(dir, value))
 		default:
 			relative = append(relative, value)
 		}
 		tf.args = append(tf.args, both...)
 	}
 	for _, f := range relative {
-		tf.results = append(tf.results, absIn(outputDir, f))
+		tf.files = append(tf.files, absIn(outputDir, f))
 	}
 	return tf
 }
