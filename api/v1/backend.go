@@ -1,0 +1,31 @@
+package v1
+
+// BackendSpec is the body of a PUT on one backend: a server that registers
+// itself. The address and port are those of the path. An empty body is a
+// backend of weight 1 that stays until it is deleted.
+type BackendSpec struct {
+	Weight *uint32 `json:"weight,omitempty" minimum:"0" maximum:"65535" doc:"default 1; 0 takes no new connections"`
+	State  string  `json:"state,omitempty" enum:"ready,drain,maint" doc:"default ready"`
+	Node   string  `json:"node,omitempty" doc:"the host it runs on"`
+	Zone   string  `json:"zone,omitempty"`
+	TTL    string  `json:"ttl,omitempty" doc:"\"30s\": drained when no heartbeat comes for so long, later removed; absent: stays until deleted"`
+}
+
+// Backend is the answer about one backend.
+type Backend struct {
+	Service  string `json:"service" doc:"\"name\" or \"namespace/name\""`
+	Revision uint64 `json:"revision" doc:"the service's revision, for wait"`
+	BackendStatus
+}
+
+// BackendList is every backend of a service, ordered by address and port.
+type BackendList struct {
+	Items    []BackendStatus `json:"items"`
+	Revision uint64          `json:"revision"`
+}
+
+// BackendState is the body of a PUT on a backend's state. It works for the
+// services of any source. "ready" takes an operator's word back.
+type BackendState struct {
+	State string `json:"state" enum:"ready,drain,maint"`
+}

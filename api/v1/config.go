@@ -1,0 +1,33 @@
+package v1
+
+// Plan is what a change would do, before it is done.
+type Plan struct {
+	Changes  []PlanChange `json:"changes"`
+	Add      int          `json:"add"`
+	Change   int          `json:"change"`
+	Remove   int          `json:"remove"`
+	Problems []Problem    `json:"problems" doc:"what is wrong with the proposed; what they concern is not in the changes"`
+}
+
+// PlanChange is one change of a plan.
+type PlanChange struct {
+	Action string `json:"action" enum:"add,change,remove"`
+	Kind   string `json:"kind" enum:"service,backend,pool" doc:"what changes"`
+	Name   string `json:"name" doc:"\"web\", \"web/10.1.0.13:8080\""`
+	Detail string `json:"detail" doc:"\"scheduler wrr -> mh\""`
+	Impact string `json:"impact,omitempty" doc:"\"open connections keep their backend\""`
+}
+
+// ValidateResult is what is wrong with the configuration on the agent's disk.
+type ValidateResult struct {
+	Valid    bool      `json:"valid"`
+	Problems []Problem `json:"problems"`
+}
+
+// ReloadResult is the answer to a reload that succeeded. One that fails is a
+// problem document, and nothing has changed.
+type ReloadResult struct {
+	Revision uint64    `json:"revision" doc:"after the reload"`
+	Message  string    `json:"message" doc:"what changed"`
+	Warnings []Problem `json:"warnings" doc:"what took effect but deserves a look, or waits for a restart"`
+}

@@ -1,0 +1,97 @@
+package v1
+
+import "time"
+
+// Dataplane says which dataplane runs and whether it has what is desired.
+type Dataplane struct {
+	Mode    string `json:"mode" enum:"ipvs,userspace"`
+	Reason  string `json:"reason" doc:"why this one was chosen"`
+	Level   string `json:"level" enum:"ok,warn,fail"`
+	Summary string `json:"summary" doc:"\"in sync: 47 services, 212 backends\""`
+	InSync  bool   `json:"in_sync" doc:"every frontend is applied at its newest revision"`
+	Ready   bool   `json:"ready" doc:"the first full reconcile is done"`
+
+	DesiredRevision uint64     `json:"desired_revision"`
+	AppliedRevision uint64     `json:"applied_revision" doc:"everything up to here is in the dataplane or has a problem"`
+	Frontends       int        `json:"frontends"`
+	Backends        int        `json:"backends"`
+	Pending         int        `json:"pending" doc:"frontends not yet applied at their newest revision"`
+	Failed          int        `json:"failed" doc:"frontends that the dataplane refused"`
+	Repairs         uint64     `json:"drift_repairs" doc:"since the agent started"`
+	LastResync      *time.Time `json:"last_resync,omitempty"`
+
+	Problems []Problem `json:"problems"`
+	Findings []Finding `json:"findings" doc:"what this host lacks for the dataplane, and the remedy"`
+}
+
+// Finding is something this host lacks for a dataplane.
+type Finding struct {
+	Level   string `json:"level" enum:"ok,warn,fail"`
+	Name    string `json:"name" doc:"\"net.ipv4.vs.conntrack\""`
+	Message string `json:"message"`
+	Fix     string `json:"fix,omitempty" doc:"a command, or what to change"`
+}
+
+// Frontend is one listener with its backends, desired and applied.
+type Frontend struct {
+	Address    string     `json:"address" doc:"\"192.0.2.10:80\""`
+	Protocol   string     `json:"protocol"`
+	Kind       string     `json:"kind" enum:"vip,node-port"`
+	Service    string     `json:"service"`
+	Port       string     `json:"port" doc:"the service port's name"`
+	Scheduler  string     `json:"scheduler"`
+	Flags      []string   `json:"scheduler_flags,omitempty"`
+	Forward    string     `json:"forward"`
+	Affinity   string     `json:"affinity,omitempty" doc:"how long a client keeps its backend"`
+	Masquerade string     `json:"masquerade"`
+	Backends   []Endpoint `json:"backends"`
+
+	Revision        uint64     `json:"revision" doc:"desired"`
+	Applied         bool       `json:"applied" doc:"the dataplane has this revision"`
+	AppliedRevision uint64     `json:"applied_revision,omitempty"`
+	AppliedAt       *time.Time `json:"applied_at,omitempty"`
+	Problem         *Problem   `json:"problem,omitempty"`
+}
+
+// Endpoint is one backend of a frontend.
+type Endpoint struct {
+	Address   string     `json:"address" doc:"\"10.1.0.11:8080\""`
+	Weight    uint32     `json:"weight"`
+	LeavingAt *time.Time `json:"leaving_at,omitempty"`
+}
+
+// FrontendList is a page of frontends, ordered by address, port and protocol.
+type FrontendList struct {
+	Items    []Frontend `json:"items"`
+	Next     string     `json:"next,omitempty"`
+	Revision uint64     `json:"revision"`
+}
+
+// DataplaneDiff is what the dataplane has now, read from it, against what is
+// desired.
+type DataplaneDiff struct {
+	InSync bool        `json:"in_sync"`
+	Items  []DiffEntry `json:"items"`
+}
+
+// The actions that would mend a difference, or carry out a plan.
+const (
+	ActionAdd    = "add"
+	ActionChange = "change"
+	ActionRemove = "remove"
+	ActionRepair = "repair"
+)
+
+// DiffEntry is one frontend that the dataplane has otherwise than desired.
+type DiffEntry struct {
+	Frontend string   `json:"frontend" doc:"\"192.0.2.10:80/tcp\""`
+	Service  string   `json:"service,omitempty"`
+	Action   string   `json:"action" enum:"add,change,remove,repair" doc:"what would mend it"`
+	Details  []string `json:"details" doc:"each difference"`
+}
+
+// RepairResult is the answer to a repair.
+type RepairResult struct {
+	Repaired int       `json:"repaired" doc:"frontends that were not as desired and now are"`
+	Problems []Problem `json:"problems"`
+}

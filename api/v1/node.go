@@ -1,0 +1,131 @@
+package v1
+
+import (
+	"net/netip"
+	"time"
+)
+
+// The words for how well something is: of a node, a check, a source.
+const (
+	LevelOK   = "ok"
+	LevelWarn = "warn"
+	LevelFail = "fail"
+)
+
+// NodeStatus says whether this node is well.
+type NodeStatus struct {
+	Node     string    `json:"node"`
+	Version  string    `json:"version"`
+	Started  time.Time `json:"started"`
+	Uptime   int64     `json:"uptime_seconds"`
+	Level    string    `json:"level" enum:"ok,warn,fail" doc:"the worst of the checks"`
+	Ready    bool      `json:"ready" doc:"the first full reconcile is done"`
+	Checks   []Check   `json:"checks" doc:"config, sources, pools, services, dataplane, in that order"`
+	Services int       `json:"services"`
+	Revision uint64    `json:"revision"`
+	Next     string    `json:"next,omitempty" doc:"the command that shows more of the worst check"`
+}
+
+// Check is one line of a node's status.
+type Check struct {
+	Name    string `json:"name"`
+	Level   string `json:"level" enum:"ok,warn,fail"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Health is the answer of /healthz and /readyz.
+type Health struct {
+	Status string `json:"status" enum:"ok"`
+}
+
+// The kinds of leases.
+const (
+	KindAddress  = "address"
+	KindNodePort = "node_port"
+)
+
+// VIP is one lease: an address or a node port that is given out or cools down.
+type VIP struct {
+	Kind     string      `json:"kind" enum:"address,node_port"`
+	Address  string      `json:"address,omitempty" doc:"of an address"`
+	NodePort uint16      `json:"node_port,omitempty" doc:"of a node port"`
+	Protocol string      `json:"protocol,omitempty" doc:"of a node port"`
+	Pool     string      `json:"pool,omitempty"`
+	State    string      `json:"state" enum:"held,cooling"`
+	ShareKey string      `json:"share_key,omitempty"`
+	Holders  []VIPHolder `json:"holders" doc:"oldest first; of a cooling lease the last holder"`
+	Since    time.Time   `json:"since" doc:"when the first holder got it"`
+	Until    *time.Time  `json:"until,omitempty" doc:"of a cooling lease: when it is free for all"`
+	Revision uint64      `json:"revision"`
+}
+
+// VIPHolder is one service that holds a lease.
+type VIPHolder struct {
+	Service string `json:"service" doc:"\"name\" or \"namespace/name\""`
+	Source  string `json:"source"`
+	Port    string `json:"port,omitempty" doc:"of a node port: the service port it stands for, \"80/tcp\""`
+}
+
+// VIPList is a page of leases: addresses in order, then node ports.
+type VIPList struct {
+	Items    []VIP  `json:"items"`
+	Next     string `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
+	Revision uint64 `json:"revision"`
+}
+
+// Pool is one pool of addresses and what is left of it. Counts of IPv6 pools
+// stop at 2^53-1.
+type Pool struct {
+	Name       string         `json:"name"`
+	CIDRs      []netip.Prefix `json:"cidrs"`
+	Exclude    []netip.Prefix `json:"exclude"`
+	AutoAssign bool           `json:"auto_assign"`
+	Size       uint64         `json:"size" doc:"addresses that can be given out, used or not"`
+	Used       uint64         `json:"used"`
+	Cooling    uint64         `json:"cooling"`
+	HeldOut    uint64         `json:"held_out" doc:"the host's own, its gateways and overlaps"`
+	Free       uint64         `json:"free"`
+	Alarms     []Problem      `json:"alarms"`
+}
+
+// PoolList is every pool.
+type PoolList struct {
+	Items []Pool `json:"items"`
+}
+
+// Source is one source of services and how it fares.
+type Source struct {
+	Name     string     `json:"name"`
+	Type     string     `json:"type"`
+	Level    string     `json:"level" enum:"ok,warn,fail"`
+	Synced   bool       `json:"synced" doc:"has said its full list once"`
+	Stale    string     `json:"stale,omitempty" doc:"why its services may be old"`
+	Services int        `json:"services"`
+	LastSync *time.Time `json:"last_sync,omitempty"`
+	Restarts int        `json:"restarts"`
+	Problems []Problem  `json:"problems"`
+	Revision uint64     `json:"revision"`
+}
+
+// SourceList is every source, ordered by name.
+type SourceList struct {
+	Items    []Source `json:"items"`
+	Revision uint64   `json:"revision"`
+}
+
+// Event is one happening.
+type Event struct {
+	ID      uint64    `json:"id" doc:"grows by one; unique within a run of the agent"`
+	Time    time.Time `json:"time"`
+	Kind    string    `json:"kind" doc:"stable and machine-readable: \"drift_repaired\""`
+	Service string    `json:"service,omitempty"`
+	Object  string    `json:"object,omitempty" doc:"what it happened to"`
+	Message string    `json:"message"`
+}
+
+// EventList is a page of events, oldest first.
+type EventList struct {
+	Items []Event `json:"items"`
+	Last  uint64  `json:"last" doc:"ask since this for what follows"`
+}

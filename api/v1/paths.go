@@ -1,0 +1,68 @@
+package v1
+
+import "net/url"
+
+// The paths of the API. Those with a name in them are built by the functions
+// below.
+const (
+	PathServices           = "/v1/services"
+	PathApply              = "/v1/services:apply"
+	PathVIPs               = "/v1/vips"
+	PathPools              = "/v1/pools"
+	PathSources            = "/v1/sources"
+	PathDataplane          = "/v1/dataplane"
+	PathDataplaneFrontends = "/v1/dataplane/frontends"
+	PathDataplaneDiff      = "/v1/dataplane/diff"
+	PathDataplaneRepair    = "/v1/dataplane/repair"
+	PathConfigValidate     = "/v1/config/validate"
+	PathConfigPlan         = "/v1/config/plan"
+	PathReload             = "/v1/reload"
+	PathEvents             = "/v1/events"
+	PathStatus             = "/v1/status"
+	PathHealthz            = "/healthz"
+	PathReadyz             = "/readyz"
+	PathMetrics            = "/metrics"
+	PathOpenAPI            = "/openapi.json"
+)
+
+// Where an agent listens unless it is told otherwise.
+const (
+	DefaultSocket = "/run/ironvip/ironvip.sock"
+	DefaultListen = "127.0.0.1:7480"
+)
+
+// ServicePath is the path of one service: GET, PUT, DELETE.
+func ServicePath(namespace, name string) string {
+	return PathServices + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
+}
+
+// ExplainPath is the path of a service's explanation: GET.
+func ExplainPath(namespace, name string) string { return ServicePath(namespace, name) + "/explain" }
+
+// BackendsPath is the path of a service's backends: GET.
+func BackendsPath(namespace, name string) string { return ServicePath(namespace, name) + "/backends" }
+
+// BackendPath is the path of one backend: GET, PUT, DELETE. The id is
+// "address:port", or the address alone for a backend that follows the
+// service's target ports.
+func BackendPath(namespace, name, id string) string {
+	return BackendsPath(namespace, name) + "/" + url.PathEscape(id)
+}
+
+// HeartbeatPath is where a backend with a ttl says that it lives: PUT.
+func HeartbeatPath(namespace, name, id string) string {
+	return BackendPath(namespace, name, id) + "/heartbeat"
+}
+
+// BackendStatePath is where an operator drains a backend and back: PUT.
+func BackendStatePath(namespace, name, id string) string {
+	return BackendPath(namespace, name, id) + "/state"
+}
+
+// VIPPath is the path of one address's lease: GET.
+func VIPPath(address string) string { return PathVIPs + "/" + url.PathEscape(address) }
+
+// ResyncPath is where a source is asked to read everything again: POST.
+func ResyncPath(source string) string {
+	return PathSources + "/" + url.PathEscape(source) + "/resync"
+}

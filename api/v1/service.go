@@ -1,0 +1,150 @@
+package v1
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// ServiceSpec is what a caller asks for: the body of a PUT. Its keys are those
+// of TOML.
+type ServiceSpec = spec.Service
+
+// Service is one service: what is asked for and how it fares.
+type Service struct {
+	Spec   ServiceSpec   `json:"spec"`
+	Status ServiceStatus `json:"status"`
+
+	Source   string `json:"source" doc:"the source that owns the service"`
+	Origin   string `json:"origin,omitempty" doc:"where the source found it: \"services.d/web.toml:7\""`
+	Revision uint64 `json:"revision" doc:"the newer of the spec's and the status's revision: what wait compares"`
+	ETag     string `json:"etag" doc:"the ETag header: \"<spec revision>.<status revision>\" in quotes"`
+}
+
+// The states of a service, from well to unwell.
+const (
+	StateHealthy  = "healthy"  // every backend takes connections and the dataplane has it all
+	StateDegraded = "degraded" // traffic flows, but something is not as asked
+	StateDown     = "down"     // granted and programmed, but no backend takes connections
+	StatePending  = "pending"  // on its way: waiting for an address or for the dataplane
+	StateFailed   = "failed"   // the dataplane refused all of it
+)
+
+// ServiceStatus is how a service fares.
+type ServiceStatus struct {
+	State    string          `json:"state" enum:"healthy,degraded,down,pending,failed"`
+	Summary  string          `json:"summary" doc:"the state and its reason in a sentence"`
+	Revision uint64          `json:"revision" doc:"revision of the newest thing that this status is made of"`
+	SpecRev  uint64          `json:"spec_revision" doc:"revision of the spec"`
+	Applied  bool            `json:"applied" doc:"the dataplane has the newest spec"`
+	VIPs     []netip.Addr    `json:"vips" doc:"granted addresses, IPv4 first"`
+	Pool     string          `json:"pool,omitempty" doc:"the pool they came from"`
+	Since    *time.Time      `json:"allocated_at,omitempty" doc:"when the oldest of the addresses was drawn"`
+	Ports    []PortStatus    `json:"ports"`
+	Backends []BackendStatus `json:"backends"`
+	Usable   int             `json:"usable_backends" doc:"backends that take new connections"`
+
+	Conditions []Condition `json:"conditions"`
+	Problems   []Problem   `json:"problems"`
+}
+
+// PortStatus is one port of a service as it was granted.
+type PortStatus struct {
+	Name       string `json:"name"`
+	Protocol   string `json:"protocol"`
+	Port       uint16 `json:"port"`
+	TargetPort uint16 `json:"target_port"`
+	NodePort   uint16 `json:"node_port,omitempty" doc:"granted port on the host's own addresses"`
+}
+
+// BackendStatus is one backend of a service.
+type BackendStatus struct {
+	ID      string `json:"id" doc:"address:port, or the address alone"`
+	Address string `json:"address"`
+	Port    uint16 `json:"port,omitempty" doc:"absent: the service's target ports"`
+	Weight  uint32 `json:"weight"`
+	State   string `json:"state" enum:"ready,drain,maint" doc:"in force: the operator's word, else the source's"`
+	// SourceState is what the source says, where an operator overrode it.
+	SourceState string     `json:"source_state,omitempty" enum:"ready,drain,maint" doc:"what the source says, where an operator overrode it"`
+	Usable      bool       `json:"usable" doc:"takes new connections"`
+	Node        string     `json:"node,omitempty"`
+	Zone        string     `json:"zone,omitempty"`
+	LeavingAt   *time.Time `json:"leaving_at,omitempty" doc:"it is draining and is gone by then"`
+	TTL         string     `json:"ttl,omitempty" doc:"it must send heartbeats this often"`
+	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"when the next heartbeat is due; after it the backend drains"`
+	RemovedAt   *time.Time `json:"removed_at,omitempty" doc:"when it is removed unless a heartbeat comes"`
+}
+
+// Condition is one step of a service's way, in the order of the way.
+type Condition struct {
+	Type     string `json:"type" enum:"accepted,allocated,compiled,applied"`
+	Status   string `json:"status" enum:"true,false,unknown"`
+	Reason   string `json:"reason,omitempty" doc:"a word for machines"`
+	Message  string `json:"message,omitempty"`
+	Revision uint64 `json:"revision,omitempty" doc:"of what the condition speaks of"`
+}
+
+// The types of conditions, and what their status can be.
+const (
+	ConditionAccepted  = "accepted"  // the source's row is in force
+	ConditionAllocated = "allocated" // it holds every address and node port asked for
+	ConditionCompiled  = "compiled"  // it could be turned into frontends
+	ConditionApplied   = "applied"   // the dataplane has them
+
+	True    = "true"
+	False   = "false"
+	Unknown = "unknown"
+)
+
+// ServiceList is a page of services, ordered by namespace and name.
+type ServiceList struct {
+	Items    []Service `json:"items"`
+	Next     string    `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
+	Revision uint64    `json:"revision" doc:"what wait compares"`
+}
+
+// Explanation says in sentences why a service is as it is.
+type Explanation struct {
+	Service  string    `json:"service"`
+	State    string    `json:"state"`
+	Lines    []string  `json:"lines" doc:"sentences, most important first"`
+	Revision uint64    `json:"revision"`
+	Problems []Problem `json:"problems"`
+}
+
+// ApplyRequest is the body of services:apply: many services in one call.
+type ApplyRequest struct {
+	Services []ServiceSpec `json:"services"`
+}
+
+// ApplyResult is the answer to services:apply. With dry_run nothing changed and
+// Plan says what would.
+type ApplyResult struct {
+	Items     []ApplyItem `json:"items" doc:"in the order of the request"`
+	Created   int         `json:"created"`
+	Updated   int         `json:"updated"`
+	Unchanged int         `json:"unchanged"`
+	Refused   int         `json:"refused" doc:"more than 0: the answer's status is 207"`
+	Revision  uint64      `json:"revision" doc:"of the newest spec that changed"`
+	DryRun    bool        `json:"dry_run,omitempty"`
+	Plan      *Plan       `json:"plan,omitempty"`
+}
+
+// The outcomes of an applied service.
+const (
+	Created   = "created"
+	Updated   = "updated"
+	Unchanged = "unchanged"
+	Refused   = "refused"
+)
+
+// ApplyItem is what became of one service of an apply.
+type ApplyItem struct {
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"name"`
+	Action    string       `json:"action" enum:"created,updated,unchanged,refused"`
+	Revision  uint64       `json:"revision,omitempty"`
+	VIPs      []netip.Addr `json:"vips,omitempty"`
+	Problems  []Problem    `json:"problems,omitempty"`
+}
