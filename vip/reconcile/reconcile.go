@@ -428,12 +428,12 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 	}
 	var diff []Difference[K, V]
 	for k, e := range r.have {
-		a := actual[k]
+		a, want := actual[k], e.value // a copy: the answer may leave the loop
 		switch {
 		case a == nil:
-			diff = append(diff, Difference[K, V]{Key: k, Want: &e.value})
-		case len(a.damage) > 0 || !r.Target.Same(&a.value, &e.value):
-			diff = append(diff, Difference[K, V]{Key: k, Want: &e.value, Have: &a.value, Damage: a.damage})
+			diff = append(diff, Difference[K, V]{Key: k, Want: &want})
+		case len(a.damage) > 0 || !r.Target.Same(&a.value, &want):
+			diff = append(diff, Difference[K, V]{Key: k, Want: &want, Have: &a.value, Damage: a.damage})
 		}
 	}
 	for k, a := range actual {
