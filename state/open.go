@@ -1,0 +1,152 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// lockTimeout is how long Open waits for the process that has the file: an
+// agent that is being restarted may still be closing it.
+const lockTimeout = 3 * time.Second
+
+// Open opens the state file at path and creates it, and its directory, where
+// they are missing. An empty file counts as missing. It waits up to 3 s for a
+// process that has the file open and then returns ErrLocked; content that can't
+// be trusted is ErrDamaged, with the damage named. Every error is an *Error.
+// It reads the whole structure of the file once: 50 ms for 100,000 leases.
+func Open(path string) (*DB, error) { return open(path, lockTimeout) }
+
+func open(path string, wait time.Duration) (db *DB, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, openError(path, err)
+	}
+	var file *os.File
+	fresh := false
+	defer func() {
+		if r := recover(); r != nil {
+			db, err = nil, damaged(path, fmt.Sprintf("%v", r))
+		}
+		if err != nil && file != nil {
+			_ = file.Close() // bbolt may have closed it
+			if fresh {
+				discard(path)
+			}
+		}
+	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+
+	// bbolt locks the same open file again, which does nothing. It has to be
+	// ours first, for the file may be read only when nobody writes it.
+	file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if err := lock(file, wait); err != nil {
+		f := file
+		file = nil
+		_ = f.Close()
+		return nil, openError(path, err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, openError(path, fmt.Errorf("not a regular file but %s", info.Mode().Type()))
+	}
+	if fresh = info.Size() == 0; !fresh {
+		if err := verify(file, info.Size()); err != nil {
+			return nil, damaged(path, err.Error())
+		}
+	}
+	bolt, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:      time.Second,
+		FreelistType: bbolt.FreelistMapType,
+		OpenFile:     func(string, int, fs.FileMode) (*os.File, error) { return file, nil },
+	})
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if fresh {
+		if err := syncDir(filepath.Dir(path)); err != nil {
+			_ = bolt.Close()
+			return nil, openError(path, err)
+		}
+	}
+	return &DB{path: path, bolt: bolt}, nil
+}
+
+// discard empties a new file whose making did not get to its end, so that the
+// next Open doesn't find half of one.
+func discard(path string) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	if lock(file, 0) == nil {
+		_ = file.Truncate(0)
+	}
+}
+
+// lock takes the file's lock, trying for as long as wait.
+func lock(f *os.File, wait time.Duration) error {
+	for deadline := time.Now().Add(wait); ; time.Sleep(50 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, syscall.EINTR):
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return fmt.Errorf("lock: %w", err)
+		case !time.Now().Before(deadline):
+			return ErrLocked
+		}
+	}
+}
+
+// syncDir makes the name of a new file durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func openError(path string, err error) error {
+	var known *Error
+	if errors.As(err, &known) {
+		return err
+	}
+	p := vip.Problem{Code: vip.CodeStore, Place: path, Message: "open the state file: " + err.Error()}
+	switch {
+	case errors.Is(err, ErrLocked):
+		p.Message = "the state file is in use by another process"
+		p.Hint = "another ironvip agent runs with this state_dir: stop it, or give this one its own"
+	case errors.Is(err, syscall.EISDIR):
+		p.Message = "the state file is a directory"
+		p.Hint = "state_dir names the directory that holds ironvip.db: move this directory away"
+	case errors.Is(err, syscall.ENOTDIR):
+		p.Hint = "a part of the path is not a directory: check state_dir"
+	case errors.Is(err, fs.ErrPermission):
+		p.Hint = "run the agent as the user who owns state_dir, or set state_dir to a directory this user may write"
+	case errors.Is(err, syscall.EROFS):
+		p.Hint = "set state_dir to a directory on a writable file system"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		p.Message = "open the state file: the disk is full"
+		p.Hint = "free some space on the disk of state_dir"
+	}
+	return &Error{Problem: p, Err: err}
+}

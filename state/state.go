@@ -1,0 +1,180 @@
+// Package state is the agent's durable memory: one bbolt file, state_dir/ironvip.db.
+//
+// In come JSON values under string keys, grouped in named buckets; each write
+// is on disk (fsynced) when it returns, and writers that arrive together share
+// one fsync. Every value carries a checksum, and the file's whole structure is
+// verified before bbolt maps it, so that a damaged file is an error with a
+// remedy and never a crash. One process owns the file at a time; a second one
+// gets ErrLocked. A write that fails changes nothing and leaves the file usable.
+package state
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"syscall"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// What can be wrong with a state file. Test with errors.Is.
+var (
+	// ErrLocked says that another process has the file open.
+	ErrLocked = errors.New("in use by another process")
+	// ErrDamaged says that the file's content can't be trusted.
+	ErrDamaged = errors.New("damaged")
+	// ErrUnavailable says that a write did not happen; trying again may help.
+	ErrUnavailable = errors.New("state not writable now")
+)
+
+// Error is what this package's functions return. It is found by errors.As both
+// as an *Error and as the vip.Problem within, which has the hint.
+type Error struct {
+	vip.Problem
+	Err error
+}
+
+// Unwrap gives the cause and the problem to errors.Is and errors.As.
+func (e *Error) Unwrap() []error { return []error{e.Problem, e.Err} }
+
+// DB is an open state file. Its methods and those of its buckets may be called
+// by any number of goroutines.
+type DB struct {
+	path string
+	bolt *bbolt.DB
+
+	queue struct {
+		sync.Mutex
+		waiting []*batch
+	}
+	writer sync.Mutex // held by the one goroutine that commits
+	broken error      // set when bbolt's memory can't be trusted any more; guarded by writer
+}
+
+// batch is the writes of one caller: all of them happen or none.
+type batch struct {
+	writes []write
+	done   bool
+	err    error
+}
+
+type write struct {
+	bucket     string
+	key, value []byte // a nil value deletes
+}
+
+// Path returns the file's path.
+func (d *DB) Path() string { return d.path }
+
+// Close waits for the writes under way and releases the file.
+func (d *DB) Close() error {
+	d.writer.Lock()
+	defer d.writer.Unlock()
+	if err := d.bolt.Close(); err != nil {
+		return fmt.Errorf("close state file %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// commit makes writes durable, all or none. Callers that wait for their turn
+// are taken along in one transaction by whoever has it.
+func (d *DB) commit(writes []write) error {
+	if len(writes) == 0 {
+		return nil
+	}
+	b := &batch{writes: writes}
+	d.queue.Lock()
+	d.queue.waiting = append(d.queue.waiting, b)
+	d.queue.Unlock()
+
+	d.writer.Lock()
+	defer d.writer.Unlock()
+	if b.done {
+		return b.err
+	}
+	d.queue.Lock()
+	group := d.queue.waiting
+	d.queue.waiting = nil
+	d.queue.Unlock()
+
+	err := d.transact(group...)
+	for _, g := range group {
+		if g.done, g.err = true, err; err != nil && len(group) > 1 {
+			g.err = d.transact(g) // a smaller write may still fit
+		}
+	}
+	return b.err
+}
+
+// transact runs one bbolt transaction. The caller holds d.writer.
+func (d *DB) transact(group ...*batch) (err error) {
+	if d.broken != nil {
+		return d.broken
+	}
+	defer d.recovered(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	err = d.bolt.Update(func(tx *bbolt.Tx) error {
+		for _, b := range group {
+			for _, w := range b.writes {
+				bucket, err := tx.CreateBucketIfNotExists([]byte(w.bucket))
+				if err != nil {
+					return err
+				}
+				if w.value == nil {
+					err = bucket.Delete(w.key)
+				} else {
+					err = bucket.Put(w.key, w.value)
+				}
+				if err != nil {
+					return fmt.Errorf("%s %q: %w", w.bucket, w.key, err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return d.writeError(err)
+	}
+	return nil
+}
+
+// recovered turns a panic out of bbolt, which comes from a file that was
+// changed under it, into an error, and stops all later writes: bbolt's list of
+// free pages may be wrong from here on, and writing by it would spread the
+// damage.
+func (d *DB) recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = damaged(d.path, fmt.Sprintf("%v", r))
+		d.broken = fmt.Errorf("%w: %w", ErrUnavailable, *err)
+		*err = d.broken
+	}
+}
+
+func (d *DB) writeError(err error) error {
+	p := vip.Problem{Code: vip.CodeStore, Place: d.path, Message: "write state: " + err.Error()}
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		p.Message = "write state: the disk is full"
+		p.Hint = "free some space; the write is tried again"
+	case errors.Is(err, berrors.ErrDatabaseNotOpen):
+		p.Message = "write state: the file is closed"
+	case errors.Is(err, syscall.EROFS):
+		p.Hint = "the file system is mounted read-only: see dmesg"
+	}
+	return &Error{Problem: p, Err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
+}
+
+func damaged(path, what string) error {
+	return &Error{
+		Problem: vip.Problem{
+			Code: vip.CodeStore, Place: path, Message: "the state file is damaged: " + what,
+			Hint: "stop the agent and put a backup in its place, or move the file away to start without leases: " +
+				"services then may get other addresses",
+		},
+		Err: ErrDamaged,
+	}
+}
