@@ -1,0 +1,353 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// rig is a Reconciler of string rows with all its surroundings, in a synctest
+// bubble.
+type rig struct {
+	t       *testing.T
+	desired *table.Table[string, string]
+	ready   func()
+	applied *table.Table[string, reconcile.Applied]
+	target  *reconciletest.Recorder[string, string]
+	events  *event.Log
+	r       *reconcile.Reconciler[string, string]
+	stop    func()
+}
+
+func run(t *testing.T, scenario func(*rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := &table.Clock{}
+		x := &rig{
+			t:       t,
+			desired: table.New[string, string](clock, nil),
+			applied: table.New[string, reconcile.Applied](clock, nil),
+			target:  reconciletest.NewRecorder[string, string](func(a, b *string) bool { return *a == *b }),
+			events:  event.NewLog(100, time.Now),
+		}
+		x.ready = x.desired.Initializer()
+		x.stop = func() {}
+		defer func() { x.stop() }()
+		scenario(x)
+	})
+}
+
+// start runs the Reconciler to the end of the test.
+func (x *rig) start() {
+	x.r = reconcile.New(reconcile.Options[string, string]{
+		Desired: x.desired, Target: x.target, Applied: x.applied, Events: x.events, Resync: 30 * time.Second,
+	})
+	ctx, cancel := context.WithCancel(x.t.Context())
+	done := make(chan error)
+	go func() { done <- x.r.Run(ctx) }()
+	x.stop = func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			x.t.Errorf("Run ended with %v", err)
+		}
+	}
+	synctest.Wait()
+}
+
+func (x *rig) wants(want map[string]string) {
+	x.t.Helper()
+	synctest.Wait()
+	if got := x.target.Have(); !maps.Equal(got, want) {
+		x.t.Fatalf("the target has %v, want %v", got, want)
+	}
+}
+
+func (x *rig) writes(want int) {
+	x.t.Helper()
+	if _, got, _ := x.target.Counts(); got != want {
+		x.t.Fatalf("%d writes, want %d", got, want)
+	}
+}
+
+func (x *rig) problem(k string) string {
+	x.t.Helper()
+	a, _, ok := x.applied.Get(k)
+	if !ok {
+		x.t.Fatalf("%s was not tried", k)
+	}
+	if a.Problem == nil {
+		return ""
+	}
+	return a.Problem.Message
+}
+
+func TestAdoptsWhatMatches(t *testing.T) {
+	run(t, func(x *rig) {
+		x.target.Put("same", "1")
+		x.target.Put("changed", "old")
+		x.target.Put("stray", "1")
+		x.desired.Set("same", "1")
+		x.desired.Set("changed", "new")
+		x.desired.Set("fresh", "1")
+		x.start()
+		x.wants(map[string]string{"same": "1", "changed": "new", "fresh": "1", "stray": "1"})
+		x.writes(2)
+		x.ready()
+		x.wants(map[string]string{"same": "1", "changed": "new", "fresh": "1"})
+		x.writes(3)
+		if s := x.r.Stats(); !s.Synced || s.Adopted != 1 || s.DriftRepairs != 0 || s.Failing != 0 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+func TestRemovesNothingBeforeReady(t *testing.T) {
+	run(t, func(x *rig) {
+		x.target.Put("a", "1")
+		x.start()
+		x.desired.Set("a", "1")
+		synctest.Wait()
+		x.desired.Delete("a")
+		time.Sleep(5 * time.Minute) // resyncs don't remove it either
+		x.wants(map[string]string{"a": "1"})
+		select {
+		case <-x.r.Synced():
+			t.Error("synced before the table was ready")
+		default:
+		}
+		x.ready()
+		x.wants(map[string]string{})
+	})
+}
+
+func TestChangeNeedsNoReading(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.start()
+		_, _, before := x.target.Counts()
+		for i := range 10 {
+			x.desired.Set("a", fmt.Sprint(i))
+			synctest.Wait()
+		}
+		x.desired.Delete("a")
+		x.wants(map[string]string{})
+		if _, _, after := x.target.Counts(); after != before {
+			t.Errorf("%d readings of the target for 11 changes", after-before)
+		}
+		x.writes(11)
+		if x.applied.Len() != 0 {
+			t.Error("an applied row is left of a key that is gone")
+		}
+	})
+}
+
+func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.start()
+		x.target.FailKey("bad", errors.New("no such luck"))
+		x.desired.Set("bad", "1")
+		x.desired.Set("good", "1")
+		x.wants(map[string]string{"good": "1"})
+		if got := x.problem("bad"); got != "no such luck" {
+			t.Errorf("problem %q", got)
+		}
+		if got := x.problem("good"); got != "" {
+			t.Errorf("problem %q with a key that works", got)
+		}
+		batches, _, _ := x.target.Counts()
+		time.Sleep(10 * time.Minute)
+		after, _, _ := x.target.Counts()
+		if tries := after - batches; tries < 20 || tries > 40 {
+			t.Errorf("%d tries in ten minutes, want one every 30 s once backed off", tries)
+		}
+		x.target.FailKey("bad", nil)
+		time.Sleep(reconcile.DefaultMaxBackoff)
+		x.wants(map[string]string{"good": "1", "bad": "1"})
+		if got := x.problem("bad"); got != "" {
+			t.Errorf("problem %q is left after success", got)
+		}
+		if s := x.r.Stats(); s.Failing != 0 || s.DriftRepairs != 0 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+func TestFailedKeyThatIsNoLongerWantedIsRemoved(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.start()
+		x.target.FailKey("a", errors.New("half done"))
+		x.desired.Set("a", "1")
+		synctest.Wait()
+		x.target.Put("a", "half") // the failed update left something
+		x.target.FailKey("a", nil)
+		x.desired.Delete("a")
+		x.wants(map[string]string{})
+	})
+}
+
+func TestUnsupportedIsNotRetriedAndLeavesTheOldInForce(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.start()
+		x.desired.Set("a", "1")
+		x.wants(map[string]string{"a": "1"})
+		x.target.FailKey("a", vip.Unsupported("recorder", "forward", "tunnels"))
+		x.desired.Set("a", "2")
+		x.wants(map[string]string{"a": "1"})
+		batches, _, _ := x.target.Counts()
+		time.Sleep(10 * time.Minute)
+		if after, _, _ := x.target.Counts(); after != batches {
+			t.Errorf("%d more tries of what is not supported", after-batches)
+		}
+		if got := x.problem("a"); !strings.Contains(got, "tunnels") {
+			t.Errorf("problem %q", got)
+		}
+		// What still works is still guarded.
+		x.target.FailKey("a", nil)
+		x.target.Remove("a")
+		time.Sleep(31 * time.Second)
+		x.wants(map[string]string{"a": "1"})
+		if got := x.problem("a"); !strings.Contains(got, "tunnels") {
+			t.Errorf("the repair of the old row hides that the new one was refused: %q", got)
+		}
+	})
+}
+
+func TestDriftIsRepairedCountedAndTold(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		for _, k := range []string{"gone", "altered", "damaged", "fine"} {
+			x.desired.Set(k, "1")
+		}
+		x.start()
+		x.target.Remove("gone")
+		x.target.Put("altered", "2")
+		x.target.Damage("damaged", "address 192.0.2.1 missing")
+		x.target.Put("stray", "1")
+		_, before, _ := x.target.Counts()
+		time.Sleep(31 * time.Second)
+		x.wants(map[string]string{"gone": "1", "altered": "1", "damaged": "1", "fine": "1"})
+		x.writes(before + 4)
+		if s := x.r.Stats(); s.DriftRepairs != 4 {
+			t.Errorf("%d repairs counted, want 4", s.DriftRepairs)
+		}
+		events, _ := x.events.Since(0)
+		told := map[string]string{}
+		for _, e := range events {
+			told[e.Object] = e.Message
+		}
+		for k, want := range map[string]string{"gone": "missing", "altered": "altered", "damaged": "192.0.2.1", "stray": "nobody wants"} {
+			if !strings.Contains(told[k], want) {
+				t.Errorf("event for %s: %q, want it to say %q", k, told[k], want)
+			}
+		}
+	})
+}
+
+func TestTargetOutOfReachAtStartIsWaitedFor(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.target.FailAll(errors.New("no kernel"))
+		x.desired.Set("a", "1")
+		x.start()
+		time.Sleep(time.Minute)
+		if s := x.r.Stats(); !strings.Contains(s.TargetError, "no kernel") {
+			t.Errorf("stats %+v", s)
+		}
+		x.target.FailAll(nil)
+		time.Sleep(time.Minute)
+		x.wants(map[string]string{"a": "1"})
+		if s := x.r.Stats(); s.TargetError != "" || !s.Synced {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+func TestDiffReadsAndRepairMends(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.desired.Set("a", "1")
+		x.start()
+		x.target.Put("a", "2")
+		for range 2 {
+			diff, err := x.r.Diff(x.t.Context())
+			if err != nil || len(diff) != 1 || *diff[0].Want != "1" || *diff[0].Have != "2" {
+				t.Fatalf("diff %+v, %v", diff, err)
+			}
+		}
+		if _, err := x.r.Repair(x.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		x.wants(map[string]string{"a": "1"})
+		if diff, err := x.r.Diff(x.t.Context()); err != nil || len(diff) != 0 {
+			t.Errorf("diff after the repair: %+v, %v", diff, err)
+		}
+	})
+}
+
+func TestAppliedTellsTheRevision(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.start()
+		for range 3 {
+			rev := x.desired.Set("a", "v")
+			synctest.Wait()
+			if a, _, _ := x.applied.Get("a"); a.Rev != rev || a.Problem != nil {
+				t.Fatalf("applied %+v, want revision %d", a, rev)
+			}
+		}
+	})
+}
+
+// One change costs the Target one update and the loop a bounded number of
+// allocations, however many rows there are.
+func TestCostOfAChangeDoesNotGrow(t *testing.T) {
+	cost := func(rows int) float64 {
+		clock := &table.Clock{}
+		desired := table.New[int, int](clock, nil)
+		applied := table.New[int, reconcile.Applied](clock, nil)
+		target := reconciletest.NewRecorder[int, int](func(a, b *int) bool { return *a == *b })
+		for i := range rows {
+			desired.Set(i, 0)
+		}
+		r := reconcile.New(reconcile.Options[int, int]{Desired: desired, Target: target, Applied: applied, Resync: -1})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		<-r.Synced()
+		_, before, _ := target.Counts()
+		value := 0
+		runs := 200
+		allocs := testing.AllocsPerRun(runs, func() {
+			value++
+			rev := desired.Set(rows/2, value)
+			for {
+				changed := applied.Changed()
+				if a, _, _ := applied.Get(rows / 2); a.Rev >= rev {
+					return
+				}
+				<-changed
+			}
+		})
+		if _, after, _ := target.Counts(); after-before != runs+1 { // AllocsPerRun runs once to warm up
+			t.Errorf("%d changes cost %d updates", runs+1, after-before)
+		}
+		return allocs
+	}
+	if small, large := cost(10), cost(100_000); large > small*1.5 {
+		t.Errorf("%v allocations a change at 10 rows, %v at 100,000", small, large)
+	}
+}

@@ -1,0 +1,374 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Bounds on how much one service may hold; those of single values are in vip.
+const (
+	MaxPorts      = 256
+	MaxBackends   = 10_000
+	MaxLabels     = 64
+	MaxLabelKey   = 253  // bytes
+	MaxLabelValue = 1024 // bytes
+)
+
+// Build validates the service, fills in the defaults and returns it as owned
+// by source and found at origin. It tells everything that is wrong at once;
+// with any problem, nothing of the returned service but its Key, where the
+// name is good, is to be used. It keeps no reference to s.
+func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
+	b := builder{service: s.Title(), place: origin}
+	out := vip.Service{Source: source, Origin: origin, Pool: s.Pool, ShareKey: s.ShareKey}
+	out.Key = b.key(s)
+	out.Labels = b.labels(s.Labels)
+	if s.Pool != "" {
+		b.label("pool", s.Pool)
+	}
+	if s.ShareKey != "" {
+		b.label("share_key", s.ShareKey)
+	}
+	out.Families = b.families(s.Families)
+	out.VIPs = b.vips(s.VIPs, out.Families)
+	out.Ports = b.ports(s.Ports)
+	out.Scheduler = choice(&b, "scheduler", s.Scheduler, vip.DefaultScheduler, vip.Schedulers(), unsupportedSchedulers)
+	out.SchedulerFallback, out.SchedulerPort = b.schedulerFlags(s.SchedulerFlags, out.Scheduler)
+	out.Forward = choice(&b, "forward", s.Forward, vip.ForwardNAT,
+		[]vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel}, []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel})
+	policies, later := []vip.TrafficPolicy{vip.Cluster, vip.Local}, []vip.TrafficPolicy{vip.Local}
+	out.InternalTraffic = choice(&b, "internal_traffic", s.InternalTraffic, vip.Cluster, policies, later)
+	out.ExternalTraffic = choice(&b, "external_traffic", s.ExternalTraffic, vip.Cluster, policies, later)
+	out.Masquerade = choice(&b, "masquerade", s.Masquerade, vip.MasqueradeAuto,
+		[]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}, nil)
+	if len(s.SourceRanges) > 0 {
+		b.add(vip.Unsupported("this version", "source_ranges", "source ranges"))
+	}
+	out.Affinity = b.affinity(s.Affinity)
+	out.DrainTimeout = vip.DefaultDrainTimeout
+	if d := s.DrainTimeout; d != nil {
+		out.DrainTimeout = time.Duration(*d)
+		if *d < 0 || out.DrainTimeout > vip.MaxDrainTimeout {
+			b.bad("drain_timeout", `use "0s" to "24h"`, "%s is out of bounds", *d)
+		}
+	}
+	out.Backends = b.backends(s.Backends)
+	b.twice(s.Backends, out)
+	if out.Forward == vip.ForwardNAT {
+		b.wrongFamily(s.Backends, statedFamilies(out))
+	}
+	slices.SortFunc(out.Backends, compareBackends)
+	return out, b.problems
+}
+
+// unsupportedSchedulers are known by name and not in this version.
+var unsupportedSchedulers = []vip.Scheduler{vip.ShortestExpectedDelay, vip.NeverQueue, vip.WeightedFailover, vip.DestinationHash}
+
+// Build validates a single backend and fills in its defaults.
+func (w *Backend) Build() (vip.Backend, []vip.Problem) {
+	var b builder
+	out := b.backend("", w)
+	return out, b.problems
+}
+
+func compareBackends(a, b vip.Backend) int {
+	if c := a.Address.Compare(b.Address); c != 0 {
+		return c
+	}
+	return int(a.Port) - int(b.Port)
+}
+
+// statedFamilies returns the families that the service asks for, by families
+// or by vips; nil leaves them to the pool.
+func statedFamilies(s vip.Service) []vip.Family {
+	if len(s.Families) > 0 {
+		return s.Families
+	}
+	var out []vip.Family
+	for _, a := range s.VIPs {
+		out = append(out, vip.FamilyOf(a))
+	}
+	return out
+}
+
+// builder collects the problems of one service.
+type builder struct {
+	service, place string
+	problems       []vip.Problem
+}
+
+func (b *builder) add(p vip.Problem) {
+	p.Service, p.Place = b.service, b.place
+	b.problems = append(b.problems, p)
+}
+
+func (b *builder) bad(field, hint, format string, args ...any) {
+	b.add(vip.Problem{Code: vip.CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (b *builder) label(field, value string) bool {
+	err := vip.CheckLabel(value)
+	if err != nil {
+		b.bad(field, `use 1 to 63 of a-z, 0-9 and inner "-"`, "%s", err)
+	}
+	return err == nil
+}
+
+func (b *builder) key(s *Service) vip.ServiceKey {
+	k := vip.ServiceKey{Namespace: s.Namespace, Name: s.Name}
+	good := b.label("name", s.Name)
+	if s.Namespace == "" {
+		k.Namespace = vip.DefaultNamespace
+	} else if !b.label("namespace", s.Namespace) {
+		good = false
+	}
+	if !good {
+		return vip.ServiceKey{}
+	}
+	return k
+}
+
+func (b *builder) labels(in map[string]string) map[string]string {
+	if len(in) == 0 {
+		return nil
+	}
+	if len(in) > MaxLabels {
+		b.bad("labels", "remove some", "%d labels are more than %d", len(in), MaxLabels)
+		return nil
+	}
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		field := strict.Join("labels", k)
+		if k == "" || len(k) > MaxLabelKey || !printable(k) {
+			b.bad(field, "", "a label's name has 1 to %d printable characters", MaxLabelKey)
+		}
+		if len(in[k]) > MaxLabelValue || !printable(in[k]) {
+			b.bad(field, "", "a label's value has up to %d printable characters", MaxLabelValue)
+		}
+	}
+	return maps.Clone(in)
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+func (b *builder) families(in []string) []vip.Family {
+	var out []vip.Family
+	for i, text := range in {
+		var f vip.Family
+		switch err := f.UnmarshalText([]byte(text)); {
+		case err != nil:
+			b.bad(strict.Index("families", i), "use ipv4 or ipv6", "%s is not an address family", strict.Quote(text))
+		case slices.Contains(out, f):
+			b.bad(strict.Index("families", i), "remove it", "%s comes twice", f)
+		default:
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func (b *builder) vips(in []string, families []vip.Family) []netip.Addr {
+	var out []netip.Addr
+	for i, text := range in {
+		field := strict.Index("vips", i)
+		a, ok := b.address(field, text)
+		if !ok {
+			continue
+		}
+		same := func(o netip.Addr) bool { return o.Is4() == a.Is4() }
+		switch {
+		case slices.ContainsFunc(out, same):
+			b.bad(field, "keep one address a family", "%s is the second %s address", a, vip.FamilyOf(a))
+		case len(families) > 0 && !slices.Contains(families, vip.FamilyOf(a)):
+			b.bad(field, "add its family to families, or leave families out", "%s is %s, which families leaves out", a, vip.FamilyOf(a))
+		default:
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// address reads a unicast address that packets can be routed to.
+func (b *builder) address(field, text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		hint := "write an IPv4 or IPv6 address; names are not looked up"
+		if ap, err := netip.ParseAddrPort(text); err == nil {
+			hint = fmt.Sprintf("write the address alone (%s) and give the port in a key of its own", ap.Addr())
+		} else if p, err := netip.ParsePrefix(text); err == nil {
+			hint = fmt.Sprintf("write the address alone: %s", p.Addr())
+		}
+		if text == "" {
+			b.bad(field, hint, "an address is needed")
+		} else {
+			b.bad(field, hint, "%s is not an address", strict.Quote(text))
+		}
+		return a, false
+	}
+	switch {
+	case a.Is4In6():
+		b.bad(field, "write it as "+a.Unmap().String(), "%s is an IPv4 address in IPv6 form", a)
+	case a.Zone() != "" || a.Is6() && a.IsLinkLocalUnicast():
+		b.bad(field, "use a global or unique local address", "%s is link-local, which no route leads to", a)
+	case a.IsUnspecified(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		b.bad(field, "use a unicast address", "%s is not a unicast address", a)
+	default:
+		return a, true
+	}
+	return a, false
+}
+
+func (b *builder) ports(in []Port) []vip.Port {
+	if len(in) == 0 {
+		b.bad("ports", "add one: ports = [ { port = 80 } ]", "a service needs a port")
+		return nil
+	}
+	if len(in) > MaxPorts {
+		b.bad("ports", "split the service", "%d ports are more than %d", len(in), MaxPorts)
+		return nil
+	}
+	out := make([]vip.Port, 0, len(in))
+	numbers, names, nodePorts := map[vip.PortKey]int{}, map[string]int{}, map[vip.PortKey]int{}
+	for i, w := range in {
+		field := strict.Index("ports", i)
+		p := vip.Port{Name: w.Name, NodePort: vip.NodePort{Auto: w.NodePort.Auto}}
+		p.Protocol = b.protocol(field+".protocol", w.Protocol)
+		if w.Port == 0 {
+			b.bad(field+".port", "add port = 80", "a port number is needed")
+		}
+		p.Port, p.TargetPort = b.port(field+".port", int(w.Port)), b.port(field+".target_port", int(w.TargetPort))
+		if p.TargetPort == 0 {
+			p.TargetPort = p.Port
+		}
+		p.NodePort.Number = b.port(field+".node_port", w.NodePort.Number)
+
+		key := vip.PortKey{Port: p.Port, Protocol: p.Protocol}
+		if p.Port != 0 && p.Protocol != 0 {
+			b.once(numbers, key, i, field+".port", "ports", "change one of the two")
+		}
+		if p.NodePort.Number != 0 && p.Protocol != 0 {
+			b.once(nodePorts, vip.PortKey{Port: p.NodePort.Number, Protocol: p.Protocol}, i, field+".node_port", "ports", "change one of the two")
+		}
+		if w.Name == "" {
+			p.Name = key.String()
+		} else if b.label(field+".name", w.Name) {
+			if j, taken := names[w.Name]; taken {
+				b.bad(field+".name", "give each port its own name", "%q is the name of ports[%d], too", w.Name, j)
+			} else {
+				names[w.Name] = i
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// once reports the second use of a port number.
+func (b *builder) once(seen map[vip.PortKey]int, key vip.PortKey, i int, field, list, hint string) {
+	if j, twice := seen[key]; twice {
+		b.bad(field, hint, "%s is that of %s[%d], too", key, list, j)
+		return
+	}
+	seen[key] = i
+}
+
+// port checks a number that FromTree has not seen, as one built in a program.
+func (b *builder) port(field string, n int) uint16 {
+	if n < 0 || n > 65535 {
+		b.bad(field, "use 1 to 65535", "%d is no port", n)
+		return 0
+	}
+	return uint16(n)
+}
+
+func (b *builder) protocol(field, text string) vip.Protocol {
+	if text == "" {
+		return vip.TCP
+	}
+	var p vip.Protocol
+	if err := p.UnmarshalText([]byte(text)); err != nil {
+		b.bad(field, oneOf(text, []string{"tcp", "udp"}), "%s is not a protocol", strict.Quote(text))
+		return 0
+	}
+	if p == vip.SCTP {
+		b.add(vip.Unsupported("this version", field, "sctp"))
+	}
+	return p
+}
+
+func (b *builder) schedulerFlags(in []string, s vip.Scheduler) (fallback, port bool) {
+	for i, text := range in {
+		field := strict.Index("scheduler_flags", i)
+		switch text {
+		case "fallback":
+			fallback = true
+		case "port":
+			port = true
+		default:
+			b.bad(field, oneOf(text, []string{"fallback", "port"}), "%s is not a scheduler flag", strict.Quote(text))
+			continue
+		}
+		if s != "" && s != vip.SourceHash && s != vip.MaglevHash {
+			b.bad(field, "use scheduler mh or sh, or remove the flag", "scheduler %s has no flag %q", s, text)
+		}
+		if slices.Contains(in[:i], text) {
+			b.bad(field, "remove it", "%q comes twice", text)
+		}
+	}
+	return fallback, port
+}
+
+func (b *builder) affinity(in *Affinity) time.Duration {
+	if in == nil {
+		return 0
+	}
+	if in.Timeout == nil {
+		return vip.DefaultAffinity
+	}
+	d := time.Duration(*in.Timeout)
+	if d < time.Second || d > vip.MaxAffinity || d%time.Second != 0 {
+		b.bad("affinity.timeout", `use "1s" to "24h" in whole seconds`, "%s is out of bounds", Duration(d))
+	}
+	return d
+}
+
+// choice reads one of a set of words, the default when nothing is written.
+func choice[T ~string](b *builder, field, text string, def T, all, later []T) T {
+	switch {
+	case text == "":
+		return def
+	case slices.Contains(later, T(text)):
+		b.add(vip.Unsupported("this version", field, fmt.Sprintf("%s %q", field, text)))
+		return ""
+	case slices.Contains(all, T(text)):
+		return T(text)
+	}
+	var use []string
+	for _, w := range all {
+		if !slices.Contains(later, w) {
+			use = append(use, string(w))
+		}
+	}
+	b.bad(field, oneOf(text, use), "%s is not a known value", strict.Quote(text))
+	return ""
+}
+
+// oneOf is the hint for a word that should have been one of a few.
+func oneOf(text string, use []string) string {
+	hint := "use " + strings.Join(use, ", ")
+	if near := strict.Nearest(text, use); near != "" {
+		return fmt.Sprintf("did you mean %q? %s", near, hint)
+	}
+	return hint
+}

@@ -1,0 +1,69 @@
+package spec
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Pool is what a service is checked against.
+type Pool struct {
+	Name       string
+	CIDRs      []netip.Prefix
+	Exclude    []netip.Prefix
+	AutoAssign bool
+}
+
+// Contains reports whether a is one of the pool's addresses: in its ranges and
+// not excluded.
+func (p *Pool) Contains(a netip.Addr) bool {
+	in := func(r netip.Prefix) bool { return r.Contains(a) }
+	return slices.ContainsFunc(p.CIDRs, in) && !slices.ContainsFunc(p.Exclude, in)
+}
+
+// CheckAgainstPools reports what only the configured pools can tell: a backend
+// on an address that a pool gives out (packets for it would come back to the
+// balancer), and one of a family that the service's pool has no addresses of.
+// Whether the pool exists and what it grants is the allocator's to say.
+func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
+	b := builder{service: s.Title()}
+	for i, w := range s.Backends {
+		a, err := netip.ParseAddr(w.Address)
+		if err != nil {
+			continue
+		}
+		for _, p := range pools {
+			if p.Contains(a.Unmap()) {
+				b.bad(strict.Index("backends", i)+".address", "use the server's own address, or exclude this one from the pool",
+					"%s is in VIP pool %q", a, p.Name)
+				break
+			}
+		}
+	}
+	forward := s.Forward == "" || s.Forward == string(vip.ForwardNAT)
+	if forward && len(s.Families) == 0 && len(s.VIPs) == 0 {
+		b.wrongFamily(s.Backends, familiesOf(s.Pool, pools))
+	}
+	return b.problems
+}
+
+// familiesOf returns the families of the named pool, or of the first with
+// AutoAssign for "".
+func familiesOf(name string, pools []Pool) []vip.Family {
+	for _, p := range pools {
+		if p.Name != name && (name != "" || !p.AutoAssign) {
+			continue
+		}
+		var out []vip.Family
+		for _, c := range p.CIDRs {
+			if f := vip.FamilyOf(c.Addr()); !slices.Contains(out, f) {
+				out = append(out, f)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	return nil
+}

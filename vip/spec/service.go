@@ -1,0 +1,94 @@
+package spec
+
+import (
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Service is a service as written. Every field but Name and Ports may be left
+// out; see docs/services.md for bounds and defaults. Addresses and names are
+// kept as text, so that Build can tell all that is wrong with them.
+type Service struct {
+	Name      string            `toml:"name" json:"name"`
+	Namespace string            `toml:"namespace,omitempty" json:"namespace,omitempty"`
+	Labels    map[string]string `toml:"labels,omitempty" json:"labels,omitempty"`
+
+	Pool     string   `toml:"pool,omitempty" json:"pool,omitempty"`
+	VIPs     []string `toml:"vips,omitempty" json:"vips,omitempty"`
+	Families []string `toml:"families,omitempty" json:"families,omitempty"`
+	ShareKey string   `toml:"share_key,omitempty" json:"share_key,omitempty"`
+
+	Ports    []Port    `toml:"ports" json:"ports"`
+	Backends []Backend `toml:"backends,omitempty" json:"backends,omitempty"`
+
+	Scheduler       string    `toml:"scheduler,omitempty" json:"scheduler,omitempty"`
+	SchedulerFlags  []string  `toml:"scheduler_flags,omitempty" json:"scheduler_flags,omitempty"`
+	Forward         string    `toml:"forward,omitempty" json:"forward,omitempty"`
+	Affinity        *Affinity `toml:"affinity,omitempty" json:"affinity,omitempty"`
+	InternalTraffic string    `toml:"internal_traffic,omitempty" json:"internal_traffic,omitempty"`
+	ExternalTraffic string    `toml:"external_traffic,omitempty" json:"external_traffic,omitempty"`
+	Masquerade      string    `toml:"masquerade,omitempty" json:"masquerade,omitempty"`
+	SourceRanges    []string  `toml:"source_ranges,omitempty" json:"source_ranges,omitempty"`
+	DrainTimeout    *Duration `toml:"drain_timeout,omitempty" json:"drain_timeout,omitempty"`
+}
+
+// Later implements strict.Later.
+func (*Service) Later() map[string]string { return map[string]string{"health": "health probes"} }
+
+// Port is one port of a service.
+type Port struct {
+	Name       string     `toml:"name,omitempty" json:"name,omitempty"`
+	Protocol   string     `toml:"protocol,omitempty" json:"protocol,omitempty"`
+	Port       PortNumber `toml:"port" json:"port"`
+	TargetPort PortNumber `toml:"target_port,omitempty" json:"target_port,omitempty"`
+	NodePort   NodePort   `toml:"node_port,omitempty" json:"node_port,omitzero"`
+}
+
+// Backend is one server behind a service.
+type Backend struct {
+	Address string     `toml:"address" json:"address"`
+	Port    PortNumber `toml:"port,omitempty" json:"port,omitempty"`
+	Weight  *int       `toml:"weight,omitempty" json:"weight,omitempty"`
+	State   string     `toml:"state,omitempty" json:"state,omitempty"`
+	Node    string     `toml:"node,omitempty" json:"node,omitempty"`
+	Zone    string     `toml:"zone,omitempty" json:"zone,omitempty"`
+}
+
+// Affinity keeps a client on its backend. A Timeout left out is
+// vip.DefaultAffinity.
+type Affinity struct {
+	Timeout *Duration `toml:"timeout,omitempty" json:"timeout,omitempty"`
+}
+
+// DecodeJSON reads a service from a JSON object. Unknown keys, keys that come
+// twice and values of a wrong type are problems, all told at once.
+func DecodeJSON(data []byte) (Service, []vip.Problem) {
+	s, problems := decodeJSON[Service](data)
+	for i := range problems {
+		problems[i].Service = s.Title()
+	}
+	return s, problems
+}
+
+// DecodeBackendJSON reads a single backend, as DecodeJSON does a service.
+func DecodeBackendJSON(data []byte) (Backend, []vip.Problem) { return decodeJSON[Backend](data) }
+
+func decodeJSON[T any](data []byte) (out T, problems []vip.Problem) {
+	tree, problems := strict.ParseJSON(data)
+	if tree != nil {
+		problems = append(problems, strict.Decode(tree, &out, "")...)
+	}
+	return out, problems
+}
+
+// Title names the service in messages, also where its name is no good:
+// "web", "shop/web", or "" without a name.
+func (s *Service) Title() string {
+	if s.Name == "" {
+		return ""
+	}
+	if len(s.Name) > 64 || len(s.Namespace) > 64 {
+		return s.Name[:min(len(s.Name), 64)] + "..."
+	}
+	return vip.ServiceKey{Namespace: s.Namespace, Name: s.Name}.String()
+}

@@ -1,0 +1,241 @@
+package strict
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Value is a type that reads itself from a tree: for unions such as "auto" or
+// a number. An error that is a vip.Problem keeps its code and hint.
+type Value interface {
+	FromTree(v any) error
+}
+
+// Later is implemented by structs with keys that are known by name and belong
+// to a later version: they are refused as unsupported, not as unknown. It maps
+// such a key to the feature it stands for.
+type Later interface {
+	Later() map[string]string
+}
+
+// Decode fills the struct that into points to from tree, by the struct's toml
+// tags, and returns everything that did not fit; the rest is filled in. Path
+// is put in front of every problem's field. A null counts as a key left out.
+//
+// It handles strings, booleans, ints, structs, pointers and slices of these,
+// map[string]string, and Values. Another type is a mistake in the program, and
+// panics.
+func Decode(tree map[string]any, into any, path string) []vip.Problem {
+	d := decoder{}
+	d.table(tree, reflect.ValueOf(into).Elem(), path)
+	return d.problems
+}
+
+type decoder struct{ problems []vip.Problem }
+
+func (d *decoder) bad(path, hint, format string, args ...any) {
+	d.problems = append(d.problems, vip.Problem{Code: vip.CodeInvalid, Field: path,
+		Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
+	fields := fieldsOf(v.Type())
+	for _, key := range sortedKeys(tree) {
+		if i, known := fields[key]; known {
+			d.value(tree[key], v.Field(i), Join(path, key))
+			continue
+		}
+		if later, ok := v.Addr().Interface().(Later); ok {
+			if feature := later.Later()[key]; feature != "" {
+				d.problems = append(d.problems, vip.Unsupported("this version", Join(path, key), feature))
+				continue
+			}
+		}
+		hint := "remove it; known keys: " + strings.Join(sortedKeys(fields), ", ")
+		if near := Nearest(key, sortedKeys(fields)); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		}
+		d.problems = append(d.problems, vip.Problem{Code: vip.CodeUnknownKey, Field: Join(path, key),
+			Message: "unknown key", Hint: hint})
+	}
+}
+
+func (d *decoder) value(raw any, v reflect.Value, path string) {
+	if raw == nil {
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		fresh := reflect.New(v.Type().Elem())
+		before := len(d.problems)
+		d.value(raw, fresh.Elem(), path)
+		if len(d.problems) == before {
+			v.Set(fresh)
+		}
+		return
+	}
+	if own, ok := v.Addr().Interface().(Value); ok {
+		if err := own.FromTree(raw); err != nil {
+			p, isProblem := errors.AsType[vip.Problem](err)
+			if !isProblem {
+				p = vip.Problem{Code: vip.CodeInvalid, Message: err.Error()}
+			}
+			p.Field = path
+			d.problems = append(d.problems, p)
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		if s, ok := raw.(string); ok {
+			v.SetString(s)
+			return
+		}
+		d.bad(path, "put it in quotes", "wants a string, has %s", Describe(raw))
+	case reflect.Bool:
+		if b, ok := raw.(bool); ok {
+			v.SetBool(b)
+			return
+		}
+		d.bad(path, "write true or false, without quotes", "wants true or false, has %s", Describe(raw))
+	case reflect.Int:
+		n, err := Int(raw)
+		if err != nil {
+			p := err.(vip.Problem)
+			p.Field = path
+			d.problems = append(d.problems, p)
+			return
+		}
+		v.SetInt(int64(n))
+	case reflect.Struct:
+		if tree, ok := raw.(map[string]any); ok {
+			d.table(tree, v, path)
+			return
+		}
+		d.bad(path, "write it as { key = value }", "wants a table, has %s", Describe(raw))
+	case reflect.Map:
+		tree, ok := raw.(map[string]any)
+		if !ok {
+			d.bad(path, "write it as { key = \"value\" }", "wants a table, has %s", Describe(raw))
+			return
+		}
+		out := reflect.MakeMapWithSize(v.Type(), len(tree))
+		for _, key := range sortedKeys(tree) {
+			item := reflect.New(v.Type().Elem()).Elem()
+			d.value(tree[key], item, Join(path, key))
+			out.SetMapIndex(reflect.ValueOf(key), item)
+		}
+		v.Set(out)
+	case reflect.Slice:
+		list := reflect.ValueOf(raw)
+		if list.Kind() != reflect.Slice {
+			d.bad(path, "write it in brackets: [ ... ]", "wants a list, has %s", Describe(raw))
+			return
+		}
+		out := reflect.MakeSlice(v.Type(), list.Len(), list.Len())
+		for i := range list.Len() {
+			item := list.Index(i).Interface()
+			if item == nil {
+				d.bad(Index(path, i), "remove it", "wants a value, has null")
+				continue
+			}
+			d.value(item, out.Index(i), Index(path, i))
+		}
+		v.Set(out)
+	default:
+		panic(fmt.Sprintf("strict: no reading of %s at %s", v.Type(), path))
+	}
+}
+
+// Int returns the whole number in a tree's scalar. The error is a vip.Problem
+// without a field.
+func Int(raw any) (int, error) {
+	p := vip.Problem{Code: vip.CodeInvalid, Message: "wants a whole number, has " + Describe(raw)}
+	switch n := raw.(type) {
+	case int64:
+		if n < math.MinInt || n > math.MaxInt {
+			return 0, p
+		}
+		return int(n), nil
+	case json.Number:
+		i, err := strconv.Atoi(n.String())
+		if err != nil {
+			return 0, p
+		}
+		return i, nil
+	case string:
+		if _, err := strconv.Atoi(n); err == nil {
+			p.Hint = "write it without quotes"
+		}
+	}
+	return 0, p
+}
+
+// Describe says what a tree's value is, for messages: `the string "80"`.
+func Describe(raw any) string {
+	switch v := raw.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "the string " + Quote(v)
+	case bool:
+		return strconv.FormatBool(v)
+	case int64:
+		return fmt.Sprintf("the number %d", v)
+	case float64:
+		return fmt.Sprintf("the number %v", v)
+	case json.Number:
+		return "the number " + shorten(v.String())
+	case time.Time:
+		return "a date or time"
+	case map[string]any:
+		return "a table"
+	}
+	if reflect.TypeOf(raw).Kind() == reflect.Slice {
+		return "a list"
+	}
+	return fmt.Sprintf("a %T", raw)
+}
+
+// Quote quotes s for a message, cut to a readable length.
+func Quote(s string) string { return strconv.Quote(shorten(s)) }
+
+func shorten(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}
+
+// fieldsOf maps the toml names of a struct's fields to their index.
+func fieldsOf(t reflect.Type) map[string]int {
+	out := make(map[string]int, t.NumField())
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("toml"), ",")
+		if name != "" && name != "-" {
+			out[name] = i
+		}
+	}
+	return out
+}
+
+// Keys returns the toml names of a struct's fields, sorted.
+func Keys(of any) []string { return sortedKeys(fieldsOf(reflect.Indirect(reflect.ValueOf(of)).Type())) }
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,105 @@
+package strict
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// maxDepth bounds how deep a tree may nest: no struct of ours needs more than
+// six, and each level costs stack.
+const maxDepth = 32
+
+// ParseJSON reads one JSON object into a tree, numbers as json.Number. Unlike
+// encoding/json it refuses invalid UTF-8, a key that comes twice in an object,
+// more than 32 levels, and anything after the object. The problem's place is
+// the caller's to fill in; syntax errors tell their line and column.
+func ParseJSON(data []byte) (map[string]any, []vip.Problem) {
+	if !utf8.Valid(data) {
+		return nil, []vip.Problem{{Code: vip.CodeInvalid, Message: "is not valid UTF-8", Hint: "save it as UTF-8"}}
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	r := jsonReader{dec: dec}
+	v, err := r.value("", 0)
+	if err == nil {
+		if _, after := dec.Token(); after != io.EOF {
+			err = errors.New("something follows the object")
+		}
+	}
+	if err != nil {
+		line, column := position(data, dec.InputOffset())
+		why := strings.TrimPrefix(err.Error(), "json: ")
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			why = "ends too early"
+		}
+		return nil, []vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("not valid JSON near line %d, column %d: %s", line, column, why)}}
+	}
+	tree, ok := v.(map[string]any)
+	if !ok {
+		return nil, []vip.Problem{{Code: vip.CodeInvalid, Message: "wants a JSON object, has " + Describe(v)}}
+	}
+	return tree, r.problems
+}
+
+type jsonReader struct {
+	dec      *json.Decoder
+	problems []vip.Problem
+}
+
+func (r *jsonReader) value(path string, depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("more than %d levels", maxDepth)
+	}
+	tok, err := r.dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch tok {
+	case json.Delim('{'):
+		table := map[string]any{}
+		for r.dec.More() {
+			tok, err := r.dec.Token()
+			if err != nil {
+				return nil, err
+			}
+			key := tok.(string) // the decoder gives nothing else here
+			at := Join(path, key)
+			v, err := r.value(at, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			if _, twice := table[key]; twice {
+				r.problems = append(r.problems, vip.Problem{Code: vip.CodeInvalid, Field: at,
+					Message: "comes twice", Hint: "keep one of them"})
+			}
+			table[key] = v
+		}
+		_, err := r.dec.Token()
+		return table, err
+	case json.Delim('['):
+		list := []any{}
+		for r.dec.More() {
+			v, err := r.value(Index(path, len(list)), depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		_, err := r.dec.Token()
+		return list, err
+	}
+	return tok, nil
+}
+
+// position turns a byte offset into a line and a column, both from 1.
+func position(data []byte, offset int64) (line, column int) {
+	before := data[:min(int(offset), len(data))]
+	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')
+}

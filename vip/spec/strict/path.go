@@ -1,0 +1,52 @@
+package strict
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Join returns the path of a key within the table at path. A key that isn't
+// bare in TOML's sense is quoted, so that paths are unambiguous.
+func Join(path, key string) string {
+	if !bare(key) {
+		key = strconv.Quote(key)
+	}
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// Index returns the path of the i-th item of the list at path.
+func Index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+// Parent returns the path of what encloses path, "" for a key at the top.
+func Parent(path string) string {
+	if strings.HasSuffix(path, "\"") { // a quoted key: skip to its opening quote
+		for i := len(path) - 2; i >= 0; i-- {
+			if path[i] == '"' && !escaped(path, i) {
+				return strings.TrimSuffix(path[:i], ".")
+			}
+		}
+	}
+	i := strings.LastIndexAny(path, ".[")
+	return path[:max(i, 0)]
+}
+
+// escaped reports whether an odd number of backslashes stands before path[i].
+func escaped(path string, i int) bool {
+	n := 0
+	for i--; i >= 0 && path[i] == '\\'; i-- {
+		n++
+	}
+	return n%2 == 1
+}
+
+func bare(key string) bool {
+	for _, c := range []byte(key) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-') {
+			return false
+		}
+	}
+	return key != ""
+}
