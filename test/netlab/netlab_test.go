@@ -1,0 +1,193 @@
+//go:build linux && (vm || host)
+
+package netlab_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+func namespace(t *testing.T) string {
+	t.Helper()
+	ns, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+// addresses of a node by both families.
+func addresses(n *netlab.Node) []netip.Addr { return []netip.Addr{n.Addr4, n.Addr6} }
+
+func TestEveryNodeReachesEveryOther(t *testing.T) {
+	l := netlab.New(t)
+	l.AddBackend()
+	nodes := append([]*netlab.Node{l.Client, l.Director}, l.Backends...)
+	for _, server := range nodes {
+		for _, addr := range addresses(server) {
+			for _, network := range []string{"tcp", "udp"} {
+				at := server.Serve(network, netip.AddrPortFrom(addr, 0))
+				for _, client := range nodes {
+					a, err := client.Ask(network, at)
+					if err != nil {
+						t.Fatalf("%s asks %s at %s %v: %v", client.Name, server.Name, network, at, err)
+					}
+					if a.Name != server.Name {
+						t.Errorf("%s asks %s: answer from %s", client.Name, server.Name, a.Name)
+					}
+					if client != server && client != l.Director && a.Client.Addr() != client.Addr4 && a.Client.Addr() != client.Addr6 {
+						t.Errorf("%s saw %s as %v", server.Name, client.Name, a.Client)
+					}
+				}
+			}
+		}
+	}
+	// Not by a shortcut: the way from a backend to the client passes the director.
+	l.Director.Sysctl("ipv4/ip_forward", "0")
+	at := l.Client.Serve("tcp", netip.AddrPortFrom(l.Client.Addr4, 0))
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if c, err := l.Backends[0].DialContext(ctx, "tcp", at.String()); err == nil {
+		c.Close()
+		t.Error("a backend reaches the client while the director doesn't forward")
+	}
+}
+
+func TestConnectionsStayAndEnd(t *testing.T) {
+	l := netlab.New(t)
+	at := l.Backends[0].Serve("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 80))
+	c, err := l.Client.Dial("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		a, err := c.Ask()
+		if err != nil || a.Name != "backend1" || a.Client.String() != c.LocalAddr().String() {
+			t.Fatalf("got %v, %v", a, err)
+		}
+	}
+	if _, err := l.Client.Ask("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 81)); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("nobody listens: got %v, want refused", err)
+	}
+	if _, err := l.Client.DialContext(t.Context(), "tcp", "localhost:80"); err == nil {
+		t.Error("dialled by name")
+	}
+}
+
+func TestHTTPThroughALab(t *testing.T) {
+	l := netlab.New(t)
+	at := netip.AddrPortFrom(l.Backends[1].Addr6, 8080)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RemoteAddr) })}
+	go srv.Serve(l.Backends[1].Listen(at))
+	defer srv.Close()
+	tr := &http.Transport{DialContext: l.Client.DialContext}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Get("http://" + at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.HasPrefix(string(body), "["+l.Client.Addr6.String()+"]:") {
+		t.Errorf("got %q, %v", body, err)
+	}
+}
+
+func TestDoPutsTheThreadBack(t *testing.T) {
+	l := netlab.New(t)
+	home := namespace(t)
+	l.Client.Do(func() {
+		client := namespace(t)
+		if client == home {
+			t.Error("Do stayed at home")
+		}
+		l.Director.Do(func() {
+			if ns := namespace(t); ns == client || ns == home {
+				t.Error("nested Do stayed")
+			}
+		})
+		if namespace(t) != client {
+			t.Error("nested Do didn't come back")
+		}
+		out, err := exec.Command("ip", "-4", "-o", "addr", "show", "dev", "eth0").Output()
+		if err != nil || !strings.Contains(string(out), l.Client.Addr4.String()) {
+			t.Errorf("a program in Do: %s, %v", out, err)
+		}
+	})
+	if namespace(t) != home {
+		t.Error("Do didn't come back")
+	}
+	func() {
+		defer func() {
+			if recover() == nil || namespace(t) != home {
+				t.Error("a panic in Do didn't come back")
+			}
+		}()
+		l.Client.Do(func() { panic("x") })
+	}()
+	done := make(chan string)
+	go func() {
+		defer func() { done <- namespace(t) }()
+		l.Client.Do(runtime.Goexit) // as t.Fatal does
+	}()
+	if <-done != home {
+		t.Error("a goroutine that ended in Do didn't come back")
+	}
+}
+
+// held counts the namespaces and sockets this process holds open.
+func held(t *testing.T) (n int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		target, _ := os.Readlink("/proc/self/fd/" + e.Name()) // gone: the directory's own
+		if strings.HasPrefix(target, "net:[") || strings.HasPrefix(target, "socket:[") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	before, home := held(t), namespace(t)
+	for i := range 3 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			l := netlab.New(t)
+			at := l.Backends[0].Serve("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 0))
+			l.Backends[0].Serve("udp", netip.AddrPortFrom(l.Backends[0].Addr4, 0))
+			if _, err := l.Client.Dial("tcp", at); err != nil { // silent, open: must not delay the end
+				t.Fatal(err)
+			}
+		})
+	}
+	if after := held(t); after > before {
+		t.Errorf("%d namespaces and sockets were open before, %d are now", before, after)
+	}
+	if namespace(t) != home {
+		t.Error("not at home")
+	}
+	if ifs, err := net.Interfaces(); err != nil {
+		t.Error(err)
+	} else {
+		for _, i := range ifs {
+			if i.Name == "client" || strings.HasPrefix(i.Name, "backend") {
+				t.Errorf("device %s was made outside", i.Name)
+			}
+		}
+	}
+}

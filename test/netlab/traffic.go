@@ -1,0 +1,172 @@
+//go:build linux
+
+package netlab
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// patience bounds one dial and one question. It is long because an emulated machine is slow, and only a test that is
+// about silence ever waits for it; such a test brings its own context.
+const patience = 10 * time.Second
+
+// Answer is what a node's server says to a question: who it is and whom it sees.
+type Answer struct {
+	Name   string         // the node's
+	Client netip.AddrPort // the connection's other end, as the server sees it
+}
+
+// Serve starts a server of the network "tcp" or "udp" at that address of the node, or on a free port when it is 0, and
+// returns where. It answers every line, or datagram, with its node's name and the client's address. It ends with the
+// test. A VIP that the node holds is an address like any other.
+func (n *Node) Serve(network string, at netip.AddrPort) netip.AddrPort {
+	n.t.Helper()
+	switch network {
+	case "tcp":
+		l := n.Listen(at)
+		var conns sync.WaitGroup
+		conns.Go(func() { n.accept(l, &conns) })
+		n.t.Cleanup(func() { l.Close(); conns.Wait() })
+		return l.Addr().(*net.TCPAddr).AddrPort()
+	case "udp":
+		c := n.ListenPacket(at)
+		var done sync.WaitGroup
+		done.Go(func() { n.answerDatagrams(c) })
+		n.t.Cleanup(func() { c.Close(); done.Wait() })
+		return c.LocalAddr().(*net.UDPAddr).AddrPort()
+	}
+	n.t.Fatalf("netlab: %s: serve %q: want tcp or udp", n.Name, network)
+	panic("unreachable")
+}
+
+// Listen listens for TCP inside the namespace, until the test ends.
+func (n *Node) Listen(at netip.AddrPort) net.Listener {
+	n.t.Helper()
+	var l net.Listener
+	var err error
+	n.Do(func() { l, err = net.Listen("tcp", at.String()) })
+	must(n.t, n.Name+": listen", err)
+	n.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// ListenPacket listens for UDP inside the namespace, until the test ends.
+func (n *Node) ListenPacket(at netip.AddrPort) *net.UDPConn {
+	n.t.Helper()
+	var c *net.UDPConn
+	var err error
+	n.Do(func() { c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
+	must(n.t, n.Name+": listen", err)
+	n.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (n *Node) accept(l net.Listener, conns *sync.WaitGroup) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return // closed
+		}
+		conns.Go(func() {
+			defer c.Close()
+			// The test's end must not wait for a client that stays silent.
+			stop := context.AfterFunc(n.t.Context(), func() { c.Close() })
+			defer stop()
+			client := c.RemoteAddr().(*net.TCPAddr).AddrPort()
+			for r := bufio.NewReader(c); ; {
+				if _, err := r.ReadString('\n'); err != nil {
+					return
+				}
+				if _, err := fmt.Fprintln(c, n.Name, client); err != nil {
+					return
+				}
+			}
+		})
+	}
+}
+
+func (n *Node) answerDatagrams(c *net.UDPConn) {
+	buf := make([]byte, 2048)
+	for {
+		_, client, err := c.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return // closed
+		}
+		// An error here is the client's absence, or the test's own firewall: the client notices.
+		c.WriteToUDPAddrPort(fmt.Appendln(nil, n.Name, client), client)
+	}
+}
+
+// DialContext dials from inside the namespace. The address must be literal: a resolver would run elsewhere. Its
+// signature fits an http.Transport.
+func (n *Node) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if _, err := netip.ParseAddrPort(address); err != nil {
+		return nil, fmt.Errorf("dial from %s: %w", n.Name, err)
+	}
+	var c net.Conn
+	var err error
+	n.Do(func() { c, err = new(net.Dialer).DialContext(ctx, network, address) })
+	return c, err
+}
+
+// Conn is a connection to a server started by Serve. It ends with the test.
+type Conn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// Dial connects from inside the namespace, and waits for ten seconds at most.
+func (n *Node) Dial(network string, to netip.AddrPort) (*Conn, error) {
+	c, err := n.dial(network, to)
+	if err == nil {
+		n.t.Cleanup(func() { c.Close() })
+	}
+	return c, err
+}
+
+func (n *Node) dial(network string, to netip.AddrPort) (*Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := n.DialContext(ctx, network, to.String())
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{c, bufio.NewReader(c)}, nil
+}
+
+// Ask asks the server once, and waits for ten seconds at most.
+func (c *Conn) Ask() (Answer, error) {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return Answer{}, err
+	}
+	if _, err := c.Write([]byte("?\n")); err != nil {
+		return Answer{}, err
+	}
+	line, err := c.r.ReadString('\n')
+	if err != nil {
+		return Answer{}, err
+	}
+	name, client, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	a := Answer{Name: name}
+	if a.Client, err = netip.ParseAddrPort(client); err != nil {
+		return Answer{}, fmt.Errorf("the answer %q: %w", line, err)
+	}
+	return a, nil
+}
+
+// Ask opens a connection, asks once and closes it.
+func (n *Node) Ask(network string, to netip.AddrPort) (Answer, error) {
+	c, err := n.dial(network, to)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer c.Close()
+	return c.Ask()
+}
