@@ -56,40 +56,35 @@ func (b *builder) twice(in []Backend, out vip.Service) {
 	if len(out.Backends) != len(in) {
 		return
 	}
-	first := make(map[netip.Addr][]int, len(in))
+	type server struct {
+		addr netip.Addr
+		port uint16
+	}
+	first := make(map[server]int, len(in))
 	for i, be := range out.Backends {
 		if !be.Address.IsValid() {
 			continue
 		}
-		for _, j := range first[be.Address] {
-			if port, clash := sharedPort(be, out.Backends[j], out.Ports); clash {
-				if be.Port == out.Backends[j].Port {
-					b.bad(strict.Index("backends", i), "keep one of them", "%s is that of backends[%d], too", be.ID(), j)
-				} else {
-					b.bad(strict.Index("backends", i), "keep one of them", "%s is the same server as backends[%d] on port %s", be.ID(), j, port)
-				}
+		key := server{be.Address, be.Port}
+		if j, twice := first[key]; twice {
+			b.bad(strict.Index("backends", i), "keep one of them", "%s is that of backends[%d], too", be.ID(), j)
+			continue
+		}
+		first[key] = i
+	}
+	for i, be := range out.Backends {
+		follower, has := first[server{be.Address, 0}]
+		if !has || be.Port == 0 {
+			continue
+		}
+		for _, p := range out.Ports {
+			if p.TargetPort == be.Port {
+				b.bad(strict.Index("backends", max(i, follower)), "keep one of them", "%s is the same server as backends[%d] on port %s",
+					out.Backends[max(i, follower)].ID(), min(i, follower), vip.PortKey{Port: p.Port, Protocol: p.Protocol})
 				break
 			}
 		}
-		first[be.Address] = append(first[be.Address], i)
 	}
-}
-
-// sharedPort returns a service port on which two backends with one address are
-// the same server.
-func sharedPort(a, c vip.Backend, ports []vip.Port) (string, bool) {
-	if a.Port == c.Port {
-		return "", true
-	}
-	if a.Port != 0 && c.Port != 0 {
-		return "", false
-	}
-	for _, p := range ports {
-		if p.TargetPort == max(a.Port, c.Port) {
-			return vip.PortKey{Port: p.Port, Protocol: p.Protocol}.String(), true
-		}
-	}
-	return "", false
 }
 
 // wrongFamily reports backends that NAT can't reach from any VIP of the

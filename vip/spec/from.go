@@ -2,7 +2,6 @@ package spec
 
 import (
 	"maps"
-	"slices"
 
 	"github.com/ironvip/ironvip/vip"
 )
@@ -50,9 +49,12 @@ func FromBackend(b vip.Backend) Backend {
 }
 
 func texts[T interface{ String() string }](in []T) []string {
+	if len(in) == 0 {
+		return nil
+	}
 	out := make([]string, 0, len(in))
 	for _, v := range in {
 		out = append(out, v.String())
 	}
-	return slices.Clip(out)
+	return out
 }

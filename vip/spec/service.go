@@ -1,6 +1,9 @@
 package spec
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -79,6 +82,27 @@ func decodeJSON[T any](data []byte) (out T, problems []vip.Problem) {
 		problems = append(problems, strict.Decode(tree, &out, "")...)
 	}
 	return out, problems
+}
+
+// Merge joins what decoding and what Build say of one service. Of a value that
+// could not be decoded only the first is told: that Build then finds it missing
+// is no news.
+func Merge(decoded, built []vip.Problem) []vip.Problem {
+	out := slices.Clone(decoded)
+	for _, p := range built {
+		if !slices.ContainsFunc(decoded, func(d vip.Problem) bool {
+			return d.Code != vip.CodeUnknownKey && (within(p.Field, d.Field) || within(d.Field, p.Field))
+		}) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// within reports whether path is outer or a part of it.
+func within(path, outer string) bool {
+	rest, ok := strings.CutPrefix(path, outer)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // Title names the service in messages, also where its name is no good:
