@@ -1,0 +1,61 @@
+# ironvip's targets. `make help` lists them; `make demo` and `make test` do all
+# of their own set-up.
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+TAGS     := nomsgpack
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+BIN      := bin/ironvip
+VMRUN    := $(CURDIR)/.cache/vm/vmrun
+DURATION ?= 0
+
+export CGO_ENABLED ?= 0
+export GOFLAGS := -tags=$(TAGS)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/ironvip
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/ironvip
+
+.PHONY: demo
+demo: build ## run an agent with demo backends and two services; no root needed
+	@exec $(BIN) agent --demo
+
+.PHONY: test
+test: ## set up and run every lane: unit, host, kernel VM, whole program
+	@test/run all
+
+.PHONY: quick
+quick: ## the quick lane: no set-up, no root
+	$(GO) test ./...
+
+.PHONY: check
+check: ## formatting and vet
+	@test/run check
+
+.PHONY: unit host vm program
+unit host vm program: ## one lane of `make test`
+	@test/run $@
+
+.PHONY: bench
+bench: ## the benchmarks of BENCHMARKS.md (about ten minutes)
+	@test/run bench
+
+.PHONY: install
+install: build ## install the binary, the systemd unit and the samples (as root; DESTDIR is honoured)
+	install -Dm755 $(BIN) $(DESTDIR)/usr/bin/ironvip
+	install -Dm644 configs/systemd/ironvip.service $(DESTDIR)/usr/lib/systemd/system/ironvip.service
+	install -Dm644 configs/systemd/sysusers.d/ironvip.conf $(DESTDIR)/usr/lib/sysusers.d/ironvip.conf
+	install -Dm644 configs/systemd/sysctl.d/60-ironvip.conf $(DESTDIR)/usr/lib/sysctl.d/60-ironvip.conf
+	install -Dm644 configs/systemd/modules-load.d/ironvip.conf $(DESTDIR)/usr/lib/modules-load.d/ironvip.conf
+	install -dm755 $(DESTDIR)/etc/ironvip/services.d
+	test -e $(DESTDIR)/etc/ironvip/ironvip.toml || install -m644 configs/ironvip.toml $(DESTDIR)/etc/ironvip/ironvip.toml
+
+.PHONY: clean
+clean: ## remove what was built; the download cache stays
+	rm -rf bin
