@@ -1,14 +1,16 @@
 package v1
 
+import "github.com/ironvip/ironvip/vip/spec"
+
 // BackendSpec is the body of a PUT on one backend: a server that registers
 // itself. The address and port are those of the path. An empty body is a
 // backend of weight 1 that stays until it is deleted.
 type BackendSpec struct {
-	Weight *uint32 `json:"weight,omitempty" minimum:"0" maximum:"65535" doc:"default 1; 0 takes no new connections"`
-	State  string  `json:"state,omitempty" enum:"ready,drain,maint" doc:"default ready"`
-	Node   string  `json:"node,omitempty" doc:"the host it runs on"`
-	Zone   string  `json:"zone,omitempty"`
-	TTL    string  `json:"ttl,omitempty" doc:"\"30s\": drained when no heartbeat comes for so long, later removed; absent: stays until deleted"`
+	Weight *int           `toml:"weight" json:"weight,omitempty" minimum:"0" maximum:"65535" doc:"default 1; 0 takes no new connections"`
+	State  string         `toml:"state" json:"state,omitempty" enum:"ready,drain,maint" doc:"default ready"`
+	Node   string         `toml:"node" json:"node,omitempty" doc:"the host it runs on"`
+	Zone   string         `toml:"zone" json:"zone,omitempty"`
+	TTL    *spec.Duration `toml:"ttl" json:"ttl,omitempty" doc:"\"30s\", from 1s to 24h: drained when no heartbeat comes for so long, later removed; absent: stays until deleted"`
 }
 
 // Backend is the answer about one backend.
@@ -27,5 +29,5 @@ type BackendList struct {
 // BackendState is the body of a PUT on a backend's state. It works for the
 // services of any source. "ready" takes an operator's word back.
 type BackendState struct {
-	State string `json:"state" enum:"ready,drain,maint"`
+	State string `toml:"state" json:"state" enum:"ready,drain,maint"`
 }

@@ -104,6 +104,14 @@ type ServiceList struct {
 	Revision uint64    `json:"revision" doc:"what wait compares"`
 }
 
+// Deleted is the answer to a DELETE of a service or a backend.
+type Deleted struct {
+	Service  string `json:"service"`
+	Backend  string `json:"backend,omitempty" doc:"the backend's id, when only a backend was deleted"`
+	Revision uint64 `json:"revision" doc:"of the deletion"`
+	Applied  bool   `json:"applied" doc:"the dataplane has it; asked for with Prefer: wait"`
+}
+
 // Explanation says in sentences why a service is as it is.
 type Explanation struct {
 	Service  string    `json:"service"`

@@ -1,0 +1,185 @@
+// Package client speaks to an agent's REST API, over its unix socket or TCP.
+//
+// In go calls with the types of api/v1, out come their answers; every refusal
+// is an *Error that carries the agent's problem document. The package retries
+// nothing, keeps no state besides idle connections, and logs nothing. A Client
+// may be used by several goroutines.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+// DefaultAddr is where an agent listens by default.
+const DefaultAddr = "unix://" + v1.DefaultSocket
+
+// DefaultTimeout bounds a call that doesn't wait for anything.
+const DefaultTimeout = 10 * time.Second
+
+// maxAnswer bounds how much of an answer is read. The largest is a page of
+// 1,000 services with some hundred backends each.
+const maxAnswer = 256 << 20
+
+// Options are a Client's settings; the zero value is the default.
+type Options struct {
+	// Timeout bounds every call, connecting included, on top of what the call
+	// itself waits for. 0 is DefaultTimeout.
+	Timeout time.Duration
+	// UserAgent is told to the agent's log. "" is "ironvip-client".
+	UserAgent string
+}
+
+// Client calls one agent.
+type Client struct {
+	addr      string
+	base      url.URL
+	http      *http.Client
+	timeout   time.Duration
+	userAgent string
+}
+
+// New returns a client of the agent at addr: "unix:///run/ironvip/ironvip.sock"
+// (or a bare absolute path), "http://127.0.0.1:7480" (or a bare host:port). ""
+// is DefaultAddr. Nothing is dialled yet.
+func New(addr string, o Options) (*Client, error) {
+	if addr == "" {
+		addr = DefaultAddr
+	}
+	if filepath.IsAbs(addr) {
+		addr = "unix://" + addr
+	}
+	if !strings.Contains(addr, "://") {
+		addr = "http://" + addr
+	}
+	u, err := url.Parse(addr)
+	if err != nil {
+		return nil, fmt.Errorf("agent address %q: %w", addr, err)
+	}
+	c := &Client{addr: addr, timeout: o.Timeout, userAgent: o.UserAgent}
+	if c.timeout <= 0 {
+		c.timeout = DefaultTimeout
+	}
+	if c.userAgent == "" {
+		c.userAgent = "ironvip-client"
+	}
+	transport := &http.Transport{
+		MaxIdleConnsPerHost:   4,
+		IdleConnTimeout:       90 * time.Second,
+		TLSHandshakeTimeout:   10 * time.Second,
+		ExpectContinueTimeout: time.Second,
+	}
+	switch u.Scheme {
+	case "unix":
+		path := u.Path
+		if path == "" || u.Host != "" {
+			return nil, fmt.Errorf("agent address %q: a unix socket is named by its absolute path, as unix://%s", addr, v1.DefaultSocket)
+		}
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}
+		c.base = url.URL{Scheme: "http", Host: "localhost"}
+	case "http", "https":
+		if u.Host == "" || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
+			return nil, fmt.Errorf("agent address %q: give scheme and host:port only, as http://%s", addr, v1.DefaultListen)
+		}
+		transport.Proxy = http.ProxyFromEnvironment
+		c.base = url.URL{Scheme: u.Scheme, Host: u.Host}
+	default:
+		return nil, fmt.Errorf("agent address %q: use unix://PATH or http://HOST:PORT", addr)
+	}
+	c.http = &http.Client{Transport: transport}
+	return c, nil
+}
+
+// Addr returns the address the client was made for, in its full form.
+func (c *Client) Addr() string { return c.addr }
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// call is one request. Out may be nil.
+type call struct {
+	method string
+	path   string // escaped
+	query  url.Values
+	header http.Header
+	body   any
+	out    any
+	wait   time.Duration // what the server may wait on the caller's behalf
+}
+
+// do sends the request and decodes its answer. A nil error means a status
+// below 300.
+func (c *Client) do(ctx context.Context, q call) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout+q.wait, errTimeout)
+	defer cancel()
+	resp, err := c.send(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if q.out == nil {
+		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
+	} else {
+		err = json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(q.out)
+	}
+	if err != nil {
+		return c.unreachable(ctx, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err))
+	}
+	return nil
+}
+
+// send sends the request and returns an answer with a status below 300, whose
+// body the caller closes.
+func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
+	target := c.base.String() + q.path
+	if len(q.query) > 0 {
+		target += "?" + q.query.Encode()
+	}
+	var body io.Reader
+	if q.body != nil {
+		b, err := json.Marshal(q.body)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: encode the request: %w", q.method, q.path, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, q.method, target, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", q.method, q.path, err)
+	}
+	for k, v := range q.header {
+		req.Header[k] = v
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if req.Header.Get("Accept") == "" {
+		req.Header.Set("Accept", "application/json")
+	}
+	req.Header.Set("User-Agent", c.userAgent)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if resp.StatusCode >= 300 {
+		defer resp.Body.Close()
+		return nil, refusal(resp)
+	}
+	return resp, nil
+}
+
+var errTimeout = errors.New("no answer in time")
