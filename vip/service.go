@@ -142,6 +142,20 @@ func (b Backend) ID() string {
 	return netip.AddrPortFrom(b.Address, b.Port).String()
 }
 
+// Key returns the backend's key within service.
+func (b Backend) Key(service ServiceKey) BackendKey {
+	return BackendKey{Service: service, Address: b.Address, Port: b.Port}
+}
+
+// Endpoint returns where the backend serves a service port whose TargetPort is
+// target.
+func (b Backend) Endpoint(target uint16) netip.AddrPort {
+	if b.Port != 0 {
+		target = b.Port
+	}
+	return netip.AddrPortFrom(b.Address, target)
+}
+
 // ParseBackendID reads what Backend.ID writes.
 func ParseBackendID(s string) (netip.Addr, uint16, error) {
 	if ap, err := netip.ParseAddrPort(s); err == nil {

@@ -1,0 +1,56 @@
+package compile
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// SameFrontend reports whether a and b ask a dataplane for the same, without
+// reflection or allocation. It costs O(backends), and O(1) for backends that
+// are the same slice. Deadlines are compared as instants.
+func SameFrontend(a, b vip.Frontend) bool {
+	return a.Key == b.Key &&
+		a.Kind == b.Kind &&
+		a.Service == b.Service &&
+		a.Port == b.Port &&
+		a.Scheduler == b.Scheduler &&
+		a.SchedulerFallback == b.SchedulerFallback &&
+		a.SchedulerPort == b.SchedulerPort &&
+		a.Forward == b.Forward &&
+		a.Affinity == b.Affinity &&
+		a.Masquerade == b.Masquerade &&
+		a.DrainTimeout == b.DrainTimeout &&
+		slices.Equal(a.SourceRanges, b.SourceRanges) &&
+		SameEndpoints(a.Backends, b.Backends)
+}
+
+// SameEndpoints reports whether a and b are the same endpoints in the same
+// order, with the same weights and deadlines.
+func SameEndpoints(a, b []vip.Endpoint) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if len(a) == 0 || &a[0] == &b[0] {
+		return true
+	}
+	for i := range a {
+		if a[i].Addr != b[i].Addr || a[i].Weight != b[i].Weight || !a[i].Leaving.Equal(b[i].Leaving) {
+			return false
+		}
+	}
+	return true
+}
+
+// SameAllocation reports whether a and b say the same, and of the same revision
+// of the service.
+func SameAllocation(a, b vip.Allocation) bool {
+	return a.Service == b.Service &&
+		a.ServiceRev == b.ServiceRev &&
+		a.Pool == b.Pool &&
+		a.Since.Equal(b.Since) &&
+		slices.Equal(a.VIPs, b.VIPs) &&
+		maps.Equal(a.NodePorts, b.NodePorts) &&
+		slices.Equal(a.Problems, b.Problems)
+}

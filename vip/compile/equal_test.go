@@ -1,0 +1,87 @@
+package compile
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+func exampleFrontend() vip.Frontend {
+	return vip.Frontend{
+		Key:  vip.FrontendKey{Addr: addr("192.0.2.10"), Port: 80, Protocol: vip.TCP},
+		Kind: vip.OnVIP, Service: vip.ServiceKey{Namespace: "n", Name: "s"}, Port: "http",
+		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, Forward: vip.ForwardNAT,
+		Affinity: time.Second, Masquerade: vip.MasqueradeAuto,
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second,
+		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:1"), Weight: 1, Leaving: time.Unix(5, 0)}},
+	}
+}
+
+func exampleAllocation() vip.Allocation {
+	return vip.Allocation{
+		Service: vip.ServiceKey{Namespace: "n", Name: "s"}, ServiceRev: 1, VIPs: []netip.Addr{addr("192.0.2.10")},
+		Pool: "p", NodePorts: map[vip.PortKey]uint16{{Port: 1, Protocol: vip.TCP}: 30000}, Since: time.Unix(5, 0),
+		Problems: []vip.Problem{{Code: "c"}},
+	}
+}
+
+// A field added to the vocabulary and forgotten in the comparison would let a
+// change go unnoticed: altering any one field of an example must be seen.
+func TestSameSeesEveryField(t *testing.T) {
+	t.Run("frontend", func(t *testing.T) { everyField(t, exampleFrontend, SameFrontend) })
+	t.Run("allocation", func(t *testing.T) { everyField(t, exampleAllocation, SameAllocation) })
+	t.Run("endpoint", func(t *testing.T) {
+		everyField(t, func() vip.Endpoint { return exampleFrontend().Backends[0] }, func(a, b vip.Endpoint) bool {
+			return SameEndpoints([]vip.Endpoint{a}, []vip.Endpoint{b})
+		})
+	})
+}
+
+func everyField[V any](t *testing.T, example func() V, same func(a, b V) bool) {
+	if !same(example(), example()) {
+		t.Fatal("an example is not the same as itself")
+	}
+	for f := range reflect.TypeFor[V]().Fields() {
+		changed := example()
+		v := reflect.ValueOf(&changed).Elem().FieldByIndex(f.Index)
+		if v.IsZero() {
+			t.Fatalf("the example leaves %s zero", f.Name)
+		}
+		v.SetZero()
+		if same(example(), changed) {
+			t.Errorf("a change of %s goes unnoticed", f.Name)
+		}
+	}
+}
+
+func TestSameEndpoints(t *testing.T) {
+	a := exampleFrontend().Backends
+	for name, tc := range map[string]struct {
+		b    []vip.Endpoint
+		want bool
+	}{
+		"same slice":           {a, true},
+		"equal copy":           {slices.Clone(a), true},
+		"same instant by zone": {[]vip.Endpoint{{Addr: a[0].Addr, Weight: 1, Leaving: a[0].Leaving.UTC()}}, true},
+		"shorter":              {nil, false},
+		"longer":               {append(slices.Clone(a), a...), false},
+	} {
+		if got := SameEndpoints(a, tc.b); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if !SameEndpoints(nil, []vip.Endpoint{}) {
+		t.Error("nil and empty differ")
+	}
+}
+
+func TestSameFrontendAllocatesNothing(t *testing.T) {
+	a, b := exampleFrontend(), exampleFrontend()
+	if n := testing.AllocsPerRun(100, func() { SameFrontend(a, b) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

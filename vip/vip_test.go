@@ -1,0 +1,182 @@
+package vip
+
+import (
+	"encoding"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseServiceKey(t *testing.T) {
+	for in, want := range map[string]ServiceKey{
+		"web":         {"default", "web"},
+		"default/web": {"default", "web"},
+		"shop/web-2":  {"shop", "web-2"},
+	} {
+		got, err := ParseServiceKey(in)
+		if err != nil || got != want {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+		again, err := ParseServiceKey(got.String())
+		if err != nil || again != got {
+			t.Errorf("%q written as %q is read as %v, %v", in, got, again, err)
+		}
+	}
+	for _, in := range []string{"", "/", "a/", "/a", "a/b/c", "Web", "-a", "a-", "a_b", "é", strings.Repeat("a", 64)} {
+		if got, err := ParseServiceKey(in); err == nil {
+			t.Errorf("%q is taken for %v", in, got)
+		}
+	}
+	if _, err := ParseServiceKey(strings.Repeat("a", 63)); err != nil {
+		t.Errorf("63 characters: %v", err)
+	}
+}
+
+func TestBackendID(t *testing.T) {
+	for id, want := range map[string]Backend{
+		"10.1.0.11":            {Address: netip.MustParseAddr("10.1.0.11")},
+		"10.1.0.11:8080":       {Address: netip.MustParseAddr("10.1.0.11"), Port: 8080},
+		"2001:db8::1":          {Address: netip.MustParseAddr("2001:db8::1")},
+		"[2001:db8::1]:8080":   {Address: netip.MustParseAddr("2001:db8::1"), Port: 8080},
+		"[2001:db8::1]":        {Address: netip.MustParseAddr("2001:db8::1")},
+		"[::ffff:10.1.0.1]:80": {Address: netip.MustParseAddr("10.1.0.1"), Port: 80},
+	} {
+		a, port, err := ParseBackendID(id)
+		if err != nil || a != want.Address || port != want.Port {
+			t.Errorf("%q: %v %d %v", id, a, port, err)
+		}
+		a, port, err = ParseBackendID(want.ID())
+		if err != nil || a != want.Address || port != want.Port {
+			t.Errorf("%q written as %q: %v %d %v", id, want.ID(), a, port, err)
+		}
+	}
+	for _, id := range []string{"", "web", "10.1.0.11:", "10.1.0.11:99999", "10.1.0", "fe80::1%eth0"} {
+		if a, port, err := ParseBackendID(id); err == nil {
+			t.Errorf("%q is taken for %v port %d", id, a, port)
+		}
+	}
+}
+
+func TestBackendEndpoint(t *testing.T) {
+	a := netip.MustParseAddr("10.1.0.11")
+	if got := (Backend{Address: a}).Endpoint(8080); got.String() != "10.1.0.11:8080" {
+		t.Errorf("without a port of its own: %v", got)
+	}
+	if got := (Backend{Address: a, Port: 9}).Endpoint(8080); got.String() != "10.1.0.11:9" {
+		t.Errorf("with a port of its own: %v", got)
+	}
+}
+
+func TestProblemError(t *testing.T) {
+	for want, p := range map[string]Problem{
+		"wrong": {Message: "wrong", Hint: "not part of it", Code: CodeInvalid},
+		`f.toml:7: service "web": ports[0].port: out of range`: {
+			Place: "f.toml:7", Service: "web", Field: "ports[0].port", Message: "out of range"},
+		`service "web": wrong`: {Service: "web", Message: "wrong"},
+	} {
+		if got := p.Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	p := Unsupported("userspace", "forward", `forward "dr"`)
+	if p.Code != CodeUnsupported || p.Error() != `forward: userspace does not support forward "dr"` {
+		t.Errorf("%+v", p)
+	}
+}
+
+type enum interface {
+	encoding.TextMarshaler
+	String() string
+}
+
+func TestEnumsAsText(t *testing.T) {
+	for want, e := range map[string]enum{"tcp": TCP, "udp": UDP, "sctp": SCTP, "ipv4": IPv4, "ipv6": IPv6} {
+		b, err := e.MarshalText()
+		if err != nil || string(b) != want || e.String() != want {
+			t.Errorf("%v: %q, %v", e, b, err)
+		}
+		for _, in := range []string{want, strings.ToUpper(want)} {
+			switch e := e.(type) {
+			case Protocol:
+				var got Protocol
+				if err := got.UnmarshalText([]byte(in)); err != nil || got != e {
+					t.Errorf("%q is read as %v, %v", in, got, err)
+				}
+			case Family:
+				var got Family
+				if err := got.UnmarshalText([]byte(in)); err != nil || got != e {
+					t.Errorf("%q is read as %v, %v", in, got, err)
+				}
+			}
+		}
+	}
+	if err := new(Protocol).UnmarshalText([]byte("icmp")); err == nil || !strings.Contains(err.Error(), "icmp") {
+		t.Errorf("icmp: %v", err)
+	}
+	if err := new(Family).UnmarshalText([]byte("ipx")); err == nil || !strings.Contains(err.Error(), "ipx") {
+		t.Errorf("ipx: %v", err)
+	}
+	for want, s := range map[string]string{
+		"protocol(1)": Protocol(1).String(), "family(5)": Family(5).String(), "kind(9)": FrontendKind(9).String(),
+		"vip": OnVIP.String(), "node-port": OnHost.String(), "80/tcp": PortKey{80, TCP}.String(),
+	} {
+		if s != want {
+			t.Errorf("%q, want %q", s, want)
+		}
+	}
+}
+
+func TestFrontendKeysInOrder(t *testing.T) {
+	key := func(a string, port uint16, p Protocol) FrontendKey {
+		return FrontendKey{Addr: netip.MustParseAddr(a), Port: port, Protocol: p}
+	}
+	want := []FrontendKey{
+		key("9.0.0.1", 80, TCP), key("10.0.0.1", 53, TCP), key("10.0.0.1", 53, UDP), key("10.0.0.1", 65535, TCP), key("2001:db8::1", 1, TCP),
+	}
+	got := slices.Clone(want)
+	slices.Reverse(got)
+	slices.SortFunc(got, CompareFrontendKeys)
+	if !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	if s := want[4].String(); s != "[2001:db8::1]:1/tcp" {
+		t.Errorf("%q", s)
+	}
+}
+
+func TestFrontendUsable(t *testing.T) {
+	for _, tc := range []struct {
+		weights []uint32
+		want    bool
+	}{{nil, false}, {[]uint32{0, 0}, false}, {[]uint32{0, 1}, true}} {
+		var f Frontend
+		for _, w := range tc.weights {
+			f.Backends = append(f.Backends, Endpoint{Weight: w})
+		}
+		if f.Usable() != tc.want {
+			t.Errorf("weights %v: usable is %t", tc.weights, !tc.want)
+		}
+	}
+}
+
+func TestFamilyOf(t *testing.T) {
+	for a, want := range map[string]Family{"10.0.0.1": IPv4, "2001:db8::1": IPv6, "::ffff:10.0.0.1": IPv6} {
+		if got := FamilyOf(netip.MustParseAddr(a)); got != want {
+			t.Errorf("%s is %s", a, got)
+		}
+	}
+}
+
+func TestSchedulersAreDistinct(t *testing.T) {
+	seen := map[Scheduler]bool{}
+	for _, s := range Schedulers() {
+		if seen[s] || s == "" {
+			t.Errorf("%q twice, or empty", s)
+		}
+		seen[s] = true
+	}
+	if !seen[DefaultScheduler] {
+		t.Errorf("the default %q is not among them", DefaultScheduler)
+	}
+}
