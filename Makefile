@@ -6,8 +6,6 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev
 TAGS     := nomsgpack
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 BIN      := bin/ironvip
-VMRUN    := $(CURDIR)/.cache/vm/vmrun
-DURATION ?= 0
 
 export CGO_ENABLED ?= 0
 export GOFLAGS := -tags=$(TAGS)
@@ -16,7 +14,7 @@ export GOFLAGS := -tags=$(TAGS)
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/ironvip
@@ -38,8 +36,8 @@ quick: ## the quick lane: no set-up, no root
 check: ## formatting and vet
 	@test/run check
 
-.PHONY: unit host vm program
-unit host vm program: ## one lane of `make test`
+.PHONY: unit vm program
+unit vm program: ## one lane of `make test`
 	@test/run $@
 
 .PHONY: bench

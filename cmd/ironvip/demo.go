@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+)
+
+// demo is what `agent --demo` adds to an ordinary agent: a throw-away
+// configuration directory, and three small web servers to be backends. The
+// agent then runs on that directory as on any other.
+type demo struct {
+	dir     string
+	servers []*http.Server
+	addrs   []string
+}
+
+const demoConfig = `# The configuration of "ironvip agent --demo". It goes away with the demo.
+[node]
+state_dir = "{{.Dir}}/state"
+[api]
+socket = "{{.Dir}}/ironvip.sock"
+listen = "{{.Listen}}"
+[log]
+level = "warn"
+[[pool]]
+name = "demo"
+cidrs = ["127.96.0.0/24"]
+`
+
+const demoServices = `# Change this file and save it: the agent follows.
+[[service]]
+name = "web"
+scheduler = "rr"
+ports = [ { name = "http", port = {{.Port}}, target_port = {{index .Ports 0}} } ]
+backends = [ {{range .Addrs}}{ address = "{{host .}}", port = {{port .}} }, {{end}}]
+
+[[service]]
+name = "canary"
+scheduler = "wrr"
+ports = [ { name = "http", port = {{.Port}}, target_port = {{index .Ports 0}} } ]
+backends = [
+  { address = "{{host (index .Addrs 0)}}", port = {{port (index .Addrs 0)}}, weight = 3 },
+  { address = "{{host (index .Addrs 1)}}", port = {{port (index .Addrs 1)}}, weight = 1 },
+]
+`
+
+// newDemo starts the backends and writes the configuration.
+func newDemo(ctx context.Context) (*demo, error) {
+	dir, err := os.MkdirTemp("", "ironvip-demo-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for the demo: %w", err)
+	}
+	d := &demo{dir: dir}
+	for i := range 3 {
+		if err := d.serve(ctx, fmt.Sprintf("demo-%d", i+1)); err != nil {
+			d.close()
+			return nil, err
+		}
+	}
+	if err := d.write(); err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// serve starts one backend that answers every request with its name.
+func (d *demo) serve(ctx context.Context, name string) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("start the demo's backend %s: %w", name, err)
+	}
+	addr := l.Addr().String()
+	s := &http.Server{
+		ReadHeaderTimeout: 5 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			// One answer a connection, so that each curl and each click is balanced.
+			w.Header().Set("Connection", "close")
+			fmt.Fprintf(w, "%s at %s answers\n", name, addr)
+		}),
+	}
+	d.servers, d.addrs = append(d.servers, s), append(d.addrs, addr)
+	go s.Serve(l) //nolint:errcheck // ends with ErrServerClosed in close
+	return nil
+}
+
+func (d *demo) write() error {
+	data := struct {
+		Dir, Listen string
+		Port        int
+		Addrs       []string
+		Ports       []string
+	}{Dir: d.dir, Listen: freeAPIAddress(), Port: demoPort(), Addrs: d.addrs}
+	for _, a := range d.addrs {
+		_, port, _ := net.SplitHostPort(a)
+		data.Ports = append(data.Ports, port)
+	}
+	half := func(i int) func(string) (string, error) {
+		return func(a string) (string, error) {
+			host, port, err := net.SplitHostPort(a)
+			return []string{host, port}[i], err
+		}
+	}
+	for name, text := range map[string]string{"ironvip.toml": demoConfig, "services.d/demo.toml": demoServices} {
+		path := filepath.Join(d.dir, name)
+		var out strings.Builder
+		t := template.Must(template.New(name).Funcs(template.FuncMap{"host": half(0), "port": half(1)}).Parse(text))
+		if err := t.Execute(&out, data); err != nil {
+			return fmt.Errorf("write the demo's %s: %w", name, err)
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fmt.Errorf("write the demo's %s: %w", name, err)
+		}
+		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+			return fmt.Errorf("write the demo's %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (d *demo) close() {
+	for _, s := range d.servers {
+		s.Close()
+	}
+	os.RemoveAll(d.dir)
+}
+
+// demoPort is 80 where this process may listen there, so that the line to
+// paste is as short as can be, else 8080.
+func demoPort() int {
+	if os.Geteuid() == 0 {
+		return 80
+	}
+	if b, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err == nil {
+		if start, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && start <= 80 {
+			return 80
+		}
+	}
+	return 8080
+}
+
+// freeAPIAddress is the API's usual address, or a free one when another agent
+// has that.
+func freeAPIAddress() string {
+	for _, addr := range []string{"127.0.0.1:7480", "127.0.0.1:0"} {
+		if l, err := net.Listen("tcp", addr); err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+	}
+	return ""
+}

@@ -1,0 +1,369 @@
+//go:build program || vm
+
+package program
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// bin is the binary under test.
+func bin(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("IRONVIP_BIN")
+	if path == "" {
+		t.Fatal("IRONVIP_BIN is not set: run `make program`, or set it to the built binary's absolute path")
+	}
+	return path
+}
+
+// host is one agent with its directory: configuration, state and socket.
+type host struct {
+	t    *testing.T
+	dir  string
+	pool string // the first three bytes of the pool's addresses: "127.96.7"
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	log  *lockedBuffer
+	done chan error
+}
+
+var (
+	poolMu   sync.Mutex
+	lastPool = 10
+)
+
+// newHost makes a configuration directory with one pool of 256 addresses.
+func newHost(t *testing.T) *host {
+	t.Helper()
+	poolMu.Lock()
+	lastPool++
+	h := &host{t: t, dir: t.TempDir(), pool: fmt.Sprintf("%s.%d", poolBase, lastPool)}
+	poolMu.Unlock()
+	h.config("")
+	if err := os.Mkdir(filepath.Join(h.dir, "services.d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		h.stop()
+		if t.Failed() {
+			t.Logf("the agent's log:\n%s", h.log)
+		}
+	})
+	return h
+}
+
+// config writes ironvip.toml with more appended.
+func (h *host) config(more string) {
+	h.t.Helper()
+	h.write("ironvip.toml", fmt.Sprintf(`[node]
+name = "lb1"
+state_dir = "%[1]s/state"
+[api]
+socket = "%[1]s/sock"
+[dataplane]
+mode = "%[2]s"
+resync = "1s"
+[[pool]]
+name = "main"
+cidrs = ["%[3]s.0/24"]
+%[4]s
+`, h.dir, mode, h.pool, more))
+}
+
+// write replaces a file of the configuration as a careful editor does: whole.
+func (h *host) write(name, text string) {
+	h.t.Helper()
+	path := filepath.Join(h.dir, name)
+	tmp := filepath.Join(h.dir, ".tmp")
+	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// start runs the agent and waits until it is ready.
+func (h *host) start() {
+	h.t.Helper()
+	h.launch()
+	h.ready()
+}
+
+func (h *host) launch() {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.log == nil {
+		h.log = &lockedBuffer{}
+	}
+	h.cmd = exec.Command(bin(h.t), "agent", "--config", h.dir)
+	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := h.cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.done = make(chan error, 1)
+	go func(cmd *exec.Cmd, done chan error) { done <- cmd.Wait() }(h.cmd, h.done)
+}
+
+func (h *host) ready() {
+	h.t.Helper()
+	h.eventually("the agent is ready", func() error {
+		select {
+		case err := <-h.done:
+			h.done <- err
+			h.t.Fatalf("the agent ended: %v\n%s", err, h.log)
+		default:
+		}
+		resp, err := h.http().Get("http://ironvip/readyz")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			b, _ := io.ReadAll(resp.Body)
+			return fmt.Errorf("%s: %s", resp.Status, b)
+		}
+		return nil
+	})
+}
+
+// stop ends the agent politely and waits for its end.
+func (h *host) stop() { h.signal(syscall.SIGTERM) }
+
+// kill ends it as a crash does.
+func (h *host) kill() { h.signal(syscall.SIGKILL) }
+
+func (h *host) signal(s syscall.Signal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cmd == nil {
+		return
+	}
+	h.cmd.Process.Signal(s)
+	select {
+	case <-h.done:
+	case <-time.After(30 * time.Second):
+		h.cmd.Process.Kill()
+		<-h.done
+		h.t.Errorf("the agent did not end within 30 s of %s", s)
+	}
+	h.cmd = nil
+}
+
+func (h *host) http() *http.Client {
+	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(h.dir, "sock"))
+		},
+	}}
+}
+
+// result is how one command went.
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+// cli runs a client command against the agent.
+func (h *host) cli(args ...string) result {
+	h.t.Helper()
+	return command(h.t, append([]string{"--addr", "unix://" + filepath.Join(h.dir, "sock")}, args...)...)
+}
+
+// ok runs a client command that must succeed and returns its output.
+func (h *host) ok(args ...string) string {
+	h.t.Helper()
+	r := h.cli(args...)
+	if r.code != 0 {
+		h.t.Fatalf("ironvip %s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+	}
+	return r.stdout
+}
+
+func command(t testing.TB, args ...string) result {
+	t.Helper()
+	var out, errs bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin(t), args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("ironvip %s: %v", strings.Join(args, " "), err)
+	}
+	return result{stdout: out.String(), stderr: errs.String(), code: cmd.ProcessState.ExitCode()}
+}
+
+// rest sends one API request and decodes the answer into an untyped tree.
+func (h *host) rest(method, path, body string, header ...string) (int, map[string]any) {
+	h.t.Helper()
+	req, err := http.NewRequestWithContext(h.t.Context(), method, "http://ironvip"+path, strings.NewReader(body))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := h.http().Do(req)
+	if err != nil {
+		h.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		h.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	tree := map[string]any{}
+	if len(text) > 0 {
+		if err := json.Unmarshal(text, &tree); err != nil {
+			h.t.Fatalf("%s %s: %s: %v\n%s", method, path, resp.Status, err, text)
+		}
+	}
+	return resp.StatusCode, tree
+}
+
+// eventually waits up to 20 s for something to be true.
+func (h *host) eventually(what string, check func() error) {
+	h.t.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	h.t.Fatalf("%s: not within %s: %v\n%s", what, patience, err, h.log)
+}
+
+// backend is a server that answers each connection with its name and closes.
+type backend struct {
+	name string
+	addr string
+	port int
+	l    net.Listener
+}
+
+// newBackend starts a backend on the loopback.
+func newBackend(t *testing.T, name string) *backend {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &backend{name: name, addr: l.Addr().String(), port: l.Addr().(*net.TCPAddr).Port, l: l}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				fmt.Fprintln(c, name)
+				io.Copy(c, c) // echoes for as long as the client stays
+			}()
+		}
+	}()
+	t.Cleanup(func() { l.Close() })
+	return b
+}
+
+// toml returns the backend as a line of a backends array.
+func (b *backend) toml() string {
+	return fmt.Sprintf(`{ address = "127.0.0.1", port = %d }`, b.port)
+}
+
+func (b *backend) json() string {
+	return fmt.Sprintf(`{"address": "127.0.0.1", "port": %d}`, b.port)
+}
+
+// who connects once and returns the name that answers.
+func who(addr string) (string, error) {
+	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	buf := make([]byte, 64)
+	n, err := c.Read(buf)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(buf[:n])), nil
+}
+
+// answered connects n times and returns how often each name answered.
+func answered(t *testing.T, addr string, n int) map[string]int {
+	t.Helper()
+	got := map[string]int{}
+	for range n {
+		name, err := who(addr)
+		if err != nil {
+			t.Fatalf("ask %s: %v", addr, err)
+		}
+		got[name]++
+	}
+	return got
+}
+
+// vip returns the first address of a service.
+func (h *host) vip(name string) string {
+	h.t.Helper()
+	var addr string
+	h.eventually("service "+name+" has a VIP", func() error {
+		code, tree := h.rest("GET", "/v1/services/default/"+name, "")
+		if code != http.StatusOK {
+			return fmt.Errorf("%d %v", code, tree)
+		}
+		status, _ := tree["status"].(map[string]any)
+		vips, _ := status["vips"].([]any)
+		if len(vips) == 0 {
+			return fmt.Errorf("%v", tree)
+		}
+		addr, _ = vips[0].(string)
+		return nil
+	})
+	return addr
+}
+
+// lockedBuffer collects a process's output while tests read it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	if l == nil {
+		return ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

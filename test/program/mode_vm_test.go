@@ -1,0 +1,13 @@
+//go:build vm
+
+package program
+
+import "time"
+
+// In the VM the agent programs the kernel. The VM is an order of magnitude
+// slower than a host.
+const (
+	mode     = "ipvs"
+	poolBase = "10.96"
+	patience = 2 * time.Minute
+)
