@@ -158,7 +158,7 @@ func (b Backend) Endpoint(target uint16) netip.AddrPort {
 
 // ParseBackendID reads what Backend.ID writes.
 func ParseBackendID(s string) (netip.Addr, uint16, error) {
-	if ap, err := netip.ParseAddrPort(s); err == nil {
+	if ap, err := netip.ParseAddrPort(s); err == nil && ap.Addr().Zone() == "" {
 		return ap.Addr().Unmap(), ap.Port(), nil
 	}
 	a, err := netip.ParseAddr(strings.Trim(s, "[]"))
