@@ -1,0 +1,617 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sink is a Sink on a table, as the supervisor is without other sources.
+type sink struct {
+	services *table.Table[vip.ServiceKey, vip.Service]
+	mu       sync.Mutex
+	replaced int
+	puts     int
+	problems []vip.Problem
+}
+
+func (k *sink) Replace(list []vip.Service, problems []vip.Problem) (rev uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.replaced++
+	k.problems = problems
+	for _, s := range list {
+		rev = k.services.Set(s.Key, s)
+	}
+	return rev
+}
+
+func (k *sink) Put(list ...vip.Service) (revs []uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.puts++
+	for _, s := range list {
+		revs = append(revs, k.services.Set(s.Key, s))
+	}
+	return revs
+}
+
+func (k *sink) Delete(keys ...vip.ServiceKey) {
+	for _, key := range keys {
+		k.services.Delete(key)
+	}
+}
+func (*sink) Stale(error) {}
+func (*sink) Fresh()      {}
+
+// breakable is a Store that counts writes and can be told to refuse them.
+type breakable[V any] struct {
+	Store[V]
+	mu     sync.Mutex
+	err    error
+	writes int
+}
+
+func (b *breakable[V]) Batch(fill func(*state.Tx[V])) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return b.err
+	}
+	b.writes++
+	return b.Store.Batch(fill)
+}
+
+func (b *breakable[V]) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
+}
+
+func (b *breakable[V]) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.writes
+}
+
+type fixture struct {
+	t         *testing.T
+	db        *state.DB
+	clock     *table.Clock
+	store     *breakable[Record]
+	overrides *breakable[Override]
+	services  *table.Table[vip.ServiceKey, vip.Service]
+	states    *table.Table[vip.BackendKey, vip.State]
+	events    *event.Log
+	sink      *sink
+	src       *Source
+	stop      func()
+}
+
+func newFixture(t *testing.T) *fixture {
+	db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	f := &fixture{t: t, db: db, clock: &table.Clock{}}
+	f.start()
+	return f
+}
+
+// start makes a source on the fixture's disk, with everything else new, and
+// runs it.
+func (f *fixture) start() {
+	f.t.Helper()
+	f.store = &breakable[Record]{Store: state.NewBucket[Record](f.db, "rest")}
+	f.overrides = &breakable[Override]{Store: state.NewBucket[Override](f.db, "states")}
+	f.services = table.New[vip.ServiceKey, vip.Service](f.clock, func(a, b vip.Service) bool { return sameRow(&a, &b) })
+	f.states = table.New[vip.BackendKey, vip.State](f.clock, nil)
+	f.events = event.NewLog(100, time.Now)
+	f.sink = &sink{services: f.services}
+	src, err := New(Options{Store: f.store, Overrides: f.overrides, States: f.states, Services: f.services, Events: f.events})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.src = src
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = src.Run(ctx, f.sink)
+	}()
+	for !src.running() {
+		time.Sleep(time.Millisecond)
+	}
+	f.stop = func() { cancel(); <-done }
+}
+
+func (f *fixture) restart() {
+	f.stop()
+	f.start()
+}
+
+func (f *fixture) put(s spec.Service) Result {
+	f.t.Helper()
+	r, err := f.src.PutService(f.t.Context(), Put{Spec: s})
+	if err != nil {
+		f.t.Fatalf("put %s: %v", s.Name, err)
+	}
+	return r
+}
+
+func (f *fixture) register(backend string, ttl time.Duration) {
+	f.t.Helper()
+	if _, _, err := f.src.PutBackend(f.t.Context(), webKey, spec.Backend{Address: backend}, ttl, nil); err != nil {
+		f.t.Fatalf("register %s: %v", backend, err)
+	}
+}
+
+// states returns the backends in force as "address state".
+func (f *fixture) backends() (out []string) {
+	row, _, _ := f.services.Get(webKey)
+	for _, b := range row.Backends {
+		out = append(out, fmt.Sprintf("%s %s", b.ID(), b.State))
+	}
+	return out
+}
+
+var webKey = vip.ServiceKey{Namespace: "default", Name: "web"}
+
+func web(backends ...string) spec.Service {
+	s := spec.Service{Name: "web", Ports: []spec.Port{{Port: 80}}}
+	for _, b := range backends {
+		s.Backends = append(s.Backends, spec.Backend{Address: b})
+	}
+	return s
+}
+
+func bkey(address string) vip.BackendKey {
+	return vip.BackendKey{Service: webKey, Address: netip.MustParseAddr(address)}
+}
+
+func TestPutIsDurableVisibleAndIdempotent(t *testing.T) {
+	f := newFixture(t)
+	first := f.put(web("10.0.0.1"))
+	if first.Action != Created || first.Rev == 0 {
+		t.Fatalf("first put: %+v", first)
+	}
+	again := f.put(web("10.0.0.1"))
+	if again.Action != Unchanged || again.Rev != first.Rev || f.store.count() != 1 {
+		t.Errorf("the same put again: %s at %d after %d writes; it was at %d", again.Action, again.Rev, f.store.count(), first.Rev)
+	}
+	other := f.put(web("10.0.0.1", "10.0.0.2"))
+	if other.Action != Updated || other.Rev <= first.Rev {
+		t.Errorf("a different put: %+v", other)
+	}
+	f.restart()
+	defer func() { f.stop() }()
+	if got := fmt.Sprint(f.backends()); got != "[10.0.0.1 ready 10.0.0.2 ready]" {
+		t.Errorf("after a restart: %s", got)
+	}
+	if _, err := f.src.DeleteService(t.Context(), webKey, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.src.DeleteService(t.Context(), webKey, nil); !errors.Is(err, ErrNoService) {
+		t.Errorf("second delete: %v", err)
+	}
+	f.restart()
+	if f.services.Len() != 0 {
+		t.Error("a deleted service came back with a restart")
+	}
+}
+
+func TestStoreFailureChangesNothing(t *testing.T) {
+	f := newFixture(t)
+	defer f.stop()
+	f.put(web("10.0.0.1"))
+	f.register("10.0.0.9", time.Minute)
+	before, rev, _ := f.services.Get(webKey)
+	full := fmt.Errorf("%w: %w", state.ErrUnavailable, syscall.ENOSPC)
+	f.store.fail(full)
+	f.overrides.fail(full)
+	ctx := t.Context()
+	for name, try := range map[string]func() error{
+		"create": func() error {
+			_, err := f.src.PutService(ctx, Put{Spec: spec.Service{Name: "new", Ports: []spec.Port{{Port: 1}}}})
+			return err
+		},
+		"replace": func() error { _, err := f.src.PutService(ctx, Put{Spec: web("10.0.0.2")}); return err },
+		"delete":  func() error { _, err := f.src.DeleteService(ctx, webKey, nil); return err },
+		"put backend": func() error {
+			_, _, err := f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.3"}, 0, nil)
+			return err
+		},
+		"delete backend": func() error { _, err := f.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
+		"state":          func() error { _, err := f.src.SetState(bkey("10.0.0.1"), vip.Drain); return err },
+	} {
+		err := try()
+		if !errors.Is(err, ErrStore) || !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s on a full disk: %v", name, err)
+		}
+	}
+	if after, now, _ := f.services.Get(webKey); now != rev || !sameRow(&before, &after) || f.services.Len() != 1 || f.states.Len() != 0 {
+		t.Errorf("something changed: %+v", after)
+	}
+	if err := f.src.Heartbeat(bkey("10.0.0.9")); err != nil {
+		t.Errorf("a heartbeat needs no disk, but: %v", err)
+	}
+	f.store.fail(nil)
+	f.put(web("10.0.0.2"))
+}
+
+func TestPutAndRegisteredBackends(t *testing.T) {
+	none := []spec.Backend{}
+	for _, c := range []struct {
+		name string
+		put  spec.Service
+		want string
+		ttls int
+	}{
+		{"without the key keeps the registered", web(), "[10.0.0.8 ready 10.0.0.9 ready]", 1},
+		{"a list replaces them all", web("10.0.0.2"), "[10.0.0.2 ready]", 0},
+		{"one that is listed keeps its ttl", web("10.0.0.2", "10.0.0.9"), "[10.0.0.2 ready 10.0.0.9 ready]", 1},
+		{"an empty list removes them all", spec.Service{Name: "web", Ports: []spec.Port{{Port: 80}}, Backends: none}, "[]", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			f.put(web("10.0.0.1"))
+			f.register("10.0.0.8", 0)
+			f.register("10.0.0.9", time.Minute)
+			f.put(c.put)
+			for range 2 {
+				if got := fmt.Sprint(f.backends()); got != c.want {
+					t.Errorf("backends %s, want %s", got, c.want)
+				}
+				if got := len(f.src.Lives(webKey)); got != c.ttls {
+					t.Errorf("%d backends with a ttl, want %d", got, c.ttls)
+				}
+				f.restart() // and so it is stored
+			}
+			f.stop()
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	f := newFixture(t)
+	defer f.stop()
+	ctx := t.Context()
+	f.services.Set(vip.ServiceKey{Namespace: "default", Name: "file"}, vip.Service{
+		Key: vip.ServiceKey{Namespace: "default", Name: "file"}, Source: "static", Origin: "a.toml:1",
+		Backends: []vip.Backend{{Address: netip.MustParseAddr("10.0.0.1")}}})
+	file := vip.ServiceKey{Namespace: "default", Name: "file"}
+	f.put(web("10.0.0.1"))
+
+	var owned *OwnedError
+	for name, err := range map[string]error{
+		"put":            second(f.src.PutService(ctx, Put{Spec: spec.Service{Name: "file", Ports: []spec.Port{{Port: 80}}}})),
+		"delete":         second(f.src.DeleteService(ctx, file, nil)),
+		"put backend":    third(f.src.PutBackend(ctx, file, spec.Backend{Address: "10.0.0.2"}, 0, nil)),
+		"delete backend": second(f.src.DeleteBackend(ctx, vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, nil)),
+	} {
+		if !errors.As(err, &owned) || owned.Source != "static" {
+			t.Errorf("%s on a service of another source: %v", name, err)
+		}
+	}
+	ghost := vip.ServiceKey{Namespace: "default", Name: "ghost"}
+	for name, c := range map[string]struct{ got, want error }{
+		"register with no service":  {third(f.src.PutBackend(ctx, ghost, spec.Backend{Address: "10.0.0.2"}, 0, nil)), ErrNoService},
+		"delete without backend":    {second(f.src.DeleteBackend(ctx, bkey("10.0.0.7"), nil)), ErrNoBackend},
+		"beat without service":      {f.src.Heartbeat(vip.BackendKey{Service: ghost}), ErrNoService},
+		"beat without backend":      {f.src.Heartbeat(bkey("10.0.0.7")), ErrNoBackend},
+		"beat of one without ttl":   {f.src.Heartbeat(bkey("10.0.0.1")), nil},
+		"state without service":     {second(f.src.SetState(vip.BackendKey{Service: ghost}, vip.Drain)), ErrNoService},
+		"state without backend":     {second(f.src.SetState(bkey("10.0.0.7"), vip.Drain)), ErrNoBackend},
+		"state of another source's": {second(f.src.SetState(vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, vip.Drain)), nil},
+	} {
+		if !errors.Is(c.got, c.want) {
+			t.Errorf("%s: %v, want %v", name, c.got, c.want)
+		}
+	}
+	var invalid *InvalidError
+	for name, c := range map[string]struct {
+		err   error
+		field string
+	}{
+		"bad name":      {second(f.src.PutService(ctx, Put{Spec: spec.Service{Name: "no good", Ports: []spec.Port{{Port: 80}}}})), "name"},
+		"bad backend":   {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "nowhere"}, 0, nil)), "address"},
+		"short ttl":     {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, time.Millisecond, nil)), "ttl"},
+		"long ttl":      {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, 25*time.Hour, nil)), "ttl"},
+		"unknown state": {second(f.src.SetState(bkey("10.0.0.1"), "asleep")), "state"},
+	} {
+		if !errors.As(c.err, &invalid) || invalid.Problems[0].Field != c.field {
+			t.Errorf("%s: %v, want a problem with %s", name, c.err, c.field)
+		}
+	}
+	precondition := errors.New("not so")
+	if err := second(f.src.PutService(ctx, Put{Spec: web(), Check: func(now vip.Service, rev uint64, exists bool) error {
+		if !exists || rev == 0 || now.Key != webKey {
+			t.Errorf("check sees %v at %d, %v", now.Key, rev, exists)
+		}
+		return precondition
+	}})); !errors.Is(err, precondition) {
+		t.Errorf("a failed check: %v", err)
+	}
+	f.stop()
+	if err := second(f.src.PutService(ctx, Put{Spec: web()})); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("put to a source that doesn't run: %v", err)
+	}
+}
+
+func second[T any](_ T, err error) error        { return err }
+func third[T, U any](_ T, _ U, err error) error { return err }
+
+func TestApplyOfManyIsOneWrite(t *testing.T) {
+	f := newFixture(t)
+	defer f.stop()
+	const n = 10_000
+	puts := make([]Put, 0, n+2)
+	for i := range n {
+		puts = append(puts, Put{Spec: spec.Service{Name: fmt.Sprintf("s%d", i), Ports: []spec.Port{{Port: 80}},
+			Backends: []spec.Backend{{Address: "10.0.0.1"}}}})
+	}
+	puts = append(puts, Put{Spec: spec.Service{Name: "bad"}}, Put{Spec: spec.Service{Name: "s1", Ports: []spec.Port{{Port: 81}}}})
+
+	if _, err := f.src.PutServices(t.Context(), puts, true); err != nil || f.services.Len() != 0 {
+		t.Fatalf("an atomic apply with a bad service: %v, %d services", err, f.services.Len())
+	}
+	results, err := f.src.Propose(t.Context(), puts)
+	if err != nil || f.services.Len() != 0 || results[0].Action != Created || results[0].Row.Key.Name != "s0" {
+		t.Fatalf("a proposal: %v, %d services, %+v", err, f.services.Len(), results[0])
+	}
+	results, err = f.src.PutServices(t.Context(), puts, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.services.Len() != n || f.store.count() != 1 || f.sink.puts != 1 {
+		t.Errorf("%d services after %d writes and %d puts", f.services.Len(), f.store.count(), f.sink.puts)
+	}
+	for i, r := range results {
+		if want := i < n; (r.Action == Created) != want || (r.Err == nil) != want || (r.Rev != 0) != want {
+			t.Fatalf("result %d: %+v", i, r)
+		}
+	}
+	if held := len(f.src.names.held); held != 0 {
+		t.Errorf("%d name locks left", held)
+	}
+}
+
+func TestHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		defer func() { f.stop() }()
+		f.put(web("10.0.0.1"))
+		f.register("10.0.0.9", 10*time.Second)
+		writes := f.store.count()
+		expect := func(when, want string) {
+			t.Helper()
+			synctest.Wait()
+			if got := fmt.Sprint(f.backends()); got != want {
+				t.Errorf("%s: %s, want %s", when, got, want)
+			}
+		}
+		const both, drained = "[10.0.0.1 ready 10.0.0.9 ready]", "[10.0.0.1 ready 10.0.0.9 drain]"
+		for range 5 {
+			time.Sleep(9 * time.Second)
+			if err := f.src.Heartbeat(bkey("10.0.0.9")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect("with heartbeats", both)
+		time.Sleep(10*time.Second - 1)
+		expect("just before the ttl ends", both)
+		time.Sleep(1)
+		expect("at the end of the ttl", drained)
+		if l := f.src.Lives(webKey)["10.0.0.9"]; !l.Drained || !l.Removed.Equal(time.Now().Add(60*time.Second)) {
+			t.Errorf("its life: %+v", l)
+		}
+		time.Sleep(59 * time.Second)
+		if err := f.src.Heartbeat(bkey("10.0.0.9")); err != nil {
+			t.Fatal(err)
+		}
+		expect("with a late heartbeat", both)
+		if f.store.count() != writes {
+			t.Errorf("heartbeats wrote to the disk %d times", f.store.count()-writes)
+		}
+
+		f.register("10.0.0.9", 10*time.Second)
+		if f.store.count() != writes {
+			t.Error("registering the same again wrote to the disk")
+		}
+		time.Sleep(10 * time.Second)
+		expect("silent again", drained)
+		f.store.fail(errors.New("disk away"))
+		time.Sleep(61 * time.Second)
+		expect("past its removal, which the store refuses", drained)
+		f.store.fail(nil)
+		time.Sleep(retryRemoval)
+		expect("once the store is back", "[10.0.0.1 ready]")
+		if err := f.src.Heartbeat(bkey("10.0.0.9")); !errors.Is(err, ErrNoBackend) {
+			t.Errorf("a heartbeat of the removed one: %v", err)
+		}
+		kinds := map[string]int{}
+		evs, _ := f.events.Since(0)
+		for _, e := range evs {
+			kinds[e.Kind]++
+		}
+		if kinds["backend_expired"] != 2 || kinds["backend_alive"] != 1 || kinds["backend_removed"] != 1 {
+			t.Errorf("events: %v", kinds)
+		}
+		f.restart()
+		expect("after a restart", "[10.0.0.1 ready]")
+	})
+}
+
+func TestRestartGivesAFullTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		defer func() { f.stop() }()
+		f.put(web())
+		f.register("10.0.0.9", 10*time.Second)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 drain]" {
+			t.Fatalf("before the restart: %s", got)
+		}
+		f.restart()
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 ready]" {
+			t.Errorf("9 s after the restart: %s", got)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 drain]" {
+			t.Errorf("11 s after the restart: %s", got)
+		}
+	})
+}
+
+func TestOverridesOutliveRestartsAndNotTheirBackends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		defer func() { f.stop() }()
+		f.put(web("10.0.0.1", "10.0.0.2"))
+		for _, a := range []string{"10.0.0.1", "10.0.0.2"} {
+			if _, err := f.src.SetState(bkey(a), vip.Maint); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := f.src.SetState(bkey("10.0.0.2"), vip.Ready); err != nil {
+			t.Fatal(err)
+		}
+		f.restart()
+		if st, _, ok := f.states.Get(bkey("10.0.0.1")); !ok || st != vip.Maint || f.states.Len() != 1 {
+			t.Fatalf("after a restart: %v %v, %d rows", st, ok, f.states.Len())
+		}
+		f.put(web("10.0.0.2"))
+		time.Sleep(overrideGrace)
+		synctest.Wait()
+		if f.states.Len() != 1 {
+			t.Fatal("dropped within the grace time")
+		}
+		f.put(web("10.0.0.1"))
+		time.Sleep(2 * overrideGrace)
+		synctest.Wait()
+		if f.states.Len() != 1 {
+			t.Fatal("dropped although the backend is back")
+		}
+		f.put(web("10.0.0.2"))
+		time.Sleep(overrideGrace + 2*sweepInterval)
+		synctest.Wait()
+		if f.states.Len() != 0 {
+			t.Error("kept for a backend that is gone")
+		}
+		f.restart()
+		if f.states.Len() != 0 {
+			t.Error("came back with a restart")
+		}
+	})
+}
+
+func TestDamagedAndOutdatedRecordsLeaveTheRest(t *testing.T) {
+	f := newFixture(t)
+	f.put(web("10.0.0.1"))
+	bucket := state.NewBucket[Record](f.db, "rest")
+	if err := bucket.Put("default/old", Record{Spec: spec.Service{Name: "old"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := state.NewBucket[int](f.db, "rest").Put("default/odd", 7); err != nil {
+		t.Fatal(err)
+	}
+	f.restart()
+	defer f.stop()
+	if f.services.Len() != 1 {
+		t.Errorf("%d services restored", f.services.Len())
+	}
+	f.sink.mu.Lock()
+	defer f.sink.mu.Unlock()
+	if len(f.sink.problems) != 2 {
+		t.Errorf("problems: %v", f.sink.problems)
+	}
+}
+
+// Writers of one name take turns, and none of them is lost.
+func TestConcurrentRegistrations(t *testing.T) {
+	f := newFixture(t)
+	defer f.stop()
+	f.put(web())
+	const n = 64
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if _, _, err := f.src.PutBackend(t.Context(), webKey, spec.Backend{Address: fmt.Sprintf("10.0.1.%d", i)}, time.Minute, nil); err != nil {
+				t.Error(err)
+			}
+			if i%2 == 0 {
+				if _, err := f.src.DeleteBackend(t.Context(), bkey(fmt.Sprintf("10.0.1.%d", i)), nil); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = f.src.Heartbeat(bkey(fmt.Sprintf("10.0.1.%d", i)))
+		})
+	}
+	wg.Wait()
+	if got := len(f.backends()); got != n/2 {
+		t.Errorf("%d backends, want %d", got, n/2)
+	}
+	f.src.mu.Lock()
+	defer f.src.mu.Unlock()
+	if len(f.src.due) != n/2 {
+		t.Errorf("%d deadlines for %d backends", len(f.src.due), n/2)
+	}
+}
+
+// A waiter whose context ends leaves no lock behind.
+func TestLockHonoursContext(t *testing.T) {
+	var l nameLocks
+	unlock, err := l.lock(t.Context(), []vip.ServiceKey{webKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	other := vip.ServiceKey{Namespace: "default", Name: "a"}
+	if _, err := l.lock(ctx, []vip.ServiceKey{webKey, other}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("lock with a dead context: %v", err)
+	}
+	unlock()
+	if len(l.held) != 0 {
+		t.Errorf("%d locks left", len(l.held))
+	}
+}
+
+// The path of a heartbeat allocates nothing, and so writes nothing.
+func TestHeartbeatAllocatesNothing(t *testing.T) {
+	f := newFixture(t)
+	defer f.stop()
+	f.put(web())
+	for i := range 100 {
+		f.register(fmt.Sprintf("10.0.0.%d", i+1), time.Minute)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := f.src.Heartbeat(bkey("10.0.0.9")); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations a heartbeat", n)
+	}
+}

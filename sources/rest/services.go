@@ -1,0 +1,300 @@
+package rest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"time"
+
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// Put is one service to be created or replaced. Backends nil (no such key in
+// the body) keeps the backends that registered themselves; a list, also an
+// empty one, replaces them all, and those of it that had registered with a ttl
+// keep that.
+type Put struct {
+	Spec spec.Service
+	// Check may refuse the write by what is in force now: preconditions. It is
+	// called with the service locked against other writers.
+	Check func(now vip.Service, rev uint64, exists bool) error
+}
+
+// Action says what became of a service.
+type Action string
+
+// What becomes of a service that is put.
+const (
+	Created   Action = "created"
+	Updated   Action = "updated"
+	Unchanged Action = "unchanged"
+	Refused   Action = "refused"
+)
+
+// Result is what became of one Put.
+type Result struct {
+	Key    vip.ServiceKey
+	Action Action
+	Row    vip.Service // as it is, or with Propose would be, in force
+	Rev    uint64      // of the row; 0 where it is not in force
+	Err    error       // of a refused one: *InvalidError, *OwnedError, or Check's
+}
+
+// PutService creates or replaces one service and returns when it is durable
+// and in force. Its error is Result.Err or ErrStore.
+func (s *Source) PutService(ctx context.Context, p Put) (Result, error) {
+	results, err := s.PutServices(ctx, []Put{p}, true)
+	if err != nil {
+		return Result{}, err
+	}
+	return results[0], results[0].Err
+}
+
+// PutServices creates or replaces many services in one durable write. The
+// results are in the order of puts. A service that is refused leaves the others
+// alone, unless atomic is set: then nothing is written. The error is ErrStore,
+// ErrNotRunning or the context's; then nothing has changed.
+func (s *Source) PutServices(ctx context.Context, puts []Put, atomic bool) ([]Result, error) {
+	return s.putServices(ctx, puts, atomic, true)
+}
+
+// Propose returns what PutServices would do, and does nothing.
+func (s *Source) Propose(ctx context.Context, puts []Put) ([]Result, error) {
+	return s.putServices(ctx, puts, false, false)
+}
+
+func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool) ([]Result, error) {
+	if !s.running() {
+		return nil, ErrNotRunning
+	}
+	results := make([]Result, len(puts))
+	seen := make(map[vip.ServiceKey]int, len(puts))
+	for i := range puts {
+		row, problems := s.build(&puts[i].Spec)
+		results[i].Key = row.Key
+		if len(problems) == 0 {
+			if j, twice := seen[row.Key]; twice {
+				problems = []vip.Problem{{Code: vip.CodeInvalid, Service: row.Key.String(), Field: "name",
+					Message: fmt.Sprintf("services[%d] has this name, too", j), Hint: "keep one of them"}}
+			} else {
+				seen[row.Key] = i
+			}
+		}
+		if len(problems) > 0 {
+			results[i].refuse(&InvalidError{problems})
+		}
+	}
+	changes, err := s.begin(ctx, seen)
+	if err != nil {
+		return nil, err
+	}
+	defer changes.end()
+
+	refused := len(seen) < len(puts)
+	for key, i := range seen {
+		e, err := s.replaced(key, &puts[i])
+		if err != nil {
+			results[i].refuse(err)
+			refused = true
+			continue
+		}
+		results[i].Action = changes.set(key, e)
+		results[i].Row = e.row
+	}
+	if !write || atomic && refused {
+		return results, nil
+	}
+	revs, err := changes.commit()
+	if err != nil {
+		return nil, err
+	}
+	for key, i := range seen {
+		if results[i].Action == Refused {
+			continue
+		}
+		rev, changed := revs[key]
+		if !changed {
+			_, rev, _ = s.inForce(key)
+		}
+		results[i].Rev = rev
+	}
+	return results, nil
+}
+
+func (r *Result) refuse(err error) { r.Action, r.Err = Refused, err }
+
+// build validates a service.
+func (s *Source) build(w *spec.Service) (vip.Service, []vip.Problem) {
+	row, problems := w.Build(s.Name, "")
+	if len(problems) == 0 && s.Check != nil {
+		problems = s.Check(w)
+	}
+	row.Origin = origin
+	return row, problems
+}
+
+// replaced is the entry that a Put makes of the one there is. The caller has
+// the name's lock.
+func (s *Source) replaced(key vip.ServiceKey, p *Put) (*entry, error) {
+	now, rev, exists := s.inForce(key)
+	if exists && now.Source != s.Name {
+		return nil, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
+	}
+	if p.Check != nil {
+		if err := p.Check(now, rev, exists); err != nil {
+			return nil, err
+		}
+	}
+	old := s.entry(key)
+	w := p.Spec
+	if w.Backends == nil && old != nil {
+		for _, b := range old.row.Backends {
+			if _, ok := old.registered[idOf(b)]; ok {
+				w.Backends = append(w.Backends, spec.FromBackend(b))
+			}
+		}
+	}
+	row, problems := s.build(&w)
+	if len(problems) > 0 {
+		return nil, &InvalidError{problems}
+	}
+	e := &entry{row: row, registered: map[backendID]time.Duration{}}
+	if old != nil {
+		for _, b := range row.Backends {
+			if ttl, ok := old.registered[idOf(b)]; ok {
+				e.registered[idOf(b)] = ttl
+			}
+		}
+	}
+	return e, nil
+}
+
+// DeleteService removes a service and returns the revision of its removal.
+// Check is as in Put. Errors are ErrNoService, *OwnedError, Check's, ErrStore.
+func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check func(now vip.Service, rev uint64, exists bool) error) (uint64, error) {
+	if !s.running() {
+		return 0, ErrNotRunning
+	}
+	changes, err := s.begin(ctx, map[vip.ServiceKey]int{key: 0})
+	if err != nil {
+		return 0, err
+	}
+	defer changes.end()
+	now, rev, exists := s.inForce(key)
+	if s.entry(key) == nil {
+		if exists && now.Source != s.Name {
+			return 0, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
+		}
+		return 0, ErrNoService
+	}
+	if check != nil {
+		if err := check(now, rev, exists); err != nil {
+			return 0, err
+		}
+	}
+	changes.set(key, nil)
+	revs, err := changes.commit()
+	return revs[key], err
+}
+
+func (s *Source) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sink != nil
+}
+
+func (s *Source) entry(key vip.ServiceKey) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.entries[key]
+}
+
+// changes is a set of new entries, under their names' locks, on the way to the
+// store and from there to the sink.
+type changes struct {
+	s      *Source
+	unlock func()
+	next   map[vip.ServiceKey]*entry // nil: removed
+}
+
+// begin locks the names.
+func (s *Source) begin(ctx context.Context, names map[vip.ServiceKey]int) (*changes, error) {
+	keys := make([]vip.ServiceKey, 0, len(names))
+	for k := range maps.Keys(names) {
+		keys = append(keys, k)
+	}
+	unlock, err := s.names.lock(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	return &changes{s: s, unlock: unlock, next: make(map[vip.ServiceKey]*entry, len(names))}, nil
+}
+
+func (c *changes) end() { c.unlock() }
+
+// set notes what becomes of key; nothing, when it stays as it is.
+func (c *changes) set(key vip.ServiceKey, e *entry) Action {
+	old := c.s.entry(key)
+	switch {
+	case old == nil:
+		c.next[key] = e
+		return Created
+	case e != nil && e.same(old):
+		return Unchanged
+	}
+	c.next[key] = e
+	return Updated
+}
+
+// commit makes the changes durable and then visible, and returns the revisions
+// of their rows. The error is ErrStore, and nothing has changed.
+func (c *changes) commit() (map[vip.ServiceKey]uint64, error) {
+	if len(c.next) == 0 {
+		return nil, nil
+	}
+	err := c.s.Store.Batch(func(tx *state.Tx[Record]) {
+		for key, e := range c.next {
+			if e == nil {
+				tx.Delete(storeKey(key))
+			} else {
+				tx.Put(storeKey(key), e.record())
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStore, err)
+	}
+
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var rows []vip.Service
+	var gone []vip.ServiceKey
+	for key, e := range c.next {
+		old := s.entries[key]
+		s.adopt(old, e)
+		if e != nil {
+			rows = append(rows, e.published())
+		} else if old != nil {
+			gone = append(gone, key)
+		}
+	}
+	revs := make(map[vip.ServiceKey]uint64, len(c.next))
+	for i, rev := range s.publish(rows...) {
+		revs[rows[i].Key] = rev
+	}
+	if len(gone) > 0 && s.sink != nil {
+		s.sink.Delete(gone...)
+		for _, key := range gone {
+			if s.Services != nil {
+				revs[key] = s.Services.Revision()
+			}
+		}
+	}
+	return revs, nil
+}
+
+func sameRow(a, b *vip.Service) bool { return reflect.DeepEqual(a, b) }
