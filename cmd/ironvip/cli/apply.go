@@ -1,0 +1,287 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// maxApply is how much is read from one file or stdin: what the API takes in
+// one call.
+const maxApply = 64 << 20
+
+func (a *app) serviceApplyCommand() *cobra.Command {
+	var files []string
+	var dryRun, atomic bool
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE...",
+		Short: "create services or replace their definition, from TOML or JSON",
+		Long: `Creates services, or replaces the definition of those there are. FILE is TOML with
+[[service]] blocks as in services.d, or JSON: one service, a list of them, or
+{"services": [...]}; "-" is stdin. Nothing is sent when the input has a mistake.
+
+Services made so are kept by the agent. Those that another source defines are
+refused (exit code 5): change them there.`,
+		Example: "  ironvip service apply -f web.toml\n  ironvip service apply -f - --dry-run < services.json",
+		Args:    cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&files, "file", "f", nil, "what to apply; \"-\" is stdin (may be given more than once)")
+	flags.BoolVar(&dryRun, "dry-run", false, "change nothing and show what would change (exit code 10 when anything would)")
+	flags.BoolVar(&atomic, "atomic", false, "change nothing when one of the services is refused")
+	dontWait := noWait(flags)
+	must(cmd.MarkFlagFilename("file", "toml", "json"))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if len(files) == 0 {
+			return usage(cmd, "%s: -f FILE is needed", cmd.CommandPath())
+		}
+		services, problems := a.readServices(files)
+		if len(problems) > 0 {
+			return a.refuseInput(problems)
+		}
+		return a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+			w := a.write(*dontWait || dryRun)
+			start := a.Now()
+			result, err := c.Apply(ctx, services, dryRun, atomic, w)
+			if err != nil {
+				return err
+			}
+			if dryRun {
+				return a.showDryRun(result)
+			}
+			a.sayApplied(result)
+			if result.Created+result.Updated > 0 {
+				if w.Wait > 0 {
+					a.printer().Say("revision %d applied in %s", result.Revision, a.Now().Sub(start).Round(1e6))
+				} else {
+					a.printer().Say("revision %d, not waited for", result.Revision)
+				}
+			}
+			if !a.printer().People() {
+				if err := a.show(a.applyView(result)); err != nil {
+					return err
+				}
+			}
+			return refusedCode(result)
+		})(cmd, nil)
+	}
+	return cmd
+}
+
+// readServices reads every file, and says of all of them what is wrong.
+func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
+	var out []spec.Service
+	var problems []vip.Problem
+	for _, file := range files {
+		data, name, problem := a.readInput(file)
+		if problem != nil {
+			problems = append(problems, *problem)
+			continue
+		}
+		services, more := parseServices(name, data)
+		if len(services) == 0 && len(more) == 0 {
+			more = []vip.Problem{{Code: vip.CodeInvalid, Place: name, Message: "has no services", Hint: "start each service with [[service]]"}}
+		}
+		out, problems = append(out, services...), append(problems, more...)
+	}
+	return out, problems
+}
+
+// readInput returns the content of a file, or of stdin, and what to call it.
+func (a *app) readInput(file string) ([]byte, string, *vip.Problem) {
+	if file != "-" {
+		data, problem := configs.ReadFile(file, maxApply)
+		return data, file, problem
+	}
+	data, err := io.ReadAll(io.LimitReader(a.Stdin, maxApply+1))
+	p := vip.Problem{Code: vip.CodeInvalid, Place: "stdin"}
+	switch {
+	case err != nil:
+		p.Message = err.Error()
+		return nil, "stdin", &p
+	case len(data) > maxApply:
+		p.Message = fmt.Sprintf("has more than the %d MiB that are read", maxApply>>20)
+		return nil, "stdin", &p
+	}
+	return data, "stdin", nil
+}
+
+// parseServices reads TOML, or JSON where the name or the text say so.
+func parseServices(name string, data []byte) ([]spec.Service, []vip.Problem) {
+	if filepath.Ext(name) == ".json" || filepath.Ext(name) != ".toml" && looksLikeJSON(data) {
+		return parseJSON(name, data)
+	}
+	parsed := configs.ParseServices(name, data, "rest", nil)
+	var out []spec.Service
+	for _, s := range parsed.Services {
+		out = append(out, spec.FromService(s))
+	}
+	return out, parsed.Problems
+}
+
+// looksLikeJSON tells JSON from TOML by how it begins: "{", or "[" with
+// anything but a TOML header behind it.
+func looksLikeJSON(data []byte) bool {
+	data = bytes.TrimLeft(data, " \t\r\n")
+	if bytes.HasPrefix(data, []byte("{")) {
+		return true
+	}
+	rest, list := bytes.CutPrefix(data, []byte("["))
+	rest = bytes.TrimLeft(rest, " \t\r\n")
+	return list && (bytes.HasPrefix(rest, []byte("{")) || bytes.HasPrefix(rest, []byte("]")))
+}
+
+// manyServices is the JSON of several services.
+type manyServices struct {
+	Services []spec.Service `toml:"services"`
+}
+
+func parseJSON(name string, data []byte) ([]spec.Service, []vip.Problem) {
+	data = bytes.TrimSpace(data)
+	if bytes.HasPrefix(data, []byte("[")) {
+		data = append(append([]byte(`{"services":`), data...), '}') // on the same line: line numbers stay true
+	}
+	tree, problems := strict.ParseJSON(data)
+	var many manyServices
+	if _, several := tree["services"]; several {
+		problems = append(problems, strict.Decode(tree, &many, "")...)
+	} else if tree != nil {
+		many.Services = make([]spec.Service, 1)
+		problems = append(problems, strict.Decode(tree, &many.Services[0], "")...)
+	}
+	if len(problems) == 0 {
+		for i := range many.Services {
+			_, wrong := many.Services[i].Build("rest", name)
+			for _, p := range wrong {
+				p.Service = many.Services[i].Title()
+				problems = append(problems, p)
+			}
+		}
+	}
+	for i := range problems {
+		problems[i].Place = name
+	}
+	return many.Services, problems
+}
+
+// refuseInput shows what is wrong with the input and ends the command.
+func (a *app) refuseInput(problems []vip.Problem) error {
+	for _, p := range problems {
+		a.printer().Label("error", output.Bad, problemLine(fromVIP(p)))
+	}
+	a.printer().Say("%s; nothing was changed", output.Plural(len(problems), "mistake"))
+	return exit(ExitError)
+}
+
+// fromVIP is a problem in the API's shape.
+func fromVIP(p vip.Problem) v1.Problem {
+	return v1.Problem{Code: p.Code, Place: p.Place, Service: p.Service, Field: p.Field, Message: p.Message, Hint: p.Hint}
+}
+
+func fromVIPs(in []vip.Problem) []v1.Problem {
+	out := make([]v1.Problem, len(in))
+	for i, p := range in {
+		out[i] = fromVIP(p)
+	}
+	return out
+}
+
+// sayApplied says of each service what became of it.
+func (a *app) sayApplied(r v1.ApplyResult) {
+	p := a.printer()
+	for _, item := range r.Items {
+		name := nameOf(item.Namespace, item.Name)
+		if item.Action == v1.Refused {
+			p.Label("error", output.Bad, "service "+name+" refused")
+		} else {
+			at := ""
+			if item.Action != v1.Unchanged {
+				at = fmt.Sprintf(" (revision %d)", item.Revision)
+			}
+			p.Say("service %s %s%s", name, item.Action, joinNonEmpty(", at ", at, addresses(item.VIPs)))
+		}
+		for _, problem := range item.Problems {
+			problem.Service = "" // named above
+			p.Say("  %s", problemLine(problem))
+		}
+	}
+}
+
+// refusedCode is how an apply ends: well, or with a conflict when that is all
+// that was wrong, or else with an error.
+func refusedCode(r v1.ApplyResult) error {
+	if r.Refused == 0 {
+		return nil
+	}
+	for _, item := range r.Items {
+		if item.Action != v1.Refused {
+			continue
+		}
+		for _, p := range item.Problems {
+			if p.Code != v1.CodeReadOnlySource && p.Code != vip.CodeNameTaken && p.Code != v1.CodePreconditionFailed {
+				return exit(ExitError)
+			}
+		}
+	}
+	return exit(ExitConflict)
+}
+
+// showDryRun shows what an apply would do.
+func (a *app) showDryRun(r v1.ApplyResult) error {
+	plan := v1.Plan{Changes: []v1.PlanChange{}, Problems: []v1.Problem{}}
+	if r.Plan != nil {
+		plan = *r.Plan
+	}
+	view := a.planView(plan)
+	if a.printer().People() {
+		a.sayRefused(r)
+	} else {
+		view = a.applyView(r)
+	}
+	if err := a.show(view); err != nil {
+		return err
+	}
+	if r.Refused > 0 {
+		return refusedCode(r)
+	}
+	return planCode(plan)
+}
+
+// sayRefused says which services of a dry run can't be accepted.
+func (a *app) sayRefused(r v1.ApplyResult) {
+	only := v1.ApplyResult{}
+	for _, item := range r.Items {
+		if item.Action == v1.Refused {
+			only.Items = append(only.Items, item)
+		}
+	}
+	a.sayApplied(only)
+}
+
+func (a *app) applyView(r v1.ApplyResult) output.View {
+	return output.View{
+		Data: r,
+		Names: func() []string {
+			var names []string
+			for _, item := range r.Items {
+				if item.Action != v1.Refused {
+					names = append(names, nameOf(item.Namespace, item.Name))
+				}
+			}
+			return names
+		},
+		Text: func(bool) string { return "" },
+	}
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func (a *app) backendListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "list [SERVICE]...",
+		Aliases:           []string{"ls"},
+		Short:             "list the backends of services, or of all services",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: a.complete(services),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			keys, err := parseKeys(args)
+			if err != nil {
+				return err
+			}
+			list := itemsOf[v1.Backend]{Items: []v1.Backend{}}
+			add := func(service string, revision uint64, backends []v1.BackendStatus) {
+				for _, b := range backends {
+					list.Items = append(list.Items, v1.Backend{Service: service, Revision: revision, BackendStatus: b})
+				}
+			}
+			if len(keys) == 0 {
+				for s, err := range c.AllServices(ctx, client.List{}) {
+					if err != nil {
+						return err
+					}
+					add(serviceName(s), s.Revision, s.Status.Backends)
+				}
+			}
+			for _, key := range keys {
+				backends, err := c.Backends(ctx, key.Namespace, key.Name)
+				if err != nil {
+					return err
+				}
+				add(key.String(), backends.Revision, backends.Items)
+			}
+			if len(list.Items) == 0 && a.printer().People() {
+				a.printer().Say("no backends")
+				return nil
+			}
+			return a.show(a.backendListView(list))
+		}),
+	}
+}
+
+func (a *app) backendStateCommand(state, short string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   state + " SERVICE BACKEND",
+		Short: short,
+		Long: strings.ToUpper(short[:1]) + short[1:] + `.
+
+Works for the services of every source and is kept across restarts. BACKEND is as
+"backend list" shows it: ADDRESS:PORT, or the ADDRESS alone. SERVICE/BACKEND in one
+word, as -o name prints it, does as well.`,
+		Example:           "  ironvip backend " + state + " web 10.1.0.13:8080\n  ironvip backend " + state + " web/10.1.0.13:8080",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.complete(serviceThenBackend),
+	}
+	dontWait := noWait(cmd.Flags())
+	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		key, id, err := parseBackend(args)
+		if err != nil {
+			return err
+		}
+		b, err := c.SetBackendState(ctx, key.Namespace, key.Name, id, state, a.write(*dontWait))
+		if err != nil {
+			return err
+		}
+		applied := appliedWord(!*dontWait)
+		a.printer().Say("backend %s/%s is %s now (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))
+		return showChange(a, []v1.Backend{b}, []string{key.String() + "/" + b.ID})
+	})
+	return cmd
+}
+
+// lastOne says what keeps a backend out of use that was made ready.
+func lastOne(state string, b v1.Backend) string {
+	if state != string(vip.Ready) || b.Usable {
+		return ""
+	}
+	return "; it takes no new connections yet: " + backendState(b.BackendStatus) + ", weight " + strconv.FormatUint(uint64(b.Weight), 10)
+}
+
+// parseBackend reads "SERVICE BACKEND" or "SERVICE/BACKEND".
+func parseBackend(args []string) (vip.ServiceKey, string, error) {
+	service, id := args[0], ""
+	if len(args) == 2 {
+		id = args[1]
+	} else if i := strings.LastIndexByte(args[0], '/'); i >= 0 {
+		service, id = args[0][:i], args[0][i+1:]
+	} else {
+		return vip.ServiceKey{}, "", &failure{code: ExitUsage, err: errText("backend: name the service and the backend"),
+			hint: "ironvip backend list " + args[0]}
+	}
+	key, err := parseKey(service)
+	if err != nil {
+		return key, "", err
+	}
+	addr, port, err := vip.ParseBackendID(id)
+	if err != nil {
+		return key, "", &failure{code: ExitUsage, err: err, hint: "ironvip backend list " + key.String()}
+	}
+	return key, vip.Backend{Address: addr, Port: port}.ID(), nil
+}
+
+func (a *app) backendListView(list itemsOf[v1.Backend]) output.View {
+	return output.View{
+		Data: list,
+		Names: func() []string {
+			names := make([]string, len(list.Items))
+			for i, b := range list.Items {
+				names[i] = b.Service + "/" + b.ID
+			}
+			return names
+		},
+		Text: func(wide bool) string {
+			grid := a.backendGrid(wide, true)
+			for _, b := range list.Items {
+				a.addBackend(grid, b.Service, b.BackendStatus, wide, true)
+			}
+			return grid.Text(a.printer().ColorOut)
+		},
+	}
+}
+
+func (a *app) backendGrid(wide, withService bool) *output.Grid {
+	grid := &output.Grid{Header: []string{"BACKEND", "WEIGHT", "STATE", "NODE", "ZONE"}}
+	if withService {
+		grid.Header = append([]string{"SERVICE"}, grid.Header...)
+	}
+	if wide {
+		grid.Header = append(grid.Header, "TTL", "HEARTBEAT DUE", "REMOVED")
+	}
+	return grid
+}
+
+func (a *app) addBackend(grid *output.Grid, service string, b v1.BackendStatus, wide, withService bool) {
+	row := output.Row(b.ID, strconv.FormatUint(uint64(b.Weight), 10), "", b.Node, b.Zone)
+	row[2] = output.Cell{Text: backendState(b), Style: output.Good}
+	if !b.Usable {
+		row[2].Style = output.Caution
+	}
+	if b.LeavingAt != nil {
+		row[2].Text += ", gone " + output.Ago(*b.LeavingAt, a.Now()) + " at the latest"
+	}
+	if withService {
+		row = append(output.Row(service), row...)
+	}
+	if wide {
+		due, removed := "", ""
+		if b.ExpiresAt != nil {
+			due = output.Ago(*b.ExpiresAt, a.Now())
+		}
+		if b.RemovedAt != nil {
+			removed = output.Ago(*b.RemovedAt, a.Now())
+		}
+		row = append(row, output.Row(b.TTL, due, removed)...)
+	}
+	grid.Add(row...)
+}
+
+// backendState is the state in words: "ready", "drain (source says ready)",
+// "ready, not usable".
+func backendState(b v1.BackendStatus) string {
+	switch {
+	case b.LeavingAt != nil:
+		return "leaving"
+	case b.SourceState != "" && b.SourceState != b.State:
+		return b.State + " (source says " + b.SourceState + ")"
+	case b.State == string(vip.Ready) && !b.Usable:
+		return b.State + ", not usable"
+	}
+	return b.State
+}

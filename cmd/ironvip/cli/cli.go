@@ -1,0 +1,266 @@
+// Package cli is the tree of client commands: everything "ironvip" can do
+// besides being the agent.
+//
+// Commands ask a running agent through api/client and show its answers; some
+// ("config validate", "doctor") work without one. Data goes to stdout, talk to
+// stderr; every outcome has an exit code of its own, listed in exit.go. The
+// package decides nothing about services: what is true is the agent's to say.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/ironvip/ironvip/api/client"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+)
+
+// EnvAddr is the environment variable that names the agent's address, where
+// --addr doesn't.
+const EnvAddr = "IRONVIP_ADDR"
+
+// DefaultConfig is where the configuration lies unless a command is told
+// otherwise.
+const DefaultConfig = "/etc/ironvip"
+
+// defaultTimeout is how long an answer, or the dataplane, is waited for.
+const defaultTimeout = 30 * time.Second
+
+// Options is what the commands need of their surroundings. Zero fields are
+// those of this process.
+type Options struct {
+	Version      string         // of this binary
+	AgentCommand *cobra.Command // the daemon's command; nil leaves it out
+
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Now            func() time.Time
+	Host           *doctor.Host // what "doctor" looks at
+}
+
+func (o Options) withDefaults() Options {
+	if o.Version == "" {
+		o.Version = "devel"
+	}
+	if o.Stdin == nil {
+		o.Stdin = os.Stdin
+	}
+	if o.Stdout == nil {
+		o.Stdout = os.Stdout
+	}
+	if o.Stderr == nil {
+		o.Stderr = os.Stderr
+	}
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// app is what every command shares: the surroundings and the global flags.
+type app struct {
+	Options
+	addr    string
+	format  output.Format
+	timeout time.Duration
+	verbose bool
+}
+
+// Execute runs the command that args name and returns its exit code. Errors
+// are printed here. A program that wants Ctrl-C to end a command by the signal
+// passes a context that isn't bound to it.
+func Execute(ctx context.Context, o Options, args []string) int {
+	a := &app{Options: o.withDefaults()}
+	root := a.root()
+	root.SetArgs(args)
+	return a.report(root.ExecuteContext(ctx))
+}
+
+// NewRoot returns the command tree, for those who document it or run it in
+// their own way.
+func NewRoot(o Options) *cobra.Command { return (&app{Options: o.withDefaults()}).root() }
+
+func (a *app) root() *cobra.Command {
+	a.format, a.timeout = output.Table, defaultTimeout
+	root := &cobra.Command{
+		Use:   "ironvip",
+		Short: "stable virtual IPs in front of services, balanced by this host's kernel",
+		Long: `ironvip gives services a stable virtual IP and port in front of a changing set of
+backends. "ironvip agent" is the daemon; every other command asks a running one.`,
+		Version:       a.Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args[0])
+		},
+	}
+	root.SetIn(a.Stdin)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
+	root.SetVersionTemplate("ironvip {{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
+
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.addr, "addr", "", "the agent's address: unix://PATH or http://HOST:PORT (env "+EnvAddr+"; default "+client.DefaultAddr+")")
+	flags.VarP(&a.format, "output", "o", "how to show data: "+output.FormatList())
+	flags.DurationVar(&a.timeout, "timeout", a.timeout, "how long to wait for an answer and, after a change, until it is applied")
+	flags.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr: addresses, request ids")
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formatNames(), cobra.ShellCompDirectiveNoFileComp)))
+	for _, name := range []string{"addr", "timeout"} {
+		must(root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
+	}
+
+	if a.AgentCommand != nil {
+		root.AddCommand(a.AgentCommand)
+	}
+	root.AddCommand(
+		a.statusCommand(),
+		group("service", "services: what is balanced, and how it fares",
+			a.serviceListCommand(), a.serviceGetCommand(), a.serviceApplyCommand(), a.serviceDeleteCommand(), a.serviceExplainCommand()),
+		group("backend", "backends: the servers behind the services",
+			a.backendListCommand(),
+			a.backendStateCommand("ready", "give a backend new connections again: takes drain and maint back"),
+			a.backendStateCommand("drain", "give a backend no new connections; open ones go on"),
+			a.backendStateCommand("maint", "like drain, and says that a person is at work on it")),
+		group("vip", "virtual addresses and node ports that are given out", a.vipListCommand()),
+		group("pool", "pools that virtual addresses are drawn from", a.poolListCommand()),
+		group("source", "sources that services come from", a.sourceListCommand(), a.sourceResyncCommand()),
+		group("dataplane", "what forwards the traffic", a.dataplaneShowCommand(), a.dataplaneDiffCommand()),
+		group("config", "the configuration", a.configValidateCommand(), a.configPlanCommand()),
+		a.reloadCommand(),
+		a.eventsCommand(),
+		a.doctorCommand(),
+		a.versionCommand(),
+	)
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	positionals(root)
+	return root
+}
+
+// group makes a command that only holds others.
+func group(name, short string, children ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   name,
+		Short: short,
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage(cmd, "%s: a command is needed: %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
+			}
+			return unknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(children...)
+	return cmd
+}
+
+// positionals makes a wrong number of arguments a usage error, in every
+// command of the tree.
+func positionals(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usage(cmd, "%s: %w", cmd.CommandPath(), err)
+			}
+			return nil
+		}
+	}
+	for _, child := range cmd.Commands() {
+		positionals(child)
+	}
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	err := usage(cmd, "unknown command %q for %q", name, cmd.CommandPath())
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		err.hint = fmt.Sprintf("did you mean %q?", cmd.CommandPath()+" "+near[0])
+	}
+	return err
+}
+
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return names
+}
+
+func formatNames() []string {
+	var names []string
+	for _, f := range output.Formats() {
+		names = append(names, string(f))
+	}
+	return names
+}
+
+// client returns a client of the agent that the flags or the environment name.
+func (a *app) client() (*client.Client, error) { return a.clientWithin(a.timeout) }
+
+func (a *app) clientWithin(timeout time.Duration) (*client.Client, error) {
+	addr := a.addr
+	if addr == "" {
+		addr = a.Getenv(EnvAddr)
+	}
+	c, err := client.New(addr, client.Options{Timeout: timeout, UserAgent: "ironvip/" + a.Version})
+	if err != nil {
+		return nil, &failure{code: ExitUsage, err: err, hint: "--addr and " + EnvAddr + " take unix://PATH or http://HOST:PORT"}
+	}
+	if a.verbose {
+		a.printer().Say("agent at %s", c.Addr())
+	}
+	return c, nil
+}
+
+func (a *app) printer() *output.Printer {
+	return &output.Printer{Out: a.Stdout, Err: a.Stderr, Format: a.format,
+		ColorOut: output.ColorWanted(a.Stdout, a.Getenv), ColorErr: output.ColorWanted(a.Stderr, a.Getenv)}
+}
+
+// withClient makes a command's action of one that needs an agent.
+func (a *app) withClient(do func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return do(cmd.Context(), c, args)
+	}
+}
+
+// noWait adds the flag that every mutating command has and returns its value.
+func noWait(flags *pflag.FlagSet) *bool {
+	return flags.Bool("no-wait", false, "don't wait until the dataplane has the change")
+}
+
+// write says how long a mutating command waits for the dataplane.
+func (a *app) write(noWait bool) client.Write {
+	if noWait {
+		return client.Write{}
+	}
+	return client.Write{Wait: a.timeout}
+}
+
+// must is for calls that only fail when the program itself is wrong.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+// completionTimeout is how long a shell's Tab may wait for the agent.
+const completionTimeout = time.Second
+
+// completer proposes values for the argument after args.
+type completer func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error)
+
+// complete makes a cobra completion of a completer that asks the agent. When
+// the agent doesn't answer there are no proposals, and no message in the
+// middle of a command line.
+func (a *app) complete(propose completer) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), completionTimeout)
+		defer cancel()
+		c, err := a.clientWithin(completionTimeout)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer c.Close()
+		out, err := propose(ctx, c, args)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// first limits a completer to the first n arguments; 0 is no limit.
+func first(n int, propose completer) completer {
+	return func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+		if n > 0 && len(args) >= n {
+			return nil, nil
+		}
+		return propose(ctx, c, args)
+	}
+}
+
+// services proposes the names of services that args don't have yet.
+func services(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+	given := map[string]bool{}
+	for _, a := range args {
+		given[a] = true
+	}
+	var out []cobra.Completion
+	for s, err := range c.AllServices(ctx, client.List{}) {
+		if err != nil {
+			return nil, err
+		}
+		if name := serviceName(s); !given[name] {
+			out = append(out, cobra.CompletionWithDesc(name, s.Status.State+" "+addresses(s.Status.VIPs)))
+		}
+	}
+	return out, nil
+}
+
+// serviceThenBackend proposes services, and then the backends of the chosen one.
+func serviceThenBackend(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+	switch len(args) {
+	case 0:
+		return services(ctx, c, args)
+	case 1:
+		key, err := parseKey(args[0])
+		if err != nil {
+			return nil, err
+		}
+		list, err := c.Backends(ctx, key.Namespace, key.Name)
+		if err != nil {
+			return nil, err
+		}
+		var out []cobra.Completion
+		for _, b := range list.Items {
+			out = append(out, cobra.CompletionWithDesc(b.ID, b.State))
+		}
+		return out, nil
+	}
+	return nil, nil
+}
+
+// sourceNames proposes the names of the sources.
+func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+	list, err := c.Sources(ctx)
+	var out []cobra.Completion
+	for _, s := range list.Items {
+		out = append(out, cobra.CompletionWithDesc(s.Name, s.Type))
+	}
+	return out, err
+}
+
+// states proposes the states that a service can be in.
+func states() []cobra.Completion {
+	return []cobra.Completion{v1.StateHealthy, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateFailed}
+}

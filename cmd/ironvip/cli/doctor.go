@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
+)
+
+// doctorDoc is the document of "doctor".
+type doctorDoc struct {
+	Level    doctor.Level     `json:"level"` // the worst of the findings
+	Findings []doctor.Finding `json:"findings"`
+	Agent    *v1.NodeStatus   `json:"agent,omitempty"` // where one answers
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	config := DefaultConfig
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "what this host lacks, what gets in ironvip's way, and the command that mends it",
+		Long: `Looks at this host: its kernel, its settings, programs that get in the way, the
+configuration, the state directory and the agent. It changes nothing and needs neither
+an agent nor root, though root sees more. The exit code is 0 when all is well, 1 with a
+FAIL and 3 with a WARN.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			doc, err := a.examine(cmd.Context(), config)
+			if err != nil {
+				return err
+			}
+			if err := a.show(a.doctorView(doc)); err != nil {
+				return err
+			}
+			switch doc.Level {
+			case doctor.Fail:
+				return exit(ExitError)
+			case doctor.Warn:
+				return exit(ExitDegraded)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", config, "the configuration: a file, or a directory that holds ironvip.toml")
+	must(cmd.MarkFlagFilename("config", "toml"))
+	return cmd
+}
+
+func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
+	host := a.Host
+	if host == nil {
+		this := doctor.ThisHost(ipvsRequirements)
+		host = &this
+	}
+	v := validate(path)
+	want := doctor.Want{Mode: doctor.ModeAuto, StateDir: configs.DefaultStateDir}
+	if c := v.config; c != nil {
+		want = doctor.Want{Mode: c.Dataplane.Mode, StateDir: c.Node.StateDir, Pools: poolRanges(c)}
+	}
+	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
+	for _, p := range v.problems {
+		doc.Findings = append(doc.Findings, doctor.Finding{Level: doctor.Fail, Check: "config", Text: p.Error(), Fix: p.Hint})
+	}
+	if len(v.problems) == 0 {
+		doc.Findings = append(doc.Findings, doctor.Finding{Level: doctor.OK, Check: "config", Text: "config " + path + ": " + v.summary})
+	}
+	c, err := a.client()
+	if err != nil {
+		return doc, err
+	}
+	defer c.Close()
+	status, err := c.Status(ctx)
+	if err != nil {
+		doc.Findings = append(doc.Findings, noAgent(err))
+	} else {
+		doc.Agent = &status
+		doc.Findings = append(doc.Findings, fromStatus(status)...)
+	}
+	doc.Level = doctor.Worst(doc.Findings)
+	return doc, nil
+}
+
+// noAgent is the finding of an agent that doesn't answer.
+func noAgent(err error) doctor.Finding {
+	f := doctor.Finding{Level: doctor.Warn, Check: "agent", Text: err.Error(), Fix: "systemctl start ironvip"}
+	if client.IsCode(err, client.CodeNotPermitted) {
+		f.Fix = "run ironvip doctor as root"
+	}
+	f.Text, _, _ = strings.Cut(f.Text, "\n")
+	return f
+}
+
+// fromStatus makes findings of an agent's own checks.
+func fromStatus(s v1.NodeStatus) []doctor.Finding {
+	out := []doctor.Finding{{Level: doctor.OK, Check: "agent", Text: "agent on " + s.Node + " answers, version " + s.Version}}
+	if !s.Ready {
+		out[0] = doctor.Finding{Level: doctor.Warn, Check: "agent", Text: "agent on " + s.Node + " answers and is not ready yet", Fix: "ironvip status --wait"}
+	}
+	for _, c := range s.Checks {
+		out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: c.Name + ": " + c.Message, Fix: c.Hint})
+	}
+	return out
+}
+
+func poolRanges(c *configs.Config) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range c.Pools {
+		out = append(out, p.CIDRs...)
+	}
+	return out
+}
+
+func (a *app) doctorView(doc doctorDoc) output.View {
+	return output.View{
+		Data: doc,
+		Names: func() []string {
+			var names []string
+			for _, f := range doc.Findings {
+				if f.Level != doctor.OK {
+					names = append(names, f.Check)
+				}
+			}
+			return names
+		},
+		Text: func(bool) string {
+			var b strings.Builder
+			for _, f := range doc.Findings {
+				b.WriteString(a.findingWord(f.Level) + "  " + output.Clean(joinNonEmpty("    fix: ", f.Text, f.Fix)) + "\n")
+			}
+			return b.String()
+		},
+	}
+}
+
+// findingWord is the word before a finding. What is well is in lower case, so
+// that the rest stands out without colours, too.
+func (a *app) findingWord(l doctor.Level) string {
+	p := a.printer()
+	switch l {
+	case doctor.OK:
+		return p.Paint("ok  ", output.Good)
+	case doctor.Warn:
+		return p.Paint("WARN", output.Caution)
+	}
+	return p.Paint("FAIL", output.Bad)
+}

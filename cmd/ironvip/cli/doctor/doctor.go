@@ -1,0 +1,102 @@
+// Package doctor looks at a host and says what would keep ironvip from working
+// there, and what to do about it.
+//
+// In goes a Host (the files of /proc and /sys, the answer of ipvs.Check, disk
+// facts) and what the config wants; out come findings, worst last in no
+// particular order but that of the checks. It needs no agent and no root, reads
+// only, and changes nothing. What it may not read it says so of, instead of
+// guessing.
+package doctor
+
+import (
+	"io/fs"
+	"net/netip"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// OK is as it should be; Warn works but not as well or as safely as it could;
+// Fail keeps ironvip from doing what the config asks for.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	Level Level  `json:"level"`
+	Check string `json:"check"` // the check's stable name: "kernel", "state_dir"
+	Text  string `json:"text"`
+	Fix   string `json:"fix,omitempty"` // a command or a setting
+}
+
+// Requirement is one thing IPVS needs of the host, as ipvs.Check reports it.
+type Requirement struct {
+	Name   string
+	OK     bool
+	Detail string
+	Remedy string
+}
+
+// Host is the machine that is looked at.
+type Host struct {
+	Files    fs.FS                           // the root directory; /proc and /sys are read from it
+	PID      int                             // of this process
+	IPVS     func() []Requirement            // what IPVS needs
+	Disk     func(path string) (Disk, error) // the file system that holds path
+	Writable func(path string) (bool, error) // whether this process may write into the directory
+}
+
+// Disk is what matters of a file system.
+type Disk struct {
+	Free     uint64 // bytes an unprivileged process may still write
+	ReadOnly bool
+}
+
+// The dataplane modes of the config.
+const (
+	ModeAuto  = "auto"
+	ModeIPVS  = "ipvs"
+	ModeProxy = "proxy"
+)
+
+// Want is what the config asks of the host.
+type Want struct {
+	Mode     string // ModeAuto, ModeIPVS or ModeProxy
+	StateDir string
+	Pools    []netip.Prefix // the ranges VIPs are drawn from
+}
+
+// Examine runs every check.
+func Examine(h Host, w Want) []Finding {
+	procs, procErr := processes(h.Files)
+	agent := findAgent(procs, h.PID)
+	var out []Finding
+	out = append(out, kernel(h))
+	out = append(out, dataplane(h, w)...)
+	out = append(out, conntrack(h)...)
+	if procErr != nil {
+		out = append(out, Finding{Warn, "processes", "can't list the processes that run here: " + procErr.Error(), ""})
+	}
+	out = append(out, neighbours(h, w, procs)...)
+	out = append(out, rights(h, w, agent)...)
+	out = append(out, openFiles(h, agent))
+	out = append(out, stateDir(h, w)...)
+	return out
+}
+
+// Worst returns the worst level among the findings.
+func Worst(findings []Finding) Level {
+	worst := OK
+	for _, f := range findings {
+		switch {
+		case f.Level == Fail:
+			return Fail
+		case f.Level == Warn:
+			worst = Warn
+		}
+	}
+	return worst
+}

@@ -1,0 +1,118 @@
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+)
+
+// oldest is the oldest kernel that ironvip is tested for: the long-term one
+// that Debian 11 shipped.
+var oldest = [2]int{5, 10}
+
+// kernel checks the version.
+func kernel(h Host) Finding {
+	release, err := line(h, "proc/sys/kernel/osrelease")
+	if err != nil {
+		return Finding{Warn, "kernel", "can't read the kernel's version: " + err.Error(), ""}
+	}
+	major, minor, ok := version(release)
+	if !ok {
+		return Finding{Warn, "kernel", fmt.Sprintf("kernel %s: the version can't be read from that", release), ""}
+	}
+	if major < oldest[0] || major == oldest[0] && minor < oldest[1] {
+		return Finding{Warn, "kernel",
+			fmt.Sprintf("kernel %d.%d is older than %d.%d, the oldest that ironvip is tested with", major, minor, oldest[0], oldest[1]),
+			"run a newer kernel"}
+	}
+	return Finding{OK, "kernel", fmt.Sprintf("kernel %s", release), ""}
+}
+
+// version reads "6.1" from "6.1.0-56-cloud-amd64".
+func version(release string) (major, minor int, ok bool) {
+	first, rest, found := strings.Cut(release, ".")
+	if !found {
+		return 0, 0, false
+	}
+	digits := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+	if digits >= 0 {
+		rest = rest[:digits]
+	}
+	major, err1 := strconv.Atoi(first)
+	minor, err2 := strconv.Atoi(rest)
+	return major, minor, err1 == nil && err2 == nil
+}
+
+// dataplane checks what IPVS needs. What is missing is a failure only where
+// the config insists on IPVS; elsewhere the userspace dataplane takes over.
+func dataplane(h Host, w Want) []Finding {
+	if w.Mode == ModeProxy {
+		return []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}
+	}
+	missing := Warn
+	if w.Mode == ModeIPVS {
+		missing = Fail
+	}
+	var met []string
+	var out []Finding
+	for _, r := range h.IPVS() {
+		if r.OK {
+			met = append(met, r.Name)
+			continue
+		}
+		out = append(out, Finding{missing, "ipvs", said(r), r.Remedy})
+	}
+	if len(met) > 0 {
+		out = append([]Finding{{OK, "ipvs", "ipvs: " + strings.Join(met, ", "), ""}}, out...)
+	}
+	if Worst(out) == Warn {
+		out = append(out, Finding{OK, "dataplane",
+			"dataplane: auto; until the above is mended the userspace dataplane is used", ""})
+	}
+	return out
+}
+
+// said joins a requirement's name and detail, unless the detail says both.
+func said(r Requirement) string {
+	switch {
+	case r.Detail == "":
+		return r.Name + " is missing"
+	case strings.Contains(r.Detail, r.Name):
+		return r.Detail
+	}
+	return r.Name + ": " + r.Detail
+}
+
+// fullConntrack is the share of the connection table in use, in percent, from
+// which on a warning is due: a full one drops new connections.
+const fullConntrack = 80
+
+// conntrack checks how full the connection table is, where there is one.
+func conntrack(h Host) []Finding {
+	count, err1 := number(h, "proc/sys/net/netfilter/nf_conntrack_count")
+	size, err2 := number(h, "proc/sys/net/netfilter/nf_conntrack_max")
+	if err1 != nil || err2 != nil || size <= 0 {
+		return nil // no connection tracking in this kernel or namespace
+	}
+	text := fmt.Sprintf("connection table: %d of %d entries used", count, size)
+	if count*100 < size*fullConntrack {
+		return []Finding{{OK, "conntrack", text, ""}}
+	}
+	return []Finding{{Warn, "conntrack", text + "; a full table drops new connections",
+		fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", size*2)}}
+}
+
+// line returns a file's content without white space around it.
+func line(h Host, path string) (string, error) {
+	b, err := fs.ReadFile(h.Files, path)
+	return strings.TrimSpace(string(b)), err
+}
+
+func number(h Host, path string) (int64, error) {
+	s, err := line(h, path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(s, 10, 64)
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// The exit codes. Scripts rely on them: none ever gets another meaning.
+const (
+	ExitOK           = 0
+	ExitError        = 1
+	ExitUsage        = 2
+	ExitDegraded     = 3 // it works, but not as it should
+	ExitNotFound     = 4
+	ExitConflict     = 5 // somebody else has it, or changed it meanwhile
+	ExitUnreachable  = 6 // no agent answers
+	ExitNotPermitted = 7
+	ExitChanges      = 10 // a plan or diff has changes
+)
+
+// exit ends a command with a code and no message: its output has said it all.
+type exit int
+
+func (e exit) Error() string { return "exit code " + strconv.Itoa(int(e)) }
+
+// failure is an error with an exit code and what to do about it.
+type failure struct {
+	code int
+	err  error
+	hint string
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// usage is the failure of a command line that can't be understood.
+func usage(cmd *cobra.Command, format string, args ...any) *failure {
+	return &failure{code: ExitUsage, err: fmt.Errorf(format, args...), hint: cmd.CommandPath() + " --help"}
+}
+
+// Hinter and ExitCoder are what an error of the agent's command may implement
+// to say what to do about it and how the program ends.
+type (
+	Hinter    interface{ Hint() string }
+	ExitCoder interface{ ExitCode() int }
+)
+
+// report prints err, if it is to be seen, and returns the exit code.
+func (a *app) report(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	if code, silent := errors.AsType[exit](err); silent {
+		return int(code)
+	}
+	p := a.printer()
+	code, hint := ExitError, ""
+	var problems []v1.Problem
+	text := err.Error()
+	if f, ok := errors.AsType[*failure](err); ok {
+		code, hint = f.code, f.hint
+	}
+	var hinter Hinter
+	if errors.As(err, &hinter) {
+		hint = hinter.Hint()
+	}
+	var coder ExitCoder
+	if errors.As(err, &coder) {
+		code = coder.ExitCode()
+	}
+	if problem, ok := errors.AsType[vip.Problem](err); ok {
+		hint = problem.Hint
+	}
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		text, _, _ = strings.Cut(text, "\n") // its parts are printed below, with their hints
+		code, hint, problems = exitCodeOf(e), hintOf(e, hint), e.Problems
+		if a.verbose && e.RequestID != "" {
+			text += " (request " + e.RequestID + ")"
+		}
+	}
+	if errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	p.Label("error", output.Bad, text)
+	for _, problem := range problems {
+		p.Say("  %s", problemLine(problem))
+	}
+	if hint != "" {
+		p.Label("hint", output.Faint, hint)
+	}
+	return code
+}
+
+// exitCodeOf maps what the agent, or the way to it, answered.
+func exitCodeOf(e *client.Error) int {
+	switch {
+	case e.Code == client.CodeUnreachable || e.Code == client.CodeTimeout:
+		return ExitUnreachable
+	case e.Code == client.CodeNotPermitted || e.Status == http.StatusForbidden || e.Status == http.StatusUnauthorized:
+		return ExitNotPermitted
+	case e.Code == v1.CodeNotFound:
+		return ExitNotFound
+	case e.Status == http.StatusConflict || e.Status == http.StatusPreconditionFailed:
+		return ExitConflict
+	}
+	return ExitError
+}
+
+// hintOf returns what to do about a refusal. To a socket that keeps us out it
+// names the group that may use it, where that can be found out.
+func hintOf(e *client.Error, fallback string) string {
+	if e.Code == client.CodeNotPermitted {
+		if path, ok := socketOf(e); ok {
+			if name := groupOf(path); name != "" {
+				return fmt.Sprintf("use sudo, or join the group %s that owns the socket: usermod -aG %s USER", name, name)
+			}
+		}
+	}
+	if e.Hint != "" {
+		return e.Hint
+	}
+	return fallback
+}
+
+// socketOf returns the unix socket that an error speaks of.
+func socketOf(e *client.Error) (string, bool) {
+	_, rest, ok := strings.Cut(e.Detail, "unix://")
+	if !ok {
+		return "", false
+	}
+	path, _, _ := strings.Cut(rest, ":")
+	return path, true
+}
+
+// groupOf returns the group of a file, or "": not found out, or root's, which
+// nobody should join.
+func groupOf(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || stat.Gid == 0 || info.Mode().Perm()&0o020 == 0 {
+		return ""
+	}
+	g, err := user.LookupGroupId(strconv.FormatUint(uint64(stat.Gid), 10))
+	if err != nil {
+		return ""
+	}
+	return g.Name
+}
+
+// problemLine shows one problem with its hint on the same line.
+func problemLine(p v1.Problem) string {
+	if p.Hint == "" {
+		return p.String()
+	}
+	return p.String() + "     hint: " + p.Hint
+}
+
+// errText is an error that is its text.
+type errText string
+
+func (e errText) Error() string { return string(e) }

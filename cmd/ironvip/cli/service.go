@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// parseKey reads a service's name from the command line.
+func parseKey(s string) (vip.ServiceKey, error) {
+	key, err := vip.ParseServiceKey(s)
+	if err != nil {
+		return key, &failure{code: ExitUsage, err: err, hint: "name a service as NAME or NAMESPACE/NAME; ironvip service list shows them"}
+	}
+	return key, nil
+}
+
+// parseKeys reads every name before anything is done with one of them.
+func parseKeys(names []string) ([]vip.ServiceKey, error) {
+	keys := make([]vip.ServiceKey, len(names))
+	for i, name := range names {
+		key, err := parseKey(name)
+		if err != nil {
+			return nil, err
+		}
+		keys[i] = key
+	}
+	return keys, nil
+}
+
+func (a *app) serviceListCommand() *cobra.Command {
+	var by client.List
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "list services with their addresses and how they fare",
+		Example: "  ironvip service list\n  ironvip service list --state degraded -o wide\n  ironvip service list --label team=web -o name",
+		Args:    cobra.NoArgs,
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+			list, err := allServices(ctx, c, by)
+			if err != nil {
+				return err
+			}
+			if len(list.Items) == 0 && a.printer().People() {
+				a.printer().Say("no services%s", map[bool]string{true: " like that"}[by.Source != "" || by.State != "" || len(by.Labels) > 0])
+				return nil
+			}
+			return a.show(a.serviceListView(list))
+		}),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&by.Source, "source", "", "only those of this source")
+	flags.StringVar(&by.State, "state", "", "only those in this state: healthy, degraded, down, pending or failed")
+	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "only those with this label: KEY or KEY=VALUE (may be given more than once)")
+	must(cmd.RegisterFlagCompletionFunc("source", a.complete(sourceNames)))
+	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states(), cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions))
+	return cmd
+}
+
+// allServices reads every page of a list. Its revision is the first page's, so
+// that waiting for more misses nothing.
+func allServices(ctx context.Context, c *client.Client, by client.List) (v1.ServiceList, error) {
+	out := v1.ServiceList{Items: []v1.Service{}}
+	for first := true; ; first = false {
+		page, err := c.Services(ctx, by)
+		if err != nil {
+			return out, err
+		}
+		if first {
+			out.Revision = page.Revision
+		}
+		out.Items = append(out.Items, page.Items...)
+		if page.Next == "" {
+			return out, nil
+		}
+		by.Cursor = page.Next
+	}
+}
+
+func (a *app) serviceGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "get NAME...",
+		Short:             "show services in full: what is asked for, what was granted, every backend",
+		Example:           "  ironvip service get web\n  ironvip service get web -o yaml",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.complete(services),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			keys, err := parseKeys(args)
+			if err != nil {
+				return err
+			}
+			list := v1.ServiceList{Items: []v1.Service{}}
+			for _, key := range keys {
+				s, err := c.Service(ctx, key.Namespace, key.Name, client.Wait{})
+				if err != nil {
+					return err
+				}
+				list.Items = append(list.Items, s)
+				list.Revision = max(list.Revision, s.Revision)
+			}
+			return a.show(a.serviceView(list))
+		}),
+	}
+}
+
+func (a *app) serviceExplainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "explain NAME",
+		Short:             "say in sentences why a service is as it is",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete(first(1, services)),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			key, err := parseKey(args[0])
+			if err != nil {
+				return err
+			}
+			e, err := c.Explain(ctx, key.Namespace, key.Name)
+			if err != nil {
+				return err
+			}
+			return a.show(a.explainView(e))
+		}),
+	}
+}
+
+func (a *app) serviceDeleteCommand() *cobra.Command {
+	var ignoreMissing bool
+	cmd := &cobra.Command{
+		Use:     "delete NAME...",
+		Aliases: []string{"rm"},
+		Short:   "delete services that were made over the API; open connections drain",
+		Long: `Deletes services that were made over the API ("service apply" or REST). Their open
+connections drain, and their addresses cool down before another service gets them.
+Services of other sources are deleted where they are defined.`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.complete(services),
+	}
+	dontWait := noWait(cmd.Flags())
+	cmd.Flags().BoolVar(&ignoreMissing, "ignore-not-found", false, "a service that doesn't exist is no error")
+	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		keys, err := parseKeys(args)
+		if err != nil {
+			return err
+		}
+		deleted := []v1.Deleted{}
+		for _, key := range keys {
+			d, err := c.DeleteService(ctx, key.Namespace, key.Name, a.write(*dontWait))
+			if client.IsNotFound(err) && ignoreMissing {
+				a.printer().Say("service %s does not exist", key)
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			a.printer().Say("service %s deleted (revision %d)%s", key, d.Revision, appliedWord(d.Applied))
+			deleted = append(deleted, d)
+		}
+		return showChange(a, deleted, args)
+	})
+	return cmd
+}
+
+// appliedWord ends a sentence about a change.
+func appliedWord(applied bool) string {
+	if applied {
+		return ", applied"
+	}
+	return ", not waited for"
+}
+
+// showChange writes what a mutating command got back, to programs: people have
+// read it on stderr already. One answer is shown alone, more as a list.
+func showChange[T any](a *app, answers []T, names []string) error {
+	if a.printer().People() {
+		return nil
+	}
+	return a.show(viewOf(answers, names))
+}
+
+// itemsOf is the shape of a list that has no DTO of its own.
+type itemsOf[T any] struct {
+	Items []T `json:"items"`
+}
+
+func nameOf(namespace, name string) string {
+	return vip.ServiceKey{Namespace: namespace, Name: name}.String()
+}
+
+// serviceName is a service's name as commands take it.
+func serviceName(s v1.Service) string { return nameOf(s.Spec.Namespace, s.Spec.Name) }

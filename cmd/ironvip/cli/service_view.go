@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+)
+
+// viewOf is the view, for programs, of answers that people read as talk.
+func viewOf[T any](answers []T, names []string) output.View {
+	v := output.View{Data: itemsOf[T]{answers}, Names: func() []string { return names }, Text: func(bool) string { return "" }}
+	if len(answers) == 1 {
+		v.Data = answers[0]
+	}
+	return v
+}
+
+func (a *app) serviceListView(list v1.ServiceList) output.View {
+	return output.View{
+		Data:  list,
+		Names: func() []string { return serviceNames(list) },
+		Text: func(wide bool) string {
+			grid := output.Grid{Header: []string{"NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "AGE"}}
+			if wide {
+				grid.Header = append(grid.Header, "POOL", "SCHEDULER", "NODE PORTS", "REVISION", "SUMMARY")
+			}
+			for _, s := range list.Items {
+				row := output.Row(serviceName(s), addresses(s.Status.VIPs), ports(s.Status.Ports), backendCount(s.Status),
+					"", s.Source, a.age(s.Status.Since))
+				row[4] = output.Cell{Text: s.Status.State, Style: stateStyle(s.Status.State)}
+				if wide {
+					row = append(row, output.Row(s.Status.Pool, s.Spec.Scheduler, nodePorts(s.Status.Ports),
+						strconv.FormatUint(s.Revision, 10), s.Status.Summary)...)
+				}
+				grid.Add(row...)
+			}
+			return grid.Text(a.printer().ColorOut)
+		},
+	}
+}
+
+func serviceNames(list v1.ServiceList) []string {
+	names := make([]string, len(list.Items))
+	for i, s := range list.Items {
+		names[i] = serviceName(s)
+	}
+	return names
+}
+
+// serviceView shows services in full, one below the other.
+func (a *app) serviceView(list v1.ServiceList) output.View {
+	v := output.View{
+		Data:  list,
+		Names: func() []string { return serviceNames(list) },
+		Text: func(wide bool) string {
+			texts := make([]string, len(list.Items))
+			for i, s := range list.Items {
+				texts[i] = a.serviceText(s, wide)
+			}
+			return strings.Join(texts, "\n")
+		},
+	}
+	if len(list.Items) == 1 {
+		v.Data = list.Items[0]
+	}
+	return v
+}
+
+func (a *app) serviceText(s v1.Service, wide bool) string {
+	p, st := a.printer(), s.Status
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %s", p.Paint(serviceName(s), output.Strong), p.Paint(st.State, stateStyle(st.State)))
+	if st.Summary != "" {
+		b.WriteString("  " + output.Clean(st.Summary))
+	}
+	b.WriteByte('\n')
+
+	facts := output.Grid{Indent: "  "}
+	fact := func(name, text string) {
+		facts.Add(output.Cell{Text: name, Style: output.Faint}, output.Cell{Text: text})
+	}
+	fact("source", joinNonEmpty(", ", s.Source, s.Origin))
+	vips := addresses(st.VIPs)
+	if st.Pool != "" && vips != "" {
+		vips += " from pool " + st.Pool
+		if st.Since != nil {
+			vips += ", drawn " + output.Ago(*st.Since, a.Now())
+		}
+	}
+	fact("vip", vips)
+	fact("balance", balance(s.Spec))
+	if len(s.Spec.Labels) > 0 {
+		fact("labels", labels(s.Spec.Labels))
+	}
+	fact("revision", fmt.Sprintf("%d%s", s.Revision, map[bool]string{true: ", applied", false: ", not applied yet"}[st.Applied]))
+	b.WriteString(facts.Text(p.ColorOut))
+
+	portGrid := output.Grid{Indent: "  ", Header: []string{"PORT", "NAME", "TARGET", "NODE PORT"}}
+	for _, port := range st.Ports {
+		portGrid.Add(output.Row(fmt.Sprintf("%d/%s", port.Port, port.Protocol), port.Name, number(port.TargetPort), number(port.NodePort))...)
+	}
+	b.WriteString(portGrid.Text(p.ColorOut))
+	if len(st.Backends) > 0 {
+		grid := a.backendGrid(wide, false)
+		grid.Indent = "  "
+		for _, be := range st.Backends {
+			a.addBackend(grid, "", be, wide, false)
+		}
+		b.WriteString(grid.Text(p.ColorOut))
+	}
+	if wide {
+		conditions := output.Grid{Indent: "  ", Header: []string{"CONDITION", "STATUS", "REASON", "MESSAGE"}}
+		for _, c := range st.Conditions {
+			conditions.Add(output.Row(c.Type, c.Status, c.Reason, c.Message)...)
+		}
+		b.WriteString(conditions.Text(p.ColorOut))
+	}
+	b.WriteString(problemsText("  ", st.Problems))
+	return b.String()
+}
+
+func (a *app) explainView(e v1.Explanation) output.View {
+	return output.View{
+		Data:  e,
+		Names: func() []string { return []string{e.Service} },
+		Text: func(bool) string {
+			var b strings.Builder
+			for _, l := range e.Lines {
+				b.WriteString(output.Clean(l) + "\n")
+			}
+			for _, p := range e.Problems {
+				if p.Hint != "" {
+					b.WriteString("hint: " + output.Clean(p.Hint) + "\n")
+				}
+			}
+			return b.String()
+		},
+	}
+}
+
+// problemsText shows problems, one a line.
+func problemsText(indent string, problems []v1.Problem) string {
+	var b strings.Builder
+	for _, p := range problems {
+		b.WriteString(indent + output.Clean(problemLine(p)) + "\n")
+	}
+	return b.String()
+}
+
+func (a *app) age(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return output.Since(*t, a.Now())
+}
+
+func stateStyle(state string) output.Style {
+	switch state {
+	case v1.StateHealthy:
+		return output.Good
+	case v1.StateDegraded, v1.StatePending:
+		return output.Caution
+	case v1.StateDown, v1.StateFailed:
+		return output.Bad
+	}
+	return output.Plain
+}
+
+func addresses(addrs []netip.Addr) string {
+	texts := make([]string, len(addrs))
+	for i, a := range addrs {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// ports shows a service's ports, those of one protocol together:
+// "80,443/tcp 443/udp".
+func ports(in []v1.PortStatus) string {
+	return byProtocol(in, func(p v1.PortStatus) uint16 { return p.Port })
+}
+
+// nodePorts shows the granted node ports likewise.
+func nodePorts(in []v1.PortStatus) string {
+	return byProtocol(in, func(p v1.PortStatus) uint16 { return p.NodePort })
+}
+
+func byProtocol(in []v1.PortStatus, number func(v1.PortStatus) uint16) string {
+	var protocols []string
+	numbers := map[string][]string{}
+	for _, p := range in {
+		n := number(p)
+		if n == 0 {
+			continue
+		}
+		if numbers[p.Protocol] == nil {
+			protocols = append(protocols, p.Protocol)
+		}
+		numbers[p.Protocol] = append(numbers[p.Protocol], strconv.Itoa(int(n)))
+	}
+	for i, protocol := range protocols {
+		protocols[i] = strings.Join(numbers[protocol], ",") + "/" + protocol
+	}
+	return strings.Join(protocols, " ")
+}
+
+// backendCount shows how many of the backends that are to stay take new
+// connections: "2/3".
+func backendCount(s v1.ServiceStatus) string {
+	staying := 0
+	for _, b := range s.Backends {
+		if b.LeavingAt == nil {
+			staying++
+		}
+	}
+	return fmt.Sprintf("%d/%d", s.Usable, staying)
+}
+
+// balance says how a service chooses backends: "wrr, nat, affinity 3h".
+func balance(s v1.ServiceSpec) string {
+	affinity := ""
+	if s.Affinity != nil {
+		affinity = "affinity"
+		if s.Affinity.Timeout != nil {
+			affinity += " " + s.Affinity.Timeout.String()
+		}
+	}
+	drain := ""
+	if s.DrainTimeout != nil {
+		drain = "drain " + s.DrainTimeout.String()
+	}
+	scheduler := s.Scheduler
+	if len(s.SchedulerFlags) > 0 {
+		scheduler += " (" + strings.Join(s.SchedulerFlags, ", ") + ")"
+	}
+	return joinNonEmpty(", ", scheduler, s.Forward, affinity, drain)
+}
+
+// labels shows labels in the order of their keys: "team=web,tier=1".
+func labels(in map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		out = append(out, k+"="+in[k])
+	}
+	return strings.Join(out, ",")
+}
+
+// joinNonEmpty joins those texts that are not empty.
+func joinNonEmpty(sep string, texts ...string) string {
+	var out []string
+	for _, t := range texts {
+		if t != "" {
+			out = append(out, t)
+		}
+	}
+	return strings.Join(out, sep)
+}
+
+func number(n uint16) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(n))
+}

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func (a *app) configValidateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate [PATH]",
+		Short: "find every mistake in a configuration and its services; no agent needed",
+		Long: `Reads a configuration (a file, or a directory that holds ironvip.toml; ` + DefaultConfig + ` by
+default) and the services of its static sources, and shows every mistake with its file
+and line. It needs no agent and no root. The exit code is 1 when there is any.`,
+		Example: "  ironvip config validate\n  ironvip config validate ./etc -o json",
+		Args:    cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return []cobra.Completion{"toml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			path := DefaultConfig
+			if len(args) == 1 {
+				path = args[0]
+			}
+			v := validate(path)
+			if err := a.show(a.validateView(v.problems)); err != nil {
+				return err
+			}
+			if len(v.problems) > 0 {
+				if a.printer().People() {
+					a.printer().Say("%s", output.Plural(len(v.problems), "mistake"))
+				}
+				return exit(ExitError)
+			}
+			a.printer().Say("%s is valid: %s", path, v.summary)
+			return nil
+		},
+	}
+}
+
+// validated is what is known of a configuration on disk.
+type validated struct {
+	config   *configs.Config // nil with a mistake in ironvip.toml
+	problems []vip.Problem
+	summary  string // "1 pool, 1 source, 4 services"
+}
+
+// validate reads the configuration at path, and the services of its static
+// sources. With a mistake in ironvip.toml its sources aren't known: then the
+// services.d beside it is read, so that one run shows as much as can be known.
+func validate(path string) validated {
+	config, problems := configs.Load(path)
+	v := validated{config: config, problems: problems}
+	from := config
+	if from == nil {
+		from, _ = configs.Parse(configFile(path), nil)
+	}
+	services := 0
+	seen := map[vip.ServiceKey]vip.Service{}
+	for _, source := range sourcesOf(from) {
+		if source.Type != configs.SourceStatic {
+			continue
+		}
+		found, more := configs.LoadServices(source.Path, source.Name, poolsOf(config))
+		v.problems = append(v.problems, more...)
+		for _, s := range found {
+			if earlier, twice := seen[s.Key]; twice {
+				v.problems = append(v.problems, vip.Problem{Code: vip.CodeNameTaken, Place: s.Origin, Service: s.Key.String(), Field: "name",
+					Message: fmt.Sprintf("source %q has a service of that name, too, at %s", earlier.Source, earlier.Origin),
+					Hint:    "rename or remove one of the two"})
+				continue
+			}
+			seen[s.Key] = s
+			services++
+		}
+	}
+	configs.SortProblems(v.problems)
+	if config != nil {
+		v.summary = strings.Join([]string{output.Plural(len(config.Pools), "pool"), output.Plural(len(config.Sources), "source"),
+			output.Plural(services, "service")}, ", ")
+	}
+	return v
+}
+
+// validateView shows the mistakes, in JSON as the API's own validate does.
+func (a *app) validateView(problems []vip.Problem) output.View {
+	shown := fromVIPs(problems)
+	return output.View{
+		Data: v1.ValidateResult{Valid: len(shown) == 0, Problems: shown},
+		Names: func() []string {
+			names := make([]string, len(shown))
+			for i, p := range shown {
+				names[i] = cmp.Or(p.Place, p.Service, p.Field)
+			}
+			return names
+		},
+		Text: func(bool) string { return problemsText("", shown) },
+	}
+}
