@@ -50,9 +50,9 @@ func writeImage(f *os.File, o *options) error {
 
 	im.shipProgram(o.args[0], o.args[0])
 	for _, p := range slices.Concat(witnesses, o.programs) {
-		file, err := exec.LookPath(p)
+		file, err := findProgram(p)
 		if err != nil {
-			return fmt.Errorf("the program %s: %w (run test/vm/setup.sh)", p, err)
+			return err
 		}
 		im.shipProgram(file, file)
 	}
@@ -182,6 +182,16 @@ func (im *image) shipLibraries() {
 	for _, l := range libs {
 		im.ship(l, l)
 	}
+}
+
+// findProgram looks in the PATH, and where the tools are that a user's PATH often leaves out.
+func findProgram(name string) (string, error) {
+	for _, file := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
+		if found, err := exec.LookPath(file); err == nil {
+			return filepath.Abs(found)
+		}
+	}
+	return "", fmt.Errorf("the program %s is not installed (run test/vm/setup.sh, or install it)", name)
 }
 
 func isDir(name string) bool {

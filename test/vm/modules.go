@@ -13,8 +13,8 @@ import (
 )
 
 // baseModules are loaded in every guest, in this order: there is no modprobe in it, so nothing loads by itself.
-// Everything else (ipip, tun, bridge, sch_netem, 8021q, ...) is asked for by name: each module costs about
-// 10 ms of emulated relocation and signature check.
+// Everything else (ipip, tun, bridge, sch_netem, 8021q, ...) is asked for by name: each module costs 5
+// to 10 ms of emulated relocation and signature check.
 var baseModules = []string{
 	"nf_defrag_ipv6", "nf_defrag_ipv4", "libcrc32c", "nf_conntrack", "ip_vs",
 	"ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_sh", "ip_vs_mh", "ip_vs_sed", "ip_vs_nq", "ip_vs_fo", "ip_vs_dh",

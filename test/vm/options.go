@@ -60,8 +60,8 @@ func parseOptions(args, environ []string) (*options, error) {
 	}
 	fs := flag.NewFlagSet("vmrun", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints the error
-	mem := fs.String("mem", env["IRONVIP_VM_MEM"], "memory, such as 768M or 2G; IRONVIP_VM_MEM (default 512M, 1G for -race binaries)")
-	cpus := fs.String("cpus", env["IRONVIP_VM_CPUS"], "processors; each costs 0.5 s and more at start; IRONVIP_VM_CPUS (default 1)")
+	mem := fs.String("mem", env["IRONVIP_VM_MEM"], "memory, such as 768M or 2G; IRONVIP_VM_MEM (default 512M, 1G for -race binaries, and more for large images)")
+	cpus := fs.String("cpus", env["IRONVIP_VM_CPUS"], "processors; IRONVIP_VM_CPUS (default 1)")
 	timeout := fs.String("timeout", env["IRONVIP_VM_TIMEOUT"], "kill the VM after this time, 0 for never; IRONVIP_VM_TIMEOUT (default: -test.timeout and some slack, else 10m)")
 	cache := fs.String("cache", env["IRONVIP_VM_CACHE"], "folder with the kernel; IRONVIP_VM_CACHE (default: \"current\" next to vmrun)")
 	programs := fs.String("programs", env["IRONVIP_VM_PROGRAMS"], "more programs to ship with their libraries, besides "+strings.Join(witnesses, ", ")+"; comma-separated; IRONVIP_VM_PROGRAMS")
@@ -106,7 +106,7 @@ func parseOptions(args, environ []string) (*options, error) {
 		}
 		o.cache = filepath.Join(filepath.Dir(self), "current")
 	}
-	if o.mem, err = parseMem(*mem, program); err != nil {
+	if o.mem, err = parseMem(*mem); err != nil {
 		return nil, err
 	}
 	if *cpus != "" {
@@ -149,13 +149,10 @@ func guestEnv(env map[string]string, o *options) []string {
 	return out
 }
 
-// parseMem reads a size in MiB ("512M", "1G", "768"). Without one, it is what the program needs.
-func parseMem(s, program string) (int, error) {
+// parseMem reads a size in MiB: "512M", "1G", "768". Nothing is 0.
+func parseMem(s string) (int, error) {
 	if s == "" {
-		if isRace(program) {
-			return 1024, nil
-		}
-		return 512, nil
+		return 0, nil
 	}
 	digits, unit := strings.ToUpper(s), 1
 	if d, ok := strings.CutSuffix(digits, "G"); ok {
@@ -164,10 +161,27 @@ func parseMem(s, program string) (int, error) {
 		digits = strings.TrimSuffix(digits, "M")
 	}
 	n, err := strconv.Atoi(digits)
-	if err != nil || n*unit < 128 || n*unit > 64<<10 {
+	if err != nil || n < 1 || n > 64<<10 || n*unit < 128 || n*unit > 64<<10 {
 		return 0, fmt.Errorf("-mem %q: want a size between 128M and 64G", s)
 	}
 	return n * unit, nil
+}
+
+// memory returns the VM's size in MiB, given that of its image. The kernel holds the image twice while it unpacks it,
+// takes about 100 MiB itself, and lets the files have half of what is left.
+func (o *options) memory(image int64) (int, error) {
+	mib := int(image >> 20)
+	if o.mem != 0 {
+		if need := 128 + 2*mib; o.mem < need {
+			return 0, fmt.Errorf("-mem %dM is too little for an image of %d MiB: want %dM and more", o.mem, mib, need)
+		}
+		return o.mem, nil
+	}
+	base := 512
+	if isRace(o.args[0]) {
+		base = 1024
+	}
+	return base + 2*max(0, mib-64), nil
 }
 
 // isRace reports whether program is a Go binary built with -race.

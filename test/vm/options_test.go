@@ -61,7 +61,7 @@ func TestParseOptions(t *testing.T) {
 		want       any
 	}{
 		{"defaults", "/bin/x", nil,
-			func(o *options) any { return fmt.Sprint(o.mem, o.cpus, o.timeout, o.verbose) }, "512 1 10m0s false"},
+			func(o *options) any { return fmt.Sprint(o.mem, o.cpus, o.timeout, o.verbose) }, "0 1 10m0s false"},
 		{"environment", "/bin/x", []string{"IRONVIP_VM_MEM=1G", "IRONVIP_VM_CPUS=2", "IRONVIP_VM_TIMEOUT=3s", "IRONVIP_VM_VERBOSE=1"},
 			func(o *options) any { return fmt.Sprint(o.mem, o.cpus, o.timeout, o.verbose) }, "1024 2 3s true"},
 		{"flags win", "-mem 768 -cpus 3 -timeout 0 /bin/x", []string{"IRONVIP_VM_MEM=1G", "IRONVIP_VM_CPUS=2", "IRONVIP_VM_TIMEOUT=3s"},
@@ -98,11 +98,23 @@ func TestParseOptions(t *testing.T) {
 
 func TestParseOptionsRefuses(t *testing.T) {
 	for _, args := range []string{
-		"", "-cpus 0 /bin/x", "-cpus two /bin/x", "-mem 12 /bin/x", "-mem lots /bin/x", "-timeout 5 /bin/x",
+		"", "-cpus 0 /bin/x", "-cpus two /bin/x", "-mem 12 /bin/x", "-mem lots /bin/x", "-mem -5G /bin/x", "-mem 99999999999999G /bin/x", "-timeout 5 /bin/x",
 		"-files a:/b /bin/x", "-files /a:b /bin/x", "-files /a /bin/x", "-nonsense /bin/x",
 	} {
 		if _, err := parseOptions(strings.Fields(args), nil); err == nil || errors.Is(err, flag.ErrHelp) {
 			t.Errorf("%q: got %v, want an error", args, err)
+		}
+	}
+}
+
+func TestMemory(t *testing.T) {
+	for _, tc := range []struct{ mem, image, want int }{
+		{0, 14, 512}, {0, 64, 512}, {0, 164, 712}, {256, 14, 256}, {256, 64, 256}, {256, 65, 0}, {2048, 900, 2048},
+	} {
+		o := &options{mem: tc.mem, args: []string{"/bin/x"}}
+		got, err := o.memory(int64(tc.image) << 20)
+		if got != tc.want || (err != nil) != (tc.want == 0) {
+			t.Errorf("-mem %d, image %d MiB: got %d, %v; want %d", tc.mem, tc.image, got, err, tc.want)
 		}
 	}
 }

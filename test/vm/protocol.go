@@ -5,6 +5,7 @@ package main
 import (
 	"archive/tar"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -101,6 +102,7 @@ func ignoreMissing(err error) error {
 // files under their own path; a file outside of collect is refused, so that a guest can't write where it likes.
 func receive(r io.Reader, collect []string, started func()) (exitStatus, error) {
 	tr := tar.NewReader(r)
+	running := false
 	for {
 		h, err := tr.Next()
 		if err != nil {
@@ -108,9 +110,13 @@ func receive(r io.Reader, collect []string, started func()) (exitStatus, error) 
 		}
 		switch h.Name {
 		case startEntry:
+			running = true
 			started()
 		case exitEntry:
 			var st exitStatus
+			if !running {
+				return st, errors.New("control stream: an exit status before the start")
+			}
 			if err := json.NewDecoder(tr).Decode(&st); err != nil {
 				return exitStatus{}, fmt.Errorf("control stream: exit status: %w", err)
 			}

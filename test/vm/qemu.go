@@ -37,7 +37,15 @@ func run(o *options) (int, error) {
 	defer image.Close()
 	imaged := time.Now()
 
-	vm, err := startQEMU(o, kernel, image)
+	st, err := image.Stat()
+	if err != nil {
+		return 0, err
+	}
+	mem, err := o.memory(st.Size())
+	if err != nil {
+		return 0, err
+	}
+	vm, err := startQEMU(o, mem, kernel, image)
 	if err != nil {
 		return 0, err
 	}
@@ -65,11 +73,7 @@ func run(o *options) (int, error) {
 			return 0, fmt.Errorf("the VM ended before the program did (%w)%s", r.err, vm.postMortem())
 		}
 		if o.verbose {
-			boot := time.Time{}
-			select {
-			case boot = <-started:
-			default:
-			}
+			boot := <-started // it came before the status
 			fmt.Fprintf(os.Stderr, "vmrun: image %v, boot %v, program %v, end %v\n", ms(imaged.Sub(began)),
 				ms(boot.Sub(imaged)), ms(done.Sub(boot)), ms(time.Since(done)))
 		}
@@ -150,10 +154,10 @@ type qemu struct {
 	end     error          // how the process ended, after stop
 }
 
-func startQEMU(o *options, kernel string, image *os.File) (*qemu, error) {
-	bin, err := exec.LookPath("qemu-system-x86_64")
+func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error) {
+	bin, err := findProgram("qemu-system-x86_64")
 	if err != nil {
-		return nil, fmt.Errorf("%w (run test/vm/setup.sh, or install qemu-system-x86)", err)
+		return nil, err
 	}
 	vm := &qemu{console: &tail{}, stderr: &tail{}}
 	cmdline := "console=ttyS2 quiet panic=-1 oops=panic 8250.nr_uarts=4 mitigations=off nokaslr tsc=reliable " +
@@ -165,7 +169,7 @@ func startQEMU(o *options, kernel string, image *os.File) (*qemu, error) {
 	// The child's file 3 is the image; 4, 5 and 6 are the serial ports, which are opened anew by path: QEMU then
 	// makes its own end non-blocking, not ours.
 	args := []string{
-		"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(o.mem) + "M",
+		"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(mem) + "M",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", kernel, "-initrd", "/proc/self/fd/3", "-append", cmdline,
 		"-chardev", "file,id=output,path=/proc/self/fd/4", "-serial", "chardev:output",

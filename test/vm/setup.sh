@@ -21,6 +21,7 @@ esac
 mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
+rm -rf "$cache"/work.* # of a run that was killed
 
 updated=
 apt_update() {
@@ -128,7 +129,7 @@ fi
 if [ ! -x "$cache/vmrun" ] || [ -n "$(find "$here" -maxdepth 1 -name '*.go' -newer "$cache/vmrun" | head -n 1)" ]; then
 	command -v go >/dev/null || die "no go command. Remedy: install Go (see go.mod for the version) and put it on the PATH."
 	(cd "$root" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$cache/vmrun.new" ./test/vm) ||
-		die "go build ./test/vm: see above."
+		die "go build ./test/vm: see above. Remedy: for a missing module, run go mod download with the network there."
 	mv "$cache/vmrun.new" "$cache/vmrun"
 	say "built $cache/vmrun"
 fi

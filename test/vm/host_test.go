@@ -1,0 +1,338 @@
+//go:build linux && vmhost
+
+// These tests boot VMs, so they need what setup.sh prepares: go test -tags vmhost ./test/vm
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// bin holds a runner and victims built from the sources as they are.
+var bin string
+
+func TestMain(m *testing.M) {
+	code, err := func() (int, error) {
+		root, err := filepath.Abs("../..")
+		if err != nil {
+			return 0, err
+		}
+		cache := filepath.Join(root, ".cache/vm/current")
+		if _, err := os.Stat(cache); err != nil {
+			return 0, fmt.Errorf("no kernel to boot: run test/vm/setup.sh first: %w", err)
+		}
+		if bin, err = os.MkdirTemp("", "vmrun-test"); err != nil {
+			return 0, err
+		}
+		defer os.RemoveAll(bin)
+		if err := os.Symlink(cache, filepath.Join(bin, "current")); err != nil {
+			return 0, err
+		}
+		for _, args := range [][]string{
+			{"build", "-o", "vmrun", "./"},
+			{"build", "-o", "victim", "./testdata/victim"},
+			{"test", "-c", "-o", "victim.test", "./testdata/victim"},
+			{"build", "-cover", "-o", "victim.cover", "./testdata/victim"},
+		} {
+			args[len(args)-2] = filepath.Join(bin, args[len(args)-2])
+			cmd := exec.Command("go", args...)
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return 0, fmt.Errorf("go %v: %w\n%s", args, err, out)
+			}
+		}
+		return m.Run(), nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+// vmrun is a runner to be started, whose QEMU can be found by the mark in its environment.
+type vmrun struct {
+	*exec.Cmd
+	out, err bytes.Buffer
+	mark     string
+}
+
+func newVmrun(t *testing.T, args ...string) *vmrun {
+	t.Helper()
+	return markVmrun(t, exec.Command(filepath.Join(bin, "vmrun"), args...))
+}
+
+func markVmrun(t *testing.T, cmd *exec.Cmd) *vmrun {
+	v := &vmrun{Cmd: cmd, mark: fmt.Sprintf("VMRUN_TEST_MARK=%d-%s", os.Getpid(), t.Name())}
+	v.Env = append(os.Environ(), v.mark)
+	v.Stdout, v.Stderr = &v.out, &v.err
+	t.Cleanup(func() { noQEMU(t, v.mark) })
+	return v
+}
+
+// code runs it to its end and returns its exit status.
+func (v *vmrun) code(t *testing.T) int {
+	t.Helper()
+	err := v.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return v.ProcessState.ExitCode()
+}
+
+// marked returns the processes whose program and environment contain these.
+func marked(t *testing.T, program, mark string) (pids []string) {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dirs {
+		exe, _ := os.Readlink(d + "/exe") // an error: it ended, or is someone else's
+		env, _ := os.ReadFile(d + "/environ")
+		if strings.Contains(exe, program) && bytes.Contains(env, []byte(mark+"\x00")) {
+			pids = append(pids, filepath.Base(d))
+		}
+	}
+	return pids
+}
+
+func noQEMU(t *testing.T, mark string) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		left := append(marked(t, "qemu", mark), marked(t, "vmrun", mark)...)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("processes left behind: %v", left)
+			return
+		}
+	}
+}
+
+// waitFor waits until the guest has printed text.
+func waitFor(t *testing.T, b *syncBuffer, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(b.String(), text); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q did not come; got %q", text, b.String())
+		}
+	}
+}
+
+type syncBuffer struct{ tail }
+
+func TestExitStatus(t *testing.T) {
+	victim := filepath.Join(bin, "victim")
+	large := filepath.Join(t.TempDir(), "large")
+	if err := errors.Join(os.WriteFile(large, nil, 0o600), os.Truncate(large, 300<<20)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		args []string
+		want int
+		out  string // what stdout must contain
+		err  string // what stderr must contain
+	}{
+		{"zero", []string{victim, "exit", "0"}, 0, "to stdout\nto stderr\n", ""},
+		{"seven, after --", []string{"--", victim, "exit", "7"}, 7, "to stdout\nto stderr\n", ""},
+		{"two processors", []string{"-cpus", "2", victim, "exit", "3"}, 3, "to stdout", ""},
+		{"signal", []string{victim, "signal"}, 128 + 9, "", "ended by a signal: killed"},
+		{"passing test", []string{victim + ".test", "-test.run=TestPass"}, 0, "PASS\n", ""},
+		{"failing test", []string{victim + ".test", "-test.run=TestFail"}, 1, "as asked", ""},
+		{"the test's own timeout", []string{victim + ".test", "-test.run=TestHang", "-test.timeout=1s"}, 2, "panic: test timed out after 1s", ""},
+		{"kernel panic", []string{victim, "crash"}, exitRunner, "crashing\n", "Kernel panic - not syncing: sysrq triggered crash"},
+		{"runner's timeout", []string{"-timeout", "4s", victim, "hang"}, exitTimeout, "hanging\n", "timeout: killed the VM after 4s: the program was running"},
+		{"too little time to boot", []string{"-timeout", "50ms", victim, "hang"}, exitTimeout, "", "the program had not started"},
+		{"not a program", []string{filepath.Join(bin, "current", "modules", "modules.dep"), "x"}, 126, "modules.dep: permission denied", ""},
+		{"no such program", []string{"/nowhere/prog"}, exitRunner, "", "/nowhere/prog: no such file"},
+		{"unknown module", []string{"-modules", "ip_sv", victim, "exit", "0"}, exitRunner, "", `no module "ip_sv"`},
+		{"no kernel", []string{"-cache", "/nowhere", victim, "exit", "0"}, exitRunner, "", "run test/vm/setup.sh"},
+		{"little memory", []string{"-mem", "160M", victim, "exit", "0"}, 0, "to stdout", ""},
+		{"too little memory", []string{"-mem", "256M", "-files", large + ":/large", victim, "exit", "0"}, exitRunner, "", "-mem 256M is too little"},
+		{"large image", []string{"-files", large + ":/large", victim, "exit", "0"}, 0, "to stdout", ""},
+		{"bad flag", []string{"-memory", "1G", victim}, exitRunner, "", "-memory"},
+		{"more modules", []string{"-modules", "ipip,tun,bridge,sch_netem,8021q,vxlan,macvlan,sctp", victim, "modules"}, 0, "ipip ", ""},
+		{"more programs", []string{"-programs", "tc", victim, "run", "tc", "-V"}, 0, "tc utility", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := newVmrun(t, tc.args...)
+			if got := v.code(t); got != tc.want || !strings.Contains(v.out.String(), tc.out) || !strings.Contains(v.err.String(), tc.err) {
+				t.Errorf("got %d, want %d\nstdout, want %q: %q\nstderr, want %q: %s", got, tc.want, tc.out, v.out.String(), tc.err, v.err.String())
+			}
+		})
+	}
+}
+
+func TestOutputArrivesWhole(t *testing.T) {
+	const n = 1<<20 + 7
+	v := newVmrun(t, filepath.Join(bin, "victim"), "flood", fmt.Sprint(n))
+	if code := v.code(t); code != 0 || v.out.Len() != n {
+		t.Fatalf("status %d, %d bytes of %d: %s", code, v.out.Len(), n, v.err.String())
+	}
+	for i, b := range v.out.Bytes() {
+		if b != byte(i%251) {
+			t.Fatalf("byte %d is %d", i, b)
+		}
+	}
+}
+
+func TestOutputIsLive(t *testing.T) {
+	v := newVmrun(t, filepath.Join(bin, "victim"), "hang")
+	var out syncBuffer
+	v.Stdout = &out
+	if err := v.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, &out, "hanging")
+	if len(marked(t, "qemu", v.mark)) != 1 { // the check of the checks below
+		t.Error("QEMU isn't found by its mark")
+	}
+	v.Process.Signal(syscall.SIGTERM)
+	v.Wait()
+	if code := v.ProcessState.ExitCode(); code != 128+15 {
+		t.Errorf("after SIGTERM: status %d: %s", code, v.err.String())
+	}
+}
+
+// Each end of the runner takes QEMU with it; markVmrun checks that.
+func TestNoQEMUIsLeft(t *testing.T) {
+	victim := filepath.Join(bin, "victim")
+	t.Run("SIGINT", func(t *testing.T) {
+		v := newVmrun(t, victim, "hang")
+		var out syncBuffer
+		v.Stdout = &out
+		if err := v.Start(); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, &out, "hanging")
+		v.Process.Signal(syscall.SIGINT)
+		v.Wait()
+	})
+	t.Run("SIGKILL", func(t *testing.T) {
+		v := newVmrun(t, victim, "hang")
+		var out syncBuffer
+		v.Stdout = &out
+		if err := v.Start(); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, &out, "hanging")
+		v.Process.Kill()
+		v.Wait()
+	})
+	t.Run("parent's death", func(t *testing.T) {
+		v := markVmrun(t, exec.Command("sh", "-c", `"$@" & wait`, "sh", filepath.Join(bin, "vmrun"), victim, "hang"))
+		var out syncBuffer
+		v.Stdout = &out
+		v.WaitDelay = 10 * time.Second // the runner holds the pipe until it notices
+		if err := v.Start(); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, &out, "hanging")
+		v.Process.Kill()
+		v.Wait()
+		noQEMU(t, v.mark)
+	})
+	t.Run("while it boots", func(t *testing.T) {
+		v := newVmrun(t, victim, "hang")
+		if err := v.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for len(marked(t, "qemu", v.mark)) == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		v.Process.Signal(syscall.SIGTERM)
+		v.Wait()
+	})
+}
+
+// goTest runs go test with the runner on the packages.
+func goTest(t *testing.T, env []string, args ...string) *vmrun {
+	t.Helper()
+	v := markVmrun(t, exec.Command("go", append([]string{"test", "-exec", filepath.Join(bin, "vmrun")}, args...)...))
+	v.Env = append(v.Env, env...)
+	return v
+}
+
+func TestGoTestExec(t *testing.T) {
+	dir := t.TempDir()
+	cover, cpu := filepath.Join(dir, "c.out"), filepath.Join(dir, "cpu.out")
+	for range 2 {
+		v := goTest(t, nil, "-run=TestPass", "-coverprofile="+cover, "-cpuprofile="+cpu, "-o="+filepath.Join(dir, "x.test"), "./testdata/victim")
+		if code := v.code(t); code != 0 || !strings.Contains(v.out.String(), "coverage: ") || strings.Contains(v.out.String(), "(cached)") {
+			t.Fatalf("status %d\n%s%s", code, v.out.String(), v.err.String())
+		}
+	}
+	if b, err := os.ReadFile(cover); err != nil || !bytes.HasPrefix(b, []byte("mode: set\n")) || !bytes.Contains(b, []byte(" 1\n")) {
+		t.Errorf("coverage profile: %v\n%s", err, b)
+	}
+	if st, err := os.Stat(cpu); err != nil || st.Size() == 0 {
+		t.Errorf("CPU profile: %v, %v", st, err)
+	}
+	v := goTest(t, nil, "-run=TestFail", "./testdata/victim")
+	if code := v.code(t); code != 1 || !strings.Contains(v.out.String(), "--- FAIL: TestFail") {
+		t.Errorf("failing: status %d\n%s%s", code, v.out.String(), v.err.String())
+	}
+}
+
+func TestGuest(t *testing.T) {
+	v := goTest(t, []string{"IRONVIP_SELFTEST_A=x=y z", "IRONVIP_SELFTEST_B=x=y z"}, "-tags=vm", "-v", "./selftest")
+	if code := v.code(t); code != 0 {
+		t.Errorf("status %d\n%s%s", code, v.out.String(), v.err.String())
+	}
+}
+
+// A -race binary is dynamic and larger: its libraries and the memory come by themselves.
+func TestGuestWithRaceDetector(t *testing.T) {
+	v := goTest(t, []string{"CGO_ENABLED=1"}, "-race", "-tags=vm", "./selftest")
+	if code := v.code(t); code != 0 {
+		t.Errorf("status %d\n%s%s", code, v.out.String(), v.err.String())
+	}
+}
+
+func TestCoverageFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cov") // not there yet
+	v := newVmrun(t, filepath.Join(bin, "victim.cover"), "exit", "0")
+	v.Env = append(v.Env, "GOCOVERDIR="+dir)
+	if code := v.code(t); code != 0 {
+		t.Fatalf("status %d: %s", code, v.err.String())
+	}
+	out, err := exec.Command("go", "tool", "covdata", "percent", "-i="+dir).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "victim") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestFilesAreShipped(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"one", "sub/two"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name+" "), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := newVmrun(t, filepath.Join(bin, "victim"), "cat", "/etc/ironvip/sub/two", "/srv/one", "/etc/passwd")
+	v.Env = append(v.Env, "IRONVIP_VM_FILES="+dir+":/etc/ironvip,"+dir+"/one:/srv/one")
+	if code := v.code(t); code != 0 || !strings.HasPrefix(v.out.String(), "sub/two one root:") {
+		t.Errorf("status %d: %q %s", code, v.out.String(), v.err.String())
+	}
+}
+
+func TestVerbose(t *testing.T) {
+	v := newVmrun(t, "-v", filepath.Join(bin, "victim"), "exit", "0")
+	if code := v.code(t); code != 0 || !strings.Contains(v.err.String(), "IPVS: ipvs loaded") || !strings.Contains(v.err.String(), "vmrun: image ") {
+		t.Errorf("status %d: %s", code, v.err.String())
+	}
+}
