@@ -7,8 +7,8 @@
 //	                                   backend2 ---- eth0 backend2
 //
 // The director forwards, and is everyone's default route by both families, so answers of a backend pass through it,
-// as NAT needs. In goes a testing.TB; all is gone at the end of that test. It needs root, and of the kernel only veth;
-// it touches nothing outside of its namespaces.
+// as NAT needs. In goes a testing.TB; all is gone at the end of that test. It needs root, and of the kernel only veth
+// and IPv6; it touches nothing outside of its namespaces.
 package netlab
 
 import (
@@ -19,25 +19,11 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
-
-// Reason is why a test can't run on a machine.
-type Reason string
-
-// NeedsRoot is the one thing that a lab can't do without.
-const NeedsRoot Reason = "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN) to make network namespaces"
-
-// skip skips, but not where CI is set: there a lane that can't run is a failure.
-func (r Reason) skip(t testing.TB) {
-	t.Helper()
-	if os.Getenv("CI") != "" {
-		t.Fatalf("netlab: %s", string(r))
-	}
-	t.Skipf("netlab: %s", string(r))
-}
 
 // Lab is one network. Its nodes are set up by New and AddBackend and not changed later; they may be used from several
 // goroutines, AddBackend may not.
@@ -63,9 +49,7 @@ type Node struct {
 // client's is 0, has the subnets 10.77.n.0/24 and fd77:n::/64; the director is .1 and ::1 in each, the other end 2.
 func New(t testing.TB) *Lab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		NeedsRoot.skip(t)
-	}
+	need.Root(t)
 	l := &Lab{t: t, Director: newNode(t, "director")}
 	for _, key := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		l.Director.Sysctl(key, "1")
