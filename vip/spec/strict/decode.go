@@ -1,10 +1,12 @@
 package strict
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -27,12 +29,17 @@ type Later interface {
 	Later() map[string]string
 }
 
+// Defaulter is implemented by items of lists whose defaults aren't zero.
+type Defaulter interface {
+	Defaults()
+}
+
 // Decode fills the struct that into points to from tree, by the struct's toml
 // tags, and returns everything that did not fit; the rest is filled in. Path
 // is put in front of every problem's field. A null counts as a key left out.
 //
 // It handles strings, booleans, ints, structs, pointers and slices of these,
-// map[string]string, and Values. Another type is a mistake in the program, and
+// map[string]string, Values and encoding.TextUnmarshalers. Another type is a mistake in the program, and
 // panics.
 func Decode(tree map[string]any, into any, path string) []vip.Problem {
 	d := decoder{}
@@ -93,6 +100,10 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 		}
 		return
 	}
+	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		d.text(raw, text, path)
+		return
+	}
 	switch v.Kind() {
 	case reflect.String:
 		if s, ok := raw.(string); ok {
@@ -140,9 +151,16 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 			d.bad(path, "write it in brackets: [ ... ]", "wants a list, has %s", Describe(raw))
 			return
 		}
+		if list.Len() == 0 { // the same as none
+			v.SetZero()
+			return
+		}
 		out := reflect.MakeSlice(v.Type(), list.Len(), list.Len())
 		for i := range list.Len() {
 			item := list.Index(i).Interface()
+			if own, ok := out.Index(i).Addr().Interface().(Defaulter); ok {
+				own.Defaults()
+			}
 			if item == nil {
 				d.bad(Index(path, i), "remove it", "wants a value, has null")
 				continue
@@ -152,6 +170,31 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 		v.Set(out)
 	default:
 		panic(fmt.Sprintf("strict: no reading of %s at %s", v.Type(), path))
+	}
+}
+
+// text reads a type that reads itself from text. Prefixes must be written
+// without host bits: a slip there is more likely a slip in the length.
+func (d *decoder) text(raw any, into encoding.TextUnmarshaler, path string) {
+	s, ok := raw.(string)
+	if !ok {
+		d.bad(path, "put it in quotes", "wants a string, has %s", Describe(raw))
+		return
+	}
+	err := into.UnmarshalText([]byte(s))
+	prefix, isPrefix := into.(*netip.Prefix)
+	switch {
+	case isPrefix && (err != nil || !prefix.IsValid()):
+		hint := "write it as 192.0.2.0/24 or 2001:db8::/64"
+		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+			hint = fmt.Sprintf("for this one address write %s", netip.PrefixFrom(a, a.BitLen()))
+		}
+		d.bad(path, hint, "%s is not a range of addresses", Quote(s))
+	case err != nil:
+		d.bad(path, "", "%s: %s", Quote(s), err)
+	case isPrefix && prefix.Masked() != *prefix:
+		d.bad(path, fmt.Sprintf("write %s, or %s for the one address", prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen())),
+			"%s is not the first address of its range", prefix)
 	}
 }
 

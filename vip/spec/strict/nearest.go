@@ -3,8 +3,8 @@ package strict
 import "strings"
 
 // Nearest returns the known word that word was most likely meant to be, or "".
-// A word of three letters or more that begins exactly one known word means
-// that one ("prot": "protocol"); else the one with the smallest edit distance
+// Where of word and exactly one known word, three letters or more, one begins
+// the other, it is that one ("prot": "protocol", "warning": "warn"); else the one with the smallest edit distance
 // counts, a swap of neighbours being one edit, when no more than a third of
 // the letters differ. Of equals the first wins.
 func Nearest(word string, known []string) string {
@@ -16,7 +16,7 @@ func Nearest(word string, known []string) string {
 	best, bestDistance := "", max(1, len(word)/3)+1
 	for _, k := range known {
 		lower := strings.ToLower(k)
-		if len(word) >= 3 && strings.HasPrefix(lower, word) {
+		if min(len(word), len(k)) >= 3 && (strings.HasPrefix(lower, word) || strings.HasPrefix(word, lower)) {
 			begun = append(begun, k)
 		}
 		if d := distance(word, strings.ReplaceAll(lower, "-", "_")); d < bestDistance {

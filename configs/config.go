@@ -1,0 +1,126 @@
+package configs
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// Config is ironvip.toml, validated and with every default filled in.
+// docs/config.md is its reference.
+type Config struct {
+	Node      Node      `toml:"node"`
+	API       API       `toml:"api"`
+	Dataplane Dataplane `toml:"dataplane"`
+	IPAM      IPAM      `toml:"ipam"`
+	Pools     []Pool    `toml:"pool"`
+	Sources   []Source  `toml:"source"`
+	Log       Log       `toml:"log"`
+
+	Path       string `toml:"-"` // the file it was read from, whether or not it exists
+	Remembered bool   `toml:"-"` // it is the last good one, and not what Path holds now
+}
+
+// Node is this host.
+type Node struct {
+	Name     string `toml:"name"`      // the host's name where nothing is written
+	Zone     string `toml:"zone"`      // may be empty
+	StateDir string `toml:"state_dir"` // absolute
+}
+
+// API is where the agent answers.
+type API struct {
+	Socket     string   `toml:"socket"`      // absolute path of a unix socket; "" is none
+	SocketMode FileMode `toml:"socket_mode"` // permissions of the socket
+	Listen     string   `toml:"listen"`      // loopback address and port; "" is none
+}
+
+// Dataplane is what forwards traffic.
+type Dataplane struct {
+	Mode              string         `toml:"mode"`                // ModeAuto, ModeIPVS or ModeProxy
+	NodePortAddresses []AddressRange `toml:"node_port_addresses"` // empty: the host's primary addresses
+	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // how often drift is looked for
+	Device            string         `toml:"device"`              // the interface that carries the VIPs
+}
+
+// The modes of the dataplane.
+const (
+	ModeAuto  = "auto"
+	ModeIPVS  = "ipvs"
+	ModeProxy = "proxy"
+)
+
+// IPAM is how addresses and node ports are given out.
+type IPAM struct {
+	Store      string         `toml:"store"`       // "bolt"
+	PodCIDRs   []netip.Prefix `toml:"pod_cidrs"`   // never handed out
+	ReuseDelay spec.Duration  `toml:"reuse_delay"` // how long a released address rests
+	NodePorts  PortRange      `toml:"node_ports"`  // the range node ports are drawn from
+}
+
+// Later implements strict.Later.
+func (*IPAM) Later() map[string]string {
+	return map[string]string{"consul_address": "the consul store"}
+}
+
+// Pool is a named set of addresses to give out.
+type Pool struct {
+	Name       string         `toml:"name"`
+	CIDRs      []netip.Prefix `toml:"cidrs"`
+	Exclude    []netip.Prefix `toml:"exclude"`
+	AutoAssign bool           `toml:"auto_assign"` // for services that name no pool; true where nothing is written
+}
+
+// Defaults implements strict.Defaulter.
+func (p *Pool) Defaults() { p.AutoAssign = true }
+
+// Source is where services come from.
+type Source struct {
+	Type string `toml:"type"` // "static"
+	Name string `toml:"name"` // unique; the type where nothing is written
+	Path string `toml:"path"` // absolute; relative ones are taken from the folder of ironvip.toml
+}
+
+// SourceStatic is the type of a source that reads a directory of TOML files.
+const SourceStatic = "static"
+
+// Log is what the agent says of itself.
+type Log struct {
+	Level  string `toml:"level"`  // "debug", "info", "warn" or "error"
+	Format string `toml:"format"` // "text" or "json"
+}
+
+// Defaults of ironvip.toml, as configs/ironvip.toml shows them.
+const (
+	DefaultStateDir       = "/var/lib/ironvip"
+	DefaultSocket         = "/run/ironvip/ironvip.sock"
+	DefaultSocketMode     = 0o660
+	DefaultDevice         = "ironvip0"
+	DefaultResyncInterval = 30 * time.Second
+	DefaultReuseDelay     = 5 * time.Minute
+	ConfigName            = "ironvip.toml"
+	ServicesDir           = "services.d"
+)
+
+// Default returns the configuration of an empty file, apart from what depends
+// on the host: the node's name and the source that services.d makes.
+func Default() *Config {
+	return &Config{
+		Node: Node{StateDir: DefaultStateDir},
+		API:  API{Socket: DefaultSocket, SocketMode: DefaultSocketMode},
+		Dataplane: Dataplane{Mode: ModeAuto, ResyncInterval: spec.Duration(DefaultResyncInterval),
+			Device: DefaultDevice},
+		IPAM: IPAM{Store: "bolt", ReuseDelay: spec.Duration(DefaultReuseDelay), NodePorts: PortRange{30000, 32767}},
+		Log:  Log{Level: "info", Format: "text"},
+	}
+}
+
+// SpecPools returns the pools as services are checked against them.
+func (c *Config) SpecPools() []spec.Pool {
+	out := make([]spec.Pool, 0, len(c.Pools))
+	for _, p := range c.Pools {
+		out = append(out, spec.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
+	}
+	return out
+}

@@ -1,0 +1,352 @@
+package configs
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+var cmpPrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
+func TestParseReadsEverything(t *testing.T) {
+	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte(`
+[node]
+name = "lb1"
+zone = "z1"
+state_dir = "/srv/state"
+[api]
+socket = ""
+socket_mode = "0600"
+listen = "[::1]:7480"
+[dataplane]
+mode = "proxy"
+node_port_addresses = ["192.0.2.1", "198.51.100.0/24"]
+resync_interval = "10s"
+device = "vips"
+[ipam]
+pod_cidrs = ["10.244.0.0/16", "fd00::/48"]
+reuse_delay = "1h"
+node_ports = "31000-31999"
+[[pool]]
+name = "public"
+cidrs = ["203.0.113.0/24", "2001:db8::/64"]
+exclude = ["203.0.113.0/28"]
+[[pool]]
+name = "spare"
+cidrs = ["127.96.0.0/24"]
+auto_assign = false
+[[source]]
+type = "static"
+path = "more.d"
+[[source]]
+type = "static"
+name = "second"
+path = "/srv/services"
+[log]
+level = "debug"
+format = "json"
+`))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	prefix := netip.MustParsePrefix
+	want := &Config{
+		Node: Node{Name: "lb1", Zone: "z1", StateDir: "/srv/state"},
+		API:  API{SocketMode: 0o600, Listen: "[::1]:7480"},
+		Dataplane: Dataplane{Mode: ModeProxy, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips",
+			NodePortAddresses: []AddressRange{{prefix("192.0.2.1/32")}, {prefix("198.51.100.0/24")}}},
+		IPAM: IPAM{Store: "bolt", ReuseDelay: spec.Duration(time.Hour), NodePorts: PortRange{31000, 31999},
+			PodCIDRs: []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00::/48")}},
+		Pools: []Pool{
+			{Name: "public", CIDRs: []netip.Prefix{prefix("203.0.113.0/24"), prefix("2001:db8::/64")}, Exclude: []netip.Prefix{prefix("203.0.113.0/28")}, AutoAssign: true},
+			{Name: "spare", CIDRs: []netip.Prefix{prefix("127.96.0.0/24")}},
+		},
+		Sources: []Source{{Type: "static", Name: "static", Path: "/etc/ironvip/more.d"}, {Type: "static", Name: "second", Path: "/srv/services"}},
+		Log:     Log{Level: "debug", Format: "json"},
+		Path:    "/etc/ironvip/ironvip.toml",
+	}
+	if diff := cmp.Diff(want, c, cmpPrefixes); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	tests := []struct {
+		what, doc string
+		want      []string
+	}{
+		{"unknown section", "\n[dataplan]\nmode = 'ipvs'", []string{`c.toml:2: dataplan: unknown key | did you mean "dataplane"?`}},
+		{"unknown key", "[api]\n\nsocket_mod = '0600'", []string{`c.toml:3: api.socket_mod: unknown key | did you mean "socket_mode"?`}},
+		{"unknown key of a pool", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'b'\ncidr = ['198.51.100.0/24']", []string{
+			`c.toml:4: pool[1].cidrs: a pool needs a range of addresses | add cidrs`, `c.toml:6: pool[1].cidr: unknown key | did you mean "cidrs"?`}},
+		{"key for later", "[ipam]\nconsul_address = '127.0.0.1:8500'", []string{`c.toml:2: ipam.consul_address: this version does not support the consul store`}},
+		{"store for later", "[ipam]\nstore = 'consul'", []string{`c.toml:2: ipam.store: this version does not support the consul store | use "bolt"`}},
+		{"sources for later", "[[source]]\ntype = 'consul'\naddress = 'x'\n[[source]]\ntype = 'kubernetes'\nkubeconfig = 1", []string{
+			`c.toml:2: source[0].type: this version does not support the consul source | remove this`, `c.toml:5: source[1].type: this version does not support the kubernetes source`}},
+		{"source type", "[[source]]\ntype = 'statc'", []string{`c.toml:2: source[0].type: "statc" is not a known value | did you mean "static"?`}},
+		{"source without type", "[[source]]\npath = '/x'", []string{`c.toml:1: source[0].type: a source needs a type`}},
+		{"source without path", "[[source]]\ntype = 'static'", []string{`c.toml:1: source[0].path: a static source needs the directory`}},
+		{"source twice", "[[source]]\ntype = 'static'\npath = '/x'\n[[source]]\ntype = 'static'\npath = '/x/'", []string{
+			`c.toml:4: source[1].name: "static" is the name of the source at c.toml:1, too`, `c.toml:6: source[1].path: /x is read by the source at c.toml:1, too`}},
+		{"source named as the API's", "[[source]]\ntype = 'static'\nname = 'rest'\npath = '/x'", []string{`c.toml:3: source[0].name: "rest" is the name of the API's own source`}},
+		{"wrong types", "[node]\nname = 1\n[api]\nlisten = true\n[[pool]]\nname = 'a'\ncidrs = '192.0.2.0/24'\nauto_assign = 'yes'\n[ipam]\nreuse_delay = 300\nnode_ports = 30000", []string{
+			`c.toml:2: node.name: wants a string, has the number 1`, `c.toml:4: api.listen: wants a string, has true`,
+			`c.toml:7: pool[0].cidrs: wants a list, has the string "192.0.2.0/24" | write it in brackets`, `c.toml:8: pool[0].auto_assign: wants true or false, has the string "yes"`,
+			`c.toml:10: ipam.reuse_delay: wants a duration, has the number 300`, `c.toml:11: ipam.node_ports: wants a string, has the number 30000 | write it as "30000-32767"`}},
+		{"section of a wrong type", "pool = 1\nnode = 'x'", []string{`c.toml:1: pool: wants a list, has the number 1`, `c.toml:2: node: wants a table`}},
+		{"relative state_dir", "[node]\nstate_dir = 'state'", []string{`c.toml:2: node.state_dir: "state" is not an absolute path`}},
+		{"no way in", "[api]\nsocket = ''", []string{`c.toml:1: api: has neither a socket nor an address`}},
+		{"long socket", "[api]\nsocket = '/" + strings.Repeat("x", 107) + "'", []string{`c.toml:2: api.socket: has 108 bytes, a socket's path has up to 107`}},
+		{"socket mode", "[api]\nsocket_mode = '0999'", []string{`c.toml:2: api.socket_mode: "0999" is not a file mode | write it in octal`}},
+		{"listen on all", "[api]\nlisten = ':7480'", []string{`c.toml:2: api.listen: :7480 can be reached from other hosts, which needs TLS`}},
+		{"listen beyond loopback", "[api]\nlisten = '192.0.2.1:7480'", []string{`c.toml:2: api.listen: 192.0.2.1:7480 can be reached from other hosts`}},
+		{"listen without port", "[api]\nlisten = '127.0.0.1'", []string{`c.toml:2: api.listen: "127.0.0.1" is not an address with a port`}},
+		{"listen on a large port", "[api]\nlisten = '127.0.0.1:70000'", []string{`c.toml:2: api.listen: "70000" is not a port`}},
+		{"mode", "[dataplane]\nmode = 'ipv'", []string{`c.toml:2: dataplane.mode: "ipv" is not a known value | did you mean "ipvs"?`}},
+		{"resync", "[dataplane]\nresync_interval = '10ms'", []string{`c.toml:2: dataplane.resync_interval: 10ms is out of bounds | use "1s" to "24h"`}},
+		{"device", "[dataplane]\ndevice = 'an-interface-too-long'", []string{`c.toml:2: dataplane.device: "an-interface-too-long" is not a name for an interface`}},
+		{"device lo", "[dataplane]\ndevice = 'lo'", []string{`c.toml:2: dataplane.device: "lo" is the host's own`}},
+		{"node port address", "[dataplane]\nnode_port_addresses = ['eth0', '10.0.0.1/8']", []string{
+			`c.toml:2: dataplane.node_port_addresses[0]: "eth0" is not a range of addresses`, `c.toml:2: dataplane.node_port_addresses[1]: 10.0.0.1/8 is not the first address of its range | write 10.0.0.0/8 or 10.0.0.1`}},
+		{"reuse delay", "[ipam]\nreuse_delay = '-1s'", []string{`c.toml:2: ipam.reuse_delay: -1s is out of bounds | use "0s" to "168h"`}},
+		{"node ports", "[ipam]\nnode_ports = '32767-30000'", []string{`c.toml:2: ipam.node_ports: "32767-30000" is not a range of ports`}},
+		{"pool without anything", "[[pool]]", []string{`c.toml:1: pool[0].name: a name is needed`, `c.toml:1: pool[0].cidrs: a pool needs a range`}},
+		{"pool name", "[[pool]]\nname = 'A B'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:2: pool[0].name: "A B" is not a DNS label`}},
+		{"pool twice", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'a'\ncidrs = ['198.51.100.0/24']", []string{`c.toml:5: pool[1].name: "a" is the name of the pool at c.toml:1, too`}},
+		{"pool ranges", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0',\n'192.0.2.1/24', 'x',\n'0.0.0.0/0', '224.0.0.0/8', '::ffff:10.0.0.0/104', 'fe80::/10']", []string{
+			`c.toml:3: pool[0].cidrs[0]: "192.0.2.0" is not a range of addresses | for this one address write 192.0.2.0/32`,
+			`c.toml:4: pool[0].cidrs[1]: 192.0.2.1/24 is not the first address of its range | write 192.0.2.0/24, or 192.0.2.1/32`,
+			`c.toml:4: pool[0].cidrs[2]: "x" is not a range of addresses`, `c.toml:5: pool[0].cidrs[3]: 0.0.0.0/0 has addresses that`,
+			`c.toml:5: pool[0].cidrs[4]: 224.0.0.0/8 has`, `c.toml:5: pool[0].cidrs[5]: ::ffff:10.0.0.0/104 is an IPv4 range in IPv6`, `c.toml:5: pool[0].cidrs[6]: fe80::/10 has`}},
+		{"exclude outside", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\nexclude = ['192.0.3.0/28']", []string{`c.toml:4: pool[0].exclude[0]: 192.0.3.0/28 is in none of the pool's ranges`}},
+		{"log", "[log]\nlevel = 'warning'\nformat = 'xml'", []string{`c.toml:2: log.level: "warning" is not a known value | did you mean "warn"?`, `c.toml:3: log.format: "xml" is not a known value | use text, json`}},
+		{"cut off", "[node]\nname = \"l", []string{`c.toml:2: not valid TOML: unexpected EOF`}},
+	}
+	for _, test := range tests {
+		t.Run(test.what, func(t *testing.T) {
+			c, problems := Parse("c.toml", []byte(test.doc))
+			startWith(t, told(problems), test.want)
+			if c != nil {
+				t.Error("there is a Config all the same")
+			}
+		})
+	}
+}
+
+func TestParseFindsOverlaps(t *testing.T) {
+	_, problems := Parse("c.toml", []byte(`[ipam]
+pod_cidrs = ["10.244.0.0/16"]
+[[pool]]
+name = "a"
+cidrs = ["192.0.2.0/24", "10.244.7.0/24"]
+[[pool]]
+name = "b"
+cidrs = ["192.0.2.128/25"]
+`))
+	if len(problems) != 2 {
+		t.Fatalf("%v", told(problems))
+	}
+	all := strings.Join(told(problems), "\n")
+	for _, part := range []string{"c.toml:5", `"a"`, `"b"`, "192.0.2.0/24", "192.0.2.128/25", "10.244.7.0/24", "10.244.0.0/16"} {
+		if !strings.Contains(all, part) {
+			t.Errorf("%s is not named in\n%s", part, all)
+		}
+	}
+	for _, p := range problems {
+		if p.Code != "overlap" || p.Hint == "" {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+// The sample says what counts when nothing is written.
+func TestSampleEqualsTheDefaults(t *testing.T) {
+	text, err := os.ReadFile("ironvip.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sample, problems := Parse("/nowhere/ironvip.toml", text)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	empty, problems := Parse("/nowhere/ironvip.toml", nil)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	if live, restart := Diff(empty, sample); len(live)+len(restart) > 0 {
+		t.Errorf("the sample differs from the defaults in %v %v", live, restart)
+	}
+	for _, block := range []string{"pool", "source"} {
+		text = []byte(strings.ReplaceAll(string(text), "# [["+block+"]]", "[["+block+"]]"))
+	}
+	lines := strings.Split(string(text), "\n")
+	for i, line := range lines {
+		if _, _, found := strings.Cut(line, " = "); found {
+			lines[i] = strings.TrimPrefix(line, "# ")
+		}
+	}
+	c, problems := Parse("/nowhere/ironvip.toml", []byte(strings.Join(lines, "\n")))
+	if len(problems) > 0 || len(c.Pools) != 1 || len(c.Sources) != 1 {
+		t.Errorf("with its comments taken off: %v", problems)
+	}
+}
+
+// The example does nothing until its comments are taken off, and then works.
+func TestExampleOfServices(t *testing.T) {
+	text, err := os.ReadFile("services.d/example.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := ParseServices("example.toml", text, "static", nil)
+	if len(f.Problems)+len(f.Services) > 0 || f.Empty {
+		t.Errorf("as it is: %v, %s", f.Problems, names(f.Services))
+	}
+	_, blocks, _ := strings.Cut(string(text), "#\n# [[service]]")
+	f = ParseServices("example.toml", []byte(strings.ReplaceAll("\n# [[service]]"+blocks, "\n# ", "\n")), "static", nil)
+	if names(f.Services) != "web dns" || len(f.Problems) > 0 {
+		t.Errorf("without comments: %v, %s", f.Problems, names(f.Services))
+	}
+}
+
+func TestLoadFindsTheFile(t *testing.T) {
+	dir := t.TempDir()
+	c, problems := Load(dir)
+	if len(problems) > 0 || c.Path != filepath.Join(dir, "ironvip.toml") || len(c.Sources) != 0 || c.Node.Name == "" {
+		t.Fatalf("of an empty directory: %+v, %v", c, problems)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "services.d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "ironvip.toml"), "")
+	want := []Source{{Type: "static", Name: "static", Path: filepath.Join(dir, "services.d")}}
+	for _, path := range []string{dir, filepath.Join(dir, "ironvip.toml")} {
+		c, problems := Load(path)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		if diff := cmp.Diff(want, c.Sources); diff != "" {
+			t.Error(diff)
+		}
+	}
+	gone := filepath.Join(dir, "gone")
+	_, problems = Load(filepath.Join(gone, "ironvip.toml"))
+	startWith(t, told(problems), []string{gone + "/ironvip.toml: the directory " + gone + ": no such file or directory | make it"})
+	write(t, filepath.Join(dir, "ironvip.toml"), strings.Repeat("#", MaxConfigSize+1))
+	_, problems = Load(dir)
+	startWith(t, told(problems), []string{filepath.Join(dir, "ironvip.toml") + ": has 1048577 bytes, more than the 1 MiB that are read"})
+	if err := os.Remove(filepath.Join(dir, "ironvip.toml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("elsewhere", filepath.Join(dir, "ironvip.toml")); err != nil {
+		t.Fatal(err)
+	}
+	_, problems = Load(dir)
+	startWith(t, told(problems), []string{filepath.Join(dir, "ironvip.toml") + ": no such file or directory | it is a link to elsewhere"})
+}
+
+func TestLastGoodCounts(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	file := filepath.Join(dir, "ironvip.toml")
+	set := func(text string) { write(t, file, "[node]\nname = 'lb1'\nstate_dir = '"+state+"'\n"+text) }
+
+	set("zone = 1")
+	if c, problems := LoadOrLastGood(dir, ""); c != nil || len(problems) != 1 {
+		t.Fatalf("nothing is remembered, yet %+v, %v", c, problems)
+	}
+	set("zone = 'z1'")
+	if c, problems := LoadOrLastGood(dir, ""); c == nil || c.Remembered || len(problems) > 0 {
+		t.Fatalf("%+v, %v", c, problems)
+	}
+	if left, _ := os.ReadDir(state); len(left) != 1 {
+		t.Errorf("the state directory has %v", left)
+	}
+
+	set("zone = 2")
+	c, problems := LoadOrLastGood(dir, "")
+	if c == nil || !c.Remembered || c.Node.Zone != "z1" || c.Path != file {
+		t.Fatalf("%+v, %v", c, problems)
+	}
+	startWith(t, told(problems), []string{file + ":4: node.zone: wants a string"})
+
+	// Not even TOML, so its state_dir can't be told: the caller's counts.
+	write(t, file, "[node")
+	if c, _ := LoadOrLastGood(dir, state); c == nil || !c.Remembered || c.Node.StateDir != state {
+		t.Errorf("%+v", c)
+	}
+
+	set("[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24', '192.0.2.0/25']")
+	if c, problems := LoadOrLastGood(dir, state); c != nil || len(problems) == 0 {
+		t.Errorf("pools overlap, yet %+v, %v", c, problems)
+	}
+
+	// A copy that can't be read any more is no way out, and says so.
+	set("zone = 2")
+	write(t, filepath.Join(state, lastGoodName), "\nx = 1")
+	c, problems = LoadOrLastGood(dir, "")
+	if c != nil {
+		t.Errorf("%+v", c)
+	}
+	startWith(t, told(problems), []string{file + ":4: node.zone", filepath.Join(state, lastGoodName) + ":2: x: unknown key"})
+}
+
+func TestUnwritableStateDirIsNoObstacle(t *testing.T) {
+	dir := t.TempDir()
+	blocker := filepath.Join(dir, "file")
+	write(t, blocker, "")
+	c, problems := LoadOrLastGood(dir, filepath.Join(blocker, "state"))
+	if c == nil || len(problems) != 1 || problems[0].Code != "store" {
+		t.Errorf("%+v, %v", c, problems)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	parse := func(text string) *Config {
+		c, problems := Parse("/nowhere/ironvip.toml", []byte(text))
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		return c
+	}
+	old := parse("[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\nexclude = []")
+	same := parse("[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[log]\nlevel = 'info'")
+	if live, restart := Diff(old, same); len(live)+len(restart) > 0 {
+		t.Errorf("alike, yet %v %v", live, restart)
+	}
+	changed := parse("[node]\nzone = 'z'\n[api]\nlisten = '127.0.0.1:1'\n[dataplane]\nmode = 'proxy'\nnode_port_addresses = ['192.0.2.1']\n" +
+		"[ipam]\npod_cidrs = ['10.0.0.0/8']\nreuse_delay = '1s'\nnode_ports = '1-2'\n[log]\nlevel = 'warn'\nformat = 'json'\n[[source]]\ntype = 'static'\npath = '/x'")
+	live, restart := Diff(old, changed)
+	if diff := cmp.Diff([]string{"dataplane.node_port_addresses", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.node_ports", "pool", "log.level"}, live); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"node.zone", "api.listen", "dataplane.mode", "source", "log.format"}, restart); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	sample, err := os.ReadFile("ironvip.toml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(sample)
+	f.Add([]byte("[[pool]]\nname='a'\ncidrs=['192.0.2.0/24','::/1']\nexclude=['192.0.2.1/32']\n[[source]]\ntype='static'\npath='x'"))
+	f.Add([]byte("[api]\nlisten='[::1]:80'\nsocket_mode='1'\n[ipam]\npod_cidrs=['10.0.0.0/8']\nnode_ports='1-2'"))
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		c, problems := Parse("/nowhere/c.toml", doc)
+		if (c == nil) == (len(problems) == 0) {
+			t.Fatalf("config %v with problems %v", c, problems)
+		}
+		for _, p := range problems {
+			if !strings.HasPrefix(p.Place, "/nowhere/c.toml:") || p.Code == "" || p.Message == "" {
+				t.Errorf("problem without a place, code or message: %+v", p)
+			}
+		}
+	})
+}

@@ -1,0 +1,53 @@
+package configs
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// liveKeys are what a running agent takes from a changed configuration.
+var liveKeys = []string{"pool", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.node_ports", "dataplane.node_port_addresses", "log.level"}
+
+// Diff names the keys in which two configurations differ: those that a running
+// agent takes over on a reload, and those that wait for its restart. Pools and
+// sources are one key each.
+func Diff(old, new *Config) (live, restart []string) {
+	note := func(key string) {
+		if slices.Contains(liveKeys, key) {
+			live = append(live, key)
+		} else {
+			restart = append(restart, key)
+		}
+	}
+	a, b := reflect.ValueOf(*old), reflect.ValueOf(*new)
+	for _, section := range fields(a.Type()) {
+		x, y := a.FieldByIndex(section.Index), b.FieldByIndex(section.Index)
+		if x.Kind() != reflect.Struct {
+			if !alike(x, y) {
+				note(section.Tag.Get("toml"))
+			}
+			continue
+		}
+		for _, f := range fields(x.Type()) {
+			if !alike(x.FieldByIndex(f.Index), y.FieldByIndex(f.Index)) {
+				note(strict.Join(section.Tag.Get("toml"), f.Tag.Get("toml")))
+			}
+		}
+	}
+	return live, restart
+}
+
+// fields lists the struct's fields that the file sets.
+func fields(t reflect.Type) []reflect.StructField {
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Tag.Get("toml") == "-" })
+}
+
+// alike is DeepEqual where an empty list is the same as none.
+func alike(x, y reflect.Value) bool {
+	if x.Kind() == reflect.Slice && x.Len() == 0 && y.Len() == 0 {
+		return true
+	}
+	return reflect.DeepEqual(x.Interface(), y.Interface())
+}

@@ -1,0 +1,112 @@
+package configs
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// lastGoodName is the remembered copy's file within the state directory.
+const lastGoodName = "ironvip.toml.last-good"
+
+// LoadOrLastGood is Load for the start of the agent: a good configuration is
+// remembered in the state directory, and where Load refuses the file, the
+// remembered one counts instead (Config.Remembered says so). StateDir, when
+// not "", is used in place of node.state_dir.
+//
+// Problems beside a Config are to be shouted, and are not in the way of
+// starting. Without a Config the agent can't start: nothing was remembered, or
+// pools overlap, which no copy may paper over.
+func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
+	file, data, c, problems := load(path)
+	if c != nil {
+		if stateDir != "" {
+			c.Node.StateDir = stateDir
+		}
+		if err := remember(c.Node.StateDir, data); err != nil {
+			problems = append(problems, vip.Problem{Code: vip.CodeStore, Place: c.Node.StateDir,
+				Message: fmt.Sprintf("remember the configuration: %s", cause(err)),
+				Hint:    "a bad edit of ironvip.toml will keep the agent from starting until this can be written"})
+		}
+		return c, problems
+	}
+	if slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == vip.CodeOverlap }) {
+		return nil, problems
+	}
+	copyAt := filepath.Join(cmp.Or(stateDir, stateDirOf(data), DefaultStateDir), lastGoodName)
+	remembered, problem := ReadFile(copyAt, MaxConfigSize)
+	if problem != nil {
+		if !missing(copyAt) {
+			problems = append(problems, *problem)
+		}
+		return nil, problems
+	}
+	c, worse := Parse(file, remembered)
+	if c == nil {
+		for i := range worse { // the lines are those of the copy
+			worse[i].Place = copyAt + worse[i].Place[len(file):]
+		}
+		return nil, append(problems, worse...)
+	}
+	c.Remembered = true
+	if stateDir != "" {
+		c.Node.StateDir = stateDir
+	}
+	return c, problems
+}
+
+// stateDirOf finds node.state_dir in a configuration that is refused for
+// something else.
+func stateDirOf(data []byte) string {
+	tree, _, problem := parse("", data)
+	if problem != nil {
+		return ""
+	}
+	node, _ := tree["node"].(map[string]any)
+	dir, _ := node["state_dir"].(string)
+	if !filepath.IsAbs(dir) {
+		return ""
+	}
+	return dir
+}
+
+// remember writes the copy, durably and whole or not at all. One that is the
+// same already is left alone.
+func remember(stateDir string, data []byte) error {
+	path := filepath.Join(stateDir, lastGoodName)
+	if old, problem := ReadFile(path, MaxConfigSize); problem == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := os.MkdirAll(stateDir, 0o750); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(stateDir, lastGoodName+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // nothing is there once it is renamed
+	_, err = f.Write(data)
+	err = cmp.Or(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(stateDir)
+}
+
+// syncDir makes a rename within the directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

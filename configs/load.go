@@ -1,0 +1,119 @@
+package configs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Load reads the configuration at path: a file, or a directory that holds
+// ironvip.toml. A file that is empty, or missing from a directory that is
+// there, is the default configuration. With any problem the Config is nil.
+func Load(path string) (*Config, []vip.Problem) {
+	_, _, c, problems := load(path)
+	return c, problems
+}
+
+// load returns also the file's path and content, for remembering it.
+func load(path string) (file string, data []byte, c *Config, problems []vip.Problem) {
+	file = filepath.Clean(path)
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		file = filepath.Join(file, ConfigName)
+	}
+	data, problem := ReadFile(file, MaxConfigSize)
+	if problem != nil {
+		if !missing(file) {
+			return file, nil, nil, []vip.Problem{*problem}
+		}
+		if _, err := os.Stat(filepath.Dir(file)); err != nil {
+			return file, nil, nil, []vip.Problem{{Code: vip.CodeInvalid, Place: file,
+				Message: fmt.Sprintf("the directory %s: %s", filepath.Dir(file), cause(err)), Hint: "make it, or name another with --config"}}
+		}
+	}
+	c, problems = Parse(file, data)
+	return file, data, c, problems
+}
+
+// missing reports whether there is nothing at all at path, not even a link.
+func missing(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// Parse reads the content of the configuration file at path. The default
+// source depends on whether services.d is there; nothing else is looked up on
+// disk. With any problem the Config is nil.
+func Parse(path string, data []byte) (*Config, []vip.Problem) {
+	tree, at, problem := parse(path, data)
+	if problem != nil {
+		return nil, []vip.Problem{*problem}
+	}
+	problems := refuseLaterSources(tree)
+	c := Default()
+	c.Path = path
+	decoded := strict.Decode(tree, c, "")
+	problems = append(problems, decoded...)
+	v := validator{config: c, at: at, path: path, undecoded: decoded}
+	v.validate()
+	problems = append(problems, v.problems...)
+	if len(problems) > 0 {
+		for i := range problems {
+			if p := &problems[i]; p.Place == "" {
+				p.Place = lineOf(path, at.line(p.Field))
+			}
+		}
+		SortProblems(problems)
+		return nil, problems
+	}
+	return c, nil
+}
+
+// laterSources are types of sources known by name and not in this version.
+var laterSources = map[string]string{"consul": "the consul source", "kubernetes": "the kubernetes source"}
+
+// refuseLaterSources reports the sources of types that come later, and leaves
+// of them nothing that decoding would stumble over.
+func refuseLaterSources(tree map[string]any) []vip.Problem {
+	blocks, ok := tree["source"].([]map[string]any)
+	if !ok {
+		return nil
+	}
+	var problems []vip.Problem
+	for i, block := range blocks {
+		typ, _ := block["type"].(string)
+		if feature := laterSources[typ]; feature != "" {
+			p := vip.Unsupported("this version", strict.Index("source", i)+".type", feature)
+			p.Hint = "remove this [[source]]; sources of type static are there, and services can be registered over the API"
+			problems = append(problems, p)
+			blocks[i] = map[string]any{"type": typ}
+		}
+	}
+	return problems
+}
+
+// defaultSources is what counts where no [[source]] is written.
+func defaultSources(path string) []Source {
+	dir := filepath.Join(filepath.Dir(path), ServicesDir)
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil
+	}
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	return []Source{{Type: SourceStatic, Name: SourceStatic, Path: dir}}
+}
+
+// hostName is the node's name where none is written.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil || strings.TrimSpace(name) == "" {
+		return "localhost"
+	}
+	return name
+}

@@ -1,0 +1,209 @@
+package configs
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// told is how problems are compared: place, service, field, message and hint.
+func told(problems []vip.Problem) []string {
+	var out []string
+	for _, p := range problems {
+		line := p.Error()
+		if p.Hint != "" {
+			line += " | " + p.Hint
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// startWith compares each problem with the beginning wanted of it.
+func startWith(t *testing.T, got, want []string) {
+	t.Helper()
+	for i := range max(len(got), len(want)) {
+		switch {
+		case i >= len(got):
+			t.Errorf("missing: %s", want[i])
+		case i >= len(want):
+			t.Errorf("not wanted: %s", got[i])
+		case !strings.HasPrefix(got[i], want[i]):
+			t.Errorf("got  %s\nwant %s", got[i], want[i])
+		}
+	}
+}
+
+func names(services []vip.Service) string {
+	var out []string
+	for _, s := range services {
+		out = append(out, s.Key.String())
+	}
+	return strings.Join(out, " ")
+}
+
+const good = "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\n"
+
+func TestParseServices(t *testing.T) {
+	pools := []spec.Pool{{Name: "v4", AutoAssign: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
+	tests := []struct {
+		what, doc  string
+		services   string
+		incomplete bool
+		want       []string
+	}{
+		{what: "good", doc: good, services: "web"},
+		{what: "BOM and CRLF", doc: "\ufeff" + strings.ReplaceAll(good, "\n", "\r\n"), services: "web"},
+		{what: "nothing", doc: ""},
+		{what: "unknown key", doc: good + "prots = []\n[[service]]\nname = \"db\"\nports = [{ port = 1,\n prot = 'tcp' }]\n" + strings.ReplaceAll(good, "web", "ok"), services: "ok",
+			want: []string{`f.toml:4: service "web": prots: unknown key | did you mean "ports"?`,
+				`f.toml:8: service "db": ports[0].prot: unknown key | did you mean "protocol"?`}},
+		{what: "value out of bounds in a block of its own", doc: good + "[[service.backends]]\naddress = '10.0.0.1'\n\nweight = 70000\n",
+			want: []string{`f.toml:7: service "web": backends[0].weight: 70000 is out of bounds | use 0 to 65535`}},
+		{what: "all at once, by line", doc: "[[service]]\nname = 'a'\nbackends = [\n{ address = 'x' },\n{ address = '10.0.0.1', weight = -1 },\n]\n", want: []string{
+			`f.toml:1: service "a": ports: a service needs a port`,
+			`f.toml:4: service "a": backends[0].address: "x" is not an address`,
+			`f.toml:5: service "a": backends[1].weight: -1 is out of bounds`}},
+		{what: "twice in a file", doc: good + good, services: "web",
+			want: []string{`f.toml:5: service "web": name: "web" is the name of the service at f.toml:1, too | rename or remove`}},
+		{what: "in a pool", doc: good + "backends = [{address = '192.0.2.7'}]",
+			want: []string{`f.toml:4: service "web": backends[0].address: 192.0.2.7 is in VIP pool "v4"`}},
+		{what: "wrong family for the pool", doc: good + "backends = [{address = '2001:db8::1'}]",
+			want: []string{`f.toml:4: service "web": backends[0].address: 2001:db8::1 is ipv6 and the service's VIP is ipv4`}},
+		{what: "bad duration", doc: good + "drain_timeout = \"soon\"",
+			want: []string{`f.toml:4: service "web": drain_timeout: "soon" is not a duration | write it with a unit`}},
+		{what: "no name", doc: "[[service]]\nports = [{port = 80}]\n" + good, services: "web", incomplete: true,
+			want: []string{`f.toml:1: name: a name is needed`}},
+		{what: "bad name", doc: strings.Replace(good, "web", "Web", 1), incomplete: true, want: []string{`f.toml:2: service "Web": name: "Web" is not a DNS label`}},
+		{what: "name of a wrong type", doc: "[[service]]\nname = 1\nports = [{port = 80}]", incomplete: true, want: []string{`f.toml:2: name: wants a string, has the number 1`}},
+		{what: "cut off", doc: good + "[[service]]\nname = \"d", incomplete: true, want: []string{`f.toml:5: not valid TOML: unexpected EOF; expected '"'`}},
+		{what: "key twice", doc: good + "name = 'b'", incomplete: true, want: []string{`f.toml:4: not valid TOML: Key 'service.name' has already been defined`}},
+		{what: "not UTF-8", doc: good + "pool = \"\xff\"", incomplete: true, want: []string{`f.toml:4: not valid TOML: invalid UTF-8 byte: 0xff`}},
+		{what: "UTF-16", doc: "\xff\xfe[\x00[\x00", incomplete: true, want: []string{`f.toml:1: not valid TOML: files cannot contain NULL bytes`}},
+		{what: "single brackets", doc: "[service]\nname = 'a'", incomplete: true, want: []string{`f.toml:1: service: wants a list, has a table | start each service with [[service]], in double`}},
+		{what: "no tables", doc: "service = [ 1 ]", incomplete: true, want: []string{`f.toml:1: service[0]: wants a table, has the number 1`}},
+		{what: "misspelt header", doc: good + "[[servce]]\nname = 'a'\n", services: "web", incomplete: true, want: []string{`f.toml:4: servce: unknown key | did you mean [[service]]?`}},
+		{what: "settings in the wrong file", doc: "[[pool]]\nname = 'a'\n", incomplete: true, want: []string{`f.toml:1: pool: unknown key | services are written as [[service]] blocks; settings`}},
+		{what: "large number", doc: good + "x = 99999999999999999999", incomplete: true, want: []string{`f.toml:4: not valid TOML: 99999999999999999999 is out of range`}},
+	}
+	for _, test := range tests {
+		t.Run(test.what, func(t *testing.T) {
+			f := ParseServices("f.toml", []byte(test.doc), "static", pools)
+			startWith(t, told(f.Problems), test.want)
+			if got := names(f.Services); got != test.services || f.Incomplete != test.incomplete {
+				t.Errorf("services %q, incomplete %v; want %q, %v", got, f.Incomplete, test.services, test.incomplete)
+			}
+			if f.Empty != (test.doc == "") {
+				t.Errorf("empty: %v", f.Empty)
+			}
+		})
+	}
+}
+
+func TestParseServicesStatesTheOrigin(t *testing.T) {
+	f := ParseServices("/etc/f.toml", []byte("# x\n\n"+good), "static", nil)
+	if s := f.Services[0]; s.Origin != "/etc/f.toml:3" || s.Source != "static" {
+		t.Errorf("origin %q, source %q", s.Origin, s.Source)
+	}
+	f = ParseServices("f.toml", []byte(good+"scheduler = 'fo'\n"), "static", nil)
+	if diff := cmp.Diff([]vip.ServiceKey{{Namespace: "default", Name: "web"}}, f.Refused); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is no readable regular file is refused at once; the files beside it apply.
+func TestLoadServicesPassesOverOddFiles(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	write(t, at("web.toml"), good)
+	write(t, at("other.toml"), strings.Replace(good, "80", "81", 1))
+	write(t, at(".hidden.toml"), "bad")
+	write(t, at("web.toml~"), "bad")
+	write(t, at("note.txt"), "bad")
+	if err := os.Mkdir(at("dir.toml"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(at("fifo.toml"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"dangling.toml": "gone", "device.toml": "/dev/zero", "loop.toml": "loop.toml", "linked.toml": "linked"} {
+		if err := os.Symlink(target, at(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, at("linked"), strings.Replace(good, "web", "linked", 1))
+	write(t, at("huge.toml"), good)
+	if err := os.Truncate(at("huge.toml"), 100<<20); err != nil {
+		t.Fatal(err)
+	}
+	services, problems := LoadServices(dir, "static", nil)
+	if got := names(services); got != "linked web" {
+		t.Errorf("services %q", got)
+	}
+	startWith(t, told(problems), []string{
+		at("dangling.toml") + `: no such file or directory | it is a link to gone, which is not there: mend or remove the link`,
+		at("device.toml") + `: is a device, not a file | move it elsewhere`,
+		at("dir.toml") + `: is a directory, not a file | move it elsewhere`,
+		at("fifo.toml") + `: is a named pipe, not a file | move it elsewhere`,
+		at("huge.toml") + `: has 104857600 bytes, more than the 4 MiB that are read | split it`,
+		at("loop.toml") + `: too many levels of symbolic links`,
+		at("web.toml") + `:1: service "web": name: "web" is the name of the service at ` + at("other.toml") + `:1, too | rename or remove`,
+	})
+	if _, problems := LoadServices(at("gone"), "static", nil); len(problems) != 1 || problems[0].Hint == "" {
+		t.Errorf("of a missing directory: %v", problems)
+	}
+}
+
+// The service in force keeps its name against a file that sorts before it.
+func TestMergeServicesHonoursTheHolder(t *testing.T) {
+	a, b := ParseServices("a.toml", []byte(good), "static", nil), ParseServices("b.toml", []byte(good), "static", nil)
+	for holder, want := range map[string]string{"": "b.toml:1 loses to a.toml:1", "a.toml": "b.toml:1 loses to a.toml:1", "b.toml": "a.toml:1 loses to b.toml:1"} {
+		services, problems := MergeServices([]ServicesFile{a, b}, func(vip.ServiceKey) string { return holder })
+		if len(services) != 1 || len(problems) != 1 {
+			t.Fatalf("%d services, problems %v", len(services), problems)
+		}
+		if got := problems[0].Place + " loses to " + services[0].Origin; got != want || !strings.Contains(problems[0].Message, services[0].Origin) {
+			t.Errorf("with %q in force: %s (%s), want %s", holder, got, problems[0].Message, want)
+		}
+	}
+}
+
+// Reading services never panics, and what it refuses has a place and a code.
+func FuzzParseServices(f *testing.F) {
+	f.Add([]byte(good + "backends = [{address = '10.0.0.1', weight = 3, port = '1-2'}]\naffinity = {}\nnode_port = 1"))
+	f.Add([]byte(tour))
+	f.Add([]byte("[[service]]\nname='a'\nports=[{port=80,node_port='auto'},{port=81,node_port=1}]\nlabels={a='b'}\nvips=['192.0.2.1']\ndrain_timeout='1h'"))
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		out := ParseServices("f.toml", doc, "static", nil)
+		for _, p := range out.Problems {
+			if !strings.HasPrefix(p.Place, "f.toml:") || p.Code == "" || p.Message == "" {
+				t.Errorf("problem without a place, code or message: %+v", p)
+			}
+		}
+		for _, s := range out.Services {
+			again := spec.FromService(s)
+			built, problems := again.Build(s.Source, s.Origin)
+			if len(problems) > 0 {
+				t.Fatalf("written back, %v is refused: %v", s, problems)
+			}
+			if diff := cmp.Diff(s, built, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Error(diff)
+			}
+		}
+	})
+}

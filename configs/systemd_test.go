@@ -1,0 +1,123 @@
+package configs
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/need"
+)
+
+// installedUnit copies the unit to where the program it names is there.
+func installedUnit(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("systemd/ironvip.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program := filepath.Join(dir, "ironvip")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unit := filepath.Join(dir, "ironvip.service")
+	write(t, unit, strings.ReplaceAll(string(text), "/usr/local/bin/ironvip", program))
+	return unit
+}
+
+func TestUnitIsValid(t *testing.T) {
+	analyze := need.Program(t, "systemd-analyze")
+	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", "--recursive-errors=no", installedUnit(t)).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+func TestUnitIsHardened(t *testing.T) {
+	analyze := need.Program(t, "systemd-analyze")
+	out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=22", installedUnit(t)).CombinedOutput()
+	if err != nil {
+		t.Errorf("systemd-analyze security: %v\n%s", err, out)
+	}
+}
+
+// settings reads the unit's lines; a key may come more than once.
+func settings(t *testing.T) map[string][]string {
+	t.Helper()
+	f, err := os.Open("systemd/ironvip.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := map[string][]string{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if key, value, ok := strings.Cut(lines.Text(), "="); ok && !strings.HasPrefix(key, "#") {
+			out[key] = append(out[key], value)
+		}
+	}
+	return out
+}
+
+func TestUnitFitsTheAgent(t *testing.T) {
+	unit := settings(t)
+	capabilities := "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE"
+	for key, want := range map[string]string{
+		"Type": "notify", "Restart": "on-failure", "User": "ironvip", "StateDirectory": "ironvip", "RuntimeDirectory": "ironvip",
+		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "no",
+	} {
+		if got := unit[key]; len(got) != 1 || got[0] != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	// Stopping must not take down what the kernel forwards.
+	for _, key := range []string{"ExecStop", "ExecStopPost"} {
+		if got := unit[key]; got != nil {
+			t.Errorf("%s is %q", key, got)
+		}
+	}
+	if DefaultStateDir != "/var/lib/"+unit["StateDirectory"][0] || filepath.Dir(DefaultSocket) != "/run/"+unit["RuntimeDirectory"][0] {
+		t.Errorf("the unit's directories aren't those of the defaults: %s, %s", DefaultStateDir, DefaultSocket)
+	}
+	sysusers, err := os.ReadFile("systemd/sysusers.d/ironvip.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`(?m)^u ` + unit["User"][0] + ` `).Match(sysusers) {
+		t.Errorf("no user %s in\n%s", unit["User"][0], sysusers)
+	}
+}
+
+// systemd reads these files with parsers of its own; a line that is neither a
+// comment nor of the one form it takes would be skipped with a warning.
+func TestKernelFiles(t *testing.T) {
+	for file, test := range map[string]struct {
+		form string
+		has  []string
+	}{
+		"systemd/sysctl.d/60-ironvip.conf":    {`^-?net\.[a-z0-9_.]+ = \d$`, []string{"net.ipv4.ip_forward = 1", "-net.ipv4.vs.conntrack = 1"}},
+		"systemd/modules-load.d/ironvip.conf": {`^[a-z0-9_]+$`, []string{"ip_vs", "ip_vs_mh", "nf_conntrack", "nf_tables", "dummy"}},
+		"systemd/sysusers.d/ironvip.conf":     {`^u `, nil},
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		form := regexp.MustCompile(test.form)
+		for i, line := range lines {
+			if line != "" && !strings.HasPrefix(line, "#") && !form.MatchString(line) {
+				t.Errorf("%s:%d: %s", file, i+1, line)
+			}
+		}
+		for _, want := range test.has {
+			if !slices.Contains(lines, want) {
+				t.Errorf("%s lacks %s", file, want)
+			}
+		}
+	}
+}

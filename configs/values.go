@@ -1,0 +1,85 @@
+package configs
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// FileMode is a permission written in octal: "0660".
+type FileMode os.FileMode
+
+// FromTree implements strict.Value.
+func (m *FileMode) FromTree(raw any) error {
+	const hint = `write it in octal, in quotes: "0660"`
+	s, ok := raw.(string)
+	if !ok {
+		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
+	}
+	n, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || n > 0o777 {
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not a file mode", Hint: hint}
+	}
+	*m = FileMode(n)
+	return nil
+}
+
+// String returns "0660".
+func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
+
+// AddressRange is a prefix, written as one or as a single address.
+type AddressRange struct{ netip.Prefix }
+
+// FromTree implements strict.Value.
+func (r *AddressRange) FromTree(raw any) error {
+	const hint = `write "192.0.2.10", or "192.0.2.0/24" for every address of a range`
+	s, ok := raw.(string)
+	if !ok {
+		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
+	}
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" && !a.Is4In6() {
+		r.Prefix = netip.PrefixFrom(a, a.BitLen())
+		return nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not a range of addresses", Hint: hint}
+	}
+	if p.Masked() != p {
+		return vip.Problem{Code: vip.CodeInvalid, Message: s + " is not the first address of its range", Hint: fmt.Sprintf("write %s or %s", p.Masked(), p.Addr())}
+	}
+	r.Prefix = p
+	return nil
+}
+
+// UnmarshalText reads what FromTree does; it is there so that the embedded
+// prefix's own does not apply.
+func (r *AddressRange) UnmarshalText(b []byte) error { return r.FromTree(string(b)) }
+
+// PortRange is an inclusive range of ports: "30000-32767".
+type PortRange struct{ First, Last uint16 }
+
+// FromTree implements strict.Value.
+func (r *PortRange) FromTree(raw any) error {
+	const hint = `write it as "30000-32767"`
+	s, ok := raw.(string)
+	if !ok {
+		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
+	}
+	low, high, found := strings.Cut(s, "-")
+	first, err1 := strconv.ParseUint(strings.TrimSpace(low), 10, 16)
+	last, err2 := strconv.ParseUint(strings.TrimSpace(high), 10, 16)
+	if !found || err1 != nil || err2 != nil || first == 0 || first > last {
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not a range of ports", Hint: hint}
+	}
+	*r = PortRange{uint16(first), uint16(last)}
+	return nil
+}
+
+// String returns "30000-32767".
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }

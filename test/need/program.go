@@ -1,0 +1,19 @@
+package need
+
+import (
+	"os/exec"
+	"testing"
+)
+
+// ReasonProgram is the lack of a program.
+const ReasonProgram Reason = "needs a program"
+
+// Program skips the test unless the program is in PATH, and returns its path.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		Lack(t, ReasonProgram, name)
+	}
+	return path
+}
