@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"runtime/debug"
 	"strings"
 
 	"go.etcd.io/bbolt"
@@ -34,7 +33,7 @@ type Tx[V any] struct {
 	err    error
 }
 
-// Put sets the value at key. The key is 1 to 32768 bytes.
+// Put sets the value at key. The key has 1 to 32768 bytes, the first not 0.
 func (tx *Tx[V]) Put(key string, value V) {
 	if tx.err == nil {
 		var b []byte
@@ -98,6 +97,9 @@ func (b *Bucket[V]) All() (map[string]V, error) {
 	err := b.view(func(bucket *bbolt.Bucket) error {
 		return bucket.ForEach(func(k, raw []byte) error {
 			key := string(k)
+			if key == marker {
+				return nil
+			}
 			var v V
 			if err := decode(key, raw, &v); err != nil {
 				bad = append(bad, fmt.Sprintf("%q: %v", key, err))
@@ -121,18 +123,14 @@ func (b *Bucket[V]) damaged(what string) error {
 }
 
 // view reads the bucket, if it exists.
-func (b *Bucket[V]) view(read func(*bbolt.Bucket) error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = b.damaged(fmt.Sprintf("%v", r))
-		}
-	}()
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	err = b.db.bolt.View(func(tx *bbolt.Tx) error {
-		if bucket := tx.Bucket([]byte(b.name)); bucket != nil {
-			return read(bucket)
-		}
-		return nil
+func (b *Bucket[V]) view(read func(*bbolt.Bucket) error) error {
+	err := b.db.guard(func() error {
+		return b.db.bolt.View(func(tx *bbolt.Tx) error {
+			if bucket := tx.Bucket([]byte(b.name)); bucket != nil {
+				return read(bucket)
+			}
+			return nil
+		})
 	})
 	var known *Error
 	if err != nil && !errors.As(err, &known) {
@@ -155,6 +153,9 @@ func checksum(key string, text []byte) uint32 {
 func checkKey(bucket, key string) error {
 	if key == "" || len(key) > maxKey {
 		return fmt.Errorf("write %s: a key has 1 to %d bytes, not %d", bucket, maxKey, len(key))
+	}
+	if key[0] == 0 {
+		return fmt.Errorf("write %s: key %q starts with a zero byte", bucket, key)
 	}
 	return nil
 }
@@ -179,4 +180,36 @@ func decode[V any](key string, raw []byte, into *V) error {
 		return errors.New("checksum differs")
 	}
 	return json.Unmarshal(text, into)
+}
+
+// marker is the key under which each bucket has its own name's checksum, so
+// that a bucket whose name was damaged is noticed rather than missing.
+const marker = "\x00"
+
+// openBucket returns the bucket of that name and makes it where it is missing.
+func openBucket(tx *bbolt.Tx, name string) (*bbolt.Bucket, error) {
+	if bucket := tx.Bucket([]byte(name)); bucket != nil {
+		return bucket, nil
+	}
+	bucket, err := tx.CreateBucket([]byte(name))
+	if err != nil {
+		return nil, fmt.Errorf("make %s: %w", name, err)
+	}
+	return bucket, bucket.Put([]byte(marker), binary.BigEndian.AppendUint32(nil, checksum(name, nil)))
+}
+
+// checkMarkers says which bucket's name was damaged.
+func checkMarkers(db *bbolt.DB) error {
+	return db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
+			if bucket == nil {
+				return fmt.Errorf("%q should be a bucket", name)
+			}
+			sum := bucket.Get([]byte(marker))
+			if len(sum) != sumSize || binary.BigEndian.Uint32(sum) != checksum(string(name), nil) {
+				return fmt.Errorf("bucket %q has another name's mark", name)
+			}
+			return nil
+		})
+	})
 }

@@ -37,7 +37,7 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 			db, err = nil, damaged(path, fmt.Sprintf("%v", r))
 		}
 		if err != nil && file != nil {
-			_ = file.Close() // bbolt may have closed it
+			_ = release(file) // an error: bbolt did it already
 			if fresh {
 				discard(path)
 			}
@@ -52,9 +52,6 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 		return nil, openError(path, err)
 	}
 	if err := lock(file, wait); err != nil {
-		f := file
-		file = nil
-		_ = f.Close()
 		return nil, openError(path, err)
 	}
 	info, err := file.Stat()
@@ -77,13 +74,17 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
+	if err := checkMarkers(bolt); err != nil {
+		_ = bolt.Close()
+		return nil, damaged(path, err.Error())
+	}
 	if fresh {
 		if err := syncDir(filepath.Dir(path)); err != nil {
 			_ = bolt.Close()
 			return nil, openError(path, err)
 		}
 	}
-	return &DB{path: path, bolt: bolt}, nil
+	return &DB{path: path, bolt: bolt, file: file}, nil
 }
 
 // discard empties a new file whose making did not get to its end, so that the
@@ -113,6 +114,15 @@ func lock(f *os.File, wait time.Duration) error {
 			return ErrLocked
 		}
 	}
+}
+
+// release unlocks and closes a file. Closing alone would leave the lock with
+// the memory that bbolt may have mapped.
+func release(f *os.File) error {
+	if fd, err := f.SyscallConn(); err == nil {
+		_ = fd.Control(func(fd uintptr) { _ = syscall.Flock(int(fd), syscall.LOCK_UN) })
+	}
+	return f.Close()
 }
 
 // syncDir makes the name of a new file durable.

@@ -11,8 +11,10 @@ package state
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"go.etcd.io/bbolt"
@@ -52,7 +54,8 @@ type DB struct {
 		waiting []*batch
 	}
 	writer sync.Mutex // held by the one goroutine that commits
-	broken error      // set when bbolt's memory can't be trusted any more; guarded by writer
+	file   *os.File   // what bbolt has open
+	broken atomic.Pointer[Error]
 }
 
 // batch is the writes of one caller: all of them happen or none.
@@ -74,6 +77,9 @@ func (d *DB) Path() string { return d.path }
 func (d *DB) Close() error {
 	d.writer.Lock()
 	defer d.writer.Unlock()
+	if d.broken.Load() != nil {
+		return release(d.file) // bbolt would wait for locks that nobody gives back
+	}
 	if err := d.bolt.Close(); err != nil {
 		return fmt.Errorf("close state file %s: %w", d.path, err)
 	}
@@ -111,30 +117,16 @@ func (d *DB) commit(writes []write) error {
 }
 
 // transact runs one bbolt transaction. The caller holds d.writer.
-func (d *DB) transact(group ...*batch) (err error) {
-	if d.broken != nil {
-		return d.broken
-	}
-	defer d.recovered(&err)
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	err = d.bolt.Update(func(tx *bbolt.Tx) error {
-		for _, b := range group {
-			for _, w := range b.writes {
-				bucket, err := tx.CreateBucketIfNotExists([]byte(w.bucket))
-				if err != nil {
+func (d *DB) transact(group ...*batch) error {
+	err := d.guard(func() error {
+		return d.bolt.Update(func(tx *bbolt.Tx) error {
+			for _, b := range group {
+				if err := b.apply(tx); err != nil {
 					return err
 				}
-				if w.value == nil {
-					err = bucket.Delete(w.key)
-				} else {
-					err = bucket.Put(w.key, w.value)
-				}
-				if err != nil {
-					return fmt.Errorf("%s %q: %w", w.bucket, w.key, err)
-				}
 			}
-		}
-		return nil
+			return nil
+		})
 	})
 	if err != nil {
 		return d.writeError(err)
@@ -142,19 +134,48 @@ func (d *DB) transact(group ...*batch) (err error) {
 	return nil
 }
 
-// recovered turns a panic out of bbolt, which comes from a file that was
-// changed under it, into an error, and stops all later writes: bbolt's list of
-// free pages may be wrong from here on, and writing by it would spread the
-// damage.
-func (d *DB) recovered(err *error) {
-	if r := recover(); r != nil {
-		*err = damaged(d.path, fmt.Sprintf("%v", r))
-		d.broken = fmt.Errorf("%w: %w", ErrUnavailable, *err)
-		*err = d.broken
+func (b *batch) apply(tx *bbolt.Tx) error {
+	for _, w := range b.writes {
+		bucket, err := openBucket(tx, w.bucket)
+		if err != nil {
+			return err
+		}
+		if w.value == nil {
+			err = bucket.Delete(w.key)
+		} else {
+			err = bucket.Put(w.key, w.value)
+		}
+		if err != nil {
+			return fmt.Errorf("%s %q: %w", w.bucket, w.key, err)
+		}
 	}
+	return nil
+}
+
+// guard runs f, which uses bbolt. A panic or memory fault in it comes from a
+// file that was changed under us. It becomes an error, and the end of all use
+// of bbolt: its locks stay taken, and its list of free pages may be wrong, so
+// that writing by it would spread the damage.
+func (d *DB) guard(f func() error) (err error) {
+	if broken := d.broken.Load(); broken != nil {
+		return broken
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			broken := damaged(d.path, fmt.Sprintf("changed while in use: %v", r))
+			d.broken.Store(broken)
+			err = broken
+		}
+	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	return f()
 }
 
 func (d *DB) writeError(err error) error {
+	var known *Error
+	if errors.As(err, &known) {
+		return &Error{Problem: known.Problem, Err: fmt.Errorf("%w: %w", ErrUnavailable, known.Err)}
+	}
 	p := vip.Problem{Code: vip.CodeStore, Place: d.path, Message: "write state: " + err.Error()}
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -168,7 +189,7 @@ func (d *DB) writeError(err error) error {
 	return &Error{Problem: p, Err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
 }
 
-func damaged(path, what string) error {
+func damaged(path, what string) *Error {
 	return &Error{
 		Problem: vip.Problem{
 			Code: vip.CodeStore, Place: path, Message: "the state file is damaged: " + what,

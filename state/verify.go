@@ -188,6 +188,7 @@ func (v *verifier) node(b []byte, low, high []byte, depth int) error {
 	}
 	var children []child
 	var last []byte
+	next := uint64(pageHeader + count*elementSize) // keys and values follow the elements without gaps
 	for i := range count {
 		at := pageHeader + i*elementSize
 		e := b[at : at+elementSize]
@@ -198,9 +199,10 @@ func (v *verifier) node(b []byte, low, high []byte, depth int) error {
 			pos, ksize, vsize = uint64(order.Uint32(e[4:])), uint64(order.Uint32(e[8:])), uint64(order.Uint32(e[12:]))
 		}
 		start := uint64(at) + pos
-		if ksize == 0 || start < uint64(pageHeader+count*elementSize) || start+ksize+vsize > uint64(len(b)) {
+		if ksize == 0 || start != next || start+ksize+vsize > uint64(len(b)) {
 			return fmt.Errorf("element %d is out of bounds", i)
 		}
+		next = start + ksize + vsize
 		key, value := b[start:start+ksize], b[start+ksize:start+ksize+vsize]
 		if i > 0 && bytes.Compare(last, key) >= 0 {
 			return fmt.Errorf("element %d is out of order", i)
