@@ -1,0 +1,246 @@
+package sources
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+)
+
+// names is what the sources say, and who of them has each name. It is the one
+// place where conflicts are decided: who has a name keeps it; a name that
+// nobody has yet goes to the source that had it before this run of the agent,
+// for as long as that one may still say so, and else to the first who asks.
+// Claims that lose are held aside and take over, in their order, when the
+// winner goes. The cost of a change is O(1), and O(contests) for a source's
+// first sync.
+type names struct {
+	options Options
+
+	mu       sync.Mutex
+	claims   map[*supervised]*claims
+	holders  map[vip.ServiceKey]*supervised
+	contests map[vip.ServiceKey][]*supervised // the claims held aside, oldest first
+}
+
+// claims is what one source says.
+type claims struct {
+	rows     map[vip.ServiceKey]vip.Service
+	aside    map[vip.ServiceKey]struct{}
+	problems []vip.Problem // as the source told them
+	status   Status        // Problems is problems and those of aside
+	waited   bool          // synced, or too late: nobody waits for it any more
+	failing  bool
+	run      *sink // the present run's; others are deaf
+}
+
+func newNames(o Options) *names {
+	return &names{options: o, claims: map[*supervised]*claims{}, holders: map[vip.ServiceKey]*supervised{},
+		contests: map[vip.ServiceKey][]*supervised{}}
+}
+
+func (n *names) add(src *supervised) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := &claims{rows: map[vip.ServiceKey]vip.Service{}, aside: map[vip.ServiceKey]struct{}{}, status: Status{Name: src.name, Type: src.typ}}
+	n.claims[src] = c
+	n.publish(c)
+}
+
+// begin returns the sink of a new run of the source.
+func (n *names) begin(src *supervised) *sink {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.claims[src]
+	c.run = &sink{names: n, src: src}
+	return c.run
+}
+
+// failed marks the source stale after a run that ended by itself.
+func (n *names) failed(src *supervised, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.claims[src]
+	c.status.Restarts++
+	c.status.Stale = err.Error()
+	if !c.failing {
+		c.failing = true
+		n.event("source_failed", src, fmt.Sprintf("%s; its %d services stay as they are", err, len(c.rows)))
+	}
+	n.publish(c)
+}
+
+// syncTimeout stops the waiting for a source that has not synced.
+func (n *names) syncTimeout(src *supervised, after time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.claims[src]
+	if c.waited {
+		return
+	}
+	c.waited = true
+	what := fmt.Sprintf("has not synced within %s; going on without it", after)
+	if c.status.Stale == "" {
+		c.status.Stale = what
+	}
+	n.options.Log.Error("source "+what, "source", src.name, "why", c.status.Stale)
+	n.event("source_sync_timeout", src, what)
+	n.unlock(src)
+	n.publish(c)
+	src.synced()
+}
+
+// inTouch ends the source's staleness. The caller holds mu and publishes.
+func (n *names) inTouch(src *supervised, c *claims) {
+	c.status.Stale = ""
+	if c.failing {
+		c.failing = false
+		n.event("source_recovered", src, "is in touch again")
+	}
+}
+
+// claim puts the row in force, or holds it aside. It returns the row's
+// revision, 0 for one held aside.
+func (n *names) claim(src *supervised, c *claims, s vip.Service) uint64 {
+	s.Source = src.name
+	old, had := c.rows[s.Key]
+	c.rows[s.Key] = s
+	switch holder := n.holders[s.Key]; {
+	case holder == src:
+		if had && reflect.DeepEqual(old, s) {
+			_, rev, _ := n.options.Services.Get(s.Key)
+			return rev
+		}
+		return n.options.Services.Set(s.Key, s)
+	case holder != nil:
+		n.setAside(src, c, s.Key, holder)
+		return 0
+	}
+	if prior := n.prior(s.Key); prior != nil && prior != src && !n.claims[prior].waited {
+		n.setAside(src, c, s.Key, prior)
+		return 0
+	}
+	return n.promote(src, s.Key)
+}
+
+// prior returns the source that had the name before this run of the agent, if
+// it is still one of ours.
+func (n *names) prior(key vip.ServiceKey) *supervised {
+	if n.options.PriorSource == nil {
+		return nil
+	}
+	name, known := n.options.PriorSource(key)
+	if !known {
+		return nil
+	}
+	for src := range n.claims {
+		if src.name == name {
+			return src
+		}
+	}
+	return nil
+}
+
+// promote puts the source's row of that name in force.
+func (n *names) promote(src *supervised, key vip.ServiceKey) uint64 {
+	n.dropAside(src, key)
+	n.holders[key] = src
+	return n.options.Services.Set(key, n.claims[src].rows[key])
+}
+
+func (n *names) setAside(src *supervised, c *claims, key vip.ServiceKey, winner *supervised) {
+	if _, already := c.aside[key]; already {
+		return
+	}
+	c.aside[key] = struct{}{}
+	n.contests[key] = append(n.contests[key], src)
+	n.options.Events.Add(event.Event{Kind: "service_name_taken", Service: key.String(), Object: src.name,
+		Message: fmt.Sprintf("source %q has a service of this name, which source %q holds; it is held aside", src.name, winner.name)})
+}
+
+func (n *names) dropAside(src *supervised, key vip.ServiceKey) {
+	delete(n.claims[src].aside, key)
+	if rest := slices.DeleteFunc(n.contests[key], func(s *supervised) bool { return s == src }); len(rest) > 0 {
+		n.contests[key] = rest
+	} else {
+		delete(n.contests, key)
+	}
+}
+
+// release takes the source's claim on a name back.
+func (n *names) release(src *supervised, c *claims, key vip.ServiceKey) {
+	if _, has := c.rows[key]; !has {
+		return
+	}
+	delete(c.rows, key)
+	if n.holders[key] != src {
+		n.dropAside(src, key)
+		return
+	}
+	delete(n.holders, key)
+	if next := n.contests[key]; len(next) > 0 {
+		n.succeed(next[0], key)
+		return
+	}
+	n.options.Services.Delete(key)
+}
+
+// succeed puts a claim that was held aside in force.
+func (n *names) succeed(src *supervised, key vip.ServiceKey) {
+	n.promote(src, key)
+	n.publish(n.claims[src])
+	for _, other := range n.contests[key] { // who they wait for has changed
+		n.publish(n.claims[other])
+	}
+	n.options.Events.Add(event.Event{Kind: "service_name_freed", Service: key.String(), Object: src.name,
+		Message: fmt.Sprintf("the service of source %q takes over", src.name)})
+}
+
+// unlock settles the names that were kept for a source which will not come for
+// them any more, or not in time.
+func (n *names) unlock(src *supervised) {
+	for key, waiting := range n.contests {
+		if n.holders[key] == nil && n.prior(key) == src {
+			n.succeed(waiting[0], key)
+		}
+	}
+}
+
+// publish writes the source's status.
+func (n *names) publish(c *claims) {
+	c.status.Services = len(c.rows)
+	c.status.Problems = c.problems
+	if len(c.aside) > 0 {
+		c.status.Problems = slices.Concat(c.problems, n.conflicts(c))
+	}
+	n.options.Statuses.Set(c.status.Name, c.status)
+}
+
+// conflicts describes the claims that are held aside.
+func (n *names) conflicts(c *claims) []vip.Problem {
+	out := make([]vip.Problem, 0, len(c.aside))
+	for key := range c.aside {
+		p := vip.Problem{Code: vip.CodeNameTaken, Place: c.rows[key].Origin, Service: key.String(), Field: "name",
+			Hint: "rename or remove one of the two; this one takes over when the other goes"}
+		if holder := n.holders[key]; holder != nil {
+			p.Message = fmt.Sprintf("source %q holds the name", holder.name)
+			if origin := n.claims[holder].rows[key].Origin; origin != "" {
+				p.Message += ", at " + origin
+			}
+		} else if prior := n.prior(key); prior != nil {
+			p.Message = fmt.Sprintf("source %q held the name before and has not synced yet", prior.name)
+		}
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b vip.Problem) int { return cmp.Compare(a.Service, b.Service) })
+	return out
+}
+
+func (n *names) event(kind string, src *supervised, message string) {
+	n.options.Events.Add(event.Event{Kind: kind, Object: src.name, Message: fmt.Sprintf("source %q: %s", src.name, message)})
+}

@@ -1,0 +1,552 @@
+package sources
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sourceFunc is a Source made of its Run.
+type sourceFunc func(ctx context.Context, out Sink) error
+
+func (f sourceFunc) Run(ctx context.Context, out Sink) error { return f(ctx, out) }
+
+// bench is a supervisor with its tables.
+type bench struct {
+	*Supervisor
+	services *table.Table[vip.ServiceKey, vip.Service]
+	statuses *table.Table[string, Status]
+	events   *event.Log
+	logged   bytes.Buffer
+	prior    map[vip.ServiceKey]string
+}
+
+func newBench() *bench {
+	clock := &table.Clock{}
+	b := &bench{services: table.New[vip.ServiceKey, vip.Service](clock, nil), statuses: table.New[string, Status](clock, nil),
+		events: event.NewLog(100, time.Now), prior: map[vip.ServiceKey]string{}}
+	b.Supervisor = NewSupervisor(Options{Services: b.services, Statuses: b.statuses, Events: b.events, SyncTimeout: 30 * time.Second,
+		PriorSource: func(k vip.ServiceKey) (string, bool) { name, ok := b.prior[k]; return name, ok },
+		Log:         slog.New(slog.NewTextHandler(&b.logged, nil))})
+	return b
+}
+
+// start runs the supervisor until the test ends.
+func (b *bench) start(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- b.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+func (b *bench) status(name string) Status {
+	s, _, _ := b.statuses.Get(name)
+	return s
+}
+
+func (b *bench) ready() bool {
+	select {
+	case <-b.services.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// rows lists the services in force as "name=source".
+func (b *bench) rows() string {
+	var out []string
+	for key, s := range b.services.All() {
+		out = append(out, key.Name+"="+s.Source)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func (b *bench) kinds() []string {
+	events, _ := b.events.Since(0)
+	var out []string
+	for _, e := range events {
+		out = append(out, e.Kind)
+	}
+	return out
+}
+
+func key(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default", Name: name} }
+
+func service(name string) vip.Service { return vip.Service{Key: key(name), Origin: name + ".toml:1"} }
+
+func services(names ...string) []vip.Service {
+	var out []vip.Service
+	for _, name := range names {
+		out = append(out, service(name))
+	}
+	return out
+}
+
+// driven is a source whose sink the test drives by hand.
+type driven struct{ out chan Sink }
+
+func newDriven() *driven { return &driven{make(chan Sink, 1)} }
+
+func (d *driven) Run(ctx context.Context, out Sink) error {
+	d.out <- out
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestReplaceStatesTheFullList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, src := newBench(), newDriven()
+		b.Add("s", "static", src)
+		b.start(t)
+		out := <-src.out
+		if b.ready() {
+			t.Error("ready before the source has synced")
+		}
+		first := out.Replace(services("a", "b"), []vip.Problem{{Message: "p"}})
+		if !b.ready() || b.rows() != "a=s b=s" || first != b.services.Revision() {
+			t.Errorf("ready %v, rows %q, revision %d", b.ready(), b.rows(), first)
+		}
+		if got := b.status("s"); !got.Synced || got.Services != 2 || len(got.Problems) != 1 || got.LastSync != time.Now().UnixMilli() || got.Type != "static" {
+			t.Errorf("status %+v", got)
+		}
+		feed := b.services.Watch()
+		defer feed.Close()
+		feed.TryNext()
+		if rev := out.Replace(services("a", "b"), nil); rev != 0 {
+			t.Errorf("nothing changed, yet revision %d", rev)
+		}
+		if batch, _ := feed.TryNext(); len(batch) != 0 {
+			t.Errorf("nothing changed, yet %v", batch)
+		}
+		changed := service("b")
+		changed.Pool = "x"
+		rev := out.Replace([]vip.Service{changed, service("c")}, nil)
+		batch, _ := feed.TryNext()
+		if len(batch) != 3 || batch[2].Rev != rev || !batch[2].Deleted || b.rows() != "b=s c=s" {
+			t.Errorf("revision %d, changes %v, rows %q", rev, batch, b.rows())
+		}
+	})
+}
+
+func TestPutAndDelete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, src := newBench(), newDriven()
+		b.Add("s", "rest", src)
+		b.start(t)
+		out := <-src.out
+		out.Replace(nil, nil)
+		revs := out.Put(services("a", "b")...)
+		if again := out.Put(service("a")); len(revs) != 2 || again[0] != revs[0] || revs[1] <= revs[0] {
+			t.Errorf("revisions %v, then %v", revs, again)
+		}
+		out.Delete(key("a"), key("nobody's"))
+		if b.rows() != "b=s" {
+			t.Errorf("rows %q", b.rows())
+		}
+	})
+}
+
+// A source that fails is run again after a growing pause; its rows stay and are
+// marked stale, and one event tells of it.
+func TestFailedSourceRestartsWithBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		var starts []time.Time
+		b.Add("s", "static", sourceFunc(func(ctx context.Context, out Sink) error {
+			starts = append(starts, time.Now())
+			if len(starts) == 1 {
+				out.Replace(services("a"), nil)
+			}
+			if len(starts) == 12 {
+				out.Replace(services("a"), nil)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			if len(starts)%2 == 0 {
+				panic("at the disco")
+			}
+			return errors.New("no route")
+		}))
+		b.start(t)
+		synctest.Wait()
+		if got := b.status("s"); got.Stale != "no route" || got.Restarts != 1 || b.rows() != "a=s" {
+			t.Errorf("status %+v, rows %q", got, b.rows())
+		}
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if got := b.status("s"); got.Stale != "" || got.Restarts != 11 {
+			t.Errorf("status %+v", got)
+		}
+		for i, want := 1, minBackoff; i < 12; i, want = i+1, min(2*want, maxBackoff) {
+			if pause := starts[i].Sub(starts[i-1]); pause < want/2 || pause > want {
+				t.Errorf("pause %d is %s, want %s to %s", i, pause, want/2, want)
+			}
+		}
+		if got := b.kinds(); !slices.Equal(got, []string{"source_failed", "source_recovered"}) {
+			t.Errorf("events %v", got)
+		}
+		if log := b.logged.String(); !strings.Contains(log, "at the disco") || !strings.Contains(log, "supervisor_test.go") {
+			t.Errorf("no panic with its stack in\n%s", log)
+		}
+	})
+}
+
+func TestBackoffStartsAnewAfterAGoodRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		runs := 0
+		var ended time.Time
+		var pauses []time.Duration
+		b.Add("s", "static", sourceFunc(func(ctx context.Context, out Sink) error {
+			if !ended.IsZero() {
+				pauses = append(pauses, time.Since(ended))
+			}
+			if runs++; runs == 6 {
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Minute):
+				}
+			}
+			ended = time.Now()
+			return errors.New("x")
+		}))
+		b.start(t)
+		time.Sleep(time.Minute + 10*time.Second)
+		synctest.Wait()
+		if len(pauses) < 6 || pauses[4] < 800*time.Millisecond || pauses[5] > minBackoff {
+			t.Errorf("pauses %v", pauses)
+		}
+	})
+}
+
+func TestSyncTimeoutGoesOnLoudly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, quick, slow := newBench(), newDriven(), newDriven()
+		b.Add("quick", "static", quick)
+		b.Add("slow", "consul", slow)
+		b.start(t)
+		(<-quick.out).Replace(services("a"), nil)
+		late := <-slow.out
+		time.Sleep(29 * time.Second)
+		if b.ready() {
+			t.Error("ready before the timeout")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !b.ready() {
+			t.Error("not ready after the timeout")
+		}
+		if got := b.status("slow"); got.Synced || !strings.Contains(got.Stale, "30s") {
+			t.Errorf("status %+v", got)
+		}
+		if got := b.kinds(); !slices.Equal(got, []string{"source_sync_timeout"}) || !strings.Contains(b.logged.String(), "level=ERROR") {
+			t.Errorf("events %v, log %s", got, &b.logged)
+		}
+		late.Replace(services("b"), nil)
+		if got := b.status("slow"); !got.Synced || got.Stale != "" || b.rows() != "a=quick b=slow" {
+			t.Errorf("status %+v, rows %q", got, b.rows())
+		}
+	})
+}
+
+func TestStaleAndFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, src := newBench(), newDriven()
+		b.Add("s", "static", src)
+		b.start(t)
+		out := <-src.out
+		out.Replace(services("a"), nil)
+		out.Stale(errors.New("gone"))
+		out.Put(service("b"))
+		if got := b.status("s"); got.Stale != "gone" || got.Services != 2 {
+			t.Errorf("status %+v", got)
+		}
+		out.Stale(errors.New("gone for good"))
+		out.Fresh()
+		if got := b.status("s"); got.Stale != "" {
+			t.Errorf("status %+v", got)
+		}
+		if got := b.kinds(); !slices.Equal(got, []string{"source_stale", "source_recovered"}) {
+			t.Errorf("events %v", got)
+		}
+	})
+}
+
+func TestResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, src := newBench(), newDriven()
+		b.Add("s", "static", src)
+		b.start(t)
+		first := <-src.out
+		first.Replace(services("a"), nil)
+		if err := b.Resync("s"); err != nil {
+			t.Fatal(err)
+		}
+		second := <-src.out
+		if got := b.status("s"); got.Restarts != 0 || got.Stale != "" || b.rows() != "a=s" {
+			t.Errorf("status %+v, rows %q", got, b.rows())
+		}
+		second.Replace(services("b"), nil)
+		// What the run before left behind is not heard any more.
+		first.Put(service("x"))
+		first.Delete(key("b"))
+		if rev := first.Replace(nil, nil); rev != 0 || b.rows() != "b=s" {
+			t.Errorf("a run that is over says revision %d, rows %q", rev, b.rows())
+		}
+		if err := b.Resync("t"); err == nil || !strings.Contains(err.Error(), `"t"`) {
+			t.Errorf("of an unknown source: %v", err)
+		}
+	})
+}
+
+func TestResyncCutsThePauseShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		runs := 0
+		b.Add("s", "static", sourceFunc(func(context.Context, Sink) error { runs++; return errors.New("x") }))
+		b.start(t)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		before := runs
+		if err := b.Resync("s"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if runs != before+1 {
+			t.Errorf("%d runs after the resync, %d before", runs, before)
+		}
+	})
+}
+
+func TestNameConflicts(t *testing.T) {
+	tests := []struct {
+		what  string
+		prior string // who had "web" before
+		steps []string
+		want  []string // rows after each step
+	}{
+		{"the first keeps the name", "", []string{"a: web", "b: web"}, []string{"web=a", "web=a"}},
+		{"the later takes over when the first goes", "", []string{"a: web", "b: web db", "a:"}, []string{"web=a", "db=b web=a", "db=b web=b"}},
+		{"the later may go, too", "", []string{"a: web", "b: web", "b:", "a:"}, []string{"web=a", "web=a", "web=a", ""}},
+		{"the prior source keeps the name though it syncs later", "b", []string{"a: web db", "b: web"}, []string{"db=a", "db=a web=b"}},
+		{"the prior source may not want it any more", "b", []string{"a: web", "b: db"}, []string{"", "db=b web=a"}},
+		{"a prior source that is no more doesn't count", "gone", []string{"a: web"}, []string{"web=a"}},
+		{"a prior source that never syncs loses at the timeout", "b", []string{"a: web", "wait", "b: web"}, []string{"", "web=a", "web=a"}},
+	}
+	for _, test := range tests {
+		t.Run(test.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench()
+				if test.prior != "" {
+					b.prior[key("web")] = test.prior
+				}
+				sinks := map[string]Sink{}
+				drivens := map[string]*driven{"a": newDriven(), "b": newDriven()}
+				b.Add("a", "static", drivens["a"])
+				b.Add("b", "rest", drivens["b"])
+				b.start(t)
+				for name, d := range drivens {
+					sinks[name] = <-d.out
+				}
+				for i, step := range test.steps {
+					name, list, says := strings.Cut(step, ":")
+					if says {
+						sinks[name].Replace(services(strings.Fields(list)...), nil)
+					} else {
+						time.Sleep(time.Minute)
+						synctest.Wait()
+					}
+					if got := b.rows(); got != test.want[i] {
+						t.Errorf("after %q: %q, want %q", step, got, test.want[i])
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestConflictIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, first, second := newBench(), newDriven(), newDriven()
+		b.Add("static", "static", first)
+		b.Add("rest", "rest", second)
+		b.start(t)
+		holder, loser := <-first.out, <-second.out
+		holder.Replace(services("web"), nil)
+		loser.Replace(nil, []vip.Problem{{Message: "its own"}})
+		if revs := loser.Put(service("web")); revs[0] != 0 {
+			t.Errorf("held aside, yet revision %d", revs[0])
+		}
+		loser.Put(service("web"))
+		got := b.status("rest")
+		if len(got.Problems) != 2 || got.Services != 1 {
+			t.Fatalf("status %+v", got)
+		}
+		if p := got.Problems[1]; p.Code != vip.CodeNameTaken || p.Service != "web" || p.Message != `source "static" holds the name, at web.toml:1` || p.Hint == "" {
+			t.Errorf("problem %+v", p)
+		}
+		holder.Delete(key("web"))
+		if got := b.status("rest"); len(got.Problems) != 1 || b.rows() != "web=rest" {
+			t.Errorf("status %+v, rows %q", got, b.rows())
+		}
+		if got := b.kinds(); !slices.Equal(got, []string{"service_name_taken", "service_name_freed"}) {
+			t.Errorf("events %v", got)
+		}
+	})
+}
+
+// Whatever sources say, in whatever order: a name is in force exactly when
+// someone claims it (or it is kept for one who has not synced), with the row of
+// a claimant; who has it keeps it while claiming it; nothing is left behind.
+func TestNamesAgainstOracle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := newBench()
+		all := []string{"a", "b", "c"}
+		sinks := map[string]*sink{}
+		for _, name := range all {
+			b.Add(name, "static", nil)
+		}
+		for _, src := range b.sources {
+			sinks[src.name] = b.names.begin(src)
+		}
+		synced := map[string]bool{}
+		for _, name := range []string{"x", "y", "z"} {
+			if prior := rapid.SampledFrom([]string{"", "a", "b", "c", "gone"}).Draw(t, "prior of "+name); prior != "" {
+				b.prior[key(name)] = prior
+			}
+		}
+		said := map[string]map[vip.ServiceKey]vip.Service{"a": {}, "b": {}, "c": {}}
+		held := map[vip.ServiceKey]string{}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			who := rapid.SampledFrom(all).Draw(t, "who")
+			row := service(rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "name"))
+			row.Pool = rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pool")
+			switch rapid.IntRange(0, 3).Draw(t, "op") {
+			case 0:
+				list := []vip.Service{row}
+				if rapid.Bool().Draw(t, "empty") {
+					list = nil
+				}
+				sinks[who].Replace(list, nil)
+				synced[who] = true
+				said[who] = map[vip.ServiceKey]vip.Service{}
+				for _, s := range list {
+					said[who][s.Key] = s
+				}
+			case 1, 2:
+				sinks[who].Put(row)
+				said[who][row.Key] = row
+			case 3:
+				sinks[who].Delete(row.Key)
+				delete(said[who], row.Key)
+			}
+			for _, name := range []string{"x", "y", "z"} {
+				k := key(name)
+				got, _, there := b.services.Get(k)
+				var claimants []string
+				for _, c := range all {
+					if _, claims := said[c][k]; claims {
+						claimants = append(claimants, c)
+					}
+				}
+				prior := b.prior[k]
+				kept := slices.Contains(all, prior) && !synced[prior] && !slices.Contains(claimants, prior) && held[k] == ""
+				switch {
+				case len(claimants) == 0 || kept:
+					if there {
+						t.Fatalf("%s is in force for %s, claimed by %v, prior %q", name, got.Source, claimants, prior)
+					}
+				case !there:
+					t.Fatalf("%s is not in force, claimed by %v", name, claimants)
+				default:
+					if want := said[got.Source][k]; !slices.Contains(claimants, got.Source) || want.Pool != got.Pool {
+						t.Fatalf("%s is in force with %+v, %s says %+v", name, got, got.Source, want)
+					}
+					if was := held[k]; was != got.Source && slices.Contains(claimants, was) {
+						t.Fatalf("%s went from %s to %s, though the first still claims it", name, was, got.Source)
+					}
+				}
+				held[k] = got.Source
+			}
+		}
+		for _, who := range all {
+			sinks[who].Replace(nil, nil)
+		}
+		n := b.names
+		if b.services.Len()+len(n.holders)+len(n.contests) > 0 {
+			t.Fatalf("left behind: %v %v %v", maps.Collect(b.services.All()), n.holders, n.contests)
+		}
+		for _, c := range n.claims {
+			if len(c.rows)+len(c.aside) > 0 {
+				t.Fatalf("left behind: %+v", c)
+			}
+		}
+	})
+}
+
+func TestNoSourcesIsReady(t *testing.T) {
+	b := newBench()
+	if !b.ready() {
+		t.Error("without sources there is nothing to wait for")
+	}
+	b.start(t)
+}
+
+func TestAddRefusesANameTwice(t *testing.T) {
+	b := newBench()
+	b.Add("s", "static", newDriven())
+	defer func() {
+		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), `"s"`) {
+			t.Errorf("recovered %v", r)
+		}
+	}()
+	b.Add("s", "rest", newDriven())
+}
+
+// A change of one service costs the same whatever the source has said before.
+func TestPutCostDoesNotGrow(t *testing.T) {
+	cost := func(rows int) float64 {
+		b := newBench()
+		b.Add("s", "static", nil)
+		out := b.names.begin(b.sources[0])
+		var all []vip.Service
+		for i := range rows {
+			all = append(all, service(fmt.Sprint("s", i)))
+		}
+		out.Replace(all, nil)
+		i := 0
+		return testing.AllocsPerRun(100, func() {
+			s := all[i%rows]
+			s.Pool = fmt.Sprint(i)
+			out.Put(s)
+			i++
+		})
+	}
+	if small, large := cost(10), cost(5_000); large > small*1.5 {
+		t.Errorf("%v allocations at 10 services, %v at 5,000", small, large)
+	}
+}
