@@ -1,0 +1,156 @@
+package proxy
+
+import (
+	"container/list"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// affinity remembers which backend each client address has, until the timeout
+// after the end of its last connection. It holds at most limit clients: when it
+// is full the one idle for longest is forgotten, and with none idle a newcomer
+// isn't remembered. Its methods may be called by any goroutine; each costs O(1).
+type affinity struct {
+	limit int
+
+	mu      sync.Mutex
+	timeout time.Duration
+	clients map[netip.Addr]*affine
+	idle    list.List   // of *affine without connections, idle for longest first
+	expiry  *time.Timer // of the first in idle; nil when idle is empty
+}
+
+// affine is one client's affinity.
+type affine struct {
+	client  netip.Addr
+	backend netip.AddrPort
+	open    int           // connections
+	since   time.Time     // of the end of the last one
+	place   *list.Element // in idle; nil while open
+}
+
+func newAffinity(timeout time.Duration, limit int) *affinity {
+	return &affinity{limit: limit, timeout: timeout, clients: make(map[netip.Addr]*affine)}
+}
+
+// claim returns the client's backend if usable says it may still be used, else
+// the one that choose returns, and counts a connection of the client's. Two
+// first connections at once get the same answer. The entry goes to release
+// afterwards; it is nil when choose found none or the table has no room. Both
+// functions are called under the table's lock.
+func (a *affinity) claim(client netip.Addr, usable func(netip.AddrPort) bool, choose func() (netip.AddrPort, bool)) (*affine, netip.AddrPort) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e := a.clients[client]
+	if e == nil || !usable(e.backend) {
+		backend, ok := choose()
+		if !ok {
+			return nil, netip.AddrPort{}
+		}
+		if e == nil {
+			if e = a.enter(client); e == nil {
+				return nil, backend
+			}
+		}
+		e.backend = backend
+	}
+	if e.place != nil {
+		a.idle.Remove(e.place)
+		e.place = nil
+	}
+	e.open++
+	return e, e.backend
+}
+
+// enter makes an entry, or returns nil when there is no room.
+func (a *affinity) enter(client netip.Addr) *affine {
+	if len(a.clients) >= a.limit {
+		oldest := a.idle.Front()
+		if oldest == nil {
+			return nil
+		}
+		a.forget(oldest)
+	}
+	e := &affine{client: client}
+	a.clients[client] = e
+	return e
+}
+
+func (a *affinity) forget(place *list.Element) {
+	delete(a.clients, a.idle.Remove(place).(*affine).client)
+}
+
+// move gives the entry another backend, after the claimed one failed.
+func (a *affinity) move(e *affine, backend netip.AddrPort) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e.backend = backend
+}
+
+// release ends one connection that claim counted.
+func (a *affinity) release(e *affine) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e.open--; e.open > 0 {
+		return
+	}
+	e.since = time.Now()
+	e.place = a.idle.PushBack(e)
+	if a.expiry == nil {
+		a.expiry = time.AfterFunc(a.timeout, a.expire)
+	}
+}
+
+// expire forgets who is due and sets the timer for the next.
+func (a *affinity) expire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.expiry == nil { // closed meanwhile
+		return
+	}
+	for {
+		first := a.idle.Front()
+		if first == nil {
+			a.expiry = nil
+			return
+		}
+		if left := a.timeout - time.Since(first.Value.(*affine).since); left > 0 {
+			a.expiry.Reset(left)
+			return
+		}
+		a.forget(first)
+	}
+}
+
+// setTimeout changes the timeout, for those already idle too.
+func (a *affinity) setTimeout(timeout time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timeout == timeout {
+		return
+	}
+	a.timeout = timeout
+	if a.expiry != nil {
+		a.expiry.Reset(0)
+	}
+}
+
+// close stops the timer and forgets everyone idle.
+func (a *affinity) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.expiry != nil {
+		a.expiry.Stop()
+		a.expiry = nil
+	}
+	for first := a.idle.Front(); first != nil; first = a.idle.Front() {
+		a.forget(first)
+	}
+}
+
+func (a *affinity) len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.clients)
+}

@@ -1,0 +1,101 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// netlinkDevice is the kernel's device of that name: a dummy that doesn't
+// answer ARP, as the IPVS dataplane makes it.
+type netlinkDevice struct{ name string }
+
+func (d *netlinkDevice) list() ([]netip.Addr, error) {
+	link, err := netlink.LinkByName(d.name)
+	if isNoLink(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, a := range list {
+		addr, ok := netip.AddrFromSlice(a.IP)
+		if ones, bits := a.Mask.Size(); !ok || ones != bits || addr.Unmap().IsLinkLocalUnicast() {
+			continue
+		}
+		out = append(out, addr.Unmap())
+	}
+	return out, nil
+}
+
+func (d *netlinkDevice) add(addr netip.Addr) error {
+	link, err := d.up()
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrAdd(link, hostAddr(addr)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}
+
+func (d *netlinkDevice) remove(addr netip.Addr) error {
+	link, err := netlink.LinkByName(d.name)
+	if isNoLink(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrDel(link, hostAddr(addr)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return err
+	}
+	return nil
+}
+
+// up returns the device, made and set up if need be.
+func (d *netlinkDevice) up() (netlink.Link, error) {
+	link, err := netlink.LinkByName(d.name)
+	if isNoLink(err) {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = d.name
+		if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("make device %s: %w", d.name, err)
+		}
+		if link, err = netlink.LinkByName(d.name); err == nil {
+			err = netlink.LinkSetARPOff(link)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, fmt.Errorf("set device %s up: %w", d.name, err)
+		}
+	}
+	return link, nil
+}
+
+// hostAddr is addr alone, usable at once (no duplicate address detection).
+func hostAddr(addr netip.Addr) *netlink.Addr {
+	a := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}}
+	if addr.Is6() {
+		a.Flags = unix.IFA_F_NODAD
+	}
+	return a
+}
+
+func isNoLink(err error) bool {
+	var missing netlink.LinkNotFoundError
+	return errors.As(err, &missing)
+}

@@ -1,0 +1,326 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+const patience = 10 * time.Second // for what is bound to happen
+
+// bench is one Target under test with what it needs; it checks at the end that
+// nothing of it is left.
+type bench struct {
+	testing.TB
+	*Target
+}
+
+func newTarget(t testing.TB, opts Options) *bench {
+	t.Helper()
+	before := openFDs(t)
+	ignore := goleak.IgnoreCurrent()
+	if opts.Log == nil && testing.Verbose() {
+		opts.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	target := New(opts)
+	t.Cleanup(func() {
+		if err := target.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := target.connections.open.Load(); n != 0 {
+			t.Errorf("%d connections counted as open after Close", n)
+		}
+		if n := target.sessions.open.Load(); n != 0 {
+			t.Errorf("%d sessions counted as open after Close", n)
+		}
+		if n := target.pipes.held(); n != 0 {
+			t.Errorf("%d pipes open after Close", n)
+		}
+		if err := goleak.Find(ignore); err != nil {
+			t.Error(err)
+		}
+		for end := time.Now().Add(patience); openFDs(t) > before; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d descriptors before, %d after", before, openFDs(t))
+			}
+		}
+	})
+	return &bench{t, target}
+}
+
+func openFDs(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, e := range entries { // the runtime's epoll and event descriptors come with the first socket
+		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(target, "anon_inode:") {
+			n++
+		}
+	}
+	return n
+}
+
+// apply applies one frontend and returns its own error.
+func (b *bench) apply(f *vip.Frontend) error {
+	b.Helper()
+	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: f}}
+	if err := b.Apply(context.Background(), batch); err != nil {
+		b.Fatal(err)
+	}
+	return batch[0].Err
+}
+
+func (b *bench) must(f *vip.Frontend) {
+	b.Helper()
+	if err := b.apply(f); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) remove(key vip.FrontendKey) {
+	b.Helper()
+	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: key}}
+	if err := errors.Join(b.Apply(context.Background(), batch), batch[0].Err); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) actual() []reconcile.Observed[vip.FrontendKey, vip.Frontend] {
+	b.Helper()
+	var out []reconcile.Observed[vip.FrontendKey, vip.Frontend]
+	for o, err := range b.Actual(context.Background()) {
+		if err != nil {
+			b.Fatal(err)
+		}
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(x, y reconcile.Observed[vip.FrontendKey, vip.Frontend]) int {
+		return vip.CompareFrontendKeys(x.Key, y.Key)
+	})
+	return out
+}
+
+func (b *bench) open(key vip.FrontendKey, backend netip.AddrPort) int {
+	b.Helper()
+	open, err := b.Connections(context.Background(), key)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return open[backend]
+}
+
+// freeKey returns a frontend key on addr that nothing listens on.
+func freeKey(t testing.TB, addr string, protocol vip.Protocol) vip.FrontendKey {
+	t.Helper()
+	a := netip.MustParseAddr(addr)
+	l, err := net.Listen("tcp", netip.AddrPortFrom(a, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return vip.FrontendKey{Addr: a, Port: l.Addr().(*net.TCPAddr).AddrPort().Port(), Protocol: protocol}
+}
+
+// frontend returns one on a VIP with equal backends.
+func onVIP(key vip.FrontendKey, s vip.Scheduler, backends ...netip.AddrPort) *vip.Frontend {
+	f := &vip.Frontend{Key: key, Kind: vip.OnVIP, Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Scheduler: s, Forward: vip.ForwardNAT}
+	for _, b := range backends {
+		f.Backends = append(f.Backends, vip.Endpoint{Addr: b, Weight: 1})
+	}
+	slices.SortFunc(f.Backends, vip.CompareEndpoints)
+	return f
+}
+
+// weigh returns a copy of f in which backend has the weight.
+func weigh(f *vip.Frontend, backend netip.AddrPort, weight uint32) *vip.Frontend {
+	g := *f
+	g.Backends = slices.Clone(f.Backends)
+	for i := range g.Backends {
+		if g.Backends[i].Addr == backend {
+			g.Backends[i].Weight = weight
+		}
+	}
+	return &g
+}
+
+// without returns a copy of f that lacks backend.
+func without(f *vip.Frontend, backend netip.AddrPort) *vip.Frontend {
+	g := *f
+	g.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return e.Addr == backend })
+	return &g
+}
+
+// tcpBackend runs serve on every connection until the test's end.
+func tcpBackend(t testing.TB, addr string, serve func(*net.TCPConn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open[c] = true
+			mu.Unlock()
+			tasks.Go(func() {
+				serve(c.(*net.TCPConn))
+				c.Close()
+				mu.Lock()
+				delete(open, c)
+				mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		tasks.Wait()
+	})
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// named answers with its name, then echoes, without pipes of its own.
+func named(name string) func(*net.TCPConn) {
+	return func(c *net.TCPConn) {
+		if _, err := fmt.Fprintln(c, name); err == nil {
+			_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
+		}
+	}
+}
+
+// client is a connection with a reader.
+type client struct {
+	*net.TCPConn
+	r *bufio.Reader
+}
+
+func dial(t testing.TB, key vip.FrontendKey) *client { return dialFrom(t, "", key) }
+
+func dialFrom(t testing.TB, from string, key vip.FrontendKey) *client {
+	t.Helper()
+	d := net.Dialer{Timeout: patience}
+	if from != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
+	c, err := d.Dial("tcp", key.AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return &client{c.(*net.TCPConn), bufio.NewReader(c)}
+}
+
+// line reads the next line.
+func (c *client) line(t testing.TB) string {
+	t.Helper()
+	s, err := c.r.ReadString('\n')
+	if err != nil {
+		t.Fatalf("read: %v", err)
+	}
+	return strings.TrimSpace(s)
+}
+
+// echo sends a line and expects it back.
+func (c *client) echo(t testing.TB, s string) {
+	t.Helper()
+	if _, err := fmt.Fprintln(c, s); err != nil {
+		t.Fatalf("write: %v", err)
+	}
+	if got := c.line(t); got != s {
+		t.Fatalf("echo %q, want %q", got, s)
+	}
+}
+
+// wantReset reads until the connection ends, which must be by a reset.
+func (c *client) wantReset(t testing.TB) {
+	t.Helper()
+	_, err := io.Copy(io.Discard, c.r)
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("read ended with %v, want a reset", err)
+	}
+}
+
+// who makes a connection, reads the backend's name and leaves.
+func who(t testing.TB, key vip.FrontendKey) string {
+	t.Helper()
+	c := dial(t, key)
+	defer c.Close()
+	return c.line(t)
+}
+
+// until waits for what is bound to become true.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}
+
+// closedPort returns an address that refuses TCP.
+func closedPort(t testing.TB, addr string) netip.AddrPort {
+	t.Helper()
+	return freeKey(t, addr, vip.TCP).AddrPort()
+}
+
+// fullBacklog returns an address where connects are neither answered nor
+// refused: it listens with a full backlog.
+func fullBacklog(t testing.TB) netip.AddrPort {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*unix.SockaddrInet4).Port))
+	for range 10 {
+		c, err := net.DialTimeout("tcp", addr.String(), 50*time.Millisecond)
+		if err != nil {
+			return addr
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	t.Fatal("backlog doesn't fill")
+	return addr
+}

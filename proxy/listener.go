@@ -1,0 +1,136 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// keepAlive finds dead peers, on both sides of a connection, within about
+// three minutes.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interval: 20 * time.Second, Count: 6}
+
+// listen gives the frontend its listener.
+func (f *frontend) listen() error {
+	if f.key.Protocol == vip.UDP {
+		l, err := listenUDP(f)
+		if err != nil {
+			return err
+		}
+		f.listener = l
+		return nil
+	}
+	l, err := listenTCP(f)
+	if err != nil {
+		return err
+	}
+	f.listener = l
+	return nil
+}
+
+// network returns "tcp4", "udp6" and so on, so that no socket takes in both
+// families.
+func network(key vip.FrontendKey) string {
+	if key.Addr.Is4() {
+		return key.Protocol.String() + "4"
+	}
+	return key.Protocol.String() + "6"
+}
+
+// listenConfig has no multipath TCP: its sockets can't be spliced on every
+// kernel.
+func listenConfig() *net.ListenConfig {
+	c := &net.ListenConfig{KeepAliveConfig: keepAlive}
+	c.SetMultipathTCP(false)
+	return c
+}
+
+// backOff waits between attempts at a socket that is short of something (file
+// descriptors, memory): 5 ms at first, doubled up to 1 s.
+type backOff struct{ wait time.Duration }
+
+func (b *backOff) sleep(ctx context.Context) {
+	b.wait = min(max(2*b.wait, 5*time.Millisecond), time.Second)
+	timer := time.NewTimer(b.wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func (b *backOff) reset() { b.wait = 0 }
+
+// passes reports whether an error of accept or receive is the moment's, so
+// that the socket is good for a later try.
+func passes(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO,
+		unix.EPERM, unix.ENETDOWN, unix.ENETUNREACH, unix.EHOSTDOWN, unix.EHOSTUNREACH, unix.ECONNREFUSED,
+		unix.ECONNRESET, unix.EINTR, unix.EAGAIN, unix.EOPNOTSUPP} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// isLocalFault reports whether a failure to reach a backend is this host's and
+// says nothing of the backend.
+func isLocalFault(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// listenProblem explains why spec can't be listened on.
+func listenProblem(spec *vip.Frontend, err error) error {
+	var known vip.Problem
+	if errors.As(err, &known) {
+		return known
+	}
+	key := spec.Key
+	p := vip.Problem{Code: vip.CodeDataplane}
+	switch {
+	case isNotLocal(err):
+		p.Message = fmt.Sprintf("%s is not an address of this host", key.Addr)
+	case errors.Is(err, unix.EADDRINUSE):
+		holder := key.AddrPort().String()
+		if wildcard, ok := wildcardOf(key); ok {
+			holder = wildcard
+		}
+		p.Message = fmt.Sprintf("listen on %s: another process holds %s/%s", key, holder, key.Protocol)
+		p.Hint = fmt.Sprintf("see who with: ss -l%snp sport = :%d; stop it or bind it to addresses of its own", key.Protocol.String()[:1], key.Port)
+	case errors.Is(err, unix.EACCES):
+		p.Message = fmt.Sprintf("listen on %s: ports below %s need a privilege here", key, unprivilegedStart())
+		p.Hint = fmt.Sprintf("run with CAP_NET_BIND_SERVICE, or: sysctl -w net.ipv4.ip_unprivileged_port_start=%d", key.Port)
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		p.Message = fmt.Sprintf("listen on %s: no file descriptor left of %d", key, openFiles())
+		p.Hint = "raise LimitNOFILE in the systemd unit (ulimit -n)"
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		p.Message = fmt.Sprintf("listen on %s: this host has no %s", key, vip.FamilyOf(key.Addr))
+	default:
+		p.Message = fmt.Sprintf("listen on %s: %v", key, err)
+	}
+	return p
+}
+
+// unprivilegedStart returns net.ipv4.ip_unprivileged_port_start, which counts
+// for IPv6 too.
+func unprivilegedStart() string {
+	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	if err != nil {
+		return "1024"
+	}
+	return strings.TrimSpace(string(b))
+}

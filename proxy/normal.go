@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/proxy/pick"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// name is how this dataplane is called in messages.
+const name = "the userspace proxy"
+
+// check says why the proxy can't serve f, whatever the host's state: a
+// vip.Problem that names everything at once, or nil.
+func check(f *vip.Frontend) error {
+	var features []string
+	var field string
+	refuse := func(where, what string) {
+		if field == "" {
+			field = where
+		}
+		features = append(features, what)
+	}
+	if p := f.Key.Protocol; p != vip.TCP && p != vip.UDP {
+		refuse("ports.protocol", fmt.Sprintf("protocol %s", p))
+	}
+	if f.Forward != "" && f.Forward != vip.ForwardNAT {
+		refuse("forward", fmt.Sprintf("forward %q: it relays connections, so only %q", f.Forward, vip.ForwardNAT))
+	}
+	if f.Scheduler != "" && !slices.Contains(pick.Supported(), f.Scheduler) {
+		refuse("scheduler", fmt.Sprintf("scheduler %q", f.Scheduler))
+	}
+	if f.Masquerade == vip.MasqueradeNever {
+		refuse("masquerade", fmt.Sprintf("masquerade %q: backends always see this host's address", vip.MasqueradeNever))
+	}
+	if len(f.SourceRanges) > 0 {
+		refuse("source_ranges", "source_ranges")
+	}
+	if len(features) > 0 {
+		return vip.Unsupported(name, field, strings.Join(features, "; nor "))
+	}
+	if len(f.Backends) > pick.MaxBackends {
+		return invalid("backends", fmt.Sprintf("%d backends are more than the %d that %s takes", len(f.Backends), pick.MaxBackends, name))
+	}
+	for _, b := range f.Backends {
+		if b.Addr == f.Key.AddrPort() {
+			return invalid("backends", fmt.Sprintf("backend %s is the frontend itself", b.Addr))
+		}
+		if !b.Addr.IsValid() || b.Addr.Port() == 0 {
+			return invalid("backends", fmt.Sprintf("backend %s has no address or port", b.Addr))
+		}
+	}
+	return nil
+}
+
+func invalid(field, message string) vip.Problem {
+	return vip.Problem{Code: vip.CodeInvalid, Field: field, Message: message}
+}
+
+// scheduler fills in the default.
+func scheduler(f *vip.Frontend) vip.Scheduler {
+	if f.Scheduler == "" {
+		return vip.DefaultScheduler
+	}
+	return f.Scheduler
+}
+
+// same reports whether the proxy would do the same for a and b. Names, drain
+// times and SchedulerFallback (it always falls back) don't count. What check
+// refuses does, so that asking for it comes to Apply and is refused there.
+func same(a, b *vip.Frontend) bool {
+	return a.Key == b.Key &&
+		a.Kind == b.Kind &&
+		scheduler(a) == scheduler(b) &&
+		a.SchedulerPort == b.SchedulerPort &&
+		a.Affinity == b.Affinity &&
+		(a.Forward == b.Forward || forwardsNAT(a) && forwardsNAT(b)) &&
+		(a.Masquerade == vip.MasqueradeNever) == (b.Masquerade == vip.MasqueradeNever) &&
+		slices.Equal(a.SourceRanges, b.SourceRanges) &&
+		slices.EqualFunc(a.Backends, b.Backends, func(a, b vip.Endpoint) bool {
+			return a.Addr == b.Addr && a.Weight == b.Weight
+		})
+}
+
+func forwardsNAT(f *vip.Frontend) bool { return f.Forward == "" || f.Forward == vip.ForwardNAT }

@@ -1,0 +1,65 @@
+package pick
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"sort"
+)
+
+// Hash returns the hash of a client that sh and mh go by: of its address, and
+// of its port too when withPort is set. It is the same on every host and in
+// every version, so it has no secret seed; an IPv4 client hashes alike in
+// either form.
+func Hash(client netip.AddrPort, withPort bool) uint64 {
+	var port uint16
+	if withPort {
+		port = client.Port()
+	}
+	return hashAddr(netip.AddrPortFrom(client.Addr(), port), 0)
+}
+
+func hashAddr(a netip.AddrPort, seed uint64) uint64 {
+	b := a.Addr().As16()
+	h := mix(seed ^ 0x9e3779b97f4a7c15 ^ binary.BigEndian.Uint64(b[:8]))
+	h = mix(h ^ binary.BigEndian.Uint64(b[8:]))
+	return mix(h ^ (uint64(a.Port())<<1 | 1))
+}
+
+// mix is the finalizer of splitmix64: a bijection in which every input bit
+// changes every output bit with probability close to a half.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// scale maps a hash evenly onto [0, n).
+func scale(hash, n uint64) uint64 {
+	hi, _ := bits.Mul64(hash, n)
+	return hi
+}
+
+// sourceHash gives each backend a share of the hash space by its weight, in
+// their order. A change of backends moves most clients; mh moves few.
+type sourceHash struct {
+	set
+	upto []uint64 // the sum of the weights up to and with each backend
+}
+
+func newSourceHash(s set) *sourceHash {
+	sh := &sourceHash{set: s, upto: make([]uint64, len(s.backends))}
+	var sum uint64
+	for i, b := range s.backends {
+		sum += uint64(b.Weight)
+		sh.upto[i] = sum
+	}
+	return sh
+}
+
+func (s *sourceHash) Pick(hash uint64, now int64, tried []int) int {
+	at := scale(hash, s.upto[len(s.upto)-1])
+	i := sort.Search(len(s.upto), func(i int) bool { return s.upto[i] > at })
+	return s.from(i, now, tried)
+}

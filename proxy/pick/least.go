@@ -1,0 +1,48 @@
+package pick
+
+import "sync/atomic"
+
+// leastConnection takes the backend with the fewest open connections; among
+// equals, each in turn. O(backends).
+type leastConnection struct {
+	set
+	turn *atomic.Uint64
+}
+
+func (l *leastConnection) Pick(_ uint64, now int64, tried []int) int {
+	start := (l.turn.Add(1) - 1) % uint64(len(l.backends))
+	return l.least(int(start), now, tried, func(int) uint64 { return 1 })
+}
+
+// weightedLeastConnection takes the backend with the fewest open connections
+// for its weight; among equals (all idle, mostly) it goes by weighted round
+// robin, where the kernel would always take the first. O(backends).
+type weightedLeastConnection struct {
+	set
+	stride
+}
+
+func (l *weightedLeastConnection) Pick(_ uint64, now int64, tried []int) int {
+	return l.least(l.next(), now, tried, func(i int) uint64 { return l.weight[i] })
+}
+
+// least returns the backend with the least open/weight; the first at or after
+// start, going round, among equals. Products stay far below 2^64: 16 bits of
+// weight, and connections are bounded by descriptors.
+func (s *set) least(start int, now int64, tried []int, weight func(int) uint64) int {
+	best, open, per := -1, uint64(0), uint64(1)
+	for k := range s.backends {
+		i := start + k
+		if i >= len(s.backends) {
+			i -= len(s.backends)
+		}
+		if !s.takes(i, now, tried) {
+			continue
+		}
+		o, w := uint64(max(s.backends[i].State.Open.Load(), 0)), weight(i)
+		if best < 0 || o*per < open*w {
+			best, open, per = i, o, w
+		}
+	}
+	return best
+}

@@ -1,0 +1,81 @@
+package pick
+
+import (
+	"sync/atomic"
+)
+
+// roundRobin gives each backend in turn one connection, whatever its weight.
+type roundRobin struct {
+	set
+	turn *atomic.Uint64
+}
+
+func (r *roundRobin) Pick(_ uint64, now int64, tried []int) int {
+	start := (r.turn.Add(1) - 1) % uint64(len(r.backends))
+	return r.from(int(start), now, tried)
+}
+
+// weightedRoundRobin gives each backend its weight's worth of every cycle.
+type weightedRoundRobin struct {
+	set
+	stride
+}
+
+func (w *weightedRoundRobin) Pick(_ uint64, now int64, tried []int) int {
+	i := w.next()
+	for misses := 0; misses < len(w.backends); misses++ {
+		if w.takes(i, now, tried) {
+			return i
+		}
+		i = w.next()
+	}
+	return w.from(i, now, tried)
+}
+
+// stride is a weighted round robin without a lock, the static stride scheduler
+// of gRPC. The turn counter walks over generations of all backends; backend i
+// is taken in exactly weight[i] of every max generations, evenly spread. So
+// over one cycle, the sum of the weights divided by their common divisor, the
+// counts are exact, as with the kernel's wrr. One step costs
+// O(n * max / sum) on average, so O(1) for like weights and at most O(n).
+type stride struct {
+	weight []uint64 // divided by their greatest common divisor
+	max    uint64
+	turn   *atomic.Uint64
+}
+
+func newStride(backends []Backend, turn *atomic.Uint64) stride {
+	s := stride{weight: make([]uint64, len(backends)), turn: turn}
+	var divisor uint64
+	for i, b := range backends {
+		s.weight[i] = uint64(b.Weight)
+		divisor = gcd(divisor, s.weight[i])
+	}
+	for i := range s.weight {
+		s.weight[i] /= divisor
+		s.max = max(s.max, s.weight[i])
+	}
+	return s
+}
+
+// next returns the backend whose turn it is. It ends because the backend of
+// the greatest weight is taken in every generation.
+func (s *stride) next() int {
+	n := uint64(len(s.weight))
+	for {
+		seq := s.turn.Add(1) - 1
+		generation, i := seq/n, seq%n
+		// The offset keeps light backends from being taken in the same generation.
+		phase := (s.weight[i]*(generation%s.max) + i*(s.max/2)) % s.max
+		if phase >= s.max-s.weight[i] {
+			return int(i)
+		}
+	}
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

@@ -1,0 +1,248 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// io.Copy between TCP connections splices too, but keeps a pipe (two
+// descriptors and its buffers) for each direction as long as it runs, which for
+// a mostly idle connection is all its life, and doesn't say which side failed.
+// Here a pipe, or a buffer, is held only while bytes are on their way, so an
+// idle connection costs two descriptors and no buffer.
+
+const (
+	spliceChunk = 1 << 20   // most bytes one splice moves; the pipe's size bounds it further
+	pipeSize    = 256 << 10 // asked for; the kernel may give the default 64 KiB
+	bufferSize  = 32 << 10  // of a copy without a pipe
+	idlePipes   = 64        // pipes kept for reuse
+)
+
+// pipe is an empty pipe, or one with bytes on their way.
+type pipe struct{ r, w int }
+
+// pipes makes, reuses and bounds pipes.
+type pipes struct {
+	most int
+
+	mu     sync.Mutex
+	idle   []*pipe
+	open   int
+	closed bool
+}
+
+// get returns an empty pipe, or nil when the bound is reached or the kernel has
+// none to give.
+func (p *pipes) get() *pipe {
+	p.mu.Lock()
+	if n := len(p.idle); n > 0 {
+		last := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		p.mu.Unlock()
+		return last
+	}
+	if p.open >= p.most {
+		p.mu.Unlock()
+		return nil
+	}
+	p.open++
+	p.mu.Unlock()
+
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		p.mu.Lock()
+		p.open--
+		p.mu.Unlock()
+		return nil
+	}
+	// Refused to an unprivileged user who has many pipes; then the default does.
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
+	return &pipe{r: fds[0], w: fds[1]}
+}
+
+// put takes a pipe back; one that isn't empty is closed.
+func (p *pipes) put(q *pipe, empty bool) {
+	p.mu.Lock()
+	if empty && !p.closed && len(p.idle) < idlePipes {
+		p.idle = append(p.idle, q)
+		p.mu.Unlock()
+		return
+	}
+	p.open--
+	p.mu.Unlock()
+	q.close()
+}
+
+func (q *pipe) close() {
+	unix.Close(q.r)
+	unix.Close(q.w)
+}
+
+// held returns how many pipes are in use.
+func (p *pipes) held() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open - len(p.idle)
+}
+
+// close closes the idle pipes, and those that come back later.
+func (p *pipes) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, q := range p.idle {
+		q.close()
+	}
+	p.open -= len(p.idle)
+	p.idle = nil
+}
+
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// stream copies from one TCP connection to another until the source ends.
+type stream struct {
+	dst, src *net.TCPConn
+	pipes    *pipes
+	buffered bool // the kernel can't splice these sockets
+
+	pipe    *pipe
+	buffer  *[bufferSize]byte
+	pending int // bytes in pipe or buffer
+	done    int // bytes of buffer already written
+	err     error
+	bytes   int64 // written
+	spliced int64 // of these, through a pipe
+}
+
+// copy runs the stream and returns what went wrong on which side; both are nil
+// when the source ended in good order.
+func (s *stream) copy() (readErr, writeErr error) {
+	src, err := s.src.SyscallConn()
+	if err != nil {
+		return err, nil
+	}
+	dst, err := s.dst.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	defer s.letGo()
+	fill, drain := s.fill, s.drain
+	for {
+		if err := s.do(src.Read, fill); err != nil {
+			return err, nil
+		}
+		if s.pending == 0 {
+			return nil, nil
+		}
+		if err := s.do(dst.Write, drain); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *stream) do(wait func(func(uintptr) bool) error, f func(uintptr) bool) error {
+	s.err = nil
+	if err := wait(f); err != nil {
+		return err
+	}
+	return s.err
+}
+
+// fill takes what the source has and returns false when that is nothing yet,
+// keeping neither pipe nor buffer while waiting.
+func (s *stream) fill(fd uintptr) bool {
+	for {
+		if s.pipe == nil && !s.buffered {
+			s.pipe = s.pipes.get()
+		}
+		var n int
+		var err error
+		if s.pipe != nil {
+			var moved int64
+			moved, err = unix.Splice(int(fd), nil, s.pipe.w, nil, spliceChunk, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+			n = int(moved)
+		} else {
+			if s.buffer == nil {
+				s.buffer = buffers.Get().(*[bufferSize]byte)
+			}
+			n, err = unix.Read(int(fd), s.buffer[:])
+		}
+		switch {
+		case err == nil:
+			s.pending, s.done = n, 0
+			return true
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
+			s.letGo()
+			return false
+		case s.pipe != nil && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)):
+			s.letGo()
+			s.buffered = true
+		default:
+			s.pending, s.err = 0, err
+			return true
+		}
+	}
+}
+
+// drain writes all that fill took, and returns false when the destination
+// takes no more for now.
+func (s *stream) drain(fd uintptr) bool {
+	for s.pending > 0 {
+		var n int
+		var err error
+		if s.pipe != nil {
+			var moved int64
+			moved, err = unix.Splice(s.pipe.r, nil, int(fd), nil, s.pending, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+			n = int(moved)
+			s.spliced += max(moved, 0)
+		} else {
+			n, err = unix.Write(int(fd), s.buffer[s.done:s.done+s.pending])
+		}
+		switch {
+		case err == nil && n == 0:
+			s.err = io.ErrShortWrite
+			return true
+		case err == nil:
+			s.pending -= n
+			s.done += n
+			s.bytes += int64(n)
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
+			return false
+		default:
+			s.err = err
+			return true
+		}
+	}
+	return true
+}
+
+// letGo gives pipe and buffer back.
+func (s *stream) letGo() {
+	if s.pipe != nil {
+		s.pipes.put(s.pipe, s.pending == 0)
+		s.pipe = nil
+	}
+	if s.buffer != nil {
+		buffers.Put(s.buffer)
+		s.buffer = nil
+	}
+}
+
+// reset closes c so that its peer sees a reset, whatever is unsent.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}
+
+// control runs f on c's descriptor, if c is open.
+func control(c syscall.Conn, f func(fd int)) bool {
+	raw, err := c.SyscallConn()
+	return err == nil && raw.Control(func(fd uintptr) { f(int(fd)) }) == nil
+}

@@ -1,0 +1,343 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// Options are what a Target takes; the zero value is usable.
+type Options struct {
+	// Device is the dummy device that VIPs which aren't the host's go on. It is
+	// made when it is first needed. Default "ironvip0".
+	Device string
+	// Owns reports whether ironvip gives out addr. Host addresses (/32, /128) on
+	// Device that it owns are ours to remove, also those an earlier process put
+	// there. Nil: only what this process put there.
+	Owns func(addr netip.Addr) bool
+
+	// ConnectTimeout bounds one attempt at a TCP backend; default 3 s.
+	ConnectTimeout time.Duration
+	// ConnectBudget bounds all attempts for one client; default 10 s.
+	ConnectBudget time.Duration
+	// UDPIdle ends a UDP session that neither side used for so long; default 60 s.
+	UDPIdle time.Duration
+
+	// MaxConnections bounds the open TCP connections of clients; clients beyond
+	// it are reset. Default: a quarter of RLIMIT_NOFILE.
+	MaxConnections int
+	// MaxSessions bounds the open UDP sessions; datagrams of clients beyond it
+	// are dropped. Default: a quarter of RLIMIT_NOFILE.
+	MaxSessions int
+	// MaxAffinity bounds the clients that one frontend remembers; default 65536,
+	// about 13 MiB.
+	MaxAffinity int
+
+	// Log defaults to discarding.
+	Log *slog.Logger
+
+	device device // for tests
+}
+
+func (o Options) withDefaults() Options {
+	b := share(openFiles())
+	setDefault(&o.Device, "ironvip0")
+	setDefault(&o.ConnectTimeout, 3*time.Second)
+	setDefault(&o.ConnectBudget, 10*time.Second)
+	setDefault(&o.UDPIdle, 60*time.Second)
+	setDefault(&o.MaxConnections, b.connections)
+	setDefault(&o.MaxSessions, b.sessions)
+	setDefault(&o.MaxAffinity, 1<<16)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.device == nil {
+		o.device = &netlinkDevice{name: o.Device}
+	}
+	return o
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Target is the userspace dataplane. Apply, Actual and Close are called by one
+// goroutine at a time; Connections and Stats by any.
+type Target struct {
+	opts        Options
+	log         *slog.Logger
+	epoch       time.Time
+	addresses   *addresses
+	pipes       *pipes
+	connections limit
+	sessions    limit
+	stats       counters
+
+	mu        sync.RWMutex // writers: Apply, Close
+	frontends map[vip.FrontendKey]*frontend
+	closed    bool
+}
+
+var (
+	_ reconcile.Plane       = (*Target)(nil)
+	_ reconcile.Connections = (*Target)(nil)
+)
+
+// errClosed is Apply's answer after Close.
+var errClosed = errors.New("the userspace proxy is closed")
+
+// New returns a Target that listens nowhere yet.
+func New(opts Options) *Target {
+	opts = opts.withDefaults()
+	return &Target{
+		opts:        opts,
+		log:         opts.Log,
+		epoch:       time.Now(),
+		addresses:   newAddresses(opts.device, opts.Device, opts.Owns),
+		pipes:       &pipes{most: share(openFiles()).pipes},
+		connections: limit{most: int64(opts.MaxConnections)},
+		sessions:    limit{most: int64(opts.MaxSessions)},
+		frontends:   make(map[vip.FrontendKey]*frontend),
+	}
+}
+
+// Apply implements reconcile.Target. An update of a frontend that listens
+// replaces what it chooses backends from and nothing else: the connections of
+// backends that stay, and the listener, are not touched. One that fails leaves
+// a frontend as it was.
+func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	for i := range batch {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if t.isClosed() {
+			return errClosed
+		}
+		u := &batch[i]
+		switch {
+		case u.New == nil:
+			u.Err = t.remove(u.Key)
+		default:
+			u.Err = t.put(u.New)
+		}
+	}
+	return nil
+}
+
+// now is the monotonic clock of all that expires, in nanoseconds.
+func (t *Target) now() int64 { return int64(time.Since(t.epoch)) }
+
+func (t *Target) isClosed() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.closed
+}
+
+func (t *Target) frontend(key vip.FrontendKey) *frontend {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.frontends[key]
+}
+
+// put makes spec true, whatever of it is already: with or without Repair, the
+// state that counts is the sockets and addresses themselves.
+func (t *Target) put(spec *vip.Frontend) error {
+	if err := check(spec); err != nil {
+		return err
+	}
+	f := t.frontend(spec.Key)
+	if f == nil {
+		return t.open(spec)
+	}
+	if f.spec.Kind != spec.Kind {
+		t.addresses.unuse(f.spec)
+		t.addresses.use(spec)
+	}
+	f.choose(spec) // first: whatever is wrong with the address, traffic that comes goes to the right backends
+	if spec.Kind == vip.OnVIP {
+		if err := t.addresses.restore(spec.Key.Addr); err != nil {
+			return err
+		}
+	}
+	err := f.listener.died()
+	if err == nil {
+		err = f.listener.usable(spec.Usable())
+	} else {
+		f.listener.close()
+		err = f.listen()
+	}
+	if err != nil {
+		return listenProblem(spec, err)
+	}
+	return nil
+}
+
+// open starts a frontend: its backends first, then the address, then the
+// listener.
+func (t *Target) open(spec *vip.Frontend) error {
+	f := newFrontend(t, spec)
+	err := f.listen()
+	if isNotLocal(err) && spec.Kind == vip.OnVIP {
+		if err = t.addresses.add(spec.Key.Addr); err == nil {
+			err = f.listen()
+		}
+	}
+	if err != nil {
+		f.close()
+		if err := t.addresses.drop(spec.Key.Addr); err != nil {
+			t.log.Warn("address left on the device", "err", err)
+		}
+		return listenProblem(spec, err)
+	}
+	t.addresses.use(spec)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.frontends[spec.Key] = f
+	return nil
+}
+
+// remove ends a frontend, if there is one, and takes its address off our
+// device when it was the last there.
+func (t *Target) remove(key vip.FrontendKey) error {
+	if f := t.frontend(key); f != nil {
+		t.drop(f)
+	}
+	return t.addresses.drop(key.Addr)
+}
+
+func (t *Target) drop(f *frontend) {
+	t.mu.Lock()
+	delete(t.frontends, f.key)
+	t.mu.Unlock()
+	f.close()
+	t.addresses.unuse(f.spec)
+}
+
+// Actual implements reconcile.Target. After a start it yields no frontend, but
+// what an earlier process left on the device: such an address comes under a key
+// of port 0.
+func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.FrontendKey, vip.Frontend], error] {
+	type observed = reconcile.Observed[vip.FrontendKey, vip.Frontend]
+	return func(yield func(observed, error) bool) {
+		if err := t.addresses.refresh(); err != nil {
+			yield(observed{}, fmt.Errorf("read the addresses of %s: %w", t.opts.Device, err))
+			return
+		}
+		t.mu.RLock()
+		frontends := make([]*frontend, 0, len(t.frontends))
+		for _, f := range t.frontends {
+			frontends = append(frontends, f)
+		}
+		t.mu.RUnlock()
+		for _, f := range frontends {
+			if err := ctx.Err(); err != nil {
+				yield(observed{}, err)
+				return
+			}
+			o := observed{Key: f.key, Value: *f.spec}
+			if err := f.listener.died(); err != nil {
+				o.Damage = append(o.Damage, fmt.Sprintf("listener %s died: %v", f.key, err))
+			}
+			if f.spec.Kind == vip.OnVIP {
+				if damage := t.addresses.damage(f.key.Addr); damage != "" {
+					o.Damage = append(o.Damage, damage)
+				}
+			}
+			if !yield(o, nil) {
+				return
+			}
+		}
+		for _, addr := range t.addresses.orphans() {
+			key := vip.FrontendKey{Addr: addr}
+			if !yield(observed{Key: key, Value: vip.Frontend{Key: key, Kind: vip.OnVIP}}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Same implements reconcile.Target.
+func (t *Target) Same(a, b *vip.Frontend) bool { return same(a, b) }
+
+// Connections implements reconcile.Connections: TCP connections, those being
+// made included, and UDP sessions.
+func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	f := t.frontend(key)
+	if f == nil {
+		return nil, nil
+	}
+	open := make(map[netip.AddrPort]int)
+	for addr, e := range f.backends.Load().all {
+		if n := e.state.Open.Load(); n > 0 {
+			open[addr] = int(n)
+		}
+	}
+	return open, nil
+}
+
+// Close ends every listener and connection and waits for all goroutines. VIP
+// addresses stay on the device for the next process to adopt or remove.
+func (t *Target) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	frontends := t.frontends
+	t.frontends = nil
+	t.mu.Unlock()
+	for _, f := range frontends {
+		f.listener.close()
+	}
+	for _, f := range frontends {
+		f.close()
+	}
+	t.pipes.close()
+	return nil
+}
+
+// counters are what Stats reads.
+type counters struct {
+	accepted, sessions, failures, unserved, dropped atomic.Uint64
+}
+
+// Stats are totals since the start, apart from Listeners, Connections and
+// Sessions, which are open now.
+type Stats struct {
+	Listeners   int
+	Connections int64  // TCP
+	Sessions    int64  // UDP
+	Accepted    uint64 // TCP connections of clients
+	Started     uint64 // UDP sessions
+	Failures    uint64 // backends that refused or didn't answer a connect
+	Unserved    uint64 // TCP clients reset and datagrams dropped for want of a backend that answers
+	OverLimit   uint64 // TCP clients reset and datagrams dropped for MaxConnections and MaxSessions
+	Dropped     uint64 // datagrams dropped because a send buffer was full
+}
+
+// Stats returns the counts.
+func (t *Target) Stats() Stats {
+	t.mu.RLock()
+	listeners := len(t.frontends)
+	t.mu.RUnlock()
+	return Stats{
+		Listeners:   listeners,
+		Connections: t.connections.open.Load(),
+		Sessions:    t.sessions.open.Load(),
+		Accepted:    t.stats.accepted.Load(),
+		Started:     t.stats.sessions.Load(),
+		Failures:    t.stats.failures.Load(),
+		Unserved:    t.stats.unserved.Load(),
+		OverLimit:   t.connections.refused.Load() + t.sessions.refused.Load(),
+		Dropped:     t.stats.dropped.Load(),
+	}
+}

@@ -1,0 +1,259 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxAttempts bounds how many backends one client's connection is tried on.
+const maxAttempts = 8
+
+// tcpListener takes in a frontend's TCP clients. It stays open when no backend
+// is usable, and resets them: a closed one would hand them to whoever listens
+// on the same port of 0.0.0.0.
+type tcpListener struct {
+	f     *frontend
+	l     *net.TCPListener
+	death atomic.Pointer[error]
+}
+
+func listenTCP(f *frontend) (*tcpListener, error) {
+	l, err := listenConfig().Listen(f.ctx, network(f.key), f.key.AddrPort().String())
+	if err != nil {
+		return nil, err
+	}
+	t := &tcpListener{f: f, l: l.(*net.TCPListener)}
+	f.tasks.Add(1)
+	go t.accept()
+	return t, nil
+}
+
+func (t *tcpListener) usable(bool) error { return nil }
+
+func (t *tcpListener) close() { t.l.Close() }
+
+func (t *tcpListener) died() error {
+	if err := t.death.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// accept runs until the listener is closed or broken.
+func (t *tcpListener) accept() {
+	defer t.f.tasks.Done()
+	target := t.f.target
+	var pause backOff
+	for {
+		client, err := t.l.AcceptTCP()
+		switch {
+		case err == nil:
+			pause.reset()
+		case t.f.ctx.Err() == nil && passes(err):
+			t.f.log.Warn("accept", "err", err)
+			pause.sleep(t.f.ctx)
+			continue
+		default: // closed by us, then nobody asks for it; or broken
+			t.death.Store(&err)
+			t.l.Close()
+			return
+		}
+		target.stats.accepted.Add(1)
+		if !target.connections.take() {
+			reset(client)
+			continue
+		}
+		if len(t.f.backends.Load().usable) == 0 {
+			target.stats.unserved.Add(1)
+			reset(client)
+			target.connections.give()
+			continue
+		}
+		t.f.tasks.Add(1)
+		go t.f.serve(client)
+	}
+}
+
+// serve connects one client to a backend and relays until both are done.
+func (f *frontend) serve(client *net.TCPConn) {
+	defer f.tasks.Done()
+	defer f.target.connections.give()
+	remote := client.RemoteAddr().(*net.TCPAddr).AddrPort()
+	a := f.attempt(netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()))
+	defer a.end()
+	c := &connection{client: client, pipes: f.target.pipes}
+	e := f.connect(a, c)
+	if e == nil {
+		f.target.stats.unserved.Add(1)
+		reset(client)
+		return
+	}
+	defer e.remove(c)
+	c.relay()
+}
+
+// connect makes c's connection to a backend: to the first one tried that
+// answers. Nothing of the client's has been read yet, so any will do. It
+// returns the endpoint, which counts c as its own, or nil.
+func (f *frontend) connect(a *attempt, c *connection) *endpoint {
+	deadline := time.Now().Add(f.target.opts.ConnectBudget)
+	for range maxAttempts {
+		e := a.next()
+		if e == nil || time.Now().After(deadline) {
+			return nil
+		}
+		server, err := f.dial(e, min(f.target.opts.ConnectTimeout, time.Until(deadline)))
+		switch {
+		case err == nil:
+			c.server = server.conn
+			if !e.swap(server, c) { // gone since
+				reset(server.conn)
+				continue
+			}
+			a.works(e)
+			return e
+		case f.ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errGone), errors.Is(err, context.Canceled): // taken out while we tried: try another
+		case isLocalFault(err):
+			f.log.Warn("connect", "backend", e.addr, "err", err)
+		default:
+			a.failed(e, err)
+		}
+	}
+	return nil
+}
+
+// errGone is dial's answer for an endpoint that its frontend no longer has.
+var errGone = errors.New("backend is gone")
+
+// dialing is an attempt at a backend, as a link of its endpoint.
+type dialing struct {
+	cancel context.CancelFunc
+	conn   *net.TCPConn
+}
+
+func (d *dialing) abort() { d.cancel() }
+
+// dial connects to e, which counts the attempt as its link unless there is an
+// error.
+func (f *frontend) dial(e *endpoint, timeout time.Duration) (*dialing, error) {
+	ctx, cancel := context.WithTimeout(f.ctx, timeout)
+	defer cancel()
+	d := &dialing{cancel: cancel}
+	if !e.add(d) {
+		return nil, errGone
+	}
+	dialer := net.Dialer{KeepAliveConfig: keepAlive}
+	dialer.SetMultipathTCP(false)
+	conn, err := dialer.DialContext(ctx, "tcp", e.addr.String())
+	if err != nil {
+		e.remove(d)
+		return nil, err
+	}
+	d.conn = conn.(*net.TCPConn)
+	return d, nil
+}
+
+// connection is one client's connection to one backend.
+type connection struct {
+	client, server *net.TCPConn
+	pipes          *pipes
+}
+
+// abort ends the connection at once, with a reset to both sides.
+func (c *connection) abort() {
+	reset(c.client)
+	reset(c.server)
+}
+
+// direction is one of a connection's two streams.
+type direction struct {
+	stream
+	finished atomic.Bool // the end was passed on to dst
+	writeErr error       // of the copy, after it
+}
+
+// relay copies both ways until both ends are done, passing on each side's end
+// as it comes (half-close), and a reset as a reset. It costs one goroutine
+// besides the caller's.
+func (c *connection) relay() {
+	up := &direction{stream: stream{dst: c.server, src: c.client, pipes: c.pipes}}
+	down := &direction{stream: stream{dst: c.client, src: c.server, pipes: c.pipes}}
+	var both sync.WaitGroup
+	both.Go(func() { c.pump(down, up) })
+	c.pump(up, down)
+	both.Wait()
+	if up.writeErr != nil {
+		// The backend answered and closed without reading all, as on a refused
+		// upload. Closing a socket with bytes unread sends a reset that can
+		// overtake the answer, so let the client have that first.
+		flush(c.client)
+	}
+	c.client.Close()
+	c.server.Close()
+}
+
+// pump runs one direction; back is the other.
+func (c *connection) pump(d, back *direction) {
+	readErr, writeErr := d.copy()
+	d.writeErr = writeErr
+	switch {
+	case readErr == nil && writeErr == nil && (back.finished.Load() || !dead(d.src)):
+		d.finished.Store(true)
+		_ = d.dst.CloseWrite()
+	case writeErr != nil && dead(d.dst):
+		// It may have sent something before it died: the other direction reads
+		// that to its end, which isn't far, and ends the connection.
+	default:
+		// The source was reset; or it has ended and we never ended it, but the
+		// kernel holds it for closed: the other direction came by the reset. The
+		// destination gets what was sent before, then a reset too: an end would
+		// make half an answer look whole.
+		flush(d.dst)
+		reset(d.src)
+		reset(d.dst)
+	}
+}
+
+// dead reports whether the kernel has given the connection up, or we have.
+func dead(c *net.TCPConn) bool {
+	_, alive := unsent(c)
+	return !alive
+}
+
+// unsent returns how many bytes written to c its peer has not acknowledged,
+// and whether the connection is alive at all.
+func unsent(c *net.TCPConn) (n int, alive bool) {
+	const closed = 7 // TCP_CLOSE
+	open := control(c, func(fd int) {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil || info.State == closed {
+			return
+		}
+		n, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		alive = err == nil
+	})
+	return n, open && alive
+}
+
+// flushTime bounds how long flush waits.
+const flushTime = 2 * time.Second
+
+// flush waits until the peer has all that was written to c, or never will.
+func flush(c *net.TCPConn) {
+	wait := 200 * time.Microsecond
+	for end := time.Now().Add(flushTime); time.Now().Before(end); time.Sleep(wait) {
+		if n, alive := unsent(c); n == 0 || !alive {
+			return
+		}
+		wait = min(2*wait, 50*time.Millisecond)
+	}
+}

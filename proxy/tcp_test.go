@@ -1,0 +1,407 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestTCPReachesEveryBackend(t *testing.T) {
+	for _, family := range []struct{ name, vip, backend string }{
+		{"ipv4", "127.96.0.1", "127.0.0.1"},
+		{"ipv6", "::1", "::1"},
+		{"ipv6 to ipv4", "::1", "127.0.0.1"},
+	} {
+		t.Run(family.name, func(t *testing.T) {
+			a := tcpBackend(t, family.backend, named("a"))
+			b := tcpBackend(t, family.backend, named("b"))
+			p := newTarget(t, Options{})
+			key := freeKey(t, family.vip, vip.TCP)
+			p.must(onVIP(key, vip.RoundRobin, a, b))
+			got := map[string]int{}
+			for range 10 {
+				got[who(t, key)]++
+			}
+			if got["a"] != 5 || got["b"] != 5 {
+				t.Errorf("rr over ten connections: %v", got)
+			}
+		})
+	}
+}
+
+func TestTCPWeightsAreExactOverACycle(t *testing.T) {
+	a, b, c := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b")), tcpBackend(t, "127.0.0.1", named("c"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := weigh(weigh(onVIP(key, vip.WeightedRoundRobin, a, b, c), a, 50), b, 20)
+	p.must(weigh(f, c, 10))
+	got := map[string]int{}
+	for range 16 {
+		got[who(t, key)]++
+	}
+	if got["a"] != 10 || got["b"] != 4 || got["c"] != 2 {
+		t.Errorf("two cycles of 50:20:10: %v", got)
+	}
+}
+
+// The client ends its half first: the backend still answers all of it.
+func TestTCPHalfCloseByClient(t *testing.T) {
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		all, _ := io.ReadAll(c) // until the client's end
+		fmt.Fprintf(c, "%d bytes", len(all))
+	})
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	c := dial(t, key)
+	fmt.Fprint(c, "hello")
+	c.CloseWrite()
+	if got, err := io.ReadAll(c); err != nil || string(got) != "5 bytes" {
+		t.Fatalf("%q, %v", got, err)
+	}
+}
+
+// The backend ends its half first: it still gets what the client sends.
+func TestTCPHalfCloseByBackend(t *testing.T) {
+	got := make(chan string, 1)
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		fmt.Fprint(c, "go")
+		c.CloseWrite()
+		all, _ := io.ReadAll(c)
+		got <- string(all)
+	})
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	c := dial(t, key)
+	if all, err := io.ReadAll(c); err != nil || string(all) != "go" {
+		t.Fatalf("%q, %v", all, err)
+	}
+	for i := range 3 {
+		fmt.Fprint(c, i)
+		time.Sleep(10 * time.Millisecond) // three segments, after the end of the other half
+	}
+	c.CloseWrite()
+	if s := <-got; s != "012" {
+		t.Fatalf("backend got %q", s)
+	}
+	until(t, "connection gone", func() bool { return p.Stats().Connections == 0 })
+}
+
+func TestTCPLargeTransfersBothWays(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		pipes int
+	}{{"spliced", 100}, {"without pipes", 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			const size = 32 << 20
+			data := make([]byte, size)
+			rng := rand.NewChaCha8([32]byte{1})
+			rng.Read(data)
+			sums := make(chan [32]byte, 1)
+			backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+				var both sync.WaitGroup
+				both.Go(func() {
+					h := sha256.New()
+					io.Copy(h, c)
+					sums <- [32]byte(h.Sum(nil))
+				})
+				c.Write(data)
+				c.CloseWrite()
+				both.Wait()
+			})
+			p := newTarget(t, Options{})
+			p.pipes.most = c.pipes
+			key := freeKey(t, "127.96.0.1", vip.TCP)
+			p.must(onVIP(key, vip.RoundRobin, backend))
+			conn := dial(t, key)
+			var both sync.WaitGroup
+			both.Go(func() {
+				conn.Write(data)
+				conn.CloseWrite()
+			})
+			h := sha256.New()
+			n, err := io.Copy(h, conn)
+			both.Wait()
+			if want := sha256.Sum256(data); err != nil || n != size || !bytes.Equal(h.Sum(nil), want[:]) || <-sums != want {
+				t.Fatalf("%d bytes, %v: not what was sent", n, err)
+			}
+		})
+	}
+}
+
+// Evidence that bytes go through a pipe in the kernel and not through us.
+func TestTCPIsSpliced(t *testing.T) {
+	client, near := tcpPair(t)
+	far, server := tcpPair(t)
+	pipes := &pipes{most: 2}
+	defer pipes.close()
+	s := &stream{dst: far, src: near, pipes: pipes}
+	go func() {
+		for range 64 {
+			client.Write(make([]byte, 16<<10))
+		}
+		client.CloseWrite()
+	}()
+	var copied sync.WaitGroup
+	copied.Go(func() {
+		s.copy()
+		s.dst.CloseWrite()
+	})
+	n, err := io.Copy(io.Discard, server)
+	copied.Wait()
+	if err != nil || n != 1<<20 {
+		t.Fatal(n, err)
+	}
+	if s.buffered || s.spliced != n || s.bytes != n {
+		t.Fatalf("of %d bytes %d spliced, %d written, buffered %v", n, s.spliced, s.bytes, s.buffered)
+	}
+	if s.pipe != nil || s.buffer != nil {
+		t.Error("pipe or buffer still held")
+	}
+}
+
+func tcpPair(t testing.TB) (a, b *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	x, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.Close(); y.Close() })
+	return x.(*net.TCPConn), y.(*net.TCPConn)
+}
+
+func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
+	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
+		t.Run(string(s), func(t *testing.T) {
+			good := tcpBackend(t, "127.0.0.1", named("good"))
+			p := newTarget(t, Options{})
+			key := freeKey(t, "127.96.0.1", vip.TCP)
+			f := onVIP(key, s, good, closedPort(t, "127.0.0.2"), closedPort(t, "127.0.0.3"))
+			f.SchedulerPort = true // so that hashes vary
+			p.must(f)
+			for range 30 {
+				if got := who(t, key); got != "good" {
+					t.Fatal(got)
+				}
+			}
+			if n := p.Stats().Failures; n == 0 || n > 4 {
+				t.Errorf("%d attempts at backends that refuse; they aren't passed over", n)
+			}
+		})
+	}
+}
+
+func TestTCPBackendThatDoesNotAnswerIsRetriedElsewhere(t *testing.T) {
+	good := tcpBackend(t, "127.0.0.1", named("good"))
+	silent := fullBacklog(t)
+	p := newTarget(t, Options{ConnectTimeout: 50 * time.Millisecond})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, good, silent))
+	for range 4 {
+		if got := who(t, key); got != "good" {
+			t.Fatal(got)
+		}
+	}
+	if n := p.Stats().Failures; n != 1 {
+		t.Errorf("%d attempts at the silent backend", n)
+	}
+}
+
+func TestTCPNoBackendIsResetAtOnce(t *testing.T) {
+	drained := tcpBackend(t, "127.0.0.1", named("drained"))
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	for name, f := range map[string]*vip.Frontend{
+		"none":        onVIP(key, vip.RoundRobin),
+		"all drained": weigh(onVIP(key, vip.RoundRobin, drained), drained, 0),
+		"all refuse":  onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.2")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTarget(t, Options{})
+			p.must(f)
+			start := time.Now()
+			dial(t, key).wantReset(t)
+			if took := time.Since(start); took > time.Second {
+				t.Errorf("took %v", took)
+			}
+			if n := p.Stats().Unserved; n != 1 {
+				t.Errorf("%d unserved", n)
+			}
+		})
+	}
+}
+
+func TestTCPSilentBackendsAreGivenUpInBoundedTime(t *testing.T) {
+	p := newTarget(t, Options{ConnectTimeout: 80 * time.Millisecond, ConnectBudget: 200 * time.Millisecond})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	var silent []netip.AddrPort
+	for range 6 {
+		silent = append(silent, fullBacklog(t))
+	}
+	p.must(onVIP(key, vip.RoundRobin, silent...))
+	start := time.Now()
+	dial(t, key).wantReset(t)
+	if took := time.Since(start); took < 150*time.Millisecond || took > 2*time.Second {
+		t.Errorf("took %v of a budget of 200ms", took)
+	}
+}
+
+// A backend that dies in mid-stream: the client gets what was sent, then a
+// reset and not an end that looks complete.
+func TestTCPBackendDiesMidStream(t *testing.T) {
+	kill := make(chan struct{})
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		fmt.Fprintln(c, "half")
+		<-kill
+		c.SetLinger(0)
+	})
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	c := dial(t, key)
+	c.line(t)
+	close(kill)
+	c.wantReset(t)
+	until(t, "connection gone", func() bool { return p.open(key, backend) == 0 })
+}
+
+// The same while the client is sending: the error comes up in the other
+// direction.
+func TestTCPBackendDiesWhileClientSends(t *testing.T) {
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, 1000))
+		c.SetLinger(0)
+	})
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	for range 20 {
+		c := dial(t, key)
+		write := make(chan error)
+		go func() {
+			for {
+				if _, err := c.Write(make([]byte, 10000)); err != nil {
+					write <- err
+					return
+				}
+			}
+		}()
+		// A reset is told once, to whichever of the client's calls comes first.
+		_, readErr := io.Copy(io.Discard, c)
+		if writeErr := <-write; !errors.Is(readErr, syscall.ECONNRESET) && !errors.Is(writeErr, syscall.ECONNRESET) {
+			t.Fatalf("read: %v, write: %v; want a reset", readErr, writeErr)
+		}
+	}
+}
+
+// A client that dies: its backend is told with a reset.
+func TestTCPClientDies(t *testing.T) {
+	ended := make(chan error, 1)
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		fmt.Fprintln(c, "hello")
+		_, err := io.Copy(io.Discard, c)
+		ended <- err
+	})
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	c := dial(t, key)
+	c.line(t)
+	c.SetLinger(0)
+	c.Close()
+	if err := <-ended; err == nil {
+		t.Error("backend saw an orderly end")
+	}
+}
+
+// An upload refused early, as with HTTP 413: the answer arrives whole although
+// the backend closes with bytes unread.
+func TestTCPEarlyAnswerArrives(t *testing.T) {
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, 10))
+		fmt.Fprintln(c, "too large")
+		c.CloseWrite()
+		time.Sleep(20 * time.Millisecond)
+	})
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	for range 10 {
+		c := dial(t, key)
+		go io.Copy(c, io.LimitReader(neverEnding{}, 8<<20))
+		if got := c.line(t); got != "too large" {
+			t.Fatal(got)
+		}
+		c.Close()
+	}
+}
+
+type neverEnding struct{}
+
+func (neverEnding) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestTCPManyConnectionsAtOnce(t *testing.T) {
+	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
+	p := newTarget(t, Options{MaxConnections: 500})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.LeastConnection, a, b))
+	const n = 500
+	clients := make([]*client, n)
+	for i := range clients {
+		clients[i] = dial(t, key)
+	}
+	var all sync.WaitGroup
+	for i, c := range clients {
+		all.Go(func() {
+			if s, err := c.r.ReadString('\n'); err != nil {
+				t.Error(s, err)
+			}
+			for range 5 {
+				want := fmt.Sprintf("hello %d\n", i)
+				fmt.Fprint(c, want)
+				if got, err := c.r.ReadString('\n'); err != nil || got != want {
+					t.Error(got, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if x, y := p.open(key, a), p.open(key, b); x != n/2 || y != n/2 {
+		t.Errorf("lc: %d and %d open", x, y)
+	}
+	if n := p.pipes.held(); n != 0 {
+		t.Errorf("%d pipes held by idle connections", n)
+	}
+	if fds := openFDs(t); fds > 4*n+200 {
+		t.Errorf("%d descriptors for %d connections of two descriptors each", fds, n)
+	}
+
+	// One more is refused, and counted.
+	dial(t, key).wantReset(t)
+	if s := p.Stats(); s.OverLimit != 1 || s.Connections != n {
+		t.Errorf("%+v", s)
+	}
+	clients[0].Close()
+	until(t, "room again", func() bool { return p.Stats().Connections < n })
+	who(t, key)
+}

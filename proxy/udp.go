@@ -1,0 +1,388 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDatagram is the most that one UDP datagram holds, rounded up.
+const maxDatagram = 64 << 10
+
+// maxFirst bounds the datagram that a session keeps until its backend answers,
+// to send it to another if that one refuses.
+const maxFirst = 2 << 10
+
+// udpListener is a frontend's UDP socket and the sessions of its clients. Each
+// session has a socket of its own towards its backend, so that answers find
+// their client and refusals (ICMP) their session; answers go out through the
+// frontend's socket, so from the address and port the client used. Costs one
+// goroutine, and one a session; idle ones hold no buffer.
+//
+// While no backend is usable the socket is closed and sessions ended, so that
+// the kernel answers port unreachable, unless a wildcard socket of somebody
+// else's would take the datagrams in: then they are dropped.
+type udpListener struct {
+	f *frontend
+
+	mu       sync.Mutex
+	conn     *net.UDPConn // nil while closed
+	sessions map[netip.AddrPort]*session
+	death    error
+}
+
+func listenUDP(f *frontend) (*udpListener, error) {
+	u := &udpListener{f: f, sessions: make(map[netip.AddrPort]*session)}
+	// Opened even if it is to be closed at once: so the address is known to be
+	// there and the port to be free.
+	if err := u.usable(true); err != nil {
+		return nil, err
+	}
+	return u, u.usable(f.spec.Usable())
+}
+
+func (u *udpListener) usable(yes bool) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case yes && u.conn == nil:
+		conn, err := listenConfig().ListenPacket(u.f.ctx, network(u.f.key), u.f.key.AddrPort().String())
+		if u.death = err; err != nil {
+			return err
+		}
+		u.conn = conn.(*net.UDPConn)
+		u.f.tasks.Add(1)
+		go u.read(u.conn)
+	case !yes && u.conn != nil:
+		if holder, ok := wildcardOf(u.f.key); ok {
+			u.f.log.Warn("no usable backend: datagrams are dropped, not refused, because closing the socket would hand them to another process",
+				"socket", holder)
+		} else {
+			u.conn.Close()
+			u.conn = nil
+		}
+		u.endAll()
+	}
+	return nil
+}
+
+func (u *udpListener) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.conn != nil {
+		u.conn.Close()
+		u.conn = nil
+	}
+	u.endAll()
+}
+
+// endAll ends every session. The caller holds mu.
+func (u *udpListener) endAll() {
+	for _, s := range u.sessions {
+		s.server.Close() // its reader does the rest
+	}
+	clear(u.sessions)
+}
+
+func (u *udpListener) died() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.death
+}
+
+// read takes in datagrams until conn is closed or broken.
+func (u *udpListener) read(conn *net.UDPConn) {
+	defer u.f.tasks.Done()
+	buf := make([]byte, maxDatagram)
+	var pause backOff
+	for {
+		n, client, err := conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case err == nil:
+			pause.reset()
+			u.forward(client, buf[:n], 0)
+		case errors.Is(err, net.ErrClosed) && u.dropped(conn):
+			return
+		case passes(err):
+			u.f.log.Warn("receive", "err", err)
+			pause.sleep(u.f.ctx)
+		default:
+			u.mu.Lock()
+			u.death = err
+			u.mu.Unlock()
+			return
+		}
+	}
+}
+
+// dropped reports whether conn was closed by us.
+func (u *udpListener) dropped(conn *net.UDPConn) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.conn != conn
+}
+
+// forward sends a client's datagram to its session's backend, making the
+// session if need be. A backend that refuses ends the session and the datagram
+// goes to another; refusals is how many did so before.
+func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) {
+	for range maxAttempts {
+		s, err := u.session(client, data, refusals)
+		if err != nil {
+			switch {
+			case errors.Is(err, errUnserved):
+				u.f.target.stats.unserved.Add(1)
+			case errors.Is(err, errLimit), errors.Is(err, net.ErrClosed):
+			default:
+				u.f.log.Warn("start a session", "client", client, "err", err)
+			}
+			return
+		}
+		err = s.send(data)
+		switch {
+		case err == nil:
+			return
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EMSGSIZE), errors.Is(err, unix.EPERM):
+			u.f.target.stats.dropped.Add(1)
+			return
+		case errors.Is(err, net.ErrClosed):
+			u.forget(s) // ended just now
+		default:
+			s.fail(err)
+			refusals++
+		}
+	}
+	u.f.target.stats.unserved.Add(1)
+}
+
+var (
+	errUnserved = errors.New("no backend takes new sessions")
+	errLimit    = errors.New("too many sessions")
+)
+
+// session returns the client's session, or starts one.
+func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) (*session, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if s := u.sessions[client]; s != nil {
+		return s, nil
+	}
+	if u.conn == nil {
+		return nil, net.ErrClosed
+	}
+	b := u.f.backends.Load()
+	if len(b.usable) == 0 || refusals >= len(b.usable) {
+		return nil, errUnserved
+	}
+	t := u.f.target
+	if !t.sessions.take() {
+		return nil, errLimit
+	}
+	s := &session{listener: u, front: u.conn, client: client, refusals: refusals, attempt: u.f.attempt(client)}
+	if err := s.connect(); err != nil {
+		s.attempt.end()
+		t.sessions.give()
+		return nil, err
+	}
+	if len(b.usable) > 1 && len(data) <= maxFirst {
+		s.first = append([]byte{}, data...)
+	}
+	s.used.Store(s.listener.f.target.now())
+	u.sessions[client] = s
+	t.stats.sessions.Add(1)
+	u.f.tasks.Add(1)
+	go s.run()
+	return s, nil
+}
+
+// forget takes s out of the table, if it is there.
+func (u *udpListener) forget(s *session) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.sessions[s.client] == s {
+		delete(u.sessions, s.client)
+	}
+}
+
+// session is one client's way to one backend.
+type session struct {
+	listener *udpListener
+	front    *net.UDPConn // what the client sends to
+	client   netip.AddrPort
+	attempt  *attempt
+	refusals int // backends that refused before this one
+
+	endpoint *endpoint
+	server   *net.UDPConn // connected to the backend
+	raw      syscall.RawConn
+
+	used atomic.Int64 // when a datagram last went either way, by Target.now
+
+	mu    sync.Mutex
+	first []byte // until the backend answers
+}
+
+// connect gives the session a backend and a socket.
+func (s *session) connect() error {
+	for range maxAttempts {
+		e := s.attempt.next()
+		if e == nil {
+			return errUnserved
+		}
+		server, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(e.addr))
+		if err != nil { // no socket, or no route to this backend
+			if isLocalFault(err) {
+				return err
+			}
+			s.attempt.failed(e, err)
+			continue
+		}
+		raw, err := server.SyscallConn()
+		if err != nil {
+			server.Close()
+			return err
+		}
+		s.endpoint, s.server, s.raw = e, server, raw
+		if e.add(s) {
+			return nil
+		}
+		server.Close() // gone since
+	}
+	return errUnserved
+}
+
+// abort ends the session, when its endpoint goes.
+func (s *session) abort() {
+	s.listener.forget(s)
+	s.server.Close()
+}
+
+// fail ends the session because its backend refused.
+func (s *session) fail(err error) {
+	s.attempt.failed(s.endpoint, err)
+	s.abort()
+}
+
+// send sends a client's datagram to the backend without waiting: EAGAIN when
+// there is no room.
+func (s *session) send(data []byte) error {
+	var failed error
+	err := s.raw.Write(func(fd uintptr) bool {
+		for {
+			// Not write(2), which needn't send an empty datagram.
+			if failed = unix.Send(int(fd), data, unix.MSG_NOSIGNAL); !errors.Is(failed, unix.EINTR) {
+				return true
+			}
+		}
+	})
+	if err == nil {
+		err = failed
+	}
+	if err == nil {
+		s.used.Store(s.listener.f.target.now())
+	}
+	return err
+}
+
+// run passes on the backend's answers until the session is idle for too long,
+// the backend refuses, or the session is ended from elsewhere.
+func (s *session) run() {
+	u, t := s.listener, s.listener.f.target
+	defer u.f.tasks.Done()
+	err := s.answers()
+	if err != nil {
+		s.attempt.failed(s.endpoint, err)
+	}
+	s.abort()
+	s.endpoint.remove(s)
+	s.attempt.end()
+	t.sessions.give()
+	if first := s.takeFirst(); err != nil && first != nil {
+		u.forward(s.client, first, s.refusals+1)
+	}
+}
+
+// answers returns nil when the session ended in good order, else the refusal.
+func (s *session) answers() error {
+	idle := s.listener.f.target.opts.UDPIdle
+	buf := new(*[maxDatagram]byte)
+	defer func() {
+		if *buf != nil {
+			datagrams.Put(*buf)
+		}
+	}()
+	_ = s.server.SetReadDeadline(time.Now().Add(idle))
+	for answered := false; ; {
+		n, err := s.receive(buf)
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			// The deadline isn't moved with every datagram, so it may be early.
+			left := idle - time.Duration(s.listener.f.target.now()-s.used.Load())
+			if left <= 0 {
+				return nil
+			}
+			_ = s.server.SetReadDeadline(time.Now().Add(left))
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case isLocalFault(err):
+			return nil
+		default:
+			return err
+		}
+		if !answered {
+			answered = true
+			s.takeFirst()
+			s.attempt.works(s.endpoint)
+		}
+		s.used.Store(s.listener.f.target.now())
+		if _, err := s.front.WriteToUDPAddrPort((*buf)[:n], s.client); errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+	}
+}
+
+func (s *session) takeFirst() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := s.first
+	s.first = nil
+	return first
+}
+
+var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
+
+// receive waits for the backend's next datagram. It takes a buffer only once
+// there is one, and leaves it in *buf for the next call.
+func (s *session) receive(buf **[maxDatagram]byte) (n int, err error) {
+	var failed error
+	err = s.raw.Read(func(fd uintptr) bool {
+		if *buf == nil {
+			*buf = datagrams.Get().(*[maxDatagram]byte)
+		}
+		for {
+			n, failed = unix.Read(int(fd), (*buf)[:])
+			switch {
+			case errors.Is(failed, unix.EINTR):
+			case errors.Is(failed, unix.EAGAIN):
+				datagrams.Put(*buf)
+				*buf = nil
+				return false
+			default:
+				return true
+			}
+		}
+	})
+	if err == nil {
+		err = failed
+	}
+	return n, err
+}
