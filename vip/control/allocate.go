@@ -1,0 +1,256 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// Allocator is what Allocate needs of ipam. One goroutine calls its methods.
+type Allocator interface {
+	// Assign answers each service with what it holds now, in the same order. What
+	// could not be granted is a problem, and what the service held before is
+	// kept. Everything in the answer is durable, in one commit for the batch. A
+	// problem with CodeStore says that nothing could be made durable for that
+	// service and that trying again may help.
+	Assign(ctx context.Context, services []vip.Service) []vip.Allocation
+	// Release gives up everything that a service holds. Nobody else gets it for
+	// at least the cooldown. An error means that nothing is released.
+	Release(ctx context.Context, key vip.ServiceKey, cooldown time.Duration) error
+	// Freed returns a channel that is closed when something became free that a
+	// service with a problem may have been waiting for. A closed one is replaced.
+	Freed() <-chan struct{}
+	// SetHost tells the host's own addresses, which are never given out.
+	SetHost(hostnet.Snapshot)
+	// Settled says that every source has told its services; known reports whether
+	// a service is among them. It may be called from any goroutine.
+	Settled(known func(vip.ServiceKey) bool)
+}
+
+// DefaultHostWait is how long Allocate waits at the start for the host's own
+// addresses, so that none of them is given out.
+const DefaultHostWait = 5 * time.Second
+
+// AllocateOptions are what Allocate needs. Services, Allocator and Allocations
+// must be given.
+type AllocateOptions struct {
+	Services    table.Reader[vip.ServiceKey, vip.Service]
+	Host        table.Reader[struct{}, hostnet.Snapshot] // may be nil
+	Allocator   Allocator
+	Allocations *table.Table[vip.ServiceKey, vip.Allocation] // Allocate is its only writer
+
+	HostWait time.Duration // 0 is DefaultHostWait
+	Events   *event.Log
+	Log      *slog.Logger
+}
+
+// Allocate is the stage from services to allocations. Make one with
+// NewAllocate and give it one goroutine with Run.
+//
+// Each row of the services table is answered by a row of the allocations table
+// that carries its revision. A service with problems is asked for again when
+// something became free; while the store can't be written, rows stay as they
+// are, say so, and are tried again with a growing wait.
+type Allocate struct {
+	AllocateOptions
+	ready func() // the allocations are complete
+
+	waiting  waiting // services that lack something
+	unstored waiting // services that the store kept from being answered
+	releases releases
+	retry    *backoff
+}
+
+// NewAllocate returns a stage that does nothing until Run. Allocations is not
+// Ready before Run has answered every service of a Ready services table.
+func NewAllocate(o AllocateOptions) *Allocate {
+	if o.HostWait == 0 {
+		o.HostWait = DefaultHostWait
+	}
+	o.Log = logger(o.Log)
+	return &Allocate{AllocateOptions: o, ready: o.Allocations.Initializer(), retry: newBackoff()}
+}
+
+// Run allocates until the context ends and returns its error.
+func (a *Allocate) Run(ctx context.Context) error {
+	if err := a.awaitHost(ctx); err != nil {
+		return err
+	}
+	services := a.Services.Watch()
+	defer services.Close()
+	host := watchHost(a.Host)
+	defer host.close()
+	freed := a.Allocator.Freed()
+	defer a.retry.stop()
+
+	settled := false
+	for ctx.Err() == nil {
+		servicesReady := a.Services.Ready()
+		complete := isClosed(servicesReady)
+		if snapshot, changed := host.next(); changed {
+			a.Allocator.SetHost(snapshot)
+		}
+		batch, changed := services.TryNext()
+		var ask touched
+		for i := range batch {
+			a.take(&batch[i], &ask)
+		}
+		if isClosed(freed) {
+			freed = a.Allocator.Freed() // before asking: what is freed from here on is seen
+			for _, k := range a.waiting.keys() {
+				ask.add(k)
+			}
+		}
+		if a.retry.due() {
+			for _, k := range a.unstored.keys() {
+				ask.add(k)
+			}
+			a.releases.fresh = true
+		}
+		if a.releases.fresh { // first: what a service gave up is not in the way of the next
+			a.release(ctx)
+		}
+		a.assign(ctx, ask.keys)
+		a.pace()
+		if len(batch) > 0 {
+			continue
+		}
+		if complete {
+			servicesReady = nil
+			if !settled {
+				settled = true
+				a.Allocator.Settled(a.known)
+				a.ready()
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-servicesReady:
+		case <-host.changed:
+		case <-freed:
+		case <-a.retry.C():
+			a.retry.ring()
+		}
+	}
+	return ctx.Err()
+}
+
+// awaitHost waits until the host's addresses are known, within reason.
+func (a *Allocate) awaitHost(ctx context.Context) error {
+	if a.Host == nil {
+		return ctx.Err()
+	}
+	patience := time.NewTimer(a.HostWait)
+	defer patience.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-a.Host.Ready():
+	case <-patience.C:
+		a.Log.Warn("allocating without knowing the host's own addresses", "waited", a.HostWait)
+	}
+	return nil
+}
+
+func (a *Allocate) known(k vip.ServiceKey) bool {
+	_, _, ok := a.Services.Get(k)
+	return ok
+}
+
+// take notes what one change of the services table asks for.
+func (a *Allocate) take(c *table.Change[vip.ServiceKey, vip.Service], ask *touched) {
+	if !c.Deleted {
+		a.releases.drop(c.Key)
+		ask.add(c.Key)
+		return
+	}
+	if a.known(c.Key) {
+		return // it is back; the feed brings it
+	}
+	a.waiting.set(c.Key, false)
+	a.unstored.set(c.Key, false)
+	a.Allocations.Delete(c.Key)
+	a.releases.add(c.Key, c.Value.DrainTimeout)
+}
+
+// assign asks for the newest form of each service and writes the answers.
+func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
+	if len(keys) == 0 {
+		return
+	}
+	services := make([]vip.Service, 0, len(keys))
+	revs := make([]uint64, 0, len(keys))
+	for _, k := range keys {
+		if s, rev, ok := a.Services.Get(k); ok {
+			services, revs = append(services, s), append(revs, rev)
+		}
+	}
+	if len(services) == 0 || ctx.Err() != nil {
+		return
+	}
+	granted := a.Allocator.Assign(ctx, services)
+	if ctx.Err() != nil {
+		return // cut short: what it says of the store means nothing
+	}
+	for i := range granted {
+		a.write(services[i].Key, revs[i], granted[i])
+	}
+}
+
+// write puts one answer into the allocations table.
+func (a *Allocate) write(k vip.ServiceKey, rev uint64, granted vip.Allocation) {
+	granted.Service, granted.ServiceRev, granted.Problems = k, rev, named(granted.Problems, k)
+	unstored := hasCode(granted.Problems, vip.CodeStore)
+	if former, _, had := a.Allocations.Get(k); unstored && had {
+		former.ServiceRev, former.Problems = rev, granted.Problems
+		granted = former
+	}
+	a.unstored.set(k, unstored)
+	a.waiting.set(k, !unstored && len(granted.Problems) > 0)
+	a.Allocations.Set(k, granted)
+}
+
+// release gives up what deleted services held.
+func (a *Allocate) release(ctx context.Context) {
+	a.releases.fresh = false
+	for _, k := range a.releases.order.keys() {
+		err := a.Allocator.Release(ctx, k, a.releases.cooldown[k])
+		if err == nil {
+			a.releases.drop(k)
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if !a.retry.failing() {
+			a.Log.Error("release what a deleted service held, to be tried again", "service", k, "err", err)
+		}
+		if errors.Is(err, ipam.ErrUnavailable) {
+			return // the others would fare no better
+		}
+	}
+}
+
+// pace sets the time of the next try, if the store kept anything from being
+// done, and tells of the beginning and the end of that.
+func (a *Allocate) pace() {
+	open := len(a.unstored.since) + a.releases.len()
+	was := a.retry.failing()
+	a.retry.set(open > 0)
+	switch {
+	case open > 0 && !was:
+		a.Log.Error("the lease store can't be written; services keep what they have", "waiting", open)
+		a.Events.Add(event.Event{Kind: "lease_store_down", Message: "the lease store can't be written; services keep what they have"})
+	case open == 0 && was:
+		a.Log.Info("the lease store can be written again")
+		a.Events.Add(event.Event{Kind: "lease_store_up", Message: "the lease store can be written again"})
+	}
+}

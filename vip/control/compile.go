@@ -1,0 +1,283 @@
+package control
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// CompileOptions are what Compile needs. Services, Allocations, Frontends and
+// Compiled must be given.
+type CompileOptions struct {
+	Services    table.Reader[vip.ServiceKey, vip.Service]
+	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
+	States      table.Reader[vip.BackendKey, vip.State]  // the operator's words; may be nil
+	Host        table.Reader[struct{}, hostnet.Snapshot] // may be nil: no node ports
+	NodePorts   []netip.Prefix                           // where node ports are served; empty is on the primary addresses
+	// Compile is the only writer of these. Give them compile.SameFrontend and
+	// SameCompiled, so that what stays the same wakes nobody.
+	Frontends *table.Table[vip.FrontendKey, vip.Frontend]
+	Compiled  *table.Table[vip.ServiceKey, Compiled]
+
+	// Draining. Without Connections only the deadline ends a drain. With Applied,
+	// a backend is asked for its connections only once the dataplane gives it no
+	// new ones. Without Store, deadlines don't survive a restart.
+	Connections reconcile.Connections
+	Applied     table.Reader[vip.FrontendKey, reconcile.Applied]
+	Store       DrainStore
+
+	Events *event.Log
+	Log    *slog.Logger
+}
+
+// Compile is the stage from services and their allocations to frontends. Make
+// one with NewCompile and give it one goroutine with Run.
+//
+// A change of a service's allocation row (each change of a service makes one)
+// or of the operator's word on a backend compiles that one service; a change
+// of the host's addresses those with node ports. What compile no longer yields
+// drains before it goes; see drains.
+type Compile struct {
+	CompileOptions
+	ready []func() // frontends and compiled are complete
+
+	todo   touched
+	hosted map[vip.ServiceKey]struct{} // services that want node ports
+	addrs  []netip.Addr                // the host's addresses that node ports are on
+	claims claims
+	drains drains
+	state  func(vip.BackendKey) (vip.State, bool)
+}
+
+// NewCompile returns a stage that does nothing until Run. Frontends and
+// Compiled are not Ready before Run has compiled every service of a Ready
+// allocations table with a Ready host table.
+func NewCompile(o CompileOptions) *Compile {
+	o.Log = logger(o.Log)
+	c := &Compile{
+		CompileOptions: o,
+		ready:          []func(){o.Frontends.Initializer(), o.Compiled.Initializer()},
+		hosted:         make(map[vip.ServiceKey]struct{}),
+		claims:         newClaims(),
+	}
+	c.drains = newDrains(&c.CompileOptions)
+	if o.States != nil {
+		c.state = func(k vip.BackendKey) (vip.State, bool) {
+			s, _, ok := o.States.Get(k)
+			return s, ok
+		}
+	}
+	return c
+}
+
+// Run compiles until the context ends and returns its error. Before that it
+// waits for the operator's words, so that no drained backend takes connections
+// for a moment. When it returns, the drains under way are in the Store.
+func (c *Compile) Run(ctx context.Context) error {
+	if c.States != nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.States.Ready():
+		}
+	}
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	stop := c.drains.start(ctx, &helpers)
+	defer stop()
+	return c.loop(ctx)
+}
+
+func (c *Compile) loop(ctx context.Context) error {
+	in := c.watch()
+	defer in.close()
+	complete := false
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		inputs := c.inputsReady()
+		busy := c.read(in)
+		for k, ok := c.todo.take(); ok; k, ok = c.todo.take() {
+			c.compile(k)
+		}
+		c.drains.turn(c.claims.held)
+		if busy {
+			continue
+		}
+		if inputs == nil && !complete {
+			complete = true
+			c.drains.settle(c.claims.held)
+			for _, done := range c.ready {
+				done()
+			}
+			continue // settle may have given the timer something to ring for
+		}
+		select {
+		case <-ctx.Done():
+		case <-inputs:
+		case <-in.allocationsChanged:
+		case <-in.statesChanged:
+		case <-in.host.changed:
+		case <-c.drains.timer.C:
+		case r := <-c.drains.idle:
+			c.drains.left(r, c.claims.held)
+		}
+	}
+}
+
+// inputsReady returns the Ready channel of an input that isn't ready yet, or
+// nil when all are.
+func (c *Compile) inputsReady() <-chan struct{} {
+	if ready := c.Allocations.Ready(); !isClosed(ready) {
+		return ready
+	}
+	if c.Host != nil {
+		if ready := c.Host.Ready(); !isClosed(ready) {
+			return ready
+		}
+	}
+	return nil
+}
+
+// feeds are the inputs that Compile follows. Services are read when their
+// allocation says so.
+type feeds struct {
+	allocations        *table.Feed[vip.ServiceKey, vip.Allocation]
+	allocationsChanged <-chan struct{}
+	states             *table.Feed[vip.BackendKey, vip.State] // nil without a table
+	statesChanged      <-chan struct{}
+	host               *hostFeed
+}
+
+func (c *Compile) watch() *feeds {
+	in := &feeds{allocations: c.Allocations.Watch(), host: watchHost(c.Host)}
+	if c.States != nil {
+		in.states = c.States.Watch()
+	}
+	return in
+}
+
+func (in *feeds) close() {
+	in.allocations.Close()
+	in.host.close()
+	if in.states != nil {
+		in.states.Close()
+	}
+}
+
+// read takes the next changes of every input, notes the services that they
+// touch, and reports whether there were any.
+func (c *Compile) read(in *feeds) (busy bool) {
+	if snapshot, news := in.host.next(); news {
+		busy = true
+		if addrs := nodePortAddrs(snapshot, c.NodePorts); !slices.Equal(addrs, c.addrs) {
+			c.addrs = addrs
+			for k := range c.hosted {
+				c.todo.add(k)
+			}
+		}
+	}
+	if in.states != nil {
+		var batch []table.Change[vip.BackendKey, vip.State]
+		batch, in.statesChanged = in.states.TryNext()
+		for i := range batch {
+			if _, _, compiled := c.Compiled.Get(batch[i].Key.Service); compiled {
+				c.todo.add(batch[i].Key.Service)
+			}
+		}
+		busy = busy || len(batch) > 0
+	}
+	var batch []table.Change[vip.ServiceKey, vip.Allocation]
+	batch, in.allocationsChanged = in.allocations.TryNext()
+	for i := range batch {
+		c.todo.add(batch[i].Key)
+	}
+	return busy || len(batch) > 0
+}
+
+// compile brings the frontends of one service to what they should be.
+func (c *Compile) compile(k vip.ServiceKey) {
+	service, rev, wanted := c.Services.Get(k)
+	granted, _, answered := c.Allocations.Get(k)
+	if !wanted || !answered {
+		c.remove(k)
+		return
+	}
+	frontends, refused := compile.Service(compile.Input{
+		Service: service, Allocation: granted, State: c.state, Node: compile.Node{NodePortAddrs: c.addrs},
+	})
+	if wantsNodePort(&service) {
+		c.hosted[k] = struct{}{}
+	} else {
+		delete(c.hosted, k)
+	}
+	row := Compiled{
+		ServiceRev: min(rev, granted.ServiceRev),
+		Frontends:  make([]vip.FrontendKey, 0, len(frontends)),
+		Revs:       make([]uint64, 0, len(frontends)),
+		Usable:     make([]bool, 0, len(frontends)),
+		Problems:   slices.Concat(named(granted.Problems, k), refused),
+	}
+	yields := hasCode(granted.Problems, vip.CodePortTaken)
+	c.claims.withdraw(k)
+	now := time.Now()
+	for i := range frontends {
+		f := &frontends[i]
+		if winner, lost := c.contest(f.Key, k, yields); lost {
+			row.Problems = append(row.Problems, taken(f.Key, k, winner))
+			continue
+		}
+		rev := c.drains.publish(*f, now)
+		row.Frontends = append(row.Frontends, f.Key)
+		row.Revs = append(row.Revs, rev)
+		row.Usable = append(row.Usable, f.Usable())
+		row.FrontendsRev = max(row.FrontendsRev, rev)
+	}
+	former, _, _ := c.Compiled.Get(k)
+	c.letGo(k, former.Frontends, row.Frontends, now)
+	c.Compiled.Set(k, row)
+}
+
+// remove takes away everything of a service that is gone.
+func (c *Compile) remove(k vip.ServiceKey) {
+	delete(c.hosted, k)
+	c.claims.withdraw(k)
+	former, _, compiled := c.Compiled.Get(k)
+	if !compiled {
+		return
+	}
+	c.letGo(k, former.Frontends, nil, time.Now())
+	c.Compiled.Delete(k) // last: who sees it gone sees its frontends gone or leaving
+}
+
+// letGo makes those of the former keys leave that are not kept, and gives
+// services that wait for one of them another try. Both lists are sorted.
+func (c *Compile) letGo(k vip.ServiceKey, former, kept []vip.FrontendKey, now time.Time) {
+	for _, key := range former {
+		if _, stays := slices.BinarySearchFunc(kept, key, vip.CompareFrontendKeys); stays {
+			continue
+		}
+		if !c.claims.release(key, k) {
+			continue // taken over by another service
+		}
+		c.drains.leave(key, now)
+		for _, loser := range c.claims.losers[key] {
+			c.todo.add(loser)
+		}
+	}
+}
+
+func wantsNodePort(s *vip.Service) bool {
+	return slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Wanted() })
+}

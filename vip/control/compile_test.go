@@ -1,0 +1,183 @@
+package control
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestServiceBecomesFrontends(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", nil))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db:")
+		row, _, _ := w.compiled.Get(key("web"))
+		_, rev, _ := w.services.Get(key("web"))
+		if row.ServiceRev != rev || len(row.Frontends) != 1 || row.FrontendsRev != row.Revs[0] || !row.Usable[0] {
+			t.Errorf("compiled row %+v of service revision %d", row, rev)
+		}
+	})
+}
+
+func TestOneBackendChangesOneRowPerPort(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, port(443)), service("db", []string{"10.0.0.9"}))
+		w.changedRows()
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, port(443)))
+		if n := w.changedRows(); n != 2 {
+			t.Errorf("%d frontends changed, want one for each of 2 ports", n)
+		}
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, port(443), func(s *vip.Service) { s.Origin = "elsewhere" }))
+		if n := w.changedRows(); n != 0 {
+			t.Errorf("%d frontends changed by something that no dataplane sees", n)
+		}
+	})
+}
+
+func TestOperatorsWordTouchesOneService(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", []string{"10.0.0.1"}))
+		w.changedRows()
+		backend := vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}
+		w.states.Set(backend, vip.Maint)
+		w.put()
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
+		w.states.Delete(backend)
+		w.put()
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
+		if n := w.changedRows(); n != 1 {
+			t.Errorf("%d frontends changed, want 1", n)
+		}
+		w.states.Set(vip.BackendKey{Service: key("nobody")}, vip.Maint)
+		w.put()
+	})
+}
+
+func TestNodeAddressComesAndGoes(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, nodePort), service("db", nil))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+
+		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.put()
+		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*1", "192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+
+		w.changedRows()
+		w.host.Set(struct{}{}, hostAddrs("10.9.0.2/24"))
+		w.put()
+		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*0@1m0s", "10.9.0.2:30080/tcp web: 10.0.0.1:80*1",
+			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+		if n := w.changedRows(); n != 2 {
+			t.Errorf("%d frontends changed, want the two node ports", n)
+		}
+
+		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.put()
+		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*1", "10.9.0.2:30080/tcp web: 10.0.0.1:80*0@1m0s",
+			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.host.Delete(struct{}{})
+		w.pass(service("web", nil).DrainTimeout)
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+	})
+}
+
+func TestUnsupportedIsNotExposed(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Forward = vip.ForwardDirect }))
+		w.expect()
+		if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeUnsupported}) {
+			t.Errorf("problems %v", got)
+		}
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+	})
+}
+
+// Two services that share an address and ask for the same port: the allocator
+// refuses the second, which keeps its address.
+func TestSamePortOnOneAddress(t *testing.T) {
+	const shared = "192.0.2.99"
+	a := service("a", []string{"10.0.0.1"}, on("s", shared))
+	b := service("b", []string{"10.0.0.2"}, on("s", shared), port(443))
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(a, b)
+		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
+		row, _, _ := w.compiled.Get(key("b"))
+		last := row.Problems[len(row.Problems)-1]
+		if last.Code != vip.CodePortTaken || last.Service != "b" || last.Message != `192.0.2.99:80/tcp is served by service "a"` {
+			t.Errorf("problem %+v", last)
+		}
+		w.remove("a")
+		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
+		if got := w.problems("b"); len(got) != 0 {
+			t.Errorf("b still has problems %v", got)
+		}
+		w.pass(a.DrainTimeout)
+		w.expect("192.0.2.99:80/tcp b: 10.0.0.2:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
+	})
+}
+
+// Whoever was compiled first, the allocator's word decides who has the port.
+func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
+	const shared = "192.0.2.99"
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("a", []string{"10.0.0.1"}, on("s", shared)))
+		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1")
+		w.allocator.set(func(f *fakeAllocator) { // as if b had had it for longer
+			f.vips[key("b")], f.ports[key("b")] = addrs(shared)[0], service("b", nil).Ports
+			delete(f.ports, key("a"))
+		})
+		w.put(service("b", []string{"10.0.0.2"}, on("s", shared)))
+		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1") // neither was refused: the first keeps it
+		w.put(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared)))
+		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1 10.0.0.3:80*0@1m0s")
+		if got := w.problems("a"); !slices.Equal(got, []string{vip.CodePortTaken, vip.CodePortTaken}) {
+			t.Errorf("a has problems %v", got)
+		}
+		if got := w.problems("b"); len(got) != 0 {
+			t.Errorf("b has problems %v", got)
+		}
+	})
+}
+
+// Nothing may be declared complete before it is: the reconciler removes what is
+// not in a table that is ready.
+func TestNotReadyBeforeEveryInput(t *testing.T) {
+	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
+		expectReady := func(when string, want bool) {
+			t.Helper()
+			w.put()
+			if got := isClosed(w.frontends.Ready()) && isClosed(w.compiled.Ready()); got != want {
+				t.Errorf("%s: ready is %t", when, got)
+			}
+		}
+		w.put(service("web", []string{"10.0.0.1"}))
+		expectReady("nothing known", false)
+		if w.allocations.Len() != 0 {
+			t.Error("an address was given out before the host's own were known")
+		}
+		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		hostKnown()
+		expectReady("host known", false)
+		if w.frontends.Len() != 0 {
+			t.Error("a backend was exposed before the operator's words were known")
+		}
+		statesKnown()
+		expectReady("operator's words known", false)
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+		if _, settled, _ := w.allocator.told(); settled != nil {
+			t.Error("the allocator was told that services are settled")
+		}
+		sourcesSynced()
+		expectReady("services known", true)
+		_, known, host := w.allocator.told()
+		if known == nil || !known(key("web")) || known(key("db")) {
+			t.Error("the allocator was not told which services are known")
+		}
+		if len(host.Addrs) != 1 {
+			t.Error("the allocator was not told the host's addresses")
+		}
+	})
+}

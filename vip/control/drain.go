@@ -1,0 +1,308 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// idlePoll is how often the dataplane is asked which leaving endpoints have no
+// connections left.
+const idlePoll = time.Second
+
+// drains owns the frontends table for Compile: it is how frontends get in and
+// how they leave.
+//
+// An endpoint that compile no longer yields stays with weight 0 until it has no
+// connections, or until its deadline, which is set once; one that comes back
+// gets its weight back. A whole frontend leaves as all of its endpoints do.
+// UDP has no connections to wait for and leaves at once. A leaving frontend
+// that another service takes over stays where it is: its endpoints go on
+// leaving beside the new ones. What leaves is kept in a DrainStore, so that a
+// restart neither cuts a drain short nor starts it anew.
+//
+// All of it belongs to Compile's goroutine.
+type drains struct {
+	o *CompileOptions
+
+	leaving  map[vip.FrontendKey]struct{}     // frontends with leaving endpoints
+	deadline time.Time                        // no leaving endpoint is due before; zero when none leaves
+	poll     time.Time                        // when to ask for connections next; zero when there is nothing to ask
+	timer    *time.Timer                      // rings at the earlier of the two
+	restored map[vip.FrontendKey]vip.Frontend // from before the restart, until their key is compiled
+
+	asked chan []question
+	idle  chan []question                             // the questions to which the answer was: none
+	keep  *table.Table[vip.FrontendKey, vip.Frontend] // what the store should hold
+}
+
+func newDrains(o *CompileOptions) drains {
+	d := drains{
+		o:       o,
+		leaving: make(map[vip.FrontendKey]struct{}),
+		timer:   time.NewTimer(time.Hour),
+		asked:   make(chan []question, 1),
+		idle:    make(chan []question),
+		keep:    table.New[vip.FrontendKey](&table.Clock{}, compile.SameFrontend),
+	}
+	d.timer.Stop()
+	return d
+}
+
+// start reads the store and starts the goroutines that write it and that ask
+// the dataplane. The returned function makes them end; the store has
+// everything by the time that helpers are done.
+func (d *drains) start(ctx context.Context, helpers *sync.WaitGroup) (stop func()) {
+	background, end := context.WithCancel(context.WithoutCancel(ctx))
+	if d.o.Store != nil {
+		p := newPersister(d.o.Store, d.keep, d.o.Log)
+		d.restore()
+		helpers.Go(func() { p.run(background) })
+	}
+	if d.o.Connections != nil {
+		helpers.Go(func() { askConnections(background, d.o.Connections, d.asked, d.idle, d.o.Log) })
+	}
+	return func() {
+		d.timer.Stop()
+		end()
+	}
+}
+
+// restore reads what was leaving when an earlier process ended. It waits in
+// d.restored: put into the table now, it would hide from the dataplane the
+// endpoints that stay.
+func (d *drains) restore() {
+	stored, err := d.o.Store.All()
+	if err != nil {
+		d.o.Log.Error("read the drains under way before the restart; what is lost leaves at once", "err", err)
+	}
+	d.restored = make(map[vip.FrontendKey]vip.Frontend)
+	now := time.Now()
+	for name, f := range stored {
+		if name != f.Key.String() {
+			d.o.Log.Warn("dropping a stored drain that is not under its own name", "name", name, "frontend", f.Key)
+			if err := d.o.Store.Delete(name); err != nil {
+				d.o.Log.Error("drop a stored drain", "name", name, "err", err)
+			}
+			continue
+		}
+		d.keep.Set(f.Key, f) // so that deleting it reaches the store
+		f.Backends = unexpired(f.Backends, now)
+		if len(f.Backends) == 0 || !f.Key.Addr.IsValid() {
+			d.keep.Delete(f.Key)
+			continue
+		}
+		d.restored[f.Key] = f
+	}
+}
+
+// unexpired returns the endpoints that have time left. A clock that was set
+// back does not make a drain longer than one may be.
+func unexpired(stored []vip.Endpoint, now time.Time) []vip.Endpoint {
+	var out []vip.Endpoint
+	longest := now.Add(vip.MaxDrainTimeout)
+	for _, e := range stored {
+		if !e.Leaving.After(now) {
+			continue
+		}
+		if e.Leaving.After(longest) {
+			e.Leaving = longest
+		}
+		e.Weight = 0
+		out = append(out, e)
+	}
+	slices.SortFunc(out, vip.CompareEndpoints)
+	return out
+}
+
+// settle puts what was leaving before the restart and belongs to no compiled
+// frontend into the table, as frontends that take no new connections. Call it
+// once, when everything has been compiled.
+func (d *drains) settle(held func(vip.FrontendKey) bool) {
+	for key, f := range d.restored {
+		if !held(key) {
+			d.set(f)
+		}
+	}
+	d.restored = nil
+}
+
+// publish puts a frontend into the table together with what is leaving it, and
+// returns the row's revision.
+func (d *drains) publish(f vip.Frontend, now time.Time) uint64 {
+	have, _, there := d.o.Frontends.Get(f.Key)
+	if !there {
+		if have, there = d.restored[f.Key]; there {
+			delete(d.restored, f.Key)
+		}
+	}
+	if there {
+		f.Backends = withLeaving(&f, have.Backends, now)
+	}
+	return d.set(f)
+}
+
+// leave begins the end of a frontend that nobody wants any more.
+func (d *drains) leave(key vip.FrontendKey, now time.Time) {
+	f, _, there := d.o.Frontends.Get(key)
+	if !there {
+		return
+	}
+	former := f.Backends
+	f.Backends = nil
+	if f.Backends = withLeaving(&f, former, now); len(f.Backends) == 0 {
+		d.drop(key)
+		return
+	}
+	d.set(f)
+}
+
+// withLeaving returns f's backends and, with weight 0, those it had before and
+// has no more. Both lists and the result are sorted.
+func withLeaving(f *vip.Frontend, before []vip.Endpoint, now time.Time) []vip.Endpoint {
+	if f.Key.Protocol == vip.UDP || len(before) == 0 {
+		return f.Backends
+	}
+	var gone []vip.Endpoint
+	for i, j := 0, 0; i < len(before); i++ {
+		e := before[i]
+		for j < len(f.Backends) && vip.CompareEndpoints(f.Backends[j], e) < 0 {
+			j++
+		}
+		if j < len(f.Backends) && f.Backends[j].Addr == e.Addr {
+			continue
+		}
+		e.Weight = 0
+		if e.Leaving.IsZero() {
+			e.Leaving = now.Add(f.DrainTimeout)
+		}
+		if e.Leaving.After(now) {
+			gone = append(gone, e)
+		}
+	}
+	if len(gone) == 0 {
+		return f.Backends
+	}
+	all := slices.Concat(f.Backends, gone)
+	slices.SortFunc(all, vip.CompareEndpoints)
+	return all
+}
+
+// set writes one row and books what is leaving it.
+func (d *drains) set(f vip.Frontend) uint64 {
+	rev := d.o.Frontends.Set(f.Key, f)
+	if !slices.ContainsFunc(f.Backends, isLeaving) {
+		d.forget(f.Key)
+		return rev
+	}
+	d.leaving[f.Key] = struct{}{}
+	d.expect(&f)
+	if d.poll.IsZero() && d.o.Connections != nil {
+		d.poll = time.Now().Add(idlePoll)
+	}
+	if d.o.Store != nil {
+		f.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return !isLeaving(e) })
+		d.keep.Set(f.Key, f)
+	}
+	return rev
+}
+
+func (d *drains) drop(key vip.FrontendKey) {
+	d.o.Frontends.Delete(key)
+	d.forget(key)
+}
+
+// forget notes that nothing is leaving the frontend.
+func (d *drains) forget(key vip.FrontendKey) {
+	delete(d.leaving, key)
+	d.keep.Delete(key)
+}
+
+func isLeaving(e vip.Endpoint) bool { return !e.Leaving.IsZero() }
+
+// turn does what is due and sets the timer for what is next. Held reports
+// whether a service has the key; without one, a frontend goes with its last
+// endpoint. It costs O(1) when nothing is due, else O(leaving endpoints).
+func (d *drains) turn(held func(vip.FrontendKey) bool) {
+	now := time.Now()
+	if !d.deadline.IsZero() && !now.Before(d.deadline) {
+		d.expire(now, held)
+	}
+	if len(d.leaving) == 0 {
+		d.deadline, d.poll = time.Time{}, time.Time{}
+		d.timer.Stop()
+		return
+	}
+	if !d.poll.IsZero() && !now.Before(d.poll) {
+		d.poll = now.Add(idlePoll)
+		select {
+		case d.asked <- d.questions():
+		default: // the dataplane is slow to answer the last ones
+		}
+	}
+	next := d.deadline
+	if !d.poll.IsZero() && d.poll.Before(next) {
+		next = d.poll
+	}
+	d.timer.Reset(next.Sub(now))
+}
+
+// expire takes out the endpoints whose deadline has passed.
+func (d *drains) expire(now time.Time, held func(vip.FrontendKey) bool) {
+	d.deadline = time.Time{}
+	for key := range d.leaving {
+		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
+	}
+	for key := range d.leaving {
+		f, _, _ := d.o.Frontends.Get(key)
+		d.expect(&f)
+	}
+}
+
+// expect moves the next deadline forward to the first of f's, if that is sooner.
+func (d *drains) expect(f *vip.Frontend) {
+	for _, e := range f.Backends {
+		if isLeaving(e) && (d.deadline.IsZero() || e.Leaving.Before(d.deadline)) {
+			d.deadline = e.Leaving
+		}
+	}
+}
+
+// takeOut removes the leaving endpoints of a frontend for which done is true.
+func (d *drains) takeOut(key vip.FrontendKey, why string, held func(vip.FrontendKey) bool, done func(vip.Endpoint) bool) {
+	f, _, there := d.o.Frontends.Get(key)
+	if !there {
+		return
+	}
+	var out []string
+	rest := make([]vip.Endpoint, 0, len(f.Backends))
+	for _, e := range f.Backends {
+		if isLeaving(e) && done(e) {
+			out = append(out, e.Addr.String())
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	if len(out) == 0 {
+		return
+	}
+	if f.Backends = rest; len(rest) == 0 && !held(key) {
+		d.drop(key)
+	} else {
+		d.set(f)
+	}
+	d.o.Events.Add(event.Event{
+		Kind: "backend_drained", Service: f.Service.String(), Object: key.String(),
+		Message: fmt.Sprintf("%s: %s", why, strings.Join(out, ", ")),
+	})
+	d.o.Log.Debug("drained", slog.Any("frontend", key), slog.String("why", why), slog.Int("backends", len(out)))
+}

@@ -1,0 +1,258 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// fakeAllocator grants requested addresses, and addresses of 192.0.2.0/24 in
+// turn, while there are any; node ports are 30000 above the port.
+type fakeAllocator struct {
+	mu       sync.Mutex
+	vips     map[vip.ServiceKey]netip.Addr
+	share    map[netip.Addr]string
+	ports    map[vip.ServiceKey][]vip.Port // as last granted
+	next     byte
+	capacity int
+	down     bool
+
+	batches  [][]vip.ServiceKey
+	released []string
+	host     hostnet.Snapshot
+	settled  func(vip.ServiceKey) bool
+	freed    chan struct{}
+}
+
+func newFakeAllocator() *fakeAllocator {
+	return &fakeAllocator{
+		vips: map[vip.ServiceKey]netip.Addr{}, share: map[netip.Addr]string{}, ports: map[vip.ServiceKey][]vip.Port{},
+		capacity: 250, freed: make(chan struct{}),
+	}
+}
+
+func (a *fakeAllocator) Assign(ctx context.Context, services []vip.Service) []vip.Allocation {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var keys []vip.ServiceKey
+	var out []vip.Allocation
+	for i := range services {
+		keys = append(keys, services[i].Key)
+		out = append(out, a.assign(&services[i]))
+	}
+	a.batches = append(a.batches, keys)
+	return out
+}
+
+func (a *fakeAllocator) assign(s *vip.Service) vip.Allocation {
+	out := vip.Allocation{Pool: "p"}
+	held, has := a.vips[s.Key]
+	if a.down && !has {
+		out.Problems = []vip.Problem{{Code: vip.CodeStore, Message: "disk full"}}
+		return out
+	}
+	want := held
+	switch {
+	case len(s.VIPs) > 0:
+		want = s.VIPs[0]
+	case !has && len(a.vips) >= a.capacity:
+		out.Problems = []vip.Problem{{Code: vip.CodePoolFull, Message: "full"}}
+	case !has:
+		a.next++
+		want = netip.AddrFrom4([4]byte{192, 0, 2, a.next})
+	}
+	if want != held {
+		switch other, taken := a.holder(want, s.Key); {
+		case a.down:
+			out.Problems = []vip.Problem{{Code: vip.CodeStore, Message: "disk full"}}
+		case taken && (s.ShareKey == "" || s.ShareKey != a.share[want]):
+			out.Problems = []vip.Problem{{Code: vip.CodeAddressTaken, Message: fmt.Sprintf("%s is held by %s", want, other)}}
+		default:
+			held = want
+			a.vips[s.Key], a.share[want] = want, s.ShareKey
+		}
+	}
+	if held.IsValid() {
+		out.VIPs = []netip.Addr{held}
+	}
+	if other, port, clash := a.clash(s, held); clash {
+		out.Problems = append(out.Problems, vip.Problem{Code: vip.CodePortTaken, Message: fmt.Sprintf("%s is held by %s", port, other)})
+	} else {
+		a.ports[s.Key] = s.Ports
+	}
+	out.NodePorts = map[vip.PortKey]uint16{}
+	for _, p := range s.Ports {
+		if p.NodePort.Wanted() {
+			out.NodePorts[portKey(p)] = 30000 + p.Port
+		}
+	}
+	return out
+}
+
+func portKey(p vip.Port) vip.PortKey { return vip.PortKey{Port: p.Port, Protocol: p.Protocol} }
+
+// clash finds another service that has a port of s on the same address.
+func (a *fakeAllocator) clash(s *vip.Service, held netip.Addr) (vip.ServiceKey, vip.PortKey, bool) {
+	for other, addr := range a.vips {
+		if other == s.Key || addr != held {
+			continue
+		}
+		for _, p := range a.ports[other] {
+			if slices.ContainsFunc(s.Ports, func(q vip.Port) bool { return portKey(p) == portKey(q) }) {
+				return other, portKey(p), true
+			}
+		}
+	}
+	return vip.ServiceKey{}, vip.PortKey{}, false
+}
+
+func (a *fakeAllocator) holder(addr netip.Addr, but vip.ServiceKey) (vip.ServiceKey, bool) {
+	for k, held := range a.vips {
+		if held == addr && k != but {
+			return k, true
+		}
+	}
+	return vip.ServiceKey{}, false
+}
+
+func (a *fakeAllocator) Release(ctx context.Context, k vip.ServiceKey, cooldown time.Duration) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.down {
+		return fmt.Errorf("release %s: %w", k, ipam.ErrUnavailable)
+	}
+	delete(a.vips, k)
+	delete(a.ports, k)
+	a.released = append(a.released, fmt.Sprintf("%s %s", k, cooldown))
+	close(a.freed)
+	a.freed = make(chan struct{})
+	return nil
+}
+
+func (a *fakeAllocator) Freed() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.freed
+}
+
+func (a *fakeAllocator) SetHost(s hostnet.Snapshot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.host = s
+}
+
+func (a *fakeAllocator) Settled(known func(vip.ServiceKey) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.settled = known
+}
+
+// set changes the allocator's circumstances.
+func (a *fakeAllocator) set(change func(*fakeAllocator)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change(a)
+}
+
+// told returns what the allocator was told since the beginning.
+func (a *fakeAllocator) told() (released []string, settled func(vip.ServiceKey) bool, host hostnet.Snapshot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.released), a.settled, a.host
+}
+
+// asked returns the batches that were asked for since the last call.
+func (a *fakeAllocator) asked() [][]vip.ServiceKey {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := a.batches
+	a.batches = nil
+	return out
+}
+
+// fakeConnections is a dataplane that knows how many connections endpoints have.
+type fakeConnections struct {
+	mu    sync.Mutex
+	open  map[netip.AddrPort]int
+	asked int
+	err   error
+}
+
+func (c *fakeConnections) Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	return maps.Clone(c.open), c.err
+}
+
+func (c *fakeConnections) set(open map[netip.AddrPort]int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open, c.err = open, err
+}
+
+// count returns how often connections were asked for.
+func (c *fakeConnections) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked
+}
+
+// memStore is a DrainStore in memory that can be out of order.
+type memStore struct {
+	mu     sync.Mutex
+	values map[string]vip.Frontend
+	writes int
+	err    error
+}
+
+func newMemStore() *memStore { return &memStore{values: map[string]vip.Frontend{}} }
+
+func (s *memStore) Put(key string, f vip.Frontend) error {
+	return s.write(func() { s.values[key] = f })
+}
+
+func (s *memStore) Delete(key string) error {
+	return s.write(func() { delete(s.values, key) })
+}
+
+func (s *memStore) write(do func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	s.writes++
+	do()
+	return nil
+}
+
+func (s *memStore) All() (map[string]vip.Frontend, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.values), nil
+}
+
+// has returns what is stored and how many writes there have been.
+func (s *memStore) has() (values map[string]vip.Frontend, writes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.values), s.writes
+}
+
+func (s *memStore) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+var errFull = errors.New("no space left on device")

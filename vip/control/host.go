@@ -1,0 +1,66 @@
+package control
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// hostFeed follows the one row of the host table. Without a table it never has
+// anything to say.
+type hostFeed struct {
+	feed    *table.Feed[struct{}, hostnet.Snapshot]
+	changed <-chan struct{}
+}
+
+func watchHost(r table.Reader[struct{}, hostnet.Snapshot]) *hostFeed {
+	if r == nil {
+		return &hostFeed{}
+	}
+	return &hostFeed{feed: r.Watch()}
+}
+
+// next returns the newest snapshot and whether it is news. A deleted row is an
+// empty snapshot.
+func (h *hostFeed) next() (snapshot hostnet.Snapshot, news bool) {
+	if h.feed == nil {
+		return snapshot, false
+	}
+	var batch []table.Change[struct{}, hostnet.Snapshot]
+	batch, h.changed = h.feed.TryNext()
+	if len(batch) == 0 {
+		return snapshot, false
+	}
+	if last := batch[len(batch)-1]; !last.Deleted {
+		snapshot = last.Value
+	}
+	return snapshot, true
+}
+
+func (h *hostFeed) close() {
+	if h.feed != nil {
+		h.feed.Close()
+	}
+}
+
+// nodePortAddrs returns the host's addresses that node ports are served on,
+// sorted, each once: those inside chosen, or without a choice the primary ones,
+// which are all but secondary, loopback, link-local and multicast ones.
+func nodePortAddrs(host hostnet.Snapshot, chosen []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for i := range host.Addrs {
+		a := host.Addrs[i].Prefix.Addr().Unmap()
+		if len(chosen) == 0 {
+			if host.Addrs[i].Secondary || !a.IsGlobalUnicast() {
+				continue
+			}
+		} else if !slices.ContainsFunc(chosen, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			continue
+		}
+		out = append(out, a)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}

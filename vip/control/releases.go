@@ -1,0 +1,31 @@
+package control
+
+import (
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// releases are the deleted services whose holdings are still to be given up,
+// with how long these must cool down. The zero value is empty and ready to use.
+type releases struct {
+	order    waiting
+	cooldown map[vip.ServiceKey]time.Duration
+	fresh    bool // one was added since the last try
+}
+
+func (r *releases) add(k vip.ServiceKey, cooldown time.Duration) {
+	if r.cooldown == nil {
+		r.cooldown = make(map[vip.ServiceKey]time.Duration)
+	}
+	r.cooldown[k] = cooldown
+	r.order.set(k, true)
+	r.fresh = true
+}
+
+func (r *releases) drop(k vip.ServiceKey) {
+	delete(r.cooldown, k)
+	r.order.set(k, false)
+}
+
+func (r *releases) len() int { return len(r.cooldown) }

@@ -1,0 +1,259 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is one agent's tables with both stages, the real reconciler and fakes
+// of all that is outside. Use it inside synctest.Test only.
+type world struct {
+	t           testing.TB
+	services    *table.Table[vip.ServiceKey, vip.Service]
+	states      *table.Table[vip.BackendKey, vip.State]
+	host        *table.Table[struct{}, hostnet.Snapshot]
+	allocations *table.Table[vip.ServiceKey, vip.Allocation]
+	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
+	compiled    *table.Table[vip.ServiceKey, Compiled]
+	applied     *table.Table[vip.FrontendKey, reconcile.Applied]
+	events      *event.Log
+
+	allocator *fakeAllocator
+	conns     *fakeConnections
+	store     *memStore
+	plane     *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+
+	rows   *table.Feed[vip.FrontendKey, vip.Frontend] // for changedRows
+	stop   context.CancelFunc
+	stages sync.WaitGroup
+}
+
+// newWorld starts an agent. What outlives an agent is taken from the one
+// before, if there was one.
+func newWorld(t testing.TB, before *world) *world {
+	clock := table.NewClock(time.Now())
+	w := &world{
+		t:           t,
+		services:    table.New[vip.ServiceKey, vip.Service](clock, nil),
+		states:      table.New[vip.BackendKey](clock, func(a, b vip.State) bool { return a == b }),
+		host:        table.New[struct{}, hostnet.Snapshot](clock, nil),
+		allocations: table.New[vip.ServiceKey](clock, compile.SameAllocation),
+		frontends:   table.New[vip.FrontendKey](clock, compile.SameFrontend),
+		compiled:    table.New[vip.ServiceKey](clock, SameCompiled),
+		applied:     table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
+		events:      event.NewLog(100, time.Now),
+		allocator:   newFakeAllocator(),
+		conns:       &fakeConnections{err: errors.New("not asked for in this test")},
+		store:       newMemStore(),
+		plane: reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool {
+			return compile.SameFrontend(*a, *b)
+		}),
+	}
+	if before != nil {
+		w.allocator, w.conns, w.store, w.plane = before.allocator, before.conns, before.store, before.plane
+	}
+	w.rows = w.frontends.Watch()
+	return w
+}
+
+// run starts the stages.
+func (w *world) run() *world {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.stop = func() {
+		cancel()
+		w.stages.Wait()
+	}
+	w.t.Cleanup(func() { w.stop() })
+	allocate := NewAllocate(AllocateOptions{
+		Services: w.services, Host: w.host, Allocator: w.allocator, Allocations: w.allocations, Events: w.events,
+	})
+	compiler := NewCompile(CompileOptions{
+		Services: w.services, Allocations: w.allocations, States: w.states, Host: w.host,
+		Frontends: w.frontends, Compiled: w.compiled,
+		Connections: w.conns, Applied: w.applied, Store: w.store, Events: w.events,
+	})
+	loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+		Desired: w.frontends, Target: w.plane, Applied: w.applied, Resync: -1,
+	})
+	for _, stage := range []interface{ Run(context.Context) error }{allocate, compiler, loop} {
+		w.stages.Go(func() {
+			if err := stage.Run(ctx); !errors.Is(err, context.Canceled) {
+				w.t.Errorf("%T ended with %v", stage, err)
+			}
+		})
+	}
+	return w
+}
+
+// inWorld runs a scenario in a world of its own, with time of its own.
+func inWorld(t *testing.T, scenario func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil).run()
+		synctest.Wait()
+		w.changedRows()
+		scenario(t, w)
+		w.stop()
+	})
+}
+
+// put sets services and waits until nothing moves any more.
+func (w *world) put(services ...vip.Service) {
+	for _, s := range services {
+		w.services.Set(s.Key, s)
+	}
+	synctest.Wait()
+}
+
+func (w *world) remove(names ...string) {
+	for _, n := range names {
+		w.services.Delete(key(n))
+	}
+	synctest.Wait()
+}
+
+// pass lets time pass and everything happen that it brings.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// changedRows returns how many frontends changed since the last call.
+func (w *world) changedRows() (n int) {
+	for {
+		batch, _ := w.rows.TryNext()
+		if len(batch) == 0 {
+			return n
+		}
+		n += len(batch)
+	}
+}
+
+// expect compares the frontends, in the order of their keys, with lines such as
+// "192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@60s": weight, and how much
+// longer the endpoint may stay. The dataplane must have the same.
+func (w *world) expect(want ...string) {
+	w.t.Helper()
+	var got []string
+	for _, f := range sortedFrontends(w.frontends) {
+		got = append(got, showFrontend(f))
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		w.t.Errorf("frontends (-want +got):\n%s", diff)
+	}
+	have := w.plane.Have()
+	if len(have) != w.frontends.Len() {
+		w.t.Errorf("the dataplane has %d frontends, %d are wanted", len(have), w.frontends.Len())
+	}
+	for k, f := range have {
+		if row, _, ok := w.frontends.Get(k); !ok || !compile.SameFrontend(f, row) {
+			w.t.Errorf("the dataplane has %s, wanted is %s", showFrontend(f), showFrontend(row))
+		}
+	}
+}
+
+func sortedFrontends(t table.Reader[vip.FrontendKey, vip.Frontend]) []vip.Frontend {
+	var all []vip.Frontend
+	for _, f := range t.All() {
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b vip.Frontend) int { return vip.CompareFrontendKeys(a.Key, b.Key) })
+	return all
+}
+
+func showFrontend(f vip.Frontend) string {
+	parts := []string{fmt.Sprintf("%s %s:", f.Key, f.Service)}
+	for _, e := range f.Backends {
+		text := fmt.Sprintf("%s*%d", e.Addr, e.Weight)
+		if isLeaving(e) {
+			text += fmt.Sprintf("@%s", time.Until(e.Leaving).Round(time.Millisecond))
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, " ")
+}
+
+// problems returns the codes of a service's problems.
+func (w *world) problems(name string) (codes []string) {
+	row, _, _ := w.compiled.Get(key(name))
+	for _, p := range row.Problems {
+		codes = append(codes, p.Code)
+	}
+	return codes
+}
+
+func key(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default", Name: name} }
+
+func addrs(texts ...string) (out []netip.Addr) {
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+// service makes a service with port 80/tcp and the given backends on their port
+// 80, unless changed.
+func service(name string, backends []string, change ...func(*vip.Service)) vip.Service {
+	s := vip.Service{
+		Key: key(name), Source: "static", Origin: "services.d/" + name + ".toml:1",
+		Ports:     []vip.Port{{Name: "80/tcp", Protocol: vip.TCP, Port: 80, TargetPort: 80}},
+		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT,
+		InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Masquerade: vip.MasqueradeAuto,
+		DrainTimeout: time.Minute,
+	}
+	for _, a := range addrs(backends...) {
+		s.Backends = append(s.Backends, vip.Backend{Address: a, Weight: 1, State: vip.Ready})
+	}
+	for _, c := range change {
+		c(&s)
+	}
+	return s
+}
+
+func protocol(p vip.Protocol) func(*vip.Service) {
+	return func(s *vip.Service) {
+		for i := range s.Ports {
+			s.Ports[i].Protocol = p
+		}
+	}
+}
+
+func port(number uint16) func(*vip.Service) {
+	return func(s *vip.Service) {
+		s.Ports = append(slices.Clone(s.Ports), vip.Port{Name: fmt.Sprint(number), Protocol: vip.TCP, Port: number, TargetPort: number})
+	}
+}
+
+func nodePort(s *vip.Service) { s.Ports[0].NodePort = vip.NodePort{Auto: true} }
+
+func on(share, address string) func(*vip.Service) {
+	return func(s *vip.Service) { s.ShareKey, s.VIPs = share, addrs(address) }
+}
+
+func hostAddrs(prefixes ...string) (s hostnet.Snapshot) {
+	for _, p := range prefixes {
+		s.Addrs = append(s.Addrs, hostnet.Addr{Prefix: netip.MustParsePrefix(p), Link: "eth0"})
+	}
+	return s
+}
