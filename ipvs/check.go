@@ -1,0 +1,159 @@
+package ipvs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/ironvip/ironvip/vip"
+	"golang.org/x/sys/unix"
+)
+
+// Finding is one thing that the dataplane needs of the host, and how it is.
+type Finding struct {
+	Name     string // "kernel module ip_vs", "sysctl net.ipv4.vs.conntrack"
+	OK       bool
+	Required bool   // without it there is no ipvs dataplane; else it works, less well
+	Detail   string // what was found, and why it matters
+	Remedy   string // a command, or what to do; "" when OK
+}
+
+// Check looks at what the dataplane needs, changes nothing, and starts no
+// program. Asking for IPVS makes the kernel load it by itself where it is
+// allowed to. The ipvs dataplane can run where Usable(Check()).
+func Check() []Finding { return check(procSysNet, "/") }
+
+// Usable reports whether nothing required is wrong. Err, its opposite, says
+// what is.
+func Usable(findings []Finding) bool { return Err(findings) == nil }
+
+// Err says what keeps the dataplane from running, with the remedies, or nil.
+func Err(findings []Finding) error {
+	var errs []error
+	for _, f := range findings {
+		if f.OK || !f.Required {
+			continue
+		}
+		errs = append(errs, vip.Problem{
+			Code: vip.CodeDataplane, Message: fmt.Sprintf("ipvs needs %s: %s", f.Name, f.Detail), Hint: f.Remedy,
+		})
+	}
+	return errors.Join(errs...)
+}
+
+func check(sysNet, root string) []Finding {
+	capability := checkCapability()
+	modules := moduleIndex(root, kernelRelease())
+	ipvs := checkIPVS()
+	out := []Finding{capability, ipvs}
+	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection,
+		vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
+		f := modules.check("ip_vs_" + string(s))
+		// Services that ask for another scheduler do without.
+		f.Required = s == vip.DefaultScheduler && ipvs.OK
+		out = append(out, f)
+	}
+	out = append(out, checkNFTables(), modules.check("dummy"), modules.check("nf_conntrack"))
+	if ipvs.OK { // without IPVS its sysctls don't exist
+		s := sysctls{root: sysNet}
+		for _, w := range settings(parseVersion(kernelRelease())) {
+			f := s.check(w)
+			if !f.OK {
+				f.Detail += "; the agent sets it when it may"
+			}
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func checkCapability() Finding {
+	f := Finding{Name: "capability CAP_NET_ADMIN", OK: true, Required: true, Detail: "held"}
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&h, &data[0]); err != nil {
+		f.OK, f.Detail = false, fmt.Sprintf("can't be told: %v", err)
+	} else if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
+		f.OK, f.Detail = false, "not held by this process"
+	}
+	if !f.OK {
+		f.Remedy = "run the agent from its systemd unit, or as root"
+	}
+	return f
+}
+
+func checkIPVS() Finding {
+	f := Finding{Name: "kernel module ip_vs", OK: true, Required: true, Detail: "there"}
+	k, err := openKernel(context.Background(), &counters{})
+	if err == nil {
+		k.close()
+		return f
+	}
+	f.OK, f.Detail = false, err.Error()
+	if errors.Is(err, unix.ENOENT) {
+		f.Detail = "the kernel has no IPVS, or it isn't loaded"
+	}
+	f.Remedy = "modprobe ip_vs"
+	return f
+}
+
+func checkNFTables() Finding {
+	f := Finding{Name: "nf_tables", OK: true, Required: true, Detail: "usable"}
+	conn, err := nftables.New()
+	if err == nil {
+		_, err = conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	}
+	if err != nil {
+		f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe nf_tables nft_masq nft_ct nft_reject_inet nft_chain_nat"
+	}
+	return f
+}
+
+// modules knows which kernel modules are there, and which could be loaded.
+type modules struct {
+	root, release string
+	loadable      map[string]bool // nil when it can't be told
+}
+
+// moduleIndex reads the lists of the modules that the running kernel has.
+func moduleIndex(root, release string) modules {
+	m := modules{root: root, release: release}
+	for _, list := range []string{"modules.dep", "modules.builtin"} {
+		file, err := os.Open(filepath.Join(root, "lib/modules", release, list))
+		if err != nil {
+			continue
+		}
+		if m.loadable == nil {
+			m.loadable = map[string]bool{}
+		}
+		for lines := bufio.NewScanner(file); lines.Scan(); {
+			path, _, _ := strings.Cut(lines.Text(), ":")
+			name, _, _ := strings.Cut(filepath.Base(path), ".")
+			m.loadable[strings.ReplaceAll(name, "-", "_")] = true
+		}
+		file.Close()
+	}
+	return m
+}
+
+// check looks for a module that the kernel loads by itself when it is needed.
+func (m modules) check(name string) Finding {
+	f := Finding{Name: "kernel module " + name, OK: true}
+	_, err := os.Stat(filepath.Join(m.root, "sys/module", name))
+	switch {
+	case err == nil:
+		f.Detail = "loaded"
+	case m.loadable[name]:
+		f.Detail = "loaded when needed"
+	case m.loadable == nil:
+		f.Detail = "not loaded; whether it can be is not known"
+	default:
+		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("kernel %s has no such module", m.release), "modprobe "+name
+	}
+	return f
+}

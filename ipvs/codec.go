@@ -1,0 +1,342 @@
+package ipvs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/ironvip/ironvip/vip"
+	"golang.org/x/sys/unix"
+)
+
+// The commands and attributes of the kernel's generic netlink family "IPVS",
+// from include/uapi/linux/ip_vs.h.
+const (
+	familyName    = "IPVS"
+	familyVersion = 1
+
+	cmdNewService = 1
+	cmdSetService = 2
+	cmdDelService = 3
+	cmdGetService = 4
+	cmdNewDest    = 5
+	cmdSetDest    = 6
+	cmdDelDest    = 7
+	cmdGetDest    = 8
+
+	attrService = 1
+	attrDest    = 2
+
+	svcFamily   = 1
+	svcProtocol = 2
+	svcAddr     = 3
+	svcPort     = 4
+	svcFWMark   = 5
+	svcSched    = 6
+	svcFlags    = 7
+	svcTimeout  = 8
+	svcNetmask  = 9
+	svcPE       = 11
+
+	destAddr     = 1
+	destPort     = 2
+	destForward  = 3
+	destWeight   = 4
+	destUpper    = 5
+	destLower    = 6
+	destActive   = 7
+	destInactive = 8
+	destFamily   = 11
+	destStats64  = 12
+
+	statsInPackets  = 2
+	statsOutPackets = 3
+)
+
+// Flags of a service. Schedulers give the SCHED bits their meaning: for sh and
+// mh alike the first is fallback, the second is port.
+const (
+	flagPersistent = 0x1
+	flagHashed     = 0x2 // the kernel's own; it sets it on whatever it reports
+	flagOnePacket  = 0x4
+	flagSched1     = 0x8
+	flagSched2     = 0x10
+)
+
+// The masks that tell client addresses apart for persistence: one address.
+const (
+	netmask4 = 0xffffffff
+	netmask6 = 128
+)
+
+// Forwarding methods.
+const (
+	forwardNAT    = 0
+	forwardLocal  = 1
+	forwardTunnel = 2
+	forwardDirect = 3
+	forwardMask   = 7
+)
+
+// service is what the kernel keeps of a virtual service, apart from its
+// destinations. Comparable.
+type service struct {
+	key     vip.FrontendKey
+	sched   string
+	flags   uint32 // without flagHashed
+	timeout uint32 // seconds of persistence; the kernel reports 0 for none
+	netmask uint32
+	pe      string // persistence engine
+	fwmark  uint32 // not 0: a service by mark, which has no key and is never ours
+}
+
+// dest is what the kernel keeps of a destination. Comparable.
+type dest struct {
+	addr         netip.AddrPort
+	weight       uint32
+	forward      uint32
+	upper, lower uint32 // connection thresholds
+}
+
+// destStatus is a destination with its connections. Packets lag by 2 s.
+type destStatus struct {
+	dest
+	active, inactive uint32
+	packets          uint64
+}
+
+func familyOf(a netip.Addr) uint16 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// appendCommand appends the head of a message of the IPVS family.
+func appendCommand(b []byte, family uint16, cmd uint8, flags uint16) []byte {
+	return append(beginMessage(b, family, flags), cmd, familyVersion, 0, 0)
+}
+
+// appendService appends the service attribute: what identifies it and, when
+// full, all the rest, which the kernel wants for adding and editing.
+func appendService(b []byte, s *service, full bool) []byte {
+	b, start := beginNest(b, attrService)
+	b = appendAttr16(b, svcFamily, familyOf(s.key.Addr))
+	b = appendAttr16(b, svcProtocol, uint16(s.key.Protocol))
+	b = appendAddr(b, svcAddr, s.key.Addr)
+	b = appendPort(b, svcPort, s.key.Port)
+	if full {
+		b = appendAttrString(b, svcSched, s.sched)
+		b = appendFlags(b, s.flags)
+		b = appendAttr32(b, svcTimeout, s.timeout)
+		b = appendAttr32(b, svcNetmask, s.netmask)
+		if s.pe != "" {
+			b = appendAttrString(b, svcPE, s.pe)
+		}
+	}
+	return endNest(b, start)
+}
+
+// appendDest appends the destination attribute, likewise.
+func appendDest(b []byte, d *dest, full bool) []byte {
+	b, start := beginNest(b, attrDest)
+	b = appendAttr16(b, destFamily, familyOf(d.addr.Addr()))
+	b = appendAddr(b, destAddr, d.addr.Addr())
+	b = appendPort(b, destPort, d.addr.Port())
+	if full {
+		b = appendAttr32(b, destForward, d.forward)
+		b = appendAttr32(b, destWeight, d.weight)
+		b = appendAttr32(b, destUpper, d.upper)
+		b = appendAttr32(b, destLower, d.lower)
+	}
+	return endNest(b, start)
+}
+
+func appendAddr(b []byte, typ uint16, a netip.Addr) []byte {
+	if a.Is4() {
+		v := a.As4()
+		return appendAttr(b, typ, v[:]...)
+	}
+	v := a.As16()
+	return appendAttr(b, typ, v[:]...)
+}
+
+func appendPort(b []byte, typ, port uint16) []byte {
+	return appendAttr(b, typ, byte(port>>8), byte(port))
+}
+
+// appendFlags states all flags: those outside of the value are taken away.
+func appendFlags(b []byte, flags uint32) []byte {
+	b = binary.NativeEndian.AppendUint16(b, 12)
+	b = binary.NativeEndian.AppendUint16(b, svcFlags)
+	b = binary.NativeEndian.AppendUint32(b, flags)
+	return binary.NativeEndian.AppendUint32(b, 0xffffffff)
+}
+
+// nested returns the attribute of the wanted type in the body of a message of
+// the IPVS family.
+func nested(data []byte, want uint16) ([]byte, error) {
+	if len(data) < 4 {
+		return nil, errMalformed
+	}
+	a := attrs{b: data[4:]}
+	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		if typ == want {
+			return v, nil
+		}
+	}
+	return nil, errMalformed
+}
+
+// decodeService reads the body of a message about a service.
+func decodeService(data []byte) (service, error) {
+	var s service
+	var family uint16
+	var addr []byte
+	body, err := nested(data, attrService)
+	if err != nil {
+		return s, err
+	}
+	a := attrs{b: body}
+	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		switch typ {
+		case svcFamily:
+			family = a.uint16(v)
+		case svcProtocol:
+			s.key.Protocol = vip.Protocol(a.uint16(v))
+		case svcAddr:
+			addr = v
+		case svcPort:
+			s.key.Port = a.port(v)
+		case svcFWMark:
+			s.fwmark = a.uint32(v)
+		case svcSched:
+			s.sched = text(v)
+		case svcFlags:
+			s.flags = a.uint32(v) &^ flagHashed
+		case svcTimeout:
+			s.timeout = a.uint32(v)
+		case svcNetmask:
+			s.netmask = a.uint32(v)
+		case svcPE:
+			s.pe = text(v)
+		}
+	}
+	if a.err != nil {
+		return s, a.err
+	}
+	if s.fwmark != 0 {
+		return s, nil
+	}
+	s.key.Addr, err = decodeAddr(family, addr)
+	return s, err
+}
+
+// decodeDest reads the body of a message about a destination of a service of
+// the given address's family, which kernels before 3.18 don't repeat.
+func decodeDest(data []byte, svc netip.Addr) (destStatus, error) {
+	var d destStatus
+	var addr []byte
+	var port uint16
+	family := familyOf(svc)
+	body, err := nested(data, attrDest)
+	if err != nil {
+		return d, err
+	}
+	a := attrs{b: body}
+	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		switch typ {
+		case destFamily:
+			family = a.uint16(v)
+		case destAddr:
+			addr = v
+		case destPort:
+			port = a.port(v)
+		case destForward:
+			d.forward = a.uint32(v) & forwardMask
+		case destWeight:
+			d.weight = a.uint32(v)
+		case destUpper:
+			d.upper = a.uint32(v)
+		case destLower:
+			d.lower = a.uint32(v)
+		case destActive:
+			d.active = a.uint32(v)
+		case destInactive:
+			d.inactive = a.uint32(v)
+		case destStats64:
+			s := attrs{b: v}
+			for typ, v, ok := s.next(); ok; typ, v, ok = s.next() {
+				if typ == statsInPackets || typ == statsOutPackets {
+					d.packets += s.uint64(v)
+				}
+			}
+			if s.err != nil {
+				a.err = s.err
+			}
+		}
+	}
+	if a.err != nil {
+		return d, a.err
+	}
+	ip, err := decodeAddr(family, addr)
+	d.addr = netip.AddrPortFrom(ip, port)
+	return d, err
+}
+
+// decodeAddr reads an address; the kernel sends 16 bytes for either family.
+func decodeAddr(family uint16, v []byte) (netip.Addr, error) {
+	switch {
+	case family == unix.AF_INET && len(v) >= 4:
+		return netip.AddrFrom4([4]byte(v)), nil
+	case family == unix.AF_INET6 && len(v) >= 16:
+		return netip.AddrFrom16([16]byte(v)), nil
+	}
+	return netip.Addr{}, fmt.Errorf("an address of family %d in %d bytes: %w", family, len(v), errMalformed)
+}
+
+func (a *attrs) port(v []byte) uint16 {
+	if len(v) < 2 {
+		a.err = errMalformed
+		return 0
+	}
+	return binary.BigEndian.Uint16(v)
+}
+
+// text returns the string up to its terminating zero.
+func text(v []byte) string {
+	if i := bytes.IndexByte(v, 0); i >= 0 {
+		v = v[:i]
+	}
+	return string(v)
+}
+
+// lookupFamily asks the kernel for the number of the IPVS family. Where IPVS is
+// a module that isn't loaded, asking makes the kernel load it if it can.
+func lookupFamily(ctx context.Context, c *conn) (uint16, error) {
+	var id uint16
+	err := c.query(ctx, func(b []byte) []byte {
+		b = append(beginMessage(b, unix.GENL_ID_CTRL, 0), unix.CTRL_CMD_GETFAMILY, 1, 0, 0)
+		return appendAttrString(b, unix.CTRL_ATTR_FAMILY_NAME, familyName)
+	}, func(_ uint16, data []byte) error {
+		if len(data) < 4 {
+			return errMalformed
+		}
+		a := attrs{b: data[4:]}
+		for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+			if typ == unix.CTRL_ATTR_FAMILY_ID {
+				id = a.uint16(v)
+			}
+		}
+		return a.err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("look for IPVS in the kernel: %w", err)
+	}
+	if id == 0 {
+		return 0, fmt.Errorf("look for IPVS in the kernel: %w", errMalformed)
+	}
+	return id, nil
+}

@@ -1,0 +1,137 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
+)
+
+func TestConformance(t *testing.T) {
+	lab := netlab.New(t)
+	var last *planeIn
+	reconciletest.RunPlane(t, reconciletest.Harness{
+		New: func(t *testing.T) reconcile.Plane {
+			last = newPlane(t, lab.Director)
+			return last
+		},
+		VIPs: []netip.Addr{nth(pool4, 10), nth(pool4, 11), nth(pool6, 10)},
+		Backends: func(t *testing.T, p vip.Protocol, f vip.Family, n int) []netip.AddrPort {
+			var all []netip.AddrPort
+			for i := range n {
+				all = append(all, serveAddress(t, lab.Backends[i%len(lab.Backends)], p, f))
+			}
+			return all
+		},
+		Ask:     func(t *testing.T, k vip.FrontendKey) (string, error) { return ask(lab.Client, k) },
+		Durable: true,
+		Writes:  func() uint64 { return last.Stats().Writes() },
+		Witness: func(t *testing.T, want []vip.Frontend) { witness(t, lab.Director, want) },
+	})
+}
+
+// serveAddress starts a server that answers with its own address.
+func serveAddress(t *testing.T, n *netlab.Node, p vip.Protocol, f vip.Family) netip.AddrPort {
+	own := n.Addr4
+	if f == vip.IPv6 {
+		own = n.Addr6
+	}
+	if p == vip.UDP {
+		c := n.ListenPacket(netip.AddrPortFrom(own, 0))
+		at := c.LocalAddr().(*net.UDPAddr).AddrPort()
+		go func() {
+			buf := make([]byte, 100)
+			for {
+				_, from, err := c.ReadFromUDPAddrPort(buf)
+				if err != nil {
+					return
+				}
+				c.WriteToUDPAddrPort([]byte(at.String()+"\n"), from)
+			}
+		}()
+		return at
+	}
+	l := n.Listen(netip.AddrPortFrom(own, 0))
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintln(c, at)
+			c.Close()
+		}
+	}()
+	return at
+}
+
+func ask(n *netlab.Node, k vip.FrontendKey) (string, error) {
+	c, err := n.Dial(k.Protocol.String(), k.AddrPort())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Write([]byte("?\n")); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(c.Conn).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+// witness compares the kernel's services with what is wanted through ipvsadm's
+// eyes, and the addresses through ip's.
+func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
+	t.Helper()
+	lines := map[string]bool{}
+	vips := map[netip.Addr]bool{}
+	for _, f := range want {
+		vips[f.Key.Addr] = true
+		proto := "-t"
+		if f.Key.Protocol == vip.UDP {
+			proto = "-u"
+		}
+		persistence := ""
+		if f.Affinity > 0 {
+			persistence = fmt.Sprintf(" -p %d", int(f.Affinity.Seconds()))
+			if f.Key.Addr.Is6() {
+				persistence += " -M 128"
+			}
+		}
+		lines[fmt.Sprintf("-A %s %s -s %s%s", proto, f.Key.AddrPort(), f.Scheduler, persistence)] = true
+		for _, b := range f.Backends {
+			lines[fmt.Sprintf("-a %s %s -r %s -m -w %d", proto, f.Key.AddrPort(), b.Addr, b.Weight)] = true
+		}
+	}
+	for line := range strings.Lines(run(t, node, "ipvsadm", "-Sn")) {
+		line = strings.TrimSpace(line)
+		if !lines[line] {
+			t.Errorf("ipvsadm has %q, which nobody wants", line)
+		}
+		delete(lines, line)
+	}
+	for line := range lines {
+		t.Errorf("ipvsadm doesn't have %q", line)
+	}
+	for line := range strings.Lines(run(t, node, "ip", "-o", "addr", "show", "dev", DefaultDevice, "scope", "global")) {
+		p, err := netip.ParsePrefix(strings.Fields(line)[3])
+		if err != nil || !p.IsSingleIP() || !vips[p.Addr()] {
+			t.Errorf("ip shows %q, which nobody wants", line)
+		}
+		delete(vips, p.Addr())
+	}
+	for a := range vips {
+		t.Errorf("%s is not on %s", a, DefaultDevice)
+	}
+}

@@ -1,0 +1,174 @@
+package ipvs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// device is the dummy device that holds the virtual addresses. Addresses on
+// other devices are never looked at.
+type device struct {
+	name  string
+	conn  *conn
+	stats *counters
+	index int
+}
+
+func openDevice(name string, stats *counters) (*device, error) {
+	var own counters // addresses are counted apart from IPVS messages
+	c, err := dial(unix.NETLINK_ROUTE, &own)
+	if err != nil {
+		return nil, err
+	}
+	return &device{name: name, conn: c, stats: stats}, nil
+}
+
+func (d *device) close() { d.conn.close() }
+
+// ensure makes the device and brings it up, where that isn't so yet. It doesn't
+// touch a device of another kind that has the name.
+func (d *device) ensure() error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open rtnetlink: %w", err)
+	}
+	defer h.Close()
+	link, err := h.LinkByName(d.name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = d.name
+		if err := h.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("create the dummy device %s: %w", d.name, err)
+		}
+		link, err = h.LinkByName(d.name)
+	}
+	if err != nil {
+		return fmt.Errorf("find device %s: %w", d.name, err)
+	}
+	if link.Type() != "dummy" {
+		return fmt.Errorf("device %s is a %s, not a dummy: rename it, or choose another name for ours", d.name, link.Type())
+	}
+	if link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
+		if err := h.LinkSetARPOff(link); err != nil {
+			return fmt.Errorf("switch ARP off on %s: %w", d.name, err)
+		}
+	}
+	if link.Attrs().RawFlags&unix.IFF_UP == 0 {
+		if err := h.LinkSetUp(link); err != nil {
+			return fmt.Errorf("bring %s up: %w", d.name, err)
+		}
+	}
+	d.index = link.Attrs().Index
+	return nil
+}
+
+// read returns the addresses on the device, and whether it is there and up. It
+// passes over link-local addresses, which the kernel puts there by itself.
+func (d *device) read() (addrs map[netip.Addr]struct{}, up bool, err error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, false, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	defer h.Close()
+	addrs = map[netip.Addr]struct{}{}
+	link, err := h.LinkByName(d.name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return addrs, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("find device %s: %w", d.name, err)
+	}
+	d.index = link.Attrs().Index
+	up = link.Attrs().RawFlags&unix.IFF_UP != 0
+	var list []netlink.Addr
+	for range 5 { // a dump that a change interrupts is read again
+		if list, err = h.AddrList(link, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("list the addresses of %s: %w", d.name, err)
+	}
+	for _, a := range list {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if ip = ip.Unmap(); ok && !ip.IsLinkLocalUnicast() {
+			addrs[ip] = struct{}{}
+		}
+	}
+	return addrs, up, nil
+}
+
+// add puts addresses on the device; those that are there already are fine. It
+// tells failed of each that can't be put there. Where the device is gone it
+// returns ENODEV.
+func (d *device) add(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
+	return d.change(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, addrs, func(a netip.Addr, err error) {
+		if err != unix.EEXIST {
+			failed(a, fmt.Errorf("put address %s on %s: %w", a, d.name, err))
+		}
+	})
+}
+
+// remove takes addresses off the device; those that are gone are fine.
+func (d *device) remove(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
+	return d.change(ctx, unix.RTM_DELADDR, 0, addrs, func(a netip.Addr, err error) {
+		if err != unix.EADDRNOTAVAIL && err != unix.ENODEV && err != unix.ENOENT {
+			failed(a, fmt.Errorf("take address %s off %s: %w", a, d.name, err))
+		}
+	})
+}
+
+func (d *device) change(ctx context.Context, typ, flags uint16, addrs []netip.Addr, failed func(netip.Addr, error)) error {
+	if len(addrs) == 0 {
+		return nil
+	}
+	var gone error
+	d.stats.addresses.Add(uint64(len(addrs)))
+	err := d.conn.write(ctx, len(addrs), func(b []byte, i int) []byte {
+		return appendIfAddr(beginMessage(b, typ, flags), d.index, addrs[i])
+	}, func(i int, err error) {
+		if err == unix.ENODEV && typ == unix.RTM_NEWADDR {
+			gone = err
+		} else if err != nil {
+			failed(addrs[i], err)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("change the addresses of %s: %w", d.name, err)
+	}
+	return gone
+}
+
+// forever is a lifetime without end, in an ifa_cacheinfo.
+const forever = 0xffffffff
+
+// appendIfAddr appends the body of an address message. An IPv6 address comes
+// without duplicate detection (every host may hold it), without a route, and
+// deprecated, so that it is no source address unless the peer is itself.
+func appendIfAddr(b []byte, index int, a netip.Addr) []byte {
+	const flags6 = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
+	family, bits := byte(unix.AF_INET), byte(32)
+	if a.Is6() {
+		family, bits = unix.AF_INET6, 128
+	}
+	b = append(b, family, bits, 0, unix.RT_SCOPE_UNIVERSE)
+	b = binary.NativeEndian.AppendUint32(b, uint32(index))
+	b = appendAddr(b, unix.IFA_LOCAL, a)
+	b = appendAddr(b, unix.IFA_ADDRESS, a)
+	if a.Is6() {
+		b = appendAttr32(b, unix.IFA_FLAGS, flags6)
+		var start int
+		b, start = beginNest(b, unix.IFA_CACHEINFO)
+		b = binary.NativeEndian.AppendUint32(b, 0) // preferred
+		b = binary.NativeEndian.AppendUint32(b, forever)
+		b = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // the kernel's own time stamps
+		b = endNest(b, start)
+	}
+	return b
+}
