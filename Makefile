@@ -46,11 +46,11 @@ bench: ## the benchmarks of BENCHMARKS.md (about ten minutes)
 
 .PHONY: install
 install: build ## install the binary, the systemd unit and the samples (as root; DESTDIR is honoured)
-	install -Dm755 $(BIN) $(DESTDIR)/usr/bin/ironvip
-	install -Dm644 configs/systemd/ironvip.service $(DESTDIR)/usr/lib/systemd/system/ironvip.service
-	install -Dm644 configs/systemd/sysusers.d/ironvip.conf $(DESTDIR)/usr/lib/sysusers.d/ironvip.conf
-	install -Dm644 configs/systemd/sysctl.d/60-ironvip.conf $(DESTDIR)/usr/lib/sysctl.d/60-ironvip.conf
-	install -Dm644 configs/systemd/modules-load.d/ironvip.conf $(DESTDIR)/usr/lib/modules-load.d/ironvip.conf
+	install -Dm755 $(BIN) $(DESTDIR)/usr/local/bin/ironvip
+	install -Dm644 configs/systemd/ironvip.service $(DESTDIR)/etc/systemd/system/ironvip.service
+	install -Dm644 configs/systemd/sysusers.d/ironvip.conf $(DESTDIR)/etc/sysusers.d/ironvip.conf
+	install -Dm644 configs/systemd/sysctl.d/60-ironvip.conf $(DESTDIR)/etc/sysctl.d/60-ironvip.conf
+	install -Dm644 configs/systemd/modules-load.d/ironvip.conf $(DESTDIR)/etc/modules-load.d/ironvip.conf
 	install -dm755 $(DESTDIR)/etc/ironvip/services.d
 	test -e $(DESTDIR)/etc/ironvip/ironvip.toml || install -m644 configs/ironvip.toml $(DESTDIR)/etc/ironvip/ironvip.toml
 
