@@ -54,3 +54,28 @@ func SameAllocation(a, b vip.Allocation) bool {
 		maps.Equal(a.NodePorts, b.NodePorts) &&
 		slices.Equal(a.Problems, b.Problems)
 }
+
+// SameService reports whether a and b say the same, the order of their lists
+// included. It costs O(ports + backends + labels).
+func SameService(a, b vip.Service) bool {
+	return a.Key == b.Key &&
+		a.Source == b.Source &&
+		a.Origin == b.Origin &&
+		a.Pool == b.Pool &&
+		a.ShareKey == b.ShareKey &&
+		a.Scheduler == b.Scheduler &&
+		a.SchedulerFallback == b.SchedulerFallback &&
+		a.SchedulerPort == b.SchedulerPort &&
+		a.Forward == b.Forward &&
+		a.Affinity == b.Affinity &&
+		a.InternalTraffic == b.InternalTraffic &&
+		a.ExternalTraffic == b.ExternalTraffic &&
+		a.Masquerade == b.Masquerade &&
+		a.DrainTimeout == b.DrainTimeout &&
+		maps.Equal(a.Labels, b.Labels) &&
+		slices.Equal(a.VIPs, b.VIPs) &&
+		slices.Equal(a.Families, b.Families) &&
+		slices.Equal(a.SourceRanges, b.SourceRanges) &&
+		slices.Equal(a.Ports, b.Ports) &&
+		slices.Equal(a.Backends, b.Backends)
+}

@@ -29,11 +29,23 @@ func exampleAllocation() vip.Allocation {
 	}
 }
 
+func exampleService() vip.Service {
+	return vip.Service{
+		Key: vip.ServiceKey{Namespace: "n", Name: "s"}, Source: "static", Origin: "f:1", Labels: map[string]string{"a": "b"},
+		Pool: "p", VIPs: []netip.Addr{addr("192.0.2.10")}, Families: []vip.Family{vip.IPv4}, ShareKey: "k",
+		Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}},
+		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, Forward: vip.ForwardNAT,
+		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Masquerade: vip.MasqueradeAuto,
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second,
+	}
+}
+
 // A field added to the vocabulary and forgotten in the comparison would let a
 // change go unnoticed: altering any one field of an example must be seen.
 func TestSameSeesEveryField(t *testing.T) {
 	t.Run("frontend", func(t *testing.T) { everyField(t, exampleFrontend, SameFrontend) })
 	t.Run("allocation", func(t *testing.T) { everyField(t, exampleAllocation, SameAllocation) })
+	t.Run("service", func(t *testing.T) { everyField(t, exampleService, SameService) })
 	t.Run("endpoint", func(t *testing.T) {
 		everyField(t, func() vip.Endpoint { return exampleFrontend().Backends[0] }, func(a, b vip.Endpoint) bool {
 			return SameEndpoints([]vip.Endpoint{a}, []vip.Endpoint{b})
