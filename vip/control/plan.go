@@ -32,10 +32,10 @@ type Planned struct {
 	Allocation vip.Allocation
 }
 
-// Changes is what a proposal would do.
-type Changes struct {
-	List                    []Change // by service, the service itself before its backends
-	Added, Changed, Removed int      // of List
+// Plan is what a proposal would do.
+type Plan struct {
+	Changes             []Change // by service, the service itself before its backends
+	Add, Change, Remove int      // how many of Changes
 	// Problems are what the proposed services ask for and would not get.
 	Problems []vip.Problem
 }
@@ -68,11 +68,11 @@ type FieldChange struct {
 // String returns "scheduler wrr -> mh".
 func (f FieldChange) String() string { return fmt.Sprintf("%s %s -> %s", f.Field, f.Before, f.After) }
 
-// Plan compares proposed services with the present ones and returns what would
-// change, in an order that depends on nothing but the names. Give it only the
-// present services that the proposal speaks for: those not proposed are
+// NewPlan compares proposed services with the present ones and returns what
+// would change, in an order that depends on nothing but the names. Give it only
+// the present services that the proposal speaks for: those not proposed are
 // removed. It is pure.
-func Plan(present, proposed []Planned) Changes {
+func NewPlan(present, proposed []Planned) Plan {
 	before := byKey(present)
 	after := byKey(proposed)
 	keys := make([]vip.ServiceKey, 0, len(before)+len(after))
@@ -87,7 +87,7 @@ func Plan(present, proposed []Planned) Changes {
 	slices.SortFunc(keys, func(a, b vip.ServiceKey) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
-	var out Changes
+	var out Plan
 	for _, k := range keys {
 		was, is := before[k], after[k]
 		switch {
@@ -114,23 +114,23 @@ func byKey(list []Planned) map[vip.ServiceKey]*Planned {
 	return m
 }
 
-func (c *Changes) add(change Change) {
+func (p *Plan) add(change Change) {
 	switch change.Action {
 	case ActionAdd:
-		c.Added++
+		p.Add++
 	case ActionChange:
-		c.Changed++
+		p.Change++
 	case ActionRemove:
-		c.Removed++
+		p.Remove++
 	}
-	c.List = append(c.List, change)
+	p.Changes = append(p.Changes, change)
 }
 
 // compare adds what differs between two forms of one service.
-func (c *Changes) compare(was, is *Planned) {
+func (p *Plan) compare(was, is *Planned) {
 	k := is.Service.Key
 	if fields := changedFields(was, is); len(fields) > 0 {
-		c.add(Change{
+		p.add(Change{
 			Action: ActionChange, Kind: KindService, Service: k,
 			Fields: fields, Detail: fieldsText(fields), Impact: impact(was, fields),
 		})
@@ -139,14 +139,14 @@ func (c *Changes) compare(was, is *Planned) {
 	for len(a) > 0 || len(b) > 0 {
 		switch order := nextBackend(a, b); {
 		case order < 0:
-			c.add(Change{Action: ActionRemove, Kind: KindBackend, Service: k, Backend: a[0].ID(), Impact: drainImpact(&is.Service)})
+			p.add(Change{Action: ActionRemove, Kind: KindBackend, Service: k, Backend: a[0].ID(), Impact: drainImpact(&is.Service)})
 			a = a[1:]
 		case order > 0:
-			c.add(Change{Action: ActionAdd, Kind: KindBackend, Service: k, Backend: b[0].ID(), Detail: backendText(&b[0])})
+			p.add(Change{Action: ActionAdd, Kind: KindBackend, Service: k, Backend: b[0].ID(), Detail: backendText(&b[0])})
 			b = b[1:]
 		default:
 			if fields := backendFields(&a[0], &b[0]); len(fields) > 0 {
-				c.add(Change{Action: ActionChange, Kind: KindBackend, Service: k, Backend: b[0].ID(), Fields: fields, Detail: fieldsText(fields)})
+				p.add(Change{Action: ActionChange, Kind: KindBackend, Service: k, Backend: b[0].ID(), Fields: fields, Detail: fieldsText(fields)})
 			}
 			a, b = a[1:], b[1:]
 		}
