@@ -273,6 +273,21 @@ func (c *client) wantReset(t testing.TB) {
 	}
 }
 
+// wantRefused connects, which must end in a reset: so soon, mostly, that the
+// connect itself reports it.
+func wantRefused(t testing.TB, key vip.FrontendKey) {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", key.AddrPort().String(), patience)
+	if err == nil {
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, err = c.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("client got %v, want a reset", err)
+	}
+}
+
 // who makes a connection, reads the backend's name and leaves.
 func who(t testing.TB, key vip.FrontendKey) string {
 	t.Helper()

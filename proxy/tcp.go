@@ -16,8 +16,8 @@ import (
 const maxAttempts = 8
 
 // tcpListener takes in a frontend's TCP clients. It stays open when no backend
-// is usable, and resets them: a closed one would hand them to whoever listens
-// on the same port of 0.0.0.0.
+// is usable, and resets them: closed, it would leave the port to any process
+// that listens on 0.0.0.0, and might not be opened again.
 type tcpListener struct {
 	f     *frontend
 	l     *net.TCPListener

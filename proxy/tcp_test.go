@@ -240,7 +240,7 @@ func TestTCPNoBackendIsResetAtOnce(t *testing.T) {
 			p := newTarget(t, Options{})
 			p.must(f)
 			start := time.Now()
-			dial(t, key).wantReset(t)
+			wantRefused(t, key)
 			if took := time.Since(start); took > time.Second {
 				t.Errorf("took %v", took)
 			}
@@ -260,7 +260,7 @@ func TestTCPSilentBackendsAreGivenUpInBoundedTime(t *testing.T) {
 	}
 	p.must(onVIP(key, vip.RoundRobin, silent...))
 	start := time.Now()
-	dial(t, key).wantReset(t)
+	wantRefused(t, key)
 	if took := time.Since(start); took < 150*time.Millisecond || took > 2*time.Second {
 		t.Errorf("took %v of a budget of 200ms", took)
 	}
@@ -389,15 +389,13 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 	if x, y := p.open(key, a), p.open(key, b); x != n/2 || y != n/2 {
 		t.Errorf("lc: %d and %d open", x, y)
 	}
-	if n := p.pipes.held(); n != 0 {
-		t.Errorf("%d pipes held by idle connections", n)
-	}
+	until(t, "idle connections hold no pipe", func() bool { return p.pipes.held() == 0 })
 	if fds := openFDs(t); fds > 4*n+200 {
 		t.Errorf("%d descriptors for %d connections of two descriptors each", fds, n)
 	}
 
 	// One more is refused, and counted.
-	dial(t, key).wantReset(t)
+	wantRefused(t, key)
 	if s := p.Stats(); s.OverLimit != 1 || s.Connections != n {
 		t.Errorf("%+v", s)
 	}

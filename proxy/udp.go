@@ -27,8 +27,9 @@ const maxFirst = 2 << 10
 // goroutine, and one a session; idle ones hold no buffer.
 //
 // While no backend is usable the socket is closed and sessions ended, so that
-// the kernel answers port unreachable, unless a wildcard socket of somebody
-// else's would take the datagrams in: then they are dropped.
+// the kernel answers port unreachable: only it can, without a raw socket. The
+// price is that another process may take the port meanwhile (not before: the
+// kernel lets no wildcard socket be bound beside ours).
 type udpListener struct {
 	f *frontend
 
@@ -61,13 +62,8 @@ func (u *udpListener) usable(yes bool) error {
 		u.f.tasks.Add(1)
 		go u.read(u.conn)
 	case !yes && u.conn != nil:
-		if holder, ok := wildcardOf(u.f.key); ok {
-			u.f.log.Warn("no usable backend: datagrams are dropped, not refused, because closing the socket would hand them to another process",
-				"socket", holder)
-		} else {
-			u.conn.Close()
-			u.conn = nil
-		}
+		u.conn.Close()
+		u.conn = nil
 		u.endAll()
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 
 // wildcardOf returns the wildcard address and port ("0.0.0.0:53", "[::]:53")
 // that some socket of this host has on the key's port, and whether there is
-// one that would take in the key's traffic if we didn't.
+// one: the usual reason why the key is in use.
 func wildcardOf(key vip.FrontendKey) (string, bool) {
 	files := []string{"/proc/net/" + key.Protocol.String() + "6"}
 	if key.Addr.Is4() { // an IPv6 wildcard takes in IPv4 too, unless asked not to

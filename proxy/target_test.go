@@ -1,0 +1,385 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// A backend of weight 0 keeps its connections and gets no new ones; the others
+// don't notice, nor does the listener.
+func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
+	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, a, b)
+	p.must(f)
+	old := map[string]*client{}
+	for range 2 {
+		c := dial(t, key)
+		old[c.line(t)] = c
+	}
+	socket := p.frontend(key).listener
+
+	p.must(weigh(f, a, 0))
+	for range 10 {
+		if got := who(t, key); got != "b" {
+			t.Fatalf("new connection on %s", got)
+		}
+	}
+	old["a"].echo(t, "still here")
+	old["b"].echo(t, "me too")
+	if n := p.open(key, a); n != 1 {
+		t.Errorf("%d connections on the drained backend", n)
+	}
+
+	// It returns with its connection.
+	p.must(f)
+	old["a"].echo(t, "and still")
+	got := map[string]int{}
+	for range 10 {
+		got[who(t, key)]++
+	}
+	if got["a"] != 5 {
+		t.Errorf("after the return: %v", got)
+	}
+
+	// It goes: its connection is closed at once, the other's isn't.
+	p.must(without(f, a))
+	old["a"].wantReset(t)
+	old["b"].echo(t, "alone")
+	old["b"].Close()
+	until(t, "idle", func() bool { return p.open(key, b) == 0 && p.Stats().Connections == 0 })
+	if p.frontend(key).listener != socket {
+		t.Error("the listener was opened again")
+	}
+}
+
+func TestRemovalClosesListenerAndConnections(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	p := newTarget(t, Options{})
+	key, other := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, a))
+	p.must(onVIP(other, vip.RoundRobin, a))
+	c, d := dial(t, key), dial(t, other)
+	c.line(t)
+	d.line(t)
+	p.remove(key)
+	c.wantReset(t)
+	if _, err := net.Dial("tcp", key.AddrPort().String()); !isRefused(err) {
+		t.Errorf("connect after removal: %v", err)
+	}
+	d.echo(t, "untouched")
+	p.remove(key) // again: fine
+	if open, err := p.Connections(context.Background(), key); err != nil || len(open) != 0 {
+		t.Error(open, err)
+	}
+}
+
+// A backend that is taken out while a connect to it is under way.
+func TestRemovalDuringConnectTriesAnother(t *testing.T) {
+	good, silent := tcpBackend(t, "127.0.0.1", named("good")), fullBacklog(t)
+	p := newTarget(t, Options{ConnectTimeout: patience})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, silent)
+	p.must(f)
+	c := dial(t, key)
+	until(t, "connecting", func() bool { return p.open(key, silent) == 1 })
+	p.must(onVIP(key, vip.RoundRobin, good))
+	if got := c.line(t); got != "good" {
+		t.Error(got)
+	}
+}
+
+func TestAffinity(t *testing.T) {
+	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, a, b)
+	f.Affinity = time.Hour
+	p.must(f)
+	from := func(source string) string {
+		c := dialFrom(t, source, key)
+		defer c.Close()
+		return c.line(t)
+	}
+	first, second := from("127.1.0.1"), from("127.1.0.2")
+	if first == second {
+		t.Fatalf("both clients on %s", first)
+	}
+	for range 5 {
+		if from("127.1.0.1") != first || from("127.1.0.2") != second {
+			t.Fatal("a client was moved")
+		}
+	}
+
+	// Its backend drains: the client moves, and stays where it went.
+	backend := map[string]netip.AddrPort{"a": a, "b": b}[first]
+	p.must(weigh(f, backend, 0))
+	if got := from("127.1.0.1"); got != second {
+		t.Fatal("still on the drained backend")
+	}
+	p.must(f)
+	if got := from("127.1.0.1"); got != second {
+		t.Error("moved back")
+	}
+
+	// Its backend refuses: the same.
+	gone := onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.1"), a)
+	gone.Affinity = time.Hour
+	p.must(gone)
+	for i := range 6 {
+		if got := from(fmt.Sprintf("127.2.0.%d", i+1)); got != "a" {
+			t.Error(got)
+		}
+	}
+
+	// Off: no memory.
+	off := *f
+	off.Affinity = 0
+	p.must(&off)
+	got := map[string]int{}
+	for range 4 {
+		got[from("127.1.0.1")]++
+	}
+	if got["a"] != 2 {
+		t.Errorf("without affinity: %v", got)
+	}
+}
+
+// The scheduler and the rest change without a connection noticing.
+func TestUpdateChangesPolicyOnly(t *testing.T) {
+	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, a, b)
+	p.must(f)
+	c := dial(t, key)
+	c.line(t)
+	for _, s := range []vip.Scheduler{vip.MaglevHash, vip.SourceHash, vip.LeastConnection, vip.WeightedLeastConnection, vip.WeightedRoundRobin} {
+		g := *f
+		g.Scheduler = s
+		p.must(&g)
+		c.echo(t, string(s))
+		if s == vip.MaglevHash || s == vip.SourceHash {
+			for first, i := who(t, key), 0; i < 5; i++ {
+				if got := who(t, key); got != first {
+					t.Errorf("%s: the same client on %s and %s", s, first, got)
+				}
+			}
+		}
+	}
+}
+
+func TestActual(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	p := newTarget(t, Options{})
+	if got := p.actual(); len(got) != 0 {
+		t.Fatalf("at the start: %v", got)
+	}
+	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.UDP)
+	want := []*vip.Frontend{onVIP(tcp, vip.RoundRobin, a), onVIP(udp, vip.MaglevHash, a)}
+	for _, f := range want {
+		p.must(f)
+	}
+	got := p.actual()
+	if len(got) != 2 {
+		t.Fatalf("%v", got)
+	}
+	for i, o := range got {
+		if diff := cmp.Diff(*want[i], o.Value, cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{})); diff != "" || o.Key != want[i].Key || len(o.Damage) > 0 || !p.Same(want[i], &o.Value) {
+			t.Errorf("%s %v", diff, o)
+		}
+	}
+}
+
+// A listener that ends by itself shows as damage; repair opens it again, and
+// its connections live through both.
+func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, a)
+	p.must(f)
+	c := dial(t, key)
+	c.line(t)
+
+	p.frontend(key).listener.(*tcpListener).l.Close()
+	until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
+	got := p.actual()
+	if len(got) != 1 || len(got[0].Damage) != 1 || !strings.Contains(got[0].Damage[0], "listener "+key.String()+" died") {
+		t.Fatalf("%v", got)
+	}
+	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: key, Old: &got[0].Value, New: f, Repair: true}}
+	if err := errors.Join(p.Apply(context.Background(), batch), batch[0].Err); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.actual(); len(got[0].Damage) != 0 {
+		t.Errorf("%v", got)
+	}
+	who(t, key)
+	c.echo(t, "still here")
+}
+
+func TestApplyIsIdempotentAndGoesOnPastAFailure(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	p := newTarget(t, Options{device: noDevice{}})
+	good, bad := freeKey(t, "127.96.0.1", vip.TCP), vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: vip.TCP}
+	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{
+		{Key: bad, New: onVIP(bad, vip.RoundRobin, a)},
+		{Key: good, New: onVIP(good, vip.RoundRobin, a)},
+	}
+	for range 2 {
+		if err := p.Apply(context.Background(), batch); err != nil {
+			t.Fatal(err)
+		}
+		if batch[0].Err == nil || batch[1].Err != nil {
+			t.Fatal(batch[0].Err, batch[1].Err)
+		}
+		who(t, good)
+	}
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := p.Apply(cancelled, batch); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestUnsupportedIsRefusedByName(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	plain := onVIP(key, vip.RoundRobin, a)
+	for _, c := range []struct {
+		change func(*vip.Frontend)
+		field  string
+		says   string
+	}{
+		{func(f *vip.Frontend) { f.Forward = vip.ForwardDirect }, "forward", `forward "dr"`},
+		{func(f *vip.Frontend) { f.Forward = vip.ForwardTunnel }, "forward", `forward "tunnel"`},
+		{func(f *vip.Frontend) { f.Scheduler = vip.ShortestExpectedDelay }, "scheduler", `scheduler "sed"`},
+		{func(f *vip.Frontend) { f.Scheduler = vip.NeverQueue }, "scheduler", `scheduler "nq"`},
+		{func(f *vip.Frontend) { f.Scheduler = vip.WeightedFailover }, "scheduler", `scheduler "fo"`},
+		{func(f *vip.Frontend) { f.Scheduler = vip.DestinationHash }, "scheduler", `scheduler "dh"`},
+		{func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeNever }, "masquerade", `masquerade "never"`},
+		{func(f *vip.Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "source_ranges", "source_ranges"},
+		{func(f *vip.Frontend) { f.Key.Protocol = vip.SCTP }, "ports.protocol", "protocol sctp"},
+		{func(f *vip.Frontend) { f.Forward, f.Scheduler = vip.ForwardDirect, vip.NeverQueue }, "forward", `nor scheduler "nq"`},
+	} {
+		f := *plain
+		c.change(&f)
+		var problem vip.Problem
+		if err := p.apply(&f); !errors.As(err, &problem) || problem.Code != vip.CodeUnsupported || problem.Field != c.field ||
+			!strings.Contains(problem.Message, c.says) || !strings.HasPrefix(problem.Message, "the userspace proxy does not support") {
+			t.Errorf("%s: %v", c.says, err)
+		}
+		if p.Same(plain, &f) {
+			t.Errorf("%s: counts as the same, so nobody would be told", c.says)
+		}
+	}
+	if n := p.Stats().Listeners; n != 0 {
+		t.Errorf("%d listeners", n)
+	}
+
+	// One that serves goes on as it was.
+	p.must(plain)
+	f := *plain
+	f.Forward = vip.ForwardDirect
+	if p.apply(&f) == nil {
+		t.Error("accepted")
+	}
+	who(t, key)
+}
+
+func TestInvalidFrontendsAreRefused(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	for name, f := range map[string]*vip.Frontend{
+		"itself":  onVIP(key, vip.RoundRobin, key.AddrPort()),
+		"no port": onVIP(key, vip.RoundRobin, netip.MustParseAddrPort("127.0.0.1:0")),
+	} {
+		var problem vip.Problem
+		if err := p.apply(f); !errors.As(err, &problem) || problem.Code != vip.CodeInvalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestSame(t *testing.T) {
+	key := vip.FrontendKey{Addr: netip.MustParseAddr("127.96.0.1"), Port: 80, Protocol: vip.TCP}
+	base := onVIP(key, vip.WeightedRoundRobin, netip.MustParseAddrPort("10.0.0.1:80"))
+	p := New(Options{})
+	for _, c := range []struct {
+		name   string
+		change func(*vip.Frontend)
+		same   bool
+	}{
+		{"nothing", func(f *vip.Frontend) {}, true},
+		{"service", func(f *vip.Frontend) { f.Service.Name, f.Port = "other", "http" }, true},
+		{"drain timeout", func(f *vip.Frontend) { f.DrainTimeout = time.Second }, true},
+		{"leaving", func(f *vip.Frontend) { f.Backends[0].Leaving = time.Now() }, true},
+		{"default scheduler", func(f *vip.Frontend) { f.Scheduler = "" }, true},
+		{"default forward", func(f *vip.Frontend) { f.Forward = "" }, true},
+		{"masquerade always", func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeAlways }, true},
+		{"fallback", func(f *vip.Frontend) { f.SchedulerFallback = true }, true},
+		{"kind", func(f *vip.Frontend) { f.Kind = vip.OnHost }, false},
+		{"scheduler", func(f *vip.Frontend) { f.Scheduler = vip.RoundRobin }, false},
+		{"scheduler port", func(f *vip.Frontend) { f.SchedulerPort = true }, false},
+		{"affinity", func(f *vip.Frontend) { f.Affinity = time.Hour }, false},
+		{"weight", func(f *vip.Frontend) { f.Backends[0].Weight = 2 }, false},
+		{"backend", func(f *vip.Frontend) { f.Backends[0].Addr = netip.MustParseAddrPort("10.0.0.2:80") }, false},
+		{"no backend", func(f *vip.Frontend) { f.Backends = nil }, false},
+	} {
+		f := weigh(base, netip.AddrPort{}, 0) // a copy
+		c.change(f)
+		if p.Same(base, f) != c.same || p.Same(f, base) != c.same {
+			t.Errorf("%s: same is %v, want %v", c.name, !c.same, c.same)
+		}
+	}
+}
+
+func TestPortInUseNamesTheClash(t *testing.T) {
+	for _, c := range []struct{ listen, holder string }{
+		{"127.96.0.1", ""}, // the key itself
+		{"0.0.0.0", "0.0.0.0:"},
+	} {
+		l, err := net.Listen("tcp4", c.listen+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+		p := newTarget(t, Options{})
+		key := vip.FrontendKey{Addr: netip.MustParseAddr("127.96.0.1"), Port: port, Protocol: vip.TCP}
+		f := onVIP(key, vip.RoundRobin)
+		holder := c.holder
+		if holder == "" {
+			holder = "127.96.0.1:"
+		}
+		var problem vip.Problem
+		if err := p.apply(f); !errors.As(err, &problem) || problem.Code != vip.CodeDataplane ||
+			!strings.Contains(problem.Message, fmt.Sprintf("another process holds %s%d/tcp", holder, port)) || !strings.Contains(problem.Hint, "ss -ltnp") {
+			t.Errorf("%v, hint %q", problem, problem.Hint)
+		}
+		if got := p.actual(); len(got) != 0 {
+			t.Error(got)
+		}
+		l.Close()
+		p.must(f) // a retry mends it
+	}
+}
+
+func isRefused(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "connection refused")
+}

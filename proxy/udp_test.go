@@ -1,0 +1,315 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// udpBackend answers every datagram with its name and the datagram.
+func udpBackend(t testing.TB, addr, name string) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		buf := make([]byte, maxDatagram)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			c.WriteTo(append([]byte(name+" "), buf[:n]...), from)
+		}
+	})
+	t.Cleanup(func() {
+		c.Close()
+		tasks.Wait()
+	})
+	return c.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// closedUDP returns an address that answers port unreachable.
+func closedUDP(t testing.TB, addr string) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// udpClient is connected to the VIP, so that the kernel passes it only what
+// comes from there.
+func udpClient(t testing.TB, key vip.FrontendKey) *net.UDPConn {
+	t.Helper()
+	c, err := net.Dial("udp", key.AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.(*net.UDPConn)
+}
+
+func ask(c *net.UDPConn, s string) (string, error) {
+	if _, err := c.Write([]byte(s)); err != nil {
+		return "", err
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	buf := make([]byte, maxDatagram)
+	n, err := c.Read(buf)
+	return string(buf[:n]), err
+}
+
+func mustAsk(t testing.TB, c *net.UDPConn, s string) (name string) {
+	t.Helper()
+	answer, err := ask(c, s)
+	name, rest, _ := strings.Cut(answer, " ")
+	if err != nil || rest != s {
+		t.Fatalf("asked %.40q, got %.40q, %v", s, answer, err)
+	}
+	return name
+}
+
+func TestUDPSessionKeepsItsBackend(t *testing.T) {
+	for _, family := range []struct{ name, vip, backend string }{
+		{"ipv4", "127.96.0.1", "127.0.0.1"}, {"ipv6", "::1", "::1"},
+	} {
+		t.Run(family.name, func(t *testing.T) {
+			a, b := udpBackend(t, family.backend, "a"), udpBackend(t, family.backend, "b")
+			p := newTarget(t, Options{})
+			key := freeKey(t, family.vip, vip.UDP)
+			p.must(onVIP(key, vip.RoundRobin, a, b))
+			seen := map[string]int{}
+			for range 6 {
+				c := udpClient(t, key)
+				name := mustAsk(t, c, "x")
+				seen[name]++
+				for _, s := range []string{"", "y", strings.Repeat("z", 60000)} {
+					if got := mustAsk(t, c, s); got != name {
+						t.Fatalf("session moved from %s to %s", name, got)
+					}
+				}
+			}
+			if seen["a"] != 3 || seen["b"] != 3 {
+				t.Errorf("%v", seen)
+			}
+			if x, y := p.open(key, a), p.open(key, b); x != 3 || y != 3 {
+				t.Errorf("%d and %d sessions", x, y)
+			}
+		})
+	}
+}
+
+// The answer's source is the VIP and port, also to a client that isn't
+// connected and would take anything.
+func TestUDPAnswersComeFromTheVIP(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.7", vip.UDP)
+	p.must(onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a")))
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.WriteToUDPAddrPort([]byte("x"), key.AddrPort()); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if _, from, err := c.ReadFromUDPAddrPort(make([]byte, 10)); err != nil || from != key.AddrPort() {
+		t.Fatalf("answer from %v, %v; want %s", from, err, key.AddrPort())
+	}
+}
+
+func TestUDPIdleSessionsEnd(t *testing.T) {
+	const idle = 200 * time.Millisecond
+	a := udpBackend(t, "127.0.0.1", "a")
+	p := newTarget(t, Options{UDPIdle: idle})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	p.must(onVIP(key, vip.RoundRobin, a))
+	busy, quiet := udpClient(t, key), udpClient(t, key)
+	mustAsk(t, busy, "x")
+	mustAsk(t, quiet, "x")
+	for end := time.Now().Add(3 * idle); time.Now().Before(end); time.Sleep(idle / 10) {
+		mustAsk(t, busy, "y")
+	}
+	if s := p.Stats(); s.Sessions != 1 || s.Started != 2 {
+		t.Fatalf("%+v: want the busy session and no other", s)
+	}
+	mustAsk(t, quiet, "again")
+	if s := p.Stats(); s.Started != 3 {
+		t.Errorf("%+v", s)
+	}
+	until(t, "all ended", func() bool { return p.Stats().Sessions == 0 && p.open(key, a) == 0 })
+}
+
+func TestUDPRefusingBackendIsRetriedElsewhere(t *testing.T) {
+	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
+		t.Run(string(s), func(t *testing.T) {
+			good := udpBackend(t, "127.0.0.1", "good")
+			p := newTarget(t, Options{})
+			key := freeKey(t, "127.96.0.1", vip.UDP)
+			f := onVIP(key, s, good, closedUDP(t, "127.0.0.2"), closedUDP(t, "127.0.0.3"))
+			f.SchedulerPort = true
+			p.must(f)
+			for range 20 { // no datagram is lost, the first included
+				if got := mustAsk(t, udpClient(t, key), "x"); got != "good" {
+					t.Fatal(got)
+				}
+			}
+		})
+	}
+}
+
+// A backend that goes away in a session: the client's next datagrams find
+// another.
+func TestUDPBackendDiesMidSession(t *testing.T) {
+	a := udpBackend(t, "127.0.0.1", "a")
+	dying, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	p.must(onVIP(key, vip.RoundRobin, dying.LocalAddr().(*net.UDPAddr).AddrPort()))
+	c := udpClient(t, key)
+	c.Write([]byte("x"))
+	n, from, err := dying.ReadFromUDPAddrPort(make([]byte, 10))
+	if n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	dying.WriteToUDPAddrPort([]byte("hello"), from)
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if _, err := c.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	p.must(onVIP(key, vip.RoundRobin, dying.LocalAddr().(*net.UDPAddr).AddrPort(), a))
+	dying.Close()
+	until(t, "answered by the other", func() bool {
+		c.Write([]byte("y"))
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		buf := make([]byte, 10)
+		n, err := c.Read(buf)
+		return err == nil && string(buf[:n]) == "a y"
+	})
+}
+
+// Without a usable backend the kernel answers port unreachable; with one again
+// the frontend serves again.
+func TestUDPNoBackendIsRefusedAtOnce(t *testing.T) {
+	a := udpBackend(t, "127.0.0.1", "a")
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	none := onVIP(key, vip.RoundRobin)
+	p.must(none)
+	refused := func() {
+		t.Helper()
+		if _, err := ask(udpClient(t, key), "x"); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("%v, want port unreachable", err)
+		}
+	}
+	refused()
+	f := onVIP(key, vip.RoundRobin, a)
+	p.must(f)
+	old := udpClient(t, key)
+	mustAsk(t, old, "x")
+	p.must(weigh(f, a, 0))
+	refused()
+	until(t, "sessions ended", func() bool { return p.open(key, a) == 0 })
+	if got := p.actual(); len(got) != 1 || len(got[0].Damage) != 0 {
+		t.Errorf("a socket closed on purpose: %v", got)
+	}
+	p.must(f)
+	mustAsk(t, udpClient(t, key), "x")
+}
+
+// Another process takes the port while the socket is closed: a named problem
+// and damage until it lets go.
+func TestUDPPortTakenWhileClosed(t *testing.T) {
+	a := udpBackend(t, "127.0.0.1", "a")
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	p.must(onVIP(key, vip.RoundRobin))
+	other, err := net.ListenUDP("udp4", &net.UDPAddr{Port: int(key.Port)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	f := onVIP(key, vip.RoundRobin, a)
+	for range 2 {
+		var problem vip.Problem
+		if err := p.apply(f); !errors.As(err, &problem) || !strings.Contains(problem.Message, "another process holds 0.0.0.0:") {
+			t.Fatal(err)
+		}
+		if got := p.actual(); len(got) != 1 || len(got[0].Damage) != 1 {
+			t.Fatal(got)
+		}
+	}
+	other.Close()
+	p.must(f)
+	mustAsk(t, udpClient(t, key), "x")
+	if got := p.actual(); len(got) != 1 || len(got[0].Damage) != 0 {
+		t.Error(got)
+	}
+}
+
+func TestUDPDrainKeepsSessions(t *testing.T) {
+	a, b := udpBackend(t, "127.0.0.1", "a"), udpBackend(t, "127.0.0.1", "b")
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	f := onVIP(key, vip.RoundRobin, a, b)
+	p.must(f)
+	clients := map[string]*net.UDPConn{}
+	for range 2 {
+		c := udpClient(t, key)
+		clients[mustAsk(t, c, "x")] = c
+	}
+	p.must(weigh(f, a, 0))
+	if got := mustAsk(t, clients["a"], "y"); got != "a" {
+		t.Errorf("old session moved to %s", got)
+	}
+	for range 3 {
+		if got := mustAsk(t, udpClient(t, key), "x"); got != "b" {
+			t.Error("new session on the drained backend")
+		}
+	}
+	p.must(without(f, a))
+	if got := mustAsk(t, clients["a"], "z"); got != "b" {
+		t.Errorf("session of a removed backend on %s", got)
+	}
+	if n := p.open(key, a); n != 0 {
+		t.Errorf("%d sessions on it", n)
+	}
+}
+
+func TestUDPLimitAndAffinity(t *testing.T) {
+	a, b := udpBackend(t, "127.0.0.1", "a"), udpBackend(t, "127.0.0.1", "b")
+	p := newTarget(t, Options{MaxSessions: 3})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	f := onVIP(key, vip.RoundRobin, a, b)
+	f.Affinity = time.Hour
+	p.must(f)
+	first := mustAsk(t, udpClient(t, key), "x")
+	for range 2 { // other ports, the same address
+		if got := mustAsk(t, udpClient(t, key), "x"); got != first {
+			t.Error("client moved")
+		}
+	}
+	fourth := udpClient(t, key)
+	fourth.Write([]byte("x"))
+	until(t, "refusal counted", func() bool { return p.Stats().OverLimit == 1 })
+	p.remove(key)
+	if s := p.Stats(); s.Sessions != 0 {
+		t.Errorf("%+v", s)
+	}
+}
