@@ -60,6 +60,8 @@ func reason(in *StatusInput, s *ServiceStatus) string {
 			return "the dataplane can't be programmed"
 		case s.Total == 0:
 			return "it has no backends, so clients are refused"
+		case s.Total == 1:
+			return "its one backend takes no new connections, so clients are refused"
 		}
 		return fmt.Sprintf("none of its %s takes new connections, so clients are refused", plural(s.Total, "backend"))
 	case Degraded:

@@ -16,12 +16,14 @@ import (
 )
 
 // fakeAllocator grants requested addresses, and addresses of 192.0.2.0/24 in
-// turn, while there are any; node ports are 30000 above the port.
+// turn, while there are any; node ports are 30000 above the port for the first
+// service that wants one, 31000 for the second, and so on.
 type fakeAllocator struct {
 	mu       sync.Mutex
 	vips     map[vip.ServiceKey]netip.Addr
 	share    map[netip.Addr]string
 	ports    map[vip.ServiceKey][]vip.Port // as last granted
+	hosted   map[vip.ServiceKey]uint16
 	next     byte
 	capacity int
 	down     bool
@@ -36,7 +38,7 @@ type fakeAllocator struct {
 func newFakeAllocator() *fakeAllocator {
 	return &fakeAllocator{
 		vips: map[vip.ServiceKey]netip.Addr{}, share: map[netip.Addr]string{}, ports: map[vip.ServiceKey][]vip.Port{},
-		capacity: 250, freed: make(chan struct{}),
+		hosted: map[vip.ServiceKey]uint16{}, capacity: 250, freed: make(chan struct{}),
 	}
 }
 
@@ -92,7 +94,10 @@ func (a *fakeAllocator) assign(s *vip.Service) vip.Allocation {
 	out.NodePorts = map[vip.PortKey]uint16{}
 	for _, p := range s.Ports {
 		if p.NodePort.Wanted() {
-			out.NodePorts[portKey(p)] = 30000 + p.Port
+			if _, known := a.hosted[s.Key]; !known {
+				a.hosted[s.Key] = 30000 + 1000*uint16(len(a.hosted))
+			}
+			out.NodePorts[portKey(p)] = a.hosted[s.Key] + p.Port
 		}
 	}
 	return out

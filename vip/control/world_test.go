@@ -27,10 +27,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// tester is what a world needs of a *testing.T or a *rapid.T.
+type tester interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Cleanup(func())
+}
+
 // world is one agent's tables with both stages, the real reconciler and fakes
 // of all that is outside. Use it inside synctest.Test only.
 type world struct {
-	t           testing.TB
+	t           tester
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	states      *table.Table[vip.BackendKey, vip.State]
 	host        *table.Table[struct{}, hostnet.Snapshot]
@@ -52,7 +59,7 @@ type world struct {
 
 // newWorld starts an agent. What outlives an agent is taken from the one
 // before, if there was one.
-func newWorld(t testing.TB, before *world) *world {
+func newWorld(t tester, before *world) *world {
 	clock := table.NewClock(time.Now())
 	w := &world{
 		t:           t,

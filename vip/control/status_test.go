@@ -1,0 +1,210 @@
+package control
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+var noon = time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
+
+// statusOf builds the input of a service that was granted vips and programmed,
+// then changes it.
+func statusOf(s vip.Service, vips string, change ...func(*StatusInput)) StatusInput {
+	a := vip.Allocation{Service: s.Key, ServiceRev: 5, Pool: "public-v4", Since: noon, VIPs: addrs(strings.Fields(vips)...)}
+	c := Compiled{ServiceRev: 5}
+	in := StatusInput{Key: s.Key, Service: &s, ServiceRev: 5, Allocation: &a, Compiled: &c, Now: noon}
+	frontends, refused := compile.Service(compile.Input{Service: s, Allocation: a})
+	c.Problems = refused
+	for i, f := range frontends {
+		rev := uint64(10 + i)
+		c.Frontends, c.Revs, c.Usable = append(c.Frontends, f.Key), append(c.Revs, rev), append(c.Usable, f.Usable())
+		in.Frontends = append(in.Frontends, FrontendStatus{Frontend: f, Rev: rev, Applied: &reconcile.Applied{Rev: rev}})
+	}
+	for _, do := range change {
+		do(&in)
+	}
+	return in
+}
+
+func fail(code string) func(*StatusInput) {
+	return func(in *StatusInput) {
+		in.Frontends[0].Applied.Problem = &vip.Problem{Code: code, Message: "no such file or directory"}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	two := []string{"10.0.0.1", "10.0.0.2"}
+	weightZero := func(s *vip.Service) { s.Backends[1].Weight = 0 }
+	drained := func(s *vip.Service) { s.Backends[1].State = vip.Drain }
+	maint := func(in *StatusInput) {
+		in.Override = func(k vip.BackendKey) (vip.State, bool) { return vip.Maint, k.Address == addrs("10.0.0.2")[0] }
+	}
+	for _, tc := range []struct {
+		name  string
+		in    StatusInput
+		want  State
+		ready int
+		lines []string // those that must be there, the first one first
+	}{{
+		name: "all well", in: statusOf(service("web", two), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{
+			"web is healthy: all of its 2 backends take new connections.",
+			"192.0.2.1 was drawn from pool public-v4 on 2026-11-08 and is held by this service.",
+			"It comes from source static, services.d/web.toml:1.",
+		},
+	}, {
+		name: "one backend is enough", in: statusOf(service("web", two[:1]), "192.0.2.1"), want: Healthy, ready: 1,
+		lines: []string{"web is healthy: its one backend takes new connections."},
+	}, {
+		name: "requested address", in: statusOf(service("web", two, on("", "192.0.2.1")), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{"192.0.2.1 was asked for from pool public-v4 on 2026-11-08 and is held by this service."},
+	}, {
+		name: "operator's maintenance", in: statusOf(service("web", two), "192.0.2.1", maint), want: Degraded, ready: 1,
+		lines: []string{
+			"web is degraded: 1 of 2 backends take new connections.",
+			"Backend 10.0.0.2 takes no new connections: it was set to maint by an operator.",
+		},
+	}, {
+		name: "drained by the source", in: statusOf(service("web", two, drained), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"Backend 10.0.0.2 takes no new connections: it was set to drain by its source."},
+	}, {
+		name: "weight 0", in: statusOf(service("web", two, weightZero), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"Backend 10.0.0.2 takes no new connections: its weight is 0."},
+	}, {
+		name: "a family without backends", in: statusOf(service("web", two), "192.0.2.1 2001:db8::1"), want: Degraded, ready: 2,
+		lines: []string{
+			"web is degraded: not all of it is served as asked.",
+			"[2001:db8::1]:80/tcp refuses clients: no ipv6 backend is listed.",
+		},
+	}, {
+		name: "no backends", in: statusOf(service("web", nil), "192.0.2.1"), want: Down,
+		lines: []string{"web is down: it has no backends, so clients are refused."},
+	}, {
+		name: "no usable backends", in: statusOf(service("web", two[1:], func(s *vip.Service) { s.Backends[0].Weight = 0 }), "192.0.2.1"), want: Down,
+		lines: []string{"web is down: its one backend takes no new connections, so clients are refused."},
+	}, {
+		name: "the dataplane fails at all", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeDataplane)), want: Down, ready: 2,
+		lines: []string{
+			"web is down: the dataplane can't be programmed.",
+			"192.0.2.1:80/tcp: no such file or directory.",
+		},
+	}, {
+		name: "the dataplane fails at some", in: statusOf(service("web", two, port(443)), "192.0.2.1", fail(vip.CodeDataplane)), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: not all of it is served as asked."},
+	}, {
+		name: "the dataplane supports none of it", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeUnsupported)), want: Refused, ready: 2,
+	}, {
+		name: "unsupported", in: statusOf(service("web", two, func(s *vip.Service) { s.Forward = vip.ForwardDirect }), "192.0.2.1"), want: Refused, ready: 2,
+		lines: []string{
+			"web is refused: it asks for something that it can't have, so none of it is served.",
+			`services.d/web.toml:1: forward: this version does not support forward "dr", only "nat".`,
+		},
+	}, {
+		name: "not answered yet", in: statusOf(service("web", two), "", func(in *StatusInput) { in.Allocation, in.Compiled = nil, nil }), want: Pending, ready: 2,
+		lines: []string{"web is pending: it waits for an address."},
+	}, {
+		name: "not compiled yet, and a problem already", in: statusOf(service("web", two), "", func(in *StatusInput) {
+			in.Compiled = nil
+			in.Allocation.Problems = []vip.Problem{{Code: vip.CodePoolFull, Message: "pool p is full", Hint: "add a range to it"}}
+		}), want: Pending, ready: 2,
+		lines: []string{"web is pending: it waits for an address that it can't have now.", "pool p is full. Hint: add a range to it."},
+	}, {
+		name: "newer than compiled", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) { in.ServiceRev = 6 }), want: Pending, ready: 2,
+		lines: []string{"web is pending: its newest form is being worked out."},
+	}, {
+		name: "not programmed yet", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) { in.Frontends[0].Applied = nil }), want: Pending, ready: 2,
+		lines: []string{"web is pending: the dataplane is being programmed."},
+	}, {
+		name: "served, but not at the address asked for", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
+			in.Compiled.Problems = []vip.Problem{{Code: vip.CodeAddressTaken, Service: "web", Message: "192.0.2.9 is held by db"}}
+		}), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: not all of it is served as asked.", "192.0.2.9 is held by db."},
+	}, {
+		name: "removed", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
+			in.Service, in.Allocation, in.Compiled = nil, nil, nil
+			in.Frontends[0].Frontend.Backends[0].Leaving = noon.Add(42 * time.Second)
+		}), want: Draining,
+		lines: []string{
+			"web is draining: it was removed, and its open connections go on for a while.",
+			"10.0.0.1:80 leaves 192.0.2.1:80/tcp: open connections may go on for 42s.",
+		},
+	}, {
+		name: "removed and gone", in: StatusInput{Key: key("web")}, want: Draining,
+		lines: []string{"web is draining: it was removed, and nothing of it is left."},
+	}} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := Status(tc.in)
+			if got.State != tc.want || got.Ready != tc.ready {
+				t.Errorf("%s with %d ready, want %s with %d", got.State, got.Ready, tc.want, tc.ready)
+			}
+			for i, line := range tc.lines {
+				if at := slices.Index(got.Lines, line); at < 0 || i == 0 && at > 0 && strings.Contains(line, " is "+string(tc.want)) {
+					t.Errorf("missing or not first: %q in\n%s", line, strings.Join(got.Lines, "\n"))
+				}
+			}
+			for _, p := range got.Problems {
+				if p.Service != "web" {
+					t.Errorf("problem %+v names no service", p)
+				}
+			}
+		})
+	}
+}
+
+// What the stages make of a service is what Status finds in the tables.
+func TestStatusFromTables(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		tables := Tables{Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Frontends: w.frontends, Applied: w.applied, States: w.states}
+		status := func() ServiceStatus { return Status(tables.StatusInput(key("web"), time.Now())) }
+		if got := status().State; got != Draining {
+			t.Errorf("a service that never was is %s", got)
+		}
+		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, nodePort))
+		got := status()
+		if got.State != Healthy || got.Ready != 2 || got.Total != 2 || !got.Applied {
+			t.Errorf("%+v", got)
+		}
+		if want := "Port 80/tcp is also node port 30080 on 10.9.0.1."; !slices.Contains(got.Lines, want) {
+			t.Errorf("missing %q in %q", want, got.Lines)
+		}
+		w.host.Delete(struct{}{})
+		w.put()
+		if want := "Port 80/tcp is also node port 30080 on no address of this host."; !slices.Contains(status().Lines, want) {
+			t.Errorf("missing %q in %q", want, status().Lines)
+		}
+		w.states.Set(vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.2")[0]}, vip.Drain)
+		w.put(service("web", []string{"10.0.0.2"}, nodePort))
+		got = status()
+		if got.State != Down || got.Ready != 0 || got.Leaving != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestSameCompiledSeesEveryField(t *testing.T) {
+	example := func() Compiled {
+		return Compiled{ServiceRev: 1, Frontends: make([]vip.FrontendKey, 1), Revs: []uint64{1}, Usable: []bool{true}, FrontendsRev: 1, Problems: make([]vip.Problem, 1)}
+	}
+	if !SameCompiled(example(), example()) {
+		t.Error("not the same as itself")
+	}
+	for f := range reflect.TypeFor[Compiled]().Fields() {
+		changed := example()
+		v := reflect.ValueOf(&changed).Elem().FieldByIndex(f.Index)
+		if v.IsZero() {
+			t.Fatalf("the example leaves %s zero", f.Name)
+		}
+		v.SetZero()
+		if SameCompiled(example(), changed) {
+			t.Errorf("a change of %s goes unnoticed", f.Name)
+		}
+	}
+}

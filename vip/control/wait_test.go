@@ -1,0 +1,152 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// waiter runs a wait in the background and says whether it has ended.
+type waiter struct {
+	done     chan struct{}
+	problems []vip.Problem
+	err      error
+}
+
+func (w *world) wait(name string, rev uint64) *waiter {
+	out := &waiter{done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	go func() {
+		defer close(out.done)
+		defer cancel()
+		out.problems, out.err = WaitApplied(ctx, w.compiled, w.applied, key(name), rev)
+	}()
+	synctest.Wait()
+	return out
+}
+
+func (w *waiter) expect(t *testing.T, when string, ended bool, codes ...string) {
+	t.Helper()
+	synctest.Wait()
+	if isClosed(w.done) != ended {
+		t.Fatalf("%s: the wait has ended: %t", when, !ended)
+	}
+	if !ended {
+		return
+	}
+	if w.err != nil {
+		t.Errorf("%s: %v", when, w.err)
+	}
+	if len(w.problems) != len(codes) {
+		t.Fatalf("%s: problems %+v, want %v", when, w.problems, codes)
+	}
+	for i, p := range w.problems {
+		if p.Code != codes[i] || p.Service == "" {
+			t.Errorf("%s: problem %+v, want code %s and a service", when, p, codes[i])
+		}
+	}
+}
+
+func TestWaitUntilApplied(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		early := w.wait("web", w.services.Revision()+1)
+		early.expect(t, "before the service is there", false)
+		w.put(service("web", []string{"10.0.0.1"}))
+		early.expect(t, "after it was applied", true)
+
+		// A change that no frontend shows is applied once it is compiled.
+		rev := w.services.Set(key("web"), service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Origin = "x" }))
+		w.wait("web", rev).expect(t, "nothing to program", true)
+
+		// An older revision than the newest is long applied.
+		w.wait("web", rev-1).expect(t, "older revision", true)
+	})
+}
+
+func TestWaitReportsWhatTheDataplaneRefused(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, port(443)))
+		w.plane.FailKey(sortedFrontends(w.frontends)[0].Key, errFull)
+		rev := w.services.Set(key("web"), service("web", []string{"10.0.0.2"}, port(443)))
+		w.wait("web", rev).expect(t, "one of two frontends failed", true, vip.CodeDataplane)
+	})
+}
+
+func TestWaitReportsWhatIsNotGrantedOrSupported(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.allocator.set(func(a *fakeAllocator) { a.capacity = 0 })
+		rev := w.services.Set(key("web"), service("web", nil, func(s *vip.Service) { s.ExternalTraffic = vip.Local }))
+		w.wait("web", rev).expect(t, "nothing granted", true, vip.CodePoolFull, vip.CodeUnsupported)
+	})
+}
+
+func TestWaitForTheDataplane(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}))
+		row, _, _ := w.compiled.Get(key("web"))
+		row.Revs = []uint64{row.Revs[0] + 1000} // as if the dataplane were behind
+		row.ServiceRev++
+		w.compiled.Set(key("web"), row)
+		behind := w.wait("web", row.ServiceRev)
+		behind.expect(t, "the dataplane is behind", false)
+		applied, _, _ := w.applied.Get(row.Frontends[0])
+		applied.Rev = row.Revs[0]
+		w.applied.Set(row.Frontends[0], applied)
+		behind.expect(t, "the dataplane has caught up", true)
+	})
+}
+
+func TestWaitUntilGone(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.wait("nobody", Gone).expect(t, "never there", true)
+		w.put(service("web", []string{"10.0.0.1"}), service("dns", []string{"10.0.0.1"}, protocol(vip.UDP)))
+		tcp, udp := w.wait("web", Gone), w.wait("dns", Gone)
+		tcp.expect(t, "still there", false)
+		udp.expect(t, "still there", false)
+		w.remove("web", "dns")
+		tcp.expect(t, "leaving", true)
+		udp.expect(t, "gone", true)
+		w.pass(time.Hour)
+	})
+}
+
+// A service whose frontend takes no new connections already is gone for its
+// clients: deleting it changes no row, so no row is waited for.
+func TestWaitUntilGoneWithNothingLeftToApply(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.put(service("web", nil))
+		wait := w.wait("web", Gone)
+		w.remove("web")
+		wait.expect(t, "it was draining already", true)
+		w.pass(time.Hour)
+	})
+}
+
+// Who deletes first and waits then has the row of before at hand.
+func TestWaitGoneAfterTheFact(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}))
+		last, _, _ := w.compiled.Get(key("web"))
+		w.plane.FailKey(last.Frontends[0], errFull)
+		w.remove("web")
+		problems, err := WaitGone(t.Context(), w.compiled, w.applied, key("web"), last)
+		if err != nil || len(problems) != 1 || problems[0].Code != vip.CodeDataplane {
+			t.Errorf("%v, %v: the dataplane still serves it", problems, err)
+		}
+	})
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		never := w.wait("nobody", 1)
+		w.pass(time.Hour)
+		if !isClosed(never.done) || !errors.Is(never.err, context.DeadlineExceeded) {
+			t.Errorf("ended with %v", never.err)
+		}
+	})
+}
