@@ -20,6 +20,7 @@ type Config struct {
 
 	Path       string `toml:"-"` // the file it was read from, whether or not it exists
 	Remembered bool   `toml:"-"` // it is the last good one, and not what Path holds now
+	text       []byte // what it was parsed from, to be remembered
 }
 
 // Node is this host.

@@ -71,8 +71,9 @@ format = "json"
 		Sources: []Source{{Type: "static", Name: "static", Path: "/etc/ironvip/more.d"}, {Type: "static", Name: "second", Path: "/srv/services"}},
 		Log:     Log{Level: "debug", Format: "json"},
 		Path:    "/etc/ironvip/ironvip.toml",
+		text:    c.text,
 	}
-	if diff := cmp.Diff(want, c, cmpPrefixes); diff != "" {
+	if diff := cmp.Diff(want, c, cmpPrefixes, cmp.AllowUnexported(Config{})); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -41,7 +41,7 @@ func Diff(old, new *Config) (live, restart []string) {
 
 // fields lists the struct's fields that the file sets.
 func fields(t reflect.Type) []reflect.StructField {
-	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Tag.Get("toml") == "-" })
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Tag.Get("toml") == "-" || !f.IsExported() })
 }
 
 // alike is DeepEqual where an empty list is the same as none.

@@ -28,10 +28,9 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 		if stateDir != "" {
 			c.Node.StateDir = stateDir
 		}
-		if err := remember(c.Node.StateDir, data); err != nil {
-			problems = append(problems, vip.Problem{Code: vip.CodeStore, Place: c.Node.StateDir,
-				Message: fmt.Sprintf("remember the configuration: %s", cause(err)),
-				Hint:    "a bad edit of ironvip.toml will keep the agent from starting until this can be written"})
+		if err := c.Remember(); err != nil {
+			problems = append(problems, vip.Problem{Code: vip.CodeStore, Place: c.Node.StateDir, Message: err.Error(),
+				Hint: "a bad edit of ironvip.toml will keep the agent from starting until this can be written"})
 		}
 		return c, problems
 	}
@@ -58,6 +57,15 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 		c.Node.StateDir = stateDir
 	}
 	return c, problems
+}
+
+// Remember makes the configuration, as it was read, the one that counts when a
+// later start finds a bad file. Call it when a reload has taken effect, too.
+func (c *Config) Remember() error {
+	if err := remember(c.Node.StateDir, c.text); err != nil {
+		return fmt.Errorf("remember the configuration: %w", cause(err))
+	}
+	return nil
 }
 
 // stateDirOf finds node.state_dir in a configuration that is refused for

@@ -56,7 +56,7 @@ func Parse(path string, data []byte) (*Config, []vip.Problem) {
 	}
 	problems := refuseLaterSources(tree)
 	c := Default()
-	c.Path = path
+	c.Path, c.text = path, data
 	decoded := strict.Decode(tree, c, "")
 	problems = append(problems, decoded...)
 	v := validator{config: c, at: at, path: path, undecoded: decoded}

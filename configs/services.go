@@ -86,7 +86,7 @@ func (f *ServicesFile) service(at positions, path string, block map[string]any, 
 	problems = spec.Merge(problems, append(more, spec.CheckAgainstPools(&written, pools)...))
 	if built.Key != (vip.ServiceKey{}) {
 		if earlier, twice := first[built.Key]; twice {
-			problems = append(problems, duplicate(built.Key, earlier))
+			problems = append(problems, Duplicate(built.Key, origin, earlier))
 		} else {
 			first[built.Key] = origin
 			if len(problems) > 0 {
@@ -114,10 +114,11 @@ func (f *ServicesFile) add(at positions, path string, p vip.Problem) {
 	f.Problems = append(f.Problems, p)
 }
 
-// duplicate is the problem of a service whose name an earlier one has.
-func duplicate(key vip.ServiceKey, earlier string) vip.Problem {
-	return vip.Problem{Code: vip.CodeNameTaken, Service: key.String(), Field: "name",
-		Message: fmt.Sprintf("%q is the name of the service at %s, too", key, earlier), Hint: "rename or remove one of the two"}
+// Duplicate is the problem of a service at place whose name the one at winner
+// has.
+func Duplicate(key vip.ServiceKey, place, winner string) vip.Problem {
+	return vip.Problem{Code: vip.CodeNameTaken, Place: place, Service: key.String(), Field: "name",
+		Message: fmt.Sprintf("%q is the name of the service at %s, too", key, winner), Hint: "rename or remove one of the two"}
 }
 
 // ServicesName reports whether a name in a directory of services is that of a
@@ -179,9 +180,7 @@ func MergeServices(files []ServicesFile, holder func(vip.ServiceKey) (path strin
 				s, out[i] = out[i], s
 				from[s.Key] = f.Path
 			}
-			p := duplicate(s.Key, out[i].Origin)
-			p.Place = s.Origin
-			problems = append(problems, p)
+			problems = append(problems, Duplicate(s.Key, s.Origin, out[i].Origin))
 		}
 	}
 	SortProblems(problems)

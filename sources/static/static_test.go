@@ -1,0 +1,499 @@
+package static
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// recorder is a Sink that keeps what it is told, and counts.
+type recorder struct {
+	mu                        sync.Mutex
+	rows                      map[vip.ServiceKey]vip.Service
+	problems                  []vip.Problem
+	stale                     string
+	synced                    bool
+	replaces, puts, deletions int
+	told                      chan struct{} // has one token after each word
+}
+
+func newRecorder() *recorder {
+	return &recorder{rows: map[vip.ServiceKey]vip.Service{}, told: make(chan struct{}, 1)}
+}
+
+func (r *recorder) locked(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+	select {
+	case r.told <- struct{}{}:
+	default:
+	}
+}
+
+func (r *recorder) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+	r.locked(func() {
+		r.rows = map[vip.ServiceKey]vip.Service{}
+		for _, s := range services {
+			r.rows[s.Key] = s
+		}
+		r.problems, r.synced, r.stale = problems, true, ""
+		r.replaces++
+	})
+	return 0
+}
+
+func (r *recorder) Put(services ...vip.Service) []uint64 {
+	r.locked(func() {
+		for _, s := range services {
+			r.rows[s.Key] = s
+		}
+		r.puts += len(services)
+	})
+	return nil
+}
+
+func (r *recorder) Delete(keys ...vip.ServiceKey) {
+	r.locked(func() {
+		for _, k := range keys {
+			delete(r.rows, k)
+		}
+		r.deletions += len(keys)
+	})
+}
+
+func (r *recorder) Stale(err error) { r.locked(func() { r.stale = err.Error() }) }
+func (r *recorder) Fresh()          { r.locked(func() { r.stale = "" }) }
+
+// String is "name:port" of what is in force, sorted.
+func (r *recorder) String() string {
+	var out []string
+	for k, s := range r.rows {
+		out = append(out, fmt.Sprintf("%s:%d", k, s.Ports[0].Port))
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// bench is a directory with a source on it.
+type bench struct {
+	*Source
+	t    *testing.T
+	dir  string
+	db   *state.DB
+	sink *recorder
+
+	pools []spec.Pool
+}
+
+func newBench(t *testing.T) *bench {
+	root := t.TempDir()
+	db, err := state.Open(filepath.Join(root, "ironvip.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	b := &bench{t: t, dir: filepath.Join(root, "services.d"), db: db}
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.restart()
+	return b
+}
+
+// restart is what a new start of the agent begins with.
+func (b *bench) restart() {
+	b.sink = newRecorder()
+	b.Source = New(Options{Dir: b.dir, Store: state.NewBucket[Remembered](b.db, "static"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Pools: func() []spec.Pool { return b.pools }, Debounce: 5 * time.Millisecond})
+}
+
+// begin does what Run does first, without its loop.
+func (b *bench) begin() {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	cancelled := make(chan struct{})
+	go func() {
+		defer close(cancelled)
+		<-b.sink.told
+		cancel()
+	}()
+	if err := b.Run(ctx, b.sink); !errors.Is(err, context.Canceled) {
+		b.t.Fatalf("Run: %v", err)
+	}
+	<-cancelled
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.out = b.sink
+}
+
+func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *bench) write(name string, text string) {
+	b.t.Helper()
+	if err := os.WriteFile(b.path(name), []byte(text), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) remove(name string) {
+	b.t.Helper()
+	if err := os.RemoveAll(b.path(name)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// service is one block; port 0 makes it a bad one.
+func service(name string, port int) string {
+	return fmt.Sprintf("[[service]]\nname = %q\nports = [{ port = %d }]\n", name, port)
+}
+
+// expect reads what changed and checks what is in force and what is wrong:
+// each problem as "place: rest", of which wrong has the beginnings.
+func (b *bench) expect(want string, wrong ...string) {
+	b.t.Helper()
+	b.refresh(b.t.Context(), nil, readChanged)
+	b.inForce(want, wrong...)
+}
+
+func (b *bench) inForce(want string, wrong ...string) {
+	b.t.Helper()
+	b.sink.mu.Lock()
+	defer b.sink.mu.Unlock()
+	if got := b.sink.String(); got != want {
+		b.t.Errorf("in force %q, want %q", got, want)
+	}
+	var told []string
+	for _, p := range b.sink.problems {
+		told = append(told, strings.TrimPrefix(p.Error(), b.dir+"/")+" | "+p.Hint)
+	}
+	for i := range max(len(told), len(wrong)) {
+		if i >= len(told) || i >= len(wrong) || !strings.HasPrefix(told[i], wrong[i]) {
+			b.t.Fatalf("problems %q, want %q", told, wrong)
+		}
+	}
+}
+
+func TestFilesComeAndGo(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	b.inForce("")
+	if !b.sink.synced {
+		t.Error("an empty directory is a full list, too")
+	}
+	b.write("a.toml", service("web", 80)+service("db", 5432))
+	b.write("b.toml", service("dns", 53))
+	b.write(".hidden.toml", service("hidden", 1))
+	b.write("b.toml~", service("backup", 1))
+	b.expect("db:5432 dns:53 web:80")
+	b.write("a.toml", service("web", 81))
+	b.expect("dns:53 web:81")
+	b.remove("b.toml")
+	b.expect("web:81")
+	b.remove("a.toml")
+	b.expect("") // emptied on purpose
+}
+
+func TestBadServiceKeepsItsLastGoodVersion(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	b.write("a.toml", service("web", 80)+service("db", 5432))
+	b.expect("db:5432 web:80")
+	b.write("a.toml", service("web", 0)+service("db", 5433)+service("new", 0))
+	b.expect("db:5433 web:80",
+		`a.toml:3: service "web": ports[0].port: 0 is no port | use 1 to 65535; its last good version stays in force`,
+		`a.toml:9: service "new": ports[0].port: 0 is no port | use 1 to 65535`)
+	b.write("a.toml", service("db", 5433))
+	b.expect("db:5433")
+	// A block without a usable name may be any of them.
+	b.write("a.toml", service("Db", 5434)+service("x", 1))
+	b.expect("db:5433 x:1", `a.toml:2: service "Db": name: "Db" is not a DNS label: use a-z, 0-9 and inner "-" | use 1 to 63 of a-z, 0-9 and inner "-"; 1 services`)
+}
+
+func TestBrokenFileKeepsItsServices(t *testing.T) {
+	for what, test := range map[string]struct{ text, wrong string }{
+		"cut off":     {"[[service]]\nname = \"we", `a.toml:2: not valid TOML`},
+		"empty":       {"", `a.toml: is empty, as after a write that was cut off | delete the file to remove its services; 2 services`},
+		"white space": {" \n\n", `a.toml: is empty`},
+		"not UTF-8":   {"\xff", `a.toml:1: not valid TOML`},
+		"huge":        {strings.Repeat("#", 4<<20+1), `a.toml: has 4194305 bytes, more than the 4 MiB`},
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := newBench(t)
+			b.begin()
+			b.write("a.toml", service("web", 80)+service("db", 5432))
+			b.write("b.toml", service("dns", 53))
+			b.expect("db:5432 dns:53 web:80")
+			b.write("a.toml", test.text)
+			b.write("b.toml", service("dns", 54))
+			b.expect("db:5432 dns:54 web:80", test.wrong)
+
+			// Also when the agent is started anew meanwhile.
+			b.restart()
+			b.begin()
+			b.inForce("db:5432 dns:54 web:80", test.wrong)
+			b.write("a.toml", "# nothing more here\n")
+			b.expect("dns:54")
+		})
+	}
+}
+
+func TestFileThatIsNoFileKeepsItsServices(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	b.write("a.toml", service("web", 80))
+	b.expect("web:80")
+	b.remove("a.toml")
+	if err := os.Symlink("gone", b.path("a.toml")); err != nil {
+		t.Fatal(err)
+	}
+	b.expect("web:80", `a.toml: no such file or directory | it is a link to gone`)
+	b.write("gone", service("web", 81)) // no event, no stamp: links are looked at again
+	b.expect("web:81")
+}
+
+func TestDuplicates(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	b.write("b.toml", service("web", 80))
+	b.expect("web:80")
+	b.write("a.toml", "\n"+service("web", 81))
+	taken := func(at, by string) string {
+		return at + `: service "web": name: "web" is the name of the service at ` + b.path(by) + `, too | rename or remove`
+	}
+	b.expect("web:80", taken("a.toml:2", "b.toml:1")) // what is in force stays
+	b.restart()
+	b.begin()
+	b.inForce("web:80", taken("a.toml:2", "b.toml:1")) // also across a restart
+	b.write("b.toml", "\n\n"+service("web", 82))
+	b.expect("web:82", taken("a.toml:2", "b.toml:3"))
+	b.remove("b.toml")
+	b.expect("web:81")
+	b.write("b.toml", service("web", 82))
+	b.expect("web:81", taken("b.toml:1", "a.toml:2"))
+	b.write("b.toml", service("other", 82))
+	b.expect("other:82 web:81")
+}
+
+func TestVanishedDirectoryKeepsEverything(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	b.write("a.toml", service("web", 80))
+	b.expect("web:80")
+	away := b.dir + ".away"
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(b.dir, away)
+	b.expect("web:80")
+	if !strings.Contains(b.sink.stale, b.dir) || !strings.Contains(b.sink.stale, "no such file") {
+		t.Errorf("stale: %q", b.sink.stale)
+	}
+	if problems := b.Reload(t.Context()); len(problems) != 1 || problems[0].Hint == "" {
+		t.Errorf("reload: %v", problems)
+	}
+	b.inForce("web:80")
+
+	// A new start of the agent finds no directory and still knows.
+	b.restart()
+	b.begin()
+	b.inForce("web:80")
+	if b.sink.stale == "" {
+		t.Error("not stale")
+	}
+	move(away, b.dir)
+	b.expect("web:80")
+	if b.sink.stale != "" {
+		t.Errorf("stale: %q", b.sink.stale)
+	}
+
+	// Another directory that is empty is a mount that went away, more likely
+	// than not; a reload says that it is meant.
+	move(b.dir, away)
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.expect("web:80")
+	if !strings.Contains(b.sink.stale, "replaced by an empty one") {
+		t.Errorf("stale: %q", b.sink.stale)
+	}
+	if problems := b.Reload(t.Context()); len(problems) != 0 {
+		t.Errorf("reload: %v", problems)
+	}
+	b.inForce("")
+}
+
+func TestUnknownDirectoryIsNoFullList(t *testing.T) {
+	b := newBench(t)
+	if err := os.Remove(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.begin()
+	if b.sink.synced || b.sink.stale == "" {
+		t.Errorf("synced %v, stale %q", b.sink.synced, b.sink.stale)
+	}
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.refresh(t.Context(), nil, readChanged)
+	if !b.sink.synced || b.sink.stale != "" {
+		t.Errorf("with the directory there: synced %v, stale %q", b.sink.synced, b.sink.stale)
+	}
+}
+
+func TestPollDoesNotTakeAFileAwayAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	b.write("a.toml", service("web", 80))
+	b.expect("web:80")
+	b.remove("a.toml")
+	if missing := b.refresh(t.Context(), nil, readPolled); !missing {
+		t.Error("the poll does not ask for a second look")
+	}
+	b.inForce("web:80")
+	b.expect("")
+}
+
+func TestUnchangedFileIsNotParsed(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	old := time.Now().Add(-time.Hour)
+	b.write("a.toml", service("web", 80))
+	touch := func(at time.Time) {
+		t.Helper()
+		if err := os.Chtimes(b.path("a.toml"), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touch(old)
+	b.expect("web:80")
+	before := b.files.parsed
+	b.expect("web:80")
+	touch(old.Add(time.Second))
+	b.expect("web:80")
+	if b.files.parsed != before {
+		t.Errorf("parsed %d times more", b.files.parsed-before)
+	}
+	// The same size and time, as on a coarse file system: an event tells.
+	b.write("a.toml", service("web", 81))
+	touch(old.Add(time.Second))
+	b.refresh(t.Context(), map[string]struct{}{b.path("a.toml"): {}}, readChanged)
+	b.inForce("web:81")
+}
+
+// A file that changed just before it was read is looked at again: within the
+// grain of the file system's clock, its time may stay as it is.
+func TestRecentFileIsNotTrusted(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	at := time.Now()
+	b.write("a.toml", service("web", 80))
+	if err := os.Chtimes(b.path("a.toml"), at, at); err != nil {
+		t.Fatal(err)
+	}
+	b.expect("web:80")
+	b.write("a.toml", service("web", 81))
+	if err := os.Chtimes(b.path("a.toml"), at, at); err != nil {
+		t.Fatal(err)
+	}
+	b.expect("web:81")
+}
+
+// Lines that move are no change of the services in them.
+func TestOneChangeOfManyIsOnePut(t *testing.T) {
+	b := newBench(t)
+	old := time.Now().Add(-time.Hour)
+	const files, each = 100, 50
+	file := func(i int) string {
+		var text strings.Builder
+		for j := range each {
+			text.WriteString(service(fmt.Sprintf("s%d-%d", i, j), 80))
+		}
+		return text.String()
+	}
+	for i := range files {
+		name := fmt.Sprintf("f%03d.toml", i)
+		b.write(name, file(i))
+		if err := os.Chtimes(b.path(name), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.begin()
+	if len(b.sink.rows) != files*each {
+		t.Fatalf("%d services", len(b.sink.rows))
+	}
+	b.sink.replaces, b.files.parsed = 0, 0
+	b.write("f007.toml", service("s-new", 80)+strings.Replace(file(7), "80", "81", 1))
+	b.refresh(t.Context(), nil, readChanged)
+	if b.files.parsed != 1 || b.sink.puts != 2 || b.sink.replaces != 0 || b.sink.deletions != 0 {
+		t.Errorf("%d files parsed, %d puts, %d replaces, %d deletions; want 1, 2, 0, 0", b.files.parsed, b.sink.puts, b.sink.replaces, b.sink.deletions)
+	}
+	b.write("f007.toml", file(7))
+	b.refresh(t.Context(), nil, readChanged)
+	if b.sink.puts != 3 || b.sink.deletions != 1 || b.sink.replaces != 0 {
+		t.Errorf("%d puts, %d deletions, %d replaces; want 3, 1, 0", b.sink.puts, b.sink.deletions, b.sink.replaces)
+	}
+}
+
+func TestReloadChecksAgainstThePresentPools(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	b.write("a.toml", service("web", 80))
+	b.expect("web:80")
+	b.write("a.toml", service("web", 81)+"backends = [{address = '10.0.0.1'}]")
+	b.expect("web:81")
+	b.pools = []spec.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}}
+	b.expect("web:81") // the file has not changed
+	problems := b.Reload(t.Context())
+	if len(problems) != 1 || !strings.Contains(problems[0].Message, `10.0.0.1 is in VIP pool "p"`) {
+		t.Errorf("reload: %v", problems)
+	}
+	b.inForce("web:81", `a.toml:4: service "web": backends[0].address`)
+	b.pools = nil
+	if problems := b.Reload(t.Context()); len(problems) != 0 {
+		t.Errorf("reload: %v", problems)
+	}
+	b.inForce("web:81")
+}
+
+func TestFullDiskIsNoObstacle(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	b.o.Store = failing{}
+	b.write("a.toml", service("web", 80))
+	b.expect("web:80")
+	if len(b.files.unsaved) != 1 {
+		t.Errorf("%d files to be saved later", len(b.files.unsaved))
+	}
+	b.o.Store = state.NewBucket[Remembered](b.db, "static")
+	b.expect("web:80")
+	b.restart()
+	b.write("a.toml", "[[")
+	b.begin()
+	b.inForce("web:80", "a.toml:1: not valid TOML")
+}
+
+type failing struct{}
+
+func (failing) All() (map[string]Remembered, error)        { return nil, state.ErrUnavailable }
+func (failing) Batch(func(tx *state.Tx[Remembered])) error { return state.ErrUnavailable }

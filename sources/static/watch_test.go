@@ -1,0 +1,152 @@
+package static
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// run runs the source until the test ends. Events alone have to do, but for a
+// poll that is asked for.
+func (b *bench) run(poll time.Duration) {
+	b.o.Poll = poll
+	ctx, cancel := context.WithCancel(b.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = b.Run(ctx, b.sink)
+	}()
+	b.t.Cleanup(func() { cancel(); <-ended })
+}
+
+// becomes waits until that is in force, and the source stale or not.
+func (b *bench) becomes(want string, stale bool) {
+	b.t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		b.sink.mu.Lock()
+		got, isStale := b.sink.String(), b.sink.stale != ""
+		b.sink.mu.Unlock()
+		if got == want && isStale == stale {
+			return
+		}
+		select {
+		case <-b.sink.told:
+		case <-late:
+			b.t.Fatalf("in force %q (stale: %v), want %q (stale: %v)", got, isStale, want, stale)
+		}
+	}
+}
+
+func do(t *testing.T, steps ...error) {
+	t.Helper()
+	for _, err := range steps {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWatchSeesWhatPeopleAndToolsDo(t *testing.T) {
+	b := newBench(t)
+	b.run(time.Hour)
+	b.write("a.toml", service("web", 80))
+	b.becomes("web:80", false)
+
+	// An editor that keeps a backup.
+	do(t, os.Rename(b.path("a.toml"), b.path("a.toml~")))
+	b.write("a.toml", service("web", 81))
+	b.becomes("web:81", false)
+
+	// A tool that renames a new file over the old one.
+	b.write(".a.toml.tmp", service("web", 82))
+	do(t, os.Rename(b.path(".a.toml.tmp"), b.path("a.toml")))
+	b.becomes("web:82", false)
+
+	b.remove("a.toml")
+	b.becomes("", false)
+
+	// A config map: every file a link through ..data, which is turned.
+	for name, port := range map[string]int{"..1": 90, "..2": 91} {
+		do(t, os.Mkdir(b.path(name), 0o755))
+		b.write(filepath.Join(name, "web.toml"), service("web", port))
+	}
+	do(t, os.Symlink("..1", b.path("..data")), os.Symlink("..data/web.toml", b.path("web.toml")))
+	b.becomes("web:90", false)
+	do(t, os.Symlink("..2", b.path("..tmp")), os.Rename(b.path("..tmp"), b.path("..data")))
+	b.becomes("web:91", false)
+}
+
+func TestWatchFollowsTheDirectory(t *testing.T) {
+	b := newBench(t)
+	b.write("a.toml", service("web", 80))
+	b.run(time.Hour)
+	b.becomes("web:80", false)
+
+	do(t, os.RemoveAll(b.dir))
+	b.becomes("web:80", true)
+	do(t, os.Mkdir(b.dir, 0o755))
+	b.write("a.toml", service("web", 81))
+	b.becomes("web:81", false)
+	b.write("a.toml", service("web", 82)) // the new directory is watched
+	b.becomes("web:82", false)
+
+	// The directory becomes a link, and the link is turned.
+	root := filepath.Dir(b.dir)
+	for name, port := range map[string]int{"r1": 83, "r2": 84} {
+		do(t, os.Mkdir(filepath.Join(root, name), 0o755))
+		do(t, os.WriteFile(filepath.Join(root, name, "a.toml"), []byte(service("web", port)), 0o644))
+	}
+	do(t, os.Rename(b.dir, filepath.Join(root, "old")), os.Symlink("r1", b.dir))
+	b.becomes("web:83", false)
+	do(t, os.Symlink("r2", filepath.Join(root, "new")), os.Rename(filepath.Join(root, "new"), b.dir))
+	b.becomes("web:84", false)
+	b.write("a.toml", service("web", 85))
+	b.becomes("web:85", false)
+}
+
+func TestDirectoryThatComesLater(t *testing.T) {
+	b := newBench(t)
+	do(t, os.Remove(b.dir))
+	b.run(time.Hour)
+	b.becomes("", true)
+	do(t, os.Mkdir(b.dir, 0o755))
+	b.write("a.toml", service("web", 80))
+	b.becomes("web:80", false)
+}
+
+// What no event tells, the poll finds: here a file behind a link elsewhere.
+func TestPollFindsTheRest(t *testing.T) {
+	b := newBench(t)
+	elsewhere := filepath.Join(filepath.Dir(b.dir), "elsewhere")
+	do(t, os.WriteFile(elsewhere, []byte(service("web", 80)), 0o644), os.Symlink(elsewhere, b.path("a.toml")))
+	b.run(10 * time.Millisecond)
+	b.becomes("web:80", false)
+	do(t, os.WriteFile(elsewhere, []byte(service("web", 81)), 0o644))
+	b.becomes("web:81", false)
+	b.remove("a.toml")
+	b.becomes("", false)
+}
+
+// A directory that is never quiet is read all the same.
+func TestArmIsPatientWithinBounds(t *testing.T) {
+	w := newWatch(t.TempDir(), 50*time.Millisecond, slog.Default())
+	defer w.close()
+	late := time.After(20 * time.Second)
+	for start := time.Now(); ; {
+		w.arm()
+		select {
+		case <-w.settled():
+			if waited := time.Since(start); waited < patience*w.debounce {
+				t.Errorf("settled after %s of noise", waited)
+			}
+			return
+		case <-late:
+			t.Fatal("never settled")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
