@@ -78,7 +78,7 @@ state_dir = "%[1]s/state"
 socket = "%[1]s/sock"
 [dataplane]
 mode = "%[2]s"
-resync = "1s"
+resync_interval = "1s"
 [[pool]]
 name = "main"
 cidrs = ["%[3]s.0/24"]

@@ -1,0 +1,146 @@
+// Package pipeline tests the whole way of a change, from a source's row to a
+// dataplane, with every real stage and a recording Target in the dataplane's
+// place: what one change costs, and that it costs the same in a large fleet.
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// line is the pipeline with a number of services in it.
+type line struct {
+	services  *table.Table[vip.ServiceKey, vip.Service]
+	compiled  *table.Table[vip.ServiceKey, control.Compiled]
+	applied   *table.Table[vip.FrontendKey, reconcile.Applied]
+	target    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	reconcile *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	weight    uint32
+}
+
+// newLine starts every stage, puts n services of two backends in and waits
+// until the Target has them.
+func newLine(t testing.TB, n int) *line {
+	t.Helper()
+	clock := table.NewClock(time.Now())
+	l := &line{
+		services: table.New[vip.ServiceKey](clock, compile.SameService),
+		compiled: table.New[vip.ServiceKey](clock, control.SameCompiled),
+		applied:  table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
+		target:   reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }),
+	}
+	allocator, err := ipam.New(t.Context(), memstore.New(), ipam.Config{
+		Pools: []ipam.Pool{{Name: "main", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/12")}, AutoAssign: true}},
+	}, ipam.Options{Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocations := table.New[vip.ServiceKey](clock, compile.SameAllocation)
+	frontends := table.New[vip.FrontendKey](clock, compile.SameFrontend)
+	complete := l.services.Initializer()
+	allocate := control.NewAllocate(control.AllocateOptions{Services: l.services, Allocator: allocator, Allocations: allocations})
+	stage := control.NewCompile(control.CompileOptions{
+		Services: l.services, Allocations: allocations, Frontends: frontends, Compiled: l.compiled, Applied: l.applied,
+	})
+	l.reconcile = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+		Desired: frontends, Target: l.target, Applied: l.applied, Resync: -1,
+	})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{allocator.Run, allocate.Run, stage.Run, l.reconcile.Run} {
+		group.Go(func() error { return run(ctx) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := group.Wait(); !errors.Is(err, context.Canceled) {
+			t.Errorf("the pipeline ended with %v", err)
+		}
+	})
+	for i := range n {
+		s := l.service(i)
+		l.services.Set(s.Key, s)
+	}
+	complete()
+	<-l.reconcile.Synced()
+	if got := len(l.target.Have()); got != n {
+		t.Fatalf("the target has %d frontends of %d", got, n)
+	}
+	return l
+}
+
+func (l *line) service(i int) vip.Service {
+	l.weight++
+	backend := func(last byte, weight uint32) vip.Backend {
+		return vip.Backend{Address: netip.AddrFrom4([4]byte{172, 16, byte(i), last}), Weight: weight, State: vip.Ready}
+	}
+	return vip.Service{
+		Key: vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: "s" + strconv.Itoa(i)}, Source: "test",
+		Ports:     []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80, TargetPort: 8080}},
+		Backends:  []vip.Backend{backend(1, 1), backend(2, 1+l.weight%vip.MaxWeight)},
+		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster,
+		Masquerade: vip.MasqueradeAuto, DrainTimeout: vip.DefaultDrainTimeout,
+	}
+}
+
+// change alters the weight of one backend and waits until the Target has it.
+func (l *line) change(t testing.TB, i int) {
+	s := l.service(i)
+	rev := l.services.Set(s.Key, s)
+	problems, err := control.WaitApplied(t.Context(), l.compiled, l.applied, s.Key, rev)
+	if err != nil || len(problems) > 0 {
+		t.Fatalf("change of %s: %v %v", s.Key, err, problems)
+	}
+}
+
+// One changed backend costs one update and no reading of the dataplane, and no
+// more allocations among 5,000 services than among ten.
+func TestOneChangeCostsTheSameInALargeFleet(t *testing.T) {
+	cost := func(n int) float64 {
+		l := newLine(t, n)
+		_, updates, readings := l.target.Counts()
+		const runs = 100
+		allocs := testing.AllocsPerRun(runs, func() { l.change(t, n/2) })
+		_, updatesAfter, readingsAfter := l.target.Counts()
+		if got := updatesAfter - updates; got != runs+1 { // AllocsPerRun runs once more, to warm up
+			t.Errorf("%d changes among %d services cost %d updates", runs+1, n, got)
+		}
+		if got := readingsAfter - readings; got != 0 {
+			t.Errorf("%d changes among %d services cost %d readings of the dataplane", runs+1, n, got)
+		}
+		return allocs
+	}
+	if small, large := cost(10), cost(5_000); large > small*1.5 {
+		t.Errorf("%v allocations a change among 10 services, %v among 5,000", small, large)
+	}
+}
+
+// BenchmarkOneChange is the line of BENCHMARKS.md: compare its two cases.
+func BenchmarkOneChange(b *testing.B) {
+	for _, n := range []int{1_000, 100_000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			l := newLine(b, n)
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				i = (i + 7919) % n // another service each time, all over the table
+				l.change(b, i)
+			}
+		})
+	}
+}

@@ -1,0 +1,188 @@
+//go:build vm
+
+package program
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// witness returns what the kernel holds, by other programs than ours.
+func witness(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, args := range [][]string{{"ipvsadm", "-Sn"}, {"nft", "list", "ruleset"}, {"ip", "-o", "addr"}} {
+		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		fmt.Fprintf(&all, "# %v\n%s", args, out)
+	}
+	return all.String()
+}
+
+// metric returns the sum of a metric's samples.
+func (h *host) metric(name string) float64 {
+	h.t.Helper()
+	resp, err := h.http().Get("http://ironvip/metrics")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	sum, found := 0.0, false
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		line := lines.Text()
+		if strings.HasPrefix(line, name+" ") || strings.HasPrefix(line, name+"{") {
+			v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+			if err != nil {
+				h.t.Fatalf("%s: %v", line, err)
+			}
+			sum, found = sum+v, true
+		}
+	}
+	if !found {
+		h.t.Fatalf("no metric %s", name)
+	}
+	return sum
+}
+
+// writes is the number of kernel writes of every kind since the agent started.
+func (h *host) writes() float64 {
+	return h.metric("ironvip_ipvs_service_writes_total") + h.metric("ironvip_ipvs_nftables_writes_total") +
+		h.metric("ironvip_ipvs_address_writes_total")
+}
+
+// After kill -9 the kernel is adopted as it is: no write at all when nothing
+// changed, one when one backend did, and a connection that was open goes on.
+func TestKillAndAdopt(t *testing.T) {
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	for i := range 10 {
+		h.write(fmt.Sprintf("services.d/s%d.toml", i), service(fmt.Sprintf("s%d", i), "", a, b))
+	}
+	h.start()
+	vip := h.vip("s3")
+	open, err := net.Dial("tcp", vip+":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	talk := bufio.NewReader(open)
+	if _, err := talk.ReadString('\n'); err != nil { // the name
+		t.Fatal(err)
+	}
+	before := witness(t)
+
+	h.kill()
+	if now := witness(t); now != before {
+		t.Errorf("killing the agent changed the kernel:\n%s\nwas\n%s", now, before)
+	}
+	h.start()
+	if n := h.writes(); n != 0 {
+		t.Errorf("%v kernel writes at a restart with nothing changed", n)
+	}
+	if now := witness(t); now != before {
+		t.Errorf("a restart with nothing changed changed the kernel:\n%s\nwas\n%s", now, before)
+	}
+
+	h.kill()
+	h.write("services.d/s3.toml", strings.Replace(service("s3", "", a, b), fmt.Sprintf("port = %d }", b.port), fmt.Sprintf("port = %d, weight = 7 }", b.port), 1))
+	h.start()
+	h.eventually("the weight is in the kernel", func() error {
+		if out, _ := exec.Command("ipvsadm", "-Sn").Output(); !strings.Contains(string(out), "-w 7") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	if n := h.writes(); n != 1 {
+		t.Errorf("%v kernel writes for one weight changed while the agent was down", n)
+	}
+
+	open.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(open, "still there?\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := talk.ReadString('\n'); err != nil || line != "still there?\n" {
+		t.Errorf("the connection that was open before two kills: %q, %v", line, err)
+	}
+}
+
+// Whatever somebody else does to what is ours is repaired within a resync,
+// counted and told; what is theirs stays.
+func TestDriftAndNeighbours(t *testing.T) {
+	h := newHost(t)
+	a := newBackend(t, "a")
+	for _, args := range [][]string{
+		{"ipvsadm", "-A", "-t", "203.0.113.7:99", "-s", "wrr"},
+		{"ipvsadm", "-a", "-t", "203.0.113.7:99", "-r", "198.51.100.1:99", "-m"},
+		{"nft", "add", "table", "inet", "neighbour"},
+		{"nft", "add", "chain", "inet", "neighbour", "c"},
+		{"ip", "addr", "add", "203.0.113.7/32", "dev", "lo"},
+	} {
+		run(t, args...)
+		undo := map[string][]string{"-A": {"ipvsadm", "-D", "-t", "203.0.113.7:99"}, "table": {"nft", "delete", "table", "inet", "neighbour"},
+			"addr": {"ip", "addr", "del", "203.0.113.7/32", "dev", "lo"}}
+		for word, u := range undo {
+			if args[1] == word || args[2] == word {
+				t.Cleanup(func() { exec.Command(u[0], u[1:]...).Run() })
+			}
+		}
+	}
+	h.write("services.d/web.toml", service("web", "", a))
+	h.start()
+	vip := h.vip("web")
+	h.serves(vip+":8080", "a")
+	before := witness(t)
+	for i, args := range [][]string{
+		{"ipvsadm", "-D", "-t", vip + ":8080"},
+		{"ipvsadm", "-e", "-t", vip + ":8080", "-r", a.addr, "-m", "-w", "9"},
+		{"ip", "addr", "del", vip + "/32", "dev", "ironvip0"},
+		{"nft", "delete", "table", "inet", "ironvip"},
+	} {
+		run(t, args...)
+		h.eventually(strings.Join(args, " ")+" is repaired", func() error {
+			if now := witness(t); now != before {
+				return fmt.Errorf("%s\nwas\n%s", now, before)
+			}
+			return nil
+		})
+		if n := h.metric("ironvip_drift_repairs_total"); int(n) < i+1 {
+			t.Errorf("%v repairs counted after %d drifts", n, i+1)
+		}
+		h.serves(vip+":8080", "a")
+	}
+	if code, tree := h.rest(http.MethodGet, "/v1/events", ""); code != 200 || !strings.Contains(fmt.Sprint(tree), "drift_repaired") {
+		t.Errorf("events: %d %v", code, tree)
+	}
+	// Foreign things survive our removal, too.
+	h.write("services.d/web.toml", "")
+	h.ok("reload")
+	h.eventually("ours is gone", func() error {
+		if out := witness(t); strings.Contains(out, vip) {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	h.stop()
+	out := witness(t)
+	for _, want := range []string{"-A -t 203.0.113.7:99 -s wrr", "-a -t 203.0.113.7:99 -r 198.51.100.1:99 -m -w 1", "table inet neighbour", "203.0.113.7/32"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("a neighbour's %q is gone:\n%s", want, out)
+		}
+	}
+}
+
+func run(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+}

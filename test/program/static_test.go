@@ -1,0 +1,159 @@
+//go:build program || vm
+
+package program
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// service is one [[service]] block on port 8080.
+func service(name string, more string, backends ...*backend) string {
+	lines := make([]string, len(backends))
+	for i, b := range backends {
+		lines[i] = b.toml()
+	}
+	return fmt.Sprintf("[[service]]\nname = %q\nscheduler = \"rr\"\nports = [ { port = 8080 } ]\nbackends = [ %s ]\n%s\n",
+		name, strings.Join(lines, ", "), more)
+}
+
+// serves waits until exactly these backends answer at addr.
+func (h *host) serves(addr string, names ...string) {
+	h.t.Helper()
+	h.eventually(fmt.Sprintf("%s is answered by %v", addr, names), func() error {
+		got := map[string]int{}
+		for range 2 * len(names) {
+			name, err := who(addr)
+			if err != nil {
+				return err
+			}
+			got[name]++
+		}
+		for _, n := range names {
+			if got[n] == 0 {
+				return fmt.Errorf("%s did not answer: %v", n, got)
+			}
+		}
+		if len(got) != len(names) {
+			return fmt.Errorf("others answered: %v", got)
+		}
+		return nil
+	})
+}
+
+// A service from a file gets a VIP and reaches its backends; the file's changes
+// are followed by watching, by SIGHUP and by `ironvip reload`.
+func TestStaticService(t *testing.T) {
+	h := newHost(t)
+	a, b, c := newBackend(t, "a"), newBackend(t, "b"), newBackend(t, "c")
+	h.write("services.d/web.toml", service("web", "", a, b))
+	h.start()
+	vip := h.vip("web")
+	if !strings.HasPrefix(vip, h.pool+".") {
+		t.Errorf("VIP %s is not from the pool %s.0/24", vip, h.pool)
+	}
+	h.serves(vip+":8080", "a", "b")
+
+	h.write("services.d/web.toml", service("web", "", a, b, c))
+	h.serves(vip+":8080", "a", "b", "c")
+
+	h.write("services.d/api.toml", service("api", "", c))
+	h.mu.Lock()
+	h.cmd.Process.Signal(syscall.SIGHUP)
+	h.mu.Unlock()
+	h.serves(h.vip("api")+":8080", "c")
+
+	h.write("services.d/web.toml", service("web", "", b))
+	if out := h.ok("reload"); out == "" {
+		t.Error("reload says nothing of what it did")
+	}
+	h.serves(vip+":8080", "b")
+	if again := h.vip("web"); again != vip {
+		t.Errorf("the VIP moved from %s to %s", vip, again)
+	}
+}
+
+// A file that can't be read leaves what it said before in force, names its
+// mistake, and doesn't keep other files from being followed.
+func TestBadFileKeepsLastGood(t *testing.T) {
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", "", a))
+	h.start()
+	web := h.vip("web") + ":8080"
+	h.serves(web, "a")
+
+	for name, text := range map[string]string{
+		"half-written": "[[service]]\nname = \"we",
+		"unknown key":  service("web", "prot = 1", b),
+		"wrong type":   strings.Replace(service("web", "", b), "8080", `"x"`, 1),
+		"bad port":     strings.Replace(service("web", "", b), "8080", "70000", 1),
+		"not UTF-8":    "\xff\xfe",
+	} {
+		h.write("services.d/web.toml", text)
+		r := h.cli("reload")
+		if r.code == 0 {
+			t.Errorf("%s: reload is happy", name)
+		}
+		if all := r.stdout + r.stderr; !strings.Contains(all, "web.toml:") {
+			t.Errorf("%s: the place is not named:\n%s", name, all)
+		}
+		h.serves(web, "a")
+	}
+	h.write("services.d/api.toml", service("api", "", b))
+	h.serves(h.vip("api")+":8080", "b")
+
+	// A directory that vanishes is no wish to remove everything.
+	if err := os.Rename(filepath.Join(h.dir, "services.d"), filepath.Join(h.dir, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	h.cli("reload")
+	h.serves(web, "a")
+	// The last good state is remembered across a restart.
+	h.kill()
+	h.start()
+	h.serves(web, "a")
+
+	if err := os.Rename(filepath.Join(h.dir, "gone"), filepath.Join(h.dir, "services.d")); err != nil {
+		t.Fatal(err)
+	}
+	h.write("services.d/web.toml", service("web", "", b))
+	h.serves(web, "b")
+}
+
+// validate and plan tell before, by output and by exit code.
+func TestValidateAndPlan(t *testing.T) {
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", "", a))
+	h.start()
+	h.vip("web")
+	if r := command(t, "config", "validate", h.dir); r.code != 0 {
+		t.Errorf("validate of a good configuration: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	if r := h.cli("config", "plan"); r.code != 0 {
+		t.Errorf("plan without changes: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	// Plan what a reload would do; the watcher must not be faster.
+	h.kill()
+	h.write("services.d/new.toml", service("new", "", b))
+	h.write("services.d/web.toml", strings.Replace(service("web", "", a), `"rr"`, `"mh"`, 1))
+	h.start()
+	h.ok("service", "list")
+
+	bad := newHost(t)
+	bad.write("services.d/web.toml", "[[service]]\nname = \"web\"\nports = [ { port = 80, prot = \"tcp\" } ]\n")
+	r := command(t, "config", "validate", bad.dir)
+	if r.code != 1 {
+		t.Errorf("validate of a bad configuration: exit %d, want 1", r.code)
+	}
+	for _, want := range []string{"web.toml:3", "prot", `did you mean "protocol"`} {
+		if all := r.stdout + r.stderr; !strings.Contains(all, want) {
+			t.Errorf("validate does not say %q:\n%s", want, all)
+		}
+	}
+}
