@@ -92,7 +92,8 @@ func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
 		}
 		services, more := parseServices(name, data)
 		if len(services) == 0 && len(more) == 0 {
-			more = []vip.Problem{{Code: vip.CodeInvalid, Place: name, Message: "has no services", Hint: "start each service with [[service]]"}}
+			more = []vip.Problem{{Code: vip.CodeInvalid, Place: name, Message: "has no services",
+				Hint: "TOML starts each with [[service]]; JSON is one object, or a list of them"}}
 		}
 		out, problems = append(out, services...), append(problems, more...)
 	}

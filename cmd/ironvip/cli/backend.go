@@ -59,7 +59,7 @@ func (a *app) backendStateCommand(state, short string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   state + " SERVICE BACKEND",
 		Short: short,
-		Long: strings.ToUpper(short[:1]) + short[1:] + `.
+		Long: `Sets a backend to "` + state + `": ` + short + `.
 
 Works for the services of every source and is kept across restarts. BACKEND is as
 "backend list" shows it: ADDRESS:PORT, or the ADDRESS alone. SERVICE/BACKEND in one
@@ -79,7 +79,7 @@ word, as -o name prints it, does as well.`,
 			return err
 		}
 		applied := appliedWord(!*dontWait)
-		a.printer().Say("backend %s/%s is %s now (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))
+		a.printer().Say("backend %s/%s set to %s (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))
 		return showChange(a, []v1.Backend{b}, []string{key.String() + "/" + b.ID})
 	})
 	return cmd

@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // EnvAddr is the environment variable that names the agent's address, where
@@ -175,10 +176,12 @@ func group(name, short string, children ...*cobra.Command) *cobra.Command {
 func positionals(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
-				return usage(cmd, "%s: %w", cmd.CommandPath(), err)
+			if check(cmd, args) == nil {
+				return nil
 			}
-			return nil
+			err := usage(cmd, "%s: %s given", cmd.CommandPath(), output.Plural(len(args), "argument"))
+			err.hint = "usage: " + strings.TrimSuffix(cmd.UseLine(), " [flags]")
+			return err
 		}
 	}
 	for _, child := range cmd.Commands() {
@@ -188,8 +191,8 @@ func positionals(cmd *cobra.Command) {
 
 func unknownCommand(cmd *cobra.Command, name string) error {
 	err := usage(cmd, "unknown command %q for %q", name, cmd.CommandPath())
-	if near := cmd.SuggestionsFor(name); len(near) > 0 {
-		err.hint = fmt.Sprintf("did you mean %q?", cmd.CommandPath()+" "+near[0])
+	if near := strict.Nearest(name, commandNames(cmd)); near != "" {
+		err.hint = fmt.Sprintf("did you mean %q?", cmd.CommandPath()+" "+near)
 	}
 	return err
 }

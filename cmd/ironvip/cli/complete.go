@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +22,7 @@ type completer func(ctx context.Context, c *client.Client, args []string) ([]cob
 // the agent doesn't answer there are no proposals, and no message in the
 // middle of a command line.
 func (a *app) complete(propose completer) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), completionTimeout)
 		defer cancel()
 		c, err := a.clientWithin(completionTimeout)
@@ -32,6 +34,7 @@ func (a *app) complete(propose completer) cobra.CompletionFunc {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
+		out = slices.DeleteFunc(out, func(proposal string) bool { return !strings.HasPrefix(proposal, typed) })
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}
 }
@@ -99,5 +102,5 @@ func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Com
 
 // states proposes the states that a service can be in.
 func states() []cobra.Completion {
-	return []cobra.Completion{v1.StateHealthy, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateFailed}
+	return []cobra.Completion{v1.StateHealthy, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
 }

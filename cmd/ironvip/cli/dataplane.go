@@ -98,10 +98,11 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 const fewBackends = 3
 
 func (a *app) frontendsText(frontends []v1.Frontend, wide bool) string {
-	grid := output.Grid{Header: []string{"FRONTEND", "SERVICE", "KIND", "SCHEDULER", "BACKENDS", "STATE"}}
+	grid := output.Grid{Header: []string{"FRONTEND", "SERVICE", "KIND", "SCHEDULER", "BACKENDS"}}
 	if wide {
-		grid.Header = []string{"FRONTEND", "SERVICE", "KIND", "SCHEDULER", "BACKENDS", "STATE", "FORWARD", "AFFINITY", "MASQUERADE", "REVISION"}
+		grid.Header = append(grid.Header, "FORWARD", "AFFINITY", "MASQUERADE", "REVISION")
 	}
+	grid.Header = append(grid.Header, "STATE") // last: a problem's text is long
 	for _, f := range frontends {
 		backends := make([]string, len(f.Backends))
 		for i, e := range f.Backends {
@@ -122,11 +123,11 @@ func (a *app) frontendsText(frontends []v1.Frontend, wide bool) string {
 			shown = strings.Join(backends[:fewBackends], " ") + fmt.Sprintf(" and %d more", len(backends)-fewBackends)
 		}
 		row := []output.Cell{{Text: frontendName(f)}, {Text: f.Service}, {Text: f.Kind},
-			{Text: joinNonEmpty(" ", f.Scheduler, strings.Join(f.Flags, " "))}, {Text: shown}, state}
+			{Text: joinNonEmpty(" ", f.Scheduler, strings.Join(f.Flags, " "))}, {Text: shown}}
 		if wide {
 			row = append(row, output.Row(f.Forward, f.Affinity, f.Masquerade, strconv.FormatUint(f.Revision, 10))...)
 		}
-		grid.Add(row...)
+		grid.Add(append(row, state)...)
 	}
 	return grid.Text(a.printer().ColorOut)
 }

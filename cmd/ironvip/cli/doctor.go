@@ -65,12 +65,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		want = doctor.Want{Mode: c.Dataplane.Mode, StateDir: c.Node.StateDir, Pools: poolRanges(c)}
 	}
 	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
-	for _, p := range v.problems {
-		doc.Findings = append(doc.Findings, doctor.Finding{Level: doctor.Fail, Check: "config", Text: p.Error(), Fix: p.Hint})
-	}
-	if len(v.problems) == 0 {
-		doc.Findings = append(doc.Findings, doctor.Finding{Level: doctor.OK, Check: "config", Text: "config " + path + ": " + v.summary})
-	}
+	doc.Findings = append(doc.Findings, fromConfig(path, v)...)
 	c, err := a.client()
 	if err != nil {
 		return doc, err
@@ -85,6 +80,22 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	}
 	doc.Level = doctor.Worst(doc.Findings)
 	return doc, nil
+}
+
+// fromConfig makes findings of what is known of the configuration.
+func fromConfig(path string, v validated) []doctor.Finding {
+	switch {
+	case v.missing:
+		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "no configuration at " + path + ": there are no pools, so services get no addresses",
+			Fix: "write " + path + "/" + configs.ConfigName + " with a [[pool]], or name another with --config"}}
+	case len(v.problems) == 0:
+		return []doctor.Finding{{Level: doctor.OK, Check: "config", Text: "config " + path + ": " + v.summary}}
+	}
+	var out []doctor.Finding
+	for _, p := range v.problems {
+		out = append(out, doctor.Finding{Level: doctor.Fail, Check: "config", Text: p.Error(), Fix: p.Hint})
+	}
+	return out
 }
 
 // noAgent is the finding of an agent that doesn't answer.

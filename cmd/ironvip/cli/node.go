@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -86,7 +87,7 @@ func (a *app) vipListView(list v1.VIPList) output.View {
 				row := []output.Cell{{Text: leaseName(v)}, {Text: v.Pool}, state, {Text: strings.Join(holders, ",")},
 					{Text: output.Since(v.Since, a.Now())}}
 				if wide {
-					row = append(row, output.Row(strings.Join(sources, ","), v.ShareKey, strconv.FormatUint(v.Revision, 10))...)
+					row = append(row, output.Row(strings.Join(slices.Compact(sources), ","), v.ShareKey, strconv.FormatUint(v.Revision, 10))...)
 				}
 				grid.Add(row...)
 			}

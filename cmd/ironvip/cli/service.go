@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,7 +55,7 @@ func (a *app) serviceListCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&by.Source, "source", "", "only those of this source")
-	flags.StringVar(&by.State, "state", "", "only those in this state: healthy, degraded, down, pending or failed")
+	flags.StringVar(&by.State, "state", "", "only those in this state: "+strings.Join(states(), ", "))
 	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "only those with this label: KEY or KEY=VALUE (may be given more than once)")
 	must(cmd.RegisterFlagCompletionFunc("source", a.complete(sourceNames)))
 	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states(), cobra.ShellCompDirectiveNoFileComp)))

@@ -167,7 +167,7 @@ func stateStyle(state string) output.Style {
 		return output.Good
 	case v1.StateDegraded, v1.StatePending:
 		return output.Caution
-	case v1.StateDown, v1.StateFailed:
+	case v1.StateDown, v1.StateRefused:
 		return output.Bad
 	}
 	return output.Plain

@@ -105,7 +105,7 @@ func (a *app) checksText(checks []v1.Check) string {
 		if c.Hint != "" {
 			text += "     hint: " + c.Hint
 		}
-		grid.Add(levelCell(c.Level), output.Cell{Text: c.Name + "  "}, output.Cell{Text: text})
+		grid.Add(levelCell(c.Level), output.Cell{Text: c.Name + " "}, output.Cell{Text: text})
 	}
 	return grid.Text(a.printer().ColorOut)
 }

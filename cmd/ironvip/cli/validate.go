@@ -2,7 +2,11 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 func (a *app) configValidateCommand() *cobra.Command {
@@ -50,6 +55,7 @@ and line. It needs no agent and no root. The exit code is 1 when there is any.`,
 type validated struct {
 	config   *configs.Config // nil with a mistake in ironvip.toml
 	problems []vip.Problem
+	missing  bool   // there is nothing at the path
 	summary  string // "1 pool, 1 source, 4 services"
 }
 
@@ -57,19 +63,33 @@ type validated struct {
 // sources. With a mistake in ironvip.toml its sources aren't known: then the
 // services.d beside it is read, so that one run shows as much as can be known.
 func validate(path string) validated {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // the agent takes that for an empty file
+		return validated{missing: true, problems: []vip.Problem{{Code: vip.CodeInvalid, Place: path, Message: "no such file or directory",
+			Hint: "make it, or name another; a directory without " + configs.ConfigName + " is a valid configuration"}}}
+	}
 	config, problems := configs.Load(path)
 	v := validated{config: config, problems: problems}
 	from := config
 	if from == nil {
-		from, _ = configs.Parse(configFile(path), nil)
+		file := path
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			file = filepath.Join(path, configs.ConfigName)
+		}
+		if from, _ = configs.Parse(file, nil); from == nil {
+			return v
+		}
+	}
+	var pools []spec.Pool
+	if config != nil {
+		pools = config.SpecPools()
 	}
 	services := 0
 	seen := map[vip.ServiceKey]vip.Service{}
-	for _, source := range sourcesOf(from) {
+	for _, source := range from.Sources {
 		if source.Type != configs.SourceStatic {
 			continue
 		}
-		found, more := configs.LoadServices(source.Path, source.Name, poolsOf(config))
+		found, more := configs.LoadServices(source.Path, source.Name, pools)
 		v.problems = append(v.problems, more...)
 		for _, s := range found {
 			if earlier, twice := seen[s.Key]; twice {

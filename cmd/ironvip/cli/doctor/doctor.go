@@ -34,10 +34,11 @@ type Finding struct {
 
 // Requirement is one thing IPVS needs of the host, as ipvs.Check reports it.
 type Requirement struct {
-	Name   string
-	OK     bool
-	Detail string
-	Remedy string
+	Name     string // "kernel module ip_vs", "sysctl net.ipv4.vs.conntrack"
+	OK       bool
+	Required bool   // without it there is no ipvs dataplane
+	Detail   string // what was found, and why it matters
+	Remedy   string
 }
 
 // Host is the machine that is looked at.

@@ -44,42 +44,66 @@ func version(release string) (major, minor int, ok bool) {
 	return major, minor, err1 == nil && err2 == nil
 }
 
-// dataplane checks what IPVS needs. What is missing is a failure only where
-// the config insists on IPVS; elsewhere the userspace dataplane takes over.
+// capability names the requirement that says whether we may look at IPVS.
+const capability = "CAP_NET_ADMIN"
+
+// dataplane checks what IPVS needs. Something required that is missing is a
+// failure only where the config insists on IPVS; elsewhere the userspace
+// dataplane takes over. What a process without rights can't see it reports as
+// unknown, not as missing.
 func dataplane(h Host, w Want) []Finding {
 	if w.Mode == ModeProxy {
 		return []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}
 	}
-	missing := Warn
-	if w.Mode == ModeIPVS {
-		missing = Fail
+	all := h.IPVS()
+	blind := false
+	for _, r := range all {
+		blind = blind || strings.Contains(r.Name, capability) && !r.OK
 	}
 	var met []string
 	var out []Finding
-	for _, r := range h.IPVS() {
-		if r.OK {
-			met = append(met, r.Name)
-			continue
+	fallback := false
+	for _, r := range all {
+		readable := strings.HasPrefix(r.Name, "kernel module ") || strings.HasPrefix(r.Name, "sysctl ")
+		switch {
+		case r.OK:
+			met = append(met, shortName(r.Name))
+		case blind && !readable: // told below, once
+		case r.Required && w.Mode == ModeIPVS:
+			out = append(out, Finding{Fail, "ipvs", said(r), r.Remedy})
+		default:
+			fallback = fallback || r.Required
+			out = append(out, Finding{Warn, "ipvs", said(r), r.Remedy})
 		}
-		out = append(out, Finding{missing, "ipvs", said(r), r.Remedy})
 	}
 	if len(met) > 0 {
 		out = append([]Finding{{OK, "ipvs", "ipvs: " + strings.Join(met, ", "), ""}}, out...)
 	}
-	if Worst(out) == Warn {
-		out = append(out, Finding{OK, "dataplane",
-			"dataplane: auto; until the above is mended the userspace dataplane is used", ""})
+	if blind {
+		out = append(out, Finding{Warn, "ipvs", "this user may not look at IPVS and nf_tables (no " + capability + "): not everything was checked",
+			"run ironvip doctor as root"})
+	}
+	if fallback {
+		out = append(out, Finding{OK, "dataplane", "dataplane: auto; until that is mended the userspace dataplane is used", ""})
 	}
 	return out
 }
 
-// said joins a requirement's name and detail, unless the detail says both.
+// shortName leaves out of a requirement's name what a list of them repeats.
+func shortName(name string) string {
+	for _, kind := range []string{"kernel module ", "sysctl ", "capability "} {
+		name = strings.TrimPrefix(name, kind)
+	}
+	return name
+}
+
+// said joins a requirement's name and what was found.
 func said(r Requirement) string {
 	switch {
 	case r.Detail == "":
-		return r.Name + " is missing"
-	case strings.Contains(r.Detail, r.Name):
-		return r.Detail
+		return shortName(r.Name) + " is missing"
+	case strings.HasPrefix(r.Detail, "is "):
+		return shortName(r.Name) + " " + r.Detail // "net.ipv4.vs.conntrack is 0, needs 1"
 	}
 	return r.Name + ": " + r.Detail
 }

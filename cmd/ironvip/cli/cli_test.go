@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
+)
+
+var update = flag.Bool("update", false, "write the expected outputs and docs/cli.md anew")
+
+// now is what every command in these tests takes for the present.
+var now = time.Date(2026, 11, 8, 12, 13, 7, 0, time.UTC)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"ironvip": func() {
+			os.Exit(Execute(context.Background(), Options{Version: "0.1.0"}, os.Args[1:]))
+		},
+	})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", UpdateScripts: *update})
+}
+
+// agent is a server on a unix socket that gives canned answers and remembers
+// what it was asked.
+type agent struct {
+	socket string
+
+	hold bool // an event stream stays open after its canned events
+
+	mu      sync.Mutex
+	answers map[string]answer // by "GET /v1/status?query"
+	asked   []request
+}
+
+type answer struct {
+	status int
+	body   any
+}
+
+type request struct {
+	Line, Prefer, Body string
+}
+
+func newAgent(t *testing.T) *agent {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ironvip") // a test's own directory is too long a path for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{socket: filepath.Join(dir, "a.sock"), answers: map[string]answer{}}
+	l, err := net.Listen("unix", a.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: a}}
+	s.Start()
+	t.Cleanup(func() {
+		s.Close()
+		os.RemoveAll(dir)
+	})
+	return a
+}
+
+// on makes the agent answer a request line, such as "GET /v1/status".
+func (a *agent) on(line string, status int, body any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answers[line] = answer{status, body}
+}
+
+func (a *agent) requests() []request {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]request(nil), a.asked...)
+}
+
+func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	line := r.Method + " " + r.URL.RequestURI()
+	a.mu.Lock()
+	a.asked = append(a.asked, request{line, r.Header.Get("Prefer"), string(body)})
+	ans, known := a.answers[line]
+	a.mu.Unlock()
+	if !known {
+		ans = answer{404, v1.ProblemDocument{Title: "Not found", Status: 404, Code: v1.CodeNotFound, Detail: "no canned answer for " + line}}
+	}
+	if events, ok := ans.body.([]v1.Event); ok && r.Header.Get("Accept") == "text/event-stream" {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, e := range events {
+			b, _ := json.Marshal(e)
+			fmt.Fprintf(w, "id: %d\ndata: %s\n\n", e.ID, b)
+		}
+		if a.hold {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+		return
+	}
+	if next, ok := ans.body.(func() any); ok {
+		ans.body = next()
+	}
+	kind := "application/json"
+	if _, isProblem := ans.body.(v1.ProblemDocument); isProblem {
+		kind = v1.ProblemType
+	}
+	w.Header().Set("Content-Type", kind)
+	w.WriteHeader(ans.status)
+	if ans.body != nil {
+		_ = json.NewEncoder(w).Encode(ans.body)
+	}
+}
+
+// problem is an answer that refuses.
+func problem(status int, code, detail, hint string, errors ...v1.Problem) v1.ProblemDocument {
+	return v1.ProblemDocument{Title: "title", Status: status, Code: code, Detail: detail, Hint: hint, RequestID: "req-1", Errors: errors}
+}
+
+// result is what a command did.
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("-- stdout --\n%s-- stderr --\n%s-- exit %d --\n", r.stdout, r.stderr, r.code)
+}
+
+// run executes a command line in the surroundings of the tests. Words are
+// parted by spaces.
+func run(t *testing.T, o Options, line string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	o.Stdout, o.Stderr = &stdout, &stderr
+	if o.Version == "" {
+		o.Version = "0.1.0"
+	}
+	if o.Stdin == nil {
+		o.Stdin = strings.NewReader("")
+	}
+	if o.Getenv == nil {
+		o.Getenv = func(string) string { return "" }
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return now }
+	}
+	code := Execute(t.Context(), o, strings.Fields(line))
+	return result{stdout.String(), stderr.String(), code}
+}
+
+// run executes a command line against this agent.
+func (a *agent) run(t *testing.T, line string) result {
+	t.Helper()
+	return a.runWith(t, Options{}, line)
+}
+
+func (a *agent) runWith(t *testing.T, o Options, line string) result {
+	t.Helper()
+	o.Getenv = func(name string) string {
+		if name == EnvAddr {
+			return "unix://" + a.socket
+		}
+		return ""
+	}
+	r := run(t, o, line)
+	r.stdout = strings.ReplaceAll(r.stdout, a.socket, "SOCKET")
+	r.stderr = strings.ReplaceAll(r.stderr, a.socket, "SOCKET")
+	return r
+}
+
+// golden compares got with a file in testdata/golden, or writes it with -update.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	compareFile(t, filepath.Join("testdata", "golden", name), got)
+}
+
+func compareFile(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; run go test with -update", err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got); run go test with -update if that is right:\n%s", path, diff)
+	}
+}
+
+// wellHost is a host that lacks nothing, for doctor's tests.
+func wellHost() *doctor.Host {
+	return &doctor.Host{
+		Files: fstest.MapFS{
+			"proc/sys/kernel/osrelease": {Data: []byte("6.1.0-56-cloud-amd64\n")},
+			"proc/7/limits":             {Data: []byte("Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 1048576              files\n")},
+			"proc/7/comm":               {Data: []byte("bash\n")},
+		},
+		PID: 7,
+		IPVS: func() []doctor.Requirement {
+			return []doctor.Requirement{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true}, {Name: "kernel module ip_vs", OK: true, Required: true},
+				{Name: "kernel module ip_vs_wrr", OK: true, Required: true}, {Name: "sysctl net.ipv4.vs.conntrack", OK: true}}
+		},
+		Disk:     func(string) (doctor.Disk, error) { return doctor.Disk{Free: 10 << 30}, nil },
+		Writable: func(string) (bool, error) { return true, nil },
+	}
+}

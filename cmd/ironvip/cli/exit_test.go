@@ -1,0 +1,255 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		name, command, request string
+		status                 int
+		answer                 any
+		code                   int
+		says                   []string // on stderr
+	}{
+		{"well", "status", "GET /v1/status", 200, wellStatus(), ExitOK, nil},
+		{"degraded", "status", "GET /v1/status", 200, nodeStatus(), ExitDegraded, nil},
+		{"an error of the agent", "pool list", "GET /v1/pools", 500,
+			problem(500, v1.CodeInternal, "something broke", ""), ExitError, []string{"error: something broke\n"}},
+		{"request id when asked for", "pool list -v", "GET /v1/pools", 500,
+			problem(500, v1.CodeInternal, "something broke", "look at the log"), ExitError,
+			[]string{"agent at unix://SOCKET\n", "error: something broke (request req-1)\n", "hint: look at the log\n"}},
+		{"usage: flag", "status --nope", "", 0, nil, ExitUsage, []string{"error: unknown flag: --nope\n", "hint: ironvip status --help\n"}},
+		{"usage: argument", "service get", "", 0, nil, ExitUsage, []string{"hint: usage: ironvip service get NAME..."}},
+		{"usage: command", "service lst", "", 0, nil, ExitUsage, []string{`hint: did you mean "ironvip service list"?`}},
+		{"usage: group alone", "service", "", 0, nil, ExitUsage, []string{"a command is needed: apply, delete, explain, get, list"}},
+		{"usage: format", "-o xml status", "", 0, nil, ExitUsage, []string{"use table, wide, json, yaml or name"}},
+		{"usage: service name", "service get UPPER", "", 0, nil, ExitUsage, []string{"not a DNS label", "hint: name a service as NAME or NAMESPACE/NAME"}},
+		{"usage: backend", "backend drain web nonsense", "", 0, nil, ExitUsage, []string{"hint: ironvip backend list web"}},
+		{"usage: backend left out", "backend drain web", "", 0, nil, ExitUsage, []string{"hint: ironvip backend list web"}},
+		{"usage: address", "--addr ftp://x status", "", 0, nil, ExitUsage, []string{"unix://PATH"}},
+		{"not found", "service get gone", "GET /v1/services/default/gone", 404,
+			problem(404, v1.CodeNotFound, `no service "gone"`, "ironvip service list"), ExitNotFound, []string{"hint: ironvip service list\n"}},
+		{"an older agent without the path is no missing object", "dataplane diff", "GET /v1/dataplane/diff", 404,
+			problem(404, v1.CodeNoRoute, "no such path", ""), ExitError, nil},
+		{"conflict", "service delete web", "DELETE /v1/services/default/web", 409,
+			problem(409, v1.CodeReadOnlySource, `service "web" is defined by source static`, "change services.d/web.toml"), ExitConflict,
+			[]string{"hint: change services.d/web.toml\n"}},
+		{"changed meanwhile", "service delete web", "DELETE /v1/services/default/web", 412,
+			problem(412, v1.CodePreconditionFailed, "changed meanwhile", ""), ExitConflict, nil},
+		{"not permitted by the agent", "reload", "POST /v1/reload", 403,
+			problem(403, v1.CodeForbiddenOrigin, "this host may not", ""), ExitNotPermitted, nil},
+		{"diff", "dataplane diff", "GET /v1/dataplane/diff", 200, diff(), ExitChanges, nil},
+		{"plan", "config plan", "POST /v1/config/plan", 200, plan(), ExitChanges, nil},
+		{"plan with a problem", "config plan", "POST /v1/config/plan", 200,
+			v1.Plan{Changes: plan().Changes, Problems: []v1.Problem{{Message: "bad"}}}, ExitError, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newAgent(t)
+			if c.request != "" {
+				a.on(c.request, c.status, c.answer)
+			}
+			r := a.run(t, c.command)
+			if r.code != c.code {
+				t.Errorf("exit code %d, want %d\n%s", r.code, c.code, r)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(r.stderr, s) {
+					t.Errorf("stderr does not say %q:\n%s", s, r.stderr)
+				}
+			}
+			if c.code == ExitUsage && (r.stdout != "" || len(a.requests()) != 0) {
+				t.Errorf("a wrong command line made output or a request:\n%s", r)
+			}
+		})
+	}
+}
+
+func TestUnreachableNamesTheSocketAndWhatToDo(t *testing.T) {
+	dir := t.TempDir()
+	dead := filepath.Join(dir, "dead.sock") // left behind by an agent that was killed
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	for _, path := range []string{filepath.Join(dir, "none.sock"), dead} {
+		for _, command := range []string{"status", "service list -o json", "events --follow", "service delete web", "config plan"} {
+			r := run(t, Options{}, "--addr unix://"+path+" "+command)
+			if r.code != ExitUnreachable || r.stdout != "" {
+				t.Errorf("%s: code %d, want %d\n%s", command, r.code, ExitUnreachable, r)
+			}
+			for _, s := range []string{path, "hint:", "systemctl status ironvip", EnvAddr} {
+				if !strings.Contains(r.stderr, s) {
+					t.Errorf("%s: stderr does not say %q:\n%s", command, s, r.stderr)
+				}
+			}
+		}
+	}
+}
+
+// Another program on the port is no agent.
+func TestNotAnAgent(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/status", 404, "hello")
+	if r := a.run(t, "status"); r.code != ExitUnreachable || !strings.Contains(r.stderr, "--addr") {
+		t.Errorf("%s", r)
+	}
+}
+
+// asNobody runs do without the rights of root, when this process has them.
+func asNobody(t *testing.T, do func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		do()
+		return
+	}
+	const nobody = 65534
+	if err := syscall.Setresuid(-1, nobody, -1); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Setresuid(-1, 0, -1); err != nil {
+			panic(err)
+		}
+	}()
+	do()
+}
+
+func TestNotPermittedBySocket(t *testing.T) {
+	a := newAgent(t)
+	if err := os.Chmod(a.socket, 0); err != nil {
+		t.Fatal(err)
+	}
+	var r result
+	asNobody(t, func() { r = a.run(t, "status") })
+	if r.code != ExitNotPermitted || !strings.Contains(r.stderr, "SOCKET") || !strings.Contains(r.stderr, "hint: run as root, or join the group") {
+		t.Errorf("%s", r)
+	}
+	start := time.Now()
+	asNobody(t, func() { r = a.run(t, "status --wait --timeout 1m") })
+	if r.code != ExitNotPermitted || time.Since(start) > 30*time.Second {
+		t.Errorf("waited %v for rights that nobody gives:\n%s", time.Since(start), r)
+	}
+}
+
+func TestHintNamesTheSocketsGroup(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.sock")
+	if err := os.WriteFile(path, nil, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	gid := os.Getegid()
+	if gid == 0 { // root's group is nobody's to join: any other that has a name
+		daemon, err := user.LookupGroup("daemon")
+		if err != nil {
+			t.Fatal(err)
+		}
+		gid, _ = strconv.Atoi(daemon.Gid)
+		if err := os.Chown(path, 0, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group, err := user.LookupGroupId(strconv.Itoa(gid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &client.Error{Code: client.CodeNotPermitted, Detail: "not allowed to use unix://" + path + ": connect: permission denied", Hint: "generic"}
+	if got, want := hintOf(e, ""), "usermod -aG "+group.Name+" USER"; !strings.Contains(got, want) {
+		t.Errorf("hint %q, want %q in it", got, want)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := hintOf(e, ""); got != "generic" {
+		t.Errorf("hint %q although the group may not use the socket", got)
+	}
+}
+
+// hinted is an error as the agent's command may return.
+type hinted struct{}
+
+func (hinted) Error() string { return "start the agent: pools overlap" }
+func (hinted) Hint() string  { return "change one of them" }
+func (hinted) ExitCode() int { return ExitConflict }
+
+func TestAgentCommandsErrors(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{nil, ExitOK, ""},
+		{errors.New("plain"), ExitError, "error: plain\n"},
+		{fmt.Errorf("run: %w", hinted{}), ExitConflict, "error: run: start the agent: pools overlap\nhint: change one of them\n"},
+		{vip.Problem{Place: "ironvip.toml:3", Message: "bad", Hint: "mend it"}, ExitError, "error: ironvip.toml:3: bad\nhint: mend it\n"},
+		{context.Canceled, ExitError, "error: interrupted\n"},
+	} {
+		agentCmd := &cobra.Command{Use: "agent", RunE: func(*cobra.Command, []string) error { return c.err }}
+		r := run(t, Options{AgentCommand: agentCmd}, "agent")
+		if r.code != c.code || r.stderr != c.text {
+			t.Errorf("%v: code %d, stderr %q, want %d, %q", c.err, r.code, r.stderr, c.code, c.text)
+		}
+	}
+}
+
+func TestAddressFlagBeatsEnvironment(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/status", 200, wellStatus())
+	env := func(string) string { return "unix:///nonexistent.sock" }
+	if r := run(t, Options{Getenv: env}, "status"); r.code != ExitUnreachable || !strings.Contains(r.stderr, "/nonexistent.sock") {
+		t.Errorf("the environment is not used:\n%s", r)
+	}
+	if r := run(t, Options{Getenv: env}, "status --addr "+a.socket); r.code != ExitOK {
+		t.Errorf("the flag is not used:\n%s", r)
+	}
+	if r := run(t, Options{}, "status"); r.code != ExitUnreachable || !strings.Contains(r.stderr, v1.DefaultSocket) {
+		t.Errorf("the default is not used:\n%s", r)
+	}
+}
+
+func TestStatusWait(t *testing.T) {
+	a := newAgent(t)
+	calls := 0
+	a.on("GET /v1/status", 200, func() any {
+		if calls++; calls < 2 {
+			return nodeStatus()
+		}
+		return wellStatus()
+	})
+	if r := a.run(t, "status --wait"); r.code != ExitOK || calls != 2 || !strings.Contains(r.stdout, "static 4 services\n") {
+		t.Errorf("after %d calls:\n%s", calls, r)
+	}
+	a.on("GET /v1/status", 200, nodeStatus())
+	if r := a.run(t, "status --wait --timeout 50ms"); r.code != ExitDegraded || !strings.Contains(r.stdout, "1 warning") {
+		t.Errorf("a node that does not get well:\n%s", r)
+	}
+	start := time.Now()
+	r := run(t, Options{}, "status --wait --timeout 50ms --addr unix:///nonexistent.sock")
+	if r.code != ExitUnreachable || !strings.Contains(r.stderr, "/nonexistent.sock") {
+		t.Errorf("no agent:\n%s", r)
+	}
+	if took := time.Since(start); took < 50*time.Millisecond || took > 20*time.Second {
+		t.Errorf("waited for %v, want the timeout", took)
+	}
+}

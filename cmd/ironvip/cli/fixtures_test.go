@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"net/netip"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// The canned answers are those of the node that docs and samples speak of.
+
+func ago(d time.Duration) *time.Time { t := now.Add(-d); return &t }
+
+func addrs(in ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range in {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func nodeStatus() v1.NodeStatus {
+	return v1.NodeStatus{
+		Node: "lb1", Version: "0.1.0", Started: now.Add(-99 * time.Hour), Uptime: int64((99 * time.Hour).Seconds()),
+		Level: v1.LevelWarn, Ready: true, Services: 35, Revision: 214, Next: "ironvip source list",
+		Checks: []v1.Check{
+			{Name: "config", Level: v1.LevelOK, Message: "revision 214, reloaded 2h ago"},
+			{Name: "sources", Level: v1.LevelWarn, Message: "static 4 services, remote 31 (stale 4m: dial unix /run/remote.sock: no such file)"},
+			{Name: "dataplane", Level: v1.LevelOK, Message: "ipvs, in sync: 47 services, 212 backends, 0 drift"},
+			{Name: "pools", Level: v1.LevelOK, Message: "public-v4 41 of 59 used"},
+		},
+	}
+}
+
+func wellStatus() v1.NodeStatus {
+	s := nodeStatus()
+	s.Level, s.Next = v1.LevelOK, ""
+	s.Checks[1] = v1.Check{Name: "sources", Level: v1.LevelOK, Message: "static 4 services"}
+	return s
+}
+
+func web() v1.Service {
+	timeout := spec.Duration(3 * time.Hour)
+	drain := spec.Duration(time.Minute)
+	return v1.Service{
+		Spec: v1.ServiceSpec{Name: "web", Namespace: "default", Labels: map[string]string{"team": "shop", "app": "web"}, Scheduler: "wrr",
+			Forward: "nat", Affinity: &spec.Affinity{Timeout: &timeout}, DrainTimeout: &drain,
+			Ports: []spec.Port{{Name: "http", Protocol: "tcp", Port: 80}}},
+		Status: v1.ServiceStatus{
+			State: v1.StateHealthy, Summary: "all 3 backends take connections", Revision: 214, SpecRev: 210, Applied: true,
+			VIPs: addrs("192.0.2.10"), Pool: "public-v4", Since: ago(12 * 24 * time.Hour), Usable: 3,
+			Ports: []v1.PortStatus{
+				{Name: "http", Protocol: "tcp", Port: 80, TargetPort: 8080, NodePort: 30080},
+				{Name: "https", Protocol: "tcp", Port: 443, TargetPort: 8443},
+				{Name: "quic", Protocol: "udp", Port: 443, TargetPort: 8443},
+			},
+			Backends: []v1.BackendStatus{
+				{ID: "10.1.0.11", Address: "10.1.0.11", Weight: 1, State: "ready", Usable: true, Node: "host-1", Zone: "a"},
+				{ID: "10.1.0.12", Address: "10.1.0.12", Weight: 50, State: "ready", Usable: true},
+				{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080, Weight: 1, State: "ready", Usable: true, TTL: "10s",
+					ExpiresAt: ago(-8 * time.Second), RemovedAt: ago(-5 * time.Minute)},
+				{ID: "10.1.0.14", Address: "10.1.0.14", State: "drain", LeavingAt: ago(-41 * time.Second)},
+			},
+			Conditions: []v1.Condition{
+				{Type: v1.ConditionAccepted, Status: v1.True, Revision: 210},
+				{Type: v1.ConditionApplied, Status: v1.True, Revision: 214},
+			},
+			Problems: []v1.Problem{},
+		},
+		Source: "static", Origin: "services.d/web.toml:7", Revision: 214, ETag: `"210.214"`,
+	}
+}
+
+func db() v1.Service {
+	return v1.Service{
+		Spec: v1.ServiceSpec{Name: "db", Namespace: "shop", Scheduler: "mh", SchedulerFlags: []string{"fallback"}, Forward: "nat"},
+		Status: v1.ServiceStatus{
+			State: v1.StateDegraded, Summary: "1 of 2 backends takes connections", Revision: 99, SpecRev: 90,
+			VIPs: addrs("192.0.2.11", "2001:db8::11"), Pool: "public", Since: ago(3*time.Hour + 5*time.Minute), Usable: 1,
+			Ports: []v1.PortStatus{{Name: "5432/tcp", Protocol: "tcp", Port: 5432, TargetPort: 5432}},
+			Backends: []v1.BackendStatus{
+				{ID: "10.1.0.21:5432", Address: "10.1.0.21", Port: 5432, Weight: 1, State: "ready", Usable: true},
+				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready"},
+			},
+			Conditions: []v1.Condition{{Type: v1.ConditionApplied, Status: v1.False, Reason: "pending", Message: "revision 99 is not applied yet"}},
+			Problems: []v1.Problem{{Code: "address_taken", Field: "vips[0]", Message: "192.0.2.12 is held by api",
+				Hint: "ask for another address, or give both services one share_key"}},
+		},
+		Source: "rest", Revision: 99,
+	}
+}
+
+func waiting() v1.Service {
+	return v1.Service{
+		Spec:   v1.ServiceSpec{Name: "late", Namespace: "default", Scheduler: "rr"},
+		Status: v1.ServiceStatus{State: v1.StatePending, Summary: "waits for an address: pool public-v4 is full", Ports: []v1.PortStatus{}},
+		Source: "rest", Revision: 230,
+	}
+}
+
+func vips() v1.VIPList {
+	until := now.Add(4 * time.Minute)
+	return v1.VIPList{Revision: 300, Items: []v1.VIP{
+		{Kind: v1.KindAddress, Address: "192.0.2.10", Pool: "public-v4", State: "held", Since: now.Add(-12 * 24 * time.Hour), Revision: 7,
+			Holders: []v1.VIPHolder{{Service: "web", Source: "static"}}},
+		{Kind: v1.KindAddress, Address: "192.0.2.11", Pool: "public-v4", State: "held", ShareKey: "edge", Since: now.Add(-3 * time.Hour), Revision: 8,
+			Holders: []v1.VIPHolder{{Service: "shop/db", Source: "rest"}, {Service: "shop/cache", Source: "rest"}}},
+		{Kind: v1.KindAddress, Address: "192.0.2.40", Pool: "public-v4", State: "cooling", Since: now.Add(-time.Hour), Until: &until, Revision: 9,
+			Holders: []v1.VIPHolder{{Service: "gone", Source: "rest"}}},
+		{Kind: v1.KindNodePort, NodePort: 30080, Protocol: "tcp", State: "held", Since: now.Add(-12 * 24 * time.Hour), Revision: 10,
+			Holders: []v1.VIPHolder{{Service: "web", Source: "static", Port: "80/tcp"}}},
+	}}
+}
+
+func pools() v1.PoolList {
+	return v1.PoolList{Items: []v1.Pool{
+		{Name: "public-v4", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Exclude: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28")},
+			AutoAssign: true, Size: 238, Used: 41, Cooling: 1, HeldOut: 2, Free: 194, Alarms: []v1.Problem{}},
+		{Name: "v6", CIDRs: []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}, Size: 1<<53 - 1, Used: 1204, Free: 1<<53 - 1,
+			Alarms: []v1.Problem{{Code: "overlap", Message: "2001:db8:1::/64 overlaps the route 2001:db8::/32 of br0", Hint: "choose another range"}}},
+	}}
+}
+
+func sourceList() v1.SourceList {
+	return v1.SourceList{Revision: 214, Items: []v1.Source{
+		{Name: "rest", Type: "rest", Level: v1.LevelOK, Synced: true, Services: 31, LastSync: ago(5 * time.Second), Problems: []v1.Problem{}, Revision: 200},
+		{Name: "static", Type: "static", Level: v1.LevelWarn, Synced: true, Stale: "read /etc/ironvip/services.d: permission denied", Services: 4,
+			LastSync: ago(4 * time.Minute), Restarts: 3, Revision: 214,
+			Problems: []v1.Problem{{Code: "unknown_key", Place: "services.d/web.toml:7", Service: "web", Field: "prot", Message: "unknown key", Hint: `did you mean "protocol"?`}}},
+	}}
+}
+
+func plane() v1.Dataplane {
+	return v1.Dataplane{Mode: "ipvs", Reason: "the kernel has IPVS and we may use it", Level: v1.LevelWarn, Summary: "1 of 3 frontends pending",
+		Ready: true, DesiredRevision: 214, AppliedRevision: 210, Frontends: 3, Backends: 6, Pending: 1, Repairs: 2, LastResync: ago(20 * time.Second),
+		Problems: []v1.Problem{}, Findings: []v1.Finding{{Level: v1.LevelFail, Name: "net.ipv4.vs.conntrack",
+			Message: "net.ipv4.vs.conntrack = 0, needs 1 for nat", Fix: "sysctl -w net.ipv4.vs.conntrack=1"}}}
+}
+
+func frontends() v1.FrontendList {
+	return v1.FrontendList{Revision: 214, Items: []v1.Frontend{
+		{Address: "192.0.2.10:80", Protocol: "tcp", Kind: "vip", Service: "web", Port: "http", Scheduler: "wrr", Forward: "nat", Affinity: "3h",
+			Masquerade: "auto", Revision: 210, Applied: true, AppliedRevision: 210, AppliedAt: ago(time.Minute),
+			Backends: []v1.Endpoint{{Address: "10.1.0.11:8080", Weight: 1}, {Address: "10.1.0.12:8080", Weight: 50},
+				{Address: "10.1.0.13:8080", Weight: 1}, {Address: "10.1.0.14:8080", LeavingAt: ago(-41 * time.Second)}}},
+		{Address: "192.0.2.11:5432", Protocol: "tcp", Kind: "vip", Service: "shop/db", Port: "5432/tcp", Scheduler: "mh", Flags: []string{"fallback"},
+			Forward: "nat", Masquerade: "auto", Revision: 214, Backends: []v1.Endpoint{{Address: "10.1.0.21:5432", Weight: 1}}},
+		{Address: "198.51.100.1:30080", Protocol: "tcp", Kind: "node-port", Service: "web", Port: "http", Scheduler: "wrr", Forward: "nat",
+			Masquerade: "auto", Revision: 205, Backends: []v1.Endpoint{},
+			Problem: &v1.Problem{Code: "dataplane", Message: "program 198.51.100.1:30080/tcp: address in use", Hint: "stop what listens there"}},
+	}}
+}
+
+func diff() v1.DataplaneDiff {
+	return v1.DataplaneDiff{Items: []v1.DiffEntry{
+		{Frontend: "192.0.2.10:80/tcp", Service: "web", Action: v1.ActionRepair, Details: []string{"address 192.0.2.10 missing from ironvip0"}},
+		{Frontend: "192.0.2.11:5432/tcp", Service: "shop/db", Action: v1.ActionChange, Details: []string{"scheduler rr, wants mh", "backend 10.1.0.21:5432 missing"}},
+		{Frontend: "192.0.2.99:80/tcp", Action: v1.ActionRemove, Details: []string{"belongs to no service"}},
+	}}
+}
+
+func plan() v1.Plan {
+	return v1.Plan{Add: 1, Change: 1, Remove: 1, Problems: []v1.Problem{}, Changes: []v1.PlanChange{
+		{Action: v1.ActionAdd, Kind: "service", Name: "api", Detail: "192.0.2.12 (new, from public-v4) 443/tcp, 2 backends"},
+		{Action: v1.ActionChange, Kind: "service", Name: "web", Detail: "scheduler wrr -> mh", Impact: "open connections keep their backend"},
+		{Action: v1.ActionRemove, Kind: "backend", Name: "web/10.1.0.13", Detail: "41 open connections drain up to 60s"},
+	}}
+}
+
+func events() []v1.Event {
+	return []v1.Event{
+		{ID: 41, Time: now.Add(-2 * time.Hour), Kind: "backend_drained", Service: "web", Object: "10.1.0.14", Message: "the last connection has gone"},
+		{ID: 42, Time: now.Add(-30 * time.Second), Kind: "drift_repaired", Service: "shop/db", Object: "192.0.2.11:5432/tcp", Message: "scheduler was rr"},
+	}
+}
+
+// web2 is the service that the apply tests write in every way.
+func web2() *spec.Service {
+	return &spec.Service{Name: "web", Ports: []spec.Port{{Port: 80}}, Backends: []spec.Backend{{Address: "10.1.0.11"}}}
+}
+
+func sameAddr(a, b netip.Addr) bool { return a == b }

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+func TestFollowEvents(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/events", 200, events())
+	for format, want := range map[string]string{
+		"table": "2026-11-08T10:13:07Z  backend_drained  web  10.1.0.14  the last connection has gone\n" +
+			"2026-11-08T12:12:37Z  drift_repaired  shop/db  192.0.2.11:5432/tcp  scheduler was rr\n",
+		"json": `{"id":41,"time":"2026-11-08T10:13:07Z","kind":"backend_drained","service":"web","object":"10.1.0.14","message":"the last connection has gone"}
+{"id":42,"time":"2026-11-08T12:12:37Z","kind":"drift_repaired","service":"shop/db","object":"192.0.2.11:5432/tcp","message":"scheduler was rr"}
+`,
+		"name": "backend_drained\ndrift_repaired\n",
+	} {
+		r := a.run(t, "events --follow -o "+format)
+		if r.stdout != want {
+			t.Errorf("%s:\n%s\nwant\n%s", format, r.stdout, want)
+		}
+		if r.code != ExitUnreachable || !strings.Contains(r.stderr, "the agent ended the stream") {
+			t.Errorf("the agent went away:\n%s", r)
+		}
+	}
+	if r := a.run(t, "events -f --service shop/db -o name"); r.stdout != "drift_repaired\n" {
+		t.Errorf("one service only:\n%s", r)
+	}
+}
+
+// cancelOnWrite ends a command once it has written.
+type cancelOnWrite struct {
+	text   bytes.Buffer
+	cancel context.CancelFunc
+}
+
+func (w *cancelOnWrite) Write(p []byte) (int, error) {
+	w.cancel()
+	return w.text.Write(p)
+}
+
+func TestFollowEndsQuietlyWhenInterrupted(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	a := &agent{hold: true, answers: map[string]answer{}}
+	a.on("GET /v1/events", 200, events()[:1])
+	s := httptest.NewServer(a)
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	stdout := &cancelOnWrite{cancel: cancel}
+	var stderr bytes.Buffer
+	code := Execute(ctx, Options{Stdout: stdout, Stderr: &stderr}, []string{"events", "--follow", "-o", "name", "--addr", s.URL})
+	if code != ExitOK || stdout.text.String() != "backend_drained\n" || stderr.Len() != 0 {
+		t.Errorf("code %d, stdout %q, stderr %q", code, stdout.text.String(), stderr.String())
+	}
+}
+
+// Every kind of command leaves no goroutine behind.
+func TestNoLeaks(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	a := &agent{answers: map[string]answer{}}
+	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web()}})
+	a.on("GET /v1/status", 200, wellStatus())
+	s := httptest.NewServer(a)
+	defer s.Close()
+	for _, line := range []string{"service list", "status --wait", "__complete service get ", "version", "doctor --config /nonexistent"} {
+		run(t, Options{Host: wellHost()}, "--addr "+s.URL+" "+line)
+	}
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+)
+
+// node answers everything that reads.
+func node(t *testing.T) *agent {
+	a := newAgent(t)
+	a.on("GET /v1/status", 200, nodeStatus())
+	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web(), db()}, Next: "p2", Revision: 230})
+	a.on("GET /v1/services?cursor=p2", 200, v1.ServiceList{Items: []v1.Service{waiting()}, Revision: 231})
+	a.on("GET /v1/services?label=team%3Dshop&source=static&state=healthy", 200, v1.ServiceList{Items: []v1.Service{web()}, Revision: 230})
+	a.on("GET /v1/services/default/web", 200, web())
+	a.on("GET /v1/services/shop/db", 200, db())
+	a.on("GET /v1/services/shop/db/backends", 200, v1.BackendList{Items: db().Status.Backends, Revision: 99})
+	a.on("GET /v1/services/shop/db/explain", 200, v1.Explanation{Service: "shop/db", State: v1.StateDegraded, Revision: 99,
+		Lines: []string{"shop/db is degraded since 12m: 10.1.0.22:5432 is in maintenance.",
+			"192.0.2.11 was drawn from pool public-v4 on 2026-11-08 and is held by this service."},
+		Problems: db().Status.Problems})
+	a.on("GET /v1/vips", 200, vips())
+	a.on("GET /v1/vips?kind=node_port", 200, v1.VIPList{Items: vips().Items[3:]})
+	a.on("GET /v1/pools", 200, pools())
+	a.on("GET /v1/sources", 200, sourceList())
+	a.on("GET /v1/dataplane", 200, plane())
+	a.on("GET /v1/dataplane/frontends", 200, frontends())
+	a.on("GET /v1/dataplane/frontends?service=shop%2Fdb", 200, v1.FrontendList{Items: frontends().Items[1:2]})
+	a.on("GET /v1/dataplane/diff", 200, diff())
+	a.on("POST /v1/config/plan", 200, plan())
+	a.on("GET /v1/events", 200, v1.EventList{Items: events(), Last: 42})
+	return a
+}
+
+// Every reading command, in every format.
+func TestReadingCommands(t *testing.T) {
+	a := node(t)
+	for _, command := range []string{
+		"status", "service list", "service get web", "service get shop/db web", "service explain shop/db", "backend list",
+		"backend list shop/db", "vip list", "pool list", "source list", "dataplane show", "dataplane diff", "config plan", "events",
+	} {
+		t.Run(command, func(t *testing.T) {
+			var all strings.Builder
+			for _, format := range output.Formats() {
+				line := command
+				if format != output.Table {
+					line += " -o " + string(format)
+				}
+				all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
+			}
+			golden(t, strings.NewReplacer(" ", "_", "/", "-").Replace(command)+".txt", all.String())
+		})
+	}
+}
+
+func TestReadingCommandsWithFilters(t *testing.T) {
+	a := node(t)
+	var all strings.Builder
+	for _, line := range []string{
+		"service list --source static --state healthy -l team=shop",
+		"vip list --kind node-port",
+		"dataplane show shop/db",
+		"events --service web",
+	} {
+		all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
+	}
+	golden(t, "filters.txt", all.String())
+}
+
+// What commands say when there is nothing to show: nothing on stdout that a
+// program would take for data, and in JSON an empty list.
+func TestNothingToShow(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{}})
+	a.on("GET /v1/services?state=refused", 200, v1.ServiceList{Items: []v1.Service{}})
+	a.on("GET /v1/vips", 200, v1.VIPList{Items: []v1.VIP{}})
+	a.on("GET /v1/pools", 200, v1.PoolList{Items: []v1.Pool{}})
+	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{}})
+	a.on("GET /v1/dataplane/diff", 200, v1.DataplaneDiff{InSync: true, Items: []v1.DiffEntry{}})
+	a.on("POST /v1/config/plan", 200, v1.Plan{Changes: []v1.PlanChange{}, Problems: []v1.Problem{}})
+	a.on("GET /v1/status", 200, wellStatus())
+	var all strings.Builder
+	for _, line := range []string{"service list", "service list --state refused", "service list -o json", "backend list", "backend list -o json",
+		"vip list", "pool list", "events", "dataplane diff", "dataplane diff -o json", "config plan", "status"} {
+		all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
+	}
+	golden(t, "nothing.txt", all.String())
+}
+
+func TestColoursNeedATerminal(t *testing.T) {
+	a := node(t)
+	r := a.run(t, "status")
+	if strings.Contains(r.stdout+r.stderr, "\x1b") {
+		t.Errorf("escape sequences in output to a pipe: %q", r.stdout)
+	}
+	p := app{Options: Options{}.withDefaults()}
+	for level, word := range map[string]string{"ok": "OK", "warn": "WARN", "fail": "FAIL"} {
+		if c := levelCell(level); c.Style == output.Plain || strings.TrimSpace(c.Text) != word {
+			t.Errorf("%s: %+v, want a colour and the word %s", level, c, word)
+		}
+		if p.findingWord("fail") == "" {
+			t.Error("no word for a finding")
+		}
+	}
+}

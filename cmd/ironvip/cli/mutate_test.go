@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+)
+
+const twoServices = `
+[[service]]
+name = "web"
+ports = [ { port = 80, target_port = 8080, node_port = "auto" } ]
+backends = [ { address = "10.1.0.11" }, { address = "10.1.0.12", weight = 50 } ]
+
+[[service]]
+name = "db"
+namespace = "shop"
+ports = [ { port = 5432 } ]
+`
+
+func applied() v1.ApplyResult {
+	return v1.ApplyResult{Created: 1, Updated: 1, Unchanged: 1, Revision: 220, Items: []v1.ApplyItem{
+		{Namespace: "default", Name: "web", Action: v1.Created, Revision: 219, VIPs: addrs("192.0.2.10")},
+		{Namespace: "shop", Name: "db", Action: v1.Updated, Revision: 220, VIPs: addrs("192.0.2.11"),
+			Problems: []v1.Problem{{Code: "pool_full", Message: "no free IPv6 address in pool public", Hint: "add a CIDR to the pool"}}},
+		{Namespace: "default", Name: "same", Action: v1.Unchanged},
+	}}
+}
+
+func TestMutatingCommands(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "two.toml")
+	if err := os.WriteFile(file, []byte(twoServices), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	drained := v1.Backend{Service: "web", Revision: 221, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080,
+		Weight: 1, State: "drain", SourceState: "ready"}}
+	back := v1.Backend{Service: "web", Revision: 222, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080,
+		Weight: 0, State: "ready"}}
+	refused := applied()
+	refused.Refused = 1
+	refused.Items[2] = v1.ApplyItem{Namespace: "default", Name: "same", Action: v1.Refused, Problems: []v1.Problem{{Code: v1.CodeReadOnlySource,
+		Service: "same", Message: "is defined by source static at services.d/same.toml:1", Hint: "change it there"}}}
+	mixed := applied()
+	mixed.Refused = 1
+	mixed.Items[2] = v1.ApplyItem{Namespace: "default", Name: "same", Action: v1.Refused, Problems: []v1.Problem{{Code: "invalid", Service: "same", Message: "bad"}}}
+	dry := v1.ApplyResult{DryRun: true, Items: applied().Items, Created: 1, Updated: 1, Unchanged: 1, Plan: new(v1.Plan)}
+	*dry.Plan = plan()
+
+	var all strings.Builder
+	for _, c := range []struct {
+		command string // FILE stands for the file of services
+		request string
+		status  int
+		answer  any
+		code    int
+	}{
+		{"service apply -f FILE", "POST /v1/services:apply", 200, applied(), ExitOK},
+		{"service apply -f FILE --no-wait", "POST /v1/services:apply", 200, applied(), ExitOK},
+		{"service apply -f FILE -o name", "POST /v1/services:apply", 200, applied(), ExitOK},
+		{"service apply -f FILE -o json", "POST /v1/services:apply", 207, refused, ExitConflict},
+		{"service apply -f FILE", "POST /v1/services:apply", 207, mixed, ExitError},
+		{"service apply -f FILE --atomic", "POST /v1/services:apply?atomic=true", 422,
+			problem(422, v1.CodeInvalidService, "1 of 2 services can't be accepted; nothing changed", "correct it",
+				v1.Problem{Code: "invalid", Service: "web", Field: "ports[0].port", Message: "0 is no port", Hint: "use 1 to 65535"}), ExitError},
+		{"service apply -f FILE --dry-run", "POST /v1/services:apply?dry_run=true", 200, dry, ExitChanges},
+		{"service apply -f FILE", "POST /v1/services:apply", 504,
+			problem(504, v1.CodeApplyTimeout, "stored as revision 220, but not in the dataplane within 30s", "ironvip dataplane show"), ExitError},
+		{"service delete shop/db", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223, Applied: true}, ExitOK},
+		{"service delete shop/db --no-wait -o yaml", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223}, ExitOK},
+		{"service delete gone --ignore-not-found", "DELETE /v1/services/default/gone", 404, problem(404, v1.CodeNotFound, "no service gone", ""), ExitOK},
+		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
+		{"backend maint web/10.1.0.13:8080 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
+		{"backend ready web 10.1.0.13:8080 -o name", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, back, ExitOK},
+		{"source resync static", "POST /v1/sources/static/resync", 200, sourceList().Items[1], ExitOK},
+		{"reload --wait", "POST /v1/reload", 200, v1.ReloadResult{Revision: 224, Message: "1 pool added", Warnings: []v1.Problem{
+			{Code: "restart", Field: "api.listen", Message: "waits for a restart", Hint: "systemctl restart ironvip"}}}, ExitOK},
+		{"reload", "POST /v1/reload", 422, problem(422, v1.CodeInvalidConfig, "the configuration has a mistake; the last good one stays in force", "ironvip config validate",
+			v1.Problem{Code: "unknown_key", Place: "/etc/ironvip/ironvip.toml:3", Field: "pol", Message: "unknown key", Hint: `did you mean "pool"?`}), ExitError},
+	} {
+		a := newAgent(t)
+		a.on(c.request, c.status, c.answer)
+		r := a.run(t, strings.ReplaceAll(c.command, "FILE", file))
+		if r.code != c.code {
+			t.Errorf("%s: exit code %d, want %d\n%s", c.command, r.code, c.code, r)
+		}
+		asked := a.requests()
+		if len(asked) != 1 || asked[0].Line != c.request {
+			t.Errorf("%s asked %+v, want only %s", c.command, asked, c.request)
+			continue
+		}
+		wantPrefer := "wait=30"
+		if strings.Contains(c.command, "--no-wait") || strings.Contains(c.command, "--dry-run") || strings.HasPrefix(c.command, "source") ||
+			strings.HasPrefix(c.command, "reload") {
+			wantPrefer = ""
+		}
+		if asked[0].Prefer != wantPrefer {
+			t.Errorf("%s: Prefer %q, want %q", c.command, asked[0].Prefer, wantPrefer)
+		}
+		all.WriteString("$ ironvip " + c.command + "\n" + r.String())
+	}
+	golden(t, "mutate.txt", all.String())
+}
+
+// The same services, however they are written, make the same request.
+func TestApplyReadsTOMLAndJSON(t *testing.T) {
+	one := `{"name": "web", "ports": [{"port": 80}], "backends": [{"address": "10.1.0.11"}]}`
+	for name, text := range map[string]string{
+		"object.json": one,
+		"list.json":   "\n[" + one + "]",
+		"many.json":   `{"services": [` + one + `]}`,
+		"one.toml":    "[[service]]\nname = \"web\"\nports = [ { port = 80 } ]\nbackends = [ { address = \"10.1.0.11\" } ]\n",
+		"-":           " [ " + one + " ] ",
+		"unnamed":     "[[service]]\nname = \"web\"\nports = [ { port = 80 } ]\nbackends = [ { address = \"10.1.0.11\" } ]\n",
+	} {
+		a := newAgent(t)
+		a.on("POST /v1/services:apply", 200, v1.ApplyResult{Unchanged: 1, Items: []v1.ApplyItem{{Namespace: "default", Name: "web", Action: v1.Unchanged}}})
+		o := Options{}
+		file := name
+		if name == "-" {
+			o.Stdin = strings.NewReader(text)
+		} else {
+			file = filepath.Join(t.TempDir(), name)
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r := a.runWith(t, o, "service apply -f "+file); r.code != ExitOK {
+			t.Errorf("%s:\n%s", name, r)
+			continue
+		}
+		var sent v1.ApplyRequest
+		if err := json.Unmarshal([]byte(a.requests()[0].Body), &sent); err != nil {
+			t.Fatal(err)
+		}
+		if len(sent.Services) != 1 {
+			t.Errorf("%s sent %d services", name, len(sent.Services))
+			continue
+		}
+		got, problems := sent.Services[0].Build("rest", "")
+		want, _ := web2().Build("rest", "")
+		if diff := cmp.Diff(want, got, cmp.Comparer(sameAddr)); diff != "" || len(problems) > 0 {
+			t.Errorf("%s: %v (-want +got)\n%s", name, problems, diff)
+		}
+	}
+}
+
+// Nothing is sent when the input has a mistake; every mistake is told.
+func TestApplyRefusesMistakesBeforeSending(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		says       []string // besides the number of mistakes
+	}{
+		{"bad.toml", "[[service]]\nname = \"web\"\nprots = []\nports = [ { port = 0 } ]\n", []string{"bad.toml:3: ", "bad.toml:4: "}},
+		{"bad.json", `[{"name": "web", "ports": [{"port": 80}], "prot": 1}, {"name": "UP", "ports": [{"port": "1-9"}]}]`,
+			[]string{"bad.json: services[0].prot: ", "bad.json: services[1].ports[0].port: "}},
+		{"build.json", `{"services": [{"name": "UP", "ports": [{"port": 1}]}, {"name": "ok", "ports": [{"port": 1}], "scheduler": "best"}]}`,
+			[]string{`build.json: service "UP": name: `, `build.json: service "ok": scheduler: `}},
+		{"cut.json", "{\n\"name\": \"web\",", []string{"cut.json: not valid JSON near line 2"}},
+		{"list.json", "[\n\n{\"name\": }]", []string{"list.json: not valid JSON near line 3"}},
+		{"empty.toml", "# nothing\n", []string{"empty.toml: has no services"}},
+		{"empty.json", "[]", []string{"empty.json: has no services"}},
+		{"null.json", "null", []string{"null.json: "}},
+	} {
+		a := newAgent(t)
+		file := filepath.Join(t.TempDir(), c.name)
+		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r := a.run(t, "service apply -f "+file)
+		says := append(c.says, fmt.Sprintf("%s; nothing was changed\n", output.Plural(len(c.says), "mistake")))
+		for _, s := range says {
+			if !strings.Contains(r.stderr, s) {
+				t.Errorf("%s: stderr does not say %q:\n%s", c.name, s, r)
+			}
+		}
+		if r.code != ExitError || r.stdout != "" || len(a.requests()) != 0 {
+			t.Errorf("%s: sent %v\n%s", c.name, a.requests(), r)
+		}
+	}
+}
+
+func TestApplyReadsNoMoreThanItMay(t *testing.T) {
+	a := newAgent(t)
+	r := a.runWith(t, Options{Stdin: zeros{}}, "service apply -f -")
+	if r.code != ExitError || !strings.Contains(r.stderr, "more than the 64 MiB") {
+		t.Errorf("%s", r)
+	}
+}
+
+// zeros never ends.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
+)
+
+func TestDoctor(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/status", 200, wellStatus())
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ironvip.toml"), []byte("[[pool]]\nname = \"public-v4\"\ncidrs = [\"192.0.2.0/24\"]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	broken := t.TempDir()
+	if err := os.WriteFile(filepath.Join(broken, "ironvip.toml"), []byte("[[pol]]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	insist := t.TempDir()
+	if err := os.WriteFile(filepath.Join(insist, "ironvip.toml"), []byte("[dataplane]\nmode = \"ipvs\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	noIPVS := func(h *doctor.Host) {
+		h.IPVS = func() []doctor.Requirement {
+			return []doctor.Requirement{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true},
+				{Name: "kernel module ip_vs", Required: true, Detail: "the kernel has no IPVS, or it isn't loaded", Remedy: "modprobe ip_vs"}}
+		}
+	}
+	oneSetting := func(h *doctor.Host) {
+		h.IPVS = func() []doctor.Requirement {
+			return []doctor.Requirement{{Name: "kernel module ip_vs", OK: true, Required: true},
+				{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1: masquerading needs it; the agent sets it when it may",
+					Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}}
+		}
+	}
+	var all strings.Builder
+	for _, c := range []struct {
+		name   string
+		config string
+		change func(*doctor.Host)
+		level  string // of the agent: "" is none
+		code   int
+	}{
+		{"well", dir, func(*doctor.Host) {}, v1.LevelOK, ExitOK},
+		{"kube-proxy", dir, func(h *doctor.Host) {
+			h.Files.(fstest.MapFS)["proc/9/comm"] = &fstest.MapFile{Data: []byte("kube-proxy\n")}
+			h.Files.(fstest.MapFS)["proc/9/cmdline"] = &fstest.MapFile{Data: []byte("kube-proxy\x00--proxy-mode=ipvs\x00")}
+		}, v1.LevelOK, ExitDegraded},
+		{"no ipvs, auto", dir, noIPVS, v1.LevelOK, ExitDegraded},
+		{"no ipvs, configured", insist, noIPVS, v1.LevelOK, ExitError},
+		{"a setting", insist, oneSetting, v1.LevelOK, ExitDegraded},
+		{"mistake in the config", broken, func(*doctor.Host) {}, v1.LevelOK, ExitError},
+		{"no config", filepath.Join(dir, "none"), func(*doctor.Host) {}, v1.LevelOK, ExitDegraded},
+		{"no agent, no state directory", dir, func(h *doctor.Host) {
+			h.Writable = func(path string) (bool, error) {
+				return false, &fs.PathError{Op: "stat", Path: path, Err: fs.ErrNotExist}
+			}
+		}, "", ExitDegraded},
+		{"agent unwell", dir, func(*doctor.Host) {}, v1.LevelWarn, ExitDegraded},
+	} {
+		h := wellHost()
+		c.change(h)
+		line := "doctor --config " + c.config
+		switch c.level {
+		case "":
+			line += " --addr unix:///run/none.sock"
+		case v1.LevelWarn:
+			a.on("GET /v1/status", 200, nodeStatus())
+		}
+		r := a.runWith(t, Options{Host: h}, line)
+		if r.code != c.code {
+			t.Errorf("%s: exit code %d, want %d\n%s", c.name, r.code, c.code, r)
+		}
+		all.WriteString("# " + c.name + "\n" + r.String())
+	}
+	j := a.runWith(t, Options{Host: wellHost()}, "doctor -o json --config "+dir)
+	all.WriteString("# json\n" + j.String())
+	golden(t, "doctor.txt", strings.NewReplacer(dir, "CONFIG", broken, "BROKEN", insist, "INSIST").Replace(all.String()))
+}
+
+// Doctor on whatever machine this is: it must answer, and never crash.
+func TestDoctorOnThisHost(t *testing.T) {
+	r := run(t, Options{}, "doctor --addr unix:///nonexistent.sock")
+	if r.code != ExitError && r.code != ExitDegraded {
+		t.Errorf("exit code %d without an agent, want %d or %d\n%s", r.code, ExitError, ExitDegraded, r)
+	}
+	if !strings.Contains(r.stdout, "kernel ") || !strings.Contains(r.stdout, "/nonexistent.sock") || r.stderr != "" {
+		t.Errorf("%s", r)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/status", 200, nodeStatus())
+	r := a.run(t, "version")
+	if want := regexp.MustCompile(`^ironvip 0\.1\.0 \(go1\S+, linux/\w+\)\nagent   0\.1\.0 on lb1\n$`); r.code != ExitOK || !want.MatchString(r.stdout) {
+		t.Errorf("with an agent:\n%s", r)
+	}
+	r = run(t, Options{}, "version --addr unix:///nonexistent.sock")
+	if want := regexp.MustCompile(`^ironvip 0\.1\.0 \(\S+ \S+\)\n$`); r.code != ExitOK || !want.MatchString(r.stdout) || r.stderr != "" {
+		t.Errorf("without an agent:\n%s", r)
+	}
+	if r := run(t, Options{}, "--version"); r.stdout != "ironvip 0.1.0\n" {
+		t.Errorf("--version:\n%s", r)
+	}
+	if r := run(t, Options{}, "version -o name --addr unix:///nonexistent.sock"); r.stdout != "0.1.0\n" {
+		t.Errorf("-o name:\n%s", r)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	a := node(t)
+	for line, want := range map[string]string{
+		"service get ":              "web\thealthy 192.0.2.10\nshop/db\tdegraded 192.0.2.11,2001:db8::11\nlate\tpending\n:4\n",
+		"service get web ":          "shop/db\tdegraded 192.0.2.11,2001:db8::11\nlate\tpending\n:4\n",
+		"service explain web ":      ":4\n",
+		"backend drain shop/db ":    "10.1.0.21:5432\tready\n10.1.0.22:5432\tmaint\n:4\n",
+		"source resync ":            "rest\trest\nstatic\tstatic\n:4\n",
+		"service list --source ":    "rest\trest\nstatic\tstatic\n:4\n",
+		"service list --state ":     "healthy\ndegraded\ndown\npending\nrefused\n:4\n",
+		"service list -o ":          "table\nwide\njson\nyaml\nname\n:4\n",
+		"dataplane ":                "diff\tread the dataplane and compare it with what is desired\nshow\tshow which dataplane runs and every frontend it is to have\n:4\n",
+		"config validate ":          "toml\n:8\n",
+		"service apply -f ":         "toml\njson\n:8\n",
+		"events --service shop/":    "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",
+		"service get BAD":           ":4\n",
+		"backend drain NOT_A_NAME ": ":4\n",
+	} {
+		words := append([]string{"__complete"}, strings.Split(line, " ")...)
+		got := complete(t, a, words)
+		if got != want {
+			t.Errorf("%q:\n%s\nwant\n%s", line, got, want)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if r := run(t, Options{}, "completion "+shell); r.code != ExitOK || !strings.Contains(r.stdout, "__complete") {
+			t.Errorf("completion %s: code %d, %d bytes", shell, r.code, len(r.stdout))
+		}
+	}
+}
+
+// A Tab without an agent gives nothing, at once and without a message.
+func TestCompletionWithoutAgent(t *testing.T) {
+	r := run(t, Options{}, "--addr unix:///nonexistent.sock __complete service get x")
+	if r.stdout != ":4\n" || strings.Contains(r.stderr, "error") {
+		t.Errorf("%s", r)
+	}
+}
+
+// The text that every -o name prints is what the commands take.
+func TestNamesAreTakenBack(t *testing.T) {
+	a := node(t)
+	for _, name := range strings.Fields(a.run(t, "service list -o name").stdout) {
+		if _, err := parseKey(name); err != nil {
+			t.Error(err)
+		}
+	}
+	backends := strings.Fields(a.run(t, "backend list -o name").stdout)
+	if len(backends) != 6 {
+		t.Fatalf("backends %v", backends)
+	}
+	for _, name := range backends {
+		key, id, err := parseBackend([]string{name})
+		if err != nil || key.String()+"/"+id != name {
+			t.Errorf("%s: %v, %s, %v", name, key, id, err)
+		}
+	}
+	for _, args := range [][]string{{"web", "[2001:db8::1]:80"}, {"web/[2001:db8::1]:80"}, {"shop/web", "2001:db8::1"}} {
+		if _, _, err := parseBackend(args); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestLooksLikeJSON(t *testing.T) {
+	for text, want := range map[string]bool{"{}": true, " \n[ {": true, "[]": true, "[[service]]": false, "[node]": false, "# x": false, "": false, "a = 1": false} {
+		if looksLikeJSON([]byte(text)) != want {
+			t.Errorf("%q: %v, want %v", text, !want, want)
+		}
+	}
+}
+
+// complete asks for completions as a shell does, for a command line whose last
+// word may be empty.
+func complete(t *testing.T, a *agent, words []string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	Execute(t.Context(), Options{Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "unix://" + a.socket }}, words)
+	return stdout.String()
+}
