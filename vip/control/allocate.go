@@ -2,12 +2,10 @@ package control
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/ironvip/ironvip/hostnet"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/table"
@@ -218,24 +216,23 @@ func (a *Allocate) write(k vip.ServiceKey, rev uint64, granted vip.Allocation) {
 	a.Allocations.Set(k, granted)
 }
 
-// release gives up what deleted services held.
+// release gives up what deleted services held. It stops at the first error: a
+// store that is away would refuse the others, too. The next try begins with
+// another one.
 func (a *Allocate) release(ctx context.Context) {
 	a.releases.fresh = false
 	for _, k := range a.releases.order.keys() {
-		err := a.Allocator.Release(ctx, k, a.releases.cooldown[k])
+		cooldown := a.releases.cooldown[k]
+		err := a.Allocator.Release(ctx, k, cooldown)
+		a.releases.drop(k)
 		if err == nil {
-			a.releases.drop(k)
 			continue
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		if !a.retry.failing() {
+		a.releases.again(k, cooldown)
+		if ctx.Err() == nil && !a.retry.failing() {
 			a.Log.Error("release what a deleted service held, to be tried again", "service", k, "err", err)
 		}
-		if errors.Is(err, ipam.ErrUnavailable) {
-			return // the others would fare no better
-		}
+		return
 	}
 }
 

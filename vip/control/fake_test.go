@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/hostnet"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// fakeAllocator grants requested addresses, and addresses of 192.0.2.0/24 in
+// fakeAllocator grants requested addresses, and addresses from 192.0.2.1 on in
 // turn, while there are any; node ports are 30000 above the port for the first
 // service that wants one, 31000 for the second, and so on.
 type fakeAllocator struct {
@@ -24,7 +23,7 @@ type fakeAllocator struct {
 	share    map[netip.Addr]string
 	ports    map[vip.ServiceKey][]vip.Port // as last granted
 	hosted   map[vip.ServiceKey]uint16
-	next     byte
+	next     int
 	capacity int
 	down     bool
 
@@ -38,7 +37,7 @@ type fakeAllocator struct {
 func newFakeAllocator() *fakeAllocator {
 	return &fakeAllocator{
 		vips: map[vip.ServiceKey]netip.Addr{}, share: map[netip.Addr]string{}, ports: map[vip.ServiceKey][]vip.Port{},
-		hosted: map[vip.ServiceKey]uint16{}, capacity: 250, freed: make(chan struct{}),
+		hosted: map[vip.ServiceKey]uint16{}, capacity: 10_000, freed: make(chan struct{}),
 	}
 }
 
@@ -70,10 +69,15 @@ func (a *fakeAllocator) assign(s *vip.Service) vip.Allocation {
 		out.Problems = []vip.Problem{{Code: vip.CodePoolFull, Message: "full"}}
 	case !has:
 		a.next++
-		want = netip.AddrFrom4([4]byte{192, 0, 2, a.next})
+		want = netip.AddrFrom4([4]byte{192, 0, byte(2 + a.next/256), byte(a.next)})
 	}
 	if want != held {
-		switch other, taken := a.holder(want, s.Key); {
+		var other vip.ServiceKey
+		var taken bool
+		if len(s.VIPs) > 0 {
+			other, taken = a.holder(want, s.Key)
+		}
+		switch {
 		case a.down:
 			out.Problems = []vip.Problem{{Code: vip.CodeStore, Message: "disk full"}}
 		case taken && (s.ShareKey == "" || s.ShareKey != a.share[want]):
@@ -107,6 +111,9 @@ func portKey(p vip.Port) vip.PortKey { return vip.PortKey{Port: p.Port, Protocol
 
 // clash finds another service that has a port of s on the same address.
 func (a *fakeAllocator) clash(s *vip.Service, held netip.Addr) (vip.ServiceKey, vip.PortKey, bool) {
+	if s.ShareKey == "" {
+		return vip.ServiceKey{}, vip.PortKey{}, false
+	}
 	for other, addr := range a.vips {
 		if other == s.Key || addr != held {
 			continue
@@ -133,7 +140,7 @@ func (a *fakeAllocator) Release(ctx context.Context, k vip.ServiceKey, cooldown 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.down {
-		return fmt.Errorf("release %s: %w", k, ipam.ErrUnavailable)
+		return fmt.Errorf("release %s: %w", k, errFull)
 	}
 	delete(a.vips, k)
 	delete(a.ports, k)

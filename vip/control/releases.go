@@ -14,13 +14,19 @@ type releases struct {
 	fresh    bool // one was added since the last try
 }
 
+// add takes up a deleted service.
 func (r *releases) add(k vip.ServiceKey, cooldown time.Duration) {
+	r.again(k, cooldown)
+	r.fresh = true
+}
+
+// again puts a service behind the others that wait.
+func (r *releases) again(k vip.ServiceKey, cooldown time.Duration) {
 	if r.cooldown == nil {
 		r.cooldown = make(map[vip.ServiceKey]time.Duration)
 	}
 	r.cooldown[k] = cooldown
 	r.order.set(k, true)
-	r.fresh = true
 }
 
 func (r *releases) drop(k vip.ServiceKey) {

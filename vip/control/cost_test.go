@@ -1,0 +1,133 @@
+package control
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// settledWorld runs a scenario in a world with n services that has come to
+// rest.
+func settledWorld(t *testing.T, n int, scenario func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		for i := range n {
+			s := service(fmt.Sprintf("s%d", i), []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"})
+			w.services.Set(s.Key, s)
+		}
+		w.run().put()
+		if got := len(w.plane.Have()); got != n {
+			t.Fatalf("%d frontends for %d services", got, n)
+		}
+		scenario(w)
+		w.stop()
+	})
+}
+
+// One change, from the services table to the dataplane and back to the applied
+// table, costs the same whatever the number of services.
+func TestChangeCostDoesNotGrow(t *testing.T) {
+	forms := [2]vip.Service{
+		service("s0", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}),
+		service("s0", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}, func(s *vip.Service) { s.Backends[0].Weight = 7 }),
+	}
+	for name, change := range map[string]func(w *world, i int){
+		"service": func(w *world, i int) { w.services.Set(forms[0].Key, forms[i%2]) },
+		"state": func(w *world, i int) {
+			w.states.Set(vip.BackendKey{Service: forms[0].Key, Address: forms[0].Backends[0].Address}, []vip.State{vip.Ready, vip.Maint}[i%2])
+		},
+		// Nobody has a node port, so nobody is compiled.
+		"host": func(w *world, i int) { w.host.Set(struct{}{}, hostAddrs(fmt.Sprintf("10.9.0.%d/24", i%2+1))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cost := func(n int) (allocs float64) {
+				settledWorld(t, n, func(w *world) {
+					i := 0
+					allocs = testing.AllocsPerRun(50, func() {
+						i++
+						change(w, i)
+						synctest.Wait()
+					})
+				})
+				return allocs
+			}
+			few, many := cost(10), cost(5000)
+			t.Logf("%v allocations among 10 services, %v among 5,000", few, many)
+			if many > 1.5*few {
+				t.Errorf("%v allocations among 10 services, %v among 5,000: more than 1.5 times as many", few, many)
+			}
+		})
+	}
+}
+
+// A change while thousands of endpoints drain costs no more than when few do.
+func TestChangeCostDoesNotGrowWithDrains(t *testing.T) {
+	cost := func(n int) (allocs float64) {
+		settledWorld(t, n, func(w *world) {
+			for i := range n {
+				w.services.Set(key(fmt.Sprintf("s%d", i)), service(fmt.Sprintf("s%d", i), []string{"10.0.0.1"}))
+			}
+			w.put()
+			i := 0
+			allocs = testing.AllocsPerRun(50, func() {
+				i++
+				w.put(service("s0", []string{"10.0.0.1", "10.0.0.9"}[:1+i%2]))
+			})
+		})
+		return allocs
+	}
+	if few, many := cost(10), cost(2000); many > 1.5*few {
+		t.Errorf("%v allocations among 10 drains, %v among 2,000", few, many)
+	}
+}
+
+// A thousand services that drain with one deadline end in one pass, and asking
+// the dataplane about them is one round a second.
+func TestMassDrain(t *testing.T) {
+	settledWorld(t, 1000, func(w *world) {
+		w.changedRows()
+		for i := range 1000 {
+			w.services.Delete(key(fmt.Sprintf("s%d", i)))
+		}
+		w.put()
+		w.pass(10 * time.Second)
+		if n := w.conns.count(); n != 10_000 {
+			t.Errorf("asked %d times about 1,000 frontends in 10 s, want 10,000", n)
+		}
+		if n := w.changedRows(); n != 1000 {
+			t.Errorf("%d rows changed for 1,000 frontends that begin to leave", n)
+		}
+		w.pass(50 * time.Second)
+		w.expect()
+	})
+}
+
+func BenchmarkCompileStage(b *testing.B) {
+	for _, n := range []int{10, 5000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			w := newWorld(b, nil)
+			c := NewCompile(CompileOptions{
+				Services: w.services, Allocations: w.allocations, States: w.states, Host: w.host, Frontends: w.frontends, Compiled: w.compiled,
+			})
+			grant := func(s vip.Service) {
+				rev := w.services.Set(s.Key, s)
+				a := w.allocator.assign(&s)
+				a.Service, a.ServiceRev = s.Key, rev
+				w.allocations.Set(s.Key, a)
+				c.compile(s.Key)
+			}
+			for i := range n {
+				grant(service(fmt.Sprintf("s%d", i), []string{"10.0.0.1", "10.0.0.2"}))
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				s := service("s0", []string{"10.0.0.1", "10.0.0.2"})
+				s.Backends[0].Weight = uint32(i)
+				grant(s)
+			}
+		})
+	}
+}
