@@ -1,3 +1,13 @@
+// Package ipam gives out virtual addresses and node ports, and is the only one
+// that does.
+//
+// In come services, pools and what must be kept clear of (pod ranges, the
+// host's own addresses); out come allocations and the table of leases. A lease
+// is durable in a Store before anyone sees it, and sticky: a service gets back
+// what it held, across restarts, pool edits and re-registrations within the
+// cooling time. Nothing on the path of one service costs more with more leases.
+// The package never moves a service because of what others do, and never
+// touches the network. docs/ipam.md says how it looks to users.
 package ipam
 
 import (
@@ -34,6 +44,9 @@ type Holder struct {
 	Service vip.ServiceKey
 	Source  string      // the source that the service came from
 	Port    vip.PortKey // for a node port: the service port it stands for
+	// Ports are those that the service has on a shared address, in order; nobody
+	// else may have them there. Empty on an address that is not for sharing.
+	Ports []vip.PortKey
 }
 
 // LeaseState is where a lease is in its life.
@@ -81,13 +94,18 @@ type Store interface {
 	Commit(ctx context.Context, ops []Op) error
 	// Changes returns what changed after since (0: every lease), newest state
 	// once a resource, and the version to ask from next. With nothing new it
-	// blocks until there is, or the context ends.
+	// blocks until there is, or the context ends. ErrCompacted says that since is
+	// too long ago to tell what was removed: ask from 0, and take what is not
+	// mentioned as removed.
 	Changes(ctx context.Context, since Version) ([]LeaseChange, Version, error)
 }
 
 // ErrUnavailable says that a store can't be written now; trying again may
 // help. Stores wrap it around the cause (a full disk, a server away).
 var ErrUnavailable = errors.New("lease store not available")
+
+// ErrCompacted says that a Store no longer knows what was removed since then.
+var ErrCompacted = errors.New("lease changes are asked for from too long ago")
 
 // ConflictError says that a resource's lease is not what the op expected.
 type ConflictError struct {

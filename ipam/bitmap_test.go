@@ -1,0 +1,260 @@
+package ipam
+
+import (
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestNumbersAreAddresses(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var b16 [16]byte
+		copy(b16[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "bytes"))
+		for _, a := range []netip.Addr{netip.AddrFrom16(b16), netip.AddrFrom4([4]byte(b16[:4]))} {
+			n := numberOf(a)
+			if back := n.addr(a.Is4()); back != a {
+				t.Fatalf("%s comes back as %s", a, back)
+			}
+			if next := a.Next(); next.IsValid() && n.plus(1).addr(a.Is4()) != next {
+				t.Fatalf("%s plus 1 is %s", a, n.plus(1).addr(a.Is4()))
+			}
+			// Digits put together again are the number.
+			var again number
+			value := new(big.Int)
+			for level := 21; level >= 0; level-- {
+				d := n.digit(level)
+				again = again.with(level, d)
+				value.Add(value.Lsh(value, 6), big.NewInt(int64(d)))
+			}
+			if again != n || value.Cmp(new(big.Int).SetBytes(a.AsSlice())) != 0 {
+				t.Fatalf("digits of %s make %v, or %s", a, again, value)
+			}
+		}
+	})
+}
+
+// Whatever is done to a bitmap, it answers as a plain map does.
+func TestBitmapAgainstAMap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		width := rapid.SampledFrom([]int{6, 7, 16, 32, 64, 128}).Draw(t, "width")
+		// A few windows of neighbours, so that runs fill up and edges are met.
+		window := uint64(1) << min(width, 9)
+		var bases []number
+		for range rapid.IntRange(1, 3).Draw(t, "windows") {
+			base := number{rapid.Uint64().Draw(t, "hi"), rapid.Uint64().Draw(t, "lo")}
+			if width < 128 {
+				base.hi = 0
+			}
+			if width < 64 {
+				base.lo &= 1<<width - 1
+			}
+			bases = append(bases, base)
+		}
+		fits := func(k number) bool {
+			return width == 128 || k.hi == 0 && (width == 64 || k.lo>>width == 0)
+		}
+		b := newBitmap(width)
+		oracle := map[number]bool{}
+		draw := func() number {
+			for {
+				base := bases[rapid.IntRange(0, len(bases)-1).Draw(t, "base")]
+				if k := base.plus(rapid.Uint64Range(0, window).Draw(t, "offset")); fits(k) {
+					return k
+				}
+			}
+		}
+		lowestFree := func(k number) number {
+			for oracle[k] {
+				k = k.plus(1)
+			}
+			return k
+		}
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			k := draw()
+			switch rapid.IntRange(0, 5).Draw(t, "op") {
+			case 0, 1:
+				if b.add(k) == oracle[k] {
+					t.Fatalf("add %v", k)
+				}
+				oracle[k] = true
+			case 2: // fill up a run
+				n := rapid.IntRange(1, 200).Draw(t, "run")
+				for at := k; n > 0 && fits(at); at, n = at.plus(1), n-1 {
+					b.add(at)
+					oracle[at] = true
+				}
+			case 3:
+				if b.remove(k) != oracle[k] {
+					t.Fatalf("remove %v", k)
+				}
+				delete(oracle, k)
+			case 4:
+				got, ok := b.nextFree(k)
+				if want := lowestFree(k); fits(want) && (!ok || got != want) || !fits(want) && ok && fits(got) {
+					t.Fatalf("next free from %v is %v, %v, want %v", k, got, ok, want)
+				}
+			case 5:
+				other := draw()
+				if other.less(k) {
+					k, other = other, k
+				}
+				n := uint64(0)
+				for m := range oracle {
+					if !m.less(k) && !other.less(m) {
+						n++
+					}
+				}
+				if got := b.count(k, other); got != n {
+					t.Fatalf("%d from %v to %v, want %d", got, k, other, n)
+				}
+			}
+			if b.has(k) != oracle[k] || b.len() != uint64(len(oracle)) {
+				t.Fatalf("has %v: %v; %d members, want %d", k, b.has(k), b.len(), len(oracle))
+			}
+		}
+		for k := range oracle {
+			if !b.remove(k) {
+				t.Fatalf("%v was lost", k)
+			}
+		}
+		if len(b.root.kids) != 0 || b.root.used != 0 || b.root.full != 0 {
+			t.Fatal("an emptied bitmap keeps nodes")
+		}
+	})
+}
+
+func TestNextFreeFindsNothingInAFullSet(t *testing.T) {
+	b := newBitmap(6)
+	for i := range uint64(64) {
+		b.add(number{lo: i})
+	}
+	if k, ok := b.nextFree(number{}); ok {
+		t.Errorf("found %v", k)
+	}
+}
+
+// Finding, taking and freeing one address allocates nothing where a
+// neighbour's node is there, however many are held.
+func TestBitmapAllocatesNothing(t *testing.T) {
+	for _, held := range []uint64{1_000, 1_000_000} {
+		b := newBitmap(128)
+		first := numberOf(netip.MustParseAddr("2001:db8::"))
+		for i := range held {
+			b.add(first.plus(i))
+		}
+		if n := testing.AllocsPerRun(1_000, func() {
+			k := first.plus(rand.Uint64N(held))
+			b.remove(k)
+			if free, ok := b.nextFree(first); !ok || free != k || !b.add(free) {
+				t.Fatal("not the one that was freed")
+			}
+		}); n > 0 {
+			t.Errorf("%v allocations with %d held", n, held)
+		}
+	}
+}
+
+func TestSpansAgainstAList(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s spans
+		var all []number
+		for at := uint64(0); len(s) < 4; {
+			at += rapid.Uint64Range(1, 100).Draw(t, "gap")
+			n := rapid.Uint64Range(1, 100).Draw(t, "size")
+			s = append(s, span{number{lo: at}, number{lo: at + n - 1}})
+			for range n {
+				all = append(all, number{lo: at})
+				at++
+			}
+		}
+		if rapid.Bool().Draw(t, "reverse") { // spans come in the order of the configuration
+			slices.Reverse(s)
+			all = all[:0]
+			for _, r := range s {
+				for k := r.first; !r.last.less(k); k = k.plus(1) {
+					all = append(all, k)
+				}
+			}
+		}
+		if s.size() != uint64(len(all)) {
+			t.Fatalf("size %d, want %d", s.size(), len(all))
+		}
+		n := rapid.IntRange(0, len(all)+2).Draw(t, "split")
+		head, tail := s.split(uint64(n))
+		if head.size() != uint64(min(n, len(all))) || head.size()+tail.size() != s.size() {
+			t.Fatalf("split at %d gives %d and %d of %d", n, head.size(), tail.size(), len(all))
+		}
+		used := newBitmap(32)
+		for _, k := range all {
+			if rapid.IntRange(0, 9).Draw(t, "used") > 0 {
+				used.add(k)
+			}
+		}
+		// From a member on, wrapping once, in the order of the spans.
+		start := rapid.IntRange(0, len(all)-1).Draw(t, "from")
+		var want number
+		found := false
+		for i := range all {
+			if k := all[(start+i)%len(all)]; !used.has(k) {
+				want, found = k, true
+				break
+			}
+		}
+		if got, ok := s.nextFree(used, all[start]); ok != found || got != want {
+			t.Fatalf("next free from %v is %v, %v, want %v, %v", all[start], got, ok, want, found)
+		}
+	})
+}
+
+// BenchmarkMillion takes a million addresses and frees them again, and
+// compares the cost of one with 1,000 and with 1,000,000 held.
+func BenchmarkMillion(b *testing.B) {
+	for _, base := range []string{"10.0.0.0", "2001:db8::"} {
+		a := netip.MustParseAddr(base)
+		b.Run(fmt.Sprintf("%d bits", a.BitLen()), func(b *testing.B) {
+			first := numberOf(a)
+			for b.Loop() {
+				set := newBitmap(a.BitLen())
+				take := func(n int) time.Duration {
+					began := time.Now()
+					for range n {
+						k, _ := set.nextFree(first)
+						set.add(k)
+					}
+					return time.Since(began)
+				}
+				one := func(held uint64) float64 {
+					const rounds = 100_000
+					began := time.Now()
+					for i := range uint64(rounds) {
+						k := first.plus(i * 7919 % held)
+						set.remove(k)
+						free, _ := set.nextFree(first)
+						set.add(free)
+					}
+					return float64(time.Since(began).Nanoseconds()) / rounds
+				}
+				took := take(1_000)
+				few := one(1_000)
+				took += take(999_000)
+				many := one(1_000_000)
+				began := time.Now()
+				for i := range uint64(1_000_000) {
+					set.remove(first.plus(i))
+				}
+				freed := time.Since(began)
+				b.ReportMetric(float64(took.Nanoseconds())/1e6, "ns/take")
+				b.ReportMetric(float64(freed.Nanoseconds())/1e6, "ns/free")
+				b.ReportMetric(few, "ns/one@1k")
+				b.ReportMetric(many, "ns/one@1M")
+				b.ReportMetric(many/few, "ratio")
+			}
+		})
+	}
+}

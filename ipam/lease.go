@@ -1,0 +1,167 @@
+package ipam
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Equal reports whether two leases say the same.
+func (l Lease) Equal(m Lease) bool {
+	return l.Resource == m.Resource && l.Pool == m.Pool && l.State == m.State && l.ShareKey == m.ShareKey &&
+		l.Since.Equal(m.Since) && l.Until.Equal(m.Until) && slices.EqualFunc(l.Holders, m.Holders, Holder.Equal)
+}
+
+// Equal reports whether two holders say the same.
+func (h Holder) Equal(g Holder) bool {
+	return h.Service == g.Service && h.Source == g.Source && h.Port == g.Port && slices.Equal(h.Ports, g.Ports)
+}
+
+// HeldBy returns the place of a service among the holders of a held lease, and
+// -1 where it is none.
+func (l Lease) HeldBy(k vip.ServiceKey) int {
+	if l.State != Held {
+		return -1
+	}
+	return slices.IndexFunc(l.Holders, func(h Holder) bool { return h.Service == k })
+}
+
+// MarshalText writes "192.0.2.10" or "node-port/tcp/30080".
+func (r Resource) MarshalText() ([]byte, error) {
+	if r.Addr.IsValid() {
+		return r.Addr.MarshalText()
+	}
+	return fmt.Appendf(nil, "node-port/%s/%d", r.Protocol, r.NodePort), nil
+}
+
+// UnmarshalText reads what MarshalText writes, and nothing else.
+func (r *Resource) UnmarshalText(b []byte) error {
+	text := string(b)
+	if rest, ok := strings.CutPrefix(text, "node-port/"); ok {
+		protocol, number, _ := strings.Cut(rest, "/")
+		var p vip.Protocol
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || n == 0 || p.UnmarshalText([]byte(protocol)) != nil {
+			return fmt.Errorf("%q is not a node port", text)
+		}
+		*r = Resource{NodePort: uint16(n), Protocol: p}
+	} else {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			return fmt.Errorf("%q is not an address", text)
+		}
+		*r = Resource{Addr: a}
+	}
+	if canonical, _ := r.MarshalText(); string(canonical) != text {
+		return fmt.Errorf("%q is not written as %q", text, canonical)
+	}
+	return nil
+}
+
+// leaseJSON is how stores keep a lease. Fields may be added; a reader passes
+// over those it doesn't know.
+type leaseJSON struct {
+	Resource Resource     `json:"resource"`
+	Pool     string       `json:"pool,omitempty"`
+	State    LeaseState   `json:"state"`
+	ShareKey string       `json:"share_key,omitempty"`
+	Holders  []holderJSON `json:"holders"`
+	Since    time.Time    `json:"since"`
+	Until    *time.Time   `json:"until,omitempty"`
+}
+
+type holderJSON struct {
+	Service string   `json:"service"` // "namespace/name", the default namespace written out
+	Source  string   `json:"source"`
+	Port    string   `json:"port,omitempty"`
+	Ports   []string `json:"ports,omitempty"`
+}
+
+// MarshalJSON writes the lease as stores keep it.
+func (l Lease) MarshalJSON() ([]byte, error) {
+	out := leaseJSON{Resource: l.Resource, Pool: l.Pool, State: l.State, ShareKey: l.ShareKey, Since: l.Since}
+	if !l.Until.IsZero() {
+		out.Until = &l.Until
+	}
+	for _, h := range l.Holders {
+		j := holderJSON{Service: h.Service.Namespace + "/" + h.Service.Name, Source: h.Source}
+		if h.Port != (vip.PortKey{}) {
+			j.Port = h.Port.String()
+		}
+		for _, p := range h.Ports {
+			j.Ports = append(j.Ports, p.String())
+		}
+		out.Holders = append(out.Holders, j)
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. A lease that the allocator
+// could not have made is an error.
+func (l *Lease) UnmarshalJSON(b []byte) error {
+	var in leaseJSON
+	if err := json.Unmarshal(b, &in); err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	out := Lease{Resource: in.Resource, Pool: in.Pool, State: in.State, ShareKey: in.ShareKey, Since: in.Since}
+	if in.Until != nil {
+		out.Until = *in.Until
+	}
+	for _, j := range in.Holders {
+		h := Holder{Source: j.Source}
+		var named bool
+		if h.Service.Namespace, h.Service.Name, named = strings.Cut(j.Service, "/"); !named || h.Service.Name == "" {
+			return fmt.Errorf("lease of %s: %q is not a service", in.Resource, j.Service)
+		}
+		var err error
+		if j.Port != "" {
+			if h.Port, err = parsePortKey(j.Port); err != nil {
+				return fmt.Errorf("lease of %s: %w", in.Resource, err)
+			}
+		}
+		for _, p := range j.Ports {
+			k, err := parsePortKey(p)
+			if err != nil {
+				return fmt.Errorf("lease of %s: %w", in.Resource, err)
+			}
+			h.Ports = append(h.Ports, k)
+		}
+		out.Holders = append(out.Holders, h)
+	}
+	if err := out.check(); err != nil {
+		return fmt.Errorf("lease of %s: %w", in.Resource, err)
+	}
+	*l = out
+	return nil
+}
+
+func (l *Lease) check() error {
+	switch {
+	case l.Resource == Resource{}:
+		return errors.New("nothing is leased")
+	case l.State != Held && l.State != Cooling:
+		return fmt.Errorf("%q is not a state", l.State)
+	case len(l.Holders) == 0:
+		return errors.New("it has no holder")
+	case len(l.Holders) > 1 && (l.ShareKey == "" || l.State == Cooling):
+		return fmt.Errorf("%d holders, but not shared", len(l.Holders))
+	}
+	return nil
+}
+
+func parsePortKey(s string) (k vip.PortKey, err error) {
+	number, protocol, _ := strings.Cut(s, "/")
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n == 0 || k.Protocol.UnmarshalText([]byte(protocol)) != nil {
+		return k, fmt.Errorf("%q is not a port", s)
+	}
+	k.Port = uint16(n)
+	return k, nil
+}

@@ -1,0 +1,52 @@
+// Package memstore keeps leases in memory, for tests and for trying things
+// out. It keeps every promise of ipam.Store but to outlive the process, and
+// refuses what a real store would refuse.
+package memstore
+
+import (
+	"sync"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/internal/book"
+)
+
+// Store is an ipam.Store. Make one with New.
+type Store struct {
+	*book.Book
+
+	mu      sync.Mutex
+	fault   error
+	commits int
+}
+
+// New returns an empty store.
+func New() *Store {
+	s := &Store{}
+	s.Book = book.New(nil, s.persist)
+	return s
+}
+
+// Fail makes every later commit fail for that reason, as a full disk would;
+// nil ends it.
+func (s *Store) Fail(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = reason
+}
+
+// Commits returns how many commits changed something: what would have been an
+// fsync each.
+func (s *Store) Commits() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.commits
+}
+
+func (s *Store) persist(map[ipam.Resource]*ipam.Lease) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fault == nil {
+		s.commits++
+	}
+	return s.fault
+}

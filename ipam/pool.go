@@ -1,0 +1,107 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// pool is a Pool made ready for allocating.
+type pool struct {
+	Pool
+	ranges map[vip.Family]*ranges
+}
+
+// ranges are a pool's addresses of one family.
+type ranges struct {
+	v4     bool
+	usable spans // what the configuration allows
+	// static and dynamic are the usable ones less what is held out: first those
+	// left for requests, then those that automatic allocation takes from.
+	static, dynamic spans
+	heldOut         uint64
+	cursor          number // where automatic allocation goes on looking
+}
+
+// newPool prepares p, keeping clear of what guard says. The band is measured
+// on what the configuration allows, so that it stays where it is when the host
+// gets an address.
+func newPool(p Pool, g *guard) *pool {
+	out := &pool{Pool: p, ranges: make(map[vip.Family]*ranges)}
+	size := make(map[vip.Family]uint64)
+	for _, c := range p.CIDRs {
+		f := vip.FamilyOf(c.Addr())
+		r := out.ranges[f]
+		if r == nil {
+			r = &ranges{v4: f == vip.IPv4}
+			out.ranges[f] = r
+		}
+		size[f] = addSaturating(size[f], spanOf(netipx.RangeOfPrefix(c)).size())
+		var b netipx.IPSetBuilder
+		b.AddPrefix(c)
+		for _, a := range ends(c) {
+			b.Remove(a)
+		}
+		for _, e := range p.Exclude {
+			b.RemovePrefix(e)
+		}
+		set, _ := b.IPSet() // fails on invalid input only, which CheckPools refused
+		for _, part := range set.Ranges() {
+			r.usable = append(r.usable, spanOf(part))
+		}
+	}
+	for f, r := range out.ranges {
+		static, dynamic := r.usable.split(addressBand(size[f]))
+		r.static, r.dynamic = static.without(g.set, r.v4), dynamic.without(g.set, r.v4)
+		r.heldOut = r.usable.size() - addSaturating(r.static.size(), r.dynamic.size())
+	}
+	return out
+}
+
+// covers reports whether a is in one of the pool's ranges, given out or not.
+func (p *pool) covers(a netip.Addr) bool {
+	return slices.ContainsFunc(p.CIDRs, func(c netip.Prefix) bool { return c.Contains(a) })
+}
+
+// families returns those the pool has, IPv4 first.
+func (p *pool) families() []vip.Family {
+	var out []vip.Family
+	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
+		if p.ranges[f] != nil {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// allows reports whether a may be given out now, taken or not.
+func (p *pool) allows(a netip.Addr) bool {
+	r := p.ranges[vip.FamilyOf(a)]
+	return r != nil && (r.dynamic.contains(numberOf(a)) || r.static.contains(numberOf(a)))
+}
+
+// refusal says why a is not allowed.
+func (p *pool) refusal(a netip.Addr, g *guard) vip.Problem {
+	outside := func(hint, format string, args ...any) vip.Problem {
+		return vip.Problem{Code: vip.CodeOutsidePool, Hint: hint, Message: fmt.Sprintf(format, args...)}
+	}
+	for _, e := range p.Exclude {
+		if e.Contains(a) {
+			return outside("request another address, or change the pool", "%s is excluded from pool %q by %s", a, p.Name, e)
+		}
+	}
+	for _, c := range p.CIDRs {
+		if slices.Contains(ends(c), a) {
+			return outside("request another address", "%s is the network or broadcast address of %s in pool %q", a, c, p.Name)
+		}
+	}
+	if !p.covers(a) {
+		return outside("request an address of the pool, or add its range to the pool", "%s is outside of pool %q", a, p.Name)
+	}
+	code, why := g.why(a)
+	return vip.Problem{Code: code, Message: fmt.Sprintf("%s is held out of pool %q: %s", a, p.Name, why), Hint: "request another address"}
+}
