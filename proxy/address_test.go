@@ -1,9 +1,23 @@
 package proxy
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // noDevice is the device of a process without rights.
@@ -12,3 +26,356 @@ type noDevice struct{}
 func (noDevice) list() ([]netip.Addr, error) { return nil, nil }
 func (noDevice) add(netip.Addr) error        { return unix.EPERM }
 func (noDevice) remove(netip.Addr) error     { return unix.EPERM }
+
+func TestForeignAddressWithoutRights(t *testing.T) {
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		p := newTarget(t, Options{device: noDevice{}})
+		key := vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: 8080, Protocol: protocol}
+		f := onVIP(key, vip.RoundRobin)
+		var problem vip.Problem
+		if err := p.apply(f); !errors.As(err, &problem) ||
+			problem.Message != "203.0.113.10 is not an address of this host" ||
+			problem.Hint != "run with CAP_NET_ADMIN, use mode ipvs, or a pool inside 127.0.0.0/8" {
+			t.Errorf("%v, hint %q", err, problem.Hint)
+		}
+		if p.Stats().Listeners != 0 {
+			t.Error("listens")
+		}
+		// A node port is on the host's own addresses: no device, no such hint.
+		f.Kind = vip.OnHost
+		if err := p.apply(f); !errors.As(err, &problem) || problem.Hint != "" {
+			t.Errorf("%v, hint %q", err, problem.Hint)
+		}
+	}
+}
+
+// fakeDevice keeps what it was told, and refuses what the kernel would.
+type fakeDevice struct {
+	addrs []netip.Addr
+	err   error // of every write
+	calls []string
+}
+
+func (d *fakeDevice) list() ([]netip.Addr, error) { return slices.Clone(d.addrs), nil }
+
+func (d *fakeDevice) add(a netip.Addr) error {
+	d.calls = append(d.calls, "add "+a.String())
+	if d.err == nil && !slices.Contains(d.addrs, a) {
+		d.addrs = append(d.addrs, a)
+	}
+	return d.err
+}
+
+func (d *fakeDevice) remove(a netip.Addr) error {
+	d.calls = append(d.calls, "remove "+a.String())
+	if d.err == nil {
+		d.addrs = slices.DeleteFunc(d.addrs, func(b netip.Addr) bool { return a == b })
+	}
+	return d.err
+}
+
+func TestAddressesOwnership(t *testing.T) {
+	ours, foreign := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
+	owns := func(a netip.Addr) bool { return netip.MustParsePrefix("192.0.2.0/24").Contains(a) }
+	front := func(a netip.Addr) *vip.Frontend {
+		return &vip.Frontend{Key: vip.FrontendKey{Addr: a, Port: 80, Protocol: vip.TCP}, Kind: vip.OnVIP}
+	}
+	t.Run("two frontends, the last takes it away", func(t *testing.T) {
+		d := &fakeDevice{}
+		a := newAddresses(d, "ironvip0", nil)
+		if err := a.add(ours); err != nil {
+			t.Fatal(err)
+		}
+		a.use(front(ours))
+		a.use(front(ours))
+		a.unuse(front(ours))
+		if err := a.drop(ours); err != nil || len(d.addrs) != 1 {
+			t.Fatal(err, d.addrs)
+		}
+		a.unuse(front(ours))
+		if err := a.drop(ours); err != nil || len(d.addrs) != 0 {
+			t.Fatal(err, d.addrs)
+		}
+	})
+	t.Run("foreign on the device is left", func(t *testing.T) {
+		d := &fakeDevice{addrs: []netip.Addr{foreign}}
+		a := newAddresses(d, "ironvip0", owns)
+		a.use(front(foreign))
+		a.unuse(front(foreign))
+		if err := errors.Join(a.refresh(), a.drop(foreign)); err != nil || len(d.calls) != 0 || len(a.orphans()) != 0 {
+			t.Error(err, d.calls, a.orphans())
+		}
+	})
+	t.Run("an earlier process' is adopted", func(t *testing.T) {
+		d := &fakeDevice{addrs: []netip.Addr{ours}}
+		a := newAddresses(d, "ironvip0", owns)
+		if err := a.refresh(); err != nil || !slices.Equal(a.orphans(), []netip.Addr{ours}) {
+			t.Fatal(err, a.orphans())
+		}
+		a.use(front(ours))
+		if len(a.orphans()) != 0 || a.damage(ours) != "" {
+			t.Error(a.orphans(), a.damage(ours))
+		}
+		d.addrs = nil
+		if err := a.refresh(); err != nil || a.damage(ours) != "address 192.0.2.1 missing from ironvip0" {
+			t.Error(err, a.damage(ours))
+		}
+		if err := errors.Join(a.restore(ours), a.refresh()); err != nil || a.damage(ours) != "" {
+			t.Error(err, a.damage(ours))
+		}
+	})
+	t.Run("without owns only this process' own", func(t *testing.T) {
+		d := &fakeDevice{addrs: []netip.Addr{ours}}
+		a := newAddresses(d, "ironvip0", nil)
+		if err := errors.Join(a.refresh(), a.drop(ours)); err != nil || len(d.calls) != 0 || len(a.orphans()) != 0 {
+			t.Error(err, d.calls, a.orphans())
+		}
+	})
+	t.Run("a refusal is said", func(t *testing.T) {
+		for _, c := range []struct {
+			err  error
+			says string
+		}{{unix.EPERM, "CAP_NET_ADMIN"}, {unix.EOPNOTSUPP, "modprobe dummy"}, {unix.ENODEV, "no such device"}} {
+			a := newAddresses(&fakeDevice{err: c.err}, "ironvip0", owns)
+			var problem vip.Problem
+			if err := a.add(ours); !errors.As(err, &problem) || !strings.Contains(problem.Message+problem.Hint, c.says) {
+				t.Errorf("%v, hint %q; want %q", err, problem.Hint, c.says)
+			}
+		}
+	})
+}
+
+// On a real device, in a network namespace of the test's own.
+func TestAddressesOnARealDevice(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	makeDevice(t, "ironvip0")
+	witness := func() (out []string) {
+		link, err := netlink.LinkByName("ironvip0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range list {
+			if !a.IP.IsLinkLocalUnicast() {
+				out = append(out, a.IPNet.String())
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	want := func(addrs ...string) {
+		t.Helper()
+		if got := witness(); !slices.Equal(got, addrs) {
+			t.Fatalf("ironvip0 has %v, want %v", got, addrs)
+		}
+	}
+	pool := netip.MustParsePrefix("192.0.2.0/24")
+	opts := Options{Owns: func(a netip.Addr) bool { return pool.Contains(a) || a.Is6() }}
+	p := newTarget(t, opts)
+	backend := tcpBackend(t, "127.0.0.1", named("a"))
+	http := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, vip.RoundRobin, backend)
+	dns := onVIP(vip.FrontendKey{Addr: http.Key.Addr, Port: 53, Protocol: vip.UDP}, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a"))
+	six := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP}, vip.RoundRobin, backend)
+	for _, f := range []*vip.Frontend{http, dns, six} {
+		p.must(f)
+	}
+	want("192.0.2.1/32", "2001:db8::1/128")
+	who(t, http.Key)
+	who(t, six.Key)
+	mustAsk(t, udpClient(t, dns.Key), "x")
+
+	// Somebody takes the address away: damage, mended by repair.
+	link, err := netlink.LinkByName("ironvip0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrDel(link, hostAddr(http.Key.Addr)); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	for _, o := range p.actual() {
+		if slices.Contains(o.Damage, "address 192.0.2.1 missing from ironvip0") {
+			damaged++
+		}
+	}
+	if damaged != 2 {
+		t.Errorf("%d of 2 frontends damaged", damaged)
+	}
+	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: http.Key, Old: http, New: http, Repair: true}}
+	if err := errors.Join(p.Apply(context.Background(), batch), batch[0].Err); err != nil {
+		t.Fatal(err)
+	}
+	who(t, http.Key)
+	for _, o := range p.actual() {
+		if len(o.Damage) != 0 {
+			t.Error(o.Damage)
+		}
+	}
+
+	// The last frontend of an address takes it along; a foreign address stays.
+	foreign := netip.MustParseAddr("198.51.100.1")
+	if err := netlink.AddrAdd(link, hostAddr(foreign)); err != nil {
+		t.Fatal(err)
+	}
+	p.remove(http.Key)
+	want("192.0.2.1/32", "198.51.100.1/32", "2001:db8::1/128")
+	p.remove(dns.Key)
+	want("198.51.100.1/32", "2001:db8::1/128")
+
+	// A successor finds what is left as an orphan and removes it when told, or
+	// adopts it.
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want("198.51.100.1/32", "2001:db8::1/128")
+	q := newTarget(t, opts)
+	orphans := q.actual()
+	if len(orphans) != 1 || orphans[0].Key != (vip.FrontendKey{Addr: six.Key.Addr}) {
+		t.Fatalf("%v", orphans)
+	}
+	q.must(six)
+	q.remove(orphans[0].Key) // in use again: stays
+	want("198.51.100.1/32", "2001:db8::1/128")
+	who(t, six.Key)
+	q.remove(six.Key)
+	want("198.51.100.1/32")
+}
+
+// Without the device the proxy makes it: a dummy, up, without ARP. Kernels
+// without the dummy module say so.
+func TestDeviceIsMade(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	p := newTarget(t, Options{})
+	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
+	err := p.apply(f)
+	if !hasDummy() {
+		var problem vip.Problem
+		if !errors.As(err, &problem) || !strings.Contains(problem.Message, "dummy device ironvip0") {
+			t.Errorf("%v, hint %q", err, problem.Hint)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	who(t, f.Key)
+	link, err := netlink.LinkByName("ironvip0")
+	if err != nil || link.Type() != "dummy" || link.Attrs().Flags&net.FlagUp == 0 || link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
+		t.Errorf("%+v, %v", link, err)
+	}
+}
+
+// A process that really lacks the rights.
+func TestWithoutRights(t *testing.T) {
+	if !asNobody(t) {
+		return
+	}
+	p := newTarget(t, Options{})
+	var problem vip.Problem
+	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: 8080, Protocol: vip.TCP}, vip.RoundRobin)
+	if err := p.apply(f); !errors.As(err, &problem) || !strings.Contains(problem.Hint, "CAP_NET_ADMIN") {
+		t.Errorf("%v, hint %q", err, problem.Hint)
+	}
+	var start int
+	fmt.Sscan(unprivilegedStart(), &start)
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("127.96.0.1"), Port: 80, Protocol: protocol}, vip.RoundRobin)
+		err := p.apply(f)
+		if start <= 80 {
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if !errors.As(err, &problem) || !strings.Contains(problem.Message, fmt.Sprintf("ports below %d need a privilege", start)) ||
+			!strings.Contains(problem.Hint, "CAP_NET_BIND_SERVICE") || !strings.Contains(problem.Hint, "net.ipv4.ip_unprivileged_port_start=80") {
+			t.Errorf("%v, hint %q", err, problem.Hint)
+		}
+	}
+	// What needs no rights works.
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	who(t, key)
+}
+
+const childEnv = "IRONVIP_PROXY_TEST_CHILD"
+
+// inNamespace runs the calling test again in a child process with a network
+// namespace of its own, by way of a user namespace if the test isn't root. It
+// returns true in the child, with lo up.
+func inNamespace(t *testing.T) bool {
+	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if os.Geteuid() != 0 {
+		attr.Cloneflags |= syscall.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	if !child(t, attr) {
+		return false
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// asNobody runs the calling test again without any rights, and returns true
+// there.
+func asNobody(t *testing.T) bool {
+	if os.Geteuid() != 0 {
+		return true
+	}
+	return child(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}})
+}
+
+func child(t *testing.T, attr *syscall.SysProcAttr) bool {
+	t.Helper()
+	if os.Getenv(childEnv) == t.Name() {
+		return true
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), childEnv+"="+t.Name())
+	cmd.SysProcAttr = attr
+	cmd.Dir = "/"
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 {
+		t.Skipf("needs user namespaces, which this host denies: %v", err)
+	}
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("in the child: %v\n%s", err, out)
+	}
+	return false
+}
+
+// makeDevice makes a device of that name: a dummy, or half of a veth pair
+// where the kernel has no dummies.
+func makeDevice(t *testing.T, name string) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer0"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func hasDummy() bool {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "probe0"
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	return !errors.Is(err, unix.EOPNOTSUPP)
+}

@@ -1,0 +1,123 @@
+package proxy
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	one = netip.MustParseAddrPort("10.0.0.1:80")
+	two = netip.MustParseAddrPort("10.0.0.2:80")
+)
+
+func always(netip.AddrPort) bool { return true }
+
+func choosing(b netip.AddrPort) func() (netip.AddrPort, bool) {
+	return func() (netip.AddrPort, bool) { return b, true }
+}
+
+func testClient(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
+
+// The timeout counts from the end of the client's last connection.
+func TestAffinityTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAffinity(time.Minute, 10)
+		defer a.close()
+		is := func(want, next netip.AddrPort) {
+			t.Helper()
+			e, got := a.claim(testClient(1), always, choosing(next))
+			if got != want {
+				t.Errorf("backend %s, want %s", got, want)
+			}
+			a.release(e)
+		}
+		long, _ := a.claim(testClient(1), always, choosing(one))
+		time.Sleep(time.Hour)
+		is(one, two) // held by the open connection
+		a.release(long)
+		time.Sleep(59 * time.Second)
+		is(one, two)
+		time.Sleep(59 * time.Second)
+		is(one, two) // the use before counted
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		if n := a.len(); n != 0 {
+			t.Errorf("%d clients after the timeout", n)
+		}
+		is(two, two)
+
+		a.setTimeout(time.Second)
+		time.Sleep(1001 * time.Millisecond)
+		synctest.Wait()
+		if n := a.len(); n != 0 {
+			t.Errorf("%d clients after a shorter timeout", n)
+		}
+	})
+}
+
+func TestAffinityIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAffinity(time.Hour, 3)
+		defer a.close()
+		open, _ := a.claim(testClient(0), always, choosing(one))
+		for i := 1; i < 100; i++ {
+			time.Sleep(time.Second)
+			e, got := a.claim(testClient(i), always, choosing(two))
+			if e == nil || got != two {
+				t.Fatal("newcomer not remembered although there are idle ones")
+			}
+			a.release(e)
+			if n := a.len(); n > 3 {
+				t.Fatalf("%d clients of at most 3", n)
+			}
+		}
+		// The newest two are left, and the one with a connection.
+		for _, i := range []int{0, 98, 99} {
+			e, got := a.claim(testClient(i), always, choosing(netip.AddrPort{}))
+			if !got.IsValid() {
+				t.Errorf("client %d forgotten", i)
+			}
+			defer a.release(e)
+		}
+		// All have connections now: a newcomer is served without memory.
+		if e, got := a.claim(testClient(500), always, choosing(two)); e != nil || got != two {
+			t.Error(e, got)
+		}
+		a.release(open)
+	})
+}
+
+func TestAffinityMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAffinity(time.Hour, 3)
+		defer a.close()
+		e, _ := a.claim(testClient(1), always, choosing(one))
+		a.move(e, two)
+		a.release(e)
+		if e, got := a.claim(testClient(1), always, choosing(one)); got != two {
+			t.Error("not moved")
+		} else {
+			a.release(e)
+		}
+		e, got := a.claim(testClient(1), func(b netip.AddrPort) bool { return b != two }, choosing(one))
+		if got != one {
+			t.Error("kept on an unusable backend")
+		}
+		a.release(e)
+		if e, _ := a.claim(testClient(2), always, func() (netip.AddrPort, bool) { return netip.AddrPort{}, false }); e != nil || a.len() != 1 {
+			t.Error("remembered although no backend was found")
+		}
+	})
+}
+
+func BenchmarkAffinity(b *testing.B) {
+	a := newAffinity(time.Hour, 1<<16)
+	defer a.close()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		e, _ := a.claim(testClient(i), always, choosing(one))
+		a.release(e)
+	}
+}

@@ -1,0 +1,196 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// BenchmarkThroughput moves 64 KiB writes one way: straight to the backend,
+// through the proxy, and through the proxy without pipes. Compare within a run.
+func BenchmarkThroughput(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		via   bool
+		pipes int
+	}{{"direct", false, 0}, {"spliced", true, 100}, {"buffered", true, 0}} {
+		b.Run(c.name, func(b *testing.B) {
+			done := make(chan int64, 1)
+			backend := tcpBackend(b, "127.0.0.1", func(c *net.TCPConn) {
+				n, _ := io.Copy(io.Discard, struct{ io.Reader }{c})
+				done <- n
+			})
+			addr := through(b, c.via, c.pipes, backend)
+			conn, err := net.Dial("tcp", addr.String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer conn.Close()
+			chunk := make([]byte, 64<<10)
+			b.SetBytes(int64(len(chunk)))
+			for b.Loop() {
+				if _, err := conn.Write(chunk); err != nil {
+					b.Fatal(err)
+				}
+			}
+			conn.(*net.TCPConn).CloseWrite()
+			<-done
+		})
+	}
+}
+
+// BenchmarkRoundTrip sends 100 bytes and waits for them.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		via   bool
+		pipes int
+	}{{"direct", false, 0}, {"spliced", true, 100}, {"buffered", true, 0}} {
+		b.Run(c.name, func(b *testing.B) {
+			backend := tcpBackend(b, "127.0.0.1", func(c *net.TCPConn) {
+				io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
+			})
+			addr := through(b, c.via, c.pipes, backend)
+			conn, err := net.Dial("tcp", addr.String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer conn.Close()
+			chunk := make([]byte, 100)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := conn.Write(chunk); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.ReadFull(conn, chunk); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkConnect makes a connection, reads one byte and closes.
+func BenchmarkConnect(b *testing.B) {
+	for _, via := range []bool{false, true} {
+		b.Run(map[bool]string{false: "direct", true: "proxied"}[via], func(b *testing.B) {
+			backend := tcpBackend(b, "127.0.0.1", func(c *net.TCPConn) { c.Write([]byte{1}) })
+			addr := through(b, via, 100, backend)
+			b.ReportAllocs()
+			for b.Loop() {
+				conn, err := net.Dial("tcp", addr.String())
+				if err != nil {
+					b.Fatal(err)
+				}
+				if n, err := io.Copy(io.Discard, conn); n != 1 || err != nil {
+					b.Fatal(n, err)
+				}
+				conn.(*net.TCPConn).SetLinger(0) // leave no TIME_WAIT behind
+				conn.Close()
+			}
+		})
+	}
+}
+
+// BenchmarkUDP asks and waits for the answer, in one session.
+func BenchmarkUDP(b *testing.B) {
+	for _, via := range []bool{false, true} {
+		b.Run(map[bool]string{false: "direct", true: "proxied"}[via], func(b *testing.B) {
+			addr := udpBackend(b, "127.0.0.1", "a")
+			if via {
+				p := newTarget(b, Options{})
+				key := freeKey(b, "127.96.0.1", vip.UDP)
+				p.must(onVIP(key, vip.RoundRobin, addr))
+				addr = key.AddrPort()
+			}
+			conn, err := net.Dial("udp", addr.String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer conn.Close()
+			buf := make([]byte, 100)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := conn.Write([]byte("x")); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := conn.Read(buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkIdleConnection reports the heap and stack of one idle connection,
+// the proxy's share only by the name "direct" of what the rest costs.
+func BenchmarkIdleConnection(b *testing.B) {
+	for _, via := range []bool{false, true} {
+		b.Run(map[bool]string{false: "direct", true: "proxied"}[via], func(b *testing.B) {
+			backend := tcpBackend(b, "127.0.0.1", func(c *net.TCPConn) { c.Write([]byte{1}); c.Read(make([]byte, 1)) })
+			addr := through(b, via, 100, backend)
+			const n = 500
+			var before, after runtime.MemStats
+			for b.Loop() {
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				var conns []net.Conn
+				for range n {
+					c, err := net.Dial("tcp", addr.String())
+					if err != nil {
+						b.Fatal(err)
+					}
+					c.Read(make([]byte, 1))
+					conns = append(conns, c)
+				}
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				b.ReportMetric(float64(after.HeapAlloc+after.StackInuse-before.HeapAlloc-before.StackInuse)/n, "B/conn")
+				for _, c := range conns {
+					c.(*net.TCPConn).SetLinger(0)
+					c.Close()
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkApply changes one weight of one frontend among many.
+func BenchmarkApply(b *testing.B) {
+	for _, n := range []int{1, 1000} {
+		b.Run(fmt.Sprintf("frontends=%d", n), func(b *testing.B) {
+			backend := netip.MustParseAddrPort("127.0.0.1:9")
+			p := newTarget(b, Options{})
+			var f *vip.Frontend
+			for i := range n {
+				f = onVIP(vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{127, 97, byte(i >> 8), byte(i)}), Port: 40000, Protocol: vip.TCP}, vip.WeightedRoundRobin, backend)
+				p.must(f)
+			}
+			g := weigh(f, backend, 2)
+			for i := 0; b.Loop(); i++ {
+				if i%2 == 0 {
+					p.must(g)
+				} else {
+					p.must(f)
+				}
+			}
+		})
+	}
+}
+
+func through(b *testing.B, via bool, pipes int, backend netip.AddrPort) netip.AddrPort {
+	b.Helper()
+	if !via {
+		return backend
+	}
+	p := newTarget(b, Options{})
+	p.pipes.most = pipes
+	key := freeKey(b, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	return key.AddrPort()
+}

@@ -1,0 +1,125 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Frontends, connections and sessions that come and go leave nothing: every
+// newTarget checks descriptors and goroutines at its end, this test that they
+// don't grow while it runs.
+func TestChurnLeavesNothing(t *testing.T) {
+	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
+	u := udpBackend(t, "127.0.0.1", "u")
+	refuses := closedPort(t, "127.0.0.1")
+	p := newTarget(t, Options{})
+	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.UDP)
+	round := func() {
+		p.must(onVIP(tcp, vip.RoundRobin, a, b, refuses))
+		p.must(onVIP(udp, vip.MaglevHash, u))
+		var clients sync.WaitGroup
+		for range 8 {
+			clients.Go(func() {
+				c := dial(t, tcp)
+				c.line(t)
+				c.echo(t, "x")
+				c.Close()
+				d := udpClient(t, udp)
+				mustAsk(t, d, "x")
+				d.Close()
+			})
+		}
+		clients.Wait()
+		open := dial(t, tcp) // one is open when its backend goes
+		open.line(t)
+		p.must(onVIP(tcp, vip.LeastConnection))
+		open.wantReset(t)
+		open.Close()
+		p.remove(tcp)
+		p.remove(udp)
+	}
+	round()
+	until(t, "idle", func() bool { return p.Stats().Connections == 0 && p.Stats().Sessions == 0 })
+	fds, goroutines := openFDs(t), runtime.NumGoroutine()
+	for range 20 {
+		round()
+	}
+	// Idle pipes are kept for reuse, at most idlePipes of them.
+	until(t, "descriptors as before", func() bool { return openFDs(t) <= fds+2*idlePipes })
+	until(t, "goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines })
+}
+
+// Two goroutines and two descriptors a connection; of the memory, see the
+// benchmark.
+func TestCostOfAnIdleConnection(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, a))
+	p.pipes.close() // keep none for reuse, so that they don't blur the count
+	const n = 100
+	dial(t, key).line(t)
+	fds, goroutines := openFDs(t), runtime.NumGoroutine()
+	for range n {
+		dial(t, key).line(t)
+	}
+	until(t, "pipes put back", func() bool { return p.pipes.held() == 0 })
+	// The test's own share: the client's and the backend's descriptor, and the
+	// backend's goroutine.
+	if got := openFDs(t) - fds - 2*n; got > 2*n {
+		t.Errorf("%d connections have %d descriptors", n, got)
+	}
+	if got := runtime.NumGoroutine() - goroutines - n; got > 2*n {
+		t.Errorf("%d connections have %d goroutines", n, got)
+	}
+}
+
+// Updates, traffic and questions at once, for the race detector.
+func TestConcurrentUpdatesAndTraffic(t *testing.T) {
+	var all []netip.AddrPort
+	for i := range 4 {
+		all = append(all, tcpBackend(t, "127.0.0.1", named(fmt.Sprint(i))))
+	}
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	full := onVIP(key, vip.WeightedLeastConnection, all...)
+	full.Affinity = 1e9
+	p.must(full)
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					who(t, key)
+				}
+			}
+		})
+	}
+	clients.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				p.open(key, all[0])
+				p.Stats()
+			}
+		}
+	})
+	// A backend that only drains refuses nobody: every client is served.
+	for i := range 200 {
+		p.must(weigh(full, all[i%4], 0))
+		p.must(full)
+	}
+	close(stop)
+	clients.Wait()
+}

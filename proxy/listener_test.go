@@ -1,0 +1,127 @@
+package proxy
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Out of descriptors, accept waits instead of spinning or ending, and goes on
+// once there are some.
+func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
+	var log syncBuffer
+	p := newTarget(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	who(t, key)
+	until(t, "idle", func() bool { return p.Stats().Connections == 0 })
+
+	// The client's socket is made first, then nothing is left.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	low := old
+	low.Cur = uint64(openFDs(t) + 20)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	restore := sync.OnceFunc(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old) })
+	defer restore()
+	var filler []int
+	free := func() {
+		for _, f := range filler {
+			unix.Close(f)
+		}
+		filler = nil
+	}
+	defer free()
+	for {
+		f, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		filler = append(filler, f)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: key.Addr.As4(), Port: int(key.Port)}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	// Doubling from 5 ms, 300 ms are six attempts.
+	if n := strings.Count(log.String(), "too many open files"); n == 0 || n > 12 {
+		t.Errorf("%d attempts to accept in 300 ms", n)
+	}
+	free()
+	restore()
+	buf := make([]byte, 10)
+	if n, err := unix.Read(fd, buf); err != nil || string(buf[:n]) != "a\n" {
+		t.Errorf("%q, %v once descriptors are there again", buf[:n], err)
+	}
+	if err := p.frontend(key).listener.died(); err != nil {
+		t.Error(err)
+	}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func TestFindWildcard(t *testing.T) {
+	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+	for _, c := range []struct {
+		table    string
+		protocol vip.Protocol
+		want     string
+	}{
+		{"   0: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000", vip.TCP, "0.0.0.0:80"},
+		{"   0: 00000000:0050 00000000:0000 07 00000000:00000000 00:00000000", vip.UDP, "0.0.0.0:80"},
+		{"   0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A", vip.TCP, "[::]:80"},
+		{"   0: 00000000:0050 00000000:0000 01 00000000:00000000", vip.TCP, ""},                                   // doesn't listen
+		{"   0: 0100007F:0050 00000000:0000 0A 00000000:00000000", vip.TCP, ""},                                   // an address of its own
+		{"   0: 00000000:0051 00000000:0000 0A 00000000:00000000", vip.TCP, ""},                                   // another port
+		{"   0: 0100007F:0050 00000000:0000 0A 0\n   1: 00000000:0050 00000000:0000 0A 0", vip.TCP, "0.0.0.0:80"}, // the second line
+		{"garbage", vip.TCP, ""}, {"a b c d", vip.UDP, ""}, {"", vip.TCP, ""},
+	} {
+		got, ok := findWildcard(strings.NewReader(heading+c.table), c.protocol, 80)
+		if got != c.want || ok != (c.want != "") {
+			t.Errorf("%q: %q %v, want %q", c.table, got, ok, c.want)
+		}
+	}
+}
+
+func TestBudget(t *testing.T) {
+	for _, files := range []uint64{0, 1, 256, 1024, 20000, 1 << 30, 1<<64 - 1} {
+		b := share(files)
+		if b.connections < 1 || b.sessions < 1 || b.pipes < 1 {
+			t.Errorf("%d files: %+v", files, b)
+		}
+		if used := 2*b.connections + b.sessions + 2*b.pipes; files >= 256 && uint64(used) > files*7/8 {
+			t.Errorf("%d files: %+v takes %d of them", files, b, used)
+		}
+	}
+}
