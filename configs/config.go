@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -124,4 +125,19 @@ func (c *Config) SpecPools() []spec.Pool {
 		out = append(out, spec.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
 	}
 	return out
+}
+
+// ipamPools returns the pools as the allocator takes them.
+func (c *Config) ipamPools() []ipam.Pool {
+	out := make([]ipam.Pool, 0, len(c.Pools))
+	for _, p := range c.Pools {
+		out = append(out, ipam.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
+	}
+	return out
+}
+
+// IPAMConfig returns what the allocator goes by.
+func (c *Config) IPAMConfig() ipam.Config {
+	return ipam.Config{Pools: c.ipamPools(), PodCIDRs: c.IPAM.PodCIDRs, ReuseDelay: time.Duration(c.IPAM.ReuseDelay),
+		NodePorts: ipam.PortRange{First: c.IPAM.NodePorts.First, Last: c.IPAM.NodePorts.Last}}
 }

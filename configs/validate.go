@@ -5,12 +5,14 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -164,50 +166,31 @@ func (v *validator) ipam() {
 }
 
 // prefix refuses ranges that no unicast address is in.
-func (v *validator) prefix(field string, p netip.Prefix) bool {
+func (v *validator) prefix(field string, p netip.Prefix) {
 	a := p.Addr()
 	switch {
 	case !p.IsValid(): // told by decoding
-		return false
 	case a.Is4In6():
 		v.bad(field, "write it in IPv4 form", "%s is an IPv4 range in IPv6 form", p)
 	case p.Bits() == 0, a.IsUnspecified(), a.IsMulticast(), a.Is6() && a.IsLinkLocalUnicast(), a.Is4() && a.As4()[0] >= 224:
-		v.bad(field, "use a range of unicast addresses", "%s has addresses that can't be given out", p)
-	default:
-		return true
+		v.bad(field, "use a range of unicast addresses", "%s has addresses that no pod can have", p)
 	}
-	return false
 }
 
+// pools lets the allocator judge them. What it only remarks on is shown with
+// the pool, and is not in the way of starting.
 func (v *validator) pools() {
-	first := map[string]int{}
-	good := true
-	for i, p := range v.config.Pools {
-		field := strict.Index("pool", i)
-		if err := vip.CheckLabel(p.Name); err != nil {
-			v.bad(field+".name", `use 1 to 63 of a-z, 0-9 and inner "-"`, "%s", err)
-		} else if j, twice := first[p.Name]; twice {
-			v.bad(field+".name", "give each pool its own name, or put the ranges into one", "%q is the name of the pool at %s, too", p.Name, v.where(strict.Index("pool", j)))
-			good = false
-		} else {
-			first[p.Name] = i
+	for _, p := range ipam.CheckPools(v.config.ipamPools(), v.config.IPAM.PodCIDRs) {
+		if ipam.IsWarning(p) {
+			continue
 		}
-		if len(p.CIDRs) == 0 {
-			v.bad(field+".cidrs", `add cidrs = ["192.0.2.0/24"]`, "a pool needs a range of addresses")
-		}
-		for n, c := range p.CIDRs {
-			good = v.prefix(strict.Index(field+".cidrs", n), c) && good
-		}
-		for n, x := range p.Exclude {
-			if x.IsValid() && !slices.ContainsFunc(p.CIDRs, x.Overlaps) {
-				v.bad(strict.Index(field+".exclude", n), "remove it, or correct it to a part of cidrs", "%s is in none of the pool's ranges", x)
-			}
-		}
-	}
-	if good {
-		v.overlaps()
+		p.Message = poolPath.ReplaceAllStringFunc(p.Message, v.where)
+		v.add(p)
 	}
 }
+
+// poolPath is how the allocator speaks of a pool that has no name of its own.
+var poolPath = regexp.MustCompile(`pool\[\d+\]`)
 
 func (v *validator) sources() {
 	if len(v.config.Sources) == 0 {

@@ -43,14 +43,14 @@ type Port struct {
 	Name       string     `toml:"name,omitempty" json:"name,omitempty"`
 	Protocol   string     `toml:"protocol,omitempty" json:"protocol,omitempty"`
 	Port       PortNumber `toml:"port" json:"port"`
-	TargetPort PortNumber `toml:"target_port,omitempty" json:"target_port,omitempty"`
+	TargetPort PortNumber `toml:"target_port,omitzero" json:"target_port,omitempty"`
 	NodePort   NodePort   `toml:"node_port,omitempty" json:"node_port,omitzero"`
 }
 
 // Backend is one server behind a service.
 type Backend struct {
 	Address string     `toml:"address" json:"address"`
-	Port    PortNumber `toml:"port,omitempty" json:"port,omitempty"`
+	Port    PortNumber `toml:"port,omitzero" json:"port,omitempty"`
 	Weight  *int       `toml:"weight,omitempty" json:"weight,omitempty"`
 	State   string     `toml:"state,omitempty" json:"state,omitempty"`
 	Node    string     `toml:"node,omitempty" json:"node,omitempty"`

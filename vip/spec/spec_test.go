@@ -1,0 +1,216 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/BurntSushi/toml"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// services draws services as Build makes them.
+func services(t *rapid.T) vip.Service {
+	label := rapid.StringMatching(`[a-z]([a-z0-9-]{0,8}[a-z0-9])?`)
+	s := vip.Service{
+		Key: vip.ServiceKey{Namespace: label.Draw(t, "namespace"), Name: label.Draw(t, "name")}, Source: "static", Origin: "a.toml:1",
+		Scheduler:       rapid.SampledFrom([]vip.Scheduler{"rr", "wrr", "lc", "wlc", "sh", "mh"}).Draw(t, "scheduler"),
+		Forward:         vip.ForwardNAT,
+		InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster,
+		Masquerade:   rapid.SampledFrom([]vip.Masquerade{"auto", "always", "never"}).Draw(t, "masquerade"),
+		DrainTimeout: time.Duration(rapid.Int64Range(0, int64(vip.MaxDrainTimeout)).Draw(t, "drain")),
+		Affinity:     time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
+		Labels:       rapid.MapOfN(rapid.StringMatching(`[ -~]{1,9}`), rapid.StringMatching(`[ -~é]{0,9}`), 0, 3).Draw(t, "labels"),
+		Backends:     []vip.Backend{},
+	}
+	if len(s.Labels) == 0 {
+		s.Labels = nil
+	}
+	if s.Scheduler == vip.MaglevHash {
+		s.SchedulerFallback, s.SchedulerPort = rapid.Bool().Draw(t, "fallback"), rapid.Bool().Draw(t, "port flag")
+	}
+	if rapid.Bool().Draw(t, "shared") {
+		s.Pool, s.ShareKey = label.Draw(t, "pool"), label.Draw(t, "share key")
+	}
+	if rapid.Bool().Draw(t, "requested") {
+		s.Families = []vip.Family{vip.IPv4}
+		s.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+	}
+	for i := range rapid.IntRange(1, 4).Draw(t, "ports") {
+		p := vip.Port{Protocol: rapid.SampledFrom([]vip.Protocol{vip.TCP, vip.UDP}).Draw(t, "protocol"), Port: uint16(80 + i),
+			TargetPort: rapid.Uint16Range(1, 65535).Draw(t, "target")}
+		p.Name = vip.PortKey{Port: p.Port, Protocol: p.Protocol}.String()
+		if rapid.Bool().Draw(t, "named") {
+			p.Name = fmt.Sprint("p", i)
+		}
+		switch rapid.IntRange(0, 2).Draw(t, "node port") {
+		case 1:
+			p.NodePort.Auto = true
+		case 2:
+			p.NodePort.Number = uint16(30000 + i)
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	for i := range rapid.IntRange(0, 4).Draw(t, "backends") {
+		s.Backends = append(s.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: rapid.Uint16().Draw(t, "port"),
+			Weight: rapid.Uint32Range(0, vip.MaxWeight).Draw(t, "weight"), State: rapid.SampledFrom([]vip.State{"ready", "drain", "maint"}).Draw(t, "state"),
+			Node: rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"), Zone: rapid.SampledFrom([]string{"", "z"}).Draw(t, "zone")})
+	}
+	return s
+}
+
+// A service that is written back, in either format, is read as the same one.
+func TestWrittenServicesReadAlike(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := services(t)
+		written := FromService(want)
+		check := func(format, text string, read Service, problems []vip.Problem) {
+			got, more := read.Build(want.Source, want.Origin)
+			if problems = append(problems, more...); len(problems) > 0 {
+				t.Fatalf("%s is refused: %v\n%s", format, problems, text)
+			}
+			if diff := cmp.Diff(want, got, cmpAddrs); diff != "" {
+				t.Fatalf("%s reads otherwise: %s\n%s", format, diff, text)
+			}
+		}
+		check("the shape", "", written, nil)
+
+		asJSON, err := json.Marshal(written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, problems := DecodeJSON(asJSON)
+		check("JSON", string(asJSON), read, problems)
+		var plain Service // as a client in Go reads it
+		if err := json.Unmarshal(asJSON, &plain); err != nil {
+			t.Fatal(err)
+		}
+		check("JSON by encoding/json", string(asJSON), plain, nil)
+
+		asTOML, err := toml.Marshal(written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree := map[string]any{}
+		if err := toml.Unmarshal(asTOML, &tree); err != nil {
+			t.Fatalf("%v\n%s", err, asTOML)
+		}
+		var fromTOML Service
+		problems = strict.Decode(tree, &fromTOML, "")
+		check("TOML", string(asTOML), fromTOML, problems)
+	})
+}
+
+func TestBackendAlone(t *testing.T) {
+	b, problems := DecodeBackendJSON([]byte(`{"address": "10.0.0.1", "port": 80}`))
+	built, more := b.Build()
+	want := vip.Backend{Address: netip.MustParseAddr("10.0.0.1"), Port: 80, Weight: 1, State: vip.Ready}
+	if len(problems)+len(more) > 0 || built != want {
+		t.Errorf("%+v, %v, %v", built, problems, more)
+	}
+	b, problems = DecodeBackendJSON([]byte(`{"adress": "10.0.0.1", "weight": "x"}`))
+	_, more = b.Build()
+	var fields []string
+	for _, p := range Merge(problems, more) {
+		fields = append(fields, p.Field)
+	}
+	if diff := cmp.Diff([]string{"adress", "weight", "address"}, fields); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestDurationText(t *testing.T) {
+	for d, want := range map[time.Duration]string{0: "0s", time.Second: "1s", 90 * time.Second: "1m30s", time.Minute: "1m", time.Hour: "1h",
+		3*time.Hour + time.Second: "3h0m1s", 10 * time.Minute: "10m", 20 * time.Hour: "20h", 1500 * time.Millisecond: "1.5s"} {
+		if got := Duration(d).String(); got != want {
+			t.Errorf("%s is written %q, want %q", d, got, want)
+		}
+		var back Duration
+		if err := back.UnmarshalText([]byte(want)); err != nil || back != Duration(d) {
+			t.Errorf("%q is read as %v, %v", want, back, err)
+		}
+	}
+}
+
+// A service of 10,000 backends is built in time that grows with their number.
+func TestBuildIsLinear(t *testing.T) {
+	s := Service{Name: "a", Ports: []Port{{Port: 80}}}
+	for i := range MaxBackends {
+		s.Backends = append(s.Backends, Backend{Address: "10.0.0.1", Port: PortNumber(1000 + i)})
+	}
+	start := time.Now()
+	if out, problems := s.Build("rest", ""); len(problems) > 0 || len(out.Backends) != MaxBackends {
+		t.Errorf("%d backends, %v", len(out.Backends), problems)
+	}
+	if took := time.Since(start); took > 5*time.Second { // it takes milliseconds; quadratic, minutes
+		t.Errorf("took %s", took)
+	}
+	s.Backends = append(s.Backends, Backend{Address: "10.0.0.2"})
+	if _, problems := s.Build("rest", ""); len(problems) != 1 || problems[0].Field != "backends" {
+		t.Errorf("of one more: %v", problems)
+	}
+}
+
+func FuzzDecodeJSON(f *testing.F) {
+	f.Add([]byte(`{"name": "web", "ports": [{"port": 80, "node_port": "auto", "name": "x"}], "backends": [{"address": "10.0.0.1", "weight": 0}], "affinity": {"timeout": "3h"}, "labels": {"a": "b"}}`))
+	f.Add([]byte(`{"name": "a", "name": 1, "ports": {"port": "1-2"}, "x": [[{}]], "vips": [null], "drain_timeout": 1e400}`))
+	f.Add([]byte(`{"name": "a", "ports": [{"port": 80, "protocol": "SCTP"}], "families": ["ipv6"], "source_ranges": ["x"], "scheduler": "mh", "scheduler_flags": ["port"]}`))
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		s, problems := DecodeJSON(doc)
+		built, more := s.Build("rest", "")
+		problems = Merge(problems, more)
+		for _, p := range problems {
+			if p.Code == "" || p.Message == "" {
+				t.Errorf("problem without a code or message: %+v", p)
+			}
+		}
+		if len(problems) > 0 {
+			return
+		}
+		again := FromService(built)
+		back, problems := again.Build("rest", "")
+		if diff := cmp.Diff(built, back, cmpAddrs); len(problems) > 0 || diff != "" {
+			t.Errorf("written back: %v %s", problems, diff)
+		}
+	})
+}
+
+func FuzzParseServiceKey(f *testing.F) {
+	f.Add("web")
+	f.Add("shop/web")
+	f.Add("a/b/c")
+	f.Fuzz(func(t *testing.T, s string) {
+		k, err := vip.ParseServiceKey(s)
+		if err != nil {
+			return
+		}
+		if back, err := vip.ParseServiceKey(k.String()); err != nil || back != k {
+			t.Errorf("%q is read as %+v, which as %q is %+v, %v", s, k, k, back, err)
+		}
+	})
+}
+
+func FuzzParseBackendID(f *testing.F) {
+	for _, s := range []string{"10.1.0.11:8080", "10.1.0.11", "[2001:db8::1]:80", "2001:db8::1", "[2001:db8::1]", "[::ffff:10.0.0.1]:1", "fe80::1%eth0", "[fe80::1%eth0]:1", "]10.0.0.1[", "[10.0.0.1]"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		a, port, err := vip.ParseBackendID(s)
+		if err != nil {
+			return
+		}
+		if a.Zone() != "" || a.Is4In6() {
+			t.Errorf("%q is read as %s", s, a)
+		}
+		id := vip.Backend{Address: a, Port: port}.ID()
+		if back, backPort, err := vip.ParseBackendID(id); err != nil || back != a || backPort != port {
+			t.Errorf("%q is read as %s, which is read as %s %d, %v", s, id, back, backPort, err)
+		}
+	})
+}

@@ -1,0 +1,137 @@
+package strict
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestNearest(t *testing.T) {
+	keys := []string{"address", "backends", "drain_timeout", "name", "node_port", "port", "ports", "protocol", "scheduler", "target_port", "weight"}
+	for word, want := range map[string]string{
+		"adress": "address", "prot": "protocol", "backend": "backends", "Port": "port", "wieght": "weight", "schedular": "scheduler",
+		"drain-timeout": "drain_timeout", "target": "target_port", "nam": "name", "zone": "", "": "", "x": "",
+		strings.Repeat("port", 1000): "",
+	} {
+		if got := Nearest(word, keys); got != want {
+			t.Errorf("%q is taken for %q, want %q", word, got, want)
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"abc", "", 3}, {"abc", "abc", 0}, {"abc", "abd", 1}, {"abc", "acb", 1}, {"abc", "bc", 1}, {"kitten", "sitting", 3}} {
+		if got := distance(test.a, test.b); got != test.want || distance(test.b, test.a) != test.want {
+			t.Errorf("%q and %q are %d apart, want %d", test.a, test.b, got, test.want)
+		}
+	}
+}
+
+func TestParent(t *testing.T) {
+	for path, want := range map[string]string{
+		"a": "", "a.b": "a", "a[3]": "a", "a[3].b": "a[3]", `a."b.c"`: "a", `a."b\".c"`: "a", `"x"`: "", `a."b[0]"[1]`: `a."b[0]"`, "": "",
+	} {
+		if got := Parent(path); got != want {
+			t.Errorf("around %s is %q, want %q", path, got, want)
+		}
+	}
+}
+
+// Join and Parent are each other's inverse, for any key.
+func FuzzPath(f *testing.F) {
+	f.Add("a.b", `c"d`)
+	f.Add("", "\\")
+	f.Add("a[0]", "")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		path := Join("", a)
+		for _, longer := range []string{Join(path, b), Index(path, 7)} {
+			if got := Parent(longer); got != path {
+				t.Errorf("around %s is %s, want %s", longer, got, path)
+			}
+		}
+	})
+}
+
+func TestParentOfPathsThatNobodyMakesEnds(t *testing.T) {
+	for _, path := range []string{`"`, `.`, `[`, `a."`, `\"`} {
+		for range 10 {
+			path = Parent(path)
+		}
+		if path != "" {
+			t.Errorf("left: %q", path)
+		}
+	}
+}
+
+type sample struct {
+	Text   string            `toml:"text"`
+	Number *int              `toml:"number"`
+	On     bool              `toml:"on"`
+	Range  netip.Prefix      `toml:"range"`
+	Addr   netip.Addr        `toml:"addr"`
+	Words  map[string]string `toml:"words"`
+	Items  []item            `toml:"items,omitempty"`
+	Own    int               `toml:"-"`
+}
+
+type item struct {
+	Size int `toml:"size"`
+}
+
+func (i *item) Defaults() { i.Size = 7 }
+
+func (*sample) Later() map[string]string { return map[string]string{"soon": "soon"} }
+
+func TestDecode(t *testing.T) {
+	var got sample
+	problems := Decode(map[string]any{
+		"text": "x", "number": int64(3), "on": true, "range": "10.0.0.0/8", "addr": "10.0.0.1", "words": map[string]any{"a": "b"},
+		"items": []map[string]any{{}, {"size": int64(1)}}, "soon": int64(1), "-": "x", "Own": int64(1),
+	}, &got, "at")
+	three := 3
+	want := sample{Text: "x", Number: &three, On: true, Range: netip.MustParsePrefix("10.0.0.0/8"), Addr: netip.MustParseAddr("10.0.0.1"),
+		Words: map[string]string{"a": "b"}, Items: []item{{7}, {1}}}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+	var told []string
+	for _, p := range problems {
+		told = append(told, p.Error())
+	}
+	if diff := cmp.Diff([]string{"at.-: unknown key", "at.Own: unknown key", "at.soon: this version does not support soon"}, told); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestDecodeTellsAllThatDoesNotFit(t *testing.T) {
+	var got sample
+	problems := Decode(map[string]any{
+		"text": int64(1), "number": "3", "on": "yes", "range": "10.0.0.1/8", "addr": "x", "words": []any{}, "items": []any{nil, "x", map[string]any{"size": 1.5}},
+	}, &got, "")
+	var told []string
+	for _, p := range problems {
+		told = append(told, p.Error()+" | "+p.Hint)
+	}
+	want := []string{
+		`addr: "x": ParseAddr("x"): unable to parse IP | `,
+		`items[0]: wants a value, has null | remove it`,
+		`items[1]: wants a table, has the string "x" | write it as { key = value }`,
+		`items[2].size: wants a whole number, has the number 1.5 | `,
+		`number: wants a whole number, has the string "3" | write it without quotes`,
+		`on: wants true or false, has the string "yes" | write true or false, without quotes`,
+		`range: 10.0.0.1/8 is not the first address of its range | write 10.0.0.0/8, or 10.0.0.1/32 for the one address`,
+		`text: wants a string, has the number 1 | put it in quotes`,
+		`words: wants a table, has a list | write it as { key = "value" }`,
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Error(diff)
+	}
+	if got.Number != nil {
+		t.Error("a pointer was set to what does not fit")
+	}
+}
