@@ -1,0 +1,107 @@
+package configs
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// documented lists the keys of the tables under a heading of a reference page:
+// the first cell of each row, in backquotes. No heading is the whole page.
+func documented(t *testing.T, page, heading string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := string(text)
+	if heading != "" {
+		_, rest, found := strings.Cut(section, "\n"+heading)
+		if !found {
+			t.Fatalf("%s has no %q", page, heading)
+		}
+		section = rest
+		if end := strings.Index(section, "\n#"); end >= 0 {
+			section = section[:end]
+		}
+	}
+	var keys []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1) {
+		keys = append(keys, row[1])
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Every key that is read has a row in its reference page, and no other.
+func TestReferencePagesAreComplete(t *testing.T) {
+	service := append(strict.Keys(spec.Service{}), "affinity.timeout")
+	slices.Sort(service)
+	var config []string
+	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "log": Log{}} {
+		for _, key := range strict.Keys(shape) {
+			config = append(config, section+"."+key)
+		}
+	}
+	slices.Sort(config)
+	lists := append(strict.Keys(Pool{}), strict.Keys(Source{})...)
+	for _, test := range []struct {
+		page, heading string
+		want          []string
+	}{
+		{"services.md", "## Fields of a service", service},
+		{"services.md", "## Fields of a port", strict.Keys(spec.Port{})},
+		{"services.md", "## Fields of a backend", strict.Keys(spec.Backend{})},
+	} {
+		if got := documented(t, test.page, test.heading); !slices.Equal(got, test.want) {
+			t.Errorf("%s, %s has rows for\n%v, the code reads\n%v", test.page, test.heading, got, test.want)
+		}
+	}
+	config = append(config, lists...)
+	slices.Sort(config)
+	got := slices.DeleteFunc(documented(t, "config.md", "## Keys"), func(k string) bool { return strings.Contains(k, "/") })
+	if !slices.Equal(got, config) {
+		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
+	}
+	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"api", "dataplane", "ipam", "log", "node", "pool", "source"}) {
+		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
+	}
+}
+
+// What config.md says of a reload is what Diff does.
+func TestReferenceOfReloads(t *testing.T) {
+	text, err := os.ReadFile("../docs/config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+\\.[a-z_]+)` \\|.*\\| (live|restart) \\|$").FindAllStringSubmatch(string(text), -1) {
+		if live := slices.Contains(liveKeys, row[1]); live != (row[2] == "live") {
+			t.Errorf("config.md says %s of %s, live is %v", row[2], row[1], live)
+		}
+	}
+}
+
+// The numbers and words of the pages are those of the code.
+func TestReferenceStatesTheDefaults(t *testing.T) {
+	d := Default()
+	for page, wants := range map[string][]string{
+		"config.md": {"`" + d.Node.StateDir + "`", "`" + d.API.Socket + "`", `"` + d.API.SocketMode.String() + `"`, "`" + d.Dataplane.Mode + "`",
+			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`},
+		"services.md": {"up to 10,000", "1 to 256", "up to 64;", "0 to 65535", `"60s"`, `"3h"`, `"24h"`, "up to 4 MiB"},
+	} {
+		text, err := os.ReadFile("../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range wants {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s does not say %s", page, want)
+			}
+		}
+	}
+}
