@@ -59,7 +59,8 @@ type (
 	ExitCoder interface{ ExitCode() int }
 )
 
-// report prints err, if it is to be seen, and returns the exit code.
+// report prints err, if it is to be seen, and returns the exit code. Of joined
+// errors each is printed; the first gives the code.
 func (a *app) report(err error) int {
 	if err == nil {
 		return ExitOK
@@ -67,42 +68,68 @@ func (a *app) report(err error) int {
 	if code, silent := errors.AsType[exit](err); silent {
 		return int(code)
 	}
+	if joined, several := err.(interface{ Unwrap() []error }); several {
+		code := ExitOK
+		for _, part := range joined.Unwrap() {
+			if c := a.report(part); code == ExitOK {
+				code = c
+			}
+		}
+		return code
+	}
+	r := a.explain(err)
 	p := a.printer()
-	code, hint := ExitError, ""
-	var problems []v1.Problem
-	text := err.Error()
-	if f, ok := errors.AsType[*failure](err); ok {
-		code, hint = f.code, f.hint
+	lines := strings.Split(strings.TrimRight(r.text, "\n"), "\n")
+	p.Label("error", output.Bad, lines[0])
+	for _, line := range lines[1:] {
+		if hint, ok := strings.CutPrefix(line, "hint: "); ok {
+			p.Label("hint", output.Faint, hint)
+		} else {
+			p.Say("  %s", strings.TrimPrefix(line, "  "))
+		}
 	}
+	for _, problem := range r.problems {
+		p.Say("  %s", problemLine(problem))
+	}
+	if r.hint != "" {
+		p.Label("hint", output.Faint, r.hint)
+	}
+	return r.code
+}
+
+// explained is an error as it is shown.
+type explained struct {
+	code       int
+	text, hint string
+	problems   []v1.Problem // its parts, each shown with its hint
+}
+
+func (a *app) explain(err error) explained {
+	r := explained{code: ExitError, text: err.Error()}
 	var hinter Hinter
-	if errors.As(err, &hinter) {
-		hint = hinter.Hint()
-	}
 	var coder ExitCoder
-	if errors.As(err, &coder) {
-		code = coder.ExitCode()
+	if f, ok := errors.AsType[*failure](err); ok {
+		r.code, r.hint = f.code, f.hint
+	} else if problem, ok := errors.AsType[vip.Problem](err); ok {
+		r.hint = problem.Hint
 	}
-	if problem, ok := errors.AsType[vip.Problem](err); ok {
-		hint = problem.Hint
+	if errors.As(err, &hinter) {
+		r.hint = hinter.Hint()
+	}
+	if errors.As(err, &coder) {
+		r.code = coder.ExitCode()
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		text, _, _ = strings.Cut(text, "\n") // its parts are printed below, with their hints
-		code, hint, problems = exitCodeOf(e), hintOf(e, hint), e.Problems
+		r.text, _, _ = strings.Cut(r.text, "\n") // its parts follow as problems
+		r.code, r.hint, r.problems = exitCodeOf(e), hintOf(e), e.Problems
 		if a.verbose && e.RequestID != "" {
-			text += " (request " + e.RequestID + ")"
+			r.text += " (request " + e.RequestID + ")"
 		}
 	}
 	if errors.Is(err, context.Canceled) {
-		text = "interrupted"
+		r.text = "interrupted"
 	}
-	p.Label("error", output.Bad, text)
-	for _, problem := range problems {
-		p.Say("  %s", problemLine(problem))
-	}
-	if hint != "" {
-		p.Label("hint", output.Faint, hint)
-	}
-	return code
+	return r
 }
 
 // exitCodeOf maps what the agent, or the way to it, answered.
@@ -122,7 +149,7 @@ func exitCodeOf(e *client.Error) int {
 
 // hintOf returns what to do about a refusal. To a socket that keeps us out it
 // names the group that may use it, where that can be found out.
-func hintOf(e *client.Error, fallback string) string {
+func hintOf(e *client.Error) string {
 	if e.Code == client.CodeNotPermitted {
 		if path, ok := socketOf(e); ok {
 			if name := groupOf(path); name != "" {
@@ -130,10 +157,7 @@ func hintOf(e *client.Error, fallback string) string {
 			}
 		}
 	}
-	if e.Hint != "" {
-		return e.Hint
-	}
-	return fallback
+	return e.Hint
 }
 
 // socketOf returns the unix socket that an error speaks of.

@@ -175,13 +175,13 @@ func TestHintNamesTheSocketsGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &client.Error{Code: client.CodeNotPermitted, Detail: "not allowed to use unix://" + path + ": connect: permission denied", Hint: "generic"}
-	if got, want := hintOf(e, ""), "usermod -aG "+group.Name+" USER"; !strings.Contains(got, want) {
+	if got, want := hintOf(e), "usermod -aG "+group.Name+" USER"; !strings.Contains(got, want) {
 		t.Errorf("hint %q, want %q in it", got, want)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := hintOf(e, ""); got != "generic" {
+	if got := hintOf(e); got != "generic" {
 		t.Errorf("hint %q although the group may not use the socket", got)
 	}
 }
@@ -203,6 +203,9 @@ func TestAgentCommandsErrors(t *testing.T) {
 		{errors.New("plain"), ExitError, "error: plain\n"},
 		{fmt.Errorf("run: %w", hinted{}), ExitConflict, "error: run: start the agent: pools overlap\nhint: change one of them\n"},
 		{vip.Problem{Place: "ironvip.toml:3", Message: "bad", Hint: "mend it"}, ExitError, "error: ironvip.toml:3: bad\nhint: mend it\n"},
+		{errors.Join(vip.Problem{Message: "one", Hint: "mend one"}, hinted{}), ExitError,
+			"error: one\nhint: mend one\nerror: start the agent: pools overlap\nhint: change one of them\n"},
+		{errors.New("can't work here\n  because\nhint: do this"), ExitError, "error: can't work here\n  because\nhint: do this\n"},
 		{context.Canceled, ExitError, "error: interrupted\n"},
 	} {
 		agentCmd := &cobra.Command{Use: "agent", RunE: func(*cobra.Command, []string) error { return c.err }}

@@ -1,0 +1,229 @@
+package doctor
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// host is a machine that lacks nothing; each test takes something away.
+func host(files map[string]string) Host {
+	m := fstest.MapFS{
+		"proc/sys/kernel/osrelease": {Data: []byte("6.1.0-56-cloud-amd64\n")},
+		"proc/7/comm":               {Data: []byte("bash\n")},
+		"proc/7/limits":             {Data: []byte("Max open files            1024                 1048576              files\n")},
+	}
+	for path, text := range files {
+		m[path] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return Host{Files: m, PID: 7,
+		IPVS:     func() []Requirement { return []Requirement{{Name: "kernel module ip_vs", OK: true, Required: true}} },
+		Disk:     func(string) (Disk, error) { return Disk{Free: 1 << 30}, nil },
+		Writable: func(string) (bool, error) { return true, nil },
+	}
+}
+
+var want = Want{Mode: ModeAuto, StateDir: "/var/lib/ironvip", Pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
+
+// args are a command line as /proc has it.
+func args(words ...string) string { return strings.Join(words, "\x00") + "\x00" }
+
+func TestWellHost(t *testing.T) {
+	findings := Examine(host(nil), want)
+	if Worst(findings) != OK {
+		t.Errorf("%+v", findings)
+	}
+	for _, f := range findings {
+		if f.Check == "" || f.Text == "" || f.Fix != "" {
+			t.Errorf("a finding of a well host: %+v", f)
+		}
+	}
+}
+
+func TestFindings(t *testing.T) {
+	const agentStatus = "Name:\tironvip\nCapEff:\t0000000000003400\n"
+	agent := func(status string) map[string]string {
+		return map[string]string{"proc/8/comm": "ironvip\n", "proc/8/cmdline": args("/usr/bin/ironvip", "agent"), "proc/8/status": status,
+			"proc/8/limits": "Max open files            1024                 524288              files\n"}
+	}
+	kubeProxy := func(words ...string) map[string]string {
+		return map[string]string{"proc/9/comm": "kube-proxy\n", "proc/9/cmdline": args(append([]string{"/usr/local/bin/kube-proxy"}, words...)...)}
+	}
+	with := func(a map[string]string, path, text string) map[string]string { a[path] = text; return a }
+	keepalived := func(config string) map[string]string { // it is several processes with one command line
+		line := args("keepalived", "-f", "/etc/k.conf")
+		return map[string]string{"proc/9/comm": "keepalived\n", "proc/9/cmdline": line, "proc/10/comm": "keepalived\n", "proc/10/cmdline": line, "etc/k.conf": config}
+	}
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  Want
+		level Level
+		check string
+		says  string // in the text or the fix; "" means that the check finds nothing
+	}{
+		{"old kernel", map[string]string{"proc/sys/kernel/osrelease": "4.19.0-26-amd64"}, want, Warn, "kernel", "kernel 4.19 is older than 5.10"},
+		{"new kernel", map[string]string{"proc/sys/kernel/osrelease": "7.0-rc1"}, want, OK, "kernel", "kernel 7.0-rc1"},
+		{"odd kernel", map[string]string{"proc/sys/kernel/osrelease": "custom"}, want, Warn, "kernel", "can't be read"},
+
+		{"connection table", map[string]string{"proc/sys/net/netfilter/nf_conntrack_count": "79\n", "proc/sys/net/netfilter/nf_conntrack_max": "100\n"}, want, OK, "conntrack", "79 of 100"},
+		{"connection table nearly full", map[string]string{"proc/sys/net/netfilter/nf_conntrack_count": "80\n", "proc/sys/net/netfilter/nf_conntrack_max": "100\n"}, want, Warn, "conntrack", "sysctl -w net.netfilter.nf_conntrack_max=200"},
+
+		{"kube-proxy, iptables by default", kubeProxy(), want, OK, "kube_proxy", ""},
+		{"kube-proxy, ipvs by flag", kubeProxy("--proxy-mode", "ipvs"), want, Warn, "kube_proxy", "--ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64"},
+		{"kube-proxy, ipvs, told to spare us", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=10.0.0.0/8,192.0.2.0/24,2001:db8::/64"), want, OK, "kube_proxy", ""},
+		{"kube-proxy, ipvs, spares one pool only", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=192.0.2.0/24"), want, Warn, "kube_proxy", "2001:db8::/64"},
+		{"kube-proxy, config not readable", kubeProxy("--config=/var/lib/kube-proxy/config.conf"), want, Warn, "kube_proxy", "/var/lib/kube-proxy/config.conf can't be read"},
+		{"kube-proxy, config with ipvs", with(kubeProxy("--config=/var/lib/kube-proxy/config.conf"), "proc/9/root/var/lib/kube-proxy/config.conf",
+			"kind: KubeProxyConfiguration\nipvs:\n  excludeCIDRs: null\n  scheduler: rr\nmode: ipvs\n"), want, Warn, "kube_proxy", "ipvs mode"},
+		{"kube-proxy, config spares us", with(kubeProxy("--config=/c"), "proc/9/root/c",
+			"ipvs:\n  excludeCIDRs:\n  - 192.0.2.0/24\n  - \"2001:db8::/64\"\nmode: \"ipvs\"\n"), want, OK, "kube_proxy", ""},
+		{"kube-proxy, config spares us in a line", with(kubeProxy("--config=/c"), "proc/9/root/c",
+			"ipvs:\n  excludeCIDRs: [\"192.0.2.0/24\", '2001:db8::/64']\nmode: ipvs\n"), want, OK, "kube_proxy", ""},
+		{"kube-proxy, another block's mode", with(kubeProxy("--config=/c"), "proc/9/root/c", "detectLocal:\n  mode: ipvs\nmode: iptables\n"), want, OK, "kube_proxy", ""},
+		{"kube-proxy beside the userspace dataplane", kubeProxy("--proxy-mode=ipvs"), Want{Mode: ModeProxy, StateDir: "/s"}, OK, "kube_proxy", ""},
+		{"kube-proxy, no pools yet", kubeProxy("--proxy-mode=ipvs"), Want{Mode: ModeAuto, StateDir: "/s"}, Warn, "kube_proxy", "POOL_CIDRS"},
+
+		{"kube-router", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router")}, want, Warn, "kube_router", "--excluded-cidrs 192.0.2.0/24"},
+		{"kube-router without its service proxy", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--run-service-proxy=false")}, want, OK, "kube_router", ""},
+		{"ldirectord", map[string]string{"proc/9/comm": "ldirectord"}, want, Warn, "ldirectord", "outside of 192.0.2.0/24"},
+
+		{"keepalived that flushes", keepalived("global_defs {\n  lvs_flush\n}\n"), want, Warn, "keepalived", "take lvs_flush out of /etc/k.conf"},
+		{"keepalived that flushes its own", keepalived("global_defs {\n  lvs_flush_on_stop VS\n}\n"), want, OK, "keepalived", "leaves IPVS services of others alone"},
+		{"keepalived, comment", keepalived("global_defs {\n  # lvs_flush\n}\n"), want, OK, "keepalived", "alone"},
+		{"keepalived, default config not readable", map[string]string{"proc/9/comm": "keepalived"}, want, Warn, "keepalived", "/etc/keepalived/keepalived.conf can't be read"},
+
+		{"agent with its rights", agent(agentStatus), want, OK, "capabilities", "agent (pid 8) has CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW"},
+		{"agent without rights", agent("CapEff:\t0000000000000400\n"), want, Warn, "capabilities", "has no CAP_NET_ADMIN, CAP_NET_RAW"},
+		{"agent without rights, ipvs configured", agent("CapEff:\t0\n"), Want{Mode: ModeIPVS, StateDir: "/s"}, Fail, "capabilities", "AmbientCapabilities="},
+		{"agent without rights, userspace", agent("CapEff:\t0\n"), Want{Mode: ModeProxy, StateDir: "/s"}, OK, "capabilities", ""},
+		{"the agent's limit counts", agent(agentStatus), want, OK, "open_files", "agent (pid 8) may open 524288 files"},
+		{"few files", map[string]string{"proc/7/limits": "Max open files   1024   4096   files\n"}, want, Warn, "open_files", "LimitNOFILE="},
+		{"unlimited files", map[string]string{"proc/7/limits": "Max open files   1024   unlimited   files\n"}, want, OK, "open_files", "may open unlimited files"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			found := only(Examine(host(c.files), c.want), c.check)
+			switch {
+			case c.says == "" && len(found) > 0:
+				t.Errorf("found %+v, want nothing", found)
+			case c.says == "":
+			case len(found) != 1 || found[0].Level != c.level || !strings.Contains(found[0].Text+" "+found[0].Fix, c.says):
+				t.Errorf("found %+v, want one of level %q that says %q", found, c.level, c.says)
+			}
+		})
+	}
+}
+
+func only(findings []Finding, check string) []Finding {
+	var out []Finding
+	for _, f := range findings {
+		if f.Check == check {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func TestDataplane(t *testing.T) {
+	missing := Requirement{Name: "kernel module ip_vs", Required: true, Detail: "the kernel has no IPVS", Remedy: "modprobe ip_vs"}
+	for _, c := range []struct {
+		name string
+		mode string
+		has  []Requirement
+		want []Finding
+	}{
+		{"all there", ModeAuto, []Requirement{{Name: "kernel module ip_vs", OK: true, Required: true}, {Name: "sysctl net.ipv4.ip_forward", OK: true}},
+			[]Finding{{OK, "ipvs", "ipvs: ip_vs, net.ipv4.ip_forward", ""}}},
+		{"required, auto", ModeAuto, []Requirement{missing}, []Finding{
+			{Warn, "ipvs", "kernel module ip_vs: the kernel has no IPVS", "modprobe ip_vs"},
+			{OK, "dataplane", "dataplane: auto; until that is mended the userspace dataplane is used", ""}}},
+		{"required, ipvs", ModeIPVS, []Requirement{missing}, []Finding{{Fail, "ipvs", "kernel module ip_vs: the kernel has no IPVS", "modprobe ip_vs"}}},
+		{"required, userspace", ModeProxy, []Requirement{missing}, []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}},
+		{"not required", ModeIPVS, []Requirement{{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1", Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}},
+			[]Finding{{Warn, "ipvs", "net.ipv4.vs.conntrack is 0, needs 1", "sysctl -w net.ipv4.vs.conntrack=1"}}},
+		{"no rights to look", ModeIPVS, []Requirement{{Name: "capability CAP_NET_ADMIN", Required: true, Detail: "not held"},
+			{Name: "nf_tables", Required: true, Detail: "operation not permitted"}, {Name: "kernel module ip_vs", OK: true, Required: true}},
+			[]Finding{{OK, "ipvs", "ipvs: ip_vs", ""},
+				{Warn, "ipvs", "this user may not look at IPVS and nf_tables (no CAP_NET_ADMIN): not everything was checked", "run ironvip doctor as root"}}},
+	} {
+		h := host(nil)
+		h.IPVS = func() []Requirement { return c.has }
+		got := dataplane(h, Want{Mode: c.mode})
+		if len(got) != len(c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+			continue
+		}
+		for i := range got {
+			if got[i] != c.want[i] {
+				t.Errorf("%s: %+v, want %+v", c.name, got[i], c.want[i])
+			}
+		}
+	}
+}
+
+func TestStateDir(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		disk     Disk
+		writable bool
+		err      error
+		level    Level
+		says     string
+	}{
+		{"well", Disk{Free: 1 << 30}, true, nil, OK, "1024 MiB free"},
+		{"another user's", Disk{Free: 1 << 30}, false, nil, OK, "not writable for this user"},
+		{"little space", Disk{Free: diskWarn - 1}, true, nil, Warn, "free space there"},
+		{"no space", Disk{Free: diskFail - 1}, true, nil, Fail, "no lease can be stored"},
+		{"read-only", Disk{Free: 1 << 30, ReadOnly: true}, true, nil, Fail, "read-only"},
+		{"missing", Disk{}, false, &fs.PathError{Op: "stat", Path: "/s", Err: fs.ErrNotExist}, Warn, "does not exist"},
+		{"a file", Disk{}, false, &fs.PathError{Op: "open", Path: "/s", Err: errors.New("not a directory")}, Warn, "not a directory"},
+	} {
+		h := host(nil)
+		h.Disk = func(string) (Disk, error) { return c.disk, nil }
+		h.Writable = func(string) (bool, error) { return c.writable, c.err }
+		got := stateDir(h, Want{StateDir: "/s"})
+		if len(got) != 1 || got[0].Level != c.level || !strings.Contains(got[0].Text+" "+got[0].Fix, c.says) {
+			t.Errorf("%s: %+v, want %q and %q", c.name, got, c.level, c.says)
+		}
+	}
+}
+
+// A host whose /proc can't be read gives warnings, never a crash or silence.
+func TestUnreadableHost(t *testing.T) {
+	h := host(nil)
+	h.Files = fstest.MapFS{}
+	h.Disk = func(string) (Disk, error) { return Disk{}, errors.New("no") }
+	findings := Examine(h, want)
+	if Worst(findings) != Warn {
+		t.Errorf("%+v", findings)
+	}
+	for _, check := range []string{"kernel", "processes", "open_files", "state_dir"} {
+		if found := only(findings, check); len(found) != 1 || found[0].Level != Warn {
+			t.Errorf("%s: %+v, want one warning", check, found)
+		}
+	}
+}
+
+// This very machine can be examined.
+func TestThisHost(t *testing.T) {
+	h := ThisHost(func() []Requirement { return nil })
+	if got := kernel(h); got.Level != OK && !strings.Contains(got.Text, "older") {
+		t.Errorf("kernel: %+v", got)
+	}
+	dir := t.TempDir()
+	if got := stateDir(h, Want{StateDir: dir}); len(got) != 1 || !strings.Contains(got[0].Text, "MiB free") {
+		t.Errorf("state directory: %+v", got)
+	}
+	if got := stateDir(h, Want{StateDir: dir + "/none"}); got[0].Level != Warn || !strings.Contains(got[0].Text, "does not exist") {
+		t.Errorf("no state directory: %+v", got)
+	}
+	if got := openFiles(h, nil); !strings.Contains(got.Text, "may open") {
+		t.Errorf("limits: %+v", got)
+	}
+	if _, err := processes(h.Files); err != nil {
+		t.Error(err)
+	}
+}
