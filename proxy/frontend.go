@@ -128,6 +128,14 @@ func (f *frontend) close() {
 	}
 }
 
+// complain logs a fault of this host's on the way to a backend, at most once a
+// second over all frontends.
+func (f *frontend) complain(doing string, err error) {
+	if f.target.complaints.pass(f.target.now()) {
+		f.log.Warn(doing, "err", err)
+	}
+}
+
 // attempt is one client's way to a backend: each next is another backend.
 type attempt struct {
 	f      *frontend

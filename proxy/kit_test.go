@@ -312,23 +312,30 @@ func closedPort(t testing.TB, addr string) netip.AddrPort {
 	return freeKey(t, addr, vip.TCP).AddrPort()
 }
 
-// fullBacklog returns an address where connects are neither answered nor
-// refused: it listens with a full backlog.
-func fullBacklog(t testing.TB) netip.AddrPort {
+// backlog returns an address that takes in that many connections and does
+// nothing with them.
+func backlog(t testing.TB, n int) netip.AddrPort {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, n)); err != nil {
 		t.Fatal(err)
 	}
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*unix.SockaddrInet4).Port))
+	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*unix.SockaddrInet4).Port))
+}
+
+// fullBacklog returns an address where connects are neither answered nor
+// refused: its backlog is full.
+func fullBacklog(t testing.TB) netip.AddrPort {
+	t.Helper()
+	addr := backlog(t, 0)
 	for range 10 {
 		c, err := net.DialTimeout("tcp", addr.String(), 50*time.Millisecond)
 		if err != nil {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +25,15 @@ func (l *limit) take() bool {
 }
 
 func (l *limit) give() { l.open.Add(-1) }
+
+// throttle lets one message through a second, for what a flood of clients could
+// repeat without end.
+type throttle struct{ next atomic.Int64 }
+
+func (t *throttle) pass(now int64) bool {
+	next := t.next.Load()
+	return now >= next && t.next.CompareAndSwap(next, now+int64(time.Second))
+}
 
 // budget is how the process' descriptors are divided: a TCP connection needs
 // two, a UDP session one, a pipe two. Pipes are held only while bytes are on

@@ -38,25 +38,21 @@ func check(f *vip.Frontend) error {
 	if len(f.SourceRanges) > 0 {
 		refuse("source_ranges", "source_ranges")
 	}
-	if len(features) > 0 {
-		return vip.Unsupported(name, field, strings.Join(features, "; nor "))
-	}
 	if len(f.Backends) > pick.MaxBackends {
-		return invalid("backends", fmt.Sprintf("%d backends are more than the %d that %s takes", len(f.Backends), pick.MaxBackends, name))
+		refuse("backends", fmt.Sprintf("%d backends, more than %d", len(f.Backends), pick.MaxBackends))
 	}
 	for _, b := range f.Backends {
-		if b.Addr == f.Key.AddrPort() {
-			return invalid("backends", fmt.Sprintf("backend %s is the frontend itself", b.Addr))
-		}
-		if !b.Addr.IsValid() || b.Addr.Port() == 0 {
-			return invalid("backends", fmt.Sprintf("backend %s has no address or port", b.Addr))
+		switch {
+		case b.Addr == f.Key.AddrPort():
+			refuse("backends", fmt.Sprintf("backend %s, which is the frontend itself", b.Addr))
+		case !b.Addr.IsValid() || b.Addr.Port() == 0:
+			refuse("backends", fmt.Sprintf("backend %s without address or port", b.Addr))
 		}
 	}
-	return nil
-}
-
-func invalid(field, message string) vip.Problem {
-	return vip.Problem{Code: vip.CodeInvalid, Field: field, Message: message}
+	if len(features) == 0 {
+		return nil
+	}
+	return vip.Unsupported(name, field, strings.Join(features, "; nor "))
 }
 
 // scheduler fills in the default.

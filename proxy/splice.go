@@ -18,7 +18,8 @@ import (
 
 const (
 	spliceChunk = 1 << 20   // most bytes one splice moves; the pipe's size bounds it further
-	pipeSize    = 256 << 10 // asked for; the kernel may give the default 64 KiB
+	pipeSize    = 256 << 10 // asked for
+	leastPipe   = 64 << 10  // the kernel's default; a buffer does better than a smaller one
 	bufferSize  = 32 << 10  // of a copy without a pipe
 	idlePipes   = 64        // pipes kept for reuse
 )
@@ -53,16 +54,33 @@ func (p *pipes) get() *pipe {
 	p.open++
 	p.mu.Unlock()
 
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+	q := newPipe()
+	if q == nil {
 		p.mu.Lock()
 		p.open--
 		p.mu.Unlock()
+	}
+	return q
+}
+
+// newPipe returns a pipe, or nil when the kernel has none of use. To a user
+// without privileges who has many it gives ever smaller ones, down to two pages
+// (fs.pipe-user-pages-soft).
+func newPipe() *pipe {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return nil
 	}
-	// Refused to an unprivileged user who has many pipes; then the default does.
-	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
-	return &pipe{r: fds[0], w: fds[1]}
+	q := &pipe{r: fds[0], w: fds[1]}
+	size, err := unix.FcntlInt(uintptr(q.r), unix.F_SETPIPE_SZ, pipeSize)
+	if err != nil {
+		size, err = unix.FcntlInt(uintptr(q.r), unix.F_GETPIPE_SZ, 0)
+	}
+	if err != nil || size < leastPipe {
+		q.close()
+		return nil
+	}
+	return q
 }
 
 // put takes a pipe back; one that isn't empty is closed.

@@ -84,6 +84,7 @@ type Target struct {
 	connections limit
 	sessions    limit
 	stats       counters
+	complaints  throttle
 
 	mu        sync.RWMutex // writers: Apply, Close
 	frontends map[vip.FrontendKey]*frontend
@@ -231,6 +232,10 @@ func (t *Target) drop(f *frontend) {
 func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.FrontendKey, vip.Frontend], error] {
 	type observed = reconcile.Observed[vip.FrontendKey, vip.Frontend]
 	return func(yield func(observed, error) bool) {
+		if err := ctx.Err(); err != nil {
+			yield(observed{}, err)
+			return
+		}
 		if err := t.addresses.refresh(); err != nil {
 			yield(observed{}, fmt.Errorf("read the addresses of %s: %w", t.opts.Device, err))
 			return

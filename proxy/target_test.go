@@ -204,6 +204,30 @@ func TestActual(t *testing.T) {
 	}
 }
 
+// A node port is on an address of the host's, which no device of ours has a
+// part in, also when it becomes one in its life.
+func TestNodePort(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	d := &fakeDevice{}
+	p := newTarget(t, Options{device: d})
+	key := freeKey(t, "127.0.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, a)
+	f.Kind = vip.OnHost
+	p.must(f)
+	c := dial(t, key)
+	c.line(t)
+	p.must(onVIP(key, vip.RoundRobin, a))
+	p.must(f)
+	c.echo(t, "still here")
+	if got := p.actual(); len(got) != 1 || got[0].Value.Kind != vip.OnHost || len(got[0].Damage) != 0 {
+		t.Error(got)
+	}
+	p.remove(key)
+	if len(d.calls) != 0 || len(p.addresses.users) != 0 {
+		t.Error(d.calls, p.addresses.users)
+	}
+}
+
 // A listener that ends by itself shows as damage; repair opens it again, and
 // its connections live through both.
 func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
@@ -275,6 +299,9 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 		{func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeNever }, "masquerade", `masquerade "never"`},
 		{func(f *vip.Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "source_ranges", "source_ranges"},
 		{func(f *vip.Frontend) { f.Key.Protocol = vip.SCTP }, "ports.protocol", "protocol sctp"},
+		{func(f *vip.Frontend) { f.Backends = []vip.Endpoint{{Addr: key.AddrPort(), Weight: 1}} }, "backends", "which is the frontend itself"},
+		{func(f *vip.Frontend) { f.Backends = []vip.Endpoint{{Addr: netip.MustParseAddrPort("127.0.0.1:0")}} }, "backends", "without address or port"},
+		{func(f *vip.Frontend) { f.Backends = make([]vip.Endpoint, 1<<16) }, "backends", "more than 65535"},
 		{func(f *vip.Frontend) { f.Forward, f.Scheduler = vip.ForwardDirect, vip.NeverQueue }, "forward", `nor scheduler "nq"`},
 	} {
 		f := *plain
@@ -300,20 +327,6 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 		t.Error("accepted")
 	}
 	who(t, key)
-}
-
-func TestInvalidFrontendsAreRefused(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	for name, f := range map[string]*vip.Frontend{
-		"itself":  onVIP(key, vip.RoundRobin, key.AddrPort()),
-		"no port": onVIP(key, vip.RoundRobin, netip.MustParseAddrPort("127.0.0.1:0")),
-	} {
-		var problem vip.Problem
-		if err := p.apply(f); !errors.As(err, &problem) || problem.Code != vip.CodeInvalid {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 func TestSame(t *testing.T) {

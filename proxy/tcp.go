@@ -123,7 +123,7 @@ func (f *frontend) connect(a *attempt, c *connection) *endpoint {
 			return nil
 		case errors.Is(err, errGone), errors.Is(err, context.Canceled): // taken out while we tried: try another
 		case isLocalFault(err):
-			f.log.Warn("connect", "backend", e.addr, "err", err)
+			f.complain("connect to a backend", err)
 		default:
 			a.failed(e, err)
 		}

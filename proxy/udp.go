@@ -137,7 +137,7 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 				u.f.target.stats.unserved.Add(1)
 			case errors.Is(err, errLimit), errors.Is(err, net.ErrClosed):
 			default:
-				u.f.log.Warn("start a session", "client", client, "err", err)
+				u.f.complain("start a session", err)
 			}
 			return
 		}

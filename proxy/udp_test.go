@@ -13,7 +13,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// udpBackend answers every datagram with its name and the datagram.
+// udpBackend answers every datagram with its name and the datagram; one without
+// a name with its address alone.
 func udpBackend(t testing.TB, addr, name string) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
@@ -28,7 +29,11 @@ func udpBackend(t testing.TB, addr, name string) netip.AddrPort {
 			if err != nil {
 				return
 			}
-			c.WriteTo(append([]byte(name+" "), buf[:n]...), from)
+			answer := append([]byte(name+" "), buf[:n]...)
+			if name == "" {
+				answer = []byte(c.LocalAddr().String())
+			}
+			c.WriteTo(answer, from)
 		}
 	})
 	t.Cleanup(func() {

@@ -1,0 +1,49 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
+)
+
+// The suite that every dataplane passes. Its IPv6 VIP is ::1 on loopback.
+func TestConformance(t *testing.T) {
+	reconciletest.RunPlane(t, reconciletest.Harness{
+		New: func(t *testing.T) reconcile.Plane { return newTarget(t, Options{}).Target },
+		VIPs: []netip.Addr{
+			netip.MustParseAddr("127.96.1.1"), netip.MustParseAddr("127.96.1.2"), netip.MustParseAddr("::1"),
+		},
+		Backends: func(t *testing.T, p vip.Protocol, f vip.Family, n int) []netip.AddrPort {
+			loopback := map[vip.Family]string{vip.IPv4: "127.0.0.1", vip.IPv6: "::1"}[f]
+			var out []netip.AddrPort
+			for range n {
+				if p == vip.UDP {
+					out = append(out, udpBackend(t, loopback, ""))
+				} else {
+					out = append(out, tcpBackend(t, loopback, func(c *net.TCPConn) { io.WriteString(c, c.LocalAddr().String()) }))
+				}
+			}
+			return out
+		},
+		Ask: func(t *testing.T, k vip.FrontendKey) (string, error) {
+			c, err := net.DialTimeout(k.Protocol.String(), k.AddrPort().String(), patience)
+			if err != nil {
+				return "", err
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(patience))
+			if k.Protocol == vip.UDP {
+				answer, err := ask(c.(*net.UDPConn), "")
+				return answer, err
+			}
+			all, err := io.ReadAll(c)
+			return string(all), err
+		},
+	})
+}
