@@ -192,6 +192,9 @@ func (s *scanner) dot() bool {
 	return true
 }
 
+// notBare ends a bare key.
+const notBare = " \t\r\n.=[]{},#\"'"
+
 // part reads one bare or quoted part of a key.
 func (s *scanner) part() (string, bool) {
 	s.blanks(false)
@@ -213,7 +216,7 @@ func (s *scanner) part() (string, bool) {
 		return raw[1 : len(raw)-1], true
 	}
 	n := 0
-	for n < len(s.src) && !bytes.ContainsRune([]byte(" \t\r\n.=[]{},#\"'"), rune(s.src[n])) {
+	for n < len(s.src) && strings.IndexByte(notBare, s.src[n]) < 0 {
 		n++
 	}
 	part := string(s.src[:n])
