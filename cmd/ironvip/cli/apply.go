@@ -85,7 +85,7 @@ func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
 	var out []spec.Service
 	var problems []vip.Problem
 	for _, file := range files {
-		data, name, problem := a.readInput(file)
+		data, name, problem := a.readInput(file, maxApply)
 		if problem != nil {
 			problems = append(problems, *problem)
 			continue
@@ -100,20 +100,21 @@ func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
 	return out, problems
 }
 
-// readInput returns the content of a file, or of stdin, and what to call it.
-func (a *app) readInput(file string) ([]byte, string, *vip.Problem) {
+// readInput returns the content of a file, or of stdin, of at most limit bytes,
+// and what to call it.
+func (a *app) readInput(file string, limit int) ([]byte, string, *vip.Problem) {
 	if file != "-" {
-		data, problem := configs.ReadFile(file, maxApply)
+		data, problem := configs.ReadFile(file, limit)
 		return data, file, problem
 	}
-	data, err := io.ReadAll(io.LimitReader(a.Stdin, maxApply+1))
+	data, err := io.ReadAll(io.LimitReader(a.Stdin, int64(limit)+1))
 	p := vip.Problem{Code: vip.CodeInvalid, Place: "stdin"}
 	switch {
 	case err != nil:
 		p.Message = err.Error()
 		return nil, "stdin", &p
-	case len(data) > maxApply:
-		p.Message = fmt.Sprintf("has more than the %d MiB that are read", maxApply>>20)
+	case len(data) > limit:
+		p.Message = fmt.Sprintf("has more than the %d MiB that are read", limit>>20)
 		return nil, "stdin", &p
 	}
 	return data, "stdin", nil

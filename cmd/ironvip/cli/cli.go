@@ -221,6 +221,9 @@ func (a *app) clientWithin(timeout time.Duration) (*client.Client, error) {
 	if addr == "" {
 		addr = a.Getenv(EnvAddr)
 	}
+	if a.timeout <= 0 {
+		return nil, &failure{code: ExitUsage, err: fmt.Errorf("--timeout %s: nothing can be waited for in that time", a.timeout), hint: "use a time such as 30s"}
+	}
 	c, err := client.New(addr, client.Options{Timeout: timeout, UserAgent: "ironvip/" + a.Version})
 	if err != nil {
 		return nil, &failure{code: ExitUsage, err: err, hint: "--addr and " + EnvAddr + " take unix://PATH or http://HOST:PORT"}

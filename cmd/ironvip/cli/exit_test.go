@@ -45,6 +45,7 @@ func TestExitCodes(t *testing.T) {
 		{"usage: backend", "backend drain web nonsense", "", 0, nil, ExitUsage, []string{"hint: ironvip backend list web"}},
 		{"usage: backend left out", "backend drain web", "", 0, nil, ExitUsage, []string{"hint: ironvip backend list web"}},
 		{"usage: address", "--addr ftp://x status", "", 0, nil, ExitUsage, []string{"unix://PATH"}},
+		{"usage: timeout", "status --timeout 0", "", 0, nil, ExitUsage, []string{"--timeout 0s"}},
 		{"not found", "service get gone", "GET /v1/services/default/gone", 404,
 			problem(404, v1.CodeNotFound, `no service "gone"`, "ironvip service list"), ExitNotFound, []string{"hint: ironvip service list\n"}},
 		{"an older agent without the path is no missing object", "dataplane diff", "GET /v1/dataplane/diff", 404,

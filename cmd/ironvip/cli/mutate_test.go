@@ -188,10 +188,21 @@ func TestApplyRefusesMistakesBeforeSending(t *testing.T) {
 }
 
 func TestApplyReadsNoMoreThanItMay(t *testing.T) {
-	a := newAgent(t)
-	r := a.runWith(t, Options{Stdin: zeros{}}, "service apply -f -")
-	if r.code != ExitError || !strings.Contains(r.stderr, "more than the 64 MiB") {
-		t.Errorf("%s", r)
+	a := app{Options: Options{Stdin: zeros{}}}
+	const limit = 2 << 20
+	_, _, problem := a.readInput("-", limit)
+	if problem == nil || problem.Error() != "stdin: has more than the 2 MiB that are read" {
+		t.Errorf("%v", problem)
+	}
+	file := filepath.Join(t.TempDir(), "sparse")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, limit+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, problem = a.readInput(file, limit); problem == nil || problem.Place != file {
+		t.Errorf("%v", problem)
 	}
 }
 
