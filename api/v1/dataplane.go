@@ -4,7 +4,7 @@ import "time"
 
 // Dataplane says which dataplane runs and whether it has what is desired.
 type Dataplane struct {
-	Mode    string `json:"mode" enum:"ipvs,userspace"`
+	Mode    string `json:"mode" doc:"\"ipvs\" or \"proxy\", the one in userspace"`
 	Reason  string `json:"reason" doc:"why this one was chosen"`
 	Level   string `json:"level" enum:"ok,warn,fail"`
 	Summary string `json:"summary" doc:"\"in sync: 47 services, 212 backends\""`

@@ -81,6 +81,7 @@ type Pool struct {
 	CIDRs      []netip.Prefix `json:"cidrs"`
 	Exclude    []netip.Prefix `json:"exclude"`
 	AutoAssign bool           `json:"auto_assign"`
+	Removed    bool           `json:"removed,omitempty" doc:"not in the configuration any more, but addresses of it are held"`
 	Size       uint64         `json:"size" doc:"addresses that can be given out, used or not"`
 	Used       uint64         `json:"used"`
 	Cooling    uint64         `json:"cooling"`

@@ -26,14 +26,14 @@ type Service struct {
 const (
 	StateHealthy  = "healthy"  // every backend takes connections and the dataplane has it all
 	StateDegraded = "degraded" // traffic flows, but something is not as asked
-	StateDown     = "down"     // granted and programmed, but no backend takes connections
+	StateDown     = "down"     // programmed, but no backend takes connections; or the dataplane fails
 	StatePending  = "pending"  // on its way: waiting for an address or for the dataplane
-	StateFailed   = "failed"   // the dataplane refused all of it
+	StateRefused  = "refused"  // it asks for something it can't have, and none of it is served
 )
 
 // ServiceStatus is how a service fares.
 type ServiceStatus struct {
-	State    string          `json:"state" enum:"healthy,degraded,down,pending,failed"`
+	State    string          `json:"state" enum:"healthy,degraded,down,pending,refused"`
 	Summary  string          `json:"summary" doc:"the state and its reason in a sentence"`
 	Revision uint64          `json:"revision" doc:"revision of the newest thing that this status is made of"`
 	SpecRev  uint64          `json:"spec_revision" doc:"revision of the spec"`

@@ -23,12 +23,15 @@ var (
 // OwnedError says that another source owns the service's name.
 type OwnedError struct {
 	Service vip.ServiceKey
-	Source  string // the owner
+	Source  string // the owner; "" for one that has not told its services yet
 	Origin  string // where the owner has it from, if known
 }
 
 func (e *OwnedError) Error() string {
 	at := ""
+	if e.Source == "" {
+		return fmt.Sprintf("service %q belongs to another source, which is still starting", e.Service)
+	}
 	if e.Origin != "" {
 		at = " (" + e.Origin + ")"
 	}

@@ -121,7 +121,27 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 		}
 		results[i].Rev = rev
 	}
-	return results, nil
+	return results, s.withdraw(results)
+}
+
+// withdraw takes back services that were new and are held aside, because
+// another source turned out to hold the name: a caller who is told that the
+// name is taken must not find the service there when that source lets go. The
+// caller has the names' locks.
+func (s *Source) withdraw(results []Result) error {
+	if !s.running() {
+		return nil // nothing gets a revision now
+	}
+	c := &changes{s: s, next: map[vip.ServiceKey]*entry{}}
+	for i := range results {
+		if r := &results[i]; r.Action == Created && r.Rev == 0 {
+			now, _, _ := s.inForce(r.Key)
+			r.refuse(&OwnedError{Service: r.Key, Source: now.Source, Origin: now.Origin})
+			c.set(r.Key, nil)
+		}
+	}
+	_, err := c.commit()
+	return err
 }
 
 func (r *Result) refuse(err error) { r.Action, r.Err = Refused, err }

@@ -1,0 +1,256 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+type applyInput struct {
+	DryRun      bool   `query:"dry_run" doc:"change nothing, and answer with a plan"`
+	Atomic      bool   `query:"atomic" doc:"all or nothing: a service that can't be accepted refuses the whole"`
+	ContentType string `header:"Content-Type" hidden:"true"`
+	preferWait
+
+	services []read
+	failed   *problem
+}
+
+// read is one service as it was read: one with problems is refused.
+type read struct {
+	spec     spec.Service
+	problems []vip.Problem
+}
+
+// Resolve reads the body as it comes, one service at a time, so that 64 MiB of
+// it are never in memory at once. Huma calls it before the handler.
+func (in *applyInput) Resolve(ctx huma.Context) []error {
+	if in.failed = media(in.ContentType); in.failed != nil {
+		return nil
+	}
+	_ = ctx.SetReadDeadline(time.Now().Add(applyReadTimeout))
+	body := &io.LimitedReader{R: ctx.BodyReader(), N: maxApplyBody + 1}
+	in.services, in.failed = readServices(body)
+	if body.N <= 0 {
+		in.failed = refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, "the body is larger than 64 MiB", "apply it in parts")
+	}
+	return nil
+}
+
+// readServices reads {"services": [...]}.
+func readServices(body io.Reader) ([]read, *problem) {
+	var out []read
+	dec := json.NewDecoder(body)
+	fail := func(err error) ([]read, *problem) {
+		var late interface{ Timeout() bool }
+		if errors.As(err, &late) && late.Timeout() {
+			return nil, refuse(http.StatusRequestTimeout, v1.CodeRequestTimeout, "the body came too slowly", "")
+		}
+		why := strings.TrimPrefix(err.Error(), "json: ")
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			why = "it ends too early"
+		}
+		return nil, notJSON([]vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("is not valid JSON near byte %d: %s", dec.InputOffset(), why)}})
+	}
+	shape := errors.New(`the body is to be {"services": [...]}`)
+	expect := func(want json.Delim) error {
+		tok, err := dec.Token()
+		if err == nil && tok != want {
+			err = shape
+		}
+		return err
+	}
+	if err := expect('{'); err != nil {
+		return fail(err)
+	}
+	for seen := false; dec.More(); seen = true {
+		key, err := dec.Token()
+		if err != nil {
+			return fail(err)
+		}
+		if key != "services" || seen {
+			p := vip.Problem{Code: vip.CodeUnknownKey, Field: strict.Join("", key.(string)), Message: "unknown key", Hint: `the only one is "services"`}
+			if key == "services" {
+				p.Code, p.Message, p.Hint = vip.CodeInvalid, "comes twice", "keep one of them"
+			}
+			return nil, invalid([]vip.Problem{p})
+		}
+		if err := expect('['); err != nil {
+			return fail(err)
+		}
+		for dec.More() {
+			var raw json.RawMessage
+			if err := dec.Decode(&raw); err != nil {
+				return fail(err)
+			}
+			w, problems := spec.DecodeJSON(raw)
+			out = append(out, read{w, problems})
+		}
+		if err := expect(']'); err != nil {
+			return fail(err)
+		}
+	}
+	if err := expect('}'); err != nil {
+		return fail(err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return fail(errors.New("something follows the object"))
+	}
+	return out, nil
+}
+
+type applyOutput struct {
+	Status            int
+	PreferenceApplied string `header:"Preference-Applied"`
+	Body              v1.ApplyResult
+}
+
+func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutput, error) {
+	if in.failed != nil {
+		return nil, in.failed
+	}
+	allow(ctx, applyReadTimeout)
+	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(in.services)), DryRun: in.DryRun}}
+	var puts []rest.Put
+	var index []int // of each put, in the request
+	var refusals []vip.Problem
+	refuseItem := func(i int, why ...vip.Problem) {
+		at := strict.Index("services", i)
+		own := slices.Clone(why)
+		for j := range own {
+			if own[j].Field == "" {
+				own[j].Field = at
+			} else {
+				own[j].Field = at + "." + own[j].Field
+			}
+		}
+		refusals = append(refusals, own...)
+		out.Body.Items[i].Action, out.Body.Items[i].Problems = v1.Refused, problems(own)
+		out.Body.Refused++
+	}
+	for i, r := range in.services {
+		key := vip.ServiceKey{Namespace: r.spec.Namespace, Name: r.spec.Name}
+		if key.Namespace == "" {
+			key.Namespace = vip.DefaultNamespace
+		}
+		out.Body.Items[i] = v1.ApplyItem{Namespace: key.Namespace, Name: key.Name}
+		if len(r.problems) > 0 {
+			refuseItem(i, r.problems...)
+			continue
+		}
+		puts, index = append(puts, rest.Put{Spec: r.spec}), append(index, i)
+	}
+
+	var results []rest.Result
+	var err error
+	switch {
+	case in.DryRun:
+		results, err = s.Registrar.Propose(ctx, puts)
+	case in.Atomic && out.Body.Refused > 0:
+	default:
+		results, err = s.Registrar.PutServices(ctx, puts, in.Atomic)
+	}
+	if err != nil {
+		return nil, writeFailed(vip.BackendKey{}, err)
+	}
+	for j, r := range results {
+		item := &out.Body.Items[index[j]]
+		item.Action, item.Revision = string(r.Action), r.Rev
+		out.Body.Revision = max(out.Body.Revision, r.Rev)
+		switch r.Action {
+		case rest.Created:
+			out.Body.Created++
+		case rest.Updated:
+			out.Body.Updated++
+		case rest.Unchanged:
+			out.Body.Unchanged++
+		case rest.Refused:
+			refuseItem(index[j], problemsOfError(r.Key, r.Err)...)
+		}
+	}
+	if out.Body.Refused > 0 && (in.Atomic && !in.DryRun || out.Body.Refused == len(in.services)) {
+		return nil, refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService,
+			fmt.Sprintf("%d of %d services can't be accepted, so nothing was changed", out.Body.Refused, len(in.services)), "see errors", refusals...)
+	}
+	if out.Body.Refused > 0 {
+		out.Status = http.StatusMultiStatus
+	}
+	if in.DryRun {
+		out.Body.Plan = s.proposed(results, refusals)
+		return out, nil
+	}
+	out.PreferenceApplied, err = in.apply(ctx, "everything", func(ctx context.Context) (all []vip.Problem, err error) {
+		for _, r := range results {
+			if r.Action == rest.Refused {
+				continue
+			}
+			more, err := control.WaitApplied(ctx, s.Compiled, s.Applied, r.Key, r.Rev)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, more...)
+		}
+		return all, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for j, r := range results {
+		if a, _, ok := s.Allocations.Get(r.Key); ok && r.Action != rest.Refused {
+			out.Body.Items[index[j]].VIPs = a.VIPs
+		}
+	}
+	return out, nil
+}
+
+// problemsOfError are the reasons for the refusal of one service of many.
+func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
+	var invalid *rest.InvalidError
+	if errors.As(err, &invalid) {
+		return invalid.Problems
+	}
+	p := vip.Problem{Code: vip.CodeInvalid, Service: key.String(), Message: err.Error()}
+	var owned *rest.OwnedError
+	if errors.As(err, &owned) {
+		p.Code, p.Field, p.Hint = vip.CodeNameTaken, "name", "change it in source \""+owned.Source+"\", or use another name"
+	}
+	return []vip.Problem{p}
+}
+
+// proposed is the plan of what an apply would change.
+func (s *Server) proposed(results []rest.Result, refusals []vip.Problem) *v1.Plan {
+	var rows []vip.Service
+	for _, r := range results {
+		if r.Action != rest.Refused {
+			rows = append(rows, r.Row)
+		}
+	}
+	granted := make([]vip.Allocation, len(rows))
+	if s.Preview != nil {
+		granted = s.Preview(rows)
+	}
+	var before, after []control.Planned
+	for i, row := range rows {
+		after = append(after, control.Planned{Service: row, Allocation: granted[i]})
+		if now, _, ok := s.Services.Get(row.Key); ok {
+			a, _, _ := s.Allocations.Get(row.Key)
+			before = append(before, control.Planned{Service: now, Allocation: a})
+		}
+	}
+	return plan(control.NewPlan(before, after), refusals)
+}

@@ -1,0 +1,248 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+func (s *Server) backendRoutes() {
+	const all = v1.PathServices + "/{namespace}/{name}/backends"
+	const one = all + "/{id}"
+	register(s, operation{method: http.MethodGet, path: all, id: "list-backends", tag: "backends", summary: "List a service's backends"}, s.listBackends)
+	register(s, operation{method: http.MethodGet, path: one, id: "get-backend", tag: "backends", summary: "Get a backend"}, s.getBackend)
+	register(s, operation{method: http.MethodPut, path: one, id: "put-backend", tag: "backends", summary: "Register a backend",
+		description: "Adds one backend to a service that exists, or replaces what it said before. Its id is address:port, or the address alone " +
+			"for one that follows the service's target ports. With a ttl it must send heartbeats; registering again counts as one.",
+		body: reflect.TypeFor[v1.BackendSpec](), bodyOptional: true, also: map[int]any{http.StatusCreated: v1.Backend{}}}, s.putBackend)
+	register(s, operation{method: http.MethodDelete, path: one, id: "delete-backend", tag: "backends", summary: "Delete a backend",
+		description: "It takes no new connections from then on; open ones drain."}, s.deleteBackend)
+	register(s, operation{method: http.MethodPut, path: one + "/heartbeat", id: "heartbeat", tag: "backends", summary: "Say that a backend lives",
+		description: "404 means: register again.", status: http.StatusNoContent}, s.heartbeat)
+	register(s, operation{method: http.MethodPut, path: one + "/state", id: "set-backend-state", tag: "backends", summary: "Drain a backend, and back",
+		description: "An operator's word, for a service of any source. It stays in force, also across restarts of the agent, until \"ready\" takes it back.",
+		body:        reflect.TypeFor[v1.BackendState]()}, s.setBackendState)
+}
+
+// backendPath names a backend. Embed it.
+type backendPath struct {
+	servicePath
+	ID string `path:"id" doc:"address:port, or address; IPv6 with a port as [address]:port"`
+}
+
+func (p backendPath) backend() (vip.BackendKey, error) {
+	addr, port, err := vip.ParseBackendID(p.ID)
+	if err != nil {
+		return vip.BackendKey{}, badRequest(err.Error(), "as in 10.1.0.11:8080",
+			vip.Problem{Code: vip.CodeInvalid, Field: "path.id", Message: err.Error()})
+	}
+	return vip.BackendKey{Service: p.key(), Address: addr, Port: port}, nil
+}
+
+type backendsOutput struct{ Body v1.BackendList }
+
+func (s *Server) listBackends(_ context.Context, in *servicePath) (*backendsOutput, error) {
+	svc, ok := s.service(in.key())
+	if !ok {
+		return nil, noService(in.key())
+	}
+	return &backendsOutput{Body: v1.BackendList{Items: svc.Status.Backends, Revision: svc.Revision}}, nil
+}
+
+type backendOutput struct {
+	Status            int
+	ETag              string `header:"ETag"`
+	Location          string `header:"Location"`
+	PreferenceApplied string `header:"Preference-Applied"`
+	Body              v1.Backend
+}
+
+// backend answers with one backend as it is now.
+func (s *Server) backend(key vip.BackendKey) (*backendOutput, error) {
+	svc, ok := s.service(key.Service)
+	if !ok {
+		return nil, noService(key.Service)
+	}
+	id := backendID(key)
+	for _, b := range svc.Status.Backends {
+		if b.ID == id {
+			return &backendOutput{Status: http.StatusOK, ETag: svc.ETag,
+				Body: v1.Backend{Service: key.Service.String(), Revision: svc.Revision, BackendStatus: b}}, nil
+		}
+	}
+	return nil, noBackend(key)
+}
+
+func (s *Server) getBackend(_ context.Context, in *backendPath) (*backendOutput, error) {
+	key, err := in.backend()
+	if err != nil {
+		return nil, err
+	}
+	return s.backend(key)
+}
+
+type putBackendInput struct {
+	backendPath
+	rawBody
+	preconditions
+	preferWait
+}
+
+func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendOutput, error) {
+	key, err := in.backend()
+	if err != nil {
+		return nil, err
+	}
+	if in.IfNoneMatch != "" { // it would speak of the service
+		return nil, badRequest("If-None-Match has no meaning for a backend", "leave it out")
+	}
+	check, err := in.check(key.Service)
+	if err != nil {
+		return nil, err
+	}
+	var body v1.BackendSpec
+	if p := in.decode(&body); p != nil {
+		return nil, p
+	}
+	w := spec.Backend{Address: key.Address.String(), Port: spec.PortNumber(key.Port), Weight: body.Weight, State: body.State, Node: body.Node, Zone: body.Zone}
+	var ttl time.Duration
+	if body.TTL != nil {
+		if ttl = time.Duration(*body.TTL); ttl == 0 { // which would be none, further on
+			return nil, invalid([]vip.Problem{{Code: vip.CodeInvalid, Service: key.Service.String(), Field: "ttl",
+				Message: "0s is out of bounds", Hint: `use "1s" to "24h", or leave it out`}})
+		}
+	}
+	rev, created, err := s.Registrar.PutBackend(ctx, key.Service, w, ttl, check)
+	if err != nil {
+		return nil, writeFailed(key, err)
+	}
+	applied, err := in.apply(ctx, "backend "+backendID(key), s.serviceApplied(key.Service, rev))
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.backend(key)
+	if err != nil {
+		return nil, err
+	}
+	out.PreferenceApplied = applied
+	if created {
+		out.Status, out.Location = http.StatusCreated, v1.BackendPath(in.Namespace, in.Name, backendID(key))
+	}
+	return out, nil
+}
+
+func (s *Server) serviceApplied(key vip.ServiceKey, rev uint64) func(context.Context) ([]vip.Problem, error) {
+	return func(ctx context.Context) ([]vip.Problem, error) {
+		return control.WaitApplied(ctx, s.Compiled, s.Applied, key, rev)
+	}
+}
+
+type deleteBackendInput struct {
+	backendPath
+	IfMatch string `header:"If-Match" doc:"ETag of the service that the caller has seen"`
+	preferWait
+}
+
+func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*deletedOutput, error) {
+	key, err := in.backend()
+	if err != nil {
+		return nil, err
+	}
+	check, err := preconditions{IfMatch: in.IfMatch}.check(key.Service)
+	if err != nil {
+		return nil, err
+	}
+	rev, err := s.Registrar.DeleteBackend(ctx, key, check)
+	if err != nil {
+		return nil, writeFailed(key, err)
+	}
+	applied, err := in.apply(ctx, "the removal of backend "+backendID(key), s.serviceApplied(key.Service, rev))
+	if err != nil {
+		return nil, err
+	}
+	return &deletedOutput{PreferenceApplied: applied,
+		Body: v1.Deleted{Service: key.Service.String(), Backend: backendID(key), Revision: rev, Applied: applied != ""}}, nil
+}
+
+func (s *Server) heartbeat(_ context.Context, in *backendPath) (*struct{}, error) {
+	key, err := in.backend()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Registrar.Heartbeat(key); err != nil {
+		return nil, writeFailed(key, err)
+	}
+	return nil, nil
+}
+
+type setStateInput struct {
+	backendPath
+	rawBody
+	preferWait
+}
+
+func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backendOutput, error) {
+	key, err := in.backend()
+	if err != nil {
+		return nil, err
+	}
+	var body v1.BackendState
+	if p := in.decode(&body); p != nil {
+		return nil, p
+	}
+	if _, err := s.Registrar.SetState(key, vip.State(body.State)); err != nil {
+		return nil, writeFailed(key, err)
+	}
+	applied, err := in.apply(ctx, "state \""+body.State+"\" of backend "+backendID(key), func(ctx context.Context) ([]vip.Problem, error) {
+		return s.awaitState(ctx, key)
+	})
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.backend(key)
+	if err != nil {
+		return nil, err
+	}
+	out.PreferenceApplied = applied
+	return out, nil
+}
+
+// awaitState waits until the dataplane gives a backend new connections, or
+// none, as its state in force has it.
+func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems []vip.Problem, err error) {
+	s.until(ctx, maxWait, func() bool {
+		problems = nil
+		in := s.tables().StatusInput(key.Service, time.Now())
+		if in.Service == nil || in.Compiled == nil {
+			return in.Service == nil
+		}
+		for _, b := range s.backends(&in) {
+			if b.ID != backendID(key) {
+				continue
+			}
+			for i := range in.Frontends {
+				f := &in.Frontends[i]
+				for _, e := range f.Frontend.Backends {
+					same := e.Addr.Addr() == key.Address && (key.Port == 0 || e.Addr.Port() == key.Port)
+					if same && e.Weight > 0 != b.Usable {
+						return false
+					}
+				}
+				if f.Applied == nil || f.Applied.Rev < f.Rev {
+					return false
+				}
+				if f.Applied.Problem != nil {
+					problems = append(problems, *f.Applied.Problem)
+				}
+			}
+		}
+		return true
+	})
+	return problems, ctx.Err()
+}

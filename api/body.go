@@ -1,0 +1,63 @@
+package api
+
+import (
+	"mime"
+	"net/http"
+	"strings"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// rawBody is a body that the handler reads itself, strictly: huma's reader
+// passes over keys that come twice, and knows no places. Embed it.
+type rawBody struct {
+	RawBody     []byte
+	ContentType string `header:"Content-Type" hidden:"true"`
+}
+
+// media refuses a body that says it is something else than JSON. Curl's -d says
+// that it is a form, whatever it is.
+func media(contentType string) *problem {
+	if contentType == "" {
+		return nil
+	}
+	kind, _, err := mime.ParseMediaType(contentType)
+	switch {
+	case err != nil:
+	case kind == "application/json", strings.HasSuffix(kind, "+json"), kind == "text/json", kind == "text/plain",
+		kind == "application/octet-stream", kind == "application/x-www-form-urlencoded":
+		return nil
+	}
+	return refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "the body is "+contentType+", not JSON",
+		"send JSON, with Content-Type: application/json")
+}
+
+// decode reads a JSON object into a struct by its toml tags. An empty body is
+// an empty object.
+func (b *rawBody) decode(into any) *problem {
+	if p := media(b.ContentType); p != nil {
+		return p
+	}
+	if len(strings.TrimSpace(string(b.RawBody))) == 0 {
+		return nil
+	}
+	tree, problems := strict.ParseJSON(b.RawBody)
+	if tree == nil {
+		return notJSON(problems)
+	}
+	if problems = append(problems, strict.Decode(tree, into, "")...); len(problems) > 0 {
+		return invalid(problems)
+	}
+	return nil
+}
+
+func notJSON(problems []vip.Problem) *problem {
+	return badRequest("the body "+problems[0].Message, "send one JSON object", problems...)
+}
+
+// invalid is the problem of a body that is JSON and still can't be taken.
+func invalid(problems []vip.Problem) *problem {
+	return refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, "what is asked for can't be accepted", "see errors", problems...)
+}

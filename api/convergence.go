@@ -1,0 +1,116 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// convergence measures how long a changed service takes from its source's word
+// to the dataplane having it. It follows three change feeds and costs O(1) a
+// change.
+type convergence struct {
+	services table.Reader[vip.ServiceKey, vip.Service]
+	compiled table.Reader[vip.ServiceKey, control.Compiled]
+	applied  table.Reader[vip.FrontendKey, reconcile.Applied]
+	front    table.Reader[vip.FrontendKey, vip.Frontend]
+	ready    <-chan struct{}
+	seconds  *prometheus.HistogramVec
+	pending  map[vip.ServiceKey]changed
+}
+
+type changed struct {
+	rev    uint64
+	at     time.Time
+	source string
+}
+
+func newConvergence(d *Deps) *convergence {
+	return &convergence{services: d.Services, compiled: d.Compiled, applied: d.Applied, front: d.Frontends, ready: d.Ready,
+		pending: map[vip.ServiceKey]changed{},
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "ironvip_convergence_duration_seconds",
+			Help:    "From a source's word on a service to the dataplane having all of it.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"source"}),
+	}
+}
+
+// run measures changes that come after the first full reconcile: those before
+// it waited for the agent's start.
+func (c *convergence) run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.ready:
+	}
+	services, compiled, applied := c.services.Watch(), c.compiled.Watch(), c.applied.Watch()
+	defer services.Close()
+	defer compiled.Close()
+	defer applied.Close()
+	started := c.services.Revision()
+	for {
+		changes, more := services.TryNext()
+		for _, ch := range changes {
+			switch {
+			case ch.Deleted:
+				delete(c.pending, ch.Key)
+			case ch.Rev > started:
+				p, waits := c.pending[ch.Key]
+				if !waits { // else the earlier change is not in force yet, and its time counts
+					p = changed{at: time.Now(), source: ch.Value.Source}
+				}
+				p.rev = ch.Rev
+				c.pending[ch.Key] = p
+			}
+		}
+		compiledChanges, moreCompiled := compiled.TryNext()
+		for _, ch := range compiledChanges {
+			c.look(ch.Key)
+		}
+		appliedChanges, moreApplied := applied.TryNext()
+		for _, ch := range appliedChanges {
+			if f, _, ok := c.front.Get(ch.Key); ok {
+				c.look(f.Service)
+			}
+		}
+		for _, ch := range changes { // what was faster than us
+			c.look(ch.Key)
+		}
+		if len(changes)+len(compiledChanges)+len(appliedChanges) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+		case <-moreCompiled:
+		case <-moreApplied:
+		}
+	}
+}
+
+// look takes a service off the pending ones when the dataplane has it.
+func (c *convergence) look(key vip.ServiceKey) {
+	p, waits := c.pending[key]
+	if !waits {
+		return
+	}
+	row, _, ok := c.compiled.Get(key)
+	if !ok || row.ServiceRev < p.rev || len(row.Frontends) == 0 {
+		return
+	}
+	for i, f := range row.Frontends {
+		if a, _, ok := c.applied.Get(f); !ok || a.Rev < row.Revs[i] || a.Problem != nil {
+			return
+		}
+	}
+	delete(c.pending, key)
+	c.seconds.WithLabelValues(p.source).Observe(time.Since(p.at).Seconds())
+}

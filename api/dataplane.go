@@ -1,0 +1,304 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+func (s *Server) dataplaneRoutes() {
+	register(s, operation{method: http.MethodGet, path: v1.PathDataplane, id: "get-dataplane", tag: "dataplane",
+		summary: "Say whether the dataplane has what is desired", description: "Reads no kernel: what was applied is remembered."}, s.getDataplane)
+	register(s, operation{method: http.MethodGet, path: v1.PathDataplaneFrontends, id: "list-frontends", tag: "dataplane",
+		summary: "List frontends, desired and applied"}, s.listFrontends)
+	register(s, operation{method: http.MethodGet, path: v1.PathDataplaneDiff, id: "diff-dataplane", tag: "dataplane",
+		summary: "Compare what the dataplane has with what is desired", description: "Reads the whole dataplane."}, s.diffDataplane)
+	register(s, operation{method: http.MethodPost, path: v1.PathDataplaneRepair, id: "repair-dataplane", tag: "dataplane",
+		summary: "Mend what the dataplane has otherwise than desired"}, s.repairDataplane)
+}
+
+type dataplaneOutput struct{ Body v1.Dataplane }
+
+func (s *Server) getDataplane(context.Context, *struct{}) (*dataplaneOutput, error) {
+	if s.Stats == nil || s.Dataplane == nil {
+		return nil, unavailable("dataplane")
+	}
+	return &dataplaneOutput{Body: s.dataplane()}, nil
+}
+
+// dataplane is the dataplane in the shape of the API. It costs O(frontends).
+func (s *Server) dataplane() v1.Dataplane {
+	about, stats := s.Deps.Dataplane(), s.Stats()
+	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
+		DesiredRevision: stats.DesiredRev, AppliedRevision: stats.AppliedRev, Frontends: stats.Wanted,
+		Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...)}
+	seen := map[vip.FrontendKey]bool{}
+	services := map[vip.ServiceKey]bool{}
+	for key, f := range s.Frontends.All() {
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		services[f.Service] = true
+		out.Backends += len(f.Backends)
+		_, rev, ok := s.Frontends.Get(key)
+		applied, _, tried := s.Applied.Get(key)
+		switch {
+		case !ok:
+		case !tried || applied.Rev < rev:
+			out.Pending++
+		case applied.Problem != nil:
+			out.Failed++
+			if p := *applied.Problem; len(out.Problems) < maxProblems {
+				p.Service, p.Place = f.Service.String(), cmp.Or(p.Place, key.String())
+				out.Problems = append(out.Problems, v1.Problem(p))
+			}
+		}
+	}
+	slices.SortFunc(out.Problems, func(a, b v1.Problem) int { return strings.Compare(a.Place, b.Place) })
+	counts := fmt.Sprintf("%s, %s", plural(len(services), "service"), plural(out.Backends, "backend"))
+	switch {
+	case stats.TargetError != "":
+		out.Level, out.Summary = v1.LevelFail, "out of reach: "+stats.TargetError
+	case !stats.Synced:
+		out.Level, out.Summary = v1.LevelWarn, "starting: the first full pass is not done"
+	case out.Failed > 0:
+		out.Level, out.Summary = v1.LevelWarn, fmt.Sprintf("%d of %s refused: %s", out.Failed, plural(out.Frontends, "frontend"), out.Problems[0].Message)
+	case out.Pending > 0:
+		out.Summary = fmt.Sprintf("%d of %s on the way", out.Pending, plural(out.Frontends, "frontend"))
+	default:
+		out.InSync, out.Summary = true, "in sync: "+counts
+	}
+	for _, f := range out.Findings {
+		if out.Level == v1.LevelOK && f.Level != v1.LevelOK {
+			out.Level = v1.LevelWarn
+		}
+	}
+	return out
+}
+
+// maxProblems bounds a list of problems that is there to be looked at.
+const maxProblems = 100
+
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+type listFrontendsInput struct {
+	paging
+	Service string `query:"service" doc:"of this service only: \"name\" or \"namespace/name\""`
+}
+
+type listFrontendsOutput struct{ Body v1.FrontendList }
+
+func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (*listFrontendsOutput, error) {
+	after, err := in.after()
+	if err != nil {
+		return nil, err
+	}
+	var last vip.FrontendKey
+	if after != "" {
+		if last, err = parseFrontendKey(after); err != nil {
+			return nil, badCursor()
+		}
+	}
+	var of vip.ServiceKey
+	if in.Service != "" {
+		if of, err = vip.ParseServiceKey(in.Service); err != nil {
+			return nil, badRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+		}
+	}
+	out := &listFrontendsOutput{}
+	out.Body.Revision = max(s.Frontends.Revision(), s.Applied.Revision())
+	seen := map[vip.FrontendKey]bool{}
+	var keys []vip.FrontendKey
+	for k, f := range s.Frontends.All() {
+		if in.Service != "" && f.Service != of || after != "" && vip.CompareFrontendKeys(k, last) <= 0 || seen[k] {
+			continue
+		}
+		seen[k] = true
+		keys = append(keys, k)
+	}
+	items, last, more := page(keys, vip.CompareFrontendKeys, in.Limit, s.frontend)
+	out.Body.Items = items
+	if more {
+		out.Body.Next = encodeCursor(last.String())
+	}
+	return out, nil
+}
+
+func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
+	at, protocol, _ := strings.Cut(s, "/")
+	ap, err := netip.ParseAddrPort(at)
+	if err != nil {
+		return k, err
+	}
+	k.Addr, k.Port = ap.Addr(), ap.Port()
+	return k, k.Protocol.UnmarshalText([]byte(protocol))
+}
+
+func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
+	fs, ok := s.tables().Frontend(key)
+	if !ok {
+		return v1.Frontend{}, false
+	}
+	f := &fs.Frontend
+	out := v1.Frontend{Address: key.AddrPort().String(), Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
+		Port: f.Port, Scheduler: string(f.Scheduler), Forward: string(f.Forward), Masquerade: string(f.Masquerade),
+		Backends: make([]v1.Endpoint, 0, len(f.Backends)), Revision: fs.Rev}
+	if f.SchedulerFallback {
+		out.Flags = append(out.Flags, "fallback")
+	}
+	if f.SchedulerPort {
+		out.Flags = append(out.Flags, "port")
+	}
+	if f.Affinity > 0 {
+		out.Affinity = spec.Duration(f.Affinity).String()
+	}
+	for _, e := range f.Backends {
+		out.Backends = append(out.Backends, v1.Endpoint{Address: e.Addr.String(), Weight: e.Weight, LeavingAt: when(e.Leaving)})
+	}
+	if a := fs.Applied; a != nil {
+		out.AppliedRevision, out.AppliedAt = a.Rev, when(a.At)
+		out.Applied = a.Rev >= fs.Rev && a.Problem == nil
+		if a.Problem != nil {
+			p := v1.Problem(*a.Problem)
+			out.Problem = &p
+		}
+	}
+	return out, true
+}
+
+type diffOutput struct{ Body v1.DataplaneDiff }
+
+func (s *Server) diffDataplane(ctx context.Context, _ *struct{}) (*diffOutput, error) {
+	if s.Diff == nil {
+		return nil, unavailable("dataplane to read")
+	}
+	ctx, cancel := readingTime(ctx)
+	defer cancel()
+	found, err := s.Diff(ctx)
+	if err != nil {
+		return nil, unreadable("read", err)
+	}
+	out := &diffOutput{Body: v1.DataplaneDiff{InSync: len(found) == 0, Items: make([]v1.DiffEntry, 0, len(found))}}
+	for i := range found {
+		out.Body.Items = append(out.Body.Items, diffEntry(&found[i]))
+	}
+	slices.SortFunc(out.Body.Items, func(a, b v1.DiffEntry) int { return strings.Compare(a.Frontend, b.Frontend) })
+	return out, nil
+}
+
+// readingTime is how long a dataplane may take to be read, or mended: 50,000
+// backends take a few seconds.
+func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	const most = 2 * time.Minute
+	allow(ctx, most+answerTime)
+	return context.WithTimeout(ctx, most)
+}
+
+func unreadable(what string, err error) error {
+	detail := what + " the dataplane: " + err.Error()
+	if errors.Is(err, context.DeadlineExceeded) {
+		detail = what + " the dataplane: no answer in time"
+	}
+	return refuse(http.StatusServiceUnavailable, v1.CodeDataplane, detail, "GET "+v1.PathDataplane+" says how it fares")
+}
+
+func diffEntry(d *Difference) v1.DiffEntry {
+	out := v1.DiffEntry{Frontend: d.Key.String(), Details: append([]string{}, d.Damage...)}
+	switch {
+	case d.Have == nil:
+		out.Action, out.Service = v1.ActionAdd, d.Want.Service.String()
+		out.Details = append(out.Details, "is missing")
+	case d.Want == nil:
+		out.Action = v1.ActionRemove
+		out.Details = append(out.Details, "is not desired")
+	default:
+		out.Action, out.Service = v1.ActionChange, d.Want.Service.String()
+		if len(d.Damage) > 0 {
+			out.Action = v1.ActionRepair
+		}
+		out.Details = append(out.Details, frontendDetails(d.Want, d.Have)...)
+	}
+	return out
+}
+
+// frontendDetails says in what two frontends differ. A dataplane that doesn't
+// know a field reports it as it pleases, so only fields that every dataplane
+// programs are compared.
+func frontendDetails(want, have *vip.Frontend) (out []string) {
+	if want.Scheduler != have.Scheduler {
+		out = append(out, fmt.Sprintf("scheduler is %s, not %s", have.Scheduler, want.Scheduler))
+	}
+	if want.Affinity != have.Affinity {
+		out = append(out, fmt.Sprintf("affinity is %s, not %s", have.Affinity, want.Affinity))
+	}
+	i, j := 0, 0
+	for i < len(want.Backends) || j < len(have.Backends) {
+		switch order := compareHeads(want.Backends[i:], have.Backends[j:]); {
+		case order < 0:
+			out = append(out, fmt.Sprintf("backend %s is missing", want.Backends[i].Addr))
+			i++
+		case order > 0:
+			out = append(out, fmt.Sprintf("backend %s is not desired", have.Backends[j].Addr))
+			j++
+		default:
+			if w, h := want.Backends[i].Weight, have.Backends[j].Weight; w != h {
+				out = append(out, fmt.Sprintf("backend %s has weight %d, not %d", want.Backends[i].Addr, h, w))
+			}
+			i, j = i+1, j+1
+		}
+	}
+	return out
+}
+
+func compareHeads(a, b []vip.Endpoint) int {
+	switch {
+	case len(a) == 0:
+		return 1
+	case len(b) == 0:
+		return -1
+	}
+	return vip.CompareEndpoints(a[0], b[0])
+}
+
+type repairOutput struct{ Body v1.RepairResult }
+
+func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (*repairOutput, error) {
+	if s.Repair == nil {
+		return nil, unavailable("dataplane to mend")
+	}
+	ctx, cancel := readingTime(ctx)
+	defer cancel()
+	found, err := s.Repair(ctx)
+	if err != nil {
+		return nil, unreadable("mend", err)
+	}
+	out := &repairOutput{Body: v1.RepairResult{Problems: []v1.Problem{}}}
+	for _, d := range found {
+		var applied reconcile.Applied
+		if applied, _, _ = s.Applied.Get(d.Key); applied.Problem == nil {
+			out.Body.Repaired++
+			continue
+		}
+		p := v1.Problem(*applied.Problem)
+		p.Place = cmp.Or(p.Place, d.Key.String())
+		out.Body.Problems = append(out.Body.Problems, p)
+	}
+	return out, nil
+}

@@ -1,0 +1,87 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// Registrar takes the writes: *rest.Source.
+type Registrar interface {
+	PutService(context.Context, rest.Put) (rest.Result, error)
+	PutServices(ctx context.Context, puts []rest.Put, atomic bool) ([]rest.Result, error)
+	Propose(context.Context, []rest.Put) ([]rest.Result, error)
+	DeleteService(context.Context, vip.ServiceKey, rest.Check) (rev uint64, err error)
+	PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backend, ttl time.Duration, check rest.Check) (rev uint64, created bool, err error)
+	DeleteBackend(context.Context, vip.BackendKey, rest.Check) (rev uint64, err error)
+	Heartbeat(vip.BackendKey) error
+	SetState(vip.BackendKey, vip.State) (rev uint64, err error)
+	Lives(vip.ServiceKey) map[string]rest.Life
+}
+
+// Difference is one frontend that the dataplane has otherwise than desired.
+type Difference = reconcile.Difference[vip.FrontendKey, vip.Frontend]
+
+// Deps is everything the handlers read and call. The tables and Registrar are
+// needed; a nil function makes its endpoint answer 503 "unavailable".
+type Deps struct {
+	Node    string
+	Version string
+	Started time.Time
+	Hosts   []string // further names that callers may use for this host over TCP
+
+	Registrar   Registrar
+	Services    table.Reader[vip.ServiceKey, vip.Service]
+	Sources     table.Reader[string, sources.Status]
+	States      table.Reader[vip.BackendKey, vip.State]
+	Leases      table.Reader[ipam.Resource, ipam.Lease]
+	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
+	Compiled    table.Reader[vip.ServiceKey, control.Compiled]
+	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
+	Applied     table.Reader[vip.FrontendKey, reconcile.Applied]
+	Ready       <-chan struct{} // closed after the first full reconcile
+
+	Events    *event.Log
+	Pools     func() []ipam.PoolStatus
+	Resync    func(source string) error // makes a source read everything again
+	Stats     func() reconcile.Stats
+	Dataplane func() Dataplane
+	Diff      func(context.Context) ([]Difference, error) // reads the dataplane
+	Repair    func(context.Context) ([]Difference, error) // the same, and mends what differs
+	// Preview says what the allocator would grant, and grants nothing.
+	Preview func([]vip.Service) []vip.Allocation
+	Config  Config
+
+	Metrics *prometheus.Registry // what others collect; nil is none
+	Log     *slog.Logger         // nil: slog.Default()
+}
+
+// Config is the agent's configuration as the API sees it.
+type Config struct {
+	Check    func() v1.Check                     // its line of `ironvip status`
+	Validate func(context.Context) []vip.Problem // what is wrong with what is on the disk
+	// Plan returns what would change if what is on the disk were loaded.
+	Plan   func(context.Context) (control.Plan, []vip.Problem)
+	Reload func(context.Context) (v1.ReloadResult, []vip.Problem) // problems: nothing has changed
+	Loaded func() (ok bool, at time.Time)                         // how and when the last reload went
+}
+
+// Dataplane is which dataplane runs and why.
+type Dataplane struct {
+	Mode     string // "ipvs", "proxy"
+	Reason   string
+	Findings []v1.Finding // what the host lacks
+}

@@ -1,0 +1,85 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// etag is the ETag of a service: the revisions of its spec and of its status.
+func etag(specRev, statusRev uint64) string { return fmt.Sprintf(`"%d.%d"`, specRev, statusRev) }
+
+// preconditions are the headers that make a write conditional. Embed it.
+type preconditions struct {
+	IfMatch     string `header:"If-Match" doc:"ETag of the service that the caller has seen: 412 when its spec has changed since. The part after the dot, the status, doesn't count"`
+	IfNoneMatch string `header:"If-None-Match" doc:"\"*\": create only, 412 when the service exists"`
+}
+
+// check returns what refuses a write whose preconditions don't hold.
+func (p preconditions) check(key vip.ServiceKey) (rest.Check, error) {
+	if p.IfNoneMatch != "" && strings.TrimSpace(p.IfNoneMatch) != "*" {
+		return nil, badRequest("a write understands If-None-Match: * only", "to write only what you have seen, use If-Match")
+	}
+	var seen []uint64
+	anything := strings.TrimSpace(p.IfMatch) == "*"
+	if p.IfMatch != "" && !anything {
+		for _, tag := range tags(p.IfMatch) {
+			text, _, _ := strings.Cut(tag, ".")
+			rev, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				return nil, badRequest("If-Match: "+p.IfMatch+" holds no ETag of this API", "send the ETag that a GET answered with")
+			}
+			seen = append(seen, rev)
+		}
+	}
+	if p.IfMatch == "" && p.IfNoneMatch == "" {
+		return nil, nil
+	}
+	return func(_ vip.Service, rev uint64, exists bool) error {
+		switch {
+		case p.IfNoneMatch != "" && exists:
+			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" exists", "leave out If-None-Match to replace it")
+		case p.IfMatch == "" || exists && anything:
+			return nil
+		case !exists:
+			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" does not exist", "leave out If-Match to create it")
+		}
+		for _, r := range seen {
+			if r == rev {
+				return nil
+			}
+		}
+		return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed,
+			fmt.Sprintf("service %q has changed: its spec is at revision %d", key, rev), "GET it again, redo the change on that, and send its new ETag")
+	}, nil
+}
+
+// matches reports whether a header of ETags (If-None-Match of a GET) has this
+// one.
+func matches(header, tag string) bool {
+	if strings.TrimSpace(header) == "*" {
+		return true
+	}
+	for _, t := range tags(header) {
+		if t == strings.Trim(tag, `"`) {
+			return true
+		}
+	}
+	return false
+}
+
+// tags splits a list of ETags and takes off quotes and the mark of weak ones.
+// No ETag of ours holds a comma.
+func tags(header string) []string {
+	var out []string
+	for t := range strings.SplitSeq(header, ",") {
+		t = strings.TrimSpace(t)
+		out = append(out, strings.Trim(strings.TrimPrefix(t, "W/"), `"`))
+	}
+	return out
+}

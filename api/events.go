@@ -1,0 +1,129 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+)
+
+// keepAlive is how often a stream without events says that it is there.
+const keepAlive = 15 * time.Second
+
+func (s *Server) eventRoutes() {
+	register(s, operation{method: http.MethodGet, path: v1.PathEvents, id: "list-events", tag: "node", summary: "List or follow events",
+		description: "The newest happenings that an operator would want to know of. With Accept: text/event-stream a stream of them, which goes on " +
+			"after the event that Last-Event-ID names."}, s.listEvents)
+	answer := s.operation(http.MethodGet, v1.PathEvents).Responses["200"]
+	answer.Content = map[string]*huma.MediaType{
+		"application/json":  {Schema: s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[v1.EventList](), true, "")},
+		"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString, Description: "each event as JSON in a data line, its id in an id line"}},
+	}
+}
+
+type listEventsInput struct {
+	Since  uint64 `query:"since" doc:"events after the one with this id"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"the oldest so many after since; without since, the newest so many"`
+	Accept string `header:"Accept" hidden:"true"`
+	LastID string `header:"Last-Event-ID" doc:"of a stream: the last event that the caller has"`
+}
+
+type listEventsOutput struct{ Body func(huma.Context) }
+
+func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*listEventsOutput, error) {
+	if s.Events == nil {
+		return nil, unavailable("events")
+	}
+	since := in.Since
+	if in.LastID != "" {
+		id, err := strconv.ParseUint(in.LastID, 10, 64)
+		if err != nil {
+			return nil, badRequest("Last-Event-ID: "+in.LastID+" is no event's id", "send the id of the last event received",
+				vip.Problem{Code: vip.CodeInvalid, Field: "header.Last-Event-ID", Message: "is not a number"})
+		}
+		since = id
+	}
+	since = s.known(since)
+	if strings.Contains(in.Accept, "text/event-stream") {
+		return &listEventsOutput{Body: func(ctx huma.Context) { s.streamEvents(ctx, since) }}, nil
+	}
+	events, _ := s.Events.Since(since)
+	if len(events) > in.Limit {
+		if since == 0 {
+			events = events[len(events)-in.Limit:]
+		} else {
+			events = events[:in.Limit]
+		}
+	}
+	list := v1.EventList{Items: make([]v1.Event, 0, len(events)), Last: since}
+	for _, e := range events {
+		list.Items = append(list.Items, v1.Event(e))
+		list.Last = e.ID
+	}
+	return &listEventsOutput{Body: func(ctx huma.Context) {
+		ctx.SetHeader("Content-Type", "application/json")
+		_ = json.NewEncoder(ctx.BodyWriter()).Encode(list) // the caller may be gone
+	}}, nil
+}
+
+// known is id, or 0 for an id that this run of the agent has not given out: the
+// caller's is of an earlier run, and everything of this one is news to it.
+func (s *Server) known(id uint64) uint64 {
+	if id == 0 {
+		return 0
+	}
+	if all, _ := s.Events.Since(id - 1); len(all) > 0 {
+		return id
+	}
+	return 0
+}
+
+func (s *Server) streamEvents(ctx huma.Context, since uint64) {
+	ctx.SetHeader("Content-Type", "text/event-stream")
+	ctx.SetHeader("X-Accel-Buffering", "no")
+	ctx.SetStatus(http.StatusOK)
+	w, done := ctx.BodyWriter(), ctx.Context().Done()
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	for {
+		events, more := s.Events.Since(since)
+		allow(ctx.Context(), answerTime)
+		for _, e := range events {
+			if err := writeEvent(w, e); err != nil {
+				return
+			}
+			since = e.ID
+		}
+		if f, ok := w.(http.Flusher); ok {
+			f.Flush()
+		}
+		select {
+		case <-done:
+			return
+		case <-more:
+		case <-tick.C:
+			if _, err := fmt.Fprint(w, ": still here\n\n"); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func writeEvent(w interface{ Write([]byte) (int, error) }, e event.Event) error {
+	b, err := json.Marshal(v1.Event(e))
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "id: %d\ndata: %s\n\n", e.ID, b)
+	return err
+}

@@ -1,0 +1,182 @@
+package api
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humagin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+type metricsOutput struct{ Body func(huma.Context) }
+
+// metrics is the handler of /metrics.
+func (s *Server) metrics() func(context.Context, *struct{}) (*metricsOutput, error) {
+	own := prometheus.NewRegistry()
+	own.MustRegister(&tableCollector{s}, s.convergence.seconds, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	all := prometheus.Gatherers{own}
+	if s.Metrics != nil {
+		all = append(all, s.Metrics)
+	}
+	handler := promhttp.HandlerFor(all, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4})
+	return func(context.Context, *struct{}) (*metricsOutput, error) {
+		return &metricsOutput{Body: func(ctx huma.Context) {
+			c := humagin.Unwrap(ctx)
+			handler.ServeHTTP(c.Writer, c.Request)
+		}}, nil
+	}
+}
+
+// tableCollector reads the tables at the time of a scrape: there is no counter
+// to be kept in step with them. A scrape costs O(services + frontends).
+type tableCollector struct{ s *Server }
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("ironvip_"+name, help, labels, nil)
+}
+
+// The metrics that are read from tables. Labels are names of things that are
+// configured or registered, so their number is theirs.
+var (
+	descBuild           = desc("build_info", "The agent's version; always 1.", "version")
+	descServices        = desc("services", "Services by source and state.", "source", "state")
+	descBackends        = desc("service_backends", "Backends of each service by their state in force.", "service", "state")
+	descUsable          = desc("service_usable_backends", "Backends of each service that take new connections.", "service")
+	descSourceUp        = desc("source_up", "1: the source is synced and in touch; 0: its services may be old.", "source")
+	descSourceSync      = desc("source_last_sync_timestamp_seconds", "When the source was last heard, in Unix time; 0: never.", "source")
+	descSourceServices  = desc("source_services", "Services that the source gives, including those held aside.", "source")
+	descSourceProblems  = desc("source_problems", "Problems with the source's input.", "source")
+	descSourceRestarts  = desc("source_restarts_total", "How often the source failed and was started again.", "source")
+	descPool            = desc("pool_addresses", "Addresses of each pool by state: used, cooling, held_out, free.", "pool", "state")
+	descLeases          = desc("leases", "Leases by kind and state.", "kind", "state")
+	descFrontends       = desc("dataplane_frontends", "Frontends by state: applied, pending, failed.", "state")
+	descDesired         = desc("desired_revision", "Newest revision of the frontends that the dataplane is to have.")
+	descApplied         = desc("applied_revision", "Every change of a frontend up to this revision has been tried.")
+	descRepairs         = desc("drift_repairs_total", "Frontends that somebody else altered and that were mended.")
+	descWrites          = desc("dataplane_writes_total", "Updates of frontends handed to the dataplane.")
+	descReady           = desc("ready", "1: the first full reconcile is done.")
+	descReloadOK        = desc("config_last_reload_successful", "1: the last load of the configuration succeeded.")
+	descReloadTimestamp = desc("config_last_reload_success_timestamp_seconds", "When the configuration in force was loaded, in Unix time.")
+)
+
+// Describe implements prometheus.Collector.
+func (c *tableCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descBuild, descServices, descBackends, descUsable, descSourceUp, descSourceSync, descSourceServices,
+		descSourceProblems, descSourceRestarts, descPool, descLeases, descFrontends, descDesired, descApplied, descRepairs, descWrites,
+		descReady, descReloadOK, descReloadTimestamp} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *tableCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.s
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	gauge(descBuild, 1, s.Version)
+	gauge(descReady, truth(s.isReady()))
+	c.services(gauge)
+	for _, src := range s.sources() {
+		gauge(descSourceUp, truth(src.Synced && src.Stale == ""), src.Name)
+		last := 0.0
+		if src.LastSync != nil {
+			last = float64(src.LastSync.UnixMilli()) / 1000
+		}
+		gauge(descSourceSync, last, src.Name)
+		gauge(descSourceServices, float64(src.Services), src.Name)
+		gauge(descSourceProblems, float64(len(src.Problems)), src.Name)
+		counter(descSourceRestarts, float64(src.Restarts), src.Name)
+	}
+	if s.Pools != nil {
+		for _, p := range s.Pools() {
+			gauge(descPool, float64(p.Used), p.Name, "used")
+			gauge(descPool, float64(p.Cooling), p.Name, "cooling")
+			gauge(descPool, float64(p.HeldOut), p.Name, "held_out")
+			gauge(descPool, float64(p.Free), p.Name, "free")
+		}
+	}
+	c.leases(gauge)
+	if s.Stats != nil {
+		stats := s.Stats()
+		gauge(descDesired, float64(stats.DesiredRev))
+		gauge(descApplied, float64(stats.AppliedRev))
+		counter(descRepairs, float64(stats.DriftRepairs))
+		counter(descWrites, float64(stats.Writes))
+		if s.Deps.Dataplane != nil {
+			d := s.dataplane()
+			gauge(descFrontends, float64(d.Frontends-d.Pending-d.Failed), "applied")
+			gauge(descFrontends, float64(d.Pending), "pending")
+			gauge(descFrontends, float64(d.Failed), "failed")
+		}
+	}
+	if s.Config.Loaded != nil {
+		ok, at := s.Config.Loaded()
+		gauge(descReloadOK, truth(ok))
+		gauge(descReloadTimestamp, float64(at.UnixMilli())/1000)
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...string)) {
+	type kind struct{ source, state string }
+	count := map[kind]int{}
+	seen := map[vip.ServiceKey]bool{}
+	for key := range c.s.Services.All() {
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		row, ok := c.s.service(key)
+		if !ok {
+			continue
+		}
+		count[kind{row.Source, row.Status.State}]++
+		states := map[string]int{string(vip.Ready): 0, string(vip.Drain): 0, string(vip.Maint): 0}
+		for _, b := range row.Status.Backends {
+			states[b.State]++
+		}
+		for state, n := range states {
+			gauge(descBackends, float64(n), key.String(), state)
+		}
+		gauge(descUsable, float64(row.Status.Usable), key.String())
+	}
+	for k, n := range count {
+		gauge(descServices, float64(n), k.source, k.state)
+	}
+}
+
+func (c *tableCollector) leases(gauge func(*prometheus.Desc, float64, ...string)) {
+	count := map[[2]string]int{}
+	seen := map[ipam.Resource]bool{}
+	for r, l := range c.s.Leases.All() {
+		if seen[r] {
+			continue
+		}
+		seen[r] = true
+		kind := v1.KindAddress
+		if !r.Addr.IsValid() {
+			kind = v1.KindNodePort
+		}
+		count[[2]string{kind, string(l.State)}]++
+	}
+	for k, n := range count {
+		gauge(descLeases, float64(n), k[0], k[1])
+	}
+}

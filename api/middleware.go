@@ -1,0 +1,197 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+type contextKey int
+
+const (
+	keyRequestID contextKey = iota
+	keyConn
+)
+
+const requestIDHeader = "X-Request-Id"
+
+func requestID(ctx context.Context) string {
+	id, _ := ctx.Value(keyRequestID).(string)
+	return id
+}
+
+// control of the connection that the request came on, for handlers that take
+// longer than the server's timeouts allow. Nil in a test without a connection.
+func connOf(ctx context.Context) *http.ResponseController {
+	c, _ := ctx.Value(keyConn).(*http.ResponseController)
+	return c
+}
+
+// allow gives the request d more to be answered in. It also takes the deadline
+// off the reading side, where its passing would end the request's context.
+func allow(ctx context.Context, d time.Duration) {
+	if c := connOf(ctx); c != nil {
+		_ = c.SetReadDeadline(time.Time{}) // a writer without deadlines has none to pass
+		_ = c.SetWriteDeadline(time.Now().Add(d))
+	}
+}
+
+// wrap puts around next what every request needs: an id, a log line, an answer
+// to a panic, and the check of who asks.
+func (s *Server) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		id := r.Header.Get(requestIDHeader)
+		if !goodID(id) {
+			var b [8]byte
+			_, _ = rand.Read(b[:]) // never fails
+			id = hex.EncodeToString(b[:])
+		}
+		w.Header().Set(requestIDHeader, id)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		ctx := context.WithValue(r.Context(), keyRequestID, id)
+		rec := &recorder{ResponseWriter: w}
+		ctx = context.WithValue(ctx, keyConn, http.NewResponseController(rec))
+		r = r.WithContext(ctx)
+		defer func() {
+			if p := recover(); p != nil {
+				s.panicked(rec, r, p)
+			}
+			level := s.levelOf(r, rec.status)
+			s.log.Log(ctx, level, "request", "method", r.Method, "path", r.URL.Path, "status", rec.status,
+				"duration", time.Since(start).Round(time.Microsecond), "request_id", id, "remote", r.RemoteAddr, "agent", r.UserAgent())
+		}()
+		if p := s.admit(r); p != nil {
+			writeProblem(rec, r, p)
+			return
+		}
+		if r.Method == http.MethodHead { // the server leaves the body out
+			r.Method = http.MethodGet
+		}
+		next.ServeHTTP(rec, r)
+	})
+}
+
+// panicked answers a request whose handler panicked.
+func (s *Server) panicked(w *recorder, r *http.Request, p any) {
+	if p == http.ErrAbortHandler || r.Context().Err() != nil {
+		return // the caller is gone; there is nobody to answer
+	}
+	s.log.Error("panic in a request handler", "method", r.Method, "path", r.URL.Path,
+		"request_id", requestID(r.Context()), "panic", p, "stack", string(debug.Stack()))
+	if w.status == 0 {
+		writeProblem(w, r, refuse(http.StatusInternalServerError, v1.CodeInternal,
+			"the agent failed to answer; its log has the request id", "please report it"))
+	}
+}
+
+// writeProblem answers outside of huma.
+func writeProblem(w http.ResponseWriter, r *http.Request, p *problem) {
+	doc := p.ProblemDocument
+	doc.RequestID, doc.Instance = requestID(r.Context()), r.URL.Path
+	w.Header().Set("Content-Type", v1.ProblemType)
+	for k, v := range p.header {
+		w.Header()[k] = v
+	}
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(doc) // the caller may be gone
+}
+
+func goodID(id string) bool {
+	if id == "" || len(id) > 64 {
+		return false
+	}
+	for _, c := range []byte(id) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	return true
+}
+
+// admit refuses, on TCP, a Host that isn't this agent and an Origin that isn't
+// the Host: a web page that a person on this host looks at must not reach the
+// agent, neither under its own name (rebound to 127.0.0.1) nor across origins.
+// Nobody but a process of this host can speak to the unix socket.
+func (s *Server) admit(r *http.Request) *problem {
+	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && a.Network() == "unix" {
+		return nil
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if !s.knownHost(strings.Trim(host, "[]")) {
+		return refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "the Host header names \""+r.Host+"\", which this agent is not",
+			"use its address, localhost, or the node's name")
+	}
+	for _, origin := range r.Header["Origin"] {
+		u, err := url.Parse(origin)
+		if err != nil || u.Host == "" || u.Host != r.Host {
+			return refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "requests from origin \""+origin+"\" are refused",
+				"the API is not for web pages of other origins")
+		}
+	}
+	return nil
+}
+
+// knownHost reports whether a name in a Host header is this agent. Addresses
+// are: a page under a foreign name can't make a browser send one.
+func (s *Server) knownHost(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	return host == "localhost" || host == strings.ToLower(s.Node) || slices.Contains(s.Hosts, host)
+}
+
+// levelOf is the level at which a request is logged: what changes something is
+// news, what is read is not, and what fails on our side wants a look.
+func (s *Server) levelOf(r *http.Request, status int) slog.Level {
+	switch {
+	case status >= 500 && status != http.StatusServiceUnavailable:
+		return slog.LevelWarn
+	case r.Method == http.MethodGet || strings.HasSuffix(r.URL.Path, "/heartbeat"):
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// recorder notes the status that was written.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 && status >= 200 {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// Flush is for gin, which flushes through an interface.
+func (r *recorder) Flush() { _ = http.NewResponseController(r.ResponseWriter).Flush() }

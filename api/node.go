@@ -1,0 +1,168 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+func (s *Server) nodeRoutes() {
+	register(s, operation{method: http.MethodGet, path: v1.PathStatus, id: "get-status", tag: "node", summary: "Say whether this node is well"}, s.getStatus)
+	register(s, operation{method: http.MethodGet, path: v1.PathHealthz, id: "healthz", tag: "node", summary: "Say that the agent answers"}, s.healthz)
+	register(s, operation{method: http.MethodGet, path: v1.PathReadyz, id: "readyz", tag: "node", summary: "Say whether the first full reconcile is done",
+		description: "503 until then."}, s.readyz)
+	register(s, operation{method: http.MethodGet, path: v1.PathMetrics, id: "metrics", tag: "node", summary: "Prometheus metrics",
+		content: "text/plain"}, s.metrics())
+	register(s, operation{method: http.MethodGet, path: v1.PathOpenAPI, id: "openapi", tag: "node", summary: "This document",
+		content: "application/openapi+json"}, s.openAPI)
+}
+
+type healthOutput struct{ Body v1.Health }
+
+func (s *Server) healthz(context.Context, *struct{}) (*healthOutput, error) {
+	return &healthOutput{Body: v1.Health{Status: "ok"}}, nil
+}
+
+func (s *Server) isReady() bool {
+	select {
+	case <-s.Ready:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Server) readyz(context.Context, *struct{}) (*healthOutput, error) {
+	if !s.isReady() {
+		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "the first full reconcile is not done", "GET "+v1.PathStatus+" says what is waited for")
+		p.header = http.Header{"Retry-After": {"1"}}
+		return nil, p
+	}
+	return &healthOutput{Body: v1.Health{Status: "ok"}}, nil
+}
+
+type documentOutput struct{ Body func(huma.Context) }
+
+func (s *Server) openAPI(context.Context, *struct{}) (*documentOutput, error) {
+	return &documentOutput{Body: func(ctx huma.Context) {
+		ctx.SetHeader("Content-Type", "application/openapi+json")
+		_, _ = ctx.BodyWriter().Write(s.document) // the caller may be gone
+	}}, nil
+}
+
+type statusOutput struct{ Body v1.NodeStatus }
+
+func (s *Server) getStatus(context.Context, *struct{}) (*statusOutput, error) {
+	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
+		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.servicesRevision(), Checks: []v1.Check{}}
+	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
+		"services": "ironvip service list", "dataplane": "ironvip dataplane show"}
+	add := func(c v1.Check) {
+		out.Checks = append(out.Checks, c)
+		if rank(c.Level) > rank(out.Level) {
+			out.Level, out.Next = c.Level, next[c.Name]
+		}
+	}
+	if s.Config.Check != nil {
+		add(s.Config.Check())
+	}
+	add(s.sourcesCheck())
+	if s.Pools != nil {
+		add(s.poolsCheck())
+	}
+	add(s.servicesCheck())
+	if s.Stats != nil && s.Deps.Dataplane != nil {
+		d := s.dataplane()
+		c := v1.Check{Name: "dataplane", Level: d.Level, Message: fmt.Sprintf("%s, %s, %d drift", d.Mode, d.Summary, d.Repairs)}
+		if d.Level == v1.LevelOK && len(d.Problems) == 0 || len(d.Findings) == 0 {
+			c.Hint = ""
+		} else {
+			c.Hint = d.Findings[0].Message
+		}
+		add(c)
+	}
+	return &statusOutput{Body: out}, nil
+}
+
+func rank(level string) int {
+	switch level {
+	case v1.LevelFail:
+		return 2
+	case v1.LevelWarn:
+		return 1
+	}
+	return 0
+}
+
+// sourcesCheck says how many services each source gives, and what ails it.
+func (s *Server) sourcesCheck() v1.Check {
+	c := v1.Check{Name: "sources", Level: v1.LevelOK}
+	for i, src := range s.sources() {
+		if i > 0 {
+			c.Message += ", "
+		}
+		c.Message += src.Name + " " + plural(src.Services, "service")
+		switch {
+		case src.Stale != "":
+			c.Message += " (stale: " + src.Stale + ")"
+		case !src.Synced:
+			c.Message += " (not synced yet)"
+		case len(src.Problems) > 0:
+			c.Message += " (" + plural(len(src.Problems), "problem") + ": " + src.Problems[0].String() + ")"
+			c.Hint = src.Problems[0].Hint
+		}
+		if rank(src.Level) > rank(c.Level) {
+			c.Level = src.Level
+		}
+	}
+	if c.Message == "" {
+		c.Message = "none"
+	}
+	return c
+}
+
+func (s *Server) poolsCheck() v1.Check {
+	c := v1.Check{Name: "pools", Level: v1.LevelOK}
+	for i, p := range s.Pools() {
+		if i > 0 {
+			c.Message += ", "
+		}
+		c.Message += fmt.Sprintf("%s %d of %d used", p.Name, p.Used, p.Size)
+		if len(p.Alarms) > 0 {
+			c.Level, c.Hint = v1.LevelWarn, p.Alarms[0].Hint
+			c.Message += " (" + p.Alarms[0].Message + ")"
+		}
+	}
+	if c.Message == "" {
+		c.Level, c.Message, c.Hint = v1.LevelWarn, "none: no service can get an address", "add a [[pool]] to ironvip.toml"
+	}
+	return c
+}
+
+// servicesCheck counts services by state. It costs O(services).
+func (s *Server) servicesCheck() v1.Check {
+	c := v1.Check{Name: "services", Level: v1.LevelOK}
+	count := map[string]int{}
+	total := 0
+	for key := range s.Services.All() {
+		if status, _, ok := s.explained(key); ok {
+			count[string(status.State)]++
+			total++
+		}
+	}
+	c.Message = fmt.Sprintf("%d of %d healthy", count[v1.StateHealthy], total)
+	for _, state := range []string{v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
+		if n := count[state]; n > 0 {
+			c.Message += fmt.Sprintf(", %d %s", n, state)
+			if state != v1.StatePending || s.isReady() {
+				c.Level = v1.LevelWarn
+			}
+		}
+	}
+	return c
+}

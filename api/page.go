@@ -1,0 +1,49 @@
+package api
+
+import (
+	"encoding/base64"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// paging are the parameters of a list. Embed it.
+type paging struct {
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"rows in a page"`
+	Cursor string `query:"cursor" doc:"the page after the one whose next this is"`
+}
+
+// A cursor is the key of the last row of the page before, in a form that nobody
+// is tempted to build: it holds across changes and restarts.
+func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
+
+func (p paging) after() (string, error) {
+	b, err := base64.RawURLEncoding.DecodeString(p.Cursor)
+	if err != nil {
+		return "", badCursor()
+	}
+	return string(b), nil
+}
+
+func badCursor() error {
+	return badRequest("the cursor is not one of this list", "send the next of the page before, unchanged",
+		vip.Problem{Code: vip.CodeInvalid, Field: "query.cursor", Message: "is not a cursor"})
+}
+
+// page sorts keys, builds rows of them until there are limit, and returns the
+// key to go on after, if there are more. Build says which keys make no row.
+func page[K, V any](keys []K, compare func(a, b K) int, limit int, build func(K) (V, bool)) (rows []V, last K, more bool) {
+	slices.SortFunc(keys, compare)
+	rows = make([]V, 0, min(limit, len(keys)))
+	for _, k := range keys {
+		row, ok := build(k)
+		if !ok {
+			continue
+		}
+		if len(rows) == limit {
+			return rows, last, true
+		}
+		rows, last = append(rows, row), k
+	}
+	return rows, last, false
+}

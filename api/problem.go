@@ -1,0 +1,153 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"syscall"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// problem is a problem document on its way to the caller.
+type problem struct {
+	v1.ProblemDocument
+	header http.Header
+}
+
+// The methods that huma asks of an error it is to answer with.
+
+func (p *problem) Error() string             { return p.Detail }
+func (p *problem) GetStatus() int            { return p.Status }
+func (p *problem) ContentType(string) string { return v1.ProblemType }
+func (p *problem) GetHeaders() http.Header   { return p.header }
+
+// refuse makes a problem. The rest of its document is filled in when it is
+// written.
+func refuse(status int, code, detail, hint string, errs ...vip.Problem) *problem {
+	return &problem{ProblemDocument: v1.ProblemDocument{Type: "urn:ironvip:problem:" + code, Title: http.StatusText(status),
+		Status: status, Code: code, Detail: detail, Hint: hint, Errors: optionalProblems(errs)}}
+}
+
+func optionalProblems(in []vip.Problem) []v1.Problem {
+	if len(in) == 0 {
+		return nil
+	}
+	return problems(in)
+}
+
+// problems converts; it never returns nil.
+func problems(in []vip.Problem) []v1.Problem {
+	out := make([]v1.Problem, 0, len(in))
+	for _, p := range in {
+		out = append(out, v1.Problem(p))
+	}
+	return out
+}
+
+func noService(key vip.ServiceKey) *problem {
+	return refuse(http.StatusNotFound, v1.CodeNotFound, "there is no service \""+key.String()+"\"",
+		"create it first: PUT "+v1.ServicePath(key.Namespace, key.Name)+"; list what there is: GET "+v1.PathServices)
+}
+
+func noBackend(key vip.BackendKey) *problem {
+	id := backendID(key)
+	return refuse(http.StatusNotFound, v1.CodeNotFound, "service \""+key.Service.String()+"\" has no backend "+id,
+		"register it (again): PUT "+v1.BackendPath(key.Service.Namespace, key.Service.Name, id))
+}
+
+func unavailable(what string) *problem {
+	return refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "this agent has no "+what, "")
+}
+
+func badRequest(detail, hint string, errs ...vip.Problem) *problem {
+	return refuse(http.StatusBadRequest, v1.CodeInvalidRequest, detail, hint, errs...)
+}
+
+// writeFailed is the problem of a write that sources/rest refused.
+func writeFailed(key vip.BackendKey, err error) error {
+	var (
+		own     *problem
+		owned   *rest.OwnedError
+		invalid *rest.InvalidError
+	)
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &owned):
+		hint := "change it in source \"" + owned.Source + "\""
+		if owned.Source == "" {
+			hint = "see GET " + v1.PathSources
+		}
+		if owned.Origin != "" {
+			hint += " (" + owned.Origin + ")"
+		}
+		return refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), hint+", or use another name")
+	case errors.As(err, &invalid):
+		return refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, "what is asked for can't be accepted", "see errors", invalid.Problems...)
+	case errors.Is(err, rest.ErrNoService):
+		return noService(key.Service)
+	case errors.Is(err, rest.ErrNoBackend):
+		return noBackend(key)
+	case errors.Is(err, rest.ErrNotRunning):
+		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "the agent is starting and takes no registrations yet", "try again in a moment")
+		p.header = http.Header{"Retry-After": {"1"}}
+		return p
+	case errors.Is(err, rest.ErrStore):
+		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "see the agent's log; try again"
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			status, code, hint = http.StatusInsufficientStorage, v1.CodeStoreFull, "free some space on the disk of state_dir, then try again"
+		}
+		return refuse(status, code, err.Error(), hint)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "the request ended before the write began; nothing changed", "try again")
+	}
+	return err // an own fault: 500, logged
+}
+
+// transform turns what huma answers with by itself into a problem of ours, and
+// completes every problem.
+func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
+	var p *problem
+	switch v := v.(type) {
+	case *problem:
+		p = v
+	case *huma.ErrorModel:
+		p = fromHuma(v)
+		if v.Status == http.StatusInternalServerError {
+			for _, d := range v.Errors {
+				s.log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)
+			}
+			p.Errors, p.Detail = nil, "the agent failed to answer; its log has the request id"
+		}
+	default:
+		return v, nil
+	}
+	u := ctx.URL()
+	doc := p.ProblemDocument // a copy: the problem may be shared
+	doc.RequestID, doc.Instance = requestID(ctx.Context()), u.Path
+	return doc, nil
+}
+
+func fromHuma(m *huma.ErrorModel) *problem {
+	code, hint := v1.CodeInvalidRequest, ""
+	switch m.Status {
+	case http.StatusRequestEntityTooLarge:
+		code, hint = v1.CodeBodyTooLarge, "split it; many services go to "+v1.PathApply+", which takes 64 MiB"
+	case http.StatusRequestTimeout:
+		code = v1.CodeRequestTimeout
+	case http.StatusInternalServerError:
+		code = v1.CodeInternal
+	}
+	p := refuse(m.Status, code, m.Detail, hint)
+	for _, d := range m.Errors {
+		if d != nil {
+			p.Errors = append(p.Errors, v1.Problem{Code: vip.CodeInvalid, Field: d.Location, Message: d.Message})
+		}
+	}
+	return p
+}

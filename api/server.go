@@ -1,0 +1,154 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/gin-gonic/gin"
+)
+
+// Timeouts and bounds of the server. A request that waits for something is
+// given that time on top.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 30 * time.Second
+	writeTimeout      = 60 * time.Second
+	idleTimeout       = 2 * time.Minute
+	shutdownTimeout   = 5 * time.Second
+	maxHeaderBytes    = 64 << 10
+	maxBody           = 1 << 20
+	maxApplyBody      = 64 << 20
+	applyReadTimeout  = 2 * time.Minute
+)
+
+// Server is the REST API. It may serve several listeners.
+type Server struct {
+	Deps
+	log         *slog.Logger
+	engine      *gin.Engine
+	api         huma.API
+	document    []byte // the OpenAPI document
+	convergence *convergence
+	handler     http.Handler
+}
+
+// New returns a server; nothing listens yet.
+func New(d Deps) *Server {
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	s := &Server{Deps: d, log: d.Log, convergence: newConvergence(&d)}
+	s.engine = newEngine()
+	s.api = s.newAPI()
+	s.routes()
+	s.handler = s.wrap(s.engine)
+	return s
+}
+
+// Handler is the whole API.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Run keeps the measurements that need to be made as things happen, until ctx
+// ends.
+func (s *Server) Run(ctx context.Context) error { return s.convergence.run(ctx) }
+
+// Serve answers requests on l until ctx ends. Requests that wait are then told
+// that time is up, and all have 5 s to finish.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	server := &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	cancel()
+	grace, end := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer end()
+	if server.Shutdown(grace) != nil {
+		_ = server.Close() // what still runs is cut off
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
+	}
+	return ctx.Err()
+}
+
+// SocketMode lets the socket's owner and group speak to the agent.
+const SocketMode = 0o660
+
+// ListenUnix listens on a unix socket with SocketMode, which the socket has
+// from its first moment on. It takes the place of a socket that a former agent
+// left behind, but never of one that somebody serves, nor of another file.
+func ListenUnix(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	case info.Mode().Type() != os.ModeSocket:
+		return nil, fmt.Errorf("listen on %s: a file that is no socket is in the way: remove it, or set api.socket to another path", path)
+	default:
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("listen on %s: another agent serves it: stop that one, or set api.socket to another path", path)
+		}
+	}
+	// The socket gets its mode under a name of its own, and only then its place:
+	// it is at no time open to more than it should be, without a change of the
+	// process's umask.
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".ironvip-")
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(made, SocketMode), os.Rename(made, path)); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return &unixListener{UnixListener: l, path: path}, nil
+}
+
+// unixListener removes its socket when it is closed.
+type unixListener struct {
+	*net.UnixListener
+	path string
+}
+
+func (l *unixListener) Close() error {
+	err := os.Remove(l.path)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(l.UnixListener.Close(), err)
+}
+
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }

@@ -1,0 +1,274 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"reflect"
+	"strings"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+func (s *Server) serviceRoutes() {
+	const one = v1.PathServices + "/{namespace}/{name}"
+	register(s, operation{method: http.MethodGet, path: v1.PathServices, id: "list-services", tag: "services",
+		summary: "List services", description: "Ordered by namespace and name, of every source."}, s.listServices)
+	register(s, operation{method: http.MethodGet, path: one, id: "get-service", tag: "services", summary: "Get a service",
+		also: map[int]any{http.StatusNotModified: nil}}, s.getService)
+	register(s, operation{method: http.MethodPut, path: one, id: "put-service", tag: "services", summary: "Create or replace a service",
+		description: "Idempotent. The service is durable when the answer comes, and the answer has its VIP, or says that it is pending. " +
+			"Without the key \"backends\" those that registered themselves stay; with it they are all replaced.",
+		body: reflect.TypeFor[v1.ServiceSpec](), also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
+	register(s, operation{method: http.MethodDelete, path: one, id: "delete-service", tag: "services", summary: "Delete a service",
+		description: "It takes no new connections from then on; open ones drain."}, s.deleteService)
+	register(s, operation{method: http.MethodGet, path: one + "/explain", id: "explain-service", tag: "services",
+		summary: "Say why a service is as it is"}, s.explainService)
+	register(s, operation{method: http.MethodPost, path: v1.PathApply, id: "apply-services", tag: "services", summary: "Create or replace many services",
+		description: "One durable write for all of them, up to 64 MiB. A service that can't be accepted is refused and the others are applied: " +
+			"the answer is 207 then. With atomic=true it is 422 and nothing changes.",
+		body: reflect.TypeFor[v1.ApplyRequest](), also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
+}
+
+// servicePath names a service. Embed it.
+type servicePath struct {
+	Namespace string `path:"namespace"`
+	Name      string `path:"name"`
+}
+
+func (p servicePath) key() vip.ServiceKey {
+	return vip.ServiceKey{Namespace: p.Namespace, Name: p.Name}
+}
+
+type listServicesInput struct {
+	paging
+	waitRead
+	Source string   `query:"source" doc:"of this source only"`
+	State  string   `query:"state" enum:"healthy,degraded,down,pending,refused" doc:"in this state only"`
+	Label  []string `query:"label,explode" doc:"with this label: key or key=value; all of them, when it comes several times"`
+}
+
+type listServicesOutput struct{ Body v1.ServiceList }
+
+func (in *listServicesInput) selects(v *vip.Service) bool {
+	if in.Source != "" && v.Source != in.Source {
+		return false
+	}
+	for _, label := range in.Label {
+		key, value, exact := strings.Cut(label, "=")
+		if got, ok := v.Labels[key]; !ok || exact && got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// listServices costs O(services) a page, and more for each row in it.
+func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*listServicesOutput, error) {
+	after, err := in.after()
+	if err != nil {
+		return nil, err
+	}
+	last := vip.ServiceKey{}
+	if after != "" {
+		if last, err = vip.ParseServiceKey(after); err != nil {
+			return nil, badCursor()
+		}
+	}
+	if err := in.until(s, ctx, func() bool { return s.servicesRevision() > in.Revision }); err != nil {
+		return nil, err
+	}
+	out := &listServicesOutput{}
+	out.Body.Revision = s.servicesRevision() // before reading: too old costs a look, too new would lose a change
+	seen := map[vip.ServiceKey]bool{}
+	var keys []vip.ServiceKey
+	for k, v := range s.Services.All() {
+		if compareKeys(k, last) > 0 && in.selects(&v) && !seen[k] {
+			seen[k] = true // All may name a row twice that changes meanwhile
+			keys = append(keys, k)
+		}
+	}
+	items, last, more := page(keys, compareKeys, in.Limit, func(k vip.ServiceKey) (v1.Service, bool) {
+		row, ok := s.service(k)
+		return row, ok && (in.State == "" || row.Status.State == in.State)
+	})
+	out.Body.Items = items
+	if more {
+		out.Body.Next = encodeCursor(last.Namespace + "/" + last.Name)
+	}
+	return out, nil
+}
+
+// servicesRevision is the newest revision that a list of services depends on.
+func (s *Server) servicesRevision() uint64 {
+	return max(s.Services.Revision(), s.Allocations.Revision(), s.Compiled.Revision(), s.Frontends.Revision(),
+		s.Applied.Revision(), s.States.Revision())
+}
+
+func compareKeys(a, b vip.ServiceKey) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+type getServiceInput struct {
+	servicePath
+	waitRead
+	IfNoneMatch string `header:"If-None-Match" doc:"304 when the service's ETag is one of these"`
+}
+
+type serviceOutput struct {
+	Status            int
+	ETag              string `header:"ETag"`
+	Location          string `header:"Location"`
+	PreferenceApplied string `header:"Preference-Applied"`
+	Body              v1.Service
+}
+
+func (s *Server) getService(ctx context.Context, in *getServiceInput) (*serviceOutput, error) {
+	row, ok := s.service(in.key())
+	if ok {
+		if err := in.until(s, ctx, func() bool {
+			row, ok = s.service(in.key())
+			return !ok || row.Revision > in.Revision
+		}); err != nil {
+			return nil, err
+		}
+	}
+	if !ok {
+		return nil, noService(in.key())
+	}
+	out := &serviceOutput{Status: http.StatusOK, ETag: row.ETag, Body: row}
+	if in.IfNoneMatch != "" && matches(in.IfNoneMatch, row.ETag) {
+		out.Status = http.StatusNotModified
+	}
+	return out, nil
+}
+
+type putServiceInput struct {
+	servicePath
+	rawBody
+	preconditions
+	preferWait
+}
+
+func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceOutput, error) {
+	check, err := in.check(in.key())
+	if err != nil {
+		return nil, err
+	}
+	if p := media(in.ContentType); p != nil {
+		return nil, p
+	}
+	w, bad := decodeService(in.RawBody)
+	if bad == nil {
+		bad = in.name(&w)
+	}
+	if bad != nil {
+		return nil, bad
+	}
+	result, err := s.Registrar.PutService(ctx, rest.Put{Spec: w, Check: check})
+	if err != nil {
+		return nil, writeFailed(vip.BackendKey{Service: in.key()}, err)
+	}
+	applied, err := in.apply(ctx, "service \""+in.key().String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
+		return control.WaitApplied(ctx, s.Compiled, s.Applied, in.key(), result.Rev)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var row v1.Service
+	ok := false
+	s.until(ctx, allocationWait, func() bool {
+		a, _, answered := s.Allocations.Get(in.key())
+		row, ok = s.service(in.key())
+		return !ok || answered && a.ServiceRev >= result.Rev
+	})
+	if !ok {
+		return nil, noService(in.key()) // deleted by somebody else meanwhile
+	}
+	out := &serviceOutput{Status: http.StatusOK, ETag: row.ETag, PreferenceApplied: applied, Body: row}
+	if result.Action == rest.Created {
+		out.Status, out.Location = http.StatusCreated, v1.ServicePath(in.Namespace, in.Name)
+	}
+	return out, nil
+}
+
+// decodeService reads a body. Syntax is 400, the rest 422.
+func decodeService(body []byte) (v1.ServiceSpec, *problem) {
+	w, problems := spec.DecodeJSON(body)
+	if len(problems) == 0 {
+		return w, nil
+	}
+	if reflect.DeepEqual(w, v1.ServiceSpec{}) && len(problems) == 1 && problems[0].Field == "" {
+		return w, notJSON(problems)
+	}
+	return w, invalid(problems)
+}
+
+// name gives the spec the path's name, which the body need not repeat.
+func (p servicePath) name(w *spec.Service) *problem {
+	var problems []vip.Problem
+	for _, f := range []struct {
+		field, path string
+		body        *string
+	}{{"namespace", p.Namespace, &w.Namespace}, {"name", p.Name, &w.Name}} {
+		if *f.body != "" && *f.body != f.path {
+			problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Service: p.key().String(), Field: f.field,
+				Message: "\"" + *f.body + "\" is not the path's \"" + f.path + "\"", Hint: "leave it out of the body"})
+		}
+		*f.body = f.path
+	}
+	if len(problems) > 0 {
+		return invalid(problems)
+	}
+	return nil
+}
+
+type deleteServiceInput struct {
+	servicePath
+	IfMatch string `header:"If-Match" doc:"as with PUT"`
+	preferWait
+}
+
+type deletedOutput struct {
+	PreferenceApplied string `header:"Preference-Applied"`
+	Body              v1.Deleted
+}
+
+func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*deletedOutput, error) {
+	key := in.key()
+	check, err := preconditions{IfMatch: in.IfMatch}.check(key)
+	if err != nil {
+		return nil, err
+	}
+	last, _, _ := s.Compiled.Get(key)
+	rev, err := s.Registrar.DeleteService(ctx, key, check)
+	if err != nil {
+		return nil, writeFailed(vip.BackendKey{Service: key}, err)
+	}
+	applied, err := in.apply(ctx, "the removal of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
+		return control.WaitGone(ctx, s.Compiled, s.Applied, key, last)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &deletedOutput{PreferenceApplied: applied, Body: v1.Deleted{Service: key.String(), Revision: rev, Applied: applied != ""}}, nil
+}
+
+type explainOutput struct{ Body v1.Explanation }
+
+func (s *Server) explainService(_ context.Context, in *servicePath) (*explainOutput, error) {
+	status, rev, ok := s.explained(in.key())
+	if !ok {
+		return nil, noService(in.key())
+	}
+	out := &explainOutput{Body: v1.Explanation{Service: in.key().String(), State: string(status.State), Lines: status.Lines,
+		Revision: rev, Problems: problems(status.Problems)}}
+	if out.Body.Lines == nil {
+		out.Body.Lines = []string{}
+	}
+	return out, nil
+}

@@ -1,0 +1,83 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources"
+)
+
+func (s *Server) sourceRoutes() {
+	register(s, operation{method: http.MethodGet, path: v1.PathSources, id: "list-sources", tag: "sources", summary: "List sources"}, s.listSources)
+	register(s, operation{method: http.MethodPost, path: v1.PathSources + "/{source}/resync", id: "resync-source", tag: "sources",
+		summary: "Make a source read everything again", description: "Answers when it has begun; the source's last_sync says when it is done."}, s.resyncSource)
+}
+
+type listSourcesOutput struct{ Body v1.SourceList }
+
+func (s *Server) listSources(context.Context, *struct{}) (*listSourcesOutput, error) {
+	return &listSourcesOutput{Body: v1.SourceList{Revision: s.Sources.Revision(), Items: s.sources()}}, nil
+}
+
+// sources are the sources, by name.
+func (s *Server) sources() []v1.Source {
+	rows := map[string]v1.Source{}
+	for name := range s.Sources.All() {
+		if row, ok := s.source(name); ok {
+			rows[name] = row
+		}
+	}
+	out := make([]v1.Source, 0, len(rows))
+	for _, row := range rows {
+		out = append(out, row)
+	}
+	slices.SortFunc(out, func(a, b v1.Source) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+func (s *Server) source(name string) (v1.Source, bool) {
+	st, rev, ok := s.Sources.Get(name)
+	if !ok {
+		return v1.Source{}, false
+	}
+	out := v1.Source{Name: st.Name, Type: st.Type, Level: sourceLevel(&st), Synced: st.Synced, Stale: st.Stale, Services: st.Services,
+		Restarts: st.Restarts, Problems: problems(st.Problems), Revision: rev}
+	if st.LastSync != 0 {
+		out.LastSync = when(time.UnixMilli(st.LastSync))
+	}
+	return out, true
+}
+
+func sourceLevel(st *sources.Status) string {
+	switch {
+	case !st.Synced && st.Stale != "":
+		return v1.LevelFail
+	case !st.Synced || st.Stale != "" || len(st.Problems) > 0:
+		return v1.LevelWarn
+	}
+	return v1.LevelOK
+}
+
+type resyncInput struct {
+	Source string `path:"source"`
+}
+
+type sourceOutput struct{ Body v1.Source }
+
+func (s *Server) resyncSource(_ context.Context, in *resyncInput) (*sourceOutput, error) {
+	if s.Resync == nil {
+		return nil, unavailable("sources to resync")
+	}
+	if _, ok := s.source(in.Source); !ok {
+		return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "there is no source \""+in.Source+"\"", "list them: GET "+v1.PathSources)
+	}
+	if err := s.Resync(in.Source); err != nil {
+		return nil, refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
+	}
+	row, _ := s.source(in.Source)
+	return &sourceOutput{Body: row}, nil
+}

@@ -1,0 +1,199 @@
+package api
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+func backendID(k vip.BackendKey) string { return vip.Backend{Address: k.Address, Port: k.Port}.ID() }
+
+// tables are what control reads statuses from.
+func (s *Server) tables() *control.Tables {
+	return &control.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
+		Frontends: s.Frontends, Applied: s.Applied, States: s.States}
+}
+
+// statusRev is the revision of the newest thing that a service's status is made
+// of. It costs O(one service).
+func (s *Server) statusRev(in *control.StatusInput) uint64 {
+	rev := in.ServiceRev
+	if _, r, ok := s.Allocations.Get(in.Key); ok {
+		rev = max(rev, r)
+	}
+	if _, r, ok := s.Compiled.Get(in.Key); ok {
+		rev = max(rev, r)
+	}
+	for i := range in.Frontends {
+		rev = max(rev, in.Frontends[i].Rev)
+		if _, r, ok := s.Applied.Get(in.Frontends[i].Frontend.Key); ok {
+			rev = max(rev, r)
+		}
+	}
+	if in.Service != nil {
+		for i := range in.Service.Backends {
+			if _, r, ok := s.States.Get(in.Service.Backends[i].Key(in.Key)); ok {
+				rev = max(rev, r)
+			}
+		}
+	}
+	return rev
+}
+
+// service is one service in the shape of the API.
+func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
+	in := s.tables().StatusInput(key, time.Now())
+	if in.Service == nil {
+		return v1.Service{}, false
+	}
+	status := control.Status(in)
+	rev := s.statusRev(&in)
+	out := v1.Service{
+		Spec: spec.FromService(*in.Service), Source: in.Service.Source, Origin: in.Service.Origin,
+		Revision: rev, ETag: etag(in.ServiceRev, rev),
+		Status: v1.ServiceStatus{
+			State: string(status.State), Revision: rev, SpecRev: in.ServiceRev, Applied: status.Applied,
+			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in), Usable: status.Ready,
+			Conditions: conditions(&in, &status), Problems: problems(status.Problems),
+		},
+	}
+	if len(status.Lines) > 0 {
+		out.Status.Summary = status.Lines[0]
+	}
+	if a := in.Allocation; a != nil {
+		out.Status.VIPs = append(out.Status.VIPs, a.VIPs...)
+		out.Status.Pool = a.Pool
+		out.Status.Since = when(a.Since)
+	}
+	return out, true
+}
+
+func when(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func ports(in *control.StatusInput) []v1.PortStatus {
+	out := make([]v1.PortStatus, 0, len(in.Service.Ports))
+	for _, p := range in.Service.Ports {
+		row := v1.PortStatus{Name: p.Name, Protocol: p.Protocol.String(), Port: p.Port, TargetPort: p.TargetPort}
+		if in.Allocation != nil {
+			row.NodePort = in.Allocation.NodePorts[vip.PortKey{Port: p.Port, Protocol: p.Protocol}]
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+func (s *Server) backends(in *control.StatusInput) []v1.BackendStatus {
+	lives := s.Registrar.Lives(in.Key)
+	out := make([]v1.BackendStatus, 0, len(in.Service.Backends))
+	for i := range in.Service.Backends {
+		b := &in.Service.Backends[i]
+		row := v1.BackendStatus{ID: b.ID(), Address: b.Address.String(), Port: b.Port, Weight: b.Weight,
+			State: string(b.State), Node: b.Node, Zone: b.Zone}
+		if o, overridden := in.Override(b.Key(in.Key)); overridden {
+			row.State = string(o)
+		}
+		row.Usable = b.Weight > 0 && row.State == string(vip.Ready)
+		if row.State != string(b.State) {
+			row.SourceState = string(b.State)
+		}
+		row.LeavingAt = when(leavingAt(in, b))
+		if life, ok := lives[row.ID]; ok {
+			addLife(&row, life)
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+func addLife(row *v1.BackendStatus, life rest.Life) {
+	row.TTL = spec.Duration(life.TTL).String()
+	if !life.Drained {
+		row.ExpiresAt = when(life.Due)
+	}
+	row.RemovedAt = when(life.Removed)
+}
+
+// leavingAt is when the last connections of a draining backend are cut; zero
+// for one that doesn't drain.
+func leavingAt(in *control.StatusInput, b *vip.Backend) (last time.Time) {
+	for i := range in.Frontends {
+		for _, e := range in.Frontends[i].Frontend.Backends {
+			if e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port) && e.Leaving.After(last) {
+				last = e.Leaving
+			}
+		}
+	}
+	return last
+}
+
+// conditions are the steps of a service's way and how far it is.
+func conditions(in *control.StatusInput, status *control.ServiceStatus) []v1.Condition {
+	accepted := v1.Condition{Type: v1.ConditionAccepted, Status: v1.True, Revision: in.ServiceRev}
+
+	allocated := v1.Condition{Type: v1.ConditionAllocated, Status: v1.Unknown, Reason: "pending"}
+	if a := in.Allocation; a != nil && a.ServiceRev >= in.ServiceRev {
+		allocated = verdict(v1.ConditionAllocated, a.ServiceRev, a.Problems)
+	}
+	compiled := v1.Condition{Type: v1.ConditionCompiled, Status: v1.Unknown, Reason: "pending"}
+	if c := in.Compiled; c != nil && c.ServiceRev >= in.ServiceRev {
+		own := slices.DeleteFunc(slices.Clone(c.Problems), func(p vip.Problem) bool {
+			return in.Allocation != nil && slices.ContainsFunc(in.Allocation.Problems, func(q vip.Problem) bool {
+				return p.Code == q.Code && p.Field == q.Field && p.Message == q.Message
+			})
+		})
+		compiled = verdict(v1.ConditionCompiled, c.FrontendsRev, own)
+	}
+	applied := v1.Condition{Type: v1.ConditionApplied, Status: v1.Unknown, Reason: "pending"}
+	if status.Applied {
+		var refused []vip.Problem
+		for i := range in.Frontends {
+			if p := in.Frontends[i].Applied.Problem; p != nil {
+				refused = append(refused, *p)
+			}
+		}
+		applied = verdict(v1.ConditionApplied, in.Compiled.FrontendsRev, refused)
+		if len(in.Frontends) == 0 {
+			applied = v1.Condition{Type: v1.ConditionApplied, Status: v1.False, Reason: "nothing_to_apply",
+				Message: "no frontend could be made of the service"}
+		}
+	}
+	return []v1.Condition{accepted, allocated, compiled, applied}
+}
+
+func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
+	c := v1.Condition{Type: kind, Status: v1.True, Revision: rev}
+	if len(problems) > 0 {
+		c.Status, c.Reason, c.Message = v1.False, problems[0].Code, problems[0].Message
+	}
+	return c
+}
+
+// plan is a plan in the shape of the API.
+func plan(p control.Plan, more []vip.Problem) *v1.Plan {
+	out := &v1.Plan{Changes: []v1.PlanChange{}, Add: p.Add, Change: p.Change, Remove: p.Remove,
+		Problems: problems(append(slices.Clone(more), p.Problems...))}
+	for _, c := range p.Changes {
+		out.Changes = append(out.Changes, v1.PlanChange{Action: string(c.Action), Kind: c.Kind, Name: c.Name(), Detail: c.Detail, Impact: c.Impact})
+	}
+	return out
+}
+
+func (s *Server) explained(key vip.ServiceKey) (control.ServiceStatus, uint64, bool) {
+	in := s.tables().StatusInput(key, time.Now())
+	if in.Service == nil {
+		return control.ServiceStatus{}, 0, false
+	}
+	return control.Status(in), s.statusRev(&in), true
+}
