@@ -3,6 +3,7 @@ package output
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -217,7 +218,34 @@ func TestFormatFlag(t *testing.T) {
 }
 
 func TestColorWantedOnlyOnTerminals(t *testing.T) {
-	if ColorWanted(&bytes.Buffer{}, func(string) string { return "" }) {
+	env := func(vars map[string]string) func(string) string { return func(name string) string { return vars[name] } }
+	if ColorWanted(&bytes.Buffer{}, env(nil)) {
 		t.Error("colour wanted on a buffer")
+	}
+	file, err := os.Create(t.TempDir() + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if ColorWanted(file, env(nil)) {
+		t.Error("colour wanted in a file")
+	}
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	for _, c := range []struct {
+		vars map[string]string
+		want bool
+	}{
+		{map[string]string{"TERM": "xterm"}, true},
+		{map[string]string{"TERM": "xterm", "NO_COLOR": "1"}, false},
+		{map[string]string{"TERM": "xterm", "NO_COLOR": ""}, true}, // empty is not set
+		{map[string]string{"TERM": "dumb"}, false},
+	} {
+		if got := ColorWanted(terminal, env(c.vars)); got != c.want {
+			t.Errorf("on a terminal with %v: %v, want %v", c.vars, got, c.want)
+		}
 	}
 }
