@@ -1,0 +1,78 @@
+package static
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// Under the real supervisor: one edit is one changed row, a reload has told
+// the table when it returns, and the status follows the directory.
+func TestUnderTheSupervisor(t *testing.T) {
+	b := newBench(t)
+	clock := &table.Clock{}
+	services := table.New[vip.ServiceKey, vip.Service](clock, nil)
+	statuses := table.New[string](clock, sources.SameStatus)
+	supervisor := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Log: b.o.Log})
+	supervisor.Add("static", Type, b.Source)
+	b.write("a.toml", service("web", 80)+service("db", 5432))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = supervisor.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	<-services.Ready()
+	if services.Len() != 2 {
+		t.Fatalf("%d services", services.Len())
+	}
+
+	feed := services.Watch()
+	defer feed.Close()
+	feed.TryNext()
+	b.write("a.toml", service("web", 0)+service("db", 5433))
+	if problems := b.Reload(t.Context()); len(problems) != 1 {
+		t.Errorf("problems %v", problems)
+	}
+	batch, _ := feed.TryNext()
+	if len(batch) != 1 || batch[0].Key.Name != "db" || batch[0].Value.Ports[0].Port != 5433 {
+		t.Errorf("changes %v", batch)
+	}
+
+	until := func(what string, good func(sources.Status) bool) {
+		t.Helper()
+		late := time.After(20 * time.Second)
+		for {
+			changed := statuses.Changed()
+			status, _, _ := statuses.Get("static")
+			if good(status) {
+				return
+			}
+			select {
+			case <-changed:
+			case <-late:
+				t.Fatal(what, fmt.Sprintf("%+v", status))
+			}
+		}
+	}
+	until("one problem", func(s sources.Status) bool { return s.Synced && s.Services == 2 && len(s.Problems) == 1 })
+	do(t, os.RemoveAll(b.dir))
+	until("stale", func(s sources.Status) bool { return s.Stale != "" })
+	if services.Len() != 2 {
+		t.Errorf("%d services without the directory", services.Len())
+	}
+	if err := supervisor.Resync("static"); err != nil {
+		t.Fatal(err)
+	}
+	do(t, os.Mkdir(b.dir, 0o755))
+	b.write("a.toml", service("web", 80))
+	until("fresh", func(s sources.Status) bool { return s.Stale == "" && s.Services == 1 && len(s.Problems) == 0 })
+}
