@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -45,7 +46,25 @@ func (d *netlinkDevice) add(addr netip.Addr) error {
 	if err := netlink.AddrAdd(link, hostAddr(addr)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
+	if addr.Is6() {
+		awaitLocalRoute(addr)
+	}
 	return nil
+}
+
+// awaitLocalRoute waits until packets to addr come to this host. The kernel
+// puts the local route of an IPv6 address in from a work queue, a moment after
+// the address, also without duplicate address detection; a client that comes
+// in between is sent out of the device. Where rules of the host's own route
+// the address elsewhere it gives up after 200 ms.
+func awaitLocalRoute(addr netip.Addr) {
+	for range 200 {
+		routes, err := netlink.RouteGet(addr.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func (d *netlinkDevice) remove(addr netip.Addr) error {

@@ -200,13 +200,14 @@ func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
 			f := onVIP(key, s, good, closedPort(t, "127.0.0.2"), closedPort(t, "127.0.0.3"))
 			f.SchedulerPort = true // so that hashes vary
 			p.must(f)
+			start := time.Now()
 			for range 30 {
 				if got := who(t, key); got != "good" {
 					t.Fatal(got)
 				}
 			}
-			if n := p.Stats().Failures; n == 0 || n > 4 {
-				t.Errorf("%d attempts at backends that refuse; they aren't passed over", n)
+			if n, most := p.Stats().Failures, 2*(1+uint64(time.Since(start)/avoidFirst)); n == 0 || n > most {
+				t.Errorf("%d attempts at two backends that refuse, want 1 to %d", n, most)
 			}
 		})
 	}
@@ -218,13 +219,14 @@ func TestTCPBackendThatDoesNotAnswerIsRetriedElsewhere(t *testing.T) {
 	p := newTarget(t, Options{ConnectTimeout: 50 * time.Millisecond})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, vip.RoundRobin, good, silent))
+	start := time.Now()
 	for range 4 {
 		if got := who(t, key); got != "good" {
 			t.Fatal(got)
 		}
 	}
-	if n := p.Stats().Failures; n != 1 {
-		t.Errorf("%d attempts at the silent backend", n)
+	if n, most := p.Stats().Failures, 1+uint64(time.Since(start)/avoidFirst); n == 0 || n > most {
+		t.Errorf("%d attempts at the silent backend, want 1 to %d", n, most)
 	}
 }
 

@@ -137,7 +137,7 @@ func TestUDPAnswersComeFromTheVIP(t *testing.T) {
 }
 
 func TestUDPIdleSessionsEnd(t *testing.T) {
-	const idle = 200 * time.Millisecond
+	const idle = 500 * time.Millisecond
 	a := udpBackend(t, "127.0.0.1", "a")
 	p := newTarget(t, Options{UDPIdle: idle})
 	key := freeKey(t, "127.96.0.1", vip.UDP)
@@ -145,7 +145,7 @@ func TestUDPIdleSessionsEnd(t *testing.T) {
 	busy, quiet := udpClient(t, key), udpClient(t, key)
 	mustAsk(t, busy, "x")
 	mustAsk(t, quiet, "x")
-	for end := time.Now().Add(3 * idle); time.Now().Before(end); time.Sleep(idle / 10) {
+	for end := time.Now().Add(2 * idle); time.Now().Before(end); time.Sleep(idle / 10) {
 		mustAsk(t, busy, "y")
 	}
 	if s := p.Stats(); s.Sessions != 1 || s.Started != 2 {
