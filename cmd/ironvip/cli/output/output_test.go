@@ -218,7 +218,9 @@ func TestFormatFlag(t *testing.T) {
 }
 
 func TestColorWantedOnlyOnTerminals(t *testing.T) {
-	env := func(vars map[string]string) func(string) string { return func(name string) string { return vars[name] } }
+	env := func(vars map[string]string) func(string) string {
+		return func(name string) string { return vars[name] }
+	}
 	if ColorWanted(&bytes.Buffer{}, env(nil)) {
 		t.Error("colour wanted on a buffer")
 	}
