@@ -22,30 +22,33 @@ var imports = []struct {
 	{"vip", nil},
 	{"vip/event", nil},
 	{"vip/table", nil},
-	{"vip/spec", []string{"vip"}},
-	{"state", nil},
+	{"vip/spec/strict", []string{"vip"}},
+	{"vip/spec", []string{"vip", "vip/spec/strict"}},
+	{"state", []string{"vip"}},
 	{"hostnet", []string{"vip/table"}},
 	{"sources", []string{"vip", "vip/event", "vip/table"}},
-	{"sources/static", []string{"vip", "vip/event", "sources", "configs"}},
-	{"sources/rest", []string{"vip", "vip/event", "vip/table", "vip/spec", "sources"}},
+	{"sources/static", []string{"vip", "vip/spec", "sources", "state", "configs"}},
+	{"sources/rest", []string{"vip", "vip/event", "vip/table", "vip/spec", "state", "sources"}},
 	{"ipam", []string{"vip", "vip/event", "vip/table", "hostnet"}},
-	{"ipam/memstore", []string{"vip", "ipam"}},
-	{"ipam/boltstore", []string{"vip", "ipam", "state"}},
-	{"configs", []string{"vip", "vip/spec", "ipam"}},
+	{"ipam/internal/book", []string{"ipam"}},
+	{"ipam/memstore", []string{"ipam", "ipam/internal/book"}},
+	{"ipam/boltstore", []string{"ipam", "ipam/internal/book", "state"}},
+	{"configs", []string{"vip", "vip/spec", "vip/spec/strict", "ipam"}},
 	{"vip/compile", []string{"vip"}},
 	{"vip/reconcile", []string{"vip", "vip/event", "vip/table"}},
 	{"vip/control", []string{"vip", "vip/event", "vip/table", "vip/compile", "vip/reconcile", "hostnet", "ipam"}},
 	{"ipvs", []string{"vip", "vip/reconcile"}},
-	{"proxy", []string{"vip", "vip/reconcile"}},
+	{"proxy/pick", []string{"vip"}},
+	{"proxy", []string{"vip", "vip/reconcile", "proxy/pick"}},
 	{"api/v1", []string{"vip/spec"}},
 	{"api/client", []string{"api/v1"}},
-	{"api", []string{"vip", "vip/event", "vip/table", "vip/spec", "vip/control", "vip/reconcile", "ipam", "sources",
+	{"api", []string{"vip", "vip/event", "vip/table", "vip/spec", "vip/spec/strict", "vip/control", "vip/reconcile", "ipam", "sources",
 		"sources/rest", "api/v1"}},
 }
 
 // stdlibOnly are the packages of the vocabulary: they import nothing but the
 // standard library and each other.
-var stdlibOnly = []string{"vip", "vip/event", "vip/table", "vip/spec", "api/v1"}
+var stdlibOnly = []string{"vip", "vip/event", "vip/table", "vip/spec", "vip/spec/strict", "api/v1"}
 
 func TestImportRule(t *testing.T) {
 	allowed := map[string][]string{}

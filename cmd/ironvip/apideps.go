@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+)
+
+// apiDeps is what the API reads and calls.
+func (a *agent) apiDeps() api.Deps {
+	return api.Deps{
+		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
+		Registrar: a.rest,
+		Services:  a.services, Sources: a.statuses, States: a.states, Leases: a.allocator.Leases(),
+		Allocations: a.allocations, Compiled: a.compiled, Frontends: a.frontends, Applied: a.applied,
+		Ready:     a.reconciler.Synced(),
+		Events:    a.events,
+		Pools:     a.allocator.Pools,
+		Resync:    a.supervisor.Resync,
+		Stats:     a.reconciler.Stats,
+		Dataplane: func() api.Dataplane { return a.plane.about },
+		Diff:      a.reconciler.Diff,
+		Repair:    a.reconciler.Repair,
+		Preview:   a.allocator.Preview,
+		Config: api.Config{
+			Check: a.configCheck, Validate: a.validate, Plan: a.plan, Reload: a.reload,
+			Loaded: func() (bool, time.Time) {
+				problems, at, _, remembered := a.config.last()
+				return len(problems) == 0 && !remembered, at
+			},
+		},
+		Metrics: a.plane.metrics,
+		Log:     a.log,
+	}
+}
+
+// plan returns what a reload would change: the services of the files compared
+// with those of the same sources in force.
+func (a *agent) plan(ctx context.Context) (control.Plan, []vip.Problem) {
+	proposed, problems := a.proposed(ctx)
+	speaksFor := map[string]bool{}
+	for name := range a.static {
+		speaksFor[name] = true
+	}
+	var present []control.Planned
+	for key, s := range a.services.All() {
+		if speaksFor[s.Source] {
+			allocation, _, _ := a.allocations.Get(key)
+			present = append(present, control.Planned{Service: s, Allocation: allocation})
+		}
+	}
+	granted := a.allocator.Preview(proposed)
+	after := make([]control.Planned, len(proposed))
+	for i := range proposed {
+		after[i] = control.Planned{Service: proposed[i], Allocation: granted[i]}
+	}
+	return control.NewPlan(present, after), problems
+}
+
+// greet prints what to do with a running demo.
+func (d *demo) greet(ctx context.Context, a *agent, out io.Writer) {
+	fmt.Fprintf(out, "ironvip %s demo: three backends, two services, everything on this host's loopback\n", a.version)
+	fmt.Fprintf(out, "dataplane  %s (%s)\n", a.plane.about.Mode, a.plane.about.Reason)
+	fmt.Fprintf(out, "API        http://%s/v1/services\n", a.config.get().API.Listen)
+	fmt.Fprintf(out, "files      %s\n\n", d.dir)
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	var urls []string
+	for _, f := range a.sortedFrontends() {
+		host := f.Key.AddrPort().String()
+		if f.Key.Port == 80 {
+			host = f.Key.Addr.String()
+		}
+		urls = append(urls, "http://"+host+"/")
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d backends\n", f.Service, f.Key, f.Scheduler, len(f.Backends))
+	}
+	w.Flush()
+	if len(urls) > 0 {
+		fmt.Fprintf(out, "\nPaste this: every backend answers in turn.\n\n    for i in 1 2 3; do curl -s %s; done\n", urls[0])
+	}
+	self, err := os.Executable()
+	if err != nil {
+		self = "ironvip"
+	}
+	fmt.Fprintf(out, "\nAnd this, to look inside; then change %s/services.d/demo.toml and watch.\n\n    export IRONVIP_ADDR=http://%s\n    %s status\n    %s service list\n\nCtrl-C ends it and leaves nothing behind.\n",
+		d.dir, a.config.get().API.Listen, self, self)
+}
+
+func (a *agent) sortedFrontends() []vip.Frontend {
+	var all []vip.Frontend
+	for _, f := range a.frontends.All() {
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(x, y vip.Frontend) int {
+		if x.Service.Name != y.Service.Name {
+			return len(x.Service.Name) - len(y.Service.Name)
+		}
+		return vip.CompareFrontendKeys(x.Key, y.Key)
+	})
+	return all
+}

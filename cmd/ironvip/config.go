@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// liveConfig is the configuration in force and how the last load went.
+type liveConfig struct {
+	mu       sync.Mutex
+	cfg      *configs.Config
+	problems []vip.Problem // of the last load; the configuration in force has none of them
+	at       time.Time     // of the last load
+	pending  []string      // changed keys that wait for a restart
+}
+
+func newLiveConfig(cfg *configs.Config, problems []vip.Problem) *liveConfig {
+	return &liveConfig{cfg: cfg, problems: problems, at: time.Now()}
+}
+
+// get returns the configuration in force; nobody changes it.
+func (l *liveConfig) get() *configs.Config {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cfg
+}
+
+// set books a load. A nil configuration was refused: the old one stays.
+func (l *liveConfig) set(cfg *configs.Config, pending []string, problems []vip.Problem) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if cfg != nil {
+		l.cfg, l.pending = cfg, pending
+	}
+	l.problems, l.at = problems, time.Now()
+}
+
+// last returns how the last load went.
+func (l *liveConfig) last() (problems []vip.Problem, at time.Time, pending []string, remembered bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.problems, l.at, l.pending, l.cfg.Remembered
+}
+
+func nodePortAddresses(cfg *configs.Config) []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range cfg.Dataplane.NodePortAddresses {
+		out = append(out, r.Prefix)
+	}
+	return out
+}
+
+// newLogger logs to stderr, without times where systemd adds them.
+func newLogger(cfg *configs.Config, level *slog.LevelVar) *slog.Logger {
+	setLevel(level, cfg)
+	options := &slog.HandlerOptions{Level: level}
+	if os.Getenv("JOURNAL_STREAM") != "" {
+		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}
+	}
+	if cfg.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, options))
+}
+
+func setLevel(level *slog.LevelVar, cfg *configs.Config) {
+	var l slog.Level
+	if l.UnmarshalText([]byte(cfg.Log.Level)) == nil { // configs let nothing else through
+		level.Set(l)
+	}
+}
+
+// listen opens the API's listeners: both, one, or none.
+func listen(cfg *configs.Config) ([]net.Listener, error) {
+	var all []net.Listener
+	closeAll := func() {
+		for _, l := range all {
+			l.Close()
+		}
+	}
+	if cfg.API.Socket != "" {
+		l, err := api.ListenUnix(cfg.API.Socket)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	if cfg.API.Listen != "" {
+		l, err := net.Listen("tcp", cfg.API.Listen)
+		if err != nil {
+			closeAll()
+			return nil, fmt.Errorf("listen on api.listen: %w\nhint: is another agent running? set api.listen to a free address, or to \"\"", err)
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+// problemsError is one error that lists problems, one a line with its hint.
+func problemsError(what string, problems []vip.Problem) error {
+	var b strings.Builder
+	b.WriteString(what + ":")
+	for _, p := range problems {
+		b.WriteString("\n  " + p.Error())
+		if p.Hint != "" {
+			b.WriteString("     hint: " + p.Hint)
+		}
+	}
+	return errors.New(b.String())
+}
+
+// withHints returns the error with the hint of every problem inside it.
+func withHints(err error) error {
+	var problems []vip.Problem
+	collect(err, &problems)
+	if len(problems) == 0 {
+		return err
+	}
+	lines := make([]string, len(problems))
+	for i, p := range problems {
+		lines[i] = "  " + p.Error()
+		if p.Hint != "" {
+			lines[i] += "     fix: " + p.Hint
+		}
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}
+
+// collect gathers the problems of a tree of errors.
+func collect(err error, into *[]vip.Problem) {
+	switch e := err.(type) {
+	case vip.Problem:
+		*into = append(*into, e)
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			collect(inner, into)
+		}
+	case interface{ Unwrap() error }:
+		collect(e.Unwrap(), into)
+	}
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironvip/ironvip/api"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// plane is the dataplane that was chosen, and why.
+type plane struct {
+	reconcile.Plane
+	io.Closer
+	about   api.Dataplane
+	metrics *prometheus.Registry
+}
+
+// choosePlane makes the dataplane that the configuration asks for: IPVS where
+// the kernel and our rights allow it, else the userspace proxy. Asking for IPVS
+// where it can't work is an error that names what is missing and the remedy.
+func choosePlane(live *liveConfig, allocator *ipam.Allocator, log *slog.Logger) (*plane, error) {
+	cfg := live.get()
+	if cfg.Dataplane.Mode == configs.ModeProxy {
+		return newProxy(cfg, allocator, "the configuration asks for it", log), nil
+	}
+	missing := ipvs.Err(ipvs.Check())
+	switch {
+	case missing == nil && cfg.Dataplane.Mode == configs.ModeIPVS:
+		return newIPVS(live, allocator, "the configuration asks for it", log)
+	case missing == nil:
+		return newIPVS(live, allocator, "the kernel and this process's rights allow it", log)
+	case cfg.Dataplane.Mode == configs.ModeIPVS:
+		return nil, fmt.Errorf("dataplane.mode = %q can't work here\n%w\nhint: mend this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", configs.ModeIPVS, withHints(missing))
+	default:
+		return newProxy(cfg, allocator, firstLine(missing), log), nil
+	}
+}
+
+func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
+	target, err := ipvs.New(ipvs.Options{
+		Device: live.get().Dataplane.Device, Owns: allocator.Owns,
+		PodCIDRs: func() []netip.Prefix { return live.get().IPAM.PodCIDRs }, Log: log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start the ipvs dataplane: %w", err)
+	}
+	return &plane{Plane: target, Closer: target,
+		about:   api.Dataplane{Mode: "ipvs", Reason: why, Findings: notOK(target.Findings())},
+		metrics: ipvsMetrics(target)}, nil
+}
+
+func newProxy(cfg *configs.Config, allocator *ipam.Allocator, why string, log *slog.Logger) *plane {
+	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Log: log})
+	return &plane{Plane: target, Closer: target,
+		about:   api.Dataplane{Mode: "proxy", Reason: why, Findings: []v1.Finding{}},
+		metrics: prometheus.NewRegistry()}
+}
+
+// notOK are the findings that an operator should see.
+func notOK(findings []ipvs.Finding) []v1.Finding {
+	out := []v1.Finding{}
+	for _, f := range findings {
+		if f.OK {
+			continue
+		}
+		level := v1.LevelWarn
+		if f.Required {
+			level = v1.LevelFail
+		}
+		out = append(out, v1.Finding{Level: level, Name: f.Name, Message: f.Detail, Fix: f.Remedy})
+	}
+	return out
+}
+
+// ipvsMetrics counts what the dataplane asked of the kernel.
+func ipvsMetrics(t *ipvs.Target) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	count := func(name, help string, value func(ipvs.Stats) uint64) {
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "ironvip", Subsystem: "ipvs", Name: name, Help: help},
+			func() float64 { return float64(value(t.Stats())) }))
+	}
+	count("service_writes_total", "IPVS messages sent that change something.", func(s ipvs.Stats) uint64 { return s.WritesSent })
+	count("dumps_total", "IPVS queries sent.", func(s ipvs.Stats) uint64 { return s.DumpsSent })
+	count("nftables_writes_total", "nftables messages sent.", func(s ipvs.Stats) uint64 { return s.NFTMessages })
+	count("address_writes_total", "Virtual addresses added or deleted.", func(s ipvs.Stats) uint64 { return s.AddressWrites })
+	count("conntrack_deletions_total", "Connection tracking entries deleted.", func(s ipvs.Stats) uint64 { return s.ConntrackFlows })
+	return r
+}

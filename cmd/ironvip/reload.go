@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+)
+
+// followSignals reloads at each SIGHUP.
+func (a *agent) followSignals(ctx context.Context) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			a.reload(ctx)
+		}
+	}
+}
+
+// reload reads ironvip.toml and every services directory again. A bad
+// ironvip.toml changes nothing at all. Of the services directories everything
+// good takes effect, and what is bad keeps its last good state. The problems
+// are all that was refused.
+func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
+	a.reloading.Lock()
+	defer a.reloading.Unlock()
+	a.systemd.reloading()
+	defer func() { a.systemd.ready(a.summary()) }()
+
+	old := a.config.get()
+	cfg, problems := configs.Load(a.path)
+	if cfg == nil {
+		a.config.set(nil, nil, problems)
+		a.refused(problems)
+		return v1.ReloadResult{}, problems
+	}
+	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; it waits for a restart in any case
+	live, restart := configs.Diff(old, cfg)
+	if len(live) > 0 {
+		if problems := a.allocator.Configure(cfg.IPAMConfig()); len(problems) > 0 {
+			a.config.set(nil, nil, problems)
+			a.refused(problems)
+			return v1.ReloadResult{}, problems
+		}
+		setLevel(a.level, cfg)
+	}
+	a.config.set(cfg, restart, nil)
+	for _, name := range a.staticNames() {
+		problems = append(problems, a.static[name].Reload(ctx)...)
+	}
+	if err := cfg.Remember(); err != nil {
+		a.log.Error("remember the configuration", "err", err)
+	}
+	a.config.set(cfg, restart, problems)
+	a.refused(problems)
+
+	out := v1.ReloadResult{Revision: a.services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
+	for _, key := range restart {
+		out.Warnings = append(out.Warnings, v1.Problem{Field: key, Message: "changed, and takes effect when the agent is restarted",
+			Hint: "systemctl restart ironvip: the kernel goes on forwarding meanwhile"})
+	}
+	a.log.Info("reloaded", "live", live, "wait_for_restart", restart, "problems", len(problems))
+	a.events.Add(event.Event{Kind: "config_reloaded", Message: out.Message})
+	return out, problems
+}
+
+// refused tells of what a reload would not take.
+func (a *agent) refused(problems []vip.Problem) {
+	for _, p := range problems {
+		a.log.Error("reload: "+p.Error(), "hint", p.Hint)
+	}
+	if len(problems) > 0 {
+		a.events.Add(event.Event{Kind: "config_refused", Message: problems[0].Error()})
+	}
+}
+
+func reloadMessage(live []string) string {
+	if len(live) == 0 {
+		return "services read again; ironvip.toml has no changes that take effect now"
+	}
+	return "services read again; took over " + strings.Join(live, ", ")
+}
+
+func (a *agent) staticNames() []string {
+	names := make([]string, 0, len(a.static))
+	for name := range a.static {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// validate says what is wrong with the configuration on the disk.
+func (a *agent) validate(context.Context) []vip.Problem {
+	cfg, problems := configs.Load(a.path)
+	if cfg == nil {
+		return problems
+	}
+	for _, s := range cfg.Sources {
+		_, more := configs.LoadServices(s.Path, s.Name, cfg.SpecPools())
+		problems = append(problems, more...)
+	}
+	return problems
+}
+
+// proposed returns every service of the files as it would be after a reload.
+func (a *agent) proposed(context.Context) ([]vip.Service, []vip.Problem) {
+	cfg, problems := configs.Load(a.path)
+	if cfg == nil {
+		return nil, problems
+	}
+	var all []vip.Service
+	for _, s := range cfg.Sources {
+		services, more := configs.LoadServices(s.Path, s.Name, cfg.SpecPools())
+		all, problems = append(all, services...), append(problems, more...)
+	}
+	return all, problems
+}
+
+// configCheck is the configuration's line of `ironvip status`.
+func (a *agent) configCheck() v1.Check {
+	problems, at, pending, remembered := a.config.last()
+	c := v1.Check{Name: "config", Level: v1.LevelOK, Message: fmt.Sprintf("loaded %s ago", time.Since(at).Round(time.Second))}
+	switch {
+	case remembered:
+		c.Level, c.Message = v1.LevelWarn, "running on the last good ironvip.toml: "+problems[0].Error()
+		c.Hint = "mend the file, then: ironvip reload"
+	case len(problems) > 0:
+		c.Level = v1.LevelWarn
+		c.Message = fmt.Sprintf("%d problems at the last load, the first: %s", len(problems), problems[0].Error())
+		c.Hint = "ironvip config validate shows all"
+	case len(pending) > 0:
+		c.Level, c.Message = v1.LevelWarn, "waits for a restart: "+strings.Join(pending, ", ")
+		c.Hint = "systemctl restart ironvip"
+	}
+	return c
+}
