@@ -215,6 +215,7 @@ func (a *app) sayApplied(r v1.ApplyResult) {
 			p.Say("service %s %s%s", name, item.Action, joinNonEmpty(", at ", at, addresses(item.VIPs)))
 		}
 		for _, problem := range item.Problems {
+			problem.Field = inRequest.ReplaceAllString(problem.Field, "")
 			problem.Service = "" // named above
 			p.Say("  %s", problemLine(problem))
 		}
@@ -231,10 +232,8 @@ func refusedCode(r v1.ApplyResult) error {
 		if item.Action != v1.Refused {
 			continue
 		}
-		for _, p := range item.Problems {
-			if p.Code != v1.CodeReadOnlySource && p.Code != vip.CodeNameTaken && p.Code != v1.CodePreconditionFailed {
-				return exit(ExitError)
-			}
+		if !conflicts(item.Problems) {
+			return exit(ExitError)
 		}
 	}
 	return exit(ExitConflict)

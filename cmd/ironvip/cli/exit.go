@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"os/user"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -122,6 +123,9 @@ func (a *app) explain(err error) explained {
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		r.text, _, _ = strings.Cut(r.text, "\n") // its parts follow as problems
 		r.code, r.hint, r.problems = exitCodeOf(e), hintOf(e), e.Problems
+		if len(r.problems) > 0 { // they are shown above the hint
+			r.hint = strings.TrimPrefix(strings.TrimPrefix(r.hint, "see errors"), "; ")
+		}
 		if a.verbose && e.RequestID != "" {
 			r.text += " (request " + e.RequestID + ")"
 		}
@@ -141,10 +145,20 @@ func exitCodeOf(e *client.Error) int {
 		return ExitNotPermitted
 	case e.Code == v1.CodeNotFound:
 		return ExitNotFound
-	case e.Status == http.StatusConflict || e.Status == http.StatusPreconditionFailed:
+	case e.Status == http.StatusConflict || e.Status == http.StatusPreconditionFailed || conflicts(e.Problems):
 		return ExitConflict
 	}
 	return ExitError
+}
+
+// conflicts reports whether all that is wrong is that somebody else owns it.
+func conflicts(problems []v1.Problem) bool {
+	for _, p := range problems {
+		if p.Code != v1.CodeReadOnlySource && p.Code != vip.CodeNameTaken && p.Code != v1.CodePreconditionFailed {
+			return false
+		}
+	}
+	return len(problems) > 0
 }
 
 // hintOf returns what to do about a refusal. To a socket that keeps us out it
@@ -188,8 +202,15 @@ func groupOf(path string) string {
 	return g.Name
 }
 
+// inRequest is how the API's fields name a service of a request, which has a
+// name of its own.
+var inRequest = regexp.MustCompile(`^services\[\d+\]\.?`)
+
 // problemLine shows one problem with its hint on the same line.
 func problemLine(p v1.Problem) string {
+	if p.Service != "" {
+		p.Field = inRequest.ReplaceAllString(p.Field, "")
+	}
 	if p.Hint == "" {
 		return p.String()
 	}
