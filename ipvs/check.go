@@ -58,7 +58,9 @@ func check(sysNet, root string) []Finding {
 		f.Required = s == vip.DefaultScheduler && ipvs.OK
 		out = append(out, f)
 	}
-	out = append(out, checkNFTables(), modules.check("dummy"), modules.check("nf_conntrack"))
+	dummy := modules.check("dummy")
+	dummy.Required = true
+	out = append(out, checkNFTables(), dummy, modules.check("nf_conntrack"))
 	if ipvs.OK { // without IPVS its sysctls don't exist
 		s := sysctls{root: sysNet}
 		for _, w := range settings(parseVersion(kernelRelease())) {

@@ -94,10 +94,27 @@ func ask(n *netlab.Node, k vip.FrontendKey) (string, error) {
 // eyes, and the addresses through ip's.
 func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
-	lines := map[string]bool{}
+	witnessServices(t, node, want)
 	vips := map[netip.Addr]bool{}
 	for _, f := range want {
 		vips[f.Key.Addr] = true
+	}
+	for line := range strings.Lines(run(t, node, "ip", "-o", "addr", "show", "dev", DefaultDevice, "scope", "global")) {
+		p, err := netip.ParsePrefix(strings.Fields(line)[3])
+		if err != nil || !p.IsSingleIP() || !vips[p.Addr()] {
+			t.Errorf("ip shows %q, which nobody wants", line)
+		}
+		delete(vips, p.Addr())
+	}
+	for a := range vips {
+		t.Errorf("%s is not on %s", a, DefaultDevice)
+	}
+}
+
+func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
+	t.Helper()
+	lines := map[string]bool{}
+	for _, f := range want {
 		proto := "-t"
 		if f.Key.Protocol == vip.UDP {
 			proto = "-u"
@@ -105,9 +122,6 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 		persistence := ""
 		if f.Affinity > 0 {
 			persistence = fmt.Sprintf(" -p %d", int(f.Affinity.Seconds()))
-			if f.Key.Addr.Is6() {
-				persistence += " -M 128"
-			}
 		}
 		lines[fmt.Sprintf("-A %s %s -s %s%s", proto, f.Key.AddrPort(), f.Scheduler, persistence)] = true
 		for _, b := range f.Backends {
@@ -123,15 +137,5 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	}
 	for line := range lines {
 		t.Errorf("ipvsadm doesn't have %q", line)
-	}
-	for line := range strings.Lines(run(t, node, "ip", "-o", "addr", "show", "dev", DefaultDevice, "scope", "global")) {
-		p, err := netip.ParsePrefix(strings.Fields(line)[3])
-		if err != nil || !p.IsSingleIP() || !vips[p.Addr()] {
-			t.Errorf("ip shows %q, which nobody wants", line)
-		}
-		delete(vips, p.Addr())
-	}
-	for a := range vips {
-		t.Errorf("%s is not on %s", a, DefaultDevice)
 	}
 }

@@ -62,6 +62,7 @@ type layout struct {
 	table  *nftables.Table
 	chains []*nftables.Chain
 	sets   map[string]*nftables.Set
+	order  []*nftables.Set // the same, as nft list shows them
 	rules  []rule
 }
 
@@ -74,13 +75,15 @@ func newLayout(name string, mark uint32) *layout {
 	}
 	for s := range setCount {
 		for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
-			l.sets[s.name(f)] = &nftables.Set{
+			set := &nftables.Set{
 				Table:        l.table,
 				Name:         s.name(f),
 				KeyType:      keyType(s, f),
 				Interval:     s.kind() == kindRange,
 				KeyByteOrder: binaryutil.BigEndian,
 			}
+			l.sets[set.Name] = set
+			l.order = append(l.order, set)
 		}
 	}
 	base := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, priority nftables.ChainPriority) {

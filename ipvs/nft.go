@@ -80,7 +80,7 @@ func (f *firewall) rebuild(ctx context.Context, pods *netipx.IPSet, c change) er
 	conn.DelTable(f.layout.table)
 	conn.AddTable(f.layout.table)
 	n := 3
-	for _, s := range f.layout.sets {
+	for _, s := range f.layout.order {
 		if err := conn.AddSet(s, nil); err != nil {
 			return fmt.Errorf("nftables set %s: %w", s.Name, err)
 		}

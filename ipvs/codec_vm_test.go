@@ -1,0 +1,159 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	moby "github.com/moby/ipvs"
+)
+
+// What we write is what the kernel keeps, by our own reader, by ipvsadm and by
+// moby/ipvs.
+func TestKernelKeepsWhatIsWritten(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	back4 := addrs("10.77.1.2:8080", "10.77.1.2:8081", "10.77.2.2:8080")
+	back6 := addrs("[fd77:1::2]:8080", "[fd77:2::2]:65535")
+	type variant func(*vip.Frontend)
+	scheduler := func(s vip.Scheduler) variant { return func(f *vip.Frontend) { f.Scheduler = s } }
+	cases := []struct {
+		at      string
+		proto   vip.Protocol
+		variant variant
+		line    string // what follows the address in ipvsadm -Sn
+	}{
+		{"10.96.0.1:80", vip.TCP, scheduler(vip.RoundRobin), "-s rr"},
+		{"10.96.0.2:80", vip.UDP, scheduler(vip.WeightedRoundRobin), "-s wrr"},
+		{"10.96.0.3:80", vip.TCP, scheduler(vip.LeastConnection), "-s lc"},
+		{"10.96.0.4:80", vip.TCP, scheduler(vip.WeightedLeastConnection), "-s wlc"},
+		{"10.96.0.5:80", vip.TCP, scheduler(vip.SourceHash), "-s sh"},
+		{"10.96.0.6:80", vip.TCP, func(f *vip.Frontend) { f.Scheduler, f.SchedulerFallback = vip.SourceHash, true }, "-s sh -b sh-fallback"},
+		{"10.96.0.7:80", vip.TCP, func(f *vip.Frontend) { f.Scheduler, f.SchedulerPort = vip.SourceHash, true }, "-s sh -b sh-port"},
+		{"10.96.0.8:80", vip.TCP, func(f *vip.Frontend) {
+			f.Scheduler, f.SchedulerPort, f.SchedulerFallback = vip.MaglevHash, true, true
+		}, "-s mh -b mh-fallback,mh-port"},
+		{"10.96.0.9:80", vip.TCP, func(f *vip.Frontend) { f.Affinity = vip.MaxAffinity }, "-s wrr -p 86400"},
+		{"10.96.0.10:65535", vip.TCP, func(f *vip.Frontend) { f.Affinity = 1500 * time.Millisecond }, "-s wrr -p 2"},
+		{"10.96.0.11:80", vip.TCP, func(f *vip.Frontend) {
+			f.Backends[0].Weight, f.Backends[1].Weight = 0, vip.MaxWeight
+		}, "-s wrr"},
+		{"[fd96::1]:80", vip.TCP, func(f *vip.Frontend) { f.Affinity = time.Hour }, "-s wrr -p 3600"},
+		{"[fd96::2]:80", vip.UDP, scheduler(vip.MaglevHash), "-s mh"},
+	}
+	var all []*vip.Frontend
+	var want []string
+	for _, c := range cases {
+		backends := back4
+		if netip.MustParseAddrPort(c.at).Addr().Is6() {
+			backends = back6
+		}
+		f := frontend(c.at, c.proto, backends...)
+		c.variant(f)
+		all = append(all, f)
+		flag := map[vip.Protocol]string{vip.TCP: "-t", vip.UDP: "-u"}[c.proto]
+		want = append(want, fmt.Sprintf("-A %s %s %s", flag, c.at, c.line))
+		for _, b := range f.Backends {
+			want = append(want, fmt.Sprintf("-a %s %s -r %s -m -w %d", flag, c.at, b.Addr, b.Weight))
+		}
+	}
+	p.create(t, all...)
+	p.wants(t, all...)
+
+	var lines []string
+	for line := range strings.Lines(run(t, lab.Director, "ipvsadm", "-Sn")) {
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	slices.Sort(lines)
+	slices.Sort(want)
+	if d := cmp.Diff(want, lines); d != "" {
+		t.Errorf("ipvsadm -Sn, -want +got:\n%s", d)
+	}
+	lab.Director.Do(func() { crossCheck(t, all) })
+}
+
+// crossCheck compares the kernel with all through moby/ipvs, which reads
+// weights as 16 bits.
+func crossCheck(t *testing.T, all []*vip.Frontend) {
+	h, err := moby.New("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	services, err := h.GetServices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(services) != len(all) {
+		t.Errorf("moby/ipvs sees %d services, want %d", len(services), len(all))
+	}
+	for _, s := range services {
+		addr, _ := netip.AddrFromSlice(s.Address)
+		key := vip.FrontendKey{Addr: addr.Unmap(), Port: s.Port, Protocol: vip.Protocol(s.Protocol)}
+		i := slices.IndexFunc(all, func(f *vip.Frontend) bool { return f.Key == key })
+		if i < 0 {
+			t.Errorf("moby/ipvs sees %s", key)
+			continue
+		}
+		want := desired(all[i])
+		got := service{key: key, sched: s.SchedName, flags: s.Flags &^ flagHashed, timeout: s.Timeout, netmask: s.Netmask}
+		if got != want.service {
+			t.Errorf("moby/ipvs sees %+v, want %+v", got, want.service)
+		}
+		dests, err := h.GetDestinations(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have []dest
+		for _, d := range dests {
+			a, _ := netip.AddrFromSlice(d.Address)
+			have = append(have, dest{
+				addr: netip.AddrPortFrom(a.Unmap(), d.Port), weight: uint32(d.Weight), forward: d.ConnectionFlags & forwardMask,
+				upper: d.UpperThreshold, lower: d.LowerThreshold,
+			})
+		}
+		slices.SortFunc(have, compareDests)
+		if !slices.Equal(have, want.dests) {
+			t.Errorf("moby/ipvs sees %s with %+v, want %+v", key, have, want.dests)
+		}
+	}
+}
+
+// A weight beyond 16 bits, a threshold and a foreign flag, as ipvsadm writes
+// them, are read as they are.
+func TestReadsWhatOthersWrite(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	runWith(t, lab.Director, `-A -u 10.96.0.1:80 -s sed -p 77 -M 255.255.255.0 -o
+-a -u 10.96.0.1:80 -r 10.77.1.2:80 -i -w 70000 -x 9 -y 3
+-A -f 5 -s rr
+`, "ipvsadm", "-R")
+	all, err := p.kernel.services(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := frontend("10.96.0.1:80", vip.UDP).Key
+	slices.SortFunc(all, func(a, b service) int { return int(a.fwmark) - int(b.fwmark) })
+	want := []service{
+		{key: key, sched: "sed", flags: flagPersistent | flagOnePacket, timeout: 77, netmask: 0x00ffffff},
+		{sched: "rr", fwmark: 5, netmask: netmask4},
+	}
+	if d := cmp.Diff(want, all, cmp.AllowUnexported(service{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Errorf("services, -want +got:\n%s", d)
+	}
+	dests, err := p.kernel.dests(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := []dest{{addr: addrs("10.77.1.2:80")[0], weight: 70000, forward: forwardTunnel, upper: 9, lower: 3}}; !slices.Equal(dests, w) {
+		t.Errorf("destinations %+v, want %+v", dests, w)
+	}
+}

@@ -1,0 +1,274 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// Whatever a foreign hand does to what is ours, Actual tells, and one repair
+// mends it.
+func TestDriftIsSeenAndRepaired(t *testing.T) {
+	pods := []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24"), netip.MustParsePrefix("10.77.2.0/24")}
+	cases := []struct {
+		name   string
+		break_ []string // commands
+		sees   string   // in the damage of a key; "" is a difference in value or absence
+	}{
+		{"service deleted", []string{"ipvsadm -D -t 10.96.0.1:80"}, "ipvs service missing"},
+		{"scheduler changed", []string{"ipvsadm -E -t 10.96.0.1:80 -s sed"}, ""},
+		{"one-packet flag set", []string{"ipvsadm -E -u 10.96.0.1:53 -s wrr -o"}, "flags 0x4"},
+		{"persistence by network", []string{"ipvsadm -E -t 10.96.0.1:80 -s wrr -p 60 -M 255.255.0.0"}, "netmask"},
+		{"weight changed", []string{"ipvsadm -e -t 10.96.0.1:80 -r 10.77.1.2:80 -m -w 9"}, ""},
+		{"destination deleted", []string{"ipvsadm -d -t 10.96.0.1:80 -r 10.77.1.2:80"}, ""},
+		{"destination added", []string{"ipvsadm -a -t 10.96.0.1:80 -r 10.77.2.2:99 -m"}, ""},
+		{"forwarding changed", []string{"ipvsadm -e -t 10.96.0.1:80 -r 10.77.1.2:80 -g -w 1"}, "forwarding method 3"},
+		{"address deleted", []string{"ip addr del 10.96.0.1/32 dev ironvip0"}, "address 10.96.0.1 missing"},
+		{"IPv6 address deleted", []string{"ip addr del fd96::1/128 dev ironvip0"}, "address fd96::1 missing"},
+		{"device down", []string{"ip link set ironvip0 down"}, "missing or down"},
+		{"device deleted", []string{"ip link del ironvip0"}, "missing or down"},
+		{"table deleted", []string{"nft delete table inet ironvip"}, "nftables table"},
+		{"ruleset flushed", []string{"nft flush ruleset"}, "nftables table"},
+		{"rule deleted", []string{"nft flush chain inet ironvip unserved"}, "nftables table"},
+		{"chain rebuilt without its hook", []string{"nft flush chain inet ironvip input", "nft delete chain inet ironvip input", "nft add chain inet ironvip input"}, "nftables table"},
+		{"virtual address taken from its set", []string{"nft delete element inet ironvip vips4 { 10.96.0.1 }"}, "set vips4"},
+		{"masquerade taken", []string{"nft delete element inet ironvip masq_auto4 { 10.96.0.1 . tcp . 80 }"}, ""},
+		{"masquerade doubled", []string{"nft add element inet ironvip masq_always4 { 10.96.0.1 . tcp . 80 }"}, "set masq_auto4"},
+		{"refusal taken", []string{"nft delete element inet ironvip refused4 { 10.96.0.2 . tcp . 80 }"}, "set refused4"},
+		{"refusal added", []string{"nft add element inet ironvip refused4 { 10.96.0.1 . tcp . 80 }"}, "set refused4"},
+		{"hairpin taken", []string{"nft delete element inet ironvip hairpin4 { 10.77.1.2 . 10.77.1.2 }"}, "set hairpin4"},
+		{"pod ranges changed", []string{"nft flush set inet ironvip pods4"}, "nftables table"},
+		{"record of a node port lost with its service", []string{"ipvsadm -D -t 10.77.0.1:30080", "nft delete element inet ironvip nodeports4 { 10.77.0.1 . tcp . 30080 }"}, ""},
+		{"stray address", []string{"ip addr add 10.96.9.9/32 dev ironvip0"}, "belongs to no service"},
+		{"stray service", []string{"ipvsadm -A -t 10.96.9.9:80 -s rr", "ipvsadm -a -t 10.96.9.9:80 -r 10.77.1.2:80 -m"}, "missing: 10.96.9.9"},
+		{"stray elements", []string{"nft add element inet ironvip vips4 { 10.96.9.9 }", "nft add element inet ironvip hairpin4 { 10.77.2.9 . 10.77.2.9 }",
+			"nft add element inet ironvip frontends6 { fd96::99 . udp . 7 }"}, "should not be"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			lab := netlab.New(t)
+			p := newPlane(t, lab.Director, func(o *Options) { o.PodCIDRs = func() []netip.Prefix { return pods } })
+			node := frontend("10.77.0.1:30080", vip.TCP, addrs("10.77.1.2:80")...)
+			node.Kind = vip.OnHost
+			want := map[vip.FrontendKey]*vip.Frontend{}
+			all := []*vip.Frontend{
+				frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...),
+				frontend("10.96.0.1:53", vip.UDP, addrs("10.77.1.2:53")...),
+				frontend("10.96.0.2:80", vip.TCP),
+				frontend("[fd96::1]:80", vip.TCP, addrs("[fd77:1::2]:80")...),
+				node,
+			}
+			for _, f := range all {
+				want[f.Key] = f
+			}
+			p.create(t, all...)
+			p.wants(t, all...)
+			for _, cmd := range c.break_ {
+				// nft wants its braces as one argument or as words, either will do.
+				run(t, lab.Director, strings.Fields(cmd)...)
+			}
+
+			have := p.read(t)
+			var repair []reconcile.Update[vip.FrontendKey, vip.Frontend]
+			seen := false
+			for k, f := range want {
+				o, ok := have[k]
+				if ok && len(o.Damage) == 0 && p.Same(&o.Value, f) {
+					continue
+				}
+				u := reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: k, New: f, Repair: true}
+				if ok {
+					u.Old = &o.Value
+				}
+				repair = append(repair, u)
+				seen = seen || c.sees == "" || strings.Contains(strings.Join(o.Damage, "\n"), c.sees)
+			}
+			for k, o := range have {
+				if want[k] == nil {
+					repair = append(repair, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: k, Old: &o.Value, Repair: true})
+					seen = seen || strings.Contains(strings.Join(o.Damage, "\n"), c.sees)
+				}
+			}
+			if !seen {
+				t.Errorf("nothing is seen to be wrong with %q: %+v", c.sees, have)
+			}
+			p.put(t, repair...)
+			p.wants(t, all...)
+			var vips []vip.Frontend
+			for _, f := range all {
+				vips = append(vips, *f)
+			}
+			witnessServices(t, lab.Director, vips)
+		})
+	}
+}
+
+// A change that comes before the drift is noticed finds its way, too.
+func TestChangeOfWhatIsNotAsBelieved(t *testing.T) {
+	cases := map[string]string{
+		"service gone":              "ipvsadm -D -t 10.96.0.1:80",
+		"destination gone":          "ipvsadm -d -t 10.96.0.1:80 -r 10.77.1.2:80",
+		"destination already there": "ipvsadm -a -t 10.96.0.1:80 -r 10.77.2.2:81 -m -w 8",
+		"table gone":                "nft delete table inet ironvip",
+		"device gone":               "ip link del ironvip0",
+		"address there already":     "ip addr add 10.96.0.3/32 dev ironvip0",
+		"service there already":     "ipvsadm -A -t 10.96.0.3:80 -s sh -p 5",
+	}
+	for name, cmd := range cases {
+		t.Run(name, func(t *testing.T) {
+			lab := netlab.New(t)
+			p := newPlane(t, lab.Director)
+			a := frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...)
+			b := frontend("10.96.0.2:80", vip.TCP, addrs("10.77.1.2:80")...)
+			p.create(t, a, b)
+			run(t, lab.Director, strings.Fields(cmd)...)
+			changed := with(a, func(f *vip.Frontend) {
+				f.Backends[0].Weight = 5
+				f.Backends = append(f.Backends, vip.Endpoint{Addr: addrs("10.77.2.2:81")[0], Weight: 1})
+			})
+			c := frontend("10.96.0.3:80", vip.TCP, addrs("10.77.1.2:80")...)
+			p.put(t,
+				reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: a.Key, Old: a, New: changed},
+				reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: b.Key, Old: b},
+				reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: c.Key, New: c})
+			p.wants(t, changed, c)
+		})
+	}
+}
+
+// What isn't ours is the same, to the byte, after all that we do.
+func TestForeignThingsStay(t *testing.T) {
+	lab := netlab.New(t)
+	runWith(t, lab.Director, `-A -t 10.50.0.1:80 -s sed -p 60
+-a -t 10.50.0.1:80 -r 10.77.1.2:80 -m -w 3
+-A -u [fd50::1]:53 -s rr
+-a -u [fd50::1]:53 -r [fd77:1::2]:53 -m -w 1
+-A -t 10.77.0.1:30081 -s rr
+-A -f 9 -s rr
+`, "ipvsadm", "-R")
+	for _, cmd := range []string{
+		"ip link add other0 type dummy", "ip link set other0 up", "ip addr add 10.96.0.1/32 dev other0", "ip addr add 10.50.0.1/32 dev lo",
+		"nft add table inet other", "nft add chain inet other input { type filter hook input priority 0 ; }",
+		"nft add rule inet other input counter", "nft add table ip ironvip", "nft add set inet other vips4 { type ipv4_addr ; }",
+	} {
+		run(t, lab.Director, strings.Fields(cmd)...)
+	}
+	snapshot := func() string {
+		var b strings.Builder
+		for _, cmd := range []string{"nft list table inet other", "nft list table ip ironvip", "ip -o addr show dev other0", "ip -o addr show dev lo", "ip -o addr show dev client"} {
+			b.WriteString(run(t, lab.Director, strings.Fields(cmd)...))
+		}
+		for line := range strings.Lines(run(t, lab.Director, "ipvsadm", "-Sn")) {
+			if !strings.Contains(line, " 10.96.") && !strings.Contains(line, ":30080 ") {
+				b.WriteString(line)
+			}
+		}
+		// A counter of a foreign rule may count what passes; nothing does here.
+		return b.String()
+	}
+	before := snapshot()
+
+	p := newPlane(t, lab.Director)
+	p.wants(t)
+	all := many(20, 3)
+	node := frontend("10.77.0.1:30080", vip.TCP, addrs("10.77.1.2:80")...)
+	node.Kind = vip.OnHost
+	all = append(all, node)
+	p.create(t, all...)
+	p.wants(t, all...)
+	for _, f := range all {
+		p.change(t, f, with(f, func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }))
+		p.put(t, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, Old: f, New: f, Repair: true})
+	}
+	if after := snapshot(); after != before {
+		t.Errorf("foreign things were\n%s\nand are\n%s", before, after)
+	}
+
+	// A node port that a foreign service has is a clash, and stays one.
+	clash := frontend("10.77.0.1:30081", vip.TCP, addrs("10.77.1.2:80")...)
+	clash.Kind = vip.OnHost
+	for range 2 {
+		batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: clash.Key, New: clash}}
+		if err := p.Apply(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		problem, ok := errors.AsType[vip.Problem](batch[0].Err)
+		if !ok || problem.Code != vip.CodePortTaken || !strings.Contains(problem.Message, "foreign ipvs service on 10.77.0.1:30081/tcp") {
+			t.Errorf("a clash gives %v", batch[0].Err)
+		}
+	}
+	if out := run(t, lab.Director, "nft", "list", "table", "inet", "ironvip"); strings.Contains(out, "30081") {
+		t.Errorf("the clash left something behind:\n%s", out)
+	}
+	p.wants(t, all...)
+	// Taking back what never was is no harm to it either.
+	p.put(t, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: clash.Key, Old: clash, Repair: true})
+
+	for _, f := range all {
+		p.remove(t, f)
+	}
+	p.wants(t)
+	if after := snapshot(); after != before {
+		t.Errorf("foreign things were\n%s\nand are\n%s", before, after)
+	}
+	// When the foreign service goes, the port is free for ours.
+	run(t, lab.Director, "ipvsadm", "-D", "-t", "10.77.0.1:30081")
+	p.create(t, clash)
+	p.wants(t, clash)
+}
+
+// A new agent takes over 50 services without a write, changes one with one
+// message, and an agent that ends leaves everything as it is.
+func TestAdopt(t *testing.T) {
+	lab := netlab.New(t)
+	pods := func(o *Options) {
+		o.PodCIDRs = func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")} }
+	}
+	p := newPlane(t, lab.Director, pods)
+	all := many(50, 3)
+	for i, f := range all {
+		f.Masquerade = []vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}[i%3]
+	}
+	for _, port := range []string{"30080", "30090"} {
+		f := frontend("10.77.0.1:"+port, vip.TCP, addrs("10.77.1.2:80")...)
+		f.Kind = vip.OnHost
+		all = append(all, f)
+	}
+	p.create(t, all...)
+	before := run(t, lab.Director, "ipvsadm", "-Sn") + run(t, lab.Director, "nft", "list", "ruleset") + run(t, lab.Director, "ip", "addr")
+	p.Close()
+
+	q := newPlane(t, lab.Director, pods)
+	var clock table.Clock
+	desired := table.New[vip.FrontendKey, vip.Frontend](&clock, nil)
+	for _, f := range all {
+		desired.Set(f.Key, *f)
+	}
+	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+		Desired: desired, Target: q, Applied: table.New[vip.FrontendKey, reconcile.Applied](&clock, nil), Resync: -1,
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	<-r.Synced()
+	if n := q.Stats().Writes(); n != 0 {
+		t.Errorf("adopting cost %d writes: %+v", n, q.Stats())
+	}
+	if after := run(t, lab.Director, "ipvsadm", "-Sn") + run(t, lab.Director, "nft", "list", "ruleset") + run(t, lab.Director, "ip", "addr"); after != before {
+		t.Errorf("adopting changed\n%s\nto\n%s", before, after)
+	}
+	diff, err := r.Diff(t.Context())
+	if err != nil || len(diff) > 0 {
+		t.Errorf("differences after adopting: %+v, %v", diff, err)
+	}
+}

@@ -1,0 +1,472 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// town is a lab with servers on port 8080 of each backend, both protocols and
+// families, and on a port of every address of the director.
+type town struct {
+	*netlab.Lab
+	*planeIn
+}
+
+const hostPort = 2222
+
+func newTown(t *testing.T, change ...func(*Options)) *town {
+	lab := netlab.New(t)
+	for _, n := range lab.Backends {
+		for _, network := range []string{"tcp", "udp"} {
+			n.Serve(network, netip.AddrPortFrom(n.Addr4, 8080))
+			n.Serve(network, netip.AddrPortFrom(n.Addr6, 8080))
+		}
+	}
+	lab.Director.Serve("tcp", netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
+	lab.Director.Serve("udp", netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
+	return &town{lab, newPlane(t, lab.Director, change...)}
+}
+
+func pods(prefixes ...string) func(*Options) {
+	var all []netip.Prefix
+	for _, p := range prefixes {
+		all = append(all, netip.MustParsePrefix(p))
+	}
+	return func(o *Options) { o.PodCIDRs = func() []netip.Prefix { return all } }
+}
+
+// backends returns the first n backends' servers of an address's family.
+func (w *town) backends(at string, n int) []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, b := range w.Backends[:n] {
+		own := b.Addr4
+		if netip.MustParseAddrPort(at).Addr().Is6() {
+			own = b.Addr6
+		}
+		all = append(all, netip.AddrPortFrom(own, 8080))
+	}
+	return all
+}
+
+func (w *town) serve(t *testing.T, at string, p vip.Protocol, n int) *vip.Frontend {
+	t.Helper()
+	f := frontend(at, p, w.backends(at, n)...)
+	w.create(t, f)
+	return f
+}
+
+func gateway(a netip.Addr) netip.Addr { return a.Prev() }
+
+// every calls f for each protocol and family.
+func every(t *testing.T, f func(t *testing.T, at string, p vip.Protocol)) {
+	for _, p := range []vip.Protocol{vip.TCP, vip.UDP} {
+		for _, at := range []string{"10.96.0.1:80", "[fd96::1]:80"} {
+			t.Run(p.String()+" "+at, func(t *testing.T) { f(t, at, p) })
+		}
+	}
+}
+
+// Clients from outside, this host and backends themselves reach every backend;
+// whose address the backend sees depends on who asks.
+func TestTrafficAndMasquerade(t *testing.T) {
+	const clientNet4, clientNet6 = "10.77.0.0/24", "fd77::/64"
+	cases := []struct {
+		name       string
+		pods       []string
+		masquerade vip.Masquerade
+		keeps      bool // the client's address
+	}{
+		{"auto, client is no pod", nil, vip.MasqueradeAuto, false},
+		{"auto, client is a pod", []string{clientNet4, clientNet6, "10.77.1.0/24", "fd77:1::/64"}, vip.MasqueradeAuto, true},
+		{"always, client is a pod", []string{clientNet4, clientNet6}, vip.MasqueradeAlways, false},
+		{"never", nil, vip.MasqueradeNever, true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			every(t, func(t *testing.T, at string, p vip.Protocol) {
+				w := newTown(t, pods(c.pods...))
+				f := frontend(at, p, w.backends(at, 2)...)
+				f.Masquerade = c.masquerade
+				w.create(t, f)
+				seen := map[string]int{}
+				for range 6 {
+					a, err := w.Client.Ask(p.String(), f.Key.AddrPort())
+					if err != nil {
+						t.Fatal(err)
+					}
+					seen[a.Name]++
+					from := w.node4or6(w.Client, at)
+					if kept := a.Client.Addr() == from; kept != c.keeps {
+						t.Errorf("%s saw the client %s as %s", a.Name, from, a.Client.Addr())
+					}
+				}
+				if seen["backend1"] != 3 || seen["backend2"] != 3 {
+					t.Errorf("six questions were answered by %v", seen)
+				}
+				if c.masquerade == vip.MasqueradeNever {
+					return // for the host itself and for hairpin there is no way back then
+				}
+				a, err := w.Director.Ask(p.String(), f.Key.AddrPort())
+				if err != nil {
+					t.Fatalf("from the director: %v", err)
+				}
+				if !owns(a.Client.Addr()) && a.Client.Addr().IsValid() {
+					t.Logf("the director is seen as %s", a.Client.Addr())
+				} else {
+					t.Errorf("a backend sees the director as %s, a virtual address", a.Client.Addr())
+				}
+				hairpin := with(f, func(f *vip.Frontend) { f.Backends = f.Backends[:1] })
+				w.change(t, f, hairpin)
+				if a, err = w.Backends[0].Ask(p.String(), f.Key.AddrPort()); err != nil || a.Name != "backend1" {
+					t.Errorf("a backend that reaches itself: %v, %v", a, err)
+				}
+			})
+		})
+	}
+}
+
+func (w *town) node4or6(n *netlab.Node, at string) netip.Addr {
+	if netip.MustParseAddrPort(at).Addr().Is6() {
+		return n.Addr6
+	}
+	return n.Addr4
+}
+
+func TestNodePort(t *testing.T) {
+	w := newTown(t, pods("10.77.0.0/16", "fd77::/16"))
+	for _, at := range []string{"10.77.0.1:30080", "[fd77::1]:30080"} {
+		for _, p := range []vip.Protocol{vip.TCP, vip.UDP} {
+			f := frontend(at, p, w.backends(at, 2)...)
+			f.Kind = vip.OnHost
+			w.create(t, f)
+			a, err := w.Client.Ask(p.String(), f.Key.AddrPort())
+			if err != nil {
+				t.Fatalf("%s: %v", f.Key, err)
+			}
+			if from := w.node4or6(w.Client, at); a.Client.Addr() == from {
+				t.Errorf("%s: %s saw the client's own address", f.Key, a.Name)
+			}
+			if _, err := w.Director.Ask(p.String(), f.Key.AddrPort()); err != nil {
+				t.Errorf("%s from the director: %v", f.Key, err)
+			}
+			// What else listens there is not touched.
+			if a, err := w.Client.Ask(p.String(), netip.AddrPortFrom(f.Key.Addr, hostPort)); err != nil || a.Name != "director" {
+				t.Errorf("the host's own %s listener: %v, %v", p, a, err)
+			}
+			empty := with(f, func(f *vip.Frontend) { f.Backends = nil })
+			w.change(t, f, empty)
+			w.refused(t, w.Client, p, f.Key.AddrPort())
+			w.remove(t, empty)
+		}
+	}
+	if out := run(t, w.Director, "ip", "-o", "addr", "show", "dev", DefaultDevice, "scope", "global"); out != "" {
+		t.Errorf("node ports put an address on the device: %s", out)
+	}
+}
+
+// refused checks that a question is refused at once.
+func (w *town) refused(t *testing.T, from *netlab.Node, p vip.Protocol, at netip.AddrPort) {
+	t.Helper()
+	start := time.Now()
+	a, err := from.Ask(p.String(), at)
+	// In its own output, the kernel answers the sender of a refused datagram with EPERM before the ICMP error arrives.
+	ownDatagram := p == vip.UDP && from.Name == "director" && errors.Is(err, syscall.EPERM)
+	if !errors.Is(err, syscall.ECONNREFUSED) && !ownDatagram {
+		t.Errorf("%s asking %s/%s: %v, %v, want a refusal", from.Name, at, p, a, err)
+	}
+	if d := time.Since(start); d > 900*time.Millisecond { // a lost SYN is sent again after 1 s
+		t.Errorf("%s asking %s/%s was refused only after %v", from.Name, at, p, d)
+	}
+}
+
+// A virtual address refuses what isn't a service: it doesn't expose what
+// listens on all addresses of the host.
+func TestRefusals(t *testing.T) {
+	every(t, func(t *testing.T, at string, p vip.Protocol) {
+		w := newTown(t)
+		f := w.serve(t, at, p, 1)
+		if _, err := w.Client.Ask(p.String(), f.Key.AddrPort()); err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range []*netlab.Node{w.Client, w.Director, w.Backends[0]} {
+			w.refused(t, from, p, netip.AddrPortFrom(f.Key.Addr, hostPort))
+			w.refused(t, from, p, netip.AddrPortFrom(f.Key.Addr, 81))
+			host := netip.AddrPortFrom(w.node4or6(w.Director, at), hostPort)
+			if from != w.Director {
+				host = netip.AddrPortFrom(gateway(w.node4or6(from, at)), hostPort) // where a UDP answer comes from
+			}
+			if a, err := from.Ask(p.String(), host); err != nil || a.Name != "director" {
+				t.Errorf("%s asking the host itself: %v, %v", from.Name, a, err)
+			}
+			ping(t, from, f.Key.Addr)
+		}
+		quiet := with(f, func(f *vip.Frontend) { f.Backends[0].Weight = 0 })
+		w.change(t, f, quiet)
+		for _, from := range []*netlab.Node{w.Client, w.Director} {
+			w.refused(t, from, p, f.Key.AddrPort())
+		}
+		empty := with(f, func(f *vip.Frontend) { f.Backends = nil })
+		w.change(t, quiet, empty)
+		for _, from := range []*netlab.Node{w.Client, w.Director} {
+			w.refused(t, from, p, f.Key.AddrPort())
+			ping(t, from, f.Key.Addr)
+		}
+		w.change(t, empty, f)
+		if _, err := w.Client.Ask(p.String(), f.Key.AddrPort()); err != nil {
+			t.Errorf("with its backend back: %v", err)
+		}
+		// Even a service that somebody deletes doesn't open the port to the host's listener.
+		exposed := frontend(netip.AddrPortFrom(f.Key.Addr, hostPort).String(), p, w.backends(at, 1)...)
+		w.create(t, exposed)
+		run(t, w.Director, "ipvsadm", "-D", "-"+p.String()[:1], exposed.Key.AddrPort().String())
+		w.refused(t, w.Client, p, exposed.Key.AddrPort())
+	})
+}
+
+// ping sends one echo request and waits for the reply.
+func ping(t *testing.T, from *netlab.Node, to netip.Addr) {
+	t.Helper()
+	network, request, reply := "ip4:icmp", byte(8), byte(0)
+	if to.Is6() {
+		network, request, reply = "ip6:ipv6-icmp", 128, 129
+	}
+	var c net.Conn
+	var err error
+	from.Do(func() { c, err = net.Dial(network, to.String()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	m := []byte{request, 0, 0, 0, 0x77, 1, 0, 1}
+	if to.Is4() { // for IPv6 the kernel does it
+		var sum uint32
+		for i := 0; i < len(m); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(m[i:]))
+		}
+		binary.BigEndian.PutUint16(m[2:], ^uint16(sum+sum>>16))
+	}
+	if _, err := c.Write(m); err != nil {
+		t.Fatal(err)
+	}
+	c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for buf := make([]byte, 100); ; {
+		n, err := c.Read(buf)
+		if err != nil {
+			t.Errorf("%s pings %s: %v", from.Name, to, err)
+			return
+		}
+		m := buf[:n]
+		if to.Is4() && n > 20 { // what a raw IPv4 socket reads begins with the header
+			m = m[int(m[0]&15)*4:]
+		}
+		if len(m) >= 8 && m[0] == reply {
+			return
+		}
+	}
+}
+
+// A backend on its way out keeps its connections and gets no new ones; with
+// the last of them it is idle.
+func TestDrain(t *testing.T) {
+	w := newTown(t)
+	now := time.Now()
+	w.idle.now = func() time.Time { return now }
+	f := w.serve(t, "10.96.0.1:80", vip.TCP, 1)
+	first := f.Backends[0].Addr
+	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := c.Ask(); err != nil || a.Name != "backend1" {
+		t.Fatal(a, err)
+	}
+	g := frontend("10.96.0.1:80", vip.TCP, w.backends("10.96.0.1:80", 2)...)
+	g.Backends[0].Weight = 0
+	w.change(t, f, g)
+	for range 4 {
+		if a, err := w.Client.Ask("tcp", f.Key.AddrPort()); err != nil || a.Name != "backend2" {
+			t.Errorf("a new connection: %v, %v", a, err)
+		}
+	}
+	if a, err := c.Ask(); err != nil || a.Name != "backend1" {
+		t.Errorf("the open connection: %v, %v", a, err)
+	}
+	count := func() int {
+		t.Helper()
+		n, err := w.Connections(t.Context(), f.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n[first]
+	}
+	if n := count(); n != 1 {
+		t.Errorf("%d connections, want the open one", n)
+	}
+	c.Close()
+	// Now it waits for its timer: it counts until no packet has come for a while. The kernel's counter settles in 2 s.
+	deadline := time.Now().Add(20 * time.Second)
+	for count() != 0 && time.Now().Before(deadline) {
+		time.Sleep(500 * time.Millisecond)
+		now = now.Add(time.Second)
+	}
+	if n := count(); n != 0 {
+		t.Errorf("%d connections long after the last was closed", n)
+	}
+	// Its return is its weight, no more.
+	before := w.Stats()
+	back := with(g, func(f *vip.Frontend) { f.Backends[0].Weight = 1 })
+	w.change(t, g, back)
+	if n := w.Stats().Writes() - before.Writes(); n != 1 {
+		t.Errorf("a return cost %d writes", n)
+	}
+}
+
+// A UDP client that keeps its port is answered by another backend as soon as
+// its own is gone, and is refused when there is none left.
+func TestUDPBackendLeaves(t *testing.T) {
+	for _, at := range []string{"10.96.0.1:53", "[fd96::1]:53"} {
+		t.Run(at, func(t *testing.T) {
+			w := newTown(t)
+			f := w.serve(t, at, vip.UDP, 2)
+			c, err := w.Client.Dial("udp", f.Key.AddrPort())
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := c.Ask()
+			if err != nil {
+				t.Fatal(err)
+			}
+			staying := 0
+			if a.Name == "backend1" {
+				staying = 1
+			}
+			g := with(f, func(f *vip.Frontend) { f.Backends = f.Backends[staying : staying+1] })
+			w.change(t, f, g)
+			if out, gone := run(t, w.Director, "conntrack", "-L"), f.Backends[1-staying].Addr.Addr().String(); strings.Contains(out, "src="+gone+" ") {
+				t.Errorf("connection tracking still knows %s:\n%s", gone, out)
+			}
+			b, err := c.Ask()
+			if err != nil || b.Name == a.Name {
+				t.Errorf("after %s left: %v, %v", a.Name, b, err)
+			}
+			empty := with(f, func(f *vip.Frontend) { f.Backends = nil })
+			w.change(t, g, empty)
+			if _, err := c.Ask(); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("with no backend left: %v", err)
+			}
+			w.change(t, empty, f)
+			if _, err := c.Ask(); err != nil {
+				t.Errorf("with the backends back: %v", err)
+			}
+			w.remove(t, f)
+			w.create(t, f)
+			if _, err := c.Ask(); err != nil {
+				t.Errorf("after the service was gone and came back: %v", err)
+			}
+		})
+	}
+}
+
+// Newer kernels drop the connection tracking entry themselves when IPVS expires
+// the client's, a while later; without that, it is we who delete it, and only it.
+func TestUDPFlowsAreDeleted(t *testing.T) {
+	w := newTown(t)
+	w.Director.Sysctl("ipv4/vs/expire_nodest_conn", "0")
+	a, b := w.serve(t, "10.96.0.1:53", vip.UDP, 2), w.serve(t, "10.96.0.2:53", vip.UDP, 1)
+	c := w.serve(t, "10.96.0.3:53", vip.TCP, 1)
+	for range 2 { // one for each backend
+		if _, err := w.Client.Ask("udp", a.Key.AddrPort()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []*vip.Frontend{b, c} {
+		if _, err := w.Client.Ask(f.Key.Protocol.String(), f.Key.AddrPort()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleted := func(want uint64, when string) {
+		t.Helper()
+		if n := w.Stats().ConntrackFlows; n != want {
+			t.Errorf("%s: %d entries deleted, want %d:\n%s", when, n, want, run(t, w.Director, "conntrack", "-L"))
+		}
+	}
+	deleted(0, "at first")
+	w.change(t, a, with(a, func(f *vip.Frontend) { f.Backends = f.Backends[:1] }))
+	deleted(1, "one backend gone")
+	w.remove(t, c)
+	deleted(1, "a tcp service gone")
+	w.remove(t, b)
+	deleted(2, "the other service gone")
+	p := newPlane(t, w.Director)
+	p.put(t, repairOf(with(a, func(f *vip.Frontend) { f.Backends = f.Backends[:1] })))
+	if n := p.Stats().ConntrackFlows; n != 0 {
+		t.Errorf("a restart deleted %d entries", n)
+	}
+}
+
+// The kernel forwards without us: open connections and new ones go on after
+// the agent ended, and while its successor adopts.
+func TestTrafficOutlivesTheAgent(t *testing.T) {
+	w := newTown(t)
+	f := w.serve(t, "10.96.0.1:80", vip.TCP, 1)
+	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string) {
+		t.Helper()
+		if _, err := c.Ask(); err != nil {
+			t.Errorf("%s: the open connection: %v", when, err)
+		}
+		if _, err := w.Client.Ask("tcp", f.Key.AddrPort()); err != nil {
+			t.Errorf("%s: a new connection: %v", when, err)
+		}
+	}
+	check("at first")
+	w.planeIn.Close()
+	check("without an agent")
+	p := newPlane(t, w.Director)
+	p.wants(t, f)
+	check("with its successor")
+	p.put(t, repairOf(f))
+	check("after a repair of what needs none")
+}
+
+// Affinity keeps a client at its backend, and lets go of one at weight 0.
+func TestAffinity(t *testing.T) {
+	w := newTown(t)
+	f := frontend("10.96.0.1:80", vip.TCP, w.backends("10.96.0.1:80", 2)...)
+	f.Affinity = time.Hour
+	w.create(t, f)
+	first, err := w.Client.Ask("tcp", f.Key.AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if a, err := w.Client.Ask("tcp", f.Key.AddrPort()); err != nil || a.Name != first.Name {
+			t.Errorf("%v, %v, want %s again", a, err, first.Name)
+		}
+	}
+	g := with(f, func(f *vip.Frontend) {
+		for i := range f.Backends {
+			if f.Backends[i].Addr.Addr() == w.Backends[0].Addr4 == (first.Name == "backend1") {
+				f.Backends[i].Weight = 0
+			}
+		}
+	})
+	w.change(t, f, g)
+	if a, err := w.Client.Ask("tcp", f.Key.AddrPort()); err != nil || a.Name == first.Name {
+		t.Errorf("with %s at weight 0: %v, %v", first.Name, a, err)
+	}
+}
