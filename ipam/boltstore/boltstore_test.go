@@ -1,0 +1,224 @@
+package boltstore
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/storetest"
+	"github.com/ironvip/ironvip/state"
+)
+
+// disk is the state file's bucket, with a switch for its writes.
+type disk struct {
+	*state.Bucket[ipam.Lease]
+	db   *state.DB
+	full bool
+}
+
+func (d *disk) Batch(fill func(*state.Tx[ipam.Lease])) error {
+	if d.full {
+		return fmt.Errorf("%w: no space left on device", state.ErrUnavailable)
+	}
+	return d.Bucket.Batch(fill)
+}
+
+func TestStore(t *testing.T) {
+	disks := map[ipam.Store]*disk{}
+	openAt := func(t *testing.T, path string) ipam.Store {
+		db, err := state.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		d := &disk{Bucket: state.NewBucket[ipam.Lease](db, bucketName), db: db}
+		s, err := open(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		disks[s] = d
+		return s
+	}
+	storetest.Run(t, func(t *testing.T) ipam.Store { return openAt(t, filepath.Join(t.TempDir(), "ironvip.db")) },
+		storetest.Reopen(func(t *testing.T, s ipam.Store) ipam.Store {
+			if err := disks[s].db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return openAt(t, disks[s].db.Path())
+		}),
+		storetest.Fault(func(t *testing.T, s ipam.Store) func() {
+			disks[s].full = true
+			return func() { disks[s].full = false }
+		}))
+}
+
+// A lease that can't be read must not be forgotten: its address could be given
+// to another.
+func TestUnreadableLeaseIsAnError(t *testing.T) {
+	for name, write := range map[string]func(*state.DB) error{
+		"under another's name": func(db *state.DB) error {
+			return state.NewBucket[ipam.Lease](db, bucketName).Put("192.0.2.9", storetest.Lease(1, "a"))
+		},
+		"of another shape": func(db *state.DB) error {
+			return state.NewBucket[map[string]int](db, bucketName).Put("192.0.2.1", map[string]int{"state": 1})
+		},
+	} {
+		db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := write(db); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(db); err == nil || !strings.Contains(err.Error(), "192.0.2.") {
+			t.Errorf("%s: %v, want an error that names the lease", name, err)
+		}
+		_ = db.Close()
+	}
+}
+
+const childEnv = "IRONVIP_BOLTSTORE_CHILD"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(childEnv); path != "" {
+		fmt.Fprintln(os.Stderr, writeUntilKilled(path))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// nth is the lease that the child makes in its nth step.
+func nth(n int) ipam.Lease {
+	l := storetest.Lease(0, fmt.Sprintf("s%d", n))
+	l.Resource.Addr = netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
+	return l
+}
+
+// writeUntilKilled commits leases in batches of several sizes, removes some,
+// and prints each number once its commit was acknowledged.
+func writeUntilKilled(path string) error {
+	db, err := state.Open(path)
+	if err != nil {
+		return err
+	}
+	s, err := New(db)
+	if err != nil {
+		return err
+	}
+	for n := 0; ; {
+		var ops []ipam.Op
+		var said strings.Builder
+		for range 1 + n%7 {
+			l := nth(n)
+			ops = append(ops, ipam.Op{New: &l})
+			fmt.Fprintf(&said, "+%d\n", n)
+			if n%5 == 4 {
+				gone := nth(n - 4)
+				ops = append(ops, ipam.Op{Old: &gone})
+				fmt.Fprintf(&said, "-%d\n", n-4)
+			}
+			n++
+		}
+		if err := s.Commit(context.Background(), ops); err != nil {
+			return err
+		}
+		for _, op := range ops {
+			if op.Err != nil {
+				return op.Err
+			}
+		}
+		if _, err := io.WriteString(os.Stdout, said.String()); err != nil {
+			return err
+		}
+	}
+}
+
+// Whenever the agent is killed, every lease it acknowledged is there
+// afterwards, and every one it removed is not.
+func TestKilledWhileWriting(t *testing.T) {
+	kills := 12
+	if testing.Short() {
+		kills = 3
+	}
+	total := 0
+	for range kills {
+		path := filepath.Join(t.TempDir(), "ironvip.db")
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+		cmd.Env = append(os.Environ(), childEnv+"="+path)
+		var complaint strings.Builder
+		cmd.Stderr = &complaint
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		acknowledged := map[int]bool{} // false: removed
+		lines := bufio.NewScanner(out)
+		killAfter := rand.IntN(300)
+		var killer *time.Timer
+		for lines.Scan() {
+			var sign rune
+			var n int
+			if _, err := fmt.Sscanf(lines.Text(), "%c%d", &sign, &n); err != nil {
+				break // cut off by the kill
+			}
+			acknowledged[n] = sign == '+'
+			if killer == nil && len(acknowledged) > killAfter {
+				killer = time.AfterFunc(time.Duration(rand.IntN(3_000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+			}
+		}
+		_ = cmd.Wait()
+		if complaint.Len() > 0 {
+			t.Fatalf("the writer ended by itself: %s", complaint.String())
+		}
+		db, err := state.Open(path)
+		if err != nil {
+			t.Fatalf("after a kill at %d: %v", len(acknowledged), err)
+		}
+		s, err := New(db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes, _, err := s.Changes(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := map[ipam.Resource]ipam.Lease{}
+		for _, c := range changes {
+			there[c.Resource] = *c.Lease
+		}
+		last := 0
+		for n := range acknowledged {
+			last = max(last, n)
+		}
+		for n, held := range acknowledged {
+			want := nth(n)
+			got, ok := there[want.Resource]
+			// The commit that the kill cut off may have removed one of the last.
+			maybeRemoved := n%5 == 0 && n >= last-3
+			switch {
+			case held && !ok && !maybeRemoved:
+				t.Errorf("lease %d was acknowledged and is gone", n)
+			case held && ok && !got.Equal(want):
+				t.Errorf("lease %d was acknowledged and is %+v", n, got)
+			case !held && ok:
+				t.Errorf("lease %d was removed and is there", n)
+			}
+		}
+		total += len(acknowledged)
+		_ = db.Close()
+	}
+	t.Logf("%d acknowledged leases over %d kills", total, kills)
+}

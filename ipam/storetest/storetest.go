@@ -1,0 +1,464 @@
+// Package storetest is the suite that every ipam.Store passes. A store's own
+// test calls Run with a way to make one, and with what it can do beyond:
+// outlive a restart, fail on demand.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Option says what more a store can do.
+type Option func(*suite)
+
+// Reopen gives the way to close a store and open it again where it was.
+func Reopen(reopen func(t *testing.T, s ipam.Store) ipam.Store) Option {
+	return func(c *suite) { c.reopen = reopen }
+}
+
+// Fault gives the way to make a store's writes fail, and to end that.
+func Fault(fault func(t *testing.T, s ipam.Store) (end func())) Option {
+	return func(c *suite) { c.fault = fault }
+}
+
+type suite struct {
+	open   func(t *testing.T) ipam.Store
+	reopen func(t *testing.T, s ipam.Store) ipam.Store
+	fault  func(t *testing.T, s ipam.Store) (end func())
+}
+
+// Run runs the suite. Open returns a new, empty store, and closes it in a
+// cleanup of t.
+func Run(t *testing.T, open func(t *testing.T) ipam.Store, options ...Option) {
+	c := &suite{open: open}
+	for _, o := range options {
+		o(c)
+	}
+	t.Run("claim a free resource", c.claimFree)
+	t.Run("claim a taken resource names the holder", c.claimTaken)
+	t.Run("compare and set", c.compareAndSet)
+	t.Run("remove", c.remove)
+	t.Run("ops of one commit see each other", c.sequence)
+	t.Run("a bad op harms no other", c.badOp)
+	t.Run("every kind of lease comes back as it was", c.roundTrip)
+	t.Run("changes from the start and from later", c.changes)
+	t.Run("changes block until there are some", c.blocking)
+	t.Run("the context ends waiting and writing", c.context)
+	t.Run("one of many claimers wins", c.claimers)
+	t.Run("changes replay to the leases under concurrent writes", c.replay)
+	if c.reopen != nil {
+		t.Run("leases outlive a restart", c.persistence)
+	}
+	if c.fault != nil {
+		t.Run("a failing write changes nothing", c.failing)
+	}
+}
+
+var start = time.Date(2026, 11, 8, 12, 0, 0, 123456789, time.UTC)
+
+// Lease returns a plain lease of 192.0.2.n for tests.
+func Lease(n byte, service string) ipam.Lease {
+	return ipam.Lease{
+		Resource: ipam.Resource{Addr: netip.AddrFrom4([4]byte{192, 0, 2, n})},
+		Pool:     "public-v4", State: ipam.Held, Since: start,
+		Holders: []ipam.Holder{{Service: vip.ServiceKey{Namespace: "default", Name: service}, Source: "static"}},
+	}
+}
+
+// commit commits ops and fails the test when the store as a whole does.
+func commit(t *testing.T, s ipam.Store, ops ...ipam.Op) []ipam.Op {
+	t.Helper()
+	if err := s.Commit(t.Context(), ops); err != nil {
+		t.Fatalf("commit: %v", err)
+	}
+	return ops
+}
+
+func put(t *testing.T, s ipam.Store, old, now *ipam.Lease) {
+	t.Helper()
+	if op := commit(t, s, ipam.Op{Old: old, New: now})[0]; op.Err != nil {
+		t.Fatalf("commit: %v", op.Err)
+	}
+}
+
+// all returns every lease and the version.
+func all(t *testing.T, s ipam.Store) (map[ipam.Resource]ipam.Lease, ipam.Version) {
+	t.Helper()
+	changes, version, err := s.Changes(t.Context(), 0)
+	if err != nil {
+		t.Fatalf("changes: %v", err)
+	}
+	out := make(map[ipam.Resource]ipam.Lease)
+	for _, c := range changes {
+		if c.Lease == nil {
+			t.Errorf("%s: a removal among the changes from the start", c.Resource)
+			continue
+		}
+		if _, twice := out[c.Resource]; twice {
+			t.Errorf("%s comes twice", c.Resource)
+		}
+		if c.Lease.Resource != c.Resource {
+			t.Errorf("the change of %s has the lease of %s", c.Resource, c.Lease.Resource)
+		}
+		out[c.Resource] = *c.Lease
+	}
+	return out, version
+}
+
+func expect(t *testing.T, s ipam.Store, want ...ipam.Lease) {
+	t.Helper()
+	got, _ := all(t, s)
+	if len(got) != len(want) {
+		t.Errorf("%d leases, want %d: %v", len(got), len(want), got)
+	}
+	for _, w := range want {
+		if g, ok := got[w.Resource]; !ok || !g.Equal(w) {
+			t.Errorf("%s: got %+v, want %+v", w.Resource, g, w)
+		}
+	}
+}
+
+// expectConflict checks that an op lost to actual.
+func expectConflict(t *testing.T, op ipam.Op, actual *ipam.Lease) {
+	t.Helper()
+	var conflict *ipam.ConflictError
+	if !errors.As(op.Err, &conflict) {
+		t.Fatalf("got %v, want a conflict", op.Err)
+	}
+	if (conflict.Actual == nil) != (actual == nil) || actual != nil && !conflict.Actual.Equal(*actual) {
+		t.Errorf("the conflict says %+v, want %+v", conflict.Actual, actual)
+	}
+	if conflict.Resource == (ipam.Resource{}) {
+		t.Error("the conflict names no resource")
+	}
+}
+
+func (c *suite) claimFree(t *testing.T) {
+	s := c.open(t)
+	expect(t, s)
+	a, b := Lease(1, "a"), Lease(2, "b")
+	for _, op := range commit(t, s, ipam.Op{New: &a}, ipam.Op{New: &b}) {
+		if op.Err != nil {
+			t.Error(op.Err)
+		}
+	}
+	expect(t, s, a, b)
+}
+
+func (c *suite) claimTaken(t *testing.T) {
+	s := c.open(t)
+	a, b, other := Lease(1, "a"), Lease(1, "b"), Lease(2, "b")
+	put(t, s, nil, &a)
+	ops := commit(t, s, ipam.Op{New: &b}, ipam.Op{New: &other})
+	expectConflict(t, ops[0], &a)
+	if want := "192.0.2.1 is held by a"; ops[0].Err.Error() != want {
+		t.Errorf("message %q, want %q", ops[0].Err, want)
+	}
+	if ops[1].Err != nil {
+		t.Errorf("the op beside a conflict: %v", ops[1].Err)
+	}
+	expect(t, s, a, other)
+}
+
+func (c *suite) compareAndSet(t *testing.T) {
+	s := c.open(t)
+	a := Lease(1, "a")
+	put(t, s, nil, &a)
+	cooling := a
+	cooling.State, cooling.Until = ipam.Cooling, start.Add(time.Minute)
+	put(t, s, &a, &cooling)
+	expectConflict(t, commit(t, s, ipam.Op{Old: &a, New: &a})[0], &cooling)
+	gone := Lease(9, "z")
+	expectConflict(t, commit(t, s, ipam.Op{Old: &gone, New: &gone})[0], nil)
+	expect(t, s, cooling)
+	// The caller's lease is its own again after a commit.
+	now := Lease(1, "b")
+	put(t, s, &cooling, &now)
+	want := now
+	now.Pool = "changed afterwards"
+	expect(t, s, want)
+}
+
+func (c *suite) remove(t *testing.T) {
+	s := c.open(t)
+	a := Lease(1, "a")
+	put(t, s, nil, &a)
+	_, before := all(t, s)
+	other := Lease(1, "b")
+	expectConflict(t, commit(t, s, ipam.Op{Old: &other})[0], &a)
+	put(t, s, &a, nil)
+	expectConflict(t, commit(t, s, ipam.Op{Old: &a})[0], nil)
+	expect(t, s)
+	changes, _, err := s.Changes(t.Context(), before)
+	if err != nil || len(changes) != 1 || changes[0].Lease != nil || changes[0].Resource != a.Resource {
+		t.Errorf("changes %+v, %v: want the removal", changes, err)
+	}
+	put(t, s, nil, &a)
+	expect(t, s, a)
+}
+
+func (c *suite) sequence(t *testing.T) {
+	s := c.open(t)
+	a, b := Lease(1, "a"), Lease(1, "b")
+	ops := commit(t, s, ipam.Op{New: &a}, ipam.Op{New: &b}, ipam.Op{Old: &a, New: &b}, ipam.Op{Old: &b}, ipam.Op{New: &a})
+	for i, op := range ops {
+		if lost := i == 1; lost != (op.Err != nil) {
+			t.Errorf("op %d: %v", i, op.Err)
+		}
+	}
+	expect(t, s, a)
+}
+
+func (c *suite) badOp(t *testing.T) {
+	s := c.open(t)
+	a, b := Lease(1, "a"), Lease(2, "b")
+	ops := commit(t, s, ipam.Op{}, ipam.Op{New: &a}, ipam.Op{Old: &b, New: &a}, ipam.Op{New: new(ipam.Lease)})
+	for i, op := range ops {
+		if good := i == 1; good != (op.Err == nil) {
+			t.Errorf("op %d: %v", i, op.Err)
+		}
+	}
+	expect(t, s, a)
+}
+
+func (c *suite) roundTrip(t *testing.T) {
+	s := c.open(t)
+	web := ipam.Holder{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Source: "static",
+		Ports: []vip.PortKey{{Port: 80, Protocol: vip.TCP}, {Port: 443, Protocol: vip.UDP}}}
+	db := ipam.Holder{Service: vip.ServiceKey{Namespace: "prod", Name: "db"}, Source: "rest"}
+	port := web
+	port.Ports, port.Port = nil, vip.PortKey{Port: 53, Protocol: vip.UDP}
+	leases := []ipam.Lease{
+		{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, Pool: "p", State: ipam.Held, ShareKey: "k", Holders: []ipam.Holder{web, db}, Since: start},
+		{Resource: ipam.Resource{Addr: netip.MustParseAddr("2001:db8::1")}, Pool: "p", State: ipam.Cooling, Holders: []ipam.Holder{db}, Since: start, Until: start.Add(time.Hour)},
+		{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.UDP}, State: ipam.Held, Holders: []ipam.Holder{port}, Since: start},
+		{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.TCP}, State: ipam.Held, Holders: []ipam.Holder{port}, Since: start},
+	}
+	for i := range leases {
+		put(t, s, nil, &leases[i])
+	}
+	expect(t, s, leases...)
+	if c.reopen != nil {
+		expect(t, c.reopen(t, s), leases...)
+	}
+}
+
+func (c *suite) changes(t *testing.T) {
+	s := c.open(t)
+	a, b := Lease(1, "a"), Lease(2, "b")
+	put(t, s, nil, &a)
+	_, v1 := all(t, s)
+	put(t, s, nil, &b)
+	a2 := a
+	a2.Pool = "other"
+	put(t, s, &a, &a2)
+	a3 := a2
+	a3.Pool = "third"
+	put(t, s, &a2, &a3)
+	changes, v2, err := s.Changes(t.Context(), v1)
+	if err != nil || len(changes) != 2 {
+		t.Fatalf("changes %+v, %v: want b and the newest of a", changes, err)
+	}
+	for _, change := range changes {
+		want := b
+		if change.Resource == a.Resource {
+			want = a3
+		}
+		if change.Lease == nil || !change.Lease.Equal(want) {
+			t.Errorf("change %+v, want %+v", change, want)
+		}
+	}
+	if v2 <= v1 {
+		t.Errorf("version %d after %d", v2, v1)
+	}
+}
+
+func (c *suite) blocking(t *testing.T) {
+	s := c.open(t)
+	_, version := all(t, s) // empty: from 0 it doesn't block
+	type result struct {
+		changes []ipam.LeaseChange
+		err     error
+	}
+	got := make(chan result, 1)
+	go func() {
+		changes, _, err := s.Changes(t.Context(), version)
+		got <- result{changes, err}
+	}()
+	select {
+	case r := <-got:
+		t.Fatalf("returned at once: %+v", r)
+	case <-time.After(20 * time.Millisecond): // long enough to catch one that doesn't wait
+	}
+	a := Lease(1, "a")
+	put(t, s, nil, &a)
+	r := <-got
+	if r.err != nil || len(r.changes) != 1 || !r.changes[0].Lease.Equal(a) {
+		t.Errorf("woken with %+v", r)
+	}
+}
+
+func (c *suite) context(t *testing.T) {
+	s := c.open(t)
+	_, version := all(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan error, 1)
+	go func() {
+		_, _, err := s.Changes(ctx, version)
+		got <- err
+	}()
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting ended with %v", err)
+	}
+	a := Lease(1, "a")
+	if err := s.Commit(ctx, []ipam.Op{{New: &a}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("commit with an ended context: %v", err)
+	}
+	expect(t, s)
+}
+
+func (c *suite) claimers(t *testing.T) {
+	s := c.open(t)
+	const claimers, resources = 16, 8
+	won := make([][]string, resources)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i := range claimers {
+		wg.Go(func() {
+			name := fmt.Sprintf("s%d", i)
+			for r := range resources {
+				l := Lease(byte(r), name)
+				ops := []ipam.Op{{New: &l}}
+				if err := s.Commit(t.Context(), ops); err != nil {
+					t.Error(err)
+				} else if ops[0].Err == nil {
+					mu.Lock()
+					won[r] = append(won[r], name)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	leases, _ := all(t, s)
+	for r := range resources {
+		if len(won[r]) != 1 {
+			t.Errorf("192.0.2.%d was won by %v", r, won[r])
+			continue
+		}
+		if holder := leases[Lease(byte(r), "").Resource].Holders[0].Service.Name; holder != won[r][0] {
+			t.Errorf("192.0.2.%d was won by %s and is held by %s", r, won[r][0], holder)
+		}
+	}
+}
+
+func (c *suite) replay(t *testing.T) {
+	s := c.open(t)
+	const writers, rounds = 4, 20
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for round := range rounds {
+				l := Lease(byte(w*8+round%8), fmt.Sprintf("w%d-%d", w, round))
+				ops := []ipam.Op{{New: &l}}
+				if round%3 == 2 {
+					ops = append(ops, ipam.Op{Old: &l})
+				}
+				if err := s.Commit(t.Context(), ops); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	finished := make(chan struct{})
+	go func() { wg.Wait(); close(finished) }()
+
+	replayed := map[ipam.Resource]ipam.Lease{}
+	var version ipam.Version
+	follow := func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		changes, next, err := s.Changes(ctx, version)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		version = next
+		for _, change := range changes {
+			if change.Lease == nil {
+				delete(replayed, change.Resource)
+			} else {
+				replayed[change.Resource] = *change.Lease
+			}
+		}
+	}
+	for running := true; running; {
+		select {
+		case <-finished:
+			running = false
+		default:
+		}
+		follow()
+	}
+	follow()
+	var want []ipam.Lease
+	for _, l := range replayed {
+		want = append(want, l)
+	}
+	expect(t, s, want...)
+}
+
+func (c *suite) persistence(t *testing.T) {
+	s := c.open(t)
+	a, b, gone := Lease(1, "a"), Lease(2, "b"), Lease(3, "gone")
+	put(t, s, nil, &a)
+	put(t, s, nil, &b)
+	put(t, s, nil, &gone)
+	put(t, s, &gone, nil)
+	a2 := a
+	a2.State, a2.Until = ipam.Cooling, start.Add(5*time.Minute)
+	put(t, s, &a, &a2)
+	s = c.reopen(t, s)
+	expect(t, s, a2, b)
+	other := Lease(2, "other")
+	expectConflict(t, commit(t, s, ipam.Op{New: &other})[0], &b)
+	put(t, s, &a2, &a) // what was read back still compares
+	expect(t, c.reopen(t, s), a, b)
+}
+
+func (c *suite) failing(t *testing.T) {
+	s := c.open(t)
+	a, b := Lease(1, "a"), Lease(2, "b")
+	put(t, s, nil, &a)
+	_, version := all(t, s)
+	end := c.fault(t, s)
+	for _, ops := range [][]ipam.Op{{{New: &b}}, {{Old: &a}}, {{New: &b}, {Old: &a, New: &a}}} {
+		if err := s.Commit(t.Context(), ops); !errors.Is(err, ipam.ErrUnavailable) {
+			t.Fatalf("commit: %v, want ErrUnavailable", err)
+		}
+	}
+	expect(t, s, a)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if changes, _, err := s.Changes(ctx, version); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("failed commits show as changes %+v, %v", changes, err)
+	}
+	end()
+	put(t, s, nil, &b)
+	put(t, s, &a, nil)
+	expect(t, s, b)
+	if c.reopen != nil {
+		expect(t, c.reopen(t, s), b)
+	}
+}
