@@ -212,7 +212,7 @@ func (a *Allocate) write(k vip.ServiceKey, rev uint64, granted vip.Allocation) {
 		granted = former
 	}
 	a.unstored.set(k, unstored)
-	a.waiting.set(k, !unstored && len(granted.Problems) > 0)
+	a.waiting.set(k, len(granted.Problems) > 0)
 	a.Allocations.Set(k, granted)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
@@ -129,6 +130,22 @@ func TestServiceThatReturnsIsNotReleased(t *testing.T) {
 			t.Errorf("released %v after it was back", released)
 		}
 		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*1")
+	})
+}
+
+// A deletion may be read when the service is back already: the rows count, not
+// the news of them.
+func TestOutdatedDeletionIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		a := NewAllocate(AllocateOptions{Services: w.services, Allocator: w.allocator, Allocations: w.allocations})
+		w.services.Set(key("a"), service("a", nil))
+		w.allocations.Set(key("a"), vip.Allocation{Service: key("a")})
+		var ask touched
+		a.take(&table.Change[vip.ServiceKey, vip.Service]{Key: key("a"), Deleted: true}, &ask)
+		if _, _, there := w.allocations.Get(key("a")); !there || a.releases.len() != 0 {
+			t.Error("a service that is there was given up")
+		}
 	})
 }
 

@@ -3,6 +3,8 @@ package control
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ironvip/ironvip/vip"
 )
@@ -80,6 +82,10 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 		w.host.Delete(struct{}{})
 		w.pass(service("web", nil).DrainTimeout)
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+		w.stop()
+		if n := len(w.compiler.hosted); n != 0 {
+			t.Errorf("%d services are compiled for every change of the host though none has a node port", n)
+		}
 	})
 }
 
@@ -116,6 +122,51 @@ func TestSamePortOnOneAddress(t *testing.T) {
 		}
 		w.pass(a.DrainTimeout)
 		w.expect("192.0.2.99:80/tcp b: 10.0.0.2:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
+		w.stop()
+		if c := w.compiler.claims; len(c.owner) != 2 || len(c.losers) != 0 || len(c.lost) != 0 {
+			t.Errorf("claims %+v", c)
+		}
+	})
+}
+
+// Should the allocator ever grant one port twice, the second service has it
+// when the first goes, though the allocator has no news of it.
+func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("a", []string{"10.0.0.1"}), service("b", []string{"10.0.0.2"}), service("c", []string{"10.0.0.3"}))
+		for _, name := range []string{"b", "c"} {
+			row, _, _ := w.allocations.Get(key(name))
+			row.VIPs = addrs("192.0.2.1")
+			w.allocations.Set(key(name), row)
+		}
+		w.pass(time.Minute)
+		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*1")
+		if got := w.problems("b"); !slices.Equal(got, []string{vip.CodePortTaken}) {
+			t.Errorf("b has problems %v", got)
+		}
+		w.remove("a")
+		w.pass(time.Minute)
+		w.expect("192.0.2.1:80/tcp b: 10.0.0.2:80*1")
+		if row, _, _ := w.compiled.Get(key("c")); len(row.Problems) != 1 || row.Problems[0].Message != `192.0.2.1:80/tcp is served by service "b"` {
+			t.Errorf("c has problems %+v", row.Problems)
+		}
+	})
+}
+
+// A row says which form of the service it answers: the newest only once the
+// allocator has answered it, too.
+func TestCompiledRevisionIsTheAllocatorsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
+		rev := w.services.Set(key("web"), service("web", nil))
+		w.allocations.Set(key("web"), vip.Allocation{Service: key("web"), ServiceRev: rev, VIPs: addrs("192.0.2.1")})
+		w.services.Set(key("web"), service("web", []string{"10.0.0.1"}))
+		c.compile(key("web"))
+		row, _, _ := w.compiled.Get(key("web"))
+		if row.ServiceRev != rev || len(row.Frontends) != 1 {
+			t.Errorf("row %+v, want revision %d with what is known so far", row, rev)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 const (
@@ -104,6 +106,10 @@ func TestWithoutDrainTimeoutItLeavesAtOnce(t *testing.T) {
 		w.remove("web")
 		w.expect()
 	})
+	f := vip.Frontend{Key: vip.FrontendKey{Protocol: vip.TCP}}
+	if left := withLeaving(&f, []vip.Endpoint{{Weight: 1}}, time.Now()); len(left) != 0 {
+		t.Errorf("%v is first put into a row and then taken out", left)
+	}
 }
 
 func TestIdleBackendLeavesEarly(t *testing.T) {
@@ -150,6 +156,49 @@ func TestBackendIsIdleOnlyOnceTheDataplaneKnows(t *testing.T) {
 		w.plane.FailKey(frontend, nil)
 		w.pass(25 * time.Second) // the reconciler's back-off, and a poll
 		w.expect(web1)
+	})
+}
+
+// The dataplane's answer may come late: it says nothing of a backend that came
+// back, took connections and left again meanwhile.
+func TestLateAnswerIsNotOfTheNextDrain(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		both := service("web", []string{"10.0.0.1", "10.0.0.2"})
+		w.put(both)
+		w.put(service("web", []string{"10.0.0.1"}))
+		answer := w.conns.hold()
+		w.pass(3 * time.Second)
+		w.put(both)
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.conns.set(nil, errors.New("not asked again in this test"))
+		answer()
+		w.put()
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@1m0s")
+	})
+}
+
+func TestNoQuestionBeforeTheDataplaneHasTheRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		c := NewCompile(CompileOptions{Frontends: w.frontends, Compiled: w.compiled, Applied: w.applied})
+		f := vip.Frontend{
+			Key:      vip.FrontendKey{Addr: addrs("192.0.2.1")[0], Port: 80, Protocol: vip.TCP},
+			Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Leaving: time.Now().Add(time.Minute)}},
+		}
+		rev := c.drains.set(f)
+		for _, tc := range []struct {
+			applied reconcile.Applied
+			want    int
+		}{
+			{reconcile.Applied{Rev: rev - 1}, 0},
+			{reconcile.Applied{Rev: rev, Problem: &vip.Problem{}}, 0},
+			{reconcile.Applied{Rev: rev}, 1},
+		} {
+			w.applied.Set(f.Key, tc.applied)
+			if got := c.drains.questions(); len(got) != tc.want {
+				t.Errorf("%+v, row %d: questions %+v", tc.applied, rev, got)
+			}
+		}
 	})
 }
 

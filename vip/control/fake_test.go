@@ -197,13 +197,30 @@ type fakeConnections struct {
 	open  map[netip.AddrPort]int
 	asked int
 	err   error
+	held  chan struct{} // when set: the next answer, which is "none", waits for it
 }
 
 func (c *fakeConnections) Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
+	if held := c.held; held != nil {
+		c.held = nil
+		c.mu.Unlock()
+		<-held
+		c.mu.Lock()
+		return nil, nil
+	}
 	return maps.Clone(c.open), c.err
+}
+
+// hold keeps back the next answer until the returned function is called.
+func (c *fakeConnections) hold() (answer func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := make(chan struct{})
+	c.held = held
+	return func() { close(held) }
 }
 
 func (c *fakeConnections) set(open map[netip.AddrPort]int, err error) {

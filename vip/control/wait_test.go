@@ -141,6 +141,31 @@ func TestWaitGoneAfterTheFact(t *testing.T) {
 	})
 }
 
+// A frontend that the dataplane has yet to let go still takes connections.
+func TestWaitGoneForTheDataplane(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}))
+		last, _, _ := w.compiled.Get(key("web"))
+		last.FrontendsRev += 1000 // as if the dataplane were behind
+		w.remove("web")
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if problems, err := WaitGone(context.Background(), w.compiled, w.applied, key("web"), last); err != nil || len(problems) > 0 {
+				t.Errorf("%v, %v", problems, err)
+			}
+		}()
+		synctest.Wait()
+		if isClosed(ended) {
+			t.Error("ended while the dataplane is behind")
+		}
+		w.pass(time.Minute) // the frontend is gone, and with it its applied row
+		if !isClosed(ended) {
+			t.Fatal("waits for a frontend that is gone")
+		}
+	})
+}
+
 func TestWaitEndsWithItsContext(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		never := w.wait("nobody", 1)

@@ -52,9 +52,10 @@ type world struct {
 	store     *memStore
 	plane     *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 
-	rows   *table.Feed[vip.FrontendKey, vip.Frontend] // for changedRows
-	stop   context.CancelFunc
-	stages sync.WaitGroup
+	rows     *table.Feed[vip.FrontendKey, vip.Frontend] // for changedRows
+	compiler *Compile                                   // to be looked into after stop only
+	stop     context.CancelFunc
+	stages   sync.WaitGroup
 }
 
 // newWorld starts an agent. What outlives an agent is taken from the one
@@ -96,7 +97,7 @@ func (w *world) run() *world {
 	allocate := NewAllocate(AllocateOptions{
 		Services: w.services, Host: w.host, Allocator: w.allocator, Allocations: w.allocations, Events: w.events,
 	})
-	compiler := NewCompile(CompileOptions{
+	w.compiler = NewCompile(CompileOptions{
 		Services: w.services, Allocations: w.allocations, States: w.states, Host: w.host,
 		Frontends: w.frontends, Compiled: w.compiled,
 		Connections: w.conns, Applied: w.applied, Store: w.store, Events: w.events,
@@ -104,7 +105,7 @@ func (w *world) run() *world {
 	loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
 		Desired: w.frontends, Target: w.plane, Applied: w.applied, Resync: -1,
 	})
-	for _, stage := range []interface{ Run(context.Context) error }{allocate, compiler, loop} {
+	for _, stage := range []interface{ Run(context.Context) error }{allocate, w.compiler, loop} {
 		w.stages.Go(func() {
 			if err := stage.Run(ctx); !errors.Is(err, context.Canceled) {
 				w.t.Errorf("%T ended with %v", stage, err)

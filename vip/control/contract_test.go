@@ -1,0 +1,48 @@
+package control
+
+import (
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+)
+
+// What the agent gives to the stages fits what they ask for.
+var (
+	_ Allocator  = (*ipam.Allocator)(nil)
+	_ DrainStore = (*state.Bucket[vip.Frontend])(nil)
+)
+
+// A drain reads from a real store as it was written, to the nanosecond.
+func TestDrainsInTheRealStore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ironvip.db")
+	db, err := state.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := vip.Frontend{
+		Key: vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP}, Kind: vip.OnHost,
+		Service: key("web"), Port: "http", Scheduler: vip.MaglevHash, SchedulerFallback: true, SchedulerPort: true,
+		Forward: vip.ForwardNAT, Affinity: time.Hour, Masquerade: vip.MasqueradeNever, DrainTimeout: time.Minute,
+		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("[2001:db8::2]:80"), Leaving: time.Now().Add(time.Minute)}},
+	}
+	if err := state.NewBucket[vip.Frontend](db, "drains").Put(want.Key.String(), want); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if db, err = state.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	all, err := state.NewBucket[vip.Frontend](db, "drains").All()
+	if got := all["[2001:db8::1]:80/tcp"]; err != nil || len(all) != 1 || !compile.SameFrontend(got, want) {
+		t.Errorf("read %+v, %v; written was %+v", all, err, want)
+	}
+}
