@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,7 +26,7 @@ type applyInput struct {
 	DryRun      bool   `query:"dry_run" doc:"change nothing, and answer with a plan"`
 	Atomic      bool   `query:"atomic" doc:"all or nothing: a service that can't be accepted refuses the whole"`
 	ContentType string `header:"Content-Type" hidden:"true"`
-	preferWait
+	PreferWait
 
 	services []read
 	failed   *problem
@@ -55,7 +56,7 @@ func (in *applyInput) Resolve(ctx huma.Context) []error {
 // readServices reads {"services": [...]}.
 func readServices(body io.Reader) ([]read, *problem) {
 	var out []read
-	dec := json.NewDecoder(body)
+	dec := json.NewDecoder(whole{bufio.NewReaderSize(body, 64<<10)})
 	fail := func(err error) ([]read, *problem) {
 		var late interface{ Timeout() bool }
 		if errors.As(err, &late) && late.Timeout() {
@@ -112,6 +113,19 @@ func readServices(body io.Reader) ([]read, *problem) {
 		return fail(errors.New("something follows the object"))
 	}
 	return out, nil
+}
+
+// whole fills the buffer at every read. The decoder begins anew on a run of
+// white space after each read: with what a socket gives at a time, 64 MiB of
+// white space would cost minutes.
+type whole struct{ r io.Reader }
+
+func (w whole) Read(p []byte) (int, error) {
+	n, err := io.ReadFull(w.r, p)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil // the next read is at the end
+	}
+	return n, err
 }
 
 type applyOutput struct {

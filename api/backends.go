@@ -30,13 +30,14 @@ func (s *Server) backendRoutes() {
 		body:        reflect.TypeFor[v1.BackendState]()}, s.setBackendState)
 }
 
-// backendPath names a backend. Embed it.
-type backendPath struct {
-	servicePath
+// BackendPath names a backend. Inputs embed it, so it is exported: huma
+// passes over what is not.
+type BackendPath struct {
+	ServicePath
 	ID string `path:"id" doc:"address:port, or address; IPv6 with a port as [address]:port"`
 }
 
-func (p backendPath) backend() (vip.BackendKey, error) {
+func (p BackendPath) backend() (vip.BackendKey, error) {
 	addr, port, err := vip.ParseBackendID(p.ID)
 	if err != nil {
 		return vip.BackendKey{}, badRequest(err.Error(), "as in 10.1.0.11:8080",
@@ -47,7 +48,7 @@ func (p backendPath) backend() (vip.BackendKey, error) {
 
 type backendsOutput struct{ Body v1.BackendList }
 
-func (s *Server) listBackends(_ context.Context, in *servicePath) (*backendsOutput, error) {
+func (s *Server) listBackends(_ context.Context, in *ServicePath) (*backendsOutput, error) {
 	svc, ok := s.service(in.key())
 	if !ok {
 		return nil, noService(in.key())
@@ -79,7 +80,7 @@ func (s *Server) backend(key vip.BackendKey) (*backendOutput, error) {
 	return nil, noBackend(key)
 }
 
-func (s *Server) getBackend(_ context.Context, in *backendPath) (*backendOutput, error) {
+func (s *Server) getBackend(_ context.Context, in *BackendPath) (*backendOutput, error) {
 	key, err := in.backend()
 	if err != nil {
 		return nil, err
@@ -88,10 +89,10 @@ func (s *Server) getBackend(_ context.Context, in *backendPath) (*backendOutput,
 }
 
 type putBackendInput struct {
-	backendPath
-	rawBody
-	preconditions
-	preferWait
+	BackendPath
+	Payload
+	Preconditions
+	PreferWait
 }
 
 func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendOutput, error) {
@@ -144,9 +145,9 @@ func (s *Server) serviceApplied(key vip.ServiceKey, rev uint64) func(context.Con
 }
 
 type deleteBackendInput struct {
-	backendPath
+	BackendPath
 	IfMatch string `header:"If-Match" doc:"ETag of the service that the caller has seen"`
-	preferWait
+	PreferWait
 }
 
 func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*deletedOutput, error) {
@@ -154,7 +155,7 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 	if err != nil {
 		return nil, err
 	}
-	check, err := preconditions{IfMatch: in.IfMatch}.check(key.Service)
+	check, err := Preconditions{IfMatch: in.IfMatch}.check(key.Service)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +171,7 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 		Body: v1.Deleted{Service: key.Service.String(), Backend: backendID(key), Revision: rev, Applied: applied != ""}}, nil
 }
 
-func (s *Server) heartbeat(_ context.Context, in *backendPath) (*struct{}, error) {
+func (s *Server) heartbeat(_ context.Context, in *BackendPath) (*struct{}, error) {
 	key, err := in.backend()
 	if err != nil {
 		return nil, err
@@ -182,9 +183,9 @@ func (s *Server) heartbeat(_ context.Context, in *backendPath) (*struct{}, error
 }
 
 type setStateInput struct {
-	backendPath
-	rawBody
-	preferWait
+	BackendPath
+	Payload
+	PreferWait
 }
 
 func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backendOutput, error) {

@@ -10,9 +10,10 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// rawBody is a body that the handler reads itself, strictly: huma's reader
-// passes over keys that come twice, and knows no places. Embed it.
-type rawBody struct {
+// Payload is a body that the handler reads itself, strictly: huma's reader
+// passes over keys that come twice, and knows no places. Inputs embed it, so it is exported: huma
+// passes over what is not.
+type Payload struct {
 	RawBody     []byte
 	ContentType string `header:"Content-Type" hidden:"true"`
 }
@@ -36,7 +37,7 @@ func media(contentType string) *problem {
 
 // decode reads a JSON object into a struct by its toml tags. An empty body is
 // an empty object.
-func (b *rawBody) decode(into any) *problem {
+func (b *Payload) decode(into any) *problem {
 	if p := media(b.ContentType); p != nil {
 		return p
 	}

@@ -99,7 +99,7 @@ func plural(n int, thing string) string {
 }
 
 type listFrontendsInput struct {
-	paging
+	Paging
 	Service string `query:"service" doc:"of this service only: \"name\" or \"namespace/name\""`
 }
 

@@ -14,14 +14,15 @@ import (
 // etag is the ETag of a service: the revisions of its spec and of its status.
 func etag(specRev, statusRev uint64) string { return fmt.Sprintf(`"%d.%d"`, specRev, statusRev) }
 
-// preconditions are the headers that make a write conditional. Embed it.
-type preconditions struct {
+// Preconditions are the headers that make a write conditional. Inputs embed it, so it is exported: huma
+// passes over what is not.
+type Preconditions struct {
 	IfMatch     string `header:"If-Match" doc:"ETag of the service that the caller has seen: 412 when its spec has changed since. The part after the dot, the status, doesn't count"`
 	IfNoneMatch string `header:"If-None-Match" doc:"\"*\": create only, 412 when the service exists"`
 }
 
-// check returns what refuses a write whose preconditions don't hold.
-func (p preconditions) check(key vip.ServiceKey) (rest.Check, error) {
+// check returns what refuses a write whose Preconditions don't hold.
+func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	if p.IfNoneMatch != "" && strings.TrimSpace(p.IfNoneMatch) != "*" {
 		return nil, badRequest("a write understands If-None-Match: * only", "to write only what you have seen, use If-Match")
 	}

@@ -21,7 +21,7 @@ func (s *Server) leaseRoutes() {
 }
 
 type listVIPsInput struct {
-	paging
+	Paging
 	Kind string `query:"kind" enum:"address,node_port" doc:"leases of this kind only"`
 }
 

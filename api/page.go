@@ -7,8 +7,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// paging are the parameters of a list. Embed it.
-type paging struct {
+// Paging are the parameters of a list. Inputs embed it, so it is exported: huma
+// passes over what is not.
+type Paging struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"rows in a page"`
 	Cursor string `query:"cursor" doc:"the page after the one whose next this is"`
 }
@@ -17,7 +18,7 @@ type paging struct {
 // is tempted to build: it holds across changes and restarts.
 func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
-func (p paging) after() (string, error) {
+func (p Paging) after() (string, error) {
 	b, err := base64.RawURLEncoding.DecodeString(p.Cursor)
 	if err != nil {
 		return "", badCursor()

@@ -34,19 +34,20 @@ func (s *Server) serviceRoutes() {
 		body: reflect.TypeFor[v1.ApplyRequest](), also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
 }
 
-// servicePath names a service. Embed it.
-type servicePath struct {
+// ServicePath names a service. Inputs embed it, so it is exported: huma
+// passes over what is not.
+type ServicePath struct {
 	Namespace string `path:"namespace"`
 	Name      string `path:"name"`
 }
 
-func (p servicePath) key() vip.ServiceKey {
+func (p ServicePath) key() vip.ServiceKey {
 	return vip.ServiceKey{Namespace: p.Namespace, Name: p.Name}
 }
 
 type listServicesInput struct {
-	paging
-	waitRead
+	Paging
+	WaitRead
 	Source string   `query:"source" doc:"of this source only"`
 	State  string   `query:"state" enum:"healthy,degraded,down,pending,refused" doc:"in this state only"`
 	Label  []string `query:"label,explode" doc:"with this label: key or key=value; all of them, when it comes several times"`
@@ -114,8 +115,8 @@ func compareKeys(a, b vip.ServiceKey) int {
 }
 
 type getServiceInput struct {
-	servicePath
-	waitRead
+	ServicePath
+	WaitRead
 	IfNoneMatch string `header:"If-None-Match" doc:"304 when the service's ETag is one of these"`
 }
 
@@ -148,10 +149,10 @@ func (s *Server) getService(ctx context.Context, in *getServiceInput) (*serviceO
 }
 
 type putServiceInput struct {
-	servicePath
-	rawBody
-	preconditions
-	preferWait
+	ServicePath
+	Payload
+	Preconditions
+	PreferWait
 }
 
 func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceOutput, error) {
@@ -209,7 +210,7 @@ func decodeService(body []byte) (v1.ServiceSpec, *problem) {
 }
 
 // name gives the spec the path's name, which the body need not repeat.
-func (p servicePath) name(w *spec.Service) *problem {
+func (p ServicePath) name(w *spec.Service) *problem {
 	var problems []vip.Problem
 	for _, f := range []struct {
 		field, path string
@@ -228,9 +229,9 @@ func (p servicePath) name(w *spec.Service) *problem {
 }
 
 type deleteServiceInput struct {
-	servicePath
+	ServicePath
 	IfMatch string `header:"If-Match" doc:"as with PUT"`
-	preferWait
+	PreferWait
 }
 
 type deletedOutput struct {
@@ -240,7 +241,7 @@ type deletedOutput struct {
 
 func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*deletedOutput, error) {
 	key := in.key()
-	check, err := preconditions{IfMatch: in.IfMatch}.check(key)
+	check, err := Preconditions{IfMatch: in.IfMatch}.check(key)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +261,7 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 
 type explainOutput struct{ Body v1.Explanation }
 
-func (s *Server) explainService(_ context.Context, in *servicePath) (*explainOutput, error) {
+func (s *Server) explainService(_ context.Context, in *ServicePath) (*explainOutput, error) {
 	status, rev, ok := s.explained(in.key())
 	if !ok {
 		return nil, noService(in.key())

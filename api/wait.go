@@ -21,14 +21,15 @@ const (
 	answerTime = 30 * time.Second
 )
 
-// waitRead are the parameters of a read that may block. Embed it.
-type waitRead struct {
+// WaitRead are the parameters of a read that may block. Inputs embed it, so it is exported: huma
+// passes over what is not.
+type WaitRead struct {
 	Wait     string `query:"wait" doc:"block for up to this long (\"30s\", at most 5m) until there is something newer than revision, then answer with what there is"`
 	Revision uint64 `query:"revision" doc:"the revision that the caller has seen"`
 }
 
 // until blocks as the caller asked, until newer says so.
-func (w waitRead) until(s *Server, ctx context.Context, newer func() bool) error {
+func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error {
 	if w.Wait == "" {
 		return nil
 	}
@@ -67,14 +68,15 @@ func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) b
 	}
 }
 
-// preferWait is the header that makes a write wait for the dataplane. Embed it.
-type preferWait struct {
+// PreferWait is the header that makes a write wait for the dataplane. Inputs embed it, so it is exported: huma
+// passes over what is not.
+type PreferWait struct {
 	Prefer string `header:"Prefer" doc:"\"wait=30\": answer when the dataplane has it, or why it hasn't, within so many seconds (at most 300)"`
 }
 
 // seconds returns how long to wait; 0 is not to. What it doesn't understand of
 // a Prefer header it ignores, as RFC 7240 has it.
-func (p preferWait) seconds() time.Duration {
+func (p PreferWait) seconds() time.Duration {
 	for part := range strings.SplitSeq(p.Prefer, ",") {
 		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
 		if !strings.EqualFold(name, "wait") {
@@ -90,7 +92,7 @@ func (p preferWait) seconds() time.Duration {
 // apply waits, when the caller asked for it, until wait says that the dataplane
 // has the write, and returns what went wrong on the way as a problem document,
 // which also says that the write itself is done.
-func (p preferWait) apply(ctx context.Context, what string, wait func(context.Context) ([]vip.Problem, error)) (applied string, err error) {
+func (p PreferWait) apply(ctx context.Context, what string, wait func(context.Context) ([]vip.Problem, error)) (applied string, err error) {
 	d := p.seconds()
 	if d == 0 {
 		return "", nil

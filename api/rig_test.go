@@ -1,0 +1,268 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is the whole pipeline on a recording dataplane, and the API in front.
+type rig struct {
+	t        *testing.T
+	server   *Server
+	deps     Deps
+	web      *httptest.Server
+	plane    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	registry *brokenStore
+	resynced atomic.Int32
+	log      *syncBuffer
+}
+
+// brokenStore is a store that can be told to refuse writes.
+type brokenStore struct {
+	rest.Store[rest.Record]
+	mu  sync.Mutex
+	err error
+}
+
+func (b *brokenStore) Batch(fill func(*state.Tx[rest.Record])) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return b.err
+	}
+	return b.Store.Batch(fill)
+}
+
+func (b *brokenStore) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// files is a source with one service, "from-file".
+type files struct{}
+
+func (files) Run(ctx context.Context, out sources.Sink) error {
+	w := spec.Service{Name: "from-file", Labels: map[string]string{"tier": "files"}, Ports: []spec.Port{{Port: 25}},
+		Backends: []spec.Backend{{Address: "10.9.0.1"}}}
+	row, problems := w.Build("files", "mail.toml:1")
+	if len(problems) > 0 {
+		return problems[0]
+	}
+	out.Replace([]vip.Service{row}, nil)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// newRig starts everything and waits until it is ready. Edit may change what
+// the API is given.
+func newRig(t testing.TB, edit ...func(*Deps)) *rig {
+	t.Helper()
+	r := &rig{log: &syncBuffer{}}
+	r.t, _ = t.(*testing.T)
+	log := slog.New(slog.NewTextHandler(r.log, nil))
+	db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := &table.Clock{}
+	ctx, cancel := context.WithCancel(context.Background())
+	services := table.New[vip.ServiceKey](clock, compile.SameService)
+	statuses := table.New[string, sources.Status](clock, sources.SameStatus)
+	states := table.New[vip.BackendKey](clock, func(a, b vip.State) bool { return a == b })
+	allocations := table.New[vip.ServiceKey](clock, compile.SameAllocation)
+	frontends := table.New[vip.FrontendKey](clock, compile.SameFrontend)
+	compiled := table.New[vip.ServiceKey](clock, control.SameCompiled)
+	applied := table.New[vip.FrontendKey, reconcile.Applied](clock, nil)
+	events := event.NewLog(200, time.Now)
+	pools := []ipam.Pool{{Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}
+	allocator, err := ipam.New(ctx, memstore.New(), ipam.Config{Pools: pools, ReuseDelay: time.Minute}, ipam.Options{Clock: clock, Events: events})
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisor := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Events: events, Log: log})
+	r.registry = &brokenStore{Store: state.NewBucket[rest.Record](db, "rest")}
+	registrar, err := rest.New(rest.Options{Store: r.registry, Overrides: state.NewBucket[rest.Override](db, "states"),
+		States: states, Services: services, Events: events, Log: log,
+		Check: func(s *spec.Service) []vip.Problem {
+			return spec.CheckAgainstPools(s, []spec.Pool{{Name: "lan", CIDRs: pools[0].CIDRs, AutoAssign: true}})
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisor.Add("files", "static", files{})
+	supervisor.Add(rest.Type, rest.Type, registrar)
+	r.plane = reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
+	reconciler := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: frontends, Target: r.plane, Applied: applied,
+		Resync: -1, Events: events, Log: log})
+	allocate := control.NewAllocate(control.AllocateOptions{Services: services, Allocator: allocator, Allocations: allocations, Events: events, Log: log})
+	compiler := control.NewCompile(control.CompileOptions{Services: services, Allocations: allocations, States: states,
+		Frontends: frontends, Compiled: compiled, Applied: applied, Events: events, Log: log})
+
+	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
+		Registrar: registrar, Services: services, Sources: statuses, States: states, Leases: allocator.Leases(), Allocations: allocations,
+		Compiled: compiled, Frontends: frontends, Applied: applied, Ready: reconciler.Synced(), Events: events, Pools: allocator.Pools,
+		Resync: func(string) error { r.resynced.Add(1); return nil }, Stats: reconciler.Stats,
+		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
+		Diff:      reconciler.Diff, Repair: reconciler.Repair, Preview: allocator.Preview, Log: log}
+	for _, e := range edit {
+		e(&r.deps)
+	}
+	r.server = New(r.deps)
+	var parts sync.WaitGroup
+	for _, run := range []func(context.Context) error{allocator.Run, supervisor.Run, allocate.Run, compiler.Run, reconciler.Run, r.server.Run} {
+		parts.Go(func() {
+			if err := run(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("a part ended: %v", err)
+			}
+		})
+	}
+	r.web = httptest.NewServer(r.server.Handler())
+	t.Cleanup(func() {
+		r.web.CloseClientConnections()
+		r.web.Close()
+		r.web.Client().CloseIdleConnections()
+		cancel()
+		parts.Wait()
+		db.Close()
+	})
+	<-reconciler.Synced()
+	r.server.until(ctx, 10*time.Second, func() bool {
+		svc, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "from-file"})
+		return ok && svc.Status.Applied
+	})
+	for !r.started() {
+		time.Sleep(time.Millisecond)
+	}
+	return r
+}
+
+func (r *rig) started() bool {
+	st, _, ok := r.deps.Sources.Get(rest.Type)
+	return ok && st.Synced
+}
+
+// answer is a response with its body read.
+type answer struct {
+	*http.Response
+	body []byte
+}
+
+// ask sends a request; headers are "Name: value".
+func (r *rig) ask(method, path, body string, headers ...string) answer {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), method, r.web.URL+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Host" {
+			req.Host = value
+		}
+		req.Header.Add(name, value)
+	}
+	resp, err := r.web.Client().Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return answer{resp, b}
+}
+
+// must is ask for what has to succeed, with its JSON read into a T.
+func must[T any](r *rig, method, path, body string, headers ...string) T {
+	r.t.Helper()
+	a := r.ask(method, path, body, headers...)
+	if a.StatusCode >= 300 {
+		r.t.Fatalf("%s %s: %s\n%s", method, path, a.Status, a.body)
+	}
+	var out T
+	if err := json.Unmarshal(a.body, &out); err != nil {
+		r.t.Fatalf("%s %s: %v in %s", method, path, err, a.body)
+	}
+	return out
+}
+
+// problem reads the answer's problem document and checks what all of them have.
+func (a answer) problem(t *testing.T) v1.ProblemDocument {
+	t.Helper()
+	var doc v1.ProblemDocument
+	if err := json.Unmarshal(a.body, &doc); err != nil {
+		t.Fatalf("%s: %v in %s", a.Request.URL, err, a.body)
+	}
+	if ct := a.Header.Get("Content-Type"); ct != v1.ProblemType {
+		t.Errorf("%s: content type %q", a.Request.URL, ct)
+	}
+	if doc.Status != a.StatusCode || doc.Code == "" || doc.Title == "" || doc.Detail == "" || doc.RequestID == "" ||
+		doc.RequestID != a.Header.Get(requestIDHeader) || doc.Instance != a.Request.URL.Path || doc.Type != "urn:ironvip:problem:"+doc.Code {
+		t.Errorf("%s: the problem document is not complete: %s", a.Request.URL, a.body)
+	}
+	return doc
+}
+
+const webPath = "/v1/services/default/web"
+
+func webBody(backends ...string) string {
+	var list []string
+	for _, b := range backends {
+		list = append(list, fmt.Sprintf(`{"address":%q,"port":8080}`, b))
+	}
+	return `{"ports":[{"port":80}],"backends":[` + strings.Join(list, ",") + `]}`
+}
+
+var webFrontend = vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.5"), Port: 80, Protocol: vip.TCP}

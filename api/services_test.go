@@ -1,0 +1,432 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+func TestServiceLife(t *testing.T) {
+	r := newRig(t)
+	first := r.ask("PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=10")
+	if first.StatusCode != http.StatusCreated || first.Header.Get("Location") != webPath || first.Header.Get("Preference-Applied") != "wait=10" {
+		t.Fatalf("create: %s %v\n%s", first.Status, first.Header, first.body)
+	}
+	var svc v1.Service
+	if err := json.Unmarshal(first.body, &svc); err != nil {
+		t.Fatal(err)
+	}
+	if svc.Status.State != v1.StateHealthy || !svc.Status.Applied || len(svc.Status.VIPs) != 1 || svc.Status.Usable != 2 ||
+		svc.ETag != first.Header.Get("ETag") || svc.Source != "rest" || svc.Spec.Scheduler != "wrr" {
+		t.Errorf("after create with wait: %s", first.body)
+	}
+	for _, c := range svc.Status.Conditions {
+		if c.Status != v1.True {
+			t.Errorf("condition %s is %s: %s", c.Type, c.Status, c.Message)
+		}
+	}
+	if len(r.plane.Have()) != 2 { // with from-file's
+		t.Errorf("the dataplane has %v", r.plane.Have())
+	}
+
+	again := r.ask("PUT", webPath, webBody("10.0.0.1", "10.0.0.2"))
+	if again.StatusCode != http.StatusOK || again.Header.Get("ETag") != svc.ETag {
+		t.Errorf("the same again: %s, ETag %s, was %s", again.Status, again.Header.Get("ETag"), svc.ETag)
+	}
+	got := r.ask("GET", webPath, "")
+	if string(got.body) != string(again.body) {
+		t.Errorf("GET and PUT answer differently:\n%s\n%s", got.body, again.body)
+	}
+	if same := r.ask("GET", webPath, "", "If-None-Match: "+svc.ETag); same.StatusCode != http.StatusNotModified || len(same.body) != 0 {
+		t.Errorf("GET of what is known: %s, %d bytes", same.Status, len(same.body))
+	}
+	if head := r.ask("HEAD", webPath, ""); head.StatusCode != http.StatusOK || head.Header.Get("ETag") != svc.ETag || len(head.body) != 0 {
+		t.Errorf("HEAD: %s %v, %d bytes", head.Status, head.Header, len(head.body))
+	}
+
+	explained := must[v1.Explanation](r, "GET", webPath+"/explain", "")
+	if explained.State != v1.StateHealthy || !strings.Contains(strings.Join(explained.Lines, " "), "pool lan") {
+		t.Errorf("explanation: %+v", explained)
+	}
+	deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=10")
+	if deleted.Service != "web" || !deleted.Applied || deleted.Revision <= svc.Revision {
+		t.Errorf("deleted: %+v", deleted)
+	}
+	if gone := r.ask("GET", webPath, ""); gone.problem(t).Code != v1.CodeNotFound {
+		t.Errorf("after delete: %s", gone.body)
+	}
+}
+
+// The answer to a PUT has the VIP, also for a caller who doesn't wait for the
+// dataplane.
+func TestPutAnswersWithTheVIP(t *testing.T) {
+	r := newRig(t)
+	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
+	if len(svc.Status.VIPs) != 1 || svc.Status.Pool != "lan" || svc.Status.Since == nil {
+		t.Errorf("%+v", svc.Status)
+	}
+	taken := must[v1.Service](r, "PUT", "/v1/services/default/other", `{"ports":[{"port":80}],"vips":["`+svc.Status.VIPs[0].String()+`"]}`)
+	if taken.Status.State != v1.StatePending || len(taken.Status.Problems) != 1 || taken.Status.Problems[0].Code != "address_taken" ||
+		taken.Status.Conditions[1].Status != v1.False {
+		t.Errorf("a service that asks for the same address: %+v", taken.Status)
+	}
+}
+
+func TestRoundTripOfASpec(t *testing.T) {
+	r := newRig(t)
+	body := `{"name":"web","labels":{"app":"x"},"ports":[{"name":"http","port":80,"target_port":8080,"node_port":"auto"},{"port":53,"protocol":"udp"}],
+		"backends":[{"address":"10.0.0.1","weight":7,"state":"drain","node":"n1","zone":"a"}],"scheduler":"mh","scheduler_flags":["fallback","port"],
+		"affinity":{"timeout":"1h"},"drain_timeout":"30s","masquerade":"never"}`
+	first := must[v1.Service](r, "PUT", webPath, body)
+	b, err := json.Marshal(first.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := r.ask("PUT", webPath, string(b))
+	var svc v1.Service
+	if err := json.Unmarshal(second.body, &svc); err != nil || second.StatusCode != http.StatusOK || svc.Status.SpecRev != first.Status.SpecRev {
+		t.Errorf("a spec that was got and put back is a change: %s %v\n%s", second.Status, err, second.body)
+	}
+}
+
+func TestPreconditions(t *testing.T) {
+	r := newRig(t)
+	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "If-None-Match: *", "Prefer: wait=10")
+	specOnly := fmt.Sprintf(`"%d.0"`, svc.Status.SpecRev)
+	for _, c := range []struct {
+		name, method, header string
+		want                 int
+	}{
+		{"create only, and it exists", "PUT", "If-None-Match: *", 412},
+		{"the spec that was seen, with another status", "PUT", "If-Match: " + specOnly, 200},
+		{"one of several", "PUT", `If-Match: "7.7", ` + specOnly, 200},
+		{"any", "PUT", "If-Match: *", 200},
+		{"a spec that isn't there any more", "PUT", `If-Match: "1.1"`, 412},
+		{"delete of the same", "DELETE", `If-Match: "1.1"`, 412},
+		{"backend by the same", "PUTB", `If-Match: "1.1"`, 412},
+		{"no ETag of ours", "PUT", `If-Match: "abc"`, 400},
+		{"If-None-Match with a tag", "PUT", `If-None-Match: "1.1"`, 400},
+		{"If-None-Match of a backend", "PUTB", `If-None-Match: *`, 400},
+		{"delete of what was seen", "DELETE", "If-Match: " + specOnly, 200},
+		{"and once more", "DELETE", "If-Match: " + specOnly, 404},
+		{"put of what is gone", "PUT", "If-Match: *", 412},
+	} {
+		method, path, body := c.method, webPath, webBody("10.0.0.1")
+		if method == "PUTB" {
+			method, path, body = "PUT", webPath+"/backends/10.0.0.5", ""
+		}
+		a := r.ask(method, path, body, c.header)
+		if a.StatusCode != c.want {
+			t.Errorf("%s: %s, want %d\n%s", c.name, a.Status, c.want, a.body)
+		}
+		if a.StatusCode == 412 && a.problem(t).Code != v1.CodePreconditionFailed {
+			t.Errorf("%s: %s", c.name, a.body)
+		}
+	}
+}
+
+// Every way to be refused, with its status, code and the field that is named.
+func TestRefusals(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
+	big := `{"labels":{"x":"` + strings.Repeat("y", 1<<20) + `"}}`
+	for _, c := range []struct {
+		name, method, path, body string
+		headers                  []string
+		status                   int
+		code, field              string
+	}{
+		{name: "not JSON", method: "PUT", path: webPath, body: `{"ports":`, status: 400, code: v1.CodeInvalidRequest},
+		{name: "a list", method: "PUT", path: webPath, body: `[]`, status: 400, code: v1.CodeInvalidRequest},
+		{name: "no body", method: "PUT", path: webPath, status: 400, code: v1.CodeInvalidRequest},
+		{name: "unknown key", method: "PUT", path: webPath, body: `{"ports":[{"prot":"tcp","port":80}]}`, status: 422, code: v1.CodeInvalidService, field: "ports[0].prot"},
+		{name: "key twice", method: "PUT", path: webPath, body: `{"ports":[{"port":80,"port":81}]}`, status: 422, code: v1.CodeInvalidService, field: "ports[0].port"},
+		{name: "wrong type", method: "PUT", path: webPath, body: `{"ports":[{"port":"80"}]}`, status: 422, code: v1.CodeInvalidService, field: "ports[0].port"},
+		{name: "out of bounds", method: "PUT", path: webPath, body: `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1","weight":-1}]}`, status: 422, code: v1.CodeInvalidService, field: "backends[0].weight"},
+		{name: "of a later version", method: "PUT", path: webPath, body: `{"ports":[{"port":80}],"forward":"dr"}`, status: 422, code: v1.CodeInvalidService, field: "forward"},
+		{name: "backend in a pool", method: "PUT", path: webPath, body: webBody("192.0.2.9"), status: 422, code: v1.CodeInvalidService, field: "backends[0].address"},
+		{name: "another name in the body", method: "PUT", path: webPath, body: `{"name":"db","ports":[{"port":80}]}`, status: 422, code: v1.CodeInvalidService, field: "name"},
+		{name: "a bad name", method: "PUT", path: "/v1/services/default/No_Good", body: webBody(), status: 422, code: v1.CodeInvalidService, field: "name"},
+		{name: "too large", method: "PUT", path: webPath, body: big, status: 413, code: v1.CodeBodyTooLarge},
+		{name: "YAML", method: "PUT", path: webPath, body: "a: b", headers: []string{"Content-Type: application/yaml"}, status: 415, code: v1.CodeUnsupportedMedia},
+		{name: "another source's", method: "PUT", path: "/v1/services/default/from-file", body: webBody(), status: 409, code: v1.CodeReadOnlySource},
+		{name: "deletion of another source's", method: "DELETE", path: "/v1/services/default/from-file", status: 409, code: v1.CodeReadOnlySource},
+		{name: "backend of another source's", method: "PUT", path: "/v1/services/default/from-file/backends/10.0.0.1", status: 409, code: v1.CodeReadOnlySource},
+		{name: "no such service", method: "GET", path: "/v1/services/default/ghost", status: 404, code: v1.CodeNotFound},
+		{name: "nothing to delete", method: "DELETE", path: "/v1/services/default/ghost", status: 404, code: v1.CodeNotFound},
+		{name: "nothing to explain", method: "GET", path: "/v1/services/default/ghost/explain", status: 404, code: v1.CodeNotFound},
+		{name: "backends of no service", method: "GET", path: "/v1/services/default/ghost/backends", status: 404, code: v1.CodeNotFound},
+		{name: "registration with no service", method: "PUT", path: "/v1/services/default/ghost/backends/10.0.0.1:80", status: 404, code: v1.CodeNotFound},
+		{name: "heartbeat of no backend", method: "PUT", path: webPath + "/backends/10.0.0.77/heartbeat", status: 404, code: v1.CodeNotFound},
+		{name: "state of no backend", method: "PUT", path: webPath + "/backends/10.0.0.77/state", body: `{"state":"drain"}`, status: 404, code: v1.CodeNotFound},
+		{name: "unknown state", method: "PUT", path: webPath + "/backends/10.0.0.1:8080/state", body: `{"state":"asleep"}`, status: 422, code: v1.CodeInvalidService, field: "state"},
+		{name: "no state", method: "PUT", path: webPath + "/backends/10.0.0.1:8080/state", body: `{}`, status: 422, code: v1.CodeInvalidService, field: "state"},
+		{name: "no backend's name", method: "GET", path: webPath + "/backends/nowhere", status: 400, code: v1.CodeInvalidRequest, field: "path.id"},
+		{name: "a backend's unknown key", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"wieght":1}`, status: 422, code: v1.CodeInvalidService, field: "wieght"},
+		{name: "a ttl of zero", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"ttl":"0s"}`, status: 422, code: v1.CodeInvalidService, field: "ttl"},
+		{name: "a ttl that is too short", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"ttl":"1ms"}`, status: 422, code: v1.CodeInvalidService, field: "ttl"},
+		{name: "a bad wait", method: "GET", path: webPath + "?wait=ever", status: 400, code: v1.CodeInvalidRequest, field: "query.wait"},
+		{name: "a wait too long", method: "GET", path: "/v1/services?wait=1h", status: 400, code: v1.CodeInvalidRequest, field: "query.wait"},
+		{name: "a bad limit", method: "GET", path: "/v1/services?limit=0", status: 422, code: v1.CodeInvalidRequest, field: "query.limit"},
+		{name: "an unknown parameter", method: "GET", path: "/v1/services?stat=x", status: 422, code: v1.CodeInvalidRequest, field: "query.stat"},
+		{name: "an unknown state to list", method: "GET", path: "/v1/services?state=x", status: 422, code: v1.CodeInvalidRequest, field: "query.state"},
+		{name: "a bad cursor", method: "GET", path: "/v1/services?cursor=%21", status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
+		{name: "a foreign cursor", method: "GET", path: "/v1/vips?cursor=" + encodeCursor("default/web"), status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
+		{name: "a foreign cursor of frontends", method: "GET", path: "/v1/dataplane/frontends?cursor=" + encodeCursor("x"), status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
+		{name: "frontends of no name", method: "GET", path: "/v1/dataplane/frontends?service=A%20B", status: 400, code: v1.CodeInvalidRequest, field: "query.service"},
+		{name: "a lease on no address", method: "GET", path: "/v1/vips/nowhere", status: 400, code: v1.CodeInvalidRequest, field: "path.ip"},
+		{name: "a lease nobody has", method: "GET", path: "/v1/vips/192.0.2.200", status: 404, code: v1.CodeNotFound},
+		{name: "no such source", method: "POST", path: "/v1/sources/ghost/resync", status: 404, code: v1.CodeNotFound},
+		{name: "no such path", method: "GET", path: "/v2/services", status: 404, code: v1.CodeNoRoute},
+		{name: "a slash too many", method: "GET", path: "/v1/services/", status: 404, code: v1.CodeNoRoute},
+		{name: "no such method", method: "POST", path: webPath, status: 405, code: v1.CodeMethodNotAllowed},
+		{name: "PATCH", method: "PATCH", path: webPath, body: "{}", status: 405, code: v1.CodeMethodNotAllowed},
+		{name: "no configuration", method: "POST", path: v1.PathConfigValidate, status: 503, code: v1.CodeUnavailable},
+		{name: "nothing to plan", method: "POST", path: v1.PathConfigPlan, status: 503, code: v1.CodeUnavailable},
+		{name: "nothing to reload", method: "POST", path: v1.PathReload, status: 503, code: v1.CodeUnavailable},
+		{name: "events after no number", method: "GET", path: v1.PathEvents, headers: []string{"Last-Event-ID: x"}, status: 400, code: v1.CodeInvalidRequest, field: "header.Last-Event-ID"},
+		{name: "apply of nothing", method: "POST", path: v1.PathApply, status: 400, code: v1.CodeInvalidRequest},
+		{name: "apply of a list", method: "POST", path: v1.PathApply, body: `[]`, status: 400, code: v1.CodeInvalidRequest},
+		{name: "apply cut off", method: "POST", path: v1.PathApply, body: `{"services":[{"name":"a"`, status: 400, code: v1.CodeInvalidRequest},
+		{name: "apply with more behind", method: "POST", path: v1.PathApply, body: `{"services":[]} {}`, status: 400, code: v1.CodeInvalidRequest},
+		{name: "apply of another key", method: "POST", path: v1.PathApply, body: `{"service":[]}`, status: 422, code: v1.CodeInvalidService, field: "service"},
+		{name: "apply of the key twice", method: "POST", path: v1.PathApply, body: `{"services":[],"services":[]}`, status: 422, code: v1.CodeInvalidService, field: "services"},
+		{name: "apply of bad ones only", method: "POST", path: v1.PathApply, body: `{"services":[{"name":"a","ports":[{"port":0}]}]}`, status: 422, code: v1.CodeInvalidService, field: "services[0].ports[0].port"},
+		{name: "apply of another source's", method: "POST", path: v1.PathApply, body: `{"services":[{"name":"from-file","ports":[{"port":1}]}]}`, status: 422, code: v1.CodeInvalidService, field: "services[0].name"},
+		{name: "apply of a form", method: "POST", path: v1.PathApply, body: `a`, headers: []string{"Content-Type: multipart/form-data"}, status: 415, code: v1.CodeUnsupportedMedia},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := r.ask(c.method, c.path, c.body, c.headers...)
+			doc := a.problem(t)
+			if a.StatusCode != c.status || doc.Code != c.code {
+				t.Fatalf("%s %s, want %d %s\n%s", a.Status, doc.Code, c.status, c.code, a.body)
+			}
+			if c.field != "" && (len(doc.Errors) == 0 || doc.Errors[0].Field != c.field || doc.Errors[0].Message == "") {
+				t.Errorf("errors %+v, want one with %s", doc.Errors, c.field)
+			}
+		})
+	}
+	if n := len(must[v1.ServiceList](r, "GET", v1.PathServices, "").Items); n != 2 {
+		t.Errorf("%d services after nothing but refusals", n)
+	}
+}
+
+func TestReadOnlySourceIsNamed(t *testing.T) {
+	r := newRig(t)
+	doc := r.ask("PUT", "/v1/services/default/from-file", webBody()).problem(t)
+	if !strings.Contains(doc.Detail, `"files"`) || !strings.Contains(doc.Detail, "mail.toml:1") {
+		t.Errorf("the problem doesn't name the source: %+v", doc)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	r := newRig(t)
+	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	for _, c := range []struct {
+		cause  error
+		status int
+		code   string
+	}{{syscall.ENOSPC, 507, v1.CodeStoreFull}, {errors.New("away"), 503, v1.CodeStoreUnavailable}} {
+		r.registry.fail(fmt.Errorf("%w: %w", state.ErrUnavailable, c.cause))
+		for method, path := range map[string]string{"PUT": webPath, "DELETE": webPath, "POST": v1.PathApply} {
+			body := webBody("10.0.0.2")
+			if method == "POST" {
+				body = `{"services":[{"name":"new","ports":[{"port":1}]}]}`
+			}
+			a := r.ask(method, path, body)
+			if doc := a.problem(t); a.StatusCode != c.status || doc.Code != c.code || doc.Hint == "" {
+				t.Errorf("%s: %s %s", method, a.Status, a.body)
+			}
+		}
+	}
+	if now := must[v1.Service](r, "GET", webPath, ""); now.ETag != svc.ETag {
+		t.Error("something changed")
+	}
+}
+
+func TestPreferWaitSaysWhatFailed(t *testing.T) {
+	r := newRig(t)
+	r.plane.FailKey(webFrontend, errors.New("no such module"))
+	body := `{"vips":["192.0.2.5"],` + webBody("10.0.0.1")[1:]
+	a := r.ask("PUT", webPath, body, "Prefer: respond-async, wait=10")
+	doc := a.problem(t)
+	if a.StatusCode != http.StatusBadGateway || doc.Code != v1.CodeApplyFailed || len(doc.Errors) != 1 || !strings.Contains(doc.Errors[0].Message, "no such module") {
+		t.Fatalf("%s\n%s", a.Status, a.body)
+	}
+	svc := must[v1.Service](r, "GET", webPath, "") // stored all the same
+	if svc.Status.State != v1.StateDown || svc.Status.Conditions[3].Status != v1.False {
+		t.Errorf("status: %+v", svc.Status)
+	}
+	r.plane.FailKey(webFrontend, nil)
+
+	full := r.ask("PUT", "/v1/services/default/far", `{"ports":[{"port":80}],"vips":["203.0.113.1"]}`, "Prefer: wait=10")
+	if doc := full.problem(t); doc.Code != v1.CodeApplyFailed || doc.Errors[0].Code != "outside_pool" {
+		t.Errorf("an address outside of every pool: %s", full.body)
+	}
+}
+
+func TestPreferWaitTimesOut(t *testing.T) {
+	r := newRig(t)
+	d := r.deps // as it is while the dataplane hangs: nothing is ever applied
+	d.Applied = table.New[vip.FrontendKey, reconcile.Applied](&table.Clock{}, nil)
+	req := httptest.NewRequestWithContext(t.Context(), "PUT", "http://localhost"+webPath, strings.NewReader(webBody("10.0.0.1")))
+	req.Header.Set("Prefer", "wait=1")
+	rec := httptest.NewRecorder()
+	New(d).Handler().ServeHTTP(rec, req)
+	var doc v1.ProblemDocument
+	if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil || rec.Code != http.StatusGatewayTimeout || doc.Code != v1.CodeApplyTimeout {
+		t.Errorf("%d %v\n%s", rec.Code, err, rec.Body)
+	}
+	if _, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"}); !ok {
+		t.Error("it is not stored")
+	}
+}
+
+func TestWaitForNewer(t *testing.T) {
+	r := newRig(t)
+	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	list := must[v1.ServiceList](r, "GET", v1.PathServices, "")
+
+	start := time.Now()
+	same := must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=50ms&revision=%d", webPath, svc.Revision), "")
+	if took := time.Since(start); took < 50*time.Millisecond || same.Revision != svc.Revision {
+		t.Errorf("a wait for nothing took %s and gave revision %d", took, same.Revision)
+	}
+	type result struct {
+		svc  v1.Service
+		list v1.ServiceList
+	}
+	one, all := make(chan v1.Service, 1), make(chan v1.ServiceList, 1)
+	go func() {
+		one <- must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", webPath, svc.Revision), "")
+	}()
+	go func() {
+		all <- must[v1.ServiceList](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", v1.PathServices, list.Revision), "")
+	}()
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"))
+	got := result{<-one, <-all}
+	if len(got.svc.Status.Backends) != 2 || got.svc.Revision <= svc.Revision {
+		t.Errorf("the waiting GET: revision %d, %d backends", got.svc.Revision, len(got.svc.Status.Backends))
+	}
+	if got.list.Revision <= list.Revision {
+		t.Errorf("the waiting list: revision %d, had %d", got.list.Revision, list.Revision)
+	}
+	gone := make(chan answer, 1)
+	go func() { gone <- r.ask("GET", webPath+"?wait=30s&revision=9007199254740991", "") }()
+	must[v1.Deleted](r, "DELETE", webPath, "")
+	if a := <-gone; a.StatusCode != http.StatusNotFound {
+		t.Errorf("a GET that waits for a service that goes: %s", a.Status)
+	}
+}
+
+func TestListPagesAndFilters(t *testing.T) {
+	r := newRig(t)
+	var specs []string
+	for i := range 25 {
+		specs = append(specs, fmt.Sprintf(`{"name":"s%02d","namespace":"n%d","labels":{"odd":"%t"},"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}]}`, i, i%2, i%2 == 1))
+	}
+	must[v1.ApplyResult](r, "POST", v1.PathApply, `{"services":[`+strings.Join(specs, ",")+`]}`, "Prefer: wait=10")
+	count := func(query string) (names []string, pages int) {
+		for cursor := ""; ; {
+			list := must[v1.ServiceList](r, "GET", v1.PathServices+"?"+query+cursor, "")
+			for _, s := range list.Items {
+				names = append(names, s.Spec.Namespace+"/"+s.Spec.Name)
+			}
+			pages++
+			if list.Next == "" {
+				return names, pages
+			}
+			cursor = "&cursor=" + list.Next
+		}
+	}
+	for _, c := range []struct {
+		query       string
+		rows, pages int
+	}{
+		{"limit=10", 26, 3}, {"limit=13", 26, 2}, {"limit=26", 26, 1}, {"limit=1000", 26, 1}, {"limit=1", 26, 26},
+		{"source=files", 1, 1}, {"source=rest&limit=20", 25, 2}, {"source=ghost", 0, 1},
+		{"label=odd=true", 12, 1}, {"label=odd", 25, 1}, {"label=odd&label=odd=false&limit=5", 13, 3}, {"label=tier", 1, 1},
+		{"state=healthy", 26, 1}, {"state=down", 0, 1},
+	} {
+		names, pages := count(c.query)
+		if len(names) != c.rows || pages != c.pages {
+			t.Errorf("%s: %d rows in %d pages, want %d in %d", c.query, len(names), pages, c.rows, c.pages)
+		}
+		for i := 1; i < len(names); i++ {
+			if names[i-1] >= names[i] {
+				t.Errorf("%s: %s before %s", c.query, names[i-1], names[i])
+			}
+		}
+	}
+}
+
+func TestApply(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	body := `{"services":[
+		{"name":"web","scheduler":"mh","ports":[{"port":80}],"backends":[{"address":"10.0.0.1","port":8080}]},
+		{"name":"new","namespace":"shop","ports":[{"port":443}],"backends":[{"address":"10.0.0.2"}]},
+		{"name":"bad","ports":[{"prot":1,"port":2}]},
+		{"name":"from-file","ports":[{"port":80}]}]}`
+
+	dry := must[v1.ApplyResult](r, "POST", v1.PathApply+"?dry_run=true", body)
+	if !dry.DryRun || dry.Created != 1 || dry.Updated != 1 || dry.Refused != 2 || dry.Plan == nil || dry.Plan.Add != 1 || dry.Plan.Change != 1 || len(dry.Plan.Problems) != 2 {
+		t.Errorf("dry run: %+v, plan %+v", dry, dry.Plan)
+	}
+	atomic := r.ask("POST", v1.PathApply+"?atomic=true", body)
+	if doc := atomic.problem(t); atomic.StatusCode != 422 || len(doc.Errors) != 1 || doc.Errors[0].Field != "services[2].ports[0].prot" {
+		t.Errorf("atomic: %s", atomic.body)
+	}
+	late := r.ask("POST", v1.PathApply+"?atomic=true", strings.Replace(body, `{"name":"bad","ports":[{"prot":1,"port":2}]},`, "", 1))
+	if doc := late.problem(t); late.StatusCode != 422 || len(doc.Errors) != 1 || doc.Errors[0].Code != "name_taken" {
+		t.Errorf("atomic with a name that is taken: %s", late.body)
+	}
+	if n := len(must[v1.ServiceList](r, "GET", v1.PathServices, "").Items); n != 2 {
+		t.Fatalf("%d services: the dry run or the atomic apply changed something", n)
+	}
+
+	a := r.ask("POST", v1.PathApply, body, "Prefer: wait=10")
+	var got v1.ApplyResult
+	if err := json.Unmarshal(a.body, &got); err != nil || a.StatusCode != http.StatusMultiStatus {
+		t.Fatalf("%s %v\n%s", a.Status, err, a.body)
+	}
+	var actions []string
+	for _, item := range got.Items {
+		actions = append(actions, item.Namespace+"/"+item.Name+" "+item.Action)
+	}
+	if want := "[default/web updated shop/new created default/bad refused default/from-file refused]"; fmt.Sprint(actions) != want {
+		t.Errorf("%v, want %s", actions, want)
+	}
+	if got.Revision == 0 || got.Revision != got.Items[0].Revision && got.Revision != got.Items[1].Revision || len(got.Items[1].VIPs) != 1 {
+		t.Errorf("%s", a.body)
+	}
+	if again := must[v1.ApplyResult](r, "POST", v1.PathApply, `{"services":[`+strings.Split(body, "\n")[1]+`{"name":"x","ports":[{"port":1}]}]}`); again.Unchanged != 1 || again.Created != 1 {
+		t.Errorf("again: %+v", again)
+	}
+	if empty := must[v1.ApplyResult](r, "POST", v1.PathApply, `{}`); len(empty.Items) != 0 {
+		t.Errorf("of nothing: %+v", empty)
+	}
+}
+
+func TestApplyTooLarge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 64 MiB")
+	}
+	r := newRig(t)
+	a := r.ask("POST", v1.PathApply, `{"services":[`+strings.Repeat(" ", maxApplyBody)+`]}`)
+	if doc := a.problem(t); a.StatusCode != http.StatusRequestEntityTooLarge || doc.Code != v1.CodeBodyTooLarge {
+		t.Errorf("%s %s", a.Status, a.body)
+	}
+}
