@@ -212,7 +212,10 @@ func (a *app) sayApplied(r v1.ApplyResult) {
 			if item.Action != v1.Unchanged {
 				at = fmt.Sprintf(" (revision %d)", item.Revision)
 			}
-			p.Say("service %s %s%s", name, item.Action, joinNonEmpty(", at ", at, addresses(item.VIPs)))
+			if len(item.VIPs) > 0 {
+				at += ", at " + addresses(item.VIPs)
+			}
+			p.Say("service %s %s%s", name, item.Action, at)
 		}
 		for _, problem := range item.Problems {
 			problem.Field = inRequest.ReplaceAllString(problem.Field, "")
@@ -245,10 +248,8 @@ func (a *app) showDryRun(r v1.ApplyResult) error {
 	if r.Plan != nil {
 		plan = *r.Plan
 	}
-	view := a.planView(plan)
-	if a.printer().People() {
-		a.sayRefused(r)
-	} else {
+	view := a.planView(plan) // with what is refused among its problems
+	if !a.printer().People() {
 		view = a.applyView(r)
 	}
 	if err := a.show(view); err != nil {
@@ -258,17 +259,6 @@ func (a *app) showDryRun(r v1.ApplyResult) error {
 		return refusedCode(r)
 	}
 	return planCode(plan)
-}
-
-// sayRefused says which services of a dry run can't be accepted.
-func (a *app) sayRefused(r v1.ApplyResult) {
-	only := v1.ApplyResult{}
-	for _, item := range r.Items {
-		if item.Action == v1.Refused {
-			only.Items = append(only.Items, item)
-		}
-	}
-	a.sayApplied(only)
 }
 
 func (a *app) applyView(r v1.ApplyResult) output.View {

@@ -42,7 +42,7 @@ func (a *app) backendListCommand() *cobra.Command {
 			for _, key := range keys {
 				backends, err := c.Backends(ctx, key.Namespace, key.Name)
 				if err != nil {
-					return err
+					return notFound(err, seeServices)
 				}
 				add(key.String(), backends.Revision, backends.Items)
 			}
@@ -76,7 +76,7 @@ word, as -o name prints it, does as well.`,
 		}
 		b, err := c.SetBackendState(ctx, key.Namespace, key.Name, id, state, a.write(*dontWait))
 		if err != nil {
-			return err
+			return notFound(err, "ironvip backend list shows what there is")
 		}
 		applied := appliedWord(!*dontWait)
 		a.printer().Say("backend %s/%s set to %s (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))

@@ -48,6 +48,15 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
+// notFound gives the error of an object that doesn't exist the command's own
+// hint. Other errors it leaves alone.
+func notFound(err error, hint string) error {
+	if !client.IsNotFound(err) {
+		return err
+	}
+	return &failure{code: ExitNotFound, err: err, hint: hint}
+}
+
 // usage is the failure of a command line that can't be understood.
 func usage(cmd *cobra.Command, format string, args ...any) *failure {
 	return &failure{code: ExitUsage, err: fmt.Errorf(format, args...), hint: cmd.CommandPath() + " --help"}
@@ -109,9 +118,7 @@ func (a *app) explain(err error) explained {
 	r := explained{code: ExitError, text: err.Error()}
 	var hinter Hinter
 	var coder ExitCoder
-	if f, ok := errors.AsType[*failure](err); ok {
-		r.code, r.hint = f.code, f.hint
-	} else if problem, ok := errors.AsType[vip.Problem](err); ok {
+	if problem, ok := errors.AsType[vip.Problem](err); ok {
 		r.hint = problem.Hint
 	}
 	if errors.As(err, &hinter) {
@@ -129,6 +136,9 @@ func (a *app) explain(err error) explained {
 		if a.verbose && e.RequestID != "" {
 			r.text += " (request " + e.RequestID + ")"
 		}
+	}
+	if f, ok := errors.AsType[*failure](err); ok { // the command knows best
+		r.code, r.hint = f.code, f.hint
 	}
 	if errors.Is(err, context.Canceled) {
 		r.text = "interrupted"
@@ -171,7 +181,36 @@ func hintOf(e *client.Error) string {
 			}
 		}
 	}
-	return e.Hint
+	return inCommands(e.Hint)
+}
+
+// restCall is a call of the REST API, as the agent's hints name them.
+var restCall = regexp.MustCompile(`(?:GET|PUT|POST) /v1/[^\s;,]+`)
+
+// inCommands puts a hint that was written for callers of the REST API in the
+// words of the command line, where a command makes that call.
+func inCommands(hint string) string {
+	return restCall.ReplaceAllStringFunc(hint, func(call string) string {
+		method, path, _ := strings.Cut(call, " ")
+		parts := strings.Split(strings.TrimPrefix(path, "/v1/"), "/")
+		switch {
+		case method == "PUT" && parts[0] == "services" && len(parts) == 3:
+			return "ironvip service apply"
+		case method != "GET":
+			return call
+		case path == v1.PathStatus:
+			return "ironvip status"
+		case path == v1.PathDataplaneDiff:
+			return "ironvip dataplane diff"
+		case parts[0] == "dataplane":
+			return "ironvip dataplane show"
+		case parts[len(parts)-1] == "backends":
+			return "ironvip backend list"
+		case path == v1.PathServices || path == v1.PathSources || path == v1.PathPools || path == v1.PathVIPs:
+			return "ironvip " + strings.TrimSuffix(parts[0], "s") + " list"
+		}
+		return call
+	})
 }
 
 // socketOf returns the unix socket that an error speaks of.

@@ -47,7 +47,11 @@ func TestExitCodes(t *testing.T) {
 		{"usage: address", "--addr ftp://x status", "", 0, nil, ExitUsage, []string{"unix://PATH"}},
 		{"usage: timeout", "status --timeout 0", "", 0, nil, ExitUsage, []string{"--timeout 0s"}},
 		{"not found", "service get gone", "GET /v1/services/default/gone", 404,
-			problem(404, v1.CodeNotFound, `no service "gone"`, "ironvip service list"), ExitNotFound, []string{"hint: ironvip service list\n"}},
+			problem(404, v1.CodeNotFound, `no service "gone"`, "create it first: PUT /v1/services/default/gone"), ExitNotFound, []string{"hint: ironvip service list shows what there is\n"}},
+		{"no such source", "source resync gone", "POST /v1/sources/gone/resync", 404,
+			problem(404, v1.CodeNotFound, `no source "gone"`, "list them: GET /v1/sources"), ExitNotFound, []string{"hint: list them: ironvip source list\n"}},
+		{"no such backend", "backend drain web 10.1.0.1", "PUT /v1/services/default/web/backends/10.1.0.1/state", 404,
+			problem(404, v1.CodeNotFound, "no such backend", "register it"), ExitNotFound, []string{"hint: ironvip backend list shows what there is\n"}},
 		{"an older agent without the path is no missing object", "dataplane diff", "GET /v1/dataplane/diff", 404,
 			problem(404, v1.CodeNoRoute, "no such path", ""), ExitError, nil},
 		{"conflict", "service delete web", "DELETE /v1/services/default/web", 409,
@@ -213,6 +217,26 @@ func TestAgentCommandsErrors(t *testing.T) {
 		r := run(t, Options{AgentCommand: agentCmd}, "agent")
 		if r.code != c.code || r.stderr != c.text {
 			t.Errorf("%v: code %d, stderr %q, want %d, %q", c.err, r.code, r.stderr, c.code, c.text)
+		}
+	}
+}
+
+// The agent's hints name calls; on the command line they name commands.
+func TestHintsSpeakOfCommands(t *testing.T) {
+	for hint, want := range map[string]string{
+		"": "",
+		"create it first: PUT /v1/services/default/nope; list what there is: GET /v1/services": "create it first: ironvip service apply; list what there is: ironvip service list",
+		"it goes on being tried; GET /v1/dataplane says how the dataplane fares":               "it goes on being tried; ironvip dataplane show says how the dataplane fares",
+		"GET /v1/services/default/web/backends":                                                "ironvip backend list",
+		"GET /v1/services/default/web":                                                         "GET /v1/services/default/web",
+		"GET /v1/dataplane/diff, GET /v1/status":                                               "ironvip dataplane diff, ironvip status",
+		"GET /v1/sources lists them":                                                           "ironvip source list lists them",
+		"PUT /v1/services/default/nope":                                                        "ironvip service apply",
+		"register again: PUT /v1/services/a/b/backends/10.1.0.1:80":                            "register again: PUT /v1/services/a/b/backends/10.1.0.1:80",
+		"change services.d/web.toml":                                                           "change services.d/web.toml",
+	} {
+		if got := inCommands(hint); got != want {
+			t.Errorf("%q: %q, want %q", hint, got, want)
 		}
 	}
 }

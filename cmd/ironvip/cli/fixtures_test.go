@@ -48,7 +48,7 @@ func web() v1.Service {
 			Forward: "nat", Affinity: &spec.Affinity{Timeout: &timeout}, DrainTimeout: &drain,
 			Ports: []spec.Port{{Name: "http", Protocol: "tcp", Port: 80}}},
 		Status: v1.ServiceStatus{
-			State: v1.StateHealthy, Summary: "all 3 backends take connections", Revision: 214, SpecRev: 210, Applied: true,
+			State: v1.StateHealthy, Summary: "web is healthy: all of its 3 backends take new connections.", Revision: 214, SpecRev: 210, Applied: true,
 			VIPs: addrs("192.0.2.10"), Pool: "public-v4", Since: ago(12 * 24 * time.Hour), Usable: 3,
 			Ports: []v1.PortStatus{
 				{Name: "http", Protocol: "tcp", Port: 80, TargetPort: 8080, NodePort: 30080},
@@ -76,7 +76,7 @@ func db() v1.Service {
 	return v1.Service{
 		Spec: v1.ServiceSpec{Name: "db", Namespace: "shop", Scheduler: "mh", SchedulerFlags: []string{"fallback"}, Forward: "nat"},
 		Status: v1.ServiceStatus{
-			State: v1.StateDegraded, Summary: "1 of 2 backends takes connections", Revision: 99, SpecRev: 90,
+			State: v1.StateDegraded, Summary: "shop/db is degraded: 1 of 2 backends takes new connections.", Revision: 99, SpecRev: 90,
 			VIPs: addrs("192.0.2.11", "2001:db8::11"), Pool: "public", Since: ago(3*time.Hour + 5*time.Minute), Usable: 1,
 			Ports: []v1.PortStatus{{Name: "5432/tcp", Protocol: "tcp", Port: 5432, TargetPort: 5432}},
 			Backends: []v1.BackendStatus{
@@ -94,7 +94,7 @@ func db() v1.Service {
 func waiting() v1.Service {
 	return v1.Service{
 		Spec:   v1.ServiceSpec{Name: "late", Namespace: "default", Scheduler: "rr"},
-		Status: v1.ServiceStatus{State: v1.StatePending, Summary: "waits for an address: pool public-v4 is full", Ports: []v1.PortStatus{}},
+		Status: v1.ServiceStatus{State: v1.StatePending, Summary: "late is pending: it waits for an address that it can't have now.", Ports: []v1.PortStatus{}},
 		Source: "rest", Revision: 230,
 	}
 }

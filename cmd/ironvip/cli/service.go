@@ -11,6 +11,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
+// seeServices is the hint for a service that doesn't exist.
+const seeServices = "ironvip service list shows what there is"
+
 // parseKey reads a service's name from the command line.
 func parseKey(s string) (vip.ServiceKey, error) {
 	key, err := vip.ParseServiceKey(s)
@@ -99,7 +102,7 @@ func (a *app) serviceGetCommand() *cobra.Command {
 			for _, key := range keys {
 				s, err := c.Service(ctx, key.Namespace, key.Name, client.Wait{})
 				if err != nil {
-					return err
+					return notFound(err, seeServices)
 				}
 				list.Items = append(list.Items, s)
 				list.Revision = max(list.Revision, s.Revision)
@@ -122,7 +125,7 @@ func (a *app) serviceExplainCommand() *cobra.Command {
 			}
 			e, err := c.Explain(ctx, key.Namespace, key.Name)
 			if err != nil {
-				return err
+				return notFound(err, seeServices)
 			}
 			return a.show(a.explainView(e))
 		}),
@@ -156,7 +159,7 @@ Services of other sources are deleted where they are defined.`,
 				continue
 			}
 			if err != nil {
-				return err
+				return notFound(err, seeServices)
 			}
 			a.printer().Say("service %s deleted (revision %d)%s", key, d.Revision, appliedWord(d.Applied))
 			deleted = append(deleted, d)

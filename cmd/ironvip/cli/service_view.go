@@ -76,11 +76,9 @@ func (a *app) serviceView(list v1.ServiceList) output.View {
 func (a *app) serviceText(s v1.Service, wide bool) string {
 	p, st := a.printer(), s.Status
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %s", p.Paint(serviceName(s), output.Strong), p.Paint(st.State, stateStyle(st.State)))
-	if st.Summary != "" {
-		b.WriteString("  " + output.Clean(st.Summary))
-	}
-	b.WriteByte('\n')
+	// The summary is a sentence about the service: "web is healthy: ...".
+	reason, _ := strings.CutPrefix(st.Summary, serviceName(s)+" is "+st.State)
+	fmt.Fprintf(&b, "%s is %s%s\n", p.Paint(serviceName(s), output.Strong), p.Paint(st.State, stateStyle(st.State)), output.Clean(reason))
 
 	facts := output.Grid{Indent: "  "}
 	fact := func(name, text string) {
@@ -122,7 +120,10 @@ func (a *app) serviceText(s v1.Service, wide bool) string {
 		}
 		b.WriteString(conditions.Text(p.ColorOut))
 	}
-	b.WriteString(problemsText("  ", st.Problems))
+	for _, problem := range st.Problems {
+		problem.Service = "" // named above
+		b.WriteString(problemsText("  ", []v1.Problem{problem}))
+	}
 	return b.String()
 }
 
@@ -135,12 +136,7 @@ func (a *app) explainView(e v1.Explanation) output.View {
 			for _, l := range e.Lines {
 				b.WriteString(output.Clean(l) + "\n")
 			}
-			for _, p := range e.Problems {
-				if p.Hint != "" {
-					b.WriteString("hint: " + output.Clean(p.Hint) + "\n")
-				}
-			}
-			return b.String()
+			return b.String() // the sentences tell of the problems and their hints, too
 		},
 	}
 }
