@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
 
@@ -94,6 +96,10 @@ func mebibytes(n int) string { return fmt.Sprintf("%d MiB", n>>20) }
 // parse reads a TOML document into a tree, and where its parts are. With a
 // problem, the document says nothing.
 func parse(path string, data []byte) (map[string]any, positions, *vip.Problem) {
+	if line := notUTF8(data); line > 0 { // the reader would take a UTF-16 mark for nothing
+		return nil, positions{}, &vip.Problem{Code: vip.CodeInvalid, Place: lineOf(path, line), Message: "not UTF-8 text",
+			Hint: "save the file as UTF-8"}
+	}
 	at, err := scan(data)
 	if deep, ok := errors.AsType[depthError](err); ok {
 		return nil, at, &vip.Problem{Code: vip.CodeInvalid, Place: lineOf(path, deep.line), Message: deep.Error(), Hint: "nest less deep"}
@@ -114,6 +120,18 @@ func parse(path string, data []byte) (map[string]any, positions, *vip.Problem) {
 		return nil, at, &p
 	}
 	return tree, at, nil
+}
+
+// notUTF8 returns the first line that is not UTF-8, or 0.
+func notUTF8(data []byte) int {
+	for rest, at := data, 0; len(rest) > 0; {
+		r, n := utf8.DecodeRune(rest)
+		if r == utf8.RuneError && n == 1 {
+			return 1 + bytes.Count(data[:at], []byte("\n"))
+		}
+		rest, at = rest[n:], at+n
+	}
+	return 0
 }
 
 // firstSentence cuts a lengthy explanation to what fits a hint.

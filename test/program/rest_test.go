@@ -74,6 +74,10 @@ func TestBackendHeartbeat(t *testing.T) {
 	a, b := newBackend(t, "a"), newBackend(t, "b")
 	h.start()
 	vip := h.put("web", a)
+	if code, tree := h.rest("PUT", "/v1/services/default/web",
+		fmt.Sprintf(`{"scheduler": "rr", "drain_timeout": "1s", "ports": [{"port": 8080}], "backends": [%s]}`, a.json()), "Prefer", "wait=30"); code != 200 {
+		t.Fatalf("PUT again: %d %v", code, tree)
+	}
 	path := fmt.Sprintf("/v1/services/default/web/backends/127.0.0.1:%d", b.port)
 	if code, tree := h.rest("PUT", path, `{"ttl": "2s"}`, "Prefer", "wait=30"); code/100 != 2 {
 		t.Fatalf("PUT of a backend: %d %v", code, tree)

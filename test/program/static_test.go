@@ -68,8 +68,8 @@ func TestStaticService(t *testing.T) {
 	h.serves(h.vip("api")+":8080", "c")
 
 	h.write("services.d/web.toml", service("web", "", b))
-	if out := h.ok("reload"); out == "" {
-		t.Error("reload says nothing of what it did")
+	if r := h.cli("reload"); r.code != 0 || !strings.Contains(r.stderr, "reloaded") {
+		t.Errorf("reload: exit %d, %q", r.code, r.stderr)
 	}
 	h.serves(vip+":8080", "b")
 	if again := h.vip("web"); again != vip {
