@@ -13,7 +13,10 @@ import (
 	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
-type observed = reconcile.Observed[vip.FrontendKey, vip.Frontend]
+type (
+	observed = reconcile.Observed[vip.FrontendKey, vip.Frontend]
+	updateOf = reconcile.Update[vip.FrontendKey, vip.Frontend]
+)
 
 // Actual implements reconcile.Target. It costs one dump of all services and one
 // of the destinations of each of ours, one reading of the table and one of the

@@ -11,11 +11,10 @@ import (
 
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
-func repairOf(f *vip.Frontend) reconcile.Update[vip.FrontendKey, vip.Frontend] {
-	return reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, Old: f, New: f, Repair: true}
+func repairOf(f *vip.Frontend) updateOf {
+	return updateOf{Key: f.Key, Old: f, New: f, Repair: true}
 }
 
 // createAll applies in batches, as the reconciler does.
@@ -23,9 +22,9 @@ func (p *planeIn) createAll(t testing.TB, all []*vip.Frontend) {
 	t.Helper()
 	for len(all) > 0 {
 		n := min(512, len(all))
-		batch := make([]reconcile.Update[vip.FrontendKey, vip.Frontend], n)
+		batch := make([]updateOf, n)
 		for i, f := range all[:n] {
-			batch[i] = reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, New: f}
+			batch[i] = updateOf{Key: f.Key, New: f}
 		}
 		if err := p.Apply(t.Context(), batch); err != nil {
 			t.Fatal(err)

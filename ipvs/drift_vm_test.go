@@ -78,14 +78,14 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 			}
 
 			have := p.read(t)
-			var repair []reconcile.Update[vip.FrontendKey, vip.Frontend]
+			var repair []updateOf
 			seen := false
 			for k, f := range want {
 				o, ok := have[k]
 				if ok && len(o.Damage) == 0 && p.Same(&o.Value, f) {
 					continue
 				}
-				u := reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: k, New: f, Repair: true}
+				u := updateOf{Key: k, New: f, Repair: true}
 				if ok {
 					u.Old = &o.Value
 				}
@@ -94,7 +94,7 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 			}
 			for k, o := range have {
 				if want[k] == nil {
-					repair = append(repair, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: k, Old: &o.Value, Repair: true})
+					repair = append(repair, updateOf{Key: k, Old: &o.Value, Repair: true})
 					seen = seen || strings.Contains(strings.Join(o.Damage, "\n"), c.sees)
 				}
 			}
@@ -137,9 +137,9 @@ func TestChangeOfWhatIsNotAsBelieved(t *testing.T) {
 			})
 			c := frontend("10.96.0.3:80", vip.TCP, addrs("10.77.1.2:80")...)
 			p.put(t,
-				reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: a.Key, Old: a, New: changed},
-				reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: b.Key, Old: b},
-				reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: c.Key, New: c})
+				updateOf{Key: a.Key, Old: a, New: changed},
+				updateOf{Key: b.Key, Old: b},
+				updateOf{Key: c.Key, New: c})
 			p.wants(t, changed, c)
 		})
 	}
@@ -187,7 +187,7 @@ func TestForeignThingsStay(t *testing.T) {
 	p.wants(t, all...)
 	for _, f := range all {
 		p.change(t, f, with(f, func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }))
-		p.put(t, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, Old: f, New: f, Repair: true})
+		p.put(t, updateOf{Key: f.Key, Old: f, New: f, Repair: true})
 	}
 	if after := snapshot(); after != before {
 		t.Errorf("foreign things were\n%s\nand are\n%s", before, after)
@@ -197,7 +197,7 @@ func TestForeignThingsStay(t *testing.T) {
 	clash := frontend("10.77.0.1:30081", vip.TCP, addrs("10.77.1.2:80")...)
 	clash.Kind = vip.OnHost
 	for range 2 {
-		batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: clash.Key, New: clash}}
+		batch := []updateOf{{Key: clash.Key, New: clash}}
 		if err := p.Apply(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +211,7 @@ func TestForeignThingsStay(t *testing.T) {
 	}
 	p.wants(t, all...)
 	// Taking back what never was is no harm to it either.
-	p.put(t, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: clash.Key, Old: clash, Repair: true})
+	p.put(t, updateOf{Key: clash.Key, Old: clash, Repair: true})
 
 	for _, f := range all {
 		p.remove(t, f)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // The ranges that tests take virtual addresses from.
@@ -50,7 +49,7 @@ func newPlane(t *testing.T, node *netlab.Node, change ...func(*Options)) *planeI
 	return p
 }
 
-func (p *planeIn) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) (err error) {
+func (p *planeIn) Apply(ctx context.Context, batch []updateOf) (err error) {
 	p.node.Do(func() { err = p.Target.Apply(ctx, batch) })
 	return err
 }
@@ -73,7 +72,7 @@ func (p *planeIn) Actual(ctx context.Context) iter.Seq2[observed, error] {
 }
 
 // put applies changes and fails the test if any of them fails.
-func (p *planeIn) put(t *testing.T, batch ...reconcile.Update[vip.FrontendKey, vip.Frontend]) {
+func (p *planeIn) put(t *testing.T, batch ...updateOf) {
 	t.Helper()
 	if err := p.Apply(t.Context(), batch); err != nil {
 		t.Fatal(err)
@@ -87,16 +86,16 @@ func (p *planeIn) put(t *testing.T, batch ...reconcile.Update[vip.FrontendKey, v
 
 func (p *planeIn) create(t *testing.T, all ...*vip.Frontend) {
 	t.Helper()
-	var batch []reconcile.Update[vip.FrontendKey, vip.Frontend]
+	var batch []updateOf
 	for _, f := range all {
-		batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, New: f})
+		batch = append(batch, updateOf{Key: f.Key, New: f})
 	}
 	p.put(t, batch...)
 }
 
 func (p *planeIn) change(t *testing.T, old, new *vip.Frontend) {
 	t.Helper()
-	p.put(t, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: old.Key, Old: old, New: new})
+	p.put(t, updateOf{Key: old.Key, Old: old, New: new})
 }
 
 func (p *planeIn) remove(t *testing.T, old *vip.Frontend) { t.Helper(); p.change(t, old, nil) }

@@ -130,16 +130,7 @@ func (f *firewall) setPods(ctx context.Context, pods *netipx.IPSet, c change) er
 func (f *firewall) putPods(conn *nftables.Conn, pods *netipx.IPSet) (int, error) {
 	n := 0
 	for _, fam := range []vip.Family{vip.IPv4, vip.IPv6} {
-		var all []nftables.SetElement
-		for _, r := range pods.Ranges() {
-			if vip.FamilyOf(r.From()) != fam {
-				continue
-			}
-			all = append(all, nftables.SetElement{Key: r.From().AsSlice()})
-			if end := r.To().Next(); end.IsValid() { // else the range ends with the address space
-				all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
-			}
-		}
+		all := rangeElements(pods, fam)
 		if len(all) == 0 {
 			continue
 		}
@@ -149,6 +140,22 @@ func (f *firewall) putPods(conn *nftables.Conn, pods *netipx.IPSet) (int, error)
 		}
 	}
 	return n, nil
+}
+
+// rangeElements writes one family's ranges as an interval set has them: a start
+// and the first address after the end, if there is one.
+func rangeElements(ranges *netipx.IPSet, f vip.Family) []nftables.SetElement {
+	var all []nftables.SetElement
+	for _, r := range ranges.Ranges() {
+		if vip.FamilyOf(r.From()) != f {
+			continue
+		}
+		all = append(all, nftables.SetElement{Key: r.From().AsSlice()})
+		if end := r.To().Next(); end.IsValid() {
+			all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return all
 }
 
 // put queues a change and returns how many messages that takes.
@@ -278,8 +285,7 @@ func (f *firewall) rulesIntact(conn *nftables.Conn) (bool, error) {
 	return true, nil
 }
 
-// addRanges reads an interval set's elements: starts and ends, each a mark on
-// the line of addresses.
+// addRanges reads what rangeElements writes, in any order.
 func addRanges(b *netipx.IPSetBuilder, elems []nftables.SetElement) {
 	type edge struct {
 		at  netip.Addr

@@ -72,11 +72,23 @@ func (s sysctls) set(w setting) Finding {
 	if f.OK {
 		return f
 	}
-	if err := os.WriteFile(filepath.Join(s.root, w.key), []byte(w.value), 0o644); err != nil {
+	if err := s.write(w); err != nil {
 		f.Detail += fmt.Sprintf(" (and can't be set: %v)", errors.Unwrap(err))
 		return f
 	}
 	return s.check(w)
+}
+
+func (s sysctls) write(w setting) error {
+	file, err := os.OpenFile(filepath.Join(s.root, w.key), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(w.value)
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	return err
 }
 
 func sysctlName(key string) string { return "net." + strings.ReplaceAll(key, "/", ".") }

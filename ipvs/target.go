@@ -174,7 +174,7 @@ func (t *Target) tune() {
 
 // item is one update on its way through Apply.
 type item struct {
-	update *reconcile.Update[vip.FrontendKey, vip.Frontend]
+	update *updateOf
 	key    vip.FrontendKey
 	old    *vip.Frontend // what was held; nil: nothing
 	repair bool          // nothing is taken for granted
@@ -203,7 +203,7 @@ func (it *item) err() error {
 
 // Apply implements reconcile.Target. It costs as many messages as parts that
 // change, in a few sends for the whole batch.
-func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 	err := t.apply(ctx, batch)
 	for i := range batch {
 		u := &batch[i]
@@ -216,7 +216,7 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 	return err
 }
 
-func (t *Target) apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -273,7 +273,7 @@ func (t *Target) apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 
 // accept turns a batch into items, and answers those updates that this
 // dataplane can't carry out.
-func (t *Target) accept(batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) []*item {
+func (t *Target) accept(batch []updateOf) []*item {
 	items := make([]*item, 0, len(batch))
 	v6 := false
 	for i := range batch {
