@@ -56,9 +56,10 @@ func dataplane(h Host, w Want) []Finding {
 		return []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}
 	}
 	all := h.IPVS()
-	blind := false
+	blind, noIPVS := false, false
 	for _, r := range all {
 		blind = blind || strings.Contains(r.Name, capability) && !r.OK
+		noIPVS = noIPVS || shortName(r.Name) == "ip_vs" && !r.OK
 	}
 	var met []string
 	var out []Finding
@@ -66,6 +67,7 @@ func dataplane(h Host, w Want) []Finding {
 	for _, r := range all {
 		readable := strings.HasPrefix(r.Name, "kernel module ") || strings.HasPrefix(r.Name, "sysctl ")
 		switch {
+		case r.OK && noIPVS && strings.HasPrefix(shortName(r.Name), "ip_vs_"): // says nothing without ip_vs
 		case r.OK:
 			met = append(met, shortName(r.Name))
 		case blind && !readable: // told below, once
