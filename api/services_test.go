@@ -421,9 +421,6 @@ func TestApply(t *testing.T) {
 }
 
 func TestApplyTooLarge(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes 64 MiB")
-	}
 	r := newRig(t)
 	a := r.ask("POST", v1.PathApply, `{"services":[`+strings.Repeat(" ", maxApplyBody)+`]}`)
 	if doc := a.problem(t); a.StatusCode != http.StatusRequestEntityTooLarge || doc.Code != v1.CodeBodyTooLarge {

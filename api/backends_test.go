@@ -1,0 +1,83 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+func TestBackendLife(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	const path = webPath + "/backends/10.0.0.2:9090"
+	a := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s"}`, "Prefer: wait=10")
+	var b v1.Backend
+	if err := json.Unmarshal(a.body, &b); err != nil || a.StatusCode != http.StatusCreated || a.Header.Get("Location") != path || a.Header.Get("Preference-Applied") == "" {
+		t.Fatalf("register: %s %v\n%s", a.Status, err, a.body)
+	}
+	if b.ID != "10.0.0.2:9090" || b.Service != "web" || b.Weight != 5 || b.Zone != "a" || b.TTL != "30s" || b.ExpiresAt == nil || b.RemovedAt == nil || !b.Usable {
+		t.Errorf("%+v", b)
+	}
+	if again := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s"}`); again.StatusCode != http.StatusOK {
+		t.Errorf("again: %s", again.Status)
+	}
+	if beat := r.ask("PUT", path+"/heartbeat", ""); beat.StatusCode != http.StatusNoContent || len(beat.body) != 0 {
+		t.Errorf("heartbeat: %s %q", beat.Status, beat.body)
+	}
+	if got := must[v1.Backend](r, "GET", path, ""); got.ID != b.ID {
+		t.Errorf("get: %+v", got)
+	}
+	if list := must[v1.BackendList](r, "GET", webPath+"/backends", ""); len(list.Items) != 2 {
+		t.Errorf("list: %+v", list)
+	}
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.3", "") // no body: weight 1, no ttl
+	weight := func(address string) (w uint32, found bool) {
+		for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
+			for _, e := range f.Backends {
+				if e.Address == address {
+					return e.Weight, true
+				}
+			}
+		}
+		return 0, false
+	}
+	drained := must[v1.Backend](r, "PUT", path+"/state", `{"state":"maint"}`, "Prefer: wait=10")
+	if drained.State != "maint" || drained.SourceState != "ready" || drained.Usable {
+		t.Errorf("maint: %+v", drained)
+	}
+	if w, found := weight("10.0.0.2:9090"); found && w != 0 {
+		t.Errorf("the dataplane still gives it weight %d", w)
+	}
+	ready := must[v1.Backend](r, "PUT", path+"/state", `{"state":"ready"}`, "Prefer: wait=10")
+	if w, _ := weight("10.0.0.2:9090"); w != 5 || ready.State != "ready" || ready.SourceState != "" {
+		t.Errorf("ready again: weight %d, %+v", w, ready)
+	}
+	must[v1.Backend](r, "PUT", "/v1/services/default/from-file/backends/10.9.0.1/state", `{"state":"drain"}`, "Prefer: wait=10")
+
+	deleted := must[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=10")
+	if deleted.Backend != "10.0.0.2:9090" || !deleted.Applied {
+		t.Errorf("deleted: %+v", deleted)
+	}
+	if again := r.ask("DELETE", path, ""); again.problem(t).Code != v1.CodeNotFound {
+		t.Errorf("once more: %s", again.body)
+	}
+	if beat := r.ask("PUT", path+"/heartbeat", ""); beat.StatusCode != http.StatusNotFound || !strings.Contains(beat.problem(t).Hint, "register") {
+		t.Errorf("heartbeat of the deleted: %s", beat.body)
+	}
+}
+
+func TestIPv6BackendInAPath(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"families":["ipv6"]}`)
+	for _, id := range []string{"[2001:db8::1]:8080", "%5B2001:db8::2%5D:8080", "2001:db8::3"} {
+		if a := r.ask("PUT", webPath+"/backends/"+id, ""); a.StatusCode != http.StatusCreated {
+			t.Errorf("%s: %s %s", id, a.Status, a.body)
+		}
+	}
+	if list := must[v1.BackendList](r, "GET", webPath+"/backends", ""); len(list.Items) != 3 || list.Items[0].ID != "[2001:db8::1]:8080" || list.Items[2].ID != "2001:db8::3" {
+		t.Errorf("%+v", list)
+	}
+}

@@ -1,0 +1,73 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+// Whatever the body, the answer is a success or a complete problem, never a
+// fault of our own, and what was accepted can be got and put back unchanged.
+func FuzzPutService(f *testing.F) {
+	r := newRig(f)
+	for _, seed := range []string{webBody("10.0.0.1"), `{}`, `[]`, ``, `{"ports":[{"port":80,"node_port":"auto"}],"vips":["192.0.2.9"]}`,
+		`{"ports":[{"port":1e2}],"labels":{"a":null}}`, `{"ports":[{"port":53,"protocol":"udp"}],"affinity":{},"scheduler":"sh"}`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		rec := send(t, r, "PUT", webPath, body)
+		if rec.Code >= 400 {
+			refusal(t, rec)
+			return
+		}
+		var svc v1.Service
+		if err := json.Unmarshal(rec.Body.Bytes(), &svc); err != nil {
+			t.Fatalf("%v\n%s", err, rec.Body)
+		}
+		b, err := json.Marshal(svc.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again v1.Service
+		rec = send(t, r, "PUT", webPath, string(b))
+		if err := json.Unmarshal(rec.Body.Bytes(), &again); err != nil || rec.Code != 200 || again.Status.SpecRev != svc.Status.SpecRev {
+			t.Fatalf("put back: %d %v\n%s\n%s", rec.Code, err, b, rec.Body)
+		}
+	})
+}
+
+func FuzzApply(f *testing.F) {
+	r := newRig(f)
+	for _, seed := range []string{`{"services":[{"name":"a","ports":[{"port":80}]}]}`, `{"services":[{"name":"a"},{"name":"a"}]}`, `{"services":[null]}`,
+		`{"services":{}}`, `{"services":[[]]}`, `{`, `{"services":[{"name":"from-file","ports":[{"port":80}]},{"name":"b","ports":[{"port":1}]}]}`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		rec := send(t, r, "POST", v1.PathApply+"?dry_run=true", body)
+		if rec.Code >= 400 {
+			refusal(t, rec)
+			return
+		}
+		var out v1.ApplyResult
+		if err := json.Unmarshal(rec.Body.Bytes(), &out); err != nil || out.Created+out.Updated+out.Unchanged+out.Refused != len(out.Items) || (rec.Code == 207) != (out.Refused > 0) {
+			t.Fatalf("%d %v\n%s", rec.Code, err, rec.Body)
+		}
+	})
+}
+
+func send(t *testing.T, r *rig, method, path, body string) *httptest.ResponseRecorder {
+	req := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, strings.NewReader(body))
+	rec := httptest.NewRecorder()
+	r.server.Handler().ServeHTTP(rec, req)
+	return rec
+}
+
+func refusal(t *testing.T, rec *httptest.ResponseRecorder) {
+	var doc v1.ProblemDocument
+	if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil || doc.Code == "" || rec.Code >= 500 {
+		t.Fatalf("%d %v\n%s", rec.Code, err, rec.Body)
+	}
+}

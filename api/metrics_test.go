@@ -1,0 +1,59 @@
+package api
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+func TestMetrics(t *testing.T) {
+	r := newRig(t, func(d *Deps) {
+		d.Config.Loaded = func() (bool, time.Time) { return true, time.Unix(1000, 0) }
+	})
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","state":"maint"}]}`, "Prefer: wait=10")
+	var a answer
+	for range 500 { // the measurement is made beside the request
+		if a = r.ask("GET", v1.PathMetrics, ""); strings.Contains(string(a.body), `convergence_duration_seconds_count{source="rest"} 1`) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, want := range []string{
+		`ironvip_build_info{version="0.0.1"} 1`,
+		`ironvip_convergence_duration_seconds_count{source="rest"} 1`,
+		`ironvip_services{source="files",state="healthy"} 1`,
+		`ironvip_services{source="rest",state="degraded"} 1`,
+		`ironvip_service_backends{service="web",state="maint"} 1`,
+		`ironvip_service_backends{service="web",state="drain"} 0`,
+		`ironvip_service_usable_backends{service="web"} 1`,
+		`ironvip_source_up{source="files"} 1`,
+		`ironvip_source_last_sync_timestamp_seconds{source="rest"}`,
+		`ironvip_pool_addresses{pool="lan",state="used"} 2`,
+		`ironvip_leases{kind="address",state="held"} 2`,
+		`ironvip_dataplane_frontends{state="applied"} 2`,
+		`ironvip_desired_revision`, `ironvip_applied_revision`, `ironvip_drift_repairs_total 0`, `ironvip_ready 1`,
+		`ironvip_config_last_reload_successful 1`, `ironvip_config_last_reload_success_timestamp_seconds 1000`,
+		`go_goroutines`,
+	} {
+		if !strings.Contains(string(a.body), want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", a.body)
+	}
+	found, err := promlint.New(bytes.NewReader(a.body)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range found {
+		if strings.HasPrefix(p.Metric, "ironvip_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}

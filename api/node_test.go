@@ -1,0 +1,229 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/event"
+)
+
+func TestLeasesAndPools(t *testing.T) {
+	r := newRig(t)
+	svc := must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80,"node_port":"auto"}]}`)
+	vips := must[v1.VIPList](r, "GET", v1.PathVIPs, "")
+	if len(vips.Items) != 3 || vips.Items[2].Kind != v1.KindNodePort || vips.Items[2].NodePort == 0 || vips.Items[2].Holders[0].Port != "80/tcp" {
+		t.Fatalf("%+v", vips)
+	}
+	addresses := must[v1.VIPList](r, "GET", v1.PathVIPs+"?kind=address&limit=1", "")
+	if len(addresses.Items) != 1 || addresses.Next == "" {
+		t.Fatalf("%+v", addresses)
+	}
+	rest := must[v1.VIPList](r, "GET", v1.PathVIPs+"?limit=1&cursor="+addresses.Next, "")
+	if len(rest.Items) != 1 || rest.Items[0].Address != vips.Items[1].Address || rest.Next == "" {
+		t.Fatalf("%+v", rest)
+	}
+	last := must[v1.VIPList](r, "GET", v1.PathVIPs+"?limit=1&cursor="+rest.Next, "")
+	if len(last.Items) != 1 || last.Items[0].Kind != v1.KindNodePort || last.Next != "" {
+		t.Fatalf("%+v", last)
+	}
+	one := must[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
+	if one.State != "held" || one.Holders[0].Service != "web" || one.Holders[0].Source != "rest" || one.Pool != "lan" {
+		t.Errorf("%+v", one)
+	}
+	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=10")
+	r.server.until(t.Context(), 10*time.Second, func() bool {
+		one = must[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
+		return one.State == "cooling"
+	})
+	if one.Until == nil {
+		t.Errorf("after delete: %+v", one)
+	}
+	pools := must[v1.PoolList](r, "GET", v1.PathPools, "")
+	if len(pools.Items) != 1 || pools.Items[0].Name != "lan" || pools.Items[0].Size != 254 || pools.Items[0].Used != 1 || pools.Items[0].Cooling != 1 {
+		t.Errorf("%+v", pools)
+	}
+}
+
+func TestSources(t *testing.T) {
+	r := newRig(t)
+	list := must[v1.SourceList](r, "GET", v1.PathSources, "")
+	if len(list.Items) != 2 || list.Items[0].Name != "files" || list.Items[0].Services != 1 || list.Items[0].Level != v1.LevelOK || list.Items[0].LastSync == nil {
+		t.Errorf("%+v", list)
+	}
+	if got := must[v1.Source](r, "POST", v1.ResyncPath("files"), ""); got.Name != "files" || r.resynced.Load() != 1 {
+		t.Errorf("%+v after %d resyncs", got, r.resynced.Load())
+	}
+}
+
+func TestDataplane(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1", "10.0.0.2")[1:], "Prefer: wait=10")
+	dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, "")
+	if !dp.InSync || !dp.Ready || dp.Mode != "proxy" || dp.Frontends != 2 || dp.Backends != 3 || dp.Summary != "in sync: 2 services, 3 backends" {
+		t.Errorf("%+v", dp)
+	}
+	list := must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?limit=1", "")
+	if len(list.Items) != 1 || list.Items[0].Address != "192.0.2.5:80" || !list.Items[0].Applied || list.Next == "" {
+		t.Errorf("%+v", list)
+	}
+	if next := must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?cursor="+list.Next, ""); len(next.Items) != 1 || next.Items[0].Service != "from-file" {
+		t.Errorf("%+v", next)
+	}
+
+	have := r.plane.Have()
+	altered := have[webFrontend]
+	altered.Scheduler, altered.Backends = vip.RoundRobin, altered.Backends[1:]
+	r.plane.Put(webFrontend, altered)
+	stray := altered
+	stray.Key.Port = 81
+	r.plane.Put(stray.Key, stray)
+	diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, "")
+	if diff.InSync || len(diff.Items) != 2 || diff.Items[0].Action != v1.ActionChange || diff.Items[1].Action != v1.ActionRemove ||
+		strings.Join(diff.Items[0].Details, "; ") != "scheduler is rr, not wrr; backend 10.0.0.1:8080 is missing" {
+		t.Errorf("%+v", diff)
+	}
+	if repaired := must[v1.RepairResult](r, "POST", v1.PathDataplaneRepair, ""); repaired.Repaired != 2 || len(repaired.Problems) != 0 {
+		t.Errorf("%+v", repaired)
+	}
+	if diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); !diff.InSync {
+		t.Errorf("after the repair: %+v", diff)
+	}
+}
+
+func TestUnreadableDataplane(t *testing.T) {
+	away := func(context.Context) ([]Difference, error) { return nil, errors.New("netlink: timeout") }
+	r := newRig(t, func(d *Deps) { d.Diff, d.Repair = away, away })
+	for method, path := range map[string]string{"GET": v1.PathDataplaneDiff, "POST": v1.PathDataplaneRepair} {
+		a := r.ask(method, path, "")
+		if doc := a.problem(t); a.StatusCode != 503 || doc.Code != v1.CodeDataplane || !strings.Contains(doc.Detail, "netlink: timeout") {
+			t.Errorf("%s: %s", path, a.body)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	var bad []vip.Problem
+	r := newRig(t, func(d *Deps) {
+		d.Config = Config{
+			Check:    func() v1.Check { return v1.Check{Name: "config", Level: v1.LevelOK, Message: "loaded 1m ago"} },
+			Validate: func(context.Context) []vip.Problem { return bad },
+			Plan: func(context.Context) (control.Plan, []vip.Problem) {
+				return control.Plan{Changes: []control.Change{{Action: control.ActionAdd, Kind: control.KindService,
+					Service: vip.ServiceKey{Namespace: "default", Name: "api"}, Detail: "443/tcp"}}, Add: 1}, bad
+			},
+			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {
+				return v1.ReloadResult{Revision: 7, Message: "1 pool added"}, bad
+			},
+			Loaded: func() (bool, time.Time) { return true, time.Now() },
+		}
+	})
+	if v := must[v1.ValidateResult](r, "POST", v1.PathConfigValidate, ""); !v.Valid || v.Problems == nil {
+		t.Errorf("%+v", v)
+	}
+	if p := must[v1.Plan](r, "POST", v1.PathConfigPlan, ""); p.Add != 1 || p.Changes[0].Name != "api" || p.Changes[0].Action != v1.ActionAdd {
+		t.Errorf("%+v", p)
+	}
+	if l := must[v1.ReloadResult](r, "POST", v1.PathReload, ""); l.Revision != 7 || l.Warnings == nil {
+		t.Errorf("%+v", l)
+	}
+	bad = []vip.Problem{{Code: vip.CodeUnknownKey, Place: "web.toml:7", Field: "prot", Message: "unknown key", Hint: "did you mean \"protocol\"?"}}
+	if v := must[v1.ValidateResult](r, "POST", v1.PathConfigValidate, ""); v.Valid || v.Problems[0].Place != "web.toml:7" {
+		t.Errorf("%+v", v)
+	}
+	a := r.ask("POST", v1.PathReload, "")
+	if doc := a.problem(t); a.StatusCode != 422 || doc.Code != v1.CodeInvalidConfig || doc.Errors[0].Place != "web.toml:7" {
+		t.Errorf("%s", a.body)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	r := newRig(t)
+	st := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	if st.Level != v1.LevelOK || !st.Ready || st.Node != "lb1" || st.Next != "" || len(st.Checks) != 4 {
+		t.Errorf("%+v", st)
+	}
+	must[v1.Service](r, "PUT", webPath, webBody(), "Prefer: wait=10")
+	st = must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	if st.Level != v1.LevelWarn || st.Next != "ironvip service list" || st.Checks[2].Message != "1 of 2 healthy, 1 down" {
+		t.Errorf("with a service that is down: %+v", st)
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	ready := make(chan struct{})
+	r := newRig(t, func(d *Deps) { d.Ready = ready })
+	if a := r.ask("GET", v1.PathHealthz, ""); a.StatusCode != http.StatusOK {
+		t.Errorf("healthz: %s", a.Status)
+	}
+	if a := r.ask("GET", v1.PathReadyz, ""); a.StatusCode != 503 || a.problem(t).Code != v1.CodeNotReady || a.Header.Get("Retry-After") == "" {
+		t.Errorf("readyz before: %s %v", a.Status, a.Header)
+	}
+	close(ready)
+	if a := r.ask("GET", v1.PathReadyz, ""); a.StatusCode != http.StatusOK {
+		t.Errorf("readyz after: %s", a.Status)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	log := event.NewLog(100, time.Now)
+	for _, kind := range []string{"a", "b", "c", "d"} {
+		log.Add(event.Event{Kind: kind, Message: kind})
+	}
+	r := newRig(t, func(d *Deps) { d.Events = log })
+	kinds := func(query string, headers ...string) (out string, last uint64) {
+		list := must[v1.EventList](r, "GET", v1.PathEvents+query, "", headers...)
+		for _, e := range list.Items {
+			out += e.Kind
+		}
+		return out, list.Last
+	}
+	for _, c := range []struct {
+		query, want string
+		last        uint64
+	}{{"", "abcd", 4}, {"?limit=2", "cd", 4}, {"?since=1", "bcd", 4}, {"?since=1&limit=2", "bc", 3}, {"?since=4", "", 4},
+		{"?since=99", "abcd", 4}} { // 99 is of an earlier run
+		if got, last := kinds(c.query); got != c.want || last != c.last {
+			t.Errorf("%s: %q up to %d, want %q up to %d", c.query, got, last, c.want, c.last)
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "GET", r.web.URL+v1.PathEvents, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	req.Header.Set("Last-Event-ID", "3")
+	resp, err := r.web.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if ct := resp.Header.Get("Content-Type"); ct != "text/event-stream" {
+		t.Errorf("content type %q", ct)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	expect := func(want string) {
+		t.Helper()
+		for lines.Scan() {
+			if line := lines.Text(); line != "" {
+				if !strings.HasPrefix(line, want) {
+					t.Fatalf("line %q, want %q", line, want)
+				}
+				return
+			}
+		}
+		t.Fatalf("the stream ended before %q: %v", want, lines.Err())
+	}
+	expect("id: 4")
+	expect(`data: {"id":4,`)
+	log.Add(event.Event{Kind: "e", Message: "two\nlines"})
+	expect("id: 5")
+	expect(`data: {"id":5,`)
+}

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+type document struct {
+	OpenAPI    string
+	Paths      map[string]map[string]documented
+	Components struct{ Schemas map[string]json.RawMessage }
+}
+
+type documented struct {
+	OperationID string `json:"operationId"`
+	Summary     string
+	Parameters  []struct{ Name, In string }
+	RequestBody *struct {
+		Content map[string]struct {
+			Schema struct {
+				Ref string `json:"$ref"`
+			}
+		}
+	} `json:"requestBody"`
+	Responses map[string]struct{ Content map[string]json.RawMessage }
+}
+
+// Every route is in the document, and nothing else; names resolve; path
+// parameters are described.
+func TestDocumentListsEveryRoute(t *testing.T) {
+	r := newRig(t)
+	a := r.ask("GET", v1.PathOpenAPI, "")
+	if ct := a.Header.Get("Content-Type"); ct != "application/openapi+json" {
+		t.Errorf("content type %q", ct)
+	}
+	var doc document
+	if err := json.Unmarshal(a.body, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(doc.OpenAPI, "3.1") {
+		t.Errorf("version %q", doc.OpenAPI)
+	}
+	var routes, listed []string
+	for _, route := range r.server.engine.Routes() {
+		path := regexp.MustCompile(`/:([a-z]+)`).ReplaceAllString(route.Path, "/{$1}")
+		routes = append(routes, route.Method+" "+strings.ReplaceAll(path, `\:`, ":"))
+	}
+	ids := map[string]bool{}
+	parameter := regexp.MustCompile(`\{([a-z]+)\}`)
+	for path, methods := range doc.Paths {
+		for method, op := range methods {
+			listed = append(listed, strings.ToUpper(method)+" "+path)
+			if op.OperationID == "" || ids[op.OperationID] || op.Summary == "" {
+				t.Errorf("%s %s: id %q, summary %q", method, path, op.OperationID, op.Summary)
+			}
+			ids[op.OperationID] = true
+			for _, p := range parameter.FindAllStringSubmatch(path, -1) {
+				if !slices.ContainsFunc(op.Parameters, func(q struct{ Name, In string }) bool { return q.Name == p[1] && q.In == "path" }) {
+					t.Errorf("%s %s: parameter %s is not described", method, path, p[1])
+				}
+			}
+			for _, p := range op.Parameters {
+				if p.Name == "Content-Type" || p.Name == "Accept" {
+					t.Errorf("%s %s: header %s has no place among the parameters", method, path, p.Name)
+				}
+			}
+			if _, ok := op.Responses["default"].Content[v1.ProblemType]; !ok {
+				t.Errorf("%s %s: no problem document among the answers", method, path)
+			}
+			if method == "put" && op.RequestBody == nil && op.OperationID != "heartbeat" {
+				t.Errorf("%s: no body", path)
+			}
+		}
+	}
+	slices.Sort(routes)
+	slices.Sort(listed)
+	if !slices.Equal(routes, listed) {
+		t.Errorf("routes:\n%s\ndocument:\n%s", strings.Join(routes, "\n"), strings.Join(listed, "\n"))
+	}
+	for _, ref := range regexp.MustCompile(`"\$ref":"#/components/schemas/([^"]+)"`).FindAllSubmatch(a.body, -1) {
+		if _, ok := doc.Components.Schemas[string(ref[1])]; !ok {
+			t.Errorf("no schema %s", ref[1])
+		}
+	}
+	if put := doc.Paths[v1.PathServices+"/{namespace}/{name}"]["put"]; put.RequestBody.Content["application/json"].Schema.Ref != "#/components/schemas/SpecService" {
+		t.Errorf("the body of PUT is %+v", put.RequestBody)
+	}
+	for _, name := range []string{"SpecService", "SpecPort", "SpecBackend", "Service", "ProblemDocument", "ApplyResult"} {
+		if doc.Components.Schemas[name] == nil {
+			t.Errorf("no schema %s among %v", name, slices.Sorted(maps.Keys(doc.Components.Schemas)))
+		}
+	}
+	if strings.Contains(string(a.body), "127.0.0.1") || strings.Contains(string(a.body), "localhost") {
+		t.Error("the document names the host that it was asked from")
+	}
+}

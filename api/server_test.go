@@ -1,0 +1,206 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestHostAndOrigin(t *testing.T) {
+	r := newRig(t, func(d *Deps) { d.Hosts = []string{"vip.example.org"} })
+	for _, c := range []struct {
+		host, origin string
+		want         int
+	}{
+		{"localhost:7480", "", 200}, {"127.0.0.1", "", 200}, {"[::1]:7480", "", 200}, {"192.0.2.1:7480", "", 200}, {"LB1:7480", "", 200},
+		{"vip.example.org", "", 200}, {"localhost.", "", 200},
+		{"evil.example.org", "", 403}, {"127.0.0.1.evil.example.org", "", 403}, {"evil.example.org:7480", "http://evil.example.org:7480", 403},
+		{"localhost:7480", "http://localhost:7480", 200}, {"localhost:7480", "http://localhost:9999", 403},
+		{"localhost:7480", "http://evil.example.org", 403}, {"localhost:7480", "null", 403},
+	} {
+		headers := []string{"Host: " + c.host}
+		if c.origin != "" {
+			headers = append(headers, "Origin: "+c.origin)
+		}
+		a := r.ask("GET", v1.PathHealthz, "", headers...)
+		if a.StatusCode != c.want {
+			t.Errorf("host %s, origin %s: %s", c.host, c.origin, a.Status)
+		}
+		if c.want == 403 && a.problem(t).Code != v1.CodeForbiddenOrigin {
+			t.Errorf("%s", a.body)
+		}
+	}
+}
+
+func TestRequestIDs(t *testing.T) {
+	r := newRig(t)
+	for sent, kept := range map[string]bool{"abc-1.2_3": true, "": false, "two words": false, strings.Repeat("x", 65): false} {
+		got := r.ask("GET", v1.PathHealthz, "", requestIDHeader+": "+sent).Header.Get(requestIDHeader)
+		if (got == sent) != kept || got == "" {
+			t.Errorf("sent %q, answered with %q", sent, got)
+		}
+	}
+}
+
+type panics struct{ Registrar }
+
+func (panics) PutService(context.Context, rest.Put) (rest.Result, error) { panic("a broken invariant") }
+func (panics) DeleteService(context.Context, vip.ServiceKey, rest.Check) (uint64, error) {
+	return 0, errors.New("a secret detail")
+}
+
+func TestOwnFaultsAreLoggedAndNotTold(t *testing.T) {
+	r := newRig(t, func(d *Deps) { d.Registrar = panics{d.Registrar} })
+	for method, detail := range map[string]string{"PUT": "a broken invariant", "DELETE": "a secret detail"} {
+		a := r.ask(method, webPath, webBody())
+		doc := a.problem(t)
+		if a.StatusCode != 500 || doc.Code != v1.CodeInternal || strings.Contains(string(a.body), detail) {
+			t.Errorf("%s: %s", method, a.body)
+		}
+		if log := r.log.String(); !strings.Contains(log, detail) || !strings.Contains(log, doc.RequestID) {
+			t.Errorf("%s: the log doesn't say why", method)
+		}
+	}
+	if a := r.ask("GET", v1.PathHealthz, ""); a.StatusCode != 200 {
+		t.Errorf("after that: %s", a.Status)
+	}
+}
+
+// onSocket serves the rig on a unix socket and returns a client of it and what
+// ends the service.
+func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error) {
+	t.Helper()
+	l, err := ListenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}, func() error { cancel(); return <-ended }
+}
+
+func TestUnixSocket(t *testing.T) {
+	r := newRig(t)
+	path := filepath.Join(t.TempDir(), "run", "ironvip.sock")
+	client, stop := onSocket(t, r.server, path)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != SocketMode || info.Mode().Type() != fs.ModeSocket {
+		t.Errorf("socket: %v %v", info.Mode(), err)
+	}
+	resp, err := client.Get("http://any-name-will-do/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 200 {
+		t.Errorf("%s", resp.Status)
+	}
+	if _, err := ListenUnix(path); err == nil || !strings.Contains(err.Error(), "another agent") {
+		t.Errorf("a second listener on a live socket: %v", err)
+	}
+
+	// A request that waits is told that time is up, and doesn't hold up the end.
+	got := make(chan int, 1)
+	go func() {
+		resp, err := client.Get("http://x/v1/services?wait=5m&revision=9007199254740991")
+		if err != nil {
+			got <- 0
+			return
+		}
+		resp.Body.Close()
+		got <- resp.StatusCode
+	}()
+	time.Sleep(50 * time.Millisecond) // so that the request is under way; a miss makes the test weaker, not wrong
+	begin := time.Now()
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Errorf("Serve ended with %v", err)
+	}
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("the end took %s", took)
+	}
+	if status := <-got; status != 200 {
+		t.Errorf("the waiting request got %d", status)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestSocketsInTheWay(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ListenUnix(file); err == nil {
+		t.Error("a file was replaced by a socket")
+	}
+	stale := filepath.Join(dir, "stale")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	again, err := ListenUnix(stale)
+	if err != nil {
+		t.Fatalf("a socket that nobody serves: %v", err)
+	}
+	again.Close()
+}
+
+func TestServeTellsWhyItFailed(t *testing.T) {
+	r := newRig(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if err := r.server.Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("on a closed listener: %v", err)
+	}
+}
+
+// A new agent without its parts says so instead of failing.
+func TestWithoutParts(t *testing.T) {
+	r := newRig(t)
+	d := r.deps
+	d.Pools, d.Stats, d.Diff, d.Repair, d.Resync, d.Events, d.Preview = nil, nil, nil, nil, nil, nil, nil
+	s := New(d)
+	for _, ask := range []string{"GET /v1/pools", "GET /v1/dataplane", "GET /v1/dataplane/diff", "POST /v1/dataplane/repair", "POST /v1/sources/files/resync", "GET /v1/events"} {
+		method, path, _ := strings.Cut(ask, " ")
+		rec := httptest.NewRecorder()
+		s.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, nil))
+		var doc v1.ProblemDocument
+		if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil || rec.Code != 503 || doc.Code != v1.CodeUnavailable {
+			t.Errorf("%s: %d %v %s", ask, rec.Code, err, rec.Body)
+		}
+	}
+	for _, path := range []string{v1.PathStatus, v1.PathMetrics} {
+		rec := httptest.NewRecorder()
+		s.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost"+path, nil))
+		if rec.Code != 200 {
+			t.Errorf("%s: %d %s", path, rec.Code, rec.Body)
+		}
+	}
+}
