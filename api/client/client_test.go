@@ -1,0 +1,235 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// echo answers with what it was asked.
+func newClient(t *testing.T, h http.HandlerFunc) *Client {
+	t.Helper()
+	server := httptest.NewServer(h)
+	c, err := New(server.URL, Options{Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); server.Close() })
+	return c
+}
+
+func TestAddresses(t *testing.T) {
+	for addr, want := range map[string]string{
+		"":                             DefaultAddr,
+		"/run/x.sock":                  "unix:///run/x.sock",
+		"unix:///run/x.sock":           "unix:///run/x.sock",
+		"127.0.0.1:7480":               "http://127.0.0.1:7480",
+		"http://127.0.0.1:7480/":       "http://127.0.0.1:7480/",
+		"https://lb1.example.org:7480": "https://lb1.example.org:7480",
+		"unix://run/x.sock":            "!absolute path",
+		"http://127.0.0.1:7480/v1":     "!host:port only",
+		"ftp://127.0.0.1":              "!use unix",
+		"http://":                      "!host:port",
+		"http://127.0.0.1:7480?x=1":    "!host:port",
+		"http://[::1":                  "!agent address",
+	} {
+		c, err := New(addr, Options{})
+		if fail, isError := strings.CutPrefix(want, "!"); isError {
+			if err == nil || !strings.Contains(err.Error(), fail) {
+				t.Errorf("%q: %v, want %q", addr, err, fail)
+			}
+		} else if err != nil || c.Addr() != want {
+			t.Errorf("%q: %v %v, want %q", addr, c, err, want)
+		}
+	}
+}
+
+// Every method sends what the API expects.
+func TestRequests(t *testing.T) {
+	var got string
+	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r.Method + " " + r.URL.RequestURI()
+		for _, h := range []string{"If-Match", "If-None-Match", "Prefer", "Last-Event-ID"} {
+			if v := r.Header.Get(h); v != "" {
+				got += " " + h + "=" + v
+			}
+		}
+		w.Write([]byte("{}"))
+	})
+	ctx := t.Context()
+	w := Write{IfMatch: `"1.2"`, Wait: 90 * time.Second}
+	for want, call := range map[string]func() error{
+		"GET /v1/services?cursor=c&label=a&label=b%3Dc&limit=5&revision=7&source=s&state=down&wait=1m0s": func() error {
+			_, err := c.Services(ctx, List{Source: "s", State: "down", Labels: []string{"a", "b=c"}, Limit: 5, Cursor: "c", Wait: Wait{time.Minute, 7}})
+			return err
+		},
+		"GET /v1/services/default/web":         func() error { _, err := c.Service(ctx, "default", "web", Wait{}); return err },
+		"GET /v1/services/default/web/explain": func() error { _, err := c.Explain(ctx, "default", "web"); return err },
+		`PUT /v1/services/default/web If-Match="1.2" Prefer=wait=90`: func() error {
+			_, err := c.PutService(ctx, "default", "web", v1.ServiceSpec{}, w)
+			return err
+		},
+		`PUT /v1/services/default/new If-None-Match=*`: func() error {
+			_, err := c.PutService(ctx, "default", "new", v1.ServiceSpec{}, Write{CreateOnly: true})
+			return err
+		},
+		`DELETE /v1/services/default/web If-Match="1.2" Prefer=wait=90`: func() error { _, err := c.DeleteService(ctx, "default", "web", w); return err },
+		"POST /v1/services:apply?atomic=true&dry_run=true":              func() error { _, err := c.Apply(ctx, nil, true, true, Write{}); return err },
+		"GET /v1/services/default/web/backends":                         func() error { _, err := c.Backends(ctx, "default", "web"); return err },
+		"GET /v1/services/default/web/backends/10.0.0.1:80":             func() error { _, err := c.Backend(ctx, "default", "web", "10.0.0.1:80"); return err },
+		"PUT /v1/services/default/web/backends/%5B::1%5D:80": func() error {
+			_, err := c.PutBackend(ctx, "default", "web", "[::1]:80", v1.BackendSpec{}, Write{})
+			return err
+		},
+		"DELETE /v1/services/default/web/backends/10.0.0.1 Prefer=wait=1": func() error {
+			_, err := c.DeleteBackend(ctx, "default", "web", "10.0.0.1", Write{Wait: time.Millisecond})
+			return err
+		},
+		"PUT /v1/services/default/web/backends/10.0.0.1/heartbeat": func() error { return c.Heartbeat(ctx, "default", "web", "10.0.0.1") },
+		"PUT /v1/services/default/web/backends/10.0.0.1/state": func() error {
+			_, err := c.SetBackendState(ctx, "default", "web", "10.0.0.1", "drain", Write{})
+			return err
+		},
+		"GET /v1/status": func() error { _, err := c.Status(ctx); return err },
+		"GET /readyz":    func() error { return c.Ready(ctx) },
+		"GET /v1/vips?cursor=c&kind=address&limit=3":      func() error { _, err := c.VIPs(ctx, "address", "c", 3); return err },
+		"GET /v1/vips/192.0.2.1":                          func() error { _, err := c.VIP(ctx, "192.0.2.1"); return err },
+		"GET /v1/pools":                                   func() error { _, err := c.Pools(ctx); return err },
+		"GET /v1/sources":                                 func() error { _, err := c.Sources(ctx); return err },
+		"POST /v1/sources/static/resync":                  func() error { _, err := c.Resync(ctx, "static"); return err },
+		"GET /v1/dataplane":                               func() error { _, err := c.Dataplane(ctx); return err },
+		"GET /v1/dataplane/frontends?limit=2&service=web": func() error { _, err := c.Frontends(ctx, "web", "", 2); return err },
+		"GET /v1/dataplane/diff":                          func() error { _, err := c.Diff(ctx); return err },
+		"POST /v1/dataplane/repair":                       func() error { _, err := c.Repair(ctx); return err },
+		"POST /v1/config/validate":                        func() error { _, err := c.Validate(ctx); return err },
+		"POST /v1/config/plan":                            func() error { _, err := c.Plan(ctx); return err },
+		"POST /v1/reload":                                 func() error { _, err := c.Reload(ctx); return err },
+		"GET /v1/events?since=4":                          func() error { _, err := c.Events(ctx, 4); return err },
+		"GET /metrics":                                    func() error { return c.Get(ctx, v1.PathMetrics, &strings.Builder{}) },
+	} {
+		if err := call(); err != nil || got != want {
+			t.Errorf("sent %q, %v; want %q", got, err, want)
+		}
+	}
+}
+
+func TestRefusalIsTyped(t *testing.T) {
+	c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", v1.ProblemType+"; charset=utf-8")
+		w.WriteHeader(409)
+		json.NewEncoder(w).Encode(v1.ProblemDocument{Status: 409, Code: v1.CodeReadOnlySource, Detail: "it belongs to static", Hint: "edit web.toml",
+			RequestID: "r1", Errors: []v1.Problem{{Place: "web.toml:7", Service: "web", Field: "ports[0].port", Message: "is 0"}}})
+	})
+	_, err := c.Service(t.Context(), "default", "web", Wait{})
+	var e *Error
+	if !errors.As(err, &e) || e.Status != 409 || e.Code != v1.CodeReadOnlySource || e.Hint != "edit web.toml" || e.RequestID != "r1" || len(e.Problems) != 1 {
+		t.Fatalf("%#v", err)
+	}
+	if want := "it belongs to static\n  web.toml:7: service \"web\": ports[0].port: is 0"; e.Error() != want {
+		t.Errorf("%q, want %q", e.Error(), want)
+	}
+	if !IsCode(err, v1.CodeReadOnlySource) || IsNotFound(err) || IsNotFound(nil) {
+		t.Error("the code isn't found")
+	}
+}
+
+func TestNoAgent(t *testing.T) {
+	stranger := newClient(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "nginx", 502) })
+	if _, err := stranger.Status(t.Context()); !IsCode(err, CodeUnreachable) || !strings.Contains(err.Error(), "502") {
+		t.Errorf("another program on the port: %v", err)
+	}
+	garbled := newClient(t, func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"node":`)) })
+	if _, err := garbled.Status(t.Context()); !IsCode(err, CodeUnreachable) {
+		t.Errorf("an answer that breaks off: %v", err)
+	}
+	nobody, err := New(filepath.Join(t.TempDir(), "none.sock"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e *Error
+	if _, err := nobody.Status(t.Context()); !errors.As(err, &e) || e.Code != CodeUnreachable || e.Status != 0 || e.Hint == "" {
+		t.Errorf("no socket: %#v", err)
+	}
+	block := make(chan struct{})
+	slow := newClient(t, func(http.ResponseWriter, *http.Request) { <-block })
+	slow.timeout = 20 * time.Millisecond
+	if _, err := slow.Status(t.Context()); !IsCode(err, CodeTimeout) {
+		t.Errorf("no answer in time: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := slow.Status(ctx); !errors.Is(err, context.Canceled) || IsCode(err, CodeUnreachable) {
+		t.Errorf("the caller's own end: %v", err)
+	}
+	close(block)
+}
+
+func TestUnixSocketAndPages(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		list := v1.ServiceList{Items: []v1.Service{{Source: r.URL.Query().Get("cursor")}}}
+		switch r.URL.Query().Get("cursor") {
+		case "":
+			list.Next = "b"
+		case "b":
+			list.Next = "c"
+		}
+		json.NewEncoder(w).Encode(list)
+	})}
+	go server.Serve(l)
+	defer server.Close()
+	c, err := New("unix://"+path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var seen []string
+	for s, err := range c.AllServices(t.Context(), List{Cursor: "ignored"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = append(seen, s.Source)
+	}
+	if strings.Join(seen, ",") != ",b,c" {
+		t.Errorf("pages %q", seen)
+	}
+}
+
+func TestFollowEvents(t *testing.T) {
+	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") != "text/event-stream" || r.Header.Get("Last-Event-ID") != "3" {
+			t.Errorf("headers %v", r.Header)
+		}
+		w.Write([]byte(": still here\n\nid: 4\ndata: {\"id\":4,\"kind\":\"a\"}\n\nid: 5\ndata: {\"id\":5,\"kind\":\"b\"}\n\n"))
+	})
+	var ids []uint64
+	var last error
+	for e, err := range c.FollowEvents(t.Context(), 3) {
+		if last = err; err == nil {
+			ids = append(ids, e.ID)
+		}
+	}
+	if len(ids) != 2 || ids[1] != 5 || !IsCode(last, CodeUnreachable) {
+		t.Errorf("%v, then %v", ids, last)
+	}
+	for range c.FollowEvents(t.Context(), 3) {
+		break // ends the request, too: goleak would tell
+	}
+}
