@@ -36,6 +36,11 @@ type host struct {
 	t    *testing.T
 	dir  string
 	pool string // the first three bytes of the pool's addresses: "127.96.7"
+	// adjust changes the agent's process before it starts; nil is not at all.
+	adjust func(*exec.Cmd)
+	// inside runs the start of the process somewhere else, such as in a network
+	// namespace; nil is here.
+	inside func(func())
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -99,6 +104,26 @@ func (h *host) write(name, text string) {
 	}
 }
 
+func (h *host) remove(name string) {
+	h.t.Helper()
+	if err := os.Remove(filepath.Join(h.dir, name)); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// edit replaces a part of a file of the configuration, which must be there.
+func (h *host) edit(name, from, to string) {
+	h.t.Helper()
+	text, err := os.ReadFile(filepath.Join(h.dir, name))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if !bytes.Contains(text, []byte(from)) {
+		h.t.Fatalf("%s does not have %q", name, from)
+	}
+	h.write(name, strings.ReplaceAll(string(text), from, to))
+}
+
 // start runs the agent and waits until it is ready.
 func (h *host) start() {
 	h.t.Helper()
@@ -116,7 +141,17 @@ func (h *host) launch() {
 	h.cmd = exec.Command(bin(h.t), "agent", "--config", h.dir)
 	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := h.cmd.Start(); err != nil {
+	if h.adjust != nil {
+		h.adjust(h.cmd)
+	}
+	var err error
+	start := func() { err = h.cmd.Start() }
+	if h.inside != nil {
+		h.inside(start)
+	} else {
+		start()
+	}
+	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.done = make(chan error, 1)
@@ -143,6 +178,28 @@ func (h *host) ready() {
 		}
 		return nil
 	})
+}
+
+// fails starts an agent that must end by itself with exit code 1, and returns
+// what it said.
+func (h *host) fails() string {
+	h.t.Helper()
+	h.log = nil
+	h.launch()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case <-h.done:
+	case <-time.After(patience):
+		h.cmd.Process.Kill()
+		<-h.done
+		h.t.Errorf("the agent did not end within %s", patience)
+	}
+	if code := h.cmd.ProcessState.ExitCode(); code != 1 {
+		h.t.Errorf("the agent ended with exit code %d, want 1", code)
+	}
+	h.cmd = nil
+	return h.log.String()
 }
 
 // stop ends the agent politely and waits for its end.

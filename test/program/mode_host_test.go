@@ -2,7 +2,10 @@
 
 package program
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // On the host the agent is the userspace proxy on the loopback.
 const (
@@ -10,3 +13,6 @@ const (
 	poolBase = "127.96"
 	patience = 20 * time.Second
 )
+
+// parallel lets a test run beside others: each has its own pool and state.
+func parallel(t *testing.T) { t.Parallel() }

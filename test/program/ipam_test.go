@@ -1,0 +1,365 @@
+//go:build program || vm
+
+package program
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+// last returns the last byte of an IPv4 address.
+func last(t *testing.T, addr string) int {
+	t.Helper()
+	ip, err := netip.ParseAddr(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(ip.As4()[3])
+}
+
+// vips returns what a service holds now, without waiting.
+func (h *host) vips(name string) []string {
+	h.t.Helper()
+	_, tree := h.rest("GET", "/v1/services/default/"+name, "")
+	status, _ := tree["status"].(map[string]any)
+	list, _ := status["vips"].([]any)
+	var out []string
+	for _, v := range list {
+		out = append(out, v.(string))
+	}
+	return out
+}
+
+// Addresses drawn by themselves start above the band that is left for requests
+// (16 of 256), and pass over what is excluded and what is asked for by number.
+func TestRequestedBandAndExcludes(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	h.config("exclude = [\"" + h.pool + ".18/31\", \"" + h.pool + ".24/29\"]\n")
+	asked := []string{h.pool + ".3", h.pool + ".17", h.pool + ".200"}
+	for i, addr := range asked {
+		// Named so that the files are read after those of the others.
+		h.write(fmt.Sprintf("services.d/z%d.toml", i), service(fmt.Sprintf("asked%d", i), `vips = ["`+addr+`"]`, a))
+	}
+	for i := range 8 {
+		h.write(fmt.Sprintf("services.d/a%d.toml", i), service(fmt.Sprintf("auto%d", i), "", a))
+	}
+	h.start()
+	for i, addr := range asked {
+		if got := h.vip(fmt.Sprintf("asked%d", i)); got != addr {
+			t.Errorf("asked for %s, got %s", addr, got)
+		}
+		h.serves(addr+":8080", "a")
+	}
+	seen := map[string]bool{}
+	for i := range 8 {
+		got := h.vip(fmt.Sprintf("auto%d", i))
+		n := last(t, got)
+		if n < 17 || n == 17 || n == 18 || n == 19 || n >= 24 && n < 32 || n == 200 || seen[got] {
+			t.Errorf("drew %s: in the band, excluded, or somebody else's", got)
+		}
+		seen[got] = true
+		h.serves(got+":8080", "a")
+	}
+	if out := h.ok("vip", "list", "-o", "name"); strings.Count(out, "\n") != 11 {
+		t.Errorf("11 leases:\n%s", out)
+	}
+}
+
+// A service keeps its address over kill -9, over an edit of its pool, and when
+// it comes back within the cooling time; nobody else gets it meanwhile.
+func TestSticky(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	h.start()
+	first, second := h.put("first", a), h.put("second", a)
+	if code, _ := h.rest("DELETE", "/v1/services/default/first", "", "Prefer", "wait=30"); code/100 != 2 {
+		t.Fatalf("DELETE: %d", code)
+	}
+	if other := h.put("other", a); other == first {
+		t.Errorf("%s is given to another within the cooling time", first)
+	}
+	if out := h.ok("vip", "list"); !strings.Contains(out, "cooling") {
+		t.Errorf("no lease cools:\n%s", out)
+	}
+	h.kill()
+	h.start()
+	if again := h.put("first", a); again != first {
+		t.Errorf("first came back to %s, not to %s", again, first)
+	}
+	h.serves(first+":8080", "a")
+	if now := h.vip("second"); now != second {
+		t.Errorf("second moved from %s to %s", second, now)
+	}
+	// The pool no longer has what they hold; they keep it, and newcomers don't get it.
+	h.config("exclude = [\"" + h.pool + ".0/27\"]\n")
+	h.ok("reload")
+	for name, addr := range map[string]string{"first": first, "second": second} {
+		if now := h.vip(name); now != addr {
+			t.Errorf("%s moved from %s to %s with its pool", name, addr, now)
+		}
+		h.serves(addr+":8080", "a")
+	}
+	if n := last(t, h.put("newcomer", a)); n < 32 {
+		t.Errorf("a newcomer got the excluded %d", n)
+	}
+}
+
+// A pool that is full keeps what it gave; who waits is told, and gets the
+// address of whoever goes, or that of a range that a reload adds.
+func TestFullPool(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	small := func(cidrs string) {
+		h.config("[ipam]\nreuse_delay = \"0s\"\n")
+		h.edit("ironvip.toml", `cidrs = ["`+h.pool+`.0/24"]`, "cidrs = ["+cidrs+"]")
+	}
+	small(`"` + h.pool + `.0/30"`) // two addresses
+	h.start()
+	put := func(name string) int {
+		code, tree := h.rest("PUT", "/v1/services/default/"+name,
+			fmt.Sprintf(`{"drain_timeout": "0s", "ports": [{"port": 8080}], "backends": [%s]}`, a.json()))
+		if code/100 != 2 {
+			t.Fatalf("PUT %s: %d %v", name, code, tree)
+		}
+		return code
+	}
+	put("one")
+	one := h.vip("one")
+	put("two")
+	two := h.vip("two")
+	put("three")
+	h.waits("three", "main", "full", "Hint: ")
+	if r := h.cli("service", "list", "--state", "pending", "-o", "name"); r.stdout != "three\n" {
+		t.Errorf("pending: %q", r.stdout)
+	}
+	h.serves(one+":8080", "a")
+	h.ok("service", "delete", "one")
+	if got := h.vip("three"); got != one {
+		t.Errorf("three got %s, free was %s", got, one)
+	}
+	h.serves(one+":8080", "a")
+
+	put("four")
+	h.waits("four", "full")
+	small(`"` + h.pool + `.0/30", "` + h.pool + `.64/26"`)
+	h.ok("reload")
+	four := h.vip("four")
+	if n := last(t, four); n < 64 {
+		t.Errorf("four got %s, the new range starts at 64", four)
+	}
+	h.serves(four+":8080", "a")
+	h.serves(two+":8080", "a")
+
+	// A pool that is taken away takes nothing away.
+	h.edit("ironvip.toml", "[[pool]]\nname = \"main\"\ncidrs = [\""+h.pool+".0/30\", \""+h.pool+".64/26\"]\n", "")
+	h.ok("reload")
+	if now := h.vip("four"); now != four {
+		t.Errorf("four moved from %s to %s with its pool", four, now)
+	}
+	h.serves(four+":8080", "a")
+	put("five")
+	h.waits("five", "pool", "Hint: ")
+}
+
+// lab is a network of namespaces with an agent on its director: clients and
+// backends elsewhere, addresses of both families.
+func newLab(t *testing.T) (*host, *netlab.Lab) {
+	t.Helper()
+	l := netlab.New(t)
+	h := newHost(t)
+	h.pool = "10." + strings.SplitN(h.pool, ".", 2)[1] // no loopback
+	h.config("")
+	h.inside = l.Director.Do
+	return h, l
+}
+
+// reaches waits until a node's questions to an address are answered by exactly
+// these nodes.
+func (h *host) reaches(n *netlab.Node, network, addr string, port int, names ...string) {
+	h.t.Helper()
+	to := netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port))
+	h.eventually(fmt.Sprintf("%s reaches %v at %s", n.Name, names, to), func() error {
+		got := map[string]int{}
+		for range 2 * len(names) {
+			a, err := n.Ask(network, to)
+			if err != nil {
+				return err
+			}
+			got[a.Name]++
+		}
+		for _, name := range names {
+			if got[name] == 0 {
+				return fmt.Errorf("answered by %v", got)
+			}
+		}
+		if len(got) != len(names) {
+			return fmt.Errorf("answered by %v", got)
+		}
+		return nil
+	})
+}
+
+// A pool of both families gives a service both, one of IPv6 alone gives IPv6;
+// a client elsewhere reaches backends of either, also after kill -9.
+func TestIPv6Pool(t *testing.T) {
+	parallel(t)
+	h, l := newLab(t)
+	h.edit("ironvip.toml", `.0/24"]`, `.0/24", "fd00:96::/64"]`)
+	var both, six []string
+	for _, n := range l.Backends {
+		n.Serve("tcp", netip.AddrPortFrom(n.Addr4, 8080))
+		n.Serve("tcp", netip.AddrPortFrom(n.Addr6, 8080))
+		both = append(both, fmt.Sprintf("{ address = %q }, { address = %q }", n.Addr4, n.Addr6))
+		six = append(six, fmt.Sprintf("{ address = %q }", n.Addr6))
+	}
+	list := func(name, more string, backends []string) string {
+		return fmt.Sprintf("[[service]]\nname = %q\nscheduler = \"rr\"\nports = [ { port = 8080 } ]\nbackends = [ %s ]\n%s\n", name, strings.Join(backends, ", "), more)
+	}
+	h.write("services.d/both.toml", list("both", "", both))
+	h.write("services.d/six.toml", list("six", `families = ["ipv6"]`, six))
+	h.write("services.d/asked.toml", list("asked", `vips = ["fd00:96::5"]`, six))
+	h.start()
+	h.vip("both")
+	h.vip("six")
+	if got := h.vip("asked"); got != "fd00:96::5" {
+		t.Errorf("asked for fd00:96::5, got %s", got)
+	}
+	granted := map[string][]string{}
+	check := func() {
+		for name, want := range map[string]int{"both": 2, "six": 1, "asked": 1} {
+			got := h.vips(name)
+			if len(got) != want {
+				t.Errorf("%s has %v, want %d addresses", name, got, want)
+			}
+			if was := granted[name]; was != nil && !slices.Equal(was, got) {
+				t.Errorf("%s moved from %v to %v", name, was, got)
+			}
+			granted[name] = got
+			for _, addr := range got {
+				h.reaches(l.Client, "tcp", addr, 8080, "backend1", "backend2")
+			}
+		}
+	}
+	check()
+	h.kill()
+	h.start()
+	check()
+}
+
+// Node ports are drawn, or given as asked, and serve on the host's own
+// addresses to clients elsewhere; one that is taken is refused by name.
+func TestNodePorts(t *testing.T) {
+	parallel(t)
+	h, l := newLab(t)
+	one, two := l.Backends[0], l.Backends[1]
+	h.config("[ipam]\nreuse_delay = \"0s\"\n")
+	for _, n := range l.Backends {
+		n.Serve("tcp", netip.AddrPortFrom(n.Addr4, 8080))
+		n.Serve("udp", netip.AddrPortFrom(n.Addr4, 8080))
+	}
+	node := func(name, protocol, port string, n *netlab.Node) string {
+		return fmt.Sprintf("[[service]]\nname = %q\nports = [ { port = 8080, protocol = %q, node_port = %s } ]\nbackends = [ { address = %q } ]\ndrain_timeout = \"0s\"\n", name, protocol, port, n.Addr4)
+	}
+	h.write("services.d/1.toml", node("auto", "tcp", `"auto"`, one))
+	h.write("services.d/2.toml", node("asked", "tcp", "30003", two))
+	h.write("services.d/3.toml", node("udp", "udp", "30003", one)) // another protocol is another port
+	h.start()
+	auto := h.nodePort("auto")
+	if auto < 30000+86 || auto > 32767 {
+		t.Errorf("drew node port %d, the band for requests ends at 30085", auto)
+	}
+	if got := h.nodePort("asked"); got != 30003 {
+		t.Errorf("asked for node port 30003, got %d", got)
+	}
+	addr := l.Director.Addr4.String()
+	check := func() {
+		h.reaches(l.Client, "tcp", addr, auto, "backend1")
+		h.reaches(l.Client, "tcp", addr, 30003, "backend2")
+		h.reaches(l.Client, "udp", addr, 30003, "backend1")
+		h.reaches(l.Client, "tcp", h.vip("asked"), 8080, "backend2")
+	}
+	check()
+	h.write("services.d/4.toml", node("late", "tcp", "30003", one))
+	h.explains("late", "30003", "asked", "Hint: ")
+	h.write("services.d/5.toml", node("outside", "tcp", "65000", one))
+	h.explains("outside", "65000", "30000-32767")
+	check()
+	h.kill()
+	h.start()
+	if now := h.nodePort("auto"); now != auto {
+		t.Errorf("the drawn node port moved from %d to %d", auto, now)
+	}
+	check()
+	h.remove("services.d/2.toml")
+	h.reaches(l.Client, "tcp", addr, 30003, "backend1") // of late, which waited for it
+}
+
+// explains waits until a service's explanation says all of this.
+func (h *host) explains(name string, says ...string) {
+	h.t.Helper()
+	h.eventually(name+" is explained", func() error {
+		text := h.cli("service", "explain", name).stdout
+		for _, word := range says {
+			if !strings.Contains(text, word) {
+				return fmt.Errorf("%q is not said: %s", word, text)
+			}
+		}
+		return nil
+	})
+}
+
+// nodePort waits for the node port of a service's first port.
+func (h *host) nodePort(name string) int {
+	h.t.Helper()
+	var port int
+	h.eventually(name+" has a node port", func() error {
+		code, tree := h.rest(http.MethodGet, "/v1/services/default/"+name, "")
+		status, _ := tree["status"].(map[string]any)
+		ports, _ := status["ports"].([]any)
+		if len(ports) == 0 {
+			return fmt.Errorf("%d %v", code, tree)
+		}
+		n, _ := ports[0].(map[string]any)["node_port"].(float64)
+		if port = int(n); port == 0 {
+			return fmt.Errorf("%v", ports)
+		}
+		return nil
+	})
+	return port
+}
+
+// A lease whose service is gone for good is given back, not leaked: deleted
+// while the agent was down, it cools and is free again.
+func TestDeletedWhileDown(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	h.config("[ipam]\nreuse_delay = \"0s\"\n")
+	h.write("services.d/web.toml", service("web", "drain_timeout = \"1s\"", a))
+	h.write("services.d/api.toml", service("api", "", a))
+	h.start()
+	web, api := h.vip("web"), h.vip("api")
+	h.kill()
+	h.remove("services.d/web.toml")
+	h.start()
+	h.serves(api+":8080", "a")
+	h.eventually("what is gone is refused", func() error {
+		if name, err := who(web + ":8080"); err == nil {
+			return fmt.Errorf("%s answers", name)
+		}
+		return nil
+	})
+	if code, _ := h.rest("GET", "/v1/services/default/web", ""); code != 404 {
+		t.Errorf("GET of what is gone: %d", code)
+	}
+}
