@@ -39,9 +39,12 @@ func (a *Allocator) Preview(services []vip.Service) []vip.Allocation {
 	d := newDraft(a)
 	defer d.undo()
 	out := make([]vip.Allocation, len(services))
+	answers := make([]*answer, len(services))
 	for _, i := range turns(services) {
-		answer := d.service(&services[i])
-		out[i] = answer.allocation(d.lease)
+		answers[i] = d.service(&services[i])
+	}
+	for i := range answers {
+		out[i] = answers[i].allocation(d.lease)
 	}
 	return out
 }

@@ -75,6 +75,9 @@ func (s spans) without(set *netipx.IPSet, v4 bool) spans {
 // nextFree returns the first number of the spans that is not in used, starting
 // at from where from is in one of them, and wrapping around once.
 func (s spans) nextFree(used *bitmap, from number) (number, bool) {
+	if len(s) == 0 {
+		return number{}, false
+	}
 	start := 0
 	for i, r := range s {
 		if !from.less(r.first) && !r.last.less(from) {

@@ -1,0 +1,86 @@
+package ipam_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// filled is a world in which so many services hold an address and a node port.
+func filled(t testing.TB, n int) *world {
+	w := newWorld(t, pools(pool("p", "10.0.0.0/8"), pool("q", "2001:db8::/64")))
+	batch := make([]vip.Service, 0, 1_000)
+	for i := range n {
+		batch = append(batch, service("s"+strconv.Itoa(i), ports(tcp(80))))
+		if len(batch) == cap(batch) || i == n-1 {
+			for _, a := range w.assign(batch...) {
+				if len(a.Problems) > 0 {
+					t.Fatal(a.Problems)
+				}
+			}
+			batch = batch[:0]
+		}
+	}
+	return w
+}
+
+// churn is one service that comes, asks again and goes, with everything that
+// others ask of the allocator on the way.
+func churn(w *world, i int) {
+	s := service("churn"+strconv.Itoa(i%8), ports(on(tcp(80), 0)))
+	w.a.Assign(context.Background(), []vip.Service{s})
+	w.a.Assign(context.Background(), []vip.Service{s})
+	w.a.Owns(addr("10.200.0.1"))
+	w.a.PriorSource(s.Key)
+	w.a.Pools()
+	if err := w.a.Release(context.Background(), s.Key, 0); err != nil {
+		w.t.Fatal(err)
+	}
+	w.now = w.now.Add(10 * time.Minute)
+	if err := w.a.Cool(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// One service costs the same allocations, however many there are.
+func TestCostOfOneServiceDoesntGrow(t *testing.T) {
+	cost := func(n int) float64 {
+		w := filled(t, n)
+		i := 0
+		return testing.AllocsPerRun(200, func() { churn(w, i); i++ })
+	}
+	few, many := cost(100), cost(20_000)
+	t.Logf("%v allocations with 100 services, %v with 20,000", few, many)
+	if many > few*1.2 {
+		t.Errorf("%v allocations with 100 services, %v with 20,000", few, many)
+	}
+}
+
+// BenchmarkAssign compares one service's coming and going at two sizes.
+func BenchmarkAssign(b *testing.B) {
+	for _, n := range []int{1_000, 100_000} {
+		w := filled(b, n)
+		b.Run(fmt.Sprintf("%d held", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				churn(w, i)
+			}
+		})
+	}
+}
+
+// BenchmarkRestore is a restart with 100,000 leases.
+func BenchmarkRestore(b *testing.B) {
+	w := filled(b, 100_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ipam.New(context.Background(), w.store, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

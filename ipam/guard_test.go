@@ -1,0 +1,209 @@
+package ipam_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func alarms(s ipam.PoolStatus) string {
+	var out []string
+	for _, p := range s.Alarms {
+		out = append(out, p.Code+": "+p.Message)
+	}
+	return strings.Join(out, "\n")
+}
+
+// A pod range learnt later: what is held stays, nothing more is given out
+// there, and an alarm says so.
+func TestPodRangeLearntLater(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "10.244.0.0/26"), pool("q", "192.0.2.0/28")))
+	same(t, "before", w.get("held"), "10.244.0.17")
+	w.a.SetPodCIDRs("kubernetes", prefixes("10.244.0.0/27", "10.245.0.0/16"))
+	same(t, "held", w.get("held"), "10.244.0.17")
+	same(t, "automatic", w.get("auto"), "10.244.0.32")
+	w.refused(vip.CodeOverlap, "10.244.0.3 is held out of pool \"p\": it is in pod range 10.244.0.0/27, says source kubernetes", "asks", requests("10.244.0.3"))
+	s := w.status("p")
+	same(t, "alarms", alarms(s), `overlap: pool "p" 10.244.0.0/26 overlaps pod range 10.244.0.0/27, says source kubernetes: nothing more is given out there, what is held stays`)
+	same(t, "size", s.Size, 62)
+	same(t, "held out", s.HeldOut, 31)
+	same(t, "free", s.Free, 30)
+	same(t, "the other pool", alarms(w.status("q")), "")
+	if !slices.Contains(w.kinds(), "pool_alarm") {
+		t.Errorf("events %v", w.kinds())
+	}
+	w.restart() // the source is not there yet: the lease is
+	same(t, "held after a restart", w.get("held"), "10.244.0.17")
+	w.a.SetPodCIDRs("kubernetes", prefixes("10.244.0.0/24"))
+	w.refused(vip.CodePoolFull, `pool "p" has no free IPv4 address`, "none")
+
+	waiting := w.a.Freed()
+	w.a.SetPodCIDRs("other", prefixes("172.16.0.0/12"))
+	w.a.SetPodCIDRs("kubernetes", nil)
+	if !freed(waiting) {
+		t.Error("waiting services are not told that the range is free")
+	}
+	same(t, "alarms afterwards", alarms(w.status("p")), "")
+	w.get("none")
+	if !slices.Contains(w.kinds(), "pool_alarm_over") {
+		t.Errorf("events %v", w.kinds())
+	}
+}
+
+func TestHostsOwnAddressesAreHeldOut(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28", "2001:db8::/124")))
+	w.get("held")
+	w.a.SetHost(hostnet.Snapshot{
+		Addrs: []hostnet.Addr{
+			{Prefix: prefixes("192.0.2.1/24")[0], Link: "eth0"},
+			{Prefix: prefixes("192.0.2.2/24")[0], Link: "eth0"},
+			{Prefix: prefixes("2001:db8::2/64")[0], Link: "eth1"},
+			{Prefix: prefixes("127.0.0.1/8")[0], Link: "lo"},
+		},
+		// The VIPs of a LAN: a pool inside a connected subnet is as it should be.
+		Routes:   []hostnet.Route{{Prefix: prefixes("192.0.2.0/24")[0], Link: "eth0"}, {Prefix: prefixes("127.0.0.0/8")[0], Link: "lo"}},
+		Gateways: []netip.Addr{addr("192.0.2.3"), addr("fe80::1%eth0")},
+	})
+	same(t, "automatic", w.get("auto"), "192.0.2.4 2001:db8::3")
+	w.refused(vip.CodeAddressTaken, "192.0.2.2 is held out of pool \"p\": it is this host's own address on eth0", "a", requests("192.0.2.2"))
+	w.refused(vip.CodeAddressTaken, "it is a gateway of this host", "a", requests("192.0.2.3"))
+	same(t, "held stays", w.get("held"), "192.0.2.1 2001:db8::1")
+	same(t, "alarms", alarms(w.status("p")), strings.Join([]string{
+		`address_taken: 192.0.2.1 is leased to held, but it is also this host's own address on eth0`,
+		`notice: 192.0.2.2 is held out of pool "p": it is this host's own address on eth0`,
+		`notice: 192.0.2.3 is held out of pool "p": it is a gateway of this host`,
+		`notice: 2001:db8::2 is held out of pool "p": it is this host's own address on eth1`,
+	}, "\n"))
+	same(t, "held out", w.status("p").HeldOut, 4)
+}
+
+func TestPoolOverAForeignRoute(t *testing.T) {
+	w := newWorld(t, pools(pool("wide", "10.0.0.0/16"), pool("lan", "192.0.2.128/25"), pool("demo", "127.96.0.0/24")))
+	route := func(p, link string) hostnet.Route { return hostnet.Route{Prefix: prefixes(p)[0], Link: link} }
+	w.a.SetHost(hostnet.Snapshot{Routes: []hostnet.Route{
+		route("10.0.3.0/24", "docker0"), route("10.0.0.0/16", "tun0"), route("192.0.2.0/24", "eth0"),
+		route("127.0.0.0/8", "lo"), route("127.96.0.0/24", "lo"), route("172.17.0.0/16", "docker0"),
+	}})
+	got := alarms(w.status("wide"))
+	for _, want := range []string{"covers the whole route 10.0.3.0/24 of docker0", "covers the whole route 10.0.0.0/16 of tun0"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("alarms %q, want %q", got, want)
+		}
+	}
+	same(t, "a pool inside a subnet", alarms(w.status("lan")), "")
+	same(t, "a loopback pool", alarms(w.status("demo")), "")
+	same(t, "it is a warning only", w.get("a", from("wide")), "10.0.1.1")
+
+	var many []hostnet.Route
+	for i := range 100 {
+		many = append(many, route(fmt.Sprintf("10.0.%d.0/24", i), "tun0"))
+	}
+	w.a.SetHost(hostnet.Snapshot{Routes: many})
+	if s := w.status("wide"); len(s.Alarms) != 11 || !strings.Contains(s.Alarms[10].Message, "90 more") {
+		t.Errorf("%d alarms, the last %v", len(s.Alarms), s.Alarms[len(s.Alarms)-1])
+	}
+}
+
+// The host's network may change all the time; those who wait are woken only
+// when that changes what may be given out.
+func TestHostChangesThatDontMatter(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	waiting := w.a.Freed()
+	w.a.SetHost(hostnet.Snapshot{Routes: []hostnet.Route{{Prefix: prefixes("10.0.0.0/8")[0], Link: "tun0"}}})
+	if freed(waiting) {
+		t.Error("woken by a route")
+	}
+	w.a.SetHost(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: prefixes("192.0.2.2/24")[0], Link: "eth0"}}})
+	if !freed(waiting) {
+		t.Error("not woken by an address")
+	}
+}
+
+func TestConfigureWithProblemsChangesNothing(t *testing.T) {
+	good := pools(pool("p", "192.0.2.0/28"))
+	w := newWorld(t, good)
+	for name, bad := range map[string]ipam.Config{
+		"overlap":    pools(pool("p", "10.0.0.0/24"), pool("q", "10.0.0.128/25")),
+		"pods":       {Pools: good.Pools, PodCIDRs: prefixes("192.0.0.0/16")},
+		"node ports": {Pools: good.Pools, NodePorts: ipam.PortRange{First: 9, Last: 8}},
+	} {
+		if problems := w.a.Configure(bad); len(problems) != 1 {
+			t.Errorf("%s: %v", name, problems)
+		}
+		if _, err := ipam.New(t.Context(), w.store, bad, ipam.Options{Clock: nil}); err == nil {
+			t.Errorf("%s: an allocator starts with it", name)
+		}
+	}
+	same(t, "still", w.get("a"), "192.0.2.1")
+	useless := good.Pools[0]
+	useless.Exclude = prefixes("10.0.0.0/8")
+	w.configure(pools(useless))
+	same(t, "a warning shows", alarms(w.status("p")), `notice: pool "p" excludes 10.0.0.0/8, which is outside of its ranges`)
+}
+
+func TestCheckPools(t *testing.T) {
+	p := func(name string, cidrs ...string) ipam.Pool { return pool(name, cidrs...) }
+	excluding := p("p", "192.0.2.0/24")
+	excluding.Exclude = prefixes("192.0.2.1/28", "10.0.0.0/8", "192.0.0.0/16")
+	for _, c := range []struct {
+		name  string
+		pools []ipam.Pool
+		pods  []string
+		want  []string // field: message | hint
+	}{
+		{name: "nothing"},
+		{name: "fine", pools: []ipam.Pool{p("a", "192.0.2.0/25", "2001:db8::/64"), p("b", "192.0.2.128/25")}, pods: []string{"10.0.0.0/8", "2001:db8:1::/48"}},
+		{name: "loopback", pools: []ipam.Pool{p("a", "127.96.0.0/24")}},
+		{name: "names", pools: []ipam.Pool{p("", "192.0.2.0/32"), p("Public V4", "192.0.2.1/32")}, want: []string{
+			`pool[0].name: pool name: a name is needed`,
+			`pool[1].name: pool name: "Public V4" is not a DNS label: use a-z, 0-9 and inner "-"`,
+		}},
+		{name: "same name", pools: []ipam.Pool{p("a", "192.0.2.0/32"), p("a", "192.0.2.1/32")}, want: []string{`pool[1].name: pool "a" is there twice: pool[0] and pool[1]`}},
+		{name: "no ranges", pools: []ipam.Pool{p("a")}, want: []string{`pool[0].cidrs: pool "a" has no ranges`}},
+		{name: "host bits", pools: []ipam.Pool{p("a", "192.0.2.7/24", "2001:db8::1/64")}, want: []string{
+			`pool[0].cidrs[0]: pool "a" 192.0.2.7/24 has bits set behind its length | write it as "192.0.2.0/24", or as "192.0.2.7/32" for the one address`,
+			`pool[0].cidrs[1]: pool "a" 2001:db8::1/64 has bits set behind its length`,
+		}},
+		{name: "zero range", pools: []ipam.Pool{{Name: "a", CIDRs: make([]netip.Prefix, 1)}}, want: []string{`pool[0].cidrs[0]: pool "a" invalid Prefix is not a range`}},
+		{name: "unfit", pools: []ipam.Pool{p("a", "224.0.0.0/8", "0.0.0.0/0", "fe80::/64", "ff02::/16", "::ffff:0:0/96", "255.255.255.255/32")}, want: []string{
+			`pool[0].cidrs[0]: pool "a" 224.0.0.0/8 reaches into 224.0.0.0/4, which is multicast`,
+			`pool[0].cidrs[1]: pool "a" 0.0.0.0/0 reaches into 0.0.0.0/8, which is "this network"`,
+			`pool[0].cidrs[2]: pool "a" fe80::/64 reaches into fe80::/10, which is link-local`,
+			`pool[0].cidrs[3]: pool "a" ff02::/16 reaches into ff00::/8, which is multicast`,
+			`pool[0].cidrs[4]: pool "a" ::ffff:0.0.0.0/96 reaches into ::ffff:0.0.0.0/96, which is IPv4 in IPv6`,
+			`pool[0].cidrs[5]: pool "a" 255.255.255.255/32 reaches into 255.255.255.255/32, which is broadcast`,
+		}},
+		{name: "overlaps", pools: []ipam.Pool{p("a", "10.0.0.0/16", "10.0.4.0/24"), p("b", "10.0.0.0/8")}, want: []string{
+			`pool[0].cidrs[1]: pool "a" 10.0.4.0/24 overlaps 10.0.0.0/16 of the same pool`,
+			`pool[1].cidrs[0]: pool "b" 10.0.0.0/8 overlaps pool "a" 10.0.0.0/16`,
+			`pool[1].cidrs[0]: pool "b" 10.0.0.0/8 overlaps pool "a" 10.0.4.0/24`,
+		}},
+		{name: "pods", pools: []ipam.Pool{p("public-v4", "10.244.0.0/16")}, pods: []string{"10.244.0.0/16", "10.244.9.0/24", "10.0.0.0/8"}, want: []string{
+			`pool[0].cidrs[0]: pool "public-v4" 10.244.0.0/16 overlaps pod range 10.244.0.0/16`,
+			`pool[0].cidrs[0]: pool "public-v4" 10.244.0.0/16 overlaps pod range 10.244.9.0/24`,
+			`pool[0].cidrs[0]: pool "public-v4" 10.244.0.0/16 overlaps pod range 10.0.0.0/8`,
+		}},
+		{name: "excludes", pools: []ipam.Pool{excluding}, want: []string{
+			`pool[0].exclude[0]: pool "p" excludes 192.0.2.1/28, which has bits set behind its length`,
+			`pool[0].exclude[1]: pool "p" excludes 10.0.0.0/8, which is outside of its ranges`,
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := ipam.CheckPools(c.pools, prefixes(c.pods...))
+			if len(got) != len(c.want) {
+				t.Fatalf("%d problems, want %d: %v", len(got), len(c.want), got)
+			}
+			for i, p := range got {
+				if line := fmt.Sprintf("%s: %s | %s", p.Field, p.Message, p.Hint); !strings.HasPrefix(line, c.want[i]) || p.Hint == "" {
+					t.Errorf("%s\nwant %s", line, c.want[i])
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,230 @@
+package ipam_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// model is a world and what a user may rely on in it.
+type model struct {
+	*world
+	t     *rapid.T
+	pods  []netip.Prefix
+	wants map[string]vip.Service    // as last assigned
+	has   map[string]vip.Allocation // as last answered
+	fault bool
+}
+
+// Whatever services, operators, disks and restarts do: nobody has what another
+// has, nobody is moved, nothing is seen that is not stored, and the books of
+// the pools are right.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		configs := []ipam.Config{
+			pools(pool("p", "10.0.0.0/29", "2001:db8::/125"), pool("q", "10.0.1.0/30")),
+			pools(pool("q", "10.0.1.0/30"), pool("p", "10.0.0.0/28")),
+			pools(ipam.Pool{Name: "p", CIDRs: prefixes("10.0.0.0/29", "10.0.0.8/29"), Exclude: prefixes("10.0.0.2/31"), AutoAssign: true}),
+			pools(pool("r", "10.0.0.0/28")),
+		}
+		for i := range configs {
+			configs[i].NodePorts = ipam.PortRange{First: 30000, Last: 30005}
+		}
+		configs[3].ReuseDelay = 0
+		m := &model{t: rt, world: newWorld(t, configs[0]), wants: map[string]vip.Service{}, has: map[string]vip.Allocation{}}
+		m.world.t = t
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			before := maps.Collect(m.a.Leases().All())
+			switch op := rapid.IntRange(0, 9).Draw(rt, "op"); op {
+			case 0, 1, 2, 3, 4:
+				m.assignSome()
+			case 5:
+				name := m.name()
+				if err := m.a.Release(t.Context(), key(name), time.Duration(rapid.IntRange(0, 10).Draw(rt, "drain"))*time.Minute); (err != nil) && !m.fault {
+					rt.Fatal(err)
+				} else if err == nil {
+					delete(m.wants, name)
+					delete(m.has, name)
+				}
+			case 6:
+				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 400).Draw(rt, "seconds")) * time.Second)
+				if err := m.a.Cool(t.Context()); err != nil && !m.fault {
+					rt.Fatal(err)
+				}
+			case 7:
+				m.fault = !m.fault
+				if m.store.Fail(nil); m.fault {
+					m.store.Fail(errFull)
+				}
+			case 8:
+				m.configure(configs[rapid.IntRange(0, len(configs)-1).Draw(rt, "config")])
+				m.pods = rapid.SampledFrom([][]netip.Prefix{nil, prefixes("10.0.0.0/30"), prefixes("2001:db8::/126")}).Draw(rt, "pods")
+				m.a.SetPodCIDRs("kubernetes", m.pods)
+			case 9:
+				m.restart()
+				m.a.SetPodCIDRs("kubernetes", m.pods)
+			}
+			m.check(before)
+		}
+	})
+}
+
+func (m *model) name() string {
+	return rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(m.t, "name")
+}
+
+// some draws a service.
+func (m *model) some() vip.Service {
+	s := service(m.name(), source(rapid.SampledFrom([]string{"static", "rest"}).Draw(m.t, "source")))
+	s.Pool = rapid.SampledFrom([]string{"", "", "p", "q"}).Draw(m.t, "pool")
+	s.ShareKey = rapid.SampledFrom([]string{"", "", "k", "j"}).Draw(m.t, "share")
+	if s.VIPs = nil; rapid.IntRange(0, 2).Draw(m.t, "requests") == 0 {
+		s.VIPs = []netip.Addr{addr(fmt.Sprintf("10.0.%d.%d", rapid.IntRange(0, 1).Draw(m.t, "net"), rapid.IntRange(0, 9).Draw(m.t, "host")))}
+	}
+	s.Families = rapid.SampledFrom([][]vip.Family{nil, nil, nil, {vip.IPv4}, {vip.IPv4, vip.IPv6}}).Draw(m.t, "families")
+	s.Ports = nil
+	for _, n := range []uint16{80, 443} {
+		if rapid.Bool().Draw(m.t, "port") {
+			s.Ports = append(s.Ports, tcp(n))
+			switch rapid.IntRange(0, 3).Draw(m.t, "node port") {
+			case 0:
+				s.Ports[len(s.Ports)-1] = on(tcp(n), 0)
+			case 1:
+				s.Ports[len(s.Ports)-1] = on(tcp(n), uint16(30000+rapid.IntRange(0, 6).Draw(m.t, "number")))
+			}
+		}
+	}
+	return s
+}
+
+func (m *model) assignSome() {
+	var batch []vip.Service
+	for range rapid.IntRange(1, 4).Draw(m.t, "batch") {
+		s := m.some()
+		if former, ok := m.wants[s.Key.Name]; ok && rapid.Bool().Draw(m.t, "again") {
+			s = former
+		}
+		if !slices.ContainsFunc(batch, func(o vip.Service) bool { return o.Key == s.Key }) {
+			batch = append(batch, s)
+		}
+	}
+	preview := m.a.Preview(batch)
+	answers := m.assign(batch...)
+	for i, got := range answers {
+		s := &batch[i]
+		if !m.fault {
+			// An address that is left for another shows as left in the preview too.
+			if diff := cmp.Diff(preview[i], got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+				m.t.Fatalf("%s: preview and answer differ: %s", s.Key, diff)
+			}
+		}
+		m.checkAnswer(s, got)
+		m.wants[s.Key.Name], m.has[s.Key.Name] = *s, got
+	}
+}
+
+// checkAnswer checks one answer against what the service had before.
+func (m *model) checkAnswer(s *vip.Service, got vip.Allocation) {
+	had, former := m.has[s.Key.Name], m.wants[s.Key.Name]
+	for _, a := range got.VIPs {
+		l, _, ok := m.a.Leases().Get(ipam.Resource{Addr: a})
+		if !ok || l.HeldBy(s.Key) < 0 {
+			m.t.Fatalf("%s is told %s, whose lease is %+v", s.Key, a, l)
+		}
+		asked := slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return v.Is4() == a.Is4() })
+		if asked >= 0 && s.VIPs[asked] != a && !slices.Contains(had.VIPs, a) {
+			m.t.Fatalf("%s asks for %s and is given %s", s.Key, s.VIPs[asked], a)
+		}
+		if asked >= 0 && s.VIPs[asked] != a && len(got.Problems) == 0 {
+			m.t.Fatalf("%s has %s, not %s, and is told no reason", s.Key, a, s.VIPs[asked])
+		}
+	}
+	for k, n := range got.NodePorts {
+		l, _, ok := m.a.Leases().Get(ipam.Resource{NodePort: n, Protocol: k.Protocol})
+		if !ok || l.HeldBy(s.Key) != 0 || l.Holders[0].Port != k {
+			m.t.Fatalf("%s is told node port %d for %s, whose lease is %+v", s.Key, n, k, l)
+		}
+	}
+	if len(s.Families) == 0 && len(got.VIPs) == 0 && len(got.Problems) == 0 {
+		m.t.Fatalf("%s has nothing and is told no reason", s.Key)
+	}
+	settled := len(had.Problems) == 0 // else it waited for something that it may have now
+	same := settled && len(s.VIPs) == 0 && s.Pool == former.Pool && slices.Equal(s.Families, former.Families)
+	for _, a := range had.VIPs {
+		if same && !slices.Contains(got.VIPs, a) {
+			m.t.Fatalf("%s was moved off %s to %v, its problems %v", s.Key, a, got.VIPs, got.Problems)
+		}
+	}
+}
+
+// check checks everything else that can be relied on after any step.
+func (m *model) check(before map[ipam.Resource]ipam.Lease) {
+	m.durable()
+	var held, cooling = map[string]uint64{}, map[string]uint64{}
+	for r, l := range m.a.Leases().All() {
+		taken := map[vip.PortKey]vip.ServiceKey{}
+		for _, h := range l.Holders {
+			for _, p := range h.Ports {
+				if other, twice := taken[p]; twice {
+					m.t.Fatalf("%s: %s and %s both have %s", r, other, h.Service, p)
+				}
+				taken[p] = h.Service
+			}
+		}
+		if len(l.Holders) != 1 && (l.ShareKey == "" || l.State == ipam.Cooling) || len(l.Holders) == 0 {
+			m.t.Fatalf("%s has the holders %v", r, l.Holders)
+		}
+		if r.NodePort != 0 {
+			continue
+		}
+		if l.State == ipam.Held {
+			held[l.Pool]++
+		} else {
+			cooling[l.Pool]++
+		}
+		if _, old := before[r]; !old && !m.mayGive(r.Addr) {
+			m.t.Fatalf("%s was given to %v", r, l.Holders)
+		}
+	}
+	for _, s := range m.a.Pools() {
+		free := uint64(0)
+		for _, c := range s.CIDRs {
+			for a := c.Addr(); c.Contains(a); a = a.Next() {
+				if _, _, leased := m.a.Leases().Get(ipam.Resource{Addr: a}); !leased && m.mayGive(a) {
+					free++
+				}
+			}
+		}
+		if s.Used != held[s.Name] || s.Cooling != cooling[s.Name] || s.Free != free {
+			m.t.Fatalf("pool %+v, counted %d used, %d cooling, %d free", s, held[s.Name], cooling[s.Name], free)
+		}
+	}
+}
+
+// mayGive is the naive form of what may be given out.
+func (m *model) mayGive(a netip.Addr) bool {
+	in := func(list []netip.Prefix) bool {
+		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	if in(m.pods) {
+		return false
+	}
+	for _, p := range m.cfg.Pools {
+		for _, c := range p.CIDRs {
+			if c.Contains(a) && !in(p.Exclude) && a != c.Addr() && (a.Is6() || c.Contains(a.Next())) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,198 @@
+package ipam_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+func newClock() *table.Clock { return &table.Clock{} }
+
+// running is a world whose allocator runs, in the fake time of a synctest
+// bubble. Stop ends it.
+func running(t *testing.T, cfg ipam.Config) (w *world, stop func()) {
+	t.Helper()
+	w = &world{t: t, store: memstore.New(), cfg: cfg}
+	return w, w.run()
+}
+
+// run starts an allocator on the world's store.
+func (w *world) run() (stop func()) {
+	w.events = event.NewLog(1_000, time.Now)
+	a, err := ipam.New(context.Background(), w.store, w.cfg, ipam.Options{Clock: newClock(), Events: w.events})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.a = a
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- a.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != context.Canceled {
+			w.t.Errorf("Run ended with %v", err)
+		}
+	}
+}
+
+func TestCoolingEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, pools(pool("p", "192.0.2.0/30")))
+		w.get("a")
+		w.get("b")
+		w.release("a")
+		time.Sleep(time.Minute)
+		w.release("b")
+		waiting := w.a.Freed()
+		time.Sleep(4*time.Minute - time.Second)
+		synctest.Wait()
+		if freed(waiting) {
+			t.Error("freed too early")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !freed(waiting) {
+			t.Error("not freed after 5 minutes")
+		}
+		same(t, "leases left", w.a.Leases().Len(), 1)
+		same(t, "the freed one", w.get("c"), "192.0.2.1")
+
+		// What cools goes on cooling over a restart, for the rest of its time.
+		stop()
+		stop = w.run()
+		waiting = w.a.Freed()
+		time.Sleep(57 * time.Second)
+		synctest.Wait()
+		same(t, "leases before the rest is over", w.a.Leases().Len(), 2)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		same(t, "leases after it", w.a.Leases().Len(), 1)
+		if !freed(waiting) {
+			t.Error("nobody was told")
+		}
+		w.durable()
+		stop()
+	})
+}
+
+func TestBackInTimeStaysHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, pools(pool("p", "192.0.2.0/30")))
+		w.get("a")
+		for range 5 { // each leaves an entry behind in the queue of what cools
+			w.release("a")
+			time.Sleep(time.Minute)
+			same(t, "back", w.get("a"), "192.0.2.1")
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if l, ok := w.lease("192.0.2.1"); !ok || l.State != ipam.Held {
+			t.Errorf("%+v", l)
+		}
+		stop()
+	})
+}
+
+func TestCoolingEndsLateWhenTheStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, pools(pool("p", "192.0.2.0/30")))
+		w.get("a")
+		w.release("a")
+		w.store.Fail(errFull)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		same(t, "leases while the disk is full", w.a.Leases().Len(), 1)
+		w.store.Fail(nil)
+		time.Sleep(31 * time.Second) // the longest wait between tries
+		synctest.Wait()
+		same(t, "leases afterwards", w.a.Leases().Len(), 0)
+		stop()
+	})
+}
+
+// A clock that was set back doesn't keep an address from everyone for years.
+func TestClockSetBack(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/30")))
+	w.now = time.Now().AddDate(10, 0, 0)
+	w.get("a")
+	w.release("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	w.now = time.Now()
+	waiting := w.a.Freed()
+	ended := make(chan error)
+	go func() { ended <- w.a.Run(ctx) }()
+	<-waiting
+	cancel()
+	<-ended
+	same(t, "leases", w.a.Leases().Len(), 0)
+}
+
+func TestOrphansAreReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := pools(pool("p", "192.0.2.0/28"))
+		cfg.OrphanGrace = 10 * time.Minute
+		w, stop := running(t, cfg)
+		w.get("kept")
+		w.get("late")
+		w.get("gone", ports(on(tcp(80), 0)))
+		var known sync.Map
+		known.Store(key("kept"), true)
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		same(t, "leases before the sources have spoken", w.a.Leases().Len(), 4)
+		same(t, "orphans by then", w.a.Orphans(), 0)
+
+		w.a.Settled(func(k vip.ServiceKey) bool { _, ok := known.Load(k); return ok })
+		synctest.Wait()
+		same(t, "orphans", w.a.Orphans(), 2)
+		time.Sleep(9 * time.Minute)
+		synctest.Wait()
+		known.Store(key("late"), true) // its source was slow
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		same(t, "orphans after the grace time", w.a.Orphans(), 0)
+		l, _ := w.lease("192.0.2.3")
+		if l.State != ipam.Cooling || l.Holders[0].Service != key("gone") {
+			t.Errorf("the orphan: %+v", l)
+		}
+		for _, a := range []string{"192.0.2.1", "192.0.2.2"} {
+			if l, _ := w.lease(a); l.State != ipam.Held {
+				t.Errorf("%s: %+v", a, l)
+			}
+		}
+		if !slices.Contains(w.kinds(), "lease_orphaned") {
+			t.Errorf("events %v", w.kinds())
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		same(t, "leases in the end", w.a.Leases().Len(), 2)
+		w.durable()
+		stop()
+	})
+}
+
+func TestOrphanWaitsForTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, pools(pool("p", "192.0.2.0/28")))
+		w.get("gone")
+		w.a.Settled(func(vip.ServiceKey) bool { return false })
+		w.store.Fail(errFull)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		same(t, "orphans", w.a.Orphans(), 1)
+		w.store.Fail(nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		same(t, "orphans afterwards", w.a.Orphans(), 0)
+		stop()
+	})
+}

@@ -1,0 +1,141 @@
+package ipam_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+var errFull = errors.New("no space left on device")
+
+// A lease that could not be stored is not seen by anyone, and what was held is
+// answered with.
+func TestStoreThatFails(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	same(t, "before", w.get("web", ports(on(tcp(80), 0))), "192.0.2.1")
+	free := w.status("p").Free
+
+	w.store.Fail(errFull)
+	same(t, "new", w.refused(vip.CodeStore, "no space left on device", "new"), "")
+	got := w.assign(service("web", requests("192.0.2.9"), ports(on(tcp(80), 30001))))[0]
+	if vips(got) != "192.0.2.1" || nodePorts(got)["80/tcp"] != 30086 || len(got.Problems) != 1 || got.Problems[0].Code != vip.CodeStore {
+		t.Errorf("a move: %+v", got)
+	}
+	if err := w.a.Release(t.Context(), key("web"), 0); !errors.Is(err, ipam.ErrUnavailable) || !strings.Contains(err.Error(), "web") {
+		t.Errorf("release: %v", err)
+	}
+	same(t, "leases", w.a.Leases().Len(), 2)
+	same(t, "free", w.status("p").Free, free)
+	if l, _ := w.lease("192.0.2.1"); l.State != ipam.Held {
+		t.Errorf("released all the same: %+v", l)
+	}
+	same(t, "who needs no write has no problem", w.get("web", ports(on(tcp(80), 0))), "192.0.2.1")
+	w.durable()
+
+	w.store.Fail(nil)
+	same(t, "tried again, the same address", w.get("new"), "192.0.2.2")
+	same(t, "and the move", w.get("web", requests("192.0.2.9")), "192.0.2.9")
+	w.durable()
+}
+
+// The new address is stored and the old one can't be given up: both are held,
+// the service says so, and the next try mends it.
+func TestStoreThatFailsBetweenGainAndLoss(t *testing.T) {
+	inner := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	s := &failingSecond{Store: inner.store}
+	a, err := ipam.New(t.Context(), s, inner.cfg, ipam.Options{Clock: newClock(), Now: inner.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner.a = a
+	inner.get("web")
+	s.armed, s.commits = true, 0
+	got := inner.assign(service("web", requests("192.0.2.9")))[0]
+	if vips(got) != "192.0.2.9" || len(got.Problems) != 1 || got.Problems[0].Code != vip.CodeStore {
+		t.Errorf("%+v", got)
+	}
+	inner.durable()
+	s.armed = false
+	same(t, "tried again", inner.get("web", requests("192.0.2.9")), "192.0.2.9")
+	if l, _ := inner.lease("192.0.2.1"); l.State != ipam.Cooling {
+		t.Errorf("the old one: %+v", l)
+	}
+	inner.durable()
+}
+
+// failingSecond fails every second commit while it is armed.
+type failingSecond struct {
+	ipam.Store
+	armed   bool
+	commits int
+}
+
+func (s *failingSecond) Commit(ctx context.Context, ops []ipam.Op) error {
+	if s.commits++; s.armed && s.commits%2 == 0 {
+		return errors.Join(ipam.ErrUnavailable, errFull)
+	}
+	return s.Store.Commit(ctx, ops)
+}
+
+// Another writer of the same store: the older lease keeps, and the service is
+// planned anew around it.
+func TestLeaseChangedMeanwhile(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	taken := ipam.Lease{
+		Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Held, Since: w.now,
+		Holders: []ipam.Holder{{Service: key("elsewhere"), Source: "far"}},
+	}
+	if err := w.store.Commit(t.Context(), []ipam.Op{{New: &taken}}); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "automatic goes around it", w.get("auto"), "192.0.2.2")
+	if l, ok := w.lease("192.0.2.1"); !ok || !l.Equal(taken) {
+		t.Errorf("what the store has is not shown: %+v", l)
+	}
+	taken2 := taken
+	taken2.Resource.Addr = addr("192.0.2.9")
+	if err := w.store.Commit(t.Context(), []ipam.Op{{New: &taken2}}); err != nil {
+		t.Fatal(err)
+	}
+	w.refused(vip.CodeAddressTaken, `held by service "elsewhere" of source far`, "asks", requests("192.0.2.9"))
+	// One that was taken away: released by someone else behind our back.
+	mine, _ := w.lease("192.0.2.2")
+	if err := w.store.Commit(t.Context(), []ipam.Op{{Old: &mine}}); err != nil {
+		t.Fatal(err)
+	}
+	w.release("auto")
+	if _, ok := w.lease("192.0.2.2"); ok {
+		t.Error("a lease that the store has not is shown")
+	}
+	w.durable()
+}
+
+func TestStoreThatCannotBeReadAtTheStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := newWorld(t, ipam.Config{})
+	if _, err := ipam.New(ctx, w.store, ipam.Config{}, ipam.Options{Clock: newClock()}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Any number of services in one batch is one commit, and a batch that changes
+// nothing is none.
+func TestCommitsOfABatch(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "10.0.0.0/16", "2001:db8::/64")))
+	var services []vip.Service
+	for _, name := range strings.Fields("a b c d e f g h") {
+		services = append(services, service(name, ports(on(tcp(80), 0), on(udp(80), 0))))
+	}
+	w.assign(services...)
+	same(t, "commits", w.store.Commits(), 1)
+	w.assign(services...)
+	same(t, "commits for nothing new", w.store.Commits(), 1)
+	w.release("a")
+	same(t, "commits of a release", w.store.Commits(), 2)
+	w.durable()
+}
