@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -54,10 +53,14 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 	if err != nil {
 		return nil, err
 	}
-	pods := t.opt.PodCIDRs()
-	t.pods = slices.Clone(pods)
-	held := newHoldings(podSet(pods))
-	broken := !r.table.intact || !r.table.pods.Equal(held.pods)
+	t.pods = slices.Clone(t.opt.PodCIDRs())
+	want := podSet(t.pods)
+	held, broken := newHoldings(want), !r.table.intact
+	stale := !broken && !r.table.pods.Equal(want)
+	if stale {
+		// What the table has was made for these; the next Apply goes from them to those wanted.
+		held.pods = r.table.pods
+	}
 	all := t.interpret(r)
 	for i := range all {
 		held.set(all[i].Key, &all[i].Value)
@@ -65,9 +68,31 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 	for i := range all {
 		t.inspect(&all[i], r, held, broken)
 	}
+	if len(all) > 0 {
+		// What concerns all alike is mended by any repair: one is enough.
+		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Key, b.Key) }).Key
+		i := slices.IndexFunc(all, func(o observed) bool { return o.Key == first })
+		if stale {
+			all[i].Damage = append(all[i].Damage, "pod ranges in the nftables table are not as configured")
+		}
+		all[i].Damage = append(all[i].Damage, t.untuned()...)
+	}
 	all = append(all, strays(r, held)...)
-	t.held, t.broken, t.loaded = held, broken, true
+	t.held, t.broken, t.stalePods, t.loaded = held, broken, stale, true
 	return all, nil
+}
+
+// untuned names the sysctls that were as they should be and no longer are.
+func (t *Target) untuned() []string {
+	var out []string
+	good := t.Findings()
+	for _, w := range t.wantedSettings() {
+		f := t.sysctl.check(w)
+		if !f.OK && slices.ContainsFunc(good, func(g Finding) bool { return g.Name == f.Name && g.OK }) {
+			out = append(out, f.Name+" "+f.Detail)
+		}
+	}
+	return out
 }
 
 // read reads everything that may be ours.
@@ -80,7 +105,7 @@ func (t *Target) read(ctx context.Context) (*reading, error) {
 	if r.addrs, r.up, err = t.device.read(); err != nil {
 		return nil, err
 	}
-	services, err := t.listServices(ctx)
+	services, err := t.kernel.services(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -95,21 +120,6 @@ func (t *Target) read(ctx context.Context) (*reading, error) {
 		r.states[s.key] = &state{service: s, dests: dests}
 	}
 	return r, nil
-}
-
-// listServices looks for IPVS anew where it has gone: a module that was taken
-// out and put back has another number.
-func (t *Target) listServices(ctx context.Context) ([]service, error) {
-	all, err := t.kernel.services(ctx)
-	if err == nil || ctx.Err() != nil {
-		return all, err
-	}
-	family, again := lookupFamily(ctx, t.kernel.conn)
-	if again != nil {
-		return nil, errors.Join(err, again)
-	}
-	t.kernel.family = family
-	return t.kernel.services(ctx)
 }
 
 // ours reports whether a service at key is ours.

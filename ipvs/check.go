@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,16 +92,20 @@ func checkCapability() Finding {
 
 func checkIPVS() Finding {
 	f := Finding{Name: "kernel module ip_vs", OK: true, Required: true, Detail: "there"}
-	k, err := openKernel(context.Background(), &counters{})
+	ctx := context.Background()
+	k, err := openKernel(ctx, &counters{})
 	if err == nil {
-		k.close()
+		defer k.close()
+		// Finding IPVS takes no rights; reading it takes those that writing does.
+		_, err = k.service(ctx, vip.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: vip.TCP})
+	}
+	if err == nil {
 		return f
 	}
-	f.OK, f.Detail = false, err.Error()
-	if errors.Is(err, unix.ENOENT) {
-		f.Detail = "the kernel has no IPVS, or it isn't loaded"
+	f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe ip_vs"
+	if errors.Is(err, unix.EPERM) {
+		f.Remedy = "run the agent with CAP_NET_ADMIN in the host's own user namespace"
 	}
-	f.Remedy = "modprobe ip_vs"
 	return f
 }
 

@@ -313,6 +313,8 @@ func text(v []byte) string {
 	return string(v)
 }
 
+var errNoIPVS = vip.Problem{Code: vip.CodeDataplane, Message: "the kernel has no IPVS, or it isn't loaded", Hint: "modprobe ip_vs"}
+
 // lookupFamily asks the kernel for the number of the IPVS family. Where IPVS is
 // a module that isn't loaded, asking makes the kernel load it if it can.
 func lookupFamily(ctx context.Context, c *conn) (uint16, error) {
@@ -332,6 +334,9 @@ func lookupFamily(ctx context.Context, c *conn) (uint16, error) {
 		}
 		return a.err
 	})
+	if err == unix.ENOENT {
+		return 0, errNoIPVS
+	}
 	if err != nil {
 		return 0, fmt.Errorf("look for IPVS in the kernel: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 		{"refusal taken", []string{"nft delete element inet ironvip refused4 { 10.96.0.2 . tcp . 80 }"}, "set refused4"},
 		{"refusal added", []string{"nft add element inet ironvip refused4 { 10.96.0.1 . tcp . 80 }"}, "set refused4"},
 		{"hairpin taken", []string{"nft delete element inet ironvip hairpin4 { 10.77.1.2 . 10.77.1.2 }"}, "set hairpin4"},
-		{"pod ranges changed", []string{"nft flush set inet ironvip pods4"}, "nftables table"},
+		{"pod ranges changed", []string{"nft flush set inet ironvip pods4"}, "pod ranges"},
 		{"record of a node port lost with its service", []string{"ipvsadm -D -t 10.77.0.1:30080", "nft delete element inet ironvip nodeports4 { 10.77.0.1 . tcp . 30080 }"}, ""},
 		{"stray address", []string{"ip addr add 10.96.9.9/32 dev ironvip0"}, "belongs to no service"},
 		{"stray service", []string{"ipvsadm -A -t 10.96.9.9:80 -s rr", "ipvsadm -a -t 10.96.9.9:80 -r 10.77.1.2:80 -m"}, "missing: 10.96.9.9"},
@@ -110,6 +111,72 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 			witnessServices(t, lab.Director, vips)
 		})
 	}
+}
+
+// A sysctl that somebody changes is drift, too; one that was never to be had is
+// a finding, and no drift without end.
+func TestSysctlDrift(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	f := frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80")...)
+	p.create(t, f)
+	lab.Director.Sysctl("ipv4/vs/conntrack", "0")
+	o := p.read(t)[f.Key]
+	if len(o.Damage) != 1 || !strings.Contains(o.Damage[0], "net.ipv4.vs.conntrack is 0, needs 1") {
+		t.Errorf("damage %q", o.Damage)
+	}
+	p.put(t, repairOf(f))
+	p.wants(t, f)
+	lab.Director.Do(func() { p.sysctl.root = t.TempDir(); p.tune() })
+	bad := 0
+	for _, f := range p.Findings() {
+		if !f.OK && f.Remedy != "" {
+			bad++
+		}
+	}
+	if bad == 0 {
+		t.Errorf("findings %+v", p.Findings())
+	}
+	p.wants(t, f)
+}
+
+// New pod ranges take effect at the next change, and without one at the next
+// reading.
+func TestPodRangesChange(t *testing.T) {
+	lab := netlab.New(t)
+	now := []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}
+	p := newPlane(t, lab.Director, func(o *Options) { o.PodCIDRs = func() []netip.Prefix { return now } })
+	a := frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...)
+	b := frontend("10.96.0.2:80", vip.TCP, addrs("10.77.1.2:80")...)
+	p.create(t, a, b)
+	has := func(when string, in ...string) {
+		t.Helper()
+		got := run(t, lab.Director, "nft", "list", "set", "inet", "ironvip", "pods4") + run(t, lab.Director, "nft", "list", "set", "inet", "ironvip", "hairpin4")
+		for _, s := range []string{"10.77.1.0/24", "10.77.2.0/24", "10.77.1.2 . 10.77.1.2", "10.77.2.2 . 10.77.2.2"} {
+			if want := slices.Contains(in, s); strings.Contains(got, s) != want {
+				t.Errorf("%s: %s present is %v:\n%s", when, s, !want, got)
+			}
+		}
+	}
+	has("at first", "10.77.1.0/24", "10.77.1.2 . 10.77.1.2")
+	now = []netip.Prefix{netip.MustParsePrefix("10.77.2.0/24")}
+	c := with(a, func(f *vip.Frontend) { f.Backends[0].Weight = 3 })
+	p.change(t, a, c)
+	has("with a change", "10.77.2.0/24", "10.77.2.2 . 10.77.2.2")
+	p.wants(t, b, c)
+	now = []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}
+	damaged := 0
+	for _, o := range p.read(t) {
+		if len(o.Damage) > 0 {
+			damaged++
+			p.put(t, updateOf{Key: o.Key, Old: &o.Value, New: &o.Value, Repair: true})
+		}
+	}
+	if damaged != 1 {
+		t.Errorf("%d frontends are damaged, want one that stands for all", damaged)
+	}
+	has("with a repair", "10.77.1.0/24", "10.77.1.2 . 10.77.1.2")
+	p.wants(t, b, c)
 }
 
 // A change that comes before the drift is noticed finds its way, too.

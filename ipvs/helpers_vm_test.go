@@ -32,7 +32,7 @@ type planeIn struct {
 	node *netlab.Node
 }
 
-func newPlane(t *testing.T, node *netlab.Node, change ...func(*Options)) *planeIn {
+func newPlane(t testing.TB, node *netlab.Node, change ...func(*Options)) *planeIn {
 	t.Helper()
 	o := Options{Owns: owns, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, c := range change {
@@ -72,7 +72,7 @@ func (p *planeIn) Actual(ctx context.Context) iter.Seq2[observed, error] {
 }
 
 // put applies changes and fails the test if any of them fails.
-func (p *planeIn) put(t *testing.T, batch ...updateOf) {
+func (p *planeIn) put(t testing.TB, batch ...updateOf) {
 	t.Helper()
 	if err := p.Apply(t.Context(), batch); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func (p *planeIn) put(t *testing.T, batch ...updateOf) {
 	}
 }
 
-func (p *planeIn) create(t *testing.T, all ...*vip.Frontend) {
+func (p *planeIn) create(t testing.TB, all ...*vip.Frontend) {
 	t.Helper()
 	var batch []updateOf
 	for _, f := range all {
@@ -93,15 +93,15 @@ func (p *planeIn) create(t *testing.T, all ...*vip.Frontend) {
 	p.put(t, batch...)
 }
 
-func (p *planeIn) change(t *testing.T, old, new *vip.Frontend) {
+func (p *planeIn) change(t testing.TB, old, new *vip.Frontend) {
 	t.Helper()
 	p.put(t, updateOf{Key: old.Key, Old: old, New: new})
 }
 
-func (p *planeIn) remove(t *testing.T, old *vip.Frontend) { t.Helper(); p.change(t, old, nil) }
+func (p *planeIn) remove(t testing.TB, old *vip.Frontend) { t.Helper(); p.change(t, old, nil) }
 
 // read returns what Actual yields, by key.
-func (p *planeIn) read(t *testing.T) map[vip.FrontendKey]observed {
+func (p *planeIn) read(t testing.TB) map[vip.FrontendKey]observed {
 	t.Helper()
 	all := map[vip.FrontendKey]observed{}
 	for o, err := range p.Actual(t.Context()) {
@@ -117,7 +117,7 @@ func (p *planeIn) read(t *testing.T) map[vip.FrontendKey]observed {
 }
 
 // wants checks that the kernel has exactly these frontends, undamaged.
-func (p *planeIn) wants(t *testing.T, all ...*vip.Frontend) {
+func (p *planeIn) wants(t testing.TB, all ...*vip.Frontend) {
 	t.Helper()
 	have := p.read(t)
 	for _, f := range all {

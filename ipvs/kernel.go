@@ -38,10 +38,23 @@ func (k *kernel) run(ctx context.Context, ops []op, done func(i int, err error))
 	}, done)
 }
 
+// query asks one question. Where the family's number is gone it is looked up
+// anew: the module may have been taken out and put back.
+func (k *kernel) query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
+	err := k.conn.query(ctx, put, each)
+	if err != unix.ENOENT {
+		return err
+	}
+	if k.family, err = lookupFamily(ctx, k.conn); err != nil {
+		return err
+	}
+	return k.conn.query(ctx, put, each)
+}
+
 // services lists every service in the kernel, ours or not.
 func (k *kernel) services(ctx context.Context) ([]service, error) {
 	var all []service
-	err := k.conn.query(ctx, func(b []byte) []byte {
+	err := k.query(ctx, func(b []byte) []byte {
 		return appendCommand(b, k.family, cmdGetService, unix.NLM_F_DUMP)
 	}, func(_ uint16, data []byte) error {
 		s, err := decodeService(data)
@@ -57,7 +70,7 @@ func (k *kernel) services(ctx context.Context) ([]service, error) {
 // service reads one service; nil when there is none.
 func (k *kernel) service(ctx context.Context, key vip.FrontendKey) (*service, error) {
 	var found *service
-	err := k.conn.query(ctx, func(b []byte) []byte {
+	err := k.query(ctx, func(b []byte) []byte {
 		return appendService(appendCommand(b, k.family, cmdGetService, 0), &service{key: key}, false)
 	}, func(_ uint16, data []byte) error {
 		s, err := decodeService(data)
@@ -76,7 +89,7 @@ func (k *kernel) service(ctx context.Context, key vip.FrontendKey) (*service, er
 // destinations reads one service's destinations, in no order; none when there
 // is no such service.
 func (k *kernel) destinations(ctx context.Context, key vip.FrontendKey, each func(destStatus)) error {
-	err := k.conn.query(ctx, func(b []byte) []byte {
+	err := k.query(ctx, func(b []byte) []byte {
 		return appendService(appendCommand(b, k.family, cmdGetDest, unix.NLM_F_DUMP), &service{key: key}, false)
 	}, func(_ uint16, data []byte) error {
 		d, err := decodeDest(data, key.Addr)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"sync"
@@ -67,17 +68,19 @@ type Target struct {
 
 	// What the kernel is believed to hold, apart from the details of services,
 	// which Apply's caller knows.
-	held    *holdings
-	pods    []netip.Prefix // held.pods, as PodCIDRs gave it
-	loaded  bool           // held has been read from the kernel
-	broken  bool           // the table must be built anew
-	suspect map[vip.FrontendKey]struct{}
+	held      *holdings
+	pods      []netip.Prefix // held.pods, as PodCIDRs gave it
+	stalePods bool           // the table's pod ranges are not PodCIDRs
+	loaded    bool           // held has been read from the kernel
+	broken    bool           // the table must be built anew
+	suspect   map[vip.FrontendKey]struct{}
+
+	v6 bool // IPv6 forwarding is needed
 
 	idle *idleWatch
 
 	mu     sync.Mutex
 	faults []Finding // the sysctls, as they were when last set
-	v6     bool      // IPv6 forwarding has been asked for
 }
 
 var (
@@ -96,6 +99,9 @@ func New(o Options) (*Target, error) {
 	}
 	if o.Mark == 0 {
 		o.Mark = DefaultMark
+	}
+	if bits.OnesCount32(o.Mark) != 1 {
+		return nil, fmt.Errorf("mark %#x for masquerading: it must be one bit", o.Mark)
 	}
 	if o.PodCIDRs == nil {
 		o.PodCIDRs = func() []netip.Prefix { return nil }
@@ -153,14 +159,19 @@ func (t *Target) Findings() []Finding {
 	return slices.Clone(t.faults)
 }
 
-// tune sets the sysctls, and warns of those that newly can't be.
-func (t *Target) tune() {
+func (t *Target) wantedSettings() []setting {
 	want := settings(parseVersion(kernelRelease()))
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.v6 {
 		want = append(want, forwarding6)
 	}
+	return want
+}
+
+// tune sets the sysctls, and warns of those that newly can't be.
+func (t *Target) tune() {
+	want := t.wantedSettings()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var found []Finding
 	for _, w := range want {
 		f := t.sysctl.set(w)
@@ -299,9 +310,7 @@ func (t *Target) accept(batch []updateOf) []*item {
 		items = append(items, it)
 	}
 	if v6 && !t.v6 {
-		t.mu.Lock()
 		t.v6 = true
-		t.mu.Unlock()
 		t.tune()
 	}
 	return items
@@ -359,17 +368,18 @@ func (t *Target) raise(up change, it *item) {
 // lower adds what may leave the table now that an item is programmed, and
 // takes back what was recorded of one that failed.
 func (t *Target) lower(down change, it *item) {
-	f := it.update.New
+	f, withdrawn := it.update.New, false
 	switch {
-	case it.clashes:
+	case it.clashes, it.blocked && it.have == nil && f != nil:
+		// Not ours, or not there: nothing may be on record of it.
 		t.held.set(it.key, nil)
-		f = nil
+		f, withdrawn = nil, true
 	case f == nil && it.err() != nil:
 		t.held.set(it.key, it.old) // still there, still ours
 		return
 	}
 	if !stray(it.key) {
-		elementChanges(change{}, down, it.key, it.old, f, it.repair || it.clashes)
+		elementChanges(change{}, down, it.key, it.old, f, it.repair || withdrawn)
 	}
 	gone := []netip.Addr{}
 	for _, old := range []*vip.Frontend{it.old, it.update.Old, it.update.New} {
@@ -403,8 +413,8 @@ func (it *item) onHost() bool {
 // filter brings the table up to date before anything is programmed: what is in
 // up, or all of it where it has to be built.
 func (t *Target) filter(ctx context.Context, up change) error {
-	if pods := t.opt.PodCIDRs(); !slices.Equal(pods, t.pods) {
-		t.pods = slices.Clone(pods)
+	if pods := t.opt.PodCIDRs(); t.stalePods || !slices.Equal(pods, t.pods) {
+		t.pods, t.stalePods = slices.Clone(pods), true
 		before := t.held.hairpins
 		held := newHoldings(podSet(pods))
 		for k, f := range t.held.frontends {
@@ -421,8 +431,11 @@ func (t *Target) filter(ctx context.Context, up change) error {
 			for a := range held.hairpins {
 				up[addrElement(setHairpin, a)] = true
 			}
-			return t.orRebuild(ctx, t.fw.setPods(ctx, held.pods, up))
+			err := t.orRebuild(ctx, t.fw.setPods(ctx, held.pods, up))
+			t.stalePods = err != nil
+			return err
 		}
+		t.stalePods = false // or built anew below
 	}
 	if t.broken {
 		if len(t.held.frontends) == 0 && len(up) == 0 {
