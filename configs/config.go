@@ -82,6 +82,9 @@ type Source struct {
 	Type string `toml:"type"` // "static"
 	Name string `toml:"name"` // unique; the type where nothing is written
 	Path string `toml:"path"` // absolute; relative ones are taken from the folder of ironvip.toml
+	// Optional says that nobody wrote this source: it is services.d beside the
+	// file, and may as well not be there.
+	Optional bool `toml:"-"`
 }
 
 // SourceStatic is the type of a source that reads a directory of TOML files.

@@ -220,14 +220,17 @@ func TestExampleOfServices(t *testing.T) {
 func TestLoadFindsTheFile(t *testing.T) {
 	dir := t.TempDir()
 	c, problems := Load(dir)
-	if len(problems) > 0 || c.Path != filepath.Join(dir, "ironvip.toml") || len(c.Sources) != 0 || c.Node.Name == "" {
+	if len(problems) > 0 || c.Path != filepath.Join(dir, "ironvip.toml") || len(c.Sources) != 1 || !c.Sources[0].Optional || c.Node.Name == "" {
 		t.Fatalf("of an empty directory: %+v, %v", c, problems)
+	}
+	if services, problems := c.Services(); len(services)+len(problems) > 0 {
+		t.Errorf("without a services.d: %v %v", services, problems)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "services.d"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, "ironvip.toml"), "")
-	want := []Source{{Type: "static", Name: "static", Path: filepath.Join(dir, "services.d")}}
+	want := []Source{{Type: "static", Name: "static", Path: filepath.Join(dir, "services.d"), Optional: true}}
 	for _, path := range []string{dir, filepath.Join(dir, "ironvip.toml")} {
 		c, problems := Load(path)
 		if len(problems) > 0 {

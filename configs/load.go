@@ -97,16 +97,14 @@ func refuseLaterSources(tree map[string]any) []vip.Problem {
 	return problems
 }
 
-// defaultSources is what counts where no [[source]] is written.
+// defaultSources is what counts where no [[source]] is written: services.d,
+// also while it is not there, so that one that vanished keeps its services.
 func defaultSources(path string) []Source {
 	dir := filepath.Join(filepath.Dir(path), ServicesDir)
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil
-	}
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
 	}
-	return []Source{{Type: SourceStatic, Name: SourceStatic, Path: dir}}
+	return []Source{{Type: SourceStatic, Name: SourceStatic, Path: dir, Optional: true}}
 }
 
 // hostName is the node's name where none is written.

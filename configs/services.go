@@ -187,6 +187,30 @@ func MergeServices(files []ServicesFile, holder func(vip.ServiceKey) (path strin
 	return out, problems
 }
 
+// Services reads what every source has on disk, as validate and plan see it:
+// the good services, each name once, and everything that is wrong.
+func (c *Config) Services() ([]vip.Service, []vip.Problem) {
+	var all []vip.Service
+	var problems []vip.Problem
+	seen := map[vip.ServiceKey]string{} // where the first of a name is
+	for _, s := range c.Sources {
+		if s.Optional && missing(s.Path) {
+			continue
+		}
+		found, more := LoadServices(s.Path, s.Name, c.SpecPools())
+		problems = append(problems, more...)
+		for _, service := range found {
+			if first, twice := seen[service.Key]; twice {
+				problems = append(problems, Duplicate(service.Key, service.Origin, first))
+				continue
+			}
+			seen[service.Key] = service.Origin
+			all = append(all, service)
+		}
+	}
+	return all, problems
+}
+
 // LoadServices reads a directory of services as validate and plan see it: the
 // good services, and everything that is wrong.
 func LoadServices(dir, source string, pools []spec.Pool) ([]vip.Service, []vip.Problem) {

@@ -192,7 +192,7 @@ func (a *agent) newSources(cfg *configs.Config) error {
 	})
 	for _, s := range cfg.Sources {
 		source := static.New(static.Options{
-			Name: s.Name, Dir: s.Path, Pools: func() []spec.Pool { return a.config.get().SpecPools() },
+			Name: s.Name, Dir: s.Path, Optional: s.Optional, Pools: func() []spec.Pool { return a.config.get().SpecPools() },
 			Store: state.NewBucket[static.Remembered](a.db, "static"), Log: a.log,
 		})
 		a.static[s.Name] = source

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
 )
 
 // apiDeps is what the API reads and calls.
@@ -40,29 +39,6 @@ func (a *agent) apiDeps() api.Deps {
 		Metrics: a.plane.metrics,
 		Log:     a.log,
 	}
-}
-
-// plan returns what a reload would change: the services of the files compared
-// with those of the same sources in force.
-func (a *agent) plan(ctx context.Context) (control.Plan, []vip.Problem) {
-	proposed, problems := a.proposed(ctx)
-	speaksFor := map[string]bool{}
-	for name := range a.static {
-		speaksFor[name] = true
-	}
-	var present []control.Planned
-	for key, s := range a.services.All() {
-		if speaksFor[s.Source] {
-			allocation, _, _ := a.allocations.Get(key)
-			present = append(present, control.Planned{Service: s, Allocation: allocation})
-		}
-	}
-	granted := a.allocator.Preview(proposed)
-	after := make([]control.Planned, len(proposed))
-	for i := range proposed {
-		after[i] = control.Planned{Service: proposed[i], Allocation: granted[i]}
-	}
-	return control.NewPlan(present, after), problems
 }
 
 // greet prints what to do with a running demo.

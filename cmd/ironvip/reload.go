@@ -110,25 +110,8 @@ func (a *agent) validate(context.Context) []vip.Problem {
 	if cfg == nil {
 		return problems
 	}
-	for _, s := range cfg.Sources {
-		_, more := configs.LoadServices(s.Path, s.Name, cfg.SpecPools())
-		problems = append(problems, more...)
-	}
-	return problems
-}
-
-// proposed returns every service of the files as it would be after a reload.
-func (a *agent) proposed(context.Context) ([]vip.Service, []vip.Problem) {
-	cfg, problems := configs.Load(a.path)
-	if cfg == nil {
-		return nil, problems
-	}
-	var all []vip.Service
-	for _, s := range cfg.Sources {
-		services, more := configs.LoadServices(s.Path, s.Name, cfg.SpecPools())
-		all, problems = append(all, services...), append(problems, more...)
-	}
-	return all, problems
+	_, more := cfg.Services()
+	return append(problems, more...)
 }
 
 // configCheck is the configuration's line of `ironvip status`.

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"sync"
@@ -62,9 +63,12 @@ type Store interface {
 
 // Options are what a Source depends on. Dir and Store are needed.
 type Options struct {
-	Name  string // the source's name; "" is Type
-	Dir   string // absolute, clean
-	Store Store
+	Name string // the source's name; "" is Type
+	Dir  string // absolute, clean
+	// Optional: a directory that isn't there, and that is not known to have held
+	// anything, is an empty one.
+	Optional bool
+	Store    Store
 	// Pools returns what services are checked against; nil is nothing. It is
 	// asked anew whenever a file is read.
 	Pools    func() []spec.Pool
@@ -116,7 +120,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	s.mu.Lock()
 	s.out, s.listed, s.stale = out, false, false
 	s.load()
-	change, err := s.files.read(ctx, readAll)
+	change, err := s.read(ctx, readAll)
 	// Every run starts with the full list; one of which nothing at all is known
 	// is none, and leaves the source unsynced.
 	if err == nil || s.files.known() {
@@ -166,7 +170,7 @@ func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.load()
-	change, err := s.files.read(ctx, readAll|confirmed)
+	change, err := s.read(ctx, readAll|confirmed)
 	s.tell(change, err)
 	s.after(change, err)
 	problems := s.files.problems()
@@ -177,13 +181,22 @@ func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	return problems
 }
 
+// read finds out what changed.
+func (s *Source) read(ctx context.Context, how mode) (change, error) {
+	c, err := s.files.read(ctx, how)
+	if s.o.Optional && errors.Is(err, fs.ErrNotExist) && !s.files.known() {
+		err = nil
+	}
+	return c, err
+}
+
 // refresh reads what changed and tells of it. It reports whether files seem to
 // be gone that a poll alone does not take away.
 func (s *Source) refresh(ctx context.Context, dirty map[string]struct{}, how mode) (missing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.files.distrust(dirty)
-	change, err := s.files.read(ctx, how)
+	change, err := s.read(ctx, how)
 	s.tell(change, err)
 	s.after(change, err)
 	return change.missing

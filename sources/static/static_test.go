@@ -232,7 +232,7 @@ func TestBrokenFileKeepsItsServices(t *testing.T) {
 		"cut off":     {"[[service]]\nname = \"we", `a.toml:2: not valid TOML`},
 		"empty":       {"", `a.toml: is empty, as after a write that was cut off | delete the file to remove its services; 2 services`},
 		"white space": {" \n\n", `a.toml: is empty`},
-		"not UTF-8":   {"\xff", `a.toml:1: not valid TOML`},
+		"not UTF-8":   {"\xff", `a.toml:1: not UTF-8 text`},
 		"huge":        {strings.Repeat("#", 4<<20+1), `a.toml: has 4194305 bytes, more than the 4 MiB`},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -358,6 +358,36 @@ func TestUnknownDirectoryIsNoFullList(t *testing.T) {
 	b.refresh(t.Context(), nil, readChanged)
 	if !b.sink.synced || b.sink.stale != "" {
 		t.Errorf("with the directory there: synced %v, stale %q", b.sink.synced, b.sink.stale)
+	}
+}
+
+// A directory that nobody asked for may be missing, unless it held something.
+func TestOptionalDirectoryMayBeMissing(t *testing.T) {
+	b := newBench(t)
+	if err := os.Remove(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.o.Optional = true
+	b.begin()
+	if problems := b.Reload(t.Context()); len(problems) > 0 {
+		t.Errorf("an optional directory is missed: %v", problems)
+	}
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.write("a.toml", service("web", 80))
+	b.Reload(t.Context())
+	if got := b.sink.String(); got != "web:80" {
+		t.Errorf("in force: %s", got)
+	}
+	if err := os.RemoveAll(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	if problems := b.Reload(t.Context()); len(problems) != 1 {
+		t.Errorf("a directory that held something vanished: %v", problems)
+	}
+	if got := b.sink.String(); got != "web:80" {
+		t.Errorf("in force: %s", got)
 	}
 }
 

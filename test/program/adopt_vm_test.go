@@ -19,9 +19,9 @@ import (
 func witness(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, args := range [][]string{{"ipvsadm", "-Sn"}, {"nft", "list", "ruleset"}, {"ip", "-o", "addr"}} {
+	for _, args := range [][]string{{"ipvsadm", "-Sn"}, {"nft", "list", "table", "inet", "ironvip"}, {"nft", "list", "table", "inet", "neighbour"}, {"ip", "-o", "addr"}} {
 		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-		if err != nil {
+		if err != nil && args[0] != "nft" { // a table that isn't there is an answer
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
 		fmt.Fprintf(&all, "# %v\n%s", args, out)
@@ -163,7 +163,7 @@ func TestDriftAndNeighbours(t *testing.T) {
 		t.Errorf("events: %d %v", code, tree)
 	}
 	// Foreign things survive our removal, too.
-	h.write("services.d/web.toml", "")
+	h.remove("services.d/web.toml")
 	h.ok("reload")
 	h.eventually("ours is gone", func() error {
 		if out := witness(t); strings.Contains(out, vip) {

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/spec"
 )
 
 func (a *app) configValidateCommand() *cobra.Command {
@@ -79,33 +77,12 @@ func validate(path string) validated {
 			return v
 		}
 	}
-	var pools []spec.Pool
-	if config != nil {
-		pools = config.SpecPools()
-	}
-	services := 0
-	seen := map[vip.ServiceKey]vip.Service{}
-	for _, source := range from.Sources {
-		if source.Type != configs.SourceStatic {
-			continue
-		}
-		found, more := configs.LoadServices(source.Path, source.Name, pools)
-		v.problems = append(v.problems, more...)
-		for _, s := range found {
-			if earlier, twice := seen[s.Key]; twice {
-				v.problems = append(v.problems, vip.Problem{Code: vip.CodeNameTaken, Place: s.Origin, Service: s.Key.String(), Field: "name",
-					Message: fmt.Sprintf("source %q has a service of that name, too, at %s", earlier.Source, earlier.Origin),
-					Hint:    "rename or remove one of the two"})
-				continue
-			}
-			seen[s.Key] = s
-			services++
-		}
-	}
+	services, more := from.Services()
+	v.problems = append(v.problems, more...)
 	configs.SortProblems(v.problems)
 	if config != nil {
 		v.summary = strings.Join([]string{output.Plural(len(config.Pools), "pool"), output.Plural(len(config.Sources), "source"),
-			output.Plural(services, "service")}, ", ")
+			output.Plural(len(services), "service")}, ", ")
 	}
 	return v
 }
