@@ -20,9 +20,6 @@ func (e *entry) without(id backendID) *entry {
 	return out
 }
 
-// Check is what Put.Check is.
-type Check = func(now vip.Service, rev uint64, exists bool) error
-
 // PutBackend adds one backend to a service that exists, or replaces what it
 // said before, and returns the revision of the service's row when that is
 // durable and in force. A ttl of 0 is none. It counts as a heartbeat; one that

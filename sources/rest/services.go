@@ -12,15 +12,17 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
+// Check may refuse a write by what is in force now: preconditions. It is called
+// with the service locked against other writers.
+type Check func(now vip.Service, rev uint64, exists bool) error
+
 // Put is one service to be created or replaced. Backends nil (no such key in
 // the body) keeps the backends that registered themselves; a list, also an
 // empty one, replaces them all, and those of it that had registered with a ttl
 // keep that.
 type Put struct {
-	Spec spec.Service
-	// Check may refuse the write by what is in force now: preconditions. It is
-	// called with the service locked against other writers.
-	Check func(now vip.Service, rev uint64, exists bool) error
+	Spec  spec.Service
+	Check Check // may be nil
 }
 
 // Action says what became of a service.
@@ -193,8 +195,8 @@ func (s *Source) replaced(key vip.ServiceKey, p *Put) (*entry, error) {
 }
 
 // DeleteService removes a service and returns the revision of its removal.
-// Check is as in Put. Errors are ErrNoService, *OwnedError, Check's, ErrStore.
-func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check func(now vip.Service, rev uint64, exists bool) error) (uint64, error) {
+// Errors are ErrNoService, *OwnedError, Check's, ErrStore.
+func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Check) (uint64, error) {
 	if !s.running() {
 		return 0, ErrNotRunning
 	}
