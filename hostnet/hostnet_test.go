@@ -86,6 +86,37 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 			slices.Contains(s.Routes, Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0"}) &&
 			!slices.ContainsFunc(s.Routes, func(r Route) bool { return r.Prefix == netip.MustParsePrefix("198.51.100.0/24") })
 	})
+	// Changes that never pause don't put off the reading of them.
+	busy, err := netlink.ParseAddr("203.0.113.1/24")
+	do(t, err)
+	calm := make(chan struct{})
+	go func() {
+		defer close(calm)
+		runtime.LockOSThread()
+		if err := netns.Set(ns); err != nil {
+			t.Error(err)
+			return
+		}
+		for range 60 { // 2.4 s, each pause shorter than the time to settle
+			_ = netlink.AddrAdd(link, busy)
+			time.Sleep(20 * time.Millisecond)
+			_ = netlink.AddrDel(link, busy)
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	third, err := netlink.ParseAddr("192.0.2.3/24")
+	do(t, err)
+	do(t, netlink.AddrAdd(link, third))
+	await(t, out, "one among many changes", func(s Snapshot) bool {
+		return slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix == netip.MustParsePrefix("192.0.2.3/24") })
+	})
+	select {
+	case <-calm:
+		t.Error("the reading waited for the changes to pause")
+	default:
+	}
+	<-calm
+
 	do(t, netlink.AddrDel(link, a))
 	await(t, out, "the removal", func(s Snapshot) bool { return first(s) == netip.Prefix{} && len(s.Gateways) == 0 })
 }

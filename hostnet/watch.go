@@ -19,6 +19,7 @@ import (
 
 const (
 	settle   = 100 * time.Millisecond // changes this close together are read once
+	longest  = time.Second            // but no change waits longer than this
 	slowPoll = time.Minute            // for whatever a subscription may lose
 	again    = time.Second            // after a failed reading or a broken subscription
 )
@@ -79,6 +80,13 @@ func (w *Watcher) follow(ctx context.Context) error {
 
 	read := time.NewTimer(0)
 	defer read.Stop()
+	var oldest time.Time // change that is not read yet
+	touch := func() {
+		if oldest.IsZero() {
+			oldest = time.Now()
+		}
+		read.Reset(max(0, min(settle, longest-time.Since(oldest))))
+	}
 	poll := time.NewTicker(slowPoll)
 	defer poll.Stop()
 	for {
@@ -91,15 +99,16 @@ func (w *Watcher) follow(ctx context.Context) error {
 			if !open {
 				return errors.New("the subscription to addresses ended")
 			}
-			read.Reset(settle)
+			touch()
 		case _, open := <-routes:
 			if !open {
 				return errors.New("the subscription to routes ended")
 			}
-			read.Reset(settle)
+			touch()
 		case <-poll.C:
 			read.Reset(0)
 		case <-read.C:
+			oldest = time.Time{}
 			s, err := Read(w.ours)
 			if err != nil {
 				return err
@@ -160,7 +169,7 @@ func (s *Snapshot) addRoute(r *netlink.Route, name func(int) string, ours func(s
 	}
 	through := false
 	for _, g := range gateways {
-		if a, ok := netip.AddrFromSlice(g); ok && !a.IsUnspecified() {
+		if a, ok := netip.AddrFromSlice(g); ok && !a.Unmap().IsUnspecified() {
 			s.Gateways = append(s.Gateways, a.Unmap())
 			through = true
 		}
