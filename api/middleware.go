@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -82,6 +83,9 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			r.Method = http.MethodGet
 		}
 		next.ServeHTTP(rec, r)
+		// A caller that still sends a refused body would see its connection break
+		// instead of the answer.
+		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard)
 	})
 }
 

@@ -27,6 +27,7 @@ const (
 	maxBody           = 1 << 20
 	maxApplyBody      = 64 << 20
 	applyReadTimeout  = 2 * time.Minute
+	maxDiscard        = 16 << 20 // of a body that was refused for its length
 )
 
 // Server is the REST API. It may serve several listeners.
@@ -94,13 +95,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return ctx.Err()
 }
 
-// SocketMode lets the socket's owner and group speak to the agent.
-const SocketMode = 0o660
-
-// ListenUnix listens on a unix socket with SocketMode, which the socket has
-// from its first moment on. It takes the place of a socket that a former agent
+// ListenUnix listens on a unix socket with the given permissions, which the
+// socket has from its first moment on. It takes the place of a socket that a former agent
 // left behind, but never of one that somebody serves, nor of another file.
-func ListenUnix(path string) (net.Listener, error) {
+func ListenUnix(path string, mode os.FileMode) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
@@ -130,7 +128,7 @@ func ListenUnix(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	l.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(made, SocketMode), os.Rename(made, path)); err != nil {
+	if err := errors.Join(os.Chmod(made, mode), os.Rename(made, path)); err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}

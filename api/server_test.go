@@ -83,7 +83,7 @@ func TestOwnFaultsAreLoggedAndNotTold(t *testing.T) {
 // ends the service.
 func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error) {
 	t.Helper()
-	l, err := ListenUnix(path)
+	l, err := ListenUnix(path, 0o660)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestUnixSocket(t *testing.T) {
 	r := newRig(t)
 	path := filepath.Join(t.TempDir(), "run", "ironvip.sock")
 	client, stop := onSocket(t, r.server, path)
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != SocketMode || info.Mode().Type() != fs.ModeSocket {
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 || info.Mode().Type() != fs.ModeSocket {
 		t.Errorf("socket: %v %v", info.Mode(), err)
 	}
 	resp, err := client.Get("http://any-name-will-do/healthz")
@@ -112,7 +112,7 @@ func TestUnixSocket(t *testing.T) {
 	if resp.StatusCode != 200 {
 		t.Errorf("%s", resp.Status)
 	}
-	if _, err := ListenUnix(path); err == nil || !strings.Contains(err.Error(), "another agent") {
+	if _, err := ListenUnix(path, 0o660); err == nil || !strings.Contains(err.Error(), "another agent") {
 		t.Errorf("a second listener on a live socket: %v", err)
 	}
 
@@ -152,7 +152,7 @@ func TestSocketsInTheWay(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenUnix(file); err == nil {
+	if _, err := ListenUnix(file, 0o660); err == nil {
 		t.Error("a file was replaced by a socket")
 	}
 	stale := filepath.Join(dir, "stale")
@@ -162,7 +162,7 @@ func TestSocketsInTheWay(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	again, err := ListenUnix(stale)
+	again, err := ListenUnix(stale, 0o660)
 	if err != nil {
 		t.Fatalf("a socket that nobody serves: %v", err)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // liveKeys are what a running agent takes from a changed configuration.
-var liveKeys = []string{"pool", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.node_ports", "dataplane.node_port_addresses", "log.level"}
+var liveKeys = []string{"pool", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.node_ports", "log.level"}
 
 // Diff names the keys in which two configurations differ: those that a running
 // agent takes over on a reload, and those that wait for its restart. Pools and

@@ -95,7 +95,7 @@ func listen(cfg *configs.Config) ([]net.Listener, error) {
 		}
 	}
 	if cfg.API.Socket != "" {
-		l, err := api.ListenUnix(cfg.API.Socket)
+		l, err := api.ListenUnix(cfg.API.Socket, os.FileMode(cfg.API.SocketMode))
 		if err != nil {
 			return nil, err
 		}

@@ -154,7 +154,7 @@ func TestRESTRefusals(t *testing.T) {
 		{"a bad name", "PUT", "/v1/services/default/No_Good", `{"ports":[{"port":80}]}`, 422, "DNS label"},
 		{"an address outside the pool", "PUT", "/v1/services/default/x", `{"ports":[{"port":80}],"vips":["203.0.113.9"]}`, 0, "203.0.113.9"},
 		{"2 MiB", "PUT", "/v1/services/default/x", `{"labels":{"a":"` + big + `"}}`, 413, ""},
-		{"an unknown path", "GET", "/v1/nothing", ``, 404, "not_found"},
+		{"an unknown path", "GET", "/v1/nothing", ``, 404, "no_route"},
 		{"a wrong method", "POST", "/v1/pools", ``, 405, ""},
 	} {
 		code, tree := h.rest(c.method, c.path, c.body)
