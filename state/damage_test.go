@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -167,12 +168,33 @@ func TestFileCutUnderAnOpenDatabase(t *testing.T) {
 	}
 }
 
-func FuzzOpen(f *testing.F) {
-	f.Add([]byte{})
+// Whatever a file says, reading its structure ends, and what passes opens.
+func FuzzVerify(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "ironvip.db")
+	db, err := Open(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := NewBucket[thing](db, "things").Put("a", thing{Name: "b"}); err != nil {
+		f.Fatal(err)
+	}
+	_ = db.Close()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(content)
+	f.Add(content[:12_000])
 	f.Add([]byte("not a database"))
 	f.Add(make([]byte, 16<<10))
 	f.Fuzz(func(t *testing.T, content []byte) {
+		if len(content) == 0 || verify(bytes.NewReader(content), int64(len(content))) != nil {
+			return
+		}
 		db, err := open(writeFile(t, content), 0)
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			t.Fatal(err)
+		}
 		if err == nil {
 			_, _ = NewBucket[thing](db, "things").All()
 			_ = db.Close()
