@@ -269,3 +269,8 @@ func strays(r *reading, held *holdings) []observed {
 	}
 	return out
 }
+
+// damage collects what is wrong with one frontend in the kernel.
+type damage []string
+
+func (d *damage) addf(format string, args ...any) { *d = append(*d, fmt.Sprintf(format, args...)) }

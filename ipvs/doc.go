@@ -3,7 +3,7 @@
 // nftables table of our own, and the sysctls all that needs.
 //
 // In come updates of frontends (reconcile.Plane); out go as few netlink
-// messages as the change needs. Pure code decides (plan.go, elements.go);
+// messages as the change needs. Pure code decides (plan.go, elements.go, stages.go);
 // each kind of kernel access sits in one thin file (netlink.go, nft.go,
 // device.go, sysctl.go, conntrack.go). The package owns the IPVS services on
 // addresses of our pools, the node ports it recorded, the addresses on its own
