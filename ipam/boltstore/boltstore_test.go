@@ -222,3 +222,81 @@ func TestKilledWhileWriting(t *testing.T) {
 	}
 	t.Logf("%d acknowledged leases over %d kills", total, kills)
 }
+
+// BenchmarkReopen is a start on a file of 100,000 leases: verifying it, and
+// reading the leases.
+func BenchmarkReopen(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "ironvip.db")
+	db, err := state.Open(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := New(db)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for n := 0; n < 100_000; {
+		var ops []ipam.Op
+		for range 1_000 {
+			l := nth(n)
+			ops = append(ops, ipam.Op{New: &l})
+			n++
+		}
+		if err := s.Commit(b.Context(), ops); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var opening, reading time.Duration
+	for b.Loop() {
+		if err := db.Close(); err != nil {
+			b.Fatal(err)
+		}
+		began := time.Now()
+		if db, err = state.Open(path); err != nil {
+			b.Fatal(err)
+		}
+		opening += time.Since(began)
+		began = time.Now()
+		if _, err := New(db); err != nil {
+			b.Fatal(err)
+		}
+		reading += time.Since(began)
+	}
+	_ = db.Close()
+	b.ReportMetric(float64(opening.Milliseconds())/float64(b.N), "ms/open")
+	b.ReportMetric(float64(reading.Milliseconds())/float64(b.N), "ms/read")
+}
+
+// BenchmarkCommit is one lease made durable, with few and with many there.
+func BenchmarkCommit(b *testing.B) {
+	for _, held := range []int{100, 100_000} {
+		b.Run(fmt.Sprintf("%d held", held), func(b *testing.B) {
+			db, err := state.Open(filepath.Join(b.TempDir(), "ironvip.db"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer db.Close()
+			s, err := New(db)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var ops []ipam.Op
+			for n := range held {
+				l := nth(n)
+				ops = append(ops, ipam.Op{New: &l})
+			}
+			if err := s.Commit(b.Context(), ops); err != nil {
+				b.Fatal(err)
+			}
+			l := nth(held)
+			for b.Loop() {
+				if err := s.Commit(b.Context(), []ipam.Op{{New: &l}, {Old: &l}, {New: &l}}); err != nil {
+					b.Fatal(err)
+				}
+				if err := s.Commit(b.Context(), []ipam.Op{{Old: &l}}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
