@@ -1,8 +1,10 @@
-//go:build program
+//go:build program && !vm
 
 package program
 
 import (
+	"fmt"
+	"os"
 	"testing"
 	"time"
 )
@@ -10,9 +12,11 @@ import (
 // On the host the agent is the userspace proxy on the loopback.
 const (
 	mode     = "proxy"
-	poolBase = "127.96"
 	patience = 20 * time.Second
 )
+
+// poolBase differs between runs of this package, which may run side by side.
+var poolBase = fmt.Sprintf("127.%d", 96+os.Getpid()%100)
 
 // parallel lets a test run beside others: each has its own pool and state.
 func parallel(t *testing.T) { t.Parallel() }
