@@ -138,7 +138,7 @@ func TestFullPool(t *testing.T) {
 	put("two")
 	two := h.vip("two")
 	put("three")
-	h.waits("three", "main", "full", "Hint: ")
+	h.waits("three", "main", "no free IPv4 address", "Hint: ")
 	if r := h.cli("service", "list", "--state", "pending", "-o", "name"); r.stdout != "three\n" {
 		t.Errorf("pending: %q", r.stdout)
 	}
@@ -150,7 +150,7 @@ func TestFullPool(t *testing.T) {
 	h.serves(one+":8080", "a")
 
 	put("four")
-	h.waits("four", "full")
+	h.waits("four", "no free")
 	small(`"` + h.pool + `.0/30", "` + h.pool + `.64/26"`)
 	h.ok("reload")
 	four := h.vip("four")
@@ -223,7 +223,7 @@ func TestIPv6Pool(t *testing.T) {
 		six = append(six, fmt.Sprintf("{ address = %q }", n.Addr6))
 	}
 	list := func(name, more string, backends []string) string {
-		return fmt.Sprintf("[[service]]\nname = %q\nscheduler = \"rr\"\nports = [ { port = 8080 } ]\nbackends = [ %s ]\n%s\n", name, strings.Join(backends, ", "), more)
+		return fmt.Sprintf("[[service]]\nname = %q\nscheduler = \"rr\"\nports = [ { port = 8080, node_port = \"auto\" } ]\nbackends = [ %s ]\n%s\n", name, strings.Join(backends, ", "), more)
 	}
 	h.write("services.d/both.toml", list("both", "", both))
 	h.write("services.d/six.toml", list("six", `families = ["ipv6"]`, six))
@@ -246,9 +246,13 @@ func TestIPv6Pool(t *testing.T) {
 			}
 			granted[name] = got
 			for _, addr := range got {
+				if mode == "proxy" {
+					break // it can't carry addresses that aren't the host's on every kernel; the node port below is the host's
+				}
 				h.reaches(l.Client, "tcp", addr, 8080, "backend1", "backend2")
 			}
 		}
+		h.reaches(l.Client, "tcp", l.Director.Addr6.String(), h.nodePort("six"), "backend1", "backend2")
 	}
 	check()
 	h.kill()
@@ -286,7 +290,6 @@ func TestNodePorts(t *testing.T) {
 		h.reaches(l.Client, "tcp", addr, auto, "backend1")
 		h.reaches(l.Client, "tcp", addr, 30003, "backend2")
 		h.reaches(l.Client, "udp", addr, 30003, "backend1")
-		h.reaches(l.Client, "tcp", h.vip("asked"), 8080, "backend2")
 	}
 	check()
 	h.write("services.d/4.toml", node("late", "tcp", "30003", one))

@@ -1,0 +1,107 @@
+//go:build program || vm
+
+package program
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/need"
+)
+
+// What `make demo` promises: two services, a line to paste that three requests
+// of reach three backends by, and nothing left after Ctrl-C. As root and as a
+// user without any rights.
+func TestDemo(t *testing.T) {
+	need.Root(t)
+	for _, uid := range []uint32{0, nobody} {
+		t.Run(fmt.Sprintf("uid %d", uid), func(t *testing.T) {
+			dir := publicDir(t)
+			tmp := filepath.Join(dir, "tmp")
+			if err := os.Mkdir(tmp, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(tmp, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			exe := filepath.Join(dir, "ironvip")
+			copyBinary(t, exe)
+			out := &lockedBuffer{}
+			cmd := exec.Command(exe, "agent", "--demo")
+			cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+			cmd.Stdout, cmd.Stderr = out, out
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: uid == 0}}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- cmd.Wait() }()
+			t.Cleanup(func() { cmd.Process.Kill() })
+			h := &host{t: t, log: out}
+			h.eventually("the demo greets", func() error {
+				if !strings.Contains(out.String(), "Ctrl-C") {
+					return fmt.Errorf("%s", out)
+				}
+				return nil
+			})
+			text := out.String()
+			url := regexp.MustCompile(`curl -s (http://\S+?/);`).FindStringSubmatch(text)
+			api := regexp.MustCompile(`IRONVIP_ADDR=(http://\S+)`).FindStringSubmatch(text)
+			if url == nil || api == nil {
+				t.Fatalf("no line to paste:\n%s", text)
+			}
+			want := "dataplane  proxy"
+			if mode == "ipvs" && uid == 0 {
+				want = "dataplane  ipvs"
+			}
+			mentions(t, "the greeting", text, want)
+
+			client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+			got := map[string]bool{}
+			for range 3 {
+				resp, err := client.Get(url[1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[string(body)] = true
+			}
+			if len(got) != 3 {
+				t.Errorf("three requests reached %v", got)
+			}
+			if r := command(t, "--addr", api[1], "status"); r.code != 0 {
+				t.Errorf("status of the demo: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+			}
+			if r := command(t, "--addr", api[1], "service", "list", "-o", "name"); r.stdout != "canary\nweb\n" {
+				t.Errorf("the demo's services: %q", r.stdout)
+			}
+
+			cmd.Process.Signal(syscall.SIGINT)
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("Ctrl-C: %v\n%s", err, out)
+				}
+			case <-time.After(patience):
+				t.Errorf("the demo does not end\n%s", out)
+			}
+			left, err := filepath.Glob(filepath.Join(tmp, "*"))
+			if err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v %v", left, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,146 @@
+//go:build program || vm
+
+package program
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/need"
+)
+
+// A full disk: what is asked for is refused with the remedy, traffic goes on,
+// nothing that was acknowledged is lost, and once there is space everything
+// goes on by itself.
+func TestFullDisk(t *testing.T) {
+	parallel(t)
+	need.Root(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	disk := filepath.Join(h.dir, "state")
+	if err := os.Mkdir(disk, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=2m"); err != nil {
+		t.Fatalf("mount a small tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		h.stop()
+		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", disk, err)
+		}
+	})
+	h.write("services.d/web.toml", service("web", "", a))
+	h.start()
+	web := h.vip("web") + ":8080"
+	acknowledged := map[string]string{}
+	for i := range 5 {
+		name := fmt.Sprintf("early%d", i)
+		acknowledged[name] = h.put(name, a)
+	}
+
+	// First nothing but a filler grows, then the state grows into the rest.
+	filler := filepath.Join(disk, "filler")
+	fill(t, filler)
+	refused := 0
+	for i := range 400 {
+		name := fmt.Sprintf("late%d", i)
+		body := fmt.Sprintf(`{"labels": {"a": %q}, "ports": [{"port": 8080}], "backends": [%s]}`, strings.Repeat("x", 1000), b.json())
+		code, tree := h.rest("PUT", "/v1/services/default/"+name, body)
+		switch {
+		case code == 200 || code == 201:
+			acknowledged[name] = ""
+			continue
+		case code != 507 && code != 503:
+			t.Fatalf("PUT on a full disk: %d %s", code, compact(tree))
+		}
+		text := compact(tree)
+		mentions(t, "the refusal", text, "disk is full", "free some space", `"code":"store_full"`)
+		if got, _ := h.rest("GET", "/v1/services/default/"+name, ""); got != 404 {
+			t.Errorf("a refused service is there: %d", got)
+		}
+		if refused++; refused == 3 {
+			break
+		}
+	}
+	if refused < 3 {
+		t.Fatalf("the disk is never full: %d refusals", refused)
+	}
+	t.Logf("%d services acknowledged, then %d refusals", len(acknowledged), refused)
+	if code, tree := h.rest("DELETE", "/v1/services/default/early0", ""); code/100 == 2 {
+		delete(acknowledged, "early0") // a deletion may still fit
+	} else if code != 507 {
+		t.Errorf("DELETE on a full disk: %d %s", code, compact(tree))
+	}
+	h.serves(web, "a")
+	// Backends of what is there can be changed: that needs no lease.
+	h.write("services.d/web.toml", service("web", "", b))
+	h.serves(web, "b")
+	h.write("services.d/new.toml", service("new", "", b))
+	h.eventually("a new file's service has an address or says that the disk is full", func() error {
+		if len(h.vips("new")) > 0 {
+			return nil
+		}
+		if text := h.cli("service", "explain", "new").stdout; !strings.Contains(text, "disk is full") {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+	if r := command(t, "--addr", "unix://"+filepath.Join(h.dir, "sock"), "service", "apply", "-f", filepath.Join(h.dir, "services.d", "none.toml")); r.code != 1 {
+		t.Errorf("apply of a file that is not there: exit %d", r.code)
+	}
+
+	// A crash on the full disk, and a start on it, lose nothing.
+	vips := map[string]string{}
+	for name := range acknowledged {
+		if list := h.vips(name); len(list) > 0 {
+			vips[name] = list[0]
+		}
+	}
+	h.kill()
+	h.start()
+	h.serves(web, "b")
+	check := func() {
+		t.Helper()
+		for name := range acknowledged {
+			if code, _ := h.rest("GET", "/v1/services/default/"+name, ""); code != 200 {
+				t.Errorf("%s was acknowledged and is gone: %d", name, code)
+			}
+			if was, now := vips[name], h.vips(name); was != "" && (len(now) == 0 || now[0] != was) {
+				t.Errorf("%s moved from %s to %v", name, was, now)
+			}
+		}
+	}
+	check()
+
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	h.serves(h.vip("new")+":8080", "b") // by itself
+	h.serves(h.put("after", a)+":8080", "a")
+	acknowledged["after"] = ""
+	h.kill()
+	h.start()
+	check()
+	h.serves(web, "b")
+	h.ok("status", "--wait")
+}
+
+// fill writes until the disk is full.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for chunk := make([]byte, 4096); ; {
+		if _, err := f.Write(chunk); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,233 @@
+//go:build program || vm
+
+package program
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// call is an open connection to a VIP.
+type call struct {
+	t    *testing.T
+	conn net.Conn
+	r    *bufio.Reader
+	name string // of the backend at its other end
+}
+
+// dial opens connections to addr until one is answered by the backend.
+func dial(t *testing.T, addr, name string) *call {
+	t.Helper()
+	for range 50 {
+		conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(patience))
+		c := &call{t: t, conn: conn, r: bufio.NewReader(conn)}
+		line, err := c.r.ReadString('\n')
+		if err != nil {
+			t.Fatalf("%s: %v", addr, err)
+		}
+		if c.name = strings.TrimSpace(line); c.name == name {
+			t.Cleanup(func() { conn.Close() })
+			return c
+		}
+		conn.Close()
+	}
+	t.Fatalf("%s is never answered by %s", addr, name)
+	return nil
+}
+
+// lives fails the test unless the connection still carries bytes both ways.
+func (c *call) lives(when string) {
+	c.t.Helper()
+	if err := c.say(when); err != nil {
+		c.t.Errorf("%s: the connection to %s: %v", when, c.name, err)
+	}
+}
+
+func (c *call) say(text string) error {
+	c.conn.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.WriteString(c.conn, text+"\n"); err != nil {
+		return err
+	}
+	line, err := c.r.ReadString('\n')
+	if err == nil && line != text+"\n" {
+		err = fmt.Errorf("echoed as %q", line)
+	}
+	return err
+}
+
+// drained waits until a backend is no longer listed, and returns how long that
+// took.
+func (h *host) drained(service, backend string) time.Duration {
+	h.t.Helper()
+	start := time.Now()
+	h.eventually(backend+" is gone from "+service, func() error {
+		if out := h.frontends(service); strings.Contains(out, backend) {
+			return errors.New(out)
+		}
+		return nil
+	})
+	return time.Since(start)
+}
+
+// frontends is what the dataplane is to have for a service, as JSON.
+func (h *host) frontends(service string) string {
+	h.t.Helper()
+	r := h.cli("dataplane", "show", service, "-o", "json")
+	if r.code != 0 {
+		h.t.Fatalf("dataplane show %s: exit %d\n%s", service, r.code, r.stderr)
+	}
+	return r.stdout
+}
+
+// A backend that is removed while a connection is open gets no new ones; the
+// open one goes on. It is let go when it is idle, else at the deadline.
+func TestRemovedBackendDrains(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	deadline := 4 * time.Second
+	if mode == "ipvs" {
+		deadline = 10 * time.Second // of a clock that is no slower than the host's
+	}
+	drain := fmt.Sprintf("drain_timeout = %q", deadline)
+	h.write("services.d/web.toml", service("web", drain, a, b))
+	h.write("services.d/idle.toml", service("idle", "drain_timeout = \"10m\"", a, b))
+	h.start()
+	web := h.vip("web") + ":8080"
+	h.serves(web, "a", "b")
+	open := dial(t, web, "b")
+	removed := time.Now()
+	h.write("services.d/web.toml", service("web", drain, a))
+	h.serves(web, "a")
+	if got := answered(t, web, 6); got["a"] != 6 {
+		t.Errorf("new connections while b drains: %v", got)
+	}
+	open.lives("while it drains")
+	if out := h.ok("backend", "list", "web"); !strings.Contains(out, "leaving") {
+		t.Errorf("backend list says nothing of the drain:\n%s", out)
+	}
+	h.drained("web", b.addr)
+	if took := time.Since(removed); took < deadline-time.Second {
+		t.Errorf("a backend with an open connection is let go after %s, the deadline is %s", took, deadline)
+	}
+	h.eventually("the connection ends with its backend", func() error {
+		if err := open.say("after the deadline"); err == nil {
+			return errors.New("it still lives")
+		}
+		return nil
+	})
+	h.serves(web, "a")
+
+	// One without connections is not waited for: the deadline is ten minutes.
+	h.serves(h.vip("idle")+":8080", "a", "b")
+	if mode == "proxy" { // the kernel remembers closed connections for two minutes
+		h.write("services.d/idle.toml", service("idle", "drain_timeout = \"10m\"", a))
+		h.serves(h.vip("idle")+":8080", "a")
+		h.drained("idle", b.addr)
+	}
+}
+
+// A backend that returns while it drains gets its connections back, and the
+// one that was open all the time never notices.
+func TestReturningBackend(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", "", a, b))
+	h.start()
+	web := h.vip("web") + ":8080"
+	open := dial(t, web, "b")
+	h.write("services.d/web.toml", service("web", "", a))
+	h.serves(web, "a")
+	h.write("services.d/web.toml", service("web", "", a, b))
+	h.serves(web, "a", "b")
+	open.lives("after it returned")
+	if out := h.frontends("web"); strings.Contains(out, "leaving_at") {
+		t.Errorf("it still leaves: %s", out)
+	}
+}
+
+// What an operator says of a backend holds for any source, over a change of
+// its file and over kill -9, until it is taken back.
+func TestOperatorDrain(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", "", a, b))
+	h.start()
+	web := h.vip("web") + ":8080"
+	open := dial(t, web, "b")
+	h.ok("backend", "drain", "web", b.addr)
+	if got := answered(t, web, 4); got["a"] != 4 {
+		t.Errorf("right after the drain: %v", got)
+	}
+	open.lives("while it drains")
+	if out := h.ok("backend", "list", "web"); !strings.Contains(out, "drain") {
+		t.Errorf("backend list:\n%s", out)
+	}
+	h.explains("web", b.addr, "drain")
+	h.write("services.d/web.toml", service("web", "labels = { touched = \"yes\" }", a, b))
+	h.ok("reload")
+	if got := answered(t, web, 4); got["a"] != 4 {
+		t.Errorf("after a change of the file: %v", got)
+	}
+	h.kill()
+	h.start()
+	if got := answered(t, web, 4); got["a"] != 4 {
+		t.Errorf("after kill -9: %v", got)
+	}
+	if mode == "ipvs" {
+		open.lives("after kill -9")
+	}
+	h.ok("backend", "ready", "web", b.addr)
+	if got := answered(t, web, 4); got["a"] != 2 || got["b"] != 2 {
+		t.Errorf("right after it is ready again: %v", got)
+	}
+}
+
+// A whole service that is deleted drains: open connections go on until its
+// deadline, new ones are refused at once, and then nothing of it is left.
+func TestDeletedServiceDrains(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.start()
+	deadline := 3 * time.Second
+	if mode == "ipvs" {
+		deadline = 8 * time.Second
+	}
+	body := fmt.Sprintf(`{"drain_timeout": %q, "ports": [{"port": 8080}], "backends": [%s]}`, deadline, a.json())
+	code, tree := h.rest("PUT", "/v1/services/default/web", body, "Prefer", "wait=30")
+	if code != http.StatusCreated {
+		t.Fatalf("PUT: %d %v", code, tree)
+	}
+	vip := h.vip("web")
+	open := dial(t, vip+":8080", "a")
+	h.ok("service", "delete", "web")
+	if name, err := who(vip + ":8080"); err == nil {
+		t.Errorf("a new connection to a deleted service is answered by %s", name)
+	}
+	open.lives("while the deleted service drains")
+	if other := h.put("other", b); other == vip {
+		t.Errorf("the address of a draining service is given away")
+	}
+	h.eventually("nothing of it is left", func() error {
+		if out := h.ok("dataplane", "show"); strings.Contains(out, vip) {
+			return errors.New(out)
+		}
+		return nil
+	})
+	h.ok("dataplane", "diff")
+	h.serves(h.vip("other")+":8080", "b")
+}

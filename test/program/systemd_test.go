@@ -1,0 +1,240 @@
+//go:build program || vm
+
+package program
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/need"
+)
+
+// manager plays systemd: it has the socket that the agent tells how it fares.
+type manager struct {
+	t    *testing.T
+	conn *net.UnixConn
+	mu   sync.Mutex
+	got  []string // every line, in order
+}
+
+func newManager(t *testing.T, h *host, env ...string) *manager {
+	t.Helper()
+	path := filepath.Join(h.dir, "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &manager{t: t, conn: conn}
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for buf := make([]byte, 4096); ; {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			m.mu.Lock()
+			m.got = append(m.got, strings.Split(strings.TrimSpace(string(buf[:n])), "\n")...)
+			m.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() { conn.Close(); reader.Wait() })
+	h.adjust = func(cmd *exec.Cmd) { cmd.Env = append(os.Environ(), append(env, "NOTIFY_SOCKET="+path)...) }
+	return m
+}
+
+// lines returns what came so far.
+func (m *manager) lines() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]string(nil), m.got...)
+}
+
+// count is how many lines begin so.
+func (m *manager) count(prefix string) int {
+	n := 0
+	for _, line := range m.lines() {
+		if strings.HasPrefix(line, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *manager) await(h *host, prefix string, n int) {
+	m.t.Helper()
+	h.eventually(fmt.Sprintf("systemd is told %s %d times", prefix, n), func() error {
+		if m.count(prefix) < n {
+			return fmt.Errorf("%q", m.lines())
+		}
+		return nil
+	})
+}
+
+// READY comes when every service is served and not before; then the watchdog
+// is fed, a reload is framed, and the end is announced.
+func TestNotify(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	const services = 50
+	for i := range services {
+		h.write(fmt.Sprintf("services.d/s%d.toml", i), service(fmt.Sprintf("s%d", i), "drain_timeout = \"0s\"", a))
+	}
+	m := newManager(t, h, "WATCHDOG_USEC=2000000")
+	h.launch()
+	m.await(h, "READY=1", 1)
+	for i := range services { // at once: nothing is waited for
+		list := h.vips(fmt.Sprintf("s%d", i))
+		if len(list) != 1 {
+			t.Fatalf("s%d has %v when systemd is told READY", i, list)
+		}
+		if name, err := who(list[0] + ":8080"); err != nil {
+			t.Errorf("s%d is answered by %q, %v when systemd is told READY", i, name, err)
+		}
+	}
+	status := ""
+	for _, line := range m.lines() {
+		if text, ok := strings.CutPrefix(line, "STATUS="); ok {
+			status = text
+		}
+	}
+	mentions(t, "STATUS", status, mode, fmt.Sprintf("%d services", services))
+	m.await(h, "WATCHDOG=1", 3)
+	if m.count("RELOADING=1") != 0 {
+		t.Errorf("reloading before it is asked to: %q", m.lines())
+	}
+	h.signalOnly(syscall.SIGHUP)
+	m.await(h, "RELOADING=1", 1)
+	m.await(h, "MONOTONIC_USEC=", 1)
+	m.await(h, "READY=1", 2)
+	h.edit("ironvip.toml", `mode = "`, `moed = "`) // a bad file ends the reload all the same
+	h.signalOnly(syscall.SIGHUP)
+	m.await(h, "READY=1", 3)
+	if n := m.count("STOPPING=1"); n != 0 {
+		t.Errorf("STOPPING=1 %d times while it runs", n)
+	}
+	h.stop()
+	m.await(h, "STOPPING=1", 1)
+}
+
+// signalOnly sends a signal and waits for nothing.
+func (h *host) signalOnly(s syscall.Signal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cmd.Process.Signal(s)
+}
+
+// READY doesn't come while a source has not spoken: a stopped host is told of
+// by systemd, one that serves half of its services is not.
+func TestNotReadyBeforeSourcesSpoke(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	late := filepath.Join(h.dir, "late.d")
+	h.config("[[source]]\ntype = \"static\"\nname = \"files\"\npath = \"" + late + "\"\n")
+	m := newManager(t, h)
+	h.launch()
+	h.eventually("the API answers", func() error {
+		resp, err := h.http().Get("http://ironvip/healthz")
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		resp, err = h.http().Get("http://ironvip/readyz")
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 503 {
+			t.Errorf("readyz: %s before a source has spoken", resp.Status)
+		}
+		return nil
+	})
+	time.Sleep(300 * time.Millisecond)
+	if n := m.count("READY=1"); n != 0 {
+		t.Errorf("READY before a source has spoken: %q", m.lines())
+	}
+	if err := os.Mkdir(late, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.write("late.d/web.toml", service("web", "", a))
+	h.ok("source", "resync", "files")
+	m.await(h, "READY=1", 1)
+	h.serves(h.vip("web")+":8080", "a")
+}
+
+// The agent does all of its work as a user that has the unit's three
+// capabilities and nothing else.
+func TestUnprivilegedAgent(t *testing.T) {
+	parallel(t)
+	need.Root(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	h.write("services.d/web.toml", strings.Replace(service("web", "", a), "port = 8080", "port = 81", 1))
+	h.belongsTo(nobody)
+	const netBindService, netAdmin, netRaw = 10, 12, 13 // CAP_ of each
+	h.adjust = func(cmd *exec.Cmd) {
+		cmd.Path = h.publicBinary()
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		cmd.SysProcAttr.AmbientCaps = []uintptr{netBindService, netAdmin, netRaw}
+	}
+	h.start()
+	addr := h.vip("web") + ":81" // below 1024
+	h.serves(addr, "a")
+	h.put("api", a)
+	h.kill()
+	h.start()
+	h.serves(addr, "a")
+	h.serves(h.vip("api")+":8080", "a")
+	h.ok("status", "--wait")
+	h.stop()
+
+	// Without any, what can't be had is said with the remedy.
+	h.adjust = func(cmd *exec.Cmd) {
+		cmd.Path = h.publicBinary()
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
+	h.edit("ironvip.toml", `mode = "`+mode+`"`, `mode = "ipvs"`)
+	mentions(t, "ipvs without rights", h.fails(), `dataplane.mode = "ipvs"`, "fix: ", "hint: ", "CAP_NET_ADMIN")
+	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "auto"`)
+	if mode == "proxy" {
+		h.start() // on the loopback the proxy needs no rights
+		mentions(t, "dataplane show", h.ok("dataplane", "show"), "proxy")
+		h.serves(h.vip("api")+":8080", "a")
+	}
+}
+
+// belongsTo gives the host's files to a user.
+func (h *host) belongsTo(uid int) {
+	h.t.Helper()
+	err := filepath.WalkDir(h.dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Chown(path, uid, uid)
+	})
+	for d := filepath.Dir(h.dir); err == nil && d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
+		err = os.Chmod(d, 0o755)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// publicBinary is a copy of the binary that every user may run.
+func (h *host) publicBinary() string {
+	h.t.Helper()
+	path := filepath.Join(h.dir, "ironvip-binary")
+	if _, err := os.Stat(path); err != nil {
+		copyBinary(h.t, path)
+	}
+	return path
+}
