@@ -159,7 +159,7 @@ func (m *model) checkAnswer(s *vip.Service, got vip.Allocation) {
 		m.t.Fatalf("%s has nothing and is told no reason", s.Key)
 	}
 	settled := len(had.Problems) == 0 // else it waited for something that it may have now
-	same := settled && len(s.VIPs) == 0 && s.Pool == former.Pool && slices.Equal(s.Families, former.Families)
+	same := settled && slices.Equal(s.VIPs, former.VIPs) && s.Pool == former.Pool && slices.Equal(s.Families, former.Families)
 	for _, a := range had.VIPs {
 		if same && !slices.Contains(got.VIPs, a) {
 			m.t.Fatalf("%s was moved off %s to %v, its problems %v", s.Key, a, got.VIPs, got.Problems)
