@@ -14,10 +14,10 @@ import (
 // lastGoodName is the remembered copy's file within the state directory.
 const lastGoodName = "ironvip.toml.last-good"
 
-// LoadOrLastGood is Load for the start of the agent: a good configuration is
-// remembered in the state directory, and where Load refuses the file, the
-// remembered one counts instead (Config.Remembered says so). StateDir, when
-// not "", is used in place of node.state_dir.
+// LoadOrLastGood is Load for the start of the agent: where Load refuses the
+// file, the one that Remember was last called for counts instead
+// (Config.Remembered says so). StateDir, when not "", is used in place of
+// node.state_dir.
 //
 // Problems beside a Config are to be shouted, and are not in the way of
 // starting. Without a Config the agent can't start: nothing was remembered, or
@@ -27,10 +27,6 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 	if c != nil {
 		if stateDir != "" {
 			c.Node.StateDir = stateDir
-		}
-		if err := c.Remember(); err != nil {
-			problems = append(problems, vip.Problem{Code: vip.CodeStore, Place: c.Node.StateDir, Message: err.Error(),
-				Hint: "a bad edit of ironvip.toml will keep the agent from starting until this can be written"})
 		}
 		return c, problems
 	}
@@ -60,7 +56,9 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 }
 
 // Remember makes the configuration, as it was read, the one that counts when a
-// later start finds a bad file. Call it when a reload has taken effect, too.
+// later start finds a bad file. Call it once the agent has started with it, for
+// one that can't be started with is not good, and when a reload has taken
+// effect. The state directory must be this agent's alone.
 func (c *Config) Remember() error {
 	if err := remember(c.Node.StateDir, c.text); err != nil {
 		return fmt.Errorf("remember the configuration: %w", cause(err))

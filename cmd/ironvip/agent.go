@@ -238,6 +238,12 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	if err != nil {
 		return err
 	}
+	// Only now, with the state and the listeners its own, is it known to be good.
+	if !cfg.Remembered {
+		if err := cfg.Remember(); err != nil {
+			a.log.Error("a bad edit of ironvip.toml will keep the agent from starting until this can be written", "err", err)
+		}
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	part := func(name string, run func(context.Context) error) {
 		group.Go(func() error {
