@@ -20,13 +20,14 @@ import (
 type liveConfig struct {
 	mu       sync.Mutex
 	cfg      *configs.Config
-	problems []vip.Problem // of the last load; the configuration in force has none of them
-	at       time.Time     // of the last load
-	pending  []string      // changed keys that wait for a restart
+	started  *configs.Config // that the agent was started with
+	problems []vip.Problem   // of the last load; the configuration in force has none of them
+	at       time.Time       // of the last load
+	pending  []string        // changed keys that wait for a restart
 }
 
 func newLiveConfig(cfg *configs.Config, problems []vip.Problem) *liveConfig {
-	return &liveConfig{cfg: cfg, problems: problems, at: time.Now()}
+	return &liveConfig{cfg: cfg, started: cfg, problems: problems, at: time.Now()}
 }
 
 // get returns the configuration in force; nobody changes it.
@@ -34,6 +35,16 @@ func (l *liveConfig) get() *configs.Config {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cfg
+}
+
+// diff names the keys in which a new configuration differs: those that a reload
+// takes over now, and those that wait for a restart, also from earlier reloads.
+func (l *liveConfig) diff(cfg *configs.Config) (live, restart []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	live, _ = configs.Diff(l.cfg, cfg)
+	_, restart = configs.Diff(l.started, cfg)
+	return live, restart
 }
 
 // set books a load. A nil configuration was refused: the old one stays.

@@ -49,7 +49,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 		return v1.ReloadResult{}, problems
 	}
 	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; it waits for a restart in any case
-	live, restart := configs.Diff(old, cfg)
+	live, restart := a.config.diff(cfg)
 	if len(live) > 0 {
 		if problems := a.allocator.Configure(cfg.IPAMConfig()); len(problems) > 0 {
 			a.config.set(nil, nil, problems)
