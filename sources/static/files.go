@@ -247,11 +247,19 @@ func (f *files) settle(says configs.ServicesFile, before *file, at stamp, hash [
 		if _, stays := kept[p.Service]; stays {
 			p.Hint = join(p.Hint, "its last good version stays in force")
 		} else if others > 0 {
-			p.Hint = join(p.Hint, fmt.Sprintf("%d services that the file had before stay in force", others))
+			p.Hint = join(p.Hint, stay(others))
 			others = 0 // said once
 		}
 	}
 	return now
+}
+
+// stay says that n services stay as they were.
+func stay(n int) string {
+	if n == 1 {
+		return "the service that the file had before stays in force"
+	}
+	return fmt.Sprintf("the %d services that the file had before stay in force", n)
 }
 
 func join(a, b string) string {

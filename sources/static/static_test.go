@@ -224,13 +224,13 @@ func TestBadServiceKeepsItsLastGoodVersion(t *testing.T) {
 	b.expect("db:5433")
 	// A block without a usable name may be any of them.
 	b.write("a.toml", service("Db", 5434)+service("x", 1))
-	b.expect("db:5433 x:1", `a.toml:2: service "Db": name: "Db" is not a DNS label: use a-z, 0-9 and inner "-" | use 1 to 63 of a-z, 0-9 and inner "-"; 1 services`)
+	b.expect("db:5433 x:1", `a.toml:2: service "Db": name: "Db" is not a DNS label: use a-z, 0-9 and inner "-" | use 1 to 63 of a-z, 0-9 and inner "-"; the service`)
 }
 
 func TestBrokenFileKeepsItsServices(t *testing.T) {
 	for what, test := range map[string]struct{ text, wrong string }{
 		"cut off":     {"[[service]]\nname = \"we", `a.toml:2: not valid TOML`},
-		"empty":       {"", `a.toml: is empty, as after a write that was cut off | delete the file to remove its services; 2 services`},
+		"empty":       {"", `a.toml: is empty, as after a write that was cut off | delete the file to remove its services; the 2 services`},
 		"white space": {" \n\n", `a.toml: is empty`},
 		"not UTF-8":   {"\xff", `a.toml:1: not UTF-8 text`},
 		"huge":        {strings.Repeat("#", 4<<20+1), `a.toml: has 4194305 bytes, more than the 4 MiB`},

@@ -51,7 +51,7 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	out.Masquerade = choice(&b, "masquerade", s.Masquerade, vip.MasqueradeAuto,
 		[]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}, nil)
 	if len(s.SourceRanges) > 0 {
-		b.add(vip.Unsupported("this version", "source_ranges", "source ranges"))
+		b.unsupported("source_ranges", "source ranges", "remove it, and filter in front of this host")
 	}
 	out.Affinity = b.affinity(s.Affinity)
 	out.DrainTimeout = vip.DefaultDrainTimeout
@@ -109,6 +109,13 @@ type builder struct {
 func (b *builder) add(p vip.Problem) {
 	p.Service, p.Place = b.service, b.place
 	b.problems = append(b.problems, p)
+}
+
+// unsupported refuses what a later version may do.
+func (b *builder) unsupported(field, feature, hint string) {
+	p := vip.Unsupported("this version", field, feature)
+	p.Hint = hint
+	b.add(p)
 }
 
 func (b *builder) bad(field, hint, format string, args ...any) {
@@ -302,7 +309,7 @@ func (b *builder) protocol(field, text string) vip.Protocol {
 		return 0
 	}
 	if p == vip.SCTP {
-		b.add(vip.Unsupported("this version", field, "sctp"))
+		b.unsupported(field, "sctp", "use tcp or udp")
 	}
 	return p
 }
@@ -345,22 +352,24 @@ func (b *builder) affinity(in *Affinity) time.Duration {
 
 // choice reads one of a set of words, the default when nothing is written.
 func choice[T ~string](b *builder, field, text string, def T, all, later []T) T {
-	switch {
-	case text == "":
+	if text == "" {
 		return def
-	case slices.Contains(later, T(text)):
-		b.add(vip.Unsupported("this version", field, fmt.Sprintf("%s %q", field, text)))
-		return ""
-	case slices.Contains(all, T(text)):
-		return T(text)
 	}
 	var use []string
 	for _, w := range all {
-		if !slices.Contains(later, w) {
-			use = append(use, string(w))
+		if slices.Contains(later, w) {
+			continue
 		}
+		if w == T(text) {
+			return w
+		}
+		use = append(use, string(w))
 	}
-	b.bad(field, oneOf(text, use), "%s is not a known value", strict.Quote(text))
+	if slices.Contains(later, T(text)) {
+		b.unsupported(field, fmt.Sprintf("%s %q", field, text), oneOf("", use))
+	} else {
+		b.bad(field, oneOf(text, use), "%s is not a known value", strict.Quote(text))
+	}
 	return ""
 }
 

@@ -21,7 +21,9 @@ var portRange = regexp.MustCompile(`^\s*\d+\s*[-:]\s*\d+\s*$`)
 // FromTree implements strict.Value.
 func (p *PortNumber) FromTree(raw any) error {
 	if s, ok := raw.(string); ok && portRange.MatchString(s) {
-		return vip.Unsupported("this version", "", "port ranges")
+		p := vip.Unsupported("this version", "", "port ranges")
+		p.Hint = "write a port of its own for each"
+		return p
 	}
 	n, err := strict.Int(raw)
 	if err != nil {
