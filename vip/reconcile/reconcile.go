@@ -149,6 +149,8 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 			}
 			// A table that never rests must not keep the rest of the loop waiting.
 			select {
+			case <-r.retries.timer.C:
+				r.retry(ctx)
 			case <-resync.C:
 				r.resync(ctx)
 			case a := <-r.asks:
@@ -305,9 +307,11 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], rev uint64) {
 	}
 	e := r.have[u.Key]
 	if e == nil {
-		e = &entry[V]{}
+		e = &entry[V]{rev: rev}
 		if u.New != nil {
-			e.value, e.rev = *u.New, rev
+			e.value = *u.New
+		} else { // a stray that a resync found
+			e.value = *u.Old
 		}
 		r.have[u.Key] = e
 	}

@@ -183,6 +183,79 @@ func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
 	})
 }
 
+// watched is a Recorder with somebody who looks at each batch before it.
+type watched struct {
+	*reconciletest.Recorder[string, string]
+	look func([]reconcile.Update[string, string])
+}
+
+func (w *watched) Apply(ctx context.Context, batch []reconcile.Update[string, string]) error {
+	w.look(batch)
+	return w.Recorder.Apply(ctx, batch)
+}
+
+// runWatched runs a Reconciler on w, without synctest, until stop.
+func runWatched(t *testing.T, w *watched, desired *table.Table[string, string], resync time.Duration) (r *reconcile.Reconciler[string, string], stop func()) {
+	t.Helper()
+	r = reconcile.New(reconcile.Options[string, string]{
+		Desired: desired, Target: w, Applied: table.New[string, reconcile.Applied](&table.Clock{}, nil),
+		Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	return r, func() { cancel(); <-done }
+}
+
+func TestTableThatNeverRestsDoesNotHoldUpRetries(t *testing.T) {
+	desired := table.New[string, string](&table.Clock{}, nil)
+	w := &watched{Recorder: reconciletest.NewRecorder[string, string](func(a, b *string) bool { return *a == *b })}
+	w.FailKey("bad", errors.New("not yet"))
+	changes, tries, again := 0, 0, make(chan struct{})
+	w.look = func(batch []reconcile.Update[string, string]) {
+		for _, u := range batch {
+			if u.Key == "bad" {
+				if tries++; tries == 2 {
+					close(again)
+				}
+			}
+		}
+		changes++ // the next batch is there before this one is done
+		desired.Set("busy", fmt.Sprint(changes))
+	}
+	desired.Set("bad", "1")
+	_, stop := runWatched(t, w, desired, -1)
+	defer stop()
+	select {
+	case <-again:
+	case <-time.After(10 * time.Second):
+		t.Error("the failed key is not tried again while others change")
+	}
+}
+
+func TestStrayThatCanNotBeRemovedIsTriedAgainAsWhatItIs(t *testing.T) {
+	w := &watched{Recorder: reconciletest.NewRecorder[string, string](func(a, b *string) bool { return *a == *b })}
+	w.FailKey("stray", errors.New("busy"))
+	olds, enough := []string{}, make(chan struct{})
+	w.look = func(batch []reconcile.Update[string, string]) {
+		for _, u := range batch {
+			if olds = append(olds, *u.Old); len(olds) == 3 {
+				close(enough)
+			}
+		}
+	}
+	r, stop := runWatched(t, w, table.New[string, string](&table.Clock{}, nil), 5*time.Millisecond)
+	<-r.Synced() // so that it is a resync that finds it
+	w.Put("stray", "old")
+	<-enough
+	stop()
+	for i, old := range olds {
+		if old != "old" {
+			t.Errorf("try %d is told that the target has %q, not what was read", i+1, old)
+		}
+	}
+}
+
 func TestFailedKeyThatIsNoLongerWantedIsRemoved(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
