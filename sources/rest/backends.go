@@ -89,10 +89,10 @@ func (s *Source) change(ctx context.Context, key vip.ServiceKey, check Check, ed
 	}
 	defer c.end()
 	now, rev, exists := s.inForce(key)
-	if exists && now.Source != s.Name {
-		return 0, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
-	}
 	old := s.entry(key)
+	if err := s.othersName(key, now, exists, old); err != nil {
+		return 0, err
+	}
 	if old == nil {
 		return 0, ErrNoService
 	}

@@ -364,6 +364,31 @@ func TestRefusals(t *testing.T) {
 func second[T any](_ T, err error) error        { return err }
 func third[T, U any](_ T, _ U, err error) error { return err }
 
+// A service of an earlier run may be held aside, too. Who writes to it must not
+// be told that the write is in force.
+func TestWriteToWhatIsHeldAsideIsRefused(t *testing.T) {
+	f := newFixture(t)
+	defer f.stop()
+	f.put(web("10.0.0.1"))
+	f.sink.mu.Lock()
+	f.sink.aside = true
+	f.sink.mu.Unlock()
+	f.services.Delete(webKey) // as after a restart, before the source that has the name has spoken
+	for what, err := range map[string]error{
+		"the same service":    second(f.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")})),
+		"another version":     second(f.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")})),
+		"a backend":           third(f.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.3"}, 0, nil)),
+		"a backend's removal": second(f.src.DeleteBackend(t.Context(), bkey("10.0.0.1"), nil)),
+	} {
+		if owned := (*OwnedError)(nil); !errors.As(err, &owned) || owned.Source != "" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := f.src.DeleteService(t.Context(), webKey, nil); err != nil {
+		t.Errorf("its removal: %v", err)
+	}
+}
+
 // The supervisor may hold a service aside although no row has its name yet: the
 // source that had it before the restart has not spoken.
 func TestNameHeldAsideIsRefusedAndForgotten(t *testing.T) {

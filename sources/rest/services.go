@@ -162,15 +162,15 @@ func (s *Source) build(w *spec.Service) (vip.Service, []vip.Problem) {
 // the name's lock.
 func (s *Source) replaced(key vip.ServiceKey, p *Put) (*entry, error) {
 	now, rev, exists := s.inForce(key)
-	if exists && now.Source != s.Name {
-		return nil, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
+	old := s.entry(key)
+	if err := s.othersName(key, now, exists, old); err != nil {
+		return nil, err
 	}
 	if p.Check != nil {
 		if err := p.Check(now, rev, exists); err != nil {
 			return nil, err
 		}
 	}
-	old := s.entry(key)
 	w := p.Spec
 	if w.Backends == nil && old != nil {
 		for _, b := range old.row.Backends {
@@ -192,6 +192,20 @@ func (s *Source) replaced(key vip.ServiceKey, p *Put) (*entry, error) {
 		}
 	}
 	return e, nil
+}
+
+// othersName refuses a write to a name that is another source's. One that this
+// source has an entry for and that nobody has in force is held aside for the
+// source that had it before the restart, so that a write could not be waited
+// for. The caller has the name's lock.
+func (s *Source) othersName(key vip.ServiceKey, now vip.Service, exists bool, own *entry) error {
+	if exists && now.Source != s.Name {
+		return &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
+	}
+	if !exists && own != nil && s.Services != nil {
+		return &OwnedError{Service: key}
+	}
+	return nil
 }
 
 // DeleteService removes a service and returns the revision of its removal.
