@@ -97,21 +97,31 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 // ListenUnix listens on a unix socket with the given permissions, which the
 // socket has from its first moment on. It takes the place of a socket that a former agent
-// left behind, but never of one that somebody serves, nor of another file.
+// left behind, but never of one that somebody serves, nor of another file. The
+// error says on a line of its own, after "hint: ", what to do.
 func ListenUnix(path string, mode os.FileMode) (net.Listener, error) {
+	l, hint, err := listenUnix(path, mode)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w\nhint: %s", path, err, hint)
+	}
+	return l, nil
+}
+
+func listenUnix(path string, mode os.FileMode) (l *unixListener, hint string, err error) {
+	const elsewhere = "set api.socket to a path in a directory that this process may write, or that it can make"
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, elsewhere, err
 	}
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, elsewhere, err
 	case info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("listen on %s: a file that is no socket is in the way: remove it, or set api.socket to another path", path)
+		return nil, "remove it, or set api.socket to another path", errors.New("a file that is no socket is in the way")
 	default:
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			_ = c.Close()
-			return nil, fmt.Errorf("listen on %s: another agent serves it: stop that one, or set api.socket to another path", path)
+			return nil, "stop that one, or set api.socket to another path", errors.New("another agent serves it")
 		}
 	}
 	// The socket gets its mode under a name of its own, and only then its place:
@@ -119,20 +129,27 @@ func ListenUnix(path string, mode os.FileMode) (net.Listener, error) {
 	// process's umask.
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".ironvip-")
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, elsewhere, err
 	}
 	defer os.RemoveAll(dir)
 	made := filepath.Join(dir, "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	// That name is longer than the one it gets, which may be as long as a
+	// socket's can be. By the directory's descriptor it is short.
+	open, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, elsewhere, err
 	}
-	l.SetUnlinkOnClose(false)
+	defer open.Close()
+	u, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/s", open.Fd()), Net: "unix"})
+	if err != nil {
+		return nil, elsewhere, err
+	}
+	u.SetUnlinkOnClose(false)
 	if err := errors.Join(os.Chmod(made, mode), os.Rename(made, path)); err != nil {
-		_ = l.Close()
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		_ = u.Close()
+		return nil, elsewhere, err
 	}
-	return &unixListener{UnixListener: l, path: path}, nil
+	return &unixListener{UnixListener: u, path: path}, "", nil
 }
 
 // unixListener removes its socket when it is closed.
@@ -140,6 +157,9 @@ type unixListener struct {
 	*net.UnixListener
 	path string
 }
+
+// Addr is where clients find it.
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 func (l *unixListener) Close() error {
 	err := os.Remove(l.path)

@@ -152,8 +152,10 @@ func TestSocketsInTheWay(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenUnix(file, 0o660); err == nil {
-		t.Error("a file was replaced by a socket")
+	for path, says := range map[string]string{file: "no socket is in the way\nhint: remove it", filepath.Join(file, "sock"): "not a directory\nhint: set api.socket"} {
+		if _, err := ListenUnix(path, 0o660); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", path, err, says)
+		}
 	}
 	stale := filepath.Join(dir, "stale")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
@@ -167,6 +169,29 @@ func TestSocketsInTheWay(t *testing.T) {
 		t.Fatalf("a socket that nobody serves: %v", err)
 	}
 	again.Close()
+}
+
+// A path may be as long as a socket's can be: 107 bytes.
+func TestLongestSocketPath(t *testing.T) {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, strings.Repeat("d", 107-len(dir)-len("//s")), "s")
+	l, err := ListenUnix(path, 0o660)
+	if err != nil {
+		t.Fatalf("%d bytes: %v", len(path), err)
+	}
+	defer l.Close()
+	if l.Addr().String() != path {
+		t.Errorf("listens on %s", l.Addr())
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
 }
 
 func TestServeTellsWhyItFailed(t *testing.T) {
