@@ -52,7 +52,7 @@ daemon and leaves a kernel dataplane forwarding.`,
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			if !isDemo {
-				return runAgent(ctx, path, stateDir, func(*agent) {})
+				return runAgent(ctx, path, stateDir, nil)
 			}
 			d, err := newDemo(ctx)
 			if err != nil {
@@ -107,7 +107,8 @@ type agent struct {
 }
 
 // runAgent runs an agent until the context ends or a part of it fails for
-// good. Greet is called once it is ready.
+// good. A demo has a greet, which is called once the agent is ready; and it
+// leaves nothing in the kernel.
 func runAgent(ctx context.Context, path, stateDir string, greet func(*agent)) error {
 	cfg, problems := configs.LoadOrLastGood(path, stateDir)
 	if cfg == nil {
@@ -118,12 +119,18 @@ func runAgent(ctx context.Context, path, stateDir string, greet func(*agent)) er
 		return err
 	}
 	err = a.run(ctx, greet)
-	err = errors.Join(err, a.plane.Close(), a.db.Close())
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = nil
 		a.log.Info("stopped")
-		return nil
 	}
-	return err
+	if greet != nil && a.plane.remove != nil {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if removeErr := a.plane.remove(end); removeErr != nil {
+			err = errors.Join(err, fmt.Errorf("leave nothing behind: %w", removeErr))
+		}
+	}
+	return errors.Join(err, a.plane.Close(), a.db.Close())
 }
 
 // newAgent makes every part; nothing runs yet, and no kernel is touched.
@@ -284,7 +291,9 @@ func (a *agent) tellSystemd(ctx context.Context, greet func(*agent)) {
 	}
 	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.services.Len(), "frontends", a.frontends.Len())
 	a.systemd.ready(a.summary())
-	greet(a)
+	if greet != nil {
+		greet(a)
+	}
 	tick := time.NewTicker(10 * time.Second)
 	defer tick.Stop()
 	for last := ""; ; {

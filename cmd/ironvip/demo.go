@@ -28,6 +28,8 @@ state_dir = "{{.Dir}}/state"
 [api]
 socket = "{{.Dir}}/ironvip.sock"
 listen = "{{.Listen}}"
+[dataplane]
+device = "ironvip-demo"
 [log]
 level = "warn"
 [[pool]]

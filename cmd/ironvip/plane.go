@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,6 +24,7 @@ type plane struct {
 	io.Closer
 	about   api.Dataplane
 	metrics *prometheus.Registry
+	remove  func(context.Context) error // takes all that is ours out of the kernel; nil: nothing outlives the process
 }
 
 // choosePlane makes the dataplane that the configuration asks for: IPVS where
@@ -47,8 +49,13 @@ func choosePlane(live *liveConfig, allocator *ipam.Allocator, log *slog.Logger) 
 }
 
 func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
+	device := live.get().Dataplane.Device
+	table := ipvs.DefaultTable
+	if device != ipvs.DefaultDevice {
+		table = device // an agent beside another one, such as a demo, has a table of its own, too
+	}
 	target, err := ipvs.New(ipvs.Options{
-		Device: live.get().Dataplane.Device, Owns: allocator.Owns,
+		Device: device, Table: table, Owns: allocator.Owns,
 		PodCIDRs: func() []netip.Prefix { return live.get().IPAM.PodCIDRs }, Log: log,
 	})
 	if err != nil {
@@ -56,7 +63,7 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 	}
 	return &plane{Plane: target, Closer: target,
 		about:   api.Dataplane{Mode: "ipvs", Reason: why, Findings: notOK(target.Findings())},
-		metrics: ipvsMetrics(target)}, nil
+		metrics: ipvsMetrics(target), remove: target.Remove}, nil
 }
 
 func newProxy(cfg *configs.Config, allocator *ipam.Allocator, why string, log *slog.Logger) *plane {

@@ -98,6 +98,13 @@ func TestDemo(t *testing.T) {
 			case <-time.After(patience):
 				t.Errorf("the demo does not end\n%s", out)
 			}
+			if mode == "ipvs" {
+				for _, args := range [][]string{{"ipvsadm", "-Sn"}, {"nft", "list", "ruleset"}, {"ip", "-o", "addr"}} {
+					if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || strings.Contains(string(out), "127.96.0.") || strings.Contains(string(out), "-demo") {
+						t.Errorf("left in the kernel: %v: %v\n%s", args, err, out)
+					}
+				}
+			}
 			left, err := filepath.Glob(filepath.Join(tmp, "*"))
 			if err != nil || len(left) > 0 {
 				t.Errorf("left behind: %v %v", left, err)
