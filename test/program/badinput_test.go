@@ -156,7 +156,7 @@ func TestWaitingServices(t *testing.T) {
 		{"the network's address", `vips = ["` + h.pool + `.0"]`, []string{h.pool + ".0", "Hint: "}},
 		{"a taken address", `vips = ["` + web + `"]`, []string{web, "web", "Hint: "}},
 		{"an unknown pool", `pool = "mian"`, []string{`"mian"`, "Hint: "}},
-		{"a family that the pool lacks", `families = ["ipv6"]`, []string{"ipv6", "main", "Hint: "}},
+		{"a family that the pool lacks", `families = ["ipv6"]`, []string{"no IPv6 range", "main", "Hint: "}},
 	} {
 		name := fmt.Sprintf("wait%d", i)
 		h.write("services.d/wait.toml", service(name, c.more)) // without backends: their family is another matter

@@ -114,8 +114,8 @@ func TestRemovedBackendDrains(t *testing.T) {
 		t.Errorf("new connections while b drains: %v", got)
 	}
 	open.lives("while it drains")
-	if out := h.ok("backend", "list", "web"); !strings.Contains(out, "leaving") {
-		t.Errorf("backend list says nothing of the drain:\n%s", out)
+	if out := h.frontends("web"); !strings.Contains(out, "leaving_at") {
+		t.Errorf("the frontend says nothing of the drain:\n%s", out)
 	}
 	h.drained("web", b.addr)
 	if took := time.Since(removed); took < deadline-time.Second {
