@@ -168,5 +168,3 @@ func (l *unixListener) Close() error {
 	}
 	return errors.Join(l.UnixListener.Close(), err)
 }
-
-func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
