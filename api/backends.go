@@ -3,11 +3,14 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"reflect"
+	"slices"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -223,27 +226,37 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 		if in.Service == nil || in.Compiled == nil {
 			return in.Service == nil
 		}
-		for _, b := range s.backends(&in) {
-			if b.ID != backendID(key) {
-				continue
-			}
-			for i := range in.Frontends {
-				f := &in.Frontends[i]
-				for _, e := range f.Frontend.Backends {
-					same := e.Addr.Addr() == key.Address && (key.Port == 0 || e.Addr.Port() == key.Port)
-					if same && e.Weight > 0 != b.Usable {
-						return false
-					}
-				}
-				if f.Applied == nil || f.Applied.Rev < f.Rev {
+		i := slices.IndexFunc(in.Service.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key })
+		if i < 0 {
+			return true
+		}
+		b := &in.Service.Backends[i]
+		takes := b.Weight > 0 && compile.EffectiveState(in.Key, b, in.Override) == vip.Ready
+		for i := range in.Frontends {
+			f := &in.Frontends[i]
+			for _, e := range f.Frontend.Backends {
+				if e.Leaving.IsZero() && isEndpointOf(in.Service, b, e.Addr) && e.Weight > 0 != takes {
 					return false
 				}
-				if f.Applied.Problem != nil {
-					problems = append(problems, *f.Applied.Problem)
-				}
+			}
+			if f.Applied == nil || f.Applied.Rev < f.Rev {
+				return false
+			}
+			if f.Applied.Problem != nil {
+				problems = append(problems, *f.Applied.Problem)
 			}
 		}
 		return true
 	})
 	return problems, ctx.Err()
+}
+
+// isEndpointOf reports whether a frontend's endpoint stands for b: not for
+// another backend of the same address that states its port.
+func isEndpointOf(service *vip.Service, b *vip.Backend, endpoint netip.AddrPort) bool {
+	if b.Port != 0 {
+		return endpoint == b.Endpoint(0)
+	}
+	return slices.ContainsFunc(service.Ports, func(p vip.Port) bool { return b.Endpoint(p.TargetPort) == endpoint }) &&
+		!slices.ContainsFunc(service.Backends, func(o vip.Backend) bool { return o.Port != 0 && o.Endpoint(0) == endpoint })
 }

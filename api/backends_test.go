@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -66,6 +67,32 @@ func TestBackendLife(t *testing.T) {
 	}
 	if beat := r.ask("PUT", path+"/heartbeat", ""); beat.StatusCode != http.StatusNotFound || !strings.Contains(beat.problem(t).Hint, "register") {
 		t.Errorf("heartbeat of the deleted: %s", beat.body)
+	}
+}
+
+// What else is at a backend's address doesn't keep a wait for its state from
+// ending: another backend that states its port, or what the service left behind
+// when its target port changed.
+func TestWaitForAStateLooksAtThatBackendAlone(t *testing.T) {
+	r := newRig(t)
+	body := func(target int) string {
+		return fmt.Sprintf(`{"ports":[{"port":80,"target_port":%d}],"drain_timeout":"1h","backends":[{"address":"10.0.0.1"},{"address":"10.0.0.1","port":9090}]}`, target)
+	}
+	must[v1.Service](r, "PUT", webPath, body(8080), "Prefer: wait=10")
+	must[v1.Service](r, "PUT", webPath, body(8081), "Prefer: wait=10") // 10.0.0.1:8080 drains for an hour
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:9090/state", `{"state":"maint"}`, "Prefer: wait=10")
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"drain"}`, "Prefer: wait=10")
+	ready := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"ready"}`, "Prefer: wait=2")
+	if ready.State != "ready" || !ready.Usable {
+		t.Errorf("%+v", ready)
+	}
+	want := map[string]uint32{"10.0.0.1:8080": 0, "10.0.0.1:8081": 1, "10.0.0.1:9090": 0}
+	for _, f := range r.plane.Have() {
+		for _, e := range f.Backends {
+			if w, ours := want[e.Addr.String()]; ours && w != e.Weight {
+				t.Errorf("%s has weight %d, want %d", e.Addr, e.Weight, w)
+			}
+		}
 	}
 }
 
