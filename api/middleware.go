@@ -82,10 +82,13 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		if r.Method == http.MethodHead { // the server leaves the body out
 			r.Method = http.MethodGet
 		}
-		next.ServeHTTP(rec, r)
 		// A caller that still sends a refused body would see its connection break
-		// instead of the answer.
-		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard)
+		// instead of the answer: so nobody may close the body before the rest of
+		// it is read off here.
+		body := r.Body
+		r.Body = io.NopCloser(body)
+		next.ServeHTTP(rec, r)
+		_, _ = io.CopyN(io.Discard, body, maxDiscard)
 	})
 }
 
