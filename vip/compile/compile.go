@@ -34,8 +34,8 @@ type Input struct {
 }
 
 // Service returns the frontends of one service, sorted by key: one for each
-// granted VIP and port, and one for each node-port address and granted node
-// port. Frontends of one port and family share their slice of backends, which
+// granted VIP and port, and one for each granted node port and node-port address
+// of a family that the service has. Frontends of one port and family share their slice of backends, which
 // nobody may change. A service that asks for something that is not supported
 // has no frontends at all, and a problem for each such thing.
 func Service(in Input) ([]vip.Frontend, []vip.Problem) {
@@ -62,7 +62,9 @@ func Service(in Input) ([]vip.Frontend, []vip.Problem) {
 		}
 		if number := nodePort(p, granted); number != 0 {
 			for _, a := range in.Node.NodePortAddrs {
-				out = append(out, frontend(s, p, vip.OnHost, a, number, backends(a)))
+				if onHost(&in, a) {
+					out = append(out, frontend(s, p, vip.OnHost, a, number, backends(a)))
+				}
 			}
 		}
 	}
@@ -70,7 +72,19 @@ func Service(in Input) ([]vip.Frontend, []vip.Problem) {
 	return slices.CompactFunc(out, func(a, b vip.Frontend) bool { return a.Key == b.Key }), nil
 }
 
-// count returns how many frontends in has.
+// onHost reports whether node ports are served on an address of the host: where
+// the service has a VIP of its family. On another family there would be no
+// backends, and clients that the service never meant would be refused. Before
+// any VIP is granted, every address will do.
+func onHost(in *Input, a netip.Addr) bool {
+	if len(in.Allocation.VIPs) == 0 {
+		return true
+	}
+	family := vip.FamilyOf(a)
+	return slices.ContainsFunc(in.Allocation.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == family })
+}
+
+// count returns how many frontends in has at most.
 func count(in *Input) int {
 	n := len(in.Service.Ports) * len(in.Allocation.VIPs)
 	for i := range in.Service.Ports {

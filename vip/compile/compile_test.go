@@ -152,6 +152,16 @@ func TestService(t *testing.T) {
 			"192.0.2.10:80/tcp vip a 10.1.0.11:8080*1 10.1.0.12:8080*50",
 			"192.0.2.10:81/tcp vip b 10.1.0.11:8080*1 10.1.0.12:8080*50",
 			"192.0.2.10:82/tcp vip c 10.1.0.11:8080*1 10.1.0.12:8080*50",
+		},
+	}, {
+		name:  "node ports are for the families of the VIPs",
+		in:    input(service(ports(vip.Port{Name: "a", Protocol: vip.TCP, Port: 80, TargetPort: 8080, NodePort: vip.NodePort{Auto: true}})), "192.0.2.10", "2001:db8::10"),
+		nodes: []string{"2001:db8:2::1", "10.9.0.1"},
+		np:    map[vip.PortKey]uint16{{Port: 80, Protocol: vip.TCP}: 30080},
+		want: []string{
+			"10.9.0.1:30080/tcp node-port a 10.1.0.11:8080*1 10.1.0.12:8080*50",
+			"192.0.2.10:80/tcp vip a 10.1.0.11:8080*1 10.1.0.12:8080*50",
+			"[2001:db8::10]:80/tcp vip a",
 			"[2001:db8:2::1]:30080/tcp node-port a",
 		},
 	}} {
