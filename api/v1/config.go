@@ -12,7 +12,7 @@ type Plan struct {
 // PlanChange is one change of a plan.
 type PlanChange struct {
 	Action string `json:"action" enum:"add,change,remove"`
-	Kind   string `json:"kind" enum:"service,backend,pool" doc:"what changes"`
+	Kind   string `json:"kind" enum:"service,backend,pool,config" doc:"what changes; config is a key of ironvip.toml"`
 	Name   string `json:"name" doc:"\"web\", \"web/10.1.0.13:8080\""`
 	Detail string `json:"detail" doc:"\"scheduler wrr -> mh\""`
 	Impact string `json:"impact,omitempty" doc:"\"open connections keep their backend\""`

@@ -2,6 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ironvip/ironvip/configs"
@@ -10,7 +14,8 @@ import (
 )
 
 // plan returns what a reload would change: the services of the files on the
-// disk compared with those of the same sources in force.
+// disk compared with those of the same sources in force, and the keys of
+// ironvip.toml that differ. Addresses are those that the pools in force give.
 func (a *agent) plan(context.Context) (control.Plan, []vip.Problem) {
 	cfg, problems := configs.Load(a.path)
 	if cfg == nil {
@@ -38,7 +43,82 @@ func (a *agent) plan(context.Context) (control.Plan, []vip.Problem) {
 	for i := range proposed {
 		after[i] = control.Planned{Service: proposed[i], Allocation: granted[i]}
 	}
-	return control.NewPlan(present, after), problems
+	plan := control.NewPlan(present, after)
+	now := a.config.get()
+	cfg.Node.StateDir = now.Node.StateDir // a flag may have set it
+	for _, c := range configChanges(now, cfg) {
+		plan.Append(c)
+	}
+	return plan, problems
+}
+
+// configChanges are the pools and keys of ironvip.toml that differ. A reload
+// takes over the pools and what Diff calls live.
+func configChanges(old, new *configs.Config) []control.Change {
+	out := poolChanges(old.Pools, new.Pools)
+	live, restart := configs.Diff(old, new)
+	for _, key := range live {
+		if key != "pool" {
+			out = append(out, keyChange(key, ""))
+		} else if len(out) == 0 {
+			out = append(out, keyChange(key, "the pools are used in another order"))
+		}
+	}
+	for _, key := range restart {
+		out = append(out, keyChange(key, "takes effect when the agent is restarted"))
+	}
+	return out
+}
+
+func keyChange(key, impact string) control.Change {
+	return control.Change{Action: control.ActionChange, Kind: control.KindConfig, Key: key, Detail: "is not what is in force", Impact: impact}
+}
+
+// poolChanges compares pools by name, in the order of new.
+func poolChanges(old, new []configs.Pool) []control.Change {
+	var out []control.Change
+	change := func(action control.Action, name, detail, impact string) {
+		out = append(out, control.Change{Action: action, Kind: control.KindPool, Key: name, Detail: detail, Impact: impact})
+	}
+	named := func(name string) func(configs.Pool) bool { return func(p configs.Pool) bool { return p.Name == name } }
+	for _, p := range new {
+		i := slices.IndexFunc(old, named(p.Name))
+		if i < 0 {
+			change(control.ActionAdd, p.Name, prefixes(p.CIDRs), "")
+			continue
+		}
+		var detail []string
+		differ := func(field, before, after string) {
+			if before != after {
+				detail = append(detail, fmt.Sprintf("%s %s -> %s", field, before, after))
+			}
+		}
+		differ("cidrs", prefixes(old[i].CIDRs), prefixes(p.CIDRs))
+		differ("exclude", prefixes(old[i].Exclude), prefixes(p.Exclude))
+		differ("auto_assign", strconv.FormatBool(old[i].AutoAssign), strconv.FormatBool(p.AutoAssign))
+		if len(detail) > 0 {
+			change(control.ActionChange, p.Name, strings.Join(detail, ", "), keepsAddresses)
+		}
+	}
+	for _, p := range old {
+		if !slices.ContainsFunc(new, named(p.Name)) {
+			change(control.ActionRemove, p.Name, prefixes(p.CIDRs), keepsAddresses)
+		}
+	}
+	return out
+}
+
+const keepsAddresses = "services keep the addresses they hold"
+
+func prefixes(list []netip.Prefix) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	text := make([]string, len(list))
+	for i, p := range list {
+		text[i] = p.String()
+	}
+	return strings.Join(text, " ")
 }
 
 // keepsLastGood reports whether a service that the files no longer give stays

@@ -24,6 +24,8 @@ const (
 const (
 	KindService = "service"
 	KindBackend = "backend"
+	KindPool    = "pool"
+	KindConfig  = "config" // a key of ironvip.toml
 )
 
 // Planned is a service with what it holds or, proposed, would be granted.
@@ -43,18 +45,22 @@ type Plan struct {
 // Change is one line of a plan.
 type Change struct {
 	Action  Action
-	Kind    string // KindService or KindBackend
+	Kind    string // KindService, KindBackend, KindPool or KindConfig
 	Service vip.ServiceKey
+	Key     string        // the pool's name for KindPool, "log.level" for KindConfig
 	Backend string        // the backend's ID, for KindBackend
 	Fields  []FieldChange // for ActionChange: what differs
 	Detail  string        // "192.0.2.12 (new, from public-v4) 443/tcp, 2 backends"; "scheduler wrr -> mh"
 	Impact  string        // what clients notice: "open connections keep their backend"; may be empty
 }
 
-// Name returns "web", or "web/10.1.0.13" for a backend.
+// Name returns "web", "web/10.1.0.13" for a backend, or the pool or key.
 func (c Change) Name() string {
-	if c.Kind == KindBackend {
+	switch c.Kind {
+	case KindBackend:
 		return c.Service.String() + "/" + c.Backend
+	case KindPool, KindConfig:
+		return c.Key
 	}
 	return c.Service.String()
 }
@@ -113,6 +119,9 @@ func byKey(list []Planned) map[vip.ServiceKey]*Planned {
 	}
 	return m
 }
+
+// Append adds a change that concerns no service, such as that of a pool.
+func (p *Plan) Append(change Change) { p.add(change) }
 
 func (p *Plan) add(change Change) {
 	switch change.Action {

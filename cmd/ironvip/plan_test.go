@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+func TestPlanShowsPoolsAndKeys(t *testing.T) {
+	pool := func(name, cidr string, change ...func(*configs.Pool)) configs.Pool {
+		p := configs.Pool{Name: name, CIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}, AutoAssign: true}
+		for _, c := range change {
+			c(&p)
+		}
+		return p
+	}
+	excluding := func(p *configs.Pool) { p.Exclude = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28")} }
+	config := func(change ...func(*configs.Config)) *configs.Config {
+		c := configs.Default()
+		c.Pools = []configs.Pool{pool("a", "192.0.2.0/24"), pool("b", "198.51.100.0/24")}
+		for _, f := range change {
+			f(c)
+		}
+		return c
+	}
+	for _, tc := range []struct {
+		name string
+		new  *configs.Config
+		want []string
+	}{{
+		name: "nothing",
+		new:  config(),
+	}, {
+		name: "a pool that changes, one that goes and one that comes",
+		new: config(func(c *configs.Config) {
+			c.Pools = []configs.Pool{pool("a", "192.0.2.0/24", excluding), pool("c", "203.0.113.0/24")}
+		}),
+		want: []string{
+			"change pool a: exclude none -> 192.0.2.0/28 (services keep the addresses they hold)",
+			"add pool c: 203.0.113.0/24 ()",
+			"remove pool b: 198.51.100.0/24 (services keep the addresses they hold)",
+		},
+	}, {
+		name: "another order of the pools",
+		new:  config(func(c *configs.Config) { c.Pools[0], c.Pools[1] = c.Pools[1], c.Pools[0] }),
+		want: []string{"change config pool: is not what is in force (the pools are used in another order)"},
+	}, {
+		name: "keys that are live and that wait",
+		new: config(func(c *configs.Config) {
+			c.Log.Level = "debug"
+			c.Dataplane.ResyncInterval = spec.Duration(1e9)
+		}),
+		want: []string{
+			"change config log.level: is not what is in force ()",
+			"change config dataplane.resync_interval: is not what is in force (takes effect when the agent is restarted)",
+		},
+	}} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got []string
+			for _, c := range configChanges(config(), tc.new) {
+				got = append(got, fmt.Sprintf("%s %s %s: %s (%s)", c.Action, c.Kind, c.Name(), c.Detail, c.Impact))
+			}
+			if strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
+			}
+		})
+	}
+}
