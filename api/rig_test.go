@@ -46,6 +46,7 @@ type rig struct {
 	web      *httptest.Server
 	plane    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 	registry *brokenStore
+	files    files
 	resynced atomic.Int32
 	log      *syncBuffer
 }
@@ -89,10 +90,10 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// files is a source with one service, "from-file".
-type files struct{}
+// files is a source with one service, "from-file", and those that come later.
+type files struct{ more chan spec.Service }
 
-func (files) Run(ctx context.Context, out sources.Sink) error {
+func (f files) Run(ctx context.Context, out sources.Sink) error {
 	w := spec.Service{Name: "from-file", Labels: map[string]string{"tier": "files"}, Ports: []spec.Port{{Port: 25}},
 		Backends: []spec.Backend{{Address: "10.9.0.1"}}}
 	row, problems := w.Build("files", "mail.toml:1")
@@ -100,15 +101,25 @@ func (files) Run(ctx context.Context, out sources.Sink) error {
 		return problems[0]
 	}
 	out.Replace([]vip.Service{row}, nil)
-	<-ctx.Done()
-	return ctx.Err()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case w := <-f.more:
+			row, problems := w.Build("files", "late.toml:1")
+			if len(problems) > 0 {
+				return problems[0]
+			}
+			out.Put(row)
+		}
+	}
 }
 
 // newRig starts everything and waits until it is ready. Edit may change what
 // the API is given.
 func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	t.Helper()
-	r := &rig{log: &syncBuffer{}}
+	r := &rig{log: &syncBuffer{}, files: files{make(chan spec.Service)}}
 	r.t, _ = t.(*testing.T)
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
@@ -140,7 +151,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	supervisor.Add("files", "static", files{})
+	supervisor.Add("files", "static", r.files)
 	supervisor.Add(rest.Type, rest.Type, registrar)
 	r.plane = reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
 	reconciler := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: frontends, Target: r.plane, Applied: applied,

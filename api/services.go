@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -129,15 +130,13 @@ type serviceOutput struct {
 }
 
 func (s *Server) getService(ctx context.Context, in *getServiceInput) (*serviceOutput, error) {
-	row, ok := s.service(in.key())
-	if ok {
-		if err := in.until(s, ctx, func() bool {
-			row, ok = s.service(in.key())
-			return !ok || row.Revision > in.Revision
-		}); err != nil {
-			return nil, err
-		}
+	if err := in.until(s, ctx, func() bool {
+		status := s.tables().StatusInput(in.key(), time.Now())
+		return status.Service == nil || s.statusRev(&status) > in.Revision
+	}); err != nil {
+		return nil, err
 	}
+	row, ok := s.service(in.key())
 	if !ok {
 		return nil, noService(in.key())
 	}
@@ -251,6 +250,10 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}
 	applied, err := in.apply(ctx, "the removal of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
+		if _, heir, ok := s.Services.Get(key); ok { // another source's service of that name, which was held aside
+			_, err := control.WaitApplied(ctx, s.Compiled, s.Applied, key, heir)
+			return nil, err // its own problems are not the removal's
+		}
 		return control.WaitGone(ctx, s.Compiled, s.Applied, key, last)
 	})
 	if err != nil {

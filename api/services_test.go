@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/table"
 )
 
@@ -274,6 +275,24 @@ func TestPreferWaitSaysWhatFailed(t *testing.T) {
 	full := r.ask("PUT", "/v1/services/default/far", `{"ports":[{"port":80}],"vips":["203.0.113.1"]}`, "Prefer: wait=10")
 	if doc := full.problem(t); doc.Code != v1.CodeApplyFailed || doc.Errors[0].Code != "outside_pool" {
 		t.Errorf("an address outside of every pool: %s", full.body)
+	}
+}
+
+// The wait for a removal ends when another source's service of the name is in
+// force: it would never see the name gone.
+func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: 81}}}
+	for held := false; !held; time.Sleep(time.Millisecond) {
+		status, _, _ := r.deps.Sources.Get("files")
+		held = len(status.Problems) > 0
+	}
+	if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=5"); !deleted.Applied {
+		t.Errorf("%+v", deleted)
+	}
+	if svc := must[v1.Service](r, "GET", webPath, ""); svc.Source != "files" || !svc.Status.Applied {
+		t.Errorf("of source %q, applied %v", svc.Source, svc.Status.Applied)
 	}
 }
 
