@@ -418,7 +418,8 @@ func TestSecondAgent(t *testing.T) {
 	h.write("services.d/web.toml", service("web", "", a))
 	h.start()
 	web := h.vip("web") + ":8080"
-	second := &host{t: t, dir: h.dir}
+	second := newHost(t)
+	second.edit("ironvip.toml", second.dir+"/state", h.dir+"/state")
 	mentions(t, "the same state", second.fails(), filepath.Join(h.dir, "state", "ironvip.db"), "another ironvip agent", "hint: ")
 
 	third := newHost(t)
@@ -430,6 +431,11 @@ func TestSecondAgent(t *testing.T) {
 	mentions(t, "the same socket", third.fails(), h.dir+"/sock", "another agent", "api.socket")
 	h.serves(web, "a")
 	h.ok("status", "--wait")
+	// Nor is theirs what the first one falls back to.
+	h.config("[log]\nlevle = \"info\"\n")
+	h.kill()
+	h.start()
+	h.serves(web, "a")
 }
 
 // A database that is damaged is refused with its path and the remedy; it isn't

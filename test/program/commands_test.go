@@ -240,7 +240,7 @@ func TestExitCodes(t *testing.T) {
 		}
 		h.edit("ironvip.toml", ".0/24\"]", ".0/24\"]\nexclude = [\""+h.pool+".128/25\"]")
 		r := h.cli("config", "plan")
-		if r.code != 10 || !strings.Contains(r.stdout, "main") {
+		if r.code != 10 || !strings.Contains(r.stdout, "pool") {
 			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
 		}
 		h.write("ironvip.toml", string(text))
@@ -268,6 +268,33 @@ func TestExitCodes(t *testing.T) {
 			h.serves(vip+":8080", "a")
 		})
 	}
+}
+
+// What a reload can't take over waits for a restart, and status says so for as
+// long as it does.
+func TestReloadWaitsForRestart(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	h.write("services.d/web.toml", service("web", "", a))
+	h.start()
+	h.edit("ironvip.toml", `name = "lb1"`, `name = "lb2"`)
+	for range 2 {
+		r := h.cli("reload")
+		if r.code != 0 {
+			t.Errorf("reload: exit %d\n%s", r.code, r.stderr)
+		}
+		mentions(t, "reload", r.stderr, "warning", "node.name", "restart")
+		if r := h.cli("status"); r.code != 3 || !strings.Contains(r.stdout, "node.name") {
+			t.Errorf("status: exit %d\n%s", r.code, r.stdout)
+		}
+	}
+	h.stop()
+	h.start()
+	if out := h.ok("status", "--wait", "-o", "name"); out != "lb2\n" {
+		t.Errorf("after the restart it is %q", out)
+	}
+	h.serves(h.vip("web")+":8080", "a")
 }
 
 // as runs a client command as another user, who may read the binary.
