@@ -107,6 +107,9 @@ func ListenUnix(path string, mode os.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
+// maxSocketPath is how long a socket's name may be, in bytes.
+const maxSocketPath = 107
+
 func listenUnix(path string, mode os.FileMode) (l *unixListener, hint string, err error) {
 	const elsewhere = "set api.socket to a path in a directory that this process may write, or that it can make"
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -133,14 +136,18 @@ func listenUnix(path string, mode os.FileMode) (l *unixListener, hint string, er
 	}
 	defer os.RemoveAll(dir)
 	made := filepath.Join(dir, "s")
-	// That name is longer than the one it gets, which may be as long as a
-	// socket's can be. By the directory's descriptor it is short.
-	open, err := os.Open(dir)
-	if err != nil {
-		return nil, elsewhere, err
+	name := made
+	if len(name) > maxSocketPath {
+		// It may be longer than the one it gets. By the directory's descriptor it
+		// is short; not always, for it is this name that ss shows.
+		open, err := os.Open(dir)
+		if err != nil {
+			return nil, elsewhere, err
+		}
+		defer open.Close()
+		name = fmt.Sprintf("/proc/self/fd/%d/s", open.Fd())
 	}
-	defer open.Close()
-	u, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/s", open.Fd()), Net: "unix"})
+	u, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
 	if err != nil {
 		return nil, elsewhere, err
 	}
