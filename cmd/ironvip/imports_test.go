@@ -42,7 +42,7 @@ var imports = []struct {
 	{"proxy", []string{"vip", "vip/reconcile", "proxy/pick"}},
 	{"api/v1", []string{"vip/spec"}},
 	{"api/client", []string{"api/v1"}},
-	{"api", []string{"vip", "vip/event", "vip/table", "vip/spec", "vip/spec/strict", "vip/control", "vip/reconcile", "ipam", "sources",
+	{"api", []string{"vip", "vip/event", "vip/table", "vip/spec", "vip/spec/strict", "vip/compile", "vip/control", "vip/reconcile", "ipam", "sources",
 		"sources/rest", "api/v1"}},
 }
 
