@@ -17,8 +17,8 @@ import (
 // nobody has yet goes to the source that had it before this run of the agent,
 // for as long as that one may still say so, and else to the first who asks.
 // Claims that lose are held aside and take over, in their order, when the
-// winner goes. The cost of a change is O(1), and O(contests) for a source's
-// first sync.
+// winner goes. The cost of a change is O(1), O(claims held aside) for one that
+// changes who holds what aside, and O(contests) for a source's first sync.
 type names struct {
 	options Options
 
@@ -26,6 +26,7 @@ type names struct {
 	claims   map[*supervised]*claims
 	holders  map[vip.ServiceKey]*supervised
 	contests map[vip.ServiceKey][]*supervised // the claims held aside, oldest first
+	untold   map[*claims]struct{}             // those whose status lists other problems than they have
 }
 
 // claims is what one source says.
@@ -41,7 +42,7 @@ type claims struct {
 
 func newNames(o Options) *names {
 	return &names{options: o, claims: map[*supervised]*claims{}, holders: map[vip.ServiceKey]*supervised{},
-		contests: map[vip.ServiceKey][]*supervised{}}
+		contests: map[vip.ServiceKey][]*supervised{}, untold: map[*claims]struct{}{}}
 }
 
 func (n *names) add(src *supervised) {
@@ -91,7 +92,7 @@ func (n *names) syncTimeout(src *supervised, after time.Duration) {
 	n.options.Log.Error("source "+what, "source", src.name, "why", c.status.Stale)
 	n.event("source_sync_timeout", src, what)
 	n.unlock(src)
-	n.publish(c)
+	n.tell(c)
 	src.synced()
 }
 
@@ -116,6 +117,7 @@ func (n *names) claim(src *supervised, c *claims, s vip.Service) uint64 {
 			_, rev, _ := n.options.Services.Get(s.Key)
 			return rev
 		}
+		n.contested(s.Key) // where the holder has it from may have changed
 		return n.options.Services.Set(s.Key, s)
 	case holder != nil:
 		n.setAside(src, c, s.Key, holder)
@@ -150,10 +152,12 @@ func (n *names) prior(key vip.ServiceKey) *supervised {
 func (n *names) promote(src *supervised, key vip.ServiceKey) uint64 {
 	n.dropAside(src, key)
 	n.holders[key] = src
+	n.contested(key)
 	return n.options.Services.Set(key, n.claims[src].rows[key])
 }
 
 func (n *names) setAside(src *supervised, c *claims, key vip.ServiceKey, winner *supervised) {
+	n.untold[c] = struct{}{}
 	if _, already := c.aside[key]; already {
 		return
 	}
@@ -164,7 +168,12 @@ func (n *names) setAside(src *supervised, c *claims, key vip.ServiceKey, winner 
 }
 
 func (n *names) dropAside(src *supervised, key vip.ServiceKey) {
-	delete(n.claims[src].aside, key)
+	c := n.claims[src]
+	if _, aside := c.aside[key]; !aside {
+		return
+	}
+	delete(c.aside, key)
+	n.untold[c] = struct{}{}
 	if rest := slices.DeleteFunc(n.contests[key], func(s *supervised) bool { return s == src }); len(rest) > 0 {
 		n.contests[key] = rest
 	} else {
@@ -193,10 +202,6 @@ func (n *names) release(src *supervised, c *claims, key vip.ServiceKey) {
 // succeed puts a claim that was held aside in force.
 func (n *names) succeed(src *supervised, key vip.ServiceKey) {
 	n.promote(src, key)
-	n.publish(n.claims[src])
-	for _, other := range n.contests[key] { // who they wait for has changed
-		n.publish(n.claims[other])
-	}
 	n.options.Events.Add(event.Event{Kind: "service_name_freed", Service: key.String(), Object: src.name,
 		Message: fmt.Sprintf("the service of source %q takes over", src.name)})
 }
@@ -211,12 +216,31 @@ func (n *names) unlock(src *supervised) {
 	}
 }
 
+// contested notes that what the losers of a name are told of its holder has
+// changed.
+func (n *names) contested(key vip.ServiceKey) {
+	for _, other := range n.contests[key] {
+		n.untold[n.claims[other]] = struct{}{}
+	}
+}
+
+// tell publishes the source's status, and that of every other whose problems
+// have changed with it.
+func (n *names) tell(c *claims) {
+	n.publish(c)
+	for other := range n.untold {
+		n.publish(other)
+	}
+}
+
 // publish writes the source's status.
 func (n *names) publish(c *claims) {
 	c.status.Services = len(c.rows)
-	c.status.Problems = c.problems
-	if len(c.aside) > 0 {
-		c.status.Problems = slices.Concat(c.problems, n.conflicts(c))
+	if _, changed := n.untold[c]; changed {
+		delete(n.untold, c)
+		if c.status.Problems = c.problems; len(c.aside) > 0 {
+			c.status.Problems = slices.Concat(c.problems, n.conflicts(c))
+		}
 	}
 	n.options.Statuses.Set(c.status.Name, c.status)
 }

@@ -34,7 +34,7 @@ func (s *sink) locked(f func(n *names, c *claims)) {
 		return
 	}
 	f(n, c)
-	n.publish(c)
+	n.tell(c)
 }
 
 // heard is locked for a word from the source on how things are.
@@ -61,6 +61,7 @@ func (s *sink) Replace(services []vip.Service, problems []vip.Problem) (rev uint
 			}
 		}
 		c.problems = problems
+		n.untold[c] = struct{}{}
 		c.status.Synced = true
 		if !c.waited {
 			c.waited = true

@@ -527,17 +527,79 @@ func TestAddRefusesANameTwice(t *testing.T) {
 	b.Add("s", "rest", newDriven())
 }
 
-// A change of one service costs the same whatever the source has said before.
+// Who waits for a name is told who took it, and where it is, as that changes.
+func TestConflictFollowsTheHolder(t *testing.T) {
+	b := newBench()
+	b.prior[key("web")] = "static"
+	b.Add("static", "static", nil)
+	b.Add("rest", "rest", nil)
+	holder, loser := b.names.begin(b.sources[0]), b.names.begin(b.sources[1])
+	message := func() string {
+		p := b.status("rest").Problems
+		if len(p) != 1 {
+			t.Fatalf("problems %+v", p)
+		}
+		return p[0].Message
+	}
+	loser.Replace(services("web"), nil)
+	if got := message(); !strings.Contains(got, "has not synced yet") {
+		t.Error(got)
+	}
+	holder.Replace(services("web"), nil)
+	if got := message(); got != `source "static" holds the name, at web.toml:1` {
+		t.Error(got)
+	}
+	moved := service("web")
+	moved.Origin = "other.toml:5"
+	holder.Put(moved)
+	if got := message(); got != `source "static" holds the name, at other.toml:5` {
+		t.Error(got)
+	}
+}
+
+// A source that goes hands its names over one by one: the cost of each must not
+// be that of all.
+func TestHandOverOfManyNames(t *testing.T) {
+	writes := func(n int) (per float64) {
+		b := newBench()
+		b.Add("static", "static", nil)
+		b.Add("rest", "rest", nil)
+		var all []vip.Service
+		for i := range n {
+			all = append(all, service(fmt.Sprint("s", i)))
+		}
+		holder, heir := b.names.begin(b.sources[0]), b.names.begin(b.sources[1])
+		holder.Replace(all, nil)
+		heir.Replace(all, nil)
+		return testing.AllocsPerRun(1, func() {
+			holder.Replace(nil, nil) // the first run, uncounted, hands over to the heir; the second back
+			holder, heir = heir, holder
+			heir.Replace(all, nil)
+		}) / float64(n)
+	}
+	if small, large := writes(20), writes(2_000); large > small*2 {
+		t.Errorf("%.1f allocations a name with 20 names, %.1f with 2,000", small, large)
+	}
+}
+
+// A change of one service costs the same whatever the source has said before,
+// and whatever others hold of that.
 func TestPutCostDoesNotGrow(t *testing.T) {
 	cost := func(rows int) float64 {
 		b := newBench()
+		b.Add("other", "static", nil)
+		var taken []vip.Service
+		for i := range rows {
+			taken = append(taken, service(fmt.Sprint("taken", i)))
+		}
+		b.names.begin(b.sources[0]).Replace(taken, nil)
 		b.Add("s", "static", nil)
-		out := b.names.begin(b.sources[0])
+		out := b.names.begin(b.sources[1])
 		var all []vip.Service
 		for i := range rows {
 			all = append(all, service(fmt.Sprint("s", i)))
 		}
-		out.Replace(all, nil)
+		out.Replace(slices.Concat(all, taken), nil)
 		i := 0
 		return testing.AllocsPerRun(100, func() {
 			s := all[i%rows]
