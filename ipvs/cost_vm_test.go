@@ -137,14 +137,13 @@ func program(t testing.TB, services, backends int) programming {
 	return p
 }
 
-// Our netlink sender is worth having: ipvsadm is the measure.
-func TestProgrammingIsFast(t *testing.T) {
-	const want = 5
-	p := program(t, 1000, 10)
-	ratio := float64(p.ipvsadm) / float64(p.ipvs)
-	t.Logf("1,000 services with 10 backends: ipvsadm -R %v, ours %v (%.1f times faster)", p.ipvsadm, p.ipvs, ratio)
-	if ratio < want {
-		t.Errorf("only %.1f times faster than ipvsadm -R, want %d", ratio, want)
+// What is programmed in bulk is, to the byte of ipvsadm -Sn, what ipvsadm -R
+// makes of the same rules, and goes to the kernel in few sends.
+func TestProgramsInBulkAsIpvsadmDoes(t *testing.T) {
+	const services, backends = 1000, 10
+	p := program(t, services, backends)
+	if messages := uint64(services * (1 + backends)); p.sends > messages/100 {
+		t.Errorf("%d messages took %d sends", messages, p.sends)
 	}
 }
 
