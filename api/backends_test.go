@@ -82,7 +82,7 @@ func TestWaitForAStateLooksAtThatBackendAlone(t *testing.T) {
 	must[v1.Service](r, "PUT", webPath, body(8081), "Prefer: wait=10") // 10.0.0.1:8080 drains for an hour
 	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:9090/state", `{"state":"maint"}`, "Prefer: wait=10")
 	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"drain"}`, "Prefer: wait=10")
-	ready := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"ready"}`, "Prefer: wait=2")
+	ready := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"ready"}`, "Prefer: wait=10")
 	if ready.State != "ready" || !ready.Usable {
 		t.Errorf("%+v", ready)
 	}

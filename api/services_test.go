@@ -288,7 +288,7 @@ func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
 		status, _, _ := r.deps.Sources.Get("files")
 		held = len(status.Problems) > 0
 	}
-	if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=5"); !deleted.Applied {
+	if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=10"); !deleted.Applied {
 		t.Errorf("%+v", deleted)
 	}
 	if svc := must[v1.Service](r, "GET", webPath, ""); svc.Source != "files" || !svc.Status.Applied {
