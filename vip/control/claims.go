@@ -60,9 +60,11 @@ func (c *claims) withdraw(k vip.ServiceKey) {
 }
 
 // contest claims the key for k. The first to claim it keeps it, unless the
-// allocator told the first and not k that a port of its own is taken (yields):
-// the allocator's word decides, whatever the order of compiling was.
-func (c *Compile) contest(key vip.FrontendKey, k vip.ServiceKey, yields bool) (winner vip.ServiceKey, lost bool) {
+// allocator told the first and not k that this very port is taken: the
+// allocator's word decides, whatever the order of compiling was. Clashes says
+// that it told k so of some port.
+func (c *Compile) contest(key vip.FrontendKey, k vip.ServiceKey, clashes bool) (winner vip.ServiceKey, lost bool) {
+	yields := clashes && c.yields(k, key)
 	owner, held := c.claims.owner[key]
 	switch {
 	case !held:
@@ -73,7 +75,7 @@ func (c *Compile) contest(key vip.FrontendKey, k vip.ServiceKey, yields bool) (w
 				c.todo.add(loser)
 			}
 		}
-	case !yields && c.yields(owner):
+	case !yields && c.yields(owner, key):
 		c.claims.owner[key] = k
 		c.todo.add(owner)
 	default:
@@ -83,10 +85,22 @@ func (c *Compile) contest(key vip.FrontendKey, k vip.ServiceKey, yields bool) (w
 	return k, false
 }
 
-// yields reports whether the allocator refused a port to k.
-func (c *Compile) yields(k vip.ServiceKey) bool {
-	granted, _, ok := c.Allocations.Get(k)
-	return ok && hasCode(granted.Problems, vip.CodePortTaken)
+// yields reports whether the allocator refused the key's port to k. Others that
+// it refused, node ports among them, don't count.
+func (c *Compile) yields(k vip.ServiceKey, key vip.FrontendKey) bool {
+	granted, _, _ := c.Allocations.Get(k)
+	if !hasCode(granted.Problems, vip.CodePortTaken) {
+		return false
+	}
+	service, _, _ := c.Services.Get(k)
+	for i, p := range service.Ports {
+		if p.Port != key.Port || p.Protocol != key.Protocol {
+			continue
+		}
+		field := fmt.Sprintf("ports[%d].port", i)
+		return slices.ContainsFunc(granted.Problems, func(p vip.Problem) bool { return p.Code == vip.CodePortTaken && p.Field == field })
+	}
+	return false
 }
 
 // taken is the problem of a service that wants another one's frontend.

@@ -229,12 +229,12 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		Usable:     make([]bool, 0, len(frontends)),
 		Problems:   slices.Concat(named(granted.Problems, k), refused),
 	}
-	yields := hasCode(granted.Problems, vip.CodePortTaken)
+	clashes := hasCode(granted.Problems, vip.CodePortTaken)
 	c.claims.withdraw(k)
 	now := time.Now()
 	for i := range frontends {
 		f := &frontends[i]
-		if winner, lost := c.contest(f.Key, k, yields); lost {
+		if winner, lost := c.contest(f.Key, k, clashes); lost {
 			row.Problems = append(row.Problems, taken(f.Key, k, winner))
 			continue
 		}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -189,6 +190,57 @@ func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
 		}
 		if got := w.problems("b"); len(got) != 0 {
 			t.Errorf("b has problems %v", got)
+		}
+	})
+}
+
+// Each of two services may have a port that the other asks for, too. Who is
+// compiled first, as after a restart, must not get both.
+func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
+	const shared = "192.0.2.99"
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
+		grant := func(name, backend, refused string) {
+			s := service(name, []string{backend}, on("s", shared), port(443))
+			w.allocations.Set(s.Key, vip.Allocation{Service: s.Key, ServiceRev: w.services.Set(s.Key, s), VIPs: addrs(shared),
+				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: refused, Message: "taken"}}})
+		}
+		grant("a", "10.0.0.1", "ports[1].port")
+		grant("b", "10.0.0.2", "ports[0].port")
+		for _, name := range []string{"b", "a"} {
+			c.compile(key(name))
+		}
+		for k, ok := c.todo.take(); ok; k, ok = c.todo.take() {
+			c.compile(k)
+		}
+		var got []string
+		for _, f := range sortedFrontends(w.frontends) {
+			got = append(got, fmt.Sprintf("%d %s", f.Key.Port, f.Service))
+		}
+		if want := []string{"80 a", "443 b"}; !slices.Equal(got, want) {
+			t.Errorf("frontends %v, want %v", got, want)
+		}
+	})
+}
+
+// A node port that was refused says nothing of the port itself.
+func TestRefusedNodePortCostsNoPort(t *testing.T) {
+	const shared = "192.0.2.99"
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
+		for name, field := range map[string]string{"a": "ports[0].node_port", "b": "ports[0].port"} {
+			s := service(name, []string{"10.0.0.1"}, on("s", shared))
+			w.allocations.Set(s.Key, vip.Allocation{Service: s.Key, ServiceRev: w.services.Set(s.Key, s), VIPs: addrs(shared),
+				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: field, Message: "taken"}}})
+		}
+		c.compile(key("b"))
+		c.compile(key("a"))
+		for _, f := range sortedFrontends(w.frontends) {
+			if f.Service != key("a") {
+				t.Errorf("%s is served by %s, which was refused it", f.Key, f.Service)
+			}
 		}
 	})
 }

@@ -90,11 +90,16 @@ func (a *fakeAllocator) assign(s *vip.Service) vip.Allocation {
 	if held.IsValid() {
 		out.VIPs = []netip.Addr{held}
 	}
-	if other, port, clash := a.clash(s, held); clash {
-		out.Problems = append(out.Problems, vip.Problem{Code: vip.CodePortTaken, Message: fmt.Sprintf("%s is held by %s", port, other)})
-	} else {
-		a.ports[s.Key] = s.Ports
+	var ports []vip.Port
+	for i, p := range s.Ports {
+		if other, clash := a.clash(s, held, p); clash {
+			out.Problems = append(out.Problems, vip.Problem{Code: vip.CodePortTaken, Field: fmt.Sprintf("ports[%d].port", i),
+				Message: fmt.Sprintf("%s is held by %s", portKey(p), other)})
+		} else {
+			ports = append(ports, p)
+		}
 	}
+	a.ports[s.Key] = ports
 	out.NodePorts = map[vip.PortKey]uint16{}
 	for _, p := range s.Ports {
 		if p.NodePort.Wanted() {
@@ -109,22 +114,20 @@ func (a *fakeAllocator) assign(s *vip.Service) vip.Allocation {
 
 func portKey(p vip.Port) vip.PortKey { return vip.PortKey{Port: p.Port, Protocol: p.Protocol} }
 
-// clash finds another service that has a port of s on the same address.
-func (a *fakeAllocator) clash(s *vip.Service, held netip.Addr) (vip.ServiceKey, vip.PortKey, bool) {
+// clash finds another service that has the port of s on the same address.
+func (a *fakeAllocator) clash(s *vip.Service, held netip.Addr, port vip.Port) (vip.ServiceKey, bool) {
 	if s.ShareKey == "" {
-		return vip.ServiceKey{}, vip.PortKey{}, false
+		return vip.ServiceKey{}, false
 	}
 	for other, addr := range a.vips {
 		if other == s.Key || addr != held {
 			continue
 		}
-		for _, p := range a.ports[other] {
-			if slices.ContainsFunc(s.Ports, func(q vip.Port) bool { return portKey(p) == portKey(q) }) {
-				return other, portKey(p), true
-			}
+		if slices.ContainsFunc(a.ports[other], func(p vip.Port) bool { return portKey(p) == portKey(port) }) {
+			return other, true
 		}
 	}
-	return vip.ServiceKey{}, vip.PortKey{}, false
+	return vip.ServiceKey{}, false
 }
 
 func (a *fakeAllocator) holder(addr netip.Addr, but vip.ServiceKey) (vip.ServiceKey, bool) {
