@@ -128,8 +128,8 @@ func (f *frontend) close() {
 	}
 }
 
-// complain logs a fault of this host's on the way to a backend, at most once a
-// second over all frontends.
+// complain logs a fault of this host's, such as no descriptor left, at most once
+// a second over all frontends: it concerns thousands of them at once.
 func (f *frontend) complain(doing string, err error) {
 	if f.target.complaints.pass(f.target.now()) {
 		f.log.Warn(doing, "err", err)

@@ -57,7 +57,7 @@ func (t *tcpListener) accept() {
 		case err == nil:
 			pause.reset()
 		case t.f.ctx.Err() == nil && passes(err):
-			t.f.log.Warn("accept", "err", err)
+			t.f.complain("accept", err)
 			pause.sleep(t.f.ctx)
 			continue
 		default: // closed by us, then nobody asks for it; or broken

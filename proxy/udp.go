@@ -107,7 +107,7 @@ func (u *udpListener) read(conn *net.UDPConn) {
 		case errors.Is(err, net.ErrClosed) && u.dropped(conn):
 			return
 		case passes(err):
-			u.f.log.Warn("receive", "err", err)
+			u.f.complain("receive", err)
 			pause.sleep(u.f.ctx)
 		default:
 			u.mu.Lock()

@@ -319,7 +319,11 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], rev uint64) {
 	e.tries++
 	wait := r.backoff(e.tries)
 	r.retries.add(u.Key, time.Now().Add(wait))
-	r.Log.Error("program the dataplane", "key", u.Key, "err", u.Err, "try", e.tries, "again_in", wait)
+	level := slog.LevelError
+	if e.tries > 1 { // thousands may fail for one reason; the applied table says which still do
+		level = slog.LevelDebug
+	}
+	r.Log.Log(context.Background(), level, "program the dataplane", "key", u.Key, "err", u.Err, "try", e.tries, "again_in", wait)
 	if e.tries == 1 {
 		r.Events.Add(event.Event{Kind: "dataplane_error", Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: p.Message})
 	}

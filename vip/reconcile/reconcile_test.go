@@ -1,9 +1,11 @@
 package reconcile_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"testing"
@@ -26,6 +28,7 @@ type rig struct {
 	applied *table.Table[string, reconcile.Applied]
 	target  *reconciletest.Recorder[string, string]
 	events  *event.Log
+	log     bytes.Buffer // errors and worse
 	r       *reconcile.Reconciler[string, string]
 	stop    func()
 }
@@ -51,6 +54,7 @@ func run(t *testing.T, scenario func(*rig)) {
 func (x *rig) start() {
 	x.r = reconcile.New(reconcile.Options[string, string]{
 		Desired: x.desired, Target: x.target, Applied: x.applied, Events: x.events, Resync: 30 * time.Second,
+		Log: slog.New(slog.NewTextHandler(&x.log, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
 	ctx, cancel := context.WithCancel(x.t.Context())
 	done := make(chan error)
@@ -170,6 +174,9 @@ func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
 		after, _, _ := x.target.Counts()
 		if tries := after - batches; tries < 20 || tries > 40 {
 			t.Errorf("%d tries in ten minutes, want one every 30 s once backed off", tries)
+		}
+		if n := strings.Count(x.log.String(), "\n"); n != 1 {
+			t.Errorf("%d errors logged for one key that goes on failing, want 1\n%s", n, x.log.String())
 		}
 		x.target.FailKey("bad", nil)
 		time.Sleep(reconcile.DefaultMaxBackoff)
