@@ -70,7 +70,8 @@ type (
 )
 
 // report prints err, if it is to be seen, and returns the exit code. Of joined
-// errors each is printed; the first gives the code.
+// errors each is printed; the first gives the code. An error that wraps several
+// and has a text of its own is one.
 func (a *app) report(err error) int {
 	if err == nil {
 		return ExitOK
@@ -78,7 +79,7 @@ func (a *app) report(err error) int {
 	if code, silent := errors.AsType[exit](err); silent {
 		return int(code)
 	}
-	if joined, several := err.(interface{ Unwrap() []error }); several {
+	if joined, several := err.(interface{ Unwrap() []error }); several && err.Error() == errors.Join(joined.Unwrap()...).Error() {
 		code := ExitOK
 		for _, part := range joined.Unwrap() {
 			if c := a.report(part); code == ExitOK {

@@ -198,6 +198,14 @@ func (hinted) Error() string { return "start the agent: pools overlap" }
 func (hinted) Hint() string  { return "change one of them" }
 func (hinted) ExitCode() int { return ExitConflict }
 
+// worded wraps a problem and its cause, and has a text of its own.
+type worded struct{}
+
+func (worded) Error() string { return "state.db: in use by another agent" }
+func (worded) Unwrap() []error {
+	return []error{vip.Problem{Place: "state.db", Message: "in use by another agent", Hint: "stop it"}, errors.New("locked")}
+}
+
 func TestAgentCommandsErrors(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -210,6 +218,7 @@ func TestAgentCommandsErrors(t *testing.T) {
 		{vip.Problem{Place: "ironvip.toml:3", Message: "bad", Hint: "mend it"}, ExitError, "error: ironvip.toml:3: bad\nhint: mend it\n"},
 		{errors.Join(vip.Problem{Message: "one", Hint: "mend one"}, hinted{}), ExitError,
 			"error: one\nhint: mend one\nerror: start the agent: pools overlap\nhint: change one of them\n"},
+		{worded{}, ExitError, "error: state.db: in use by another agent\nhint: stop it\n"},
 		{errors.New("can't work here\n  because\nhint: do this"), ExitError, "error: can't work here\n  because\nhint: do this\n"},
 		{context.Canceled, ExitError, "error: interrupted\n"},
 	} {
