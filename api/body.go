@@ -55,7 +55,11 @@ func (b *Payload) decode(into any) *problem {
 }
 
 func notJSON(problems []vip.Problem) *problem {
-	return badRequest("the body "+problems[0].Message, "send one JSON object", problems...)
+	message := problems[0].Message
+	if strings.HasPrefix(message, "not ") {
+		message = "is " + message
+	}
+	return badRequest("the body "+message, "send one JSON object", problems...)
 }
 
 // invalid is the problem of a body that is JSON and still can't be taken.
