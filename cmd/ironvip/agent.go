@@ -160,6 +160,10 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 		a.log.Error("running on the last good configuration", "config", cfg.Path)
 	}
 
+	if _, err := os.Stat(cfg.Path); errors.Is(err, os.ErrNotExist) && !cfg.Remembered {
+		a.log.Warn("there is no configuration file: the defaults count, which have no pool", "file", cfg.Path)
+	}
+
 	if err := os.MkdirAll(cfg.Node.StateDir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w\nhint: set node.state_dir to a directory that this process may write", err)
 	}
