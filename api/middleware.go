@@ -88,6 +88,7 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		body := r.Body
 		r.Body = io.NopCloser(body)
 		next.ServeHTTP(rec, r)
+		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // allow may have taken it off
 		_, _ = io.CopyN(io.Discard, body, maxDiscard)
 	})
 }

@@ -27,7 +27,6 @@ type Config struct {
 // Node is this host.
 type Node struct {
 	Name     string `toml:"name"`      // the host's name where nothing is written
-	Zone     string `toml:"zone"`      // may be empty
 	StateDir string `toml:"state_dir"` // absolute
 }
 

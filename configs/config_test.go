@@ -19,7 +19,6 @@ func TestParseReadsEverything(t *testing.T) {
 	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte(`
 [node]
 name = "lb1"
-zone = "z1"
 state_dir = "/srv/state"
 [api]
 socket = ""
@@ -58,7 +57,7 @@ format = "json"
 	}
 	prefix := netip.MustParsePrefix
 	want := &Config{
-		Node: Node{Name: "lb1", Zone: "z1", StateDir: "/srv/state"},
+		Node: Node{Name: "lb1", StateDir: "/srv/state"},
 		API:  API{SocketMode: 0o600, Listen: "[::1]:7480"},
 		Dataplane: Dataplane{Mode: ModeProxy, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips",
 			NodePortAddresses: []AddressRange{{prefix("192.0.2.1/32")}, {prefix("198.51.100.0/24")}}},
@@ -259,13 +258,13 @@ func TestLoadFindsTheFile(t *testing.T) {
 func TestLastGoodCounts(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	file := filepath.Join(dir, "ironvip.toml")
-	set := func(text string) { write(t, file, "[node]\nname = 'lb1'\nstate_dir = '"+state+"'\n"+text) }
+	set := func(text string) { write(t, file, "[node]\nstate_dir = '"+state+"'\n"+text) }
 
-	set("zone = 1")
+	set("name = 1")
 	if c, problems := LoadOrLastGood(dir, ""); c != nil || len(problems) != 1 {
 		t.Fatalf("nothing is remembered, yet %+v, %v", c, problems)
 	}
-	set("zone = 'z1'")
+	set("name = 'z1'")
 	if c, problems := LoadOrLastGood(dir, ""); c == nil || c.Remembered || len(problems) > 0 {
 		t.Fatalf("%+v, %v", c, problems)
 	}
@@ -280,12 +279,12 @@ func TestLastGoodCounts(t *testing.T) {
 		t.Errorf("the state directory has %v", left)
 	}
 
-	set("zone = 2")
+	set("name = 2")
 	c, problems := LoadOrLastGood(dir, "")
-	if c == nil || !c.Remembered || c.Node.Zone != "z1" || c.Path != file {
+	if c == nil || !c.Remembered || c.Node.Name != "z1" || c.Path != file {
 		t.Fatalf("%+v, %v", c, problems)
 	}
-	startWith(t, told(problems), []string{file + ":4: node.zone: wants a string"})
+	startWith(t, told(problems), []string{file + ":3: node.name: wants a string"})
 
 	// Not even TOML, so its state_dir can't be told: the caller's counts.
 	write(t, file, "[node")
@@ -299,13 +298,13 @@ func TestLastGoodCounts(t *testing.T) {
 	}
 
 	// A copy that can't be read any more is no way out, and says so.
-	set("zone = 2")
+	set("name = 2")
 	write(t, filepath.Join(state, lastGoodName), "\nx = 1")
 	c, problems = LoadOrLastGood(dir, "")
 	if c != nil {
 		t.Errorf("%+v", c)
 	}
-	startWith(t, told(problems), []string{file + ":4: node.zone", filepath.Join(state, lastGoodName) + ":2: x: unknown key"})
+	startWith(t, told(problems), []string{file + ":3: node.name", filepath.Join(state, lastGoodName) + ":2: x: unknown key"})
 }
 
 func TestUnwritableStateDirIsNoObstacle(t *testing.T) {
@@ -334,13 +333,13 @@ func TestDiff(t *testing.T) {
 	if live, restart := Diff(old, same); len(live)+len(restart) > 0 {
 		t.Errorf("alike, yet %v %v", live, restart)
 	}
-	changed := parse("[node]\nzone = 'z'\n[api]\nlisten = '127.0.0.1:1'\n[dataplane]\nmode = 'proxy'\nnode_port_addresses = ['192.0.2.1']\n" +
+	changed := parse("[node]\nname = 'z'\n[api]\nlisten = '127.0.0.1:1'\n[dataplane]\nmode = 'proxy'\nnode_port_addresses = ['192.0.2.1']\n" +
 		"[ipam]\npod_cidrs = ['10.0.0.0/8']\nreuse_delay = '1s'\nnode_ports = '1-2'\n[log]\nlevel = 'warn'\nformat = 'json'\n[[source]]\ntype = 'static'\npath = '/x'")
 	live, restart := Diff(old, changed)
 	if diff := cmp.Diff([]string{"ipam.pod_cidrs", "ipam.reuse_delay", "ipam.node_ports", "pool", "log.level"}, live); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"node.zone", "api.listen", "dataplane.mode", "dataplane.node_port_addresses", "source", "log.format"}, restart); diff != "" {
+	if diff := cmp.Diff([]string{"node.name", "api.listen", "dataplane.mode", "dataplane.node_port_addresses", "source", "log.format"}, restart); diff != "" {
 		t.Error(diff)
 	}
 }

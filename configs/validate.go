@@ -90,7 +90,6 @@ func (v *validator) node() {
 		n.Name = hostName()
 	}
 	v.word("node.name", n.Name)
-	v.word("node.zone", n.Zone)
 	v.absolute("node.state_dir", n.StateDir)
 }
 

@@ -39,7 +39,13 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	a.reloading.Lock()
 	defer a.reloading.Unlock()
 	a.systemd.reloading()
-	defer func() { a.systemd.ready(a.summary()) }()
+	defer func() {
+		select {
+		case <-a.reconciler.Synced():
+			a.systemd.ready(a.summary())
+		default: // it isn't, yet: the first full reconcile says so
+		}
+	}()
 
 	old := a.config.get()
 	cfg, problems := configs.Load(a.path)
