@@ -303,6 +303,11 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], rev uint64) {
 	r.tried(u.Key, rev, &p)
 	if p.Code == vip.CodeUnsupported { // refused before anything was touched
 		r.Log.Warn("the dataplane refuses a frontend", "key", u.Key, "problem", p.Error())
+		if e := r.have[u.Key]; e != nil && e.suspect {
+			// An earlier update failed half-way and won't be tried again now: the
+			// resync makes what it was, or was on its way to be, whole.
+			e.suspect, e.tries = false, 0
+		}
 		return
 	}
 	e := r.have[u.Key]

@@ -305,6 +305,27 @@ func TestUnsupportedIsNotRetriedAndLeavesTheOldInForce(t *testing.T) {
 	})
 }
 
+// A key that failed half-way, and whose next version is refused for good, is
+// not left half done.
+func TestHalfDoneKeyIsMadeWholeWhenTheNextVersionIsRefused(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.start()
+		x.desired.Set("a", "1")
+		x.wants(map[string]string{"a": "1"})
+		x.target.FailKey("a", errors.New("half done"))
+		x.desired.Set("a", "2")
+		synctest.Wait()
+		x.target.Put("a", "half")
+		x.target.FailKey("a", vip.Unsupported("recorder", "forward", "tunnels"))
+		x.desired.Set("a", "3")
+		synctest.Wait()
+		x.target.FailKey("a", nil)
+		time.Sleep(31 * time.Second)
+		x.wants(map[string]string{"a": "1"})
+	})
+}
+
 func TestDriftIsRepairedCountedAndTold(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
