@@ -33,10 +33,11 @@ type Options struct {
 	UDPIdle time.Duration
 
 	// MaxConnections bounds the open TCP connections of clients; clients beyond
-	// it are reset. Default: a quarter of RLIMIT_NOFILE.
+	// it are reset. Default: a quarter of RLIMIT_NOFILE, less where very many
+	// frontends listen; more than that it never is.
 	MaxConnections int
 	// MaxSessions bounds the open UDP sessions; datagrams of clients beyond it
-	// are dropped. Default: a quarter of RLIMIT_NOFILE.
+	// are dropped. Default, and at most: likewise.
 	MaxSessions int
 	// MaxAffinity bounds the clients that one frontend remembers; default 65536,
 	// about 13 MiB.
@@ -49,7 +50,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	b := share(openFiles())
+	b := share(openFiles(), 0)
 	setDefault(&o.Device, "ironvip0")
 	setDefault(&o.ConnectTimeout, 3*time.Second)
 	setDefault(&o.ConnectBudget, 10*time.Second)
@@ -86,6 +87,10 @@ type Target struct {
 	stats       counters
 	complaints  throttle
 
+	rlimit    uint64     // RLIMIT_NOFILE
+	files     sync.Mutex // guards listening, and the bounds that follow from it
+	listening int
+
 	mu        sync.RWMutex // writers: Apply, Close
 	frontends map[vip.FrontendKey]*frontend
 	closed    bool
@@ -102,16 +107,17 @@ var errClosed = errors.New("the userspace proxy is closed")
 // New returns a Target that listens nowhere yet.
 func New(opts Options) *Target {
 	opts = opts.withDefaults()
-	return &Target{
-		opts:        opts,
-		log:         opts.Log,
-		epoch:       time.Now(),
-		addresses:   newAddresses(opts.device, opts.Device, opts.Owns),
-		pipes:       &pipes{most: share(openFiles()).pipes},
-		connections: limit{most: int64(opts.MaxConnections)},
-		sessions:    limit{most: int64(opts.MaxSessions)},
-		frontends:   make(map[vip.FrontendKey]*frontend),
+	t := &Target{
+		opts:      opts,
+		log:       opts.Log,
+		epoch:     time.Now(),
+		addresses: newAddresses(opts.device, opts.Device, opts.Owns),
+		pipes:     &pipes{most: share(openFiles(), 0).pipes},
+		rlimit:    openFiles(),
+		frontends: make(map[vip.FrontendKey]*frontend),
 	}
+	t.divide()
+	return t
 }
 
 // Apply implements reconcile.Target. An update of a frontend that listens

@@ -21,12 +21,17 @@ const maxAttempts = 8
 type tcpListener struct {
 	f     *frontend
 	l     *net.TCPListener
+	ended atomic.Bool
 	death atomic.Pointer[error]
 }
 
 func listenTCP(f *frontend) (*tcpListener, error) {
+	if err := f.target.listens(); err != nil {
+		return nil, err
+	}
 	l, err := listenConfig().Listen(f.ctx, network(f.key), f.key.AddrPort().String())
 	if err != nil {
+		f.target.silenced()
 		return nil, err
 	}
 	t := &tcpListener{f: f, l: l.(*net.TCPListener)}
@@ -37,7 +42,12 @@ func listenTCP(f *frontend) (*tcpListener, error) {
 
 func (t *tcpListener) usable(bool) error { return nil }
 
-func (t *tcpListener) close() { t.l.Close() }
+func (t *tcpListener) close() {
+	if !t.ended.Swap(true) {
+		t.l.Close()
+		t.f.target.silenced()
+	}
+}
 
 func (t *tcpListener) died() error {
 	if err := t.death.Load(); err != nil {

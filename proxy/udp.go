@@ -54,8 +54,13 @@ func (u *udpListener) usable(yes bool) error {
 	defer u.mu.Unlock()
 	switch {
 	case yes && u.conn == nil:
+		if err := u.f.target.listens(); err != nil {
+			u.death = err
+			return err
+		}
 		conn, err := listenConfig().ListenPacket(u.f.ctx, network(u.f.key), u.f.key.AddrPort().String())
 		if u.death = err; err != nil {
+			u.f.target.silenced()
 			return err
 		}
 		u.conn = conn.(*net.UDPConn)
@@ -63,6 +68,7 @@ func (u *udpListener) usable(yes bool) error {
 		go u.read(u.conn)
 	case !yes && u.conn != nil:
 		u.conn.Close()
+		u.f.target.silenced()
 		u.conn = nil
 		u.endAll()
 	}
@@ -74,6 +80,7 @@ func (u *udpListener) close() {
 	defer u.mu.Unlock()
 	if u.conn != nil {
 		u.conn.Close()
+		u.f.target.silenced()
 		u.conn = nil
 	}
 	u.endAll()
