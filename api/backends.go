@@ -75,7 +75,7 @@ func (s *Server) backend(key vip.BackendKey) (*backendOutput, error) {
 	}
 	id := backendID(key)
 	for _, b := range svc.Status.Backends {
-		if b.ID == id {
+		if b.ID == id && !b.Removed {
 			return &backendOutput{Status: http.StatusOK, ETag: svc.ETag,
 				Body: v1.Backend{Service: key.Service.String(), Revision: svc.Revision, BackendStatus: b}}, nil
 		}

@@ -70,6 +70,24 @@ func TestBackendLife(t *testing.T) {
 	}
 }
 
+// A removed backend is listed for as long as it drains, and is no backend any
+// more for whoever asks for it by name.
+func TestRemovedBackendIsListedWhileItDrains(t *testing.T) {
+	r := newRig(t)
+	body := func(backends string) string {
+		return `{"ports":[{"port":80},{"port":81,"target_port":80}],"drain_timeout":"1h","backends":[` + backends + `]}`
+	}
+	must[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"},{"address":"10.0.0.2"}`), "Prefer: wait=10")
+	must[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"}`), "Prefer: wait=10")
+	list := must[v1.BackendList](r, "GET", webPath+"/backends", "").Items
+	if len(list) != 2 || list[0].Removed || list[1].ID != "10.0.0.2:80" || !list[1].Removed || list[1].LeavingAt == nil || list[1].Usable {
+		t.Errorf("%+v", list)
+	}
+	if got := r.ask("GET", webPath+"/backends/10.0.0.2:80", ""); got.StatusCode != 404 {
+		t.Errorf("the removed backend by name: %s", got.Status)
+	}
+}
+
 // What else is at a backend's address doesn't keep a wait for its state from
 // ending: another backend that states its port, or what the service left behind
 // when its target port changed.

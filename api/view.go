@@ -114,6 +114,26 @@ func (s *Server) backends(in *control.StatusInput) []v1.BackendStatus {
 		}
 		out = append(out, row)
 	}
+	return append(out, removed(in)...)
+}
+
+// removed are the endpoints of backends that the service no longer lists, and
+// that still have connections.
+func removed(in *control.StatusInput) []v1.BackendStatus {
+	var out []v1.BackendStatus
+	for i := range in.Frontends {
+		for _, e := range in.Frontends[i].Frontend.Backends {
+			id := e.Addr.String()
+			listed := slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool {
+				return b.Address == e.Addr.Addr() && (b.Port == 0 || b.Port == e.Addr.Port())
+			}) || slices.ContainsFunc(out, func(b v1.BackendStatus) bool { return b.ID == id })
+			if e.Leaving.IsZero() || listed {
+				continue
+			}
+			out = append(out, v1.BackendStatus{ID: id, Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
+				State: string(vip.Drain), Removed: true, LeavingAt: when(e.Leaving)})
+		}
+	}
 	return out
 }
 

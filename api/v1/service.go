@@ -71,6 +71,7 @@ type BackendStatus struct {
 	Node        string     `json:"node,omitempty"`
 	Zone        string     `json:"zone,omitempty"`
 	LeavingAt   *time.Time `json:"leaving_at,omitempty" doc:"it is draining and is gone by then"`
+	Removed     bool       `json:"removed,omitempty" doc:"the service no longer lists it; only open connections keep it"`
 	TTL         string     `json:"ttl,omitempty" doc:"it must send heartbeats this often"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"when the next heartbeat is due; after it the backend drains"`
 	RemovedAt   *time.Time `json:"removed_at,omitempty" doc:"when it is removed unless a heartbeat comes"`
