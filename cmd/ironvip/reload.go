@@ -130,7 +130,10 @@ func (a *agent) configCheck() v1.Check {
 		c.Hint = "mend the file, then: ironvip reload"
 	case len(problems) > 0:
 		c.Level = v1.LevelWarn
-		c.Message = fmt.Sprintf("%d problems at the last load, the first: %s", len(problems), problems[0].Error())
+		c.Message = "at the last load: " + problems[0].Error()
+		if more := len(problems) - 1; more > 0 {
+			c.Message += fmt.Sprintf(", and %d more", more)
+		}
 		c.Hint = "ironvip config validate shows all"
 	case len(pending) > 0:
 		c.Level, c.Message = v1.LevelWarn, "waits for a restart: "+strings.Join(pending, ", ")
