@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,6 +104,45 @@ func TestMassDrain(t *testing.T) {
 		w.pass(50 * time.Second)
 		w.expect()
 	})
+}
+
+// Frontends that leave one after the other, each with a deadline of its own,
+// cost as much each however many there are.
+func TestMassDrainWithManyDeadlines(t *testing.T) {
+	cost := func(n int) (each float64) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			c := NewCompile(CompileOptions{Frontends: w.frontends, Compiled: w.compiled, Events: w.events})
+			gone := func(vip.FrontendKey) bool { return false }
+			each = testing.AllocsPerRun(2, func() {
+				start := time.Now()
+				for i := range n {
+					e := vip.Endpoint{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Leaving: start.Add(time.Duration(1+(i*7919)%n) * time.Millisecond)}
+					c.drains.set(vip.Frontend{
+						Key:      vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP},
+						Backends: []vip.Endpoint{e},
+					})
+				}
+				for left := n; left > 0; left-- {
+					if got := w.frontends.Len(); got != left {
+						t.Fatalf("%d frontends, want %d", got, left)
+					}
+					time.Sleep(time.Millisecond)
+					c.drains.turn(gone)
+				}
+			}) / float64(n)
+			if n := w.frontends.Len(); n != 0 {
+				t.Errorf("%d frontends stay", n)
+			}
+			c.drains.timer.Stop()
+		})
+		return each
+	}
+	few, many := cost(50), cost(1000)
+	t.Logf("%v allocations a frontend among 50, %v among 1,000", few, many)
+	if many > 1.5*few {
+		t.Errorf("%v allocations a frontend among 50 that leave, %v among 1,000", few, many)
+	}
 }
 
 func BenchmarkCompileStage(b *testing.B) {

@@ -34,10 +34,9 @@ const idlePoll = time.Second
 type drains struct {
 	o *CompileOptions
 
-	leaving  map[vip.FrontendKey]struct{}     // frontends with leaving endpoints
-	deadline time.Time                        // no leaving endpoint is due before; zero when none leaves
+	leaving  dues                             // frontends with leaving endpoints, by their first deadline
 	poll     time.Time                        // when to ask for connections next; zero when there is nothing to ask
-	timer    *time.Timer                      // rings at the earlier of the two
+	timer    *time.Timer                      // rings at the first deadline or poll
 	restored map[vip.FrontendKey]vip.Frontend // from before the restart, until their key is compiled
 
 	asked chan []question
@@ -47,12 +46,11 @@ type drains struct {
 
 func newDrains(o *CompileOptions) drains {
 	d := drains{
-		o:       o,
-		leaving: make(map[vip.FrontendKey]struct{}),
-		timer:   time.NewTimer(time.Hour),
-		asked:   make(chan []question, 1),
-		idle:    make(chan []question),
-		keep:    table.New[vip.FrontendKey](&table.Clock{}, compile.SameFrontend),
+		o:     o,
+		timer: time.NewTimer(time.Hour),
+		asked: make(chan []question, 1),
+		idle:  make(chan []question),
+		keep:  table.New[vip.FrontendKey](&table.Clock{}, compile.SameFrontend),
 	}
 	d.timer.Stop()
 	return d
@@ -200,12 +198,12 @@ func withLeaving(f *vip.Frontend, before []vip.Endpoint, now time.Time) []vip.En
 // set writes one row and books what is leaving it.
 func (d *drains) set(f vip.Frontend) uint64 {
 	rev := d.o.Frontends.Set(f.Key, f)
-	if !slices.ContainsFunc(f.Backends, isLeaving) {
+	first, leaves := firstDeadline(&f)
+	if !leaves {
 		d.forget(f.Key)
 		return rev
 	}
-	d.leaving[f.Key] = struct{}{}
-	d.expect(&f)
+	d.leaving.set(f.Key, first)
 	if d.poll.IsZero() && d.o.Connections != nil {
 		d.poll = time.Now().Add(idlePoll)
 	}
@@ -223,22 +221,31 @@ func (d *drains) drop(key vip.FrontendKey) {
 
 // forget notes that nothing is leaving the frontend.
 func (d *drains) forget(key vip.FrontendKey) {
-	delete(d.leaving, key)
+	d.leaving.drop(key)
 	d.keep.Delete(key)
 }
 
 func isLeaving(e vip.Endpoint) bool { return !e.Leaving.IsZero() }
 
+// firstDeadline returns the earliest deadline of f's leaving endpoints.
+func firstDeadline(f *vip.Frontend) (first time.Time, leaves bool) {
+	for _, e := range f.Backends {
+		if isLeaving(e) && (!leaves || e.Leaving.Before(first)) {
+			first, leaves = e.Leaving, true
+		}
+	}
+	return first, leaves
+}
+
 // turn does what is due and sets the timer for what is next. Held reports
 // whether a service has the key; without one, a frontend goes with its last
-// endpoint. It costs O(1) when nothing is due, else O(leaving endpoints).
+// endpoint. It costs O(1) when nothing is due, O(log leaving frontends) for each
+// frontend at a deadline, and O(leaving endpoints) for each poll.
 func (d *drains) turn(held func(vip.FrontendKey) bool) {
 	now := time.Now()
-	if !d.deadline.IsZero() && !now.Before(d.deadline) {
-		d.expire(now, held)
-	}
-	if len(d.leaving) == 0 {
-		d.deadline, d.poll = time.Time{}, time.Time{}
+	next, leaving := d.expire(now, held)
+	if !leaving {
+		d.poll = time.Time{}
 		d.timer.Stop()
 		return
 	}
@@ -249,31 +256,23 @@ func (d *drains) turn(held func(vip.FrontendKey) bool) {
 		default: // the dataplane is slow to answer the last ones
 		}
 	}
-	next := d.deadline
 	if !d.poll.IsZero() && d.poll.Before(next) {
 		next = d.poll
 	}
 	d.timer.Reset(next.Sub(now))
 }
 
-// expire takes out the endpoints whose deadline has passed.
-func (d *drains) expire(now time.Time, held func(vip.FrontendKey) bool) {
-	d.deadline = time.Time{}
-	for key := range d.leaving {
-		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
-	}
-	for key := range d.leaving {
-		f, _, _ := d.o.Frontends.Get(key)
-		d.expect(&f)
-	}
-}
-
-// expect moves the next deadline forward to the first of f's, if that is sooner.
-func (d *drains) expect(f *vip.Frontend) {
-	for _, e := range f.Backends {
-		if isLeaving(e) && (d.deadline.IsZero() || e.Leaving.Before(d.deadline)) {
-			d.deadline = e.Leaving
+// expire takes out the endpoints whose deadline has passed, and returns the
+// next deadline, if anything is still leaving.
+func (d *drains) expire(now time.Time, held func(vip.FrontendKey) bool) (next time.Time, leaving bool) {
+	for {
+		key, at, leaving := d.leaving.first()
+		if !leaving || now.Before(at) {
+			return at, leaving
 		}
+		// This takes out at least the endpoint with that deadline, and so gives
+		// the frontend a later one or none.
+		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
 	}
 }
 

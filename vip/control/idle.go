@@ -21,8 +21,8 @@ type question struct {
 // questions returns what to ask of the dataplane: the leaving endpoints that it
 // gives no new connections any more, as far as we can know.
 func (d *drains) questions() []question {
-	var out []question
-	for key := range d.leaving {
+	out := make([]question, 0, d.leaving.len())
+	for key := range d.leaving.byKey {
 		f, rev, _ := d.o.Frontends.Get(key)
 		if d.o.Applied != nil {
 			if a, _, ok := d.o.Applied.Get(key); !ok || a.Rev < rev || a.Problem != nil {
