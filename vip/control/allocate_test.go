@@ -151,7 +151,7 @@ func TestOutdatedDeletionIsPassedOver(t *testing.T) {
 
 // A host that can't be read must not keep the fleet from having addresses.
 func TestHostUnknownForLong(t *testing.T) {
-	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, _, statesKnown func()) {
+	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
 		sourcesSynced()
 		statesKnown()
 		w.put(service("a", nil))
@@ -159,10 +159,43 @@ func TestHostUnknownForLong(t *testing.T) {
 		if w.allocations.Len() != 0 {
 			t.Error("allocated without waiting for the host")
 		}
+		if isClosed(w.frontends.Ready()) {
+			t.Error("frontends are complete without waiting for the host's node ports")
+		}
 		w.pass(time.Millisecond)
 		w.expect("192.0.2.1:80/tcp a:")
+		if !isClosed(w.frontends.Ready()) || !isClosed(w.compiled.Ready()) {
+			t.Error("frontends never become complete, and what waits for that never works")
+		}
+		if events, _ := w.events.Since(0); len(events) != 1 || events[0].Kind != "host_unknown" {
+			t.Errorf("events %+v", events)
+		}
+		// Known late, its node ports are served late.
+		w.put(service("a", nil, nodePort))
+		w.expect("192.0.2.1:80/tcp a:")
+		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		hostKnown()
+		w.put()
+		w.expect("10.9.0.1:30080/tcp a:", "192.0.2.1:80/tcp a:")
+	})
+}
+
+// A host that is known in time is nothing to talk about.
+func TestHostKnownInTime(t *testing.T) {
+	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
+		statesKnown()
+		hostKnown()
+		w.pass(2 * DefaultHostWait) // the sources take their time
 		if isClosed(w.frontends.Ready()) {
-			t.Error("frontends are complete without the host's node ports")
+			t.Error("frontends are complete without the services")
+		}
+		sourcesSynced()
+		w.put()
+		if !isClosed(w.frontends.Ready()) {
+			t.Error("frontends are not complete")
+		}
+		if events, _ := w.events.Since(0); len(events) != 0 {
+			t.Errorf("events %+v", events)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -36,8 +37,9 @@ type CompileOptions struct {
 	Applied     table.Reader[vip.FrontendKey, reconcile.Applied]
 	Store       DrainStore
 
-	Events *event.Log
-	Log    *slog.Logger
+	HostWait time.Duration // how long to wait for a Ready host table; 0 is DefaultHostWait
+	Events   *event.Log
+	Log      *slog.Logger
 }
 
 // Compile is the stage from services and their allocations to frontends. Make
@@ -53,6 +55,7 @@ type Compile struct {
 
 	todo   touched
 	hosted map[vip.ServiceKey]struct{} // services that want node ports
+	blind  bool                        // the host table is no longer waited for
 	addrs  []netip.Addr                // the host's addresses that node ports are on
 	claims claims
 	drains drains
@@ -61,8 +64,13 @@ type Compile struct {
 
 // NewCompile returns a stage that does nothing until Run. Frontends and
 // Compiled are not Ready before Run has compiled every service of a Ready
-// allocations table with a Ready host table.
+// allocations table with a Ready host table, or without one once HostWait has
+// passed: a host that can't be read must not stop the whole agent. What its
+// addresses bring is compiled when they are known.
 func NewCompile(o CompileOptions) *Compile {
+	if o.HostWait == 0 {
+		o.HostWait = DefaultHostWait
+	}
 	o.Log = logger(o.Log)
 	c := &Compile{
 		CompileOptions: o,
@@ -101,6 +109,8 @@ func (c *Compile) Run(ctx context.Context) error {
 func (c *Compile) loop(ctx context.Context) error {
 	in := c.watch()
 	defer in.close()
+	patience := time.NewTimer(c.HostWait)
+	defer patience.Stop()
 	complete := false
 	for {
 		if err := ctx.Err(); err != nil {
@@ -129,6 +139,8 @@ func (c *Compile) loop(ctx context.Context) error {
 		case <-in.allocationsChanged:
 		case <-in.statesChanged:
 		case <-in.host.changed:
+		case <-patience.C:
+			c.giveUpHost()
 		case <-c.drains.timer.C:
 		case r := <-c.drains.idle:
 			c.drains.left(r, c.claims.held)
@@ -142,12 +154,26 @@ func (c *Compile) inputsReady() <-chan struct{} {
 	if ready := c.Allocations.Ready(); !isClosed(ready) {
 		return ready
 	}
-	if c.Host != nil {
+	if c.Host != nil && !c.blind {
 		if ready := c.Host.Ready(); !isClosed(ready) {
 			return ready
 		}
 	}
 	return nil
+}
+
+// giveUpHost makes an end to waiting for the host's addresses, if they are
+// still unknown.
+func (c *Compile) giveUpHost() {
+	c.blind = true
+	if c.Host == nil || isClosed(c.Host.Ready()) {
+		return
+	}
+	c.Log.Warn("compiling without knowing the host's own addresses; node ports are not served until they are known", "waited", c.HostWait)
+	c.Events.Add(event.Event{
+		Kind:    "host_unknown",
+		Message: fmt.Sprintf("the host's own addresses are not known after %s; node ports are not served until they are", c.HostWait),
+	})
 }
 
 // feeds are the inputs that Compile follows. Services are read when their
