@@ -81,7 +81,7 @@ func (x *index) update(r Resource, old, now *Lease) {
 		}
 		x.count(now, 1)
 		if now.State == Cooling && (old == nil || old.State != Cooling || !old.Until.Equal(now.Until)) {
-			heap.Push(&x.cooling, coolingLease{now.Until, r})
+			heap.Push(&x.cooling, coolingLease{look: now.Until, until: now.Until, resource: r})
 		}
 	}
 	was, is := shareOf(old), shareOf(now)
@@ -137,17 +137,18 @@ func dropValue[K, V comparable](m map[K][]V, k K, v V) {
 	}
 }
 
-// coolingQueue is a heap of cooling leases by their end. An entry whose lease
+// coolingQueue is a heap of cooling leases by when to look at them. An entry whose lease
 // has moved on is passed over when its time comes.
 type coolingQueue []coolingLease
 
 type coolingLease struct {
+	look     time.Time // their end, or later, to try once more
 	until    time.Time
 	resource Resource
 }
 
 func (q coolingQueue) Len() int           { return len(q) }
-func (q coolingQueue) Less(i, j int) bool { return q[i].until.Before(q[j].until) }
+func (q coolingQueue) Less(i, j int) bool { return q[i].look.Before(q[j].look) }
 func (q coolingQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
 func (q *coolingQueue) Push(v any)        { *q = append(*q, v.(coolingLease)) }
 func (q *coolingQueue) Pop() any {

@@ -77,6 +77,7 @@ func (a *Allocator) released(l Lease, k vip.ServiceKey, cooldown time.Duration) 
 const sweepBatch = 1024
 
 // cool ends the leases that have cooled down, and returns when the next will.
+// A single one that the store refuses to end is tried again after longestTry.
 // A lease that would cool for longer than any may (the clock was set back)
 // ends too.
 func (a *Allocator) cool(ctx context.Context) (next time.Time, err error) {
@@ -91,8 +92,8 @@ func (a *Allocator) cool(ctx context.Context) (next time.Time, err error) {
 		q := &a.index.cooling
 		for len(*q) > 0 && len(ops) < sweepBatch {
 			c := (*q)[0]
-			if c.until.After(now) && !c.until.After(latest) {
-				next = c.until
+			if c.look.After(now) && !c.look.After(latest) {
+				next = c.look
 				break
 			}
 			heap.Pop(q)
@@ -105,13 +106,30 @@ func (a *Allocator) cool(ctx context.Context) (next time.Time, err error) {
 		if len(ops) == 0 {
 			return next, nil
 		}
-		if _, err := a.commit(ctx, ops); err != nil {
-			a.mu.Lock()
-			for _, c := range taken {
+		failed, err := a.commit(ctx, ops)
+		a.mu.Lock()
+		var refused error
+		for _, c := range taken {
+			switch why := failed[c.resource]; {
+			case err != nil:
 				heap.Push(q, c)
+			case why != nil && !isConflict(why): // of a conflict, the newer lease is booked
+				c.look = now.Add(longestTry)
+				heap.Push(q, c)
+				refused = fmt.Errorf("%s: %w", c.resource, why)
 			}
-			a.mu.Unlock()
+		}
+		a.mu.Unlock()
+		if err != nil {
 			return now, err
 		}
+		if refused != nil {
+			a.log.Error("a lease that has ended can't be removed from the store; trying again", "err", refused, "in", longestTry)
+		}
 	}
+}
+
+func isConflict(err error) bool {
+	conflict := (*ConflictError)(nil)
+	return errors.As(err, &conflict)
 }

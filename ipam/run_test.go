@@ -33,6 +33,12 @@ func (w *world) run() (stop func()) {
 		w.t.Fatal(err)
 	}
 	w.a = a
+	return w.start()
+}
+
+// start runs the world's allocator.
+func (w *world) start() (stop func()) {
+	a := w.a
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- a.Run(ctx) }()
@@ -117,6 +123,79 @@ func TestCoolingEndsLateWhenTheStoreFails(t *testing.T) {
 		same(t, "leases afterwards", w.a.Leases().Len(), 0)
 		stop()
 	})
+}
+
+// One lease that the store refuses to end holds up no other, and is tried
+// again.
+func TestCoolingEndsLateWhereTheStoreRefusesOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, pools(pool("p", "192.0.2.0/29")))
+		stop()
+		s := &refusing{Store: w.store}
+		a, err := ipam.New(t.Context(), s, w.cfg, ipam.Options{Clock: newClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.a = a
+		stop = w.start()
+		w.get("a")
+		w.get("b")
+		w.get("c")
+		w.release("a")
+		w.release("b")
+		w.get("hog", requests("192.0.2.4"))
+		time.Sleep(time.Second)
+		w.release("c")
+		refused := ipam.Resource{Addr: addr("192.0.2.1")}
+		s.refuse(refused)
+		time.Sleep(5*time.Minute - 500*time.Millisecond)
+		synctest.Wait()
+		same(t, "leases when the first have cooled down", w.a.Leases().Len(), 3)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		same(t, "leases when all have", w.a.Leases().Len(), 2)
+		s.refuse(ipam.Resource{})
+		time.Sleep(31 * time.Second)
+		synctest.Wait()
+		if _, ok := w.lease("192.0.2.1"); ok {
+			t.Error("what was refused once is not tried again")
+		}
+		w.durable()
+		stop()
+	})
+}
+
+// refusing is a store that refuses every change of one resource.
+type refusing struct {
+	ipam.Store
+	mu       sync.Mutex
+	resource ipam.Resource
+}
+
+func (s *refusing) refuse(r ipam.Resource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resource = r
+}
+
+func (s *refusing) Commit(ctx context.Context, ops []ipam.Op) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var pass []ipam.Op
+	var at []int
+	for i := range ops {
+		old := ops[i].Old
+		if old != nil && old.Resource == s.resource {
+			ops[i].Err = errFull
+			continue
+		}
+		pass, at = append(pass, ops[i]), append(at, i)
+	}
+	err := s.Store.Commit(ctx, pass)
+	for i := range pass {
+		ops[at[i]].Err = pass[i].Err
+	}
+	return err
 }
 
 // A clock that was set back doesn't keep an address from everyone for years.
