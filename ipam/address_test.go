@@ -279,14 +279,14 @@ func TestCoolingKeepsOthersAway(t *testing.T) {
 	if s.Used != 1 || s.Cooling != 1 || s.Free != 0 || s.Size != 2 {
 		t.Errorf("%+v", s)
 	}
-	if err := w.a.Release(t.Context(), key("b"), time.Hour); err != nil {
+	if err := w.a.Release(t.Context(), []ipam.Released{{Service: key("b"), Cooldown: time.Hour}})[0]; err != nil {
 		t.Fatal(err)
 	}
 	l, _ := w.lease("192.0.2.2")
 	if !l.Until.Equal(w.now.Add(time.Hour)) {
 		t.Errorf("cools until %s: the longer of reuse delay and drain counts", l.Until)
 	}
-	if err := w.a.Release(t.Context(), key("b"), time.Minute); err != nil { // again: nothing to do
+	if err := w.a.Release(t.Context(), []ipam.Released{{Service: key("b"), Cooldown: time.Minute}})[0]; err != nil { // again: nothing to do
 		t.Fatal(err)
 	}
 	if again, _ := w.lease("192.0.2.2"); !again.Equal(l) {

@@ -39,7 +39,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				case 1:
 					w.a.SetPodCIDRs(fmt.Sprint(g), prefixes("192.0.2.240/29"))
 				case 2, 3:
-					if err := w.a.Release(ctx, s.Key, 0); err != nil {
+					if err := w.a.Release(ctx, []ipam.Released{{Service: s.Key}})[0]; err != nil {
 						t.Error(err)
 					}
 				}
@@ -95,7 +95,7 @@ func TestStickyOnDisk(t *testing.T) {
 				services[i], services[j] = services[j], services[i]
 			}
 		}
-		if err := a.Release(t.Context(), services[0].Key, 0); err != nil { // and is back after the restart
+		if err := a.Release(t.Context(), []ipam.Released{{Service: services[0].Key}})[0]; err != nil { // and is back after the restart
 			t.Fatal(err)
 		}
 		if err := db.Close(); err != nil {

@@ -38,7 +38,7 @@ func churn(w *world, i int) {
 	w.a.Owns(addr("10.200.0.1"))
 	w.a.PriorSource(s.Key)
 	w.a.Pools()
-	if err := w.a.Release(context.Background(), s.Key, 0); err != nil {
+	if err := w.a.Release(context.Background(), []ipam.Released{{Service: s.Key}})[0]; err != nil {
 		w.t.Fatal(err)
 	}
 	w.now = w.now.Add(10 * time.Minute)

@@ -50,11 +50,22 @@ func TestModel(t *testing.T) {
 				m.assignSome()
 			case 5:
 				name := m.name()
-				if err := m.a.Release(t.Context(), key(name), time.Duration(rapid.IntRange(0, 10).Draw(rt, "drain"))*time.Minute); (err != nil) && !m.fault {
-					rt.Fatal(err)
-				} else if err == nil {
-					delete(m.wants, name)
-					delete(m.has, name)
+				names := []string{name}
+				if other := m.name(); other != name {
+					names = append(names, other)
+				}
+				var gone []ipam.Released
+				for _, name := range names {
+					cooldown := time.Duration(rapid.IntRange(0, 10).Draw(rt, "drain")) * time.Minute
+					gone = append(gone, ipam.Released{Service: key(name), Cooldown: cooldown})
+				}
+				for i, err := range m.a.Release(t.Context(), gone) {
+					if err != nil && !m.fault {
+						rt.Fatal(err)
+					} else if err == nil {
+						delete(m.wants, names[i])
+						delete(m.has, names[i])
+					}
 				}
 			case 6:
 				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 400).Draw(rt, "seconds")) * time.Second)

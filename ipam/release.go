@@ -12,49 +12,104 @@ import (
 	"github.com/ironvip/ironvip/vip/event"
 )
 
-// Release gives up everything that a service holds. Nobody else gets it before
-// the longer of ReuseDelay and cooldown has passed; the service itself gets it
-// back at any time until then. An error means that nothing is released.
-func (a *Allocator) Release(ctx context.Context, k vip.ServiceKey, cooldown time.Duration) error {
+// Released is a service that is to give up everything that it holds.
+type Released struct {
+	Service  vip.ServiceKey
+	Cooldown time.Duration
+}
+
+// Release gives up everything that each of the services holds, all with one
+// durable commit, and answers in the same order. Nobody else gets it before the
+// longer of ReuseDelay and the cooldown has passed; the service itself gets it
+// back at any time until then. An error means that the service still holds
+// something, and that trying again may help. It costs O(what they hold).
+func (a *Allocator) Release(ctx context.Context, gone []Released) []error {
 	a.write.Lock()
 	defer a.write.Unlock()
-	return a.release(ctx, k, cooldown)
+	return a.release(ctx, gone)
 }
 
 // release is Release with the lock held.
-func (a *Allocator) release(ctx context.Context, k vip.ServiceKey, cooldown time.Duration) error {
-	for range tries {
-		var ops []Op
-		a.mu.RLock()
-		for _, r := range a.index.owned[k] {
-			if l, _, ok := a.leases.Get(r); ok && l.HeldBy(k) >= 0 {
-				ops = append(ops, Op{Old: &l, New: a.released(l, k, cooldown)})
-			}
-		}
-		a.mu.RUnlock()
+func (a *Allocator) release(ctx context.Context, gone []Released) []error {
+	errs := make([]error, len(gone))
+	todo := make([]int, len(gone))
+	for i := range gone {
+		todo[i] = i
+	}
+	for try := 1; len(todo) > 0; try++ {
+		ops, of := a.releases(gone, todo)
 		if len(ops) == 0 {
-			return nil
+			break
 		}
 		failed, err := a.commit(ctx, ops)
-		if err != nil {
-			return fmt.Errorf("release what service %s holds: %w", k, err)
-		}
-		if len(failed) == 0 {
-			for i := range ops {
-				a.events.Add(event.Event{
-					Kind: "lease_released", Service: k.String(), Object: ops[i].resource().String(),
-					Message: fmt.Sprintf("%s is released by %s", ops[i].resource(), k),
-				})
+		var again []int
+		for n, i := range todo {
+			k := gone[i].Service
+			if err != nil && len(of[n]) > 0 {
+				errs[i] = fmt.Errorf("release what service %s holds: %w", k, err)
+				continue
 			}
-			return nil
-		}
-		for r, why := range failed {
-			if conflict := (*ConflictError)(nil); !errors.As(why, &conflict) {
-				return fmt.Errorf("release %s, held by %s: %w", r, k, why)
+			conflicted := false
+			for _, r := range of[n] {
+				switch why := failed[r]; {
+				case why == nil:
+					a.events.Add(event.Event{
+						Kind: "lease_released", Service: k.String(), Object: r.String(), Message: fmt.Sprintf("%s is released by %s", r, k),
+					})
+				case isConflict(why):
+					conflicted = true
+				default:
+					errs[i] = fmt.Errorf("release %s, held by %s: %w", r, k, why)
+				}
 			}
+			switch {
+			case !conflicted || errs[i] != nil:
+			case try < tries:
+				again = append(again, i)
+			default:
+				errs[i] = fmt.Errorf("release what service %s holds: the leases change too fast: %w", k, ErrUnavailable)
+			}
+		}
+		todo = again
+	}
+	return errs
+}
+
+// releases returns what makes the services at todo give up what they hold, one
+// op a resource, and for each service the resources that are its own. A shared
+// address may lose several holders at once.
+func (a *Allocator) releases(gone []Released, todo []int) (ops []Op, of [][]Resource) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	at := make(map[Resource]int)
+	of = make([][]Resource, len(todo))
+	for n, i := range todo {
+		k := gone[i].Service
+		for _, r := range a.index.owned[k] {
+			l, _, ok := a.leases.Get(r)
+			if !ok {
+				continue
+			}
+			o, shared := at[r]
+			if shared {
+				if ops[o].New == nil {
+					continue
+				}
+				l = *ops[o].New
+			}
+			if l.HeldBy(k) < 0 {
+				continue
+			}
+			if !shared {
+				o = len(ops)
+				at[r] = o
+				ops = append(ops, Op{Old: &l})
+			}
+			ops[o].New = a.released(l, k, gone[i].Cooldown)
+			of[n] = append(of[n], r)
 		}
 	}
-	return fmt.Errorf("release what service %s holds: the leases change too fast: %w", k, ErrUnavailable)
+	return ops, of
 }
 
 // released is what becomes of a held lease when k leaves it; nil is free.

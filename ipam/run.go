@@ -70,14 +70,14 @@ func (a *Allocator) Run(ctx context.Context) error {
 // releases those it has known for the grace time. It returns how long to wait
 // for the next sweep; 0 is until Settled. It costs O(leases), off the path of
 // any change.
-func (a *Allocator) sweep(ctx context.Context, now time.Time) (time.Duration, error) {
+func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Duration, err error) {
 	a.write.Lock()
 	defer a.write.Unlock()
 	if a.known == nil {
 		return 0, nil
 	}
 	grace := a.cfg.OrphanGrace
-	every := min(max(grace/sweepShare, time.Second), longestNap)
+	every = min(max(grace/sweepShare, time.Second), longestNap)
 	suspects := make(map[vip.ServiceKey]time.Time)
 	for _, l := range a.leases.All() {
 		if l.State != Held {
@@ -100,12 +100,18 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (time.Duration, er
 		defer a.mu.Unlock()
 		a.suspects = suspects
 	}()
+	var gone []Released
 	for k, since := range suspects {
-		if now.Sub(since) < grace {
-			continue
+		if now.Sub(since) >= grace {
+			gone = append(gone, Released{Service: k})
 		}
-		if err := a.release(ctx, k, 0); err != nil {
-			return every, err
+	}
+	errs := a.release(ctx, gone)
+	for i := range gone {
+		k := gone[i].Service
+		if errs[i] != nil {
+			err = errs[i]
+			continue
 		}
 		delete(suspects, k)
 		a.log.Warn("released the leases of a service that no source names", "service", k, "after", grace)
@@ -114,5 +120,5 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (time.Duration, er
 			Message: fmt.Sprintf("what %s held is released: no source has named it for %s", k, grace),
 		})
 	}
-	return every, nil
+	return every, err
 }

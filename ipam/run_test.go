@@ -2,6 +2,7 @@ package ipam_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -255,6 +256,22 @@ func TestOrphansAreReleased(t *testing.T) {
 		synctest.Wait()
 		same(t, "leases in the end", w.a.Leases().Len(), 2)
 		w.durable()
+		stop()
+	})
+}
+
+func TestManyOrphansAreOneCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, pools(pool("p", "10.0.0.0/16")))
+		for i := range 100 {
+			w.get(fmt.Sprint("s", i))
+		}
+		commits := w.store.Commits()
+		w.a.Settled(func(vip.ServiceKey) bool { return false })
+		time.Sleep(7 * time.Minute) // the grace time, and less than what cools
+		synctest.Wait()
+		same(t, "orphans", w.a.Orphans(), 0)
+		same(t, "commits", w.store.Commits(), commits+1)
 		stop()
 	})
 }

@@ -25,7 +25,7 @@ func TestStoreThatFails(t *testing.T) {
 	if vips(got) != "192.0.2.1" || nodePorts(got)["80/tcp"] != 30086 || len(got.Problems) != 1 || got.Problems[0].Code != vip.CodeStore {
 		t.Errorf("a move: %+v", got)
 	}
-	if err := w.a.Release(t.Context(), key("web"), 0); !errors.Is(err, ipam.ErrUnavailable) || !strings.Contains(err.Error(), "web") {
+	if err := w.a.Release(t.Context(), []ipam.Released{{Service: key("web")}})[0]; !errors.Is(err, ipam.ErrUnavailable) || !strings.Contains(err.Error(), "web") {
 		t.Errorf("release: %v", err)
 	}
 	same(t, "leases", w.a.Leases().Len(), 2)
@@ -137,5 +137,63 @@ func TestCommitsOfABatch(t *testing.T) {
 	same(t, "commits for nothing new", w.store.Commits(), 1)
 	w.release("a")
 	same(t, "commits of a release", w.store.Commits(), 2)
+	w.release("a", "b", "c", "d", "e", "f", "g", "h", "never was")
+	same(t, "commits of many releases", w.store.Commits(), 3)
+	for r, l := range w.a.Leases().All() {
+		if l.State == ipam.Held {
+			t.Errorf("%s is held: %+v", r, l)
+		}
+	}
+	w.release("a", "b")
+	same(t, "commits of releases with nothing to give up", w.store.Commits(), 3)
+	w.durable()
+}
+
+// Services that share an address give it up together: one change of one lease,
+// which cools for the last of them.
+func TestSharersReleasedTogether(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	for i, name := range []string{"a", "b", "c"} {
+		same(t, name, w.get(name, share("k", tcp(uint16(80+i)))), "192.0.2.1")
+	}
+	commits := w.store.Commits()
+	w.release("a", "b")
+	if l, _ := w.lease("192.0.2.1"); l.State != ipam.Held || len(l.Holders) != 1 || l.Holders[0].Service != key("c") {
+		t.Errorf("%+v", l)
+	}
+	w.get("b", share("k", tcp(81)))
+	w.release("c", "b")
+	if l, _ := w.lease("192.0.2.1"); l.State != ipam.Cooling || l.Holders[0].Service != key("b") {
+		t.Errorf("%+v", l)
+	}
+	same(t, "commits", w.store.Commits(), commits+3)
+	w.durable()
+}
+
+// What the store refuses of one service is that service's error alone.
+func TestReleaseThatIsRefusedForOne(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	s := &refusing{Store: w.store}
+	a, err := ipam.New(t.Context(), s, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.a = a
+	for _, name := range []string{"a", "b", "c"} {
+		w.get(name)
+	}
+	gone := []ipam.Released{{Service: key("a")}, {Service: key("b")}, {Service: key("c")}}
+	s.refuse(ipam.Resource{Addr: addr("192.0.2.2")})
+	errs := w.a.Release(t.Context(), gone)
+	if errs[0] != nil || !errors.Is(errs[1], errFull) || errs[2] != nil {
+		t.Errorf("%v", errs)
+	}
+	s.refuse(ipam.Resource{})
+	if err := errors.Join(w.a.Release(t.Context(), gone)...); err != nil {
+		t.Error(err)
+	}
+	if l, _ := w.lease("192.0.2.2"); l.State != ipam.Cooling {
+		t.Errorf("%+v", l)
+	}
 	w.durable()
 }

@@ -2,6 +2,7 @@ package ipam_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -149,9 +150,13 @@ func (w *world) refused(code, words, name string, changes ...change) string {
 	return vips(got)
 }
 
-func (w *world) release(name string) {
+func (w *world) release(names ...string) {
 	w.t.Helper()
-	if err := w.a.Release(context.Background(), key(name), 0); err != nil {
+	var gone []ipam.Released
+	for _, name := range names {
+		gone = append(gone, ipam.Released{Service: key(name)})
+	}
+	if err := errors.Join(w.a.Release(context.Background(), gone)...); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -3,9 +3,11 @@ package control
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/table"
@@ -19,9 +21,11 @@ type Allocator interface {
 	// problem with CodeStore says that nothing could be made durable for that
 	// service and that trying again may help.
 	Assign(ctx context.Context, services []vip.Service) []vip.Allocation
-	// Release gives up everything that a service holds. Nobody else gets it for
-	// at least the cooldown. An error means that nothing is released.
-	Release(ctx context.Context, key vip.ServiceKey, cooldown time.Duration) error
+	// Release gives up everything that each service holds, in one commit for the
+	// batch, and answers in the same order. Nobody else gets it for at least the
+	// cooldown. An error means that the service still holds something and that
+	// trying again may help.
+	Release(ctx context.Context, gone []ipam.Released) []error
 	// Freed returns a channel that is closed when something became free that a
 	// service with a problem may have been waiting for. A closed one is replaced.
 	Freed() <-chan struct{}
@@ -216,23 +220,34 @@ func (a *Allocate) write(k vip.ServiceKey, rev uint64, granted vip.Allocation) {
 	a.Allocations.Set(k, granted)
 }
 
-// release gives up what deleted services held. It stops at the first error: a
-// store that is away would refuse the others, too. The next try begins with
-// another one.
+// commitBatch bounds how many services go into one commit, so that others wait
+// for no more than that.
+const commitBatch = 512
+
+// release gives up what deleted services held. It stops when a whole batch was
+// refused: a store that is away would refuse the others, too. The next try
+// begins with those others.
 func (a *Allocate) release(ctx context.Context) {
 	a.releases.fresh = false
-	for _, k := range a.releases.order.keys() {
-		cooldown := a.releases.cooldown[k]
-		err := a.Allocator.Release(ctx, k, cooldown)
-		a.releases.drop(k)
-		if err == nil {
-			continue
+	for batch := range slices.Chunk(a.releases.order.keys(), commitBatch) {
+		gone := make([]ipam.Released, 0, len(batch))
+		for _, k := range batch {
+			gone = append(gone, ipam.Released{Service: k, Cooldown: a.releases.cooldown[k]})
 		}
-		a.releases.again(k, cooldown)
-		if ctx.Err() == nil && !a.retry.failing() {
-			a.Log.Error("release what a deleted service held, to be tried again", "service", k, "err", err)
+		var refused int
+		for i, err := range a.Allocator.Release(ctx, gone) {
+			a.releases.drop(gone[i].Service)
+			if err == nil {
+				continue
+			}
+			a.releases.again(gone[i].Service, gone[i].Cooldown)
+			if refused++; refused == 1 && ctx.Err() == nil && !a.retry.failing() {
+				a.Log.Error("release what a deleted service held, to be tried again", "service", gone[i].Service, "err", err)
+			}
 		}
-		return
+		if refused == len(gone) || ctx.Err() != nil {
+			return
+		}
 	}
 }
 

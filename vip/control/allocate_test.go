@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -109,6 +110,43 @@ func TestStoreDownKeepsWhatThereIs(t *testing.T) {
 		w.pass(time.Hour)
 		if got := w.allocator.asked(); len(got) != 0 {
 			t.Errorf("still trying: %v", got)
+		}
+	})
+}
+
+// Deleting many services is a few commits, not one each.
+func TestServicesThatGoTogetherAreFewCommits(t *testing.T) {
+	settledWorld(t, 1200, func(w *world) {
+		for i := range 1200 {
+			w.services.Delete(key(fmt.Sprintf("s%d", i)))
+		}
+		w.put()
+		released, _, _ := w.allocator.told()
+		if n := w.allocator.releases; len(released) != 1200 || n > 3 {
+			t.Errorf("released %d services with %d commits, want 1200 with 3", len(released), n)
+		}
+	})
+}
+
+// The release of many that the store was away for is a few commits, too, and
+// one that is refused for itself holds up no other.
+func TestReleasesThatWaited(t *testing.T) {
+	settledWorld(t, 1200, func(w *world) {
+		w.allocator.set(func(a *fakeAllocator) { a.down = true })
+		for i := range 1200 {
+			w.services.Delete(key(fmt.Sprintf("s%d", i)))
+		}
+		w.put()
+		w.allocator.set(func(a *fakeAllocator) { a.down, a.stuck, a.releases = false, key("s5"), 0 })
+		w.pass(maxBackoff)
+		released, _, _ := w.allocator.told()
+		if n := w.allocator.releases; len(released) != 1199 || n > 12 {
+			t.Errorf("released %d services with %d commits", len(released), n)
+		}
+		w.allocator.set(func(a *fakeAllocator) { a.stuck = vip.ServiceKey{} })
+		w.pass(maxBackoff)
+		if released, _, _ := w.allocator.told(); len(released) != 1200 || released[1199] != "s5 1m0s" {
+			t.Errorf("released %d services, last %s", len(released), released[len(released)-1])
 		}
 	})
 }

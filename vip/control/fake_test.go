@@ -8,9 +8,9 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -26,9 +26,11 @@ type fakeAllocator struct {
 	next     int
 	capacity int
 	down     bool
+	stuck    vip.ServiceKey // its release is refused
 
 	batches  [][]vip.ServiceKey
 	released []string
+	releases int // calls of Release
 	host     hostnet.Snapshot
 	settled  func(vip.ServiceKey) bool
 	freed    chan struct{}
@@ -139,18 +141,23 @@ func (a *fakeAllocator) holder(addr netip.Addr, but vip.ServiceKey) (vip.Service
 	return vip.ServiceKey{}, false
 }
 
-func (a *fakeAllocator) Release(ctx context.Context, k vip.ServiceKey, cooldown time.Duration) error {
+func (a *fakeAllocator) Release(ctx context.Context, gone []ipam.Released) []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.down {
-		return fmt.Errorf("release %s: %w", k, errFull)
+	errs := make([]error, len(gone))
+	a.releases++
+	for i, g := range gone {
+		if a.down || a.stuck == g.Service {
+			errs[i] = fmt.Errorf("release %s: %w", g.Service, errFull)
+			continue
+		}
+		delete(a.vips, g.Service)
+		delete(a.ports, g.Service)
+		a.released = append(a.released, fmt.Sprintf("%s %s", g.Service, g.Cooldown))
+		close(a.freed)
+		a.freed = make(chan struct{})
 	}
-	delete(a.vips, k)
-	delete(a.ports, k)
-	a.released = append(a.released, fmt.Sprintf("%s %s", k, cooldown))
-	close(a.freed)
-	a.freed = make(chan struct{})
-	return nil
+	return errs
 }
 
 func (a *fakeAllocator) Freed() <-chan struct{} {
