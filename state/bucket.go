@@ -73,6 +73,19 @@ func (b *Bucket[V]) Batch(fill func(tx *Tx[V])) error {
 	return b.db.commit(tx.writes)
 }
 
+// Write sets the values of put and removes those at remove, all of it or
+// nothing, with one fsync. A key is in one of them only.
+func (b *Bucket[V]) Write(put map[string]V, remove []string) error {
+	return b.Batch(func(tx *Tx[V]) {
+		for key, value := range put {
+			tx.Put(key, value)
+		}
+		for _, key := range remove {
+			tx.Delete(key)
+		}
+	})
+}
+
 // Get returns the value at key and whether there is one.
 func (b *Bucket[V]) Get(key string) (value V, ok bool, err error) {
 	err = b.view(func(bucket *bbolt.Bucket) error {

@@ -3,8 +3,10 @@ package state
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -71,6 +73,26 @@ func TestValuesSurviveReopening(t *testing.T) {
 	}
 	if _, ok, err := again.Get("0"); ok || err != nil {
 		t.Errorf("a deleted value is there: %v, %v", ok, err)
+	}
+}
+
+func TestWritePutsAndRemoves(t *testing.T) {
+	b := NewBucket[thing](mustOpen(t, filepath.Join(t.TempDir(), "ironvip.db")), "things")
+	if err := b.Put("old", thing{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Write(map[string]thing{"a": {}, "b": {}}, []string{"old", "never was"}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.All()
+	if got := slices.Sorted(maps.Keys(all)); err != nil || !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if err := b.Write(map[string]thing{"c": {}}, []string{""}); err == nil {
+		t.Error("an empty key is removed without an error")
+	}
+	if all, _ := b.All(); len(all) != 2 {
+		t.Errorf("half of a write was written: %v", all)
 	}
 }
 

@@ -85,11 +85,12 @@ func TestChangeCostDoesNotGrowWithDrains(t *testing.T) {
 	}
 }
 
-// A thousand services that drain with one deadline end in one pass, and asking
-// the dataplane about them is one round a second.
+// A thousand services that drain with one deadline end in one pass; asking the
+// dataplane about them is one round a second, and storing them a few writes.
 func TestMassDrain(t *testing.T) {
 	settledWorld(t, 1000, func(w *world) {
 		w.changedRows()
+		w.store.fsync = 10 * time.Millisecond
 		for i := range 1000 {
 			w.services.Delete(key(fmt.Sprintf("s%d", i)))
 		}
@@ -101,8 +102,14 @@ func TestMassDrain(t *testing.T) {
 		if n := w.changedRows(); n != 1000 {
 			t.Errorf("%d rows changed for 1,000 frontends that begin to leave", n)
 		}
+		stored, began := w.store.has()
 		w.pass(50 * time.Second)
 		w.expect()
+		w.pass(time.Second)
+		left, ended := w.store.has()
+		if len(stored) != 1000 || len(left) != 0 || began > 4 || ended-began > 4 {
+			t.Errorf("%d durable writes for %d drains that begin, %d to leave %d at their end", began, len(stored), ended-began, len(left))
+		}
 	})
 }
 

@@ -85,12 +85,11 @@ func (d *drains) restore() {
 	}
 	d.restored = make(map[vip.FrontendKey]vip.Frontend)
 	now := time.Now()
+	var misnamed []string
 	for name, f := range stored {
 		if name != f.Key.String() {
 			d.o.Log.Warn("dropping a stored drain that is not under its own name", "name", name, "frontend", f.Key)
-			if err := d.o.Store.Delete(name); err != nil {
-				d.o.Log.Error("drop a stored drain", "name", name, "err", err)
-			}
+			misnamed = append(misnamed, name)
 			continue
 		}
 		d.keep.Set(f.Key, f) // so that deleting it reaches the store
@@ -100,6 +99,12 @@ func (d *drains) restore() {
 			continue
 		}
 		d.restored[f.Key] = f
+	}
+	if len(misnamed) == 0 {
+		return
+	}
+	if err := d.o.Store.Write(nil, misnamed); err != nil {
+		d.o.Log.Error("drop stored drains", "names", misnamed, "err", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ironvip/ironvip/hostnet"
 	"github.com/ironvip/ironvip/ipam"
@@ -251,27 +252,24 @@ type memStore struct {
 	mu     sync.Mutex
 	values map[string]vip.Frontend
 	writes int
+	fsync  time.Duration // how long a write takes
 	err    error
 }
 
 func newMemStore() *memStore { return &memStore{values: map[string]vip.Frontend{}} }
 
-func (s *memStore) Put(key string, f vip.Frontend) error {
-	return s.write(func() { s.values[key] = f })
-}
-
-func (s *memStore) Delete(key string) error {
-	return s.write(func() { delete(s.values, key) })
-}
-
-func (s *memStore) write(do func()) error {
+func (s *memStore) Write(put map[string]vip.Frontend, remove []string) error {
+	time.Sleep(s.fsync)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return s.err
 	}
 	s.writes++
-	do()
+	maps.Copy(s.values, put)
+	for _, key := range remove {
+		delete(s.values, key)
+	}
 	return nil
 }
 

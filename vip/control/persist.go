@@ -12,11 +12,10 @@ import (
 // key's text, the frontend with its leaving endpoints only. A
 // state.Bucket[vip.Frontend] is one. One goroutine calls its methods.
 type DrainStore interface {
-	// Put makes the value at key durable.
-	Put(key string, f vip.Frontend) error
-	// Delete removes the value at key, durably; a key that isn't there is no
-	// error.
-	Delete(key string) error
+	// Write makes the values of put durable and removes those at remove, all of
+	// it or nothing, at the cost of one durable write; a key to remove that isn't
+	// there is no error. It keeps neither argument.
+	Write(put map[string]vip.Frontend, remove []string) error
 	// All returns every value that can be read, also beside an error.
 	All() (map[string]vip.Frontend, error)
 }
@@ -66,21 +65,31 @@ func (p *persister) run(ctx context.Context) {
 	}
 }
 
-// write brings the open keys into the store. It stops at the first error.
+// write brings the open keys into the store, in batches. It stops at the first
+// error.
 func (p *persister) write(quiet bool) {
-	for key := range p.open {
-		var err error
-		if f, _, ok := p.want.Get(key); ok {
-			err = p.store.Put(key.String(), f)
-		} else {
-			err = p.store.Delete(key.String())
+	for len(p.open) > 0 {
+		put := make(map[string]vip.Frontend)
+		var remove []string
+		var batch []vip.FrontendKey
+		for key := range p.open {
+			if f, _, ok := p.want.Get(key); ok {
+				put[key.String()] = f
+			} else {
+				remove = append(remove, key.String())
+			}
+			if batch = append(batch, key); len(batch) == commitBatch {
+				break
+			}
 		}
-		if err != nil {
+		if err := p.store.Write(put, remove); err != nil {
 			if !quiet {
-				p.log.Error("keep a drain's deadline for a restart, to be tried again", "frontend", key, "err", err)
+				p.log.Error("keep the deadlines of drains for a restart, to be tried again", "frontends", len(p.open), "err", err)
 			}
 			return
 		}
-		delete(p.open, key)
+		for _, key := range batch {
+			delete(p.open, key)
+		}
 	}
 }
