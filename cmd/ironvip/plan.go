@@ -3,20 +3,24 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 // plan returns what a reload would change: the services of the files on the
 // disk compared with those of the same sources in force, and the keys of
-// ironvip.toml that differ. Addresses are those that the pools in force give.
-func (a *agent) plan(context.Context) (control.Plan, []vip.Problem) {
+// ironvip.toml that differ.
+func (a *agent) plan(ctx context.Context) (control.Plan, []vip.Problem) {
 	cfg, problems := configs.Load(a.path)
 	if cfg == nil {
 		return control.Plan{}, problems // a reload would change nothing
@@ -38,7 +42,11 @@ func (a *agent) plan(context.Context) (control.Plan, []vip.Problem) {
 			proposed = append(proposed, s)
 		}
 	}
-	granted := a.allocator.Preview(proposed)
+	would, err := a.proposedAllocator(ctx, cfg)
+	if err != nil {
+		return control.Plan{}, append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Message: err.Error()})
+	}
+	granted := would.Preview(proposed)
 	after := make([]control.Planned, len(proposed))
 	for i := range proposed {
 		after[i] = control.Planned{Service: proposed[i], Allocation: granted[i]}
@@ -50,6 +58,27 @@ func (a *agent) plan(context.Context) (control.Plan, []vip.Problem) {
 		plan.Append(c)
 	}
 	return plan, problems
+}
+
+// proposedAllocator is an allocator with the leases of now and the pools of a
+// proposed configuration. It writes nothing anywhere. It costs O(leases).
+func (a *agent) proposedAllocator(ctx context.Context, cfg *configs.Config) (*ipam.Allocator, error) {
+	store := memstore.New()
+	var ops []ipam.Op
+	for _, lease := range a.allocator.Leases().All() {
+		ops = append(ops, ipam.Op{New: &lease})
+	}
+	if err := store.Commit(ctx, ops); err != nil {
+		return nil, err
+	}
+	would, err := ipam.New(ctx, store, cfg.IPAMConfig(), ipam.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	if host, _, known := a.host.Get(struct{}{}); known {
+		would.SetHost(host)
+	}
+	return would, nil
 }
 
 // configChanges are the pools and keys of ironvip.toml that differ. A reload

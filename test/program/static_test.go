@@ -138,12 +138,17 @@ func TestValidateAndPlan(t *testing.T) {
 	if r := h.cli("config", "plan"); r.code != 0 {
 		t.Errorf("plan without changes: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	// Plan what a reload would do; the watcher must not be faster.
-	h.kill()
-	h.write("services.d/new.toml", service("new", "", b))
-	h.write("services.d/web.toml", strings.Replace(service("web", "", a), `"rr"`, `"mh"`, 1))
-	h.start()
-	h.ok("service", "list")
+	// What the plan says of services counts with the pools that are proposed.
+	h.write("services.d/later.toml", service("later", `pool = "next"`, b))
+	if r := h.cli("config", "plan"); r.code != 1 || !strings.Contains(r.stdout+r.stderr, `"next"`) {
+		t.Errorf("plan of a service in no pool: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	h.config(fmt.Sprintf("[[pool]]\nname = \"next\"\ncidrs = [\"%s.250.0/24\"]", poolBase))
+	if r := h.cli("config", "plan"); r.code != 10 || !strings.Contains(r.stdout, "next") {
+		t.Errorf("plan with the pool: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	h.ok("reload")
+	h.serves(h.vip("later")+":8080", "b")
 
 	bad := newHost(t)
 	bad.write("services.d/web.toml", "[[service]]\nname = \"web\"\nports = [ { port = 80, prot = \"tcp\" } ]\n")
