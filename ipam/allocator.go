@@ -52,6 +52,7 @@ type Allocator struct {
 	owned *netipx.IPSet // every pool's ranges
 	alarm map[string][]vip.Problem
 	freed chan struct{}
+	anew  chan struct{} // closed at the next Configure
 	// suspects are services that hold leases and that no source names, with the
 	// time since when.
 	suspects map[vip.ServiceKey]time.Time
@@ -69,6 +70,7 @@ func New(ctx context.Context, store Store, cfg Config, o Options) (*Allocator, e
 		index:    newIndex(),
 		pods:     make(map[string][]netip.Prefix),
 		freed:    make(chan struct{}),
+		anew:     make(chan struct{}),
 		suspects: make(map[vip.ServiceKey]time.Time),
 		wake:     make(chan struct{}, 1),
 	}
@@ -165,6 +167,15 @@ func (a *Allocator) Freed() <-chan struct{} {
 	return a.freed
 }
 
+// Reconfigured returns a channel that is closed when there is a new
+// configuration, after which any service may be granted more than it was. A
+// closed one is replaced.
+func (a *Allocator) Reconfigured() <-chan struct{} {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.anew
+}
+
 // free tells those who wait. The caller holds mu.
 func (a *Allocator) free() {
 	close(a.freed)
@@ -208,7 +219,8 @@ func (a *Allocator) Orphans() int {
 }
 
 // Configure takes a new configuration. With problems it changes nothing;
-// else leases stay as they are, wherever the pools are now.
+// else leases stay as they are, wherever the pools are now, and Reconfigured
+// tells that services may be granted more.
 func (a *Allocator) Configure(cfg Config) []vip.Problem {
 	cfg = cfg.withDefaults()
 	if fatal := fatalProblems(cfg); len(fatal) > 0 {
@@ -244,6 +256,10 @@ func (a *Allocator) change(configured bool, do func()) {
 	former := a.guard.set
 	do()
 	a.rebuild()
+	if configured {
+		close(a.anew)
+		a.anew = make(chan struct{})
+	}
 	if configured || !a.guard.set.Equal(former) {
 		a.free()
 		a.nudge()

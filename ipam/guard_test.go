@@ -125,9 +125,29 @@ func TestHostChangesThatDontMatter(t *testing.T) {
 	}
 }
 
+func TestConfigureTellsEveryone(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	everyone := w.a.Reconfigured()
+	w.get("a")
+	w.release("a")
+	w.a.SetPodCIDRs("kubernetes", prefixes("192.0.2.0/30"))
+	if freed(everyone) {
+		t.Error("everyone is told of what isn't the configuration")
+	}
+	waiting := w.a.Freed()
+	w.configure(pools(pool("p", "192.0.2.0/28", "2001:db8::/64")))
+	if !freed(everyone) || !freed(waiting) {
+		t.Errorf("everyone is told: %v, those who wait: %v", freed(everyone), freed(waiting))
+	}
+	if freed(w.a.Reconfigured()) {
+		t.Error("the channel is not replaced")
+	}
+}
+
 func TestConfigureWithProblemsChangesNothing(t *testing.T) {
 	good := pools(pool("p", "192.0.2.0/28"))
 	w := newWorld(t, good)
+	everyone := w.a.Reconfigured()
 	for name, bad := range map[string]ipam.Config{
 		"overlap":    pools(pool("p", "10.0.0.0/24"), pool("q", "10.0.0.128/25")),
 		"pods":       {Pools: good.Pools, PodCIDRs: prefixes("192.0.0.0/16")},
@@ -139,6 +159,9 @@ func TestConfigureWithProblemsChangesNothing(t *testing.T) {
 		if _, err := ipam.New(t.Context(), w.store, bad, ipam.Options{Clock: nil}); err == nil {
 			t.Errorf("%s: an allocator starts with it", name)
 		}
+	}
+	if freed(everyone) {
+		t.Error("everyone is told of a configuration that was refused")
 	}
 	same(t, "still", w.get("a"), "192.0.2.1")
 	useless := good.Pools[0]

@@ -29,6 +29,10 @@ type Allocator interface {
 	// Freed returns a channel that is closed when something became free that a
 	// service with a problem may have been waiting for. A closed one is replaced.
 	Freed() <-chan struct{}
+	// Reconfigured returns a channel that is closed when any service may be
+	// granted more than it was, for there is a new configuration. A closed one is
+	// replaced.
+	Reconfigured() <-chan struct{}
 	// SetHost tells the host's own addresses, which are never given out.
 	SetHost(hostnet.Snapshot)
 	// Settled says that every source has told its services; known reports whether
@@ -58,7 +62,7 @@ type AllocateOptions struct {
 //
 // Each row of the services table is answered by a row of the allocations table
 // that carries its revision. A service with problems is asked for again when
-// something became free; while the store can't be written, rows stay as they
+// something became free, and each one when the configuration is a new one; while the store can't be written, rows stay as they
 // are, say so, and are tried again with a growing wait.
 type Allocate struct {
 	AllocateOptions
@@ -66,6 +70,7 @@ type Allocate struct {
 
 	waiting  waiting // services that lack something
 	unstored waiting // services that the store kept from being answered
+	anew     touched // services to ask for because the configuration is a new one
 	releases releases
 	retry    *backoff
 }
@@ -90,6 +95,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 	host := watchHost(a.Host)
 	defer host.close()
 	freed := a.Allocator.Freed()
+	reconfigured := a.Allocator.Reconfigured()
 	defer a.retry.stop()
 
 	settled := false
@@ -110,6 +116,19 @@ func (a *Allocate) Run(ctx context.Context) error {
 				ask.add(k)
 			}
 		}
+		if isClosed(reconfigured) {
+			reconfigured = a.Allocator.Reconfigured()
+			for k := range a.Services.All() {
+				a.anew.add(k)
+			}
+		}
+		for range commitBatch { // others need not wait for all of them
+			k, more := a.anew.take()
+			if !more {
+				break
+			}
+			ask.add(k)
+		}
 		if a.retry.due() {
 			for _, k := range a.unstored.keys() {
 				ask.add(k)
@@ -121,7 +140,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 		}
 		a.assign(ctx, ask.keys)
 		a.pace()
-		if len(batch) > 0 {
+		if len(batch) > 0 || a.anew.len() > 0 {
 			continue
 		}
 		if complete {
@@ -138,6 +157,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 		case <-servicesReady:
 		case <-host.changed:
 		case <-freed:
+		case <-reconfigured:
 		case <-a.retry.C():
 			a.retry.ring()
 		}

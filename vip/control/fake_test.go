@@ -35,12 +35,13 @@ type fakeAllocator struct {
 	host     hostnet.Snapshot
 	settled  func(vip.ServiceKey) bool
 	freed    chan struct{}
+	anew     chan struct{} // closed at a new configuration
 }
 
 func newFakeAllocator() *fakeAllocator {
 	return &fakeAllocator{
 		vips: map[vip.ServiceKey]netip.Addr{}, share: map[netip.Addr]string{}, ports: map[vip.ServiceKey][]vip.Port{},
-		hosted: map[vip.ServiceKey]uint16{}, capacity: 10_000, freed: make(chan struct{}),
+		hosted: map[vip.ServiceKey]uint16{}, capacity: 10_000, freed: make(chan struct{}), anew: make(chan struct{}),
 	}
 }
 
@@ -165,6 +166,20 @@ func (a *fakeAllocator) Freed() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.freed
+}
+
+func (a *fakeAllocator) Reconfigured() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.anew
+}
+
+// reconfigure tells of a new configuration.
+func (a *fakeAllocator) reconfigure() {
+	a.set(func(a *fakeAllocator) {
+		close(a.anew)
+		a.anew = make(chan struct{})
+	})
 }
 
 func (a *fakeAllocator) SetHost(s hostnet.Snapshot) {

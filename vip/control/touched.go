@@ -20,6 +20,8 @@ func (t *touched) add(k vip.ServiceKey) {
 	t.keys = append(t.keys, k)
 }
 
+func (t *touched) len() int { return len(t.keys) }
+
 // take removes and returns the first service.
 func (t *touched) take() (k vip.ServiceKey, ok bool) {
 	if len(t.keys) == 0 {
