@@ -275,9 +275,12 @@ func (d *drains) expire(now time.Time, held func(vip.FrontendKey) bool) (next ti
 		if !leaving || now.Before(at) {
 			return at, leaving
 		}
-		// This takes out at least the endpoint with that deadline, and so gives
-		// the frontend a later one or none.
-		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
+		// This takes out at least the endpoint with that deadline, whatever a clock
+		// that was set does to a comparison with now, and so gives the frontend a
+		// later one or none.
+		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool {
+			return !e.Leaving.After(now) || !e.Leaving.After(at)
+		})
 	}
 }
 
@@ -285,6 +288,7 @@ func (d *drains) expire(now time.Time, held func(vip.FrontendKey) bool) (next ti
 func (d *drains) takeOut(key vip.FrontendKey, why string, held func(vip.FrontendKey) bool, done func(vip.Endpoint) bool) {
 	f, _, there := d.o.Frontends.Get(key)
 	if !there {
+		d.forget(key)
 		return
 	}
 	var out []string
