@@ -91,10 +91,11 @@ func ask(n *netlab.Node, k vip.FrontendKey) (string, error) {
 }
 
 // witness compares the kernel's services with what is wanted through ipvsadm's
-// eyes, and the addresses through ip's.
+// eyes, the addresses through ip's and the filters through nft's.
 func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
 	witnessServices(t, node, want)
+	witnessFilters(t, node, want)
 	vips := map[netip.Addr]bool{}
 	for _, f := range want {
 		vips[f.Key.Addr] = true
