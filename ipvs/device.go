@@ -31,25 +31,41 @@ func openDevice(name string, stats *counters) (*device, error) {
 
 func (d *device) close() { d.conn.close() }
 
+// open opens rtnetlink, which the caller closes, and finds the device; the link
+// is nil where there is none.
+func (d *device) open() (*netlink.Handle, netlink.Link, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	link, err := h.LinkByName(d.name)
+	if err == nil {
+		return h, link, nil
+	}
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return h, nil, nil
+	}
+	h.Close()
+	return nil, nil, fmt.Errorf("find device %s: %w", d.name, err)
+}
+
 // ensure makes the device and brings it up, where that isn't so yet. It doesn't
 // touch a device of another kind that has the name.
 func (d *device) ensure() error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, link, err := d.open()
 	if err != nil {
-		return fmt.Errorf("open rtnetlink: %w", err)
+		return err
 	}
 	defer h.Close()
-	link, err := h.LinkByName(d.name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if link == nil {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = d.name
 		if err := h.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("create the dummy device %s: %w", d.name, err)
 		}
-		link, err = h.LinkByName(d.name)
-	}
-	if err != nil {
-		return fmt.Errorf("find device %s: %w", d.name, err)
+		if link, err = h.LinkByName(d.name); err != nil {
+			return fmt.Errorf("find device %s: %w", d.name, err)
+		}
 	}
 	if link.Type() != "dummy" {
 		return fmt.Errorf("device %s is a %s, not a dummy: rename it, or choose another name for ours", d.name, link.Type())
@@ -71,18 +87,14 @@ func (d *device) ensure() error {
 // read returns the addresses on the device, and whether it is there and up. It
 // passes over link-local addresses, which the kernel puts there by itself.
 func (d *device) read() (addrs map[netip.Addr]struct{}, up bool, err error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, link, err := d.open()
 	if err != nil {
-		return nil, false, fmt.Errorf("open rtnetlink: %w", err)
+		return nil, false, err
 	}
 	defer h.Close()
 	addrs = map[netip.Addr]struct{}{}
-	link, err := h.LinkByName(d.name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if link == nil {
 		return addrs, false, nil
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("find device %s: %w", d.name, err)
 	}
 	d.index = link.Attrs().Index
 	up = link.Attrs().RawFlags&unix.IFF_UP != 0

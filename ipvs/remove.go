@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Remove takes everything that is ours out of the kernel: services, addresses,
@@ -41,19 +38,15 @@ func (f *firewall) remove(ctx context.Context) error {
 
 // removeAll deletes the device with every address on it.
 func (d *device) removeAll() error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, link, err := d.open()
 	if err != nil {
-		return fmt.Errorf("open rtnetlink: %w", err)
+		return err
 	}
 	defer h.Close()
-	link, err := h.LinkByName(d.name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if link == nil {
 		return nil
 	}
-	if err == nil {
-		err = h.LinkDel(link)
-	}
-	if err != nil {
+	if err := h.LinkDel(link); err != nil {
 		return fmt.Errorf("delete device %s: %w", d.name, err)
 	}
 	return nil
