@@ -160,7 +160,7 @@ func unsupported(f *vip.Frontend) error {
 	default:
 		not("scheduler", fmt.Sprintf("scheduler %q", f.Scheduler))
 	}
-	if f.Forward != vip.ForwardNAT && f.Forward != "" {
+	if !forwardsNAT(f) {
 		not("forward", fmt.Sprintf("forward %q", f.Forward))
 	}
 	if f.Key.Protocol != vip.TCP && f.Key.Protocol != vip.UDP {
@@ -182,3 +182,5 @@ func unsupported(f *vip.Frontend) error {
 	}
 	return problems[0]
 }
+
+func forwardsNAT(f *vip.Frontend) bool { return f.Forward == "" || f.Forward == vip.ForwardNAT }

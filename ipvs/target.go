@@ -181,8 +181,10 @@ func (t *Target) tune() {
 	t.faults = found
 }
 
-// Same implements reconcile.Target.
+// Same implements reconcile.Target. What unsupported refuses counts, so that
+// asking for it comes to Apply and is refused there.
 func (t *Target) Same(a, b *vip.Frontend) bool {
 	x, y := desired(a), desired(b)
-	return a.Kind == b.Kind && masquerade(a) == masquerade(b) && x.service == y.service && slices.Equal(x.dests, y.dests)
+	return a.Kind == b.Kind && (a.Forward == b.Forward || forwardsNAT(a) && forwardsNAT(b)) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
+		masquerade(a) == masquerade(b) && x.service == y.service && slices.Equal(x.dests, y.dests)
 }

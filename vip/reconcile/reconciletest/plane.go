@@ -58,6 +58,7 @@ func RunPlane(t *testing.T, h Harness) {
 		{"repair is idempotent", (*plane).repairTwice},
 		{"frontends share an address", (*plane).sharedAddress},
 		{"unsupported is typed and alone", (*plane).unsupported},
+		{"an unsupported update leaves what is in force", (*plane).unsupportedUpdate},
 		{"every protocol and family carries traffic", (*plane).traffic},
 		{"weight 0 takes nothing new", (*plane).weightZero},
 		{"no usable backend refuses", (*plane).refuses},
@@ -140,6 +141,44 @@ func (p *plane) unsupported() {
 	}
 	p.want[good.Key] = good
 	p.check()
+}
+
+// A frontend in force that is asked for something unsupported is not the same
+// any more, says so, and stays as it was.
+func (p *plane) unsupportedUpdate() {
+	backends := p.servers(vip.TCP, vip.IPv4, 1)
+	good := p.frontend(p.v4(0), 8080, vip.TCP, backends...)
+	p.set(good)
+	for _, c := range []struct {
+		name   string
+		change func(*vip.Frontend)
+	}{
+		{"forward", func(f *vip.Frontend) { f.Forward = "no-such-forward" }},
+		{"source_ranges", func(f *vip.Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }},
+		{"scheduler", func(f *vip.Frontend) { f.Scheduler = "no-such-scheduler" }},
+	} {
+		bad := good
+		bad.Backends = p.endpoints(backends...)
+		c.change(&bad)
+		if p.Same(&good, &bad) || p.Same(&bad, &good) {
+			p.t.Errorf("%s: unsupported, and taken for the same as what is in force", c.name)
+		}
+		// The second time it comes as it does after a restart.
+		for _, repair := range []bool{false, true} {
+			batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: good.Key, Old: &good, New: &bad, Repair: repair}}
+			if err := p.Apply(p.t.Context(), batch); err != nil {
+				p.t.Fatalf("%s: the whole batch: %v", c.name, err)
+			}
+			var problem vip.Problem
+			if !errors.As(batch[0].Err, &problem) || problem.Code != vip.CodeUnsupported || problem.Field != c.name {
+				p.t.Errorf("%s: %#v, want a Problem with code %q and this field", c.name, batch[0].Err, vip.CodeUnsupported)
+			}
+			p.check()
+			p.answers(good.Key, backends...)
+		}
+	}
+	good.Scheduler = vip.LeastConnection
+	p.set(good) // and it can be changed as before
 }
 
 func (p *plane) traffic() {
