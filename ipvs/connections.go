@@ -20,7 +20,7 @@ type idleWatch struct {
 
 	mu     sync.Mutex
 	kernel *kernel
-	seen   map[backendFlows]sample
+	seen   map[flow]sample
 }
 
 // sample is when an endpoint's packet count last moved.
@@ -35,7 +35,7 @@ func newIdleWatch(ctx context.Context, stats *counters) (*idleWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &idleWatch{kernel: k, now: time.Now, seen: map[backendFlows]sample{}}, nil
+	return &idleWatch{kernel: k, now: time.Now, seen: map[flow]sample{}}, nil
 }
 
 func (w *idleWatch) close() {
@@ -61,7 +61,7 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 	now := w.now()
 	err := w.kernel.destinations(ctx, key, func(d destStatus) {
 		n := int(d.active)
-		if d.inactive > 0 && (key.Protocol == vip.UDP || w.busy(backendFlows{key, d.addr}, d.packets, now)) {
+		if d.inactive > 0 && (key.Protocol == vip.UDP || w.busy(flow{key, d.addr}, d.packets, now)) {
 			n += int(d.inactive)
 		}
 		if n > 0 {
@@ -77,7 +77,7 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 
 // busy reports whether an endpoint's packet count moved lately; one that is
 // seen for the first time counts as moving.
-func (w *idleWatch) busy(k backendFlows, packets uint64, now time.Time) bool {
+func (w *idleWatch) busy(k flow, packets uint64, now time.Time) bool {
 	s, known := w.seen[k]
 	if !known || s.packets != packets {
 		s = sample{packets: packets, moved: now}

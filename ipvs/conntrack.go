@@ -1,96 +1,239 @@
 package ipvs
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 
 	"github.com/ironvip/ironvip/vip"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// flows says which connection tracking entries of UDP clients have become
-// wrong. UDP has no end of a connection that would make them go by themselves:
-// a client that keeps sending would be sent to a backend that has left for as
-// long as it does. It is a netlink.CustomConntrackFilter.
-type flows struct {
-	frontends map[vip.FrontendKey]struct{} // every entry of these
-	backends  map[backendFlows]struct{}    // those that went to one backend
-}
+// Messages and attributes of ctnetlink, see linux/netfilter/nfnetlink_conntrack.h.
+const (
+	ctGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+	ctDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 
-type backendFlows struct {
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaID         = 12
+	ctaZone       = 18
+	ctaFilter     = 25 // of a dump, from 5.8 on; older kernels pass over it and send all
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+
+	ctaSrc4, ctaDst4, ctaSrc6, ctaDst6        = 1, 2, 3, 4
+	ctaProtoNum, ctaProtoSport, ctaProtoDport = 1, 2, 3
+
+	ctaFilterOrig, ctaFilterReply = 1, 2 // which parts of the tuples count:
+
+	ctFilterSrc, ctFilterDst                    = 1 << 0, 1 << 1
+	ctFilterProto, ctFilterSport, ctFilterDport = 1 << 3, 1 << 4, 1 << 5
+)
+
+// flow is what tells one backend's UDP connection tracking entries of one
+// frontend. Parts that are zero are any.
+type flow struct {
 	frontend vip.FrontendKey
 	backend  netip.AddrPort
 }
 
-func (f *flows) frontend(k vip.FrontendKey) {
-	if k.Protocol != vip.UDP {
-		return
+// flows says which connection tracking entries of UDP clients have become
+// wrong: those of one backend, or, where that is zero, of the whole frontend.
+// UDP has no end of a connection that would make them go by themselves: a
+// client that keeps sending would be sent to a backend that has left for as
+// long as it does.
+type flows map[flow]struct{}
+
+func (f flows) add(k vip.FrontendKey, b netip.AddrPort) {
+	if k.Protocol == vip.UDP {
+		f[flow{k, b}] = struct{}{}
 	}
-	if f.frontends == nil {
-		f.frontends = map[vip.FrontendKey]struct{}{}
-	}
-	f.frontends[k] = struct{}{}
 }
 
-func (f *flows) backend(k vip.FrontendKey, b netip.AddrPort) {
-	if k.Protocol != vip.UDP {
-		return
-	}
-	if f.backends == nil {
-		f.backends = map[backendFlows]struct{}{}
-	}
-	f.backends[backendFlows{k, b}] = struct{}{}
+func (f flows) has(x flow) bool {
+	_, one := f[x]
+	_, all := f[flow{frontend: x.frontend}]
+	return one || all
 }
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (f *flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	if flow.Forward.Protocol != unix.IPPROTO_UDP {
-		return false
-	}
-	dst, ok := netip.AddrFromSlice(flow.Forward.DstIP)
-	if !ok {
-		return false
-	}
-	k := vip.FrontendKey{Addr: dst.Unmap(), Port: flow.Forward.DstPort, Protocol: vip.UDP}
-	if _, ok := f.frontends[k]; ok {
-		return true
-	}
-	src, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
-	_, ok = f.backends[backendFlows{k, netip.AddrPortFrom(src.Unmap(), flow.Reverse.SrcPort)}]
-	return ok
-}
-
-// deleteFlows deletes the entries. It reads the families' whole connection
-// tracking tables, once for a batch, and only when UDP backends went.
-func deleteFlows(f *flows, stats *counters) error {
-	var v4, v6 bool
-	note := func(a netip.Addr) { v4, v6 = v4 || a.Is4(), v6 || a.Is6() }
-	for k := range f.frontends {
-		note(k.Addr)
-	}
-	for b := range f.backends {
-		note(b.frontend.Addr)
-	}
-	if !v4 && !v6 {
-		return nil
-	}
-	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return fmt.Errorf("open the connection tracking table: %w", err)
-	}
-	defer h.Close()
-	var errs []error
-	for family, wanted := range map[netlink.InetFamily]bool{unix.AF_INET: v4, unix.AF_INET6: v6} {
-		if !wanted {
+// common returns what all of a family have in common, and whether there are any.
+func (f flows) common(family vip.Family) (c flow, any bool) {
+	for x := range f {
+		switch {
+		case vip.FamilyOf(x.frontend.Addr) != family:
+			continue
+		case !any:
+			c, any = x, true
 			continue
 		}
-		n, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, family, f)
-		stats.conntrack.Add(uint64(n))
-		if err != nil {
-			errs = append(errs, fmt.Errorf("delete connection tracking entries of udp backends that left: %w", err))
+		if c.frontend.Addr != x.frontend.Addr {
+			c.frontend.Addr = netip.Addr{}
+		}
+		if c.frontend.Port != x.frontend.Port {
+			c.frontend.Port = 0
+		}
+		if c.backend.Addr() != x.backend.Addr() {
+			c.backend = netip.AddrPort{}
+		} else if c.backend.Port() != x.backend.Port() {
+			c.backend = netip.AddrPortFrom(c.backend.Addr(), 0)
 		}
 	}
-	return errors.Join(errs...)
+	return c, any
+}
+
+// deleteFlows deletes the entries. For all of a batch it takes one dump a
+// family, of which the kernel sends those UDP entries only that have in common
+// what all of f have: for one IPv4 backend, exactly its own.
+func deleteFlows(ctx context.Context, f flows, stats *counters) error {
+	if len(f) == 0 {
+		return nil
+	}
+	var own counters // these are no IPVS messages
+	c, err := dial(unix.NETLINK_NETFILTER, &own)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var found [][]byte
+	for _, family := range []vip.Family{vip.IPv4, vip.IPv6} {
+		filter, any := f.common(family)
+		if !any {
+			continue
+		}
+		stats.conntrackDumps.Add(1)
+		err := c.query(ctx, func(b []byte) []byte { return appendFlowDump(b, family, filter) }, func(_ uint16, data []byte) error {
+			x, id, err := decodeFlow(data)
+			if err == nil && f.has(x) {
+				found = append(found, append(beginConntrack(nil, ctDelete, 0, family), id...))
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("list connection tracking entries of udp: %w", err)
+		}
+	}
+	var refused error
+	err = c.write(ctx, len(found), func(b []byte, i int) []byte { return append(b, found[i]...) }, func(_ int, err error) {
+		switch err {
+		case nil:
+			stats.conntrack.Add(1)
+		case unix.ENOENT: // gone by itself
+		default:
+			refused = fmt.Errorf("delete a connection tracking entry of udp: %w", err)
+		}
+	})
+	return errors.Join(err, refused)
+}
+
+// beginConntrack appends the head of a message and its nfgenmsg.
+func beginConntrack(b []byte, typ, flags uint16, family vip.Family) []byte {
+	af := byte(unix.AF_INET)
+	if family == vip.IPv6 {
+		af = unix.AF_INET6
+	}
+	return append(beginMessage(b, typ, flags), af, unix.NFNETLINK_V0, 0, 0)
+}
+
+// appendFlowDump appends the request for the UDP entries that match. It filters
+// by no IPv6 address, as 6.1 leaves out those that match, not those that don't.
+func appendFlowDump(b []byte, family vip.Family, match flow) []byte {
+	b = beginConntrack(b, ctGet, unix.NLM_F_DUMP, family)
+	orig, reply := uint32(ctFilterProto), uint32(0)
+	dst := netip.AddrPortFrom(match.frontend.Addr, match.frontend.Port)
+	if dst.Addr().Is4() {
+		orig |= ctFilterDst
+	}
+	if dst.Port() != 0 {
+		orig |= ctFilterDport
+	}
+	if match.backend.Addr().Is4() {
+		reply |= ctFilterSrc
+	}
+	if match.backend.Port() != 0 {
+		reply |= ctFilterProto | ctFilterSport
+	}
+	b, start := beginNest(b, ctaFilter|unix.NLA_F_NESTED)
+	b = appendAttr32(b, ctaFilterOrig, orig)
+	b = appendAttr32(b, ctaFilterReply, reply)
+	b = endNest(b, start)
+	b = appendTuple(b, ctaTupleOrig, dst, ctaDst4, ctaDst6, ctaProtoDport)
+	if reply != 0 {
+		b = appendTuple(b, ctaTupleReply, match.backend, ctaSrc4, ctaSrc6, ctaProtoSport)
+	}
+	return b
+}
+
+// appendTuple appends one end of a UDP tuple, as far as it is given.
+func appendTuple(b []byte, typ uint16, end netip.AddrPort, addr4, addr6, port uint16) []byte {
+	b, tuple := beginNest(b, typ|unix.NLA_F_NESTED)
+	if a := end.Addr(); a.IsValid() {
+		if a.Is6() {
+			addr4 = addr6
+		}
+		var ip int
+		b, ip = beginNest(b, ctaTupleIP|unix.NLA_F_NESTED)
+		b = endNest(appendAddr(b, addr4, a), ip)
+	}
+	b, proto := beginNest(b, ctaTupleProto|unix.NLA_F_NESTED)
+	b = appendAttr(b, ctaProtoNum, unix.IPPROTO_UDP)
+	b = appendPort(b, port, end.Port())
+	return endNest(endNest(b, proto), tuple)
+}
+
+// decodeFlow reads an entry of a dump: whose it is, and the attributes by which
+// the kernel finds it again.
+func decodeFlow(data []byte) (x flow, id []byte, err error) {
+	if len(data) < 4 {
+		return x, nil, errMalformed
+	}
+	a := attrs{b: data[4:]}
+	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		switch typ {
+		case ctaTupleOrig:
+			_, dst, proto, err := decodeTuple(v)
+			if err != nil {
+				return x, nil, err
+			}
+			x.frontend = vip.FrontendKey{Addr: dst.Addr(), Port: dst.Port(), Protocol: vip.Protocol(proto)}
+			id = appendAttr(id, ctaTupleOrig|unix.NLA_F_NESTED, v...)
+		case ctaTupleReply:
+			if x.backend, _, _, err = decodeTuple(v); err != nil {
+				return x, nil, err
+			}
+		case ctaID, ctaZone:
+			id = appendAttr(id, typ, v...)
+		}
+	}
+	return x, id, a.err
+}
+
+func decodeTuple(b []byte) (src, dst netip.AddrPort, proto byte, err error) {
+	var from, to netip.Addr
+	var sport, dport uint16
+	outer := attrs{b: b}
+	for typ, v, ok := outer.next(); ok; typ, v, ok = outer.next() {
+		inner := attrs{b: v}
+		for part, v, ok := inner.next(); ok; part, v, ok = inner.next() {
+			switch {
+			case typ == ctaTupleIP && (part == ctaSrc4 || part == ctaSrc6):
+				from, _ = netip.AddrFromSlice(v)
+			case typ == ctaTupleIP && (part == ctaDst4 || part == ctaDst6):
+				to, _ = netip.AddrFromSlice(v)
+			case typ == ctaTupleProto && part == ctaProtoNum && len(v) == 1:
+				proto = v[0]
+			case typ == ctaTupleProto && part == ctaProtoSport && len(v) == 2:
+				sport = binary.BigEndian.Uint16(v)
+			case typ == ctaTupleProto && part == ctaProtoDport && len(v) == 2:
+				dport = binary.BigEndian.Uint16(v)
+			}
+		}
+		if inner.err != nil {
+			return src, dst, 0, inner.err
+		}
+	}
+	return netip.AddrPortFrom(from, sport), netip.AddrPortFrom(to, dport), proto, outer.err
 }

@@ -125,8 +125,8 @@ func TestCheckAnywhere(t *testing.T) {
 // Inactive connections count while packets come, and 5 s longer.
 func TestIdleWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &idleWatch{now: time.Now, seen: map[backendFlows]sample{}}
-		k := backendFlows{vip.FrontendKey{Port: 80}, addrPort("10.1.0.1:80")}
+		w := &idleWatch{now: time.Now, seen: map[flow]sample{}}
+		k := flow{vip.FrontendKey{Port: 80}, addrPort("10.1.0.1:80")}
 		steps := []struct {
 			packets uint64
 			wait    time.Duration
@@ -146,7 +146,7 @@ func TestIdleWatch(t *testing.T) {
 			}
 		}
 		for i := range uint16(2000) {
-			w.busy(backendFlows{vip.FrontendKey{Port: i}, k.backend}, 1, w.now())
+			w.busy(flow{vip.FrontendKey{Port: i}, k.backend}, 1, w.now())
 		}
 		time.Sleep(2 * time.Minute)
 		w.busy(k, 13, w.now())

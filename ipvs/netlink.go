@@ -37,7 +37,7 @@ var (
 // counters count what went to the kernel. They are shared by all sockets of a
 // Target and may be read at any time.
 type counters struct {
-	writes, sends, dumps, lost, nftMessages, addresses, conntrack atomic.Uint64
+	writes, sends, dumps, lost, nftMessages, addresses, conntrack, conntrackDumps atomic.Uint64
 }
 
 // conn is one netlink socket that packs many messages into a send and asks for

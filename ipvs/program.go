@@ -3,6 +3,7 @@ package ipvs
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/ironvip/ironvip/vip"
@@ -14,7 +15,7 @@ const rounds = 4
 
 // program carries out the items' changes of services and destinations.
 func (t *Target) program(ctx context.Context, items []*item) error {
-	var stale flows
+	stale := flows{}
 	todo := make([]*item, 0, len(items))
 	for _, it := range items {
 		if !it.clashes && !stray(it.key) {
@@ -46,13 +47,13 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 			it.refused, it.unread, it.more = nil, false, false
 			ops = it.plan(ops, i)
 		}
-		err := t.kernel.run(ctx, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, &stale) })
+		err := t.kernel.run(ctx, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, stale) })
 		if err != nil {
 			return err
 		}
 		todo = slices.DeleteFunc(todo, func(it *item) bool { return it.clashes || it.blocked || !it.unread && !it.more })
 	}
-	if err := deleteFlows(&stale, &t.stats); err != nil {
+	if err := deleteFlows(ctx, stale, &t.stats); err != nil {
 		// Clients may be answered by a backend that left until their entries
 		// expire; the services themselves are right.
 		t.opt.Log.Warn("stale udp clients remain", "err", err)
@@ -71,7 +72,7 @@ func (it *item) plan(ops []op, i int) []op {
 }
 
 // outcome books what became of one change.
-func (it *item) outcome(o *op, err error, stale *flows) {
+func (it *item) outcome(o *op, err error, stale flows) {
 	if it.blocked || it.clashes {
 		return // what follows a service that isn't there fails by itself
 	}
@@ -81,11 +82,13 @@ func (it *item) outcome(o *op, err error, stale *flows) {
 		case cmdNewService:
 			it.owned = true
 			it.have = &state{service: *o.service}
-			stale.frontend(it.key)
+			stale.add(it.key, netip.AddrPort{}) // of clients that asked too early
 		case cmdDelService:
-			stale.frontend(it.key)
+			if it.have == nil || len(it.have.dests) > 0 { // else they went with the destinations
+				stale.add(it.key, netip.AddrPort{})
+			}
 		case cmdDelDest:
-			stale.backend(it.key, o.dest.addr)
+			stale.add(it.key, o.dest.addr)
 		}
 		return
 	case errUnknown:

@@ -48,6 +48,7 @@ type Stats struct {
 	NFTMessages    uint64 // nftables messages
 	AddressWrites  uint64 // addresses added or deleted
 	ConntrackFlows uint64 // connection tracking entries deleted
+	ConntrackDumps uint64 // connection tracking queries
 }
 
 // Writes is the number of changes asked of the kernel, of all kinds.
@@ -146,6 +147,7 @@ func (t *Target) Stats() Stats {
 	return Stats{
 		WritesSent: c.writes.Load(), SendsDone: c.sends.Load(), DumpsSent: c.dumps.Load(), AnswersLost: c.lost.Load(),
 		NFTMessages: c.nftMessages.Load(), AddressWrites: c.addresses.Load(), ConntrackFlows: c.conntrack.Load(),
+		ConntrackDumps: c.conntrackDumps.Load(),
 	}
 }
 

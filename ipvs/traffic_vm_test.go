@@ -5,6 +5,7 @@ package ipvs
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
+	"golang.org/x/sys/unix"
 )
 
 // town is a lab with servers on port 8080 of each backend, both protocols and
@@ -412,6 +414,150 @@ func TestUDPFlowsAreDeleted(t *testing.T) {
 	p.put(t, repairOf(with(a, func(f *vip.Frontend) { f.Backends = f.Backends[:1] })))
 	if n := p.Stats().ConntrackFlows; n != 0 {
 		t.Errorf("a restart deleted %d entries", n)
+	}
+}
+
+// A client that asked before there was a service, and keeps its port, is served
+// as any other once there is one.
+func TestUDPClientCameTooEarly(t *testing.T) {
+	w := newTown(t)
+	w.serve(t, "10.96.0.1:80", vip.TCP, 1)
+	node := frontend("10.77.0.1:30053", vip.UDP, w.backends("10.77.0.1:30053", 1)...)
+	node.Kind = vip.OnHost
+	for _, c := range []struct {
+		from *netlab.Node
+		f    *vip.Frontend
+	}{
+		{w.Client, node},
+		{w.Director, frontend("10.96.0.1:53", vip.UDP, w.backends("10.96.0.1:53", 1)...)},
+	} {
+		conn, err := c.from.Dial("udp", c.f.Key.AddrPort())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := conn.Ask(); err == nil {
+			t.Fatalf("%s: %v answered without a service", c.f.Key, a)
+		}
+		before := w.Stats()
+		w.create(t, c.f)
+		if n := w.Stats().ConntrackFlows - before.ConntrackFlows; n != 1 {
+			t.Errorf("%s: %d entries deleted, want 1", c.f.Key, n)
+		}
+		if a, err := conn.Ask(); err != nil || a.Client.Addr() == w.Client.Addr4 {
+			t.Errorf("%s: %v, %v", c.f.Key, a, err)
+		}
+	}
+}
+
+// However many UDP services and backends come and go, the connection tracking
+// table is read once a batch and family, and only where something went.
+func TestUDPChangesShareOneDump(t *testing.T) {
+	w := newTown(t)
+	const n = 20
+	var udp, fewer, create, mixed, gone, empty, weights []*vip.Frontend
+	for i := range n {
+		f := frontend(fmt.Sprintf("10.96.1.%d:53", i+1), vip.UDP, addrs("10.77.1.2:53", "10.77.2.2:53")...)
+		udp = append(udp, f)
+		weights = append(weights, with(f, func(f *vip.Frontend) { f.Backends[0].Weight = 0 }))
+		fewer = append(fewer, with(f, func(f *vip.Frontend) { f.Backends = f.Backends[1:] }))
+		empty = append(empty, with(f, func(f *vip.Frontend) { f.Backends = nil }))
+		create, gone = append(create, nil), append(gone, nil)
+		g := fewer[i]
+		if i%2 == 0 {
+			g = nil
+		}
+		mixed = append(mixed, g)
+	}
+	batch := func(old, new []*vip.Frontend) (all []updateOf) {
+		for i := range old {
+			all = append(all, updateOf{Key: udp[i].Key, Old: old[i], New: new[i]})
+		}
+		return all
+	}
+	six := frontend("[fd96::1]:53", vip.UDP, addrs("[fd77:1::2]:53")...)
+	tcp := frontend("10.96.0.1:53", vip.TCP, addrs("10.77.1.2:53")...)
+	for _, c := range []struct {
+		name  string
+		batch []updateOf
+		dumps uint64
+	}{
+		{"tcp comes", []updateOf{{Key: tcp.Key, New: tcp}}, 0},
+		{"tcp goes", []updateOf{{Key: tcp.Key, Old: tcp}}, 0},
+		{"services come", batch(create, udp), 1},
+		{"weights", batch(udp, weights), 0},
+		{"weights again", batch(weights, udp), 0},
+		{"backends go", batch(udp, fewer), 1},
+		{"backends come", batch(fewer, udp), 0},
+		{"services and backends go", batch(udp, mixed), 1},
+		{"both come back, and one of ipv6", append(batch(mixed, udp), updateOf{Key: six.Key, New: six}), 2},
+		{"all backends go", batch(udp, empty), 1},
+		{"services without backends go", batch(empty, gone), 0},
+	} {
+		before := w.Stats().ConntrackDumps
+		w.put(t, c.batch...)
+		if d := w.Stats().ConntrackDumps - before; d != c.dumps {
+			t.Errorf("%s: %d dumps, want %d", c.name, d, c.dumps)
+		}
+	}
+	p := newPlane(t, w.Director)
+	p.wants(t, six)
+	p.put(t, repairOf(six))
+	if d := p.Stats().ConntrackDumps; d != 0 {
+		t.Errorf("an adoption cost %d dumps", d)
+	}
+}
+
+// The kernel sends no more of its connection tracking table than it must.
+func TestConntrackDumpIsFiltered(t *testing.T) {
+	for _, at := range []string{"10.96.0.%d:%d", "[fd96::%d]:%d"} {
+		w := newTown(t)
+		a := w.serve(t, fmt.Sprintf(at, 1, 53), vip.UDP, 2)
+		b := w.serve(t, fmt.Sprintf(at, 2, 54), vip.UDP, 1)
+		c := w.serve(t, fmt.Sprintf(at, 2, 54), vip.TCP, 1)
+		for _, f := range []*vip.Frontend{a, a, b, c} {
+			if _, err := w.Client.Ask(f.Key.Protocol.String(), f.Key.AddrPort()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, x := range []struct {
+			name string
+			of   flows
+			want int
+			six  int // by ports alone
+		}{
+			{"one backend", flows{{a.Key, a.Backends[1].Addr}: {}}, 1, 2},
+			{"both", flows{{a.Key, a.Backends[0].Addr}: {}, {a.Key, a.Backends[1].Addr}: {}}, 2, 2},
+			{"one frontend", flows{{frontend: b.Key}: {}}, 1, 1},
+			{"both frontends", flows{{frontend: a.Key}: {}, {frontend: b.Key}: {}}, 3, 3},
+			{"a backend of both", flows{{a.Key, a.Backends[0].Addr}: {}, {b.Key, a.Backends[0].Addr}: {}}, 2, 3},
+		} {
+			family, want := vip.FamilyOf(a.Key.Addr), x.want
+			if family == vip.IPv6 {
+				want = x.six
+			}
+			match, _ := x.of.common(family)
+			n, has := 0, 0
+			w.Director.Do(func() {
+				conn, err := dial(unix.NETLINK_NETFILTER, &counters{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.close()
+				err = conn.query(t.Context(), func(b []byte) []byte { return appendFlowDump(b, family, match) }, func(_ uint16, data []byte) error {
+					f, _, err := decodeFlow(data)
+					if n++; x.of.has(f) {
+						has++
+					}
+					return err
+				})
+				if err != nil {
+					t.Errorf("%s: %v", x.name, err)
+				}
+			})
+			if n != want || has != x.want {
+				t.Errorf("%s of %s: %d entries, %d of them wanted; want %d, %d", x.name, family, n, has, want, x.want)
+			}
+		}
 	}
 }
 
