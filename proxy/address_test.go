@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/reconcile"
 )
@@ -350,7 +351,7 @@ func child(t *testing.T, attr *syscall.SysProcAttr) bool {
 	cmd.Dir = "/"
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 {
-		t.Skipf("needs user namespaces, which this host denies: %v", err)
+		need.Lack(t, need.ReasonRoot, "without it, user namespaces, which this host denies: "+err.Error())
 	}
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("in the child: %v\n%s", err, out)
