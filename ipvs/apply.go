@@ -73,7 +73,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		t.tune()
 	}
 
-	up, down := change{}, change{}
+	up, down := make(change, 3*len(items)), change{}
 	for _, it := range items {
 		t.raise(up, it)
 	}

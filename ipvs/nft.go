@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	elementsPerMessage = 500     // a netlink attribute holds 64 KiB
+	elementsPerMessage = 1024    // a netlink attribute holds 64 KiB, an element takes 44 bytes at most
 	nftSendBuffer      = 8 << 20 // one transaction is one send
 	nftReceiveBuffer   = 4 << 20 // and one answer a message
 )
@@ -317,7 +317,7 @@ func lastAddr(a netip.Addr) netip.Addr {
 // elementKey writes an element's key as the kernel lays it out: each part
 // padded to 4 bytes.
 func elementKey(e element) []byte {
-	b := e.key.Addr.AsSlice()
+	b, _ := e.key.Addr.AppendBinary(make([]byte, 0, 2*16)) // of addresses without a zone
 	switch e.set.kind() {
 	case kindListener:
 		b = append(b, byte(e.key.Protocol), 0, 0, 0)
