@@ -78,7 +78,9 @@ func TestOneChangeCostsTheSame(t *testing.T) {
 }
 
 // programming is how long the same rules take in the same boot. Deleted
-// destinations slow later adds, so each way has a namespace of its own.
+// destinations slow later adds, so each way has a namespace of its own. The hash
+// table of services and the estimators' time are shared by all namespaces, so
+// each is cleared before the next is timed.
 type programming struct {
 	ipvsadm time.Duration // ipvsadm -R
 	ipvs    time.Duration // our messages, for the services alone as ipvsadm does
@@ -102,6 +104,8 @@ func program(t testing.TB, services, backends int) programming {
 	start := time.Now()
 	runWith(t, theirs.Director, rules.String(), "ipvsadm", "-R")
 	p.ipvsadm = time.Since(start)
+	made := run(t, theirs.Director, "ipvsadm", "-Sn")
+	run(t, theirs.Director, "ipvsadm", "-C")
 
 	lab := netlab.New(t)
 	ours := newPlane(t, lab.Director)
@@ -120,9 +124,10 @@ func program(t testing.TB, services, backends int) programming {
 		t.Fatal(err)
 	}
 	p.ipvs = time.Since(start)
-	if a, b := run(t, lab.Director, "ipvsadm", "-Sn"), run(t, theirs.Director, "ipvsadm", "-Sn"); a != b {
+	if run(t, lab.Director, "ipvsadm", "-Sn") != made {
 		t.Error("what we programmed is not what ipvsadm did")
 	}
+	run(t, lab.Director, "ipvsadm", "-C")
 
 	full := newPlane(t, netlab.New(t).Director)
 	start = time.Now()
