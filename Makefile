@@ -14,7 +14,7 @@ export GOFLAGS := -tags=$(TAGS)
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/ironvip
@@ -25,7 +25,7 @@ demo: build ## run an agent with demo backends and two services; no root needed
 	@exec $(BIN) agent --demo
 
 .PHONY: test
-test: ## set up and run every lane: unit, host, kernel VM, whole program
+test: ## set up and run every lane: unit, host, kernel VM, whole program, real servers
 	@test/run all
 
 .PHONY: quick
@@ -36,8 +36,8 @@ quick: ## the quick lane: no set-up, no root
 check: ## formatting and vet
 	@test/run check
 
-.PHONY: unit vm program
-unit vm program: ## one lane of `make test`
+.PHONY: unit vm program servers
+unit vm program servers: ## one lane of `make test`
 	@test/run $@
 
 .PHONY: bench

@@ -208,7 +208,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		out.Body.Plan = s.proposed(results, refusals)
 		return out, nil
 	}
-	out.PreferenceApplied, err = in.apply(ctx, "everything", func(ctx context.Context) (all []vip.Problem, err error) {
+	out.PreferenceApplied, err = s.apply(ctx, in.PreferWait, "everything", func(ctx context.Context) (all []vip.Problem, err error) {
 		for _, r := range results {
 			if r.Action == rest.Refused {
 				continue
@@ -240,7 +240,11 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 	}
 	p := vip.Problem{Code: vip.CodeInvalid, Service: key.String(), Message: err.Error()}
 	var owned *rest.OwnedError
-	if errors.As(err, &owned) {
+	var conflict *rest.ConflictError
+	switch {
+	case errors.As(err, &conflict):
+		p.Code, p.Field, p.Hint = vip.CodeNameTaken, "name", conflictHint(conflict)
+	case errors.As(err, &owned):
 		p.Code, p.Field, p.Hint = vip.CodeNameTaken, "name", "change it in source \""+owned.Source+"\", or use another name"
 	}
 	return []vip.Problem{p}

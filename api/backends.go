@@ -114,7 +114,8 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 	if p := in.decode(&body); p != nil {
 		return nil, p
 	}
-	w := spec.Backend{Address: key.Address.String(), Port: spec.PortNumber(key.Port), Weight: body.Weight, State: body.State, Node: body.Node, Zone: body.Zone}
+	w := spec.Backend{Address: key.Address.String(), Port: spec.PortNumber(key.Port), Weight: body.Weight, State: body.State, Node: body.Node, Zone: body.Zone,
+		Ports: body.Ports, ForZones: body.ForZones, ForNodes: body.ForNodes}
 	var ttl time.Duration
 	if body.TTL != nil {
 		if ttl = time.Duration(*body.TTL); ttl == 0 { // which would be none, further on
@@ -126,7 +127,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
-	applied, err := in.apply(ctx, "backend "+backendID(key), s.serviceApplied(key.Service, rev))
+	applied, err := s.apply(ctx, in.PreferWait, "backend "+backendID(key), s.serviceApplied(key.Service, rev))
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +167,7 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
-	applied, err := in.apply(ctx, "the removal of backend "+backendID(key), s.serviceApplied(key.Service, rev))
+	applied, err := s.apply(ctx, in.PreferWait, "the removal of backend "+backendID(key), s.serviceApplied(key.Service, rev))
 	if err != nil {
 		return nil, err
 	}
@@ -174,12 +175,12 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 		Body: v1.Deleted{Service: key.Service.String(), Backend: backendID(key), Revision: rev, Applied: applied != ""}}, nil
 }
 
-func (s *Server) heartbeat(_ context.Context, in *BackendPath) (*struct{}, error) {
+func (s *Server) heartbeat(ctx context.Context, in *BackendPath) (*struct{}, error) {
 	key, err := in.backend()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Registrar.Heartbeat(key); err != nil {
+	if err := s.Registrar.Heartbeat(ctx, key); err != nil {
 		return nil, writeFailed(key, err)
 	}
 	return nil, nil
@@ -200,10 +201,10 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 	if p := in.decode(&body); p != nil {
 		return nil, p
 	}
-	if _, err := s.Registrar.SetState(key, vip.State(body.State)); err != nil {
+	if _, err := s.Registrar.SetState(ctx, key, vip.State(body.State)); err != nil {
 		return nil, writeFailed(key, err)
 	}
-	applied, err := in.apply(ctx, "state \""+body.State+"\" of backend "+backendID(key), func(ctx context.Context) ([]vip.Problem, error) {
+	applied, err := s.apply(ctx, in.PreferWait, "state \""+body.State+"\" of backend "+backendID(key), func(ctx context.Context) ([]vip.Problem, error) {
 		return s.awaitState(ctx, key)
 	})
 	if err != nil {
@@ -235,7 +236,7 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 		for i := range in.Frontends {
 			f := &in.Frontends[i]
 			for _, e := range f.Frontend.Backends {
-				if e.Leaving.IsZero() && isEndpointOf(in.Service, b, e.Addr) && e.Weight > 0 != takes {
+				if e.Leaving.IsZero() && isEndpointOf(in.Service, b, f.Frontend.Port, e.Addr) && e.Weight > 0 != takes {
 					return false
 				}
 			}
@@ -251,12 +252,15 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 	return problems, ctx.Err()
 }
 
-// isEndpointOf reports whether a frontend's endpoint stands for b: not for
-// another backend of the same address that states its port.
-func isEndpointOf(service *vip.Service, b *vip.Backend, endpoint netip.AddrPort) bool {
+// isEndpointOf reports whether an endpoint of a frontend of the port stands for b:
+// not for another backend of the same address that states its number.
+func isEndpointOf(service *vip.Service, b *vip.Backend, port string, endpoint netip.AddrPort) bool {
+	if !b.Serves(port) {
+		return false
+	}
 	if b.Port != 0 {
 		return endpoint == b.Endpoint(0)
 	}
 	return slices.ContainsFunc(service.Ports, func(p vip.Port) bool { return b.Endpoint(p.TargetPort) == endpoint }) &&
-		!slices.ContainsFunc(service.Backends, func(o vip.Backend) bool { return o.Port != 0 && o.Endpoint(0) == endpoint })
+		!slices.ContainsFunc(service.Backends, func(o vip.Backend) bool { return o.Port != 0 && o.Serves(port) && o.Endpoint(0) == endpoint })
 }

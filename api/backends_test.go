@@ -10,11 +10,37 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
+// A server registers for some of the service's ports. One of the same address for
+// another port is another backend, with a state of its own.
+func TestBackendOfSomePorts(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80,"name":"http"},{"port":81,"name":"admin"}]}`, "Prefer: wait=60")
+	bad := r.ask("PUT", webPath+"/backends/10.0.0.2", `{"ports":["amdin"]}`)
+	if text := string(bad.body); bad.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(text, `did you mean \"admin\"?`) {
+		t.Errorf("a port that isn't there: %s\n%s", bad.Status, text)
+	}
+	b := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2", `{"ports":["http"],"for_zones":["b","a"],"for_nodes":["n1"]}`, "Prefer: wait=60")
+	if fmt.Sprint(b.Ports, b.ForZones, b.ForNodes) != "[http] [a b] [n1]" {
+		t.Errorf("%+v", b)
+	}
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2:80", `{"ports":["admin"]}`, "Prefer: wait=60")
+	if a := r.ask("PUT", webPath+"/backends/10.0.0.2:80/state", `{"state":"drain"}`, "Prefer: wait=2"); a.Header.Get("Preference-Applied") == "" {
+		t.Errorf("not applied: %s\n%s", a.Status, a.body)
+	}
+	got := map[string]string{}
+	for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
+		got[f.Port] = fmt.Sprint(f.Backends)
+	}
+	if want := map[string]string{"http": "[{10.0.0.2:80 1 <nil>}]", "admin": "[{10.0.0.2:80 0 <nil>}]"}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 func TestBackendLife(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	const path = webPath + "/backends/10.0.0.2:9090"
-	a := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s"}`, "Prefer: wait=10")
+	a := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s"}`, "Prefer: wait=60")
 	var b v1.Backend
 	if err := json.Unmarshal(a.body, &b); err != nil || a.StatusCode != http.StatusCreated || a.Header.Get("Location") != path || a.Header.Get("Preference-Applied") == "" {
 		t.Fatalf("register: %s %v\n%s", a.Status, err, a.body)
@@ -45,20 +71,20 @@ func TestBackendLife(t *testing.T) {
 		}
 		return 0, false
 	}
-	drained := must[v1.Backend](r, "PUT", path+"/state", `{"state":"maint"}`, "Prefer: wait=10")
+	drained := must[v1.Backend](r, "PUT", path+"/state", `{"state":"maint"}`, "Prefer: wait=60")
 	if drained.State != "maint" || drained.SourceState != "ready" || drained.Usable {
 		t.Errorf("maint: %+v", drained)
 	}
 	if w, found := weight("10.0.0.2:9090"); found && w != 0 {
 		t.Errorf("the dataplane still gives it weight %d", w)
 	}
-	ready := must[v1.Backend](r, "PUT", path+"/state", `{"state":"ready"}`, "Prefer: wait=10")
+	ready := must[v1.Backend](r, "PUT", path+"/state", `{"state":"ready"}`, "Prefer: wait=60")
 	if w, _ := weight("10.0.0.2:9090"); w != 5 || ready.State != "ready" || ready.SourceState != "" {
 		t.Errorf("ready again: weight %d, %+v", w, ready)
 	}
-	must[v1.Backend](r, "PUT", "/v1/services/default/from-file/backends/10.9.0.1/state", `{"state":"drain"}`, "Prefer: wait=10")
+	must[v1.Backend](r, "PUT", "/v1/services/default/from-file/backends/10.9.0.1/state", `{"state":"drain"}`, "Prefer: wait=60")
 
-	deleted := must[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=10")
+	deleted := must[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=60")
 	if deleted.Backend != "10.0.0.2:9090" || !deleted.Applied {
 		t.Errorf("deleted: %+v", deleted)
 	}
@@ -77,8 +103,8 @@ func TestRemovedBackendIsListedWhileItDrains(t *testing.T) {
 	body := func(backends string) string {
 		return `{"ports":[{"port":80},{"port":81,"target_port":80}],"drain_timeout":"1h","backends":[` + backends + `]}`
 	}
-	must[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"},{"address":"10.0.0.2"}`), "Prefer: wait=10")
-	must[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"}`), "Prefer: wait=10")
+	must[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"},{"address":"10.0.0.2"}`), "Prefer: wait=60")
+	must[v1.Service](r, "PUT", webPath, body(`{"address":"10.0.0.1"}`), "Prefer: wait=60")
 	list := must[v1.BackendList](r, "GET", webPath+"/backends", "").Items
 	if len(list) != 2 || list[0].Removed || list[1].ID != "10.0.0.2:80" || !list[1].Removed || list[1].LeavingAt == nil || list[1].Usable {
 		t.Errorf("%+v", list)
@@ -96,11 +122,11 @@ func TestWaitForAStateLooksAtThatBackendAlone(t *testing.T) {
 	body := func(target int) string {
 		return fmt.Sprintf(`{"ports":[{"port":80,"target_port":%d}],"drain_timeout":"1h","backends":[{"address":"10.0.0.1"},{"address":"10.0.0.1","port":9090}]}`, target)
 	}
-	must[v1.Service](r, "PUT", webPath, body(8080), "Prefer: wait=10")
-	must[v1.Service](r, "PUT", webPath, body(8081), "Prefer: wait=10") // 10.0.0.1:8080 drains for an hour
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:9090/state", `{"state":"maint"}`, "Prefer: wait=10")
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"drain"}`, "Prefer: wait=10")
-	ready := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"ready"}`, "Prefer: wait=10")
+	must[v1.Service](r, "PUT", webPath, body(8080), "Prefer: wait=60")
+	must[v1.Service](r, "PUT", webPath, body(8081), "Prefer: wait=60") // 10.0.0.1:8080 drains for an hour
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:9090/state", `{"state":"maint"}`, "Prefer: wait=60")
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"drain"}`, "Prefer: wait=60")
+	ready := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"ready"}`, "Prefer: wait=60")
 	if ready.State != "ready" || !ready.Usable {
 		t.Errorf("%+v", ready)
 	}

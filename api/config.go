@@ -45,7 +45,11 @@ func (s *Server) reload(ctx context.Context, _ *struct{}) (*reloadOutput, error)
 	allow(ctx, maxWait)
 	result, found := s.Config.Reload(ctx)
 	if len(found) > 0 {
-		return nil, refuse(http.StatusUnprocessableEntity, v1.CodeInvalidConfig, "the configuration can't be loaded; the one in force stays",
+		detail := "the configuration can't be loaded; the one in force stays"
+		if result.Revision > 0 {
+			detail = "read again, except for what is wrong: that stays as it was"
+		}
+		return nil, refuse(http.StatusUnprocessableEntity, v1.CodeInvalidConfig, detail,
 			"mend what errors says; ironvip config validate shows the same", found...)
 	}
 	if result.Warnings == nil {

@@ -106,8 +106,8 @@ func (c *convergence) look(key vip.ServiceKey) {
 	if !ok || row.ServiceRev < p.rev || len(row.Frontends) == 0 {
 		return
 	}
-	for i, f := range row.Frontends {
-		if a, _, ok := c.applied.Get(f); !ok || a.Rev < row.Revs[i] || a.Problem != nil {
+	for _, f := range row.Frontends {
+		if a, _, ok := c.applied.Get(f.Key); !ok || a.Rev < f.Rev || a.Problem != nil {
 			return
 		}
 	}

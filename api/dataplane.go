@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,9 +43,15 @@ func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
 		DesiredRevision: stats.DesiredRev, AppliedRevision: stats.AppliedRev, Frontends: stats.Wanted,
-		Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...)}
+		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...)}
 	seen := map[vip.FrontendKey]bool{}
 	services := map[vip.ServiceKey]bool{}
+	list := func(f *vip.Frontend, p vip.Problem) {
+		if len(out.Problems) < maxProblems {
+			p.Service, p.Place = f.Service.String(), cmp.Or(p.Place, f.Key.String())
+			out.Problems = append(out.Problems, v1.Problem(p))
+		}
+	}
 	for key, f := range s.Frontends.All() {
 		if seen[key] {
 			continue
@@ -58,12 +65,11 @@ func (s *Server) dataplane() v1.Dataplane {
 		case !ok:
 		case !tried || applied.Rev < rev:
 			out.Pending++
-		case applied.Problem != nil:
+		case applied.Problem != nil && applied.Problem.Code != vip.CodeContested:
 			out.Failed++
-			if p := *applied.Problem; len(out.Problems) < maxProblems {
-				p.Service, p.Place = f.Service.String(), cmp.Or(p.Place, key.String())
-				out.Problems = append(out.Problems, v1.Problem(p))
-			}
+			list(&f, *applied.Problem)
+		case applied.Warning != nil:
+			list(&f, *applied.Warning)
 		}
 	}
 	slices.SortFunc(out.Problems, func(a, b v1.Problem) int { return strings.Compare(a.Place, b.Place) })
@@ -74,7 +80,10 @@ func (s *Server) dataplane() v1.Dataplane {
 	case !stats.Synced:
 		out.Level, out.Summary = v1.LevelWarn, "starting: the first full pass is not done"
 	case out.Failed > 0:
-		out.Level, out.Summary = v1.LevelWarn, fmt.Sprintf("%d of %s refused: %s", out.Failed, plural(out.Frontends, "frontend"), out.Problems[0].Message)
+		first := slices.IndexFunc(out.Problems, func(p v1.Problem) bool { return p.Code != vip.CodeContested })
+		out.Level, out.Summary = v1.LevelWarn, fmt.Sprintf("%d of %s refused: %s", out.Failed, plural(out.Frontends, "frontend"), out.Problems[max(first, 0)].Message)
+	case out.Contested > 0:
+		out.Level, out.Summary = v1.LevelWarn, plural(out.Contested, "frontend")+" contested: "+contestedText(out.Problems)
 	case out.Pending > 0:
 		out.Summary = fmt.Sprintf("%d of %s on the way", out.Pending, plural(out.Frontends, "frontend"))
 	default:
@@ -86,6 +95,15 @@ func (s *Server) dataplane() v1.Dataplane {
 		}
 	}
 	return out
+}
+
+// contestedText says of the first contested frontend what its row does. What
+// isn't ours and keeps coming back has no row.
+func contestedText(problems []v1.Problem) string {
+	if len(problems) == 0 {
+		return "somebody else keeps putting back what nobody wants here: see the events"
+	}
+	return problems[0].Place + ": " + problems[0].Message
 }
 
 // maxProblems bounds a list of problems that is there to be looked at.
@@ -141,14 +159,33 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (*list
 	return out, nil
 }
 
+// parseFrontendKey reads what vip.FrontendKey.String writes.
 func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
-	at, protocol, _ := strings.Cut(s, "/")
+	at, rest, _ := strings.Cut(s, "/")
+	at, last, ranged := strings.Cut(at, "-")
 	ap, err := netip.ParseAddrPort(at)
 	if err != nil {
 		return k, err
 	}
 	k.Addr, k.Port = ap.Addr(), ap.Port()
+	if ranged {
+		n, err := strconv.ParseUint(last, 10, 16)
+		if err != nil {
+			return k, err
+		}
+		k.LastPort = uint16(n)
+	}
+	protocol, audience, _ := strings.Cut(rest, "+")
+	if audience == vip.InternalClients.String() {
+		k.Audience = vip.InternalClients
+	}
 	return k, k.Protocol.UnmarshalText([]byte(protocol))
+}
+
+// frontendAddress is the address and ports of a key: "192.0.2.10:10000-10099".
+func frontendAddress(k vip.FrontendKey) string {
+	at, _, _ := strings.Cut(k.String(), "/")
+	return at
 }
 
 func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
@@ -157,7 +194,7 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 		return v1.Frontend{}, false
 	}
 	f := &fs.Frontend
-	out := v1.Frontend{Address: key.AddrPort().String(), Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
+	out := v1.Frontend{Address: frontendAddress(key), Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
 		Port: f.Port, Scheduler: string(f.Scheduler), Forward: string(f.Forward), Masquerade: string(f.Masquerade),
 		Backends: make([]v1.Endpoint, 0, len(f.Backends)), Revision: fs.Rev}
 	if f.SchedulerFallback {
@@ -166,11 +203,20 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	if f.SchedulerPort {
 		out.Flags = append(out.Flags, "port")
 	}
+	if f.OnePacket {
+		out.Flags = append(out.Flags, "one-packet")
+	}
+	if key.Audience != vip.Everyone {
+		out.Audience = key.Audience.String()
+	}
+	for _, r := range f.SourceRanges {
+		out.Sources = append(out.Sources, r.String())
+	}
 	if f.Affinity > 0 {
 		out.Affinity = spec.Duration(f.Affinity).String()
 	}
 	for _, e := range f.Backends {
-		out.Backends = append(out.Backends, v1.Endpoint{Address: e.Addr.String(), Weight: e.Weight, LeavingAt: when(e.Leaving)})
+		out.Backends = append(out.Backends, v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, LeavingAt: when(e.Leaving)})
 	}
 	if a := fs.Applied; a != nil {
 		out.AppliedRevision, out.AppliedAt = a.Rev, when(a.At)
@@ -178,6 +224,10 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 		if a.Problem != nil {
 			p := v1.Problem(*a.Problem)
 			out.Problem = &p
+		}
+		if a.Warning != nil {
+			w := v1.Problem(*a.Warning)
+			out.Warning = &w
 		}
 	}
 	return out, true
@@ -233,7 +283,14 @@ func diffEntry(d *Difference) v1.DiffEntry {
 		if len(d.Damage) > 0 {
 			out.Action = v1.ActionRepair
 		}
-		out.Details = append(out.Details, frontendDetails(d.Want, d.Have)...)
+		if d.Have.Scheduler == "" && len(d.Damage) > 0 {
+			break // there is nothing to compare with, as the damage says
+		}
+		details := frontendDetails(d.Want, d.Have)
+		if len(out.Details)+len(details) == 0 {
+			details = otherDetails(d.Want, d.Have)
+		}
+		out.Details = append(out.Details, details...)
 	}
 	return out
 }
@@ -252,17 +309,39 @@ func frontendDetails(want, have *vip.Frontend) (out []string) {
 	for i < len(want.Backends) || j < len(have.Backends) {
 		switch order := compareHeads(want.Backends[i:], have.Backends[j:]); {
 		case order < 0:
-			out = append(out, fmt.Sprintf("backend %s is missing", want.Backends[i].Addr))
+			out = append(out, fmt.Sprintf("backend %s is missing", endpointID(want.Backends[i].Addr)))
 			i++
 		case order > 0:
-			out = append(out, fmt.Sprintf("backend %s is not desired", have.Backends[j].Addr))
+			out = append(out, fmt.Sprintf("backend %s is not desired", endpointID(have.Backends[j].Addr)))
 			j++
 		default:
 			if w, h := want.Backends[i].Weight, have.Backends[j].Weight; w != h {
-				out = append(out, fmt.Sprintf("backend %s has weight %d, not %d", want.Backends[i].Addr, h, w))
+				out = append(out, fmt.Sprintf("backend %s has weight %d, not %d", endpointID(want.Backends[i].Addr), h, w))
 			}
 			i, j = i+1, j+1
 		}
+	}
+	return out
+}
+
+// otherDetails compares what some dataplanes don't know. It is asked where what
+// all of them know is alike, and yet there is a difference.
+func otherDetails(want, have *vip.Frontend) (out []string) {
+	differ := func(what string, want, have any) {
+		if w, h := fmt.Sprint(want), fmt.Sprint(have); w != h {
+			out = append(out, fmt.Sprintf("%s is %s, not %s", what, h, w))
+		}
+	}
+	differ("masquerade", want.Masquerade, have.Masquerade)
+	differ("forward", want.Forward, have.Forward)
+	differ("fallback", want.SchedulerFallback, have.SchedulerFallback)
+	differ("hashing of ports", want.SchedulerPort, have.SchedulerPort)
+	differ("one-packet", want.OnePacket, have.OnePacket)
+	if !slices.Equal(want.SourceRanges, have.SourceRanges) {
+		out = append(out, fmt.Sprintf("%d source ranges let in others than the %d desired", len(have.SourceRanges), len(want.SourceRanges)))
+	}
+	if want.Kind != have.Kind {
+		out = append(out, fmt.Sprintf("it is on record as another kind, not as %s", want.Kind))
 	}
 	return out
 }

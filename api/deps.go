@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/transfer"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/event"
@@ -27,8 +28,8 @@ type Registrar interface {
 	DeleteService(context.Context, vip.ServiceKey, rest.Check) (rev uint64, err error)
 	PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backend, ttl time.Duration, check rest.Check) (rev uint64, created bool, err error)
 	DeleteBackend(context.Context, vip.BackendKey, rest.Check) (rev uint64, err error)
-	Heartbeat(vip.BackendKey) error
-	SetState(vip.BackendKey, vip.State) (rev uint64, err error)
+	Heartbeat(context.Context, vip.BackendKey) error
+	SetState(context.Context, vip.BackendKey, vip.State) (rev uint64, err error)
 	Lives(vip.ServiceKey) map[string]rest.Life
 }
 
@@ -47,23 +48,37 @@ type Deps struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Sources     table.Reader[string, sources.Status]
 	States      table.Reader[vip.BackendKey, vip.State]
-	Leases      table.Reader[ipam.Resource, ipam.Lease]
+	Leases      table.Reader[ipam.Resource, *ipam.Lease]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Compiled    table.Reader[vip.ServiceKey, control.Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied     table.Reader[vip.FrontendKey, reconcile.Applied]
 	Ready       <-chan struct{} // closed after the first full reconcile
+	// DrainsKept waits until what drains now would go on after a kill, too; nil where
+	// nothing is kept.
+	DrainsKept func(context.Context) error
 
-	Events    *event.Log
-	Pools     func() []ipam.PoolStatus
-	Resync    func(source string) error // makes a source read everything again
+	Events *event.Log
+	Pools  func() []ipam.PoolStatus
+	// Resync makes a source read everything again. An error that is
+	// fleet.ErrUnavailable is worth another try.
+	Resync    func(ctx context.Context, source string) error
 	Stats     func() reconcile.Stats
 	Dataplane func() Dataplane
-	Diff      func(context.Context) ([]Difference, error) // reads the dataplane
-	Repair    func(context.Context) ([]Difference, error) // the same, and mends what differs
+	// Statistics reads what the dataplane carries; nil where it doesn't count.
+	Statistics reconcile.Statistics
+	Diff       func(context.Context) ([]Difference, error) // reads the dataplane
+	Repair     func(context.Context) ([]Difference, error) // the same, and mends what differs
 	// Preview says what the allocator would grant, and grants nothing.
 	Preview func([]vip.Service) []vip.Allocation
 	Config  Config
+	// Nodes lists the fleet; an error that is fleet.ErrUnavailable is worth
+	// another try.
+	Nodes func(context.Context) (v1.NodeList, error)
+	// Export reads all that the store keeps.
+	Export func(context.Context) (transfer.Document, error)
+	// Checks are further lines of `ironvip status`; may be nil.
+	Checks func() []v1.Check
 
 	Metrics *prometheus.Registry // what others collect; nil is none
 	Log     *slog.Logger         // nil: slog.Default()

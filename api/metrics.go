@@ -21,6 +21,9 @@ func (s *Server) metrics() func(context.Context, *struct{}) (*metricsOutput, err
 	own := prometheus.NewRegistry()
 	own.MustRegister(&tableCollector{s}, s.convergence.seconds, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if s.Statistics != nil {
+		own.MustRegister(&statsCollector{s})
+	}
 	all := prometheus.Gatherers{own}
 	if s.Metrics != nil {
 		all = append(all, s.Metrics)
@@ -60,6 +63,7 @@ var (
 	descDesired         = desc("desired_revision", "Newest revision of the frontends that the dataplane is to have.")
 	descApplied         = desc("applied_revision", "Every change of a frontend up to this revision has been tried.")
 	descRepairs         = desc("drift_repairs_total", "Frontends that somebody else altered and that were mended.")
+	descContested       = desc("dataplane_contested_frontends", "Frontends that somebody else keeps altering, so that their repairs wait.")
 	descWrites          = desc("dataplane_writes_total", "Updates of frontends handed to the dataplane.")
 	descReady           = desc("ready", "1: the first full reconcile is done.")
 	descReloadOK        = desc("config_last_reload_successful", "1: the last load of the configuration succeeded.")
@@ -69,7 +73,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *tableCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descBuild, descServices, descBackends, descUsable, descSourceUp, descSourceSync, descSourceServices,
-		descSourceProblems, descSourceRestarts, descPool, descLeases, descFrontends, descDesired, descApplied, descRepairs, descWrites,
+		descSourceProblems, descSourceRestarts, descPool, descLeases, descFrontends, descDesired, descApplied, descRepairs, descContested, descWrites,
 		descReady, descReloadOK, descReloadTimestamp} {
 		ch <- d
 	}
@@ -112,6 +116,7 @@ func (c *tableCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descDesired, float64(stats.DesiredRev))
 		gauge(descApplied, float64(stats.AppliedRev))
 		counter(descRepairs, float64(stats.DriftRepairs))
+		gauge(descContested, float64(stats.Contested))
 		counter(descWrites, float64(stats.Writes))
 		if s.Deps.Dataplane != nil {
 			d := s.dataplane()

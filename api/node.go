@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -61,7 +62,7 @@ func (s *Server) getStatus(context.Context, *struct{}) (*statusOutput, error) {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
 		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.servicesRevision(), Checks: []v1.Check{}}
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
-		"services": "ironvip service list", "dataplane": "ironvip dataplane show"}
+		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "store": "ironvip events"}
 	add := func(c v1.Check) {
 		out.Checks = append(out.Checks, c)
 		if rank(c.Level) > rank(out.Level) {
@@ -85,6 +86,11 @@ func (s *Server) getStatus(context.Context, *struct{}) (*statusOutput, error) {
 			c.Hint = d.Findings[0].Message
 		}
 		add(c)
+	}
+	if s.Checks != nil {
+		for _, c := range s.Checks() {
+			add(c)
+		}
 	}
 	return &statusOutput{Body: out}, nil
 }
@@ -132,7 +138,11 @@ func (s *Server) poolsCheck() v1.Check {
 		if i > 0 {
 			c.Message += ", "
 		}
-		c.Message += fmt.Sprintf("%s %d of %d used", p.Name, p.Used, p.Size)
+		size := "many"
+		if p.Size < maxCount {
+			size = strconv.FormatUint(p.Size, 10)
+		}
+		c.Message += fmt.Sprintf("%s %d of %s used", p.Name, p.Used, size)
 		if len(p.Alarms) > 0 {
 			c.Level, c.Hint = v1.LevelWarn, p.Alarms[0].Hint
 			c.Message += " (" + p.Alarms[0].Message + ")"
@@ -156,10 +166,10 @@ func (s *Server) servicesCheck() v1.Check {
 		}
 	}
 	c.Message = fmt.Sprintf("%d of %d healthy", count[v1.StateHealthy], total)
-	for _, state := range []string{v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
+	for _, state := range []string{v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
 		if n := count[state]; n > 0 {
 			c.Message += fmt.Sprintf(", %d %s", n, state)
-			if state != v1.StatePending || s.isReady() {
+			if state != v1.StateElsewhere && (state != v1.StatePending || s.isReady()) {
 				c.Level = v1.LevelWarn
 			}
 		}

@@ -4,15 +4,20 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestLeasesAndPools(t *testing.T) {
@@ -38,7 +43,7 @@ func TestLeasesAndPools(t *testing.T) {
 	if one.State != "held" || one.Holders[0].Service != "web" || one.Holders[0].Source != "rest" || one.Pool != "lan" {
 		t.Errorf("%+v", one)
 	}
-	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=10")
+	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
 	r.server.until(t.Context(), 10*time.Second, func() bool {
 		one = must[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
 		return one.State == "cooling"
@@ -63,9 +68,27 @@ func TestSources(t *testing.T) {
 	}
 }
 
+func TestNodes(t *testing.T) {
+	var away error
+	r := newRig(t, func(d *Deps) {
+		d.Nodes = func(context.Context) (v1.NodeList, error) {
+			return v1.NodeList{Store: "consul", Items: []v1.Node{{Name: "lb1", Self: true}, {Name: "lb2", Elected: true}}}, away
+		}
+	})
+	if list := must[v1.NodeList](r, "GET", v1.PathNodes, ""); len(list.Items) != 2 || !list.Items[1].Elected || list.Store != "consul" {
+		t.Errorf("%+v", list)
+	}
+	away = fmt.Errorf("%w: connection refused", fleet.ErrUnavailable)
+	a := r.ask("GET", v1.PathNodes, "")
+	if doc := a.problem(t); a.StatusCode != 503 || doc.Code != v1.CodeStoreUnavailable || !strings.Contains(doc.Detail, "connection refused") || doc.Hint == "" ||
+		a.Header.Get("Retry-After") == "" {
+		t.Errorf("with consul away: %s %s", a.Status, a.body)
+	}
+}
+
 func TestDataplane(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1", "10.0.0.2")[1:], "Prefer: wait=10")
+	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1", "10.0.0.2")[1:], "Prefer: wait=60")
 	dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, "")
 	if !dp.InSync || !dp.Ready || dp.Mode != "proxy" || dp.Frontends != 2 || dp.Backends != 3 || dp.Summary != "in sync: 2 services, 3 backends" {
 		t.Errorf("%+v", dp)
@@ -95,6 +118,65 @@ func TestDataplane(t *testing.T) {
 	}
 	if diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); !diff.InSync {
 		t.Errorf("after the repair: %+v", diff)
+	}
+	// What not every dataplane knows is named where nothing else is.
+	altered = r.plane.Have()[webFrontend]
+	altered.Masquerade = vip.MasqueradeNever
+	r.plane.Put(webFrontend, altered)
+	if diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); len(diff.Items) != 1 || strings.Join(diff.Items[0].Details, "; ") != "masquerade is never, not auto" {
+		t.Errorf("%+v", diff)
+	}
+}
+
+// What somebody else keeps changing is a warning that says since when and how
+// often, of the node, the dataplane, the frontend and its service.
+func TestContestedFrontend(t *testing.T) {
+	contested := 0
+	r := newRig(t, func(d *Deps) {
+		stats := d.Stats
+		d.Stats = func() reconcile.Stats {
+			s := stats()
+			s.Contested = contested
+			return s
+		}
+	})
+	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
+	applied := r.deps.Applied.(*table.Table[vip.FrontendKey, reconcile.Applied]) // whose writer, without a resync, rests
+	row, _, _ := applied.Get(webFrontend)
+	w := vip.Problem{Code: vip.CodeContested, Message: "somebody else keeps changing it: 5 times since noon"}
+
+	check := func(state string, isApplied bool) {
+		t.Helper()
+		dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, "")
+		if want := "1 frontend contested: 192.0.2.5:80/tcp: " + w.Message; dp.Level != v1.LevelWarn || dp.Summary != want || dp.Failed != 0 || dp.Contested != 1 || len(dp.Problems) != 1 {
+			t.Errorf("%+v, want %q", dp, want)
+		}
+		status := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+		if i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "dataplane" }); status.Level != v1.LevelWarn || !strings.Contains(status.Checks[i].Message, w.Message) {
+			t.Errorf("%+v", status)
+		}
+		f := must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items[0]
+		if f.Applied != isApplied || f.Warning == nil || f.Warning.Message != w.Message || (f.Problem == nil) != isApplied {
+			t.Errorf("%+v", f)
+		}
+		web := must[v1.Service](r, "GET", webPath, "")
+		if web.Status.State != state || len(web.Status.Problems) != 1 || web.Status.Problems[0].Code != vip.CodeContested {
+			t.Errorf("%+v", web.Status)
+		}
+	}
+	contested = 1
+	row.Warning = &w
+	applied.Set(webFrontend, row)
+	check(v1.StateDegraded, true)
+	row.Problem = &w // while the repair waits
+	applied.Set(webFrontend, row)
+	check(v1.StateDown, false)
+
+	// What isn't ours has no row.
+	row.Warning, row.Problem = nil, nil
+	applied.Set(webFrontend, row)
+	if dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, ""); dp.Level != v1.LevelWarn || !strings.Contains(dp.Summary, "what nobody wants here") {
+		t.Errorf("%+v", dp)
 	}
 }
 
@@ -150,7 +232,7 @@ func TestStatus(t *testing.T) {
 	if st.Level != v1.LevelOK || !st.Ready || st.Node != "lb1" || st.Next != "" || len(st.Checks) != 4 {
 		t.Errorf("%+v", st)
 	}
-	must[v1.Service](r, "PUT", webPath, webBody(), "Prefer: wait=10")
+	must[v1.Service](r, "PUT", webPath, webBody(), "Prefer: wait=60")
 	st = must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	if st.Level != v1.LevelWarn || st.Next != "ironvip service list" || st.Checks[2].Message != "1 of 2 healthy, 1 down" {
 		t.Errorf("with a service that is down: %+v", st)
@@ -226,4 +308,22 @@ func TestEvents(t *testing.T) {
 	log.Add(event.Event{Kind: "e", Message: "two\nlines"})
 	expect("id: 5")
 	expect(`data: {"id":5,`)
+}
+
+// In a fleet, most nodes have no backend of a service with the local policy:
+// that is as asked, and no reason for a warning.
+func TestStatusOfServicesElsewhere(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"external_traffic":"local","internal_traffic":"local",`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
+	if web := must[v1.Service](r, "GET", webPath, ""); web.Status.State != v1.StateElsewhere || len(web.Status.Problems) > 0 {
+		t.Errorf("%+v", web.Status)
+	}
+	status := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "services" })
+	if c := status.Checks[i]; c.Level != v1.LevelOK || c.Message != "1 of 2 healthy, 1 elsewhere" {
+		t.Errorf("%+v", c)
+	}
+	if list := must[v1.ServiceList](r, "GET", v1.PathServices+"?state=elsewhere", ""); len(list.Items) != 1 {
+		t.Errorf("%+v", list)
+	}
 }

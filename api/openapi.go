@@ -59,6 +59,7 @@ func (s *Server) newAPI() huma.API {
 	config.Transformers = []huma.Transformer{s.transform}
 	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	registry.RegisterTypeAlias(reflect.TypeFor[spec.NodePort](), reflect.TypeFor[nodePortSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[spec.PortRange](), reflect.TypeFor[portRangeSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[spec.PortNumber](), reflect.TypeFor[portSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[spec.Duration](), reflect.TypeFor[durationSchema]())
 	config.Components.Schemas = registry
@@ -79,9 +80,10 @@ func schemaName(t reflect.Type, hint string) string {
 
 // How the unions of vip/spec look in the OpenAPI document.
 type (
-	nodePortSchema struct{}
-	portSchema     struct{}
-	durationSchema struct{}
+	nodePortSchema  struct{}
+	portRangeSchema struct{}
+	portSchema      struct{}
+	durationSchema  struct{}
 )
 
 func port() *huma.Schema {
@@ -92,6 +94,11 @@ func port() *huma.Schema {
 func (nodePortSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeString, Enum: []any{"off", "auto"}}, port()},
 		Description: `"off", "auto" or a number`}
+}
+
+func (portRangeSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{port(), {Type: huma.TypeString, Pattern: `^([0-9]+-[0-9]+|all)$`}},
+		Description: `a number, a range ("10000-10099"), or "all"`}
 }
 
 func (portSchema) Schema(huma.Registry) *huma.Schema { return port() }

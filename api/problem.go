@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -71,9 +72,10 @@ func badRequest(detail, hint string, errs ...vip.Problem) *problem {
 // writeFailed is the problem of a write that sources/rest refused.
 func writeFailed(key vip.BackendKey, err error) error {
 	var (
-		own     *problem
-		owned   *rest.OwnedError
-		invalid *rest.InvalidError
+		own      *problem
+		owned    *rest.OwnedError
+		conflict *rest.ConflictError
+		invalid  *rest.InvalidError
 	)
 	switch {
 	case errors.As(err, &own):
@@ -87,6 +89,8 @@ func writeFailed(key vip.BackendKey, err error) error {
 			hint += " (" + owned.Origin + ")"
 		}
 		return refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), hint+", or use another name")
+	case errors.As(err, &conflict):
+		return refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), conflictHint(conflict))
 	case errors.As(err, &invalid):
 		return refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, "what is asked for can't be accepted", "see errors", invalid.Problems...)
 	case errors.Is(err, rest.ErrNoService):
@@ -97,6 +101,13 @@ func writeFailed(key vip.BackendKey, err error) error {
 		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "the agent is starting and takes no registrations yet", "try again in a moment")
 		p.header = http.Header{"Retry-After": {"1"}}
 		return p
+	case errors.Is(err, fleet.ErrUnavailable):
+		hint := "traffic goes on. Try again once Consul answers: GET " + v1.PathStatus + " says since when it doesn't"
+		var store *rest.StoreError
+		if !errors.As(err, &store) || store.Unknown {
+			hint = "traffic goes on. Whether this was done shows once Consul answers (GET " + v1.PathStatus + " says since when it doesn't); repeating it is safe"
+		}
+		return storeAway(err.Error(), hint)
 	case errors.Is(err, rest.ErrStore):
 		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "see the agent's log; try again"
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -107,6 +118,18 @@ func writeFailed(key vip.BackendKey, err error) error {
 		return refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "the request ended before the write began; nothing changed", "try again")
 	}
 	return err // an own fault: 500, logged
+}
+
+// conflictHint says what to do about what another host wrote first.
+func conflictHint(c *rest.ConflictError) string {
+	path := v1.ServicePath(c.Service.Namespace, c.Service.Name)
+	switch {
+	case c.Unreadable:
+		return "see the problems of GET " + v1.PathSources + ": they name the key in the fleet's store; remove it there if it isn't ours"
+	case c.Removed:
+		return "write it again if it is to be there"
+	}
+	return "see what there is now: GET " + path + "; write again to replace that (If-Match makes sure of what), or use another name"
 }
 
 // transform turns what huma answers with by itself into a problem of ours, and

@@ -94,7 +94,7 @@ func (s *syncBuffer) String() string {
 type files struct{ more chan spec.Service }
 
 func (f files) Run(ctx context.Context, out sources.Sink) error {
-	w := spec.Service{Name: "from-file", Labels: map[string]string{"tier": "files"}, Ports: []spec.Port{{Port: 25}},
+	w := spec.Service{Name: "from-file", Labels: map[string]string{"tier": "files"}, Ports: []spec.Port{{Port: spec.PortRange{First: 25}}},
 		Backends: []spec.Backend{{Address: "10.9.0.1"}}}
 	row, problems := w.Build("files", "mail.toml:1")
 	if len(problems) > 0 {
@@ -143,7 +143,15 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	supervisor := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Events: events, Log: log})
 	r.registry = &brokenStore{Store: state.NewBucket[rest.Record](db, "rest")}
-	registrar, err := rest.New(rest.Options{Store: r.registry, Overrides: state.NewBucket[rest.Override](db, "states"),
+	registry, err := rest.NewLocal(r.registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overrides, err := rest.NewLocal(state.NewBucket[rest.Override](db, "states"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	registrar, err := rest.New(rest.Options{Store: registry, Overrides: overrides,
 		States: states, Services: services, Events: events, Log: log,
 		Check: func(s *spec.Service) []vip.Problem {
 			return spec.CheckAgainstPools(s, []spec.Pool{{Name: "lan", CIDRs: pools[0].CIDRs, AutoAssign: true}})
@@ -163,7 +171,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
 		Registrar: registrar, Services: services, Sources: statuses, States: states, Leases: allocator.Leases(), Allocations: allocations,
 		Compiled: compiled, Frontends: frontends, Applied: applied, Ready: reconciler.Synced(), Events: events, Pools: allocator.Pools,
-		Resync: func(string) error { r.resynced.Add(1); return nil }, Stats: reconciler.Stats,
+		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
 		Diff:      reconciler.Diff, Repair: reconciler.Repair, Preview: allocator.Preview, Log: log}
 	for _, e := range edit {
@@ -188,7 +196,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		db.Close()
 	})
 	<-reconciler.Synced()
-	r.server.until(ctx, 10*time.Second, func() bool {
+	r.server.until(ctx, time.Minute, func() bool {
 		svc, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "from-file"})
 		return ok && svc.Status.Applied
 	})

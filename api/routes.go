@@ -4,11 +4,13 @@ package api
 func (s *Server) routes() {
 	s.serviceRoutes()
 	s.backendRoutes()
+	s.statsRoutes()
 	s.leaseRoutes()
 	s.sourceRoutes()
 	s.dataplaneRoutes()
 	s.configRoutes()
 	s.eventRoutes()
 	s.nodeRoutes()
+	s.fleetRoutes()
 	s.writeDocument()
 }

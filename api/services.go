@@ -5,8 +5,8 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
-	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -50,7 +50,7 @@ type listServicesInput struct {
 	Paging
 	WaitRead
 	Source string   `query:"source" doc:"of this source only"`
-	State  string   `query:"state" enum:"healthy,degraded,down,pending,refused" doc:"in this state only"`
+	State  string   `query:"state" enum:"healthy,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
 	Label  []string `query:"label,explode" doc:"with this label: key or key=value; all of them, when it comes several times"`
 }
 
@@ -131,8 +131,8 @@ type serviceOutput struct {
 
 func (s *Server) getService(ctx context.Context, in *getServiceInput) (*serviceOutput, error) {
 	if err := in.until(s, ctx, func() bool {
-		status := s.tables().StatusInput(in.key(), time.Now())
-		return status.Service == nil || s.statusRev(&status) > in.Revision
+		rev, ok := s.statusRev(in.key())
+		return !ok || rev > in.Revision
 	}); err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceO
 	if err != nil {
 		return nil, writeFailed(vip.BackendKey{Service: in.key()}, err)
 	}
-	applied, err := in.apply(ctx, "service \""+in.key().String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
+	applied, err := s.apply(ctx, in.PreferWait, "service \""+in.key().String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
 		return control.WaitApplied(ctx, s.Compiled, s.Applied, in.key(), result.Rev)
 	})
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceO
 	s.until(ctx, allocationWait, func() bool {
 		a, _, answered := s.Allocations.Get(in.key())
 		row, ok = s.service(in.key())
-		return !ok || answered && a.ServiceRev >= result.Rev
+		return !ok || answered && a.ServiceRev >= result.Rev && !awaited(a)
 	})
 	if !ok {
 		return nil, noService(in.key()) // deleted by somebody else meanwhile
@@ -194,6 +194,11 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceO
 		out.Status, out.Location = http.StatusCreated, v1.ServicePath(in.Namespace, in.Name)
 	}
 	return out, nil
+}
+
+// awaited reports whether an allocation waits for another host of the fleet.
+func awaited(a vip.Allocation) bool {
+	return slices.ContainsFunc(a.Problems, func(p vip.Problem) bool { return p.Code == vip.CodeWaiting })
 }
 
 // decodeService reads a body. Syntax is 400, the rest 422.
@@ -249,7 +254,7 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 	if err != nil {
 		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}
-	applied, err := in.apply(ctx, "the removal of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
+	applied, err := s.apply(ctx, in.PreferWait, "the removal of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
 		if _, heir, ok := s.Services.Get(key); ok { // another source's service of that name, which was held aside
 			_, err := control.WaitApplied(ctx, s.Compiled, s.Applied, key, heir)
 			return nil, err // its own problems are not the removal's

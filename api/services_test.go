@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +13,12 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/table"
@@ -21,8 +26,8 @@ import (
 
 func TestServiceLife(t *testing.T) {
 	r := newRig(t)
-	first := r.ask("PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=10")
-	if first.StatusCode != http.StatusCreated || first.Header.Get("Location") != webPath || first.Header.Get("Preference-Applied") != "wait=10" {
+	first := r.ask("PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
+	if first.StatusCode != http.StatusCreated || first.Header.Get("Location") != webPath || first.Header.Get("Preference-Applied") != "wait=60" {
 		t.Fatalf("create: %s %v\n%s", first.Status, first.Header, first.body)
 	}
 	var svc v1.Service
@@ -61,7 +66,7 @@ func TestServiceLife(t *testing.T) {
 	if explained.State != v1.StateHealthy || !strings.Contains(strings.Join(explained.Lines, " "), "pool lan") {
 		t.Errorf("explanation: %+v", explained)
 	}
-	deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=10")
+	deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
 	if deleted.Service != "web" || !deleted.Applied || deleted.Revision <= svc.Revision {
 		t.Errorf("deleted: %+v", deleted)
 	}
@@ -104,7 +109,7 @@ func TestRoundTripOfASpec(t *testing.T) {
 
 func TestPreconditions(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "If-None-Match: *", "Prefer: wait=10")
+	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "If-None-Match: *", "Prefer: wait=60")
 	specOnly := fmt.Sprintf(`"%d.0"`, svc.Status.SpecRev)
 	for _, c := range []struct {
 		name, method, header string
@@ -156,7 +161,7 @@ func TestRefusals(t *testing.T) {
 		{name: "key twice", method: "PUT", path: webPath, body: `{"ports":[{"port":80,"port":81}]}`, status: 422, code: v1.CodeInvalidService, field: "ports[0].port"},
 		{name: "wrong type", method: "PUT", path: webPath, body: `{"ports":[{"port":"80"}]}`, status: 422, code: v1.CodeInvalidService, field: "ports[0].port"},
 		{name: "out of bounds", method: "PUT", path: webPath, body: `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1","weight":-1}]}`, status: 422, code: v1.CodeInvalidService, field: "backends[0].weight"},
-		{name: "of a later version", method: "PUT", path: webPath, body: `{"ports":[{"port":80}],"forward":"dr"}`, status: 422, code: v1.CodeInvalidService, field: "forward"},
+		{name: "of a later version", method: "PUT", path: webPath, body: `{"ports":[{"port":80}],"health":{}}`, status: 422, code: v1.CodeInvalidService, field: "health"},
 		{name: "backend in a pool", method: "PUT", path: webPath, body: webBody("192.0.2.9"), status: 422, code: v1.CodeInvalidService, field: "backends[0].address"},
 		{name: "another name in the body", method: "PUT", path: webPath, body: `{"name":"db","ports":[{"port":80}]}`, status: 422, code: v1.CodeInvalidService, field: "name"},
 		{name: "a bad name", method: "PUT", path: "/v1/services/default/No_Good", body: webBody(), status: 422, code: v1.CodeInvalidService, field: "name"},
@@ -237,12 +242,13 @@ func TestReadOnlySourceIsNamed(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	for _, c := range []struct {
 		cause  error
 		status int
 		code   string
-	}{{syscall.ENOSPC, 507, v1.CodeStoreFull}, {errors.New("away"), 503, v1.CodeStoreUnavailable}} {
+	}{{syscall.ENOSPC, 507, v1.CodeStoreFull}, {errors.New("away"), 503, v1.CodeStoreUnavailable},
+		{fleet.ErrUnavailable, 503, v1.CodeStoreUnavailable}} {
 		r.registry.fail(fmt.Errorf("%w: %w", state.ErrUnavailable, c.cause))
 		for method, path := range map[string]string{"PUT": webPath, "DELETE": webPath, "POST": v1.PathApply} {
 			body := webBody("10.0.0.2")
@@ -257,6 +263,44 @@ func TestFullDisk(t *testing.T) {
 	}
 	if now := must[v1.Service](r, "GET", webPath, ""); now.ETag != svc.ETag {
 		t.Error("something changed")
+	}
+}
+
+// overtaken is a Registrar whose writes all meet what another host wrote.
+type overtaken struct {
+	Registrar
+	err *rest.ConflictError
+}
+
+func (o overtaken) PutService(context.Context, rest.Put) (rest.Result, error) {
+	return rest.Result{}, o.err
+}
+
+func (o overtaken) PutServices(_ context.Context, puts []rest.Put, _ bool) (out []rest.Result, _ error) {
+	for range puts {
+		out = append(out, rest.Result{Key: o.err.Service, Action: rest.Refused, Err: o.err})
+	}
+	return out, nil
+}
+
+func (o overtaken) DeleteService(context.Context, vip.ServiceKey, rest.Check) (uint64, error) {
+	return 0, o.err
+}
+
+func TestConflictNamesTheOtherNode(t *testing.T) {
+	r := newRig(t, func(d *Deps) {
+		d.Registrar = overtaken{d.Registrar, &rest.ConflictError{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Node: "lb2"}}
+	})
+	for method, path := range map[string]string{"PUT": webPath, "DELETE": webPath} {
+		a := r.ask(method, path, webBody())
+		if doc := a.problem(t); a.StatusCode != http.StatusConflict || doc.Code != v1.CodeConflict || !strings.Contains(doc.Detail, `"lb2"`) ||
+			!strings.Contains(doc.Hint, webPath) {
+			t.Errorf("%s: %s %s", method, a.Status, a.body)
+		}
+	}
+	a := r.ask("POST", v1.PathApply, `{"services":[`+`{"name":"web","ports":[{"port":1}]}`+`]}`)
+	if doc := a.problem(t); len(doc.Errors) != 1 || doc.Errors[0].Code != vip.CodeNameTaken || !strings.Contains(doc.Errors[0].Message, `"lb2"`) || doc.Errors[0].Hint == "" {
+		t.Errorf("apply: %s %s", a.Status, a.body)
 	}
 }
 
@@ -275,7 +319,7 @@ func TestPreferWaitSaysWhatFailed(t *testing.T) {
 	}
 	r.plane.FailKey(webFrontend, nil)
 
-	full := r.ask("PUT", "/v1/services/default/far", `{"ports":[{"port":80}],"vips":["203.0.113.1"]}`, "Prefer: wait=10")
+	full := r.ask("PUT", "/v1/services/default/far", `{"ports":[{"port":80}],"vips":["203.0.113.1"]}`, "Prefer: wait=60")
 	if doc := full.problem(t); doc.Code != v1.CodeApplyFailed || doc.Errors[0].Code != "outside_pool" {
 		t.Errorf("an address outside of every pool: %s", full.body)
 	}
@@ -285,13 +329,13 @@ func TestPreferWaitSaysWhatFailed(t *testing.T) {
 // force: it would never see the name gone.
 func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
-	r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: 81}}}
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}
 	for held := false; !held; time.Sleep(time.Millisecond) {
 		status, _, _ := r.deps.Sources.Get("files")
 		held = len(status.Problems) > 0
 	}
-	if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=10"); !deleted.Applied {
+	if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60"); !deleted.Applied {
 		t.Errorf("%+v", deleted)
 	}
 	if svc := must[v1.Service](r, "GET", webPath, ""); svc.Source != "files" || !svc.Status.Applied {
@@ -318,7 +362,7 @@ func TestPreferWaitTimesOut(t *testing.T) {
 
 func TestWaitForNewer(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	list := must[v1.ServiceList](r, "GET", v1.PathServices, "")
 
 	start := time.Now()
@@ -353,13 +397,58 @@ func TestWaitForNewer(t *testing.T) {
 	}
 }
 
+// A service that changes while it is read is not answered with the revision of
+// a change that the answer doesn't have: whoever waits for what is newer would
+// never see it.
+func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
+	key, frontend := vip.ServiceKey{Namespace: "default", Name: "web"}, vip.FrontendKey{Port: 80}
+	for reading := range 4 {
+		clock := &table.Clock{}
+		services := table.New[vip.ServiceKey](clock, compile.SameService)
+		frontends := table.New[vip.FrontendKey](clock, compile.SameFrontend)
+		compiled := table.New[vip.ServiceKey](clock, control.SameCompiled)
+		applied := table.New[vip.FrontendKey, reconcile.Applied](clock, nil)
+		put := func(backends ...vip.Backend) uint64 {
+			services.Set(key, vip.Service{Key: key, Backends: backends})
+			rev := frontends.Set(frontend, vip.Frontend{Key: frontend, Service: key, Backends: make([]vip.Endpoint, len(backends))})
+			compiled.Set(key, control.Compiled{Frontends: []control.Live{{Key: frontend, Rev: rev}}})
+			return applied.Set(frontend, reconcile.Applied{Rev: rev})
+		}
+		put(vip.Backend{})
+		var changed uint64
+		s := &Server{Deps: Deps{Registrar: &rest.Source{}, Services: services, Frontends: frontends, Compiled: compiled,
+			Allocations: table.New[vip.ServiceKey](clock, compile.SameAllocation),
+			States:      table.New[vip.BackendKey](clock, func(a, b vip.State) bool { return a == b }),
+			Applied:     &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}}}
+		got, ok := s.service(key)
+		if !ok || len(got.Spec.Backends) == 1 && changed > 0 && got.Revision >= changed {
+			t.Errorf("changed to revision %d during reading %d of applied: answered with revision %d and %d backends", changed, reading, got.Revision, len(got.Spec.Backends))
+		}
+	}
+}
+
+// interrupted is a table whose reading number left is followed by f.
+type interrupted struct {
+	table.Reader[vip.FrontendKey, reconcile.Applied]
+	left int
+	f    func()
+}
+
+func (i *interrupted) Get(k vip.FrontendKey) (reconcile.Applied, uint64, bool) {
+	a, rev, ok := i.Reader.Get(k)
+	if i.left--; i.left == -1 {
+		i.f()
+	}
+	return a, rev, ok
+}
+
 func TestListPagesAndFilters(t *testing.T) {
 	r := newRig(t)
 	var specs []string
 	for i := range 25 {
 		specs = append(specs, fmt.Sprintf(`{"name":"s%02d","namespace":"n%d","labels":{"odd":"%t"},"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}]}`, i, i%2, i%2 == 1))
 	}
-	must[v1.ApplyResult](r, "POST", v1.PathApply, `{"services":[`+strings.Join(specs, ",")+`]}`, "Prefer: wait=10")
+	must[v1.ApplyResult](r, "POST", v1.PathApply, `{"services":[`+strings.Join(specs, ",")+`]}`, "Prefer: wait=60")
 	count := func(query string) (names []string, pages int) {
 		for cursor := ""; ; {
 			list := must[v1.ServiceList](r, "GET", v1.PathServices+"?"+query+cursor, "")
@@ -396,7 +485,7 @@ func TestListPagesAndFilters(t *testing.T) {
 
 func TestApply(t *testing.T) {
 	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=10")
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	body := `{"services":[
 		{"name":"web","scheduler":"mh","ports":[{"port":80}],"backends":[{"address":"10.0.0.1","port":8080}]},
 		{"name":"new","namespace":"shop","ports":[{"port":443}],"backends":[{"address":"10.0.0.2"}]},
@@ -419,7 +508,7 @@ func TestApply(t *testing.T) {
 		t.Fatalf("%d services: the dry run or the atomic apply changed something", n)
 	}
 
-	a := r.ask("POST", v1.PathApply, body, "Prefer: wait=10")
+	a := r.ask("POST", v1.PathApply, body, "Prefer: wait=60")
 	var got v1.ApplyResult
 	if err := json.Unmarshal(a.body, &got); err != nil || a.StatusCode != http.StatusMultiStatus {
 		t.Fatalf("%s %v\n%s", a.Status, err, a.body)
@@ -447,5 +536,31 @@ func TestApplyTooLarge(t *testing.T) {
 	a := r.ask("POST", v1.PathApply, `{"services":[`+strings.Repeat(" ", maxApplyBody)+`]}`)
 	if doc := a.problem(t); a.StatusCode != http.StatusRequestEntityTooLarge || doc.Code != v1.CodeBodyTooLarge {
 		t.Errorf("%s %s", a.Status, a.body)
+	}
+}
+
+// A write that waits for the dataplane waits for the drains that it began, too.
+func TestWaitIsForDrains(t *testing.T) {
+	kept := make(chan error, 1)
+	r := newRig(t, func(d *Deps) {
+		d.DrainsKept = func(ctx context.Context) error {
+			select {
+			case err := <-kept:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+	const body = `{"ports": [{"port": 80}], "backends": [{"address": "10.1.0.11"}]}`
+	kept <- nil
+	if got := r.ask("PUT", "/v1/services/default/web", body, "Prefer: wait=60"); got.StatusCode != 201 {
+		t.Errorf("kept: %d %s", got.StatusCode, got.body)
+	}
+	if got := r.ask("PUT", "/v1/services/default/web", body, "Prefer: wait=1"); got.StatusCode != 504 {
+		t.Errorf("not kept in time: %d %s", got.StatusCode, got.body)
+	}
+	if got := r.ask("PUT", "/v1/services/default/web", body); got.StatusCode != 200 {
+		t.Errorf("without waiting: %d %s", got.StatusCode, got.body)
 	}
 }

@@ -2,19 +2,21 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/sources"
 )
 
 func (s *Server) sourceRoutes() {
 	register(s, operation{method: http.MethodGet, path: v1.PathSources, id: "list-sources", tag: "sources", summary: "List sources"}, s.listSources)
 	register(s, operation{method: http.MethodPost, path: v1.PathSources + "/{source}/resync", id: "resync-source", tag: "sources",
-		summary: "Make a source read everything again", description: "Answers when it has begun; the source's last_sync says when it is done."}, s.resyncSource)
+		summary: "Make a source read everything again", description: "Answers when it has begun; the source's last_sync says when it is done. For the services registered through the API of a fleet, all of the fleet's store is read first."}, s.resyncSource)
 }
 
 type listSourcesOutput struct{ Body v1.SourceList }
@@ -68,14 +70,17 @@ type resyncInput struct {
 
 type sourceOutput struct{ Body v1.Source }
 
-func (s *Server) resyncSource(_ context.Context, in *resyncInput) (*sourceOutput, error) {
+func (s *Server) resyncSource(ctx context.Context, in *resyncInput) (*sourceOutput, error) {
 	if s.Resync == nil {
 		return nil, unavailable("sources to resync")
 	}
 	if _, ok := s.source(in.Source); !ok {
 		return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "there is no source \""+in.Source+"\"", "list them: GET "+v1.PathSources)
 	}
-	if err := s.Resync(in.Source); err != nil {
+	switch err := s.Resync(ctx, in.Source); {
+	case errors.Is(err, fleet.ErrUnavailable):
+		return nil, storeAway(err.Error(), "what was known last stays in force; GET "+v1.PathStatus+" says since when Consul doesn't answer")
+	case err != nil:
 		return nil, refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
 	}
 	row, _ := s.source(in.Source)

@@ -21,13 +21,19 @@ func (s *Server) tables() *control.Tables {
 }
 
 // statusRev is the revision of the newest thing that a service's status is made
-// of. It costs O(one service).
-func (s *Server) statusRev(in *control.StatusInput) uint64 {
-	rev := in.ServiceRev
-	if _, r, ok := s.Allocations.Get(in.Key); ok {
+// of; false when there is no such service. It is asked before the status is read:
+// one that is too old costs those who wait a look, one too new would lose a change. It costs
+// O(one service).
+func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
+	in := s.tables().StatusInput(key, time.Now())
+	if in.Service == nil {
+		return 0, false
+	}
+	rev = in.ServiceRev
+	if _, r, ok := s.Allocations.Get(key); ok {
 		rev = max(rev, r)
 	}
-	if _, r, ok := s.Compiled.Get(in.Key); ok {
+	if _, r, ok := s.Compiled.Get(key); ok {
 		rev = max(rev, r)
 	}
 	for i := range in.Frontends {
@@ -36,24 +42,22 @@ func (s *Server) statusRev(in *control.StatusInput) uint64 {
 			rev = max(rev, r)
 		}
 	}
-	if in.Service != nil {
-		for i := range in.Service.Backends {
-			if _, r, ok := s.States.Get(in.Service.Backends[i].Key(in.Key)); ok {
-				rev = max(rev, r)
-			}
+	for i := range in.Service.Backends {
+		if _, r, ok := s.States.Get(in.Service.Backends[i].Key(key)); ok {
+			rev = max(rev, r)
 		}
 	}
-	return rev
+	return rev, true
 }
 
 // service is one service in the shape of the API.
 func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
+	rev, ok := s.statusRev(key)
 	in := s.tables().StatusInput(key, time.Now())
-	if in.Service == nil {
+	if !ok || in.Service == nil {
 		return v1.Service{}, false
 	}
 	status := control.Status(in)
-	rev := s.statusRev(&in)
 	out := v1.Service{
 		Spec: spec.FromService(*in.Service), Source: in.Service.Source, Origin: in.Service.Origin,
 		Revision: rev, ETag: etag(in.ServiceRev, rev),
@@ -68,7 +72,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 	}
 	if a := in.Allocation; a != nil {
 		out.Status.VIPs = append(out.Status.VIPs, a.VIPs...)
-		out.Status.Pool = a.Pool
+		out.Status.Pool, out.Status.Health = a.Pool, a.NodePorts[vip.HealthPortKey]
 		out.Status.Since = when(a.Since)
 	}
 	return out, true
@@ -84,10 +88,11 @@ func when(t time.Time) *time.Time {
 
 func ports(in *control.StatusInput) []v1.PortStatus {
 	out := make([]v1.PortStatus, 0, len(in.Service.Ports))
-	for _, p := range in.Service.Ports {
-		row := v1.PortStatus{Name: p.Name, Protocol: p.Protocol.String(), Port: p.Port, TargetPort: p.TargetPort}
+	for i := range in.Service.Ports {
+		p := &in.Service.Ports[i]
+		row := v1.PortStatus{Name: p.Name, Protocol: p.Protocol.String(), Port: p.Port, LastPort: p.LastPort, TargetPort: p.TargetPort}
 		if in.Allocation != nil {
-			row.NodePort = in.Allocation.NodePorts[vip.PortKey{Port: p.Port, Protocol: p.Protocol}]
+			row.NodePort = in.Allocation.NodePorts[p.Key()]
 		}
 		out = append(out, row)
 	}
@@ -100,7 +105,8 @@ func (s *Server) backends(in *control.StatusInput) []v1.BackendStatus {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		row := v1.BackendStatus{ID: b.ID(), Address: b.Address.String(), Port: b.Port, Weight: b.Weight,
-			State: string(b.State), Node: b.Node, Zone: b.Zone}
+			State: string(b.State), Node: b.Node, Zone: b.Zone,
+			Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 		if o, overridden := in.Override(b.Key(in.Key)); overridden {
 			row.State = string(o)
 		}
@@ -123,7 +129,7 @@ func removed(in *control.StatusInput) []v1.BackendStatus {
 	var out []v1.BackendStatus
 	for i := range in.Frontends {
 		for _, e := range in.Frontends[i].Frontend.Backends {
-			id := e.Addr.String()
+			id := endpointID(e.Addr)
 			listed := slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool {
 				return b.Address == e.Addr.Addr() && (b.Port == 0 || b.Port == e.Addr.Port())
 			}) || slices.ContainsFunc(out, func(b v1.BackendStatus) bool { return b.ID == id })
@@ -137,8 +143,14 @@ func removed(in *control.StatusInput) []v1.BackendStatus {
 	return out
 }
 
+// endpointID is where a backend serves a frontend: its address alone where it
+// does on the port that the client asked for.
+func endpointID(at netip.AddrPort) string {
+	return vip.Backend{Address: at.Addr(), Port: at.Port()}.ID()
+}
+
 func addLife(row *v1.BackendStatus, life rest.Life) {
-	row.TTL = spec.Duration(life.TTL).String()
+	row.TTL, row.Keeper = spec.Duration(life.TTL).String(), life.Keeper
 	if !life.Drained {
 		row.ExpiresAt = when(life.Due)
 	}
@@ -173,7 +185,7 @@ func conditions(in *control.StatusInput, status *control.ServiceStatus) []v1.Con
 				return p.Code == q.Code && p.Field == q.Field && p.Message == q.Message
 			})
 		})
-		compiled = verdict(v1.ConditionCompiled, c.FrontendsRev, own)
+		compiled = verdict(v1.ConditionCompiled, c.FrontendsRev(), own)
 	}
 	applied := v1.Condition{Type: v1.ConditionApplied, Status: v1.Unknown, Reason: "pending"}
 	if status.Applied {
@@ -183,8 +195,8 @@ func conditions(in *control.StatusInput, status *control.ServiceStatus) []v1.Con
 				refused = append(refused, *p)
 			}
 		}
-		applied = verdict(v1.ConditionApplied, in.Compiled.FrontendsRev, refused)
-		if len(in.Frontends) == 0 {
+		applied = verdict(v1.ConditionApplied, in.Compiled.FrontendsRev(), refused)
+		if len(in.Frontends) == 0 && !in.Compiled.NotHere {
 			applied = v1.Condition{Type: v1.ConditionApplied, Status: v1.False, Reason: "nothing_to_apply",
 				Message: "no frontend could be made of the service"}
 		}
@@ -211,9 +223,10 @@ func plan(p control.Plan, more []vip.Problem) *v1.Plan {
 }
 
 func (s *Server) explained(key vip.ServiceKey) (control.ServiceStatus, uint64, bool) {
+	rev, ok := s.statusRev(key)
 	in := s.tables().StatusInput(key, time.Now())
-	if in.Service == nil {
+	if !ok || in.Service == nil {
 		return control.ServiceStatus{}, 0, false
 	}
-	return control.Status(in), s.statusRev(&in), true
+	return control.Status(in), rev, true
 }

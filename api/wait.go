@@ -90,9 +90,10 @@ func (p PreferWait) seconds() time.Duration {
 }
 
 // apply waits, when the caller asked for it, until wait says that the dataplane
-// has the write, and returns what went wrong on the way as a problem document,
-// which also says that the write itself is done.
-func (p PreferWait) apply(ctx context.Context, what string, wait func(context.Context) ([]vip.Problem, error)) (applied string, err error) {
+// has the write, and the drains that it began would survive the agent. It returns
+// what went wrong on the way as a problem document, which also says that the write
+// itself is done.
+func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func(context.Context) ([]vip.Problem, error)) (applied string, err error) {
 	d := p.seconds()
 	if d == 0 {
 		return "", nil
@@ -101,6 +102,9 @@ func (p PreferWait) apply(ctx context.Context, what string, wait func(context.Co
 	waiting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	problems, err := wait(waiting)
+	if err == nil && s.DrainsKept != nil {
+		err = s.DrainsKept(waiting)
+	}
 	switch {
 	case err != nil:
 		return "", refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout,

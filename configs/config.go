@@ -15,6 +15,7 @@ type Config struct {
 	API       API       `toml:"api"`
 	Dataplane Dataplane `toml:"dataplane"`
 	IPAM      IPAM      `toml:"ipam"`
+	Consul    Consul    `toml:"consul"`
 	Pools     []Pool    `toml:"pool"`
 	Sources   []Source  `toml:"source"`
 	Log       Log       `toml:"log"`
@@ -27,6 +28,7 @@ type Config struct {
 // Node is this host.
 type Node struct {
 	Name     string `toml:"name"`      // the host's name where nothing is written
+	Zone     string `toml:"zone"`      // where it stands, as backends name their zones; "" is nowhere known
 	StateDir string `toml:"state_dir"` // absolute
 }
 
@@ -40,6 +42,7 @@ type API struct {
 // Dataplane is what forwards traffic.
 type Dataplane struct {
 	Mode              string         `toml:"mode"`                // ModeAuto, ModeIPVS or ModeProxy
+	Role              string         `toml:"role"`                // RoleDirector or RoleRealServer
 	NodePortAddresses []AddressRange `toml:"node_port_addresses"` // empty: the host's primary addresses
 	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // how often drift is looked for
 	Device            string         `toml:"device"`              // the interface that carries the VIPs
@@ -52,18 +55,30 @@ const (
 	ModeProxy = "proxy"
 )
 
+// The roles of a host in the dataplane. A director balances; a real server is
+// a backend of direct routing and tunnels, and balances nothing.
+const (
+	RoleDirector   = "director"
+	RoleRealServer = "real-server"
+)
+
 // IPAM is how addresses and node ports are given out.
 type IPAM struct {
-	Store      string         `toml:"store"`       // "bolt"
+	Store      string         `toml:"store"`       // StoreBolt or StoreConsul: also of registrations and operators' states
 	PodCIDRs   []netip.Prefix `toml:"pod_cidrs"`   // never handed out
 	ReuseDelay spec.Duration  `toml:"reuse_delay"` // how long a released address rests
-	NodePorts  PortRange      `toml:"node_ports"`  // the range node ports are drawn from
+	// OrphanGrace is how long what a service holds is kept when no source names it.
+	OrphanGrace spec.Duration `toml:"orphan_grace"`
+	NodePorts   PortRange     `toml:"node_ports"` // the range node ports are drawn from
+	// ConsulAddress is short for Consul.Address, and empty once that has it.
+	ConsulAddress string `toml:"consul_address"`
 }
 
-// Later implements strict.Later.
-func (*IPAM) Later() map[string]string {
-	return map[string]string{"consul_address": "the consul store"}
-}
+// The stores.
+const (
+	StoreBolt   = "bolt"   // on this host's disk
+	StoreConsul = "consul" // in Consul, for a fleet
+)
 
 // Pool is a named set of addresses to give out.
 type Pool struct {
@@ -78,16 +93,32 @@ func (p *Pool) Defaults() { p.AutoAssign = true }
 
 // Source is where services come from.
 type Source struct {
-	Type string `toml:"type"` // "static"
+	Type string `toml:"type"` // SourceStatic, SourceConsul or SourceKubernetes
 	Name string `toml:"name"` // unique; the type where nothing is written
-	Path string `toml:"path"` // absolute; relative ones are taken from the folder of ironvip.toml
+	Path string `toml:"path"` // of a static one: absolute; relative ones are taken from the folder of ironvip.toml
+	// Of a consul one: whom to ask, complete, and for which services.
+	ConsulServer
+	Tag              string   `toml:"tag"`               // those that carry it; "" when they are listed
+	Services         []string `toml:"services"`          // these, whatever their tags
+	ServiceNamespace string   `toml:"service_namespace"` // for services that name none
+	TaggedAddress    string   `toml:"tagged_address"`    // which of an instance's addresses is used; "" is its own
+	AllowStale       bool     `toml:"allow_stale"`       // let followers answer
+	// Of a kubernetes one.
+	KubernetesCluster
+	// Of either.
+	Pool        string        `toml:"pool"`         // for services that name none
+	ShrinkGuard spec.Duration `toml:"shrink_guard"` // how long what vanishes in great numbers is doubted; 0 is not at all
 	// Optional says that nobody wrote this source: it is services.d beside the
 	// file, and may as well not be there.
 	Optional bool `toml:"-"`
 }
 
-// SourceStatic is the type of a source that reads a directory of TOML files.
-const SourceStatic = "static"
+// The types of sources.
+const (
+	SourceStatic     = "static"     // a directory of TOML files
+	SourceConsul     = "consul"     // Consul's catalog
+	SourceKubernetes = "kubernetes" // Services and EndpointSlices of a cluster
+)
 
 // Log is what the agent says of itself.
 type Log struct {
@@ -103,6 +134,7 @@ const (
 	DefaultDevice         = "ironvip0"
 	DefaultResyncInterval = 30 * time.Second
 	DefaultReuseDelay     = 5 * time.Minute
+	DefaultShrinkGuard    = 30 * time.Second
 	ConfigName            = "ironvip.toml"
 	ServicesDir           = "services.d"
 )
@@ -113,10 +145,11 @@ func Default() *Config {
 	return &Config{
 		Node: Node{StateDir: DefaultStateDir},
 		API:  API{Socket: DefaultSocket, SocketMode: DefaultSocketMode},
-		Dataplane: Dataplane{Mode: ModeAuto, ResyncInterval: spec.Duration(DefaultResyncInterval),
+		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
 			Device: DefaultDevice},
-		IPAM: IPAM{Store: "bolt", ReuseDelay: spec.Duration(DefaultReuseDelay), NodePorts: PortRange{30000, 32767}},
-		Log:  Log{Level: "info", Format: "text"},
+		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
+		Consul: Consul{Prefix: DefaultConsulPrefix},
+		Log:    Log{Level: "info", Format: "text"},
 	}
 }
 
@@ -141,5 +174,5 @@ func (c *Config) ipamPools() []ipam.Pool {
 // IPAMConfig returns what the allocator goes by.
 func (c *Config) IPAMConfig() ipam.Config {
 	return ipam.Config{Pools: c.ipamPools(), PodCIDRs: c.IPAM.PodCIDRs, ReuseDelay: time.Duration(c.IPAM.ReuseDelay),
-		NodePorts: ipam.PortRange{First: c.IPAM.NodePorts.First, Last: c.IPAM.NodePorts.Last}}
+		OrphanGrace: time.Duration(c.IPAM.OrphanGrace), NodePorts: ipam.PortRange{First: c.IPAM.NodePorts.First, Last: c.IPAM.NodePorts.Last}}
 }

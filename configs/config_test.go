@@ -19,19 +19,23 @@ func TestParseReadsEverything(t *testing.T) {
 	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte(`
 [node]
 name = "lb1"
+zone = "rack-7"
 state_dir = "/srv/state"
 [api]
 socket = ""
 socket_mode = "0600"
 listen = "[::1]:7480"
 [dataplane]
-mode = "proxy"
+mode = "ipvs"
+role = "real-server"
 node_port_addresses = ["192.0.2.1", "198.51.100.0/24"]
 resync_interval = "10s"
 device = "vips"
 [ipam]
+store = "consul"
 pod_cidrs = ["10.244.0.0/16", "fd00::/48"]
 reuse_delay = "1h"
+orphan_grace = "2m"
 node_ports = "31000-31999"
 [[pool]]
 name = "public"
@@ -48,6 +52,27 @@ path = "more.d"
 type = "static"
 name = "second"
 path = "/srv/services"
+[[source]]
+type = "consul"
+datacenter = "east"
+[[source]]
+type = "consul"
+name = "west"
+address = "unix:///run/consul.sock"
+services = ["web", "db"]
+pool = "spare"
+service_namespace = "west"
+tagged_address = "wan"
+allow_stale = true
+shrink_guard = "0s"
+[consul]
+address = "https://consul.example:8501"
+token_file = "$CREDENTIALS_DIRECTORY/consul-token"
+ca_file = "tls/ca.pem"
+cert_file = "/srv/tls/cert.pem"
+key_file = "/srv/tls/key.pem"
+server_name = "server.dc1.consul"
+prefix = "edge/lbs"
 [log]
 level = "debug"
 format = "json"
@@ -56,21 +81,28 @@ format = "json"
 		t.Fatal(problems)
 	}
 	prefix := netip.MustParsePrefix
+	server := ConsulServer{Address: "https://consul.example:8501", TokenFile: "$CREDENTIALS_DIRECTORY/consul-token", CAFile: "/etc/ironvip/tls/ca.pem",
+		CertFile: "/srv/tls/cert.pem", KeyFile: "/srv/tls/key.pem", ServerName: "server.dc1.consul"}
+	east := server
+	east.Datacenter = "east"
 	want := &Config{
-		Node: Node{Name: "lb1", StateDir: "/srv/state"},
+		Node: Node{Name: "lb1", Zone: "rack-7", StateDir: "/srv/state"},
 		API:  API{SocketMode: 0o600, Listen: "[::1]:7480"},
-		Dataplane: Dataplane{Mode: ModeProxy, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips",
+		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips",
 			NodePortAddresses: []AddressRange{{prefix("192.0.2.1/32")}, {prefix("198.51.100.0/24")}}},
-		IPAM: IPAM{Store: "bolt", ReuseDelay: spec.Duration(time.Hour), NodePorts: PortRange{31000, 31999},
+		IPAM: IPAM{Store: "consul", ReuseDelay: spec.Duration(time.Hour), OrphanGrace: spec.Duration(2 * time.Minute), NodePorts: PortRange{31000, 31999},
 			PodCIDRs: []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00::/48")}},
 		Pools: []Pool{
 			{Name: "public", CIDRs: []netip.Prefix{prefix("203.0.113.0/24"), prefix("2001:db8::/64")}, Exclude: []netip.Prefix{prefix("203.0.113.0/28")}, AutoAssign: true},
 			{Name: "spare", CIDRs: []netip.Prefix{prefix("127.96.0.0/24")}},
 		},
-		Sources: []Source{{Type: "static", Name: "static", Path: "/etc/ironvip/more.d"}, {Type: "static", Name: "second", Path: "/srv/services"}},
-		Log:     Log{Level: "debug", Format: "json"},
-		Path:    "/etc/ironvip/ironvip.toml",
-		text:    c.text,
+		Consul: Consul{server, "edge/lbs"},
+		Sources: []Source{{Type: "static", Name: "static", Path: "/etc/ironvip/more.d"}, {Type: "static", Name: "second", Path: "/srv/services"},
+			{Type: "consul", Name: "consul", Tag: "ironvip", ShrinkGuard: spec.Duration(30 * time.Second), ConsulServer: east},
+			{Type: "consul", Name: "west", Services: []string{"web", "db"}, Pool: "spare", ServiceNamespace: "west", TaggedAddress: "wan", AllowStale: true, ConsulServer: ConsulServer{Address: "unix:///run/consul.sock"}}},
+		Log:  Log{Level: "debug", Format: "json"},
+		Path: "/etc/ironvip/ironvip.toml",
+		text: c.text,
 	}
 	if diff := cmp.Diff(want, c, cmpPrefixes, cmp.AllowUnexported(Config{})); diff != "" {
 		t.Error(diff)
@@ -86,10 +118,35 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown key", "[api]\n\nsocket_mod = '0600'", []string{`c.toml:3: api.socket_mod: unknown key | did you mean "socket_mode"?`}},
 		{"unknown key of a pool", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'b'\ncidr = ['198.51.100.0/24']", []string{
 			`c.toml:4: pool[1].cidrs: pool "b" has no ranges | add a range: cidrs`, `c.toml:6: pool[1].cidr: unknown key | did you mean "cidrs"?`}},
-		{"key for later", "[ipam]\nconsul_address = '127.0.0.1:8500'", []string{`c.toml:2: ipam.consul_address: this version does not support the consul store`}},
-		{"store for later", "[ipam]\nstore = 'consul'", []string{`c.toml:2: ipam.store: this version does not support the consul store | use "bolt"`}},
-		{"sources for later", "[[source]]\ntype = 'consul'\naddress = 'x'\n[[source]]\ntype = 'kubernetes'\nkubeconfig = 1", []string{
-			`c.toml:2: source[0].type: this version does not support the consul source | remove this`, `c.toml:5: source[1].type: this version does not support the kubernetes source`}},
+		{"store", "[ipam]\nstore = 'consol'", []string{`c.toml:2: ipam.store: "consol" is not a known value | did you mean "consul"?`}},
+		{"two addresses of the store", "[ipam]\nstore = 'consul'\nconsul_address = 'a:8500'\n[consul]\naddress = 'b:8500'", []string{
+			`c.toml:3: ipam.consul_address: is short for consul.address, which is "b:8500" at c.toml:5 | keep consul.address alone`}},
+		{"an address of another store", "[ipam]\nconsul_address = '127.0.0.1:8500'", []string{
+			`c.toml:2: ipam.consul_address: is for the consul store, and ipam.store is "bolt" | set ipam.store to "consul", or write consul.address`}},
+		{"the short address", "[ipam]\nstore = 'consul'\nconsul_address = '127.0.0.1'", []string{`c.toml:3: ipam.consul_address: "127.0.0.1" is not a host and a port | write "127.0.0.1:8500"`}},
+		{"consul's address", "[consul]\naddress = 'ftp://a:1'\n[[source]]\ntype = 'consul'\naddress = 'https://user:secret@a:1/x'\n[[source]]\ntype = 'consul'\nname = 'b'\naddress = 'a:99999'\n[[source]]\ntype = 'consul'\nname = 'c'\naddress = 'unix://run'", []string{
+			`c.toml:2: consul.address: ftp:// is not a way to reach Consul | write`, `c.toml:5: source[0].address: "https://user:secret@a:1/x" has more than a host and a port`,
+			`c.toml:9: source[1].address: "99999" is not a port`, `c.toml:13: source[2].address: "run" is not an absolute path`}},
+		{"consul's prefix", "[consul]\nprefix = '/ironvip/'", []string{`c.toml:2: consul.prefix: "/ironvip/" is not a prefix: up to 128 of a-z A-Z 0-9 . _ -, in parts with a single "/" between | use "ironvip"`}},
+		{"consul's files", "[consul]\nca_file = 'ca.pem'\nserver_name = 'a b'\ntoken_file = '$HOME/token'\n[[source]]\ntype = 'consul'\naddress = 'https://a:8501'\ncert_file = '/x'\ntoken_file = '$CREDENTIALS_DIRECTORY/'\n[[source]]\ntype = 'consul'\nname = 'b'\naddress = 'https://b:8501'\nkey_file = '/x'", []string{
+			`c.toml:2: consul.ca_file: is for TLS, which "127.0.0.1:8500" does not ask for | write the address as https://HOST:PORT`,
+			`c.toml:3: consul.server_name: wants up to 253 printable characters without spaces`, `c.toml:3: consul.server_name: is for TLS`,
+			`c.toml:4: consul.token_file: "$HOME/token": no variable but CREDENTIALS_DIRECTORY is known here | use a path, or "$CREDENTIALS_DIRECTORY/NAME"`,
+			`c.toml:8: source[0].cert_file: has no key_file | add key_file`, `c.toml:9: source[0].token_file: "$CREDENTIALS_DIRECTORY/" names no credential`,
+			`c.toml:14: source[1].key_file: has no cert_file`}},
+		{"a consul token in the file", "[consul]\ntoken = 'secret'", []string{`c.toml:2: consul.token: unknown key | `}},
+		{"keys of another type of source", "[[source]]\ntype = 'consul'\npath = '/x'\n[[source]]\ntype = 'static'\npath = '/x'\ntag = 'y'\naddress = ''", []string{
+			`c.toml:3: source[0].path: is for sources of type "static", and this one is of type "consul" | remove it`,
+			`c.toml:7: source[1].tag: is for sources of type "consul"`, `c.toml:8: source[1].address: is for sources of type "consul"`}},
+		{"a source of consul's services", "[[source]]\ntype = 'consul'\npool = 'public'\nservice_namespace = 'A'\ntagged_address = 'a b'\nshrink_guard = '-1s'", []string{
+			`c.toml:3: source[0].pool: there is no pool "public" | name one of`, `c.toml:4: source[0].service_namespace: "A" is not a DNS label`,
+			`c.toml:5: source[0].tagged_address: wants up to 253`, `c.toml:6: source[0].shrink_guard: -1s is out of bounds | use "0s"`}},
+		{"a source of consul", "[[source]]\ntype = 'consul'\nca_file = '/x'\ntag = 'a b'\n[[source]]\ntype = 'consul'\ntag = 'x'\nservices = ['web', '', 'web']", []string{
+			`c.toml:3: source[0].ca_file: belongs to an address, which this source leaves to [consul] | write it in [consul]`,
+			`c.toml:4: source[0].tag: wants up to 253 printable characters without spaces`,
+			`c.toml:5: source[1].name: "consul" is the name of the source at c.toml:1, too`,
+			`c.toml:7: source[1].tag: services are listed at c.toml:8: those are taken whatever their tags | keep one of the two`,
+			`c.toml:8: source[1].services[1]: is empty`, `c.toml:8: source[1].services[2]: "web" is there twice`}},
 		{"source type", "[[source]]\ntype = 'statc'", []string{`c.toml:2: source[0].type: "statc" is not a known value | did you mean "static"?`}},
 		{"source without type", "[[source]]\npath = '/x'", []string{`c.toml:1: source[0].type: a source needs a type`}},
 		{"source without path", "[[source]]\ntype = 'static'", []string{`c.toml:1: source[0].path: a static source needs the directory`}},
@@ -110,12 +167,17 @@ func TestParseRefuses(t *testing.T) {
 		{"listen without port", "[api]\nlisten = '127.0.0.1'", []string{`c.toml:2: api.listen: "127.0.0.1" is not an address with a port`}},
 		{"listen on a large port", "[api]\nlisten = '127.0.0.1:70000'", []string{`c.toml:2: api.listen: "70000" is not a port`}},
 		{"mode", "[dataplane]\nmode = 'ipv'", []string{`c.toml:2: dataplane.mode: "ipv" is not a known value | did you mean "ipvs"?`}},
+		{"role", "[dataplane]\nrole = 'realserver'", []string{`c.toml:2: dataplane.role: "realserver" is not a known value | did you mean "real-server"?`}},
+		{"role without a kernel", "[dataplane]\nmode = 'proxy'\nrole = 'real-server'", []string{
+			`c.toml:3: dataplane.role: a real server needs the kernel: dataplane.mode "proxy" has no part in direct routing and tunnels | set dataplane.mode to`}},
+		{"zone", "[node]\nzone = 'rack 7'", []string{`c.toml:2: node.zone: wants up to 253 printable characters without spaces`}},
 		{"resync", "[dataplane]\nresync_interval = '10ms'", []string{`c.toml:2: dataplane.resync_interval: 10ms is out of bounds | use "1s" to "24h"`}},
 		{"device", "[dataplane]\ndevice = 'an-interface-too-long'", []string{`c.toml:2: dataplane.device: "an-interface-too-long" is not a name for an interface`}},
 		{"device lo", "[dataplane]\ndevice = 'lo'", []string{`c.toml:2: dataplane.device: "lo" is the host's own`}},
 		{"node port address", "[dataplane]\nnode_port_addresses = ['eth0', '10.0.0.1/8']", []string{
 			`c.toml:2: dataplane.node_port_addresses[0]: "eth0" is not a range of addresses`, `c.toml:2: dataplane.node_port_addresses[1]: 10.0.0.1/8 is not the first address of its range | write 10.0.0.0/8 or 10.0.0.1`}},
 		{"reuse delay", "[ipam]\nreuse_delay = '-1s'", []string{`c.toml:2: ipam.reuse_delay: -1s is out of bounds | use "0s" to "168h"`}},
+		{"orphan grace", "[ipam]\norphan_grace = '0s'", []string{`c.toml:2: ipam.orphan_grace: 0s is out of bounds | use "1s" to "168h"`}},
 		{"node ports", "[ipam]\nnode_ports = '32767-30000'", []string{`c.toml:2: ipam.node_ports: "32767-30000" is not a range of ports`}},
 		{"pool without anything", "[[pool]]", []string{`c.toml:1: pool[0].name: pool name: a name is needed`, `c.toml:1: pool[0].cidrs: pool "" has no ranges`}},
 		{"pool name", "[[pool]]\nname = 'A B'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:2: pool[0].name: pool name: "A B" is not a DNS label`}},
@@ -194,7 +256,13 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 		}
 	}
 	c, problems := Parse("/nowhere/ironvip.toml", []byte(strings.Join(lines, "\n")))
-	if len(problems) > 0 || len(c.Pools) != 1 || len(c.Sources) != 1 {
+	if !withKubernetes {
+		if got := told(problems); len(got) != 1 || !strings.Contains(got[0], "source[2].type: this build does not support the kubernetes source") {
+			t.Errorf("with its comments taken off, in a build without such sources: %v", problems)
+		}
+		return
+	}
+	if len(problems) > 0 || len(c.Pools) != 1 || len(c.Sources) != 3 {
 		t.Errorf("with its comments taken off: %v", problems)
 	}
 }
@@ -333,13 +401,13 @@ func TestDiff(t *testing.T) {
 	if live, restart := Diff(old, same); len(live)+len(restart) > 0 {
 		t.Errorf("alike, yet %v %v", live, restart)
 	}
-	changed := parse("[node]\nname = 'z'\n[api]\nlisten = '127.0.0.1:1'\n[dataplane]\nmode = 'proxy'\nnode_port_addresses = ['192.0.2.1']\n" +
-		"[ipam]\npod_cidrs = ['10.0.0.0/8']\nreuse_delay = '1s'\nnode_ports = '1-2'\n[log]\nlevel = 'warn'\nformat = 'json'\n[[source]]\ntype = 'static'\npath = '/x'")
+	changed := parse("[node]\nname = 'z'\nzone = 'a'\n[api]\nlisten = '127.0.0.1:1'\n[dataplane]\nmode = 'ipvs'\nrole = 'real-server'\nnode_port_addresses = ['192.0.2.1']\n" +
+		"[ipam]\npod_cidrs = ['10.0.0.0/8']\nreuse_delay = '1s'\norphan_grace = '1s'\nnode_ports = '1-2'\n[log]\nlevel = 'warn'\nformat = 'json'\n[[source]]\ntype = 'static'\npath = '/x'")
 	live, restart := Diff(old, changed)
-	if diff := cmp.Diff([]string{"ipam.pod_cidrs", "ipam.reuse_delay", "ipam.node_ports", "pool", "log.level"}, live); diff != "" {
+	if diff := cmp.Diff([]string{"ipam.pod_cidrs", "ipam.reuse_delay", "ipam.orphan_grace", "ipam.node_ports", "pool", "log.level"}, live); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"node.name", "api.listen", "dataplane.mode", "dataplane.node_port_addresses", "source", "log.format"}, restart); diff != "" {
+	if diff := cmp.Diff([]string{"node.name", "node.zone", "api.listen", "dataplane.mode", "dataplane.role", "dataplane.node_port_addresses", "source", "log.format"}, restart); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -362,5 +430,58 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("problem without a place, code or message: %+v", p)
 			}
 		}
+	})
+}
+
+// The short form of UX's first lines, and what a credential becomes.
+func TestConsulInShort(t *testing.T) {
+	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte("[ipam]\nstore = 'consul'\nconsul_address = 'unix:///run/consul.sock'\n[[source]]\ntype = 'consul'\n"))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	if c.Consul.Address != "unix:///run/consul.sock" || c.IPAM.ConsulAddress != "" || c.Sources[0].Address != c.Consul.Address || !c.UsesConsul() {
+		t.Errorf("%+v", c)
+	}
+	t.Setenv("CREDENTIALS_DIRECTORY", "")
+	if _, err := ResolvePath("$CREDENTIALS_DIRECTORY/token"); err == nil || !strings.Contains(err.Error(), "no credentials of systemd") {
+		t.Errorf("without a directory: %v", err)
+	}
+	t.Setenv("CREDENTIALS_DIRECTORY", "/run/credentials/ironvip.service")
+	if path, err := ResolvePath("$CREDENTIALS_DIRECTORY/token"); err != nil || path != "/run/credentials/ironvip.service/token" {
+		t.Errorf("%s %v", path, err)
+	}
+}
+
+// Files that aren't there are told by name, those of systemd's credentials are
+// not looked for by a process that has none.
+func TestCheckFiles(t *testing.T) {
+	t.Setenv("CREDENTIALS_DIRECTORY", "")
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "token"), "x")
+	c, problems := Parse(filepath.Join(dir, "c.toml"), []byte(`
+[consul]
+address = "https://a:8501"
+token_file = "token"
+ca_file = "no-such-ca"
+[ipam]
+store = "consul"
+[[source]]
+type = "consul"
+[[source]]
+type = "consul"
+name = "b"
+address = "b:8500"
+token_file = "no-such-token"
+[[source]]
+type = "consul"
+name = "c"
+token_file = "$CREDENTIALS_DIRECTORY/token"
+`))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	startWith(t, told(c.CheckFiles()), []string{
+		c.Path + ": consul.ca_file: " + dir + "/no-such-ca: no such file or directory",
+		c.Path + ": source[1].token_file: " + dir + "/no-such-token: no such file or directory",
 	})
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // liveKeys are what a running agent takes from a changed configuration.
-var liveKeys = []string{"pool", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.node_ports", "log.level"}
+var liveKeys = []string{"pool", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.orphan_grace", "ipam.node_ports", "log.level"}
 
 // Diff names the keys in which two configurations differ: those that a running
 // agent takes over on a reload, and those that wait for its restart. Pools and
@@ -39,9 +39,12 @@ func Diff(old, new *Config) (live, restart []string) {
 	return live, restart
 }
 
-// fields lists the struct's fields that the file sets.
+// fields lists the struct's fields that the file sets, those of structs embedded
+// in it among them.
 func fields(t reflect.Type) []reflect.StructField {
-	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Tag.Get("toml") == "-" || !f.IsExported() })
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
+		return f.Tag.Get("toml") == "-" || !f.IsExported() || f.Anonymous
+	})
 }
 
 // alike is DeepEqual where an empty list is the same as none.

@@ -43,7 +43,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	service := append(strict.Keys(spec.Service{}), "affinity.timeout")
 	slices.Sort(service)
 	var config []string
-	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "log": Log{}} {
+	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "consul": Consul{}, "log": Log{}} {
 		for _, key := range strict.Keys(shape) {
 			config = append(config, section+"."+key)
 		}
@@ -68,7 +68,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	if !slices.Equal(got, config) {
 		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
 	}
-	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"api", "dataplane", "ipam", "log", "node", "pool", "source"}) {
+	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"api", "consul", "dataplane", "ipam", "log", "node", "pool", "source"}) {
 		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
 	}
 }
@@ -91,7 +91,9 @@ func TestReferenceStatesTheDefaults(t *testing.T) {
 	d := Default()
 	for page, wants := range map[string][]string{
 		"config.md": {"`" + d.Node.StateDir + "`", "`" + d.API.Socket + "`", `"` + d.API.SocketMode.String() + `"`, "`" + d.Dataplane.Mode + "`",
-			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`},
+			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.OrphanGrace.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`,
+			"`" + DefaultConsulAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + DefaultConsulTag + "`",
+			"| `" + DefaultLoadBalancerClass + "` |", "a namespace | `" + DefaultLeaseNamespace + "`", "a DNS name | `" + DefaultLeaseName + "`"},
 		"services.md": {"up to 10,000", "1 to 256", "up to 64;", "0 to 65535", `"60s"`, `"3h"`, `"24h"`, "up to 4 MiB"},
 	} {
 		text, err := os.ReadFile("../docs/" + page)

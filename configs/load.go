@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ironvip/ironvip/vip"
@@ -54,14 +55,12 @@ func Parse(path string, data []byte) (*Config, []vip.Problem) {
 	if problem != nil {
 		return nil, []vip.Problem{*problem}
 	}
-	problems := refuseLaterSources(tree)
 	c := Default()
 	c.Path, c.text = path, data
-	decoded := strict.Decode(tree, c, "")
-	problems = append(problems, decoded...)
-	v := validator{config: c, at: at, path: path, undecoded: decoded}
+	problems := strict.Decode(tree, c, "")
+	v := validator{config: c, at: at, path: path, undecoded: problems}
 	v.validate()
-	problems = append(problems, v.problems...)
+	problems = slices.Concat(problems, v.problems)
 	if len(problems) > 0 {
 		for i := range problems {
 			if p := &problems[i]; p.Place == "" {
@@ -72,29 +71,6 @@ func Parse(path string, data []byte) (*Config, []vip.Problem) {
 		return nil, problems
 	}
 	return c, nil
-}
-
-// laterSources are types of sources known by name and not in this version.
-var laterSources = map[string]string{"consul": "the consul source", "kubernetes": "the kubernetes source"}
-
-// refuseLaterSources reports the sources of types that come later, and leaves
-// of them nothing that decoding would stumble over.
-func refuseLaterSources(tree map[string]any) []vip.Problem {
-	blocks, ok := tree["source"].([]map[string]any)
-	if !ok {
-		return nil
-	}
-	var problems []vip.Problem
-	for i, block := range blocks {
-		typ, _ := block["type"].(string)
-		if feature := laterSources[typ]; feature != "" {
-			p := vip.Unsupported("this version", strict.Index("source", i)+".type", feature)
-			p.Hint = "remove this [[source]]; sources of type static are there, and services can be registered over the API"
-			problems = append(problems, p)
-			blocks[i] = map[string]any{"type": typ}
-		}
-	}
-	return problems
 }
 
 // defaultSources is what counts where no [[source]] is written: services.d,

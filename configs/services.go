@@ -187,14 +187,14 @@ func MergeServices(files []ServicesFile, holder func(vip.ServiceKey) (path strin
 	return out, problems
 }
 
-// Services reads what every source has on disk, as validate and plan see it:
+// Services reads what every static source has on disk, as validate and plan see it:
 // the good services, each name once, and everything that is wrong.
 func (c *Config) Services() ([]vip.Service, []vip.Problem) {
 	var all []vip.Service
 	var problems []vip.Problem
 	seen := map[vip.ServiceKey]string{} // where the first of a name is
 	for _, s := range c.Sources {
-		if s.Optional && missing(s.Path) {
+		if s.Type != SourceStatic || s.Optional && missing(s.Path) {
 			continue
 		}
 		found, more := LoadServices(s.Path, s.Name, c.SpecPools())

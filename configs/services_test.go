@@ -114,7 +114,7 @@ func TestParseServicesStatesTheOrigin(t *testing.T) {
 	if s := f.Services[0]; s.Origin != "/etc/f.toml:3" || s.Source != "static" {
 		t.Errorf("origin %q, source %q", s.Origin, s.Source)
 	}
-	f = ParseServices("f.toml", []byte(good+"scheduler = 'fo'\n"), "static", nil)
+	f = ParseServices("f.toml", []byte(good+"scheduler = 'foo'\n"), "static", nil)
 	if diff := cmp.Diff([]vip.ServiceKey{{Namespace: "default", Name: "web"}}, f.Refused); diff != "" {
 		t.Error(diff)
 	}

@@ -23,6 +23,8 @@ const (
 	MinResyncInterval = time.Second
 	MaxResyncInterval = 24 * time.Hour
 	MaxReuseDelay     = 7 * 24 * time.Hour
+	MaxShrinkGuard    = 24 * time.Hour
+	minOrphanGrace    = time.Second
 	maxSocketPath     = 107 // bytes; sockaddr_un holds 108 with the closing zero
 	maxDevice         = 15  // bytes; IFNAMSIZ is 16 with the closing zero
 )
@@ -54,6 +56,7 @@ func (v *validator) validate() {
 	v.api()
 	v.dataplane()
 	v.ipam()
+	v.consul()
 	v.pools()
 	v.sources()
 	v.choice("log.level", v.config.Log.Level, "debug", "info", "warn", "error")
@@ -90,6 +93,7 @@ func (v *validator) node() {
 		n.Name = hostName()
 	}
 	v.word("node.name", n.Name)
+	v.word("node.zone", n.Zone)
 	v.absolute("node.state_dir", n.StateDir)
 }
 
@@ -136,6 +140,10 @@ func (v *validator) listen(text string) {
 func (v *validator) dataplane() {
 	d := &v.config.Dataplane
 	v.choice("dataplane.mode", d.Mode, ModeAuto, ModeIPVS, ModeProxy)
+	v.choice("dataplane.role", d.Role, RoleDirector, RoleRealServer)
+	if d.Role == RoleRealServer && d.Mode == ModeProxy {
+		v.bad("dataplane.role", `set dataplane.mode to "auto" or "ipvs"`, "a real server needs the kernel: dataplane.mode %q has no part in direct routing and tunnels", d.Mode)
+	}
 	if r := time.Duration(d.ResyncInterval); r < MinResyncInterval || r > MaxResyncInterval {
 		v.bad("dataplane.resync_interval", `use "1s" to "24h"`, "%s is out of bounds", d.ResyncInterval)
 	}
@@ -149,15 +157,12 @@ func (v *validator) dataplane() {
 
 func (v *validator) ipam() {
 	i := &v.config.IPAM
-	if i.Store == "consul" {
-		p := vip.Unsupported("this version", "ipam.store", "the consul store")
-		p.Hint = `use "bolt"`
-		v.add(p)
-	} else {
-		v.choice("ipam.store", i.Store, "bolt")
-	}
+	v.choice("ipam.store", i.Store, StoreBolt, StoreConsul)
 	if d := time.Duration(i.ReuseDelay); d < 0 || d > MaxReuseDelay {
 		v.bad("ipam.reuse_delay", `use "0s" to "168h"`, "%s is out of bounds", i.ReuseDelay)
+	}
+	if d := time.Duration(i.OrphanGrace); d < minOrphanGrace || d > MaxReuseDelay {
+		v.bad("ipam.orphan_grace", `use "1s" to "168h"`, "%s is out of bounds", i.OrphanGrace)
 	}
 	for n, p := range i.PodCIDRs {
 		v.prefix(strict.Index("ipam.pod_cidrs", n), p)
@@ -199,15 +204,18 @@ func (v *validator) sources() {
 	names, paths := map[string]int{}, map[string]int{}
 	for i := range v.config.Sources {
 		s, field := &v.config.Sources[i], strict.Index("source", i)
-		if laterSources[s.Type] != "" { // told already
+		if s.Type == "" {
+			v.bad(field+".type", `add type = "static"`, "a source needs a type")
 			continue
 		}
-		if s.Type != SourceStatic {
-			if s.Type == "" {
-				v.bad(field+".type", `add type = "static"`, "a source needs a type")
-			} else {
-				v.choice(field+".type", s.Type, SourceStatic)
-			}
+		if s.Type == SourceKubernetes && !withKubernetes {
+			p := vip.Unsupported("this build", field+".type", "the kubernetes source")
+			p.Hint = "it was made with -tags nokubernetes: install one made without, or remove this [[source]]"
+			v.add(p)
+			continue
+		}
+		if !slices.Contains(sourceTypes, s.Type) {
+			v.choice(field+".type", s.Type, sourceTypes...)
 			continue
 		}
 		if s.Name == "" {
@@ -222,21 +230,66 @@ func (v *validator) sources() {
 		} else {
 			names[s.Name] = i
 		}
+		v.othersKeys(field, s)
+		switch s.Type {
+		case SourceConsul:
+			v.consulSource(field, s)
+			continue
+		case SourceKubernetes:
+			v.kubernetesSource(field, s)
+			continue
+		}
 		if s.Path == "" {
 			v.bad(field+".path", `add path = "/etc/ironvip/services.d"`, "a static source needs the directory of its files")
 			continue
 		}
-		if !filepath.IsAbs(s.Path) {
-			s.Path = filepath.Join(filepath.Dir(v.path), s.Path)
-			if abs, err := filepath.Abs(s.Path); err == nil {
-				s.Path = abs
-			}
-		}
-		s.Path = filepath.Clean(s.Path)
+		s.Path = v.fromFolder(s.Path)
 		v.absolute(field+".path", s.Path)
 		if j, twice := paths[s.Path]; twice {
 			v.bad(field+".path", "remove one of the two sources", "%s is read by the source at %s, too", s.Path, v.where(strict.Index("source", j)))
 		}
 		paths[s.Path] = i
+	}
+}
+
+// pool refuses a source's pool that is not there.
+func (v *validator) pool(field, name string) {
+	if name != "" && !slices.ContainsFunc(v.config.Pools, func(p Pool) bool { return p.Name == name }) {
+		v.bad(field, "name one of the [[pool]] blocks, or leave it out", "there is no pool %s", strict.Quote(name))
+	}
+}
+
+func (v *validator) shrinkGuard(field string, s *Source) {
+	if at := strict.Join(field, "shrink_guard"); v.at.lines[at] == 0 {
+		s.ShrinkGuard = spec.Duration(DefaultShrinkGuard)
+	} else if d := time.Duration(s.ShrinkGuard); d < 0 || d > MaxShrinkGuard {
+		v.bad(at, `use "0s" (not at all) to "24h"`, "%s is out of bounds", s.ShrinkGuard)
+	}
+}
+
+// sourceTypes are the types of sources.
+var sourceTypes = []string{SourceStatic, SourceConsul, SourceKubernetes}
+
+// typeKeys are the keys that only mean something in sources of one type, or two.
+var typeKeys = map[string][]string{
+	SourceStatic: {"path"},
+	SourceConsul: append(strict.Keys(ConsulServer{}),
+		"tag", "services", "pool", "service_namespace", "tagged_address", "allow_stale", "shrink_guard"),
+	SourceKubernetes: append(strict.Keys(KubernetesCluster{}), "pool", "shrink_guard"),
+}
+
+// othersKeys refuses the keys of a source that mean nothing in one of its type.
+func (v *validator) othersKeys(field string, s *Source) {
+	for _, key := range strict.Keys(Source{}) {
+		var types []string
+		for _, typ := range sourceTypes {
+			if slices.Contains(typeKeys[typ], key) {
+				types = append(types, strconv.Quote(typ))
+			}
+		}
+		at := strict.Join(field, key)
+		if v.at.lines[at] > 0 && len(types) > 0 && !slices.Contains(types, strconv.Quote(s.Type)) {
+			v.bad(at, "remove it", "is for sources of type %s, and this one is of type %q", strings.Join(types, " or "), s.Type)
+		}
 	}
 }

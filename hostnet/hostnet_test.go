@@ -89,7 +89,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 	// Changes that never pause don't put off the reading of them.
 	busy, err := netlink.ParseAddr("203.0.113.1/24")
 	do(t, err)
-	calm := make(chan struct{})
+	enough, calm := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(calm)
 		runtime.LockOSThread()
@@ -97,7 +97,12 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		for range 60 { // 2.4 s, each pause shorter than the time to settle
+		for { // each pause is shorter than the time to settle
+			select {
+			case <-enough:
+				return
+			default:
+			}
 			_ = netlink.AddrAdd(link, busy)
 			time.Sleep(20 * time.Millisecond)
 			_ = netlink.AddrDel(link, busy)
@@ -110,11 +115,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 	await(t, out, "one among many changes", func(s Snapshot) bool {
 		return slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix == netip.MustParsePrefix("192.0.2.3/24") })
 	})
-	select {
-	case <-calm:
-		t.Error("the reading waited for the changes to pause")
-	default:
-	}
+	close(enough)
 	<-calm
 
 	do(t, netlink.AddrDel(link, a))
@@ -133,7 +134,7 @@ func first(s Snapshot) netip.Prefix {
 
 func await(t *testing.T, out *table.Table[struct{}, Snapshot], what string, check func(Snapshot) bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		changed := out.Changed()
 		s, _, _ := out.Get(struct{}{})

@@ -312,6 +312,13 @@ func TestWhoOwnsWhat(t *testing.T) {
 	w.configure(pools(pool("p", "192.0.2.0/28")))
 	same(t, "leased outside of every pool", w.a.Owns(addr("198.51.100.1")), true)
 	same(t, "free outside of every pool", w.a.Owns(addr("198.51.100.2")), false)
+	p := pool("q", "198.51.100.0/28")
+	p.Exclude = prefixes("198.51.100.0/29")
+	w.configure(pools(pool("p", "192.0.2.0/28"), p))
+	same(t, "leased and excluded", w.a.Owns(addr("198.51.100.1")), true)
+	same(t, "excluded", w.a.Owns(addr("198.51.100.2")), false)
+	same(t, "not excluded", w.a.Owns(addr("198.51.100.9")), true)
+	w.configure(pools(pool("p", "192.0.2.0/28")))
 
 	check := func(name, want string, known bool) {
 		t.Helper()

@@ -25,6 +25,21 @@ type Options struct {
 	Now    func() time.Time // nil is time.Now
 	Events *event.Log       // may be nil
 	Log    *slog.Logger     // nil discards
+
+	// Node is the name of this host among those that share the store; "" says that the
+	// store is this host's alone.
+	Node string
+	// Turn says whether it is this host that gives out what services lack, and
+	// gives up what they leave; nil is always. Of several hosts that share a store, the
+	// others do so only when that one hasn't for some seconds.
+	Turn Turn
+	// Away reports whether a host is gone for good, or for so long (a day) that its leases
+	// are swept by another; nil is never.
+	Away func(node string) bool
+	// OwnName reports whether Node is surely this host's name alone; nil is always.
+	// While it isn't, what was claimed in this name may be another host's and is not
+	// swept.
+	OwnName func() bool
 }
 
 // Allocator gives out addresses and node ports. Its methods may be called by
@@ -35,24 +50,46 @@ type Allocator struct {
 	now    func() time.Time
 	events *event.Log
 	log    *slog.Logger
-	leases *table.Table[Resource, Lease]
+	leases *table.Table[Resource, *Lease] // shared with the store: nobody changes one
+
+	node    string
+	turn    Turn
+	away    func(string) bool
+	ownName func() bool
 
 	// write is held by whoever is changing leases, from planning to the end of
 	// the commit. Only its holder changes what mu guards.
-	write sync.Mutex
-	known func(vip.ServiceKey) bool // nil until Settled
+	write   ioLock
+	known   func(vip.ServiceKey) bool // nil until Settled
+	version Version                   // up to where the store's changes are booked
+	commits uint64                    // how many there have been
+	// What is put off for another host's turn, or because others undo it: services to
+	// be asked for again, and services that leave.
+	later, revisit, leaving agenda
+	cooldowns               map[vip.ServiceKey]time.Duration // of those that leave
+	contests                map[vip.ServiceKey]contest
 
 	mu    sync.RWMutex // taken after write
 	index index
-	cfg   Config
-	pods  map[string][]netip.Prefix // by who says so
-	host  hostnet.Snapshot
-	guard *guard
-	pools []*pool
-	owned *netipx.IPSet // every pool's ranges
-	alarm map[string][]vip.Problem
-	freed chan struct{}
-	anew  chan struct{} // closed at the next Configure
+	// blocked is what the store can't read; no lease is on these. stuck are the
+	// services that hold any of it.
+	blocked map[Resource]blockage
+	stuck   map[vip.ServiceKey][]Resource
+	// missing are held leases that vanished from the store, by their services.
+	missing map[vip.ServiceKey][]Lease
+	recall  recalls
+	// awaited is what others hold and services were assigned, as far as they asked, and by
+	// which source.
+	awaited map[Resource]string
+	cfg     Config
+	pods    map[string][]netip.Prefix // by who says so
+	host    hostnet.Snapshot
+	guard   *guard
+	pools   []*pool
+	owned   *netipx.IPSet // every pool's ranges without its excludes
+	alarm   map[string][]vip.Problem
+	freed   chan struct{}
+	anew    chan struct{} // closed at the next Configure
 	// suspects are services that hold leases and that no source names, with the
 	// time since when.
 	suspects map[vip.ServiceKey]time.Time
@@ -66,13 +103,22 @@ type Allocator struct {
 func New(ctx context.Context, store Store, cfg Config, o Options) (*Allocator, error) {
 	a := &Allocator{
 		store: store, now: o.Now, events: o.Events, log: o.Log,
-		leases:   table.New[Resource](o.Clock, Lease.Equal),
-		index:    newIndex(),
-		pods:     make(map[string][]netip.Prefix),
-		freed:    make(chan struct{}),
-		anew:     make(chan struct{}),
-		suspects: make(map[vip.ServiceKey]time.Time),
-		wake:     make(chan struct{}, 1),
+		node: o.Node, turn: o.Turn, away: o.Away, ownName: o.OwnName,
+		cooldowns: make(map[vip.ServiceKey]time.Duration),
+		contests:  make(map[vip.ServiceKey]contest),
+		blocked:   make(map[Resource]blockage),
+		stuck:     make(map[vip.ServiceKey][]Resource),
+		missing:   make(map[vip.ServiceKey][]Lease),
+		recall:    newRecalls(),
+		awaited:   make(map[Resource]string),
+		leases:    table.New[Resource](o.Clock, sameLease),
+		index:     newIndex(),
+		pods:      make(map[string][]netip.Prefix),
+		freed:     make(chan struct{}),
+		anew:      make(chan struct{}),
+		suspects:  make(map[vip.ServiceKey]time.Time),
+		wake:      make(chan struct{}, 1),
+		write:     newIOLock(),
 	}
 	if a.now == nil {
 		a.now = time.Now
@@ -88,10 +134,11 @@ func New(ctx context.Context, store Store, cfg Config, o Options) (*Allocator, e
 		}
 		return nil, fmt.Errorf("check the address pools: %w", errors.Join(errs...))
 	}
-	changes, _, err := store.Changes(ctx, 0)
+	changes, version, err := store.Changes(ctx, 0)
 	if err != nil {
 		return nil, fmt.Errorf("restore leases: %w", err)
 	}
+	a.version = version
 	a.cfg = cfg
 	a.restore(changes)
 	a.rebuild()
@@ -122,18 +169,29 @@ func (a *Allocator) restore(changes []LeaseChange) {
 // book follows one durable change of a lease; nil is its end. The caller holds
 // both locks, or is alone.
 func (a *Allocator) book(r Resource, now *Lease) {
-	var old *Lease
-	if l, _, ok := a.leases.Get(r); ok {
-		old = &l
+	old, _, _ := a.leases.Get(r)
+	if now != nil && now.State == Blocked {
+		a.block(r, *now, old)
+		a.index.update(r, old, nil)
+		set, k := a.index.set(r)
+		set.add(k)
+		a.leases.Delete(r)
+		return
 	}
+	a.unblock(r)
 	a.index.update(r, old, now)
 	if now != nil {
-		a.leases.Set(r, *now)
+		a.leases.Set(r, now)
 	} else {
 		a.leases.Delete(r)
 	}
-	if old != nil && old.State == Held && old.ShareKey != "" || now == nil {
-		a.free() // the resource, or ports of a shared address
+	_, awaited := a.awaited[r]
+	awaited = awaited && (now == nil || now.State != Held)
+	if awaited {
+		delete(a.awaited, r)
+	}
+	if old != nil && old.State == Held && old.ShareKey != "" || now == nil || awaited {
+		a.free() // the resource, ports of a shared address, or what cools for those that need no cooling
 	}
 }
 
@@ -141,23 +199,43 @@ func (a *Allocator) book(r Resource, now *Lease) {
 func (a *Allocator) resume(changes []LeaseChange) {
 	newest := make(map[*ranges]time.Time)
 	for _, c := range changes {
-		if c.Lease == nil || !c.Resource.Addr.IsValid() {
+		if c.Lease == nil {
 			continue
 		}
-		p := a.pool(c.Lease.Pool)
-		if p == nil {
-			continue
-		}
-		r := p.ranges[vip.FamilyOf(c.Resource.Addr)]
-		if k := numberOf(c.Resource.Addr); r != nil && r.dynamic.contains(k) && !c.Lease.Since.Before(newest[r]) {
+		if r := a.dynamicOf(c.Lease); r != nil && !c.Lease.Since.Before(newest[r]) {
 			newest[r] = c.Lease.Since
-			r.cursor = k.plus(1)
+			r.cursor = numberOf(c.Resource.Addr).plus(1)
 		}
 	}
 }
 
+// dynamicOf returns the ranges that automatic allocation can have taken the
+// lease's address from, nil if there are none.
+func (a *Allocator) dynamicOf(l *Lease) *ranges {
+	if !l.Resource.Addr.IsValid() {
+		return nil
+	}
+	p := a.pool(l.Pool)
+	if p == nil {
+		return nil
+	}
+	if r := p.ranges[vip.FamilyOf(l.Resource.Addr)]; r != nil && r.dynamic.contains(numberOf(l.Resource.Addr)) {
+		return r
+	}
+	return nil
+}
+
 // Leases returns the table of leases: what is durable, and nothing else.
-func (a *Allocator) Leases() table.Reader[Resource, Lease] { return a.leases }
+func (a *Allocator) Leases() table.Reader[Resource, *Lease] { return a.leases }
+
+// lease returns the lease of a resource as it is; without one it is the zero
+// Lease.
+func (a *Allocator) lease(r Resource) (Lease, bool) {
+	if l, _, ok := a.leases.Get(r); ok {
+		return *l, true
+	}
+	return Lease{}, false
+}
 
 // Freed returns a channel that is closed when something that a waiting service
 // may want became free, or the pools changed. A closed one is replaced.
@@ -182,11 +260,11 @@ func (a *Allocator) free() {
 	a.freed = make(chan struct{})
 }
 
-// Owns reports whether an address is in a pool's ranges, or leased. It costs
-// O(log ranges).
+// Owns reports whether an address is in a pool's ranges and not excluded, or
+// leased. It costs O(log ranges).
 func (a *Allocator) Owns(addr netip.Addr) bool {
 	addr = addr.Unmap()
-	if _, _, leased := a.leases.Get(Resource{Addr: addr}); leased {
+	if a.leases.Row(Resource{Addr: addr}) != nil {
 		return true
 	}
 	a.mu.RLock()
@@ -200,9 +278,8 @@ func (a *Allocator) PriorSource(k vip.ServiceKey) (string, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	for _, r := range a.index.owned[k] {
-		l, _, _ := a.leases.Get(r)
-		for _, h := range l.Holders {
-			if h.Service == k {
+		if l, _, ok := a.leases.Get(r); ok {
+			if h := l.holder(k); h != nil {
 				return h.Source, true
 			}
 		}
@@ -233,8 +310,9 @@ func (a *Allocator) Configure(cfg Config) []vip.Problem {
 // SetHost tells the host's network as it is now.
 func (a *Allocator) SetHost(s hostnet.Snapshot) { a.change(false, func() { a.host = s }) }
 
-// SetPodCIDRs tells which ranges pods have, according to one source; none
-// takes back what that source said before.
+// SetPodCIDRs tells which ranges are in use by others, as by pods, or by Services
+// whose addresses somebody else gives out, according to one source; none takes
+// back what that source said before.
 func (a *Allocator) SetPodCIDRs(source string, prefixes []netip.Prefix) {
 	a.change(false, func() {
 		if len(prefixes) == 0 {
@@ -292,6 +370,9 @@ func (a *Allocator) rebuild() {
 		for _, c := range p.CIDRs {
 			owned.AddPrefix(c)
 		}
+		for _, e := range p.Exclude {
+			owned.RemovePrefix(e)
+		}
 	}
 	a.pools = pools
 	a.owned, _ = owned.IPSet() // fails on invalid input only
@@ -309,10 +390,7 @@ func (a *Allocator) alarms() {
 		}
 	}
 	for _, p := range a.pools {
-		now[p.Name] = append(now[p.Name], a.guard.alarms(p, func(addr netip.Addr) (Lease, bool) {
-			l, _, ok := a.leases.Get(Resource{Addr: addr})
-			return l, ok
-		})...)
+		now[p.Name] = append(now[p.Name], a.guard.alarms(p, func(addr netip.Addr) (Lease, bool) { return a.lease(Resource{Addr: addr}) })...)
 	}
 	for name, list := range now {
 		for _, p := range list {

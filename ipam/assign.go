@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
@@ -17,12 +18,18 @@ const tries = 3
 // that lack something get it where it is to be had, all with one durable
 // commit; what can't be granted is a problem that says why and who has it, and
 // what the service holds is kept. A CodeStore problem says that the store
-// could not be written and that trying again may help. One service costs
+// could not be written and that trying again may help; a CodeWaiting problem
+// that another host has the first word (Options.Turn), or that what the service
+// holds can't be read or changed for now; Run recalls it. One service costs
 // O(its own leases, ports and the pool's ranges).
 func (a *Allocator) Assign(ctx context.Context, services []vip.Service) []vip.Allocation {
 	a.write.Lock()
 	defer a.write.Unlock()
 	out := make([]vip.Allocation, len(services))
+	for i := range services {
+		a.leaving.remove(services[i].Key) // it is here again
+		delete(a.cooldowns, services[i].Key)
+	}
 	todo := turns(services)
 	for try := 0; len(todo) > 0; try++ {
 		todo = a.assign(ctx, services, todo, out, try+1 < tries)
@@ -30,7 +37,8 @@ func (a *Allocator) Assign(ctx context.Context, services []vip.Service) []vip.Al
 	return out
 }
 
-// Preview answers as Assign would and changes nothing.
+// Preview answers as Assign would if it were this host's turn, and changes
+// nothing.
 func (a *Allocator) Preview(services []vip.Service) []vip.Allocation {
 	a.write.Lock()
 	defer a.write.Unlock()
@@ -55,7 +63,7 @@ func turns(services []vip.Service) []int {
 	var first, then []int
 	for i := range services {
 		s := &services[i]
-		asks := len(s.VIPs) > 0 || slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Number != 0 })
+		asks := len(s.VIPs) > 0 || s.HealthPort.Number != 0 || slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Number != 0 })
 		if asks {
 			first = append(first, i)
 		} else {
@@ -68,36 +76,46 @@ func turns(services []vip.Service) []int {
 // assign plans, commits and answers the services at todo. It returns those
 // that met a lease that had changed meanwhile, unless this is the last try.
 func (a *Allocator) assign(ctx context.Context, services []vip.Service, todo []int, out []vip.Allocation, again bool) (conflicted []int) {
+	now, mine := a.now(), a.mine()
 	a.mu.Lock()
 	d := newDraft(a)
 	answers := make([]*answer, len(todo))
 	for n, i := range todo {
+		d.waits = !mine && !a.later.past(services[i].Key, now)
 		answers[n] = d.service(&services[i])
 	}
 	a.mu.Unlock()
 
-	failed, err := d.commit(ctx)
+	err := d.commit(ctx, a.store.Commit)
 	var moves []*answer
 	for n, i := range todo {
+		w := answers[n]
 		why := err
-		for _, r := range answers[n].wants {
+		for _, op := range w.wants {
 			if why == nil {
-				why = failed[r]
+				why = d.ops[op].Err
 			}
 		}
 		switch conflict := (*ConflictError)(nil); {
-		case len(answers[n].wants) == 0:
+		case len(w.wants) == 0:
 		case why == nil:
-			a.tell(answers[n])
+			a.tell(w)
 		case again && errors.As(why, &conflict):
 			conflicted = append(conflicted, i)
 			continue
 		default:
+			problem, soon := refusal(why)
 			answers[n] = a.holding(&services[i])
-			answers[n].problems = append(answers[n].problems, storeProblem(why))
+			answers[n].problems = append(answers[n].problems, problem)
+			if soon {
+				a.revisit.add(services[i].Key, now.Add(fencedRetry))
+				a.nudge()
+			}
+			continue
 		}
-		if len(answers[n].drops) > 0 {
-			moves = append(moves, answers[n])
+		a.settle(w, now)
+		if len(w.drops) > 0 {
+			moves = append(moves, w)
 		}
 	}
 	if err := a.drop(ctx, moves); err != nil {
@@ -107,39 +125,17 @@ func (a *Allocator) assign(ctx context.Context, services []vip.Service, todo []i
 	}
 	for n, i := range todo {
 		if !slices.Contains(conflicted, i) {
-			out[i] = answers[n].allocation(a.durable)
+			out[i] = answers[n].allocation(a.lease)
 		}
 	}
 	return conflicted
-}
-
-// durable returns a lease as it is.
-func (a *Allocator) durable(r Resource) (Lease, bool) {
-	l, _, ok := a.leases.Get(r)
-	return l, ok
 }
 
 // holding answers with what a service has and nothing more.
 func (a *Allocator) holding(s *vip.Service) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	d := newDraft(a)
-	held, _ := d.of(s.Key)
-	out := &answer{service: s}
-	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
-		for _, l := range held {
-			if l.Resource.Addr.IsValid() && vip.FamilyOf(l.Resource.Addr) == f {
-				out.addrs = append(out.addrs, l.Resource)
-				break
-			}
-		}
-	}
-	for _, l := range held {
-		if l.Resource.NodePort != 0 {
-			out.nodePort(l.Holders[0].Port, l.Resource)
-		}
-	}
-	return out
+	return newDraft(a).holdingOf(s)
 }
 
 // drop releases what services gave up for something else, which they have by
@@ -148,31 +144,36 @@ func (a *Allocator) drop(ctx context.Context, moves []*answer) error {
 	if len(moves) == 0 {
 		return nil
 	}
-	changes := make(map[Resource]*Op) // a shared address may lose several holders at once
-	var order []Resource
+	r := a.newRelease()
 	for _, m := range moves {
-		for _, r := range m.drops {
-			l, _, ok := a.leases.Get(r)
-			if !ok {
-				continue
-			}
-			op := changes[r]
-			if op == nil {
-				op = &Op{Old: &l, New: &l}
-				changes[r] = op
-				order = append(order, r)
-			}
-			if op.New != nil && op.New.HeldBy(m.service.Key) >= 0 {
-				op.New = a.released(*op.New, m.service.Key, m.service.DrainTimeout)
+		for _, resource := range m.drops {
+			if r.leave(resource, m.service.Key, m.service.DrainTimeout) >= 0 {
+				a.ended(m.service.Key)
 			}
 		}
 	}
-	var ops []Op
-	for _, r := range order {
-		ops = append(ops, *changes[r])
+	if err := a.commit(ctx, r.ops); err != nil {
+		return err
 	}
-	_, err := a.commit(ctx, ops) // what changed meanwhile is no longer theirs to drop
-	return err
+	fenced := make(map[Resource]bool)
+	for i := range r.ops {
+		fenced[r.ops[i].resource()] = isFenced(r.ops[i].Err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, m := range moves { // what changed meanwhile may be theirs to drop still
+		for _, resource := range m.drops {
+			switch l, _ := a.lease(resource); {
+			case l.HeldBy(m.service.Key) < 0:
+			case fenced[resource]:
+				a.revisit.add(m.service.Key, a.now().Add(fencedRetry))
+				a.nudge()
+			default:
+				a.recall.add(m.service.Key)
+			}
+		}
+	}
+	return nil
 }
 
 // tell books addresses that are new to a service as events.
@@ -193,9 +194,13 @@ type answer struct {
 	service  *vip.Service
 	addrs    []Resource // IPv4 first
 	ports    map[vip.PortKey]Resource
-	wants    []Resource // of these and no others the leases are to change
-	drawn    []Resource // those of wants that are new to the service
+	wants    []int      // the draft's ops for it
+	drawn    []Resource // what is new to the service
 	drops    []Resource // to be released once everything in wants is durable
+	kept     []Lease    // what it has that is no lease now: it can't be read, or vanished
+	stays    bool       // nothing was planned for it
+	putOff   bool       // another host has the first word in something of it
+	revisit  time.Time  // when to ask again about something that other hosts keep changing
 	problems []vip.Problem
 }
 
@@ -208,16 +213,25 @@ func (w *answer) nodePort(k vip.PortKey, r Resource) {
 
 func (w *answer) problem(p vip.Problem) {
 	p.Service = w.service.Key.String()
-	w.problems = append(w.problems, p)
+	if !slices.Contains(w.problems, p) { // of two things that wait for the same host
+		w.problems = append(w.problems, p)
+	}
 }
 
 // allocation puts the answer into words, with the leases as lease tells them.
 func (w *answer) allocation(lease func(Resource) (Lease, bool)) vip.Allocation {
 	out := vip.Allocation{Service: w.service.Key, Problems: w.problems}
 	note := func(l Lease) {
-		if out.Since.IsZero() || l.Since.Before(out.Since) {
+		if out.Since.IsZero() || !l.Since.IsZero() && l.Since.Before(out.Since) {
 			out.Since = l.Since
 		}
+	}
+	durable := lease
+	lease = func(r Resource) (Lease, bool) {
+		if i := slices.IndexFunc(w.kept, func(l Lease) bool { return l.Resource == r }); i >= 0 {
+			return w.kept[i], true
+		}
+		return durable(r)
 	}
 	for _, r := range w.addrs {
 		if l, ok := lease(r); ok && l.HeldBy(w.service.Key) >= 0 {

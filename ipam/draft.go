@@ -1,9 +1,11 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/ironvip/ironvip/vip"
@@ -14,12 +16,16 @@ import (
 // everything else shows in the draft alone until it is booked.
 type draft struct {
 	a       *Allocator
+	ops     []Op                // in order; several on one resource build on each other
 	pending map[Resource]*Lease // what a lease is to become; never nil
-	order   []Resource
 	claimed map[vip.ServiceKey][]Resource
-	shares  map[shareKey][]Resource // addresses that this draft makes shareable
-	marked  []Resource              // bits set by this draft
-	cursors map[*number]number      // where cursors were
+	holding map[vip.ServiceKey][]Resource // what services hold as planned, of those planned so far
+	shares  map[shareKey][]Resource       // addresses that this draft makes shareable
+	marked  []Resource                    // bits set by this draft
+	cursors map[*number]number            // where cursors were
+	waits   bool                          // the service in hand waits for another host to give it what is new
+	moved   moved                         // the move of a cursor for the choice in hand
+	drawn   map[int]moved                 // the moves for ops, by their places
 }
 
 func newDraft(a *Allocator) *draft {
@@ -27,8 +33,10 @@ func newDraft(a *Allocator) *draft {
 		a:       a,
 		pending: make(map[Resource]*Lease),
 		claimed: make(map[vip.ServiceKey][]Resource),
+		holding: make(map[vip.ServiceKey][]Resource),
 		shares:  make(map[shareKey][]Resource),
 		cursors: make(map[*number]number),
+		drawn:   make(map[int]moved),
 	}
 }
 
@@ -37,8 +45,7 @@ func (d *draft) lease(r Resource) (Lease, bool) {
 	if l := d.pending[r]; l != nil {
 		return *l, true
 	}
-	l, _, ok := d.a.leases.Get(r)
-	return l, ok
+	return d.a.lease(r)
 }
 
 // of returns the leases that a service holds and those that cool for it.
@@ -57,7 +64,15 @@ func (d *draft) of(k vip.ServiceKey) (held, cooling []Lease) {
 			}
 		}
 	}
+	if d.a.node != "" {
+		slices.SortFunc(held, olderFirst) // whoever chooses among them chooses alike
+	}
 	return held, cooling
+}
+
+func olderFirst(a, b Lease) int {
+	return cmp.Or(a.Since.Compare(b.Since), a.Resource.Addr.Compare(b.Resource.Addr),
+		cmp.Compare(a.Resource.NodePort, b.Resource.NodePort), cmp.Compare(a.Resource.Protocol, b.Resource.Protocol))
 }
 
 // shared returns the addresses that are shared under k, planned ones last.
@@ -74,26 +89,44 @@ func (d *draft) shared(k shareKey) []Resource {
 	return out
 }
 
-// set plans that the lease of its resource becomes l, for one of its holders.
-func (d *draft) set(l Lease, by vip.ServiceKey) {
+// set plans that the lease of its resource becomes l, for one of its holders,
+// and returns which of the draft's ops that is.
+func (d *draft) set(l Lease, by vip.ServiceKey) int {
 	r := l.Resource
-	if d.pending[r] == nil {
-		d.order = append(d.order, r)
-		if _, _, there := d.a.leases.Get(r); !there {
-			set, k := d.a.index.set(r)
-			set.add(k)
-			d.marked = append(d.marked, r)
+	op := Op{New: &l}
+	if now, there := d.lease(r); there {
+		op.Old = new(now)
+	} else {
+		set, k := d.a.index.set(r)
+		set.add(k)
+		d.marked = append(d.marked, r)
+	}
+	if op.Old == nil || op.Old.HeldBy(by) < 0 {
+		held := d.holding[by]
+		op.Claim = &Claim{Service: by, Holds: held[:len(held):len(held)]}
+		d.holding[by] = append(held, r)
+		if d.moved.cursor != nil {
+			d.drawn[len(d.ops)], d.moved = d.moved, moved{}
 		}
 	}
+	d.ops = append(d.ops, op)
 	d.pending[r] = &l
 	d.claimed[by] = append(d.claimed[by], r)
 	if k := shareOf(&l); k.key != "" {
 		d.shares[k] = append(d.shares[k], r)
 	}
+	return len(d.ops) - 1
+}
+
+// moved is where a cursor was; the zero moved is of none.
+type moved struct {
+	cursor  *number
+	was, to number
 }
 
 // move sets a cursor, in a way that can be undone.
 func (d *draft) move(cursor *number, to number) {
+	d.moved = moved{cursor, *cursor, to}
 	if _, moved := d.cursors[cursor]; !moved {
 		d.cursors[cursor] = *cursor
 	}
@@ -112,44 +145,57 @@ func (d *draft) undo() {
 
 // unmark frees what the draft took in vain.
 func (d *draft) unmark(r Resource) {
-	if _, _, there := d.a.leases.Get(r); !there {
+	if d.a.leases.Row(r) == nil && !d.a.isBlocked(r) {
 		set, k := d.a.index.set(r)
 		set.remove(k)
 	}
 }
 
-// commit makes the draft durable, and then visible, each change alone. It
-// returns why single changes failed, or why all did. A lease that turned out
-// to be other than expected is booked as it is. The caller holds write.
-func (d *draft) commit(ctx context.Context) (failed map[Resource]error, err error) {
-	if len(d.order) == 0 {
-		return nil, nil
+// commit makes the draft durable, by the way given, and then visible, each op
+// alone; each op's Err says how it went. The error is why all failed. The caller
+// holds write.
+func (d *draft) commit(ctx context.Context, by commit) error {
+	if len(d.ops) == 0 {
+		return nil
 	}
-	ops := make([]Op, 0, len(d.order))
-	for _, r := range d.order {
-		op := Op{New: d.pending[r]}
-		if l, _, ok := d.a.leases.Get(r); ok {
-			op.Old = &l
-		}
-		ops = append(ops, op)
-	}
-	failed, err = d.a.commit(ctx, ops)
+	err := d.a.commitBy(ctx, d.ops, by)
 	d.a.mu.Lock()
 	defer d.a.mu.Unlock()
 	if err != nil {
 		d.undo()
-		return nil, err
+		return err
 	}
-	for r := range failed {
-		d.unmark(r)
+	for i := len(d.ops) - 1; i >= 0; i-- {
+		if d.ops[i].Err == nil {
+			continue
+		}
+		d.unmark(d.ops[i].resource())
+		// What nobody got is next again, lest trying uses up a pool.
+		if m, ok := d.drawn[i]; ok && *m.cursor == m.to {
+			*m.cursor = m.was
+		}
 	}
-	return failed, nil
+	return nil
 }
 
+// commit is a Store's Commit, or what does the same.
+type commit func(ctx context.Context, ops []Op) error
+
 // commit writes ops to the store and books what became durable.
-func (a *Allocator) commit(ctx context.Context, ops []Op) (failed map[Resource]error, err error) {
-	if err := a.store.Commit(ctx, ops); err != nil {
-		return nil, err
+func (a *Allocator) commit(ctx context.Context, ops []Op) error {
+	return a.commitBy(ctx, ops, a.store.Commit)
+}
+
+// commitBy makes ops durable and books what became so, and what turned out to be
+// other than expected. Each op's Err says how it went.
+func (a *Allocator) commitBy(ctx context.Context, ops []Op, by commit) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	err := by(ctx, ops)
+	a.commits++
+	if err != nil {
+		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,17 +206,25 @@ func (a *Allocator) commit(ctx context.Context, ops []Op) (failed map[Resource]e
 			a.book(r, op.New)
 			continue
 		}
-		if failed == nil {
-			failed = make(map[Resource]error)
-		}
-		failed[r] = op.Err
 		if conflict := (*ConflictError)(nil); errors.As(op.Err, &conflict) {
-			a.log.Warn("a lease was changed by someone else", "resource", r)
-			a.book(r, conflict.Actual)
+			a.log.Log(ctx, a.conflictLevel(), "a lease was changed by someone else", "resource", r, "conflict", conflict)
+			a.learn(r, conflict.Actual)
+			for _, c := range conflict.Others {
+				a.learn(c.Resource, c.Lease)
+			}
 		}
 	}
 	a.nudge()
-	return failed, nil
+	return nil
+}
+
+// conflictLevel is how loud to be about a change by somebody else, which is
+// nothing unusual where hosts share a store.
+func (a *Allocator) conflictLevel() slog.Level {
+	if a.node == "" {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
 }
 
 func (o *Op) resource() Resource {

@@ -12,15 +12,16 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// guard is what pools must keep clear of: pods' ranges, and what the host has.
+// guard is what pools must keep clear of: ranges of pods and whatever else a
+// source says is in use, and what the host has.
 type guard struct {
-	pods  []podRange
+	used  []usedRange
 	hosts map[netip.Addr]string // what else the address is: "this host's address on eth0"
 	host  hostnet.Snapshot
 	set   *netipx.IPSet // all of it
 }
 
-type podRange struct {
+type usedRange struct {
 	prefix netip.Prefix
 	from   string // who says so
 }
@@ -30,7 +31,7 @@ func newGuard(configured []netip.Prefix, learnt map[string][]netip.Prefix, host 
 	var b netipx.IPSetBuilder
 	add := func(p netip.Prefix, from string) {
 		if p = p.Masked(); p.IsValid() {
-			g.pods = append(g.pods, podRange{p, from})
+			g.used = append(g.used, usedRange{p, from})
 			b.AddPrefix(p)
 		}
 	}
@@ -42,7 +43,7 @@ func newGuard(configured []netip.Prefix, learnt map[string][]netip.Prefix, host 
 			add(p, "source "+from)
 		}
 	}
-	slices.SortFunc(g.pods, func(a, b podRange) int {
+	slices.SortFunc(g.used, func(a, b usedRange) int {
 		if c := a.prefix.Addr().Compare(b.prefix.Addr()); c != 0 {
 			return c
 		}
@@ -69,9 +70,9 @@ func (g *guard) why(a netip.Addr) (code, what string) {
 	if what, ok := g.hosts[a]; ok {
 		return vip.CodeAddressTaken, "it is " + what
 	}
-	for _, p := range g.pods {
+	for _, p := range g.used {
 		if p.prefix.Contains(a) {
-			return vip.CodeOverlap, fmt.Sprintf("it is in pod range %s, says %s", p.prefix, p.from)
+			return vip.CodeOverlap, fmt.Sprintf("it is in range %s, which %s says is in use", p.prefix, p.from)
 		}
 	}
 	return vip.CodeOverlap, "something else has it"
@@ -85,11 +86,11 @@ const most = 10
 func (g *guard) alarms(p *pool, lease func(netip.Addr) (Lease, bool)) []vip.Problem {
 	var out, own, routes []vip.Problem
 	for _, c := range p.CIDRs {
-		for _, r := range g.pods {
+		for _, r := range g.used {
 			if c.Overlaps(r.prefix) {
 				out = append(out, vip.Problem{
 					Code:    vip.CodeOverlap,
-					Message: fmt.Sprintf("pool %q %s overlaps pod range %s, says %s: nothing more is given out there, what is held stays", p.Name, c, r.prefix, r.from),
+					Message: fmt.Sprintf("pool %q %s overlaps range %s, which %s says is in use: nothing more is given out there, what is held stays", p.Name, c, r.prefix, r.from),
 					Hint:    "take that range out of the pool, and move the services that hold addresses of it",
 				})
 			}

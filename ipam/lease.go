@@ -16,12 +16,15 @@ import (
 // Equal reports whether two leases say the same.
 func (l Lease) Equal(m Lease) bool {
 	return l.Resource == m.Resource && l.Pool == m.Pool && l.State == m.State && l.ShareKey == m.ShareKey &&
-		l.Since.Equal(m.Since) && l.Until.Equal(m.Until) && slices.EqualFunc(l.Holders, m.Holders, Holder.Equal)
+		l.Since.Equal(m.Since) && l.Until.Equal(m.Until) && l.Reason == m.Reason && slices.EqualFunc(l.Holders, m.Holders, Holder.Equal)
 }
+
+// sameLease is Equal for leases that are shared.
+func sameLease(a, b *Lease) bool { return a == b || a.Equal(*b) }
 
 // Equal reports whether two holders say the same.
 func (h Holder) Equal(g Holder) bool {
-	return h.Service == g.Service && h.Source == g.Source && h.Port == g.Port && slices.Equal(h.Ports, g.Ports)
+	return h.Service == g.Service && h.Source == g.Source && h.Port == g.Port && h.Node == g.Node && slices.Equal(h.Ports, g.Ports)
 }
 
 // HeldBy returns the place of a service among the holders of a held lease, and
@@ -82,6 +85,7 @@ type holderJSON struct {
 	Source  string   `json:"source"`
 	Port    string   `json:"port,omitempty"`
 	Ports   []string `json:"ports,omitempty"`
+	Node    string   `json:"node,omitempty"`
 }
 
 // MarshalJSON writes the lease as stores keep it.
@@ -91,7 +95,7 @@ func (l Lease) MarshalJSON() ([]byte, error) {
 		out.Until = &l.Until
 	}
 	for _, h := range l.Holders {
-		j := holderJSON{Service: h.Service.Namespace + "/" + h.Service.Name, Source: h.Source}
+		j := holderJSON{Service: h.Service.Namespace + "/" + h.Service.Name, Source: h.Source, Node: h.Node}
 		if h.Port != (vip.PortKey{}) {
 			j.Port = h.Port.String()
 		}
@@ -115,14 +119,16 @@ func (l *Lease) UnmarshalJSON(b []byte) error {
 		out.Until = *in.Until
 	}
 	for _, j := range in.Holders {
-		h := Holder{Source: j.Source}
+		h := Holder{Source: j.Source, Node: j.Node}
 		var named bool
 		if h.Service.Namespace, h.Service.Name, named = strings.Cut(j.Service, "/"); !named || h.Service.Name == "" {
 			return fmt.Errorf("lease of %s: %q is not a service", in.Resource, j.Service)
 		}
 		var err error
 		if j.Port != "" {
-			if h.Port, err = parsePortKey(j.Port); err != nil {
+			if j.Port == vip.HealthPortKey.String() {
+				h.Port = vip.HealthPortKey
+			} else if h.Port, err = parsePortKey(j.Port); err != nil {
 				return fmt.Errorf("lease of %s: %w", in.Resource, err)
 			}
 		}
@@ -156,12 +162,25 @@ func (l *Lease) check() error {
 	return nil
 }
 
+// parsePortKey reads "80/tcp" or "10000-10099/tcp".
 func parsePortKey(s string) (k vip.PortKey, err error) {
-	number, protocol, _ := strings.Cut(s, "/")
-	n, err := strconv.ParseUint(number, 10, 16)
-	if err != nil || n == 0 || k.Protocol.UnmarshalText([]byte(protocol)) != nil {
-		return k, fmt.Errorf("%q is not a port", s)
+	bad := fmt.Errorf("%q is not a port", s)
+	numbers, protocol, _ := strings.Cut(s, "/")
+	if k.Protocol.UnmarshalText([]byte(protocol)) != nil {
+		return k, bad
+	}
+	first, last, ranged := strings.Cut(numbers, "-")
+	n, err := strconv.ParseUint(first, 10, 16)
+	if err != nil || n == 0 {
+		return k, bad
 	}
 	k.Port = uint16(n)
+	if !ranged {
+		return k, nil
+	}
+	if n, err = strconv.ParseUint(last, 10, 16); err != nil || uint16(n) <= k.Port {
+		return k, bad
+	}
+	k.LastPort = uint16(n)
 	return k, nil
 }

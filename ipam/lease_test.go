@@ -24,6 +24,12 @@ func TestLeaseAsJSON(t *testing.T) {
 		{ipam.Lease{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.SCTP}, State: ipam.Cooling, Since: since, Until: since.Add(time.Minute), Holders: []ipam.Holder{
 			{Service: key("web"), Source: "static", Port: vip.PortKey{Port: 80, Protocol: vip.SCTP}},
 		}}, `{"resource":"node-port/sctp/30080","state":"cooling","holders":[{"service":"default/web","source":"static","port":"80/sctp"}],"since":"2026-11-08T12:00:00.000000005Z","until":"2026-11-08T12:01:00.000000005Z"}`},
+		{ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Held, ShareKey: "k", Since: since, Holders: []ipam.Holder{
+			{Service: key("web"), Source: "static", Ports: []vip.PortKey{{Port: 80, Protocol: vip.TCP}, {Port: 10000, LastPort: 10099, Protocol: vip.TCP}}},
+		}}, `{"resource":"192.0.2.1","pool":"p","state":"held","share_key":"k","holders":[{"service":"default/web","source":"static","ports":["80/tcp","10000-10099/tcp"]}],"since":"2026-11-08T12:00:00.000000005Z"}`},
+		{ipam.Lease{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.TCP}, State: ipam.Held, Since: since, Holders: []ipam.Holder{
+			{Service: key("web"), Source: "static", Port: vip.HealthPortKey},
+		}}, `{"resource":"node-port/tcp/30080","state":"held","holders":[{"service":"default/web","source":"static","port":"health-check"}],"since":"2026-11-08T12:00:00.000000005Z"}`},
 	} {
 		b, err := json.Marshal(c.lease)
 		if err != nil || string(b) != c.text {
@@ -47,6 +53,11 @@ func TestLeasesThatNobodyWrote(t *testing.T) {
 		`{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b"},{"service":"a/c"}]}`:                              "not shared",
 		`{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b","ports":["80"]}]}`:                                 `"80" is not a port`,
 		`{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b","port":"0/tcp"}]}`:                                 `"0/tcp" is not a port`,
+		`{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b","ports":["health-check"]}]}`:                       `"health-check" is not a port`,
+		`{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b","ports":["99-80/tcp"]}]}`:                          `"99-80/tcp" is not a port`,
+		`{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b","ports":["80-80/tcp"]}]}`:                          `"80-80/tcp" is not a port`,
+		`{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b","ports":["80-65536/tcp"]}]}`:                       `"80-65536/tcp" is not a port`,
+		`{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b","ports":["0-9/tcp"]}]}`:                            `"0-9/tcp" is not a port`,
 		`{"resource":"192.0.2.01","state":"held","holders":[{"service":"a/b"}]}`:                                               "not an address",
 		`{"resource":"::ffff:192.0.2.1","state":"held","holders":[{"service":"a/b"}]}`:                                         "not an address",
 		`{"resource":"2001:DB8::1","state":"held","holders":[{"service":"a/b"}]}`:                                              `is not written as "2001:db8::1"`,
@@ -70,6 +81,7 @@ func FuzzLeaseJSON(f *testing.F) {
 		`{"resource":"2001:db8::1","state":"held","share_key":"k","holders":[{"service":"a/b","ports":["80/tcp"]},{"service":"a/c","ports":["1/sctp","2/udp"]}]}`,
 	} {
 		f.Add([]byte(s))
+		f.Add([]byte(strings.NewReplacer("80/tcp", "80-65535/tcp", "53/udp", "health-check").Replace(s)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var l, again ipam.Lease

@@ -24,6 +24,9 @@ type model struct {
 	wants map[string]vip.Service    // as last assigned
 	has   map[string]vip.Allocation // as last answered
 	fault bool
+	// What there was before the last answers.
+	freed  <-chan struct{}
+	leases map[ipam.Resource]*ipam.Lease
 }
 
 // Whatever services, operators, disks and restarts do: nobody has what another
@@ -107,7 +110,9 @@ func (m *model) some() vip.Service {
 	for _, n := range []uint16{80, 443} {
 		if rapid.Bool().Draw(m.t, "port") {
 			s.Ports = append(s.Ports, tcp(n))
-			switch rapid.IntRange(0, 3).Draw(m.t, "node port") {
+			switch rapid.IntRange(0, 4).Draw(m.t, "node port") {
+			case 4:
+				s.Ports[len(s.Ports)-1] = tcps(n, n+uint16(rapid.IntRange(1, 400).Draw(m.t, "more")))
 			case 0:
 				s.Ports[len(s.Ports)-1] = on(tcp(n), 0)
 			case 1:
@@ -115,6 +120,11 @@ func (m *model) some() vip.Service {
 			}
 		}
 	}
+	if len(s.Ports) == 2 && s.Ports[0].Key().Overlaps(s.Ports[1].Key()) {
+		s.Ports = s.Ports[:1] // no service is both
+	}
+	s.HealthPort = rapid.SampledFrom([]vip.NodePort{{}, {}, {Auto: true}, {Number: 30001}}).Draw(m.t, "health port")
+	s.Assigned = rapid.IntRange(0, 3).Draw(m.t, "assigned") == 0
 	return s
 }
 
@@ -130,6 +140,7 @@ func (m *model) assignSome() {
 		}
 	}
 	preview := m.a.Preview(batch)
+	m.freed, m.leases = m.a.Freed(), maps.Collect(m.a.Leases().All())
 	answers := m.assign(batch...)
 	for i, got := range answers {
 		s := &batch[i]
@@ -166,11 +177,12 @@ func (m *model) checkAnswer(s *vip.Service, got vip.Allocation) {
 			m.t.Fatalf("%s is told node port %d for %s, whose lease is %+v", s.Key, n, k, l)
 		}
 	}
+	m.checkAssigned(s, got)
 	if len(s.Families) == 0 && len(got.VIPs) == 0 && len(got.Problems) == 0 {
 		m.t.Fatalf("%s has nothing and is told no reason", s.Key)
 	}
 	settled := len(had.Problems) == 0 // else it waited for something that it may have now
-	same := settled && slices.Equal(s.VIPs, former.VIPs) && s.Pool == former.Pool && slices.Equal(s.Families, former.Families)
+	same := settled && s.Assigned == former.Assigned && slices.Equal(s.VIPs, former.VIPs) && s.Pool == former.Pool && slices.Equal(s.Families, former.Families)
 	for _, a := range had.VIPs {
 		if same && !slices.Contains(got.VIPs, a) {
 			m.t.Fatalf("%s was moved off %s to %v, its problems %v", s.Key, a, got.VIPs, got.Problems)
@@ -178,16 +190,46 @@ func (m *model) checkAnswer(s *vip.Service, got vip.Allocation) {
 	}
 }
 
+// checkAssigned checks that a service whose addresses and node ports were
+// assigned has these, or what it had, and waits for holders alone.
+func (m *model) checkAssigned(s *vip.Service, got vip.Allocation) {
+	if !s.Assigned || m.fault { // then it is told all that it holds
+		return
+	}
+	had := func(r ipam.Resource) bool { return m.leases[r].HeldBy(s.Key) >= 0 }
+	for _, a := range got.VIPs {
+		if !slices.Contains(s.VIPs, a) && !had(ipam.Resource{Addr: a}) {
+			m.t.Fatalf("%s was assigned %v, and %s was chosen for it", s.Key, s.VIPs, a)
+		}
+	}
+	for k, n := range got.NodePorts {
+		asked := k == vip.HealthPortKey && s.HealthPort.Number == n || slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Key() == k && p.NodePort.Number == n })
+		if !asked && !had(ipam.Resource{NodePort: n, Protocol: k.Protocol}) {
+			m.t.Fatalf("%s: node port %d was chosen for %s", s.Key, n, k)
+		}
+	}
+	pool := slices.IndexFunc(m.cfg.Pools, func(p ipam.Pool) bool { return p.Name == s.Pool })
+	for _, a := range s.VIPs {
+		l, _, leased := m.a.Leases().Get(ipam.Resource{Addr: a})
+		inPool := s.Pool == "" || pool >= 0 && slices.ContainsFunc(m.cfg.Pools[pool].CIDRs, func(c netip.Prefix) bool { return c.Contains(a) })
+		if inPool && m.mayGive(a) && (!leased || l.State != ipam.Held) && !freed(m.freed) {
+			m.t.Fatalf("%s was assigned %s and waits, nobody holds it, and nothing tells to ask again: %+v, %v", s.Key, a, l, got.Problems)
+		}
+	}
+}
+
 // check checks everything else that can be relied on after any step.
-func (m *model) check(before map[ipam.Resource]ipam.Lease) {
+func (m *model) check(before map[ipam.Resource]*ipam.Lease) {
 	m.durable()
 	var held, cooling = map[string]uint64{}, map[string]uint64{}
 	for r, l := range m.a.Leases().All() {
 		taken := map[vip.PortKey]vip.ServiceKey{}
 		for _, h := range l.Holders {
 			for _, p := range h.Ports {
-				if other, twice := taken[p]; twice {
-					m.t.Fatalf("%s: %s and %s both have %s", r, other, h.Service, p)
+				for q, other := range taken {
+					if p.Overlaps(q) {
+						m.t.Fatalf("%s: %s has %s and %s has %s", r, other, q, h.Service, p)
+					}
 				}
 				taken[p] = h.Service
 			}

@@ -8,48 +8,79 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// nodePorts plans the service's node ports. Each service port has its own,
-// whatever its other ports have.
+// wantedNodePort is one node port that a service asks for.
+type wantedNodePort struct {
+	key   vip.PortKey
+	want  vip.NodePort
+	field string // where the service asks
+	auto  string // how it would ask for any
+}
+
+// wantedNodePorts returns what a service asks for, those first that it asks for
+// by number, lest one of its other ports gets that automatically.
+func wantedNodePorts(s *vip.Service) []wantedNodePort {
+	var numbers, autos []wantedNodePort
+	add := func(p wantedNodePort) {
+		switch {
+		case !p.want.Wanted():
+		case p.want.Auto:
+			autos = append(autos, p)
+		default:
+			numbers = append(numbers, p)
+		}
+	}
+	for i := range s.Ports {
+		add(wantedNodePort{s.Ports[i].Key(), s.Ports[i].NodePort, fmt.Sprintf("ports[%d].node_port", i), `node_port = "auto"`})
+	}
+	add(wantedNodePort{vip.HealthPortKey, s.HealthPort, "health_check_node_port", `health_check_node_port = "auto"`})
+	return append(numbers, autos...)
+}
+
+// nodePorts plans the service's node ports and its health port. Each service
+// port has its own, whatever its other ports have.
 func (d *draft) nodePorts(w *answer, held, cooling []Lease) {
 	var kept []Resource
-	for i := range w.service.Ports {
-		port := &w.service.Ports[i]
-		if !port.NodePort.Wanted() {
-			continue
-		}
-		k := vip.PortKey{Port: port.Port, Protocol: port.Protocol}
-		had := nodePortOf(held, k, port.NodePort.Number)
-		if had != nil && (port.NodePort.Auto || had.Resource.NodePort == port.NodePort.Number) {
-			if had.Holders[0].Source != w.service.Source {
+	keep := func(k vip.PortKey, r Resource) {
+		w.nodePort(k, r)
+		kept = append(kept, r)
+	}
+	for _, p := range wantedNodePorts(w.service) {
+		had := nodePortOf(held, p.key, p.want.Number)
+		if had != nil && (p.want.Auto || had.Resource.NodePort == p.want.Number) {
+			if had.Holders[0].Source != w.service.Source && !d.contested(w) {
 				had.Holders = slices.Clone(had.Holders)
-				had.Holders[0].Source = w.service.Source
-				d.set(*had, w.service.Key)
-				w.wants = append(w.wants, had.Resource)
+				had.Holders[0].Source, had.Holders[0].Node = w.service.Source, d.a.node
+				w.wants = append(w.wants, d.set(*had, w.service.Key))
 			}
-			w.nodePort(k, had.Resource)
-			kept = append(kept, had.Resource)
+			keep(p.key, had.Resource)
 			continue
 		}
 		var chosen *Lease
 		var problem vip.Problem
-		if port.NodePort.Auto {
-			chosen, problem = d.drawNodePort(w.service, k, cooling)
-		} else {
-			chosen, problem = d.requestNodePort(w.service, k, port.NodePort.Number)
+		d.moved = moved{}
+		switch {
+		case p.want.Auto && w.service.Assigned:
+			problem = unassigned(p.field, "node ports")
+		case p.want.Auto:
+			chosen, problem = d.drawNodePort(w.service, p.key, cooling)
+		default:
+			chosen, problem = d.requestNodePort(w.service, p)
+		}
+		if chosen != nil && d.defers(w.service, chosen.Resource) {
+			chosen, problem = nil, d.pend(w)
 		}
 		if chosen != nil {
-			d.set(*chosen, w.service.Key)
-			w.wants = append(w.wants, chosen.Resource)
+			w.wants = append(w.wants, d.set(*chosen, w.service.Key))
 			w.drawn = append(w.drawn, chosen.Resource)
-			w.nodePort(k, chosen.Resource)
-			kept = append(kept, chosen.Resource)
+			keep(p.key, chosen.Resource)
 			continue
 		}
-		problem.Field = fmt.Sprintf("ports[%d].node_port", i)
+		if problem.Code != vip.CodeWaiting {
+			problem.Field = p.field
+		}
 		if had != nil {
 			problem.Message += fmt.Sprintf("; the service keeps %d", had.Resource.NodePort)
-			w.nodePort(k, had.Resource)
-			kept = append(kept, had.Resource)
+			keep(p.key, had.Resource)
 		}
 		w.problem(problem)
 	}
@@ -76,7 +107,8 @@ func nodePortOf(leases []Lease, k vip.PortKey, number uint16) (found *Lease) {
 }
 
 // requestNodePort plans a lease on the number that a port asks for.
-func (d *draft) requestNodePort(s *vip.Service, k vip.PortKey, number uint16) (*Lease, vip.Problem) {
+func (d *draft) requestNodePort(s *vip.Service, p wantedNodePort) (*Lease, vip.Problem) {
+	number, k := p.want.Number, p.key
 	r := Resource{NodePort: number, Protocol: k.Protocol}
 	if set := d.a.cfg.NodePorts; number < set.First || number > set.Last {
 		return nil, vip.Problem{
@@ -86,21 +118,26 @@ func (d *draft) requestNodePort(s *vip.Service, k vip.PortKey, number uint16) (*
 	}
 	l, taken := d.lease(r)
 	switch {
+	case d.a.isBlocked(r):
+		return nil, blockedProblem(r, d.a.blocked[r].told.Reason)
 	case !taken:
 		return d.claimNodePort(s, k, r), vip.Problem{}
 	case l.State == Held:
+		d.await(s, r)
 		h := l.Holders[0]
 		return nil, vip.Problem{
 			Code:    vip.CodePortTaken,
-			Message: fmt.Sprintf("%s is held by port %s of service %q of source %s since %s", r, h.Port, h.Service, h.Source, l.Since.Format(time.RFC3339)),
-			Hint:    `request another number, or use node_port = "auto"`,
+			Message: fmt.Sprintf("%s is held by %s of service %q of source %s since %s", r, standsFor(h.Port), h.Service, h.Source, l.Since.Format(time.RFC3339)),
+			Hint:    "request another number, or use " + p.auto,
 		}
-	case l.Holders[0].Service != s.Key:
+	case !coolsFor(s, &l):
 		return nil, vip.Problem{
 			Code:    vip.CodePortTaken,
 			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", r, l.Holders[0].Service, l.Until.Format(time.RFC3339)),
 			Hint:    "wait, or request another number",
 		}
+	case l.Holders[0].Service != s.Key:
+		return d.claimNodePort(s, k, r), vip.Problem{}
 	}
 	return d.reviveNodePort(s, k, l), vip.Problem{}
 }
@@ -112,6 +149,15 @@ func (d *draft) drawNodePort(s *vip.Service, k vip.PortKey, cooling []Lease) (*L
 		if now, _ := d.lease(l.Resource); now.State == Cooling {
 			return d.reviveNodePort(s, k, *l), vip.Problem{}
 		}
+	}
+	if l := d.lost(s.Key, func(l *Lease) bool {
+		if l.Resource.NodePort < set.First || l.Resource.NodePort > set.Last {
+			return false
+		}
+		unnamed := l.Resource.Protocol == k.Protocol && l.holder(s.Key).Port == (vip.PortKey{}) // it could not be read
+		return unnamed || nodePortOf([]Lease{*l}, k, 0) != nil
+	}); l != nil {
+		return d.claimNodePort(s, k, l.Resource), vip.Problem{}
 	}
 	used := d.a.index.portSet(k.Protocol)
 	all := spans{{number{lo: uint64(set.First)}, number{lo: uint64(set.Last)}}}
@@ -129,12 +175,20 @@ func (d *draft) drawNodePort(s *vip.Service, k vip.PortKey, cooling []Lease) (*L
 	return d.claimNodePort(s, k, Resource{NodePort: uint16(free.lo), Protocol: k.Protocol}), vip.Problem{}
 }
 
+// standsFor says what of a service has a node port.
+func standsFor(k vip.PortKey) string {
+	if k == vip.HealthPortKey {
+		return "the health check"
+	}
+	return "port " + k.String()
+}
+
 func (d *draft) claimNodePort(s *vip.Service, k vip.PortKey, r Resource) *Lease {
-	return &Lease{Resource: r, State: Held, Since: d.a.stamp(), Holders: []Holder{{Service: s.Key, Source: s.Source, Port: k}}}
+	return &Lease{Resource: r, State: Held, Since: d.a.stamp(), Holders: []Holder{{Service: s.Key, Source: s.Source, Port: k, Node: d.a.node}}}
 }
 
 func (d *draft) reviveNodePort(s *vip.Service, k vip.PortKey, l Lease) *Lease {
 	l.State, l.Until = Held, time.Time{}
-	l.Holders = []Holder{{Service: s.Key, Source: s.Source, Port: k}}
+	l.Holders = []Holder{{Service: s.Key, Source: s.Source, Port: k, Node: d.a.node}}
 	return &l
 }

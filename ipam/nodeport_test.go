@@ -2,6 +2,8 @@ package ipam_test
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 	"testing"
 
 	"github.com/ironvip/ironvip/ipam"
@@ -60,6 +62,86 @@ func TestOrderOfNodePorts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A service's own ports that ask for a number come before those that take any.
+func TestRequestedNodePortsFirst(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
+	got := nodePorts(w.assign(service("web", ports(on(tcp(80), 0), on(tcp(443), 30086), on(tcp(8443), 0)), checked(30087)))[0])
+	want := map[string]uint16{"80/tcp": 30088, "443/tcp": 30086, "8443/tcp": 30089, "health-check": 30087}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	// So do other services' in one batch.
+	batch := w.assign(service("auto", ports(on(tcp(80), 0))), service("asks", checked(30090)))
+	same(t, "automatic", nodePorts(batch[0])["80/tcp"], 30091)
+	same(t, "requested", nodePorts(batch[1])["health-check"], 30090)
+}
+
+func TestNodePortsOfSCTP(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
+	sctp := func(n uint16) vip.Port { return vip.Port{Protocol: vip.SCTP, Port: n, TargetPort: n} }
+	got := nodePorts(w.assign(service("web", ports(on(tcp(80), 30053), on(sctp(80), 30053), on(sctp(81), 0))))[0])
+	if want := map[string]uint16{"80/tcp": 30053, "80/sctp": 30053, "81/sctp": 30086}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	w.refused(vip.CodePortTaken, `node port 30053/sctp is held by port 80/sctp of service "web"`, "other", ports(on(sctp(80), 30053)))
+	w.restart()
+	same(t, "after a restart", nodePorts(w.assign(service("web", ports(on(sctp(81), 0))))[0])["81/sctp"], 30086)
+	w.durable()
+}
+
+// A health port is a node port of TCP that stands for the whole service.
+func TestHealthPorts(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
+	health := func(a vip.Allocation) uint16 { return a.NodePorts[vip.HealthPortKey] }
+	web := service("web", ports(on(tcp(80), 0)), checked(0))
+	preview := w.a.Preview([]vip.Service{web})[0]
+	first := w.assign(web)[0]
+	if health(first) != 30087 || nodePorts(first)["80/tcp"] != 30086 || health(preview) != 30087 {
+		t.Errorf("automatic: %v, in preview %v", nodePorts(first), nodePorts(preview))
+	}
+	w.refused(vip.CodePortTaken, `node port 30087/tcp is held by the health check of service "web" of source static since 2026-11-08T12:00:00Z`,
+		"other", ports(on(tcp(80), 30087)))
+	got := w.assign(service("other", checked(30086)))[0]
+	if len(got.Problems) != 1 || got.Problems[0].Code != vip.CodePortTaken || got.Problems[0].Field != "health_check_node_port" ||
+		!strings.Contains(got.Problems[0].Message, `node port 30086/tcp is held by port 80/tcp of service "web"`) ||
+		!strings.Contains(got.Problems[0].Hint, `health_check_node_port = "auto"`) || health(got) != 0 {
+		t.Errorf("a taken one: %+v", got)
+	}
+	w.refused(vip.CodeOutsidePool, "node port 8080/tcp is outside of the range 30000-32767", "other", checked(8080))
+	udps := w.assign(service("dns", ports(on(udp(53), 30001)), checked(30001)))[0]
+	if len(udps.Problems) > 0 || health(udps) != 30001 {
+		t.Errorf("beside udp: %+v", udps)
+	}
+
+	// It is sticky: a taken number doesn't move it, "auto" keeps what it has.
+	web.HealthPort = vip.NodePort{Number: 30001}
+	got = w.assign(web)[0]
+	if len(got.Problems) != 1 || health(got) != 30087 || !strings.Contains(got.Problems[0].Message, "the service keeps 30087") {
+		t.Errorf("asks for a taken one: %+v", got)
+	}
+	web.HealthPort = vip.NodePort{Number: 30002}
+	same(t, "asks for a free one", health(w.assign(web)[0]), 30002)
+	web.HealthPort = vip.NodePort{Auto: true}
+	same(t, "asks for none in particular", health(w.assign(web)[0]), 30002)
+	w.restart()
+	same(t, "after a restart", health(w.assign(web)[0]), 30002)
+
+	// It is given up when it is asked for no more, and cools down for the service.
+	web.HealthPort = vip.NodePort{}
+	if got := nodePorts(w.assign(web)[0]); len(got) != 1 {
+		t.Errorf("off: %v", got)
+	}
+	w.refused(vip.CodePortTaken, `node port 30002/tcp was released by service "web"`, "other", checked(30002))
+	web.HealthPort = vip.NodePort{Auto: true}
+	same(t, "on again", health(w.assign(web)[0]), 30002)
+	w.release("web")
+	if l, _, ok := w.a.Leases().Get(ipam.Resource{NodePort: 30002, Protocol: vip.TCP}); !ok || l.State != ipam.Cooling || l.Holders[0].Port != vip.HealthPortKey {
+		t.Errorf("released: %+v", l)
+	}
+	same(t, "and back", health(w.assign(web)[0]), 30002)
+	w.durable()
 }
 
 func TestNodePorts(t *testing.T) {

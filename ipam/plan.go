@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,14 +12,22 @@ import (
 
 // service plans what one service is to hold. The caller holds both locks.
 func (d *draft) service(s *vip.Service) *answer {
+	if len(d.a.stuck[s.Key]) > 0 {
+		return d.stick(s)
+	}
 	w := &answer{service: s}
 	held, cooling := d.of(s.Key)
+	d.holding[s.Key] = resourcesOf(held)
 	pool, noPool := d.poolFor(s, held)
 	families := d.families(s, pool, held)
 	for _, f := range families {
 		d.address(w, f, pool, noPool, addressesOf(held, f), addressesOf(cooling, f))
 	}
-	if len(families) == 0 {
+	switch {
+	case len(families) > 0:
+	case s.Assigned:
+		w.problem(unassigned("vips", "addresses"))
+	default:
 		w.problem(noPool)
 	}
 	for _, l := range held {
@@ -27,7 +36,16 @@ func (d *draft) service(s *vip.Service) *answer {
 		}
 	}
 	d.nodePorts(w, held, cooling)
+	d.deferDrops(w)
 	return w
+}
+
+func resourcesOf(leases []Lease) []Resource {
+	out := make([]Resource, len(leases))
+	for i := range leases {
+		out[i] = leases[i].Resource
+	}
+	return out
 }
 
 func addressesOf(leases []Lease, f vip.Family) (out []Lease) {
@@ -93,9 +111,17 @@ func (d *draft) poolHint() string {
 
 // families returns those the service is to have an address of: what it says;
 // else those of the addresses it requests, or else of its pool, and in both
-// cases what it holds already.
+// cases what it holds already. Of one whose addresses were assigned elsewhere it
+// is those of the addresses or, for want of any, of what it holds.
 func (d *draft) families(s *vip.Service, p *pool, held []Lease) []vip.Family {
 	want := slices.Clone(s.Families)
+	if s.Assigned {
+		want = nil
+		for _, v := range s.VIPs {
+			want = append(want, vip.FamilyOf(v))
+		}
+		p = nil
+	}
 	if len(want) == 0 {
 		switch {
 		case len(s.VIPs) > 0:
@@ -130,10 +156,13 @@ func (d *draft) address(w *answer, f vip.Family, p *pool, noPool vip.Problem, he
 		d.refresh(w, p, chosen)
 	} else {
 		var problem vip.Problem
+		d.moved = moved{}
 		switch {
 		case n >= 0:
 			field = fmt.Sprintf("vips[%d]", n)
 			chosen, problem = d.request(s, s.VIPs[n], p, noPool)
+		case s.Assigned:
+			problem = unassigned("vips", "addresses")
 		case p == nil:
 			problem = noPool
 		case p.ranges[f] == nil:
@@ -145,20 +174,23 @@ func (d *draft) address(w *answer, f vip.Family, p *pool, noPool vip.Problem, he
 		default:
 			chosen, problem = d.draw(s, p, f, cooling)
 		}
+		if chosen != nil && d.defers(s, chosen.Resource) {
+			chosen, problem = nil, d.pend(w)
+		}
 		if chosen == nil {
-			if problem.Field == "" {
+			if problem.Field == "" && problem.Code != vip.CodeWaiting {
 				problem.Field = field
 			}
 			if len(held) > 0 {
 				problem.Message += fmt.Sprintf("; the service keeps %s", held[0].Resource.Addr)
 				d.refresh(w, p, &held[0])
 				w.addrs = append(w.addrs, held[0].Resource)
+				w.drops = append(w.drops, resourcesOf(held[1:])...) // of a move that was cut short
 			}
 			w.problem(problem)
 			return
 		}
-		d.set(*chosen, s.Key)
-		w.wants = append(w.wants, chosen.Resource)
+		w.wants = append(w.wants, d.set(*chosen, s.Key))
 		w.drawn = append(w.drawn, chosen.Resource)
 	}
 	w.addrs = append(w.addrs, chosen.Resource)
@@ -166,6 +198,15 @@ func (d *draft) address(w *answer, f vip.Family, p *pool, noPool vip.Problem, he
 		if l.Resource != chosen.Resource {
 			w.drops = append(w.drops, l.Resource)
 		}
+	}
+}
+
+// unassigned says that a service is to take what it was assigned, and was
+// assigned nothing.
+func unassigned(field, what string) vip.Problem {
+	return vip.Problem{
+		Code: vip.CodeInvalid, Field: field, Message: fmt.Sprintf("its source assigns its %s, and has assigned none here", what),
+		Hint: "see why the source names none: nothing is chosen for such a service",
 	}
 }
 
@@ -199,21 +240,21 @@ func (d *draft) refresh(w *answer, p *pool, l *Lease) {
 	default:
 		h.Ports = nil
 		for i, port := range s.Ports {
-			k := vip.PortKey{Port: port.Port, Protocol: port.Protocol}
-			if other := portHolder(&now, k, s.Key); other != nil {
-				w.problem(portTaken(now.Resource, k, other, fmt.Sprintf("ports[%d].port", i)))
+			k := port.Key()
+			if other, its := portHolder(&now, k, s.Key); other != nil {
+				w.problem(portTaken(now.Resource, k, other, its, fmt.Sprintf("ports[%d].port", i)))
 				continue
 			}
 			h.Ports = append(h.Ports, k)
 		}
 		slices.SortFunc(h.Ports, comparePorts)
 	}
-	if now.Equal(*l) {
+	if now.Equal(*l) || d.contested(w) {
 		return
 	}
+	h.Node = d.a.node
 	*l = now
-	d.set(now, s.Key)
-	w.wants = append(w.wants, now.Resource)
+	w.wants = append(w.wants, d.set(now, s.Key))
 }
 
 // request plans a lease on the address that a service asks for.
@@ -222,24 +263,43 @@ func (d *draft) request(s *vip.Service, addr netip.Addr, p *pool, noPool vip.Pro
 		return nil, noPool
 	}
 	r := Resource{Addr: addr}
+	if b, is := d.a.blocked[r]; is {
+		return nil, blockedProblem(r, b.told.Reason)
+	}
 	if l, taken := d.lease(r); taken && l.State == Held {
-		return d.join(s, l, p)
+		joined, problem := d.join(s, l, p)
+		if joined == nil {
+			d.await(s, r)
+		}
+		return joined, problem
 	}
 	if !p.allows(addr) {
 		return nil, p.refusal(addr, d.a.guard)
 	}
 	l, taken := d.lease(r)
-	if taken && l.Holders[0].Service != s.Key {
+	if taken && !coolsFor(s, &l) {
 		return nil, vip.Problem{
 			Code:    vip.CodeAddressTaken,
 			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", addr, l.Holders[0].Service, l.Until.Format(time.RFC3339)),
 			Hint:    "wait, or request another address",
 		}
 	}
-	if taken {
+	if taken && l.Holders[0].Service == s.Key {
 		return d.revive(s, l), vip.Problem{}
 	}
 	return d.claim(s, r, p), vip.Problem{}
+}
+
+// coolsFor reports whether a service may have what cools: its own or, since
+// whoever assigned it has seen to the former holder, one that was assigned to it.
+func coolsFor(s *vip.Service, l *Lease) bool { return s.Assigned || l.Holders[0].Service == s.Key }
+
+// await notes that a service that was assigned r waits for the holder to give it
+// up, and not for it to cool.
+func (d *draft) await(s *vip.Service, r Resource) {
+	if s.Assigned {
+		d.a.awaited[r] = s.Source
+	}
 }
 
 // join plans to share an address that others hold.
@@ -257,12 +317,12 @@ func (d *draft) join(s *vip.Service, l Lease, p *pool) (*Lease, vip.Problem) {
 		}
 	}
 	for i, port := range s.Ports {
-		k := vip.PortKey{Port: port.Port, Protocol: port.Protocol}
-		if other := portHolder(&l, k, s.Key); other != nil {
-			return nil, portTaken(l.Resource, k, other, fmt.Sprintf("ports[%d].port", i))
+		k := port.Key()
+		if other, its := portHolder(&l, k, s.Key); other != nil {
+			return nil, portTaken(l.Resource, k, other, its, fmt.Sprintf("ports[%d].port", i))
 		}
 	}
-	l.Holders = append(slices.Clone(l.Holders), Holder{Service: s.Key, Source: s.Source, Ports: sharedPorts(s)})
+	l.Holders = append(slices.Clone(l.Holders), Holder{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: d.a.node})
 	return &l, vip.Problem{}
 }
 
@@ -299,6 +359,11 @@ func (d *draft) draw(s *vip.Service, p *pool, f vip.Family, cooling []Lease) (*L
 	if own != nil {
 		return d.revive(s, *own), vip.Problem{}
 	}
+	if l := d.lost(s.Key, func(l *Lease) bool {
+		return l.Resource.Addr.IsValid() && p.allows(l.Resource.Addr) && vip.FamilyOf(l.Resource.Addr) == f
+	}); l != nil {
+		return d.claim(s, l.Resource, p), vip.Problem{}
+	}
 	r := p.ranges[f]
 	used := d.a.index.addrs[f]
 	k, ok := r.dynamic.nextFree(used, r.cursor)
@@ -322,14 +387,14 @@ func (d *draft) draw(s *vip.Service, p *pool, f vip.Family, cooling []Lease) (*L
 func (d *draft) claim(s *vip.Service, r Resource, p *pool) *Lease {
 	return &Lease{
 		Resource: r, Pool: p.Name, State: Held, ShareKey: s.ShareKey, Since: d.a.stamp(),
-		Holders: []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s)}},
+		Holders: []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: d.a.node}},
 	}
 }
 
 // revive gives a cooling address back to its last holder.
 func (d *draft) revive(s *vip.Service, l Lease) *Lease {
 	l.State, l.Until, l.ShareKey = Held, time.Time{}, s.ShareKey
-	l.Holders = []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s)}}
+	l.Holders = []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: d.a.node}}
 	return &l
 }
 
@@ -342,28 +407,30 @@ func sharedPorts(s *vip.Service) []vip.PortKey {
 		return nil
 	}
 	var out []vip.PortKey
-	for _, p := range s.Ports {
-		out = append(out, vip.PortKey{Port: p.Port, Protocol: p.Protocol})
+	for i := range s.Ports {
+		out = append(out, s.Ports[i].Key())
 	}
 	slices.SortFunc(out, comparePorts)
 	return slices.Compact(out)
 }
 
 func comparePorts(a, b vip.PortKey) int {
-	if a.Port != b.Port {
-		return int(a.Port) - int(b.Port)
-	}
-	return int(a.Protocol) - int(b.Protocol)
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.LastPort, b.LastPort))
 }
 
-// portHolder returns who but the service has a port of a shared address.
-func portHolder(l *Lease, k vip.PortKey, but vip.ServiceKey) *Holder {
+// portHolder returns who but the service has a port of a shared address, or
+// one of a range of ports, and as which port or range of its own.
+func portHolder(l *Lease, k vip.PortKey, but vip.ServiceKey) (*Holder, vip.PortKey) {
 	for i := range l.Holders {
-		if h := &l.Holders[i]; h.Service != but && slices.Contains(h.Ports, k) {
-			return h
+		h := &l.Holders[i]
+		if h.Service == but {
+			continue
+		}
+		if j := slices.IndexFunc(h.Ports, k.Overlaps); j >= 0 {
+			return h, h.Ports[j]
 		}
 	}
-	return nil
+	return nil, vip.PortKey{}
 }
 
 func otherHolder(l *Lease, but vip.ServiceKey) vip.ServiceKey {
@@ -375,10 +442,15 @@ func otherHolder(l *Lease, but vip.ServiceKey) vip.ServiceKey {
 	return but
 }
 
-func portTaken(r Resource, k vip.PortKey, by *Holder, field string) vip.Problem {
+// portTaken says that a holder of r has the port k, or a part of it, as its.
+func portTaken(r Resource, k vip.PortKey, by *Holder, its vip.PortKey, field string) vip.Problem {
+	what := fmt.Sprintf("port %s of the shared %s", k, r)
+	if k != its {
+		what += fmt.Sprintf(" overlaps %s, which", its)
+	}
 	return vip.Problem{
 		Code: vip.CodePortTaken, Field: field,
-		Message: fmt.Sprintf("port %s of the shared %s is held by service %q of source %s", k, r, by.Service, by.Source),
+		Message: fmt.Sprintf("%s is held by service %q of source %s", what, by.Service, by.Source),
 		Hint:    "choose another port, or another address",
 	}
 }

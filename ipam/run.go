@@ -3,6 +3,8 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
@@ -28,9 +30,17 @@ func (a *Allocator) Settled(known func(vip.ServiceKey) bool) {
 }
 
 // Run ends cooling when its time has come, and releases leases that no source
-// has claimed for their grace time. It returns the context's error at its end.
+// has claimed for their grace time. Where hosts share the store it follows what the others
+// write, and does what was put off for another host's turn. It returns the
+// context's error at its end.
 func (a *Allocator) Run(ctx context.Context) error {
+	if a.node != "" {
+		var following sync.WaitGroup
+		following.Go(func() { a.follow(ctx) })
+		defer following.Wait()
+	}
 	try := shortestTry
+	var turn <-chan struct{}
 	var sweep time.Time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -40,11 +50,23 @@ func (a *Allocator) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-timer.C:
 		case <-a.wake:
+		case <-turn:
+		}
+		if a.turn != nil {
+			turn = a.turn.Changed() // before asking whose it is
 		}
 		nap := longestNap
-		next, err := a.cool(ctx)
-		if err == nil && !next.IsZero() {
-			nap = min(nap, max(0, next.Sub(a.now())))
+		until := func(next time.Time) {
+			if !next.IsZero() {
+				nap = min(nap, max(0, next.Sub(a.now())))
+			}
+		}
+		until(a.recallDue())
+		next, err := a.leave(ctx)
+		until(next)
+		if err == nil {
+			next, err = a.cool(ctx)
+			until(next)
 		}
 		if now := a.now(); err == nil && !sweep.After(now) {
 			var every time.Duration
@@ -52,9 +74,7 @@ func (a *Allocator) Run(ctx context.Context) error {
 				sweep = now.Add(every)
 			}
 		}
-		if !sweep.IsZero() {
-			nap = min(nap, max(0, sweep.Sub(a.now())))
-		}
+		until(sweep)
 		switch {
 		case err == nil:
 			try = shortestTry
@@ -66,8 +86,78 @@ func (a *Allocator) Run(ctx context.Context) error {
 	}
 }
 
+// recallDue recalls the services that were put off and whose time has come, and
+// returns when the next one's will.
+func (a *Allocator) recallDue() (next time.Time) {
+	a.write.Lock()
+	defer a.write.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	if a.mine() {
+		a.later.hurry(now)
+		a.leaving.hurry(now)
+	}
+	for _, k := range due(&a.later, now, &next) {
+		a.recall.add(k)
+	}
+	for _, k := range due(&a.revisit, now, &next) {
+		a.revisit.remove(k)
+		a.recall.add(k)
+	}
+	return next
+}
+
+// due pops what is due and notes the earliest of the times that are to come.
+func due(g *agenda, now time.Time, next *time.Time) []vip.ServiceKey {
+	keys, later := g.pop(now)
+	if !later.IsZero() && (next.IsZero() || later.Before(*next)) {
+		*next = later
+	}
+	return keys
+}
+
+// leave releases what services that went hold, where another host was to and
+// didn't, and returns when the next one is due.
+func (a *Allocator) leave(ctx context.Context) (next time.Time, err error) {
+	a.write.Lock()
+	defer a.write.Unlock()
+	now := a.now()
+	var gone []Released
+	for _, k := range due(&a.leaving, now, &next) {
+		gone = append(gone, Released{Service: k, Cooldown: a.cooldowns[k]})
+		a.leaving.remove(k)
+		delete(a.cooldowns, k)
+	}
+	if a.known != nil {
+		gone = slices.DeleteFunc(gone, func(g Released) bool { return a.known(g.Service) })
+	}
+	for i, failed := range a.release(ctx, gone, nil) {
+		if isFenced(failed) {
+			a.leaveFenced(gone[i], failed)
+		} else if failed != nil {
+			err = failed
+			a.cooldowns[gone[i].Service] = gone[i].Cooldown
+			a.leaving.add(gone[i].Service, now)
+		}
+	}
+	return next, err
+}
+
+// sweeps reports whether an orphan's claim is this host's to end: what it
+// claimed itself, and, when it is its turn, what nobody else will see to. What
+// is in a name that another host may have, too, is nobody's to end: its
+// grace time begins anew when that is over.
+func (a *Allocator) sweeps(mine bool) func(Holder) bool {
+	own := a.ownName == nil || a.ownName()
+	return func(h Holder) bool {
+		return own && h.Node == a.node || mine && (h.Node == "" || a.away != nil && a.away(h.Node))
+	}
+}
+
 // sweep looks for services that hold leases and that no source names, and
-// releases those it has known for the grace time. It returns how long to wait
+// releases those it has known for the grace time, or at once those whose own
+// source has assigned to others what they hold. It returns how long to wait
 // for the next sweep; 0 is until Settled. It costs O(leases), off the path of
 // any change.
 func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Duration, err error) {
@@ -79,13 +169,20 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Durati
 	grace := a.cfg.OrphanGrace
 	every = min(max(grace/sweepShare, time.Second), longestNap)
 	suspects := make(map[vip.ServiceKey]time.Time)
+	assigned := make(map[vip.ServiceKey]struct{}) // those whose source has given what they hold to others
+	sweeps := a.sweeps(a.mine())
 	for _, l := range a.leases.All() {
 		if l.State != Held {
 			continue
 		}
 		for _, h := range l.Holders {
-			if _, seen := suspects[h.Service]; seen || a.known(h.Service) {
+			source, awaited := a.awaited[l.Resource]
+			again := awaited && source == h.Source
+			if _, seen := suspects[h.Service]; seen && !again || !sweeps(h) || a.known(h.Service) {
 				continue
+			}
+			if again {
+				assigned[h.Service] = struct{}{}
 			}
 			since, suspected := a.suspects[h.Service]
 			if !suspected {
@@ -102,23 +199,27 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Durati
 	}()
 	var gone []Released
 	for k, since := range suspects {
-		if now.Sub(since) >= grace {
+		if _, again := assigned[k]; again || now.Sub(since) >= grace {
 			gone = append(gone, Released{Service: k})
 		}
 	}
-	errs := a.release(ctx, gone)
+	errs := a.release(ctx, gone, sweeps)
 	for i := range gone {
 		k := gone[i].Service
+		if isFenced(errs[i]) {
+			continue // the next sweep finds it again
+		}
 		if errs[i] != nil {
 			err = errs[i]
 			continue
 		}
 		delete(suspects, k)
-		a.log.Warn("released the leases of a service that no source names", "service", k, "after", grace)
-		a.events.Add(event.Event{
-			Kind: "lease_orphaned", Service: k.String(),
-			Message: fmt.Sprintf("what %s held is released: no source has named it for %s", k, grace),
-		})
+		why := fmt.Sprintf("no source has named it for %s", grace)
+		if _, again := assigned[k]; again {
+			why = "no source names it, and its own has assigned that to another service"
+		}
+		a.log.Warn("released the leases of a service that no source names", "service", k, "why", why)
+		a.events.Add(event.Event{Kind: "lease_orphaned", Service: k.String(), Message: fmt.Sprintf("what %s held is released: %s", k, why)})
 	}
 	return every, err
 }

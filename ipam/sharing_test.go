@@ -58,6 +58,42 @@ func TestSharing(t *testing.T) {
 	w.durable()
 }
 
+// Ranges of ports on a shared address are disjoint, from each other and from
+// single ports.
+func TestSharingRanges(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	udps := tcps(100, 199)
+	udps.Protocol = vip.UDP
+	same(t, "a range", w.get("range", share("k", tcps(100, 199))), "192.0.2.1")
+	same(t, "ports beside it", w.get("beside", share("k", tcp(99), tcps(200, 300))), "192.0.2.1")
+	same(t, "the same of another protocol", w.get("udp", share("k", udps)), "192.0.2.1")
+	for _, c := range []struct {
+		port vip.Port
+		want string
+	}{
+		{tcp(100), `port 100/tcp of the shared 192.0.2.1 overlaps 100-199/tcp, which is held by service "range" of source static`},
+		{tcp(199), `port 199/tcp of the shared 192.0.2.1 overlaps 100-199/tcp`},
+		{tcps(100, 199), `port 100-199/tcp of the shared 192.0.2.1 is held by service "range"`},
+		{tcps(150, 160), `port 150-160/tcp of the shared 192.0.2.1 overlaps 100-199/tcp, which is held by service "range"`},
+		{tcps(1, 99), `port 1-99/tcp of the shared 192.0.2.1 overlaps 99/tcp, which is held by service "beside"`},
+		{tcps(1, 65535), `port 1-65535/tcp of the shared 192.0.2.1 overlaps 100-199/tcp, which is held by service "range"`},
+		{udp(150), `port 150/udp of the shared 192.0.2.1 overlaps 100-199/udp, which is held by service "udp"`},
+	} {
+		same(t, c.want, w.refused(vip.CodePortTaken, c.want, "late", share("k", c.port)), "")
+	}
+	w.restart()
+	w.refused(vip.CodePortTaken, `overlaps 100-199/tcp`, "late", share("k", tcp(150)))
+	same(t, "a sharer keeps what it has", w.refused(vip.CodePortTaken, `port 150/tcp of the shared 192.0.2.1 overlaps 100-199/tcp, which is held by service "range"`,
+		"beside", share("k", tcp(150), tcps(200, 300))), "192.0.2.1")
+	waiting := w.a.Freed()
+	w.get("range", share("k", tcps(100, 149)))
+	if !freed(waiting) {
+		t.Error("a waiting service is not told of the ports")
+	}
+	same(t, "the part given up", w.get("beside", share("k", tcp(150), tcps(200, 300))), "192.0.2.1")
+	w.durable()
+}
+
 // A holder that goes for a port which another has keeps its address and its
 // other ports, and is told.
 func TestSharerThatWantsAnothersPort(t *testing.T) {

@@ -78,6 +78,7 @@ func requests(addrs ...string) change {
 }
 func from(pool string) change         { return func(s *vip.Service) { s.Pool = pool } }
 func families(f ...vip.Family) change { return func(s *vip.Service) { s.Families = f } }
+func assigned(s *vip.Service)         { s.Assigned = true }
 func source(name string) change       { return func(s *vip.Service) { s.Source = name } }
 func drains(d time.Duration) change   { return func(s *vip.Service) { s.DrainTimeout = d } }
 func share(key string, p ...vip.Port) change {
@@ -87,6 +88,17 @@ func ports(p ...vip.Port) change { return func(s *vip.Service) { s.Ports = p } }
 
 func tcp(n uint16) vip.Port { return vip.Port{Protocol: vip.TCP, Port: n, TargetPort: n} }
 func udp(n uint16) vip.Port { return vip.Port{Protocol: vip.UDP, Port: n, TargetPort: n} }
+
+func tcps(first, last uint16) vip.Port {
+	return vip.Port{Protocol: vip.TCP, Port: first, LastPort: last}
+}
+
+// checked gives a service a health port; 0 is automatic.
+func checked(number uint16) change {
+	return func(s *vip.Service) {
+		s.ExternalTraffic, s.HealthPort = vip.Local, vip.NodePort{Auto: number == 0, Number: number}
+	}
+}
 
 // on gives a port a node port; 0 is automatic.
 func on(p vip.Port, number uint16) vip.Port {
@@ -182,7 +194,10 @@ func (w *world) status(name string) ipam.PoolStatus {
 
 func (w *world) lease(a string) (ipam.Lease, bool) {
 	l, _, ok := w.a.Leases().Get(ipam.Resource{Addr: addr(a)})
-	return l, ok
+	if !ok {
+		return ipam.Lease{}, false
+	}
+	return *l, true
 }
 
 // durable checks that what is shown is what the store has.

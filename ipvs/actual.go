@@ -42,9 +42,15 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 // reading is the kernel as it was read.
 type reading struct {
 	table  *ruleset
+	ranges map[vip.FrontendKey][]netip.Prefix // the table's source ranges
+	marks  func(vip.FrontendKey) uint32
 	addrs  map[netip.Addr]struct{}
 	up     bool // the device is there and up
-	states map[vip.FrontendKey]*state
+	// tunnels are the addresses that devices for tunnels are for, and whether these are whole.
+	tunnels map[netip.Addr]bool
+	states  map[vip.FrontendKey]*state
+	// endpoints are those of the frontends that come of it.
+	endpoints slab[vip.Endpoint]
 }
 
 // load reads the kernel and makes what it found what the Target believes.
@@ -85,6 +91,9 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 // untuned names the sysctls that were as they should be and no longer are.
 func (t *Target) untuned() []string {
 	var out []string
+	if f := t.sysctl.check(expireConnections); t.keeping && !f.OK {
+		out = append(out, f.Name+" "+f.Detail)
+	}
 	good := t.Findings()
 	for _, w := range t.wantedSettings() {
 		f := t.sysctl.check(w)
@@ -97,39 +106,75 @@ func (t *Target) untuned() []string {
 
 // read reads everything that may be ours.
 func (t *Target) read(ctx context.Context) (*reading, error) {
-	r := &reading{states: map[vip.FrontendKey]*state{}}
+	r := &reading{ranges: map[vip.FrontendKey][]netip.Prefix{}, marks: t.marks.get}
 	var err error
 	if r.table, err = t.fw.read(ctx); err != nil {
 		return nil, err
 	}
+	t.learnMarks(r.table)
+	for e := range r.table.others {
+		if e.source.IsValid() {
+			r.ranges[e.key] = append(r.ranges[e.key], e.source)
+		}
+	}
 	if r.addrs, r.up, err = t.device.read(); err != nil {
+		return nil, err
+	}
+	if r.tunnels, err = t.tunnels.read(); err != nil {
 		return nil, err
 	}
 	services, err := t.kernel.services(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range services {
-		if r.states[s.key] != nil || s.fwmark != 0 || !t.ours(s.key, r.table) {
+	t.marks.forgetForeign()
+	r.states = make(map[vip.FrontendKey]*state, len(services))
+	all := make([]state, len(services))
+	room := slab[dest]{size: slabSize}
+	r.endpoints.size = slabSize
+	for i := range services {
+		s := &services[i]
+		if s.fwmark != 0 {
+			var known bool
+			mark := s.fwmark
+			if s.key, known = t.marks.frontend(mark, vip.FamilyOf(s.key.Addr)); !known {
+				t.marks.avoid(mark)
+				continue
+			}
+		}
+		if r.states[s.key] != nil || s.fwmark == 0 && !t.ours(s.key, r.table) {
 			continue
 		}
-		dests, err := t.kernel.dests(ctx, s.key)
-		if err != nil {
+		if err := t.kernel.stateOf(ctx, s, &all[i], &room); err != nil {
 			return nil, err
 		}
-		r.states[s.key] = &state{service: s, dests: dests}
+		r.states[s.key] = &all[i]
 	}
 	return r, nil
 }
 
-// ours reports whether a service at key is ours.
-func (t *Target) ours(k vip.FrontendKey, table *ruleset) bool {
-	return t.opt.Owns(k.Addr) || t.held.frontends[k] != nil || table.has(setFrontends, k) || table.has(setNodePorts, k)
+// learnMarks takes over the marks that the table has on record. One that isn't
+// what this Target made it is a foreign hand's work: the table is built anew.
+func (t *Target) learnMarks(table *ruleset) {
+	for e := range table.others {
+		if e.set.isMap() && !t.marks.learn(e.key, e.mark) {
+			table.intact = false
+		}
+	}
 }
 
-func (r *ruleset) has(s setID, k vip.FrontendKey) bool {
-	_, ok := r.elements[element{s, k}]
-	return ok
+// ours reports whether a service at key is ours.
+func (t *Target) ours(k vip.FrontendKey, table *ruleset) bool {
+	return t.opt.Owns(k.Addr) || t.held.frontends[k] != nil ||
+		table.has(element{set: setFrontends, key: k}) || table.has(element{set: setNodePorts, key: k})
+}
+
+// has reports whether s, or the set that has its part, has a frontend.
+func (r *reading) has(s setID, k vip.FrontendKey) bool {
+	if !byMark(k) {
+		return r.table.sets[k]&(1<<s) != 0
+	}
+	return r.table.has(elementOf(s, k, r.marks(k)))
 }
 
 // interpret makes frontends of what was read: one for each service of ours, and
@@ -137,36 +182,71 @@ func (r *ruleset) has(s setID, k vip.FrontendKey) bool {
 func (t *Target) interpret(r *reading) []observed {
 	all := make([]observed, 0, len(r.states))
 	for k, s := range r.states {
-		all = append(all, observed{Key: k, Value: t.frontend(k, r.table, s)})
+		all = append(all, observed{Key: k, Value: t.frontend(k, r, s)})
 	}
 	seen := map[vip.FrontendKey]bool{}
-	for e := range r.table.elements {
-		k := e.key
-		if r.states[k] != nil || seen[k] || e.set.kind() != kindListener {
-			continue
+	left := func(k vip.FrontendKey) {
+		if r.states[k] != nil || seen[k] {
+			return
 		}
 		seen[k] = true
-		o := observed{Key: k, Value: t.frontend(k, r.table, nil)}
-		o.Damage = append(o.Damage, "ipvs service missing")
+		o := observed{Key: k, Value: t.frontend(k, r, nil)}
+		if o.Value.Kind == vip.OnRealServer {
+			realServer(&o.Value, t.held.frontends[k], r.tunnels)
+		} else {
+			o.Damage = append(o.Damage, "ipvs service missing")
+		}
 		all = append(all, o)
+	}
+	for k, sets := range r.table.sets {
+		if sets&^bitsOfOthers != 0 {
+			left(k)
+		}
+	}
+	for e := range r.table.others {
+		if e.set.ofFrontends() {
+			left(e.key)
+		}
+	}
+	if !r.table.intact {
+		// What has nothing but elements is not to be seen without them.
+		for k, f := range t.held.frontends {
+			if f.Kind == vip.OnRealServer && r.states[k] == nil && !seen[k] {
+				all = append(all, observed{Key: k, Value: *f})
+			}
+		}
 	}
 	return all
 }
 
 // frontend is what a service in the kernel, which may be missing, amounts to.
-func (t *Target) frontend(k vip.FrontendKey, table *ruleset, s *state) vip.Frontend {
+func (t *Target) frontend(k vip.FrontendKey, r *reading, s *state) vip.Frontend {
+	sets, marked := r.table.sets[k], byMark(k)
+	has := func(s setID) bool { return sets&(1<<s) != 0 || marked && r.has(s, k) }
 	f := vip.Frontend{Key: k, Kind: vip.OnVIP, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeNever}
 	before := t.held.frontends[k]
-	if table.has(setNodePorts, k) || !table.has(setFrontends, k) && before != nil && before.Kind == vip.OnHost {
+	switch {
+	case s == nil && (has(setServed) || has(setServedRanges)) && !has(recordOf(&f)):
+		f.Kind, f.Forward = vip.OnRealServer, "" // which nothing there tells
+		return f
+	case has(setNodePorts), !has(setFrontends) && before != nil && before.Kind == vip.OnHost:
 		f.Kind = vip.OnHost
 	}
 	switch {
-	case table.has(setMasqAlways, k):
+	case has(setMasqAlways):
 		f.Masquerade = vip.MasqueradeAlways
-	case table.has(setMasqAuto, k):
+	case has(setMasqAuto):
 		f.Masquerade = vip.MasqueradeAuto
-	case !table.intact && before != nil: // the elements may have gone with the table
+	case has(setMasqOwn):
+		f.Masquerade = vip.MasqueradeOwn
+	case !r.table.intact && before != nil: // the elements may have gone with the table
 		f.Masquerade = before.Masquerade
+	}
+	switch f.SourceRanges = r.ranges[k]; {
+	case f.SourceRanges == nil && has(setRestricted):
+		f.SourceRanges = nobody
+	case !r.table.intact && before != nil && f.SourceRanges == nil:
+		f.SourceRanges = before.SourceRanges
 	}
 	if s == nil {
 		return f
@@ -179,7 +259,9 @@ func (t *Target) frontend(k vip.FrontendKey, table *ruleset, s *state) vip.Front
 	if s.flags&flagPersistent != 0 {
 		f.Affinity = time.Duration(s.timeout) * time.Second
 	}
-	f.Backends = make([]vip.Endpoint, len(s.dests))
+	f.OnePacket = s.flags&flagOnePacket != 0
+	f.Forward = forwardOf(s.dests)
+	f.Backends = r.endpoints.cut(len(s.dests))
 	for i, d := range s.dests {
 		f.Backends[i] = vip.Endpoint{Addr: d.addr, Weight: d.weight}
 	}
@@ -194,7 +276,12 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 		d.addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
 	}
 	f := &o.Value
-	if f.Kind == vip.OnVIP {
+	for _, a := range tunnelsHere(f) {
+		if !r.tunnels[a] {
+			d.addf("the device that takes packets for %s out of tunnels is missing or not as it should be", a)
+		}
+	}
+	if onDevice(f) {
 		if !r.up {
 			d.addf("device %s is missing or down", t.opt.Device)
 		}
@@ -203,15 +290,18 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 		}
 	}
 	if !broken {
-		t.inspectElements(&d, f, r.table, held)
+		t.inspectElements(&d, f, r, held)
 	}
 	if s := r.states[o.Key]; s != nil {
-		if want := desired(f); s.service != want.service {
+		if s.service != desiredService(f, s.fwmark) {
 			d.addf("service has flags %#x, timeout %d, netmask %#x, persistence engine %q", s.flags, s.timeout, s.netmask, s.pe)
 		}
+		if a := s.astray(); a.IsValid() {
+			d.addf("destinations are in another order than on other hosts, from %s on: %s goes by it", a, s.sched)
+		}
 		for _, x := range s.dests {
-			if (x != dest{addr: x.addr, weight: x.weight, forward: forwardNAT}) {
-				d.addf("destination %s has forwarding method %d, thresholds %d and %d", x.addr, x.forward, x.upper, x.lower)
+			if (x != dest{addr: x.addr, weight: x.weight, forward: methodOf(f.Forward)}) {
+				d.addf("destination %s has forwarding method %d, thresholds %d and %d, tunnel %v", x.addr, x.forward, x.upper, x.lower, x.tunnel)
 			}
 		}
 	}
@@ -219,26 +309,26 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 }
 
 // inspectElements compares the sets with what f needs.
-func (t *Target) inspectElements(d *damage, f *vip.Frontend, table *ruleset, held *holdings) {
-	want := elements(nil, f)
-	for _, s := range listenerSets {
-		e := element{s, f.Key}
-		switch needed := slices.Contains(want, e); {
-		case needed && !table.has(s, f.Key):
-			d.addf("missing: %s", e)
-		case !needed && table.has(s, f.Key):
+func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *reading, held *holdings) {
+	mark := r.marks(f.Key)
+	t.room.needed = elements(t.room.needed[:0], f, mark)
+	t.room.had = possible(t.room.had[:0], f.Key, mark)
+	want := t.room.needed
+	for _, e := range t.room.had {
+		if !slices.Contains(want, e) && r.table.has(e) {
 			d.addf("should not be: %s", e)
 		}
 	}
-	var shared []element
-	if f.Kind == vip.OnVIP {
-		shared = append(shared, addrElement(setVIPs, f.Key.Addr))
+	want = sourceElements(want, f, mark)
+	if onDevice(f) {
+		want = append(want, addrElement(setVIPs, f.Key.Addr))
 	}
 	for _, a := range held.hairpinsOf(f) {
-		shared = append(shared, addrElement(setHairpin, a))
+		want = append(want, addrElement(setHairpin, a))
 	}
-	for _, e := range shared {
-		if !table.has(e.set, e.key) {
+	t.room.needed = want
+	for _, e := range want {
+		if !r.table.has(e) && (r.states[f.Key] != nil || !e.set.refuses()) {
 			d.addf("missing: %s", e)
 		}
 	}
@@ -256,10 +346,18 @@ func strays(r *reading, held *holdings) []observed {
 			found[a] = append(found[a], fmt.Sprintf("address %s belongs to no service", a))
 		}
 	}
-	for e := range r.table.elements {
-		a := e.key.Addr
-		if e.set == setVIPs && held.vips[a] == 0 || e.set == setHairpin && held.hairpins[a] == 0 {
-			found[a] = append(found[a], fmt.Sprintf("should not be: %s", e))
+	for k, sets := range r.table.sets {
+		a := k.Addr
+		if sets&(1<<setVIPs) != 0 && held.vips[a] == 0 {
+			found[a] = append(found[a], fmt.Sprintf("should not be: %s", addrElement(setVIPs, a)))
+		}
+		if sets&(1<<setHairpin) != 0 && held.hairpins[a] == 0 {
+			found[a] = append(found[a], fmt.Sprintf("should not be: %s", addrElement(setHairpin, a)))
+		}
+	}
+	for a := range r.tunnels {
+		if held.tunnels[a] == 0 {
+			found[a] = append(found[a], fmt.Sprintf("the device that takes packets for %s out of tunnels belongs to no service", a))
 		}
 	}
 	out := make([]observed, 0, len(found))

@@ -24,10 +24,17 @@ type Finding struct {
 	Remedy   string // a command, or what to do; "" when OK
 }
 
+// err says of a finding that isn't OK what it keeps from being done.
+func (f Finding) err() error {
+	return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s %s", f.Name, f.Detail), Hint: f.Remedy}
+}
+
 // Check looks at what the dataplane needs, changes nothing, and starts no
 // program. Asking for IPVS makes the kernel load it by itself where it is
-// allowed to. The ipvs dataplane can run where Usable(Check()).
-func Check() []Finding { return check(procSysNet, "/") }
+// allowed to. The ipvs dataplane can run where Usable says so of what is found.
+// With realServer, the host is to be one: then no sysctl matters before there is
+// a frontend that needs it, and the Target's Findings tell of these.
+func Check(realServer bool) []Finding { return check(procSysNet, "/", realServer) }
 
 // Usable reports whether nothing required is wrong. Err, its opposite, says
 // what is.
@@ -47,13 +54,12 @@ func Err(findings []Finding) error {
 	return errors.Join(errs...)
 }
 
-func check(sysNet, root string) []Finding {
+func check(sysNet, root string, realServer bool) []Finding {
 	capability := checkCapability()
 	modules := moduleIndex(root, kernelRelease())
 	ipvs := checkIPVS()
 	out := []Finding{capability, ipvs}
-	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection,
-		vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
+	for _, s := range vip.Schedulers() {
 		f := modules.check("ip_vs_" + string(s))
 		// Services that ask for another scheduler do without.
 		f.Required = s == vip.DefaultScheduler && ipvs.OK
@@ -62,7 +68,7 @@ func check(sysNet, root string) []Finding {
 	dummy := modules.check("dummy")
 	dummy.Required = true
 	out = append(out, checkNFTables(), dummy, modules.check("nf_conntrack"))
-	if ipvs.OK { // without IPVS its sysctls don't exist
+	if ipvs.OK && !realServer { // without IPVS its sysctls don't exist
 		s := sysctls{root: sysNet}
 		for _, w := range settings(parseVersion(kernelRelease())) {
 			f := s.check(w)
@@ -97,7 +103,7 @@ func checkIPVS() Finding {
 	if err == nil {
 		defer k.close()
 		// Finding IPVS takes no rights; reading it takes those that writing does.
-		_, err = k.service(ctx, vip.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: vip.TCP})
+		_, err = k.service(ctx, vip.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: vip.TCP}, 0)
 	}
 	if err == nil {
 		return f
@@ -116,7 +122,7 @@ func checkNFTables() Finding {
 		_, err = conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	}
 	if err != nil {
-		f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe nf_tables nft_masq nft_ct nft_reject_inet nft_chain_nat"
+		f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe nf_tables nft_masq nft_ct nft_reject_inet nft_chain_nat nft_fib_inet"
 	}
 	return f
 }

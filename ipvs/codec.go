@@ -39,6 +39,7 @@ const (
 	svcTimeout  = 8
 	svcNetmask  = 9
 	svcPE       = 11
+	svcStats64  = 12
 
 	destAddr     = 1
 	destPort     = 2
@@ -46,13 +47,13 @@ const (
 	destWeight   = 4
 	destUpper    = 5
 	destLower    = 6
-	destActive   = 7
+	destActive   = 7 // stats_codec.go reads these two and the statistics
 	destInactive = 8
 	destFamily   = 11
 	destStats64  = 12
-
-	statsInPackets  = 2
-	statsOutPackets = 3
+	destTunType  = 13 // 5.3 and later; older kernels pass over it and know one kind
+	destTunPort  = 14
+	destTunFlags = 15
 )
 
 // Flags of a service. Schedulers give the SCHED bits their meaning: for sh and
@@ -81,15 +82,18 @@ const (
 )
 
 // service is what the kernel keeps of a virtual service, apart from its
-// destinations. Comparable.
+// destinations. Comparable. The kernel tells services apart by address, port and
+// protocol, or, where fwmark isn't 0, by the family of the address and the mark
+// alone: one read by mark has the unspecified address of its family in its key,
+// and nothing else.
 type service struct {
 	key     vip.FrontendKey
+	fwmark  uint32
 	sched   string
 	flags   uint32 // without flagHashed
 	timeout uint32 // seconds of persistence; the kernel reports 0 for none
 	netmask uint32
 	pe      string // persistence engine
-	fwmark  uint32 // not 0: a service by mark, which has no key and is never ours
 }
 
 // dest is what the kernel keeps of a destination. Comparable.
@@ -98,13 +102,15 @@ type dest struct {
 	weight       uint32
 	forward      uint32
 	upper, lower uint32 // connection thresholds
+	tunnel       tunnelKind
 }
 
-// destStatus is a destination with its connections. Packets lag by 2 s.
-type destStatus struct {
-	dest
-	active, inactive uint32
-	packets          uint64
+// tunnelKind is how packets are wrapped under forwardTunnel. Ours is always the
+// zero value: IP in IP.
+type tunnelKind struct {
+	typ   uint8
+	port  uint16
+	flags uint16
 }
 
 func familyOf(a netip.Addr) uint16 {
@@ -124,9 +130,13 @@ func appendCommand(b []byte, family uint16, cmd uint8, flags uint16) []byte {
 func appendService(b []byte, s *service, full bool) []byte {
 	b, start := beginNest(b, attrService)
 	b = appendAttr16(b, svcFamily, familyOf(s.key.Addr))
-	b = appendAttr16(b, svcProtocol, uint16(s.key.Protocol))
-	b = appendAddr(b, svcAddr, s.key.Addr)
-	b = appendPort(b, svcPort, s.key.Port)
+	if s.fwmark != 0 {
+		b = appendAttr32(b, svcFWMark, s.fwmark)
+	} else {
+		b = appendAttr16(b, svcProtocol, uint16(s.key.Protocol))
+		b = appendAddr(b, svcAddr, s.key.Addr)
+		b = appendPort(b, svcPort, s.key.Port)
+	}
 	if full {
 		b = appendAttrString(b, svcSched, s.sched)
 		b = appendFlags(b, s.flags)
@@ -150,6 +160,11 @@ func appendDest(b []byte, d *dest, full bool) []byte {
 		b = appendAttr32(b, destWeight, d.weight)
 		b = appendAttr32(b, destUpper, d.upper)
 		b = appendAttr32(b, destLower, d.lower)
+		if d.forward == forwardTunnel {
+			b = appendAttr(b, destTunType, d.tunnel.typ)
+			b = appendPort(b, destTunPort, d.tunnel.port)
+			b = appendAttr16(b, destTunFlags, d.tunnel.flags)
+		}
 	}
 	return endNest(b, start)
 }
@@ -213,7 +228,7 @@ func decodeService(data []byte) (service, error) {
 		case svcFWMark:
 			s.fwmark = a.uint32(v)
 		case svcSched:
-			s.sched = text(v)
+			s.sched = schedulerName(v)
 		case svcFlags:
 			s.flags = a.uint32(v) &^ flagHashed
 		case svcTimeout:
@@ -228,6 +243,10 @@ func decodeService(data []byte) (service, error) {
 		return s, a.err
 	}
 	if s.fwmark != 0 {
+		s.key = vip.FrontendKey{}
+		if s.key.Addr, err = unspecified(family); err != nil {
+			return s, err
+		}
 		return s, nil
 	}
 	s.key.Addr, err = decodeAddr(family, addr)
@@ -236,8 +255,8 @@ func decodeService(data []byte) (service, error) {
 
 // decodeDest reads the body of a message about a destination of a service of
 // the given address's family, which kernels before 3.18 don't repeat.
-func decodeDest(data []byte, svc netip.Addr) (destStatus, error) {
-	var d destStatus
+func decodeDest(data []byte, svc netip.Addr) (dest, error) {
+	var d dest
 	var addr []byte
 	var port uint16
 	family := familyOf(svc)
@@ -262,24 +281,21 @@ func decodeDest(data []byte, svc netip.Addr) (destStatus, error) {
 			d.upper = a.uint32(v)
 		case destLower:
 			d.lower = a.uint32(v)
-		case destActive:
-			d.active = a.uint32(v)
-		case destInactive:
-			d.inactive = a.uint32(v)
-		case destStats64:
-			s := attrs{b: v}
-			for typ, v, ok := s.next(); ok; typ, v, ok = s.next() {
-				if typ == statsInPackets || typ == statsOutPackets {
-					d.packets += s.uint64(v)
-				}
+		case destTunType:
+			if len(v) > 0 {
+				d.tunnel.typ = v[0]
 			}
-			if s.err != nil {
-				a.err = s.err
-			}
+		case destTunPort:
+			d.tunnel.port = a.port(v)
+		case destTunFlags:
+			d.tunnel.flags = a.uint16(v)
 		}
 	}
 	if a.err != nil {
 		return d, a.err
+	}
+	if d.forward != forwardTunnel {
+		d.tunnel = tunnelKind{}
 	}
 	ip, err := decodeAddr(family, addr)
 	d.addr = netip.AddrPortFrom(ip, port)
@@ -297,6 +313,17 @@ func decodeAddr(family uint16, v []byte) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("an address of family %d in %d bytes: %w", family, len(v), errMalformed)
 }
 
+// unspecified is what stands for a family where there is no address.
+func unspecified(family uint16) (netip.Addr, error) {
+	switch family {
+	case unix.AF_INET:
+		return netip.IPv4Unspecified(), nil
+	case unix.AF_INET6:
+		return netip.IPv6Unspecified(), nil
+	}
+	return netip.Addr{}, fmt.Errorf("a service of family %d: %w", family, errMalformed)
+}
+
 func (a *attrs) port(v []byte) uint16 {
 	if len(v) < 2 {
 		a.err = errMalformed
@@ -304,6 +331,18 @@ func (a *attrs) port(v []byte) uint16 {
 	}
 	return binary.BigEndian.Uint16(v)
 }
+
+// schedulerName is text, which takes no memory for those that we know.
+func schedulerName(v []byte) string {
+	for _, s := range knownSchedulers {
+		if len(v) == len(s)+1 && v[len(s)] == 0 && string(v[:len(s)]) == string(s) {
+			return string(s)
+		}
+	}
+	return text(v)
+}
+
+var knownSchedulers = vip.Schedulers()
 
 // text returns the string up to its terminating zero.
 func text(v []byte) string {
@@ -317,22 +356,14 @@ var errNoIPVS = vip.Problem{Code: vip.CodeDataplane, Message: "the kernel has no
 
 // lookupFamily asks the kernel for the number of the IPVS family. Where IPVS is
 // a module that isn't loaded, asking makes the kernel load it if it can.
-func lookupFamily(ctx context.Context, c *conn) (uint16, error) {
+func lookupFamily(ctx context.Context, c messenger) (uint16, error) {
 	var id uint16
 	err := c.query(ctx, func(b []byte) []byte {
 		b = append(beginMessage(b, unix.GENL_ID_CTRL, 0), unix.CTRL_CMD_GETFAMILY, 1, 0, 0)
 		return appendAttrString(b, unix.CTRL_ATTR_FAMILY_NAME, familyName)
-	}, func(_ uint16, data []byte) error {
-		if len(data) < 4 {
-			return errMalformed
-		}
-		a := attrs{b: data[4:]}
-		for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
-			if typ == unix.CTRL_ATTR_FAMILY_ID {
-				id = a.uint16(v)
-			}
-		}
-		return a.err
+	}, func(_ uint16, data []byte) (err error) {
+		id, err = decodeFamily(data)
+		return err
 	})
 	if err == unix.ENOENT {
 		return 0, errNoIPVS
@@ -340,8 +371,23 @@ func lookupFamily(ctx context.Context, c *conn) (uint16, error) {
 	if err != nil {
 		return 0, fmt.Errorf("look for IPVS in the kernel: %w", err)
 	}
-	if id == 0 {
-		return 0, fmt.Errorf("look for IPVS in the kernel: %w", errMalformed)
-	}
 	return id, nil
+}
+
+// decodeFamily reads a family's number, which is none of netlink's own: those
+// the kernel doesn't answer.
+func decodeFamily(data []byte) (id uint16, err error) {
+	if len(data) < 4 {
+		return 0, errMalformed
+	}
+	a := attrs{b: data[4:]}
+	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		if typ == unix.CTRL_ATTR_FAMILY_ID {
+			id = a.uint16(v)
+		}
+	}
+	if a.err == nil && id < unix.NLMSG_MIN_TYPE {
+		a.err = errMalformed
+	}
+	return id, a.err
 }

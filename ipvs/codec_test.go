@@ -32,6 +32,12 @@ func TestCodecRoundTrip(t *testing.T) {
 			sched: rapid.StringMatching(`[a-z]{1,15}`).Draw(t, "scheduler"), pe: rapid.StringMatching(`[a-z]{0,15}`).Draw(t, "pe"),
 			flags: rapid.Uint32().Draw(t, "flags") &^ flagHashed, timeout: rapid.Uint32().Draw(t, "timeout"), netmask: rapid.Uint32().Draw(t, "netmask"),
 		}
+		if s.fwmark = rapid.SampledFrom([]uint32{0, 1, 0xff00007f}).Draw(t, "mark"); s.fwmark != 0 {
+			s.key = vip.FrontendKey{Addr: netip.IPv6Unspecified()}
+			if v4 {
+				s.key.Addr = netip.IPv4Unspecified()
+			}
+		}
 		m := appendService(appendCommand(nil, 33, cmdNewService, 0), &s, true)
 		if len(m)%4 != 0 {
 			t.Fatalf("a message of %d bytes is not aligned", len(m))
@@ -44,8 +50,11 @@ func TestCodecRoundTrip(t *testing.T) {
 			weight: rapid.Uint32().Draw(t, "weight"), forward: rapid.Uint32Range(0, 4).Draw(t, "forward"),
 			upper: rapid.Uint32().Draw(t, "upper"), lower: rapid.Uint32().Draw(t, "lower"),
 		}
+		if d.forward == forwardTunnel {
+			d.tunnel = tunnelKind{typ: rapid.Uint8().Draw(t, "tunnel"), port: rapid.Uint16().Draw(t, "tunnel port"), flags: rapid.Uint16().Draw(t, "tunnel flags")}
+		}
 		m = appendDest(appendService(appendCommand(nil, 33, cmdNewDest, 0), &s, false), &d, true)
-		if got, err := decodeDest(body(m), s.key.Addr); err != nil || got.dest != d {
+		if got, err := decodeDest(body(m), s.key.Addr); err != nil || got != d {
 			t.Fatalf("%+v is read as %+v, %v", d, got, err)
 		}
 	})
@@ -62,36 +71,36 @@ func TestDecodeKernelForm(t *testing.T) {
 	b = appendAttr32(b, destActive, 3)
 	b = appendAttr32(b, destInactive, 4)
 	b, stats := beginNest(b, destStats64|unix.NLA_F_NESTED)
-	b = appendAttr(b, statsInPackets, 1, 0, 0, 0, 0, 0, 0, 0)
-	b = appendAttr(b, statsOutPackets, 2, 0, 0, 0, 0, 0, 0, 0)
+	b = appendAttr(b, statsInPkts, 1, 0, 0, 0, 0, 0, 0, 0)
+	b = appendAttr(b, statsOutPkts, 2, 0, 0, 0, 0, 0, 0, 0)
 	b = endNest(endNest(b, stats), start)
-	got, err := decodeDest(b, netip.MustParseAddr("10.96.0.1"))
+	got, err := decodeDestStatus(b, netip.MustParseAddr("10.96.0.1"))
 	want := destStatus{dest: dest{addr: addrPort("10.1.0.7:8080"), weight: 100000}, active: 3, inactive: 4}
-	want.packets = got.packets
+	want.traffic = got.traffic
 	if err != nil || got != want {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
-	if got.packets == 0 {
+	if got.traffic.In.Packets == 0 || got.traffic.Out.Packets == 0 {
 		t.Error("no packets counted")
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	s := desired(oneFrontend())
+	s := desired(oneFrontend(), 0)
 	f.Add(body(appendService(appendCommand(nil, 33, cmdNewService, 0), &s.service, true)))
 	f.Add(body(appendDest(appendCommand(nil, 33, cmdNewDest, 0), &s.dests[0], true)))
 	f.Add([]byte{1, 1, 0, 0, 4, 0, 1, 0})
 	f.Add([]byte{1, 1, 0, 0, 8, 0, 2, 0, 3, 0, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if s, err := decodeService(b); err == nil && s.fwmark == 0 {
+		if s, err := decodeService(b); err == nil {
 			again, err := decodeService(body(appendService(appendCommand(nil, 33, cmdNewService, 0), &s, true)))
 			if err != nil || again != s {
 				t.Errorf("%+v is read again as %+v, %v", s, again, err)
 			}
 		}
-		if d, err := decodeDest(b, netip.IPv4Unspecified()); err == nil {
+		if d, err := decodeDestStatus(b, netip.IPv4Unspecified()); err == nil {
 			again, err := decodeDest(body(appendDest(appendCommand(nil, 33, cmdNewDest, 0), &d.dest, true)), d.addr.Addr())
-			if err != nil || again.dest != d.dest {
+			if err != nil || again != d.dest {
 				t.Errorf("%+v is read again as %+v, %v", d, again, err)
 			}
 		}

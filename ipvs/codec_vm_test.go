@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 	moby "github.com/moby/ipvs"
@@ -35,9 +36,9 @@ func TestKernelKeepsWhatIsWritten(t *testing.T) {
 		{"10.96.0.2:80", vip.UDP, scheduler(vip.WeightedRoundRobin), "-s wrr"},
 		{"10.96.0.3:80", vip.TCP, scheduler(vip.LeastConnection), "-s lc"},
 		{"10.96.0.4:80", vip.TCP, scheduler(vip.WeightedLeastConnection), "-s wlc"},
-		{"10.96.0.5:80", vip.TCP, scheduler(vip.SourceHash), "-s sh"},
+		{"10.96.0.5:80", vip.TCP, scheduler(vip.SourceHash), "-s sh -b sh-fallback"},
 		{"10.96.0.6:80", vip.TCP, func(f *vip.Frontend) { f.Scheduler, f.SchedulerFallback = vip.SourceHash, true }, "-s sh -b sh-fallback"},
-		{"10.96.0.7:80", vip.TCP, func(f *vip.Frontend) { f.Scheduler, f.SchedulerPort = vip.SourceHash, true }, "-s sh -b sh-port"},
+		{"10.96.0.7:80", vip.TCP, func(f *vip.Frontend) { f.Scheduler, f.SchedulerPort = vip.SourceHash, true }, "-s sh -b sh-fallback,sh-port"},
 		{"10.96.0.8:80", vip.TCP, func(f *vip.Frontend) {
 			f.Scheduler, f.SchedulerPort, f.SchedulerFallback = vip.MaglevHash, true, true
 		}, "-s mh -b mh-fallback,mh-port"},
@@ -47,7 +48,7 @@ func TestKernelKeepsWhatIsWritten(t *testing.T) {
 			f.Backends[0].Weight, f.Backends[1].Weight = 0, vip.MaxWeight
 		}, "-s wrr"},
 		{"[fd96::1]:80", vip.TCP, func(f *vip.Frontend) { f.Affinity = time.Hour }, "-s wrr -p 3600"},
-		{"[fd96::2]:80", vip.UDP, scheduler(vip.MaglevHash), "-s mh"},
+		{"[fd96::2]:80", vip.UDP, scheduler(vip.MaglevHash), "-s mh -b mh-fallback"},
 	}
 	var all []*vip.Frontend
 	var want []string
@@ -74,7 +75,7 @@ func TestKernelKeepsWhatIsWritten(t *testing.T) {
 	}
 	slices.Sort(lines)
 	slices.Sort(want)
-	if d := cmp.Diff(want, lines); d != "" {
+	if d := gocmp.Diff(want, lines); d != "" {
 		t.Errorf("ipvsadm -Sn, -want +got:\n%s", d)
 	}
 	lab.Director.Do(func() { crossCheck(t, all) })
@@ -103,7 +104,7 @@ func crossCheck(t *testing.T, all []*vip.Frontend) {
 			t.Errorf("moby/ipvs sees %s", key)
 			continue
 		}
-		want := desired(all[i])
+		want := desired(all[i], 0)
 		got := service{key: key, sched: s.SchedName, flags: s.Flags &^ flagHashed, timeout: s.Timeout, netmask: s.Netmask}
 		if got != want.service {
 			t.Errorf("moby/ipvs sees %+v, want %+v", got, want.service)
@@ -135,25 +136,145 @@ func TestReadsWhatOthersWrite(t *testing.T) {
 	runWith(t, lab.Director, `-A -u 10.96.0.1:80 -s sed -p 77 -M 255.255.255.0 -o
 -a -u 10.96.0.1:80 -r 10.77.1.2:80 -i -w 70000 -x 9 -y 3
 -A -f 5 -s rr
+-A -f 5 -6 -s wrr
 `, "ipvsadm", "-R")
 	all, err := p.kernel.services(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	key := frontend("10.96.0.1:80", vip.UDP).Key
-	slices.SortFunc(all, func(a, b service) int { return int(a.fwmark) - int(b.fwmark) })
+	slices.SortFunc(all, func(a, b service) int { return cmp.Or(int(a.fwmark)-int(b.fwmark), a.key.Addr.Compare(b.key.Addr)) })
 	want := []service{
 		{key: key, sched: "sed", flags: flagPersistent | flagOnePacket, timeout: 77, netmask: 0x00ffffff},
-		{sched: "rr", fwmark: 5, netmask: netmask4},
+		{key: vip.FrontendKey{Addr: netip.IPv4Unspecified()}, sched: "rr", fwmark: 5, netmask: netmask4},
+		{key: vip.FrontendKey{Addr: netip.IPv6Unspecified()}, sched: "wrr", fwmark: 5, netmask: netmask6},
 	}
-	if d := cmp.Diff(want, all, cmp.AllowUnexported(service{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+	if d := gocmp.Diff(want, all, gocmp.AllowUnexported(service{}), gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Errorf("services, -want +got:\n%s", d)
 	}
-	dests, err := p.kernel.dests(t.Context(), key)
+	have, err := p.kernel.state(t.Context(), key, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	dests := have.dests
 	if w := []dest{{addr: addrs("10.77.1.2:80")[0], weight: 70000, forward: forwardTunnel, upper: 9, lower: 3}}; !slices.Equal(dests, w) {
 		t.Errorf("destinations %+v, want %+v", dests, w)
+	}
+}
+
+// Both ways: what we write ipvsadm shows as it would write it itself, and what
+// ipvsadm writes from its own words is what we would have written.
+func TestWritesAndReadsAsIpvsadm(t *testing.T) {
+	type variant func(*vip.Frontend)
+	type form struct {
+		at      string // of a service by mark: its family's address
+		mark    uint32
+		proto   vip.Protocol
+		last    uint16
+		variant variant
+		line    string // what follows the service in ipvsadm -Sn
+		dest    string // what follows a destination's address
+	}
+	way := func(w vip.Forward) variant {
+		return func(f *vip.Frontend) {
+			f.Forward = w
+			for i, b := range f.Backends {
+				port := f.Key.Port
+				if f.Key.Ranged() {
+					port = 0
+				}
+				f.Backends[i].Addr = netip.AddrPortFrom(b.Addr.Addr(), port)
+			}
+		}
+	}
+	const ipip = "-i -w 1 --tun-type ipip"
+	cases := []form{
+		{at: "10.96.0.20:80", proto: vip.TCP, variant: way(vip.ForwardDirect), line: "-s wrr", dest: "-g -w 1"},
+		{at: "10.96.0.21:80", proto: vip.TCP, variant: way(vip.ForwardTunnel), line: "-s wrr", dest: ipip},
+		{at: "[fd96::21]:80", proto: vip.TCP, variant: way(vip.ForwardTunnel), line: "-s wrr", dest: ipip},
+		{at: "[fd96::22]:80", proto: vip.UDP, variant: way(vip.ForwardDirect), line: "-s wrr", dest: "-g -w 1"},
+		{at: "10.96.0.23:5060", proto: vip.UDP, variant: func(f *vip.Frontend) { way(vip.ForwardDirect)(f); f.OnePacket = true }, line: "-s wrr -o", dest: "-g -w 1"},
+		{at: "10.96.0.24:36412", proto: vip.SCTP, line: "-s wrr", dest: "-m -w 1"},
+		{at: "10.96.0.25:10000", last: 10099, mark: 0x01000005, proto: vip.TCP, line: "-s wrr", dest: "-m -w 1"},
+		{at: "[fd96::25]:10000", last: 10099, mark: 0x01000005, proto: vip.UDP, line: "-s wrr", dest: "-m -w 1"},
+		{at: "10.96.0.26:10000", last: 10099, mark: 0x7f00007f, proto: vip.TCP, variant: way(vip.ForwardDirect), line: "-s wrr", dest: "-g -w 1"},
+		{at: "10.96.0.27:10000", last: 10099, mark: 0x02000000, proto: vip.TCP, variant: func(f *vip.Frontend) {
+			way(vip.ForwardTunnel)(f)
+			f.Affinity, f.Scheduler, f.SchedulerFallback = time.Hour, vip.MaglevHash, true
+		}, line: "-s mh -p 3600 -b mh-fallback", dest: ipip},
+	}
+	for i, s := range vip.Schedulers() {
+		line := "-s " + string(s)
+		if hashes(s) {
+			line += fmt.Sprintf(" -b %s-fallback", s)
+		}
+		cases = append(cases, form{at: fmt.Sprintf("10.96.1.%d:80", i+1), proto: vip.TCP, line: line, dest: "-m -w 1",
+			variant: func(f *vip.Frontend) { f.Scheduler, f.SchedulerFallback = s, true }})
+	}
+	var states []state
+	var want []string
+	var ops []op
+	for i, c := range cases {
+		backends := addrs("10.77.1.2:8080", "10.77.2.2:8080")
+		family := ""
+		if netip.MustParseAddrPort(c.at).Addr().Is6() {
+			backends, family = addrs("[fd77:1::2]:8080", "[fd77:2::2]:8080"), " -6"
+		}
+		f := frontend(c.at, c.proto, backends...)
+		f.Key.LastPort = c.last
+		if c.variant != nil {
+			c.variant(f)
+		}
+		if err := unsupported(f); err != nil {
+			t.Errorf("%s: %v", f.Key, err)
+		}
+		s := desired(f, c.mark)
+		states = append(states, s)
+		ops = plan(ops, i, nil, &s)
+		name := map[vip.Protocol]string{vip.TCP: "-t ", vip.UDP: "-u ", vip.SCTP: "--sctp-service "}[c.proto] + c.at
+		if c.mark != 0 {
+			name = fmt.Sprintf("-f %d%s", c.mark, family)
+		}
+		want = append(want, fmt.Sprintf("-A %s %s", name, c.line))
+		for _, b := range f.Backends {
+			want = append(want, fmt.Sprintf("-a %s -r %s %s", name, b.Addr, c.dest))
+		}
+	}
+	ours, theirs := netlab.New(t), netlab.New(t)
+	p := newPlane(t, ours.Director)
+	err := p.kernel.run(t.Context(), ops, func(i int, err error) {
+		if err != nil {
+			t.Errorf("%s: %v", &ops[i], err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sorted := func(lab *netlab.Lab) []string {
+		var lines []string
+		for line := range strings.Lines(run(t, lab.Director, "ipvsadm", "-Sn")) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+		slices.Sort(lines)
+		return lines
+	}
+	unsorted := strings.Join(want, "\n") + "\n"
+	slices.Sort(want)
+	if d := gocmp.Diff(want, sorted(ours)); d != "" {
+		t.Errorf("ipvsadm -Sn of what we wrote, -want +got:\n%s", d)
+	}
+	runWith(t, theirs.Director, unsorted, "ipvsadm", "-R")
+	q := newPlane(t, theirs.Director)
+	for _, s := range states {
+		have, err := q.kernel.state(t.Context(), s.key, s.fwmark)
+		switch {
+		case err != nil || have == nil:
+			t.Errorf("%s, mark %#x: %v, %v", s.key, s.fwmark, have, err)
+		case have.service != s.service || !slices.Equal(have.dests, s.dests):
+			t.Errorf("ipvsadm wrote %+v, want %+v", have, s)
+		}
+	}
+	if all, err := q.kernel.services(t.Context()); err != nil || len(all) != len(states) {
+		t.Errorf("%d services of %d are listed: %v", len(all), len(states), err)
 	}
 }

@@ -115,6 +115,7 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
 	lines := map[string]bool{}
+	var marks map[vip.FrontendKey]uint32
 	for _, f := range want {
 		proto := "-t"
 		if f.Key.Protocol == vip.UDP {
@@ -124,9 +125,26 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 		if f.Affinity > 0 {
 			persistence = fmt.Sprintf(" -p %d", int(f.Affinity.Seconds()))
 		}
-		lines[fmt.Sprintf("-A %s %s -s %s%s", proto, f.Key.AddrPort(), f.Scheduler, persistence)] = true
+		flags := ""
+		if hashes(f.Scheduler) {
+			flags = fmt.Sprintf(" -b %s-fallback", f.Scheduler)
+		}
+		at, family := fmt.Sprintf("%s %s", proto, f.Key.AddrPort()), ""
+		switch {
+		case f.Kind == vip.OnRealServer:
+			continue
+		case byMark(f.Key):
+			if marks == nil {
+				marks = witnessMarks(t, node)
+			}
+			at = fmt.Sprintf("-f %d", marks[f.Key])
+			if f.Key.Addr.Is6() {
+				family = " -6"
+			}
+		}
+		lines[fmt.Sprintf("-A %s%s -s %s%s%s", at, family, f.Scheduler, persistence, flags)] = true
 		for _, b := range f.Backends {
-			lines[fmt.Sprintf("-a %s %s -r %s -m -w %d", proto, f.Key.AddrPort(), b.Addr, b.Weight)] = true
+			lines[fmt.Sprintf("-a %s%s -r %s -m -w %d", at, family, b.Addr, b.Weight)] = true
 		}
 	}
 	for line := range strings.Lines(run(t, node, "ipvsadm", "-Sn")) {

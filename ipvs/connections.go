@@ -30,12 +30,8 @@ type sample struct {
 	refreshed time.Time
 }
 
-func newIdleWatch(ctx context.Context, stats *counters) (*idleWatch, error) {
-	k, err := openKernel(ctx, stats)
-	if err != nil {
-		return nil, err
-	}
-	return &idleWatch{kernel: k, now: time.Now, seen: map[flow]sample{}}, nil
+func newIdleWatch(k *kernel) *idleWatch {
+	return &idleWatch{kernel: k, now: time.Now, seen: map[flow]sample{}}
 }
 
 func (w *idleWatch) close() {
@@ -51,17 +47,23 @@ func (w *idleWatch) close() {
 // is anything else: half-closed connections that may still stream, and those
 // that only wait for their timers, up to 2 minutes. They can't be told apart
 // one by one, so they count while the endpoint carries packets, and until it
-// has carried none for 5 s. UDP has inactive connections only: clients that
-// were heard of within the UDP timeout.
+// has carried none for 5 s. Where the kernel's counters stand still, nothing
+// says whether it does, and all count. UDP has inactive connections only:
+// clients that were heard of within the UDP timeout.
 func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
 	w := t.idle
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := map[netip.AddrPort]int{}
 	now := w.now()
-	err := w.kernel.destinations(ctx, key, func(d destStatus) {
+	mark := t.marks.get(key)
+	if byMark(key) && mark == 0 {
+		return out, nil // there is no such service
+	}
+	all := key.Protocol == vip.UDP || t.sysctl.check(countersStill).OK
+	err := destinations(ctx, w.kernel, key, mark, decodeDestStatus, func(d destStatus) {
 		n := int(d.active)
-		if d.inactive > 0 && (key.Protocol == vip.UDP || w.busy(flow{key, d.addr}, d.packets, now)) {
+		if d.inactive > 0 && (all || w.busy(flow{key, d.addr}, d.traffic.In.Packets+d.traffic.Out.Packets, now)) {
 			n += int(d.inactive)
 		}
 		if n > 0 {

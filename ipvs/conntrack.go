@@ -35,7 +35,9 @@ const (
 )
 
 // flow is what tells one backend's UDP connection tracking entries of one
-// frontend. Parts that are zero are any.
+// frontend. Parts that are zero are any: a backend's port, or all of it. The
+// clients of another audience of the same address and port have the same
+// entries; that theirs go too costs them nothing.
 type flow struct {
 	frontend vip.FrontendKey
 	backend  netip.AddrPort
@@ -54,10 +56,44 @@ func (f flows) add(k vip.FrontendKey, b netip.AddrPort) {
 	}
 }
 
-func (f flows) has(x flow) bool {
-	_, one := f[x]
-	_, all := f[flow{frontend: x.frontend}]
-	return one || all
+func (f flows) has(x flow) bool { return f.index().has(x) }
+
+// index prepares for being asked about many entries.
+func (f flows) index() flowIndex {
+	ix := flowIndex{flows{}, map[netip.Addr][]flow{}}
+	for x := range f {
+		if a := x.frontend.Addr; x.frontend.Ranged() {
+			ix.ranges[a] = append(ix.ranges[a], x)
+			continue
+		}
+		x.frontend.Audience = vip.Everyone
+		ix.single[x] = struct{}{}
+	}
+	return ix
+}
+
+// flowIndex finds flows: those of single ports in one step, those of ranges by
+// their address.
+type flowIndex struct {
+	single flows
+	ranges map[netip.Addr][]flow
+}
+
+// has reports whether an entry, of which everything is known, is among the flows.
+func (ix flowIndex) has(x flow) bool {
+	_, one := ix.single[x]
+	_, all := ix.single[flow{frontend: x.frontend}]
+	if one || all {
+		return true
+	}
+	for _, r := range ix.ranges[x.frontend.Addr] {
+		k, b := r.frontend, r.backend
+		if k.Protocol == x.frontend.Protocol && k.Port <= x.frontend.Port && x.frontend.Port <= k.LastPort &&
+			(!b.IsValid() || b == x.backend || b.Port() == 0 && b.Addr() == x.backend.Addr()) {
+			return true
+		}
+	}
+	return false
 }
 
 // common returns what all of a family have in common, and whether there are any.
@@ -67,13 +103,15 @@ func (f flows) common(family vip.Family) (c flow, any bool) {
 		case vip.FamilyOf(x.frontend.Addr) != family:
 			continue
 		case !any:
-			c, any = x, true
+			if c, any = x, true; x.frontend.Ranged() {
+				c.frontend.Port = 0
+			}
 			continue
 		}
 		if c.frontend.Addr != x.frontend.Addr {
 			c.frontend.Addr = netip.Addr{}
 		}
-		if c.frontend.Port != x.frontend.Port {
+		if c.frontend.Port != x.frontend.Port || x.frontend.Ranged() {
 			c.frontend.Port = 0
 		}
 		if c.backend.Addr() != x.backend.Addr() {
@@ -85,10 +123,14 @@ func (f flows) common(family vip.Family) (c flow, any bool) {
 	return c, any
 }
 
-// deleteFlows deletes the entries. For all of a batch it takes one dump a
+// conntrack is the kernel's connection tracking. Each call opens a socket in
+// the calling thread's network namespace.
+type conntrack struct{ stats *counters }
+
+// delete deletes the entries. For all of a batch it takes one dump a
 // family, of which the kernel sends those UDP entries only that have in common
 // what all of f have: for one IPv4 backend, exactly its own.
-func deleteFlows(ctx context.Context, f flows, stats *counters) error {
+func (t conntrack) delete(ctx context.Context, f flows) error {
 	if len(f) == 0 {
 		return nil
 	}
@@ -99,15 +141,16 @@ func deleteFlows(ctx context.Context, f flows, stats *counters) error {
 	}
 	defer c.close()
 	var found [][]byte
+	wanted := f.index()
 	for _, family := range []vip.Family{vip.IPv4, vip.IPv6} {
 		filter, any := f.common(family)
 		if !any {
 			continue
 		}
-		stats.conntrackDumps.Add(1)
+		t.stats.conntrackDumps.Add(1)
 		err := c.query(ctx, func(b []byte) []byte { return appendFlowDump(b, family, filter) }, func(_ uint16, data []byte) error {
 			x, id, err := decodeFlow(data)
-			if err == nil && f.has(x) {
+			if err == nil && wanted.has(x) {
 				found = append(found, append(beginConntrack(nil, ctDelete, 0, family), id...))
 			}
 			return err
@@ -120,7 +163,7 @@ func deleteFlows(ctx context.Context, f flows, stats *counters) error {
 	err = c.write(ctx, len(found), func(b []byte, i int) []byte { return append(b, found[i]...) }, func(_ int, err error) {
 		switch err {
 		case nil:
-			stats.conntrack.Add(1)
+			t.stats.conntrack.Add(1)
 		case unix.ENOENT: // gone by itself
 		default:
 			refused = fmt.Errorf("delete a connection tracking entry of udp: %w", err)

@@ -15,7 +15,8 @@ import (
 // other devices are never looked at.
 type device struct {
 	name  string
-	conn  *conn
+	dial  func() (links, error)
+	conn  messenger
 	stats *counters
 	index int
 }
@@ -26,15 +27,17 @@ func openDevice(name string, stats *counters) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &device{name: name, conn: c, stats: stats}, nil
+	return &device{name: name, dial: dialLinks, conn: c, stats: stats}, nil
 }
 
 func (d *device) close() { d.conn.close() }
 
+func dialLinks() (links, error) { return netlink.NewHandle(unix.NETLINK_ROUTE) }
+
 // open opens rtnetlink, which the caller closes, and finds the device; the link
 // is nil where there is none.
-func (d *device) open() (*netlink.Handle, netlink.Link, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+func (d *device) open() (links, netlink.Link, error) {
+	h, err := d.dial()
 	if err != nil {
 		return nil, nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
@@ -50,38 +53,41 @@ func (d *device) open() (*netlink.Handle, netlink.Link, error) {
 }
 
 // ensure makes the device and brings it up, where that isn't so yet. It doesn't
-// touch a device of another kind that has the name.
-func (d *device) ensure() error {
+// touch a device of another kind that has the name. It reports whether it made
+// the device or brought it up: addresses that were there may be gone.
+func (d *device) ensure() (changed bool, err error) {
 	h, link, err := d.open()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer h.Close()
 	if link == nil {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = d.name
 		if err := h.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("create the dummy device %s: %w", d.name, err)
+			return false, fmt.Errorf("create the dummy device %s: %w", d.name, err)
 		}
+		changed = true
 		if link, err = h.LinkByName(d.name); err != nil {
-			return fmt.Errorf("find device %s: %w", d.name, err)
+			return true, fmt.Errorf("find device %s: %w", d.name, err)
 		}
 	}
 	if link.Type() != "dummy" {
-		return fmt.Errorf("device %s is a %s, not a dummy: rename it, or choose another name for ours", d.name, link.Type())
+		return false, fmt.Errorf("device %s is a %s, not a dummy: rename it, or choose another name for ours", d.name, link.Type())
 	}
 	if link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
 		if err := h.LinkSetARPOff(link); err != nil {
-			return fmt.Errorf("switch ARP off on %s: %w", d.name, err)
+			return changed, fmt.Errorf("switch ARP off on %s: %w", d.name, err)
 		}
 	}
 	if link.Attrs().RawFlags&unix.IFF_UP == 0 {
 		if err := h.LinkSetUp(link); err != nil {
-			return fmt.Errorf("bring %s up: %w", d.name, err)
+			return changed, fmt.Errorf("bring %s up: %w", d.name, err)
 		}
+		changed = true
 	}
 	d.index = link.Attrs().Index
-	return nil
+	return changed, nil
 }
 
 // read returns the addresses on the device, and whether it is there and up. It

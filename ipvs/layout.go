@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -14,7 +15,7 @@ import (
 // layoutVersion is part of every rule's comment. Raise it whenever the rules
 // or the sets change: a table of another version is replaced, in one
 // transaction, when the agent starts.
-const layoutVersion = "ironvip 1: "
+const layoutVersion = "ironvip 2: "
 
 // Priorities of the base chains. IPVS takes packets for its services at 99 in
 // input and at -98 in output; conntrack has seen them at -200. What still goes
@@ -29,21 +30,27 @@ const (
 	chainInput       = "input"
 	chainOutput      = "output"
 	chainGuard       = "guard"
+	chainMarkedIn    = "marked_input"
+	chainMarked      = "marked"
+	chainSent        = "sent"
 	chainUnserved    = "unserved"
 	chainRefuse      = "refuse"
+	chainRefuseNew   = "refuse_new"
 	chainPostrouting = "postrouting"
 )
 
-// Registers. A listener's key takes three in a row; an IPv6 address is four
-// 32-bit registers wide.
+// Registers. A listener's key takes three in a row, and a source address may
+// follow; an IPv6 address is four 32-bit registers wide.
 const (
 	regAddr   = unix.NFT_REG_1
 	regProto4 = unix.NFT_REG32_00 + 1
 	regPort4  = unix.NFT_REG32_00 + 2
 	regProto6 = unix.NFT_REG32_00 + 4
 	regPort6  = unix.NFT_REG32_00 + 5
-	regPeer4  = unix.NFT_REG32_00 + 1
+	regPeer   = unix.NFT_REG32_00 + 1 // after a mark or an IPv4 address
 	regPeer6  = unix.NFT_REG32_00 + 4
+	regFrom4  = unix.NFT_REG32_00 + 3
+	regFrom6  = unix.NFT_REG32_00 + 6
 )
 
 // rule is one rule of the table: where, what for, and its expressions.
@@ -66,9 +73,9 @@ type layout struct {
 	rules  []rule
 }
 
-// newLayout describes the table. Mark is the one bit of the packet mark that is
+// newLayout describes the table. Bit is the one bit of the packet mark that is
 // used, between seeing a packet that needs masquerading and its leaving.
-func newLayout(name string, mark uint32) *layout {
+func newLayout(name string, bit uint32) *layout {
 	l := &layout{
 		table: &nftables.Table{Name: name, Family: nftables.TableFamilyINet},
 		sets:  map[string]*nftables.Set{},
@@ -79,8 +86,19 @@ func newLayout(name string, mark uint32) *layout {
 				Table:        l.table,
 				Name:         s.name(f),
 				KeyType:      keyType(s, f),
-				Interval:     s.kind() == kindRange,
+				Interval:     s.interval(),
 				KeyByteOrder: binaryutil.BigEndian,
+				IsMap:        s.isMap(),
+			}
+			set.Concatenation = set.Interval && s.kind() != kindRange
+			if s.isMap() {
+				set.DataType = nftables.TypeMark
+			}
+			if s.passing() {
+				set.HasTimeout, set.Timeout = true, longestPause
+			}
+			if s.kind() == kindMark {
+				set.KeyByteOrder = binaryutil.NativeEndian
 			}
 			l.sets[set.Name] = set
 			l.order = append(l.order, set)
@@ -92,12 +110,16 @@ func newLayout(name string, mark uint32) *layout {
 	}
 	l.chains = append(l.chains,
 		&nftables.Chain{Name: chainRefuse, Table: l.table},
-		&nftables.Chain{Name: chainGuard, Table: l.table})
+		&nftables.Chain{Name: chainRefuseNew, Table: l.table},
+		&nftables.Chain{Name: chainGuard, Table: l.table},
+		&nftables.Chain{Name: chainMarked, Table: l.table},
+		&nftables.Chain{Name: chainMarkedIn, Table: l.table},
+		&nftables.Chain{Name: chainSent, Table: l.table})
 	base(chainInput, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityInput)
 	base(chainOutput, nftables.ChainTypeFilter, nftables.ChainHookOutput, priorityOutput)
 	base(chainUnserved, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityUnserved)
 	base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource)
-	l.rules = l.describe(mark)
+	l.rules = l.describe(bit)
 	return l
 }
 
@@ -107,71 +129,149 @@ func keyType(s setID, f vip.Family) nftables.SetDatatype {
 		addr = nftables.TypeIP6Addr
 	}
 	switch s.kind() {
-	case kindListener:
+	case kindListener, kindPorts:
 		return nftables.MustConcatSetType(addr, nftables.TypeInetProto, nftables.TypeInetService)
+	case kindSource:
+		return nftables.MustConcatSetType(addr, nftables.TypeInetProto, nftables.TypeInetService, addr)
+	case kindMark:
+		return nftables.TypeMark
+	case kindMarkSource:
+		return nftables.MustConcatSetType(nftables.TypeMark, addr)
 	case kindPair:
 		return nftables.MustConcatSetType(addr, addr)
 	}
 	return addr
 }
 
-func (l *layout) describe(mark uint32) []rule {
-	bit := binary.NativeEndian.AppendUint32(nil, mark)
-	rest := binary.NativeEndian.AppendUint32(nil, ^mark)
-	none := make([]byte, 4)
-	setMark := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
-		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: rest, Xor: bit},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: regAddr},
-	}
-	clearMark := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
-		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: rest, Xor: none},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: regAddr},
-	}
-	open := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
-	established := func(chain string) rule {
-		return rule{chain, "open connections go on", []expr.Any{
-			&expr.Ct{Key: expr.CtKeySTATE, Register: regAddr},
-			&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: open, Xor: none},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: none},
-			verdict(expr.VerdictReturn, "")}}
-	}
+// describe returns the rules. What they do to a packet, in its order:
+//
+// Input, before IPVS, for packets that belong to no open connection: frontends
+// by mark come first, those for internal clients before those for everyone, and
+// such a packet meets nothing else of what is there for its address and port.
+// Then source ranges, then the guard: pauses, refusal, masquerading.
+//
+// Output sees this host's own connections before IPVS does, and each packet once
+// more that IPVS sends to a backend. Of the latter, marks of frontends have
+// served: what of them masquerades becomes the one bit. The former are treated
+// as in input, but for source ranges, which don't concern them.
+//
+// Unserved, after IPVS: what is left for a virtual address. On a real server
+// that is what it serves itself.
+//
+// Postrouting: the one bit.
+func (l *layout) describe(bit uint32) []rule {
 	families := []vip.Family{vip.IPv4, vip.IPv6}
-
+	ret, drop := verdict(expr.VerdictReturn, ""), verdict(expr.VerdictDrop, "")
 	rules := []rule{
-		{chainRefuse, "icmp and neighbour discovery pass", append(protocol(unix.IPPROTO_ICMP), verdict(expr.VerdictReturn, ""))},
-		{chainRefuse, "icmp and neighbour discovery pass", append(protocol(unix.IPPROTO_ICMPV6), verdict(expr.VerdictReturn, ""))},
-		{chainRefuse, "tcp is reset", append(protocol(unix.IPPROTO_TCP), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})},
+		{chainRefuse, "icmp and neighbour discovery pass", join(protocol(unix.IPPROTO_ICMP), ret)},
+		{chainRefuse, "icmp and neighbour discovery pass", join(protocol(unix.IPPROTO_ICMPV6), ret)},
+		{chainRefuse, "tcp is reset", join(protocol(unix.IPPROTO_TCP), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})},
 		{chainRefuse, "all else gets port unreachable", []expr.Any{
 			&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}}},
-		established(chainGuard),
-		established(chainUnserved),
+		{chainRefuseNew, "no connection is opened", join(opensNothing(), ret)},
+		{chainRefuseNew, "refuse", []expr.Any{verdict(expr.VerdictGoto, chainRefuse)}},
+		{chainInput, "open connections go on", join(openConnection(), ret)},
+		{chainOutput, "open connections go on", join(openConnection(), ret)},
+		{chainUnserved, "open connections go on", join(openConnection(), ret)},
+	}
+	add := func(chain, comment string, match []expr.Any, then ...expr.Any) {
+		rules = append(rules, rule{chain, comment, join(match, then...)})
 	}
 	for _, f := range families {
-		rules = append(rules,
-			rule{chainGuard, "no usable backend", join(l.listener(f, setRefused), verdict(expr.VerdictGoto, chainRefuse))},
-			rule{chainGuard, "masquerade every client", join(l.listener(f, setMasqAlways), setMark...)},
-			rule{chainGuard, "masquerade clients that are no pods", join(l.listener(f, setMasqAuto), join(l.source(f, setPods, true), setMark...)...)},
-			rule{chainUnserved, "nothing else on a virtual address", join(l.destination(f, setVIPs), verdict(expr.VerdictGoto, chainRefuse))})
+		internal := join(family(f), l.source(f, setPods, false)...)
+		add(chainInput, "internal clients have their own", join(internal, l.mark(f, setInternal)...), verdict(expr.VerdictGoto, chainMarkedIn))
+		add(chainInput, "internal clients have their own", join(internal, l.mark(f, setInternalRanges)...), verdict(expr.VerdictGoto, chainMarkedIn))
+		add(chainInput, "ranges of ports", join(family(f), l.mark(f, setRanges)...), verdict(expr.VerdictGoto, chainMarkedIn))
+		add(chainInput, "only these clients", l.from(f), verdict(expr.VerdictGoto, chainRefuseNew))
+
+		add(chainOutput, "ipvs has sent it", l.marked(f, setMarks), verdict(expr.VerdictGoto, chainSent))
+		for _, s := range []setID{setInternal, setInternalRanges, setRanges} {
+			add(chainOutput, "this host has its own, and ranges of ports", join(family(f), l.mark(f, s)...), verdict(expr.VerdictGoto, chainMarked))
+		}
+		add(chainOutput, "masquerade own connections", l.listener(f, setMasqOwn), addBit(bit)...)
+
+		add(chainMarkedIn, "only these clients", l.markedFrom(f), verdict(expr.VerdictGoto, chainRefuseNew))
+		add(chainMarked, "new connections wait", l.marked(f, setMarkedPaused), drop)
+		add(chainMarked, "no usable backend", l.marked(f, setMarkedRefused), verdict(expr.VerdictGoto, chainRefuseNew))
+
+		add(chainSent, "masquerade every client", l.marked(f, setMarkedMasqAlways), join(setMark(bit), ret)...)
+		add(chainSent, "masquerade clients that are no pods", join(l.marked(f, setMarkedMasqAuto), l.source(f, setPods, true)...), join(setMark(bit), ret)...)
+		add(chainSent, "masquerade own connections", join(l.marked(f, setMarkedMasqOwn), fromHere()...), join(setMark(bit), ret)...)
+
+		add(chainGuard, "new connections wait", l.listener(f, setPaused), drop)
+		add(chainGuard, "no usable backend", l.listener(f, setRefused), verdict(expr.VerdictGoto, chainRefuseNew))
+		add(chainGuard, "masquerade every client", l.listener(f, setMasqAlways), addBit(bit)...)
+		add(chainGuard, "masquerade clients that are no pods", join(l.listener(f, setMasqAuto), l.source(f, setPods, true)...), addBit(bit)...)
+
+		add(chainUnserved, "the mark has served", l.marked(f, setMarks), setMark(0)...)
+		add(chainUnserved, "what a real server serves", l.listener(f, setServed), ret)
+		add(chainUnserved, "what a real server serves", l.listener(f, setServedRanges), ret)
+		add(chainUnserved, "nothing else on a virtual address", l.destination(f, setVIPs), verdict(expr.VerdictGoto, chainRefuse))
+
+		add(chainPostrouting, "a backend that reaches itself", l.pair(f, setHairpin), &expr.Masq{})
 	}
-	rules = append(rules,
-		rule{chainInput, "guard", []expr.Any{verdict(expr.VerdictJump, chainGuard)}},
-		rule{chainOutput, "guard", []expr.Any{verdict(expr.VerdictJump, chainGuard)}})
-	for _, f := range families {
-		rules = append(rules, rule{chainPostrouting, "a pod that reaches itself", join(l.pair(f, setHairpin), &expr.Masq{})})
-	}
-	return append(rules,
-		rule{chainPostrouting, "not marked", []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
-			&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: bit, Xor: none},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: bit},
-			verdict(expr.VerdictReturn, "")}},
-		rule{chainPostrouting, "the mark has served", clearMark},
-		rule{chainPostrouting, "masquerade", []expr.Any{&expr.Masq{}}})
+	add(chainInput, "guard", nil, verdict(expr.VerdictJump, chainGuard))
+	add(chainOutput, "guard", nil, verdict(expr.VerdictJump, chainGuard))
+	add(chainMarkedIn, "as from this host", nil, verdict(expr.VerdictGoto, chainMarked))
+	add(chainSent, "the mark has served", setMark(0))
+	add(chainPostrouting, "not marked", withoutBit(bit), ret)
+	add(chainPostrouting, "the mark has served", clearBit(bit))
+	add(chainPostrouting, "masquerade", nil, &expr.Masq{})
+	return rules
 }
 
-func join(a []expr.Any, b ...expr.Any) []expr.Any { return append(a, b...) }
+// join returns a new list: what is matched is part of several rules.
+func join(a []expr.Any, b ...expr.Any) []expr.Any { return slices.Concat(a, b) }
+
+func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+
+// openConnection matches packets of connections that connection tracking knows.
+func openConnection() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: regAddr},
+		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4,
+			Mask: native(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: native(0)},
+	}
+}
+
+// addBit, clearBit and withoutBit are about one bit of the packet mark, and leave
+// the others alone.
+func addBit(bit uint32) []expr.Any { return changeMark(bit, bit) }
+
+func clearBit(bit uint32) []expr.Any { return changeMark(bit, 0) }
+
+func changeMark(bit, to uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
+		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: native(^bit), Xor: native(to)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: regAddr},
+	}
+}
+
+func withoutBit(bit uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
+		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: native(bit), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: native(bit)},
+	}
+}
+
+// setMark sets the whole packet mark.
+func setMark(mark uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: regAddr, Data: native(mark)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: regAddr},
+	}
+}
+
+// fromHere matches packets whose source is an address of this host.
+func fromHere() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: regAddr, FlagSADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: regAddr, Data: native(unix.RTN_LOCAL)},
+	}
+}
 
 func verdict(kind expr.VerdictKind, chain string) expr.Any {
 	return &expr.Verdict{Kind: kind, Chain: chain}
@@ -182,6 +282,17 @@ func protocol(n byte) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: regAddr},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: regAddr, Data: []byte{n}},
 	}
+}
+
+// opensNothing matches TCP that is no opening of a connection. Of connections
+// whose answers pass by this host, and of old ones that it came to know in their
+// midst, connection tracking can't tell.
+func opensNothing() []expr.Any {
+	const synAckRstFin, syn = 0x17, 0x02
+	return append(protocol(unix.IPPROTO_TCP),
+		&expr.Payload{DestRegister: regAddr, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 1, Mask: []byte{synAckRstFin}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: []byte{syn}})
 }
 
 func family(f vip.Family) []expr.Any {
@@ -214,15 +325,51 @@ func (l *layout) lookup(f vip.Family, s setID, invert bool) expr.Any {
 
 // listener matches packets to an address . protocol . port in the set.
 func (l *layout) listener(f vip.Family, s setID) []expr.Any {
+	return join(family(f), join(listenerKey(f), l.lookup(f, s, false))...)
+}
+
+// listenerKey loads a packet's destination address, protocol and port.
+func listenerKey(f vip.Family) []expr.Any {
 	proto, port := uint32(regProto4), uint32(regPort4)
 	if f == vip.IPv6 {
 		proto, port = regProto6, regPort6
 	}
-	return append(family(f),
+	return []expr.Any{
 		address(f, false, regAddr),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
 		&expr.Payload{DestRegister: port, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		l.lookup(f, s, false))
+	}
+}
+
+// mark gives packets to an address . protocol . port in the map its mark, and
+// ends the rule for others.
+func (l *layout) mark(f vip.Family, s setID) []expr.Any {
+	set := l.sets[s.name(f)]
+	return join(listenerKey(f),
+		&expr.Lookup{SourceRegister: regAddr, DestRegister: regAddr, IsDestRegSet: true, SetName: set.Name, SetID: set.ID},
+		&expr.Byteorder{SourceRegister: regAddr, DestRegister: regAddr, Op: expr.ByteorderNtoh, Len: 4, Size: 4},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: regAddr})
+}
+
+// marked matches packets whose mark is in the set.
+func (l *layout) marked(f vip.Family, s setID) []expr.Any {
+	return join(family(f), &expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr}, l.lookup(f, s, false))
+}
+
+// markedFrom matches packets with a restricted mark whose source isn't allowed.
+func (l *layout) markedFrom(f vip.Family) []expr.Any {
+	return join(l.marked(f, setMarkedRestricted),
+		&expr.Byteorder{SourceRegister: regAddr, DestRegister: regAddr, Op: expr.ByteorderHton, Len: 4, Size: 4},
+		address(f, true, regPeer), l.lookup(f, setMarkedSources, true))
+}
+
+// from matches packets to a restricted listener whose source isn't allowed.
+func (l *layout) from(f vip.Family) []expr.Any {
+	register := uint32(regFrom4)
+	if f == vip.IPv6 {
+		register = regFrom6
+	}
+	return join(l.listener(f, setRestricted), address(f, true, register), l.lookup(f, setSources, true))
 }
 
 func (l *layout) destination(f vip.Family, s setID) []expr.Any {
@@ -236,7 +383,7 @@ func (l *layout) source(f vip.Family, s setID, invert bool) []expr.Any {
 // pair matches packets whose source . destination is in the set, unless they
 // stay on this host.
 func (l *layout) pair(f vip.Family, s setID) []expr.Any {
-	peer := uint32(regPeer4)
+	peer := uint32(regPeer)
 	if f == vip.IPv6 {
 		peer = regPeer6
 	}

@@ -37,7 +37,7 @@ var (
 // counters count what went to the kernel. They are shared by all sockets of a
 // Target and may be read at any time.
 type counters struct {
-	writes, sends, dumps, lost, nftMessages, addresses, conntrack, conntrackDumps atomic.Uint64
+	writes, sends, dumps, lost, nftMessages, addresses, conntrack, conntrackDumps, tables atomic.Uint64
 }
 
 // conn is one netlink socket that packs many messages into a send and asks for
@@ -74,6 +74,10 @@ func (c *conn) open() error {
 func (c *conn) prepare(fd int) error {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("bind", err)
+	}
+	// From here on the kernel refuses what other processes send to this socket.
+	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("connect", err)
 	}
 	name, err := unix.Getsockname(fd)
 	if err != nil {
@@ -148,7 +152,7 @@ func (c *conn) send(b []byte) error {
 	}
 	c.stats.sends.Add(1)
 	for {
-		err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		_, err := unix.Write(c.fd, b)
 		if err == unix.EINTR {
 			continue
 		}
@@ -224,6 +228,47 @@ func (c *conn) pending() bool {
 	return err == nil && n > 0
 }
 
+// transact sends a batch that is carried out as a whole or not at all. What went
+// wrong with any part of it is one error.
+func (c *conn) transact(x *transaction) error {
+	first := c.seq + 1
+	c.seq += 2
+	if err := c.send(x.end(first, c.seq, c.port)); err != nil {
+		return err
+	}
+	var failed error
+	for {
+		// The kernel speaks of errors before it answers, and where it
+		// refuses the batch itself it doesn't answer.
+		if failed != nil && !c.pending() {
+			return failed
+		}
+		msgs, err := c.receive()
+		if err != nil {
+			c.close()
+			return errors.Join(failed, fmt.Errorf("%w: %w", errUnknown, err))
+		}
+		for len(msgs) > 0 {
+			h, data, rest, err := nextMessage(msgs)
+			if err != nil {
+				c.close()
+				return errors.Join(failed, err)
+			}
+			msgs = rest
+			if h.seq-first > 1 || h.typ != unix.NLMSG_ERROR || len(data) < 4 {
+				continue
+			}
+			code := int32(binary.NativeEndian.Uint32(data))
+			switch errno := unix.Errno(-code); {
+			case code != 0 && !errors.Is(failed, errno):
+				failed = errors.Join(failed, errno)
+			case code == 0 && h.seq == c.seq && failed == nil:
+				return nil
+			}
+		}
+	}
+}
+
 // query sends one question and hands each part of the answer to each, which
 // must not keep the slice. A dump ends with the kernel's word that it is done.
 func (c *conn) query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
@@ -241,7 +286,7 @@ func (c *conn) query(ctx context.Context, put func(b []byte) []byte, each func(t
 	err := c.answers(c.seq, each)
 	if err != nil {
 		// What is left of the answer must not be taken for that of another question.
-		if _, errno := err.(unix.Errno); !errno || err == unix.ENOBUFS || err == unix.EAGAIN {
+		if _, errno := err.(unix.Errno); !errno && err != errInterrupted || err == unix.ENOBUFS || err == unix.EAGAIN {
 			c.close()
 		}
 	}
@@ -287,21 +332,18 @@ func (c *conn) answers(seq uint32, each func(typ uint16, data []byte) error) err
 	}
 }
 
-// receive returns one datagram from the kernel, valid until the next call.
+// receive returns one datagram, valid until the next call. The socket is
+// connected to the kernel, so it comes from nobody else.
 func (c *conn) receive() ([]byte, error) {
 	for {
-		n, from, err := unix.Recvfrom(c.fd, c.in, unix.MSG_TRUNC)
-		if err == unix.EINTR {
+		n, err := unix.Read(c.fd, c.in)
+		switch {
+		case err == unix.EINTR:
 			continue
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
-		}
-		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-			continue // another process, not the kernel
-		}
-		if n > len(c.in) {
-			return nil, fmt.Errorf("a netlink answer of %d bytes is over %d: %w", n, len(c.in), errMalformed)
+		case n == len(c.in): // as long as that, or cut
+			return nil, fmt.Errorf("a netlink answer of %d bytes or more: %w", n, errMalformed)
 		}
 		return c.in[:n], nil
 	}

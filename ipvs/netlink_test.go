@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -140,5 +141,48 @@ func TestQueryAfterAFailedReader(t *testing.T) {
 	}
 	if id, err := lookupFamily(t.Context(), c); err == nil && id < unix.GENL_MIN_ID {
 		t.Errorf("IPVS has family %d", id)
+	}
+}
+
+// dropAnswers makes a socket deaf: nothing that the kernel sends gets through.
+func dropAnswers(fd int) error {
+	short := unix.NsecToTimeval((50 * time.Millisecond).Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &short); err != nil {
+		return err
+	}
+	nothing := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing})
+}
+
+// Where an answer never comes, the outcome is unknown, a question fails, and
+// the next one is asked on a new socket.
+func TestAnswerThatNeverComes(t *testing.T) {
+	c, stats := testConn(t)
+	if err := dropAnswers(c.fd); err != nil {
+		t.Fatal(err)
+	}
+	unknown := 0
+	err := c.write(t.Context(), 3, func(b []byte, _ int) []byte { return getFamily(b, "nlctrl") }, func(_ int, err error) {
+		if err == errUnknown {
+			unknown++
+		}
+	})
+	if err != nil || unknown != 3 || stats.lost.Load() != 3 {
+		t.Errorf("%d unknown, %d counted as lost, %v", unknown, stats.lost.Load(), err)
+	}
+	ask := func() error {
+		return c.query(t.Context(), func(b []byte) []byte { return getFamily(b, "nlctrl") }, func(uint16, []byte) error { return nil })
+	}
+	if err := ask(); err != nil {
+		t.Errorf("on a new socket: %v", err)
+	}
+	if err := dropAnswers(c.fd); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err != unix.EAGAIN {
+		t.Errorf("a question without an answer: %v", err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("on a new socket: %v", err)
 	}
 }

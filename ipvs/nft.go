@@ -1,55 +1,48 @@
 package ipvs
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
-	"time"
 
-	"github.com/google/nftables"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/mdlayher/netlink"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	elementsPerMessage = 1024    // a netlink attribute holds 64 KiB, an element takes 44 bytes at most
+	elementsPerMessage = 512     // a netlink attribute holds 64 KiB, an element takes 108 bytes at most
 	nftSendBuffer      = 8 << 20 // one transaction is one send
-	nftReceiveBuffer   = 4 << 20 // and one answer a message
 )
 
 // errNoTable says that the table, or a part of it, isn't there.
 var errNoTable = errors.New("our nftables table is missing or not as it should be")
 
 // firewall is our nftables table in the kernel. Each call opens a socket in the
-// calling thread's network namespace.
+// calling thread's network namespace. It is not safe for concurrent use.
 type firewall struct {
 	layout *layout
 	stats  *counters
+	conn   *conn // open during a call only
+
+	// Room for a transaction, and for its elements by set: those to delete, those to add.
+	x          transaction
+	dels, adds [setCount][vip.IPv6 + 1][]element
+	one        elementBytes
+	size       int // how many keys the table had when it was read last
 }
 
-// ruleset is what the table holds.
-type ruleset struct {
-	intact   bool // the rules are ours, of this version
-	elements map[element]struct{}
-	pods     *netipx.IPSet
+func newFirewall(l *layout, stats *counters) *firewall {
+	// Messages of the table are counted apart from those of IPVS.
+	return &firewall{layout: l, stats: stats, conn: &conn{protocol: unix.NETLINK_NETFILTER, fd: -1, in: make([]byte, recvBytes), stats: &counters{}}}
 }
 
-func (f *firewall) dial(ctx context.Context) (*nftables.Conn, error) {
+func (f *firewall) open(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
-	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		// As root these go beyond the system's limit; else they go as far as they may.
-		_ = c.SetWriteBuffer(nftSendBuffer)
-		_ = c.SetReadBuffer(nftReceiveBuffer)
-		return c.SetReadDeadline(time.Now().Add(replyTimeout))
-	}))
+	return f.conn.open()
 }
 
 // apply makes a change in one transaction. A missing table is errNoTable.
@@ -57,305 +50,143 @@ func (f *firewall) apply(ctx context.Context, c change) error {
 	if len(c) == 0 {
 		return nil
 	}
-	conn, err := f.dial(ctx)
-	if err != nil {
-		return err
-	}
-	n, err := f.put(conn, c)
-	if err != nil {
-		return err
-	}
-	return f.commit(conn, n)
+	f.x.begin()
+	f.put(c)
+	return f.commit(ctx)
 }
 
 // rebuild replaces the whole table in one transaction, so that no packet meets
 // half of it.
 func (f *firewall) rebuild(ctx context.Context, pods *netipx.IPSet, c change) error {
-	conn, err := f.dial(ctx)
-	if err != nil {
+	f.x.begin()
+	if err := f.x.addLayout(f.layout); err != nil {
 		return err
 	}
+	f.putPods(pods)
+	f.put(c)
+	return f.commit(ctx)
+}
+
+// addLayout replaces a table, which need not be there, by one without elements.
+func (x *transaction) addLayout(l *layout) error {
 	// Adding first makes the deletion valid where there is no table.
-	conn.AddTable(f.layout.table)
-	conn.DelTable(f.layout.table)
-	conn.AddTable(f.layout.table)
-	n := 3
-	for _, s := range f.layout.order {
-		if err := conn.AddSet(s, nil); err != nil {
-			return fmt.Errorf("nftables set %s: %w", s.Name, err)
+	x.addTable(l.table)
+	x.deleteTable(l.table)
+	x.addTable(l.table)
+	for i, s := range l.order {
+		x.addSet(s, uint32(i+1))
+	}
+	for _, c := range l.chains {
+		x.addChain(c)
+	}
+	for i := range l.rules {
+		if err := x.addRule(l.table, &l.rules[i]); err != nil {
+			return err
 		}
-		n++
 	}
-	for _, ch := range f.layout.chains {
-		conn.AddChain(ch)
-		n++
-	}
-	for _, r := range f.layout.rules {
-		conn.AddRule(&nftables.Rule{
-			Table: f.layout.table, Chain: &nftables.Chain{Name: r.chain}, Exprs: r.exprs, UserData: r.userData(),
-		})
-		n++
-	}
-	m, err := f.putPods(conn, pods)
-	if err != nil {
-		return err
-	}
-	k, err := f.put(conn, c)
-	if err != nil {
-		return err
-	}
-	return f.commit(conn, n+m+k)
+	return nil
 }
 
 // setPods replaces the pod ranges in one transaction, together with a change.
 func (f *firewall) setPods(ctx context.Context, pods *netipx.IPSet, c change) error {
-	conn, err := f.dial(ctx)
-	if err != nil {
-		return err
+	f.x.begin()
+	for _, fam := range families {
+		f.x.flush(f.layout.table.Name, setPods.name(fam))
 	}
-	for _, fam := range []vip.Family{vip.IPv4, vip.IPv6} {
-		conn.FlushSet(f.layout.sets[setPods.name(fam)])
-	}
-	n, err := f.putPods(conn, pods)
-	if err != nil {
-		return err
-	}
-	m, err := f.put(conn, c)
-	if err != nil {
-		return err
-	}
-	return f.commit(conn, 2+n+m)
+	f.putPods(pods)
+	f.put(c)
+	return f.commit(ctx)
 }
 
-func (f *firewall) putPods(conn *nftables.Conn, pods *netipx.IPSet) (int, error) {
-	n := 0
-	for _, fam := range []vip.Family{vip.IPv4, vip.IPv6} {
-		all := rangeElements(pods, fam)
-		if len(all) == 0 {
-			continue
-		}
-		n++
-		if err := conn.SetAddElements(f.layout.sets[setPods.name(fam)], all); err != nil {
-			return 0, fmt.Errorf("nftables pod ranges: %w", err)
+var families = []vip.Family{vip.IPv4, vip.IPv6}
+
+func (f *firewall) putPods(pods *netipx.IPSet) {
+	for _, fam := range families {
+		for chunk := range slices.Chunk(rangeElements(pods, fam), elementsPerMessage) {
+			list := f.x.beginElements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, f.layout.table.Name, setPods.name(fam))
+			for i := range chunk {
+				f.x.addElement(&chunk[i])
+			}
+			f.x.endElements(list)
 		}
 	}
-	return n, nil
 }
 
 // rangeElements writes one family's ranges as an interval set has them: a start
 // and the first address after the end, if there is one.
-func rangeElements(ranges *netipx.IPSet, f vip.Family) []nftables.SetElement {
-	var all []nftables.SetElement
+func rangeElements(ranges *netipx.IPSet, f vip.Family) []elementBytes {
+	var all []elementBytes
 	for _, r := range ranges.Ranges() {
 		if vip.FamilyOf(r.From()) != f {
 			continue
 		}
-		all = append(all, nftables.SetElement{Key: r.From().AsSlice()})
+		all = append(all, elementBytes{key: r.From().AsSlice()})
 		if end := r.To().Next(); end.IsValid() {
-			all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+			all = append(all, elementBytes{key: end.AsSlice(), edge: true})
 		}
 	}
 	return all
 }
 
-// put queues a change and returns how many messages that takes.
-func (f *firewall) put(conn *nftables.Conn, c change) (int, error) {
-	adds, dels := map[string][]nftables.SetElement{}, map[string][]nftables.SetElement{}
+// put appends a change.
+func (f *firewall) put(c change) {
 	for e, present := range c {
-		name := e.set.name(vip.FamilyOf(e.key.Addr))
+		fam := vip.FamilyOf(e.key.Addr)
 		if present {
-			adds[name] = append(adds[name], nftables.SetElement{Key: elementKey(e)})
+			f.adds[e.set][fam] = append(f.adds[e.set][fam], e)
 		} else {
-			dels[name] = append(dels[name], nftables.SetElement{Key: elementKey(e)})
+			f.dels[e.set][fam] = append(f.dels[e.set][fam], e)
 		}
 	}
-	n := 0
-	send := func(all map[string][]nftables.SetElement, to func(*nftables.Set, []nftables.SetElement) error) error {
-		for name, elems := range all {
-			for chunk := range slices.Chunk(elems, elementsPerMessage) {
-				if err := to(f.layout.sets[name], chunk); err != nil {
-					return fmt.Errorf("nftables set %s: %w", name, err)
-				}
-				n++
-			}
+	for s := range setCount {
+		for _, fam := range families {
+			// Deleting what is gone fails the transaction; adding it first makes it
+			// valid, and adding what is there is no change.
+			f.putElements(unix.NFT_MSG_NEWSETELEM, s.name(fam), f.dels[s][fam])
+			f.putElements(unix.NFT_MSG_DELSETELEM, s.name(fam), f.dels[s][fam])
+			f.dels[s][fam] = f.dels[s][fam][:0]
 		}
-		return nil
 	}
-	// Deleting what is gone fails the transaction; adding it first makes it
-	// valid, and adding what is there is no change.
-	err := errors.Join(send(dels, conn.SetAddElements), send(dels, conn.SetDeleteElements), send(adds, conn.SetAddElements))
-	return n, err
+	for s := range setCount {
+		for _, fam := range families {
+			f.putElements(unix.NFT_MSG_NEWSETELEM, s.name(fam), f.adds[s][fam])
+			f.adds[s][fam] = f.adds[s][fam][:0]
+		}
+	}
 }
 
-func (f *firewall) commit(conn *nftables.Conn, messages int) error {
-	f.stats.nftMessages.Add(uint64(messages))
-	err := conn.Flush()
-	if errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("%w: %w", errNoTable, err)
+func (f *firewall) putElements(typ uint16, set string, all []element) {
+	for chunk := range slices.Chunk(all, elementsPerMessage) {
+		list := f.x.beginElements(typ, unix.NLM_F_CREATE, f.layout.table.Name, set)
+		for i := range chunk {
+			f.one.encode(&chunk[i])
+			f.x.addElement(&f.one)
+		}
+		f.x.endElements(list)
+	}
+}
+
+// commit sends the transaction.
+func (f *firewall) commit(ctx context.Context) error {
+	if err := f.open(ctx); err != nil {
+		return err
+	}
+	defer f.conn.close()
+	// As root this goes beyond the system's limit; else it goes as far as it may.
+	if unix.SetsockoptInt(f.conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, nftSendBuffer) != nil {
+		_ = unix.SetsockoptInt(f.conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, nftSendBuffer)
+	}
+	f.stats.nftMessages.Add(uint64(f.x.messages))
+	err := f.conn.transact(&f.x)
+	// ENOENT: a set or the table isn't there. The others are about elements, which
+	// a foreign hand has put where ours are to be.
+	for _, drift := range []error{unix.ENOENT, unix.EEXIST, unix.ENOTEMPTY, unix.EBUSY} {
+		if errors.Is(err, drift) {
+			return fmt.Errorf("%w: %w", errNoTable, err)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("change nftables table inet %s: %w", f.layout.table.Name, err)
 	}
 	return nil
-}
-
-// read returns what the table holds. A missing table is an empty ruleset.
-func (f *firewall) read(ctx context.Context) (*ruleset, error) {
-	r := &ruleset{elements: map[element]struct{}{}, pods: &netipx.IPSet{}}
-	conn, err := f.dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return nil, fmt.Errorf("list nftables tables: %w", err)
-	}
-	if !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == f.layout.table.Name }) {
-		return r, nil
-	}
-	if r.intact, err = f.rulesIntact(conn); err != nil {
-		return nil, err
-	}
-	sets, err := conn.GetSets(f.layout.table)
-	if err != nil {
-		return nil, fmt.Errorf("list nftables sets: %w", err)
-	}
-	found := map[string]bool{}
-	for _, s := range sets {
-		found[s.Name] = s.KeyType.Bytes == 0 || f.layout.sets[s.Name] == nil || s.KeyType.Bytes == f.layout.sets[s.Name].KeyType.Bytes
-	}
-	var pods netipx.IPSetBuilder
-	for s := range setCount {
-		for _, fam := range []vip.Family{vip.IPv4, vip.IPv6} {
-			if !found[s.name(fam)] {
-				r.intact = false
-				continue
-			}
-			elems, err := conn.GetSetElements(f.layout.sets[s.name(fam)])
-			if err != nil {
-				return nil, fmt.Errorf("list nftables set %s: %w", s.name(fam), err)
-			}
-			if s.kind() == kindRange {
-				addRanges(&pods, elems)
-				continue
-			}
-			for _, e := range elems {
-				if key, ok := decodeElement(s, fam, e.Key); ok {
-					r.elements[key] = struct{}{}
-				} else {
-					r.intact = false
-				}
-			}
-		}
-	}
-	r.pods, err = pods.IPSet()
-	return r, err
-}
-
-// rulesIntact compares the rules by their comments, which carry the version,
-// chain by chain and in order.
-func (f *firewall) rulesIntact(conn *nftables.Conn) (bool, error) {
-	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return false, fmt.Errorf("list nftables chains: %w", err)
-	}
-	for _, want := range f.layout.chains {
-		there := slices.ContainsFunc(chains, func(c *nftables.Chain) bool {
-			return c.Table.Name == f.layout.table.Name && c.Name == want.Name && (c.Hooknum == nil) == (want.Hooknum == nil) &&
-				(c.Priority == nil || *c.Priority == *want.Priority)
-		})
-		if !there {
-			return false, nil
-		}
-		rules, err := conn.GetRules(f.layout.table, want)
-		if err != nil {
-			return false, fmt.Errorf("list nftables rules of %s: %w", want.Name, err)
-		}
-		var comments [][]byte
-		for _, r := range f.layout.rules {
-			if r.chain == want.Name {
-				comments = append(comments, r.userData())
-			}
-		}
-		same := slices.EqualFunc(rules, comments, func(r *nftables.Rule, c []byte) bool { return bytes.Equal(r.UserData, c) })
-		if !same {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-// addRanges reads what rangeElements writes, in any order.
-func addRanges(b *netipx.IPSetBuilder, elems []nftables.SetElement) {
-	type edge struct {
-		at  netip.Addr
-		end bool
-	}
-	var edges []edge
-	for _, e := range elems {
-		if a, ok := netip.AddrFromSlice(e.Key); ok {
-			edges = append(edges, edge{a, e.IntervalEnd})
-		}
-	}
-	slices.SortFunc(edges, func(a, b edge) int { return a.at.Compare(b.at) })
-	for i, e := range edges {
-		if e.end {
-			continue
-		}
-		last := lastAddr(e.at)
-		if i+1 < len(edges) {
-			last = edges[i+1].at.Prev()
-		}
-		b.AddRange(netipx.IPRangeFrom(e.at, last))
-	}
-}
-
-func lastAddr(a netip.Addr) netip.Addr {
-	return netipx.RangeOfPrefix(netip.PrefixFrom(a, 0).Masked()).To()
-}
-
-// elementKey writes an element's key as the kernel lays it out: each part
-// padded to 4 bytes.
-func elementKey(e element) []byte {
-	b, _ := e.key.Addr.AppendBinary(make([]byte, 0, 2*16)) // of addresses without a zone
-	switch e.set.kind() {
-	case kindListener:
-		b = append(b, byte(e.key.Protocol), 0, 0, 0)
-		b = binary.BigEndian.AppendUint16(b, e.key.Port)
-		b = append(b, 0, 0)
-	case kindPair:
-		b = append(b, b...)
-	}
-	return b
-}
-
-// decodeElement reads what elementKey writes.
-func decodeElement(s setID, f vip.Family, b []byte) (element, bool) {
-	size := 4
-	if f == vip.IPv6 {
-		size = 16
-	}
-	if len(b) < size {
-		return element{}, false
-	}
-	addr, _ := netip.AddrFromSlice(b[:size])
-	e, rest := addrElement(s, addr), b[size:]
-	switch s.kind() {
-	case kindListener:
-		if len(rest) != 8 {
-			return element{}, false
-		}
-		e.key.Protocol = vip.Protocol(rest[0])
-		e.key.Port = binary.BigEndian.Uint16(rest[4:])
-		return e, e.key.Protocol != 0 // which would stand for no frontend
-	case kindPair:
-		if !bytes.Equal(rest, b[:size]) {
-			return element{}, false
-		}
-	default:
-		if len(rest) != 0 {
-			return element{}, false
-		}
-	}
-	return e, true
 }

@@ -32,14 +32,30 @@ func changed(change func(*vip.Frontend)) *vip.Frontend {
 	return f
 }
 
+func hashed(changes ...func(*vip.Frontend)) *vip.Frontend {
+	return changed(func(f *vip.Frontend) {
+		f.Scheduler = vip.MaglevHash
+		for _, c := range changes {
+			c(f)
+		}
+	})
+}
+
+func adding(backend string) func(*vip.Frontend) {
+	return func(f *vip.Frontend) {
+		f.Backends = append(f.Backends, vip.Endpoint{Addr: addrPort(backend), Weight: 1})
+		slices.SortFunc(f.Backends, vip.CompareEndpoints)
+	}
+}
+
 func planned(old, new *vip.Frontend) []string {
 	var have, want *state
 	if old != nil {
-		s := desired(old)
+		s := desired(old, 0)
 		have = &s
 	}
 	if new != nil {
-		s := desired(new)
+		s := desired(new, 0)
 		want = &s
 	}
 	var out []string
@@ -76,6 +92,18 @@ func TestPlan(t *testing.T) {
 			"add destination 10.1.0.3:8080 to 10.96.0.1:80/tcp", "delete destination 10.1.0.1:8080 of 10.96.0.1:80/tcp"}},
 		{"weights swap: raised before lowered", changed(func(f *vip.Frontend) { f.Backends[1].Weight = 0 }), changed(func(f *vip.Frontend) { f.Backends[0].Weight = 0 }), []string{
 			"change destination 10.1.0.2:8080 of 10.96.0.1:80/tcp", "change destination 10.1.0.1:8080 of 10.96.0.1:80/tcp"}},
+		{"mh is given its destinations before it fills a table of them", nil, hashed(), []string{
+			"add ipvs service 10.96.0.1:80/tcp (none)",
+			"add destination 10.1.0.1:8080 to 10.96.0.1:80/tcp", "add destination 10.1.0.2:8080 to 10.96.0.1:80/tcp",
+			"change ipvs service 10.96.0.1:80/tcp (mh)"}},
+		{"mh: a weight", hashed(), hashed(func(f *vip.Frontend) { f.Backends[0].Weight = 7 }), []string{"change destination 10.1.0.1:8080 of 10.96.0.1:80/tcp"}},
+		{"mh: the highest backend is new", hashed(), hashed(adding("10.1.0.3:8080")), []string{"add destination 10.1.0.3:8080 to 10.96.0.1:80/tcp"}},
+		{"mh: a backend goes", hashed(adding("10.1.0.3:8080")), hashed(), []string{"delete destination 10.1.0.3:8080 of 10.96.0.1:80/tcp"}},
+		{"mh: another is new, those above it follow", hashed(), hashed(adding("10.1.0.1:9090")), []string{
+			"add destination 10.1.0.1:9090 to 10.96.0.1:80/tcp",
+			"delete destination 10.1.0.2:8080 of 10.96.0.1:80/tcp", "add destination 10.1.0.2:8080 to 10.96.0.1:80/tcp"}},
+		{"mh: a backend that takes no more leaves the table", hashed(), hashed(func(f *vip.Frontend) { f.Backends[0].Weight = 0 }), []string{
+			"delete destination 10.1.0.1:8080 of 10.96.0.1:80/tcp", "add destination 10.1.0.1:8080 to 10.96.0.1:80/tcp"}},
 	}
 	for _, c := range cases {
 		if got := planned(c.old, c.new); !slices.Equal(got, c.want) {
@@ -84,10 +112,14 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// model is a kernel in miniature. It refuses what the kernel refuses.
+// model is a kernel in miniature. It refuses what the kernel refuses, and counts
+// how often it filled a table.
 type model struct {
 	*state
-	t *rapid.T
+	list   []netip.AddrPort // the kernel's, but with the newest last
+	filled int
+	last   map[netip.AddrPort]uint32 // the weights that mh goes by
+	t      *rapid.T
 }
 
 func (m *model) run(o op) {
@@ -101,6 +133,20 @@ func (m *model) run(o op) {
 	}
 	if m.state == nil {
 		m.t.Fatalf("%s: no service", &o)
+	}
+	if o.cmd != cmdDelService && (o.cmd == cmdSetService && o.service.sched == "mh" || o.cmd != cmdSetService && m.sched == "mh") {
+		m.filled++
+	}
+	switch o.cmd {
+	case cmdNewDest:
+		m.list = append(m.list, o.dest.addr)
+		m.last[o.dest.addr] = o.dest.weight
+	case cmdSetDest:
+		if o.dest.weight > 0 {
+			m.last[o.dest.addr] = o.dest.weight
+		}
+	case cmdDelDest:
+		m.list = slices.DeleteFunc(m.list, func(a netip.AddrPort) bool { return a == o.dest.addr })
 	}
 	switch o.cmd {
 	case cmdDelService:
@@ -135,7 +181,7 @@ func drawState(t *rapid.T, label string) *state {
 		return nil
 	}
 	s := &state{service: service{key: oneFrontend().Key, netmask: netmask4}}
-	s.sched = rapid.SampledFrom([]string{"rr", "wrr", "mh"}).Draw(t, label+" scheduler")
+	s.sched = rapid.SampledFrom([]string{"rr", "wrr", "mh", "sh"}).Draw(t, label+" scheduler")
 	s.timeout = rapid.Uint32Range(0, 1).Draw(t, label+" timeout")
 	for i := range uint16(5) {
 		if w := rapid.IntRange(-2, 3).Draw(t, label+" weight"); w >= 0 {
@@ -151,6 +197,23 @@ func drawState(t *rapid.T, label string) *state {
 func TestPlanAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := drawState(t, "have"), drawState(t, "want")
+		m := &model{t: t, last: map[netip.AddrPort]uint32{}}
+		if have != nil {
+			for _, d := range have.dests {
+				m.list = append(m.list, d.addr)
+				m.last[d.addr] = d.weight
+				if d.weight == 0 && have.sched != maglev {
+					m.last[d.addr] = rapid.Uint32Range(0, 3).Draw(t, "last weight")
+				}
+			}
+			if !ordered(have.sched) || rapid.Bool().Draw(t, "drifted") {
+				m.list = rapid.Permutation(m.list).Draw(t, "list")
+				have.ages = map[netip.AddrPort]int{}
+				for i, a := range m.list {
+					have.ages[a] = i
+				}
+			}
+		}
 		fewest := 0
 		switch {
 		case want == nil && have != nil:
@@ -173,17 +236,30 @@ func TestPlanAgainstModel(t *testing.T) {
 			}
 			fewest += len(old)
 		}
-		m := &model{t: t}
 		if have != nil {
 			m.state = &state{service: have.service, dests: slices.Clone(have.dests)}
 		}
 		before, after := m.usable(), (&model{state: want}).usable()
 		ops := plan(nil, 0, have, want)
-		if len(ops) != fewest {
+		inOrder := have == nil || have.ages == nil && (want == nil || have.sched == want.sched)
+		quiet := have == nil || want == nil || !slices.ContainsFunc(have.dests, func(d dest) bool { // none begins or ends to be of weight 0
+			return slices.ContainsFunc(want.dests, func(w dest) bool { return w.addr == d.addr && (w.weight == 0) != (d.weight == 0) })
+		})
+		appended := have == nil || len(have.dests) == 0 || want != nil && !slices.ContainsFunc(want.dests, func(d dest) bool {
+			return d.addr.Compare(have.dests[len(have.dests)-1].addr) < 0 && !slices.ContainsFunc(have.dests, func(h dest) bool { return h.addr == d.addr })
+		})
+		late := want != nil && have == nil && want.sched == "mh" && len(want.dests) > 1
+		if late {
+			fewest++
+		}
+		if (want == nil || !ordered(want.sched) || inOrder && appended && quiet) && len(ops) != fewest {
 			t.Fatalf("%d messages, %d would do", len(ops), fewest)
 		}
 		for _, o := range ops {
 			m.run(o)
+			if o.moves && o.cmd == cmdDelDest {
+				continue // it comes back at once
+			}
 			if before && after && !m.usable() {
 				t.Fatalf("after %q there is no usable backend", &o)
 			}
@@ -193,6 +269,20 @@ func TestPlanAgainstModel(t *testing.T) {
 				t.Fatalf("got %v, want %v", m.state, want)
 			}
 			return
+		}
+		m.list = slices.DeleteFunc(m.list, func(a netip.AddrPort) bool {
+			i, _ := slices.BinarySearchFunc(m.dests, dest{addr: a}, compareDests)
+			d := m.dests[i]
+			if m.sched == maglev && d.weight == 0 && m.last[a] > 0 {
+				t.Fatalf("%s has a part of the table by its last weight, %d", a, m.last[a])
+			}
+			return !counts(m.sched, &d)
+		})
+		if ordered(want.sched) && !slices.IsSortedFunc(m.list, netip.AddrPort.Compare) {
+			t.Fatalf("%s has its destinations in the order %v", want.sched, m.list)
+		}
+		if late && m.filled != 1 {
+			t.Fatalf("the table of a new service was filled %d times", m.filled)
 		}
 		if m.service != want.service || !slices.Equal(m.dests, want.dests) {
 			t.Fatalf("got %+v, want %+v", *m.state, *want)
@@ -205,13 +295,24 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		change func(*vip.Frontend)
 		says   []string
 	}{
-		{func(f *vip.Frontend) { f.Scheduler = vip.ShortestExpectedDelay }, []string{`scheduler "sed"`}},
-		{func(f *vip.Frontend) { f.Forward = vip.ForwardDirect }, []string{`forward "dr"`}},
-		{func(f *vip.Frontend) { f.Forward = vip.ForwardTunnel }, []string{`forward "tunnel"`}},
-		{func(f *vip.Frontend) { f.Key.Protocol = vip.SCTP }, []string{"protocol sctp"}},
-		{func(f *vip.Frontend) { f.SourceRanges = []netip.Prefix{{}} }, []string{"source_ranges"}},
+		{func(f *vip.Frontend) { f.Scheduler = "magic" }, []string{`scheduler "magic"`}},
+		{func(f *vip.Frontend) { f.Forward = "teleport" }, []string{`forward "teleport"`}},
+		{func(f *vip.Frontend) { f.Key.Protocol = 47 }, []string{"protocol protocol(47)"}},
+		{func(f *vip.Frontend) { f.Forward = vip.ForwardDirect }, []string{`backend 10.1.0.1:8080 of 10.96.0.1:80/tcp with forward "dr", which can't change the port`, "10.1.0.2:8080"}},
+		{func(f *vip.Frontend) { f.Forward, f.Key.Port, f.Key.LastPort = vip.ForwardTunnel, 8080, 8090 }, []string{"backend 10.1.0.1:8080", `forward "tunnel"`}},
+		{func(f *vip.Frontend) { f.Forward, f.Kind, f.Key.Port = vip.ForwardDirect, vip.OnHost, 8080 }, []string{`forward "dr" on a node port`}},
+		{func(f *vip.Frontend) {
+			f.Forward, f.Masquerade, f.Key.Port = vip.ForwardTunnel, vip.MasqueradeAlways, 8080
+		}, []string{`masquerade "always" with forward "tunnel"`}},
+		{func(f *vip.Frontend) { f.Kind = vip.OnRealServer }, []string{`a real server with forward "nat"`}},
+		{func(f *vip.Frontend) { f.OnePacket = true }, []string{"one-packet for tcp", `one-packet with forward "nat"`}},
+		{func(f *vip.Frontend) {
+			f.OnePacket, f.Affinity, f.Key.Protocol, f.Forward, f.Key.Port = true, time.Hour, vip.UDP, vip.ForwardDirect, 8080
+		}, []string{"one-packet with affinity"}},
 		{func(f *vip.Frontend) { f.Backends[0].Addr = addrPort("[fd00::1]:80") }, []string{"backend [fd00::1]:80 behind an ipv4 address"}},
-		{func(f *vip.Frontend) { f.Scheduler, f.Forward = "magic", vip.ForwardDirect }, []string{`scheduler "magic"`, `forward "dr"`}},
+		{func(f *vip.Frontend) { f.Affinity, f.Key.LastPort = time.Hour, 90 }, []string{"affinity on 10.96.0.1:80-90/tcp with backends at port 8080"}},
+		{func(f *vip.Frontend) { f.Affinity, f.Key.Audience = time.Hour, vip.InternalClients }, []string{"affinity on 10.96.0.1:80/tcp+internal with backends at port 8080"}},
+		{func(f *vip.Frontend) { f.Scheduler, f.Forward = "magic", "teleport" }, []string{`scheduler "magic"`, `forward "teleport"`}},
 	}
 	for _, c := range cases {
 		err := unsupported(changed(c.change))
@@ -226,9 +327,35 @@ func TestUnsupportedIsNamed(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range []vip.Scheduler{"rr", "wrr", "lc", "wlc", "sh", "mh"} {
+	for _, s := range vip.Schedulers() {
 		if err := unsupported(changed(func(f *vip.Frontend) { f.Scheduler, f.Forward = s, "" })); err != nil {
 			t.Error(err)
+		}
+	}
+	ranged := func(f *vip.Frontend) { f.Key.Port, f.Key.LastPort = 8080, 8090 }
+	asked := func(f *vip.Frontend) {
+		for i, b := range f.Backends {
+			f.Backends[i].Addr = netip.AddrPortFrom(b.Addr.Addr(), 0)
+		}
+	}
+	direct := func(f *vip.Frontend) { f.Forward, f.Key.Port = vip.ForwardDirect, 8080 }
+	tunnel := func(f *vip.Frontend) { f.Forward, f.Key.Port = vip.ForwardTunnel, 8080 }
+	sticky := func(f *vip.Frontend) { f.Affinity = time.Hour }
+	for i, changes := range [][]func(*vip.Frontend){
+		{ranged}, {ranged, asked}, {direct}, {tunnel}, {direct, ranged, asked}, {tunnel, ranged, asked},
+		{direct, func(f *vip.Frontend) { f.OnePacket, f.Key.Protocol = true, vip.UDP }},
+		{func(f *vip.Frontend) { f.Key.Protocol = vip.SCTP }},
+		{tunnel, func(f *vip.Frontend) { f.Kind = vip.OnRealServer }},
+		{ranged, asked, sticky},
+		{sticky},
+		{sticky, func(f *vip.Frontend) { f.Key.Port, f.Key.Audience = 8080, vip.InternalClients }},
+	} {
+		f := oneFrontend()
+		for _, c := range changes {
+			c(f)
+		}
+		if err := unsupported(f); err != nil {
+			t.Errorf("case %d: %v", i, err)
 		}
 	}
 }
@@ -257,6 +384,28 @@ func TestSame(t *testing.T) {
 	for _, g := range unlike {
 		if target.Same(f, g) {
 			t.Errorf("%+v is the same as %+v", g, f)
+		}
+	}
+	// A real server is the same however its directors choose, and whatever else is
+	// behind them; the way to it is not.
+	real := func(changes ...func(*vip.Frontend)) *vip.Frontend {
+		return changed(func(f *vip.Frontend) {
+			f.Kind, f.Forward, f.Key.Port = vip.OnRealServer, vip.ForwardTunnel, 8080
+			for _, c := range changes {
+				c(f)
+			}
+		})
+	}
+	if !target.Same(real(), real(func(f *vip.Frontend) { f.Scheduler, f.Backends[0].Weight = "", 9 })) {
+		t.Error("the scheduler and weights make a real server another")
+	}
+	for i, c := range []func(*vip.Frontend){
+		func(f *vip.Frontend) { f.Forward = vip.ForwardDirect },
+		func(f *vip.Frontend) { f.Backends = f.Backends[1:] },
+		func(f *vip.Frontend) { f.Kind = vip.OnVIP },
+	} {
+		if target.Same(real(), real(c)) {
+			t.Errorf("a real server is the same after change %d", i)
 		}
 	}
 	// A node port's clients are masqueraded either way.

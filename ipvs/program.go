@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,7 +16,6 @@ const rounds = 4
 
 // program carries out the items' changes of services and destinations.
 func (t *Target) program(ctx context.Context, items []*item) error {
-	stale := flows{}
 	todo := make([]*item, 0, len(items))
 	for _, it := range items {
 		if !it.clashes && !stray(it.key) {
@@ -29,13 +29,19 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 			}
 			break
 		}
-		var ops []op
+		n := 0
+		for _, it := range todo {
+			n += 1 + it.want.size() + it.have.size()
+		}
+		ops := slices.Grow(t.room.ops[:0], n)
 		for i, it := range todo {
 			if it.unread {
-				have, err := t.kernel.state(ctx, it.key)
+				have, err := t.kernel.state(ctx, it.key, it.mark)
 				if err != nil {
 					return err
 				}
+				// What came about while an answer was lost, and is what was asked for.
+				it.owned = it.owned || it.asked && have != nil && have.service == *it.want.begin() && len(have.dests) == 0
 				if have != nil && !it.owned {
 					if it.unread = false; it.want != nil {
 						it.clash(&have.service)
@@ -43,22 +49,86 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 					continue
 				}
 				it.have = have
+				it.lost(t.stale)
 			}
 			it.refused, it.unread, it.more = nil, false, false
 			ops = it.plan(ops, i)
 		}
-		err := t.kernel.run(ctx, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, stale) })
+		err := t.carryOut(ctx, ops, todo)
+		clear(ops)
+		t.room.ops = ops
 		if err != nil {
 			return err
 		}
 		todo = slices.DeleteFunc(todo, func(it *item) bool { return it.clashes || it.blocked || !it.unread && !it.more })
 	}
-	if err := deleteFlows(ctx, stale, &t.stats); err != nil {
-		// Clients may be answered by a backend that left until their entries
-		// expire; the services themselves are right.
-		t.opt.Log.Warn("stale udp clients remain", "err", err)
-	}
+	t.forgetFlows(ctx, items)
 	return nil
+}
+
+// carryOut runs ops. While destinations move, the kernel drops the packets of
+// their connections instead of ending these. Where it can't be told to, nothing
+// moves, and the items say so.
+func (t *Target) carryOut(ctx context.Context, ops []op, todo []*item) error {
+	moves := func(o op) bool { return o.moves }
+	if slices.ContainsFunc(ops, moves) {
+		if f := t.sysctl.set(keepConnections); f.OK {
+			// The end of the context must not come between the two halves of a move.
+			ctx = context.WithoutCancel(ctx)
+			defer t.expireAgain()
+		} else {
+			for _, o := range ops {
+				if it := todo[o.item]; o.moves && !slices.Contains(it.errs, f.err()) {
+					it.errs = append(it.errs, f.err())
+				}
+			}
+			ops = slices.DeleteFunc(ops, moves)
+		}
+	}
+	defer t.resume(ctx, t.pause(ctx, ops, todo))
+	return t.kernel.run(ctx, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, t.stale) })
+}
+
+// expireAgain ends what carryOut began. Where that fails, each Apply tries again,
+// and Actual says so.
+func (t *Target) expireAgain() {
+	f := t.sysctl.set(expireConnections)
+	if f.OK && !t.keeping {
+		return
+	}
+	t.keeping = !f.OK
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.IndexFunc(t.faults, func(g Finding) bool { return g.Name == f.Name }); i >= 0 {
+		t.faults[i] = f
+	}
+	if !f.OK {
+		t.opt.Log.Warn("clients of deleted backends wait for a timeout until this sysctl can be set again", "sysctl", f.Name, "detail", f.Detail)
+	}
+}
+
+// forgetFlows deletes the connection tracking entries that have become wrong
+// since that last worked. Where it doesn't, the items are done but for that.
+func (t *Target) forgetFlows(ctx context.Context, items []*item) {
+	err := t.flows.delete(ctx, t.stale)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+		// No retry helps a kernel without ctnetlink.
+		t.opt.Log.Warn("udp clients stay with backends that left for as long as they keep sending", "err", err)
+		err = nil
+	}
+	if err == nil {
+		clear(t.stale)
+		return
+	}
+	left := map[vip.FrontendKey]bool{}
+	for x := range t.stale {
+		left[x.frontend] = true
+	}
+	for _, it := range items {
+		if left[it.key] {
+			it.clients = fmt.Errorf("clients of %s may stay with backends that left: %w", it.key, err)
+		}
+	}
 }
 
 // plan appends the item's next changes.
@@ -66,7 +136,7 @@ func (it *item) plan(ops []op, i int) []op {
 	if it.want != nil && it.have == nil && !it.owned {
 		// Destinations may follow once the service is known to be ours.
 		it.more = true
-		return append(ops, op{cmd: cmdNewService, service: &it.want.service, item: i})
+		return append(ops, op{cmd: cmdNewService, service: it.want.begin(), item: i})
 	}
 	return plan(ops, i, it.have, it.want)
 }
@@ -81,23 +151,21 @@ func (it *item) outcome(o *op, err error, stale flows) {
 		switch o.cmd {
 		case cmdNewService:
 			it.owned = true
-			it.have = &state{service: *o.service}
+			it.made = state{service: *o.service}
+			it.have = &it.made
 			stale.add(it.key, netip.AddrPort{}) // of clients that asked too early
-		case cmdDelService:
-			if it.have == nil || len(it.have.dests) > 0 { // else they went with the destinations
-				stale.add(it.key, netip.AddrPort{})
-			}
-		case cmdDelDest:
-			stale.add(it.key, o.dest.addr)
+		default:
+			it.left(o, stale)
 		}
 		return
 	case errUnknown:
 		it.unread = true
+		it.asked = it.asked || o.cmd == cmdNewService
 		return
 	}
 	switch {
-	case err == unix.ESRCH && o.cmd == cmdDelService:
-	case err == unix.ENOENT && o.cmd == cmdDelDest:
+	case err == unix.ESRCH && o.cmd == cmdDelService, err == unix.ENOENT && o.cmd == cmdDelDest:
+		it.left(o, stale) // whoever took it away left its clients
 	case err == unix.EEXIST, err == unix.ESRCH, err == unix.ENOENT && o.cmd == cmdSetDest:
 		it.unread = true // not as it was believed to be
 	case o.cmd == cmdNewService || o.cmd == cmdSetService || o.cmd == cmdDelService:
@@ -106,6 +174,49 @@ func (it *item) outcome(o *op, err error, stale flows) {
 	default:
 		it.refused = append(it.refused, explain(o, err))
 	}
+}
+
+// left notes which clients may be with a backend that a change took away.
+func (it *item) left(o *op, stale flows) {
+	switch {
+	case o.moves: // it comes back
+	case o.cmd == cmdDelDest:
+		stale.add(it.key, o.dest.addr)
+	case o.cmd == cmdDelService && (it.have == nil || len(it.have.dests) > 0): // else they went with the destinations
+		stale.add(it.key, netip.AddrPort{})
+	}
+}
+
+// lost notes the clients of backends that were believed to be there, have gone
+// without our doing, and aren't to come back.
+func (it *item) lost(stale flows) {
+	for _, f := range []*vip.Frontend{it.old, it.update.Old} {
+		if f == nil {
+			continue
+		}
+		for _, b := range f.Backends {
+			if !it.have.serves(b.Addr) && !it.want.serves(b.Addr) {
+				stale.add(it.key, b.Addr)
+			}
+		}
+	}
+}
+
+// size is the number of destinations; nil has none.
+func (s *state) size() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.dests)
+}
+
+// serves reports whether a backend is a destination; nil has none.
+func (s *state) serves(backend netip.AddrPort) bool {
+	if s == nil {
+		return false
+	}
+	_, found := slices.BinarySearchFunc(s.dests, dest{addr: backend}, compareDests)
+	return found
 }
 
 // explain says what an error of the kernel means.

@@ -16,8 +16,11 @@ func (t *Target) raise(up change, it *item) {
 	if f == nil || it.clashes {
 		return
 	}
-	elementChanges(up, change{}, it.key, it.old, f, it.repair)
-	if f.Kind == vip.OnVIP && (it.old == nil || it.repair) {
+	t.room.elementChanges(up, nil, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair)
+	for _, k := range it.ousts {
+		up[elementOf(recordOf(t.held.frontends[k]), k, t.marks.get(k))] = false
+	}
+	if onDevice(f) && (it.old == nil || it.repair) {
 		up[addrElement(setVIPs, it.key.Addr)] = true
 	}
 	var had []netip.Addr
@@ -27,6 +30,31 @@ func (t *Target) raise(up change, it *item) {
 	for _, a := range t.held.hairpinsOf(f) {
 		if !slices.Contains(had, a) {
 			up[addrElement(setHairpin, a)] = true
+		}
+	}
+}
+
+// lowerAll returns what may leave the table now that all is programmed; up is
+// what was done to it before.
+func (t *Target) lowerAll(items []*item, up change) change {
+	down := change{}
+	for _, it := range items {
+		t.lower(down, it)
+	}
+	for e, present := range up {
+		if !present {
+			delete(down, e) // done
+		}
+	}
+	return down
+}
+
+// releaseMarks gives back the marks that nothing has any more, neither a service
+// nor the table.
+func (t *Target) releaseMarks(items []*item) {
+	for _, it := range items {
+		if f := t.held.frontends[it.key]; it.mark != 0 && (f == nil || !hasMark(f)) {
+			t.marks.release(it.key)
 		}
 	}
 }
@@ -45,14 +73,9 @@ func (t *Target) lower(down change, it *item) {
 		return
 	}
 	if !stray(it.key) {
-		elementChanges(change{}, down, it.key, it.old, f, it.repair || withdrawn)
+		t.room.elementChanges(nil, down, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair || withdrawn)
 	}
-	gone := []netip.Addr{}
-	for _, old := range []*vip.Frontend{it.old, it.update.Old, it.update.New} {
-		if old != nil {
-			gone = append(gone, t.held.hairpinsOf(old)...)
-		}
-	}
+	gone := t.hairpinsAround(it)
 	if stray(it.key) { // something left over at this address
 		gone = append(gone, it.key.Addr)
 	}
@@ -66,10 +89,32 @@ func (t *Target) lower(down change, it *item) {
 	}
 }
 
+// before returns the frontends that may have left elements in the table, in the
+// room that it is given.
+func (it *item) before(room *[3]*vip.Frontend) []*vip.Frontend {
+	all := append(room[:0], it.old)
+	if it.repair || it.clashes || it.blocked {
+		all = append(all, it.update.Old, it.update.New)
+	}
+	return slices.DeleteFunc(all, func(f *vip.Frontend) bool { return f == nil })
+}
+
+// hairpinsAround returns the backends whose hairpin elements the item concerns,
+// before or after.
+func (t *Target) hairpinsAround(it *item) []netip.Addr {
+	var all []netip.Addr
+	for _, f := range []*vip.Frontend{it.old, it.update.Old, it.update.New} {
+		if f != nil {
+			all = append(all, t.held.hairpinsOf(f)...)
+		}
+	}
+	return all
+}
+
 // onHost reports whether the item never had to do with a virtual address.
 func (it *item) onHost() bool {
 	for _, f := range []*vip.Frontend{it.old, it.update.Old, it.update.New} {
-		if f != nil && f.Kind == vip.OnVIP {
+		if f != nil && onDevice(f) {
 			return false
 		}
 	}
@@ -98,7 +143,11 @@ func (t *Target) filter(ctx context.Context, up change) error {
 				up[addrElement(setHairpin, a)] = true
 			}
 			err := t.orRebuild(ctx, t.fw.setPods(ctx, held.pods, up))
-			t.stalePods = err != nil
+			if t.stalePods = err != nil; err != nil {
+				for a := range before {
+					t.loose[a] = struct{}{}
+				}
+			}
 			return err
 		}
 		t.stalePods = false // or built anew below
@@ -119,7 +168,7 @@ func (t *Target) orRebuild(ctx context.Context, err error) error {
 		return err
 	}
 	t.broken = true
-	if err := t.fw.rebuild(ctx, t.held.pods, t.held.all()); err != nil {
+	if err := t.fw.rebuild(ctx, t.held.pods, t.held.all(&t.marks)); err != nil {
 		return err
 	}
 	t.broken = false
@@ -141,30 +190,67 @@ func (t *Target) dropAddresses(ctx context.Context, items []*item) error {
 
 // addAddresses puts the addresses of new services on the device.
 func (t *Target) addAddresses(ctx context.Context, items []*item) error {
-	var fresh []netip.Addr
-	by := map[netip.Addr]*item{}
+	fresh := make([]netip.Addr, 0, len(items))
 	for _, it := range items {
-		f, a := it.update.New, it.key.Addr
-		if f != nil && f.Kind == vip.OnVIP && !it.clashes && !it.blocked && (it.old == nil || it.repair) && by[a] == nil {
-			fresh, by[a] = append(fresh, a), it
+		f := it.update.New
+		if it.placed = f != nil && onDevice(f) && !it.clashes && !it.blocked && (it.old == nil || it.repair); it.placed {
+			fresh = append(fresh, it.key.Addr)
 		}
 	}
+	slices.SortFunc(fresh, netip.Addr.Compare)
+	fresh = slices.Compact(fresh)
+	var astray error
 	failed := func(a netip.Addr, err error) {
-		if it := by[a]; it != nil {
-			it.errs = append(it.errs, err)
+		known := false
+		for _, it := range items { // each that has it lacks it
+			if it.placed && it.key.Addr == a {
+				it.errs, known = append(it.errs, err), true
+			}
+		}
+		if !known {
+			astray = err
 		}
 	}
-	err := t.device.add(ctx, fresh, failed)
-	if !errors.Is(err, unix.ENODEV) {
+	if !t.bare {
+		err := t.device.add(ctx, fresh, failed)
+		if !errors.Is(err, unix.ENODEV) {
+			return err
+		}
+		// Somebody deleted the device, and with it every address.
+		if err := t.ensureDevice(); err != nil {
+			return err
+		}
+	}
+	t.bare = true
+	if err := t.device.add(ctx, t.neededAddresses(items), failed); err != nil {
 		return err
 	}
-	// Somebody deleted the device, and with it every address.
-	if err := t.device.ensure(); err != nil {
-		return err
+	t.bare = astray != nil
+	return astray
+}
+
+// neededAddresses returns the addresses of all that is held, but for services
+// that could not be made.
+func (t *Target) neededAddresses(items []*item) []netip.Addr {
+	without := map[netip.Addr]int{}
+	for _, it := range items {
+		if it.blocked && it.have == nil && it.update.New != nil && onDevice(it.update.New) {
+			without[it.key.Addr]++
+		}
 	}
-	fresh = fresh[:0]
-	for a := range t.held.vips {
-		fresh = append(fresh, a)
+	all := make([]netip.Addr, 0, len(t.held.vips))
+	for a, n := range t.held.vips {
+		if n > without[a] {
+			all = append(all, a)
+		}
 	}
-	return t.device.add(ctx, fresh, failed)
+	return all
+}
+
+// ensureDevice makes the device as it must be. Where it wasn't, the addresses
+// that it had may have gone.
+func (t *Target) ensureDevice() error {
+	changed, err := t.device.ensure()
+	t.bare = t.bare || changed || err != nil // which may be but an answer that got lost
+	return err
 }

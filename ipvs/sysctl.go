@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,7 +27,7 @@ func settings(kernel version) []setting {
 	all := []setting{
 		{key: "ipv4/ip_forward", value: "1", why: "packets to backends on other hosts are forwarded"},
 		{key: "ipv4/vs/conntrack", value: "1", why: "masquerading and refusing need connection tracking of ipvs connections"},
-		{key: "ipv4/vs/expire_nodest_conn", value: "1", why: "clients of a deleted backend get another at once", optional: true},
+		expireConnections,
 		{key: "ipv4/vs/expire_quiescent_template", value: "1", why: "affinity doesn't hold clients at a backend of weight 0", optional: true},
 	}
 	// From 4.1 to before 5.9, reusing a client's port within the time-wait of
@@ -36,6 +37,59 @@ func settings(kernel version) []setting {
 		all = append(all, setting{key: "ipv4/vs/conn_reuse_mode", value: "0", why: "new connections from a reused port wait for a second", optional: true})
 	}
 	return all
+}
+
+// countersStill is the setting of hosts on which the kernel doesn't sum up its
+// counters of packets. It is the operator's.
+var countersStill = setting{key: "ipv4/vs/run_estimation", value: "0"}
+
+// expireConnections is what becomes of the connections of a deleted backend at
+// their next packet, keepConnections the opposite, for a moment.
+var (
+	expireConnections = setting{key: "ipv4/vs/expire_nodest_conn", value: "1", why: "clients of a deleted backend get another at once", optional: true}
+	keepConnections   = setting{key: "ipv4/vs/expire_nodest_conn", value: "0", why: "connections stay with a backend that changes its place in the order of backends", optional: true}
+)
+
+// needs are what single frontends need beyond settings. What one needs stays set
+// when it has gone.
+type needs struct{ forward6, agree, realServer bool }
+
+// with adds what f needs.
+func (n needs) with(f *vip.Frontend) needs {
+	if f.Kind == vip.OnRealServer {
+		n.realServer = true
+		return n
+	}
+	n.forward6 = n.forward6 || f.Key.Addr.Is6()
+	n.agree = n.agree || hashes(f.Scheduler)
+	return n
+}
+
+func (n needs) settings() (all []setting) {
+	if n.forward6 {
+		all = append(all, forwarding6)
+	}
+	if n.agree {
+		all = append(all, sloppy...)
+	}
+	if n.realServer {
+		all = append(all, quietARP...)
+	}
+	return all
+}
+
+// sloppy lets a host go on with a connection that began on another one that
+// chooses alike: one packet in its middle is enough.
+var sloppy = []setting{
+	{key: "ipv4/vs/sloppy_tcp", value: "1", why: "connections that move here from another director go on"},
+	{key: "ipv4/vs/sloppy_sctp", value: "1", why: "connections that move here from another director go on", optional: true},
+}
+
+// quietARP keeps a real server from answering for the virtual addresses that it
+// holds, and from naming them in its own questions.
+var quietARP = []setting{
+	{key: "ipv4/conf/all/arp_ignore", value: "1", why: "the network must find virtual addresses at the directors"},
+	{key: "ipv4/conf/all/arp_announce", value: "2", why: "the network must find virtual addresses at the directors"},
 }
 
 // forwarding6 is needed once an IPv6 frontend is. It makes the kernel ignore

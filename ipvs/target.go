@@ -26,7 +26,7 @@ const (
 // Options are what a Target needs. Owns must be given.
 type Options struct {
 	Device string // the dummy device for virtual addresses
-	Table  string // our nftables table, of family inet
+	Table  string // our nftables table, of family inet; by default the device's name, DefaultTable for DefaultDevice
 	// Mark is the one bit of the packet mark that the table uses, from a
 	// packet's arrival to its departure.
 	Mark uint32
@@ -36,7 +36,10 @@ type Options struct {
 	// PodCIDRs returns the ranges whose clients keep their address under
 	// masquerade "auto"; may be nil. It is asked at every Apply and must not block.
 	PodCIDRs func() []netip.Prefix
-	Log      *slog.Logger
+	// RealServer says that this host balances nothing, so that it needs none of a
+	// director's sysctls: it forwards no packets.
+	RealServer bool
+	Log        *slog.Logger
 }
 
 // Stats count what a Target sent to the kernel since it was made.
@@ -49,21 +52,21 @@ type Stats struct {
 	AddressWrites  uint64 // addresses added or deleted
 	ConntrackFlows uint64 // connection tracking entries deleted
 	ConntrackDumps uint64 // connection tracking queries
+	TablesRead     uint64 // readings of the kernel's table of all connections
 }
 
 // Writes is the number of changes asked of the kernel, of all kinds.
 func (s Stats) Writes() uint64 { return s.WritesSent + s.NFTMessages + s.AddressWrites }
 
-// Target is the IPVS dataplane: a reconcile.Plane and reconcile.Connections.
+// Target is the IPVS dataplane: a reconcile.Plane, reconcile.Connections and
+// reconcile.Statistics.
 // It works in the network namespace of the thread that calls it; a caller that
 // changes namespaces must keep to one. Make it with New.
 type Target struct {
-	opt    Options
-	stats  counters
-	kernel *kernel
-	fw     firewall
-	device *device
-	sysctl sysctls
+	host
+	opt   Options
+	stats *counters
+	marks marks
 
 	// What the kernel is believed to hold, apart from the details of services,
 	// which Apply's caller knows.
@@ -72,19 +75,34 @@ type Target struct {
 	stalePods bool           // the table's pod ranges are not PodCIDRs
 	loaded    bool           // held has been read from the kernel
 	broken    bool           // the table must be built anew
+	bare      bool           // the device may lack any address
 	suspect   map[vip.FrontendKey]struct{}
+	room      room
+	stale     flows                   // connection tracking entries that are still to go
+	loose     map[netip.Addr]struct{} // backends whose hairpin elements a failed Apply may have left
 
-	v6 bool // IPv6 forwarding is needed
+	keeping bool  // connections of deleted backends don't expire, see expireAgain
+	needs   needs // of sysctls, for what was applied so far
 
-	idle *idleWatch
+	idle  *idleWatch
+	meter *meter
 
 	mu     sync.Mutex
 	faults []Finding // the sysctls, as they were when last set
 }
 
+// room is memory for a batch, used again by the next.
+type room struct {
+	items       []item
+	ops         []op
+	dests       []dest
+	had, needed []element
+}
+
 var (
 	_ reconcile.Plane       = (*Target)(nil)
 	_ reconcile.Connections = (*Target)(nil)
+	_ reconcile.Statistics  = (*Target)(nil)
 )
 
 // New connects to the kernel, makes the device and sets the sysctls. A sysctl
@@ -94,7 +112,7 @@ func New(o Options) (*Target, error) {
 		o.Device = DefaultDevice
 	}
 	if o.Table == "" {
-		o.Table = DefaultTable
+		o.Table = tableFor(o.Device)
 	}
 	if o.Mark == 0 {
 		o.Mark = DefaultMark
@@ -102,26 +120,27 @@ func New(o Options) (*Target, error) {
 	if bits.OnesCount32(o.Mark) != 1 {
 		return nil, fmt.Errorf("mark %#x for masquerading: it must be one bit", o.Mark)
 	}
-	if o.PodCIDRs == nil {
-		o.PodCIDRs = func() []netip.Prefix { return nil }
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	t := &Target{opt: o, sysctl: sysctls{procSysNet}, suspect: map[vip.FrontendKey]struct{}{}}
-	t.fw = firewall{layout: newLayout(o.Table, o.Mark), stats: &t.stats}
-	t.held = newHoldings(podSet(nil))
-	ctx := context.Background()
-	var err error
-	if t.kernel, err = openKernel(ctx, &t.stats); err != nil {
+	stats := &counters{}
+	h, err := openHost(context.Background(), o, stats)
+	if err != nil {
 		return nil, err
 	}
-	if t.idle, err = newIdleWatch(ctx, &t.stats); err == nil {
-		if t.device, err = openDevice(o.Device, &t.stats); err == nil {
-			err = t.device.ensure()
-		}
+	return newTarget(o, h, stats)
+}
+
+// tableFor names the table of a dataplane with that device: one beside another,
+// such as a demo's, has a table of its own, too.
+func tableFor(device string) string {
+	if device == DefaultDevice {
+		return DefaultTable
 	}
-	if err != nil {
+	return device
+}
+
+// newTarget makes a Target of a host, which it closes if that fails.
+func newTarget(o Options, h host, stats *counters) (*Target, error) {
+	t := idleTarget(o, h, stats)
+	if err := t.ensureDevice(); err != nil {
 		t.Close()
 		return nil, err
 	}
@@ -129,25 +148,37 @@ func New(o Options) (*Target, error) {
 	return t, nil
 }
 
+// idleTarget makes a Target that has touched nothing yet.
+func idleTarget(o Options, h host, stats *counters) *Target {
+	if o.PodCIDRs == nil {
+		o.PodCIDRs = func() []netip.Prefix { return nil }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Target{
+		host: h, opt: o, stats: stats,
+		idle: newIdleWatch(h.watch), meter: &meter{stats: stats, kernel: h.count, conns: h.conns},
+		held: newHoldings(podSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, stale: flows{}, loose: map[netip.Addr]struct{}{},
+	}
+}
+
 // Close gives back the sockets. The kernel goes on forwarding as it is.
 func (t *Target) Close() error {
 	t.kernel.close()
-	if t.idle != nil {
-		t.idle.close()
-	}
-	if t.device != nil {
-		t.device.close()
-	}
+	t.idle.close()
+	t.meter.close()
+	t.device.close()
 	return nil
 }
 
 // Stats returns the present counts. It may be called at any time.
 func (t *Target) Stats() Stats {
-	c := &t.stats
+	c := t.stats
 	return Stats{
 		WritesSent: c.writes.Load(), SendsDone: c.sends.Load(), DumpsSent: c.dumps.Load(), AnswersLost: c.lost.Load(),
 		NFTMessages: c.nftMessages.Load(), AddressWrites: c.addresses.Load(), ConntrackFlows: c.conntrack.Load(),
-		ConntrackDumps: c.conntrackDumps.Load(),
+		ConntrackDumps: c.conntrackDumps.Load(), TablesRead: c.tables.Load(),
 	}
 }
 
@@ -160,11 +191,10 @@ func (t *Target) Findings() []Finding {
 }
 
 func (t *Target) wantedSettings() []setting {
-	want := settings(parseVersion(kernelRelease()))
-	if t.v6 {
-		want = append(want, forwarding6)
+	if t.opt.RealServer {
+		return t.needs.settings()
 	}
-	return want
+	return append(settings(parseVersion(kernelRelease())), t.needs.settings()...)
 }
 
 // tune sets the sysctls, and warns of those that newly can't be.
@@ -186,7 +216,15 @@ func (t *Target) tune() {
 // Same implements reconcile.Target. What unsupported refuses counts, so that
 // asking for it comes to Apply and is refused there.
 func (t *Target) Same(a, b *vip.Frontend) bool {
-	x, y := desired(a), desired(b)
-	return a.Kind == b.Kind && (a.Forward == b.Forward || forwardsNAT(a) && forwardsNAT(b)) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
-		masquerade(a) == masquerade(b) && x.service == y.service && slices.Equal(x.dests, y.dests)
+	if a.Kind == vip.OnRealServer && b.Kind == vip.OnRealServer {
+		return unsupported(a) == nil && unsupported(b) == nil && slices.Equal(tunnelsHere(a), tunnelsHere(b))
+	}
+	// Destinations have the way of forwarding: without any it can't be told.
+	empty := len(a.Backends)+len(b.Backends) == 0 && unsupported(a) == nil && unsupported(b) == nil
+	return a.Kind == b.Kind && (empty || forward(a) == forward(b)) && sameSources(a, b) &&
+		masquerade(a) == masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
 }
+
+// sameDest reports whether two endpoints of one way of forwarding are the same
+// destination.
+func sameDest(a, b vip.Endpoint) bool { return a.Addr == b.Addr && a.Weight == b.Weight }

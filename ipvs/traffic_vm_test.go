@@ -35,6 +35,9 @@ func newTown(t *testing.T, change ...func(*Options)) *town {
 			n.Serve(network, netip.AddrPortFrom(n.Addr6, 8080))
 		}
 	}
+	// Backends that reach each other through the director cost it ICMP redirects,
+	// which count against the refusals that it may send them in a second.
+	lab.Director.Sysctl("ipv4/icmp_ratelimit", "0")
 	lab.Director.Serve("tcp", netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
 	lab.Director.Serve("udp", netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
 	return &town{lab, newPlane(t, lab.Director, change...)}
@@ -177,19 +180,26 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// refused checks that a question is refused at once.
+// refused checks that a question is refused at once: a busy machine may be late
+// with one, not with three in a row.
 func (w *town) refused(t *testing.T, from *netlab.Node, p vip.Protocol, at netip.AddrPort) {
 	t.Helper()
-	start := time.Now()
-	a, err := from.Ask(p.String(), at)
-	// In its own output, the kernel answers the sender of a refused datagram with EPERM before the ICMP error arrives.
-	ownDatagram := p == vip.UDP && from.Name == "director" && errors.Is(err, syscall.EPERM)
-	if !errors.Is(err, syscall.ECONNREFUSED) && !ownDatagram {
-		t.Errorf("%s asking %s/%s: %v, %v, want a refusal", from.Name, at, p, a, err)
+	var took time.Duration
+	for range 3 {
+		start := time.Now()
+		a, err := from.Ask(p.String(), at)
+		took = time.Since(start)
+		// In its own output, the kernel answers the sender of a refused datagram with EPERM before the ICMP error arrives.
+		ownDatagram := p == vip.UDP && from.Name == "director" && errors.Is(err, syscall.EPERM)
+		if !errors.Is(err, syscall.ECONNREFUSED) && !ownDatagram {
+			t.Errorf("%s asking %s/%s: %v, %v, want a refusal", from.Name, at, p, a, err)
+			return
+		}
+		if took < 900*time.Millisecond { // a lost SYN is sent again after 1 s
+			return
+		}
 	}
-	if d := time.Since(start); d > 900*time.Millisecond { // a lost SYN is sent again after 1 s
-		t.Errorf("%s asking %s/%s was refused only after %v", from.Name, at, p, d)
-	}
+	t.Errorf("%s asking %s/%s was refused only after %v", from.Name, at, p, took)
 }
 
 // A virtual address refuses what isn't a service: it doesn't expose what
@@ -306,7 +316,9 @@ func TestDrain(t *testing.T) {
 	}
 	count := func() int {
 		t.Helper()
-		n, err := w.Connections(t.Context(), f.Key)
+		var n map[netip.AddrPort]int
+		var err error
+		w.node.Do(func() { n, err = w.Connections(t.Context(), f.Key) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,6 +337,12 @@ func TestDrain(t *testing.T) {
 	if n := count(); n != 0 {
 		t.Errorf("%d connections long after the last was closed", n)
 	}
+	// It is there all the same, and may be more than that where nothing counts its packets.
+	w.Director.Sysctl("ipv4/vs/run_estimation", "0")
+	if n := count(); n != 1 {
+		t.Errorf("%d connections where the counters stand still, want the one that waits", n)
+	}
+	w.Director.Sysctl("ipv4/vs/run_estimation", "1")
 	// Its return is its weight, no more.
 	before := w.Stats()
 	back := with(g, func(f *vip.Frontend) { f.Backends[0].Weight = 1 })

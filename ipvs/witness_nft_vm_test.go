@@ -3,9 +3,12 @@
 package ipvs
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,17 +16,54 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// witnessFilters compares, through nft's eyes, which virtual addresses are
-// guarded and which frontends refuse their clients with what is wanted.
+//go:embed testdata/table.nft
+var goldenTable string
+
+// The table without its elements is what nft shows of it in testdata: rules and
+// sets are fixed, and whoever changes them sees what an operator will see.
+func TestTableAsNftShowsIt(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	f := frontend("10.96.0.1:80", vip.TCP)
+	p.create(t, f)
+	p.remove(t, f)
+	if got := run(t, lab.Director, "nft", "list", "table", "inet", DefaultTable); got != goldenTable {
+		t.Errorf("testdata/table.nft isn't what nft shows:\n%s", got)
+	}
+}
+
+// witnessFilters compares, through nft's eyes, what is in the sets with what is
+// wanted; but for backends that may be their own clients.
 func witnessFilters(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
-	wanted := map[string]bool{}
-	for _, f := range want {
-		family := strings.TrimPrefix(vip.FamilyOf(f.Key.Addr).String(), "ipv")
-		wanted[fmt.Sprintf("vips%s %s", family, f.Key.Addr)] = true
-		if !f.Usable() {
-			wanted[fmt.Sprintf("refused%s %s %s %d", family, f.Key.Addr, f.Key.Protocol, f.Key.Port)] = true
+	frontends := map[vip.FrontendKey]*vip.Frontend{}
+	var marks map[vip.FrontendKey]uint32
+	for i := range want {
+		frontends[want[i].Key] = &want[i]
+		if byMark(want[i].Key) && marks == nil {
+			marks = witnessMarks(t, node)
 		}
+	}
+	wanted := map[string]bool{}
+	for e := range needed(frontends) {
+		k := e.key
+		text := fmt.Sprintf("%s %s %d", k.Addr, k.Protocol, k.Port)
+		switch e.set.kind() {
+		case kindPair:
+			continue
+		case kindAddr:
+			text = k.Addr.String()
+		case kindPorts:
+			text = fmt.Sprintf("%s-%d", text, k.LastPort)
+		case kindMark, kindMarkSource:
+			text = fmt.Sprint(marks[k])
+		}
+		if e.source.IsSingleIP() {
+			text += " " + e.source.Addr().String()
+		} else if e.source.IsValid() {
+			text += " " + e.source.String()
+		}
+		wanted[e.set.name(vip.FamilyOf(k.Addr))+" "+text] = true
 	}
 	var out []byte
 	var err error
@@ -36,7 +76,7 @@ func witnessFilters(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	}
 	var ruleset struct {
 		Nftables []struct {
-			Set *struct {
+			Set, Map *struct {
 				Name string
 				Elem []any
 			}
@@ -46,11 +86,18 @@ func witnessFilters(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 		t.Fatalf("nft -j: %v", err)
 	}
 	for _, object := range ruleset.Nftables {
-		if object.Set == nil || !strings.HasPrefix(object.Set.Name, "vips") && !strings.HasPrefix(object.Set.Name, "refused") {
+		set := object.Set
+		if object.Map != nil {
+			set = object.Map
+		}
+		if set == nil || strings.HasPrefix(set.Name, "pods") || strings.HasPrefix(set.Name, "hairpin") {
 			continue
 		}
-		for _, e := range object.Set.Elem {
-			has := object.Set.Name + " " + elementText(e)
+		for _, e := range set.Elem {
+			if object.Map != nil {
+				e = e.([]any)[0] // the mark is another witness'
+			}
+			has := set.Name + " " + elementText(e)
 			if !wanted[has] {
 				t.Errorf("nft has %q, which nobody wants", has)
 			}
@@ -62,16 +109,64 @@ func witnessFilters(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	}
 }
 
-// elementText joins the parts of a set's element with spaces.
+// witnessMarks returns, through nft's eyes, which frontends have which marks.
+func witnessMarks(t *testing.T, node *netlab.Node) map[vip.FrontendKey]uint32 {
+	t.Helper()
+	var ruleset struct {
+		Nftables []struct {
+			Map *struct {
+				Name string
+				Elem [][2]any
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(run(t, node, "nft", "-j", "list", "table", "inet", DefaultTable)), &ruleset); err != nil {
+		t.Fatalf("nft -j: %v", err)
+	}
+	out := map[vip.FrontendKey]uint32{}
+	for _, object := range ruleset.Nftables {
+		if object.Map == nil {
+			continue
+		}
+		for _, e := range object.Map.Elem {
+			var k vip.FrontendKey
+			var addr, protocol, ports string
+			fmt.Sscan(elementText(e[0]), &addr, &protocol, &ports)
+			k.Addr = netip.MustParseAddr(addr)
+			if err := k.Protocol.UnmarshalText([]byte(protocol)); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Sscanf(ports, "%d-%d", &k.Port, &k.LastPort)
+			if strings.HasPrefix(object.Map.Name, "internal") {
+				k.Audience = vip.InternalClients
+			}
+			out[k] = uint32(e[1].(float64))
+		}
+	}
+	return out
+}
+
+// elementText joins the parts of a set's element with spaces, the ends of a range
+// with a dash.
 func elementText(e any) string {
+	if n, ok := e.(float64); ok {
+		return strconv.FormatFloat(n, 'f', -1, 64)
+	}
 	m, ok := e.(map[string]any)
 	if !ok {
 		return fmt.Sprint(e)
 	}
+	if p, ok := m["prefix"].(map[string]any); ok {
+		return fmt.Sprintf("%v/%v", p["addr"], p["len"])
+	}
 	parts, _ := m["concat"].([]any)
+	separator := " "
+	if ends, ok := m["range"].([]any); ok {
+		parts, separator = ends, "-"
+	}
 	texts := make([]string, len(parts))
 	for i, p := range parts {
-		texts[i] = fmt.Sprint(p)
+		texts[i] = elementText(p)
 	}
-	return strings.Join(texts, " ")
+	return strings.Join(texts, separator)
 }

@@ -24,6 +24,7 @@ type link interface{ abort() }
 type endpoint struct {
 	addr  netip.AddrPort
 	state pick.State // Open is len(links)
+	tally tally
 
 	mu       sync.Mutex
 	links    map[link]struct{}

@@ -38,9 +38,11 @@ type frontend struct {
 	listener listener
 	turn     atomic.Uint64
 	backends atomic.Pointer[backends]
+	tally    tally
 }
 
-// backends is what a frontend chooses from; immutable, replaced by an update.
+// backends is what a frontend chooses from, and whom it does it for; immutable,
+// replaced by an update.
 type backends struct {
 	all      map[netip.AddrPort]*endpoint
 	usable   []*endpoint            // those with a weight; what picker counts by
@@ -48,6 +50,7 @@ type backends struct {
 	picker   pick.Picker
 	withPort bool
 	affinity *affinity // nil: none
+	sources  sources
 }
 
 // newFrontend returns a frontend that doesn't listen yet.
@@ -67,6 +70,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		all:      make(map[netip.AddrPort]*endpoint, len(spec.Backends)),
 		withPort: spec.SchedulerPort,
 		affinity: old.affinity,
+		sources:  newSources(spec, f.target.opts.Own),
 	}
 	var candidates []pick.Backend
 	for _, e := range spec.Backends {

@@ -20,11 +20,12 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
-const patience = 10 * time.Second // for what is bound to happen
+const patience = time.Minute // for what is bound to happen
 
 // bench is one Target under test with what it needs; it checks at the end that
 // nothing of it is left.
@@ -130,16 +131,12 @@ func (b *bench) open(key vip.FrontendKey, backend netip.AddrPort) int {
 	return open[backend]
 }
 
-// freeKey returns a frontend key on addr that nothing listens on.
+// freeKey returns a frontend key on addr that nothing listens on, and that is
+// the test's own: the kernel gives its port to nobody who asks for any.
 func freeKey(t testing.TB, addr string, protocol vip.Protocol) vip.FrontendKey {
 	t.Helper()
 	a := netip.MustParseAddr(addr)
-	l, err := net.Listen("tcp", netip.AddrPortFrom(a, 0).String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return vip.FrontendKey{Addr: a, Port: l.Addr().(*net.TCPAddr).AddrPort().Port(), Protocol: protocol}
+	return vip.FrontendKey{Addr: a, Port: freeport.Reserve(t, nil, a)[1], Protocol: protocol}
 }
 
 // frontend returns one on a VIP with equal backends.
@@ -228,13 +225,17 @@ type client struct {
 
 func dial(t testing.TB, key vip.FrontendKey) *client { return dialFrom(t, "", key) }
 
-func dialFrom(t testing.TB, from string, key vip.FrontendKey) *client {
-	t.Helper()
-	d := net.Dialer{Timeout: patience}
+func dialerFrom(from string) *net.Dialer {
+	d := &net.Dialer{Timeout: patience}
 	if from != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}
-	c, err := d.Dial("tcp", key.AddrPort().String())
+	return d
+}
+
+func dialFrom(t testing.TB, from string, key vip.FrontendKey) *client {
+	t.Helper()
+	c, err := dialerFrom(from).Dial("tcp", key.AddrPort().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,9 +276,12 @@ func (c *client) wantReset(t testing.TB) {
 
 // wantRefused connects, which must end in a reset: so soon, mostly, that the
 // connect itself reports it.
-func wantRefused(t testing.TB, key vip.FrontendKey) {
+func wantRefused(t testing.TB, key vip.FrontendKey) { t.Helper(); wantRefusedFrom(t, "", key) }
+
+// wantRefusedFrom wants a reset, be it while the connection is being made.
+func wantRefusedFrom(t testing.TB, from string, key vip.FrontendKey) {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", key.AddrPort().String(), patience)
+	c, err := dialerFrom(from).Dial("tcp", key.AddrPort().String())
 	if err == nil {
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(patience))
@@ -336,13 +340,11 @@ func backlog(t testing.TB, n int) netip.AddrPort {
 func fullBacklog(t testing.TB) netip.AddrPort {
 	t.Helper()
 	addr := backlog(t, 0)
-	for range 10 {
-		c, err := net.DialTimeout("tcp", addr.String(), 50*time.Millisecond)
+	for wait := patience; ; wait = 50 * time.Millisecond { // it has room for one, however long that takes
+		c, err := net.DialTimeout("tcp", addr.String(), wait)
 		if err != nil {
 			return addr
 		}
 		t.Cleanup(func() { c.Close() })
 	}
-	t.Fatal("backlog doesn't fill")
-	return addr
 }

@@ -26,17 +26,26 @@ func check(f *vip.Frontend) error {
 	if p := f.Key.Protocol; p != vip.TCP && p != vip.UDP {
 		refuse("ports.protocol", fmt.Sprintf("protocol %s", p))
 	}
+	if f.Kind == vip.OnRealServer {
+		refuse("forward", "the part of a real server")
+	}
+	if f.Key.Ranged() {
+		refuse("ports.port", fmt.Sprintf("port range %d-%d: it listens on single ports", f.Key.Port, f.Key.LastPort))
+	}
+	if f.Key.Audience != vip.Everyone {
+		refuse("internal_traffic", "an internal_traffic other than external_traffic: one listener serves all clients alike")
+	}
+	if f.OnePacket {
+		refuse("scheduler_flags", `scheduler flag "one-packet": the datagrams of a client stay together`)
+	}
 	if f.Forward != "" && f.Forward != vip.ForwardNAT {
 		refuse("forward", fmt.Sprintf("forward %q: it relays connections, so only %q", f.Forward, vip.ForwardNAT))
 	}
 	if f.Scheduler != "" && !slices.Contains(pick.Supported(), f.Scheduler) {
 		refuse("scheduler", fmt.Sprintf("scheduler %q", f.Scheduler))
 	}
-	if f.Masquerade == vip.MasqueradeNever {
+	if f.Masquerade == vip.MasqueradeNever && forwardsNAT(f) { // other ways of forwarding never masquerade
 		refuse("masquerade", fmt.Sprintf("masquerade %q: backends always see this host's address", vip.MasqueradeNever))
-	}
-	if len(f.SourceRanges) > 0 {
-		refuse("source_ranges", "source_ranges")
 	}
 	if len(f.Backends) > pick.MaxBackends {
 		refuse("backends", fmt.Sprintf("%d backends, more than %d", len(f.Backends), pick.MaxBackends))
@@ -45,14 +54,28 @@ func check(f *vip.Frontend) error {
 		switch {
 		case b.Addr == f.Key.AddrPort():
 			refuse("backends", fmt.Sprintf("backend %s, which is the frontend itself", b.Addr))
-		case !b.Addr.IsValid() || b.Addr.Port() == 0:
+		case !b.Addr.IsValid() || b.Addr.Port() == 0 && !f.Key.Ranged():
 			refuse("backends", fmt.Sprintf("backend %s without address or port", b.Addr))
 		}
 	}
 	if len(features) == 0 {
 		return nil
 	}
-	return vip.Unsupported(name, field, strings.Join(features, "; nor "))
+	p := vip.Unsupported(name, field, strings.Join(features, "; nor "))
+	p.Hint = hints[field]
+	return p
+}
+
+// hints are by the field of the service. What only the kernel can do is for
+// hosts where it may.
+var hints = map[string]string{
+	"forward":          `use forward "nat", or dataplane.mode "ipvs"`,
+	"internal_traffic": `make internal_traffic and external_traffic alike, or use dataplane.mode "ipvs"`,
+	"masquerade":       `use masquerade "auto", or dataplane.mode "ipvs"`,
+	"ports.port":       `write a port of its own for each, or use dataplane.mode "ipvs"`,
+	"ports.protocol":   `use tcp or udp, or dataplane.mode "ipvs"`,
+	"scheduler":        `use another scheduler, or dataplane.mode "ipvs"`,
+	"scheduler_flags":  `remove the flag, or use dataplane.mode "ipvs"`,
 }
 
 // scheduler fills in the default.
@@ -64,13 +87,15 @@ func scheduler(f *vip.Frontend) vip.Scheduler {
 }
 
 // same reports whether the proxy would do the same for a and b. Names, drain
-// times and SchedulerFallback (it always falls back) don't count. What check
+// times and SchedulerFallback (it always falls back) don't count, nor does whom
+// it masquerades: backends always see this host. What check
 // refuses does, so that asking for it comes to Apply and is refused there.
 func same(a, b *vip.Frontend) bool {
 	return a.Key == b.Key &&
 		a.Kind == b.Kind &&
 		scheduler(a) == scheduler(b) &&
 		a.SchedulerPort == b.SchedulerPort &&
+		a.OnePacket == b.OnePacket &&
 		a.Affinity == b.Affinity &&
 		(a.Forward == b.Forward || forwardsNAT(a) && forwardsNAT(b)) &&
 		(a.Masquerade == vip.MasqueradeNever) == (b.Masquerade == vip.MasqueradeNever) &&

@@ -133,8 +133,9 @@ type stream struct {
 	pending int // bytes in pipe or buffer
 	done    int // bytes of buffer already written
 	err     error
-	bytes   int64 // written
-	spliced int64 // of these, through a pipe
+	bytes   int64           // written
+	spliced int64           // of these, through a pipe
+	count   func(bytes int) // called for what was written; nil: nobody counts
 }
 
 // copy runs the stream and returns what went wrong on which side; both are nil
@@ -230,6 +231,9 @@ func (s *stream) drain(fd uintptr) bool {
 			s.pending -= n
 			s.done += n
 			s.bytes += int64(n)
+			if s.count != nil {
+				s.count(n)
+			}
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
 			return false

@@ -25,6 +25,10 @@ type Options struct {
 	// there. Nil: only what this process put there.
 	Owns func(addr netip.Addr) bool
 
+	// Own reports whether addr is one of the host's own addresses, whose
+	// connections no source range keeps out. Nil: the loopback ones.
+	Own func(addr netip.Addr) bool
+
 	// ConnectTimeout bounds one attempt at a TCP backend; default 3 s.
 	ConnectTimeout time.Duration
 	// ConnectBudget bounds all attempts for one client; default 10 s.
@@ -58,6 +62,9 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.MaxConnections, b.connections)
 	setDefault(&o.MaxSessions, b.sessions)
 	setDefault(&o.MaxAffinity, 1<<16)
+	if o.Own == nil {
+		o.Own = netip.Addr.IsLoopback
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -75,7 +82,8 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 // Target is the userspace dataplane. Apply, Actual and Close are called by one
-// goroutine at a time; Connections and Stats by any.
+// goroutine at a time; Connections, Stats and the methods of
+// reconcile.Statistics by any.
 type Target struct {
 	opts        Options
 	log         *slog.Logger
@@ -99,6 +107,7 @@ type Target struct {
 var (
 	_ reconcile.Plane       = (*Target)(nil)
 	_ reconcile.Connections = (*Target)(nil)
+	_ reconcile.Statistics  = (*Target)(nil)
 )
 
 // errClosed is Apply's answer after Close.
@@ -318,7 +327,7 @@ func (t *Target) Close() error {
 
 // counters are what Stats reads.
 type counters struct {
-	accepted, sessions, failures, unserved, dropped atomic.Uint64
+	accepted, sessions, failures, unserved, strangers, dropped atomic.Uint64
 }
 
 // Stats are totals since the start, apart from Listeners, Connections and
@@ -331,6 +340,7 @@ type Stats struct {
 	Started     uint64 // UDP sessions
 	Failures    uint64 // backends that refused or didn't answer a connect
 	Unserved    uint64 // TCP clients reset and datagrams dropped for want of a backend that answers
+	Strangers   uint64 // TCP clients reset and datagrams dropped that are outside source_ranges
 	OverLimit   uint64 // TCP clients reset and datagrams dropped for MaxConnections and MaxSessions
 	Dropped     uint64 // datagrams dropped because a send buffer was full
 }
@@ -348,6 +358,7 @@ func (t *Target) Stats() Stats {
 		Started:     t.stats.sessions.Load(),
 		Failures:    t.stats.failures.Load(),
 		Unserved:    t.stats.unserved.Load(),
+		Strangers:   t.stats.strangers.Load(),
 		OverLimit:   t.connections.refused.Load() + t.sessions.refused.Load(),
 		Dropped:     t.stats.dropped.Load(),
 	}

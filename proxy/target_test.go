@@ -297,7 +297,9 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 		{func(f *vip.Frontend) { f.Scheduler = vip.WeightedFailover }, "scheduler", `scheduler "fo"`},
 		{func(f *vip.Frontend) { f.Scheduler = vip.DestinationHash }, "scheduler", `scheduler "dh"`},
 		{func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeNever }, "masquerade", `masquerade "never"`},
-		{func(f *vip.Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "source_ranges", "source_ranges"},
+		{func(f *vip.Frontend) { f.Forward, f.Masquerade = vip.ForwardDirect, vip.MasqueradeNever }, "forward", `so only "nat"`},
+		{func(f *vip.Frontend) { f.OnePacket = true }, "scheduler_flags", "one-packet"},
+		{func(f *vip.Frontend) { f.Kind = vip.OnRealServer }, "forward", "the part of a real server"},
 		{func(f *vip.Frontend) { f.Key.Protocol = vip.SCTP }, "ports.protocol", "protocol sctp"},
 		{func(f *vip.Frontend) { f.Backends = []vip.Endpoint{{Addr: key.AddrPort(), Weight: 1}} }, "backends", "which is the frontend itself"},
 		{func(f *vip.Frontend) { f.Backends = []vip.Endpoint{{Addr: netip.MustParseAddrPort("127.0.0.1:0")}} }, "backends", "without address or port"},
@@ -311,8 +313,25 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 			!strings.Contains(problem.Message, c.says) || !strings.HasPrefix(problem.Message, "the userspace proxy does not support") {
 			t.Errorf("%s: %v", c.says, err)
 		}
+		if strings.Contains(problem.Message, "masquerade") != (c.field == "masquerade") {
+			t.Errorf("%s: names what nobody asked for, or doesn't what somebody did: %v", c.says, problem)
+		}
+		if (problem.Hint == "") != (c.field == "backends") { // no field of a service mends these
+			t.Errorf("%s: hint %q", c.says, problem.Hint)
+		}
 		if p.Same(plain, &f) {
 			t.Errorf("%s: counts as the same, so nobody would be told", c.says)
+		}
+	}
+	for says, change := range map[string]func(*vip.FrontendKey){
+		"port range": func(k *vip.FrontendKey) { k.LastPort = k.Port + 1 },
+		"an internal_traffic other than external_traffic": func(k *vip.FrontendKey) { k.Audience = vip.InternalClients },
+	} {
+		f := *plain
+		change(&f.Key)
+		var problem vip.Problem
+		if err := p.apply(&f); !errors.As(err, &problem) || problem.Code != vip.CodeUnsupported || !strings.Contains(problem.Message, says) || problem.Hint == "" {
+			t.Errorf("%s: %v, hint %q", says, err, problem.Hint)
 		}
 	}
 	if n := p.Stats().Listeners; n != 0 {

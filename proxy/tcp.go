@@ -80,7 +80,14 @@ func (t *tcpListener) accept() {
 			reset(client)
 			continue
 		}
-		if len(t.f.backends.Load().usable) == 0 {
+		b := t.f.backends.Load()
+		if !b.sources.admit(client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()) {
+			target.stats.strangers.Add(1)
+			reset(client)
+			target.connections.give()
+			continue
+		}
+		if len(b.usable) == 0 {
 			target.stats.unserved.Add(1)
 			reset(client)
 			target.connections.give()
@@ -127,6 +134,8 @@ func (f *frontend) connect(a *attempt, c *connection) *endpoint {
 				reset(server.conn)
 				continue
 			}
+			c.tallies = f.tallies(e)
+			c.tallies.connected()
 			a.works(e)
 			return e
 		case f.ctx.Err() != nil:
@@ -176,6 +185,7 @@ func (f *frontend) dial(e *endpoint, timeout time.Duration) (*dialing, error) {
 type connection struct {
 	client, server *net.TCPConn
 	pipes          *pipes
+	tallies        tallies
 }
 
 // abort ends the connection at once, with a reset to both sides.
@@ -195,8 +205,8 @@ type direction struct {
 // as it comes (half-close), and a reset as a reset. It costs one goroutine
 // besides the caller's.
 func (c *connection) relay() {
-	up := &direction{stream: stream{dst: c.server, src: c.client, pipes: c.pipes}}
-	down := &direction{stream: stream{dst: c.client, src: c.server, pipes: c.pipes}}
+	up := &direction{stream: stream{dst: c.server, src: c.client, pipes: c.pipes, count: c.tallies.in}}
+	down := &direction{stream: stream{dst: c.client, src: c.server, pipes: c.pipes, count: c.tallies.out}}
 	var both sync.WaitGroup
 	both.Go(func() { c.pump(down, up) })
 	c.pump(up, down)

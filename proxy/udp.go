@@ -142,7 +142,7 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 			switch {
 			case errors.Is(err, errUnserved):
 				u.f.target.stats.unserved.Add(1)
-			case errors.Is(err, errLimit), errors.Is(err, net.ErrClosed):
+			case errors.Is(err, errLimit), errors.Is(err, errStranger), errors.Is(err, net.ErrClosed):
 			default:
 				u.f.complain("start a session", err)
 			}
@@ -168,6 +168,7 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 var (
 	errUnserved = errors.New("no backend takes new sessions")
 	errLimit    = errors.New("too many sessions")
+	errStranger = errors.New("the client is outside the source ranges")
 )
 
 // session returns the client's session, or starts one.
@@ -181,6 +182,10 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 		return nil, net.ErrClosed
 	}
 	b := u.f.backends.Load()
+	if !b.sources.admit(client.Addr()) {
+		u.f.target.stats.strangers.Add(1)
+		return nil, errStranger
+	}
 	if len(b.usable) == 0 || refusals >= len(b.usable) {
 		return nil, errUnserved
 	}
@@ -200,6 +205,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 	s.used.Store(s.listener.f.target.now())
 	u.sessions[client] = s
 	t.stats.sessions.Add(1)
+	s.tallies.connected()
 	u.f.tasks.Add(1)
 	go s.run()
 	return s, nil
@@ -223,6 +229,7 @@ type session struct {
 	refusals int // backends that refused before this one
 
 	endpoint *endpoint
+	tallies  tallies
 	server   *net.UDPConn // connected to the backend
 	raw      syscall.RawConn
 
@@ -252,7 +259,7 @@ func (s *session) connect() error {
 			server.Close()
 			return err
 		}
-		s.endpoint, s.server, s.raw = e, server, raw
+		s.endpoint, s.tallies, s.server, s.raw = e, s.listener.f.tallies(e), server, raw
 		if e.add(s) {
 			return nil
 		}
@@ -290,6 +297,7 @@ func (s *session) send(data []byte) error {
 	}
 	if err == nil {
 		s.used.Store(s.listener.f.target.now())
+		s.tallies.in(len(data))
 	}
 	return err
 }
@@ -347,7 +355,11 @@ func (s *session) answers() error {
 			s.attempt.works(s.endpoint)
 		}
 		s.used.Store(s.listener.f.target.now())
-		if _, err := s.front.WriteToUDPAddrPort((*buf)[:n], s.client); errors.Is(err, net.ErrClosed) {
+		_, err = s.front.WriteToUDPAddrPort((*buf)[:n], s.client)
+		switch {
+		case err == nil:
+			s.tallies.out(n)
+		case errors.Is(err, net.ErrClosed):
 			return nil
 		}
 	}

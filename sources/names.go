@@ -27,28 +27,38 @@ type names struct {
 	holders  map[vip.ServiceKey]*supervised
 	contests map[vip.ServiceKey][]*supervised // the claims held aside, oldest first
 	untold   map[*claims]struct{}             // those whose status lists other problems than they have
+	holding  chan struct{}                    // has a word in it when a guard has begun to hold something
 }
+
+// relogStale is how often another reason for being stale is logged; the status
+// has the newest at once.
+const relogStale = time.Minute
 
 // claims is what one source says.
 type claims struct {
 	rows     map[vip.ServiceKey]vip.Service
 	aside    map[vip.ServiceKey]struct{}
 	problems []vip.Problem // as the source told them
-	status   Status        // Problems is problems and those of aside
+	guard    *guard        // nil for a source that is believed whatever it says
+	status   Status        // Problems is problems, those of aside and those of guard
 	waited   bool          // synced, or too late: nobody waits for it any more
 	failing  bool
-	run      *sink // the present run's; others are deaf
+	logged   time.Time // when a reason for being stale was logged last
+	run      *sink     // the present run's; others are deaf
 }
 
 func newNames(o Options) *names {
 	return &names{options: o, claims: map[*supervised]*claims{}, holders: map[vip.ServiceKey]*supervised{},
-		contests: map[vip.ServiceKey][]*supervised{}, untold: map[*claims]struct{}{}}
+		contests: map[vip.ServiceKey][]*supervised{}, untold: map[*claims]struct{}{}, holding: make(chan struct{}, 1)}
 }
 
 func (n *names) add(src *supervised) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := &claims{rows: map[vip.ServiceKey]vip.Service{}, aside: map[vip.ServiceKey]struct{}{}, status: Status{Name: src.name, Type: src.typ}}
+	if g, asks := src.source.(Guarded); asks && g.ShrinkGuard() > 0 {
+		c.guard = newGuard(g.ShrinkGuard())
+	}
 	n.claims[src] = c
 	n.publish(c)
 }
@@ -101,6 +111,7 @@ func (n *names) inTouch(src *supervised, c *claims) {
 	c.status.Stale = ""
 	if c.failing {
 		c.failing = false
+		n.options.Log.Info("source is in touch again", "source", src.name)
 		n.event("source_recovered", src, "is in touch again")
 	}
 }
@@ -238,8 +249,8 @@ func (n *names) publish(c *claims) {
 	c.status.Services = len(c.rows)
 	if _, changed := n.untold[c]; changed {
 		delete(n.untold, c)
-		if c.status.Problems = c.problems; len(c.aside) > 0 {
-			c.status.Problems = slices.Concat(c.problems, n.conflicts(c))
+		if c.status.Problems = c.problems; len(c.aside) > 0 || c.holds() {
+			c.status.Problems = slices.Concat(c.problems, n.conflicts(c), c.heldBack())
 		}
 	}
 	n.options.Statuses.Set(c.status.Name, c.status)

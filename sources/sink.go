@@ -53,21 +53,18 @@ func (s *sink) Replace(services []vip.Service, problems []vip.Problem) (rev uint
 		named := make(map[vip.ServiceKey]struct{}, len(services))
 		for _, service := range services {
 			named[service.Key] = struct{}{}
-			n.claim(s.src, c, service)
+			n.put(s.src, c, service)
 		}
+		var gone []vip.ServiceKey
 		for key := range c.rows {
 			if _, still := named[key]; !still {
-				n.release(s.src, c, key)
+				gone = append(gone, key)
 			}
 		}
+		n.remove(s.src, c, gone, true)
 		c.problems = problems
 		n.untold[c] = struct{}{}
-		c.status.Synced = true
-		if !c.waited {
-			c.waited = true
-			n.unlock(s.src)
-		}
-		s.src.synced()
+		n.first(s.src, c)
 		if after := n.options.Services.Revision(); after != before {
 			rev = after
 		}
@@ -81,7 +78,10 @@ func (s *sink) Put(services ...vip.Service) (revs []uint64) {
 	s.heard(func(n *names, c *claims) {
 		revs = make([]uint64, 0, len(services))
 		for _, service := range services {
-			revs = append(revs, n.claim(s.src, c, service))
+			revs = append(revs, n.put(s.src, c, service))
+		}
+		if c.doubted() {
+			n.first(s.src, c)
 		}
 	})
 	return revs
@@ -89,10 +89,14 @@ func (s *sink) Put(services ...vip.Service) (revs []uint64) {
 
 // Delete implements Sink. Keys that the source has not said are passed over.
 func (s *sink) Delete(keys ...vip.ServiceKey) {
+	s.heard(func(n *names, c *claims) { n.remove(s.src, c, keys, false) })
+}
+
+// Problems implements Sink.
+func (s *sink) Problems(problems []vip.Problem) {
 	s.heard(func(n *names, c *claims) {
-		for _, key := range keys {
-			n.release(s.src, c, key)
-		}
+		c.problems = problems
+		n.untold[c] = struct{}{}
 	})
 }
 
@@ -101,7 +105,11 @@ func (s *sink) Stale(err error) {
 	s.locked(func(n *names, c *claims) {
 		if c.status.Stale != err.Error() {
 			c.status.Stale = err.Error()
-			n.options.Log.Warn("source is stale", "source", s.src.name, "why", err)
+			// A reason may name what is left of many things that come back one by one.
+			if now := time.Now(); !c.failing || now.Sub(c.logged) >= relogStale {
+				c.logged = now
+				n.options.Log.Warn("source is stale", "source", s.src.name, "why", err)
+			}
 		}
 		if !c.failing {
 			c.failing = true

@@ -28,6 +28,9 @@ type Sink interface {
 	Put(services ...vip.Service) (revs []uint64)
 	// Delete removes services of this source.
 	Delete(keys ...vip.ServiceKey)
+	// Problems states everything that is wrong with the source's input, as Replace
+	// does, and leaves its services alone.
+	Problems(problems []vip.Problem)
 	// Stale says that the source can't be read now and why; its rows stay. The
 	// next Replace, or Fresh, ends it.
 	Stale(err error)

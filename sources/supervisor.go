@@ -33,9 +33,13 @@ type Options struct {
 	// PriorSource returns the source that a service's leases were drawn for, by
 	// an earlier run of the agent. It may be nil, and must not call back.
 	PriorSource func(vip.ServiceKey) (string, bool)
-	SyncTimeout time.Duration // 0 is DefaultSyncTimeout
-	Events      *event.Log    // may be nil
-	Log         *slog.Logger  // nil is the default one
+	// PriorServices returns how many services hold leases that were drawn for a
+	// source, by an earlier run of the agent: what the source's shrink guard
+	// compares its first list with. It may be nil, and must not call back.
+	PriorServices func(source string) int
+	SyncTimeout   time.Duration // 0 is DefaultSyncTimeout
+	Events        *event.Log    // may be nil
+	Log           *slog.Logger  // nil is the default one
 }
 
 // Supervisor runs sources and gathers what they say into one table. Its
@@ -92,16 +96,19 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		running.Go(func() { s.supervise(ctx, src) })
 	}
 	running.Go(func() { s.awaitSync(ctx) })
+	running.Go(func() { s.names.confirmDue(ctx) })
 	running.Wait()
 	<-ctx.Done() // also without sources
 	return ctx.Err()
 }
 
 // Resync makes a source say its full list again, by running it anew at once.
-// The error names a source that there is not.
+// What is held back because it would remove much of it is let go: whoever asks
+// has seen that. The error names a source that there is not.
 func (s *Supervisor) Resync(name string) error {
 	for _, src := range s.sources {
 		if src.name == name {
+			s.names.confirm(src, true)
 			src.mu.Lock()
 			defer src.mu.Unlock()
 			if src.cancel != nil {

@@ -296,6 +296,39 @@ func TestStaleAndFresh(t *testing.T) {
 	})
 }
 
+func TestStaleIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, src := newBench(), newDriven()
+		b.Add("s", "static", src)
+		b.start(t)
+		out := <-src.out
+		out.Replace(services("a"), nil)
+		lines := func() (warn, info int) {
+			return strings.Count(b.logged.String(), `"source is stale"`), strings.Count(b.logged.String(), `"source is in touch again"`)
+		}
+		for i := range 100 {
+			out.Stale(fmt.Errorf("%d are missing", 100-i))
+		}
+		if warn, info := lines(); warn != 1 || info != 0 || b.status("s").Stale != "1 are missing" {
+			t.Errorf("%d warnings, %d recoveries, status %+v", warn, info, b.status("s"))
+		}
+		time.Sleep(time.Minute)
+		out.Stale(errors.New("something else"))
+		if warn, _ := lines(); warn != 2 {
+			t.Errorf("%d warnings after another reason a minute later", warn)
+		}
+		out.Fresh()
+		out.Fresh()
+		if _, info := lines(); info != 1 {
+			t.Errorf("%d recoveries logged", info)
+		}
+		out.Stale(errors.New("again"))
+		if warn, _ := lines(); warn != 3 {
+			t.Errorf("a new break is not logged: %d warnings", warn)
+		}
+	})
+}
+
 func TestResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()

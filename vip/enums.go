@@ -80,10 +80,27 @@ const (
 type Masquerade string
 
 // MasqueradeAuto masquerades only where a reply would otherwise miss this host.
+// MasqueradeOwn is what auto becomes where clients keep their address: only this
+// host's own connections, and those of a backend to itself, are masqueraded.
+// Frontends have it, services can't ask for it.
 const (
 	MasqueradeAuto   Masquerade = "auto"
 	MasqueradeAlways Masquerade = "always"
 	MasqueradeNever  Masquerade = "never"
+	MasqueradeOwn    Masquerade = "own"
+)
+
+// TrafficDistribution is which backends are preferred among those that the
+// traffic policy allows. The names are those of Kubernetes' trafficDistribution.
+type TrafficDistribution string
+
+// DistributeAny prefers none. PreferSameZone uses the backends of this node's
+// zone where there are any ready; PreferSameNode those of this node, else of
+// its zone, else all.
+const (
+	DistributeAny  TrafficDistribution = "any"
+	PreferSameZone TrafficDistribution = "same-zone"
+	PreferSameNode TrafficDistribution = "same-node"
 )
 
 // State is what an operator or a source says of a backend.
@@ -91,10 +108,13 @@ type State string
 
 // Ready takes new connections. Drain keeps the open ones and takes no new
 // ones. Maint is the same to the dataplane and says that a person did it.
+// Terminating is on its way out and still serves: it takes new connections only
+// where no backend is ready.
 const (
-	Ready State = "ready"
-	Drain State = "drain"
-	Maint State = "maint"
+	Ready       State = "ready"
+	Drain       State = "drain"
+	Maint       State = "maint"
+	Terminating State = "terminating"
 )
 
 func (f Family) String() string {

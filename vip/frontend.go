@@ -6,27 +6,68 @@ import (
 	"time"
 )
 
-// FrontendKey is where a frontend listens: what a dataplane keys its rules by.
+// FrontendKey is where a frontend listens, and for whom: what a dataplane keys
+// its rules by.
 type FrontendKey struct {
 	Addr     netip.Addr
-	Port     uint16
+	Port     uint16 // the first of a range
+	LastPort uint16 // the last of a range; 0 for a single port
 	Protocol Protocol
+	Audience Audience
 }
 
-// AddrPort returns the address and port of the key.
+// Audience is whom a frontend serves, where clients of one address and port
+// are not all served alike.
+type Audience uint8
+
+// Everyone is all clients but those that another frontend of the same address
+// and ports serves. InternalClients are this host itself and clients inside the
+// pod ranges.
+const (
+	Everyone Audience = iota
+	InternalClients
+)
+
+func (a Audience) String() string {
+	switch a {
+	case Everyone:
+		return "everyone"
+	case InternalClients:
+		return "internal"
+	}
+	return fmt.Sprintf("audience(%d)", uint8(a))
+}
+
+// AddrPort returns the address and the (first) port of the key.
 func (k FrontendKey) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Addr, k.Port) }
 
-// String returns "192.0.2.10:80/tcp".
-func (k FrontendKey) String() string { return fmt.Sprintf("%s/%s", k.AddrPort(), k.Protocol) }
+// Ranged reports whether the key is for a range of ports.
+func (k FrontendKey) Ranged() bool { return k.LastPort != 0 }
+
+// String returns "192.0.2.10:80/tcp", "192.0.2.10:10000-10099/tcp" for a range,
+// and "192.0.2.10:80/tcp+internal" for an audience of its own.
+func (k FrontendKey) String() string {
+	ports := k.AddrPort().String()
+	if k.Ranged() {
+		ports = fmt.Sprintf("%s-%d", ports, k.LastPort)
+	}
+	if k.Audience != Everyone {
+		return fmt.Sprintf("%s/%s+%s", ports, k.Protocol, k.Audience)
+	}
+	return fmt.Sprintf("%s/%s", ports, k.Protocol)
+}
 
 // FrontendKind says what kind of address a frontend listens on.
 type FrontendKind uint8
 
 // OnVIP listens on a virtual address that ironvip brings up; OnHost on one of
 // the host's own addresses (a node port), which ironvip never adds or removes.
+// OnRealServer is the backend's side of direct routing and tunnels: the address
+// is brought up, and what arrives for it goes to this host's own listener.
 const (
 	OnVIP FrontendKind = iota + 1
 	OnHost
+	OnRealServer
 )
 
 func (k FrontendKind) String() string {
@@ -35,6 +76,8 @@ func (k FrontendKind) String() string {
 		return "vip"
 	case OnHost:
 		return "node-port"
+	case OnRealServer:
+		return "real-server"
 	}
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
@@ -50,6 +93,7 @@ type Frontend struct {
 	Scheduler         Scheduler
 	SchedulerFallback bool
 	SchedulerPort     bool
+	OnePacket         bool // UDP: every datagram is scheduled anew
 	Forward           Forward
 	Affinity          time.Duration
 	Masquerade        Masquerade
@@ -61,8 +105,8 @@ type Frontend struct {
 
 // Endpoint is one backend of one frontend.
 type Endpoint struct {
-	Addr   netip.AddrPort
-	Weight uint32 // 0 takes no new connections
+	Addr   netip.AddrPort // port 0, with a range of ports only, is the port that the client asked for
+	Weight uint32         // 0 takes no new connections
 	// Leaving is when this endpoint is deleted even if connections remain; zero
 	// for one that is to stay. A leaving endpoint has weight 0. Dataplanes don't
 	// act on it: whoever owns the frontends takes the endpoint out in time.
@@ -83,7 +127,8 @@ func (f *Frontend) Usable() bool {
 // CompareEndpoints orders endpoints by address, then port.
 func CompareEndpoints(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }
 
-// CompareFrontendKeys orders keys by address, port, protocol.
+// CompareFrontendKeys orders keys by address, port, protocol, last port and
+// audience.
 func CompareFrontendKeys(a, b FrontendKey) int {
 	if c := a.Addr.Compare(b.Addr); c != 0 {
 		return c
@@ -91,5 +136,11 @@ func CompareFrontendKeys(a, b FrontendKey) int {
 	if a.Port != b.Port {
 		return int(a.Port) - int(b.Port)
 	}
-	return int(a.Protocol) - int(b.Protocol)
+	if a.Protocol != b.Protocol {
+		return int(a.Protocol) - int(b.Protocol)
+	}
+	if a.LastPort != b.LastPort {
+		return int(a.LastPort) - int(b.LastPort)
+	}
+	return int(a.Audience) - int(b.Audience)
 }

@@ -87,23 +87,40 @@ type Service struct {
 	Scheduler         Scheduler
 	SchedulerFallback bool // sh and mh: go to the next backend when the chosen one has weight 0
 	SchedulerPort     bool // sh and mh: hash the client's port too
-	Forward           Forward
-	Affinity          time.Duration // 0 is none; else how long a client keeps its backend
-	InternalTraffic   TrafficPolicy
-	ExternalTraffic   TrafficPolicy
-	Masquerade        Masquerade
-	SourceRanges      []netip.Prefix // clients that may reach the VIP; empty is all
-	DrainTimeout      time.Duration
+	OnePacket         bool // UDP: every datagram is scheduled anew; not with ForwardNAT
+	// Assigned says that VIPs and node ports were given out elsewhere, by whoever
+	// the source follows, and to no two services at a time: they are taken as they
+	// are, never chosen, and what another service gave up needs no cooling.
+	Assigned bool
+	// HealthPort is a port of the host on which the agent answers, by HTTP,
+	// whether this node has a ready backend of the service: for upstream
+	// balancers, as Kubernetes' healthCheckNodePort. Only with ExternalTraffic
+	// Local.
+	HealthPort      NodePort
+	Forward         Forward
+	Affinity        time.Duration // 0 is none; else how long a client keeps its backend
+	InternalTraffic TrafficPolicy
+	ExternalTraffic TrafficPolicy
+	Distribution    TrafficDistribution
+	Masquerade      Masquerade
+	SourceRanges    []netip.Prefix // clients that may reach the VIP; empty is all
+	DrainTimeout    time.Duration
 }
 
-// Port is one port of a service. Two ports of a service never share both
-// number and protocol.
+// Port is one port of a service, or a range of ports. Two ports of a service
+// never share both number and protocol.
 type Port struct {
 	Name       string // unique in the service; "80/tcp" style when the source gave none
 	Protocol   Protocol
-	Port       uint16
-	TargetPort uint16 // the backends' port unless a backend states its own; never 0
-	NodePort   NodePort
+	Port       uint16   // the first of a range
+	LastPort   uint16   // the last of a range, above Port; 0 for a single port
+	TargetPort uint16   // the backends' port unless a backend states its own; 0, for ranges only, is the port that the client asked for
+	NodePort   NodePort // never for a range
+}
+
+// Key returns what names the port within its service.
+func (p *Port) Key() PortKey {
+	return PortKey{Port: p.Port, LastPort: p.LastPort, Protocol: p.Protocol}
 }
 
 // NodePort is whether a port is also served on the host's own addresses.
@@ -122,7 +139,11 @@ type Backend struct {
 	Weight  uint32 // 0 to MaxWeight; 0 takes no new connections
 	State   State
 	Node    string // the host it runs on, where known
-	Zone    string
+	Zone    string // where that host is, where known
+
+	Ports    Names // the service ports, by name, that it serves; empty is all
+	ForZones Names // whom it is meant for, as Kubernetes' topology hints say; empty
+	ForNodes Names // is whoever comes. See compile for when hints count.
 }
 
 // BackendKey names a backend of a service. Port is as in Backend, so 0 for one
@@ -146,6 +167,9 @@ func (b Backend) ID() string {
 func (b Backend) Key(service ServiceKey) BackendKey {
 	return BackendKey{Service: service, Address: b.Address, Port: b.Port}
 }
+
+// Serves reports whether the backend serves the service port of that name.
+func (b *Backend) Serves(port string) bool { return b.Ports == "" || b.Ports.Has(port) }
 
 // Endpoint returns where the backend serves a service port whose TargetPort is
 // target.
@@ -172,6 +196,7 @@ func ParseBackendID(s string) (netip.Addr, uint16, error) {
 type Allocation struct {
 	Service    ServiceKey
 	ServiceRev uint64       // revision of the service row this answers
+	Asked      *Service     // that row, shared: nobody changes it
 	VIPs       []netip.Addr // at most one a family, IPv4 first
 	Pool       string
 	NodePorts  map[PortKey]uint16 // granted node ports
@@ -179,10 +204,30 @@ type Allocation struct {
 	Problems   []Problem          // what could not be granted, and who holds it
 }
 
-// PortKey names a port of a service.
+// PortKey names a port, or a range of ports, of a service. Port 0 with TCP
+// stands for the service's HealthPort among its node ports.
 type PortKey struct {
 	Port     uint16
+	LastPort uint16 // as in Port
 	Protocol Protocol
 }
 
-func (k PortKey) String() string { return fmt.Sprintf("%d/%s", k.Port, k.Protocol) }
+// HealthPortKey is what Allocation.NodePorts has a service's HealthPort under.
+var HealthPortKey = PortKey{Protocol: TCP}
+
+// String returns "80/tcp", "10000-10099/tcp" for a range, and "health-check"
+// for HealthPortKey.
+func (k PortKey) String() string {
+	if k == HealthPortKey {
+		return "health-check"
+	}
+	if k.LastPort != 0 {
+		return fmt.Sprintf("%d-%d/%s", k.Port, k.LastPort, k.Protocol)
+	}
+	return fmt.Sprintf("%d/%s", k.Port, k.Protocol)
+}
+
+// Overlaps reports whether some port is in both.
+func (k PortKey) Overlaps(o PortKey) bool {
+	return k.Protocol == o.Protocol && k.Port <= max(o.Port, o.LastPort) && o.Port <= max(k.Port, k.LastPort)
+}

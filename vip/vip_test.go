@@ -119,7 +119,9 @@ func TestEnumsAsText(t *testing.T) {
 	}
 	for want, s := range map[string]string{
 		"protocol(1)": Protocol(1).String(), "family(5)": Family(5).String(), "kind(9)": FrontendKind(9).String(),
-		"vip": OnVIP.String(), "node-port": OnHost.String(), "80/tcp": PortKey{80, TCP}.String(),
+		"vip": OnVIP.String(), "node-port": OnHost.String(), "80/tcp": PortKey{Port: 80, Protocol: TCP}.String(), "health-check": HealthPortKey.String(),
+		"10000-10099/udp": PortKey{Port: 10000, LastPort: 10099, Protocol: UDP}.String(), "real-server": OnRealServer.String(),
+		"everyone": Everyone.String(), "internal": InternalClients.String(), "audience(7)": Audience(7).String(),
 	} {
 		if s != want {
 			t.Errorf("%q, want %q", s, want)
@@ -140,8 +142,45 @@ func TestFrontendKeysInOrder(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
-	if s := want[4].String(); s != "[2001:db8::1]:1/tcp" {
-		t.Errorf("%q", s)
+	for text, k := range map[string]FrontendKey{
+		"[2001:db8::1]:1/tcp":      want[4],
+		"10.0.0.1:53-59/udp":       {Addr: want[1].Addr, Port: 53, LastPort: 59, Protocol: UDP},
+		"10.0.0.1:53/tcp+internal": {Addr: want[1].Addr, Port: 53, Protocol: TCP, Audience: InternalClients},
+	} {
+		if s := k.String(); s != text {
+			t.Errorf("%q, want %q", s, text)
+		}
+	}
+	single := want[1]
+	ranged, internal := single, single
+	ranged.LastPort, internal.Audience = 59, InternalClients
+	for _, after := range []FrontendKey{ranged, internal} {
+		if CompareFrontendKeys(single, after) >= 0 || CompareFrontendKeys(after, single) <= 0 {
+			t.Errorf("%s comes before %s", after, single)
+		}
+	}
+}
+
+func TestPortKeysOverlap(t *testing.T) {
+	tcp := func(first, last uint16) PortKey { return PortKey{Port: first, LastPort: last, Protocol: TCP} }
+	for _, tc := range []struct {
+		a, b PortKey
+		want bool
+	}{
+		{tcp(80, 0), tcp(80, 0), true},
+		{tcp(80, 0), tcp(81, 0), false},
+		{tcp(80, 0), PortKey{Port: 80, Protocol: UDP}, false},
+		{tcp(80, 90), tcp(90, 0), true},
+		{tcp(80, 90), tcp(91, 0), false},
+		{tcp(80, 90), tcp(79, 0), false},
+		{tcp(80, 90), tcp(85, 86), true},
+		{tcp(80, 90), tcp(90, 100), true},
+		{tcp(80, 90), tcp(91, 100), false},
+		{tcp(1, 65535), tcp(65535, 0), true},
+	} {
+		if tc.a.Overlaps(tc.b) != tc.want || tc.b.Overlaps(tc.a) != tc.want {
+			t.Errorf("%s and %s: overlap is not %t", tc.a, tc.b, tc.want)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func newClient(t *testing.T, h http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(h)
-	c, err := New(server.URL, Options{Timeout: 5 * time.Second})
+	c, err := New(server.URL, Options{Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,6 +77,8 @@ func TestRequests(t *testing.T) {
 			return err
 		},
 		"GET /v1/services/default/web":         func() error { _, err := c.Service(ctx, "default", "web", Wait{}); return err },
+		"GET /v1/services/default/web/stats":   func() error { _, err := c.ServiceStats(ctx, "default", "web"); return err },
+		"GET /v1/stats":                        func() error { _, err := c.Stats(ctx); return err },
 		"GET /v1/services/default/web/explain": func() error { _, err := c.Explain(ctx, "default", "web"); return err },
 		`PUT /v1/services/default/web If-Match="1.2" Prefer=wait=90`: func() error {
 			_, err := c.PutService(ctx, "default", "web", v1.ServiceSpec{}, w)

@@ -50,6 +50,12 @@ func (c *Client) Sources(ctx context.Context) (out v1.SourceList, err error) {
 	return out, err
 }
 
+// Nodes returns every node of the fleet.
+func (c *Client) Nodes(ctx context.Context) (out v1.NodeList, err error) {
+	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathNodes, out: &out})
+	return out, err
+}
+
 // Resync asks a source to read everything again.
 func (c *Client) Resync(ctx context.Context, source string) (out v1.Source, err error) {
 	err = c.do(ctx, call{method: http.MethodPost, path: v1.ResyncPath(source), out: &out})

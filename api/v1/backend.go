@@ -6,11 +6,16 @@ import "github.com/ironvip/ironvip/vip/spec"
 // itself. The address and port are those of the path. An empty body is a
 // backend of weight 1 that stays until it is deleted.
 type BackendSpec struct {
-	Weight *int           `toml:"weight" json:"weight,omitempty" minimum:"0" maximum:"65535" doc:"default 1; 0 takes no new connections"`
-	State  string         `toml:"state" json:"state,omitempty" enum:"ready,drain,maint" doc:"default ready"`
-	Node   string         `toml:"node" json:"node,omitempty" doc:"the host it runs on"`
-	Zone   string         `toml:"zone" json:"zone,omitempty"`
-	TTL    *spec.Duration `toml:"ttl" json:"ttl,omitempty" doc:"\"30s\", from 1s to 24h: drained when no heartbeat comes for so long, later removed; absent: stays until deleted"`
+	Weight *int   `toml:"weight" json:"weight,omitempty" minimum:"0" maximum:"65535" doc:"default 1; 0 takes no new connections"`
+	State  string `toml:"state" json:"state,omitempty" enum:"ready,drain,maint,terminating" doc:"default ready"`
+	Node   string `toml:"node" json:"node,omitempty" doc:"the host it runs on"`
+	Zone   string `toml:"zone" json:"zone,omitempty"`
+
+	Ports    []string `toml:"ports" json:"ports,omitempty" doc:"names of the service's ports that it serves; absent: all"`
+	ForZones []string `toml:"for_zones" json:"for_zones,omitempty" doc:"zones whose clients it is meant for; absent: whoever comes"`
+	ForNodes []string `toml:"for_nodes" json:"for_nodes,omitempty" doc:"nodes whose clients it is meant for; absent: whoever comes"`
+
+	TTL *spec.Duration `toml:"ttl" json:"ttl,omitempty" doc:"\"30s\", from 1s to 24h: drained when no heartbeat comes for so long, later removed; absent: stays until deleted"`
 }
 
 // Backend is the answer about one backend.

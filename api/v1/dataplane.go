@@ -17,6 +17,7 @@ type Dataplane struct {
 	Backends        int        `json:"backends"`
 	Pending         int        `json:"pending" doc:"frontends not yet applied at their newest revision"`
 	Failed          int        `json:"failed" doc:"frontends that the dataplane refused"`
+	Contested       int        `json:"contested" doc:"frontends that somebody else keeps changing; their repairs wait"`
 	Repairs         uint64     `json:"drift_repairs" doc:"since the agent started"`
 	LastResync      *time.Time `json:"last_resync,omitempty"`
 
@@ -34,16 +35,18 @@ type Finding struct {
 
 // Frontend is one listener with its backends, desired and applied.
 type Frontend struct {
-	Address    string     `json:"address" doc:"\"192.0.2.10:80\""`
+	Address    string     `json:"address" doc:"\"192.0.2.10:80\", or \"192.0.2.10:10000-10099\" of a range of ports"`
 	Protocol   string     `json:"protocol"`
-	Kind       string     `json:"kind" enum:"vip,node-port"`
+	Audience   string     `json:"audience,omitempty" enum:"internal" doc:"absent: everyone whom no other frontend of the address serves"`
+	Kind       string     `json:"kind" enum:"vip,node-port,real-server"`
 	Service    string     `json:"service"`
 	Port       string     `json:"port" doc:"the service port's name"`
 	Scheduler  string     `json:"scheduler"`
 	Flags      []string   `json:"scheduler_flags,omitempty"`
 	Forward    string     `json:"forward"`
 	Affinity   string     `json:"affinity,omitempty" doc:"how long a client keeps its backend"`
-	Masquerade string     `json:"masquerade"`
+	Masquerade string     `json:"masquerade" doc:"\"own\": of this host's own connections and a backend's to itself only"`
+	Sources    []string   `json:"source_ranges,omitempty" doc:"clients that may reach it; absent: all"`
 	Backends   []Endpoint `json:"backends"`
 
 	Revision        uint64     `json:"revision" doc:"desired"`
@@ -51,11 +54,12 @@ type Frontend struct {
 	AppliedRevision uint64     `json:"applied_revision,omitempty"`
 	AppliedAt       *time.Time `json:"applied_at,omitempty"`
 	Problem         *Problem   `json:"problem,omitempty"`
+	Warning         *Problem   `json:"warning,omitempty" doc:"somebody else keeps changing it, since when and how often"`
 }
 
 // Endpoint is one backend of a frontend.
 type Endpoint struct {
-	Address   string     `json:"address" doc:"\"10.1.0.11:8080\""`
+	Address   string     `json:"address" doc:"\"10.1.0.11:8080\"; without a port, the one that the client asked for"`
 	Weight    uint32     `json:"weight"`
 	LeavingAt *time.Time `json:"leaving_at,omitempty"`
 }

@@ -32,11 +32,38 @@ type Check struct {
 	Level   string `json:"level" enum:"ok,warn,fail"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	// Problems are what the check found, one by one, where one line can't say it.
+	Problems []Problem `json:"problems,omitempty"`
+	More     int       `json:"more,omitempty" doc:"problems beyond these"`
 }
 
 // Health is the answer of /healthz and /readyz.
 type Health struct {
 	Status string `json:"status" enum:"ok"`
+}
+
+// Node is one host of the fleet and how it fares. Without a store that hosts
+// share, the one that answers is all there is.
+type Node struct {
+	Name      string     `json:"name"`
+	Self      bool       `json:"self" doc:"the node that answers"`
+	Elected   bool       `json:"elected" doc:"gives addresses to new services; the others wait for it, and step in when it doesn't"`
+	Version   string     `json:"version" doc:"of the agent"`
+	Dataplane string     `json:"dataplane" doc:"\"ipvs\", \"proxy\""`
+	Services  int        `json:"services" doc:"in force on it"`
+	Frontends int        `json:"frontends" doc:"that its dataplane is to have"`
+	Problems  int        `json:"problems" doc:"of its services, sources and store"`
+	Revision  uint64     `json:"revision" doc:"of its own tables: the newest that its dataplane has"`
+	Lag       int64      `json:"lag_ms" doc:"how long the oldest change has waited that its dataplane doesn't have yet, in milliseconds"`
+	Index     uint64     `json:"index,omitempty" doc:"up to which write of the shared store it has read; nodes of one index know the same"`
+	Started   *time.Time `json:"started,omitempty"`
+	Seen      *time.Time `json:"seen,omitempty" doc:"when it last said so, by its own clock"`
+}
+
+// NodeList is every node of the fleet, ordered by name.
+type NodeList struct {
+	Items []Node `json:"items"`
+	Store string `json:"store" enum:"bolt,consul" doc:"what they share; bolt is this node's own"`
 }
 
 // The kinds of leases.
@@ -64,7 +91,7 @@ type VIP struct {
 type VIPHolder struct {
 	Service string `json:"service" doc:"\"name\" or \"namespace/name\""`
 	Source  string `json:"source"`
-	Port    string `json:"port,omitempty" doc:"of a node port: the service port it stands for, \"80/tcp\""`
+	Port    string `json:"port,omitempty" doc:"of a node port: the service port it stands for, \"80/tcp\", or \"health-check\""`
 }
 
 // VIPList is a page of leases: addresses in order, then node ports.

@@ -10,6 +10,8 @@ const (
 	PathVIPs               = "/v1/vips"
 	PathPools              = "/v1/pools"
 	PathSources            = "/v1/sources"
+	PathNodes              = "/v1/nodes"
+	PathExport             = "/v1/export"
 	PathDataplane          = "/v1/dataplane"
 	PathDataplaneFrontends = "/v1/dataplane/frontends"
 	PathDataplaneDiff      = "/v1/dataplane/diff"
@@ -18,6 +20,7 @@ const (
 	PathConfigPlan         = "/v1/config/plan"
 	PathReload             = "/v1/reload"
 	PathEvents             = "/v1/events"
+	PathStats              = "/v1/stats"
 	PathStatus             = "/v1/status"
 	PathHealthz            = "/healthz"
 	PathReadyz             = "/readyz"
@@ -38,6 +41,9 @@ func ServicePath(namespace, name string) string {
 
 // ExplainPath is the path of a service's explanation: GET.
 func ExplainPath(namespace, name string) string { return ServicePath(namespace, name) + "/explain" }
+
+// ServiceStatsPath is the path of a service's traffic: GET.
+func ServiceStatsPath(namespace, name string) string { return ServicePath(namespace, name) + "/stats" }
 
 // BackendsPath is the path of a service's backends: GET.
 func BackendsPath(namespace, name string) string { return ServicePath(namespace, name) + "/backends" }

@@ -24,16 +24,17 @@ type Service struct {
 
 // The states of a service, from well to unwell.
 const (
-	StateHealthy  = "healthy"  // every backend takes connections and the dataplane has it all
-	StateDegraded = "degraded" // traffic flows, but something is not as asked
-	StateDown     = "down"     // programmed, but no backend takes connections; or the dataplane fails
-	StatePending  = "pending"  // on its way: waiting for an address or for the dataplane
-	StateRefused  = "refused"  // it asks for something it can't have, and none of it is served
+	StateHealthy   = "healthy"   // every backend takes connections and the dataplane has it all
+	StateElsewhere = "elsewhere" // as asked, other nodes serve it and this one doesn't
+	StateDegraded  = "degraded"  // traffic flows, but something is not as asked
+	StateDown      = "down"      // programmed, but no backend takes connections; or the dataplane fails
+	StatePending   = "pending"   // on its way: waiting for an address or for the dataplane
+	StateRefused   = "refused"   // it asks for something it can't have, and none of it is served
 )
 
 // ServiceStatus is how a service fares.
 type ServiceStatus struct {
-	State    string          `json:"state" enum:"healthy,degraded,down,pending,refused"`
+	State    string          `json:"state" enum:"healthy,elsewhere,degraded,down,pending,refused"`
 	Summary  string          `json:"summary" doc:"the state and its reason in a sentence"`
 	Revision uint64          `json:"revision" doc:"revision of the newest thing that this status is made of"`
 	SpecRev  uint64          `json:"spec_revision" doc:"revision of the spec"`
@@ -42,6 +43,7 @@ type ServiceStatus struct {
 	Pool     string          `json:"pool,omitempty" doc:"the pool they came from"`
 	Since    *time.Time      `json:"allocated_at,omitempty" doc:"when the oldest of the addresses was drawn"`
 	Ports    []PortStatus    `json:"ports"`
+	Health   uint16          `json:"health_check_node_port,omitempty" doc:"granted port on which this host answers health checks"`
 	Backends []BackendStatus `json:"backends"`
 	Usable   int             `json:"usable_backends" doc:"backends that take new connections"`
 
@@ -53,8 +55,9 @@ type ServiceStatus struct {
 type PortStatus struct {
 	Name       string `json:"name"`
 	Protocol   string `json:"protocol"`
-	Port       uint16 `json:"port"`
-	TargetPort uint16 `json:"target_port"`
+	Port       uint16 `json:"port" doc:"the first, of a range"`
+	LastPort   uint16 `json:"last_port,omitempty" doc:"of a range of ports"`
+	TargetPort uint16 `json:"target_port,omitempty" doc:"absent, for a range only: the port that the client asked for"`
 	NodePort   uint16 `json:"node_port,omitempty" doc:"granted port on the host's own addresses"`
 }
 
@@ -64,15 +67,19 @@ type BackendStatus struct {
 	Address string `json:"address"`
 	Port    uint16 `json:"port,omitempty" doc:"absent: the service's target ports"`
 	Weight  uint32 `json:"weight"`
-	State   string `json:"state" enum:"ready,drain,maint" doc:"in force: the operator's word, else the source's"`
+	State   string `json:"state" enum:"ready,drain,maint,terminating" doc:"in force: the operator's word, else the source's"`
 	// SourceState is what the source says, where an operator overrode it.
-	SourceState string     `json:"source_state,omitempty" enum:"ready,drain,maint" doc:"what the source says, where an operator overrode it"`
-	Usable      bool       `json:"usable" doc:"takes new connections"`
+	SourceState string     `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"what the source says, where an operator overrode it"`
+	Usable      bool       `json:"usable" doc:"is ready and has a weight: takes new connections where policies allow it"`
 	Node        string     `json:"node,omitempty"`
 	Zone        string     `json:"zone,omitempty"`
+	Ports       []string   `json:"ports,omitempty" doc:"names of the service's ports that it serves; absent: all"`
+	ForZones    []string   `json:"for_zones,omitempty" doc:"zones whose clients it is meant for; absent: whoever comes"`
+	ForNodes    []string   `json:"for_nodes,omitempty" doc:"nodes whose clients it is meant for; absent: whoever comes"`
 	LeavingAt   *time.Time `json:"leaving_at,omitempty" doc:"it is draining and is gone by then"`
 	Removed     bool       `json:"removed,omitempty" doc:"the service no longer lists it; only open connections keep it"`
 	TTL         string     `json:"ttl,omitempty" doc:"it must send heartbeats this often"`
+	Keeper      string     `json:"keeper,omitempty" doc:"in a fleet, the node that counts its heartbeats, and alone knows expires_at and removed_at"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"when the next heartbeat is due; after it the backend drains"`
 	RemovedAt   *time.Time `json:"removed_at,omitempty" doc:"when it is removed unless a heartbeat comes"`
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -21,8 +20,11 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/hostnet"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/boltstore"
+	"github.com/ironvip/ironvip/ipam/consulstore"
+	"github.com/ironvip/ironvip/nodehealth"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/consul"
+	"github.com/ironvip/ironvip/sources/remembered"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/state"
@@ -51,6 +53,7 @@ daemon and leaves a kernel dataplane forwarding.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			configs.LimitGarbage()
 			if !isDemo {
 				return runAgent(ctx, path, stateDir, nil)
 			}
@@ -84,9 +87,12 @@ type agent struct {
 	config    *liveConfig
 	reloading sync.Mutex
 	db        *state.DB
+	stores    *stores
 
 	supervisor  *sources.Supervisor
 	static      map[string]*static.Source // by name
+	remembered  []*remembered.Source
+	beside      []part // what sources write back
 	rest        *rest.Source
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	statuses    *table.Table[string, sources.Status]
@@ -103,7 +109,16 @@ type agent struct {
 	compile    *control.Compile
 	plane      *plane
 	reconciler *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	health     *nodehealth.Server
 	api        *api.Server
+	lag        lag
+}
+
+// part is something that runs for as long as the agent, and what it is called
+// in the error that it ends with.
+type part struct {
+	name string
+	run  func(context.Context) error
 }
 
 // runAgent runs an agent until the context ends or a part of it fails for
@@ -130,7 +145,7 @@ func runAgent(ctx context.Context, path, stateDir string, greet func(*agent)) er
 			err = errors.Join(err, fmt.Errorf("leave nothing behind: %w", removeErr))
 		}
 	}
-	return errors.Join(err, a.plane.Close(), a.db.Close())
+	return errors.Join(err, a.plane.Close(), a.stores.close(), a.db.Close())
 }
 
 // newAgent makes every part; nothing runs yet, and no kernel is touched.
@@ -164,10 +179,7 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 		a.log.Warn("there is no configuration file: the defaults count, which have no pool", "file", cfg.Path)
 	}
 
-	if err := os.MkdirAll(cfg.Node.StateDir, 0o750); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w\nhint: set node.state_dir to a directory that this process may write", err)
-	}
-	if a.db, err = state.Open(filepath.Join(cfg.Node.StateDir, "ironvip.db")); err != nil {
+	if a.db, err = openState(cfg); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -175,24 +187,59 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 			a.db.Close()
 		}
 	}()
-	store, err := boltstore.New(a.db)
-	if err != nil {
+	if err := checkStore(cfg, a.db); err != nil {
 		return nil, err
 	}
-	a.allocator, err = ipam.New(ctx, store, cfg.IPAMConfig(), ipam.Options{Clock: clock, Events: a.events, Log: a.log})
+	if a.stores, err = openStores(cfg, a.db, storeOptions{clock: clock, events: a.events, log: a.log}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = a.stores.close() // the error that there is says more
+		}
+	}()
+	if err := a.stores.wait(ctx, a.waitsForStore); err != nil {
+		return nil, err
+	}
+	a.allocator, err = ipam.New(ctx, a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock))
 	if err != nil {
 		return nil, err
 	}
 	if err := a.newSources(cfg); err != nil {
 		return nil, err
 	}
-	if a.plane, err = choosePlane(a.config, a.allocator, a.log); err != nil {
+	if a.plane, err = choosePlane(a.config, a.allocator, ownAddress(a.host), a.log); err != nil {
 		return nil, err
 	}
 	a.watcher = hostnet.NewWatcher(a.host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	a.newStages(cfg)
 	a.api = api.New(a.apiDeps())
+	if tree := a.stores.tree; tree != nil {
+		tree.SetNode(a.node)
+	}
 	return a, nil
+}
+
+// allocatorOptions make the allocator one of a fleet where the store is shared.
+func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
+	o := ipam.Options{Clock: clock, Events: a.events, Log: a.log}
+	if tree := a.stores.tree; tree != nil {
+		o.Node, o.Turn = a.config.get().Node.Name, tree
+		o.Away = func(node string) bool { return tree.AwayFor(node) >= goneAfter }
+		o.OwnName = tree.OwnName
+	}
+	return o
+}
+
+// goneAfter is after how long without a node its leases may be swept.
+const goneAfter = 24 * time.Hour
+
+// waitsForStore tells that there is no start without the store, which this host
+// has never read.
+func (a *agent) waitsForStore(why string) {
+	at := a.config.get().Consul.Address
+	a.log.Warn("waiting for the store: this host has never read it, and gives out nothing before", "consul", at, "err", why)
+	a.systemd.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=waiting for consul at %s: %s", (10 * waitingEvery).Microseconds(), at, why))
 }
 
 // newSources makes the sources and their supervisor: the first step of the
@@ -201,27 +248,79 @@ func (a *agent) newSources(cfg *configs.Config) error {
 	a.supervisor = sources.NewSupervisor(sources.Options{
 		Services: a.services, Statuses: a.statuses, PriorSource: a.allocator.PriorSource, Events: a.events, Log: a.log,
 	})
-	for _, s := range cfg.Sources {
-		source := static.New(static.Options{
-			Name: s.Name, Dir: s.Path, Optional: s.Optional, Pools: func() []spec.Pool { return a.config.get().SpecPools() },
-			Store: state.NewBucket[static.Remembered](a.db, "static"), Log: a.log,
-		})
-		a.static[s.Name] = source
-		a.supervisor.Add(s.Name, s.Type, source)
+	for i := range cfg.Sources {
+		if err := a.newSource(&cfg.Sources[i]); err != nil {
+			return err
+		}
+	}
+	options := rest.Options{
+		Store: a.stores.Services, Overrides: a.stores.States,
+		States: a.states, Services: a.services,
+		Check:  func(s *spec.Service) []vip.Problem { return spec.CheckAgainstPools(s, a.pools()) },
+		Events: a.events, Log: a.log,
+	}
+	if tree := a.stores.tree; tree != nil {
+		options.Fleet, options.Node = tree, cfg.Node.Name
+		if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
+			options.Joint = consulstore.Joint{Allocator: a.allocator, Store: leases}
+		}
 	}
 	var err error
-	a.rest, err = rest.New(rest.Options{
-		Store:     state.NewBucket[rest.Record](a.db, "rest"),
-		Overrides: state.NewBucket[rest.Override](a.db, "states"),
-		States:    a.states, Services: a.services,
-		Check:  func(s *spec.Service) []vip.Problem { return spec.CheckAgainstPools(s, a.config.get().SpecPools()) },
-		Events: a.events, Log: a.log,
-	})
-	if err != nil {
+	if a.rest, err = rest.New(options); err != nil {
 		return err
 	}
 	a.supervisor.Add(rest.Type, rest.Type, a.rest)
 	return nil
+}
+
+func (a *agent) pools() []spec.Pool { return a.config.get().SpecPools() }
+
+// newSource makes one source of the configuration.
+func (a *agent) newSource(s *configs.Source) error {
+	switch s.Type {
+	case configs.SourceConsul:
+		return a.newConsul(s)
+	case configs.SourceKubernetes:
+		return a.newKubernetes(s)
+	}
+	source := static.New(static.Options{
+		Name: s.Name, Dir: s.Path, Optional: s.Optional, Pools: a.pools,
+		Store: state.NewBucket[static.Remembered](a.db, "static"), Log: a.log,
+	})
+	a.static[s.Name] = source
+	a.supervisor.Add(s.Name, s.Type, source)
+	return nil
+}
+
+func (a *agent) newConsul(s *configs.Source) error {
+	server, err := consulConfig(s.ConsulServer)
+	if err != nil {
+		return fmt.Errorf("source %q: %w", s.Name, err)
+	}
+	source, err := consul.New(consul.Options{
+		Name: s.Name, Client: server, Tag: s.Tag, Services: s.Services, Pool: s.Pool, ServiceNamespace: s.ServiceNamespace,
+		TaggedAddress: s.TaggedAddress, AllowStale: s.AllowStale, ShrinkGuard: shrinkGuard(s), Pools: a.pools, Log: a.log,
+	})
+	if err != nil {
+		return fmt.Errorf("source %q: %w", s.Name, err)
+	}
+	a.remember(s, source)
+	return nil
+}
+
+// shrinkGuard is the source's as sources take it, for whom 0 is the default.
+func shrinkGuard(s *configs.Source) time.Duration {
+	if s.ShrinkGuard == 0 {
+		return -1 // not at all
+	}
+	return time.Duration(s.ShrinkGuard)
+}
+
+// remember adds a source whose input isn't on this host's disk, with a memory.
+func (a *agent) remember(s *configs.Source, source sources.Source) {
+	memory := remembered.New(s.Name, source, state.NewBucket[remembered.Row](a.db, "remembered "+s.Name), a.services, a.log)
+	a.remembered = append(a.remembered, memory)
+	a.supervisor.Add(s.Name, s.Type, memory)
 }
 
 // newStages makes what joins the tables and brings them to the dataplane.
@@ -232,13 +331,19 @@ func (a *agent) newStages(cfg *configs.Config) {
 	connections, _ := a.plane.Plane.(reconcile.Connections)
 	a.compile = control.NewCompile(control.CompileOptions{
 		Services: a.services, Allocations: a.allocations, States: a.states, Host: a.host,
-		NodePorts: nodePortAddresses(cfg), Frontends: a.frontends, Compiled: a.compiled,
+		NodePorts: nodePortAddresses(cfg),
+		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
+		Frontends: a.frontends, Compiled: a.compiled,
 		Connections: connections, Applied: a.applied, Store: state.NewBucket[vip.Frontend](a.db, "drains"),
 		Events: a.events, Log: a.log,
 	})
 	a.reconciler = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
 		Desired: a.frontends, Target: a.plane.Plane, Applied: a.applied, Resync: time.Duration(cfg.Dataplane.ResyncInterval),
 		Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: a.events, Log: a.log,
+	})
+	a.health = nodehealth.New(nodehealth.Options{
+		Compiled: a.compiled, Host: a.host, NodePorts: nodePortAddresses(cfg),
+		Healthy: newPlaneHealth(a.reconciler.Stats).ok, Events: a.events, Log: a.log,
 	})
 }
 
@@ -256,24 +361,32 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	part := func(name string, run func(context.Context) error) {
+	run := func(p part) {
 		group.Go(func() error {
-			err := run(ctx)
+			err := p.run(ctx)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("%s ended: %w", name, err)
+			return fmt.Errorf("%s ended: %w", p.name, err)
 		})
 	}
-	part("watching the host's addresses", a.watcher.Run)
-	part("the sources", a.supervisor.Run)
-	part("the allocator", a.allocator.Run)
-	part("allocate", a.allocate.Run)
-	part("compile", a.compile.Run)
-	part("reconcile", a.reconciler.Run)
-	part("the API", a.api.Run)
+	run(part{"the store", a.stores.run})
+	for _, memory := range a.remembered {
+		run(part{"remembering services", memory.Keep})
+	}
+	run(part{"watching the host's addresses", a.watcher.Run})
+	run(part{"the sources", a.supervisor.Run})
+	for _, p := range a.beside {
+		run(p)
+	}
+	run(part{"the allocator", a.allocator.Run})
+	run(part{"allocate", a.allocate.Run})
+	run(part{"compile", a.compile.Run})
+	run(part{"reconcile", a.reconciler.Run})
+	run(part{"the health ports", a.health.Run})
+	run(part{"the API", a.api.Run})
 	for _, l := range listeners {
-		part("the API at "+l.Addr().String(), func(ctx context.Context) error { return a.api.Serve(ctx, l) })
+		run(part{"the API at " + l.Addr().String(), func(ctx context.Context) error { return a.api.Serve(ctx, l) }})
 	}
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error {

@@ -11,19 +11,21 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
+	statistics, _ := a.plane.Plane.(reconcile.Statistics)
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
 		Registrar: a.rest,
 		Services:  a.services, Sources: a.statuses, States: a.states, Leases: a.allocator.Leases(),
 		Allocations: a.allocations, Compiled: a.compiled, Frontends: a.frontends, Applied: a.applied,
-		Ready:     a.reconciler.Synced(),
+		Ready: a.reconciler.Synced(), DrainsKept: a.compile.WaitKept,
 		Events:    a.events,
 		Pools:     a.allocator.Pools,
-		Resync:    a.supervisor.Resync,
+		Resync:    a.resync,
 		Stats:     a.reconciler.Stats,
 		Dataplane: func() api.Dataplane { return a.plane.about },
 		Diff:      a.reconciler.Diff,
@@ -36,8 +38,12 @@ func (a *agent) apiDeps() api.Deps {
 				return len(problems) == 0 && !remembered, at
 			},
 		},
-		Metrics: a.plane.metrics,
-		Log:     a.log,
+		Nodes:      a.nodes,
+		Export:     a.export,
+		Checks:     a.checks,
+		Metrics:    a.plane.metrics,
+		Statistics: statistics,
+		Log:        a.log,
 	}
 }
 

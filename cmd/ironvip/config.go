@@ -37,6 +37,9 @@ func (l *liveConfig) get() *configs.Config {
 	return l.cfg
 }
 
+// startedWith returns the configuration that the agent was started with.
+func (l *liveConfig) startedWith() *configs.Config { return l.started }
+
 // diff names the keys in which a new configuration differs: those that a reload
 // takes over now, and those that wait for a restart, also from earlier reloads.
 func (l *liveConfig) diff(cfg *configs.Config) (live, restart []string) {

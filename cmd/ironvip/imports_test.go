@@ -21,34 +21,45 @@ var imports = []struct {
 }{
 	{"vip", nil},
 	{"vip/event", nil},
-	{"vip/table", nil},
+	{"vip/table/keyed", nil},
+	{"vip/table", []string{"vip/table/keyed"}},
 	{"vip/spec/strict", []string{"vip"}},
 	{"vip/spec", []string{"vip", "vip/spec/strict"}},
 	{"state", []string{"vip"}},
 	{"hostnet", []string{"vip/table"}},
 	{"sources", []string{"vip", "vip/event", "vip/table"}},
+	{"sources/remembered", []string{"vip", "vip/table", "vip/spec", "sources"}},
 	{"sources/static", []string{"vip", "vip/spec", "sources", "state", "configs"}},
-	{"sources/rest", []string{"vip", "vip/event", "vip/table", "vip/spec", "state", "sources"}},
+	{"retry", nil},
+	{"consulclient", nil},
+	{"kubeclient", nil},
+	{"fleet", []string{"vip", "vip/event", "vip/table", "state", "consulclient"}},
+	{"sources/consul", []string{"vip", "vip/spec", "vip/spec/strict", "sources", "consulclient", "retry"}},
+	{"sources/kubernetes", []string{"vip", "vip/table", "vip/event", "vip/spec", "vip/spec/strict", "sources", "kubeclient", "retry"}},
+	{"sources/rest", []string{"vip", "vip/event", "vip/table", "vip/spec", "state", "sources", "fleet"}},
 	{"ipam", []string{"vip", "vip/event", "vip/table", "hostnet"}},
-	{"ipam/internal/book", []string{"ipam"}},
+	{"ipam/internal/book", []string{"vip", "vip/table/keyed", "ipam"}},
 	{"ipam/memstore", []string{"ipam", "ipam/internal/book"}},
 	{"ipam/boltstore", []string{"ipam", "ipam/internal/book", "state"}},
+	{"transfer", []string{"vip", "ipam", "sources/rest"}},
+	{"ipam/consulstore", []string{"vip", "vip/table", "ipam", "ipam/internal/book", "fleet"}},
 	{"configs", []string{"vip", "vip/spec", "vip/spec/strict", "ipam"}},
 	{"vip/compile", []string{"vip"}},
 	{"vip/reconcile", []string{"vip", "vip/event", "vip/table"}},
 	{"vip/control", []string{"vip", "vip/event", "vip/table", "vip/compile", "vip/reconcile", "hostnet", "ipam"}},
+	{"nodehealth", []string{"vip", "vip/event", "vip/table", "vip/control", "hostnet"}},
 	{"ipvs", []string{"vip", "vip/reconcile"}},
 	{"proxy/pick", []string{"vip"}},
 	{"proxy", []string{"vip", "vip/reconcile", "proxy/pick"}},
 	{"api/v1", []string{"vip/spec"}},
 	{"api/client", []string{"api/v1"}},
 	{"api", []string{"vip", "vip/event", "vip/table", "vip/spec", "vip/spec/strict", "vip/compile", "vip/control", "vip/reconcile", "ipam", "sources",
-		"sources/rest", "api/v1"}},
+		"sources/rest", "fleet", "transfer", "api/v1"}},
 }
 
 // stdlibOnly are the packages of the vocabulary: they import nothing but the
 // standard library and each other.
-var stdlibOnly = []string{"vip", "vip/event", "vip/table", "vip/spec", "vip/spec/strict", "api/v1"}
+var stdlibOnly = []string{"vip", "vip/event", "vip/table", "vip/table/keyed", "vip/spec", "vip/spec/strict", "api/v1"}
 
 func TestImportRule(t *testing.T) {
 	allowed := map[string][]string{}

@@ -16,5 +16,6 @@ import (
 var version = "devel"
 
 func main() {
-	os.Exit(cli.Execute(context.Background(), cli.Options{Version: version, AgentCommand: agentCommand()}, os.Args[1:]))
+	os.Exit(cli.Execute(context.Background(), cli.Options{Version: version, AgentCommand: agentCommand(),
+		CheckFiles: checkFiles, Clean: clean, Export: exportIdle, Import: importIdle}, os.Args[1:]))
 }

@@ -66,7 +66,7 @@ func (a *agent) proposedAllocator(ctx context.Context, cfg *configs.Config) (*ip
 	store := memstore.New()
 	var ops []ipam.Op
 	for _, lease := range a.allocator.Leases().All() {
-		ops = append(ops, ipam.Op{New: &lease})
+		ops = append(ops, ipam.Gain(*lease)...)
 	}
 	if err := store.Commit(ctx, ops); err != nil {
 		return nil, err
@@ -94,9 +94,18 @@ func configChanges(old, new *configs.Config) []control.Change {
 		}
 	}
 	for _, key := range restart {
-		out = append(out, keyChange(key, "takes effect when the agent is restarted"))
+		impact := "takes effect when the agent is restarted"
+		if isMove(old, new, key) {
+			impact += ", which it refuses until the leases are moved: ironvip vip export, import"
+		}
+		out = append(out, keyChange(key, impact))
 	}
 	return out
+}
+
+// isMove reports whether a key is one of those that make it another store.
+func isMove(old, new *configs.Config, key string) bool {
+	return storeOf(old) != storeOf(new) && slices.Contains([]string{"ipam.store", "consul.prefix", "consul.datacenter"}, key)
 }
 
 func keyChange(key, impact string) control.Change {

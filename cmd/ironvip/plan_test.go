@@ -58,6 +58,17 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 			"change config log.level: is not what is in force ()",
 			"change config dataplane.resync_interval: is not what is in force (takes effect when the agent is restarted)",
 		},
+	}, {
+		name: "another store",
+		new:  config(func(c *configs.Config) { c.IPAM.Store, c.Consul.Prefix = configs.StoreConsul, "edge" }),
+		want: []string{
+			"change config ipam.store: is not what is in force (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip vip export, import)",
+			"change config consul.prefix: is not what is in force (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip vip export, import)",
+		},
+	}, {
+		name: "how Consul would be reached",
+		new:  config(func(c *configs.Config) { c.Consul.Prefix = "edge" }),
+		want: []string{"change config consul.prefix: is not what is in force (takes effect when the agent is restarted)"},
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string

@@ -30,12 +30,13 @@ type plane struct {
 // choosePlane makes the dataplane that the configuration asks for: IPVS where
 // the kernel and our rights allow it, else the userspace proxy. Asking for IPVS
 // where it can't work is an error that names what is missing and the remedy.
-func choosePlane(live *liveConfig, allocator *ipam.Allocator, log *slog.Logger) (*plane, error) {
+// Own reports whether an address is one of the host's own.
+func choosePlane(live *liveConfig, allocator *ipam.Allocator, own func(netip.Addr) bool, log *slog.Logger) (*plane, error) {
 	cfg := live.get()
 	if cfg.Dataplane.Mode == configs.ModeProxy {
-		return newProxy(cfg, allocator, "the configuration asks for it", log), nil
+		return newProxy(cfg, allocator, own, "the configuration asks for it", log), nil
 	}
-	missing := ipvs.Err(ipvs.Check())
+	missing := ipvs.Err(ipvs.Check(cfg.Dataplane.Role == configs.RoleRealServer))
 	switch {
 	case missing == nil && cfg.Dataplane.Mode == configs.ModeIPVS:
 		return newIPVS(live, allocator, "the configuration asks for it", log)
@@ -43,20 +44,18 @@ func choosePlane(live *liveConfig, allocator *ipam.Allocator, log *slog.Logger) 
 		return newIPVS(live, allocator, "the kernel and this process's rights allow it", log)
 	case cfg.Dataplane.Mode == configs.ModeIPVS:
 		return nil, fmt.Errorf("dataplane.mode = %q can't work here\n%w\nhint: mend this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", configs.ModeIPVS, withHints(missing))
+	case cfg.Dataplane.Role == configs.RoleRealServer:
+		return nil, fmt.Errorf("dataplane.role = %q needs the ipvs dataplane, which can't work here\n%w\nhint: mend this; `ironvip doctor` shows everything", configs.RoleRealServer, withHints(missing))
 	default:
-		return newProxy(cfg, allocator, firstLine(missing), log), nil
+		return newProxy(cfg, allocator, own, firstLine(missing), log), nil
 	}
 }
 
 func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
-	device := live.get().Dataplane.Device
-	table := ipvs.DefaultTable
-	if device != ipvs.DefaultDevice {
-		table = device // an agent beside another one, such as a demo, has a table of its own, too
-	}
 	target, err := ipvs.New(ipvs.Options{
-		Device: device, Table: table, Owns: allocator.Owns,
-		PodCIDRs: func() []netip.Prefix { return live.get().IPAM.PodCIDRs }, Log: log,
+		Device: live.get().Dataplane.Device, Owns: allocator.Owns,
+		PodCIDRs:   func() []netip.Prefix { return live.get().IPAM.PodCIDRs },
+		RealServer: live.get().Dataplane.Role == configs.RoleRealServer, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the ipvs dataplane: %w", err)
@@ -66,8 +65,8 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 		metrics: ipvsMetrics(target), remove: target.Remove}, nil
 }
 
-func newProxy(cfg *configs.Config, allocator *ipam.Allocator, why string, log *slog.Logger) *plane {
-	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Log: log})
+func newProxy(cfg *configs.Config, allocator *ipam.Allocator, own func(netip.Addr) bool, why string, log *slog.Logger) *plane {
+	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Log: log})
 	return &plane{Plane: target, Closer: target,
 		about:   api.Dataplane{Mode: "proxy", Reason: why, Findings: []v1.Finding{}},
 		metrics: prometheus.NewRegistry()}

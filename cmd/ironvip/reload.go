@@ -76,8 +76,11 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 
 	out := v1.ReloadResult{Revision: a.services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
 	for _, key := range restart {
-		out.Warnings = append(out.Warnings, v1.Problem{Field: key, Message: "changed, and takes effect when the agent is restarted",
-			Hint: "systemctl restart ironvip: the kernel goes on forwarding meanwhile"})
+		hint := "systemctl restart ironvip: the kernel goes on forwarding meanwhile"
+		if isMove(a.config.startedWith(), cfg, key) {
+			hint = "move what the store keeps, with the agent stopped: ironvip vip export, before the change, and ironvip vip import"
+		}
+		out.Warnings = append(out.Warnings, v1.Problem{Field: key, Message: "changed, and takes effect when the agent is restarted", Hint: hint})
 	}
 	a.log.Info("reloaded", "live", live, "wait_for_restart", restart, "problems", len(problems))
 	a.events.Add(event.Event{Kind: "config_reloaded", Message: out.Message})
@@ -117,7 +120,7 @@ func (a *agent) validate(context.Context) []vip.Problem {
 		return problems
 	}
 	_, more := cfg.Services()
-	return append(problems, more...)
+	return append(append(problems, checkFiles(cfg)...), more...)
 }
 
 // configCheck is the configuration's line of `ironvip status`.

@@ -32,11 +32,12 @@ func TestOldRemovalsAreForgotten(t *testing.T) {
 		if err := s.Commit(t.Context(), []ipam.Op{{New: &m}, {Old: &m}}); err != nil {
 			t.Fatal(err)
 		}
-		m.Resource.Protocol = 17
-		if err := s.Commit(t.Context(), []ipam.Op{{New: &m}}); err != nil {
+		n := m
+		n.Resource.Protocol = 17
+		if err := s.Commit(t.Context(), []ipam.Op{{New: &n}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Commit(t.Context(), []ipam.Op{{Old: &m}}); err != nil {
+		if err := s.Commit(t.Context(), []ipam.Op{{Old: &n}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -47,12 +48,16 @@ func Run(t *testing.T, open func(t *testing.T) ipam.Store, options ...Option) {
 	t.Run("compare and set", c.compareAndSet)
 	t.Run("remove", c.remove)
 	t.Run("ops of one commit see each other", c.sequence)
+	t.Run("a claim that is wrong about the service fails", c.claims)
+	t.Run("claims of one commit see each other", c.claimSequence)
+	t.Run("many join and leave one resource", c.crowd)
 	t.Run("a bad op harms no other", c.badOp)
 	t.Run("every kind of lease comes back as it was", c.roundTrip)
 	t.Run("changes from the start and from later", c.changes)
 	t.Run("changes block until there are some", c.blocking)
 	t.Run("the context ends waiting and writing", c.context)
 	t.Run("one of many claimers wins", c.claimers)
+	t.Run("a service claims one of many resources", c.rivals)
 	t.Run("changes replay to the leases under concurrent writes", c.replay)
 	if c.reopen != nil {
 		t.Run("leases outlive a restart", c.persistence)
@@ -179,12 +184,11 @@ func (c *suite) compareAndSet(t *testing.T) {
 	gone := Lease(9, "z")
 	expectConflict(t, commit(t, s, ipam.Op{Old: &gone, New: &gone})[0], nil)
 	expect(t, s, cooling)
-	// The caller's lease is its own again after a commit.
-	now := Lease(1, "b")
-	put(t, s, &cooling, &now)
-	want := now
-	now.Pool = "changed afterwards"
-	expect(t, s, want)
+	// The old lease is the caller's own again after a commit.
+	old, now := cooling, Lease(1, "b")
+	put(t, s, &old, &now)
+	old.Pool = "changed afterwards"
+	expect(t, s, now)
 }
 
 func (c *suite) remove(t *testing.T) {
@@ -217,10 +221,143 @@ func (c *suite) sequence(t *testing.T) {
 	expect(t, s, a)
 }
 
+// claim is an op that gives the service of a lease its resource.
+func claim(old, now *ipam.Lease, holds ...ipam.Lease) ipam.Op {
+	c := &ipam.Claim{Service: now.Holders[len(now.Holders)-1].Service}
+	for _, l := range holds {
+		c.Holds = append(c.Holds, l.Resource)
+	}
+	return ipam.Op{Old: old, New: now, Claim: c}
+}
+
+// expectClaimConflict checks that an op lost because its service holds others.
+func expectClaimConflict(t *testing.T, op ipam.Op, others ...ipam.LeaseChange) {
+	t.Helper()
+	expectConflict(t, op, op.Old)
+	conflict := (*ipam.ConflictError)(nil)
+	errors.As(op.Err, &conflict)
+	if conflict.Claim == nil || conflict.Claim.Service != op.Claim.Service || len(conflict.Others) != len(others) {
+		t.Fatalf("the conflict says %+v, want %+v", conflict, others)
+	}
+	for _, want := range others {
+		if !slices.ContainsFunc(conflict.Others, func(c ipam.LeaseChange) bool {
+			return c.Resource == want.Resource && (c.Lease == nil) == (want.Lease == nil) && (c.Lease == nil || c.Lease.Equal(*want.Lease))
+		}) {
+			t.Errorf("%s is %+v, which the conflict doesn't say: %+v", want.Resource, want.Lease, conflict.Others)
+		}
+	}
+}
+
+func (c *suite) claims(t *testing.T) {
+	s := c.open(t)
+	one, two, three := Lease(1, "a"), Lease(2, "a"), Lease(3, "a")
+	is := func(l ipam.Lease) ipam.LeaseChange { return ipam.LeaseChange{Resource: l.Resource, Lease: &l} }
+	isNot := func(l ipam.Lease) ipam.LeaseChange { return ipam.LeaseChange{Resource: l.Resource} }
+
+	expectClaimConflict(t, commit(t, s, claim(nil, &one, two))[0], isNot(two))
+	if op := commit(t, s, claim(nil, &one))[0]; op.Err != nil {
+		t.Fatal(op.Err)
+	}
+	ops := commit(t, s, claim(nil, &two), ipam.Op{New: new(Lease(9, "other"))})
+	expectClaimConflict(t, ops[0], is(one))
+	if ops[1].Err != nil {
+		t.Errorf("the op beside it: %v", ops[1].Err)
+	}
+	expectClaimConflict(t, commit(t, s, claim(nil, &two, three))[0], is(one), isNot(three))
+	expectClaimConflict(t, commit(t, s, claim(nil, &two, one, three))[0], is(one), isNot(three))
+	if op := commit(t, s, claim(nil, &two, one))[0]; op.Err != nil {
+		t.Fatal(op.Err)
+	}
+	// What cools is not held, whatever the order of what is.
+	cooling := two
+	cooling.State, cooling.Until = ipam.Cooling, start.Add(time.Minute)
+	put(t, s, &two, &cooling)
+	expectClaimConflict(t, commit(t, s, claim(nil, &three, one, two))[0], is(one), is(cooling))
+	if op := commit(t, s, claim(&cooling, &two, one))[0]; op.Err != nil {
+		t.Fatal(op.Err)
+	}
+	if op := commit(t, s, claim(nil, &three, two, one))[0]; op.Err != nil {
+		t.Fatal(op.Err)
+	}
+	expect(t, s, one, two, three, Lease(9, "other"))
+	if c.reopen != nil {
+		s = c.reopen(t, s)
+		four := Lease(4, "a")
+		expectClaimConflict(t, commit(t, s, claim(nil, &four, one))[0], is(one), is(two), is(three))
+	}
+}
+
+func (c *suite) claimSequence(t *testing.T) {
+	s := c.open(t)
+	one, two, three, four := Lease(1, "a"), Lease(2, "a"), Lease(3, "a"), Lease(4, "b")
+	ops := commit(t, s, claim(nil, &one), claim(nil, &two), claim(nil, &two, one),
+		ipam.Op{Old: &one}, claim(nil, &three, one, two), claim(nil, &three, two), claim(nil, &four, three))
+	for i, op := range ops {
+		if lost := i == 1 || i == 4 || i == 6; lost != (op.Err != nil) {
+			t.Errorf("op %d: %v", i, op.Err)
+		}
+	}
+	expect(t, s, two, three)
+}
+
+// A resource that is shared by more than one op may name changes hands in several,
+// and each service on it is known to hold it.
+func (c *suite) crowd(t *testing.T) {
+	s := c.open(t)
+	const many = 150
+	states := []ipam.Lease{Lease(1, "s0")}
+	states[0].ShareKey = "k"
+	ops := []ipam.Op{claim(nil, &states[0])}
+	for i := 1; i < many; i++ {
+		next := states[i-1]
+		next.Holders = append(slices.Clone(next.Holders), Lease(1, fmt.Sprintf("s%d", i)).Holders...)
+		states = append(states, next)
+		ops = append(ops, claim(&states[i-1], &states[i]))
+	}
+	for i, op := range commit(t, s, ops...) {
+		if op.Err != nil {
+			t.Fatalf("op %d: %v", i, op.Err)
+		}
+	}
+	expect(t, s, states[many-1])
+	for _, n := range []int{0, 77, many - 1} {
+		other := Lease(2, fmt.Sprintf("s%d", n))
+		expectClaimConflict(t, commit(t, s, claim(nil, &other))[0], ipam.LeaseChange{Resource: states[0].Resource, Lease: &states[many-1]})
+	}
+	ops = nil
+	for i := many - 1; i >= 0; i -= ipam.MaxHolders {
+		op := ipam.Op{Old: &states[i]}
+		if i >= ipam.MaxHolders {
+			op.New = &states[i-ipam.MaxHolders]
+		}
+		ops = append(ops, op)
+	}
+	for i, op := range commit(t, s, ops...) {
+		if op.Err != nil {
+			t.Fatalf("op %d: %v", i, op.Err)
+		}
+	}
+	expect(t, s)
+	for _, n := range []int{0, 77, many - 1} {
+		other := Lease(byte(2+n), fmt.Sprintf("s%d", n))
+		if op := commit(t, s, claim(nil, &other))[0]; op.Err != nil {
+			t.Error(op.Err)
+		}
+	}
+}
+
 func (c *suite) badOp(t *testing.T) {
 	s := c.open(t)
 	a, b := Lease(1, "a"), Lease(2, "b")
-	ops := commit(t, s, ipam.Op{}, ipam.Op{New: &a}, ipam.Op{Old: &b, New: &a}, ipam.Op{New: new(ipam.Lease)})
+	blocked := ipam.Lease{Resource: b.Resource, State: ipam.Blocked, Reason: "a test says so"}
+	stranger := &ipam.Claim{Service: b.Holders[0].Service}
+	crowd := Lease(2, "s0")
+	for i := range ipam.MaxHolders {
+		crowd.Holders = append(crowd.Holders, Lease(2, fmt.Sprintf("s%d", i+1)).Holders...)
+	}
+	crowd.ShareKey = "k"
+	ops := commit(t, s, ipam.Op{}, ipam.Op{New: &a}, ipam.Op{Old: &b, New: &a}, ipam.Op{New: new(ipam.Lease)},
+		ipam.Op{New: &blocked}, ipam.Op{New: &a, Claim: stranger}, ipam.Op{Old: &a, Claim: stranger}, ipam.Op{New: &crowd})
 	for i, op := range ops {
 		if good := i == 1; good != (op.Err == nil) {
 			t.Errorf("op %d: %v", i, op.Err)
@@ -232,11 +369,15 @@ func (c *suite) badOp(t *testing.T) {
 func (c *suite) roundTrip(t *testing.T) {
 	s := c.open(t)
 	web := ipam.Holder{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Source: "static",
-		Ports: []vip.PortKey{{Port: 80, Protocol: vip.TCP}, {Port: 443, Protocol: vip.UDP}}}
+		Ports: []vip.PortKey{{Port: 80, Protocol: vip.TCP}, {Port: 443, Protocol: vip.UDP}, {Port: 10000, LastPort: 10099, Protocol: vip.TCP}}}
 	db := ipam.Holder{Service: vip.ServiceKey{Namespace: "prod", Name: "db"}, Source: "rest"}
+	db.Node = "lb2"
 	port := web
 	port.Ports, port.Port = nil, vip.PortKey{Port: 53, Protocol: vip.UDP}
+	health := port
+	health.Port = vip.HealthPortKey
 	leases := []ipam.Lease{
+		{Resource: ipam.Resource{NodePort: 30081, Protocol: vip.TCP}, State: ipam.Held, Holders: []ipam.Holder{health}, Since: start},
 		{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, Pool: "p", State: ipam.Held, ShareKey: "k", Holders: []ipam.Holder{web, db}, Since: start},
 		{Resource: ipam.Resource{Addr: netip.MustParseAddr("2001:db8::1")}, Pool: "p", State: ipam.Cooling, Holders: []ipam.Holder{db}, Since: start, Until: start.Add(time.Hour)},
 		{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.UDP}, State: ipam.Held, Holders: []ipam.Holder{port}, Since: start},
@@ -357,6 +498,34 @@ func (c *suite) claimers(t *testing.T) {
 		}
 		if holder := leases[Lease(byte(r), "").Resource].Holders[0].Service.Name; holder != won[r][0] {
 			t.Errorf("192.0.2.%d was won by %s and is held by %s", r, won[r][0], holder)
+		}
+	}
+}
+
+// However many allocators believe that a service has nothing yet, it gets one.
+func (c *suite) rivals(t *testing.T) {
+	s := c.open(t)
+	const rivals, services = 12, 6
+	var wg sync.WaitGroup
+	for i := range rivals {
+		wg.Go(func() {
+			for k := range services {
+				l := Lease(byte(i*services+k), fmt.Sprintf("s%d", k))
+				if err := s.Commit(t.Context(), []ipam.Op{claim(nil, &l)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	held := map[string]int{}
+	leases, _ := all(t, s)
+	for _, l := range leases {
+		held[l.Holders[0].Service.Name]++
+	}
+	for k := range services {
+		if n := held[fmt.Sprintf("s%d", k)]; n != 1 {
+			t.Errorf("s%d holds %d resources", k, n)
 		}
 	}
 }

@@ -9,9 +9,9 @@ import (
 
 // What a write can be refused for. Test with errors.Is.
 var (
-	// ErrStore says that the store refused the write: nothing has changed. The
-	// cause is wrapped; errors.Is finds syscall.ENOSPC for a full disk.
-	ErrStore = errors.New("not stored, nothing changed")
+	// ErrStore says that the store did not take the write. The error is a
+	// *StoreError, which knows whether anything may have changed.
+	ErrStore = errors.New("not stored")
 	// ErrNoService says that no such service exists.
 	ErrNoService = errors.New("no such service")
 	// ErrNoBackend says that the service has no such backend.
@@ -19,6 +19,28 @@ var (
 	// ErrNotRunning says that the source has not started yet.
 	ErrNotRunning = errors.New("the source is starting")
 )
+
+// StoreError is ErrStore with its cause: errors.Is finds syscall.ENOSPC for a
+// full disk, fleet.ErrUnavailable for a fleet's store that is away.
+type StoreError struct {
+	// Unknown says that the store did not answer: the write may have happened, and
+	// then comes into force on every host once the store is there again. Otherwise
+	// nothing has changed.
+	Unknown bool
+	Err     error
+}
+
+func (e *StoreError) Error() string {
+	if e.Unknown {
+		return fmt.Sprintf("not confirmed, it may be stored or not: %v", e.Err)
+	}
+	return fmt.Sprintf("not stored, nothing changed: %v", e.Err)
+}
+
+// Is makes it ErrStore.
+func (e *StoreError) Is(target error) bool { return target == ErrStore }
+
+func (e *StoreError) Unwrap() error { return e.Err }
 
 // OwnedError says that another source owns the service's name.
 type OwnedError struct {
@@ -36,6 +58,29 @@ func (e *OwnedError) Error() string {
 		at = " (" + e.Origin + ")"
 	}
 	return fmt.Sprintf("service %q belongs to source %q%s", e.Service, e.Source, at)
+}
+
+// ConflictError says that another host changed a service while it was to be
+// written here, and has won. Nothing of the write has happened.
+type ConflictError struct {
+	Service vip.ServiceKey
+	Node    string // that registered what there is now; "" where unknown
+	Removed bool   // there is nothing any more
+	// Unreadable says that what is stored under the name can't be read by this
+	// host, so that it is not overwritten. The source's problems say why.
+	Unreadable bool
+}
+
+func (e *ConflictError) Error() string {
+	switch {
+	case e.Unreadable:
+		return fmt.Sprintf("what is stored for service %q can't be read, and is not overwritten", e.Service)
+	case e.Removed:
+		return fmt.Sprintf("service %q was removed meanwhile through another node", e.Service)
+	case e.Node == "":
+		return fmt.Sprintf("service %q was changed meanwhile through another node", e.Service)
+	}
+	return fmt.Sprintf("service %q was registered meanwhile through node %q", e.Service, e.Node)
 }
 
 // InvalidError carries everything that is wrong with what was to be written.

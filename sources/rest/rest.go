@@ -1,11 +1,13 @@
 // Package rest is the source that the API writes into: services and backends
 // that callers registered, durable and without a file to edit.
 //
-// In come registrations (PutServices, PutBackend, Heartbeat); out go rows to
-// the Sink, each on disk before anyone sees it. A backend may register with a
-// ttl and then lives by its heartbeats, which cost O(log n) and never touch the
-// disk. The package also owns the states table: what operators said of the
-// backends of any source. It gives out no address and knows no dataplane.
+// In come registrations (PutServices, PutBackend, Heartbeat), and through a
+// Registry those that other hosts took; out go rows to the Sink, each durable
+// before anyone sees it, by one way wherever it was written. Every write is
+// conditional on what its writer knew. A backend may register with a ttl and
+// then lives by its heartbeats, which cost O(log n) and write nothing. The
+// package also owns the states table: what operators said of the backends of
+// any source. It gives out no address and knows no dataplane.
 package rest
 
 import (
@@ -15,8 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/sources"
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -26,23 +28,21 @@ import (
 // Type is the source's type; it is its name, too, unless Options say otherwise.
 const Type = "rest"
 
-// Store keeps values durably under string keys. A *state.Bucket is one.
-type Store[V any] interface {
-	// All returns every value. With an error that is state.ErrDamaged the map
-	// holds those that could be read.
-	All() (map[string]V, error)
-	// Batch makes all the writes that fill asks for durable, or none.
-	Batch(fill func(tx *state.Tx[V])) error
-}
-
 // Options are what a Source depends on. Store, Overrides and States are needed,
 // and Services for anything that concerns other sources' names.
 type Options struct {
 	Name      string                                    // "" is Type
-	Store     Store[Record]                             // services and their registrations
-	Overrides Store[Override]                           // what operators said of backends
+	Store     Registry[Record]                          // services and their registrations
+	Overrides Registry[Override]                        // what operators said of backends
 	States    *table.Table[vip.BackendKey, vip.State]   // this package is its only writer
 	Services  table.Reader[vip.ServiceKey, vip.Service] // every source's rows in force
+	// Fleet is the hosts that share the registries, of which this one is Node; nil
+	// for a host alone.
+	Fleet Fleet
+	Node  string // without a Fleet not used
+	// Joint writes a new service and what it is to hold at once; nil where hosts don't
+	// share both.
+	Joint Joint
 	// Check finds what only the agent's configuration can tell: a backend inside
 	// a VIP pool. Nil finds nothing.
 	Check  func(*spec.Service) []vip.Problem
@@ -50,27 +50,53 @@ type Options struct {
 	Log    *slog.Logger // nil: slog.Default()
 }
 
+// Joint writes a new service together with what it is to hold.
+type Joint interface {
+	// Commit commits the batch, which registers the service, and with it leases; all
+	// of it happens, or nothing. It reports whether the batch has its outcome: one that
+	// hasn't is to be committed alone. The error is the tree's.
+	Commit(ctx context.Context, service vip.Service, b *fleet.Batch) (done bool, err error)
+}
+
 // Source implements sources.Source. Its methods may be called by any number of
 // goroutines; those that write serialise by service name.
 type Source struct {
 	Options
-	names  nameLocks
-	damage []vip.Problem // what could not be restored; told with every Replace
+	names      nameLocks // of writers of services
+	stateNames nameLocks // of writers of states
+	edits      edits
 
-	mu      sync.Mutex
-	sink    sources.Sink // nil while Run doesn't run
-	entries map[vip.ServiceKey]*entry
-	due     deadlines
-	wake    chan struct{} // told when due's first entry got nearer
+	servicesFeed Feed[Record] // these are Run's, and New's before
+	statesFeed   Feed[Override]
+	statesReady  func()
+	told         []vip.Problem // with the last Replace; by mu
 
-	stateMu sync.Mutex                   // serialises writers of States
-	missing map[vip.BackendKey]time.Time // overrides without a backend, since when; by stateMu
+	problemsChanged chan struct{}
+	wake            chan struct{} // told when due's first entry got nearer
+	keepersChanged  chan struct{} // told when a node came that keeps backends
+
+	mu         sync.Mutex
+	sink       sources.Sink // nil while Run doesn't run
+	entries    map[vip.ServiceKey]*entry
+	unread     map[string]unread   // records that make no service here, by the registry's key
+	kept       map[string]struct{} // services in whose place something came that can't be read, likewise
+	oddStates  map[string]vip.Problem
+	keptStates map[string]struct{}
+	due        deadlines
+	others     map[string]map[*life]struct{} // lives that other nodes keep, by node
+	gone       map[string]bool               // those nodes whose lives are counted here
+	stale      string                        // why rows may be old; "" when they are not
+	staleSince time.Time
+
+	missing map[vip.BackendKey]time.Time // overrides without a backend, since when; the sweep's
 }
 
-// New restores what the stores hold: services, registrations with a full ttl of
-// grace, and operators' states, which are in the States table when it returns.
-// What can't be read or no longer makes a valid service is left in the store,
-// logged, and told as a problem of the source; the rest goes on.
+// New takes in what the registries have: services, registrations with a full
+// ttl of grace, and operators' states. Of registries that are ready, which those
+// of a host alone are at once, all of it is in the States table when New
+// returns; for others that table is not ready before. What can't be read or
+// makes no valid service is left as it is, logged, and told as a problem of the
+// source; the rest goes on.
 func New(o Options) (*Source, error) {
 	if o.Name == "" {
 		o.Name = Type
@@ -78,27 +104,36 @@ func New(o Options) (*Source, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Source{Options: o, entries: map[vip.ServiceKey]*entry{}, wake: make(chan struct{}, 1),
-		missing: map[vip.BackendKey]time.Time{}}
-	if err := s.restore(); err != nil {
-		return nil, fmt.Errorf("restore the registrations of source %q: %w", o.Name, err)
+	if o.Fleet != nil && o.Node == "" {
+		return nil, fmt.Errorf("source %q: a host of a fleet needs a node name", o.Name)
 	}
-	if err := s.restoreStates(); err != nil {
-		return nil, fmt.Errorf("restore backend states: %w", err)
+	s := &Source{Options: o, entries: map[vip.ServiceKey]*entry{}, unread: map[string]unread{}, kept: map[string]struct{}{}, keptStates: map[string]struct{}{}, oddStates: map[string]vip.Problem{},
+		others: map[string]map[*life]struct{}{}, gone: map[string]bool{}, missing: map[vip.BackendKey]time.Time{},
+		problemsChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), keepersChanged: make(chan struct{}, 1),
+		servicesFeed: o.Store.Watch(), statesFeed: o.Overrides.Watch(), statesReady: func() {}}
+	drain(s.servicesFeed, s.takeServices)
+	drain(s.statesFeed, s.takeStates)
+	if !isReady(o.Overrides.Ready()) {
+		s.statesReady = o.States.Initializer()
+	}
+	for _, p := range s.problems() {
+		if p.Service == "" {
+			s.Log.Error("registration not restored", "place", p.Place, "err", p.Message)
+		}
 	}
 	return s, nil
 }
 
-// Run implements sources.Source: it states the full list, and from then on
-// every write goes to out. It also carries out what ttls ask for.
+// Run implements sources.Source: once the registries have been read it states
+// the full list, and from then on what is written, here or by other hosts, goes
+// to out. It also carries out what ttls ask for.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
-	s.mu.Lock()
-	rows := make([]vip.Service, 0, len(s.entries))
-	for _, e := range s.entries {
-		rows = append(rows, e.published())
+	if err := s.await(ctx, out); err != nil {
+		return err
 	}
-	out.Replace(rows, s.damage)
+	s.mu.Lock()
 	s.sink = out
+	s.state()
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -106,31 +141,45 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 		s.mu.Unlock()
 	}()
 
+	ctx, cancel := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer cancel()
+	parts.Go(func() { s.runDeadlines(ctx) })
+	if s.Fleet != nil {
+		parts.Go(func() { s.watchKeepers(ctx) })
+	}
+	return s.follow(ctx)
+}
+
+// runDeadlines carries out what is due, and sweeps, until the context ends.
+func (s *Source) runDeadlines(ctx context.Context) {
 	sweep := time.NewTicker(sweepInterval)
 	defer sweep.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		timer.Reset(s.expire(ctx))
+		wait := s.expire(ctx)
+		from := time.Now()
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return
 		case <-timer.C:
+			s.wakeUp(time.Since(from) - wait)
 		case <-s.wake:
+			s.wakeUp(time.Since(from) - wait)
 		case <-sweep.C:
-			s.sweepStates()
+			s.wakeUp(time.Since(from) - wait)
+			s.sweepStates(ctx)
 		}
 	}
 }
 
-// publish hands rows to the sink and returns their revisions; 0 for each when
-// the source doesn't run, whose next Run states them. The caller holds mu, so
-// that rows of one service reach the sink in order.
-func (s *Source) publish(rows ...vip.Service) []uint64 {
-	if s.sink == nil || len(rows) == 0 {
-		return make([]uint64, len(rows))
-	}
-	return s.sink.Put(rows...)
+func (s *Source) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sink != nil
 }
 
 // inForce returns the row in force for key, of whatever source.
@@ -139,4 +188,14 @@ func (s *Source) inForce(key vip.ServiceKey) (vip.Service, uint64, bool) {
 		return vip.Service{}, 0, false
 	}
 	return s.Services.Get(key)
+}
+
+// ownRev returns the revision of this source's row for key, 0 when it is not in
+// force.
+func (s *Source) ownRev(key vip.ServiceKey) uint64 {
+	now, rev, exists := s.inForce(key)
+	if !exists || now.Source != s.Name {
+		return 0
+	}
+	return rev
 }

@@ -63,6 +63,11 @@ func (k *sink) Delete(keys ...vip.ServiceKey) {
 		k.services.Delete(key)
 	}
 }
+func (k *sink) Problems(problems []vip.Problem) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.problems = problems
+}
 func (*sink) Stale(error) {}
 func (*sink) Fresh()      {}
 
@@ -131,7 +136,7 @@ func (f *fixture) start() {
 	f.states = table.New[vip.BackendKey, vip.State](f.clock, nil)
 	f.events = event.NewLog(100, time.Now)
 	f.sink = &sink{services: f.services}
-	src, err := New(Options{Store: f.store, Overrides: f.overrides, States: f.states, Services: f.services, Events: f.events})
+	src, err := New(Options{Store: local(f.t, f.store), Overrides: local(f.t, f.overrides), States: f.states, Services: f.services, Events: f.events})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -146,6 +151,15 @@ func (f *fixture) start() {
 		time.Sleep(time.Millisecond)
 	}
 	f.stop = func() { cancel(); <-done }
+}
+
+func local[V any](t *testing.T, store Store[V]) Registry[V] {
+	t.Helper()
+	l, err := NewLocal(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 func (f *fixture) restart() {
@@ -181,7 +195,7 @@ func (f *fixture) backends() (out []string) {
 var webKey = vip.ServiceKey{Namespace: "default", Name: "web"}
 
 func web(backends ...string) spec.Service {
-	s := spec.Service{Name: "web", Ports: []spec.Port{{Port: 80}}}
+	s := spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}}
 	for _, b := range backends {
 		s.Backends = append(s.Backends, spec.Backend{Address: b})
 	}
@@ -235,7 +249,7 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 	ctx := t.Context()
 	for name, try := range map[string]func() error{
 		"create": func() error {
-			_, err := f.src.PutService(ctx, Put{Spec: spec.Service{Name: "new", Ports: []spec.Port{{Port: 1}}}})
+			_, err := f.src.PutService(ctx, Put{Spec: spec.Service{Name: "new", Ports: []spec.Port{{Port: spec.PortRange{First: 1}}}}})
 			return err
 		},
 		"replace": func() error { _, err := f.src.PutService(ctx, Put{Spec: web("10.0.0.2")}); return err },
@@ -245,7 +259,7 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 			return err
 		},
 		"delete backend": func() error { _, err := f.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
-		"state":          func() error { _, err := f.src.SetState(bkey("10.0.0.1"), vip.Drain); return err },
+		"state":          func() error { _, err := f.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); return err },
 	} {
 		err := try()
 		if !errors.Is(err, ErrStore) || !errors.Is(err, syscall.ENOSPC) {
@@ -255,7 +269,7 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 	if after, now, _ := f.services.Get(webKey); now != rev || !sameRow(&before, &after) || f.services.Len() != 1 || f.states.Len() != 0 {
 		t.Errorf("something changed: %+v", after)
 	}
-	if err := f.src.Heartbeat(bkey("10.0.0.9")); err != nil {
+	if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 		t.Errorf("a heartbeat needs no disk, but: %v", err)
 	}
 	f.store.fail(nil)
@@ -273,7 +287,7 @@ func TestPutAndRegisteredBackends(t *testing.T) {
 		{"without the key keeps the registered", web(), "[10.0.0.8 ready 10.0.0.9 ready]", 1},
 		{"a list replaces them all", web("10.0.0.2"), "[10.0.0.2 ready]", 0},
 		{"one that is listed keeps its ttl", web("10.0.0.2", "10.0.0.9"), "[10.0.0.2 ready 10.0.0.9 ready]", 1},
-		{"an empty list removes them all", spec.Service{Name: "web", Ports: []spec.Port{{Port: 80}}, Backends: none}, "[]", 0},
+		{"an empty list removes them all", spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}, Backends: none}, "[]", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
@@ -307,7 +321,7 @@ func TestRefusals(t *testing.T) {
 
 	var owned *OwnedError
 	for name, err := range map[string]error{
-		"put":            second(f.src.PutService(ctx, Put{Spec: spec.Service{Name: "file", Ports: []spec.Port{{Port: 80}}}})),
+		"put":            second(f.src.PutService(ctx, Put{Spec: spec.Service{Name: "file", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}}})),
 		"delete":         second(f.src.DeleteService(ctx, file, nil)),
 		"put backend":    third(f.src.PutBackend(ctx, file, spec.Backend{Address: "10.0.0.2"}, 0, nil)),
 		"delete backend": second(f.src.DeleteBackend(ctx, vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, nil)),
@@ -320,12 +334,12 @@ func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ got, want error }{
 		"register with no service":  {third(f.src.PutBackend(ctx, ghost, spec.Backend{Address: "10.0.0.2"}, 0, nil)), ErrNoService},
 		"delete without backend":    {second(f.src.DeleteBackend(ctx, bkey("10.0.0.7"), nil)), ErrNoBackend},
-		"beat without service":      {f.src.Heartbeat(vip.BackendKey{Service: ghost}), ErrNoService},
-		"beat without backend":      {f.src.Heartbeat(bkey("10.0.0.7")), ErrNoBackend},
-		"beat of one without ttl":   {f.src.Heartbeat(bkey("10.0.0.1")), nil},
-		"state without service":     {second(f.src.SetState(vip.BackendKey{Service: ghost}, vip.Drain)), ErrNoService},
-		"state without backend":     {second(f.src.SetState(bkey("10.0.0.7"), vip.Drain)), ErrNoBackend},
-		"state of another source's": {second(f.src.SetState(vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, vip.Drain)), nil},
+		"beat without service":      {f.src.Heartbeat(t.Context(), vip.BackendKey{Service: ghost}), ErrNoService},
+		"beat without backend":      {f.src.Heartbeat(t.Context(), bkey("10.0.0.7")), ErrNoBackend},
+		"beat of one without ttl":   {f.src.Heartbeat(t.Context(), bkey("10.0.0.1")), nil},
+		"state without service":     {second(f.src.SetState(t.Context(), vip.BackendKey{Service: ghost}, vip.Drain)), ErrNoService},
+		"state without backend":     {second(f.src.SetState(t.Context(), bkey("10.0.0.7"), vip.Drain)), ErrNoBackend},
+		"state of another source's": {second(f.src.SetState(t.Context(), vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, vip.Drain)), nil},
 	} {
 		if !errors.Is(c.got, c.want) {
 			t.Errorf("%s: %v, want %v", name, c.got, c.want)
@@ -336,11 +350,11 @@ func TestRefusals(t *testing.T) {
 		err   error
 		field string
 	}{
-		"bad name":      {second(f.src.PutService(ctx, Put{Spec: spec.Service{Name: "no good", Ports: []spec.Port{{Port: 80}}}})), "name"},
+		"bad name":      {second(f.src.PutService(ctx, Put{Spec: spec.Service{Name: "no good", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}}})), "name"},
 		"bad backend":   {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "nowhere"}, 0, nil)), "address"},
 		"short ttl":     {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, time.Millisecond, nil)), "ttl"},
 		"long ttl":      {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, 25*time.Hour, nil)), "ttl"},
-		"unknown state": {second(f.src.SetState(bkey("10.0.0.1"), "asleep")), "state"},
+		"unknown state": {second(f.src.SetState(t.Context(), bkey("10.0.0.1"), "asleep")), "state"},
 	} {
 		if !errors.As(c.err, &invalid) || invalid.Problems[0].Field != c.field {
 			t.Errorf("%s: %v, want a problem with %s", name, c.err, c.field)
@@ -413,10 +427,10 @@ func TestApplyOfManyIsOneWrite(t *testing.T) {
 	const n = 10_000
 	puts := make([]Put, 0, n+2)
 	for i := range n {
-		puts = append(puts, Put{Spec: spec.Service{Name: fmt.Sprintf("s%d", i), Ports: []spec.Port{{Port: 80}},
+		puts = append(puts, Put{Spec: spec.Service{Name: fmt.Sprintf("s%d", i), Ports: []spec.Port{{Port: spec.PortRange{First: 80}}},
 			Backends: []spec.Backend{{Address: "10.0.0.1"}}}})
 	}
-	puts = append(puts, Put{Spec: spec.Service{Name: "bad"}}, Put{Spec: spec.Service{Name: "s1", Ports: []spec.Port{{Port: 81}}}})
+	puts = append(puts, Put{Spec: spec.Service{Name: "bad"}}, Put{Spec: spec.Service{Name: "s1", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}})
 
 	if _, err := f.src.PutServices(t.Context(), puts, true); err != nil || f.services.Len() != 0 {
 		t.Fatalf("an atomic apply with a bad service: %v, %d services", err, f.services.Len())
@@ -459,7 +473,7 @@ func TestHeartbeats(t *testing.T) {
 		const both, drained = "[10.0.0.1 ready 10.0.0.9 ready]", "[10.0.0.1 ready 10.0.0.9 drain]"
 		for range 5 {
 			time.Sleep(9 * time.Second)
-			if err := f.src.Heartbeat(bkey("10.0.0.9")); err != nil {
+			if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -472,7 +486,7 @@ func TestHeartbeats(t *testing.T) {
 			t.Errorf("its life: %+v", l)
 		}
 		time.Sleep(59 * time.Second)
-		if err := f.src.Heartbeat(bkey("10.0.0.9")); err != nil {
+		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 			t.Fatal(err)
 		}
 		expect("with a late heartbeat", both)
@@ -490,9 +504,9 @@ func TestHeartbeats(t *testing.T) {
 		time.Sleep(61 * time.Second)
 		expect("past its removal, which the store refuses", drained)
 		f.store.fail(nil)
-		time.Sleep(retryRemoval)
+		time.Sleep(retryDue)
 		expect("once the store is back", "[10.0.0.1 ready]")
-		if err := f.src.Heartbeat(bkey("10.0.0.9")); !errors.Is(err, ErrNoBackend) {
+		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); !errors.Is(err, ErrNoBackend) {
 			t.Errorf("a heartbeat of the removed one: %v", err)
 		}
 		kinds := map[string]int{}
@@ -505,6 +519,27 @@ func TestHeartbeats(t *testing.T) {
 		}
 		f.restart()
 		expect("after a restart", "[10.0.0.1 ready]")
+	})
+}
+
+// A backend that announces its end and falls silent is drained like any other:
+// in want of ready ones it would go on to get clients.
+func TestTerminatingBackendFallsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		defer func() { f.stop() }()
+		f.put(web())
+		last := spec.Backend{Address: "10.0.0.9", State: string(vip.Terminating)}
+		if _, _, err := f.src.PutBackend(t.Context(), webKey, last, 10*time.Second, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"[10.0.0.9 terminating]", "[10.0.0.9 drain]"} {
+			synctest.Wait()
+			if got := fmt.Sprint(f.backends()); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+			time.Sleep(10 * time.Second)
+		}
 	})
 }
 
@@ -539,11 +574,11 @@ func TestOverridesOutliveRestartsAndNotTheirBackends(t *testing.T) {
 		defer func() { f.stop() }()
 		f.put(web("10.0.0.1", "10.0.0.2"))
 		for _, a := range []string{"10.0.0.1", "10.0.0.2"} {
-			if _, err := f.src.SetState(bkey(a), vip.Maint); err != nil {
+			if _, err := f.src.SetState(t.Context(), bkey(a), vip.Maint); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := f.src.SetState(bkey("10.0.0.2"), vip.Ready); err != nil {
+		if _, err := f.src.SetState(t.Context(), bkey("10.0.0.2"), vip.Ready); err != nil {
 			t.Fatal(err)
 		}
 		f.restart()
@@ -597,6 +632,32 @@ func TestDamagedAndOutdatedRecordsLeaveTheRest(t *testing.T) {
 	}
 }
 
+// What an older version stored is read, and what a host alone stores an older
+// version reads.
+func TestRecordsOfOlderVersions(t *testing.T) {
+	f := newFixture(t)
+	f.stop()
+	old := map[string]any{"spec": map[string]any{"name": "web", "ports": []map[string]any{{"port": 80}},
+		"backends": []map[string]any{{"address": "10.0.0.1"}, {"address": "10.0.0.9"}}}, "registered": map[string]string{"10.0.0.9": "30s"}}
+	bucket := state.NewBucket[map[string]any](f.db, "rest")
+	if err := bucket.Put("default/web", old); err != nil {
+		t.Fatal(err)
+	}
+	if err := state.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "drain", "since": "2026-01-01T00:00:00Z"}); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	defer func() { f.stop() }()
+	if got := fmt.Sprint(f.backends()); got != "[10.0.0.1 ready 10.0.0.9 ready]" || len(f.src.Lives(webKey)) != 1 || f.states.Len() != 1 {
+		t.Errorf("%s, lives %v, %d states", got, f.src.Lives(webKey), f.states.Len())
+	}
+	f.register("10.0.0.8", time.Minute)
+	now, _, err := bucket.Get("default/web")
+	if err != nil || len(now) != 2 || now["spec"] == nil || now["registered"] == nil {
+		t.Errorf("stored: %v, %v", now, err)
+	}
+}
+
 // Writers of one name take turns, and none of them is lost.
 func TestConcurrentRegistrations(t *testing.T) {
 	f := newFixture(t)
@@ -614,7 +675,7 @@ func TestConcurrentRegistrations(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			_ = f.src.Heartbeat(bkey(fmt.Sprintf("10.0.1.%d", i)))
+			_ = f.src.Heartbeat(t.Context(), bkey(fmt.Sprintf("10.0.1.%d", i)))
 		})
 	}
 	wg.Wait()
@@ -625,6 +686,90 @@ func TestConcurrentRegistrations(t *testing.T) {
 	defer f.src.mu.Unlock()
 	if len(f.src.due) != n/2 {
 		t.Errorf("%d deadlines for %d backends", len(f.src.due), n/2)
+	}
+}
+
+// Edits of one service that wait for the disk are one write; each has its own
+// answer, and a precondition sees what those before it have left.
+func TestWaitingEditsAreOneWrite(t *testing.T) {
+	f := newFixture(t)
+	defer f.stop()
+	rev := f.put(web("10.0.0.1")).Rev
+	writes := f.store.count()
+	waiting := func(n int) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			f.src.edits.mu.Lock()
+			got := len(f.src.edits.waiting[webKey])
+			f.src.edits.mu.Unlock()
+			if got == n {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d edits wait, want %d", got, n)
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	put := func(ctx context.Context, address string, check Check) *error {
+		err := new(error)
+		wg.Go(func() { _, _, *err = f.src.PutBackend(ctx, webKey, spec.Backend{Address: address}, 0, check) })
+		return err
+	}
+	f.store.mu.Lock() // the disk is busy
+	first := put(t.Context(), "10.0.1.1", nil)
+	for held := 0; held != 2; time.Sleep(time.Millisecond) { // the first has the lock, and no other waits
+		f.src.edits.mu.Lock()
+		held = 2 - len(f.src.edits.waiting[webKey])
+		f.src.edits.mu.Unlock()
+		f.src.names.mu.Lock()
+		if f.src.names.held[webKey] == nil {
+			held = 0
+		}
+		f.src.names.mu.Unlock()
+	}
+	const n = 20
+	var puts []*error
+	for i := range n {
+		puts = append(puts, put(t.Context(), fmt.Sprintf("10.0.2.%d", i+1), nil))
+	}
+	waiting(n)
+	var missing error
+	wg.Go(func() { _, missing = f.src.DeleteBackend(t.Context(), bkey("10.0.9.9"), nil) })
+	waiting(n + 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	given := put(ctx, "10.0.3.1", nil)
+	waiting(n + 2)
+	cancel()
+	waiting(n + 1)
+	outdated := errors.New("outdated")
+	checked := put(t.Context(), "10.0.3.2", func(now vip.Service, at uint64, _ bool) error {
+		if at == rev || len(now.Backends) != n+2 {
+			return fmt.Errorf("the check sees %d backends at %d", len(now.Backends), at)
+		}
+		return outdated
+	})
+	waiting(n + 2)
+	last := put(t.Context(), "10.0.3.3", nil)
+	waiting(n + 3)
+	f.store.mu.Unlock()
+	wg.Wait()
+	for i, err := range append(puts, first, last) {
+		if *err != nil {
+			t.Errorf("edit %d: %v", i, *err)
+		}
+	}
+	if !errors.Is(missing, ErrNoBackend) || !errors.Is(*given, context.Canceled) || !errors.Is(*checked, outdated) {
+		t.Errorf("a missing one: %v; one given up: %v; one refused: %v", missing, *given, *checked)
+	}
+	if got := f.store.count() - writes; got != 3 {
+		t.Errorf("%d writes, want 3: the first, those that waited, and the one behind the precondition", got)
+	}
+	if got := len(f.backends()); got != n+3 {
+		t.Errorf("%d backends, want %d", got, n+3)
+	}
+	if left := len(f.src.edits.waiting); left != 0 {
+		t.Errorf("%d queues left", left)
 	}
 }
 
@@ -656,7 +801,7 @@ func TestHeartbeatAllocatesNothing(t *testing.T) {
 		f.register(fmt.Sprintf("10.0.0.%d", i+1), time.Minute)
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		if err := f.src.Heartbeat(bkey("10.0.0.9")); err != nil {
+		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 0 {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -42,7 +42,7 @@ type Result struct {
 	Action Action
 	Row    vip.Service // as it is, or with Propose would be, in force
 	Rev    uint64      // of the row; 0 where it is not in force
-	Err    error       // of a refused one: *InvalidError, *OwnedError, or Check's
+	Err    error       // of a refused one: *InvalidError, *OwnedError, *ConflictError, or Check's
 }
 
 // PutService creates or replaces one service and returns when it is durable
@@ -55,10 +55,11 @@ func (s *Source) PutService(ctx context.Context, p Put) (Result, error) {
 	return results[0], results[0].Err
 }
 
-// PutServices creates or replaces many services in one durable write. The
-// results are in the order of puts. A service that is refused leaves the others
-// alone, unless atomic is set: then nothing is written. The error is ErrStore,
-// ErrNotRunning or the context's; then nothing has changed.
+// PutServices creates or replaces many services, on one host in one durable
+// write. The results are in the order of puts. A service that is refused leaves
+// the others alone, unless atomic is set: then nothing is written. The error is
+// ErrStore, an *InvalidError for more than can be written atomically,
+// ErrNotRunning or the context's.
 func (s *Source) PutServices(ctx context.Context, puts []Put, atomic bool) ([]Result, error) {
 	return s.putServices(ctx, puts, atomic, true)
 }
@@ -89,60 +90,81 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 			results[i].refuse(&InvalidError{problems})
 		}
 	}
-	changes, err := s.begin(ctx, seen)
+	changes, err := s.begin(ctx, slices.Collect(maps.Keys(seen)))
 	if err != nil {
 		return nil, err
 	}
 	defer changes.end()
 
 	refused := len(seen) < len(puts)
-	for key, i := range seen {
-		e, err := s.replaced(key, &puts[i])
+	todo := seen
+	for try := 0; len(todo) > 0; try++ {
+		changes.reset()
+		for key, i := range todo {
+			if e, err := s.replaced(changes, key, &puts[i]); err != nil {
+				results[i].refuse(err)
+				refused = true
+			} else {
+				results[i].Action, results[i].Row = changes.set(key, e), e.row
+			}
+		}
+		if !write || atomic && refused {
+			return results, nil
+		}
+		revs, err := changes.commit(ctx, atomic)
 		if err != nil {
-			results[i].refuse(err)
-			refused = true
-			continue
+			return nil, err
 		}
-		results[i].Action = changes.set(key, e)
-		results[i].Row = e.row
-	}
-	if !write || atomic && refused {
-		return results, nil
-	}
-	revs, err := changes.commit()
-	if err != nil {
-		return nil, err
-	}
-	for key, i := range seen {
-		if results[i].Action == Refused {
-			continue
+		again := map[vip.ServiceKey]int{}
+		for key, i := range todo {
+			if results[i].Action == Refused {
+				continue
+			}
+			if lost := changes.lost[key]; lost != nil {
+				if err := s.overtaken(ctx, changes, key, try); err != nil {
+					results[i].refuse(err)
+					refused = true
+				} else {
+					again[key] = i
+				}
+				continue
+			}
+			rev, changed := revs[key]
+			if !changed {
+				_, rev, _ = s.inForce(key)
+			}
+			results[i].Rev = rev
 		}
-		rev, changed := revs[key]
-		if !changed {
-			_, rev, _ = s.inForce(key)
+		if atomic && len(changes.lost) > 0 {
+			if refused {
+				return results, nil
+			}
+			again = seen // nothing was written of any
 		}
-		results[i].Rev = rev
+		todo = again
 	}
-	return results, s.withdraw(results)
+	return results, s.withdraw(ctx, results)
 }
 
 // withdraw takes back services that were new and are held aside, because
 // another source turned out to hold the name: a caller who is told that the
 // name is taken must not find the service there when that source lets go. The
 // caller has the names' locks.
-func (s *Source) withdraw(results []Result) error {
+func (s *Source) withdraw(ctx context.Context, results []Result) error {
 	if !s.running() {
 		return nil // nothing gets a revision now
 	}
-	c := &changes{s: s, next: map[vip.ServiceKey]*entry{}}
+	c := s.changes(func() {})
 	for i := range results {
 		if r := &results[i]; r.Action == Created && r.Rev == 0 {
 			now, _, _ := s.inForce(r.Key)
 			r.refuse(&OwnedError{Service: r.Key, Source: now.Source, Origin: now.Origin})
-			c.set(r.Key, nil)
+			if c.read(r.Key) != nil {
+				c.set(r.Key, nil)
+			}
 		}
 	}
-	_, err := c.commit()
+	_, err := c.commit(ctx, false) // what another host has changed meanwhile is that one's
 	return err
 }
 
@@ -160,9 +182,9 @@ func (s *Source) build(w *spec.Service) (vip.Service, []vip.Problem) {
 
 // replaced is the entry that a Put makes of the one there is. The caller has
 // the name's lock.
-func (s *Source) replaced(key vip.ServiceKey, p *Put) (*entry, error) {
+func (s *Source) replaced(c *changes, key vip.ServiceKey, p *Put) (*entry, error) {
+	old := c.read(key)
 	now, rev, exists := s.inForce(key)
-	old := s.entry(key)
 	if err := s.othersName(key, now, exists, old); err != nil {
 		return nil, err
 	}
@@ -183,11 +205,14 @@ func (s *Source) replaced(key vip.ServiceKey, p *Put) (*entry, error) {
 	if len(problems) > 0 {
 		return nil, &InvalidError{problems}
 	}
-	e := &entry{row: row, registered: map[backendID]time.Duration{}}
+	e := &entry{row: row, registered: map[backendID]registration{}}
+	if s.Fleet != nil {
+		e.stated = statement{node: s.Node, at: time.Now().UnixNano()}
+	}
 	if old != nil {
 		for _, b := range row.Backends {
-			if ttl, ok := old.registered[idOf(b)]; ok {
-				e.registered[idOf(b)] = ttl
+			if reg, ok := old.registered[idOf(b)]; ok {
+				e.registered[idOf(b)] = reg
 			}
 		}
 	}
@@ -209,128 +234,49 @@ func (s *Source) othersName(key vip.ServiceKey, now vip.Service, exists bool, ow
 }
 
 // DeleteService removes a service and returns the revision of its removal.
-// Errors are ErrNoService, *OwnedError, Check's, ErrStore.
+// Errors are ErrNoService, *OwnedError, *ConflictError, Check's, ErrStore.
 func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Check) (uint64, error) {
 	if !s.running() {
 		return 0, ErrNotRunning
 	}
-	changes, err := s.begin(ctx, map[vip.ServiceKey]int{key: 0})
+	c, err := s.begin(ctx, []vip.ServiceKey{key})
 	if err != nil {
 		return 0, err
 	}
-	defer changes.end()
-	now, rev, exists := s.inForce(key)
-	if s.entry(key) == nil {
-		if exists && now.Source != s.Name {
-			return 0, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
+	defer c.end()
+	for try := 0; ; try++ {
+		c.reset()
+		old := c.read(key)
+		now, rev, exists := s.inForce(key)
+		if old == nil {
+			if exists && now.Source != s.Name {
+				return 0, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
+			}
+			return 0, ErrNoService
 		}
-		return 0, ErrNoService
-	}
-	if check != nil {
-		if err := check(now, rev, exists); err != nil {
+		if check != nil {
+			if err := check(now, rev, exists); err != nil {
+				return 0, err
+			}
+		}
+		c.set(key, nil)
+		revs, err := c.commit(ctx, false)
+		if err != nil {
+			return 0, err
+		}
+		if c.lost[key] == nil {
+			return revs[key], nil
+		}
+		if err := s.overtaken(ctx, c, key, try); err != nil {
 			return 0, err
 		}
 	}
-	changes.set(key, nil)
-	revs, err := changes.commit()
-	return revs[key], err
-}
-
-func (s *Source) running() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sink != nil
 }
 
 func (s *Source) entry(key vip.ServiceKey) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.entries[key]
-}
-
-// changes is a set of new entries, under their names' locks, on the way to the
-// store and from there to the sink.
-type changes struct {
-	s      *Source
-	unlock func()
-	next   map[vip.ServiceKey]*entry // nil: removed
-}
-
-// begin locks the names.
-func (s *Source) begin(ctx context.Context, names map[vip.ServiceKey]int) (*changes, error) {
-	keys := make([]vip.ServiceKey, 0, len(names))
-	for k := range maps.Keys(names) {
-		keys = append(keys, k)
-	}
-	unlock, err := s.names.lock(ctx, keys)
-	if err != nil {
-		return nil, err
-	}
-	return &changes{s: s, unlock: unlock, next: make(map[vip.ServiceKey]*entry, len(names))}, nil
-}
-
-func (c *changes) end() { c.unlock() }
-
-// set notes what becomes of key; nothing, when it stays as it is.
-func (c *changes) set(key vip.ServiceKey, e *entry) Action {
-	old := c.s.entry(key)
-	switch {
-	case old == nil:
-		c.next[key] = e
-		return Created
-	case e != nil && e.same(old):
-		return Unchanged
-	}
-	c.next[key] = e
-	return Updated
-}
-
-// commit makes the changes durable and then visible, and returns the revisions
-// of their rows. The error is ErrStore, and nothing has changed.
-func (c *changes) commit() (map[vip.ServiceKey]uint64, error) {
-	if len(c.next) == 0 {
-		return nil, nil
-	}
-	err := c.s.Store.Batch(func(tx *state.Tx[Record]) {
-		for key, e := range c.next {
-			if e == nil {
-				tx.Delete(storeKey(key))
-			} else {
-				tx.Put(storeKey(key), e.record())
-			}
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrStore, err)
-	}
-
-	s := c.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var rows []vip.Service
-	var gone []vip.ServiceKey
-	for key, e := range c.next {
-		old := s.entries[key]
-		s.adopt(old, e)
-		if e != nil {
-			rows = append(rows, e.published())
-		} else if old != nil {
-			gone = append(gone, key)
-		}
-	}
-	revs := make(map[vip.ServiceKey]uint64, len(c.next))
-	for i, rev := range s.publish(rows...) {
-		revs[rows[i].Key] = rev
-	}
-	if len(gone) > 0 && s.sink != nil {
-		s.sink.Delete(gone...)
-		for _, key := range gone {
-			if s.Services != nil {
-				revs[key] = s.Services.Revision()
-			}
-		}
-	}
-	return revs, nil
 }
 
 func sameRow(a, b *vip.Service) bool { return reflect.DeepEqual(a, b) }

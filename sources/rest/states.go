@@ -1,22 +1,25 @@
 package rest
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 )
 
-// Override is what an operator said of one backend, as the store keeps it.
+// Override is what an operator said of one backend, as the registry keeps it.
 type Override struct {
 	State vip.State `json:"state"`
 	Since time.Time `json:"since"`
+	Node  string    `json:"node,omitempty"` // of a fleet: that it was said to, which looks after it
 }
+
+// states are what an operator may say.
+var states = []vip.State{vip.Ready, vip.Drain, vip.Maint}
 
 // An override outlives its backend by overrideGrace, so that a backend that is
 // deployed anew or a source that restarts finds it as the operator left it. The
@@ -28,7 +31,7 @@ const (
 )
 
 func overrideKey(k vip.BackendKey) string {
-	return storeKey(k.Service) + "/" + vip.Backend{Address: k.Address, Port: k.Port}.ID()
+	return storeKey(k.Service) + "/" + backendID{k.Address, k.Port}.String()
 }
 
 func parseOverrideKey(s string) (vip.BackendKey, error) {
@@ -40,32 +43,72 @@ func parseOverrideKey(s string) (vip.BackendKey, error) {
 	return vip.BackendKey{Service: vip.ServiceKey{Namespace: parts[0], Name: parts[1]}, Address: addr, Port: port}, err
 }
 
-// restoreStates fills the States table.
-func (s *Source) restoreStates() error {
-	all, err := s.Overrides.All()
+// checkOverride says what is wrong with what is stored at a key.
+func checkOverride(at string, state vip.State) error {
+	key, err := parseOverrideKey(at)
 	if err != nil {
-		if !errors.Is(err, state.ErrDamaged) {
-			return err
-		}
-		s.damaged(vip.Problem{Code: vip.CodeStore, Message: err.Error()})
+		return err
 	}
-	for name, o := range all {
-		key, err := parseOverrideKey(name)
-		if err != nil {
-			s.damaged(vip.Problem{Code: vip.CodeStore, Message: "stored backend state: " + err.Error()})
-			continue
-		}
-		s.States.Set(key, o.State)
+	if overrideKey(key) != at {
+		return fmt.Errorf("%q is to be written as %q", at, overrideKey(key))
+	}
+	if !slices.Contains(states, state) {
+		return fmt.Errorf("%q is not a state", state)
 	}
 	return nil
 }
 
+// takeStates takes in what the registry of overrides tells: the way of every
+// state that was not set here.
+func (s *Source) takeStates(items []Item[Override]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range items {
+		if s.Overrides.Version(items[i].Key) == items[i].Version { // else a later one is to come
+			s.takeState(&items[i])
+		}
+	}
+}
+
+// takeState takes in one override. The caller holds mu.
+func (s *Source) takeState(item *Item[Override]) {
+	key, err := parseOverrideKey(item.Key)
+	if err == nil && item.Version != 0 {
+		err = checkOverride(item.Key, item.Value.State)
+	}
+	if item.Version == 0 && s.Overrides.Unreadable(item.Key) {
+		s.keptStates[item.Key] = struct{}{} // what was said last stays in force
+		return
+	}
+	delete(s.keptStates, item.Key)
+	if _, odd := s.oddStates[item.Key]; odd || err != nil {
+		delete(s.oddStates, item.Key)
+		if err != nil && item.Version != 0 {
+			s.oddStates[item.Key] = vip.Problem{Code: vip.CodeStore, Place: item.Key, Message: "stored backend state: " + err.Error(), Hint: "remove what is stored there"}
+			s.Log.Error("backend state not read", "key", item.Key, "err", err)
+		}
+		s.tellProblems()
+	}
+	if err != nil {
+		return
+	}
+	now, _, set := s.States.Get(key)
+	wanted := item.Version != 0 && item.Value.State != vip.Ready // which is there for a moment, see SetState
+	switch {
+	case !wanted && set:
+		s.States.Delete(key)
+	case wanted && (!set || now != item.Value.State):
+		s.States.Set(key, item.Value.State)
+	}
+}
+
 // SetState says what an operator wants of a backend of any source: Drain and
-// Maint stay in force, also across restarts, until Ready takes them back. It
-// returns when that is durable and in the States table, with the revision of
-// the change. Errors are ErrNoService, ErrNoBackend, ErrStore.
-func (s *Source) SetState(key vip.BackendKey, to vip.State) (rev uint64, err error) {
-	if !slices.Contains([]vip.State{vip.Ready, vip.Drain, vip.Maint}, to) {
+// Maint stay in force, also across restarts, and on all hosts of a fleet, until
+// Ready takes them back. It returns when that is durable and in the States
+// table, with the revision of the change. Errors are ErrNoService, ErrNoBackend,
+// ErrStore, *ConflictError.
+func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State) (rev uint64, err error) {
+	if !slices.Contains(states, to) {
 		return 0, &InvalidError{[]vip.Problem{{Code: vip.CodeInvalid, Field: "state",
 			Message: fmt.Sprintf("%q is not a state", to), Hint: "use ready, drain or maint"}}}
 	}
@@ -76,39 +119,101 @@ func (s *Source) SetState(key vip.BackendKey, to vip.State) (rev uint64, err err
 	if indexOf(svc.Backends, backendID{key.Address, key.Port}) < 0 {
 		return 0, ErrNoBackend
 	}
-	s.stateMu.Lock()
-	defer s.stateMu.Unlock()
-	now, rev, set := s.States.Get(key)
-	switch {
-	case to == vip.Ready && !set:
-		return s.States.Revision(), nil
-	case set && now == to:
-		return rev, nil
-	}
-	err = s.Overrides.Batch(func(tx *state.Tx[Override]) {
-		if to == vip.Ready {
-			tx.Delete(overrideKey(key))
-		} else {
-			tx.Put(overrideKey(key), Override{State: to, Since: time.Now().UTC()})
-		}
-	})
+	unlock, err := s.stateNames.lock(ctx, []vip.ServiceKey{key.Service})
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrStore, err)
+		return 0, err
 	}
-	if to == vip.Ready {
-		s.States.Delete(key)
-		rev = s.States.Revision()
-	} else {
-		rev = s.States.Set(key, to)
+	defer unlock()
+	at := overrideKey(key)
+	said := false // already
+	for try := 0; ; try++ {
+		edit := Edit[Override]{Key: at, Version: s.Overrides.Version(at)}
+		s.refreshState(at)
+		now, rev, set := s.States.Get(key)
+		said = set && now == to || !set && to == vip.Ready
+		switch {
+		case said && s.Fleet == nil && set:
+			return rev, nil
+		case said && s.Fleet == nil:
+			return s.States.Revision(), nil
+		case said && set: // another host may have said otherwise since: the same again writes nothing, and finds out
+			same, _ := s.Overrides.Get(at)
+			edit.Value = &same
+		case to != vip.Ready || edit.Version == 0: // also that nothing is said is found out by saying something
+			edit.Value = &Override{State: to, Since: time.Now().UTC(), Node: s.Node}
+		}
+		edits := []Edit[Override]{edit}
+		lost, err := s.writeStates(ctx, edits)
+		if err == nil && len(lost) == 0 && to == vip.Ready && edit.Value != nil {
+			_, err = s.writeStates(ctx, []Edit[Override]{{Key: at, Version: edits[0].Written}})
+		}
+		if err != nil {
+			return 0, err
+		}
+		if len(lost) == 0 {
+			break
+		}
+		if known := s.Overrides.Version(at); known == edit.Version || try == editTries {
+			return 0, &ConflictError{Service: key.Service, Unreadable: known == edit.Version}
+		}
 	}
-	s.Events.Add(event.Event{Kind: "backend_state", Service: key.Service.String(),
-		Object: vip.Backend{Address: key.Address, Port: key.Port}.ID(), Message: "set to " + string(to)})
-	return rev, nil
+	if !said {
+		s.Events.Add(event.Event{Kind: "backend_state", Service: key.Service.String(),
+			Object: backendID{key.Address, key.Port}.String(), Message: "set to " + string(to)})
+	}
+	if _, now, set := s.States.Get(key); set {
+		return now, nil
+	}
+	return s.States.Revision(), nil
+}
+
+// refreshState has the States table show what the registry has at key now.
+func (s *Source) refreshState(at string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Fleet == nil {
+		return // nobody else writes
+	}
+	item := Item[Override]{Key: at}
+	item.Value, item.Version = s.Overrides.Get(at)
+	s.takeState(&item)
+}
+
+// writeStates makes the edits durable, each for itself, and then visible. Lost
+// are those that met another version.
+func (s *Source) writeStates(ctx context.Context, edits []Edit[Override]) (lost []string, err error) {
+	batches := make([]*Batch[Override], len(edits))
+	for i := range edits {
+		batches[i] = &Batch[Override]{Edits: edits[i : i+1]}
+	}
+	if err := s.Overrides.Commit(ctx, batches); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, b := range batches {
+		edit := &edits[i]
+		if b.Err != nil {
+			lost = append(lost, edit.Key)
+			continue
+		}
+		item := Item[Override]{Key: edit.Key, Version: edit.Written}
+		if edit.Value != nil {
+			item.Value = *edit.Value
+		}
+		if s.Overrides.Version(edit.Key) != edit.Written { // another host was quick to replace it
+			item.Value, item.Version = s.Overrides.Get(edit.Key)
+		}
+		s.takeState(&item)
+	}
+	return lost, nil
 }
 
 // sweepStates drops the overrides of backends that have been gone for
-// overrideGrace. Before every source has spoken nobody counts as gone.
-func (s *Source) sweepStates() {
+// overrideGrace. Before every source has spoken nobody counts as gone. In a
+// fleet each host does that for what was said to it, the elected one also for
+// hosts that are not there: what one host's files name another may not know.
+func (s *Source) sweepStates(ctx context.Context) {
 	if s.Services == nil {
 		return
 	}
@@ -117,10 +222,9 @@ func (s *Source) sweepStates() {
 	default:
 		return
 	}
-	s.stateMu.Lock()
-	defer s.stateMu.Unlock()
 	now := time.Now()
-	var drop []vip.BackendKey
+	var drop []Edit[Override]
+	var missing []vip.BackendKey
 	for key := range s.States.All() {
 		svc, _, ok := s.inForce(key.Service)
 		if ok && indexOf(svc.Backends, backendID{key.Address, key.Port}) >= 0 {
@@ -129,24 +233,38 @@ func (s *Source) sweepStates() {
 		}
 		if since, known := s.missing[key]; !known {
 			s.missing[key] = now
-		} else if now.Sub(since) >= overrideGrace {
-			drop = append(drop, key)
+		} else if now.Sub(since) >= overrideGrace && s.looksAfter(overrideKey(key)) {
+			drop = append(drop, Edit[Override]{Key: overrideKey(key), Version: s.Overrides.Version(overrideKey(key))})
+			missing = append(missing, key)
 		}
 	}
 	if len(drop) == 0 {
 		return
 	}
-	err := s.Overrides.Batch(func(tx *state.Tx[Override]) {
-		for _, key := range drop {
-			tx.Delete(overrideKey(key))
-		}
-	})
+	services := make([]vip.ServiceKey, 0, len(missing))
+	for _, key := range missing {
+		services = append(services, key.Service)
+	}
+	slices.SortFunc(services, compareKeys)
+	unlock, err := s.stateNames.lock(ctx, slices.Compact(services))
 	if err != nil {
+		return
+	}
+	defer unlock()
+	if _, err := s.writeStates(ctx, drop); err != nil {
 		s.Log.Error("drop the states of backends that are gone; tried again", "after", sweepInterval, "err", err)
 		return
 	}
-	for _, key := range drop {
-		s.States.Delete(key)
+	for _, key := range missing {
 		delete(s.missing, key)
 	}
+}
+
+// looksAfter reports whether the override at a key is this host's to sweep.
+func (s *Source) looksAfter(at string) bool {
+	if s.Fleet == nil {
+		return true
+	}
+	o, version := s.Overrides.Get(at)
+	return version != 0 && (o.Node == s.Node || s.Fleet.Mine() && s.away(o.Node))
 }

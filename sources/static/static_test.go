@@ -80,8 +80,9 @@ func (r *recorder) Delete(keys ...vip.ServiceKey) {
 	})
 }
 
-func (r *recorder) Stale(err error) { r.locked(func() { r.stale = err.Error() }) }
-func (r *recorder) Fresh()          { r.locked(func() { r.stale = "" }) }
+func (r *recorder) Problems(problems []vip.Problem) { r.locked(func() { r.problems = problems }) }
+func (r *recorder) Stale(err error)                 { r.locked(func() { r.stale = err.Error() }) }
+func (r *recorder) Fresh()                          { r.locked(func() { r.stale = "" }) }
 
 // String is "name:port" of what is in force, sorted.
 func (r *recorder) String() string {

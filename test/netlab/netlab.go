@@ -50,7 +50,42 @@ type Node struct {
 func New(t testing.TB) *Lab {
 	t.Helper()
 	need.Root(t)
-	l := &Lab{t: t, Director: newNode(t, "director")}
+	return newLab(t, newNode(t, "director"))
+}
+
+// NewHere is New with the namespace that the process is in as the director, so that its goroutines need no Do. It is
+// for a process that was started in a namespace of its own: what the lab's links leave behind goes with that.
+func NewHere(t testing.TB) *Lab {
+	t.Helper()
+	need.Root(t)
+	n := &Node{Name: "director", t: t}
+	var err error
+	n.ns, err = netns.Get()
+	must(t, "director: the current namespace", err)
+	t.Cleanup(func() { n.ns.Close() })
+	n.Netlink, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+	must(t, "director: netlink", err)
+	t.Cleanup(n.Netlink.Close)
+	n.prepare()
+	return newLab(t, n)
+}
+
+// Here returns a node that is no namespace of its own but a name and addresses of this one, such as loopback's. Its
+// Netlink is nil.
+func Here(t testing.TB, name string, addr4, addr6 netip.Addr) *Node {
+	return &Node{Name: name, Addr4: addr4, Addr6: addr6, t: t, ns: netns.None()}
+}
+
+// For returns the node as one whose failures and servers are those of t, a subtest of the test that made it.
+func (n *Node) For(t testing.TB) *Node {
+	c := *n
+	c.t = t
+	return &c
+}
+
+func newLab(t testing.TB, director *Node) *Lab {
+	t.Helper()
+	l := &Lab{t: t, Director: director}
 	for _, key := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		l.Director.Sysctl(key, "1")
 	}
@@ -67,6 +102,12 @@ func (l *Lab) AddBackend() *Node {
 	n := l.join(fmt.Sprintf("backend%d", len(l.Backends)+1))
 	l.Backends = append(l.Backends, n)
 	return n
+}
+
+// AddClient adds one more client, on a link of its own.
+func (l *Lab) AddClient(name string) *Node {
+	l.t.Helper()
+	return l.join(name)
 }
 
 // join makes a node at the end of a new link from the director; the director's end has the node's name.
@@ -120,17 +161,30 @@ func newNode(t testing.TB, name string) *Node {
 	must(t, name+": netlink", err)
 	t.Cleanup(h.Close)
 	n.Netlink = h
+	n.prepare()
+	return n
+}
+
+// prepare makes a new namespace fit for a lab.
+func (n *Node) prepare() {
+	n.t.Helper()
 	n.up("lo")
 	// What comes up later in this namespace needs no second of waiting for a duplicate that can't be.
 	n.Sysctl("ipv6/conf/default/accept_dad", "0")
 	n.Sysctl("ipv4/conf/all/rp_filter", "0") // some distributions set it; the stricter of all and the device's counts
-	return n
+	// Refused datagrams are told by ICMP errors, of which a kernel sends each receiver few.
+	n.Sysctl("ipv4/icmp_ratelimit", "0")
+	n.Sysctl("ipv6/icmp/ratelimit", "0")
 }
 
 // Do runs f inside the node's namespace, in the caller's goroutine: t.Fatal works, sockets and netlink handles opened
 // in it stay in the namespace, programs started in it run there. Goroutines started in it do not. Do may nest.
 func (n *Node) Do(f func()) {
 	n.t.Helper()
+	if !n.ns.IsOpen() { // it is where the caller is, and going there would take rights
+		f()
+		return
+	}
 	inside(n.t, n.ns, f)
 }
 
@@ -166,11 +220,33 @@ func (n *Node) AddAddr(dev string, p netip.Prefix) {
 	n.t.Helper()
 	link, err := n.Netlink.LinkByName(dev)
 	must(n.t, n.Name+": device "+dev, err)
-	addr := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+	addr := &netlink.Addr{IPNet: ipNet(p)}
 	if p.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD
 	}
 	must(n.t, fmt.Sprintf("%s: address %v on %s", n.Name, p, dev), n.Netlink.AddrAdd(link, addr))
+}
+
+// Holds makes every address of a range the node's own, for sockets that bind to it.
+func (n *Node) Holds(p netip.Prefix) {
+	n.t.Helper()
+	lo, err := n.Netlink.LinkByName("lo")
+	must(n.t, n.Name+": device lo", err)
+	must(n.t, fmt.Sprintf("%s: hold %v", n.Name, p), n.Netlink.RouteAdd(&netlink.Route{
+		Dst: ipNet(p), LinkIndex: lo.Attrs().Index, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
+	}))
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// DelAddr takes an address off a device again.
+func (n *Node) DelAddr(dev string, p netip.Prefix) {
+	n.t.Helper()
+	link, err := n.Netlink.LinkByName(dev)
+	must(n.t, n.Name+": device "+dev, err)
+	must(n.t, fmt.Sprintf("%s: take %v off %s", n.Name, p, dev), n.Netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(p)}))
 }
 
 // Sysctl sets a key below /proc/sys/net, such as "ipv4/vs/conntrack", in the node's namespace.

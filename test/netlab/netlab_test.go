@@ -191,3 +191,28 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 	}
 }
+
+// A node may answer and ask for a range of addresses, and of this process's own
+// namespace.
+func TestHeldAddressesAndNodesHere(t *testing.T) {
+	l := netlab.New(t)
+	held := netip.MustParsePrefix("10.78.0.0/24")
+	l.Client.Holds(held)
+	l.Director.Via(held, l.Client.Addr4)
+	at := l.Backends[0].Serve("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 0))
+	c, err := l.Client.DialFrom("tcp", netip.MustParseAddr("10.78.0.9"), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := c.Ask(); err != nil || a.Client.Addr().String() != "10.78.0.9" {
+		t.Errorf("a held address is seen as %v, %v", a, err)
+	}
+	home := netlab.Here(t, "home", netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback())
+	at = home.Serve("udp", netip.AddrPortFrom(home.Addr4, 0))
+	if a, err := home.Ask("udp", at); err != nil || a.Name != "home" {
+		t.Errorf("here: %v, %v", a, err)
+	}
+	if a, err := l.Client.Ask("udp", at); err == nil {
+		t.Errorf("a client in another namespace reaches it: %v", a)
+	}
+}

@@ -23,14 +23,14 @@ type Answer struct {
 	Client netip.AddrPort // the connection's other end, as the server sees it
 }
 
-// Serve starts a server of the network "tcp" or "udp" at that address of the node, or on a free port when it is 0, and
+// Serve starts a server of the network "tcp", "udp" or "sctp" at that address of the node, or on a free port when it is 0, and
 // returns where. It answers every line, or datagram, with its node's name and the client's address. It ends with the
 // test. A VIP that the node holds is an address like any other.
 func (n *Node) Serve(network string, at netip.AddrPort) netip.AddrPort {
 	n.t.Helper()
 	switch network {
-	case "tcp":
-		l := n.Listen(at)
+	case "tcp", "sctp":
+		l := n.listen(network, at)
 		var conns sync.WaitGroup
 		conns.Go(func() { n.accept(l, &conns) })
 		n.t.Cleanup(func() { l.Close(); conns.Wait() })
@@ -42,16 +42,27 @@ func (n *Node) Serve(network string, at netip.AddrPort) netip.AddrPort {
 		n.t.Cleanup(func() { c.Close(); done.Wait() })
 		return c.LocalAddr().(*net.UDPAddr).AddrPort()
 	}
-	n.t.Fatalf("netlab: %s: serve %q: want tcp or udp", n.Name, network)
+	n.t.Fatalf("netlab: %s: serve %q: want tcp, udp or sctp", n.Name, network)
 	panic("unreachable")
 }
 
 // Listen listens for TCP inside the namespace, until the test ends.
 func (n *Node) Listen(at netip.AddrPort) net.Listener {
 	n.t.Helper()
+	return n.listen("tcp", at)
+}
+
+func (n *Node) listen(network string, at netip.AddrPort) net.Listener {
+	n.t.Helper()
 	var l net.Listener
 	var err error
-	n.Do(func() { l, err = net.Listen("tcp", at.String()) })
+	n.Do(func() {
+		if network == "sctp" {
+			l, err = listenSCTP(at)
+		} else {
+			l, err = net.Listen(network, at.String())
+		}
+	})
 	must(n.t, n.Name+": listen", err)
 	n.t.Cleanup(func() { l.Close() })
 	return l
@@ -114,6 +125,33 @@ func (n *Node) DialContext(ctx context.Context, network, address string) (net.Co
 	var err error
 	n.Do(func() { c, err = new(net.Dialer).DialContext(ctx, network, address) })
 	return c, err
+}
+
+// DialFrom is Dial from one of the node's addresses; the zero Addr leaves the choice to the kernel.
+func (n *Node) DialFrom(network string, from netip.Addr, to netip.AddrPort) (*Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var c net.Conn
+	var err error
+	n.Do(func() {
+		d := &net.Dialer{}
+		switch {
+		case network == "sctp":
+			c, err = dialSCTP(ctx, from, to)
+			return
+		case from.IsValid() && network == "udp":
+			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		case from.IsValid():
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
+		c, err = d.DialContext(ctx, network, to.String())
+	})
+	if err != nil {
+		return nil, err
+	}
+	conn := &Conn{c, bufio.NewReader(c)}
+	n.t.Cleanup(func() { conn.Close() })
+	return conn, nil
 }
 
 // Conn is a connection to a server started by Serve. It ends with the test.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,6 +32,8 @@ type line struct {
 	applied   *table.Table[vip.FrontendKey, reconcile.Applied]
 	target    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 	reconcile *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	complete  func() // the services are complete
+	end       func() // ends every stage; once more does nothing
 	weight    uint32
 }
 
@@ -38,7 +41,28 @@ type line struct {
 // until the Target has them.
 func newLine(t testing.TB, n int) *line {
 	t.Helper()
-	clock := table.NewClock(time.Now())
+	return newLineOf(t, n, (*line).service)
+}
+
+// newLineOf is newLine with services of one's own making.
+func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *line {
+	t.Helper()
+	l := newStages(t, table.NewClock(time.Now()))
+	for i := range n {
+		s := service(l, i)
+		l.services.Set(s.Key, s)
+	}
+	l.complete()
+	<-l.reconcile.Synced()
+	if got := l.target.Len(); got != n {
+		t.Fatalf("the target has %d frontends of %d", got, n)
+	}
+	return l
+}
+
+// newStages starts every stage. They wait for the services to be complete.
+func newStages(t testing.TB, clock *table.Clock) *line {
+	t.Helper()
 	l := &line{
 		services: table.New[vip.ServiceKey](clock, compile.SameService),
 		compiled: table.New[vip.ServiceKey](clock, control.SameCompiled),
@@ -53,7 +77,7 @@ func newLine(t testing.TB, n int) *line {
 	}
 	allocations := table.New[vip.ServiceKey](clock, compile.SameAllocation)
 	frontends := table.New[vip.FrontendKey](clock, compile.SameFrontend)
-	complete := l.services.Initializer()
+	l.complete = l.services.Initializer()
 	allocate := control.NewAllocate(control.AllocateOptions{Services: l.services, Allocator: allocator, Allocations: allocations})
 	stage := control.NewCompile(control.CompileOptions{
 		Services: l.services, Allocations: allocations, Frontends: frontends, Compiled: l.compiled, Applied: l.applied,
@@ -66,21 +90,13 @@ func newLine(t testing.TB, n int) *line {
 	for _, run := range []func(context.Context) error{allocator.Run, allocate.Run, stage.Run, l.reconcile.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
-	t.Cleanup(func() {
+	l.end = sync.OnceFunc(func() {
 		cancel()
 		if err := group.Wait(); !errors.Is(err, context.Canceled) {
 			t.Errorf("the pipeline ended with %v", err)
 		}
 	})
-	for i := range n {
-		s := l.service(i)
-		l.services.Set(s.Key, s)
-	}
-	complete()
-	<-l.reconcile.Synced()
-	if got := len(l.target.Have()); got != n {
-		t.Fatalf("the target has %d frontends of %d", got, n)
-	}
+	t.Cleanup(l.end)
 	return l
 }
 

@@ -1,4 +1,4 @@
-//go:build program || vm
+//go:build program || vm || servers
 
 package program
 
@@ -217,10 +217,10 @@ func (h *host) signal(s syscall.Signal) {
 	h.cmd.Process.Signal(s)
 	select {
 	case <-h.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		h.cmd.Process.Kill()
 		<-h.done
-		h.t.Errorf("the agent did not end within 30 s of %s", s)
+		h.t.Errorf("the agent did not end within %s of %s", patience, s)
 	}
 	h.cmd = nil
 }
@@ -300,7 +300,7 @@ func (h *host) rest(method, path, body string, header ...string) (int, map[strin
 	return resp.StatusCode, tree
 }
 
-// eventually waits up to 20 s for something to be true.
+// eventually waits for something to be true, for as long as patience is.
 func (h *host) eventually(what string, check func() error) {
 	h.t.Helper()
 	var err error
@@ -356,12 +356,12 @@ func (b *backend) json() string {
 
 // who connects once and returns the name that answers.
 func who(addr string) (string, error) {
-	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	c, err := net.DialTimeout("tcp", addr, 20*time.Second)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(20 * time.Second))
 	buf := make([]byte, 64)
 	n, err := c.Read(buf)
 	if err != nil {
@@ -402,6 +402,60 @@ func (h *host) vip(name string) string {
 		return nil
 	})
 	return addr
+}
+
+// service is one [[service]] block on port 8080.
+func service(name string, more string, backends ...*backend) string {
+	lines := make([]string, len(backends))
+	for i, b := range backends {
+		lines[i] = b.toml()
+	}
+	return fmt.Sprintf("[[service]]\nname = %q\nscheduler = \"rr\"\nports = [ { port = 8080 } ]\nbackends = [ %s ]\n%s\n",
+		name, strings.Join(lines, ", "), more)
+}
+
+// serves waits until exactly these backends answer at addr.
+func (h *host) serves(addr string, names ...string) {
+	h.t.Helper()
+	h.eventually(fmt.Sprintf("%s is answered by %v", addr, names), func() error {
+		got := map[string]int{}
+		for range 2 * len(names) {
+			name, err := who(addr)
+			if err != nil {
+				return err
+			}
+			got[name]++
+		}
+		for _, n := range names {
+			if got[n] == 0 {
+				return fmt.Errorf("%s did not answer: %v", n, got)
+			}
+		}
+		if len(got) != len(names) {
+			return fmt.Errorf("others answered: %v", got)
+		}
+		return nil
+	})
+}
+
+// put registers a service on port 8080 through REST and waits until the
+// dataplane has it. It returns the VIP that the answer carries.
+func (h *host) put(name string, backends ...*backend) string {
+	h.t.Helper()
+	list := make([]string, len(backends))
+	for i, b := range backends {
+		list[i] = b.json()
+	}
+	code, tree := h.rest("PUT", "/v1/services/default/"+name,
+		fmt.Sprintf(`{"scheduler": "rr", "ports": [{"port": 8080}], "backends": [%s]}`, strings.Join(list, ",")), "Prefer", "wait=30")
+	if code != http.StatusOK && code != http.StatusCreated {
+		h.t.Fatalf("PUT %s: %d %v", name, code, tree)
+	}
+	status := tree["status"].(map[string]any)
+	if status["applied"] != true {
+		h.t.Fatalf("PUT %s with Prefer: wait=30 is answered before the dataplane has it: %v", name, status)
+	}
+	return status["vips"].([]any)[0].(string)
 }
 
 // lockedBuffer collects a process's output while tests read it.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // block is one [[service]] on a port, in one backend's charge.
@@ -77,9 +79,9 @@ func TestBadServices(t *testing.T) {
 			[]string{"backends[0].address", h.pool + ".77", "main"}},
 		{"backend of the wrong family", "[[service]]\nname = \"BAD\"\nports = [ { port = 80 } ]\nbackends = [ { address = \"fd00::1\" } ]\n", 4,
 			[]string{"backends[0].address", "fd00::1"}},
-		{"an unsupported scheduler", block("BAD", 80, `scheduler = "sed"`, a), 5, []string{"scheduler", "does not support"}},
-		{"sctp", "[[service]]\nname = \"BAD\"\nports = [ { port = 80, protocol = \"sctp\" } ]\n", 3, []string{"ports[0].protocol", "sctp"}},
-		{"a range of ports", "[[service]]\nname = \"BAD\"\nports = [ { port = \"80-90\" } ]\n", 3, []string{"ports[0].port", "range"}},
+		{"an unknown scheduler", block("BAD", 80, `scheduler = "see"`, a), 5, []string{"scheduler", `did you mean "sed"`}},
+		{"a feature of later", block("BAD", 80, `health = {}`, a), 5, []string{"health", "does not support"}},
+		{"a range of ports in reverse", "[[service]]\nname = \"BAD\"\nports = [ { port = \"90-80\" } ]\n", 3, []string{"ports[0].port", "ends before it begins", `write "80-90"`}},
 	} {
 		// The good one has a name and a place of its own in each round.
 		good := fmt.Sprintf("good%d", i)
@@ -198,30 +200,33 @@ func TestBadFiles(t *testing.T) {
 	h.start()
 	web := h.vip("web") + ":8080"
 	h.serves(web, "a")
-	path := filepath.Join(h.dir, "services.d", "web.toml")
+	path, made := filepath.Join(h.dir, "services.d", "web.toml"), filepath.Join(h.dir, "made")
 	for i, c := range []struct {
 		what string
 		make func() error
 		says []string
 	}{
-		{"100 MB", func() error { return sparse(path, 100<<20) }, []string{"web.toml", "4 MiB", "hint: split it"}},
-		{"half-written", func() error { return os.WriteFile(path, []byte(service("web", "", b)[:50]), 0o644) }, []string{"web.toml:"}},
-		{"cut off to nothing", func() error { return os.WriteFile(path, nil, 0o644) }, []string{"web.toml", "is empty", "delete the file"}},
-		{"zeros, as after a power failure", func() error { return os.WriteFile(path, make([]byte, 512), 0o644) }, []string{"web.toml:1"}},
-		{"a named pipe", func() error { return syscall.Mkfifo(path, 0o644) }, []string{"web.toml", "a named pipe"}},
-		{"a directory", func() error { return os.Mkdir(path, 0o755) }, []string{"web.toml", "a directory"}},
-		{"a link to nowhere", func() error { return os.Symlink("/nowhere", path) }, []string{"web.toml", "/nowhere", "mend or remove the link"}},
-		{"a device", func() error { return os.Symlink("/dev/zero", path) }, []string{"web.toml", "a device"}},
-		{"deeply nested", func() error { return os.WriteFile(path, []byte("a = "+strings.Repeat("[", 100_000)), 0o644) }, []string{"web.toml:1"}},
+		{"100 MB", func() error { return sparse(made, 100<<20) }, []string{"web.toml", "4 MiB", "hint: split it"}},
+		{"half-written", func() error { return os.WriteFile(made, []byte(service("web", "", b)[:50]), 0o644) }, []string{"web.toml:"}},
+		{"cut off to nothing", func() error { return os.WriteFile(made, nil, 0o644) }, []string{"web.toml", "is empty", "delete the file"}},
+		{"zeros, as after a power failure", func() error { return os.WriteFile(made, make([]byte, 512), 0o644) }, []string{"web.toml:1"}},
+		{"a named pipe", func() error { return syscall.Mkfifo(made, 0o644) }, []string{"web.toml", "a named pipe"}},
+		{"a directory", func() error { return os.Mkdir(made, 0o755) }, []string{"web.toml", "a directory"}},
+		{"a link to nowhere", func() error { return os.Symlink("/nowhere", made) }, []string{"web.toml", "/nowhere", "mend or remove the link"}},
+		{"a device", func() error { return os.Symlink("/dev/zero", made) }, []string{"web.toml", "a device"}},
+		{"deeply nested", func() error { return os.WriteFile(made, []byte("a = "+strings.Repeat("[", 100_000)), 0o644) }, []string{"web.toml:1"}},
 		{"a misspelt header", func() error {
-			return os.WriteFile(path, []byte(strings.Replace(service("web", "", b), "[[service]]", "[[servise]]", 1)), 0o644)
+			return os.WriteFile(made, []byte(strings.Replace(service("web", "", b), "[[service]]", "[[servise]]", 1)), 0o644)
 		}, []string{"web.toml:1", "did you mean [[service]]"}},
 	} {
-		// Moved away and made anew faster than the watcher settles, as editors do.
-		if err := os.RemoveAll(path); err != nil {
+		// In one step: the file isn't missed meanwhile.
+		if err := c.make(); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.make(); err != nil {
+		if err := unix.Renameat2(unix.AT_FDCWD, made, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(made); err != nil {
 			t.Fatal(err)
 		}
 		r := h.cli("reload")
@@ -346,7 +351,8 @@ func TestBadConfig(t *testing.T) {
 		{"a relative state_dir", h.dir + "/state", "state", []string{"ironvip.toml:3", "state_dir", "absolute"}},
 		{"no CIDR", h.pool + ".0/24", h.pool + ".0", []string{"ironvip.toml:11", "pool[0].cidrs[0]"}},
 		{"an unknown mode", `mode = "` + mode, `mode = "ebpf`, []string{"ironvip.toml:7", "dataplane.mode", "auto"}},
-		{"a later source", `[dataplane]`, "[[source]]\ntype = \"consul\"\n[dataplane]", []string{"source[0].type", "does not support", "consul"}},
+		{"an unknown source", `[dataplane]`, "[[source]]\ntype = \"nomad\"\n[dataplane]", []string{"ironvip.toml:7", "source[0].type", "kubernetes"}},
+		{"a source without an address", `[dataplane]`, "[[source]]\ntype = \"kubernetes\"\n[dataplane]", []string{"source[0].kubeconfig", "in_cluster"}},
 	} {
 		h.config("")
 		text, err := os.ReadFile(filepath.Join(h.dir, "ironvip.toml"))

@@ -333,14 +333,18 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// copyBinary puts the binary where every user may run it.
+// copyBinary puts the binary where every user may run it. No process is started
+// meanwhile, which would have the copy open for writing when it is to be run.
 func copyBinary(t *testing.T, to string) {
 	t.Helper()
 	data, err := os.ReadFile(bin(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(to, data, 0o755); err != nil {
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(to, data, 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(to, 0o755); err != nil { // whatever the umask is

@@ -26,7 +26,7 @@ type call struct {
 func dial(t *testing.T, addr, name string) *call {
 	t.Helper()
 	for range 50 {
-		conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
+		conn, err := net.DialTimeout("tcp", addr, patience)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func (c *call) lives(when string) {
 }
 
 func (c *call) say(text string) error {
-	c.conn.SetDeadline(time.Now().Add(5 * time.Second))
+	c.conn.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.WriteString(c.conn, text+"\n"); err != nil {
 		return err
 	}
@@ -96,10 +96,7 @@ func TestRemovedBackendDrains(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")
-	deadline := 4 * time.Second
-	if mode == "ipvs" {
-		deadline = 10 * time.Second // of a clock that is no slower than the host's
-	}
+	const deadline = 15 * time.Second // for what is looked at before: machines are busy, and the VM's clock is no slower than theirs
 	drain := fmt.Sprintf("drain_timeout = %q", deadline)
 	h.write("services.d/web.toml", service("web", drain, a, b))
 	h.write("services.d/idle.toml", service("idle", "drain_timeout = \"10m\"", a, b))
@@ -203,10 +200,7 @@ func TestDeletedServiceDrains(t *testing.T) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")
 	h.start()
-	deadline := 3 * time.Second
-	if mode == "ipvs" {
-		deadline = 8 * time.Second
-	}
+	const deadline = 12 * time.Second
 	body := fmt.Sprintf(`{"drain_timeout": %q, "ports": [{"port": 8080}], "backends": [%s]}`, deadline, a.json())
 	code, tree := h.rest("PUT", "/v1/services/default/web", body, "Prefer", "wait=30")
 	if code != http.StatusCreated {

@@ -1,4 +1,4 @@
-//go:build program && !vm
+//go:build (program || servers) && !vm
 
 package program
 
@@ -12,7 +12,7 @@ import (
 // On the host the agent is the userspace proxy on the loopback.
 const (
 	mode     = "proxy"
-	patience = 20 * time.Second
+	patience = time.Minute
 )
 
 // poolBase differs between runs of this package, which may run side by side.

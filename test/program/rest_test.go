@@ -4,31 +4,10 @@ package program
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
 )
-
-// put registers a service on port 8080 through REST and waits until the
-// dataplane has it. It returns the VIP that the answer carries.
-func (h *host) put(name string, backends ...*backend) string {
-	h.t.Helper()
-	list := make([]string, len(backends))
-	for i, b := range backends {
-		list[i] = b.json()
-	}
-	code, tree := h.rest("PUT", "/v1/services/default/"+name,
-		fmt.Sprintf(`{"scheduler": "rr", "ports": [{"port": 8080}], "backends": [%s]}`, strings.Join(list, ",")), "Prefer", "wait=30")
-	if code != http.StatusOK && code != http.StatusCreated {
-		h.t.Fatalf("PUT %s: %d %v", name, code, tree)
-	}
-	status := tree["status"].(map[string]any)
-	if status["applied"] != true {
-		h.t.Fatalf("PUT %s with Prefer: wait=30 is answered before the dataplane has it: %v", name, status)
-	}
-	return status["vips"].([]any)[0].(string)
-}
 
 // Services and single backends are registered, read, listed and deleted; when
 // a waited-for PUT is answered, the very next connection is served.
@@ -82,13 +61,23 @@ func TestBackendHeartbeat(t *testing.T) {
 	if code, tree := h.rest("PUT", path, `{"ttl": "2s"}`, "Prefer", "wait=30"); code/100 != 2 {
 		t.Fatalf("PUT of a backend: %d %v", code, tree)
 	}
-	for range 4 {
+	beat := func() {
+		t.Helper()
 		if code, tree := h.rest("PUT", path+"/heartbeat", ""); code != 204 {
 			t.Fatalf("heartbeat: %d %v", code, tree)
 		}
+	}
+	for range 4 { // longer than its ttl
+		beat()
 		time.Sleep(time.Second)
 	}
-	h.serves(vip+":8080", "a", "b")
+	h.eventually("it is kept by its heartbeats", func() error {
+		beat()
+		if got := answered(t, vip+":8080", 4); got["a"] == 0 || got["b"] == 0 {
+			return fmt.Errorf("answered by %v", got)
+		}
+		return nil
+	})
 	h.serves(vip+":8080", "a") // silent now
 	h.eventually("a heartbeat of a removed backend is told to register again", func() error {
 		if code, _ := h.rest("GET", path, ""); code != 404 {

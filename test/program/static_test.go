@@ -11,40 +11,6 @@ import (
 	"testing"
 )
 
-// service is one [[service]] block on port 8080.
-func service(name string, more string, backends ...*backend) string {
-	lines := make([]string, len(backends))
-	for i, b := range backends {
-		lines[i] = b.toml()
-	}
-	return fmt.Sprintf("[[service]]\nname = %q\nscheduler = \"rr\"\nports = [ { port = 8080 } ]\nbackends = [ %s ]\n%s\n",
-		name, strings.Join(lines, ", "), more)
-}
-
-// serves waits until exactly these backends answer at addr.
-func (h *host) serves(addr string, names ...string) {
-	h.t.Helper()
-	h.eventually(fmt.Sprintf("%s is answered by %v", addr, names), func() error {
-		got := map[string]int{}
-		for range 2 * len(names) {
-			name, err := who(addr)
-			if err != nil {
-				return err
-			}
-			got[name]++
-		}
-		for _, n := range names {
-			if got[n] == 0 {
-				return fmt.Errorf("%s did not answer: %v", n, got)
-			}
-		}
-		if len(got) != len(names) {
-			return fmt.Errorf("others answered: %v", got)
-		}
-		return nil
-	})
-}
-
 // A service from a file gets a VIP and reaches its backends; the file's changes
 // are followed by watching, by SIGHUP and by `ironvip reload`.
 func TestStaticService(t *testing.T) {

@@ -59,6 +59,11 @@ func guest() error {
 			return fmt.Errorf("load %s: %w", m, err)
 		}
 	}
+	if j.Network {
+		if err := networkUp(); err != nil {
+			return fmt.Errorf("%s up: %w", guestDevice, err)
+		}
+	}
 	// As on a server: some tests hold thousands of sockets.
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 65536, Max: 1 << 20}); err != nil {
 		return fmt.Errorf("RLIMIT_NOFILE: %w", err)
@@ -138,7 +143,8 @@ func mountAll() error {
 	return os.MkdirAll("/run/netns", 0o755)
 }
 
-// loadModule does what insmod does. One that is there already is fine.
+// loadModule does what insmod does. One that is there already is fine. The file stays, for tests that take the module
+// out and put it back.
 func loadModule(name string) error {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -148,7 +154,7 @@ func loadModule(name string) error {
 	if err := unix.FinitModule(fd, "", 0); err != nil && err != unix.EEXIST {
 		return err
 	}
-	return os.Remove(name) // gives the memory back; nothing reads it again
+	return nil
 }
 
 func loopbackUp() error {
@@ -157,7 +163,11 @@ func loopbackUp() error {
 		return err
 	}
 	defer unix.Close(fd)
-	req, err := unix.NewIfreq("lo")
+	return linkUp(fd, "lo")
+}
+
+func linkUp(fd int, device string) error {
+	req, err := unix.NewIfreq(device)
 	if err != nil {
 		return err
 	}

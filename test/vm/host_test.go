@@ -7,10 +7,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -107,7 +111,7 @@ func marked(t *testing.T, program, mark string) (pids []string) {
 
 func noQEMU(t *testing.T, mark string) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		left := append(marked(t, "qemu", mark), marked(t, "vmrun", mark)...)
 		if len(left) == 0 {
 			return
@@ -152,13 +156,13 @@ func TestExitStatus(t *testing.T) {
 		{"failing test", []string{victim + ".test", "-test.run=TestFail"}, 1, "as asked", ""},
 		{"the test's own timeout", []string{victim + ".test", "-test.run=TestHang", "-test.timeout=1s"}, 2, "panic: test timed out after 1s", ""},
 		{"kernel panic", []string{victim, "crash"}, exitRunner, "crashing\n", "Kernel panic - not syncing: sysrq triggered crash"},
-		{"runner's timeout", []string{"-timeout", "4s", victim, "hang"}, exitTimeout, "hanging\n", "timeout: killed the VM after 4s: the program was running"},
+		{"runner's timeout", []string{"-timeout", "20s", victim, "hang"}, exitTimeout, "hanging\n", "timeout: killed the VM after 20s: the program was running"},
 		{"too little time to boot", []string{"-timeout", "50ms", victim, "hang"}, exitTimeout, "", "the program had not started"},
 		{"not a program", []string{filepath.Join(bin, "current", "modules", "modules.dep"), "x"}, 126, "modules.dep: permission denied", ""},
 		{"no such program", []string{"/nowhere/prog"}, exitRunner, "", "/nowhere/prog: no such file"},
 		{"unknown module", []string{"-modules", "ip_sv", victim, "exit", "0"}, exitRunner, "", `no module "ip_sv"`},
 		{"no kernel", []string{"-cache", "/nowhere", victim, "exit", "0"}, exitRunner, "", "run test/vm/setup.sh"},
-		{"little memory", []string{"-mem", "160M", victim, "exit", "0"}, 0, "to stdout", ""},
+		{"little memory", []string{"-mem", "192M", victim, "exit", "0"}, 0, "to stdout", ""},
 		{"too little memory", []string{"-mem", "256M", "-files", large + ":/large", victim, "exit", "0"}, exitRunner, "", "-mem 256M is too little"},
 		{"large image", []string{"-files", large + ":/large", victim, "exit", "0"}, 0, "to stdout", ""},
 		{"bad flag", []string{"-memory", "1G", victim}, exitRunner, "", "-memory"},
@@ -334,5 +338,71 @@ func TestVerbose(t *testing.T) {
 	v := newVmrun(t, "-v", filepath.Join(bin, "victim"), "exit", "0")
 	if code := v.code(t); code != 0 || !strings.Contains(v.err.String(), "IPVS: ipvs loaded") || !strings.Contains(v.err.String(), "vmrun: image ") {
 		t.Errorf("status %d: %s", code, v.err.String())
+	}
+}
+
+// echo answers each line on a port of the host's loopback with itself and hangs on to every connection, until the end
+// of the test.
+func echo(t *testing.T) (port string, ended func() int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	var gone atomic.Int32
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				io.Copy(c, c)
+				gone.Add(1)
+			}()
+		}
+	}()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), func() int { return int(gone.Load()) }
+}
+
+// The guest reaches the ports that it was given, over many connections at once, and no others; with the VM they end.
+func TestReach(t *testing.T) {
+	port, ended := echo(t)
+	other, _ := echo(t)
+	victim := filepath.Join(bin, "victim")
+	// A path that QEMU and its shell have to be told with care.
+	dir := filepath.Join(t.TempDir(), "it's, here")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	runner := filepath.Join(dir, "vmrun")
+	if err := os.Link(filepath.Join(bin, "vmrun"), runner); err != nil {
+		t.Fatal(err)
+	}
+	v := markVmrun(t, exec.Command(runner, "-cache", filepath.Join(bin, "current"), "-reach", port, victim, "ask", reachAddr+":"+port, "4"))
+	var out syncBuffer
+	v.Stdout = &out
+	if err := v.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, &out, "question 0\n<nil>\nquestion 1\n<nil>\nquestion 2\n<nil>\n")
+	v.Process.Kill()
+	v.Wait()
+	for deadline := time.Now().Add(time.Minute); ended() != 4; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of 4 connections ended with the VM", ended())
+		}
+	}
+
+	for reach, want := range map[string]string{
+		port: fmt.Sprintf("dial tcp %[1]s:%[2]s: connect: connection refused\ndial tcp 10.0.2.2:%[3]s: connect: connection refused\n", reachAddr, other, port),
+		"":   fmt.Sprintf("dial tcp %[1]s:%[2]s: connect: network is unreachable\ndial tcp 10.0.2.2:%[3]s: connect: network is unreachable\n", reachAddr, other, port),
+	} {
+		v := newVmrun(t, "-reach", reach, victim, "connect", reachAddr+":"+other, "10.0.2.2:"+port)
+		if code := v.code(t); code != 0 || v.out.String() != want {
+			t.Errorf("-reach %q: status %d, %q, want %q: %s", reach, code, v.out.String(), want, v.err.String())
+		}
 	}
 }

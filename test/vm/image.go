@@ -81,11 +81,15 @@ func writeImage(f *os.File, o *options) error {
 	if err != nil {
 		return fmt.Errorf("the VM's kernel: %w (run test/vm/setup.sh)", err)
 	}
-	order, err := moduleOrder(modules, slices.Concat(baseModules, o.modules))
+	names := slices.Concat(baseModules, o.modules)
+	if len(o.reach) > 0 {
+		names = append(names, reachModules...)
+	}
+	order, err := moduleOrder(modules, names)
 	if err != nil {
 		return err
 	}
-	j := job{Args: o.args, Env: o.env, Dir: o.dir, Collect: o.collect}
+	j := job{Args: o.args, Env: o.env, Dir: o.dir, Collect: o.collect, Network: len(o.reach) > 0}
 	for _, m := range order {
 		guest := "/lib/modules/" + m
 		im.ship(filepath.Join(modules, m), guest)

@@ -4,9 +4,10 @@
 // has IPVS: go test -exec .cache/vm/vmrun ./ipvs/...
 //
 // In goes a program with its arguments, its package's testdata and the tools tests use as witnesses (ipvsadm, nft, ip,
-// conntrack); out come its output, live, its profile files and its exit status. The one binary is both ends: the
+// conntrack, ipset); out come its output, live, its profile files and its exit status. The one binary is both ends: the
 // host's runner, and pid 1 of the guest. It owns the QEMU process it starts and nothing outlives it. It needs no
-// root, no network and no hardware virtualisation, never writes outside the result files that were asked for, and
+// root, no network and no hardware virtualisation; the guest has no network either, but for the ports of the host's
+// loopback that it is given by name (see reach.go). It never writes outside the result files that were asked for, and
 // never loads anything into the host's kernel. setup.sh prepares the kernel and builds it; docs/testing-vm.md says more.
 package main
 
@@ -37,6 +38,9 @@ func main() {
 }
 
 func hostMain() int {
+	if len(os.Args) == 3 && os.Args[1] == relayFlag {
+		return relay(os.Args[2])
+	}
 	o, err := parseOptions(os.Args[1:], os.Environ())
 	if errors.Is(err, flag.ErrHelp) {
 		return 0

@@ -18,9 +18,10 @@ import (
 var baseModules = []string{
 	"nf_defrag_ipv6", "nf_defrag_ipv4", "libcrc32c", "nf_conntrack", "ip_vs",
 	"ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_sh", "ip_vs_mh", "ip_vs_sed", "ip_vs_nq", "ip_vs_fo", "ip_vs_dh",
-	"dummy", "veth",
+	"dummy", "veth", "nlmon",
 	"nfnetlink", "nf_tables", "nf_nat", "nft_masq", "nft_nat", "nft_ct", "nft_chain_nat", "nf_conntrack_netlink",
-	"nft_numgen", "nft_hash", "nf_reject_ipv4", "nf_reject_ipv6", "nft_reject", "nft_reject_inet",
+	"nft_numgen", "nft_hash", "nft_fib_inet", "nf_reject_ipv4", "nf_reject_ipv6", "nft_reject", "nft_reject_inet",
+	"ip_set_hash_ip",
 }
 
 // moduleOrder returns the files, relative to dir (a depmod'ed /lib/modules/<version>), that loading names takes:

@@ -28,6 +28,7 @@ type options struct {
 	programs []string      // host programs to ship, by name or path
 	files    []hostFile
 	modules  []string // beyond baseModules
+	reach    []uint16 // ports of the host's loopback for the guest; none: no network
 	args     []string // the program and its arguments
 	env      []string // the guest program's
 	dir      string   // working directory, the same in the guest
@@ -47,7 +48,7 @@ const (
 )
 
 // witnesses are shipped in every image, for tests to look at the kernel with other eyes than ours.
-var witnesses = []string{"ipvsadm", "nft", "ip", "conntrack"}
+var witnesses = []string{"ipvsadm", "nft", "ip", "conntrack", "ipset"}
 
 // goVariables are passed on to the guest, as is all that begins with IRONVIP_. GOMAXPROCS follows -cpus if not set.
 var goVariables = []string{"GOCOVERDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK", "TZ"}
@@ -67,6 +68,7 @@ func parseOptions(args, environ []string) (*options, error) {
 	programs := fs.String("programs", env["IRONVIP_VM_PROGRAMS"], "more programs to ship with their libraries, besides "+strings.Join(witnesses, ", ")+"; comma-separated; IRONVIP_VM_PROGRAMS")
 	files := fs.String("files", env["IRONVIP_VM_FILES"], "files and folders to ship: /host/path:/guest/path, comma-separated; IRONVIP_VM_FILES")
 	modules := fs.String("modules", env["IRONVIP_VM_MODULES"], "more kernel modules to load, comma-separated; IRONVIP_VM_MODULES")
+	reach := fs.String("reach", env["IRONVIP_VM_REACH"], "TCP ports of the host's 127.0.0.1 that the guest reaches, comma-separated, as ports of "+reachAddr+"; IRONVIP_VM_REACH (default: none, and no network)")
 	verbose := fs.Bool("v", env["IRONVIP_VM_VERBOSE"] != "" && env["IRONVIP_VM_VERBOSE"] != "0", "show the guest's console and the time spent; IRONVIP_VM_VERBOSE")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fs.SetOutput(os.Stdout)
@@ -133,6 +135,9 @@ func parseOptions(args, environ []string) (*options, error) {
 		}
 		o.files = append(o.files, hostFile{host, guest})
 	}
+	if o.reach, err = parseReach(*reach); err != nil {
+		return nil, err
+	}
 	o.env = guestEnv(env, o)
 	return o, nil
 }
@@ -140,11 +145,14 @@ func parseOptions(args, environ []string) (*options, error) {
 func guestEnv(env map[string]string, o *options) []string {
 	out := []string{"PATH=" + guestPath, "HOME=/root", "USER=root", "LANG=C", "TERM=dumb", "TMPDIR=/tmp", "PWD=" + o.dir}
 	for k, v := range env {
-		if strings.HasPrefix(k, "IRONVIP_") && k != "IRONVIP_VM" || slices.Contains(goVariables, k) {
+		if strings.HasPrefix(k, "IRONVIP_") && k != "IRONVIP_VM" && k != "IRONVIP_VM_HOST" || slices.Contains(goVariables, k) {
 			out = append(out, k+"="+v)
 		}
 	}
 	out = append(out, "IRONVIP_VM=1") // how a test knows where it is
+	if len(o.reach) > 0 {
+		out = append(out, "IRONVIP_VM_HOST="+reachAddr)
+	}
 	slices.Sort(out)
 	return out
 }

@@ -74,6 +74,14 @@ func TestParseOptions(t *testing.T) {
 		{"files", "/bin/x", []string{"IRONVIP_VM_FILES=/a:/b,/c:/d"}, func(o *options) any { return fmt.Sprint(o.files) }, "[{/a /b} {/c /d}]"},
 		{"modules and programs", "-modules ipip,tun -programs tc /bin/x", nil,
 			func(o *options) any { return fmt.Sprint(o.modules, o.programs) }, "[ipip tun] [tc]"},
+		{"nothing of the host's is reached", "/bin/x", []string{"IRONVIP_VM_HOST=1.2.3.4"},
+			func(o *options) any {
+				return fmt.Sprint(o.reach, strings.Contains(fmt.Sprint(o.env), "IRONVIP_VM_HOST"))
+			}, "[] false"},
+		{"ports of the host's", "/bin/x", []string{"IRONVIP_VM_REACH=20001,65535"},
+			func(o *options) any {
+				return fmt.Sprint(o.reach, slices.Contains(o.env, "IRONVIP_VM_HOST="+reachAddr))
+			}, "[20001 65535] true"},
 		{"coverage folder", "/bin/x", []string{"GOCOVERDIR=cov"},
 			func(o *options) any {
 				return fmt.Sprint(o.collect, o.outDirs, slices.Contains(o.env, "GOCOVERDIR="+here+"/cov"))
@@ -100,6 +108,7 @@ func TestParseOptionsRefuses(t *testing.T) {
 	for _, args := range []string{
 		"", "-cpus 0 /bin/x", "-cpus two /bin/x", "-mem 12 /bin/x", "-mem lots /bin/x", "-mem -5G /bin/x", "-mem 99999999999999G /bin/x", "-timeout 5 /bin/x",
 		"-files a:/b /bin/x", "-files /a:b /bin/x", "-files /a /bin/x", "-nonsense /bin/x",
+		"-reach 0 /bin/x", "-reach 65536 /bin/x", "-reach 127.0.0.1:80 /bin/x", "-reach 80,80 /bin/x", "-reach http /bin/x",
 	} {
 		if _, err := parseOptions(strings.Fields(args), nil); err == nil || errors.Is(err, flag.ErrHelp) {
 			t.Errorf("%q: got %v, want an error", args, err)

@@ -30,6 +30,7 @@ type job struct {
 	Dir     string   `json:"dir"`     // working directory
 	Modules []string `json:"modules"` // files of kernel modules, in load order
 	Collect []string `json:"collect"` // absolute files and folders to send back when they are there
+	Network bool     `json:"network"` // there is a network device, by which the host is reached
 }
 
 // exitStatus is how the program ended: by Signal when that isn't zero, with Code otherwise.

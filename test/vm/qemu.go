@@ -159,6 +159,10 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 	if err != nil {
 		return nil, err
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	vm := &qemu{console: &tail{}, stderr: &tail{}}
 	cmdline := "console=ttyS2 quiet panic=-1 oops=panic 8250.nr_uarts=4 mitigations=off nokaslr tsc=reliable " +
 		"no_timer_check random.trust_cpu=on cryptomgr.notests rcupdate.rcu_expedited=1 rdinit=/init"
@@ -177,6 +181,7 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 		// The console must be the third port: it is the one whose interrupt (4) isn't needed by a waiting reader.
 		"-chardev", "file,id=console,path=/proc/self/fd/6", "-serial", "chardev:console",
 	}
+	args = append(args, reachArgs(o.reach, self)...)
 	vm.cmd = exec.Command(bin, args...)
 	vm.cmd.Stderr = vm.stderr
 	// The caller holds the main thread, so the signal comes when the runner dies, and only then.

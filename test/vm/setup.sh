@@ -7,7 +7,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=$root/.cache/vm
-packages="qemu-system-x86 kmod lz4 ipvsadm nftables iproute2 conntrack jq"
+packages="qemu-system-x86 kmod lz4 ipvsadm nftables iproute2 conntrack ipset jq"
 meta=linux-image-cloud-amd64
 
 say() { echo "vm setup: $*" >&2; }

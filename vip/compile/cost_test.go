@@ -23,9 +23,23 @@ func big(backends int) Input {
 func TestServiceAllocations(t *testing.T) {
 	for _, n := range []int{1, 10, 1000} {
 		in := big(n)
-		if got := testing.AllocsPerRun(50, func() { Service(in) }); got > 4 {
-			t.Errorf("%d backends: %v allocations, at most 4", n, got)
+		if got := testing.AllocsPerRun(50, func() { Service(in) }); got > 2 {
+			t.Errorf("%d backends: %v allocations, at most 2", n, got)
 		}
+	}
+}
+
+// Backends that serve some of the ports cost a list a port, and nothing for
+// choosing.
+func TestServiceAllocationsByPort(t *testing.T) {
+	in := big(1000)
+	in.Service.Ports = append(in.Service.Ports, vip.Port{Name: "admin", Protocol: vip.TCP, Port: 90, TargetPort: 90})
+	for i := range in.Service.Backends {
+		in.Service.Backends[i].Ports, in.Service.Backends[i].ForZones = "admin http", "za zb"
+	}
+	in.Node.Zone = "zb"
+	if got := testing.AllocsPerRun(50, func() { Service(in) }); got > 3 {
+		t.Errorf("%v allocations, at most 3", got)
 	}
 }
 

@@ -18,6 +18,7 @@ func SameFrontend(a, b vip.Frontend) bool {
 		a.Scheduler == b.Scheduler &&
 		a.SchedulerFallback == b.SchedulerFallback &&
 		a.SchedulerPort == b.SchedulerPort &&
+		a.OnePacket == b.OnePacket &&
 		a.Forward == b.Forward &&
 		a.Affinity == b.Affinity &&
 		a.Masquerade == b.Masquerade &&
@@ -48,6 +49,7 @@ func SameEndpoints(a, b []vip.Endpoint) bool {
 func SameAllocation(a, b vip.Allocation) bool {
 	return a.Service == b.Service &&
 		a.ServiceRev == b.ServiceRev &&
+		a.Asked == b.Asked &&
 		a.Pool == b.Pool &&
 		a.Since.Equal(b.Since) &&
 		slices.Equal(a.VIPs, b.VIPs) &&
@@ -63,13 +65,17 @@ func SameService(a, b vip.Service) bool {
 		a.Origin == b.Origin &&
 		a.Pool == b.Pool &&
 		a.ShareKey == b.ShareKey &&
+		a.Assigned == b.Assigned &&
 		a.Scheduler == b.Scheduler &&
 		a.SchedulerFallback == b.SchedulerFallback &&
 		a.SchedulerPort == b.SchedulerPort &&
+		a.OnePacket == b.OnePacket &&
 		a.Forward == b.Forward &&
 		a.Affinity == b.Affinity &&
 		a.InternalTraffic == b.InternalTraffic &&
 		a.ExternalTraffic == b.ExternalTraffic &&
+		a.Distribution == b.Distribution &&
+		a.HealthPort == b.HealthPort &&
 		a.Masquerade == b.Masquerade &&
 		a.DrainTimeout == b.DrainTimeout &&
 		maps.Equal(a.Labels, b.Labels) &&

@@ -14,16 +14,18 @@ func exampleFrontend() vip.Frontend {
 	return vip.Frontend{
 		Key:  vip.FrontendKey{Addr: addr("192.0.2.10"), Port: 80, Protocol: vip.TCP},
 		Kind: vip.OnVIP, Service: vip.ServiceKey{Namespace: "n", Name: "s"}, Port: "http",
-		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, Forward: vip.ForwardNAT,
+		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, Masquerade: vip.MasqueradeAuto,
 		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second,
 		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:1"), Weight: 1, Leaving: time.Unix(5, 0)}},
 	}
 }
 
+var asked vip.Service
+
 func exampleAllocation() vip.Allocation {
 	return vip.Allocation{
-		Service: vip.ServiceKey{Namespace: "n", Name: "s"}, ServiceRev: 1, VIPs: []netip.Addr{addr("192.0.2.10")},
+		Service: vip.ServiceKey{Namespace: "n", Name: "s"}, ServiceRev: 1, Asked: &asked, VIPs: []netip.Addr{addr("192.0.2.10")},
 		Pool: "p", NodePorts: map[vip.PortKey]uint16{{Port: 1, Protocol: vip.TCP}: 30000}, Since: time.Unix(5, 0),
 		Problems: []vip.Problem{{Code: "c"}},
 	}
@@ -32,11 +34,11 @@ func exampleAllocation() vip.Allocation {
 func exampleService() vip.Service {
 	return vip.Service{
 		Key: vip.ServiceKey{Namespace: "n", Name: "s"}, Source: "static", Origin: "f:1", Labels: map[string]string{"a": "b"},
-		Pool: "p", VIPs: []netip.Addr{addr("192.0.2.10")}, Families: []vip.Family{vip.IPv4}, ShareKey: "k",
+		Pool: "p", VIPs: []netip.Addr{addr("192.0.2.10")}, Families: []vip.Family{vip.IPv4}, ShareKey: "k", Assigned: true,
 		Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}},
-		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, Forward: vip.ForwardNAT,
-		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Masquerade: vip.MasqueradeAuto,
-		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second,
+		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
+		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto,
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, HealthPort: vip.NodePort{Auto: true},
 	}
 }
 

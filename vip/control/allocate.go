@@ -33,6 +33,11 @@ type Allocator interface {
 	// granted more than it was, for there is a new configuration. A closed one is
 	// replaced.
 	Reconfigured() <-chan struct{}
+	// Recalls returns a channel that is closed when there are services to be asked
+	// for again: what they hold was changed elsewhere, or the time has come for what
+	// was put off. TakeRecalls returns them, each once, and a closed channel is replaced.
+	Recalls() <-chan struct{}
+	TakeRecalls() []vip.ServiceKey
 	// SetHost tells the host's own addresses, which are never given out.
 	SetHost(hostnet.Snapshot)
 	// Settled says that every source has told its services; known reports whether
@@ -61,19 +66,23 @@ type AllocateOptions struct {
 // NewAllocate and give it one goroutine with Run.
 //
 // Each row of the services table is answered by a row of the allocations table
-// that carries its revision. A service with problems is asked for again when
-// something became free, and each one when the configuration is a new one; while the store can't be written, rows stay as they
-// are, say so, and are tried again with a growing wait.
+// that carries its revision. The allocator is asked when a service's request is
+// a new one; again when something became free, for a service with problems; when
+// the allocator recalls it; and for each one when the configuration is a new one. While the store can't be
+// written, rows stay as they are, say so, and are tried again with a growing
+// wait.
 type Allocate struct {
 	AllocateOptions
 	ready func() // the allocations are complete
 
 	waiting  waiting // services that lack something
 	unstored waiting // services that the store kept from being answered
-	anew     touched // services to ask for because the configuration is a new one
+	anew     touched // services to ask for whatever they were granted: recalled, or the configuration is a new one
 	releases releases
 	retry    *backoff
 }
+
+type serviceRow = table.Row[vip.ServiceKey, vip.Service]
 
 // NewAllocate returns a stage that does nothing until Run. Allocations is not
 // Ready before Run has answered every service of a Ready services table.
@@ -122,11 +131,12 @@ func (a *Allocate) Run(ctx context.Context) error {
 				a.anew.add(k)
 			}
 		}
-		for range commitBatch { // others need not wait for all of them
-			k, more := a.anew.take()
-			if !more {
-				break
-			}
+		recalls := a.Allocator.Recalls() // before taking
+		for _, k := range a.Allocator.TakeRecalls() {
+			a.anew.add(k)
+		}
+		anew := min(a.anew.len(), commitBatch) // others need not wait for all of them
+		for _, k := range a.anew.keys[:anew] {
 			ask.add(k)
 		}
 		if a.retry.due() {
@@ -139,6 +149,9 @@ func (a *Allocate) Run(ctx context.Context) error {
 			a.release(ctx)
 		}
 		a.assign(ctx, ask.keys)
+		for range anew {
+			a.anew.take()
+		}
 		a.pace()
 		if len(batch) > 0 || a.anew.len() > 0 {
 			continue
@@ -158,6 +171,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 		case <-host.changed:
 		case <-freed:
 		case <-reconfigured:
+		case <-recalls:
 		case <-a.retry.C():
 			a.retry.ring()
 		}
@@ -182,10 +196,7 @@ func (a *Allocate) awaitHost(ctx context.Context) error {
 	return nil
 }
 
-func (a *Allocate) known(k vip.ServiceKey) bool {
-	_, _, ok := a.Services.Get(k)
-	return ok
-}
+func (a *Allocate) known(k vip.ServiceKey) bool { return a.Services.Row(k) != nil }
 
 // take notes what one change of the services table asks for.
 func (a *Allocate) take(c *table.Change[vip.ServiceKey, vip.Service], ask *touched) {
@@ -203,38 +214,56 @@ func (a *Allocate) take(c *table.Change[vip.ServiceKey, vip.Service], ask *touch
 	a.releases.add(c.Key, c.Value.DrainTimeout)
 }
 
-// assign asks for the newest form of each service and writes the answers.
+// assign answers the newest form of each service: with what it was granted
+// before, or by asking the allocator.
 func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
-	if len(keys) == 0 {
-		return
-	}
-	services := make([]vip.Service, 0, len(keys))
-	revs := make([]uint64, 0, len(keys))
+	var open []*serviceRow
 	for _, k := range keys {
-		if s, rev, ok := a.Services.Get(k); ok {
-			services, revs = append(services, s), append(revs, rev)
+		row := a.Services.Row(k)
+		if row == nil || a.confirm(row) {
+			continue
 		}
+		open = append(open, row)
 	}
-	if len(services) == 0 || ctx.Err() != nil {
+	if len(open) == 0 || ctx.Err() != nil {
 		return
 	}
-	granted := a.Allocator.Assign(ctx, services)
+	services := make([]vip.Service, len(open))
+	for i, row := range open {
+		services[i] = requestOf(&row.Value)
+	}
+	answers := a.Allocator.Assign(ctx, services)
 	if ctx.Err() != nil {
 		return // cut short: what it says of the store means nothing
 	}
-	for i := range granted {
-		a.write(services[i].Key, revs[i], granted[i])
+	for i := range answers {
+		a.write(open[i], answers[i])
 	}
 }
 
-// write puts one answer into the allocations table.
-func (a *Allocate) write(k vip.ServiceKey, rev uint64, granted vip.Allocation) {
-	granted.Service, granted.ServiceRev, granted.Problems = k, rev, named(granted.Problems, k)
-	unstored := hasCode(granted.Problems, vip.CodeStore)
-	if former, _, had := a.Allocations.Get(k); unstored && had {
-		former.ServiceRev, former.Problems = rev, granted.Problems
-		granted = former
+// confirm says that what a service was granted answers its newest row too, and
+// reports whether it does: it lacks nothing, and asks for the same.
+func (a *Allocate) confirm(row *serviceRow) bool {
+	former := a.Allocations.Row(row.Key)
+	if former == nil || len(former.Value.Problems) > 0 || a.anew.has(row.Key) || !sameRequest(former.Value.Asked, &row.Value) {
+		return false
 	}
+	now := former.Value
+	now.ServiceRev, now.Asked = row.Rev, &row.Value
+	a.Allocations.Set(row.Key, now)
+	return true
+}
+
+// write puts the allocator's answer to a service into the allocations table.
+func (a *Allocate) write(row *serviceRow, granted vip.Allocation) {
+	k, problems := row.Key, named(granted.Problems, row.Key)
+	unstored := hasCode(problems, vip.CodeStore)
+	if unstored {
+		if former := a.Allocations.Row(k); former != nil {
+			granted = former.Value
+		}
+	}
+	granted.Service, granted.ServiceRev, granted.Asked, granted.Problems = k, row.Rev, &row.Value, problems
 	a.unstored.set(k, unstored)
 	a.waiting.set(k, len(granted.Problems) > 0)
 	a.Allocations.Set(k, granted)

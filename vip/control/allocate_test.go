@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/table"
 )
 
@@ -21,11 +22,166 @@ func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
 		if got := w.allocator.asked(); len(got) != 1 || len(got[0]) != 3 {
 			t.Errorf("asked for %v, want one batch of three", got)
 		}
-		w.put(service("b", []string{"10.0.0.1"}))
+		w.put(service("b", nil, func(s *vip.Service) { s.VIPs = addrs("192.0.2.50") }))
 		if got := w.allocator.asked(); len(got) != 1 || !slices.Equal(got[0], []vip.ServiceKey{key("b")}) {
 			t.Errorf("asked for %v, want only the service that changed", got)
 		}
 		w.stop()
+	})
+}
+
+// The allocator is asked when something changes that it is told of, and about
+// nothing else; either way the answer is of the newest revision.
+func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
+	told := map[string]func(*vip.Service){
+		"Source":       func(s *vip.Service) { s.Source = "rest" },
+		"Pool":         func(s *vip.Service) { s.Pool = "q" },
+		"VIPs":         func(s *vip.Service) { s.VIPs = addrs("192.0.2.50") },
+		"Assigned":     func(s *vip.Service) { s.Assigned = true },
+		"Families":     func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4} },
+		"ShareKey":     func(s *vip.Service) { s.ShareKey = "k" },
+		"Ports":        func(s *vip.Service) { s.Ports[0].NodePort.Auto = true },
+		"DrainTimeout": func(s *vip.Service) { s.DrainTimeout++ },
+	}
+	untold := map[string]func(*vip.Service){
+		"Origin":   func(s *vip.Service) { s.Origin = "b.toml:1" },
+		"Labels":   func(s *vip.Service) { s.Labels = map[string]string{"a": "b"} },
+		"weight":   func(s *vip.Service) { s.Backends[0].Weight++ },
+		"backends": func(s *vip.Service) { s.Backends = nil },
+		"nothing":  func(*vip.Service) {},
+	}
+	check := func(changes map[string]func(*vip.Service), asks int) {
+		for name, change := range changes {
+			t.Run(name, func(t *testing.T) {
+				inWorld(t, func(t *testing.T, w *world) {
+					w.put(service("a", []string{"10.0.0.1"}))
+					w.allocator.asked()
+					s := service("a", []string{"10.0.0.1"})
+					change(&s)
+					for _, want := range []int{asks, 0} { // the second time there is nothing new
+						w.put(s)
+						if got := len(w.allocator.asked()); got != want {
+							t.Errorf("asked %d times, want %d", got, want)
+						}
+						_, rev, _ := w.services.Get(s.Key)
+						if row, _, _ := w.compiled.Get(s.Key); row.ServiceRev != rev {
+							t.Errorf("revision %d is compiled, want %d", row.ServiceRev, rev)
+						}
+					}
+				})
+			})
+		}
+	}
+	check(told, 1)
+	check(untold, 0)
+}
+
+// What an answer was worth ends with a problem, a deletion and a new
+// configuration: the same request is asked for again.
+func TestAllocatorIsAskedAgain(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		expect := func(when string, asks int) {
+			t.Helper()
+			if got := len(w.allocator.asked()); got != asks {
+				t.Errorf("%s: asked %d times, want %d", when, got, asks)
+			}
+		}
+		taken := service("a", nil, func(s *vip.Service) { s.VIPs = addrs("192.0.2.60") })
+		w.put(service("other", nil, func(s *vip.Service) { s.VIPs = addrs("192.0.2.60") }), service("a", nil))
+		w.allocator.asked()
+		w.put(taken)
+		expect("a request that is refused", 1)
+		w.put(taken)
+		expect("the same again", 1)
+		w.put(service("a", nil))
+		expect("the request that was granted before", 1)
+		w.put(service("a", nil))
+		expect("the same again", 0)
+		w.remove("a")
+		w.allocator.asked()
+		w.put(service("a", nil))
+		expect("back after a deletion", 1)
+		w.allocator.reconfigure()
+		w.put(service("a", nil))
+		expect("a new configuration", 1)
+	})
+}
+
+// A service that is recalled is asked for again, though it lacks nothing; one
+// that is gone meanwhile is not.
+func TestRecalledServiceIsAskedForAgain(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("a", []string{"10.0.0.1"}), service("b", nil))
+		w.allocator.asked()
+		w.allocator.set(func(a *fakeAllocator) { a.vips[key("a")] = addrs("192.0.2.77")[0] }) // another host did
+		w.allocator.recall(key("a"), key("never was"))
+		w.put()
+		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*0@1m0s", "192.0.2.2:80/tcp b:", "192.0.2.77:80/tcp a: 10.0.0.1:80*1")
+		if got := w.allocator.asked(); len(got) != 1 || !slices.Equal(got[0], []vip.ServiceKey{key("a")}) {
+			t.Errorf("asked for %v", got)
+		}
+		w.put()
+		if got := w.allocator.asked(); len(got) != 0 {
+			t.Errorf("asked again for %v", got)
+		}
+	})
+}
+
+// Many recalls at once are asked for in batches of bounded size.
+func TestManyRecallsAreFewBatches(t *testing.T) {
+	settledWorld(t, 1200, func(w *world) {
+		var all []vip.ServiceKey
+		for i := range 1200 {
+			all = append(all, key(fmt.Sprintf("s%d", i)))
+		}
+		w.allocator.asked()
+		w.allocator.recall(all...)
+		w.put()
+		asked := 0
+		for _, batch := range w.allocator.asked() {
+			if asked += len(batch); len(batch) > commitBatch {
+				t.Errorf("a batch of %d", len(batch))
+			}
+		}
+		if asked != 1200 {
+			t.Errorf("asked for %d", asked)
+		}
+	})
+}
+
+// A service that another host has yet to see to keeps what it has, and whoever
+// waits for it goes on waiting.
+func TestServiceThatWaitsForAnotherHost(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("kept", nil))
+		w.allocator.set(func(a *fakeAllocator) { a.others = map[vip.ServiceKey]bool{key("a"): true, key("kept"): true} })
+		w.put(service("a", []string{"10.0.0.1"}), service("kept", nil, func(s *vip.Service) { s.VIPs = addrs("192.0.2.50") }))
+		w.expect("192.0.2.1:80/tcp kept:")
+		if got := w.problems("a"); !slices.Equal(got, []string{vip.CodeWaiting}) {
+			t.Errorf("problems %v", got)
+		}
+		waited := make(chan []vip.Problem, 1)
+		_, rev, _ := w.services.Get(key("a"))
+		go func() {
+			problems, err := WaitApplied(t.Context(), w.compiled, table.New[vip.FrontendKey, reconcile.Applied](&table.Clock{}, nil), key("a"), rev)
+			if err == nil {
+				waited <- problems
+			}
+		}()
+		w.pass(time.Second)
+		select {
+		case problems := <-waited:
+			t.Fatalf("waiting ended with %v", problems)
+		default:
+		}
+		w.allocator.set(func(a *fakeAllocator) {
+			a.others, a.capacity = nil, 0 // so that it is compiled to nothing: no dataplane is here to wait for
+		})
+		w.allocator.recall(key("a"))
+		w.put()
+		if problems := <-waited; len(problems) != 1 || problems[0].Code != vip.CodePoolFull {
+			t.Errorf("waited for %v", problems)
+		}
 	})
 }
 
@@ -181,7 +337,7 @@ func TestOutdatedDeletionIsPassedOver(t *testing.T) {
 		w.services.Set(key("a"), service("a", nil))
 		w.allocations.Set(key("a"), vip.Allocation{Service: key("a")})
 		var ask touched
-		a.take(&table.Change[vip.ServiceKey, vip.Service]{Key: key("a"), Deleted: true}, &ask)
+		a.take(&table.Change[vip.ServiceKey, vip.Service]{Row: &serviceRow{Key: key("a")}, Deleted: true}, &ask)
 		if _, _, there := w.allocations.Get(key("a")); !there || a.releases.len() != 0 {
 			t.Error("a service that is there was given up")
 		}

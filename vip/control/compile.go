@@ -25,6 +25,7 @@ type CompileOptions struct {
 	States      table.Reader[vip.BackendKey, vip.State]  // the operator's words; may be nil
 	Host        table.Reader[struct{}, hostnet.Snapshot] // may be nil: no node ports
 	NodePorts   []netip.Prefix                           // where node ports are served; empty is on the primary addresses
+	Node        compile.Node                             // name, zone and role of this host; its addresses are those of Host
 	// Compile is the only writer of these. Give them compile.SameFrontend and
 	// SameCompiled, so that what stays the same wakes nobody.
 	Frontends *table.Table[vip.FrontendKey, vip.Frontend]
@@ -47,16 +48,15 @@ type CompileOptions struct {
 //
 // A change of a service's allocation row (each change of a service makes one)
 // or of the operator's word on a backend compiles that one service; a change
-// of the host's addresses those with node ports. What compile no longer yields
-// drains before it goes; see drains.
+// of the host's addresses those that depend on them (compile.DependsOnHost).
+// What compile no longer yields drains before it goes; see drains.
 type Compile struct {
 	CompileOptions
 	ready []func() // frontends and compiled are complete
 
 	todo   touched
-	hosted map[vip.ServiceKey]struct{} // services that want node ports
+	hosted map[vip.ServiceKey]struct{} // services that depend on the host's addresses
 	blind  bool                        // the host table is no longer waited for
-	addrs  []netip.Addr                // the host's addresses that node ports are on
 	claims claims
 	drains drains
 	state  func(vip.BackendKey) (vip.State, bool)
@@ -106,6 +106,17 @@ func (c *Compile) Run(ctx context.Context) error {
 	return c.loop(ctx)
 }
 
+// WaitKept waits until the Store has the drains of everything that is compiled by
+// now, or has refused them: an agent that is killed from then on goes on with them
+// when it is back. It may be called by any goroutine while Run runs. The error is
+// the context's.
+func (c *Compile) WaitKept(ctx context.Context) error {
+	if c.Store == nil {
+		return nil
+	}
+	return c.drains.kept.wait(ctx, c.drains.keep.Revision())
+}
+
 func (c *Compile) loop(ctx context.Context) error {
 	in := c.watch()
 	defer in.close()
@@ -127,7 +138,7 @@ func (c *Compile) loop(ctx context.Context) error {
 		}
 		if inputs == nil && !complete {
 			complete = true
-			c.drains.settle(c.claims.held)
+			c.drains.settle(c.claims.held, c.claims.met)
 			for _, done := range c.ready {
 				done()
 			}
@@ -169,7 +180,7 @@ func (c *Compile) giveUpHost() {
 	if c.Host == nil || isClosed(c.Host.Ready()) {
 		return
 	}
-	c.Log.Warn("compiling without knowing the host's own addresses; node ports are not served until they are known", "waited", c.HostWait)
+	c.Log.Warn("compiling without knowing the host's own addresses; node ports are not served, and backends on this node not known by their address, until they are", "waited", c.HostWait)
 	c.Events.Add(event.Event{
 		Kind:    "host_unknown",
 		Message: fmt.Sprintf("the host's own addresses are not known after %s; node ports are not served until they are", c.HostWait),
@@ -207,8 +218,9 @@ func (in *feeds) close() {
 func (c *Compile) read(in *feeds) (busy bool) {
 	if snapshot, news := in.host.next(); news {
 		busy = true
-		if addrs := nodePortAddrs(snapshot, c.NodePorts); !slices.Equal(addrs, c.addrs) {
-			c.addrs = addrs
+		own, nodePorts := hostAddrsOf(snapshot), NodePortAddrs(snapshot, c.NodePorts)
+		if !slices.Equal(own, c.Node.Addrs) || !slices.Equal(nodePorts, c.Node.NodePortAddrs) {
+			c.Node.Addrs, c.Node.NodePortAddrs = own, nodePorts
 			for k := range c.hosted {
 				c.todo.add(k)
 			}
@@ -218,7 +230,7 @@ func (c *Compile) read(in *feeds) (busy bool) {
 		var batch []table.Change[vip.BackendKey, vip.State]
 		batch, in.statesChanged = in.states.TryNext()
 		for i := range batch {
-			if _, _, compiled := c.Compiled.Get(batch[i].Key.Service); compiled {
+			if c.Compiled.Row(batch[i].Key.Service) != nil {
 				c.todo.add(batch[i].Key.Service)
 			}
 		}
@@ -234,76 +246,98 @@ func (c *Compile) read(in *feeds) (busy bool) {
 
 // compile brings the frontends of one service to what they should be.
 func (c *Compile) compile(k vip.ServiceKey) {
-	service, rev, wanted := c.Services.Get(k)
-	granted, _, answered := c.Allocations.Get(k)
-	if !wanted || !answered {
+	wanted, answer := c.Services.Row(k), c.Allocations.Row(k)
+	if wanted == nil || answer == nil {
 		c.remove(k)
 		return
 	}
-	frontends, refused := compile.Service(compile.Input{
-		Service: service, Allocation: granted, State: c.state, Node: compile.Node{NodePortAddrs: c.addrs},
-	})
-	if wantsNodePort(&service) {
+	service, granted := &wanted.Value, &answer.Value
+	in := compile.Input{Service: service, Allocation: granted, State: c.state, Node: c.Node}
+	frontends, refused := compile.Service(in)
+	if compile.DependsOnHost(service, c.Node.RealServer) {
 		c.hosted[k] = struct{}{}
 	} else {
 		delete(c.hosted, k)
 	}
 	row := Compiled{
-		ServiceRev: min(rev, granted.ServiceRev),
-		Frontends:  make([]vip.FrontendKey, 0, len(frontends)),
-		Revs:       make([]uint64, 0, len(frontends)),
-		Usable:     make([]bool, 0, len(frontends)),
+		ServiceRev: min(wanted.Rev, granted.ServiceRev),
+		Frontends:  make([]Live, 0, len(frontends)),
 		Problems:   slices.Concat(named(granted.Problems, k), refused),
 	}
 	clashes := hasCode(granted.Problems, vip.CodePortTaken)
+	var former []Live
+	if row := c.Compiled.Row(k); row != nil {
+		former = row.Value.Frontends
+	}
+	undisputed := !clashes && !c.claims.robbed(k)
 	c.claims.withdraw(k)
 	now := time.Now()
 	for i := range frontends {
 		f := &frontends[i]
-		if winner, lost := c.contest(f.Key, k, clashes); lost {
-			row.Problems = append(row.Problems, taken(f.Key, k, winner))
+		if _, kept := find(former, f.Key); !kept || !undisputed {
+			if winner, lost := c.contest(f.Key, k, clashes); lost {
+				row.Problems = append(row.Problems, taken(f.Key, k, winner))
+				continue
+			}
+		}
+		row.Frontends = append(row.Frontends, Live{Key: f.Key, Rev: c.drains.publish(*f, now), Usable: !refuses(f)})
+	}
+	c.servesAll(row.Frontends)
+	row.NotHere = c.Node.RealServer && len(frontends)+len(refused) == 0 && len(granted.VIPs) > 0
+	if row.HealthPort = c.healthPort(&in); row.HealthPort != 0 && len(row.Frontends) > 0 {
+		row.LocalReady = int32(compile.LocalReady(&in))
+	}
+	c.letGo(k, former, row.Frontends, now)
+	c.Compiled.Set(k, row)
+}
+
+// servesAll ends what would refuse clients whom one of live serves: a frontend
+// for clients inside that the service no longer has, or that another one left
+// to drain on ports that are the service's now. Live is sorted.
+func (c *Compile) servesAll(live []Live) {
+	for i := range live {
+		key := live[i].Key
+		if key.Audience != vip.Everyone {
 			continue
 		}
-		rev := c.drains.publish(*f, now)
-		row.Frontends = append(row.Frontends, f.Key)
-		row.Revs = append(row.Revs, rev)
-		row.Usable = append(row.Usable, f.Usable())
-		row.FrontendsRev = max(row.FrontendsRev, rev)
+		key.Audience = vip.InternalClients
+		if _, own := find(live, key); !own {
+			c.drains.cut(key)
+		}
 	}
-	former, _, _ := c.Compiled.Get(k)
-	c.letGo(k, former.Frontends, row.Frontends, now)
-	c.Compiled.Set(k, row)
 }
 
 // remove takes away everything of a service that is gone.
 func (c *Compile) remove(k vip.ServiceKey) {
 	delete(c.hosted, k)
 	c.claims.withdraw(k)
-	former, _, compiled := c.Compiled.Get(k)
-	if !compiled {
+	former := c.Compiled.Row(k)
+	if former == nil {
 		return
 	}
-	c.letGo(k, former.Frontends, nil, time.Now())
+	c.letGo(k, former.Value.Frontends, nil, time.Now())
 	c.Compiled.Delete(k) // last: who sees it gone sees its frontends gone or leaving
 }
 
-// letGo makes those of the former keys leave that are not kept, and gives
-// services that wait for one of them another try. Both lists are sorted.
-func (c *Compile) letGo(k vip.ServiceKey, former, kept []vip.FrontendKey, now time.Time) {
-	for _, key := range former {
-		if _, stays := slices.BinarySearchFunc(kept, key, vip.CompareFrontendKeys); stays {
-			continue
-		}
-		if !c.claims.release(key, k) {
-			continue // taken over by another service
-		}
-		c.drains.leave(key, now)
-		for _, loser := range c.claims.losers[key] {
-			c.todo.add(loser)
-		}
+// healthPort returns the granted port for health checks of a service, or 0.
+func (c *Compile) healthPort(in *compile.Input) uint16 {
+	s := in.Service
+	if c.Node.RealServer || !s.HealthPort.Wanted() || s.ExternalTraffic != vip.Local {
+		return 0
 	}
+	return in.Allocation.NodePorts[vip.HealthPortKey]
 }
 
-func wantsNodePort(s *vip.Service) bool {
-	return slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Wanted() })
+// letGo makes those of the former keys leave that are not kept, and gives
+// services that wait for some of their ports another try. Both lists are sorted.
+func (c *Compile) letGo(k vip.ServiceKey, former, kept []Live, now time.Time) {
+	for i := range former {
+		key := former[i].Key
+		if _, stays := find(kept, key); stays {
+			continue
+		}
+		c.claims.release(key, k)
+		c.drains.leave(key, k, now)
+		c.claims.losers(key, c.todo.add)
+	}
 }

@@ -10,22 +10,53 @@ import (
 type Compiled struct {
 	// ServiceRev is the newest revision of the service's row that is compiled
 	// together with the allocator's answer to it.
-	ServiceRev   uint64
-	Frontends    []vip.FrontendKey // the service's live frontends, sorted; none that drain
-	Revs         []uint64          // of each of Frontends, its revision when this row was written
-	Usable       []bool            // of each of Frontends, whether any backend takes new connections
-	FrontendsRev uint64            // the newest of Revs
+	ServiceRev uint64
+	Frontends  []Live // the service's live frontends, sorted by key; none that drain
+	// HealthPort is the port of the host's node-port addresses that tells how many
+	// ready backends of the service are on this node, and LocalReady is that
+	// number; 0 is none.
+	HealthPort uint16
+	// NotHere says that the service has no frontend because this host has no part
+	// in it: it is a real server, and none of the service's.
+	NotHere    bool
+	LocalReady int32
 	// Problems are what the allocator could not grant, what is not supported, and
 	// what another service has already.
 	Problems []vip.Problem
 }
 
+// Live is a frontend of a compiled service as it was when its row was written.
+type Live struct {
+	Key    vip.FrontendKey
+	Rev    uint64
+	Usable bool // it lets new clients in
+}
+
+// FrontendsRev returns the newest revision of the frontends, 0 without one.
+func (c *Compiled) FrontendsRev() (rev uint64) {
+	for i := range c.Frontends {
+		rev = max(rev, c.Frontends[i].Rev)
+	}
+	return rev
+}
+
+// find returns the place of a key among live frontends, sorted by key.
+func find(live []Live, key vip.FrontendKey) (int, bool) {
+	return slices.BinarySearchFunc(live, key, func(l Live, k vip.FrontendKey) int { return vip.CompareFrontendKeys(l.Key, k) })
+}
+
 // SameCompiled reports whether a and b say the same, without reflection.
 func SameCompiled(a, b Compiled) bool {
 	return a.ServiceRev == b.ServiceRev &&
-		a.FrontendsRev == b.FrontendsRev &&
+		a.HealthPort == b.HealthPort &&
+		a.LocalReady == b.LocalReady &&
+		a.NotHere == b.NotHere &&
 		slices.Equal(a.Frontends, b.Frontends) &&
-		slices.Equal(a.Revs, b.Revs) &&
-		slices.Equal(a.Usable, b.Usable) &&
 		slices.Equal(a.Problems, b.Problems)
+}
+
+// refuses reports whether a frontend lets no new client in. A real server's
+// always does: it serves whom a director sends.
+func refuses(f *vip.Frontend) bool {
+	return f.Kind != vip.OnRealServer && !f.Usable()
 }

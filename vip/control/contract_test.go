@@ -26,9 +26,9 @@ func TestDrainsInTheRealStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := vip.Frontend{
-		Key: vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP}, Kind: vip.OnHost,
+		Key: vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, LastPort: 89, Protocol: vip.TCP, Audience: vip.InternalClients}, Kind: vip.OnVIP,
 		Service: key("web"), Port: "http", Scheduler: vip.MaglevHash, SchedulerFallback: true, SchedulerPort: true,
-		Forward: vip.ForwardNAT, Affinity: time.Hour, Masquerade: vip.MasqueradeNever, DrainTimeout: time.Minute,
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}, Forward: vip.ForwardNAT, Affinity: time.Hour, Masquerade: vip.MasqueradeOwn, DrainTimeout: time.Minute,
 		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("[2001:db8::2]:80"), Leaving: time.Now().Add(time.Minute)}},
 	}
 	if err := state.NewBucket[vip.Frontend](db, "drains").Put(want.Key.String(), want); err != nil {
@@ -42,7 +42,7 @@ func TestDrainsInTheRealStore(t *testing.T) {
 	}
 	defer db.Close()
 	all, err := state.NewBucket[vip.Frontend](db, "drains").All()
-	if got := all["[2001:db8::1]:80/tcp"]; err != nil || len(all) != 1 || !compile.SameFrontend(got, want) {
+	if got := all["[2001:db8::1]:80-89/tcp+internal"]; err != nil || len(all) != 1 || !compile.SameFrontend(got, want) {
 		t.Errorf("read %+v, %v; written was %+v", all, err, want)
 	}
 }

@@ -27,8 +27,10 @@ const idlePoll = time.Second
 // gets its weight back. A whole frontend leaves as all of its endpoints do.
 // UDP has no connections to wait for and leaves at once. A leaving frontend
 // that another service takes over stays where it is: its endpoints go on
-// leaving beside the new ones. What leaves is kept in a DrainStore, so that a
-// restart neither cuts a drain short nor starts it anew.
+// leaving beside the new ones. A range of ports that has some in common with a
+// new frontend ends at once: it would refuse the new one's clients. What leaves
+// is kept in a DrainStore, so that a restart neither cuts a drain short nor
+// starts it anew.
 //
 // All of it belongs to Compile's goroutine.
 type drains struct {
@@ -39,9 +41,12 @@ type drains struct {
 	timer    *time.Timer                      // rings at the first deadline or poll
 	restored map[vip.FrontendKey]vip.Frontend // from before the restart, until their key is compiled
 
+	ranged ranged // frontends of ranges of ports
+
 	asked chan []question
 	idle  chan []question                             // the questions to which the answer was: none
 	keep  *table.Table[vip.FrontendKey, vip.Frontend] // what the store should hold
+	kept  *reached                                    // up to which revision of keep it was asked to
 }
 
 func newDrains(o *CompileOptions) drains {
@@ -51,7 +56,9 @@ func newDrains(o *CompileOptions) drains {
 		asked: make(chan []question, 1),
 		idle:  make(chan []question),
 		keep:  table.New[vip.FrontendKey](&table.Clock{}, compile.SameFrontend),
+		kept:  &reached{},
 	}
+	d.ranged = make(ranged)
 	d.timer.Stop()
 	return d
 }
@@ -62,7 +69,7 @@ func newDrains(o *CompileOptions) drains {
 func (d *drains) start(ctx context.Context, helpers *sync.WaitGroup) (stop func()) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	if d.o.Store != nil {
-		p := newPersister(d.o.Store, d.keep, d.o.Log)
+		p := newPersister(d.o.Store, d.keep, d.kept, d.o.Log)
 		d.restore()
 		helpers.Go(func() { p.run(background) })
 	}
@@ -128,11 +135,18 @@ func unexpired(stored []vip.Endpoint, now time.Time) []vip.Endpoint {
 }
 
 // settle puts what was leaving before the restart and belongs to no compiled
-// frontend into the table, as frontends that take no new connections. Call it
-// once, when everything has been compiled.
-func (d *drains) settle(held func(vip.FrontendKey) bool) {
+// frontend into the table, as frontends that take no new connections. Held
+// reports whether a service has the key, met whether any has some of its ports.
+// Call it once, when everything has been compiled.
+func (d *drains) settle(held, met func(vip.FrontendKey) bool) {
 	for key, f := range d.restored {
-		if !held(key) {
+		everyone := key
+		everyone.Audience = vip.Everyone
+		switch {
+		case held(key):
+		case held(everyone), key.Ranged() && met(key):
+			d.keep.Delete(key) // it would be in the way of what is live
+		default:
 			d.set(f)
 		}
 	}
@@ -151,13 +165,17 @@ func (d *drains) publish(f vip.Frontend, now time.Time) uint64 {
 	if there {
 		f.Backends = withLeaving(&f, have.Backends, now)
 	}
+	for _, old := range d.ranged.overlapping(f.Key) {
+		d.end(old, fmt.Sprintf("its ports are now part of %s", f.Key))
+	}
 	return d.set(f)
 }
 
-// leave begins the end of a frontend that nobody wants any more.
-func (d *drains) leave(key vip.FrontendKey, now time.Time) {
+// leave begins the end of a frontend that k no longer wants, unless another
+// service has taken it over.
+func (d *drains) leave(key vip.FrontendKey, k vip.ServiceKey, now time.Time) {
 	f, _, there := d.o.Frontends.Get(key)
-	if !there {
+	if !there || f.Service != k {
 		return
 	}
 	former := f.Backends
@@ -203,6 +221,7 @@ func withLeaving(f *vip.Frontend, before []vip.Endpoint, now time.Time) []vip.En
 // set writes one row and books what is leaving it.
 func (d *drains) set(f vip.Frontend) uint64 {
 	rev := d.o.Frontends.Set(f.Key, f)
+	d.ranged.add(f.Key)
 	first, leaves := firstDeadline(&f)
 	if !leaves {
 		d.forget(f.Key)
@@ -219,8 +238,24 @@ func (d *drains) set(f vip.Frontend) uint64 {
 	return rev
 }
 
+// cut ends a frontend at once, if there is one.
+func (d *drains) cut(key vip.FrontendKey) {
+	if _, _, there := d.o.Frontends.Get(key); there {
+		d.end(key, "its clients have the frontend of everyone")
+	}
+}
+
+// end drops a frontend with whatever connections it has.
+func (d *drains) end(key vip.FrontendKey, why string) {
+	f, _, _ := d.o.Frontends.Get(key)
+	d.drop(key)
+	d.o.Events.Add(event.Event{Kind: "frontend_ended", Service: f.Service.String(), Object: key.String(), Message: why})
+	d.o.Log.Debug("frontend ended without a drain", "frontend", key, "why", why)
+}
+
 func (d *drains) drop(key vip.FrontendKey) {
 	d.o.Frontends.Delete(key)
+	d.ranged.remove(key)
 	d.forget(key)
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net/netip"
@@ -344,6 +345,42 @@ func TestDrainStoreOutOfOrder(t *testing.T) {
 		if n := len(values["192.0.2.1:80/tcp"].Backends); n != 2 {
 			t.Errorf("at the end the store has %d leaving endpoints, want 2", n)
 		}
+	})
+}
+
+// Who was told that a change is in force has drains that a kill doesn't end, or a
+// disk that has refused them: nobody waits for that.
+func TestWaitKept(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		wait := func(want time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if err := w.compiler.WaitKept(t.Context()); err != nil || time.Since(began) != want {
+				t.Errorf("%v after %v, want %v", err, time.Since(began), want)
+			}
+		}
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}))
+		wait(0)
+		w.store.mu.Lock()
+		w.store.fsync = time.Second
+		w.store.mu.Unlock()
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1 10.0.0.3:80*0@1m0s")
+		wait(time.Second)
+		if values, _ := w.store.has(); len(values) != 1 {
+			t.Errorf("the store has %v", values)
+		}
+		w.put(service("web", []string{"10.0.0.1"}))
+		short, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		if err := w.compiler.WaitKept(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("half way: %v", err)
+		}
+		wait(time.Second / 2)
+		w.store.fail(errFull)
+		w.remove("web")
+		wait(time.Second)
+		w.store.fail(nil)
 	})
 }
 

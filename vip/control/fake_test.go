@@ -36,12 +36,16 @@ type fakeAllocator struct {
 	settled  func(vip.ServiceKey) bool
 	freed    chan struct{}
 	anew     chan struct{} // closed at a new configuration
+	recalls  []vip.ServiceKey
+	recalled chan struct{}
+	others   map[vip.ServiceKey]bool // another host has yet to see to them
 }
 
 func newFakeAllocator() *fakeAllocator {
 	return &fakeAllocator{
 		vips: map[vip.ServiceKey]netip.Addr{}, share: map[netip.Addr]string{}, ports: map[vip.ServiceKey][]vip.Port{},
 		hosted: map[vip.ServiceKey]uint16{}, capacity: 10_000, freed: make(chan struct{}), anew: make(chan struct{}),
+		recalled: make(chan struct{}),
 	}
 }
 
@@ -63,6 +67,12 @@ func (a *fakeAllocator) assign(s *vip.Service) vip.Allocation {
 	held, has := a.vips[s.Key]
 	if a.down && !has {
 		out.Problems = []vip.Problem{{Code: vip.CodeStore, Message: "disk full"}}
+		return out
+	}
+	if a.others[s.Key] {
+		if out.Problems = []vip.Problem{{Code: vip.CodeWaiting, Message: "node b has not answered yet"}}; held.IsValid() {
+			out.VIPs = []netip.Addr{held}
+		}
 		return out
 	}
 	want := held
@@ -113,10 +123,13 @@ func (a *fakeAllocator) assign(s *vip.Service) vip.Allocation {
 			out.NodePorts[portKey(p)] = a.hosted[s.Key] + p.Port
 		}
 	}
+	if s.HealthPort.Wanted() {
+		out.NodePorts[vip.HealthPortKey] = 32000
+	}
 	return out
 }
 
-func portKey(p vip.Port) vip.PortKey { return vip.PortKey{Port: p.Port, Protocol: p.Protocol} }
+func portKey(p vip.Port) vip.PortKey { return p.Key() }
 
 // clash finds another service that has the port of s on the same address.
 func (a *fakeAllocator) clash(s *vip.Service, held netip.Addr, port vip.Port) (vip.ServiceKey, bool) {
@@ -127,7 +140,7 @@ func (a *fakeAllocator) clash(s *vip.Service, held netip.Addr, port vip.Port) (v
 		if other == s.Key || addr != held {
 			continue
 		}
-		if slices.ContainsFunc(a.ports[other], func(p vip.Port) bool { return portKey(p) == portKey(port) }) {
+		if slices.ContainsFunc(a.ports[other], func(p vip.Port) bool { return portKey(p).Overlaps(portKey(port)) }) {
 			return other, true
 		}
 	}
@@ -172,6 +185,32 @@ func (a *fakeAllocator) Reconfigured() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.anew
+}
+
+func (a *fakeAllocator) Recalls() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.recalled
+}
+
+func (a *fakeAllocator) TakeRecalls() []vip.ServiceKey {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	keys := a.recalls
+	if len(keys) > 0 {
+		a.recalls, a.recalled = nil, make(chan struct{})
+	}
+	return keys
+}
+
+// recall has services asked for again.
+func (a *fakeAllocator) recall(keys ...vip.ServiceKey) {
+	a.set(func(a *fakeAllocator) {
+		if len(a.recalls) == 0 {
+			close(a.recalled)
+		}
+		a.recalls = append(a.recalls, keys...)
+	})
 }
 
 // reconfigure tells of a new configuration.

@@ -48,13 +48,15 @@ func changedFields(was, is *Planned) []FieldChange {
 	f.compare("affinity", durationText(a.Affinity), durationText(b.Affinity))
 	f.compare("internal_traffic", string(a.InternalTraffic), string(b.InternalTraffic))
 	f.compare("external_traffic", string(a.ExternalTraffic), string(b.ExternalTraffic))
+	f.compare("traffic_distribution", string(a.Distribution), string(b.Distribution))
+	f.compare("health_check_node_port", nodePortText(a.HealthPort, vip.HealthPortKey, &was.Allocation), nodePortText(b.HealthPort, vip.HealthPortKey, &is.Allocation))
 	f.compare("masquerade", string(a.Masquerade), string(b.Masquerade))
 	f.compare("source_ranges", list(a.SourceRanges), list(b.SourceRanges))
 	f.compare("drain_timeout", durationText(a.DrainTimeout), durationText(b.DrainTimeout))
 	return f
 }
 
-// ports compares ports by their number and protocol.
+// ports compares ports by their numbers and protocol.
 func (f *fields) ports(was, is *Planned) {
 	before, after := portsByKey(was.Service.Ports), portsByKey(is.Service.Ports)
 	both := maps.Clone(before)
@@ -64,13 +66,13 @@ func (f *fields) ports(was, is *Planned) {
 		a, b := before[k], after[k]
 		switch {
 		case a == nil:
-			f.compare(field, "", fmt.Sprintf("target_port %d", b.TargetPort))
+			f.compare(field, "", "target_port "+targetText(b))
 		case b == nil:
-			f.compare(field, fmt.Sprintf("target_port %d", a.TargetPort), "")
+			f.compare(field, "target_port "+targetText(a), "")
 		default:
 			f.compare(field+".name", a.Name, b.Name)
-			f.compare(field+".target_port", strconv.Itoa(int(a.TargetPort)), strconv.Itoa(int(b.TargetPort)))
-			f.compare(field+".node_port", nodePortText(a, &was.Allocation), nodePortText(b, &is.Allocation))
+			f.compare(field+".target_port", targetText(a), targetText(b))
+			f.compare(field+".node_port", nodePortText(a.NodePort, k, &was.Allocation), nodePortText(b.NodePort, k, &is.Allocation))
 		}
 	}
 }
@@ -81,6 +83,9 @@ func backendFields(a, b *vip.Backend) []FieldChange {
 	f.compare("state", string(cmp.Or(a.State, vip.Ready)), string(cmp.Or(b.State, vip.Ready)))
 	f.compare("node", a.Node, b.Node)
 	f.compare("zone", a.Zone, b.Zone)
+	f.compare("ports", string(a.Ports), string(b.Ports))
+	f.compare("for_zones", string(a.ForZones), string(b.ForZones))
+	f.compare("for_nodes", string(a.ForNodes), string(b.ForNodes))
 	return f
 }
 
@@ -89,6 +94,9 @@ func backendText(b *vip.Backend) string {
 	text := fmt.Sprintf("weight %d", b.Weight)
 	if b.State != "" && b.State != vip.Ready {
 		text += fmt.Sprintf(", %s", b.State)
+	}
+	if b.Ports != "" {
+		text += fmt.Sprintf(", for %s", strings.Join(b.Ports.List(), ", "))
 	}
 	return text
 }
@@ -104,23 +112,32 @@ func fieldsText(f []FieldChange) string {
 func portsByKey(ports []vip.Port) map[vip.PortKey]*vip.Port {
 	m := make(map[vip.PortKey]*vip.Port, len(ports))
 	for i := range ports {
-		m[vip.PortKey{Port: ports[i].Port, Protocol: ports[i].Protocol}] = &ports[i]
+		m[ports[i].Key()] = &ports[i]
 	}
 	return m
 }
 
 func comparePorts(a, b vip.PortKey) int {
-	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.LastPort, b.LastPort))
 }
 
-// portsText writes ports as in "80,443/tcp 443/udp".
+// targetText writes a port's target; a range may keep the port that the client
+// asked for.
+func targetText(p *vip.Port) string {
+	if p.TargetPort == 0 {
+		return "as the client's"
+	}
+	return strconv.Itoa(int(p.TargetPort))
+}
+
+// portsText writes ports as in "80,443,10000-10099/tcp 443/udp".
 func portsText(ports []vip.Port) string {
 	var texts []string
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP} {
 		var numbers []string
 		for i := range ports {
-			if ports[i].Protocol == protocol {
-				numbers = append(numbers, strconv.Itoa(int(ports[i].Port)))
+			if number, of, _ := strings.Cut(ports[i].Key().String(), "/"); of == protocol.String() {
+				numbers = append(numbers, number)
 			}
 		}
 		if len(numbers) > 0 {
@@ -131,15 +148,15 @@ func portsText(ports []vip.Port) string {
 }
 
 // nodePortText writes a node port as it was granted, else as it was asked for.
-func nodePortText(p *vip.Port, granted *vip.Allocation) string {
-	if !p.NodePort.Wanted() {
+func nodePortText(asked vip.NodePort, k vip.PortKey, granted *vip.Allocation) string {
+	if !asked.Wanted() {
 		return "off"
 	}
-	if number := granted.NodePorts[vip.PortKey{Port: p.Port, Protocol: p.Protocol}]; number != 0 {
+	if number := granted.NodePorts[k]; number != 0 {
 		return strconv.Itoa(int(number))
 	}
-	if p.NodePort.Number != 0 {
-		return strconv.Itoa(int(p.NodePort.Number))
+	if asked.Number != 0 {
+		return strconv.Itoa(int(asked.Number))
 	}
 	return "auto"
 }
@@ -151,6 +168,9 @@ func flagsText(s *vip.Service) string {
 	}
 	if s.SchedulerPort {
 		flags = append(flags, "port")
+	}
+	if s.OnePacket {
+		flags = append(flags, "one-packet")
 	}
 	return strings.Join(flags, " ")
 }

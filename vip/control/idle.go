@@ -19,11 +19,16 @@ type question struct {
 }
 
 // questions returns what to ask of the dataplane: the leaving endpoints that it
-// gives no new connections any more, as far as we can know.
+// gives no new connections any more, as far as we can know. Of a real server's
+// the dataplane sees none: the host's own listener has them, and the deadline
+// alone ends their drain.
 func (d *drains) questions() []question {
 	out := make([]question, 0, d.leaving.len())
 	for key := range d.leaving.byKey {
 		f, rev, _ := d.o.Frontends.Get(key)
+		if f.Kind == vip.OnRealServer {
+			continue
+		}
 		if d.o.Applied != nil {
 			if a, _, ok := d.o.Applied.Get(key); !ok || a.Rev < rev || a.Problem != nil {
 				continue

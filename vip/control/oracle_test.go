@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,7 +34,7 @@ func (o *oracle) step(w *world) {
 	next := map[vip.FrontendKey]oracleRow{}
 	for k, s := range w.services.All() {
 		granted, _, _ := w.allocations.Get(k)
-		if s.Forward != vip.ForwardNAT {
+		if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == unknownProtocol }) {
 			continue
 		}
 		for _, p := range s.Ports {
@@ -140,8 +141,8 @@ func drawService(t *rapid.T, name string) vip.Service {
 		s.Ports[i].NodePort.Auto = rapid.Bool().Draw(t, "node port")
 	}
 	s.DrainTimeout = time.Duration(rapid.SampledFrom([]int{0, 10, 60}).Draw(t, "drain")) * time.Second
-	if rapid.IntRange(0, 9).Draw(t, "forward") == 0 {
-		s.Forward = vip.ForwardDirect
+	if rapid.IntRange(0, 9).Draw(t, "unsupported") == 0 {
+		unsupported(&s)
 	}
 	return s
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/table"
@@ -22,17 +23,19 @@ type DrainStore interface {
 
 // persister brings a DrainStore to what a table holds. It is a goroutine of its
 // own: no change of a frontend waits for a disk. What the store refuses is
-// tried again; all that is at stake is a drain cut short by a restart.
+// tried again; all that is at stake is a drain cut short by a restart. Who has to
+// be sure of more waits for tried.
 type persister struct {
 	store DrainStore
 	want  *table.Table[vip.FrontendKey, vip.Frontend]
 	feed  *table.Feed[vip.FrontendKey, vip.Frontend]
 	open  map[vip.FrontendKey]struct{} // keys that the store doesn't have as wanted
+	tried *reached                     // up to which revision of want the store was asked
 	log   *slog.Logger
 }
 
-func newPersister(store DrainStore, want *table.Table[vip.FrontendKey, vip.Frontend], log *slog.Logger) *persister {
-	return &persister{store: store, want: want, feed: want.Watch(), open: make(map[vip.FrontendKey]struct{}), log: log}
+func newPersister(store DrainStore, want *table.Table[vip.FrontendKey, vip.Frontend], tried *reached, log *slog.Logger) *persister {
+	return &persister{store: store, want: want, feed: want.Watch(), open: make(map[vip.FrontendKey]struct{}), tried: tried, log: log}
 }
 
 // run writes until the context ends, and then what is left, once.
@@ -41,7 +44,7 @@ func (p *persister) run(ctx context.Context) {
 	retry := newBackoff()
 	defer retry.stop()
 	for {
-		last := ctx.Err() != nil // before looking: whatever was set by then is seen
+		last, rev := ctx.Err() != nil, p.want.Revision() // before looking: whatever was set by then is seen
 		batch, changed := p.feed.TryNext()
 		for _, c := range batch {
 			p.open[c.Key] = struct{}{}
@@ -53,6 +56,7 @@ func (p *persister) run(ctx context.Context) {
 		if len(batch) > 0 {
 			continue
 		}
+		p.tried.set(rev)
 		if last {
 			return
 		}
@@ -90,6 +94,47 @@ func (p *persister) write(quiet bool) {
 		}
 		for _, key := range batch {
 			delete(p.open, key)
+		}
+	}
+}
+
+// reached is a revision that grows, and can be waited for.
+type reached struct {
+	mu      sync.Mutex
+	rev     uint64
+	changed chan struct{} // closed at the next change; nil until somebody waits
+}
+
+func (r *reached) set(rev uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rev <= r.rev {
+		return
+	}
+	r.rev = rev
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+// wait waits until rev is reached. The error is the context's.
+func (r *reached) wait(ctx context.Context, rev uint64) error {
+	for {
+		r.mu.Lock()
+		if r.rev >= rev {
+			r.mu.Unlock()
+			return nil
+		}
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
 		}
 	}
 }

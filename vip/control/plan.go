@@ -141,7 +141,7 @@ func (p *Plan) compare(was, is *Planned) {
 	if fields := changedFields(was, is); len(fields) > 0 {
 		p.add(Change{
 			Action: ActionChange, Kind: KindService, Service: k,
-			Fields: fields, Detail: fieldsText(fields), Impact: impact(was, fields),
+			Fields: fields, Detail: fieldsText(fields), Impact: impact(was, is, fields),
 		})
 	}
 	a, b := was.Service.Backends, is.Service.Backends
@@ -195,14 +195,47 @@ func describe(p *Planned, fresh bool) string {
 	return b.String()
 }
 
-// impact says what the clients of a changed service notice.
-func impact(was *Planned, fields []FieldChange) string {
+// impact says what the clients of a changed service notice, the worst of it.
+// Which backends a policy excludes is for each node to say.
+func impact(was, is *Planned, fields []FieldChange) string {
+	if ports := givenWay(&was.Service, &is.Service); ports != "" {
+		return "open connections to " + ports + " end at once"
+	}
+	if apart(&was.Service) && !apart(&is.Service) {
+		return "open connections of clients inside end at once"
+	}
+	excludes := false
 	for _, f := range fields {
-		if f.Field == "vips" || f.After == none && strings.HasPrefix(f.Field, "ports[") {
+		switch {
+		case f.Field == "vips", strings.HasPrefix(f.Field, "ports[") && (f.After == none || strings.HasSuffix(f.Field, ".target_port")):
 			return drainImpact(&was.Service)
+		case strings.HasSuffix(f.Field, "_traffic"), f.Field == "traffic_distribution":
+			excludes = true
 		}
 	}
+	if excludes {
+		return "where a backend is no longer chosen: " + drainImpact(&was.Service)
+	}
 	return "open connections keep their backend"
+}
+
+// apart reports whether clients inside have frontends of their own.
+func apart(s *vip.Service) bool {
+	external, internal := compile.Policies(s)
+	return external != internal
+}
+
+// givenWay returns the ranges of ports that others take the place of, so that
+// they can't drain.
+func givenWay(was, is *vip.Service) string {
+	var ranges []string
+	for i := range was.Ports {
+		k := was.Ports[i].Key()
+		if k.LastPort != 0 && slices.ContainsFunc(is.Ports, func(p vip.Port) bool { return p.Key() != k && p.Key().Overlaps(k) }) {
+			ranges = append(ranges, k.String())
+		}
+	}
+	return strings.Join(ranges, " ")
 }
 
 // drainImpact says what becomes of the connections of something removed.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,9 @@ func show(p Plan) (lines []string) {
 func TestPlan(t *testing.T) {
 	one, two := []string{"10.1.0.11"}, []string{"10.1.0.11", "10.1.0.13"}
 	maglev := func(s *vip.Service) { s.Scheduler = vip.MaglevHash }
+	internalLocal := func(s *vip.Service) { s.InternalTraffic = vip.Local }
+	externalLocal := func(s *vip.Service) { s.ExternalTraffic = vip.Local }
+	sameZone := func(s *vip.Service) { s.Distribution = vip.PreferSameZone }
 	for _, tc := range []struct {
 		name              string
 		present, proposed []Planned
@@ -70,14 +74,16 @@ func TestPlan(t *testing.T) {
 		proposed: []Planned{planned(service("web", nil, func(s *vip.Service) {
 			s.Backends = []vip.Backend{
 				{Address: addrs("10.1.0.11")[0], Port: 8080, Weight: 5, State: vip.Drain},
-				{Address: addrs("10.1.0.13")[0], Weight: 50, State: vip.Maint, Zone: "a"},
+				{Address: addrs("10.1.0.13")[0], Weight: 50, State: vip.Maint, Zone: "a", Ports: "80/tcp", ForZones: "a b", ForNodes: "n1"},
+				{Address: addrs("10.1.0.14")[0], Weight: 1, Ports: "80/tcp 81/tcp"},
 			}
 		}), "192.0.2.10")},
 		want: []string{
 			"- backend web/10.1.0.11 (open connections drain up to 60s)",
 			"+ backend web/10.1.0.11:8080: weight 5, drain",
-			"~ backend web/10.1.0.13: weight 1 -> 50, state ready -> maint, zone none -> a",
-			"Plan: 1 add, 1 change, 1 remove",
+			"~ backend web/10.1.0.13: weight 1 -> 50, state ready -> maint, zone none -> a, ports none -> 80/tcp, for_zones none -> a b, for_nodes none -> n1",
+			"+ backend web/10.1.0.14: weight 1, for 80/tcp, 81/tcp",
+			"Plan: 2 add, 1 change, 1 remove",
 		},
 	}, {
 		name:     "ports",
@@ -87,6 +93,42 @@ func TestPlan(t *testing.T) {
 			"~ service web: ports[80/tcp].target_port 80 -> 8000, ports[80/tcp].node_port off -> auto, ports[444/tcp] none -> target_port 444, " +
 				"ports[8080/tcp] target_port 8080 -> none (open connections drain up to 60s)",
 			"Plan: 0 add, 1 change, 0 remove",
+		},
+	}, {
+		name:     "ranges of ports",
+		present:  []Planned{planned(service("web", one, onlyRanges(100, 199, 0), onlyRanges(300, 399, 0)), "192.0.2.10")},
+		proposed: []Planned{planned(service("web", one, onlyRanges(100, 150, 0), onlyRanges(300, 399, 80)), "192.0.2.10"), planned(service("all", one, onlyRanges(1, 65535, 0)), "192.0.2.11")},
+		want: []string{
+			"+ service all: 192.0.2.11 (new, from public-v4) 1-65535/tcp, 1 backend",
+			"~ service web: ports[100-150/tcp] none -> target_port as the client's, ports[100-199/tcp] target_port as the client's -> none, " +
+				"ports[300-399/tcp].target_port as the client's -> 80 (open connections to 100-199/tcp end at once)",
+			"Plan: 1 add, 1 change, 0 remove",
+		},
+	}, {
+		name:     "a range gives way to a port of it",
+		present:  []Planned{planned(service("web", one, onlyRanges(100, 199, 0)), "192.0.2.10")},
+		proposed: []Planned{planned(service("web", one, port(150), func(s *vip.Service) { s.Ports = s.Ports[1:] }), "192.0.2.10")},
+		want: []string{
+			"~ service web: ports[100-199/tcp] target_port as the client's -> none, ports[150/tcp] none -> target_port 150 (open connections to 100-199/tcp end at once)",
+			"Plan: 0 add, 1 change, 0 remove",
+		},
+	}, {
+		name:     "another target port",
+		present:  []Planned{planned(service("web", one), "192.0.2.10")},
+		proposed: []Planned{planned(service("web", one, func(s *vip.Service) { s.Ports[0].TargetPort = 8000 }), "192.0.2.10")},
+		want: []string{
+			"~ service web: ports[80/tcp].target_port 80 -> 8000 (open connections drain up to 60s)",
+			"Plan: 0 add, 1 change, 0 remove",
+		},
+	}, {
+		name:     "other policies",
+		present:  []Planned{planned(service("web", two), "192.0.2.10"), planned(service("zones", two), "192.0.2.11"), planned(service("inside", two, internalLocal), "192.0.2.12")},
+		proposed: []Planned{planned(service("web", two, externalLocal), "192.0.2.10"), planned(service("zones", two, sameZone), "192.0.2.11"), planned(service("inside", two), "192.0.2.12")},
+		want: []string{
+			"~ service inside: internal_traffic local -> cluster (open connections of clients inside end at once)",
+			"~ service web: external_traffic cluster -> local (where a backend is no longer chosen: open connections drain up to 60s)",
+			"~ service zones: traffic_distribution none -> same-zone (where a backend is no longer chosen: open connections drain up to 60s)",
+			"Plan: 0 add, 3 change, 0 remove",
 		},
 	}, {
 		name:     "another address",
@@ -106,7 +148,7 @@ func TestPlan(t *testing.T) {
 		},
 	}, {
 		name:     "no address to be had, and unsupported",
-		proposed: []Planned{{Service: service("web", nil, func(s *vip.Service) { s.Forward = vip.ForwardTunnel }), Allocation: vip.Allocation{Problems: []vip.Problem{{Code: vip.CodePoolFull}}}}},
+		proposed: []Planned{{Service: service("web", nil, unsupported), Allocation: vip.Allocation{Problems: []vip.Problem{{Code: vip.CodePoolFull}}}}},
 		want:     []string{"+ service web: no address 80/tcp, 0 backends", "Plan: 1 add, 0 change, 0 remove"},
 		codes:    []string{vip.CodePoolFull, vip.CodeUnsupported},
 	}, {
@@ -133,23 +175,37 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// onlyRanges makes a range the only port, or adds it to ranges.
+func onlyRanges(first, last, target uint16) func(*vip.Service) {
+	return func(s *vip.Service) {
+		p := vip.Port{Protocol: vip.TCP, Port: first, LastPort: last, TargetPort: target}
+		p.Name = p.Key().String()
+		ranges := slices.DeleteFunc(slices.Clone(s.Ports), func(p vip.Port) bool { return p.LastPort == 0 })
+		s.Ports = append(ranges, p)
+	}
+}
+
 func TestPlanNamesEveryField(t *testing.T) {
 	for want, change := range map[string]func(*vip.Service){
-		"source static -> rest":                 func(s *vip.Service) { s.Source = "rest" },
-		"labels none -> a=1 b=2":                func(s *vip.Service) { s.Labels = map[string]string{"b": "2", "a": "1"} },
-		"pool none -> other":                    func(s *vip.Service) { s.Pool = "other" },
-		"families none -> ipv4 ipv6":            func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4, vip.IPv6} },
-		"share_key none -> k":                   func(s *vip.Service) { s.ShareKey = "k" },
-		"ports[80/tcp].name 80/tcp -> http":     func(s *vip.Service) { s.Ports[0].Name = "http" },
-		"scheduler wrr -> lc":                   func(s *vip.Service) { s.Scheduler = vip.LeastConnection },
-		"scheduler_flags none -> fallback port": func(s *vip.Service) { s.SchedulerFallback, s.SchedulerPort = true, true },
-		"forward nat -> dr":                     func(s *vip.Service) { s.Forward = vip.ForwardDirect },
-		"affinity none -> 3h":                   func(s *vip.Service) { s.Affinity = 3 * time.Hour },
-		"internal_traffic cluster -> local":     func(s *vip.Service) { s.InternalTraffic = vip.Local },
-		"external_traffic cluster -> local":     func(s *vip.Service) { s.ExternalTraffic = vip.Local },
-		"masquerade auto -> never":              func(s *vip.Service) { s.Masquerade = vip.MasqueradeNever },
-		"source_ranges none -> 10.0.0.0/8":      func(s *vip.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
-		"drain_timeout 60s -> 1h30m":            func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
+		"source static -> rest":                  func(s *vip.Service) { s.Source = "rest" },
+		"labels none -> a=1 b=2":                 func(s *vip.Service) { s.Labels = map[string]string{"b": "2", "a": "1"} },
+		"pool none -> other":                     func(s *vip.Service) { s.Pool = "other" },
+		"families none -> ipv4 ipv6":             func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4, vip.IPv6} },
+		"share_key none -> k":                    func(s *vip.Service) { s.ShareKey = "k" },
+		"ports[80/tcp].name 80/tcp -> http":      func(s *vip.Service) { s.Ports[0].Name = "http" },
+		"scheduler wrr -> lc":                    func(s *vip.Service) { s.Scheduler = vip.LeastConnection },
+		"scheduler_flags none -> fallback port":  func(s *vip.Service) { s.SchedulerFallback, s.SchedulerPort = true, true },
+		"forward nat -> dr":                      func(s *vip.Service) { s.Forward = vip.ForwardDirect },
+		"affinity none -> 3h":                    func(s *vip.Service) { s.Affinity = 3 * time.Hour },
+		"internal_traffic cluster -> local":      func(s *vip.Service) { s.InternalTraffic = vip.Local },
+		"external_traffic cluster -> local":      func(s *vip.Service) { s.ExternalTraffic = vip.Local },
+		"scheduler_flags none -> one-packet":     func(s *vip.Service) { s.OnePacket = true },
+		"traffic_distribution none -> same-zone": func(s *vip.Service) { s.Distribution = vip.PreferSameZone },
+		"health_check_node_port off -> auto":     func(s *vip.Service) { s.HealthPort.Auto = true },
+		"health_check_node_port off -> 32000":    func(s *vip.Service) { s.HealthPort.Number = 32000 },
+		"masquerade auto -> never":               func(s *vip.Service) { s.Masquerade = vip.MasqueradeNever },
+		"source_ranges none -> 10.0.0.0/8":       func(s *vip.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
+		"drain_timeout 60s -> 1h30m":             func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
 	} {
 		p := NewPlan([]Planned{planned(service("web", nil), "192.0.2.1")}, []Planned{planned(service("web", nil, change), "192.0.2.1")})
 		if len(p.Changes) != 1 || len(p.Changes[0].Fields) != 1 || p.Changes[0].Detail != want {

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
@@ -14,12 +16,13 @@ type State string
 
 // The states of a service.
 const (
-	Healthy  State = "healthy"  // all of it is programmed and every backend takes new connections
-	Degraded State = "degraded" // clients are served, but something is not as asked
-	Down     State = "down"     // programmed, but no backend takes new connections; or the dataplane fails
-	Pending  State = "pending"  // on its way: waits for an address, or for the dataplane
-	Draining State = "draining" // removed; open connections may still go on
-	Refused  State = "refused"  // it asks for something it can't have, and none of it is served
+	Healthy   State = "healthy"   // all of it is programmed and every backend takes new connections
+	Elsewhere State = "elsewhere" // as asked, other nodes serve it and this one doesn't
+	Degraded  State = "degraded"  // clients are served, but something is not as asked
+	Down      State = "down"      // programmed, but no backend takes new connections; or the dataplane fails
+	Pending   State = "pending"   // on its way: waits for an address, or for the dataplane
+	Draining  State = "draining"  // removed; open connections may still go on
+	Refused   State = "refused"   // it asks for something it can't have, and none of it is served
 )
 
 // StatusInput is everything the status of one service depends on.
@@ -47,7 +50,7 @@ func (f *FrontendStatus) pending() bool { return f.Applied == nil || f.Applied.R
 // ServiceStatus says how a service fares.
 type ServiceStatus struct {
 	State    State
-	Ready    int  // backends that take new connections
+	Ready    int  // backends that are ready and have a weight, wherever they are
 	Total    int  // backends that the service lists
 	Leaving  int  // endpoints that drain, over all frontends
 	Applied  bool // the dataplane has tried everything of the newest spec
@@ -79,9 +82,16 @@ func Status(in StatusInput) ServiceStatus {
 	return out
 }
 
-// usable reports whether a listed backend takes new connections.
+// usable reports whether a listed backend is ready and takes new connections
+// wherever it may be chosen.
 func usable(in *StatusInput, b *vip.Backend) bool {
 	return b.Weight > 0 && compile.EffectiveState(in.Key, b, in.Override) == vip.Ready
+}
+
+// isFor reports whether a listed backend is one for clients of the frontend,
+// wherever it is.
+func isFor(b *vip.Backend, f *vip.Frontend) bool {
+	return vip.FamilyOf(b.Address) == vip.FamilyOf(f.Key.Addr) && b.Serves(f.Port)
 }
 
 func isApplied(in *StatusInput) bool {
@@ -103,32 +113,60 @@ func stateOf(in *StatusInput, s *ServiceStatus) State {
 	if in.Allocation == nil || in.Compiled == nil {
 		return Pending
 	}
+	if !s.Applied {
+		return Pending // what is known is of an earlier form
+	}
 	if refused(in) {
 		return Refused
 	}
-	if len(in.Allocation.VIPs) == 0 || !s.Applied {
+	if len(in.Allocation.VIPs) == 0 {
 		return Pending
 	}
-	failed, empty := 0, 0
+	broken, away := 0, 0
 	for i := range in.Frontends {
-		if in.Frontends[i].Applied.Problem != nil {
-			failed++
-		} else if !in.Frontends[i].Frontend.Usable() {
-			empty++
+		f := &in.Frontends[i]
+		switch {
+		case f.Applied.Problem != nil:
+			broken++
+		case !refuses(&f.Frontend):
+		case servedElsewhere(in, &f.Frontend):
+			away++
+		default:
+			broken++
 		}
 	}
+	elsewhere := in.Compiled.NotHere || away > 0 && away == len(in.Frontends)
 	switch {
-	case failed+empty == len(in.Frontends):
+	case !elsewhere && broken+away == len(in.Frontends):
 		return Down
-	case failed+empty > 0 || s.Ready < s.Total || len(s.Problems) > 0:
+	case broken > 0 || len(s.Problems) > 0:
+		return Degraded
+	case elsewhere:
+		return Elsewhere
+	case s.Ready < s.Total:
 		return Degraded
 	}
 	return Healthy
 }
 
+// servedElsewhere reports whether a frontend refuses its clients because they
+// are for other nodes: its policy is local, and a backend of its family and port
+// is ready. Since it refuses, that one isn't here.
+func servedElsewhere(in *StatusInput, f *vip.Frontend) bool {
+	if _, policy := policyOf(in.Service, f); policy != vip.Local {
+		return false
+	}
+	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool {
+		return isFor(&b, f) && usable(in, &b)
+	})
+}
+
 // refused reports whether the service was compiled to nothing, or the dataplane
 // supports none of it.
 func refused(in *StatusInput) bool {
+	if in.Compiled.NotHere {
+		return false
+	}
 	if len(in.Compiled.Frontends) == 0 {
 		return len(in.Allocation.VIPs) > 0 || hasCode(in.Compiled.Problems, vip.CodeUnsupported)
 	}
@@ -153,8 +191,11 @@ func problemsOf(in *StatusInput) []vip.Problem {
 	}
 	for i := range in.Frontends {
 		f := &in.Frontends[i]
-		if f.Applied != nil && f.Applied.Problem != nil {
-			p := *f.Applied.Problem
+		if f.Applied == nil {
+			continue
+		}
+		if said := cmp.Or(f.Applied.Problem, f.Applied.Warning); said != nil {
+			p := *said
 			p.Service = in.Key.String()
 			if p.Place == "" {
 				p.Place = f.Frontend.Key.String()
@@ -188,8 +229,8 @@ func (t *Tables) StatusInput(key vip.ServiceKey, now time.Time) StatusInput {
 	}
 	if c, _, ok := t.Compiled.Get(key); ok {
 		in.Compiled = &c
-		for _, k := range c.Frontends {
-			if f, ok := t.Frontend(k); ok {
+		for _, live := range c.Frontends {
+			if f, ok := t.Frontend(live.Key); ok {
 				in.Frontends = append(in.Frontends, f)
 			}
 		}

@@ -22,6 +22,11 @@ func (t *touched) add(k vip.ServiceKey) {
 
 func (t *touched) len() int { return len(t.keys) }
 
+func (t *touched) has(k vip.ServiceKey) bool {
+	_, there := t.set[k]
+	return there
+}
+
 // take removes and returns the first service.
 func (t *touched) take() (k vip.ServiceKey, ok bool) {
 	if len(t.keys) == 0 {

@@ -16,7 +16,8 @@ const Gone uint64 = 0
 // WaitApplied waits until row revision serviceRev of a service is compiled and
 // the dataplane has tried every frontend of it, and returns what went wrong on
 // the way: what could not be granted, is not supported, or was refused by the
-// dataplane. It ends early, with an error, only when the context does.
+// dataplane. A service that another host of the fleet has yet to see to is on
+// its way still. It ends early, with an error, only when the context does.
 //
 // A service that is replaced meanwhile is waited for in its newer form; one
 // that is deleted meanwhile never comes, so give the context a deadline. With
@@ -29,7 +30,7 @@ func WaitApplied(ctx context.Context, compiled table.Reader[vip.ServiceKey, Comp
 	}
 	return wait(ctx, compiled, applied, key, func() ([]vip.Problem, bool) {
 		row, _, there := compiled.Get(key)
-		if !there || row.ServiceRev < serviceRev {
+		if !there || row.ServiceRev < serviceRev || hasCode(row.Problems, vip.CodeWaiting) {
 			return nil, false
 		}
 		return tried(applied, key, &row)
@@ -73,9 +74,9 @@ func wait(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
 // the problems of the row and of the dataplane.
 func tried(applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.ServiceKey, row *Compiled) (problems []vip.Problem, done bool) {
 	problems = slices.Clone(row.Problems)
-	for i, f := range row.Frontends {
-		a, _, ok := applied.Get(f)
-		if !ok || a.Rev < row.Revs[i] {
+	for _, f := range row.Frontends {
+		a, _, ok := applied.Get(f.Key)
+		if !ok || a.Rev < f.Rev {
 			return nil, false
 		}
 		problems = appendProblem(problems, a.Problem, key)
@@ -86,12 +87,13 @@ func tried(applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.Ser
 // letGoBy reports whether the dataplane has tried a later form of each frontend
 // of a row, or has none. One that took no new connections need not have one.
 func letGoBy(applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.ServiceKey, last *Compiled) (problems []vip.Problem, done bool) {
-	for i, f := range last.Frontends {
-		a, _, ok := applied.Get(f)
-		if !ok || !last.Usable[i] {
+	newest := last.FrontendsRev()
+	for _, f := range last.Frontends {
+		a, _, ok := applied.Get(f.Key)
+		if !ok || !f.Usable {
 			continue
 		}
-		if a.Rev <= last.FrontendsRev {
+		if a.Rev <= newest {
 			return nil, false
 		}
 		problems = appendProblem(problems, a.Problem, key)

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,7 +80,7 @@ func TestWaitReportsWhatTheDataplaneRefused(t *testing.T) {
 func TestWaitReportsWhatIsNotGrantedOrSupported(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.capacity = 0 })
-		rev := w.services.Set(key("web"), service("web", nil, func(s *vip.Service) { s.ExternalTraffic = vip.Local }))
+		rev := w.services.Set(key("web"), service("web", nil, unsupported))
 		w.wait("web", rev).expect(t, "nothing granted", true, vip.CodePoolFull, vip.CodeUnsupported)
 	})
 }
@@ -88,14 +89,15 @@ func TestWaitForTheDataplane(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		row, _, _ := w.compiled.Get(key("web"))
-		row.Revs = []uint64{row.Revs[0] + 1000} // as if the dataplane were behind
+		row.Frontends = slices.Clone(row.Frontends)
+		row.Frontends[0].Rev += 1000 // as if the dataplane were behind
 		row.ServiceRev++
 		w.compiled.Set(key("web"), row)
 		behind := w.wait("web", row.ServiceRev)
 		behind.expect(t, "the dataplane is behind", false)
-		applied, _, _ := w.applied.Get(row.Frontends[0])
-		applied.Rev = row.Revs[0]
-		w.applied.Set(row.Frontends[0], applied)
+		applied, _, _ := w.applied.Get(row.Frontends[0].Key)
+		applied.Rev = row.Frontends[0].Rev
+		w.applied.Set(row.Frontends[0].Key, applied)
 		behind.expect(t, "the dataplane has caught up", true)
 	})
 }
@@ -132,7 +134,7 @@ func TestWaitGoneAfterTheFact(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		last, _, _ := w.compiled.Get(key("web"))
-		w.plane.FailKey(last.Frontends[0], errFull)
+		w.plane.FailKey(last.Frontends[0].Key, errFull)
 		w.remove("web")
 		problems, err := WaitGone(t.Context(), w.compiled, w.applied, key("web"), last)
 		if err != nil || len(problems) != 1 || problems[0].Code != vip.CodeDataplane {
@@ -146,7 +148,8 @@ func TestWaitGoneForTheDataplane(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		last, _, _ := w.compiled.Get(key("web"))
-		last.FrontendsRev += 1000 // as if the dataplane were behind
+		last.Frontends = slices.Clone(last.Frontends)
+		last.Frontends[0].Rev += 1000 // as if the dataplane were behind
 		w.remove("web")
 		ended := make(chan struct{})
 		go func() {

@@ -47,6 +47,7 @@ type world struct {
 	applied     *table.Table[vip.FrontendKey, reconcile.Applied]
 	events      *event.Log
 
+	node      compile.Node
 	allocator *fakeAllocator
 	conns     *fakeConnections
 	store     *memStore
@@ -99,7 +100,7 @@ func (w *world) run() *world {
 	})
 	w.compiler = NewCompile(CompileOptions{
 		Services: w.services, Allocations: w.allocations, States: w.states, Host: w.host,
-		Frontends: w.frontends, Compiled: w.compiled,
+		Node: w.node, Frontends: w.frontends, Compiled: w.compiled,
 		Connections: w.conns, Applied: w.applied, Store: w.store, Events: w.events,
 	})
 	loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
@@ -117,8 +118,15 @@ func (w *world) run() *world {
 
 // inWorld runs a scenario in a world of its own, with time of its own.
 func inWorld(t *testing.T, scenario func(t *testing.T, w *world)) {
+	inWorldOf(t, compile.Node{}, scenario)
+}
+
+// inWorldOf is inWorld on a node.
+func inWorldOf(t *testing.T, node compile.Node, scenario func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil).run()
+		w := newWorld(t, nil)
+		w.node = node
+		w.run()
 		synctest.Wait()
 		w.changedRows()
 		scenario(t, w)
@@ -264,4 +272,26 @@ func hostAddrs(prefixes ...string) (s hostnet.Snapshot) {
 		s.Addrs = append(s.Addrs, hostnet.Addr{Prefix: netip.MustParsePrefix(p), Link: "eth0"})
 	}
 	return s
+}
+
+// unknownProtocol is one that no dataplane can balance.
+const unknownProtocol vip.Protocol = 33
+
+// unsupported makes a service ask for what no dataplane can do.
+func unsupported(s *vip.Service) {
+	s.Ports = append(s.Ports, vip.Port{Name: "strange", Port: 33, TargetPort: 33, Protocol: unknownProtocol})
+}
+
+func local(s *vip.Service) { s.ExternalTraffic, s.InternalTraffic = vip.Local, vip.Local }
+
+// onNode says on which node the i-th backend is.
+func onNode(i int, node string) func(*vip.Service) {
+	return func(s *vip.Service) { s.Backends[i].Node = node }
+}
+
+// portRange makes the service's port a range.
+func portRange(first, last uint16) func(*vip.Service) {
+	return func(s *vip.Service) {
+		s.Ports = []vip.Port{{Name: "range", Protocol: vip.TCP, Port: first, LastPort: last}}
+	}
 }

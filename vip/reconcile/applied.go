@@ -12,6 +12,10 @@ type Applied struct {
 	Rev     uint64       // revision of the desired row that was tried
 	At      time.Time    // when
 	Problem *vip.Problem // nil: the Target has it
+	// Warning says that somebody else keeps changing it in the Target, since
+	// when and how often (vip.CodeContested). With it alone the Target has it for
+	// the moment; while the next repair waits, Problem says the same.
+	Warning *vip.Problem
 }
 
 // Stats are running totals and the present state of a Reconciler.
@@ -24,6 +28,7 @@ type Stats struct {
 	Writes       uint64    // updates handed to the Target
 	Adopted      uint64    // keys found as wanted at the start and left alone
 	DriftRepairs uint64    // keys found altered by somebody else
+	Contested    int       // keys that somebody else alters again and again, whose repairs wait
 	LastResync   time.Time // when the Target was last read whole; zero never
 	TargetError  string    // why the Target as a whole is out of reach; "" when it isn't
 	LastTurn     time.Time // when the loop last went round: food for a watchdog

@@ -45,11 +45,12 @@ type Reconciler[K comparable, V any] struct {
 	Options[K, V]
 
 	// The loop's own, touched by nothing else.
-	have    map[K]*entry[V] // what the Target has, as far as known
-	retries retryQueue[K]
-	failing map[K]struct{} // keys whose applied row has a problem
-	swept   bool           // strays of the start have been removed
-	fault   int            // failed readings or Applies of the whole Target in a row
+	have     map[K]entry[K, V] // what the Target has, as far as known
+	retries  retryQueue[K]
+	failing  map[K]struct{} // keys whose applied row has a problem
+	contests contests[K]    // keys that somebody else changes again and again
+	swept    bool           // strays of the start have been removed
+	fault    int            // failed readings or Applies of the whole Target in a row
 
 	asks   chan ask[K, V]
 	synced chan struct{}
@@ -58,13 +59,35 @@ type Reconciler[K comparable, V any] struct {
 	stats Stats
 }
 
-// entry is what is known of one key in the Target.
-type entry[V any] struct {
-	value   V
-	rev     uint64 // revision of the desired row that value is
+// entry is what is known of one key in the Target. Nothing in it changes.
+type entry[K comparable, V any] struct {
+	row     *table.Row[K, V] // the desired row, shared; of what a reading found, one without a revision
+	trouble *trouble         // nil: there is none
+}
+
+// trouble is what is wrong with a key in the Target.
+type trouble struct {
 	damage  []string
 	suspect bool // an update failed half-way: the Target may have anything between two values
 	tries   int  // failed attempts in a row
+}
+
+// with returns the entry with that trouble, or with none if it is none.
+func (e entry[K, V]) with(t trouble) entry[K, V] {
+	e.trouble = nil
+	if t.suspect || len(t.damage) > 0 {
+		e.trouble = &t
+	}
+	return e
+}
+
+func (e entry[K, V]) suspect() bool { return e.trouble != nil && e.trouble.suspect }
+
+func (e entry[K, V]) damage() []string {
+	if e.trouble == nil {
+		return nil
+	}
+	return e.trouble.damage
 }
 
 // ask is a request from outside to the loop.
@@ -97,7 +120,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 	}
 	return &Reconciler[K, V]{
 		Options: o,
-		have:    make(map[K]*entry[V]),
+		have:    make(map[K]entry[K, V]),
 		failing: make(map[K]struct{}),
 		retries: newRetryQueue[K](),
 		asks:    make(chan ask[K, V]),
@@ -152,7 +175,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 			case <-r.retries.timer.C:
 				r.retry(ctx)
 			case <-resync.C:
-				r.resync(ctx)
+				r.resync(ctx, false)
 			case a := <-r.asks:
 				r.serve(ctx, a)
 			default:
@@ -178,7 +201,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		case <-r.retries.timer.C:
 			r.retry(ctx)
 		case <-resync.C:
-			r.resync(ctx)
+			r.resync(ctx, false)
 		case a := <-r.asks:
 			r.serve(ctx, a)
 		case <-beat.C:
@@ -206,14 +229,18 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context) error {
 }
 
 // read returns everything of ours that the Target has.
-func (r *Reconciler[K, V]) read(ctx context.Context) (map[K]*entry[V], error) {
-	have := make(map[K]*entry[V], len(r.have))
+func (r *Reconciler[K, V]) read(ctx context.Context) (map[K]entry[K, V], error) {
+	have := make(map[K]entry[K, V], len(r.have))
 	for o, err := range r.Target.Actual(ctx) {
+		if ctx.Err() != nil {
+			return nil, ctx.Err() // we were stopped: that says nothing of the Target
+		}
 		if err != nil {
 			r.targetFailed("read", err)
 			return nil, err
 		}
-		have[o.Key] = &entry[V]{value: o.Value, damage: o.Damage}
+		e := entry[K, V]{row: &table.Row[K, V]{Key: o.Key, Value: o.Value}}
+		have[o.Key] = e.with(trouble{damage: o.Damage})
 	}
 	r.targetWorks()
 	r.note(func(s *Stats) { s.LastResync = time.Now() })
@@ -223,47 +250,51 @@ func (r *Reconciler[K, V]) read(ctx context.Context) (map[K]*entry[V], error) {
 // take brings one batch of changes to the Target.
 func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[K, V], ready bool) {
 	updates := make([]Update[K, V], 0, len(batch))
-	revs := make([]uint64, 0, len(batch))
+	rows := make([]*table.Row[K, V], 0, len(batch))
 	for i := range batch {
 		c := &batch[i]
 		if c.Deleted && !ready {
 			continue // the sweep takes it, once it is known that nobody else wants it
 		}
-		if u, needed := r.update(c.Key, &c.Value, c.Deleted, c.Rev); needed {
-			updates, revs = append(updates, u), append(revs, c.Rev)
+		want := c.Row
+		if c.Deleted {
+			want = nil
+		}
+		if u, needed := r.update(c.Key, want); needed {
+			updates, rows = append(updates, u), append(rows, c.Row)
 		}
 	}
-	r.apply(ctx, updates, revs)
+	r.apply(ctx, updates, rows)
 }
 
-// update decides what, if anything, the Target must be asked for one key.
-func (r *Reconciler[K, V]) update(k K, want *V, deleted bool, rev uint64) (Update[K, V], bool) {
+// update decides what, if anything, the Target must be asked for one key. Want
+// is nil where nobody wants it.
+func (r *Reconciler[K, V]) update(k K, want *table.Row[K, V]) (Update[K, V], bool) {
 	r.retries.remove(k) // whatever was to be tried again is overtaken
-	e := r.have[k]
-	if deleted {
-		if e == nil {
-			r.forget(k)
-			return Update[K, V]{}, false
-		}
-		return Update[K, V]{Key: k, Old: &e.value, Repair: e.suspect}, true
-	}
-	if e == nil {
-		return Update[K, V]{Key: k, New: want}, true
-	}
-	if !e.suspect && len(e.damage) == 0 && r.Target.Same(&e.value, want) {
-		if _, _, known := r.Applied.Get(k); !known {
+	e, has := r.have[k]
+	switch {
+	case want == nil && !has:
+		r.forget(k)
+		return Update[K, V]{}, false
+	case want == nil:
+		return Update[K, V]{Key: k, Old: &e.row.Value, Repair: e.suspect()}, true
+	case !has:
+		return Update[K, V]{Key: k, New: &want.Value}, true
+	case e.trouble == nil && r.Target.Same(&e.row.Value, &want.Value):
+		if r.Applied.Row(k) == nil {
 			r.note(func(s *Stats) { s.Adopted++ })
 		}
-		e.value, e.rev, e.tries = *want, rev, 0
-		r.tried(k, rev, nil)
+		r.have[k] = entry[K, V]{row: want}
+		r.tried(k, want.Rev, nil)
 		return Update[K, V]{}, false
 	}
-	return Update[K, V]{Key: k, Old: &e.value, New: want, Repair: e.suspect || len(e.damage) > 0}, true
+	return Update[K, V]{Key: k, Old: &e.row.Value, New: &want.Value, Repair: e.trouble != nil}, true
 }
 
 // apply hands updates to the Target in bounded batches and books the outcome.
-// revs holds, for each update, the revision of the desired row.
-func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], revs []uint64) {
+// rows holds, for each update, the desired row that it is about, of a removal
+// the last one; nil where there was none.
+func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], rows []*table.Row[K, V]) {
 	for len(updates) > 0 && ctx.Err() == nil {
 		n := min(len(updates), maxBatch)
 		err := r.Target.Apply(ctx, updates[:n])
@@ -281,55 +312,60 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], re
 			if err != nil {
 				u.Err = err
 			}
-			r.book(u, revs[i])
+			r.book(u, rows[i])
 		}
-		updates, revs = updates[n:], revs[n:]
+		updates, rows = updates[n:], rows[n:]
 	}
 }
 
 // book records how one update went.
-func (r *Reconciler[K, V]) book(u *Update[K, V], rev uint64) {
+func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[K, V]) {
 	if u.Err == nil {
 		if u.New == nil {
 			delete(r.have, u.Key)
 			r.forget(u.Key)
 		} else {
-			r.have[u.Key] = &entry[V]{value: *u.New, rev: rev}
-			r.tried(u.Key, rev, nil)
+			r.have[u.Key] = entry[K, V]{row: row}
+			r.tried(u.Key, row.Rev, nil)
 		}
 		return
+	}
+	var rev uint64
+	if row != nil {
+		rev = row.Rev
 	}
 	p := problemOf(u.Err)
 	r.tried(u.Key, rev, &p)
 	if p.Code == vip.CodeUnsupported { // refused before anything was touched
 		r.Log.Warn("the dataplane refuses a frontend", "key", u.Key, "problem", p.Error())
-		if e := r.have[u.Key]; e != nil && e.suspect {
+		if e := r.have[u.Key]; e.suspect() {
 			// An earlier update failed half-way and won't be tried again now: the
 			// resync makes what it was, or was on its way to be, whole.
-			e.suspect, e.tries = false, 0
+			r.have[u.Key] = e.with(trouble{damage: e.trouble.damage})
 		}
 		return
 	}
-	e := r.have[u.Key]
-	if e == nil {
-		e = &entry[V]{rev: rev}
-		if u.New != nil {
-			e.value = *u.New
-		} else { // a stray that a resync found
-			e.value = *u.Old
+	e, has := r.have[u.Key]
+	if !has {
+		e.row = row
+		if u.New == nil { // a stray that a resync found
+			e.row = &table.Row[K, V]{Key: u.Key, Value: *u.Old}
 		}
-		r.have[u.Key] = e
 	}
-	e.suspect = true
-	e.tries++
-	wait := r.backoff(e.tries)
+	var was trouble
+	if e.trouble != nil {
+		was = *e.trouble
+	}
+	tries := was.tries + 1
+	r.have[u.Key] = e.with(trouble{damage: was.damage, suspect: true, tries: tries})
+	wait := r.backoff(tries)
 	r.retries.add(u.Key, time.Now().Add(wait))
 	level := slog.LevelError
-	if e.tries > 1 { // thousands may fail for one reason; the applied table says which still do
+	if tries > 1 { // thousands may fail for one reason; the applied table says which still do
 		level = slog.LevelDebug
 	}
-	r.Log.Log(context.Background(), level, "program the dataplane", "key", u.Key, "err", u.Err, "try", e.tries, "again_in", wait)
-	if e.tries == 1 {
+	r.Log.Log(context.Background(), level, "program the dataplane", "key", u.Key, "err", u.Err, "try", tries, "again_in", wait)
+	if tries == 1 {
 		r.Events.Add(event.Event{Kind: "dataplane_error", Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: p.Message})
 	}
 }
@@ -337,10 +373,14 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], rev uint64) {
 // tried writes the applied row of a key. The repair of an older revision that
 // is still in force doesn't hide that a newer one was refused.
 func (r *Reconciler[K, V]) tried(k K, rev uint64, p *vip.Problem) {
-	if row, _, ok := r.Applied.Get(k); ok && row.Rev > rev {
-		return
+	now := Applied{Rev: rev, At: time.Now(), Problem: p}
+	if row := r.Applied.Row(k); row != nil {
+		if row.Value.Rev > rev {
+			return
+		}
+		now.Warning = row.Value.Warning
 	}
-	r.Applied.Set(k, Applied{Rev: rev, At: time.Now(), Problem: p})
+	r.Applied.Set(k, now)
 	if p != nil {
 		r.failing[k] = struct{}{}
 	} else {
@@ -360,17 +400,17 @@ func (r *Reconciler[K, V]) forget(k K) {
 func (r *Reconciler[K, V]) retry(ctx context.Context) {
 	due := r.retries.due(time.Now())
 	updates := make([]Update[K, V], 0, len(due))
-	revs := make([]uint64, 0, len(due))
+	rows := make([]*table.Row[K, V], 0, len(due))
 	for _, k := range due {
-		want, rev, wanted := r.Desired.Get(k)
-		if !wanted && !r.swept {
+		want := r.Desired.Row(k)
+		if want == nil && !r.swept {
 			continue
 		}
-		if u, needed := r.update(k, &want, !wanted, rev); needed {
-			updates, revs = append(updates, u), append(revs, rev)
+		if u, needed := r.update(k, want); needed {
+			updates, rows = append(updates, u), append(rows, want)
 		}
 	}
-	r.apply(ctx, updates, revs)
+	r.apply(ctx, updates, rows)
 }
 
 // sweep removes what the Target has and nobody wants, once the desired table
@@ -378,38 +418,46 @@ func (r *Reconciler[K, V]) retry(ctx context.Context) {
 func (r *Reconciler[K, V]) sweep(ctx context.Context) {
 	var updates []Update[K, V]
 	for k, e := range r.have {
-		if _, _, wanted := r.Desired.Get(k); !wanted {
-			updates = append(updates, Update[K, V]{Key: k, Old: &e.value, Repair: e.suspect || len(e.damage) > 0})
+		if r.Desired.Row(k) == nil {
+			updates = append(updates, Update[K, V]{Key: k, Old: &e.row.Value, Repair: e.trouble != nil})
 		}
 	}
-	r.apply(ctx, updates, make([]uint64, len(updates)))
+	r.apply(ctx, updates, make([]*table.Row[K, V], len(updates)))
 }
 
 // resync reads the Target, repairs what differs from what was applied and
-// returns the differences it found.
-func (r *Reconciler[K, V]) resync(ctx context.Context) ([]Difference[K, V], error) {
+// returns the differences it found. What somebody else keeps changing waits,
+// unless the repair was asked for.
+func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference[K, V], error) {
 	diff, err := r.compare(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var updates []Update[K, V]
-	var revs []uint64
+	var rows []*table.Row[K, V]
 	var found []string
+	now := time.Now()
 	for _, d := range diff {
 		u := Update[K, V]{Key: d.Key, Old: d.Have, New: d.Want, Repair: true}
-		var rev uint64
-		if e := r.have[d.Key]; e != nil {
-			if e.suspect {
-				continue // ours to retry, not somebody's drift
-			}
-			rev = e.rev
-		} else if _, _, wanted := r.Desired.Get(d.Key); wanted || !r.swept {
+		e, has := r.have[d.Key]
+		if e.suspect() {
+			r.contests.failing(d.Key)
+			continue // ours to retry, not somebody's drift
+		}
+		if !has && (!r.swept || r.Desired.Row(d.Key) != nil) {
 			continue // the feed brings it, or the sweep decides
 		}
-		updates, revs, found = append(updates, u), append(revs, rev), append(found, describe(d))
+		what, cure := describe(d)
+		if !asked && !r.contests.found(d.Key, what, now) {
+			continue
+		}
+		updates, rows, found = append(updates, u), append(rows, e.row), append(found, what+", "+cure)
 	}
-	r.apply(ctx, updates, revs)
+	r.apply(ctx, updates, rows)
 	r.report(updates, found)
+	if !asked && ctx.Err() == nil {
+		r.settle(diff)
+	}
 	return diff, nil
 }
 
@@ -441,17 +489,17 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 	}
 	var diff []Difference[K, V]
 	for k, e := range r.have {
-		a, want := actual[k], e.value // a copy: the answer may leave the loop
+		a, there := actual[k]
 		switch {
-		case a == nil:
-			diff = append(diff, Difference[K, V]{Key: k, Want: &want})
-		case len(a.damage) > 0 || !r.Target.Same(&a.value, &want):
-			diff = append(diff, Difference[K, V]{Key: k, Want: &want, Have: &a.value, Damage: a.damage})
+		case !there:
+			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value})
+		case a.trouble != nil || !r.Target.Same(&a.row.Value, &e.row.Value):
+			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value, Have: &a.row.Value, Damage: a.damage()})
 		}
 	}
 	for k, a := range actual {
-		if r.have[k] == nil {
-			diff = append(diff, Difference[K, V]{Key: k, Have: &a.value, Damage: a.damage})
+		if _, known := r.have[k]; !known {
+			diff = append(diff, Difference[K, V]{Key: k, Have: &a.row.Value, Damage: a.damage()})
 		}
 	}
 	return diff, nil
@@ -486,7 +534,7 @@ func (r *Reconciler[K, V]) ask(ctx context.Context, repair bool) ([]Difference[K
 func (r *Reconciler[K, V]) serve(ctx context.Context, a ask[K, V]) {
 	var out answer[K, V]
 	if a.repair {
-		out.diff, out.err = r.resync(ctx)
+		out.diff, out.err = r.resync(ctx, true)
 	} else {
 		out.diff, out.err = r.compare(ctx)
 	}
@@ -539,17 +587,17 @@ func problemOf(err error) vip.Problem {
 	return vip.Problem{Code: vip.CodeDataplane, Message: err.Error()}
 }
 
-// describe says in words what was found.
-func describe[K comparable, V any](d Difference[K, V]) string {
+// describe says in words what was found and what is done about it.
+func describe[K comparable, V any](d Difference[K, V]) (what, cure string) {
 	switch {
 	case d.Have == nil:
-		return "was missing from the dataplane, put back"
+		return "was missing from the dataplane", "put back"
 	case d.Want == nil:
-		return "was in the dataplane and nobody wants it, removed"
+		return "was in the dataplane and nobody wants it", "removed"
 	case len(d.Damage) > 0:
-		return d.Damage[0] + ", put right"
+		return d.Damage[0], "put right"
 	default:
-		return "was altered in the dataplane, put right"
+		return "was altered in the dataplane", "put right"
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"strings"
@@ -51,11 +52,15 @@ func run(t *testing.T, scenario func(*rig)) {
 }
 
 // start runs the Reconciler to the end of the test.
-func (x *rig) start() {
-	x.r = reconcile.New(reconcile.Options[string, string]{
+func (x *rig) start(change ...func(*reconcile.Options[string, string])) {
+	o := reconcile.Options[string, string]{
 		Desired: x.desired, Target: x.target, Applied: x.applied, Events: x.events, Resync: 30 * time.Second,
 		Log: slog.New(slog.NewTextHandler(&x.log, &slog.HandlerOptions{Level: slog.LevelError})),
-	})
+	}
+	for _, do := range change {
+		do(&o)
+	}
+	x.r = reconcile.New(o)
 	ctx, cancel := context.WithCancel(x.t.Context())
 	done := make(chan error)
 	go func() { done <- x.r.Run(ctx) }()
@@ -235,7 +240,7 @@ func TestTableThatNeverRestsDoesNotHoldUpRetries(t *testing.T) {
 	defer stop()
 	select {
 	case <-again:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the failed key is not tried again while others change")
 	}
 }
@@ -372,6 +377,31 @@ func TestTargetOutOfReachAtStartIsWaitedFor(t *testing.T) {
 		x.wants(map[string]string{"a": "1"})
 		if s := x.r.Stats(); s.TargetError != "" || !s.Synced {
 			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// endless is a Target whose readings take until they are cut short.
+type endless struct {
+	*reconciletest.Recorder[string, string]
+}
+
+func (endless) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[string, string], error] {
+	return func(yield func(reconcile.Observed[string, string], error) bool) {
+		<-ctx.Done()
+		yield(reconcile.Observed[string, string]{}, fmt.Errorf("read services: %w", ctx.Err()))
+	}
+}
+
+func TestStopWhileReadingIsNoFailureOfTheTarget(t *testing.T) {
+	run(t, func(x *rig) {
+		x.ready()
+		x.start(func(o *reconcile.Options[string, string]) { o.Target = endless{x.target} })
+		x.stop()
+		x.stop = func() {}
+		events, _ := x.events.Since(0)
+		if s := x.r.Stats(); s.TargetError != "" || x.log.Len() > 0 || len(events) > 0 {
+			t.Errorf("stats %+v, log %q, events %v", s, x.log.String(), events)
 		}
 	})
 }

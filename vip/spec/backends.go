@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,40 +15,98 @@ func (b *builder) backends(in []Backend) []vip.Backend {
 		b.bad("backends", "split the service", "%d backends are more than %d", len(in), MaxBackends)
 		return nil
 	}
-	out := make([]vip.Backend, 0, len(in))
+	out := make([]vip.Backend, len(in))
+	b.list = "backends"
 	for i := range in {
-		out = append(out, b.backend(strict.Index("backends", i)+".", &in[i]))
+		b.index = i
+		out[i] = b.backend(&in[i])
 	}
+	b.list = ""
 	return out
 }
 
-// backend builds one backend; prefix is its path with the dot, or "". The
-// address of one that has none worth using is the zero Addr.
-func (b *builder) backend(prefix string, w *Backend) vip.Backend {
+// backend builds one backend. The address of one that has none worth using is
+// the zero Addr. There may be many: unless something is wrong, no field is named.
+func (b *builder) backend(w *Backend) vip.Backend {
 	out := vip.Backend{Weight: vip.DefaultWeight, State: vip.Ready, Node: w.Node, Zone: w.Zone}
-	if a, ok := b.address(prefix+"address", w.Address); ok {
+	if a, ok := b.address("address", w.Address); ok {
 		out.Address = a
 	}
-	out.Port = b.port(prefix+"port", int(w.Port))
+	out.Port = b.port("port", int(w.Port))
 	if w.Weight != nil {
 		if *w.Weight < 0 || *w.Weight > vip.MaxWeight {
-			b.bad(prefix+"weight", "use 0 to 65535", "%d is out of bounds", *w.Weight)
+			b.bad("weight", "use 0 to 65535", "%d is out of bounds", *w.Weight)
 		} else {
 			out.Weight = uint32(*w.Weight)
 		}
 	}
 	if w.State != "" {
 		out.State = vip.State(w.State)
-		if !slices.Contains([]vip.State{vip.Ready, vip.Drain, vip.Maint}, out.State) {
-			b.bad(prefix+"state", oneOf(w.State, []string{"ready", "drain", "maint"}), "%s is not a state", strict.Quote(w.State))
+		if words := []string{"ready", "drain", "maint", "terminating"}; !slices.Contains(words, w.State) {
+			b.bad("state", oneOf(w.State, words), "%s is not a state", strict.Quote(w.State))
 		}
 	}
-	for _, word := range []struct{ field, value string }{{"node", w.Node}, {"zone", w.Zone}} {
-		if len(word.value) > MaxLabelKey || !printable(word.value) || strings.ContainsAny(word.value, " \t") {
-			b.bad(prefix+word.field, "", "wants up to %d printable characters without spaces", MaxLabelKey)
-		}
+	if w.Node != "" && !isWord(w.Node) {
+		b.badWord("node")
 	}
+	if w.Zone != "" && !isWord(w.Zone) {
+		b.badWord("zone")
+	}
+	out.Ports = b.names("ports", w.Ports, MaxPorts)
+	out.ForZones = b.names("for_zones", w.ForZones, MaxHints)
+	out.ForNodes = b.names("for_nodes", w.ForNodes, MaxHints)
 	return out
+}
+
+// isWord reports whether a text may name a node, a zone or a port of a service.
+func isWord(s string) bool {
+	return s != "" && len(s) <= MaxLabelKey && printable(s) && !strings.ContainsAny(s, " \t")
+}
+
+func (b *builder) badWord(field string) {
+	b.bad(field, "", "wants up to %d printable characters without spaces", MaxLabelKey)
+}
+
+// names reads a list of names, each to be there once.
+func (b *builder) names(field string, in []string, most int) vip.Names {
+	if len(in) > most {
+		b.bad(field, "", "%d names are more than %d", len(in), most)
+		return ""
+	}
+	for i, name := range in {
+		switch {
+		case !isWord(name):
+			b.badWord(strict.Index(field, i))
+		case slices.Contains(in[:i], name):
+			b.bad(strict.Index(field, i), "remove it", "%s comes twice", strict.Quote(name))
+		}
+	}
+	return vip.NamesOf(in...)
+}
+
+// servedPorts reports ports that a backend is said to serve and the service
+// doesn't have. Where something is wrong with the service's own ports, nothing is
+// said.
+func (b *builder) servedPorts(in []Backend, ports []vip.Port) {
+	names := make([]string, len(ports))
+	for i := range ports {
+		if ports[i].Port == 0 || ports[i].Protocol == 0 {
+			return
+		}
+		names[i] = ports[i].Name
+	}
+	for i := range in {
+		for j, name := range in[i].Ports {
+			if name == "" || len(names) == 0 || slices.Contains(names, name) {
+				continue
+			}
+			hint := "the service's ports are " + strings.Join(names[:min(len(names), 10)], ", ")
+			if near := strict.Nearest(name, names); near != "" {
+				hint = fmt.Sprintf("did you mean %q? %s", near, hint)
+			}
+			b.bad(strict.Index(strict.Index("backends", i)+".ports", j), hint, "the service has no port %s", strict.Quote(name))
+		}
+	}
 }
 
 // twice reports backends that are the same server: written twice, or once with
@@ -55,6 +114,14 @@ func (b *builder) backend(prefix string, w *Backend) vip.Backend {
 func (b *builder) twice(in []Backend, out vip.Service) {
 	if len(out.Backends) != len(in) {
 		return
+	}
+	addresses := make([]netip.Addr, len(out.Backends))
+	for i := range addresses {
+		addresses[i] = out.Backends[i].Address
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	if len(slices.Compact(addresses)) == len(out.Backends) {
+		return // nor is one of them the same server in another way
 	}
 	type server struct {
 		addr netip.Addr
@@ -78,31 +145,36 @@ func (b *builder) twice(in []Backend, out vip.Service) {
 			continue
 		}
 		for _, p := range out.Ports {
-			if p.TargetPort == be.Port {
+			if p.TargetPort == be.Port && be.Serves(p.Name) && out.Backends[follower].Serves(p.Name) {
 				b.bad(strict.Index("backends", max(i, follower)), "keep one of them", "%s is the same server as backends[%d] on port %s",
-					out.Backends[max(i, follower)].ID(), min(i, follower), vip.PortKey{Port: p.Port, Protocol: p.Protocol})
+					out.Backends[max(i, follower)].ID(), min(i, follower), p.Key())
 				break
 			}
 		}
 	}
 }
 
-// wrongFamily reports backends that NAT can't reach from any VIP of the
-// service: it doesn't translate between families.
-func (b *builder) wrongFamily(in []Backend, families []vip.Family) {
-	if len(families) == 0 {
+// wrongFamily reports backends that can't be reached from any VIP of the
+// service: no way of forwarding translates between families. Families are
+// those of the VIP, where they are known.
+func (b *builder) wrongFamily(in []Backend, forward vip.Forward, families []vip.Family) {
+	if len(families) == 0 || forward == "" {
 		return
 	}
 	for i, w := range in {
 		a, err := netip.ParseAddr(w.Address)
 		if err == nil && !slices.Contains(families, vip.FamilyOf(a.Unmap())) {
-			var names []string
-			for _, f := range families {
-				names = append(names, f.String())
-			}
 			b.bad(strict.Index("backends", i)+".address", "use a backend of the VIP's family, or add the family to the service",
-				"%s is %s and the service's VIP is %s: nat does not translate between families",
-				w.Address, vip.FamilyOf(a.Unmap()), strings.Join(names, " and "))
+				"%s is %s and the service's VIP is %s: %s does not translate between families",
+				w.Address, vip.FamilyOf(a.Unmap()), familyNames(families), forward)
 		}
 	}
+}
+
+func familyNames(families []vip.Family) string {
+	names := make([]string, len(families))
+	for i, f := range families {
+		names[i] = f.String()
+	}
+	return strings.Join(names, " and ")
 }

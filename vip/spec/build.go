@@ -16,11 +16,13 @@ import (
 
 // Bounds on how much one service may hold; those of single values are in vip.
 const (
-	MaxPorts      = 256
-	MaxBackends   = 10_000
-	MaxLabels     = 64
-	MaxLabelKey   = 253  // bytes
-	MaxLabelValue = 1024 // bytes
+	MaxPorts        = 256
+	MaxBackends     = 10_000
+	MaxSourceRanges = 1024
+	MaxLabels       = 64
+	MaxLabelKey     = 253  // bytes
+	MaxLabelValue   = 1024 // bytes
+	MaxHints        = 64   // zones, or nodes, that one backend is meant for
 )
 
 // Build validates the service, fills in the defaults and returns it as owned
@@ -41,18 +43,17 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	out.Families = b.families(s.Families)
 	out.VIPs = b.vips(s.VIPs, out.Families)
 	out.Ports = b.ports(s.Ports)
-	out.Scheduler = choice(&b, "scheduler", s.Scheduler, vip.DefaultScheduler, vip.Schedulers(), unsupportedSchedulers)
-	out.SchedulerFallback, out.SchedulerPort = b.schedulerFlags(s.SchedulerFlags, out.Scheduler)
-	out.Forward = choice(&b, "forward", s.Forward, vip.ForwardNAT,
-		[]vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel}, []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel})
-	policies, later := []vip.TrafficPolicy{vip.Cluster, vip.Local}, []vip.TrafficPolicy{vip.Local}
-	out.InternalTraffic = choice(&b, "internal_traffic", s.InternalTraffic, vip.Cluster, policies, later)
-	out.ExternalTraffic = choice(&b, "external_traffic", s.ExternalTraffic, vip.Cluster, policies, later)
+	out.Scheduler = choice(&b, "scheduler", s.Scheduler, vip.DefaultScheduler, vip.Schedulers()...)
+	b.schedulerFlags(s.SchedulerFlags, &out)
+	out.Forward = choice(&b, "forward", s.Forward, vip.ForwardNAT, forwards...)
+	out.InternalTraffic = choice(&b, "internal_traffic", s.InternalTraffic, vip.Cluster, vip.Cluster, vip.Local)
+	out.ExternalTraffic = choice(&b, "external_traffic", s.ExternalTraffic, vip.Cluster, vip.Cluster, vip.Local)
+	out.Distribution = choice(&b, "traffic_distribution", s.Distribution, vip.DistributeAny,
+		vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode)
+	out.HealthPort = b.nodePort("health_check_node_port", s.HealthPort)
 	out.Masquerade = choice(&b, "masquerade", s.Masquerade, vip.MasqueradeAuto,
-		[]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}, nil)
-	if len(s.SourceRanges) > 0 {
-		b.unsupported("source_ranges", "source ranges", "remove it, and filter in front of this host")
-	}
+		vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever)
+	out.SourceRanges = b.sourceRanges(s.SourceRanges, statedFamilies(out))
 	out.Affinity = b.affinity(s.Affinity)
 	out.DrainTimeout = vip.DefaultDrainTimeout
 	if d := s.DrainTimeout; d != nil {
@@ -62,21 +63,20 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 		}
 	}
 	out.Backends = b.backends(s.Backends)
+	b.servedPorts(s.Backends, out.Ports)
 	b.twice(s.Backends, out)
-	if out.Forward == vip.ForwardNAT {
-		b.wrongFamily(s.Backends, statedFamilies(out))
-	}
+	b.wrongFamily(s.Backends, out.Forward, statedFamilies(out))
+	b.combinations(s, &out)
 	slices.SortFunc(out.Backends, compareBackends)
 	return out, b.problems
 }
 
-// unsupportedSchedulers are known by name and not in this version.
-var unsupportedSchedulers = []vip.Scheduler{vip.ShortestExpectedDelay, vip.NeverQueue, vip.WeightedFailover, vip.DestinationHash}
+var forwards = []vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel}
 
 // Build validates a single backend and fills in its defaults.
 func (w *Backend) Build() (vip.Backend, []vip.Problem) {
 	var b builder
-	out := b.backend("", w)
+	out := b.backend(w)
 	return out, b.problems
 }
 
@@ -103,6 +103,8 @@ func statedFamilies(s vip.Service) []vip.Family {
 // builder collects the problems of one service.
 type builder struct {
 	service, place string
+	list           string // of what fields are one of: "backends"; "" for the service's own
+	index          int    // and which
 	problems       []vip.Problem
 }
 
@@ -111,14 +113,10 @@ func (b *builder) add(p vip.Problem) {
 	b.problems = append(b.problems, p)
 }
 
-// unsupported refuses what a later version may do.
-func (b *builder) unsupported(field, feature, hint string) {
-	p := vip.Unsupported("this version", field, feature)
-	p.Hint = hint
-	b.add(p)
-}
-
 func (b *builder) bad(field, hint, format string, args ...any) {
+	if b.list != "" {
+		field = strict.Index(b.list, b.index) + "." + field
+	}
 	b.add(vip.Problem{Code: vip.CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
@@ -236,104 +234,36 @@ func (b *builder) address(field, text string) (netip.Addr, bool) {
 	return a, false
 }
 
-func (b *builder) ports(in []Port) []vip.Port {
-	if len(in) == 0 {
-		b.bad("ports", "add one: ports = [ { port = 80 } ]", "a service needs a port")
-		return nil
-	}
-	if len(in) > MaxPorts {
-		b.bad("ports", "split the service", "%d ports are more than %d", len(in), MaxPorts)
-		return nil
-	}
-	out := make([]vip.Port, 0, len(in))
-	numbers, names, nodePorts := map[vip.PortKey]int{}, map[string]int{}, map[vip.PortKey]int{}
-	for i, w := range in {
-		field := strict.Index("ports", i)
-		p := vip.Port{Name: w.Name, NodePort: vip.NodePort{Auto: w.NodePort.Auto}}
-		p.Protocol = b.protocol(field+".protocol", w.Protocol)
-		if w.Port == 0 {
-			b.bad(field+".port", "add port = 80", "a port number is needed")
-		}
-		p.Port, p.TargetPort = b.port(field+".port", int(w.Port)), b.port(field+".target_port", int(w.TargetPort))
-		if p.TargetPort == 0 {
-			p.TargetPort = p.Port
-		}
-		p.NodePort.Number = b.port(field+".node_port", w.NodePort.Number)
+// The words of scheduler_flags.
+const (
+	flagFallback  = "fallback"
+	flagPort      = "port"
+	flagOnePacket = "one-packet"
+)
 
-		key := vip.PortKey{Port: p.Port, Protocol: p.Protocol}
-		if p.Port != 0 && p.Protocol != 0 {
-			b.once(numbers, key, i, field+".port", "ports", "change one of the two")
-		}
-		if p.NodePort.Number != 0 && p.Protocol != 0 {
-			b.once(nodePorts, vip.PortKey{Port: p.NodePort.Number, Protocol: p.Protocol}, i, field+".node_port", "ports", "change one of the two")
-		}
-		if w.Name == "" {
-			p.Name = key.String()
-		} else if b.label(field+".name", w.Name) {
-			if j, taken := names[w.Name]; taken {
-				b.bad(field+".name", "give each port its own name", "%q is the name of ports[%d], too", w.Name, j)
-			} else {
-				names[w.Name] = i
-			}
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
-// once reports the second use of a port number.
-func (b *builder) once(seen map[vip.PortKey]int, key vip.PortKey, i int, field, list, hint string) {
-	if j, twice := seen[key]; twice {
-		b.bad(field, hint, "%s is that of %s[%d], too", key, list, j)
-		return
-	}
-	seen[key] = i
-}
-
-// port checks a number that FromTree has not seen, as one built in a program.
-func (b *builder) port(field string, n int) uint16 {
-	if n < 0 || n > 65535 {
-		b.bad(field, "use 1 to 65535", "%d is no port", n)
-		return 0
-	}
-	return uint16(n)
-}
-
-func (b *builder) protocol(field, text string) vip.Protocol {
-	if text == "" {
-		return vip.TCP
-	}
-	var p vip.Protocol
-	if err := p.UnmarshalText([]byte(text)); err != nil {
-		b.bad(field, oneOf(text, []string{"tcp", "udp"}), "%s is not a protocol", strict.Quote(text))
-		return 0
-	}
-	if p == vip.SCTP {
-		b.unsupported(field, "sctp", "use tcp or udp")
-	}
-	return p
-}
-
-func (b *builder) schedulerFlags(in []string, s vip.Scheduler) (fallback, port bool) {
+// schedulerFlags reads the flags into out, whose scheduler is known.
+func (b *builder) schedulerFlags(in []string, out *vip.Service) {
+	hashes := out.Scheduler == "" || out.Scheduler == vip.SourceHash || out.Scheduler == vip.MaglevHash
 	for i, text := range in {
 		field := strict.Index("scheduler_flags", i)
 		switch text {
-		case "fallback":
-			fallback = true
-		case "port":
-			port = true
+		case flagFallback:
+			out.SchedulerFallback = true
+		case flagPort:
+			out.SchedulerPort = true
+		case flagOnePacket:
+			out.OnePacket = true
 		default:
-			b.bad(field, oneOf(text, []string{"fallback", "port"}), "%s is not a scheduler flag", strict.Quote(text))
+			b.bad(field, oneOf(text, []string{flagFallback, flagPort, flagOnePacket}), "%s is not a scheduler flag", strict.Quote(text))
 			continue
 		}
-		if s != "" && s != vip.SourceHash && s != vip.MaglevHash {
-			b.bad(field, "use scheduler mh or sh, or remove the flag", "scheduler %s has no flag %q", s, text)
+		if !hashes && text != flagOnePacket {
+			b.bad(field, "use scheduler mh or sh, or remove the flag", "scheduler %s has no flag %q", out.Scheduler, text)
 		}
 		if slices.Contains(in[:i], text) {
 			b.bad(field, "remove it", "%q comes twice", text)
 		}
 	}
-	return fallback, port
 }
 
 func (b *builder) affinity(in *Affinity) time.Duration {
@@ -351,25 +281,18 @@ func (b *builder) affinity(in *Affinity) time.Duration {
 }
 
 // choice reads one of a set of words, the default when nothing is written.
-func choice[T ~string](b *builder, field, text string, def T, all, later []T) T {
+func choice[T ~string](b *builder, field, text string, def T, all ...T) T {
 	if text == "" {
 		return def
 	}
-	var use []string
-	for _, w := range all {
-		if slices.Contains(later, w) {
-			continue
-		}
-		if w == T(text) {
-			return w
-		}
-		use = append(use, string(w))
+	if slices.Contains(all, T(text)) {
+		return T(text)
 	}
-	if slices.Contains(later, T(text)) {
-		b.unsupported(field, fmt.Sprintf("%s %q", field, text), oneOf("", use))
-	} else {
-		b.bad(field, oneOf(text, use), "%s is not a known value", strict.Quote(text))
+	use := make([]string, len(all))
+	for i := range all {
+		use[i] = string(all[i])
 	}
+	b.bad(field, oneOf(text, use), "%s is not a known value", strict.Quote(text))
 	return ""
 }
 

@@ -7,7 +7,8 @@ import (
 )
 
 // FromService writes a service back the way a person would, with every default
-// stated: Build of the result gives s again.
+// stated: Build of the result gives s again, but for Assigned: nobody writes
+// that, and who keeps a service keeps it beside the text.
 func FromService(s vip.Service) Service {
 	out := Service{
 		Name: s.Key.Name, Namespace: s.Key.Namespace, Labels: maps.Clone(s.Labels),
@@ -15,6 +16,7 @@ func FromService(s vip.Service) Service {
 		VIPs: texts(s.VIPs), Families: texts(s.Families), SourceRanges: texts(s.SourceRanges),
 		Scheduler: string(s.Scheduler), Forward: string(s.Forward), Masquerade: string(s.Masquerade),
 		InternalTraffic: string(s.InternalTraffic), ExternalTraffic: string(s.ExternalTraffic),
+		Distribution: string(s.Distribution), HealthPort: writeNodePort(s.HealthPort),
 	}
 	drain := Duration(s.DrainTimeout)
 	out.DrainTimeout = &drain
@@ -22,19 +24,16 @@ func FromService(s vip.Service) Service {
 		timeout := Duration(s.Affinity)
 		out.Affinity = &Affinity{Timeout: &timeout}
 	}
-	if s.SchedulerFallback {
-		out.SchedulerFlags = append(out.SchedulerFlags, "fallback")
-	}
-	if s.SchedulerPort {
-		out.SchedulerFlags = append(out.SchedulerFlags, "port")
-	}
-	for _, p := range s.Ports {
-		w := Port{Name: p.Name, Protocol: p.Protocol.String(), Port: PortNumber(p.Port), TargetPort: PortNumber(p.TargetPort),
-			NodePort: NodePort{Auto: p.NodePort.Auto, Number: int(p.NodePort.Number)}}
-		if p.Name == (vip.PortKey{Port: p.Port, Protocol: p.Protocol}).String() { // the name of a port without one
-			w.Name = ""
+	for _, flag := range []struct {
+		word string
+		set  bool
+	}{{flagFallback, s.SchedulerFallback}, {flagPort, s.SchedulerPort}, {flagOnePacket, s.OnePacket}} {
+		if flag.set {
+			out.SchedulerFlags = append(out.SchedulerFlags, flag.word)
 		}
-		out.Ports = append(out.Ports, w)
+	}
+	for i := range s.Ports {
+		out.Ports = append(out.Ports, writePort(&s.Ports[i]))
 	}
 	for _, b := range s.Backends {
 		out.Backends = append(out.Backends, FromBackend(b))
@@ -45,7 +44,8 @@ func FromService(s vip.Service) Service {
 // FromBackend is FromService for a single backend.
 func FromBackend(b vip.Backend) Backend {
 	weight := int(b.Weight)
-	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: string(b.State), Node: b.Node, Zone: b.Zone}
+	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: string(b.State), Node: b.Node, Zone: b.Zone,
+		Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 }
 
 func texts[T interface{ String() string }](in []T) []string {

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -42,9 +43,9 @@ func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 			}
 		}
 	}
-	forward := s.Forward == "" || s.Forward == string(vip.ForwardNAT)
-	if forward && len(s.Families) == 0 && len(s.VIPs) == 0 {
-		b.wrongFamily(s.Backends, familiesOf(s.Pool, pools))
+	forward := cmp.Or(vip.Forward(s.Forward), vip.ForwardNAT)
+	if slices.Contains(forwards, forward) && len(s.Families) == 0 && len(s.VIPs) == 0 {
+		b.wrongFamily(s.Backends, forward, familiesOf(s.Pool, pools))
 	}
 	return b.problems
 }

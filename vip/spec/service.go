@@ -30,6 +30,8 @@ type Service struct {
 	Affinity        *Affinity `toml:"affinity,omitempty" json:"affinity,omitempty"`
 	InternalTraffic string    `toml:"internal_traffic,omitempty" json:"internal_traffic,omitempty"`
 	ExternalTraffic string    `toml:"external_traffic,omitempty" json:"external_traffic,omitempty"`
+	Distribution    string    `toml:"traffic_distribution,omitempty" json:"traffic_distribution,omitempty"`
+	HealthPort      NodePort  `toml:"health_check_node_port,omitempty" json:"health_check_node_port,omitzero"`
 	Masquerade      string    `toml:"masquerade,omitempty" json:"masquerade,omitempty"`
 	SourceRanges    []string  `toml:"source_ranges,omitempty" json:"source_ranges,omitempty"`
 	DrainTimeout    *Duration `toml:"drain_timeout,omitempty" json:"drain_timeout,omitempty"`
@@ -38,16 +40,17 @@ type Service struct {
 // Later implements strict.Later.
 func (*Service) Later() map[string]string { return map[string]string{"health": "health probes"} }
 
-// Port is one port of a service.
+// Port is one port, or a range of ports, of a service.
 type Port struct {
 	Name       string     `toml:"name,omitempty" json:"name,omitempty"`
 	Protocol   string     `toml:"protocol,omitempty" json:"protocol,omitempty"`
-	Port       PortNumber `toml:"port" json:"port"`
+	Port       PortRange  `toml:"port" json:"port"`
 	TargetPort PortNumber `toml:"target_port,omitzero" json:"target_port,omitempty"`
 	NodePort   NodePort   `toml:"node_port,omitempty" json:"node_port,omitzero"`
 }
 
-// Backend is one server behind a service.
+// Backend is one server behind a service, for all of its ports unless Ports
+// names some.
 type Backend struct {
 	Address string     `toml:"address" json:"address"`
 	Port    PortNumber `toml:"port,omitzero" json:"port,omitempty"`
@@ -55,6 +58,10 @@ type Backend struct {
 	State   string     `toml:"state,omitempty" json:"state,omitempty"`
 	Node    string     `toml:"node,omitempty" json:"node,omitempty"`
 	Zone    string     `toml:"zone,omitempty" json:"zone,omitempty"`
+
+	Ports    []string `toml:"ports,omitempty" json:"ports,omitempty"`
+	ForZones []string `toml:"for_zones,omitempty" json:"for_zones,omitempty"`
+	ForNodes []string `toml:"for_nodes,omitempty" json:"for_nodes,omitempty"`
 }
 
 // Affinity keeps a client on its backend. A Timeout left out is

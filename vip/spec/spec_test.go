@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,14 +21,16 @@ func services(t *rapid.T) vip.Service {
 	label := rapid.StringMatching(`[a-z]([a-z0-9-]{0,8}[a-z0-9])?`)
 	s := vip.Service{
 		Key: vip.ServiceKey{Namespace: label.Draw(t, "namespace"), Name: label.Draw(t, "name")}, Source: "static", Origin: "a.toml:1",
-		Scheduler:       rapid.SampledFrom([]vip.Scheduler{"rr", "wrr", "lc", "wlc", "sh", "mh"}).Draw(t, "scheduler"),
-		Forward:         vip.ForwardNAT,
-		InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster,
-		Masquerade:   rapid.SampledFrom([]vip.Masquerade{"auto", "always", "never"}).Draw(t, "masquerade"),
-		DrainTimeout: time.Duration(rapid.Int64Range(0, int64(vip.MaxDrainTimeout)).Draw(t, "drain")),
-		Affinity:     time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
-		Labels:       rapid.MapOfN(rapid.StringMatching(`[ -~]{1,9}`), rapid.StringMatching(`[ -~é]{0,9}`), 0, 3).Draw(t, "labels"),
-		Backends:     []vip.Backend{},
+		Scheduler:       rapid.SampledFrom(vip.Schedulers()).Draw(t, "scheduler"),
+		Forward:         rapid.SampledFrom(forwards).Draw(t, "forward"),
+		InternalTraffic: rapid.SampledFrom([]vip.TrafficPolicy{vip.Cluster, vip.Local}).Draw(t, "internal traffic"),
+		ExternalTraffic: rapid.SampledFrom([]vip.TrafficPolicy{vip.Cluster, vip.Local}).Draw(t, "external traffic"),
+		Distribution:    rapid.SampledFrom([]vip.TrafficDistribution{vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode}).Draw(t, "distribution"),
+		Masquerade:      rapid.SampledFrom([]vip.Masquerade{"auto", "always", "never"}).Draw(t, "masquerade"),
+		DrainTimeout:    time.Duration(rapid.Int64Range(0, int64(vip.MaxDrainTimeout)).Draw(t, "drain")),
+		Affinity:        time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
+		Labels:          rapid.MapOfN(rapid.StringMatching(`[ -~]{1,9}`), rapid.StringMatching(`[ -~é]{0,9}`), 0, 3).Draw(t, "labels"),
+		Backends:        []vip.Backend{},
 	}
 	if len(s.Labels) == 0 {
 		s.Labels = nil
@@ -42,12 +45,47 @@ func services(t *rapid.T) vip.Service {
 		s.Families = []vip.Family{vip.IPv4}
 		s.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 	}
+	if s.ExternalTraffic == vip.Local {
+		s.HealthPort = rapid.SampledFrom([]vip.NodePort{{}, {Auto: true}, {Number: 29999}}).Draw(t, "health port")
+	}
+	nat := s.Forward == vip.ForwardNAT
+	if !nat && s.Masquerade == vip.MasqueradeAlways {
+		s.Masquerade = vip.MasqueradeNever
+	}
+	protocols := []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP}
+	if !nat && s.Affinity == 0 {
+		if s.OnePacket = rapid.Bool().Draw(t, "one-packet"); s.OnePacket {
+			protocols = []vip.Protocol{vip.UDP}
+		}
+	}
+	seen := map[netip.Prefix]bool{}
+	for i := range rapid.IntRange(0, 4).Draw(t, "source ranges") {
+		bits := rapid.IntRange(0, 32).Draw(t, "source bits")
+		if p := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(i), 2, 3, 4}), bits).Masked(); !seen[p] {
+			seen[p] = true
+			s.SourceRanges = append(s.SourceRanges, p)
+		}
+	}
+	slices.SortFunc(s.SourceRanges, netip.Prefix.Compare)
 	for i := range rapid.IntRange(1, 4).Draw(t, "ports") {
-		p := vip.Port{Protocol: rapid.SampledFrom([]vip.Protocol{vip.TCP, vip.UDP}).Draw(t, "protocol"), Port: uint16(80 + i),
-			TargetPort: rapid.Uint16Range(1, 65535).Draw(t, "target")}
-		p.Name = vip.PortKey{Port: p.Port, Protocol: p.Protocol}.String()
+		p := vip.Port{Protocol: rapid.SampledFrom(protocols).Draw(t, "protocol"), Port: uint16(80 + 10*i)}
+		p.TargetPort = p.Port
+		if nat {
+			p.TargetPort = rapid.Uint16Range(1, 65535).Draw(t, "target")
+		}
+		if rapid.Bool().Draw(t, "range") {
+			p.LastPort = p.Port + rapid.Uint16Range(1, 9).Draw(t, "more")
+			if !nat || rapid.Bool().Draw(t, "same ports") {
+				p.TargetPort = 0
+			}
+		}
+		p.Name = p.Key().String()
 		if rapid.Bool().Draw(t, "named") {
 			p.Name = fmt.Sprint("p", i)
+		}
+		if !nat || p.LastPort != 0 {
+			s.Ports = append(s.Ports, p)
+			continue
 		}
 		switch rapid.IntRange(0, 2).Draw(t, "node port") {
 		case 1:
@@ -58,11 +96,25 @@ func services(t *rapid.T) vip.Service {
 		s.Ports = append(s.Ports, p)
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "backends") {
-		s.Backends = append(s.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: rapid.Uint16().Draw(t, "port"),
-			Weight: rapid.Uint32Range(0, vip.MaxWeight).Draw(t, "weight"), State: rapid.SampledFrom([]vip.State{"ready", "drain", "maint"}).Draw(t, "state"),
-			Node: rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"), Zone: rapid.SampledFrom([]string{"", "z"}).Draw(t, "zone")})
+		port := uint16(0)
+		if nat {
+			port = rapid.Uint16().Draw(t, "port")
+		}
+		s.Backends = append(s.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: port,
+			Weight: rapid.Uint32Range(0, vip.MaxWeight).Draw(t, "weight"), State: rapid.SampledFrom([]vip.State{"ready", "drain", "maint", "terminating"}).Draw(t, "state"),
+			Node: rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"), Zone: rapid.SampledFrom([]string{"", "z"}).Draw(t, "zone"),
+			Ports:    vip.NamesOf(rapid.SliceOfDistinct(rapid.SampledFrom(portNames(s.Ports)), rapid.ID).Draw(t, "served ports")...),
+			ForZones: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"z", "y", "x-é"}), 0, 3, rapid.ID).Draw(t, "for zones")...),
+			ForNodes: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"n1", "n2"}), 0, 2, rapid.ID).Draw(t, "for nodes")...)})
 	}
 	return s
+}
+
+func portNames(ports []vip.Port) (out []string) {
+	for i := range ports {
+		out = append(out, ports[i].Name)
+	}
+	return out
 }
 
 // A service that is written back, in either format, is read as the same one.
@@ -75,7 +127,7 @@ func TestWrittenServicesReadAlike(t *testing.T) {
 			if problems = append(problems, more...); len(problems) > 0 {
 				t.Fatalf("%s is refused: %v\n%s", format, problems, text)
 			}
-			if diff := cmp.Diff(want, got, cmpAddrs); diff != "" {
+			if diff := cmp.Diff(want, got, cmpAddrs, cmpPrefixes); diff != "" {
 				t.Fatalf("%s reads otherwise: %s\n%s", format, diff, text)
 			}
 		}
@@ -140,7 +192,7 @@ func TestDurationText(t *testing.T) {
 
 // A service of 10,000 backends is built in time that grows with their number.
 func TestBuildIsLinear(t *testing.T) {
-	s := Service{Name: "a", Ports: []Port{{Port: 80}}}
+	s := Service{Name: "a", Ports: []Port{{Port: PortRange{First: 80}}}}
 	for i := range MaxBackends {
 		s.Backends = append(s.Backends, Backend{Address: "10.0.0.1", Port: PortNumber(1000 + i)})
 	}
@@ -161,6 +213,9 @@ func FuzzDecodeJSON(f *testing.F) {
 	f.Add([]byte(`{"name": "web", "ports": [{"port": 80, "node_port": "auto", "name": "x"}], "backends": [{"address": "10.0.0.1", "weight": 0}], "affinity": {"timeout": "3h"}, "labels": {"a": "b"}}`))
 	f.Add([]byte(`{"name": "a", "name": 1, "ports": {"port": "1-2"}, "x": [[{}]], "vips": [null], "drain_timeout": 1e400}`))
 	f.Add([]byte(`{"name": "a", "ports": [{"port": 80, "protocol": "SCTP"}], "families": ["ipv6"], "source_ranges": ["x"], "scheduler": "mh", "scheduler_flags": ["port"]}`))
+	f.Add([]byte(`{"name": "a", "ports": [{"port": "10000-10099", "target_port": 80}, {"port": "all", "protocol": "sctp"}], "source_ranges": ["10.0.0.0/8", "10.0.0.1", "::/0"], "external_traffic": "local", "health_check_node_port": 30000, "traffic_distribution": "same-zone"}`))
+	f.Add([]byte(`{"name": "a", "ports": [{"port": 53, "protocol": "udp"}], "forward": "dr", "scheduler": "sed", "scheduler_flags": ["one-packet"], "internal_traffic": "local", "backends": [{"address": "10.0.0.1", "state": "terminating"}]}`))
+	f.Add([]byte(`{"name": "a", "ports": [{"port": 53, "name": "dns"}, {"port": 80}], "backends": [{"address": "10.0.0.1", "ports": ["dns", "80/tcp"], "for_zones": ["b", "a"], "for_nodes": ["n"]}, {"address": "10.0.0.2", "ports": ["dsn", "", "a b"], "for_zones": [" "]}]}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		s, problems := DecodeJSON(doc)
 		built, more := s.Build("rest", "")
@@ -175,7 +230,7 @@ func FuzzDecodeJSON(f *testing.F) {
 		}
 		again := FromService(built)
 		back, problems := again.Build("rest", "")
-		if diff := cmp.Diff(built, back, cmpAddrs); len(problems) > 0 || diff != "" {
+		if diff := cmp.Diff(built, back, cmpAddrs, cmpPrefixes); len(problems) > 0 || diff != "" {
 			t.Errorf("written back: %v %s", problems, diff)
 		}
 	})

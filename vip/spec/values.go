@@ -13,20 +13,17 @@ import (
 )
 
 // PortNumber is a port as written. Zero is a port left out; Build checks the
-// bounds. A range ("10000-10099") is refused as unsupported.
+// bounds.
 type PortNumber int
-
-var portRange = regexp.MustCompile(`^\s*\d+\s*[-:]\s*\d+\s*$`)
 
 // FromTree implements strict.Value.
 func (p *PortNumber) FromTree(raw any) error {
-	if s, ok := raw.(string); ok && portRange.MatchString(s) {
-		p := vip.Unsupported("this version", "", "port ranges")
-		p.Hint = "write a port of its own for each"
-		return p
-	}
 	n, err := strict.Int(raw)
 	if err != nil {
+		if text, ok := raw.(string); ok && (text == allPorts || portRange.MatchString(text)) {
+			return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(text) + " is more than one port",
+				Hint: "write one, or leave it out: then a range keeps the port that the client asked for"}
+		}
 		return err
 	}
 	if n < 1 || n > 65535 {
@@ -35,6 +32,92 @@ func (p *PortNumber) FromTree(raw any) error {
 	*p = PortNumber(n)
 	return nil
 }
+
+// PortRange is a port, or a range of ports, as written: 80, "10000-10099", or
+// "all". Last is 0 for a single port; the zero value is a port left out. Build
+// checks the bounds.
+type PortRange struct{ First, Last int }
+
+// allPorts is how the range of all ports is written.
+const allPorts = "all"
+
+var portRange = regexp.MustCompile(`^\s*(\d+)\s*[-:]\s*(\d+)\s*$`)
+
+// FromTree implements strict.Value.
+func (r *PortRange) FromTree(raw any) error {
+	text, isText := raw.(string)
+	if text == allPorts {
+		*r = PortRange{1, 65535}
+		return nil
+	}
+	if m := portRange.FindStringSubmatch(text); m != nil {
+		first, err1 := strconv.Atoi(m[1])
+		last, err2 := strconv.Atoi(m[2])
+		read := PortRange{first, last}
+		if err1 != nil || err2 != nil {
+			read = PortRange{} // digits without end
+		}
+		if why, hint := read.check(); why != "" {
+			return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(text) + " " + why, Hint: hint}
+		}
+		if plain := fmt.Sprintf("%d-%d", first, last); text != plain {
+			return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(text) + " is not how a range of ports is written", Hint: fmt.Sprintf("write %q", plain)}
+		}
+		*r = read
+		return nil
+	}
+	var one PortNumber
+	if err := one.FromTree(raw); err != nil {
+		p := err.(vip.Problem)
+		if isText && p.Hint == "" {
+			p.Message, p.Hint = strict.Quote(text)+" is no port", `use a number, a range such as "10000-10099", or "all"`
+		}
+		return p
+	}
+	*r = PortRange{First: int(one)}
+	return nil
+}
+
+// check says what is wrong with a range, and what to do.
+func (r PortRange) check() (why, hint string) {
+	switch {
+	case r.First < 1 || r.First > 65535 || r.Last > 65535:
+		return "reaches out of 1 to 65535", "use ports from 1 to 65535"
+	case r.Last == r.First:
+		return "is one port", fmt.Sprintf("write port = %d", r.First)
+	case r.Last < r.First:
+		return "ends before it begins", fmt.Sprintf(`write "%d-%d"`, r.Last, r.First)
+	}
+	return "", ""
+}
+
+// IsZero reports whether the port is left out.
+func (r PortRange) IsZero() bool { return r == PortRange{} }
+
+// String returns "80", "10000-10099" or "all".
+func (r PortRange) String() string {
+	switch {
+	case r.Last == 0:
+		return strconv.Itoa(r.First)
+	case r == PortRange{1, 65535}:
+		return allPorts
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+// MarshalJSON writes a number for a single port, and a string for a range.
+func (r PortRange) MarshalJSON() ([]byte, error) {
+	if r.Last == 0 {
+		return []byte(r.String()), nil
+	}
+	return strconv.AppendQuote(nil, r.String()), nil
+}
+
+// MarshalTOML writes what MarshalJSON does, which TOML reads alike.
+func (r PortRange) MarshalTOML() ([]byte, error) { return r.MarshalJSON() }
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (r *PortRange) UnmarshalJSON(b []byte) error { return fromJSON(b, r) }
 
 // NodePort is "off" (the zero value), "auto", or a number.
 type NodePort struct {

@@ -56,26 +56,26 @@ func (f *Feed[K, V]) poll() ([]Change[K, V], <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.cursor.next == nil { // closed
-		return nil, t.changed
+		return nil, t.next()
 	}
 	var batch []Change[K, V]
 	n := f.cursor.next
 	for ; n != &t.order && len(batch) < chunk; n = n.next {
 		switch n.kind {
 		case row:
-			batch = append(batch, Change[K, V]{Key: n.key, Value: n.value, Rev: n.rev})
-			f.seen = n.rev
+			batch = append(batch, Change[K, V]{Row: &n.row})
+			f.seen = n.row.Rev
 		case tombstone:
-			if n.rev > f.born {
-				batch = append(batch, Change[K, V]{Key: n.key, Value: n.value, Rev: n.rev, Deleted: true})
+			if n.row.Rev > f.born {
+				batch = append(batch, Change[K, V]{Row: &n.row, Deleted: true})
 			}
-			f.seen = n.rev
+			f.seen = n.row.Rev
 		}
 	}
 	f.cursor.unlink()
 	f.cursor.insertBefore(n)
 	t.bury()
-	return batch, t.changed
+	return batch, t.next()
 }
 
 // Close takes the feed off the table. A Next that waits returns at its
@@ -101,10 +101,10 @@ func (t *Table[K, V]) bury() {
 		passed = min(passed, max(f.seen, f.born))
 	}
 	i := 0
-	for ; i < len(t.graves) && t.graves[i].rev <= passed; i++ {
+	for ; i < len(t.graves) && t.graves[i].row.Rev <= passed; i++ {
 		if n := t.graves[i]; n.next != nil { // else the key came back
 			n.unlink()
-			delete(t.buried, n.key)
+			delete(t.buried, n.row.Key)
 		}
 		t.graves[i] = nil
 	}

@@ -8,7 +8,9 @@
 // deletions included. Setting and delivering one change costs O(1), whatever
 // the table holds; a writer never waits for a reader.
 //
-// Rows are shared, not copied: treat them as immutable.
+// Rows are shared, not copied: a Row is as it was set for as long as somebody
+// holds it, and a change of its key makes another. Treat what is in it as
+// immutable.
 package table
 
 import (
@@ -16,6 +18,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ironvip/ironvip/vip/table/keyed"
 )
 
 // Clock hands out revisions. Tables that share a clock have comparable
@@ -36,12 +40,17 @@ func NewClock(now time.Time) *Clock {
 // Revision returns the newest revision handed out.
 func (c *Clock) Revision() uint64 { return c.now.Load() }
 
-// Change is one changed row. For a deletion, Deleted is set and Value is the
-// last one the row had.
+// Row is one row as it was set, shared by everybody who reads it.
+type Row[K comparable, V any] struct {
+	Key   K
+	Value V
+	Rev   uint64
+}
+
+// Change is one changed row. For a deletion, Deleted is set, Rev is that of the
+// deletion and Value the last one the row had.
 type Change[K comparable, V any] struct {
-	Key     K
-	Value   V
-	Rev     uint64
+	*Row[K, V]
 	Deleted bool
 }
 
@@ -49,6 +58,8 @@ type Change[K comparable, V any] struct {
 type Reader[K comparable, V any] interface {
 	// Get returns the row, its revision, and whether it is there.
 	Get(K) (V, uint64, bool)
+	// Row returns the row as it is shared, without a copy, or nil.
+	Row(K) *Row[K, V]
 	// Len returns the number of rows.
 	Len() int
 	// All iterates over the rows in no particular order, in chunks, so that a
@@ -72,25 +83,24 @@ type Table[K comparable, V any] struct {
 	equal func(a, b V) bool
 
 	mu      sync.Mutex
-	rows    map[K]*node[K, V]
+	rows    *keyed.Set[K, node[K, V]]
 	order   node[K, V]        // ring of live rows, tombstones and feed cursors by revision; the sentinel
 	graves  []*node[K, V]     // tombstones in revision order, for bury
 	buried  map[K]*node[K, V] // the same by key, so that a key that returns takes its tombstone away
 	feeds   map[*Feed[K, V]]struct{}
 	rev     uint64
-	changed chan struct{}
+	changed chan struct{} // nil until somebody waits
 
 	pending int // initializers still running
 	ready   chan struct{}
 }
 
-// node is a row, a tombstone or a feed's cursor in the ring.
+// node is a row, a tombstone or a feed's cursor in the ring. Its row never
+// changes once it is there.
 type node[K comparable, V any] struct {
 	prev, next *node[K, V]
-	key        K
-	value      V
-	rev        uint64
 	kind       kind
+	row        Row[K, V]
 }
 
 type kind uint8
@@ -106,13 +116,12 @@ const (
 // a no-op, so that no reader is woken for nothing.
 func New[K comparable, V any](clock *Clock, equal func(a, b V) bool) *Table[K, V] {
 	t := &Table[K, V]{
-		clock:   clock,
-		equal:   equal,
-		rows:    make(map[K]*node[K, V]),
-		buried:  make(map[K]*node[K, V]),
-		feeds:   make(map[*Feed[K, V]]struct{}),
-		changed: make(chan struct{}),
-		ready:   make(chan struct{}),
+		clock:  clock,
+		equal:  equal,
+		rows:   keyed.New(func(n *node[K, V]) K { return n.row.Key }),
+		buried: make(map[K]*node[K, V]),
+		feeds:  make(map[*Feed[K, V]]struct{}),
+		ready:  make(chan struct{}),
 	}
 	t.order.prev, t.order.next = &t.order, &t.order
 	close(t.ready)
@@ -150,42 +159,39 @@ func (t *Table[K, V]) Ready() <-chan struct{} {
 
 // Set puts the row at k and returns its revision, which stays as it was when
 // the value equals the present one.
-func (t *Table[K, V]) Set(k K, v V) uint64 {
+func (t *Table[K, V]) Set(k K, v V) uint64 { return t.Put(k, v).Rev }
+
+// Put is Set that returns the row.
+func (t *Table[K, V]) Put(k K, v V) *Row[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.rows[k]
-	if n == nil {
-		n = &node[K, V]{key: k, kind: row}
-		t.rows[k] = n
-		if grave := t.buried[k]; grave != nil {
-			grave.unlink()
-			delete(t.buried, k)
+	if former := t.rows.Get(k); former != nil {
+		if t.equal != nil && t.equal(former.row.Value, v) {
+			return &former.row
 		}
-	} else {
-		if t.equal != nil && t.equal(n.value, v) {
-			return n.rev
-		}
-		n.unlink()
+		former.unlink()
+	} else if grave := t.buried[k]; grave != nil {
+		grave.unlink()
+		delete(t.buried, k)
 	}
-	n.value = v
-	t.append(n)
+	n := t.append(row, k, v)
+	t.rows.Put(n)
 	t.wake()
-	return n.rev
+	return &n.row
 }
 
 // Delete removes the row at k and reports whether there was one.
 func (t *Table[K, V]) Delete(k K) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.rows[k]
-	if n == nil {
+	former := t.rows.Get(k)
+	if former == nil {
 		return false
 	}
-	delete(t.rows, k)
-	n.unlink()
+	t.rows.Delete(k)
+	former.unlink()
 	if len(t.feeds) > 0 {
-		n.kind = tombstone
-		t.append(n)
+		n := t.append(tombstone, k, former.row.Value)
 		t.graves = append(t.graves, n)
 		t.buried[k] = n
 	} else {
@@ -195,34 +201,54 @@ func (t *Table[K, V]) Delete(k K) bool {
 	return true
 }
 
-// append stamps n with the next revision and puts it last. The caller holds mu.
-func (t *Table[K, V]) append(n *node[K, V]) {
+// append puts a node with the next revision last. The caller holds mu.
+func (t *Table[K, V]) append(as kind, k K, v V) *node[K, V] {
 	t.rev = t.clock.now.Add(1)
-	n.rev = t.rev
+	n := &node[K, V]{kind: as, row: Row[K, V]{Key: k, Value: v, Rev: t.rev}}
 	n.insertBefore(&t.order)
+	return n
 }
 
+// wake tells those who wait, and costs nothing without one. The caller holds mu.
 func (t *Table[K, V]) wake() {
-	close(t.changed)
-	t.changed = make(chan struct{})
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+// next returns the channel that is closed at the next change. The caller holds
+// mu.
+func (t *Table[K, V]) next() <-chan struct{} {
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.changed
 }
 
 // Get implements Reader.
 func (t *Table[K, V]) Get(k K) (v V, rev uint64, ok bool) {
+	if r := t.Row(k); r != nil {
+		return r.Value, r.Rev, true
+	}
+	return v, 0, false
+}
+
+// Row implements Reader.
+func (t *Table[K, V]) Row(k K) *Row[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.rows[k]
-	if n == nil {
-		return v, 0, false
+	if n := t.rows.Get(k); n != nil {
+		return &n.row
 	}
-	return n.value, n.rev, true
+	return nil
 }
 
 // Len implements Reader.
 func (t *Table[K, V]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.rows)
+	return t.rows.Len()
 }
 
 // Revision implements Reader.
@@ -236,7 +262,7 @@ func (t *Table[K, V]) Revision() uint64 {
 func (t *Table[K, V]) Changed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.changed
+	return t.next()
 }
 
 func (n *node[K, V]) unlink() {

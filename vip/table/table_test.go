@@ -97,6 +97,24 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 	})
 }
 
+// Whoever holds a row has it as it was, whatever becomes of its key.
+func TestRowsNeverChange(t *testing.T) {
+	tab := New[string, int](&Clock{}, nil)
+	feed := tab.Watch()
+	defer feed.Close()
+	first := tab.Put("a", 1)
+	read, batch := tab.Row("a"), drain(feed)
+	second := tab.Put("a", 2)
+	tab.Delete("a")
+	gone := drain(feed)
+	if *first != (Row[string, int]{"a", 1, 1}) || read != first || batch[0].Row != first || *second != (Row[string, int]{"a", 2, 2}) {
+		t.Errorf("rows %v, %v, %v, %v", *first, *read, *batch[0].Row, *second)
+	}
+	if tab.Row("a") != nil || len(gone) != 1 || !gone[0].Deleted || *gone[0].Row != (Row[string, int]{"a", 2, 3}) {
+		t.Errorf("after the end %v, %+v", tab.Row("a"), gone)
+	}
+}
+
 func TestSetOfEqualValueWakesNobody(t *testing.T) {
 	tab := New[string, int](&Clock{}, func(a, b int) bool { return a == b })
 	rev := tab.Set("a", 1)

@@ -21,6 +21,8 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
@@ -46,6 +48,17 @@ type Options struct {
 	Getenv         func(string) string
 	Now            func() time.Time
 	Host           *doctor.Host // what "doctor" looks at
+
+	// CheckFiles looks into the files that a configuration names, and says which
+	// can't be used. The default is whether they can be read.
+	CheckFiles func(*configs.Config) []vip.Problem
+	// Clean finds what an agent left in the kernel and, unless it is a dry run,
+	// removes it. Its errors may be a Hinter and an ExitCoder.
+	Clean func(context.Context, CleanRequest) (CleanResult, error)
+	// Export writes all that a store keeps, and Import writes it into another;
+	// neither needs an agent. Their errors are as Clean's.
+	Export func(context.Context, StoreRequest, io.Writer) error
+	Import func(context.Context, ImportRequest) (ImportResult, error)
 }
 
 func (o Options) withDefaults() Options {
@@ -63,6 +76,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
+	}
+	if o.CheckFiles == nil {
+		o.CheckFiles = (*configs.Config).CheckFiles
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -133,16 +149,18 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 	root.AddCommand(
 		a.statusCommand(),
 		group("service", "services: what is balanced, and how it fares",
-			a.serviceListCommand(), a.serviceGetCommand(), a.serviceApplyCommand(), a.serviceDeleteCommand(), a.serviceExplainCommand()),
+			a.serviceListCommand(), a.serviceGetCommand(), a.serviceApplyCommand(), a.serviceDeleteCommand(), a.serviceExplainCommand(),
+			a.serviceStatsCommand()),
 		group("backend", "backends: the servers behind the services",
 			a.backendListCommand(),
 			a.backendStateCommand("ready", "give a backend new connections again: takes drain and maint back"),
 			a.backendStateCommand("drain", "give a backend no new connections; open ones go on"),
 			a.backendStateCommand("maint", "like drain, and says that a person is at work on it")),
-		group("vip", "virtual addresses and node ports that are given out", a.vipListCommand()),
+		group("vip", "virtual addresses and node ports that are given out", a.vipListCommand(), a.vipExportCommand(), a.vipImportCommand()),
 		group("pool", "pools that virtual addresses are drawn from", a.poolListCommand()),
 		group("source", "sources that services come from", a.sourceListCommand(), a.sourceResyncCommand()),
-		group("dataplane", "what forwards the traffic", a.dataplaneShowCommand(), a.dataplaneDiffCommand()),
+		group("node", "the hosts that share services and addresses", a.nodeListCommand()),
+		group("dataplane", "what forwards the traffic", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
 		group("config", "the configuration", a.configValidateCommand(), a.configPlanCommand()),
 		a.reloadCommand(),
 		a.eventsCommand(),

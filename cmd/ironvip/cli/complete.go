@@ -102,5 +102,5 @@ func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Com
 
 // states proposes the states that a service can be in.
 func states() []cobra.Completion {
-	return []cobra.Completion{v1.StateHealthy, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
+	return []cobra.Completion{v1.StateHealthy, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
 }

@@ -115,6 +115,8 @@ func (a *app) frontendsText(frontends []v1.Frontend, wide bool) string {
 		switch {
 		case f.Problem != nil:
 			state = output.Cell{Text: "failed: " + problemLine(*f.Problem), Style: output.Bad}
+		case f.Applied && f.Warning != nil:
+			state = output.Cell{Text: "applied, contested: " + problemLine(*f.Warning), Style: output.Caution}
 		case f.Applied:
 			state = output.Cell{Text: "applied", Style: output.Good}
 		}
@@ -132,7 +134,9 @@ func (a *app) frontendsText(frontends []v1.Frontend, wide bool) string {
 	return grid.Text(a.printer().ColorOut)
 }
 
-func frontendName(f v1.Frontend) string { return f.Address + "/" + f.Protocol }
+func frontendName(f v1.Frontend) string {
+	return joinNonEmpty("+", f.Address+"/"+f.Protocol, f.Audience)
+}
 
 func (a *app) dataplaneDiffCommand() *cobra.Command {
 	return &cobra.Command{

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"net/netip"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,7 +27,8 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "what this host lacks, what gets in ironvip's way, and the command that mends it",
 		Long: `Looks at this host: its kernel, its settings, programs that get in the way, the
-configuration, the state directory and the agent. It changes nothing and needs neither
+configuration, the state directory and the agent, at the socket of that configuration
+unless --addr names another. It changes nothing and needs neither
 an agent nor root, though root sees more. The exit code is 0 when all is well, 1 with a
 FAIL and 3 with a WARN.`,
 		Args: cobra.NoArgs,
@@ -54,18 +55,28 @@ FAIL and 3 with a WARN.`,
 }
 
 func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
+	v := a.validate(path)
 	host := a.Host
 	if host == nil {
-		this := doctor.ThisHost(ipvsRequirements)
+		realServer := v.config != nil && v.config.Dataplane.Role == configs.RoleRealServer
+		this := doctor.ThisHost(func() []doctor.Requirement { return ipvsRequirements(realServer) }, ipvsServices)
 		host = &this
 	}
-	v := validate(path)
-	want := doctor.Want{Mode: doctor.ModeAuto, StateDir: configs.DefaultStateDir}
+	want := doctor.Want{Mode: doctor.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
 	if c := v.config; c != nil {
-		want = doctor.Want{Mode: c.Dataplane.Mode, StateDir: c.Node.StateDir, Pools: poolRanges(c)}
+		want = doctor.Want{Mode: c.Dataplane.Mode, StateDir: c.Node.StateDir, Device: c.Dataplane.Device}
+		if c.Dataplane.Role == configs.RoleRealServer {
+			want.Mode = doctor.ModeIPVS // the agent has nothing to fall back to
+		}
+		for _, p := range c.Pools {
+			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)
+		}
 	}
 	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
 	doc.Findings = append(doc.Findings, fromConfig(path, v)...)
+	if c := v.config; c != nil && c.API.Socket != "" && a.addr == "" && a.Getenv(EnvAddr) == "" {
+		a.addr = "unix://" + c.API.Socket // the agent of this configuration
+	}
 	c, err := a.client()
 	if err != nil {
 		return doc, err
@@ -116,14 +127,12 @@ func fromStatus(s v1.NodeStatus) []doctor.Finding {
 	}
 	for _, c := range s.Checks {
 		out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: c.Name + ": " + c.Message, Fix: c.Hint})
-	}
-	return out
-}
-
-func poolRanges(c *configs.Config) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range c.Pools {
-		out = append(out, p.CIDRs...)
+		for _, p := range c.Problems {
+			out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: c.Name + ": " + p.String(), Fix: p.Hint})
+		}
+		if c.More > 0 {
+			out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: fmt.Sprintf("%s: and %d more", c.Name, c.More)})
+		}
 	}
 	return out
 }

@@ -207,7 +207,7 @@ func inCommands(hint string) string {
 			return "ironvip dataplane show"
 		case parts[len(parts)-1] == "backends":
 			return "ironvip backend list"
-		case path == v1.PathServices || path == v1.PathSources || path == v1.PathPools || path == v1.PathVIPs:
+		case path == v1.PathServices || path == v1.PathSources || path == v1.PathNodes || path == v1.PathPools || path == v1.PathVIPs:
 			return "ironvip " + strings.TrimSuffix(parts[0], "s") + " list"
 		}
 		return call

@@ -278,7 +278,7 @@ func TestStatusWait(t *testing.T) {
 		t.Errorf("after %d calls:\n%s", calls, r)
 	}
 	a.on("GET /v1/status", 200, nodeStatus())
-	if r := a.run(t, "status --wait --timeout 50ms"); r.code != ExitDegraded || !strings.Contains(r.stdout, "1 warning") {
+	if r := a.run(t, "status --wait --timeout 50ms"); r.code != ExitDegraded || !strings.Contains(r.stdout, "2 warnings") {
 		t.Errorf("a node that does not get well:\n%s", r)
 	}
 	start := time.Now()

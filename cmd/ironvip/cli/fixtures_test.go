@@ -29,13 +29,16 @@ func nodeStatus() v1.NodeStatus {
 			{Name: "sources", Level: v1.LevelWarn, Message: "static 4 services, remote 31 (stale 4m: dial unix /run/remote.sock: no such file)"},
 			{Name: "dataplane", Level: v1.LevelOK, Message: "ipvs, in sync: 47 services, 212 backends, 0 drift"},
 			{Name: "pools", Level: v1.LevelOK, Message: "public-v4 41 of 59 used"},
+			{Name: "store", Level: v1.LevelWarn, Message: "consul at 127.0.0.1:8500 in touch, 3 problems", More: 1, Problems: []v1.Problem{
+				{Code: "invalid", Place: "consul:ironvip/v1/tree/leases/banana", Message: "not a value of ironvip's", Hint: "remove it: consul kv delete ironvip/v1/tree/leases/banana"},
+				{Code: "invalid", Place: "consul:ironvip/v1/tree/leases/192.0.2.40", Message: "the value can't be read"}}},
 		},
 	}
 }
 
 func wellStatus() v1.NodeStatus {
 	s := nodeStatus()
-	s.Level, s.Next = v1.LevelOK, ""
+	s.Level, s.Next, s.Checks = v1.LevelOK, "", s.Checks[:4]
 	s.Checks[1] = v1.Check{Name: "sources", Level: v1.LevelOK, Message: "static 4 services"}
 	return s
 }
@@ -46,7 +49,7 @@ func web() v1.Service {
 	return v1.Service{
 		Spec: v1.ServiceSpec{Name: "web", Namespace: "default", Labels: map[string]string{"team": "shop", "app": "web"}, Scheduler: "wrr",
 			Forward: "nat", Affinity: &spec.Affinity{Timeout: &timeout}, DrainTimeout: &drain,
-			Ports: []spec.Port{{Name: "http", Protocol: "tcp", Port: 80}}},
+			Ports: []spec.Port{{Name: "http", Protocol: "tcp", Port: spec.PortRange{First: 80}}}},
 		Status: v1.ServiceStatus{
 			State: v1.StateHealthy, Summary: "web is healthy: all of its 3 backends take new connections.", Revision: 214, SpecRev: 210, Applied: true,
 			VIPs: addrs("192.0.2.10"), Pool: "public-v4", Since: ago(12 * 24 * time.Hour), Usable: 3,
@@ -91,6 +94,28 @@ func db() v1.Service {
 	}
 }
 
+// media has what most services don't: ranges, policies, source ranges.
+func media() v1.Service {
+	return v1.Service{
+		Spec: v1.ServiceSpec{Name: "media", Namespace: "default", Scheduler: "sed", SchedulerFlags: []string{"one-packet"}, Forward: "dr",
+			ExternalTraffic: "local", InternalTraffic: "cluster", Distribution: "same-zone", Masquerade: "never",
+			SourceRanges: []string{"10.0.0.0/8", "192.0.2.7/32"}, HealthPort: spec.NodePort{Auto: true},
+			Ports: []spec.Port{{Protocol: "udp", Port: spec.PortRange{First: 10000, Last: 10099}}, {Protocol: "udp", Port: spec.PortRange{First: 5060}}}},
+		Status: v1.ServiceStatus{
+			State: v1.StateDegraded, Summary: "media is degraded: 1 of 2 backends take new connections.", Revision: 230, SpecRev: 229, Applied: true,
+			VIPs: addrs("192.0.2.12"), Pool: "public-v4", Since: ago(time.Hour), Usable: 1, Health: 30087,
+			Ports: []v1.PortStatus{
+				{Name: "10000-10099/udp", Protocol: "udp", Port: 10000, LastPort: 10099},
+				{Name: "5060/udp", Protocol: "udp", Port: 5060, TargetPort: 5060},
+			},
+			Backends: []v1.BackendStatus{{ID: "10.1.0.31", Address: "10.1.0.31", Weight: 1, State: "ready", Usable: true, Zone: "a"},
+				{ID: "10.1.0.32", Address: "10.1.0.32", Weight: 1, State: "terminating", Zone: "a"}},
+			Problems: []v1.Problem{},
+		},
+		Source: "rest", Revision: 230,
+	}
+}
+
 func waiting() v1.Service {
 	return v1.Service{
 		Spec:   v1.ServiceSpec{Name: "late", Namespace: "default", Scheduler: "rr"},
@@ -131,6 +156,16 @@ func sourceList() v1.SourceList {
 	}}
 }
 
+func nodes() v1.NodeList {
+	return v1.NodeList{Store: "consul", Items: []v1.Node{
+		{Name: "lb1", Self: true, Version: "0.1.0", Dataplane: "ipvs", Services: 1204, Frontends: 1511, Revision: 214, Index: 90412,
+			Started: ago(4*24*time.Hour + 3*time.Hour), Seen: ago(2 * time.Second)},
+		{Name: "lb2", Elected: true, Version: "0.1.0", Dataplane: "ipvs", Services: 1204, Frontends: 1511, Problems: 1, Revision: 8811, Lag: 1250, Index: 90412,
+			Started: ago(2 * time.Hour), Seen: ago(4 * time.Second)},
+		{Name: "lb3", Version: "0.1.0", Dataplane: "proxy", Services: 1200, Frontends: 1507, Revision: 97, Index: 90380, Seen: ago(3 * time.Minute)},
+	}}
+}
+
 func plane() v1.Dataplane {
 	return v1.Dataplane{Mode: "ipvs", Reason: "the kernel has IPVS and we may use it", Level: v1.LevelWarn, Summary: "1 of 3 frontends pending",
 		Ready: true, DesiredRevision: 214, AppliedRevision: 210, Frontends: 3, Backends: 6, Pending: 1, Repairs: 2, LastResync: ago(20 * time.Second),
@@ -142,10 +177,14 @@ func frontends() v1.FrontendList {
 	return v1.FrontendList{Revision: 214, Items: []v1.Frontend{
 		{Address: "192.0.2.10:80", Protocol: "tcp", Kind: "vip", Service: "web", Port: "http", Scheduler: "wrr", Forward: "nat", Affinity: "3h",
 			Masquerade: "auto", Revision: 210, Applied: true, AppliedRevision: 210, AppliedAt: ago(time.Minute),
+			Warning: &v1.Problem{Code: "contested", Message: "somebody else keeps changing it: 5 times since 2026-11-08T11:13:07Z", Hint: "ironvip doctor"},
 			Backends: []v1.Endpoint{{Address: "10.1.0.11:8080", Weight: 1}, {Address: "10.1.0.12:8080", Weight: 50},
 				{Address: "10.1.0.13:8080", Weight: 1}, {Address: "10.1.0.14:8080", LeavingAt: ago(-41 * time.Second)}}},
 		{Address: "192.0.2.11:5432", Protocol: "tcp", Kind: "vip", Service: "shop/db", Port: "5432/tcp", Scheduler: "mh", Flags: []string{"fallback"},
 			Forward: "nat", Masquerade: "auto", Revision: 214, Backends: []v1.Endpoint{{Address: "10.1.0.21:5432", Weight: 1}}},
+		{Address: "192.0.2.12:10000-10099", Protocol: "udp", Audience: "internal", Kind: "vip", Service: "media", Port: "10000-10099/udp", Scheduler: "sed",
+			Flags: []string{"one-packet"}, Forward: "dr", Masquerade: "never", Sources: []string{"10.0.0.0/8"}, Revision: 212, Applied: true, AppliedRevision: 212,
+			Backends: []v1.Endpoint{{Address: "10.1.0.31", Weight: 1}}},
 		{Address: "198.51.100.1:30080", Protocol: "tcp", Kind: "node-port", Service: "web", Port: "http", Scheduler: "wrr", Forward: "nat",
 			Masquerade: "auto", Revision: 205, Backends: []v1.Endpoint{},
 			Problem: &v1.Problem{Code: "dataplane", Message: "program 198.51.100.1:30080/tcp: address in use", Hint: "stop what listens there"}},
@@ -177,7 +216,7 @@ func events() []v1.Event {
 
 // web2 is the service that the apply tests write in every way.
 func web2() *spec.Service {
-	return &spec.Service{Name: "web", Ports: []spec.Port{{Port: 80}}, Backends: []spec.Backend{{Address: "10.1.0.11"}}}
+	return &spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}, Backends: []spec.Backend{{Address: "10.1.0.11"}}}
 }
 
 func sameAddr(a, b netip.Addr) bool { return a == b }

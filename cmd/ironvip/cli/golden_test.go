@@ -15,18 +15,24 @@ func node(t *testing.T) *agent {
 	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web(), db()}, Next: "p2", Revision: 230})
 	a.on("GET /v1/services?cursor=p2", 200, v1.ServiceList{Items: []v1.Service{waiting()}, Revision: 231})
 	a.on("GET /v1/services?label=team%3Dshop&source=static&state=healthy", 200, v1.ServiceList{Items: []v1.Service{web()}, Revision: 230})
+	a.on("GET /v1/services?source=rest", 200, v1.ServiceList{Items: []v1.Service{media()}, Revision: 230})
 	a.on("GET /v1/services/default/web", 200, web())
 	a.on("GET /v1/services/shop/db", 200, db())
+	a.on("GET /v1/services/default/media", 200, media())
 	a.on("GET /v1/services/shop/db/backends", 200, v1.BackendList{Items: db().Status.Backends, Revision: 99})
 	a.on("GET /v1/services/shop/db/explain", 200, v1.Explanation{Service: "shop/db", State: v1.StateDegraded, Revision: 99,
 		Lines: []string{"shop/db is degraded since 12m: 10.1.0.22:5432 is in maintenance.",
 			"vips[0]: 192.0.2.12 is held by api. Hint: ask for another address.",
 			"192.0.2.11 was drawn from pool public-v4 on 2026-11-08 and is held by this service."},
 		Problems: db().Status.Problems})
+	a.on("GET /v1/stats", 200, statsList())
+	a.on("GET /v1/services/default/web/stats", 200, webStats())
+	a.on("GET /v1/services/shop/db/stats", 200, dbStats())
 	a.on("GET /v1/vips", 200, vips())
 	a.on("GET /v1/vips?kind=node_port", 200, v1.VIPList{Items: vips().Items[3:]})
 	a.on("GET /v1/pools", 200, pools())
 	a.on("GET /v1/sources", 200, sourceList())
+	a.on("GET /v1/nodes", 200, nodes())
 	a.on("GET /v1/dataplane", 200, plane())
 	a.on("GET /v1/dataplane/frontends", 200, frontends())
 	a.on("GET /v1/dataplane/frontends?service=shop%2Fdb", 200, v1.FrontendList{Items: frontends().Items[1:2]})
@@ -40,8 +46,8 @@ func node(t *testing.T) *agent {
 func TestReadingCommands(t *testing.T) {
 	a := node(t)
 	for _, command := range []string{
-		"status", "service list", "service get web", "service get shop/db web", "service explain shop/db", "backend list",
-		"backend list shop/db", "vip list", "pool list", "source list", "dataplane show", "dataplane diff", "config plan", "events",
+		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
+		"backend list shop/db", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
 	} {
 		t.Run(command, func(t *testing.T) {
 			var all strings.Builder
@@ -62,6 +68,7 @@ func TestReadingCommandsWithFilters(t *testing.T) {
 	var all strings.Builder
 	for _, line := range []string{
 		"service list --source static --state healthy -l team=shop",
+		"service list --source rest",
 		"vip list --kind node-port",
 		"dataplane show shop/db",
 		"events --service web",

@@ -165,7 +165,7 @@ func TestApplyRefusesMistakesBeforeSending(t *testing.T) {
 		says       []string // besides the number of mistakes
 	}{
 		{"bad.toml", "[[service]]\nname = \"web\"\nprots = []\nports = [ { port = 0 } ]\n", []string{"bad.toml:3: ", "bad.toml:4: "}},
-		{"bad.json", `[{"name": "web", "ports": [{"port": 80}], "prot": 1}, {"name": "UP", "ports": [{"port": "1-9"}]}]`,
+		{"bad.json", `[{"name": "web", "ports": [{"port": 80}], "prot": 1}, {"name": "UP", "ports": [{"port": "9-1"}]}]`,
 			[]string{"bad.json: services[0].prot: ", "bad.json: services[1].ports[0].port: "}},
 		{"build.json", `{"services": [{"name": "UP", "ports": [{"port": 1}]}, {"name": "ok", "ports": [{"port": 1}], "scheduler": "best"}]}`,
 			[]string{`build.json: service "UP": name: `, `build.json: service "ok": scheduler: `}},

@@ -29,6 +29,10 @@ func TestDoctor(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(insist, "ironvip.toml"), []byte("[dataplane]\nmode = \"ipvs\"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	realServer := t.TempDir()
+	if err := os.WriteFile(filepath.Join(realServer, "ironvip.toml"), []byte("[dataplane]\nrole = \"real-server\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	noIPVS := func(h *doctor.Host) {
 		h.IPVS = func() []doctor.Requirement {
 			return []doctor.Requirement{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true},
@@ -57,6 +61,7 @@ func TestDoctor(t *testing.T) {
 		}, v1.LevelOK, ExitDegraded},
 		{"no ipvs, auto", dir, noIPVS, v1.LevelOK, ExitDegraded},
 		{"no ipvs, configured", insist, noIPVS, v1.LevelOK, ExitError},
+		{"no ipvs, a real server", realServer, noIPVS, v1.LevelOK, ExitError},
 		{"a setting", insist, oneSetting, v1.LevelOK, ExitDegraded},
 		{"mistake in the config", broken, func(*doctor.Host) {}, v1.LevelOK, ExitError},
 		{"no config", filepath.Join(dir, "none"), func(*doctor.Host) {}, v1.LevelOK, ExitDegraded},
@@ -84,7 +89,7 @@ func TestDoctor(t *testing.T) {
 	}
 	j := a.runWith(t, Options{Host: wellHost()}, "doctor -o json --config "+dir)
 	all.WriteString("# json\n" + j.String())
-	golden(t, "doctor.txt", strings.NewReplacer(dir, "CONFIG", broken, "BROKEN", insist, "INSIST").Replace(all.String()))
+	golden(t, "doctor.txt", strings.NewReplacer(dir, "CONFIG", broken, "BROKEN", insist, "INSIST", realServer, "REAL_SERVER").Replace(all.String()))
 }
 
 // Doctor on whatever machine this is: it must answer, and never crash.
@@ -126,9 +131,9 @@ func TestCompletion(t *testing.T) {
 		"backend drain shop/db ":    "10.1.0.21:5432\tready\n10.1.0.22:5432\tmaint\n:4\n",
 		"source resync ":            "rest\trest\nstatic\tstatic\n:4\n",
 		"service list --source ":    "rest\trest\nstatic\tstatic\n:4\n",
-		"service list --state ":     "healthy\ndegraded\ndown\npending\nrefused\n:4\n",
+		"service list --state ":     "healthy\nelsewhere\ndegraded\ndown\npending\nrefused\n:4\n",
 		"service list -o ":          "table\nwide\njson\nyaml\nname\n:4\n",
-		"dataplane ":                "diff\tread the dataplane and compare it with what is desired\nshow\tshow which dataplane runs and every frontend it is to have\n:4\n",
+		"dataplane ":                "clean\ttake everything that an agent left out of the kernel; no agent needed\ndiff\tread the dataplane and compare it with what is desired\nshow\tshow which dataplane runs and every frontend it is to have\n:4\n",
 		"config validate ":          "toml\n:8\n",
 		"service apply -f ":         "toml\njson\n:8\n",
 		"events --service shop/":    "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",

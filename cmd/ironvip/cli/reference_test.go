@@ -46,10 +46,10 @@ var meanings = []struct {
 	{ExitUsage, "the command line can't be understood"},
 	{ExitDegraded, "degraded: `status` found a node that isn't well, `doctor` only a WARN"},
 	{ExitNotFound, "no such object"},
-	{ExitConflict, "somebody else owns it, or changed it meanwhile"},
+	{ExitConflict, "somebody else owns it, or changed it meanwhile; for `dataplane clean`, an agent runs"},
 	{ExitUnreachable, "no agent answers"},
 	{ExitNotPermitted, "not permitted: the socket's permissions, or the agent"},
-	{ExitChanges, "`config plan`, `service apply --dry-run` or `dataplane diff` has changes"},
+	{ExitChanges, "`config plan`, `service apply --dry-run`, `dataplane diff` or `dataplane clean --dry-run` has changes"},
 }
 
 // TestReference keeps docs/cli.md equal to the commands.

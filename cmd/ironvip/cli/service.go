@@ -53,7 +53,11 @@ func (a *app) serviceListCommand() *cobra.Command {
 				a.printer().Say("no services%s", map[bool]string{true: " like that"}[by.Source != "" || by.State != "" || len(by.Labels) > 0])
 				return nil
 			}
-			return a.show(a.serviceListView(list))
+			var connections map[string]uint64
+			if a.printer().People() {
+				connections = a.connections(ctx, c)
+			}
+			return a.show(a.serviceListView(list, connections))
 		}),
 	}
 	flags := cmd.Flags()

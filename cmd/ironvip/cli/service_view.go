@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // viewOf is the view, for programs, of answers that people read as talk.
@@ -22,18 +23,18 @@ func viewOf[T any](answers []T, names []string) output.View {
 	return v
 }
 
-func (a *app) serviceListView(list v1.ServiceList) output.View {
+func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64) output.View {
 	return output.View{
 		Data:  list,
 		Names: func() []string { return serviceNames(list) },
 		Text: func(wide bool) string {
-			grid := output.Grid{Header: []string{"NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "AGE"}}
+			grid := output.Grid{Header: []string{"NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "CONN", "AGE"}}
 			if wide {
 				grid.Header = append(grid.Header, "POOL", "SCHEDULER", "NODE PORTS", "REVISION", "SUMMARY")
 			}
 			for _, s := range list.Items {
 				row := output.Row(serviceName(s), addresses(s.Status.VIPs), ports(s.Status.Ports), backendCount(s.Status),
-					"", s.Source, a.age(s.Status.Since))
+					"", s.Source, connectionsCell(connections, serviceName(s)), a.age(s.Status.Since))
 				row[4] = output.Cell{Text: s.Status.State, Style: stateStyle(s.Status.State)}
 				if wide {
 					row = append(row, output.Row(s.Status.Pool, s.Spec.Scheduler, nodePorts(s.Status.Ports),
@@ -94,6 +95,15 @@ func (a *app) serviceText(s v1.Service, wide bool) string {
 	}
 	fact("vip", vips)
 	fact("balance", balance(s.Spec))
+	for _, f := range []struct{ name, text string }{
+		{"traffic", traffic(s.Spec)},
+		{"clients", clients(s.Spec.SourceRanges, wide)},
+		{"health check", joinNonEmpty(" ", map[bool]string{true: "port"}[st.Health != 0], number(st.Health))},
+	} {
+		if f.text != "" {
+			fact(f.name, f.text)
+		}
+	}
 	if len(s.Spec.Labels) > 0 {
 		fact("labels", labels(s.Spec.Labels))
 	}
@@ -102,7 +112,7 @@ func (a *app) serviceText(s v1.Service, wide bool) string {
 
 	portGrid := output.Grid{Indent: "  ", Header: []string{"PORT", "NAME", "TARGET", "NODE PORT"}}
 	for _, port := range st.Ports {
-		portGrid.Add(output.Row(fmt.Sprintf("%d/%s", port.Port, port.Protocol), port.Name, number(port.TargetPort), number(port.NodePort))...)
+		portGrid.Add(output.Row(numbers(port)+"/"+port.Protocol, port.Name, number(port.TargetPort), number(port.NodePort))...)
 	}
 	b.WriteString(portGrid.Text(p.ColorOut))
 	if len(st.Backends) > 0 {
@@ -178,28 +188,33 @@ func addresses(addrs []netip.Addr) string {
 }
 
 // ports shows a service's ports, those of one protocol together:
-// "80,443/tcp 443/udp".
+// "80,10000-10099/tcp 443/udp".
 func ports(in []v1.PortStatus) string {
-	return byProtocol(in, func(p v1.PortStatus) uint16 { return p.Port })
+	return byProtocol(in, numbers)
 }
 
 // nodePorts shows the granted node ports likewise.
 func nodePorts(in []v1.PortStatus) string {
-	return byProtocol(in, func(p v1.PortStatus) uint16 { return p.NodePort })
+	return byProtocol(in, func(p v1.PortStatus) string { return number(p.NodePort) })
 }
 
-func byProtocol(in []v1.PortStatus, number func(v1.PortStatus) uint16) string {
+// numbers is a port's number, or its range: "10000-10099".
+func numbers(p v1.PortStatus) string {
+	return joinNonEmpty("-", number(p.Port), number(p.LastPort))
+}
+
+func byProtocol(in []v1.PortStatus, text func(v1.PortStatus) string) string {
 	var protocols []string
 	numbers := map[string][]string{}
 	for _, p := range in {
-		n := number(p)
-		if n == 0 {
+		n := text(p)
+		if n == "" {
 			continue
 		}
 		if numbers[p.Protocol] == nil {
 			protocols = append(protocols, p.Protocol)
 		}
-		numbers[p.Protocol] = append(numbers[p.Protocol], strconv.Itoa(int(n)))
+		numbers[p.Protocol] = append(numbers[p.Protocol], n)
 	}
 	for i, protocol := range protocols {
 		protocols[i] = strings.Join(numbers[protocol], ",") + "/" + protocol
@@ -237,6 +252,33 @@ func balance(s v1.ServiceSpec) string {
 		scheduler += " (" + strings.Join(s.SchedulerFlags, ", ") + ")"
 	}
 	return joinNonEmpty(", ", scheduler, s.Forward, affinity, drain)
+}
+
+// fewRanges is how many source ranges are shown; -o wide shows all.
+const fewRanges = 8
+
+func clients(ranges []string, wide bool) string {
+	if more := len(ranges) - fewRanges; more > 0 && !wide {
+		return fmt.Sprintf("%s and %d more", strings.Join(ranges[:fewRanges], ","), more)
+	}
+	return strings.Join(ranges, ",")
+}
+
+// traffic says what of a service's traffic is not as by default: "external
+// local, prefers same-zone, masquerade never".
+func traffic(s v1.ServiceSpec) string {
+	var parts []string
+	for _, f := range []struct{ word, value, usual string }{
+		{"external", s.ExternalTraffic, string(vip.Cluster)},
+		{"internal", s.InternalTraffic, string(vip.Cluster)},
+		{"prefers", s.Distribution, string(vip.DistributeAny)},
+		{"masquerade", s.Masquerade, string(vip.MasqueradeAuto)},
+	} {
+		if f.value != "" && f.value != f.usual {
+			parts = append(parts, f.word+" "+f.value)
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // labels shows labels in the order of their keys: "team=web,tier=1".

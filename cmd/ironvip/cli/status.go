@@ -97,15 +97,23 @@ func (a *app) statusView(s v1.NodeStatus) output.View {
 	}
 }
 
-// checksText shows a node's checks: one line each, as "status" and "doctor" do.
+// checksText shows a node's checks: one line each, as "status" and "doctor" do,
+// and below it one for each of its problems.
 func (a *app) checksText(checks []v1.Check) string {
 	grid := output.Grid{Indent: strings.Repeat(" ", 6)}
+	blank := output.Cell{Text: " "} // an empty one is shown as "-"
 	for _, c := range checks {
 		text := c.Message
 		if c.Hint != "" {
 			text += "     hint: " + c.Hint
 		}
 		grid.Add(levelCell(c.Level), output.Cell{Text: c.Name + " "}, output.Cell{Text: text})
+		for _, p := range c.Problems {
+			grid.Add(blank, blank, output.Cell{Text: "- " + problemLine(p)})
+		}
+		if c.More > 0 {
+			grid.Add(blank, blank, output.Cell{Text: fmt.Sprintf("- and %d more", c.More)})
+		}
 	}
 	return grid.Text(a.printer().ColorOut)
 }

@@ -33,7 +33,7 @@ and line. It needs no agent and no root. The exit code is 1 when there is any.`,
 			if len(args) == 1 {
 				path = args[0]
 			}
-			v := validate(path)
+			v := a.validate(path)
 			if err := a.show(a.validateView(v.problems)); err != nil {
 				return err
 			}
@@ -57,10 +57,10 @@ type validated struct {
 	summary  string // "1 pool, 1 source, 4 services"
 }
 
-// validate reads the configuration at path, and the services of its static
-// sources. With a mistake in ironvip.toml its sources aren't known: then the
+// validate reads the configuration at path, the services of its static
+// sources, and the files that it names. With a mistake in ironvip.toml its sources aren't known: then the
 // services.d beside it is read, so that one run shows as much as can be known.
-func validate(path string) validated {
+func (a *app) validate(path string) validated {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // the agent takes that for an empty file
 		return validated{missing: true, problems: []vip.Problem{{Code: vip.CodeInvalid, Place: path, Message: "no such file or directory",
 			Hint: "make it, or name another; a directory without " + configs.ConfigName + " is a valid configuration"}}}
@@ -78,7 +78,7 @@ func validate(path string) validated {
 		}
 	}
 	services, more := from.Services()
-	v.problems = append(v.problems, more...)
+	v.problems = append(append(v.problems, a.CheckFiles(from)...), more...)
 	configs.SortProblems(v.problems)
 	if config != nil {
 		v.summary = strings.Join([]string{output.Plural(len(config.Pools), "pool"), output.Plural(len(config.Sources), "source"),

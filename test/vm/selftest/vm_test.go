@@ -160,6 +160,11 @@ func TestUnshare(t *testing.T) {
 
 func TestConntrack(t *testing.T) { run(t, "conntrack", "-L") }
 
+func TestIPSet(t *testing.T) {
+	run(t, "ipset", "create", "selftest", "hash:ip")
+	run(t, "ipset", "destroy", "selftest")
+}
+
 func TestSurroundings(t *testing.T) {
 	if b, err := os.ReadFile("testdata/hello.txt"); err != nil || string(b) != "shipped\n" {
 		t.Errorf("testdata: %q, %v", b, err)

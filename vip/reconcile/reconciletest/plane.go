@@ -154,7 +154,6 @@ func (p *plane) unsupportedUpdate() {
 		change func(*vip.Frontend)
 	}{
 		{"forward", func(f *vip.Frontend) { f.Forward = "no-such-forward" }},
-		{"source_ranges", func(f *vip.Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }},
 		{"scheduler", func(f *vip.Frontend) { f.Scheduler = "no-such-scheduler" }},
 	} {
 		bad := good
@@ -209,6 +208,20 @@ func (p *plane) weightZero() {
 	f.Backends[1].Weight = 0
 	p.set(f)
 	p.answers(f.Key, backends[0], backends[2])
+	p.remove(f.Key)
+	// Where the client decides, those of a backend that takes none go elsewhere.
+	for _, s := range []vip.Scheduler{vip.SourceHash, vip.MaglevHash} {
+		f.Scheduler, f.Backends = s, p.endpoints(backends...)
+		p.set(f)
+		chosen := slices.Index(backends, p.ask(f.Key))
+		f.Backends = p.endpoints(backends...)
+		f.Backends[chosen].Weight = 0
+		p.set(f)
+		if who := p.ask(f.Key); who == backends[chosen] || !slices.Contains(backends, who) {
+			p.t.Errorf("%s: a client of a backend that has weight 0 now is answered by %s", s, who)
+		}
+		p.remove(f.Key)
+	}
 }
 
 func (p *plane) refuses() {
@@ -378,17 +391,25 @@ func (p *plane) ask(k vip.FrontendKey) netip.AddrPort {
 	return who
 }
 
+// refused wants a refusal at once: a busy machine may be late with one, not with
+// three in a row.
 func (p *plane) refused(k vip.FrontendKey, when string) {
 	p.t.Helper()
-	start := time.Now()
-	text, err := p.Ask(p.t, k)
-	switch {
-	case err == nil:
-		p.t.Errorf("%s %s: answered %q", k, when, text)
-	case !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET):
-		p.t.Errorf("%s %s: %v, want a refusal", k, when, err)
-	case time.Since(start) > time.Second:
-		p.t.Errorf("%s %s: refused only after %s", k, when, time.Since(start))
+	for try := 1; ; try++ {
+		start := time.Now()
+		text, err := p.Ask(p.t, k)
+		took := time.Since(start)
+		switch {
+		case err == nil:
+			p.t.Errorf("%s %s: answered %q", k, when, text)
+		case !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET):
+			p.t.Errorf("%s %s: %v, want a refusal", k, when, err)
+		case took > time.Second && try < 3:
+			continue
+		case took > time.Second:
+			p.t.Errorf("%s %s: refused only after %s", k, when, took)
+		}
+		return
 	}
 }
 

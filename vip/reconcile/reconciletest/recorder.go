@@ -21,7 +21,7 @@ type Recorder[K comparable, V any] struct {
 	same func(a, b *V) bool
 
 	mu       sync.Mutex
-	have     map[K]V
+	have     map[K]*V // shared with the reconciler, and so never changed
 	damage   map[K][]string
 	failKey  map[K]error
 	failAll  error
@@ -32,7 +32,7 @@ type Recorder[K comparable, V any] struct {
 
 // NewRecorder returns an empty Recorder that compares values with same.
 func NewRecorder[K comparable, V any](same func(a, b *V) bool) *Recorder[K, V] {
-	return &Recorder[K, V]{same: same, have: map[K]V{}, damage: map[K][]string{}, failKey: map[K]error{}}
+	return &Recorder[K, V]{same: same, have: map[K]*V{}, damage: map[K][]string{}, failKey: map[K]error{}}
 }
 
 // Apply implements reconcile.Target.
@@ -59,7 +59,7 @@ func (r *Recorder[K, V]) Apply(ctx context.Context, batch []reconcile.Update[K, 
 		if u.New == nil {
 			delete(r.have, u.Key)
 		} else {
-			r.have[u.Key] = *u.New
+			r.have[u.Key] = u.New
 		}
 	}
 	return nil
@@ -76,8 +76,8 @@ func (r *Recorder[K, V]) refuse(u *reconcile.Update[K, V]) error {
 		return fmt.Errorf("create %v: %w", u.Key, syscall.EEXIST)
 	case u.Old != nil && !there:
 		return fmt.Errorf("change %v: %w", u.Key, syscall.ESRCH)
-	case u.Old != nil && !r.same(u.Old, &have):
-		return fmt.Errorf("change %v: the caller believes it to be %v, it is %v", u.Key, *u.Old, have)
+	case u.Old != nil && !r.same(u.Old, have):
+		return fmt.Errorf("change %v: the caller believes it to be %v, it is %v", u.Key, *u.Old, *have)
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (r *Recorder[K, V]) Actual(ctx context.Context) iter.Seq2[reconcile.Observe
 			return
 		}
 		for k, v := range have {
-			if !yield(reconcile.Observed[K, V]{Key: k, Value: v, Damage: damage[k]}, nil) {
+			if !yield(reconcile.Observed[K, V]{Key: k, Value: *v, Damage: damage[k]}, nil) {
 				return
 			}
 		}
@@ -111,14 +111,25 @@ func (r *Recorder[K, V]) Same(a, b *V) bool { return r.same(a, b) }
 func (r *Recorder[K, V]) Have() map[K]V {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.have)
+	out := make(map[K]V, len(r.have))
+	for k, v := range r.have {
+		out[k] = *v
+	}
+	return out
+}
+
+// Len returns how many keys the Target holds.
+func (r *Recorder[K, V]) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.have)
 }
 
 // Put alters the Target behind the reconciler's back.
 func (r *Recorder[K, V]) Put(k K, v V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.have[k] = v
+	r.have[k] = &v
 }
 
 // Remove alters the Target behind the reconciler's back.

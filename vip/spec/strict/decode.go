@@ -34,8 +34,8 @@ type Defaulter interface {
 	Defaults()
 }
 
-// Decode fills the struct that into points to from tree, by the struct's toml
-// tags, and returns everything that did not fit; the rest is filled in. Path
+// Decode fills the struct that into points to from tree, by the toml tags of the
+// struct and of those embedded in it, and returns everything that did not fit; the rest is filled in. Path
 // is put in front of every problem's field. A null counts as a key left out.
 //
 // It handles strings, booleans, ints, structs, pointers and slices of these,
@@ -57,8 +57,8 @@ func (d *decoder) bad(path, hint, format string, args ...any) {
 func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 	fields := fieldsOf(v.Type())
 	for _, key := range sortedKeys(tree) {
-		if i, known := fields[key]; known {
-			d.value(tree[key], v.Field(i), Join(path, key))
+		if at, known := fields[key]; known {
+			d.value(tree[key], v.FieldByIndex(at), Join(path, key))
 			continue
 		}
 		if later, ok := v.Addr().Interface().(Later); ok {
@@ -259,13 +259,18 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// fieldsOf maps the toml names of a struct's fields to their index.
-func fieldsOf(t reflect.Type) map[string]int {
-	out := make(map[string]int, t.NumField())
+// fieldsOf maps the toml names of a struct's fields, those of structs embedded
+// in it among them, to where they are.
+func fieldsOf(t reflect.Type) map[string][]int {
+	out := make(map[string][]int, t.NumField())
 	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("toml"), ",")
-		if name != "" && name != "-" {
-			out[name] = i
+		f := t.Field(i)
+		if f.Anonymous {
+			for name, at := range fieldsOf(f.Type) {
+				out[name] = append([]int{i}, at...)
+			}
+		} else if name, _, _ := strings.Cut(f.Tag.Get("toml"), ","); name != "" && name != "-" {
+			out[name] = f.Index
 		}
 	}
 	return out

@@ -81,6 +81,11 @@ type sample struct {
 
 type item struct {
 	Size int `toml:"size"`
+	shape
+}
+
+type shape struct {
+	Round bool `toml:"round"`
 }
 
 func (i *item) Defaults() { i.Size = 7 }
@@ -91,12 +96,12 @@ func TestDecode(t *testing.T) {
 	var got sample
 	problems := Decode(map[string]any{
 		"text": "x", "number": int64(3), "on": true, "range": "10.0.0.0/8", "addr": "10.0.0.1", "words": map[string]any{"a": "b"},
-		"items": []map[string]any{{}, {"size": int64(1)}}, "soon": int64(1), "-": "x", "Own": int64(1),
+		"items": []map[string]any{{}, {"size": int64(1), "round": true}}, "soon": int64(1), "-": "x", "Own": int64(1),
 	}, &got, "at")
 	three := 3
 	want := sample{Text: "x", Number: &three, On: true, Range: netip.MustParsePrefix("10.0.0.0/8"), Addr: netip.MustParseAddr("10.0.0.1"),
-		Words: map[string]string{"a": "b"}, Items: []item{{7}, {1}}}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		Words: map[string]string{"a": "b"}, Items: []item{{Size: 7}, {1, shape{true}}}}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.AllowUnexported(item{})); diff != "" {
 		t.Error(diff)
 	}
 	var told []string

@@ -11,6 +11,8 @@ package doctor
 import (
 	"io/fs"
 	"net/netip"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Level is how bad a finding is.
@@ -48,6 +50,17 @@ type Host struct {
 	IPVS     func() []Requirement            // what IPVS needs
 	Disk     func(path string) (Disk, error) // the file system that holds path
 	Writable func(path string) (bool, error) // whether this process may write into the directory
+	// Services lists the IPVS services of a dataplane with that device, and all
+	// others; nil or an error is that it can't be told.
+	Services func(device string) (Services, error)
+	// Addrs lists the addresses of a device; nil is that it can't be told.
+	Addrs func(device string) ([]netip.Addr, error)
+}
+
+// Services are the IPVS services in the kernel that have an address.
+type Services struct {
+	Ours   []vip.FrontendKey // on record as ours, or on an address of our device
+	Others []vip.FrontendKey
 }
 
 // Disk is what matters of a file system.
@@ -67,7 +80,9 @@ const (
 type Want struct {
 	Mode     string // ModeAuto, ModeIPVS or ModeProxy
 	StateDir string
+	Device   string         // that carries the VIPs
 	Pools    []netip.Prefix // the ranges VIPs are drawn from
+	Excluded []netip.Prefix // what of these is somebody else's
 }
 
 // Examine runs every check.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // host is a machine that lacks nothing; each test takes something away.
@@ -74,25 +76,44 @@ func TestFindings(t *testing.T) {
 
 		{"kube-proxy, iptables by default", kubeProxy(), want, OK, "kube_proxy", ""},
 		{"kube-proxy, ipvs by flag", kubeProxy("--proxy-mode", "ipvs"), want, Warn, "kube_proxy", "--ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64"},
-		{"kube-proxy, ipvs, told to spare us", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=10.0.0.0/8,192.0.2.0/24,2001:db8::/64"), want, OK, "kube_proxy", ""},
+		{"kube-proxy, ipvs, told to spare us", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=10.0.0.0/8,192.0.2.0/24,2001:db8::/64"), want, OK, "kube_proxy", "told to spare"},
+		{"kube-proxy, ipvs, told to spare more", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs", "192.0.0.0/16,::/0"), want, OK, "kube_proxy", "told to spare"},
+		{"kube-proxy, ipvs, spares a part", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs", "192.0.2.0/25,::/0"), want, Warn, "kube_proxy", "deletes services"},
+		{"kube-proxy's device alone", map[string]string{"sys/class/net/kube-ipvs0/mtu": "1500"}, want, Warn, "kube_proxy", "device kube-ipvs0 is there"},
+		{"kube-router's device alone", map[string]string{"sys/class/net/kube-dummy-if/mtu": "1500"}, want, Warn, "kube_router", "device kube-dummy-if is there"},
+		{"kube-proxy's device, and its process in another mode", with(kubeProxy(), "sys/class/net/kube-ipvs0/mtu", "1500"), want, OK, "kube_proxy", ""},
 		{"kube-proxy, ipvs, spares one pool only", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=192.0.2.0/24"), want, Warn, "kube_proxy", "2001:db8::/64"},
 		{"kube-proxy, config not readable", kubeProxy("--config=/var/lib/kube-proxy/config.conf"), want, Warn, "kube_proxy", "/var/lib/kube-proxy/config.conf can't be read"},
 		{"kube-proxy, config with ipvs", with(kubeProxy("--config=/var/lib/kube-proxy/config.conf"), "proc/9/root/var/lib/kube-proxy/config.conf",
-			"kind: KubeProxyConfiguration\nipvs:\n  excludeCIDRs: null\n  scheduler: rr\nmode: ipvs\n"), want, Warn, "kube_proxy", "ipvs mode"},
+			"kind: KubeProxyConfiguration\nipvs:\n  excludeCIDRs: null\n  scheduler: rr\nmode: ipvs\n"), want, Warn, "kube_proxy", "in /var/lib/kube-proxy/config.conf: ipvs.excludeCIDRs: [192.0.2.0/24,2001:db8::/64]"},
 		{"kube-proxy, config spares us", with(kubeProxy("--config=/c"), "proc/9/root/c",
-			"ipvs:\n  excludeCIDRs:\n  - 192.0.2.0/24\n  - \"2001:db8::/64\"\nmode: \"ipvs\"\n"), want, OK, "kube_proxy", ""},
+			"ipvs:\n  excludeCIDRs:\n  - 192.0.2.0/24\n  - \"2001:db8::/64\"\nmode: \"ipvs\"\n"), want, OK, "kube_proxy", "told to spare"},
 		{"kube-proxy, config spares us in a line", with(kubeProxy("--config=/c"), "proc/9/root/c",
-			"ipvs:\n  excludeCIDRs: [\"192.0.2.0/24\", '2001:db8::/64']\nmode: ipvs\n"), want, OK, "kube_proxy", ""},
+			"ipvs:\n  excludeCIDRs: [\"192.0.2.0/24\", '2001:db8::/64']\nmode: ipvs\n"), want, OK, "kube_proxy", "told to spare"},
 		{"kube-proxy, another block's mode", with(kubeProxy("--config=/c"), "proc/9/root/c", "detectLocal:\n  mode: ipvs\nmode: iptables\n"), want, OK, "kube_proxy", ""},
 		{"kube-proxy beside the userspace dataplane", kubeProxy("--proxy-mode=ipvs"), Want{Mode: ModeProxy, StateDir: "/s"}, OK, "kube_proxy", ""},
 		{"kube-proxy, no pools yet", kubeProxy("--proxy-mode=ipvs"), Want{Mode: ModeAuto, StateDir: "/s"}, Warn, "kube_proxy", "POOL_CIDRS"},
 
 		{"kube-router", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router")}, want, Warn, "kube_router", "--excluded-cidrs 192.0.2.0/24"},
-		{"kube-router without its service proxy", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--run-service-proxy=false")}, want, OK, "kube_router", ""},
+		{"kube-router without its service proxy", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--run-service-proxy=false")}, want, OK, "kube_router", "leaves IPVS alone"},
+		{"kube-router that spares us", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--excluded-cidrs=192.0.2.0/24,2001:db8::/32")}, want, OK, "kube_router", "told to spare"},
+		{"sync daemon", map[string]string{"proc/9/comm": "ipvs-m:0:0\n"}, want, OK, "lvs_sync", "master"},
+		{"backup sync daemon", map[string]string{"proc/9/comm": "ipvs-b:0:0\n"}, want, OK, "lvs_sync", "backup"},
 		{"ldirectord", map[string]string{"proc/9/comm": "ldirectord"}, want, Warn, "ldirectord", "outside of 192.0.2.0/24"},
 
 		{"keepalived that flushes", keepalived("global_defs {\n  lvs_flush\n}\n"), want, Warn, "keepalived", "take lvs_flush out of /etc/k.conf"},
 		{"keepalived that flushes its own", keepalived("global_defs {\n  lvs_flush_on_stop VS\n}\n"), want, OK, "keepalived", "leaves IPVS services of others alone"},
+		{"keepalived with VRRP alone", with(map[string]string{"proc/9/comm": "keepalived", "proc/9/cmdline": args("keepalived", "--vrrp", "-f", "/etc/k.conf")},
+			"etc/k.conf", "global_defs {\n lvs_flush\n}\nvirtual_server 192.0.2.5 80 {\n}\n"), want, OK, "keepalived", "alone"},
+		{"keepalived, a server of ours", keepalived("virtual_server 192.0.2.5 80\n{\n real_server 10.0.0.1 80 { weight 1 }\n}\nvirtual_server 198.51.100.1 80 {\n}\n"),
+			want, Warn, "keepalived", "virtual_server in our pools: 192.0.2.5 take"},
+		{"keepalived, a group of ours", keepalived("virtual_server_group g {\n  192.0.2.5-9 80\n  fwmark 3\n}\nvirtual_server group g {\n}\n"), want, Warn, "keepalived", "in our pools: 192.0.2.5 "},
+		{"keepalived, an address of ours", keepalived("vrrp_instance v {\n  virtual_ipaddress {\n    198.51.100.7\n    2001:db8::7/64 dev eth0\n  }\n}\n"),
+			want, Warn, "keepalived", "brings up addresses of our pools: 2001:db8::7 exclude"},
+		{"keepalived, included", with(keepalived("include conf.d/*.conf\n"), "etc/conf.d/a.conf", "include ../k.conf\nvirtual_server 192.0.2.6 80 {\n}\n"), want, Warn, "keepalived", "192.0.2.6"},
+		{"keepalived, its things elsewhere", keepalived("virtual_server 192.0.3.5 80 {\n}\n}}\n{ { virtual_ipaddress { 192.0.3.5/32 }"), want, OK, "keepalived", "alone"},
+		{"keepalived, excluded", keepalived("virtual_server 192.0.2.5 80 {\n}\nvrrp_instance v {\n virtual_ipaddress { 192.0.2.5 }\n}\n"),
+			Want{Mode: ModeAuto, StateDir: "/s", Pools: want.Pools, Excluded: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}, OK, "keepalived", "alone"},
 		{"keepalived, comment", keepalived("global_defs {\n  # lvs_flush\n}\n"), want, OK, "keepalived", "alone"},
 		{"keepalived, default config not readable", map[string]string{"proc/9/comm": "keepalived"}, want, Warn, "keepalived", "/etc/keepalived/keepalived.conf can't be read"},
 
@@ -191,6 +212,64 @@ func TestStateDir(t *testing.T) {
 	}
 }
 
+func keys(list ...string) []vip.FrontendKey {
+	var out []vip.FrontendKey
+	for _, s := range list {
+		ap := netip.MustParseAddrPort(s)
+		out = append(out, vip.FrontendKey{Addr: ap.Addr(), Port: ap.Port(), Protocol: vip.TCP})
+	}
+	return out
+}
+
+// What is in the kernel makes the advice exact: node ports are to be spared,
+// too, and services in our pools that nobody knows are named.
+func TestServicesInTheKernel(t *testing.T) {
+	kube := map[string]string{"proc/9/comm": "kube-proxy\n", "proc/9/cmdline": args("kube-proxy", "--proxy-mode=ipvs", "--ipvs-exclude-cidrs=192.0.2.0/24,2001:db8::/64")}
+	device := map[string]string{"sys/class/net/kube-ipvs0/mtu": "1500"}
+	ours, others := keys("192.0.2.1:80", "198.51.100.1:30080", "198.51.100.1:30081"), keys("10.0.0.1:80", "10.0.0.2:80", "203.0.113.1:80")
+	for _, c := range []struct {
+		name     string
+		files    map[string]string
+		services Services
+		err      error
+		check    string
+		says     string // "" is no finding
+	}{
+		{"pools alone", kube, Services{Ours: ours[:1], Others: others}, nil, "kube_proxy", "told to spare"},
+		{"node ports", kube, Services{Ours: ours, Others: others}, nil, "kube_proxy", "--ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64,198.51.100.1/32"},
+		{"no rights to look", kube, Services{}, errors.New("operation not permitted"), "kube_proxy", "told to spare"},
+		{"kube-proxy unseen", device, Services{Others: others}, nil, "kube_proxy", "(IPVS services on its addresses: 2)"},
+		{"kube-proxy unseen, no rights", device, Services{}, errors.New("operation not permitted"), "kube_proxy", "runs or ran here; where"},
+		{"others' outside of our pools", nil, Services{Ours: ours, Others: others}, nil, "foreign_services", ""},
+		{"others' in our pools", nil, Services{Others: append(keys("192.0.2.7:80", "192.0.2.7:81", "192.0.2.200:80", "[2001:db8::1]:80"), others...)}, nil, "foreign_services",
+			`192.0.2.7:80/tcp, 192.0.2.7:81/tcp, [2001:db8::1]:80/tcp; the agent removes them ipvsadm -D, or in the pool: exclude = ["192.0.2.7/32", "2001:db8::1/128"]`},
+	} {
+		h := host(c.files)
+		h.Services = func(device string) (Services, error) {
+			if device != "ironvip0" {
+				t.Errorf("asked for device %q", device)
+			}
+			return c.services, c.err
+		}
+		h.Addrs = func(device string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}, nil
+		}
+		w := want
+		w.Device, w.Excluded = "ironvip0", []netip.Prefix{netip.MustParsePrefix("192.0.2.192/26")}
+		found := only(Examine(h, w), c.check)
+		switch {
+		case c.says == "" && len(found) > 0:
+			t.Errorf("%s: found %+v, want nothing", c.name, found)
+		case c.says == "":
+		case len(found) != 1 || !strings.Contains(found[0].Text+" "+found[0].Fix, c.says):
+			t.Errorf("%s: found %+v, want one that says %q", c.name, found, c.says)
+		}
+	}
+	if got := some(strings.Fields("a b c d e f g")); got != "a, b, c, d, e and 2 more" {
+		t.Error(got)
+	}
+}
+
 // A host whose /proc can't be read gives warnings, never a crash or silence.
 func TestUnreadableHost(t *testing.T) {
 	h := host(nil)
@@ -209,7 +288,7 @@ func TestUnreadableHost(t *testing.T) {
 
 // This very machine can be examined.
 func TestThisHost(t *testing.T) {
-	h := ThisHost(func() []Requirement { return nil })
+	h := ThisHost(func() []Requirement { return nil }, nil)
 	if got := kernel(h); got.Level != OK && !strings.Contains(got.Text, "older") {
 		t.Errorf("kernel: %+v", got)
 	}

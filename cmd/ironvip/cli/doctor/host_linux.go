@@ -3,17 +3,22 @@ package doctor
 import (
 	"errors"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// ThisHost is the machine this process runs on.
-func ThisHost(ipvs func() []Requirement) Host {
+// ThisHost is the machine this process runs on. What of its kernel's IPVS is
+// known, ipvs and services tell.
+func ThisHost(ipvs func() []Requirement, services func(device string) (Services, error)) Host {
 	return Host{
-		Files: os.DirFS("/"),
-		PID:   os.Getpid(),
-		IPVS:  ipvs,
+		Files:    os.DirFS("/"),
+		PID:      os.Getpid(),
+		IPVS:     ipvs,
+		Services: services,
+		Addrs:    addrs,
 		Disk: func(path string) (Disk, error) {
 			var s unix.Statfs_t
 			if err := unix.Statfs(path, &s); err != nil {
@@ -32,4 +37,23 @@ func ThisHost(ipvs func() []Requirement) Host {
 			return unix.Access(path, unix.W_OK) == nil, nil
 		},
 	}
+}
+
+// addrs lists a device's addresses.
+func addrs(device string) ([]netip.Addr, error) {
+	link, err := net.InterfaceByName(device)
+	if err != nil {
+		return nil, err
+	}
+	list, err := link.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p.Addr().Unmap())
+		}
+	}
+	return out, nil
 }

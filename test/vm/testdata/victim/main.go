@@ -4,6 +4,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -56,6 +57,31 @@ func main() {
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
+		}
+	case "ask": // a host of the network, over so many connections at once; nothing is read from the last one
+		n, err := strconv.Atoi(os.Args[3])
+		if err != nil {
+			panic(err)
+		}
+		conns := make([]net.Conn, n)
+		for i := range conns {
+			if conns[i], err = net.DialTimeout("tcp", os.Args[2], 10*time.Second); err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
+			fmt.Fprintln(conns[i], "question", i)
+		}
+		for _, c := range conns[:n-1] {
+			answer := make([]byte, 100)
+			c.SetDeadline(time.Now().Add(time.Minute))
+			k, err := c.Read(answer)
+			fmt.Printf("%s%v\n", answer[:k], err)
+		}
+		time.Sleep(time.Hour)
+	case "connect":
+		for _, addr := range os.Args[2:] {
+			_, err := net.DialTimeout("tcp", addr, time.Minute)
+			fmt.Println(err)
 		}
 	case "modules":
 		b, err := os.ReadFile("/proc/modules")

@@ -1,0 +1,136 @@
+package api
+
+import (
+	"encoding/json"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// What a service asks for is got as it was put, field by field, and putting it
+// back changes nothing.
+func TestFieldsAreGotAsTheyWerePut(t *testing.T) {
+	r := newRig(t)
+	for _, c := range []struct {
+		what, body string
+		want       map[string]any // in the spec that is got
+	}{
+		{"a range", `{"ports":[{"port":"10000-10099"}]}`, map[string]any{"ports": []any{map[string]any{"protocol": "tcp", "port": "10000-10099"}}}},
+		{"a range to one port", `{"ports":[{"port":"10000-10099","target_port":80}]}`,
+			map[string]any{"ports": []any{map[string]any{"protocol": "tcp", "port": "10000-10099", "target_port": 80.0}}}},
+		{"all ports", `{"ports":[{"port":"1-65535","protocol":"sctp"}]}`, map[string]any{"ports": []any{map[string]any{"protocol": "sctp", "port": "all"}}}},
+		{"one port", `{"ports":[{"port":80}]}`, map[string]any{"ports": []any{map[string]any{"protocol": "tcp", "port": 80.0, "target_port": 80.0}},
+			"traffic_distribution": "any", "health_check_node_port": nil, "source_ranges": nil}},
+		{"sed", `{"ports":[{"port":80}],"scheduler":"sed"}`, map[string]any{"scheduler": "sed"}},
+		{"nq", `{"ports":[{"port":80}],"scheduler":"nq"}`, map[string]any{"scheduler": "nq"}},
+		{"fo", `{"ports":[{"port":80}],"scheduler":"fo"}`, map[string]any{"scheduler": "fo"}},
+		{"dh", `{"ports":[{"port":80}],"scheduler":"dh"}`, map[string]any{"scheduler": "dh"}},
+		{"one-packet by direct routing", `{"ports":[{"port":53,"protocol":"udp"}],"forward":"dr","scheduler_flags":["one-packet"]}`,
+			map[string]any{"forward": "dr", "scheduler_flags": []any{"one-packet"}}},
+		{"a tunnel", `{"ports":[{"port":80}],"forward":"tunnel"}`, map[string]any{"forward": "tunnel"}},
+		{"local traffic", `{"ports":[{"port":80}],"internal_traffic":"local","external_traffic":"local"}`,
+			map[string]any{"internal_traffic": "local", "external_traffic": "local"}},
+		{"zones", `{"ports":[{"port":80}],"traffic_distribution":"same-zone"}`, map[string]any{"traffic_distribution": "same-zone"}},
+		{"nodes", `{"ports":[{"port":80}],"traffic_distribution":"same-node"}`, map[string]any{"traffic_distribution": "same-node"}},
+		{"a health port", `{"ports":[{"port":80}],"external_traffic":"local","health_check_node_port":"auto"}`, map[string]any{"health_check_node_port": "auto"}},
+		{"a health port by number", `{"ports":[{"port":80}],"external_traffic":"local","health_check_node_port":32000}`, map[string]any{"health_check_node_port": 32000.0}},
+		{"source ranges", `{"ports":[{"port":80}],"source_ranges":["2001:db8::/32","10.0.0.1","10.0.0.0/8","10.0.0.1/32"]}`,
+			map[string]any{"source_ranges": []any{"10.0.0.0/8", "10.0.0.1/32", "2001:db8::/32"}}},
+		{"a terminating backend", `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1","state":"terminating"}]}`,
+			map[string]any{"backends": []any{map[string]any{"address": "10.0.0.1", "weight": 1.0, "state": "terminating"}}}},
+		{"a backend of some ports, meant for some clients", `{"ports":[{"port":80,"name":"http"},{"port":81}],"backends":[{"address":"10.0.0.1","ports":["81/tcp","http"],"for_zones":["b","a"],"for_nodes":["n1"]}]}`,
+			map[string]any{"backends": []any{map[string]any{"address": "10.0.0.1", "weight": 1.0, "state": "ready",
+				"ports": []any{"81/tcp", "http"}, "for_zones": []any{"a", "b"}, "for_nodes": []any{"n1"}}}}},
+	} {
+		put := r.ask("PUT", webPath, c.body)
+		if put.StatusCode != 200 && put.StatusCode != 201 {
+			t.Errorf("%s: %s\n%s", c.what, put.Status, put.body)
+			continue
+		}
+		var got struct {
+			Spec   map[string]any   `json:"spec"`
+			Status v1.ServiceStatus `json:"status"`
+		}
+		if err := json.Unmarshal(r.ask("GET", webPath, "").body, &got); err != nil {
+			t.Fatal(err)
+		}
+		for key, want := range c.want {
+			if !reflect.DeepEqual(got.Spec[key], want) {
+				t.Errorf("%s: %s is got as %v, want %v", c.what, key, got.Spec[key], want)
+			}
+		}
+		back, err := json.Marshal(must[v1.Service](r, "GET", webPath, "").Spec) // as a client in Go has it
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again := must[v1.Service](r, "PUT", webPath, string(back)); again.Status.SpecRev != got.Status.SpecRev {
+			t.Errorf("%s: putting back what was got is a change:\n%s", c.what, back)
+		}
+	}
+}
+
+// What was granted shows in the status, and in the list of what is held.
+func TestGrantedPortsAreShown(t *testing.T) {
+	r := newRig(t)
+	svc := must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":"10000-10099"},{"port":80,"node_port":"auto"}],"external_traffic":"local","health_check_node_port":31000}`)
+	if svc.Status.Health != 31000 {
+		t.Errorf("health port %d", svc.Status.Health)
+	}
+	want := []v1.PortStatus{{Name: "10000-10099/tcp", Protocol: "tcp", Port: 10000, LastPort: 10099}, {Name: "80/tcp", Protocol: "tcp", Port: 80, TargetPort: 80, NodePort: 30086}}
+	if !reflect.DeepEqual(svc.Status.Ports, want) {
+		t.Errorf("%+v, want %+v", svc.Status.Ports, want)
+	}
+	held := map[uint16]string{}
+	for _, v := range must[v1.VIPList](r, "GET", "/v1/vips?kind=node_port", "").Items {
+		held[v.NodePort] = v.Holders[0].Port
+	}
+	if want := map[uint16]string{31000: "health-check", 30086: "80/tcp"}; !reflect.DeepEqual(held, want) {
+		t.Errorf("%v, want %v", held, want)
+	}
+	taken := must[v1.Service](r, "PUT", "/v1/services/default/other", `{"ports":[{"port":80}],"external_traffic":"local","health_check_node_port":31000}`)
+	if p := taken.Status.Problems; len(p) != 1 || p[0].Code != vip.CodePortTaken || p[0].Field != "health_check_node_port" {
+		t.Errorf("a taken health port: %+v", p)
+	}
+}
+
+func TestFrontendKeysAreReadBack(t *testing.T) {
+	frontendKey := func(addr string, port, last uint16, p vip.Protocol, a vip.Audience) vip.FrontendKey {
+		return vip.FrontendKey{Addr: netip.MustParseAddr(addr), Port: port, LastPort: last, Protocol: p, Audience: a}
+	}
+	for _, k := range []vip.FrontendKey{
+		frontendKey("192.0.2.1", 80, 0, vip.TCP, vip.Everyone),
+		frontendKey("2001:db8::1", 80, 0, vip.UDP, vip.InternalClients),
+		frontendKey("192.0.2.1", 1, 65535, vip.SCTP, vip.Everyone),
+		frontendKey("2001:db8::1", 10000, 10099, vip.TCP, vip.InternalClients),
+	} {
+		if back, err := parseFrontendKey(k.String()); err != nil || back != k {
+			t.Errorf("%s is read as %s, %v", k, back, err)
+		}
+	}
+}
+
+// Frontends of ranges are listed with all their ports, on every page.
+func TestFrontendsOfRanges(t *testing.T) {
+	r := newRig(t)
+	svc := must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":"10000-10099"},{"port":"20000-20099"},{"port":9}],
+		"source_ranges":["10.0.0.0/8"],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
+	var got []string
+	for path := "/v1/dataplane/frontends?service=web&limit=1"; ; {
+		page := must[v1.FrontendList](r, "GET", path, "")
+		for _, f := range page.Items {
+			got = append(got, f.Address+"/"+f.Protocol+" to "+f.Backends[0].Address+" from "+f.Sources[0])
+		}
+		if page.Next == "" {
+			break
+		}
+		path = "/v1/dataplane/frontends?service=web&limit=1&cursor=" + page.Next
+	}
+	at := svc.Status.VIPs[0].String()
+	want := []string{at + ":9/tcp to 10.0.0.1:9 from 10.0.0.0/8", at + ":10000-10099/tcp to 10.0.0.1 from 10.0.0.0/8", at + ":20000-20099/tcp to 10.0.0.1 from 10.0.0.0/8"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -1,0 +1,64 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/fleet"
+)
+
+func (s *Server) fleetRoutes() {
+	register(s, operation{method: http.MethodGet, path: v1.PathNodes, id: "list-nodes", tag: "node", summary: "List the nodes of the fleet",
+		description: "With a store of its own, the node that answers. 503 while the store that they share is away."}, s.listNodes)
+	register(s, operation{method: http.MethodGet, path: v1.PathExport, id: "export", tag: "addresses", summary: "Read all that the store keeps",
+		description: "Leases, registrations and operators' states, for a backup or another store: what `ironvip vip import` reads.",
+		content:     "application/json"}, s.export)
+}
+
+type listNodesOutput struct{ Body v1.NodeList }
+
+func (s *Server) listNodes(ctx context.Context, _ *struct{}) (*listNodesOutput, error) {
+	if s.Nodes == nil {
+		return nil, unavailable("fleet")
+	}
+	list, err := s.Nodes(ctx)
+	switch {
+	case errors.Is(err, fleet.ErrUnavailable):
+		return nil, storeAway(err.Error(), "traffic goes on; this node by itself: GET "+v1.PathStatus)
+	case err != nil:
+		return nil, err
+	}
+	return &listNodesOutput{Body: list}, nil
+}
+
+// storeAway is the problem of what needs the store that the fleet shares, while
+// that can't be reached.
+func storeAway(detail, hint string) *problem {
+	p := refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, detail, hint)
+	p.header = http.Header{"Retry-After": {"5"}}
+	return p
+}
+
+// export costs O(leases and registrations).
+func (s *Server) export(ctx context.Context, _ *struct{}) (*documentOutput, error) {
+	if s.Export == nil {
+		return nil, unavailable("store to export")
+	}
+	document, err := s.Export(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(document, "", " ")
+	if err != nil {
+		return nil, err
+	}
+	return &documentOutput{Body: func(ctx huma.Context) {
+		ctx.SetHeader("Content-Type", "application/json")
+		_, _ = ctx.BodyWriter().Write(append(text, '\n')) // the caller may be gone
+	}}, nil
+}

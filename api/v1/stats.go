@@ -1,0 +1,63 @@
+package v1
+
+// Traffic is what has passed a service, a frontend or a backend, as its
+// dataplane counts it. What a dataplane doesn't count is absent: the userspace
+// proxy counts no packets, inactive connections or rates. A counter begins anew
+// at 0 with its frontend or backend, and with an agent that forwards by itself.
+type Traffic struct {
+	Connections uint64  `json:"connections" doc:"given to a backend; a UDP client's address and port count as one"`
+	Active      uint64  `json:"active_connections" doc:"open now: established TCP connections, UDP clients heard of within the timeout"`
+	Inactive    *uint64 `json:"inactive_connections,omitempty" doc:"TCP connections that are opening, half closed, or wait for a timer"`
+	In          Volume  `json:"in" doc:"from clients"`
+	Out         Volume  `json:"out" doc:"to clients"`
+	Rates       *Rates  `json:"rates,omitempty" doc:"a second: the kernel's means over the last seconds"`
+}
+
+// Volume is an amount of traffic in one direction.
+type Volume struct {
+	Bytes   uint64  `json:"bytes" doc:"of whole IP packets with ipvs, of payload with the proxy"`
+	Packets *uint64 `json:"packets,omitempty"`
+}
+
+// Rates are a second's worth.
+type Rates struct {
+	Connections uint64 `json:"connections"`
+	In          Volume `json:"in"`
+	Out         Volume `json:"out"`
+}
+
+// ServiceStats is a service's traffic, that of its frontends and of their
+// backends.
+type ServiceStats struct {
+	Service   string          `json:"service" doc:"\"name\" or \"namespace/name\""`
+	Traffic   Traffic         `json:"traffic" doc:"the sum over the frontends"`
+	Frontends []FrontendStats `json:"frontends" doc:"by address and port"`
+}
+
+// FrontendStats is one frontend's traffic. Its counters have what backends
+// carried that have left since.
+type FrontendStats struct {
+	Frontend string         `json:"frontend" doc:"\"192.0.2.10:80/tcp\""`
+	Kind     string         `json:"kind"`
+	Port     string         `json:"port" doc:"the service port's name"`
+	Traffic  *Traffic       `json:"traffic,omitempty" doc:"absent: the dataplane doesn't have this frontend"`
+	Backends []BackendStats `json:"backends" doc:"by address; those that the dataplane has, leaving ones too"`
+}
+
+// BackendStats is one backend's traffic through one frontend.
+type BackendStats struct {
+	Address string  `json:"address" doc:"address:port; the address alone where it gets the port that the client asked for"`
+	Traffic Traffic `json:"traffic"`
+}
+
+// StatsList is the traffic of every service that the dataplane has, by
+// namespace and name.
+type StatsList struct {
+	Items []ServiceTotal `json:"items"`
+}
+
+// ServiceTotal is a service's traffic, summed over its frontends.
+type ServiceTotal struct {
+	Service string  `json:"service" doc:"\"name\" or \"namespace/name\""`
+	Traffic Traffic `json:"traffic"`
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/transfer"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// cleanError is an error of `ironvip dataplane clean` with an exit code and
+// what to do about it.
+type cleanError struct {
+	err  error
+	code int
+	hint string
+}
+
+func (e *cleanError) Error() string { return e.err.Error() }
+func (e *cleanError) Unwrap() error { return e.err }
+func (e *cleanError) ExitCode() int { return e.code }
+func (e *cleanError) Hint() string  { return e.hint }
+
+// clean is `ironvip dataplane clean`: what an agent of this configuration left
+// in the kernel, found and removed without one.
+func clean(ctx context.Context, req cli.CleanRequest) (cli.CleanResult, error) {
+	result := cli.CleanResult{Items: []cli.CleanItem{}, Left: []cli.CleanItem{}, Notes: []string{}}
+	cfg, problems := configs.LoadOrLastGood(req.Config, req.StateDir)
+	if cfg == nil {
+		return result, problemsError("the configuration, which names the device and the pools, can't be used", problems)
+	}
+	note := func(format string, args ...any) { result.Notes = append(result.Notes, fmt.Sprintf(format, args...)) }
+	switch _, err := os.Stat(cfg.Path); {
+	case cfg.Remembered:
+		note("%s is not usable: the last good configuration counts", cfg.Path)
+	case errors.Is(err, fs.ErrNotExist):
+		note("no configuration at %s: the defaults count, which are the device %s and no pools", cfg.Path, cfg.Dataplane.Device)
+	}
+	if err := agentAnswers(ctx, cfg); err != nil && !req.Force {
+		return result, err
+	}
+	leases, release, err := leasesOf(ctx, cfg, req.Force, note)
+	if err != nil {
+		return result, err
+	}
+	defer release() // until the end, so that no agent starts meanwhile
+
+	pools, err := ipam.New(ctx, memstore.New(), cfg.IPAMConfig(), ipam.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return result, err
+	}
+	remains, err := ipvs.Find(ctx, ipvs.Options{Device: cfg.Dataplane.Device, Owns: func(addr netip.Addr) bool {
+		_, leased := leases[ipam.Resource{Addr: addr}]
+		return leased || req.Pools && pools.Owns(addr)
+	}})
+	if err != nil {
+		return result, cleanFailed("look for what an agent left", err)
+	}
+	defer remains.Close()
+	for _, blind := range remains.Blind {
+		note("%s: there can be no services of ours", blind)
+	}
+	list(&result, remains)
+	for _, k := range remains.Others {
+		switch lease := leases[ipam.Resource{NodePort: k.Port, Protocol: k.Protocol}]; {
+		case pools.Owns(k.Addr):
+			result.Left = append(result.Left, cli.CleanItem{Kind: "service", Name: k.String(),
+				Detail: "in a pool, and nothing says that it is ours: " + deletion(k) + ", or --pools"})
+		case len(lease.Holders) > 0:
+			result.Left = append(result.Left, cli.CleanItem{Kind: "service", Name: k.String(),
+				Detail: fmt.Sprintf("on a node port of %s, and not on record as ours: %s", lease.Holders[0].Service, deletion(k))})
+		}
+	}
+	if req.DryRun || len(result.Items) == 0 {
+		return result, nil
+	}
+	if err := remains.Remove(ctx); err != nil {
+		return result, cleanFailed("remove what an agent left", err)
+	}
+	result.Removed = true
+	note("these sysctls stay as they are: %s", strings.Join(ipvs.Sysctls(), " "))
+	return result, nil
+}
+
+// list puts what was found in the order in which it goes.
+func list(result *cli.CleanResult, r *ipvs.Remains) {
+	add := func(kind, name, detail string) {
+		result.Items = append(result.Items, cli.CleanItem{Kind: kind, Name: name, Detail: detail})
+	}
+	for _, a := range r.Addresses {
+		add("address", a.String(), "on "+r.Device)
+	}
+	for _, s := range r.Services {
+		add("service", s.Key.String(), s.Scheduler+", "+output.Plural(s.Backends, "backend"))
+	}
+	for _, end := range r.Tunnels {
+		add("tunnel", end.String(), "a device that takes packets out of tunnels to this address")
+	}
+	if r.Table != "" {
+		add("table", "inet "+r.Table, "nftables")
+	}
+	if r.Device != "" {
+		add("device", r.Device, "")
+	}
+}
+
+// deletion is the command that deletes one IPVS service.
+func deletion(k vip.FrontendKey) string {
+	kind := map[vip.Protocol]string{vip.TCP: "-t", vip.UDP: "-u"}
+	return fmt.Sprintf("ipvsadm -D %s %s", cmp.Or(kind[k.Protocol], "--sctp-service"), k.AddrPort())
+}
+
+// agentAnswers is an error when an agent listens at the configured socket.
+func agentAnswers(ctx context.Context, cfg *configs.Config) error {
+	if cfg.API.Socket == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", cfg.API.Socket)
+	if err != nil {
+		return nil
+	}
+	conn.Close()
+	return agentRuns("at " + cfg.API.Socket)
+}
+
+func agentRuns(where string) error {
+	return &cleanError{fmt.Errorf("an agent runs %s", where), cli.ExitConflict,
+		"stop it first: systemctl stop ironvip; with --force what it programmed is removed all the same, and it puts that back at its next resync"}
+}
+
+// leasesOf reads the leases in the state file, or in the store of a fleet, where
+// that is away as the state file knows it. Without the file there are none, which a
+// note tells. Release gives back the file.
+func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(string, ...any)) (leases map[ipam.Resource]ipam.Lease, release func(), err error) {
+	path := filepath.Join(cfg.Node.StateDir, "ironvip.db")
+	unknown := func(why string) (map[ipam.Resource]ipam.Lease, func(), error) {
+		note("%s: which addresses are leased is not known; what the nftables table has on record and what is on %s is", why, cfg.Dataplane.Device)
+		return nil, func() {}, nil
+	}
+	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 { // which Open would make
+		return unknown("there is no state file " + path)
+	}
+	db, err := state.Open(path)
+	switch {
+	case errors.Is(err, state.ErrLocked) && force:
+		return unknown("an agent has " + path + " open")
+	case errors.Is(err, state.ErrLocked):
+		return nil, nil, agentRuns("with the state directory " + cfg.Node.StateDir)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, nil, &cleanError{err, cli.ExitNotPermitted, "run this as root"}
+	case err != nil:
+		return unknown(err.Error())
+	}
+	stores, err := openStores(cfg, db, storeOptions{clock: table.NewClock(time.Now()), log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		db.Close()
+		return unknown(err.Error())
+	}
+	patience, cancel := context.WithTimeout(ctx, 2*fleet.Patience)
+	defer cancel()
+	err = stores.wait(patience, func(string) {})
+	var all transfer.Contents
+	if err == nil {
+		all, err = stores.contents(ctx)
+	}
+	err = errors.Join(err, stores.close())
+	if err != nil {
+		db.Close()
+		return unknown(err.Error())
+	}
+	return all.Leases, func() { db.Close() }, nil
+}
+
+// cleanFailed names what was attempted, and the rights where they were lacking.
+func cleanFailed(what string, err error) error {
+	failed := &cleanError{fmt.Errorf("%s: %w", what, err), cli.ExitError, ""}
+	if errors.Is(err, fs.ErrPermission) {
+		failed.code, failed.hint = cli.ExitNotPermitted, "run this as root: it takes CAP_NET_ADMIN"
+	}
+	return failed
+}

@@ -1,0 +1,239 @@
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// The devices that hold the virtual addresses of kube-proxy in ipvs mode, and
+// of kube-router. They tell of both also where their processes can't be seen.
+const (
+	kubeProxyDevice  = "kube-ipvs0"
+	kubeRouterDevice = "kube-dummy-if"
+)
+
+// ours is what a neighbour must leave alone.
+type ours struct {
+	Want
+	ranges   []netip.Prefix // the pools, and the addresses of our node ports
+	services Services
+	known    bool // services could be told
+}
+
+func (o *ours) list() string {
+	if len(o.ranges) == 0 {
+		return "POOL_CIDRS"
+	}
+	return strings.Join(texts(o.ranges), ",")
+}
+
+// spared reports whether all of ours is inside the ranges of a comma-separated
+// list.
+func (o *ours) spared(list string) bool {
+	var has []netip.Prefix
+	for text := range strings.SplitSeq(list, ",") {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
+			has = append(has, p)
+		}
+	}
+	return len(o.ranges) > 0 && !slices.ContainsFunc(o.ranges, func(r netip.Prefix) bool {
+		return !slices.ContainsFunc(has, func(p netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Contains(r.Addr()) })
+	})
+}
+
+func (o *ours) inPool(a netip.Addr) bool { return within(o.Pools, a) && !within(o.Excluded, a) }
+
+func within(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func texts[T fmt.Stringer](list []T) []string {
+	out := make([]string, len(list))
+	for i, x := range list {
+		out[i] = x.String()
+	}
+	return out
+}
+
+// some joins the first of a list, and says how many more there are.
+func some(list []string) string {
+	const few = 5
+	if len(list) <= few {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:few], ", "), len(list)-few)
+}
+
+// neighbours looks for programs that also write the kernel's IPVS tables, most
+// of which delete what they don't know, and for what they put into our pools.
+func neighbours(h Host, w Want, procs []process) []Finding {
+	if w.Mode == ModeProxy {
+		return nil
+	}
+	o := ours{Want: w, ranges: slices.Clone(w.Pools)}
+	if h.Services != nil {
+		var err error
+		o.services, err = h.Services(w.Device)
+		o.known = err == nil
+	}
+	for _, k := range o.services.Ours { // node ports
+		if host := netip.PrefixFrom(k.Addr, k.Addr.BitLen()); !within(o.ranges, k.Addr) {
+			o.ranges = append(o.ranges, host)
+		}
+	}
+	var out []Finding
+	for _, p := range procs {
+		switch {
+		case p.name == "kube-proxy":
+			out = append(out, kubeProxy(h, p, &o)...)
+		case p.name == "kube-router":
+			out = append(out, kubeRouter(p, &o))
+		case p.name == "keepalived":
+			out = append(out, keepalived(h, p, &o)...)
+		case p.name == "ldirectord":
+			out = append(out, Finding{Warn, "ldirectord",
+				"ldirectord runs here and writes IPVS services, too", "keep its virtual addresses outside of " + o.list()})
+		case strings.HasPrefix(p.name, "ipvs-m:"), strings.HasPrefix(p.name, "ipvs-b:"):
+			role := map[byte]string{'m': "master, tells other hosts of this one's connections", 'b': "backup, takes over other hosts' connections"}[p.name[5]]
+			out = append(out, Finding{OK, "lvs_sync", "the LVS sync daemon runs here (" + role + "), of our services, too; that does no harm", ""})
+		}
+	}
+	out = append(out, deserted(h, &o, procs, "kube-proxy", "kube_proxy", kubeProxyDevice, excludeFix(&o))...)
+	out = append(out, deserted(h, &o, procs, "kube-router", "kube_router", kubeRouterDevice, routerFix(&o))...)
+	return append(once(out), intruders(&o)...)
+}
+
+func excludeFix(o *ours) string {
+	return "--ipvs-exclude-cidrs " + o.list() + ", or ipvs.excludeCIDRs in its config"
+}
+
+func routerFix(o *ours) string {
+	return "--excluded-cidrs " + o.list() + ", or --run-service-proxy=false"
+}
+
+// deserted tells of a neighbour whose device is there, while no such process
+// can be seen: it may be a thread of another one, or have left things behind.
+func deserted(h Host, o *ours, procs []process, name, check, device, fix string) []Finding {
+	if slices.ContainsFunc(procs, func(p process) bool { return p.name == name }) {
+		return nil
+	}
+	if _, err := fs.Stat(h.Files, "sys/class/net/"+device); err != nil {
+		return nil
+	}
+	text := fmt.Sprintf("device %s is there: %s runs or ran here", device, name)
+	if h.Addrs != nil && o.known {
+		addrs, _ := h.Addrs(device)
+		n := 0
+		for _, k := range o.services.Others {
+			if slices.Contains(addrs, k.Addr) {
+				n++
+			}
+		}
+		text += fmt.Sprintf(" (IPVS services on its addresses: %d)", n)
+	}
+	return []Finding{{Warn, check, text + "; where it runs, it deletes services it doesn't know", fix}}
+}
+
+// intruders are IPVS services in our pools that nothing says are ours.
+func intruders(o *ours) []Finding {
+	var found []vip.FrontendKey
+	for _, k := range o.services.Others {
+		if o.inPool(k.Addr) {
+			found = append(found, k)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	fix := "ipvsadm -D"
+	var addrs []string
+	for _, k := range found {
+		addrs = append(addrs, strconv.Quote(netip.PrefixFrom(k.Addr, k.Addr.BitLen()).String()))
+	}
+	fix += ", or in the pool: exclude = [" + some(slices.Compact(addrs)) + "]"
+	return []Finding{{Warn, "foreign_services",
+		"IPVS services in our pools that are not on record as ours: " + some(texts(found)) + "; the agent removes them", fix}}
+}
+
+func kubeRouter(p process, o *ours) Finding {
+	if v, set := p.flag("run-service-proxy"); set && v == "false" {
+		return Finding{OK, "kube_router", "kube-router runs here without its service proxy: it leaves IPVS alone", ""}
+	}
+	if v, _ := p.flag("excluded-cidrs"); o.spared(v) {
+		return Finding{OK, "kube_router", "kube-router runs here and is told to spare our addresses", ""}
+	}
+	return Finding{Warn, "kube_router", "kube-router runs here and deletes IPVS services it doesn't know", routerFix(o)}
+}
+
+// kubeProxy looks for the IPVS mode in the flags and in the config file, which
+// is read as the process sees it.
+func kubeProxy(h Host, p process, o *ours) []Finding {
+	mode, _ := p.flag("proxy-mode")
+	excluded, _ := p.flag("ipvs-exclude-cidrs")
+	fix := "--ipvs-exclude-cidrs " + o.list()
+	if config, ok := p.flag("config"); ok && path.IsAbs(config) {
+		inside := path.Join("proc", strconv.Itoa(p.pid), "root", config)
+		b, err := fs.ReadFile(h.Files, inside)
+		fix = "in " + config + ": ipvs.excludeCIDRs: [" + o.list() + "]" // flags don't count beside a config
+		if err != nil {
+			return []Finding{{Warn, "kube_proxy",
+				fmt.Sprintf("kube-proxy runs here and its config %s can't be read; in ipvs mode it deletes services it doesn't know", config),
+				"run ironvip doctor as root, or " + fix}}
+		}
+		mode, excluded = kubeProxyConfig(string(b))
+	}
+	switch {
+	case mode != "ipvs":
+		return nil
+	case o.spared(excluded):
+		return []Finding{{OK, "kube_proxy", "kube-proxy in ipvs mode runs here and is told to spare our addresses", ""}}
+	}
+	return []Finding{{Warn, "kube_proxy", "kube-proxy in ipvs mode runs here and deletes services it doesn't know", fix}}
+}
+
+// kubeProxyConfig finds "mode" and the list "excludeCIDRs" in kube-proxy's
+// YAML. It reads lines, which serves for the files that kubeadm and the
+// distributions write, so that no YAML type of another project is needed.
+func kubeProxyConfig(text string) (mode, excluded string) {
+	var cidrs []string
+	inList := false
+	for l := range strings.Lines(text) {
+		trimmed := strings.TrimSpace(l)
+		if item, ok := strings.CutPrefix(trimmed, "- "); inList && ok {
+			cidrs = append(cidrs, strings.Trim(item, `"' `))
+			continue
+		}
+		inList = false
+		key, value, _ := strings.Cut(trimmed, ":")
+		value = strings.Trim(value, `"'[] `)
+		switch key {
+		case "mode":
+			if l[0] != ' ' { // the top level's
+				mode = value
+			}
+		case "excludeCIDRs":
+			inList = value == ""
+			if value != "" && value != "null" {
+				cidrs = append(cidrs, strings.Split(strings.NewReplacer(`"`, "", "'", "", " ", "").Replace(value), ",")...)
+			}
+		}
+	}
+	return mode, strings.Join(cidrs, ",")
+}
+
+// once drops findings that were made before: keepalived is several processes.
+func once(findings []Finding) []Finding {
+	seen := map[Finding]bool{}
+	return slices.DeleteFunc(findings, func(f Finding) bool {
+		was := seen[f]
+		seen[f] = true
+		return was
+	})
+}

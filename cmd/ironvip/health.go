@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// healthPatience is how long the dataplane may be out of reach before balancers
+// are told to send clients elsewhere. What it was programmed with goes on
+// meanwhile, so a short fault is no reason to move them.
+const healthPatience = time.Minute
+
+// planeHealth judges whether the dataplane does what the tables say.
+type planeHealth struct {
+	stats func() reconcile.Stats
+
+	mu    sync.Mutex
+	since time.Time // of the present fault, as first seen; zero is none
+}
+
+func newPlaneHealth(stats func() reconcile.Stats) *planeHealth { return &planeHealth{stats: stats} }
+
+// ok reports no before the first full reconcile, when the reconcile loop hangs,
+// and when the dataplane has been out of reach for a while.
+func (h *planeHealth) ok() bool {
+	s := h.stats()
+	return s.Synced && time.Since(s.LastTurn) < healthPatience && h.lasted(s.TargetError != "") < healthPatience
+}
+
+// lasted returns for how long there has been a fault.
+func (h *planeHealth) lasted(fault bool) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case !fault:
+		h.since = time.Time{}
+		return 0
+	case h.since.IsZero():
+		h.since = time.Now()
+	}
+	return time.Since(h.since)
+}
+
+// checks are the agent's own lines of `ironvip status`.
+func (a *agent) checks() []v1.Check {
+	var checks []v1.Check
+	if a.stores.tree != nil {
+		checks = append(checks, a.storeCheck())
+	}
+	problems := a.health.Problems()
+	if len(problems) == 0 {
+		return checks
+	}
+	c := v1.Check{Name: "health ports", Level: v1.LevelWarn, Message: problems[0].Error(), Hint: problems[0].Hint}
+	if more := len(problems) - 1; more > 0 {
+		c.Message += fmt.Sprintf(", and %d more", more)
+	}
+	return append(checks, c)
+}
+
+// ownAddress returns a function that tells the host's own addresses. It costs
+// O(addresses of the host).
+func ownAddress(host table.Reader[struct{}, hostnet.Snapshot]) func(netip.Addr) bool {
+	return func(addr netip.Addr) bool {
+		if addr.IsLoopback() {
+			return true
+		}
+		snapshot, _, _ := host.Get(struct{}{})
+		return slices.ContainsFunc(snapshot.Addrs, func(a hostnet.Addr) bool { return a.Prefix.Addr().Unmap() == addr })
+	}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// node is what this host tells the fleet, and `ironvip node list`, of itself.
+// It costs O(services).
+func (a *agent) node() fleet.Node {
+	stats := a.reconciler.Stats()
+	out := fleet.Node{
+		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.plane.about.Mode,
+		Services: a.services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
+		Problems: stats.Failing, Since: a.started.UnixMilli(),
+	}
+	for _, c := range a.compiled.All() {
+		if len(c.Problems) > 0 {
+			out.Problems++
+		}
+	}
+	if a.stores.tree != nil {
+		_, all := a.stores.tree.FirstProblems(0)
+		out.Problems += all
+	}
+	for _, s := range a.statuses.All() {
+		out.Problems += len(s.Problems)
+		if s.Stale != "" {
+			out.Problems++
+		}
+	}
+	return out
+}
+
+// nodes lists the fleet; without one, this host.
+func (a *agent) nodes(ctx context.Context) (v1.NodeList, error) {
+	out := v1.NodeList{Store: a.config.get().IPAM.Store, Items: []v1.Node{}}
+	if a.stores.tree == nil {
+		own := nodeView(a.node())
+		own.Self, own.Elected = true, true
+		out.Items = append(out.Items, own)
+		return out, nil
+	}
+	nodes, err := a.stores.tree.Nodes(ctx)
+	for _, n := range nodes {
+		if n.Name != a.config.get().Node.Name {
+			out.Items = append(out.Items, nodeView(n))
+			continue
+		}
+		own := a.node() // what it told the others may be some seconds old
+		own.Index, own.Updated, own.Elected = n.Index, n.Updated, n.Elected
+		view := nodeView(own)
+		view.Self = true
+		out.Items = append(out.Items, view)
+	}
+	return out, err
+}
+
+// maxStoreProblems bounds what `ironvip status` tells of the store.
+const maxStoreProblems = 20
+
+// storeCheck is the line of `ironvip status` for a store that hosts share.
+func (a *agent) storeCheck() v1.Check {
+	tree := a.stores.tree
+	c := v1.Check{Name: "store", Level: v1.LevelOK, Message: "consul at " + a.config.get().Consul.Address}
+	problems, all := tree.FirstProblems(maxStoreProblems)
+	for _, p := range problems {
+		c.Problems = append(c.Problems, v1.Problem{Code: p.Code, Place: p.Place, Field: p.Field, Message: p.Message, Hint: p.Hint})
+	}
+	c.More = all - len(problems)
+	why, since := tree.StaleSince()
+	switch {
+	case why != "":
+		c.Level = v1.LevelWarn
+		c.Message += fmt.Sprintf(" away for %s: %s", time.Since(since).Round(time.Second), why)
+		c.Hint = "traffic goes on; new addresses and registrations wait until it answers: consul members"
+	case all > 0:
+		c.Level = v1.LevelWarn
+		c.Message += " in touch, " + output.Plural(all, "problem")
+	default:
+		elected := tree.Elected()
+		if elected == "" {
+			elected = "nobody"
+		}
+		c.Message += " in touch, " + elected + " is elected"
+	}
+	if slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == vip.CodeNameTaken }) {
+		c.Level = v1.LevelFail // two hosts take each other's for their own
+	}
+	return c
+}
+
+// rereadPatience is for how long whoever asks for a reading of the store waits for
+// it: less than its clients wait for an answer.
+const rereadPatience = 8 * time.Second
+
+// resync makes a source read everything again. What was registered through the
+// API of a fleet is read from its store, and with it all that is there.
+func (a *agent) resync(ctx context.Context, source string) error {
+	if tree := a.stores.tree; tree != nil && source == rest.Type {
+		ctx, cancel := context.WithTimeout(ctx, rereadPatience)
+		defer cancel()
+		if err := tree.Reread(ctx); err != nil {
+			return err
+		}
+	}
+	return a.supervisor.Resync(source)
+}
+
+func nodeView(n fleet.Node) v1.Node {
+	out := v1.Node{Name: n.Name, Elected: n.Elected, Version: n.Version, Dataplane: n.Dataplane, Services: n.Services, Frontends: n.Frontends,
+		Problems: n.Problems, Revision: n.Revision, Lag: n.Lag, Index: n.Index}
+	for _, t := range []struct {
+		from int64
+		to   **time.Time
+	}{{n.Since, &out.Started}, {n.Updated, &out.Seen}} {
+		if t.from > 0 {
+			at := time.UnixMilli(t.from).UTC()
+			*t.to = &at
+		}
+	}
+	return out
+}
+
+// lag measures how long the oldest change has waited that the dataplane doesn't
+// have yet, as far as somebody asked meanwhile: it is told of a change when it
+// is first asked about it.
+type lag struct {
+	mu     sync.Mutex
+	behind uint64    // the revision that the dataplane didn't have
+	since  time.Time // when that was seen
+}
+
+func (l *lag) of(s reconcile.Stats, now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case s.AppliedRev >= s.DesiredRev:
+		l.behind = 0
+		return 0
+	case l.behind == 0 || s.AppliedRev >= l.behind:
+		l.behind, l.since = s.DesiredRev, now
+	}
+	return now.Sub(l.since)
+}

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/consulclient"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/ipam/boltstore"
+	"github.com/ironvip/ironvip/ipam/consulstore"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/transfer"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// openState opens the state file, and makes its directory.
+func openState(cfg *configs.Config) (*state.DB, error) {
+	if err := os.MkdirAll(cfg.Node.StateDir, 0o750); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w\nhint: set node.state_dir to a directory that this process may write", err)
+	}
+	return state.Open(statePath(cfg))
+}
+
+func statePath(cfg *configs.Config) string { return filepath.Join(cfg.Node.StateDir, "ironvip.db") }
+
+// localStores are the stores of a host alone, in its state file.
+func localStores(db *state.DB) (transfer.Stores, error) {
+	leases, err := boltstore.New(db)
+	if err != nil {
+		return transfer.Stores{}, err
+	}
+	services, err := rest.NewLocal(serviceBucket(db))
+	if err != nil {
+		return transfer.Stores{}, fmt.Errorf("restore the registrations: %w", err)
+	}
+	states, err := rest.NewLocal(stateBucket(db))
+	if err != nil {
+		return transfer.Stores{}, fmt.Errorf("restore backend states: %w", err)
+	}
+	return transfer.Stores{Leases: leases, Services: services, States: states}, nil
+}
+
+func serviceBucket(db *state.DB) *state.Bucket[rest.Record] {
+	return state.NewBucket[rest.Record](db, "rest")
+}
+
+func stateBucket(db *state.DB) *state.Bucket[rest.Override] {
+	return state.NewBucket[rest.Override](db, "states")
+}
+
+// lastStore is which store the agent last ran with, as the state file has it. An
+// agent that began with another would find none of its leases there, and give
+// every service a new address.
+type lastStore struct {
+	Kind       string `json:"kind"`
+	Prefix     string `json:"prefix,omitempty"`
+	Datacenter string `json:"datacenter,omitempty"`
+}
+
+func storeOf(cfg *configs.Config) lastStore {
+	s := lastStore{Kind: cfg.IPAM.Store}
+	if s.Kind == configs.StoreConsul {
+		s.Prefix, s.Datacenter = cfg.Consul.Prefix, cfg.Consul.Datacenter
+	}
+	return s
+}
+
+func (s lastStore) String() string {
+	if s.Kind != configs.StoreConsul {
+		return s.Kind
+	}
+	if s.Datacenter != "" {
+		return fmt.Sprintf("consul (prefix %q, datacenter %q)", s.Prefix, s.Datacenter)
+	}
+	return fmt.Sprintf("consul (prefix %q)", s.Prefix)
+}
+
+// noteOf is where the state file has the lastStore.
+func noteOf(db *state.DB) *state.Bucket[lastStore] { return state.NewBucket[lastStore](db, "store") }
+
+const lastStoreKey = "last"
+
+// localContents reads what is in the state file.
+func localContents(db *state.DB) (transfer.Contents, error) {
+	stores, err := localStores(db)
+	if err != nil {
+		return transfer.Contents{}, err
+	}
+	return transfer.ContentsOf(context.Background(), stores)
+}
+
+// formerStore returns the store with what this host last had; the zero one when
+// there is nothing to lose.
+func formerStore(db *state.DB) (lastStore, error) {
+	last, known, err := noteOf(db).Get(lastStoreKey)
+	if err != nil || known && last.Kind != configs.StoreBolt {
+		return last, err
+	}
+	local, err := localContents(db)
+	if err != nil || local.Empty() {
+		return lastStore{}, err
+	}
+	return lastStore{Kind: configs.StoreBolt}, nil
+}
+
+// checkStore refuses to start on another store than the last one, unless
+// something was imported, or there is nothing to lose.
+func checkStore(cfg *configs.Config, db *state.DB) error {
+	now := storeOf(cfg)
+	last, known, err := noteOf(db).Get(lastStoreKey)
+	if err != nil || known && last == now {
+		return err
+	}
+	former, err := formerStore(db)
+	if err != nil {
+		return err
+	}
+	if former != (lastStore{}) && former != now {
+		return fmt.Errorf("ironvip.toml names the store %s, and what this host's services hold is in the store %s: they would all get new addresses\n"+
+			"hint: to keep the addresses, set ipam.store back, `ironvip vip export > vips.json`, set it again, `ironvip vip import vips.json`; "+
+			"to take those of the new store, `ironvip vip import --none`", now, former)
+	}
+	return noteStore(db, now)
+}
+
+func noteStore(db *state.DB, s lastStore) error {
+	if err := noteOf(db).Put(lastStoreKey, s); err != nil {
+		return fmt.Errorf("note the store: %w", err)
+	}
+	return nil
+}
+
+// stores are where an agent keeps leases, registrations and operators' states:
+// in the state file, or in the fleet's tree. Close them.
+type stores struct {
+	transfer.Stores
+	// contents reads everything that they keep, at any time.
+	contents func(context.Context) (transfer.Contents, error)
+	tree     *fleet.Tree // nil: they are this host's alone
+
+	stop  context.CancelFunc
+	ended chan error // of the tree's Run
+}
+
+// storeOptions are what the stores are opened with.
+type storeOptions struct {
+	clock  *table.Clock
+	events *event.Log
+	log    *slog.Logger
+}
+
+// openStores opens the stores that the configuration names. Those of a fleet
+// are kept in step with Consul from here on, until close; they can be read once
+// wait returns.
+func openStores(cfg *configs.Config, db *state.DB, o storeOptions) (*stores, error) {
+	if cfg.IPAM.Store == configs.StoreBolt {
+		local, err := localStores(db)
+		if err != nil {
+			return nil, err
+		}
+		return &stores{Stores: local, contents: func(context.Context) (transfer.Contents, error) { return localContents(db) }}, nil
+	}
+	server, err := consulConfig(cfg.Consul.ConsulServer)
+	if err != nil {
+		return nil, fmt.Errorf("consul.token_file: %w", err)
+	}
+	kv, err := fleet.NewConsul(server)
+	if err != nil {
+		return nil, fmt.Errorf("the consul store: %w", err)
+	}
+	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
+		Folders: append(consulstore.Folders(), rest.ServicesFolder, rest.StatesFolder)})
+	s := &stores{tree: tree, ended: make(chan error, 1)}
+	s.Stores = transfer.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree), Node: cfg.Node.Name}
+	s.contents = func(ctx context.Context) (transfer.Contents, error) { return transfer.ContentsOf(ctx, s.Stores) }
+	started := time.Now().UnixMilli()
+	tree.SetNode(func() fleet.Node { return fleet.Node{Version: version, Since: started} }) // until the agent knows more
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	go func() {
+		defer kv.Close()
+		s.ended <- tree.Run(ctx)
+	}()
+	return s, nil
+}
+
+// wait returns once the stores can be read: those of a fleet when they have
+// been read from Consul, or were by an earlier run of the agent. Every few
+// seconds it says what it waits for.
+func (s *stores) wait(ctx context.Context, waiting func(why string)) error {
+	if s.tree == nil {
+		return nil
+	}
+	tick := time.NewTicker(waitingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.tree.Folder(rest.ServicesFolder).Ready(): // as the others are
+			return nil
+		case <-tick.C:
+			waiting(s.tree.Stale())
+		}
+	}
+}
+
+const waitingEvery = 5 * time.Second
+
+// inTouch returns once the stores are as they are now, and can be written.
+func (s *stores) inTouch(ctx context.Context) error {
+	if s.tree == nil {
+		return nil
+	}
+	for {
+		changed := s.tree.StatusChanged()
+		stale := s.tree.Stale()
+		if stale == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s", fleet.ErrUnavailable, stale)
+		case <-changed:
+		}
+	}
+}
+
+// run returns when the context ends, once what this host holds in Consul is
+// given back; or when the tree ends by itself.
+func (s *stores) run(ctx context.Context) error {
+	if s.tree == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return s.close()
+	case err := <-s.ended:
+		s.ended <- err
+		return err
+	}
+}
+
+// close gives back what this host holds in Consul.
+func (s *stores) close() error {
+	if s.tree == nil {
+		return nil
+	}
+	s.stop()
+	err := <-s.ended
+	s.ended <- err
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// consulConfig is how the configuration's server is reached.
+func consulConfig(s configs.ConsulServer) (consulclient.Config, error) {
+	out := consulclient.Config{Address: s.Address, Datacenter: s.Datacenter, Namespace: s.Namespace, Partition: s.Partition, ServerName: s.ServerName}
+	for _, file := range []struct {
+		from string
+		to   *string
+	}{{s.TokenFile, &out.TokenFile}, {s.CAFile, &out.CAFile}, {s.CertFile, &out.CertFile}, {s.KeyFile, &out.KeyFile}} {
+		var err error
+		if *file.to, err = configs.ResolvePath(file.from); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}

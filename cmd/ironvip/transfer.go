@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/transfer"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// contents is what the agent's store keeps, for `ironvip vip export`.
+func (a *agent) export(ctx context.Context) (transfer.Document, error) {
+	c, err := a.stores.contents(ctx)
+	if err != nil {
+		return transfer.Document{}, err
+	}
+	return documentOf(a.config.get(), c), nil
+}
+
+func documentOf(cfg *configs.Config, c transfer.Contents) transfer.Document {
+	d := transfer.NewDocument(c)
+	d.Node, d.Store, d.Taken, d.Version = cfg.Node.Name, cfg.IPAM.Store, time.Now().UTC(), version
+	return d
+}
+
+// idle opens the state file of a host whose agent is stopped, and its store.
+type idle struct {
+	cfg *configs.Config
+	db  *state.DB
+	*stores
+}
+
+// openIdle opens the store that a configuration names. With the state file in
+// its hands no agent of this host can start. Close it.
+func openIdle(ctx context.Context, req cli.StoreRequest) (*idle, error) {
+	cfg, problems := configs.Load(req.Config)
+	if cfg == nil {
+		return nil, problemsError("the configuration, which names the store, can't be used", problems)
+	}
+	if req.StateDir != "" {
+		cfg.Node.StateDir = req.StateDir
+	}
+	db, err := openState(cfg)
+	switch {
+	case errors.Is(err, state.ErrLocked):
+		return nil, &cleanError{fmt.Errorf("an agent runs with the state directory %s", cfg.Node.StateDir), cli.ExitConflict,
+			"stop it first: systemctl stop ironvip; the kernel goes on forwarding"}
+	case errors.Is(err, fs.ErrPermission):
+		return nil, &cleanError{err, cli.ExitNotPermitted, "run this as root, or as the user ironvip"}
+	case err != nil:
+		return nil, err
+	}
+	i := &idle{cfg: cfg, db: db}
+	clock := table.NewClock(time.Now())
+	if i.stores, err = openStores(cfg, db, storeOptions{clock: clock, log: slog.New(slog.DiscardHandler)}); err != nil {
+		db.Close()
+		return nil, err
+	}
+	if err := i.inTouch(ctx); err != nil {
+		_ = i.close()
+		return nil, &cleanError{fmt.Errorf("the store %s: %w", storeOf(cfg), err), cli.ExitError,
+			"is Consul at " + cfg.Consul.Address + " there, and does the token allow it? consul members; ironvip config validate"}
+	}
+	return i, nil
+}
+
+func (i *idle) close() error { return errors.Join(i.stores.close(), i.db.Close()) }
+
+// exportIdle is `ironvip vip export` without an agent.
+func exportIdle(ctx context.Context, req cli.StoreRequest, to io.Writer) (err error) {
+	i, err := openIdle(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, i.close()) }()
+	if former, err := formerStore(i.db); err != nil {
+		return err
+	} else if former != (lastStore{}) && former != storeOf(i.cfg) {
+		return fmt.Errorf("%s names the store %s, and what this host's services hold is in the store %s\n"+
+			"hint: set ipam.store back for the export", i.cfg.Path, storeOf(i.cfg), former)
+	}
+	c, err := i.contents(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(documentOf(i.cfg, c), "", " ")
+	if err != nil {
+		return err
+	}
+	_, err = to.Write(append(text, '\n'))
+	return err
+}
+
+// maxProblems is how many mistakes of a file are shown.
+const maxProblems = 20
+
+// importIdle is `ironvip vip import`.
+func importIdle(ctx context.Context, req cli.ImportRequest) (result cli.ImportResult, err error) {
+	result.Clashes = []cli.ImportClash{}
+	var in transfer.Contents
+	if !req.None {
+		read, problems := transfer.Read(req.Data)
+		for i := range problems {
+			problems[i].Place = req.File
+		}
+		if more := len(problems) - maxProblems; more > 0 {
+			problems = append(problems[:maxProblems], vip.Problem{Place: req.File, Message: fmt.Sprintf("%d more mistakes", more)})
+		}
+		if len(problems) > 0 {
+			return result, problemsError("nothing was imported", problems)
+		}
+		in = read
+	}
+	i, err := openIdle(ctx, req.StoreRequest)
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, i.close()) }()
+	result.Store = i.cfg.IPAM.Store
+	if req.None {
+		if req.DryRun {
+			return result, nil
+		}
+		return result, noteStore(i.db, storeOf(i.cfg))
+	}
+	present, err := i.contents(ctx)
+	if err != nil {
+		return result, err
+	}
+	// A store of this host alone that it last used before another one has what
+	// was so then, and nobody goes by it.
+	former, err := formerStore(i.db)
+	if err != nil {
+		return result, err
+	}
+	outdated := transfer.Contents{}
+	if i.tree == nil && former != (lastStore{}) && former != storeOf(i.cfg) {
+		outdated, present = present, transfer.Contents{}
+		result.Replaced = outdated.Len()
+	}
+	now := time.Now()
+	var done transfer.Result
+	switch {
+	case req.DryRun:
+		done = transfer.Preview(in, present, i.Node, now)
+	default:
+		if preview := transfer.Preview(in, present, i.Node, now); len(preview.Clashes) > 0 && !req.SkipClashes {
+			done = preview
+			break
+		}
+		if err := transfer.Empty(ctx, outdated, i.Stores); err != nil {
+			return result, err
+		}
+		if done, err = transfer.Import(ctx, in, present, i.Stores, req.SkipClashes, now); err != nil {
+			return result, fmt.Errorf("%w\nhint: what was written stays; import the same file again", err)
+		}
+		result.Imported = true
+	}
+	result.Leases, result.Services, result.States, result.Same, result.Ended = done.Leases, done.Services, done.States, done.Same, done.Ended
+	for _, c := range done.Clashes {
+		result.Clashes = append(result.Clashes, cli.ImportClash{Kind: c.Kind, Name: c.Name, Service: c.Service, Message: c.Message})
+	}
+	if result.Imported {
+		err = noteStore(i.db, storeOf(i.cfg))
+	}
+	return result, err
+}

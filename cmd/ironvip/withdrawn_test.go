@@ -1,0 +1,104 @@
+//go:build !nokubernetes
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// slowPlane takes each batch when it is let to.
+type slowPlane struct {
+	*reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	let chan struct{}
+}
+
+func (p *slowPlane) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	select {
+	case <-p.let:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return p.Recorder.Apply(ctx, batch)
+}
+
+// A service counts as withdrawn once the source has taken it back and the
+// dataplane has let it go, and not while that is only not known yet.
+func TestWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := table.NewClock(time.Now())
+		a := &agent{
+			services:  table.New[vip.ServiceKey](clock, compile.SameService),
+			compiled:  table.New[vip.ServiceKey](clock, control.SameCompiled),
+			frontends: table.New[vip.FrontendKey](clock, compile.SameFrontend),
+			applied:   table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
+		}
+		plane := &slowPlane{reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }), make(chan struct{})}
+		a.reconciler = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: a.frontends, Target: plane, Applied: a.applied,
+			Resync: -1, Events: event.NewLog(10, time.Now), Log: slog.New(slog.DiscardHandler)})
+		key := vip.ServiceKey{Namespace: "default", Name: "web"}
+		ask := func() chan error {
+			done := make(chan error, 1)
+			go func() { done <- a.withdrawn(t.Context(), "kubernetes", key) }()
+			return done
+		}
+		still := func(done chan error, when string) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			select {
+			case err := <-done:
+				t.Fatalf("%s: withdrawn (%v)", when, err)
+			default:
+			}
+		}
+
+		early := ask()
+		still(early, "before the dataplane is known")
+		frontend := vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}
+		rev := a.frontends.Set(frontend, vip.Frontend{Key: frontend, Service: key})
+		a.services.Set(key, vip.Service{Key: key, Source: "kubernetes"})
+		a.compiled.Set(key, control.Compiled{Frontends: []control.Live{{Key: frontend, Rev: rev, Usable: true}}})
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); a.reconciler.Run(ctx) }()
+		plane.let <- struct{}{}
+		still(early, "while it is there")
+		a.services.Delete(key)
+		still(early, "while it is compiled")
+		a.compiled.Delete(key)
+		a.frontends.Delete(frontend)
+		late := ask() // finds nothing in any table
+		still(early, "while the dataplane has it")
+		still(late, "while the dataplane has it, and no table")
+		plane.let <- struct{}{}
+		for _, done := range []chan error{early, late} {
+			if err := <-done; err != nil || len(plane.Have()) > 0 {
+				t.Errorf("withdrawn: %v, the dataplane has %v", err, plane.Have())
+			}
+		}
+
+		a.services.Set(key, vip.Service{Key: key, Source: "another"})
+		if err := <-ask(); err != nil {
+			t.Errorf("with another source's service of that name: %v", err)
+		}
+		a.services.Set(key, vip.Service{Key: key, Source: "kubernetes"})
+		last := ask()
+		still(last, "back again")
+		cancel()
+		<-ended
+	})
+}

@@ -1,0 +1,151 @@
+//go:build !nokubernetes
+
+package configs
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+func TestKubernetesSources(t *testing.T) {
+	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte(`
+[[pool]]
+name = "public"
+cidrs = ["192.0.2.0/24"]
+[[source]]
+type = "kubernetes"
+kubeconfig = "kubeconfig"
+[[source]]
+type = "kubernetes"
+name = "east"
+kubeconfig = "$CREDENTIALS_DIRECTORY/east"
+context = "admin@east"
+load_balancer_class = "example.com/edge"
+classless = true
+namespaces = ["web", "default"]
+selector = "app in (a, b),!internal"
+backends = "node-ports"
+pool = "public"
+ip_mode = "vip"
+lease_namespace = "kube-system"
+lease_name = "ironvip.edge"
+shrink_guard = "0s"
+[[source]]
+type = "kubernetes"
+name = "mirror"
+in_cluster = true
+adopt_cluster_ips = true
+`))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	guard := spec.Duration(30 * time.Second)
+	want := []Source{
+		{Type: "kubernetes", Name: "kubernetes", ShrinkGuard: guard, KubernetesCluster: KubernetesCluster{Kubeconfig: "/etc/ironvip/kubeconfig",
+			LoadBalancerClass: "ironvip.io/vip", Backends: "endpoints", IPMode: "proxy", LeaseNamespace: "ironvip", LeaseName: "ironvip"}},
+		{Type: "kubernetes", Name: "east", Pool: "public", KubernetesCluster: KubernetesCluster{Kubeconfig: "$CREDENTIALS_DIRECTORY/east", Context: "admin@east",
+			LoadBalancerClass: "example.com/edge", Classless: true, Namespaces: []string{"web", "default"}, Selector: "app in (a, b),!internal",
+			Backends: "node-ports", IPMode: "vip", LeaseNamespace: "kube-system", LeaseName: "ironvip.edge"}},
+		{Type: "kubernetes", Name: "mirror", ShrinkGuard: guard, KubernetesCluster: KubernetesCluster{InCluster: true, AdoptClusterIPs: true, Backends: "endpoints"}},
+	}
+	if diff := cmp.Diff(want, c.Sources); diff != "" {
+		t.Error(diff)
+	}
+	other, _ := Parse("/etc/ironvip/ironvip.toml", []byte("[[source]]\ntype = 'kubernetes'\nkubeconfig = 'kubeconfig'\nclassless = true"))
+	if live, restart := Diff(c, other); strings.Join(live, " ") != "pool" || strings.Join(restart, " ") != "source" {
+		t.Errorf("changed sources: live %v, restart %v", live, restart)
+	}
+}
+
+func TestKubernetesSourcesRefuse(t *testing.T) {
+	const begin = "[[source]]\ntype = 'kubernetes'\n"
+	for _, test := range []struct {
+		what, doc string
+		want      []string
+	}{
+		{"nobody to ask", begin, []string{`c.toml:1: source[0].kubeconfig: a kubernetes source needs to know whom to ask | add kubeconfig = "/etc/ironvip/kubeconfig", or in_cluster`}},
+		{"two to ask", begin + "kubeconfig = '/x'\nin_cluster = true\ncontext = 'a'", []string{
+			`c.toml:3: source[0].kubeconfig: in_cluster is set at c.toml:4: the agent's pod says whom to ask | keep one`,
+			`c.toml:5: source[0].context: is one of a kubeconfig, and in_cluster uses none | remove it`}},
+		{"files", begin + "kubeconfig = '$HOME/.kube/config'\ncontext = 'a b'", []string{
+			`c.toml:3: source[0].kubeconfig: "$HOME/.kube/config": no variable but CREDENTIALS_DIRECTORY is known here | use a path, or "$CREDENTIALS_DIRECTORY/NAME"`,
+			`c.toml:4: source[0].context: wants up to 253 printable characters without spaces`}},
+		{"which services", begin + "kubeconfig = '/x'\nload_balancer_class = 'a/b/c'\nnamespaces = ['web', 'Web', 'web']\nselector = 'app in a'\npool = 'public'\nshrink_guard = '25h'", []string{
+			`c.toml:4: source[0].load_balancer_class: "a/b/c" is not a load balancer class: a name, or a DNS name, / and a name | use "ironvip.io/vip"`,
+			`c.toml:5: source[0].namespaces[1]: "Web" is not a DNS label`, `c.toml:5: source[0].namespaces[2]: "web" is there twice | remove it`,
+			`c.toml:6: source[0].selector: "app in a" is not a term of a label selector | write it as kubectl's -l takes it`,
+			`c.toml:7: source[0].pool: there is no pool "public"`, `c.toml:8: source[0].shrink_guard: 25h is out of bounds`}},
+		{"words", begin + "kubeconfig = '/x'\nbackends = 'nodeports'\nip_mode = 'Proxy'\nlease_namespace = 'kube_system'\nlease_name = 'Iron VIP'", []string{
+			`c.toml:4: source[0].backends: "nodeports" is not a known value | did you mean "node-ports"? use endpoints, node-ports`,
+			`c.toml:5: source[0].ip_mode: "Proxy" is not a known value | did you mean "proxy"?`,
+			`c.toml:6: source[0].lease_namespace: "kube_system" is not a DNS label`, `c.toml:7: source[0].lease_name: "Iron VIP" is not a name for a Lease`}},
+		{"types", begin + "kubeconfig = 1\nin_cluster = 'yes'\nnamespaces = 'web'", []string{
+			`c.toml:3: source[0].kubeconfig: wants a string, has the number 1`, `c.toml:4: source[0].in_cluster: wants true or false`,
+			`c.toml:5: source[0].namespaces: wants a list, has the string "web"`}},
+		{"unknown", begin + "kubeconfig = '/x'\nloadbalancer_class = 'x'", []string{`c.toml:4: source[0].loadbalancer_class: unknown key | did you mean "load_balancer_class"?`}},
+		{"what adoption has no use for", begin + "kubeconfig = '/x'\nadopt_cluster_ips = true\nload_balancer_class = 'x'\nclassless = true\nbackends = 'node-ports'\nip_mode = 'vip'\nlease_namespace = 'a'\nlease_name = 'b'", []string{
+			`c.toml:5: source[0].load_balancer_class: is for Services of type LoadBalancer, and adopt_cluster_ips is set at c.toml:4 | remove one`,
+			`c.toml:6: source[0].classless: is for Services of type LoadBalancer`, `c.toml:7: source[0].backends: Services with a ClusterIP need not have node ports`,
+			`c.toml:8: source[0].ip_mode: is for what is written into the cluster`, `c.toml:9: source[0].lease_namespace: is for what`, `c.toml:10: source[0].lease_name: is for what`}},
+		{"one lease for two sources", begin + "kubeconfig = '/x'\n" + begin + "name = 'other'\nkubeconfig = '/x'\nload_balancer_class = 'b'\n" + begin + "name = 'third'\nkubeconfig = '/x'\ncontext = 'another'", []string{
+			`c.toml:4: source[1].lease_name: "ironvip/ironvip" is the Lease of the source at c.toml:1, too | give each source`}},
+		{"keys of others", begin + "kubeconfig = '/x'\ntag = 'x'\npath = '/y'\n[[source]]\ntype = 'static'\npath = '/x'\nclassless = true\npool = 'x'", []string{
+			`c.toml:4: source[0].tag: is for sources of type "consul", and this one is of type "kubernetes"`, `c.toml:5: source[0].path: is for sources of type "static"`,
+			`c.toml:9: source[1].classless: is for sources of type "kubernetes", and this one`, `c.toml:10: source[1].pool: is for sources of type "consul" or "kubernetes", and this one is of type "static"`}},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			_, problems := Parse("c.toml", []byte(test.doc))
+			startWith(t, told(problems), test.want)
+		})
+	}
+}
+
+// A kubeconfig that can't be read is told with the other files.
+func TestCheckKubeconfig(t *testing.T) {
+	dir := t.TempDir()
+	c, problems := Parse(filepath.Join(dir, "c.toml"), []byte("[[source]]\ntype = 'kubernetes'\nkubeconfig = 'config'\n"))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	startWith(t, told(c.CheckFiles()), []string{c.Path + ": source[0].kubeconfig: " + dir + "/config: no such file or directory"})
+	write(t, filepath.Join(dir, "config"), "{}")
+	startWith(t, told(c.CheckFiles()), nil)
+}
+
+// Selectors are taken and refused as Kubernetes' own parser does it.
+func TestSelectors(t *testing.T) {
+	for _, text := range []string{
+		"", "  ", "app", "!app", "! app", "app=web", "app==web", "app = web", "app!=web", "app=", "app in (web)", "app in (web, api)", "app notin (web,api)", "app notin(web)",
+		"example.com/app=web,tier in (front,edge),!internal", "n>5", "n < 5", "app in ()", "app in (a,)", "a=b,c=d", "in=notin", "x in (in)",
+		"=", "=web", "app in", "app in web", "app in (web", "app in web)", "app (web)", "!app=web", "a=b,,c", ",", "a=b,", "app=web=b", "n>x", "a b", "-a=b", "a=-b",
+		"a//b=c", "A.example/b=c", "a=b c", "a in ((b))", "a=(b)", "app=" + strings.Repeat("x", 63), "app=" + strings.Repeat("x", 64),
+	} {
+		_, want := labels.Parse(text)
+		if got := checkSelector(text); (got == nil) != (want == nil) {
+			t.Errorf("%q: %v, Kubernetes says %v", text, got, want)
+		}
+	}
+}
+
+// FuzzSelector: what is taken here is taken there, so that an agent never
+// starts with a selector that the server refuses.
+func FuzzSelector(f *testing.F) {
+	for _, seed := range []string{"app=web,tier in (front, edge),!internal", "n>5", "a notin (b,)", "!(", "a in (b)(c)"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if checkSelector(text) != nil {
+			return
+		}
+		if _, err := labels.Parse(text); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}

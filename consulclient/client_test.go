@@ -1,0 +1,211 @@
+package consulclient
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// client returns a client that is closed when the test ends.
+func client(t *testing.T, c Config) *api.Client {
+	t.Helper()
+	out, closeIdle, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(closeIdle)
+	return out
+}
+
+// ask makes a request whose answer is a string.
+func ask(c *api.Client) (string, error) {
+	var out string
+	_, err := c.Raw().Query("/v1/test", &out, nil)
+	return out, err
+}
+
+// tells answers with how it was asked.
+var tells = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	_, _ = fmt.Fprintf(w, "%q", fmt.Sprint(r.Proto, " token=", r.Header.Get("X-Consul-Token"), " ", r.URL.RawQuery, " ", len(r.TLS.PeerCertificates)))
+})
+
+var plain = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	_, _ = fmt.Fprintf(w, "%q", r.Header.Get("X-Consul-Token")+" "+r.URL.RawQuery)
+})
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestASocketAndWhomToAsk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "consul.sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: plain}}
+	server.Start()
+	defer server.Close()
+	got, err := ask(client(t, Config{Address: "unix://" + path, Datacenter: "dc2", Namespace: "team", Partition: "p", Token: "secret"}))
+	if got != "secret dc=dc2&ns=team&partition=p" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A token that is rotated is used without a new client; nothing is sent without
+// the token that there should be, nor with one that the environment has.
+func TestTokensAreThoseOfTheFile(t *testing.T) {
+	t.Setenv("CONSUL_HTTP_TOKEN", "of the environment")
+	t.Setenv("CONSUL_HTTP_TOKEN_FILE", "/nowhere")
+	server := httptest.NewServer(plain)
+	defer server.Close()
+	if got, err := ask(client(t, Config{Address: server.URL})); got != " " || err != nil {
+		t.Errorf("without a token: %q, %v", got, err)
+	}
+	path := filepath.Join(t.TempDir(), "token")
+	file := &token{path: path}
+	get := func() (string, error) {
+		file.checked = time.Time{} // a second later
+		return file.get()
+	}
+	if _, err := get(); err == nil {
+		t.Error("a file that isn't there is no error")
+	}
+	for _, text := range []string{"first", "second\n"} {
+		write(t, path, text)
+		if got, err := get(); got != strings.TrimSpace(text) || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	write(t, path, "\n")
+	if _, err := get(); err == nil {
+		t.Error("an empty file is no error")
+	}
+	write(t, path, "third")
+	if got, err := ask(client(t, Config{Address: server.URL, Token: "not this", TokenFile: path})); got != "third " || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestAnAnswerHasAnEndAndATokenIsNotForOthers(t *testing.T) {
+	asked := false
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	defer other.Close()
+	server := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer server.Close()
+	if _, err := ask(client(t, Config{Address: server.URL, Token: "secret"})); err == nil || asked {
+		t.Errorf("a redirect: %v, followed %v", err, asked)
+	}
+	body := &bounded{ReadCloser: io.NopCloser(strings.NewReader(strings.Repeat("x", 20))), left: 10}
+	if data, err := io.ReadAll(body); len(data) != 10 || err == nil {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
+// TLS is HTTP/2, on whose few connections thousands of requests can be held;
+// the CA's and the client's files are read anew.
+func TestTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(tells)
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	server.StartTLS()
+	defer server.Close()
+	dir := t.TempDir()
+	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	c := client(t, Config{Address: server.URL, ServerName: "example.com", CAFile: ca, CertFile: cert, KeyFile: key, Token: "secret"})
+	if _, err := ask(c); err == nil {
+		t.Error("without its files")
+	}
+	certPEM, keyPEM := selfSigned(t)
+	write(t, cert, certPEM)
+	write(t, key, keyPEM)
+	write(t, ca, "nothing")
+	if _, err := ask(c); err == nil || !strings.Contains(err.Error(), ca) {
+		t.Errorf("with a CA file of no certificates: %v", err)
+	}
+	write(t, ca, certPEM)
+	if _, err := ask(c); err == nil {
+		t.Error("the server's certificate is another's")
+	}
+	write(t, ca, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	if got, err := ask(c); got != "HTTP/2.0 token=secret  1" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := ask(client(t, Config{Address: server.URL, ServerName: "elsewhere.example", CAFile: ca})); err == nil {
+		t.Error("the server is not the one named")
+	}
+}
+
+func selfSigned(t *testing.T) (certPEM, keyPEM string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "client"}, NotAfter: time.Now().Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+}
+
+func TestBadAddresses(t *testing.T) {
+	for _, address := range []string{"ftp://x:1", "unix://relative"} {
+		if _, _, err := New(Config{Address: address}); err == nil {
+			t.Errorf("%s is taken", address)
+		}
+	}
+}
+
+// An agent that takes no more connections answers before it is asked. That is an
+// error that can be told from others.
+func TestAnAgentThatIsBusy(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nContent-Length: 81\r\nConnection: close\r\n\r\n"+
+				"Your IP is issuing too many concurrent connections, please rate limit your calls\n")
+			_, _ = conn.Read(make([]byte, 4096)) // so that closing is not a reset, which loses what was said
+			_ = conn.Close()
+		}
+	}()
+	if _, err := ask(client(t, Config{Address: listener.Addr().String()})); !errors.Is(err, ErrBusy) {
+		t.Errorf("%v", err)
+	}
+}

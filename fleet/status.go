@@ -1,0 +1,173 @@
+package fleet
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// maxProblems bounds what Problems lists.
+const maxProblems = 100
+
+// status is what a tree tells about itself.
+type status struct {
+	mu       sync.Mutex
+	stale    string
+	since    time.Time
+	touch    chan struct{} // closed while in touch
+	problems map[string]vip.Problem
+	junk     map[junkPlace]map[string]vip.Problem // by key
+	changed  chan struct{}
+}
+
+func newStatus() *status {
+	return &status{stale: "not read yet", since: time.Now(), touch: make(chan struct{}),
+		problems: map[string]vip.Problem{}, junk: map[junkPlace]map[string]vip.Problem{}, changed: make(chan struct{})}
+}
+
+// wake tells the readers. The caller holds mu.
+func (s *status) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// setStale reports whether the tree was in touch until now.
+func (s *status) setStale(why string) (was bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if was = s.stale == ""; was {
+		s.touch, s.since = make(chan struct{}), time.Now()
+	}
+	if s.stale != why {
+		s.stale = why
+		s.wake()
+	}
+	return was
+}
+
+// setFresh returns for how long the tree was out of touch; 0 when it was in.
+func (s *status) setFresh() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stale == "" {
+		return 0
+	}
+	s.stale = ""
+	close(s.touch)
+	s.wake()
+	return time.Since(s.since)
+}
+
+// inTouch returns a channel that is closed when the tree is in touch, and since
+// when it is not.
+func (s *status) inTouch() (touch <-chan struct{}, since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.touch, s.since
+}
+
+// setProblem sets or, without a message, clears the problem of one name.
+func (s *status) setProblem(name string, p vip.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.problems[name] == p {
+		return
+	}
+	if p.Message == "" {
+		delete(s.problems, name)
+	} else {
+		s.problems[name] = p
+	}
+	s.wake()
+}
+
+// junkPlace is what was read when junk was found.
+type junkPlace int
+
+const (
+	inTree junkPlace = iota
+	inJournal
+)
+
+// setJunk replaces the problems of keys that belong to no folder or lane.
+func (s *status) setJunk(where junkPlace, junk map[string]error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(junk) == 0 && len(s.junk[where]) == 0 {
+		return
+	}
+	now := make(map[string]vip.Problem, len(junk))
+	for key, err := range junk {
+		now[key] = keyProblem(key, err, "what is below the prefix is ironvip's: keep it elsewhere, or remove it"+removal(key))
+	}
+	if !maps.Equal(s.junk[where], now) {
+		s.junk[where] = now
+		s.wake()
+	}
+}
+
+// removal says how to remove a key, and to have it noticed.
+func removal(key string) string {
+	return ": consul kv delete " + shellword(key) + "; noticed within 5 minutes, or by ironvip source resync rest"
+}
+
+// shellword quotes what a shell would take apart.
+func shellword(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:", r)
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
+}
+
+// keyProblem is what is wrong with a key in Consul.
+func keyProblem(key string, err error, hint string) vip.Problem {
+	return vip.Problem{Code: vip.CodeInvalid, Place: "consul:" + key, Message: err.Error(), Hint: hint}
+}
+
+// list returns the problems of the tree as a whole, and those of keys that
+// belong nowhere, in no order.
+func (s *status) list() (whole, keys []vip.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	whole = slices.Collect(maps.Values(s.problems))
+	for _, junk := range s.junk {
+		keys = slices.AppendSeq(keys, maps.Values(junk))
+	}
+	return whole, keys
+}
+
+// touched wakes those who follow Problems.
+func (s *status) touched() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake()
+}
+
+// Stale says why the tables may be old; "" when they are not.
+func (t *Tree) Stale() string {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
+	return t.status.stale
+}
+
+// StaleSince is Stale with the time since when.
+func (t *Tree) StaleSince() (why string, since time.Time) {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
+	return t.status.stale, t.status.since
+}
+
+// StatusChanged returns a channel that is closed when Stale or Problems change.
+// A closed one is replaced.
+func (t *Tree) StatusChanged() <-chan struct{} {
+	t.status.mu.Lock()
+	defer t.status.mu.Unlock()
+	return t.status.changed
+}

@@ -1,0 +1,181 @@
+package ipam_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// What was assigned to a service elsewhere is taken as it is, and recorded as
+// any lease is.
+func TestAssigned(t *testing.T) {
+	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24", "fd00::/120")))
+	same(t, "addresses", w.get("web", assigned, requests("10.96.0.7", "fd00::7"), ports(on(tcp(80), 30081))), "10.96.0.7 fd00::7")
+	l, _ := w.lease("10.96.0.7")
+	if l.State != ipam.Held || l.Pool != "cluster" || l.HeldBy(key("web")) != 0 || !l.Since.Equal(w.now) {
+		t.Errorf("lease %+v", l)
+	}
+	w.durable()
+	w.restart()
+	same(t, "addresses after a restart", w.get("web", assigned, requests("10.96.0.7", "fd00::7"), ports(on(tcp(80), 30081))), "10.96.0.7 fd00::7")
+
+	w.refused(vip.CodeOutsidePool, "10.97.0.1 is in no pool", "elsewhere", assigned, requests("10.97.0.1"))
+	w.a.SetPodCIDRs("kubernetes", prefixes("10.96.0.128/25"))
+	w.refused(vip.CodeOverlap, "10.96.0.200 is held out of pool \"cluster\": it is in range 10.96.0.128/25, which source kubernetes says is in use",
+		"overlap", assigned, requests("10.96.0.200"))
+}
+
+// What another service gave up needs no cooling for a service that it is
+// assigned to, whatever sources the two come from; for all others it cools.
+func TestAssignedWaitsForNoCooling(t *testing.T) {
+	held := []change{requests("10.96.0.7"), ports(on(tcp(80), 30081)), checked(30082)}
+	for _, tc := range []struct {
+		name   string
+		former []change
+	}{
+		{"assigned to the former, too", append([]change{assigned}, held...)},
+		{"of another source", append([]change{assigned, source("rest")}, held...)},
+		{"the former asked for it itself", held},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, pools(pool("cluster", "10.96.0.0/24")))
+			w.get("former", tc.former...)
+			w.now = w.now.Add(time.Minute)
+			w.release("former")
+			w.refused(vip.CodeAddressTaken, "10.96.0.7 was released by service \"former\" and is kept for it until", "other", requests("10.96.0.7"))
+			w.refused(vip.CodePortTaken, "node port 30081/tcp was released by service \"former\"", "another", ports(on(tcp(80), 30081)))
+			w.now = w.now.Add(time.Second)
+			same(t, "address", w.get("web", append([]change{assigned}, held...)...), "10.96.0.7")
+			for _, r := range []ipam.Resource{{Addr: addr("10.96.0.7")}, {NodePort: 30081, Protocol: vip.TCP}, {NodePort: 30082, Protocol: vip.TCP}} {
+				l, _, _ := w.a.Leases().Get(r)
+				if l.HeldBy(key("web")) != 0 || len(l.Holders) != 1 || !l.Since.Equal(w.now) || !l.Until.IsZero() {
+					t.Errorf("lease %+v", l)
+				}
+			}
+			same(t, "used", w.status("cluster").Used, 2) // with that of another
+			same(t, "cooling", w.status("cluster").Cooling, 0)
+			w.durable()
+
+			// The former comes back and finds it taken. The end of its own cooling ends nothing.
+			w.refused(vip.CodeAddressTaken, "10.96.0.7 is held by service \"web\"", "former", requests("10.96.0.7"), ports())
+			w.now = w.now.Add(time.Hour)
+			if err := w.a.Cool(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			l, _ := w.lease("10.96.0.7")
+			same(t, "held by", l.HeldBy(key("web")), 0)
+		})
+	}
+}
+
+// While the former service is there, the newer waits, is told who holds what, and
+// that it may ask again once that is given up.
+func TestAssignedWaitsForTheHolder(t *testing.T) {
+	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24")))
+	w.get("former", assigned, source("rest"), requests("10.96.0.7"))
+	w.get("port", ports(on(tcp(80), 30081)))
+	w.refused(vip.CodeAddressTaken, "10.96.0.7 is held by service \"former\" of source rest", "web", assigned, requests("10.96.0.7"))
+	w.refused(vip.CodePortTaken, "node port 30081/tcp is held by port 80/tcp of service \"port\"", "web2", assigned, requests("10.96.0.8"), ports(on(tcp(80), 30081)))
+	waiting := w.a.Freed()
+	w.get("bystander", requests("10.96.0.9"))
+	w.release("bystander")
+	same(t, "told of what nobody waits for", freed(waiting), false)
+	w.release("former")
+	same(t, "told of the address", freed(waiting), true)
+	waiting = w.a.Freed()
+	w.release("port")
+	same(t, "told of the node port", freed(waiting), true)
+	waiting = w.a.Freed()
+	same(t, "address", w.get("web", assigned, requests("10.96.0.7")), "10.96.0.7")
+	same(t, "other address", w.get("web2", assigned, requests("10.96.0.8"), ports(on(tcp(80), 30081))), "10.96.0.8")
+	w.release("web")
+	same(t, "told once more", freed(waiting), false)
+}
+
+// A service that went while no agent ran is not in the way of the one that its
+// source has given its address to since then. What another source gave it is.
+func TestAssignedAfterAnOrphan(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		source  string
+		known   []string
+		atOnce  bool
+		atGrace bool
+	}{
+		{"its source has assigned it anew", "kubernetes", []string{"web"}, true, true},
+		{"it was another source's", "static", []string{"web"}, false, true},
+		{"it is there", "kubernetes", []string{"former", "web"}, false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, stop := running(t, pools(pool("cluster", "10.96.0.0/24")))
+				w.get("former", source(tc.source), requests("10.96.0.7"),
+					ports(on(tcp(80), 30081), on(tcp(81), 30082), on(tcp(82), 30083), on(tcp(83), 30084), on(tcp(84), 30085)))
+				w.get("bystander", source(tc.source), requests("10.96.0.8"))
+				stop()
+				stop = w.run()
+				web := []change{assigned, source("kubernetes"), requests("10.96.0.7")}
+				w.refused(vip.CodeAddressTaken, "10.96.0.7 is held by service \"former\"", "web", web...)
+				waiting := w.a.Freed()
+				w.a.Settled(func(k vip.ServiceKey) bool { return slices.Contains(tc.known, k.Name) })
+				synctest.Wait()
+				same(t, "told at once", freed(waiting), tc.atOnce)
+				same(t, "leases held by former", held(w, "former"), map[bool]int{true: 0, false: 6}[tc.atOnce])
+				same(t, "leases held by a bystander", held(w, "bystander"), 1)
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				same(t, "leases held by former in the end", held(w, "former"), map[bool]int{true: 0, false: 6}[tc.atGrace])
+				if tc.atGrace {
+					same(t, "address", w.get("web", web...), "10.96.0.7")
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// held counts the leases that a service holds.
+func held(w *world, name string) (n int) {
+	for _, l := range w.a.Leases().All() {
+		if l.HeldBy(key(name)) >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Nothing is chosen for a service whose addresses are assigned.
+func TestAssignedIsNeverChosen(t *testing.T) {
+	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24", "fd00::/120")))
+	same(t, "address", w.refused(vip.CodeInvalid, "its source assigns its addresses, and has assigned none here", "none", assigned), "")
+	same(t, "address", w.refused(vip.CodeInvalid, "its source assigns its addresses", "none", assigned, families(vip.IPv4)), "")
+	same(t, "of both families", w.get("one", assigned, requests("10.96.0.7"), families(vip.IPv4, vip.IPv6)), "10.96.0.7")
+	same(t, "address", w.refused(vip.CodeInvalid, "its source assigns its node ports", "auto", assigned, requests("10.96.0.8"), ports(on(tcp(80), 0))), "10.96.0.8")
+	same(t, "what it holds", w.get("one", assigned), "10.96.0.7")
+
+	// Other addresses than before are a move, and the former ones cool.
+	same(t, "both", w.get("two", assigned, requests("10.96.0.20", "fd00::20")), "10.96.0.20 fd00::20")
+	same(t, "one is no more", w.get("two", assigned, requests("10.96.0.21")), "10.96.0.21")
+	for _, a := range []string{"10.96.0.20", "fd00::20"} {
+		if l, _ := w.lease(a); l.State != ipam.Cooling {
+			t.Errorf("lease %+v", l)
+		}
+	}
+}
+
+// One edit may have a node port stand for another port of its service.
+func TestAssignedNodePortMovesWithinAService(t *testing.T) {
+	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24")))
+	w.get("web", assigned, requests("10.96.0.7"), ports(on(tcp(80), 30081), tcp(81)))
+	moved := []change{assigned, requests("10.96.0.7"), ports(tcp(80), on(tcp(81), 30081))}
+	waiting := w.a.Freed()
+	w.refused(vip.CodePortTaken, "node port 30081/tcp is held by port 80/tcp of service \"web\"", "web", moved...)
+	same(t, "told", freed(waiting), true)
+	got := w.assign(service("web", moved...))[0]
+	same(t, "node port", got.NodePorts[vip.PortKey{Port: 81, Protocol: vip.TCP}], 30081)
+	same(t, "problems", len(got.Problems), 0)
+}

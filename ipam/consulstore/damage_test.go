@@ -1,0 +1,338 @@
+package consulstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/storetest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+const prefix = "ironvip/v1/tree/"
+
+func commit(t testing.TB, s *Store, ops ...ipam.Op) []ipam.Op {
+	t.Helper()
+	if err := s.Commit(context.Background(), ops); err != nil {
+		t.Fatal(err)
+	}
+	return ops
+}
+
+func claim(l ipam.Lease, holds ...ipam.Resource) ipam.Op {
+	return ipam.Op{New: &l, Claim: &ipam.Claim{Service: l.Holders[0].Service, Holds: holds}}
+}
+
+// caughtUp waits until a host has all that is in the memory.
+func caughtUp(t testing.TB, h *host) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Minute); ; { // reading everything anew is what finds others' writes
+		behind := false
+		for _, p := range h.memory.Pairs(prefix) {
+			folder, key, _ := strings.Cut(strings.TrimPrefix(p.Key, prefix), "/")
+			if !slices.Contains(Folders(), folder) {
+				continue // the tree's own
+			}
+			e, _, ok := h.Folder(folder).Get(key)
+			behind = behind || !ok || e.Index != p.Index
+		}
+		for _, name := range Folders() {
+			behind = behind || h.Folder(name).Len() != len(h.memory.Pairs(prefix+name+"/"))
+		}
+		if !behind {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the host doesn't catch up")
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// Whatever else is under the keys of leases is told by key, given to nobody and
+// left as it is.
+func TestJunk(t *testing.T) {
+	good := storetest.Lease(9, "good")
+	junk := map[string]string{
+		"leases/192.0.2.1":           "another program's",
+		"leases/192.0.2.2":           `{"v":1,"value":{"resource":"192.0.2.2","state":"he`,
+		"leases/192.0.2.3":           `{"v":7,"value":{}}`,
+		"leases/192.0.2.4":           `{"v":1,"value":{"resource":"192.0.2.5","state":"held","holders":[{"service":"default/x","source":"s"}],"since":"2026-01-01T00:00:00Z"}}`,
+		"leases/node-port/tcp/30086": "",
+		"leases/no/resource":         `{"v":1,"value":{}}`,
+		"leases/192.0.2.010":         `{"v":1,"value":{}}`,
+		"holdings/default/web":       "another program's",
+		"holdings/nothing":           `{"v":1,"value":{"holds":["192.0.2.7"]}}`,
+	}
+	for name, when := range map[string]bool{"before the start": true, "meanwhile": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := fleettest.NewMemory()
+				put := func() {
+					for key, value := range junk {
+						m.Put(prefix+key, value)
+					}
+				}
+				if when {
+					put()
+				}
+				h := start(t, m, "lb1")
+				if _, _, err := h.Store.Changes(context.Background(), 0); err != nil {
+					t.Fatal(err)
+				}
+				commit(t, h.Store, claim(good))
+				put()
+				caughtUp(t, h)
+
+				var places []string
+				for _, p := range h.Problems() {
+					places = append(places, strings.TrimPrefix(p.Place, "consul:"+prefix))
+				}
+				for key := range junk {
+					if !slices.Contains(places, key) {
+						t.Errorf("%s is not told among %v", key, places)
+					}
+				}
+				changes, _, _ := h.Store.Changes(context.Background(), 0)
+				var blocked []string
+				for _, c := range changes {
+					if c.Lease.State == ipam.Blocked {
+						blocked = append(blocked, c.Resource.String())
+						if !strings.Contains(c.Lease.Reason, prefix+"leases/") {
+							t.Errorf("%s: the reason %q names no key", c.Resource, c.Lease.Reason)
+						}
+					}
+				}
+				slices.Sort(blocked)
+				if want := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "node port 30086/tcp"}; !slices.Equal(blocked, want) {
+					t.Errorf("blocked are %v, want %v", blocked, want)
+				}
+				for n := range byte(4) {
+					l := storetest.Lease(n+1, "other")
+					conflict := (*ipam.ConflictError)(nil)
+					if op := commit(t, h.Store, claim(l))[0]; !errors.As(op.Err, &conflict) || conflict.Actual == nil || conflict.Actual.State != ipam.Blocked {
+						t.Errorf("claim of %s: %v", l.Resource, op.Err)
+					}
+				}
+				if op := commit(t, h.Store, claim(storetest.Lease(20, "web")))[0]; op.Err == nil || !strings.Contains(op.Err.Error(), "holdings/default/web") {
+					t.Errorf("a claim for a service whose holdings can't be read: %v", op.Err)
+				}
+				a := allocator(t, h.Store, "192.0.2.0/28")
+				web := vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: "asks"}, Source: "rest"}
+				if got := a.Assign(context.Background(), []vip.Service{web})[0]; len(got.VIPs) != 1 || got.VIPs[0] != netip.MustParseAddr("192.0.2.5") {
+					t.Errorf("%+v", got)
+				}
+				for key, value := range junk {
+					if got, ok := m.Get(prefix + key); !ok || got != value {
+						t.Errorf("%s was overwritten with %q", key, got)
+					}
+				}
+				// What is put right can be had.
+				m.Delete(prefix + "leases/192.0.2.1")
+				caughtUp(t, h)
+				if op := commit(t, h.Store, claim(storetest.Lease(1, "other")))[0]; op.Err != nil {
+					t.Error(op.Err)
+				}
+			})
+		})
+	}
+}
+
+func allocator(t testing.TB, s ipam.Store, pool string) *ipam.Allocator {
+	t.Helper()
+	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}, ReuseDelay: time.Minute}
+	a, err := ipam.New(context.Background(), s, cfg, ipam.Options{Clock: &table.Clock{}, Node: "lb1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Leases and holdings that somebody edited apart are brought together again, by
+// the leases, after a while.
+func TestHoldingsThatDontMatch(t *testing.T) {
+	for name, damage := range map[string]func(*fleettest.Memory){
+		"the lease is gone":     func(m *fleettest.Memory) { m.Delete(prefix + "leases/192.0.2.1") },
+		"the holdings are gone": func(m *fleettest.Memory) { m.Delete(prefix + "holdings/default/web") },
+		"other holdings": func(m *fleettest.Memory) {
+			m.Put(prefix+"holdings/default/web", `{"v":1,"value":{"holds":["192.0.2.77"]}}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := fleettest.NewMemory()
+				h := start(t, m, "lb1")
+				one, two := storetest.Lease(1, "web"), storetest.Lease(2, "web")
+				commit(t, h.Store, claim(one))
+				damage(m)
+				caughtUp(t, h)
+				var holds []ipam.Resource
+				want := `{"v":1,"value":{"holds":["192.0.2.2"]}}`
+				if name != "the lease is gone" {
+					holds = append(holds, one.Resource)
+					want = `{"v":1,"value":{"holds":["192.0.2.1","192.0.2.2"]}}`
+				}
+				fenced := (*ipam.FencedError)(nil)
+				if op := commit(t, h.Store, claim(two, holds...))[0]; !errors.As(op.Err, &fenced) || !strings.Contains(fenced.Why, "tree/holdings/default/web") {
+					t.Fatalf("at once: %v, want that it is held back, and where", op.Err)
+				}
+				begin := time.Now()
+				if op := commit(t, h.Store, claim(two, holds...))[0]; !errors.As(op.Err, &fenced) || time.Since(begin) > 0 {
+					t.Fatalf("again: %v after %s, want no more waiting", op.Err, time.Since(begin))
+				}
+				time.Sleep(oddFor)
+				if op := commit(t, h.Store, claim(two, holds...))[0]; op.Err != nil {
+					t.Fatal(op.Err)
+				}
+				if got, _ := m.Get(prefix + "holdings/default/web"); got != want {
+					t.Errorf("holdings %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// Hosts that each give one service an address of their own choice, knowing
+// nothing of each other, give it one.
+func TestRivalHosts(t *testing.T) {
+	m := fleettest.NewMemory()
+	var hosts []*host
+	for i := range 3 {
+		hosts = append(hosts, start(t, m, fmt.Sprintf("lb%d", i+1)))
+	}
+	const services = 60
+	var wg sync.WaitGroup
+	for i, h := range hosts {
+		wg.Go(func() {
+			for k := range services {
+				l := storetest.Lease(byte(i*services+k), fmt.Sprintf("s%d", k))
+				ops := []ipam.Op{claim(l)}
+				if err := h.Store.Commit(context.Background(), ops); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	held := map[vip.ServiceKey]int{}
+	for _, h := range hosts {
+		caughtUp(t, h)
+		clear(held)
+		changes, _, err := h.Store.Changes(context.Background(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range changes {
+			held[c.Lease.Holders[0].Service]++
+		}
+		for k, n := range held {
+			if n != 1 {
+				t.Errorf("%s holds %d addresses", k, n)
+			}
+		}
+		if len(held) != services {
+			t.Errorf("%d services hold something", len(held))
+		}
+	}
+}
+
+// Consul set back to what it was: what was given out since is claimed again as
+// it was.
+func TestConsulSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		h := start(t, m, "lb1")
+		a := allocator(t, h.Store, "10.0.0.0/16")
+		ctx, cancel := context.WithCancel(context.Background())
+		var running sync.WaitGroup
+		running.Go(func() { _ = a.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		service := func(name string) vip.Service {
+			return vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Source: "rest"}
+		}
+		ask := func(name string) string {
+			got := a.Assign(context.Background(), []vip.Service{service(name)})[0]
+			return fmt.Sprint(got.VIPs, got.Problems)
+		}
+		ask("old")
+		was := m.Snapshot()
+		want := map[string]string{}
+		for _, name := range []string{"a", "b", "c"} {
+			want[name] = ask(name)
+		}
+		m.Restore(was, true)
+		for range 700 { // what comes in the same moment is found when everything is read anew
+			if a.Leases().Len() == 1 {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		recalled := a.TakeRecalls()
+		if len(recalled) != 3 {
+			t.Fatalf("recalled %v, leases %d", recalled, a.Leases().Len())
+		}
+		for _, name := range []string{"c", "b", "a"} {
+			if got := ask(name); got != want[name] {
+				t.Errorf("%s has %s, had %s", name, got, want[name])
+			}
+		}
+	})
+}
+
+// A change costs one transaction, however much there is.
+func TestCostOfOneLease(t *testing.T) {
+	m := fleettest.NewMemory()
+	h := start(t, m, "lb1")
+	a := allocator(t, h.Store, "10.0.0.0/16")
+	var mu sync.Mutex
+	var writes []int // operations of each transaction about leases
+	h.Before(func(c fleettest.Call) error {
+		if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.HasPrefix(op.Key, prefix) }) {
+			mu.Lock()
+			defer mu.Unlock()
+			writes = append(writes, len(c.Ops))
+		}
+		return nil
+	})
+	cost := func(services ...vip.Service) []int {
+		writes = nil
+		for _, got := range a.Assign(context.Background(), services) {
+			if len(got.Problems) > 0 {
+				t.Fatal(got.Problems)
+			}
+		}
+		return writes
+	}
+	service := func(name string) vip.Service {
+		return vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Source: "rest"}
+	}
+	want := []int{4} // the lease, the holdings, the journal and its slot
+	if few := cost(service("first")); !slices.Equal(few, want) {
+		t.Errorf("one lease costs transactions of %v operations", few)
+	}
+	var many []vip.Service
+	for i := range 200 {
+		many = append(many, service(fmt.Sprintf("s%d", i)))
+	}
+	if n := len(cost(many...)); n > 5 {
+		t.Errorf("200 leases cost %d transactions", n)
+	}
+	if more := cost(service("last")); len(more) != 1 || more[0] > 4+20 { // and old entries of the journal
+		t.Errorf("one lease beside 200 others costs transactions of %v operations", more)
+	}
+}
+
+var _ fleet.Turn = (*fleet.Tree)(nil) // what ipam.Options.Turn is in a fleet
+var _ ipam.Turn = (*fleet.Tree)(nil)

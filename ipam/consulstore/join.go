@@ -1,0 +1,86 @@
+package consulstore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Joint has a service and what it holds written in one transaction: sources/rest
+// asks it to, as services are registered.
+type Joint struct {
+	Allocator *ipam.Allocator
+	Store     *Store // the allocator's
+}
+
+// Commit commits a batch that registers a service, together with what the service
+// is to hold: all of it happens, or nothing. It reports whether the batch has its
+// outcome. If not, nothing has happened that concerns it, and it can be committed alone:
+// what the service is to hold has to be asked for once it is there. The error is the
+// tree's.
+func (j Joint) Commit(ctx context.Context, service vip.Service, b *fleet.Batch) (done bool, err error) {
+	err = j.Allocator.AssignWith(ctx, service, func(ctx context.Context, ops []ipam.Op) error {
+		done, err = j.Store.commitWith(ctx, ops, b)
+		return err
+	})
+	return done, err
+}
+
+// errApart says that ops can't be one transaction with something else.
+var errApart = errors.New("not to be written together with the service")
+
+// commitWith commits ops in one transaction with a batch of other folders, and
+// reports whether the batch has its outcome. It tries once: what others get in the way
+// of is left to who comes again.
+func (s *Store) commitWith(ctx context.Context, ops []ipam.Op, with *fleet.Batch) (done bool, err error) {
+	if err := s.await(ctx); err != nil {
+		return false, err
+	}
+	attempts := make([]*attempt, len(ops))
+	for i := range ops {
+		ops[i].Err = errApart
+		attempts[i] = &attempt{op: &ops[i], place: i, tries: tries}
+	}
+	groups, _, _ := s.plan(attempts)
+	if len(groups) != 1 || len(groups[0].attempts) != len(ops) || groups[0].batch == nil {
+		return false, nil
+	}
+	g := groups[0]
+	for _, refused := range g.verdicts {
+		if refused != nil {
+			return false, nil
+		}
+	}
+	own := len(g.batch.Writes)
+	g.batch.Writes = append(g.batch.Writes, with.Writes...)
+	if err := s.tree.Commit(ctx, []*fleet.Batch{g.batch}); err != nil {
+		return false, unavailable(ops, err)
+	}
+	s.finish(g)
+	switch conflict := (*fleet.ConflictError)(nil); {
+	case g.batch.Err == nil:
+		with.Err, with.Indexes = nil, g.batch.Indexes[own:]
+		return true, nil
+	case errors.As(g.batch.Err, &conflict):
+		if theirs := writesOf(conflict, with); len(theirs) > 0 {
+			with.Err = &fleet.ConflictError{Writes: theirs}
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// writesOf returns the writes of a conflict that are those of a batch.
+func writesOf(conflict *fleet.ConflictError, b *fleet.Batch) (out []fleet.Write) {
+	for _, c := range conflict.Writes {
+		for _, w := range b.Writes {
+			if w.Folder == c.Folder && w.Key == c.Key {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,244 @@
+package consulstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// registrar is a host that registers services in a folder beside the leases.
+type registrar struct {
+	*fleettest.Host
+	joint Joint
+}
+
+const registered = "services"
+
+// register starts a host whose allocator knows its sources' services, and of the
+// others' what known says.
+func register(t *testing.T, m *fleettest.Memory, name string, pool string, turn ipam.Turn) *registrar {
+	t.Helper()
+	var store *Store
+	h := m.Start(t, name, append(Folders(), registered), func(tree *fleet.Tree) { store = New(tree) })
+	cfg := ipam.Config{ReuseDelay: time.Minute, OrphanGrace: time.Hour,
+		Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}}
+	a, err := ipam.New(t.Context(), store, cfg, ipam.Options{Clock: &table.Clock{}, Node: name, Turn: turn, OwnName: func() bool { return true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Settled(func(vip.ServiceKey) bool { return true })
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = a.Run(ctx)
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	return &registrar{h, Joint{a, store}}
+}
+
+// batch registers a service, provided that its registration is of that index.
+func batch(name string, index uint64) *fleet.Batch {
+	return &fleet.Batch{Writes: []fleet.Write{{Folder: registered, Key: "default/" + name, Index: index, Value: []byte("it")}}}
+}
+
+// together registers a service with its leases.
+func (r *registrar) together(t *testing.T, name string) (done bool, b *fleet.Batch) {
+	t.Helper()
+	b = batch(name, 0)
+	done, err := r.joint.Commit(t.Context(), plain(name), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done, b
+}
+
+// writes counts the host's transactions about the tree from now on: it has others,
+// such as those that say that it is there.
+func (r *registrar) writes() *atomic.Int32 {
+	var n atomic.Int32
+	r.Before(func(c fleettest.Call) error {
+		if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.HasPrefix(op.Key, prefix) }) {
+			n.Add(1)
+		}
+		return nil
+	})
+	return &n
+}
+
+// held are the addresses that a service holds by what the memory has.
+func held(t *testing.T, m *fleettest.Memory, name string) (out []string) {
+	t.Helper()
+	for _, p := range m.Pairs(prefix + leasesFolder + "/") {
+		var kept struct{ Value ipam.Lease }
+		if err := json.Unmarshal(p.Value, &kept); err != nil {
+			t.Fatal(err)
+		}
+		if kept.Value.HeldBy(plain(name).Key) >= 0 {
+			out = append(out, kept.Value.Resource.String())
+		}
+	}
+	return out
+}
+
+// Nobody's turn: the host that registers a service is the one to draw for it all
+// the same.
+type nobodys struct{}
+
+func (nobodys) Mine() bool               { return false }
+func (nobodys) Elected() string          { return "another" }
+func (nobodys) Changed() <-chan struct{} { return nil }
+
+// A service and its lease are there at the same time, after one transaction, and
+// Assign finds what there is.
+func TestServiceAndLeaseTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		one, two := register(t, m, "one", "192.0.2.0/29", nobodys{}), register(t, m, "two", "192.0.2.0/29", nobodys{})
+		writes := one.writes()
+		done, b := one.together(t, "web")
+		if !done || b.Err != nil || len(b.Indexes) != 1 {
+			t.Fatalf("%v, %+v", done, b)
+		}
+		if n := writes.Load(); n != 1 {
+			t.Errorf("%d transactions", n)
+		}
+		for _, p := range m.Pairs(prefix) {
+			if p.Key != prefix+".fleet" && p.Index != b.Indexes[0] {
+				t.Errorf("%s is of %d, the service of %d", p.Key, p.Index, b.Indexes[0])
+			}
+		}
+		synctest.Wait()
+		for _, h := range []*registrar{one, two} {
+			writes := h.writes()
+			got := h.joint.Allocator.Assign(t.Context(), []vip.Service{plain("web")})[0]
+			if fmt.Sprint(got.VIPs) != "[192.0.2.1]" || len(got.Problems) > 0 || writes.Load() != 0 {
+				t.Errorf("%+v after %d transactions", got, writes.Load())
+			}
+		}
+		// One that is there already needs nothing, and is nobody's to join.
+		if done, b := one.together(t, "web"); done || b.Err != nil {
+			t.Errorf("again: %v, %v", done, b.Err)
+		}
+	})
+}
+
+// A registration that is refused leaves no lease, and the address is free for
+// the next.
+func TestRefusedServiceLeavesNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		one := register(t, m, "one", "192.0.2.0/29", nobodys{})
+		m.Put(prefix+registered+"/default/web", "another's")
+		done, b := one.together(t, "web")
+		conflict := (*fleet.ConflictError)(nil)
+		if !done || !errors.As(b.Err, &conflict) || len(conflict.Writes) != 1 || conflict.Writes[0].Folder != registered {
+			t.Errorf("%v, %v", done, b.Err)
+		}
+		if got := held(t, m, "web"); got != nil {
+			t.Errorf("a lease is left: %v", got)
+		}
+		if done, _ := one.together(t, "next"); !done || fmt.Sprint(held(t, m, "next")) != "[192.0.2.1]" {
+			t.Errorf("%v: the next holds %v", done, held(t, m, "next"))
+		}
+	})
+}
+
+// An address that another has taken meanwhile leaves the registration to be
+// written alone, and the address to who has it.
+func TestLeaseThatIsTakenLeavesTheServiceAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		one, two := register(t, m, "one", "192.0.2.0/29", nobodys{}), register(t, m, "two", "192.0.2.0/29", nobodys{})
+		once := sync.OnceFunc(func() {
+			if done, _ := one.together(t, "first"); !done {
+				t.Error("the first")
+			}
+		})
+		two.Before(func(c fleettest.Call) error {
+			if c.Method == "Txn" {
+				once()
+			}
+			return nil
+		})
+		done, b := two.together(t, "second")
+		two.Before(nil)
+		if done || b.Err != nil {
+			t.Errorf("%v, %v", done, b.Err)
+		}
+		if _, there := m.Get(prefix + registered + "/default/second"); there {
+			t.Error("it is registered")
+		}
+		synctest.Wait()
+		if done, _ := two.together(t, "second"); !done {
+			t.Error("not done once the host has heard of it")
+		}
+		if got := fmt.Sprint(held(t, m, "first"), held(t, m, "second")); got != "[192.0.2.1] [192.0.2.2]" {
+			t.Errorf("they hold %s", got)
+		}
+	})
+}
+
+// What can't be granted in one step is left to Assign.
+func TestWhatIsLeftToAssign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		one := register(t, m, "one", "192.0.2.0/30", nobodys{})
+		writes := one.writes()
+		for _, s := range []vip.Service{
+			{Key: plain("pool").Key, Source: "rest", Pool: "none"},
+			{Key: plain("half").Key, Source: "rest", Families: []vip.Family{vip.IPv4, vip.IPv6}},
+		} {
+			done, err := one.joint.Commit(t.Context(), s, batch(s.Key.Name, 0))
+			if done || err != nil || held(t, m, s.Key.Name) != nil {
+				t.Errorf("%s: %v, %v, holds %v", s.Key, done, err, held(t, m, s.Key.Name))
+			}
+		}
+		if n := writes.Load(); n != 0 {
+			t.Errorf("%d transactions", n)
+		}
+		for i := range 2 {
+			if done, _ := one.together(t, fmt.Sprint("s", i)); !done {
+				t.Errorf("service %d", i) // what was planned in vain is free
+			}
+		}
+		if done, b := one.together(t, "full"); done || b.Err != nil {
+			t.Errorf("of a full pool: %v, %v", done, b.Err)
+		}
+	})
+}
+
+// A lost answer leaves either both or neither.
+func TestAnswerOfBothIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		one := register(t, m, "one", "192.0.2.0/24", nobodys{})
+		for i := range 20 {
+			one.LoseAnswers(i % 5)
+			name := fmt.Sprint("s", i)
+			b := batch(name, 0)
+			done, err := one.joint.Commit(t.Context(), plain(name), b)
+			one.LoseAnswers(0)
+			time.Sleep(time.Minute)
+			_, there := m.Get(prefix + registered + "/default/" + name)
+			if leased := held(t, m, name) != nil; leased != there || err == nil && (!done || b.Err != nil || !there) {
+				t.Errorf("%d: %v, %v, %v: registered %v, leased %v", i, done, err, b.Err, there, leased)
+			}
+		}
+	})
+}

@@ -1,0 +1,96 @@
+//go:build servers
+
+package consulstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/storetest"
+	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// join runs a store against a real server.
+func join(t testing.TB, s *consultest.Server, node, prefix string) (store *Store, tree *fleet.Tree, end func()) {
+	t.Helper()
+	kv, err := fleet.NewConsul(fleet.Config{Address: s.URL, Token: s.Token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree = fleet.New(fleet.Options{KV: kv, Clock: &table.Clock{}, Node: node, Prefix: prefix, Folders: Folders()})
+	store = New(tree)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = tree.Run(ctx)
+	}()
+	end = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		kv.Close()
+	})
+	t.Cleanup(end)
+	<-store.Ready()
+	return store, tree, end
+}
+
+// joined is what a test may do to a store on a server.
+type joined struct {
+	tree   *fleet.Tree
+	prefix string
+	end    func()
+}
+
+func TestStoreOnConsul(t *testing.T) {
+	server := consultest.Start(t, consultest.Options{})
+	all := map[ipam.Store]joined{}
+	open := func(t *testing.T, prefix string) ipam.Store {
+		s, tree, end := join(t, server, fmt.Sprintf("lb%d", len(all)), prefix)
+		all[s] = joined{tree, prefix, end}
+		return s
+	}
+	storetest.Run(t, func(t *testing.T) ipam.Store { return open(t, fmt.Sprintf("test%d", len(all))) },
+		storetest.Reopen(func(t *testing.T, s ipam.Store) ipam.Store {
+			all[s].end()
+			return open(t, all[s].prefix)
+		}),
+		storetest.Fault(func(t *testing.T, s ipam.Store) (end func()) {
+			server := server.For(t)
+			server.Stop()
+			return func() {
+				server.Start()
+				server.WaitReady()
+				fresh(t, all[s].tree)
+			}
+		}))
+}
+
+// Three hosts on one real server, which stalls at times.
+func TestStormOnConsul(t *testing.T) {
+	server := consultest.Start(t, consultest.Options{Memory: true})
+	var stalls sync.WaitGroup
+	defer stalls.Wait()
+	storetest.Storm{
+		Hosts: 3, Steps: 120, Seed: 1, Pause: 120 * time.Millisecond, Patience: 2 * time.Minute,
+		Open: func(t testing.TB, n int) (ipam.Store, func()) {
+			s, _, end := join(t, server, fmt.Sprintf("lb%d", n+1), "ironvip")
+			return s, end
+		},
+		Trouble: func(int, *rand.Rand) {
+			server.Pause()
+			stalls.Go(func() {
+				time.Sleep(time.Second)
+				server.Continue()
+			})
+		},
+		Calm: stalls.Wait,
+	}.Run(t)
+}

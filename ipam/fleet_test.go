@@ -1,0 +1,31 @@
+package ipam_test
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/ipam/storetest"
+)
+
+var storms = flag.Int("storms", 30, "how many storms on a shared store")
+
+// Hosts that share a store, whatever goes wrong: no address twice, none lost,
+// none taken from its holder, and in the end all of them say the same.
+func TestStormOnASharedStore(t *testing.T) {
+	for seed := range uint64(*storms) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New()
+				storetest.Storm{
+					Hosts: 3, Steps: 150, Seed: seed, Pause: 300 * time.Millisecond, Patience: 30 * time.Minute,
+					Open: func(testing.TB, int) (ipam.Store, func()) { return store, nil },
+				}.Run(t)
+			})
+		})
+	}
+}

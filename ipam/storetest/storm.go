@@ -1,0 +1,493 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// Storm is several hosts that share a store: each an allocator and the stage
+// above it, on services that are the same everywhere but for a lag, while commits
+// fail, answers are lost, hosts crash, clocks are wrong and elections go wrong.
+// Run it inside a synctest bubble, or, on a store that is somewhere else, in real
+// time.
+type Storm struct {
+	Hosts, Steps int
+	Seed         uint64
+	// Open returns a host's own handle of the store; End is called when the host crashes.
+	Open func(t testing.TB, host int) (s ipam.Store, end func())
+	// Trouble does something to a running host's way to the store, Calm ends all of that.
+	// Both may be nil.
+	Trouble func(host int, r *rand.Rand)
+	Calm    func()
+	// Pause is the mean time between two steps, Patience how long things may take to
+	// settle in the end.
+	Pause, Patience time.Duration
+}
+
+// stormPools hold more than the services of a storm, but not much.
+var stormPools = []ipam.Pool{
+	{Name: "p", AutoAssign: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/27"), netip.MustParsePrefix("2001:db8::/120")}},
+	{Name: "q", CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/27"), netip.MustParsePrefix("2001:db8:1::/120")}},
+}
+
+// stormServices is how many names there are.
+const stormServices = 16
+
+type storm struct {
+	Storm
+	t     testing.TB
+	rand  *rand.Rand
+	hosts []*stormHost
+	lag   sync.WaitGroup
+
+	mu     sync.Mutex
+	wanted map[vip.ServiceKey]wanted
+
+	recent  []string // the last commits
+	commits atomic.Int64
+}
+
+// wanted is a service as all hosts are to have it, or one of them.
+type wanted struct {
+	service vip.Service
+	only    int // the one host that has it; -1: all
+}
+
+// stormHost is one host.
+type stormHost struct {
+	storm *storm
+	name  string
+	n     int
+
+	mu      sync.Mutex
+	skew    time.Duration
+	down    float64 // how likely a commit is refused
+	lost    float64 // how likely its answer is lost
+	elected bool
+	leader  string
+	turned  chan struct{}
+	refused int
+
+	store       ipam.Store
+	end         func()
+	services    *table.Table[vip.ServiceKey, vip.Service] // nil while the host is down
+	allocations *table.Table[vip.ServiceKey, vip.Allocation]
+	allocator   *ipam.Allocator
+	stop        func()
+}
+
+// Run runs the storm and checks what is left when it is over.
+func (o Storm) Run(t testing.TB) {
+	s := &storm{Storm: o, t: t, rand: rand.New(rand.NewPCG(o.Seed, 1)), wanted: map[vip.ServiceKey]wanted{}}
+	for i := range o.Hosts {
+		h := &stormHost{storm: s, name: fmt.Sprintf("lb%d", i+1), n: i, turned: make(chan struct{})}
+		s.hosts = append(s.hosts, h)
+		h.start()
+	}
+	defer func() {
+		for _, h := range s.hosts {
+			h.crash()
+		}
+		s.lag.Wait()
+	}()
+	s.elect(0)
+	for range o.Steps {
+		s.step()
+		time.Sleep(time.Duration(s.rand.Int64N(int64(2 * o.Pause))))
+	}
+	s.calm()
+	s.settle()
+}
+
+// step does one thing, most of the time with one service.
+func (s *storm) step() {
+	h := s.hosts[s.rand.IntN(len(s.hosts))]
+	switch n := s.rand.IntN(100); {
+	case n < 55:
+		s.put()
+	case n < 73:
+		s.remove()
+	case n < 77:
+		if s.Trouble != nil && h.allocator != nil {
+			s.Trouble(h.n, s.rand)
+		}
+	case n < 80:
+		s.elect(s.rand.IntN(len(s.hosts)+1) - 1)
+	case n < 82: // a stalled host believes that it is its turn still
+		h.set(func() { h.elected = true })
+	case n < 87:
+		h.set(func() { h.down, h.lost = s.rand.Float64(), s.rand.Float64()/2 })
+	case n < 92:
+		h.set(func() { h.down, h.lost = 0, 0 })
+	case n < 95:
+		h.set(func() { h.skew = time.Duration(s.rand.Int64N(int64(20*time.Second))) - 10*time.Second })
+	case n < 98:
+		if h.allocator != nil {
+			h.crash()
+		} else {
+			h.start()
+		}
+	default:
+		if h.allocator != nil {
+			cfg := s.config()
+			cfg.ReuseDelay = time.Duration(s.rand.IntN(20)) * time.Second
+			if problems := h.allocator.Configure(cfg); len(problems) > 0 {
+				s.t.Fatal(problems)
+			}
+		}
+	}
+}
+
+func (s *storm) config() ipam.Config {
+	return ipam.Config{Pools: stormPools, ReuseDelay: 12 * time.Second, OrphanGrace: 20 * time.Second}
+}
+
+func (s *storm) name() vip.ServiceKey {
+	return vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: fmt.Sprintf("s%d", s.rand.IntN(stormServices))}
+}
+
+// put adds a service or changes one.
+func (s *storm) put() {
+	k := s.name()
+	sv := vip.Service{Key: k, Source: "rest", Ports: []vip.Port{{Protocol: vip.TCP, Port: 80, TargetPort: 80}}}
+	switch s.rand.IntN(6) {
+	case 0:
+		sv.ShareKey = "k"
+		sv.Ports[0].Port = uint16(1000 + s.rand.IntN(4))
+	case 1:
+		sv.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + s.rand.IntN(6))})}
+	case 2:
+		sv.Pool = "q"
+	case 3:
+		sv.Families = []vip.Family{vip.IPv4}
+	}
+	if s.rand.IntN(3) == 0 {
+		sv.Ports[0].NodePort = vip.NodePort{Auto: true}
+	}
+	only := -1
+	if s.rand.IntN(8) == 0 {
+		only = s.rand.IntN(len(s.hosts))
+	}
+	s.mu.Lock()
+	if former, there := s.wanted[k]; there {
+		only = former.only
+	}
+	s.wanted[k] = wanted{sv, only}
+	s.mu.Unlock()
+	s.tell(k)
+}
+
+func (s *storm) remove() {
+	k := s.name()
+	s.mu.Lock()
+	delete(s.wanted, k)
+	s.mu.Unlock()
+	s.tell(k)
+}
+
+// tell brings a service's newest form to the hosts, to each in its own time.
+func (s *storm) tell(k vip.ServiceKey) {
+	for _, h := range s.hosts {
+		late := time.Duration(s.rand.Int64N(int64(200 * time.Millisecond)))
+		s.lag.Go(func() {
+			time.Sleep(late)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			h.has(k)
+		})
+	}
+}
+
+// has brings one service of one host up to date. The caller holds the storm's mu.
+func (h *stormHost) has(k vip.ServiceKey) {
+	if h.services == nil {
+		return
+	}
+	if w, there := h.storm.wanted[k]; there && (w.only < 0 || w.only == h.n) {
+		h.services.Set(k, w.service)
+	} else {
+		h.services.Delete(k)
+	}
+}
+
+// elect makes it one host's turn, or nobody's.
+func (s *storm) elect(n int) {
+	leader := ""
+	if n >= 0 {
+		leader = s.hosts[n].name
+	}
+	for i, h := range s.hosts {
+		h.set(func() { h.elected, h.leader = i == n, leader })
+	}
+}
+
+// calm ends all faults.
+func (s *storm) calm() {
+	if s.Calm != nil {
+		s.Calm()
+	}
+	for _, h := range s.hosts {
+		h.set(func() { h.down, h.lost, h.skew = 0, 0, 0 })
+		if h.allocator == nil {
+			h.start()
+		}
+		h.allocator.Configure(s.config())
+	}
+	s.elect(s.rand.IntN(len(s.hosts)))
+}
+
+func (h *stormHost) set(change func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change()
+	close(h.turned)
+	h.turned = make(chan struct{})
+}
+
+// Mine, Elected and Changed are the host's ipam.Turn.
+func (h *stormHost) Mine() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.elected
+}
+
+func (h *stormHost) Elected() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.leader
+}
+
+func (h *stormHost) Changed() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.turned
+}
+
+func (h *stormHost) now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Add(h.skew)
+}
+
+// start makes the host's allocator and stage.
+func (h *stormHost) start() {
+	s := h.storm
+	h.store, h.end = s.Open(s.t, h.n)
+	clock := &table.Clock{}
+	a, err := ipam.New(context.Background(), h, s.config(), ipam.Options{Clock: clock, Now: h.now, Node: h.name, Turn: h})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	h.services = table.New[vip.ServiceKey, vip.Service](clock, nil)
+	for k := range s.wanted {
+		h.has(k)
+	}
+	s.mu.Unlock()
+	h.allocator = a
+	h.allocations = table.New[vip.ServiceKey, vip.Allocation](clock, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	stage := control.NewAllocate(control.AllocateOptions{Services: h.services, Allocator: a, Allocations: h.allocations})
+	running.Go(func() { _ = stage.Run(ctx) })
+	running.Go(func() { _ = a.Run(ctx) })
+	h.stop = func() { cancel(); running.Wait() }
+}
+
+// crash ends it, wherever it is.
+func (h *stormHost) crash() {
+	if h.allocator == nil {
+		return
+	}
+	h.stop()
+	h.storm.mu.Lock()
+	h.services = nil
+	h.storm.mu.Unlock()
+	h.allocator = nil
+	if h.end != nil {
+		h.end()
+	}
+}
+
+// Commit is the host's way to the store, with what may go wrong on it.
+func (h *stormHost) Commit(ctx context.Context, ops []ipam.Op) error {
+	for i := range ops {
+		h.check(&ops[i])
+	}
+	h.mu.Lock()
+	down, lost := h.storm.chance(h.down), h.storm.chance(h.lost)
+	if down || lost {
+		h.refused++
+	}
+	h.mu.Unlock()
+	if down {
+		return fmt.Errorf("%w: the storm says so", ipam.ErrUnavailable)
+	}
+	h.storm.note(h, ops)
+	err := h.store.Commit(ctx, ops)
+	if lost && err == nil {
+		for i := range ops {
+			ops[i].Err = nil
+		}
+		return fmt.Errorf("%w: the answer is lost", ipam.ErrUnavailable)
+	}
+	return err
+}
+
+// Changes is the store's.
+func (h *stormHost) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
+	return h.store.Changes(ctx, since)
+}
+
+// mostCommits bounds how many commits a step may lead to, with all that others do
+// about it: more is hosts that fight.
+const mostCommits = 200
+
+// note counts a commit. Hosts that go on for ever would never let the test end.
+func (s *storm) note(h *stormHost, ops []ipam.Op) {
+	n, most := int(s.commits.Add(1)), mostCommits*s.Steps
+	if n < most-20 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, op := range ops {
+		s.recent = append(s.recent, fmt.Sprintf("%s: %+v -> %+v", h.name, op.Old, op.New))
+	}
+	if n > most {
+		panic("hosts fight:\n" + strings.Join(s.recent, "\n"))
+	}
+}
+
+// chance is true that often. Commits are concurrent, so it isn't the storm's own randomness.
+func (s *storm) chance(p float64) bool { return rand.Float64() < p }
+
+// check fails the test when an op takes a resource from one that holds it and
+// gives it to another that may not share it.
+func (h *stormHost) check(op *ipam.Op) {
+	if op.Old == nil || op.New == nil {
+		if op.Old != nil && op.Old.State == ipam.Held {
+			h.storm.t.Errorf("%s lets go of %s without cooling", h.name, op.Old.Resource)
+		}
+		return
+	}
+	for _, holder := range op.New.Holders {
+		joins := op.New.ShareKey != "" && op.New.ShareKey == op.Old.ShareKey
+		if op.New.State == ipam.Held && op.New.HeldBy(holder.Service) >= 0 && op.Old.HeldBy(holder.Service) < 0 &&
+			!joins && op.Old.Holders[0].Service != holder.Service {
+			h.storm.t.Errorf("%s gives %s of %v to %s", h.name, op.Old.Resource, op.Old.Holders, holder.Service)
+		}
+	}
+}
+
+// settle waits until everything is as it should be in the end.
+func (s *storm) settle() {
+	s.lag.Wait()
+	var wrong []error
+	for end := time.Now().Add(s.Patience); time.Now().Before(end); time.Sleep(s.Patience / 100) {
+		if wrong = s.wrong(); len(wrong) == 0 {
+			return
+		}
+	}
+	s.t.Errorf("after %s: %v", s.Patience, errors.Join(wrong...))
+}
+
+// wrong returns what isn't as it should be.
+func (s *storm) wrong() (out []error) {
+	bad := func(format string, args ...any) { out = append(out, fmt.Errorf(format, args...)) }
+	all, _, err := s.hosts[0].store.Changes(context.Background(), 0)
+	if err != nil {
+		return []error{err}
+	}
+	stored := map[ipam.Resource]ipam.Lease{}
+	for _, c := range all {
+		stored[c.Resource] = *c.Lease
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := map[vip.ServiceKey][]ipam.Resource{}
+	for r, l := range stored {
+		for _, holder := range l.Holders {
+			if l.State != ipam.Held {
+				continue
+			}
+			k := holder.Service
+			held[k] = append(held[k], r)
+			if _, there := s.wanted[k]; !there {
+				bad("%s holds %s and is gone", k, r)
+			}
+		}
+	}
+	for k, resources := range held {
+		count := map[string]int{}
+		for _, r := range resources {
+			kind := r.Protocol.String()
+			if r.Addr.IsValid() {
+				kind = fmt.Sprint("v4: ", r.Addr.Is4())
+			}
+			if count[kind]++; count[kind] == 2 {
+				bad("%s holds %v", k, resources)
+			}
+		}
+	}
+	for _, h := range s.hosts {
+		shown := maps.Collect(h.allocator.Leases().All())
+		for r, l := range stored {
+			if got, ok := shown[r]; !ok || !got.Equal(l) {
+				bad("%s shows %s as %+v, stored %+v", h.name, r, got, l)
+			}
+			delete(shown, r)
+		}
+		for r := range shown {
+			bad("%s shows %s, which is not stored", h.name, r)
+		}
+		for k, w := range s.wanted {
+			if w.only >= 0 && w.only != h.n {
+				continue
+			}
+			row, _, ok := h.allocations.Get(k)
+			if !ok {
+				bad("%s has no row of %s", h.name, k)
+				continue
+			}
+			if len(row.Problems) > 0 && !s.mayLack(w, row.Problems) {
+				bad("%s: %s has problems %+v", h.name, k, row.Problems)
+			}
+			if !s.mayLack(w, row.Problems) && len(row.VIPs) == 0 {
+				bad("%s: %s has no address", h.name, k)
+			}
+			for _, a := range row.VIPs {
+				if !slices.Contains(held[k], ipam.Resource{Addr: a}) {
+					bad("%s: %s is told %s, and holds %v", h.name, k, a, held[k])
+				}
+			}
+			if n := len(row.VIPs) + len(row.NodePorts); n != len(held[k]) {
+				bad("%s: %s is told %v and %v, and holds %v", h.name, k, row.VIPs, row.NodePorts, held[k])
+			}
+		}
+	}
+	return out
+}
+
+// mayLack reports whether a service lacks something that others have: an
+// address that it asks for, a port of the address that it shares.
+func (s *storm) mayLack(w wanted, problems []vip.Problem) bool {
+	return len(problems) > 0 && !slices.ContainsFunc(problems, func(p vip.Problem) bool {
+		return p.Code != vip.CodeAddressTaken && p.Code != vip.CodePortTaken
+	})
+}

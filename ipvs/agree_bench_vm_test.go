@@ -1,0 +1,68 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// How long 100 mh services of 10 backends take, in units of what our way takes:
+// with mh from the start, and with wrr until all backends are there. Beside it,
+// what the same costs under wrr.
+func BenchmarkProgramMaglev(b *testing.B) {
+	all := many(100, 10)
+	for _, f := range all {
+		f.Scheduler = vip.MaglevHash
+	}
+	timed := func(plans func(want *state) []op) (time.Duration, int) {
+		p := newPlane(b, netlab.New(b).Director)
+		var ops []op
+		for _, f := range all {
+			want := desired(f, 0)
+			ops = append(ops, plans(&want)...)
+		}
+		start := time.Now()
+		err := p.kernel.run(b.Context(), ops, func(i int, err error) {
+			if err != nil {
+				b.Errorf("%s: %v", &ops[i], err)
+			}
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		d := time.Since(start)
+		run(b, p.node, "ipvsadm", "-C")
+		return d, len(ops)
+	}
+	as := func(first string, then bool) func(want *state) []op {
+		return func(want *state) []op {
+			begun := want.service
+			begun.sched = first
+			ops := []op{{cmd: cmdNewService, service: &begun}}
+			for _, d := range want.dests {
+				ops = append(ops, op{cmd: cmdNewDest, service: &begun, dest: d})
+			}
+			if then {
+				ops = append(ops, op{cmd: cmdSetService, service: &want.service})
+			}
+			return ops
+		}
+	}
+	timed(as(maglev, false)) // the first is slower than all that follow
+	for range b.N {
+		ours, messages := timed(func(want *state) []op { return plan(nil, 0, nil, want) })
+		direct, fewer := timed(as(maglev, false))
+		exchanged, _ := timed(as("wrr", true))
+		weighted, _ := timed(as("wrr", false))
+		b.ReportMetric(float64(direct)/float64(ours), "mh-from-the-start/ours")
+		b.ReportMetric(float64(exchanged)/float64(ours), "wrr-first/ours")
+		b.ReportMetric(float64(ours)/float64(weighted), "ours/wrr-alone")
+		b.ReportMetric(float64(messages), "messages")
+		b.ReportMetric(float64(fewer), "messages-from-the-start")
+		b.ReportMetric(ours.Seconds()*1000, "ms/ours")
+	}
+}

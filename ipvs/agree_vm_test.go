@@ -1,0 +1,233 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// crowd is where clients without a device of their own come from.
+var crowd = netip.MustParsePrefix("10.200.0.0/16")
+
+// choices sends a datagram from each of n clients to at, and returns which
+// backend the director chose for each.
+func choices(t *testing.T, lab *netlab.Lab, at netip.AddrPort, n int) map[netip.Addr]netip.AddrPort {
+	t.Helper()
+	run(t, lab.Client, "ip", "route", "replace", "local", crowd.String(), "dev", "lo")
+	lab.Client.Do(func() {
+		for i := range n {
+			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: nth(crowd, i+1).AsSlice()}}
+			c, err := d.Dial("udp", at.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Write([]byte("?\n")) // what comes back doesn't matter
+			c.Close()
+		}
+	})
+	all := map[netip.Addr]netip.AddrPort{}
+	for deadline := time.Now().Add(time.Minute); len(all) < n && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		clear(all)
+		var table []byte
+		var err error
+		lab.Director.Do(func() { table, err = os.ReadFile("/proc/thread-self/net/ip_vs_conn") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(table)) {
+			f := strings.Fields(line) // protocol, client, its port, ours, its port, backend, its port, ...
+			if len(f) < 7 || f[0] != "UDP" || hexAddr(t, f[3]) != at.Addr() {
+				continue
+			}
+			var port uint16
+			fmt.Sscanf(f[6], "%X", &port)
+			all[hexAddr(t, f[1])] = netip.AddrPortFrom(hexAddr(t, f[5]), port)
+		}
+	}
+	if len(all) != n {
+		t.Fatalf("%d clients were scheduled, want %d", len(all), n)
+	}
+	return all
+}
+
+func hexAddr(t *testing.T, s string) netip.Addr {
+	t.Helper()
+	b, err := hex.DecodeString(s)
+	a, ok := netip.AddrFromSlice(b)
+	if err != nil || !ok {
+		t.Fatalf("%q is not an address", s)
+	}
+	return a
+}
+
+// differences counts the clients that are sent elsewhere.
+func differences(a, b map[netip.Addr]netip.AddrPort) (n int) {
+	for c, to := range a {
+		if b[c] != to {
+			n++
+		}
+	}
+	return n
+}
+
+// fleet returns n backends on the way to backend1, none of which answers.
+func fleet(n int) []netip.AddrPort {
+	var all []netip.AddrPort
+	for i := range n {
+		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, 1, byte(10 + i)}), 8080))
+	}
+	return all
+}
+
+// What the ordering is for: the kernel sends some clients elsewhere when the same
+// destinations were added in another order.
+func TestOrderOfAddingMatters(t *testing.T) {
+	const clients = 300
+	for _, sched := range []string{"mh", "sh"} {
+		chosen := func(backends []netip.AddrPort) map[netip.Addr]netip.AddrPort {
+			lab := netlab.New(t)
+			lab.Director.AddAddr("lo", netip.MustParsePrefix("10.96.0.1/32"))
+			rules := "-A -u 10.96.0.1:53 -s " + sched + "\n"
+			for _, b := range backends {
+				rules += fmt.Sprintf("-a -u 10.96.0.1:53 -r %s -m -w %d\n", b, 1+b.Addr().As4()[3]%2)
+			}
+			runWith(t, lab.Director, rules, "ipvsadm", "-R")
+			return choices(t, lab, netip.MustParseAddrPort("10.96.0.1:53"), clients)
+		}
+		up := fleet(10)
+		down := slices.Clone(up)
+		slices.Reverse(down)
+		a, b, again := chosen(up), chosen(down), chosen(up)
+		t.Logf("%s: another order of adding: %d of %d clients go elsewhere", sched, differences(a, b), clients)
+		if differences(a, b) == 0 {
+			t.Errorf("%s: the order doesn't matter", sched)
+		}
+		if n := differences(a, again); n != 0 {
+			t.Errorf("%s: the same order: %d clients go elsewhere", sched, n)
+		}
+	}
+}
+
+// Directors with the same backends choose alike for every client, however they
+// came to have them.
+func TestDirectorsAgree(t *testing.T) {
+	for sched, clients := range map[vip.Scheduler]int{vip.MaglevHash: 2000, vip.SourceHash: 300} {
+		t.Run(string(sched), func(t *testing.T) {
+			final := frontend("10.96.0.1:53", vip.UDP, fleet(10)...)
+			final.Scheduler, final.SchedulerFallback = sched, true
+			for i := range final.Backends {
+				final.Backends[i].Weight = uint32(i % 3)
+			}
+			subset := func(r *rand.Rand) *vip.Frontend {
+				return with(final, func(f *vip.Frontend) {
+					f.Backends = slices.DeleteFunc(f.Backends, func(vip.Endpoint) bool { return r.IntN(2) == 0 })
+					for i := range f.Backends {
+						f.Backends[i].Weight = r.Uint32N(3)
+					}
+				})
+			}
+			histories := map[string]func(p *planeIn){
+				"made at once": func(p *planeIn) { p.create(t, final) },
+				"from another scheduler": func(p *planeIn) {
+					r := rand.New(rand.NewPCG(7, 7))
+					old := with(final, func(f *vip.Frontend) { f.Scheduler, f.Backends = vip.RoundRobin, nil })
+					p.create(t, old)
+					for _, i := range r.Perm(len(final.Backends)) {
+						next := with(old, func(f *vip.Frontend) {
+							f.Backends = append(f.Backends, final.Backends[i])
+							slices.SortFunc(f.Backends, vip.CompareEndpoints)
+						})
+						p.change(t, old, next)
+						old = next
+					}
+					p.change(t, old, final)
+				},
+				"shuffled by hand while no agent ran": func(p *planeIn) {
+					rules := "-A -u 10.96.0.1:53 -s " + string(sched) + " -b " + string(sched) + "-fallback\n"
+					for _, i := range rand.New(rand.NewPCG(3, 3)).Perm(len(final.Backends)) {
+						b := final.Backends[i]
+						rules += fmt.Sprintf("-a -u 10.96.0.1:53 -r %s -m -w %d\n", b.Addr, b.Weight)
+					}
+					runWith(t, p.node, rules, "ipvsadm", "-R")
+					damage := p.read(t)[final.Key].Damage
+					if !slices.ContainsFunc(damage, func(s string) bool { return strings.Contains(s, "another order") }) {
+						t.Errorf("the order is not seen as damage: %q", damage)
+					}
+					p.put(t, repairOf(final))
+				},
+			}
+			for seed := range uint64(2) {
+				histories[fmt.Sprint("random ", seed)] = func(p *planeIn) {
+					r := rand.New(rand.NewPCG(seed, 1))
+					old := subset(r)
+					p.create(t, old)
+					for range 8 {
+						next := subset(r)
+						p.change(t, old, next)
+						old = next
+					}
+					p.change(t, old, final)
+				}
+			}
+			var want map[netip.Addr]netip.AddrPort
+			for _, name := range slices.Sorted(maps.Keys(histories)) {
+				lab := netlab.New(t)
+				p := newPlane(t, lab.Director)
+				histories[name](p)
+				p.wants(t, final)
+				lab.Director.Do(func() {
+					if f := p.Target.sysctl.check(expireConnections); !f.OK {
+						t.Errorf("%s: %v", name, f)
+					}
+				})
+				got := choices(t, lab, final.Key.AddrPort(), clients)
+				if want == nil {
+					want = got
+				}
+				if n := differences(want, got); n != 0 {
+					t.Errorf("%s: %d of %d clients go elsewhere", name, n, clients)
+				}
+			}
+		})
+	}
+}
+
+// Open connections stay where they are while destinations change their place,
+// also those of the destinations that do.
+func TestConnectionsSurviveReordering(t *testing.T) {
+	w := newTown(t)
+	f := frontend("10.96.0.1:80", vip.TCP, w.backends("10.96.0.1:80", 2)[1])
+	f.Scheduler = vip.MaglevHash
+	w.create(t, f)
+	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := c.Ask(); err != nil || a.Name != "backend2" {
+		t.Fatal(a, err)
+	}
+	lower := frontend("10.96.0.1:80", vip.TCP, w.backends("10.96.0.1:80", 2)...)
+	lower.Scheduler = vip.MaglevHash
+	before := w.Stats()
+	w.change(t, f, lower)
+	if n := w.Stats().WritesSent - before.WritesSent; n != 3 {
+		t.Errorf("a backend that belongs below one other cost %d messages, want 3", n)
+	}
+	w.wants(t, lower)
+	if a, err := c.Ask(); err != nil || a.Name != "backend2" {
+		t.Errorf("the open connection: %v, %v", a, err)
+	}
+}

@@ -1,0 +1,146 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/ironvip/ironvip/vip"
+	"go4.org/netipx"
+	"golang.org/x/sys/unix"
+)
+
+// fakeFilters is the nftables table. A transaction happens as a whole or not.
+type fakeFilters struct{ k *fakeKernel }
+
+func (f fakeFilters) transaction(ctx context.Context, what string, do func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := f.k.call("nft transaction", what, do)
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: %w", errNoTable, err)
+	}
+	return err
+}
+
+func (f fakeFilters) change(c change) {
+	for e, present := range c {
+		if !e.key.Addr.IsValid() {
+			panic(fmt.Sprintf("element %v without an address", e))
+		}
+		if e.set.passing() {
+			continue // expires, before anyone could look
+		}
+		if present {
+			f.k.table.elements[e] = struct{}{}
+		} else {
+			delete(f.k.table.elements, e)
+		}
+	}
+}
+
+func (f fakeFilters) apply(ctx context.Context, c change) error {
+	if len(c) == 0 {
+		return nil
+	}
+	return f.transaction(ctx, fmt.Sprintf("of %v", c), func() error {
+		if f.k.table == nil {
+			return unix.ENOENT
+		}
+		f.change(c)
+		return nil
+	})
+}
+
+func (f fakeFilters) setPods(ctx context.Context, pods *netipx.IPSet, c change) error {
+	return f.transaction(ctx, "of pods", func() error {
+		if f.k.table == nil {
+			return unix.ENOENT
+		}
+		f.k.table.pods = pods
+		f.change(c)
+		return nil
+	})
+}
+
+func (f fakeFilters) rebuild(ctx context.Context, pods *netipx.IPSet, c change) error {
+	return f.transaction(ctx, "of all", func() error {
+		f.k.table = &fakeTable{intact: true, elements: map[element]struct{}{}, pods: pods}
+		f.change(c)
+		return nil
+	})
+}
+
+func (f fakeFilters) remove(ctx context.Context) error {
+	return f.transaction(ctx, "of removal", func() error { f.k.table = nil; return nil })
+}
+
+func (f fakeFilters) read(ctx context.Context) (*ruleset, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r := newRuleset(0)
+	err := f.k.call("nft read", "", func() error {
+		if t := f.k.table; t != nil {
+			r.intact, r.pods = t.intact, t.pods
+			for e := range t.elements {
+				r.add(e)
+			}
+		}
+		return nil
+	})
+	return r, err
+}
+
+// fakeTunables are the sysctls.
+type fakeTunables struct{ k *fakeKernel }
+
+func (f fakeTunables) check(w setting) Finding {
+	out := Finding{Name: "sysctl " + sysctlName(w.key)}
+	err := f.k.call("sysctl read", w.key, func() error { out.OK = f.k.sysctls[w.key] == w.value; return nil })
+	if err != nil {
+		out.OK = false
+	}
+	if !out.OK {
+		out.Detail, out.Remedy = fmt.Sprintf("is not %s: %v", w.value, err), "sysctl -w"
+	}
+	return out
+}
+
+func (f fakeTunables) set(w setting) Finding {
+	if out := f.check(w); out.OK {
+		return out
+	}
+	_ = f.k.call("sysctl write", w.key, func() error { f.k.sysctls[w.key] = w.value; return nil })
+	return f.check(w)
+}
+
+// fakeFlows is connection tracking.
+type fakeFlows struct{ k *fakeKernel }
+
+func (f fakeFlows) delete(ctx context.Context, all flows) error {
+	if len(all) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return f.k.call("conntrack delete", fmt.Sprint(all), func() error {
+		maps.DeleteFunc(f.k.entries, func(x flow, _ struct{}) bool { return all.has(x) })
+		return nil
+	})
+}
+
+// fakePorts are the sockets of processes.
+type fakePorts struct{ k *fakeKernel }
+
+func (f fakePorts) free(key vip.FrontendKey) error {
+	f.k.mu.Lock()
+	defer f.k.mu.Unlock()
+	if f.k.processes[key] {
+		return vip.Problem{Code: vip.CodePortTaken, Message: fmt.Sprintf("a process has %s", key)}
+	}
+	return nil
+}

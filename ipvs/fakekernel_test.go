@@ -1,0 +1,444 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ironvip/ironvip/vip"
+	"go4.org/netipx"
+	"golang.org/x/sys/unix"
+)
+
+// fakeKernel is one network namespace's kernel in memory, as far as a Target
+// works on it: IPVS and addresses by the bytes of their netlink messages, the
+// nftables table by its transactions. It refuses what the kernel refuses, and
+// can be told to fail at any call. It outlives the Targets that work on it.
+type fakeKernel struct {
+	mu     sync.Mutex
+	calls  int
+	script func(c call) *fault // what is to go wrong, if anything; nil never
+	trace  []string
+
+	module     bool // ip_vs is loaded
+	ipvsFamily uint16
+	schedulers map[string]bool // those that are loaded
+	tunnels    map[netip.Addr]bool
+	services   map[vip.FrontendKey]*fakeService
+
+	loopback bool // an interface is up, apart from the device
+	device   *fakeDevice
+	nextLink int
+
+	table     *fakeTable
+	sysctls   map[string]string
+	entries   map[flow]struct{}        // connection tracking entries of UDP clients
+	processes map[vip.FrontendKey]bool // what processes listen on
+}
+
+// call is one call of the kernel, or one message of a batched one.
+type call struct {
+	n    int    // the first is 1
+	kind string // what it is, "ipvs message"
+	what string // and what on, "new service 10.96.0.1:80/tcp"
+}
+
+func (c call) String() string { return fmt.Sprintf("%d: %s %s", c.n, c.kind, c.what) }
+
+// fault is how a call goes wrong.
+type fault struct {
+	err  error
+	done bool // it is carried out, only the answer is lost
+}
+
+type fakeService struct {
+	service
+	dests map[netip.AddrPort]dest
+	added map[netip.AddrPort]int // when, by counting
+	adds  int
+	last  map[netip.AddrPort]uint32 // the weights that mh goes by
+}
+
+type fakeDevice struct {
+	index     int
+	up, noARP bool
+	addrs     map[netip.Addr]bool
+}
+
+type fakeTable struct {
+	intact   bool
+	elements map[element]struct{}
+	pods     *netipx.IPSet
+}
+
+func newFakeKernel() *fakeKernel {
+	k := &fakeKernel{
+		module: true, ipvsFamily: 33, nextLink: 5, loopback: true,
+		tunnels:    map[netip.Addr]bool{},
+		schedulers: map[string]bool{"rr": true, "wrr": true, "lc": true, "wlc": true, "sh": true, "mh": true, "sed": true},
+		services:   map[vip.FrontendKey]*fakeService{},
+		sysctls:    map[string]string{},
+		entries:    map[flow]struct{}{},
+	}
+	for _, s := range append(settings(parseVersion(kernelRelease())), forwarding6) {
+		k.sysctls[s.key] = "0"
+	}
+	return k
+}
+
+// enter books a call and says how it is to go wrong. The caller holds the lock.
+func (k *fakeKernel) enter(kind, format string, args ...any) *fault {
+	k.calls++
+	c := call{n: k.calls, kind: kind, what: fmt.Sprintf(format, args...)}
+	line := c.String()
+	var f *fault
+	if k.script != nil {
+		f = k.script(c)
+	}
+	if f != nil {
+		line += fmt.Sprintf(" -> %v", f.err)
+		if f.done {
+			line += ", but done"
+		}
+	}
+	k.trace = append(k.trace, line)
+	return f
+}
+
+// call makes one call of a kind that is done or not as a whole.
+func (k *fakeKernel) call(kind, what string, do func() error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f := k.enter(kind, "%s", what)
+	if f != nil && !f.done {
+		return f.err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	if f != nil {
+		return f.err
+	}
+	return nil
+}
+
+// fail sets what is to go wrong from now on.
+func (k *fakeKernel) fail(script func(c call) *fault) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.script = script
+}
+
+// alter does something behind the Target's back.
+func (k *fakeKernel) alter(do func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	do()
+}
+
+// history returns the last calls.
+func (k *fakeKernel) history() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strings.Join(k.trace[max(0, len(k.trace)-40):], "\n")
+}
+
+// open is openHost.
+func (k *fakeKernel) open(ctx context.Context, stats *counters) (host, error) {
+	var h host
+	var err error
+	for _, to := range []**kernel{&h.kernel, &h.watch, &h.count} {
+		*to = &kernel{conn: &fakeSocket{k: k, protocol: unix.NETLINK_GENERIC}}
+		if (*to).family, err = lookupFamily(ctx, (*to).conn); err != nil {
+			return h, err
+		}
+	}
+	h.device = &device{
+		name: DefaultDevice, stats: stats, conn: &fakeSocket{k: k, protocol: unix.NETLINK_ROUTE},
+		dial: func() (links, error) { return fakeLinks{k}, nil },
+	}
+	h.fw, h.sysctl, h.flows, h.ports, h.conns, h.tunnels = fakeFilters{k}, fakeTunables{k}, fakeFlows{k}, fakePorts{k}, fakeConnections{k}, fakeTunnels{k}
+	return h, nil
+}
+
+// unload takes ip_vs out, with all that it holds.
+func (k *fakeKernel) unload() {
+	k.module, k.services = false, map[vip.FrontendKey]*fakeService{}
+}
+
+// reload puts it back, as a new family of netlink.
+func (k *fakeKernel) reload() {
+	k.module = true
+	k.ipvsFamily++
+}
+
+// fakeSocket is a netlink socket to a fakeKernel.
+type fakeSocket struct {
+	k        *fakeKernel
+	protocol int
+	closed   bool
+}
+
+var errClosedSocket = errors.New("the socket is closed")
+
+func (s *fakeSocket) close() { s.closed = true }
+
+func (s *fakeSocket) kind(of string) string {
+	if s.protocol == unix.NETLINK_ROUTE {
+		return "route " + of
+	}
+	return "ipvs " + of
+}
+
+func (s *fakeSocket) write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
+	if s.closed {
+		return errClosedSocket
+	}
+	for first := 0; first < n; first += packMessages {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.k.mu.Lock()
+		if f := s.k.enter(s.kind("send"), "%d messages", min(packMessages, n-first)); f != nil {
+			s.k.mu.Unlock()
+			return fmt.Errorf("send by netlink: %w", f.err)
+		}
+		var outcome []error
+		for i := first; i < min(n, first+packMessages); i++ {
+			outcome = append(outcome, s.message(put(nil, i)))
+		}
+		s.k.mu.Unlock()
+		for i, err := range outcome {
+			done(first+i, err)
+		}
+	}
+	return nil
+}
+
+// message carries out one message, with its fault.
+func (s *fakeSocket) message(b []byte) error {
+	m := s.k.parse(s.protocol, b)
+	f := s.k.enter(s.kind("message"), "%s", m.what)
+	if f != nil && !f.done {
+		return f.err
+	}
+	err := m.do()
+	if f != nil {
+		return errUnknown
+	}
+	if err == nil {
+		return nil
+	}
+	return err
+}
+
+func (s *fakeSocket) query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.closed {
+		return errClosedSocket
+	}
+	s.k.mu.Lock()
+	m := s.k.parse(s.protocol, put(nil))
+	f := s.k.enter(s.kind("query"), "%s", m.what)
+	var parts [][]byte
+	var err error
+	if f == nil || f.done {
+		err = m.do()
+		parts = m.answer
+	}
+	s.k.mu.Unlock()
+	if f != nil && f.done && len(parts) > 0 {
+		parts = parts[:len(parts)-1] // the answer breaks off
+	}
+	for _, p := range parts {
+		if err := each(m.typ, p); err != nil {
+			return err
+		}
+	}
+	if f != nil {
+		return f.err
+	}
+	return err
+}
+
+// message is a parsed netlink message.
+type message struct {
+	typ    uint16
+	what   string
+	do     func() error
+	answer [][]byte // set by do
+}
+
+// parse reads what a message asks for. What no kernel would take panics.
+func (k *fakeKernel) parse(protocol int, b []byte) *message {
+	endMessage(b, 1, 1)
+	h, data, rest, err := nextMessage(b)
+	if err != nil || len(rest) > 0 || h.flags&unix.NLM_F_REQUEST == 0 {
+		panic(fmt.Sprintf("malformed message: %v, %d bytes behind it", err, len(rest)))
+	}
+	if protocol == unix.NETLINK_ROUTE {
+		return k.parseRoute(h, data)
+	}
+	return k.parseGeneric(h, data)
+}
+
+// witness compares what is there with what is wanted, by its own account of
+// what a frontend needs, and returns for each key what is wrong. What is wrong
+// with no key in particular is at the zero key. Foreign things are those that
+// ours doesn't know.
+func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map[vip.FrontendKey]*fakeService) map[vip.FrontendKey][]string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	wrong := map[vip.FrontendKey][]string{}
+	say := func(key vip.FrontendKey, format string, args ...any) {
+		wrong[key] = append(wrong[key], fmt.Sprintf(format, args...))
+	}
+	nobody := vip.FrontendKey{}
+
+	vips, ends := map[netip.Addr]vip.FrontendKey{}, map[netip.Addr]bool{}
+	for key, f := range want {
+		if f.Kind != vip.OnHost {
+			vips[key.Addr] = key
+		}
+		if f.Kind != vip.OnRealServer {
+			k.witnessService(f, func(format string, args ...any) { say(key, format, args...) })
+			continue
+		}
+		if k.services[key] != nil {
+			say(key, "a service on a real server")
+		}
+		for _, b := range f.Backends {
+			if a := b.Addr.Addr(); f.Forward == vip.ForwardTunnel {
+				if ends[a] = true; !k.tunnels[a] {
+					say(key, "no device for the tunnel to %s", a)
+				}
+			}
+		}
+	}
+	for key, s := range k.services {
+		switch {
+		case want[key] != nil:
+		case foreign[key] == nil:
+			say(key, "a service that nobody wants")
+		case s.service != foreign[key].service || len(s.dests) != len(foreign[key].dests):
+			say(nobody, "the foreign service %s was changed", key)
+		}
+	}
+	for key := range foreign {
+		if k.services[key] == nil && k.module {
+			say(nobody, "the foreign service %s is gone", key)
+		}
+	}
+
+	if k.device == nil || !k.device.up || !k.device.noARP {
+		for _, key := range vips {
+			say(key, "the device is not there, not up or speaks ARP")
+		}
+	}
+	for a, key := range vips {
+		if k.device == nil || !k.device.addrs[a] {
+			say(key, "address %s missing", a)
+		}
+	}
+	if k.device != nil {
+		for a := range k.device.addrs {
+			if _, ok := vips[a]; !ok {
+				say(vip.FrontendKey{Addr: a}, "address %s that nobody wants", a)
+			}
+		}
+	}
+
+	for a := range k.tunnels {
+		if !ends[a] {
+			say(vip.FrontendKey{Addr: a}, "a device for a tunnel to %s that nobody wants", a)
+		}
+	}
+
+	elements := needed(want)
+	for e := range elements {
+		if k.table == nil {
+			say(e.key, "no table")
+		} else if _, ok := k.table.elements[e]; !ok {
+			say(e.key, "missing: %s", e)
+		}
+	}
+	if k.table != nil {
+		if len(want) > 0 && !k.table.intact {
+			say(nobody, "the rules are not intact")
+		}
+		if len(want) > 0 && !k.table.pods.Equal(testPods) {
+			say(nobody, "the pod ranges are %v", k.table.pods.Ranges())
+		}
+		for e := range k.table.elements {
+			if !elements[e] {
+				say(e.key, "element that nobody wants: %s", e)
+			}
+		}
+	}
+	for x := range k.entries {
+		s := k.services[x.frontend]
+		left := s == nil
+		if !left {
+			_, stays := s.dests[x.backend]
+			left = !stays
+		}
+		if left {
+			say(x.frontend, "clients stay with %s, which has left", x.backend)
+		}
+	}
+	return wrong
+}
+
+func (k *fakeKernel) witnessService(f *vip.Frontend, say func(format string, args ...any)) {
+	s := k.services[f.Key]
+	if s == nil {
+		say("no service")
+		return
+	}
+	flags := uint32(0)
+	if f.Affinity > 0 {
+		flags = flagPersistent
+	}
+	mask := uint32(netmask4)
+	if f.Key.Addr.Is6() {
+		mask = netmask6
+	}
+	w := service{key: f.Key, sched: string(f.Scheduler), flags: flags, timeout: uint32(f.Affinity.Seconds()), netmask: mask}
+	got := s.service
+	got.flags &^= flagSched1 | flagSched2 // the scheduler's own, which ipvsadm is witness of
+	if got != w {
+		say("service is %+v", got)
+	}
+	for _, b := range f.Backends {
+		d, ok := s.dests[b.Addr]
+		if w := (dest{addr: b.Addr, weight: b.Weight}); !ok {
+			say("no destination %s", b.Addr)
+		} else if d != w {
+			say("destination is %+v", d)
+		}
+	}
+	var order []netip.AddrPort
+	for _, d := range s.list() {
+		switch {
+		case counts(s.sched, &d):
+			order = append(order, d.addr)
+		case s.sched == maglev && s.last[d.addr] != 0:
+			say("destination %s of weight 0 has a part of the table by its last weight", d.addr)
+		}
+	}
+	slices.Reverse(order)
+	if !slices.IsSortedFunc(order, netip.AddrPort.Compare) {
+		say("destinations are in the order %v", order)
+	}
+	for a := range s.dests {
+		if !slices.ContainsFunc(f.Backends, func(b vip.Endpoint) bool { return b.Addr == a }) {
+			say("destination %s that nobody wants", a)
+		}
+	}
+}

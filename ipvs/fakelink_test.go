@@ -1,0 +1,164 @@
+package ipvs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// parseRoute reads a message about an address.
+func (k *fakeKernel) parseRoute(h header, data []byte) *message {
+	index := int(binary.NativeEndian.Uint32(data[4:]))
+	var addr netip.Addr
+	a := attrs{b: data[8:]}
+	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		if typ == unix.IFA_LOCAL {
+			addr, _ = netip.AddrFromSlice(v)
+		}
+	}
+	if a.err != nil || !addr.IsValid() {
+		panic(fmt.Sprintf("an address message without an address: %v", a.err))
+	}
+	m := &message{typ: h.typ}
+	switch h.typ {
+	case unix.RTM_NEWADDR:
+		m.what = "add address " + addr.String()
+		m.do = func() error {
+			d := k.device
+			switch {
+			case d == nil || d.index != index:
+				return unix.ENODEV
+			case d.addrs[addr] && h.flags&unix.NLM_F_REPLACE == 0:
+				return unix.EEXIST
+			}
+			d.addrs[addr] = true
+			return nil
+		}
+	case unix.RTM_DELADDR:
+		m.what = "delete address " + addr.String()
+		m.do = func() error {
+			d := k.device
+			switch {
+			case d == nil || d.index != index:
+				return unix.ENODEV
+			case !d.addrs[addr]:
+				return unix.EADDRNOTAVAIL
+			}
+			delete(d.addrs, addr)
+			return nil
+		}
+	default:
+		panic(fmt.Sprintf("message %d on the route socket", h.typ))
+	}
+	return m
+}
+
+// setDown takes the device down; the kernel then drops its IPv6 addresses.
+func (k *fakeKernel) setDown() {
+	if k.device == nil {
+		return
+	}
+	k.device.up = false
+	for a := range k.device.addrs {
+		if a.Is6() {
+			delete(k.device.addrs, a)
+		}
+	}
+}
+
+// fakeLinks is rtnetlink.
+type fakeLinks struct{ k *fakeKernel }
+
+func (l fakeLinks) Close() {}
+
+func (l fakeLinks) LinkByName(name string) (link netlink.Link, err error) {
+	err = l.k.call("link find", name, func() error {
+		d := l.k.device
+		if d == nil {
+			return netlink.LinkNotFoundError{}
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.Index = name, d.index
+		if d.up {
+			attrs.RawFlags |= unix.IFF_UP
+		}
+		if d.noARP {
+			attrs.RawFlags |= unix.IFF_NOARP
+		}
+		link = &netlink.Dummy{LinkAttrs: attrs}
+		return nil
+	})
+	return link, err
+}
+
+func (l fakeLinks) LinkAdd(link netlink.Link) error {
+	return l.k.call("link add", link.Attrs().Name, func() error {
+		if l.k.device != nil {
+			return unix.EEXIST
+		}
+		l.k.nextLink++
+		l.k.device = &fakeDevice{index: l.k.nextLink, addrs: map[netip.Addr]bool{}}
+		return nil
+	})
+}
+
+func (l fakeLinks) LinkList() ([]netlink.Link, error)                { return nil, nil }
+func (l fakeLinks) AddrAdd(link netlink.Link, _ *netlink.Addr) error { return nil }
+
+// fakeTunnels are the devices for tunnels, and whether they are up.
+type fakeTunnels struct{ k *fakeKernel }
+
+func (f fakeTunnels) read() (all map[netip.Addr]bool, err error) {
+	err = f.k.call("tunnel read", "", func() error { all = maps.Clone(f.k.tunnels); return nil })
+	return all, err
+}
+
+func (f fakeTunnels) ensure(a netip.Addr) error {
+	return f.k.call("tunnel set", a.String(), func() error { f.k.tunnels[a] = true; return nil })
+}
+
+func (f fakeTunnels) remove(a netip.Addr) error {
+	return f.k.call("tunnel delete", a.String(), func() error { delete(f.k.tunnels, a); return nil })
+}
+
+func (f fakeTunnels) removeAll() error {
+	return f.k.call("tunnel delete", "all", func() error { clear(f.k.tunnels); return nil })
+}
+
+// on makes a call about the device that a link stands for.
+func (l fakeLinks) on(link netlink.Link, kind string, do func(d *fakeDevice)) error {
+	return l.k.call(kind, link.Attrs().Name, func() error {
+		if l.k.device == nil || l.k.device.index != link.Attrs().Index {
+			return unix.ENODEV
+		}
+		do(l.k.device)
+		return nil
+	})
+}
+
+func (l fakeLinks) LinkSetARPOff(link netlink.Link) error {
+	return l.on(link, "link set", func(d *fakeDevice) { d.noARP = true })
+}
+
+func (l fakeLinks) LinkSetUp(link netlink.Link) error {
+	return l.on(link, "link set", func(d *fakeDevice) { d.up = true })
+}
+
+func (l fakeLinks) LinkDel(link netlink.Link) error {
+	return l.on(link, "link delete", func(*fakeDevice) { l.k.device = nil })
+}
+
+func (l fakeLinks) AddrList(link netlink.Link, _ int) (out []netlink.Addr, err error) {
+	err = l.on(link, "address list", func(d *fakeDevice) {
+		for a := range d.addrs {
+			ip := net.IP(a.AsSlice())
+			out = append(out, netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(a.BitLen(), a.BitLen())}})
+		}
+	})
+	return out, err
+}

@@ -1,0 +1,460 @@
+//go:build !vm
+
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// listener makes a frontend with the given backends, each "address:port" or
+// "address:port*weight".
+func listener(at string, p vip.Protocol, backends ...string) *vip.Frontend {
+	ap := addrPort(at)
+	f := &vip.Frontend{
+		Key: vip.FrontendKey{Addr: ap.Addr(), Port: ap.Port(), Protocol: p}, Kind: vip.OnVIP,
+		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeAuto,
+	}
+	if !testOwns(ap.Addr()) {
+		f.Kind = vip.OnHost
+	}
+	for _, b := range backends {
+		addr, weight, weighted := strings.Cut(b, "*")
+		e := vip.Endpoint{Addr: addrPort(addr), Weight: 1}
+		if weighted {
+			fmt.Sscan(weight, &e.Weight)
+		}
+		f.Backends = append(f.Backends, e)
+	}
+	return f
+}
+
+// steps is what a fleet goes through: each step wishes, and time passes between
+// them.
+var steps = []func(w *world){
+	func(w *world) {
+		w.put(listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80", "10.1.0.2:80*2"))
+		w.put(listener("10.96.0.1:53", vip.UDP, "10.1.0.1:53", "10.1.0.2:53"))
+		w.put(listener("10.96.0.2:80", vip.TCP))
+	},
+	func(w *world) {
+		w.put(listener("[fd96::1]:80", vip.TCP, "[fd01::1]:80", "[fd02::1]:80"))
+		w.put(listener("192.0.2.1:30080", vip.TCP, "10.1.0.1:80"))
+	},
+	func(w *world) {
+		w.put(listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80*3", "10.1.0.3:80", "10.9.0.1:80"))
+		w.put(listener("10.96.0.1:53", vip.UDP, "10.1.0.2:53"))
+		w.put(listener("10.96.0.2:80", vip.TCP, "10.9.0.1:80"))
+	},
+	func(w *world) {
+		f := listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80*3", "10.1.0.3:80")
+		f.Scheduler, f.Masquerade = vip.MaglevHash, vip.MasqueradeAlways
+		w.put(f)
+		g := listener("[fd96::1]:80", vip.TCP, "[fd01::1]:80*0")
+		g.Affinity = time.Minute
+		w.put(g)
+	},
+	func(w *world) {
+		w.drop("10.96.0.1:53", vip.UDP)
+		w.drop("10.96.0.2:80", vip.TCP)
+		w.drop("192.0.2.1:30080", vip.TCP)
+		w.put(listener("10.96.0.4:80", vip.TCP, "10.1.0.1:80"))
+		f := listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80*3", "10.1.0.2:80", "10.1.0.3:80*0")
+		f.Scheduler, f.Masquerade = vip.MaglevHash, vip.MasqueradeAlways
+		w.put(f)
+	},
+	func(w *world) {
+		f := listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80*3", "10.1.0.2:80*2", "10.1.0.3:80")
+		f.Scheduler, f.Masquerade = vip.MaglevHash, vip.MasqueradeAlways
+		w.put(f)
+		w.drop("[fd96::1]:80", vip.TCP)
+		w.put(listener("10.96.0.2:80", vip.TCP, "10.1.0.3:80"))
+	},
+}
+
+func (w *world) put(f *vip.Frontend) { w.set(f.Key, f) }
+
+func (w *world) drop(at string, p vip.Protocol) { w.set(listener(at, p).Key, nil) }
+
+// honest returns the ways in which a call may go wrong without the kernel's
+// saying what isn't so.
+func honest(kind string) []fault {
+	lost := func(e ...error) (out []fault) {
+		for _, err := range e {
+			out = append(out, fault{err: err}, fault{err: err, done: true})
+		}
+		return out
+	}
+	not := func(e ...error) (out []fault) {
+		for _, err := range e {
+			out = append(out, fault{err: err})
+		}
+		return out
+	}
+	switch kind {
+	case "ipvs send", "route send":
+		return not(unix.ENOBUFS, unix.EPERM)
+	case "ipvs message":
+		return append(lost(errUnknown), not(unix.EPERM, unix.ENOMEM, unix.EINVAL, unix.EINTR, unix.EAFNOSUPPORT)...)
+	case "route message":
+		return append(lost(errUnknown), not(unix.EPERM, unix.ENOBUFS)...)
+	case "ipvs query":
+		return append(lost(errInterrupted, errMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
+	case "nft transaction":
+		return append(lost(unix.ENOBUFS, errors.New("i/o timeout")), not(unix.EPERM, unix.EINTR, unix.EBUSY, unix.ENOMEM)...)
+	case "nft read":
+		return not(unix.EPERM, unix.EINTR, unix.ENOBUFS)
+	case "tunnel read":
+		return not(unix.EPERM, unix.EINTR)
+	case "link find", "link add", "link set", "link delete", "tunnel set", "tunnel delete":
+		return append(lost(unix.EAGAIN), not(unix.EPERM, unix.EINTR)...)
+	case "address list":
+		return not(netlink.ErrDumpInterrupted, unix.ENOBUFS)
+	case "sysctl read", "sysctl write":
+		return not(unix.EPERM)
+	case "conntrack delete":
+		return append(lost(unix.ENOBUFS), not(unix.EPERM)...)
+	}
+	panic("a call of kind " + kind)
+}
+
+// lies returns answers that are only given when somebody else was faster: no
+// retry can tell, a resync does. (A service that is said to be gone is none of
+// them: where it stands on an address of the host, it is not ours afterwards.)
+func lies(kind string) []fault {
+	switch kind {
+	case "ipvs message":
+		return []fault{{err: unix.EEXIST}, {err: unix.ENOENT}}
+	case "ipvs query":
+		return []fault{{err: unix.ENOENT}}
+	case "route message":
+		return []fault{{err: unix.EEXIST}, {err: unix.ENODEV}, {err: unix.EADDRNOTAVAIL}}
+	case "nft transaction":
+		return []fault{{err: unix.ENOENT}, {err: unix.EEXIST}}
+	case "link find", "link set":
+		return []fault{{err: unix.ENODEV}}
+	case "link add":
+		return []fault{{err: unix.EEXIST}}
+	}
+	return nil
+}
+
+// play goes through all steps while script decides what fails; at the end,
+// nothing fails any more, and all must be right. A resync of 0 is none. Without
+// one, what is wrong must be said at each step.
+func play(t *testing.T, pause, resync time.Duration, script func(w *world, c call) *fault) (w *world) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w = newWorld()
+		if resync > 0 {
+			w.resync = resync
+		}
+		w.k.fail(func(c call) *fault {
+			if w.crashed.Load() {
+				return &fault{err: errCrashed}
+			}
+			return script(w, c)
+		})
+		w.start()
+		for i, step := range steps {
+			if i > 0 {
+				time.Sleep(pause)
+			}
+			step(w)
+			w.settle()
+			if w.crashed.Load() {
+				w.stop()
+				w.crashed.Store(false)
+				w.amnesia = true
+				w.start()
+				w.settle()
+			}
+			if resync == 0 {
+				w.told()
+			}
+		}
+		w.k.fail(nil)
+		time.Sleep(10*testBackoff + 3*resync)
+		w.settle()
+		w.right()
+		w.stop()
+	})
+	return w
+}
+
+var errCrashed = errors.New("the agent is no more")
+
+// calls returns the calls that the steps take when nothing fails.
+func calls(t *testing.T, pause, resync time.Duration) []call {
+	t.Helper()
+	var all []call
+	w := play(t, pause, resync, func(_ *world, c call) *fault { all = append(all, c); return nil })
+	report(t, w, "though nothing fails")
+	if t.Failed() {
+		t.FailNow()
+	}
+	return all
+}
+
+// report fails the test with what was found wrong, at the first that is.
+func report(t *testing.T, w *world, what string) {
+	t.Helper()
+	if len(w.errs) > 0 {
+		t.Fatalf("%s:\n  %s\nthe last calls:\n%s", what, strings.Join(w.errs, "\n  "), w.k.history())
+	}
+}
+
+// eachFault plays the steps once for each call and each way in which it may go
+// wrong, for as many calls of its kind as length.
+func eachFault(t *testing.T, pause, resync time.Duration, length int, ways func(kind string) []fault) {
+	t.Helper()
+	runs := 0
+	for _, c := range calls(t, pause, resync) {
+		for i := range ways(c.kind) {
+			what, failed := "no fault", 0
+			w := play(t, pause, resync, func(_ *world, now call) *fault {
+				// The order of calls may differ from run to run within a batch.
+				ways := ways(now.kind)
+				if now.n < c.n || failed == length || len(ways) == 0 || length > 1 && now.kind != c.kind {
+					return nil
+				}
+				f := ways[i%len(ways)]
+				if failed++; failed == 1 {
+					what = fmt.Sprintf("%s fails with %v, done: %v, %d times", now, f.err, f.done, length)
+				}
+				return &f
+			})
+			report(t, w, what)
+			runs++
+		}
+	}
+	t.Logf("%d runs", runs)
+}
+
+// Whichever call fails, and however, what is missing is said while it is, and
+// tries bring it about without a reading of the whole kernel.
+func TestEachCallFails(t *testing.T) {
+	for _, c := range []struct {
+		length int
+		pause  time.Duration
+	}{{1, 0}, {1, 3 * time.Millisecond}, {3, 3 * time.Millisecond}, {40, 3 * time.Millisecond}} {
+		t.Run(fmt.Sprintf("%d times, %v between steps", c.length, c.pause), func(t *testing.T) {
+			eachFault(t, c.pause, 0, c.length, honest)
+		})
+	}
+}
+
+// Answers that only a foreign hand explains, though there was none: a resync
+// puts it right.
+func TestEachCallLies(t *testing.T) {
+	for _, length := range []int{1, 5} {
+		t.Run(fmt.Sprintf("%d times", length), func(t *testing.T) {
+			eachFault(t, 3*time.Millisecond, 100*time.Millisecond, length, lies)
+		})
+	}
+}
+
+// An agent that ends at any call, before it is carried out or after, is
+// succeeded by one that takes over.
+func TestCrashAtEachCall(t *testing.T) {
+	for _, pause := range []time.Duration{0, 3 * time.Millisecond} {
+		for n := range len(calls(t, pause, 0)) {
+			for _, done := range []bool{false, true} {
+				var what string
+				w := play(t, pause, 0, func(w *world, now call) *fault {
+					if now.n != n+1 {
+						return nil
+					}
+					what = fmt.Sprintf("the agent ends at %s, done: %v", now, done)
+					w.crashed.Store(true)
+					return &fault{err: errCrashed, done: done}
+				})
+				report(t, w, what)
+			}
+		}
+	}
+}
+
+// drifts are what a foreign hand may do at any time.
+var drifts = map[string]func(w *world){
+	"service deleted": func(w *world) { delete(w.k.services, oneFrontend().Key) },
+	"all ours deleted": func(w *world) {
+		maps.DeleteFunc(w.k.services, func(key vip.FrontendKey, _ *fakeService) bool { return w.foreign[key] == nil })
+	},
+	"service altered": func(w *world) {
+		for key, s := range w.k.services {
+			if w.foreign[key] == nil {
+				s.sched, s.flags = "sed", flagOnePacket
+			}
+		}
+	},
+	"destinations deleted": func(w *world) {
+		for key, s := range w.k.services {
+			if w.foreign[key] == nil {
+				clear(s.dests)
+			}
+		}
+	},
+	"destinations altered": func(w *world) {
+		for key, s := range w.k.services {
+			for a, d := range s.dests {
+				if w.foreign[key] == nil {
+					d.weight, d.forward = 99, forwardTunnel
+					s.dests[a] = d
+				}
+			}
+		}
+	},
+	"destination added": func(w *world) {
+		for key, s := range w.k.services {
+			if w.foreign[key] == nil {
+				a := netip.AddrPortFrom(key.Addr.Next(), foreignPort)
+				s.dests[a] = dest{addr: a, weight: 1}
+			}
+		}
+	},
+	"service added": func(w *world) {
+		key := vip.FrontendKey{Addr: netip.MustParseAddr("10.96.9.9"), Port: 1, Protocol: vip.TCP}
+		w.k.put(service{key: key, sched: "rr", netmask: netmask4}, dest{addr: addrPort("10.1.0.1:1"), weight: 1})
+	},
+	"tunnels deleted": func(w *world) { clear(w.k.tunnels) },
+	"tunnels down": func(w *world) {
+		for a := range w.k.tunnels {
+			w.k.tunnels[a] = false
+		}
+	},
+	"tunnel added":  func(w *world) { w.k.tunnels[netip.MustParseAddr("10.20.0.9")] = true },
+	"table deleted": func(w *world) { w.k.table, w.unrecorded = nil, true },
+	"rule deleted": func(w *world) {
+		if w.k.table != nil {
+			w.k.table.intact = false
+		}
+	},
+	"elements deleted": func(w *world) {
+		w.unrecorded = true
+		if w.k.table != nil {
+			clear(w.k.table.elements)
+		}
+	},
+	"elements added": func(w *world) {
+		if w.k.table != nil {
+			for _, e := range []element{{set: setRefused, key: oneFrontend().Key}, addrElement(setVIPs, netip.MustParseAddr("10.96.9.8")), addrElement(setHairpin, netip.MustParseAddr("10.1.0.2"))} {
+				w.k.table.elements[e] = struct{}{}
+			}
+		}
+	},
+	"device deleted": func(w *world) { w.k.device = nil },
+	"device down":    func(w *world) { w.k.setDown() },
+	"addresses deleted": func(w *world) {
+		if w.k.device != nil {
+			clear(w.k.device.addrs)
+		}
+	},
+	"address added": func(w *world) {
+		if w.k.device != nil {
+			w.k.device.addrs[netip.MustParseAddr("10.96.9.7")] = true
+		}
+	},
+	"module reloaded": func(w *world) { w.k.unload(); w.k.reload(); clear(w.foreign) },
+	"sysctls reset": func(w *world) {
+		for key := range w.k.sysctls {
+			w.k.sysctls[key] = "0"
+		}
+	},
+}
+
+// Whatever a foreign hand does, between any two calls, is put right.
+func TestDriftAtEachCall(t *testing.T) {
+	const pause, resync = 3 * time.Millisecond, 100 * time.Millisecond
+	n := len(calls(t, pause, resync))
+	for i, name := range slices.Sorted(maps.Keys(drifts)) {
+		t.Run(name, func(t *testing.T) {
+			for at := i % 2; at < n; at += 2 { // each second call: what a batch sends varies in order anyhow
+				var before call
+				w := play(t, pause, resync, func(w *world, now call) *fault {
+					if now.n == at+1 {
+						before = now
+						drifts[name](w)
+					}
+					return nil
+				})
+				report(t, w, fmt.Sprintf("%s before %s", name, before))
+			}
+		})
+	}
+}
+
+// A device that somebody deleted comes back with every address, not only those
+// of the change that met its absence, however its making fails.
+func TestDeviceComesBackWhole(t *testing.T) {
+	for _, kind := range []string{"link find", "link add", "link set", "route send", "route message"} {
+		for i := range honest(kind) {
+			var w *world
+			synctest.Test(t, func(*testing.T) {
+				w = newWorld()
+				w.start()
+				steps[0](w)
+				w.settle()
+				failed := false
+				w.k.alter(func() { w.k.device = nil })
+				w.k.fail(func(c call) *fault {
+					if c.kind != kind || failed || w.k.device == nil && strings.HasPrefix(kind, "route") {
+						return nil
+					}
+					failed = true
+					return &honest(kind)[i]
+				})
+				steps[1](w)
+				time.Sleep(10 * testBackoff)
+				w.settle()
+				w.right()
+				w.stop()
+			})
+			report(t, w, fmt.Sprintf("%s fails with %+v", kind, honest(kind)[i]))
+		}
+	}
+}
+
+// A module that was taken out and put back between two changes is no missing
+// scheduler: the change that meets it finds the family again and does all.
+func TestChangeAfterAReload(t *testing.T) {
+	k := newFakeKernel()
+	stats := &counters{}
+	h, err := k.open(t.Context(), stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := newTarget(Options{Owns: testOwns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}, h, stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	a := listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80", "10.1.0.2:80")
+	b := listener("10.96.0.2:80", vip.TCP, "10.1.0.1:80")
+	heavier := listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80*5", "10.1.0.2:80")
+	for _, batch := range [][]updateOf{{{Key: a.Key, New: a}}, {{Key: a.Key, Old: a, New: heavier}, {Key: b.Key, New: b}}} {
+		k.alter(func() { k.unload(); k.reload() })
+		if err := target.Apply(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range batch {
+			if u.Err != nil {
+				t.Errorf("%s: %v", u.Key, u.Err)
+			}
+		}
+	}
+	for key, what := range k.witness(map[vip.FrontendKey]*vip.Frontend{a.Key: heavier, b.Key: b}, nil) {
+		t.Errorf("%s: %s", key, what)
+	}
+}

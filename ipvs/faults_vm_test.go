@@ -1,0 +1,325 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+	"golang.org/x/sys/unix"
+)
+
+// loop is a Reconciler that runs on a plane.
+type loop struct {
+	t       *testing.T
+	p       *planeIn
+	clock   table.Clock
+	desired *table.Table[vip.FrontendKey, vip.Frontend]
+	applied *table.Table[vip.FrontendKey, reconcile.Applied]
+	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	want    map[vip.FrontendKey]vip.Frontend
+}
+
+func newLoop(t *testing.T, p *planeIn, resync time.Duration) *loop {
+	l := &loop{t: t, p: p, want: map[vip.FrontendKey]vip.Frontend{}}
+	l.desired = table.New[vip.FrontendKey, vip.Frontend](&l.clock, nil)
+	l.applied = table.New[vip.FrontendKey, reconcile.Applied](&l.clock, nil)
+	l.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+		Desired: l.desired, Target: p, Applied: l.applied, Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); l.r.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return l
+}
+
+func (l *loop) set(all ...*vip.Frontend) {
+	for _, f := range all {
+		l.want[f.Key] = *f
+		l.desired.Set(f.Key, *f)
+	}
+}
+
+// wait waits until ok returns "", at most half a minute.
+func (l *loop) wait(ok func() string) {
+	l.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		why := ok()
+		if why == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatal(why)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// right waits until all is applied, and looks with other eyes than ours.
+func (l *loop) right() {
+	l.t.Helper()
+	l.wait(func() string {
+		s := l.r.Stats()
+		for key := range l.want {
+			_, rev, _ := l.desired.Get(key)
+			if a, _, ok := l.applied.Get(key); !ok || a.Rev < rev || a.Problem != nil {
+				return fmt.Sprintf("%s: applied is %+v, the dataplane %q", key, a.Problem, s.TargetError)
+			}
+		}
+		if s.Failing > 0 || s.TargetError != "" {
+			return fmt.Sprintf("%+v", s)
+		}
+		diff, err := l.r.Repair(l.t.Context())
+		if err != nil || len(diff) > 0 {
+			return fmt.Sprintf("%v %+v", err, diff)
+		}
+		return ""
+	})
+	var all []vip.Frontend
+	for _, f := range l.want {
+		all = append(all, f)
+	}
+	witness(l.t, l.p.node, all)
+}
+
+// says waits until a frontend's status contains a text, or the dataplane's.
+func (l *loop) says(key vip.FrontendKey, text string) {
+	l.t.Helper()
+	l.wait(func() string {
+		s := l.r.Stats()
+		a, _, _ := l.applied.Get(key)
+		said := s.TargetError
+		if a.Problem != nil {
+			said += " " + a.Problem.Message + " " + a.Problem.Hint
+		}
+		if strings.Contains(said, text) {
+			return ""
+		}
+		return fmt.Sprintf("%s: %q doesn't say %q", key, said, text)
+	})
+}
+
+// hooked is a socket with something that happens before a write, once.
+type hooked struct {
+	messenger
+	before atomic.Pointer[func()]
+}
+
+// hook puts one in front of a socket. It comes before anything uses the socket.
+func hook(m *messenger) *hooked {
+	h := &hooked{messenger: *m}
+	*m = h
+	return h
+}
+
+func (h *hooked) write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
+	if f := h.before.Swap(nil); f != nil && n > 0 {
+		(*f)()
+	}
+	return h.messenger.write(ctx, n, put, done)
+}
+
+// aFew are frontends of all kinds: shared addresses, both families, a node
+// port, none usable.
+func aFew() []*vip.Frontend {
+	return []*vip.Frontend{
+		frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...),
+		frontend("10.96.0.1:53", vip.UDP, addrs("10.77.1.2:53")...),
+		frontend("10.96.0.2:80", vip.TCP),
+		frontend("[fd96::1]:80", vip.TCP, addrs("[fd77:1::2]:80")...),
+	}
+}
+
+// What somebody does between the stages of one change.
+func TestForeignHandHalfWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		route bool // before addresses are put up, else before services are programmed
+		do    []string
+	}{
+		"table deleted":           {false, []string{"nft delete table inet ironvip"}},
+		"table deleted late":      {true, []string{"nft delete table inet ironvip"}},
+		"set emptied":             {true, []string{"nft flush set inet ironvip vips4"}},
+		"device deleted":          {false, []string{"ip link del ironvip0"}},
+		"device deleted late":     {true, []string{"ip link del ironvip0"}},
+		"device down":             {true, []string{"ip link set ironvip0 down"}},
+		"services cleared":        {false, []string{"ipvsadm -C"}},
+		"services cleared late":   {true, []string{"ipvsadm -C"}},
+		"everything":              {true, []string{"ipvsadm -C", "nft flush ruleset", "ip link del ironvip0"}},
+		"loopback down":           {false, []string{"ip link set lo down"}},
+		"device deleted and made": {true, []string{"ip link del ironvip0", "ip link add ironvip0 type dummy"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lab := netlab.New(t)
+			p := newPlane(t, lab.Director)
+			services, addresses := hook(&p.kernel.conn), hook(&p.device.conn)
+			all := aFew()
+			l := newLoop(t, p, 200*time.Millisecond)
+			l.set(all[0], all[2])
+			l.right()
+			now := services
+			if c.route {
+				now = addresses
+			}
+			do := func() {
+				for _, cmd := range c.do {
+					run(t, lab.Director, strings.Fields(cmd)...)
+				}
+			}
+			now.before.Store(&do)
+			l.set(with(all[0], func(f *vip.Frontend) { f.Backends = f.Backends[:1] }), all[1], all[3])
+			l.right()
+			if now.before.Load() != nil {
+				t.Error("it never came to pass")
+			}
+		})
+	}
+}
+
+// The right to change is lost half-way through a change, and comes back.
+func TestRightsLostHalfWay(t *testing.T) {
+	for name, route := range map[string]bool{"before services": false, "before addresses": true} {
+		t.Run(name, func(t *testing.T) {
+			lab := netlab.New(t)
+			p := newPlane(t, lab.Director)
+			services, addresses := hook(&p.kernel.conn), hook(&p.device.conn)
+			all := aFew()
+			p.create(t, all[0])
+			at := services
+			if route {
+				at = addresses
+			}
+			lose := func() { setNetAdmin(t, false) }
+			at.before.Store(&lose)
+			batch := []updateOf{{Key: all[0].Key, Old: all[0]}, {Key: all[1].Key, New: all[1]}, {Key: all[3].Key, New: all[3]}}
+			var err error
+			lab.Director.Do(func() {
+				defer setNetAdmin(t, true)
+				err = p.Target.Apply(t.Context(), batch)
+			})
+			if err == nil && batch[0].Err == nil && batch[1].Err == nil && batch[2].Err == nil {
+				t.Error("nothing is said to be missing")
+			}
+			for i := range batch {
+				if batch[i].Err != nil && !strings.Contains(batch[i].Err.Error(), "not permitted") {
+					t.Errorf("%s: %v", batch[i].Key, batch[i].Err)
+				}
+				batch[i].Repair = true
+			}
+			p.put(t, batch...)
+			p.wants(t, all[1], all[3])
+			witness(t, lab.Director, []vip.Frontend{*all[1], *all[3]})
+		})
+	}
+}
+
+// setNetAdmin gives the calling thread CAP_NET_ADMIN, or takes it.
+func setNetAdmin(t *testing.T, has bool) {
+	t.Helper()
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&h, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+	if data[0].Effective &^= 1 << unix.CAP_NET_ADMIN; has {
+		data[0].Effective |= 1 << unix.CAP_NET_ADMIN
+	}
+	if err := unix.Capset(&h, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Answers that overrun a tiny receive buffer, and answers that never come: what
+// became of each change is read back, and the rest is done.
+func TestAnswersLost(t *testing.T) {
+	for name, deafen := range map[string]func(fd int) error{
+		"tiny buffer": func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) },
+		"no answer":   dropAnswers,
+	} {
+		t.Run(name, func(t *testing.T) {
+			lab := netlab.New(t)
+			p := newPlane(t, lab.Director)
+			old := many(8, 30)
+			p.create(t, old...)
+			// Half of what the changes are about is gone: each such message is answered with an error.
+			for _, f := range old[:4] {
+				run(t, lab.Director, "ipvsadm", "-D", "-t", f.Key.AddrPort().String())
+			}
+			var batch []updateOf
+			var want []*vip.Frontend
+			for _, f := range old {
+				g := with(f, func(f *vip.Frontend) {
+					for i := range f.Backends {
+						f.Backends[i].Weight = 7
+					}
+				})
+				want = append(want, g)
+				batch = append(batch, updateOf{Key: f.Key, Old: f, New: g})
+			}
+			if err := deafen(p.kernel.conn.(*conn).fd); err != nil {
+				t.Fatal(err)
+			}
+			p.put(t, batch...)
+			if p.Stats().AnswersLost == 0 {
+				t.Error("no answer was lost")
+			}
+			p.wants(t, want...)
+			var all []vip.Frontend
+			for _, f := range want {
+				all = append(all, *f)
+			}
+			witness(t, lab.Director, all)
+		})
+	}
+}
+
+// In a namespace where nothing is up and nothing has an address, the kernel
+// refuses backends. That is said, and the next try finds the device up.
+func TestNothingIsUp(t *testing.T) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocks: the thread ends, and its namespace
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+			return
+		}
+		p, err := New(Options{Owns: owns})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer p.Close()
+		f := frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80")...)
+		batch := []updateOf{{Key: f.Key, New: f}}
+		for try := range 3 {
+			if err := p.Apply(t.Context(), batch); err != nil {
+				t.Error(err)
+				return
+			}
+			if batch[0].Err == nil {
+				break
+			}
+			problem, ok := errors.AsType[vip.Problem](batch[0].Err)
+			if try > 0 || !ok || !strings.Contains(problem.Message, "10.77.1.2:80") || !strings.Contains(problem.Hint, "no interface is up") {
+				t.Errorf("try %d: %+v", try, batch[0].Err)
+			}
+		}
+		s, err := p.kernel.state(t.Context(), f.Key, 0)
+		if err != nil || s == nil || len(s.dests) != 1 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	}()
+	<-done
+}

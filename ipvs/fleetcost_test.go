@@ -1,0 +1,225 @@
+package ipvs
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+	"go4.org/netipx"
+)
+
+// nullKernel takes everything and does nothing; what it is told to hold it
+// answers. So all that is measured on it is ours.
+type nullKernel struct {
+	services [][]byte
+	dests    map[vip.FrontendKey][][]byte
+	elements []element
+	fw       *firewall
+	device   *fakeKernel
+}
+
+func newNullKernel() *nullKernel {
+	k := &nullKernel{dests: map[vip.FrontendKey][][]byte{}, device: newFakeKernel()}
+	k.fw = newFirewall(newLayout(DefaultTable, DefaultMark), &counters{})
+	return k
+}
+
+// hold makes it answer as a kernel that has these frontends.
+func (k *nullKernel) hold(all []*vip.Frontend) {
+	k.device.device = &fakeDevice{index: 1, up: true, noARP: true, addrs: map[netip.Addr]bool{}}
+	for _, f := range all {
+		s := desired(f, 0)
+		k.services = append(k.services, serviceMessage(&s.service))
+		for _, d := range slices.Backward(s.dests) {
+			k.dests[f.Key] = append(k.dests[f.Key], appendDest([]byte{cmdNewDest, 1, 0, 0}, &d, true))
+		}
+		k.elements = append(elements(k.elements, f, 0), addrElement(setVIPs, f.Key.Addr))
+		k.device.device.addrs[f.Key.Addr] = true
+	}
+}
+
+func (k *nullKernel) target() *Target {
+	h := host{fw: nullFilters{k}}
+	for _, to := range []**kernel{&h.kernel, &h.watch, &h.count} {
+		*to = &kernel{conn: &nullSocket{k: k}, family: 33}
+	}
+	own := &counters{}
+	h.device = &device{name: DefaultDevice, stats: own, conn: &nullSocket{k: k}, dial: func() (links, error) { return fakeLinks{k.device}, nil }}
+	h.sysctl, h.flows, h.ports, h.conns, h.tunnels = fakeTunables{k.device}, fakeFlows{k.device}, fakePorts{k.device}, fakeConnections{k.device}, fakeTunnels{k.device}
+	t, err := newTarget(Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwned}, h, own)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+func testOwned(a netip.Addr) bool { return netip.MustParsePrefix("10.96.0.0/16").Contains(a) }
+
+type nullSocket struct {
+	k *nullKernel
+	b []byte
+}
+
+func (s *nullSocket) close() {}
+
+func (s *nullSocket) write(_ context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
+	for i := range n {
+		if i%packMessages == 0 {
+			s.b = s.b[:0]
+		}
+		s.b = put(s.b, i)
+		done(i, nil)
+	}
+	return nil
+}
+
+func (s *nullSocket) query(_ context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
+	s.b = put(s.b[:0])
+	endMessage(s.b, 1, 1)
+	_, data, _, err := nextMessage(s.b)
+	if err != nil {
+		return err
+	}
+	answer := s.k.services
+	if data[0] == cmdGetDest {
+		asked, err := decodeService(data)
+		if err != nil {
+			return err
+		}
+		answer = s.k.dests[asked.key]
+	}
+	for _, m := range answer {
+		if err := each(33, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nullFilters writes what it would send.
+type nullFilters struct{ k *nullKernel }
+
+func (f nullFilters) read(context.Context) (*ruleset, error) {
+	r := newRuleset(f.k.fw.size)
+	r.intact = len(f.k.elements) > 0
+	for i := range f.k.elements {
+		f.k.fw.one.encode(&f.k.elements[i])
+		e, _ := decodeElement(f.k.elements[i].set, vip.FamilyOf(f.k.elements[i].key.Addr), &f.k.fw.one)
+		r.add(e)
+	}
+	f.k.fw.size = len(r.sets)
+	return r, nil
+}
+
+func (f nullFilters) apply(_ context.Context, c change) error {
+	if len(c) > 0 {
+		f.k.fw.x.begin()
+		f.k.fw.put(c)
+		f.k.fw.x.end(1, 2, 3)
+	}
+	return nil
+}
+
+func (f nullFilters) setPods(context.Context, *netipx.IPSet, change) error { return nil }
+
+func (f nullFilters) rebuild(_ context.Context, pods *netipx.IPSet, c change) error {
+	f.k.fw.x.begin()
+	if err := f.k.fw.x.addLayout(f.k.fw.layout); err != nil {
+		return err
+	}
+	f.k.fw.putPods(pods)
+	f.k.fw.put(c)
+	f.k.fw.x.end(1, 2, 3)
+	return nil
+}
+
+func (f nullFilters) remove(context.Context) error { return nil }
+
+func fleetOf(n int) (all []*vip.Frontend) {
+	for i := range n {
+		f := &vip.Frontend{
+			Key:       vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP},
+			Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeAuto, Kind: vip.OnVIP,
+		}
+		for j := range 10 {
+			f.Backends = append(f.Backends, vip.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, byte(j), byte(i%250 + 1)}), 8080), Weight: 1})
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// programAll is what a cold start does, in batches as the reconciler does.
+func programAll(t *Target, all []*vip.Frontend) {
+	for chunk := range slices.Chunk(all, 512) {
+		batch := make([]updateOf, len(chunk))
+		for i, f := range chunk {
+			batch[i] = updateOf{Key: f.Key, New: f}
+		}
+		if err := t.Apply(context.Background(), batch); err != nil {
+			panic(err)
+		}
+		for _, u := range batch {
+			if u.Err != nil {
+				panic(u.Err)
+			}
+		}
+	}
+}
+
+func observeAll(t *Target) (n int) {
+	for o, err := range t.Actual(context.Background()) {
+		if err != nil || len(o.Damage) > 0 {
+			panic(o)
+		}
+		n++
+	}
+	return n
+}
+
+const fleetSize = 1000
+
+func BenchmarkColdStart(b *testing.B) {
+	all := fleetOf(fleetSize)
+	b.ReportAllocs()
+	for b.Loop() {
+		t := newNullKernel().target()
+		observeAll(t)
+		programAll(t, all)
+	}
+}
+
+func BenchmarkReadBack(b *testing.B) {
+	k := newNullKernel()
+	k.hold(fleetOf(fleetSize))
+	b.ReportAllocs()
+	for b.Loop() {
+		if n := observeAll(k.target()); n != fleetSize {
+			b.Fatalf("%d frontends were read", n)
+		}
+	}
+}
+
+// A cold start and a reading take few allocations: what is remembered of a
+// service, and nothing for each of its destinations.
+func TestFleetTakesFewAllocations(t *testing.T) {
+	all := fleetOf(fleetSize)
+	cold := testing.AllocsPerRun(3, func() {
+		target := newNullKernel().target()
+		observeAll(target)
+		programAll(target, all)
+	})
+	k := newNullKernel()
+	k.hold(all)
+	read := testing.AllocsPerRun(3, func() { observeAll(k.target()) })
+	// The fake device takes two for each address that it lists.
+	read -= 2 * fleetSize
+	t.Logf("%d services: %.0f allocations to program them, %.0f to read them", fleetSize, cold, read)
+	for what, n := range map[string]float64{"programming": cold, "reading": read} {
+		if n > 3*fleetSize {
+			t.Errorf("%s %d services of 10 destinations takes %.0f allocations", what, fleetSize, n)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package ipvs
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+	"pgregory.net/rapid"
+)
+
+// The index finds exactly what looking at every flow finds, and what the kernel
+// is asked to send has all of it.
+func TestFlowsAgainstEach(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		addr := func(label string) netip.Addr {
+			return netip.AddrFrom4([4]byte{10, 0, 0, rapid.ByteRange(1, 2).Draw(t, label)})
+		}
+		port := func(label string) uint16 { return rapid.Uint16Range(1, 6).Draw(t, label) }
+		all := flows{}
+		for range rapid.IntRange(1, 5).Draw(t, "flows") {
+			k := vip.FrontendKey{Addr: addr("frontend"), Port: port("first"), Protocol: vip.UDP, Audience: rapid.SampledFrom([]vip.Audience{0, 1}).Draw(t, "audience")}
+			if last := port("last"); last > k.Port {
+				k.LastPort = last
+			}
+			var b netip.AddrPort
+			switch rapid.IntRange(0, 2).Draw(t, "backend") {
+			case 1:
+				b = netip.AddrPortFrom(addr("backend"), port("backend port"))
+			case 2:
+				if k.Ranged() {
+					b = netip.AddrPortFrom(addr("backend"), 0)
+				}
+			}
+			all.add(k, b)
+		}
+		x := flow{
+			frontend: vip.FrontendKey{Addr: addr("client's frontend"), Port: port("client's port"), Protocol: vip.UDP},
+			backend:  netip.AddrPortFrom(addr("client's backend"), port("client's backend port")),
+		}
+		want := false
+		for f := range all {
+			k, b := f.frontend, f.backend
+			want = want || k.Addr == x.frontend.Addr && k.Port <= x.frontend.Port && x.frontend.Port <= max(k.Port, k.LastPort) &&
+				(!b.IsValid() || b.Addr() == x.backend.Addr() && (b.Port() == 0 || b.Port() == x.backend.Port()))
+		}
+		if got := all.index().has(x); got != want {
+			t.Fatalf("%v among %v: %v, want %v", x, all, got, want)
+		}
+		if !want {
+			return
+		}
+		c, any := all.common(vip.IPv4)
+		if !any || c.frontend.Addr.IsValid() && c.frontend.Addr != x.frontend.Addr || c.frontend.Port != 0 && c.frontend.Port != x.frontend.Port ||
+			c.backend.Addr().IsValid() && c.backend.Addr() != x.backend.Addr() || c.backend.Port() != 0 && c.backend.Port() != x.backend.Port() {
+			t.Fatalf("the kernel is asked for %v, which %v is not", c, x)
+		}
+	})
+}

@@ -1,0 +1,63 @@
+package ipvs
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+	"golang.org/x/sys/unix"
+)
+
+// entry is a connection tracking entry as the kernel reports it.
+func entry(dst, reply netip.AddrPort) []byte {
+	b := []byte{unix.AF_INET, 0, 0, 0}
+	b = appendTuple(b, ctaTupleOrig, dst, ctaDst4, ctaDst6, ctaProtoDport)
+	b = appendTuple(b, ctaTupleReply, reply, ctaSrc4, ctaSrc6, ctaProtoSport)
+	return appendAttr(appendAttr(b, ctaID, 1, 2, 3, 4), ctaZone, 0, 7)
+}
+
+// What names an entry to the kernel, for it to delete, names the frontend that
+// the entry was read to be of: never another one, never all.
+func FuzzDecodeFlow(f *testing.F) {
+	four, six := entry(addrPort("10.96.0.1:53"), addrPort("10.1.0.1:53")), entry(addrPort("[fd96::1]:53"), addrPort("[fd01::1]:53"))
+	f.Add(four)
+	f.Add(six)
+	f.Add(four[:40])
+	f.Add(four[4+len(four)/2:])
+	f.Add(append(bytes.Clone(four), six[4:]...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		x, id, err := decodeFlow(b)
+		if err != nil || !x.frontend.Addr.IsValid() {
+			return // such an entry is nobody's
+		}
+		again, _, err := decodeFlow(append([]byte{0, 0, 0, 0}, id...))
+		if err != nil || again.frontend != x.frontend {
+			t.Errorf("an entry of %s is named as one of %s, %v", x.frontend, again.frontend, err)
+		}
+	})
+}
+
+func TestDecodeFlow(t *testing.T) {
+	for _, c := range []struct{ dst, backend string }{{"10.96.0.1:53", "10.1.0.1:5353"}, {"[fd96::1]:53", "[fd01::1]:5353"}} {
+		x, id, err := decodeFlow(entry(addrPort(c.dst), addrPort(c.backend)))
+		want := flow{frontend: vip.FrontendKey{Addr: addrPort(c.dst).Addr(), Port: 53, Protocol: vip.UDP}, backend: addrPort(c.backend)}
+		if err != nil || x != want {
+			t.Errorf("%+v, %v, want %+v", x, err, want)
+		}
+		if !bytes.Contains(id, []byte{1, 2, 3, 4}) || !bytes.Contains(id, []byte{0, 7}) {
+			t.Errorf("%s: the entry's number or zone is lost: %x", c.dst, id)
+		}
+	}
+}
+
+func FuzzDecodeFamily(f *testing.F) {
+	f.Add(appendAttr16([]byte{unix.CTRL_CMD_NEWFAMILY, 2, 0, 0}, unix.CTRL_ATTR_FAMILY_ID, 33))
+	f.Add(appendAttr16([]byte{unix.CTRL_CMD_NEWFAMILY, 2, 0, 0}, unix.CTRL_ATTR_FAMILY_ID, 0))
+	f.Add(appendAttrString([]byte{1, 2, 0, 0}, unix.CTRL_ATTR_FAMILY_NAME, familyName))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if id, err := decodeFamily(b); err == nil && id < unix.NLMSG_MIN_TYPE {
+			t.Errorf("family %d, to which the kernel gives no answer", id)
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package ipvs
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
+)
+
+// host is what a Target works on: the kernel of one network namespace. Each way
+// into it is an interface below, as near to the system calls as that is simple.
+// What their methods promise is said where they are implemented.
+type host struct {
+	kernel  *kernel
+	watch   *kernel // another socket, for what is asked meanwhile
+	count   *kernel // a third one, for statistics
+	conns   connectionTable
+	device  *device
+	fw      filters
+	sysctl  tunables
+	flows   flowTable
+	ports   listeners
+	tunnels unwrappers
+}
+
+// messenger is a netlink socket (netlink.go).
+type messenger interface {
+	write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error
+	query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error
+	close()
+}
+
+// links is what the devices need of rtnetlink: a *netlink.Handle.
+type links interface {
+	LinkByName(name string) (netlink.Link, error)
+	LinkList() ([]netlink.Link, error)
+	LinkAdd(link netlink.Link) error
+	LinkSetARPOff(link netlink.Link) error
+	LinkSetUp(link netlink.Link) error
+	LinkDel(link netlink.Link) error
+	AddrList(link netlink.Link, family int) ([]netlink.Addr, error)
+	AddrAdd(link netlink.Link, addr *netlink.Addr) error
+	Close()
+}
+
+// filters is our nftables table (nft.go).
+type filters interface {
+	read(ctx context.Context) (*ruleset, error)
+	apply(ctx context.Context, c change) error
+	setPods(ctx context.Context, pods *netipx.IPSet, c change) error
+	rebuild(ctx context.Context, pods *netipx.IPSet, c change) error
+	remove(ctx context.Context) error
+}
+
+// tunables are the sysctls (sysctl.go).
+type tunables interface {
+	check(w setting) Finding
+	set(w setting) Finding
+}
+
+// flowTable is connection tracking (conntrack.go).
+type flowTable interface {
+	delete(ctx context.Context, f flows) error
+}
+
+// connectionTable is how many connections each service has (stats_proc.go).
+type connectionTable interface {
+	read() (map[serviceID]live, error)
+	close()
+}
+
+// listeners are the sockets of this host's processes (ports.go).
+type listeners interface {
+	free(k vip.FrontendKey) error
+}
+
+// unwrappers are the devices that take packets out of tunnels (tunnel.go).
+type unwrappers interface {
+	read() (map[netip.Addr]bool, error)
+	ensure(local netip.Addr) error
+	remove(local netip.Addr) error
+	removeAll() error
+}
+
+// openHost connects to the kernel in the calling thread's network namespace.
+func openHost(ctx context.Context, o Options, stats *counters) (host, error) {
+	h := host{
+		conns:  &openTable{path: procTable},
+		fw:     newFirewall(newLayout(o.Table, o.Mark), stats),
+		sysctl: sysctls{procSysNet},
+		flows:  conntrack{stats},
+		ports:  ports{},
+	}
+	h.tunnels = newTunnels(o.Device, h.sysctl)
+	var err error
+	for _, k := range []**kernel{&h.kernel, &h.watch, &h.count} {
+		if *k, err = openKernel(ctx, stats); err != nil {
+			h.close()
+			return host{}, err
+		}
+	}
+	if h.device, err = openDevice(o.Device, stats); err != nil {
+		h.close()
+		return host{}, err
+	}
+	_, _ = h.conns.read() // opens it here; what hides it is told to those who ask
+	return h, nil
+}
+
+// close gives back the sockets that are open.
+func (h *host) close() {
+	for _, k := range []*kernel{h.kernel, h.watch, h.count} {
+		if k != nil {
+			k.close()
+		}
+	}
+	if h.device != nil {
+		h.device.close()
+	}
+	h.conns.close()
+}

@@ -1,0 +1,80 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	moby "github.com/moby/ipvs"
+	"golang.org/x/sys/unix"
+)
+
+// What moby/ipvs writes is read as what it is, and where it asks for what a
+// frontend asks for, is that frontend: nothing is left to change.
+func TestReadsWhatMobyWrites(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	all := []*vip.Frontend{
+		frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:8080", "10.77.2.2:8081")...),
+		with(frontend("10.96.0.2:53", vip.UDP, addrs("10.77.1.2:53")...), func(f *vip.Frontend) { f.Affinity = 300e9 }),
+		with(frontend("[fd96::1]:443", vip.TCP, addrs("[fd77:1::2]:443", "[fd77:2::2]:443")...), func(f *vip.Frontend) {
+			f.Scheduler, f.Backends[1].Weight = vip.LeastConnection, 0
+		}),
+	}
+	for _, f := range all {
+		f.Masquerade = vip.MasqueradeNever // which takes no more than what moby/ipvs knows of
+	}
+	lab.Director.Do(func() {
+		h, err := moby.New("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		for _, f := range all {
+			want := desired(f, 0)
+			s := &moby.Service{
+				Address: net.IP(f.Key.Addr.AsSlice()), Protocol: uint16(f.Key.Protocol), Port: f.Key.Port, AddressFamily: familyOf(f.Key.Addr),
+				SchedName: want.sched, Flags: want.flags, Timeout: want.timeout, Netmask: want.netmask,
+			}
+			if err := h.NewService(s); err != nil {
+				t.Fatalf("%s: %v", f.Key, err)
+			}
+			for _, b := range f.Backends {
+				d := &moby.Destination{
+					Address: net.IP(b.Addr.Addr().AsSlice()), Port: b.Addr.Port(), Weight: int(b.Weight), AddressFamily: familyOf(b.Addr.Addr()),
+					ConnectionFlags: moby.ConnectionFlagMasq, UpperThreshold: 0, LowerThreshold: 0,
+				}
+				if err := h.NewDestination(s, d); err != nil {
+					t.Fatalf("%s: %v", b.Addr, err)
+				}
+			}
+		}
+		// And what no frontend of ours asks for.
+		foreign := &moby.Service{FWMark: 77, AddressFamily: unix.AF_INET, SchedName: "sed", Netmask: netmask4}
+		if err := h.NewService(foreign); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, f := range all {
+		want := desired(f, 0)
+		got, err := p.kernel.state(t.Context(), f.Key, 0)
+		if err != nil || got == nil || got.service != want.service || !slices.Equal(got.dests, want.dests) {
+			t.Errorf("%s is read as %+v, %v, want %+v", f.Key, got, err, want)
+		}
+		o, there := p.read(t)[f.Key]
+		if !there || !p.Same(&o.Value, f) {
+			t.Errorf("%s is taken for %+v", f.Key, o.Value)
+		}
+	}
+	services, err := p.kernel.services(t.Context())
+	if err != nil || len(services) != len(all)+1 {
+		t.Errorf("%d services, %v", len(services), err)
+	}
+	if !slices.ContainsFunc(services, func(s service) bool { return s.fwmark == 77 && s.sched == "sed" }) {
+		t.Errorf("the service by mark is missing: %+v", services)
+	}
+}

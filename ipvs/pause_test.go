@@ -1,0 +1,78 @@
+//go:build !vm
+
+package ipvs
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/ironvip/ironvip/vip"
+	"golang.org/x/sys/unix"
+)
+
+// A scheduler is changed between the beginning and the end of a pause; other
+// changes, and a new service, pause nobody. A table that can't be written keeps
+// no scheduler from being changed.
+func TestSchedulerChangesInAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.start()
+		f := &vip.Frontend{
+			Key: vip.FrontendKey{Addr: addrPort("10.96.0.1:80").Addr(), Port: 80, Protocol: vip.TCP}, Kind: vip.OnVIP,
+			Scheduler: vip.RoundRobin, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeAuto,
+			Backends: []vip.Endpoint{{Addr: addrPort("10.1.0.1:80"), Weight: 1}},
+		}
+		// steps returns what a change does to the table's pauses and to the service.
+		steps := func(change func(f *vip.Frontend), fails func(c call) *fault) (out []string) {
+			g := *f
+			g.Backends = slices.Clone(f.Backends)
+			change(&g)
+			f = &g
+			w.k.fail(func(c call) *fault {
+				switch at := strings.Index(c.what, "paused4:"); {
+				case at >= 0:
+					out = append(out, "pause "+strings.TrimSuffix(c.what[at+len("paused4:"):], "]"))
+				case strings.Contains(c.what, "change ipvs service"):
+					out = append(out, "change")
+				}
+				if fails != nil {
+					return fails(c)
+				}
+				return nil
+			})
+			w.set(f.Key, f)
+			w.settle()
+			w.k.fail(nil)
+			return out
+		}
+		for _, tc := range []struct {
+			name   string
+			change func(f *vip.Frontend)
+			want   []string
+		}{
+			{"a new service", func(*vip.Frontend) {}, nil},
+			{"a weight", func(f *vip.Frontend) { f.Backends[0].Weight = 2 }, nil},
+			{"an affinity", func(f *vip.Frontend) { f.Affinity = 1e9 }, []string{"change"}},
+			{"a scheduler", func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }, []string{"pause true", "change", "pause false"}},
+			{"to mh", func(f *vip.Frontend) { f.Scheduler = vip.MaglevHash }, []string{"pause true", "change", "pause false"}},
+		} {
+			if got := steps(tc.change, nil); !slices.Equal(got, tc.want) {
+				t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+			}
+		}
+		noTable := func(c call) *fault {
+			if c.kind == "nft transaction" {
+				return &fault{err: unix.ENOBUFS}
+			}
+			return nil
+		}
+		if got := steps(func(f *vip.Frontend) { f.Scheduler = vip.SourceHash }, noTable); !slices.Contains(got, "change") {
+			t.Errorf("without a table: %q", got)
+		}
+		w.right()
+		w.stop()
+		report(t, w, "at the end")
+	})
+}

@@ -1,0 +1,59 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// While a service's scheduler changes again and again, no client is refused: the
+// kernel has none in between, so new connections wait.
+func TestSchedulerChangesRefuseNobody(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	a := lab.Backends[0].Serve("tcp", netip.AddrPortFrom(lab.Backends[0].Addr4, 0))
+	b := lab.Backends[1].Serve("tcp", netip.AddrPortFrom(lab.Backends[1].Addr4, 0))
+	f := frontend("10.96.0.1:80", vip.TCP, a, b)
+	p.create(t, f)
+
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	asked, refused := 0, []error{}
+	clients.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			asked++
+			if _, err := lab.Client.Ask("tcp", f.Key.AddrPort()); err != nil {
+				refused = append(refused, err)
+			}
+		}
+	})
+	before := p.Stats()
+	const changes = 60
+	for i := range changes {
+		g := with(f, func(f *vip.Frontend) {
+			f.Scheduler = []vip.Scheduler{vip.RoundRobin, vip.LeastConnection, vip.MaglevHash, vip.WeightedRoundRobin}[i%4]
+		})
+		p.change(t, f, g)
+		f = g
+	}
+	close(stop)
+	clients.Wait()
+	if len(refused) > 0 {
+		t.Errorf("%d of %d clients were refused, the first: %v", len(refused), asked, refused[0])
+	}
+	after := p.Stats()
+	if ipvs, nft := after.WritesSent-before.WritesSent, after.NFTMessages-before.NFTMessages; ipvs != changes || nft != 3*changes {
+		t.Errorf("%d changes of a scheduler cost %d ipvs messages and %d of nftables", changes, ipvs, nft)
+	}
+	p.wants(t, f)
+}

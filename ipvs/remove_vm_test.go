@@ -1,0 +1,145 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// everything is what the kernel holds that the dataplane may touch, by other
+// programs than ours.
+func everything(t *testing.T, node *netlab.Node) string {
+	t.Helper()
+	return run(t, node, "ipvsadm", "-Sn") + run(t, node, "nft", "list", "ruleset") + run(t, node, "ip", "-o", "addr")
+}
+
+func found(r *Remains) string {
+	var s strings.Builder
+	for _, x := range r.Services {
+		fmt.Fprintf(&s, "%s %s %d, ", x.Key, x.Scheduler, x.Backends)
+	}
+	return fmt.Sprintf("%saddresses %v, device %q, table %q, others %v, blind %v", s.String(), r.Addresses, r.Device, r.Table, r.Others, r.Blind)
+}
+
+// What a dataplane left is found and removed without one, whatever is missing
+// of it; what is somebody else's stays as it was, and so do the sysctls.
+func TestFindAndRemove(t *testing.T) {
+	leased := func(a netip.Addr) bool { return a == netip.MustParseAddr("10.96.0.1") }
+	const (
+		all     = "10.96.0.1:53/udp wrr 1, 10.96.0.1:80/tcp wrr 2, 10.96.0.2:80/tcp wrr 0, [fd96::1]:80/tcp wrr 1, "
+		node    = "10.77.0.1:30080/tcp wrr 1, "
+		whole   = `addresses [10.96.0.1 10.96.0.2 fd96::1], device "ironvip0", `
+		inPool  = "10.96.9.9:80" // and nothing says that it is ours
+		foreign = "others [10.77.0.1:99/tcp " + inPool + "/tcp], blind []"
+	)
+	for _, c := range []struct {
+		name   string
+		break_ []string
+		want   string
+		left   string // services of ours that can't be known as such any more
+	}{
+		{"whole", nil, node + all + whole + `table "ironvip", ` + foreign, ""},
+		{"without the table", []string{"nft delete table inet ironvip"},
+			all + whole + `table "", others [10.77.0.1:99/tcp 10.77.0.1:30080/tcp 10.96.9.9:80/tcp], blind []`, "-A -t 10.77.0.1:30080"},
+		{"without the device", []string{"ip link del ironvip0"}, node + all + `addresses [], device "", table "ironvip", ` + foreign, ""},
+		{"without both: leases", []string{"nft delete table inet ironvip", "ip link del ironvip0"},
+			`10.96.0.1:53/udp wrr 1, 10.96.0.1:80/tcp wrr 2, addresses [], device "", table "", ` +
+				`others [10.77.0.1:99/tcp 10.77.0.1:30080/tcp 10.96.0.2:80/tcp 10.96.9.9:80/tcp [fd96::1]:80/tcp], blind []`,
+			"-A -t 10.77.0.1:30080\n-A -t 10.96.0.2:80\n-A -t [fd96::1]:80"},
+		{"damaged", []string{"ipvsadm -D -t 10.96.0.1:80", "ipvsadm -E -u 10.96.0.1:53 -s rr -p 60", "nft flush chain inet ironvip guard",
+			"ip addr del 10.96.0.2/32 dev ironvip0"},
+			node + "10.96.0.1:53/udp rr 1, 10.96.0.2:80/tcp wrr 0, [fd96::1]:80/tcp wrr 1, " + `addresses [10.96.0.1 fd96::1], device "ironvip0", table "ironvip", ` + foreign, ""},
+		{"another's device of that name", []string{"ip link del ironvip0", "ip link add ironvip0 type veth peer name other0"},
+			node + all + `addresses [], device "", table "ironvip", ` + foreign, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			lab := netlab.New(t)
+			run(t, lab.Director, "ipvsadm", "-A", "-t", "10.77.0.1:99", "-s", "rr", "-p", "77")
+			run(t, lab.Director, "ipvsadm", "-a", "-t", "10.77.0.1:99", "-r", "10.77.1.2:99", "-g", "-w", "3")
+			run(t, lab.Director, "ipvsadm", "-A", "-f", "7", "-s", "wlc")
+			run(t, lab.Director, "nft", "add table inet neighbour; add set inet neighbour s { type ipv4_addr; elements = { 10.96.0.1 } }")
+			run(t, lab.Director, "ip", "link", "add", "kube-ipvs0", "type", "dummy")
+			run(t, lab.Director, "ip", "addr", "add", "10.96.0.1/32", "dev", "kube-ipvs0") // ours, too, in another's place
+			before := everything(t, lab.Director)
+
+			p := newPlane(t, lab.Director, func(o *Options) {
+				o.PodCIDRs = func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")} }
+			})
+			host := frontend("10.77.0.1:30080", vip.TCP, addrs("10.77.1.2:80")...)
+			host.Kind = vip.OnHost
+			p.create(t, host,
+				frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...),
+				frontend("10.96.0.1:53", vip.UDP, addrs("10.77.1.2:53")...),
+				frontend("10.96.0.2:80", vip.TCP),
+				frontend("[fd96::1]:80", vip.TCP, addrs("[fd77:1::2]:80")...))
+			run(t, lab.Director, "ipvsadm", "-A", "-t", inPool, "-s", "sh")
+			for _, cmd := range c.break_ {
+				run(t, lab.Director, strings.Fields(cmd)...)
+			}
+			lab.Director.Sysctl("ipv4/vs/conntrack", "0")
+			whole := everything(t, lab.Director)
+
+			var text string
+			var empty bool
+			lab.Director.Do(func() {
+				r, err := Find(t.Context(), Options{Owns: leased})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer r.Close()
+				text = found(r)
+			})
+			if text != c.want {
+				t.Errorf("found\n%s, want\n%s", text, c.want)
+			}
+			if now := everything(t, lab.Director); now != whole {
+				t.Errorf("looking changed the kernel:\n%s\nwas\n%s", now, whole)
+			}
+			lab.Director.Do(func() {
+				r, err := Find(t.Context(), Options{Owns: leased})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer r.Close()
+				if err := r.Remove(t.Context()); err != nil {
+					t.Error(err)
+				}
+				again, err := Find(t.Context(), Options{Owns: leased})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer again.Close()
+				empty = again.Empty()
+			})
+			if !empty {
+				t.Error("something is left to find")
+			}
+			if c.name == "another's device of that name" {
+				run(t, lab.Director, "ip", "link", "del", "ironvip0")
+			}
+			for l := range strings.Lines(c.left + "\n-A -t " + inPool) {
+				if words := strings.Fields(l); len(words) > 2 {
+					run(t, lab.Director, "ipvsadm", "-D", words[1], words[2]) // there is one to delete
+				}
+			}
+			if now := everything(t, lab.Director); now != before {
+				t.Errorf("after the removal there is\n%s\nwhere before there was\n%s", now, before)
+			}
+			var value []byte
+			lab.Director.Do(func() { value, _ = os.ReadFile("/proc/sys/net/ipv4/vs/conntrack") })
+			if string(value) != "0\n" {
+				t.Errorf("after the removal net.ipv4.vs.conntrack is %q", value)
+			}
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"golang.org/x/sys/unix"
+)
+
+// meter reads what IPVS counts. It has a socket and a table of its own, so that
+// a long reading keeps neither changes nor drains waiting.
+type meter struct {
+	stats *counters
+
+	mu     sync.Mutex // one reading at a time
+	kernel *kernel
+	conns  connectionTable
+}
+
+func (m *meter) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kernel.close()
+	m.conns.close()
+}
+
+// all calls each for every service in the kernel, with its statistics and the
+// connections of its destinations. It costs one dump and one reading of the
+// table. A service that only one of the two has, because it was made or deleted
+// meanwhile, is passed over.
+func (m *meter) all(ctx context.Context, each func(*service, reconcile.Traffic, live)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stats.tables.Add(1)
+	connections, err := m.conns.read()
+	if err != nil {
+		return err
+	}
+	err = m.kernel.query(ctx, func(b []byte) []byte {
+		return appendCommand(b, m.kernel.family, cmdGetService, unix.NLM_F_DUMP)
+	}, func(_ uint16, data []byte) error {
+		s, t, err := decodeServiceStats(data)
+		if now, ok := connections[s.id()]; ok && err == nil {
+			each(&s, t, now)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read the statistics of the ipvs services: %w", err)
+	}
+	return nil
+}
+
+// one reads a service's statistics and then calls each for its destinations;
+// false when there is no such service.
+func (m *meter) one(ctx context.Context, s *service, each func(destStatus)) (t reconcile.Traffic, found bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	err = m.kernel.query(ctx, func(b []byte) []byte {
+		return appendService(appendCommand(b, m.kernel.family, cmdGetService, 0), s, false)
+	}, func(_ uint16, data []byte) (err error) {
+		_, t, err = decodeServiceStats(data)
+		return err
+	})
+	if err == unix.ESRCH {
+		return t, false, nil
+	}
+	if err != nil {
+		return t, false, fmt.Errorf("read the statistics of %s: %w", s.key, err)
+	}
+	return t, true, destinations(ctx, m.kernel, s.key, s.fwmark, decodeDestStatus, each)
+}
+
+// kernelService returns what the kernel knows a frontend's service by.
+func (t *Target) kernelService(key vip.FrontendKey) service {
+	return service{key: key, fwmark: t.marks.get(key)}
+}
+
+// frontendOf is the way back; false for a service that is no frontend's.
+func (t *Target) frontendOf(s *service) (vip.FrontendKey, bool) {
+	if s.fwmark == 0 {
+		return s.key, true
+	}
+	return t.marks.frontend(s.fwmark, vip.FamilyOf(s.key.Addr))
+}
+
+// Counted implements reconcile.Statistics: the kernel counts everything.
+func (t *Target) Counted() reconcile.Counted {
+	return reconcile.Counted{Packets: true, Inactive: true, Rates: true}
+}
+
+// Totals implements reconcile.Statistics by one dump of all services and one
+// reading of the kernel's table, in the order of their number.
+//
+// The kernel brings its counters up to date every 2 s, and not at all with
+// net.ipv4.vs.run_estimation = 0; connections are those of the moment.
+func (t *Target) Totals(ctx context.Context) (map[vip.FrontendKey]reconcile.Traffic, error) {
+	out := map[vip.FrontendKey]reconcile.Traffic{}
+	err := t.meter.all(ctx, func(s *service, traffic reconcile.Traffic, now live) {
+		if key, ok := t.frontendOf(s); ok {
+			out[key] = now.of(key.Protocol, traffic)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Breakdown implements reconcile.Statistics by reading one service and one dump
+// of its destinations.
+func (t *Target) Breakdown(ctx context.Context, key vip.FrontendKey) (out reconcile.Breakdown, found bool, err error) {
+	out.Endpoints = map[netip.AddrPort]reconcile.Traffic{}
+	var sum live
+	s := t.kernelService(key)
+	out.Traffic, found, err = t.meter.one(ctx, &s, func(d destStatus) {
+		now := live{uint64(d.active), uint64(d.inactive)}
+		sum.active, sum.inactive = sum.active+now.active, sum.inactive+now.inactive
+		out.Endpoints[d.addr] = now.of(key.Protocol, d.traffic)
+	})
+	out.Traffic = sum.of(key.Protocol, out.Traffic)
+	return out, found && err == nil, err
+}
+
+// of returns t with these connections. The kernel calls all of UDP inactive,
+// which has no state: a client that it remembers was heard of within the
+// timeout.
+func (l live) of(p vip.Protocol, t reconcile.Traffic) reconcile.Traffic {
+	t.Active, t.Inactive = l.active, l.inactive
+	if p == vip.UDP {
+		t.Active, t.Inactive = l.active+l.inactive, 0
+	}
+	return t
+}

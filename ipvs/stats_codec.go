@@ -1,0 +1,102 @@
+package ipvs
+
+import (
+	"cmp"
+	"net/netip"
+
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// Attributes of the nested statistics in 64 bits, which kernels since 4.1 send
+// for services and destinations alike.
+const (
+	statsConns    = 1
+	statsInPkts   = 2
+	statsOutPkts  = 3
+	statsInBytes  = 4
+	statsOutBytes = 5
+	statsCPS      = 6
+	statsInPPS    = 7
+	statsOutPPS   = 8
+	statsInBPS    = 9 // bytes, not bits
+	statsOutBPS   = 10
+)
+
+// decodeStats reads the nested statistics. Active and Inactive are not among
+// them.
+func decodeStats(b []byte) (reconcile.Traffic, error) {
+	var t reconcile.Traffic
+	fields := [...]*uint64{
+		statsConns:    &t.Connections,
+		statsInPkts:   &t.In.Packets,
+		statsOutPkts:  &t.Out.Packets,
+		statsInBytes:  &t.In.Bytes,
+		statsOutBytes: &t.Out.Bytes,
+		statsCPS:      &t.Rates.Connections,
+		statsInPPS:    &t.Rates.In.Packets,
+		statsOutPPS:   &t.Rates.Out.Packets,
+		statsInBPS:    &t.Rates.In.Bytes,
+		statsOutBPS:   &t.Rates.Out.Bytes,
+	}
+	a := attrs{b: b}
+	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		if int(typ) < len(fields) && fields[typ] != nil {
+			*fields[typ] = a.uint64(v)
+		}
+	}
+	return t, a.err
+}
+
+// destStatus is a destination with its connections, which are those of the
+// moment, and its traffic, which lags by 2 s and doesn't speak of them.
+type destStatus struct {
+	dest
+	active, inactive uint32
+	traffic          reconcile.Traffic
+}
+
+// decodeDestStatus reads what decodeDest reads, and what goes through the
+// destination. Who only compares configurations does without: the statistics
+// are the greater part of the message.
+func decodeDestStatus(data []byte, svc netip.Addr) (destStatus, error) {
+	var d destStatus
+	var err error
+	if d.dest, err = decodeDest(data, svc); err != nil {
+		return d, err
+	}
+	body, err := nested(data, attrDest)
+	if err != nil {
+		return d, err
+	}
+	a := attrs{b: body}
+	for typ, v, ok := a.next(); ok && err == nil; typ, v, ok = a.next() {
+		switch typ {
+		case destActive:
+			d.active = a.uint32(v)
+		case destInactive:
+			d.inactive = a.uint32(v)
+		case destStats64:
+			d.traffic, err = decodeStats(v)
+		}
+	}
+	return d, cmp.Or(err, a.err)
+}
+
+// decodeServiceStats reads the body of a message about a service with its
+// statistics.
+func decodeServiceStats(data []byte) (s service, t reconcile.Traffic, err error) {
+	if s, err = decodeService(data); err != nil {
+		return s, t, err
+	}
+	body, err := nested(data, attrService)
+	if err != nil {
+		return s, t, err
+	}
+	a := attrs{b: body}
+	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		if typ == svcStats64 {
+			t, err = decodeStats(v)
+		}
+	}
+	return s, t, err
+}

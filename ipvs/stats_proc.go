@@ -1,0 +1,193 @@
+package ipvs
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strconv"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// procTable lists all services and destinations of the reader's network
+// namespace. Netlink gives the connections of one service's destinations at a
+// time; this is the one place that has those of all.
+const procTable = "/proc/thread-self/net/ip_vs"
+
+// serviceID is what the kernel tells services apart by: where they listen, or a
+// firewall mark. The table doesn't say a mark's family, so that services of one
+// mark and two families look alike there.
+type serviceID struct {
+	at       netip.AddrPort
+	protocol vip.Protocol
+	mark     uint32
+}
+
+func (s *service) id() serviceID {
+	if s.fwmark != 0 {
+		return serviceID{mark: s.fwmark}
+	}
+	return serviceID{at: s.key.AddrPort(), protocol: s.key.Protocol}
+}
+
+// live is how many connections there are at the moment.
+type live struct{ active, inactive uint64 }
+
+// openTable is the kernel's table as an open file: it stays that of the network
+// namespace it was opened in, whoever reads it. Not safe for concurrent use.
+type openTable struct {
+	path string
+	file *os.File // nil: to be opened
+}
+
+// read reads the table from its beginning, and sums up each service's
+// destinations. A file
+// that can't be read any more is opened anew: the module may have been taken
+// out and put back.
+func (t *openTable) read() (map[serviceID]live, error) {
+	if t.file != nil {
+		if all, err := t.readOpen(); err == nil {
+			return all, nil
+		}
+		t.close()
+	}
+	f, err := os.Open(t.path)
+	if err != nil {
+		return nil, fmt.Errorf("open the kernel's table of ipvs connections: %w", err)
+	}
+	t.file = f
+	return t.readOpen()
+}
+
+func (t *openTable) readOpen() (map[serviceID]live, error) {
+	if _, err := t.file.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	all, err := parseTable(t.file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", t.path, err)
+	}
+	return all, nil
+}
+
+func (t *openTable) close() {
+	if t.file != nil {
+		t.file.Close()
+		t.file = nil
+	}
+}
+
+// parseTable reads the table's text: three lines of heading, then for each
+// service a line and one more for each destination.
+func parseTable(r io.Reader) (map[serviceID]live, error) {
+	all := map[serviceID]live{}
+	var id serviceID
+	known := false // the service that the lines belong to
+	lines := bufio.NewScanner(r)
+	for n := 1; lines.Scan(); n++ {
+		line := lines.Bytes()
+		var err error
+		switch {
+		case n <= 3 || len(line) == 0:
+		case bytes.HasPrefix(line, []byte("  -> ")):
+			var o live
+			if o, err = parseDestination(line); known {
+				sum := all[id]
+				all[id] = live{sum.active + o.active, sum.inactive + o.inactive}
+			}
+		default:
+			if id, known, err = parseService(line); known {
+				all[id] = live{} // not what is there: one may come twice when others are added meanwhile
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d %q: %w", n, line, err)
+		}
+	}
+	return all, lines.Err()
+}
+
+// parseService reads "TCP  0A600001:0050 wrr ", "UDP  [fd96:...:0001]:0050 sh "
+// or "FWM  00000005 rr ". A protocol that we don't know is no error.
+func parseService(line []byte) (id serviceID, known bool, err error) {
+	name, rest := word(line)
+	at, _ := word(rest)
+	switch string(name) {
+	case "TCP":
+		id.protocol = vip.TCP
+	case "UDP":
+		id.protocol = vip.UDP
+	case "SCTP":
+		id.protocol = vip.SCTP
+	case "FWM":
+		mark, err := strconv.ParseUint(string(at), 16, 32)
+		id.mark = uint32(mark)
+		return id, err == nil, err
+	default:
+		return id, false, nil
+	}
+	id.at, err = parseHexAddrPort(at)
+	return id, err == nil, err
+}
+
+// parseHexAddrPort reads "0A600001:0050" or "[fd96:...]:0050".
+func parseHexAddrPort(b []byte) (netip.AddrPort, error) {
+	i := bytes.LastIndexByte(b, ':')
+	if i < 0 {
+		return netip.AddrPort{}, errMalformed
+	}
+	port, err := strconv.ParseUint(string(b[i+1:]), 16, 16)
+	if err != nil {
+		return netip.AddrPort{}, errMalformed
+	}
+	host := b[:i]
+	if n := len(host); n > 2 && host[0] == '[' && host[n-1] == ']' {
+		a, err := netip.ParseAddr(string(host[1 : n-1]))
+		if err != nil || !a.Is6() || a.Zone() != "" {
+			return netip.AddrPort{}, errMalformed
+		}
+		return netip.AddrPortFrom(a, uint16(port)), nil
+	}
+	var a [4]byte
+	if len(host) != 8 {
+		return netip.AddrPort{}, errMalformed
+	}
+	if _, err := hex.Decode(a[:], host); err != nil {
+		return netip.AddrPort{}, errMalformed
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4(a), uint16(port)), nil
+}
+
+// parseDestination reads the connections at the end of
+// "  -> 0A010007:1F90      Masq    1      3          4         ".
+func parseDestination(line []byte) (o live, err error) {
+	var fields [6][]byte // arrow, address, method, weight, active, inactive
+	for i := range fields {
+		if fields[i], line = word(line); len(fields[i]) == 0 {
+			return o, errMalformed
+		}
+	}
+	if o.active, err = parseCount(fields[4]); err == nil {
+		o.inactive, err = parseCount(fields[5])
+	}
+	return o, err
+}
+
+// parseCount reads a counter, which the kernel shows signed.
+func parseCount(b []byte) (uint64, error) {
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	return uint64(max(n, 0)), err
+}
+
+// word splits the first word off a line.
+func word(b []byte) (w, rest []byte) {
+	b = bytes.TrimLeft(b, " ")
+	if i := bytes.IndexByte(b, ' '); i >= 0 {
+		return b[:i], b[i:]
+	}
+	return b, nil
+}

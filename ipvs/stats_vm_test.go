@@ -1,0 +1,387 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// ipvsadmNumbers reads what ipvsadm lists: five or two numbers at the end of
+// the line of each service and, under "service destination", of each destination.
+func ipvsadmNumbers(t *testing.T, node *netlab.Node, numbers int, args ...string) map[string][]uint64 {
+	t.Helper()
+	out := map[string][]uint64{}
+	service := ""
+	for i, line := range strings.Split(strings.TrimSpace(run(t, node, append([]string{"ipvsadm", "-Ln"}, args...)...)), "\n") {
+		f := strings.Fields(line)
+		if i < 3 || len(f) < 2 {
+			continue
+		}
+		name := f[1]
+		if f[0] == "->" {
+			name = service + " " + f[1]
+		} else {
+			service = strings.ToLower(f[0]) + " " + f[1]
+			name = service
+		}
+		if f[0] != "->" && numbers == 2 {
+			continue // ends in the scheduler and its flags
+		}
+		var all []uint64
+		for _, s := range f[len(f)-numbers:] {
+			n, err := strconv.ParseUint(s, 10, 64)
+			if err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			all = append(all, n)
+		}
+		out[name] = all
+	}
+	return out
+}
+
+func counters5(t reconcile.Traffic) []uint64 {
+	return []uint64{t.Connections, t.In.Packets, t.Out.Packets, t.In.Bytes, t.Out.Bytes}
+}
+
+func rates5(t reconcile.Traffic) []uint64 {
+	return []uint64{t.Rates.Connections, t.Rates.In.Packets, t.Rates.Out.Packets, t.Rates.In.Bytes, t.Rates.Out.Bytes}
+}
+
+func shownName(key vip.FrontendKey) string {
+	return key.Protocol.String() + " " + key.AddrPort().String()
+}
+
+// compareShown compares what we read with what ipvsadm shows at the same time,
+// and returns the difference. The kernel moves its counters every 2 s.
+func (w *town) compareShown(t *testing.T, all []*vip.Frontend) error {
+	t.Helper()
+	stats := ipvsadmNumbers(t, w.Director, 5, "--stats", "--exact")
+	rate := ipvsadmNumbers(t, w.Director, 5, "--rate", "--exact")
+	conns := ipvsadmNumbers(t, w.Director, 2)
+	totals, err := w.Totals(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(totals) != len(all) {
+		return fmt.Errorf("%d frontends, want %d", len(totals), len(all))
+	}
+	for _, f := range all {
+		total, ok := totals[f.Key]
+		one, found, err := w.Breakdown(t.Context(), f.Key)
+		if err != nil || !found || !ok || len(one.Endpoints) != len(f.Backends) {
+			t.Fatalf("%s: in totals %v, found %v, %d endpoints, %v", f.Key, ok, found, len(one.Endpoints), err)
+		}
+		if one.Traffic != total {
+			return fmt.Errorf("%s: alone %+v, among all %+v", f.Key, one.Traffic, total)
+		}
+		check := func(name string, got reconcile.Traffic) error {
+			for what, pair := range map[string][2][]uint64{"counters": {counters5(got), stats[name]}, "rates": {rates5(got), rate[name]}} {
+				if fmt.Sprint(pair[0]) != fmt.Sprint(pair[1]) {
+					return fmt.Errorf("%s: %s are %v, ipvsadm says %v", name, what, pair[0], pair[1])
+				}
+			}
+			return nil
+		}
+		if err := check(shownName(f.Key), total); err != nil {
+			return err
+		}
+		var sum reconcile.Traffic
+		for _, b := range f.Backends {
+			name := shownName(f.Key) + " " + b.Addr.String()
+			got := one.Endpoints[b.Addr]
+			if err := check(name, got); err != nil {
+				return err
+			}
+			want := conns[name]
+			if f.Key.Protocol == vip.UDP {
+				want = []uint64{want[0] + want[1], 0}
+			}
+			if fmt.Sprint([]uint64{got.Active, got.Inactive}) != fmt.Sprint(want) {
+				return fmt.Errorf("%s: %d active and %d inactive connections, ipvsadm says %v", name, got.Active, got.Inactive, want)
+			}
+			sum.Add(got)
+		}
+		if sum.Active != total.Active || sum.Inactive != total.Inactive || sum.Connections != total.Connections || sum.In != total.In || sum.Out != total.Out {
+			return fmt.Errorf("%s: the endpoints have %+v, the frontend %+v", f.Key, sum, total)
+		}
+	}
+	return nil
+}
+
+// eventually polls: counters and rates move every 2 s, between two readings too.
+func eventually(t *testing.T, what string, try func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if err = try(); err == nil {
+			return
+		}
+	}
+	t.Errorf("%s: %v", what, err)
+}
+
+// After real traffic over every protocol and family our figures are ipvsadm's,
+// whole node and single frontend alike, while connections are open and when
+// they are closed. Services by mark and without destinations don't disturb.
+func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
+	w := newTown(t)
+	var all []*vip.Frontend
+	for _, p := range []vip.Protocol{vip.TCP, vip.UDP} {
+		for _, at := range []string{"10.96.0.1:80", "[fd96::1]:80"} {
+			all = append(all, w.serve(t, at, p, 2))
+		}
+	}
+	all = append(all, w.serve(t, "10.96.0.2:80", vip.TCP, 0))
+	runWith(t, w.Director, "-A -f 5 -s rr\n-a -f 5 -r 10.77.1.2:80 -m -w 3\n", "ipvsadm", "-R")
+	want := map[vip.FrontendKey]uint64{}
+	for i, f := range all[:4] {
+		for range 3 + i {
+			if _, err := w.Client.Ask(f.Key.Protocol.String(), f.Key.AddrPort()); err != nil {
+				t.Fatal(err)
+			}
+			want[f.Key]++
+		}
+	}
+	// Two stay open.
+	for range 2 {
+		c, err := w.Client.Dial("tcp", all[0].Key.AddrPort())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Ask(); err != nil {
+			t.Fatal(err)
+		}
+		want[all[0].Key]++
+	}
+	eventually(t, "what was asked is counted", func() error {
+		totals, err := w.Totals(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, n := range want {
+			got := totals[key]
+			if got.Connections != n || got.In.Packets < n || got.Out.Packets < n || got.In.Bytes < 28*n || got.Out.Bytes < 28*n {
+				return fmt.Errorf("%s: %+v after %d connections", key, got, n)
+			}
+		}
+		if got := totals[all[0].Key]; got.Active != 2 || got.Inactive != want[all[0].Key]-2 {
+			return fmt.Errorf("%s: %d active, %d inactive", all[0].Key, got.Active, got.Inactive)
+		}
+		if got := totals[all[2].Key]; got.Active != want[all[2].Key] || got.Inactive != 0 {
+			return fmt.Errorf("%s: %d active, %d inactive", all[2].Key, got.Active, got.Inactive)
+		}
+		return nil
+	})
+	eventually(t, "as ipvsadm shows it", func() error { return w.compareShown(t, all) })
+
+	if _, found, err := w.Breakdown(t.Context(), addrPortKey("10.96.0.9:80", vip.TCP)); err != nil || found {
+		t.Errorf("a frontend that isn't there: %v, %v", found, err)
+	}
+
+	// A backend that leaves takes none of its frontend's counters along; a
+	// frontend made anew begins at 0.
+	before, _, err := w.Breakdown(t.Context(), all[0].Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fewer := with(all[0], func(f *vip.Frontend) { f.Backends = f.Backends[:1] })
+	w.change(t, all[0], fewer)
+	after, _, err := w.Breakdown(t.Context(), all[0].Key)
+	if err != nil || len(after.Endpoints) != 1 || after.Connections != before.Connections || after.In.Bytes < before.In.Bytes {
+		t.Errorf("%+v after a backend left, before %+v, %v", after, before, err)
+	}
+	w.remove(t, fewer)
+	w.create(t, fewer)
+	if anew, _, err := w.Breakdown(t.Context(), all[0].Key); err != nil || anew.Connections != 0 || anew.In.Bytes != 0 {
+		t.Errorf("%+v, %v of a frontend that was made anew", anew, err)
+	}
+}
+
+// The figures of all frontends cost one dump and one reading of the table, and
+// those of one frontend two queries, however many there are; the dataplane may
+// be programmed meanwhile.
+func TestStatisticsCostTheSame(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	all := many(200, 3)
+	p.createAll(t, all[:10])
+	cost := func(do func()) Stats {
+		before := p.Stats()
+		do()
+		after := p.Stats()
+		return Stats{WritesSent: after.WritesSent - before.WritesSent, SendsDone: after.SendsDone - before.SendsDone,
+			DumpsSent: after.DumpsSent - before.DumpsSent, TablesRead: after.TablesRead - before.TablesRead,
+			NFTMessages: after.NFTMessages - before.NFTMessages}
+	}
+	for _, n := range []int{10, 200} {
+		if n == 200 {
+			p.createAll(t, all[10:])
+		}
+		// Again, where one is missing: the kernel's dump counts the services of all
+		// namespaces, and passes over one when another namespace's go meanwhile,
+		// such as those of earlier tests.
+		eventually(t, "totals of all", func() (incomplete error) {
+			if got, want := cost(func() {
+				totals, err := p.Totals(t.Context())
+				if err != nil || len(totals) != n {
+					incomplete = fmt.Errorf("%d totals of %d frontends, %v", len(totals), n, err)
+				}
+			}), (Stats{SendsDone: 1, DumpsSent: 1, TablesRead: 1}); got != want {
+				t.Errorf("totals of %d frontends cost %+v, want %+v", n, got, want)
+			}
+			return incomplete
+		})
+		if got, want := cost(func() {
+			if one, found, err := p.Breakdown(t.Context(), all[5].Key); err != nil || !found || len(one.Endpoints) != 3 {
+				t.Errorf("%+v, %v, %v", one, found, err)
+			}
+		}), (Stats{SendsDone: 2, DumpsSent: 2}); got != want {
+			t.Errorf("one of %d frontends costs %+v, want %+v", n, got, want)
+		}
+	}
+
+	// A change is not held up by a reading that lasts: with the reader's lock
+	// taken, as it is in a reading, changes and drains go on.
+	p.meter.mu.Lock()
+	defer p.meter.mu.Unlock()
+	p.change(t, all[0], with(all[0], func(f *vip.Frontend) { f.Backends[0].Weight = 9 }))
+	if _, err := p.Connections(t.Context(), all[0].Key); err != nil {
+		t.Error(err)
+	}
+}
+
+// The figures are those of the Target's network namespace, whichever thread
+// asks, and beside other namespaces with services of their own.
+func TestStatisticsOfTheOwnNamespace(t *testing.T) {
+	a, b := netlab.New(t), netlab.New(t)
+	p, q := newPlane(t, a.Director), newPlane(t, b.Director)
+	p.createAll(t, many(3, 1))
+	q.createAll(t, many(5, 1))
+	for range 3 {
+		for plane, want := range map[*planeIn]int{p: 3, q: 5} {
+			if all, err := plane.Target.Totals(t.Context()); err != nil || len(all) != want {
+				t.Errorf("%d frontends, %v, want %d", len(all), err, want)
+			}
+		}
+	}
+}
+
+// While services come and go, readings are whole or say so: never a figure that
+// is counted twice.
+func TestStatisticsWhileServicesComeAndGo(t *testing.T) {
+	w := newTown(t)
+	f := w.serve(t, "10.96.200.1:80", vip.TCP, 2)
+	for range 3 {
+		c, err := w.Client.Dial("tcp", f.Key.AddrPort())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Ask(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	readings, seen := 0, 0
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for ; ctx.Err() == nil; readings++ {
+			all, err := w.Totals(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if got, ok := all[f.Key]; ok {
+				seen++
+				if got.Active != 3 || got.Inactive != 0 {
+					t.Errorf("%d active and %d inactive of 3 connections", got.Active, got.Inactive)
+				}
+			}
+		}
+	})
+	defer reader.Wait()
+	defer stop()
+	rest := many(300, 2)
+	for range 10 {
+		w.createAll(t, rest)
+		var gone []updateOf
+		for _, f := range rest {
+			gone = append(gone, updateOf{Key: f.Key, Old: f})
+		}
+		w.put(t, gone...)
+	}
+	stop()
+	reader.Wait()
+	t.Logf("%d readings, it was in %d", readings, seen)
+	if seen < readings/2 {
+		t.Errorf("the frontend that stayed was in %d of %d readings", seen, readings)
+	}
+}
+
+// Without estimation the kernel's counters stand still, while connections are
+// still those of the moment. docs/ipvs.md says so. Another namespace, which does
+// estimate, is the clock.
+func TestStatisticsWithoutEstimation(t *testing.T) {
+	still, clock := newTown(t), newTown(t)
+	still.Director.Sysctl("ipv4/vs/run_estimation", "0")
+	frontends := map[*town]*vip.Frontend{}
+	for _, w := range []*town{still, clock} {
+		frontends[w] = w.serve(t, "10.96.0.1:80", vip.TCP, 1)
+	}
+	read := func(w *town) reconcile.Traffic {
+		all, err := w.Totals(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[frontends[w].Key]
+	}
+	for n := uint64(1); n <= 2; n++ {
+		for _, w := range []*town{still, clock} {
+			c, err := w.Client.Dial("tcp", frontends[w].Key.AddrPort())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Ask(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "the clock ticks", func() error {
+			if got := read(clock); got.Connections != n {
+				return fmt.Errorf("%+v", got)
+			}
+			return nil
+		})
+		if got := read(still); got.Active != n || got.Connections != 0 || got.In.Packets != 0 {
+			t.Errorf("%+v", got)
+		}
+	}
+	still.Director.Sysctl("ipv4/vs/run_estimation", "1")
+	eventually(t, "what was counted meanwhile shows", func() error {
+		if got := read(still); got.Connections != 2 {
+			return fmt.Errorf("%+v", got)
+		}
+		return nil
+	})
+}
+
+// One reading of 5,000 services with 10 backends each.
+func BenchmarkTotals5000(b *testing.B) {
+	p := newPlane(b, netlab.New(b).Director)
+	p.createAll(b, many(5000, 10))
+	b.ReportAllocs()
+	for b.Loop() {
+		if all, err := p.Totals(b.Context()); err != nil || len(all) != 5000 {
+			b.Fatal(len(all), err)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+func needTunnels(t *testing.T) {
+	t.Helper()
+	need.Module(t, "ipip")
+	need.Module(t, "ip6_tunnel")
+}
+
+func ends(n *netlab.Node) []netip.Addr { return []netip.Addr{n.Addr4, n.Addr6} }
+
+// The device comes whole, is mended, costs nothing when it is whole, and goes
+// without touching others.
+func TestTunnelDevice(t *testing.T) {
+	needTunnels(t)
+	node := netlab.New(t).Backends[0]
+	tun := newTunnels(DefaultDevice, sysctls{procSysNet})
+	do := func(what string, f func() error) {
+		t.Helper()
+		node.Do(func() {
+			if err := f(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		})
+	}
+	wants := func(when string, want map[netip.Addr]bool) {
+		t.Helper()
+		do(when, func() error {
+			have, err := tun.read()
+			if !maps.Equal(have, want) {
+				t.Errorf("%s: %v, want %v", when, have, want)
+			}
+			return err
+		})
+	}
+	run(t, node, "ip", "link", "add", "foreign", "type", "ipip", "local", node.Addr4.String(), "remote", "192.0.2.1")
+	before := run(t, node, "ip", "-d", "link", "show")
+	wants("before", map[netip.Addr]bool{})
+	whole := map[netip.Addr]bool{}
+	for _, a := range ends(node) {
+		do("ensure", func() error { return tun.ensure(a) })
+		whole[a] = true
+	}
+	wants("after", whole)
+	if out := run(t, node, "ip", "-d", "link", "show", "dev", "ironvip0a4d0102"); !strings.Contains(out, "ipip ipip remote any local 10.77.1.2") {
+		t.Errorf("the device is %s", out)
+	}
+	made := run(t, node, "ip", "-d", "addr", "show")
+	for _, a := range ends(node) {
+		do("ensure again", func() error { return tun.ensure(a) })
+	}
+	if again := run(t, node, "ip", "-d", "addr", "show"); again != made {
+		t.Errorf("what is whole was changed: %s, before %s", again, made)
+	}
+	for _, a := range ends(node) {
+		run(t, node, "ip", "link", "set", tun.name(a), "down")
+	}
+	node.Sysctl("ipv4/conf/"+tun.name(node.Addr4)+"/rp_filter", "1")
+	wants("damaged", map[netip.Addr]bool{node.Addr4: false, node.Addr6: false})
+	for _, a := range ends(node) {
+		do("mend", func() error { return tun.ensure(a) })
+	}
+	wants("mended", whole)
+	do("remove", func() error { return tun.remove(node.Addr6) })
+	do("remove again", func() error { return tun.remove(node.Addr6) })
+	do("remove all", tun.removeAll)
+	if after := run(t, node, "ip", "-d", "link", "show"); after != before {
+		t.Errorf("others were touched: %s, before %s", after, before)
+	}
+}
+
+// A device that is in use by somebody else is left alone, by name.
+func TestTunnelDeviceOfOthers(t *testing.T) {
+	needTunnels(t)
+	tun := newTunnels(DefaultDevice, sysctls{procSysNet})
+	for _, c := range []struct {
+		name string
+		made []string
+		says string
+	}{
+		{"the same tunnel", []string{"link", "add", "other", "type", "ipip", "local", "10.77.1.2"}, "another device is the tunnel to 10.77.1.2"},
+		{"the name", []string{"link", "add", "ironvip0a4d0102", "type", "dummy"}, "device ironvip0a4d0102 is not the tunnel to 10.77.1.2"},
+		{"the fallback", []string{"link", "set", "tunl0", "up"}, "device tunl0 is up"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			node := netlab.New(t).Backends[0]
+			run(t, node, append([]string{"ip"}, c.made...)...)
+			before := run(t, node, "ip", "-d", "addr", "show")
+			node.Do(func() {
+				if err := tun.ensure(node.Addr4); err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%v, want %q", err, c.says)
+				}
+				if err := tun.remove(node.Addr4); err != nil {
+					t.Error(err)
+				}
+			})
+			if after := run(t, node, "ip", "-d", "addr", "show"); after != before {
+				t.Errorf("it was touched: %s, before %s", after, before)
+			}
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package ipvs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// unsupported says what this dataplane can't do of what f asks for; nil when it
+// can do all.
+func unsupported(f *vip.Frontend) error {
+	r := refusal{}
+	// A real server chooses among no backends.
+	if f.Kind != vip.OnRealServer && !slices.Contains(vip.Schedulers(), f.Scheduler) {
+		r.add("scheduler", "scheduler %q", f.Scheduler)
+	}
+	if !slices.Contains([]vip.Protocol{vip.TCP, vip.UDP, vip.SCTP}, f.Key.Protocol) {
+		r.add("protocol", "protocol %s", f.Key.Protocol)
+	}
+	r.forwarding(f)
+	if f.OnePacket {
+		r.onePacket(f)
+	}
+	if f.Affinity > 0 && hasMark(f) {
+		r.affinityByMark(f)
+	}
+	return r.err()
+}
+
+// refusal collects what is not supported.
+type refusal []vip.Problem
+
+func (r *refusal) add(field, feature string, args ...any) {
+	*r = append(*r, vip.Unsupported("the ipvs dataplane", field, fmt.Sprintf(feature, args...)))
+}
+
+func (r refusal) err() error {
+	if len(r) == 0 {
+		return nil
+	}
+	for _, p := range r[1:] {
+		r[0].Message += "; " + strings.TrimPrefix(p.Message, "the ipvs dataplane ")
+	}
+	return r[0]
+}
+
+// forwarding checks the way to the backends. Only nat rewrites packets: with the
+// other methods they arrive as the client sent them.
+func (r *refusal) forwarding(f *vip.Frontend) {
+	method := forward(f)
+	nat := method == vip.ForwardNAT
+	if !slices.Contains(forwards, method) {
+		r.add("forward", "forward %q", method)
+		return
+	}
+	switch {
+	case f.Kind == vip.OnRealServer && nat:
+		r.add("forward", "a real server with forward %q", method)
+	case f.Kind == vip.OnHost && !nat:
+		r.add("forward", "forward %q on a node port", method)
+	case f.Masquerade == vip.MasqueradeAlways && !nat:
+		r.add("masquerade", "masquerade %q with forward %q", f.Masquerade, method)
+	}
+	own := f.Key.Port
+	if f.Key.Ranged() {
+		own = 0
+	}
+	for _, b := range f.Backends {
+		if family := vip.FamilyOf(f.Key.Addr); vip.FamilyOf(b.Addr.Addr()) != family {
+			r.add("backends", "backend %s behind an %s address", b.Addr, family)
+		}
+		if !nat && b.Addr.Port() != own {
+			r.add("backends", "backend %s of %s with forward %q, which can't change the port", b.Addr, f.Key, method)
+		}
+	}
+}
+
+// onePacket checks what may go with scheduling every datagram anew: there is no
+// connection, so nothing can be remembered of one.
+func (r *refusal) onePacket(f *vip.Frontend) {
+	if f.Key.Protocol != vip.UDP {
+		r.add("scheduler_flags", "one-packet for %s", f.Key.Protocol)
+	}
+	if forward(f) == vip.ForwardNAT {
+		r.add("scheduler_flags", "one-packet with forward %q", vip.ForwardNAT)
+	}
+	if f.Affinity > 0 {
+		r.add("scheduler_flags", "one-packet with affinity")
+	}
+}
+
+// affinityByMark checks the ports of a service by mark that remembers its
+// clients. The kernel's ip_vs_sched_persist takes a destination's port only where
+// the client asked for the service's, which one by mark doesn't have: what it
+// remembers goes to the port that the client asked for.
+func (r *refusal) affinityByMark(f *vip.Frontend) {
+	for _, b := range f.Backends {
+		if p := b.Addr.Port(); p != 0 && (f.Key.Ranged() || p != f.Key.Port) {
+			r.add("affinity", "affinity on %s with backends at port %d: the kernel takes a remembered client to the port that it asked for", f.Key, p)
+			(*r)[len(*r)-1].Hint = "let the backends listen on the service's own port, or remove affinity"
+			return
+		}
+	}
+}

@@ -1,0 +1,295 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// wire is what a namespace's processes sent to the kernel over netlink, send by
+// send, as the kernel's own monitor device saw it.
+type wire []packet
+
+// packet is one send: one or more messages of one netlink protocol.
+type packet struct {
+	protocol int
+	data     []byte
+}
+
+// messages calls each with the flags and the type of every message.
+func (p packet) messages(each func(typ, flags uint16, seq uint32)) {
+	for b := p.data; len(b) >= unix.NLMSG_HDRLEN; {
+		n := int(binary.NativeEndian.Uint32(b))
+		if n < unix.NLMSG_HDRLEN {
+			return
+		}
+		each(binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:]))
+		b = b[min(len(b), (n+3)&^3):]
+	}
+}
+
+// awaited is the sequence number of the last message that asks for an answer;
+// dump says that the answer is a whole listing.
+func (p packet) awaited() (seq uint32, dump, any bool) {
+	p.messages(func(_, flags uint16, s uint32) {
+		if flags&(unix.NLM_F_ACK|unix.NLM_F_DUMP) != 0 {
+			seq, dump, any = s, flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP, true
+		}
+	})
+	return seq, dump, any
+}
+
+// queries are the sends that list something, changes the others.
+func (w wire) queries() wire { return w.pick(true) }
+func (w wire) changes() wire { return w.pick(false) }
+
+func (w wire) pick(dumps bool) wire {
+	var out wire
+	for _, p := range w {
+		if _, dump, any := p.awaited(); any && dump == dumps {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// of returns the sends of one netlink protocol.
+func (w wire) of(protocol int) wire {
+	return slices.DeleteFunc(slices.Clone(w), func(p packet) bool { return p.protocol != protocol })
+}
+
+func (w wire) count() int {
+	n := 0
+	for _, p := range w {
+		p.messages(func(uint16, uint16, uint32) { n++ })
+	}
+	return n
+}
+
+// tap records what is sent in a node while do runs.
+func tap(t testing.TB, node *netlab.Node, do func()) wire {
+	t.Helper()
+	monitor := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "nlmon0"}, LinkType: "nlmon"}
+	if err := node.Netlink.LinkAdd(monitor); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Netlink.LinkSetUp(monitor); err != nil {
+		t.Fatal(err)
+	}
+	link, err := node.Netlink.LinkByName("nlmon0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := node.Netlink.LinkDel(link); err != nil {
+			t.Error(err)
+		}
+	}()
+	all := uint16(unix.ETH_P_ALL)
+	all = all<<8 | all>>8
+	var fd int
+	node.Do(func() { fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Attrs().Index}); err != nil {
+		t.Fatal(err)
+	}
+	do()
+	var w wire
+	for buf := make([]byte, 16<<20); ; {
+		n, from, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+		if err == unix.EAGAIN {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Answers and notifications pass here as well.
+		if n >= unix.NLMSG_HDRLEN && binary.NativeEndian.Uint16(buf[6:])&unix.NLM_F_REQUEST != 0 {
+			protocol := from.(*unix.SockaddrLinklayer).Protocol
+			w = append(w, packet{int(protocol<<8 | protocol>>8), slices.Clone(buf[:n])})
+		}
+	}
+	stats, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stats.Drops > 0 {
+		t.Fatalf("the monitor lost %d packets", stats.Drops)
+	}
+	return w
+}
+
+// replay sends w again in another node, as plainly as can be: one socket for
+// each protocol, send, read the answers, next. What is sent is there before, so
+// nothing is built or allocated. Each, which may be nil, gets every message of
+// the answers. It returns how long all that took, and the part of each protocol.
+func replay(t testing.TB, node *netlab.Node, w wire, each func(protocol int, typ uint16, data []byte)) (whole time.Duration, of map[int]time.Duration) {
+	t.Helper()
+	sockets := map[int]int{}
+	for _, p := range w {
+		if _, open := sockets[p.protocol]; open {
+			continue
+		}
+		var fd int
+		var err error
+		node.Do(func() { fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, p.protocol) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		for _, opt := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} {
+			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, 32<<20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
+			t.Fatal(err)
+		}
+		sockets[p.protocol] = fd
+	}
+	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+	buf := make([]byte, 1<<20)
+	of = map[int]time.Duration{}
+	start := time.Now()
+	for i, p := range w {
+		fd, begun := sockets[p.protocol], time.Now()
+		if err := unix.Sendto(fd, p.data, 0, kernel); err != nil {
+			t.Fatalf("send %d of %d: %v", i, len(w), err)
+		}
+		last, dump, _ := p.awaited()
+		for answered := false; !answered; {
+			n, err := unix.Read(fd, buf)
+			if err != nil {
+				t.Fatalf("the answer to send %d of %d: %v", i, len(w), err)
+			}
+			for b := buf[:n]; len(b) >= unix.NLMSG_HDRLEN; {
+				size, typ := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
+				if typ == unix.NLMSG_ERROR {
+					if errno := int32(binary.NativeEndian.Uint32(b[16:])); errno != 0 {
+						t.Fatalf("send %d of %d, protocol %d: %v", i, len(w), p.protocol, unix.Errno(-errno))
+					}
+				}
+				if binary.NativeEndian.Uint32(b[8:]) == last && (typ == unix.NLMSG_DONE || typ == unix.NLMSG_ERROR && !dump) {
+					answered = true
+				} else if each != nil && typ >= unix.NLMSG_MIN_TYPE {
+					each(p.protocol, typ, b[unix.NLMSG_HDRLEN:size])
+				}
+				b = b[min(len(b), (size+3)&^3):]
+			}
+		}
+		of[p.protocol] += time.Since(begun)
+	}
+	return time.Since(start), of
+}
+
+// plainly is what a bare reading keeps of a kernel: its objects as plain
+// structs, in the order in which they came, and nothing that is looked up,
+// compared or joined. This is the unit for our own reading.
+type plainly struct {
+	services  []service
+	dests     []dest
+	addresses []netip.Addr
+	rules     []struct{ chain, comment string }
+	elements  []struct{ key, end, data []byte }
+	others    int // tables, chains, sets, links: counted
+}
+
+// keep decodes one message.
+func (r *plainly) keep(protocol int, typ uint16, data []byte) {
+	switch {
+	case protocol == unix.NETLINK_GENERIC && data[0] == cmdNewDest:
+		if d, err := decodeDest(data, netip.IPv4Unspecified()); err == nil {
+			r.dests = append(r.dests, d)
+		}
+	case protocol == unix.NETLINK_GENERIC:
+		if s, err := decodeService(data); err == nil {
+			r.services = append(r.services, s)
+		}
+	case protocol == unix.NETLINK_ROUTE && typ == unix.RTM_NEWADDR:
+		a := attrs{b: data[unix.SizeofIfAddrmsg:]}
+		for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+			if typ == unix.IFA_ADDRESS {
+				addr, _ := netip.AddrFromSlice(v)
+				r.addresses = append(r.addresses, addr)
+			}
+		}
+	case typ == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWRULE:
+		var chain, comment string
+		a := attrs{b: data[4:]}
+		for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+			switch typ {
+			case unix.NFTA_RULE_CHAIN:
+				chain = text(v)
+			case unix.NFTA_RULE_USERDATA:
+				comment = string(v)
+			}
+		}
+		r.rules = append(r.rules, struct{ chain, comment string }{chain, comment})
+	case typ == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWSETELEM:
+		a := attrs{b: data[4:]}
+		for typ, list, ok := a.next(); ok; typ, list, ok = a.next() {
+			if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+				continue
+			}
+			elements := attrs{b: list}
+			for _, one, ok := elements.next(); ok; _, one, ok = elements.next() {
+				var e struct{ key, end, data []byte }
+				parts := attrs{b: one}
+				for typ, v, ok := parts.next(); ok; typ, v, ok = parts.next() {
+					switch typ {
+					case unix.NFTA_SET_ELEM_KEY:
+						e.key = slices.Clone(v[4:])
+					case unix.NFTA_SET_ELEM_DATA:
+						e.data = slices.Clone(v[4:])
+					case nftables.NFTA_SET_ELEM_KEY_END:
+						e.end = slices.Clone(v[4:])
+					}
+				}
+				r.elements = append(r.elements, e)
+			}
+		}
+	default:
+		r.others++
+	}
+}
+
+// What the monitor sees of one service is what we say that we send, and what is
+// sent again plainly makes the same in another kernel.
+func TestWire(t *testing.T) {
+	first, second := netlab.New(t), netlab.New(t)
+	p := newPlane(t, first.Director)
+	f := frontend("10.96.0.1:80", 6, addrs("10.77.1.2:8080", "10.77.2.2:8080")...)
+	before := p.Stats()
+	w := tap(t, first.Director, func() { p.create(t, f) })
+	after := p.Stats()
+	if got, want := w.changes().of(unix.NETLINK_GENERIC).count(), int(after.WritesSent-before.WritesSent); got != want {
+		t.Errorf("the monitor saw %d ipvs messages, we count %d", got, want)
+	}
+	newPlane(t, second.Director) // the device
+	replay(t, second.Director, w.changes(), nil)
+	if ours, again := run(t, first.Director, "ipvsadm", "-Sn"), run(t, second.Director, "ipvsadm", "-Sn"); ours != again {
+		t.Errorf("sent again, it makes\n%s, not\n%s", again, ours)
+	}
+	if ours, again := run(t, first.Director, "nft", "list", "ruleset"), run(t, second.Director, "nft", "list", "ruleset"); ours != again {
+		t.Errorf("sent again, it makes\n%s, not\n%s", again, ours)
+	}
+	if out := run(t, second.Director, "ip", "-o", "addr", "show", "dev", DefaultDevice); !slices.Contains(strings.Fields(out), netip.MustParsePrefix("10.96.0.1/32").String()) {
+		t.Errorf("sent again, the address is missing: %s", out)
+	}
+}

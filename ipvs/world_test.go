@@ -1,0 +1,177 @@
+//go:build !vm
+
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// world is a fleet's wish, a Reconciler, a Target and a fake kernel, in a
+// synctest bubble.
+type world struct {
+	errs    []string // what the test found wrong
+	k       *fakeKernel
+	foreign map[vip.FrontendKey]*fakeService
+
+	want    map[vip.FrontendKey]*vip.Frontend
+	clock   table.Clock
+	desired *table.Table[vip.FrontendKey, vip.Frontend]
+
+	amnesia    bool        // an agent ended and didn't tell the next which clients' backends left
+	unrecorded bool        // the table or what is in it was deleted
+	crashed    atomic.Bool // at a call of the script; nothing reaches the kernel until restart
+
+	resync  time.Duration
+	applied *table.Table[vip.FrontendKey, reconcile.Applied]
+	target  *Target
+	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	stop    func()
+}
+
+const testBackoff = 50 * time.Millisecond // the longest wait between two tries
+
+var testPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd01::/120")}
+
+func newWorld() *world {
+	w := &world{k: newFakeKernel(), want: map[vip.FrontendKey]*vip.Frontend{}, resync: -1}
+	w.desired = table.New[vip.FrontendKey, vip.Frontend](&w.clock, nil)
+	w.foreign = map[vip.FrontendKey]*fakeService{}
+	for _, at := range []string{"10.50.0.1:80", "192.0.2.1:30081"} {
+		ap := netip.MustParseAddrPort(at)
+		key := vip.FrontendKey{Addr: ap.Addr(), Port: ap.Port(), Protocol: vip.TCP}
+		w.k.put(service{key: key, sched: "sed", netmask: netmask4}, dest{addr: addrPort("10.1.0.1:80"), weight: 7, forward: forwardDirect})
+		w.foreign[key] = w.k.services[key]
+	}
+	return w
+}
+
+func testOwns(a netip.Addr) bool {
+	return netip.MustParsePrefix("10.96.0.0/16").Contains(a) || netip.MustParsePrefix("fd96::/64").Contains(a)
+}
+
+// start makes a Target, as often as it takes, and a Reconciler on it.
+func (w *world) start() {
+	o := Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}
+	for try := 0; ; try++ {
+		stats := &counters{}
+		h, err := w.k.open(context.Background(), stats)
+		if err == nil {
+			w.target, err = newTarget(o, h, stats)
+		}
+		if err == nil {
+			break
+		}
+		if try > 1000 {
+			panic(fmt.Sprintf("no start: %v\n%s", err, w.k.history()))
+		}
+		w.crashed.Store(false)
+		time.Sleep(testBackoff)
+	}
+	w.applied = table.New[vip.FrontendKey, reconcile.Applied](&w.clock, nil)
+	w.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+		Desired: w.desired, Target: w.target, Applied: w.applied,
+		Resync: w.resync, MinBackoff: time.Millisecond, MaxBackoff: testBackoff,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); w.r.Run(ctx) }()
+	w.stop = func() { cancel(); <-done; w.target.Close() }
+}
+
+// set wishes for a frontend from now on, or with nil no longer for it.
+func (w *world) set(key vip.FrontendKey, f *vip.Frontend) {
+	if f == nil {
+		delete(w.want, key)
+		w.desired.Delete(key)
+		return
+	}
+	w.want[key] = f
+	w.desired.Set(key, *f)
+}
+
+func (w *world) errorf(format string, args ...any) {
+	w.errs = append(w.errs, fmt.Sprintf(format, args...))
+}
+
+// settle waits until nothing happens any more but for time to pass.
+func (w *world) settle() {
+	synctest.Wait()
+	w.k.traffic()
+}
+
+// wrong is the kernel's witness of what isn't as wished.
+func (w *world) wrong() map[vip.FrontendKey][]string {
+	if w.amnesia {
+		w.k.alter(func() { clear(w.k.entries) })
+	}
+	return w.k.witness(w.want, w.foreign)
+}
+
+// told checks that whatever is wrong now is said: in the key's applied row, in
+// that of a key that shares the address, or of the dataplane as a whole.
+func (w *world) told() {
+	if s := w.r.Stats(); s.TargetError != "" || !s.Synced {
+		return
+	}
+	failing := map[vip.FrontendKey]string{}
+	for key, row := range w.applied.All() {
+		if p := row.Problem; p != nil {
+			failing[key] = p.Message
+		}
+	}
+	for key, what := range w.wrong() {
+		said := failing[key] != ""
+		for other := range failing {
+			f := w.want[other]
+			said = said || key.Protocol == 0 && (other.Addr == key.Addr || f == nil ||
+				slices.ContainsFunc(f.Backends, func(b vip.Endpoint) bool { return b.Addr.Addr() == key.Addr }))
+		}
+		if !said {
+			w.errorf("nothing says that %s has %q; failing: %q", key, what, failing)
+		}
+	}
+}
+
+// right checks that all is as wished, and that nothing says otherwise.
+func (w *world) right() {
+	wrong, s := w.wrong(), w.r.Stats()
+	// Which services on the host's own addresses are ours stands in the table: an
+	// agent that comes without it takes them for foreign, says so where one is
+	// wanted, and leaves them alone.
+	if w.amnesia && w.unrecorded {
+		maps.DeleteFunc(wrong, func(key vip.FrontendKey, _ []string) bool { return key.Protocol != 0 && !testOwns(key.Addr) })
+	}
+	for key := range w.want {
+		if a, _, _ := w.applied.Get(key); w.amnesia && w.unrecorded && a.Problem != nil && a.Problem.Code == vip.CodePortTaken {
+			s.Failing--
+		} else if a.Rev == 0 || a.Problem != nil {
+			w.errorf("%s: applied is %+v", key, a.Problem)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(wrong), vip.CompareFrontendKeys) {
+		w.errorf("%s: %s", key, strings.Join(wrong[key], "; "))
+	}
+	if s.Failing > 0 || s.TargetError != "" {
+		w.errorf("%d frontends fail, the dataplane %q", s.Failing, s.TargetError)
+	}
+	for _, f := range w.target.Findings() {
+		if key := strings.ReplaceAll(strings.TrimPrefix(f.Name, "sysctl net."), ".", "/"); len(w.want) > 0 && f.OK && w.k.sysctls[key] != "1" && key != "ipv4/conf/all/arp_announce" {
+			w.errorf("finding %+v, but it is %s", f, w.k.sysctls[key])
+		}
+	}
+	if s.DriftRepairs > 0 && w.resync < 0 {
+		w.errorf("%d drifts of our own making", s.DriftRepairs)
+	}
+}

@@ -1,0 +1,34 @@
+package proxy
+
+import (
+	"net/netip"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// sources are the clients that a frontend lets in; the zero value lets in all.
+type sources struct {
+	vip    netip.Addr
+	ranges []netip.Prefix
+	own    func(netip.Addr) bool
+}
+
+func newSources(spec *vip.Frontend, own func(netip.Addr) bool) sources {
+	return sources{vip: spec.Key.Addr, ranges: spec.SourceRanges, own: own}
+}
+
+// admit reports whether a client may have a new connection: all may without
+// ranges, and this host's own always. The kernel gives these the VIP itself for
+// a source, unless they asked for another. It costs O(ranges).
+func (s *sources) admit(client netip.Addr) bool {
+	if len(s.ranges) == 0 {
+		return true
+	}
+	client = client.Unmap().WithZone("")
+	for _, p := range s.ranges {
+		if p.Contains(client) {
+			return true
+		}
+	}
+	return client == s.vip || s.own(client)
+}

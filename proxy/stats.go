@@ -1,0 +1,78 @@
+package proxy
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// tally is what a frontend or an endpoint has carried since it was made.
+type tally struct {
+	connections, in, out atomic.Uint64 // bytes: in is from clients
+}
+
+func (t *tally) traffic(open int64) reconcile.Traffic {
+	return reconcile.Traffic{
+		Connections: t.connections.Load(),
+		Active:      uint64(max(open, 0)),
+		In:          reconcile.Volume{Bytes: t.in.Load()},
+		Out:         reconcile.Volume{Bytes: t.out.Load()},
+	}
+}
+
+// tallies are the two that a connection counts on: its frontend's, which stays
+// when the endpoint goes, and its endpoint's.
+type tallies [2]*tally
+
+func (f *frontend) tallies(e *endpoint) tallies { return tallies{&f.tally, &e.tally} }
+
+func (t tallies) connected() {
+	for _, c := range t {
+		c.connections.Add(1)
+	}
+}
+
+func (t tallies) in(bytes int)  { t[0].in.Add(uint64(bytes)); t[1].in.Add(uint64(bytes)) }
+func (t tallies) out(bytes int) { t[0].out.Add(uint64(bytes)); t[1].out.Add(uint64(bytes)) }
+
+// Counted implements reconcile.Statistics: no packets, which the kernel alone
+// sees, no rates, and connections that are open or not there.
+func (t *Target) Counted() reconcile.Counted { return reconcile.Counted{} }
+
+// Totals implements reconcile.Statistics. It costs O(frontends and endpoints).
+func (t *Target) Totals(ctx context.Context) (map[vip.FrontendKey]reconcile.Traffic, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	out := make(map[vip.FrontendKey]reconcile.Traffic, len(t.frontends))
+	for key, f := range t.frontends {
+		out[key] = f.traffic()
+	}
+	return out, nil
+}
+
+// Breakdown implements reconcile.Statistics.
+func (t *Target) Breakdown(_ context.Context, key vip.FrontendKey) (reconcile.Breakdown, bool, error) {
+	f := t.frontend(key)
+	if f == nil {
+		return reconcile.Breakdown{}, false, nil
+	}
+	out := reconcile.Breakdown{Traffic: f.traffic(), Endpoints: map[netip.AddrPort]reconcile.Traffic{}}
+	for addr, e := range f.backends.Load().all {
+		out.Endpoints[addr] = e.tally.traffic(e.state.Open.Load())
+	}
+	return out, true, nil
+}
+
+func (f *frontend) traffic() reconcile.Traffic {
+	var open int64
+	for _, e := range f.backends.Load().all {
+		open += e.state.Open.Load()
+	}
+	return f.tally.traffic(open)
+}

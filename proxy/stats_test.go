@@ -1,0 +1,177 @@
+package proxy
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// counted waits until a frontend's figures are as wanted: bytes are counted
+// when they are written, which the peer may see a moment earlier.
+func (b *bench) counted(key vip.FrontendKey, want reconcile.Breakdown) {
+	b.Helper()
+	var got reconcile.Breakdown
+	defer func() {
+		if b.Failed() {
+			b.Logf("got  %+v\nwant %+v", got, want)
+		}
+	}()
+	until(b, "counted", func() bool {
+		var found bool
+		var err error
+		if got, found, err = b.Breakdown(b.Context(), key); err != nil || !found {
+			b.Fatal(found, err)
+		}
+		all, err := b.Totals(b.Context())
+		if err != nil || len(all) != 1 {
+			b.Fatal(all, err)
+		}
+		if got.Traffic != want.Traffic || all[key] != want.Traffic || len(got.Endpoints) != len(want.Endpoints) {
+			return false
+		}
+		for addr, e := range want.Endpoints {
+			if got.Endpoints[addr] != e {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func traffic(connections, active, in, out uint64) reconcile.Traffic {
+	return reconcile.Traffic{Connections: connections, Active: active, In: reconcile.Volume{Bytes: in}, Out: reconcile.Volume{Bytes: out}}
+}
+
+type endpoints = map[netip.AddrPort]reconcile.Traffic
+
+// Every byte of TCP is counted once for its backend and once for the frontend,
+// spliced or not. A backend that leaves takes nothing away from the frontend.
+func TestTCPIsCounted(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		pipes int
+	}{{"spliced", 100}, {"without pipes", 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			const up, down = 3 << 20, 1<<20 + 7
+			backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+				if n, _ := io.Copy(io.Discard, c); n == up {
+					c.Write(make([]byte, down))
+				}
+			})
+			idle := tcpBackend(t, "127.0.0.1", named("idle"))
+			p := newTarget(t, Options{})
+			p.pipes.most = c.pipes
+			key := freeKey(t, "127.96.0.1", vip.TCP)
+			both := onVIP(key, vip.RoundRobin, backend, idle)
+			p.must(weigh(both, idle, 0))
+			p.counted(key, reconcile.Breakdown{Endpoints: endpoints{backend: {}, idle: {}}})
+			for i := range uint64(2) {
+				conn := dial(t, key)
+				if _, err := conn.Write(make([]byte, up)); err != nil {
+					t.Fatal(err)
+				}
+				n := traffic(i+1, 1, (i+1)*up, i*down)
+				p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{backend: n, idle: {}}})
+				conn.CloseWrite()
+				if got, err := io.Copy(io.Discard, conn); err != nil || got != down {
+					t.Fatal(got, err)
+				}
+				n = traffic(i+1, 0, (i+1)*up, (i+1)*down)
+				p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{backend: n, idle: {}}})
+			}
+			all := traffic(2, 0, 2*up, 2*down)
+			p.must(without(both, backend))
+			p.counted(key, reconcile.Breakdown{Traffic: all, Endpoints: endpoints{idle: {}}})
+			p.must(both) // it comes back as a new one
+			p.counted(key, reconcile.Breakdown{Traffic: all, Endpoints: endpoints{backend: {}, idle: {}}})
+			p.remove(key)
+			if _, found, err := p.Breakdown(t.Context(), key); found || err != nil {
+				t.Errorf("a frontend that is gone: %v, %v", found, err)
+			}
+			p.must(both)
+			p.counted(key, reconcile.Breakdown{Endpoints: endpoints{backend: {}, idle: {}}})
+		})
+	}
+}
+
+// A backend that refuses gets no connection counted, the one that takes it does.
+func TestRetriedConnectionIsCountedOnce(t *testing.T) {
+	refuses, works := closedPort(t, "127.0.0.1"), tcpBackend(t, "127.0.0.1", named("a"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, refuses, works))
+	for range 4 {
+		who(t, key)
+	}
+	n := traffic(4, 0, 0, 4*2)
+	p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{refuses: {}, works: n}})
+}
+
+// A UDP client is a connection; datagrams are counted by what they hold, the
+// empty ones too.
+func TestUDPIsCounted(t *testing.T) {
+	backend := udpBackend(t, "127.0.0.1", "b") // answers "b " and what it got
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	buf := make([]byte, maxDatagram)
+	for i := range uint64(3) {
+		c := udpClient(t, key)
+		for _, size := range []int{10, 0, 9000} {
+			if _, err := c.Write(bytes.Repeat([]byte("x"), size)); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := c.Read(buf); err != nil || n != size+2 {
+				t.Fatal(n, err)
+			}
+		}
+		n := traffic(i+1, i+1, (i+1)*9010, (i+1)*9016)
+		p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{backend: n}})
+	}
+}
+
+// Reading beside traffic and changes: for the race detector, and nothing falls.
+func TestCountedWhileServing(t *testing.T) {
+	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	both := onVIP(key, vip.RoundRobin, a, b)
+	p.must(both)
+	done := make(chan struct{})
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		var last reconcile.Traffic
+		for {
+			all, err := p.Totals(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			now := all[key]
+			if now.Connections < last.Connections || now.In.Bytes < last.In.Bytes || now.Out.Bytes < last.Out.Bytes {
+				t.Errorf("%+v after %+v", now, last)
+			}
+			last = now
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	for i := range 60 {
+		if i%10 == 0 {
+			p.must(without(both, b))
+			p.must(both)
+		}
+		dial(t, key).line(t)
+	}
+	close(done)
+	tasks.Wait()
+}

@@ -1,0 +1,302 @@
+package consul
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// settings are what instances say of their service: keys of metadata, less
+// those of each instance by itself, and values.
+type settings map[string]string
+
+// built is what the instances of a service make.
+type built struct {
+	service  vip.Service
+	good     bool     // the service may be used
+	settings settings // that it was made with
+	problems []vip.Problem
+}
+
+// build makes a service of its instances. With settings that are no good it
+// takes those that last were, if there are any: what is wrong with how a service
+// is described must not keep it from following its instances. An instance that
+// can't be used is left out, and told of. It is pure: the same answer makes the
+// same service on every host.
+func (o *Options) build(name string, instances []instance, last settings) built {
+	instances = slices.DeleteFunc(slices.Clone(instances), func(i instance) bool { return i.mesh() })
+	sortInstances(instances)
+	b := builder{o: o, name: name, place: o.place(name)}
+	wanted := b.agree(instances)
+	out := b.make(wanted, instances)
+	usable := func(r built) bool { return r.good && (len(r.service.Backends) > 0 || len(instances) == 0) }
+	if !usable(out) && last != nil && !maps.Equal(last, wanted) {
+		again := builder{o: o, name: name, place: b.place}
+		if former := again.make(last, instances); usable(former) {
+			former.problems = out.problems
+			for i := range former.problems {
+				p := &former.problems[i]
+				p.Hint = strings.TrimPrefix(p.Hint+"; the service keeps its former settings until then", "; ")
+			}
+			out = former
+		}
+	}
+	for i := range out.problems {
+		p := &out.problems[i]
+		p.Place, p.Service = b.place, name
+		if out.service.Key != (vip.ServiceKey{}) {
+			p.Service = out.service.Key.String()
+		}
+	}
+	return out
+}
+
+// place says where a service of Consul's is found.
+func (o *Options) place(name string) string {
+	if o.Client.Datacenter != "" {
+		return fmt.Sprintf("consul service %s in %s", name, o.Client.Datacenter)
+	}
+	return "consul service " + name
+}
+
+// builder collects what is wrong with one service.
+type builder struct {
+	o           *Options
+	name, place string
+	problems    []vip.Problem
+	failed      bool // its settings can't be used
+}
+
+// bad notes that a key of the settings can't be used.
+func (b *builder) bad(key string, err error) {
+	var p vip.Problem
+	if !errors.As(err, &p) {
+		p.Message = err.Error()
+	}
+	p.Code, p.Field = cmp.Or(p.Code, vip.CodeInvalid), key
+	b.problems, b.failed = append(b.problems, p), true
+}
+
+// warn notes something that the service can do with.
+func (b *builder) warn(key, hint, message string) {
+	b.problems = append(b.problems, vip.Problem{Code: vip.CodeInvalid, Field: key, Message: message, Hint: hint})
+}
+
+// agree returns the settings of the service: of each key, the value that most
+// instances have, where having none counts like a value; on a tie the value of
+// the first instance, in the order of their nodes and IDs.
+func (b *builder) agree(instances []instance) settings {
+	keys := map[string]bool{}
+	for i := range instances {
+		for key := range instances[i].Service.Meta {
+			if name := strings.TrimPrefix(key, metaPrefix); isOurs(key) && !slices.Contains(instanceKeys, name) {
+				keys[key] = true
+			}
+		}
+	}
+	out := settings{}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		value, disagree := vote(instances, func(i *instance) string { return i.Service.Meta[key] })
+		if value != "" {
+			out[key] = value
+		}
+		if disagree != "" {
+			b.warn(key, "register all instances with the same value", disagree)
+		}
+	}
+	return out
+}
+
+// vote returns the value that most instances have, and who says what where they
+// disagree.
+func vote(instances []instance, value func(*instance) string) (winner, disagree string) {
+	var values []string
+	who := map[string][]string{}
+	for i := range instances {
+		v := value(&instances[i])
+		if who[v] == nil {
+			values = append(values, v)
+		}
+		who[v] = append(who[v], instances[i].id())
+	}
+	if len(values) == 0 {
+		return "", ""
+	}
+	winner = values[0]
+	for _, v := range values {
+		if len(who[v]) > len(who[winner]) {
+			winner = v
+		}
+	}
+	if len(values) == 1 {
+		return winner, ""
+	}
+	var parts []string
+	for _, v := range values {
+		parts = append(parts, fmt.Sprintf("%s on %s", shown(v), fewOf(who[v])))
+	}
+	return winner, fmt.Sprintf("instances disagree: %s; %s is used", strings.Join(parts, ", "), shown(winner))
+}
+
+func shown(value string) string {
+	if value == "" {
+		return "nothing"
+	}
+	return strict.Quote(value)
+}
+
+// fewOf names the first few of many instances.
+func fewOf(ids []string) string {
+	const few = 3
+	if len(ids) <= few {
+		return strings.Join(ids, " ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(ids[:few], " "), len(ids)-few)
+}
+
+// make builds the service with these settings.
+func (b *builder) make(with settings, instances []instance) built {
+	d := b.read(with, instances)
+	own, disagree := b.ownPorts(instances)
+	if disagree != "" && (len(d.ports) == 0 || own[0].name != "") {
+		b.warn(metaPrefix+"port", "add "+metaPrefix+`port, the VIP's port: "80"`, disagree)
+	}
+	d.readPorts(own, func(key string, err error) { b.bad(metaPrefix+key, err) })
+	// A single port leads to whatever port each instance has: many have one that a
+	// scheduler of jobs chose.
+	ownPort := len(d.Ports) == 1 && len(d.targets) == 0 && d.Ports[0].TargetPort == 0 && d.Ports[0].Port.Last == 0
+	service, problems := b.fit(&d.Service, instances, ownPort)
+	for _, p := range problems {
+		key := keyOf(p.Field)
+		if p.Field == "ports" && len(d.Ports) == 0 {
+			if b.failed { // ironvip-port is no good, which is told
+				continue
+			}
+			p.Message, p.Hint = "is not there, and the instances have no port", "add "+metaPrefix+`port = "80", or register instances with a port`
+		}
+		if key == metaPrefix+"name" && with[key] == "" {
+			p.Hint = "add " + metaPrefix + "name, with 1 to 63 of a-z, 0-9 and inner \"-\""
+		}
+		b.bad(cmp.Or(key, p.Field), p)
+	}
+	return built{service: service, good: !b.failed, settings: with, problems: b.problems}
+}
+
+// read takes the settings in.
+func (b *builder) read(with settings, instances []instance) draft {
+	d := draft{Service: spec.Service{Name: b.name, Namespace: b.o.ServiceNamespace, Pool: b.o.Pool}}
+	if d.Namespace == "" && len(instances) > 0 {
+		d.Namespace = instances[0].Service.Namespace // the same for all of one answer
+	}
+	for _, key := range slices.Sorted(maps.Keys(with)) {
+		name, ours := strings.CutPrefix(key, metaPrefix)
+		known, is := metaKeys[name]
+		if !is || !ours {
+			hint := "docs/consul.md has all keys"
+			if near := strict.Nearest(strings.ReplaceAll(key, "_", "-"), keyNames); near != "" {
+				hint = fmt.Sprintf("did you mean %q?", near)
+			}
+			b.bad(key, vip.Problem{Code: vip.CodeUnknownKey, Message: "is no key of ours", Hint: hint})
+		} else if err := known.read(&d, with[key]); err != nil {
+			b.bad(key, err)
+		}
+	}
+	return d
+}
+
+// ownPorts are the ports of the instances, and who disagrees on them.
+func (b *builder) ownPorts(instances []instance) (own []port, disagree string) {
+	ports := map[string][]port{}
+	winner, disagree := vote(instances, func(i *instance) string {
+		of := i.ports(b.o.TaggedAddress)
+		words := make([]string, 0, len(of))
+		for _, p := range of {
+			words = append(words, strings.TrimPrefix(p.name+"="+strconv.Itoa(p.number), "="))
+		}
+		text := strings.Join(words, ",")
+		ports[text] = of
+		return text
+	})
+	if own = ports[winner]; own == nil {
+		disagree = ""
+	}
+	return own, disagree
+}
+
+// maxLeftOut bounds the problems of instances of one service.
+const maxLeftOut = 5
+
+// fit builds the service with those of its instances that it can use, and
+// returns what is wrong with the rest of it.
+func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.Service, []vip.Problem) {
+	// Of two that are the same server, the healthier one is it.
+	order := slices.Clone(instances)
+	slices.SortStableFunc(order, func(x, y instance) int { return rank(&x) - rank(&y) })
+	leftOut := 0
+	for {
+		s.Backends = s.Backends[:0]
+		for i := range order {
+			s.Backends = append(s.Backends, order[i].backend(b.o.TaggedAddress, ownPort))
+		}
+		out, problems := s.Build(b.o.Name, b.place)
+		problems = append(problems, spec.CheckAgainstPools(s, b.o.Pools())...)
+		var whole []vip.Problem
+		bad := map[int]bool{}
+		for _, p := range problems {
+			at, field, of := backendOf(p.Field)
+			if !of {
+				whole = append(whole, p)
+				continue
+			}
+			if bad[at] {
+				continue
+			}
+			bad[at] = true
+			if leftOut++; leftOut <= maxLeftOut {
+				if field == "" {
+					p.Message = order[at].Service.Address + ": another instance is the same server"
+				}
+				b.warn(cmp.Or(field, "address"), p.Hint, fmt.Sprintf("instance %s is left out: %s", order[at].id(), p.Message))
+			}
+		}
+		if len(bad) == 0 {
+			if leftOut > maxLeftOut {
+				b.warn("backends", "", fmt.Sprintf("%d instances more are left out", leftOut-maxLeftOut))
+			}
+			return out, whole
+		}
+		kept := order[:0]
+		for i := range order {
+			if !bad[i] {
+				kept = append(kept, order[i])
+			}
+		}
+		order = kept
+	}
+}
+
+func rank(i *instance) int {
+	switch state, _ := i.health(); state {
+	case vip.Ready:
+		return 0
+	case vip.Drain:
+		return 1
+	}
+	return 2
+}
+
+// backendOf takes a problem's field apart: "backends[3].address".
+func backendOf(field string) (at int, of string, is bool) {
+	rest, is := strings.CutPrefix(field, "backends[")
+	number, of, closed := strings.Cut(rest, "]")
+	at, err := strconv.Atoi(number)
+	return at, strings.TrimPrefix(of, "."), is && closed && err == nil
+}

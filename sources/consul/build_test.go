@@ -1,0 +1,339 @@
+package consul
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// inst makes an instance: "n1 10.0.0.1:8080 warning w=5/2 pool=lan".
+func inst(line string) instance {
+	var i instance
+	i.Service.Meta, i.Service.Tags = map[string]string{}, []string{DefaultTag}
+	i.Service.Weights.Passing, i.Service.Weights.Warning = 1, 1
+	words := strings.Fields(line)
+	i.Node.Node, i.Service.ID = words[0], "web"
+	i.Node.Address, i.Node.Meta = "10.9.9.9", map[string]string{}
+	for _, word := range words[1:] {
+		key, value, pair := strings.Cut(word, "=")
+		switch {
+		case !pair && (word == "passing" || word == "warning" || word == "critical"):
+			i.Checks = append(i.Checks, check{"service:web", word})
+		case !pair && word == "node-critical":
+			i.Checks = append(i.Checks, check{"serfHealth", "critical"})
+		case !pair && word == "maint":
+			i.Checks = append(i.Checks, check{"_service_maintenance:web", "critical"})
+		case !pair && word == "node-maint":
+			i.Checks = append(i.Checks, check{nodeMaintenance, "critical"})
+		case !pair && word == "proxy":
+			i.Service.Kind = "connect-proxy"
+		case !pair:
+			i.Service.Address = word
+			if at, err := netip.ParseAddrPort(word); err == nil {
+				i.Service.Address, i.Service.Port = at.Addr().String(), int(at.Port())
+			}
+		case key == "w":
+			fmt.Sscanf(value, "%d/%d", &i.Service.Weights.Passing, &i.Service.Weights.Warning)
+		case key == "id":
+			i.Service.ID = value
+		case key == "ports":
+			for _, p := range strings.Split(value, ",") {
+				name, number, _ := strings.Cut(p, ":")
+				var n int
+				fmt.Sscan(number, &n)
+				i.Service.Ports = append(i.Service.Ports, servicePort{Name: name, Port: n})
+			}
+		case strings.HasPrefix(key, "tagged:"):
+			name := strings.TrimPrefix(key, "tagged:")
+			if i.Service.TaggedAddresses == nil {
+				i.Service.TaggedAddresses = map[string]serviceAddress{}
+			}
+			at := serviceAddress{Address: value}
+			if ap, err := netip.ParseAddrPort(value); err == nil {
+				at = serviceAddress{ap.Addr().String(), int(ap.Port())}
+			}
+			i.Service.TaggedAddresses[name] = at
+		case strings.HasPrefix(key, "node:"):
+			if i.Node.TaggedAddresses == nil {
+				i.Node.TaggedAddresses = map[string]string{}
+			}
+			i.Node.TaggedAddresses[strings.TrimPrefix(key, "node:")] = value
+		case strings.HasPrefix(key, "nodemeta:"):
+			i.Node.Meta[strings.TrimPrefix(key, "nodemeta:")] = value
+		default:
+			i.Service.Meta[metaPrefix+key] = strings.ReplaceAll(value, "_", " ")
+		}
+	}
+	return i
+}
+
+func instances(lines ...string) []instance {
+	var out []instance
+	for _, line := range lines {
+		out = append(out, inst(line))
+	}
+	return out
+}
+
+// described is what matters of a service in these tests.
+func described(s vip.Service) string {
+	var ports, backends []string
+	for _, p := range s.Ports {
+		word := p.Key().String()
+		if p.Name != word {
+			word = p.Name + "=" + word
+		}
+		if p.TargetPort != p.Port {
+			word += fmt.Sprintf(">%d", p.TargetPort)
+		}
+		if p.NodePort.Auto {
+			word += "+auto"
+		} else if p.NodePort.Number != 0 {
+			word += fmt.Sprintf("+%d", p.NodePort.Number)
+		}
+		ports = append(ports, word)
+	}
+	for _, b := range s.Backends {
+		word := b.ID()
+		if b.State != vip.Ready {
+			word += " " + string(b.State)
+		}
+		if b.Weight != 1 {
+			word += fmt.Sprintf(" w=%d", b.Weight)
+		}
+		backends = append(backends, word)
+	}
+	return s.Key.String() + " " + strings.Join(ports, " ") + ": " + strings.Join(backends, ", ")
+}
+
+func told(problems []vip.Problem) string {
+	var out []string
+	for _, p := range problems {
+		out = append(out, p.Field+": "+p.Message)
+	}
+	return strings.Join(out, "; ")
+}
+
+func TestBuild(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		instances []instance
+		want      string
+		problems  string // "" for none
+	}{
+		{"the instances' port", instances("n1 10.0.0.1:8080", "n2 10.0.0.2:8080"), "web 8080/tcp: 10.0.0.1:8080, 10.0.0.2:8080", ""},
+		{"the VIP's port", instances("n1 10.0.0.1:8080 port=80", "n2 10.0.0.2:9090 port=80"), "web 80/tcp: 10.0.0.1:8080, 10.0.0.2:9090", ""},
+		{"another protocol", instances("n1 10.0.0.1:53 protocol=udp"), "web 53/udp: 10.0.0.1:53", ""},
+		{"two ports", instances("n1 10.0.0.1:80 port=80,443"), "web 80/tcp 443/tcp: 10.0.0.1", ""},
+		{"named, with protocols", instances("n1 10.0.0.1:80 port=http=80,dns=53/udp"), "web http=80/tcp dns=53/udp: 10.0.0.1", ""},
+		{"targets", instances("n1 10.0.0.1:80 port=80,443 target-port=8080,8443 node-port=auto"), "web 80/tcp>8080+auto 443/tcp>8443+auto: 10.0.0.1", ""},
+		{"one protocol for all", instances("n1 10.0.0.1:80 port=80,443 protocol=udp node-port=30080,30443"), "web 80/udp+30080 443/udp+30443: 10.0.0.1", ""},
+		{"a range", instances("n1 10.0.0.1:80 port=10000-10099"), "web 10000-10099/tcp>0: 10.0.0.1", ""},
+		{"named ports of instances", instances("n1 10.0.0.1 ports=http:8080,admin:9090"), "web http=8080/tcp admin=9090/tcp: 10.0.0.1", ""},
+		{"and the VIP's for them", instances("n1 10.0.0.1 ports=http:8080,admin:9090 port=http=80,admin=81"), "web http=80/tcp>8080 admin=81/tcp>9090: 10.0.0.1", ""},
+		{"a target for one port", instances("n1 10.0.0.1:1234 port=80 target-port=8080"), "web 80/tcp>8080: 10.0.0.1", ""},
+		{"no port at all", instances("n1 10.0.0.1"), "", "ironvip-port: is not there, and the instances have no port"},
+		{"health", instances("n1 10.0.0.1:80 passing w=10/3", "n2 10.0.0.2:80 passing warning w=10/3", "n3 10.0.0.3:80 warning critical", "n4 10.0.0.4:80 passing node-critical",
+			"n5 10.0.0.5:80 maint", "n6 10.0.0.6:80 critical node-maint"),
+			"web 80/tcp: 10.0.0.1:80 w=10, 10.0.0.2:80 w=3, 10.0.0.3:80 drain, 10.0.0.4:80 drain, 10.0.0.5:80 maint, 10.0.0.6:80 maint", ""},
+		{"weights left out", instances("n1 10.0.0.1:80 warning w=0/0"), "web 80/tcp: 10.0.0.1:80", ""},
+		{"a warning that takes none", instances("n1 10.0.0.1:80 warning w=5/0"), "web 80/tcp: 10.0.0.1:80 w=0", ""},
+		{"proxies are not backends", instances("n1 10.0.0.1:80", "n1 10.0.0.1:21000 id=web-sidecar-proxy proxy pool=other"), "web 80/tcp: 10.0.0.1:80", ""},
+		{"the node's address", func() []instance { i := inst("n1 port=80"); i.Service.Port = 8080; return []instance{i} }(), "web 80/tcp: 10.9.9.9:8080", ""},
+		{"the majority says", instances("n1 10.0.0.1:80 port=1", "n2 10.0.0.2:80 port=2", "n3 10.0.0.3:80 port=2"), "web 2/tcp: 10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80",
+			`ironvip-port: instances disagree: "1" on n1/web, "2" on n2/web n3/web; "2" is used`},
+		{"the first of two", instances("n2 10.0.0.2:80 port=2", "n1 10.0.0.1:80 port=1"), "web 1/tcp: 10.0.0.1:80, 10.0.0.2:80",
+			`ironvip-port: instances disagree: "1" on n1/web, "2" on n2/web; "1" is used`},
+		{"most say nothing", instances("n1 10.0.0.1:80 port=1", "n2 10.0.0.2:80", "n3 10.0.0.3:80"), "web 80/tcp: 10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80",
+			`ironvip-port: instances disagree: "1" on n1/web, nothing on n2/web n3/web; nothing is used`},
+		{"dynamic ports, and none for the VIP", instances("n1 10.0.0.1:80", "n2 10.0.0.2:81"), "web 80/tcp: 10.0.0.1:80, 10.0.0.2:81",
+			`ironvip-port: instances disagree: "80" on n1/web, "81" on n2/web; "80" is used`},
+		{"an unknown key", instances("n1 10.0.0.1:80 schedular=mh"), "", "ironvip-schedular: is no key of ours"},
+		{"a bad value", instances("n1 10.0.0.1:80 scheduler=fast"), "", `ironvip-scheduler: "fast" is not a known value`},
+		{"a bad port", instances("n1 10.0.0.1:80 port=http"), "", `ironvip-port: "http" is no port`},
+		{"a bad protocol", instances("n1 10.0.0.1:80 port=53 protocol=dns"), "", `ironvip-protocol: "dns" is not a protocol`},
+		{"too many targets", instances("n1 10.0.0.1:80 port=80,81 target-port=1,2,3"), "", "ironvip-target-port: has 3 values for 2 ports"},
+		{"a bad node port", instances("n1 10.0.0.1:80 node-port=yes"), "", `ironvip-node-port: the string "yes" is no node port`},
+		{"all that is wrong at once", instances("n1 10.0.0.1:80 affinity=long drain-timeout=48h vips=10.0.0.300 health-check-node-port=auto"), "",
+			`ironvip-affinity: "long" is not a time span; ironvip-vips: "10.0.0.300" is not an address; ironvip-drain-timeout: 48h is out of bounds; ironvip-health-check-node-port: with external_traffic cluster every node takes traffic, and there is nothing to check`},
+		{"an address that is a name", instances("n1 10.0.0.1:80", "n2 db.example:80"), "web 80/tcp: 10.0.0.1:80", `ironvip-port: instances disagree: "80" on n1/web, nothing on n2/web; "80" is used; address: instance n2/web is left out: "db.example:80" is not an address`},
+		{"in a pool", instances("n1 10.0.0.1:80", "n2 192.0.2.7:80"), "web 80/tcp: 10.0.0.1:80", `address: instance n2/web is left out: 192.0.2.7 is in VIP pool "public"`},
+		{"the same server twice", instances("n1 10.0.0.1:80 critical", "n2 10.0.0.1:80 passing"), "web 80/tcp: 10.0.0.1:80", `address: instance n1/web is left out: 10.0.0.1: another instance is the same server`},
+		{"another family", instances("n1 10.0.0.1:80 families=ipv4", "n2 [2001:db8::1]:80 families=ipv4"), "web 80/tcp: 10.0.0.1:80",
+			"address: instance n2/web is left out: 2001:db8::1 is ipv6 and the service's VIP is ipv4: nat does not translate between families"},
+		{"direct routing", instances("n1 10.0.0.1:80 forward=dr", "n2 10.0.0.2:8080 forward=dr port=80", "n3 10.0.0.3:80 port=80 forward=dr"), "web 80/tcp: 10.0.0.1:80, 10.0.0.3:80",
+			`ironvip-port: instances disagree: nothing on n1/web, "80" on n2/web n3/web; "80" is used; port: instance n2/web is left out: forward dr does not change the port: 8080 is not that of ports[0], 80/tcp`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := Options{Pools: func() []spec.Pool {
+				return []spec.Pool{{Name: "public", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}, AutoAssign: true}}
+			}}.withDefaults()
+			got := o.build("web", test.instances, nil)
+			desc := ""
+			if got.good {
+				desc = described(got.service)
+			}
+			if desc != test.want {
+				t.Errorf("built %q, not %q", desc, test.want)
+			}
+			if told(got.problems) != test.problems {
+				t.Errorf("told of\n%s, not\n%s", told(got.problems), test.problems)
+			}
+			for _, p := range got.problems {
+				if p.Place != "consul service web" || p.Service != "web" || p.Code == "" {
+					t.Errorf("%+v", p)
+				}
+			}
+			// The order in which Consul lists instances makes no difference.
+			slices.Reverse(test.instances)
+			if again := o.build("web", test.instances, nil); described(again.service) != described(got.service) || told(again.problems) != told(got.problems) {
+				t.Errorf("in another order: %q, %s", described(again.service), told(again.problems))
+			}
+		})
+	}
+}
+
+// Every field of a service has a key, and each key does what it says.
+func TestEveryFieldHasAKey(t *testing.T) {
+	o := Options{}.withDefaults()
+	got := o.build("web", instances("n1 10.0.0.1:80 name=shop namespace=team labels=a=b,c=d pool=lan vips=192.0.2.1 families=ipv4 share-key=front port=80 protocol=tcp target-port=8080 node-port=30080 "+
+		"scheduler=mh scheduler-flags=fallback,port forward=nat affinity=90 internal-traffic=local external-traffic=local traffic-distribution=same-zone health-check-node-port=30081 "+
+		"masquerade=never source-ranges=198.51.100.0/24,203.0.113.7 drain-timeout=5m"), nil)
+	if !got.good || len(got.problems) > 0 {
+		t.Fatalf("%v", got.problems)
+	}
+	ours, err := json.Marshal(spec.FromService(got.service))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"name":"shop","namespace":"team","labels":{"a":"b","c":"d"},"pool":"lan","vips":["192.0.2.1"],"families":["ipv4"],"share_key":"front",` +
+		`"ports":[{"protocol":"tcp","port":80,"target_port":8080,"node_port":30080}],"backends":[{"address":"10.0.0.1","weight":1,"state":"ready","node":"n1"}],` +
+		`"scheduler":"mh","scheduler_flags":["fallback","port"],"forward":"nat","affinity":{"timeout":"1m30s"},"internal_traffic":"local","external_traffic":"local",` +
+		`"traffic_distribution":"same-zone","health_check_node_port":30081,"masquerade":"never","source_ranges":["198.51.100.0/24","203.0.113.7/32"],"drain_timeout":"5m"}`
+	if string(ours) != want {
+		t.Errorf("got\n%s, want\n%s", ours, want)
+	}
+	var fields []string
+	for _, k := range metaKeys {
+		fields = append(fields, k.field)
+	}
+	for _, field := range strict.Keys(spec.Service{}) {
+		if field != "backends" && field != "ports" && !slices.Contains(fields, field) {
+			t.Errorf("no key for %s", field)
+		}
+	}
+	for _, field := range strict.Keys(spec.Port{}) {
+		if field != "name" && !slices.Contains(fields, field) { // names are in ironvip-port
+			t.Errorf("no key for a port's %s", field)
+		}
+	}
+}
+
+// What is wrong with the settings doesn't keep a service from following its
+// instances.
+func TestFormerSettingsStay(t *testing.T) {
+	o := Options{}.withDefaults()
+	first := o.build("web", instances("n1 10.0.0.1:80 port=443 scheduler=mh"), nil)
+	got := o.build("web", instances("n1 10.0.0.1:80 critical port=443 scheduler=fast", "n2 10.0.0.2:80 port=443 scheduler=fast"), first.settings)
+	if !got.good || described(got.service) != "web 443/tcp: 10.0.0.1:80 drain, 10.0.0.2:80" || got.service.Scheduler != vip.MaglevHash {
+		t.Errorf("%v %q", got.good, described(got.service))
+	}
+	if told(got.problems) != `ironvip-scheduler: "fast" is not a known value` || !strings.Contains(got.problems[0].Hint, "keeps its former settings") {
+		t.Errorf("%+v", got.problems)
+	}
+	// So with settings that leave no instance.
+	got = o.build("web", instances("n1 10.0.0.1:80 port=443 forward=dr"), first.settings)
+	if described(got.service) != "web 443/tcp: 10.0.0.1:80" || got.service.Forward != vip.ForwardNAT || len(got.problems) != 1 {
+		t.Errorf("%q, %+v", described(got.service), got.problems)
+	}
+}
+
+func TestWhatTheSourceSays(t *testing.T) {
+	o := Options{Pool: "lan", ServiceNamespace: "team"}.withDefaults()
+	o.Client.Datacenter = "dc2"
+	got := o.build("web", instances("n1 10.0.0.1:80 zone=z1", "n2 10.0.0.2:80 zone=z2", "n3 10.0.0.3:80 nodemeta:zone=z3"), nil)
+	zones := ""
+	for _, b := range got.service.Backends {
+		zones += b.Node + "@" + b.Zone + " "
+	}
+	if got.service.Pool != "lan" || got.service.Key.String() != "team/web" || got.service.Origin != "consul service web in dc2" || zones != "n1@z1 n2@z2 n3@z3 " || len(got.problems) > 0 {
+		t.Errorf("%+v %s %v", got.service, zones, got.problems)
+	}
+	over := o.build("web", instances("n1 10.0.0.1:80 pool=wan namespace=other"), nil)
+	if over.service.Pool != "wan" || over.service.Key.String() != "other/web" {
+		t.Errorf("%+v", over.service)
+	}
+	i := inst("n1 10.0.0.1:80")
+	i.Service.Namespace = "finance"
+	if got := (&Options{Name: "consul", Pools: o.Pools}).build("web", []instance{i}, nil); got.service.Key.String() != "finance/web" {
+		t.Errorf("%v", got.service.Key)
+	}
+	if bad := o.build("Web_App", instances("n1 10.0.0.1:80"), nil); bad.good || told(bad.problems) != `ironvip-name: "Web_App" is not a DNS label: use a-z, 0-9 and inner "-"` {
+		t.Errorf("%+v", bad.problems)
+	}
+}
+
+func TestTaggedAddresses(t *testing.T) {
+	const both = "n1 10.0.0.1:80 tagged:lan_ipv4=10.0.0.1:80 tagged:lan_ipv6=[2001:db8::1]:80 tagged:wan=198.51.100.1:8080 tagged:vpn=100.64.0.1 node:wan=198.51.100.9 node:lan_ipv6=2001:db8::9"
+	for _, test := range []struct{ line, tag, want string }{
+		{both, "", "10.0.0.1:80"},
+		{both, "lan", "10.0.0.1:80"},
+		{both, "wan", "198.51.100.1:8080"},
+		{both, "ipv4", "10.0.0.1:80"},
+		{both, "ipv6", "[2001:db8::1]:80"},
+		{both, "vpn", "100.64.0.1:80"},
+		{both, "nothing", "10.0.0.1:80"},
+		{"n1 10.0.0.1:80 node:lan_ipv6=2001:db8::9", "ipv6", "[2001:db8::9]:80"},
+		{"n1 [2001:db8::1]:80", "ipv6", "[2001:db8::1]:80"},
+		{"n1 10.0.0.1:80 node:wan=198.51.100.9", "wan", "10.0.0.1:80"}, // the node's says nothing of where the service listens
+		{"n1 port=80 node:wan=198.51.100.9", "wan", "198.51.100.9"},
+		{"n1 port=80", "wan", "10.9.9.9"},
+	} {
+		o := Options{TaggedAddress: test.tag}.withDefaults()
+		got := o.build("web", instances(test.line), nil)
+		if len(got.service.Backends) != 1 || got.service.Backends[0].ID() != test.want {
+			t.Errorf("%s of %s: %v %v, not %s", test.tag, test.line, got.service.Backends, got.problems, test.want)
+		}
+	}
+}
+
+// The reference page has a row for every key, and no other.
+func TestReferencePageIsComplete(t *testing.T) {
+	page, err := os.ReadFile("../../docs/consul.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `("+metaPrefix+"[^`]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		keys = append(keys, row[1])
+	}
+	slices.Sort(keys)
+	if !slices.Equal(keys, keyNames) {
+		t.Errorf("docs/consul.md has rows for\n%v, the code reads\n%v", keys, keyNames)
+	}
+}
+
+// Whatever instances say, building ends and is the same for any order.
+func FuzzBuild(f *testing.F) {
+	f.Add("port", "80,443", "web=80/udp", "10.0.0.1", 80)
+	f.Add("labels", "a=b", "", "::1", 70000)
+	f.Fuzz(func(t *testing.T, key, one, other, address string, number int) {
+		a, b := inst("n1 10.0.0.1:80"), inst("n2 10.0.0.2:80")
+		a.Service.Meta[metaPrefix+key], b.Service.Meta[metaPrefix+key] = one, other
+		b.Service.Address, b.Service.Port = address, number
+		o := Options{}.withDefaults()
+		got, again := o.build("web", []instance{a, b}, nil), o.build("web", []instance{b, a}, nil)
+		if described(got.service) != described(again.service) || told(got.problems) != told(again.problems) {
+			t.Errorf("%s %s\n%s %s", described(got.service), told(got.problems), described(again.service), told(again.problems))
+		}
+	})
+}

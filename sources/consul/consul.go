@@ -1,0 +1,150 @@
+// Package consul is the source of services in Consul's catalog.
+//
+// In goes the catalog of one datacentre: the services that carry a tag, or those
+// that are listed, what the metadata of their instances say, their health and
+// weights; out go services with their backends, and what is wrong with the
+// metadata by the name of its key. One question is held for the list of
+// services, and one for each service that has instances, so that a change wakes
+// what it concerns and nothing else. Changes are told in bundles, one a service
+// and 100 ms at most. It fails towards traffic: while Consul is away, or answers
+// nonsense, everything stays as it was; what it then has lost is taken away only
+// past the shrink guard. The package never writes into Consul, and takes nothing
+// of what the agent itself registers there.
+package consul
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Source implements sources.Source.
+type Source struct {
+	o Options
+	// entries are the services that are known, by their names in Consul, also from
+	// one run to the next. Only a run uses them.
+	entries map[string]*entry
+}
+
+// entry is what is known of one of Consul's services.
+type entry struct {
+	name      string
+	instances []instance    // as last read; nil for not yet
+	settings  settings      // the last that were good
+	service   vip.Service   // the last that was good
+	inForce   bool          // service is what the sink has, or is about to get
+	problems  []vip.Problem // of its instances
+	listed    bool          // Consul's list names it
+	gone      bool          // and it has no instances either
+	epoch     int           // in which it was last read
+	running   bool          // somebody watches it
+	kick      context.CancelFunc
+}
+
+// New returns a source that asks nothing before Run. The error names an option
+// that can't be right.
+func New(o Options) (*Source, error) {
+	o = o.withDefaults()
+	if _, err := newClient(&o); err != nil {
+		return nil, err
+	}
+	return &Source{o: o, entries: map[string]*entry{}}, nil
+}
+
+// ShrinkGuard implements sources.Guarded.
+func (s *Source) ShrinkGuard() time.Duration { return max(0, s.o.ShrinkGuard) }
+
+// Run implements sources.Source. A Consul that can't be reached is no failure:
+// the source is stale until it can.
+func (s *Source) Run(ctx context.Context, out sources.Sink) error {
+	ask := s.o.asked
+	if ask == nil {
+		made, err := newClient(&s.o)
+		if err != nil {
+			return fmt.Errorf("consul: %w", err)
+		}
+		ask = made
+	}
+	defer ask.closeIdle()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := newRun(s, ask, out)
+	for _, e := range s.entries {
+		e.running, e.listed, e.epoch = false, false, 0
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer r.tidy.Stop()
+	running.Go(func() { r.follow(ctx, &running) })
+	running.Go(func() { r.tell(ctx) })
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// run is one run of the source.
+type run struct {
+	s     *Source
+	o     *Options
+	ask   catalog
+	out   sources.Sink
+	total bucket // questions for services
+	slots slots
+	tidy  *time.Timer   // closes idle connections, some time after there were too many
+	wake  chan struct{} // has a word in it when there is something to tell
+
+	mu       sync.Mutex
+	entries  map[string]*entry
+	dirty    map[string]struct{} // to be told of
+	failing  map[string]error    // services that can't be read
+	wrong    map[string]struct{} // services with problems
+	claims   map[vip.ServiceKey]map[string]struct{}
+	listErr  error
+	heard    bool     // the list has answered since it was last told
+	missing  []string // services that are asked for by name, and not there
+	blind    bool     // the list is empty, and something was left out of it
+	reworded bool     // there are other problems than were told
+	epoch    epoch
+	replaced bool   // the full list has been told once
+	stale    string // as told
+	limited  int    // slots, as told
+}
+
+// epoch is a time without a break in the contact with Consul. Each begins with
+// reading everything anew, and only then the full list is told: until it is
+// known, nothing is taken away.
+type epoch struct {
+	number  int // 0: there was none yet
+	ctx     context.Context
+	end     context.CancelFunc
+	waiting int       // services that were not read yet
+	last    time.Time // when one was
+	told    bool
+}
+
+func newRun(s *Source, ask catalog, out sources.Sink) *run {
+	t := s.o.timing
+	r := &run{s: s, o: &s.o, ask: ask, out: out, total: bucket{every: time.Second / time.Duration(t.rate), burst: t.burst},
+		wake: make(chan struct{}, 1), entries: s.entries, dirty: map[string]struct{}{}, failing: map[string]error{},
+		wrong: map[string]struct{}{}, claims: map[vip.ServiceKey]map[string]struct{}{}}
+	r.tidy = time.AfterFunc(time.Hour, ask.closeIdle)
+	r.tidy.Stop()
+	for name, e := range r.entries {
+		r.claim(e)
+		if len(e.problems) > 0 {
+			r.wrong[name] = struct{}{}
+		}
+	}
+	return r
+}
+
+// note has what is dirty told. The caller need not hold mu.
+func (r *run) note() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,120 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/retry"
+)
+
+// follow holds the question for the list of services, and has each of them
+// watched. It is also what notices that Consul is away, and back.
+func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
+	t := r.o.timing
+	pace := bucket{every: t.listPace, burst: 2}
+	wait := retry.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
+	var index uint64
+	for pace.take(ctx) {
+		names, a, err := r.ask.list(ctx, question{index: index, wait: t.listHold})
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil && a.index == 0 && len(names) == 0 {
+			err = errors.New("an empty answer that is not of consul's making: it has no index")
+		}
+		if err != nil {
+			index = 0
+			r.away(fmt.Errorf("consul at %s: list of services: %w", r.o.Client.Title(), err))
+			retry.Sleep(ctx, wait.Next())
+			continue
+		}
+		wait.Reset()
+		if a.index < index { // an older state than we know: read everything anew
+			index = 0
+			continue
+		}
+		r.listed(ctx, names, len(names) == 0 && a.filtered, index == 0, running)
+		index = max(a.index, 1)
+	}
+}
+
+// away notes that Consul can't be asked.
+func (r *run) away(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listErr = err
+	r.note()
+}
+
+// listed takes in which services there are. Anew says that Consul was away, or
+// has lost something, since the last list; blind, that there may be services
+// and the token may see none of them.
+func (r *run) listed(ctx context.Context, names []string, blind, anew bool, running *sync.WaitGroup) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listErr, r.heard = nil, true
+	there := make(map[string]struct{}, len(names))
+	for _, name := range names {
+		there[name] = struct{}{}
+		if e := r.entries[name]; e == nil {
+			r.entries[name] = &entry{name: name}
+			r.epoch.waiting++
+		} else if e.gone { // and not told of yet
+			e.gone, e.running = false, false
+		}
+	}
+	if anew {
+		r.begin(ctx)
+	}
+	for name, e := range r.entries {
+		_, is := there[name]
+		turned := e.listed != is
+		e.listed = is
+		switch {
+		case e.gone:
+		case !e.running:
+			e.running = true
+			running.Go(func() { r.watch(ctx, e) })
+		case turned && !anew && e.kick != nil: // nil: not asked yet
+			e.kick()
+		}
+	}
+	missing := slices.DeleteFunc(slices.Clone(r.o.Services), func(name string) bool { return r.entries[name] != nil })
+	if !slices.Equal(missing, r.missing) {
+		r.missing, r.reworded = missing, true
+	}
+	if blind != r.blind {
+		r.blind, r.reworded = blind, true
+	}
+	r.note()
+}
+
+// begin begins an epoch. The caller holds mu.
+func (r *run) begin(ctx context.Context) {
+	if r.epoch.end != nil {
+		r.epoch.end()
+	}
+	r.slots.open() // the server may have another limit now
+	next := epoch{number: r.epoch.number + 1, last: time.Now()}
+	for _, e := range r.entries {
+		if !e.gone {
+			next.waiting++
+		}
+	}
+	next.ctx, next.end = context.WithCancel(ctx)
+	r.epoch = next
+}
+
+// turn returns the context of the next question for a service: it ends when that
+// has to be asked anew.
+func (r *run) turn(e *entry) (ctx context.Context, end context.CancelFunc, number int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ctx, end = context.WithCancel(r.epoch.ctx)
+	e.kick = end
+	return ctx, end, r.epoch.number
+}

@@ -1,0 +1,189 @@
+package consul
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// instance is one instance of a service, as /v1/health/service tells of it: of
+// that the parts that we read.
+type instance struct {
+	Node struct {
+		Node            string
+		Address         string
+		TaggedAddresses map[string]string
+		Meta            map[string]string
+		Locality        *locality
+	}
+	Service struct {
+		ID              string
+		Kind            string
+		Tags            []string
+		Address         string
+		Port            int
+		Ports           []servicePort
+		TaggedAddresses map[string]serviceAddress
+		Meta            map[string]string
+		Weights         struct{ Passing, Warning int }
+		Namespace       string
+		Locality        *locality
+	}
+	Checks []check
+}
+
+type servicePort struct {
+	Name    string
+	Port    int
+	Default bool
+}
+
+type serviceAddress struct {
+	Address string
+	Port    int
+}
+
+type locality struct{ Region, Zone string }
+
+type check struct{ CheckID, Status string }
+
+// port is one port of an instance; its name is "" where a service has but one.
+type port struct {
+	name   string
+	number int
+}
+
+// id names the instance in messages, uniquely in its service.
+func (i *instance) id() string { return i.Node.Node + "/" + i.Service.ID }
+
+// mesh reports whether the instance is a proxy or a gateway of Consul's mesh,
+// which is none of ours: its listeners want the mesh's own TLS.
+func (i *instance) mesh() bool { return i.Service.Kind != "" }
+
+// Consul's marks of maintenance are checks of these names.
+const (
+	nodeMaintenance    = "_node_maintenance"
+	serviceMaintenance = "_service_maintenance:"
+)
+
+// health returns what the instance's checks, and those of its node, make of it.
+// An instance has the worst of their states.
+func (i *instance) health() (state vip.State, weight int) {
+	passing, warning := i.Service.Weights.Passing, i.Service.Weights.Warning
+	if passing == 0 && warning == 0 { // registered without
+		passing, warning = vip.DefaultWeight, vip.DefaultWeight
+	}
+	state, weight = vip.Ready, passing
+	for _, c := range i.Checks {
+		switch {
+		case c.CheckID == nodeMaintenance, strings.HasPrefix(c.CheckID, serviceMaintenance):
+			return vip.Maint, passing
+		case c.Status == "passing":
+		case c.Status == "warning":
+			if state == vip.Ready {
+				weight = warning
+			}
+		default: // critical, and what we don't know
+			state, weight = vip.Drain, passing
+		}
+	}
+	return state, weight
+}
+
+// address returns where the instance serves, by the tagged address that the
+// source asks for, if the instance has that, else by its own, else by its
+// node's.
+func (i *instance) address(tag string) (address string, number int) {
+	s := &i.Service
+	for _, name := range taggedNames(tag) {
+		if a, has := s.TaggedAddresses[name]; has && a.Address != "" {
+			return a.Address, cmp.Or(a.Port, i.port())
+		}
+	}
+	if s.Address != "" && !wrongFamily(tag, s.Address) {
+		return s.Address, i.port()
+	}
+	for _, name := range taggedNames(tag) {
+		if a := i.Node.TaggedAddresses[name]; a != "" && (s.Address == "" || wrongFamily(tag, s.Address)) {
+			return a, i.port()
+		}
+	}
+	return cmp.Or(s.Address, i.Node.Address), i.port()
+}
+
+// taggedNames are the names of Consul's tagged addresses that a choice may mean,
+// the best first.
+func taggedNames(tag string) []string {
+	switch tag {
+	case "":
+		return nil
+	case "lan", "wan":
+		return []string{tag, tag + "_ipv4", tag + "_ipv6"}
+	case "ipv4", "ipv6":
+		return []string{"lan_" + tag}
+	}
+	return []string{tag}
+}
+
+// wrongFamily reports whether an address is not of the family that is asked for.
+func wrongFamily(tag, address string) bool {
+	a, err := netip.ParseAddr(address)
+	return err == nil && (tag == "ipv4" && !a.Is4() || tag == "ipv6" && a.Is4())
+}
+
+// port is the instance's own port, 0 for none.
+func (i *instance) port() int {
+	for _, p := range i.Service.Ports {
+		if p.Default {
+			return p.Port
+		}
+	}
+	return i.Service.Port
+}
+
+// ports are the instance's ports with their names.
+func (i *instance) ports(tag string) []port {
+	if len(i.Service.Ports) == 0 {
+		if _, number := i.address(tag); number != 0 {
+			return []port{{"", number}}
+		}
+		return nil
+	}
+	var out []port
+	for _, p := range i.Service.Ports {
+		out = append(out, port{p.Name, p.Port})
+	}
+	return out
+}
+
+// zone is where the instance is.
+func (i *instance) zone() string {
+	for _, l := range []*locality{i.Service.Locality, i.Node.Locality} {
+		if l != nil && l.Zone != "" {
+			return l.Zone
+		}
+	}
+	return cmp.Or(i.Service.Meta[metaPrefix+"zone"], i.Node.Meta[metaPrefix+"zone"], i.Node.Meta["zone"])
+}
+
+// backend is the instance as a backend. Own says that it has the instance's own
+// port, where it has one, rather than the service's target ports.
+func (i *instance) backend(tag string, own bool) spec.Backend {
+	state, weight := i.health()
+	address, number := i.address(tag)
+	if !own {
+		number = 0
+	}
+	return spec.Backend{Address: address, Port: spec.PortNumber(number), Weight: &weight, State: string(state), Node: i.Node.Node, Zone: i.zone()}
+}
+
+// sortInstances puts them in an order that is the same on every host.
+func sortInstances(in []instance) {
+	slices.SortFunc(in, func(a, b instance) int {
+		return cmp.Or(cmp.Compare(a.Node.Node, b.Node.Node), cmp.Compare(a.Service.ID, b.Service.ID))
+	})
+}

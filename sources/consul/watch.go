@@ -1,0 +1,162 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/ironvip/ironvip/consulclient"
+	"github.com/ironvip/ironvip/retry"
+)
+
+// What to do after an answer.
+type next int
+
+const (
+	hold next = iota // ask what is newer
+	idle             // ask again some time: there is nothing to hold a question for
+	end              // the service is gone
+)
+
+// watch asks for one service until the context ends, or the service is gone.
+func (r *run) watch(ctx context.Context, e *entry) {
+	t := r.o.timing
+	pace := bucket{every: t.pace, burst: 1}
+	wait := retry.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
+	rest := retry.Backoff{Lo: t.idle / 32, Hi: t.idle}
+	busy := 0
+	for ctx.Err() == nil {
+		turn, done, number := r.turn(e)
+		var index uint64
+		for turn.Err() == nil {
+			q := question{index: index, wait: r.holdFor()}
+			all, a, err := r.question(turn, &pace, e.name, q)
+			switch {
+			case turn.Err() != nil:
+			case errors.Is(err, consulclient.ErrBusy):
+				r.crowded()
+				if busy++; busy > maxBusy {
+					r.failed(e, err)
+				}
+				retry.Sleep(turn, wait.Next())
+			case err != nil:
+				index = 0
+				if away := r.failed(e, err); away {
+					<-turn.Done() // the list will tell when Consul is back
+				}
+				retry.Sleep(turn, wait.Next())
+			default:
+				wait.Reset()
+				busy = 0
+				switch r.answered(e, all, a, number) {
+				case hold:
+					rest.Reset()
+					if a.index < index {
+						index = 0
+					} else {
+						index = max(a.index, 1)
+					}
+				case idle:
+					index = 0
+					retry.Sleep(turn, rest.Next())
+				case end:
+					done()
+					return
+				}
+			}
+		}
+		done()
+	}
+}
+
+// maxBusy is how often a question may be refused for want of a connection before
+// the service counts as one that can't be read: rotation needs a few.
+const maxBusy = 10
+
+// question asks, when it is its turn.
+func (r *run) question(ctx context.Context, pace *bucket, name string, q question) ([]instance, answer, error) {
+	if !pace.take(ctx) || !r.total.take(ctx) || !r.slots.take(ctx) {
+		return nil, answer{}, ctx.Err()
+	}
+	defer r.slots.giveBack()
+	return r.ask.instances(ctx, name, q)
+}
+
+// holdFor returns how long to hold a question. Where not all can be held, they
+// take turns.
+func (r *run) holdFor() time.Duration {
+	bound := r.slots.bound()
+	if bound == 0 {
+		return about(r.o.timing.hold)
+	}
+	r.mu.Lock()
+	services := len(r.entries)
+	r.mu.Unlock()
+	if services <= bound {
+		return about(r.o.timing.hold)
+	}
+	return max(r.o.timing.pace, r.o.timing.cycle*time.Duration(bound)/time.Duration(services))
+}
+
+// crowded notes that Consul takes no more connections. Who has one must not keep
+// it for long, now that others wait; and those that are left over belong to the
+// host's other programs.
+func (r *run) crowded() {
+	if !r.slots.busy() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entries {
+		if e.kick != nil {
+			e.kick()
+		}
+	}
+	r.tidy.Reset(time.Second)
+	r.note()
+}
+
+// failed notes that a service can't be read, and reports whether Consul as a
+// whole can't be.
+func (r *run) failed(e *entry, err error) (away bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failing[e.name] = err
+	r.note()
+	return r.listErr != nil
+}
+
+// answered takes in what Consul says of a service.
+func (r *run) answered(e *entry, all []instance, a answer, number int) next {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if number != r.epoch.number { // asked before all is read anew
+		return idle
+	}
+	ours := slices.ContainsFunc(all, func(i instance) bool { return !i.mesh() })
+	if !ours && a.filtered {
+		r.failing[e.name] = errors.New("the token may not read its instances: it needs service:read for them, and node:read for their nodes")
+		r.note()
+		return idle
+	}
+	delete(r.failing, e.name)
+	if e.epoch != number {
+		e.epoch = number
+		r.epoch.waiting--
+		r.epoch.last = time.Now()
+	}
+	r.dirty[e.name] = struct{}{}
+	r.note()
+	switch {
+	case ours:
+		e.instances = all
+		return hold
+	case !e.listed:
+		e.gone = true
+		return end
+	}
+	// The list says that there are some, the answer that there are none. The list
+	// will follow.
+	return idle
+}

@@ -1,0 +1,330 @@
+package sources
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// doubtful is a driven source that asks for a guard.
+type doubtful struct {
+	*driven
+	patience time.Duration
+}
+
+func (d doubtful) ShrinkGuard() time.Duration { return d.patience }
+
+// guarded runs a bench with one source that has a guard of 30 s.
+func guarded(t *testing.T, prior int) (*bench, Sink, *driven) {
+	b, src := newBench(), newDriven()
+	b.options.SyncTimeout = time.Hour // not what ends a doubt here
+	b.names.options.PriorServices = func(string) int { return prior }
+	b.Add("consul", "consul", doubtful{src, DefaultShrinkGuard})
+	b.start(t)
+	return b, <-src.out, src
+}
+
+func numbered(n int) []vip.Service {
+	var out []vip.Service
+	for i := range n {
+		out = append(out, service(fmt.Sprintf("s%03d", i)))
+	}
+	return out
+}
+
+func keysOf(in []vip.Service) []vip.ServiceKey {
+	var out []vip.ServiceKey
+	for _, s := range in {
+		out = append(out, s.Key)
+	}
+	return out
+}
+
+// held are the problems of guards, as "service: message".
+func (b *bench) held() string {
+	var out []string
+	for _, p := range b.status("consul").Problems {
+		if p.Code == vip.CodeHeldBack {
+			out = append(out, p.Service+": "+p.Message)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// What would remove more than half of a source's services is held back until
+// its time, and what is not goes at once.
+func TestServicesThatVanishTogether(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		had    int
+		remove func(out Sink, all []vip.Service)
+		now    int // in force after it
+		then   int // and after 30 s
+	}{
+		{"an empty list", 100, func(out Sink, all []vip.Service) { out.Replace(nil, nil) }, 100, 0},
+		{"an empty list, of two", 2, func(out Sink, all []vip.Service) { out.Replace(nil, nil) }, 2, 0},
+		{"an empty list, of one", 1, func(out Sink, all []vip.Service) { out.Replace(nil, nil) }, 1, 0},
+		{"the only one, by name", 1, func(out Sink, all []vip.Service) { out.Delete(keysOf(all)...) }, 0, 0},
+		{"both, by name", 2, func(out Sink, all []vip.Service) { out.Delete(keysOf(all)...) }, 0, 0},
+		{"three of three, by name", 3, func(out Sink, all []vip.Service) { out.Delete(keysOf(all)...) }, 3, 0},
+		{"two of three", 3, func(out Sink, all []vip.Service) { out.Replace(all[2:], nil) }, 1, 1},
+		{"half", 100, func(out Sink, all []vip.Service) { out.Replace(all[50:], nil) }, 50, 50},
+		{"one more than half", 100, func(out Sink, all []vip.Service) { out.Replace(all[51:], nil) }, 100, 49},
+		{"one more than half, by name", 100, func(out Sink, all []vip.Service) { out.Delete(keysOf(all[:51])...) }, 100, 49},
+		{"one by one: the first half goes", 100, func(out Sink, all []vip.Service) {
+			for _, k := range keysOf(all) {
+				out.Delete(k)
+			}
+		}, 50, 0},
+		{"one by one, slowly", 100, func(out Sink, all []vip.Service) {
+			for _, k := range keysOf(all) {
+				out.Delete(k)
+				time.Sleep(20 * time.Second)
+			}
+		}, 0, 0},
+		{"others in their place", 10, func(out Sink, all []vip.Service) { out.Replace(services("x", "y"), nil) }, 12, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, out, _ := guarded(t, 0)
+				out.Replace(numbered(test.had), nil)
+				test.remove(out, numbered(test.had))
+				if got := b.services.Len(); got != test.now {
+					t.Errorf("%d services at first, not %d", got, test.now)
+				}
+				if told := b.held() != ""; told != (test.now != test.then) {
+					t.Errorf("told of %q", b.held())
+				}
+				time.Sleep(DefaultShrinkGuard - time.Millisecond)
+				synctest.Wait()
+				if got := b.services.Len(); got != test.now {
+					t.Errorf("%d services just before the time is over, not %d", got, test.now)
+				}
+				time.Sleep(2 * time.Millisecond)
+				synctest.Wait()
+				if got := b.services.Len(); got != test.then || b.held() != "" {
+					t.Errorf("%d services in the end, not %d; told of %q", got, test.then, b.held())
+				}
+			})
+		})
+	}
+}
+
+// What comes back is as it was; the rest still goes when its time comes.
+func TestWhatVanishedComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, out, _ := guarded(t, 0)
+		all := numbered(10)
+		out.Replace(all, nil)
+		out.Replace(nil, []vip.Problem{{Message: "of the source"}})
+		if got := b.status("consul"); !strings.Contains(b.held(), "10 of 10 services vanished at once (s000, s001, s002, s003, s004 and 5 more)") || len(got.Problems) != 2 || got.Services != 10 {
+			t.Errorf("status %+v", got)
+		}
+		time.Sleep(20 * time.Second)
+		out.Put(all[:8]...)
+		if !strings.Contains(b.held(), "2 of 10 services vanished at once (s008, s009)") {
+			t.Errorf("told of %q", b.held())
+		}
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if b.services.Len() != 8 || b.held() != "" {
+			t.Errorf("%d services, told of %q", b.services.Len(), b.held())
+		}
+		out.Replace(nil, nil)
+		out.Replace(all, nil)
+		time.Sleep(time.Minute)
+		if b.services.Len() != 10 || b.held() != "" {
+			t.Errorf("%d services, told of %q", b.services.Len(), b.held())
+		}
+		if want := []string{"shrink_held", "shrink_confirmed", "shrink_held", "shrink_withdrawn"}; !slices.Equal(b.kinds(), want) {
+			t.Errorf("events %v", b.kinds())
+		}
+	})
+}
+
+// A resync confirms what is held; what the source then says is guarded as ever.
+// A source that runs again after a failure finds what is held still held.
+func TestResyncLetsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, out, src := guarded(t, 0)
+		out.Replace(numbered(10), nil)
+		if err := b.Resync("consul"); err != nil {
+			t.Fatal(err)
+		}
+		out = <-src.out
+		out.Replace(nil, nil)
+		if b.services.Len() != 10 {
+			t.Error("a resync with nothing held is a licence")
+		}
+		if err := b.Resync("consul"); err != nil || b.services.Len() != 0 || b.held() != "" {
+			t.Errorf("%v, %d services, told of %q", err, b.services.Len(), b.held())
+		}
+		(<-src.out).Replace(nil, nil)
+	})
+}
+
+// The first list after a start is compared with what the host had before: the
+// dataplane is not touched while it is doubted.
+func TestTheFirstListAfterAStart(t *testing.T) {
+	for _, test := range []struct {
+		prior, says int
+		ready       bool
+	}{{0, 0, true}, {10, 5, true}, {10, 4, false}, {2, 1, true}, {2, 0, false}, {3, 1, true}, {1, 0, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			b, out, _ := guarded(t, test.prior)
+			out.Replace(numbered(test.says), nil)
+			if b.ready() != test.ready || b.status("consul").Synced != test.ready || (b.held() == "") != test.ready {
+				t.Errorf("%+v: ready %v, told of %q", test, b.ready(), b.held())
+			}
+			time.Sleep(31 * time.Second)
+			synctest.Wait()
+			if !b.ready() || !b.status("consul").Synced || b.held() != "" {
+				t.Errorf("%+v: in the end ready %v, told of %q", test, b.ready(), b.held())
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b, out, _ := guarded(t, 10)
+		out.Replace(nil, nil)
+		out.Put(numbered(4)...)
+		if b.ready() {
+			t.Error("ready with 4 of 10")
+		}
+		out.Put(numbered(5)...)
+		if !b.ready() || b.held() != "" {
+			t.Errorf("not ready with 5 of 10, told of %q", b.held())
+		}
+	})
+}
+
+// web is a service with these backends: "1 2d 3" are 10.0.0.1, 10.0.0.2
+// draining, 10.0.0.3.
+func web(backends string) vip.Service {
+	s := service("web")
+	for _, word := range strings.Fields(backends) {
+		state := vip.Ready
+		if n, drained := strings.CutSuffix(word, "d"); drained {
+			word, state = n, vip.Drain
+		}
+		s.Backends = append(s.Backends, vip.Backend{Address: netip.MustParseAddr("10.0.0." + word), Weight: 1, State: state})
+	}
+	return s
+}
+
+func (b *bench) backends() string {
+	s, _, _ := b.services.Get(key("web"))
+	var out []string
+	for _, be := range s.Backends {
+		word := be.Address.String()[len("10.0.0."):]
+		if be.State == vip.Drain {
+			word += "d"
+		}
+		out = append(out, word)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestBackendsThatVanishTogether(t *testing.T) {
+	for _, test := range []struct {
+		name, had string
+		says      []string
+		now, then string
+	}{
+		{"most of them", "1 2 3 4 5", []string{"1 2"}, "1 2 3 4 5", "1 2"},
+		{"half of them", "1 2 3 4 5 6", []string{"1 2 3"}, "1 2 3", "1 2 3"},
+		{"all of them", "1 2", []string{""}, "1 2", ""},
+		{"the only one", "1", []string{""}, "1", ""},
+		{"one of two", "1 2", []string{"1"}, "1", "1"},
+		{"two of three, as on any day", "1 2 3", []string{"1"}, "1", "1"},
+		{"drained is not vanished", "1 2 3 4 5", []string{"1d 2d 3d 4d 5d"}, "1d 2d 3d 4d 5d", "1d 2d 3d 4d 5d"},
+		{"drained before they vanish", "1 2d 3d 4d 5d", []string{"1"}, "1", "1"},
+		{"a move", "1 2 3 4 5", []string{"6 7 8 9 10"}, "6 7 8 9 10", "6 7 8 9 10"},
+		{"a move to fewer", "1 2 3 4 5", []string{"6 7"}, "1 2 3 4 5 6 7", "6 7"},
+		{"in steps", "1 2 3 4 5 6 7 8", []string{"1 2 3 4 5", "1 2 3", "1"}, "1 2 3 4 5", "1"},
+		{"back in part", "1 2 3 4 5 6", []string{"1", "1 2d 3"}, "1 2d 3 4 5 6", "1 2d 3"},
+		{"back as they were", "1 2 3 4 5 6", []string{"1", "1 2 3 4 5 6"}, "1 2 3 4 5 6", "1 2 3 4 5 6"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, out, _ := guarded(t, 0)
+				out.Replace([]vip.Service{web(test.had)}, nil)
+				for _, says := range test.says {
+					out.Put(web(says))
+				}
+				if got := b.backends(); got != test.now {
+					t.Errorf("%q at first, not %q", got, test.now)
+				}
+				if told := strings.HasPrefix(b.held(), "web: "); told != (test.now != test.then) {
+					t.Errorf("told of %q", b.held())
+				}
+				time.Sleep(DefaultShrinkGuard + time.Millisecond)
+				synctest.Wait()
+				if got := b.backends(); got != test.then || b.held() != "" {
+					t.Errorf("%q in the end, not %q; told of %q", got, test.then, b.held())
+				}
+			})
+		})
+	}
+}
+
+// Everything else of a service of which backends are held is as the source says,
+// and the service may go as any other.
+func TestAHeldServiceFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, out, _ := guarded(t, 0)
+		out.Replace([]vip.Service{web("1 2 3 4"), service("other"), service("third")}, nil)
+		s := web("1")
+		s.Pool = "lan"
+		out.Put(s)
+		if row, _, _ := b.services.Get(key("web")); row.Pool != "lan" || b.backends() != "1 2 3 4" {
+			t.Errorf("row %+v", row)
+		}
+		out.Delete(key("web"))
+		if _, _, there := b.services.Get(key("web")); there || b.held() != "" {
+			t.Errorf("there %v, told of %q", there, b.held())
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if b.rows() != "other=consul third=consul" {
+			t.Errorf("rows %q", b.rows())
+		}
+	})
+}
+
+// Sources that don't ask for it have no guard.
+func TestWithoutAGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, src := newBench(), newDriven()
+		b.Add("s", "static", src)
+		b.start(t)
+		out := <-src.out
+		out.Replace(numbered(100), nil)
+		if out.Replace(nil, nil); b.services.Len() != 0 {
+			t.Errorf("%d services", b.services.Len())
+		}
+	})
+}
+
+// What is held costs nothing to those that are not: problems are put together
+// only when what is held changes.
+func TestManyHeldServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, out, _ := guarded(t, 0)
+		all := numbered(1000)
+		out.Replace(all, nil)
+		out.Delete(keysOf(all[:900])...)
+		told := b.status("consul").Problems
+		changed := all[999]
+		changed.Pool = "x"
+		out.Put(changed)
+		if now := b.status("consul").Problems; &now[0] != &told[0] {
+			t.Error("the problems were put together for a service that has none")
+		}
+	})
+}

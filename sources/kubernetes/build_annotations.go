@@ -1,0 +1,133 @@
+package kubernetes
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// annotationPrefix begins the annotations that are for us.
+const annotationPrefix = "ironvip.io/"
+
+// annotation is one annotation of a Service.
+type annotation struct {
+	field string // of spec.Service, as in its problems
+	read  func(s *spec.Service, text string) error
+	own   bool // is settled by Kubernetes where cluster IPs are mirrored
+}
+
+// annotations are all that are read, without their prefix: what Kubernetes has
+// no field for. docs/kubernetes.md has a row for each.
+var annotations = map[string]annotation{
+	"pool":            {"pool", text(func(s *spec.Service) *string { return &s.Pool }), true},
+	"vips":            {"vips", list(func(s *spec.Service) *[]string { return &s.VIPs }), true},
+	"share-key":       {"share_key", text(func(s *spec.Service) *string { return &s.ShareKey }), true},
+	"scheduler":       {"scheduler", text(func(s *spec.Service) *string { return &s.Scheduler }), false},
+	"scheduler-flags": {"scheduler_flags", list(func(s *spec.Service) *[]string { return &s.SchedulerFlags }), false},
+	"forward":         {"forward", text(func(s *spec.Service) *string { return &s.Forward }), false},
+	"masquerade":      {"masquerade", text(func(s *spec.Service) *string { return &s.Masquerade }), false},
+	"drain-timeout":   {"drain_timeout", readDrainTimeout, false},
+}
+
+// annotationKeys are all annotations with their prefix, sorted.
+var annotationKeys = func() (out []string) {
+	for _, name := range sorted(annotations) {
+		out = append(out, annotationPrefix+name)
+	}
+	return out
+}()
+
+// fieldInstead says which field of a Service does what services elsewhere have a
+// setting for.
+var fieldInstead = map[string]string{
+	"affinity": "spec.sessionAffinity", "external-traffic": "spec.externalTrafficPolicy", "families": "spec.ipFamilies",
+	"health-check-node-port": "spec.healthCheckNodePort", "internal-traffic": "spec.internalTrafficPolicy",
+	"labels": "metadata.labels", "name": "metadata.name", "namespace": "metadata.namespace", "node-port": "spec.ports",
+	"port": "spec.ports", "ports": "spec.ports", "protocol": "spec.ports", "source-ranges": "spec.loadBalancerSourceRanges",
+	"target-port": "spec.ports", "traffic-distribution": "spec.trafficDistribution",
+}
+
+// readAnnotations takes in what annotations say. An empty one counts as none.
+func (b *builder) readAnnotations() {
+	later := b.draft.Later()
+	for _, key := range sorted(b.s.Annotations) {
+		name, ours := strings.CutPrefix(key, annotationPrefix)
+		value := b.s.Annotations[key]
+		if !ours || value == "" {
+			continue
+		}
+		field := bracket("metadata.annotations", key)
+		known, is := annotations[name]
+		switch {
+		case !is && later[name] != "":
+			b.bad(field, vip.Unsupported("this version", field, later[name]))
+		case !is:
+			b.bad(field, vip.Problem{Code: vip.CodeUnknownKey, Message: "is no annotation of ours", Hint: hintFor(name)})
+		case known.own && b.o.AdoptClusterIPs:
+			b.warn(vip.CodeUnsupported, field, "remove it", "has no effect: the addresses are those that Kubernetes assigned")
+		default:
+			if err := known.read(&b.draft, value); err != nil {
+				b.bad(field, err)
+			}
+		}
+	}
+	for range b.draft.VIPs {
+		b.vipFields = append(b.vipFields, bracket("metadata.annotations", annotationPrefix+"vips"))
+	}
+}
+
+// hintFor says what an unknown annotation may have been meant to be.
+func hintFor(name string) string {
+	if field := fieldInstead[strings.ReplaceAll(name, "_", "-")]; field != "" {
+		return "use " + field
+	}
+	if near := strict.Nearest(name, sorted(annotations)); near != "" {
+		return fmt.Sprintf("did you mean %q?", annotationPrefix+near)
+	}
+	return "remove it; known: " + strings.Join(annotationKeys, ", ")
+}
+
+func text(field func(*spec.Service) *string) func(*spec.Service, string) error {
+	return func(s *spec.Service, text string) error {
+		*field(s) = strings.TrimSpace(text)
+		return nil
+	}
+}
+
+func list(field func(*spec.Service) *[]string) func(*spec.Service, string) error {
+	return func(s *spec.Service, text string) error {
+		*field(s) = split(text)
+		return nil
+	}
+}
+
+// split takes a list apart at its commas.
+func split(text string) (out []string) {
+	for word := range strings.SplitSeq(text, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			out = append(out, word)
+		}
+	}
+	return out
+}
+
+// readDrainTimeout reads seconds, or a time span with a unit.
+func readDrainTimeout(s *spec.Service, text string) error {
+	var timeout spec.Duration
+	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
+		timeout = spec.Duration(time.Duration(n) * time.Second)
+	} else if timeout.FromTree(text) != nil {
+		return vip.Problem{Message: strict.Quote(text) + " is not a time span", Hint: `write seconds, or a unit with them: "90", "5m"`}
+	}
+	s.DrainTimeout = &timeout
+	return nil
+}
+
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,276 @@
+package kubernetes
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// codeDeprecated is of problems with fields that work, and that Kubernetes gives
+// up.
+const codeDeprecated = "deprecated"
+
+// read takes in what the Service says of itself; backends come later.
+func (b *builder) read() {
+	s := &b.s.Spec
+	b.draft = spec.Service{Name: b.s.Name, Namespace: b.s.Namespace, Pool: b.o.Pool}
+	b.readLabels()
+	for _, family := range s.IPFamilies {
+		b.draft.Families = append(b.draft.Families, string(family))
+		var f vip.Family
+		if f.UnmarshalText([]byte(family)) == nil {
+			b.families = append(b.families, f)
+		}
+	}
+	b.readAnnotations()
+	b.readAddresses()
+	b.readSourceRanges()
+	b.readPorts()
+	b.readTraffic()
+	if s.SessionAffinity == corev1.ServiceAffinityClientIP {
+		b.draft.Affinity = &spec.Affinity{}
+		if c := s.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+			timeout := spec.Duration(time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second)
+			b.draft.Affinity.Timeout = &timeout
+		}
+	}
+}
+
+// readLabels takes labels over. They are for people: what is beyond our bounds,
+// which are below Kubernetes', is left out.
+func (b *builder) readLabels() {
+	if len(b.s.Labels) == 0 {
+		return
+	}
+	b.draft.Labels = make(map[string]string, min(len(b.s.Labels), spec.MaxLabels))
+	for _, key := range sorted(b.s.Labels) {
+		if len(b.draft.Labels) == spec.MaxLabels {
+			b.warn(vip.CodeInvalid, "metadata.labels", "remove some, or leave it so", "only the first %d by name are shown", spec.MaxLabels)
+			break
+		}
+		if len(key) > spec.MaxLabelKey {
+			b.warn(vip.CodeInvalid, bracket("metadata.labels", key), "shorten it, or leave it so", "is not shown: its name is longer than %d characters", spec.MaxLabelKey)
+			continue
+		}
+		b.draft.Labels[key] = b.s.Labels[key]
+	}
+}
+
+// readAddresses settles which addresses are asked for: the cluster IPs that are
+// mirrored, else those of the annotation, which has been read, else
+// spec.loadBalancerIP.
+func (b *builder) readAddresses() {
+	s := &b.s.Spec
+	if b.o.AdoptClusterIPs {
+		b.draft.VIPs, b.vipFields = nil, nil
+		for i, address := range s.ClusterIPs {
+			b.draft.VIPs = append(b.draft.VIPs, address)
+			b.vipFields = append(b.vipFields, strict.Index("spec.clusterIPs", i))
+		}
+		if len(b.draft.VIPs) == 0 { // as servers before 1.20 have it
+			b.draft.VIPs, b.vipFields = []string{s.ClusterIP}, []string{"spec.clusterIP"}
+		}
+		if len(s.ExternalIPs) > 0 {
+			b.warn(vip.CodeUnsupported, "spec.externalIPs", "use type LoadBalancer", "are not served: only cluster IPs and node ports are mirrored")
+		}
+		return
+	}
+	if s.LoadBalancerIP != "" {
+		const field, hint = "spec.loadBalancerIP", "use the annotation " + annotationPrefix + "vips instead"
+		if len(b.draft.VIPs) > 0 {
+			b.warn(codeDeprecated, field, "remove it", "is not used: the annotation %svips counts", annotationPrefix)
+		} else {
+			b.warn(codeDeprecated, field, hint, "is deprecated by Kubernetes")
+			b.draft.VIPs, b.vipFields = []string{s.LoadBalancerIP}, []string{field}
+		}
+	}
+	for i := 0; i < len(b.draft.VIPs); i++ {
+		a, err := netip.ParseAddr(b.draft.VIPs[i])
+		if err != nil || b.has(vip.FamilyOf(a)) {
+			continue // spec says what is wrong with it
+		}
+		b.bad(b.vipFields[i], vip.Problem{Message: a.String() + " is of a family that spec.ipFamilies leaves out",
+			Hint: "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"})
+		b.draft.VIPs, b.vipFields = slices.Delete(b.draft.VIPs, i, i+1), slices.Delete(b.vipFields, i, i+1)
+		i--
+	}
+}
+
+// has reports whether the service has VIPs of a family, as far as is stated.
+func (b *builder) has(f vip.Family) bool {
+	return len(b.families) == 0 || slices.Contains(b.families, f)
+}
+
+// readSourceRanges takes in who may reach the VIP, of the Service's field, else of
+// the annotation that was there before it. Cluster IPs that are mirrored have no
+// such bounds.
+//
+// Kubernetes takes ranges that don't begin with their first address, and of
+// families that the Service hasn't. Where none is left of those that were
+// written, the service can't be used: it would be open to all.
+func (b *builder) readSourceRanges() {
+	if b.o.AdoptClusterIPs {
+		return
+	}
+	texts := b.s.Spec.LoadBalancerSourceRanges
+	field := func(i int) string { return strict.Index("spec.loadBalancerSourceRanges", i) }
+	if len(texts) == 0 {
+		texts = split(b.s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey])
+		field = func(int) string { return bracket("metadata.annotations", corev1.AnnotationLoadBalancerSourceRangesKey) }
+	}
+	for i, text := range texts {
+		text = strings.TrimSpace(text)
+		if p, err := netip.ParsePrefix(text); err == nil {
+			text = p.Masked().String()
+			if f := vip.FamilyOf(p.Addr()); !b.has(f) {
+				b.warn(vip.CodeInvalid, field(i), "remove it", "%s is %s, which spec.ipFamilies leaves out", text, f)
+				continue
+			}
+		}
+		b.draft.SourceRanges = append(b.draft.SourceRanges, text)
+		b.rangeFields = append(b.rangeFields, field(i))
+	}
+	if len(texts) > 0 && len(b.draft.SourceRanges) == 0 {
+		b.bad("spec.loadBalancerSourceRanges", vip.Problem{Message: "none of the ranges is of the Service's families, and nobody could reach it",
+			Hint: "add a range of the Service's own family"})
+	}
+}
+
+// readPorts takes in the ports of the Service. Where the backends have them is
+// found out from endpoints; without any it is as written here.
+//
+// Node ports are the cluster's own, and its kube-proxy serves them on the nodes.
+// This host takes them only where it does kube-proxy's work.
+func (b *builder) readPorts() {
+	s := &b.s.Spec
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		out := spec.Port{Name: p.Name, Protocol: string(p.Protocol), Port: spec.PortRange{First: int(p.Port)}}
+		if p.TargetPort.Type == intstr.Int {
+			out.TargetPort = spec.PortNumber(p.TargetPort.IntVal)
+		}
+		if b.o.AdoptClusterIPs {
+			out.NodePort.Number = int(p.NodePort)
+		}
+		if b.nodePorts() {
+			if out.TargetPort = spec.PortNumber(p.NodePort); p.NodePort == 0 {
+				b.warn(vip.CodeUnsupported, strict.Index("spec.ports", i)+".nodePort", "set spec.allocateLoadBalancerNodePorts: true, or let the source use endpoints",
+					"there is none, and this source reaches Services by their node ports only")
+			}
+		}
+		b.draft.Ports = append(b.draft.Ports, out)
+	}
+}
+
+// readTraffic takes in which backends are for whom.
+func (b *builder) readTraffic() {
+	s := &b.s.Spec
+	external, internal := strings.ToLower(string(s.ExternalTrafficPolicy)), ""
+	if s.InternalTrafficPolicy != nil {
+		internal = strings.ToLower(string(*s.InternalTrafficPolicy))
+	}
+	if b.o.AdoptClusterIPs && s.Type != corev1.ServiceTypeLoadBalancer && s.Type != corev1.ServiceTypeNodePort {
+		external = internal // all who come to a cluster IP are under the policy for it
+	}
+	switch {
+	case b.nodePorts():
+		external, internal = "", "" // kube-proxy keeps to them on the node that traffic is sent to
+	case b.outside:
+		external, internal = anyEndpoint(external), anyEndpoint(internal)
+	}
+	b.draft.ExternalTraffic, b.draft.InternalTraffic = external, internal
+	if b.o.AdoptClusterIPs && !b.outside && s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		b.draft.HealthPort.Number = int(s.HealthCheckNodePort)
+	}
+	if s.TrafficDistribution == nil {
+		return
+	}
+	switch *s.TrafficDistribution {
+	case corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone:
+		b.draft.Distribution = string(vip.PreferSameZone)
+	case corev1.ServiceTrafficDistributionPreferSameNode:
+		b.draft.Distribution = string(vip.PreferSameNode)
+	default:
+		b.warn(vip.CodeUnsupported, "spec.trafficDistribution", "use PreferSameZone or PreferSameNode",
+			"this version does not know %s, and prefers no endpoint", strict.Quote(*s.TrafficDistribution))
+	}
+}
+
+// anyEndpoint is a traffic policy for a host that no endpoint is local to. Those
+// who asked for local ones wanted no second hop, and from there to an endpoint
+// there is but one.
+func anyEndpoint(policy string) string {
+	if policy == string(vip.Local) {
+		return string(vip.Cluster)
+	}
+	return policy
+}
+
+// fieldOf returns which field of the Service a field of the draft comes from.
+func (b *builder) fieldOf(path string) string {
+	head, rest := path, ""
+	if at := strings.IndexAny(path, "[."); at >= 0 {
+		head, rest = path[:at], path[at:]
+	}
+	number, of, _ := strings.Cut(strings.TrimPrefix(rest, "["), "]")
+	i, err := strconv.Atoi(number)
+	switch {
+	case head == "vips" && err == nil && i < len(b.vipFields):
+		return b.vipFields[i]
+	case head == "source_ranges" && err == nil && i < len(b.rangeFields):
+		return b.rangeFields[i]
+	case head == "ports" && err == nil:
+		return strict.Index("spec.ports", i) + b.portField(of)
+	case head == "scheduler_flags": // a list within one annotation
+		rest = ""
+	case head == "labels":
+		return "metadata.labels" + rest
+	}
+	if field, is := specFields[head]; is {
+		if head == "affinity" {
+			rest = ""
+		}
+		return field + rest
+	}
+	for name, a := range annotations {
+		if a.field == head {
+			return bracket("metadata.annotations", annotationPrefix+name)
+		}
+	}
+	return path
+}
+
+// portField returns the field of a Service's port that one of the draft's comes
+// from: ".target_port".
+func (b *builder) portField(of string) string {
+	switch of {
+	case ".target_port":
+		if b.nodePorts() {
+			return ".nodePort"
+		}
+		return ".targetPort"
+	case ".node_port":
+		return ".nodePort"
+	}
+	return of
+}
+
+// specFields are the fields of a Service by those of the draft.
+var specFields = map[string]string{
+	"name": "metadata.name", "namespace": "metadata.namespace", "families": "spec.ipFamilies", "ports": "spec.ports",
+	"source_ranges": "spec.loadBalancerSourceRanges", "affinity": "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+	"internal_traffic": "spec.internalTrafficPolicy", "external_traffic": "spec.externalTrafficPolicy",
+	"traffic_distribution": "spec.trafficDistribution", "health_check_node_port": "spec.healthCheckNodePort",
+}
+
+// bracket returns the path of a key of a map: "metadata.annotations[a/b]".
+func bracket(path, key string) string { return path + "[" + key + "]" }

@@ -1,0 +1,180 @@
+package kubernetes
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// node is what is needed of a Node to send traffic to its node ports. Two that
+// are equal make the same backends.
+type node struct {
+	ipv4, ipv6 netip.Addr // where its node ports are reached; the zero Addr is nowhere
+	zone       string
+	ready      bool
+}
+
+// nodeSet is the cluster's nodes by name.
+type nodeSet map[string]node
+
+// sight is what of all nodes together counts for a Service, whichever it runs on.
+type sight struct {
+	ready      bool // one that traffic may be sent to is
+	ipv4, ipv6 bool // one has such an address
+}
+
+func (set nodeSet) sight() (out sight) {
+	for _, n := range set {
+		out.ipv4, out.ipv6 = out.ipv4 || n.ipv4.IsValid(), out.ipv6 || n.ipv6.IsValid()
+		out.ready = out.ready || n.ready && (n.ipv4.IsValid() || n.ipv6.IsValid())
+	}
+	return out
+}
+
+// taintToBeDeleted is on nodes that the cluster autoscaler is about to take away.
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// nodeOf reads a Node. One that is labelled to be left out has no address. One
+// that is cordoned is as good as others: it takes no new pods, and its node
+// ports work.
+func nodeOf(n *corev1.Node) node {
+	out := node{zone: n.Labels[corev1.LabelTopologyZone]}
+	if _, left := n.Labels[corev1.LabelNodeExcludeBalancers]; left {
+		return out
+	}
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for i := range n.Status.Addresses {
+			a, err := netip.ParseAddr(n.Status.Addresses[i].Address)
+			if err != nil || n.Status.Addresses[i].Type != kind {
+				continue
+			}
+			if a.Is4() && !out.ipv4.IsValid() {
+				out.ipv4 = a
+			} else if a.Is6() && !out.ipv6.IsValid() {
+				out.ipv6 = a
+			}
+		}
+	}
+	for i := range n.Status.Conditions {
+		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			out.ready = c.Status == corev1.ConditionTrue
+		}
+	}
+	for i := range n.Spec.Taints {
+		out.ready = out.ready && n.Spec.Taints[i].Key != taintToBeDeleted
+	}
+	return out
+}
+
+// address returns where a node is reached by a family.
+func (n *node) address(f vip.Family) netip.Addr {
+	if f == vip.IPv6 {
+		return n.ipv6
+	}
+	return n.ipv4
+}
+
+// nodeServers returns the nodes as backends, each with the Service's node ports.
+//
+// A node that isn't ready takes nothing new, unless none is: then the cluster
+// has lost sight of its nodes, and they may well work. Under the external policy
+// Local a node without an endpoint drops what comes, so only those that have one
+// count, for the ports that it serves.
+func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
+	var served portSet
+	for i := range b.s.Spec.Ports {
+		if b.s.Spec.Ports[i].NodePort != 0 {
+			served.add(i)
+		}
+	}
+	if served == (portSet{}) {
+		return nil // there is a problem for each port
+	}
+	local := b.s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	var here map[nodeFamily]locals
+	if local {
+		here = localsOf(groups, served)
+	}
+	anyReady := nodes.sight().ready
+	families := b.families
+	if len(families) == 0 {
+		families = []vip.Family{vip.IPv4, vip.IPv6}
+	}
+	all := newServers(len(nodes) * len(families))
+	reached := map[vip.Family]bool{}
+	for _, name := range sorted(nodes) {
+		n := nodes[name]
+		for _, f := range families {
+			made := server{address: n.address(f), ports: served}
+			if !made.address.IsValid() {
+				continue
+			}
+			reached[f] = true
+			if !n.ready && anyReady {
+				made.rank = rankIdle
+			}
+			if local {
+				l, has := here[nodeFamily{name, f}]
+				if !has {
+					continue
+				}
+				made.ports, made.rank = l.ports, max(made.rank, l.rank)
+			}
+			made.Backend = spec.Backend{Address: made.address.String(), Node: name, Zone: n.zone}
+			all.add(made)
+		}
+	}
+	for i, f := range b.families {
+		if len(nodes) > 0 && !reached[f] {
+			b.warn(vip.CodeUnsupported, strict.Index("spec.ipFamilies", i), "", "no node of the cluster has an address of %s that traffic may be sent to", f)
+		}
+	}
+	return b.finished(all.list)
+}
+
+// nodeFamily is one side of a node.
+type nodeFamily struct {
+	node   string
+	family vip.Family
+}
+
+// locals are the best endpoints of a Service on one node, and the ports that they
+// serve.
+type locals struct {
+	rank  rank
+	ports portSet
+}
+
+// localsOf returns what each node has of the endpoints.
+func localsOf(groups []group, served portSet) map[nodeFamily]locals {
+	out := map[nodeFamily]locals{}
+	for i := range groups {
+		g := &groups[i]
+		var ports portSet
+		for j, n := range g.numbers {
+			if n != 0 && served.has(j) {
+				ports.add(j)
+			}
+		}
+		for j := range g.slice.Endpoints {
+			e := &g.slice.Endpoints[j]
+			if _, use := g.address(e); !use || e.NodeName == nil || ports == (portSet{}) {
+				continue
+			}
+			key := nodeFamily{*e.NodeName, g.family}
+			l, has := out[key]
+			switch r := rankOf(&e.Conditions); {
+			case !has || r < l.rank:
+				out[key] = locals{r, ports}
+			case r == l.rank:
+				l.ports.join(ports)
+				out[key] = l
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,331 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironvip/ironvip/kubeclient"
+)
+
+// cluster is an API server in memory, for lists and watches, with its faults. It
+// answers in JSON and without a network, so that it can be used where time isn't
+// real.
+type cluster struct {
+	mu       sync.Mutex
+	version  int
+	floor    int // changes up to here are compacted
+	objects  map[string]map[types.NamespacedName]object
+	history  []change
+	watches  map[*held]struct{}
+	requests []string
+	// refuse answers a request, given as it is in requests; nil is as usual.
+	refuse  func(request string) *http.Response
+	away    bool
+	stalled chan struct{} // closed when requests are answered again; nil while they are
+}
+
+type change struct {
+	version  int
+	resource string
+	how      string
+	object   object
+}
+
+// held is a watch.
+type held struct{ wake, cut chan struct{} }
+
+func newCluster() *cluster {
+	return &cluster{version: 100, objects: map[string]map[types.NamespacedName]object{}, watches: map[*held]struct{}{}}
+}
+
+// client returns a client of the cluster.
+func (c *cluster) client(t testing.TB) *kubeclient.Client {
+	t.Helper()
+	out, err := kubeclient.NewThrough(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func kindOf(o object) (resource string, gvk schema.GroupVersionKind) {
+	switch o.(type) {
+	case *corev1.Service:
+		return "services", corev1.SchemeGroupVersion.WithKind("Service")
+	case *corev1.Node:
+		return "nodes", corev1.SchemeGroupVersion.WithKind("Node")
+	case *discoveryv1.EndpointSlice:
+		return "endpointslices", discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")
+	case *networkingv1.ServiceCIDR:
+		return "servicecidrs", networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	}
+	panic(fmt.Sprintf("%T", o))
+}
+
+// put creates or changes objects.
+func (c *cluster) put(all ...object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, o := range all {
+		resource, gvk := kindOf(o)
+		c.version++
+		o = o.DeepCopyObject().(object)
+		o.GetObjectKind().SetGroupVersionKind(gvk)
+		o.SetResourceVersion(strconv.Itoa(c.version))
+		if c.objects[resource] == nil {
+			c.objects[resource] = map[types.NamespacedName]object{}
+		}
+		how := "MODIFIED"
+		if c.objects[resource][nameOf(o)] == nil {
+			how = "ADDED"
+		}
+		c.objects[resource][nameOf(o)] = o
+		c.happened(change{c.version, resource, how, o})
+	}
+}
+
+// remove deletes objects.
+func (c *cluster) remove(all ...object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, o := range all {
+		resource, _ := kindOf(o)
+		c.version++
+		was := c.objects[resource][nameOf(o)].DeepCopyObject().(object)
+		was.SetResourceVersion(strconv.Itoa(c.version))
+		delete(c.objects[resource], nameOf(o))
+		c.happened(change{c.version, resource, "DELETED", was})
+	}
+}
+
+func (c *cluster) happened(what change) {
+	c.history = append(c.history, what)
+	for w := range c.watches {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// set changes how the cluster answers, and ends all watches if asked to.
+func (c *cluster) set(cut bool, f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+	if cut {
+		for w := range c.watches {
+			close(w.cut)
+		}
+		clear(c.watches)
+	}
+}
+
+// leave makes the cluster away: nobody answers, and all watches break.
+func (c *cluster) leave() { c.set(true, func() { c.away = true }) }
+
+// comeBack ends that; with its history compacted, if asked to.
+func (c *cluster) comeBack(compacted bool) {
+	c.set(true, func() {
+		c.away = false
+		if compacted {
+			c.version++
+			c.floor, c.history = c.version, nil
+		}
+	})
+}
+
+// asked returns what was asked since it was last called, sorted: "list services",
+// "probe services" for a list of one, "watch services".
+func (c *cluster) asked() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := c.requests
+	c.requests = nil
+	slices.Sort(out)
+	return out
+}
+
+func refusal(code int, header ...string) *http.Response {
+	status := metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code)}
+	switch code {
+	case http.StatusForbidden:
+		status.Reason, status.Message = metav1.StatusReasonForbidden, "the user may not do that"
+	case http.StatusGone:
+		status.Reason = metav1.StatusReasonExpired
+	case http.StatusNotFound:
+		status.Reason = metav1.StatusReasonNotFound
+	}
+	out := answer(code, status)
+	if status.Reason == "" { // as the server does that has too much to do
+		out.Header.Set("Content-Type", "text/plain")
+		out.Body = io.NopCloser(strings.NewReader("not now"))
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		out.Header.Set(header[i], header[i+1])
+	}
+	return out
+}
+
+func answer(code int, body any) *http.Response {
+	data, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(data))}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *cluster) RoundTrip(r *http.Request) (*http.Response, error) {
+	query := r.URL.Query()
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	resource, namespace := parts[len(parts)-1], ""
+	if at := slices.Index(parts, "namespaces"); at >= 0 {
+		namespace = parts[at+1]
+	}
+	verb := "list"
+	switch {
+	case query.Get("watch") != "":
+		verb = "watch"
+	case query.Get("limit") == "1":
+		verb = "probe"
+	}
+	request := strings.TrimSpace(verb + " " + resource + " " + namespace)
+
+	c.mu.Lock()
+	c.requests = append(c.requests, request)
+	stalled, away := c.stalled, c.away
+	var refused *http.Response
+	if c.refuse != nil {
+		refused = c.refuse(request)
+	}
+	c.mu.Unlock()
+	if stalled != nil {
+		select {
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		case <-stalled:
+		}
+	}
+	if away {
+		return nil, errors.New("dial tcp 192.0.2.1:6443: connect: connection refused")
+	}
+	if refused != nil {
+		return refused, nil
+	}
+	selector, err := labels.Parse(query.Get("labelSelector"))
+	if err != nil {
+		return refusal(http.StatusBadRequest), nil
+	}
+	matches := func(o object) bool {
+		return (namespace == "" || o.GetNamespace() == namespace) && selector.Matches(labels.Set(o.GetLabels()))
+	}
+	from, _ := strconv.Atoi(query.Get("resourceVersion"))
+	if verb == "watch" {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if from < c.floor {
+			return refusal(http.StatusGone), nil
+		}
+		seconds, _ := strconv.Atoi(query.Get("timeoutSeconds"))
+		w := &held{make(chan struct{}, 1), make(chan struct{})}
+		c.watches[w] = struct{}{}
+		body, to := io.Pipe()
+		go c.stream(r.Context(), w, to, time.Duration(seconds)*time.Second, from, resource, matches)
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, nil
+	}
+	return c.page(resource, query.Get("limit"), query.Get("continue"), matches), nil
+}
+
+// page answers a list.
+func (c *cluster) page(resource, limit, from string, matches func(object) bool) *http.Response {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var items []object
+	for _, name := range slices.SortedFunc(maps.Keys(c.objects[resource]), func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }) {
+		if o := c.objects[resource][name]; matches(o) {
+			items = append(items, o)
+		}
+	}
+	many, _ := strconv.Atoi(limit)
+	first, _ := strconv.Atoi(from)
+	items = items[min(first, len(items)):]
+	meta := map[string]string{"resourceVersion": strconv.Itoa(c.version)}
+	if many > 0 && len(items) > many {
+		items = items[:many]
+		meta["continue"] = strconv.Itoa(first + many)
+	}
+	kinds := map[string][2]string{"services": {"ServiceList", "v1"}, "nodes": {"NodeList", "v1"},
+		"endpointslices": {"EndpointSliceList", "discovery.k8s.io/v1"}, "servicecidrs": {"ServiceCIDRList", "networking.k8s.io/v1"}}
+	return answer(http.StatusOK, map[string]any{"kind": kinds[resource][0], "apiVersion": kinds[resource][1], "metadata": meta, "items": items})
+}
+
+// stream answers a watch.
+func (c *cluster) stream(ctx context.Context, w *held, to *io.PipeWriter, limit time.Duration, from int, resource string, matches func(object) bool) {
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.watches, w)
+	}()
+	defer to.Close() //nolint:errcheck // it has none
+	encode := json.NewEncoder(to)
+	end, bookmark := time.NewTimer(limit), time.NewTicker(time.Minute)
+	defer end.Stop()
+	defer bookmark.Stop()
+	for {
+		c.mu.Lock()
+		var news []change
+		for _, h := range c.history {
+			if h.version > from && h.resource == resource && matches(h.object) {
+				news = append(news, h)
+			}
+		}
+		latest := c.version
+		c.mu.Unlock()
+		for _, h := range news {
+			if encode.Encode(map[string]any{"type": h.how, "object": h.object}) != nil {
+				return
+			}
+			from = h.version
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.cut:
+			return
+		case <-end.C:
+			return
+		case <-w.wake:
+		case <-bookmark.C:
+			if latest < from {
+				continue // as the real one: nothing from the past
+			}
+			_, gvk := kindOf(map[string]object{"services": &corev1.Service{}, "nodes": &corev1.Node{},
+				"endpointslices": &discoveryv1.EndpointSlice{}, "servicecidrs": &networkingv1.ServiceCIDR{}}[resource])
+			if encode.Encode(map[string]any{"type": "BOOKMARK", "object": map[string]any{"kind": gvk.Kind, "apiVersion": gvk.GroupVersion().String(),
+				"metadata": map[string]string{"resourceVersion": strconv.Itoa(latest)}}}) != nil {
+				return
+			}
+		}
+	}
+}

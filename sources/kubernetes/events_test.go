@@ -1,0 +1,201 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+var web = vip.ServiceKey{Namespace: "default", Name: "web"}
+
+func TestReasons(t *testing.T) {
+	for _, tc := range []struct {
+		source, allocator *vip.Problem
+		want              string
+	}{
+		{source: &vip.Problem{Code: codeDeprecated, Field: "spec.loadBalancerIP"}, want: ReasonDeprecatedField},
+		{source: &vip.Problem{Code: vip.CodeUnknownKey, Field: "metadata.annotations[ironvip.io/pol]"}, want: ReasonBadAnnotation},
+		{source: &vip.Problem{Code: vip.CodeUnsupported, Field: "spec.ports[0].protocol"}, want: ReasonUnsupported},
+		{source: &vip.Problem{Code: vip.CodeInvalid, Field: "spec.loadBalancerSourceRanges[1]"}, want: ReasonInvalid},
+		{allocator: &vip.Problem{Code: vip.CodePoolFull}, want: ReasonPoolExhausted},
+		{allocator: &vip.Problem{Code: vip.CodeAddressTaken}, want: ReasonConflict},
+		{allocator: &vip.Problem{Code: vip.CodePortTaken}, want: ReasonConflict},
+		{allocator: &vip.Problem{Code: vip.CodeNoPool}, want: ReasonAllocationFailed},
+		{allocator: &vip.Problem{Code: vip.CodeOutsidePool}, want: ReasonAllocationFailed},
+		{allocator: &vip.Problem{Code: vip.CodeWaiting}, want: ""},
+		{allocator: &vip.Problem{Code: vip.CodeStore}, want: ""},
+	} {
+		got := ""
+		if tc.source != nil {
+			got = reasonOfSource(tc.source)
+		} else {
+			got = reasonOfAllocator(tc.allocator)
+		}
+		if got != tc.want {
+			t.Errorf("%+v %+v: %q, want %q", tc.source, tc.allocator, got, tc.want)
+		}
+	}
+}
+
+func TestMessagesFitTheAPI(t *testing.T) {
+	if got := messageOf(&vip.Problem{Field: "pool", Message: "there is no pool", Hint: "make one"}); got != "pool: there is no pool (hint: make one)" {
+		t.Errorf("%q", got)
+	}
+	for n := maxMessage - 5; n < maxMessage+5; n++ {
+		got := messageOf(&vip.Problem{Message: strings.Repeat("x", n%7) + strings.Repeat("ü", n/2)})
+		if len(got) > maxMessage || !utf8.ValidString(got) {
+			t.Errorf("%d bytes, valid: %v", len(got), utf8.ValidString(got))
+		}
+	}
+}
+
+func TestEventsAreWrittenOncePerChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		full := &vip.Problem{Code: vip.CodePoolFull, Field: "pool", Message: "pool \"public\" is full", Hint: "add a range"}
+		warning := "Warning PoolExhausted: pool: pool \"public\" is full (hint: add a range)"
+		allocated := `Normal Allocated: assigned 192.0.2.1 from pool "public"`
+		for range 30 { // it is tried again and again
+			h.grant("web", full)
+			settle(time.Second)
+		}
+		expect(t, "requests", api.take(), []string{postEvent})
+		expect(t, "events", api.events(), []string{warning + " x1"})
+
+		h.grant("web", nil, "192.0.2.1")
+		settle(time.Second)
+		expect(t, "events", api.events(), []string{allocated + " x1", warning + " x1"})
+
+		h.grant("web", full)
+		settle(time.Second)
+		expect(t, "events that happen again", api.events(), []string{allocated + " x1", warning + " x2"})
+		api.take()
+
+		h.store.describe(web, []vip.Problem{{Code: vip.CodeUnknownKey, Field: "metadata.annotations[ironvip.io/pol]", Message: "is no annotation of ours", Hint: "did you mean pool"}})
+		settle(time.Second)
+		expect(t, "requests", api.take(), []string{postEvent})
+		expect(t, "events", api.events(), []string{allocated + " x1",
+			"Warning BadAnnotation: metadata.annotations[ironvip.io/pol]: is no annotation of ours (hint: did you mean pool) x1", warning + " x2"})
+	})
+}
+
+// The names of events say what they tell, so that the next writer finds that the
+// former has told it.
+func TestTheNextWriterRepeatsNoEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		a := newHost(t, api, "a").start()
+		b := newHost(t, api, "b").start()
+		defer b.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		for _, h := range []*host{a, b} {
+			h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
+		}
+		settle(20 * time.Second)
+		a.stop()
+		settle(20 * time.Second)
+		if _, mine := b.Elected(); !mine {
+			t.Fatal("b is not the next writer")
+		}
+		expect(t, "events", api.events(), []string{"Warning PoolExhausted: full x1"})
+		expect(t, "requests", api.take(), []string{postEvent, postEvent})
+		h := b
+		for range 20 {
+			h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
+			settle(time.Second)
+		}
+		expect(t, "requests", api.take(), []string(nil))
+		expect(t, "problems", b.said(), []string(nil))
+		h.grant("web", nil, "192.0.2.1")
+		settle(time.Second)
+		h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
+		settle(time.Second)
+		expect(t, "what happens again", api.events(), []string{`Normal Allocated: assigned 192.0.2.1 from pool "public" x1`, "Warning PoolExhausted: full x2"})
+	})
+}
+
+func TestServiceThatChangesAllTheTimeTellsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		for i := range 600 {
+			h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: fmt.Sprintf("full %d", i)})
+			settle(time.Second)
+		}
+		if n := len(api.take()); n < perService || n > perService+11 {
+			t.Errorf("%d events in ten minutes", n)
+		}
+	})
+}
+
+func TestEventsWithoutRightsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		api.fault = func(request string) *http.Response {
+			if strings.Contains(request, "events") {
+				return failure(http.StatusForbidden, metav1.StatusReasonForbidden, `events is forbidden: User "x" cannot create resource "events"`)
+			}
+			return nil
+		}
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		for i := range 20 {
+			name := fmt.Sprintf("web%d", i)
+			api.edit(name, oursWith(corev1.IPv4Protocol))
+			h.grant(name, nil, "192.0.2.1")
+		}
+		settle(10*time.Minute + 30*time.Second)
+		posts := 0
+		for _, request := range api.take() {
+			if request == postEvent {
+				posts++
+			}
+		}
+		if posts < 9 || posts > 12 {
+			t.Errorf("%d tries in ten minutes", posts)
+		}
+		expect(t, "problems", h.said(), []string{"no right to create events in namespace default"})
+		for i := range 20 {
+			expect(t, "ingress", len(ingressOf(api.get(fmt.Sprintf("web%d", i)))), 1)
+		}
+		api.set(func() { api.fault = nil })
+		settle(2 * time.Minute)
+		expect(t, "events", len(api.events()), 20)
+		expect(t, "problems", h.said(), []string(nil))
+	})
+}
+
+func TestEventsInANamespaceThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		api.fault = func(request string) *http.Response {
+			if !strings.Contains(request, "events") {
+				return nil
+			}
+			return answerOf(http.StatusForbidden, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+				Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "it is being terminated: cannot create",
+				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}}})
+		}
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		h.grant("web", nil, "192.0.2.1")
+		settle(10 * time.Minute)
+		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
+		expect(t, "problems", h.said(), []string(nil))
+	})
+}

@@ -1,0 +1,333 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+
+	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/retry"
+)
+
+// object is one of the API's objects.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// stream is one list of objects that is followed: a sort of them, in one
+// namespace or in all. What is not marked belongs to the goroutine that follows.
+type stream struct {
+	*kind
+	namespace string                          // "" is all
+	version   string                          // of the API's state that is known; "" for read it anew
+	doubt     bool                            // the server may have an older state than we know
+	known     map[types.NamespacedName]string // the objects that are known, and in which version
+
+	// With run.mu held:
+	listed bool      // has been read in this run
+	err    error     // why it can't be followed now
+	verb   string    // what was tried then
+	since  time.Time // when that began
+}
+
+// errGone says that there is no keeping up with the API's state.
+var errGone = errors.New("what was listed is at once too old to be watched")
+
+// follow keeps a stream's objects up to date until the context ends.
+func (r *run) follow(ctx context.Context, s *stream) {
+	rest := retry.Backoff{Lo: r.o.timing.minBackoff, Hi: r.o.timing.maxBackoff}
+	for ctx.Err() == nil {
+		verb, anew, err := r.catchUp(ctx, s)
+		if err == nil {
+			verb = "watch"
+			err = r.watch(ctx, s, &rest)
+		}
+		switch {
+		case ctx.Err() != nil || err == nil:
+			continue
+		case lostVersion(err):
+			s.version = ""
+			if !anew {
+				continue // that is how it should be after a while without contact
+			}
+			err = errGone
+		default:
+			s.doubt = true
+		}
+		r.failed(s, verb, err)
+		retry.Sleep(ctx, r.restAfter(err, &rest))
+	}
+}
+
+// lostVersion reports whether an error says that the version we know is none of
+// those that the server can tell the difference to.
+func lostVersion(err error) bool {
+	return errors.Is(err, errGone) || apierrors.IsGone(err) || apierrors.IsResourceExpired(err)
+}
+
+// restAfter returns how long to wait after a failure. A server that says so is
+// right, within bounds.
+func (r *run) restAfter(err error, rest *retry.Backoff) time.Duration {
+	const longest = time.Minute
+	out := rest.Next()
+	if apierrors.IsNotFound(err) {
+		out = r.o.timing.watch // the server has no such objects; a newer one might
+	}
+	if seconds, says := apierrors.SuggestsClientDelay(err); says {
+		out = max(out, about(min(time.Duration(seconds)*time.Second, longest)))
+	}
+	return out
+}
+
+// catchUp makes sure that a watch can begin at the stream's version: it reads all
+// objects, anew, where there is none, or where the server has fallen behind it, as after
+// a restore. Such a server would answer a watch, and say nothing on it until it
+// has come that far.
+func (r *run) catchUp(ctx context.Context, s *stream) (verb string, anew bool, err error) {
+	if s.version != "" && s.doubt {
+		list := s.newList()
+		if err := r.list(ctx, s, metav1.ListOptions{Limit: 1}, list); err != nil {
+			return "list", false, err
+		}
+		if accessor, err := meta.ListAccessor(list); err != nil || older(accessor.GetResourceVersion(), s.version) {
+			s.version = ""
+		}
+	}
+	s.doubt = false
+	if s.version != "" {
+		return "", false, nil
+	}
+	return "list", true, r.readAll(ctx, s)
+}
+
+// older reports whether a version of the API's state is from before another one.
+func older(version, than string) bool {
+	a, errA := strconv.ParseUint(version, 10, 64)
+	b, errB := strconv.ParseUint(than, 10, 64)
+	return errA != nil || errB != nil || a < b
+}
+
+// readAll reads all objects of the stream, page by page, and takes away those
+// that are not there any more.
+func (r *run) readAll(ctx context.Context, s *stream) error {
+	there := map[types.NamespacedName]struct{}{}
+	options := metav1.ListOptions{Limit: r.o.timing.page}
+	for {
+		list := s.newList()
+		err := r.list(ctx, s, options, list)
+		if err != nil && options.Continue != "" && lostVersion(err) {
+			// Reading took longer than the server keeps what it is reading from.
+			clear(there)
+			options = metav1.ListOptions{}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		page, err := meta.ListAccessor(list)
+		if err != nil {
+			return err
+		}
+		// Copies, lest one object that stays keeps its whole page.
+		var objects []object
+		if err := meta.EachListItemWithAlloc(list, func(o runtime.Object) error {
+			objects = append(objects, o.(object))
+			return nil
+		}); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		for _, o := range objects {
+			there[nameOf(o)] = struct{}{}
+			r.take(s, o)
+		}
+		if page.GetContinue() == "" {
+			for name := range s.known {
+				if _, still := there[name]; !still {
+					r.drop(s, name)
+					r.lost = r.lost || s.whole
+				}
+			}
+			s.version, s.listed = page.GetResourceVersion(), true
+			r.reached(s)
+			r.mu.Unlock()
+			return nil
+		}
+		r.note()
+		r.mu.Unlock()
+		options.Continue = page.GetContinue()
+	}
+}
+
+// list asks for one page.
+func (r *run) list(ctx context.Context, s *stream, options metav1.ListOptions, into runtime.Object) error {
+	limit := r.o.timing.answer
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
+	defer cancel()
+	return because(ctx, r.request(s, options).Do(ctx).Into(into))
+}
+
+// request is one for the stream's objects. What is to be tried again is decided
+// here, and not by client-go unseen.
+func (r *run) request(s *stream, options metav1.ListOptions) *rest.Request {
+	options.LabelSelector = s.labels
+	client := r.o.Client
+	return client.REST(s.gv).Get().NamespaceIfScoped(s.namespace, s.namespace != "").Resource(s.resource).
+		VersionedParams(&options, client.Params()).MaxRetries(0)
+}
+
+// because returns what is behind an error.
+func because(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return kubeclient.Cause(err)
+}
+
+// watch takes in changes until the server ends that, as it does every few
+// minutes, for which there is no error.
+func (r *run) watch(ctx context.Context, s *stream, rest *retry.Backoff) error {
+	t := r.o.timing
+	asked := (t.watch + rand.N(t.watch)).Truncate(time.Second)
+	seconds := int64(asked / time.Second)
+	options := metav1.ListOptions{Watch: true, AllowWatchBookmarks: true, ResourceVersion: s.version, TimeoutSeconds: &seconds}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(t.answer, func() { cancel(fmt.Errorf("no answer within %s", t.answer)) })
+	began := time.Now()
+	from, err := r.request(s, options).Watch(ctx)
+	late.Stop()
+	if err != nil {
+		return because(ctx, err)
+	}
+	defer from.Stop()
+	// The server ends a watch in time, if it still can.
+	late = time.AfterFunc(asked+t.answer, func() { cancel(errors.New("the watch should have ended")) })
+	defer late.Stop()
+	settled := time.NewTimer(settledAfter)
+	defer settled.Stop()
+	inTouch := false
+	reached := func() {
+		if !inTouch {
+			inTouch = true
+			rest.Reset()
+			r.mu.Lock()
+			r.reached(s)
+			r.mu.Unlock()
+		}
+	}
+	for open := true; open; {
+		var event watch.Event
+		select {
+		case <-settled.C:
+			reached()
+		case event, open = <-from.ResultChan():
+			if !open {
+				break
+			}
+			if err := r.event(s, event); err != nil {
+				return err
+			}
+			reached()
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	s.doubt = time.Since(began) < asked
+	if !inTouch {
+		return errors.New("the watch ended at once")
+	}
+	return nil
+}
+
+// settledAfter is how long a watch that tells nothing must live to count: where
+// the connection breaks instead of an answer, client-go gives a watch without
+// changes that ends at once.
+const settledAfter = time.Second
+
+// event takes in one change.
+func (r *run) event(s *stream, event watch.Event) error {
+	if event.Type == watch.Error {
+		return apierrors.FromObject(event.Object)
+	}
+	o, is := event.Object.(object)
+	if !is {
+		return fmt.Errorf("the watch told of a %T", event.Object)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch event.Type {
+	case watch.Added, watch.Modified:
+		r.take(s, o)
+	case watch.Deleted:
+		r.drop(s, nameOf(o))
+	case watch.Bookmark:
+		r.heard = true
+	}
+	s.version = o.GetResourceVersion()
+	r.note()
+	return nil
+}
+
+func nameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// take takes in the newest version of an object. The caller holds mu.
+func (r *run) take(s *stream, o object) {
+	name, version := nameOf(o), string(o.GetUID())+" "+o.GetResourceVersion()
+	if s.known[name] == version {
+		return
+	}
+	s.known[name] = version
+	o.SetManagedFields(nil)
+	s.put(r, o)
+}
+
+// drop notes that an object is gone. The caller holds mu.
+func (r *run) drop(s *stream, name types.NamespacedName) {
+	if _, there := s.known[name]; there {
+		delete(s.known, name)
+		s.gone(r, name)
+	}
+}
+
+// reached notes that the stream can be followed. The caller holds mu.
+func (r *run) reached(s *stream) {
+	if s.err != nil && s.required {
+		r.back = time.Now()
+	}
+	s.err, s.verb, s.since = nil, "", time.Time{}
+	r.heard = true
+	r.note()
+}
+
+// failed notes that it can't.
+func (r *run) failed(s *stream, verb string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.err == nil {
+		s.since = time.Now()
+	}
+	s.err, s.verb = err, verb
+	r.note()
+}
+
+// about returns d, or up to a tenth more: never less than a server has asked for.
+func about(d time.Duration) time.Duration { return d + rand.N(d/10+1) }

@@ -1,0 +1,224 @@
+//go:build servers
+
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// follower is a source that follows a real cluster.
+type follower struct {
+	*told
+	t *testing.T
+
+	rangesMu sync.Mutex
+	ranges   string
+}
+
+// startFollower runs a source until the test ends, as a user who has the rights
+// of configs/kubernetes and no others.
+func startFollower(t *testing.T, c *kubetest.Cluster, change func(*Options)) *follower {
+	t.Helper()
+	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: c.Kubeconfig(t, "host-1", "ironvip")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &follower{t: t, told: &told{services: map[vip.ServiceKey]vip.Service{}}}
+	o := Options{Client: client, Ranges: func(all []netip.Prefix) {
+		f.rangesMu.Lock()
+		defer f.rangesMu.Unlock()
+		f.ranges = fmt.Sprint(all)
+	}}
+	if change != nil {
+		change(&o)
+	}
+	source, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = source.Run(ctx, f.told)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return f
+}
+
+// until waits for something.
+func (f *follower) until(what string, is func() bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			stale, problems := f.is()
+			f.t.Fatalf("not %s: in force %q, stale %q, problems %v, ranges %s", what, f.inForce(), stale, problems, f.known())
+		}
+	}
+}
+
+func (f *follower) inForce() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []string
+	for _, s := range f.services {
+		out = append(out, brief(s))
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func (f *follower) has(services string) {
+	f.t.Helper()
+	f.until(services, func() bool { return f.inForce() == services })
+}
+
+// isStale waits until the source is stale for this reason, "" for not at all.
+func (f *follower) isStale(why string) {
+	f.t.Helper()
+	f.until("stale for "+why, func() bool {
+		stale, _ := f.is()
+		return (stale == "") == (why == "") && strings.Contains(stale, why)
+	})
+}
+
+func (f *follower) known() string {
+	f.rangesMu.Lock()
+	defer f.rangesMu.Unlock()
+	return f.ranges
+}
+
+// onlySays fails the test if anything was told of services but this.
+func (f *follower) onlySays(what, want string) {
+	f.t.Helper()
+	words := slices.DeleteFunc(strings.Split(f.take(), "; "), func(word string) bool { return word == "" || word == "stale" || word == "fresh" })
+	if got := strings.Join(words, "; "); got != want {
+		f.t.Errorf("%s: told %q, not %q", what, got, want)
+	}
+}
+
+func realCluster(t *testing.T, o kubetest.Options) (c *kubetest.Cluster, rights string) {
+	t.Helper()
+	c = kubetest.Start(t, o)
+	data, err := os.ReadFile("../../configs/kubernetes/clusterrole.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(t, string(data))
+	return c, string(data)
+}
+
+func realService(name string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Service
+metadata: {namespace: default, name: %q}
+spec: {type: LoadBalancer, loadBalancerClass: ironvip.io/vip, ports: [{port: 80}]}
+`, name)
+}
+
+func realSlice(service string, ends ...int) string {
+	var addrs []netip.Addr
+	for _, end := range ends {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 0, 0, byte(end)}))
+	}
+	return kubetest.EndpointSlice("default", service, 8080, addrs...)
+}
+
+func realNode(name, cidr string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Node\nmetadata: {name: %q}\nspec: {podCIDR: %q, podCIDRs: [%q]}\n", name, cidr, cidr)
+}
+
+// The server answers, is stalled, is killed, comes back without its history and
+// then without our rights: services stay, changes are caught up with, and nothing
+// is told twice.
+func TestFollowRealServer(t *testing.T) {
+	t.Parallel()
+	c, rights := realCluster(t, kubetest.Options{})
+	c.Apply(t, realService("web")+realSlice("web", 1, 2)+realService("api")+realSlice("api", 9)+realNode("n1", "10.1.0.0/24"))
+	f := startFollower(t, c, nil)
+	f.has("api=9 web=1,2")
+	f.until("ranges known", func() bool { return f.known() == "[10.1.0.0/24 10.96.0.0/16]" })
+	f.onlySays("first", "replace api=9 web=1,2")
+
+	c.Apply(t, realSlice("web", 1, 2, 3))
+	f.has("api=9 web=1,2,3")
+	c.Apply(t, realNode("n2", "10.1.1.0/24"))
+	f.until("more ranges known", func() bool { return f.known() == "[10.1.0.0/24 10.1.1.0/24 10.96.0.0/16]" })
+	f.onlySays("changes", "put web=1,2,3")
+
+	c.API.Stall(t)
+	f.isStale("kubernetes at " + c.URL)
+	c.API.Resume(t)
+	f.isStale("")
+	f.onlySays("a pause", "")
+
+	c.API.Kill(t)
+	f.isStale("connection refused")
+	c.Compact(t)
+	c.API.Start(t)
+	c.WaitReady(t)
+	c.Apply(t, realSlice("web", 3, 4))
+	f.isStale("")
+	f.has("api=9 web=3,4")
+	f.onlySays("a server without history", "put web=3,4")
+
+	c.API.Kill(t)
+	f.isStale("connection refused")
+	c.API.Start(t)
+	c.WaitReady(t)
+	c.Delete(t, "/api/v1/namespaces/default/services/api")
+	f.isStale("")
+	f.has("web=3,4")
+	if words := f.take(); strings.Contains(words, "web=") && !strings.Contains(words, "replace") {
+		t.Errorf("one less: told %q", words)
+	}
+
+	c.Delete(t, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/ironvip-follow")
+	c.API.Kill(t) // not Restart: a server that ends in order waits a minute for its watches
+	c.API.Start(t)
+	c.WaitReady(t)
+	f.isStale("configs/kubernetes/clusterrole.yaml")
+	f.onlySays("without rights", "")
+	c.Apply(t, realSlice("web", 5))
+	c.Apply(t, rights)
+	f.isStale("")
+	f.has("web=5")
+	f.onlySays("with rights", "put web=5")
+}
+
+// A user who lacks one right follows all the rest, and has it when it is given.
+func TestFollowWithoutARight(t *testing.T) {
+	t.Parallel()
+	c, rights := realCluster(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
+	c.Apply(t, realService("web")+realSlice("web", 1))
+	rule := "- apiGroups: [networking.k8s.io]"
+	if !strings.Contains(rights, rule) {
+		t.Fatal("the rights have changed")
+	}
+	c.Apply(t, strings.Replace(rights, rule, "- apiGroups: [none.example.org]", 1))
+	f := startFollower(t, c, nil)
+	f.has("web=1")
+	f.until("told of servicecidrs", func() bool {
+		stale, problems := f.is()
+		return stale == "" && len(problems) == 1 && strings.Contains(problems[0].Message, "servicecidrs") && problems[0].Hint != ""
+	})
+	c.Apply(t, rights)
+	f.until("ranges known", func() bool { return f.known() == "[10.96.0.0/16 fd96::/112]" })
+	f.until("no problem", func() bool { _, problems := f.is(); return len(problems) == 0 })
+}

@@ -1,0 +1,806 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// told is a Sink that remembers each word, and what is in force.
+type told struct {
+	mu       sync.Mutex
+	words    []string
+	services map[vip.ServiceKey]vip.Service
+	problems []vip.Problem
+	stale    string
+}
+
+func (s *told) say(word string) { s.words = append(s.words, word) }
+
+func brief(v vip.Service) string {
+	var out []string
+	for _, b := range v.Backends {
+		out = append(out, strings.TrimPrefix(b.Address.String(), "10.0.0."))
+	}
+	return v.Key.String() + "=" + strings.Join(out, ",")
+}
+
+func (s *told) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.services = map[vip.ServiceKey]vip.Service{}
+	var all []string
+	for _, v := range services {
+		s.services[v.Key] = v
+		all = append(all, brief(v))
+	}
+	slices.Sort(all)
+	s.problems, s.stale = problems, ""
+	s.say(strings.TrimSpace("replace " + strings.Join(all, " ")))
+	return 0
+}
+
+func (s *told) Put(services ...vip.Service) []uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range services {
+		s.services[v.Key] = v
+		s.say("put " + brief(v))
+	}
+	return nil
+}
+
+func (s *told) Delete(keys ...vip.ServiceKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		delete(s.services, key)
+		s.say("delete " + key.String())
+	}
+}
+
+func (s *told) Problems(problems []vip.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problems = problems
+}
+
+func (s *told) Stale(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stale == "" {
+		s.say("stale")
+	}
+	s.stale = err.Error()
+}
+
+// Fresh is a word only if it ends something.
+func (s *told) Fresh() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stale != "" {
+		s.say("fresh")
+	}
+	s.stale = ""
+}
+
+// take returns the words since it was last called.
+func (s *told) take() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := strings.Join(s.words, "; ")
+	s.words = nil
+	return out
+}
+
+func (s *told) is() (stale string, problems []vip.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stale, s.problems
+}
+
+// bench is a source that follows a cluster.
+type bench struct {
+	*cluster
+	t      *testing.T
+	out    *told
+	source *Source
+
+	mu     sync.Mutex
+	ranges []string
+}
+
+// start runs a source until the test ends.
+func (c *cluster) start(t *testing.T, change func(*Options)) *bench {
+	t.Helper()
+	b := &bench{cluster: c, t: t, out: &told{services: map[vip.ServiceKey]vip.Service{}}}
+	o := Options{Client: c.client(t), Ranges: func(all []netip.Prefix) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.ranges = append(b.ranges, fmt.Sprint(all))
+	}}
+	if change != nil {
+		change(&o)
+	}
+	var err error
+	if b.source, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = b.source.Run(ctx, b.out)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return b
+}
+
+// says fails the test unless these were the words since it was last called.
+func (b *bench) says(what, want string) {
+	b.t.Helper()
+	synctest.Wait()
+	if got := b.out.take(); got != want {
+		b.t.Errorf("%s: told %q, not %q", what, got, want)
+	}
+}
+
+// after has time pass.
+func (b *bench) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// asks fails the test unless the requests of this resource since the last call
+// are these.
+func (b *bench) asks(what, resource string, want ...string) {
+	b.t.Helper()
+	synctest.Wait()
+	var got []string
+	for _, request := range b.asked() {
+		if strings.Contains(request, resource) {
+			got = append(got, strings.Fields(request)[0])
+		}
+	}
+	if !slices.Equal(got, want) {
+		b.t.Errorf("%s: asked for %s: %q, not %q", what, resource, got, want)
+	}
+}
+
+func balancer(name string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "1"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: new(DefaultLoadBalancerClass), ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9"},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports:      []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP, NodePort: 30080}}}}
+}
+
+// slice is an EndpointSlice of a Service with these last bytes of addresses.
+func slice(name, service string, ends ...int) *discoveryv1.EndpointSlice {
+	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "1",
+		Labels: map[string]string{discoveryv1.LabelServiceName: service}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{{Name: new(""), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}}}
+	for _, end := range ends {
+		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", end)},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}, NodeName: new("n1"), Zone: new("z1")})
+	}
+	return out
+}
+
+func nodeNamed(name, cidr string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{cidr}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0." + strings.TrimPrefix(name, "n")}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+}
+
+func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "1"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+}
+
+// small is a cluster with two Services.
+func small() *cluster {
+	c := newCluster()
+	c.put(balancer("web"), slice("web-1", "web", 1, 2), balancer("api"), slice("api-1", "api", 9), nodeNamed("n1", "10.1.0.0/24"), serviceCIDR("kubernetes", "10.96.0.0/16"))
+	return c
+}
+
+const smallIs = "replace shop/api=9 shop/web=1,2"
+
+// All is listed once; from then on each change is one word on one service.
+func TestOneChangeIsOnePut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		b.says("first", smallIs)
+		b.asks("first", "", "list", "list", "list", "list", "watch", "watch", "watch", "watch")
+		b.after(time.Second)
+		b.put(slice("web-1", "web", 1, 2, 3))
+		b.says("an endpoint more", "put shop/web=1,2,3")
+		b.after(time.Second)
+		b.put(slice("web-1", "web", 1, 3))
+		b.says("one less", "put shop/web=1,3")
+		b.after(time.Second)
+		b.put(slice("web-2", "web", 4))
+		b.says("a second slice", "put shop/web=1,3,4")
+		b.after(time.Second)
+		b.put(slice("web-2", "api", 4))
+		b.says("which becomes another's", "put shop/api=4,9; put shop/web=1,3")
+		b.after(time.Second)
+		b.remove(slice("web-2", "api"))
+		b.says("and goes", "put shop/api=9")
+		b.after(time.Second)
+		touched := slice("web-1", "web", 1, 3)
+		touched.Annotations = map[string]string{"endpoints.kubernetes.io/last-change-trigger-time": "now"}
+		b.put(touched)
+		b.says("nothing that counts", "")
+		b.put(slice("new-1", "new", 7))
+		b.says("a slice without a Service", "")
+		b.put(balancer("new"))
+		b.says("its Service", "put shop/new=7")
+		b.after(time.Second)
+		b.remove(balancer("new"))
+		b.says("its end", "delete shop/new")
+		b.after(time.Second)
+		other := balancer("other")
+		other.Spec.Type, other.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
+		b.put(other, slice("other-1", "other", 8))
+		b.says("one that isn't ours", "")
+		b.put(balancer("other"))
+		b.says("and then is", "put shop/other=8")
+		b.after(time.Second)
+		b.put(other)
+		b.says("and isn't", "delete shop/other")
+		b.after(2 * time.Minute)
+		b.says("after a while", "")
+		b.asks("all that", "")
+	})
+}
+
+// The first change of a service is told at once, those that follow at most every
+// 100 ms, and the last one always.
+func TestBurstsAreBundled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		b.says("first", smallIs)
+		b.after(time.Second)
+		for end := 11; end <= 30; end++ {
+			b.put(slice("web-1", "web", end))
+			b.after(10 * time.Millisecond)
+		}
+		b.after(time.Second)
+		words := strings.Split(b.out.take(), "; ")
+		if len(words) > 4 || words[0] != "put shop/web=11" || words[len(words)-1] != "put shop/web=30" {
+			t.Errorf("%q", words)
+		}
+	})
+}
+
+// A list of many pages is one list, and nothing is told before its end.
+func TestPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		for i := range 25 {
+			c.put(balancer(fmt.Sprintf("s%02d", i)))
+		}
+		b := c.start(t, func(o *Options) { o.timing.page = 10 })
+		synctest.Wait()
+		if words := b.out.take(); strings.Count(words, "replace") != 1 || strings.Count(words, "shop/") != 25 {
+			t.Errorf("told %q", words)
+		}
+		b.asks("first", "services", "list", "list", "list", "watch")
+	})
+}
+
+// What a server does on a good day is no news, and nothing is listed for it.
+func TestWatchesThatEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		b.says("first", smallIs)
+		b.asked()
+		b.after(time.Hour)
+		b.says("an hour", "")
+		for _, request := range b.asked() {
+			if !strings.HasPrefix(request, "watch ") {
+				t.Errorf("asked %q in an hour of nothing", request)
+			}
+		}
+		b.after(2 * time.Second)
+		b.asked()
+		b.set(true, func() {})
+		b.after(5 * time.Second)
+		b.says("a break", "")
+		b.asks("a break", "services", "probe", "watch")
+		b.put(slice("web-1", "web", 5))
+		b.says("a change after it", "put shop/web=5")
+	})
+}
+
+// A server that is away for minutes changes nothing but the source's status, and
+// what has happened meanwhile is caught up with.
+func TestServerAway(t *testing.T) {
+	for _, compacted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("compacted %v", compacted), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := small().start(t, nil)
+				b.says("first", smallIs)
+				b.after(2 * time.Second)
+				b.asked()
+				b.leave()
+				b.after(2 * time.Second)
+				b.says("away for a moment", "")
+				b.after(3 * time.Second)
+				b.says("away", "stale")
+				if stale, _ := b.out.is(); !strings.HasPrefix(stale, "kubernetes at https://kubernetes.invalid: list services: dial tcp") {
+					t.Errorf("stale: %s", stale)
+				}
+				if b.source.objects().InTouch() {
+					t.Error("in touch")
+				}
+				b.after(10 * time.Minute)
+				b.says("away for minutes", "")
+				if n := len(b.asked()); n > 4*10*60/4 {
+					t.Errorf("%d requests in ten minutes", n)
+				}
+				b.put(slice("web-1", "web", 1, 2, 3))
+				b.put(slice("api-2", "api", 8), balancer("fresh"))
+				b.comeBack(compacted)
+				b.after(15 * time.Second)
+				got := strings.Split(b.out.take(), "; ")
+				slices.Sort(got)
+				// Services and slices may be read in any order, and a moment apart.
+				got = slices.DeleteFunc(got, func(word string) bool { return word == "put shop/fresh=" })
+				if want := []string{"fresh", "put shop/api=8,9", "put shop/web=1,2,3"}; !slices.Equal(got, want) {
+					t.Errorf("back: told %q, not %q", got, want)
+				}
+				if !b.source.objects().InTouch() {
+					t.Error("not in touch")
+				}
+				if compacted {
+					b.asks("back", "endpointslices", "list", "probe", "watch", "watch")
+				} else {
+					b.asks("back", "endpointslices", "probe", "watch")
+				}
+			})
+		})
+	}
+}
+
+// What is missing from a list that was read anew goes with a full list, which
+// the shrink guard can doubt; not by name.
+func TestWhatIsMissingFromANewList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		b.says("first", smallIs)
+		b.leave()
+		b.after(time.Minute)
+		b.says("away", "stale")
+		b.remove(balancer("api"))
+		b.comeBack(true)
+		b.after(15 * time.Second)
+		if words := b.out.take(); !strings.Contains(words, "replace shop/web=1,2") || strings.Contains(words, "delete") {
+			t.Errorf("told %q", words)
+		}
+		if stale, _ := b.out.is(); stale != "" {
+			t.Errorf("stale: %s", stale)
+		}
+	})
+}
+
+// A server that was restored answers a watch from our future with silence. Its
+// state is older than ours, which is noticed, and all is read anew.
+func TestRestoredServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		b.says("first", smallIs)
+		b.after(2 * time.Second)
+		b.leave()
+		b.after(10 * time.Second)
+		b.set(false, func() { b.version, b.history = 10, nil })
+		b.put(slice("web-1", "web", 7))
+		b.comeBack(false)
+		b.after(15 * time.Second)
+		if words := b.out.take(); !strings.Contains(words, "put shop/web=7") {
+			t.Errorf("told %q", words)
+		}
+		b.put(slice("web-1", "web", 8))
+		b.says("and a change", "put shop/web=8")
+	})
+}
+
+// A server that answers nothing is noticed, and one that has too much to do is
+// left alone for as long as it says.
+func TestStalledAndBusyServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small()
+		c.stalled = make(chan struct{})
+		b := c.start(t, nil)
+		b.after(29 * time.Second)
+		b.says("silent", "")
+		b.after(10 * time.Second)
+		b.says("silent for long", "stale")
+		if stale, _ := b.out.is(); !strings.HasSuffix(stale, "list services: no answer within 30s") {
+			t.Errorf("stale: %s", stale)
+		}
+		b.set(false, func() { close(b.stalled); b.stalled = nil })
+		b.after(15 * time.Second)
+		b.says("answers", smallIs)
+
+		for _, code := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+			b.set(true, func() { b.refuse = func(string) *http.Response { return refusal(code, "Retry-After", "40") } })
+			b.after(time.Second)
+			b.asked()
+			b.after(38 * time.Second)
+			if got := b.asked(); len(got) > 0 {
+				t.Errorf("%d: asked %q before the time is over", code, got)
+			}
+			b.says("busy", "stale")
+			b.set(false, func() { b.refuse = nil })
+			b.after(time.Minute)
+			b.says("back", "fresh")
+		}
+		b.set(true, func() { b.refuse = func(string) *http.Response { return refusal(http.StatusInternalServerError) } })
+		b.after(time.Minute)
+		b.says("errors", "stale")
+		b.set(false, func() { b.refuse = nil })
+		b.after(15 * time.Second)
+		b.says("no errors", "fresh")
+	})
+}
+
+// A right that is lacking is told by name. What services are made of is waited
+// for, and kept when it can't be read any more; the rest is done without.
+func TestLackingRights(t *testing.T) {
+	forbid := func(b *cluster, words ...string) {
+		b.set(true, func() {
+			b.refuse = func(request string) *http.Response {
+				for _, word := range words {
+					if strings.Contains(request, word) {
+						return refusal(http.StatusForbidden)
+					}
+				}
+				return nil
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := small()
+		forbid(c, "endpointslices")
+		b := c.start(t, nil)
+		b.after(15 * time.Second)
+		b.says("without EndpointSlices", "stale")
+		stale, _ := b.out.is()
+		for _, word := range []string{"list endpointslices.discovery.k8s.io", "may not", `"endpointslices" of discovery.k8s.io`, "configs/kubernetes/clusterrole.yaml"} {
+			if !strings.Contains(stale, word) {
+				t.Errorf("no %q in %s", word, stale)
+			}
+		}
+		if _, there := b.source.objects().Get(vip.ServiceKey{Namespace: "shop", Name: "web"}); !there || b.source.objects().InTouch() {
+			t.Error("the others don't work on")
+		}
+		if b.mu.Lock(); !slices.Equal(b.ranges[len(b.ranges)-1:], []string{"[10.1.0.0/24 10.96.0.0/16]"}) {
+			t.Errorf("ranges %q", b.ranges)
+		}
+		b.mu.Unlock()
+		forbid(c, "nodes", "servicecidrs", "watch services")
+		b.after(15 * time.Second)
+		b.says("now others", smallIs+"; stale")
+		stale, problems := b.out.is()
+		if !strings.Contains(stale, "watch services") || len(problems) != 2 || !strings.Contains(problems[0].Message, "nodes: ") ||
+			!strings.Contains(problems[0].Message, "ranges of pods are not known") || !strings.Contains(problems[1].Hint, `"servicecidrs" of networking.k8s.io`) {
+			t.Errorf("stale %s, problems %+v", stale, problems)
+		}
+		b.put(slice("web-1", "web", 3))
+		b.says("a change", "put shop/web=3")
+		forbid(c, "endpointslices")
+		b.after(20 * time.Second)
+		b.put(slice("web-1", "web", 4))
+		b.after(20 * time.Second)
+		if words := b.out.take(); strings.Contains(words, "shop") {
+			t.Errorf("what can't be seen: told %q", words)
+		}
+		forbid(c)
+		b.after(20 * time.Second)
+		b.says("all rights", "put shop/web=4; fresh")
+	})
+}
+
+func TestWithoutServiceCIDRs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small()
+		c.refuse = func(request string) *http.Response {
+			if strings.Contains(request, "servicecidrs") {
+				return refusal(http.StatusNotFound)
+			}
+			return nil
+		}
+		b := c.start(t, nil)
+		b.after(30 * time.Second)
+		b.says("an older server", smallIs)
+		if stale, problems := b.out.is(); stale != "" || len(problems) != 1 || problems[0].Code != vip.CodeUnsupported {
+			t.Errorf("stale %q, problems %+v", stale, problems)
+		}
+		b.asks("30 s", "servicecidrs", "list")
+	})
+}
+
+// The ranges in use are told when they change, and not for what kubelets write
+// all the time.
+func TestRanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small()
+		for i := range 3 {
+			c.put(nodeNamed(fmt.Sprintf("n%d", i+2), fmt.Sprintf("10.1.%d.0/24", i+1)))
+		}
+		b := c.start(t, nil)
+		ranges := func(what, want string) {
+			t.Helper()
+			synctest.Wait()
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			got := ""
+			if len(b.ranges) > 0 {
+				got = b.ranges[len(b.ranges)-1]
+			}
+			if b.ranges = nil; got != want {
+				t.Errorf("%s: %s, not %s", what, got, want)
+			}
+		}
+		b.after(time.Second)
+		b.says("first", smallIs)
+		ranges("first", "[10.1.0.0/24 10.1.1.0/24 10.1.2.0/24 10.1.3.0/24 10.96.0.0/16]")
+		beat := nodeNamed("n1", "10.1.0.0/24")
+		beat.Status.Conditions[0].LastHeartbeatTime = metav1.Now()
+		b.put(beat)
+		ranges("a heartbeat", "")
+		b.after(time.Second)
+		b.remove(nodeNamed("n4", ""))
+		ranges("a node less", "[10.1.0.0/24 10.1.1.0/24 10.1.2.0/24 10.96.0.0/16]")
+		b.after(time.Second)
+		b.put(serviceCIDR("more", "10.97.0.0/16", "fd00::/112"))
+		ranges("a ServiceCIDR more", "[10.1.0.0/24 10.1.1.0/24 10.1.2.0/24 10.96.0.0/16 10.97.0.0/16 fd00::/112]")
+		b.after(time.Second)
+		b.leave()
+		b.after(time.Minute)
+		b.comeBack(true)
+		b.after(time.Minute)
+		ranges("after a break", "")
+		b.says("nothing of that is about services", "stale; fresh")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, func(o *Options) { o.AdoptClusterIPs = true })
+		b.after(time.Second)
+		if b.ranges == nil || b.ranges[0] != "[10.1.0.0/24]" {
+			t.Errorf("adopting: %q", b.ranges)
+		}
+		b.asks("adopting", "servicecidrs")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, func(o *Options) { o.Ranges = nil })
+		b.says("nobody asks", smallIs)
+		b.asks("nobody asks", "nodes")
+	})
+}
+
+// With node ports, a node concerns the services of which it is a backend, when
+// something of it changes that counts.
+func TestNodesAsBackends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small()
+		local := balancer("local")
+		local.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		c.put(local, slice("local-1", "local", 5), nodeNamed("n2", "10.1.1.0/24"))
+		b := c.start(t, func(o *Options) { o.Backends = BackendsNodePorts })
+		b.says("first", "replace shop/api=1,2 shop/local=1 shop/web=1,2")
+		beat := nodeNamed("n2", "10.1.1.0/24")
+		beat.Status.Conditions[0].LastHeartbeatTime = metav1.Now()
+		beat.Status.Images = []corev1.ContainerImage{{SizeBytes: 7}}
+		b.put(beat)
+		b.says("a heartbeat", "")
+		b.after(time.Second)
+		b.remove(beat)
+		b.says("a node less", "put shop/api=1; put shop/web=1")
+		b.after(time.Second)
+		b.put(slice("web-1", "web", 7))
+		b.says("endpoints don't count", "")
+	})
+}
+
+// What is for local endpoints is so on the cluster's nodes alone: on another host
+// it is for all. A host may join the cluster, and leave it.
+func TestLocalTrafficOutside(t *testing.T) {
+	forbidden := func(request string) *http.Response {
+		if strings.Contains(request, "nodes") {
+			return refusal(http.StatusForbidden)
+		}
+		return nil
+	}
+	for _, test := range []struct {
+		name   string
+		node   string
+		refuse func(string) *http.Response
+		want   vip.TrafficPolicy
+	}{
+		{"a node", "n1", nil, vip.Local},
+		{"no node", "lb1", nil, vip.Cluster},
+		{"nobody knows", "n1", forbidden, vip.Cluster},
+		{"a host without a name", "", nil, vip.Local},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := small()
+				local := balancer("local")
+				local.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+				c.put(local, slice("local-1", "local", 5))
+				c.refuse = test.refuse
+				b := c.start(t, func(o *Options) { o.Node = test.node })
+				b.says("first", "replace shop/api=9 shop/local=5 shop/web=1,2")
+				policy := func() vip.TrafficPolicy {
+					b.out.mu.Lock()
+					defer b.out.mu.Unlock()
+					return b.out.services[vip.ServiceKey{Namespace: "shop", Name: "local"}].ExternalTraffic
+				}
+				if got := policy(); got != test.want {
+					t.Errorf("the policy is %s, not %s", got, test.want)
+				}
+				if test.node != "lb1" {
+					return
+				}
+				b.after(time.Second)
+				joined := nodeNamed("lb1", "10.1.9.0/24")
+				b.put(joined)
+				b.says("it joins", "put shop/local=5")
+				b.after(time.Second)
+				if got := policy(); got != vip.Local {
+					t.Errorf("a node has the policy %s", got)
+				}
+				b.leave()
+				b.after(time.Minute)
+				b.comeBack(true)
+				b.after(time.Minute)
+				if got := policy(); got != vip.Local {
+					t.Errorf("a node has the policy %s after a break", got)
+				}
+				b.out.take()
+				b.remove(joined)
+				b.says("it leaves", "put shop/local=5")
+				if got := policy(); got != vip.Cluster {
+					t.Errorf("the policy is %s once it has left", got)
+				}
+			})
+		})
+	}
+}
+
+// Each namespace is followed by itself, with the selector at the server.
+func TestNamespacesAndSelector(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small()
+		elsewhere := func(o object) object {
+			o.SetNamespace("elsewhere")
+			return o
+		}
+		labelled := balancer("web")
+		labelled.Labels = map[string]string{"tier": "edge"}
+		c.put(labelled, elsewhere(labelled.DeepCopy()), elsewhere(slice("web-1", "web", 7)))
+		third := labelled.DeepCopy()
+		third.Namespace = "third"
+		c.put(third)
+		b := c.start(t, func(o *Options) { o.Namespaces, o.Selector = []string{"shop", "elsewhere"}, "tier=edge" })
+		b.says("first", "replace elsewhere/web=7 shop/web=1,2")
+		b.asks("first", "services", "list", "list", "watch", "watch")
+		b.after(time.Second)
+		b.leave()
+		b.comeBack(true)
+		b.after(time.Minute)
+		b.says("read anew, one by one", "")
+	})
+	for _, bad := range []Options{{Selector: "a=b=c"}, {Namespaces: []string{"No Name"}}} {
+		bad.Client = newCluster().client(t)
+		if _, err := New(bad); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+	if _, err := New(Options{}); err == nil {
+		t.Error("no client is needed")
+	}
+}
+
+// A run that begins anew, as a resync has it, tells a full list before anything
+// else, and forgets what is gone.
+func TestAnotherRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small()
+		s, err := New(Options{Client: c.client(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{smallIs, "replace shop/web=1,2"} {
+			out := &told{}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- s.Run(ctx, out) }()
+			synctest.Wait()
+			if got := out.take(); got != want {
+				t.Errorf("told %q, not %q", got, want)
+			}
+			if n := strings.Count(want, "shop/"); len(s.objects().Keys()) != n || !s.objects().InTouch() {
+				t.Errorf("objects %v, not %d", s.objects().Keys(), n)
+			}
+			cancel()
+			if err := <-done; err != context.Canceled || s.objects().InTouch() {
+				t.Errorf("%v", err)
+			}
+			if strings.Contains(want, "api") {
+				c.remove(balancer("api")) // while nobody follows
+			}
+		}
+	})
+}
+
+// The Writer is told of each change of a Service's object, whether it is ours or
+// not, and sees it without what is of no use.
+func TestObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		synctest.Wait()
+		store := b.source.objects()
+		taken := func(what string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			select {
+			case <-store.Changed():
+			default:
+				t.Errorf("%s: no word", what)
+			}
+			var got []string
+			for _, key := range store.TakeChanged() {
+				got = append(got, key.Name)
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s: changed %q, not %q", what, got, want)
+			}
+		}
+		taken("first", "api", "web")
+		b.put(slice("web-1", "web", 3))
+		synctest.Wait()
+		select {
+		case <-store.Changed():
+			t.Error("woken for an endpoint")
+		default:
+		}
+		mine := balancer("web")
+		mine.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "ironvip.io/nonsense": "1"}
+		mine.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+		mine.Spec.Type, mine.Spec.LoadBalancerClass = corev1.ServiceTypeNodePort, nil
+		b.after(time.Second)
+		b.put(mine)
+		taken("no more of ours", "web")
+		got, there := store.Get(vip.ServiceKey{Namespace: "shop", Name: "web"})
+		if !there || got.Spec.Type != corev1.ServiceTypeNodePort || got.ManagedFields != nil || !reflect.DeepEqual(slices.Sorted(maps.Keys(got.Annotations)), []string{"ironvip.io/nonsense"}) {
+			t.Errorf("%v %+v", there, got)
+		}
+		b.after(time.Second)
+		b.remove(balancer("api"))
+		taken("gone", "api")
+		if _, there := store.Get(vip.ServiceKey{Namespace: "shop", Name: "api"}); there {
+			t.Error("still there")
+		}
+	})
+}

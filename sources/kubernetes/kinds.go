@@ -1,0 +1,214 @@
+package kubernetes
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// kind is a sort of objects that is followed, and what is done with them.
+type kind struct {
+	gv       schema.GroupVersion
+	resource string
+	labels   string // only those that match
+	required bool   // nothing is told before they are read
+	awaited  bool   // or before they were asked for, where they aren't required
+	whole    bool   // some that are missing from a new list make the source tell a full list
+	missing  string // what goes without them, where they aren't required
+	newList  func() runtime.Object
+	put      func(r *run, o object)
+	gone     func(r *run, name types.NamespacedName)
+}
+
+// streams returns what is to be followed.
+func (o *Options) streams() []*stream {
+	services := &kind{gv: corev1.SchemeGroupVersion, resource: "services", labels: o.Selector, required: true, whole: true,
+		newList: func() runtime.Object { return &corev1.ServiceList{} },
+		put:     func(r *run, o object) { r.putService(o.(*corev1.Service)) }, gone: (*run).dropService}
+	endpoints := &kind{gv: discoveryv1.SchemeGroupVersion, resource: "endpointslices", required: true,
+		labels:  discoveryv1.LabelServiceName + ",!" + corev1.IsHeadlessService,
+		newList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+		put:     func(r *run, o object) { r.putSlice(o.(*discoveryv1.EndpointSlice)) }, gone: (*run).dropSlice}
+	nodes := &kind{gv: corev1.SchemeGroupVersion, resource: "nodes", required: o.needsNodes(), awaited: o.Node != "",
+		missing: "the ranges of pods are not known, and pools that overlap them are not noticed" + o.unplaced(),
+		newList: func() runtime.Object { return &corev1.NodeList{} },
+		put:     func(r *run, o object) { r.putNode(o.(*corev1.Node)) }, gone: (*run).dropNode}
+	cidrs := &kind{gv: networkingv1.SchemeGroupVersion, resource: "servicecidrs",
+		missing: "the ranges of cluster IPs are not known, and pools that overlap them are not noticed",
+		newList: func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
+		put:     func(r *run, o object) { r.putCIDR(o.(*networkingv1.ServiceCIDR)) }, gone: (*run).dropCIDR}
+
+	namespaces := slices.Compact(slices.Sorted(slices.Values(o.Namespaces)))
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+	var out []*stream
+	add := func(k *kind, namespace string) {
+		out = append(out, &stream{kind: k, namespace: namespace, known: map[types.NamespacedName]string{}})
+	}
+	for _, namespace := range namespaces {
+		add(services, namespace)
+		add(endpoints, namespace)
+	}
+	if o.Ranges != nil || nodes.required || nodes.awaited {
+		add(nodes, "")
+	}
+	if o.Ranges != nil && !o.AdoptClusterIPs {
+		add(cidrs, "")
+	}
+	return out
+}
+
+// unplaced is what else goes without Nodes.
+func (o *Options) unplaced() string {
+	if o.Node == "" {
+		return ""
+	}
+	return "; nor is whether this host is one of the nodes, so traffic policies Local are taken for Cluster unless that was known before"
+}
+
+func keyOf(name types.NamespacedName) vip.ServiceKey {
+	return vip.ServiceKey{Namespace: name.Namespace, Name: name.Name}
+}
+
+// putService takes in a Service. The caller holds mu, as of all that follow.
+func (r *run) putService(service *corev1.Service) {
+	delete(service.Annotations, corev1.LastAppliedConfigAnnotation)
+	key := keyOf(nameOf(service))
+	r.entry(key).service = service
+	r.s.store.put(key, service)
+	r.dirty[key] = struct{}{}
+}
+
+func (r *run) dropService(name types.NamespacedName) {
+	key := keyOf(name)
+	if e := r.entries[key]; e != nil {
+		e.service = nil
+		r.s.store.put(key, nil)
+		r.dirty[key] = struct{}{}
+	}
+}
+
+// putSlice takes in an EndpointSlice, which may come before its Service, and may
+// even become another one's.
+func (r *run) putSlice(slice *discoveryv1.EndpointSlice) {
+	name := nameOf(slice)
+	key := vip.ServiceKey{Namespace: name.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+	if was, there := r.sliceOf[name]; there && was != key {
+		r.dropSlice(name)
+	}
+	r.trim(slice)
+	r.sliceOf[name] = key
+	r.entry(key).slices[name.Name] = slice
+	r.dirty[key] = struct{}{}
+}
+
+func (r *run) dropSlice(name types.NamespacedName) {
+	key, there := r.sliceOf[name]
+	if !there {
+		return
+	}
+	delete(r.sliceOf, name)
+	delete(r.entries[key].slices, name.Name)
+	r.dirty[key] = struct{}{}
+}
+
+// trim drops what nobody asks for, and has endpoints share what they have in
+// common: of 50,000 endpoints there are some 50 nodes and 3 zones.
+func (r *run) trim(slice *discoveryv1.EndpointSlice) {
+	slice.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
+	slice.Annotations, slice.OwnerReferences, slice.GenerateName = nil, nil, ""
+	for i := range slice.Endpoints {
+		e := &slice.Endpoints[i]
+		e.TargetRef, e.Hostname, e.DeprecatedTopology = nil, nil, nil
+		e.NodeName, e.Zone = r.shared(e.NodeName), r.shared(e.Zone)
+		c := &e.Conditions
+		c.Ready, c.Serving, c.Terminating = sharedBool(c.Ready), sharedBool(c.Serving), sharedBool(c.Terminating)
+	}
+}
+
+func (r *run) shared(s *string) *string {
+	if s == nil {
+		return nil
+	}
+	if same, there := r.words[*s]; there {
+		return same
+	}
+	r.words[*s] = s
+	return s
+}
+
+var yes, no = true, false // whose addresses endpoints share; nobody writes to them
+
+func sharedBool(b *bool) *bool {
+	switch {
+	case b == nil:
+		return nil
+	case *b:
+		return &yes
+	}
+	return &no
+}
+
+func (r *run) putCIDR(cidr *networkingv1.ServiceCIDR) {
+	r.cidrs.set(cidr.Name, cidr.Spec.CIDRs)
+}
+
+func (r *run) dropCIDR(name types.NamespacedName) { r.cidrs.set(name.Name, nil) }
+
+// ranges counts who has which range: a change costs O(the ranges of one).
+type ranges struct {
+	of      map[string][]netip.Prefix
+	count   map[netip.Prefix]int
+	changed bool // since it was last read
+}
+
+func newRanges() ranges {
+	return ranges{of: map[string][]netip.Prefix{}, count: map[netip.Prefix]int{}, changed: true}
+}
+
+// read brings a list of all up to date.
+func (r *ranges) read(into *[]netip.Prefix) {
+	if r.changed {
+		*into = slices.SortedFunc(maps.Keys(r.count), netip.Prefix.Compare)
+		r.changed = false
+	}
+}
+
+// set states the ranges of one. What is no range is passed over: the API server
+// takes none.
+func (r *ranges) set(name string, cidrs []string) {
+	var now []netip.Prefix
+	for _, text := range cidrs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			now = append(now, p.Masked())
+		}
+	}
+	if slices.Equal(now, r.of[name]) {
+		return
+	}
+	for _, p := range now {
+		if r.count[p]++; r.count[p] == 1 {
+			r.changed = true
+		}
+	}
+	for _, p := range r.of[name] {
+		if r.count[p]--; r.count[p] == 0 {
+			delete(r.count, p)
+			r.changed = true
+		}
+	}
+	if r.of[name] = now; now == nil {
+		delete(r.of, name)
+	}
+}

@@ -1,0 +1,319 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// tell passes on what has changed. After services it rests for a pace: so each is
+// told of at most that often, with its newest state.
+func (r *run) tell(ctx context.Context) {
+	look := time.NewTimer(time.Hour)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		case <-r.s.wrong.changed:
+			r.reword()
+		case <-look.C:
+		}
+		again, told := r.flush()
+		r.tellRanges()
+		if again > 0 {
+			look.Reset(again)
+		}
+		if told {
+			retry.Sleep(ctx, r.o.timing.pace)
+		}
+	}
+}
+
+// flush tells what there is to tell, and reports whether that was services, and
+// in how long to look again at what can't be read; 0 is not by itself.
+func (r *run) flush() (again time.Duration, told bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err, again := r.look()
+	if r.readAllOnce() { // nothing may be said before the full list
+		r.place()
+		put, gone := r.settle()
+		switch {
+		case !r.replaced || r.lost && err == nil:
+			r.replace()
+			told = true
+		default:
+			if len(put) > 0 {
+				r.out.Put(put...)
+				told = true
+			}
+			if len(gone) > 0 && !r.lost { // else the full list will tell
+				r.out.Delete(gone...)
+				told = true
+			}
+			if r.reworded {
+				r.out.Problems(r.problems())
+				r.reworded = false
+			}
+		}
+	}
+	r.tellStale(err)
+	return again, told
+}
+
+// readAllOnce reports whether all has been read that services are made of.
+func (r *run) readAllOnce() bool {
+	return !slices.ContainsFunc(r.streams, func(s *stream) bool { return s.required && !s.listed || s.awaited && !s.listed && s.err == nil })
+}
+
+// settle makes services of what was read. The caller holds mu, as of all that
+// follow.
+func (r *run) settle() (put []vip.Service, gone []vip.ServiceKey) {
+	all := r.buildDirty()
+	for i := range all {
+		m := &all[i]
+		e, key := m.entry, m.entry.key
+		was, changed := e.inForce, !e.inForce || !reflect.DeepEqual(&e.built, &m.service)
+		problems := r.settleOne(m)
+		switch {
+		case e.inForce && changed:
+			put = append(put, e.built)
+		case was && !e.inForce:
+			gone = append(gone, key)
+		}
+		if !slices.Equal(problems, e.problems) {
+			e.problems, r.reworded = problems, true
+			r.s.store.describe(key, problems)
+		}
+		if len(problems) > 0 {
+			r.wrong[key] = struct{}{}
+		} else {
+			delete(r.wrong, key)
+		}
+		if e.service == nil && len(e.slices) == 0 {
+			delete(r.entries, key)
+		}
+	}
+	clear(r.dirty)
+	return put, gone
+}
+
+func compareKeys(a, b vip.ServiceKey) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// made is what an entry has become.
+type made struct {
+	entry *followed
+	built
+}
+
+// buildDirty makes the services that are to be told of, in the order of their
+// keys: of many, as of a new list, with all processors.
+func (r *run) buildDirty() []made {
+	const part = 64
+	out := make([]made, 0, len(r.dirty))
+	for _, key := range slices.SortedFunc(maps.Keys(r.dirty), compareKeys) {
+		out = append(out, made{entry: r.entries[key]})
+	}
+	var next atomic.Int64
+	work := func() {
+		for from := int(next.Add(part)) - part; from < len(out); from = int(next.Add(part)) - part {
+			for i := range out[from:min(from+part, len(out))] {
+				m := &out[from+i]
+				m.built = r.buildOne(m.entry)
+			}
+		}
+	}
+	var others sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0)-1, len(out)/part) {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
+	return out
+}
+
+// buildOne makes the service of an entry. It changes nothing.
+func (r *run) buildOne(e *followed) built {
+	if e.service == nil {
+		return built{}
+	}
+	in := input{service: e.service, slices: make([]*discoveryv1.EndpointSlice, 0, len(e.slices)), nodes: r.nodes, outside: r.s.outside, last: r.s.settings[e.key]}
+	for _, slice := range e.slices {
+		in.slices = append(in.slices, slice)
+	}
+	return r.o.build(in)
+}
+
+// settleOne takes in what was made of an entry, and decides whether it is in
+// force.
+func (r *run) settleOne(m *made) []vip.Problem {
+	e := m.entry
+	e.built, e.inForce = m.service, m.use
+	switch {
+	case m.settings != nil:
+		r.s.settings[e.key] = m.settings
+	case e.service == nil || !r.o.selects(e.service):
+		delete(r.s.settings, e.key)
+	}
+	return m.problems
+}
+
+// replace tells the full list.
+func (r *run) replace() {
+	if !r.replaced {
+		for _, key := range r.s.store.Keys() { // what a former run knew
+			if e := r.entries[key]; e == nil || e.service == nil {
+				r.s.store.put(key, nil)
+			}
+		}
+	}
+	services := make([]vip.Service, 0, len(r.entries))
+	for _, e := range r.entries {
+		if e.inForce {
+			services = append(services, e.built)
+		}
+	}
+	r.out.Replace(services, r.problems())
+	r.replaced, r.lost, r.reworded, r.heard, r.stale = true, false, false, false, ""
+}
+
+// reword has the problems told anew. The caller doesn't hold mu.
+func (r *run) reword() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reworded = true
+}
+
+// problems are those of the source as a whole and of its Writer, and those of
+// Services in the order of their keys.
+func (r *run) problems() []vip.Problem {
+	out := slices.Concat(r.troubles, r.s.wrong.get())
+	for _, key := range slices.SortedFunc(maps.Keys(r.wrong), compareKeys) {
+		out = append(out, r.entries[key].problems...)
+	}
+	return out
+}
+
+// look returns why the source can't be followed, after a failure that has lasted,
+// and notes what else can't. A server that has just begun may refuse what it will
+// allow a moment later.
+func (r *run) look() (err error, again time.Duration) {
+	var troubles []vip.Problem
+	for _, s := range r.streams {
+		if s.err == nil {
+			continue
+		}
+		refused := apierrors.IsForbidden(s.err) || apierrors.IsNotFound(s.err)
+		until := s.since.Add(r.o.timing.patience)
+		if !s.required && !refused && until.Before(r.back.Add(2*r.o.timing.maxBackoff)) {
+			until = r.back.Add(2 * r.o.timing.maxBackoff) // after a break they come back in any order
+		}
+		if left := time.Until(until); left > 0 {
+			again = min(left, cmp.Or(again, left))
+			continue
+		}
+		if s.required {
+			if err == nil {
+				err = s.trouble(r.o.Client.Server())
+			}
+		} else if err == nil || refused {
+			troubles = append(troubles, s.problem(r.o.Client.Server()))
+		}
+	}
+	if !slices.Equal(troubles, r.troubles) {
+		r.troubles, r.reworded = troubles, true
+	}
+	return err, again
+}
+
+// trouble says what can't be done, and what to do about it.
+func (s *stream) trouble(server string) error {
+	p := s.problem(server)
+	if p.Hint == "" {
+		return fmt.Errorf("%s: %s", p.Place, p.Message)
+	}
+	return fmt.Errorf("%s: %s (%s)", p.Place, p.Message, p.Hint)
+}
+
+// problem is what can't be done, as a problem of the source.
+func (s *stream) problem(server string) vip.Problem {
+	what := s.resource
+	if s.gv.Group != "" {
+		what += "." + s.gv.Group
+	}
+	p := vip.Problem{Code: vip.CodeInvalid, Place: "kubernetes at " + server, Message: fmt.Sprintf("%s %s: %s", s.verb, what, s.err)}
+	if s.namespace != "" {
+		p.Message = fmt.Sprintf("%s %s in namespace %s: %s", s.verb, what, s.namespace, s.err)
+	}
+	switch {
+	case apierrors.IsForbidden(s.err):
+		group := cmp.Or(s.gv.Group, "the core group")
+		p.Hint = fmt.Sprintf("give its user the rule with %q of %s in configs/kubernetes/clusterrole.yaml: list, watch", s.resource, group)
+	case apierrors.IsUnauthorized(s.err):
+		p.Hint = "the server doesn't know these credentials: check the user of the kubeconfig, and whether its token or certificate has expired, or isn't valid yet"
+	case apierrors.IsNotFound(s.err):
+		p.Code, p.Message = vip.CodeUnsupported, fmt.Sprintf("the server has no %s", what)
+		if s.required {
+			p.Hint = "Kubernetes 1.21 or newer is needed"
+		}
+	}
+	if !s.required {
+		p.Message += ": " + s.missing
+	}
+	return p
+}
+
+// tellStale tells whether all can be read.
+func (r *run) tellStale(err error) {
+	switch {
+	case err != nil && err.Error() != r.stale:
+		r.stale = err.Error()
+		r.out.Stale(err)
+	case err == nil && r.replaced && (r.stale != "" || r.heard):
+		r.stale, r.heard = "", false
+		r.out.Fresh()
+	}
+	r.s.store.touch(r.replaced && r.stale == "")
+}
+
+// tellRanges tells which ranges are in use, when that has changed. What hasn't
+// been read yet in this run is what the former one read.
+func (r *run) tellRanges() {
+	if r.o.Ranges == nil {
+		return
+	}
+	r.mu.Lock()
+	now := r.s.ranges
+	for _, s := range r.streams {
+		if s.listed && s.resource == "nodes" {
+			r.pods.read(&now[0])
+		} else if s.listed && s.resource == "servicecidrs" {
+			r.cidrs.read(&now[1])
+		}
+	}
+	r.mu.Unlock()
+	if slices.Equal(now[0], r.s.ranges[0]) && slices.Equal(now[1], r.s.ranges[1]) {
+		return
+	}
+	r.s.ranges = now
+	all := slices.SortedFunc(slices.Values(slices.Concat(now[0], now[1])), netip.Prefix.Compare)
+	r.o.Ranges(slices.Compact(all))
+}

@@ -1,0 +1,226 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// calls are the Writer's requests. Each is sent once: what is tried again, and
+// when, is decided where the newest state is known.
+//
+// Services are changed by merge patches that carry the resourceVersion which the
+// change was decided upon. Server-side apply would do as well for lists that are
+// ours alone, but it takes no notice of what has happened since, so a writer that
+// was stopped and wakes up could undo what its successor did; and it makes a
+// deleted object anew. With the version, other writers' finalizers can't be lost
+// either, though a patch replaces the list as a whole.
+type calls struct {
+	core, coordination rest.Interface
+	manager            string // what managedFields call us
+}
+
+const (
+	callTimeout  = 5 * time.Second
+	listTimeout  = 30 * time.Second // a page of a list; nothing is decided upon it alone
+	maxManager   = 128              // the API's bound
+	managerParam = "fieldManager"
+)
+
+// fieldManager returns a name that is the same on every host that stands for one
+// Lease, and another for other sources of the cluster: it says whose a finalizer is.
+func fieldManager(leaseNamespace, leaseName string) string {
+	name := "ironvip:" + leaseNamespace + "/" + leaseName
+	if len(name) <= maxManager {
+		return name
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	rest := fmt.Sprintf("~%016x", h.Sum64())
+	return name[:maxManager-len(rest)] + rest
+}
+
+// patch is a merge patch of a Service.
+type patch struct {
+	Metadata struct {
+		ResourceVersion string    `json:"resourceVersion"`
+		Finalizers      *[]string `json:"finalizers,omitempty"`
+	} `json:"metadata"`
+	Status *patchStatus `json:"status,omitempty"`
+}
+
+type patchStatus struct {
+	LoadBalancer struct {
+		Ingress []corev1.LoadBalancerIngress `json:"ingress"` // null takes it out
+	} `json:"loadBalancer"`
+}
+
+// setIngress replaces status.loadBalancer.ingress, and returns the object as the
+// server has it then.
+func (c *calls) setIngress(ctx context.Context, s *corev1.Service, ingress []corev1.LoadBalancerIngress) (*corev1.Service, error) {
+	p := patch{Status: &patchStatus{}}
+	p.Status.LoadBalancer.Ingress = ingress
+	return c.patch(ctx, s, &p, "status")
+}
+
+// setFinalizers replaces metadata.finalizers.
+func (c *calls) setFinalizers(ctx context.Context, s *corev1.Service, finalizers []string) (*corev1.Service, error) {
+	p := patch{}
+	p.Metadata.Finalizers = &finalizers
+	return c.patch(ctx, s, &p)
+}
+
+func (c *calls) patch(ctx context.Context, s *corev1.Service, p *patch, subresource ...string) (*corev1.Service, error) {
+	p.Metadata.ResourceVersion = s.ResourceVersion
+	body, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var out corev1.Service
+	err = c.core.Patch(types.MergePatchType).Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource(subresource...).
+		Param(managerParam, c.manager).Body(body).MaxRetries(0).Do(ctx).Into(&out)
+	if err != nil {
+		return nil, err
+	}
+	out.ManagedFields = nil
+	return &out, nil
+}
+
+// find reads one Service, nil for none. It lists by name, because the source has
+// the right to list and needs no other.
+func (c *calls) find(ctx context.Context, key vip.ServiceKey) (*corev1.Service, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var out corev1.ServiceList
+	err := c.core.Get().Namespace(key.Namespace).Resource("services").Param("fieldSelector", "metadata.name="+key.Name).
+		MaxRetries(0).Do(ctx).Into(&out)
+	if err != nil || len(out.Items) == 0 {
+		return nil, err
+	}
+	return &out.Items[0], nil
+}
+
+// wrote returns what of a Service we have written, by its managedFields.
+func (c *calls) wrote(managed []metav1.ManagedFieldsEntry) (finalizer, ingress bool) {
+	for _, by := range managed {
+		if by.Manager != c.manager || by.FieldsV1 == nil {
+			continue
+		}
+		var fields struct {
+			Metadata struct {
+				Finalizers map[string]json.RawMessage `json:"f:finalizers"`
+			} `json:"f:metadata"`
+			Status struct {
+				LoadBalancer map[string]json.RawMessage `json:"f:loadBalancer"`
+			} `json:"f:status"`
+		}
+		if json.Unmarshal(by.FieldsV1.GetRawBytes(), &fields) != nil {
+			continue
+		}
+		_, has := fields.Metadata.Finalizers[`v:"`+Finalizer+`"`]
+		finalizer = finalizer || has
+		_, has = fields.Status.LoadBalancer["f:ingress"]
+		ingress = ingress || has
+	}
+	return finalizer, ingress
+}
+
+func (c *calls) createEvent(ctx context.Context, e *corev1.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.core.Post().Namespace(e.Namespace).Resource("events").Param(managerParam, c.manager).Body(e).MaxRetries(0).Do(ctx).Error()
+}
+
+// repeatEvent says that what an event tells has happened again.
+func (c *calls) repeatEvent(ctx context.Context, namespace, name string, count int32, last metav1.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	body, err := json.Marshal(struct {
+		Count         int32       `json:"count"`
+		LastTimestamp metav1.Time `json:"lastTimestamp"`
+	}{count, last})
+	if err != nil {
+		return err
+	}
+	return c.core.Patch(types.MergePatchType).Namespace(namespace).Resource("events").Name(name).Param(managerParam, c.manager).
+		Body(body).MaxRetries(0).Do(ctx).Error()
+}
+
+func (c *calls) getLease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+	out := &coordinationv1.Lease{}
+	return out, c.coordination.Get().Namespace(namespace).Resource("leases").Name(name).MaxRetries(0).Do(ctx).Into(out)
+}
+
+// putLease makes a Lease, or replaces the version of it that was read.
+func (c *calls) putLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	request := c.coordination.Post().Namespace(l.Namespace).Resource("leases")
+	if l.ResourceVersion != "" {
+		request = c.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name)
+	}
+	out := &coordinationv1.Lease{}
+	return out, request.Param(managerParam, c.manager).Body(l).MaxRetries(0).Do(ctx).Into(out)
+}
+
+// finalizersWith returns a Service's finalizers with ours, and finalizersWithout
+// those without, in their order.
+func finalizersWith(s *corev1.Service) []string { return append(slices.Clip(s.Finalizers), Finalizer) }
+
+func finalizersWithout(s *corev1.Service) []string {
+	return slices.DeleteFunc(append([]string{}, s.Finalizers...), func(f string) bool { return f == Finalizer })
+}
+
+// verdict is what to make of a request's end.
+type verdict uint8
+
+const (
+	verdictDone     verdict = iota
+	verdictOutdated         // decided upon what has changed since, or is gone
+	verdictLacking          // a right is missing
+	verdictRefused          // this very request won't do
+	verdictBusy             // nobody is served at present
+	verdictEnding           // its namespace is being deleted
+)
+
+// judge says what to make of a request's end, and how long the server wants to be
+// left alone.
+func judge(err error) (verdict, time.Duration) {
+	if err == nil {
+		return verdictDone, 0
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return verdictBusy, 0 // no answer
+	}
+	wait := time.Duration(0)
+	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
+		wait = time.Duration(seconds) * time.Second
+	}
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return verdictOutdated, 0
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return verdictEnding, 0
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "): // admission says no in other words
+		return verdictLacking, 0
+	case apierrors.IsUnauthorized(err), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err):
+		return verdictBusy, wait
+	default: // also 500, which a webhook for one kind of object may cause
+		return verdictRefused, wait
+	}
+}

@@ -1,0 +1,118 @@
+package kubernetes
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Two hosts without a common store draw different VIPs: the one that doesn't
+// write says so, and writes nothing.
+func TestHostsThatDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, a := withVIP(t)
+		defer a.stop()
+		b := newHost(t, api, "b")
+		b.store.put(web, api.get("web"))
+		b.grant("web", nil, "192.0.2.7")
+		b.start()
+		defer b.stop()
+		settle(20 * time.Second)
+		expect(t, "problems at first", b.said(), []string(nil))
+		settle(30 * time.Second)
+		expect(t, "problems", b.said(), []string{`host "a" wrote 192.0.2.1 into its status, this host assigned 192.0.2.7`})
+		if p := b.wrong.get()[0]; p.Code != codeDiffers || p.Service != web.String() || p.Hint == "" {
+			t.Errorf("%+v", p)
+		}
+
+		for i := range 2 {
+			name := fmt.Sprintf("more%d", i)
+			api.edit(name, oursWith(corev1.IPv6Protocol, corev1.IPv4Protocol))
+			a.grant(name, nil, "192.0.2.3", "2001:db8::3")
+			b.grant(name, nil, "192.0.2.4", "2001:db8::3")
+		}
+		settle(time.Minute)
+		expect(t, "problems", b.said(), []string{`host "a" wrote 2001:db8::3 and 192.0.2.3 into its status, this host assigned 2001:db8::3 and 192.0.2.4, and so with 2 more Services`})
+		settle(time.Hour)
+		expect(t, "requests", len(api.take()), 2*3) // those of a, for two new Services
+		expect(t, "problems of the writer", a.said(), []string(nil))
+
+		b.grant("more0", nil, "192.0.2.3", "2001:db8::3")
+		api.remove("more1")
+		b.services.Delete(vip.ServiceKey{Namespace: "default", Name: "more1"})
+		settle(time.Minute)
+		expect(t, "problems", b.said(), []string{`host "a" wrote 192.0.2.1 into its status, this host assigned 192.0.2.7`})
+		b.grant("web", nil, "192.0.2.1")
+		synctest.Wait()
+		expect(t, "problems when they agree", b.said(), []string(nil))
+	})
+}
+
+// Who is elected writes what he assigned, once, and then the other one has the
+// problem.
+func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, a := withVIP(t)
+		b := newHost(t, api, "b")
+		b.store.put(web, api.get("web"))
+		b.grant("web", nil, "192.0.2.7")
+		b.start()
+		defer b.stop()
+		settle(time.Minute)
+		a.store.touch(false) // and so it steps aside
+		settle(time.Minute)
+		expect(t, "problems of the next writer", b.said(), []string(nil))
+		a.store.touch(true)
+		settle(10 * time.Minute)
+		expect(t, "requests", api.take(), []string{writeStatus, postEvent})
+		expect(t, "problems of the former", a.said(), []string{`host "b" wrote 192.0.2.7 into its status, this host assigned 192.0.2.1`})
+		a.stop()
+	})
+}
+
+// While a VIP changes, and while there is no writer, the status is as it was:
+// that is no difference between hosts, however many Services there are.
+func TestHostsThatAgreeInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		a, b := newHost(t, api, "a").start(), newHost(t, api, "b").start()
+		defer b.stop()
+		defer a.end()
+		const services = 400 // more than differsFor's writes
+		move := func(to string) {
+			for i := range services {
+				name := fmt.Sprintf("web%d", i)
+				a.grant(name, nil, to)
+				b.grant(name, nil, to)
+			}
+		}
+		for i := range services {
+			api.edit(fmt.Sprintf("web%d", i), oursWith(corev1.IPv4Protocol))
+		}
+		move("192.0.2.1")
+		watch := func(d time.Duration) {
+			t.Helper()
+			const step = 5 * time.Second
+			for range int(d / step) {
+				settle(step)
+				if said := append(a.said(), b.said()...); len(said) > 0 {
+					t.Fatalf("problems %q", said)
+				}
+			}
+		}
+		watch(5 * time.Minute)
+		move("192.0.2.2")
+		watch(5 * time.Minute)
+		// The writer dies, and VIPs change before there is another.
+		a.election.fit = func() bool { return false }
+		a.end()
+		move("192.0.2.3")
+		watch(5 * time.Minute)
+		expect(t, "ingress", ingressOf(api.get("web399")), []string{"192.0.2.3/Proxy"})
+	})
+}

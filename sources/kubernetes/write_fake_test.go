@@ -1,0 +1,541 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// writable is an API server as far as the Writer talks to it: versions and their
+// conflicts, finalizers that keep a deleted object, managedFields, and the faults
+// that a test asks for. There is no network, so synctest's time goes on.
+type writable struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	version int
+	objects map[string]map[string]any // by path
+	log     []string                  // requests: "PATCH services/web/status"
+	at      []time.Time
+	fault   func(request string) *http.Response // before anything is done; nil for none
+	lost    func(request string) bool           // the answer to what was done is lost
+	page    int                                 // at most so many objects in a list, if set
+	noMode  bool                                // it is of a version that knows no ipMode
+	mangle  func(object map[string]any)         // as an admission webhook may
+	watch   []func(key vip.ServiceKey, s *corev1.Service)
+}
+
+func newWritable(t *testing.T) *writable {
+	return &writable{t: t, objects: map[string]map[string]any{}}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a *writable) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		body, _ = io.ReadAll(r.Body)
+	}
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	request := r.Method + " " + briefPath(r.URL.Path)
+	if name, named := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name="); named {
+		request = "LIST services/" + name
+	} else if r.Method == "GET" && strings.HasSuffix(r.URL.Path, "/services") {
+		request = "LIST metadata " + strings.Trim(strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, "/api/v1"), "services"), "/")
+	}
+	a.log, a.at = append(a.log, request), append(a.at, time.Now())
+	if a.fault != nil {
+		if answer := a.fault(request); answer != nil {
+			return answer, nil
+		}
+	}
+	answer := a.serve(r, request, body)
+	if a.lost != nil && a.lost(request) {
+		return nil, fmt.Errorf("connection reset")
+	}
+	return answer, nil
+}
+
+// briefPath leaves out the API's root and namespaces.
+func briefPath(path string) string {
+	_, rest, _ := strings.Cut(path, "/namespaces/")
+	_, rest, _ = strings.Cut(rest, "/")
+	if strings.HasPrefix(rest, "events/") {
+		return "events/NAME"
+	}
+	return rest
+}
+
+// failure is an answer as the API gives it.
+func failure(code int, reason metav1.StatusReason, message string) *http.Response {
+	return answerOf(code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reason, Message: message,
+		Details: &metav1.StatusDetails{}})
+}
+
+func answerOf(code int, object any) *http.Response {
+	b, err := json.Marshal(object)
+	if err != nil {
+		panic(err)
+	}
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(b))}
+}
+
+func (a *writable) serve(r *http.Request, request string, body []byte) *http.Response {
+	var sent map[string]any
+	if len(body) > 0 && json.Unmarshal(body, &sent) != nil {
+		return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, "no JSON")
+	}
+	path, status := strings.CutSuffix(r.URL.Path, "/status")
+	if r.Method == "POST" {
+		path += "/" + dig(sent, "metadata", "name").(string)
+	}
+	if name, listed := strings.CutPrefix(request, "LIST services/"); listed {
+		items := []any{}
+		if object := a.objects[path+"/"+name]; object != nil {
+			items = append(items, object)
+		}
+		return answerOf(http.StatusOK, map[string]any{"kind": "ServiceList", "apiVersion": "v1", "metadata": map[string]any{}, "items": items})
+	}
+	if strings.HasPrefix(request, "LIST metadata") {
+		return a.metadata(r)
+	}
+	object, there := a.objects[path]
+	switch {
+	case r.Method == "POST" && there:
+		return failure(http.StatusConflict, metav1.StatusReasonAlreadyExists, "already exists")
+	case r.Method != "POST" && !there:
+		return failure(http.StatusNotFound, metav1.StatusReasonNotFound, "not found")
+	case r.Method == "GET":
+		return answerOf(http.StatusOK, object)
+	}
+	if version := dig(sent, "metadata", "resourceVersion"); there && version != nil && version != "" && version != dig(object, "metadata", "resourceVersion") {
+		return failure(http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+	}
+	switch r.Method {
+	case "POST", "PUT":
+		object = sent
+	case "PATCH":
+		if got := r.Header.Get("Content-Type"); got != string(types.MergePatchType) {
+			a.t.Errorf("%s as %s", request, got)
+		}
+		part := "metadata"
+		if status {
+			part = "status"
+		}
+		if strings.HasPrefix(request, "PATCH services/") {
+			for key := range sent {
+				if key != "metadata" && key != part {
+					a.t.Errorf("%s changes %s", request, key)
+				}
+			}
+		}
+		object = merge(object, sent)
+		if r.URL.Query().Get("fieldManager") == "" {
+			a.t.Errorf("%s has no fieldManager", request)
+		}
+		a.manage(object, sent, r.URL.Query().Get("fieldManager"))
+	}
+	return answerOf(http.StatusOK, a.store(path, object))
+}
+
+// metadata answers with a page of what Services are called, and who wrote them.
+func (a *writable) metadata(r *http.Request) *http.Response {
+	if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+		a.t.Errorf("%s accepts %s", r.URL, r.Header.Get("Accept"))
+	}
+	limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
+	if err != nil {
+		a.t.Errorf("%s: %v", r.URL, err)
+	}
+	if a.page > 0 {
+		limit = min(limit, a.page)
+	}
+	_, namespaced, _ := strings.Cut(r.URL.Path, "/namespaces/")
+	items, from, next := []any{}, r.URL.Query().Get("continue"), ""
+	for _, path := range slices.Sorted(maps.Keys(a.objects)) {
+		if !strings.Contains(path, "/services/") || path < from || !strings.Contains(path, namespaced) {
+			continue
+		}
+		if len(items) == limit {
+			next = path
+			break
+		}
+		items = append(items, map[string]any{"metadata": a.objects[path]["metadata"]})
+	}
+	return answerOf(http.StatusOK, map[string]any{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+		"metadata": map[string]any{"continue": next}, "items": items})
+}
+
+// manage notes who wrote what, as far as anybody looks.
+func (a *writable) manage(object, sent map[string]any, manager string) {
+	fields := map[string]any{}
+	if dig(sent, "metadata", "finalizers") != nil {
+		fields["f:metadata"] = map[string]any{"f:finalizers": map[string]any{`v:"` + Finalizer + `"`: map[string]any{}}}
+	}
+	if dig(sent, "status") != nil {
+		fields["f:status"] = map[string]any{"f:loadBalancer": map[string]any{"f:ingress": map[string]any{}}}
+	}
+	meta := object["metadata"].(map[string]any)
+	all, _ := meta["managedFields"].([]any)
+	meta["managedFields"] = append(all, map[string]any{"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields})
+}
+
+// store keeps an object in a new version, and tells the watchers. The caller
+// holds mu.
+func (a *writable) store(path string, object map[string]any) map[string]any {
+	a.version++
+	meta := object["metadata"].(map[string]any)
+	meta["resourceVersion"] = strconv.Itoa(a.version)
+	if meta["uid"] == nil {
+		meta["uid"] = "uid-" + strconv.Itoa(a.version)
+	}
+	if ingress, _ := dig(object, "status", "loadBalancer", "ingress").([]any); a.noMode {
+		for _, one := range ingress {
+			delete(one.(map[string]any), "ipMode")
+		}
+	}
+	if a.mangle != nil {
+		a.mangle(object)
+	}
+	a.objects[path] = object
+	finalizers, _ := meta["finalizers"].([]any)
+	gone := meta["deletionTimestamp"] != nil && len(finalizers) == 0
+	if gone {
+		delete(a.objects, path)
+	}
+	if strings.Contains(path, "/services/") {
+		var s corev1.Service
+		b, _ := json.Marshal(object)
+		if err := json.Unmarshal(b, &s); err != nil {
+			panic(err)
+		}
+		s.ManagedFields = nil
+		key := vip.ServiceKey{Namespace: s.Namespace, Name: s.Name}
+		for _, tell := range a.watch {
+			if gone {
+				tell(key, nil)
+			} else {
+				tell(key, &s)
+			}
+		}
+	}
+	return object
+}
+
+func servicePath(name string) string { return "/api/v1/namespaces/default/services/" + name }
+
+// edit changes a Service as somebody else would.
+func (a *writable) edit(name string, change func(*corev1.Service)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var s corev1.Service
+	s.Namespace, s.Name = "default", name
+	if object := a.objects[servicePath(name)]; object != nil {
+		b, _ := json.Marshal(object)
+		if err := json.Unmarshal(b, &s); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	change(&s)
+	var object map[string]any
+	b, _ := json.Marshal(&s)
+	if err := json.Unmarshal(b, &object); err != nil {
+		a.t.Fatal(err)
+	}
+	a.store(servicePath(name), object)
+}
+
+// remove deletes a Service, which stays while it has finalizers.
+func (a *writable) remove(name string) {
+	a.edit(name, func(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+}
+
+// get returns a Service, nil for none.
+func (a *writable) get(name string) *corev1.Service {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	object := a.objects[servicePath(name)]
+	if object == nil {
+		return nil
+	}
+	var s corev1.Service
+	b, _ := json.Marshal(object)
+	if err := json.Unmarshal(b, &s); err != nil {
+		a.t.Fatal(err)
+	}
+	return &s
+}
+
+func (a *writable) lease() *coordinationv1.Lease {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var l coordinationv1.Lease
+	b, _ := json.Marshal(a.objects["/apis/coordination.k8s.io/v1/namespaces/ironvip/leases/ironvip"])
+	if err := json.Unmarshal(b, &l); err != nil {
+		a.t.Fatal(err)
+	}
+	return &l
+}
+
+// events returns the events as "reason: message xCOUNT", sorted.
+func (a *writable) events() (out []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for path, object := range a.objects {
+		if strings.Contains(path, "/events/") {
+			out = append(out, fmt.Sprintf("%s %s: %s x%v", object["type"], object["reason"], object["message"], object["count"]))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// take returns the requests since the last call, but for those about the Lease
+// and the look for what has left the selector.
+func (a *writable) take() []string {
+	return slices.DeleteFunc(a.takeAll(), func(request string) bool { return strings.HasPrefix(request, "LIST metadata") })
+}
+
+// takeAll returns the requests since the last call, but for those about the Lease.
+func (a *writable) takeAll() (out []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, request := range a.log {
+		if !strings.Contains(request, " leases") {
+			out = append(out, request)
+		}
+	}
+	a.log, a.at = nil, nil
+	return out
+}
+
+// set changes a fault while requests may be on their way.
+func (a *writable) set(change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
+}
+
+// dig returns what is at a path of an object, nil for nothing.
+func dig(object any, path ...string) any {
+	for _, key := range path {
+		fields, is := object.(map[string]any)
+		if !is {
+			return nil
+		}
+		object = fields[key]
+	}
+	return object
+}
+
+// merge returns an object with a merge patch done to it, as RFC 7386 has it.
+func merge(object, patch map[string]any) map[string]any {
+	out := maps.Clone(object)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for key, value := range patch {
+		fields, is := value.(map[string]any)
+		switch {
+		case value == nil:
+			delete(out, key)
+		case is:
+			before, _ := out[key].(map[string]any)
+			out[key] = merge(before, fields)
+		default:
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// client returns a client of one group of the API.
+func (a *writable) client(root string, gv schema.GroupVersion, add func(*runtime.Scheme) error) rest.Interface {
+	scheme := runtime.NewScheme()
+	if err := add(scheme); err != nil {
+		a.t.Fatal(err)
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	client, err := rest.RESTClientForConfigAndClient(&rest.Config{Host: "http://api", APIPath: root, QPS: -1,
+		ContentConfig: rest.ContentConfig{GroupVersion: &gv, ContentType: runtime.ContentTypeJSON,
+			NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion()}}, &http.Client{Transport: a})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return client
+}
+
+// host is one host with a Writer, what its source knows, and its tables.
+type host struct {
+	*Writer
+	t           *testing.T
+	api         *writable
+	store       *objectStore
+	services    *table.Table[vip.ServiceKey, vip.Service]
+	allocations *table.Table[vip.ServiceKey, vip.Allocation]
+	deaf        bool // the watch tells nothing new
+
+	wrong *writerProblems
+
+	mu      sync.Mutex
+	serving map[vip.ServiceKey]chan struct{} // closed once it is withdrawn
+	end     context.CancelFunc
+	over    chan struct{}
+}
+
+// newHost returns a host whose source is in touch and whose Writer does not run
+// yet.
+func newHost(t *testing.T, api *writable, identity string) *host {
+	return newHostWith(t, api, identity, WriterOptions{}, Options{Selector: "!hidden"})
+}
+
+// newHostWith is newHost with some more options.
+func newHostWith(t *testing.T, api *writable, identity string, more WriterOptions, options Options) *host {
+	clock := &table.Clock{}
+	h := &host{t: t, api: api, store: newObjectStore(), wrong: newWriterProblems(), services: table.New[vip.ServiceKey, vip.Service](clock, nil),
+		allocations: table.New[vip.ServiceKey, vip.Allocation](clock, nil), serving: map[vip.ServiceKey]chan struct{}{}}
+	options.Name, options.Classless = "cluster", true
+	writer, err := newWriter(WriterOptions{Identity: identity, LeaseName: more.LeaseName, Services: h.services, Allocations: h.allocations,
+		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error {
+			h.mu.Lock()
+			gone := h.serving[key]
+			h.mu.Unlock()
+			if gone == nil {
+				return nil
+			}
+			select {
+			case <-gone:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+		Log: slog.New(slog.DiscardHandler)}, &options, h.store, h.wrong)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Writer = writer
+	h.calls.core = api.client("/api", corev1.SchemeGroupVersion, corev1.AddToScheme)
+	h.calls.coordination = api.client("/apis", coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	api.watch = append(api.watch, func(key vip.ServiceKey, s *corev1.Service) {
+		if s != nil && !h.within(s) {
+			s = nil
+		}
+		if !h.deaf {
+			h.store.put(key, s)
+		}
+	})
+	h.store.touch(true)
+	return h
+}
+
+// start runs the Writer, and stop ends it.
+func (h *host) start() *host {
+	ctx, cancel := context.WithCancel(context.Background())
+	h.end, h.over = cancel, make(chan struct{})
+	go func() {
+		defer close(h.over)
+		_ = h.Run(ctx)
+	}()
+	synctest.Wait()
+	return h
+}
+
+func (h *host) stop() {
+	h.end()
+	<-h.over
+}
+
+// grant is the allocator's answer for a service of the source.
+func (h *host) grant(name string, problem *vip.Problem, vips ...string) {
+	key := vip.ServiceKey{Namespace: "default", Name: name}
+	rev := h.services.Set(key, vip.Service{Key: key, Source: "cluster"})
+	answer := vip.Allocation{Service: key, ServiceRev: rev, Pool: "public"}
+	for _, text := range vips {
+		answer.VIPs = append(answer.VIPs, netip.MustParseAddr(text))
+	}
+	if problem != nil {
+		answer.Problems = []vip.Problem{*problem}
+	}
+	h.allocations.Set(key, answer)
+}
+
+// said returns the problems that were reported, in short.
+func (h *host) said() (out []string) {
+	for _, p := range h.wrong.get() {
+		out = append(out, p.Message)
+	}
+	return out
+}
+
+// serves has the dataplane serve a service until the returned function is called.
+func (h *host) serves(name string) (withdraw func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	gone := make(chan struct{})
+	h.serving[vip.ServiceKey{Namespace: "default", Name: name}] = gone
+	return func() { close(gone) }
+}
+
+// oursWith makes a Service of it that is ours.
+func oursWith(families ...corev1.IPFamily) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		class := DefaultLoadBalancerClass
+		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, ClusterIP: "10.96.0.9", IPFamilies: families}
+	}
+}
+
+// ingressOf returns a Service's ingress as "ip/mode".
+func ingressOf(s *corev1.Service) (out []string) {
+	for _, ingress := range s.Status.LoadBalancer.Ingress {
+		mode := "none"
+		if ingress.IPMode != nil {
+			mode = string(*ingress.IPMode)
+		}
+		out = append(out, ingress.IP+"/"+mode)
+	}
+	return out
+}
+
+// settle lets all that is due happen, but no more time than that takes.
+func settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func expect[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if g, w := fmt.Sprintf("%v", got), fmt.Sprintf("%v", want); g != w {
+		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
+	}
+}

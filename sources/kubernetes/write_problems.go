@@ -1,0 +1,208 @@
+package kubernetes
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// writerProblems are what is wrong with writing, for the source to tell among its
+// own. It is safe for concurrent use.
+type writerProblems struct {
+	changed chan struct{} // has a word in it when there are others
+
+	mu  sync.Mutex
+	now []vip.Problem
+}
+
+func newWriterProblems() *writerProblems { return &writerProblems{changed: make(chan struct{}, 1)} }
+
+// get returns them; the slice must not be changed.
+func (p *writerProblems) get() []vip.Problem {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+// set replaces them.
+func (p *writerProblems) set(now []vip.Problem) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now = now
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// lackingFor is how long a missing right is not asked for again.
+const lackingFor = time.Minute
+
+// maxRefused is how many refused writes are told one by one.
+const maxRefused = 10
+
+// right is what RBAC gives: a verb on a resource of the API.
+type right struct{ verb, resource string }
+
+var (
+	mayFinalize = right{"patch", "services"}
+	mayWrite    = right{"patch", "services/status"}
+	mayList     = right{"list", "services"}
+	mayTell     = right{"create", "events"}
+	mayRepeat   = right{"patch", "events"}
+)
+
+// troubles are what keeps the Writer from writing. Rights that are missing are one
+// problem each, however many writes are waiting for them. It is safe for
+// concurrent use.
+type troubles struct {
+	place  func() string // of the cluster
+	report *writerProblems
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	lacks   map[right]map[string]time.Time // by namespace, until when not to try
+	refused map[vip.ServiceKey]vip.Problem
+	lease   string // why there can be no election
+	differs *vip.Problem
+	said    []vip.Problem
+}
+
+func newTroubles(place func() string, report *writerProblems, log *slog.Logger) *troubles {
+	return &troubles{place: place, report: report, log: log, lacks: map[right]map[string]time.Time{}, refused: map[vip.ServiceKey]vip.Problem{}}
+}
+
+// told takes in how a request ended.
+func (t *troubles) told(r right, namespace string, err error) {
+	verdict, _ := judge(err)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch verdict {
+	case verdictLacking:
+		if t.lacks[r] == nil {
+			t.lacks[r] = map[string]time.Time{}
+		}
+		t.lacks[r][namespace] = time.Now().Add(lackingFor)
+	case verdictDone, verdictOutdated: // it was allowed
+		if delete(t.lacks[r], namespace); len(t.lacks[r]) == 0 {
+			delete(t.lacks, r)
+		}
+	}
+	t.tell()
+}
+
+// lacking returns how long not to ask for what a right is missing for.
+func (t *troubles) lacking(r right, namespace string) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Until(t.lacks[r][namespace])
+}
+
+// elected takes in how a request about the Lease ended.
+func (t *troubles) elected(namespace, verb string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch verdict, _ := judge(err); {
+	case verdict == verdictDone, apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		t.lease = ""
+	case verdict == verdictRefused, verdict == verdictEnding, verdict == verdictOutdated && verb == "create":
+		t.lease = fmt.Sprintf("%s the Lease in namespace %s: %v", verb, namespace, err)
+	}
+	t.tell()
+}
+
+// refuse notes that a write for a Service was refused, and accept that there is no
+// such write (any longer).
+func (t *troubles) refuse(key vip.ServiceKey, place string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refused[key] = vip.Problem{Code: codeWrite, Place: place, Service: key.String(),
+		Message: fmt.Sprintf("the server refused to change it: %v", err), Hint: "it is tried again, less and less often"}
+	t.tell()
+}
+
+func (t *troubles) accept(key vip.ServiceKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, was := t.refused[key]; was {
+		delete(t.refused, key)
+		t.tell()
+	}
+}
+
+// differ takes in what another host has told otherwise, nil for nothing.
+func (t *troubles) differ(p *vip.Problem) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p == nil && t.differs == nil {
+		return
+	}
+	t.differs = p
+	t.tell()
+}
+
+// codeWrite is the code of what can't be written into the cluster.
+const codeWrite = "write_refused"
+
+// tell reports the problems when they have changed. The caller holds mu.
+func (t *troubles) tell() {
+	now := t.problems()
+	if slices.Equal(now, t.said) {
+		return
+	}
+	for _, p := range now {
+		if slices.Contains(t.said, p) {
+			continue
+		}
+		what := "kubernetes: can't write"
+		if p.Code == codeDiffers {
+			what = "kubernetes: hosts differ"
+		}
+		t.log.Warn(what, "why", p.Error(), "hint", p.Hint)
+	}
+	t.said = now
+	t.report.set(now)
+}
+
+func (t *troubles) problems() (out []vip.Problem) {
+	rights := slices.SortedFunc(maps.Keys(t.lacks), func(a, b right) int {
+		return cmp.Or(strings.Compare(a.resource, b.resource), strings.Compare(a.verb, b.verb))
+	})
+	for _, r := range rights {
+		namespaces := slices.Sorted(maps.Keys(t.lacks[r]))
+		where := fmt.Sprintf("namespace %s", namespaces[0])
+		if more := len(namespaces) - 1; more > 0 {
+			where += fmt.Sprintf(" and %d more", more)
+		}
+		out = append(out, vip.Problem{Code: codeWrite, Place: t.place(),
+			Message: fmt.Sprintf("no right to %s %s in %s", r.verb, r.resource, where),
+			Hint:    "grant what configs/kubernetes/clusterrole.yaml has; it is tried again once a minute"})
+	}
+	if t.lease != "" {
+		out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: t.lease,
+			Hint: "without it nothing is written: make the namespace, or name another as lease_namespace"})
+	}
+	if t.differs != nil {
+		out = append(out, *t.differs)
+	}
+	keys := slices.SortedFunc(maps.Keys(t.refused), func(a, b vip.ServiceKey) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	for i, key := range keys {
+		if i == maxRefused {
+			out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: fmt.Sprintf("%d more Services can't be written to", len(keys)-i)})
+			break
+		}
+		out = append(out, t.refused[key])
+	}
+	return out
+}

@@ -1,0 +1,361 @@
+//go:build servers
+
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// agent is one host: a source, an allocator that gives each service the same two
+// VIPs, and a Writer.
+type agent struct {
+	*Writer
+	t           *testing.T
+	services    *table.Table[vip.ServiceKey, vip.Service]
+	allocations *table.Table[vip.ServiceKey, vip.Allocation]
+	end         context.CancelFunc
+	over        sync.WaitGroup
+	crashed     atomic.Bool
+
+	mu       sync.Mutex
+	problems []vip.Problem
+	serving  chan struct{} // closed once it is withdrawn; nil for at once
+}
+
+// startAgent runs a host as a user of the cluster until the test ends.
+func startAgent(t *testing.T, kubeconfig, identity string) *agent {
+	t.Helper()
+	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: kubeconfig})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	source, err := New(Options{Name: "cluster", Client: client, Selector: "!hidden", Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := &table.Clock{}
+	a := &agent{t: t, services: table.New[vip.ServiceKey, vip.Service](clock, nil), allocations: table.New[vip.ServiceKey, vip.Allocation](clock, nil)}
+	a.Writer, err = NewWriter(WriterOptions{Source: source, Client: client, Identity: identity, Services: a.services, Allocations: a.allocations, Log: log,
+		Withdrawn: func(ctx context.Context, _ vip.ServiceKey) error {
+			a.mu.Lock()
+			serving := a.serving
+			a.mu.Unlock()
+			if serving != nil {
+				select {
+				case <-serving:
+				case <-ctx.Done():
+				}
+			}
+			return ctx.Err()
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	able := a.election.fit
+	a.election.fit = func() bool { return !a.crashed.Load() && able() }
+	ctx, cancel := context.WithCancel(context.Background())
+	a.end = cancel
+	a.over.Go(func() { _ = source.Run(ctx, a) })
+	a.over.Go(func() { _ = a.Run(ctx) })
+	t.Cleanup(a.stop)
+	return a
+}
+
+// stop ends the host as a service manager does.
+func (a *agent) stop() {
+	a.end()
+	a.over.Wait()
+}
+
+// crash ends it without giving back the Lease.
+func (a *agent) crash() {
+	a.crashed.Store(true)
+	a.election.mu.Lock()
+	a.election.ours = false
+	a.election.mu.Unlock()
+	a.end()
+	a.over.Wait()
+}
+
+func (a *agent) Put(services ...vip.Service) []uint64 {
+	for _, s := range services {
+		rev := a.services.Set(s.Key, s)
+		answer := vip.Allocation{Service: s.Key, ServiceRev: rev, Pool: "public"}
+		for _, family := range s.Families {
+			answer.VIPs = append(answer.VIPs, netip.MustParseAddr(map[vip.Family]string{vip.IPv4: "192.0.2.1", vip.IPv6: "2001:db8::1"}[family]))
+		}
+		slices.SortFunc(answer.VIPs, netip.Addr.Compare) // IPv4 first, as the allocator has it
+		a.allocations.Set(s.Key, answer)
+	}
+	return make([]uint64, len(services))
+}
+
+func (a *agent) Delete(keys ...vip.ServiceKey) {
+	for _, key := range keys {
+		a.services.Delete(key)
+		a.allocations.Delete(key)
+	}
+}
+
+func (a *agent) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+	a.Problems(problems)
+	for key := range a.services.All() {
+		if !slices.ContainsFunc(services, func(s vip.Service) bool { return s.Key == key }) {
+			a.Delete(key)
+		}
+	}
+	a.Put(services...)
+	return 0
+}
+
+func (a *agent) Problems(problems []vip.Problem) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.problems = problems
+}
+
+func (a *agent) Stale(error) {}
+func (a *agent) Fresh()      {}
+
+func (a *agent) said() (out []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.problems {
+		out = append(out, p.Message)
+	}
+	return out
+}
+
+// serve has the dataplane serve until the returned function is called.
+func (a *agent) serve() (withdraw func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	serving := make(chan struct{})
+	a.serving = serving
+	return func() { close(serving) }
+}
+
+// eventually waits until something is so, and says what is when it doesn't get so.
+func eventually(t *testing.T, what string, is func() bool, now func() any) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not %s: %v", what, now())
+		}
+	}
+}
+
+// clusterWithRights is a cluster where the group ironvip has the rights that are
+// documented.
+func clusterWithRights(t *testing.T) *kubetest.Cluster {
+	t.Helper()
+	c := kubetest.Start(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
+	rights, err := os.ReadFile("../../configs/kubernetes/clusterrole.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(t, string(rights))
+	return c
+}
+
+func manifest(name, policy, more string) string {
+	return fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %q%s}, spec: {type: LoadBalancer, loadBalancerClass: ironvip.io/vip,
+ipFamilyPolicy: %s, ports: [{port: 80}]}}`, name, more, policy)
+}
+
+func livePath(name string) string { return "/api/v1/namespaces/default/services/" + name }
+
+// look reads a Service, nil for none.
+func look(t *testing.T, c *kubetest.Cluster, name string) *corev1.Service {
+	t.Helper()
+	var s corev1.Service
+	switch err := c.Do(t.Context(), "GET", livePath(name), "", nil, &s); {
+	case kubetest.Code(err) == 404:
+		return nil
+	case err != nil:
+		t.Fatal(err)
+	}
+	return &s
+}
+
+func waitIngress(t *testing.T, c *kubetest.Cluster, name string, want ...string) *corev1.Service {
+	t.Helper()
+	var s *corev1.Service
+	eventually(t, fmt.Sprintf("%s with ingress %q", name, want), func() bool {
+		s = look(t, c, name)
+		return s != nil && slices.Equal(ingressOf(s), want)
+	}, func() any { return fmt.Sprintf("%+v", s) })
+	return s
+}
+
+func waitGone(t *testing.T, c *kubetest.Cluster, name string) {
+	t.Helper()
+	eventually(t, name+" gone", func() bool { return look(t, c, name) == nil }, func() any { return look(t, c, name) })
+}
+
+func TestWriterOnServer(t *testing.T) {
+	c := clusterWithRights(t)
+	kubeconfig := c.Kubeconfig(t, "agents", "ironvip")
+	a := startAgent(t, kubeconfig, "a")
+	eventually(t, "elected", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
+	b := startAgent(t, kubeconfig, "b")
+
+	c.Apply(t, manifest("web", "RequireDualStack", `, finalizers: ["example.com/other"]`))
+	s := waitIngress(t, c, "web", "192.0.2.1/Proxy", "2001:db8::1/Proxy")
+	expect(t, "finalizers", s.Finalizers, []string{"example.com/other", Finalizer})
+	c.Apply(t, manifest("four", "SingleStack", ""))
+	waitIngress(t, c, "four", "192.0.2.1/Proxy")
+
+	var events corev1.EventList
+	eventually(t, "events", func() bool {
+		c.Get(t, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=web", &events)
+		return len(events.Items) > 0
+	}, func() any { return a.said() })
+	expect(t, "reason", events.Items[0].Reason, ReasonAllocated)
+	expect(t, "events", len(events.Items), 1)
+	if err := a.calls.repeatEvent(t.Context(), "default", events.Items[0].Name, 2, metav1.Now()); err != nil {
+		t.Errorf("an event that happens again: %v", err)
+	}
+
+	t.Run("the next writer after a crash", func(t *testing.T) {
+		a.crash()
+		c.Apply(t, manifest("later", "SingleStack", ""))
+		waitIngress(t, c, "later", "192.0.2.1/Proxy")
+		if identity, mine := b.Elected(); identity != "b" || !mine {
+			t.Errorf("%q is elected, b: %v", identity, mine)
+		}
+		expect(t, "what was written stays as it was", look(t, c, "web").ResourceVersion, s.ResourceVersion)
+	})
+
+	t.Run("type", func(t *testing.T) {
+		withdraw := b.serve()
+		c.Patch(t, livePath("four"), `{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`)
+		time.Sleep(300 * time.Millisecond) // it has all it needs to do the wrong thing
+		if !hasFinalizer(look(t, c, "four")) {
+			t.Error("given up while it is served")
+		}
+		withdraw()
+		eventually(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "four")) }, func() any { return b.said() })
+		expect(t, "ingress", ingressOf(look(t, c, "four")), []string(nil))
+	})
+
+	t.Run("selector", func(t *testing.T) {
+		c.Patch(t, livePath("later"), `{"metadata": {"labels": {"hidden": "yes"}}}`)
+		waitIngress(t, c, "later")
+		eventually(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "later")) }, func() any { return b.said() })
+	})
+
+	t.Run("deletion", func(t *testing.T) {
+		withdraw := b.serve()
+		c.Delete(t, livePath("web"))
+		time.Sleep(300 * time.Millisecond)
+		expect(t, "ingress while it is served", len(ingressOf(look(t, c, "web"))), 2)
+		withdraw()
+		waitIngress(t, c, "web")
+		eventually(t, "with the other's finalizer alone", func() bool { return slices.Equal(look(t, c, "web").Finalizers, []string{"example.com/other"}) },
+			func() any { return look(t, c, "web").Finalizers })
+		c.Patch(t, livePath("web"), `{"metadata": {"finalizers": null}}`)
+		waitGone(t, c, "web")
+	})
+
+	t.Run("changed while no writer ran", func(t *testing.T) {
+		c.Apply(t, manifest("left", "SingleStack", ""))
+		waitIngress(t, c, "left", "192.0.2.1/Proxy")
+		c.Apply(t, manifest("kept", "SingleStack", ""))
+		kept := waitIngress(t, c, "kept", "192.0.2.1/Proxy")
+		// Somebody else's, who uses the same finalizer.
+		c.Apply(t, strings.Replace(manifest("cloud", "SingleStack", `, finalizers: ["`+Finalizer+`"]`), "ironvip.io/vip", "example.com/cloud", 1))
+		c.Apply(t, manifest("strayed", "SingleStack", ""))
+		waitIngress(t, c, "strayed", "192.0.2.1/Proxy")
+		c.Apply(t, strings.Replace(manifest("foreign", "SingleStack", `, labels: {hidden: "yes"}, finalizers: ["`+Finalizer+`"]`), "ironvip.io/vip", "example.com/cloud", 1))
+		b.stop()
+		c.Patch(t, livePath("left"), `{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`)
+		c.Patch(t, livePath("strayed"), `{"metadata": {"labels": {"hidden": "yes"}}}`)
+		d := startAgent(t, kubeconfig, "d")
+		eventually(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "left")) }, func() any { return d.said() })
+		eventually(t, "let go", func() bool { s := look(t, c, "strayed"); return !hasFinalizer(s) && len(ingressOf(s)) == 0 }, func() any { return d.said() })
+		for _, name := range []string{"cloud", "foreign"} {
+			if !hasFinalizer(look(t, c, name)) {
+				t.Errorf("another's finalizer is gone from %s", name)
+			}
+		}
+		expect(t, "what was written stays as it was", look(t, c, "kept").ResourceVersion, kept.ResourceVersion)
+		expect(t, "problems", d.said(), []string(nil))
+	})
+}
+
+func TestOutdatedWritesAreRefused(t *testing.T) {
+	c := clusterWithRights(t)
+	a := startAgent(t, c.Kubeconfig(t, "agents", "ironvip"), "a")
+	c.Apply(t, strings.Replace(manifest("web", "SingleStack", ""), "ironvip.io/vip", "example.com/none", 1))
+	old := look(t, c, "web")
+	c.Patch(t, livePath("web"), `{"metadata": {"finalizers": ["example.com/other"]}}`)
+	if _, err := a.calls.setFinalizers(t.Context(), old, []string{Finalizer}); !apierrors.IsConflict(err) {
+		t.Errorf("finalizers: %v", err)
+	}
+	if _, err := a.calls.setIngress(t.Context(), old, []corev1.LoadBalancerIngress{{IP: "192.0.2.9"}}); !apierrors.IsConflict(err) {
+		t.Errorf("status: %v", err)
+	}
+	c.Delete(t, livePath("web"))
+	c.Patch(t, livePath("web"), `{"metadata": {"finalizers": null}}`)
+	waitGone(t, c, "web")
+	if _, err := a.calls.setFinalizers(t.Context(), old, []string{Finalizer}); !apierrors.IsNotFound(err) {
+		t.Errorf("finalizers of what is gone: %v", err)
+	}
+}
+
+func TestWriterWithoutRightsOnServer(t *testing.T) {
+	c := clusterWithRights(t)
+	c.Apply(t, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: half-follow}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: ironvip-follow}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: half}]
+`)
+	a := startAgent(t, c.Kubeconfig(t, "half"), "a")
+	c.Apply(t, manifest("web", "SingleStack", ""))
+	problem := func(want string) {
+		t.Helper()
+		eventually(t, "told "+want, func() bool { return slices.Contains(a.said(), want) }, func() any { return a.said() })
+	}
+	problem("no right to get leases in namespace ironvip")
+	if s := look(t, c, "web"); len(s.Finalizers) > 0 {
+		t.Errorf("written without the Lease: %q", s.Finalizers)
+	}
+	a.stop()
+
+	c.Apply(t, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: half-elect, namespace: ironvip}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: ironvip-elect}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: half}]
+`)
+	a = startAgent(t, c.Kubeconfig(t, "half"), "a")
+	const want = "no right to patch services in namespace default"
+	eventually(t, "told "+want+" and nothing else", func() bool { return slices.Equal(a.said(), []string{want}) }, func() any { return a.said() })
+	if _, mine := a.Elected(); !mine {
+		t.Error("not elected")
+	}
+}

@@ -1,0 +1,222 @@
+package kubernetes
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// hidden has a Service leave the selector of newHost.
+func hidden(s *corev1.Service) { s.Labels = map[string]string{"hidden": "yes"} }
+
+// restarted is another run of a host, whose source reads what there is.
+func restarted(t *testing.T, api *writable, more WriterOptions, options Options) *host {
+	h := newHostWith(t, api, "a", more, options)
+	api.mu.Lock()
+	var names []string
+	for path := range api.objects {
+		if name, is := strings.CutPrefix(path, servicePath("")); is {
+			names = append(names, name)
+		}
+	}
+	api.mu.Unlock()
+	for _, name := range names {
+		if s := api.get(name); h.within(s) {
+			s.ManagedFields = nil
+			h.store.put(keyOf(nameOf(s)), s)
+		}
+	}
+	return h
+}
+
+const listAll = "LIST metadata "
+
+func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, h := withVIP(t)
+		for _, name := range []string{"gone", "kept"} {
+			api.edit(name, oursWith(corev1.IPv4Protocol))
+			h.grant(name, nil, "192.0.2.2")
+		}
+		settle(time.Second)
+		h.stop()
+		api.edit("web", hidden)
+		api.edit("gone", func(s *corev1.Service) { // another controller serves it now
+			other := "example.com/cloud"
+			hidden(s)
+			s.Spec.LoadBalancerClass = &other
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+			s.ManagedFields = slices.DeleteFunc(s.ManagedFields, func(by metav1.ManagedFieldsEntry) bool {
+				return strings.Contains(string(by.FieldsV1.GetRawBytes()), "f:ingress")
+			})
+		})
+		api.edit("cloud", func(s *corev1.Service) { // was never ours
+			oursWith(corev1.IPv4Protocol)(s)
+			hidden(s)
+			s.Finalizers = []string{Finalizer}
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.2"}}
+		})
+		api.edit("plain", hidden)
+		kept := api.get("kept").ResourceVersion
+		api.takeAll()
+
+		again := restarted(t, api, WriterOptions{}, Options{Selector: "!hidden"})
+		withdraw := again.serves("web")
+		again.grant("kept", nil, "192.0.2.2")
+		again.start()
+		defer again.stop()
+		settle(time.Minute)
+		if !hasFinalizer(api.get("web")) {
+			t.Error("given up while it is served")
+		}
+		withdraw()
+		settle(time.Second)
+		got := api.takeAll()
+		slices.Sort(got)
+		expect(t, "requests", got, []string{listAll, "LIST services/gone", "LIST services/web", "LIST services/web", "PATCH services/gone", addFinalizer, writeStatus})
+		expect(t, "finalizers", api.get("web").Finalizers, []string(nil))
+		expect(t, "ingress", ingressOf(api.get("web")), []string(nil))
+		expect(t, "finalizers of what another serves", api.get("gone").Finalizers, []string(nil))
+		expect(t, "its ingress", ingressOf(api.get("gone")), []string{"198.51.100.1/none"})
+		expect(t, "finalizers of another's", api.get("cloud").Finalizers, []string{Finalizer})
+		expect(t, "its ingress", ingressOf(api.get("cloud")), []string{"198.51.100.2/none"})
+		expect(t, "version of what stays", api.get("kept").ResourceVersion, kept)
+		expect(t, "remembered", len(again.entries), 1)
+
+		// Elected once more, it knows.
+		again.store.touch(false)
+		settle(time.Minute)
+		again.store.touch(true)
+		settle(time.Hour)
+		expect(t, "later requests", api.takeAll(), []string(nil))
+	})
+}
+
+// Two fleets in one cluster, of the same class, keep apart by their Leases.
+func TestServicesOfAnotherFleetAreLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, h := withVIP(t)
+		h.stop()
+		other := restarted(t, api, WriterOptions{LeaseName: "other"}, Options{Selector: "tier=back"}).start()
+		settle(time.Minute)
+		if _, mine := other.Elected(); !mine {
+			t.Fatal("not elected")
+		}
+		other.stop()
+		expect(t, "requests of the other", api.takeAll(), []string{listAll})
+		expect(t, "ingress", ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"})
+		own := restarted(t, api, WriterOptions{}, Options{Selector: "tier=front"}).start()
+		defer own.stop()
+		settle(time.Minute)
+		expect(t, "requests of its own", api.takeAll(), []string{listAll, "LIST services/web", writeStatus, addFinalizer})
+	})
+}
+
+func TestWhereStraysAreLookedFor(t *testing.T) {
+	forbidden := func(request string) *http.Response {
+		if request == listAll {
+			return failure(http.StatusForbidden, metav1.StatusReasonForbidden, `services is forbidden: User "x" cannot list resource "services"`)
+		}
+		return nil
+	}
+	for _, tc := range []struct {
+		name    string
+		options Options
+		fault   func(string) *http.Response
+		want    []string // in ten minutes
+		left    bool     // the Service is let go
+	}{
+		{"all is followed", Options{}, nil, nil, false},
+		{"namespaces", Options{Namespaces: []string{"shop"}}, nil, []string{listAll, "LIST services/web", writeStatus, addFinalizer}, true},
+		{"rights in namespaces alone", Options{Namespaces: []string{"shop"}}, forbidden, []string{listAll}, false},
+		{"rights in namespaces alone, and a selector", Options{Namespaces: []string{"shop", "default"}, Selector: "!hidden"}, forbidden,
+			[]string{listAll, "LIST metadata namespaces/shop", "LIST metadata namespaces/default", "LIST services/web", writeStatus, addFinalizer}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, h := withVIP(t)
+				h.stop()
+				if tc.options.Selector != "" || tc.options.Namespaces == nil {
+					api.edit("web", hidden)
+				}
+				api.takeAll()
+				again := restarted(t, api, WriterOptions{}, tc.options)
+				again.grant("web", nil, "192.0.2.1")
+				if tc.options.Namespaces != nil {
+					again.services.Delete(web)
+					again.allocations.Delete(web)
+				}
+				api.set(func() { api.fault = tc.fault })
+				again.start()
+				defer again.stop()
+				settle(10 * time.Minute)
+				expect(t, "requests", api.takeAll(), tc.want)
+				expect(t, "let go", !hasFinalizer(api.get("web")), tc.left)
+				expect(t, "problems", again.said(), []string(nil))
+			})
+		})
+	}
+}
+
+// The list comes in pages, of which one may be too late, or not come at all.
+func TestPagesOfStrays(t *testing.T) {
+	for name, fault := range map[string]func() *http.Response{
+		"all come": nil,
+		"one is too late": func() *http.Response {
+			return failure(http.StatusGone, metav1.StatusReasonExpired, "the provided continue parameter is too old")
+		},
+		"one is refused": func() *http.Response {
+			return failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, "no")
+		},
+		"one finds the server busy": func() *http.Response {
+			return failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "later")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newWritable(t)
+				h := newHost(t, api, "a").start()
+				names := []string{"a", "b", "c", "d", "e"}
+				for _, name := range names {
+					api.edit(name, oursWith(corev1.IPv4Protocol))
+					h.grant(name, nil, "192.0.2.1")
+				}
+				settle(time.Minute)
+				h.stop()
+				for _, name := range names {
+					api.edit(name, hidden)
+				}
+				pages := 0
+				api.set(func() {
+					api.page = 2
+					api.fault = func(request string) *http.Response {
+						if request == listAll {
+							if pages++; pages == 2 && fault != nil {
+								return fault()
+							}
+						}
+						return nil
+					}
+				})
+				again := restarted(t, api, WriterOptions{}, Options{Selector: "!hidden"}).start()
+				defer again.stop()
+				settle(time.Minute)
+				for _, name := range names {
+					if s := api.get(name); hasFinalizer(s) || len(s.Status.LoadBalancer.Ingress) > 0 {
+						t.Errorf("%s is left with %q %q", name, s.Finalizers, ingressOf(s))
+					}
+				}
+				if most := 3 + 2; pages < 3 || pages > most {
+					t.Errorf("%d pages", pages)
+				}
+				expect(t, "remembered", len(again.entries), 0)
+			})
+		})
+	}
+}

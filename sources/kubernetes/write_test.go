@@ -1,0 +1,717 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+const (
+	addFinalizer = "PATCH services/web"
+	writeStatus  = "PATCH services/web/status"
+	postEvent    = "POST events"
+)
+
+// withVIP is a host that writes, and a Service of ours with its VIP written.
+func withVIP(t *testing.T) (*writable, *host) {
+	api := newWritable(t)
+	h := newHost(t, api, "a").start()
+	api.edit("web", oursWith(corev1.IPv4Protocol))
+	h.grant("web", nil, "192.0.2.1")
+	settle(time.Second)
+	api.take()
+	return api, h
+}
+
+func TestVIPIsWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", func(s *corev1.Service) {
+			oursWith(corev1.IPv6Protocol, corev1.IPv4Protocol)(s)
+			s.Finalizers = []string{"example.com/other"}
+		})
+		settle(time.Second)
+		expect(t, "before the allocator answers", api.take(), []string(nil))
+
+		h.grant("web", nil, "192.0.2.1", "2001:db8::1")
+		settle(time.Second)
+		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
+		s := api.get("web")
+		expect(t, "finalizers", s.Finalizers, []string{"example.com/other", Finalizer})
+		expect(t, "ingress", ingressOf(s), []string{"2001:db8::1/Proxy", "192.0.2.1/Proxy"})
+		expect(t, "events", api.events(), []string{`Normal Allocated: assigned 2001:db8::1 and 192.0.2.1 from pool "public" x1`})
+
+		for i := range 20 { // endpoints come and go, and so do labels
+			h.grant("web", nil, "192.0.2.1", "2001:db8::1")
+			api.edit("web", func(s *corev1.Service) { s.Labels = map[string]string{"n": fmt.Sprint(i)} })
+			settle(time.Second)
+		}
+		expect(t, "requests when nothing is to be written", api.take(), []string(nil))
+
+		h.grant("web", nil, "192.0.2.2", "2001:db8::1")
+		settle(time.Second)
+		expect(t, "requests for another VIP", api.take(), []string{writeStatus, postEvent})
+	})
+}
+
+// The watch tells of our own writes late, with other changes before them.
+func TestSlowWatchCausesNoWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		synctest.Wait()
+		old, _ := h.store.Get(vip.ServiceKey{Namespace: "default", Name: "web"})
+		api.set(func() { h.deaf = true })
+		h.grant("web", nil, "192.0.2.1")
+		settle(time.Second)
+		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
+		for range 5 {
+			h.store.put(vip.ServiceKey{Namespace: "default", Name: "web"}, old.DeepCopy())
+			settle(time.Second)
+		}
+		expect(t, "requests upon the older object", api.take(), []string(nil))
+	})
+}
+
+func TestNothingIsWrittenAfterARestartOrByTheNextWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		var names []string
+		for i := range 30 {
+			names = append(names, fmt.Sprintf("web%02d", i))
+		}
+		hosts := map[string]*host{}
+		begin := func(identity string) *host {
+			h := newHost(t, api, identity)
+			for _, name := range names {
+				if s := api.get(name); s != nil {
+					h.store.put(vip.ServiceKey{Namespace: "default", Name: name}, s)
+				}
+				h.grant(name, nil, "192.0.2.1")
+			}
+			hosts[identity] = h.start()
+			return hosts[identity]
+		}
+		a := begin("a")
+		b := begin("b")
+		for _, name := range names {
+			api.edit(name, oursWith(corev1.IPv4Protocol))
+		}
+		settle(time.Minute)
+		if n := len(api.take()); n != 3*len(names) {
+			t.Errorf("%d requests for %d Services", n, len(names))
+		}
+		a.stop()
+		settle(time.Minute)
+		if _, mine := b.Elected(); !mine {
+			t.Fatal("b is not the next writer")
+		}
+		expect(t, "requests of the next writer", api.take(), []string(nil))
+		b.stop()
+		b = begin("b")
+		defer b.stop()
+		settle(time.Minute)
+		if _, mine := b.Elected(); !mine {
+			t.Fatal("b is not the writer again")
+		}
+		expect(t, "requests after a restart", api.take(), []string(nil))
+	})
+}
+
+func TestTheNextWriterFinishesTheWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		a := newHost(t, api, "a").start()
+		b := newHost(t, api, "b").start()
+		defer b.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		for _, h := range []*host{a, b} {
+			h.grant("web", nil, "192.0.2.1")
+		}
+		a.store.touch(false) // before it could write
+		settle(time.Millisecond)
+		a.stop()
+		api.take()
+		settle(time.Minute)
+		expect(t, "ingress", ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"})
+		api.remove("web")
+		settle(time.Second)
+		if api.get("web") != nil {
+			t.Error("it stays")
+		}
+	})
+}
+
+func TestDeletedServiceStaysUntilItsVIPIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, h := withVIP(t)
+		defer h.stop()
+		withdraw := h.serves("web")
+		api.remove("web")
+		settle(time.Hour)
+		expect(t, "requests while it is served", api.take(), []string(nil))
+		withdraw()
+		settle(time.Second)
+		expect(t, "requests", api.take(), []string{writeStatus, addFinalizer})
+		if api.get("web") != nil {
+			t.Error("it stays")
+		}
+		settle(time.Hour)
+		expect(t, "later requests", api.take(), []string(nil))
+		expect(t, "remembered", len(h.entries), 0)
+	})
+}
+
+func TestDeletedServiceWithOthersFinalizersAndNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, h := withVIP(t)
+		defer h.stop()
+		api.edit("web", func(s *corev1.Service) { s.Finalizers = append(s.Finalizers, "example.com/other") })
+		settle(time.Second)
+		api.remove("web")
+		settle(time.Second)
+		s := api.get("web")
+		expect(t, "finalizers", s.Finalizers, []string{"example.com/other"})
+		expect(t, "ingress", ingressOf(s), []string(nil))
+		api.take()
+		h.grant("web", nil, "192.0.2.1") // a late answer
+		settle(time.Minute)
+		expect(t, "later requests", api.take(), []string(nil))
+	})
+}
+
+func TestServiceThatIsOursNoLonger(t *testing.T) {
+	other := "example.com/other"
+	for _, tc := range []struct {
+		name       string
+		change     func(*corev1.Service)
+		finalizers []string
+		ingress    []string
+	}{
+		{"type", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }, nil, nil},
+		{"class", func(s *corev1.Service) { s.Spec.LoadBalancerClass = &other }, nil, nil},
+		{"class, and another has written", func(s *corev1.Service) {
+			s.Spec.LoadBalancerClass = &other
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+		}, nil, []string{"198.51.100.1/none"}},
+		{"selector", func(s *corev1.Service) { s.Labels = map[string]string{"hidden": "yes"} }, nil, nil},
+		{"selector, with another's finalizer", func(s *corev1.Service) {
+			s.Labels = map[string]string{"hidden": "yes"}
+			s.Finalizers = append(s.Finalizers, other)
+		}, []string{other}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, h := withVIP(t)
+				defer h.stop()
+				withdraw := h.serves("web")
+				api.edit("web", tc.change)
+				settle(time.Minute)
+				if s := api.get("web"); !hasFinalizer(s) {
+					t.Fatal("given up while it is served")
+				}
+				withdraw()
+				settle(5 * time.Second)
+				s := api.get("web")
+				expect(t, "finalizers", s.Finalizers, tc.finalizers)
+				expect(t, "ingress", ingressOf(s), tc.ingress)
+				api.take()
+				settle(time.Hour)
+				expect(t, "later requests", api.take(), []string(nil))
+				expect(t, "remembered", len(h.entries), 0)
+			})
+		})
+	}
+}
+
+// A Service that comes back before its VIP is withdrawn keeps everything.
+func TestServiceThatIsOursAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, h := withVIP(t)
+		defer h.stop()
+		withdraw := h.serves("web")
+		api.edit("web", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
+		settle(time.Second)
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		settle(time.Second)
+		withdraw()
+		settle(time.Minute)
+		expect(t, "requests", api.take(), []string(nil))
+
+		withdraw = h.serves("web")
+		api.remove("web")
+		settle(time.Minute)
+		expect(t, "requests while it is served again", api.take(), []string(nil))
+		withdraw()
+		settle(time.Minute)
+		if api.get("web") != nil {
+			t.Error("it stays")
+		}
+	})
+}
+
+// A Service that the store lacks, and that is in the cluster as it was, is about
+// to come back.
+func TestServiceThatTheStoreLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, h := withVIP(t)
+		defer h.stop()
+		object, _ := h.store.Get(web)
+		h.store.put(web, nil)
+		settle(time.Minute)
+		got := api.take()
+		for _, request := range got {
+			if request != "LIST services/web" {
+				t.Errorf("%s", request)
+			}
+		}
+		if len(got) < 2 || len(got) > 10 {
+			t.Errorf("%d requests", len(got))
+		}
+		h.store.put(web, object)
+		settle(time.Hour)
+		expect(t, "requests when it is back", api.take(), []string(nil))
+	})
+}
+
+// A server that serves nobody is asked by one request at a time, however many
+// Services wait.
+func TestBusyServerIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.set(func() {
+			api.fault = func(request string) *http.Response {
+				if !strings.HasPrefix(request, "PATCH") {
+					return nil
+				}
+				answer := failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "later")
+				answer.Header.Set("Retry-After", "1")
+				return answer
+			}
+		})
+		for i := range 50 {
+			name := fmt.Sprintf("web%d", i)
+			api.edit(name, oursWith(corev1.IPv4Protocol))
+			h.grant(name, nil, "192.0.2.1")
+		}
+		settle(5 * time.Minute)
+		if n := len(api.take()); n < 8 || n > 25 {
+			t.Errorf("%d requests in five minutes", n)
+		}
+	})
+}
+
+// What was ours while no writer ran shows by who wrote the finalizer: another
+// controller uses the same one.
+func TestFinalizersFoundAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, h := withVIP(t)
+		h.stop()
+		api.edit("web", func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeClusterIP
+		})
+		api.edit("cloud", func(s *corev1.Service) {
+			class := "example.com/cloud"
+			s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class}
+			s.Finalizers = []string{Finalizer}
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+		})
+		api.take()
+		again := newHost(t, api, "a")
+		for _, name := range []string{"web", "cloud"} {
+			again.store.put(vip.ServiceKey{Namespace: "default", Name: name}, api.get(name))
+		}
+		again.start()
+		defer again.stop()
+		settle(time.Minute)
+		got := api.take()
+		slices.Sort(got)
+		expect(t, "requests", got, []string{"LIST services/cloud", "LIST services/web", addFinalizer, writeStatus})
+		expect(t, "ours", api.get("web").Finalizers, []string(nil))
+		expect(t, "the other's", api.get("cloud").Finalizers, []string{Finalizer})
+		expect(t, "the other's ingress", ingressOf(api.get("cloud")), []string{"198.51.100.1/none"})
+		api.edit("cloud", func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} })
+		settle(time.Minute)
+		expect(t, "later requests", api.take(), []string(nil))
+	})
+}
+
+func TestNothingIsDoneOutOfTouch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, h := withVIP(t)
+		defer h.stop()
+		key := vip.ServiceKey{Namespace: "default", Name: "web"}
+		object, _ := h.store.Get(key)
+		h.store.touch(false)
+		h.store.put(key, nil)
+		h.services.Delete(key)
+		h.allocations.Delete(key)
+		settle(5 * time.Second)
+		expect(t, "requests", api.take(), []string(nil))
+		h.store.put(key, object)
+		h.grant("web", nil, "192.0.2.1")
+		h.store.touch(true)
+		settle(time.Minute)
+		expect(t, "requests", api.take(), []string(nil))
+	})
+}
+
+func TestNothingIsDoneBeforeTheAllocatorIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a")
+		ready := h.allocations.Initializer()
+		h.start()
+		defer h.stop()
+		api.edit("web", func(s *corev1.Service) {
+			oursWith(corev1.IPv4Protocol)(s)
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+		})
+		h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
+		settle(time.Minute)
+		expect(t, "requests", api.take(), []string(nil))
+		ready()
+		settle(time.Minute)
+		expect(t, "requests", api.take(), []string{writeStatus, postEvent})
+	})
+}
+
+func TestVIPsOfOtherSourcesAreNotTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		h.grant("web", nil, "192.0.2.1")
+		key := vip.ServiceKey{Namespace: "default", Name: "web"}
+		h.services.Set(key, vip.Service{Key: key, Source: "static"})
+		settle(time.Minute)
+		expect(t, "requests", api.take(), []string{postEvent})
+		expect(t, "events", api.events(), []string{`Warning Conflict: source "static" has a service of this name (hint: rename one of them) x1`})
+	})
+}
+
+func TestVIPKeptWhileTheStoreFails(t *testing.T) {
+	for _, code := range []string{vip.CodeStore, vip.CodeWaiting} {
+		synctest.Test(t, func(t *testing.T) {
+			api, h := withVIP(t)
+			defer h.stop()
+			h.grant("web", &vip.Problem{Code: code, Message: "not now"})
+			settle(time.Minute)
+			expect(t, "requests", api.take(), []string(nil))
+		})
+	}
+}
+
+func TestServerThatKnowsNoModes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		api.noMode = true
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		h.grant("web", nil, "192.0.2.1")
+		settle(time.Hour)
+		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
+	})
+}
+
+func TestWhatIsUndoneIsWrittenLessAndLess(t *testing.T) {
+	for name, undo := range map[string]func(api *writable){
+		"by another controller": func(api *writable) {
+			api.watch = append(api.watch, func(_ vip.ServiceKey, s *corev1.Service) {
+				if s != nil && len(s.Status.LoadBalancer.Ingress) > 0 && s.Status.LoadBalancer.Ingress[0].IP == "192.0.2.1" {
+					go api.edit("web", func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[0].IP = "198.51.100.1" })
+				}
+			})
+		},
+		"by a webhook": func(api *writable) {
+			api.mangle = func(object map[string]any) {
+				if list, _ := dig(object, "status", "loadBalancer", "ingress").([]any); len(list) > 0 {
+					list[0].(map[string]any)["ip"] = "198.51.100.1"
+				}
+			}
+		},
+		"finalizer": func(api *writable) {
+			api.watch = append(api.watch, func(_ vip.ServiceKey, s *corev1.Service) {
+				if s != nil && hasFinalizer(s) {
+					go api.edit("web", func(s *corev1.Service) { s.Finalizers = nil })
+				}
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newWritable(t)
+				h := newHost(t, api, "a").start()
+				defer h.stop()
+				undo(api)
+				api.edit("web", oursWith(corev1.IPv4Protocol))
+				h.grant("web", nil, "192.0.2.1")
+				settle(time.Hour)
+				patches := 0
+				for _, request := range api.take() {
+					if strings.HasPrefix(request, "PATCH services") {
+						patches++
+					}
+				}
+				if patches < 4 || patches > 60 {
+					t.Errorf("%d patches in an hour", patches)
+				}
+				if said := h.said(); len(said) != 1 || !strings.HasPrefix(said[0], "the server refused to change it: ") {
+					t.Errorf("problems %q", said)
+				}
+			})
+		})
+	}
+}
+
+func TestChangedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		synctest.Wait()
+		api.set(func() { h.deaf = true })
+		api.edit("web", func(s *corev1.Service) { s.Finalizers = []string{"example.com/other"} })
+		h.grant("web", nil, "192.0.2.1")
+		settle(5 * time.Second)
+		got := api.take()
+		if len(got) == 0 || len(got) > 8 {
+			t.Errorf("requests upon an outdated object: %q", got)
+		}
+		expect(t, "finalizers", api.get("web").Finalizers, []string{"example.com/other"})
+		api.set(func() { h.deaf = false })
+		api.edit("web", func(s *corev1.Service) {})
+		settle(50 * time.Millisecond) // no pause is waited for
+		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
+		expect(t, "finalizers", api.get("web").Finalizers, []string{"example.com/other", Finalizer})
+		expect(t, "problems", h.said(), []string(nil))
+	})
+}
+
+func TestDeletedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		synctest.Wait()
+		api.set(func() { h.deaf = true })
+		api.remove("web")
+		h.grant("web", nil, "192.0.2.1")
+		settle(time.Second)
+		key := vip.ServiceKey{Namespace: "default", Name: "web"}
+		h.store.put(key, nil)
+		api.take()
+		settle(time.Hour)
+		expect(t, "requests", api.take(), []string(nil))
+		expect(t, "problems", h.said(), []string(nil))
+		expect(t, "remembered", len(h.entries), 0)
+	})
+}
+
+func TestFaultsOfTheServer(t *testing.T) {
+	wait := func(a *http.Response, seconds string) *http.Response {
+		a.Header.Set("Retry-After", seconds)
+		return a
+	}
+	for _, tc := range []struct {
+		name     string
+		answer   func() *http.Response
+		min, max int // requests in 5 minutes
+		problem  string
+	}{
+		{"busy", func() *http.Response {
+			return wait(failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "later"), "7")
+		}, 5, 43, ""},
+		{"away", func() *http.Response {
+			return failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "etcd")
+		}, 5, 30, ""},
+		{"timeout", func() *http.Response {
+			return failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "slow")
+		}, 5, 30, ""},
+		{"broken", func() *http.Response {
+			return failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, "a webhook")
+		}, 3, 20, "the server refused to change it: a webhook"},
+		{"invalid", func() *http.Response {
+			return failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no such thing")
+		}, 3, 20, "the server refused to change it: no such thing"},
+		{"admission", func() *http.Response {
+			return failure(http.StatusForbidden, metav1.StatusReasonForbidden, "policy denies it")
+		}, 3, 20, "the server refused to change it: policy denies it"},
+		{"no rights", func() *http.Response {
+			return failure(http.StatusForbidden, metav1.StatusReasonForbidden, `services "web" is forbidden: User "x" cannot patch resource "services"`)
+		}, 4, 7, "no right to patch services in namespace default"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newWritable(t)
+				h := newHost(t, api, "a").start()
+				defer h.stop()
+				api.set(func() {
+					api.fault = func(request string) *http.Response {
+						if strings.HasPrefix(request, "PATCH") {
+							return tc.answer()
+						}
+						return nil
+					}
+				})
+				for _, name := range []string{"web", "web2"} {
+					api.edit(name, oursWith(corev1.IPv4Protocol))
+					h.grant(name, nil, "192.0.2.1")
+				}
+				for range 300 { // endpoints come and go
+					h.grant("web", nil, "192.0.2.1")
+					settle(time.Second)
+				}
+				if n := len(api.take()); n < tc.min || n > 2*tc.max {
+					t.Errorf("%d requests in five minutes", n)
+				}
+				if said := h.said(); tc.problem == "" && len(said) > 0 || tc.problem != "" && (len(said) == 0 || said[0] != tc.problem) {
+					t.Errorf("problems %q, want %q", said, tc.problem)
+				}
+				api.set(func() { api.fault = nil })
+				settle(11 * time.Minute)
+				expect(t, "ingress", ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"})
+				expect(t, "problems", h.said(), []string(nil))
+			})
+		})
+	}
+}
+
+// Rights that are missing in one namespace, or for one thing, keep nobody from
+// the others.
+func TestRightToWriteTheStatusAloneIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		api.set(func() {
+			api.fault = func(request string) *http.Response {
+				if strings.HasSuffix(request, "/status") {
+					return failure(http.StatusForbidden, metav1.StatusReasonForbidden, `User "x" cannot patch resource "services/status"`)
+				}
+				return nil
+			}
+		})
+		for i := range 50 {
+			name := fmt.Sprintf("web%d", i)
+			api.edit(name, oursWith(corev1.IPv4Protocol))
+			h.grant(name, nil, "192.0.2.1")
+		}
+		settle(30 * time.Second)
+		statuses, finalizers := 0, 0
+		for _, request := range api.take() {
+			if strings.HasSuffix(request, "/status") {
+				statuses++
+			} else if strings.HasPrefix(request, "PATCH") {
+				finalizers++
+			}
+		}
+		expect(t, "requests", []int{statuses, finalizers}, []int{1, 50})
+		expect(t, "problems", h.said(), []string{"no right to patch services/status in namespace default"})
+	})
+}
+
+func TestPaceOfWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a").start()
+		defer h.stop()
+		const services = 200
+		for i := range services {
+			name := fmt.Sprintf("web%d", i)
+			api.edit(name, oursWith(corev1.IPv4Protocol))
+			h.grant(name, nil, "192.0.2.1")
+		}
+		settle(10 * time.Second)
+		if n := len(api.take()); n < 100 || n > writeBurst+10*writeRate+1 {
+			t.Errorf("%d requests in ten seconds", n)
+		}
+		settle(services * 3 / writeRate * time.Second)
+		for i := range services {
+			if got := ingressOf(api.get(fmt.Sprintf("web%d", i))); len(got) != 1 {
+				t.Fatalf("service %d has %q", i, got)
+			}
+		}
+	})
+}
+
+func TestWithdrawalThatFailsIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newWritable(t)
+		h := newHost(t, api, "a")
+		var asked atomic.Int32
+		h.o.Withdrawn = func(context.Context, vip.ServiceKey) error {
+			if asked.Add(1) < 4 {
+				return errors.New("not known")
+			}
+			return nil
+		}
+		h.start()
+		defer h.stop()
+		api.edit("web", oursWith(corev1.IPv4Protocol))
+		h.grant("web", nil, "192.0.2.1")
+		settle(time.Second)
+		api.remove("web")
+		settle(time.Second)
+		if api.get("web") == nil {
+			t.Fatal("gone before it was withdrawn")
+		}
+		settle(time.Minute)
+		expect(t, "asked", asked.Load(), 4)
+		if api.get("web") != nil {
+			t.Error("it stays")
+		}
+	})
+}
+
+func TestWriterOptionsAreChecked(t *testing.T) {
+	if _, err := NewWriter(WriterOptions{Identity: "a"}); err == nil {
+		t.Error("a writer for nobody")
+	}
+	if got := fieldManager(strings.Repeat("a", 63), strings.Repeat("b", 253)); len(got) > 128 {
+		t.Errorf("a field manager of %d characters", len(got))
+	}
+	if fieldManager("a", "b") == fieldManager("a", "c") {
+		t.Error("two Leases have one field manager")
+	}
+}
+
+func TestProblemsWithWritingAreTheSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		b.after(time.Second)
+		b.out.take()
+		b.source.wrong.set([]vip.Problem{{Code: codeWrite, Message: "no right"}})
+		synctest.Wait()
+		if _, problems := b.out.is(); len(problems) != 1 || problems[0].Message != "no right" {
+			t.Errorf("problems %+v", problems)
+		}
+		b.source.wrong.set(nil)
+		synctest.Wait()
+		if _, problems := b.out.is(); len(problems) != 0 {
+			t.Errorf("problems %+v", problems)
+		}
+	})
+}

@@ -1,0 +1,158 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Store keeps values durably under string keys. A *state.Bucket is one.
+type Store[V any] interface {
+	// All returns every value. With an error that is state.ErrDamaged the map
+	// holds those that could be read.
+	All() (map[string]V, error)
+	// Get returns the value at key and whether there is one.
+	Get(key string) (V, bool, error)
+	// Batch makes all the writes that fill asks for durable, or none.
+	Batch(fill func(tx *state.Tx[V])) error
+}
+
+// Local is a Registry on this host's disk, which nobody else writes. It holds
+// versions only: the values are on the disk.
+type Local[V any] struct {
+	store    Store[V]
+	problems []vip.Problem
+
+	mu       sync.Mutex
+	versions map[string]uint64
+	last     uint64
+	restored []Item[V] // for the first Watch
+}
+
+// NewLocal reads the store. Values that can't be read are problems of the
+// registry; an error is one of the store as a whole.
+func NewLocal[V any](store Store[V]) (*Local[V], error) {
+	l := &Local[V]{store: store, versions: map[string]uint64{}}
+	all, err := store.All()
+	if err != nil {
+		if !errors.Is(err, state.ErrDamaged) {
+			return nil, err
+		}
+		l.problems = []vip.Problem{{Code: vip.CodeStore, Message: err.Error()}}
+	}
+	l.restored = make([]Item[V], 0, len(all))
+	for key, value := range all {
+		l.last++
+		l.versions[key] = l.last
+		l.restored = append(l.restored, Item[V]{Key: key, Value: value, Version: l.last})
+	}
+	return l, nil
+}
+
+// Version implements Registry.
+func (l *Local[V]) Version(key string) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.versions[key]
+}
+
+// Get implements Registry. It reads the disk.
+func (l *Local[V]) Get(key string) (value V, version uint64) {
+	version = l.Version(key)
+	value, ok, err := l.store.Get(key)
+	if err != nil || !ok {
+		return value, 0
+	}
+	return value, version
+}
+
+// Unreadable implements Registry. What was damaged on this disk is of no use to
+// anyone, and may be overwritten.
+func (l *Local[V]) Unreadable(string) bool { return false }
+
+// Commit implements Registry. All batches are one write: none happens if the
+// store refuses it.
+func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
+	var written []*Edit[V]
+	l.mu.Lock()
+	for _, b := range batches {
+		b.Err = nil
+		var outdated []string
+		for i := range b.Edits {
+			if e := &b.Edits[i]; l.versions[e.Key] != e.Version {
+				outdated = append(outdated, e.Key)
+			}
+		}
+		if len(outdated) > 0 {
+			b.Err = &OutdatedError{outdated}
+			continue
+		}
+		for i := range b.Edits {
+			written = append(written, &b.Edits[i])
+		}
+	}
+	l.mu.Unlock()
+	if len(written) == 0 {
+		return nil
+	}
+	err := l.store.Batch(func(tx *state.Tx[V]) {
+		for _, e := range written {
+			if e.Value == nil {
+				tx.Delete(e.Key)
+			} else {
+				tx.Put(e.Key, *e.Value)
+			}
+		}
+	})
+	if err != nil {
+		return &StoreError{Err: err}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range written {
+		if e.Written = 0; e.Value == nil {
+			delete(l.versions, e.Key)
+			continue
+		}
+		l.last++
+		l.versions[e.Key], e.Written = l.last, l.last
+	}
+	return nil
+}
+
+// Watch implements Registry. Only the first feed has what was restored: the
+// values are not kept for others.
+func (l *Local[V]) Watch() Feed[V] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	feed := &restoredFeed[V]{l.restored}
+	l.restored = nil
+	return feed
+}
+
+type restoredFeed[V any] struct{ items []Item[V] }
+
+// TryNext implements Feed.
+func (f *restoredFeed[V]) TryNext() ([]Item[V], <-chan struct{}) {
+	items := f.items
+	f.items = nil
+	return items, nil
+}
+
+// Ready implements Registry.
+func (l *Local[V]) Ready() <-chan struct{} { return always }
+
+var always = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Stale implements Registry.
+func (l *Local[V]) Stale() (string, <-chan struct{}) { return "", nil }
+
+// Problems implements Registry.
+func (l *Local[V]) Problems() []vip.Problem { return l.problems }

@@ -1,0 +1,777 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// host is one host of a fleet: a tree, and a source on it.
+type host struct {
+	*fixture
+	*fleettest.Host
+	name string
+	end  func() // of the source
+}
+
+// join starts a host on a store in memory and waits until its source runs.
+func join(t *testing.T, m *fleettest.Memory, name string) *host { return joinBy(t, m, name, nil) }
+
+// joinBy is join by another way than the memory's own, if kv is not nil.
+func joinBy(t *testing.T, m *fleettest.Memory, name string, kv fleet.KV) *host {
+	t.Helper()
+	h := &host{name: name, fixture: &fixture{t: t, clock: &table.Clock{}}}
+	var store *Shared[Record]
+	var overrides *Shared[Override]
+	h.Host = m.Run(t, fleet.Options{Node: name, Folders: []string{ServicesFolder, StatesFolder}, KV: kv}, func(tree *fleet.Tree) {
+		store, overrides = SharedServices(tree), SharedStates(tree)
+	})
+	h.begin(h.Tree, store, overrides)
+	t.Cleanup(func() { h.end() })
+	return h
+}
+
+// begin runs a source on registries that hosts share.
+func (h *host) begin(of Fleet, store Registry[Record], overrides Registry[Override]) {
+	h.t.Helper()
+	h.services = table.New[vip.ServiceKey, vip.Service](h.clock, func(a, b vip.Service) bool { return sameRow(&a, &b) })
+	h.states = table.New[vip.BackendKey, vip.State](h.clock, nil)
+	h.events = event.NewLog(1000, time.Now)
+	h.sink = &sink{services: h.services}
+	src, err := New(Options{Store: store, Overrides: overrides, States: h.states, Services: h.services, Events: h.events, Fleet: of, Node: h.name})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.src = src
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = src.Run(ctx, h.sink)
+	}()
+	h.end = sync.OnceFunc(func() { cancel(); <-done })
+	h.until("the source runs", src.running)
+}
+
+// die ends the host without a word to the others.
+func (h *host) die() {
+	h.Client.SetDown(true)
+	h.end()
+	h.Host.End()
+}
+
+// until waits for something to come true.
+func (h *host) until(what string, is func() bool) {
+	h.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%s: not so after a minute: %s", h.name, what)
+		}
+	}
+}
+
+// sees waits until the host has the web service's backends so.
+func (h *host) sees(want string) {
+	h.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for got := ""; got != want; time.Sleep(time.Millisecond) {
+		if got = fmt.Sprint(h.backends()); time.Now().After(deadline) {
+			h.t.Fatalf("%s has %s, want %s", h.name, got, want)
+		}
+	}
+}
+
+func everyone(hosts []*host, do func(*host)) {
+	for _, h := range hosts {
+		do(h)
+	}
+}
+
+func fleetOf(t *testing.T, m *fleettest.Memory, names ...string) (hosts []*host) {
+	for _, name := range names {
+		hosts = append(hosts, join(t, m, name))
+	}
+	return hosts
+}
+
+// What is registered through one host is in force on all; edits through each of
+// them add up; who comes later has it all.
+func TestFleetAgrees(t *testing.T) {
+	m := fleettest.NewMemory()
+	hosts := fleetOf(t, m, "a", "b", "c")
+	first := hosts[0].put(web("10.0.0.1"))
+	if first.Action != Created || first.Rev == 0 {
+		t.Errorf("put: %+v", first)
+	}
+	if row, rev, _ := hosts[0].services.Get(webKey); rev != first.Rev || row.Source != Type {
+		t.Errorf("in force on the host it was put to: %+v at %d, not %d", row, rev, first.Rev)
+	}
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
+	if again := hosts[1].put(web("10.0.0.1")); again.Action != Unchanged {
+		t.Errorf("the same through another host: %+v", again)
+	}
+	hosts[1].register("10.0.0.2", 0)
+	hosts[2].sees("[10.0.0.1 ready 10.0.0.2 ready]")
+	if _, err := hosts[2].src.DeleteBackend(t.Context(), bkey("10.0.0.1"), nil); err != nil {
+		t.Fatal(err)
+	}
+	hosts = append(hosts, join(t, m, "d"))
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.2 ready]") })
+	if _, err := hosts[3].src.DeleteService(t.Context(), webKey, nil); err != nil {
+		t.Fatal(err)
+	}
+	everyone(hosts, func(h *host) {
+		h.until("the service is gone", func() bool { return h.services.Len() == 0 })
+	})
+}
+
+// isWrite reports whether a call to the store writes services.
+func isWrite(c fleettest.Call) bool {
+	return slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.Contains(op.Key, "/tree/"+ServicesFolder) })
+}
+
+// overtaken runs a write that something comes before, once its conditions are
+// settled.
+func (h *host) overtaken(write func() error, by func()) error {
+	var once sync.Once
+	ran := false
+	h.Client.Before(func(c fleettest.Call) error {
+		if isWrite(c) {
+			once.Do(func() { ran = true; by() })
+		}
+		return nil
+	})
+	defer h.Client.Before(nil)
+	err := write()
+	if !ran {
+		h.t.Error("the store was not asked")
+	}
+	return err
+}
+
+// Of two hosts that register one name at the same time one wins, and the other
+// is told who.
+func TestOneNameThroughTwoHosts(t *testing.T) {
+	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")
+	a, b := hosts[0], hosts[1]
+	put := func(s spec.Service) func() error {
+		return func() error { _, err := b.src.PutService(t.Context(), Put{Spec: s}); return err }
+	}
+	var conflict *ConflictError
+
+	err := b.overtaken(put(web("10.0.0.2")), func() { a.put(web("10.0.0.1")) })
+	if !errors.As(err, &conflict) || conflict.Node != "a" || conflict.Service != webKey || !strings.Contains(err.Error(), `"a"`) {
+		t.Fatalf("the second: %v", err)
+	}
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
+
+	if err := b.overtaken(put(web("10.0.0.3")), func() { a.put(web("10.0.0.3")) }); err != nil {
+		t.Errorf("the same through both: %v", err)
+	}
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.3 ready]") })
+
+	err = b.overtaken(func() error { _, err := b.src.DeleteService(t.Context(), webKey, nil); return err }, func() { a.put(web("10.0.0.4")) })
+	if !errors.As(err, &conflict) || conflict.Node != "a" {
+		t.Errorf("a removal of what was replaced: %v", err)
+	}
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.4 ready]") })
+
+	// Backends that register themselves don't make a new statement of a service.
+	if err := b.overtaken(put(web()), func() { a.register("10.0.0.9", 0) }); err != nil {
+		t.Errorf("a service that backends registered with meanwhile: %v", err)
+	}
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
+
+	// Who registers again is not told that all is as it was by a host that has
+	// not heard of the removal.
+	err = b.overtaken(func() error {
+		_, _, err := b.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.9"}, 0, nil)
+		return err
+	}, func() {
+		if _, err := a.src.DeleteBackend(t.Context(), bkey("10.0.0.9"), nil); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Errorf("a backend that was removed: %v", err)
+	}
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
+
+	err = b.overtaken(put(web("10.0.0.5")), func() {
+		if _, err := a.src.DeleteService(t.Context(), webKey, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	if !errors.As(err, &conflict) || !conflict.Removed {
+		t.Errorf("a service that was removed: %v", err)
+	}
+
+	many := []Put{{Spec: web("10.0.0.6")}, {Spec: spec.Service{Name: "other", Ports: []spec.Port{{Port: spec.PortRange{First: 1}}}}}}
+	for i, atomic := range []bool{true, false} {
+		var results []Result
+		err := b.overtaken(func() (err error) { results, err = b.src.PutServices(t.Context(), many, atomic); return err },
+			func() { a.put(web(fmt.Sprintf("10.0.1.%d", i+1))) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !errors.As(results[0].Err, &conflict) || results[0].Action != Refused || (results[1].Rev != 0) == atomic {
+			t.Errorf("many, atomic %v: %+v", atomic, results)
+		}
+		if _, _, there := b.services.Get(vip.ServiceKey{Namespace: "default", Name: "other"}); there == atomic {
+			t.Errorf("many, atomic %v: the other is there: %v", atomic, there)
+		}
+	}
+}
+
+// Backends that register through all hosts at once are all there.
+func TestRegistrationsThroughAllHosts(t *testing.T) {
+	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")
+	hosts[0].put(web())
+	everyone(hosts, func(h *host) { h.sees("[]") })
+	const each = 20
+	var wg sync.WaitGroup
+	for n, h := range hosts {
+		for i := range each {
+			wg.Go(func() {
+				if _, created, err := h.src.PutBackend(t.Context(), webKey, spec.Backend{Address: fmt.Sprintf("10.0.%d.%d", n, i+1)}, time.Minute, nil); err != nil || !created {
+					t.Errorf("created %v, %v", created, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	everyone(hosts, func(h *host) {
+		h.until("all are there", func() bool { return len(h.backends()) == each*len(hosts) })
+		for id, life := range h.src.Lives(webKey) {
+			if want := string("abc"[id[5]-'0']); life.Keeper != want || life.Due.IsZero() == (want == h.name) {
+				t.Errorf("on %s: %s: %+v", h.name, id, life)
+			}
+		}
+	})
+}
+
+// bubble runs f with a fleet, on a clock of its own.
+func bubble(t *testing.T, f func(t *testing.T, m *fleettest.Memory, hosts []*host)) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		hosts := fleetOf(t, m, "a", "b", "c")
+		defer everyone(hosts, func(h *host) { h.end(); h.Host.End() })
+		f(t, m, hosts)
+	})
+}
+
+func TestKeeperCountsForAll(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		a, b := hosts[0], hosts[1]
+		a.put(web())
+		a.register("10.0.0.9", 10*time.Second)
+		for range 5 {
+			time.Sleep(9 * time.Second)
+			if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		value, _ := m.Get("ironvip/v1/tree/services/default/web")
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
+
+		// To another host: one write, and it is the keeper.
+		if err := b.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
+			t.Fatal(err)
+		}
+		moved, _ := m.Get("ironvip/v1/tree/services/default/web")
+		if moved == value || b.src.Lives(webKey)["10.0.0.9"].Keeper != "b" {
+			t.Errorf("keeper: %+v", b.src.Lives(webKey))
+		}
+		for range 5 {
+			time.Sleep(9 * time.Second)
+			if err := b.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if now, _ := m.Get("ironvip/v1/tree/services/default/web"); now != moved {
+			t.Error("heartbeats wrote")
+		}
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
+
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 drain]") })
+		if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
+			t.Fatal(err)
+		}
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
+
+		time.Sleep(11 * time.Second)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 drain]") })
+		// Registering again through another host is a heartbeat.
+		b.register("10.0.0.9", 10*time.Second)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
+		time.Sleep(10*time.Second + 61*time.Second)
+		everyone(hosts, func(h *host) { h.sees("[]") })
+		if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); !errors.Is(err, ErrNoBackend) {
+			t.Errorf("a heartbeat of the removed one: %v", err)
+		}
+		everyone(hosts, func(h *host) {
+			kinds := map[string]int{}
+			evs, _ := h.events.Since(0)
+			for _, e := range evs {
+				kinds[e.Kind]++
+			}
+			if kinds["backend_expired"] != 3 || kinds["backend_alive"] != 2 {
+				t.Errorf("%s: events %v", h.name, kinds)
+			}
+		})
+	})
+}
+
+// The lapse is in the record: a restart of the keeper doesn't take it back.
+func TestLapseOutlivesItsKeeper(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		a := hosts[0]
+		a.put(web())
+		a.register("10.0.0.9", 10*time.Second)
+		time.Sleep(11 * time.Second)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 drain]") })
+		a.end()
+		a.Host.End()
+		back := join(t, m, "a")
+		defer func() { back.end(); back.Host.End() }()
+		back.sees("[10.0.0.9 drain]")
+		time.Sleep(59 * time.Second)
+		everyone(hosts[1:], func(h *host) { h.sees("[10.0.0.9 drain]") })
+		time.Sleep(5 * time.Second)
+		everyone(hosts[1:], func(h *host) { h.sees("[]") })
+	})
+}
+
+// When the keeper is gone the elected host counts a full ttl, and marks the
+// lapse; who was heard of by another host in time stays.
+func TestKeeperDies(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		a, others := hosts[0], hosts[1:]
+		a.put(web())
+		const ttl = 2 * time.Minute
+		a.register("10.0.0.8", ttl)
+		a.register("10.0.0.9", ttl)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 ready]") })
+		time.Sleep(time.Minute) // every host has seen every other
+		a.die()
+		time.Sleep(ttl) // from its death: nobody has known of it for that long
+		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 ready]") })
+		if err := others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute + 30*time.Second)
+		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 drain]") })
+		if life := others[0].src.Lives(webKey)["10.0.0.9"]; life.Keeper == "a" || !life.Drained {
+			t.Errorf("after the lapse: %+v", life)
+		}
+		if err := others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl - time.Second)
+		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready]") })
+	})
+}
+
+// A host that was stopped has not heard what it counts.
+func TestStoppedKeeperGivesTime(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		a := hosts[0]
+		a.put(web())
+		a.register("10.0.0.9", 10*time.Second)
+		due := func() time.Time { return a.src.Lives(webKey)["10.0.0.9"].Due }
+		before := due()
+		time.Sleep(8 * time.Second)
+		a.src.wakeUp(overslept - 1)
+		if got := due(); !got.Equal(before) {
+			t.Errorf("due at %s, was %s", got, before)
+		}
+		a.src.wakeUp(overslept)
+		if got := due(); !got.Equal(time.Now().Add(10 * time.Second)) {
+			t.Errorf("due in %s", time.Until(got))
+		}
+		time.Sleep(9 * time.Second)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
+		time.Sleep(2 * time.Second)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 drain]") })
+	})
+}
+
+// While the store is away rows stay, writes are refused, and no deadline passes:
+// nobody else could hear a heartbeat.
+func TestStoreAway(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		a := hosts[0]
+		a.put(web("10.0.0.1"))
+		a.register("10.0.0.9", 10*time.Second)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 ready]") })
+		m.SetDown(true)
+		everyone(hosts, func(h *host) {
+			h.until("it is stale", func() bool { why, _ := h.src.Store.Stale(); return why != "" })
+		})
+		ctx := t.Context()
+		for name, try := range map[string]func() error{
+			"create": func() error {
+				_, err := a.src.PutService(ctx, Put{Spec: spec.Service{Name: "new", Ports: []spec.Port{{Port: spec.PortRange{First: 1}}}}})
+				return err
+			},
+			"replace": func() error { _, err := a.src.PutService(ctx, Put{Spec: web("10.0.0.2")}); return err },
+			"delete":  func() error { _, err := a.src.DeleteService(ctx, webKey, nil); return err },
+			"put backend": func() error {
+				_, _, err := a.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.3"}, 0, nil)
+				return err
+			},
+			"delete backend":         func() error { _, err := a.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
+			"state":                  func() error { _, err := a.src.SetState(ctx, bkey("10.0.0.1"), vip.Drain); return err },
+			"heartbeat to the other": func() error { return hosts[1].src.Heartbeat(ctx, bkey("10.0.0.9")) },
+		} {
+			var store *StoreError
+			if err := try(); !errors.Is(err, ErrStore) || !errors.Is(err, fleet.ErrUnavailable) || !errors.As(err, &store) || store.Unknown {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		staleFor := func() time.Duration {
+			a.src.mu.Lock()
+			defer a.src.mu.Unlock()
+			return time.Since(a.src.staleSince)
+		}
+		if err := a.src.Heartbeat(ctx, bkey("10.0.0.9")); err != nil && staleFor() < 10*time.Second {
+			t.Errorf("a heartbeat to its keeper: %v", err)
+		}
+		time.Sleep(5 * time.Minute)
+		if err := a.src.Heartbeat(ctx, bkey("10.0.0.9")); !errors.Is(err, ErrStore) {
+			t.Errorf("a heartbeat to a keeper that nobody hears: %v", err)
+		}
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 ready]") })
+		m.SetDown(false)
+		a.until("it is in touch", func() bool {
+			a.src.mu.Lock()
+			defer a.src.mu.Unlock()
+			return a.src.stale == ""
+		})
+		time.Sleep(9 * time.Second)
+		a.sees("[10.0.0.1 ready 10.0.0.9 ready]")
+		time.Sleep(30 * time.Second)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 drain]") })
+		a.put(web("10.0.0.2"))
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.2 ready]") })
+	})
+}
+
+// A write whose answer is lost for good is told as not confirmed, and all hosts
+// agree on what became of it.
+func TestLostAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		b := hosts[1]
+		b.Client.Before(func(c fleettest.Call) error {
+			if isWrite(c) {
+				b.Client.LoseAnswers(1)
+				b.Client.Before(func(c fleettest.Call) error {
+					if c.Method == "Txn" {
+						return fleettest.ErrDown
+					}
+					return nil
+				})
+			}
+			return nil
+		})
+		_, err := b.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")})
+		var store *StoreError
+		if !errors.As(err, &store) || !store.Unknown || !errors.Is(err, fleet.ErrUnavailable) {
+			t.Fatalf("a write that nobody confirmed: %v", err)
+		}
+		b.Client.Before(nil)
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
+		if r := b.put(web("10.0.0.1")); r.Action != Unchanged {
+			t.Errorf("again: %+v", r)
+		}
+	})
+}
+
+func TestStatesAreShared(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		a, b := hosts[0], hosts[1]
+		a.put(web("10.0.0.1"))
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
+		set := func(h *host, to vip.State) {
+			t.Helper()
+			if rev, err := h.src.SetState(t.Context(), bkey("10.0.0.1"), to); err != nil || rev == 0 {
+				t.Fatalf("revision %d, %v", rev, err)
+			}
+		}
+		all := func(want vip.State) {
+			t.Helper()
+			everyone(hosts, func(h *host) {
+				h.until("state "+string(want), func() bool { st, _, _ := h.states.Get(bkey("10.0.0.1")); return st == want })
+			})
+		}
+		set(a, vip.Drain)
+		all(vip.Drain)
+		set(b, vip.Maint)
+		all(vip.Maint)
+		set(hosts[2], vip.Ready)
+		all("")
+		set(b, vip.Drain)
+		late := join(t, m, "d")
+		defer func() { late.end(); late.Host.End() }()
+		if st, _, _ := late.states.Get(bkey("10.0.0.1")); st != vip.Drain {
+			t.Errorf("a host that joins has %q", st)
+		}
+		// It goes an hour after its backend: by the host that it was said to, or,
+		// once that is gone, the elected one.
+		a.put(web("10.0.0.2"))
+		time.Sleep(overrideGrace / 2)
+		b.die()
+		time.Sleep(2*overrideGrace + 2*sweepInterval)
+		everyone([]*host{a, hosts[2], late}, func(h *host) {
+			if h.states.Len() != 0 {
+				t.Errorf("%s has kept the state of a backend that is gone", h.name)
+			}
+		})
+	})
+}
+
+// What others put into the folders is told by key and left alone, and takes
+// nothing away that is in force.
+func TestJunkInTheFolders(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		const at = "ironvip/v1/tree/services/default/"
+		a := hosts[0]
+		a.put(web("10.0.0.1"))
+		good, _ := m.Get(at + "web")
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
+		junk := map[string]string{
+			at + "junk":    "#!/bin/sh",
+			at + "short":   good[:len(good)/2],
+			at + "foreign": strings.Replace(good, `{"v":1,`, `{"v":2,`, 1),
+			at + "other":   good, // of another service
+			"ironvip/v1/tree/states/default/web/10.0.0.1":         `{"v":1,"value":{"state":"asleep","since":"2020-01-01T00:00:00Z"}}`,
+			"ironvip/v1/tree/states/default/web/nobody":           `{"v":1,"value":{"state":"drain","since":"2020-01-01T00:00:00Z"}}`,
+			"ironvip/v1/tree/states/default/web/010.0.0.1":        "x",
+			"ironvip/v1/tree/services/default/web/and/more/of/it": good,
+		}
+		for key, value := range junk {
+			m.Put(key, value)
+		}
+		m.Put(at+"web", "overwritten")
+		time.Sleep(10 * time.Minute) // what is written past the tree is found by reading it all
+		problems := func(h *host) string {
+			h.sink.mu.Lock()
+			defer h.sink.mu.Unlock()
+			return fmt.Sprint(h.sink.problems)
+		}
+		everyone(hosts, func(h *host) {
+			for key := range junk {
+				if !strings.Contains(problems(h), key) {
+					t.Errorf("%s: no problem names %s in %s", h.name, key, problems(h))
+				}
+			}
+			h.sees("[10.0.0.1 ready]")
+			if h.services.Len() != 1 || h.states.Len() != 0 {
+				t.Errorf("%s: %d services, %d states", h.name, h.services.Len(), h.states.Len())
+			}
+		})
+		var conflict *ConflictError
+		for name, err := range map[string]error{
+			"junk":  second(a.src.PutService(t.Context(), Put{Spec: spec.Service{Name: "junk", Ports: []spec.Port{{Port: spec.PortRange{First: 1}}}}})),
+			"web":   second(a.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")})),
+			"edit":  third(a.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.2"}, 0, nil)),
+			"gone":  second(a.src.DeleteService(t.Context(), webKey, nil)),
+			"state": second(a.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain)),
+		} {
+			if !errors.As(err, &conflict) || !conflict.Unreadable {
+				t.Errorf("%s over junk: %v", name, err)
+			}
+		}
+		for key, value := range junk {
+			if now, _ := m.Get(key); now != value {
+				t.Errorf("%s was overwritten: %s", key, now)
+			}
+			m.Delete(key)
+		}
+		m.Delete(at + "web")
+		time.Sleep(10 * time.Minute)
+		everyone(hosts, func(h *host) {
+			h.sees("[]")
+			if got := problems(h); got != "[]" {
+				t.Errorf("%s: problems stay: %s", h.name, got)
+			}
+		})
+		a.put(web("10.0.0.3"))
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.3 ready]") })
+	})
+}
+
+// A host that starts while the store is away has nothing to say, and says why;
+// what it hears once the store is there is its first full list.
+func TestStartWithoutTheStore(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		hosts[0].put(web("10.0.0.1"))
+		m.Client("late").SetDown(true)
+		late := &host{name: "late", fixture: &fixture{t: t, clock: &table.Clock{}}}
+		var store *Shared[Record]
+		var overrides *Shared[Override]
+		late.Host = m.Run(t, fleet.Options{Node: "late", Folders: []string{ServicesFolder, StatesFolder}}, func(tree *fleet.Tree) {
+			store, overrides = SharedServices(tree), SharedStates(tree)
+		})
+		defer late.Host.End()
+		states := table.New[vip.BackendKey, vip.State](late.clock, nil)
+		src, err := New(Options{Store: store, Overrides: overrides, States: states, Fleet: late.Tree, Node: "late"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		late.services = table.New[vip.ServiceKey, vip.Service](late.clock, nil)
+		out := &staleSink{sink: sink{services: late.services}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { _ = src.Run(ctx, out) })
+		defer run.Wait()
+		defer cancel()
+		time.Sleep(10 * time.Second)
+		if isReady(states.Ready()) || out.told() == "" || out.replaced != 0 {
+			t.Errorf("states ready, stale %q, %d lists", out.told(), out.replaced)
+		}
+		if _, err := src.PutService(ctx, Put{Spec: web()}); !errors.Is(err, ErrNotRunning) {
+			t.Errorf("put: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if !isReady(states.Ready()) {
+			t.Error("the other sources' services wait for the states for ever")
+		}
+		m.Client("late").SetDown(false)
+		late.sees("[10.0.0.1 ready]")
+		synctest.Wait()
+		if out.told() != "" {
+			t.Errorf("still stale: %s", out.told())
+		}
+	})
+}
+
+// A host that has been in the fleet before starts with what it last knew.
+func TestStartFromWhatWasLastKnown(t *testing.T) {
+	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		start := func() *host {
+			h := &host{name: "d", fixture: &fixture{t: t, clock: &table.Clock{}}}
+			var store *Shared[Record]
+			var overrides *Shared[Override]
+			h.Host = m.Run(t, fleet.Options{Node: "d", Folders: []string{ServicesFolder, StatesFolder}, Cache: db}, func(tree *fleet.Tree) {
+				store, overrides = SharedServices(tree), SharedStates(tree)
+			})
+			h.begin(h.Tree, store, overrides)
+			return h
+		}
+		first := start()
+		first.put(web("10.0.0.1"))
+		if _, err := first.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // it is remembered behind the changes' back
+		first.end()
+		first.Host.End()
+		m.Client("d").SetDown(true)
+		again := start()
+		again.sees("[10.0.0.1 ready]")
+		if st, _, _ := again.states.Get(bkey("10.0.0.1")); st != vip.Drain {
+			t.Errorf("the operator's word is %q", st)
+		}
+		if _, err := again.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")}); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("a write: %v", err)
+		}
+		hosts[0].put(web("10.0.0.3"))
+		m.Client("d").SetDown(false)
+		again.sees("[10.0.0.3 ready]")
+		again.end()
+		again.Host.End()
+	})
+}
+
+type staleSink struct {
+	sink
+	stale string
+}
+
+func (k *staleSink) Stale(err error) { k.mu.Lock(); defer k.mu.Unlock(); k.stale = err.Error() }
+func (k *staleSink) Fresh()          { k.mu.Lock(); defer k.mu.Unlock(); k.stale = "" }
+func (k *staleSink) Replace(list []vip.Service, problems []vip.Problem) uint64 {
+	k.Fresh()
+	return k.sink.Replace(list, problems)
+}
+func (k *staleSink) told() string { k.mu.Lock(); defer k.mu.Unlock(); return k.stale }
+
+// joint is asked to write new services with what they are to hold.
+type joint struct {
+	tree   *fleet.Tree
+	writes bool
+	asked  []string
+}
+
+func (j *joint) Commit(ctx context.Context, service vip.Service, b *fleet.Batch) (bool, error) {
+	j.asked = append(j.asked, service.Key.Name)
+	if !j.writes {
+		return false, nil
+	}
+	return true, j.tree.Commit(ctx, []*fleet.Batch{b})
+}
+
+// One new service is written by who writes its leases with it, or alone where that
+// one doesn't; nothing else is.
+func TestNewServiceIsWrittenJointly(t *testing.T) {
+	h := join(t, fleettest.NewMemory(), "a")
+	j := &joint{tree: h.Tree}
+	h.src.Joint = j
+	named := func(name, addr string) Put {
+		p := Put{Spec: web(addr)}
+		p.Spec.Name = name
+		return p
+	}
+	for _, c := range []struct {
+		puts   []Put
+		writes bool
+		want   Action
+		asked  string
+	}{
+		{[]Put{named("one", "10.0.0.1")}, true, Created, "[one]"},
+		{[]Put{named("one", "10.0.0.1")}, true, Unchanged, "[]"},
+		{[]Put{named("one", "10.0.0.2")}, true, Updated, "[]"},
+		{[]Put{named("two", "10.0.0.1")}, false, Created, "[two]"},
+		{[]Put{named("three", "10.0.0.1"), named("four", "10.0.0.1")}, true, Created, "[]"},
+	} {
+		j.asked, j.writes = nil, c.writes
+		results, err := h.src.PutServices(t.Context(), c.puts, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range results {
+			if r.Err != nil || r.Action != c.want || r.Rev == 0 && r.Action != Unchanged {
+				t.Errorf("%+v", r)
+			}
+		}
+		if got := fmt.Sprint(j.asked); got != c.asked {
+			t.Errorf("asked for %s, want %s", got, c.asked)
+		}
+	}
+	if _, err := h.src.DeleteService(t.Context(), vip.ServiceKey{Namespace: "default", Name: "one"}, nil); err != nil || len(j.asked) != 0 {
+		t.Errorf("%v, asked for %v", err, j.asked)
+	}
+}

@@ -1,0 +1,38 @@
+package consultest
+
+import (
+	"crypto/rand"
+	"fmt"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// NewToken makes a policy of these rules and a token of it, and returns the
+// token's secret; with Options.ACL. An example of rules:
+//
+//	key_prefix "ironvip/" { policy = "write" }
+//	session_prefix "" { policy = "write" }
+func (s *Server) NewToken(rules string) string {
+	s.t.Helper()
+	policy, _, err := s.Client.ACL().PolicyCreate(&api.ACLPolicy{Name: "test-" + newToken(), Rules: rules}, nil)
+	s.must("a policy", err)
+	token, _, err := s.Client.ACL().TokenCreate(&api.ACLToken{Policies: []*api.ACLLink{{ID: policy.ID}}}, nil)
+	s.must("a token", err)
+	return token.SecretID
+}
+
+// RevokeToken deletes the token with that secret: it is as if it had never been.
+func (s *Server) RevokeToken(secret string) {
+	s.t.Helper()
+	token, _, err := s.Client.ACL().TokenReadSelf(&api.QueryOptions{Token: secret})
+	s.must("the token to revoke", err)
+	_, err = s.Client.ACL().TokenDelete(token.AccessorID, nil)
+	s.must("revoke a token", err)
+}
+
+// newToken is a random UUID, the form of tokens' secrets.
+func newToken() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

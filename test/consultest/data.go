@@ -1,0 +1,59 @@
+package consultest
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// Snapshot is the state of the server's cluster as `consul snapshot save` makes
+// it.
+func (s *Server) Snapshot() []byte {
+	s.t.Helper()
+	r, _, err := s.Client.Snapshot().Save(nil)
+	s.must("save a snapshot", err)
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	s.must("save a snapshot", err)
+	return b
+}
+
+// Restore sets the running cluster back to a snapshot as `consul snapshot
+// restore` does: keys and their indexes are the former ones, and blocking
+// queries return.
+func (s *Server) Restore(snapshot []byte) {
+	s.t.Helper()
+	s.must("restore a snapshot", s.Client.Snapshot().Restore(nil, bytes.NewReader(snapshot)))
+	s.WaitReady()
+}
+
+// Disk is a copy of a server's data folder.
+type Disk struct{ dir string }
+
+// Disk copies the server's data as they are on disk at this moment; a running
+// server is paused for it.
+func (s *Server) Disk() Disk {
+	s.t.Helper()
+	if s.Running() {
+		s.Pause()
+		defer s.Continue()
+	}
+	d := Disk{filepath.Join(s.t.TempDir(), "data")}
+	s.must("copy the data", os.CopyFS(d.dir, os.DirFS(s.data())))
+	return d
+}
+
+// RestartFrom kills the server if it runs and starts it with an older copy of
+// its data, as after the loss of a disk: of what was written since nothing is
+// there, and all indexes are the former ones. A single server.
+func (s *Server) RestartFrom(d Disk) {
+	s.t.Helper()
+	s.Kill()
+	s.must("remove the data", os.RemoveAll(s.data()))
+	s.must("put older data back", os.CopyFS(s.data(), os.DirFS(d.dir)))
+	s.Start()
+	s.WaitReady()
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }

@@ -1,0 +1,244 @@
+//go:build servers
+
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+// BenchmarkFleet measures, among 10,000 services on three agents, how long one
+// agent's change takes to the dataplane of the others, in units of a bare write
+// to Consul's KV store that the same hosts wait for; and how long an agent
+// without any state takes to join, in units of a bare reading of all keys.
+func BenchmarkFleet(b *testing.B) {
+	const services, rounds = 10_000, 300
+	l := newLab(b, shape{servers: 1, reuse: time.Hour, pool: netip.MustParsePrefix("127.96.0.0/17")})
+	began := time.Now()
+	for first := 0; first < services; first += 1000 {
+		var some []v1.ServiceSpec
+		for i := range 1000 {
+			some = append(some, service(fmt.Sprintf("s%d", first+i), 1))
+		}
+		ctx, cancel := context.WithTimeout(b.Context(), patience)
+		_, err := l.agents[0].api.Apply(ctx, some, false, false, client.Write{})
+		cancel()
+		l.must("apply", err)
+	}
+	for _, a := range l.agents {
+		l.inForce(a, services)
+	}
+	b.Logf("%d services on all agents after %s", services, time.Since(began))
+
+	var bare, changed, added []time.Duration
+	b.ResetTimer()
+	for range b.N {
+		index := l.bareWrite(-1) // the same value again would be no news
+		for i := range rounds {
+			bare = append(bare, l.bareWait(&index, i)...)
+			changed = append(changed, l.put1(fmt.Sprintf("s%d", i*31%services), i+2)...)
+			added = append(added, l.put1(fmt.Sprintf("new-%d-%d", len(added), i), 1)...)
+		}
+	}
+	b.StopTimer()
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(percentile(bare, 50).Microseconds()), "bare-median-us")
+	for _, m := range []struct {
+		name string
+		all  []time.Duration
+	}{{"change", changed}, {"new", added}} {
+		for _, p := range []int{50, 99} {
+			b.ReportMetric(float64(percentile(m.all, p))/float64(percentile(bare, p)), fmt.Sprintf("%s-p%d/bare-p%d", m.name, p, p))
+		}
+	}
+
+	var read, known, joined []time.Duration
+	for range 5 {
+		read = append(read, l.bareRead(services))
+		k, j := l.join(l.agents[2], services+len(added)/2)
+		known, joined = append(known, k), append(joined, j)
+	}
+	b.Logf("bare %v, change %v, new %v (medians); bare p99 %v, change %v, new %v; bare reading %v, services known after %v, in force after %v",
+		percentile(bare, 50), percentile(changed, 50), percentile(added, 50), percentile(bare, 99), percentile(changed, 99), percentile(added, 99), read, known, joined)
+	b.ReportMetric(float64(percentile(known, 50))/float64(percentile(read, 50)), "known/read")
+	b.ReportMetric(float64(percentile(joined, 50))/float64(percentile(read, 50)), "joined/read")
+}
+
+// percentile of some durations, by the nearest rank.
+func percentile(all []time.Duration, p int) time.Duration {
+	all = slices.Sorted(slices.Values(all))
+	return all[(len(all)*p-1)/100]
+}
+
+// inForce waits until an agent's dataplane has so many services.
+func (l *lab) inForce(a *agent, services int) {
+	l.t.Helper()
+	l.eventually(fmt.Sprintf("%s has %d services", a.name, services), func(ctx context.Context) error {
+		d, err := a.api.Dataplane(ctx)
+		if err == nil && (d.Frontends != services || !d.InSync) {
+			err = fmt.Errorf("%s", d.Summary)
+		}
+		return err
+	})
+}
+
+// consulFrom returns a client of Consul on a host.
+func (l *lab) consulFrom(a *agent) *api.KV {
+	l.t.Helper()
+	transport := api.DefaultConfig().Transport
+	transport.DialContext = a.node.DialContext
+	l.t.Cleanup(transport.CloseIdleConnections)
+	c, err := api.NewClient(&api.Config{Address: l.servers[0].URL, Transport: transport})
+	l.must("a client of Consul", err)
+	return c.KV()
+}
+
+const bareKey = "bare/key"
+
+// bareWrite writes the key and returns its index.
+func (l *lab) bareWrite(i int) uint64 {
+	l.t.Helper()
+	kv := l.kv(l.agents[0])
+	_, err := kv.Put(&api.KVPair{Key: bareKey, Value: fmt.Append(nil, i)}, nil)
+	l.must("bare write", err)
+	pair, _, err := kv.Get(bareKey, nil)
+	l.must("bare write", err)
+	return pair.ModifyIndex
+}
+
+// kv is a host's client of Consul, always the same.
+func (l *lab) kv(a *agent) *api.KV {
+	if a.kv == nil {
+		a.kv = l.consulFrom(a)
+	}
+	return a.kv
+}
+
+// settled is how long a reader is given to be waiting when the write begins.
+const settled = 5 * time.Millisecond
+
+// bareWait writes the key on the first host while the others wait for it, and
+// returns how long each has waited since the write began.
+func (l *lab) bareWait(index *uint64, i int) []time.Duration {
+	return l.wait(func(a *agent) error {
+		kv := l.kv(a)
+		pair, _, err := kv.Get(bareKey, &api.QueryOptions{WaitIndex: *index, WaitTime: patience})
+		if err == nil && string(pair.Value) != fmt.Sprint(i) {
+			err = fmt.Errorf("read %q", pair.Value)
+		}
+		return err
+	}, func() error {
+		_, err := l.kv(l.agents[0]).Put(&api.KVPair{Key: bareKey, Value: fmt.Append(nil, i)}, nil)
+		return err
+	}, func() {
+		pair, _, err := l.kv(l.agents[0]).Get(bareKey, nil)
+		l.must("bare read", err)
+		*index = pair.ModifyIndex
+	})
+}
+
+// put1 registers a service through the first agent, and returns how long after
+// the request began it was in the dataplane of each of the others, as these note
+// the time themselves: all have this machine's clock.
+func (l *lab) put1(name string, value int) []time.Duration {
+	time.Sleep(settled)
+	began := time.Now()
+	_, err := l.agents[0].api.PutService(l.t.Context(), "default", name, service(name, value), client.Write{})
+	l.must("write", err)
+	var took []time.Duration
+	for _, a := range l.agents[1:] {
+		// Asking costs an agent what it costs to go through its frontends: not while
+		// it is timed.
+		for limit := began.Add(patience); ; {
+			time.Sleep(10 * settled)
+			list, err := a.api.Frontends(l.t.Context(), name, "", 2)
+			if err == nil && len(list.Items) == 1 && list.Items[0].Applied && list.Items[0].Backends[0].Weight == uint32(value) {
+				took = append(took, list.Items[0].AppliedAt.Sub(began))
+				break
+			}
+			if time.Now().After(limit) {
+				l.t.Fatalf("%s has not %s within %s: %+v %v", a.name, name, patience, list, err)
+			}
+		}
+	}
+	return took
+}
+
+// wait runs do on the first host while see runs on the others.
+func (l *lab) wait(see func(*agent) error, do func() error, then func()) []time.Duration {
+	l.t.Helper()
+	others := l.agents[1:]
+	seen, errs := make([]time.Time, len(others)), make([]error, len(others))
+	var waiting sync.WaitGroup
+	for i, a := range others {
+		waiting.Go(func() {
+			errs[i] = see(a)
+			seen[i] = time.Now()
+		})
+	}
+	time.Sleep(settled)
+	began := time.Now()
+	l.must("write", do())
+	waiting.Wait()
+	var took []time.Duration
+	for i, err := range errs {
+		l.must(others[i].name, err)
+		took = append(took, seen[i].Sub(began))
+	}
+	then()
+	return took
+}
+
+// bareRead reads all keys of the tree, and returns how long that takes.
+func (l *lab) bareRead(atLeast int) time.Duration {
+	l.t.Helper()
+	kv := l.consulFrom(l.agents[2])
+	began := time.Now()
+	pairs, _, err := kv.List("ironvip/v1/tree/", nil)
+	took := time.Since(began)
+	l.must("bare reading", err)
+	if len(pairs) < atLeast {
+		l.t.Fatalf("%d keys", len(pairs))
+	}
+	return took
+}
+
+// join starts an agent without any state, and returns how long it takes until it
+// knows all services, and until they are in its dataplane.
+func (l *lab) join(a *agent, services int) (known, joined time.Duration) {
+	l.t.Helper()
+	l.must("stop", a.proc.Stop())
+	l.must("forget", os.RemoveAll(filepath.Join(a.dir, "state")))
+	began := time.Now()
+	l.launch(a)
+	for known == 0 || joined == 0 { // asking what costs the agent little
+		list, err := a.api.Sources(l.t.Context())
+		has := 0
+		for _, s := range list.Items {
+			has += s.Services
+		}
+		switch {
+		case err == nil && has == services && known == 0:
+			known = time.Since(began)
+		case known != 0 && a.api.Ready(l.t.Context()) == nil:
+			joined = time.Since(began)
+		case time.Since(began) > patience:
+			l.t.Fatalf("%s has not joined within %s: %+v %v", a.name, patience, list, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	l.inForce(a, services)
+	return known, joined
+}

@@ -1,0 +1,341 @@
+package fleet
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Check says what is wrong with a history: each broken promise once.
+//
+//   - No address is held by two services, on one agent or on several, unless
+//     the first was deleted, and the address rested, before the second had it.
+//   - No service has two addresses, or one and later another, on the same terms.
+//   - An agent shows what it acknowledged, until somebody asks for something else.
+func Check(h *History) []string {
+	c := &checker{History: h, ops: map[string][]Op{}}
+	for _, o := range h.Ops {
+		if o.Outcome != Refused {
+			c.ops[o.Service] = append(c.ops[o.Service], o)
+		}
+	}
+	c.addresses()
+	for _, v := range h.Views {
+		c.acknowledged(v)
+	}
+	return c.wrong
+}
+
+type checker struct {
+	*History
+	ops   map[string][]Op // of each service, without those refused
+	wrong []string
+	said  map[string]bool
+}
+
+func (c *checker) bad(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if c.said == nil {
+		c.said = map[string]bool{}
+	}
+	if !c.said[text] {
+		c.said[text] = true
+		c.wrong = append(c.wrong, text)
+	}
+}
+
+// pair is a service with an address.
+type pair struct {
+	service string
+	address netip.Addr
+}
+
+// sighting is when somebody first said that a service has an address.
+type sighting struct {
+	pair
+	at  time.Duration // at the latest
+	who Run
+}
+
+// addresses looks at who was said to hold what.
+func (c *checker) addresses() {
+	first := map[pair]sighting{}
+	see := func(service string, vips []netip.Addr, at time.Duration, who Run) {
+		for _, a := range vips {
+			p := pair{service, a}
+			if was, ok := first[p]; !ok || at < was.at {
+				first[p] = sighting{p, at, who}
+			}
+		}
+	}
+	for _, o := range c.Ops {
+		see(o.Service, o.VIPs, o.To, o.Agent)
+	}
+	for _, v := range c.Views {
+		holder := map[netip.Addr]string{}
+		for service, seen := range v.Services {
+			see(service, seen.VIPs, v.To, v.Agent)
+			if len(seen.VIPs) > 1 {
+				c.bad("%s shows service %s with %v", v.Agent, service, seen.VIPs)
+			}
+			for _, a := range seen.VIPs {
+				if other, taken := holder[a]; taken {
+					one, two := min(service, other), max(service, other)
+					c.bad("%s shows %s twice, of services %s and %s", v.Agent, a, one, two)
+				}
+				holder[a] = service
+			}
+		}
+	}
+	inOrder := slices.SortedFunc(maps.Values(first), func(a, b sighting) int { return int(a.at - b.at) })
+	holders, holds := map[netip.Addr]sighting{}, map[string]sighting{}
+	for _, s := range inOrder {
+		if was, ok := holders[s.address]; ok && !c.released(was.service, s.at) {
+			c.bad("%s changed hands: %s (%s, %s), then %s (%s, %s), without a deletion and %s of rest between them",
+				s.address, was.service, was.who, at(was.at), s.service, s.who, at(s.at), c.Reuse)
+		}
+		if was, ok := holds[s.service]; ok && !c.released(s.service, s.at) {
+			c.bad("service %s moved: %s (%s, %s), then %s (%s, %s), without a deletion and %s of rest between them",
+				s.service, was.address, was.who, at(was.at), s.address, s.who, at(s.at), c.Reuse)
+		}
+		holders[s.address], holds[s.service] = s, s
+	}
+}
+
+// released reports whether a service may have lost its address for good by then:
+// it was deleted so long ago that the address is no longer kept for it, and not
+// surely registered again before half of that time was over. (What is registered
+// in the other half may come too late to keep its address.)
+func (c *checker) released(service string, by time.Duration) bool {
+	for _, d := range c.ops[service] {
+		if d.Kind != Delete || d.From+c.Reuse > by {
+			continue
+		}
+		back := slices.ContainsFunc(c.ops[service], func(p Op) bool {
+			return p.Kind == Put && p.Outcome == Acknowledged && p.From > d.To && p.To < d.From+c.Reuse/2
+		})
+		if !back {
+			return true
+		}
+	}
+	return false
+}
+
+// acknowledged checks that a view has what its agent has acknowledged before,
+// where nobody else's request may have changed it.
+func (c *checker) acknowledged(v View) {
+	for service, ops := range c.ops {
+		last := -1
+		for i, o := range ops {
+			if o.Agent == v.Agent && o.Outcome == Acknowledged && o.To < v.From && (last < 0 || o.To > ops[last].To) {
+				last = i
+			}
+		}
+		if last < 0 || othersMeanwhile(ops, last, v.To) {
+			continue
+		}
+		if got := v.Services[service].Value; got != want(ops[last]) {
+			c.bad("%s shows service %s %s at %s, in spite of: %s", v.Agent, service, value(got), at(v.From), ops[last])
+		}
+	}
+}
+
+// othersMeanwhile reports whether any but one of the ops may have happened after
+// the beginning of that one and before a time.
+func othersMeanwhile(ops []Op, one int, before time.Duration) bool {
+	for i, o := range ops {
+		if i != one && end(o) > ops[one].From && o.From < before {
+			return true
+		}
+	}
+	return false
+}
+
+// end is when an op can have happened at the latest.
+func end(o Op) time.Duration {
+	if o.Outcome == Unknown {
+		return math.MaxInt64
+	}
+	return o.To
+}
+
+// want is the value that an op leaves, 0 for none.
+func want(o Op) int {
+	if o.Kind == Delete {
+		return 0
+	}
+	return o.Value
+}
+
+func value(v int) string {
+	if v == 0 {
+		return "not at all"
+	}
+	return fmt.Sprintf("as registration %d", v)
+}
+
+// CheckEnd says what is wrong with the state in which a fleet came to rest:
+//
+//   - Every service is as the last request left it that was acknowledged (or as
+//     one left it whose fate is unknown), on every agent alike, with an address.
+//   - Every agent's dataplane has it.
+//   - Consul's leases are the services' addresses, and what rests; every agent
+//     says the same of them.
+func CheckEnd(h *History, e *End) []string {
+	c := &checker{History: h, ops: map[string][]Op{}}
+	for _, o := range h.Ops {
+		if o.Outcome != Refused {
+			c.ops[o.Service] = append(c.ops[o.Service], o)
+		}
+	}
+	for _, a := range e.Agents {
+		c.values(a)
+		c.dataplane(a)
+		c.leases(a.Agent.String(), a.Leases, e)
+		c.agree(e.Agents[0], a)
+	}
+	c.leases("consul", e.Leases, e)
+	c.holdings(e)
+	return c.wrong
+}
+
+// values compares what an agent shows with what may be.
+func (c *checker) values(a AgentEnd) {
+	for service := range a.Services {
+		if _, asked := c.ops[service]; !asked {
+			c.bad("%s shows service %s, which nobody asked for", a.Agent, service)
+		}
+	}
+	for service, ops := range c.ops {
+		got := a.Services[service]
+		allowed, because := final(ops)
+		if !slices.Contains(allowed, got.Value) {
+			c.bad("%s shows service %s %s at the end, in spite of: %s", a.Agent, service, value(got.Value), because)
+		}
+		if got.Value != 0 && len(got.VIPs) != 1 {
+			c.bad("%s shows service %s with addresses %v at the end, want one", a.Agent, service, got.VIPs)
+		}
+	}
+}
+
+// agree compares what two agents show.
+func (c *checker) agree(a, b AgentEnd) {
+	for service := range merged(a.Services, b.Services) {
+		if x, y := a.Services[service], b.Services[service]; x.Value != y.Value || !sameAddresses(x.VIPs, y.VIPs) {
+			c.bad("%s shows service %s %s with %v, %s %s with %v", a.Agent, service, value(x.Value), x.VIPs, b.Agent, value(y.Value), y.VIPs)
+		}
+	}
+}
+
+// final returns the values that a service may have in the end: those of
+// requests after which no other was surely done; because is the last
+// acknowledged one.
+func final(ops []Op) (allowed []int, because string) {
+	ended := time.Duration(-1)
+	for _, o := range ops {
+		if o.Outcome == Acknowledged && o.From > ended {
+			ended, because = o.From, o.String()
+		}
+	}
+	if because == "" {
+		allowed, because = []int{0}, "that it was never there"
+	}
+	for _, o := range ops {
+		if end(o) >= ended {
+			allowed = append(allowed, want(o))
+		}
+	}
+	return allowed, because
+}
+
+// dataplane compares an agent's listeners with the services that it shows.
+func (c *checker) dataplane(a AgentEnd) {
+	of := map[string][]Frontend{}
+	for _, f := range a.Frontends {
+		of[f.Service] = append(of[f.Service], f)
+		if _, known := a.Services[f.Service]; !known {
+			c.bad("%s: the dataplane has %s of service %s, which is not there", a.Agent, f.Address, f.Service)
+		}
+	}
+	for service, seen := range a.Services {
+		if fs := of[service]; len(fs) != 1 || !fs[0].Applied || fs[0].Value != seen.Value || !slices.Contains(seen.VIPs, fs[0].Address) {
+			c.bad("%s: service %s is %+v, and in the dataplane %+v", a.Agent, service, seen, fs)
+		}
+	}
+}
+
+// leases compares leases, as somebody tells them, with the addresses of services
+// and with Consul's.
+func (c *checker) leases(who string, leases []Lease, e *End) {
+	services := map[string]Seen{}
+	if len(e.Agents) > 0 {
+		services = e.Agents[0].Services
+	}
+	held := map[string][]netip.Addr{}
+	seen := map[netip.Addr]bool{}
+	for _, l := range leases {
+		if seen[l.Address] {
+			c.bad("%s has two leases on %s", who, l.Address)
+		}
+		seen[l.Address] = true
+		switch has := services[l.Service].VIPs; {
+		case l.Cooling && slices.Contains(has, l.Address):
+			c.bad("%s: %s cools down, and service %s has it", who, l.Address, l.Service)
+		case l.Cooling && e.Wall.Sub(l.Until) > slack:
+			c.bad("%s: leaked: %s should have been free since %s", who, l.Address, e.Wall.Sub(l.Until))
+		case l.Cooling:
+		case !slices.Contains(has, l.Address):
+			c.bad("%s: leaked: %s is held for service %s, which has %v", who, l.Address, l.Service, has)
+		default:
+			held[l.Service] = append(held[l.Service], l.Address)
+		}
+	}
+	for service, s := range services {
+		if !sameAddresses(held[service], s.VIPs) {
+			c.bad("%s: service %s has %v, and leases on %v", who, service, s.VIPs, held[service])
+		}
+	}
+}
+
+// slack is how late a fleet may be with what is due by the clock.
+const slack = 15 * time.Second
+
+// holdings compares what Consul says that services hold with the leases there.
+func (c *checker) holdings(e *End) {
+	held := map[string][]netip.Addr{}
+	for _, l := range e.Leases {
+		if !l.Cooling {
+			held[l.Service] = append(held[l.Service], l.Address)
+		}
+	}
+	for _, service := range slices.Sorted(maps.Keys(merged(held, e.Holdings))) {
+		if !sameAddresses(held[service], e.Holdings[service]) {
+			c.bad("consul: service %s holds %v by its holdings, %v by the leases", service, e.Holdings[service], held[service])
+		}
+	}
+}
+
+func merged[V any](a, b map[string]V) map[string]V {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+func sameAddresses(a, b []netip.Addr) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.SortFunc(a, netip.Addr.Compare)
+	slices.SortFunc(b, netip.Addr.Compare)
+	return slices.Equal(a, b)
+}
+
+// report is a text of what is wrong, so many lines of it at most.
+func report(wrong []string, most int) string {
+	if len(wrong) > most {
+		wrong = append(wrong[:most:most], fmt.Sprintf("and %d more", len(wrong)-most))
+	}
+	return strings.Join(wrong, "\n")
+}

@@ -1,0 +1,316 @@
+//go:build servers
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/api/client"
+	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/process"
+)
+
+// lab is three agents and one or three Consul servers, each in a namespace of
+// its own, with a router between them.
+type lab struct {
+	t       testing.TB // of the scenario that runs
+	net     *netlab.Lab
+	cluster *consultest.Cluster // nil with one server
+	servers []*consultest.Server
+	agents  []*agent
+	reuse   time.Duration
+
+	scenarios, ran int // how many there are, and how many were to run
+
+	*recorder // nil in a benchmark
+}
+
+// shape says what a lab is like.
+type shape struct {
+	servers int           // 1 or 3
+	reuse   time.Duration // how long released addresses rest
+	pool    netip.Prefix  // 127.96.0.0/20 when not given
+}
+
+// agent is one host of the fleet.
+type agent struct {
+	name string
+	node *netlab.Node
+	dir  string
+	proc *process.Process
+	api  *client.Client
+	kv   *api.KV      // of a benchmark
+	runs atomic.Int64 // how often it was started
+}
+
+// target is the backend of all services: on every host's own loopback, where the
+// host's name answers.
+var target = netip.MustParseAddrPort("127.0.0.1:9000")
+
+// Every host reaches a cluster of Consul by way of a small proxy of its own,
+// which goes to the next server when one is down, as local Consul agents do.
+const localConsul = "127.0.0.1:8500"
+
+// answering bounds one request to an agent, as users' clients have it: within
+// that time an agent is to say what is wrong, if anything is.
+const answering = client.DefaultTimeout
+
+// newLab makes the lab and waits until all of it runs.
+func newLab(t testing.TB, s shape) *lab {
+	t.Helper()
+	need.Root(t)
+	if os.Getenv("IRONVIP_BIN") == "" {
+		t.Fatal("IRONVIP_BIN is not set: run `make servers`, or set it to the built binary's absolute path")
+	}
+	if !s.pool.IsValid() {
+		s.pool = netip.MustParsePrefix("127.96.0.0/20")
+	}
+	l := &lab{t: t, net: netlab.New(t), reuse: s.reuse}
+	var each []consultest.Options
+	for i := range s.servers {
+		n := l.net.AddClient(fmt.Sprintf("consul%d", i+1))
+		each = append(each, consultest.Options{Name: n.Name, In: n, Addr: n.Addr4})
+	}
+	if s.servers == 1 {
+		l.servers = []*consultest.Server{consultest.Start(t, each[0])}
+	} else {
+		l.cluster = consultest.StartCluster(t, each...)
+		l.servers = l.cluster.Servers
+	}
+	for i := range 3 {
+		l.agents = append(l.agents, l.newAgent(fmt.Sprintf("lb%d", i+1), s))
+	}
+	for _, a := range l.agents {
+		l.start(a)
+	}
+	return l
+}
+
+// newAgent makes a host without starting its agent.
+func (l *lab) newAgent(name string, s shape) *agent {
+	l.t.Helper()
+	a := &agent{name: name, node: l.net.AddClient(name)}
+	// Not TempDir, whose names are too long for a unix socket.
+	var err error
+	a.dir, err = os.MkdirTemp("", "fleet")
+	l.must(name+": a folder", err)
+	l.t.Cleanup(func() { os.RemoveAll(a.dir) })
+	consul := l.servers[0].Addr.String()
+	if len(l.servers) > 1 {
+		consul = localConsul
+		l.proxyConsul(a)
+	}
+	l.must(name+": configuration", os.WriteFile(filepath.Join(a.dir, "ironvip.toml"), fmt.Appendf(nil, `[node]
+name = "%s"
+state_dir = "%[2]s/state"
+[api]
+socket = "%[2]s/sock"
+[dataplane]
+mode = "proxy"
+[ipam]
+store = "consul"
+reuse_delay = "%[3]s"
+orphan_grace = "3s"
+[consul]
+address = "%[4]s"
+[[pool]]
+name = "main"
+cidrs = ["%[5]s"]
+`, name, a.dir, s.reuse, consul, s.pool), 0o644))
+	a.node.Serve("tcp", target)
+	a.proc = process.New(os.Getenv("IRONVIP_BIN"), filepath.Join(a.dir, "log"), a.node, "agent", "--config", a.dir)
+	a.api, err = client.New(filepath.Join(a.dir, "sock"), client.Options{Timeout: answering})
+	l.must(name+": a client", err)
+	l.t.Cleanup(func() {
+		a.proc.Kill()
+		a.api.Close()
+		if l.t.Failed() {
+			l.t.Logf("%s: the end of its log:\n%s", a.name, a.proc.LogEnd(64<<10))
+		}
+	})
+	return a
+}
+
+// run is the agent's present run.
+func (a *agent) run() Run { return Run{a.name, int(a.runs.Load())} }
+
+// launch starts the agent's process.
+func (l *lab) launch(a *agent) {
+	l.t.Helper()
+	a.runs.Add(1)
+	l.must(a.name+": start", a.proc.Start())
+}
+
+// start starts the agent and waits until it is ready.
+func (l *lab) start(a *agent) {
+	l.t.Helper()
+	l.launch(a)
+	l.eventually(a.name+" is ready", func(ctx context.Context) error {
+		if !a.proc.Running() {
+			l.t.Fatalf("%s ended by itself: %s\n%s", a.name, a.proc.Ending(), a.proc.LogEnd(16<<10))
+		}
+		return a.api.Ready(ctx)
+	})
+}
+
+// proxyConsul listens in the host's namespace for connections to Consul, and
+// takes each to the first server that there is, from another one on for each host.
+func (l *lab) proxyConsul(a *agent) {
+	first := len(l.agents)
+	listener := a.node.Listen(netip.MustParseAddrPort(localConsul))
+	ctx := l.t.Context()
+	dial := func() (net.Conn, error) {
+		var failed []error
+		for i := range l.servers {
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			c, err := a.node.DialContext(short, "tcp", l.servers[(first+i)%len(l.servers)].Addr.String())
+			cancel()
+			if err == nil {
+				return c, nil
+			}
+			failed = append(failed, err)
+		}
+		return nil, errors.Join(failed...)
+	}
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return // closed, at the end of the test
+			}
+			go func() {
+				defer in.Close()
+				out, err := dial()
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				stop := context.AfterFunc(ctx, func() { in.Close(); out.Close() })
+				defer stop()
+				go func() { io.Copy(out, in); out.Close(); in.Close() }()
+				io.Copy(in, out)
+			}()
+		}
+	}()
+}
+
+// cut takes the host off the network, and heal puts it back.
+func (l *lab) cut(a *agent) {
+	l.t.Helper()
+	link, err := l.net.Director.Netlink.LinkByName(a.name)
+	l.must("cut "+a.name, err)
+	l.must("cut "+a.name, l.net.Director.Netlink.LinkSetDown(link))
+}
+
+func (l *lab) heal(a *agent) {
+	l.t.Helper()
+	link, err := l.net.Director.Netlink.LinkByName(a.name)
+	l.must("heal "+a.name, err)
+	l.must("heal "+a.name, l.net.Director.Netlink.LinkSetUp(link))
+}
+
+// elected returns the agent that is the fleet's allocator as these agents say,
+// all of them.
+func (l *lab) elected(of ...*agent) *agent {
+	l.t.Helper()
+	var found *agent
+	l.eventually("an allocator is elected", func(ctx context.Context) error {
+		found = nil
+		for _, a := range of {
+			nodes, err := a.api.Nodes(ctx)
+			if err != nil {
+				return err
+			}
+			name := ""
+			for _, n := range nodes.Items {
+				if n.Elected {
+					name = n.Name
+				}
+			}
+			i := slices.IndexFunc(l.agents, func(a *agent) bool { return a.name == name })
+			if i < 0 {
+				return fmt.Errorf("by %s, %q is elected among %+v", a.name, name, nodes.Items)
+			}
+			if found != nil && found != l.agents[i] {
+				return fmt.Errorf("both %s and %s are elected", found.name, name)
+			}
+			found = l.agents[i]
+		}
+		return nil
+	})
+	return found
+}
+
+// electedInstead waits until the others say that one of them is the allocator:
+// until the session of the first is over.
+func (l *lab) electedInstead(first *agent) {
+	l.t.Helper()
+	l.eventually("another than "+first.name+" is elected", func(context.Context) error {
+		if l.elected(l.others(first)...) == first {
+			return errors.New("it still is")
+		}
+		return nil
+	})
+}
+
+// server is a Consul server that runs.
+func (l *lab) server() *consultest.Server {
+	for _, s := range l.servers {
+		if s.Running() {
+			return s
+		}
+	}
+	return l.servers[0]
+}
+
+func query(ctx context.Context) *api.QueryOptions {
+	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
+}
+
+// others are all agents but one.
+func (l *lab) others(a *agent) []*agent {
+	return slices.DeleteFunc(slices.Clone(l.agents), func(b *agent) bool { return a == b })
+}
+
+// patience bounds everything that a test waits for.
+const patience = time.Minute
+
+// eventually tries until there is no error.
+func (l *lab) eventually(what string, try func(context.Context) error) {
+	l.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), answering)
+		err := try(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%s: not within %s: %v", what, patience, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (l *lab) must(what string, err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatalf("%s: %v", what, err)
+	}
+}

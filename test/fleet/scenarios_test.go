@@ -1,0 +1,315 @@
+//go:build servers
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+// scenario runs one scenario on the lab, and then checks all that happened to it
+// so far. When it fails there are no more: what is broken stays so.
+func (l *lab) scenario(t *testing.T, name string, run func()) {
+	l.scenarios++
+	passed := t.Run(name, func(t *testing.T) {
+		l.ran++
+		parent := l.t
+		l.t = t
+		defer func() { l.t = parent }()
+		run()
+		l.settles()
+	})
+	if !passed {
+		t.FailNow()
+	}
+}
+
+// operations is how many requests each lab makes at the least, over all of its
+// scenarios.
+const operations = 1000
+
+// enough checks that the scenarios have asked enough for their result to mean
+// something, unless only some of them were to run.
+func (l *lab) enough() {
+	l.t.Helper()
+	if l.ran < l.scenarios {
+		return
+	}
+	h := l.history()
+	acknowledged := 0
+	for _, o := range h.Ops {
+		if o.Outcome == Acknowledged {
+			acknowledged++
+		}
+	}
+	if len(h.Ops) < operations || acknowledged < operations/2 || len(h.Views) < 100 {
+		l.t.Errorf("%d requests, %d of them acknowledged, and %d views are too few", len(h.Ops), acknowledged, len(h.Views))
+	}
+}
+
+// during makes requests at all agents while f runs and until so many more are
+// made.
+func (l *lab) during(more int, f func()) {
+	l.t.Helper()
+	load := l.load(l.agents...)
+	f()
+	l.requests(more)
+	load.end()
+}
+
+// requests waits until so many more requests have been made.
+func (l *lab) requests(more int) {
+	l.t.Helper()
+	until := len(l.history().Ops) + more
+	l.eventually(fmt.Sprintf("%d more requests", more), func(context.Context) error {
+		if n := len(l.history().Ops); n < until {
+			return fmt.Errorf("%d are still to be made", until-n)
+		}
+		return nil
+	})
+}
+
+func TestOneConsul(t *testing.T) {
+	t.Parallel()
+	// Released addresses rest for longer than the test takes: none may ever be
+	// seen with two services.
+	l := newLab(t, shape{servers: 1, reuse: time.Hour}).record()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+
+	l.scenario(t, "all have the same VIPs", func() {
+		l.during(150, func() {})
+		l.settles()
+		for _, a := range l.agents {
+			l.serves(a, 20)
+		}
+	})
+	l.scenario(t, "one name by several hosts at once", l.oneName)
+	l.scenario(t, "agents are killed while they allocate", func() {
+		l.during(50, func() {
+			for i := range 20 {
+				l.killAllocating(l.agents[rnd.IntN(len(l.agents))], i, rnd)
+			}
+		})
+	})
+	l.scenario(t, "the elected allocator is killed", func() {
+		l.during(50, func() {
+			first := l.elected(l.agents...)
+			first.proc.Kill()
+			l.electedInstead(first)
+			l.start(first)
+		})
+	})
+	l.scenario(t, "the elected allocator is stalled for longer than its session", func() {
+		l.during(50, func() {
+			first := l.elected(l.agents...)
+			l.must("stall", first.proc.Pause())
+			l.electedInstead(first)
+			l.requests(50)
+			l.must("revive", first.proc.Resume())
+		})
+		l.elected(l.agents...)
+	})
+	l.scenario(t, "a host is cut off", func() {
+		l.during(50, func() {
+			a := l.agents[rnd.IntN(len(l.agents))]
+			l.cut(a)
+			l.serves(a, 5)
+			l.refusesWrites(a)
+			l.requests(100)
+			l.serves(a, 5)
+			l.heal(a)
+		})
+	})
+	l.scenario(t, "Consul is away", l.consulAway)
+	l.scenario(t, "Consul comes and goes", func() {
+		l.during(50, func() {
+			for range 3 {
+				l.takeConsul()
+				l.requests(20)
+				l.bringConsul()
+				l.requests(20)
+			}
+		})
+	})
+	l.enough()
+}
+
+func TestConsulCluster(t *testing.T) {
+	t.Parallel()
+	// Released addresses are soon given to others.
+	l := newLab(t, shape{servers: 3, reuse: 3 * time.Second}).record()
+	rnd := rand.New(rand.NewPCG(seed, 2))
+
+	l.scenario(t, "Consul's leader is killed", func() {
+		l.during(100, func() {
+			for range 3 {
+				l.requests(30)
+				leader := l.cluster.For(l.t).Leader()
+				leader.Kill()
+				l.requests(50)
+				leader.Start()
+			}
+		})
+	})
+	l.scenario(t, "Consul's leader is stalled", func() {
+		l.during(100, func() {
+			leader := l.cluster.For(l.t).Leader()
+			leader.Pause()
+			l.requests(100)
+			leader.Continue()
+		})
+	})
+	l.scenario(t, "a host is cut off", func() {
+		l.during(50, func() {
+			a := l.agents[rnd.IntN(len(l.agents))]
+			l.cut(a)
+			l.requests(100)
+			l.heal(a)
+		})
+	})
+	l.scenario(t, "everything at random", func() {
+		l.during(100, func() {
+			for range 15 {
+				l.requests(10 + rnd.IntN(20))
+				a := l.agents[rnd.IntN(len(l.agents))]
+				switch rnd.IntN(4) {
+				case 0:
+					a.proc.Kill()
+					l.requests(rnd.IntN(10))
+					l.start(a)
+				case 1:
+					l.must("stall", a.proc.Pause())
+					l.requests(rnd.IntN(20))
+					l.must("revive", a.proc.Resume())
+				case 2:
+					l.cut(a)
+					l.requests(rnd.IntN(20))
+					l.heal(a)
+				case 3:
+					s := l.servers[rnd.IntN(len(l.servers))]
+					s.Kill()
+					l.requests(rnd.IntN(20))
+					s.Start()
+				}
+			}
+		})
+	})
+	l.enough()
+}
+
+// killAllocating registers some services at once through an agent, and kills it
+// meanwhile, at any point on their way.
+func (l *lab) killAllocating(a *agent, round int, rnd *rand.Rand) {
+	l.t.Helper()
+	var done sync.WaitGroup
+	for i := range 4 {
+		done.Go(func() {
+			l.put(context.Background(), a, fmt.Sprintf("victim-%d-%d", round, i), client.Write{})
+		})
+	}
+	time.Sleep(time.Duration(rnd.Int64N(int64(20 * time.Millisecond)))) // any point
+	a.proc.Kill()
+	done.Wait()
+	l.requests(rnd.IntN(5))
+	l.start(a)
+}
+
+// oneName registers names through all hosts at the same time: one of them wins,
+// the others are told.
+func (l *lab) oneName() {
+	for i := range 20 {
+		name := fmt.Sprintf("contested-%d", i)
+		var together, done sync.WaitGroup
+		together.Add(1)
+		errs := make([]error, len(l.agents))
+		ops := make([]Op, len(l.agents))
+		for j, a := range l.agents {
+			done.Go(func() {
+				together.Wait()
+				ops[j], errs[j] = l.put(context.Background(), a, name, client.Write{CreateOnly: true})
+			})
+		}
+		together.Done()
+		done.Wait()
+		winners := 0
+		for _, err := range errs {
+			var e *client.Error
+			switch {
+			case err == nil:
+				winners++
+			case !errors.As(err, &e) || e.Status != http.StatusPreconditionFailed && e.Status != http.StatusConflict:
+				l.t.Errorf("%s: a loser is told %v, want 409 or 412", name, err)
+			}
+		}
+		if winners != 1 {
+			l.t.Errorf("%s: %d winners: %v", name, winners, ops)
+		}
+	}
+}
+
+// refusesWrites checks that an agent without Consul refuses writes as it should.
+func (l *lab) refusesWrites(a *agent) {
+	l.t.Helper()
+	var e *client.Error
+	_, err := l.put(context.Background(), a, "refused-"+a.name, client.Write{})
+	if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Code != v1.CodeStoreUnavailable || e.Hint == "" {
+		l.t.Errorf("%s without Consul: a write is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
+	}
+}
+
+// takeConsul kills all servers of Consul.
+func (l *lab) takeConsul() {
+	for _, s := range l.servers {
+		s.Kill()
+	}
+	l.away.Add(1)
+}
+
+// bringConsul starts them again.
+func (l *lab) bringConsul() {
+	l.away.Add(1)
+	for _, s := range l.servers {
+		s.Start()
+	}
+}
+
+// consulAway takes Consul away: reading and traffic go on, writes are refused, and
+// an agent that starts serves what it knew.
+func (l *lab) consulAway() {
+	l.during(20, func() {})
+	l.settles()
+	before, err := l.end()
+	l.must("the end", err)
+	victim := l.agents[1]
+	l.remembers(victim)
+	l.takeConsul()
+	for _, a := range l.agents {
+		l.refusesWrites(a)
+		l.serves(a, 5)
+	}
+	victim.proc.Kill()
+	l.start(victim)
+	l.serves(victim, 5)
+	l.refusesWrites(victim)
+	for i, a := range l.agents {
+		v, _, err := l.look(context.Background(), a, client.Wait{})
+		l.must(a.name+": its services", err)
+		for name, s := range before.Agents[i].Services {
+			if got := v.Services[name]; got.Value != s.Value || !slices.Equal(got.VIPs, s.VIPs) {
+				l.t.Errorf("%s without Consul: service %s is %+v, was %+v", a.name, name, got, s)
+			}
+		}
+	}
+	l.bringConsul()
+	l.during(20, func() {})
+}

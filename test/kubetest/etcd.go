@@ -1,0 +1,61 @@
+package kubetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+)
+
+// Compact makes etcd forget all but what is there now, and returns the revision
+// of that: resource versions are etcd's revisions. A watch from an older one is
+// then 410 Gone, when etcd is asked for it, as by a kube-apiserver with the flag
+// --watch-cache=false. By default that serves watches from what it remembers
+// itself, since its start: so Restart it afterwards.
+func (c *Cluster) Compact(t testing.TB) int64 {
+	t.Helper()
+	var status struct {
+		Header struct {
+			Revision int64 `json:",string"`
+		}
+	}
+	must(t, "etcd's revision", c.askEtcd(t.Context(), "/v3/maintenance/status", struct{}{}, &status))
+	must(t, "compaction", c.askEtcd(t.Context(), "/v3/kv/compaction", map[string]any{"revision": status.Header.Revision, "physical": true}, nil))
+	return status.Header.Revision
+}
+
+// etcdReady asks for a key of the leader, whichever.
+func (c *Cluster) etcdReady(ctx context.Context) error {
+	return c.askEtcd(ctx, "/v3/kv/range", map[string]any{"key": []byte("a")}, nil)
+}
+
+// askEtcd calls etcd by its JSON gateway.
+func (c *Cluster) askEtcd(ctx context.Context, path string, question, into any) error {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.etcdURL+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	resp, err := c.plain.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %s", path, resp.Status, b)
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(b, into)
+}

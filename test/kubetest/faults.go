@@ -1,0 +1,77 @@
+package kubetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Backup keeps what etcd has now. Restore, which may be called once, brings both
+// servers back with that, as after a disaster: resource versions are behind what
+// clients have seen since, and go on from there. Etcd is away for a moment, as of
+// both calls.
+func (c *Cluster) Backup(t testing.TB) (restore func()) {
+	t.Helper()
+	kept := filepath.Join(t.TempDir(), "etcd")
+	c.Etcd.Stop(t)
+	must(t, "a backup", os.CopyFS(kept, os.DirFS(c.file("etcd"))))
+	c.Etcd.Start(t)
+	c.WaitReady(t)
+	return func() {
+		t.Helper()
+		c.API.Kill(t)
+		c.Etcd.Kill(t)
+		must(t, "what etcd had", os.RemoveAll(c.file("etcd")))
+		must(t, "a restore", os.Rename(kept, c.file("etcd")))
+		c.Etcd.Start(t)
+		c.API.Start(t)
+		c.WaitReady(t)
+	}
+}
+
+// RevocableToken makes a token of a service account, which is made if need be,
+// and a way to end it before its time; kube-apiserver may let it through for 10 s
+// more.
+func (c *Cluster) RevocableToken(t testing.TB, namespace, account string) (token string, revoke func()) {
+	t.Helper()
+	c.Token(t, namespace, account)
+	secret := fmt.Sprintf("%s-%d", account, time.Now().UnixNano())
+	c.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %q, name: %q}}", namespace, secret))
+	request, err := json.Marshal(map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": map[string]any{
+		"expirationSeconds": 3600, "boundObjectRef": map[string]any{"apiVersion": "v1", "kind": "Secret", "name": secret}}})
+	must(t, "a token", err)
+	var answer struct{ Status struct{ Token string } }
+	err = c.Do(t.Context(), "POST", "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+account+"/token", "application/json", request, &answer)
+	must(t, "a token of "+account, err)
+	return answer.Status.Token, func() {
+		t.Helper()
+		c.Delete(t, "/api/v1/namespaces/"+namespace+"/secrets/"+secret)
+	}
+}
+
+// Recertify writes a new certificate for a kubeconfig that Kubeconfig made, of
+// the same user, valid for this time.
+func (c *Cluster) Recertify(t testing.TB, kubeconfig string, from, until time.Time, user string, groups ...string) {
+	t.Helper()
+	dir := filepath.Dir(kubeconfig)
+	a := c.authority.valid(from, until)
+	der, key := a.client(t, user, groups)
+	writeKey(t, filepath.Join(dir, "client.key"), key)
+	writePEM(t, filepath.Join(dir, "client.pem"), "CERTIFICATE", der)
+}
+
+// RecertifyServer gives kube-apiserver a new certificate that is valid for this
+// time, which it has once it is started again.
+func (c *Cluster) RecertifyServer(t testing.TB, from, until time.Time) {
+	t.Helper()
+	c.authority.valid(from, until).serve(t, c.file("server.pem"), c.file("server.key"), c.addrs())
+}
+
+// addrs are what the server's certificate is for.
+func (c *Cluster) addrs() []netip.Addr {
+	return []netip.Addr{c.opts.Addr, c.opts.ServiceCIDRs[0].Masked().Addr().Next()}
+}

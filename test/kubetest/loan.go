@@ -1,0 +1,204 @@
+package kubetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// Loan is a running cluster for a test in another machine, such as test/vm's,
+// that reaches only some ports of this one. That test has it by Borrow.
+type Loan struct {
+	Dir   string   // a folder for the other machine
+	Ports []uint16 // of this machine's 127.0.0.1, for the other one
+}
+
+// loanFile, in the folder, is a terms; caFile and caKeyFile are the authority.
+const (
+	loanFile, caFile, caKeyFile = "loan.json", "ca.pem", "ca.key"
+	// lentName is in the server's certificate, whatever address it is reached at.
+	lentName = "localhost"
+)
+
+type terms struct {
+	API, Etcd, Control uint16 // ports
+	ServerName         string // in the API's certificate
+}
+
+// Lend makes the cluster, which must be on 127.0.0.1, one that can be borrowed
+// until the end of the test. Whoever has the folder may do everything.
+func (c *Cluster) Lend(t testing.TB) Loan {
+	t.Helper()
+	u, err := url.Parse(c.etcdURL)
+	must(t, "etcd's address", err)
+	etcd, err := strconv.ParseUint(u.Port(), 10, 16)
+	must(t, "etcd's port", err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, "lend: listen", err)
+	control := &http.Server{Handler: c.control(), ReadHeaderTimeout: patience}
+	go control.Serve(l)
+	t.Cleanup(func() { control.Close() })
+	loan := terms{API: c.Addr.Port(), Etcd: uint16(etcd), Control: uint16(l.Addr().(*net.TCPAddr).Port), ServerName: lentName}
+	body, err := json.Marshal(loan)
+	must(t, "lend", err)
+	dir := t.TempDir()
+	must(t, "lend", os.WriteFile(filepath.Join(dir, loanFile), body, 0o600))
+	writePEM(t, filepath.Join(dir, caFile), "CERTIFICATE", c.authority.cert.Raw)
+	writeKey(t, filepath.Join(dir, caKeyFile), c.authority.key)
+	return Loan{Dir: dir, Ports: []uint16{loan.API, loan.Etcd, loan.Control}}
+}
+
+// Borrow is the cluster of a Loan, whose folder is here by now and whose machine
+// is host, seen from where the place is. Its servers can be stopped, stalled and
+// started as one's own; they don't end with the test.
+func Borrow(t testing.TB, dir string, host netip.Addr, in Place) *Cluster {
+	t.Helper()
+	body, err := os.ReadFile(filepath.Join(dir, loanFile))
+	must(t, "borrow", err)
+	var loan terms
+	must(t, "borrow", json.Unmarshal(body, &loan))
+	c := &Cluster{
+		Addr: netip.AddrPortFrom(host, loan.API), CA: filepath.Join(dir, caFile),
+		opts: Options{Addr: host, In: in}, resources: map[string]resource{},
+		etcdURL:    "http://" + netip.AddrPortFrom(host, loan.Etcd).String(),
+		serverName: loan.ServerName,
+		authority:  readAuthority(t, filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)),
+	}
+	c.URL = "https://" + c.Addr.String()
+	c.connect(t)
+	at := "http://" + netip.AddrPortFrom(host, loan.Control).String()
+	c.Etcd = &Server{name: "etcd", changed: func() {}, ready: c.etcdReady, proc: &elsewhere{client: c.plain, url: at + "/etcd"}}
+	c.API = &Server{name: "kube-apiserver", changed: c.transport.CloseIdleConnections, ready: c.apiReady,
+		proc: &elsewhere{client: c.plain, url: at + "/api"}}
+	c.WaitReady(t)
+	return c
+}
+
+// readAuthority is newAuthority's from its files.
+func readAuthority(t testing.TB, certFile, keyFile string) *authority {
+	t.Helper()
+	read := func(file string) []byte {
+		text, err := os.ReadFile(file)
+		must(t, "the authority", err)
+		block, _ := pem.Decode(text)
+		if block == nil {
+			t.Fatalf("kubetest: %s is no PEM file", file)
+		}
+		return block.Bytes
+	}
+	a := &authority{}
+	var err error
+	a.cert, err = x509.ParseCertificate(read(certFile))
+	must(t, "the authority", err)
+	a.key, err = x509.ParseECPrivateKey(read(keyFile))
+	must(t, "the authority", err)
+	return a
+}
+
+// state is what a server's process is after it was told something.
+type state struct {
+	Error   string
+	Running bool
+	Pid     int
+	Ending  string
+	Log     string
+}
+
+// control lets a borrower tell the servers: POST /api/stall.
+func (c *Cluster) control() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /{server}/{what}", func(w http.ResponseWriter, r *http.Request) {
+		s := map[string]*Server{"etcd": c.Etcd, "api": c.API}[r.PathValue("server")]
+		if s == nil {
+			http.NotFound(w, r)
+			return
+		}
+		tell := map[string]func() error{
+			"start": s.proc.Start, "stop": s.proc.Stop, "pause": s.proc.Pause, "resume": s.proc.Resume,
+			"kill": func() error { s.proc.Kill(); return nil }, "look": func() error { return nil },
+		}[r.PathValue("what")]
+		if tell == nil {
+			http.NotFound(w, r)
+			return
+		}
+		var now state
+		if err := tell(); err != nil {
+			now.Error = err.Error()
+		}
+		now.Running, now.Pid, now.Ending, now.Log = s.proc.Running(), s.proc.Pid(), s.proc.Ending(), s.Log()
+		json.NewEncoder(w).Encode(now) // a client that has gone doesn't care
+	})
+	return mux
+}
+
+// elsewhere is a server's process in the machine of the lender.
+type elsewhere struct {
+	client *http.Client
+	url    string
+}
+
+// tell says the lender something, and returns how the process is then. That it
+// can't be asked is an error, too.
+func (e *elsewhere) tell(what string) (now state, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/"+what, bytes.NewReader(nil))
+	if err != nil {
+		return now, err
+	}
+	resp, err := e.client.Do(req)
+	if err != nil {
+		return now, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return now, fmt.Errorf("%s: %s", req.URL, resp.Status)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&now); err != nil {
+		return now, err
+	}
+	if now.Error != "" {
+		return now, errors.New(now.Error)
+	}
+	return now, nil
+}
+
+func (e *elsewhere) Start() error  { _, err := e.tell("start"); return err }
+func (e *elsewhere) Stop() error   { _, err := e.tell("stop"); return err }
+func (e *elsewhere) Pause() error  { _, err := e.tell("pause"); return err }
+func (e *elsewhere) Resume() error { _, err := e.tell("resume"); return err }
+
+// Kill has no error to tell; who waits for what follows finds out.
+func (e *elsewhere) Kill() { e.tell("kill") }
+
+func (e *elsewhere) Running() bool { now, err := e.tell("look"); return err == nil && now.Running }
+func (e *elsewhere) Pid() int      { now, _ := e.tell("look"); return now.Pid }
+
+func (e *elsewhere) Ending() string {
+	now, err := e.tell("look")
+	if err != nil {
+		return err.Error()
+	}
+	return now.Ending
+}
+
+func (e *elsewhere) LogEnd(most int64) string {
+	now, err := e.tell("look")
+	if err != nil {
+		return err.Error()
+	}
+	return now.Log[max(0, len(now.Log)-int(most)):]
+}

@@ -1,0 +1,115 @@
+package kubetest
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// Server is one of a cluster's two. It keeps its data, address and port for as
+// long as the test runs.
+type Server struct {
+	name    string
+	proc    proc
+	ready   func(context.Context) error
+	changed func() // is called when the process has ended
+}
+
+// proc is what is done with a server's process: a process.Process, or one that
+// is elsewhere.
+type proc interface {
+	Start() error
+	Stop() error
+	Kill()
+	Pause() error
+	Resume() error
+	Running() bool
+	Pid() int
+	Ending() string
+	LogEnd(most int64) string
+}
+
+// Start runs a server that is stopped, and doesn't wait for it.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	must(t, s.name+": start", s.proc.Start())
+}
+
+// Stop ends the server as an operator does (SIGTERM), and waits for its end.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	must(t, s.name+": stop", s.proc.Stop())
+	s.changed()
+}
+
+// Kill ends the server at once (SIGKILL), and waits for its end.
+func (s *Server) Kill(t testing.TB) {
+	t.Helper()
+	s.proc.Kill()
+	s.changed()
+}
+
+// Stall stops the server's threads (SIGSTOP): its connections stay, nothing
+// answers.
+func (s *Server) Stall(t testing.TB) {
+	t.Helper()
+	must(t, s.name+": stall", s.proc.Pause())
+}
+
+// Resume ends a Stall.
+func (s *Server) Resume(t testing.TB) {
+	t.Helper()
+	must(t, s.name+": resume", s.proc.Resume())
+}
+
+// Restart stops the server if it runs, starts it, and waits until it is ready.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.Stop(t)
+	s.Start(t)
+	s.WaitReady(t)
+}
+
+// Running says whether the server's process is there and not stalled.
+func (s *Server) Running() bool { return s.proc.Running() }
+
+// Pid is the id of the server's process, 0 while there is none.
+func (s *Server) Pid() int { return s.proc.Pid() }
+
+// Log is the end of what the server logged, over all its restarts: 16 KiB.
+func (s *Server) Log() string { return s.proc.LogEnd(16 << 10) }
+
+// patience is how long anything is waited for; asking is how long for one answer.
+const (
+	patience = 2 * time.Minute
+	asking   = 5 * time.Second
+)
+
+// WaitReady waits until the server answers for what it is there for.
+func (s *Server) WaitReady(t testing.TB) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		if !s.proc.Running() {
+			t.Fatalf("kubetest: %s ended by itself, or is stopped: %s\n%s", s.name, s.proc.Ending(), s.Log())
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), asking)
+		err := s.ready(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("kubetest: %s: not ready within %s: %v\n%s", s.name, patience, err, s.Log())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// end is the server's last.
+func (s *Server) end(t testing.TB) {
+	s.proc.Kill()
+	if t.Failed() {
+		t.Logf("%s: the end of its log:\n%s", s.name, s.Log())
+	}
+}

@@ -1,0 +1,67 @@
+//go:build servers && vmhost
+
+package kubevm
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/need"
+)
+
+// scenarios are the tests of test/program that are run here.
+const scenarios = "^TestKubernetesOnIPVS"
+
+// Each scenario has a cluster and a VM of its own.
+func TestScenarios(t *testing.T) {
+	vmrun := need.VM(t)
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ironvip := os.Getenv("IRONVIP_BIN")
+	if ironvip == "" {
+		t.Fatal("IRONVIP_BIN is not set: run `make servers`, or set it to the built binary's absolute path")
+	}
+	guest := filepath.Join(t.TempDir(), "program.test")
+	build := exec.Command("go", "test", "-c", "-tags", "nomsgpack vm servers", "-o", guest, "./test/program")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", build.Args, err, out)
+	}
+	list, err := exec.Command(guest, "-test.list", scenarios).Output()
+	if err != nil || len(list) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for name := range strings.FieldsSeq(string(list)) {
+		t.Run(name, func(t *testing.T) {
+			loan := kubetest.Start(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()}).Lend(t)
+			var ports []string
+			for _, p := range loan.Ports {
+				ports = append(ports, fmt.Sprint(p))
+			}
+			rights := filepath.Join(root, "configs/kubernetes")
+			cmd := exec.Command(vmrun, guest, "-test.v", "-test.timeout=20m", "-test.run=^"+name+"$")
+			cmd.Dir = filepath.Join(root, "test/program")
+			cmd.Env = append(os.Environ(), "IRONVIP_VM_MEM=1G", "IRONVIP_VM_REACH="+strings.Join(ports, ","),
+				fmt.Sprintf("IRONVIP_VM_FILES=%s:/usr/bin/ironvip,%s:/kubetest,%s:%s", ironvip, loan.Dir, rights, rights),
+				"IRONVIP_BIN=/usr/bin/ironvip", "IRONVIP_KUBETEST=/kubetest")
+			var out bytes.Buffer
+			both := io.MultiWriter(t.Output(), &out)
+			cmd.Stdout, cmd.Stderr = both, both
+			if err := cmd.Run(); err != nil {
+				t.Fatalf("in the VM: %v", err)
+			}
+			if !strings.Contains(out.String(), "--- PASS: "+name) {
+				t.Error("it did not run")
+			}
+		})
+	}
+}

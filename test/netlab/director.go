@@ -1,0 +1,73 @@
+//go:build linux
+
+package netlab
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// SecondDirector is a director beside the first.
+type SecondDirector struct {
+	*Node
+	facing map[*Node][2]netip.Addr // its addresses on the links to others
+}
+
+// AddDirector adds one more director. The first is every node's default route still: nobody's packets pass the new one
+// until a node is told so, by Via. It has a link of its own to the client and to each backend that there is, and
+// reaches their addresses by it. Its addresses are those on the client's side.
+func (l *Lab) AddDirector(name string) *SecondDirector {
+	l.t.Helper()
+	d := &SecondDirector{Node: newNode(l.t, name), facing: map[*Node][2]netip.Addr{}}
+	for _, key := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		d.Sysctl(key, "1")
+	}
+	for _, n := range append([]*Node{l.Client}, l.Backends...) {
+		own4, own6 := l.connect(d.Node, n, name)
+		d.facing[n] = [2]netip.Addr{own4, own6}
+		d.Via(netip.PrefixFrom(n.Addr4, 32), own4.Next())
+		d.Via(netip.PrefixFrom(n.Addr6, 128), own6.Next())
+		if n == l.Client {
+			d.Addr4, d.Addr6 = own4, own6
+		}
+	}
+	return d
+}
+
+// connect makes one more link from a director to a node. Each end has the other's name. It returns the addresses of
+// the director's end; the node's are the next ones.
+func (l *Lab) connect(d, n *Node, name string) (own4, own6 netip.Addr) {
+	l.t.Helper()
+	own4, own6 = gateway(l.links)
+	l.links++
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: name, PeerNamespace: netlink.NsFd(int(n.ns))}
+	veth.Name = n.Name
+	must(l.t, "veth to "+n.Name, d.Netlink.LinkAdd(veth))
+	// As for the first director: answers from the virtual address are no martians.
+	d.Sysctl("ipv4/conf/"+n.Name+"/accept_local", "1")
+	d.Sysctl("ipv4/conf/"+n.Name+"/rp_filter", "0")
+	d.up(n.Name)
+	n.up(name)
+	d.AddAddr(n.Name, netip.PrefixFrom(own4, 24))
+	d.AddAddr(n.Name, netip.PrefixFrom(own6, 64))
+	n.AddAddr(name, netip.PrefixFrom(own4.Next(), 24))
+	n.AddAddr(name, netip.PrefixFrom(own6.Next(), 64))
+	return own4, own6
+}
+
+// Facing returns the address, of dst's family, by which a node reaches the director.
+func (d *SecondDirector) Facing(n *Node, dst netip.Addr) netip.Addr {
+	if dst.Is4() {
+		return d.facing[n][0]
+	}
+	return d.facing[n][1]
+}
+
+// Via sends the node's packets for dst to a neighbour, whichever way they went before.
+func (n *Node) Via(dst netip.Prefix, gateway netip.Addr) {
+	n.t.Helper()
+	to := &net.IPNet{IP: dst.Masked().Addr().AsSlice(), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())}
+	must(n.t, n.Name+": route to "+dst.String(), n.Netlink.RouteReplace(&netlink.Route{Dst: to, Gw: gateway.AsSlice()}))
+}

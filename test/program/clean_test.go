@@ -1,0 +1,58 @@
+//go:build program || vm
+
+package program
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/need"
+)
+
+// Without rights nothing is removed, and the exit code says so.
+func TestCleanWithoutRights(t *testing.T) {
+	parallel(t)
+	need.Root(t)
+	h := newHost(t)
+	h.write("services.d/web.toml", service("web", "", newBackend(t, "a")))
+	h.start()
+	h.vip("web")
+	h.stop()
+	clean := func() result {
+		t.Helper()
+		cmd := exec.Command(h.publicBinary(), "dataplane", "clean", "--config", h.dir)
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		cmd.Run() //nolint:errcheck // the exit code says it
+		return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	}
+	h.belongsTo(nobody)
+	r := clean()
+	if r.code != 7 || !strings.Contains(r.stderr, "look for what an agent left") || !strings.Contains(r.stderr, "CAP_NET_ADMIN") || r.stdout != "" {
+		t.Errorf("without rights: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	if err := os.Chown(filepath.Join(h.dir, "state", "ironvip.db"), 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if r := clean(); r.code != 7 || !strings.Contains(r.stderr, "ironvip.db") || !strings.Contains(r.stderr, "as root") {
+		t.Errorf("with a state file of root's: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// A configuration that can't be read leaves no guess at what is ours, and
+// changes nothing.
+func TestCleanWithABadConfiguration(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	h.write("ironvip.toml", "[dataplan]\n")
+	r := command(t, "dataplane", "clean", "--config", h.dir, "--state-dir", filepath.Join(h.dir, "state"))
+	if r.code != 1 || !strings.Contains(r.stderr, "ironvip.toml:1") || r.stdout != "" {
+		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}

@@ -1,0 +1,361 @@
+//go:build servers
+
+package program
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	consulapi "github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/test/consultest"
+)
+
+// withConsul makes a host whose store and one of whose sources are a Consul's.
+// More goes behind.
+func withConsul(t *testing.T, address, more string) *host {
+	t.Helper()
+	h := newHost(t)
+	h.config(fmt.Sprintf(`[ipam]
+store = "consul"
+[consul]
+address = %q
+%s
+[[source]]
+type = "consul"
+[[source]]
+type = "static"
+path = "services.d"
+`, address, more))
+	return h
+}
+
+// register puts backends into Consul's catalog as instances of a service.
+func register(t *testing.T, c *consultest.Server, name string, backends ...*backend) {
+	t.Helper()
+	for _, b := range backends {
+		_, err := c.Client.Catalog().Register(&consulapi.CatalogRegistration{Node: "node-" + b.name, Address: "127.0.0.1",
+			Service: &consulapi.AgentService{ID: name + "-" + b.name, Service: name, Tags: []string{"ironvip"}, Port: b.port, Address: "127.0.0.1",
+				Meta: map[string]string{"ironvip-port": "8080", "ironvip-scheduler": "rr"}}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// status waits for a line of `ironvip status` that begins and goes on so.
+func (h *host) status(level, name, says string) {
+	h.t.Helper()
+	h.eventually(fmt.Sprintf("status has %s %s %q", level, name, says), func() error {
+		r := h.cli("status")
+		for line := range strings.Lines(r.stdout) {
+			words := strings.Fields(line)
+			if len(words) > 2 && words[0] == level && words[1] == name && strings.Contains(line, says) {
+				return nil
+			}
+		}
+		return fmt.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	})
+}
+
+// A service that is in Consul gets a VIP and its traffic. While Consul is away
+// everything that there is goes on, what would need it says so, and nothing has
+// to be restarted when it is back; not even if the agent was meanwhile.
+func TestConsulAway(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{})
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	register(t, consul, "web", a, b)
+	h := withConsul(t, consul.URL, "")
+	h.start()
+	web := h.vip("web")
+	h.serves(web+":8080", "a", "b")
+	api := h.put("api", b)
+	h.serves(api+":8080", "b")
+	h.status("OK", "store", "in touch, lb1 is elected")
+	if out := h.ok("node", "list"); !strings.Contains(out, "lb1") || !strings.Contains(out, "this node") {
+		t.Errorf("node list:\n%s", out)
+	}
+
+	away := func(name string) {
+		t.Helper()
+		h.status("WARN", "store", "away for")
+		h.serves(web+":8080", "a", "b")
+		h.serves(api+":8080", "b")
+		code, tree := h.rest("PUT", "/v1/services/default/"+name, `{"ports": [{"port": 8080}]}`)
+		if hint, _ := tree["hint"].(string); code != http.StatusServiceUnavailable || tree["code"] != "store_unavailable" || !strings.Contains(hint, "Consul") {
+			t.Errorf("PUT while Consul is away: %d %v", code, tree)
+		}
+		h.write("tried.toml", service(name, "", a))
+		if r := h.cli("service", "apply", "-f", filepath.Join(h.dir, "tried.toml")); r.code != 1 || !strings.Contains(r.stderr, "hint:") {
+			t.Errorf("apply: exit %d\n%s", r.code, r.stderr)
+		}
+		if r := h.cli("node", "list"); r.code != 1 || !strings.Contains(r.stderr, "hint:") {
+			t.Errorf("node list: exit %d\n%s", r.code, r.stderr)
+		}
+		if code, _ := h.rest("GET", "/v1/services/default/api", ""); code != http.StatusOK {
+			t.Errorf("GET: %d", code)
+		}
+	}
+	consul.Stop()
+	away("more")
+	h.write("services.d/late.toml", service("late", "", a))
+	h.eventually("a new service says what it waits for", func() error {
+		code, tree := h.rest("GET", "/v1/services/default/late", "")
+		status, _ := tree["status"].(map[string]any)
+		problems, _ := status["problems"].([]any)
+		if code != 200 || status["state"] != "pending" || len(problems) == 0 {
+			return fmt.Errorf("%d %v", code, tree)
+		}
+		return nil
+	})
+
+	consul.Start()
+	consul.WaitReady()
+	late := h.vip("late")
+	h.serves(late+":8080", "a")
+	h.status("OK", "store", "in touch")
+	more := h.put("more", a)
+	h.serves(more+":8080", "a")
+
+	something := func(string) bool { return true }
+	for _, key := range []string{"services/default/more", "holdings/default/more", "leases/" + more, "holdings/default/late"} {
+		h.keeps("fleet", key, something)
+	}
+	h.keeps("remembered consul", "default/web", something)
+	consul.Stop()
+	away("still")
+	h.kill()
+	h.start()
+	for name, want := range map[string]string{"web": web, "api": api, "late": late, "more": more} {
+		if got := h.vip(name); got != want {
+			t.Errorf("%s moved from %s to %s", name, want, got)
+		}
+	}
+	h.serves(late+":8080", "a")
+	h.serves(more+":8080", "a")
+	away("again")
+
+	consul.Start()
+	consul.WaitReady()
+	h.status("OK", "store", "in touch")
+	register(t, consul, "new", b)
+	h.serves(h.vip("new")+":8080", "b")
+	h.serves(h.put("newer", a)+":8080", "a")
+	if _, err := consul.Client.Catalog().Deregister(&consulapi.CatalogDeregistration{Node: "node-a", ServiceID: "web-a"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.serves(web+":8080", "b")
+}
+
+// A host moves from its own disk to Consul and back, and every service keeps its
+// address. Without the move it doesn't start, which would give each a new one.
+func TestMovingBetweenStores(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{Memory: true})
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.start()
+	addresses := h.hoard(a, b)
+	file := filepath.Join(t.TempDir(), "vips.json")
+	// move takes it to another store: with an import, and what that says.
+	move := func(from, to, says string) {
+		t.Helper()
+		h.stop()
+		text, _ := h.export("--config", h.dir)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h.edit("ironvip.toml", from, to)
+		if said := h.fails(); !strings.Contains(said, "would all get new addresses") || !strings.Contains(said, "ironvip vip import") {
+			t.Errorf("started on a store without its addresses:\n%s", said)
+		}
+		r := command(t, "vip", "import", file, "--config", h.dir)
+		if r.code != 0 || !strings.Contains(r.stderr, says) {
+			t.Fatalf("import: exit %d\n%s", r.code, r.stderr)
+		}
+		h.log = nil
+		h.start()
+	}
+	fleet := fmt.Sprintf("[ipam]\nstore = \"consul\"\nconsul_address = %q\n[[pool]]", consul.URL)
+	move("[[pool]]", fleet, "imported 4 leases, 2 registrations, 1 state into the store consul")
+	h.kept(addresses, a, b)
+	h.status("OK", "store", "in touch")
+	addresses["newer"] = h.put("newer", b) // and what came meanwhile is there when it goes back
+	if code, tree := h.rest("DELETE", "/v1/services/default/late", "", "Prefer", "wait=30"); code/100 != 2 {
+		t.Fatalf("DELETE: %d %v", code, tree)
+	}
+	late := addresses["late"]
+	delete(addresses, "late")
+	move(fleet, "[[pool]]", "from an earlier time replaced")
+	for name, want := range addresses {
+		if got := h.vip(name); got != want {
+			t.Errorf("back on the disk, %s moved from %s to %s", name, want, got)
+		}
+	}
+	h.serves(addresses["newer"]+":8080", "b")
+	if code, _ := h.rest("GET", "/v1/services/default/late", ""); code != http.StatusNotFound {
+		t.Errorf("what was deleted meanwhile (%s) is back: %d", late, code)
+	}
+
+	// A second host with the same services at other addresses is told so.
+	other := newHost(t)
+	other.edit("ironvip.toml", other.pool, h.pool)
+	other.write("services.d/other.toml", service("other", `vips = ["`+addresses["web"]+`"]`, a))
+	other.write("services.d/web.toml", service("web", "", a))
+	other.start()
+	other.vip("web")
+	other.stop()
+	text, _ := other.export("--config", other.dir)
+	other.edit("ironvip.toml", "[[pool]]", fleet)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := command(t, "vip", "import", file, "--config", other.dir)
+	if r.code != 5 || !strings.Contains(r.stderr, "lease "+addresses["web"]+" of other: the store has it for web") || !strings.Contains(r.stderr, "nothing was imported") {
+		t.Errorf("import of clashes: exit %d\n%s", r.code, r.stderr)
+	}
+	if r := command(t, "vip", "import", "--none", "--config", other.dir); r.code != 0 {
+		t.Errorf("import --none: exit %d\n%s", r.code, r.stderr)
+	}
+	other.remove("services.d/other.toml")
+	other.start()
+	if got := other.vip("web"); got != addresses["web"] {
+		t.Errorf("the second host has web at %s, the fleet at %s", got, addresses["web"])
+	}
+}
+
+// With ACLs, over the unix socket: the token is a file's, a revoked one leaves
+// everything as it is, and a new one in the file is used without a restart.
+func TestConsulTokens(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{ACL: true})
+	a := newBackend(t, "a")
+	register(t, consul, "web", a)
+	rules := `key_prefix "ironvip/" { policy = "write" }
+session_prefix "" { policy = "write" }
+service_prefix "" { policy = "read" }
+node_prefix "" { policy = "read" }`
+	h := withConsul(t, "unix://"+consul.Socket, `token_file = "token"`)
+	token := consul.NewToken(rules)
+	h.write("token", token+"\n")
+	h.start()
+	web := h.vip("web")
+	h.serves(web+":8080", "a")
+	consul.RevokeToken(token)
+	h.eventually("a revoked token is noticed", func() error {
+		r := h.cli("status")
+		if !strings.Contains(r.stdout, "token") {
+			return fmt.Errorf("%s", r.stdout)
+		}
+		return nil
+	})
+	h.serves(web+":8080", "a")
+	h.write("token", consul.NewToken(rules))
+	h.status("OK", "store", "in touch")
+	h.status("OK", "sources", "consul 1 service")
+	h.serves(h.put("api", a)+":8080", "a")
+
+	h.remove("token")
+	if r := command(t, "config", "validate", h.dir); r.code != 1 || !strings.Contains(r.stdout, "consul.token_file: ") {
+		t.Errorf("validate without the token's file: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	h.stop()
+	r := command(t, "vip", "export", "--config", h.dir, "--timeout", "5s")
+	if r.code != 1 || !strings.Contains(r.stderr, "token") || !strings.Contains(r.stderr, "hint:") {
+		t.Errorf("export without a token: exit %d\n%s", r.code, r.stderr)
+	}
+}
+
+// An agent that has never read the store waits for it, and gives out nothing
+// before.
+func TestConsulIsNotThereYet(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{})
+	consul.Stop()
+	a := newBackend(t, "a")
+	h := withConsul(t, consul.URL, "")
+	h.write("services.d/web.toml", service("web", "", a))
+	h.launch()
+	h.eventually("the agent says what it waits for", func() error {
+		if !strings.Contains(h.log.String(), "waiting for the store") {
+			return fmt.Errorf("not said")
+		}
+		return nil
+	})
+	consul.Start()
+	consul.WaitReady()
+	h.ready()
+	h.serves(h.vip("web")+":8080", "a")
+}
+
+// What is wrong in the store is told key by key, and gone with the resync after
+// it was mended.
+func TestJunkInTheStore(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{Memory: true})
+	h := withConsul(t, consul.URL, "")
+	h.start()
+	h.status("OK", "store", "in touch, lb1 is elected")
+	h.put("api", newBackend(t, "a"))
+	keys := []string{"journal/XX/1", "tree/leases/banana", "tree/nowhere/x"}
+	for _, key := range keys {
+		if _, err := consul.Client.KV().Put(&consulapi.KVPair{Key: "ironvip/v1/" + key, Value: []byte("junk")}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 30 {
+		if _, err := consul.Client.KV().Put(&consulapi.KVPair{Key: fmt.Sprintf("ironvip/v1/tree/zz/%d", i), Value: []byte("junk")}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.ok("source", "resync", "rest")
+	r := h.cli("status") // at once
+	for _, key := range keys {
+		if !strings.Contains(r.stdout, "ironvip/v1/"+key+":") || !strings.Contains(r.stdout, "consul kv delete ironvip/v1/"+key+";") {
+			t.Errorf("status lacks %s:\n%s", key, r.stdout)
+		}
+	}
+	if !strings.Contains(r.stdout, "33 problems") || !strings.Contains(r.stdout, "and 13 more") || !strings.Contains(r.stdout, "ironvip source resync rest") {
+		t.Errorf("status:\n%s", r.stdout)
+	}
+	for _, key := range append(keys, "tree/zz/") {
+		if _, err := consul.Client.KV().DeleteTree("ironvip/v1/"+key, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.ok("source", "resync", "rest")
+	if r := h.cli("status"); !strings.Contains(r.stdout, "in touch, lb1 is elected") {
+		t.Errorf("status once it is mended:\n%s", r.stdout)
+	}
+	consul.Stop()
+	h.status("WARN", "store", "away for")
+	if r := h.cli("source", "resync", "rest"); r.code != 1 || !strings.Contains(r.stderr, "consul") || !strings.Contains(r.stderr, "hint:") {
+		t.Errorf("resync without Consul: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// Two hosts of one name say so, both, and neither releases what the other holds.
+func TestTwoHostsOfOneName(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{Memory: true})
+	a := newBackend(t, "a")
+	one, two := withConsul(t, consul.URL, ""), withConsul(t, consul.URL, "")
+	one.write("services.d/first.toml", service("first", "", a))
+	two.write("services.d/second.toml", service("second", "", a))
+	one.start()
+	first := one.vip("first")
+	two.start()
+	second := two.vip("second")
+	for _, h := range []*host{one, two} {
+		for tries := 0; ; tries++ { // each as patient as any, for some rounds of looking
+			if r := h.cli("status"); strings.Contains(r.stdout, `another host calls itself "lb1", too`) && strings.Contains(r.stdout, "node.name") && strings.Contains(r.stdout, "FAIL  store") {
+				break
+			} else if tries > 600 {
+				t.Fatalf("not told of: exit %d\n%s", r.code, r.stdout)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	one.serves(first+":8080", "a")
+	two.serves(second+":8080", "a")
+}

@@ -1,0 +1,54 @@
+//go:build program || vm || servers
+
+package program
+
+import (
+	"encoding/json"
+)
+
+// export runs `ironvip vip export` and returns the document without what tells
+// one export from another.
+func (h *host) export(args ...string) (text string, document map[string]any) {
+	h.t.Helper()
+	r := command(h.t, append([]string{"vip", "export"}, args...)...)
+	if r.code != 0 {
+		h.t.Fatalf("export: exit %d\n%s", r.code, r.stderr)
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &document); err != nil {
+		h.t.Fatalf("export: %v\n%s", err, r.stdout)
+	}
+	delete(document, "taken")
+	return r.stdout, document
+}
+
+// hoard registers services, of which some go again, so that their addresses are
+// not those that they would get on an empty store, and drains a backend. It
+// returns the addresses.
+func (h *host) hoard(a, b *backend) map[string]string {
+	h.t.Helper()
+	addresses := map[string]string{}
+	for _, name := range []string{"early", "gone", "late"} {
+		addresses[name] = h.put(name, a, b)
+	}
+	if code, tree := h.rest("DELETE", "/v1/services/default/gone", "", "Prefer", "wait=30"); code/100 != 2 {
+		h.t.Fatalf("DELETE: %d %v", code, tree)
+	}
+	delete(addresses, "gone")
+	h.write("services.d/web.toml", service("web", "", a))
+	addresses["web"] = h.vip("web")
+	h.ok("backend", "drain", "early", a.addr)
+	return addresses
+}
+
+// kept checks that nothing of a hoard has changed.
+func (h *host) kept(addresses map[string]string, a, b *backend) {
+	h.t.Helper()
+	for name, want := range addresses {
+		if got := h.vip(name); got != want {
+			h.t.Errorf("%s moved from %s to %s", name, want, got)
+		}
+	}
+	h.serves(addresses["early"]+":8080", b.name) // a is drained
+	h.serves(addresses["late"]+":8080", a.name, b.name)
+	h.serves(addresses["web"]+":8080", a.name)
+}

@@ -1,0 +1,626 @@
+//go:build servers
+
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+// kube is a cluster whose Services an agent beside it follows, with the rights
+// of configs/kubernetes and nothing more. All of it is on one host of a lab,
+// whose backends are the pods, or the nodes.
+type kube struct {
+	*host
+	lab     *netlab.Lab
+	cluster *kubetest.Cluster
+	audit   string // the API server's log of who asked for what
+}
+
+// ourClass is that of the source that withKubernetes has. nodeSource is one more,
+// of another class, that sends traffic to node ports.
+const (
+	ourClass   = "ironvip.io/vip"
+	nodeClass  = "ironvip.io/nodes"
+	nodeSource = `[[source]]
+type = "kubernetes"
+name = "nodes"
+kubeconfig = "KUBECONFIG"
+load_balancer_class = "ironvip.io/nodes"
+lease_name = "nodes"
+backends = "node-ports"
+`
+)
+
+func withKubernetes(t *testing.T, o kubetest.Options) *kube {
+	t.Helper()
+	h, l := newLab(t)
+	h.pool = "198.51.100" // the lab's own, apart from the cluster's ranges
+	holds(l.Director)
+	k := &kube{host: h, lab: l, audit: filepath.Join(t.TempDir(), "audit.log")}
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	err := os.WriteFile(policy, []byte(`apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata, userGroups: [ironvip]}, {level: None}]
+`), 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.In, o.Addr = l.Director, l.Director.Addr4
+	o.Flags = append(o.Flags, "--audit-policy-file="+policy, "--audit-log-path="+k.audit)
+	k.cluster = kubetest.Start(t, o)
+	k.grant()
+	k.source("")
+	return k
+}
+
+// grant gives the group ironvip the rights of configs/kubernetes.
+func (k *kube) grant() {
+	k.t.Helper()
+	rights, err := os.ReadFile("../../configs/kubernetes/clusterrole.yaml")
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.cluster.Apply(k.t, string(rights))
+}
+
+// holds makes the pool's addresses a node's own: not every kernel has the dummy
+// devices that the proxy would put them on.
+func holds(n *netlab.Node) {
+	n.Sysctl("ipv6/ip_nonlocal_bind", "1") // for IPv6 it takes more than a route
+	for _, p := range []string{"198.51.100.0/24", "fd00:96::/64"} {
+		n.Holds(netip.MustParsePrefix(p))
+	}
+}
+
+// source writes the configuration, with more in it. In that, KUBECONFIG is the
+// path of the agent's.
+func (k *kube) source(more string) {
+	k.t.Helper()
+	path := k.cluster.Kubeconfig(k.t, "lb1", "ironvip")
+	k.config(fmt.Sprintf("[[source]]\ntype = \"kubernetes\"\nkubeconfig = %q\n%s", path, strings.ReplaceAll(more, "KUBECONFIG", path)))
+	k.edit("ironvip.toml", `.0/24"]`, `.0/24", "fd00:96::/64"]`)
+}
+
+// loadBalancer is the manifest of a Service with port 80, which is 8080 on the
+// pods. More is more of its spec.
+func loadBalancer(name, class, more string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Service
+metadata: {name: %q}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: %q
+  ports: [{port: 80, targetPort: 8080, protocol: TCP}]
+%s
+`, name, class, more)
+}
+
+// pods serves TCP at a port of the lab's backends, and returns their addresses.
+func (k *kube) pods(port uint16) (four, six []netip.Addr) {
+	k.t.Helper()
+	for _, n := range k.lab.Backends {
+		n.Serve("tcp", netip.AddrPortFrom(n.Addr4, port))
+		n.Serve("tcp", netip.AddrPortFrom(n.Addr6, port))
+		four, six = append(four, n.Addr4), append(six, n.Addr6)
+	}
+	return four, six
+}
+
+// endpoints is the manifest of a Service's slice, of the family of its addresses.
+func endpoints(name string, addrs ...netip.Addr) string {
+	slice := kubetest.EndpointSlice("default", name, 8080, addrs...)
+	if addrs[0].Is6() {
+		slice = strings.Replace(slice, fmt.Sprintf("name: %q,", name), fmt.Sprintf("name: %q,", name+"-six"), 1)
+	}
+	return slice
+}
+
+const services = "/api/v1/namespaces/default/services/"
+
+// object reads a Service, nil for one that is gone.
+func (k *kube) object(name string) (*corev1.Service, error) {
+	var s corev1.Service
+	ctx, cancel := context.WithTimeout(k.t.Context(), 5*time.Second)
+	defer cancel()
+	err := k.cluster.Do(ctx, http.MethodGet, services+name, "", nil, &s)
+	if kubetest.Code(err) == http.StatusNotFound {
+		return nil, nil
+	}
+	return &s, err
+}
+
+// ingress waits until a Service's status has as many addresses, and returns them.
+func (k *kube) ingress(name string, many int) (out []string) {
+	k.t.Helper()
+	k.eventually(fmt.Sprintf("the status of %s has %d addresses", name, many), func() error {
+		s, err := k.object(name)
+		if err != nil || s == nil {
+			return fmt.Errorf("%v", err)
+		}
+		out = nil
+		for _, i := range s.Status.LoadBalancer.Ingress {
+			if i.IPMode == nil || *i.IPMode != corev1.LoadBalancerIPModeProxy {
+				return fmt.Errorf("%s has the mode %v", i.IP, i.IPMode)
+			}
+			out = append(out, i.IP)
+		}
+		if finalized := slices.Contains(s.Finalizers, "service.kubernetes.io/load-balancer-cleanup"); len(out) != many || finalized != (many > 0) {
+			return fmt.Errorf("%v, finalizers %v", out, s.Finalizers)
+		}
+		return nil
+	})
+	return out
+}
+
+// tells waits for an event of a Service that was told so many times.
+func (k *kube) tells(name, reason, says string, times int) {
+	k.t.Helper()
+	k.eventually(fmt.Sprintf("%s has an event %s: %s", name, reason, says), func() error {
+		var list corev1.EventList
+		k.cluster.Get(k.t, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name="+name, &list)
+		var all []string
+		for _, e := range list.Items {
+			if e.Reason == reason && strings.Contains(e.Message, says) && int(e.Count) == times {
+				return nil
+			}
+			all = append(all, fmt.Sprintf("%s: %s (%d)", e.Reason, e.Message, e.Count))
+		}
+		return fmt.Errorf("%q", all)
+	})
+}
+
+// asks reports who answers one connection of the lab's client.
+func (k *kube) asks(addr string) (string, error) {
+	a, err := k.lab.Client.Ask("tcp", netip.AddrPortFrom(netip.MustParseAddr(addr), 80))
+	return a.Name, err
+}
+
+// silent waits until nobody answers at an address.
+func (k *kube) silent(addr string) {
+	k.t.Helper()
+	k.eventually("nobody answers at "+addr, func() error {
+		ctx, cancel := context.WithTimeout(k.t.Context(), time.Second)
+		defer cancel()
+		c, err := k.lab.Client.DialContext(ctx, "tcp", netip.AddrPortFrom(netip.MustParseAddr(addr), 80).String())
+		if err == nil {
+			c.Close()
+			return fmt.Errorf("somebody does")
+		}
+		return nil
+	})
+}
+
+// rest of what a Service's row is, without waiting.
+func (k *kube) revision(name string) string {
+	k.t.Helper()
+	code, tree := k.rest("GET", "/v1/services/default/"+name, "")
+	if code != http.StatusOK {
+		k.t.Fatalf("GET %s: %d %v", name, code, tree)
+	}
+	return fmt.Sprint(tree["revision"], tree["status"].(map[string]any)["vips"])
+}
+
+// A Service gets its VIPs in its status, connections to them reach its endpoints,
+// and everything that a user does to it is followed, with the rights that
+// configs/kubernetes gives, all of which are used.
+func TestKubernetes(t *testing.T) {
+	parallel(t)
+	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
+	k.source(nodeSource)
+	k.start()
+	four, six := k.pods(8080)
+	k.cluster.Apply(k.t, loadBalancer("web", ourClass, "  ipFamilyPolicy: RequireDualStack\n  ipFamilies: [IPv6, IPv4]")+
+		endpoints("web", four...)+endpoints("web", six...))
+	vips := k.ingress("web", 2)
+	if !netip.MustParseAddr(vips[0]).Is6() || !netip.MustParseAddr(vips[1]).Is4() {
+		t.Errorf("the status has %v, not in the order of ipFamilies", vips)
+	}
+	client := k.lab.Client
+	for _, vip := range vips {
+		k.reaches(client, "tcp", vip, 80, "backend1", "backend2")
+	}
+	k.tells("web", "Allocated", vips[0], 1)
+
+	k.drains(vips, four, six)
+	k.annotations(vips[1], four)
+	k.nodePorts()
+	k.ends(vips)
+	k.rights()
+}
+
+// drains: an endpoint that leaves gets no new connections, and keeps those that
+// it has.
+func (k *kube) drains(vips []string, four, six []netip.Addr) {
+	k.t.Helper()
+	var open *netlab.Conn
+	for open == nil {
+		c, err := k.lab.Client.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr(vips[1]), 80))
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		if a, err := c.Ask(); err != nil {
+			k.t.Fatal(err)
+		} else if a.Name == "backend1" {
+			open = c
+		}
+	}
+	k.cluster.Apply(k.t, endpoints("web", four[1:]...)+endpoints("web", six[1:]...))
+	for _, vip := range vips {
+		k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
+	}
+	if a, err := open.Ask(); err != nil || a.Name != "backend1" {
+		k.t.Errorf("a connection to an endpoint that left: %v %v", a, err)
+	}
+}
+
+// annotations: what is wrong is told where the Service's user looks, and harms
+// nothing.
+func (k *kube) annotations(vip string, four []netip.Addr) {
+	k.t.Helper()
+	for times := range 2 {
+		k.cluster.Patch(k.t, services+"web", `{"metadata": {"annotations": {"ironvip.io/schedular": "rr"}}}`)
+		k.tells("web", "BadAnnotation", `"ironvip.io/scheduler"`, times+1)
+		k.status("WARN", "sources", "kubernetes")
+		k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
+		k.cluster.Patch(k.t, services+"web", `{"metadata": {"annotations": {"ironvip.io/schedular": null, "ironvip.io/scheduler": "wlc"}}}`)
+		k.status("OK", "sources", "kubernetes 1 service")
+	}
+	k.cluster.Apply(k.t, loadBalancer("asking", ourClass, "  loadBalancerIP: 198.51.100.77")+endpoints("asking", four...))
+	if got := k.ingress("asking", 1); got[0] != "198.51.100.77" {
+		k.t.Errorf("asked for 198.51.100.77, got %v", got)
+	}
+	k.tells("asking", "DeprecatedField", "ironvip.io/vips", 1)
+}
+
+// nodePorts: hosts without a route to the pods send traffic to the nodes.
+func (k *kube) nodePorts() {
+	k.t.Helper()
+	k.pods(30080)
+	var nodes string
+	var names []string
+	for _, n := range k.lab.Backends {
+		nodes += kubetest.Node(n.Name, "", n.Addr4)
+		names = append(names, n.Name)
+	}
+	// Pods that nobody could reach but by way of the nodes.
+	k.cluster.Apply(k.t, nodes+strings.Replace(loadBalancer("far", nodeClass, ""), "port: 80,", "port: 80, nodePort: 30080,", 1)+
+		endpoints("far", netip.MustParseAddr("10.244.1.7")))
+	vip := k.ingress("far", 1)[0]
+	k.reaches(k.lab.Client, "tcp", vip, 80, names...)
+	k.cluster.Patch(k.t, "/api/v1/nodes/backend1", `{"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}}`)
+	k.reaches(k.lab.Client, "tcp", vip, 80, names[1:]...)
+}
+
+// ends: a Service that is no longer one of ours, or is deleted, leaves nothing
+// behind, and what others hold of it stays.
+func (k *kube) ends(vips []string) {
+	k.t.Helper()
+	k.cluster.Patch(k.t, services+"web", `{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`)
+	k.ingress("web", 0)
+	for _, vip := range vips {
+		k.silent(vip)
+	}
+	k.cluster.Patch(k.t, services+"asking", `{"metadata": {"finalizers": ["example.com/other"]}}`)
+	k.ingress("asking", 1) // ours is put back beside the other
+	k.cluster.Delete(k.t, services+"asking")
+	k.silent("198.51.100.77")
+	k.ingress("asking", 0) // the other one still holds it
+	k.cluster.Patch(k.t, services+"asking", `{"metadata": {"finalizers": null}}`)
+	k.cluster.Delete(k.t, services+"far")
+	for _, name := range []string{"asking", "far"} {
+		k.eventually(name+" is gone", func() error {
+			if s, err := k.object(name); err != nil || s != nil {
+				return fmt.Errorf("%v %v", s, err)
+			}
+			return nil
+		})
+	}
+}
+
+// rights compares what the agent asks for with what the rights are for.
+func (k *kube) rights() {
+	k.t.Helper()
+	given := map[string]bool{}
+	for resource, verbs := range map[string]string{"services": "list watch patch", "services/status": "patch", "endpointslices": "list watch",
+		"nodes": "list watch", "servicecidrs": "list watch", "events": "create patch", "leases": "get create update"} {
+		for verb := range strings.FieldsSeq(verbs) {
+			given[resource+" "+verb] = true
+		}
+	}
+	k.eventually("every right is used", func() error { // the Lease is renewed after some seconds
+		used := k.asked()
+		for what := range used {
+			if !given[what] {
+				k.t.Fatalf("%s is asked for, and not among the rights", what)
+			}
+		}
+		for what := range given {
+			if !used[what] {
+				return fmt.Errorf("nobody used %s", what)
+			}
+		}
+		return nil
+	})
+}
+
+// asked returns what the agent has asked the API server for: "services list".
+// Nothing of it may have been refused.
+func (k *kube) asked() map[string]bool {
+	k.t.Helper()
+	text, err := os.ReadFile(k.audit)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasSuffix(line, "\n") {
+			break // it is being written
+		}
+		var e struct {
+			Verb           string
+			ObjectRef      struct{ Resource, Subresource string }
+			ResponseStatus struct{ Code int }
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			k.t.Fatalf("%v: %s", err, line)
+		}
+		what := strings.Trim(e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/") + " " + e.Verb
+		if e.ResponseStatus.Code == http.StatusForbidden {
+			k.t.Fatalf("the rights lack %s", what)
+		}
+		used[what] = true
+	}
+	return used
+}
+
+// A source that adopts has every cluster IP with its ports and node ports as they
+// are in the cluster, with the right to read alone, and changes nothing there.
+func TestKubernetesAdopts(t *testing.T) {
+	parallel(t)
+	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
+	for _, p := range kubetest.DualStack() {
+		k.lab.Director.Holds(p)
+	}
+	four, six := k.pods(8080)
+	k.adopts(four, six, func(...netip.AddrPort) {})
+}
+
+// adopts is TestKubernetesAdopts with these endpoints, which are those of the
+// lab's first two backends. Served is called with where they have answered.
+func (k *kube) adopts(four, six []netip.Addr, served func(...netip.AddrPort)) {
+	k.t.Helper()
+	k.cluster.Apply(k.t, `apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: mirrors}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: ironvip-follow}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: mirrors}]
+`)
+	k.config(fmt.Sprintf(`[[pool]]
+name = "cluster"
+cidrs = ["10.96.0.0/16", "fd96::/112"]
+auto_assign = false
+[[source]]
+type = "kubernetes"
+kubeconfig = %q
+adopt_cluster_ips = true
+pool = "cluster"
+`, k.cluster.Kubeconfig(k.t, "lb1", "mirrors")))
+	k.start()
+	k.cluster.Apply(k.t, `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, ports: [{port: 80, targetPort: 8080, nodePort: 30081, protocol: TCP}]}
+`+endpoints("web", four...)+endpoints("web", six...))
+	written, err := k.object("web")
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	for _, ip := range written.Spec.ClusterIPs {
+		k.reaches(k.lab.Client, "tcp", ip, 80, "backend1", "backend2")
+	}
+	k.reaches(k.lab.Client, "tcp", k.lab.Director.Addr4.String(), 30081, "backend1", "backend2")
+	served(netip.AddrPortFrom(netip.MustParseAddr(written.Spec.ClusterIPs[0]), 80),
+		netip.AddrPortFrom(netip.MustParseAddr(written.Spec.ClusterIPs[1]), 80), netip.AddrPortFrom(k.lab.Director.Addr4, 30081))
+	k.status("OK", "sources", "kubernetes 2 services") // and default/kubernetes
+	if now, err := k.object("web"); err != nil || now.ResourceVersion != written.ResourceVersion {
+		k.t.Errorf("written to: %v %+v", err, now)
+	}
+	k.cluster.Delete(k.t, services+"web")
+	k.silent(written.Spec.ClusterIP)
+}
+
+// While the API server is silent, away or without its memory, traffic goes on,
+// and nothing is withdrawn or moved; when it is back it is followed again, by an
+// agent that was restarted meanwhile, too.
+func TestKubernetesAway(t *testing.T) {
+	parallel(t)
+	k := withKubernetes(t, kubetest.Options{})
+	k.start()
+	four, _ := k.pods(8080)
+	k.cluster.Apply(k.t, loadBalancer("web", ourClass, "")+endpoints("web", four...))
+	vip := k.ingress("web", 1)[0]
+	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
+	before := k.revision("web")
+	written, err := k.object("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	goesOn := func(when string) {
+		t.Helper()
+		for range 4 {
+			if name, err := k.asks(vip); err != nil {
+				t.Errorf("%s: %s %v", when, name, err)
+			}
+		}
+	}
+	steady := func(when string) {
+		t.Helper()
+		goesOn(when)
+		if now := k.revision("web"); now != before {
+			t.Errorf("%s: web was %s, is %s", when, before, now)
+		}
+	}
+
+	k.cluster.API.Stall(t)
+	k.stale("is noticed to be silent", true)
+	steady("while the server is silent")
+	k.cluster.API.Resume(t)
+	k.stale("is in touch again", false)
+	steady("when it is in touch again")
+
+	k.cluster.API.Kill(t)
+	k.stale("is noticed to be away", true)
+	k.cluster.Compact(t)
+	steady("while the server is away")
+	k.cluster.API.Start(t)
+	k.cluster.API.WaitReady(t)
+	k.stale("is back without its history", false)
+	steady("when it is back")
+	k.cluster.Apply(k.t, endpoints("web", four[1:]...))
+	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
+
+	k.cluster.API.Kill(t)
+	k.keeps("remembered kubernetes", "default/web", func(kept string) bool {
+		return strings.Contains(kept, four[1].String()) && !strings.Contains(kept, `"`+four[0].String())
+	})
+	k.kill()
+	k.start()
+	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
+	k.stale("can't be read from the start", true)
+	k.cluster.API.Start(t)
+	k.cluster.API.WaitReady(t)
+	k.stale("is there at last", false)
+	k.cluster.Apply(k.t, endpoints("web", four...))
+	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
+	now, err := k.object("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now.ResourceVersion != written.ResourceVersion {
+		t.Errorf("the Service was written to, with nothing to write: %+v", now.ManagedFields)
+	}
+}
+
+// stale waits until the source is in touch with the server, or not.
+func (k *kube) stale(what string, want bool) {
+	k.t.Helper()
+	k.within(2*time.Minute, "the server "+what, func() error {
+		code, tree := k.rest("GET", "/v1/sources", "")
+		items, _ := tree["items"].([]any)
+		for _, item := range items {
+			row, _ := item.(map[string]any)
+			why, _ := row["stale"].(string)
+			if row["name"] == "kubernetes" && (why != "") == want && row["synced"] == true {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d %v", code, tree)
+	})
+}
+
+// within is eventually for what takes its time.
+func (h *host) within(long time.Duration, what string, check func() error) {
+	h.t.Helper()
+	var err error
+	for deadline := time.Now().Add(long); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	h.t.Fatalf("%s: not within %s: %v\n%s", what, long, err, h.log)
+}
+
+// Two agents of one fleet serve the same Services at the same addresses; one of
+// them writes, and the other one when that is gone. Who comes back finds
+// everything as it should be, and writes nothing.
+func TestKubernetesWriters(t *testing.T) {
+	parallel(t)
+	k := withKubernetes(t, kubetest.Options{})
+	consul := consultest.Start(t, consultest.Options{In: k.lab.Director, Addr: k.lab.Director.Addr4, Memory: true})
+	second := k.lab.AddClient("lb2")
+	holds(second)
+	k.source(fmt.Sprintf("[ipam]\nstore = \"consul\"\n[consul]\naddress = %q", consul.URL))
+	other := newHost(t)
+	other.pool, other.inside = k.pool, second.Do
+	text, err := os.ReadFile(filepath.Join(k.dir, "ironvip.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.write("ironvip.toml", strings.ReplaceAll(strings.Replace(string(text), `"lb1"`, `"lb2"`, 1), k.dir, other.dir))
+	k.start()
+	four, _ := k.pods(8080)
+	add := func(name string) {
+		t.Helper()
+		k.cluster.Apply(k.t, loadBalancer(name, ourClass, "")+endpoints(name, four...))
+	}
+	add("web")
+	vip := k.ingress("web", 1)[0]
+	holder := func() string {
+		var lease struct {
+			Spec struct{ HolderIdentity string }
+		}
+		k.cluster.Get(t, "/apis/coordination.k8s.io/v1/namespaces/ironvip/leases/ironvip", &lease)
+		return lease.Spec.HolderIdentity
+	}
+	if got := holder(); got != "lb1" {
+		t.Errorf("the Lease is held by %q", got)
+	}
+	other.start()
+	if got := other.vip("web"); got != vip {
+		t.Errorf("lb2 has web at %s, lb1 at %s", got, vip)
+	}
+	other.reaches(second, "tcp", vip, 80, "backend1", "backend2")
+
+	k.kill()
+	add("more")
+	more := other.vip("more")
+	other.reaches(second, "tcp", more, 80, "backend1", "backend2") // whoever writes
+	k.within(2*time.Minute, "the other agent writes the status", func() error {
+		s, err := k.object("more")
+		if err != nil || s == nil || len(s.Status.LoadBalancer.Ingress) != 1 || s.Status.LoadBalancer.Ingress[0].IP != more {
+			return fmt.Errorf("%v %v", s, err)
+		}
+		return nil
+	})
+	if got := holder(); got != "lb2" {
+		t.Errorf("the Lease is held by %q", got)
+	}
+	before, err := k.object("more")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	k.start()
+	if got := k.vip("more"); got != more {
+		t.Errorf("back again, lb1 has more at %s, lb2 at %s", got, more)
+	}
+	other.stop() // which gives the Lease away
+	add("last")
+	if last := k.ingress("last", 1)[0]; last != k.vip("last") {
+		t.Errorf("last is at %s, its status says %s", k.vip("last"), last)
+	}
+	if got := holder(); got != "lb1" {
+		t.Errorf("the Lease is held by %q", got)
+	}
+	if now, err := k.object("more"); err != nil || now.ResourceVersion != before.ResourceVersion {
+		t.Errorf("more was written to again: %v %+v", err, now)
+	}
+}

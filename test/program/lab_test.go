@@ -1,0 +1,50 @@
+//go:build program || vm || servers
+
+package program
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+// newLab makes a network of namespaces with an agent on its director: clients and
+// backends elsewhere, addresses of both families.
+func newLab(t *testing.T) (*host, *netlab.Lab) {
+	t.Helper()
+	l := netlab.New(t)
+	h := newHost(t)
+	h.pool = "10." + strings.SplitN(h.pool, ".", 2)[1] // no loopback
+	h.config("")
+	h.inside = l.Director.Do
+	return h, l
+}
+
+// reaches waits until a node's questions to an address are answered by exactly
+// these nodes.
+func (h *host) reaches(n *netlab.Node, network, addr string, port int, names ...string) {
+	h.t.Helper()
+	to := netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port))
+	h.eventually(fmt.Sprintf("%s reaches %v at %s", n.Name, names, to), func() error {
+		got := map[string]int{}
+		for range 2 * len(names) {
+			a, err := n.Ask(network, to)
+			if err != nil {
+				return err
+			}
+			got[a.Name]++
+		}
+		for _, name := range names {
+			if got[name] == 0 {
+				return fmt.Errorf("answered by %v", got)
+			}
+		}
+		if len(got) != len(names) {
+			return fmt.Errorf("answered by %v", got)
+		}
+		return nil
+	})
+}

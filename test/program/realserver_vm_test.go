@@ -1,0 +1,231 @@
+//go:build vm
+
+package program
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+// on makes one more host of the fleet, in a node's namespace, with the same
+// pool.
+func (h *host) on(t *testing.T, n *netlab.Node, more string) *host {
+	t.Helper()
+	other := newHost(t)
+	other.pool, other.inside = h.pool, n.Do
+	other.config(more)
+	other.edit("ironvip.toml", `name = "lb1"`, fmt.Sprintf("name = %q", n.Name))
+	return other
+}
+
+// here runs a command of ours in the host's namespace.
+func (h *host) here(args ...string) (r result) {
+	h.t.Helper()
+	h.inside(func() { r = command(h.t, args...) })
+	return r
+}
+
+// sees returns what a program prints in a node's namespace.
+func sees(t *testing.T, n *netlab.Node, line string) string {
+	t.Helper()
+	args := strings.Fields(line)
+	var out []byte
+	var err error
+	n.Do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() })
+	if err != nil {
+		t.Fatalf("%s: %s: %v\n%s", n.Name, line, err, out)
+	}
+	return string(out)
+}
+
+// kernelOf is theKernel of a node's namespace.
+func kernelOf(t *testing.T, n *netlab.Node) (all map[string]string) {
+	t.Helper()
+	n.Do(func() { all = theKernel(t) })
+	return all
+}
+
+// Directors and real servers are given the same services, differ by their role,
+// and bring clients to the backends with their own address; a crash costs the
+// kernel nothing, a stop leaves traffic as it is, and clean takes all of it
+// away again and nothing else.
+func TestRealServerRole(t *testing.T) {
+	need.Module(t, "ipip")
+	need.Module(t, "ip6_tunnel")
+	h, lab := newLab(t)
+	pools := "\"fd00:96::/64\"]"
+	nodes := []*netlab.Node{lab.Director, lab.Backends[0], lab.Backends[1]}
+	hosts := []*host{h, h.on(t, nodes[1], ""), h.on(t, nodes[2], "")}
+	four, six := netip.MustParseAddr(h.pool+".20"), netip.MustParseAddr("fd00:96::20")
+	var backends []string
+	for _, b := range lab.Backends {
+		backends = append(backends, fmt.Sprintf("{ address = %q }, { address = %q }", b.Addr4, b.Addr6))
+	}
+	all := strings.Join(backends, ", ")
+	services := fmt.Sprintf(`[[service]]
+name = "direct"
+vips = ["%s", "%s"]
+share_key = "one"
+forward = "dr"
+scheduler = "rr"
+ports = [ { port = 80 }, { name = "dns", port = 53, protocol = "udp" } ]
+backends = [ %s ]
+[[service]]
+name = "wrapped"
+vips = ["%[1]s", "%[2]s"]
+share_key = "one"
+forward = "tunnel"
+scheduler = "rr"
+ports = [ { name = "many", port = "9000-9099" } ]
+backends = [ %[3]s ]
+[[service]]
+name = "rewritten"
+ports = [ { port = 80 } ]
+backends = [ %[3]s ]
+`, four, six, all)
+	before := map[*netlab.Node]map[string]string{}
+	for i, n := range nodes {
+		hosts[i].edit("ironvip.toml", `.0/24"]`, `.0/24", `+pools)
+		if i > 0 {
+			hosts[i].edit("ironvip.toml", "[dataplane]\n", "[dataplane]\nrole = \"real-server\"\n")
+		}
+		hosts[i].write("services.d/all.toml", services)
+		before[n] = kernelOf(t, n)
+	}
+	for i := range nodes {
+		hosts[i].start()
+	}
+
+	type place struct {
+		network string
+		at      netip.AddrPort
+	}
+	var places []place
+	for _, addr := range []netip.Addr{four, six} {
+		places = append(places, place{"tcp", netip.AddrPortFrom(addr, 80)}, place{"udp", netip.AddrPortFrom(addr, 53)},
+			place{"tcp", netip.AddrPortFrom(addr, 9000)}, place{"tcp", netip.AddrPortFrom(addr, 9099)})
+	}
+	for _, b := range lab.Backends {
+		for _, p := range places {
+			b.Serve(p.network, p.at)
+		}
+		b.Serve("tcp", netip.MustParseAddrPort("0.0.0.0:2222"))
+		b.Serve("tcp", netip.MustParseAddrPort("[::]:2223"))
+	}
+	serves := func(when string) {
+		t.Helper()
+		for _, p := range places {
+			seen := map[string]int{}
+			for range 4 {
+				a, err := lab.Client.Ask(p.network, p.at)
+				if err != nil {
+					t.Fatalf("%s: %s %s: %v", when, p.network, p.at, err)
+				}
+				if seen[a.Name]++; a.Client.Addr() != lab.Client.Addr4 && a.Client.Addr() != lab.Client.Addr6 {
+					t.Errorf("%s: %s saw the client of %s as %s", when, a.Name, p.at, a.Client)
+				}
+			}
+			if seen["backend1"] != 2 || seen["backend2"] != 2 {
+				t.Errorf("%s: four questions to %s %s were answered by %v", when, p.network, p.at, seen)
+			}
+		}
+	}
+	serves("after the start")
+	for i, h := range hosts {
+		h.ok("status", "--wait")
+		text := h.ok("service", "list")
+		if i == 0 {
+			continue
+		}
+		if out := sees(t, nodes[i], "ipvsadm -Sn"); out != "" {
+			t.Errorf("%s, a real server, has IPVS services:\n%s", nodes[i].Name, out)
+		}
+		mentions(t, "the real server's services", text, "elsewhere", "healthy")
+		if r := hosts[i].here("doctor", "--config", hosts[i].dir); r.code != 0 || strings.Contains(r.stdout, "net.ipv4") {
+			t.Errorf("doctor on a real server: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+	}
+
+	// A way to a real server that doesn't pass the director: what is served is
+	// open there, and no other port of the address.
+	second := lab.AddDirector("director2")
+	for _, addr := range []netip.Addr{four, six} {
+		second.Via(netip.PrefixFrom(addr, addr.BitLen()), second.Facing(lab.Backends[0], addr).Next())
+		if a, err := second.Ask("tcp", netip.AddrPortFrom(addr, 9050)); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("port 9050 of %s on the real server, where nobody listens: %v, %v", addr, a, err)
+		}
+		if a, err := second.Ask("tcp", netip.AddrPortFrom(addr, 80)); err != nil || a.Name != "backend1" {
+			t.Errorf("%s on the real server: %v, %v", addr, a, err)
+		}
+		port := map[bool]uint16{true: 2222, false: 2223}[addr.Is4()]
+		if a, err := second.Ask("tcp", netip.AddrPortFrom(addr, port)); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("the host's own port %d is to be had by %s: %v, %v", port, addr, a, err)
+		}
+	}
+
+	running := map[*netlab.Node]map[string]string{}
+	open, err := lab.Client.Dial("tcp", places[0].at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open.Ask(); err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range nodes {
+		running[n] = kernelOf(t, n)
+		hosts[i].kill()
+	}
+	serves("with all agents dead")
+	for i, n := range nodes {
+		hosts[i].start()
+		if w := hosts[i].writes(); w != 0 {
+			t.Errorf("%s: %v kernel writes at a restart with nothing changed", n.Name, w)
+		}
+		same(t, n.Name+"'s restart", kernelOf(t, n), running[n])
+		hosts[i].ok("dataplane", "diff")
+	}
+	if _, err := open.Ask(); err != nil {
+		t.Errorf("the connection that was open before the crashes: %v", err)
+	}
+	for i, n := range nodes {
+		hosts[i].stop()
+		same(t, n.Name+"'s stop", kernelOf(t, n), running[n])
+	}
+	serves("with all agents stopped")
+
+	for i, n := range nodes {
+		if r := hosts[i].here("dataplane", "clean", "--config", hosts[i].dir, "--dry-run"); r.code != 10 {
+			t.Errorf("%s: a dry run: exit code %d\n%s%s", n.Name, r.code, r.stdout, r.stderr)
+		}
+		if r := hosts[i].here("dataplane", "clean", "--config", filepath.Join(hosts[i].dir, "ironvip.toml")); r.code != 0 {
+			t.Errorf("%s: clean: exit code %d\n%s%s", n.Name, r.code, r.stdout, r.stderr)
+		}
+		now := kernelOf(t, n)
+		for _, command := range []string{"ip -o addr", "ip -o link", "ip route show table all", "ip -6 route show table all"} {
+			if i > 0 { // director2's links came in between
+				now[command], before[n][command] = ours(now[command]), ours(before[n][command])
+			}
+		}
+		same(t, n.Name+"'s clean", now, before[n])
+	}
+}
+
+// ours is what is said of our devices.
+func ours(text string) string {
+	var kept strings.Builder
+	for l := range strings.Lines(text) {
+		if strings.Contains(l, "ironvip") {
+			kept.WriteString(l)
+		}
+	}
+	return kept.String()
+}

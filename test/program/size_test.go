@@ -1,0 +1,57 @@
+//go:build program
+
+package program
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// kubernetesMayCost is by how many bytes the Kubernetes adapter, with the parts of
+// client-go that it uses, may make the binary larger.
+const kubernetesMayCost = 10_000_000
+
+// The adapter costs what it may, and a build for hosts that don't want it refuses
+// by name what would need it.
+func TestBuildWithoutKubernetes(t *testing.T) {
+	parallel(t)
+	dir := t.TempDir()
+	build := func(name, tags string) (path string, size int64) {
+		path = filepath.Join(dir, name)
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", tags, "-o", path, "github.com/ironvip/ironvip/cmd/ironvip")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build with tags %s: %v\n%s", tags, err, out)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path, info.Size()
+	}
+	_, with := build("with", "nomsgpack")
+	slim, without := build("without", "nomsgpack,nokubernetes")
+	t.Logf("%d bytes, %d without the adapter: %.1f MB more", with, without, float64(with-without)/1e6)
+	if more := with - without; more > kubernetesMayCost {
+		t.Errorf("the adapter makes the binary %d bytes larger, %d at most", more, kubernetesMayCost)
+	} else if more <= 0 {
+		t.Errorf("without the adapter the binary is as large: %d and %d bytes", without, with)
+	}
+
+	config := filepath.Join(dir, "ironvip.toml")
+	if err := os.WriteFile(config, []byte("[node]\nstate_dir = '"+dir+"'\n[[source]]\ntype = 'kubernetes'\nkubeconfig = 'kubeconfig'\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"config", "validate", config}, {"agent", "--config", config}} {
+		out, err := exec.Command(slim, args...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), config+":4: source[0].type: this build does not support the kubernetes source") || !strings.Contains(string(out), "nokubernetes") {
+			t.Errorf("ironvip %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	if out, err := exec.Command(slim, "version").CombinedOutput(); err != nil {
+		t.Errorf("version: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,153 @@
+//go:build program || vm
+
+package program
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// stats returns a service's traffic over REST, and that of its one frontend's
+// backends by address.
+func (h *host) stats(service string) (total map[string]any, backends map[string]map[string]any) {
+	h.t.Helper()
+	code, tree := h.rest("GET", "/v1/services/default/"+service+"/stats", "")
+	if code != 200 {
+		h.t.Fatalf("stats of %s: %d %v", service, code, tree)
+	}
+	backends = map[string]map[string]any{}
+	for _, f := range tree["frontends"].([]any) {
+		for _, b := range f.(map[string]any)["backends"].([]any) {
+			row := b.(map[string]any)
+			backends[row["address"].(string)] = row["traffic"].(map[string]any)
+		}
+	}
+	return tree["traffic"].(map[string]any), backends
+}
+
+// carries waits until a service's counters are as wanted: the kernel's lag.
+func (h *host) carries(service string, connections, active float64, of map[string]float64) {
+	h.t.Helper()
+	h.eventually(fmt.Sprintf("%s carried %v connections, %v open", service, connections, active), func() error {
+		total, backends := h.stats(service)
+		if total["connections"] != connections || total["active_connections"] != active || len(backends) != len(of) {
+			return fmt.Errorf("%v, by backend %v", total, backends)
+		}
+		for addr, n := range of {
+			if backends[addr]["connections"] != n {
+				return fmt.Errorf("%s: %v", addr, backends[addr])
+			}
+		}
+		return nil
+	})
+}
+
+func (h *host) scrape() string {
+	h.t.Helper()
+	resp, err := h.http().Get("http://ironvip/metrics")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// What clients send is counted for the service and for the backend that took
+// it, and REST, metrics and commands say the same.
+func TestStatistics(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.start()
+	addr := h.put("web", a, b) + ":8080"
+	h.put("idle", a)
+	h.carries("web", 0, 0, map[string]float64{a.addr: 0, b.addr: 0})
+	if got := answered(t, addr, 4); got["a"] != 2 || got["b"] != 2 {
+		t.Fatalf("answered by %v", got)
+	}
+	open, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	name, err := bufio.NewReader(open).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]float64{a.addr: 2, b.addr: 2}
+	of[map[string]string{"a\n": a.addr, "b\n": b.addr}[name]]++
+	h.carries("web", 5, 1, of)
+	h.carries("idle", 0, 0, map[string]float64{a.addr: 0})
+
+	total, backends := h.stats("web")
+	volume := func(of map[string]any, direction string) map[string]any { return of[direction].(map[string]any) }
+	// Each answer is a name and a newline; IPVS counts the packets around it, too.
+	if out := volume(total, "out")["bytes"].(float64); out < 5*2 || mode == "proxy" && out != volume(backends[a.addr], "out")["bytes"].(float64)+volume(backends[b.addr], "out")["bytes"].(float64) {
+		t.Errorf("%v, by backend %v", total, backends)
+	}
+	_, packets := volume(total, "in")["packets"]
+	_, rates := total["rates"]
+	if counts := mode == "ipvs"; packets != counts || rates != counts {
+		t.Errorf("packets shown %v, rates %v: %v", packets, rates, total)
+	}
+
+	var shown struct {
+		Traffic map[string]any
+	}
+	if err := json.Unmarshal([]byte(h.ok("service", "stats", "web", "-o", "json")), &shown); err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"connections", "active_connections", "in", "out"} {
+		if !reflect.DeepEqual(shown.Traffic[field], total[field]) {
+			t.Errorf("%s: the command shows %v, REST %v", field, shown.Traffic[field], total[field])
+		}
+	}
+	list := h.ok("service", "list")
+	for line := range strings.Lines(list) {
+		f := strings.Fields(line)
+		if want := map[string]string{"NAME": "CONN", "web": "1", "idle": "0"}[f[0]]; len(f) != 8 || f[6] != want {
+			t.Errorf("no %s in %q", want, line)
+		}
+	}
+	if table := h.ok("service", "stats"); !strings.Contains(table, "web ") || !strings.Contains(table, "idle ") {
+		t.Errorf("service stats:\n%s", table)
+	}
+	labels := fmt.Sprintf(`{frontend="%s/tcp",port="8080/tcp",service="web"}`, addr)
+	metrics := h.scrape()
+	for _, want := range []string{"ironvip_statistics_up 1\n", "ironvip_service_connections_total" + labels + " 5\n", "ironvip_service_active_connections" + labels + " 1\n"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %q in the metrics:\n%s", want, metrics)
+		}
+	}
+
+	open.Close()
+	h.carries("web", 5, 0, of)
+	// A backend that leaves takes nothing from its service.
+	if code, tree := h.rest("DELETE", "/v1/services/default/web/backends/"+b.addr, "", "Prefer", "wait=30"); code/100 != 2 {
+		t.Fatalf("%d %v", code, tree)
+	}
+	delete(of, b.addr)
+	h.carries("web", 5, 0, of)
+
+	// The kernel goes on counting while no agent runs; the proxy begins anew.
+	h.kill()
+	h.start()
+	before := 5.0
+	if mode == "proxy" {
+		before, of[a.addr] = 0, 0
+	}
+	h.carries("web", before, 0, of)
+	answered(t, addr, 2)
+	of[a.addr] += 2
+	h.carries("web", before+2, 0, of)
+}

@@ -1,0 +1,309 @@
+//go:build linux
+
+package scenario
+
+import "github.com/ironvip/ironvip/vip"
+
+// Services with nothing special: they answer, in each protocol and family, and
+// refuse where nobody is there to answer.
+var basics = []scenario{
+	{
+		name: "tcp and udp", shows: []*feature{tcp, udp, ipv4, ipv6, nat}, families: both,
+		steps: []step{
+			put(`[[service]]
+name = "web"
+scheduler = "rr"
+ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
+			ask(pod, "web", 2, by(counts{b1: 1, b2: 1})),
+			ask(director, "web", 2, by(counts{b1: 1, b2: 1}), replaced),
+			ask(b1, "web", 2, by(counts{b1: 1, b2: 1})),
+			ask(client, "web:7053/udp", 4, by(counts{b1: 2, b2: 2})),
+			ask(pod, "web:7053/udp", 2, by(counts{b1: 1, b2: 1})),
+			ask(director, "web:7053/udp", 2, by(counts{b1: 1, b2: 1}), replaced),
+			ask(b1, "web:7053/udp", 2, by(counts{b1: 1, b2: 1})),
+		},
+	},
+	{
+		name: "sctp", shows: []*feature{sctp}, families: both, isolated: true, modules: []string{"sctp"},
+		steps: []step{
+			serveAt(b1, "sctp", backendPort), serveAt(b2, "sctp", backendPort),
+			put(`[[service]]
+name = "sig"
+scheduler = "rr"
+ports = [ { port = 7080, target_port = 7081, protocol = "sctp" } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			ask(client, "sig", 2, by(counts{b1: 1, b2: 1}), replaced),
+			ask(pod, "sig", 2, by(counts{b1: 1, b2: 1}), kept),
+			hold("x", client, "sig"),
+			put(`[[service]]
+name = "sig"
+ports = [ { port = 7080, target_port = 7081, protocol = "sctp" } ]
+backends = [ { address = "{backend1}", state = "maint" }, { address = "{backend2}", state = "drain" } ]
+`),
+			held("x", marked("x")),
+			refused(client, "sig"),
+		},
+	},
+	{
+		name: "a vip of each family", shows: []*feature{dualStack}, families: both, dual: true,
+		steps: []step{
+			put(`[[service]]
+name = "web"
+ports = [ { port = 7080, target_port = 7081 } ]
+backends = [ { address = "{backend1:4}" }, { address = "{backend2:6}" } ]
+`),
+			ask(client, "web", 2, same, func(r *run, from place, got []answer) error {
+				return only(map[vip.Family]place{vip.IPv4: b1, vip.IPv6: b2}[r.family])(r, from, got)
+			}),
+		},
+	},
+	{
+		name: "services share a vip", shows: []*feature{tcp, udp},
+		steps: []step{
+			put(`[[service]]
+name = "one"
+share_key = "both"
+ports = [ { port = 7080, target_port = 7081 } ]
+backends = [ { address = "{backend1}" } ]
+
+[[service]]
+name = "two"
+share_key = "both"
+ports = [ { port = 7080, target_port = 7081, protocol = "udp" }, { port = 7090, target_port = 7081 } ]
+backends = [ { address = "{backend2}" } ]
+`),
+			ask(client, "one:7080/tcp", 1, only(b1)), ask(client, "one:7080/udp", 1, only(b2)), ask(client, "one:7090/tcp", 1, only(b2)),
+			remove("two"),
+			ask(client, "one:7080/tcp", 1, only(b1)),
+			refused(client, "one:7080/udp"), refused(client, "one:7090/tcp"),
+		},
+	},
+	{
+		name: "no usable backend", shows: []*feature{refusal, states}, families: both,
+		steps: []step{
+			put(`[[service]]
+name = "none"
+ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
+`),
+			refusedByBoth("none"),
+			put(`[[service]]
+name = "none"
+ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
+backends = [ { address = "{backend1}", weight = 0 }, { address = "{backend2}", state = "maint" }, { address = "{backend3}", state = "drain" } ]
+`),
+			refusedByBoth("none"),
+			put(`[[service]]
+name = "none"
+ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
+backends = [ { address = "{backend1}", weight = 3 } ]
+`),
+			ask(client, "none", 1, only(b1)),
+			ask(client, "none:7053/udp", 1, only(b1)),
+		},
+	},
+	{
+		name: "what is no service", shows: []*feature{unserved}, families: both,
+		steps: []step{
+			put(`[[service]]
+name = "web"
+ports = [ { port = 7080, target_port = 7081 } ]
+backends = [ { address = "{backend1}" } ]
+`),
+			ask(client, "web", 1, only(b1)),
+			refused(client, "web:7079/tcp"), refused(client, "web:7079/udp"), refused(client, "web:7080/udp"),
+			refused(director, "web:7079/tcp"), refused(b1, "web:7079/udp"),
+		},
+	},
+	{
+		name: "listeners of the host", shows: []*feature{unserved}, families: both, isolated: true,
+		steps: []step{
+			put(`[[service]]
+name = "web"
+ports = [ { port = 7080, target_port = 7081 } ]
+backends = [ { address = "{backend1}" } ]
+`),
+			ask(client, "host:7022/tcp", 1, only(director)),
+			ask(client, "host:7022/udp", 1, only(director)),
+			on{
+				kernel: all(refused(client, "web:7022/tcp"), refused(client, "web:7022/udp"), refused(b1, "web:7022/tcp"),
+					refused(director, "web:7022/tcp"), refused(director, "web:7022/udp")),
+				userspace: ask(client, "web:7022/tcp", 1, only(director)),
+			}.step,
+		},
+	},
+	{
+		name: "node ports", shows: []*feature{nodePorts}, families: both,
+		steps: []step{
+			put(`[[service]]
+name = "web"
+scheduler = "rr"
+ports = [
+  { port = 7080, target_port = 7081, node_port = "auto" },
+  { port = 7053, target_port = 7081, node_port = "auto", protocol = "udp" },
+]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			ask(client, "web@node", 2, by(counts{b1: 1, b2: 1}), replaced),
+			ask(pod, "web@node", 2, by(counts{b1: 1, b2: 1})),
+			ask(director, "web@node", 2, by(counts{b1: 1, b2: 1}), replaced),
+			ask(b1, "web@node", 2, by(counts{b1: 1, b2: 1})),
+			ask(client, "web:7053/udp@node", 2, by(counts{b1: 1, b2: 1}), replaced),
+			put(`[[service]]
+name = "web"
+ports = [
+  { port = 7080, target_port = 7081, node_port = "auto" },
+  { port = 7053, target_port = 7081, node_port = "auto", protocol = "udp" },
+]
+`),
+			refused(client, "web@node"), refused(director, "web@node"),
+			refused(client, "web:7053/udp@node"),
+			remove("web"),
+		},
+	},
+	{
+		name: "node ports follow addresses", shows: []*feature{nodePorts}, isolated: true,
+		steps: []step{
+			put(`[[service]]
+name = "web"
+drain_timeout = "0s"
+ports = [ { port = 7080, target_port = 7081, node_port = 30080 } ]
+backends = [ { address = "{backend1}" } ]
+`),
+			hostAddr("10.88.0.1/24"),
+			eventually(ask(client, "web@10.88.0.1", 1, only(b1))),
+			noHostAddr("10.88.0.1/24"),
+			eventually(noFrontendAt("10.88.0.1")),
+			ask(client, "web@node", 1, only(b1)),
+			refused(client, "web:30080/tcp"), // the VIP is no address for node ports
+		},
+	},
+	{
+		name: "node ports on chosen addresses", shows: []*feature{nodePorts}, isolated: true, nodePorts: "{net:pod}",
+		steps: []step{
+			put(`[[service]]
+name = "web"
+ports = [ { port = 7080, target_port = 7081, node_port = "auto" } ]
+backends = [ { address = "{backend1}" } ]
+`),
+			ask(client, "web@{gateway:pod}", 1, only(b1), replaced),
+			refused(client, "web@node"),
+		},
+	},
+	{
+		name: "half-closed", shows: []*feature{halfClose}, families: both,
+		steps: []step{
+			put(`[[service]]
+name = "web"
+ports = [ { port = 7080, target_port = 7081 } ]
+backends = [ { address = "{backend1}" } ]
+`),
+			askHalfClosed(client, "web"),
+		},
+	},
+	{
+		name: "port range", shows: []*feature{portRange}, families: both,
+		steps: []step{
+			serveAt(b1, "tcp", 7102), serveAt(b1, "tcp", 7104), serveAt(b1, "udp", 7103),
+			put(`[[service]]
+name = "many"
+ports = [ { port = "7101-7105" }, { port = "7101-7105", protocol = "udp" } ]
+backends = [ { address = "{backend1}" } ]
+`),
+			ask(client, "many:7102/tcp", 1, only(b1), replaced), ask(pod, "many:7104/tcp", 1, only(b1), kept),
+			ask(client, "many:7103/udp", 1, only(b1)), ask(director, "many:7104/tcp", 1, only(b1), replaced),
+			ask(b1, "many:7102/tcp", 1, only(b1), replaced),
+			refused(client, "many:7100/tcp"), refused(client, "many:7106/tcp"), refused(client, "many:7106/udp"),
+			hold("x", client, "many:7102/tcp"),
+			put(`[[service]]
+name = "many"
+ports = [ { port = "7101-7105" }, { port = "7101-7105", protocol = "udp" } ]
+backends = [ { address = "{backend1}", state = "maint" } ]
+`),
+			held("x", only(b1)),
+			refused(client, "many:7102/tcp"), refused(client, "many:7103/udp"), refused(director, "many:7104/tcp"),
+		},
+	},
+	{
+		name: "port range to one port", shows: []*feature{rangeToOne},
+		steps: []step{
+			put(`[[service]]
+name = "many"
+scheduler = "rr"
+ports = [ { port = "7101-7105", target_port = 7081 } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			ask(client, "many:7101/tcp", 2, by(counts{b1: 1, b2: 1})),
+			ask(client, "many:7105/tcp", 2, by(counts{b1: 1, b2: 1})),
+			refused(client, "many:7106/tcp"),
+		},
+	},
+	{
+		name: "a range's clients at one port", shows: []*feature{stickyRange},
+		steps: []step{
+			put(`[[service]]
+name = "many"
+affinity = {}
+ports = [ { port = "7101-7105", target_port = 7081 } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			ask(client, "many:7101/tcp", 2, as("chosen")),
+			ask(client, "many:7105/tcp", 2, marked("chosen")),
+		},
+	},
+	{
+		name: "a range's clients", shows: []*feature{portRange, sourceRanges, affinity, udpMove}, families: both,
+		steps: []step{
+			serveAt(b1, "udp", 7101), serveAt(b1, "udp", 7103), serveAt(b2, "udp", 7101), serveAt(b2, "udp", 7103),
+			put(`[[service]]
+name = "many"
+scheduler = "rr"
+affinity = { timeout = "1h" }
+source_ranges = [ "{net:pod}" ]
+ports = [ { port = "7101-7105", protocol = "udp" } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			ask(pod, "many:7101/udp", 2, as("chosen")),
+			ask(pod, "many:7103/udp", 2, marked("chosen")),
+			refused(client, "many:7101/udp"),
+			ask(director, "many:7103/udp", 1, replaced),
+			hold("x", pod, "many:7101/udp", marked("chosen")),
+			put(`[[service]]
+name = "many"
+scheduler = "rr"
+ports = [ { port = "7101-7105", protocol = "udp" } ]
+backends = [ { address = "{backend1}" } ]
+`),
+			held("x", only(b1)),
+			put(`[[service]]
+name = "many"
+scheduler = "rr"
+ports = [ { port = "7101-7105", protocol = "udp" } ]
+backends = [ { address = "{backend2}" } ]
+`),
+			held("x", only(b2)),
+			ask(client, "many:7103/udp", 1, only(b2)),
+		},
+	},
+	{
+		name: "all ports", shows: []*feature{allPorts}, isolated: true,
+		steps: []step{
+			put(`[[service]]
+name = "many"
+ports = [ { port = "all" } ]
+backends = [ { address = "{backend1}" } ]
+`),
+			ask(client, "many:7081/tcp", 1, only(b1)),
+			refused(client, "many:7022/tcp"), // nobody listens on the backend, the host does not stand in
+			refused(client, "many:7081/udp"),
+		},
+	},
+}
+
+func refusedByBoth(service string) step {
+	return all(refused(client, service), refused(director, service), refused(pod, service),
+		refused(client, service+":7053/udp"), refused(director, service+":7053/udp"), refused(b1, service+":7053/udp"))
+}

@@ -1,0 +1,101 @@
+//go:build linux
+
+package scenario
+
+// masqueraded is a service with two backends.
+func masqueraded(how string) string {
+	return `[[service]]
+name = "web"
+scheduler = "rr"
+masquerade = "` + how + `"
+ports = [ { port = 7080, target_port = 7081, node_port = "auto" }, { port = 7053, target_port = 7081, protocol = "udp" } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`
+}
+
+func restricted(ranges string) string {
+	return `[[service]]
+name = "web"
+source_ranges = [ ` + ranges + ` ]
+ports = [ { port = 7080, target_port = 7081, node_port = "auto" }, { port = 7053, target_port = 7081, protocol = "udp" } ]
+backends = [ { address = "{backend1}" } ]
+
+[[service]]
+name = "open"
+ports = [ { port = 7080, target_port = 7081 } ]
+backends = [ { address = "{backend1}" } ]
+`
+}
+
+// Whom backends see, and who is let in.
+var clients = []scenario{
+	{
+		name: "masquerade auto", shows: []*feature{masqAuto, clientAddress}, families: both,
+		steps: []step{
+			put(masqueraded("auto")),
+			ask(client, "web", 2, replaced), ask(pod, "web", 2, kept), ask(director, "web", 2, replaced), ask(b1, "web", 2, replaced),
+			ask(client, "web:7053/udp", 2, replaced), ask(pod, "web:7053/udp", 2, kept),
+			ask(director, "web:7053/udp", 2, replaced), ask(b1, "web:7053/udp", 2, replaced),
+			ask(client, "web@node", 2, replaced),
+		},
+	},
+	{
+		name: "masquerade auto, backends are pods", shows: []*feature{masqAuto, clientAddress}, families: both, pods: []place{pod, b1, b2},
+		steps: []step{
+			put(masqueraded("auto")),
+			// A backend that reaches itself would answer itself; one that reaches
+			// another is seen.
+			ask(b1, "web", 4, by(counts{b1: 2, b2: 2}), func(r *run, from place, got []answer) error {
+				for _, a := range got {
+					want := kept
+					if place(a.Name) == b1 {
+						want = replaced
+					}
+					if err := want(r, from, []answer{a}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}),
+			ask(b2, "web:7053/udp", 4, by(counts{b1: 2, b2: 2})),
+			ask(client, "web", 2, replaced), ask(pod, "web", 2, kept),
+		},
+	},
+	{
+		name: "masquerade always", shows: []*feature{masqAlways}, families: both,
+		steps: []step{
+			put(masqueraded("always")),
+			ask(client, "web", 2, replaced), ask(pod, "web", 2, replaced), ask(director, "web", 2, replaced), ask(b2, "web", 2, replaced),
+			ask(pod, "web:7053/udp", 2, replaced),
+		},
+	},
+	{
+		name: "masquerade never", shows: []*feature{masqNever, clientAddress}, families: both,
+		steps: []step{
+			put(masqueraded("never")),
+			ask(client, "web", 2, kept), ask(pod, "web", 2, kept), ask(client, "web@node", 2, kept), ask(client, "web:7053/udp", 2, kept),
+		},
+	},
+	{
+		name: "source ranges", shows: []*feature{sourceRanges, rangesOfUDP}, families: both,
+		steps: []step{
+			put(restricted(`"{pod}", "192.0.2.0/24", "2001:db8::/32"`)),
+			ask(pod, "web", 1, only(b1)), ask(director, "web", 1, only(b1)), ask(pod, "web:7053/udp", 1, only(b1)),
+			ask(director, "web:7053/udp", 1, only(b1)),
+			refused(client, "web"), refused(b1, "web"),
+			on{
+				kernel:    all(refused(client, "web:7053/udp"), refused(b2, "web:7053/udp")),
+				userspace: all(ignored(client, "web:7053/udp"), ignored(b2, "web:7053/udp")),
+			}.step,
+			ask(client, "web@node", 1, only(b1)), // node ports are for who may reach the host
+			ask(client, "open", 1, only(b1)),
+			hold("x", pod, "web"),
+			put(restricted(`"{net:client}"`)),
+			held("x", only(b1)), // open ones go on
+			refused(pod, "web"), refused(b1, "web"),
+			ask(client, "web", 1, only(b1)), ask(client, "web:7053/udp", 1, only(b1)),
+			put(restricted(``)),
+			ask(pod, "web", 1, only(b1)), ask(b1, "web", 1, only(b1)),
+		},
+	},
+}

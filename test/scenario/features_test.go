@@ -1,0 +1,199 @@
+//go:build linux
+
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+)
+
+// dataplane is one kind of dataplane.
+type dataplane struct {
+	name        string
+	unsupported func(*vip.Frontend) error // what Apply itself asks
+	open        func(l *lab, pods []netip.Prefix) (plane, error)
+}
+
+var (
+	userspace = &dataplane{
+		name:        "proxy",
+		unsupported: proxy.Unsupported,
+		open: func(l *lab, _ []netip.Prefix) (plane, error) {
+			return proxy.New(proxy.Options{Device: device, Owns: l.owns, Own: l.own}), nil
+		},
+	}
+	kernel = &dataplane{
+		name:        "ipvs",
+		unsupported: ipvs.Unsupported,
+		open: func(l *lab, pods []netip.Prefix) (plane, error) {
+			return ipvs.New(ipvs.Options{
+				Device: device, Owns: l.owns, PodCIDRs: func() []netip.Prefix { return pods }, Log: slog.New(slog.DiscardHandler),
+			})
+		},
+	}
+	dataplanes = []*dataplane{userspace, kernel}
+)
+
+// feature is one thing that a service may ask for, or that its traffic relies
+// on. Sample is the part of a service that asks for it: what a dataplane's
+// Unsupported says of the frontends of such a service is what the dataplane
+// can't do. Where dataplanes differ in what they do, and nothing is refused, what
+// each does is in does.
+type feature struct {
+	name   string
+	sample string
+	does   map[string]string
+}
+
+// Where nothing else is asked for.
+const (
+	somePort    = "ports = [ { port = 80 } ]\n"
+	udpPort     = "ports = [ { port = 80, protocol = \"udp\" } ]\n"
+	someBackend = "backends = [ { address = \"10.1.0.11\", node = \"here\" }, { address = \"10.1.0.12\", node = \"there\" } ]\n"
+	someService = somePort + someBackend
+)
+
+func scheduler(name vip.Scheduler) *feature {
+	return &feature{name: fmt.Sprintf("`scheduler = %q`", name), sample: someService + fmt.Sprintf("scheduler = %q\n", name)}
+}
+
+// The features, in the order of the document. Add one here, and a scenario that
+// shows it.
+var (
+	tcp       = &feature{name: "TCP", sample: someService}
+	udp       = &feature{name: "UDP", sample: udpPort + someBackend}
+	sctp      = &feature{name: "SCTP", sample: "ports = [ { port = 80, protocol = \"sctp\" } ]\n" + someBackend}
+	ipv4      = &feature{name: "IPv4", sample: someService}
+	ipv6      = &feature{name: "IPv6", sample: somePort + "backends = [ { address = \"fd01::11\" } ]\n"}
+	dualStack = &feature{name: "a VIP of each family", sample: somePort + "families = [ \"ipv4\", \"ipv6\" ]\nbackends = [ { address = \"10.1.0.11\" }, { address = \"fd01::11\" } ]\n"}
+
+	rr          = scheduler(vip.RoundRobin)
+	wrr         = scheduler(vip.WeightedRoundRobin)
+	lc          = scheduler(vip.LeastConnection)
+	wlc         = scheduler(vip.WeightedLeastConnection)
+	sh          = scheduler(vip.SourceHash)
+	mh          = scheduler(vip.MaglevHash)
+	sed         = scheduler(vip.ShortestExpectedDelay)
+	nq          = scheduler(vip.NeverQueue)
+	fo          = scheduler(vip.WeightedFailover)
+	dh          = scheduler(vip.DestinationHash)
+	portFlag    = &feature{name: "`scheduler_flags = [\"port\"]` (`sh`, `mh`)", sample: someService + "scheduler = \"sh\"\nscheduler_flags = [ \"port\" ]\n"}
+	fallback    = &feature{name: "`scheduler_flags = [\"fallback\"]` (`sh`, `mh`)", sample: someService + "scheduler = \"sh\"\nscheduler_flags = [ \"fallback\" ]\n"}
+	onePacket   = &feature{name: "`scheduler_flags = [\"one-packet\"]`", sample: udpPort + someBackend + "forward = \"dr\"\nscheduler_flags = [ \"one-packet\" ]\n"}
+	affinity    = &feature{name: "`affinity`", sample: someService + "affinity = { timeout = \"1h\" }\n"}
+	stickyRange = &feature{name: "`affinity` with a range of ports and a `target_port`",
+		sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\naffinity = {}\n" + someBackend}
+	stickyInside = &feature{name: "`affinity` with different traffic policies and a `target_port`",
+		sample: "ports = [ { port = 80, target_port = 8080 } ]\naffinity = {}\nexternal_traffic = \"local\"\n" + someBackend}
+	states      = &feature{name: "weight 0, `drain`, `maint`, `terminating`", sample: somePort + "backends = [ { address = \"10.1.0.11\", weight = 0 }, { address = \"10.1.0.12\", state = \"drain\" } ]\n"}
+	replacement = &feature{name: "a backend that refuses a connection", sample: someService,
+		does: map[string]string{"ipvs": "the client is refused", "proxy": "another backend is tried"}}
+
+	localBoth    = &feature{name: "both traffic policies `local`", sample: someService + "external_traffic = \"local\"\ninternal_traffic = \"local\"\n"}
+	localOutside = &feature{name: "`external_traffic` other than `internal_traffic`", sample: someService + "external_traffic = \"local\"\n"}
+	sameZone     = &feature{name: "`traffic_distribution = \"same-zone\"`", sample: someService + "traffic_distribution = \"same-zone\"\n"}
+	sameNode     = &feature{name: "`traffic_distribution = \"same-node\"`", sample: someService + "traffic_distribution = \"same-node\"\n"}
+	hints        = &feature{name: "`for_zones` and `for_nodes` of backends", sample: somePort + "backends = [ { address = \"10.1.0.11\", for_zones = [\"za\"], for_nodes = [\"here\"] } ]\n"}
+	somePorts    = &feature{name: "`ports` of backends", sample: "ports = [ { port = 80, name = \"http\" }, { port = 81 } ]\nbackends = [ { address = \"10.1.0.11\", ports = [\"http\"] } ]\n"}
+
+	masqAuto      = &feature{name: "`masquerade = \"auto\"`", sample: someService + "masquerade = \"auto\"\n"}
+	masqAlways    = &feature{name: "`masquerade = \"always\"`", sample: someService + "masquerade = \"always\"\n"}
+	masqNever     = &feature{name: "`masquerade = \"never\"`", sample: someService + "masquerade = \"never\"\n"}
+	clientAddress = &feature{name: "backends see the client's address where `masquerade` allows", sample: someService,
+		does: map[string]string{"proxy": "always this host's address", "ipvs": "yes"}}
+
+	sourceRanges = &feature{name: "`source_ranges`", sample: someService + "source_ranges = [ \"192.0.2.0/24\" ]\n"}
+	rangesOfUDP  = &feature{name: "a datagram from outside `source_ranges`", sample: udpPort + someBackend + "source_ranges = [ \"192.0.2.0/24\" ]\n",
+		does: map[string]string{"proxy": "dropped", "ipvs": "port unreachable"}}
+	nodePorts  = &feature{name: "`node_port`", sample: "ports = [ { port = 80, node_port = \"auto\" } ]\n" + someBackend}
+	portRange  = &feature{name: "a range of ports", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
+	allPorts   = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
+	rangeToOne = &feature{name: "a range of ports with a `target_port`", sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\n" + someBackend}
+
+	halfClose = &feature{name: "half-closed connections", sample: someService}
+
+	nat     = &feature{name: "`forward = \"nat\"`", sample: someService + "forward = \"nat\"\n"}
+	dr      = &feature{name: "`forward = \"dr\"`", sample: someService + "forward = \"dr\"\n"}
+	tunnel  = &feature{name: "`forward = \"tunnel\"`, IPv4", sample: someService + "forward = \"tunnel\"\n"}
+	tunnel6 = &feature{name: "`forward = \"tunnel\"`, IPv6", sample: somePort + "backends = [ { address = \"fd01::11\" } ]\nforward = \"tunnel\"\n"}
+
+	refusal  = &feature{name: "a service without a usable backend refuses at once", sample: somePort}
+	unserved = &feature{name: "a VIP's other ports refuse what listens on all addresses of the host", sample: someService,
+		does: map[string]string{"proxy": "reachable at the VIP", "ipvs": "yes"}}
+	drain    = &feature{name: "a backend that leaves keeps its connections until the deadline", sample: someService + "drain_timeout = \"1h\"\n"}
+	settings = &feature{name: "open connections when settings change", sample: someService}
+	udpMove  = &feature{name: "UDP clients of a backend that leaves move at once", sample: udpPort + someBackend}
+	outlive  = &feature{name: "open connections at a restart of the agent", sample: someService,
+		does: map[string]string{"ipvs": "go on", "proxy": "end"}}
+)
+
+// groups are the features as the document has them.
+var groups = []struct {
+	title    string
+	features []*feature
+}{
+	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6}},
+	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
+		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
+	{"Who is seen, who is let in", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, refusal, unserved}},
+	{"Changes", []*feature{drain, settings, udpMove, outlive}},
+}
+
+// frontends are those of a service that asks for the feature.
+func (f *feature) frontends() ([]vip.Frontend, error) {
+	h := hub{}
+	services, err := h.parse("[[service]]\nname = \"sample\"\n" + f.sample)
+	if err != nil {
+		return nil, err
+	}
+	s := services[0]
+	granted := vip.Allocation{Service: s.Key, NodePorts: map[vip.PortKey]uint16{}}
+	for _, a := range []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")} {
+		for _, b := range s.Backends {
+			if vip.FamilyOf(b.Address) == vip.FamilyOf(a) {
+				granted.VIPs = append(granted.VIPs, a)
+				break
+			}
+		}
+	}
+	if len(granted.VIPs) == 0 {
+		granted.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	}
+	for i, p := range s.Ports {
+		granted.NodePorts[p.Key()] = uint16(30000 + i)
+	}
+	frontends, problems := compile.Service(compile.Input{Service: &s, Allocation: &granted, Node: compile.Node{
+		Name: "here", Zone: "za", NodePortAddrs: []netip.Addr{netip.MustParseAddr("198.51.100.1")},
+	}})
+	if len(problems) > 0 {
+		return nil, problems[0]
+	}
+	return frontends, nil
+}
+
+// refuses returns the dataplane's word on why it can't do f; "" is that it can.
+func (d *dataplane) refuses(f *feature) (string, error) {
+	frontends, err := f.frontends()
+	if err != nil {
+		return "", fmt.Errorf("the sample of %q: %w", f.name, err)
+	}
+	for i := range frontends {
+		err := d.unsupported(&frontends[i])
+		if err == nil {
+			continue
+		}
+		p, typed := errors.AsType[vip.Problem](err)
+		if !typed || p.Code != vip.CodeUnsupported {
+			return "", fmt.Errorf("%s refuses %q with %w, which is not a problem of code %s", d.name, f.name, err, vip.CodeUnsupported)
+		}
+		return p.Message, nil
+	}
+	return "", nil
+}

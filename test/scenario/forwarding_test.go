@@ -1,0 +1,77 @@
+//go:build linux
+
+package scenario
+
+import "fmt"
+
+// bypassed is a service whose backends answer the clients themselves.
+func bypassed(forward, drain, backends string) string {
+	return fmt.Sprintf(`[[service]]
+name = "web"
+scheduler = "rr"
+forward = %q
+drain_timeout = %q
+ports = [ { port = 7080 }, { port = 7053, protocol = "udp" } ]
+backends = [ %s ]
+`, forward, drain, backends)
+}
+
+// answering are the steps of a service by direct routing or tunnels.
+func answering(forward string) []step {
+	return []step{
+		realServers(b1, b2, b3),
+		put(bypassed(forward, "1s", first+","+second)),
+		serveVIP("web", b1, b2), serveVIP("web:7053/udp", b1, b2),
+		ask(client, "web", 2, by(counts{b1: 1, b2: 1}), kept),
+		ask(pod, "web", 2, by(counts{b1: 1, b2: 1}), kept),
+		ask(b3, "web", 2, by(counts{b1: 1, b2: 1}), kept),
+		ask(client, "web:7053/udp", 2, by(counts{b1: 1, b2: 1}), kept),
+		hold("x", client, "web"),
+		put(bypassed(forward, "1s", `{ address = "{backend1}", state = "maint" }, { address = "{backend2}", weight = 0 }`)),
+		held("x", marked("x")),
+		refused(client, "web"), refused(client, "web:7053/udp"),
+		put(bypassed(forward, "1s", `{ address = "{backend3}" }`)),
+		ended("x"),
+	}
+}
+
+// Direct routing and tunnels, between a director and real servers that have an
+// agent each.
+var forwarding = []scenario{
+	{name: "direct routing", shows: []*feature{dr}, families: both, isolated: true, steps: answering("dr")},
+	{name: "tunnels", shows: []*feature{tunnel}, isolated: true, modules: []string{"ipip"}, steps: answering("tunnel")},
+	{name: "tunnels of IPv6", shows: []*feature{tunnel6}, families: onlyIPv6, isolated: true, modules: []string{"ip6_tunnel"}, steps: answering("tunnel")},
+	{
+		name: "one packet", shows: []*feature{onePacket}, families: both, isolated: true,
+		steps: []step{
+			realServers(b1, b2),
+			put(`[[service]]
+name = "dns"
+scheduler = "rr"
+scheduler_flags = [ "one-packet" ]
+forward = "dr"
+ports = [ { port = 7053, protocol = "udp" } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			serveVIP("dns", b1, b2),
+			hold("x", client, "dns"),
+			heldFor("x", 4, by(counts{b1: 2, b2: 2}), kept),
+		},
+	},
+	{
+		name: "a range of ports by direct routing", shows: []*feature{dr, portRange}, isolated: true,
+		steps: []step{
+			realServers(b1, b2),
+			put(`[[service]]
+name = "many"
+scheduler = "rr"
+forward = "dr"
+ports = [ { port = "7101-7105" } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			serveVIP("many:7103/tcp", b1, b2),
+			ask(client, "many:7103/tcp", 2, by(counts{b1: 1, b2: 1}), kept),
+			refused(client, "many:7106/tcp"),
+		},
+	},
+}

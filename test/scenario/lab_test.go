@@ -1,0 +1,261 @@
+//go:build linux
+
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// place is where a question is asked from, or who answers. The client has more
+// addresses than one: see other.
+type place string
+
+// answer is what a server says.
+type answer = netlab.Answer
+
+const (
+	client   place = "client" // outside
+	pod      place = "pod"    // inside the pod ranges
+	director place = "director"
+	b1       place = "backend1"
+	b2       place = "backend2"
+	b3       place = "backend3"
+)
+
+// other is the client with the n-th of its other addresses.
+func other(n int) place { return place(fmt.Sprintf("%s/%d", client, n)) }
+
+// Ports that the lab's servers have. They are unlikely numbers, because on
+// loopback the host's own processes are neighbours.
+const (
+	backendPort = 7081 // on each backend's address, and the director's
+	hostPort    = 7022 // on all addresses of the director, where the lab is isolated
+)
+
+// lab is where a dataplane works: nodes with servers on them, and who they are.
+type lab struct {
+	dataplane *dataplane
+	nodes     map[place]*netlab.Node
+	addrs     []netip.Addr                                // the director's: what backends see when a client's address is replaced
+	pool      func(n int, family vip.Family) netip.Prefix // of the n-th scenario
+	others    func(n int, family vip.Family) netip.Addr   // the client's other addresses
+	host      *table.Table[struct{}, hostnet.Snapshot]    // the director's addresses
+	nodePorts []netip.Prefix
+	// isolated says that the nodes are hosts of their own, with IPv6, and
+	// sockets on all addresses of each; else they are addresses of loopback, and
+	// clients must bind to theirs.
+	isolated bool
+	runs     int
+}
+
+// families are those that the lab has.
+func (l *lab) families() []vip.Family {
+	if l.isolated {
+		return []vip.Family{vip.IPv4, vip.IPv6}
+	}
+	return []vip.Family{vip.IPv4}
+}
+
+// addr is the address of a place.
+func (l *lab) addr(p place, family vip.Family) netip.Addr {
+	if _, n, is := strings.Cut(string(p), "/"); is {
+		var i int
+		fmt.Sscan(n, &i)
+		return l.others(i, family)
+	}
+	n := l.nodes[p]
+	if n == nil {
+		panic("no place " + p)
+	}
+	if family == vip.IPv6 {
+		return n.Addr6
+	}
+	return n.Addr4
+}
+
+// is reports whether a server that sees a sees p.
+func (l *lab) is(a netip.Addr, p place) bool {
+	if p == director && slices.Contains(l.addrs, a) {
+		return true
+	}
+	return a == l.addr(p, vip.FamilyOf(a))
+}
+
+// subnet is the range around a place.
+func (l *lab) subnet(p place, family vip.Family) netip.Prefix {
+	a := l.addr(p, family)
+	bits := a.BitLen()
+	switch {
+	case !l.isolated:
+	case family == vip.IPv6:
+		bits = 64
+	default:
+		bits = 24
+	}
+	return netip.PrefixFrom(a, bits).Masked()
+}
+
+// dial connects from a place, in the name of t.
+func (l *lab) dial(t testing.TB, from place, network string, to netip.AddrPort) (*netlab.Conn, error) {
+	name, _, bound := strings.Cut(string(from), "/")
+	var source netip.Addr
+	if bound || !l.isolated {
+		source = l.addr(from, vip.FamilyOf(to.Addr()))
+	}
+	return l.nodes[place(name)].For(t).DialFrom(network, source, to)
+}
+
+// serve starts the servers that every scenario finds.
+func (l *lab) serve() {
+	for _, p := range []place{b1, b2, b3, director} {
+		for _, family := range l.families() {
+			for _, network := range []string{"tcp", "udp"} {
+				l.nodes[p].Serve(network, netip.AddrPortFrom(l.addr(p, family), backendPort))
+			}
+		}
+	}
+	if l.isolated {
+		for _, network := range []string{"tcp", "udp"} {
+			l.nodes[director].Serve(network, netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
+		}
+	}
+}
+
+// newLoopback makes a lab of 127.0.0.0/8: no rights are needed, IPv4 only. Two
+// processes have different addresses.
+func newLoopback(t *testing.T, d *dataplane) *lab {
+	nodes, pools := byte(64+2*(os.Getpid()%90)), byte(65+2*(os.Getpid()%90))
+	l := &lab{
+		dataplane: d,
+		nodes:     map[place]*netlab.Node{},
+		addrs:     []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.AddrFrom4([4]byte{127, nodes, 0, 1})},
+		pool: func(n int, _ vip.Family) netip.Prefix {
+			return netip.PrefixFrom(netip.AddrFrom4([4]byte{127, pools, byte(n), 0}), 24)
+		},
+		others: func(n int, _ vip.Family) netip.Addr { return netip.AddrFrom4([4]byte{127, nodes, 200, byte(n + 1)}) },
+	}
+	for i, p := range []place{director, client, pod, b1, b2, b3} {
+		l.nodes[p] = netlab.Here(t, string(p), netip.AddrFrom4([4]byte{127, nodes, byte(i), 1}), netip.Addr{})
+	}
+	own := netip.PrefixFrom(l.nodes[director].Addr4, 32)
+	l.nodePorts = []netip.Prefix{own}
+	l.host = table.New[struct{}](table.NewClock(time.Now()), hostnet.Same)
+	l.host.Set(struct{}{}, hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: own, Link: "lo"}}})
+	l.serve()
+	return l
+}
+
+// newNamespaces makes a lab of network namespaces whose director is this
+// process's own. All of it ends with the test.
+func newNamespaces(t *testing.T, d *dataplane) *lab {
+	n := netlab.NewHere(t)
+	n.AddBackend()
+	l := &lab{
+		dataplane: d,
+		isolated:  true,
+		nodes: map[place]*netlab.Node{
+			director: n.Director, client: n.Client, pod: n.AddClient(string(pod)),
+			b1: n.Backends[0], b2: n.Backends[1], b3: n.Backends[2],
+		},
+		pool: func(n int, family vip.Family) netip.Prefix {
+			if family == vip.IPv6 {
+				return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x96, 5: byte(n)}), 64)
+			}
+			return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, byte(n), 0}), 24)
+		},
+		others: func(n int, family vip.Family) netip.Addr {
+			if family == vip.IPv6 {
+				return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x78, 15: byte(n + 1)})
+			}
+			return netip.AddrFrom4([4]byte{10, 78, 0, byte(n + 1)})
+		},
+	}
+	for range_, via := range map[string]netip.Addr{"10.78.0.0/24": n.Client.Addr4, "fd78::/64": n.Client.Addr6} {
+		n.Client.Holds(netip.MustParsePrefix(range_))
+		n.Director.Via(netip.MustParsePrefix(range_), via)
+	}
+	if d == userspace {
+		// Not every kernel has dummy devices: the proxy finds all of its addresses
+		// there, which for IPv6 takes more than a route.
+		n.Director.Sysctl("ipv6/ip_nonlocal_bind", "1")
+		for _, p := range []string{"10.96.0.0/16", "fd96::/32"} {
+			n.Director.Holds(netip.MustParsePrefix(p))
+		}
+	}
+	l.host = table.New[struct{}](table.NewClock(time.Now()), hostnet.Same)
+	watcher := hostnet.NewWatcher(l.host, func(link string, _ netip.Addr) bool { return link == device }, slog.New(slog.DiscardHandler))
+	watch := start(watcher.Run)
+	t.Cleanup(func() { watch.stop(t, "the watcher of addresses") })
+	<-l.host.Ready()
+	snapshot, _, _ := l.host.Get(struct{}{})
+	for _, a := range snapshot.Addrs {
+		l.addrs = append(l.addrs, a.Prefix.Addr())
+	}
+	l.serve()
+	return l
+}
+
+// device is where dataplanes put virtual addresses.
+const device = "ironvip0"
+
+// owns reports whether an address is in the pool of some scenario.
+func (l *lab) owns(a netip.Addr) bool {
+	family := vip.FamilyOf(a)
+	for n := range l.runs + 1 {
+		if l.pool(n, family).Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// own reports whether an address is the director's, as the agent knows it.
+func (l *lab) own(a netip.Addr) bool {
+	return slices.Contains(l.addrs, a) || a.IsLoopback() && l.isolated
+}
+
+// startDirector starts the director's part of the pipeline.
+func (l *lab) startDirector(h *hub, pods, nodePorts []netip.Prefix) (*host, error) {
+	p, err := l.dataplane.open(l, pods)
+	if err != nil {
+		return nil, err
+	}
+	return h.startHost(p, compile.Node{Name: "here", Zone: "za"}, l.host, nodePorts, slog.New(slog.DiscardHandler)), nil
+}
+
+// sweep takes away what a scenario left, as a new agent without services
+// does, and checks that nothing is left.
+func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
+	t.Helper()
+	h := newHub(t, []netip.Prefix{l.pool(l.runs, vip.IPv4)}, nil, l.host)
+	h.ready()
+	defer h.stages.stop(t, "the pipeline")
+	m, err := l.startDirector(h, pods, l.nodePorts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-m.synced:
+	case <-time.After(patience):
+		t.Error("the sweep takes too long")
+	}
+	m.stages.stop(t, "the host's pipeline")
+	defer m.plane.Close()
+	for o, err := range m.plane.Actual(context.Background()) {
+		t.Errorf("left behind: %s %v", o.Key, err)
+	}
+}

@@ -1,0 +1,143 @@
+//go:build linux && !vm
+
+package scenario
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write docs/dataplanes.md")
+
+const document = "../../docs/dataplanes.md"
+
+// TestDocument compares docs/dataplanes.md with what the dataplanes say.
+func TestDocument(t *testing.T) {
+	want, err := matrix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(have), want); diff != "" {
+		t.Errorf("%s is stale: run go test ./test/scenario -run TestDocument -update (-have +want)\n%s", document, diff)
+	}
+}
+
+const intro = "# What each dataplane does\n\n" +
+	"This page is written by `go test ./test/scenario -run TestDocument -update`: a \"no\" is the dataplane's own word, which is in the\n" +
+	"status of a service that asks for it, and everything else is what the scenarios in the last column show with real connections, on\n" +
+	"both dataplanes. [testing-vm.md](testing-vm.md) says how to add one; [proxy.md](proxy.md) and [ipvs.md](ipvs.md) have the reasons.\n"
+
+// matrix writes the document.
+func matrix() (string, error) {
+	var b strings.Builder
+	b.WriteString(intro)
+	for _, g := range groups {
+		fmt.Fprintf(&b, "\n## %s\n\n|", g.title)
+		for _, d := range dataplanes {
+			fmt.Fprintf(&b, " | `%s`", d.name)
+		}
+		b.WriteString(" | shown by |\n|" + strings.Repeat("---|", len(dataplanes)+2) + "\n")
+		for _, f := range g.features {
+			fmt.Fprintf(&b, "| %s", f.name)
+			for _, d := range dataplanes {
+				cell, err := d.cell(f)
+				if err != nil {
+					return "", err
+				}
+				fmt.Fprintf(&b, " | %s", cell)
+			}
+			var names []string
+			for _, s := range every() {
+				if slices.Contains(s.shows, f) {
+					names = append(names, s.name)
+				}
+			}
+			fmt.Fprintf(&b, " | %s |\n", strings.Join(names, "; "))
+		}
+	}
+	return b.String(), nil
+}
+
+// cell is what a dataplane does of a feature, in words.
+func (d *dataplane) cell(f *feature) (string, error) {
+	why, err := d.refuses(f)
+	if err != nil {
+		return "", err
+	}
+	if why != "" {
+		_, what, _ := strings.Cut(why, " does not support ")
+		what, _, _ = strings.Cut(what, "; nor ") // what the first reason says is enough
+		return "no: " + strings.ReplaceAll(what, "|", `\|`), nil
+	}
+	if does := f.does[d.name]; does != "" {
+		return does, nil
+	}
+	return "yes", nil
+}
+
+// Every feature is shown, on each dataplane that has it, by a scenario that goes
+// on to its end there.
+func TestEveryFeatureIsShown(t *testing.T) {
+	names := map[string]bool{}
+	listed := map[*feature]bool{}
+	for _, g := range groups {
+		for _, f := range g.features {
+			listed[f] = true
+		}
+	}
+	can := func(d *dataplane, f *feature) bool {
+		why, err := d.refuses(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return why == ""
+	}
+	shown := map[*feature]map[*dataplane]bool{}
+	for _, s := range every() {
+		if names[s.name] {
+			t.Errorf("two scenarios are named %q", s.name)
+		}
+		names[s.name] = true
+		for _, f := range s.shows {
+			if !listed[f] {
+				t.Errorf("%q shows %q, which is in no group", s.name, f.name)
+			}
+			if shown[f] == nil {
+				shown[f] = map[*dataplane]bool{}
+			}
+			for _, d := range dataplanes {
+				if !slices.ContainsFunc(s.shows, func(f *feature) bool { return !can(d, f) }) {
+					shown[f][d] = true
+				}
+			}
+		}
+	}
+	for f := range listed {
+		if f.does != nil && len(f.does) != len(dataplanes) {
+			t.Errorf("%q says of some dataplanes what they do, and not of all", f.name)
+		}
+		for _, d := range dataplanes {
+			if can(d, f) && !shown[f][d] {
+				t.Errorf("%s has %q, and no scenario shows it", d.name, f.name)
+			}
+		}
+		if shown[f] == nil {
+			t.Errorf("no scenario shows %q", f.name)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+//go:build linux
+
+package scenario
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+
+	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// planeAt is a dataplane in another namespace than this process's.
+type planeAt struct {
+	*ipvs.Target
+	node *netlab.Node
+}
+
+func (r *run) openAt(p place) (plane, error) {
+	at := &planeAt{node: r.nodes[p].For(r)}
+	var err error
+	at.node.Do(func() {
+		at.Target, err = ipvs.New(ipvs.Options{Device: device, Owns: r.owns, Log: slog.New(slog.DiscardHandler)})
+	})
+	return at, err
+}
+
+func (p *planeAt) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) (err error) {
+	p.node.Do(func() { err = p.Target.Apply(ctx, batch) })
+	return err
+}
+
+func (p *planeAt) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.FrontendKey, vip.Frontend], error] {
+	type observed = reconcile.Observed[vip.FrontendKey, vip.Frontend]
+	var all []observed
+	var failed error
+	p.node.Do(func() {
+		for o, err := range p.Target.Actual(ctx) {
+			if err != nil {
+				failed = err
+				return
+			}
+			all = append(all, o)
+		}
+	})
+	return func(yield func(observed, error) bool) {
+		if failed != nil {
+			yield(observed{}, failed)
+			return
+		}
+		for _, o := range all {
+			if !yield(o, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Close takes away what was put into the namespace, which lives longer.
+func (p *planeAt) Close() (err error) {
+	p.node.Do(func() { err = p.Remove(context.Background()) })
+	return errors.Join(err, p.Target.Close())
+}

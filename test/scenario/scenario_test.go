@@ -1,0 +1,215 @@
+//go:build linux
+
+package scenario
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// scenario is one page of the table. It runs once for each of its families,
+// each time with VIPs that no other run has.
+type scenario struct {
+	name      string
+	shows     []*feature
+	families  []vip.Family // nil is IPv4
+	dual      bool         // VIPs of both families at once, asked in each of families
+	isolated  bool         // needs hosts of their own: IPv6, wildcard listeners, addresses that come and go
+	modules   []string     // what the kernel's IPVS needs for it beside its own
+	nodePorts string       // the range whose addresses of the host node ports are on; "" is the lab's choice
+	pods      []place      // who is inside the pod ranges; nil is the place pod
+	steps     []step
+}
+
+var both, onlyIPv6 = []vip.Family{vip.IPv4, vip.IPv6}, []vip.Family{vip.IPv6}
+
+// every is the table.
+func every() []scenario {
+	return slices.Concat(basics, choosing, topology, clients, changes, forwarding)
+}
+
+// fits reports whether the lab can run it in that family.
+func (s *scenario) fits(l *lab, family vip.Family) bool {
+	return slices.Contains(l.families(), family) && (l.isolated || !s.isolated && !s.dual)
+}
+
+// runTable runs what fits into the lab.
+func runTable(t *testing.T, l *lab) {
+	for _, s := range every() {
+		families := s.families
+		if families == nil {
+			families = []vip.Family{vip.IPv4}
+		}
+		for _, family := range families {
+			if s.fits(l, family) {
+				t.Run(strings.ReplaceAll(fmt.Sprintf("%s %s", s.name, family), " ", "_"), func(t *testing.T) { l.run(t, &s, family) })
+			}
+		}
+	}
+}
+
+// run runs one scenario, in one family.
+func (l *lab) run(t *testing.T, s *scenario, family vip.Family) {
+	if l.dataplane == kernel {
+		for _, m := range s.modules {
+			need.Module(t, m)
+		}
+	}
+	l.runs++
+	r := &run{TB: t, lab: l, family: family, held: map[string]*netlab.Conn{}, marks: map[string]place{}, answered: map[string]map[place]place{}}
+	for _, f := range s.shows {
+		why, err := l.dataplane.refuses(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why != "" {
+			r.unsupported = why
+		}
+	}
+	inside := s.pods
+	if inside == nil {
+		inside = []place{pod}
+	}
+	pool := []netip.Prefix{l.pool(l.runs, family)}
+	if s.dual {
+		pool = []netip.Prefix{l.pool(l.runs, vip.IPv4), l.pool(l.runs, vip.IPv6)}
+	}
+	for _, family := range l.families() {
+		for _, p := range inside {
+			r.pods = append(r.pods, l.subnet(p, family))
+		}
+	}
+	r.hub = newHub(t, pool, r.pods, l.host)
+	r.hub.ready()
+	var err error
+	r.nodePorts = l.nodePorts
+	if s.nodePorts != "" {
+		r.nodePorts = []netip.Prefix{netip.MustParsePrefix(r.text(s.nodePorts))}
+	}
+	if r.host, err = l.startDirector(r.hub, r.pods, r.nodePorts); err != nil {
+		t.Fatal(err)
+	}
+	<-r.host.synced
+	err = r.steps(s)
+	r.host.stop(t)
+	for _, m := range r.servers {
+		m.stop(t)
+	}
+	r.hub.stages.stop(t, "the pipeline")
+	for _, c := range r.held {
+		c.Close()
+	}
+	l.sweep(t, r.pods)
+	switch {
+	case errors.Is(err, errRefused):
+		t.Logf("unsupported: %s", r.unsupported)
+	case err != nil:
+		t.Error(err)
+	case r.unsupported != "":
+		t.Errorf("%s says that it can't, and nothing was refused: %s", l.dataplane.name, r.unsupported)
+	}
+}
+
+func (r *run) steps(s *scenario) error {
+	for i, step := range s.steps {
+		if err := step(r); errors.Is(err, errRefused) {
+			return err
+		} else if err != nil {
+			return fmt.Errorf("step %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// marker is what a process that was started by inNamespace, and all of its
+// children, have in their environment.
+const marker = "IRONVIP_SCENARIO_LAB"
+
+// inNamespace runs a test in a process that has a network namespace of its own,
+// and checks that neither processes nor namespaces are left of it.
+func inNamespace(t *testing.T, test func(*testing.T)) {
+	need.Root(t)
+	if os.Getenv(marker) != "" {
+		before, current := namespaces(t), goleak.IgnoreCurrent()
+		t.Run("table", test)
+		if after := namespaces(t); after > before {
+			t.Errorf("%d namespaces are open, %d were before", after, before)
+		}
+		goleak.VerifyNone(t, current)
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := fmt.Sprintf("%s=%s-%d", marker, t.Name(), os.Getpid())
+	args := []string{"-test.run", "^" + t.Name() + "$", "-test.timeout", "20m"}
+	for _, a := range os.Args[1:] {
+		if strings.HasPrefix(a, "-test.v") || strings.HasPrefix(a, "-test.failfast") {
+			args = append(args, a)
+		}
+		if run, is := strings.CutPrefix(a, "-test.run="); is { // keep what it says of scenarios
+			if _, scenarios, found := strings.Cut(run, "/"); found {
+				args[1] = "^" + t.Name() + "$/" + scenarios
+			}
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), mark)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // whose end would be taken for the parent's death
+	defer runtime.UnlockOSThread()
+	if err := cmd.Run(); err != nil {
+		t.Errorf("the table: %v", err)
+	}
+	for _, p := range processesWith(t, mark) {
+		t.Errorf("process %s outlived its test", p)
+	}
+}
+
+// namespaces counts the network namespaces that this process holds open.
+func namespaces(t *testing.T) (n int) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if target, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(target, "net:[") {
+			n++
+		}
+	}
+	return n
+}
+
+// processesWith returns the processes that have a variable in their environment.
+func processesWith(t *testing.T, variable string) (found []string) {
+	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range environs {
+		env, err := os.ReadFile(file)
+		if err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == variable }) {
+			cmdline, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+			found = append(found, fmt.Sprintf("%s %q", filepath.Dir(file), cmdline))
+		}
+	}
+	return found
+}

@@ -1,0 +1,732 @@
+//go:build linux
+
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// run is a scenario on its way, in one family.
+type run struct {
+	testing.TB
+	*lab
+	family      vip.Family
+	hub         *hub
+	host        *host
+	servers     []*host // real servers
+	pods        []netip.Prefix
+	nodePorts   []netip.Prefix
+	unsupported string // why the dataplane must refuse the scenario's services; "" where it must not
+	held        map[string]*netlab.Conn
+	marks       map[string]place
+	answered    map[string]map[place]place // who answered whom
+}
+
+// step is one thing that is done or expected.
+type step func(r *run) error
+
+// errRefused ends a scenario on a dataplane that can't do what it is about.
+var errRefused = errors.New("the dataplane refuses the service, as it should")
+
+// text fills in addresses: {backend1} in the scenario's family, {backend1:6} in
+// another, {net:pod} for the range around a place, {gateway:pod} for the
+// director's address in it.
+func (r *run) text(s string) string {
+	var old []string
+	for p := range r.nodes {
+		for suffix, family := range map[string]vip.Family{"": r.family, ":4": vip.IPv4, ":6": vip.IPv6} {
+			old = append(old, "{"+string(p)+suffix+"}", r.addr(p, family).String())
+			if a := r.addr(p, family); a.IsValid() {
+				old = append(old, "{net:"+string(p)+suffix+"}", r.subnet(p, family).String())
+				old = append(old, "{gateway:"+string(p)+suffix+"}", a.Prev().String())
+			}
+		}
+	}
+	return strings.NewReplacer(old...).Replace(s)
+}
+
+func key(name string) vip.ServiceKey {
+	return vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: name}
+}
+
+// put adds services, or replaces those of their names, and waits until every
+// host has them.
+func put(text string) step {
+	return func(r *run) error {
+		services, err := r.hub.parse(r.text(text))
+		if err != nil {
+			return err
+		}
+		for _, s := range services {
+			rev := r.hub.services.Set(s.Key, s)
+			for _, m := range append([]*host{r.host}, r.servers...) {
+				problems, err := control.WaitApplied(r.Context(), m.compiled, m.applied, s.Key, rev)
+				if err != nil {
+					return err
+				}
+				for _, p := range problems {
+					if p.Code == vip.CodeUnsupported && r.unsupported != "" {
+						return errRefused
+					}
+					return fmt.Errorf("service %s: %w", s.Key, p)
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// remove takes a service away and waits until it gets no new connections.
+func remove(name string) step {
+	return func(r *run) error {
+		last, _, _ := r.host.compiled.Get(key(name))
+		r.hub.services.Delete(key(name))
+		problems, err := control.WaitGone(r.Context(), r.host.compiled, r.host.applied, key(name), last)
+		for _, p := range problems {
+			err = errors.Join(err, p)
+		}
+		return err
+	}
+}
+
+// state is the operator's word on the backend that a mark names, see as.
+func state(name, mark string, s vip.State) step {
+	return func(r *run) error {
+		a := r.addr(r.marks[mark], r.family)
+		r.hub.states.Set(vip.BackendKey{Service: key(name), Address: a}, s)
+		return until(r.Context(), func() error {
+			return r.host.settled(key(name), func(f *vip.Frontend) bool {
+				return !slices.ContainsFunc(f.Backends, func(e vip.Endpoint) bool {
+					return e.Addr.Addr() == a && e.Weight > 0 != (s == vip.Ready)
+				})
+			})
+		})
+	}
+}
+
+// restart ends the director's agent and starts another.
+func restart() step {
+	return func(r *run) error {
+		r.host.stop(r)
+		m, err := r.startDirector(r.hub, r.pods, r.nodePorts)
+		if err != nil {
+			return err
+		}
+		r.host = m
+		<-m.synced
+		return nil
+	}
+}
+
+// at resolves where a question goes: "web" is the VIP and the first port of a
+// service, "web:7053/udp" another port, "web@node" the node port of its first
+// port on the director's address, "web:7053/udp@node" that of another,
+// "host:7022/tcp" the director itself.
+func (r *run) at(to string) (network string, at netip.AddrPort, err error) {
+	service, where, _ := strings.Cut(to, "@")
+	name, port, stated := strings.Cut(service, ":")
+	var k vip.PortKey
+	if stated {
+		number, protocol, _ := strings.Cut(port, "/")
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil {
+			return "", at, err
+		}
+		k.Port = uint16(n)
+		if err := k.Protocol.UnmarshalText([]byte(protocol)); err != nil {
+			return "", at, err
+		}
+	}
+	if name == "host" {
+		return k.Protocol.String(), netip.AddrPortFrom(r.addr(director, r.family), k.Port), nil
+	}
+	s, _, ok := r.hub.services.Get(key(name))
+	granted, _, _ := r.hub.allocations.Get(key(name))
+	if !ok {
+		return "", at, fmt.Errorf("there is no service %s", name)
+	}
+	if !stated {
+		k = vip.PortKey{Port: s.Ports[0].Port, Protocol: s.Ports[0].Protocol}
+	}
+	network = k.Protocol.String()
+	if where != "" {
+		a := r.addr(director, r.family)
+		if where != "node" {
+			if a, err = netip.ParseAddr(r.text(where)); err != nil {
+				return "", at, err
+			}
+		}
+		n := granted.NodePorts[k]
+		if n == 0 {
+			return "", at, fmt.Errorf("%s has no node port for %s", name, k)
+		}
+		return network, netip.AddrPortFrom(a, n), nil
+	}
+	for _, a := range granted.VIPs {
+		if vip.FamilyOf(a) == r.family {
+			return network, netip.AddrPortFrom(a, k.Port), nil
+		}
+	}
+	return "", at, fmt.Errorf("%s has no %s address: %v", name, r.family, granted.Problems)
+}
+
+// check is an expectation of the answers to questions from one place.
+type check func(r *run, from place, got []answer) error
+
+// counts expects how often each answered.
+type counts map[place]int
+
+func by(want counts) check {
+	return func(_ *run, _ place, got []answer) error {
+		have := counts{}
+		for _, a := range got {
+			have[place(a.Name)]++
+		}
+		if !maps.Equal(have, want) {
+			return fmt.Errorf("answered by %v, want %v", have, want)
+		}
+		return nil
+	}
+}
+
+// only expects every answer of one place.
+func only(p place) check {
+	return func(r *run, from place, got []answer) error { return by(counts{p: len(got)})(r, from, got) }
+}
+
+// anyOf expects answers of each of these places, and of no other.
+func anyOf(want ...place) check {
+	return func(_ *run, _ place, got []answer) error {
+		have := map[place]bool{}
+		for _, a := range got {
+			have[place(a.Name)] = true
+		}
+		for _, p := range want {
+			if !have[p] {
+				return fmt.Errorf("%s never answered, %v did", p, have)
+			}
+		}
+		if len(have) > len(want) {
+			return fmt.Errorf("answered by %v, want %v", have, want)
+		}
+		return nil
+	}
+}
+
+// same expects that all answers are of one place, whichever; as remembers it.
+func same(_ *run, _ place, got []answer) error {
+	for _, a := range got {
+		if a.Name != got[0].Name {
+			return fmt.Errorf("answered by %s and by %s", got[0].Name, a.Name)
+		}
+	}
+	return nil
+}
+
+func as(mark string) check {
+	return func(r *run, from place, got []answer) error {
+		r.marks[mark] = place(got[0].Name)
+		return same(r, from, got)
+	}
+}
+
+// marked expects who was remembered, other that it is not them.
+func marked(mark string) check {
+	return func(r *run, from place, got []answer) error { return only(r.marks[mark])(r, from, got) }
+}
+
+func not(mark string) check {
+	return func(r *run, _ place, got []answer) error {
+		for _, a := range got {
+			if place(a.Name) == r.marks[mark] {
+				return fmt.Errorf("answered by %s again", a.Name)
+			}
+		}
+		return nil
+	}
+}
+
+// seen expects whom the servers see.
+func seen(p place) check {
+	return func(r *run, _ place, got []answer) error {
+		for _, a := range got {
+			if !r.is(a.Client.Addr(), p) {
+				return fmt.Errorf("%s saw %s, want %s", a.Name, a.Client, p)
+			}
+		}
+		return nil
+	}
+}
+
+// kept expects that the servers see who asks; where the dataplane can't, this
+// host.
+func kept(r *run, from place, got []answer) error {
+	if r.dataplane == userspace {
+		from = director
+	}
+	return seen(from)(r, from, got)
+}
+
+// replaced expects that the servers see this host.
+func replaced(r *run, from place, got []answer) error { return seen(director)(r, from, got) }
+
+// ask asks so often, each time with a new connection.
+func ask(from place, to string, times int, checks ...check) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		if err != nil {
+			return err
+		}
+		var got []answer
+		for range times {
+			a, err := r.once(from, network, at)
+			if err != nil {
+				return fmt.Errorf("%s asks %s (%s/%s): %w", from, to, at, network, err)
+			}
+			got = append(got, a)
+		}
+		for _, check := range checks {
+			if err := check(r, from, got); err != nil {
+				return fmt.Errorf("%s asks %s (%s/%s): %w", from, to, at, network, err)
+			}
+		}
+		return nil
+	}
+}
+
+// once asks with a new connection. UDP sockets stay until the scenario's end: a
+// later one on the same port would be the same client to a dataplane.
+func (r *run) once(from place, network string, at netip.AddrPort) (answer, error) {
+	c, err := r.dial(r, from, network, at)
+	if err != nil {
+		return answer{}, err
+	}
+	if network != "udp" {
+		defer c.Close()
+	}
+	return c.Ask()
+}
+
+// askHalfClosed asks and closes its side before the answer comes.
+func askHalfClosed(from place, to string) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		if err != nil {
+			return err
+		}
+		c, err := r.dial(r, from, network, at)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("?\n")); err != nil {
+			return err
+		}
+		if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+			return err
+		}
+		c.SetReadDeadline(time.Now().Add(patience))
+		got, err := io.ReadAll(c)
+		if err != nil || !strings.HasPrefix(string(got), string(b1)) {
+			return fmt.Errorf("the answer to a closed side is %q, %w", got, err)
+		}
+		return nil
+	}
+}
+
+// spread has each of the client's first n other addresses ask once, and
+// remembers who answered whom.
+func spread(n int, to, record string, checks ...check) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		if err != nil {
+			return err
+		}
+		r.answered[record] = map[place]place{}
+		var got []answer
+		for i := range n {
+			a, err := r.once(other(i), network, at)
+			if err != nil {
+				return fmt.Errorf("%s asks %s: %w", other(i), to, err)
+			}
+			r.answered[record][other(i)] = place(a.Name)
+			got = append(got, a)
+		}
+		for _, check := range checks {
+			if err := check(r, client, got); err != nil {
+				return fmt.Errorf("%d clients ask %s: %w", n, to, err)
+			}
+		}
+		return nil
+	}
+}
+
+// stayed expects that of the clients whose backend isn't gone no more than so
+// many per cent were answered by another one in the later record.
+func stayed(before, after string, gone place, percent int) step {
+	return func(r *run) error {
+		of, moved := 0, 0
+		for c, p := range r.answered[before] {
+			if p == gone {
+				continue
+			}
+			of++
+			if r.answered[after][c] != p {
+				moved++
+			}
+		}
+		if 100*moved > percent*of {
+			return fmt.Errorf("%d of %d clients moved", moved, of)
+		}
+		return nil
+	}
+}
+
+// refused expects a refusal: a reset or an answer that nobody listens, not
+// silence.
+func refused(from place, to string) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		if err != nil {
+			return err
+		}
+		a, err := r.once(from, network, at)
+		if !isRefusal(err, from, network) {
+			return fmt.Errorf("%s asks %s (%s/%s): answer %v, %v; want a refusal", from, to, at, network, a, err)
+		}
+		return nil
+	}
+}
+
+func isRefusal(err error, from place, network string) bool {
+	for _, e := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	// In its own output, the kernel answers the sender of a refused datagram before the ICMP error arrives.
+	return network == "udp" && from == director && errors.Is(err, syscall.EPERM)
+}
+
+// ignored expects a datagram to get no answer of any kind.
+func ignored(from place, to string) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		if err != nil {
+			return err
+		}
+		c, err := r.dial(r, from, network, at)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("?\n")); err != nil {
+			return err
+		}
+		c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		if n, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return fmt.Errorf("%s asks %s: %d bytes, %v; want nothing", from, to, n, err)
+		}
+		return nil
+	}
+}
+
+// hold connects, asks once and keeps the connection.
+func hold(name string, from place, to string, checks ...check) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		if err != nil {
+			return err
+		}
+		c, err := r.dial(r, from, network, at)
+		if err != nil {
+			return fmt.Errorf("%s connects to %s (%s/%s): %w", from, to, at, network, err)
+		}
+		r.held[name] = c
+		return held(name, append(checks, as(name))...)(r)
+	}
+}
+
+// holdAll holds n connections and expects something of all their answers.
+func holdAll(n int, from place, to string, checks ...check) step {
+	return func(r *run) error {
+		var got []answer
+		for i := range n {
+			name := fmt.Sprintf("%s %d", to, i)
+			keep := func(_ *run, _ place, a []answer) error { got = append(got, a...); return nil }
+			if err := hold(name, from, to, keep)(r); err != nil {
+				return err
+			}
+		}
+		for _, check := range checks {
+			if err := check(r, from, got); err != nil {
+				return fmt.Errorf("%s holds connections to %s: %w", from, to, err)
+			}
+		}
+		return nil
+	}
+}
+
+// held asks once more on a connection that is held.
+func held(name string, checks ...check) step {
+	return func(r *run) error {
+		a, err := r.held[name].Ask()
+		if err != nil {
+			return fmt.Errorf("connection %s: %w", name, err)
+		}
+		for _, check := range checks {
+			if err := check(r, client, []answer{a}); err != nil {
+				return fmt.Errorf("connection %s: %w", name, err)
+			}
+		}
+		return nil
+	}
+}
+
+// ended expects that a connection ends: it is answered for as long as it is,
+// and then it is told.
+func ended(name string) step {
+	return func(r *run) error {
+		return until(r.Context(), func() error {
+			a, err := r.held[name].Ask()
+			if err == nil {
+				if place(a.Name) != r.marks[name] {
+					return fmt.Errorf("connection %s goes on with %s", name, a.Name)
+				}
+				return fmt.Errorf("connection %s is still answered by %s", name, a.Name)
+			}
+			if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
+				return fmt.Errorf("connection %s isn't told of its end: %w", name, err)
+			}
+			return nil
+		})
+	}
+}
+
+// endedUDP expects that a client that keeps its port is refused.
+func endedUDP(name string) step {
+	return func(r *run) error {
+		if a, err := r.held[name].Ask(); !isRefusal(err, client, "udp") {
+			return fmt.Errorf("socket %s: %v, %v; want a refusal", name, a, err)
+		}
+		return nil
+	}
+}
+
+// release closes a connection that is held.
+func release(names ...string) step {
+	return func(r *run) error {
+		for _, n := range names {
+			r.held[n].Close()
+		}
+		return nil
+	}
+}
+
+// eventually tries a step until it works.
+func eventually(s step) step {
+	return func(r *run) error { return until(r.Context(), func() error { return s(r) }) }
+}
+
+// on has a step for each dataplane, where they differ.
+type on map[*dataplane]step
+
+func (o on) step(r *run) error { return o[r.dataplane](r) }
+
+// all are steps as one.
+func all(steps ...step) step {
+	return func(r *run) error {
+		for i, s := range steps {
+			if err := s(r); err != nil {
+				return fmt.Errorf("part %d: %w", i+1, err)
+			}
+		}
+		return nil
+	}
+}
+
+// serveAt starts one more server at a place, until the scenario ends.
+func serveAt(p place, network string, port uint16) step {
+	return func(r *run) error {
+		if network == "sctp" && r.dataplane == userspace {
+			return nil // refused; this kernel may have none
+		}
+		r.nodes[p].For(r).Serve(network, netip.AddrPortFrom(r.addr(p, r.family), port))
+		return nil
+	}
+}
+
+// hostAddr adds an address to the director, on the client's side.
+func hostAddr(text string) step {
+	return func(r *run) error {
+		r.nodes[director].For(r).AddAddr(string(client), netip.MustParsePrefix(text))
+		return nil
+	}
+}
+
+func noHostAddr(text string) step {
+	return func(r *run) error {
+		r.nodes[director].For(r).DelAddr(string(client), netip.MustParsePrefix(text))
+		return nil
+	}
+}
+
+// noFrontendAt expects that nothing is served on an address.
+func noFrontendAt(text string) step {
+	return func(r *run) error {
+		for k := range r.host.frontends.All() {
+			if k.Addr == netip.MustParseAddr(text) {
+				return fmt.Errorf("%s is still there", k)
+			}
+		}
+		return nil
+	}
+}
+
+// patiently is eventually for a step that delays what it waits for: the waits
+// grow.
+func patiently(s step) step {
+	return func(r *run) error {
+		var err error
+		for wait := time.Second; wait < patience/2; wait *= 2 {
+			select {
+			case <-r.Context().Done():
+				return r.Context().Err()
+			case <-time.After(wait):
+			}
+			if err = s(r); err == nil {
+				return nil
+			}
+		}
+		return err
+	}
+}
+
+// quickUDP has the kernel forget UDP clients within a second, for this scenario:
+// affinity lasts for as long as it knows them.
+func quickUDP() step {
+	return func(r *run) error {
+		if r.dataplane != kernel {
+			return nil
+		}
+		r.Cleanup(func() { ipvsadm(r, "--set", "0", "0", "300") })
+		ipvsadm(r, "--set", "0", "0", "1")
+		return nil
+	}
+}
+
+func ipvsadm(t testing.TB, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ipvsadm", args...).CombinedOutput(); err != nil {
+		t.Errorf("ipvsadm %v: %v: %s", args, err, out)
+	}
+}
+
+// endpoints expects that a port has these backends, leaving ones included.
+func endpoints(to string, want ...place) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		if err != nil {
+			return err
+		}
+		for k, f := range r.host.frontends.All() {
+			if k.AddrPort() != at || k.Protocol.String() != network {
+				continue
+			}
+			have := counts{}
+			for _, e := range f.Backends {
+				for p := range r.nodes {
+					if r.addr(p, r.family) == e.Addr.Addr() {
+						have[p]++
+					}
+				}
+			}
+			for _, p := range want {
+				if have[p] == 0 {
+					return fmt.Errorf("%s has the backends %v", k, have)
+				}
+			}
+			if len(have) != len(want) {
+				return fmt.Errorf("%s has the backends %v", k, have)
+			}
+			return nil
+		}
+		return fmt.Errorf("there is no frontend at %s/%s", at, network)
+	}
+}
+
+// realServers starts an agent at each of these places that plays the real
+// server's part for the services that the director has.
+func realServers(places ...place) step {
+	return func(r *run) error {
+		if r.dataplane == userspace {
+			return nil // it refuses what they are for
+		}
+		for _, p := range places {
+			plane, err := r.openAt(p)
+			if err != nil {
+				return err
+			}
+			own := []netip.Addr{r.addr(p, vip.IPv4), r.addr(p, vip.IPv6)}
+			addrs := table.New[struct{}](r.hub.clock, hostnet.Same)
+			addrs.Set(struct{}{}, hostnet.Snapshot{Addrs: []hostnet.Addr{
+				{Prefix: netip.PrefixFrom(own[0], 24), Link: "eth0"}, {Prefix: netip.PrefixFrom(own[1], 64), Link: "eth0"},
+			}})
+			m := r.hub.startHost(plane, compile.Node{Name: string(p), RealServer: true}, addrs, nil, slog.New(slog.DiscardHandler))
+			r.servers = append(r.servers, m)
+			<-m.synced
+		}
+		return nil
+	}
+}
+
+// serveVIP starts servers at places on the VIP that these hold.
+func serveVIP(to string, places ...place) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		for _, p := range places {
+			r.nodes[p].For(r).Serve(network, at)
+		}
+		return err
+	}
+}
+
+// heldFor asks more than once on a connection that is held.
+func heldFor(name string, times int, checks ...check) step {
+	return func(r *run) error {
+		var got []answer
+		keep := func(_ *run, _ place, a []answer) error { got = append(got, a...); return nil }
+		for range times {
+			if err := held(name, keep)(r); err != nil {
+				return err
+			}
+		}
+		for _, check := range checks {
+			if err := check(r, client, got); err != nil {
+				return fmt.Errorf("connection %s: %w", name, err)
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,167 @@
+package compile
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+func sorted(addrs ...string) (out []netip.Addr) {
+	for _, a := range addrs {
+		out = append(out, addr(a))
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+func TestRanges(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		port     vip.Port
+		backends []vip.Backend
+		want     string
+	}{
+		{"the port that the client asked for", vip.Port{Port: 10000, LastPort: 10099}, []vip.Backend{be("10.1.0.1"), be("10.1.0.2")},
+			"192.0.2.10:10000-10099/tcp vip  10.1.0.1:0*1 10.1.0.2:0*1"},
+		{"one target port for all", vip.Port{Port: 10000, LastPort: 10099, TargetPort: 7000}, []vip.Backend{be("10.1.0.1")},
+			"192.0.2.10:10000-10099/tcp vip  10.1.0.1:7000*1"},
+		{"a backend's own port", vip.Port{Port: 1, LastPort: 65535}, []vip.Backend{be("10.1.0.1"), {Address: addr("10.1.0.2"), Port: 9, Weight: 2}},
+			"192.0.2.10:1-65535/tcp vip  10.1.0.1:0*1 10.1.0.2:9*2"},
+		{"no node port", vip.Port{Port: 10000, LastPort: 10099, NodePort: vip.NodePort{Auto: true}}, nil,
+			"192.0.2.10:10000-10099/tcp vip "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.port.Protocol = vip.TCP
+			in := input(service(func(s *vip.Service) { s.Ports, s.Backends = []vip.Port{tc.port}, tc.backends }), "192.0.2.10")
+			in.Node.NodePortAddrs = sorted("10.9.0.1")
+			in.Allocation.NodePorts = map[vip.PortKey]uint16{tc.port.Key(): 30000}
+			got, _ := Service(in)
+			if diff := cmp.Diff([]string{tc.want}, show(got)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Sources are filtered on VIPs, for every audience, and not on node ports.
+func TestSourceRangesAreForVIPs(t *testing.T) {
+	in := input(service(func(s *vip.Service) {
+		s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+		s.Ports[0].NodePort.Auto = true
+		s.InternalTraffic = vip.Local
+	}), "192.0.2.10")
+	in.Node.NodePortAddrs = sorted("10.9.0.1")
+	in.Allocation.NodePorts = map[vip.PortKey]uint16{{Port: 80, Protocol: vip.TCP}: 30080}
+	got, _ := Service(in)
+	if len(got) != 3 {
+		t.Fatal(show(got))
+	}
+	for _, f := range got {
+		if has := len(f.SourceRanges) > 0; has != (f.Kind == vip.OnVIP) {
+			t.Errorf("%s has source ranges %v", f.Key, f.SourceRanges)
+		}
+	}
+}
+
+func TestOnePacketIsForUDP(t *testing.T) {
+	got, _ := Service(input(service(func(s *vip.Service) {
+		s.OnePacket, s.Forward = true, vip.ForwardDirect
+		s.Ports = []vip.Port{{Port: 53, TargetPort: 53, Protocol: vip.UDP}, {Port: 53, TargetPort: 53, Protocol: vip.TCP}}
+	}), "192.0.2.10"))
+	if len(got) != 2 {
+		t.Fatal(show(got))
+	}
+	for _, f := range got {
+		if f.OnePacket != (f.Key.Protocol == vip.UDP) {
+			t.Errorf("%s: one packet %t", f.Key, f.OnePacket)
+		}
+	}
+}
+
+func TestRealServer(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*vip.Service)
+		vips   []string
+		want   []string
+	}{{
+		name: "a service by nat is nobody's business here",
+		change: func(s *vip.Service) {
+			s.Forward, s.Backends = vip.ForwardNAT, []vip.Backend{be("10.9.0.1")}
+		},
+	}, {
+		name:   "no backend here",
+		change: func(s *vip.Service) { s.Backends = []vip.Backend{be("10.1.0.1")} },
+	}, {
+		name: "the endpoints of this host alone, on each port",
+		change: func(s *vip.Service) {
+			s.Ports = append(s.Ports, vip.Port{Name: "range", Port: 10000, LastPort: 10099, Protocol: vip.UDP})
+			s.Backends = []vip.Backend{be("10.1.0.1"), be("10.9.0.1")}
+		},
+		want: []string{"192.0.2.10:80/tcp real-server http 10.9.0.1:80*1", "192.0.2.10:10000-10099/udp real-server range 10.9.0.1:0*1"},
+	}, {
+		name: "the ports that the backends here serve",
+		change: func(s *vip.Service) {
+			s.Ports = append(s.Ports, vip.Port{Name: "dns", Port: 53, TargetPort: 53, Protocol: vip.UDP})
+			s.Backends = []vip.Backend{be("10.1.0.1"), be("10.9.0.1", "terminating")}
+			s.Backends[0].Ports, s.Backends[1].Ports = "http", "dns"
+		},
+		want: []string{"192.0.2.10:53/udp real-server dns 10.9.0.1:53*1"},
+	}, {
+		name: "the address decides, whatever the node's name",
+		change: func(s *vip.Service) {
+			s.Backends = []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.9.0.1", "ready", "n2")}
+		},
+		want: []string{"192.0.2.10:80/tcp real-server http 10.9.0.1:80*1"},
+	}, {
+		name:   "a draining one has open connections",
+		change: func(s *vip.Service) { s.Backends = []vip.Backend{be("10.1.0.1"), be("10.9.0.1", "drain")} },
+		want:   []string{"192.0.2.10:80/tcp real-server http 10.9.0.1:80*0"},
+	}, {
+		name: "a terminating one serves where none is ready",
+		change: func(s *vip.Service) {
+			s.Backends = []vip.Backend{be("10.1.0.1", "drain"), be("10.9.0.1", "terminating")}
+		},
+		want: []string{"192.0.2.10:80/tcp real-server http 10.9.0.1:80*1"},
+	}, {
+		name:   "each family on its own",
+		change: func(s *vip.Service) { s.Backends = []vip.Backend{be("10.1.0.1"), be("2001:db8:9::1")} },
+		vips:   []string{"192.0.2.10", "2001:db8::10"},
+		want:   []string{"[2001:db8::10]:80/tcp real-server http [2001:db8:9::1]:80*1"},
+	}, {
+		name: "policies and zones are the directors' business",
+		change: func(s *vip.Service) {
+			s.InternalTraffic, s.Distribution, s.SourceRanges = vip.Local, vip.PreferSameZone, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+			s.Backends = []vip.Backend{be("10.1.0.1", "ready", "n2", "za"), be("10.9.0.1", "ready", "n2", "zb")}
+		},
+		want: []string{"192.0.2.10:80/tcp real-server http 10.9.0.1:80*1"},
+	}} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.vips == nil {
+				tc.vips = []string{"192.0.2.10"}
+			}
+			s := service(func(s *vip.Service) { s.Forward, s.Ports[0].TargetPort = vip.ForwardDirect, 80 }, tc.change)
+			in := input(s, tc.vips...)
+			in.Node = here()
+			in.Node.RealServer = true
+			in.Node.NodePortAddrs = in.Node.Addrs
+			got, problems := Service(in)
+			if len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			if diff := cmp.Diff(tc.want, show(got), cmpopts.EquateEmpty()); diff != "" {
+				t.Error(diff)
+			}
+			for _, f := range got {
+				if f.Masquerade != vip.MasqueradeNever || f.SourceRanges != nil {
+					t.Errorf("%s: masquerade %s, source ranges %v", f.Key, f.Masquerade, f.SourceRanges)
+				}
+			}
+		})
+	}
+}

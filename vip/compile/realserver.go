@@ -1,0 +1,55 @@
+package compile
+
+import "github.com/ironvip/ironvip/vip"
+
+// realServer makes the frontends of a host that is a real server: of the
+// services with direct routing or tunnels, each VIP and port of a family in
+// which the service has a backend at one of the host's addresses. Such a
+// frontend brings up the VIP, and lets the host's own listener have what a
+// director sends. It has the backends of this host alone, weighted as the
+// director weighs them: they are for people to read.
+//
+// One that takes no new connections still counts: it may have open ones.
+func realServer(in *Input) []vip.Frontend {
+	s := in.Service
+	if !bypassed(s) {
+		return nil
+	}
+	var out []vip.Frontend
+	perPort := byPort(s)
+	for _, a := range in.Allocation.VIPs {
+		c := choice{family: vip.FamilyOf(a)}
+		c.takes = c.takers(in)
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			if perPort {
+				c.port = p.Name
+				c.takes = c.takers(in)
+			}
+			here := c.here(in, p)
+			if len(here) == 0 {
+				if perPort {
+					continue
+				}
+				break // nor for the other ports
+			}
+			f := frontend(s, p, vip.OnRealServer, vip.FrontendKey{Addr: a, Port: p.Port, LastPort: p.LastPort, Protocol: p.Protocol})
+			f.Masquerade = vip.MasqueradeNever
+			f.Backends = here
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// here returns the endpoints of a port at the host's own addresses, whatever
+// node their source says they are on: what counts is who gets the packets.
+func (c *choice) here(in *Input, p *vip.Port) []vip.Endpoint {
+	var out []vip.Endpoint
+	for _, e := range endpoints(in, c, p) {
+		if in.Node.owns(e.Addr.Addr()) {
+			out = append(out, e)
+		}
+	}
+	return out
+}

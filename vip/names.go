@@ -1,0 +1,38 @@
+package vip
+
+import (
+	"iter"
+	"slices"
+	"strings"
+)
+
+// Names is a set of names without spaces in them. It can be compared with ==,
+// which is why it is no slice; the zero Names is the empty set.
+type Names string
+
+// NamesOf returns the set of what is given, each once, in any order.
+func NamesOf(names ...string) Names {
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return Names(names[0])
+	}
+	return Names(strings.Join(slices.Compact(slices.Sorted(slices.Values(names))), " "))
+}
+
+// Has reports whether name is one of the set. It allocates nothing.
+func (n Names) Has(name string) bool {
+	for one := range n.All() {
+		if one == name {
+			return true
+		}
+	}
+	return false
+}
+
+// List returns the names in order, nil for none.
+func (n Names) List() []string { return slices.Collect(n.All()) }
+
+// All yields the names in order.
+func (n Names) All() iter.Seq[string] { return strings.FieldsSeq(string(n)) }

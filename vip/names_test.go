@@ -1,0 +1,27 @@
+package vip
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestNames(t *testing.T) {
+	set := NamesOf("zone-b", "zone-a", "zone-b")
+	if set != NamesOf("zone-a", "zone-b") || set == NamesOf("zone-a") || NamesOf() != "" {
+		t.Errorf("%q", set)
+	}
+	if got := slices.Collect(set.All()); !slices.Equal(got, []string{"zone-a", "zone-b"}) {
+		t.Errorf("%q", got)
+	}
+	if got := set.List(); !slices.Equal(got, []string{"zone-a", "zone-b"}) || NamesOf().List() != nil {
+		t.Errorf("%q", got)
+	}
+	for name, want := range map[string]bool{"zone-a": true, "zone-b": true, "zone": false, "": false, "b zone": false} {
+		if set.Has(name) != want {
+			t.Errorf("has %q: %v", name, !want)
+		}
+	}
+	if allocs := testing.AllocsPerRun(100, func() { set.Has("zone-b") }); allocs > 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}

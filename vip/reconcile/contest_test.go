@@ -1,0 +1,222 @@
+package reconcile_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// resyncs lets n resyncs pass; before each, undo alters the target. It returns
+// after which of them, counted from 1, the target was whole.
+func (x *rig) resyncs(n int, undo func(), whole func() bool) (repaired []int) {
+	for i := range n {
+		undo()
+		time.Sleep(30 * time.Second)
+		if whole() {
+			repaired = append(repaired, i+1)
+		}
+	}
+	return repaired
+}
+
+func (x *rig) has(k string) func() bool {
+	return func() bool { _, ok := x.target.Have()[k]; return ok }
+}
+
+// kinds counts the events of a kind, and those of one object.
+func (x *rig) kinds(kind, object string) (all, of int) {
+	events, _ := x.events.Since(0)
+	for _, e := range events {
+		if e.Kind == kind {
+			if all++; e.Object == object {
+				of++
+			}
+		}
+	}
+	return all, of
+}
+
+// begin starts the rig and stays one second clear of its resyncs.
+func (x *rig) begin(keys ...string) {
+	x.ready()
+	for _, k := range keys {
+		x.desired.Set(k, "1")
+	}
+	x.start()
+	time.Sleep(time.Second)
+}
+
+// What somebody else deletes again and again is put back at once three times,
+// then with growing waits up to ten resyncs; it is told once, and its row says
+// since when and how often.
+func TestContestedKeyIsNotFoughtOver(t *testing.T) {
+	run(t, func(x *rig) {
+		x.begin("a", "b")
+		began := time.Now()
+		got := x.resyncs(43, func() { x.target.Remove("a") }, x.has("a"))
+		if want := []int{1, 2, 3, 6, 11, 20, 31, 42}; !slices.Equal(got, want) {
+			t.Errorf("repaired after resyncs %v, want %v", got, want)
+		}
+		if all, of := x.kinds("dataplane_contested", "a"); all != 1 || of != 1 {
+			t.Errorf("told %d times, %d of them of a; want once", all, of)
+		}
+		row, _, _ := x.applied.Get("a")
+		if row.Problem == nil || row.Warning == nil || row.Problem.Code != vip.CodeContested || row.Problem.Hint == "" {
+			t.Fatalf("row %+v while its repair waits", row)
+		}
+		want := fmt.Sprintf("9 times since %s, the last time it was missing from the dataplane; repairs now wait, for 5m0s at most", began.Add(29*time.Second).UTC().Format(time.RFC3339))
+		if !strings.Contains(row.Problem.Message, want) {
+			t.Errorf("row says %q, want %q", row.Problem.Message, want)
+		}
+		if s := x.r.Stats(); s.Contested != 1 || s.Failing != 1 || s.DriftRepairs != 8 {
+			t.Errorf("stats %+v", s)
+		}
+		if row, _, _ := x.applied.Get("b"); row.Problem != nil || row.Warning != nil {
+			t.Errorf("b, which nobody touched, has %+v", row)
+		}
+	})
+}
+
+// After ten resyncs without a change by somebody else all is forgotten.
+func TestCalmEndsAContest(t *testing.T) {
+	run(t, func(x *rig) {
+		x.begin("a")
+		if got := x.resyncs(6, func() { x.target.Remove("a") }, x.has("a")); !slices.Equal(got, []int{1, 2, 3, 6}) {
+			t.Fatalf("repaired after resyncs %v", got)
+		}
+		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning == nil {
+			t.Errorf("row %+v of what is there for the moment", row)
+		}
+		still := func() {}
+		x.resyncs(9, still, x.has("a"))
+		if s := x.r.Stats(); s.Contested != 1 {
+			t.Errorf("after 9 calm resyncs: %+v", s)
+		}
+		x.resyncs(1, still, x.has("a"))
+		if s := x.r.Stats(); s.Contested != 0 || s.Failing != 0 {
+			t.Errorf("after 10 calm resyncs: %+v", s)
+		}
+		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning != nil || row.Rev == 0 {
+			t.Errorf("row %+v", row)
+		}
+		if _, of := x.kinds("dataplane_calm", "a"); of != 1 {
+			t.Errorf("told %d times that it is calm", of)
+		}
+		if got := x.resyncs(4, func() { x.target.Remove("a") }, x.has("a")); !slices.Equal(got, []int{1, 2, 3}) {
+			t.Errorf("a new contest is repaired after resyncs %v", got)
+		}
+		if _, of := x.kinds("dataplane_contested", "a"); of != 2 {
+			t.Errorf("told %d times of two contests", of)
+		}
+	})
+}
+
+// A change now and then is drift, not a contest.
+func TestRareDriftIsNoContest(t *testing.T) {
+	run(t, func(x *rig) {
+		x.begin("a")
+		n := 0
+		got := x.resyncs(8*11, func() {
+			if n++; n%11 == 1 {
+				x.target.Remove("a")
+			}
+		}, x.has("a"))
+		if all, _ := x.kinds("dataplane_contested", "a"); all != 0 || len(got) != 8*11 {
+			t.Errorf("told %d times; whole after %d resyncs of %d", all, len(got), 8*11)
+		}
+	})
+}
+
+// While the repair of a key waits, what is wanted of it is still done at once,
+// an asked for repair too; and others are repaired as ever.
+func TestContestHoldsUpNothingElse(t *testing.T) {
+	run(t, func(x *rig) {
+		x.begin("a", "b")
+		x.resyncs(4, func() { x.target.Remove("a") }, x.has("a"))
+		if x.has("a")() {
+			t.Fatal("a does not wait")
+		}
+		if _, err := x.r.Repair(x.t.Context()); err != nil || !x.has("a")() {
+			t.Errorf("an asked for repair: %v, there: %v", err, x.has("a")())
+		}
+		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning == nil {
+			t.Errorf("row %+v after it", row)
+		}
+		x.target.Remove("a")
+		x.target.Remove("b")
+		time.Sleep(30 * time.Second)
+		x.wants(map[string]string{"b": "1"})
+		x.desired.Set("a", "2")
+		time.Sleep(time.Second) // a Target that says ESRCH is tried again
+		x.wants(map[string]string{"a": "2", "b": "1"})
+		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning == nil {
+			t.Errorf("row %+v after a change", row)
+		}
+		x.desired.Delete("a")
+		x.wants(map[string]string{"b": "1"})
+		if _, _, ok := x.applied.Get("a"); ok {
+			t.Error("a row of what is gone")
+		}
+		x.resyncs(11, func() {}, x.has("b"))
+		if s := x.r.Stats(); s.Contested != 0 || s.Failing != 0 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// What nobody wants and somebody else brings again and again is not fought over
+// either, nor is the deletion of everything; of many keys a few are told one by
+// one.
+func TestContestOfStraysAndOfEverything(t *testing.T) {
+	run(t, func(x *rig) {
+		x.begin()
+		got := x.resyncs(12, func() { x.target.Put("stray", "1") }, func() bool { return !x.has("stray")() })
+		if want := []int{1, 2, 3, 6, 11}; !slices.Equal(got, want) {
+			t.Errorf("removed after resyncs %v, want %v", got, want)
+		}
+		if _, _, ok := x.applied.Get("stray"); ok {
+			t.Error("a stray has an applied row")
+		}
+	})
+	run(t, func(x *rig) {
+		var keys []string
+		for i := range 60 {
+			keys = append(keys, fmt.Sprintf("k%02d", i))
+		}
+		x.begin(keys...)
+		got := x.resyncs(6, func() {
+			for _, k := range keys {
+				x.target.Remove(k)
+			}
+		}, func() bool { return len(x.target.Have()) == len(keys) })
+		if want := []int{1, 2, 3, 6}; !slices.Equal(got, want) {
+			t.Errorf("repaired after resyncs %v, want %v", got, want)
+		}
+		if all, _ := x.kinds("dataplane_contested", ""); all != 21 {
+			t.Errorf("%d events of 60 keys, want 20 and one for the rest", all)
+		}
+		if s := x.r.Stats(); s.Contested != 60 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// A key that can't be programmed is a failure of ours to retry, not a contest.
+func TestFailureIsNoContest(t *testing.T) {
+	run(t, func(x *rig) {
+		x.begin("a")
+		x.target.FailKey("a", errors.New("no memory"))
+		x.resyncs(12, func() { x.target.Remove("a") }, x.has("a"))
+		if all, _ := x.kinds("dataplane_contested", "a"); all != 0 {
+			t.Errorf("told %d times", all)
+		}
+		if got := x.problem("a"); !strings.Contains(got, "no memory") {
+			t.Errorf("problem %q", got)
+		}
+	})
+}

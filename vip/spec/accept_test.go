@@ -1,0 +1,135 @@
+package spec
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+var cmpPrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
+// Each row adds to a small service what goes together.
+func TestBuildAccepts(t *testing.T) {
+	prefixes := func(texts ...string) (out []netip.Prefix) {
+		for _, text := range texts {
+			out = append(out, netip.MustParsePrefix(text))
+		}
+		return out
+	}
+	port := func(protocol vip.Protocol, first, last, target uint16) vip.Port {
+		p := vip.Port{Protocol: protocol, Port: first, LastPort: last, TargetPort: target}
+		p.Name = p.Key().String()
+		return p
+	}
+	backend := func(port uint16, state vip.State) []vip.Backend {
+		return []vip.Backend{{Address: netip.MustParseAddr("10.1.0.11"), Port: port, Weight: 1, State: state}}
+	}
+	type row struct {
+		what, doc string
+		want      func(*vip.Service)
+	}
+	tests := []row{
+		{"a range", `"ports": [{"port": "10000-10099"}]`, func(s *vip.Service) { s.Ports = []vip.Port{port(vip.TCP, 10000, 10099, 0)} }},
+		{"ranges and ports that touch", `"ports": [{"port": "10-19"}, {"port": 20}, {"port": 9}, {"port": "10-19", "protocol": "udp"}]`, func(s *vip.Service) {
+			s.Ports = []vip.Port{port(vip.TCP, 10, 19, 0), port(vip.TCP, 20, 0, 20), port(vip.TCP, 9, 0, 9), port(vip.UDP, 10, 19, 0)}
+		}},
+		{"all ports", `"ports": [{"port": "all", "protocol": "udp"}, {"port": "1-65535", "name": "x"}]`, func(s *vip.Service) {
+			s.Ports = []vip.Port{port(vip.UDP, 1, 65535, 0), port(vip.TCP, 1, 65535, 0)}
+			s.Ports[1].Name = "x"
+		}},
+		{"a range to one port", `"ports": [{"port": "10000-10099", "target_port": 80}], "backends": [{"address": "10.1.0.11", "port": 81}]`, func(s *vip.Service) {
+			s.Ports, s.Backends = []vip.Port{port(vip.TCP, 10000, 10099, 80)}, backend(81, vip.Ready)
+		}},
+		{"sctp", `"ports": [{"port": 3868, "protocol": "sctp", "node_port": "auto"}, {"port": 3868}]`, func(s *vip.Service) {
+			s.Ports = []vip.Port{port(vip.SCTP, 3868, 0, 3868), port(vip.TCP, 3868, 0, 3868)}
+			s.Ports[0].NodePort.Auto = true
+		}},
+		{"direct routing", `"forward": "dr", "ports": [{"port": 80, "target_port": 80}], "masquerade": "never", "backends": [{"address": "10.1.0.11", "port": 80}]`, func(s *vip.Service) {
+			s.Forward, s.Masquerade, s.Backends = vip.ForwardDirect, vip.MasqueradeNever, backend(80, vip.Ready)
+		}},
+		{"a tunnel for a range", `"forward": "tunnel", "ports": [{"port": "all"}], "backends": [{"address": "10.1.0.11"}]`, func(s *vip.Service) {
+			s.Forward, s.Ports, s.Backends = vip.ForwardTunnel, []vip.Port{port(vip.TCP, 1, 65535, 0)}, backend(0, vip.Ready)
+		}},
+		{"one-packet", `"forward": "dr", "scheduler": "sh", "scheduler_flags": ["one-packet", "port"], "ports": [{"port": 53, "protocol": "udp"}]`, func(s *vip.Service) {
+			s.Forward, s.Scheduler, s.OnePacket, s.SchedulerPort, s.Ports = vip.ForwardDirect, vip.SourceHash, true, true, []vip.Port{port(vip.UDP, 53, 0, 53)}
+		}},
+		{"local traffic", `"internal_traffic": "local", "external_traffic": "local", "ports": [{"port": 80, "node_port": 30080}], "health_check_node_port": 30081`, func(s *vip.Service) {
+			s.InternalTraffic, s.ExternalTraffic, s.HealthPort.Number, s.Ports[0].NodePort.Number = vip.Local, vip.Local, 30081, 30080
+		}},
+		{"a health port like a udp node port", `"external_traffic": "local", "ports": [{"port": 53, "protocol": "udp", "node_port": 30080}], "health_check_node_port": 30080`, func(s *vip.Service) {
+			s.ExternalTraffic, s.HealthPort.Number, s.Ports = vip.Local, 30080, []vip.Port{port(vip.UDP, 53, 0, 53)}
+			s.Ports[0].NodePort.Number = 30080
+		}},
+		{"an automatic health port", `"external_traffic": "local", "health_check_node_port": "auto"`, func(s *vip.Service) {
+			s.ExternalTraffic, s.HealthPort.Auto = vip.Local, true
+		}},
+		{"no health port", `"health_check_node_port": "off"`, func(*vip.Service) {}},
+		{"zones", `"traffic_distribution": "same-zone"`, func(s *vip.Service) { s.Distribution = vip.PreferSameZone }},
+		{"nodes", `"traffic_distribution": "same-node"`, func(s *vip.Service) { s.Distribution = vip.PreferSameNode }},
+		{"source ranges", `"source_ranges": ["2001:db8::/32", "10.2.0.0/16", "192.0.2.7", "10.0.0.0/8", "10.2.0.0/16", "2001:db8::1", "192.0.2.7/32"]`, func(s *vip.Service) {
+			s.SourceRanges = prefixes("10.0.0.0/8", "10.2.0.0/16", "192.0.2.7/32", "2001:db8::/32", "2001:db8::1/128")
+		}},
+		{"source ranges of the stated families", `"families": ["ipv6", "ipv4"], "source_ranges": ["::/0", "0.0.0.0/0"]`, func(s *vip.Service) {
+			s.Families, s.SourceRanges = []vip.Family{vip.IPv6, vip.IPv4}, prefixes("0.0.0.0/0", "::/0")
+		}},
+		{"ports by name", `"ports": [{"port": 80, "name": "http"}, {"port": 53, "protocol": "udp"}], "backends": [{"address": "10.1.0.11", "ports": ["http", "53/udp"]}]`, func(s *vip.Service) {
+			s.Ports, s.Backends = []vip.Port{port(vip.TCP, 80, 0, 80), port(vip.UDP, 53, 0, 53)}, backend(0, vip.Ready)
+			s.Ports[0].Name, s.Backends[0].Ports = "http", "53/udp http"
+		}},
+		{"one server with a number for each port", `"ports": [{"port": 80, "name": "http", "target_port": 8080}, {"port": 81, "name": "admin"}],
+			"backends": [{"address": "10.1.0.11", "ports": ["http"]}, {"address": "10.1.0.11", "port": 8080, "ports": ["admin"]}]`, func(s *vip.Service) {
+			s.Ports = []vip.Port{port(vip.TCP, 80, 0, 8080), port(vip.TCP, 81, 0, 81)}
+			s.Ports[0].Name, s.Ports[1].Name = "http", "admin"
+			s.Backends = append(backend(0, vip.Ready), backend(8080, vip.Ready)...)
+			s.Backends[0].Ports, s.Backends[1].Ports = "http", "admin"
+		}},
+		{"direct routing to one port of two", `"forward": "dr", "ports": [{"port": 80, "name": "http"}, {"port": 443}], "backends": [{"address": "10.1.0.11", "port": 80, "ports": ["http"]}]`, func(s *vip.Service) {
+			s.Forward, s.Ports, s.Backends = vip.ForwardDirect, []vip.Port{port(vip.TCP, 80, 0, 80), port(vip.TCP, 443, 0, 443)}, backend(80, vip.Ready)
+			s.Ports[0].Name, s.Backends[0].Ports = "http", "http"
+		}},
+		{"hints", `"backends": [{"address": "10.1.0.11", "for_zones": ["zb", "za"], "for_nodes": ["n1"]}]`, func(s *vip.Service) {
+			s.Backends = backend(0, vip.Ready)
+			s.Backends[0].ForZones, s.Backends[0].ForNodes = "za zb", "n1"
+		}},
+		{"empty lists", `"ports": [{"port": 80}], "backends": [{"address": "10.1.0.11", "ports": [], "for_zones": []}]`, func(s *vip.Service) { s.Backends = backend(0, vip.Ready) }},
+		{"terminating", `"backends": [{"address": "10.1.0.11", "state": "terminating"}]`, func(s *vip.Service) { s.Backends = backend(0, vip.Terminating) }},
+	}
+	for _, name := range []string{"sed", "nq", "fo", "dh"} {
+		tests = append(tests, row{name, `"scheduler": "` + name + `"`, func(s *vip.Service) { s.Scheduler = vip.Scheduler(name) }})
+	}
+	for _, test := range tests {
+		doc := `{"name": "a", ` + test.doc + `}`
+		if !strings.Contains(doc, `"ports"`) {
+			doc = `{"name": "a", "ports": [{"port": 80}], ` + test.doc + `}`
+		}
+		got, problems := build(t, doc)
+		if len(problems) > 0 {
+			t.Errorf("%s: %v", test.what, problems)
+			continue
+		}
+		want := vip.Service{
+			Key: vip.ServiceKey{Namespace: "default", Name: "a"}, Source: "rest", Ports: []vip.Port{port(vip.TCP, 80, 0, 80)}, Backends: []vip.Backend{},
+			Scheduler: "wrr", Forward: "nat", InternalTraffic: "cluster", ExternalTraffic: "cluster", Distribution: "any", Masquerade: "auto", DrainTimeout: time.Minute,
+		}
+		test.want(&want)
+		if diff := cmp.Diff(want, got, cmpAddrs, cmpPrefixes); diff != "" {
+			t.Errorf("%s: %s", test.what, diff)
+		}
+	}
+}
+
+// What the decoder can't see, as it was not written but built in a program, is
+// refused by Build.
+func TestBuildChecksPortsOfPrograms(t *testing.T) {
+	for _, r := range []PortRange{{First: -1}, {First: 65536}, {Last: 5}, {First: 9, Last: 9}, {First: 9, Last: 8}, {First: 9, Last: 65536}, {First: -9, Last: 8}, {First: 9, Last: -8}} {
+		s := Service{Name: "a", Ports: []Port{{Port: r}}}
+		if _, problems := s.Build("rest", ""); len(problems) != 1 || problems[0].Field != "ports[0].port" {
+			t.Errorf("%+v: %v", r, problems)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package spec
+
+import (
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// combinations reports what is good by itself and does not go with something
+// else of the service. Where one of the two is no good, nothing is said of the
+// pair. Ports and backends of out are in the order of those of s.
+func (b *builder) combinations(s *Service, out *vip.Service) {
+	if out.OnePacket {
+		b.onePacket(strict.Index("scheduler_flags", slices.Index(s.SchedulerFlags, flagOnePacket)), s, out)
+	}
+	if out.Forward == vip.ForwardDirect || out.Forward == vip.ForwardTunnel {
+		b.untranslated(out)
+	}
+	if !out.HealthPort.Wanted() {
+		return
+	}
+	const field = "health_check_node_port"
+	if out.ExternalTraffic == vip.Cluster {
+		b.bad(field, `add external_traffic = "local", or remove it`,
+			"with external_traffic cluster every node takes traffic, and there is nothing to check")
+	}
+	for i := range out.Ports {
+		if p := &out.Ports[i]; p.Protocol == vip.TCP && out.HealthPort.Number != 0 && p.NodePort.Number == out.HealthPort.Number {
+			b.bad(field, "change one of the two", "%d/tcp is the node port of %s, too", out.HealthPort.Number, strict.Index("ports", i))
+			break
+		}
+	}
+}
+
+// onePacket reports what one-packet scheduling does not work with.
+func (b *builder) onePacket(field string, s *Service, out *vip.Service) {
+	if out.Forward == vip.ForwardNAT {
+		b.bad(field, "use forward dr or tunnel, or remove the flag",
+			"one-packet does not work with forward nat, which needs a connection to bring replies back")
+	}
+	for i := range out.Ports {
+		if p := &out.Ports[i]; p.Protocol != vip.UDP && p.Protocol != 0 && p.Port != 0 {
+			b.bad(field, "give the udp ports a service of their own, or remove the flag",
+				"one-packet is for udp, and %s is %s", strict.Index("ports", i), p.Key())
+			break
+		}
+	}
+	if s.Affinity != nil {
+		b.bad(field, "remove the flag or affinity", "one-packet schedules every datagram anew, affinity keeps a client on its backend")
+	}
+}
+
+// untranslated reports what needs packets to be changed, which direct routing
+// and tunnels don't do: a backend gets them as the client sent them.
+func (b *builder) untranslated(out *vip.Service) {
+	for i := range out.Ports {
+		p, field := &out.Ports[i], strict.Index("ports", i)
+		if p.Port == 0 {
+			continue
+		}
+		if p.TargetPort != 0 && p.TargetPort != p.Port {
+			b.bad(field+".target_port", "remove it and let the backends listen on the VIP's port, or use forward nat",
+				"forward %s does not change the port: %d is not that of %s", out.Forward, p.TargetPort, p.Key())
+		} else if p.LastPort != 0 && p.TargetPort != 0 {
+			b.bad(field+".target_port", "remove it, or use forward nat",
+				"forward %s does not change the port: %d is not all of %s", out.Forward, p.TargetPort, p.Key())
+		}
+		if p.NodePort.Wanted() && p.LastPort == 0 {
+			b.bad(field+".node_port", "remove it, or use forward nat",
+				"forward %s does not change the address, and a backend does not listen on this host's", out.Forward)
+		}
+	}
+	if out.Masquerade == vip.MasqueradeAlways {
+		b.bad("masquerade", "remove it, or use forward nat", "forward %s does not change the client's address", out.Forward)
+	}
+	for i := range out.Backends {
+		be := &out.Backends[i]
+		for j := range out.Ports {
+			p := &out.Ports[j]
+			if p.Port == 0 || be.Port == 0 || !be.Serves(p.Name) || be.Port == p.Port && p.LastPort == 0 {
+				continue
+			}
+			b.bad(strict.Index("backends", i)+".port", "remove it, or use forward nat",
+				"forward %s does not change the port: %d is not that of %s, %s", out.Forward, be.Port, strict.Index("ports", j), p.Key())
+			break
+		}
+	}
+}
