@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 type thing struct {
@@ -24,7 +25,7 @@ func checkThing(key string, v thing) error {
 }
 
 func TestCollection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		bad := map[string]string{
 			"cut":     `{"v":1,"value":{"name":"cut","si`,

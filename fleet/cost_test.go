@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 // One change costs the same calls and bytes on every host, whatever the tree
@@ -16,7 +17,7 @@ import (
 func TestChangeCostsTheSameInALargeTree(t *testing.T) {
 	const changes = 50
 	cost := func(size int) (writer, reader fleettest.Counts) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			kv := fleettest.NewMemory()
 			for i := range size {
 				kv.Put(fmt.Sprintf("%sa/%d", treePrefix, i), strings.Repeat("v", 300))
@@ -74,7 +75,7 @@ func less(a, b fleettest.Counts) fleettest.Counts {
 // What the journal holds is bounded, however much is written and however large,
 // and what hosts watch of it more so.
 func TestJournalIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
 		size := func(prefix string) (n, bytes int) {

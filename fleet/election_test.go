@@ -4,12 +4,12 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 func elected(hosts ...*fleettest.Host) (mine []string) {
@@ -30,7 +30,7 @@ func startThree(t *testing.T, kv *fleettest.Memory) []*fleettest.Host {
 }
 
 func TestOneIsElectedAndHandsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		hosts := startThree(t, kv)
 		time.Sleep(3 * time.Second)
@@ -63,7 +63,7 @@ func TestOneIsElectedAndHandsOver(t *testing.T) {
 // At no time are two hosts elected, whatever happens to sessions and to who can
 // reach Consul.
 func TestNeverTwoElected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		hosts := startThree(t, kv)
 		watch := func(d time.Duration) (some int) {
@@ -108,7 +108,7 @@ func TestNeverTwoElected(t *testing.T) {
 }
 
 func TestNodes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		hosts := startThree(t, kv)
 		var revision atomic.Uint64
@@ -177,7 +177,7 @@ func TestRestartAfterKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		first := kv.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
 		time.Sleep(3 * time.Second)

@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 func wantSame(t *testing.T, kv *fleettest.Memory, hosts ...*fleettest.Host) {
@@ -27,7 +28,7 @@ func TestSnapshotRestored(t *testing.T) {
 	for _, rebuilt := range []bool{false, true} {
 		for _, deaf := range []bool{false, true} {
 			t.Run(fmt.Sprintf("rebuilt %v, deaf %v", rebuilt, deaf), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					kv := fleettest.NewMemory()
 					one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
 					var last [2]uint64
@@ -86,7 +87,7 @@ func TestCommitDuringFullReading(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				kv := fleettest.NewMemory()
 				one := kv.Start(t, "one", folders, nil)
 				old := mustCommit(t, one, set("a", "old", "1", 0), set("a", "changed", "1", 0))
@@ -116,7 +117,7 @@ func TestCommitDuringFullReading(t *testing.T) {
 // After hours of peace, when no entry of the journal would have to be there any
 // more, a restored snapshot is noticed all the same.
 func TestSnapshotRestoredInPeace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one := kv.Start(t, "one", folders, nil)
 		time.Sleep(time.Minute)
@@ -132,7 +133,7 @@ func TestSnapshotRestoredInPeace(t *testing.T) {
 // What an operator writes past the journal is found by the next full reading,
 // and at once by a writer who meets it.
 func TestWrittenPastTheJournal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one := kv.Start(t, "one", folders, nil)
 		mustCommit(t, one, set("a", "x", "1", 0), set("a", "y", "1", 0))
@@ -151,7 +152,7 @@ func TestWrittenPastTheJournal(t *testing.T) {
 }
 
 func TestJunkIsNamedAndLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		junk := map[string]string{
 			treePrefix + "other/x":     "there is no folder",
@@ -204,7 +205,7 @@ func TestJunkIsNamedAndLeftAlone(t *testing.T) {
 }
 
 func TestJunkCantBeAFlood(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		for i := range 500 {
 			kv.Put(fmt.Sprint(treePrefix, "junk/", i), "")
@@ -219,7 +220,7 @@ func TestJunkCantBeAFlood(t *testing.T) {
 // An answer without the fleet's mark is no empty tree, and another fleet's is
 // not followed, until an operator says so.
 func TestTreeThatIsNotOurs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one := kv.Start(t, "one", folders, nil)
 		mustCommit(t, one, set("a", "x", "1", 0))
@@ -255,7 +256,7 @@ func TestStartWithoutConsul(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		options := fleet.Options{Node: "one", Folders: folders, Cache: db}
 		first := kv.Run(t, options, nil)
@@ -321,7 +322,7 @@ func TestStartWithoutConsul(t *testing.T) {
 
 // Back-off grows to ten seconds, so that a Consul that is away isn't stormed.
 func TestBackOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one := kv.Start(t, "one", folders, nil)
 		time.Sleep(time.Minute)
@@ -342,7 +343,7 @@ func TestBackOff(t *testing.T) {
 // A Consul that stalls, so that calls hang instead of failing, is noticed long
 // before the held question is over, and Commit doesn't hang with it.
 func TestStall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one := kv.Start(t, "one", folders, nil)
 		time.Sleep(3 * time.Second)

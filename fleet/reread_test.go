@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 // What an operator did by hand is there when Reread returns.
 func TestReread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		var values *fleet.Collection[int]
 		one := kv.Start(t, "one", folders, func(tree *fleet.Tree) { values = fleet.NewCollection[int](tree, "a", 1, nil) })
@@ -72,7 +72,7 @@ func TestReread(t *testing.T) {
 
 // Many problems hide none that concerns the tree as a whole, and are counted.
 func TestFirstProblems(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one, _, _ := life(t, kv, "lb1", "a")
 		life(t, kv, "lb1", "b")

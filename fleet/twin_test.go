@@ -3,11 +3,11 @@ package fleet_test
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 )
@@ -45,7 +45,7 @@ func twinOf(h *fleettest.Host) vip.Problem {
 // name for its own; when one goes, the other has it.
 func TestTwoHostsOfOneName(t *testing.T) {
 	for _, first := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			kv := fleettest.NewMemory()
 			one, _, ones := life(t, kv, "lb/1", "a")
 			other, _, _ := life(t, kv, "lb2", "c")
@@ -101,7 +101,7 @@ func TestTwoHostsOfOneName(t *testing.T) {
 // A host that starts anew and doesn't know its former session isn't taken for a
 // second one, however often it does.
 func TestRestartsAreNoTwin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		h, client, events := life(t, kv, "lb1", "0")
 		time.Sleep(20 * time.Second)
@@ -130,7 +130,7 @@ func TestRestartsAreNoTwin(t *testing.T) {
 
 // A host that was away for longer than its session lives finds its name taken.
 func TestTheNameIsTakenMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one, client, _ := life(t, kv, "lb1", "a")
 		time.Sleep(20 * time.Second)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -111,7 +112,7 @@ func TestAssignedAfterAnOrphan(t *testing.T) {
 		{"it is there", "kubernetes", []string{"former", "web"}, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w, stop := running(t, pools(pool("cluster", "10.96.0.0/24")))
 				w.get("former", source(tc.source), requests("10.96.0.7"),
 					ports(on(tcp(80), 30081), on(tcp(81), 30082), on(tcp(82), 30083), on(tcp(83), 30084), on(tcp(84), 30085)))

@@ -4,12 +4,12 @@ import (
 	"flag"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipam/storetest"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 var storms = flag.Int("storms", 30, "how many storms on a shared store")
@@ -19,7 +19,7 @@ var storms = flag.Int("storms", 30, "how many storms on a shared store")
 func TestStormOnASharedStore(t *testing.T) {
 	for seed := range uint64(*storms) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				store := memstore.New()
 				storetest.Storm{
 					Hosts: 3, Steps: 150, Seed: seed, Pause: 300 * time.Millisecond, Patience: 30 * time.Minute,

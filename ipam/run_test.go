@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/table"
@@ -52,7 +53,7 @@ func (w *world) start() (stop func()) {
 }
 
 func TestCoolingEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "192.0.2.0/30")))
 		w.get("a")
 		w.get("b")
@@ -92,7 +93,7 @@ func TestCoolingEnds(t *testing.T) {
 }
 
 func TestBackInTimeStaysHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "192.0.2.0/30")))
 		w.get("a")
 		for range 5 { // each leaves an entry behind in the queue of what cools
@@ -110,7 +111,7 @@ func TestBackInTimeStaysHeld(t *testing.T) {
 }
 
 func TestCoolingEndsLateWhenTheStoreFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "192.0.2.0/30")))
 		w.get("a")
 		w.release("a")
@@ -129,7 +130,7 @@ func TestCoolingEndsLateWhenTheStoreFails(t *testing.T) {
 // One lease that the store refuses to end holds up no other, and is tried
 // again.
 func TestCoolingEndsLateWhereTheStoreRefusesOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "192.0.2.0/29")))
 		stop()
 		s := &refusing{Store: w.store}
@@ -217,7 +218,7 @@ func TestClockSetBack(t *testing.T) {
 }
 
 func TestOrphansAreReleased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cfg := pools(pool("p", "192.0.2.0/28"))
 		cfg.OrphanGrace = 10 * time.Minute
 		w, stop := running(t, cfg)
@@ -261,7 +262,7 @@ func TestOrphansAreReleased(t *testing.T) {
 }
 
 func TestManyOrphansAreOneCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "10.0.0.0/16")))
 		for i := range 100 {
 			w.get(fmt.Sprint("s", i))
@@ -277,7 +278,7 @@ func TestManyOrphansAreOneCommit(t *testing.T) {
 }
 
 func TestOrphanWaitsForTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "192.0.2.0/28")))
 		w.get("gone")
 		w.a.Settled(func(vip.ServiceKey) bool { return false })

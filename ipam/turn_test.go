@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -53,7 +54,7 @@ func (s seat) Changed() <-chan struct{} {
 
 // together runs hosts on one store in a synctest bubble; the first is elected.
 func together(t *testing.T, cfg ipam.Config, test func(o *office, a, b *world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		store, o := memstore.New(), &office{elected: "lb1", changed: make(chan struct{})}
 		var hosts []*world
 		for _, name := range []string{"lb1", "lb2"} {
@@ -276,7 +277,7 @@ func TestSweepOfAFleet(t *testing.T) {
 // While another host may have this one's name, nothing in that name is swept, nor
 // does the grace time run.
 func TestNoSweepInADoubtfulName(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var sure atomic.Bool
 		store := memstore.New()
 		for i, node := range []string{"lb1", ""} {

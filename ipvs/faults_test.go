@@ -10,12 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/vip"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // listener makes a frontend with the given backends, each "address:port" or
@@ -155,7 +156,7 @@ func lies(kind string) []fault {
 // one, what is wrong must be said at each step.
 func play(t *testing.T, pause, resync time.Duration, script func(w *world, c call) *fault) (w *world) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w = newWorld()
 		if resync > 0 {
 			w.resync = resync
@@ -401,7 +402,7 @@ func TestDeviceComesBackWhole(t *testing.T) {
 	for _, kind := range []string{"link find", "link add", "link set", "route send", "route message"} {
 		for i := range honest(kind) {
 			var w *world
-			synctest.Test(t, func(*testing.T) {
+			bubble.Test(t, func(*testing.T) {
 				w = newWorld()
 				w.start()
 				steps[0](w)

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -124,7 +124,7 @@ func TestCheckAnywhere(t *testing.T) {
 
 // Inactive connections count while packets come, and 5 s longer.
 func TestIdleWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := &idleWatch{now: time.Now, seen: map[flow]sample{}}
 		k := flow{vip.FrontendKey{Port: 80}, addrPort("10.1.0.1:80")}
 		steps := []struct {

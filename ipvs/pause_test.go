@@ -6,17 +6,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // A scheduler is changed between the beginning and the end of a pause; other
 // changes, and a new service, pause nobody. A table that can't be written keeps
 // no scheduler from being changed.
 func TestSchedulerChangesInAPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.start()
 		f := &vip.Frontend{

@@ -8,11 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/vip"
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // act is one thing that happens: a wish, a fault, a foreign hand, time.
@@ -143,7 +144,7 @@ func TestStorm(t *testing.T) {
 			pauses = append(pauses, rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, 20 * time.Millisecond, 300 * time.Millisecond}).Draw(rt, "pause"))
 		}
 		var w *world
-		synctest.Test(t, func(*testing.T) {
+		bubble.Test(t, func(*testing.T) {
 			w = newWorld()
 			w.resync = 100 * time.Millisecond
 			w.start()

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 var (
@@ -22,7 +24,7 @@ func testClient(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(
 
 // The timeout counts from the end of the client's last connection.
 func TestAffinityTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAffinity(time.Minute, 10)
 		defer a.close()
 		is := func(want, next netip.AddrPort) {
@@ -58,7 +60,7 @@ func TestAffinityTimeout(t *testing.T) {
 }
 
 func TestAffinityIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAffinity(time.Hour, 3)
 		defer a.close()
 		open, _ := a.claim(testClient(0), always, choosing(one))
@@ -90,7 +92,7 @@ func TestAffinityIsBounded(t *testing.T) {
 }
 
 func TestAffinityMoves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAffinity(time.Hour, 3)
 		defer a.close()
 		e, _ := a.claim(testClient(1), always, choosing(one))

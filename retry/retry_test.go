@@ -3,8 +3,9 @@ package retry
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 func TestBackoffDoublesWithinBounds(t *testing.T) {
@@ -21,7 +22,7 @@ func TestBackoffDoublesWithinBounds(t *testing.T) {
 }
 
 func TestSleepEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

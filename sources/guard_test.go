@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -91,7 +92,7 @@ func TestServicesThatVanishTogether(t *testing.T) {
 		{"others in their place", 10, func(out Sink, all []vip.Service) { out.Replace(services("x", "y"), nil) }, 12, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b, out, _ := guarded(t, 0)
 				out.Replace(numbered(test.had), nil)
 				test.remove(out, numbered(test.had))
@@ -118,7 +119,7 @@ func TestServicesThatVanishTogether(t *testing.T) {
 
 // What comes back is as it was; the rest still goes when its time comes.
 func TestWhatVanishedComesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, out, _ := guarded(t, 0)
 		all := numbered(10)
 		out.Replace(all, nil)
@@ -151,7 +152,7 @@ func TestWhatVanishedComesBack(t *testing.T) {
 // A resync confirms what is held; what the source then says is guarded as ever.
 // A source that runs again after a failure finds what is held still held.
 func TestResyncLetsGo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, out, src := guarded(t, 0)
 		out.Replace(numbered(10), nil)
 		if err := b.Resync("consul"); err != nil {
@@ -176,7 +177,7 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 		prior, says int
 		ready       bool
 	}{{0, 0, true}, {10, 5, true}, {10, 4, false}, {2, 1, true}, {2, 0, false}, {3, 1, true}, {1, 0, false}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			b, out, _ := guarded(t, test.prior)
 			out.Replace(numbered(test.says), nil)
 			if b.ready() != test.ready || b.status("consul").Synced != test.ready || (b.held() == "") != test.ready {
@@ -189,7 +190,7 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 			}
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, out, _ := guarded(t, 10)
 		out.Replace(nil, nil)
 		out.Put(numbered(4)...)
@@ -251,7 +252,7 @@ func TestBackendsThatVanishTogether(t *testing.T) {
 		{"back as they were", "1 2 3 4 5 6", []string{"1", "1 2 3 4 5 6"}, "1 2 3 4 5 6", "1 2 3 4 5 6"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b, out, _ := guarded(t, 0)
 				out.Replace([]vip.Service{web(test.had)}, nil)
 				for _, says := range test.says {
@@ -276,7 +277,7 @@ func TestBackendsThatVanishTogether(t *testing.T) {
 // Everything else of a service of which backends are held is as the source says,
 // and the service may go as any other.
 func TestAHeldServiceFollows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, out, _ := guarded(t, 0)
 		out.Replace([]vip.Service{web("1 2 3 4"), service("other"), service("third")}, nil)
 		s := web("1")
@@ -299,7 +300,7 @@ func TestAHeldServiceFollows(t *testing.T) {
 
 // Sources that don't ask for it have no guard.
 func TestWithoutAGuard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
 		b.Add("s", "static", src)
 		b.start(t)
@@ -314,7 +315,7 @@ func TestWithoutAGuard(t *testing.T) {
 // What is held costs nothing to those that are not: problems are put together
 // only when what is held changes.
 func TestManyHeldServices(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, out, _ := guarded(t, 0)
 		all := numbered(1000)
 		out.Replace(all, nil)

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/table"
@@ -118,7 +119,7 @@ func (d *driven) Run(ctx context.Context, out Sink) error {
 }
 
 func TestReplaceStatesTheFullList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
 		b.Add("s", "static", src)
 		b.start(t)
@@ -153,7 +154,7 @@ func TestReplaceStatesTheFullList(t *testing.T) {
 }
 
 func TestPutAndDelete(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
 		b.Add("s", "rest", src)
 		b.start(t)
@@ -173,7 +174,7 @@ func TestPutAndDelete(t *testing.T) {
 // A source that fails is run again after a growing pause; its rows stay and are
 // marked stale, and one event tells of it.
 func TestFailedSourceRestartsWithBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench()
 		var starts []time.Time
 		b.Add("s", "static", sourceFunc(func(ctx context.Context, out Sink) error {
@@ -216,7 +217,7 @@ func TestFailedSourceRestartsWithBackoff(t *testing.T) {
 }
 
 func TestBackoffStartsAnewAfterAGoodRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench()
 		runs := 0
 		var ended time.Time
@@ -244,7 +245,7 @@ func TestBackoffStartsAnewAfterAGoodRun(t *testing.T) {
 }
 
 func TestSyncTimeoutGoesOnLoudly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, quick, slow := newBench(), newDriven(), newDriven()
 		b.Add("quick", "static", quick)
 		b.Add("slow", "consul", slow)
@@ -274,7 +275,7 @@ func TestSyncTimeoutGoesOnLoudly(t *testing.T) {
 }
 
 func TestStaleAndFresh(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
 		b.Add("s", "static", src)
 		b.start(t)
@@ -297,7 +298,7 @@ func TestStaleAndFresh(t *testing.T) {
 }
 
 func TestStaleIsLoggedOnceAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
 		b.Add("s", "static", src)
 		b.start(t)
@@ -330,7 +331,7 @@ func TestStaleIsLoggedOnceAMinute(t *testing.T) {
 }
 
 func TestResync(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
 		b.Add("s", "static", src)
 		b.start(t)
@@ -357,7 +358,7 @@ func TestResync(t *testing.T) {
 }
 
 func TestResyncCutsThePauseShort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench()
 		runs := 0
 		b.Add("s", "static", sourceFunc(func(context.Context, Sink) error { runs++; return errors.New("x") }))
@@ -392,7 +393,7 @@ func TestNameConflicts(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b := newBench()
 				if test.prior != "" {
 					b.prior[key("web")] = test.prior
@@ -423,7 +424,7 @@ func TestNameConflicts(t *testing.T) {
 }
 
 func TestConflictIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, first, second := newBench(), newDriven(), newDriven()
 		b.Add("static", "static", first)
 		b.Add("rest", "rest", second)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 const tree = "ironvip/v1/tree/"
@@ -41,7 +41,7 @@ func contentsOf(t *testing.T, s Stores) Contents {
 // What a store can't read is in the export by key, and the import tells it again;
 // a service whose lease it is doesn't get another one by an import.
 func TestWhatCantBeRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		m.Put(tree+"leases/192.0.2.1", `{"v":1,"value":{"resource":"192.0`)
 		m.Put(tree+"holdings/default/web", `{"v":1,"value":{"holds":["192.0.2.1"]}}`)

@@ -3,16 +3,16 @@ package main
 import (
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestPlaneHealth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var s reconcile.Stats
 		h := newPlaneHealth(func() reconcile.Stats { return s })
 		expect := func(when string, want bool) {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/control"
@@ -37,7 +38,7 @@ func (p *slowPlane) Apply(ctx context.Context, batch []reconcile.Update[vip.Fron
 // A service counts as withdrawn once the source has taken it back and the
 // dataplane has let it go, and not while that is only not known yet.
 func TestWithdrawn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		clock := table.NewClock(time.Now())
 		a := &agent{
 			services:  table.New[vip.ServiceKey](clock, compile.SameService),

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/storetest"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 var storms = flag.Int("storms", 10, "how many storms on a shared store")
@@ -77,7 +77,7 @@ func TestStore(t *testing.T) {
 func TestStorm(t *testing.T) {
 	for seed := range uint64(*storms) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m := fleettest.NewMemory()
 				hosts := map[int]*host{}
 				storetest.Storm{

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/storetest"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/table"
 )
@@ -77,7 +77,7 @@ func TestJunk(t *testing.T) {
 	}
 	for name, when := range map[string]bool{"before the start": true, "meanwhile": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m := fleettest.NewMemory()
 				put := func() {
 					for key, value := range junk {
@@ -170,7 +170,7 @@ func TestHoldingsThatDontMatch(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m := fleettest.NewMemory()
 				h := start(t, m, "lb1")
 				one, two := storetest.Lease(1, "web"), storetest.Lease(2, "web")
@@ -250,7 +250,7 @@ func TestRivalHosts(t *testing.T) {
 // Consul set back to what it was: what was given out since is claimed again as
 // it was.
 func TestConsulSetBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		h := start(t, m, "lb1")
 		a := allocator(t, h.Store, "10.0.0.0/16")

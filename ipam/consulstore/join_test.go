@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/table"
 )
@@ -107,7 +108,7 @@ func (nobodys) Changed() <-chan struct{} { return nil }
 // A service and its lease are there at the same time, after one transaction, and
 // Assign finds what there is.
 func TestServiceAndLeaseTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		one, two := register(t, m, "one", "192.0.2.0/29", nobodys{}), register(t, m, "two", "192.0.2.0/29", nobodys{})
 		writes := one.writes()
@@ -141,7 +142,7 @@ func TestServiceAndLeaseTogether(t *testing.T) {
 // A registration that is refused leaves no lease, and the address is free for
 // the next.
 func TestRefusedServiceLeavesNoLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		one := register(t, m, "one", "192.0.2.0/29", nobodys{})
 		m.Put(prefix+registered+"/default/web", "another's")
@@ -162,7 +163,7 @@ func TestRefusedServiceLeavesNoLease(t *testing.T) {
 // An address that another has taken meanwhile leaves the registration to be
 // written alone, and the address to who has it.
 func TestLeaseThatIsTakenLeavesTheServiceAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		one, two := register(t, m, "one", "192.0.2.0/29", nobodys{}), register(t, m, "two", "192.0.2.0/29", nobodys{})
 		once := sync.OnceFunc(func() {
@@ -196,7 +197,7 @@ func TestLeaseThatIsTakenLeavesTheServiceAlone(t *testing.T) {
 
 // What can't be granted in one step is left to Assign.
 func TestWhatIsLeftToAssign(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		one := register(t, m, "one", "192.0.2.0/30", nobodys{})
 		writes := one.writes()
@@ -225,7 +226,7 @@ func TestWhatIsLeftToAssign(t *testing.T) {
 
 // A lost answer leaves either both or neither.
 func TestAnswerOfBothIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		one := register(t, m, "one", "192.0.2.0/24", nobodys{})
 		for i := range 20 {

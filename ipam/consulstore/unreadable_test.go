@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/control"
@@ -104,7 +105,7 @@ func TestLeaseThatCantBeRead(t *testing.T) {
 		for name, damage := range damages {
 			for _, removed := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/removed=%v", of, name, removed), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { leaseThatCantBeRead(t, of, damage, removed) })
+					bubble.Test(t, func(t *testing.T) { leaseThatCantBeRead(t, of, damage, removed) })
 				})
 			}
 		}
@@ -211,7 +212,7 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 
 // Holdings that can't be read keep their service as it is.
 func TestHoldingsThatCantBeRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		h := direct(t, m, "lb1", plain("web"))
 		defer h.end()
@@ -243,7 +244,7 @@ func TestHoldingsThatCantBeRead(t *testing.T) {
 // A lease deleted by hand is put back, and nobody says that the store can't be
 // written; holdings edited by hand have their service wait.
 func TestEditedByHand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		hosts := []*director{direct(t, m, "lb1", plain("web")), direct(t, m, "lb2", plain("web"))}
 		for _, h := range hosts {

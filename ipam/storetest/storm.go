@@ -23,7 +23,7 @@ import (
 // Storm is several hosts that share a store: each an allocator and the stage
 // above it, on services that are the same everywhere but for a lag, while commits
 // fail, answers are lost, hosts crash, clocks are wrong and elections go wrong.
-// Run it inside a synctest bubble, or, on a store that is somewhere else, in real
+// Run it inside a bubble, or, on a store that is somewhere else, in real
 // time.
 type Storm struct {
 	Hosts, Steps int

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/consulclient"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -287,7 +288,7 @@ type scene struct {
 
 // play runs a scene.
 func play(t *testing.T, o Options, prepare func(f *fake), then func(s *scene)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFake()
 		prepare(f)
 		o.asked = f

@@ -13,11 +13,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/consulclient"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/table"
@@ -202,7 +202,7 @@ func supervised(t *testing.T, f *fake) (services *table.Table[vip.ServiceKey, vi
 // small it was; one service that is deregistered goes at once.
 func TestAnEmptyCatalogIsDoubted(t *testing.T) {
 	for _, n := range []int{1, 2, 100} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			f := newFake()
 			many(f, n)
 			services, status, resync := supervised(t, f)
@@ -245,7 +245,7 @@ func TestAnEmptyCatalogIsDoubted(t *testing.T) {
 // All checks of a service turn critical: that is drain, and no matter for the
 // guard; that most of its instances vanish is.
 func TestBackendsThatVanishAreDoubted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.set("web", "n1 10.0.0.1:80", "n2 10.0.0.2:80", "n3 10.0.0.3:80", "n4 10.0.0.4:80")
 		services, status, _ := supervised(t, f)

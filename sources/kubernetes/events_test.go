@@ -5,13 +5,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -59,7 +59,7 @@ func TestMessagesFitTheAPI(t *testing.T) {
 }
 
 func TestEventsAreWrittenOncePerChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -94,7 +94,7 @@ func TestEventsAreWrittenOncePerChange(t *testing.T) {
 // The names of events say what they tell, so that the next writer finds that the
 // former has told it.
 func TestTheNextWriterRepeatsNoEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a := newHost(t, api, "a").start()
 		b := newHost(t, api, "b").start()
@@ -127,7 +127,7 @@ func TestTheNextWriterRepeatsNoEvents(t *testing.T) {
 }
 
 func TestServiceThatChangesAllTheTimeTellsLittle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -143,7 +143,7 @@ func TestServiceThatChangesAllTheTimeTellsLittle(t *testing.T) {
 }
 
 func TestEventsWithoutRightsWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		api.fault = func(request string) *http.Response {
 			if strings.Contains(request, "events") {
@@ -180,7 +180,7 @@ func TestEventsWithoutRightsWait(t *testing.T) {
 }
 
 func TestEventsInANamespaceThatEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		api.fault = func(request string) *http.Response {
 			if !strings.Contains(request, "events") {

@@ -19,6 +19,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -226,7 +227,7 @@ const smallIs = "replace shop/api=9 shop/web=1,2"
 
 // All is listed once; from then on each change is one word on one service.
 func TestOneChangeIsOnePut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
 		b.says("first", smallIs)
 		b.asks("first", "", "list", "list", "list", "list", "watch", "watch", "watch", "watch")
@@ -276,7 +277,7 @@ func TestOneChangeIsOnePut(t *testing.T) {
 // The first change of a service is told at once, those that follow at most every
 // 100 ms, and the last one always.
 func TestBurstsAreBundled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
 		b.says("first", smallIs)
 		b.after(time.Second)
@@ -294,7 +295,7 @@ func TestBurstsAreBundled(t *testing.T) {
 
 // A list of many pages is one list, and nothing is told before its end.
 func TestPages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster()
 		for i := range 25 {
 			c.put(balancer(fmt.Sprintf("s%02d", i)))
@@ -310,7 +311,7 @@ func TestPages(t *testing.T) {
 
 // What a server does on a good day is no news, and nothing is listed for it.
 func TestWatchesThatEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
 		b.says("first", smallIs)
 		b.asked()
@@ -337,7 +338,7 @@ func TestWatchesThatEnd(t *testing.T) {
 func TestServerAway(t *testing.T) {
 	for _, compacted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compacted %v", compacted), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b := small().start(t, nil)
 				b.says("first", smallIs)
 				b.after(2 * time.Second)
@@ -385,7 +386,7 @@ func TestServerAway(t *testing.T) {
 // What is missing from a list that was read anew goes with a full list, which
 // the shrink guard can doubt; not by name.
 func TestWhatIsMissingFromANewList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
 		b.says("first", smallIs)
 		b.leave()
@@ -406,7 +407,7 @@ func TestWhatIsMissingFromANewList(t *testing.T) {
 // A server that was restored answers a watch from our future with silence. Its
 // state is older than ours, which is noticed, and all is read anew.
 func TestRestoredServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
 		b.says("first", smallIs)
 		b.after(2 * time.Second)
@@ -427,7 +428,7 @@ func TestRestoredServer(t *testing.T) {
 // A server that answers nothing is noticed, and one that has too much to do is
 // left alone for as long as it says.
 func TestStalledAndBusyServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := small()
 		c.stalled = make(chan struct{})
 		b := c.start(t, nil)
@@ -479,7 +480,7 @@ func TestLackingRights(t *testing.T) {
 			}
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := small()
 		forbid(c, "endpointslices")
 		b := c.start(t, nil)
@@ -522,7 +523,7 @@ func TestLackingRights(t *testing.T) {
 }
 
 func TestWithoutServiceCIDRs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := small()
 		c.refuse = func(request string) *http.Response {
 			if strings.Contains(request, "servicecidrs") {
@@ -543,7 +544,7 @@ func TestWithoutServiceCIDRs(t *testing.T) {
 // The ranges in use are told when they change, and not for what kubelets write
 // all the time.
 func TestRanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := small()
 		for i := range 3 {
 			c.put(nodeNamed(fmt.Sprintf("n%d", i+2), fmt.Sprintf("10.1.%d.0/24", i+1)))
@@ -583,7 +584,7 @@ func TestRanges(t *testing.T) {
 		ranges("after a break", "")
 		b.says("nothing of that is about services", "stale; fresh")
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, func(o *Options) { o.AdoptClusterIPs = true })
 		b.after(time.Second)
 		if b.ranges == nil || b.ranges[0] != "[10.1.0.0/24]" {
@@ -591,7 +592,7 @@ func TestRanges(t *testing.T) {
 		}
 		b.asks("adopting", "servicecidrs")
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, func(o *Options) { o.Ranges = nil })
 		b.says("nobody asks", smallIs)
 		b.asks("nobody asks", "nodes")
@@ -601,7 +602,7 @@ func TestRanges(t *testing.T) {
 // With node ports, a node concerns the services of which it is a backend, when
 // something of it changes that counts.
 func TestNodesAsBackends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := small()
 		local := balancer("local")
 		local.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
@@ -643,7 +644,7 @@ func TestLocalTrafficOutside(t *testing.T) {
 		{"a host without a name", "", nil, vip.Local},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				c := small()
 				local := balancer("local")
 				local.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
@@ -690,7 +691,7 @@ func TestLocalTrafficOutside(t *testing.T) {
 
 // Each namespace is followed by itself, with the selector at the server.
 func TestNamespacesAndSelector(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := small()
 		elsewhere := func(o object) object {
 			o.SetNamespace("elsewhere")
@@ -725,7 +726,7 @@ func TestNamespacesAndSelector(t *testing.T) {
 // A run that begins anew, as a resync has it, tells a full list before anything
 // else, and forgets what is gone.
 func TestAnotherRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := small()
 		s, err := New(Options{Client: c.client(t)})
 		if err != nil {
@@ -757,7 +758,7 @@ func TestAnotherRun(t *testing.T) {
 // The Writer is told of each change of a Service's object, whether it is ours or
 // not, and sees it without what is of no use.
 func TestObjects(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
 		synctest.Wait()
 		store := b.source.objects()

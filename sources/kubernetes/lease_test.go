@@ -10,6 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 // electionOf returns a running election of a host, and how to end it as a crash
@@ -32,7 +34,7 @@ func electionOf(t *testing.T, api *writable, identity string) (e *election, cras
 }
 
 func TestOneOfAllIsElected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a, endA := electionOf(t, api, "a")
 		b, endB := electionOf(t, api, "b")
@@ -70,7 +72,7 @@ func TestOneOfAllIsElected(t *testing.T) {
 }
 
 func TestLeaseGivenBackIsTakenSoon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a, endA := electionOf(t, api, "a")
 		b, endB := electionOf(t, api, "b")
@@ -93,7 +95,7 @@ func TestLeaseGivenBackIsTakenSoon(t *testing.T) {
 // The times that others write say nothing: their clocks may be hours off.
 func TestSkewedClocks(t *testing.T) {
 	for _, skew := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			api := newWritable(t)
 			a, endA := electionOf(t, api, "a")
 			endA()
@@ -125,7 +127,7 @@ func TestSkewedClocks(t *testing.T) {
 }
 
 func TestRestartedHostIsWriterAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		_, end := electionOf(t, api, "a")
 		settle(leaseRenew)
@@ -141,7 +143,7 @@ func TestRestartedHostIsWriterAtOnce(t *testing.T) {
 }
 
 func TestTwoHostsOfOneNameAreNotBothWriters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a, endA := electionOf(t, api, "same")
 		defer endA()
@@ -159,7 +161,7 @@ func TestTwoHostsOfOneNameAreNotBothWriters(t *testing.T) {
 }
 
 func TestLostAnswerToARenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a, end := electionOf(t, api, "a")
 		defer end()
@@ -182,7 +184,7 @@ func TestLostAnswerToARenewal(t *testing.T) {
 }
 
 func TestUnreachableServerEndsATurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a, end := electionOf(t, api, "a")
 		defer end()
@@ -206,7 +208,7 @@ func TestUnreachableServerEndsATurn(t *testing.T) {
 }
 
 func TestUnfitHostGivesTheLeaseBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a")
 		h.store.touch(false)
@@ -228,7 +230,7 @@ func TestUnfitHostGivesTheLeaseBack(t *testing.T) {
 }
 
 func TestLeaseWithoutRights(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		api.fault = func(string) *http.Response {
 			return failure(http.StatusForbidden, metav1.StatusReasonForbidden, `leases "ironvip" is forbidden: User "x" cannot get resource "leases"`)
@@ -251,7 +253,7 @@ func TestLeaseWithoutRights(t *testing.T) {
 
 // Who has not applied what the documentation says finds nothing written, and why.
 func TestLeaseWithoutANamespace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		api.fault = func(request string) *http.Response {
 			if strings.HasPrefix(request, "POST leases") {

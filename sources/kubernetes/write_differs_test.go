@@ -8,13 +8,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // Two hosts without a common store draw different VIPs: the one that doesn't
 // write says so, and writes nothing.
 func TestHostsThatDiffer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, a := withVIP(t)
 		defer a.stop()
 		b := newHost(t, api, "b")
@@ -56,7 +57,7 @@ func TestHostsThatDiffer(t *testing.T) {
 // Who is elected writes what he assigned, once, and then the other one has the
 // problem.
 func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, a := withVIP(t)
 		b := newHost(t, api, "b")
 		b.store.put(web, api.get("web"))
@@ -78,7 +79,7 @@ func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
 // While a VIP changes, and while there is no writer, the status is as it was:
 // that is no difference between hosts, however many Services there are.
 func TestHostsThatAgreeInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a, b := newHost(t, api, "a").start(), newHost(t, api, "b").start()
 		defer b.stop()

@@ -5,11 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 // hidden has a Service leave the selector of newHost.
@@ -38,7 +39,7 @@ func restarted(t *testing.T, api *writable, more WriterOptions, options Options)
 const listAll = "LIST metadata "
 
 func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		for _, name := range []string{"gone", "kept"} {
 			api.edit(name, oursWith(corev1.IPv4Protocol))
@@ -100,7 +101,7 @@ func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
 
 // Two fleets in one cluster, of the same class, keep apart by their Leases.
 func TestServicesOfAnotherFleetAreLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		h.stop()
 		other := restarted(t, api, WriterOptions{LeaseName: "other"}, Options{Selector: "tier=back"}).start()
@@ -139,7 +140,7 @@ func TestWhereStraysAreLookedFor(t *testing.T) {
 			[]string{listAll, "LIST metadata namespaces/shop", "LIST metadata namespaces/default", "LIST services/web", writeStatus, addFinalizer}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				api, h := withVIP(t)
 				h.stop()
 				if tc.options.Selector != "" || tc.options.Namespaces == nil {
@@ -179,7 +180,7 @@ func TestPagesOfStrays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				api := newWritable(t)
 				h := newHost(t, api, "a").start()
 				names := []string{"a", "b", "c", "d", "e"}

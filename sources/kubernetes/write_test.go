@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -36,7 +37,7 @@ func withVIP(t *testing.T) (*writable, *host) {
 }
 
 func TestVIPIsWrittenOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -70,7 +71,7 @@ func TestVIPIsWrittenOnce(t *testing.T) {
 
 // The watch tells of our own writes late, with other changes before them.
 func TestSlowWatchCausesNoWrites(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -90,7 +91,7 @@ func TestSlowWatchCausesNoWrites(t *testing.T) {
 }
 
 func TestNothingIsWrittenAfterARestartOrByTheNextWriter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		var names []string
 		for i := range 30 {
@@ -135,7 +136,7 @@ func TestNothingIsWrittenAfterARestartOrByTheNextWriter(t *testing.T) {
 }
 
 func TestTheNextWriterFinishesTheWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a := newHost(t, api, "a").start()
 		b := newHost(t, api, "b").start()
@@ -159,7 +160,7 @@ func TestTheNextWriterFinishesTheWork(t *testing.T) {
 }
 
 func TestDeletedServiceStaysUntilItsVIPIsWithdrawn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		defer h.stop()
 		withdraw := h.serves("web")
@@ -179,7 +180,7 @@ func TestDeletedServiceStaysUntilItsVIPIsWithdrawn(t *testing.T) {
 }
 
 func TestDeletedServiceWithOthersFinalizersAndNoNews(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		defer h.stop()
 		api.edit("web", func(s *corev1.Service) { s.Finalizers = append(s.Finalizers, "example.com/other") })
@@ -217,7 +218,7 @@ func TestServiceThatIsOursNoLonger(t *testing.T) {
 		}, []string{other}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				api, h := withVIP(t)
 				defer h.stop()
 				withdraw := h.serves("web")
@@ -242,7 +243,7 @@ func TestServiceThatIsOursNoLonger(t *testing.T) {
 
 // A Service that comes back before its VIP is withdrawn keeps everything.
 func TestServiceThatIsOursAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		defer h.stop()
 		withdraw := h.serves("web")
@@ -269,7 +270,7 @@ func TestServiceThatIsOursAgain(t *testing.T) {
 // A Service that the store lacks, and that is in the cluster as it was, is about
 // to come back.
 func TestServiceThatTheStoreLacks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		defer h.stop()
 		object, _ := h.store.Get(web)
@@ -293,7 +294,7 @@ func TestServiceThatTheStoreLacks(t *testing.T) {
 // A server that serves nobody is asked by one request at a time, however many
 // Services wait.
 func TestBusyServerIsLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -322,7 +323,7 @@ func TestBusyServerIsLeftAlone(t *testing.T) {
 // What was ours while no writer ran shows by who wrote the finalizer: another
 // controller uses the same one.
 func TestFinalizersFoundAfterARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		h.stop()
 		api.edit("web", func(s *corev1.Service) {
@@ -355,7 +356,7 @@ func TestFinalizersFoundAfterARestart(t *testing.T) {
 }
 
 func TestNothingIsDoneOutOfTouch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		defer h.stop()
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
@@ -375,7 +376,7 @@ func TestNothingIsDoneOutOfTouch(t *testing.T) {
 }
 
 func TestNothingIsDoneBeforeTheAllocatorIsReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a")
 		ready := h.allocations.Initializer()
@@ -395,7 +396,7 @@ func TestNothingIsDoneBeforeTheAllocatorIsReady(t *testing.T) {
 }
 
 func TestVIPsOfOtherSourcesAreNotTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -411,7 +412,7 @@ func TestVIPsOfOtherSourcesAreNotTold(t *testing.T) {
 
 func TestVIPKeptWhileTheStoreFails(t *testing.T) {
 	for _, code := range []string{vip.CodeStore, vip.CodeWaiting} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			api, h := withVIP(t)
 			defer h.stop()
 			h.grant("web", &vip.Problem{Code: code, Message: "not now"})
@@ -422,7 +423,7 @@ func TestVIPKeptWhileTheStoreFails(t *testing.T) {
 }
 
 func TestServerThatKnowsNoModes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		api.noMode = true
 		h := newHost(t, api, "a").start()
@@ -459,7 +460,7 @@ func TestWhatIsUndoneIsWrittenLessAndLess(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				api := newWritable(t)
 				h := newHost(t, api, "a").start()
 				defer h.stop()
@@ -485,7 +486,7 @@ func TestWhatIsUndoneIsWrittenLessAndLess(t *testing.T) {
 }
 
 func TestChangedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -510,7 +511,7 @@ func TestChangedMeanwhile(t *testing.T) {
 }
 
 func TestDeletedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -564,7 +565,7 @@ func TestFaultsOfTheServer(t *testing.T) {
 		}, 4, 7, "no right to patch services in namespace default"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				api := newWritable(t)
 				h := newHost(t, api, "a").start()
 				defer h.stop()
@@ -602,7 +603,7 @@ func TestFaultsOfTheServer(t *testing.T) {
 // Rights that are missing in one namespace, or for one thing, keep nobody from
 // the others.
 func TestRightToWriteTheStatusAloneIsMissing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -634,7 +635,7 @@ func TestRightToWriteTheStatusAloneIsMissing(t *testing.T) {
 }
 
 func TestPaceOfWrites(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a").start()
 		defer h.stop()
@@ -658,7 +659,7 @@ func TestPaceOfWrites(t *testing.T) {
 }
 
 func TestWithdrawalThatFailsIsAskedForAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a")
 		var asked atomic.Int32
@@ -699,7 +700,7 @@ func TestWriterOptionsAreChecked(t *testing.T) {
 }
 
 func TestProblemsWithWritingAreTheSources(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
 		b.after(time.Second)
 		b.out.take()

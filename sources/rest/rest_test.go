@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -457,7 +458,7 @@ func TestApplyOfManyIsOneWrite(t *testing.T) {
 }
 
 func TestHeartbeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		defer func() { f.stop() }()
 		f.put(web("10.0.0.1"))
@@ -525,7 +526,7 @@ func TestHeartbeats(t *testing.T) {
 // A backend that announces its end and falls silent is drained like any other:
 // in want of ready ones it would go on to get clients.
 func TestTerminatingBackendFallsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		defer func() { f.stop() }()
 		f.put(web())
@@ -544,7 +545,7 @@ func TestTerminatingBackendFallsSilent(t *testing.T) {
 }
 
 func TestRestartGivesAFullTTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		defer func() { f.stop() }()
 		f.put(web())
@@ -569,7 +570,7 @@ func TestRestartGivesAFullTTL(t *testing.T) {
 }
 
 func TestOverridesOutliveRestartsAndNotTheirBackends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		defer func() { f.stop() }()
 		f.put(web("10.0.0.1", "10.0.0.2"))

@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -265,9 +266,9 @@ func TestRegistrationsThroughAllHosts(t *testing.T) {
 	})
 }
 
-// bubble runs f with a fleet, on a clock of its own.
-func bubble(t *testing.T, f func(t *testing.T, m *fleettest.Memory, hosts []*host)) {
-	synctest.Test(t, func(t *testing.T) {
+// fleetBubble runs f with a fleet, on a clock of its own.
+func fleetBubble(t *testing.T, f func(t *testing.T, m *fleettest.Memory, hosts []*host)) {
+	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		hosts := fleetOf(t, m, "a", "b", "c")
 		defer everyone(hosts, func(h *host) { h.end(); h.Host.End() })
@@ -276,7 +277,7 @@ func bubble(t *testing.T, f func(t *testing.T, m *fleettest.Memory, hosts []*hos
 }
 
 func TestKeeperCountsForAll(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a, b := hosts[0], hosts[1]
 		a.put(web())
 		a.register("10.0.0.9", 10*time.Second)
@@ -341,7 +342,7 @@ func TestKeeperCountsForAll(t *testing.T) {
 
 // The lapse is in the record: a restart of the keeper doesn't take it back.
 func TestLapseOutlivesItsKeeper(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a := hosts[0]
 		a.put(web())
 		a.register("10.0.0.9", 10*time.Second)
@@ -362,7 +363,7 @@ func TestLapseOutlivesItsKeeper(t *testing.T) {
 // When the keeper is gone the elected host counts a full ttl, and marks the
 // lapse; who was heard of by another host in time stays.
 func TestKeeperDies(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a, others := hosts[0], hosts[1:]
 		a.put(web())
 		const ttl = 2 * time.Minute
@@ -391,7 +392,7 @@ func TestKeeperDies(t *testing.T) {
 
 // A host that was stopped has not heard what it counts.
 func TestStoppedKeeperGivesTime(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a := hosts[0]
 		a.put(web())
 		a.register("10.0.0.9", 10*time.Second)
@@ -416,7 +417,7 @@ func TestStoppedKeeperGivesTime(t *testing.T) {
 // While the store is away rows stay, writes are refused, and no deadline passes:
 // nobody else could hear a heartbeat.
 func TestStoreAway(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a := hosts[0]
 		a.put(web("10.0.0.1"))
 		a.register("10.0.0.9", 10*time.Second)
@@ -477,7 +478,7 @@ func TestStoreAway(t *testing.T) {
 // A write whose answer is lost for good is told as not confirmed, and all hosts
 // agree on what became of it.
 func TestLostAnswer(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		b := hosts[1]
 		b.Client.Before(func(c fleettest.Call) error {
 			if isWrite(c) {
@@ -505,7 +506,7 @@ func TestLostAnswer(t *testing.T) {
 }
 
 func TestStatesAreShared(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a, b := hosts[0], hosts[1]
 		a.put(web("10.0.0.1"))
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
@@ -550,7 +551,7 @@ func TestStatesAreShared(t *testing.T) {
 // What others put into the folders is told by key and left alone, and takes
 // nothing away that is in force.
 func TestJunkInTheFolders(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		const at = "ironvip/v1/tree/services/default/"
 		a := hosts[0]
 		a.put(web("10.0.0.1"))
@@ -621,7 +622,7 @@ func TestJunkInTheFolders(t *testing.T) {
 // A host that starts while the store is away has nothing to say, and says why;
 // what it hears once the store is there is its first full list.
 func TestStartWithoutTheStore(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		hosts[0].put(web("10.0.0.1"))
 		m.Client("late").SetDown(true)
 		late := &host{name: "late", fixture: &fixture{t: t, clock: &table.Clock{}}}
@@ -665,7 +666,7 @@ func TestStartWithoutTheStore(t *testing.T) {
 
 // A host that has been in the fleet before starts with what it last knew.
 func TestStartFromWhatWasLastKnown(t *testing.T) {
-	bubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
 		if err != nil {
 			t.Fatal(err)

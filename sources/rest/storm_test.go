@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -205,7 +206,7 @@ func TestStorm(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { runStorm(t, uint64(seed), writes) })
+			bubble.Test(t, func(t *testing.T) { runStorm(t, uint64(seed), writes) })
 		})
 	}
 }

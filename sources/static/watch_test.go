@@ -5,8 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 // run runs the source until the test ends. Events alone have to do, but for a
@@ -134,7 +135,7 @@ func TestPollFindsTheRest(t *testing.T) {
 
 // A directory that is never quiet is read all the same.
 func TestArmIsPatientWithinBounds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := &watch{debounce: 50 * time.Millisecond, timer: time.NewTimer(time.Hour)}
 		defer w.timer.Stop()
 		start := time.Now()

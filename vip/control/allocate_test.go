@@ -4,16 +4,16 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		for _, name := range []string{"a", "b", "c"} {
 			w.services.Set(key(name), service(name, nil))
@@ -331,7 +331,7 @@ func TestServiceThatReturnsIsNotReleased(t *testing.T) {
 // A deletion may be read when the service is back already: the rows count, not
 // the news of them.
 func TestOutdatedDeletionIsPassedOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		a := NewAllocate(AllocateOptions{Services: w.services, Allocator: w.allocator, Allocations: w.allocations})
 		w.services.Set(key("a"), service("a", nil))
@@ -410,7 +410,7 @@ func TestStagesEndWhileTheyWait(t *testing.T) {
 }
 
 func TestBackoffDoublesAndRestarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBackoff()
 		defer b.stop()
 		ring := func(want time.Duration) {

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -169,7 +169,7 @@ func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
 // A row says which form of the service it answers: the newest only once the
 // allocator has answered it, too.
 func TestCompiledRevisionIsTheAllocatorsAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
 		rev := w.services.Set(key("web"), service("web", nil))
@@ -212,7 +212,7 @@ func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
 // compiled first, as after a restart, must not get both.
 func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 	const shared = "192.0.2.99"
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
 		grant := func(name, backend, refused string) {
@@ -241,7 +241,7 @@ func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 // A node port that was refused says nothing of the port itself.
 func TestRefusedNodePortCostsNoPort(t *testing.T) {
 	const shared = "192.0.2.99"
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
 		for name, field := range map[string]string{"a": "ports[0].node_port", "b": "ports[0].port"} {

@@ -7,13 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // settledWorld runs a scenario in a world with n services that has come to
 // rest.
 func settledWorld(t *testing.T, n int, scenario func(w *world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		for i := range n {
 			s := service(fmt.Sprintf("s%d", i), []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"})
@@ -117,7 +118,7 @@ func TestMassDrain(t *testing.T) {
 // cost as much each however many there are.
 func TestMassDrainWithManyDeadlines(t *testing.T) {
 	cost := func(n int) (each float64) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			c := NewCompile(CompileOptions{Frontends: w.frontends, Compiled: w.compiled, Events: w.events})
 			gone := func(vip.FrontendKey) bool { return false }

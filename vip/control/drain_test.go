@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/reconcile"
 )
@@ -179,7 +180,7 @@ func TestLateAnswerIsNotOfTheNextDrain(t *testing.T) {
 }
 
 func TestNoQuestionBeforeTheDataplaneHasTheRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		c := NewCompile(CompileOptions{Frontends: w.frontends, Compiled: w.compiled, Applied: w.applied})
 		f := vip.Frontend{
@@ -246,7 +247,7 @@ func TestDrainingFrontendIsTakenOver(t *testing.T) {
 }
 
 func TestDrainSurvivesRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil).run()
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", []string{"10.0.0.9"}), service("old", []string{"10.0.0.8"}))
 		w.remove("old")
@@ -286,7 +287,7 @@ func TestDrainSurvivesRestart(t *testing.T) {
 }
 
 func TestBackendReturnsAcrossRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil).run()
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
 		w.put(service("web", []string{"10.0.0.1"}))
@@ -301,7 +302,7 @@ func TestBackendReturnsAcrossRestart(t *testing.T) {
 }
 
 func TestStoredDrainsAreNotTrusted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		stored := func(name, addr string, backends ...vip.Endpoint) {
 			f := vip.Frontend{Key: vip.FrontendKey{Addr: addrs(addr)[0], Port: 80, Protocol: vip.TCP}, Service: key("x"), Backends: backends}

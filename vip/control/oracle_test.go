@@ -6,12 +6,12 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -150,7 +150,7 @@ func drawService(t *rapid.T, name string) vip.Service {
 // Whatever is done to services, states and the host, in any order, with drains
 // under way and the agent restarted, frontends are what a naive oracle says.
 func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		// Not a *testing.T: rapid would ask for its deadline, which a bubble has not.
 		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
 			w := newWorld(t, nil).run()

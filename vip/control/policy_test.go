@@ -2,9 +2,9 @@ package control
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 )
@@ -169,7 +169,7 @@ func TestRealServerStage(t *testing.T) {
 func TestDrainsInTheWayAreNotTakenUpAgain(t *testing.T) {
 	internal := func(s *vip.Service) { s.InternalTraffic = vip.Local }
 	both := []string{"10.0.0.1", "10.0.0.2"}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.node = n1
 		w.run().put(service("web", both, onNode(0, "n1"), internal), service("media", both[:1], portRange(100, 199)),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/table"
@@ -84,7 +85,7 @@ func TestNewConfigurationServesTheWaitingFirst(t *testing.T) {
 // address of it, at the reload and not only at the next restart, and moves
 // nothing.
 func TestRangeAddedByAReload(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const n = 1000
 		clock := &table.Clock{}
 		store := memstore.New()

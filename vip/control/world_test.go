@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/event"
@@ -123,7 +124,7 @@ func inWorld(t *testing.T, scenario func(t *testing.T, w *world)) {
 
 // inWorldOf is inWorld on a node.
 func inWorldOf(t *testing.T, node compile.Node, scenario func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.node = node
 		w.run()

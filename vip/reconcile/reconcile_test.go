@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/reconcile"
@@ -35,7 +36,7 @@ type rig struct {
 }
 
 func run(t *testing.T, scenario func(*rig)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		clock := &table.Clock{}
 		x := &rig{
 			t:       t,

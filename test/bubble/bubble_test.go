@@ -1,0 +1,74 @@
+package bubble_test
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+// With two processors and the race detector this ends the process, nearly every
+// time, if the bubble may use both.
+func TestTimersOfManyGoroutines(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	bubble.Test(t, func(t *testing.T) {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 200 {
+					var timers [100]*time.Timer
+					for i := range timers {
+						timers[i] = time.NewTimer(1)
+					}
+					time.Sleep(2)
+					for _, timer := range timers {
+						select {
+						case <-timer.C:
+						default:
+							t.Error("a timer has not expired in its time")
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+	if now := runtime.GOMAXPROCS(0); now != before {
+		t.Errorf("%d processors afterwards, want %d", now, before)
+	}
+}
+
+// Nobody goes round it.
+func TestUsedEverywhere(t *testing.T) {
+	call := []byte("synctest" + ".Test(")
+	root := filepath.Join("..", "..")
+	files := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != root:
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if files++; bytes.Contains(text, call) {
+			t.Errorf("%s calls testing/synctest itself: use bubble.Test", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 100 {
+		t.Errorf("only %d test files were found", files)
+	}
+}
