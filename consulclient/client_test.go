@@ -1,18 +1,12 @@
 package consulclient
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +17,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/test/authority"
 )
 
 // client returns a client that is closed when the test ends.
@@ -139,14 +135,13 @@ func TestTLS(t *testing.T) {
 	if _, err := ask(c); err == nil {
 		t.Error("without its files")
 	}
-	certPEM, keyPEM := selfSigned(t)
-	write(t, cert, certPEM)
-	write(t, key, keyPEM)
+	stranger := authority.New(t)
+	stranger.Client(t, "client").Write(t, cert, key)
 	write(t, ca, "nothing")
 	if _, err := ask(c); err == nil || !strings.Contains(err.Error(), ca) {
 		t.Errorf("with a CA file of no certificates: %v", err)
 	}
-	write(t, ca, certPEM)
+	stranger.WriteCert(t, ca)
 	if _, err := ask(c); err == nil {
 		t.Error("the server's certificate is another's")
 	}
@@ -157,24 +152,6 @@ func TestTLS(t *testing.T) {
 	if _, err := ask(client(t, Config{Address: server.URL, ServerName: "elsewhere.example", CAFile: ca})); err == nil {
 		t.Error("the server is not the one named")
 	}
-}
-
-func selfSigned(t *testing.T) (certPEM, keyPEM string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "client"}, NotAfter: time.Now().Add(time.Hour)}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 }
 
 func TestBadAddresses(t *testing.T) {

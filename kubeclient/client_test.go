@@ -3,18 +3,12 @@ package kubeclient
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,6 +22,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/ironvip/ironvip/test/authority"
 )
 
 // asked is a server that notes how it was asked, and has one Service.
@@ -153,9 +149,7 @@ func TestCredentials(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "kubeconfig")
 	write(t, filepath.Join(dir, "ca.pem"), string(server.ca()))
-	cert, key := selfSigned(t)
-	write(t, filepath.Join(dir, "cert.pem"), cert)
-	write(t, filepath.Join(dir, "key.pem"), key)
+	authority.New(t).Client(t, "ironvip").Write(t, filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	write(t, filepath.Join(dir, "token"), "of a file")
 	write(t, filepath.Join(dir, "login"), "#!/bin/sh\n"+
 		`echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"of a program"}}'`)
@@ -281,24 +275,4 @@ func TestLog(t *testing.T) {
 	if text := out.String(); strings.Contains(text, "ERROR") || !strings.Contains(text, "level=DEBUG") || !strings.Contains(text, "msg=heard") || !strings.Contains(text, "k=v") {
 		t.Errorf("%s", text)
 	}
-}
-
-// selfSigned returns a client's certificate and its key.
-func selfSigned(t *testing.T) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ironvip"}, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
 }

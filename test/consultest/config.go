@@ -98,7 +98,7 @@ func (s *Server) transport() *http.Transport {
 		tr.DialContext = s.opts.In.DialContext
 	}
 	if s.TLS != nil {
-		tr.TLSClientConfig = s.TLS.clientConfig(s.t)
+		tr.TLSClientConfig = s.TLS.config.Clone()
 	}
 	return tr
 }

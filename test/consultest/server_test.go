@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -220,14 +221,15 @@ func TestTLSAsksForACertificateOfItsAuthority(t *testing.T) {
 		}
 		return err
 	}
-	right := s.TLS.clientConfig(t)
+	right := s.TLS.config
 	if err := ask(right); err != nil {
 		t.Error(err)
 	}
 	if err := ask(&tls.Config{RootCAs: right.RootCAs}); err == nil {
 		t.Error("it takes a client without a certificate")
 	}
-	wrong := NewTLS(t).clientConfig(t)
+	stranger := authority.New(t)
+	wrong := stranger.Trusts(stranger.Client(t, "stranger"))
 	if err := ask(&tls.Config{RootCAs: right.RootCAs, Certificates: wrong.Certificates}); err == nil {
 		t.Error("it takes a client of another authority")
 	}

@@ -16,9 +16,7 @@ func (c *Cluster) Kubeconfig(t testing.TB, user string, groups ...string) string
 	t.Helper()
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "client.pem"), filepath.Join(dir, "client.key")
-	der, key := c.authority.client(t, user, groups)
-	writePEM(t, certFile, "CERTIFICATE", der)
-	writeKey(t, keyFile, key)
+	c.authority.Client(t, user, groups...).Write(t, certFile, keyFile)
 	return c.kubeconfig(t, dir, map[string]any{"client-certificate": certFile, "client-key": keyFile})
 }
 

@@ -38,6 +38,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
@@ -87,7 +88,7 @@ type Cluster struct {
 	dir        string
 	etcdURL    string
 	serverName string // in the server's certificate, "" for the address
-	authority  *authority
+	authority  authority.Authority
 	transport  *http.Transport
 	plain      *http.Client // for etcd, and for who lends the cluster
 
@@ -118,9 +119,10 @@ func Start(t testing.TB, o Options) *Cluster {
 	}
 	c.URL = "https://" + c.Addr.String()
 	c.CA = c.file("ca.pem")
-	c.authority = newAuthority(t, c.CA)
-	c.authority.serve(t, c.file("server.pem"), c.file("server.key"), c.addrs())
-	writeKey(t, c.file("accounts.key"), newKey(t))
+	c.authority = authority.New(t)
+	c.authority.WriteCert(t, c.CA)
+	c.certify(t, c.authority)
+	authority.WriteKey(t, c.file("accounts.key"), authority.NewKey(t))
 	c.connect(t)
 
 	peer := "http://" + netip.AddrPortFrom(o.Addr, ports[3]).String()
@@ -152,7 +154,7 @@ func (c *Cluster) connect(t testing.TB) {
 	if c.opts.In != nil {
 		dial = c.opts.In.DialContext
 	}
-	tls := c.authority.clientConfig(t, "kubetest", Masters)
+	tls := c.authority.Trusts(c.authority.Client(t, "kubetest", Masters))
 	tls.ServerName = c.serverName
 	c.transport = &http.Transport{
 		DialContext: dial, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, TLSClientConfig: tls,

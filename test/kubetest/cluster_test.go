@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -339,10 +341,8 @@ subjects:
 		}
 	}
 	stranger := c.Kubeconfig(t, "admin", Masters)
-	a := newAuthority(t, t.TempDir()+"/ca.pem")
-	der, key := a.client(t, "admin", []string{Masters})
-	writePEM(t, strings.Replace(stranger, "kubeconfig", "client.pem", 1), "CERTIFICATE", der)
-	writeKey(t, strings.Replace(stranger, "kubeconfig", "client.key", 1), key)
+	beside := filepath.Dir(stranger)
+	authority.New(t).Client(t, "admin", Masters).Write(t, filepath.Join(beside, "client.pem"), filepath.Join(beside, "client.key"))
 	if status := as(t, stranger)("GET", webPath); status != 401 {
 		t.Errorf("a master by another authority gets %d, want 401", status)
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/authority"
 )
 
 // Backup keeps what etcd has now. Restore, which may be called once, brings both
@@ -58,17 +60,20 @@ func (c *Cluster) RevocableToken(t testing.TB, namespace, account string) (token
 func (c *Cluster) Recertify(t testing.TB, kubeconfig string, from, until time.Time, user string, groups ...string) {
 	t.Helper()
 	dir := filepath.Dir(kubeconfig)
-	a := c.authority.valid(from, until)
-	der, key := a.client(t, user, groups)
-	writeKey(t, filepath.Join(dir, "client.key"), key)
-	writePEM(t, filepath.Join(dir, "client.pem"), "CERTIFICATE", der)
+	c.authority.Valid(from, until).Client(t, user, groups...).Write(t, filepath.Join(dir, "client.pem"), filepath.Join(dir, "client.key"))
 }
 
 // RecertifyServer gives kube-apiserver a new certificate that is valid for this
 // time, which it has once it is started again.
 func (c *Cluster) RecertifyServer(t testing.TB, from, until time.Time) {
 	t.Helper()
-	c.authority.valid(from, until).serve(t, c.file("server.pem"), c.file("server.key"), c.addrs())
+	c.certify(t, c.authority.Valid(from, until))
+}
+
+// certify writes what kube-apiserver shows its clients.
+func (c *Cluster) certify(t testing.TB, a authority.Authority) {
+	t.Helper()
+	a.Server(t, c.addrs(), "localhost", "kubernetes.default.svc").Write(t, c.file("server.pem"), c.file("server.key"))
 }
 
 // addrs are what the server's certificate is for.

@@ -3,9 +3,7 @@ package kubetest
 import (
 	"bytes"
 	"context"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +15,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/authority"
 )
 
 // Loan is a running cluster for a test in another machine, such as test/vm's,
@@ -56,8 +56,7 @@ func (c *Cluster) Lend(t testing.TB) Loan {
 	must(t, "lend", err)
 	dir := t.TempDir()
 	must(t, "lend", os.WriteFile(filepath.Join(dir, loanFile), body, 0o600))
-	writePEM(t, filepath.Join(dir, caFile), "CERTIFICATE", c.authority.cert.Raw)
-	writeKey(t, filepath.Join(dir, caKeyFile), c.authority.key)
+	c.authority.Write(t, filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile))
 	return Loan{Dir: dir, Ports: []uint16{loan.API, loan.Etcd, loan.Control}}
 }
 
@@ -75,7 +74,7 @@ func Borrow(t testing.TB, dir string, host netip.Addr, in Place) *Cluster {
 		opts: Options{Addr: host, In: in}, resources: map[string]resource{},
 		etcdURL:    "http://" + netip.AddrPortFrom(host, loan.Etcd).String(),
 		serverName: loan.ServerName,
-		authority:  readAuthority(t, filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)),
+		authority:  authority.Read(t, filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)),
 	}
 	c.URL = "https://" + c.Addr.String()
 	c.connect(t)
@@ -85,27 +84,6 @@ func Borrow(t testing.TB, dir string, host netip.Addr, in Place) *Cluster {
 		proc: &elsewhere{client: c.plain, url: at + "/api"}}
 	c.WaitReady(t)
 	return c
-}
-
-// readAuthority is newAuthority's from its files.
-func readAuthority(t testing.TB, certFile, keyFile string) *authority {
-	t.Helper()
-	read := func(file string) []byte {
-		text, err := os.ReadFile(file)
-		must(t, "the authority", err)
-		block, _ := pem.Decode(text)
-		if block == nil {
-			t.Fatalf("kubetest: %s is no PEM file", file)
-		}
-		return block.Bytes
-	}
-	a := &authority{}
-	var err error
-	a.cert, err = x509.ParseCertificate(read(certFile))
-	must(t, "the authority", err)
-	a.key, err = x509.ParseECPrivateKey(read(keyFile))
-	must(t, "the authority", err)
-	return a
 }
 
 // state is what a server's process is after it was told something.
