@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -152,7 +153,7 @@ func (c *cache) run(ctx context.Context) {
 	if c.bucket == nil {
 		return
 	}
-	var wait backoff
+	wait := newBackoff()
 	for {
 		select {
 		case <-ctx.Done():
@@ -160,14 +161,14 @@ func (c *cache) run(ctx context.Context) {
 			return
 		case <-c.wake:
 		}
-		sleep(ctx, flushEvery, nil)
+		retry.Sleep(ctx, flushEvery)
 		if c.many() {
-			sleep(ctx, flushMany, nil)
+			retry.Sleep(ctx, flushMany)
 		}
 		err := c.flush()
 		if err == nil {
 			c.status.setProblem("cache", vip.Problem{})
-			wait.reset()
+			wait.Reset()
 			continue
 		}
 		var known *state.Error
@@ -176,7 +177,7 @@ func (c *cache) run(ctx context.Context) {
 			problem = known.Problem
 		}
 		c.status.setProblem("cache", problem)
-		wait.wait(ctx, nil)
+		retry.Sleep(ctx, wait.Next())
 		select {
 		case c.wake <- struct{}{}:
 		default:

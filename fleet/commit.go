@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -285,7 +286,7 @@ func (w *writer) pack(waiting []*job) (now, later []*job) {
 func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err error) {
 	t := w.tree
 	x := w.prepare(jobs)
-	var wait backoff
+	wait := newBackoff()
 	for attempt := 1; ; attempt++ {
 		again, err = w.attempt(ctx, x)
 		if errors.Is(err, errNoAnswer) {
@@ -298,7 +299,7 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 			break
 		}
 		t.kick()
-		wait.wait(ctx, nil)
+		retry.Sleep(ctx, wait.Next())
 		if t.waitForTouch(ctx) != nil {
 			break
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/vip/event"
 )
 
@@ -82,7 +83,7 @@ type leaderValue struct {
 
 // watchLeader tells elect who holds the leader's key.
 func (t *Tree) watchLeader(ctx context.Context) {
-	var wait backoff
+	wait := newBackoff()
 	var after uint64
 	for ctx.Err() == nil {
 		q, timeout := Query{After: after, Wait: heldFor}, heldFor+heldFor/8+callTimeout
@@ -95,13 +96,13 @@ func (t *Tree) watchLeader(ctx context.Context) {
 		cancel()
 		if err != nil {
 			after = 0
-			wait.wait(ctx, nil)
+			retry.Sleep(ctx, wait.Next())
 			continue
 		}
-		wait.reset()
+		wait.Reset()
 		early := q.After > 0 && index == q.After && time.Since(began) < q.Wait/2
 		if early { // as in follower.early
-			sleep(ctx, noNewsPause, nil)
+			retry.Sleep(ctx, noNewsPause)
 		}
 		backwards := index < q.After
 		if after = max(index, 1); backwards || early {
@@ -130,14 +131,14 @@ func (t *Tree) watchLeader(ctx context.Context) {
 // elect keeps a session, with it this host's place among the nodes, and takes
 // its turn when nobody else has it.
 func (t *Tree) elect(ctx context.Context) {
-	var wait backoff
+	wait := newBackoff()
 	for ctx.Err() == nil {
 		id, err := t.begin(ctx)
 		if err != nil {
-			wait.wait(ctx, nil)
+			retry.Sleep(ctx, wait.Next())
 			continue
 		}
-		wait.reset()
+		wait.Reset()
 		t.hold(ctx, id)
 	}
 	t.release(ctx)
@@ -169,10 +170,10 @@ func (t *Tree) hold(ctx context.Context, id string) {
 	defer t.lost(ctx)
 	renew := time.NewTimer(renewEvery)
 	defer renew.Stop()
-	retry := time.NewTimer(0) // of what was refused
-	defer retry.Stop()
+	refused := time.NewTimer(0)
+	defer refused.Stop()
 	p := &presence{tree: t, session: id}
-	var wait backoff
+	wait := newBackoff()
 	away := false
 	free := true // unless it turns out otherwise
 	for {
@@ -181,7 +182,7 @@ func (t *Tree) hold(ctx context.Context, id string) {
 			return
 		case session := <-t.turn.news:
 			free = session == ""
-		case <-retry.C:
+		case <-refused.C:
 		case <-renew.C:
 			began := time.Now()
 			call, cancel := context.WithTimeout(ctx, renewTimeout)
@@ -193,13 +194,13 @@ func (t *Tree) hold(ctx context.Context, id string) {
 				return
 			case err == nil:
 				t.turn.set(func() { t.turn.renewed = began })
-				wait.reset()
+				wait.Reset()
 			default:
 				if t.Stale() == "" {
 					t.kick()
 				}
 				t.turn.set(func() {})
-				next = min(wait.draw(), t.untilLapse())
+				next = min(wait.Next(), t.untilLapse())
 			}
 			renew.Reset(max(next, 0))
 			away = err != nil
@@ -216,7 +217,7 @@ func (t *Tree) hold(ctx context.Context, id string) {
 			again = true
 		}
 		if again {
-			retry.Reset(lockDelay + rand.N(lockDelay/2))
+			refused.Reset(lockDelay + rand.N(lockDelay/2))
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/vip/event"
 )
 
@@ -73,7 +74,7 @@ var errKicked = errors.New("asked again")
 func (f *follower) run(ctx context.Context) {
 	patience := time.AfterFunc(Patience, f.tree.remember)
 	defer patience.Stop()
-	var wait backoff
+	wait := newBackoff()
 	todo, ask := restored, true // ask: don't wait for a change
 	for ctx.Err() == nil {
 		next, err := f.step(ctx, todo, ask)
@@ -85,16 +86,16 @@ func (f *follower) run(ctx context.Context) {
 		case err != nil:
 			f.stale(err)
 			ask = true
-			wait.wait(ctx, f.tree.kicks)
+			retry.Nap(ctx, wait.Next(), f.tree.kicks)
 			if next == inStep && time.Since(f.looked) > longAway {
 				next = missed
 			}
 		case next == inStep:
 			f.fresh(ctx)
-			wait.reset()
+			wait.Reset()
 			ask = f.early
 		case todo != inStep: // twice in a row
-			wait.wait(ctx, nil)
+			retry.Sleep(ctx, wait.Next())
 		}
 		todo = next
 	}
@@ -147,7 +148,7 @@ func (f *follower) fresh(ctx context.Context) {
 // what is new in it into the tables.
 func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	t := f.tree
-	if !sleep(ctx, f.bucket.take(time.Now()), nil) {
+	if !retry.Sleep(ctx, f.bucket.take(time.Now())) {
 		return inStep, ctx.Err()
 	}
 	q, timeout := Query{}, callTimeout
@@ -173,7 +174,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 		return restored, nil
 	}
 	if f.early = !ask && index == f.cursor && time.Since(began) < q.Wait/2; f.early {
-		sleep(ctx, noNewsPause, nil)
+		retry.Sleep(ctx, noNewsPause)
 	}
 	t.mu.Lock()
 	own := t.own

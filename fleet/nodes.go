@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/ironvip/ironvip/retry"
 )
 
 // Node is one host of the fleet, as it tells of itself: within five seconds of
@@ -114,16 +116,16 @@ func (c *census) count(passed time.Duration, there []string) {
 
 func (t *Tree) takeCensus(ctx context.Context) {
 	var last time.Time
-	var wait backoff
+	wait := newBackoff()
 	for ctx.Err() == nil {
 		began := time.Now()
 		nodes, pairs, err := t.rows(ctx)
 		if err != nil {
 			last = time.Time{}
-			wait.wait(ctx, nil)
+			retry.Sleep(ctx, wait.Next())
 			continue
 		}
-		wait.reset()
+		wait.Reset()
 		names := make([]string, len(nodes))
 		for i, n := range nodes {
 			names[i] = n.Name
@@ -139,7 +141,7 @@ func (t *Tree) takeCensus(ctx context.Context) {
 		if t.twins.contested() {
 			pause = renewEvery
 		}
-		sleep(ctx, pause*9/10+rand.N(pause/5), t.twins.look)
+		retry.Nap(ctx, pause*9/10+rand.N(pause/5), t.twins.look)
 	}
 }
 

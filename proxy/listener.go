@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -53,21 +53,9 @@ func listenConfig() *net.ListenConfig {
 	return c
 }
 
-// backOff waits between attempts at a socket that is short of something (file
-// descriptors, memory): 5 ms at first, doubled up to 1 s.
-type backOff struct{ wait time.Duration }
-
-func (b *backOff) sleep(ctx context.Context) {
-	b.wait = min(max(2*b.wait, 5*time.Millisecond), time.Second)
-	timer := time.NewTimer(b.wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
-func (b *backOff) reset() { b.wait = 0 }
+// newBackoff paces attempts at a socket that is short of something: file
+// descriptors, memory.
+func newBackoff() retry.Backoff { return retry.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second} }
 
 // passes reports whether an error of accept or receive is the moment's, so
 // that the socket is good for a later try.

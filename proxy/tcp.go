@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	"golang.org/x/sys/unix"
 )
 
@@ -60,15 +61,15 @@ func (t *tcpListener) died() error {
 func (t *tcpListener) accept() {
 	defer t.f.tasks.Done()
 	target := t.f.target
-	var pause backOff
+	pause := newBackoff()
 	for {
 		client, err := t.l.AcceptTCP()
 		switch {
 		case err == nil:
-			pause.reset()
+			pause.Reset()
 		case t.f.ctx.Err() == nil && passes(err):
 			t.f.complain("accept", err)
-			pause.sleep(t.f.ctx)
+			retry.Sleep(t.f.ctx, pause.Next())
 			continue
 		default: // closed by us, then nobody asks for it; or broken
 			t.death.Store(&err)

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	"golang.org/x/sys/unix"
 )
 
@@ -104,18 +105,18 @@ func (u *udpListener) died() error {
 func (u *udpListener) read(conn *net.UDPConn) {
 	defer u.f.tasks.Done()
 	buf := make([]byte, maxDatagram)
-	var pause backOff
+	pause := newBackoff()
 	for {
 		n, client, err := conn.ReadFromUDPAddrPort(buf)
 		switch {
 		case err == nil:
-			pause.reset()
+			pause.Reset()
 			u.forward(client, buf[:n], 0)
 		case errors.Is(err, net.ErrClosed) && u.dropped(conn):
 			return
 		case passes(err):
 			u.f.complain("receive", err)
-			pause.sleep(u.f.ctx)
+			retry.Sleep(u.f.ctx, pause.Next())
 		default:
 			u.mu.Lock()
 			u.death = err

@@ -10,7 +10,10 @@ import (
 
 // Sleep waits for d, and reports whether it was let: false says that the context
 // has ended. With a d of 0 or less it only looks at the context.
-func Sleep(ctx context.Context, d time.Duration) bool {
+func Sleep(ctx context.Context, d time.Duration) bool { return Nap(ctx, d, nil) }
+
+// Nap is Sleep that also ends when early delivers or is closed.
+func Nap(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -20,8 +23,9 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-		return true
+	case <-early:
 	}
+	return true
 }
 
 // Backoff gives the pauses after failures in a row. Each doubles, from Lo to Hi,

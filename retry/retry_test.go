@@ -21,6 +21,24 @@ func TestBackoffDoublesWithinBounds(t *testing.T) {
 	}
 }
 
+func TestNapEndsEarly(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		began := time.Now()
+		early := make(chan struct{}, 1)
+		time.AfterFunc(time.Second, func() { early <- struct{}{} })
+		for _, want := range []time.Duration{time.Second, time.Second + time.Minute} { // the second finds nothing left
+			if let := Nap(t.Context(), time.Minute, early); !let || time.Since(began) != want {
+				t.Errorf("Nap is %t after %v, want true after %v", let, time.Since(began), want)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if Nap(ctx, time.Minute, early) {
+			t.Error("Nap does not tell that its context has ended")
+		}
+	})
+}
+
 func TestSleepEndsWithItsContext(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()

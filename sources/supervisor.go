@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/table"
@@ -122,20 +122,17 @@ func (s *Supervisor) Resync(name string) error {
 
 // awaitSync ends the waiting for sources that have not synced in time.
 func (s *Supervisor) awaitSync(ctx context.Context) {
-	timer := time.NewTimer(s.options.SyncTimeout)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-		for _, src := range s.sources {
-			s.names.syncTimeout(src, s.options.SyncTimeout)
-		}
+	if !retry.Sleep(ctx, s.options.SyncTimeout) {
+		return
+	}
+	for _, src := range s.sources {
+		s.names.syncTimeout(src, s.options.SyncTimeout)
 	}
 }
 
 // supervise runs one source again and again.
 func (s *Supervisor) supervise(ctx context.Context, src *supervised) {
-	backoff := minBackoff
+	backoff := retry.Backoff{Lo: minBackoff, Hi: maxBackoff}
 	for ctx.Err() == nil {
 		run, cancel := context.WithCancelCause(ctx)
 		src.mu.Lock()
@@ -154,10 +151,9 @@ func (s *Supervisor) supervise(ctx context.Context, src *supervised) {
 			continue
 		}
 		if time.Since(started) > maxBackoff { // it was well for a while
-			backoff = minBackoff
+			backoff.Reset()
 		}
-		pause := backoff/2 + rand.N(backoff/2+1)
-		backoff = min(2*backoff, maxBackoff)
+		pause := backoff.Next()
 		s.log.Warn("source failed", "source", src.name, "err", err, "retry_in", pause)
 		s.names.failed(src, err)
 		s.pause(ctx, src, pause)
@@ -171,12 +167,7 @@ func (s *Supervisor) pause(ctx context.Context, src *supervised, d time.Duration
 	src.mu.Lock()
 	src.cancel = cancel
 	src.mu.Unlock()
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-wait.Done():
-	case <-timer.C:
-	}
+	retry.Sleep(wait, d)
 }
 
 // runOnce makes a panic in a source that source's failure.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,12 +82,7 @@ func (e *election) elected() string {
 // release.
 func (e *election) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		timer := time.NewTimer(e.step(ctx))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		retry.Sleep(ctx, e.step(ctx))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -224,14 +225,8 @@ func (s *Source) worthATry(ctx context.Context, c *changes, key vip.ServiceKey, 
 		}
 		return nil, conflict
 	}
-	if try > 2 {
-		timer := time.NewTimer(rand.N(time.Millisecond << min(try, 6)))
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-timer.C:
-		}
+	if try > 2 && !retry.Sleep(ctx, rand.N(time.Millisecond<<min(try, 6))) {
+		return nil, ctx.Err()
 	}
 	return now, nil
 }
