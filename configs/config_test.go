@@ -310,6 +310,8 @@ func TestLoadFindsTheFile(t *testing.T) {
 	gone := filepath.Join(dir, "gone")
 	_, problems = Load(filepath.Join(gone, "ironvip.toml"))
 	startWith(t, told(problems), []string{gone + "/ironvip.toml: the directory " + gone + ": no such file or directory | make it"})
+	_, problems = Load(gone) // a directory, not a file with a services.d beside it
+	startWith(t, told(problems), []string{gone + "/ironvip.toml: the directory " + gone + ": no such file or directory | make it"})
 	write(t, filepath.Join(dir, "ironvip.toml"), strings.Repeat("#", MaxConfigSize+1))
 	_, problems = Load(dir)
 	startWith(t, told(problems), []string{filepath.Join(dir, "ironvip.toml") + ": has 1048577 bytes, more than the 1 MiB that are read"})
@@ -353,6 +355,19 @@ func TestLastGoodCounts(t *testing.T) {
 		t.Fatalf("%+v, %v", c, problems)
 	}
 	startWith(t, told(problems), []string{file + ":3: node.name: wants a string"})
+
+	// The directory is gone, and with it every file: as after a mount that failed.
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	c, problems = LoadOrLastGood(dir, state)
+	if c == nil || !c.Remembered || c.Node.Name != "z1" || c.Path != file || c.Sources[0].Path != filepath.Join(dir, ServicesDir) {
+		t.Errorf("%+v, %v", c, problems)
+	}
+	startWith(t, told(problems), []string{file + ": the directory " + dir + ": no such file or directory"})
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
 
 	// Not even TOML, so its state_dir can't be told: the caller's counts.
 	write(t, file, "[node")
@@ -481,7 +496,7 @@ token_file = "$CREDENTIALS_DIRECTORY/token"
 		t.Fatal(problems)
 	}
 	startWith(t, told(c.CheckFiles()), []string{
-		c.Path + ": consul.ca_file: " + dir + "/no-such-ca: no such file or directory",
-		c.Path + ": source[1].token_file: " + dir + "/no-such-token: no such file or directory",
+		c.Path + ":5: consul.ca_file: " + dir + "/no-such-ca: no such file or directory",
+		c.Path + ":14: source[1].token_file: " + dir + "/no-such-token: no such file or directory",
 	})
 }

@@ -90,7 +90,8 @@ func (c *Config) CheckFiles() []vip.Problem {
 			}
 			seen[path] = true
 			if _, problem := ReadFile(path, MaxConfigSize); problem != nil {
-				problem.Field, problem.Place = strict.Join(field, f.key), c.Path
+				problem.Field = strict.Join(field, f.key)
+				problem.Place = c.Where(problem.Field)
 				problem.Message = path + ": " + problem.Message
 				problems = append(problems, *problem)
 			}

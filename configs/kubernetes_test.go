@@ -114,7 +114,7 @@ func TestCheckKubeconfig(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	startWith(t, told(c.CheckFiles()), []string{c.Path + ": source[0].kubeconfig: " + dir + "/config: no such file or directory"})
+	startWith(t, told(c.CheckFiles()), []string{c.Path + ":3: source[0].kubeconfig: " + dir + "/config: no such file or directory"})
 	write(t, filepath.Join(dir, "config"), "{}")
 	startWith(t, told(c.CheckFiles()), nil)
 }

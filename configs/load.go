@@ -15,7 +15,8 @@ import (
 
 // Load reads the configuration at path: a file, or a directory that holds
 // ironvip.toml. A file that is empty, or missing from a directory that is
-// there, is the default configuration. With any problem the Config is nil.
+// there, is the default configuration. A directory that is not there is a
+// problem: it may be a mount that failed. With any problem the Config is nil.
 func Load(path string) (*Config, []vip.Problem) {
 	_, _, c, problems := load(path)
 	return c, problems
@@ -23,10 +24,7 @@ func Load(path string) (*Config, []vip.Problem) {
 
 // load returns also the file's path and content, for remembering it.
 func load(path string) (file string, data []byte, c *Config, problems []vip.Problem) {
-	file = filepath.Clean(path)
-	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		file = filepath.Join(file, ConfigName)
-	}
+	file = fileAt(path)
 	data, problem := ReadFile(file, MaxConfigSize)
 	if problem != nil {
 		if !missing(file) {
@@ -39,6 +37,17 @@ func load(path string) (file string, data []byte, c *Config, problems []vip.Prob
 	}
 	c, problems = Parse(file, data)
 	return file, data, c, problems
+}
+
+// fileAt returns the configuration file that path means. What is not there is
+// a directory, unless it is called like a file.
+func fileAt(path string) string {
+	path = filepath.Clean(path)
+	info, err := os.Stat(path)
+	if err == nil && info.IsDir() || missing(path) && filepath.Ext(path) != filepath.Ext(ConfigName) {
+		return filepath.Join(path, ConfigName)
+	}
+	return path
 }
 
 // missing reports whether there is nothing at all at path, not even a link.
@@ -71,6 +80,12 @@ func Parse(path string, data []byte) (*Config, []vip.Problem) {
 		return nil, problems
 	}
 	return c, nil
+}
+
+// Where returns the file and line of a field.
+func (c *Config) Where(field string) string {
+	at, _ := scan(c.text) // it was parsed from this
+	return lineOf(c.Path, at.line(field))
 }
 
 // defaultSources is what counts where no [[source]] is written: services.d,

@@ -45,6 +45,12 @@ func (e *cleanError) Hint() string  { return e.hint }
 func clean(ctx context.Context, req cli.CleanRequest) (cli.CleanResult, error) {
 	result := cli.CleanResult{Items: []cli.CleanItem{}, Left: []cli.CleanItem{}, Notes: []string{}}
 	cfg, problems := configs.LoadOrLastGood(req.Config, req.StateDir)
+	if _, err := os.Stat(req.Config); cfg == nil && errors.Is(err, fs.ErrNotExist) { // cleaning comes after uninstalling, too
+		cfg, problems = configs.Parse(filepath.Join(req.Config, configs.ConfigName), nil)
+		if cfg != nil && req.StateDir != "" {
+			cfg.Node.StateDir = req.StateDir
+		}
+	}
 	if cfg == nil {
 		return result, problemsError("the configuration, which names the device and the pools, can't be used", problems)
 	}

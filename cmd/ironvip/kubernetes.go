@@ -81,7 +81,8 @@ func checkFiles(cfg *configs.Config) []vip.Problem {
 			continue // told already
 		}
 		if err := kubeclient.Check(config); err != nil {
-			problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Field: fmt.Sprintf("source[%d].kubeconfig", i), Message: err.Error(),
+			field := fmt.Sprintf("source[%d].kubeconfig", i)
+			problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Where(field), Field: field, Message: err.Error(),
 				Hint: "docs/kubernetes.md says how to make one; try it: kubectl --kubeconfig " + config.Kubeconfig + " get services"})
 		}
 	}

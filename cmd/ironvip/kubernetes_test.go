@@ -57,7 +57,7 @@ kubeconfig = "$CREDENTIALS_DIRECTORY/kubeconfig"
 	}
 	got := map[string]string{}
 	for _, p := range checkFiles(cfg) {
-		if got[p.Field] != "" || p.Place != cfg.Path {
+		if got[p.Field] != "" || p.Place != cfg.Where(p.Field) {
 			t.Errorf("%+v", p)
 		}
 		got[p.Field] = p.Message

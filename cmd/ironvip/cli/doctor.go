@@ -97,7 +97,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 func fromConfig(path string, v validated) []doctor.Finding {
 	switch {
 	case v.missing:
-		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "no configuration at " + path + ": there are no pools, so services get no addresses",
+		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "nothing is at " + path + ": without pools services get no addresses, and without its directory no agent starts anew",
 			Fix: "write " + path + "/" + configs.ConfigName + " with a [[pool]], or name another with --config"}}
 	case len(v.problems) == 0:
 		return []doctor.Finding{{Level: doctor.OK, Check: "config", Text: "config " + path + ": " + v.summary}}

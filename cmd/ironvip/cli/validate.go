@@ -61,7 +61,7 @@ type validated struct {
 // sources, and the files that it names. With a mistake in ironvip.toml its sources aren't known: then the
 // services.d beside it is read, so that one run shows as much as can be known.
 func (a *app) validate(path string) validated {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // the agent takes that for an empty file
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // the agent takes a file that is missing for an empty one
 		return validated{missing: true, problems: []vip.Problem{{Code: vip.CodeInvalid, Place: path, Message: "no such file or directory",
 			Hint: "make it, or name another; a directory without " + configs.ConfigName + " is a valid configuration"}}}
 	}
