@@ -158,7 +158,8 @@ func (a *addresses) problem(addr netip.Addr, err error) error {
 		p.Hint = "run with CAP_NET_ADMIN, use mode ipvs, or a pool inside 127.0.0.0/8"
 	case errors.Is(err, unix.EOPNOTSUPP):
 		p.Message += fmt.Sprintf(", and this kernel can't make the dummy device %s for it", a.name)
-		p.Hint = fmt.Sprintf("load the module (modprobe dummy), put %s on a device yourself, or use a pool inside 127.0.0.0/8", addr)
+		// Not "put the address on another device": the pool takes that for the host's own.
+		p.Hint = fmt.Sprintf("load the module (modprobe dummy), make %[1]s of another kind (ip link add %[1]s type bridge), or use a pool inside 127.0.0.0/8", a.name)
 	default:
 		p.Message += fmt.Sprintf(", and putting it on %s failed: %v", a.name, err)
 	}

@@ -136,7 +136,7 @@ func TestAddressesOwnership(t *testing.T) {
 		for _, c := range []struct {
 			err  error
 			says string
-		}{{unix.EPERM, "CAP_NET_ADMIN"}, {unix.EOPNOTSUPP, "modprobe dummy"}, {unix.ENODEV, "no such device"}} {
+		}{{unix.EPERM, "CAP_NET_ADMIN"}, {unix.EOPNOTSUPP, "ip link add ironvip0 type bridge"}, {unix.ENODEV, "no such device"}} {
 			a := newAddresses(&fakeDevice{err: c.err}, "ironvip0", owns)
 			var problem vip.Problem
 			if err := a.add(ours); !errors.As(err, &problem) || !strings.Contains(problem.Message+problem.Hint, c.says) {
