@@ -66,6 +66,9 @@ type Reader[K comparable, V any] interface {
 	// writer waits for no more than one chunk. A row that changes meanwhile may
 	// come twice, the newer form later.
 	All() iter.Seq2[K, V]
+	// Sum makes the table keep the sum of what of says of each row, for its life,
+	// and returns what reads it. A change costs two calls of it.
+	Sum(of func(*V) int) (now func() int)
 	// Revision returns the revision of the newest change in this table.
 	Revision() uint64
 	// Changed returns a channel that is closed at the next change.
@@ -88,11 +91,17 @@ type Table[K comparable, V any] struct {
 	graves  []*node[K, V]     // tombstones in revision order, for bury
 	buried  map[K]*node[K, V] // the same by key, so that a key that returns takes its tombstone away
 	feeds   map[*Feed[K, V]]struct{}
+	sums    []*sum[V]
 	rev     uint64
 	changed chan struct{} // nil until somebody waits
 
 	pending int // initializers still running
 	ready   chan struct{}
+}
+
+type sum[V any] struct {
+	of  func(*V) int
+	now int
 }
 
 // node is a row, a tombstone or a feed's cursor in the ring. Its row never
@@ -170,12 +179,14 @@ func (t *Table[K, V]) Put(k K, v V) *Row[K, V] {
 			return &former.row
 		}
 		former.unlink()
+		t.count(former, -1)
 	} else if grave := t.buried[k]; grave != nil {
 		grave.unlink()
 		delete(t.buried, k)
 	}
 	n := t.append(row, k, v)
 	t.rows.Put(n)
+	t.count(n, 1)
 	t.wake()
 	return &n.row
 }
@@ -190,6 +201,7 @@ func (t *Table[K, V]) Delete(k K) bool {
 	}
 	t.rows.Delete(k)
 	former.unlink()
+	t.count(former, -1)
 	if len(t.feeds) > 0 {
 		n := t.append(tombstone, k, former.row.Value)
 		t.graves = append(t.graves, n)
@@ -207,6 +219,13 @@ func (t *Table[K, V]) append(as kind, k K, v V) *node[K, V] {
 	n := &node[K, V]{kind: as, row: Row[K, V]{Key: k, Value: v, Rev: t.rev}}
 	n.insertBefore(&t.order)
 	return n
+}
+
+// count adds a row to the sums, or takes it off. The caller holds mu.
+func (t *Table[K, V]) count(n *node[K, V], by int) {
+	for _, s := range t.sums {
+		s.now += by * s.of(&n.row.Value)
+	}
 }
 
 // wake tells those who wait, and costs nothing without one. The caller holds mu.
@@ -249,6 +268,24 @@ func (t *Table[K, V]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rows.Len()
+}
+
+// Sum implements Reader.
+func (t *Table[K, V]) Sum(of func(*V) int) (now func() int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &sum[V]{of: of}
+	for n := t.order.next; n != &t.order; n = n.next {
+		if n.kind == row {
+			s.now += of(&n.row.Value)
+		}
+	}
+	t.sums = append(t.sums, s)
+	return func() int {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return s.now
+	}
 }
 
 // Revision implements Reader.

@@ -23,7 +23,8 @@ func drain[K comparable, V any](f *Feed[K, V]) []Change[K, V] {
 }
 
 // Whatever is done to the table, a reader that replays its feed into a map has
-// the table's rows, and a batch never names a key twice or goes back in time.
+// the table's rows, a batch never names a key twice or goes back in time, and
+// sums are of the rows that are there, whenever they were asked for.
 func TestFeedReplaysToTheTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tab := New[int, int](&Clock{}, func(a, b int) bool { return a == b })
@@ -34,6 +35,7 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 			rev  uint64
 		}
 		var readers []*reader
+		var sums []func() int
 		catchUp := func(r *reader) {
 			for {
 				batch, _ := r.feed.TryNext()
@@ -63,7 +65,9 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			k := rapid.IntRange(0, 9).Draw(t, "key")
-			switch rapid.IntRange(0, 7).Draw(t, "op") {
+			switch rapid.IntRange(0, 8).Draw(t, "op") {
+			case 8:
+				sums = append(sums, tab.Sum(func(v *int) int { return 1 + *v }))
 			case 0, 1, 2:
 				v := rapid.IntRange(0, 3).Draw(t, "value")
 				tab.Set(k, v)
@@ -87,6 +91,15 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 		}
 		for _, r := range readers {
 			catchUp(r)
+		}
+		want := 0
+		for _, v := range oracle {
+			want += 1 + v
+		}
+		for _, sum := range sums {
+			if got := sum(); got != want {
+				t.Fatalf("a sum is %d, want %d", got, want)
+			}
 		}
 		if len(tab.graves) != 0 || len(tab.buried) != 0 {
 			t.Fatalf("%d tombstones left after every feed has passed", len(tab.graves))
