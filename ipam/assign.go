@@ -14,15 +14,15 @@ import (
 // lease meanwhile.
 const tries = 3
 
-// Assign answers each service with what it holds, in the same order. Services
-// that lack something get it where it is to be had, all with one durable
+// Assign answers each service with what it holds, in the same order. None comes
+// twice. Services that lack something get it where it is to be had, all with one durable
 // commit; what can't be granted is a problem that says why and who has it, and
 // what the service holds is kept. A CodeStore problem says that the store
 // could not be written and that trying again may help; a CodeWaiting problem
 // that another host has the first word (Options.Turn), or that what the service
 // holds can't be read or changed for now; Run recalls it. One service costs
 // O(its own leases, ports and the pool's ranges).
-func (a *Allocator) Assign(ctx context.Context, services []vip.Service) []vip.Allocation {
+func (a *Allocator) Assign(ctx context.Context, services []*vip.Service) []vip.Allocation {
 	a.write.Lock()
 	defer a.write.Unlock()
 	out := make([]vip.Allocation, len(services))
@@ -39,17 +39,21 @@ func (a *Allocator) Assign(ctx context.Context, services []vip.Service) []vip.Al
 
 // Preview answers as Assign would if it were this host's turn, and changes
 // nothing.
-func (a *Allocator) Preview(services []vip.Service) []vip.Allocation {
+func (a *Allocator) Preview(proposed []vip.Service) []vip.Allocation {
+	services := make([]*vip.Service, len(proposed))
+	for i := range proposed {
+		services[i] = &proposed[i]
+	}
 	a.write.Lock()
 	defer a.write.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	d := newDraft(a)
+	d := newDraft(a, len(services))
 	defer d.undo()
 	out := make([]vip.Allocation, len(services))
 	answers := make([]*answer, len(services))
 	for _, i := range turns(services) {
-		answers[i] = d.service(&services[i])
+		answers[i] = d.service(services[i])
 	}
 	for i := range answers {
 		out[i] = answers[i].allocation(d.lease)
@@ -59,10 +63,10 @@ func (a *Allocator) Preview(services []vip.Service) []vip.Allocation {
 
 // turns is the order that services are served in: those first that ask for
 // something by number, lest another gets it automatically.
-func turns(services []vip.Service) []int {
+func turns(services []*vip.Service) []int {
 	var first, then []int
 	for i := range services {
-		s := &services[i]
+		s := services[i]
 		asks := len(s.VIPs) > 0 || s.HealthPort.Number != 0 || slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Number != 0 })
 		if asks {
 			first = append(first, i)
@@ -75,14 +79,14 @@ func turns(services []vip.Service) []int {
 
 // assign plans, commits and answers the services at todo. It returns those
 // that met a lease that had changed meanwhile, unless this is the last try.
-func (a *Allocator) assign(ctx context.Context, services []vip.Service, todo []int, out []vip.Allocation, again bool) (conflicted []int) {
+func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []int, out []vip.Allocation, again bool) (conflicted []int) {
 	now, mine := a.now(), a.mine()
 	a.mu.Lock()
-	d := newDraft(a)
+	d := newDraft(a, len(todo))
 	answers := make([]*answer, len(todo))
 	for n, i := range todo {
 		d.waits = !mine && !a.later.past(services[i].Key, now)
-		answers[n] = d.service(&services[i])
+		answers[n] = d.service(services[i])
 	}
 	a.mu.Unlock()
 
@@ -105,7 +109,7 @@ func (a *Allocator) assign(ctx context.Context, services []vip.Service, todo []i
 			continue
 		default:
 			problem, soon := refusal(why)
-			answers[n] = a.holding(&services[i])
+			answers[n] = a.holding(services[i])
 			answers[n].problems = append(answers[n].problems, problem)
 			if soon {
 				a.revisit.add(services[i].Key, now.Add(fencedRetry))
@@ -135,7 +139,7 @@ func (a *Allocator) assign(ctx context.Context, services []vip.Service, todo []i
 func (a *Allocator) holding(s *vip.Service) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return newDraft(a).holdingOf(s)
+	return newDraft(a, 0).holdingOf(s)
 }
 
 // drop releases what services gave up for something else, which they have by

@@ -30,7 +30,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			for i := range 60 {
 				s := service(fmt.Sprintf("s%d-%d", g, i%10), ports(on(tcp(80), 0)))
 				w.a.Preview([]vip.Service{s})
-				if got := w.a.Assign(ctx, []vip.Service{s})[0]; len(got.Problems) > 0 || len(got.VIPs) != 2 {
+				if got := w.a.Assign(ctx, []*vip.Service{&s})[0]; len(got.Problems) > 0 || len(got.VIPs) != 2 {
 					t.Errorf("%+v", got)
 				}
 				switch i % 5 {
@@ -65,9 +65,9 @@ func TestEverythingAtOnce(t *testing.T) {
 func TestStickyOnDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	cfg := pools(pool("p", "192.0.2.0/24", "2001:db8::/64"))
-	var services []vip.Service
+	var services []*vip.Service
 	for i := range 50 {
-		services = append(services, service(fmt.Sprintf("s%d", i), ports(on(tcp(80), 0))))
+		services = append(services, new(service(fmt.Sprintf("s%d", i), ports(on(tcp(80), 0)))))
 	}
 	want := map[vip.ServiceKey]string{}
 	for round := range 3 {

@@ -33,8 +33,8 @@ func filled(t testing.TB, n int) *world {
 // others ask of the allocator on the way.
 func churn(w *world, i int) {
 	s := service("churn"+strconv.Itoa(i%8), ports(on(tcp(80), 0)))
-	w.a.Assign(context.Background(), []vip.Service{s})
-	w.a.Assign(context.Background(), []vip.Service{s})
+	w.a.Assign(context.Background(), []*vip.Service{&s})
+	w.a.Assign(context.Background(), []*vip.Service{&s})
 	w.a.Owns(addr("10.200.0.1"))
 	w.a.PriorSource(s.Key)
 	w.a.Pools()

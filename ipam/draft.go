@@ -16,27 +16,27 @@ import (
 // everything else shows in the draft alone until it is booked.
 type draft struct {
 	a       *Allocator
-	ops     []Op                // in order; several on one resource build on each other
-	pending map[Resource]*Lease // what a lease is to become; never nil
-	claimed map[vip.ServiceKey][]Resource
-	holding map[vip.ServiceKey][]Resource // what services hold as planned, of those planned so far
-	shares  map[shareKey][]Resource       // addresses that this draft makes shareable
-	marked  []Resource                    // bits set by this draft
-	cursors map[*number]number            // where cursors were
-	waits   bool                          // the service in hand waits for another host to give it what is new
-	moved   moved                         // the move of a cursor for the choice in hand
-	drawn   map[int]moved                 // the moves for ops, by their places
+	ops     []Op                    // in order; several on one resource build on each other
+	pending map[Resource]*Lease     // what a lease is to become; never nil
+	holding []Resource              // what the service in hand holds as planned
+	shares  map[shareKey][]Resource // addresses that this draft makes shareable
+	marked  []Resource              // bits set by this draft
+	cursors map[*number]number      // where cursors were
+	waits   bool                    // the service in hand waits for another host to give it what is new
+	moved   moved                   // the move of a cursor for the choice in hand
+	drawn   []moved                 // the moves for ops, by their places
 }
 
-func newDraft(a *Allocator) *draft {
+// newDraft returns one of no changes yet, with room for those of n services.
+func newDraft(a *Allocator, n int) *draft {
 	return &draft{
 		a:       a,
-		pending: make(map[Resource]*Lease),
-		claimed: make(map[vip.ServiceKey][]Resource),
-		holding: make(map[vip.ServiceKey][]Resource),
+		ops:     make([]Op, 0, n),
+		pending: make(map[Resource]*Lease, n),
 		shares:  make(map[shareKey][]Resource),
+		marked:  make([]Resource, 0, n),
 		cursors: make(map[*number]number),
-		drawn:   make(map[int]moved),
+		drawn:   make([]moved, 0, n),
 	}
 }
 
@@ -48,20 +48,17 @@ func (d *draft) lease(r Resource) (Lease, bool) {
 	return d.a.lease(r)
 }
 
-// of returns the leases that a service holds and those that cool for it.
+// of returns the leases that a service holds and those that cool for it, before
+// anything is planned for it.
 func (d *draft) of(k vip.ServiceKey) (held, cooling []Lease) {
-	for _, list := range [][]Resource{d.a.index.owned[k], d.claimed[k]} {
-		for _, r := range list {
-			l, ok := d.lease(r)
-			switch {
-			case !ok:
-			case l.HeldBy(k) >= 0:
-				if !slices.ContainsFunc(held, func(h Lease) bool { return h.Resource == r }) {
-					held = append(held, l)
-				}
-			case l.State == Cooling && l.Holders[0].Service == k:
-				cooling = append(cooling, l)
-			}
+	for _, r := range d.a.index.owned[k] {
+		l, ok := d.lease(r)
+		switch {
+		case !ok:
+		case l.HeldBy(k) >= 0:
+			held = append(held, l)
+		case l.State == Cooling && l.Holders[0].Service == k:
+			cooling = append(cooling, l)
 		}
 	}
 	if d.a.node != "" {
@@ -89,11 +86,12 @@ func (d *draft) shared(k shareKey) []Resource {
 	return out
 }
 
-// set plans that the lease of its resource becomes l, for one of its holders,
-// and returns which of the draft's ops that is.
-func (d *draft) set(l Lease, by vip.ServiceKey) int {
+// set plans that the lease of its resource becomes l, for the service in hand,
+// one of its holders, and returns which of the draft's ops that is. Nobody changes
+// l from here on.
+func (d *draft) set(l *Lease, by vip.ServiceKey) int {
 	r := l.Resource
-	op := Op{New: &l}
+	op, moves := Op{New: l}, moved{}
 	if now, there := d.lease(r); there {
 		op.Old = new(now)
 	} else {
@@ -102,17 +100,14 @@ func (d *draft) set(l Lease, by vip.ServiceKey) int {
 		d.marked = append(d.marked, r)
 	}
 	if op.Old == nil || op.Old.HeldBy(by) < 0 {
-		held := d.holding[by]
+		held := d.holding
 		op.Claim = &Claim{Service: by, Holds: held[:len(held):len(held)]}
-		d.holding[by] = append(held, r)
-		if d.moved.cursor != nil {
-			d.drawn[len(d.ops)], d.moved = d.moved, moved{}
-		}
+		d.holding = append(held, r)
+		moves, d.moved = d.moved, moves
 	}
-	d.ops = append(d.ops, op)
-	d.pending[r] = &l
-	d.claimed[by] = append(d.claimed[by], r)
-	if k := shareOf(&l); k.key != "" {
+	d.ops, d.drawn = append(d.ops, op), append(d.drawn, moves)
+	d.pending[r] = l
+	if k := shareOf(l); k.key != "" {
 		d.shares[k] = append(d.shares[k], r)
 	}
 	return len(d.ops) - 1
@@ -171,7 +166,7 @@ func (d *draft) commit(ctx context.Context, by commit) error {
 		}
 		d.unmark(d.ops[i].resource())
 		// What nobody got is next again, lest trying uses up a pool.
-		if m, ok := d.drawn[i]; ok && *m.cursor == m.to {
+		if m := d.drawn[i]; m.cursor != nil && *m.cursor == m.to {
 			*m.cursor = m.was
 		}
 	}

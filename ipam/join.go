@@ -31,7 +31,7 @@ func (a *Allocator) AssignWith(ctx context.Context, s vip.Service, commit func(c
 	}
 	now := a.now()
 	a.mu.Lock()
-	d := newDraft(a)
+	d := newDraft(a, 1)
 	w := d.service(&s)
 	if w.stays || w.putOff || len(w.wants) == 0 || len(w.drops) > 0 || len(w.problems) > 0 {
 		d.undo()

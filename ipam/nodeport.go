@@ -48,9 +48,10 @@ func (d *draft) nodePorts(w *answer, held, cooling []Lease) {
 		had := nodePortOf(held, p.key, p.want.Number)
 		if had != nil && (p.want.Auto || had.Resource.NodePort == p.want.Number) {
 			if had.Holders[0].Source != w.service.Source && !d.contested(w) {
-				had.Holders = slices.Clone(had.Holders)
-				had.Holders[0].Source, had.Holders[0].Node = w.service.Source, d.a.node
-				w.wants = append(w.wants, d.set(*had, w.service.Key))
+				now := *had
+				now.Holders = slices.Clone(had.Holders)
+				now.Holders[0].Source, now.Holders[0].Node = w.service.Source, d.a.node
+				w.wants = append(w.wants, d.set(&now, w.service.Key))
 			}
 			keep(p.key, had.Resource)
 			continue
@@ -70,7 +71,7 @@ func (d *draft) nodePorts(w *answer, held, cooling []Lease) {
 			chosen, problem = nil, d.pend(w)
 		}
 		if chosen != nil {
-			w.wants = append(w.wants, d.set(*chosen, w.service.Key))
+			w.wants = append(w.wants, d.set(chosen, w.service.Key))
 			w.drawn = append(w.drawn, chosen.Resource)
 			keep(p.key, chosen.Resource)
 			continue

@@ -17,7 +17,7 @@ func (d *draft) service(s *vip.Service) *answer {
 	}
 	w := &answer{service: s}
 	held, cooling := d.of(s.Key)
-	d.holding[s.Key] = resourcesOf(held)
+	d.holding = resourcesOf(held)
 	pool, noPool := d.poolFor(s, held)
 	families := d.families(s, pool, held)
 	for _, f := range families {
@@ -190,7 +190,7 @@ func (d *draft) address(w *answer, f vip.Family, p *pool, noPool vip.Problem, he
 			w.problem(problem)
 			return
 		}
-		w.wants = append(w.wants, d.set(*chosen, s.Key))
+		w.wants = append(w.wants, d.set(chosen, s.Key))
 		w.drawn = append(w.drawn, chosen.Resource)
 	}
 	w.addrs = append(w.addrs, chosen.Resource)
@@ -254,7 +254,7 @@ func (d *draft) refresh(w *answer, p *pool, l *Lease) {
 	}
 	h.Node = d.a.node
 	*l = now
-	w.wants = append(w.wants, d.set(now, s.Key))
+	w.wants = append(w.wants, d.set(&now, s.Key))
 }
 
 // request plans a lease on the address that a service asks for.

@@ -116,7 +116,11 @@ func service(name string, changes ...change) vip.Service {
 
 func (w *world) assign(services ...vip.Service) []vip.Allocation {
 	w.t.Helper()
-	out := w.a.Assign(context.Background(), services)
+	asked := make([]*vip.Service, len(services))
+	for i := range services {
+		asked[i] = &services[i]
+	}
+	out := w.a.Assign(context.Background(), asked)
 	if len(out) != len(services) {
 		w.t.Fatalf("%d answers for %d services", len(out), len(services))
 	}

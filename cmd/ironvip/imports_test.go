@@ -45,7 +45,7 @@ var imports = []struct {
 	{"ipam/consulstore", []string{"vip", "vip/table", "ipam", "ipam/internal/book", "fleet"}},
 	{"configs", []string{"vip", "vip/spec", "vip/spec/strict", "ipam"}},
 	{"vip/compile", []string{"vip"}},
-	{"vip/reconcile", []string{"vip", "vip/event", "vip/table"}},
+	{"vip/reconcile", []string{"vip", "vip/event", "vip/table", "vip/table/keyed"}},
 	{"vip/control", []string{"vip", "vip/event", "vip/table", "vip/compile", "vip/reconcile", "hostnet", "ipam"}},
 	{"nodehealth", []string{"vip", "vip/event", "vip/table", "vip/control", "hostnet"}},
 	{"ipvs", []string{"vip", "vip/reconcile"}},

@@ -138,7 +138,7 @@ func (s *Store) plan(pending []*attempt) (groups []*group, later, behind []*atte
 		}
 	}
 	s.sync()
-	p.trial = book.NewTrial(s.view)
+	p.trial = book.NewTrial(s.view, len(pending))
 	for _, a := range pending {
 		switch err := p.add(a); {
 		case errors.Is(err, errBehind):

@@ -130,7 +130,7 @@ func TestJunk(t *testing.T) {
 				}
 				a := allocator(t, h.Store, "192.0.2.0/28")
 				web := vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: "asks"}, Source: "rest"}
-				if got := a.Assign(context.Background(), []vip.Service{web})[0]; len(got.VIPs) != 1 || got.VIPs[0] != netip.MustParseAddr("192.0.2.5") {
+				if got := a.Assign(context.Background(), []*vip.Service{&web})[0]; len(got.VIPs) != 1 || got.VIPs[0] != netip.MustParseAddr("192.0.2.5") {
 					t.Errorf("%+v", got)
 				}
 				for key, value := range junk {
@@ -263,7 +263,7 @@ func TestConsulSetBack(t *testing.T) {
 			return vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Source: "rest"}
 		}
 		ask := func(name string) string {
-			got := a.Assign(context.Background(), []vip.Service{service(name)})[0]
+			got := a.Assign(context.Background(), []*vip.Service{new(service(name))})[0]
 			return fmt.Sprint(got.VIPs, got.Problems)
 		}
 		ask("old")
@@ -306,7 +306,7 @@ func TestCostOfOneLease(t *testing.T) {
 		}
 		return nil
 	})
-	cost := func(services ...vip.Service) []int {
+	cost := func(services ...*vip.Service) []int {
 		writes = nil
 		for _, got := range a.Assign(context.Background(), services) {
 			if len(got.Problems) > 0 {
@@ -315,14 +315,14 @@ func TestCostOfOneLease(t *testing.T) {
 		}
 		return writes
 	}
-	service := func(name string) vip.Service {
-		return vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Source: "rest"}
+	service := func(name string) *vip.Service {
+		return &vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Source: "rest"}
 	}
 	want := []int{4} // the lease, the holdings, the journal and its slot
 	if few := cost(service("first")); !slices.Equal(few, want) {
 		t.Errorf("one lease costs transactions of %v operations", few)
 	}
-	var many []vip.Service
+	var many []*vip.Service
 	for i := range 200 {
 		many = append(many, service(fmt.Sprintf("s%d", i)))
 	}

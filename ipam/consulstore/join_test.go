@@ -127,7 +127,7 @@ func TestServiceAndLeaseTogether(t *testing.T) {
 		synctest.Wait()
 		for _, h := range []*registrar{one, two} {
 			writes := h.writes()
-			got := h.joint.Allocator.Assign(t.Context(), []vip.Service{plain("web")})[0]
+			got := h.joint.Allocator.Assign(t.Context(), []*vip.Service{new(plain("web"))})[0]
 			if fmt.Sprint(got.VIPs) != "[192.0.2.1]" || len(got.Problems) > 0 || writes.Load() != 0 {
 				t.Errorf("%+v after %d transactions", got, writes.Load())
 			}

@@ -16,13 +16,12 @@ import (
 
 // of makes services with that many backends each.
 func of(backends int) func(*line, int) vip.Service {
-	return func(l *line, i int) vip.Service {
-		s := l.service(i)
-		s.Backends = make([]vip.Backend, backends)
-		for b := range s.Backends {
-			s.Backends[b] = vip.Backend{Address: netip.AddrFrom4([4]byte{172, 16 + byte(i>>8)&15, byte(i), byte(b + 1)}), Weight: 1, State: vip.Ready}
+	return func(_ *line, i int) vip.Service {
+		all := make([]vip.Backend, backends)
+		for b := range all {
+			all[b] = vip.Backend{Address: netip.AddrFrom4([4]byte{172, 16 + byte(i>>8)&15, byte(i), byte(b + 1)}), Weight: 1, State: vip.Ready}
 		}
-		return s
+		return serviceOf(i, all)
 	}
 }
 

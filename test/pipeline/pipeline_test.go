@@ -105,10 +105,14 @@ func (l *line) service(i int) vip.Service {
 	backend := func(last byte, weight uint32) vip.Backend {
 		return vip.Backend{Address: netip.AddrFrom4([4]byte{172, 16, byte(i), last}), Weight: weight, State: vip.Ready}
 	}
+	return serviceOf(i, []vip.Backend{backend(1, 1), backend(2, 1+l.weight%vip.MaxWeight)})
+}
+
+func serviceOf(i int, backends []vip.Backend) vip.Service {
 	return vip.Service{
 		Key: vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: "s" + strconv.Itoa(i)}, Source: "test",
 		Ports:     []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80, TargetPort: 8080}},
-		Backends:  []vip.Backend{backend(1, 1), backend(2, 1+l.weight%vip.MaxWeight)},
+		Backends:  backends,
 		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster,
 		Masquerade: vip.MasqueradeAuto, DrainTimeout: vip.DefaultDrainTimeout,
 	}

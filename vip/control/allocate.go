@@ -15,12 +15,13 @@ import (
 
 // Allocator is what Allocate needs of ipam. One goroutine calls its methods.
 type Allocator interface {
-	// Assign answers each service with what it holds now, in the same order. What
-	// could not be granted is a problem, and what the service held before is
-	// kept. Everything in the answer is durable, in one commit for the batch. A
+	// Assign answers each service with what it holds now, in the same order. None
+	// comes twice, and nobody changes one; the answer depends on nothing in it that
+	// sameRequest passes over. What could not be granted is a problem, and what the
+	// service held before is kept. Everything in the answer is durable, in one commit for the batch. A
 	// problem with CodeStore says that nothing could be made durable for that
 	// service and that trying again may help.
-	Assign(ctx context.Context, services []vip.Service) []vip.Allocation
+	Assign(ctx context.Context, services []*vip.Service) []vip.Allocation
 	// Release gives up everything that each service holds, in one commit for the
 	// batch, and answers in the same order. Nobody else gets it for at least the
 	// cooldown. An error means that the service still holds something and that
@@ -115,9 +116,9 @@ func (a *Allocate) Run(ctx context.Context) error {
 			a.Allocator.SetHost(snapshot)
 		}
 		batch, changed := services.TryNext()
-		var ask touched
+		ask := newTouched(len(batch))
 		for i := range batch {
-			a.take(&batch[i], &ask)
+			a.take(&batch[i], ask)
 		}
 		if isClosed(freed) {
 			freed = a.Allocator.Freed() // before asking: what is freed from here on is seen
@@ -136,7 +137,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 			a.anew.add(k)
 		}
 		anew := min(a.anew.len(), commitBatch) // others need not wait for all of them
-		for _, k := range a.anew.keys[:anew] {
+		for _, k := range a.anew.waiting()[:anew] {
 			ask.add(k)
 		}
 		if a.retry.due() {
@@ -148,7 +149,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 		if a.releases.fresh { // first: what a service gave up is not in the way of the next
 			a.release(ctx)
 		}
-		a.assign(ctx, ask.keys)
+		a.assign(ctx, ask.waiting())
 		for range anew {
 			a.anew.take()
 		}
@@ -228,9 +229,9 @@ func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
 	if len(open) == 0 || ctx.Err() != nil {
 		return
 	}
-	services := make([]vip.Service, len(open))
+	services := make([]*vip.Service, len(open))
 	for i, row := range open {
-		services[i] = requestOf(&row.Value)
+		services[i] = &row.Value
 	}
 	answers := a.Allocator.Assign(ctx, services)
 	if ctx.Err() != nil {

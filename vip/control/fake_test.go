@@ -49,14 +49,14 @@ func newFakeAllocator() *fakeAllocator {
 	}
 }
 
-func (a *fakeAllocator) Assign(ctx context.Context, services []vip.Service) []vip.Allocation {
+func (a *fakeAllocator) Assign(ctx context.Context, services []*vip.Service) []vip.Allocation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var keys []vip.ServiceKey
 	var out []vip.Allocation
 	for i := range services {
 		keys = append(keys, services[i].Key)
-		out = append(out, a.assign(&services[i]))
+		out = append(out, a.assign(services[i]))
 	}
 	a.batches = append(a.batches, keys)
 	return out

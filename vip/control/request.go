@@ -6,16 +6,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// requestOf returns what the allocator is told of a service, and so all that its
-// answer can depend on.
-func requestOf(s *vip.Service) vip.Service {
-	return vip.Service{
-		Key: s.Key, Source: s.Source, Pool: s.Pool, VIPs: s.VIPs, Assigned: s.Assigned, Families: s.Families,
-		ShareKey: s.ShareKey, Ports: s.Ports, HealthPort: s.HealthPort,
-		DrainTimeout: s.DrainTimeout, // how long at least what it gives up cools
-	}
-}
-
 // sameRequest reports whether two forms of a service ask the allocator for the
 // same. While they do, an answer without problems holds: a new weight or label
 // is no question to the allocator.

@@ -5,8 +5,14 @@ import "github.com/ironvip/ironvip/vip"
 // touched is a queue of services to look at again, each once, in the order in
 // which they were first added. The zero value is empty and ready to use.
 type touched struct {
-	keys []vip.ServiceKey
-	set  map[vip.ServiceKey]struct{}
+	keys  []vip.ServiceKey
+	taken int // of keys
+	set   map[vip.ServiceKey]struct{}
+}
+
+// newTouched returns an empty queue with room for n services.
+func newTouched(n int) *touched {
+	return &touched{keys: make([]vip.ServiceKey, 0, n), set: make(map[vip.ServiceKey]struct{}, n)}
 }
 
 func (t *touched) add(k vip.ServiceKey) {
@@ -20,22 +26,27 @@ func (t *touched) add(k vip.ServiceKey) {
 	t.keys = append(t.keys, k)
 }
 
-func (t *touched) len() int { return len(t.keys) }
+func (t *touched) len() int { return len(t.keys) - t.taken }
+
+// waiting returns the services, first come first. It must not be changed.
+func (t *touched) waiting() []vip.ServiceKey { return t.keys[t.taken:] }
 
 func (t *touched) has(k vip.ServiceKey) bool {
 	_, there := t.set[k]
 	return there
 }
 
-// take removes and returns the first service.
+// take removes and returns the first service. A queue that is empty again keeps
+// its room, for the next as many.
 func (t *touched) take() (k vip.ServiceKey, ok bool) {
-	if len(t.keys) == 0 {
+	if t.len() == 0 {
 		return k, false
 	}
-	k = t.keys[0]
+	k = t.keys[t.taken]
 	delete(t.set, k)
-	if t.keys = t.keys[1:]; len(t.keys) == 0 {
-		t.keys = nil
+	if t.taken++; t.len() == 0 {
+		clear(t.keys)
+		t.keys, t.taken = t.keys[:0], 0
 	}
 	return k, true
 }

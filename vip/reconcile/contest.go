@@ -128,7 +128,7 @@ func (r *Reconciler[K, V]) settle(diff []Difference[K, V]) {
 	for i := range diff {
 		d := &diff[i]
 		c := r.contests.byKey[d.Key]
-		e, has := r.have[d.Key]
+		e, has := r.have.get(d.Key)
 		if c == nil || !c.contested() || !has || e.suspect() { // what isn't ours to have has no row
 			continue
 		}

@@ -45,7 +45,7 @@ type Reconciler[K comparable, V any] struct {
 	Options[K, V]
 
 	// The loop's own, touched by nothing else.
-	have     map[K]entry[K, V] // what the Target has, as far as known
+	have     holdings[K, V] // what the Target has, as far as known
 	retries  retryQueue[K]
 	failing  map[K]struct{} // keys whose applied row has a problem
 	contests contests[K]    // keys that somebody else changes again and again
@@ -57,37 +57,6 @@ type Reconciler[K comparable, V any] struct {
 
 	mu    sync.Mutex
 	stats Stats
-}
-
-// entry is what is known of one key in the Target. Nothing in it changes.
-type entry[K comparable, V any] struct {
-	row     *table.Row[K, V] // the desired row, shared; of what a reading found, one without a revision
-	trouble *trouble         // nil: there is none
-}
-
-// trouble is what is wrong with a key in the Target.
-type trouble struct {
-	damage  []string
-	suspect bool // an update failed half-way: the Target may have anything between two values
-	tries   int  // failed attempts in a row
-}
-
-// with returns the entry with that trouble, or with none if it is none.
-func (e entry[K, V]) with(t trouble) entry[K, V] {
-	e.trouble = nil
-	if t.suspect || len(t.damage) > 0 {
-		e.trouble = &t
-	}
-	return e
-}
-
-func (e entry[K, V]) suspect() bool { return e.trouble != nil && e.trouble.suspect }
-
-func (e entry[K, V]) damage() []string {
-	if e.trouble == nil {
-		return nil
-	}
-	return e.trouble.damage
 }
 
 // ask is a request from outside to the loop.
@@ -120,7 +89,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 	}
 	return &Reconciler[K, V]{
 		Options: o,
-		have:    make(map[K]entry[K, V]),
+		have:    newHoldings[K, V](),
 		failing: make(map[K]struct{}),
 		retries: newRetryQueue[K](),
 		asks:    make(chan ask[K, V]),
@@ -229,18 +198,18 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context) error {
 }
 
 // read returns everything of ours that the Target has.
-func (r *Reconciler[K, V]) read(ctx context.Context) (map[K]entry[K, V], error) {
-	have := make(map[K]entry[K, V], len(r.have))
+func (r *Reconciler[K, V]) read(ctx context.Context) (have holdings[K, V], err error) {
+	have = newHoldings[K, V]()
 	for o, err := range r.Target.Actual(ctx) {
 		if ctx.Err() != nil {
-			return nil, ctx.Err() // we were stopped: that says nothing of the Target
+			return have, ctx.Err() // we were stopped: that says nothing of the Target
 		}
 		if err != nil {
 			r.targetFailed("read", err)
-			return nil, err
+			return have, err
 		}
 		e := entry[K, V]{row: &table.Row[K, V]{Key: o.Key, Value: o.Value}}
-		have[o.Key] = e.with(trouble{damage: o.Damage})
+		have.put(e.with(trouble{damage: o.Damage}))
 	}
 	r.targetWorks()
 	r.note(func(s *Stats) { s.LastResync = time.Now() })
@@ -271,7 +240,7 @@ func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[K, V],
 // is nil where nobody wants it.
 func (r *Reconciler[K, V]) update(k K, want *table.Row[K, V]) (Update[K, V], bool) {
 	r.retries.remove(k) // whatever was to be tried again is overtaken
-	e, has := r.have[k]
+	e, has := r.have.get(k)
 	switch {
 	case want == nil && !has:
 		r.forget(k)
@@ -284,7 +253,7 @@ func (r *Reconciler[K, V]) update(k K, want *table.Row[K, V]) (Update[K, V], boo
 		if r.Applied.Row(k) == nil {
 			r.note(func(s *Stats) { s.Adopted++ })
 		}
-		r.have[k] = entry[K, V]{row: want}
+		r.have.put(entry[K, V]{row: want})
 		r.tried(k, want.Rev, nil)
 		return Update[K, V]{}, false
 	}
@@ -322,10 +291,10 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], ro
 func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[K, V]) {
 	if u.Err == nil {
 		if u.New == nil {
-			delete(r.have, u.Key)
+			r.have.drop(u.Key)
 			r.forget(u.Key)
 		} else {
-			r.have[u.Key] = entry[K, V]{row: row}
+			r.have.put(entry[K, V]{row: row})
 			r.tried(u.Key, row.Rev, nil)
 		}
 		return
@@ -338,14 +307,14 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[K, V]) {
 	r.tried(u.Key, rev, &p)
 	if p.Code == vip.CodeUnsupported { // refused before anything was touched
 		r.Log.Warn("the dataplane refuses a frontend", "key", u.Key, "problem", p.Error())
-		if e := r.have[u.Key]; e.suspect() {
+		if e, _ := r.have.get(u.Key); e.suspect() {
 			// An earlier update failed half-way and won't be tried again now: the
 			// resync makes what it was, or was on its way to be, whole.
-			r.have[u.Key] = e.with(trouble{damage: e.trouble.damage})
+			r.have.put(e.with(trouble{damage: e.trouble.damage}))
 		}
 		return
 	}
-	e, has := r.have[u.Key]
+	e, has := r.have.get(u.Key)
 	if !has {
 		e.row = row
 		if u.New == nil { // a stray that a resync found
@@ -357,7 +326,7 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[K, V]) {
 		was = *e.trouble
 	}
 	tries := was.tries + 1
-	r.have[u.Key] = e.with(trouble{damage: was.damage, suspect: true, tries: tries})
+	r.have.put(e.with(trouble{damage: was.damage, suspect: true, tries: tries}))
 	wait := r.backoff(tries)
 	r.retries.add(u.Key, time.Now().Add(wait))
 	level := slog.LevelError
@@ -417,7 +386,7 @@ func (r *Reconciler[K, V]) retry(ctx context.Context) {
 // is complete.
 func (r *Reconciler[K, V]) sweep(ctx context.Context) {
 	var updates []Update[K, V]
-	for k, e := range r.have {
+	for k, e := range r.have.all() {
 		if r.Desired.Row(k) == nil {
 			updates = append(updates, Update[K, V]{Key: k, Old: &e.row.Value, Repair: e.trouble != nil})
 		}
@@ -439,7 +408,7 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference
 	now := time.Now()
 	for _, d := range diff {
 		u := Update[K, V]{Key: d.Key, Old: d.Have, New: d.Want, Repair: true}
-		e, has := r.have[d.Key]
+		e, has := r.have.get(d.Key)
 		if e.suspect() {
 			r.contests.failing(d.Key)
 			continue // ours to retry, not somebody's drift
@@ -488,8 +457,8 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 		return nil, err
 	}
 	var diff []Difference[K, V]
-	for k, e := range r.have {
-		a, there := actual[k]
+	for k, e := range r.have.all() {
+		a, there := actual.get(k)
 		switch {
 		case !there:
 			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value})
@@ -497,8 +466,8 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value, Have: &a.row.Value, Damage: a.damage()})
 		}
 	}
-	for k, a := range actual {
-		if _, known := r.have[k]; !known {
+	for k, a := range actual.all() {
+		if _, known := r.have.get(k); !known {
 			diff = append(diff, Difference[K, V]{Key: k, Have: &a.row.Value, Damage: a.damage()})
 		}
 	}

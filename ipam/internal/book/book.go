@@ -46,7 +46,7 @@ func (b *Book) Commit(ctx context.Context, ops []ipam.Op) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	trial := NewTrial(b.leases)
+	trial := NewTrial(b.leases, len(ops))
 	for i := range ops {
 		ops[i].Err = trial.Try(&ops[i])
 	}

@@ -29,8 +29,10 @@ type entry struct {
 	prev, next *entry
 	version    ipam.Version
 	lease      *ipam.Lease // of a removed one, the resource alone
-	gone       bool
 }
+
+// gone reports whether the lease ended: every lease has a state.
+func (e *entry) gone() bool { return e.lease.State == "" }
 
 func (e *entry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
 
@@ -46,7 +48,7 @@ func NewLeases(n int) *Leases {
 
 // Get returns the lease of a resource, nil without one. It must not be changed.
 func (b *Leases) Get(r ipam.Resource) *ipam.Lease {
-	if e := b.entries.Get(r); e != nil && !e.gone {
+	if e := b.entries.Get(r); e != nil && !e.gone() {
 		return e.lease
 	}
 	return nil
@@ -76,7 +78,7 @@ func (b *Leases) Set(r ipam.Resource, l *ipam.Lease) {
 	}
 	e := &entry{prev: b.order.prev, next: &b.order, version: b.version, lease: l}
 	if l == nil {
-		e.gone, e.lease = true, &ipam.Lease{Resource: r}
+		e.lease = &ipam.Lease{Resource: r}
 		b.removed = append(b.removed, e)
 	}
 	e.prev.next, b.order.prev = e, e
@@ -111,7 +113,7 @@ func (b *Leases) After(since ipam.Version) ([]ipam.LeaseChange, ipam.Version, er
 	var changes []ipam.LeaseChange
 	for e := first; e != &b.order; e = e.next {
 		switch {
-		case !e.gone:
+		case !e.gone():
 			changes = append(changes, ipam.LeaseChange{Resource: e.lease.Resource, Lease: e.lease})
 		case since != 0:
 			changes = append(changes, ipam.LeaseChange{Resource: e.lease.Resource})

@@ -19,9 +19,13 @@ type Trial struct {
 	held    map[vip.ServiceKey][]ipam.Resource
 }
 
-// NewTrial returns a trial of no ops yet.
-func NewTrial(l *Leases) *Trial {
-	return &Trial{leases: l, Changes: make(map[ipam.Resource]*ipam.Lease)}
+// NewTrial returns a trial of no ops yet, with room for n.
+func NewTrial(l *Leases, n int) *Trial {
+	return &Trial{
+		leases:  l,
+		Changes: make(map[ipam.Resource]*ipam.Lease, n),
+		held:    make(map[vip.ServiceKey][]ipam.Resource, n),
+	}
 }
 
 // Get returns a lease as the ops so far make it.
@@ -70,15 +74,12 @@ func (t *Trial) hold(k vip.ServiceKey, r ipam.Resource, holds bool) {
 	list, own := t.held[k]
 	if !own {
 		was := t.leases.Held(k)
-		list = append(make([]ipam.Resource, 0, len(was)+3), was...) // a service has few
+		list = append(make([]ipam.Resource, 0, len(was)+1), was...)
 	}
 	if holds {
 		list = append(list, r)
 	} else if i := slices.Index(list, r); i >= 0 {
 		list = slices.Delete(list, i, i+1)
-	}
-	if t.held == nil {
-		t.held = make(map[vip.ServiceKey][]ipam.Resource)
 	}
 	t.held[k] = list
 }

@@ -6,7 +6,10 @@
 // key. It is not safe for concurrent use.
 package keyed
 
-import "hash/maphash"
+import (
+	"hash/maphash"
+	"iter"
+)
 
 // pageSize bounds the slots of a page. A full one is split in two, so adding
 // costs O(pageSize) at worst, however many there are.
@@ -47,6 +50,20 @@ func (s *Set[K, E]) Len() int { return s.n }
 func (s *Set[K, E]) Get(k K) *E {
 	p, i := s.find(k, s.hash(k))
 	return p.slots[i]
+}
+
+// All yields every thing, in no particular order. The set must not change
+// meanwhile.
+func (s *Set[K, E]) All() iter.Seq[*E] {
+	return func(yield func(*E) bool) {
+		for i := 0; i < len(s.pages); i += 1 << (s.bits - s.pages[i].bits) {
+			for _, e := range s.pages[i].slots {
+				if e != nil && !yield(e) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Put adds a thing, in the place of one with the same key.

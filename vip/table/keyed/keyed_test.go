@@ -1,6 +1,7 @@
 package keyed
 
 import (
+	"maps"
 	"strconv"
 	"testing"
 
@@ -38,6 +39,16 @@ func TestSetIsAMap(t *testing.T) {
 				if k := strconv.Itoa(i); s.Get(k) != oracle[k] {
 					t.Fatalf("%s is %v, should be %v", k, s.Get(k), oracle[k])
 				}
+			}
+			seen := map[string]*thing{}
+			for one := range s.All() {
+				if seen[one.key] != nil {
+					t.Fatalf("%s comes twice", one.key)
+				}
+				seen[one.key] = one
+			}
+			if !maps.Equal(seen, oracle) {
+				t.Fatalf("all are %d, should be %d, or others", len(seen), len(oracle))
 			}
 		}
 	})

@@ -1,0 +1,88 @@
+package reconcile
+
+import (
+	"iter"
+
+	"github.com/ironvip/ironvip/vip/table"
+	"github.com/ironvip/ironvip/vip/table/keyed"
+)
+
+// holdings are what is known of each key in the Target. A row has its key in it,
+// and few are in trouble, so that a key without any takes little more than a
+// pointer to what the desired table keeps anyway.
+type holdings[K comparable, V any] struct {
+	rows     *keyed.Set[K, table.Row[K, V]]
+	troubles map[K]*trouble
+}
+
+// entry is what is known of one key in the Target. Nothing in it changes.
+type entry[K comparable, V any] struct {
+	row     *table.Row[K, V] // the desired row, shared; of what a reading found, one without a revision
+	trouble *trouble         // nil: there is none
+}
+
+// trouble is what is wrong with a key in the Target.
+type trouble struct {
+	damage  []string
+	suspect bool // an update failed half-way: the Target may have anything between two values
+	tries   int  // failed attempts in a row
+}
+
+func newHoldings[K comparable, V any]() holdings[K, V] {
+	return holdings[K, V]{
+		rows:     keyed.New(func(r *table.Row[K, V]) K { return r.Key }),
+		troubles: make(map[K]*trouble),
+	}
+}
+
+func (h holdings[K, V]) get(k K) (e entry[K, V], has bool) {
+	row := h.rows.Get(k)
+	if row == nil {
+		return e, false
+	}
+	return entry[K, V]{row: row, trouble: h.troubles[k]}, true
+}
+
+// put notes the entry under its row's key, in the place of a former one.
+func (h holdings[K, V]) put(e entry[K, V]) {
+	h.rows.Put(e.row)
+	if e.trouble != nil {
+		h.troubles[e.row.Key] = e.trouble
+	} else {
+		delete(h.troubles, e.row.Key)
+	}
+}
+
+func (h holdings[K, V]) drop(k K) {
+	h.rows.Delete(k)
+	delete(h.troubles, k)
+}
+
+// all yields every key, in no particular order. Nothing may change meanwhile.
+func (h holdings[K, V]) all() iter.Seq2[K, entry[K, V]] {
+	return func(yield func(K, entry[K, V]) bool) {
+		for row := range h.rows.All() {
+			if !yield(row.Key, entry[K, V]{row: row, trouble: h.troubles[row.Key]}) {
+				return
+			}
+		}
+	}
+}
+
+// with returns the entry with that trouble, or with none if it is none.
+func (e entry[K, V]) with(t trouble) entry[K, V] {
+	e.trouble = nil
+	if t.suspect || len(t.damage) > 0 {
+		e.trouble = &t
+	}
+	return e
+}
+
+func (e entry[K, V]) suspect() bool { return e.trouble != nil && e.trouble.suspect }
+
+func (e entry[K, V]) damage() []string {
+	if e.trouble == nil {
+		return nil
+	}
+	return e.trouble.damage
+}
