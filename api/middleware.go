@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -79,6 +80,10 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			writeProblem(rec, r, p)
 			return
 		}
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // what of it can't be read would be passed over
+			writeProblem(rec, r, badRequest("the query can't be read: "+err.Error(), "separate parameters by &, and write % as %25"))
+			return
+		}
 		if r.Method == http.MethodHead { // the server leaves the body out
 			r.Method = http.MethodGet
 		}
@@ -86,11 +91,30 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		// instead of the answer: so nobody may close the body before the rest of
 		// it is read off here.
 		body := r.Body
-		r.Body = io.NopCloser(body)
+		r.Body = io.NopCloser(wholeBody{body, func(err error) {
+			writeProblem(rec, r, badRequest("the body breaks off: "+err.Error(), "send as much as the headers promise"))
+			panic(http.ErrAbortHandler) // answered; the rest of the handler has nothing to go on with
+		}})
 		next.ServeHTTP(rec, r)
 		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // allow may have taken it off
 		_, _ = io.CopyN(io.Discard, body, maxDiscard)
 	})
+}
+
+// wholeBody is a body that tells when its caller breaks it off, which huma
+// would take for a fault of the agent. One that is too slow is huma's to tell.
+type wholeBody struct {
+	io.Reader
+	brokeOff func(error)
+}
+
+func (b wholeBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	var late net.Error
+	if err != nil && err != io.EOF && !(errors.As(err, &late) && late.Timeout()) {
+		b.brokeOff(err)
+	}
+	return n, err
 }
 
 // panicked answers a request whose handler panicked.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"syscall"
 
@@ -146,6 +147,9 @@ func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
 				s.log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)
 			}
 			p.Errors, p.Detail = nil, "the agent failed to answer; its log has the request id"
+		}
+		if v.Status == http.StatusRequestEntityTooLarge {
+			p.Detail = fmt.Sprintf("the body is larger than %d MiB", ctx.Operation().MaxBodyBytes>>20)
 		}
 	default:
 		return v, nil

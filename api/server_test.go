@@ -1,9 +1,12 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -76,6 +79,48 @@ func TestOwnFaultsAreLoggedAndNotTold(t *testing.T) {
 	}
 	if a := r.ask("GET", v1.PathHealthz, ""); a.StatusCode != 200 {
 		t.Errorf("after that: %s", a.Status)
+	}
+}
+
+// A caller that breaks its body off is told so, and is no fault of the agent.
+func TestBodyThatBreaksOff(t *testing.T) {
+	r := newRig(t)
+	for what, test := range map[string]struct{ path, rest string }{
+		"shorter than promised": {webPath, "Content-Length: 500\r\n\r\n{"},
+		"a bad chunk":           {webPath, "Transfer-Encoding: chunked\r\n\r\nZZ\r\n"},
+		"of apply":              {v1.PathApply, "Content-Length: 500\r\n\r\n{"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			conn, err := net.Dial("tcp", r.web.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			method := "PUT"
+			if test.path == v1.PathApply {
+				method = "POST"
+			}
+			fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, test.path, test.rest)
+			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), httptest.NewRequest(method, test.path, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := answer{resp, body}
+			if doc := a.problem(t); a.StatusCode != http.StatusBadRequest || doc.Code != v1.CodeInvalidRequest || !strings.HasPrefix(doc.Detail, "the body breaks off") {
+				t.Errorf("%s %s", a.Status, body)
+			}
+		})
+	}
+	if log := r.log.String(); strings.Contains(log, "request failed") || strings.Contains(log, "panic") {
+		t.Error(log)
 	}
 }
 

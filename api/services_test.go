@@ -186,6 +186,7 @@ func TestRefusals(t *testing.T) {
 		{name: "a bad wait", method: "GET", path: webPath + "?wait=ever", status: 400, code: v1.CodeInvalidRequest, field: "query.wait"},
 		{name: "a wait too long", method: "GET", path: "/v1/services?wait=1h", status: 400, code: v1.CodeInvalidRequest, field: "query.wait"},
 		{name: "a bad limit", method: "GET", path: "/v1/services?limit=0", status: 422, code: v1.CodeInvalidRequest, field: "query.limit"},
+		{name: "a query that can't be read", method: "GET", path: "/v1/services?state=healthy;limit=1", status: 400, code: v1.CodeInvalidRequest},
 		{name: "an unknown parameter", method: "GET", path: "/v1/services?stat=x", status: 422, code: v1.CodeInvalidRequest, field: "query.stat"},
 		{name: "an unknown state to list", method: "GET", path: "/v1/services?state=x", status: 422, code: v1.CodeInvalidRequest, field: "query.state"},
 		{name: "a bad cursor", method: "GET", path: "/v1/services?cursor=%21", status: 400, code: v1.CodeInvalidRequest, field: "query.cursor"},
@@ -223,6 +224,9 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("errors %+v, want one with %s", doc.Errors, c.field)
 			}
 		})
+	}
+	if doc := r.ask("PUT", webPath, big).problem(t); doc.Detail != "the body is larger than 1 MiB" {
+		t.Errorf("detail %q", doc.Detail)
 	}
 	if doc := r.ask("PUT", webPath, `{"ports":`).problem(t); !strings.HasPrefix(doc.Detail, "the body is not valid JSON near line 1") {
 		t.Errorf("detail %q", doc.Detail)
