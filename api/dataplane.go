@@ -38,42 +38,36 @@ func (s *Server) getDataplane(context.Context, *struct{}) (*dataplaneOutput, err
 	return &dataplaneOutput{Body: s.dataplane()}, nil
 }
 
-// dataplane is the dataplane in the shape of the API. It costs O(frontends).
+// dataplane is the dataplane in the shape of the API. It costs no look at the
+// frontends that are in force, as standing says.
 func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
 		DesiredRevision: stats.DesiredRev, AppliedRevision: stats.AppliedRev, Frontends: stats.Wanted,
 		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...)}
-	seen := map[vip.FrontendKey]bool{}
-	services := map[vip.ServiceKey]bool{}
 	list := func(f *vip.Frontend, p vip.Problem) {
 		if len(out.Problems) < maxProblems {
 			p.Service, p.Place = f.Service.String(), cmp.Or(p.Place, f.Key.String())
 			out.Problems = append(out.Problems, v1.Problem(p))
 		}
 	}
-	for key, f := range s.Frontends.All() {
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
-		services[f.Service] = true
-		out.Backends += len(f.Backends)
-		_, rev, ok := s.Frontends.Get(key)
-		applied, _, tried := s.Applied.Get(key)
+	keys, services, backends := s.standing.remarkable()
+	out.Backends = backends
+	for _, key := range keys {
+		f, ok := s.tables().Frontend(key)
 		switch {
 		case !ok:
-		case !tried || applied.Rev < rev:
+		case f.Pending():
 			out.Pending++
-		case applied.Problem != nil && applied.Problem.Code != vip.CodeContested:
+		case f.Applied.Problem != nil && f.Applied.Problem.Code != vip.CodeContested:
 			out.Failed++
-			list(&f, *applied.Problem)
-		case applied.Warning != nil:
-			list(&f, *applied.Warning)
+			list(&f.Frontend, *f.Applied.Problem)
+		case f.Applied.Warning != nil:
+			list(&f.Frontend, *f.Applied.Warning)
 		}
 	}
 	slices.SortFunc(out.Problems, func(a, b v1.Problem) int { return strings.Compare(a.Place, b.Place) })
-	counts := fmt.Sprintf("%s, %s", plural(len(services), "service"), plural(out.Backends, "backend"))
+	counts := fmt.Sprintf("%s, %s", plural(services, "service"), plural(out.Backends, "backend"))
 	switch {
 	case stats.TargetError != "":
 		out.Level, out.Summary = v1.LevelFail, "out of reach: "+stats.TargetError
@@ -142,16 +136,23 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (*list
 	}
 	out := &listFrontendsOutput{}
 	out.Body.Revision = max(s.Frontends.Revision(), s.Applied.Revision())
-	seen := map[vip.FrontendKey]bool{}
 	var keys []vip.FrontendKey
-	for k, f := range s.Frontends.All() {
-		if in.Service != "" && f.Service != of || after != "" && vip.CompareFrontendKeys(k, last) <= 0 || seen[k] {
-			continue
+	build := s.frontend
+	if in.Service != "" {
+		keys = s.standing.of(of)
+		build = func(k vip.FrontendKey) (v1.Frontend, bool) {
+			row, ok := s.frontend(k)
+			return row, ok && row.Service == of.String() // else another service has it by now
 		}
-		seen[k] = true
-		keys = append(keys, k)
+	} else {
+		for k := range s.Frontends.All() {
+			keys = append(keys, k)
+		}
 	}
-	items, last, more := page(keys, vip.CompareFrontendKeys, in.Limit, s.frontend)
+	if after != "" {
+		keys = slices.DeleteFunc(keys, func(k vip.FrontendKey) bool { return vip.CompareFrontendKeys(k, last) <= 0 })
+	}
+	items, last, more := page(keys, vip.CompareFrontendKeys, in.Limit, build)
 	out.Body.Items = items
 	if more {
 		out.Body.Next = encodeCursor(last.String())

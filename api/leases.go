@@ -40,14 +40,12 @@ func (s *Server) listVIPs(_ context.Context, in *listVIPsInput) (*listVIPsOutput
 	}
 	out := &listVIPsOutput{}
 	out.Body.Revision = s.Leases.Revision()
-	seen := map[ipam.Resource]bool{}
 	var keys []ipam.Resource
 	for r := range s.Leases.All() {
 		isAddress := r.Addr.IsValid()
-		if in.Kind != "" && isAddress != (in.Kind == v1.KindAddress) || after != "" && compareResources(r, last) <= 0 || seen[r] {
+		if in.Kind != "" && isAddress != (in.Kind == v1.KindAddress) || after != "" && compareResources(r, last) <= 0 {
 			continue
 		}
-		seen[r] = true
 		keys = append(keys, r)
 	}
 	items, last, more := page(keys, compareResources, in.Limit, s.vip)

@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip/control"
 )
 
 func (s *Server) nodeRoutes() {
@@ -154,20 +155,17 @@ func (s *Server) poolsCheck() v1.Check {
 	return c
 }
 
-// servicesCheck counts services by state. It costs O(services).
+// servicesCheck counts services by state, as standing knows them.
 func (s *Server) servicesCheck() v1.Check {
 	c := v1.Check{Name: "services", Level: v1.LevelOK}
-	count := map[string]int{}
-	total := 0
-	for key := range s.Services.All() {
-		if status, _, ok := s.explained(key); ok {
-			count[string(status.State)]++
-			total++
-		}
+	total, count := s.standing.states()
+	healthy := total
+	for _, n := range count {
+		healthy -= n
 	}
-	c.Message = fmt.Sprintf("%d of %d healthy", count[v1.StateHealthy], total)
+	c.Message = fmt.Sprintf("%d of %d healthy", max(healthy, 0), total) // services may go between two counts
 	for _, state := range []string{v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
-		if n := count[state]; n > 0 {
+		if n := count[control.State(state)]; n > 0 {
 			c.Message += fmt.Sprintf(", %d %s", n, state)
 			if state != v1.StateElsewhere && (state != v1.StatePending || s.isReady()) {
 				c.Level = v1.LevelWarn

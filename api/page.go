@@ -32,9 +32,12 @@ func badCursor() error {
 }
 
 // page sorts keys, builds rows of them until there are limit, and returns the
-// key to go on after, if there are more. Build says which keys make no row.
-func page[K, V any](keys []K, compare func(a, b K) int, limit int, build func(K) (V, bool)) (rows []V, last K, more bool) {
+// key to go on after, if there are more. A key may be there several times, as
+// a table's All names a row that changes meanwhile. Build says which keys make no
+// row.
+func page[K comparable, V any](keys []K, compare func(a, b K) int, limit int, build func(K) (V, bool)) (rows []V, last K, more bool) {
 	slices.SortFunc(keys, compare)
+	keys = slices.Compact(keys)
 	rows = make([]V, 0, min(limit, len(keys)))
 	for _, k := range keys {
 		row, ok := build(k)

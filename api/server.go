@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -38,6 +39,7 @@ type Server struct {
 	api         huma.API
 	document    []byte // the OpenAPI document
 	convergence *convergence
+	standing    *standing
 	handler     http.Handler
 }
 
@@ -47,6 +49,7 @@ func New(d Deps) *Server {
 		d.Log = slog.Default()
 	}
 	s := &Server{Deps: d, log: d.Log, convergence: newConvergence(&d)}
+	s.standing = &standing{tables: s.tables()}
 	s.engine = newEngine()
 	s.api = s.newAPI()
 	s.routes()
@@ -59,7 +62,12 @@ func (s *Server) Handler() http.Handler { return s.handler }
 
 // Run keeps the measurements that need to be made as things happen, until ctx
 // ends.
-func (s *Server) Run(ctx context.Context) error { return s.convergence.run(ctx) }
+func (s *Server) Run(ctx context.Context) error {
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	keeping.Go(func() { s.standing.run(ctx) })
+	return s.convergence.run(ctx)
+}
 
 // Serve answers requests on l until ctx ends. Requests that wait are then told
 // that time is up, and all have 5 s to finish.

@@ -86,11 +86,9 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*list
 	}
 	out := &listServicesOutput{}
 	out.Body.Revision = s.servicesRevision() // before reading: too old costs a look, too new would lose a change
-	seen := map[vip.ServiceKey]bool{}
 	var keys []vip.ServiceKey
 	for k, v := range s.Services.All() {
-		if compareKeys(k, last) > 0 && in.selects(&v) && !seen[k] {
-			seen[k] = true // All may name a row twice that changes meanwhile
+		if compareKeys(k, last) > 0 && in.selects(&v) {
 			keys = append(keys, k)
 		}
 	}

@@ -54,7 +54,7 @@ var imports = []struct {
 	{"api/v1", []string{"vip/spec"}},
 	{"api/client", []string{"api/v1"}},
 	{"api", []string{"vip", "vip/event", "vip/table", "vip/spec", "vip/spec/strict", "vip/compile", "vip/control", "vip/reconcile", "ipam", "sources",
-		"sources/rest", "fleet", "transfer", "api/v1"}},
+		"sources/rest", "fleet", "transfer", "api/v1", "retry"}},
 }
 
 // stdlibOnly are the packages of the vocabulary: they import nothing but the

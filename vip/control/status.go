@@ -44,8 +44,11 @@ type FrontendStatus struct {
 	Applied  *reconcile.Applied // nil: not tried yet
 }
 
-// pending reports whether the dataplane has yet to try the newest row.
-func (f *FrontendStatus) pending() bool { return f.Applied == nil || f.Applied.Rev < f.Rev }
+// Pending reports whether the dataplane has yet to try the newest row.
+func (f *FrontendStatus) Pending() bool { return f.Applied == nil || f.Applied.Rev < f.Rev }
+
+// Leaves reports whether some of its endpoints leave.
+func (f *FrontendStatus) Leaves() bool { return slices.ContainsFunc(f.Frontend.Backends, isLeaving) }
 
 // ServiceStatus says how a service fares.
 type ServiceStatus struct {
@@ -60,11 +63,24 @@ type ServiceStatus struct {
 
 // Status derives how one service fares. It is pure and costs O(one service).
 func Status(in StatusInput) ServiceStatus {
-	out := ServiceStatus{Problems: problemsOf(&in)}
+	out := standing(&in)
+	out.Lines = explain(&in, &out)
+	return out
+}
+
+// StateOf is the state alone, which takes less to find.
+func StateOf(in StatusInput) State {
+	out := standing(&in)
+	return out.State
+}
+
+// standing is Status without the sentences.
+func standing(in *StatusInput) ServiceStatus {
+	out := ServiceStatus{Problems: problemsOf(in)}
 	if in.Service != nil {
 		out.Total = len(in.Service.Backends)
 		for i := range in.Service.Backends {
-			if usable(&in, &in.Service.Backends[i]) {
+			if usable(in, &in.Service.Backends[i]) {
 				out.Ready++
 			}
 		}
@@ -76,9 +92,8 @@ func Status(in StatusInput) ServiceStatus {
 			}
 		}
 	}
-	out.Applied = isApplied(&in)
-	out.State = stateOf(&in, &out)
-	out.Lines = explain(&in, &out)
+	out.Applied = isApplied(in)
+	out.State = stateOf(in, &out)
 	return out
 }
 
@@ -99,7 +114,7 @@ func isApplied(in *StatusInput) bool {
 		return false
 	}
 	for i := range in.Frontends {
-		if in.Frontends[i].pending() {
+		if in.Frontends[i].Pending() {
 			return false
 		}
 	}

@@ -1,0 +1,176 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// standing knows what is not as it should be, so that nobody has to look at what
+// is. It follows the tables that statuses are made of. A question costs O(what
+// changed since the last look, and what isn't well), the first one O(all);
+// memory goes to what isn't well.
+type standing struct {
+	tables *control.Tables
+
+	mu        sync.Mutex
+	feeds     *standingFeeds // nil before the first question
+	served    func() int     // services with frontends in force
+	endpoints func() int     // of all frontends
+	services  map[vip.ServiceKey]control.State
+	frontends map[vip.FrontendKey]vip.ServiceKey // with the service, while endpoints of it leave; the zero one otherwise
+}
+
+type standingFeeds struct {
+	services    *table.Feed[vip.ServiceKey, vip.Service]
+	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
+	compiled    *table.Feed[vip.ServiceKey, control.Compiled]
+	states      *table.Feed[vip.BackendKey, vip.State]
+	frontends   *table.Feed[vip.FrontendKey, vip.Frontend]
+	applied     *table.Feed[vip.FrontendKey, reconcile.Applied]
+}
+
+// lookEvery bounds how long a table has to keep what was deleted for us.
+const lookEvery = 10 * time.Second
+
+// run looks now and then, once somebody has asked, until ctx ends.
+func (s *standing) run(ctx context.Context) {
+	for retry.Sleep(ctx, lookEvery) {
+		s.mu.Lock()
+		if s.feeds != nil {
+			s.look()
+		}
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.feeds; f != nil {
+		f.services.Close()
+		f.allocations.Close()
+		f.compiled.Close()
+		f.states.Close()
+		f.frontends.Close()
+		f.applied.Close()
+		s.feeds = nil
+	}
+}
+
+// states returns how many services there are, and how many in each state but
+// Healthy.
+func (s *standing) states() (all int, count map[control.State]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	count = make(map[control.State]int)
+	for _, state := range s.services {
+		count[state]++
+	}
+	return s.tables.Services.Len(), count
+}
+
+// remarkable returns the frontends that the dataplane has not tried yet in their
+// newest form, of which there is a problem or a warning, or from which endpoints
+// leave, sorted; and how many services and endpoints there are in all.
+func (s *standing) remarkable() (keys []vip.FrontendKey, services, endpoints int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	for key := range s.frontends {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, vip.CompareFrontendKeys)
+	return keys, s.served(), s.endpoints()
+}
+
+// of returns the frontends of a service, some twice, also of one that is gone and whose
+// frontends drain. It costs O(its own, and all frontends that are remarkable).
+func (s *standing) of(key vip.ServiceKey) (keys []vip.FrontendKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	if row := s.tables.Compiled.Row(key); row != nil {
+		for _, live := range row.Value.Frontends {
+			keys = append(keys, live.Key)
+		}
+	}
+	for k, leaver := range s.frontends {
+		if leaver == key {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// look takes in what has changed. The caller holds mu.
+func (s *standing) look() {
+	t := s.tables
+	if s.feeds == nil {
+		s.feeds = &standingFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
+			states: t.States.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
+		s.services, s.frontends = make(map[vip.ServiceKey]control.State), make(map[vip.FrontendKey]vip.ServiceKey)
+	}
+	if s.served == nil {
+		s.served = t.Compiled.Sum(func(c *control.Compiled) int { return min(len(c.Frontends), 1) })
+		s.endpoints = t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) })
+	}
+	services, frontends := make(map[vip.ServiceKey]struct{}), make(map[vip.FrontendKey]struct{})
+	eachChange(s.feeds.services, func(k vip.ServiceKey, _ *vip.Service) { services[k] = struct{}{} })
+	eachChange(s.feeds.allocations, func(k vip.ServiceKey, _ *vip.Allocation) { services[k] = struct{}{} })
+	eachChange(s.feeds.compiled, func(k vip.ServiceKey, _ *control.Compiled) { services[k] = struct{}{} })
+	eachChange(s.feeds.states, func(k vip.BackendKey, _ *vip.State) { services[k.Service] = struct{}{} })
+	eachChange(s.feeds.frontends, func(k vip.FrontendKey, f *vip.Frontend) {
+		frontends[k], services[f.Service] = struct{}{}, struct{}{}
+	})
+	eachChange(s.feeds.applied, func(k vip.FrontendKey, _ *reconcile.Applied) {
+		frontends[k] = struct{}{}
+		if f := t.Frontends.Row(k); f != nil {
+			services[f.Value.Service] = struct{}{}
+		}
+	})
+	for k := range services {
+		if in := t.StatusInput(k, time.Time{}); in.Service == nil {
+			delete(s.services, k)
+		} else if state := control.StateOf(in); state == control.Healthy {
+			delete(s.services, k)
+		} else {
+			s.services[k] = state
+		}
+	}
+	for k := range frontends {
+		if f, there := t.Frontend(k); !there || !isRemarkable(&f) {
+			delete(s.frontends, k)
+		} else if f.Leaves() {
+			s.frontends[k] = f.Frontend.Service
+		} else {
+			s.frontends[k] = vip.ServiceKey{}
+		}
+	}
+	// A map never gives back what it once took: of a start, room for everything.
+	if len(s.services) == 0 {
+		s.services = make(map[vip.ServiceKey]control.State)
+	}
+	if len(s.frontends) == 0 {
+		s.frontends = make(map[vip.FrontendKey]vip.ServiceKey)
+	}
+}
+
+func isRemarkable(f *control.FrontendStatus) bool {
+	return f.Pending() || f.Applied.Problem != nil || f.Applied.Warning != nil || f.Leaves()
+}
+
+// eachChange calls with the key and the newest or last value of all that has
+// changed.
+func eachChange[K comparable, V any](feed *table.Feed[K, V], with func(K, *V)) {
+	for batch, _ := feed.TryNext(); len(batch) > 0; batch, _ = feed.TryNext() {
+		for i := range batch {
+			with(batch[i].Key, &batch[i].Value)
+		}
+	}
+}

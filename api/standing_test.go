@@ -1,0 +1,225 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// written are the tables that the API reads, without anybody who fills them.
+type written struct {
+	services    *table.Table[vip.ServiceKey, vip.Service]
+	allocations *table.Table[vip.ServiceKey, vip.Allocation]
+	compiled    *table.Table[vip.ServiceKey, control.Compiled]
+	states      *table.Table[vip.BackendKey, vip.State]
+	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
+	applied     *table.Table[vip.FrontendKey, reconcile.Applied]
+}
+
+func newWritten() *written {
+	clock := &table.Clock{}
+	return &written{
+		services:    table.New[vip.ServiceKey, vip.Service](clock, nil),
+		allocations: table.New[vip.ServiceKey, vip.Allocation](clock, nil),
+		compiled:    table.New[vip.ServiceKey, control.Compiled](clock, nil),
+		states:      table.New[vip.BackendKey, vip.State](clock, nil),
+		frontends:   table.New[vip.FrontendKey, vip.Frontend](clock, nil),
+		applied:     table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
+	}
+}
+
+func (w *written) deps() Deps {
+	return Deps{Services: w.services, Allocations: w.allocations, Compiled: w.compiled, States: w.states, Frontends: w.frontends, Applied: w.applied,
+		Sources:   table.New[string, sources.Status](&table.Clock{}, nil),
+		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
+		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },
+	}
+}
+
+var oneBackend = vip.Backend{Address: netip.MustParseAddr("10.0.0.1"), Port: 80, Weight: 1, State: vip.Ready}
+
+func serviceNo(i int) vip.ServiceKey {
+	return vip.ServiceKey{Namespace: "default", Name: fmt.Sprintf("s%d", i)}
+}
+
+func frontendNo(i int) vip.FrontendKey {
+	return vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP}
+}
+
+// well puts service i there, with all that a healthy one has.
+func (w *written) well(i int) {
+	k, f := serviceNo(i), frontendNo(i)
+	rev := w.services.Set(k, vip.Service{Key: k, Ports: []vip.Port{{Protocol: vip.TCP, Port: 80}}, Backends: []vip.Backend{oneBackend}})
+	w.allocations.Set(k, vip.Allocation{Service: k, ServiceRev: rev, VIPs: []netip.Addr{f.Addr}})
+	made := w.frontends.Set(f, vip.Frontend{Key: f, Kind: vip.OnVIP, Service: k,
+		Backends: []vip.Endpoint{{Addr: netip.AddrPortFrom(oneBackend.Address, 80), Weight: 1}}})
+	w.compiled.Set(k, control.Compiled{ServiceRev: rev, Frontends: []control.Live{{Key: f, Rev: made, Usable: true}}})
+	w.applied.Set(f, reconcile.Applied{Rev: made})
+}
+
+// disown takes a frontend that is k's now from what was compiled of the others.
+func (w *written) disown(f vip.FrontendKey, k vip.ServiceKey) {
+	for other, row := range w.compiled.All() {
+		if other != k && slices.ContainsFunc(row.Frontends, func(l control.Live) bool { return l.Key == f }) {
+			row.Frontends = nil
+			w.compiled.Set(other, row)
+		}
+	}
+}
+
+// What is said of a node costs the same among many services as among few, once
+// it has been said.
+func TestStandingCostsNoLookAtWhatIsWell(t *testing.T) {
+	cost := func(n int) (status, frontends float64) {
+		w := newWritten()
+		for i := range n {
+			w.well(i)
+		}
+		s := New(w.deps())
+		ask := func() {
+			out, err := s.getStatus(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []string{fmt.Sprintf("%d of %d healthy", n, n), fmt.Sprintf("proxy, in sync: %d services, %d backends, 0 drift", n, n)}
+			if got := out.Body.Checks; got[1].Message != want[0] || got[2].Message != want[1] {
+				t.Fatalf("%+v", got)
+			}
+		}
+		list := func() {
+			out, err := s.listFrontends(t.Context(), &listFrontendsInput{Paging: Paging{Limit: 100}, Service: "s7"})
+			if err != nil || len(out.Body.Items) != 1 || out.Body.Items[0].Service != "s7" {
+				t.Fatalf("%+v, %v", out, err)
+			}
+		}
+		ask()
+		return testing.AllocsPerRun(20, ask), testing.AllocsPerRun(20, list)
+	}
+	status, frontends := cost(10)
+	status2, frontends2 := cost(10_000)
+	if status2 > 2*status || frontends2 > 2*frontends {
+		t.Errorf("among 10,000 services %.0f allocations for the status and %.0f for a service's frontends, among 10 %.0f and %.0f",
+			status2, frontends2, status, frontends)
+	}
+}
+
+// Whatever is done to the tables, standing says what a look at all of them does.
+func TestStandingIsAsTheTables(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWritten()
+		s := New(w.deps()).standing
+		step := map[string]func(i int, k vip.ServiceKey, f vip.FrontendKey, odd bool){
+			"well": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
+				w.well(i)
+				w.disown(frontendNo(i), k)
+			},
+			"service":      func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.services.Set(k, vip.Service{Key: k}) },
+			"service gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.services.Delete(k) },
+			"allocated": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
+				w.allocations.Set(k, vip.Allocation{Service: k})
+			},
+			"allocation gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.allocations.Delete(k) },
+			"compiled": func(_ int, k vip.ServiceKey, f vip.FrontendKey, odd bool) {
+				row := control.Compiled{ServiceRev: 1 << 40}
+				if r := w.frontends.Row(f); !odd && (r == nil || r.Value.Service == k) {
+					row.Frontends = []control.Live{{Key: f}}
+				}
+				w.compiled.Set(k, row)
+			},
+			"compiled gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.compiled.Delete(k) },
+			"said": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, odd bool) {
+				b := oneBackend.Key(k)
+				if odd {
+					w.states.Set(b, vip.Drain)
+				} else {
+					w.states.Delete(b)
+				}
+			},
+			"frontend": func(_ int, k vip.ServiceKey, f vip.FrontendKey, odd bool) {
+				row := vip.Frontend{Key: f, Service: k, Backends: []vip.Endpoint{{Weight: 1}, {Weight: 1}}}
+				if odd {
+					row.Backends[1].Leaving = time.Unix(1, 0)
+				}
+				w.frontends.Set(f, row)
+				w.disown(f, k)
+			},
+			"frontend gone": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, _ bool) { w.frontends.Delete(f) },
+			"applied": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, odd bool) {
+				row := reconcile.Applied{Rev: w.frontends.Revision()}
+				if odd {
+					row.Problem = &vip.Problem{Code: vip.CodeDataplane}
+				}
+				w.applied.Set(f, row)
+			},
+			"applied gone": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, _ bool) { w.applied.Delete(f) },
+		}
+		names := slices.Sorted(maps.Keys(step))
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			i := rapid.IntRange(0, 3).Draw(t, "service")
+			step[rapid.SampledFrom(names).Draw(t, "op")](i, serviceNo(i), frontendNo(rapid.IntRange(0, 3).Draw(t, "frontend")), rapid.Bool().Draw(t, "odd"))
+			if rapid.IntRange(0, 3).Draw(t, "ask") > 0 {
+				continue
+			}
+			states := map[control.State]int{}
+			for k := range w.services.All() {
+				if state := control.Status(s.tables.StatusInput(k, time.Time{})).State; state != control.Healthy {
+					states[state]++
+				}
+			}
+			all, got := s.states()
+			if all != w.services.Len() || !maps.Equal(got, states) {
+				t.Fatalf("%d services with %v, want %v", all, got, states)
+			}
+			var odd []vip.FrontendKey
+			var endpoints, served int
+			leaving := map[vip.ServiceKey]map[vip.FrontendKey]bool{}
+			for k, f := range w.frontends.All() {
+				fs, _ := s.tables.Frontend(k)
+				endpoints += len(f.Backends)
+				if fs.Applied == nil || fs.Applied.Rev < fs.Rev || fs.Applied.Problem != nil || fs.Leaves() {
+					odd = append(odd, k)
+				}
+				if fs.Leaves() {
+					if leaving[f.Service] == nil {
+						leaving[f.Service] = map[vip.FrontendKey]bool{}
+					}
+					leaving[f.Service][k] = true
+				}
+			}
+			for k, row := range w.compiled.All() {
+				if len(row.Frontends) > 0 {
+					served++
+				}
+				for _, live := range row.Frontends {
+					if leaving[k] == nil {
+						leaving[k] = map[vip.FrontendKey]bool{}
+					}
+					leaving[k][live.Key] = true
+				}
+			}
+			slices.SortFunc(odd, vip.CompareFrontendKeys)
+			if keys, services, n := s.remarkable(); !slices.Equal(keys, odd) || services != served || n != endpoints {
+				t.Fatalf("%v of %d services with %d endpoints, want %v of %d with %d", keys, services, n, odd, served, endpoints)
+			}
+			for i := range 4 {
+				keys := s.of(serviceNo(i))
+				slices.SortFunc(keys, vip.CompareFrontendKeys)
+				want := slices.SortedFunc(maps.Keys(leaving[serviceNo(i)]), vip.CompareFrontendKeys)
+				if !slices.Equal(slices.Compact(keys), want) {
+					t.Fatalf("service %d has %v, want %v", i, keys, want)
+				}
+			}
+		}
+	})
+}
