@@ -277,7 +277,7 @@ func (a *Allocator) Owns(addr netip.Addr) bool {
 func (a *Allocator) PriorSource(k vip.ServiceKey) (string, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	for _, r := range a.index.owned[k] {
+	for r := range a.index.owned.Of(k) {
 		if l, _, ok := a.leases.Get(r); ok {
 			if h := l.holder(k); h != nil {
 				return h.Source, true

@@ -51,7 +51,7 @@ func (d *draft) lease(r Resource) (Lease, bool) {
 // of returns the leases that a service holds and those that cool for it, before
 // anything is planned for it.
 func (d *draft) of(k vip.ServiceKey) (held, cooling []Lease) {
-	for _, r := range d.a.index.owned[k] {
+	for r := range d.a.index.owned.Of(k) {
 		l, ok := d.lease(r)
 		switch {
 		case !ok:

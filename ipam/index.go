@@ -16,9 +16,9 @@ type index struct {
 	ports  map[vip.Protocol]*bitmap
 	cursor map[vip.Protocol]*number // where automatic node ports go on
 
-	owned   map[vip.ServiceKey][]Resource // held by a service, or cooling for it; oldest first
-	shares  map[shareKey][]netip.Addr     // held and for sharing
-	usage   map[string]*usage             // by pool, addresses only
+	owned   Holdings                  // held by a service, or cooling for it
+	shares  map[shareKey][]netip.Addr // held and for sharing
+	usage   map[string]*usage         // by pool, addresses only
 	cooling coolingQueue
 }
 
@@ -36,7 +36,7 @@ func newIndex() index {
 		addrs:  map[vip.Family]*bitmap{vip.IPv4: newBitmap(32), vip.IPv6: newBitmap(128)},
 		ports:  make(map[vip.Protocol]*bitmap),
 		cursor: make(map[vip.Protocol]*number),
-		owned:  make(map[vip.ServiceKey][]Resource),
+		owned:  NewHoldings(),
 		shares: make(map[shareKey][]netip.Addr),
 		usage:  make(map[string]*usage),
 	}
@@ -65,20 +65,11 @@ func (x *index) update(r Resource, old, now *Lease) {
 	} else {
 		set.remove(k)
 	}
+	x.owned.Follow(old, now)
 	if old != nil {
-		for _, h := range old.Holders {
-			if now == nil || !holds(now, h.Service) {
-				dropValue(x.owned, h.Service, r)
-			}
-		}
 		x.count(old, ^uint64(0))
 	}
 	if now != nil {
-		for _, h := range now.Holders {
-			if old == nil || !holds(old, h.Service) {
-				x.owned[h.Service] = append(x.owned[h.Service], r)
-			}
-		}
 		x.count(now, 1)
 		if now.State == Cooling && (old == nil || old.State != Cooling || !old.Until.Equal(now.Until)) {
 			heap.Push(&x.cooling, coolingLease{look: now.Until, until: now.Until, resource: r})

@@ -109,7 +109,7 @@ func (a *Allocator) releases(gone []Released, todo []int, may func(Holder) bool)
 	of = make([][]int, len(todo))
 	for n, i := range todo {
 		k := gone[i].Service
-		for _, resource := range a.index.owned[k] {
+		for resource := range a.index.owned.Of(k) {
 			if may != nil && !r.allowed(resource, k, may) {
 				continue
 			}

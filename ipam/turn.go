@@ -109,7 +109,7 @@ func (a *Allocator) settle(w *answer, now time.Time) {
 func (a *Allocator) leaveLater(gone []Released) {
 	now := a.now()
 	for _, g := range gone {
-		if len(a.index.owned[g.Service]) > 0 {
+		if a.index.owned.Any(g.Service) {
 			a.cooldowns[g.Service] = g.Cooldown
 			a.leaving.add(g.Service, now.Add(patience()))
 		}

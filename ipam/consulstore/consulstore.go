@@ -66,7 +66,7 @@ func New(tree *fleet.Tree) *Store {
 		leases:   fleet.NewCollection(tree, leasesFolder, version, checkLease),
 		fences:   tree.Folder(holdingsFolder),
 		holdings: fleet.NewCollection(tree, holdingsFolder, version, checkHoldings),
-		view:     book.NewLeases(0),
+		view:     book.NewLeases(),
 		index:    make(map[ipam.Resource]uint64),
 		named:    newNaming(),
 		odd:      make(map[vip.ServiceKey]oddity),

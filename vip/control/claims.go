@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table/keyed"
 )
 
 // claims are which service has which ports of an address, and who would like
@@ -15,9 +16,10 @@ import (
 // a case as much as equal ports. Audiences of the same ports go together: who
 // has one has all.
 type claims struct {
-	lanes map[lane]*laneClaims
-	lost  map[vip.ServiceKey][]vip.FrontendKey // what each service would like to have
-	taken map[vip.ServiceKey]struct{}          // services that others took something from, and that don't know yet
+	lanes  *keyed.Set[lane, laneClaims]         // those with claims
+	losing map[lane][]loser                     // in the order of their last try
+	lost   map[vip.ServiceKey][]vip.FrontendKey // what each service would like to have
+	taken  map[vip.ServiceKey]struct{}          // services that others took something from, and that don't know yet
 }
 
 // lane is the ports of one protocol at one address, all that a claim can meet.
@@ -30,8 +32,8 @@ func laneOf(key vip.FrontendKey) lane { return lane{key.Addr.As16(), key.Protoco
 
 // laneClaims are the claims of one lane. They never overlap.
 type laneClaims struct {
+	lane   lane
 	claims []claim // by port
-	losers []loser // in the order of their last try
 }
 
 type claim struct {
@@ -46,7 +48,12 @@ type loser struct {
 }
 
 func newClaims() claims {
-	return claims{lanes: make(map[lane]*laneClaims), lost: make(map[vip.ServiceKey][]vip.FrontendKey), taken: make(map[vip.ServiceKey]struct{})}
+	return claims{
+		lanes:  keyed.New(func(l *laneClaims) lane { return l.lane }),
+		losing: make(map[lane][]loser),
+		lost:   make(map[vip.ServiceKey][]vip.FrontendKey),
+		taken:  make(map[vip.ServiceKey]struct{}),
+	}
 }
 
 // robbed reports whether another service took something of k's since its last
@@ -82,7 +89,7 @@ func (l *laneClaims) exactly(key vip.FrontendKey) *claim {
 
 // held reports whether any service has the key.
 func (c *claims) held(key vip.FrontendKey) bool {
-	l := c.lanes[laneOf(key)]
+	l := c.lanes.Get(laneOf(key))
 	if l == nil {
 		return false
 	}
@@ -95,7 +102,7 @@ func (c *claims) met(key vip.FrontendKey) bool { return len(c.rivals(key, vip.Se
 
 // rivals returns the claims to some of the key's ports, those of k left out.
 func (c *claims) rivals(key vip.FrontendKey, k vip.ServiceKey) (rivals []claim) {
-	l := c.lanes[laneOf(key)]
+	l := c.lanes.Get(laneOf(key))
 	if l == nil {
 		return nil
 	}
@@ -111,7 +118,11 @@ func (c *claims) rivals(key vip.FrontendKey, k vip.ServiceKey) (rivals []claim) 
 // take gives the key to k, and takes away whatever of its ports others have. A
 // claim of k's own to other ports that overlap is one that it has given up.
 func (c *claims) take(key vip.FrontendKey, k vip.ServiceKey) {
-	l := c.lane(key)
+	l := c.lanes.Get(laneOf(key))
+	if l == nil {
+		l = &laneClaims{lane: laneOf(key)}
+		c.lanes.Put(l)
+	}
 	first, last := ports(key)
 	if held := l.exactly(key); held != nil && held.service == k {
 		held.audiences |= bit(key.Audience)
@@ -121,18 +132,9 @@ func (c *claims) take(key vip.FrontendKey, k vip.ServiceKey) {
 	l.claims = slices.Replace(l.claims, from, to, claim{first: first, last: last, audiences: bit(key.Audience), service: k})
 }
 
-func (c *claims) lane(key vip.FrontendKey) *laneClaims {
-	l := c.lanes[laneOf(key)]
-	if l == nil {
-		l = &laneClaims{}
-		c.lanes[laneOf(key)] = l
-	}
-	return l
-}
-
 // release gives up what k has of the key, if anything.
 func (c *claims) release(key vip.FrontendKey, k vip.ServiceKey) {
-	l := c.lanes[laneOf(key)]
+	l := c.lanes.Get(laneOf(key))
 	if l == nil {
 		return
 	}
@@ -144,19 +146,15 @@ func (c *claims) release(key vip.FrontendKey, k vip.ServiceKey) {
 		from, to := l.meets(key)
 		l.claims = slices.Delete(l.claims, from, to)
 	}
-	c.tidy(key)
-}
-
-func (c *claims) tidy(key vip.FrontendKey) {
-	if l := c.lanes[laneOf(key)]; l != nil && len(l.claims)+len(l.losers) == 0 {
-		delete(c.lanes, laneOf(key))
+	if len(l.claims) == 0 {
+		c.lanes.Delete(l.lane)
 	}
 }
 
 // lose notes that k would like to have the key.
 func (c *claims) lose(key vip.FrontendKey, k vip.ServiceKey) {
-	l := c.lane(key)
-	l.losers = append(l.losers, loser{key, k})
+	l := laneOf(key)
+	c.losing[l] = append(c.losing[l], loser{key, k})
 	c.lost[k] = append(c.lost[k], key)
 }
 
@@ -164,9 +162,12 @@ func (c *claims) lose(key vip.FrontendKey, k vip.ServiceKey) {
 // about to claim anew.
 func (c *claims) withdraw(k vip.ServiceKey) {
 	for _, key := range c.lost[k] {
-		if l := c.lanes[laneOf(key)]; l != nil {
-			l.losers = slices.DeleteFunc(l.losers, func(l loser) bool { return l.service == k && l.key == key })
-			c.tidy(key)
+		l := laneOf(key)
+		rest := slices.DeleteFunc(c.losing[l], func(l loser) bool { return l.service == k && l.key == key })
+		if len(rest) == 0 {
+			delete(c.losing, l)
+		} else {
+			c.losing[l] = rest
 		}
 	}
 	delete(c.lost, k)
@@ -176,14 +177,10 @@ func (c *claims) withdraw(k vip.ServiceKey) {
 // losers calls yield with the services that would like to have some of the
 // key's ports, in the order of their last try.
 func (c *claims) losers(key vip.FrontendKey, yield func(vip.ServiceKey)) {
-	l := c.lanes[laneOf(key)]
-	if l == nil {
-		return
-	}
 	first, last := ports(key)
-	for i := range l.losers {
-		if a, b := ports(l.losers[i].key); a <= last && first <= b {
-			yield(l.losers[i].service)
+	for _, l := range c.losing[laneOf(key)] {
+		if a, b := ports(l.key); a <= last && first <= b {
+			yield(l.service)
 		}
 	}
 }

@@ -200,8 +200,8 @@ func TestClaimsOracle(t *testing.T) {
 		for h := range oracle {
 			c.release(h.key, h.service)
 		}
-		if len(c.lanes) != 0 {
-			t.Fatalf("left over: %v", c.lanes)
+		if c.lanes.Len()+len(c.losing) != 0 {
+			t.Fatalf("left over: %v, %v", slices.Collect(c.lanes.All()), c.losing)
 		}
 	})
 }

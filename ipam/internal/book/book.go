@@ -32,7 +32,7 @@ type Book struct {
 
 // New returns a book that holds the leases; the map stays the caller's.
 func New(leases map[ipam.Resource]ipam.Lease, persist Persist) *Book {
-	b := &Book{persist: persist, leases: NewLeases(len(leases)), changed: make(chan struct{})}
+	b := &Book{persist: persist, leases: NewLeases(), changed: make(chan struct{})}
 	for r, l := range leases {
 		b.leases.Set(r, &l)
 	}

@@ -21,7 +21,7 @@ type Leases struct {
 	removed []*entry // in the order of their versions
 	horizon ipam.Version
 	version ipam.Version
-	held    map[vip.ServiceKey][]ipam.Resource
+	held    ipam.Holdings
 }
 
 // entry is the newest change of one resource.
@@ -36,11 +36,11 @@ func (e *entry) gone() bool { return e.lease.State == "" }
 
 func (e *entry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
 
-// NewLeases returns none, with room for n.
-func NewLeases(n int) *Leases {
+// NewLeases returns none.
+func NewLeases() *Leases {
 	b := &Leases{
 		entries: keyed.New(func(e *entry) ipam.Resource { return e.lease.Resource }),
-		held:    make(map[vip.ServiceKey][]ipam.Resource, n),
+		held:    ipam.NewHoldings(),
 	}
 	b.order.prev, b.order.next = &b.order, &b.order
 	return b
@@ -54,24 +54,14 @@ func (b *Leases) Get(r ipam.Resource) *ipam.Lease {
 	return nil
 }
 
-// Held returns what a service holds. It must not be changed.
-func (b *Leases) Held(k vip.ServiceKey) []ipam.Resource { return b.held[k] }
+// Held returns what a service holds. The slice is the caller's.
+func (b *Leases) Held(k vip.ServiceKey) []ipam.Resource { return slices.Collect(b.held.Of(k)) }
 
 // Set notes that the lease of r is l now; nil is its end. Nobody changes the
 // lease from here on.
 func (b *Leases) Set(r ipam.Resource, l *ipam.Lease) {
 	old := b.Get(r)
-	for k := range Lost(old, l) {
-		list := b.held[k]
-		if i := slices.Index(list, r); len(list) == 1 && i == 0 {
-			delete(b.held, k)
-		} else if i >= 0 {
-			b.held[k] = slices.Delete(list, i, i+1)
-		}
-	}
-	for k := range Lost(l, old) {
-		b.held[k] = append(b.held[k], r)
-	}
+	b.held.Follow(held(old), held(l))
 	b.version++
 	if e := b.entries.Get(r); e != nil {
 		e.unlink()
@@ -125,6 +115,15 @@ func (b *Leases) After(since ipam.Version) ([]ipam.LeaseChange, ipam.Version, er
 	return changes, b.version, nil
 }
 
+// held returns a lease that is held, or blocked and so held by those whom it
+// names; nil of any other.
+func held(l *ipam.Lease) *ipam.Lease {
+	if l == nil || l.State == ipam.Cooling {
+		return nil
+	}
+	return l
+}
+
 // Lost returns the services that hold old and don't hold now; either may be nil.
 // A blocked lease is held by those whom it names.
 func Lost(old, now *ipam.Lease) iter.Seq[vip.ServiceKey] {
@@ -144,7 +143,7 @@ func Lost(old, now *ipam.Lease) iter.Seq[vip.ServiceKey] {
 // place returns the first place of a service among those who hold a lease, -1 if
 // it doesn't.
 func place(l *ipam.Lease, k vip.ServiceKey) int {
-	if l == nil || l.State == ipam.Cooling {
+	if l = held(l); l == nil {
 		return -1
 	}
 	return slices.IndexFunc(l.Holders, func(h ipam.Holder) bool { return h.Service == k })

@@ -36,7 +36,8 @@ func (t *Trial) Get(r ipam.Resource) *ipam.Lease {
 	return t.leases.Get(r)
 }
 
-// Held returns what a service holds, as the ops so far make it.
+// Held returns what a service holds, as the ops so far make it. It must not be
+// changed.
 func (t *Trial) Held(k vip.ServiceKey) []ipam.Resource {
 	if list, changed := t.held[k]; changed {
 		return list
@@ -71,11 +72,7 @@ func (t *Trial) Try(op *ipam.Op) error {
 
 // hold notes that a service holds a resource, or no longer does.
 func (t *Trial) hold(k vip.ServiceKey, r ipam.Resource, holds bool) {
-	list, own := t.held[k]
-	if !own {
-		was := t.leases.Held(k)
-		list = append(make([]ipam.Resource, 0, len(was)+1), was...)
-	}
+	list := t.Held(k)
 	if holds {
 		list = append(list, r)
 	} else if i := slices.Index(list, r); i >= 0 {
