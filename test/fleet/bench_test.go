@@ -3,12 +3,14 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,26 +23,11 @@ import (
 
 // BenchmarkFleet measures, among 10,000 services on three agents, how long one
 // agent's change takes to the dataplane of the others, in units of a bare write
-// to Consul's KV store that the same hosts wait for; and how long an agent
-// without any state takes to join, in units of a bare reading of all keys.
+// to Consul's KV store that the same hosts wait for.
 func BenchmarkFleet(b *testing.B) {
 	const services, rounds = 10_000, 300
 	l := newLab(b, shape{servers: 1, reuse: time.Hour, pool: netip.MustParsePrefix("127.96.0.0/17")})
-	began := time.Now()
-	for first := 0; first < services; first += 1000 {
-		var some []v1.ServiceSpec
-		for i := range 1000 {
-			some = append(some, service(fmt.Sprintf("s%d", first+i), 1))
-		}
-		ctx, cancel := context.WithTimeout(b.Context(), patience)
-		_, err := l.agents[0].api.Apply(ctx, some, false, false, client.Write{})
-		cancel()
-		l.must("apply", err)
-	}
-	for _, a := range l.agents {
-		l.inForce(a, services)
-	}
-	b.Logf("%d services on all agents after %s", services, time.Since(began))
+	l.fill(services)
 
 	var bare, changed, added []time.Duration
 	b.ResetTimer()
@@ -63,17 +50,56 @@ func BenchmarkFleet(b *testing.B) {
 			b.ReportMetric(float64(percentile(m.all, p))/float64(percentile(bare, p)), fmt.Sprintf("%s-p%d/bare-p%d", m.name, p, p))
 		}
 	}
+	b.Logf("bare %v, change %v, new %v (medians); bare p99 %v, change %v, new %v",
+		percentile(bare, 50), percentile(changed, 50), percentile(added, 50), percentile(bare, 99), percentile(changed, 99), percentile(added, 99))
+}
 
-	var read, known, joined []time.Duration
-	for range 5 {
-		read = append(read, l.bareRead(services))
-		k, j := l.join(l.agents[2], services+len(added)/2)
-		known, joined = append(known, k), append(joined, j)
+// BenchmarkJoin measures how long an agent without any state takes to join a
+// fleet of 10,000 services, in units of a bare reading of all keys, with which
+// it takes turns; and what CPU time it takes.
+func BenchmarkJoin(b *testing.B) {
+	const services, rounds = 10_000, 9
+	l := newLab(b, shape{servers: 1, reuse: time.Hour, pool: netip.MustParsePrefix("127.96.0.0/17")})
+	l.fill(services)
+	var read, known, joined, cpu, knownUnits, joinedUnits []time.Duration
+	const unit = time.Second // of a ratio
+	b.ResetTimer()
+	for range b.N {
+		for range rounds {
+			before := l.bareRead(services)
+			k, j, c := l.join(l.agents[2], services)
+			r := (before + l.bareRead(services)) / 2
+			read, known, joined, cpu = append(read, r), append(known, k), append(joined, j), append(cpu, c)
+			knownUnits, joinedUnits = append(knownUnits, unit*k/r), append(joinedUnits, unit*j/r)
+		}
 	}
-	b.Logf("bare %v, change %v, new %v (medians); bare p99 %v, change %v, new %v; bare reading %v, services known after %v, in force after %v",
-		percentile(bare, 50), percentile(changed, 50), percentile(added, 50), percentile(bare, 99), percentile(changed, 99), percentile(added, 99), read, known, joined)
-	b.ReportMetric(float64(percentile(known, 50))/float64(percentile(read, 50)), "known/read")
-	b.ReportMetric(float64(percentile(joined, 50))/float64(percentile(read, 50)), "joined/read")
+	b.StopTimer()
+	b.ReportMetric(0, "ns/op")
+	b.Logf("bare reading %v, services known after %v, in force after %v, CPU time until then %v", read, known, joined, cpu)
+	b.ReportMetric(percentile(read, 50).Seconds(), "read-s")
+	b.ReportMetric(percentile(cpu, 50).Seconds(), "cpu-s")
+	b.ReportMetric(percentile(knownUnits, 50).Seconds(), "known/read")
+	b.ReportMetric(percentile(joinedUnits, 50).Seconds(), "joined/read")
+}
+
+// fill registers services through the first agent and waits until all have them.
+func (l *lab) fill(services int) {
+	l.t.Helper()
+	began := time.Now()
+	for first := 0; first < services; first += 1000 {
+		var some []v1.ServiceSpec
+		for i := range min(1000, services-first) {
+			some = append(some, service(fmt.Sprintf("s%d", first+i), 1))
+		}
+		ctx, cancel := context.WithTimeout(l.t.Context(), patience)
+		_, err := l.agents[0].api.Apply(ctx, some, false, false, client.Write{})
+		cancel()
+		l.must("apply", err)
+	}
+	for _, a := range l.agents {
+		l.inForce(a, services)
+	}
+	l.t.Logf("%d services on all agents after %s", services, time.Since(began))
 }
 
 // percentile of some durations, by the nearest rank.
@@ -216,8 +242,9 @@ func (l *lab) bareRead(atLeast int) time.Duration {
 }
 
 // join starts an agent without any state, and returns how long it takes until it
-// knows all services, and until they are in its dataplane.
-func (l *lab) join(a *agent, services int) (known, joined time.Duration) {
+// knows all services, and until they are in its dataplane, with the CPU time that
+// it has taken by then.
+func (l *lab) join(a *agent, services int) (known, joined, cpu time.Duration) {
 	l.t.Helper()
 	l.must("stop", a.proc.Stop())
 	l.must("forget", os.RemoveAll(filepath.Join(a.dir, "state")))
@@ -233,12 +260,25 @@ func (l *lab) join(a *agent, services int) (known, joined time.Duration) {
 		case err == nil && has == services && known == 0:
 			known = time.Since(began)
 		case known != 0 && a.api.Ready(l.t.Context()) == nil:
-			joined = time.Since(began)
+			joined, cpu = time.Since(began), l.cpuTime(a)
 		case time.Since(began) > patience:
 			l.t.Fatalf("%s has not joined within %s: %+v %v", a.name, patience, list, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 	l.inForce(a, services)
-	return known, joined
+	return known, joined, cpu
+}
+
+// cpuTime returns what the agent's process has taken of the processors, which the
+// kernel tells in hundredths of seconds.
+func (l *lab) cpuTime(a *agent) time.Duration {
+	l.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.proc.Pid()))
+	l.must("cpu time", err)
+	var user, system time.Duration
+	rest := string(text[bytes.LastIndexByte(text, ')')+1:]) // the name may have anything
+	_, err = fmt.Sscan(strings.Join(strings.Fields(rest)[11:13], " "), &user, &system)
+	l.must("cpu time", err)
+	return (user + system) * 10 * time.Millisecond
 }
