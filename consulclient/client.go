@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -65,11 +66,19 @@ const (
 	idleConnLife = 90 * time.Second
 )
 
+// Client is HashiCorp's, and can also hand over an answer unread.
+type Client struct {
+	*api.Client
+	http   *http.Client
+	base   url.URL
+	params url.Values // of every question
+}
+
 // New returns a client, and what ends the connections that it keeps open. It
 // does not connect: with a server that is away, or a token file that is not
 // there yet, requests fail until it is. The error names a part of the
 // configuration that can't be right.
-func New(c Config) (client *api.Client, closeIdle func(), err error) {
+func New(c Config) (client *Client, closeIdle func(), err error) {
 	scheme, host, socket, err := split(c.Title())
 	if err != nil {
 		return nil, nil, err
@@ -101,18 +110,26 @@ func New(c Config) (client *api.Client, closeIdle func(), err error) {
 		}
 		return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
 	}
-	client, err = api.NewClient(&api.Config{Address: host, Scheme: scheme, Datacenter: c.Datacenter, Namespace: c.Namespace, Partition: c.Partition,
+	asker := &http.Client{
+		Transport: &roundTripper{next: transport, token: &token{fixed: c.Token, path: c.TokenFile}},
+		// Consul doesn't redirect, and our token is not for others.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	theirs, err := api.NewClient(&api.Config{Address: host, Scheme: scheme, Datacenter: c.Datacenter, Namespace: c.Namespace, Partition: c.Partition,
 		// The transport puts the right one in its place. With none, HashiCorp's
 		// client looks for one in the environment, and fails if its file is missing.
 		Token:     "unused",
-		Transport: transport,
-		HttpClient: &http.Client{
-			Transport: &roundTripper{next: transport, token: &token{fixed: c.Token, path: c.TokenFile}},
-			// Consul doesn't redirect, and our token is not for others.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}})
+		Transport: transport, HttpClient: asker})
 	if err != nil {
 		return nil, nil, fmt.Errorf("consul at %s: %w", c.Title(), err)
+	}
+	client = &Client{Client: theirs, http: asker, base: url.URL{Scheme: scheme}, params: url.Values{}}
+	at := strings.Index(host+"/", "/")
+	client.base.Host, client.base.Path = host[:at], host[at:]
+	for name, value := range map[string]string{"dc": c.Datacenter, "ns": c.Namespace, "partition": c.Partition} {
+		if value != "" {
+			client.params.Set(name, value)
+		}
 	}
 	return client, transport.CloseIdleConnections, nil
 }

@@ -16,13 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/ironvip/ironvip/test/authority"
 )
 
 // client returns a client that is closed when the test ends.
-func client(t *testing.T, c Config) *api.Client {
+func client(t *testing.T, c Config) *Client {
 	t.Helper()
 	out, closeIdle, err := New(c)
 	if err != nil {
@@ -33,7 +31,7 @@ func client(t *testing.T, c Config) *api.Client {
 }
 
 // ask makes a request whose answer is a string.
-func ask(c *api.Client) (string, error) {
+func ask(c *Client) (string, error) {
 	var out string
 	_, err := c.Raw().Query("/v1/test", &out, nil)
 	return out, err

@@ -9,6 +9,10 @@ import (
 	"maps"
 	"slices"
 
+	json2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	json1 "github.com/go-json-experiment/json/v1"
+
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/table"
 )
@@ -165,15 +169,15 @@ func decodeValue[V any](text []byte, version int) (V, error) {
 		Version int `json:"v"`
 		Value   *V  `json:"value"`
 	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
-	if dec.Decode(&whole) == nil && whole.Version == version && whole.Value != nil && onlySpace(text[dec.InputOffset():]) {
+	if json2.Unmarshal(text, &whole, known) == nil && whole.Version == version && whole.Value != nil {
 		return *whole.Value, nil
 	}
 	return explainValue[V](text, version)
 }
 
-func onlySpace(text []byte) bool { return len(bytes.TrimSpace(text)) == 0 }
+// known reads what encoding/json does, but for fields that aren't known, or come
+// twice.
+var known = json2.JoinOptions(json1.DefaultOptionsV1(), json2.RejectUnknownMembers(true), jsontext.AllowDuplicateNames(false))
 
 // explainValue reads a value that can't be read at one go, step by step, to tell
 // why. The envelope may have more fields than are known here.

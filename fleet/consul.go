@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/consulclient"
@@ -17,7 +20,7 @@ type Config = consulclient.Config
 
 // Consul is the real KV.
 type Consul struct {
-	client *api.Client
+	client *consulclient.Client
 	close  func()
 }
 
@@ -74,21 +77,42 @@ func (c *Consul) Get(ctx context.Context, key string, q Query) (*Pair, uint64, e
 	return &Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}, index, nil
 }
 
-// List implements KV.
+// List implements KV. The answer may be that of a whole tree, so it is decoded as
+// it comes.
 func (c *Consul) List(ctx context.Context, prefix string, q Query) ([]Pair, uint64, error) {
-	list, meta, err := c.client.KV().List(prefix, q.options(ctx))
+	body, meta, err := c.client.Open(ctx, "/v1/kv/"+prefix, q.params())
 	index, err := check(meta, err)
-	if err != nil {
-		return nil, 0, err
+	if body != nil {
+		defer body.Close()
 	}
-	pairs := make([]Pair, 0, len(list))
-	for _, p := range list {
-		if p == nil || !strings.HasPrefix(p.Key, prefix) {
+	if err != nil || body == nil {
+		return nil, index, err
+	}
+	var pairs []Pair
+	if err := json.UnmarshalRead(body, &pairs); err != nil {
+		return nil, 0, fmt.Errorf("consul: %w", err)
+	}
+	for i := range pairs {
+		if !strings.HasPrefix(pairs[i].Key, prefix) {
 			return nil, 0, errors.New("consul: the answer has keys that were not asked for")
 		}
-		pairs = append(pairs, Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session})
 	}
 	return pairs, index, nil
+}
+
+// params are the question as it goes into a list's URL.
+func (q Query) params() url.Values {
+	out := url.Values{"recurse": {""}}
+	if q.Consistent {
+		out.Set("consistent", "")
+	}
+	if q.After != 0 {
+		out.Set("index", strconv.FormatUint(q.After, 10))
+	}
+	if q.Wait != 0 {
+		out.Set("wait", fmt.Sprintf("%dms", max(q.Wait.Milliseconds(), 1)))
+	}
+	return out
 }
 
 // Txn implements KV.

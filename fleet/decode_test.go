@@ -2,7 +2,9 @@ package fleet
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -51,14 +53,37 @@ func FuzzMark(f *testing.F) {
 	})
 }
 
+// A value is read at one go as it is read step by step.
 func FuzzValue(f *testing.F) {
-	f.Add([]byte(`{"v":1,"value":{"name":"x"}}`))
-	f.Add([]byte(`{"v":1,"value":{"name":"x"}} {}`))
-	f.Add([]byte(`{"v":null,"value":{}}`))
+	for _, text := range []string{
+		`{"v":1,"value":{"name":"x","more":[{"at":"2026-01-02T03:04:05Z","n":3}]}}`,
+		`{"v":1,"value":{"name":"x"}} {}`,
+		`{"v":1,"value":{"name":"x"}} `,
+		`{"v":1,"value":{"name":"x"},"value":{"more":null}}`,
+		`{"v":1,"value":{"name":"x","name":"y"},"of":"a newer release"}`,
+		`{"V":1,"Value":{"NAME":"x"}}`,
+		`{"v":1,"value":{"name":"\ud800ÿ","odd":1}}`,
+		`{"v":null,"value":{}}`,
+		`{"v":2,"value":{}}`,
+		`{"v":1,"value":null}`,
+		`{"v":1,"value":{"more":[{"n":1e2}]}}`,
+		`{"v":1,"value":{"more":[{"n":1,"n":2},null]}}`,
+	} {
+		f.Add([]byte(text))
+	}
+	type value struct {
+		Name string `json:"name"`
+		More []struct {
+			At *time.Time `json:"at"`
+			N  int        `json:"n"`
+		} `json:"more"`
+	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_, _ = decodeValue[struct {
-			Name string `json:"name"`
-		}](text, 1)
+		got, err := decodeValue[value](text, 1)
+		want, wantErr := explainValue[value](text, 1)
+		if fmt.Sprint(err) != fmt.Sprint(wantErr) || err == nil && !reflect.DeepEqual(got, want) {
+			t.Errorf("%s is %+v, %v; step by step %+v, %v", text, got, err, want, wantErr)
+		}
 	})
 }
 

@@ -38,11 +38,11 @@ type Query struct {
 	Consistent bool
 }
 
-// Pair is one key of the KV store with its value.
+// Pair is one key of the KV store with its value, as Consul's API has it.
 type Pair struct {
 	Key     string
 	Value   []byte
-	Index   uint64 // ModifyIndex
+	Index   uint64 `json:"ModifyIndex"`
 	Session string // that holds it as a lock; "" for none
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	json1 "github.com/go-json-experiment/json/v1"
+
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -111,7 +113,7 @@ func (l Lease) MarshalJSON() ([]byte, error) {
 // could not have made is an error.
 func (l *Lease) UnmarshalJSON(b []byte) error {
 	var in leaseJSON
-	if err := json.Unmarshal(b, &in); err != nil {
+	if err := json1.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
 	out := Lease{Resource: in.Resource, Pool: in.Pool, State: in.State, ShareKey: in.ShareKey, Since: in.Since}

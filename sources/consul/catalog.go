@@ -38,7 +38,7 @@ type answer struct {
 // client is the catalog of a real Consul. The list has connections of its own:
 // where there are not enough for all services, it must not wait for one.
 type client struct {
-	lists, services           *api.Client
+	lists, services           *consulclient.Client
 	closeLists, closeServices func()
 	o                         *Options
 }
@@ -92,7 +92,7 @@ func (c *client) instances(ctx context.Context, name string, q question) (all []
 }
 
 // ask asks one question.
-func (c *client) ask(ctx context.Context, of *api.Client, path string, into any, q question, o *api.QueryOptions) (answer, error) {
+func (c *client) ask(ctx context.Context, of *consulclient.Client, path string, into any, q question, o *api.QueryOptions) (answer, error) {
 	o.AllowStale, o.WaitIndex, o.WaitTime = c.o.AllowStale, q.index, q.wait
 	limit := c.o.timing.answer
 	if q.index != 0 {
