@@ -98,6 +98,20 @@ func defaultSources(path string) []Source {
 	return []Source{{Type: SourceStatic, Name: SourceStatic, Path: dir, Optional: true}}
 }
 
+// UnreadServices returns the services.d beside the file if it holds services
+// and none of the sources reads it, as where a [[source]] was written for
+// Consul and none for it; else "".
+func (c *Config) UnreadServices() string {
+	dir := defaultSources(c.Path)[0].Path
+	if slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Type == SourceStatic && s.Path == dir }) {
+		return ""
+	}
+	if files, err := ListServices(dir); err != nil || len(files) == 0 {
+		return ""
+	}
+	return dir
+}
+
 // hostName is the node's name where none is written.
 func hostName() string {
 	name, err := os.Hostname()

@@ -179,6 +179,10 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 		a.log.Warn("there is no configuration file: the defaults count, which have no pool", "file", cfg.Path)
 	}
 
+	if dir := cfg.UnreadServices(); dir != "" {
+		a.log.Warn("services are not read: each source is written out, and none for them", "dir", dir, "hint", `add a [[source]] with type = "static" and path = "services.d"`)
+	}
+
 	if a.db, err = openState(cfg); err != nil {
 		return nil, err
 	}

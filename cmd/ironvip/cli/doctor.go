@@ -99,6 +99,8 @@ func fromConfig(path string, v validated) []doctor.Finding {
 	case v.missing:
 		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "nothing is at " + path + ": without pools services get no addresses, and without its directory no agent starts anew",
 			Fix: "write " + path + "/" + configs.ConfigName + " with a [[pool]], or name another with --config"}}
+	case len(v.problems) == 0 && v.unread != "":
+		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "config " + path + ": " + v.summary + "; " + v.unread + " is not read by any source", Fix: readServices}}
 	case len(v.problems) == 0:
 		return []doctor.Finding{{Level: doctor.OK, Check: "config", Text: "config " + path + ": " + v.summary}}
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -32,6 +33,12 @@ func TestDoctor(t *testing.T) {
 	realServer := t.TempDir()
 	if err := os.WriteFile(filepath.Join(realServer, "ironvip.toml"), []byte("[dataplane]\nrole = \"real-server\"\n"), 0o644); err != nil {
 		t.Fatal(err)
+	}
+	unread := t.TempDir()
+	for file, text := range map[string]string{"ironvip.toml": "[[source]]\ntype = \"consul\"\n", "services.d/web.toml": ""} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(unread, file)), 0o755), os.WriteFile(filepath.Join(unread, file), []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	noIPVS := func(h *doctor.Host) {
 		h.IPVS = func() []doctor.Requirement {
@@ -64,6 +71,7 @@ func TestDoctor(t *testing.T) {
 		{"no ipvs, a real server", realServer, noIPVS, v1.LevelOK, ExitError},
 		{"a setting", insist, oneSetting, v1.LevelOK, ExitDegraded},
 		{"mistake in the config", broken, func(*doctor.Host) {}, v1.LevelOK, ExitError},
+		{"services that no source reads", unread, func(*doctor.Host) {}, v1.LevelOK, ExitDegraded},
 		{"no config", filepath.Join(dir, "none"), func(*doctor.Host) {}, v1.LevelOK, ExitDegraded},
 		{"no agent, no state directory", dir, func(h *doctor.Host) {
 			h.Writable = func(path string) (bool, error) {
@@ -89,7 +97,7 @@ func TestDoctor(t *testing.T) {
 	}
 	j := a.runWith(t, Options{Host: wellHost()}, "doctor -o json --config "+dir)
 	all.WriteString("# json\n" + j.String())
-	golden(t, "doctor.txt", strings.NewReplacer(dir, "CONFIG", broken, "BROKEN", insist, "INSIST", realServer, "REAL_SERVER").Replace(all.String()))
+	golden(t, "doctor.txt", strings.NewReplacer(dir, "CONFIG", broken, "BROKEN", insist, "INSIST", realServer, "REAL_SERVER", unread, "UNREAD").Replace(all.String()))
 }
 
 // Doctor on whatever machine this is: it must answer, and never crash.

@@ -44,6 +44,10 @@ and line. It needs no agent and no root. The exit code is 1 when there is any.`,
 				return exit(ExitError)
 			}
 			a.printer().Say("%s is valid: %s", path, v.summary)
+			if v.unread != "" {
+				a.printer().Say("warning: %s is not read by any source", v.unread)
+				a.printer().Say("hint: %s", readServices)
+			}
 			return nil
 		},
 	}
@@ -55,7 +59,11 @@ type validated struct {
 	problems []vip.Problem
 	missing  bool   // there is nothing at the path
 	summary  string // "1 pool, 1 source, 4 services"
+	unread   string // the directory of services that no source reads
 }
+
+// readServices is what to do about services that no source reads.
+const readServices = `add a [[source]] with type = "static" and path = "` + configs.ServicesDir + `"`
 
 // validate reads the configuration at path, the services of its static
 // sources, and the files that it names. With a mistake in ironvip.toml its sources aren't known: then the
@@ -81,6 +89,7 @@ func (a *app) validate(path string) validated {
 	v.problems = append(append(v.problems, a.CheckFiles(from)...), more...)
 	configs.SortProblems(v.problems)
 	if config != nil {
+		v.unread = config.UnreadServices()
 		v.summary = strings.Join([]string{output.Plural(len(config.Pools), "pool"), output.Plural(len(config.Sources), "source"),
 			output.Plural(len(services), "service")}, ", ")
 	}
