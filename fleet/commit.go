@@ -24,8 +24,6 @@ const (
 	attempts      = 3                // of a transaction whose outcome isn't known
 )
 
-var errNoAnswer = errors.New("no answer in time")
-
 // Commit implements Committer. Batches must not be changed while it runs, nor
 // their writes' values ever. It returns within 20 seconds.
 func (t *Tree) Commit(ctx context.Context, batches []*Batch) error {
@@ -47,7 +45,7 @@ func (t *Tree) Commit(ctx context.Context, batches []*Batch) error {
 	}
 	gone := func() error {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return fmt.Errorf("%w: no answer in time; %w", ErrUnavailable, ctx.Err())
+			return fmt.Errorf("%w: %w; %w", ErrUnavailable, ErrNoAnswer, ctx.Err())
 		}
 		return ctx.Err()
 	}
@@ -207,7 +205,7 @@ func (w *writer) run(ctx context.Context) {
 		now, waiting = w.pack(waiting)
 		again, err := w.transact(ctx, now)
 		if err != nil {
-			fail(now, fmt.Errorf("%w: %v", ErrUnavailable, err))
+			fail(now, fmt.Errorf("%w: %w", ErrUnavailable, err))
 			// Their requests' other batches go with them.
 			waiting = slices.DeleteFunc(waiting, func(j *job) bool { return j.request.err != nil })
 			continue
@@ -289,7 +287,7 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 	wait := newBackoff()
 	for attempt := 1; ; attempt++ {
 		again, err = w.attempt(ctx, x)
-		if errors.Is(err, errNoAnswer) {
+		if errors.Is(err, ErrNoAnswer) {
 			// Those who wait behind it, and have waited for long, are not to find that out
 			// for themselves. What follows the journal looks whether it is so.
 			t.follower.stale(err)
@@ -416,7 +414,7 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 	out, err := t.o.KV.Txn(call, x.ops)
 	if err != nil {
 		if call.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("%w: %w", errNoAnswer, err)
+			err = fmt.Errorf("%w: %w", ErrNoAnswer, err)
 		}
 		return nil, err
 	}

@@ -90,6 +90,10 @@ func (e *ConflictError) Error() string {
 // Consul is there again.
 var ErrUnavailable = errors.New("consul not available")
 
+// ErrNoAnswer says, beside ErrUnavailable, that Consul was asked and took too long:
+// less at once may get an answer.
+var ErrNoAnswer = errors.New("no answer in time")
+
 // Committer writes to the tree. A *Tree is one.
 type Committer interface {
 	// Commit tries every batch, each alone, and sets its Err and Indexes. When it

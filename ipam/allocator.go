@@ -68,6 +68,7 @@ type Allocator struct {
 	later, revisit, leaving agenda
 	cooldowns               map[vip.ServiceKey]time.Duration // of those that leave
 	contests                map[vip.ServiceKey]contest
+	restraint               restraint
 
 	mu    sync.RWMutex // taken after write
 	index index

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -84,13 +85,19 @@ func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []
 	a.mu.Lock()
 	d := newDraft(a, len(todo))
 	answers := make([]*answer, len(todo))
+	impatient := false
 	for n, i := range todo {
-		d.waits = !mine && !a.later.past(services[i].Key, now)
+		past := a.later.past(services[i].Key, now)
+		d.waits = !mine && !past
+		impatient = impatient || !mine && past
 		answers[n] = d.service(services[i])
 	}
 	a.mu.Unlock()
 
 	err := d.commit(ctx, a.store.Commit)
+	if impatient {
+		a.tried(now, cmp.Or(err, d.slow()))
+	}
 	var moves []*answer
 	for n, i := range todo {
 		w := answers[n]
@@ -110,6 +117,12 @@ func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []
 		default:
 			problem, soon := refusal(why)
 			answers[n] = a.holding(services[i])
+			if k := services[i].Key; !mine && a.later.past(k, now) && a.restraint.next.After(a.now()) {
+				a.later.putOff(k, a.restraint.next)
+				if errors.Is(why, ErrSlow) { // whoever is elected has no easier time of it
+					problem = a.turnProblem()
+				}
+			}
 			answers[n].problems = append(answers[n].problems, problem)
 			if soon {
 				a.revisit.add(services[i].Key, now.Add(fencedRetry))

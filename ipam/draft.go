@@ -173,6 +173,16 @@ func (d *draft) commit(ctx context.Context, by commit) error {
 	return nil
 }
 
+// slow returns an error that one of the ops has because the store is slow.
+func (d *draft) slow() error {
+	for i := range d.ops {
+		if errors.Is(d.ops[i].Err, ErrSlow) {
+			return d.ops[i].Err
+		}
+	}
+	return nil
+}
+
 // commit is a Store's Commit, or what does the same.
 type commit func(ctx context.Context, ops []Op) error
 

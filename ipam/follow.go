@@ -113,6 +113,9 @@ func (a *Allocator) learn(r Resource, now *Lease) {
 			a.recall.add(h.Service)
 		case now.State == Blocked && g != nil: // see below
 		case now.HeldBy(h.Service) < 0:
+			if g != nil {
+				a.broughtBy(g.Node, h.Service)
+			}
 			a.revisit.add(h.Service, a.now().Add(returnPatience))
 		case g.Node != h.Node && h.Node == a.node: // what this host wrote of it
 			a.contend(h.Service)
@@ -132,6 +135,7 @@ func (a *Allocator) learn(r Resource, now *Lease) {
 				continue
 			}
 			a.recall.add(k)
+			a.broughtBy(now.Holders[i].Node, k)
 			if _, ended := a.contests[k]; ended {
 				a.contend(k)
 			}

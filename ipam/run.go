@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -95,10 +96,10 @@ func (a *Allocator) recallDue() (next time.Time) {
 	defer a.mu.Unlock()
 	now := a.now()
 	if a.mine() {
-		a.later.hurry(now)
-		a.leaving.hurry(now)
+		a.later.hurry(now, now.Add(longestPatience))
+		a.leaving.hurry(now, now.Add(longestPatience))
 	}
-	for _, k := range due(&a.later, now, &next) {
+	for _, k := range a.overdue(&a.later, now, &next) {
 		a.recall.add(k)
 	}
 	for _, k := range due(&a.revisit, now, &next) {
@@ -124,7 +125,7 @@ func (a *Allocator) leave(ctx context.Context) (next time.Time, err error) {
 	defer a.write.Unlock()
 	now := a.now()
 	var gone []Released
-	for _, k := range due(&a.leaving, now, &next) {
+	for _, k := range a.overdue(&a.leaving, now, &next) {
 		gone = append(gone, Released{Service: k, Cooldown: a.cooldowns[k]})
 		a.leaving.remove(k)
 		delete(a.cooldowns, k)
@@ -132,7 +133,11 @@ func (a *Allocator) leave(ctx context.Context) (next time.Time, err error) {
 	if a.known != nil {
 		gone = slices.DeleteFunc(gone, func(g Released) bool { return a.known(g.Service) })
 	}
-	for i, failed := range a.release(ctx, gone, nil) {
+	errs := a.release(ctx, gone, nil)
+	if len(gone) > 0 && !a.mine() {
+		a.tried(now, errors.Join(errs...))
+	}
+	for i, failed := range errs {
 		if isFenced(failed) {
 			a.leaveFenced(gone[i], failed)
 		} else if failed != nil {

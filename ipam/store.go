@@ -113,7 +113,8 @@ type LeaseChange struct {
 // consulstore for a fleet; storetest is the suite that every Store passes.
 type Store interface {
 	// Commit tries every op, each alone, and sets its Err; those with a nil Err
-	// are durable when it returns. The error it returns means that the Store as
+	// are durable when it returns. An Err that wraps ErrUnavailable says that the op's
+	// turn didn't come, or that nothing is known of it. The error it returns means that the Store as
 	// a whole can't be written (it wraps ErrUnavailable): nothing is known to be
 	// durable, and no op may be acted on. Where hosts share a store, some may have
 	// happened all the same; Changes tells.
@@ -129,6 +130,9 @@ type Store interface {
 // ErrUnavailable says that a store can't be written now; trying again may
 // help. Stores wrap it around the cause (a full disk, a server away).
 var ErrUnavailable = errors.New("lease store not available")
+
+// ErrSlow says, beside ErrUnavailable, that the store is there and takes too long.
+var ErrSlow = errors.New("the store is slow")
 
 // ErrCompacted says that a Store no longer knows what was removed since then.
 var ErrCompacted = errors.New("lease changes are asked for from too long ago")

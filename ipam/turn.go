@@ -3,7 +3,6 @@ package ipam
 import (
 	"container/heap"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -24,10 +23,6 @@ type Turn interface {
 }
 
 const (
-	// A host whose turn it isn't waits for so long, plus a random part of the jitter,
-	// before it acts itself.
-	turnPatience = 2 * time.Second
-	turnJitter   = time.Second
 	// leastCooling is how long anything cools on a store that hosts share: whoever
 	// still names the service must be able to claim it back.
 	leastCooling = 10 * time.Second
@@ -39,8 +34,6 @@ const (
 	shortestContest = 2 * time.Second
 	longestContest  = 10 * time.Minute
 )
-
-func patience() time.Duration { return turnPatience + rand.N(turnJitter) }
 
 func (a *Allocator) mine() bool { return a.turn == nil || a.turn.Mine() }
 
@@ -63,12 +56,17 @@ func (d *draft) pend(w *answer) vip.Problem {
 		*d.moved.cursor = d.moved.was
 	}
 	w.putOff = true
+	return d.a.turnProblem()
+}
+
+// turnProblem says that a service waits for another host.
+func (a *Allocator) turnProblem() vip.Problem {
 	p := vip.Problem{
 		Code:    vip.CodeWaiting,
 		Message: "no node of the fleet is elected to give out addresses",
 		Hint:    "wait: in some seconds this node takes what is free itself",
 	}
-	if elected := d.a.turn.Elected(); elected != "" {
+	if elected := a.turn.Elected(); elected != "" {
 		p.Message = fmt.Sprintf("node %s gives out the fleet's addresses and has not answered yet", elected)
 	}
 	return p
@@ -183,7 +181,8 @@ func (a *Allocator) ended(k vip.ServiceKey) {
 // use. It is guarded by the allocator's write lock.
 type agenda struct {
 	at    map[vip.ServiceKey]time.Time
-	queue agendaQueue // an entry that at doesn't confirm counts for nothing
+	first map[vip.ServiceKey]time.Time // the time that was given first
+	queue agendaQueue                  // an entry that at doesn't confirm counts for nothing
 }
 
 // add gives k a time, unless it has an earlier one.
@@ -192,13 +191,30 @@ func (g *agenda) add(k vip.ServiceKey, at time.Time) {
 		return
 	}
 	if g.at == nil {
-		g.at = make(map[vip.ServiceKey]time.Time)
+		g.at, g.first = make(map[vip.ServiceKey]time.Time), make(map[vip.ServiceKey]time.Time)
+	}
+	if _, there := g.at[k]; !there {
+		g.first[k] = at
 	}
 	g.at[k] = at
 	heap.Push(&g.queue, agendaEntry{k, at})
 }
 
-func (g *agenda) remove(k vip.ServiceKey) { delete(g.at, k) }
+// putOff gives a service that has a time a later one.
+func (g *agenda) putOff(k vip.ServiceKey, at time.Time) {
+	g.at[k] = at
+	heap.Push(&g.queue, agendaEntry{k, at})
+}
+
+func (g *agenda) remove(k vip.ServiceKey) {
+	delete(g.at, k)
+	delete(g.first, k)
+}
+
+func (g *agenda) has(k vip.ServiceKey) bool {
+	_, there := g.at[k]
+	return there
+}
 
 // past reports whether k has a time and that has come.
 func (g *agenda) past(k vip.ServiceKey, now time.Time) bool {
@@ -223,12 +239,11 @@ func (g *agenda) pop(now time.Time) (due []vip.ServiceKey, next time.Time) {
 	return due, time.Time{}
 }
 
-// hurry makes every time come now.
-func (g *agenda) hurry(now time.Time) {
+// hurry makes every time up to until come now.
+func (g *agenda) hurry(now, until time.Time) {
 	for k, at := range g.at {
-		if at.After(now) {
-			g.at[k] = now
-			heap.Push(&g.queue, agendaEntry{k, now})
+		if at.After(now) && !at.After(until) {
+			g.putOff(k, now)
 		}
 	}
 }

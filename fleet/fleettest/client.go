@@ -232,9 +232,10 @@ func (c *Client) Txn(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error)
 	if len(ops) > 128 || size > 512<<10 {
 		return fleet.Outcome{}, errors.New("transaction is too large for Consul")
 	}
-	c.memory.mu.Lock()
-	out := c.memory.txn(ops)
-	c.memory.mu.Unlock()
+	out, err := c.memory.slowly(ctx, ops)
+	if err != nil {
+		return fleet.Outcome{}, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lose > 0 {

@@ -6,11 +6,13 @@ package fleettest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
@@ -27,6 +29,9 @@ type Memory struct {
 	ids      int
 	changed  chan struct{}
 	clients  map[string]*Client
+	pace     time.Duration
+	slow     sync.WaitGroup
+	busy     chan struct{} // held by the transaction that is being done, where that takes time
 }
 
 type session struct {
@@ -46,6 +51,7 @@ func NewMemory() *Memory {
 		delays:   map[string]time.Time{},
 		changed:  make(chan struct{}),
 		clients:  map[string]*Client{},
+		busy:     make(chan struct{}, 1),
 	}
 }
 
@@ -69,6 +75,52 @@ func (m *Memory) SetDown(down bool) {
 	m.mu.Unlock()
 	for _, c := range clients {
 		c.SetDown(down)
+	}
+}
+
+// SetPace has transactions happen one after the other, each after that time for
+// each of its operations, whether or not anybody still waits for it. At the end of the
+// test they have all happened.
+func (m *Memory) SetPace(t testing.TB, d time.Duration) {
+	t.Cleanup(func() {
+		m.setPace(0)
+		m.slow.Wait()
+	})
+	m.setPace(d)
+}
+
+func (m *Memory) setPace(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pace = d
+}
+
+// slowly does a transaction at the store's pace.
+func (m *Memory) slowly(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error) {
+	m.mu.Lock()
+	pace := m.pace
+	m.mu.Unlock()
+	done := make(chan fleet.Outcome, 1)
+	do := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		done <- m.txn(ops)
+	}
+	if pace == 0 {
+		do()
+	} else {
+		m.slow.Go(func() {
+			m.busy <- struct{}{}
+			time.Sleep(pace * time.Duration(len(ops)))
+			do()
+			<-m.busy
+		})
+	}
+	select {
+	case out := <-done:
+		return out, nil
+	case <-ctx.Done():
+		return fleet.Outcome{}, ctx.Err()
 	}
 }
 

@@ -24,6 +24,9 @@ const (
 	// in touch with Consul, before the leases are taken for the truth: somebody else's
 	// hand has been there.
 	oddFor = 30 * time.Second
+	// commitTimeout is for how long a commit of whatever size begins to write more of
+	// itself; what is left then has to come again.
+	commitTimeout = 15 * time.Second
 	// maxKeys bounds the keys of a batch: each takes at most two of the operations that
 	// a batch may have.
 	maxKeys = fleet.MaxBatch / 2
@@ -46,27 +49,27 @@ func (s *Store) Commit(ctx context.Context, ops []ipam.Op) error {
 		pending[i] = &attempt{op: &ops[i], place: i}
 	}
 	deadline := time.Now().Add(catchUp)
+	until := time.Now().Add(commitTimeout)
+	stored := false
 	for len(pending) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		changed, fence := s.entries.Changed(), s.fences.Changed() // before looking
 		groups, later, behind := s.plan(pending)
-		var batches []*fleet.Batch
-		for _, g := range groups {
-			if g.batch != nil {
-				batches = append(batches, g.batch)
+		wrote, again, err := s.write(ctx, until, groups)
+		stored = stored || wrote
+		later = append(later, again...)
+		if err != nil && !errors.Is(err, errSmaller) {
+			if err = unavailable(err); !stored {
+				return err
 			}
-		}
-		if len(batches) > 0 {
-			if err := s.tree.Commit(ctx, batches); err != nil {
-				return unavailable(ops, err)
+			for _, a := range append(later, behind...) {
+				a.op.Err = err
 			}
+			return ctx.Err()
 		}
-		for _, g := range groups {
-			later = append(later, s.finish(g)...)
-		}
-		if len(behind) > 0 && len(batches) == 0 && !wait(ctx, deadline, changed, fence) {
+		if len(behind) > 0 && !wrote && err == nil && !wait(ctx, deadline, changed, fence) {
 			for _, a := range behind {
 				a.op.Err = s.fenced(a.op)
 			}
@@ -78,10 +81,10 @@ func (s *Store) Commit(ctx context.Context, ops []ipam.Op) error {
 	return nil
 }
 
-// unavailable says that nothing is known of any op.
-func unavailable(ops []ipam.Op, err error) error {
-	for i := range ops {
-		ops[i].Err = nil
+// unavailable is why nothing is known of an op.
+func unavailable(err error) error {
+	if errors.Is(err, fleet.ErrNoAnswer) && !errors.Is(err, ipam.ErrSlow) {
+		err = fmt.Errorf("%w: %w", ipam.ErrSlow, err)
 	}
 	return fmt.Errorf("%w: %w", ipam.ErrUnavailable, err)
 }
@@ -149,7 +152,7 @@ func (s *Store) plan(pending []*attempt) (groups []*group, later, behind []*atte
 	}
 	for _, g := range p.groups {
 		if len(g.attempts) > 0 {
-			p.write(g)
+			p.compose(g)
 			groups = append(groups, g)
 		}
 	}
@@ -261,8 +264,8 @@ func (p *plan) add(a *attempt) error {
 	return nil
 }
 
-// write makes the batch that brings about what a group's ops come to.
-func (p *plan) write(g *group) {
+// compose makes the batch that brings about what a group's ops come to.
+func (p *plan) compose(g *group) {
 	var writes []fleet.Write
 	g.changes = make(map[ipam.Resource]*ipam.Lease, len(g.resources))
 	for _, r := range g.resources {

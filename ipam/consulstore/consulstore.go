@@ -55,6 +55,7 @@ type Store struct {
 	index     map[ipam.Resource]uint64 // which writing of each lease the view has
 	named     naming
 	odd       map[vip.ServiceKey]oddity
+	chunk     int // operations in one transaction, as many as Consul manages in time
 }
 
 // New returns the store of the leases in a tree that has its Folders. It need
@@ -70,6 +71,7 @@ func New(tree *fleet.Tree) *Store {
 		index:    make(map[ipam.Resource]uint64),
 		named:    newNaming(),
 		odd:      make(map[vip.ServiceKey]oddity),
+		chunk:    maxChunk,
 	}
 }
 

@@ -57,7 +57,7 @@ func (s *Store) commitWith(ctx context.Context, ops []ipam.Op, with *fleet.Batch
 	own := len(g.batch.Writes)
 	g.batch.Writes = append(g.batch.Writes, with.Writes...)
 	if err := s.tree.Commit(ctx, []*fleet.Batch{g.batch}); err != nil {
-		return false, unavailable(ops, err)
+		return false, unavailable(err)
 	}
 	s.finish(g)
 	switch conflict := (*fleet.ConflictError)(nil); {

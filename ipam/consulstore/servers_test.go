@@ -94,3 +94,44 @@ func TestStormOnConsul(t *testing.T) {
 		Calm: stalls.Wait,
 	}.Run(t)
 }
+
+// Many services come at once to three hosts while the real server stalls again and
+// again for longer than a transaction may take.
+func TestManyServicesOnAStallingConsul(t *testing.T) {
+	server := consultest.Start(t, consultest.Options{Memory: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running, asking sync.WaitGroup
+	allocators := make([]*ipam.Allocator, 3)
+	problems := make([]map[string]int, 3)
+	services := manyServices(1500)
+	for i := range allocators {
+		name := fmt.Sprintf("lb%d", i+1)
+		store, _, _ := join(t, server, name, "ironvip")
+		a, err := ipam.New(ctx, store, bigPool(), ipam.Options{Clock: &table.Clock{}, Node: name, Turn: seat(name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		allocators[i], problems[i] = a, map[string]int{}
+		running.Go(func() { _ = a.Run(ctx) })
+	}
+	server.Pause()
+	for i, a := range allocators {
+		asking.Go(func() { ask(a, services, problems[i]) })
+	}
+	for range 3 {
+		time.Sleep(6 * time.Second)
+		server.Continue()
+		time.Sleep(50 * time.Millisecond)
+		server.Pause()
+	}
+	server.Continue()
+	asking.Wait()
+	sameLeases(t, allocators, len(services))
+	by := map[string]int{}
+	for _, l := range allocators[0].Leases().All() {
+		by[l.Holders[0].Node]++
+	}
+	t.Logf("given by %v; problems %v", by, problems)
+	cancel()
+	running.Wait()
+}

@@ -81,6 +81,9 @@ type Allocate struct {
 	anew     touched // services to ask for whatever they were granted: recalled, or the configuration is a new one
 	releases releases
 	retry    *backoff
+	stored   bool // since the last pace the store took something
+	refused  bool // and it refused something
+	down     bool // it was told that the store can't be written
 }
 
 type serviceRow = table.Row[vip.ServiceKey, vip.Service]
@@ -259,10 +262,14 @@ func (a *Allocate) confirm(row *serviceRow) bool {
 func (a *Allocate) write(row *serviceRow, granted vip.Allocation) {
 	k, problems := row.Key, named(granted.Problems, row.Key)
 	unstored := hasCode(problems, vip.CodeStore)
+	former := a.Allocations.Row(k)
+	if unstored && former != nil {
+		granted = former.Value
+	}
 	if unstored {
-		if former := a.Allocations.Row(k); former != nil {
-			granted = former.Value
-		}
+		a.refused = true
+	} else {
+		a.stored = a.stored || len(granted.VIPs) > 0 && (former == nil || len(granted.VIPs) > len(former.Value.VIPs))
 	}
 	granted.Service, granted.ServiceRev, granted.Asked, granted.Problems = k, row.Rev, &row.Value, problems
 	a.unstored.set(k, unstored)
@@ -288,8 +295,10 @@ func (a *Allocate) release(ctx context.Context) {
 		for i, err := range a.Allocator.Release(ctx, gone) {
 			a.releases.drop(gone[i].Service)
 			if err == nil {
+				a.stored = true
 				continue
 			}
+			a.refused = true
 			a.releases.again(gone[i].Service, gone[i].Cooldown)
 			if refused++; refused == 1 && ctx.Err() == nil && !a.retry.failing() {
 				a.Log.Error("release what a deleted service held, to be tried again", "service", gone[i].Service, "err", err)
@@ -302,16 +311,22 @@ func (a *Allocate) release(ctx context.Context) {
 }
 
 // pace sets the time of the next try, if the store kept anything from being
-// done, and tells of the beginning and the end of that.
+// done, and tells of the beginning and the end of that. A store that takes some of
+// what it is given isn't down, and the rest need not wait long.
 func (a *Allocate) pace() {
-	open := len(a.unstored.since) + a.releases.len()
-	was := a.retry.failing()
+	open, stored, refused := len(a.unstored.since)+a.releases.len(), a.stored, a.refused
+	a.stored, a.refused = false, false
+	if stored {
+		a.retry.set(false)
+	}
 	a.retry.set(open > 0)
 	switch {
-	case open > 0 && !was:
+	case refused && !stored && !a.down:
+		a.down = true
 		a.Log.Error("the lease store can't be written; services keep what they have", "waiting", open)
 		a.Events.Add(event.Event{Kind: "lease_store_down", Message: "the lease store can't be written; services keep what they have"})
-	case open == 0 && was:
+	case open == 0 && a.down:
+		a.down = false
 		a.Log.Info("the lease store can be written again")
 		a.Events.Add(event.Event{Kind: "lease_store_up", Message: "the lease store can be written again"})
 	}

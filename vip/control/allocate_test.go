@@ -270,6 +270,29 @@ func TestStoreDownKeepsWhatThereIs(t *testing.T) {
 	})
 }
 
+// A store that takes some of what it is given, and leaves the rest for later, isn't
+// down: the rest follows soon.
+func TestSlowStoreIsNotDown(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.allocator.set(func(a *fakeAllocator) { a.few = 2 })
+		for i := range 40 {
+			w.services.Set(key(fmt.Sprintf("s%d", i)), service(fmt.Sprintf("s%d", i), nil))
+		}
+		w.pass(3 * time.Second)
+		for i := range 40 {
+			if got := w.problems(fmt.Sprintf("s%d", i)); len(got) > 0 {
+				t.Errorf("s%d has problems %v", i, got)
+			}
+		}
+		events, _ := w.events.Since(0)
+		for _, e := range events {
+			if e.Kind == "lease_store_down" {
+				t.Errorf("event %+v", e)
+			}
+		}
+	})
+}
+
 // Deleting many services is a few commits, not one each.
 func TestServicesThatGoTogetherAreFewCommits(t *testing.T) {
 	settledWorld(t, 1200, func(w *world) {

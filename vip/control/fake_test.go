@@ -27,6 +27,7 @@ type fakeAllocator struct {
 	next     int
 	capacity int
 	down     bool
+	few      int            // when not 0: how many services a call stores something for
 	stuck    vip.ServiceKey // its release is refused
 
 	batches  [][]vip.ServiceKey
@@ -54,10 +55,13 @@ func (a *fakeAllocator) Assign(ctx context.Context, services []*vip.Service) []v
 	defer a.mu.Unlock()
 	var keys []vip.ServiceKey
 	var out []vip.Allocation
+	down, before := a.down, len(a.vips)
 	for i := range services {
+		a.down = down || a.few > 0 && len(a.vips) >= before+a.few
 		keys = append(keys, services[i].Key)
 		out = append(out, a.assign(services[i]))
 	}
+	a.down = down
 	a.batches = append(a.batches, keys)
 	return out
 }

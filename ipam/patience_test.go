@@ -1,0 +1,146 @@
+package ipam_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// ask assigns services of these names.
+func (w *world) ask(names []string) []vip.Allocation {
+	w.t.Helper()
+	var services []vip.Service
+	for _, name := range names {
+		services = append(services, service(name))
+	}
+	return w.assign(services...)
+}
+
+func (w *world) taken() (names []string) {
+	for _, k := range w.a.TakeRecalls() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+func names(n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("s%03d", i))
+	}
+	return out
+}
+
+// As long as the elected host brings some of what others wait for, they wait for the
+// rest, within bounds. When it doesn't, they act for a few services first, and then
+// for all.
+func TestPatienceWithWhoeverIsAtWork(t *testing.T) {
+	together(t, pools(pool("p", "192.0.2.0/24")), func(_ *office, a, b *world) {
+		all := names(200)
+		b.ask(all)
+		for i := range 12 {
+			pass(1500 * time.Millisecond)
+			a.get(all[i])
+			pass(0)
+			if got := b.taken(); len(got) != 1 || got[0] != all[i] {
+				t.Fatalf("recalled %v while the elected host brings %s", got, all[i])
+			}
+			b.get(all[i])
+		}
+		pass(3100 * time.Millisecond)
+		for _, want := range []int{8, 64, 116} {
+			got := b.taken()
+			if len(got) != want {
+				t.Fatalf("recalled %d services, want %d", len(got), want)
+			}
+			b.ask(got)
+			pass(0)
+		}
+		same(t, "leases", b.a.Leases().Len(), 200)
+	})
+}
+
+// A service that only this host knows doesn't wait for ever because the elected one
+// has others to serve.
+func TestPatienceEnds(t *testing.T) {
+	together(t, pools(pool("p", "192.0.2.0/24")), func(_ *office, a, b *world) {
+		all := names(60)
+		b.ask(append(all, "own"))
+		for i := 0; ; i++ {
+			pass(time.Second)
+			got := b.taken()
+			b.ask(got)
+			pass(0)
+			if slices.Contains(got, "own") {
+				if i < 28 || i > 36 {
+					t.Errorf("lost patience after %d seconds", i)
+				}
+				return
+			}
+			if i == len(all) {
+				t.Fatal("still patient")
+			}
+			a.get(all[i])
+		}
+	})
+}
+
+// slowStore takes its time for each commit, and manages none while it is stuck.
+type slowStore struct {
+	ipam.Store
+	stuck   bool
+	commits int
+}
+
+func (s *slowStore) Commit(ctx context.Context, ops []ipam.Op) error {
+	s.commits++
+	if s.stuck {
+		time.Sleep(5 * time.Second)
+		return errors.Join(ipam.ErrUnavailable, ipam.ErrSlow)
+	}
+	return s.Store.Commit(ctx, ops)
+}
+
+// A host that finds the store too slow for itself goes on waiting for the elected
+// one, says so, and tries again with a few.
+func TestPatienceWithASlowStore(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		o := &office{elected: "lb1", changed: make(chan struct{})}
+		w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
+		store := &slowStore{Store: w.store, stuck: true}
+		one, err := ipam.New(t.Context(), store, w.cfg, ipam.Options{Clock: newClock(), Node: "lb2", Turn: seat{o, "lb2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.a = one
+		defer w.start()()
+		w.ask(names(100))
+		for began := time.Now(); time.Since(began) < time.Minute; pass(100 * time.Millisecond) {
+			got := w.taken()
+			if len(got) > 8 {
+				t.Fatalf("acts for %d services", len(got))
+			}
+			for _, answer := range w.ask(got) {
+				if p := answer.Problems; len(p) != 1 || p[0].Code != vip.CodeWaiting {
+					t.Fatalf("%v", p)
+				}
+			}
+		}
+		if store.commits < 3 || store.commits > 6 { // one of 5 seconds, then a pause of 10
+			t.Errorf("%d commits in a minute", store.commits)
+		}
+		store.stuck = false
+		for began := time.Now(); w.a.Leases().Len() < 100; pass(100 * time.Millisecond) {
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("%d leases", w.a.Leases().Len())
+			}
+			w.ask(w.taken())
+		}
+	})
+}
