@@ -91,6 +91,9 @@ type Allocator struct {
 	alarm   map[string][]vip.Problem
 	freed   chan struct{}
 	anew    chan struct{} // closed at the next Configure
+	// unclaimed has, from Settled on, all services that hold leases and that no
+	// source names, until the next sweep with some that hold none or are named again.
+	unclaimed map[vip.ServiceKey]struct{}
 	// suspects are services that hold leases and that no source names, with the
 	// time since when.
 	suspects map[vip.ServiceKey]time.Time
@@ -117,6 +120,7 @@ func New(ctx context.Context, store Store, cfg Config, o Options) (*Allocator, e
 		pods:      make(map[string][]netip.Prefix),
 		freed:     make(chan struct{}),
 		anew:      make(chan struct{}),
+		unclaimed: make(map[vip.ServiceKey]struct{}),
 		suspects:  make(map[vip.ServiceKey]time.Time),
 		wake:      make(chan struct{}, 1),
 		write:     newIOLock(),
@@ -183,6 +187,9 @@ func (a *Allocator) book(r Resource, now *Lease) {
 	a.index.update(r, old, now)
 	if now != nil {
 		a.leases.Set(r, now)
+		for _, h := range now.Holders {
+			a.unnamed(h.Service)
+		}
 	} else {
 		a.leases.Delete(r)
 	}

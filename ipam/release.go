@@ -29,6 +29,9 @@ func (a *Allocator) Release(ctx context.Context, gone []Released) []error {
 	a.write.Lock()
 	defer a.write.Unlock()
 	a.forget(gone)
+	for _, g := range gone {
+		a.unnamed(g.Service)
+	}
 	if !a.mine() {
 		a.leaveLater(gone)
 		return make([]error, len(gone))

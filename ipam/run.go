@@ -22,12 +22,26 @@ const (
 
 // Settled says that every source has told its services, and how to find out
 // whether one of them names a service. From here on Run looks for leases that
-// nobody claims.
+// nobody claims. Whoever is named no longer must be given to Release. It costs
+// O(leases).
 func (a *Allocator) Settled(known func(vip.ServiceKey) bool) {
 	a.write.Lock()
 	defer a.write.Unlock()
 	a.known = known
+	for _, l := range a.leases.All() {
+		for _, h := range l.Holders {
+			a.unnamed(h.Service)
+		}
+	}
 	a.nudge()
+}
+
+// unnamed notes that a service may hold something, if no source names it. The
+// caller holds write, or is alone.
+func (a *Allocator) unnamed(k vip.ServiceKey) {
+	if a.known != nil && !a.known(k) {
+		a.unclaimed[k] = struct{}{}
+	}
 }
 
 // Run ends cooling when its time has come, and releases leases that no source
@@ -163,8 +177,8 @@ func (a *Allocator) sweeps(mine bool) func(Holder) bool {
 // sweep looks for services that hold leases and that no source names, and
 // releases those it has known for the grace time, or at once those whose own
 // source has assigned to others what they hold. It returns how long to wait
-// for the next sweep; 0 is until Settled. It costs O(leases), off the path of
-// any change.
+// for the next sweep; 0 is until Settled. It costs O(what services hold that no
+// source names).
 func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Duration, err error) {
 	a.write.Lock()
 	defer a.write.Unlock()
@@ -176,26 +190,36 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Durati
 	suspects := make(map[vip.ServiceKey]time.Time)
 	assigned := make(map[vip.ServiceKey]struct{}) // those whose source has given what they hold to others
 	sweeps := a.sweeps(a.mine())
-	for _, l := range a.leases.All() {
-		if l.State != Held {
-			continue
-		}
-		for _, h := range l.Holders {
-			source, awaited := a.awaited[l.Resource]
+	for k := range a.unclaimed {
+		holds := false
+		for resource := range a.index.owned.Of(k) {
+			l, _, _ := a.leases.Get(resource)
+			if l == nil || l.State != Held {
+				continue
+			}
+			holds = true
+			source, awaited := a.awaited[resource]
+			h := l.Holders[l.HeldBy(k)]
 			again := awaited && source == h.Source
-			if _, seen := suspects[h.Service]; seen && !again || !sweeps(h) || a.known(h.Service) {
+			if _, seen := suspects[k]; seen && !again || !sweeps(h) || a.known(k) {
 				continue
 			}
 			if again {
-				assigned[h.Service] = struct{}{}
+				assigned[k] = struct{}{}
 			}
-			since, suspected := a.suspects[h.Service]
+			since, suspected := a.suspects[k]
 			if !suspected {
 				since = now
-				a.log.Warn("a lease belongs to a service that no source names", "service", h.Service, "resource", l.Resource, "released_in", grace)
+				a.log.Warn("a lease belongs to a service that no source names", "service", k, "resource", resource, "released_in", grace)
 			}
-			suspects[h.Service] = since
+			suspects[k] = since
 		}
+		if !holds || a.known(k) {
+			delete(a.unclaimed, k)
+		}
+	}
+	if len(a.unclaimed) == 0 { // a map never gives back what it once took
+		a.unclaimed = make(map[vip.ServiceKey]struct{})
 	}
 	defer func() {
 		a.mu.Lock()

@@ -3,8 +3,10 @@ package ipam_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -291,5 +293,67 @@ func TestOrphanWaitsForTheStore(t *testing.T) {
 		synctest.Wait()
 		same(t, "orphans afterwards", w.a.Orphans(), 0)
 		stop()
+	})
+}
+
+// A sweep asks about nobody who is named: not about those that were at first,
+// nor again about those that came since.
+func TestSweepLooksAtWhatIsUnclaimedAlone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w, stop := running(t, pools(pool("p", "10.0.0.0/16")))
+		asked := 0
+		for i := range 100 {
+			w.get(fmt.Sprint("s", i))
+		}
+		w.a.Settled(func(vip.ServiceKey) bool { asked++; return true })
+		for i := range 100 {
+			w.get(fmt.Sprint("late", i))
+		}
+		synctest.Wait()
+		before := asked
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		same(t, "questions of an hour", asked-before, 0)
+		stop()
+	})
+}
+
+// What nobody claims is found also when that came to be after the sources have
+// spoken: a service that was named and whose release failed, and one that some
+// other host has written.
+func TestOrphansThatCameLater(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		w := &world{t: t, store: store, cfg: pools(pool("p", "192.0.2.0/28"))}
+		a, err := ipam.New(t.Context(), store, w.cfg, ipam.Options{Clock: newClock(), Node: "lb1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.a = a
+		defer w.start()()
+		w.get("gone")
+		w.get("stays")
+		var gone atomic.Bool
+		a.Settled(func(k vip.ServiceKey) bool { return k == key("stays") || k == key("gone") && !gone.Load() })
+		pass(time.Hour)
+		same(t, "orphans while all are named", a.Orphans(), 0)
+
+		gone.Store(true)
+		store.Fail(errFull)
+		if errs := a.Release(t.Context(), []ipam.Released{{Service: key("gone")}}); errs[0] == nil {
+			t.Error("a release succeeds though the store fails")
+		}
+		store.Fail(nil)
+		l := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.9")}, Pool: "p", State: ipam.Held, Since: time.Now(),
+			Holders: []ipam.Holder{{Service: key("strange"), Source: "rest"}}}
+		if err := store.Commit(t.Context(), []ipam.Op{{New: &l}}); err != nil {
+			t.Fatal(err)
+		}
+		pass(2 * time.Minute)
+		same(t, "orphans", a.Orphans(), 2)
+		pass(5 * time.Minute)
+		same(t, "orphans after the grace time", a.Orphans(), 0)
+		pass(time.Hour)
+		same(t, "leases in the end", a.Leases().Len(), 1)
 	})
 }
