@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/vip"
@@ -35,13 +36,18 @@ type addresses struct {
 	users map[netip.Addr]int  // frontends of kind OnVIP that listen there
 	put   map[netip.Addr]bool // what this process put on the device or adopted
 	there map[netip.Addr]bool // what the device has, as of the last refresh; nil before the first
+
+	routes func() (*netipx.IPSet, error) // what the host's routes say is local
+	binds  func(netip.Addr) bool         // what a socket says
+	local  *netipx.IPSet                 // of routes, since the last refresh; nil is not asked yet
 }
 
 func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses {
 	if owns == nil {
 		owns = func(netip.Addr) bool { return false }
 	}
-	return &addresses{device: d, name: name, owns: owns, users: make(map[netip.Addr]int), put: make(map[netip.Addr]bool)}
+	return &addresses{device: d, name: name, owns: owns, users: make(map[netip.Addr]int), put: make(map[netip.Addr]bool),
+		routes: localRoutes, binds: isLocal}
 }
 
 // refresh reads the device.
@@ -50,6 +56,7 @@ func (a *addresses) refresh() error {
 	if err != nil {
 		return err
 	}
+	a.local = nil
 	a.there = make(map[netip.Addr]bool, len(list))
 	for _, addr := range list {
 		a.there[addr] = true
@@ -108,7 +115,7 @@ func (a *addresses) unuse(spec *vip.Frontend) {
 // restore puts addr back if it was ours and is gone, or if it was the host's
 // and is gone.
 func (a *addresses) restore(addr netip.Addr) error {
-	if isLocal(addr) {
+	if a.binds(addr) {
 		return nil
 	}
 	return a.add(addr)
@@ -133,10 +140,24 @@ func (a *addresses) damage(addr netip.Addr) string {
 	switch {
 	case a.put[addr] && !a.there[addr]:
 		return fmt.Sprintf("address %s missing from %s", addr, a.name)
-	case !a.put[addr] && !isLocal(addr):
+	case !a.put[addr] && !a.isLocal(addr):
 		return fmt.Sprintf("address %s is no longer an address of this host", addr)
 	}
 	return ""
+}
+
+// isLocal is the function of that name, as of the last refresh where it says yes.
+// The routes are read once for all addresses; a socket is for one that they don't
+// have, which may be had all the same (ip_nonlocal_bind).
+func (a *addresses) isLocal(addr netip.Addr) bool {
+	if a.local == nil {
+		routes, err := a.routes()
+		if err != nil {
+			routes = &netipx.IPSet{}
+		}
+		a.local = routes
+	}
+	return a.local.Contains(addr) || a.binds(addr)
 }
 
 // orphans returns what is ours on the device and used by no frontend.

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/test/need"
@@ -379,4 +380,60 @@ func hasDummy() bool {
 	attrs.Name = "probe0"
 	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
 	return !errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// Whether addresses are the host's is read from its routes, once for all of them;
+// one that is not there is asked for by a socket, and is damage if that fails too.
+func TestManyLocalAddressesCostOneReading(t *testing.T) {
+	readings, sockets := 0, 0
+	a := newAddresses(&fakeDevice{}, "ironvip0", nil)
+	routes, binds := a.routes, a.binds
+	a.routes = func() (*netipx.IPSet, error) { readings++; return routes() }
+	a.binds = func(addr netip.Addr) bool { sockets++; return binds(addr) }
+	for round := 1; round <= 2; round++ {
+		if err := a.refresh(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			if damage := a.damage(netip.AddrFrom4([4]byte{127, 9, byte(i >> 8), byte(i)})); damage != "" {
+				t.Fatal(damage)
+			}
+		}
+		if readings != round || sockets != 0 {
+			t.Errorf("%d readings and %d sockets after %d looks at 1000 addresses", readings, sockets, round)
+		}
+	}
+	away := netip.MustParseAddr("198.51.100.1")
+	if damage := a.damage(away); damage != "address 198.51.100.1 is no longer an address of this host" || sockets != 1 {
+		t.Errorf("%q by %d sockets", damage, sockets)
+	}
+	a.binds = func(netip.Addr) bool { return true }
+	if damage := a.damage(away); damage != "" {
+		t.Errorf("an address that sockets can be bound to: %q", damage)
+	}
+	if err := a.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	a.routes = func() (*netipx.IPSet, error) { return nil, errors.New("no netlink here") }
+	if damage := a.damage(netip.MustParseAddr("127.0.0.1")); damage != "" {
+		t.Errorf("without the routes: %q", damage)
+	}
+}
+
+// Every address that the routes call local can be bound to.
+func TestLocalRoutesCanBeBoundTo(t *testing.T) {
+	routes, err := localRoutes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !routes.Contains(netip.MustParseAddr("127.0.0.1")) {
+		t.Error("127.0.0.1 is not local")
+	}
+	for _, p := range routes.Prefixes() {
+		for _, addr := range []netip.Addr{p.Addr(), netipx.PrefixLastIP(p)} {
+			if !isLocal(addr) {
+				t.Errorf("%s, of %s, can't be bound to", addr, p)
+			}
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -103,6 +104,24 @@ func (d *netlinkDevice) up() (netlink.Link, error) {
 		}
 	}
 	return link, nil
+}
+
+// localRoutes are the addresses that the host's routes make its own: those of its
+// devices, 127.0.0.0/8, and what else is routed so. Of IPv6 they are single
+// addresses, as only these can be bound to.
+func localRoutes() (*netipx.IPSet, error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL},
+		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return nil, err
+	}
+	var set netipx.IPSetBuilder
+	for _, r := range routes {
+		if p, ok := netipx.FromStdIPNet(r.Dst); ok && (p.Addr().Is4() || p.IsSingleIP()) {
+			set.AddPrefix(p)
+		}
+	}
+	return set.IPSet()
 }
 
 // hostAddr is addr alone, usable at once (no duplicate address detection).
