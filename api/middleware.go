@@ -90,14 +90,19 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		// A caller that still sends a refused body would see its connection break
 		// instead of the answer: so nobody may close the body before the rest of
 		// it is read off here.
-		body := r.Body
-		r.Body = io.NopCloser(wholeBody{body, func(err error) {
-			writeProblem(rec, r, badRequest("the body breaks off: "+err.Error(), "send as much as the headers promise"))
+		body := &wholeBody{Reader: r.Body, brokeOff: func(err error) {
+			if rec.status == 0 {
+				writeProblem(rec, r, badRequest("the body breaks off: "+err.Error(), "send as much as the headers promise"))
+			}
 			panic(http.ErrAbortHandler) // answered; the rest of the handler has nothing to go on with
-		}})
+		}}
+		r.Body = io.NopCloser(body)
 		next.ServeHTTP(rec, r)
+		if body.late {
+			return // whoever was too slow gets the answer at once, while it can still be written
+		}
 		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // allow may have taken it off
-		_, _ = io.CopyN(io.Discard, body, maxDiscard)
+		_, _ = io.CopyN(io.Discard, body.Reader, maxDiscard)
 	})
 }
 
@@ -106,12 +111,16 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 type wholeBody struct {
 	io.Reader
 	brokeOff func(error)
+	late     bool // it was too slow
 }
 
-func (b wholeBody) Read(p []byte) (int, error) {
+func (b *wholeBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
-	var late net.Error
-	if err != nil && err != io.EOF && !(errors.As(err, &late) && late.Timeout()) {
+	var timeout net.Error
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		b.late = true
+	case err != nil && err != io.EOF:
 		b.brokeOff(err)
 	}
 	return n, err

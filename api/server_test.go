@@ -124,6 +124,30 @@ func TestBodyThatBreaksOff(t *testing.T) {
 	}
 }
 
+// lateBody is a body whose time is up; asking it again would take as long again.
+type lateBody struct{ reads int }
+
+func (b *lateBody) Read([]byte) (int, error) { b.reads++; return 0, os.ErrDeadlineExceeded }
+func (b *lateBody) Close() error             { return nil }
+
+// A caller that is too slow with its body is told so, and not waited for again.
+func TestBodyThatIsTooSlow(t *testing.T) {
+	r := newRig(t)
+	body := &lateBody{}
+	req := httptest.NewRequest("PUT", webPath, body)
+	req.Host = "localhost"
+	rec := httptest.NewRecorder()
+	r.web.Config.Handler.ServeHTTP(rec, req)
+	resp := rec.Result()
+	resp.Request = req
+	if doc := (answer{resp, rec.Body.Bytes()}).problem(t); rec.Code != http.StatusRequestTimeout || doc.Code != v1.CodeRequestTimeout {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+	if body.reads != 1 {
+		t.Errorf("the body was read %d times", body.reads)
+	}
+}
+
 // onSocket serves the rig on a unix socket and returns a client of it and what
 // ends the service.
 func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error) {
