@@ -409,9 +409,11 @@ func (t *Tree) readAhead(pairs []Pair) [][]any {
 // merge brings a reading of the whole tree, good up to an index, into the
 // tables. Ahead is what has been read of each pair. The caller holds mu.
 func (t *Tree) merge(pairs []Pair, ahead [][]any, upTo uint64, replace bool) {
-	there := make(map[*folder]map[string]bool, len(t.folders))
+	there := make(map[*folder]map[string]bool, len(t.folders)) // of folders of which something may be gone
 	for _, f := range t.folders {
-		there[f] = make(map[string]bool, f.rows.Len())
+		if n := f.rows.Len(); n > 0 {
+			there[f] = make(map[string]bool, n)
+		}
 	}
 	junk := map[string]error{}
 	for i, p := range pairs {
@@ -423,16 +425,18 @@ func (t *Tree) merge(pairs []Pair, ahead [][]any, upTo uint64, replace bool) {
 			}
 			continue
 		}
-		there[f][key] = true
+		if there[f] != nil {
+			there[f][key] = true
+		}
 		if !replace && t.knownIndex(f, key, path) > upTo {
 			continue
 		}
 		t.put(f, path, Entry{Key: key, Value: notNil(p.Value), Index: p.Index}, ahead[i])
 	}
-	for _, f := range t.folders {
+	for f, there := range there {
 		var gone []string
 		for key, e := range f.rows.All() {
-			if !there[f][key] && (replace || e.Index <= upTo) {
+			if !there[key] && (replace || e.Index <= upTo) {
 				gone = append(gone, key)
 			}
 		}

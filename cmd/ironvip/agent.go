@@ -110,7 +110,6 @@ type agent struct {
 	plane      *plane
 	reconciler *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
 	health     *nodehealth.Server
-	api        *api.Server
 	lag        lag
 }
 
@@ -205,8 +204,17 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 	if err := a.stores.wait(ctx, a.waitsForStore); err != nil {
 		return nil, err
 	}
-	a.allocator, err = ipam.New(ctx, a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock))
-	if err != nil {
+	// Each takes in what the stores have, on a processor of its own.
+	var taking errgroup.Group
+	taking.Go(func() (err error) {
+		a.allocator, err = ipam.New(ctx, a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock))
+		return err
+	})
+	taking.Go(func() (err error) {
+		a.rest, err = rest.New(a.restOptions(cfg))
+		return err
+	})
+	if err := taking.Wait(); err != nil {
 		return nil, err
 	}
 	if err := a.newSources(cfg); err != nil {
@@ -217,7 +225,6 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 	}
 	a.watcher = hostnet.NewWatcher(a.host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	a.newStages(cfg)
-	a.api = api.New(a.apiDeps())
 	if tree := a.stores.tree; tree != nil {
 		tree.SetNode(a.node)
 	}
@@ -257,24 +264,26 @@ func (a *agent) newSources(cfg *configs.Config) error {
 			return err
 		}
 	}
-	options := rest.Options{
+	if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
+		a.rest.Joint = consulstore.Joint{Allocator: a.allocator, Store: leases}
+	}
+	a.supervisor.Add(rest.Type, rest.Type, a.rest)
+	return nil
+}
+
+// restOptions are those of the source that the API writes into, but for what it
+// needs of the allocator.
+func (a *agent) restOptions(cfg *configs.Config) rest.Options {
+	o := rest.Options{
 		Store: a.stores.Services, Overrides: a.stores.States,
 		States: a.states, Services: a.services,
 		Check:  func(s *spec.Service) []vip.Problem { return spec.CheckAgainstPools(s, a.pools()) },
 		Events: a.events, Log: a.log,
 	}
 	if tree := a.stores.tree; tree != nil {
-		options.Fleet, options.Node = tree, cfg.Node.Name
-		if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
-			options.Joint = consulstore.Joint{Allocator: a.allocator, Store: leases}
-		}
+		o.Fleet, o.Node = tree, cfg.Node.Name
 	}
-	var err error
-	if a.rest, err = rest.New(options); err != nil {
-		return err
-	}
-	a.supervisor.Add(rest.Type, rest.Type, a.rest)
-	return nil
+	return o
 }
 
 func (a *agent) pools() []spec.Pool { return a.config.get().SpecPools() }
@@ -388,10 +397,15 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	run(part{"compile", a.compile.Run})
 	run(part{"reconcile", a.reconciler.Run})
 	run(part{"the health ports", a.health.Run})
-	run(part{"the API", a.api.Run})
-	for _, l := range listeners {
-		run(part{"the API at " + l.Addr().String(), func(ctx context.Context) error { return a.api.Serve(ctx, l) }})
-	}
+	group.Go(func() error {
+		// Its routes take as long to make as thousands of services: nothing waits for them.
+		server := api.New(a.apiDeps())
+		run(part{"the API", server.Run})
+		for _, l := range listeners {
+			run(part{"the API at " + l.Addr().String(), func(ctx context.Context) error { return server.Serve(ctx, l) }})
+		}
+		return nil
+	})
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error {
 		a.systemd.watch(ctx, func() time.Time { return a.reconciler.Stats().LastTurn })
