@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli"
+	"github.com/ironvip/ironvip/cmd/ironvip/garbage"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/hostnet"
 	"github.com/ironvip/ironvip/ipam"
@@ -53,7 +54,7 @@ daemon and leaves a kernel dataplane forwarding.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			configs.LimitGarbage()
+			garbage.Limit()
 			if !isDemo {
 				return runAgent(ctx, path, stateDir, nil)
 			}

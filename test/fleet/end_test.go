@@ -6,10 +6,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -19,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/test/statecopy"
 )
 
 // settles waits until the fleet is at rest as CheckEnd wants it, twice in a row,
@@ -204,30 +203,20 @@ func (l *lab) serves(a *agent, most int) {
 }
 
 // remembers waits until an agent has on its disk what Consul has, which it writes
-// behind. It looks at a copy of the file, which is the running agent's alone.
+// behind.
 func (l *lab) remembers(a *agent) {
 	l.t.Helper()
-	copied := filepath.Join(l.t.TempDir(), "ironvip.db")
-	l.eventually(a.name+" has on its disk what Consul has", func(ctx context.Context) (err error) {
+	l.eventually(a.name+" has on its disk what Consul has", func(ctx context.Context) error {
 		const prefix = "ironvip/v1/tree/"
 		pairs, _, err := l.server().Client.KV().List(prefix, query(ctx))
 		if err != nil {
 			return err
 		}
-		text, err := os.ReadFile(filepath.Join(a.dir, "state", "ironvip.db"))
-		if err != nil {
+		var all map[string]struct{ Value []byte }
+		if err := statecopy.Look(filepath.Join(a.dir, "state"), func(db *state.DB) (err error) {
+			all, err = state.NewBucket[struct{ Value []byte }](db, "fleet").All()
 			return err
-		}
-		if err := os.WriteFile(copied, text, 0o600); err != nil {
-			return err
-		}
-		db, err := state.Open(copied) // unless it was written to meanwhile
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, db.Close()) }()
-		all, err := state.NewBucket[struct{ Value []byte }](db, "fleet").All()
-		if err != nil {
+		}); err != nil {
 			return err
 		}
 		for _, p := range pairs {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/cmd/ironvip/garbage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -56,7 +56,7 @@ func TestFillingGrowsLinearly(t *testing.T) {
 func BenchmarkFleet(b *testing.B) {
 	for _, fleet := range []struct{ services, backends int }{{10_000, 10}, {100_000, 1}} {
 		b.Run(fmt.Sprintf("%dx%d", fleet.services, fleet.backends), func(b *testing.B) {
-			configs.LimitGarbage() // as the agent does
+			garbage.Limit() // as the agent does
 			for b.Loop() {
 				small := fill(b, fleet.services/10, fleet.backends)
 				before := resetPeak(b)

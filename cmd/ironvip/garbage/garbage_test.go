@@ -1,4 +1,4 @@
-package configs
+package garbage
 
 import (
 	"runtime"
@@ -9,7 +9,7 @@ import (
 // and from the first one on as it usually does.
 func TestFirstGarbageHasRoom(t *testing.T) {
 	t.Setenv("GOGC", "")
-	LimitGarbage()
+	Limit()
 	if n := collections(firstGarbage / 2); n != 0 {
 		t.Errorf("%d collections at the start", n)
 	}

@@ -1,0 +1,35 @@
+// Package statecopy looks into what a running agent keeps on its disk. The file is
+// the agent's alone while it runs, so it is a copy that is looked at.
+package statecopy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/ironvip/ironvip/state"
+)
+
+// Look copies the state file of a state directory and shows the copy to at. An
+// error may be of a copy that was made while the file was written, so try again.
+func Look(stateDir string, at func(*state.DB) error) (err error) {
+	text, err := os.ReadFile(filepath.Join(stateDir, "ironvip.db"))
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "statecopy")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	copied := filepath.Join(dir, "ironvip.db")
+	if err := os.WriteFile(copied, text, 0o600); err != nil {
+		return err
+	}
+	db, err := state.Open(copied)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return at(db)
+}

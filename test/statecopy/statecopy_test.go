@@ -1,0 +1,46 @@
+package statecopy
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/ironvip/ironvip/state"
+)
+
+// A state that is open can be looked at as often as one likes, and changes
+// nothing by it.
+func TestLookAtAnOpenState(t *testing.T) {
+	dir := t.TempDir()
+	db, err := state.Open(filepath.Join(dir, "ironvip.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	bucket := state.NewBucket[int](db, "numbers")
+	for want := range 3 {
+		if err := bucket.Put("n", want); err != nil {
+			t.Fatal(err)
+		}
+		err := Look(dir, func(copied *state.DB) error {
+			there := state.NewBucket[int](copied, "numbers")
+			if got, _, err := there.Get("n"); err != nil || got != want {
+				t.Errorf("%d, %v, want %d", got, err, want)
+			}
+			return there.Put("n", -1)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _, err := bucket.Get("n"); n != 2 || err != nil {
+		t.Errorf("the state has %d after the looks, %v", n, err)
+	}
+	wrong := errors.New("not yet")
+	if err := Look(dir, func(*state.DB) error { return wrong }); !errors.Is(err, wrong) {
+		t.Errorf("%v", err)
+	}
+	if Look(t.TempDir(), func(*state.DB) error { return nil }) == nil {
+		t.Error("there is no state in an empty directory")
+	}
+}
