@@ -16,7 +16,7 @@ const (
 	// firstGarbage is how much may gather before the first collection. An agent begins
 	// with nothing in use, and would collect a dozen times on its way to what a
 	// fleet of some size takes anyway.
-	firstGarbage = 64 << 20
+	firstGarbage = 32 << 20
 )
 
 // Limit sets Percent for the whole process, unless the environment's
