@@ -104,3 +104,11 @@ func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Com
 func states() []cobra.Completion {
 	return []cobra.Completion{v1.StateHealthy, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
 }
+
+// oneOf refuses a flag's value that is none of those there are; "" is unset.
+func oneOf(cmd *cobra.Command, flag, value string, of []string) error {
+	if value == "" || slices.Contains(of, value) {
+		return nil
+	}
+	return usage(cmd, "--%s %q: use %s", flag, value, strings.Join(of, ", "))
+}

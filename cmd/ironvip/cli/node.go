@@ -17,12 +17,17 @@ import (
 
 func (a *app) vipListCommand() *cobra.Command {
 	var kind string
-	cmd := &cobra.Command{
+	var cmd *cobra.Command
+	kinds := []cobra.Completion{"address", "node-port"}
+	cmd = &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "list the addresses and node ports that services hold, and those that cool down",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+			if err := oneOf(cmd, "kind", kind, kinds); err != nil {
+				return err
+			}
 			list, err := allVIPs(ctx, c, strings.ReplaceAll(kind, "-", "_"))
 			if err != nil {
 				return err
@@ -35,7 +40,7 @@ func (a *app) vipListCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&kind, "kind", "", "only this kind: address or node-port")
-	must(cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]cobra.Completion{"address", "node-port"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 

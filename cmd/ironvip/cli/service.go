@@ -38,13 +38,17 @@ func parseKeys(names []string) ([]vip.ServiceKey, error) {
 
 func (a *app) serviceListCommand() *cobra.Command {
 	var by client.List
-	cmd := &cobra.Command{
+	var cmd *cobra.Command
+	cmd = &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "list services with their addresses and how they fare",
 		Example: "  ironvip service list\n  ironvip service list --state degraded -o wide\n  ironvip service list --label team=web -o name",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+			if err := oneOf(cmd, "state", by.State, states()); err != nil {
+				return err
+			}
 			list, err := allServices(ctx, c, by)
 			if err != nil {
 				return err
