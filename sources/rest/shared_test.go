@@ -97,6 +97,17 @@ func (h *host) sees(want string) {
 	}
 }
 
+// stateEvents are the messages of the events about what operators said.
+func (h *host) stateEvents() (out []string) {
+	events, _ := h.events.Since(0)
+	for _, e := range events {
+		if e.Kind == "backend_state" {
+			out = append(out, e.Message)
+		}
+	}
+	return out
+}
+
 func everyone(hosts []*host, do func(*host)) {
 	for _, h := range hosts {
 		do(h)
@@ -528,9 +539,27 @@ func TestStatesAreShared(t *testing.T) {
 		all(vip.Maint)
 		set(hosts[2], vip.Ready)
 		all("")
+		everyone(hosts, func(h *host) {
+			want := []string{"set to drain", "set to maint", "set to ready"}
+			for i, by := range []string{"a", "b"} {
+				if by != h.name {
+					want[i] += " through node " + by
+				}
+			}
+			got := h.stateEvents()
+			if len(got) == 3 { // of a removal it isn't known through whom
+				got[2] = strings.TrimSuffix(got[2], " through node c")
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s has the events %q, want %q", h.name, got, want)
+			}
+		})
 		set(b, vip.Drain)
 		late := join(t, m, "d")
 		defer func() { late.end(); late.Host.End() }()
+		if got := late.stateEvents(); len(got) > 0 {
+			t.Errorf("a host that joins has events of what was said before: %q", got)
+		}
 		if st, _, _ := late.states.Get(bkey("10.0.0.1")); st != vip.Drain {
 			t.Errorf("a host that joins has %q", st)
 		}

@@ -97,9 +97,27 @@ func (s *Source) takeState(item *Item[Override]) {
 	switch {
 	case !wanted && set:
 		s.States.Delete(key)
+		s.tellState(key, vip.Ready, item.Value.Node)
 	case wanted && (!set || now != item.Value.State):
 		s.States.Set(key, item.Value.State)
+		s.tellState(key, item.Value.State, item.Value.Node)
 	}
+}
+
+// tellState books a state that is in force from now on, on each host of a fleet;
+// node is the one that was told, "" where that isn't known. What was said before this
+// host ran is no news, nor is that nothing is said any more of a backend that is gone.
+// The caller holds mu.
+func (s *Source) tellState(key vip.BackendKey, to vip.State, node string) {
+	id := backendID{key.Address, key.Port}
+	if svc, _, ok := s.inForce(key.Service); s.sink == nil || !ok || indexOf(svc.Backends, id) < 0 {
+		return
+	}
+	e := event.Event{Kind: "backend_state", Service: key.Service.String(), Object: id.String(), Message: "set to " + string(to)}
+	if node != "" && node != s.Node {
+		e.Message += " through node " + node
+	}
+	s.Events.Add(e)
 }
 
 // SetState says what an operator wants of a backend of any source: Drain and
@@ -156,10 +174,6 @@ func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State)
 		if known := s.Overrides.Version(at); known == edit.Version || try == editTries {
 			return 0, &ConflictError{Service: key.Service, Unreadable: known == edit.Version}
 		}
-	}
-	if !said {
-		s.Events.Add(event.Event{Kind: "backend_state", Service: key.Service.String(),
-			Object: backendID{key.Address, key.Port}.String(), Message: "set to " + string(to)})
 	}
 	if _, now, set := s.States.Get(key); set {
 		return now, nil
