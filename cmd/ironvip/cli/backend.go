@@ -76,7 +76,11 @@ word, as -o name prints it, does as well.`,
 		}
 		b, err := c.SetBackendState(ctx, key.Namespace, key.Name, id, state, a.write(*dontWait))
 		if err != nil {
-			return notFound(err, "ironvip backend list shows what there is")
+			hint := "ironvip backend list shows what there is"
+			if _, port, _ := vip.ParseBackendID(id); port == 0 {
+				hint = "if it has a port, name that too, as ADDRESS:PORT: ironvip backend list " + key.String() + " shows what there is"
+			}
+			return notFound(err, hint)
 		}
 		applied := appliedWord(!*dontWait)
 		a.printer().Say("backend %s/%s set to %s (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))

@@ -53,6 +53,8 @@ func TestExitCodes(t *testing.T) {
 		{"no such source", "source resync gone", "POST /v1/sources/gone/resync", 404,
 			problem(404, v1.CodeNotFound, `no source "gone"`, "list them: GET /v1/sources"), ExitNotFound, []string{"hint: list them: ironvip source list\n"}},
 		{"no such backend", "backend drain web 10.1.0.1", "PUT /v1/services/default/web/backends/10.1.0.1/state", 404,
+			problem(404, v1.CodeNotFound, "no such backend", "register it"), ExitNotFound, []string{"hint: if it has a port, name that too, as ADDRESS:PORT: ironvip backend list web shows what there is\n"}},
+		{"no such backend and port", "backend drain web 10.1.0.1:80", "PUT /v1/services/default/web/backends/10.1.0.1:80/state", 404,
 			problem(404, v1.CodeNotFound, "no such backend", "register it"), ExitNotFound, []string{"hint: ironvip backend list shows what there is\n"}},
 		{"an older agent without the path is no missing object", "dataplane diff", "GET /v1/dataplane/diff", 404,
 			problem(404, v1.CodeNoRoute, "no such path", ""), ExitError, nil},

@@ -257,8 +257,10 @@ func sourceState(s v1.Source) output.Cell {
 
 func (a *app) sourceResyncCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "resync NAME",
-		Short:             "make a source read everything again",
+		Use:   "resync NAME",
+		Short: "make a source read everything again",
+		Long: `Makes a source of this host read everything again. The other hosts of a fleet go on
+with what they have read: run it on each that is to, or give its --addr.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete(first(1, sourceNames)),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
