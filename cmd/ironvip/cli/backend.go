@@ -121,14 +121,8 @@ func parseBackend(args []string) (vip.ServiceKey, string, error) {
 
 func (a *app) backendListView(list itemsOf[v1.Backend]) output.View {
 	return output.View{
-		Data: list,
-		Names: func() []string {
-			names := make([]string, len(list.Items))
-			for i, b := range list.Items {
-				names[i] = b.Service + "/" + b.ID
-			}
-			return names
-		},
+		Data:  list,
+		Names: output.NamesOf(list.Items, func(b v1.Backend) string { return b.Service + "/" + b.ID }),
 		Text: func(wide bool) string {
 			grid := a.backendGrid(wide, true)
 			for _, b := range list.Items {

@@ -102,14 +102,8 @@ func (a *app) showClean(r CleanResult) error {
 
 func (a *app) cleanView(r CleanResult) output.View {
 	return output.View{
-		Data: r,
-		Names: func() []string {
-			names := make([]string, len(r.Items))
-			for i, x := range r.Items {
-				names[i] = x.Name
-			}
-			return names
-		},
+		Data:  r,
+		Names: output.NamesOf(r.Items, func(x CleanItem) string { return x.Name }),
 		Text: func(bool) string {
 			grid := output.Grid{}
 			rows := func(sign output.Cell, items []CleanItem) {

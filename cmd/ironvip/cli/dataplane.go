@@ -58,14 +58,8 @@ func (a *app) dataplaneShowCommand() *cobra.Command {
 
 func (a *app) dataplaneView(d dataplaneDoc) output.View {
 	return output.View{
-		Data: d,
-		Names: func() []string {
-			names := make([]string, len(d.Frontends))
-			for i, f := range d.Frontends {
-				names[i] = frontendName(f)
-			}
-			return names
-		},
+		Data:  d,
+		Names: output.NamesOf(d.Frontends, frontendName),
 		Text: func(wide bool) string {
 			p, plane := a.printer(), d.Dataplane
 			var b strings.Builder
@@ -167,14 +161,8 @@ is desired. The exit code is 0 when they are alike and 10 when they differ.`,
 
 func (a *app) diffView(d v1.DataplaneDiff) output.View {
 	return output.View{
-		Data: d,
-		Names: func() []string {
-			names := make([]string, len(d.Items))
-			for i, e := range d.Items {
-				names[i] = e.Frontend
-			}
-			return names
-		},
+		Data:  d,
+		Names: output.NamesOf(d.Items, func(e v1.DiffEntry) string { return e.Frontend }),
 		Text: func(bool) string {
 			grid := output.Grid{}
 			for _, e := range d.Items {

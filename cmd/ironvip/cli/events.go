@@ -83,14 +83,8 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, since uint64, 
 
 func (a *app) eventsView(list v1.EventList) output.View {
 	return output.View{
-		Data: list,
-		Names: func() []string {
-			names := make([]string, len(list.Items))
-			for i, e := range list.Items {
-				names[i] = e.Kind
-			}
-			return names
-		},
+		Data:  list,
+		Names: output.NamesOf(list.Items, func(e v1.Event) string { return e.Kind }),
 		Text: func(wide bool) string {
 			grid := output.Grid{Header: []string{"WHEN", "KIND", "SERVICE", "OBJECT", "MESSAGE"}}
 			if wide {

@@ -63,14 +63,8 @@ func allVIPs(ctx context.Context, c *client.Client, kind string) (v1.VIPList, er
 
 func (a *app) vipListView(list v1.VIPList) output.View {
 	return output.View{
-		Data: list,
-		Names: func() []string {
-			names := make([]string, len(list.Items))
-			for i, v := range list.Items {
-				names[i] = leaseName(v)
-			}
-			return names
-		},
+		Data:  list,
+		Names: output.NamesOf(list.Items, leaseName),
 		Text: func(wide bool) string {
 			grid := output.Grid{Header: []string{"VIP", "POOL", "STATE", "SERVICE", "SINCE"}}
 			if wide {
@@ -131,14 +125,8 @@ func (a *app) poolListCommand() *cobra.Command {
 
 func (a *app) poolListView(list v1.PoolList) output.View {
 	return output.View{
-		Data: list,
-		Names: func() []string {
-			names := make([]string, len(list.Items))
-			for i, p := range list.Items {
-				names[i] = p.Name
-			}
-			return names
-		},
+		Data:  list,
+		Names: output.NamesOf(list.Items, func(p v1.Pool) string { return p.Name }),
 		Text: func(wide bool) string {
 			grid := output.Grid{Header: []string{"NAME", "CIDRS", "USED", "FREE", "COOLING", "HELD OUT", "AUTO"}}
 			if wide {
@@ -206,14 +194,8 @@ func (a *app) sourceListCommand() *cobra.Command {
 
 func (a *app) sourceListView(list v1.SourceList) output.View {
 	return output.View{
-		Data: list,
-		Names: func() []string {
-			names := make([]string, len(list.Items))
-			for i, s := range list.Items {
-				names[i] = s.Name
-			}
-			return names
-		},
+		Data:  list,
+		Names: output.NamesOf(list.Items, func(s v1.Source) string { return s.Name }),
 		Text: func(wide bool) string {
 			grid := output.Grid{Header: []string{"NAME", "TYPE", "STATE", "SERVICES", "LAST SYNC", "PROBLEMS"}}
 			if wide {

@@ -40,14 +40,8 @@ which write of the shared store the node has read: nodes of one index know the s
 
 func (a *app) nodeListView(list v1.NodeList) output.View {
 	return output.View{
-		Data: list,
-		Names: func() []string {
-			names := make([]string, len(list.Items))
-			for i, n := range list.Items {
-				names[i] = n.Name
-			}
-			return names
-		},
+		Data:  list,
+		Names: output.NamesOf(list.Items, func(n v1.Node) string { return n.Name }),
 		Text: func(wide bool) string {
 			grid := output.Grid{Header: []string{"NAME", "ELECTED", "VERSION", "DATAPLANE", "REVISION", "LAG", "SERVICES", "PROBLEMS", "SEEN"}}
 			if wide {

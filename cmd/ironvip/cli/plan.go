@@ -46,14 +46,8 @@ func planCode(p v1.Plan) error {
 
 func (a *app) planView(plan v1.Plan) output.View {
 	return output.View{
-		Data: plan,
-		Names: func() []string {
-			names := make([]string, len(plan.Changes))
-			for i, c := range plan.Changes {
-				names[i] = c.Name
-			}
-			return names
-		},
+		Data:  plan,
+		Names: output.NamesOf(plan.Changes, func(c v1.PlanChange) string { return c.Name }),
 		Text: func(bool) string {
 			var b strings.Builder
 			b.WriteString(problemsText("", plan.Problems))

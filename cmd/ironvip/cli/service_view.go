@@ -26,7 +26,7 @@ func viewOf[T any](answers []T, names []string) output.View {
 func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64) output.View {
 	return output.View{
 		Data:  list,
-		Names: func() []string { return serviceNames(list) },
+		Names: output.NamesOf(list.Items, serviceName),
 		Text: func(wide bool) string {
 			grid := output.Grid{Header: []string{"NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "CONN", "AGE"}}
 			if wide {
@@ -47,19 +47,11 @@ func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64
 	}
 }
 
-func serviceNames(list v1.ServiceList) []string {
-	names := make([]string, len(list.Items))
-	for i, s := range list.Items {
-		names[i] = serviceName(s)
-	}
-	return names
-}
-
 // serviceView shows services in full, one below the other.
 func (a *app) serviceView(list v1.ServiceList) output.View {
 	v := output.View{
 		Data:  list,
-		Names: func() []string { return serviceNames(list) },
+		Names: output.NamesOf(list.Items, serviceName),
 		Text: func(wide bool) string {
 			texts := make([]string, len(list.Items))
 			for i, s := range list.Items {

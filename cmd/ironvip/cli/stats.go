@@ -80,14 +80,8 @@ func connectionsCell(of map[string]uint64, service string) string {
 
 func (a *app) statsListView(list v1.StatsList) output.View {
 	return output.View{
-		Data: list,
-		Names: func() []string {
-			names := make([]string, len(list.Items))
-			for i, s := range list.Items {
-				names[i] = s.Service
-			}
-			return names
-		},
+		Data:  list,
+		Names: output.NamesOf(list.Items, func(s v1.ServiceTotal) string { return s.Service }),
 		Text: func(wide bool) string {
 			grid := trafficGrid("NAME", wide)
 			for _, s := range list.Items {
@@ -100,14 +94,8 @@ func (a *app) statsListView(list v1.StatsList) output.View {
 
 func (a *app) statsView(all []v1.ServiceStats) output.View {
 	v := output.View{
-		Data: itemsOf[v1.ServiceStats]{all},
-		Names: func() []string {
-			names := make([]string, len(all))
-			for i, s := range all {
-				names[i] = s.Service
-			}
-			return names
-		},
+		Data:  itemsOf[v1.ServiceStats]{all},
+		Names: output.NamesOf(all, func(s v1.ServiceStats) string { return s.Service }),
 		Text: func(wide bool) string {
 			texts := make([]string, len(all))
 			for i, s := range all {

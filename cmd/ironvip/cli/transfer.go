@@ -259,15 +259,9 @@ func (a *app) showImport(req ImportRequest, r ImportResult) error {
 
 func importView(r ImportResult) output.View {
 	return output.View{
-		Data: r,
-		Names: func() []string {
-			names := make([]string, len(r.Clashes))
-			for i, c := range r.Clashes {
-				names[i] = c.Name
-			}
-			return names
-		},
-		Text: func(bool) string { return "" },
+		Data:  r,
+		Names: output.NamesOf(r.Clashes, func(c ImportClash) string { return c.Name }),
+		Text:  func(bool) string { return "" },
 	}
 }
 

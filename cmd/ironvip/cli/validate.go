@@ -100,14 +100,8 @@ func (a *app) validate(path string) validated {
 func (a *app) validateView(problems []vip.Problem) output.View {
 	shown := fromVIPs(problems)
 	return output.View{
-		Data: v1.ValidateResult{Valid: len(shown) == 0, Problems: shown},
-		Names: func() []string {
-			names := make([]string, len(shown))
-			for i, p := range shown {
-				names[i] = cmp.Or(p.Place, p.Service, p.Field)
-			}
-			return names
-		},
-		Text: func(bool) string { return problemsText("", shown) },
+		Data:  v1.ValidateResult{Valid: len(shown) == 0, Problems: shown},
+		Names: output.NamesOf(shown, func(p v1.Problem) string { return cmp.Or(p.Place, p.Service, p.Field) }),
+		Text:  func(bool) string { return problemsText("", shown) },
 	}
 }

@@ -20,6 +20,17 @@ type View struct {
 	Text  func(wide bool) string // what Table and Wide show
 }
 
+// NamesOf is a View's Names of things that each have one.
+func NamesOf[T any](things []T, name func(T) string) func() []string {
+	return func() []string {
+		names := make([]string, len(things))
+		for i := range things {
+			names[i] = name(things[i])
+		}
+		return names
+	}
+}
+
 // Show writes the view in the printer's format.
 func (p *Printer) Show(v View) error {
 	switch p.Format {
