@@ -1,6 +1,8 @@
 package vip
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -15,6 +17,17 @@ type Problem struct {
 	Field   string // path within the service: "ports[0].port"; may be empty
 	Message string // what is wrong, lower case, no full stop
 	Hint    string // what to do; may be empty
+}
+
+// FieldProblem is an error as a problem of the field that it was found in: the
+// Problem that it is, or what it says, as an invalid one.
+func FieldProblem(field string, err error) Problem {
+	var p Problem
+	if !errors.As(err, &p) {
+		p.Message = err.Error()
+	}
+	p.Code, p.Field = cmp.Or(p.Code, CodeInvalid), field
+	return p
 }
 
 // Error returns "place: service "x": field: message", leaving out what is empty.

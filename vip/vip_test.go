@@ -2,6 +2,8 @@ package vip
 
 import (
 	"encoding"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -217,5 +219,21 @@ func TestSchedulersAreDistinct(t *testing.T) {
 	}
 	if !seen[DefaultScheduler] {
 		t.Errorf("the default %q is not among them", DefaultScheduler)
+	}
+}
+
+func TestFieldProblem(t *testing.T) {
+	known := Problem{Code: CodeUnsupported, Field: "inner", Message: "no", Hint: "do without"}
+	for _, c := range []struct {
+		err  error
+		want Problem
+	}{
+		{errors.New("bad number"), Problem{Code: CodeInvalid, Field: "port", Message: "bad number"}},
+		{fmt.Errorf("read it: %w", known), Problem{Code: CodeUnsupported, Field: "port", Message: "no", Hint: "do without"}},
+		{Problem{Message: "no"}, Problem{Code: CodeInvalid, Field: "port", Message: "no"}},
+	} {
+		if got := FieldProblem("port", c.err); got != c.want {
+			t.Errorf("%v: %+v, want %+v", c.err, got, c.want)
+		}
 	}
 }

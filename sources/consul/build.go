@@ -2,7 +2,6 @@ package consul
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -77,12 +76,7 @@ type builder struct {
 
 // bad notes that a key of the settings can't be used.
 func (b *builder) bad(key string, err error) {
-	var p vip.Problem
-	if !errors.As(err, &p) {
-		p.Message = err.Error()
-	}
-	p.Code, p.Field = cmp.Or(p.Code, vip.CodeInvalid), key
-	b.problems, b.failed = append(b.problems, p), true
+	b.problems, b.failed = append(b.problems, vip.FieldProblem(key, err)), true
 }
 
 // warn notes something that the service can do with.

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -132,12 +131,7 @@ type builder struct {
 
 // bad notes that a field of the Service can't be used.
 func (b *builder) bad(field string, err error) {
-	var p vip.Problem
-	if !errors.As(err, &p) {
-		p.Message = err.Error()
-	}
-	p.Code, p.Field = cmp.Or(p.Code, vip.CodeInvalid), field
-	b.problems, b.failed = append(b.problems, p), true
+	b.problems, b.failed = append(b.problems, vip.FieldProblem(field, err)), true
 }
 
 // warn notes something that the service can do with.
