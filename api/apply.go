@@ -135,10 +135,10 @@ type applyOutput struct {
 }
 
 func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutput, error) {
-	allow(ctx, applyReadTimeout) // first: reading may have taken all the time that a refusal has to be written in
 	if in.failed != nil {
 		return nil, in.failed
 	}
+	allow(ctx, applyReadTimeout)
 	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(in.services)), DryRun: in.DryRun}}
 	var puts []rest.Put
 	var index []int // of each put, in the request

@@ -98,8 +98,9 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		}}
 		r.Body = io.NopCloser(body)
 		next.ServeHTTP(rec, r)
-		if body.late {
-			return // whoever was too slow gets the answer at once, while it can still be written
+		if body.late { // the answer now, though reading has taken all the time there was; the passed deadline keeps anybody from reading on
+			_ = http.NewResponseController(rec).SetWriteDeadline(time.Now().Add(readTimeout))
+			return
 		}
 		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // allow may have taken it off
 		_, _ = io.CopyN(io.Discard, body.Reader, maxDiscard)
