@@ -196,7 +196,7 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	}
 	f := &fs.Frontend
 	out := v1.Frontend{Address: frontendAddress(key), Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
-		Port: f.Port, Scheduler: string(f.Scheduler), Forward: string(f.Forward), Masquerade: string(f.Masquerade),
+		Port: f.Port, Scheduler: string(f.Scheduler), Forward: string(f.Forward), Masquerade: f.Masquerade.String(),
 		Backends: make([]v1.Endpoint, 0, len(f.Backends)), Revision: fs.Rev}
 	if f.SchedulerFallback {
 		out.Flags = append(out.Flags, "fallback")

@@ -365,7 +365,7 @@ func TestSame(t *testing.T) {
 	f := oneFrontend()
 	alike := []*vip.Frontend{
 		changed(func(f *vip.Frontend) { f.Service.Name, f.Port, f.DrainTimeout, f.Forward = "a", "b", time.Hour, "" }),
-		changed(func(f *vip.Frontend) { f.Masquerade, f.SchedulerPort = "", true }),
+		changed(func(f *vip.Frontend) { f.Masquerade, f.SchedulerPort = 0, true }),
 		changed(func(f *vip.Frontend) { f.Backends[0].Leaving = time.Now() }),
 	}
 	for _, g := range alike {

@@ -3,6 +3,7 @@ package vip
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -67,41 +68,97 @@ const (
 	ForwardTunnel Forward = "tunnel"
 )
 
-// TrafficPolicy says which backends traffic of a kind may reach.
-type TrafficPolicy string
+// TrafficPolicy says which backends traffic of a kind may reach. The zero
+// TrafficPolicy means "not stated".
+type TrafficPolicy uint8
 
 // Cluster uses every backend; Local only those on the balancing node.
 const (
-	Cluster TrafficPolicy = "cluster"
-	Local   TrafficPolicy = "local"
+	Cluster TrafficPolicy = iota + 1
+	Local
 )
 
-// Masquerade says when the client's address is replaced by this host's.
-type Masquerade string
+// Masquerade says when the client's address is replaced by this host's. The zero
+// Masquerade means "not stated".
+type Masquerade uint8
 
 // MasqueradeAuto masquerades only where a reply would otherwise miss this host.
 // MasqueradeOwn is what auto becomes where clients keep their address: only this
 // host's own connections, and those of a backend to itself, are masqueraded.
 // Frontends have it, services can't ask for it.
 const (
-	MasqueradeAuto   Masquerade = "auto"
-	MasqueradeAlways Masquerade = "always"
-	MasqueradeNever  Masquerade = "never"
-	MasqueradeOwn    Masquerade = "own"
+	MasqueradeAuto Masquerade = iota + 1
+	MasqueradeAlways
+	MasqueradeNever
+	MasqueradeOwn
 )
 
 // TrafficDistribution is which backends are preferred among those that the
 // traffic policy allows. The names are those of Kubernetes' trafficDistribution.
-type TrafficDistribution string
+// The zero TrafficDistribution means "not stated".
+type TrafficDistribution uint8
 
 // DistributeAny prefers none. PreferSameZone uses the backends of this node's
 // zone where there are any ready; PreferSameNode those of this node, else of
 // its zone, else all.
 const (
-	DistributeAny  TrafficDistribution = "any"
-	PreferSameZone TrafficDistribution = "same-zone"
-	PreferSameNode TrafficDistribution = "same-node"
+	DistributeAny TrafficDistribution = iota + 1
+	PreferSameZone
+	PreferSameNode
 )
+
+// The words of policies, by their numbers. Each service and frontend has some
+// of these, so that words in their place would be a good part of all memory.
+var (
+	trafficPolicies      = []string{"", "cluster", "local"}
+	masquerades          = []string{"", "auto", "always", "never", "own"}
+	trafficDistributions = []string{"", "any", "same-zone", "same-node"}
+)
+
+func wordOf[T ~uint8](n T, words []string) string {
+	if int(n) < len(words) {
+		return words[n]
+	}
+	return fmt.Sprintf("%T(%d)", n, uint8(n))
+}
+
+func readWord[T ~uint8](n *T, text []byte, words []string) error {
+	i := slices.Index(words, string(text))
+	if i < 0 {
+		return fmt.Errorf("%q is none of %s", text, strings.Join(words[1:], ", "))
+	}
+	*n = T(i)
+	return nil
+}
+
+// String returns "cluster" or "local", "" where it is not stated.
+func (p TrafficPolicy) String() string { return wordOf(p, trafficPolicies) }
+
+// MarshalText writes String.
+func (p TrafficPolicy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (p *TrafficPolicy) UnmarshalText(b []byte) error { return readWord(p, b, trafficPolicies) }
+
+// String returns "auto", "always", "never" or "own", "" where it is not stated.
+func (m Masquerade) String() string { return wordOf(m, masquerades) }
+
+// MarshalText writes String.
+func (m Masquerade) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (m *Masquerade) UnmarshalText(b []byte) error { return readWord(m, b, masquerades) }
+
+// String returns "any", "same-zone" or "same-node", "" where it is not stated.
+func (d TrafficDistribution) String() string { return wordOf(d, trafficDistributions) }
+
+// MarshalText writes String.
+func (d TrafficDistribution) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (d *TrafficDistribution) UnmarshalText(b []byte) error {
+	return readWord(d, b, trafficDistributions)
+}
 
 // State is what an operator or a source says of a backend.
 type State string

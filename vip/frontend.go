@@ -94,9 +94,9 @@ type Frontend struct {
 	SchedulerFallback bool
 	SchedulerPort     bool
 	OnePacket         bool // UDP: every datagram is scheduled anew
+	Masquerade        Masquerade
 	Forward           Forward
 	Affinity          time.Duration
-	Masquerade        Masquerade
 	SourceRanges      []netip.Prefix
 	DrainTimeout      time.Duration
 

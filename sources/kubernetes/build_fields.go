@@ -196,9 +196,9 @@ func (b *builder) readTraffic() {
 	}
 	switch *s.TrafficDistribution {
 	case corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone:
-		b.draft.Distribution = string(vip.PreferSameZone)
+		b.draft.Distribution = vip.PreferSameZone.String()
 	case corev1.ServiceTrafficDistributionPreferSameNode:
-		b.draft.Distribution = string(vip.PreferSameNode)
+		b.draft.Distribution = vip.PreferSameNode.String()
 	default:
 		b.warn(vip.CodeUnsupported, "spec.trafficDistribution", "use PreferSameZone or PreferSameNode",
 			"this version does not know %s, and prefers no endpoint", strict.Quote(*s.TrafficDistribution))
@@ -209,8 +209,8 @@ func (b *builder) readTraffic() {
 // who asked for local ones wanted no second hop, and from there to an endpoint
 // there is but one.
 func anyEndpoint(policy string) string {
-	if policy == string(vip.Local) {
-		return string(vip.Cluster)
+	if policy == vip.Local.String() {
+		return vip.Cluster.String()
 	}
 	return policy
 }

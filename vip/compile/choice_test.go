@@ -331,14 +331,14 @@ func TestMasquerade(t *testing.T) {
 		external, internal vip.TrafficPolicy
 		want, wantInternal vip.Masquerade
 	}{
-		{"", "", "", "", vip.MasqueradeAuto, ""},
-		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Cluster, vip.Cluster, vip.MasqueradeAuto, ""},
-		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Local, vip.Local, vip.MasqueradeOwn, ""},
+		{0, "", 0, 0, vip.MasqueradeAuto, 0},
+		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Cluster, vip.Cluster, vip.MasqueradeAuto, 0},
+		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Local, vip.Local, vip.MasqueradeOwn, 0},
 		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Local, vip.Cluster, vip.MasqueradeOwn, vip.MasqueradeAuto},
 		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Cluster, vip.Local, vip.MasqueradeAuto, vip.MasqueradeOwn},
-		{vip.MasqueradeAlways, vip.ForwardNAT, vip.Local, vip.Local, vip.MasqueradeAlways, ""},
+		{vip.MasqueradeAlways, vip.ForwardNAT, vip.Local, vip.Local, vip.MasqueradeAlways, 0},
 		{vip.MasqueradeNever, vip.ForwardNAT, vip.Local, vip.Cluster, vip.MasqueradeNever, vip.MasqueradeNever},
-		{vip.MasqueradeAuto, vip.ForwardDirect, vip.Cluster, vip.Cluster, vip.MasqueradeNever, ""},
+		{vip.MasqueradeAuto, vip.ForwardDirect, vip.Cluster, vip.Cluster, vip.MasqueradeNever, 0},
 		{vip.MasqueradeAuto, vip.ForwardTunnel, vip.Local, vip.Cluster, vip.MasqueradeNever, vip.MasqueradeNever},
 	} {
 		t.Run(fmt.Sprintf("%+v", tc), func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestMasquerade(t *testing.T) {
 			if len(got) == 0 || got[0].Masquerade != tc.want {
 				t.Fatalf("got %v, want %s", got, tc.want)
 			}
-			if tc.wantInternal == "" && len(got) != 1 || tc.wantInternal != "" && (len(got) != 2 || got[1].Masquerade != tc.wantInternal) {
+			if tc.wantInternal == 0 && len(got) != 1 || tc.wantInternal != 0 && (len(got) != 2 || got[1].Masquerade != tc.wantInternal) {
 				t.Errorf("got %v, want %s for internal clients", got, tc.wantInternal)
 			}
 		})

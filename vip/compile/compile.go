@@ -163,7 +163,7 @@ func masquerade(s *vip.Service, policy vip.TrafficPolicy) vip.Masquerade {
 	switch {
 	case bypassed(s):
 		return vip.MasqueradeNever
-	case s.Masquerade != "" && s.Masquerade != vip.MasqueradeAuto:
+	case s.Masquerade != 0 && s.Masquerade != vip.MasqueradeAuto:
 		return s.Masquerade
 	case policy == vip.Local:
 		return vip.MasqueradeOwn

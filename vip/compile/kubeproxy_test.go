@@ -14,7 +14,7 @@ import (
 // endpoints a Service uses on a node.
 type kubeProxyCase struct {
 	name               string
-	external, internal vip.TrafficPolicy // "" is Cluster
+	external, internal vip.TrafficPolicy // zero is Cluster
 	node, zone         string            // this node's; its name is n1 unless stated, "-" for none
 	endpoints          string            // see endpoint
 	// What kube-proxy uses under each policy, by the numbers of the endpoints: "none" is

@@ -19,9 +19,9 @@ func compareBackends(a, b vip.Backend) int {
 // inputs draws a service with everything that decides over its frontends.
 func inputs(t *rapid.T) Input {
 	s := service()
-	s.ExternalTraffic = rapid.SampledFrom([]vip.TrafficPolicy{"", vip.Cluster, vip.Local}).Draw(t, "external")
-	s.InternalTraffic = rapid.SampledFrom([]vip.TrafficPolicy{"", vip.Cluster, vip.Local}).Draw(t, "internal")
-	s.Distribution = rapid.SampledFrom([]vip.TrafficDistribution{"", vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode}).Draw(t, "distribution")
+	s.ExternalTraffic = rapid.SampledFrom([]vip.TrafficPolicy{0, vip.Cluster, vip.Local}).Draw(t, "external")
+	s.InternalTraffic = rapid.SampledFrom([]vip.TrafficPolicy{0, vip.Cluster, vip.Local}).Draw(t, "internal")
+	s.Distribution = rapid.SampledFrom([]vip.TrafficDistribution{0, vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode}).Draw(t, "distribution")
 	s.Forward = rapid.SampledFrom([]vip.Forward{vip.ForwardNAT, vip.ForwardDirect}).Draw(t, "forward")
 	s.Ports = []vip.Port{
 		{Name: "a", Protocol: vip.TCP, Port: 80, TargetPort: 8080, NodePort: vip.NodePort{Auto: rapid.Bool().Draw(t, "node port")}},

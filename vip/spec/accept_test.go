@@ -114,7 +114,7 @@ func TestBuildAccepts(t *testing.T) {
 		}
 		want := vip.Service{
 			Key: vip.ServiceKey{Namespace: "default", Name: "a"}, Source: "rest", Ports: []vip.Port{port(vip.TCP, 80, 0, 80)}, Backends: []vip.Backend{},
-			Scheduler: "wrr", Forward: "nat", InternalTraffic: "cluster", ExternalTraffic: "cluster", Distribution: "any", Masquerade: "auto", DrainTimeout: time.Minute,
+			Scheduler: "wrr", Forward: "nat", InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute,
 		}
 		test.want(&want)
 		if diff := cmp.Diff(want, got, cmpAddrs, cmpPrefixes); diff != "" {

@@ -280,20 +280,20 @@ func (b *builder) affinity(in *Affinity) time.Duration {
 	return d
 }
 
-// choice reads one of a set of words, the default when nothing is written.
-func choice[T ~string](b *builder, field, text string, def T, all ...T) T {
+// choice reads one of a set of things by their words, the default when nothing is
+// written.
+func choice[T any](b *builder, field, text string, def T, all ...T) (none T) {
 	if text == "" {
 		return def
 	}
-	if slices.Contains(all, T(text)) {
-		return T(text)
-	}
 	use := make([]string, len(all))
 	for i := range all {
-		use[i] = string(all[i])
+		if use[i] = fmt.Sprint(all[i]); use[i] == text {
+			return all[i]
+		}
 	}
 	b.bad(field, oneOf(text, use), "%s is not a known value", strict.Quote(text))
-	return ""
+	return none
 }
 
 // oneOf is the hint for a word that should have been one of a few.

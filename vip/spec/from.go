@@ -14,9 +14,9 @@ func FromService(s vip.Service) Service {
 		Name: s.Key.Name, Namespace: s.Key.Namespace, Labels: maps.Clone(s.Labels),
 		Pool: s.Pool, ShareKey: s.ShareKey,
 		VIPs: texts(s.VIPs), Families: texts(s.Families), SourceRanges: texts(s.SourceRanges),
-		Scheduler: string(s.Scheduler), Forward: string(s.Forward), Masquerade: string(s.Masquerade),
-		InternalTraffic: string(s.InternalTraffic), ExternalTraffic: string(s.ExternalTraffic),
-		Distribution: string(s.Distribution), HealthPort: writeNodePort(s.HealthPort),
+		Scheduler: string(s.Scheduler), Forward: string(s.Forward), Masquerade: s.Masquerade.String(),
+		InternalTraffic: s.InternalTraffic.String(), ExternalTraffic: s.ExternalTraffic.String(),
+		Distribution: s.Distribution.String(), HealthPort: writeNodePort(s.HealthPort),
 	}
 	drain := Duration(s.DrainTimeout)
 	out.DrainTimeout = &drain

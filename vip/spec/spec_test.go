@@ -26,7 +26,7 @@ func services(t *rapid.T) vip.Service {
 		InternalTraffic: rapid.SampledFrom([]vip.TrafficPolicy{vip.Cluster, vip.Local}).Draw(t, "internal traffic"),
 		ExternalTraffic: rapid.SampledFrom([]vip.TrafficPolicy{vip.Cluster, vip.Local}).Draw(t, "external traffic"),
 		Distribution:    rapid.SampledFrom([]vip.TrafficDistribution{vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode}).Draw(t, "distribution"),
-		Masquerade:      rapid.SampledFrom([]vip.Masquerade{"auto", "always", "never"}).Draw(t, "masquerade"),
+		Masquerade:      rapid.SampledFrom([]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}).Draw(t, "masquerade"),
 		DrainTimeout:    time.Duration(rapid.Int64Range(0, int64(vip.MaxDrainTimeout)).Draw(t, "drain")),
 		Affinity:        time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
 		Labels:          rapid.MapOfN(rapid.StringMatching(`[ -~]{1,9}`), rapid.StringMatching(`[ -~é]{0,9}`), 0, 3).Draw(t, "labels"),

@@ -261,10 +261,10 @@ func clients(ranges []string, wide bool) string {
 func traffic(s v1.ServiceSpec) string {
 	var parts []string
 	for _, f := range []struct{ word, value, usual string }{
-		{"external", s.ExternalTraffic, string(vip.Cluster)},
-		{"internal", s.InternalTraffic, string(vip.Cluster)},
-		{"prefers", s.Distribution, string(vip.DistributeAny)},
-		{"masquerade", s.Masquerade, string(vip.MasqueradeAuto)},
+		{"external", s.ExternalTraffic, vip.Cluster.String()},
+		{"internal", s.InternalTraffic, vip.Cluster.String()},
+		{"prefers", s.Distribution, vip.DistributeAny.String()},
+		{"masquerade", s.Masquerade, vip.MasqueradeAuto.String()},
 	} {
 		if f.value != "" && f.value != f.usual {
 			parts = append(parts, f.word+" "+f.value)
