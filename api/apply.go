@@ -243,9 +243,9 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 	var conflict *rest.ConflictError
 	switch {
 	case errors.As(err, &conflict):
-		p.Code, p.Field, p.Hint = vip.CodeNameTaken, "name", conflictHint(conflict)
+		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", conflict.Why(), conflictHint(conflict)
 	case errors.As(err, &owned):
-		p.Code, p.Field, p.Hint = vip.CodeNameTaken, "name", "change it in source \""+owned.Source+"\", or use another name"
+		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), "change it in source \""+owned.Source+"\", or use another name"
 	}
 	return []vip.Problem{p}
 }

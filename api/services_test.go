@@ -303,7 +303,7 @@ func TestConflictNamesTheOtherNode(t *testing.T) {
 		}
 	}
 	a := r.ask("POST", v1.PathApply, `{"services":[`+`{"name":"web","ports":[{"port":1}]}`+`]}`)
-	if doc := a.problem(t); len(doc.Errors) != 1 || doc.Errors[0].Code != vip.CodeNameTaken || !strings.Contains(doc.Errors[0].Message, `"lb2"`) || doc.Errors[0].Hint == "" {
+	if doc := a.problem(t); len(doc.Errors) != 1 || doc.Errors[0].Code != vip.CodeNameTaken || doc.Errors[0].Message != `was registered meanwhile through node "lb2"` || doc.Errors[0].Hint == "" {
 		t.Errorf("apply: %s %s", a.Status, a.body)
 	}
 }

@@ -41,8 +41,12 @@ func ParseServiceKey(s string) (ServiceKey, error) {
 	}
 	k := ServiceKey{Namespace: ns, Name: name}
 	for _, part := range []string{ns, name} {
-		if err := CheckLabel(part); err != nil {
+		switch err := CheckLabel(part); {
+		case err == nil:
+		case found || s == "": // the error names a part, or nothing
 			return ServiceKey{}, fmt.Errorf("service %q: %w", s, err)
+		default:
+			return ServiceKey{}, fmt.Errorf("service %w", err)
 		}
 	}
 	return k, nil

@@ -49,15 +49,18 @@ type OwnedError struct {
 	Origin  string // where the owner has it from, if known
 }
 
-func (e *OwnedError) Error() string {
-	at := ""
+func (e *OwnedError) Error() string { return fmt.Sprintf("service %q %s", e.Service, e.Why()) }
+
+// Why is the error for where the service is named already.
+func (e *OwnedError) Why() string {
 	if e.Source == "" {
-		return fmt.Sprintf("service %q belongs to another source, which is still starting", e.Service)
+		return "belongs to another source, which is still starting"
 	}
+	at := ""
 	if e.Origin != "" {
 		at = " (" + e.Origin + ")"
 	}
-	return fmt.Sprintf("service %q belongs to source %q%s", e.Service, e.Source, at)
+	return fmt.Sprintf("belongs to source %q%s", e.Source, at)
 }
 
 // ConflictError says that another host changed a service while it was to be
@@ -71,16 +74,19 @@ type ConflictError struct {
 	Unreadable bool
 }
 
-func (e *ConflictError) Error() string {
+func (e *ConflictError) Error() string { return fmt.Sprintf("service %q %s", e.Service, e.Why()) }
+
+// Why is the error for where the service is named already.
+func (e *ConflictError) Why() string {
 	switch {
 	case e.Unreadable:
-		return fmt.Sprintf("what is stored for service %q can't be read, and is not overwritten", e.Service)
+		return "can't be read as it is stored, and is not overwritten"
 	case e.Removed:
-		return fmt.Sprintf("service %q was removed meanwhile through another node", e.Service)
+		return "was removed meanwhile through another node"
 	case e.Node == "":
-		return fmt.Sprintf("service %q was changed meanwhile through another node", e.Service)
+		return "was changed meanwhile through another node"
 	}
-	return fmt.Sprintf("service %q was registered meanwhile through node %q", e.Service, e.Node)
+	return fmt.Sprintf("was registered meanwhile through node %q", e.Node)
 }
 
 // InvalidError carries everything that is wrong with what was to be written.

@@ -41,7 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{"usage: command", "service lst", "", 0, nil, ExitUsage, []string{`hint: did you mean "ironvip service list"?`}},
 		{"usage: group alone", "service", "", 0, nil, ExitUsage, []string{"a command is needed: apply, delete, explain, get, list"}},
 		{"usage: format", "-o xml status", "", 0, nil, ExitUsage, []string{"use table, wide, json, yaml or name"}},
-		{"usage: service name", "service get UPPER", "", 0, nil, ExitUsage, []string{"not a DNS label", "hint: name a service as NAME or NAMESPACE/NAME"}},
+		{"usage: service name", "service get UPPER", "", 0, nil, ExitUsage, []string{"error: service \"UPPER\" is not a DNS label", "hint: name a service as NAME or NAMESPACE/NAME"}},
 		{"usage: backend", "backend drain web nonsense", "", 0, nil, ExitUsage, []string{"hint: ironvip backend list web"}},
 		{"usage: backend left out", "backend drain web", "", 0, nil, ExitUsage, []string{"hint: ironvip backend list web"}},
 		{"usage: address", "--addr ftp://x status", "", 0, nil, ExitUsage, []string{"unix://PATH"}},
