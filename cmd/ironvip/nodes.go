@@ -83,7 +83,7 @@ func (a *agent) storeCheck() v1.Check {
 	case why != "":
 		c.Level = v1.LevelWarn
 		c.Message += fmt.Sprintf(" away for %s: %s", time.Since(since).Round(time.Second), why)
-		c.Hint = "traffic goes on; new addresses and registrations wait until it answers: consul members"
+		c.Hint = "traffic goes on; new addresses and registrations wait until it answers (consul members) and accepts the token (consul.token_file)"
 	case all > 0:
 		c.Level = v1.LevelWarn
 		c.Message += " in touch, " + output.Plural(all, "problem")

@@ -15,14 +15,10 @@ import (
 //   - No address is held by two services, on one agent or on several, unless
 //     the first was deleted, and the address rested, before the second had it.
 //   - No service has two addresses, or one and later another, on the same terms.
-//   - An agent shows what it acknowledged, until somebody asks for something else.
+//   - An agent shows what it acknowledged, until somebody asks for something else:
+//     registrations, and what operators say of backends.
 func Check(h *History) []string {
-	c := &checker{History: h, ops: map[string][]Op{}}
-	for _, o := range h.Ops {
-		if o.Outcome != Refused {
-			c.ops[o.Service] = append(c.ops[o.Service], o)
-		}
-	}
+	c := newChecker(h)
 	c.addresses()
 	for _, v := range h.Views {
 		c.acknowledged(v)
@@ -32,9 +28,25 @@ func Check(h *History) []string {
 
 type checker struct {
 	*History
-	ops   map[string][]Op // of each service, without those refused
-	wrong []string
-	said  map[string]bool
+	// Of each service, without those refused: ops make and remove it, states are what
+	// operators say of its backend.
+	ops, states map[string][]Op
+	wrong       []string
+	said        map[string]bool
+}
+
+func newChecker(h *History) *checker {
+	c := &checker{History: h, ops: map[string][]Op{}, states: map[string][]Op{}}
+	for _, o := range h.Ops {
+		of := c.ops
+		if o.Kind == SetState {
+			of = c.states
+		}
+		if o.Outcome != Refused {
+			of[o.Service] = append(of[o.Service], o)
+		}
+	}
+	return c
 }
 
 func (c *checker) bad(format string, args ...any) {
@@ -129,19 +141,32 @@ func (c *checker) released(service string, by time.Duration) bool {
 // where nobody else's request may have changed it.
 func (c *checker) acknowledged(v View) {
 	for service, ops := range c.ops {
-		last := -1
-		for i, o := range ops {
-			if o.Agent == v.Agent && o.Outcome == Acknowledged && o.To < v.From && (last < 0 || o.To > ops[last].To) {
-				last = i
-			}
-		}
-		if last < 0 || othersMeanwhile(ops, last, v.To) {
-			continue
-		}
-		if got := v.Services[service].Value; got != want(ops[last]) {
-			c.bad("%s shows service %s %s at %s, in spite of: %s", v.Agent, service, value(got), at(v.From), ops[last])
+		o := surely(ops, v)
+		if got := v.Services[service].Value; o != nil && got != want(*o) {
+			c.bad("%s shows service %s %s at %s, in spite of: %s", v.Agent, service, value(got), at(v.From), o)
 		}
 	}
+	for service, ops := range c.states {
+		got, there := v.Services[service]
+		if o := surely(ops, v); o != nil && there && got.State != want(*o) {
+			c.bad("%s shows the backend of service %s as %s at %s, in spite of: %s", v.Agent, service, States[got.State], at(v.From), o)
+		}
+	}
+}
+
+// surely returns the op that the view's agent acknowledged last before it, if
+// none of the others may have happened since.
+func surely(ops []Op, v View) *Op {
+	last := -1
+	for i, o := range ops {
+		if o.Agent == v.Agent && o.Outcome == Acknowledged && o.To < v.From && (last < 0 || o.To > ops[last].To) {
+			last = i
+		}
+	}
+	if last < 0 || othersMeanwhile(ops, last, v.To) {
+		return nil
+	}
+	return &ops[last]
 }
 
 // othersMeanwhile reports whether any but one of the ops may have happened after
@@ -163,7 +188,8 @@ func end(o Op) time.Duration {
 	return o.To
 }
 
-// want is the value that an op leaves, 0 for none.
+// want is the value that an op leaves, 0 for none. 0 is also the state of which
+// nobody said anything.
 func want(o Op) int {
 	if o.Kind == Delete {
 		return 0
@@ -182,16 +208,12 @@ func value(v int) string {
 //
 //   - Every service is as the last request left it that was acknowledged (or as
 //     one left it whose fate is unknown), on every agent alike, with an address.
+//   - So is what operators said of its backend.
 //   - Every agent's dataplane has it.
 //   - Consul's leases are the services' addresses, and what rests; every agent
 //     says the same of them.
 func CheckEnd(h *History, e *End) []string {
-	c := &checker{History: h, ops: map[string][]Op{}}
-	for _, o := range h.Ops {
-		if o.Outcome != Refused {
-			c.ops[o.Service] = append(c.ops[o.Service], o)
-		}
-	}
+	c := newChecker(h)
 	for _, a := range e.Agents {
 		c.values(a)
 		c.dataplane(a)
@@ -220,13 +242,22 @@ func (c *checker) values(a AgentEnd) {
 			c.bad("%s shows service %s with addresses %v at the end, want one", a.Agent, service, got.VIPs)
 		}
 	}
+	for service, got := range a.Services {
+		if allowed, because := final(c.states[service]); !slices.Contains(allowed, got.State) {
+			c.bad("%s shows the backend of service %s as %s at the end, in spite of: %s", a.Agent, service, States[got.State], because)
+		}
+	}
 }
 
 // agree compares what two agents show.
 func (c *checker) agree(a, b AgentEnd) {
 	for service := range merged(a.Services, b.Services) {
-		if x, y := a.Services[service], b.Services[service]; x.Value != y.Value || !sameAddresses(x.VIPs, y.VIPs) {
+		x, y := a.Services[service], b.Services[service]
+		if x.Value != y.Value || !sameAddresses(x.VIPs, y.VIPs) {
 			c.bad("%s shows service %s %s with %v, %s %s with %v", a.Agent, service, value(x.Value), x.VIPs, b.Agent, value(y.Value), y.VIPs)
+		}
+		if x.State != y.State {
+			c.bad("%s shows the backend of service %s as %s, %s as %s", a.Agent, service, States[x.State], b.Agent, States[y.State])
 		}
 	}
 }
@@ -242,7 +273,7 @@ func final(ops []Op) (allowed []int, because string) {
 		}
 	}
 	if because == "" {
-		allowed, because = []int{0}, "that it was never there"
+		allowed, because = []int{0}, "nothing that was acknowledged"
 	}
 	for _, o := range ops {
 		if end(o) >= ended {
@@ -262,10 +293,19 @@ func (c *checker) dataplane(a AgentEnd) {
 		}
 	}
 	for service, seen := range a.Services {
-		if fs := of[service]; len(fs) != 1 || !fs[0].Applied || fs[0].Value != seen.Value || !slices.Contains(seen.VIPs, fs[0].Address) {
+		if fs := of[service]; len(fs) != 1 || !fs[0].Applied || !serves(fs[0], seen) || !slices.Contains(seen.VIPs, fs[0].Address) {
 			c.bad("%s: service %s is %+v, and in the dataplane %+v", a.Agent, service, seen, fs)
 		}
 	}
+}
+
+// serves reports whether a listener's backends are those of the service, or nobody
+// who takes connections if an operator has taken them out.
+func serves(f Frontend, s Seen) bool {
+	if s.State != 0 {
+		return f.Value <= 0
+	}
+	return f.Value == s.Value
 }
 
 // leases compares leases, as somebody tells them, with the addresses of services

@@ -30,6 +30,16 @@ func reg(r Run, service string, value int, from float64) Op {
 	return o
 }
 
+// said is what an operator says of a backend.
+func said(r Run, service string, state int, from float64) Op {
+	o := put(r, service, state, from)
+	o.Kind = SetState
+	return o
+}
+
+// as is the service with its backend in a state.
+func (s Seen) as(state int) Seen { s.State = state; return s }
+
 func (o Op) is(outcome Outcome) Op { o.Outcome = outcome; return o }
 
 func (o Op) with(a netip.Addr) Op { o.VIPs = []netip.Addr{a}; return o }
@@ -77,6 +87,12 @@ func TestCheckRefuses(t *testing.T) {
 		{"one not yet known after a start", []Op{put(lb1, "a", 1, 0)}, []View{view(Run{"lb1", 2}, 1, services{})}, ""},
 		{"replaced by another agent meanwhile", []Op{put(lb1, "a", 1, 0), put(lb2, "a", 2, 0.05)}, []View{view(lb1, 1, services{"a": has(2, x)})}, ""},
 		{"perhaps deleted by another agent before", []Op{del(lb2, "a", 0).is(Unknown), put(lb1, "a", 1, 1)}, []View{view(lb1, 2, services{})}, ""},
+		{"a drained backend", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1)}, []View{view(lb1, 2, services{"a": has(1, x).as(1)})}, ""},
+		{"a drained backend that isn't", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1)}, []View{view(lb1, 2, services{"a": has(1, x)})}, "the backend of service a as ready at 2s, in spite of: state a=drain"},
+		{"a backend that is ready again", []Op{said(lb1, "a", 1, 0), said(lb1, "a", 0, 1)}, []View{view(lb1, 2, services{"a": has(1, x).as(1)})}, "as drain at 2s, in spite of: state a=ready"},
+		{"a drain that was refused", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1).is(Refused)}, []View{view(lb1, 2, services{"a": has(1, x)})}, ""},
+		{"a drain through another agent meanwhile", []Op{said(lb1, "a", 1, 0), said(lb2, "a", 2, 0.05)}, []View{view(lb1, 2, services{"a": has(0, x).as(2)})}, ""},
+		{"a drained backend of a deleted service", []Op{said(lb1, "a", 1, 0)}, []View{view(lb1, 2, services{})}, ""},
 		{"a refused deletion is none", []Op{put(lb1, "a", 1, 1), del(lb2, "a", 1.05).is(Refused)}, []View{view(lb1, 2, services{})}, "not at all"},
 	} {
 		for i := range c.ops {
@@ -138,6 +154,25 @@ func TestCheckEndRefuses(t *testing.T) {
 			h.Ops = append(h.Ops, put(lb1, "a", 9, 2).is(Unknown))
 			e.Agents[1].Services["a"], e.Agents[1].Frontends[0].Value = has(9, x), 9
 		}, "lb1.1 shows service a as registration 3 with [127.96.0.1], lb2.1 as registration 9"},
+		{"a drained backend", func(h *History, e *End) {
+			h.Ops = append(h.Ops, said(lb1, "a", 1, 2))
+			for i := range e.Agents {
+				e.Agents[i].Services["a"], e.Agents[i].Frontends[0].Value = has(3, x).as(1), 0
+			}
+		}, ""},
+		{"a drained backend that is ready on one agent", func(h *History, e *End) {
+			h.Ops = append(h.Ops, said(lb1, "a", 1, 2).is(Unknown))
+			e.Agents[1].Services["a"], e.Agents[1].Frontends[0].Value = has(3, x).as(1), 0
+		}, "lb1.1 shows the backend of service a as ready, lb2.1 as drain"},
+		{"a backend drained that nobody drained", func(_ *History, e *End) {
+			e.Agents[1].Services["a"] = has(3, x).as(2)
+		}, "lb2.1 shows the backend of service a as maint at the end, in spite of: nothing that was acknowledged"},
+		{"a drained backend that takes connections", func(h *History, e *End) {
+			h.Ops = append(h.Ops, said(lb1, "a", 2, 2))
+			for i := range e.Agents {
+				e.Agents[i].Services["a"] = has(3, x).as(2)
+			}
+		}, "lb1.1: service a is"},
 		{"no address", func(_ *History, e *End) {
 			e.Agents[0].Services["a"] = has(3)
 		}, "with addresses [] at the end, want one"},

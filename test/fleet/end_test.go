@@ -171,9 +171,9 @@ func decode(text []byte, into any) error {
 	return err
 }
 
-// serves asks every service of a host, from that host, and wants answers from
+// answers asks every service of a host, from that host, and wants answers from
 // its own backend. At most so many.
-func (l *lab) serves(a *agent, most int) {
+func (l *lab) answers(a *agent, most int) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -181,7 +181,7 @@ func (l *lab) serves(a *agent, most int) {
 	all, err := frontends(ctx, a)
 	l.must(a.name+": its frontends", err)
 	for _, f := range all {
-		if !f.Applied { // it is on its way
+		if !f.Applied || f.Value <= 0 { // it is on its way, or an operator has taken the backend out
 			continue
 		}
 		if asked++; asked > most {

@@ -23,7 +23,12 @@ const (
 	Put      Kind = "put"
 	Delete   Kind = "delete"
 	Register Kind = "register" // the service's backend, as the backend itself does
+	SetState Kind = "state"    // of the service's backend, as an operator does
 )
+
+// States are what an operator may say of a backend; their places are the Values of
+// SetState. What was said stays, also while the service is deleted.
+var States = []string{"ready", "drain", "maint"}
 
 // Outcome is what is known of an Op.
 type Outcome string
@@ -40,7 +45,7 @@ type Op struct {
 	Agent    Run
 	Service  string
 	Kind     Kind
-	Value    int // of a Put or Register: which one it is; no other has the same, and none has 0
+	Value    int // of a Put or Register: which one it is; no other has the same, and none has 0. Of a SetState: of States
 	From, To time.Duration
 	Outcome  Outcome
 	VIPs     []netip.Addr // in the answer
@@ -49,7 +54,11 @@ type Op struct {
 
 func (o Op) String() string {
 	what := string(o.Kind) + " " + o.Service
-	if o.Kind != Delete {
+	switch o.Kind {
+	case Delete:
+	case SetState:
+		what += "=" + States[o.Value]
+	default:
 		what += fmt.Sprintf("=%d", o.Value)
 	}
 	return fmt.Sprintf("%s by %s at %s to %s: %s %s", what, o.Agent, at(o.From), at(o.To), o.Outcome, o.Answer)
@@ -76,6 +85,7 @@ type View struct {
 // Seen is one service as an agent's API shows it.
 type Seen struct {
 	Value int
+	State int // the backend's in force, of States
 	VIPs  []netip.Addr
 }
 
@@ -102,7 +112,7 @@ type AgentEnd struct {
 type Frontend struct {
 	Service string
 	Address netip.Addr
-	Value   int // which registration its backends are of
+	Value   int // which registration its backends are of; 0 or less if they take nobody
 	Applied bool
 }
 

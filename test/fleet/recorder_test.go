@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -102,7 +103,7 @@ func (r *recorder) look(ctx context.Context, a *agent, w client.Wait) (View, uin
 		return v, 0, errors.New("it was started again meanwhile")
 	}
 	for _, s := range list.Items {
-		v.Services[s.Spec.Name] = Seen{Value: weight(s), VIPs: s.Status.VIPs}
+		v.Services[s.Spec.Name] = Seen{Value: weight(s), State: inForce(s), VIPs: s.Status.VIPs}
 	}
 	return v, list.Revision, nil
 }
@@ -113,6 +114,16 @@ func weight(s v1.Service) int {
 		return -1
 	}
 	return *s.Spec.Backends[0].Weight
+}
+
+// inForce is the state of its backend, of States.
+func inForce(s v1.Service) int {
+	for _, b := range s.Status.Backends {
+		if !b.Removed {
+			return slices.Index(States, b.State)
+		}
+	}
+	return 0
 }
 
 // service is registration number value of a service. Its number is its backend's
@@ -145,6 +156,15 @@ func (r *recorder) register(ctx context.Context, a *agent, name string) (Op, err
 func (r *recorder) remove(ctx context.Context, a *agent, name string) (Op, error) {
 	return r.ask(Op{Agent: a.run(), Service: name, Kind: Delete}, func() ([]netip.Addr, error) {
 		_, err := a.api.DeleteService(ctx, "default", name, client.Write{})
+		return nil, err
+	})
+}
+
+// setState says of a service's backend, as an operator does, that it is States[state]:
+// that is refused where there is no such backend.
+func (r *recorder) setState(ctx context.Context, a *agent, name string, state int) (Op, error) {
+	return r.ask(Op{Agent: a.run(), Service: name, Kind: SetState, Value: state}, func() ([]netip.Addr, error) {
+		_, err := a.api.SetBackendState(ctx, "default", name, target.String(), States[state], client.Write{})
 		return nil, err
 	})
 }
@@ -225,11 +245,13 @@ func (l *lab) request(ctx context.Context, a *agent, own string, rnd *rand.Rand)
 			name = fmt.Sprintf("shared-%d", rnd.IntN(sharedServices))
 		}
 		// A request outlives the end of the load, so that its fate is known.
-		switch rnd.IntN(8) {
+		switch rnd.IntN(10) {
 		case 0, 1, 2:
 			l.put(context.Background(), a, name, client.Write{})
 		case 3, 4:
 			l.register(context.Background(), a, name)
+		case 5, 6: // every other time it goes back
+			l.setState(context.Background(), a, name, max(0, rnd.IntN(4)-1))
 		default:
 			l.remove(context.Background(), a, name)
 		}

@@ -90,7 +90,7 @@ func TestOneConsul(t *testing.T) {
 		l.during(150, func() {})
 		l.settles()
 		for _, a := range l.agents {
-			l.serves(a, 20)
+			l.answers(a, 20)
 		}
 	})
 	l.scenario(t, "one name by several hosts at once", l.oneName)
@@ -123,10 +123,10 @@ func TestOneConsul(t *testing.T) {
 		l.during(50, func() {
 			a := l.agents[rnd.IntN(len(l.agents))]
 			l.cut(a)
-			l.serves(a, 5)
+			l.answers(a, 5)
 			l.refusesWrites(a)
 			l.requests(100)
-			l.serves(a, 5)
+			l.answers(a, 5)
 			l.heal(a)
 		})
 	})
@@ -260,10 +260,21 @@ func (l *lab) oneName() {
 // refusesWrites checks that an agent without Consul refuses writes as it should.
 func (l *lab) refusesWrites(a *agent) {
 	l.t.Helper()
-	var e *client.Error
+	refused := func(err error) {
+		l.t.Helper()
+		var e *client.Error
+		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Code != v1.CodeStoreUnavailable || e.Hint == "" {
+			l.t.Errorf("%s without Consul: a write is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
+		}
+	}
 	_, err := l.put(context.Background(), a, "refused-"+a.name, client.Write{})
-	if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Code != v1.CodeStoreUnavailable || e.Hint == "" {
-		l.t.Errorf("%s without Consul: a write is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
+	refused(err)
+	v, _, err := l.look(context.Background(), a, client.Wait{})
+	l.must(a.name+": its services", err)
+	for name, s := range v.Services {
+		_, err := l.setState(context.Background(), a, name, (s.State+1)%len(States))
+		refused(err)
+		break
 	}
 }
 
@@ -295,17 +306,17 @@ func (l *lab) consulAway() {
 	l.takeConsul()
 	for _, a := range l.agents {
 		l.refusesWrites(a)
-		l.serves(a, 5)
+		l.answers(a, 5)
 	}
 	victim.proc.Kill()
 	l.start(victim)
-	l.serves(victim, 5)
+	l.answers(victim, 5)
 	l.refusesWrites(victim)
 	for i, a := range l.agents {
 		v, _, err := l.look(context.Background(), a, client.Wait{})
 		l.must(a.name+": its services", err)
 		for name, s := range before.Agents[i].Services {
-			if got := v.Services[name]; got.Value != s.Value || !slices.Equal(got.VIPs, s.VIPs) {
+			if got := v.Services[name]; got.Value != s.Value || got.State != s.State || !slices.Equal(got.VIPs, s.VIPs) {
 				l.t.Errorf("%s without Consul: service %s is %+v, was %+v", a.name, name, got, s)
 			}
 		}
