@@ -287,10 +287,7 @@ func TestAnswersLost(t *testing.T) {
 // In a namespace where nothing is up and nothing has an address, the kernel
 // refuses backends. That is said, and the next try finds the device up.
 func TestNothingIsUp(t *testing.T) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocks: the thread ends, and its namespace
+	onThreadThatEnds(func() {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Error(err)
 			return
@@ -320,6 +317,23 @@ func TestNothingIsUp(t *testing.T) {
 		if err != nil || s == nil || len(s.dests) != 1 {
 			t.Errorf("%+v, %v", s, err)
 		}
+	})
+}
+
+// onThreadThatEnds runs f on a thread that ends with it, and with it the thread's
+// namespace. The first thread of a process never ends: it would keep the namespace,
+// and what is in it the modules.
+func onThreadThatEnds(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			onThreadThatEnds(f) // another one, as this one is taken
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
 	}()
 	<-done
 }

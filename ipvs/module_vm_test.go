@@ -55,11 +55,10 @@ func removeModule(t *testing.T, name string) {
 	t.Helper()
 	insertable := module(t, name)
 	var err error
-	for range 12_000 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if err = unix.DeleteModule(name, unix.O_NONBLOCK); err == nil {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatalf("remove %s (%s): %v", name, insertable, err)
 }

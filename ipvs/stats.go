@@ -30,8 +30,10 @@ func (m *meter) close() {
 
 // all calls each for every service in the kernel, with its statistics and the
 // connections of its destinations. It costs one dump and one reading of the
-// table. A service that only one of the two has, because it was made or deleted
-// meanwhile, is passed over.
+// table, and one dump more for each service that the table lacks: where other
+// namespaces have services, the kernel passes over one of ours or more at each
+// page of the table. A service that was made or deleted meanwhile may be there
+// or not.
 func (m *meter) all(ctx context.Context, each func(*service, reconcile.Traffic, live)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,17 +42,36 @@ func (m *meter) all(ctx context.Context, each func(*service, reconcile.Traffic, 
 	if err != nil {
 		return err
 	}
+	type counted struct {
+		service service
+		traffic reconcile.Traffic
+	}
+	var lacking []counted
 	err = m.kernel.query(ctx, func(b []byte) []byte {
 		return appendCommand(b, m.kernel.family, cmdGetService, unix.NLM_F_DUMP)
 	}, func(_ uint16, data []byte) error {
 		s, t, err := decodeServiceStats(data)
-		if now, ok := connections[s.id()]; ok && err == nil {
-			each(&s, t, now)
+		if err != nil {
+			return err
 		}
-		return err
+		if now, ok := connections[s.id()]; ok {
+			each(&s, t, now)
+		} else {
+			lacking = append(lacking, counted{s, t})
+		}
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read the statistics of the ipvs services: %w", err)
+	}
+	for i := range lacking {
+		s, now := &lacking[i].service, live{}
+		if err := destinations(ctx, m.kernel, s.key, s.fwmark, decodeDestStatus, func(d destStatus) {
+			now.active, now.inactive = now.active+uint64(d.active), now.inactive+uint64(d.inactive)
+		}); err != nil {
+			return err
+		}
+		each(s, lacking[i].traffic, now)
 	}
 	return nil
 }
