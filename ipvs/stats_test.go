@@ -322,8 +322,8 @@ func (s tableText) read() (map[serviceID]live, error) {
 func (tableText) close() {}
 
 // What was captured becomes figures of frontends. Connections of UDP, which the
-// kernel all calls inactive, are active; a service by mark is nobody's, and one
-// that the table doesn't have is passed over.
+// kernel all calls inactive, are active; a service by mark is nobody's, and the
+// destinations of one that the table doesn't have are asked for.
 func TestTotalsAndBreakdown(t *testing.T) {
 	tcp, udp := addrPortKey("10.96.0.1:80", vip.TCP), addrPortKey("[fd96::1]:53", vip.UDP)
 	canned := cannedIPVS{
@@ -355,8 +355,10 @@ func TestTotalsAndBreakdown(t *testing.T) {
 		t.Errorf("what isn't there: %v, %v", found, err)
 	}
 	p.meter.conns = tableText("\n\n\n" + "TCP  0A600001:0050 wrr  \n")
-	if all, err := p.Totals(t.Context()); err != nil || len(all) != 1 || all[tcp] != with(trafficTCP, 0, 0) {
-		t.Errorf("with a table of one service: %+v, %v", all, err)
+	all, err = p.Totals(t.Context())
+	want = map[vip.FrontendKey]reconcile.Traffic{tcp: with(trafficTCP, 0, 0), udp: with(trafficUDP6, 3, 0)}
+	if d := cmp.Diff(want, all, same); err != nil || d != "" {
+		t.Errorf("with a table of one service: %v, -want +got:\n%s", err, d)
 	}
 	p.meter.conns = tableText("\n\n\n" + "TCP  0A600001\n")
 	if all, err := p.Totals(t.Context()); err == nil || all != nil {
