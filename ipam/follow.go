@@ -4,27 +4,26 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // follow books what other hosts write to the store, until the context ends.
 // One change costs O(its holders).
 func (a *Allocator) follow(ctx context.Context) {
-	wait := shortestTry
+	backoff := newBackoff()
 	for ctx.Err() == nil {
-		if err := a.followOnce(ctx); err == nil {
-			wait = shortestTry
+		err := a.followOnce(ctx)
+		if err == nil {
+			backoff.Reset()
 			continue
-		} else if ctx.Err() == nil {
+		}
+		wait := backoff.Next()
+		if ctx.Err() == nil {
 			a.log.Error("the lease store can't be followed; trying again", "err", err, "in", wait)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, longestTry)
+		retry.Sleep(ctx, wait)
 	}
 }
 

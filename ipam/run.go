@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/event"
 )
@@ -19,6 +20,9 @@ const (
 	longestTry  = 30 * time.Second
 	sweepShare  = 4 // sweeps for orphans in one grace time
 )
+
+// newBackoff has the waits for a store that fails.
+func newBackoff() retry.Backoff { return retry.Backoff{Lo: shortestTry, Hi: longestTry} }
 
 // Settled says that every source has told its services, and how to find out
 // whether one of them names a service. From here on Run looks for leases that
@@ -54,7 +58,7 @@ func (a *Allocator) Run(ctx context.Context) error {
 		following.Go(func() { a.follow(ctx) })
 		defer following.Wait()
 	}
-	try := shortestTry
+	backoff := newBackoff()
 	var turn <-chan struct{}
 	var sweep time.Time
 	timer := time.NewTimer(0)
@@ -92,10 +96,10 @@ func (a *Allocator) Run(ctx context.Context) error {
 		until(sweep)
 		switch {
 		case err == nil:
-			try = shortestTry
+			backoff.Reset()
 		case ctx.Err() == nil:
-			a.log.Error("leases that have ended can't be removed from the store; trying again", "err", err)
-			nap, try = try, min(2*try, longestTry)
+			nap = backoff.Next()
+			a.log.Error("leases that have ended can't be removed from the store; trying again", "err", err, "in", nap)
 		}
 		timer.Reset(nap)
 	}

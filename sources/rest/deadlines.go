@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"maps"
@@ -29,7 +28,6 @@ type life struct {
 	lapse   time.Duration // from drained to removed: the longer of ttl and drain timeout
 	due     time.Time     // when it drains, or once drained, is removed
 	drained bool          // of a fleet's: as the registry has it
-	index   int           // in deadlines; -1 when not in it
 
 	keeper string // the node that counts its heartbeats; "" without a fleet
 	silent bool   // overdue, and its lapse is on the way to the registry
@@ -48,28 +46,6 @@ func (l *life) restart(now time.Time) {
 	if l.due = now.Add(l.ttl); l.drained {
 		l.due = now.Add(l.lapse)
 	}
-}
-
-// deadlines is a heap by due time of the lives that are counted here.
-type deadlines []*life
-
-func (d deadlines) Len() int           { return len(d) }
-func (d deadlines) Less(i, j int) bool { return d[i].due.Before(d[j].due) }
-func (d deadlines) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].index, d[j].index = i, j
-}
-func (d *deadlines) Push(x any) {
-	l := x.(*life)
-	l.index = len(*d)
-	*d = append(*d, l)
-}
-func (d *deadlines) Pop() any {
-	last := len(*d) - 1
-	l := (*d)[last]
-	(*d)[last], l.index = nil, -1
-	*d = (*d)[:last]
-	return l
 }
 
 // adopt puts e in the place of old, nil for none, and carries lives over: a
@@ -95,7 +71,7 @@ func (s *Source) adopt(old, e *entry) {
 		}
 		before := life{}
 		if l == nil {
-			l = &life{service: e.row.Key, backend: id, index: -1}
+			l = &life{service: e.row.Key, backend: id}
 		} else {
 			before = *l
 			s.unkeep(l)
@@ -166,21 +142,16 @@ func (s *Source) unkeep(l *life) {
 // one that this host stands in for.
 func (s *Source) count(l *life) {
 	mine := s.Fleet == nil || l.keeper == s.Node || s.gone[l.keeper]
-	switch {
-	case mine && l.index < 0:
-		heap.Push(&s.due, l)
-	case mine:
-		heap.Fix(&s.due, l.index)
-	case l.index >= 0:
-		heap.Remove(&s.due, l.index)
+	if mine {
+		s.due.Set(l, l.due)
+	} else {
+		s.due.Drop(l)
 	}
 }
 
 func (s *Source) forget(l *life) {
 	s.unkeep(l)
-	if l.index >= 0 {
-		heap.Remove(&s.due, l.index)
-	}
+	s.due.Drop(l)
 }
 
 // nudge makes runDeadlines look at the deadlines again.
@@ -246,7 +217,7 @@ func (s *Source) heard(key vip.ServiceKey, id backendID) (counted bool, err erro
 	default:
 		now := time.Now()
 		l.beat(now)
-		heap.Fix(&s.due, l.index)
+		s.due.Set(l, l.due)
 		if s.stale != "" && now.Sub(s.staleSince) > l.ttl {
 			return true, &StoreError{Err: fmt.Errorf("this host is out of touch with the others, which can't see that the backend lives: %w", errStale(s.stale))}
 		}
@@ -257,7 +228,7 @@ func (s *Source) heard(key vip.ServiceKey, id backendID) (counted bool, err erro
 // revive counts a heartbeat on a host alone. The caller holds mu.
 func (s *Source) revive(e *entry, l *life) {
 	back := l.beat(time.Now())
-	heap.Fix(&s.due, l.index)
+	s.due.Set(l, l.due)
 	if back {
 		s.publish(&taken{put: []*entry{e}})
 		s.tellLapse(l)
@@ -283,14 +254,15 @@ func (s *Source) Lives(key vip.ServiceKey) map[string]Life {
 	}
 	out := make(map[string]Life, len(e.lives))
 	for id, l := range e.lives {
-		out[id.String()] = l.report()
+		out[id.String()] = l.report(s.due.Has(l))
 	}
 	return out
 }
 
-func (l *life) report() Life {
+// report says how the life fares, and when it ends if that is counted here.
+func (l *life) report(counted bool) Life {
 	out := Life{TTL: l.ttl, Keeper: l.keeper, Drained: l.drained}
-	if l.index >= 0 {
+	if counted {
 		out.Due, out.Removed = l.due, l.due
 		if !l.drained {
 			out.Removed = l.due.Add(l.lapse)
@@ -317,8 +289,8 @@ func (s *Source) expire(ctx context.Context) time.Duration {
 		return atMost
 	}
 	drained := map[vip.ServiceKey]bool{}
-	for len(s.due) > 0 && !s.due[0].due.After(now) {
-		switch l := s.due[0]; {
+	for l := range s.due.Due(now) {
+		switch {
 		case l.drained:
 			dead[l.service] = append(dead[l.service], l.backend)
 			l.due = now.Add(retryDue) // in case the store refuses
@@ -332,7 +304,7 @@ func (s *Source) expire(ctx context.Context) time.Duration {
 			drained[l.service] = true
 			s.tellLapse(l)
 		}
-		heap.Fix(&s.due, 0)
+		s.due.Set(l, l.due)
 	}
 	var t taken
 	for key := range drained {
@@ -345,10 +317,11 @@ func (s *Source) expire(ctx context.Context) time.Duration {
 	s.removeDead(ctx, dead)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.due) == 0 {
+	_, first, any := s.due.First()
+	if !any {
 		return atMost
 	}
-	return max(0, min(atMost, time.Until(s.due[0].due)))
+	return max(0, min(atMost, time.Until(first)))
 }
 
 // markLapsed marks in the registry that no heartbeat came from the backends, so
@@ -391,7 +364,7 @@ func (s *Source) removeDead(ctx context.Context, dead overdue) {
 		e := old.edited()
 		removed[key] = nil
 		for _, id := range dead[key] {
-			if s.life(key, id, func(l *life) bool { return l.drained && l.index >= 0 }) {
+			if s.life(key, id, func(l *life) bool { return l.drained && s.due.Has(l) }) {
 				e.without(id)
 				removed[key] = append(removed[key], id)
 			}

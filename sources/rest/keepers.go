@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"time"
@@ -124,10 +123,10 @@ func (s *Source) wakeUp(late time.Duration) {
 // caller holds mu.
 func (s *Source) restartAll() {
 	now := time.Now()
-	for _, l := range s.due {
+	for l := range s.due.All() {
 		l.restart(now)
+		s.due.Set(l, l.due)
 	}
-	heap.Init(&s.due)
 	s.nudge()
 }
 

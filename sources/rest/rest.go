@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/agenda"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
@@ -82,7 +83,7 @@ type Source struct {
 	kept       map[string]struct{} // services in whose place something came that can't be read, likewise
 	oddStates  map[string]vip.Problem
 	keptStates map[string]struct{}
-	due        deadlines
+	due        agenda.Agenda[*life]          // the lives that are counted here, by their due time
 	others     map[string]map[*life]struct{} // lives that other nodes keep, by node
 	gone       map[string]bool               // those nodes whose lives are counted here
 	stale      string                        // why rows may be old; "" when they are not

@@ -685,8 +685,8 @@ func TestConcurrentRegistrations(t *testing.T) {
 	}
 	f.src.mu.Lock()
 	defer f.src.mu.Unlock()
-	if len(f.src.due) != n/2 {
-		t.Errorf("%d deadlines for %d backends", len(f.src.due), n/2)
+	if f.src.due.Len() != n/2 {
+		t.Errorf("%d deadlines for %d backends", f.src.due.Len(), n/2)
 	}
 }
 

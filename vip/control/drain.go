@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/agenda"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/event"
@@ -36,7 +37,7 @@ const idlePoll = time.Second
 type drains struct {
 	o *CompileOptions
 
-	leaving  dues                             // frontends with leaving endpoints, by their first deadline
+	leaving  agenda.Agenda[vip.FrontendKey]   // frontends with leaving endpoints, by their first deadline
 	poll     time.Time                        // when to ask for connections next; zero when there is nothing to ask
 	timer    *time.Timer                      // rings at the first deadline or poll
 	restored map[vip.FrontendKey]vip.Frontend // from before the restart, until their key is compiled
@@ -227,7 +228,7 @@ func (d *drains) set(f vip.Frontend) uint64 {
 		d.forget(f.Key)
 		return rev
 	}
-	d.leaving.set(f.Key, first)
+	d.leaving.Set(f.Key, first)
 	if d.poll.IsZero() && d.o.Connections != nil {
 		d.poll = time.Now().Add(idlePoll)
 	}
@@ -261,7 +262,7 @@ func (d *drains) drop(key vip.FrontendKey) {
 
 // forget notes that nothing is leaving the frontend.
 func (d *drains) forget(key vip.FrontendKey) {
-	d.leaving.drop(key)
+	d.leaving.Drop(key)
 	d.keep.Delete(key)
 }
 
@@ -306,7 +307,7 @@ func (d *drains) turn(held func(vip.FrontendKey) bool) {
 // next deadline, if anything is still leaving.
 func (d *drains) expire(now time.Time, held func(vip.FrontendKey) bool) (next time.Time, leaving bool) {
 	for {
-		key, at, leaving := d.leaving.first()
+		key, at, leaving := d.leaving.First()
 		if !leaving || now.Before(at) {
 			return at, leaving
 		}

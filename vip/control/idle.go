@@ -23,8 +23,8 @@ type question struct {
 // the dataplane sees none: the host's own listener has them, and the deadline
 // alone ends their drain.
 func (d *drains) questions() []question {
-	out := make([]question, 0, d.leaving.len())
-	for key := range d.leaving.byKey {
+	out := make([]question, 0, d.leaving.Len())
+	for key := range d.leaving.All() {
 		f, rev, _ := d.o.Frontends.Get(key)
 		if f.Kind == vip.OnRealServer {
 			continue
