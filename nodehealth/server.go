@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/retry"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/event"
@@ -34,8 +35,7 @@ const (
 	maxAll         = 1024            // at all of them together
 )
 
-// The waits before another try to listen; they double from the first to the
-// last.
+// Bounds of the waits before another try to listen.
 const (
 	minRetry = 200 * time.Millisecond
 	maxRetry = 30 * time.Second
@@ -90,8 +90,8 @@ type port struct {
 
 // failure is a place that could not be listened on.
 type failure struct {
-	next time.Time
-	wait time.Duration
+	next    time.Time
+	backoff retry.Backoff
 }
 
 // death is a listener that ended by itself.
@@ -305,14 +305,12 @@ func (s *Server) bury(d death) {
 func (s *Server) fail(at place, err error) {
 	f := s.failures[at]
 	if f == nil {
-		f = &failure{wait: minRetry}
+		f = &failure{backoff: retry.Backoff{Lo: minRetry, Hi: maxRetry}}
 		s.failures[at] = f
 		s.Log.Error("health port can't be answered; balancers take this node for one without backends", "service", at.service, "at", at.at, "err", err)
 		s.Events.Add(event.Event{Kind: "health_port_failed", Service: at.service.String(), Object: at.at.String(), Message: err.Error()})
-	} else {
-		f.wait = min(2*f.wait, maxRetry)
 	}
-	f.next = time.Now().Add(f.wait)
+	f.next = time.Now().Add(f.backoff.Next())
 	s.mu.Lock()
 	s.failing[at] = problem(at, err)
 	s.mu.Unlock()

@@ -48,7 +48,7 @@ var imports = []struct {
 	{"vip/compile", []string{"vip"}},
 	{"vip/reconcile", []string{"vip", "vip/event", "vip/table", "vip/table/keyed", "agenda"}},
 	{"vip/control", []string{"vip", "vip/event", "vip/table", "vip/table/keyed", "vip/compile", "vip/reconcile", "hostnet", "ipam", "agenda"}},
-	{"nodehealth", []string{"vip", "vip/event", "vip/table", "vip/control", "hostnet"}},
+	{"nodehealth", []string{"vip", "vip/event", "vip/table", "vip/control", "hostnet", "retry"}},
 	{"ipvs", []string{"vip", "vip/reconcile"}},
 	{"proxy/pick", []string{"vip"}},
 	{"proxy", []string{"vip", "vip/reconcile", "proxy/pick", "retry"}},
