@@ -217,10 +217,10 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 		out.Affinity = spec.Duration(f.Affinity).String()
 	}
 	for _, e := range f.Backends {
-		out.Backends = append(out.Backends, v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, LeavingAt: when(e.Leaving)})
+		out.Backends = append(out.Backends, v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, LeavingAt: when(e.Leaving.Time())})
 	}
 	if a := fs.Applied; a != nil {
-		out.AppliedRevision, out.AppliedAt = a.Rev, when(a.At)
+		out.AppliedRevision, out.AppliedAt = a.Rev, when(a.At.Time())
 		out.Applied = a.Rev >= fs.Rev && a.Problem == nil
 		if a.Problem != nil {
 			p := v1.Problem(*a.Problem)

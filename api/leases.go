@@ -96,12 +96,12 @@ func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {
 		return v1.VIP{}, false
 	}
 	out := v1.VIP{Kind: v1.KindAddress, Address: r.String(), Pool: l.Pool, State: string(l.State), ShareKey: l.ShareKey,
-		Holders: make([]v1.VIPHolder, 0, len(l.Holders)), Since: l.Since.UTC(), Revision: rev}
+		Holders: make([]v1.VIPHolder, 0, len(l.Holders)), Since: l.Since.Time(), Revision: rev}
 	if !r.Addr.IsValid() {
 		out.Kind, out.Address, out.NodePort, out.Protocol = v1.KindNodePort, "", r.NodePort, r.Protocol.String()
 	}
 	if l.State == ipam.Cooling {
-		out.Until = when(l.Until)
+		out.Until = when(l.Until.Time())
 	}
 	for _, h := range l.Holders {
 		holder := v1.VIPHolder{Service: h.Service.String(), Source: h.Source}

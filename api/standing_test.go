@@ -149,7 +149,7 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			"frontend": func(_ int, k vip.ServiceKey, f vip.FrontendKey, odd bool) {
 				row := vip.Frontend{Key: f, Service: k, Backends: []vip.Endpoint{{Weight: 1}, {Weight: 1}}}
 				if odd {
-					row.Backends[1].Leaving = time.Unix(1, 0)
+					row.Backends[1].Leaving = vip.InstantOf(time.Unix(1, 0))
 				}
 				w.frontends.Set(f, row)
 				w.disown(f, k)

@@ -73,7 +73,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 	if a := in.Allocation; a != nil {
 		out.Status.VIPs = append(out.Status.VIPs, a.VIPs...)
 		out.Status.Pool, out.Status.Health = a.Pool, a.NodePorts[vip.HealthPortKey]
-		out.Status.Since = when(a.Since)
+		out.Status.Since = when(a.Since.Time())
 	}
 	return out, true
 }
@@ -114,7 +114,7 @@ func (s *Server) backends(in *control.StatusInput) []v1.BackendStatus {
 		if row.State != string(b.State) {
 			row.SourceState = string(b.State)
 		}
-		row.LeavingAt = when(leavingAt(in, b))
+		row.LeavingAt = when(leavingAt(in, b).Time())
 		if life, ok := lives[row.ID]; ok {
 			addLife(&row, life)
 		}
@@ -137,7 +137,7 @@ func removed(in *control.StatusInput) []v1.BackendStatus {
 				continue
 			}
 			out = append(out, v1.BackendStatus{ID: id, Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
-				State: string(vip.Drain), Removed: true, LeavingAt: when(e.Leaving)})
+				State: string(vip.Drain), Removed: true, LeavingAt: when(e.Leaving.Time())})
 		}
 	}
 	return out
@@ -159,7 +159,7 @@ func addLife(row *v1.BackendStatus, life rest.Life) {
 
 // leavingAt is when the last connections of a draining backend are cut; zero
 // for one that doesn't drain.
-func leavingAt(in *control.StatusInput, b *vip.Backend) (last time.Time) {
+func leavingAt(in *control.StatusInput, b *vip.Backend) (last vip.Instant) {
 	for i := range in.Frontends {
 		for _, e := range in.Frontends[i].Frontend.Backends {
 			if e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port) && e.Leaving.After(last) {

@@ -238,7 +238,7 @@ func TestSticky(t *testing.T) {
 			got := w.assign(service("web", ports(on(tcp(80), 0))))[0]
 			same(t, "after", vips(got), "192.0.2.17")
 			same(t, "node port", got.NodePorts[vip.PortKey{Port: 80, Protocol: vip.TCP}], 30086)
-			if !got.Since.Equal(time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)) {
+			if got.Since != vip.InstantOf(time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)) {
 				t.Errorf("since %s", got.Since)
 			}
 			if len(got.Problems) > 0 {
@@ -258,7 +258,7 @@ func TestMoving(t *testing.T) {
 	same(t, "asks for what is taken",
 		w.refused(vip.CodeAddressTaken, `held by service "db" of source static since 2026-11-08T12:00:00Z; the service keeps 192.0.2.1`, "web", requests("192.0.2.5")), "192.0.2.1")
 	same(t, "asks for what is free", w.get("web", requests("192.0.2.6"), drains(time.Hour)), "192.0.2.6")
-	if l, _ := w.lease("192.0.2.1"); l.State != ipam.Cooling || !l.Until.Equal(w.now.Add(time.Hour)) {
+	if l, _ := w.lease("192.0.2.1"); l.State != ipam.Cooling || l.Until != vip.InstantOf(w.now.Add(time.Hour)) {
 		t.Errorf("what it left: %+v, want it to cool for its drain timeout", l)
 	}
 	same(t, "asks for nothing", w.get("web"), "192.0.2.6")
@@ -283,7 +283,7 @@ func TestCoolingKeepsOthersAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, _ := w.lease("192.0.2.2")
-	if !l.Until.Equal(w.now.Add(time.Hour)) {
+	if l.Until != vip.InstantOf(w.now.Add(time.Hour)) {
 		t.Errorf("cools until %s: the longer of reuse delay and drain counts", l.Until)
 	}
 	if err := w.a.Release(t.Context(), []ipam.Released{{Service: key("b"), Cooldown: time.Minute}})[0]; err != nil { // again: nothing to do

@@ -205,7 +205,7 @@ func (a *Allocator) book(r Resource, now *Lease) {
 
 // resume lets automatic allocation go on behind the newest lease of each pool.
 func (a *Allocator) resume(changes []LeaseChange) {
-	newest := make(map[*ranges]time.Time)
+	newest := make(map[*ranges]vip.Instant)
 	for _, c := range changes {
 		if c.Lease == nil {
 			continue

@@ -17,7 +17,7 @@ func TestAssigned(t *testing.T) {
 	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24", "fd00::/120")))
 	same(t, "addresses", w.get("web", assigned, requests("10.96.0.7", "fd00::7"), ports(on(tcp(80), 30081))), "10.96.0.7 fd00::7")
 	l, _ := w.lease("10.96.0.7")
-	if l.State != ipam.Held || l.Pool != "cluster" || l.HeldBy(key("web")) != 0 || !l.Since.Equal(w.now) {
+	if l.State != ipam.Held || l.Pool != "cluster" || l.HeldBy(key("web")) != 0 || l.Since != vip.InstantOf(w.now) {
 		t.Errorf("lease %+v", l)
 	}
 	w.durable()
@@ -53,7 +53,7 @@ func TestAssignedWaitsForNoCooling(t *testing.T) {
 			same(t, "address", w.get("web", append([]change{assigned}, held...)...), "10.96.0.7")
 			for _, r := range []ipam.Resource{{Addr: addr("10.96.0.7")}, {NodePort: 30081, Protocol: vip.TCP}, {NodePort: 30082, Protocol: vip.TCP}} {
 				l, _, _ := w.a.Leases().Get(r)
-				if l.HeldBy(key("web")) != 0 || len(l.Holders) != 1 || !l.Since.Equal(w.now) || !l.Until.IsZero() {
+				if l.HeldBy(key("web")) != 0 || len(l.Holders) != 1 || l.Since != vip.InstantOf(w.now) || !l.Until.IsZero() {
 					t.Errorf("lease %+v", l)
 				}
 			}

@@ -68,7 +68,7 @@ func (d *draft) of(k vip.ServiceKey) (held, cooling []Lease) {
 }
 
 func olderFirst(a, b Lease) int {
-	return cmp.Or(a.Since.Compare(b.Since), a.Resource.Addr.Compare(b.Resource.Addr),
+	return cmp.Or(cmp.Compare(a.Since, b.Since), a.Resource.Addr.Compare(b.Resource.Addr),
 		cmp.Compare(a.Resource.NodePort, b.Resource.NodePort), cmp.Compare(a.Resource.Protocol, b.Resource.Protocol))
 }
 

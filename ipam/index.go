@@ -71,8 +71,8 @@ func (x *index) update(r Resource, old, now *Lease) {
 	}
 	if now != nil {
 		x.count(now, 1)
-		if now.State == Cooling && (old == nil || old.State != Cooling || !old.Until.Equal(now.Until)) {
-			heap.Push(&x.cooling, coolingLease{look: now.Until, until: now.Until, resource: r})
+		if now.State == Cooling && (old == nil || old.State != Cooling || old.Until != now.Until) {
+			heap.Push(&x.cooling, coolingLease{look: now.Until.Time(), until: now.Until, resource: r})
 		}
 	}
 	was, is := shareOf(old), shareOf(now)
@@ -134,7 +134,7 @@ type coolingQueue []coolingLease
 
 type coolingLease struct {
 	look     time.Time // their end, or later, to try once more
-	until    time.Time
+	until    vip.Instant
 	resource Resource
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	json1 "github.com/go-json-experiment/json/v1"
 
@@ -18,7 +17,7 @@ import (
 // Equal reports whether two leases say the same.
 func (l Lease) Equal(m Lease) bool {
 	return l.Resource == m.Resource && l.Pool == m.Pool && l.State == m.State && l.ShareKey == m.ShareKey &&
-		l.Since.Equal(m.Since) && l.Until.Equal(m.Until) && l.Reason == m.Reason && slices.EqualFunc(l.Holders, m.Holders, Holder.Equal)
+		l.Since == m.Since && l.Until == m.Until && l.Reason == m.Reason && slices.EqualFunc(l.Holders, m.Holders, Holder.Equal)
 }
 
 // sameLease is Equal for leases that are shared.
@@ -78,8 +77,8 @@ type leaseJSON struct {
 	State    LeaseState   `json:"state"`
 	ShareKey string       `json:"share_key,omitempty"`
 	Holders  []holderJSON `json:"holders"`
-	Since    time.Time    `json:"since"`
-	Until    *time.Time   `json:"until,omitempty"`
+	Since    vip.Instant  `json:"since"`
+	Until    vip.Instant  `json:"until,omitzero"`
 }
 
 type holderJSON struct {
@@ -92,10 +91,7 @@ type holderJSON struct {
 
 // MarshalJSON writes the lease as stores keep it.
 func (l Lease) MarshalJSON() ([]byte, error) {
-	out := leaseJSON{Resource: l.Resource, Pool: l.Pool, State: l.State, ShareKey: l.ShareKey, Since: l.Since}
-	if !l.Until.IsZero() {
-		out.Until = &l.Until
-	}
+	out := leaseJSON{Resource: l.Resource, Pool: l.Pool, State: l.State, ShareKey: l.ShareKey, Since: l.Since, Until: l.Until}
 	for _, h := range l.Holders {
 		j := holderJSON{Service: h.Service.Namespace + "/" + h.Service.Name, Source: h.Source, Node: h.Node}
 		if h.Port != (vip.PortKey{}) {
@@ -116,10 +112,7 @@ func (l *Lease) UnmarshalJSON(b []byte) error {
 	if err := json1.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
-	out := Lease{Resource: in.Resource, Pool: in.Pool, State: in.State, ShareKey: in.ShareKey, Since: in.Since}
-	if in.Until != nil {
-		out.Until = *in.Until
-	}
+	out := Lease{Resource: in.Resource, Pool: in.Pool, State: in.State, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
 	for _, j := range in.Holders {
 		h := Holder{Source: j.Source, Node: j.Node}
 		var named bool

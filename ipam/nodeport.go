@@ -128,13 +128,13 @@ func (d *draft) requestNodePort(s *vip.Service, p wantedNodePort) (*Lease, vip.P
 		h := l.Holders[0]
 		return nil, vip.Problem{
 			Code:    vip.CodePortTaken,
-			Message: fmt.Sprintf("%s is held by %s of service %q of source %s since %s", r, standsFor(h.Port), h.Service, h.Source, l.Since.Format(time.RFC3339)),
+			Message: fmt.Sprintf("%s is held by %s of service %q of source %s since %s", r, standsFor(h.Port), h.Service, h.Source, l.Since.Time().Format(time.RFC3339)),
 			Hint:    "request another number, or use " + p.auto,
 		}
 	case !coolsFor(s, &l):
 		return nil, vip.Problem{
 			Code:    vip.CodePortTaken,
-			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", r, l.Holders[0].Service, l.Until.Format(time.RFC3339)),
+			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", r, l.Holders[0].Service, l.Until.Time().Format(time.RFC3339)),
 			Hint:    "wait, or request another number",
 		}
 	case l.Holders[0].Service != s.Key:
@@ -189,7 +189,7 @@ func (d *draft) claimNodePort(s *vip.Service, k vip.PortKey, r Resource) *Lease 
 }
 
 func (d *draft) reviveNodePort(s *vip.Service, k vip.PortKey, l Lease) *Lease {
-	l.State, l.Until = Held, time.Time{}
+	l.State, l.Until = Held, 0
 	l.Holders = []Holder{{Service: s.Key, Source: s.Source, Port: k, Node: d.a.node}}
 	return &l
 }

@@ -280,7 +280,7 @@ func (d *draft) request(s *vip.Service, addr netip.Addr, p *pool, noPool vip.Pro
 	if taken && !coolsFor(s, &l) {
 		return nil, vip.Problem{
 			Code:    vip.CodeAddressTaken,
-			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", addr, l.Holders[0].Service, l.Until.Format(time.RFC3339)),
+			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", addr, l.Holders[0].Service, l.Until.Time().Format(time.RFC3339)),
 			Hint:    "wait, or request another address",
 		}
 	}
@@ -312,7 +312,7 @@ func (d *draft) join(s *vip.Service, l Lease, p *pool) (*Lease, vip.Problem) {
 		}
 		return nil, vip.Problem{
 			Code:    vip.CodeAddressTaken,
-			Message: fmt.Sprintf("%s is held by service %q of source %s since %s", l.Resource.Addr, first.Service, first.Source, l.Since.Format(time.RFC3339)),
+			Message: fmt.Sprintf("%s is held by service %q of source %s since %s", l.Resource.Addr, first.Service, first.Source, l.Since.Time().Format(time.RFC3339)),
 			Hint:    hint,
 		}
 	}
@@ -393,13 +393,13 @@ func (d *draft) claim(s *vip.Service, r Resource, p *pool) *Lease {
 
 // revive gives a cooling address back to its last holder.
 func (d *draft) revive(s *vip.Service, l Lease) *Lease {
-	l.State, l.Until, l.ShareKey = Held, time.Time{}, s.ShareKey
+	l.State, l.Until, l.ShareKey = Held, 0, s.ShareKey
 	l.Holders = []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: d.a.node}}
 	return &l
 }
 
 // stamp is the time as leases keep it.
-func (a *Allocator) stamp() time.Time { return a.now().Round(0).UTC() }
+func (a *Allocator) stamp() vip.Instant { return vip.InstantOf(a.now()) }
 
 // sharedPorts returns what a service claims on an address it is ready to share.
 func sharedPorts(s *vip.Service) []vip.PortKey {

@@ -217,12 +217,12 @@ func (a *Allocator) cool(ctx context.Context) (next time.Time, err error) {
 				break
 			}
 			heap.Pop(q)
-			if !mine && c.look.Equal(c.until) {
+			if !mine && c.look.Equal(c.until.Time()) {
 				c.look = now.Add(patience())
 				heap.Push(q, c)
 				continue
 			}
-			if l, _, ok := a.leases.Get(c.resource); ok && l.State == Cooling && l.Until.Equal(c.until) {
+			if l, _, ok := a.leases.Get(c.resource); ok && l.State == Cooling && l.Until == c.until {
 				ops = append(ops, Op{Old: l})
 				taken = append(taken, c)
 			}

@@ -344,7 +344,7 @@ func TestOrphansThatCameLater(t *testing.T) {
 			t.Error("a release succeeds though the store fails")
 		}
 		store.Fail(nil)
-		l := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.9")}, Pool: "p", State: ipam.Held, Since: time.Now(),
+		l := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.9")}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(time.Now()),
 			Holders: []ipam.Holder{{Service: key("strange"), Source: "rest"}}}
 		if err := store.Commit(t.Context(), []ipam.Op{{New: &l}}); err != nil {
 			t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/ironvip/ironvip/vip"
 )
@@ -73,10 +72,10 @@ type Lease struct {
 	Pool     string
 	State    LeaseState
 	ShareKey string
-	Holders  []Holder  // oldest first; of a cooling lease, the last holder
-	Since    time.Time // when the first holder got it
-	Until    time.Time // of a cooling lease: when it is free for all
-	Reason   string    // of a blocked one: what is there instead, and where
+	Holders  []Holder    // oldest first; of a cooling lease, the last holder
+	Since    vip.Instant // when the first holder got it
+	Until    vip.Instant // of a cooling lease: when it is free for all
+	Reason   string      // of a blocked one: what is there instead, and where
 }
 
 // Op is one conditional write: make the resource's lease New, provided that it

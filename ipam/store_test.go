@@ -86,7 +86,7 @@ func (s *failingSecond) Commit(ctx context.Context, ops []ipam.Op) error {
 func TestLeaseChangedMeanwhile(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	taken := ipam.Lease{
-		Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Held, Since: w.now,
+		Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(w.now),
 		Holders: []ipam.Holder{{Service: key("elsewhere"), Source: "far"}},
 	}
 	if err := w.store.Commit(t.Context(), []ipam.Op{{New: &taken}}); err != nil {

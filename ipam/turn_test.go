@@ -231,7 +231,7 @@ func TestLeastCooling(t *testing.T) {
 		a.get("web")
 		a.release("web")
 		l, _ := a.lease("192.0.2.1")
-		same(t, "cools for", time.Until(l.Until), 10*time.Second)
+		same(t, "cools for", time.Until(l.Until.Time()), 10*time.Second)
 	})
 }
 
@@ -240,7 +240,7 @@ func TestLeastCooling(t *testing.T) {
 func TestSweepOfAFleet(t *testing.T) {
 	together(t, pools(pool("p", "192.0.2.0/28")), func(o *office, a, b *world) {
 		put := func(n byte, node string) {
-			l := ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.0").Next()}, Pool: "p", State: ipam.Held, Since: time.Now()}
+			l := ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.0").Next()}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(time.Now())}
 			for range n {
 				l.Resource.Addr = l.Resource.Addr.Next()
 			}
@@ -281,7 +281,7 @@ func TestNoSweepInADoubtfulName(t *testing.T) {
 		var sure atomic.Bool
 		store := memstore.New()
 		for i, node := range []string{"lb1", ""} {
-			l := ipam.Lease{Resource: ipam.Resource{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)})}, Pool: "p", State: ipam.Held, Since: time.Now(),
+			l := ipam.Lease{Resource: ipam.Resource{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)})}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(time.Now()),
 				Holders: []ipam.Holder{{Service: key("of-" + node), Source: "rest", Node: node}}}
 			if err := store.Commit(t.Context(), []ipam.Op{{New: &l}}); err != nil {
 				t.Fatal(err)

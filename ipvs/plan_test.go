@@ -86,7 +86,7 @@ func TestPlan(t *testing.T) {
 		{"scheduler flags mean nothing to wrr", f, changed(func(f *vip.Frontend) { f.SchedulerPort, f.SchedulerFallback = true, true }), nil},
 		{"fields of others", f, changed(func(f *vip.Frontend) {
 			f.Service.Name, f.Port, f.DrainTimeout, f.Masquerade = "web", "http", time.Minute, vip.MasqueradeNever
-			f.Backends[0].Leaving = time.Now()
+			f.Backends[0].Leaving = vip.InstantOf(time.Now())
 		}), nil},
 		{"one backend replaced: added before taken", f, changed(func(f *vip.Frontend) { f.Backends[0].Addr = addrPort("10.1.0.3:8080"); slices.Reverse(f.Backends) }), []string{
 			"add destination 10.1.0.3:8080 to 10.96.0.1:80/tcp", "delete destination 10.1.0.1:8080 of 10.96.0.1:80/tcp"}},
@@ -366,7 +366,7 @@ func TestSame(t *testing.T) {
 	alike := []*vip.Frontend{
 		changed(func(f *vip.Frontend) { f.Service.Name, f.Port, f.DrainTimeout, f.Forward = "a", "b", time.Hour, "" }),
 		changed(func(f *vip.Frontend) { f.Masquerade, f.SchedulerPort = 0, true }),
-		changed(func(f *vip.Frontend) { f.Backends[0].Leaving = time.Now() }),
+		changed(func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }),
 	}
 	for _, g := range alike {
 		if !target.Same(f, g) {

@@ -360,7 +360,7 @@ func TestSame(t *testing.T) {
 		{"nothing", func(f *vip.Frontend) {}, true},
 		{"service", func(f *vip.Frontend) { f.Service.Name, f.Port = "other", "http" }, true},
 		{"drain timeout", func(f *vip.Frontend) { f.DrainTimeout = time.Second }, true},
-		{"leaving", func(f *vip.Frontend) { f.Backends[0].Leaving = time.Now() }, true},
+		{"leaving", func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }, true},
 		{"default scheduler", func(f *vip.Frontend) { f.Scheduler = "" }, true},
 		{"default forward", func(f *vip.Frontend) { f.Forward = "" }, true},
 		{"masquerade always", func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeAlways }, true},

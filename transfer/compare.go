@@ -121,14 +121,14 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 	case l.State == ipam.Cooling && exists && there.State == ipam.Cooling && isLast(there, l):
 		p.result.Same++
 		return
-	case l.State == ipam.Cooling && (exists || !l.Until.After(p.result.Now)):
+	case l.State == ipam.Cooling && (exists || !l.Until.After(vip.InstantOf(p.result.Now))):
 		p.result.Ended++
 		return
 	case exists && there.State == ipam.Blocked:
 		clash("%s", there.Reason)
 		return
 	case exists && there.State == ipam.Cooling && !isLast(there, l):
-		clash("in the store it cools down until %s, after %s", there.Until.UTC().Format(time.RFC3339), holdersOf(there))
+		clash("in the store it cools down until %s, after %s", there.Until.Time().Format(time.RFC3339), holdersOf(there))
 		return
 	case exists && there.State == ipam.Held:
 		new = nil

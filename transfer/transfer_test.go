@@ -28,7 +28,7 @@ func addr(s string) ipam.Resource { return ipam.Resource{Addr: netip.MustParseAd
 
 // lease is one that services hold.
 func lease(r ipam.Resource, services ...string) ipam.Lease {
-	l := ipam.Lease{Resource: r, Pool: "main", State: ipam.Held, Since: noon.Add(-time.Hour)}
+	l := ipam.Lease{Resource: r, Pool: "main", State: ipam.Held, Since: vip.InstantOf(noon.Add(-time.Hour))}
 	for i, s := range services {
 		h := ipam.Holder{Service: key(s), Source: "static"}
 		if len(services) > 1 || strings.HasPrefix(s, "shared") {
@@ -42,7 +42,7 @@ func lease(r ipam.Resource, services ...string) ipam.Lease {
 
 func cooling(r ipam.Resource, service string, until time.Time) ipam.Lease {
 	l := lease(r, service)
-	l.State, l.Until = ipam.Cooling, until
+	l.State, l.Until = ipam.Cooling, vip.InstantOf(until)
 	return l
 }
 

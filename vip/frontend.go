@@ -110,7 +110,7 @@ type Endpoint struct {
 	// Leaving is when this endpoint is deleted even if connections remain; zero
 	// for one that is to stay. A leaving endpoint has weight 0. Dataplanes don't
 	// act on it: whoever owns the frontends takes the endpoint out in time.
-	Leaving time.Time
+	Leaving Instant
 }
 
 // Usable reports whether any backend takes new connections. A dataplane must

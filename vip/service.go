@@ -204,7 +204,7 @@ type Allocation struct {
 	VIPs       []netip.Addr // at most one a family, IPv4 first
 	Pool       string
 	NodePorts  map[PortKey]uint16 // granted node ports
-	Since      time.Time          // when the oldest of the leases was drawn
+	Since      Instant            // when the oldest of the leases was drawn
 	Problems   []Problem          // what could not be granted, and who holds it
 }
 

@@ -54,7 +54,7 @@ func TestAStartOnAnotherStore(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, State: ipam.Held, Since: time.Unix(1, 0),
+				l := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, State: ipam.Held, Since: vip.InstantOf(time.Unix(1, 0)),
 					Holders: []ipam.Holder{{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Source: "static"}}}
 				if err := stores.Leases.Commit(t.Context(), []ipam.Op{{New: &l}}); err != nil {
 					t.Fatal(err)

@@ -25,7 +25,7 @@ func leaseOps(n int) []ipam.Op {
 	for i := range ops {
 		k := vip.ServiceKey{Namespace: "default", Name: fmt.Sprintf("s%d", i)}
 		ops[i] = ipam.Op{
-			New: &ipam.Lease{Resource: ipam.Resource{Addr: addr}, Pool: "p", State: ipam.Held, Since: time.Unix(1e9, 0).UTC(),
+			New: &ipam.Lease{Resource: ipam.Resource{Addr: addr}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(time.Unix(1e9, 0)),
 				Holders: []ipam.Holder{{Service: k, Source: "static", Node: "lb1"}}},
 			Claim: &ipam.Claim{Service: k},
 		}

@@ -67,7 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) ipam.Store, options ...Option) {
 	}
 }
 
-var start = time.Date(2026, 11, 8, 12, 0, 0, 123456789, time.UTC)
+var start = vip.InstantOf(time.Date(2026, 11, 8, 12, 0, 0, 123456789, time.UTC))
 
 // Lease returns a plain lease of 192.0.2.n for tests.
 func Lease(n byte, service string) ipam.Lease {

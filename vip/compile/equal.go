@@ -9,7 +9,7 @@ import (
 
 // SameFrontend reports whether a and b ask a dataplane for the same, without
 // reflection or allocation. It costs O(backends), and O(1) for backends that
-// are the same slice. Deadlines are compared as instants.
+// are the same slice.
 func SameFrontend(a, b vip.Frontend) bool {
 	return a.Key == b.Key &&
 		a.Kind == b.Kind &&
@@ -36,12 +36,7 @@ func SameEndpoints(a, b []vip.Endpoint) bool {
 	if len(a) == 0 || &a[0] == &b[0] {
 		return true
 	}
-	for i := range a {
-		if a[i].Addr != b[i].Addr || a[i].Weight != b[i].Weight || !a[i].Leaving.Equal(b[i].Leaving) {
-			return false
-		}
-	}
-	return true
+	return slices.Equal(a, b)
 }
 
 // SameAllocation reports whether a and b say the same, and of the same revision
@@ -51,7 +46,7 @@ func SameAllocation(a, b vip.Allocation) bool {
 		a.ServiceRev == b.ServiceRev &&
 		a.Asked == b.Asked &&
 		a.Pool == b.Pool &&
-		a.Since.Equal(b.Since) &&
+		a.Since == b.Since &&
 		slices.Equal(a.VIPs, b.VIPs) &&
 		maps.Equal(a.NodePorts, b.NodePorts) &&
 		slices.Equal(a.Problems, b.Problems)

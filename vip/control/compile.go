@@ -271,7 +271,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	}
 	undisputed := !clashes && !c.claims.robbed(k)
 	c.claims.withdraw(k)
-	now := time.Now()
+	now := c.drains.now()
 	for i := range frontends {
 		f := &frontends[i]
 		if _, kept := find(former, f.Key); !kept || !undisputed {
@@ -315,7 +315,7 @@ func (c *Compile) remove(k vip.ServiceKey) {
 	if former == nil {
 		return
 	}
-	c.letGo(k, former.Value.Frontends, nil, time.Now())
+	c.letGo(k, former.Value.Frontends, nil, c.drains.now())
 	c.Compiled.Delete(k) // last: who sees it gone sees its frontends gone or leaving
 }
 
@@ -330,7 +330,7 @@ func (c *Compile) healthPort(in *compile.Input) uint16 {
 
 // letGo makes those of the former keys leave that are not kept, and gives
 // services that wait for some of their ports another try. Both lists are sorted.
-func (c *Compile) letGo(k vip.ServiceKey, former, kept []Live, now time.Time) {
+func (c *Compile) letGo(k vip.ServiceKey, former, kept []Live, now vip.Instant) {
 	for i := range former {
 		key := former[i].Key
 		if _, stays := find(kept, key); stays {

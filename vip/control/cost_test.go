@@ -123,7 +123,7 @@ func TestMassDrainWithManyDeadlines(t *testing.T) {
 			c := NewCompile(CompileOptions{Frontends: w.frontends, Compiled: w.compiled, Events: w.events})
 			gone := func(vip.FrontendKey) bool { return false }
 			each = testing.AllocsPerRun(2, func() {
-				start := time.Now()
+				start := vip.InstantOf(time.Now())
 				for i := range n {
 					e := vip.Endpoint{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Leaving: start.Add(time.Duration(1+(i*7919)%n) * time.Millisecond)}
 					c.drains.set(vip.Frontend{

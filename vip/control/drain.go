@@ -31,11 +31,12 @@ const idlePoll = time.Second
 // leaving beside the new ones. A range of ports that has some in common with a
 // new frontend ends at once: it would refuse the new one's clients. What leaves
 // is kept in a DrainStore, so that a restart neither cuts a drain short nor
-// starts it anew.
+// starts it anew. Setting the host's clock does neither as well.
 //
 // All of it belongs to Compile's goroutine.
 type drains struct {
-	o *CompileOptions
+	o     *CompileOptions
+	clock clock
 
 	leaving  agenda.Agenda[vip.FrontendKey]   // frontends with leaving endpoints, by their first deadline
 	poll     time.Time                        // when to ask for connections next; zero when there is nothing to ask
@@ -53,6 +54,7 @@ type drains struct {
 func newDrains(o *CompileOptions) drains {
 	d := drains{
 		o:     o,
+		clock: newClock(hostClock()),
 		timer: time.NewTimer(time.Hour),
 		asked: make(chan []question, 1),
 		idle:  make(chan []question),
@@ -92,7 +94,7 @@ func (d *drains) restore() {
 		d.o.Log.Error("read the drains under way before the restart; what is lost leaves at once", "err", err)
 	}
 	d.restored = make(map[vip.FrontendKey]vip.Frontend)
-	now := time.Now()
+	now := d.now()
 	var misnamed []string
 	for name, f := range stored {
 		if name != f.Key.String() {
@@ -116,9 +118,42 @@ func (d *drains) restore() {
 	}
 }
 
+// now returns the time, for deadlines. Those that there are it first moves with
+// the clock, when somebody has set that since.
+func (d *drains) now() vip.Instant {
+	now, set := d.clock.now()
+	if set != 0 {
+		d.move(set)
+	}
+	return now
+}
+
+// move puts all deadlines off, or forward where by is negative.
+func (d *drains) move(by time.Duration) {
+	for key, f := range d.restored {
+		d.restored[key] = moved(f, by)
+	}
+	if d.leaving.Len() == 0 {
+		return
+	}
+	for key := range d.leaving.All() {
+		f, _, _ := d.o.Frontends.Get(key)
+		d.set(moved(f, by))
+	}
+	d.o.Log.Info("the host's clock was set; drains keep the time that they had left", "by", by, "frontends", d.leaving.Len())
+}
+
+func moved(f vip.Frontend, by time.Duration) vip.Frontend {
+	f.Backends = slices.Clone(f.Backends)
+	for i := range f.Backends {
+		f.Backends[i].Leaving = f.Backends[i].Leaving.Add(by)
+	}
+	return f
+}
+
 // unexpired returns the endpoints that have time left. A clock that was set
-// back does not make a drain longer than one may be.
-func unexpired(stored []vip.Endpoint, now time.Time) []vip.Endpoint {
+// back while no agent ran does not make a drain longer than one may be.
+func unexpired(stored []vip.Endpoint, now vip.Instant) []vip.Endpoint {
 	var out []vip.Endpoint
 	longest := now.Add(vip.MaxDrainTimeout)
 	for _, e := range stored {
@@ -156,7 +191,7 @@ func (d *drains) settle(held, met func(vip.FrontendKey) bool) {
 
 // publish puts a frontend into the table together with what is leaving it, and
 // returns the row's revision.
-func (d *drains) publish(f vip.Frontend, now time.Time) uint64 {
+func (d *drains) publish(f vip.Frontend, now vip.Instant) uint64 {
 	have, _, there := d.o.Frontends.Get(f.Key)
 	if !there {
 		if have, there = d.restored[f.Key]; there {
@@ -174,7 +209,7 @@ func (d *drains) publish(f vip.Frontend, now time.Time) uint64 {
 
 // leave begins the end of a frontend that k no longer wants, unless another
 // service has taken it over.
-func (d *drains) leave(key vip.FrontendKey, k vip.ServiceKey, now time.Time) {
+func (d *drains) leave(key vip.FrontendKey, k vip.ServiceKey, now vip.Instant) {
 	f, _, there := d.o.Frontends.Get(key)
 	if !there || f.Service != k {
 		return
@@ -190,7 +225,7 @@ func (d *drains) leave(key vip.FrontendKey, k vip.ServiceKey, now time.Time) {
 
 // withLeaving returns f's backends and, with weight 0, those it had before and
 // has no more. Both lists and the result are sorted.
-func withLeaving(f *vip.Frontend, before []vip.Endpoint, now time.Time) []vip.Endpoint {
+func withLeaving(f *vip.Frontend, before []vip.Endpoint, now vip.Instant) []vip.Endpoint {
 	if f.Key.Protocol == vip.UDP || len(before) == 0 {
 		return f.Backends
 	}
@@ -228,7 +263,7 @@ func (d *drains) set(f vip.Frontend) uint64 {
 		d.forget(f.Key)
 		return rev
 	}
-	d.leaving.Set(f.Key, first)
+	d.leaving.Set(f.Key, first.Time())
 	if d.poll.IsZero() && d.o.Connections != nil {
 		d.poll = time.Now().Add(idlePoll)
 	}
@@ -269,7 +304,7 @@ func (d *drains) forget(key vip.FrontendKey) {
 func isLeaving(e vip.Endpoint) bool { return !e.Leaving.IsZero() }
 
 // firstDeadline returns the earliest deadline of f's leaving endpoints.
-func firstDeadline(f *vip.Frontend) (first time.Time, leaves bool) {
+func firstDeadline(f *vip.Frontend) (first vip.Instant, leaves bool) {
 	for _, e := range f.Backends {
 		if isLeaving(e) && (!leaves || e.Leaving.Before(first)) {
 			first, leaves = e.Leaving, true
@@ -283,40 +318,38 @@ func firstDeadline(f *vip.Frontend) (first time.Time, leaves bool) {
 // endpoint. It costs O(1) when nothing is due, O(log leaving frontends) for each
 // frontend at a deadline, and O(leaving endpoints) for each poll.
 func (d *drains) turn(held func(vip.FrontendKey) bool) {
-	now := time.Now()
+	now := d.now()
 	next, leaving := d.expire(now, held)
 	if !leaving {
 		d.poll = time.Time{}
 		d.timer.Stop()
 		return
 	}
-	if !d.poll.IsZero() && !now.Before(d.poll) {
-		d.poll = now.Add(idlePoll)
+	if !d.poll.IsZero() && time.Until(d.poll) <= 0 {
+		d.poll = time.Now().Add(idlePoll)
 		select {
 		case d.asked <- d.questions():
 		default: // the dataplane is slow to answer the last ones
 		}
 	}
-	if !d.poll.IsZero() && d.poll.Before(next) {
-		next = d.poll
+	wait := next.Sub(now)
+	if !d.poll.IsZero() {
+		wait = min(wait, time.Until(d.poll))
 	}
-	d.timer.Reset(next.Sub(now))
+	d.timer.Reset(wait)
 }
 
 // expire takes out the endpoints whose deadline has passed, and returns the
 // next deadline, if anything is still leaving.
-func (d *drains) expire(now time.Time, held func(vip.FrontendKey) bool) (next time.Time, leaving bool) {
+func (d *drains) expire(now vip.Instant, held func(vip.FrontendKey) bool) (next vip.Instant, leaving bool) {
 	for {
 		key, at, leaving := d.leaving.First()
-		if !leaving || now.Before(at) {
-			return at, leaving
+		if !leaving || at.After(now.Time()) {
+			return vip.InstantOf(at), leaving
 		}
-		// This takes out at least the endpoint with that deadline, whatever a clock
-		// that was set does to a comparison with now, and so gives the frontend a
-		// later one or none.
-		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool {
-			return !e.Leaving.After(now) || !e.Leaving.After(at)
-		})
+		// This takes out at least the endpoint with that deadline, and so gives the
+		// frontend a later one or none.
+		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
 	}
 }
 

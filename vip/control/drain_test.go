@@ -109,7 +109,7 @@ func TestWithoutDrainTimeoutItLeavesAtOnce(t *testing.T) {
 		w.expect()
 	})
 	f := vip.Frontend{Key: vip.FrontendKey{Protocol: vip.TCP}}
-	if left := withLeaving(&f, []vip.Endpoint{{Weight: 1}}, time.Now()); len(left) != 0 {
+	if left := withLeaving(&f, []vip.Endpoint{{Weight: 1}}, vip.InstantOf(time.Now())); len(left) != 0 {
 		t.Errorf("%v is first put into a row and then taken out", left)
 	}
 }
@@ -185,7 +185,7 @@ func TestNoQuestionBeforeTheDataplaneHasTheRow(t *testing.T) {
 		c := NewCompile(CompileOptions{Frontends: w.frontends, Compiled: w.compiled, Applied: w.applied})
 		f := vip.Frontend{
 			Key:      vip.FrontendKey{Addr: addrs("192.0.2.1")[0], Port: 80, Protocol: vip.TCP},
-			Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Leaving: time.Now().Add(time.Minute)}},
+			Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Leaving: vip.InstantOf(time.Now().Add(time.Minute))}},
 		}
 		rev := c.drains.set(f)
 		for _, tc := range []struct {
@@ -310,11 +310,11 @@ func TestStoredDrainsAreNotTrusted(t *testing.T) {
 		}
 		at := netip.MustParseAddrPort
 		stored("192.0.2.1:80/tcp", "192.0.2.1",
-			vip.Endpoint{Addr: at("10.0.0.2:80"), Weight: 7, Leaving: time.Now().Add(1000 * time.Hour)},
-			vip.Endpoint{Addr: at("10.0.0.1:80"), Leaving: time.Now().Add(time.Minute)},
+			vip.Endpoint{Addr: at("10.0.0.2:80"), Weight: 7, Leaving: vip.InstantOf(time.Now().Add(1000 * time.Hour))},
+			vip.Endpoint{Addr: at("10.0.0.1:80"), Leaving: vip.InstantOf(time.Now().Add(time.Minute))},
 			vip.Endpoint{Addr: at("10.0.0.3:80")})
-		stored("192.0.2.2:80/tcp", "192.0.2.2", vip.Endpoint{Addr: at("10.0.0.1:80"), Leaving: time.Now()})
-		stored("else", "192.0.2.3", vip.Endpoint{Addr: at("10.0.0.1:80"), Leaving: time.Now().Add(time.Minute)})
+		stored("192.0.2.2:80/tcp", "192.0.2.2", vip.Endpoint{Addr: at("10.0.0.1:80"), Leaving: vip.InstantOf(time.Now())})
+		stored("else", "192.0.2.3", vip.Endpoint{Addr: at("10.0.0.1:80"), Leaving: vip.InstantOf(time.Now().Add(time.Minute))})
 		w.run().put()
 		w.expect("192.0.2.1:80/tcp x: 10.0.0.1:80*0@1m0s 10.0.0.2:80*0@24h0m0s")
 		w.expectStored("192.0.2.1:80/tcp")

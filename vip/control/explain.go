@@ -251,7 +251,7 @@ func leavingEndpoints(in *StatusInput) (lines []string) {
 		f := &in.Frontends[i].Frontend
 		for _, e := range f.Backends {
 			if isLeaving(e) {
-				left := max(0, e.Leaving.Sub(in.Now)).Round(time.Second)
+				left := max(0, e.Leaving.Sub(vip.InstantOf(in.Now))).Round(time.Second)
 				lines = append(lines, fmt.Sprintf("%s leaves %s: open connections may go on for %s.", e.Addr, f.Key, left))
 			}
 		}
@@ -278,7 +278,7 @@ func holdings(in *StatusInput) (lines []string) {
 			line += " from pool " + a.Pool
 		}
 		if !a.Since.IsZero() {
-			line += " on " + a.Since.Format(time.DateOnly)
+			line += " on " + a.Since.Time().Format(time.DateOnly)
 		}
 		lines = append(lines, line+" and is held by this service.")
 	}

@@ -99,7 +99,7 @@ func (d *drains) left(answers []question, held func(vip.FrontendKey) bool) {
 	for _, q := range answers {
 		d.takeOut(q.key, "drained, no connection left", held, func(e vip.Endpoint) bool {
 			for _, free := range q.endpoints {
-				if free.Addr == e.Addr && free.Leaving.Equal(e.Leaving) {
+				if free.Addr == e.Addr && free.Leaving == e.Leaving {
 					return true
 				}
 			}

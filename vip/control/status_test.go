@@ -22,7 +22,7 @@ func statusOf(s vip.Service, vips string, change ...func(*StatusInput)) StatusIn
 
 // statusOn is statusOf on a node.
 func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*StatusInput)) StatusInput {
-	a := vip.Allocation{Service: s.Key, ServiceRev: 5, Pool: "public-v4", Since: noon, VIPs: addrs(strings.Fields(vips)...)}
+	a := vip.Allocation{Service: s.Key, ServiceRev: 5, Pool: "public-v4", Since: vip.InstantOf(noon), VIPs: addrs(strings.Fields(vips)...)}
 	c := Compiled{ServiceRev: 5}
 	in := StatusInput{Key: s.Key, Service: &s, ServiceRev: 5, Allocation: &a, Compiled: &c, Now: noon}
 	frontends, refused := compile.Service(compile.Input{Service: &s, Allocation: &a, Node: node})
@@ -257,7 +257,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "removed", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
 			in.Service, in.Allocation, in.Compiled = nil, nil, nil
-			in.Frontends[0].Frontend.Backends[0].Leaving = noon.Add(42 * time.Second)
+			in.Frontends[0].Frontend.Backends[0].Leaving = vip.InstantOf(noon.Add(42 * time.Second))
 		}), want: Draining,
 		lines: []string{
 			"web is draining: it was removed, and its open connections go on for a while.",

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +49,7 @@ type world struct {
 	applied     *table.Table[vip.FrontendKey, reconcile.Applied]
 	events      *event.Log
 
+	clockSet  atomic.Int64 // by how much somebody has set the host's clock, in nanoseconds
 	node      compile.Node
 	allocator *fakeAllocator
 	conns     *fakeConnections
@@ -104,6 +106,11 @@ func (w *world) run() *world {
 		Node: w.node, Frontends: w.frontends, Compiled: w.compiled,
 		Connections: w.conns, Applied: w.applied, Store: w.store, Events: w.events,
 	})
+	host := hostClock()
+	w.compiler.drains.clock = newClock(func() (vip.Instant, time.Duration) {
+		now, steady := host()
+		return now.Add(time.Duration(w.clockSet.Load())), steady
+	})
 	loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
 		Desired: w.frontends, Target: w.plane, Applied: w.applied, Resync: -1,
 	})
@@ -156,6 +163,10 @@ func (w *world) pass(d time.Duration) {
 	synctest.Wait()
 }
 
+// setClock sets the clock that deadlines are by. Expect goes by the one that is
+// never set.
+func (w *world) setClock(by time.Duration) { w.clockSet.Add(int64(by)) }
+
 // changedRows returns how many frontends changed since the last call.
 func (w *world) changedRows() (n int) {
 	for {
@@ -204,7 +215,7 @@ func showFrontend(f vip.Frontend) string {
 	for _, e := range f.Backends {
 		text := fmt.Sprintf("%s*%d", e.Addr, e.Weight)
 		if isLeaving(e) {
-			text += fmt.Sprintf("@%s", time.Until(e.Leaving).Round(time.Millisecond))
+			text += fmt.Sprintf("@%s", time.Until(e.Leaving.Time()).Round(time.Millisecond))
 		}
 		parts = append(parts, text)
 	}

@@ -10,7 +10,7 @@ import (
 // table. A key that is wanted and has no row has not been tried yet.
 type Applied struct {
 	Rev     uint64       // revision of the desired row that was tried
-	At      time.Time    // when
+	At      vip.Instant  // when
 	Problem *vip.Problem // nil: the Target has it
 	// Warning says that somebody else keeps changing it in the Target, since
 	// when and how often (vip.CodeContested). With it alone the Target has it for

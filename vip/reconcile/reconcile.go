@@ -342,7 +342,7 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[K, V]) {
 // tried writes the applied row of a key. The repair of an older revision that
 // is still in force doesn't hide that a newer one was refused.
 func (r *Reconciler[K, V]) tried(k K, rev uint64, p *vip.Problem) {
-	now := Applied{Rev: rev, At: time.Now(), Problem: p}
+	now := Applied{Rev: rev, At: vip.InstantOf(time.Now()), Problem: p}
 	if row := r.Applied.Row(k); row != nil {
 		if row.Value.Rev > rev {
 			return
