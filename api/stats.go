@@ -34,7 +34,7 @@ func (s *Server) listStats(ctx context.Context, _ *struct{}) (*statsListOutput, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
-	totals, err := s.Statistics.Totals(ctx)
+	totals, err := s.Statistics.Totals(ctx, s.wanted)
 	if err != nil {
 		return nil, unreadable("read the counters of", err)
 	}
@@ -56,6 +56,9 @@ func (s *Server) listStats(ctx context.Context, _ *struct{}) (*statsListOutput, 
 	}
 	return out, nil
 }
+
+// wanted reports whether the dataplane is to have a frontend.
+func (s *Server) wanted(key vip.FrontendKey) bool { return s.Frontends.Row(key) != nil }
 
 // counted yields those frontends that the dataplane is to have and has, each
 // once, with its traffic.

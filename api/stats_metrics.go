@@ -39,7 +39,7 @@ func (c *statsCollector) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
 	}
-	totals, err := c.s.Statistics.Totals(ctx)
+	totals, err := c.s.Statistics.Totals(ctx, c.s.wanted)
 	if err != nil {
 		c.s.log.Warn("the dataplane's counters can't be read", "err", err)
 		send(descStatsUp, prometheus.GaugeValue, 0)

@@ -384,7 +384,7 @@ func TestPortRangeIsCounted(t *testing.T) {
 			t.Errorf("%d connections of what isn't there", n)
 		}
 		w.Director.Do(func() {
-			all, err := w.Totals(t.Context())
+			all, err := w.Totals(t.Context(), everyFrontend)
 			if err != nil || all[f.Key].Active != 1 || all[plain.Key].Active != 0 || len(all) != 2 {
 				t.Errorf("totals %+v, %v", all, err)
 			}

@@ -28,13 +28,13 @@ func (m *meter) close() {
 	m.conns.close()
 }
 
-// all calls each for every service in the kernel, with its statistics and the
-// connections of its destinations. It costs one dump and one reading of the
-// table, and one dump more for each service that the table lacks: where other
-// namespaces have services, the kernel passes over one of ours or more at each
-// page of the table. A service that was made or deleted meanwhile may be there
-// or not.
-func (m *meter) all(ctx context.Context, each func(*service, reconcile.Traffic, live)) error {
+// all calls each for every service in the kernel that want chooses, with its
+// statistics and the connections of its destinations. It costs one dump and one
+// reading of the table, and one dump more for each such service that the table
+// lacks: where other namespaces have services, the kernel passes over one of
+// this namespace's or more at each page of the table. A service that was made or
+// deleted meanwhile may be there or not.
+func (m *meter) all(ctx context.Context, want func(*service) bool, each func(*service, reconcile.Traffic, live)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.tables.Add(1)
@@ -51,7 +51,7 @@ func (m *meter) all(ctx context.Context, each func(*service, reconcile.Traffic, 
 		return appendCommand(b, m.kernel.family, cmdGetService, unix.NLM_F_DUMP)
 	}, func(_ uint16, data []byte) error {
 		s, t, err := decodeServiceStats(data)
-		if err != nil {
+		if err != nil || !want(&s) {
 			return err
 		}
 		if now, ok := connections[s.id()]; ok {
@@ -101,7 +101,8 @@ func (t *Target) kernelService(key vip.FrontendKey) service {
 	return service{key: key, fwmark: t.marks.get(key)}
 }
 
-// frontendOf is the way back; false for a service that is no frontend's.
+// frontendOf is the way back; false for a service that is no frontend's. One
+// without a mark may be somebody else's all the same.
 func (t *Target) frontendOf(s *service) (vip.FrontendKey, bool) {
 	if s.fwmark == 0 {
 		return s.key, true
@@ -119,10 +120,13 @@ func (t *Target) Counted() reconcile.Counted {
 //
 // The kernel brings its counters up to date every 2 s, and not at all with
 // net.ipv4.vs.run_estimation = 0; connections are those of the moment.
-func (t *Target) Totals(ctx context.Context) (map[vip.FrontendKey]reconcile.Traffic, error) {
+func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	out := map[vip.FrontendKey]reconcile.Traffic{}
-	err := t.meter.all(ctx, func(s *service, traffic reconcile.Traffic, now live) {
-		if key, ok := t.frontendOf(s); ok {
+	err := t.meter.all(ctx, func(s *service) bool {
+		key, ok := t.frontendOf(s)
+		return ok && want(key)
+	}, func(s *service, traffic reconcile.Traffic, now live) {
+		if key, ok := t.frontendOf(s); ok { // it may have given its mark back meanwhile
 			out[key] = now.of(key.Protocol, traffic)
 		}
 	})

@@ -277,9 +277,14 @@ type cannedIPVS struct {
 	all   []string            // to a dump of services
 	one   map[string]string   // to a question about one, by what asks
 	dests map[string][]string // likewise
+
+	questions *int // counts them, if not nil
 }
 
 func (c cannedIPVS) query(_ context.Context, put func([]byte) []byte, each func(uint16, []byte) error) error {
+	if c.questions != nil {
+		*c.questions++
+	}
 	m := put(nil)
 	endMessage(m, 1, 1)
 	h, data, _, err := nextMessage(m)
@@ -321,6 +326,9 @@ func (s tableText) read() (map[serviceID]live, error) {
 }
 func (tableText) close() {}
 
+// everyFrontend is for Totals of all that the dataplane has.
+func everyFrontend(vip.FrontendKey) bool { return true }
+
 // What was captured becomes figures of frontends. Connections of UDP, which the
 // kernel all calls inactive, are active; a service by mark is nobody's, and the
 // destinations of one that the table doesn't have are asked for.
@@ -337,7 +345,7 @@ func TestTotalsAndBreakdown(t *testing.T) {
 	}
 	p := Target{meter: &meter{stats: &counters{}, kernel: &kernel{conn: canned}, conns: tableText(capturedTable)}}
 	same := cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
-	all, err := p.Totals(t.Context())
+	all, err := p.Totals(t.Context(), everyFrontend)
 	want := map[vip.FrontendKey]reconcile.Traffic{tcp: with(trafficTCP, 1, 5), udp: with(trafficUDP6, 5, 0)}
 	if d := cmp.Diff(want, all, same); err != nil || d != "" {
 		t.Errorf("%v, -want +got:\n%s", err, d)
@@ -355,13 +363,20 @@ func TestTotalsAndBreakdown(t *testing.T) {
 		t.Errorf("what isn't there: %v, %v", found, err)
 	}
 	p.meter.conns = tableText("\n\n\n" + "TCP  0A600001:0050 wrr  \n")
-	all, err = p.Totals(t.Context())
+	all, err = p.Totals(t.Context(), everyFrontend)
 	want = map[vip.FrontendKey]reconcile.Traffic{tcp: with(trafficTCP, 0, 0), udp: with(trafficUDP6, 3, 0)}
 	if d := cmp.Diff(want, all, same); err != nil || d != "" {
 		t.Errorf("with a table of one service: %v, -want +got:\n%s", err, d)
 	}
+	canned.questions = new(int)
+	p.meter.kernel = &kernel{conn: canned}
+	all, err = p.Totals(t.Context(), func(k vip.FrontendKey) bool { return k == tcp })
+	want = map[vip.FrontendKey]reconcile.Traffic{tcp: with(trafficTCP, 0, 0)}
+	if d := cmp.Diff(want, all, same); err != nil || d != "" || *canned.questions != 1 {
+		t.Errorf("one of two is asked for, the table lacks the other: %d questions, %v, -want +got:\n%s", *canned.questions, err, d)
+	}
 	p.meter.conns = tableText("\n\n\n" + "TCP  0A600001\n")
-	if all, err := p.Totals(t.Context()); err == nil || all != nil {
+	if all, err := p.Totals(t.Context(), everyFrontend); err == nil || all != nil {
 		t.Errorf("with a broken table: %+v, %v", all, err)
 	}
 }
@@ -397,7 +412,7 @@ func TestStatisticsAfterAReload(t *testing.T) {
 	key := addrPortKey("10.96.0.1:80", vip.TCP)
 	for range 2 {
 		k.alter(func() { k.put(service{key: key, sched: "rr"}, dest{addr: addrPort("10.1.0.7:80")}) })
-		all, err := p.Totals(t.Context())
+		all, err := p.Totals(t.Context(), everyFrontend)
 		if _, ok := all[key]; err != nil || !ok || len(all) != 1 {
 			t.Errorf("%v, %v", all, err)
 		}
@@ -405,7 +420,7 @@ func TestStatisticsAfterAReload(t *testing.T) {
 			t.Errorf("%+v, %v, %v", one, found, err)
 		}
 		k.alter(func() { k.unload() })
-		if _, err := p.Totals(t.Context()); err == nil {
+		if _, err := p.Totals(t.Context(), everyFrontend); err == nil {
 			t.Error("figures without the module")
 		}
 		k.alter(func() { k.reload() })

@@ -70,7 +70,7 @@ func (w *town) compareShown(t *testing.T, all []*vip.Frontend) error {
 	stats := ipvsadmNumbers(t, w.Director, 5, "--stats", "--exact")
 	rate := ipvsadmNumbers(t, w.Director, 5, "--rate", "--exact")
 	conns := ipvsadmNumbers(t, w.Director, 2)
-	totals, err := w.Totals(t.Context())
+	totals, err := w.Totals(t.Context(), everyFrontend)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 		want[all[0].Key]++
 	}
 	eventually(t, "what was asked is counted", func() error {
-		totals, err := w.Totals(t.Context())
+		totals, err := w.Totals(t.Context(), everyFrontend)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +237,7 @@ func TestStatisticsCostTheSame(t *testing.T) {
 		// dump pass over one of ours.
 		eventually(t, "totals of all", func() (wrong error) {
 			if got, want := cost(func() {
-				totals, err := p.Totals(t.Context())
+				totals, err := p.Totals(t.Context(), everyFrontend)
 				if err != nil || len(totals) != n {
 					wrong = fmt.Errorf("%d totals of %d frontends, %v", len(totals), n, err)
 				}
@@ -274,7 +274,7 @@ func TestStatisticsOfTheOwnNamespace(t *testing.T) {
 	q.createAll(t, many(5, 1))
 	for range 3 {
 		for plane, want := range map[*planeIn]int{p: 3, q: 5} {
-			if all, err := plane.Target.Totals(t.Context()); err != nil || len(all) != want {
+			if all, err := plane.Target.Totals(t.Context(), everyFrontend); err != nil || len(all) != want {
 				t.Errorf("%d frontends, %v, want %d", len(all), err, want)
 			}
 		}
@@ -300,7 +300,7 @@ func TestStatisticsWhileServicesComeAndGo(t *testing.T) {
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		for ; ctx.Err() == nil; readings++ {
-			all, err := w.Totals(t.Context())
+			all, err := w.Totals(t.Context(), everyFrontend)
 			if err != nil {
 				t.Error(err)
 				return
@@ -343,7 +343,7 @@ func TestStatisticsWithoutEstimation(t *testing.T) {
 		frontends[w] = w.serve(t, "10.96.0.1:80", vip.TCP, 1)
 	}
 	read := func(w *town) reconcile.Traffic {
-		all, err := w.Totals(t.Context())
+		all, err := w.Totals(t.Context(), everyFrontend)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +384,7 @@ func BenchmarkTotals5000(b *testing.B) {
 	p.createAll(b, many(5000, 10))
 	b.ReportAllocs()
 	for b.Loop() {
-		if all, err := p.Totals(b.Context()); err != nil || len(all) != 5000 {
+		if all, err := p.Totals(b.Context(), everyFrontend); err != nil || len(all) != 5000 {
 			b.Fatal(len(all), err)
 		}
 	}
@@ -400,10 +400,37 @@ func TestStatisticsBesideAnotherNamespace(t *testing.T) {
 	all := many(200, 3)
 	p.createAll(t, all)
 	eventually(t, "totals of all", func() error {
-		totals, err := p.Totals(t.Context())
+		totals, err := p.Totals(t.Context(), everyFrontend)
 		if err != nil || len(totals) != len(all) {
 			return fmt.Errorf("%d totals of %d frontends, %v", len(totals), len(all), err)
 		}
 		return nil
 	})
+}
+
+// Other programs' services in our namespace are not asked for singly where the
+// table lacks them: they cost nothing more than their place in the dump.
+func TestStatisticsBesideForeignServices(t *testing.T) {
+	lab, other := netlab.New(t), netlab.New(t)
+	newPlane(t, other.Director).createAll(t, many(100, 1))
+	p := newPlane(t, lab.Director)
+	ours := frontend("10.96.0.1:80", vip.TCP, addrPort("10.77.1.2:8080"))
+	p.create(t, ours)
+	var foreign strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&foreign, "-A -t 192.0.2.%d:%d -s rr\n", i%250+1, 80+i/250)
+	}
+	runWith(t, lab.Director, foreign.String(), "ipvsadm", "-R")
+	table, err := p.meter.conns.read()
+	if err != nil || len(table) > 300 {
+		t.Fatalf("the table has %d of 301 services, %v: this test needs one that lacks some", len(table), err)
+	}
+	before := p.Stats().DumpsSent
+	all, err := p.Totals(t.Context(), func(k vip.FrontendKey) bool { return k == ours.Key })
+	if _, ok := all[ours.Key]; err != nil || !ok || len(all) != 1 {
+		t.Errorf("%d services, %v, want ours alone", len(all), err)
+	}
+	if n := p.Stats().DumpsSent - before; n > 2 {
+		t.Errorf("%d queries, want one of all and at most one of ours; the table has %d of 301 services", n, len(table))
+	}
 }

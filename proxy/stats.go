@@ -43,7 +43,7 @@ func (t tallies) out(bytes int) { t[0].out.Add(uint64(bytes)); t[1].out.Add(uint
 func (t *Target) Counted() reconcile.Counted { return reconcile.Counted{} }
 
 // Totals implements reconcile.Statistics. It costs O(frontends and endpoints).
-func (t *Target) Totals(ctx context.Context) (map[vip.FrontendKey]reconcile.Traffic, error) {
+func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -51,7 +51,9 @@ func (t *Target) Totals(ctx context.Context) (map[vip.FrontendKey]reconcile.Traf
 	defer t.mu.RUnlock()
 	out := make(map[vip.FrontendKey]reconcile.Traffic, len(t.frontends))
 	for key, f := range t.frontends {
-		out[key] = f.traffic()
+		if want(key) {
+			out[key] = f.traffic()
+		}
 	}
 	return out, nil
 }

@@ -28,7 +28,7 @@ func (b *bench) counted(key vip.FrontendKey, want reconcile.Breakdown) {
 		if got, found, err = b.Breakdown(b.Context(), key); err != nil || !found {
 			b.Fatal(found, err)
 		}
-		all, err := b.Totals(b.Context())
+		all, err := b.Totals(b.Context(), everyFrontend)
 		if err != nil || len(all) != 1 {
 			b.Fatal(all, err)
 		}
@@ -148,7 +148,7 @@ func TestCountedWhileServing(t *testing.T) {
 	tasks.Go(func() {
 		var last reconcile.Traffic
 		for {
-			all, err := p.Totals(t.Context())
+			all, err := p.Totals(t.Context(), everyFrontend)
 			if err != nil {
 				t.Error(err)
 				return
@@ -175,3 +175,6 @@ func TestCountedWhileServing(t *testing.T) {
 	close(done)
 	tasks.Wait()
 }
+
+// everyFrontend is for Totals of all that the dataplane has.
+func everyFrontend(vip.FrontendKey) bool { return true }

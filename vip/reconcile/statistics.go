@@ -16,11 +16,12 @@ import (
 type Statistics interface {
 	// Counted says what of a Traffic this Plane counts. It never changes.
 	Counted() Counted
-	// Totals reads every frontend's traffic at once. What it asks of the
-	// dataplane doesn't depend on how many frontends there are; the time and
-	// memory it takes do. A frontend that is changed meanwhile may be missing,
-	// and frontends that aren't ours may be there: look up those that you know.
-	Totals(ctx context.Context) (map[vip.FrontendKey]Traffic, error)
+	// Totals reads the traffic of all frontends that want names, at once. What it
+	// asks of the dataplane doesn't depend on how many frontends there are; the
+	// time and memory it takes do. A frontend that is changed meanwhile may be
+	// missing. The dataplane may have others, of somebody else: want is asked of
+	// these, too, and may be asked of any twice. It must not block.
+	Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]Traffic, error)
 	// Breakdown reads one frontend's traffic with that of its endpoints; false
 	// when the dataplane doesn't have it. It costs O(its endpoints).
 	Breakdown(ctx context.Context, key vip.FrontendKey) (Breakdown, bool, error)

@@ -48,7 +48,7 @@ func (s *Statistics) Readings() (totals, breakdowns int) {
 func (s *Statistics) Counted() reconcile.Counted { return s.Counts }
 
 // Totals implements reconcile.Statistics.
-func (s *Statistics) Totals(ctx context.Context) (map[vip.FrontendKey]reconcile.Traffic, error) {
+func (s *Statistics) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.totals++
@@ -60,7 +60,9 @@ func (s *Statistics) Totals(ctx context.Context) (map[vip.FrontendKey]reconcile.
 	}
 	out := map[vip.FrontendKey]reconcile.Traffic{}
 	for key, b := range s.all {
-		out[key] = b.Traffic
+		if want(key) {
+			out[key] = b.Traffic
+		}
 	}
 	return out, nil
 }
