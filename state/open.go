@@ -20,9 +20,10 @@ import (
 const lockTimeout = 3 * time.Second
 
 // Open opens the state file at path and creates it, and its directory, where
-// they are missing. An empty file counts as missing. It waits up to 3 s for a
-// process that has the file open and then returns ErrLocked; content that can't
-// be trusted is ErrDamaged, with the damage named. Every error is an *Error.
+// they are missing. It waits up to 3 s for a process that has the file open and
+// then returns ErrLocked; content that can't be trusted is ErrDamaged, with the
+// damage named, and an empty file is too: it had content once. Every error is an
+// *Error.
 // It reads the whole structure of the file once: 50 ms for 100,000 leases.
 func Open(path string) (*DB, error) { return open(path, lockTimeout) }
 
@@ -31,46 +32,34 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 		return nil, openError(path, err)
 	}
 	var file *os.File
-	fresh := false
 	defer func() {
 		if r := recover(); r != nil {
 			db, err = nil, damaged(path, fmt.Sprintf("%v", r))
 		}
 		if err != nil && file != nil {
 			_ = release(file) // an error: bbolt did it already
-			if fresh {
-				discard(path)
-			}
 		}
 	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 
 	// bbolt locks the same open file again, which does nothing. It has to be
 	// ours first, for the file may be read only when nobody writes it.
-	file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, openError(path, err)
-	}
-	if err := lock(file, wait); err != nil {
-		return nil, openError(path, err)
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return nil, openError(path, err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, openError(path, fmt.Errorf("not a regular file but %s", info.Mode().Type()))
-	}
-	if fresh = info.Size() == 0; !fresh {
-		if err := verify(file, info.Size()); err != nil {
-			return nil, damaged(path, err.Error())
+	file, err = os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = create(path); err == nil {
+			file, err = os.OpenFile(path, os.O_RDWR, 0)
 		}
 	}
-	bolt, err := bbolt.Open(path, 0o600, &bbolt.Options{
-		Timeout:      time.Second,
-		FreelistType: bbolt.FreelistMapType,
-		OpenFile:     func(string, int, fs.FileMode) (*os.File, error) { return file, nil },
-	})
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if err := lock(file, syscall.LOCK_EX, wait); err != nil {
+		return nil, openError(path, err)
+	}
+	if err := verifyFile(path, file); err != nil {
+		return nil, err
+	}
+	bolt, err := openBolt(path, file, false)
 	if err != nil {
 		return nil, openError(path, err)
 	}
@@ -78,32 +67,63 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 		_ = bolt.Close()
 		return nil, damaged(path, err.Error())
 	}
-	if fresh {
-		if err := syncDir(filepath.Dir(path)); err != nil {
-			_ = bolt.Close()
-			return nil, openError(path, err)
-		}
-	}
 	return &DB{path: path, bolt: bolt, file: file}, nil
 }
 
-// discard empties a new file whose making did not get to its end, so that the
-// next Open doesn't find half of one.
-func discard(path string) {
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
+// create makes a new file, which has its name once it is whole: who is killed
+// meanwhile leaves no half of one there. One that another process makes at the
+// same time is as good.
+func create(path string) error {
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
 	if err != nil {
-		return
+		return err
 	}
-	defer file.Close()
-	if lock(file, 0) == nil {
-		_ = file.Truncate(0)
+	defer os.Remove(file.Name())
+	bolt, err := openBolt(path, file, false)
+	if err != nil {
+		_ = release(file)
+		return err
 	}
+	if err := bolt.Close(); err != nil {
+		return err
+	}
+	if err := os.Link(file.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
 }
 
-// lock takes the file's lock, trying for as long as wait.
-func lock(f *os.File, wait time.Duration) error {
+// openBolt has bbolt use an open file.
+func openBolt(path string, file *os.File, readOnly bool) (*bbolt.DB, error) {
+	return bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:      time.Second,
+		ReadOnly:     readOnly,
+		FreelistType: bbolt.FreelistMapType,
+		OpenFile:     func(string, int, fs.FileMode) (*os.File, error) { return file, nil },
+	})
+}
+
+// verifyFile says what keeps a file from being opened: what it is, or its content.
+func verifyFile(path string, file *os.File) error {
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return openError(path, err)
+	case !info.Mode().IsRegular():
+		return openError(path, fmt.Errorf("not a regular file but %s", info.Mode().Type()))
+	case info.Size() == 0:
+		return damaged(path, "it is empty")
+	}
+	if err := verify(file, info.Size()); err != nil {
+		return damaged(path, err.Error())
+	}
+	return nil
+}
+
+// lock takes the file's lock, LOCK_EX or LOCK_SH, trying for as long as wait.
+func lock(f *os.File, how int, wait time.Duration) error {
 	for deadline := time.Now().Add(wait); ; time.Sleep(50 * time.Millisecond) {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
 		switch {
 		case err == nil:
 			return nil

@@ -23,6 +23,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
+// FileName is the state file's name in the state directory.
+const FileName = "ironvip.db"
+
 // What can be wrong with a state file. Test with errors.Is.
 var (
 	// ErrLocked says that another process has the file open.

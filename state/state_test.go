@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,11 +213,42 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestEmptyFileIsANewOne(t *testing.T) {
+// A file that lost its content is no new one, in which services would get other
+// addresses without a word; and it stays as it is.
+func TestEmptyFileIsRefused(t *testing.T) {
 	path := writeFile(t, nil)
-	b := NewBucket[thing](mustOpen(t, path), "things")
-	if err := b.Put("a", thing{}); err != nil {
+	_, err := open(path, 0)
+	wantProblem(t, err, ErrDamaged, path)
+	if !strings.Contains(err.Error(), "it is empty") {
 		t.Error(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() != 0 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// Of several that make the file at once, one has it and the others are told; none
+// leaves anything else behind.
+func TestTheFileIsMadeOnce(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ironvip.db")
+	var opened atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			switch db, err := open(path, 0); {
+			case err == nil:
+				opened.Add(1)
+				t.Cleanup(func() { _ = db.Close() })
+			case !errors.Is(err, ErrLocked):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 || opened.Load() != 1 {
+		t.Errorf("%d have it open; files %v, %v", opened.Load(), files, err)
 	}
 }
 

@@ -159,12 +159,12 @@ func agentRuns(where string) error {
 // that is away as the state file knows it. Without the file there are none, which a
 // note tells. Release gives back the file.
 func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(string, ...any)) (leases map[ipam.Resource]ipam.Lease, release func(), err error) {
-	path := filepath.Join(cfg.Node.StateDir, "ironvip.db")
+	path := statePath(cfg)
 	unknown := func(why string) (map[ipam.Resource]ipam.Lease, func(), error) {
 		note("%s: which addresses are leased is not known; what the nftables table has on record and what is on %s is", why, cfg.Dataplane.Device)
 		return nil, func() {}, nil
 	}
-	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 { // which Open would make
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // which Open would make
 		return unknown("there is no state file " + path)
 	}
 	db, err := state.Open(path)

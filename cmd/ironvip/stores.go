@@ -29,7 +29,7 @@ func openState(cfg *configs.Config) (*state.DB, error) {
 	return state.Open(statePath(cfg))
 }
 
-func statePath(cfg *configs.Config) string { return filepath.Join(cfg.Node.StateDir, "ironvip.db") }
+func statePath(cfg *configs.Config) string { return filepath.Join(cfg.Node.StateDir, state.FileName) }
 
 // localStores are the stores of a host alone, in its state file.
 func localStores(db *state.DB) (transfer.Stores, error) {

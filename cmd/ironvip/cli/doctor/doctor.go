@@ -50,6 +50,7 @@ type Host struct {
 	IPVS     func() []Requirement            // what IPVS needs
 	Disk     func(path string) (Disk, error) // the file system that holds path
 	Writable func(path string) (bool, error) // whether this process may write into the directory
+	State    func(path string) error         // what is wrong with the state file, as state.Check says it
 	// Services lists the IPVS services of a dataplane with that device, and all
 	// others; nil or an error is that it can't be told.
 	Services func(device string) (Services, error)
@@ -100,6 +101,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, rights(h, w, agent)...)
 	out = append(out, openFiles(h, agent))
 	out = append(out, stateDir(h, w)...)
+	out = append(out, stateFile(h, w)...)
 	return out
 }
 

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
 
+	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -25,6 +28,7 @@ func host(files map[string]string) Host {
 		IPVS:     func() []Requirement { return []Requirement{{Name: "kernel module ip_vs", OK: true, Required: true}} },
 		Disk:     func(string) (Disk, error) { return Disk{Free: 1 << 30}, nil },
 		Writable: func(string) (bool, error) { return true, nil },
+		State:    func(string) error { return nil },
 	}
 }
 
@@ -267,6 +271,54 @@ func TestServicesInTheKernel(t *testing.T) {
 	}
 	if got := some(strings.Fields("a b c d e f g")); got != "a, b, c, d, e and 2 more" {
 		t.Error(got)
+	}
+}
+
+// The state file is judged by what an agent would say of it at its start.
+func TestStateFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, state.FileName)
+	said := func(what string, level Level, says string) {
+		t.Helper()
+		h := host(nil)
+		h.State = state.Check
+		w := want
+		w.StateDir = dir
+		found := only(Examine(h, w), "state_file")
+		if len(found) != 1 || found[0].Level != level || !strings.Contains(found[0].Text, says) || !strings.Contains(found[0].Text, path) {
+			t.Errorf("%s: found %+v, want %s and %q", what, found, level, says)
+		}
+		if level == Fail && !strings.Contains(found[0].Fix, "backup") {
+			t.Errorf("%s: fix %q", what, found[0].Fix)
+		}
+	}
+	said("none", OK, "starts without leases")
+	db, err := state.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said("an agent runs", OK, "in use by an agent")
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	said("no agent runs", OK, "is whole")
+	for _, c := range []struct{ name, content, says string }{{"empty", "", "it is empty"}, {"damaged", "no database", "damaged"}} {
+		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		said(c.name, Fail, c.says)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	said("a directory", Warn, "not a regular file")
+	h := host(nil)
+	h.State = func(path string) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
+	if found := only(Examine(h, want), "state_file"); len(found) != 1 || found[0].Level != OK || !strings.Contains(found[0].Text, "only root") {
+		t.Errorf("no rights: found %+v", found)
 	}
 }
 

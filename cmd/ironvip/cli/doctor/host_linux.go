@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/state"
 )
 
 // ThisHost is the machine this process runs on. What of its kernel's IPVS is
@@ -19,6 +21,7 @@ func ThisHost(ipvs func() []Requirement, services func(device string) (Services,
 		IPVS:     ipvs,
 		Services: services,
 		Addrs:    addrs,
+		State:    state.Check,
 		Disk: func(path string) (Disk, error) {
 			var s unix.Statfs_t
 			if err := unix.Statfs(path, &s); err != nil {
