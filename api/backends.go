@@ -240,7 +240,7 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 					return false
 				}
 			}
-			if f.Applied == nil || f.Applied.Rev < f.Rev {
+			if f.Applied == nil || f.Applied.Tried.Rev < f.Rev {
 				return false
 			}
 			if f.Applied.Problem != nil {

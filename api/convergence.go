@@ -18,7 +18,7 @@ import (
 type convergence struct {
 	services table.Reader[vip.ServiceKey, vip.Service]
 	compiled table.Reader[vip.ServiceKey, control.Compiled]
-	applied  table.Reader[vip.FrontendKey, reconcile.Applied]
+	applied  table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	front    table.Reader[vip.FrontendKey, vip.Frontend]
 	ready    <-chan struct{}
 	seconds  *prometheus.HistogramVec
@@ -58,30 +58,30 @@ func (c *convergence) run(ctx context.Context) error {
 	for {
 		changes, more := services.TryNext()
 		for _, ch := range changes {
-			switch {
+			switch k := ch.Value.Key; {
 			case ch.Deleted:
-				delete(c.pending, ch.Key)
+				delete(c.pending, k)
 			case ch.Rev > started:
-				p, waits := c.pending[ch.Key]
+				p, waits := c.pending[k]
 				if !waits { // else the earlier change is not in force yet, and its time counts
 					p = changed{at: time.Now(), source: ch.Value.Source}
 				}
 				p.rev = ch.Rev
-				c.pending[ch.Key] = p
+				c.pending[k] = p
 			}
 		}
 		compiledChanges, moreCompiled := compiled.TryNext()
 		for _, ch := range compiledChanges {
-			c.look(ch.Key)
+			c.look(ch.Value.Service.Key)
 		}
 		appliedChanges, moreApplied := applied.TryNext()
 		for _, ch := range appliedChanges {
-			if f, _, ok := c.front.Get(ch.Key); ok {
+			if f, _, ok := c.front.Get(ch.Value.Tried.Value.Key); ok {
 				c.look(f.Service)
 			}
 		}
 		for _, ch := range changes { // what was faster than us
-			c.look(ch.Key)
+			c.look(ch.Value.Key)
 		}
 		if len(changes)+len(compiledChanges)+len(appliedChanges) > 0 {
 			continue
@@ -107,7 +107,7 @@ func (c *convergence) look(key vip.ServiceKey) {
 		return
 	}
 	for _, f := range row.Frontends {
-		if a, _, ok := c.applied.Get(f.Key); !ok || a.Rev < f.Rev || a.Problem != nil {
+		if a, _, ok := c.applied.Get(f.Key); !ok || a.Tried.Rev < f.Rev || a.Problem != nil {
 			return
 		}
 	}

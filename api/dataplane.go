@@ -220,8 +220,8 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 		out.Backends = append(out.Backends, v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, LeavingAt: when(e.Leaving.Time())})
 	}
 	if a := fs.Applied; a != nil {
-		out.AppliedRevision, out.AppliedAt = a.Rev, when(a.At.Time())
-		out.Applied = a.Rev >= fs.Rev && a.Problem == nil
+		out.AppliedRevision, out.AppliedAt = a.Tried.Rev, when(a.At.Time())
+		out.Applied = a.Tried.Rev >= fs.Rev && a.Problem == nil
 		if a.Problem != nil {
 			p := v1.Problem(*a.Problem)
 			out.Problem = &p
@@ -371,7 +371,7 @@ func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (*repairOutpu
 	}
 	out := &repairOutput{Body: v1.RepairResult{Problems: []v1.Problem{}}}
 	for _, d := range found {
-		var applied reconcile.Applied
+		var applied reconcile.AppliedFrontend
 		if applied, _, _ = s.Applied.Get(d.Key); applied.Problem == nil {
 			out.Body.Repaired++
 			continue

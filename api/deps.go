@@ -47,12 +47,12 @@ type Deps struct {
 	Registrar   Registrar
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Sources     table.Reader[string, sources.Status]
-	States      table.Reader[vip.BackendKey, vip.State]
+	States      table.Reader[vip.BackendKey, vip.BackendState]
 	Leases      table.Reader[ipam.Resource, *ipam.Lease]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Compiled    table.Reader[vip.ServiceKey, control.Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
-	Applied     table.Reader[vip.FrontendKey, reconcile.Applied]
+	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	Ready       <-chan struct{} // closed after the first full reconcile
 	// DrainsKept waits until what drains now would go on after a kill, too; nil where
 	// nothing is kept.

@@ -104,10 +104,10 @@ func TestDataplane(t *testing.T) {
 	have := r.plane.Have()
 	altered := have[webFrontend]
 	altered.Scheduler, altered.Backends = vip.RoundRobin, altered.Backends[1:]
-	r.plane.Put(webFrontend, altered)
+	r.plane.Put(altered)
 	stray := altered
 	stray.Key.Port = 81
-	r.plane.Put(stray.Key, stray)
+	r.plane.Put(stray)
 	diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, "")
 	if diff.InSync || len(diff.Items) != 2 || diff.Items[0].Action != v1.ActionChange || diff.Items[1].Action != v1.ActionRemove ||
 		strings.Join(diff.Items[0].Details, "; ") != "scheduler is rr, not wrr; backend 10.0.0.1:8080 is missing" {
@@ -122,7 +122,7 @@ func TestDataplane(t *testing.T) {
 	// What not every dataplane knows is named where nothing else is.
 	altered = r.plane.Have()[webFrontend]
 	altered.Masquerade = vip.MasqueradeNever
-	r.plane.Put(webFrontend, altered)
+	r.plane.Put(altered)
 	if diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); len(diff.Items) != 1 || strings.Join(diff.Items[0].Details, "; ") != "masquerade is never, not auto" {
 		t.Errorf("%+v", diff)
 	}
@@ -141,7 +141,7 @@ func TestContestedFrontend(t *testing.T) {
 		}
 	})
 	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
-	applied := r.deps.Applied.(*table.Table[vip.FrontendKey, reconcile.Applied]) // whose writer, without a resync, rests
+	applied := r.deps.Applied.(*table.Table[vip.FrontendKey, reconcile.AppliedFrontend]) // whose writer, without a resync, rests
 	row, _, _ := applied.Get(webFrontend)
 	w := vip.Problem{Code: vip.CodeContested, Message: "somebody else keeps changing it: 5 times since noon"}
 
@@ -166,15 +166,15 @@ func TestContestedFrontend(t *testing.T) {
 	}
 	contested = 1
 	row.Warning = &w
-	applied.Set(webFrontend, row)
+	applied.Set(row)
 	check(v1.StateDegraded, true)
 	row.Problem = &w // while the repair waits
-	applied.Set(webFrontend, row)
+	applied.Set(row)
 	check(v1.StateDown, false)
 
 	// What isn't ours has no row.
 	row.Warning, row.Problem = nil, nil
-	applied.Set(webFrontend, row)
+	applied.Set(row)
 	if dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, ""); dp.Level != v1.LevelWarn || !strings.Contains(dp.Summary, "what nobody wants here") {
 		t.Errorf("%+v", dp)
 	}

@@ -128,13 +128,13 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	clock := &table.Clock{}
 	ctx, cancel := context.WithCancel(context.Background())
-	services := table.New[vip.ServiceKey](clock, compile.SameService)
-	statuses := table.New[string, sources.Status](clock, sources.SameStatus)
-	states := table.New[vip.BackendKey](clock, func(a, b vip.State) bool { return a == b })
-	allocations := table.New[vip.ServiceKey](clock, compile.SameAllocation)
-	frontends := table.New[vip.FrontendKey](clock, compile.SameFrontend)
-	compiled := table.New[vip.ServiceKey](clock, control.SameCompiled)
-	applied := table.New[vip.FrontendKey, reconcile.Applied](clock, nil)
+	services := table.New(clock, vip.KeyOfService, compile.SameService)
+	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
+	states := table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b })
+	allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
+	frontends := table.New(clock, vip.KeyOfFrontend, compile.SameFrontend)
+	compiled := table.New(clock, control.KeyOfCompiled, control.SameCompiled)
+	applied := table.New(clock, reconcile.KeyOfApplied, nil)
 	events := event.NewLog(200, time.Now)
 	pools := []ipam.Pool{{Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}
 	allocator, err := ipam.New(ctx, memstore.New(), ipam.Config{Pools: pools, ReuseDelay: time.Minute}, ipam.Options{Clock: clock, Events: events})
@@ -161,7 +161,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	supervisor.Add("files", "static", r.files)
 	supervisor.Add(rest.Type, rest.Type, registrar)
-	r.plane = reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
+	r.plane = reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
 	reconciler := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: frontends, Target: r.plane, Applied: applied,
 		Resync: -1, Events: events, Log: log})
 	allocate := control.NewAllocate(control.AllocateOptions{Services: services, Allocator: allocator, Allocations: allocations, Events: events, Log: log})

@@ -350,7 +350,7 @@ func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
 func TestPreferWaitTimesOut(t *testing.T) {
 	r := newRig(t)
 	d := r.deps // as it is while the dataplane hangs: nothing is ever applied
-	d.Applied = table.New[vip.FrontendKey, reconcile.Applied](&table.Clock{}, nil)
+	d.Applied = table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
 	req := httptest.NewRequestWithContext(t.Context(), "PUT", "http://localhost"+webPath, strings.NewReader(webBody("10.0.0.1")))
 	req.Header.Set("Prefer", "wait=1")
 	rec := httptest.NewRecorder()
@@ -408,21 +408,21 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 	key, frontend := vip.ServiceKey{Namespace: "default", Name: "web"}, vip.FrontendKey{Port: 80}
 	for reading := range 4 {
 		clock := &table.Clock{}
-		services := table.New[vip.ServiceKey](clock, compile.SameService)
-		frontends := table.New[vip.FrontendKey](clock, compile.SameFrontend)
-		compiled := table.New[vip.ServiceKey](clock, control.SameCompiled)
-		applied := table.New[vip.FrontendKey, reconcile.Applied](clock, nil)
+		services := table.New(clock, vip.KeyOfService, compile.SameService)
+		frontends := table.New(clock, vip.KeyOfFrontend, compile.SameFrontend)
+		compiled := table.New(clock, control.KeyOfCompiled, control.SameCompiled)
+		applied := table.New(clock, reconcile.KeyOfApplied, nil)
 		put := func(backends ...vip.Backend) uint64 {
-			services.Set(key, vip.Service{Key: key, Backends: backends})
-			rev := frontends.Set(frontend, vip.Frontend{Key: frontend, Service: key, Backends: make([]vip.Endpoint, len(backends))})
-			compiled.Set(key, control.Compiled{Frontends: []control.Live{{Key: frontend, Rev: rev}}})
-			return applied.Set(frontend, reconcile.Applied{Rev: rev})
+			services.Set(vip.Service{Key: key, Backends: backends})
+			row := frontends.Put(vip.Frontend{Key: frontend, Service: key, Backends: make([]vip.Endpoint, len(backends))})
+			compiled.Set(control.Compiled{Service: &vip.Service{Key: key}, Frontends: []control.Live{{Key: frontend, Rev: row.Rev}}})
+			return applied.Set(reconcile.AppliedFrontend{Tried: row})
 		}
 		put(vip.Backend{})
 		var changed uint64
 		s := &Server{Deps: Deps{Registrar: &rest.Source{}, Services: services, Frontends: frontends, Compiled: compiled,
-			Allocations: table.New[vip.ServiceKey](clock, compile.SameAllocation),
-			States:      table.New[vip.BackendKey](clock, func(a, b vip.State) bool { return a == b }),
+			Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
+			States:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
 			Applied:     &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}}}
 		got, ok := s.service(key)
 		if !ok || len(got.Spec.Backends) == 1 && changed > 0 && got.Revision >= changed {
@@ -433,12 +433,12 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 
 // interrupted is a table whose reading number left is followed by f.
 type interrupted struct {
-	table.Reader[vip.FrontendKey, reconcile.Applied]
+	table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	left int
 	f    func()
 }
 
-func (i *interrupted) Get(k vip.FrontendKey) (reconcile.Applied, uint64, bool) {
+func (i *interrupted) Get(k vip.FrontendKey) (reconcile.AppliedFrontend, uint64, bool) {
 	a, rev, ok := i.Reader.Get(k)
 	if i.left--; i.left == -1 {
 		i.f()

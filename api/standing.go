@@ -32,9 +32,9 @@ type standingFeeds struct {
 	services    *table.Feed[vip.ServiceKey, vip.Service]
 	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
 	compiled    *table.Feed[vip.ServiceKey, control.Compiled]
-	states      *table.Feed[vip.BackendKey, vip.State]
+	states      *table.Feed[vip.BackendKey, vip.BackendState]
 	frontends   *table.Feed[vip.FrontendKey, vip.Frontend]
-	applied     *table.Feed[vip.FrontendKey, reconcile.Applied]
+	applied     *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
 }
 
 // lookEvery bounds how long a table has to keep what was deleted for us.
@@ -121,14 +121,15 @@ func (s *standing) look() {
 		s.endpoints = t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) })
 	}
 	services, frontends := make(map[vip.ServiceKey]struct{}), make(map[vip.FrontendKey]struct{})
-	eachChange(s.feeds.services, func(k vip.ServiceKey, _ *vip.Service) { services[k] = struct{}{} })
-	eachChange(s.feeds.allocations, func(k vip.ServiceKey, _ *vip.Allocation) { services[k] = struct{}{} })
-	eachChange(s.feeds.compiled, func(k vip.ServiceKey, _ *control.Compiled) { services[k] = struct{}{} })
-	eachChange(s.feeds.states, func(k vip.BackendKey, _ *vip.State) { services[k.Service] = struct{}{} })
-	eachChange(s.feeds.frontends, func(k vip.FrontendKey, f *vip.Frontend) {
-		frontends[k], services[f.Service] = struct{}{}, struct{}{}
+	eachChange(s.feeds.services, func(s *vip.Service) { services[s.Key] = struct{}{} })
+	eachChange(s.feeds.allocations, func(a *vip.Allocation) { services[a.Asked.Key] = struct{}{} })
+	eachChange(s.feeds.compiled, func(c *control.Compiled) { services[c.Service.Key] = struct{}{} })
+	eachChange(s.feeds.states, func(s *vip.BackendState) { services[s.Backend.Service] = struct{}{} })
+	eachChange(s.feeds.frontends, func(f *vip.Frontend) {
+		frontends[f.Key], services[f.Service] = struct{}{}, struct{}{}
 	})
-	eachChange(s.feeds.applied, func(k vip.FrontendKey, _ *reconcile.Applied) {
+	eachChange(s.feeds.applied, func(a *reconcile.AppliedFrontend) {
+		k := a.Tried.Value.Key
 		frontends[k] = struct{}{}
 		if f := t.Frontends.Row(k); f != nil {
 			services[f.Value.Service] = struct{}{}
@@ -165,12 +166,11 @@ func isRemarkable(f *control.FrontendStatus) bool {
 	return f.Pending() || f.Applied.Problem != nil || f.Applied.Warning != nil || f.Leaves()
 }
 
-// eachChange calls with the key and the newest or last value of all that has
-// changed.
-func eachChange[K comparable, V any](feed *table.Feed[K, V], with func(K, *V)) {
+// eachChange calls with the newest or last value of all that has changed.
+func eachChange[K comparable, V any](feed *table.Feed[K, V], with func(*V)) {
 	for batch, _ := feed.TryNext(); len(batch) > 0; batch, _ = feed.TryNext() {
 		for i := range batch {
-			with(batch[i].Key, &batch[i].Value)
+			with(&batch[i].Value)
 		}
 	}
 }

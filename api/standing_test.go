@@ -22,26 +22,26 @@ type written struct {
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	compiled    *table.Table[vip.ServiceKey, control.Compiled]
-	states      *table.Table[vip.BackendKey, vip.State]
+	states      *table.Table[vip.BackendKey, vip.BackendState]
 	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
-	applied     *table.Table[vip.FrontendKey, reconcile.Applied]
+	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 }
 
 func newWritten() *written {
 	clock := &table.Clock{}
 	return &written{
-		services:    table.New[vip.ServiceKey, vip.Service](clock, nil),
-		allocations: table.New[vip.ServiceKey, vip.Allocation](clock, nil),
-		compiled:    table.New[vip.ServiceKey, control.Compiled](clock, nil),
-		states:      table.New[vip.BackendKey, vip.State](clock, nil),
-		frontends:   table.New[vip.FrontendKey, vip.Frontend](clock, nil),
-		applied:     table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
+		services:    table.New(clock, vip.KeyOfService, nil),
+		allocations: table.New(clock, vip.KeyOfAllocation, nil),
+		compiled:    table.New(clock, control.KeyOfCompiled, nil),
+		states:      table.New(clock, vip.KeyOfBackendState, nil),
+		frontends:   table.New(clock, vip.KeyOfFrontend, nil),
+		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
 	}
 }
 
 func (w *written) deps() Deps {
 	return Deps{Services: w.services, Allocations: w.allocations, Compiled: w.compiled, States: w.states, Frontends: w.frontends, Applied: w.applied,
-		Sources:   table.New[string, sources.Status](&table.Clock{}, nil),
+		Sources:   table.New(&table.Clock{}, sources.KeyOfStatus, nil),
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
 		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },
 	}
@@ -60,12 +60,12 @@ func frontendNo(i int) vip.FrontendKey {
 // well puts service i there, with all that a healthy one has.
 func (w *written) well(i int) {
 	k, f := serviceNo(i), frontendNo(i)
-	rev := w.services.Set(k, vip.Service{Key: k, Ports: []vip.Port{{Protocol: vip.TCP, Port: 80}}, Backends: []vip.Backend{oneBackend}})
-	w.allocations.Set(k, vip.Allocation{Service: k, ServiceRev: rev, VIPs: []netip.Addr{f.Addr}})
-	made := w.frontends.Set(f, vip.Frontend{Key: f, Kind: vip.OnVIP, Service: k,
+	wanted := w.services.Put(vip.Service{Key: k, Ports: []vip.Port{{Protocol: vip.TCP, Port: 80}}, Backends: []vip.Backend{oneBackend}})
+	w.allocations.Set(vip.Allocation{Asked: &wanted.Value, ServiceRev: wanted.Rev, VIPs: []netip.Addr{f.Addr}})
+	made := w.frontends.Put(vip.Frontend{Key: f, Kind: vip.OnVIP, Service: k,
 		Backends: []vip.Endpoint{{Addr: netip.AddrPortFrom(oneBackend.Address, 80), Weight: 1}}})
-	w.compiled.Set(k, control.Compiled{ServiceRev: rev, Frontends: []control.Live{{Key: f, Rev: made, Usable: true}}})
-	w.applied.Set(f, reconcile.Applied{Rev: made})
+	w.compiled.Set(control.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []control.Live{{Key: f, Rev: made.Rev, Usable: true}}})
+	w.applied.Set(reconcile.AppliedFrontend{Tried: made})
 }
 
 // disown takes a frontend that is k's now from what was compiled of the others.
@@ -73,7 +73,7 @@ func (w *written) disown(f vip.FrontendKey, k vip.ServiceKey) {
 	for other, row := range w.compiled.All() {
 		if other != k && slices.ContainsFunc(row.Frontends, func(l control.Live) bool { return l.Key == f }) {
 			row.Frontends = nil
-			w.compiled.Set(other, row)
+			w.compiled.Set(row)
 		}
 	}
 }
@@ -124,24 +124,24 @@ func TestStandingIsAsTheTables(t *testing.T) {
 				w.well(i)
 				w.disown(frontendNo(i), k)
 			},
-			"service":      func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.services.Set(k, vip.Service{Key: k}) },
+			"service":      func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.services.Set(vip.Service{Key: k}) },
 			"service gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.services.Delete(k) },
 			"allocated": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
-				w.allocations.Set(k, vip.Allocation{Service: k})
+				w.allocations.Set(vip.Allocation{Asked: &vip.Service{Key: k}})
 			},
 			"allocation gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.allocations.Delete(k) },
 			"compiled": func(_ int, k vip.ServiceKey, f vip.FrontendKey, odd bool) {
-				row := control.Compiled{ServiceRev: 1 << 40}
+				row := control.Compiled{Service: &vip.Service{Key: k}, ServiceRev: 1 << 40}
 				if r := w.frontends.Row(f); !odd && (r == nil || r.Value.Service == k) {
 					row.Frontends = []control.Live{{Key: f}}
 				}
-				w.compiled.Set(k, row)
+				w.compiled.Set(row)
 			},
 			"compiled gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.compiled.Delete(k) },
 			"said": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, odd bool) {
 				b := oneBackend.Key(k)
 				if odd {
-					w.states.Set(b, vip.Drain)
+					w.states.Set(vip.BackendState{Backend: b, State: vip.Drain})
 				} else {
 					w.states.Delete(b)
 				}
@@ -151,16 +151,16 @@ func TestStandingIsAsTheTables(t *testing.T) {
 				if odd {
 					row.Backends[1].Leaving = vip.InstantOf(time.Unix(1, 0))
 				}
-				w.frontends.Set(f, row)
+				w.frontends.Set(row)
 				w.disown(f, k)
 			},
 			"frontend gone": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, _ bool) { w.frontends.Delete(f) },
 			"applied": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, odd bool) {
-				row := reconcile.Applied{Rev: w.frontends.Revision()}
+				row := reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: vip.Frontend{Key: f}, Rev: w.frontends.Revision()}}
 				if odd {
 					row.Problem = &vip.Problem{Code: vip.CodeDataplane}
 				}
-				w.applied.Set(f, row)
+				w.applied.Set(row)
 			},
 			"applied gone": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, _ bool) { w.applied.Delete(f) },
 		}
@@ -187,7 +187,7 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			for k, f := range w.frontends.All() {
 				fs, _ := s.tables.Frontend(k)
 				endpoints += len(f.Backends)
-				if fs.Applied == nil || fs.Applied.Rev < fs.Rev || fs.Applied.Problem != nil || fs.Leaves() {
+				if fs.Applied == nil || fs.Applied.Tried.Rev < fs.Rev || fs.Applied.Problem != nil || fs.Leaves() {
 					odd = append(odd, k)
 				}
 				if fs.Leaves() {

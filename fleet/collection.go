@@ -44,7 +44,7 @@ type Collection[V any] struct {
 // tree's Commit returns.
 func NewCollection[V any](t *Tree, folder string, version int, check func(key string, value V) error) *Collection[V] {
 	c := &Collection[V]{tree: t, folder: folder, version: version, check: check,
-		rows: table.New[string, Item[V]](t.o.Clock, nil), bad: map[string]vip.Problem{}}
+		rows: table.New(t.o.Clock, func(i *Item[V]) string { return i.Key }, nil), bad: map[string]vip.Problem{}}
 	c.loaded = c.rows.Initializer()
 	f := t.folders[folder]
 	t.mu.Lock()
@@ -139,7 +139,7 @@ func (c *Collection[V]) put(e Entry, read any) {
 		return
 	}
 	c.mend(e.Key)
-	c.rows.Set(e.Key, Item[V]{Key: e.Key, Value: d.value, Index: e.Index})
+	c.rows.Set(Item[V]{Key: e.Key, Value: d.value, Index: e.Index})
 }
 
 func (c *Collection[V]) remove(key string) {

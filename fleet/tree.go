@@ -116,7 +116,7 @@ func New(o Options) *Tree {
 	t.follower = follower{tree: t}
 	t.known.index = map[string]uint64{}
 	for _, name := range o.Folders {
-		rows := table.New[string, Entry](o.Clock, func(a, b Entry) bool {
+		rows := table.New(o.Clock, func(e *Entry) string { return e.Key }, func(a, b Entry) bool {
 			return a.Index == b.Index && bytes.Equal(a.Value, b.Value)
 		})
 		t.folders[name] = &folder{name: name, rows: rows, ready: rows.Initializer()}
@@ -221,7 +221,7 @@ func (t *Tree) apply(c change) {
 // it, in their order, as far as that has been done. The caller holds mu.
 func (t *Tree) put(f *folder, path string, e Entry, reads []any) {
 	before := f.rows.Revision()
-	f.rows.Set(e.Key, e)
+	f.rows.Set(e)
 	t.known.forget(path)
 	if f.rows.Revision() == before {
 		return

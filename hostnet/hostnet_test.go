@@ -51,7 +51,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 	do(t, err)
 	do(t, netlink.LinkSetUp(link))
 
-	out := table.New[struct{}](&table.Clock{}, Same)
+	out := table.New(&table.Clock{}, KeyOf, Same)
 	w := NewWatcher(out, nothingOurs, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)

@@ -113,7 +113,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			w.out.Set(struct{}{}, s)
+			w.out.Set(s)
 			w.first()
 		}
 	}

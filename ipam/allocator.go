@@ -115,7 +115,7 @@ func New(ctx context.Context, store Store, cfg Config, o Options) (*Allocator, e
 		missing:   make(map[vip.ServiceKey][]Lease),
 		recall:    newRecalls(),
 		awaited:   make(map[Resource]string),
-		leases:    table.New[Resource](o.Clock, sameLease),
+		leases:    table.New(o.Clock, func(l **Lease) Resource { return (*l).Resource }, sameLease),
 		index:     newIndex(),
 		pods:      make(map[string][]netip.Prefix),
 		freed:     make(chan struct{}),
@@ -186,7 +186,7 @@ func (a *Allocator) book(r Resource, now *Lease) {
 	a.unblock(r)
 	a.index.update(r, old, now)
 	if now != nil {
-		a.leases.Set(r, now)
+		a.leases.Set(now)
 		for _, h := range now.Holders {
 			a.unnamed(h.Service)
 		}

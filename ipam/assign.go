@@ -237,7 +237,7 @@ func (w *answer) problem(p vip.Problem) {
 
 // allocation puts the answer into words, with the leases as lease tells them.
 func (w *answer) allocation(lease func(Resource) (Lease, bool)) vip.Allocation {
-	out := vip.Allocation{Service: w.service.Key, Problems: w.problems}
+	out := vip.Allocation{Asked: w.service, Problems: w.problems}
 	note := func(l Lease) {
 		if out.Since.IsZero() || !l.Since.IsZero() && l.Since.Before(out.Since) {
 			out.Since = l.Since

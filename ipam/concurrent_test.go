@@ -86,9 +86,9 @@ func TestStickyOnDisk(t *testing.T) {
 		for _, got := range a.Assign(t.Context(), services) {
 			has := fmt.Sprint(vips(got), got.NodePorts, got.Since, got.Problems)
 			if round == 0 {
-				want[got.Service] = has
+				want[got.Asked.Key] = has
 			}
-			same(t, got.Service.String(), has, want[got.Service])
+			same(t, got.Asked.Key.String(), has, want[got.Asked.Key])
 		}
 		for i := range services { // the last is first
 			if j := len(services) - 1 - i; i < j {

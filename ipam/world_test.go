@@ -125,8 +125,8 @@ func (w *world) assign(services ...vip.Service) []vip.Allocation {
 		w.t.Fatalf("%d answers for %d services", len(out), len(services))
 	}
 	for i, got := range out {
-		if got.Service != services[i].Key {
-			w.t.Fatalf("answer %d is for %s", i, got.Service)
+		if got.Asked.Key != services[i].Key {
+			w.t.Fatalf("answer %d is for %s", i, got.Asked.Key)
 		}
 	}
 	return out

@@ -13,7 +13,7 @@ import (
 )
 
 type (
-	observed = reconcile.Observed[vip.FrontendKey, vip.Frontend]
+	observed = reconcile.Observed[vip.Frontend]
 	updateOf = reconcile.Update[vip.FrontendKey, vip.Frontend]
 )
 
@@ -69,15 +69,15 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 	}
 	all := t.interpret(r)
 	for i := range all {
-		held.set(all[i].Key, &all[i].Value)
+		held.set(all[i].Value.Key, &all[i].Value)
 	}
 	for i := range all {
 		t.inspect(&all[i], r, held, broken)
 	}
 	if len(all) > 0 {
 		// What concerns all alike is mended by any repair: one is enough.
-		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Key, b.Key) }).Key
-		i := slices.IndexFunc(all, func(o observed) bool { return o.Key == first })
+		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Value.Key, b.Value.Key) }).Value.Key
+		i := slices.IndexFunc(all, func(o observed) bool { return o.Value.Key == first })
 		if stale {
 			all[i].Damage = append(all[i].Damage, "pod ranges in the nftables table are not as configured")
 		}
@@ -182,7 +182,7 @@ func (r *reading) has(s setID, k vip.FrontendKey) bool {
 func (t *Target) interpret(r *reading) []observed {
 	all := make([]observed, 0, len(r.states))
 	for k, s := range r.states {
-		all = append(all, observed{Key: k, Value: t.frontend(k, r, s)})
+		all = append(all, observed{Value: t.frontend(k, r, s)})
 	}
 	seen := map[vip.FrontendKey]bool{}
 	left := func(k vip.FrontendKey) {
@@ -190,7 +190,7 @@ func (t *Target) interpret(r *reading) []observed {
 			return
 		}
 		seen[k] = true
-		o := observed{Key: k, Value: t.frontend(k, r, nil)}
+		o := observed{Value: t.frontend(k, r, nil)}
 		if o.Value.Kind == vip.OnRealServer {
 			realServer(&o.Value, t.held.frontends[k], r.tunnels)
 		} else {
@@ -212,7 +212,7 @@ func (t *Target) interpret(r *reading) []observed {
 		// What has nothing but elements is not to be seen without them.
 		for k, f := range t.held.frontends {
 			if f.Kind == vip.OnRealServer && r.states[k] == nil && !seen[k] {
-				all = append(all, observed{Key: k, Value: *f})
+				all = append(all, observed{Value: *f})
 			}
 		}
 	}
@@ -285,14 +285,14 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 		if !r.up {
 			d.addf("device %s is missing or down", t.opt.Device)
 		}
-		if _, ok := r.addrs[o.Key.Addr]; !ok {
-			d.addf("address %s missing from %s", o.Key.Addr, t.opt.Device)
+		if _, ok := r.addrs[o.Value.Key.Addr]; !ok {
+			d.addf("address %s missing from %s", o.Value.Key.Addr, t.opt.Device)
 		}
 	}
 	if !broken {
 		t.inspectElements(&d, f, r, held)
 	}
-	if s := r.states[o.Key]; s != nil {
+	if s := r.states[o.Value.Key]; s != nil {
 		if s.service != desiredService(f, s.fwmark) {
 			d.addf("service has flags %#x, timeout %d, netmask %#x, persistence engine %q", s.flags, s.timeout, s.netmask, s.pe)
 		}
@@ -362,8 +362,7 @@ func strays(r *reading, held *holdings) []observed {
 	}
 	out := make([]observed, 0, len(found))
 	for a, d := range found {
-		k := vip.FrontendKey{Addr: a}
-		out = append(out, observed{Key: k, Value: vip.Frontend{Key: k, Kind: vip.OnVIP}, Damage: d})
+		out = append(out, observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP}, Damage: d})
 	}
 	return out
 }

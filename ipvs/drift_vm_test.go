@@ -210,7 +210,7 @@ func TestPodRangesChange(t *testing.T) {
 	for _, o := range p.read(t) {
 		if len(o.Damage) > 0 {
 			damaged++
-			p.put(t, updateOf{Key: o.Key, Old: &o.Value, New: &o.Value, Repair: true})
+			p.put(t, updateOf{Key: o.Value.Key, Old: &o.Value, New: &o.Value, Repair: true})
 		}
 	}
 	if damaged != 1 {
@@ -361,12 +361,12 @@ func TestAdopt(t *testing.T) {
 
 	q := newPlane(t, lab.Director, pods)
 	var clock table.Clock
-	desired := table.New[vip.FrontendKey, vip.Frontend](&clock, nil)
+	desired := table.New(&clock, vip.KeyOfFrontend, nil)
 	for _, f := range all {
-		desired.Set(f.Key, *f)
+		desired.Set(*f)
 	}
 	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: desired, Target: q, Applied: table.New[vip.FrontendKey, reconcile.Applied](&clock, nil), Resync: -1,
+		Desired: desired, Target: q, Applied: table.New(&clock, reconcile.KeyOfApplied, nil), Resync: -1,
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)

@@ -25,15 +25,15 @@ type loop struct {
 	p       *planeIn
 	clock   table.Clock
 	desired *table.Table[vip.FrontendKey, vip.Frontend]
-	applied *table.Table[vip.FrontendKey, reconcile.Applied]
+	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
 	want    map[vip.FrontendKey]vip.Frontend
 }
 
 func newLoop(t *testing.T, p *planeIn, resync time.Duration) *loop {
 	l := &loop{t: t, p: p, want: map[vip.FrontendKey]vip.Frontend{}}
-	l.desired = table.New[vip.FrontendKey, vip.Frontend](&l.clock, nil)
-	l.applied = table.New[vip.FrontendKey, reconcile.Applied](&l.clock, nil)
+	l.desired = table.New(&l.clock, vip.KeyOfFrontend, nil)
+	l.applied = table.New(&l.clock, reconcile.KeyOfApplied, nil)
 	l.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
 		Desired: l.desired, Target: p, Applied: l.applied, Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond,
 	})
@@ -47,7 +47,7 @@ func newLoop(t *testing.T, p *planeIn, resync time.Duration) *loop {
 func (l *loop) set(all ...*vip.Frontend) {
 	for _, f := range all {
 		l.want[f.Key] = *f
-		l.desired.Set(f.Key, *f)
+		l.desired.Set(*f)
 	}
 }
 
@@ -74,7 +74,7 @@ func (l *loop) right() {
 		s := l.r.Stats()
 		for key := range l.want {
 			_, rev, _ := l.desired.Get(key)
-			if a, _, ok := l.applied.Get(key); !ok || a.Rev < rev || a.Problem != nil {
+			if a, _, ok := l.applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {
 				return fmt.Sprintf("%s: applied is %+v, the dataplane %q", key, a.Problem, s.TargetError)
 			}
 		}

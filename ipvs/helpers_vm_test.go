@@ -108,10 +108,10 @@ func (p *planeIn) read(t testing.TB) map[vip.FrontendKey]observed {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, twice := all[o.Key]; twice {
-			t.Errorf("%s is yielded twice", o.Key)
+		if _, twice := all[o.Value.Key]; twice {
+			t.Errorf("%s is yielded twice", o.Value.Key)
 		}
-		all[o.Key] = o
+		all[o.Value.Key] = o
 	}
 	return all
 }
@@ -133,7 +133,7 @@ func (p *planeIn) wants(t testing.TB, all ...*vip.Frontend) {
 		delete(have, f.Key)
 	}
 	for _, o := range have {
-		t.Errorf("%s should not be there: %q", o.Key, o.Damage)
+		t.Errorf("%s should not be there: %q", o.Value.Key, o.Damage)
 	}
 }
 

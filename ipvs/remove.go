@@ -184,8 +184,8 @@ func (t *Target) withdraw(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read what is to be removed: %w", err)
 		}
-		if !stray(o.Key) {
-			batch = append(batch, updateOf{Key: o.Key, Old: &o.Value})
+		if !stray(o.Value.Key) {
+			batch = append(batch, updateOf{Key: o.Value.Key, Old: &o.Value})
 		}
 	}
 	errs := []error{t.Apply(ctx, batch)}

@@ -34,7 +34,7 @@ type world struct {
 	crashed    atomic.Bool // at a call of the script; nothing reaches the kernel until restart
 
 	resync  time.Duration
-	applied *table.Table[vip.FrontendKey, reconcile.Applied]
+	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	target  *Target
 	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
 	stop    func()
@@ -46,7 +46,7 @@ var testPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.Mu
 
 func newWorld() *world {
 	w := &world{k: newFakeKernel(), want: map[vip.FrontendKey]*vip.Frontend{}, resync: -1}
-	w.desired = table.New[vip.FrontendKey, vip.Frontend](&w.clock, nil)
+	w.desired = table.New(&w.clock, vip.KeyOfFrontend, nil)
 	w.foreign = map[vip.FrontendKey]*fakeService{}
 	for _, at := range []string{"10.50.0.1:80", "192.0.2.1:30081"} {
 		ap := netip.MustParseAddrPort(at)
@@ -79,7 +79,7 @@ func (w *world) start() {
 		w.crashed.Store(false)
 		time.Sleep(testBackoff)
 	}
-	w.applied = table.New[vip.FrontendKey, reconcile.Applied](&w.clock, nil)
+	w.applied = table.New(&w.clock, reconcile.KeyOfApplied, nil)
 	w.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
 		Desired: w.desired, Target: w.target, Applied: w.applied,
 		Resync: w.resync, MinBackoff: time.Millisecond, MaxBackoff: testBackoff,
@@ -98,7 +98,7 @@ func (w *world) set(key vip.FrontendKey, f *vip.Frontend) {
 		return
 	}
 	w.want[key] = f
-	w.desired.Set(key, *f)
+	w.desired.Set(*f)
 }
 
 func (w *world) errorf(format string, args ...any) {
@@ -154,9 +154,9 @@ func (w *world) right() {
 		maps.DeleteFunc(wrong, func(key vip.FrontendKey, _ []string) bool { return key.Protocol != 0 && !testOwns(key.Addr) })
 	}
 	for key := range w.want {
-		if a, _, _ := w.applied.Get(key); w.amnesia && w.unrecorded && a.Problem != nil && a.Problem.Code == vip.CodePortTaken {
+		if a, _, tried := w.applied.Get(key); w.amnesia && w.unrecorded && a.Problem != nil && a.Problem.Code == vip.CodePortTaken {
 			s.Failing--
-		} else if a.Rev == 0 || a.Problem != nil {
+		} else if !tried || a.Tried.Rev == 0 || a.Problem != nil {
 			w.errorf("%s: applied is %+v", key, a.Problem)
 		}
 	}

@@ -156,13 +156,14 @@ func (s *Server) Run(ctx context.Context) error {
 		batch, rowsChanged := rows.TryNext()
 		// First what goes: its port may be another's now.
 		for i := range batch {
-			if c := &batch[i]; c.Deleted || s.moves(c.Key, c.Value.HealthPort) {
-				s.close(c.Key)
+			c := &batch[i]
+			if k := c.Value.Service.Key; c.Deleted || s.moves(k, c.Value.HealthPort) {
+				s.close(k)
 			}
 		}
 		for i := range batch {
 			if c := &batch[i]; !c.Deleted && c.Value.HealthPort != 0 {
-				s.set(c.Key, &c.Value)
+				s.set(c.Value.Service.Key, &c.Value)
 			}
 		}
 		if len(batch)+len(snapshots) > 0 {

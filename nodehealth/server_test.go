@@ -43,8 +43,8 @@ func newWorld(t *testing.T, addrs ...string) *world {
 	clock := table.NewClock(time.Now())
 	w := &world{
 		T:        t,
-		compiled: table.New[vip.ServiceKey](clock, control.SameCompiled),
-		host:     table.New[struct{}](clock, hostnet.Same),
+		compiled: table.New(clock, control.KeyOfCompiled, control.SameCompiled),
+		host:     table.New(clock, hostnet.KeyOf, hostnet.Same),
 	}
 	w.healthy.Store(true)
 	w.Server = New(Options{
@@ -74,14 +74,14 @@ func (w *world) addresses(addrs ...string) {
 	for _, a := range addrs {
 		s.Addrs = append(s.Addrs, hostnet.Addr{Prefix: netip.PrefixFrom(netip.MustParseAddr(a), 8), Link: "lo"})
 	}
-	w.host.Set(struct{}{}, s)
+	w.host.Set(s)
 }
 
 func key(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default", Name: name} }
 
 // row gives a service a port and so many ready backends.
 func (w *world) row(name string, port uint16, ready int) {
-	w.compiled.Set(key(name), control.Compiled{HealthPort: port, LocalReady: int32(ready)})
+	w.compiled.Set(control.Compiled{Service: &vip.Service{Key: key(name)}, HealthPort: port, LocalReady: int32(ready)})
 }
 
 // get asks once; a refused connection is an error.

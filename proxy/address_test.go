@@ -237,11 +237,11 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	want("198.51.100.1/32", "2001:db8::1/128")
 	q := newTarget(t, opts)
 	orphans := q.actual()
-	if len(orphans) != 1 || orphans[0].Key != (vip.FrontendKey{Addr: six.Key.Addr}) {
+	if len(orphans) != 1 || orphans[0].Value.Key != (vip.FrontendKey{Addr: six.Key.Addr}) {
 		t.Fatalf("%v", orphans)
 	}
 	q.must(six)
-	q.remove(orphans[0].Key) // in use again: stays
+	q.remove(orphans[0].Value.Key) // in use again: stays
 	want("198.51.100.1/32", "2001:db8::1/128")
 	who(t, six.Key)
 	q.remove(six.Key)

@@ -107,17 +107,17 @@ func (b *bench) remove(key vip.FrontendKey) {
 	}
 }
 
-func (b *bench) actual() []reconcile.Observed[vip.FrontendKey, vip.Frontend] {
+func (b *bench) actual() []reconcile.Observed[vip.Frontend] {
 	b.Helper()
-	var out []reconcile.Observed[vip.FrontendKey, vip.Frontend]
+	var out []reconcile.Observed[vip.Frontend]
 	for o, err := range b.Actual(context.Background()) {
 		if err != nil {
 			b.Fatal(err)
 		}
 		out = append(out, o)
 	}
-	slices.SortFunc(out, func(x, y reconcile.Observed[vip.FrontendKey, vip.Frontend]) int {
-		return vip.CompareFrontendKeys(x.Key, y.Key)
+	slices.SortFunc(out, func(x, y reconcile.Observed[vip.Frontend]) int {
+		return vip.CompareFrontendKeys(x.Value.Key, y.Value.Key)
 	})
 	return out
 }

@@ -244,8 +244,8 @@ func (t *Target) drop(f *frontend) {
 // Actual implements reconcile.Target. After a start it yields no frontend, but
 // what an earlier process left on the device: such an address comes under a key
 // of port 0.
-func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.FrontendKey, vip.Frontend], error] {
-	type observed = reconcile.Observed[vip.FrontendKey, vip.Frontend]
+func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
+	type observed = reconcile.Observed[vip.Frontend]
 	return func(yield func(observed, error) bool) {
 		if err := ctx.Err(); err != nil {
 			yield(observed{}, err)
@@ -266,7 +266,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 				yield(observed{}, err)
 				return
 			}
-			o := observed{Key: f.key, Value: *f.spec}
+			o := observed{Value: *f.spec}
 			if err := f.listener.died(); err != nil {
 				o.Damage = append(o.Damage, fmt.Sprintf("listener %s died: %v", f.key, err))
 			}
@@ -280,8 +280,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 			}
 		}
 		for _, addr := range t.addresses.orphans() {
-			key := vip.FrontendKey{Addr: addr}
-			if !yield(observed{Key: key, Value: vip.Frontend{Key: key, Kind: vip.OnVIP}}, nil) {
+			if !yield(observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: addr}, Kind: vip.OnVIP}}, nil) {
 				return
 			}
 		}

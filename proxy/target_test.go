@@ -198,7 +198,7 @@ func TestActual(t *testing.T) {
 		t.Fatalf("%v", got)
 	}
 	for i, o := range got {
-		if diff := cmp.Diff(*want[i], o.Value, cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{})); diff != "" || o.Key != want[i].Key || len(o.Damage) > 0 || !p.Same(want[i], &o.Value) {
+		if diff := cmp.Diff(*want[i], o.Value, cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{})); diff != "" || o.Value.Key != want[i].Key || len(o.Damage) > 0 || !p.Same(want[i], &o.Value) {
 			t.Errorf("%s %v", diff, o)
 		}
 	}

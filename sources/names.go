@@ -129,7 +129,7 @@ func (n *names) claim(src *supervised, c *claims, s vip.Service) uint64 {
 			return rev
 		}
 		n.contested(s.Key) // where the holder has it from may have changed
-		return n.options.Services.Set(s.Key, s)
+		return n.options.Services.Set(s)
 	case holder != nil:
 		n.setAside(src, c, s.Key, holder)
 		return 0
@@ -164,7 +164,7 @@ func (n *names) promote(src *supervised, key vip.ServiceKey) uint64 {
 	n.dropAside(src, key)
 	n.holders[key] = src
 	n.contested(key)
-	return n.options.Services.Set(key, n.claims[src].rows[key])
+	return n.options.Services.Set(n.claims[src].rows[key])
 }
 
 func (n *names) setAside(src *supervised, c *claims, key vip.ServiceKey, winner *supervised) {
@@ -253,7 +253,7 @@ func (n *names) publish(c *claims) {
 			c.status.Problems = slices.Concat(c.problems, n.conflicts(c), c.heldBack())
 		}
 	}
-	n.options.Statuses.Set(c.status.Name, c.status)
+	n.options.Statuses.Set(c.status)
 }
 
 // conflicts describes the claims that are held aside.

@@ -41,7 +41,7 @@ type bench struct {
 
 func newBench() *bench {
 	clock := &table.Clock{}
-	b := &bench{services: table.New[vip.ServiceKey, vip.Service](clock, nil), statuses: table.New[string, Status](clock, nil),
+	b := &bench{services: table.New(clock, vip.KeyOfService, nil), statuses: table.New(clock, KeyOfStatus, nil),
 		events: event.NewLog(100, time.Now), prior: map[vip.ServiceKey]string{}}
 	b.Supervisor = NewSupervisor(Options{Services: b.services, Statuses: b.statuses, Events: b.events, SyncTimeout: 30 * time.Second,
 		PriorSource: func(k vip.ServiceKey) (string, bool) { name, ok := b.prior[k]; return name, ok },

@@ -196,11 +196,16 @@ func ParseBackendID(s string) (netip.Addr, uint16, error) {
 	return a.Unmap(), 0, nil
 }
 
+// BackendState is what an operator says of a backend.
+type BackendState struct {
+	Backend BackendKey
+	State   State
+}
+
 // Allocation is what the allocator granted a service.
 type Allocation struct {
-	Service    ServiceKey
-	ServiceRev uint64       // revision of the service row this answers
-	Asked      *Service     // that row, shared: nobody changes it
+	Asked      *Service     // the service that this answers, as it is in its row: shared, nobody changes it
+	ServiceRev uint64       // revision of that row
 	VIPs       []netip.Addr // at most one a family, IPv4 first
 	Pool       string
 	NodePorts  map[PortKey]uint16 // granted node ports

@@ -97,14 +97,14 @@ type agent struct {
 	rest        *rest.Source
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	statuses    *table.Table[string, sources.Status]
-	states      *table.Table[vip.BackendKey, vip.State]
+	states      *table.Table[vip.BackendKey, vip.BackendState]
 	watcher     *hostnet.Watcher
 	host        *table.Table[struct{}, hostnet.Snapshot]
 	allocator   *ipam.Allocator
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
 	compiled    *table.Table[vip.ServiceKey, control.Compiled]
-	applied     *table.Table[vip.FrontendKey, reconcile.Applied]
+	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 
 	allocate   *control.Allocate
 	compile    *control.Compile
@@ -156,14 +156,14 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 		level:       &slog.LevelVar{},
 		events:      event.NewLog(eventsKept, time.Now),
 		static:      map[string]*static.Source{},
-		services:    table.New[vip.ServiceKey](clock, compile.SameService),
-		statuses:    table.New[string](clock, sources.SameStatus),
-		states:      table.New[vip.BackendKey](clock, func(a, b vip.State) bool { return a == b }),
-		host:        table.New[struct{}](clock, hostnet.Same),
-		allocations: table.New[vip.ServiceKey](clock, compile.SameAllocation),
-		frontends:   table.New[vip.FrontendKey](clock, compile.SameFrontend),
-		compiled:    table.New[vip.ServiceKey](clock, control.SameCompiled),
-		applied:     table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
+		services:    table.New(clock, vip.KeyOfService, compile.SameService),
+		statuses:    table.New(clock, sources.KeyOfStatus, sources.SameStatus),
+		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
+		host:        table.New(clock, hostnet.KeyOf, hostnet.Same),
+		allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
+		frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
+		compiled:    table.New(clock, control.KeyOfCompiled, control.SameCompiled),
+		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
 	}
 	a.log = newLogger(cfg, a.level)
 	a.systemd = systemd{log: a.log}

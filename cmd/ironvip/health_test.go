@@ -46,13 +46,13 @@ func TestPlaneHealth(t *testing.T) {
 }
 
 func TestOwnAddress(t *testing.T) {
-	host := table.New[struct{}](table.NewClock(time.Now()), hostnet.Same)
+	host := table.New(table.NewClock(time.Now()), hostnet.KeyOf, hostnet.Same)
 	own := ownAddress(host)
 	addr := netip.MustParseAddr("10.9.0.1")
 	if own(addr) || !own(netip.MustParseAddr("127.0.0.9")) || !own(netip.IPv6Loopback()) {
 		t.Error("without knowing the host's addresses")
 	}
-	host.Set(struct{}{}, hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: netip.MustParsePrefix("10.9.0.1/24")}}})
+	host.Set(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: netip.MustParsePrefix("10.9.0.1/24")}}})
 	if !own(addr) || own(netip.MustParseAddr("10.9.0.2")) {
 		t.Error("with them")
 	}

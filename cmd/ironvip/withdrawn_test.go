@@ -41,12 +41,12 @@ func TestWithdrawn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		clock := table.NewClock(time.Now())
 		a := &agent{
-			services:  table.New[vip.ServiceKey](clock, compile.SameService),
-			compiled:  table.New[vip.ServiceKey](clock, control.SameCompiled),
-			frontends: table.New[vip.FrontendKey](clock, compile.SameFrontend),
-			applied:   table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
+			services:  table.New(clock, vip.KeyOfService, compile.SameService),
+			compiled:  table.New(clock, control.KeyOfCompiled, control.SameCompiled),
+			frontends: table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
+			applied:   table.New(clock, reconcile.KeyOfApplied, nil),
 		}
-		plane := &slowPlane{reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }), make(chan struct{})}
+		plane := &slowPlane{reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }), make(chan struct{})}
 		a.reconciler = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: a.frontends, Target: plane, Applied: a.applied,
 			Resync: -1, Events: event.NewLog(10, time.Now), Log: slog.New(slog.DiscardHandler)})
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
@@ -69,9 +69,9 @@ func TestWithdrawn(t *testing.T) {
 		early := ask()
 		still(early, "before the dataplane is known")
 		frontend := vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}
-		rev := a.frontends.Set(frontend, vip.Frontend{Key: frontend, Service: key})
-		a.services.Set(key, vip.Service{Key: key, Source: "kubernetes"})
-		a.compiled.Set(key, control.Compiled{Frontends: []control.Live{{Key: frontend, Rev: rev, Usable: true}}})
+		rev := a.frontends.Set(vip.Frontend{Key: frontend, Service: key})
+		a.services.Set(vip.Service{Key: key, Source: "kubernetes"})
+		a.compiled.Set(control.Compiled{Service: &vip.Service{Key: key}, Frontends: []control.Live{{Key: frontend, Rev: rev, Usable: true}}})
 
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -92,11 +92,11 @@ func TestWithdrawn(t *testing.T) {
 			}
 		}
 
-		a.services.Set(key, vip.Service{Key: key, Source: "another"})
+		a.services.Set(vip.Service{Key: key, Source: "another"})
 		if err := <-ask(); err != nil {
 			t.Errorf("with another source's service of that name: %v", err)
 		}
-		a.services.Set(key, vip.Service{Key: key, Source: "kubernetes"})
+		a.services.Set(vip.Service{Key: key, Source: "kubernetes"})
 		last := ask()
 		still(last, "back again")
 		cancel()

@@ -160,7 +160,7 @@ func follow(feed *table.Feed[string, fleet.Entry], look func(key string)) {
 			return
 		}
 		for i := range batch {
-			look(batch[i].Key)
+			look(batch[i].Value.Key)
 		}
 	}
 }

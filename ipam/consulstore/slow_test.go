@@ -210,7 +210,7 @@ func ask(a *ipam.Allocator, services []*vip.Service, problems map[string]int) {
 		var unstored []*vip.Service
 		for i, got := range a.Assign(context.Background(), todo) {
 			if len(got.Problems) == 0 && len(got.VIPs) == 1 {
-				delete(open, got.Service)
+				delete(open, got.Asked.Key)
 			}
 			for _, p := range got.Problems {
 				problems[p.Code]++

@@ -33,15 +33,15 @@ type director struct {
 func direct(t testing.TB, m *fleettest.Memory, name string, services ...vip.Service) *director {
 	t.Helper()
 	clock := table.NewClock(time.Now())
-	d := &director{host: start(t, m, name), services: table.New[vip.ServiceKey, vip.Service](clock, nil),
-		answers: table.New[vip.ServiceKey](clock, compile.SameAllocation), events: event.NewLog(1000, time.Now)}
+	d := &director{host: start(t, m, name), services: table.New(clock, vip.KeyOfService, nil),
+		answers: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation), events: event.NewLog(1000, time.Now)}
 	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}, ReuseDelay: time.Minute}
 	a, err := ipam.New(context.Background(), d.Store, cfg, ipam.Options{Clock: clock, Events: d.events, Node: name, Turn: d.Tree})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range services {
-		d.services.Set(s.Key, s)
+		d.services.Set(s)
 	}
 	stage := control.NewAllocate(control.AllocateOptions{Services: d.services, Allocator: a, Allocations: d.answers, Events: d.events})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -191,7 +191,7 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 	}
 	next := plain("next")
 	for _, h := range hosts {
-		h.services.Set(next.Key, next)
+		h.services.Set(next)
 	}
 	eventually(t, "a new service doesn't get the next address", func() bool { return hosts["lb2"].serves("next") == "[192.0.2.19] map[]" })
 	if removed {
@@ -223,7 +223,7 @@ func TestHoldingsThatCantBeRead(t *testing.T) {
 		m.Put(key, was[:20])
 		time.Sleep(10 * time.Minute) // until everything has been read anew
 		more := webService()
-		h.services.Set(more.Key, more)
+		h.services.Set(more)
 		for range 60 {
 			synctest.Wait()
 			if p := h.problems("web"); h.serves("web") != web || len(p) != 1 || p[0].Code != vip.CodeWaiting || !strings.Contains(p[0].Message, key) {
@@ -266,7 +266,7 @@ func TestEditedByHand(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		for _, h := range hosts {
 			more := webService()
-			h.services.Set(more.Key, more)
+			h.services.Set(more)
 		}
 		waits := func(h *director) bool {
 			return slices.ContainsFunc(h.problems("web"), func(p vip.Problem) bool {

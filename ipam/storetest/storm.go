@@ -219,7 +219,7 @@ func (h *stormHost) has(k vip.ServiceKey) {
 		return
 	}
 	if w, there := h.storm.wanted[k]; there && (w.only < 0 || w.only == h.n) {
-		h.services.Set(k, w.service)
+		h.services.Set(w.service)
 	} else {
 		h.services.Delete(k)
 	}
@@ -294,13 +294,13 @@ func (h *stormHost) start() {
 		s.t.Fatal(err)
 	}
 	s.mu.Lock()
-	h.services = table.New[vip.ServiceKey, vip.Service](clock, nil)
+	h.services = table.New(clock, vip.KeyOfService, nil)
 	for k := range s.wanted {
 		h.has(k)
 	}
 	s.mu.Unlock()
 	h.allocator = a
-	h.allocations = table.New[vip.ServiceKey, vip.Allocation](clock, nil)
+	h.allocations = table.New(clock, vip.KeyOfAllocation, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	stage := control.NewAllocate(control.AllocateOptions{Services: h.services, Allocator: a, Allocations: h.allocations})

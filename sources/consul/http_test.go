@@ -170,8 +170,8 @@ func TestWrongAnswers(t *testing.T) {
 // supervised runs the source under a supervisor, with its shrink guard.
 func supervised(t *testing.T, f *fake) (services *table.Table[vip.ServiceKey, vip.Service], status func() sources.Status, resync func()) {
 	clock := &table.Clock{}
-	services = table.New[vip.ServiceKey, vip.Service](clock, nil)
-	statuses := table.New[string, sources.Status](clock, nil)
+	services = table.New(clock, vip.KeyOfService, nil)
+	statuses := table.New(clock, sources.KeyOfStatus, nil)
 	super := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
 	src, err := New(Options{asked: f})
 	if err != nil {

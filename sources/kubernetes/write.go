@@ -188,7 +188,7 @@ func (w *Writer) work(ctx context.Context) {
 		}
 		batch, more := feed.TryNext()
 		for i := range batch {
-			w.queue.add(batch[i].Key)
+			w.queue.add(batch[i].Value.Asked.Key)
 		}
 		if len(batch) > 0 {
 			continue

@@ -420,8 +420,8 @@ func newHost(t *testing.T, api *writable, identity string) *host {
 // newHostWith is newHost with some more options.
 func newHostWith(t *testing.T, api *writable, identity string, more WriterOptions, options Options) *host {
 	clock := &table.Clock{}
-	h := &host{t: t, api: api, store: newObjectStore(), wrong: newWriterProblems(), services: table.New[vip.ServiceKey, vip.Service](clock, nil),
-		allocations: table.New[vip.ServiceKey, vip.Allocation](clock, nil), serving: map[vip.ServiceKey]chan struct{}{}}
+	h := &host{t: t, api: api, store: newObjectStore(), wrong: newWriterProblems(), services: table.New(clock, vip.KeyOfService, nil),
+		allocations: table.New(clock, vip.KeyOfAllocation, nil), serving: map[vip.ServiceKey]chan struct{}{}}
 	options.Name, options.Classless = "cluster", true
 	writer, err := newWriter(WriterOptions{Identity: identity, LeaseName: more.LeaseName, Services: h.services, Allocations: h.allocations,
 		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error {
@@ -479,15 +479,15 @@ func (h *host) stop() {
 // grant is the allocator's answer for a service of the source.
 func (h *host) grant(name string, problem *vip.Problem, vips ...string) {
 	key := vip.ServiceKey{Namespace: "default", Name: name}
-	rev := h.services.Set(key, vip.Service{Key: key, Source: "cluster"})
-	answer := vip.Allocation{Service: key, ServiceRev: rev, Pool: "public"}
+	asked := h.services.Put(vip.Service{Key: key, Source: "cluster"})
+	answer := vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, Pool: "public"}
 	for _, text := range vips {
 		answer.VIPs = append(answer.VIPs, netip.MustParseAddr(text))
 	}
 	if problem != nil {
 		answer.Problems = []vip.Problem{*problem}
 	}
-	h.allocations.Set(key, answer)
+	h.allocations.Set(answer)
 }
 
 // said returns the problems that were reported, in short.

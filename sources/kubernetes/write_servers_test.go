@@ -54,7 +54,7 @@ func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 		t.Fatal(err)
 	}
 	clock := &table.Clock{}
-	a := &agent{t: t, services: table.New[vip.ServiceKey, vip.Service](clock, nil), allocations: table.New[vip.ServiceKey, vip.Allocation](clock, nil)}
+	a := &agent{t: t, services: table.New(clock, vip.KeyOfService, nil), allocations: table.New(clock, vip.KeyOfAllocation, nil)}
 	a.Writer, err = NewWriter(WriterOptions{Source: source, Client: client, Identity: identity, Services: a.services, Allocations: a.allocations, Log: log,
 		Withdrawn: func(ctx context.Context, _ vip.ServiceKey) error {
 			a.mu.Lock()
@@ -99,13 +99,13 @@ func (a *agent) crash() {
 
 func (a *agent) Put(services ...vip.Service) []uint64 {
 	for _, s := range services {
-		rev := a.services.Set(s.Key, s)
-		answer := vip.Allocation{Service: s.Key, ServiceRev: rev, Pool: "public"}
+		asked := a.services.Put(s)
+		answer := vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, Pool: "public"}
 		for _, family := range s.Families {
 			answer.VIPs = append(answer.VIPs, netip.MustParseAddr(map[vip.Family]string{vip.IPv4: "192.0.2.1", vip.IPv6: "2001:db8::1"}[family]))
 		}
 		slices.SortFunc(answer.VIPs, netip.Addr.Compare) // IPv4 first, as the allocator has it
-		a.allocations.Set(s.Key, answer)
+		a.allocations.Set(answer)
 	}
 	return make([]uint64, len(services))
 }

@@ -403,7 +403,7 @@ func TestVIPsOfOtherSourcesAreNotTold(t *testing.T) {
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		h.grant("web", nil, "192.0.2.1")
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
-		h.services.Set(key, vip.Service{Key: key, Source: "static"})
+		h.services.Set(vip.Service{Key: key, Source: "static"})
 		settle(time.Minute)
 		expect(t, "requests", api.take(), []string{postEvent})
 		expect(t, "events", api.events(), []string{`Warning Conflict: source "static" has a service of this name (hint: rename one of them) x1`})

@@ -187,7 +187,7 @@ func (s *Source) Keep(ctx context.Context) error {
 	for {
 		batch, more := feed.TryNext()
 		for _, c := range batch {
-			k.change(c.Key, c.Value, c.Deleted)
+			k.change(c.Value.Key, c.Value, c.Deleted)
 		}
 		if len(batch) > 0 {
 			continue

@@ -76,7 +76,7 @@ func start(t *testing.T, db *state.DB) *run {
 func startWith(t *testing.T, store Store) *run {
 	t.Helper()
 	clock := &table.Clock{}
-	r := &run{t: t, remote: make(remote), services: table.New[vip.ServiceKey](clock, compile.SameService), statuses: table.New[string](clock, sources.SameStatus)}
+	r := &run{t: t, remote: make(remote), services: table.New(clock, vip.KeyOfService, compile.SameService), statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)}
 	log := slog.New(slog.DiscardHandler)
 	s := New("consul", r.remote, store, r.services, log)
 	supervisor := sources.NewSupervisor(sources.Options{Services: r.services, Statuses: r.statuses, Log: log})
@@ -268,17 +268,17 @@ func TestThatThereAreNoServicesIsRemembered(t *testing.T) {
 // One change is one write, whatever there is.
 func TestAChangeCostsThatChange(t *testing.T) {
 	store := &counting{rows: map[string]Row{}}
-	services := table.New[vip.ServiceKey](&table.Clock{}, compile.SameService)
+	services := table.New(&table.Clock{}, vip.KeyOfService, compile.SameService)
 	s := New("consul", nil, store, services, slog.New(slog.DiscardHandler))
 	close(s.heard)
 	done := services.Initializer()
 	for i := range 1000 {
 		r := row(t, fmt.Sprintf("s%d", i))
-		services.Set(r.Key, r)
+		services.Set(r)
 	}
 	other := row(t, "others")
 	other.Source = "static"
-	services.Set(other.Key, other)
+	services.Set(other)
 	done()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -289,7 +289,7 @@ func TestAChangeCostsThatChange(t *testing.T) {
 	store.until(t, 1000+heard)
 	changed := row(t, "s1")
 	changed.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-	services.Set(changed.Key, changed)
+	services.Set(changed)
 	store.until(t, 1001+heard)
 }
 

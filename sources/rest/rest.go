@@ -32,11 +32,11 @@ const Type = "rest"
 // Options are what a Source depends on. Store, Overrides and States are needed,
 // and Services for anything that concerns other sources' names.
 type Options struct {
-	Name      string                                    // "" is Type
-	Store     Registry[Record]                          // services and their registrations
-	Overrides Registry[Override]                        // what operators said of backends
-	States    *table.Table[vip.BackendKey, vip.State]   // this package is its only writer
-	Services  table.Reader[vip.ServiceKey, vip.Service] // every source's rows in force
+	Name      string                                         // "" is Type
+	Store     Registry[Record]                               // services and their registrations
+	Overrides Registry[Override]                             // what operators said of backends
+	States    *table.Table[vip.BackendKey, vip.BackendState] // this package is its only writer
+	Services  table.Reader[vip.ServiceKey, vip.Service]      // every source's rows in force
 	// Fleet is the hosts that share the registries, of which this one is Node; nil
 	// for a host alone.
 	Fleet Fleet

@@ -40,7 +40,7 @@ func (k *sink) Replace(list []vip.Service, problems []vip.Problem) (rev uint64) 
 	k.replaced++
 	k.problems = problems
 	for _, s := range list {
-		rev = k.services.Set(s.Key, s)
+		rev = k.services.Set(s)
 	}
 	return rev
 }
@@ -54,7 +54,7 @@ func (k *sink) Put(list ...vip.Service) (revs []uint64) {
 			revs = append(revs, 0)
 			continue
 		}
-		revs = append(revs, k.services.Set(s.Key, s))
+		revs = append(revs, k.services.Set(s))
 	}
 	return revs
 }
@@ -109,7 +109,7 @@ type fixture struct {
 	store     *breakable[Record]
 	overrides *breakable[Override]
 	services  *table.Table[vip.ServiceKey, vip.Service]
-	states    *table.Table[vip.BackendKey, vip.State]
+	states    *table.Table[vip.BackendKey, vip.BackendState]
 	events    *event.Log
 	sink      *sink
 	src       *Source
@@ -133,8 +133,8 @@ func (f *fixture) start() {
 	f.t.Helper()
 	f.store = &breakable[Record]{Store: state.NewBucket[Record](f.db, "rest")}
 	f.overrides = &breakable[Override]{Store: state.NewBucket[Override](f.db, "states")}
-	f.services = table.New[vip.ServiceKey, vip.Service](f.clock, func(a, b vip.Service) bool { return sameRow(&a, &b) })
-	f.states = table.New[vip.BackendKey, vip.State](f.clock, nil)
+	f.services = table.New(f.clock, vip.KeyOfService, func(a, b vip.Service) bool { return sameRow(&a, &b) })
+	f.states = table.New(f.clock, vip.KeyOfBackendState, nil)
 	f.events = event.NewLog(100, time.Now)
 	f.sink = &sink{services: f.services}
 	src, err := New(Options{Store: local(f.t, f.store), Overrides: local(f.t, f.overrides), States: f.states, Services: f.services, Events: f.events})
@@ -314,7 +314,7 @@ func TestRefusals(t *testing.T) {
 	f := newFixture(t)
 	defer f.stop()
 	ctx := t.Context()
-	f.services.Set(vip.ServiceKey{Namespace: "default", Name: "file"}, vip.Service{
+	f.services.Set(vip.Service{
 		Key: vip.ServiceKey{Namespace: "default", Name: "file"}, Source: "static", Origin: "a.toml:1",
 		Backends: []vip.Backend{{Address: netip.MustParseAddr("10.0.0.1")}}})
 	file := vip.ServiceKey{Namespace: "default", Name: "file"}
@@ -583,7 +583,7 @@ func TestOverridesOutliveRestartsAndNotTheirBackends(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.restart()
-		if st, _, ok := f.states.Get(bkey("10.0.0.1")); !ok || st != vip.Maint || f.states.Len() != 1 {
+		if st, _, ok := f.states.Get(bkey("10.0.0.1")); !ok || st.State != vip.Maint || f.states.Len() != 1 {
 			t.Fatalf("after a restart: %v %v, %d rows", st, ok, f.states.Len())
 		}
 		f.put(web("10.0.0.2"))

@@ -44,7 +44,7 @@ func TestConsulFleetAgrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	everyone(hosts, func(h *host) {
-		h.until("the state", func() bool { st, _, _ := h.states.Get(bkey("10.0.0.1")); return st == vip.Maint })
+		h.until("the state", func() bool { st, _, _ := h.states.Get(bkey("10.0.0.1")); return st.State == vip.Maint })
 	})
 	if again := hosts[2].put(web("10.0.0.1")); again.Action != Updated {
 		t.Errorf("a list without the registered backend: %+v", again)

@@ -179,7 +179,7 @@ func (f sharedFeed[V]) TryNext() ([]Item[V], <-chan struct{}) {
 	changes, more := f.rows.TryNext()
 	items := make([]Item[V], len(changes))
 	for i, c := range changes {
-		items[i].Key = c.Key
+		items[i].Key = c.Value.Key
 		if !c.Deleted {
 			items[i].Value, items[i].Version = c.Value.Value, c.Value.Index
 		}

@@ -50,8 +50,8 @@ func joinBy(t *testing.T, m *fleettest.Memory, name string, kv fleet.KV) *host {
 // begin runs a source on registries that hosts share.
 func (h *host) begin(of Fleet, store Registry[Record], overrides Registry[Override]) {
 	h.t.Helper()
-	h.services = table.New[vip.ServiceKey, vip.Service](h.clock, func(a, b vip.Service) bool { return sameRow(&a, &b) })
-	h.states = table.New[vip.BackendKey, vip.State](h.clock, nil)
+	h.services = table.New(h.clock, vip.KeyOfService, func(a, b vip.Service) bool { return sameRow(&a, &b) })
+	h.states = table.New(h.clock, vip.KeyOfBackendState, nil)
 	h.events = event.NewLog(1000, time.Now)
 	h.sink = &sink{services: h.services}
 	src, err := New(Options{Store: store, Overrides: overrides, States: h.states, Services: h.services, Events: h.events, Fleet: of, Node: h.name})
@@ -530,7 +530,7 @@ func TestStatesAreShared(t *testing.T) {
 		all := func(want vip.State) {
 			t.Helper()
 			everyone(hosts, func(h *host) {
-				h.until("state "+string(want), func() bool { st, _, _ := h.states.Get(bkey("10.0.0.1")); return st == want })
+				h.until("state "+string(want), func() bool { st, _, _ := h.states.Get(bkey("10.0.0.1")); return st.State == want })
 			})
 		}
 		set(a, vip.Drain)
@@ -560,8 +560,8 @@ func TestStatesAreShared(t *testing.T) {
 		if got := late.stateEvents(); len(got) > 0 {
 			t.Errorf("a host that joins has events of what was said before: %q", got)
 		}
-		if st, _, _ := late.states.Get(bkey("10.0.0.1")); st != vip.Drain {
-			t.Errorf("a host that joins has %q", st)
+		if st, _, _ := late.states.Get(bkey("10.0.0.1")); st.State != vip.Drain {
+			t.Errorf("a host that joins has %q", st.State)
 		}
 		// It goes an hour after its backend: by the host that it was said to, or,
 		// once that is gone, the elected one.
@@ -661,12 +661,12 @@ func TestStartWithoutTheStore(t *testing.T) {
 			store, overrides = SharedServices(tree), SharedStates(tree)
 		})
 		defer late.Host.End()
-		states := table.New[vip.BackendKey, vip.State](late.clock, nil)
+		states := table.New(late.clock, vip.KeyOfBackendState, nil)
 		src, err := New(Options{Store: store, Overrides: overrides, States: states, Fleet: late.Tree, Node: "late"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		late.services = table.New[vip.ServiceKey, vip.Service](late.clock, nil)
+		late.services = table.New(late.clock, vip.KeyOfService, nil)
 		out := &staleSink{sink: sink{services: late.services}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
@@ -722,8 +722,8 @@ func TestStartFromWhatWasLastKnown(t *testing.T) {
 		m.Client("d").SetDown(true)
 		again := start()
 		again.sees("[10.0.0.1 ready]")
-		if st, _, _ := again.states.Get(bkey("10.0.0.1")); st != vip.Drain {
-			t.Errorf("the operator's word is %q", st)
+		if st, _, _ := again.states.Get(bkey("10.0.0.1")); st.State != vip.Drain {
+			t.Errorf("the operator's word is %q", st.State)
 		}
 		if _, err := again.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")}); !errors.Is(err, fleet.ErrUnavailable) {
 			t.Errorf("a write: %v", err)

@@ -98,8 +98,8 @@ func (s *Source) takeState(item *Item[Override]) {
 	case !wanted && set:
 		s.States.Delete(key)
 		s.tellState(key, vip.Ready, item.Value.Node)
-	case wanted && (!set || now != item.Value.State):
-		s.States.Set(key, item.Value.State)
+	case wanted && (!set || now.State != item.Value.State):
+		s.States.Set(vip.BackendState{Backend: key, State: item.Value.State})
 		s.tellState(key, item.Value.State, item.Value.Node)
 	}
 }
@@ -148,7 +148,7 @@ func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State)
 		edit := Edit[Override]{Key: at, Version: s.Overrides.Version(at)}
 		s.refreshState(at)
 		now, rev, set := s.States.Get(key)
-		said = set && now == to || !set && to == vip.Ready
+		said = set && now.State == to || !set && to == vip.Ready
 		switch {
 		case said && s.Fleet == nil && set:
 			return rev, nil

@@ -190,7 +190,7 @@ func facts(h *host) map[string]string {
 		}
 	}
 	for key, state := range h.states.All() {
-		out[fmt.Sprintf("state of %v", key)] = string(state)
+		out[fmt.Sprintf("state of %v", key)] = string(state.State)
 	}
 	return out
 }

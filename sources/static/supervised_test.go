@@ -17,8 +17,8 @@ import (
 func TestUnderTheSupervisor(t *testing.T) {
 	b := newBench(t)
 	clock := &table.Clock{}
-	services := table.New[vip.ServiceKey, vip.Service](clock, nil)
-	statuses := table.New[string](clock, sources.SameStatus)
+	services := table.New(clock, vip.KeyOfService, nil)
+	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
 	supervisor := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Log: b.o.Log})
 	supervisor.Add("static", Type, b.Source)
 	b.write("a.toml", service("web", 80)+service("db", 5432))
@@ -45,7 +45,7 @@ func TestUnderTheSupervisor(t *testing.T) {
 		t.Errorf("problems %v", problems)
 	}
 	batch, _ := feed.TryNext()
-	if len(batch) != 1 || batch[0].Key.Name != "db" || batch[0].Value.Ports[0].Port != 5433 {
+	if len(batch) != 1 || batch[0].Value.Key.Name != "db" || batch[0].Value.Ports[0].Port != 5433 {
 		t.Errorf("changes %v", batch)
 	}
 

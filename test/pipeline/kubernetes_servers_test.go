@@ -134,7 +134,7 @@ func firstSync(b *testing.B, client *kubeclient.Client, services int) (end func(
 	if err != nil {
 		b.Fatal(err)
 	}
-	supervisor := sources.NewSupervisor(sources.Options{Services: l.services, Statuses: table.New[string](clock, sources.SameStatus)})
+	supervisor := sources.NewSupervisor(sources.Options{Services: l.services, Statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)})
 	supervisor.Add(kubernetes.Type, kubernetes.Type, source)
 	l.complete()
 	ctx, cancel := context.WithCancel(b.Context())

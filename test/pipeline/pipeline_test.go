@@ -29,7 +29,7 @@ import (
 type line struct {
 	services  *table.Table[vip.ServiceKey, vip.Service]
 	compiled  *table.Table[vip.ServiceKey, control.Compiled]
-	applied   *table.Table[vip.FrontendKey, reconcile.Applied]
+	applied   *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	target    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 	reconcile *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
 	complete  func() // the services are complete
@@ -50,7 +50,7 @@ func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *l
 	l := newStages(t, table.NewClock(time.Now()))
 	for i := range n {
 		s := service(l, i)
-		l.services.Set(s.Key, s)
+		l.services.Set(s)
 	}
 	l.complete()
 	<-l.reconcile.Synced()
@@ -64,10 +64,10 @@ func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *l
 func newStages(t testing.TB, clock *table.Clock) *line {
 	t.Helper()
 	l := &line{
-		services: table.New[vip.ServiceKey](clock, compile.SameService),
-		compiled: table.New[vip.ServiceKey](clock, control.SameCompiled),
-		applied:  table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
-		target:   reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }),
+		services: table.New(clock, vip.KeyOfService, compile.SameService),
+		compiled: table.New(clock, control.KeyOfCompiled, control.SameCompiled),
+		applied:  table.New(clock, reconcile.KeyOfApplied, nil),
+		target:   reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }),
 	}
 	allocator, err := ipam.New(t.Context(), memstore.New(), ipam.Config{
 		Pools: []ipam.Pool{{Name: "main", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/12")}, AutoAssign: true}},
@@ -75,8 +75,8 @@ func newStages(t testing.TB, clock *table.Clock) *line {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allocations := table.New[vip.ServiceKey](clock, compile.SameAllocation)
-	frontends := table.New[vip.FrontendKey](clock, compile.SameFrontend)
+	allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
+	frontends := table.New(clock, vip.KeyOfFrontend, compile.SameFrontend)
 	l.complete = l.services.Initializer()
 	allocate := control.NewAllocate(control.AllocateOptions{Services: l.services, Allocator: allocator, Allocations: allocations})
 	stage := control.NewCompile(control.CompileOptions{
@@ -121,7 +121,7 @@ func serviceOf(i int, backends []vip.Backend) vip.Service {
 // change alters the weight of one backend and waits until the Target has it.
 func (l *line) change(t testing.TB, i int) {
 	s := l.service(i)
-	rev := l.services.Set(s.Key, s)
+	rev := l.services.Set(s)
 	problems, err := control.WaitApplied(t.Context(), l.compiled, l.applied, s.Key, rev)
 	if err != nil || len(problems) > 0 {
 		t.Fatalf("change of %s: %v %v", s.Key, err, problems)

@@ -37,7 +37,7 @@ type hub struct {
 	clock       *table.Clock
 	pools       []spec.Pool
 	services    *table.Table[vip.ServiceKey, vip.Service]
-	states      *table.Table[vip.BackendKey, vip.State]
+	states      *table.Table[vip.BackendKey, vip.BackendState]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	drains      drains
 	ready       func() // the services are complete
@@ -88,9 +88,9 @@ func newHub(t testing.TB, pool, pods []netip.Prefix, host table.Reader[struct{},
 	h := &hub{
 		clock:       clock,
 		pools:       []spec.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}},
-		services:    table.New[vip.ServiceKey](clock, compile.SameService),
-		states:      table.New[vip.BackendKey](clock, func(a, b vip.State) bool { return a == b }),
-		allocations: table.New[vip.ServiceKey](clock, compile.SameAllocation),
+		services:    table.New(clock, vip.KeyOfService, compile.SameService),
+		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
+		allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
 	}
 	h.drains = drains{}
 	h.ready = h.services.Initializer()
@@ -121,7 +121,7 @@ func (h *hub) parse(text string) ([]vip.Service, error) {
 type host struct {
 	frontends *table.Table[vip.FrontendKey, vip.Frontend]
 	compiled  *table.Table[vip.ServiceKey, control.Compiled]
-	applied   *table.Table[vip.FrontendKey, reconcile.Applied]
+	applied   *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	synced    <-chan struct{}
 	stages    stages
 	plane     plane
@@ -136,9 +136,9 @@ type plane interface {
 // startHost begins with what the hub has, and whatever is in the dataplane.
 func (h *hub) startHost(plane plane, node compile.Node, addrs table.Reader[struct{}, hostnet.Snapshot], nodePorts []netip.Prefix, log *slog.Logger) *host {
 	m := &host{
-		frontends: table.New[vip.FrontendKey](h.clock, compile.SameFrontend),
-		compiled:  table.New[vip.ServiceKey](h.clock, control.SameCompiled),
-		applied:   table.New[vip.FrontendKey, reconcile.Applied](h.clock, nil),
+		frontends: table.New(h.clock, vip.KeyOfFrontend, compile.SameFrontend),
+		compiled:  table.New(h.clock, control.KeyOfCompiled, control.SameCompiled),
+		applied:   table.New(h.clock, reconcile.KeyOfApplied, nil),
 		plane:     plane,
 	}
 	connections, _ := plane.(reconcile.Connections)
@@ -195,7 +195,7 @@ func (m *host) settled(key vip.ServiceKey, is func(*vip.Frontend) bool) error {
 		if !ok || !is(&f) {
 			return fmt.Errorf("%s is %+v", k, f)
 		}
-		if a, _, ok := m.applied.Get(k); !ok || a.Rev < rev {
+		if a, _, ok := m.applied.Get(k); !ok || a.Tried.Rev < rev {
 			return fmt.Errorf("%s is not applied", k)
 		}
 	}

@@ -154,7 +154,7 @@ func (f *feature) frontends() ([]vip.Frontend, error) {
 		return nil, err
 	}
 	s := services[0]
-	granted := vip.Allocation{Service: s.Key, NodePorts: map[vip.PortKey]uint16{}}
+	granted := vip.Allocation{Asked: &s, NodePorts: map[vip.PortKey]uint16{}}
 	for _, a := range []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")} {
 		for _, b := range s.Backends {
 			if vip.FamilyOf(b.Address) == vip.FamilyOf(a) {

@@ -153,8 +153,8 @@ func newLoopback(t *testing.T, d *dataplane) *lab {
 	}
 	own := netip.PrefixFrom(l.nodes[director].Addr4, 32)
 	l.nodePorts = []netip.Prefix{own}
-	l.host = table.New[struct{}](table.NewClock(time.Now()), hostnet.Same)
-	l.host.Set(struct{}{}, hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: own, Link: "lo"}}})
+	l.host = table.New(table.NewClock(time.Now()), hostnet.KeyOf, hostnet.Same)
+	l.host.Set(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: own, Link: "lo"}}})
 	l.serve()
 	return l
 }
@@ -196,7 +196,7 @@ func newNamespaces(t *testing.T, d *dataplane) *lab {
 			n.Director.Holds(netip.MustParsePrefix(p))
 		}
 	}
-	l.host = table.New[struct{}](table.NewClock(time.Now()), hostnet.Same)
+	l.host = table.New(table.NewClock(time.Now()), hostnet.KeyOf, hostnet.Same)
 	watcher := hostnet.NewWatcher(l.host, func(link string, _ netip.Addr) bool { return link == device }, slog.New(slog.DiscardHandler))
 	watch := start(watcher.Run)
 	t.Cleanup(func() { watch.stop(t, "the watcher of addresses") })
@@ -256,6 +256,6 @@ func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
 	m.stages.stop(t, "the host's pipeline")
 	defer m.plane.Close()
 	for o, err := range m.plane.Actual(context.Background()) {
-		t.Errorf("left behind: %s %v", o.Key, err)
+		t.Errorf("left behind: %s %v", o.Value.Key, err)
 	}
 }

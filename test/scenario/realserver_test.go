@@ -34,8 +34,8 @@ func (p *planeAt) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronte
 	return err
 }
 
-func (p *planeAt) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.FrontendKey, vip.Frontend], error] {
-	type observed = reconcile.Observed[vip.FrontendKey, vip.Frontend]
+func (p *planeAt) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
+	type observed = reconcile.Observed[vip.Frontend]
 	var all []observed
 	var failed error
 	p.node.Do(func() {

@@ -79,7 +79,7 @@ func put(text string) step {
 			return err
 		}
 		for _, s := range services {
-			rev := r.hub.services.Set(s.Key, s)
+			rev := r.hub.services.Set(s)
 			for _, m := range append([]*host{r.host}, r.servers...) {
 				problems, err := control.WaitApplied(r.Context(), m.compiled, m.applied, s.Key, rev)
 				if err != nil {
@@ -114,7 +114,7 @@ func remove(name string) step {
 func state(name, mark string, s vip.State) step {
 	return func(r *run) error {
 		a := r.addr(r.marks[mark], r.family)
-		r.hub.states.Set(vip.BackendKey{Service: key(name), Address: a}, s)
+		r.hub.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key(name), Address: a}, State: s})
 		return until(r.Context(), func() error {
 			return r.host.settled(key(name), func(f *vip.Frontend) bool {
 				return !slices.ContainsFunc(f.Backends, func(e vip.Endpoint) bool {
@@ -689,8 +689,8 @@ func realServers(places ...place) step {
 				return err
 			}
 			own := []netip.Addr{r.addr(p, vip.IPv4), r.addr(p, vip.IPv6)}
-			addrs := table.New[struct{}](r.hub.clock, hostnet.Same)
-			addrs.Set(struct{}{}, hostnet.Snapshot{Addrs: []hostnet.Addr{
+			addrs := table.New(r.hub.clock, hostnet.KeyOf, hostnet.Same)
+			addrs.Set(hostnet.Snapshot{Addrs: []hostnet.Addr{
 				{Prefix: netip.PrefixFrom(own[0], 24), Link: "eth0"}, {Prefix: netip.PrefixFrom(own[1], 64), Link: "eth0"},
 			}})
 			m := r.hub.startHost(plane, compile.Node{Name: string(p), RealServer: true}, addrs, nil, slog.New(slog.DiscardHandler))

@@ -39,7 +39,7 @@ func service(change ...func(*vip.Service)) vip.Service {
 }
 
 func input(s vip.Service, vips ...string) Input {
-	in := Input{Service: &s, Allocation: &vip.Allocation{Service: s.Key}}
+	in := Input{Service: &s, Allocation: &vip.Allocation{Asked: &s}}
 	for _, v := range vips {
 		in.Allocation.VIPs = append(in.Allocation.VIPs, addr(v))
 	}

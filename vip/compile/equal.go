@@ -42,9 +42,8 @@ func SameEndpoints(a, b []vip.Endpoint) bool {
 // SameAllocation reports whether a and b say the same, and of the same revision
 // of the service.
 func SameAllocation(a, b vip.Allocation) bool {
-	return a.Service == b.Service &&
+	return a.Asked == b.Asked &&
 		a.ServiceRev == b.ServiceRev &&
-		a.Asked == b.Asked &&
 		a.Pool == b.Pool &&
 		a.Since == b.Since &&
 		slices.Equal(a.VIPs, b.VIPs) &&

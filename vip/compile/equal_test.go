@@ -25,7 +25,7 @@ var asked vip.Service
 
 func exampleAllocation() vip.Allocation {
 	return vip.Allocation{
-		Service: vip.ServiceKey{Namespace: "n", Name: "s"}, ServiceRev: 1, Asked: &asked, VIPs: []netip.Addr{addr("192.0.2.10")},
+		Asked: &asked, ServiceRev: 1, VIPs: []netip.Addr{addr("192.0.2.10")},
 		Pool: "p", NodePorts: map[vip.PortKey]uint16{{Port: 1, Protocol: vip.TCP}: 30000}, Since: vip.InstantOf(time.Unix(5, 0)),
 		Problems: []vip.Problem{{Code: "c"}},
 	}

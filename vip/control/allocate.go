@@ -86,7 +86,7 @@ type Allocate struct {
 	down     bool // it was told that the store can't be written
 }
 
-type serviceRow = table.Row[vip.ServiceKey, vip.Service]
+type serviceRow = table.Row[vip.Service]
 
 // NewAllocate returns a stage that does nothing until Run. Allocations is not
 // Ready before Run has answered every service of a Ready services table.
@@ -203,19 +203,20 @@ func (a *Allocate) awaitHost(ctx context.Context) error {
 func (a *Allocate) known(k vip.ServiceKey) bool { return a.Services.Row(k) != nil }
 
 // take notes what one change of the services table asks for.
-func (a *Allocate) take(c *table.Change[vip.ServiceKey, vip.Service], ask *touched) {
+func (a *Allocate) take(c *table.Change[vip.Service], ask *touched) {
+	k := c.Value.Key
 	if !c.Deleted {
-		a.releases.drop(c.Key)
-		ask.add(c.Key)
+		a.releases.drop(k)
+		ask.add(k)
 		return
 	}
-	if a.known(c.Key) {
+	if a.known(k) {
 		return // it is back; the feed brings it
 	}
-	a.waiting.set(c.Key, false)
-	a.unstored.set(c.Key, false)
-	a.Allocations.Delete(c.Key)
-	a.releases.add(c.Key, c.Value.DrainTimeout)
+	a.waiting.set(k, false)
+	a.unstored.set(k, false)
+	a.Allocations.Delete(k)
+	a.releases.add(k, c.Value.DrainTimeout)
 }
 
 // assign answers the newest form of each service: with what it was granted
@@ -248,19 +249,20 @@ func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
 // confirm says that what a service was granted answers its newest row too, and
 // reports whether it does: it lacks nothing, and asks for the same.
 func (a *Allocate) confirm(row *serviceRow) bool {
-	former := a.Allocations.Row(row.Key)
-	if former == nil || len(former.Value.Problems) > 0 || a.anew.has(row.Key) || !sameRequest(former.Value.Asked, &row.Value) {
+	former := a.Allocations.Row(row.Value.Key)
+	if former == nil || len(former.Value.Problems) > 0 || a.anew.has(row.Value.Key) || !sameRequest(former.Value.Asked, &row.Value) {
 		return false
 	}
 	now := former.Value
 	now.ServiceRev, now.Asked = row.Rev, &row.Value
-	a.Allocations.Set(row.Key, now)
+	a.Allocations.Set(now)
 	return true
 }
 
 // write puts the allocator's answer to a service into the allocations table.
 func (a *Allocate) write(row *serviceRow, granted vip.Allocation) {
-	k, problems := row.Key, named(granted.Problems, row.Key)
+	k := row.Value.Key
+	problems := named(granted.Problems, k)
 	unstored := hasCode(problems, vip.CodeStore)
 	former := a.Allocations.Row(k)
 	if unstored && former != nil {
@@ -271,10 +273,10 @@ func (a *Allocate) write(row *serviceRow, granted vip.Allocation) {
 	} else {
 		a.stored = a.stored || len(granted.VIPs) > 0 && (former == nil || len(granted.VIPs) > len(former.Value.VIPs))
 	}
-	granted.Service, granted.ServiceRev, granted.Asked, granted.Problems = k, row.Rev, &row.Value, problems
+	granted.ServiceRev, granted.Asked, granted.Problems = row.Rev, &row.Value, problems
 	a.unstored.set(k, unstored)
 	a.waiting.set(k, len(granted.Problems) > 0)
-	a.Allocations.Set(k, granted)
+	a.Allocations.Set(granted)
 }
 
 // commitBatch bounds how many services go into one commit, so that others wait

@@ -16,7 +16,7 @@ func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		for _, name := range []string{"a", "b", "c"} {
-			w.services.Set(key(name), service(name, nil))
+			w.services.Set(service(name, nil))
 		}
 		w.run().put()
 		if got := w.allocator.asked(); len(got) != 1 || len(got[0]) != 3 {
@@ -163,7 +163,7 @@ func TestServiceThatWaitsForAnotherHost(t *testing.T) {
 		waited := make(chan []vip.Problem, 1)
 		_, rev, _ := w.services.Get(key("a"))
 		go func() {
-			problems, err := WaitApplied(t.Context(), w.compiled, table.New[vip.FrontendKey, reconcile.Applied](&table.Clock{}, nil), key("a"), rev)
+			problems, err := WaitApplied(t.Context(), w.compiled, table.New(&table.Clock{}, reconcile.KeyOfApplied, nil), key("a"), rev)
 			if err == nil {
 				waited <- problems
 			}
@@ -276,7 +276,7 @@ func TestSlowStoreIsNotDown(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.few = 2 })
 		for i := range 40 {
-			w.services.Set(key(fmt.Sprintf("s%d", i)), service(fmt.Sprintf("s%d", i), nil))
+			w.services.Set(service(fmt.Sprintf("s%d", i), nil))
 		}
 		w.pass(3 * time.Second)
 		for i := range 40 {
@@ -357,10 +357,10 @@ func TestOutdatedDeletionIsPassedOver(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		a := NewAllocate(AllocateOptions{Services: w.services, Allocator: w.allocator, Allocations: w.allocations})
-		w.services.Set(key("a"), service("a", nil))
-		w.allocations.Set(key("a"), vip.Allocation{Service: key("a")})
+		w.services.Set(service("a", nil))
+		w.allocations.Set(vip.Allocation{Asked: &vip.Service{Key: key("a")}})
 		var ask touched
-		a.take(&table.Change[vip.ServiceKey, vip.Service]{Row: &serviceRow{Key: key("a")}, Deleted: true}, &ask)
+		a.take(&table.Change[vip.Service]{Row: &serviceRow{Value: vip.Service{Key: key("a")}}, Deleted: true}, &ask)
 		if _, _, there := w.allocations.Get(key("a")); !there || a.releases.len() != 0 {
 			t.Error("a service that is there was given up")
 		}
@@ -391,7 +391,7 @@ func TestHostUnknownForLong(t *testing.T) {
 		// Known late, its node ports are served late.
 		w.put(service("a", nil, nodePort))
 		w.expect("192.0.2.1:80/tcp a:")
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.host.Set(hostAddrs("10.9.0.1/24"))
 		hostKnown()
 		w.put()
 		w.expect("10.9.0.1:30080/tcp a:", "192.0.2.1:80/tcp a:")

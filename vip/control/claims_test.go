@@ -56,7 +56,7 @@ func TestAllocatorsWordIsOfRanges(t *testing.T) {
 			delete(f.ports, key("a"))
 		})
 		w.put(service("b", []string{"10.0.0.2"}, on("s", shared), func(s *vip.Service) { s.Ports[0].Port = 170 }))
-		w.services.Set(key("a"), service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared), portRange(100, 199)))
+		w.services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared), portRange(100, 199)))
 		w.allocator.reconfigure() // so that a is asked for again
 		w.put()
 		// The range doesn't drain: until its end it would refuse b's clients.

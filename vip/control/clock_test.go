@@ -54,7 +54,7 @@ func TestRestoredDrainsMoveWithTheClock(t *testing.T) {
 		again.run().put()
 		again.pass(20 * time.Second)
 		again.setClock(time.Hour)
-		again.services.Set(key("web"), service("web", []string{"10.0.0.1"}))
+		again.services.Set(service("web", []string{"10.0.0.1"}))
 		ready()
 		again.put()
 		again.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@1h0m40s")

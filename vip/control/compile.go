@@ -22,10 +22,10 @@ import (
 type CompileOptions struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
-	States      table.Reader[vip.BackendKey, vip.State]  // the operator's words; may be nil
-	Host        table.Reader[struct{}, hostnet.Snapshot] // may be nil: no node ports
-	NodePorts   []netip.Prefix                           // where node ports are served; empty is on the primary addresses
-	Node        compile.Node                             // name, zone and role of this host; its addresses are those of Host
+	States      table.Reader[vip.BackendKey, vip.BackendState] // the operator's words; may be nil
+	Host        table.Reader[struct{}, hostnet.Snapshot]       // may be nil: no node ports
+	NodePorts   []netip.Prefix                                 // where node ports are served; empty is on the primary addresses
+	Node        compile.Node                                   // name, zone and role of this host; its addresses are those of Host
 	// Compile is the only writer of these. Give them compile.SameFrontend and
 	// SameCompiled, so that what stays the same wakes nobody.
 	Frontends *table.Table[vip.FrontendKey, vip.Frontend]
@@ -35,7 +35,7 @@ type CompileOptions struct {
 	// a backend is asked for its connections only once the dataplane gives it no
 	// new ones. Without Store, deadlines don't survive a restart.
 	Connections reconcile.Connections
-	Applied     table.Reader[vip.FrontendKey, reconcile.Applied]
+	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	Store       DrainStore
 
 	HostWait time.Duration // how long to wait for a Ready host table; 0 is DefaultHostWait
@@ -82,7 +82,7 @@ func NewCompile(o CompileOptions) *Compile {
 	if o.States != nil {
 		c.state = func(k vip.BackendKey) (vip.State, bool) {
 			s, _, ok := o.States.Get(k)
-			return s, ok
+			return s.State, ok
 		}
 	}
 	return c
@@ -192,7 +192,7 @@ func (c *Compile) giveUpHost() {
 type feeds struct {
 	allocations        *table.Feed[vip.ServiceKey, vip.Allocation]
 	allocationsChanged <-chan struct{}
-	states             *table.Feed[vip.BackendKey, vip.State] // nil without a table
+	states             *table.Feed[vip.BackendKey, vip.BackendState] // nil without a table
 	statesChanged      <-chan struct{}
 	host               *hostFeed
 }
@@ -227,19 +227,19 @@ func (c *Compile) read(in *feeds) (busy bool) {
 		}
 	}
 	if in.states != nil {
-		var batch []table.Change[vip.BackendKey, vip.State]
+		var batch []table.Change[vip.BackendState]
 		batch, in.statesChanged = in.states.TryNext()
 		for i := range batch {
-			if c.Compiled.Row(batch[i].Key.Service) != nil {
-				c.todo.add(batch[i].Key.Service)
+			if k := batch[i].Value.Backend.Service; c.Compiled.Row(k) != nil {
+				c.todo.add(k)
 			}
 		}
 		busy = busy || len(batch) > 0
 	}
-	var batch []table.Change[vip.ServiceKey, vip.Allocation]
+	var batch []table.Change[vip.Allocation]
 	batch, in.allocationsChanged = in.allocations.TryNext()
 	for i := range batch {
-		c.todo.add(batch[i].Key)
+		c.todo.add(batch[i].Value.Asked.Key)
 	}
 	return busy || len(batch) > 0
 }
@@ -260,6 +260,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		delete(c.hosted, k)
 	}
 	row := Compiled{
+		Service:    service,
 		ServiceRev: min(wanted.Rev, granted.ServiceRev),
 		Frontends:  make([]Live, 0, len(frontends)),
 		Problems:   slices.Concat(named(granted.Problems, k), refused),
@@ -288,7 +289,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		row.LocalReady = int32(compile.LocalReady(&in))
 	}
 	c.letGo(k, former, row.Frontends, now)
-	c.Compiled.Set(k, row)
+	c.Compiled.Set(row)
 }
 
 // servesAll ends what would refuse clients whom one of live serves: a frontend

@@ -42,7 +42,7 @@ func TestOperatorsWordTouchesOneService(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", []string{"10.0.0.1"}))
 		w.changedRows()
 		backend := vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}
-		w.states.Set(backend, vip.Maint)
+		w.states.Set(vip.BackendState{Backend: backend, State: vip.Maint})
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
 		w.states.Delete(backend)
@@ -51,7 +51,7 @@ func TestOperatorsWordTouchesOneService(t *testing.T) {
 		if n := w.changedRows(); n != 1 {
 			t.Errorf("%d frontends changed, want 1", n)
 		}
-		w.states.Set(vip.BackendKey{Service: key("nobody")}, vip.Maint)
+		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("nobody")}, State: vip.Maint})
 		w.put()
 	})
 }
@@ -61,12 +61,12 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}, nodePort), service("db", nil))
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
 
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*1", "192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
 
 		w.changedRows()
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.2/24"))
+		w.host.Set(hostAddrs("10.9.0.2/24"))
 		w.put()
 		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*0@1m0s", "10.9.0.2:30080/tcp web: 10.0.0.1:80*1",
 			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
@@ -74,7 +74,7 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 			t.Errorf("%d frontends changed, want the two node ports", n)
 		}
 
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*1", "10.9.0.2:30080/tcp web: 10.0.0.1:80*0@1m0s",
 			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
@@ -149,7 +149,7 @@ func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
 		for _, name := range []string{"b", "c"} {
 			row, _, _ := w.allocations.Get(key(name))
 			row.VIPs = addrs("192.0.2.1")
-			w.allocations.Set(key(name), row)
+			w.allocations.Set(row)
 		}
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*1")
@@ -171,13 +171,13 @@ func TestCompiledRevisionIsTheAllocatorsAnswer(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
-		rev := w.services.Set(key("web"), service("web", nil))
-		w.allocations.Set(key("web"), vip.Allocation{Service: key("web"), ServiceRev: rev, VIPs: addrs("192.0.2.1")})
-		w.services.Set(key("web"), service("web", []string{"10.0.0.1"}))
+		asked := w.services.Put(service("web", nil))
+		w.allocations.Set(vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, VIPs: addrs("192.0.2.1")})
+		w.services.Set(service("web", []string{"10.0.0.1"}))
 		c.compile(key("web"))
 		row, _, _ := w.compiled.Get(key("web"))
-		if row.ServiceRev != rev || len(row.Frontends) != 1 {
-			t.Errorf("row %+v, want revision %d with what is known so far", row, rev)
+		if row.ServiceRev != asked.Rev || len(row.Frontends) != 1 {
+			t.Errorf("row %+v, want revision %d with what is known so far", row, asked.Rev)
 		}
 	})
 }
@@ -194,7 +194,7 @@ func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
 		})
 		w.put(service("b", []string{"10.0.0.2"}, on("s", shared)))
 		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1") // neither was refused: the first keeps it
-		w.services.Set(key("a"), service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared)))
+		w.services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared)))
 		w.allocator.reconfigure() // so that a is asked for again
 		w.put()
 		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1 10.0.0.3:80*0@1m0s")
@@ -216,7 +216,7 @@ func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
 		grant := func(name, backend, refused string) {
 			s := service(name, []string{backend}, on("s", shared), port(443))
-			w.allocations.Set(s.Key, vip.Allocation{Service: s.Key, ServiceRev: w.services.Set(s.Key, s), VIPs: addrs(shared),
+			w.allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.services.Set(s), VIPs: addrs(shared),
 				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: refused, Message: "taken"}}})
 		}
 		grant("a", "10.0.0.1", "ports[1].port")
@@ -245,7 +245,7 @@ func TestRefusedNodePortCostsNoPort(t *testing.T) {
 		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
 		for name, field := range map[string]string{"a": "ports[0].node_port", "b": "ports[0].port"} {
 			s := service(name, []string{"10.0.0.1"}, on("s", shared))
-			w.allocations.Set(s.Key, vip.Allocation{Service: s.Key, ServiceRev: w.services.Set(s.Key, s), VIPs: addrs(shared),
+			w.allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.services.Set(s), VIPs: addrs(shared),
 				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: field, Message: "taken"}}})
 		}
 		c.compile(key("b"))
@@ -274,7 +274,7 @@ func TestNotReadyBeforeEveryInput(t *testing.T) {
 		if w.allocations.Len() != 0 {
 			t.Error("an address was given out before the host's own were known")
 		}
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.host.Set(hostAddrs("10.9.0.1/24"))
 		hostKnown()
 		expectReady("host known", false)
 		if w.frontends.Len() != 0 {

@@ -8,6 +8,7 @@ import (
 
 // Compiled says what became of one service: the row of the compiled table.
 type Compiled struct {
+	Service *vip.Service // what was compiled, as it is in its row: shared, nobody changes it
 	// ServiceRev is the newest revision of the service's row that is compiled
 	// together with the allocator's answer to it.
 	ServiceRev uint64
@@ -45,9 +46,13 @@ func find(live []Live, key vip.FrontendKey) (int, bool) {
 	return slices.BinarySearchFunc(live, key, func(l Live, k vip.FrontendKey) int { return vip.CompareFrontendKeys(l.Key, k) })
 }
 
+// KeyOfCompiled returns the key of the service that was compiled.
+func KeyOfCompiled(c *Compiled) vip.ServiceKey { return c.Service.Key }
+
 // SameCompiled reports whether a and b say the same, without reflection.
 func SameCompiled(a, b Compiled) bool {
-	return a.ServiceRev == b.ServiceRev &&
+	return a.Service == b.Service &&
+		a.ServiceRev == b.ServiceRev &&
 		a.HealthPort == b.HealthPort &&
 		a.LocalReady == b.LocalReady &&
 		a.NotHere == b.NotHere &&

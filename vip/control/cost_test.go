@@ -18,7 +18,7 @@ func settledWorld(t *testing.T, n int, scenario func(w *world)) {
 		w := newWorld(t, nil)
 		for i := range n {
 			s := service(fmt.Sprintf("s%d", i), []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"})
-			w.services.Set(s.Key, s)
+			w.services.Set(s)
 		}
 		w.run().put()
 		if got := len(w.plane.Have()); got != n {
@@ -37,12 +37,12 @@ func TestChangeCostDoesNotGrow(t *testing.T) {
 		service("s0", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}, func(s *vip.Service) { s.Backends[0].Weight = 7 }),
 	}
 	for name, change := range map[string]func(w *world, i int){
-		"service": func(w *world, i int) { w.services.Set(forms[0].Key, forms[i%2]) },
+		"service": func(w *world, i int) { w.services.Set(forms[i%2]) },
 		"state": func(w *world, i int) {
-			w.states.Set(vip.BackendKey{Service: forms[0].Key, Address: forms[0].Backends[0].Address}, []vip.State{vip.Ready, vip.Maint}[i%2])
+			w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: forms[0].Key, Address: forms[0].Backends[0].Address}, State: []vip.State{vip.Ready, vip.Maint}[i%2]})
 		},
 		// Nobody has a node port, so nobody is compiled.
-		"host": func(w *world, i int) { w.host.Set(struct{}{}, hostAddrs(fmt.Sprintf("10.9.0.%d/24", i%2+1))) },
+		"host": func(w *world, i int) { w.host.Set(hostAddrs(fmt.Sprintf("10.9.0.%d/24", i%2+1))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cost := func(n int) (allocs float64) {
@@ -70,7 +70,7 @@ func TestChangeCostDoesNotGrowWithDrains(t *testing.T) {
 	cost := func(n int) (allocs float64) {
 		settledWorld(t, n, func(w *world) {
 			for i := range n {
-				w.services.Set(key(fmt.Sprintf("s%d", i)), service(fmt.Sprintf("s%d", i), []string{"10.0.0.1"}))
+				w.services.Set(service(fmt.Sprintf("s%d", i), []string{"10.0.0.1"}))
 			}
 			w.put()
 			i := 0
@@ -161,10 +161,10 @@ func BenchmarkCompileStage(b *testing.B) {
 				Services: w.services, Allocations: w.allocations, States: w.states, Host: w.host, Frontends: w.frontends, Compiled: w.compiled,
 			})
 			grant := func(s vip.Service) {
-				rev := w.services.Set(s.Key, s)
+				rev := w.services.Set(s)
 				a := w.allocator.assign(&s)
-				a.Service, a.ServiceRev = s.Key, rev
-				w.allocations.Set(s.Key, a)
+				a.Asked, a.ServiceRev = &s, rev
+				w.allocations.Set(a)
 				c.compile(s.Key)
 			}
 			for i := range n {

@@ -58,7 +58,7 @@ func newDrains(o *CompileOptions) drains {
 		timer: time.NewTimer(time.Hour),
 		asked: make(chan []question, 1),
 		idle:  make(chan []question),
-		keep:  table.New[vip.FrontendKey](&table.Clock{}, compile.SameFrontend),
+		keep:  table.New(&table.Clock{}, vip.KeyOfFrontend, compile.SameFrontend),
 		kept:  &reached{},
 	}
 	d.ranged = make(ranged)
@@ -102,7 +102,7 @@ func (d *drains) restore() {
 			misnamed = append(misnamed, name)
 			continue
 		}
-		d.keep.Set(f.Key, f) // so that deleting it reaches the store
+		d.keep.Set(f) // so that deleting it reaches the store
 		f.Backends = unexpired(f.Backends, now)
 		if len(f.Backends) == 0 || !f.Key.Addr.IsValid() {
 			d.keep.Delete(f.Key)
@@ -256,7 +256,7 @@ func withLeaving(f *vip.Frontend, before []vip.Endpoint, now vip.Instant) []vip.
 
 // set writes one row and books what is leaving it.
 func (d *drains) set(f vip.Frontend) uint64 {
-	rev := d.o.Frontends.Set(f.Key, f)
+	rev := d.o.Frontends.Set(f)
 	d.ranged.add(f.Key)
 	first, leaves := firstDeadline(&f)
 	if !leaves {
@@ -269,7 +269,7 @@ func (d *drains) set(f vip.Frontend) uint64 {
 	}
 	if d.o.Store != nil {
 		f.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return !isLeaving(e) })
-		d.keep.Set(f.Key, f)
+		d.keep.Set(f)
 	}
 	return rev
 }

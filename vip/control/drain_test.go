@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 const (
@@ -188,15 +189,16 @@ func TestNoQuestionBeforeTheDataplaneHasTheRow(t *testing.T) {
 			Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Leaving: vip.InstantOf(time.Now().Add(time.Minute))}},
 		}
 		rev := c.drains.set(f)
+		row := func(rev uint64) *table.Row[vip.Frontend] { return &table.Row[vip.Frontend]{Value: f, Rev: rev} }
 		for _, tc := range []struct {
-			applied reconcile.Applied
+			applied reconcile.AppliedFrontend
 			want    int
 		}{
-			{reconcile.Applied{Rev: rev - 1}, 0},
-			{reconcile.Applied{Rev: rev, Problem: &vip.Problem{}}, 0},
-			{reconcile.Applied{Rev: rev}, 1},
+			{reconcile.AppliedFrontend{Tried: row(rev - 1)}, 0},
+			{reconcile.AppliedFrontend{Tried: row(rev), Problem: &vip.Problem{}}, 0},
+			{reconcile.AppliedFrontend{Tried: row(rev)}, 1},
 		} {
-			w.applied.Set(f.Key, tc.applied)
+			w.applied.Set(tc.applied)
 			if got := c.drains.questions(); len(got) != tc.want {
 				t.Errorf("%+v, row %d: questions %+v", tc.applied, rev, got)
 			}
@@ -293,7 +295,7 @@ func TestBackendReturnsAcrossRestart(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		w.stop()
 		again := newWorld(t, w)
-		again.services.Set(key("web"), service("web", []string{"10.0.0.1", "10.0.0.2"}))
+		again.services.Set(service("web", []string{"10.0.0.1", "10.0.0.2"}))
 		again.run().put()
 		again.expect(web2)
 		again.expectStored()

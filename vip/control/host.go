@@ -28,7 +28,7 @@ func (h *hostFeed) next() (snapshot hostnet.Snapshot, news bool) {
 	if h.feed == nil {
 		return snapshot, false
 	}
-	var batch []table.Change[struct{}, hostnet.Snapshot]
+	var batch []table.Change[hostnet.Snapshot]
 	batch, h.changed = h.feed.TryNext()
 	if len(batch) == 0 {
 		return snapshot, false

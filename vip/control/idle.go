@@ -30,7 +30,7 @@ func (d *drains) questions() []question {
 			continue
 		}
 		if d.o.Applied != nil {
-			if a, _, ok := d.o.Applied.Get(key); !ok || a.Rev < rev || a.Problem != nil {
+			if a, _, ok := d.o.Applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {
 				continue
 			}
 		}

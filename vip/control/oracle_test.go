@@ -43,7 +43,7 @@ func (o *oracle) step(w *world) {
 				weight := b.Weight
 				state := b.State
 				if word, _, ok := w.states.Get(vip.BackendKey{Service: k, Address: b.Address}); ok {
-					state = word
+					state = word.State
 				}
 				if state != vip.Ready {
 					weight = 0
@@ -168,7 +168,7 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 						Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 4).Draw(t, "backend"))}),
 					}
 					if rapid.Bool().Draw(t, "set") {
-						w.states.Set(backend, rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint}).Draw(t, "word"))
+						w.states.Set(vip.BackendState{Backend: backend, State: rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint}).Draw(t, "word")})
 					} else {
 						w.states.Delete(backend)
 					}
@@ -180,7 +180,7 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 							prefixes = append(prefixes, p)
 						}
 					}
-					w.host.Set(struct{}{}, hostAddrs(prefixes...))
+					w.host.Set(hostAddrs(prefixes...))
 					w.put()
 				case 7, 8:
 					w.pass(time.Duration(rapid.IntRange(1, 70).Draw(t, "seconds")) * time.Second)
@@ -201,14 +201,14 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 func restart(t *rapid.T, w *world) *world {
 	w.stop()
 	again := newWorld(t, w)
-	for k, s := range w.services.All() {
-		again.services.Set(k, s)
+	for _, s := range w.services.All() {
+		again.services.Set(s)
 	}
-	for k, s := range w.states.All() {
-		again.states.Set(k, s)
+	for _, s := range w.states.All() {
+		again.states.Set(s)
 	}
-	for k, s := range maps.Collect(w.host.All()) {
-		again.host.Set(k, s)
+	for _, s := range maps.Collect(w.host.All()) {
+		again.host.Set(s)
 	}
 	again.run().put()
 	return again

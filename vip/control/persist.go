@@ -47,7 +47,7 @@ func (p *persister) run(ctx context.Context) {
 		last, rev := ctx.Err() != nil, p.want.Revision() // before looking: whatever was set by then is seen
 		batch, changed := p.feed.TryNext()
 		for _, c := range batch {
-			p.open[c.Key] = struct{}{}
+			p.open[c.Value.Key] = struct{}{}
 		}
 		if retry.due() || len(batch) > 0 || last {
 			p.write(retry.failing())

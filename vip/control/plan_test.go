@@ -16,7 +16,7 @@ import (
 )
 
 func planned(s vip.Service, vips string) Planned {
-	a := vip.Allocation{Service: s.Key, VIPs: addrs(strings.Fields(vips)...)}
+	a := vip.Allocation{Asked: &s, VIPs: addrs(strings.Fields(vips)...)}
 	if vips != "" {
 		a.Pool = "public-v4"
 	}

@@ -19,19 +19,19 @@ func TestLocalFollowsTheHostsAddresses(t *testing.T) {
 			service("named", []string{"10.0.0.1", "10.9.0.1"}, local, onNode(0, "n1"), onNode(1, "n2")))
 		w.expect("192.0.2.1:80/tcp web:", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		w.changedRows()
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		if n := w.changedRows(); n != 1 {
 			t.Errorf("%d frontends changed, want 1", n)
 		}
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.7/24"))
+		w.host.Set(hostAddrs("10.9.0.7/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*0@1m0s", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		// One that node ports aren't on is the host's own, too.
 		host := hostAddrs("10.9.0.7/24", "10.9.0.1/24")
 		host.Addrs[1].Secondary = true
-		w.host.Set(struct{}{}, host)
+		w.host.Set(host)
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		w.stop()
@@ -115,7 +115,7 @@ func TestHealthPortRow(t *testing.T) {
 		expect("not asked for", 0, 0)
 		w.put(web)
 		expect("at first", 32000, 2)
-		w.states.Set(vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}, vip.Drain)
+		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}, State: vip.Drain})
 		w.put()
 		expect("one drained", 32000, 1)
 		terminating := web
@@ -145,13 +145,13 @@ func TestRealServerStage(t *testing.T) {
 		if row, _, _ := w.compiled.Get(key("web")); !row.NotHere || len(row.Problems) > 0 {
 			t.Errorf("row %+v", row)
 		}
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1")
 		if f := sortedFrontends(w.frontends)[0]; f.Kind != vip.OnRealServer {
 			t.Errorf("it is %s", f.Kind)
 		}
-		w.states.Set(vip.BackendKey{Service: key("web"), Address: addrs("10.9.0.1")[0]}, vip.Drain)
+		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.9.0.1")[0]}, State: vip.Drain})
 		w.put()
 		if row, _, _ := w.compiled.Get(key("web")); row.NotHere || len(row.Frontends) != 1 || !row.Frontends[0].Usable {
 			t.Errorf("row %+v: the directors decide whom it serves", row)
@@ -179,10 +179,10 @@ func TestDrainsInTheWayAreNotTakenUpAgain(t *testing.T) {
 		w.stop()
 
 		again := newWorld(t, w)
-		again.services.Set(key("web"), service("web", both, onNode(0, "n1"), on("", "192.0.2.1")))
-		again.services.Set(key("media"), service("media", both[:1], portRange(150, 249), on("", "192.0.2.2")))
-		again.services.Set(key("phone"), service("phone", both[:1], on("", "192.0.2.3"), func(s *vip.Service) { s.Ports[0].Port = 170 }))
-		again.services.Set(key("games"), service("games", both[:1], on("", "192.0.2.4"), func(s *vip.Service) { s.Ports[0].Port = 200 }))
+		again.services.Set(service("web", both, onNode(0, "n1"), on("", "192.0.2.1")))
+		again.services.Set(service("media", both[:1], portRange(150, 249), on("", "192.0.2.2")))
+		again.services.Set(service("phone", both[:1], on("", "192.0.2.3"), func(s *vip.Service) { s.Ports[0].Port = 170 }))
+		again.services.Set(service("games", both[:1], on("", "192.0.2.4"), func(s *vip.Service) { s.Ports[0].Port = 200 }))
 		again.run().put()
 		again.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:150-249/tcp media: 10.0.0.1:0*1",
 			"192.0.2.3:170/tcp phone: 10.0.0.1:80*1", "192.0.2.4:100-199/tcp games: 10.0.0.1:0*0@1m0s", "192.0.2.4:200/tcp games: 10.0.0.1:80*1")

@@ -100,15 +100,15 @@ func TestRangeAddedByAReload(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		services := table.New[vip.ServiceKey, vip.Service](clock, nil)
-		allocations := table.New[vip.ServiceKey](clock, compile.SameAllocation)
+		services := table.New(clock, vip.KeyOfService, nil)
+		allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
 		a := NewAllocate(AllocateOptions{Services: services, Allocator: allocator, Allocations: allocations})
 		for i := range n {
 			s := service(fmt.Sprint("s", i), nil)
-			services.Set(s.Key, s)
+			services.Set(s)
 		}
 		only4 := service("only4", nil, func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4} })
-		services.Set(only4.Key, only4)
+		services.Set(only4)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- a.Run(ctx) }()

@@ -41,11 +41,11 @@ type StatusInput struct {
 type FrontendStatus struct {
 	Frontend vip.Frontend
 	Rev      uint64
-	Applied  *reconcile.Applied // nil: not tried yet
+	Applied  *reconcile.AppliedFrontend // nil: not tried yet
 }
 
 // Pending reports whether the dataplane has yet to try the newest row.
-func (f *FrontendStatus) Pending() bool { return f.Applied == nil || f.Applied.Rev < f.Rev }
+func (f *FrontendStatus) Pending() bool { return f.Applied == nil || f.Applied.Tried.Rev < f.Rev }
 
 // Leaves reports whether some of its endpoints leave.
 func (f *FrontendStatus) Leaves() bool { return slices.ContainsFunc(f.Frontend.Backends, isLeaving) }
@@ -227,8 +227,8 @@ type Tables struct {
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Compiled    table.Reader[vip.ServiceKey, Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
-	Applied     table.Reader[vip.FrontendKey, reconcile.Applied]
-	States      table.Reader[vip.BackendKey, vip.State]
+	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	States      table.Reader[vip.BackendKey, vip.BackendState]
 }
 
 // StatusInput reads what Status needs of one service. Frontends that a removed
@@ -253,7 +253,7 @@ func (t *Tables) StatusInput(key vip.ServiceKey, now time.Time) StatusInput {
 	if t.States != nil {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) {
 			s, _, ok := t.States.Get(k)
-			return s, ok
+			return s.State, ok
 		}
 	}
 	return in

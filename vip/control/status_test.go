@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 var noon = time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
@@ -22,15 +23,15 @@ func statusOf(s vip.Service, vips string, change ...func(*StatusInput)) StatusIn
 
 // statusOn is statusOf on a node.
 func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*StatusInput)) StatusInput {
-	a := vip.Allocation{Service: s.Key, ServiceRev: 5, Pool: "public-v4", Since: vip.InstantOf(noon), VIPs: addrs(strings.Fields(vips)...)}
-	c := Compiled{ServiceRev: 5}
+	a := vip.Allocation{Asked: &s, ServiceRev: 5, Pool: "public-v4", Since: vip.InstantOf(noon), VIPs: addrs(strings.Fields(vips)...)}
+	c := Compiled{Service: &s, ServiceRev: 5}
 	in := StatusInput{Key: s.Key, Service: &s, ServiceRev: 5, Allocation: &a, Compiled: &c, Now: noon}
 	frontends, refused := compile.Service(compile.Input{Service: &s, Allocation: &a, Node: node})
 	c.Problems, c.NotHere = refused, node.RealServer && len(frontends) == 0
 	for i, f := range frontends {
 		rev := uint64(10 + i)
 		c.Frontends = append(c.Frontends, Live{Key: f.Key, Rev: rev, Usable: !refuses(&f)})
-		in.Frontends = append(in.Frontends, FrontendStatus{Frontend: f, Rev: rev, Applied: &reconcile.Applied{Rev: rev}})
+		in.Frontends = append(in.Frontends, FrontendStatus{Frontend: f, Rev: rev, Applied: &reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: f, Rev: rev}}})
 	}
 	for _, do := range change {
 		do(&in)
@@ -299,7 +300,7 @@ func TestStatusFromTables(t *testing.T) {
 		if got := status().State; got != Draining {
 			t.Errorf("a service that never was is %s", got)
 		}
-		w.host.Set(struct{}{}, hostAddrs("10.9.0.1/24"))
+		w.host.Set(hostAddrs("10.9.0.1/24"))
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, nodePort))
 		got := status()
 		if got.State != Healthy || got.Ready != 2 || got.Total != 2 || !got.Applied {
@@ -313,7 +314,7 @@ func TestStatusFromTables(t *testing.T) {
 		if want := "Port 80/tcp is also node port 30080 on no address of this host."; !slices.Contains(status().Lines, want) {
 			t.Errorf("missing %q in %q", want, status().Lines)
 		}
-		w.states.Set(vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.2")[0]}, vip.Drain)
+		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.2")[0]}, State: vip.Drain})
 		w.put(service("web", []string{"10.0.0.2"}, nodePort))
 		got = status()
 		if got.State != Down || got.Ready != 0 || got.Leaving != 1 {
@@ -323,8 +324,9 @@ func TestStatusFromTables(t *testing.T) {
 }
 
 func TestSameCompiledSeesEveryField(t *testing.T) {
+	compiled := &vip.Service{}
 	example := func() Compiled {
-		return Compiled{HealthPort: 1, LocalReady: 1, NotHere: true, ServiceRev: 1, Frontends: make([]Live, 1), Problems: make([]vip.Problem, 1)}
+		return Compiled{Service: compiled, HealthPort: 1, LocalReady: 1, NotHere: true, ServiceRev: 1, Frontends: make([]Live, 1), Problems: make([]vip.Problem, 1)}
 	}
 	if !SameCompiled(example(), example()) {
 		t.Error("not the same as itself")

@@ -23,7 +23,7 @@ const Gone uint64 = 0
 // that is deleted meanwhile never comes, so give the context a deadline. With
 // Gone it is WaitGone for the row that it finds.
 func WaitApplied(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
-	applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.ServiceKey, serviceRev uint64) ([]vip.Problem, error) {
+	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, serviceRev uint64) ([]vip.Problem, error) {
 	if serviceRev == Gone {
 		last, _, _ := compiled.Get(key)
 		return WaitGone(ctx, compiled, applied, key, last)
@@ -43,7 +43,7 @@ func WaitApplied(ctx context.Context, compiled table.Reader[vip.ServiceKey, Comp
 // the service was deleted. It returns what the dataplane refused, and an error
 // only when the context ends.
 func WaitGone(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
-	applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.ServiceKey, last Compiled) ([]vip.Problem, error) {
+	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, last Compiled) ([]vip.Problem, error) {
 	return wait(ctx, compiled, applied, key, func() ([]vip.Problem, bool) {
 		if row, _, there := compiled.Get(key); there {
 			last = row
@@ -55,7 +55,7 @@ func WaitGone(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compile
 
 // wait asks done again after each change of the tables until it says so.
 func wait(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
-	applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.ServiceKey, done func() ([]vip.Problem, bool)) ([]vip.Problem, error) {
+	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, done func() ([]vip.Problem, bool)) ([]vip.Problem, error) {
 	for {
 		compiledChanged, appliedChanged := compiled.Changed(), applied.Changed() // before looking
 		if problems, ok := done(); ok {
@@ -72,11 +72,11 @@ func wait(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
 
 // tried reports whether the dataplane has tried every frontend of a row, and
 // the problems of the row and of the dataplane.
-func tried(applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.ServiceKey, row *Compiled) (problems []vip.Problem, done bool) {
+func tried(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, row *Compiled) (problems []vip.Problem, done bool) {
 	problems = slices.Clone(row.Problems)
 	for _, f := range row.Frontends {
 		a, _, ok := applied.Get(f.Key)
-		if !ok || a.Rev < f.Rev {
+		if !ok || a.Tried.Rev < f.Rev {
 			return nil, false
 		}
 		problems = appendProblem(problems, a.Problem, key)
@@ -86,14 +86,14 @@ func tried(applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.Ser
 
 // letGoBy reports whether the dataplane has tried a later form of each frontend
 // of a row, or has none. One that took no new connections need not have one.
-func letGoBy(applied table.Reader[vip.FrontendKey, reconcile.Applied], key vip.ServiceKey, last *Compiled) (problems []vip.Problem, done bool) {
+func letGoBy(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, last *Compiled) (problems []vip.Problem, done bool) {
 	newest := last.FrontendsRev()
 	for _, f := range last.Frontends {
 		a, _, ok := applied.Get(f.Key)
 		if !ok || !f.Usable {
 			continue
 		}
-		if a.Rev <= newest {
+		if a.Tried.Rev <= newest {
 			return nil, false
 		}
 		problems = appendProblem(problems, a.Problem, key)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 // waiter runs a wait in the background and says whether it has ended.
@@ -60,7 +61,7 @@ func TestWaitUntilApplied(t *testing.T) {
 		early.expect(t, "after it was applied", true)
 
 		// A change that no frontend shows is applied once it is compiled.
-		rev := w.services.Set(key("web"), service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Origin = "x" }))
+		rev := w.services.Set(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Origin = "x" }))
 		w.wait("web", rev).expect(t, "nothing to program", true)
 
 		// An older revision than the newest is long applied.
@@ -72,7 +73,7 @@ func TestWaitReportsWhatTheDataplaneRefused(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}, port(443)))
 		w.plane.FailKey(sortedFrontends(w.frontends)[0].Key, errFull)
-		rev := w.services.Set(key("web"), service("web", []string{"10.0.0.2"}, port(443)))
+		rev := w.services.Set(service("web", []string{"10.0.0.2"}, port(443)))
 		w.wait("web", rev).expect(t, "one of two frontends failed", true, vip.CodeDataplane)
 	})
 }
@@ -80,7 +81,7 @@ func TestWaitReportsWhatTheDataplaneRefused(t *testing.T) {
 func TestWaitReportsWhatIsNotGrantedOrSupported(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.capacity = 0 })
-		rev := w.services.Set(key("web"), service("web", nil, unsupported))
+		rev := w.services.Set(service("web", nil, unsupported))
 		w.wait("web", rev).expect(t, "nothing granted", true, vip.CodePoolFull, vip.CodeUnsupported)
 	})
 }
@@ -92,12 +93,12 @@ func TestWaitForTheDataplane(t *testing.T) {
 		row.Frontends = slices.Clone(row.Frontends)
 		row.Frontends[0].Rev += 1000 // as if the dataplane were behind
 		row.ServiceRev++
-		w.compiled.Set(key("web"), row)
+		w.compiled.Set(row)
 		behind := w.wait("web", row.ServiceRev)
 		behind.expect(t, "the dataplane is behind", false)
 		applied, _, _ := w.applied.Get(row.Frontends[0].Key)
-		applied.Rev = row.Frontends[0].Rev
-		w.applied.Set(row.Frontends[0].Key, applied)
+		applied.Tried = &table.Row[vip.Frontend]{Value: applied.Tried.Value, Rev: row.Frontends[0].Rev}
+		w.applied.Set(applied)
 		behind.expect(t, "the dataplane has caught up", true)
 	})
 }

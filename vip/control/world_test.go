@@ -41,12 +41,12 @@ type tester interface {
 type world struct {
 	t           tester
 	services    *table.Table[vip.ServiceKey, vip.Service]
-	states      *table.Table[vip.BackendKey, vip.State]
+	states      *table.Table[vip.BackendKey, vip.BackendState]
 	host        *table.Table[struct{}, hostnet.Snapshot]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
 	compiled    *table.Table[vip.ServiceKey, Compiled]
-	applied     *table.Table[vip.FrontendKey, reconcile.Applied]
+	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	events      *event.Log
 
 	clockSet  atomic.Int64 // by how much somebody has set the host's clock, in nanoseconds
@@ -68,18 +68,18 @@ func newWorld(t tester, before *world) *world {
 	clock := table.NewClock(time.Now())
 	w := &world{
 		t:           t,
-		services:    table.New[vip.ServiceKey, vip.Service](clock, nil),
-		states:      table.New[vip.BackendKey](clock, func(a, b vip.State) bool { return a == b }),
-		host:        table.New[struct{}, hostnet.Snapshot](clock, nil),
-		allocations: table.New[vip.ServiceKey](clock, compile.SameAllocation),
-		frontends:   table.New[vip.FrontendKey](clock, compile.SameFrontend),
-		compiled:    table.New[vip.ServiceKey](clock, SameCompiled),
-		applied:     table.New[vip.FrontendKey, reconcile.Applied](clock, nil),
+		services:    table.New(clock, vip.KeyOfService, nil),
+		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
+		host:        table.New(clock, hostnet.KeyOf, nil),
+		allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
+		frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
+		compiled:    table.New(clock, KeyOfCompiled, SameCompiled),
+		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
 		events:      event.NewLog(100, time.Now),
 		allocator:   newFakeAllocator(),
 		conns:       &fakeConnections{err: errors.New("not asked for in this test")},
 		store:       newMemStore(),
-		plane: reconciletest.NewRecorder[vip.FrontendKey](func(a, b *vip.Frontend) bool {
+		plane: reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool {
 			return compile.SameFrontend(*a, *b)
 		}),
 	}
@@ -145,7 +145,7 @@ func inWorldOf(t *testing.T, node compile.Node, scenario func(t *testing.T, w *w
 // put sets services and waits until nothing moves any more.
 func (w *world) put(services ...vip.Service) {
 	for _, s := range services {
-		w.services.Set(s.Key, s)
+		w.services.Set(s)
 	}
 	synctest.Wait()
 }

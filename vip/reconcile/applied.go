@@ -4,12 +4,15 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 // Applied says how the newest attempt at one key went: the row of the applied
 // table. A key that is wanted and has no row has not been tried yet.
-type Applied struct {
-	Rev     uint64       // revision of the desired row that was tried
+type Applied[V any] struct {
+	// Tried is the desired row that was tried, shared; of what is to go, the last
+	// one that it had. What nobody ever wanted has one without a revision.
+	Tried   *table.Row[V]
 	At      vip.Instant  // when
 	Problem *vip.Problem // nil: the Target has it
 	// Warning says that somebody else keeps changing it in the Target, since

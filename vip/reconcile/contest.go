@@ -170,8 +170,8 @@ func (r *Reconciler[K, V]) settle(diff []Difference[K, V]) {
 }
 
 // mark writes the row of a key whose problem or warning has changed.
-func (r *Reconciler[K, V]) mark(k K, row Applied) {
-	r.Applied.Set(k, row)
+func (r *Reconciler[K, V]) mark(k K, row Applied[V]) {
+	r.Applied.Set(row)
 	if row.Problem != nil {
 		r.failing[k] = struct{}{}
 	} else {

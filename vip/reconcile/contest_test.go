@@ -45,7 +45,7 @@ func (x *rig) kinds(kind, object string) (all, of int) {
 func (x *rig) begin(keys ...string) {
 	x.ready()
 	for _, k := range keys {
-		x.desired.Set(k, "1")
+		x.desired.Set(pair{k, "1"})
 	}
 	x.start()
 	time.Sleep(time.Second)
@@ -101,7 +101,7 @@ func TestCalmEndsAContest(t *testing.T) {
 		if s := x.r.Stats(); s.Contested != 0 || s.Failing != 0 {
 			t.Errorf("after 10 calm resyncs: %+v", s)
 		}
-		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning != nil || row.Rev == 0 {
+		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning != nil || row.Tried.Rev == 0 {
 			t.Errorf("row %+v", row)
 		}
 		if _, of := x.kinds("dataplane_calm", "a"); of != 1 {
@@ -151,7 +151,7 @@ func TestContestHoldsUpNothingElse(t *testing.T) {
 		x.target.Remove("b")
 		time.Sleep(30 * time.Second)
 		x.wants(map[string]string{"b": "1"})
-		x.desired.Set("a", "2")
+		x.desired.Set(pair{"a", "2"})
 		time.Sleep(time.Second) // a Target that says ESRCH is tried again
 		x.wants(map[string]string{"a": "2", "b": "1"})
 		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning == nil {
@@ -175,7 +175,7 @@ func TestContestHoldsUpNothingElse(t *testing.T) {
 func TestContestOfStraysAndOfEverything(t *testing.T) {
 	run(t, func(x *rig) {
 		x.begin()
-		got := x.resyncs(12, func() { x.target.Put("stray", "1") }, func() bool { return !x.has("stray")() })
+		got := x.resyncs(12, func() { x.target.Put(pair{"stray", "1"}) }, func() bool { return !x.has("stray")() })
 		if want := []int{1, 2, 3, 6, 11}; !slices.Equal(got, want) {
 			t.Errorf("removed after resyncs %v, want %v", got, want)
 		}

@@ -7,18 +7,19 @@ import (
 	"github.com/ironvip/ironvip/vip/table/keyed"
 )
 
-// holdings are what is known of each key in the Target. A row has its key in it,
+// holdings are what is known of each key in the Target. A value has its key in it,
 // and few are in trouble, so that a key without any takes little more than a
 // pointer to what the desired table keeps anyway.
 type holdings[K comparable, V any] struct {
-	rows     *keyed.Set[K, table.Row[K, V]]
+	key      func(*V) K
+	rows     *keyed.Set[K, table.Row[V]]
 	troubles map[K]*trouble
 }
 
 // entry is what is known of one key in the Target. Nothing in it changes.
-type entry[K comparable, V any] struct {
-	row     *table.Row[K, V] // the desired row, shared; of what a reading found, one without a revision
-	trouble *trouble         // nil: there is none
+type entry[V any] struct {
+	row     *table.Row[V] // the desired row, shared; of what a reading found, one without a revision
+	trouble *trouble      // nil: there is none
 }
 
 // trouble is what is wrong with a key in the Target.
@@ -28,28 +29,29 @@ type trouble struct {
 	tries   int  // failed attempts in a row
 }
 
-func newHoldings[K comparable, V any]() holdings[K, V] {
+func newHoldings[K comparable, V any](key func(*V) K) holdings[K, V] {
 	return holdings[K, V]{
-		rows:     keyed.New(func(r *table.Row[K, V]) K { return r.Key }),
+		key:      key,
+		rows:     keyed.New(func(r *table.Row[V]) K { return key(&r.Value) }),
 		troubles: make(map[K]*trouble),
 	}
 }
 
-func (h holdings[K, V]) get(k K) (e entry[K, V], has bool) {
+func (h holdings[K, V]) get(k K) (e entry[V], has bool) {
 	row := h.rows.Get(k)
 	if row == nil {
 		return e, false
 	}
-	return entry[K, V]{row: row, trouble: h.troubles[k]}, true
+	return entry[V]{row: row, trouble: h.troubles[k]}, true
 }
 
-// put notes the entry under its row's key, in the place of a former one.
-func (h holdings[K, V]) put(e entry[K, V]) {
+// put notes the entry under its value's key, in the place of a former one.
+func (h holdings[K, V]) put(e entry[V]) {
 	h.rows.Put(e.row)
-	if e.trouble != nil {
-		h.troubles[e.row.Key] = e.trouble
+	if k := h.key(&e.row.Value); e.trouble != nil {
+		h.troubles[k] = e.trouble
 	} else {
-		delete(h.troubles, e.row.Key)
+		delete(h.troubles, k)
 	}
 }
 
@@ -59,10 +61,11 @@ func (h holdings[K, V]) drop(k K) {
 }
 
 // all yields every key, in no particular order. Nothing may change meanwhile.
-func (h holdings[K, V]) all() iter.Seq2[K, entry[K, V]] {
-	return func(yield func(K, entry[K, V]) bool) {
+func (h holdings[K, V]) all() iter.Seq2[K, entry[V]] {
+	return func(yield func(K, entry[V]) bool) {
 		for row := range h.rows.All() {
-			if !yield(row.Key, entry[K, V]{row: row, trouble: h.troubles[row.Key]}) {
+			k := h.key(&row.Value)
+			if !yield(k, entry[V]{row: row, trouble: h.troubles[k]}) {
 				return
 			}
 		}
@@ -70,7 +73,7 @@ func (h holdings[K, V]) all() iter.Seq2[K, entry[K, V]] {
 }
 
 // with returns the entry with that trouble, or with none if it is none.
-func (e entry[K, V]) with(t trouble) entry[K, V] {
+func (e entry[V]) with(t trouble) entry[V] {
 	e.trouble = nil
 	if t.suspect || len(t.damage) > 0 {
 		e.trouble = &t
@@ -78,9 +81,9 @@ func (e entry[K, V]) with(t trouble) entry[K, V] {
 	return e
 }
 
-func (e entry[K, V]) suspect() bool { return e.trouble != nil && e.trouble.suspect }
+func (e entry[V]) suspect() bool { return e.trouble != nil && e.trouble.suspect }
 
-func (e entry[K, V]) damage() []string {
+func (e entry[V]) damage() []string {
 	if e.trouble == nil {
 		return nil
 	}

@@ -29,7 +29,7 @@ const (
 type Options[K comparable, V any] struct {
 	Desired table.Reader[K, V]
 	Target  Target[K, V]
-	Applied *table.Table[K, Applied] // the Reconciler is its only writer
+	Applied *table.Table[K, Applied[V]] // the Reconciler is its only writer
 
 	Resync     time.Duration // between two readings of the Target; 0 is DefaultResync, negative never
 	MinBackoff time.Duration // first wait before a failed key is tried again; doubles
@@ -89,7 +89,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 	}
 	return &Reconciler[K, V]{
 		Options: o,
-		have:    newHoldings[K, V](),
+		have:    newHoldings(o.Desired.KeyOf),
 		failing: make(map[K]struct{}),
 		retries: newRetryQueue[K](),
 		asks:    make(chan ask[K, V]),
@@ -199,7 +199,7 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context) error {
 
 // read returns everything of ours that the Target has.
 func (r *Reconciler[K, V]) read(ctx context.Context) (have holdings[K, V], err error) {
-	have = newHoldings[K, V]()
+	have = newHoldings(r.Desired.KeyOf)
 	for o, err := range r.Target.Actual(ctx) {
 		if ctx.Err() != nil {
 			return have, ctx.Err() // we were stopped: that says nothing of the Target
@@ -208,7 +208,7 @@ func (r *Reconciler[K, V]) read(ctx context.Context) (have holdings[K, V], err e
 			r.targetFailed("read", err)
 			return have, err
 		}
-		e := entry[K, V]{row: &table.Row[K, V]{Key: o.Key, Value: o.Value}}
+		e := entry[V]{row: &table.Row[V]{Value: o.Value}}
 		have.put(e.with(trouble{damage: o.Damage}))
 	}
 	r.targetWorks()
@@ -217,9 +217,9 @@ func (r *Reconciler[K, V]) read(ctx context.Context) (have holdings[K, V], err e
 }
 
 // take brings one batch of changes to the Target.
-func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[K, V], ready bool) {
+func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[V], ready bool) {
 	updates := make([]Update[K, V], 0, len(batch))
-	rows := make([]*table.Row[K, V], 0, len(batch))
+	rows := make([]*table.Row[V], 0, len(batch))
 	for i := range batch {
 		c := &batch[i]
 		if c.Deleted && !ready {
@@ -229,7 +229,7 @@ func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[K, V],
 		if c.Deleted {
 			want = nil
 		}
-		if u, needed := r.update(c.Key, want); needed {
+		if u, needed := r.update(r.Desired.KeyOf(&c.Value), want); needed {
 			updates, rows = append(updates, u), append(rows, c.Row)
 		}
 	}
@@ -238,7 +238,7 @@ func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[K, V],
 
 // update decides what, if anything, the Target must be asked for one key. Want
 // is nil where nobody wants it.
-func (r *Reconciler[K, V]) update(k K, want *table.Row[K, V]) (Update[K, V], bool) {
+func (r *Reconciler[K, V]) update(k K, want *table.Row[V]) (Update[K, V], bool) {
 	r.retries.remove(k) // whatever was to be tried again is overtaken
 	e, has := r.have.get(k)
 	switch {
@@ -253,8 +253,8 @@ func (r *Reconciler[K, V]) update(k K, want *table.Row[K, V]) (Update[K, V], boo
 		if r.Applied.Row(k) == nil {
 			r.note(func(s *Stats) { s.Adopted++ })
 		}
-		r.have.put(entry[K, V]{row: want})
-		r.tried(k, want.Rev, nil)
+		r.have.put(entry[V]{row: want})
+		r.tried(want, nil)
 		return Update[K, V]{}, false
 	}
 	return Update[K, V]{Key: k, Old: &e.row.Value, New: &want.Value, Repair: e.trouble != nil}, true
@@ -263,7 +263,7 @@ func (r *Reconciler[K, V]) update(k K, want *table.Row[K, V]) (Update[K, V], boo
 // apply hands updates to the Target in bounded batches and books the outcome.
 // rows holds, for each update, the desired row that it is about, of a removal
 // the last one; nil where there was none.
-func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], rows []*table.Row[K, V]) {
+func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], rows []*table.Row[V]) {
 	for len(updates) > 0 && ctx.Err() == nil {
 		n := min(len(updates), maxBatch)
 		err := r.Target.Apply(ctx, updates[:n])
@@ -288,23 +288,22 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], ro
 }
 
 // book records how one update went.
-func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[K, V]) {
+func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[V]) {
 	if u.Err == nil {
 		if u.New == nil {
 			r.have.drop(u.Key)
 			r.forget(u.Key)
 		} else {
-			r.have.put(entry[K, V]{row: row})
-			r.tried(u.Key, row.Rev, nil)
+			r.have.put(entry[V]{row: row})
+			r.tried(row, nil)
 		}
 		return
 	}
-	var rev uint64
-	if row != nil {
-		rev = row.Rev
+	if row == nil { // a stray that nobody wanted
+		row = &table.Row[V]{Value: *u.Old}
 	}
 	p := problemOf(u.Err)
-	r.tried(u.Key, rev, &p)
+	r.tried(row, &p)
 	if p.Code == vip.CodeUnsupported { // refused before anything was touched
 		r.Log.Warn("the dataplane refuses a frontend", "key", u.Key, "problem", p.Error())
 		if e, _ := r.have.get(u.Key); e.suspect() {
@@ -317,9 +316,6 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[K, V]) {
 	e, has := r.have.get(u.Key)
 	if !has {
 		e.row = row
-		if u.New == nil { // a stray that a resync found
-			e.row = &table.Row[K, V]{Key: u.Key, Value: *u.Old}
-		}
 	}
 	var was trouble
 	if e.trouble != nil {
@@ -341,15 +337,15 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[K, V]) {
 
 // tried writes the applied row of a key. The repair of an older revision that
 // is still in force doesn't hide that a newer one was refused.
-func (r *Reconciler[K, V]) tried(k K, rev uint64, p *vip.Problem) {
-	now := Applied{Rev: rev, At: vip.InstantOf(time.Now()), Problem: p}
-	if row := r.Applied.Row(k); row != nil {
-		if row.Value.Rev > rev {
+func (r *Reconciler[K, V]) tried(row *table.Row[V], p *vip.Problem) {
+	k, now := r.Desired.KeyOf(&row.Value), Applied[V]{Tried: row, At: vip.InstantOf(time.Now()), Problem: p}
+	if former := r.Applied.Row(k); former != nil {
+		if former.Value.Tried.Rev > row.Rev {
 			return
 		}
-		now.Warning = row.Value.Warning
+		now.Warning = former.Value.Warning
 	}
-	r.Applied.Set(k, now)
+	r.Applied.Set(now)
 	if p != nil {
 		r.failing[k] = struct{}{}
 	} else {
@@ -369,7 +365,7 @@ func (r *Reconciler[K, V]) forget(k K) {
 func (r *Reconciler[K, V]) retry(ctx context.Context) {
 	due := r.retries.due(time.Now())
 	updates := make([]Update[K, V], 0, len(due))
-	rows := make([]*table.Row[K, V], 0, len(due))
+	rows := make([]*table.Row[V], 0, len(due))
 	for _, k := range due {
 		want := r.Desired.Row(k)
 		if want == nil && !r.swept {
@@ -391,7 +387,7 @@ func (r *Reconciler[K, V]) sweep(ctx context.Context) {
 			updates = append(updates, Update[K, V]{Key: k, Old: &e.row.Value, Repair: e.trouble != nil})
 		}
 	}
-	r.apply(ctx, updates, make([]*table.Row[K, V], len(updates)))
+	r.apply(ctx, updates, make([]*table.Row[V], len(updates)))
 }
 
 // resync reads the Target, repairs what differs from what was applied and
@@ -403,7 +399,7 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference
 		return nil, err
 	}
 	var updates []Update[K, V]
-	var rows []*table.Row[K, V]
+	var rows []*table.Row[V]
 	var found []string
 	now := time.Now()
 	for _, d := range diff {

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,17 +22,26 @@ import (
 	"github.com/ironvip/ironvip/vip/table"
 )
 
-// rig is a Reconciler of string rows with all its surroundings, in a synctest
+// pair is a value with its key.
+type pair struct{ key, value string }
+
+func pairKey(p *pair) string { return p.key }
+
+func samePair(a, b *pair) bool { return *a == *b }
+
+func triedKey(a *reconcile.Applied[pair]) string { return a.Tried.Value.key }
+
+// rig is a Reconciler of pairs with all its surroundings, in a synctest
 // bubble.
 type rig struct {
 	t       *testing.T
-	desired *table.Table[string, string]
+	desired *table.Table[string, pair]
 	ready   func()
-	applied *table.Table[string, reconcile.Applied]
-	target  *reconciletest.Recorder[string, string]
+	applied *table.Table[string, reconcile.Applied[pair]]
+	target  *reconciletest.Recorder[string, pair]
 	events  *event.Log
 	log     bytes.Buffer // errors and worse
-	r       *reconcile.Reconciler[string, string]
+	r       *reconcile.Reconciler[string, pair]
 	stop    func()
 }
 
@@ -40,9 +50,9 @@ func run(t *testing.T, scenario func(*rig)) {
 		clock := &table.Clock{}
 		x := &rig{
 			t:       t,
-			desired: table.New[string, string](clock, nil),
-			applied: table.New[string, reconcile.Applied](clock, nil),
-			target:  reconciletest.NewRecorder[string, string](func(a, b *string) bool { return *a == *b }),
+			desired: table.New(clock, pairKey, nil),
+			applied: table.New(clock, triedKey, nil),
+			target:  reconciletest.NewRecorder(pairKey, samePair),
 			events:  event.NewLog(100, time.Now),
 		}
 		x.ready = x.desired.Initializer()
@@ -53,8 +63,8 @@ func run(t *testing.T, scenario func(*rig)) {
 }
 
 // start runs the Reconciler to the end of the test.
-func (x *rig) start(change ...func(*reconcile.Options[string, string])) {
-	o := reconcile.Options[string, string]{
+func (x *rig) start(change ...func(*reconcile.Options[string, pair])) {
+	o := reconcile.Options[string, pair]{
 		Desired: x.desired, Target: x.target, Applied: x.applied, Events: x.events, Resync: 30 * time.Second,
 		Log: slog.New(slog.NewTextHandler(&x.log, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
@@ -77,7 +87,11 @@ func (x *rig) start(change ...func(*reconcile.Options[string, string])) {
 func (x *rig) wants(want map[string]string) {
 	x.t.Helper()
 	synctest.Wait()
-	if got := x.target.Have(); !maps.Equal(got, want) {
+	got := make(map[string]string)
+	for k, p := range x.target.Have() {
+		got[k] = p.value
+	}
+	if !maps.Equal(got, want) {
 		x.t.Fatalf("the target has %v, want %v", got, want)
 	}
 }
@@ -103,12 +117,12 @@ func (x *rig) problem(k string) string {
 
 func TestAdoptsWhatMatches(t *testing.T) {
 	run(t, func(x *rig) {
-		x.target.Put("same", "1")
-		x.target.Put("changed", "old")
-		x.target.Put("stray", "1")
-		x.desired.Set("same", "1")
-		x.desired.Set("changed", "new")
-		x.desired.Set("fresh", "1")
+		x.target.Put(pair{"same", "1"})
+		x.target.Put(pair{"changed", "old"})
+		x.target.Put(pair{"stray", "1"})
+		x.desired.Set(pair{"same", "1"})
+		x.desired.Set(pair{"changed", "new"})
+		x.desired.Set(pair{"fresh", "1"})
 		x.start()
 		x.wants(map[string]string{"same": "1", "changed": "new", "fresh": "1", "stray": "1"})
 		x.writes(2)
@@ -123,9 +137,9 @@ func TestAdoptsWhatMatches(t *testing.T) {
 
 func TestRemovesNothingBeforeReady(t *testing.T) {
 	run(t, func(x *rig) {
-		x.target.Put("a", "1")
+		x.target.Put(pair{"a", "1"})
 		x.start()
-		x.desired.Set("a", "1")
+		x.desired.Set(pair{"a", "1"})
 		synctest.Wait()
 		x.desired.Delete("a")
 		time.Sleep(5 * time.Minute) // resyncs don't remove it either
@@ -146,7 +160,7 @@ func TestChangeNeedsNoReading(t *testing.T) {
 		x.start()
 		_, _, before := x.target.Counts()
 		for i := range 10 {
-			x.desired.Set("a", fmt.Sprint(i))
+			x.desired.Set(pair{"a", fmt.Sprint(i)})
 			synctest.Wait()
 		}
 		x.desired.Delete("a")
@@ -166,8 +180,8 @@ func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
 		x.ready()
 		x.start()
 		x.target.FailKey("bad", errors.New("no such luck"))
-		x.desired.Set("bad", "1")
-		x.desired.Set("good", "1")
+		x.desired.Set(pair{"bad", "1"})
+		x.desired.Set(pair{"good", "1"})
 		x.wants(map[string]string{"good": "1"})
 		if got := x.problem("bad"); got != "no such luck" {
 			t.Errorf("problem %q", got)
@@ -198,20 +212,20 @@ func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
 
 // watched is a Recorder with somebody who looks at each batch before it.
 type watched struct {
-	*reconciletest.Recorder[string, string]
-	look func([]reconcile.Update[string, string])
+	*reconciletest.Recorder[string, pair]
+	look func([]reconcile.Update[string, pair])
 }
 
-func (w *watched) Apply(ctx context.Context, batch []reconcile.Update[string, string]) error {
+func (w *watched) Apply(ctx context.Context, batch []reconcile.Update[string, pair]) error {
 	w.look(batch)
 	return w.Recorder.Apply(ctx, batch)
 }
 
 // runWatched runs a Reconciler on w, without synctest, until stop.
-func runWatched(t *testing.T, w *watched, desired *table.Table[string, string], resync time.Duration) (r *reconcile.Reconciler[string, string], stop func()) {
+func runWatched(t *testing.T, w *watched, desired *table.Table[string, pair], resync time.Duration) (r *reconcile.Reconciler[string, pair], stop func()) {
 	t.Helper()
-	r = reconcile.New(reconcile.Options[string, string]{
-		Desired: desired, Target: w, Applied: table.New[string, reconcile.Applied](&table.Clock{}, nil),
+	r = reconcile.New(reconcile.Options[string, pair]{
+		Desired: desired, Target: w, Applied: table.New(&table.Clock{}, triedKey, nil),
 		Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -221,11 +235,11 @@ func runWatched(t *testing.T, w *watched, desired *table.Table[string, string], 
 }
 
 func TestTableThatNeverRestsDoesNotHoldUpRetries(t *testing.T) {
-	desired := table.New[string, string](&table.Clock{}, nil)
-	w := &watched{Recorder: reconciletest.NewRecorder[string, string](func(a, b *string) bool { return *a == *b })}
+	desired := table.New(&table.Clock{}, pairKey, nil)
+	w := &watched{Recorder: reconciletest.NewRecorder(pairKey, samePair)}
 	w.FailKey("bad", errors.New("not yet"))
 	changes, tries, again := 0, 0, make(chan struct{})
-	w.look = func(batch []reconcile.Update[string, string]) {
+	w.look = func(batch []reconcile.Update[string, pair]) {
 		for _, u := range batch {
 			if u.Key == "bad" {
 				if tries++; tries == 2 {
@@ -234,9 +248,9 @@ func TestTableThatNeverRestsDoesNotHoldUpRetries(t *testing.T) {
 			}
 		}
 		changes++ // the next batch is there before this one is done
-		desired.Set("busy", fmt.Sprint(changes))
+		desired.Set(pair{"busy", fmt.Sprint(changes)})
 	}
-	desired.Set("bad", "1")
+	desired.Set(pair{"bad", "1"})
 	_, stop := runWatched(t, w, desired, -1)
 	defer stop()
 	select {
@@ -247,19 +261,19 @@ func TestTableThatNeverRestsDoesNotHoldUpRetries(t *testing.T) {
 }
 
 func TestStrayThatCanNotBeRemovedIsTriedAgainAsWhatItIs(t *testing.T) {
-	w := &watched{Recorder: reconciletest.NewRecorder[string, string](func(a, b *string) bool { return *a == *b })}
+	w := &watched{Recorder: reconciletest.NewRecorder(pairKey, samePair)}
 	w.FailKey("stray", errors.New("busy"))
 	olds, enough := []string{}, make(chan struct{})
-	w.look = func(batch []reconcile.Update[string, string]) {
+	w.look = func(batch []reconcile.Update[string, pair]) {
 		for _, u := range batch {
-			if olds = append(olds, *u.Old); len(olds) == 3 {
+			if olds = append(olds, u.Old.value); len(olds) == 3 {
 				close(enough)
 			}
 		}
 	}
-	r, stop := runWatched(t, w, table.New[string, string](&table.Clock{}, nil), 5*time.Millisecond)
+	r, stop := runWatched(t, w, table.New(&table.Clock{}, pairKey, nil), 5*time.Millisecond)
 	<-r.Synced() // so that it is a resync that finds it
-	w.Put("stray", "old")
+	w.Put(pair{"stray", "old"})
 	<-enough
 	stop()
 	for i, old := range olds {
@@ -274,9 +288,9 @@ func TestFailedKeyThatIsNoLongerWantedIsRemoved(t *testing.T) {
 		x.ready()
 		x.start()
 		x.target.FailKey("a", errors.New("half done"))
-		x.desired.Set("a", "1")
+		x.desired.Set(pair{"a", "1"})
 		synctest.Wait()
-		x.target.Put("a", "half") // the failed update left something
+		x.target.Put(pair{"a", "half"}) // the failed update left something
 		x.target.FailKey("a", nil)
 		x.desired.Delete("a")
 		x.wants(map[string]string{})
@@ -287,10 +301,10 @@ func TestUnsupportedIsNotRetriedAndLeavesTheOldInForce(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
 		x.start()
-		x.desired.Set("a", "1")
+		x.desired.Set(pair{"a", "1"})
 		x.wants(map[string]string{"a": "1"})
 		x.target.FailKey("a", vip.Unsupported("recorder", "forward", "tunnels"))
-		x.desired.Set("a", "2")
+		x.desired.Set(pair{"a", "2"})
 		x.wants(map[string]string{"a": "1"})
 		batches, _, _ := x.target.Counts()
 		time.Sleep(10 * time.Minute)
@@ -317,14 +331,14 @@ func TestHalfDoneKeyIsMadeWholeWhenTheNextVersionIsRefused(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
 		x.start()
-		x.desired.Set("a", "1")
+		x.desired.Set(pair{"a", "1"})
 		x.wants(map[string]string{"a": "1"})
 		x.target.FailKey("a", errors.New("half done"))
-		x.desired.Set("a", "2")
+		x.desired.Set(pair{"a", "2"})
 		synctest.Wait()
-		x.target.Put("a", "half")
+		x.target.Put(pair{"a", "half"})
 		x.target.FailKey("a", vip.Unsupported("recorder", "forward", "tunnels"))
-		x.desired.Set("a", "3")
+		x.desired.Set(pair{"a", "3"})
 		synctest.Wait()
 		x.target.FailKey("a", nil)
 		time.Sleep(31 * time.Second)
@@ -336,13 +350,13 @@ func TestDriftIsRepairedCountedAndTold(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
 		for _, k := range []string{"gone", "altered", "damaged", "fine"} {
-			x.desired.Set(k, "1")
+			x.desired.Set(pair{k, "1"})
 		}
 		x.start()
 		x.target.Remove("gone")
-		x.target.Put("altered", "2")
+		x.target.Put(pair{"altered", "2"})
 		x.target.Damage("damaged", "address 192.0.2.1 missing")
-		x.target.Put("stray", "1")
+		x.target.Put(pair{"stray", "1"})
 		_, before, _ := x.target.Counts()
 		time.Sleep(31 * time.Second)
 		x.wants(map[string]string{"gone": "1", "altered": "1", "damaged": "1", "fine": "1"})
@@ -367,7 +381,7 @@ func TestTargetOutOfReachAtStartIsWaitedFor(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
 		x.target.FailAll(errors.New("no kernel"))
-		x.desired.Set("a", "1")
+		x.desired.Set(pair{"a", "1"})
 		x.start()
 		time.Sleep(time.Minute)
 		if s := x.r.Stats(); !strings.Contains(s.TargetError, "no kernel") {
@@ -384,20 +398,20 @@ func TestTargetOutOfReachAtStartIsWaitedFor(t *testing.T) {
 
 // endless is a Target whose readings take until they are cut short.
 type endless struct {
-	*reconciletest.Recorder[string, string]
+	*reconciletest.Recorder[string, pair]
 }
 
-func (endless) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[string, string], error] {
-	return func(yield func(reconcile.Observed[string, string], error) bool) {
+func (endless) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[pair], error] {
+	return func(yield func(reconcile.Observed[pair], error) bool) {
 		<-ctx.Done()
-		yield(reconcile.Observed[string, string]{}, fmt.Errorf("read services: %w", ctx.Err()))
+		yield(reconcile.Observed[pair]{}, fmt.Errorf("read services: %w", ctx.Err()))
 	}
 }
 
 func TestStopWhileReadingIsNoFailureOfTheTarget(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
-		x.start(func(o *reconcile.Options[string, string]) { o.Target = endless{x.target} })
+		x.start(func(o *reconcile.Options[string, pair]) { o.Target = endless{x.target} })
 		x.stop()
 		x.stop = func() {}
 		events, _ := x.events.Since(0)
@@ -410,12 +424,12 @@ func TestStopWhileReadingIsNoFailureOfTheTarget(t *testing.T) {
 func TestDiffReadsAndRepairMends(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
-		x.desired.Set("a", "1")
+		x.desired.Set(pair{"a", "1"})
 		x.start()
-		x.target.Put("a", "2")
+		x.target.Put(pair{"a", "2"})
 		for range 2 {
 			diff, err := x.r.Diff(x.t.Context())
-			if err != nil || len(diff) != 1 || *diff[0].Want != "1" || *diff[0].Have != "2" {
+			if err != nil || len(diff) != 1 || diff[0].Want.value != "1" || diff[0].Have.value != "2" {
 				t.Fatalf("diff %+v, %v", diff, err)
 			}
 		}
@@ -434,9 +448,9 @@ func TestAppliedTellsTheRevision(t *testing.T) {
 		x.ready()
 		x.start()
 		for range 3 {
-			rev := x.desired.Set("a", "v")
+			rev := x.desired.Set(pair{"a", "v"})
 			synctest.Wait()
-			if a, _, _ := x.applied.Get("a"); a.Rev != rev || a.Problem != nil {
+			if a, _, _ := x.applied.Get("a"); a.Tried.Rev != rev || a.Problem != nil {
 				t.Fatalf("applied %+v, want revision %d", a, rev)
 			}
 		}
@@ -448,27 +462,27 @@ func TestAppliedTellsTheRevision(t *testing.T) {
 func TestCostOfAChangeDoesNotGrow(t *testing.T) {
 	cost := func(rows int) float64 {
 		clock := &table.Clock{}
-		desired := table.New[int, int](clock, nil)
-		applied := table.New[int, reconcile.Applied](clock, nil)
-		target := reconciletest.NewRecorder[int, int](func(a, b *int) bool { return *a == *b })
+		desired := table.New(clock, pairKey, nil)
+		applied := table.New(clock, triedKey, nil)
+		target := reconciletest.NewRecorder(pairKey, samePair)
 		for i := range rows {
-			desired.Set(i, 0)
+			desired.Set(pair{strconv.Itoa(i), "0"})
 		}
-		r := reconcile.New(reconcile.Options[int, int]{Desired: desired, Target: target, Applied: applied, Resync: -1})
+		r := reconcile.New(reconcile.Options[string, pair]{Desired: desired, Target: target, Applied: applied, Resync: -1})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- r.Run(ctx) }()
 		defer func() { cancel(); <-done }()
 		<-r.Synced()
 		_, before, _ := target.Counts()
-		value := 0
+		key, value := strconv.Itoa(rows/2), 0
 		runs := 200
 		allocs := testing.AllocsPerRun(runs, func() {
 			value++
-			rev := desired.Set(rows/2, value)
+			rev := desired.Set(pair{key, strconv.Itoa(value)})
 			for {
 				changed := applied.Changed()
-				if a, _, _ := applied.Get(rows / 2); a.Rev >= rev {
+				if a, _, ok := applied.Get(key); ok && a.Tried.Rev >= rev {
 					return
 				}
 				<-changed

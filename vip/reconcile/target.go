@@ -31,8 +31,7 @@ type Update[K comparable, V any] struct {
 }
 
 // Observed is one thing a Target has that is ours.
-type Observed[K comparable, V any] struct {
-	Key   K
+type Observed[V any] struct {
 	Value V
 	// Damage names parts that are missing or altered and that Value can't
 	// express: "address 192.0.2.10 missing from ironvip0". Any entry makes the
@@ -53,7 +52,7 @@ type Target[K comparable, V any] interface {
 	// ends the iteration and the reading counts for nothing. Something of ours
 	// that belongs to no key (an orphan) is yielded under a key that no table
 	// holds, so that the reconciler removes it.
-	Actual(ctx context.Context) iter.Seq2[Observed[K, V], error]
+	Actual(ctx context.Context) iter.Seq2[Observed[V], error]
 	// Same reports whether two values are alike to this Target, in its normal
 	// form: a field that it does not program doesn't count.
 	Same(a, b *V) bool
@@ -61,6 +60,12 @@ type Target[K comparable, V any] interface {
 
 // Plane is a dataplane for frontends.
 type Plane = Target[vip.FrontendKey, vip.Frontend]
+
+// AppliedFrontend says how the newest attempt at one frontend went.
+type AppliedFrontend = Applied[vip.Frontend]
+
+// KeyOfApplied returns the key of the frontend that was tried.
+func KeyOfApplied(a *AppliedFrontend) vip.FrontendKey { return a.Tried.Value.Key }
 
 // Connections is the optional interface of a Plane that can tell how many
 // connections each endpoint of a frontend still has. It reads the one frontend

@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"iter"
+	"slices"
 )
 
 // chunk bounds how many rows are read under one hold of a table's lock.
@@ -11,26 +12,25 @@ const chunk = 512
 // Feed delivers the changes of a table to one reader. It is not safe for
 // concurrent use, apart from Close.
 type Feed[K comparable, V any] struct {
-	table  *Table[K, V]
-	cursor *node[K, V] // everything before it in the ring has been delivered
-	born   uint64      // tombstones up to here concern rows this feed never saw
-	seen   uint64      // revision of the last delivered change
+	table *Table[K, V]
+	at    *node[V] // everything up to it in the ring has been delivered; nil once closed
+	born  uint64   // tombstones up to here concern rows this feed never saw
+	seen  uint64   // revision of the last delivered change
 }
 
 // Watch implements Reader.
 func (t *Table[K, V]) Watch() *Feed[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f := &Feed[K, V]{table: t, cursor: &node[K, V]{kind: cursor}, born: t.rev}
-	f.cursor.insertBefore(t.order.next)
-	t.feeds[f] = struct{}{}
+	f := &Feed[K, V]{table: t, at: &t.order, born: t.rev}
+	t.feeds = append(t.feeds, f)
 	return f
 }
 
 // Next blocks until something changed and returns the next batch: at most 512
 // changes, each key once with its newest value, in revision order. It returns
 // the context's error when that ends first. The slice is the caller's.
-func (f *Feed[K, V]) Next(ctx context.Context) ([]Change[K, V], error) {
+func (f *Feed[K, V]) Next(ctx context.Context) ([]Change[V], error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -49,31 +49,28 @@ func (f *Feed[K, V]) Next(ctx context.Context) ([]Change[K, V], error) {
 
 // TryNext returns what Next would without waiting; an empty batch means that
 // the feed is at the table's end. The channel is closed at the next change.
-func (f *Feed[K, V]) TryNext() ([]Change[K, V], <-chan struct{}) { return f.poll() }
+func (f *Feed[K, V]) TryNext() ([]Change[V], <-chan struct{}) { return f.poll() }
 
-func (f *Feed[K, V]) poll() ([]Change[K, V], <-chan struct{}) {
+func (f *Feed[K, V]) poll() ([]Change[V], <-chan struct{}) {
 	t := f.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.cursor.next == nil { // closed
+	if f.at == nil {
 		return nil, t.next()
 	}
-	var batch []Change[K, V]
-	n := f.cursor.next
-	for ; n != &t.order && len(batch) < chunk; n = n.next {
-		switch n.kind {
-		case row:
-			batch = append(batch, Change[K, V]{Row: &n.row})
-			f.seen = n.row.Rev
-		case tombstone:
-			if n.row.Rev > f.born {
-				batch = append(batch, Change[K, V]{Row: &n.row, Deleted: true})
-			}
-			f.seen = n.row.Rev
-		}
+	ahead := 0
+	for n := f.at.next; n != &t.order && ahead < chunk; n = n.next {
+		ahead++
 	}
-	f.cursor.unlink()
-	f.cursor.insertBefore(n)
+	batch := make([]Change[V], 0, ahead)
+	for ; f.at.next != &t.order && len(batch) < chunk; f.at = f.at.next {
+		n := f.at.next
+		deleted := t.isBuried(n)
+		if !deleted || n.row.Rev > f.born {
+			batch = append(batch, Change[V]{Row: &n.row, Deleted: deleted})
+		}
+		f.seen = n.row.Rev
+	}
 	t.bury()
 	return batch, t.next()
 }
@@ -84,12 +81,17 @@ func (f *Feed[K, V]) Close() {
 	t := f.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, open := t.feeds[f]; !open {
+	if f.at == nil {
 		return
 	}
-	delete(t.feeds, f)
-	f.cursor.unlink()
+	f.at = nil
+	t.feeds = slices.DeleteFunc(t.feeds, func(o *Feed[K, V]) bool { return o == f })
 	t.bury()
+}
+
+// isBuried reports whether a node of the ring is a tombstone. The caller holds mu.
+func (t *Table[K, V]) isBuried(n *node[V]) bool {
+	return len(t.buried) > 0 && t.buried[t.key(&n.row.Value)] == n
 }
 
 // bury drops the tombstones that every feed has passed. The caller holds mu.
@@ -97,14 +99,14 @@ func (f *Feed[K, V]) Close() {
 // a handful of feeds.
 func (t *Table[K, V]) bury() {
 	passed := t.rev
-	for f := range t.feeds {
+	for _, f := range t.feeds {
 		passed = min(passed, max(f.seen, f.born))
 	}
 	i := 0
 	for ; i < len(t.graves) && t.graves[i].row.Rev <= passed; i++ {
 		if n := t.graves[i]; n.next != nil { // else the key came back
-			n.unlink()
-			delete(t.buried, n.row.Key)
+			t.unlink(n)
+			delete(t.buried, t.key(&n.row.Value))
 		}
 		t.graves[i] = nil
 	}
@@ -124,7 +126,7 @@ func (t *Table[K, V]) All() iter.Seq2[K, V] {
 				return
 			}
 			for _, c := range batch {
-				if !c.Deleted && !yield(c.Key, c.Value) {
+				if !c.Deleted && !yield(t.key(&c.Value), c.Value) {
 					return
 				}
 			}

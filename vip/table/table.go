@@ -10,7 +10,7 @@
 //
 // Rows are shared, not copied: a Row is as it was set for as long as somebody
 // holds it, and a change of its key makes another. Treat what is in it as
-// immutable.
+// immutable. A value knows its own key, which is nowhere else in memory.
 package table
 
 import (
@@ -41,16 +41,15 @@ func NewClock(now time.Time) *Clock {
 func (c *Clock) Revision() uint64 { return c.now.Load() }
 
 // Row is one row as it was set, shared by everybody who reads it.
-type Row[K comparable, V any] struct {
-	Key   K
+type Row[V any] struct {
 	Value V
 	Rev   uint64
 }
 
 // Change is one changed row. For a deletion, Deleted is set, Rev is that of the
 // deletion and Value the last one the row had.
-type Change[K comparable, V any] struct {
-	*Row[K, V]
+type Change[V any] struct {
+	*Row[V]
 	Deleted bool
 }
 
@@ -59,7 +58,9 @@ type Reader[K comparable, V any] interface {
 	// Get returns the row, its revision, and whether it is there.
 	Get(K) (V, uint64, bool)
 	// Row returns the row as it is shared, without a copy, or nil.
-	Row(K) *Row[K, V]
+	Row(K) *Row[V]
+	// KeyOf returns the key of a value.
+	KeyOf(*V) K
 	// Len returns the number of rows.
 	Len() int
 	// All iterates over the rows in no particular order, in chunks, so that a
@@ -83,14 +84,15 @@ type Reader[K comparable, V any] interface {
 // may be called by any number of goroutines at once.
 type Table[K comparable, V any] struct {
 	clock *Clock
+	key   func(*V) K
 	equal func(a, b V) bool
 
 	mu      sync.Mutex
-	rows    *keyed.Set[K, node[K, V]]
-	order   node[K, V]        // ring of live rows, tombstones and feed cursors by revision; the sentinel
-	graves  []*node[K, V]     // tombstones in revision order, for bury
-	buried  map[K]*node[K, V] // the same by key, so that a key that returns takes its tombstone away
-	feeds   map[*Feed[K, V]]struct{}
+	rows    *keyed.Set[K, node[V]]
+	order   node[V]        // ring of live rows and tombstones by revision; the sentinel
+	graves  []*node[V]     // tombstones in revision order, for bury
+	buried  map[K]*node[V] // the same by key, so that a key that returns takes its tombstone away
+	feeds   []*Feed[K, V]  // a handful
 	sums    []*sum[V]
 	rev     uint64
 	changed chan struct{} // nil until somebody waits
@@ -104,32 +106,24 @@ type sum[V any] struct {
 	now int
 }
 
-// node is a row, a tombstone or a feed's cursor in the ring. Its row never
-// changes once it is there.
-type node[K comparable, V any] struct {
-	prev, next *node[K, V]
-	kind       kind
-	row        Row[K, V]
+// node is a row or a tombstone in the ring. Its row never changes once it is
+// there. A fleet has many, so it says nothing twice: the key is in the value, and
+// a tombstone is what the table has in buried.
+type node[V any] struct {
+	prev, next *node[V]
+	row        Row[V]
 }
 
-type kind uint8
-
-const (
-	sentinel kind = iota
-	row
-	tombstone
-	cursor
-)
-
-// New returns an empty table. Equal, when not nil, makes Set of an equal value
-// a no-op, so that no reader is woken for nothing.
-func New[K comparable, V any](clock *Clock, equal func(a, b V) bool) *Table[K, V] {
+// New returns an empty table. Key tells a value's key, by which the value is
+// kept. Equal, when not nil, makes Set of an equal value a no-op, so that no
+// reader is woken for nothing.
+func New[K comparable, V any](clock *Clock, key func(*V) K, equal func(a, b V) bool) *Table[K, V] {
 	t := &Table[K, V]{
 		clock:  clock,
+		key:    key,
 		equal:  equal,
-		rows:   keyed.New(func(n *node[K, V]) K { return n.row.Key }),
-		buried: make(map[K]*node[K, V]),
-		feeds:  make(map[*Feed[K, V]]struct{}),
+		rows:   keyed.New(func(n *node[V]) K { return key(&n.row.Value) }),
+		buried: make(map[K]*node[V]),
 		ready:  make(chan struct{}),
 	}
 	t.order.prev, t.order.next = &t.order, &t.order
@@ -166,25 +160,31 @@ func (t *Table[K, V]) Ready() <-chan struct{} {
 	return t.ready
 }
 
-// Set puts the row at k and returns its revision, which stays as it was when
-// the value equals the present one.
-func (t *Table[K, V]) Set(k K, v V) uint64 { return t.Put(k, v).Rev }
+// KeyOf implements Reader.
+func (t *Table[K, V]) KeyOf(v *V) K { return t.key(v) }
+
+// Set puts a row with the value in, in the place of one with the same key, and
+// returns its revision, which stays as it was when the value equals the present
+// one.
+func (t *Table[K, V]) Set(v V) uint64 { return t.Put(v).Rev }
 
 // Put is Set that returns the row.
-func (t *Table[K, V]) Put(k K, v V) *Row[K, V] {
+func (t *Table[K, V]) Put(v V) *Row[V] {
+	n := &node[V]{row: Row[V]{Value: v}} // v itself would be moved to the heap for its key
+	k := t.key(&n.row.Value)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if former := t.rows.Get(k); former != nil {
 		if t.equal != nil && t.equal(former.row.Value, v) {
 			return &former.row
 		}
-		former.unlink()
+		t.unlink(former)
 		t.count(former, -1)
 	} else if grave := t.buried[k]; grave != nil {
-		grave.unlink()
+		t.unlink(grave)
 		delete(t.buried, k)
 	}
-	n := t.append(row, k, v)
+	t.append(n)
 	t.rows.Put(n)
 	t.count(n, 1)
 	t.wake()
@@ -200,10 +200,11 @@ func (t *Table[K, V]) Delete(k K) bool {
 		return false
 	}
 	t.rows.Delete(k)
-	former.unlink()
+	t.unlink(former)
 	t.count(former, -1)
 	if len(t.feeds) > 0 {
-		n := t.append(tombstone, k, former.row.Value)
+		n := &node[V]{row: Row[V]{Value: former.row.Value}}
+		t.append(n)
 		t.graves = append(t.graves, n)
 		t.buried[k] = n
 	} else {
@@ -213,16 +214,28 @@ func (t *Table[K, V]) Delete(k K) bool {
 	return true
 }
 
-// append puts a node with the next revision last. The caller holds mu.
-func (t *Table[K, V]) append(as kind, k K, v V) *node[K, V] {
+// append puts a node last, with the next revision. The caller holds mu.
+func (t *Table[K, V]) append(n *node[V]) {
 	t.rev = t.clock.now.Add(1)
-	n := &node[K, V]{kind: as, row: Row[K, V]{Key: k, Value: v, Rev: t.rev}}
-	n.insertBefore(&t.order)
-	return n
+	n.row.Rev = t.rev
+	n.prev, n.next = t.order.prev, &t.order
+	n.prev.next, t.order.prev = n, n
+}
+
+// unlink takes a node out of the ring. Feeds that were there stand at the one
+// before. The caller holds mu.
+func (t *Table[K, V]) unlink(n *node[V]) {
+	for _, f := range t.feeds {
+		if f.at == n {
+			f.at = n.prev
+		}
+	}
+	n.prev.next, n.next.prev = n.next, n.prev
+	n.prev, n.next = nil, nil // who holds the row holds no other
 }
 
 // count adds a row to the sums, or takes it off. The caller holds mu.
-func (t *Table[K, V]) count(n *node[K, V], by int) {
+func (t *Table[K, V]) count(n *node[V], by int) {
 	for _, s := range t.sums {
 		s.now += by * s.of(&n.row.Value)
 	}
@@ -254,7 +267,7 @@ func (t *Table[K, V]) Get(k K) (v V, rev uint64, ok bool) {
 }
 
 // Row implements Reader.
-func (t *Table[K, V]) Row(k K) *Row[K, V] {
+func (t *Table[K, V]) Row(k K) *Row[V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.rows.Get(k); n != nil {
@@ -275,10 +288,8 @@ func (t *Table[K, V]) Sum(of func(*V) int) (now func() int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := &sum[V]{of: of}
-	for n := t.order.next; n != &t.order; n = n.next {
-		if n.kind == row {
-			s.now += of(&n.row.Value)
-		}
+	for n := range t.rows.All() {
+		s.now += of(&n.row.Value)
 	}
 	t.sums = append(t.sums, s)
 	return func() int {
@@ -300,14 +311,4 @@ func (t *Table[K, V]) Changed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.next()
-}
-
-func (n *node[K, V]) unlink() {
-	n.prev.next, n.next.prev = n.next, n.prev
-	n.prev, n.next = nil, nil
-}
-
-func (n *node[K, V]) insertBefore(at *node[K, V]) {
-	n.prev, n.next = at.prev, at
-	n.prev.next, at.prev = n, n
 }

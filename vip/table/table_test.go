@@ -11,8 +11,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-func drain[K comparable, V any](f *Feed[K, V]) []Change[K, V] {
-	var all []Change[K, V]
+// entry is a value with its key.
+type entry[K comparable] struct {
+	key   K
+	value int
+}
+
+func keyOf[K comparable](e *entry[K]) K { return e.key }
+
+func same[K comparable](a, b entry[K]) bool { return a == b }
+
+func drain[K comparable, V any](f *Feed[K, V]) []Change[V] {
+	var all []Change[V]
 	for {
 		batch, _ := f.TryNext()
 		if len(batch) == 0 {
@@ -27,10 +37,10 @@ func drain[K comparable, V any](f *Feed[K, V]) []Change[K, V] {
 // sums are of the rows that are there, whenever they were asked for.
 func TestFeedReplaysToTheTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tab := New[int, int](&Clock{}, func(a, b int) bool { return a == b })
+		tab := New(&Clock{}, keyOf[int], same[int])
 		oracle := map[int]int{}
 		type reader struct {
-			feed *Feed[int, int]
+			feed *Feed[int, entry[int]]
 			rows map[int]int
 			rev  uint64
 		}
@@ -44,18 +54,18 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 				}
 				names := map[int]bool{}
 				for _, c := range batch {
-					if names[c.Key] {
-						t.Fatalf("key %d twice in one batch", c.Key)
+					if names[c.Value.key] {
+						t.Fatalf("key %d twice in one batch", c.Value.key)
 					}
-					names[c.Key] = true
+					names[c.Value.key] = true
 					if c.Rev <= r.rev {
 						t.Fatalf("revision %d after %d", c.Rev, r.rev)
 					}
 					r.rev = c.Rev
 					if c.Deleted {
-						delete(r.rows, c.Key)
+						delete(r.rows, c.Value.key)
 					} else {
-						r.rows[c.Key] = c.Value
+						r.rows[c.Value.key] = c.Value.value
 					}
 				}
 			}
@@ -67,10 +77,10 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 			k := rapid.IntRange(0, 9).Draw(t, "key")
 			switch rapid.IntRange(0, 8).Draw(t, "op") {
 			case 8:
-				sums = append(sums, tab.Sum(func(v *int) int { return 1 + *v }))
+				sums = append(sums, tab.Sum(func(e *entry[int]) int { return 1 + e.value }))
 			case 0, 1, 2:
 				v := rapid.IntRange(0, 3).Draw(t, "value")
-				tab.Set(k, v)
+				tab.Set(entry[int]{k, v})
 				oracle[k] = v
 			case 3, 4:
 				tab.Delete(k)
@@ -104,37 +114,43 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 		if len(tab.graves) != 0 || len(tab.buried) != 0 {
 			t.Fatalf("%d tombstones left after every feed has passed", len(tab.graves))
 		}
-		if got := maps.Collect(tab.All()); !maps.Equal(got, oracle) {
-			t.Fatalf("All gives %v, table holds %v", got, oracle)
+		all := map[int]int{}
+		for k, e := range tab.All() {
+			if all[k] = e.value; e.key != k {
+				t.Fatalf("All gives %v at %d", e, k)
+			}
+		}
+		if !maps.Equal(all, oracle) {
+			t.Fatalf("All gives %v, table holds %v", all, oracle)
 		}
 	})
 }
 
 // Whoever holds a row has it as it was, whatever becomes of its key.
 func TestRowsNeverChange(t *testing.T) {
-	tab := New[string, int](&Clock{}, nil)
+	tab := New(&Clock{}, keyOf[string], nil)
 	feed := tab.Watch()
 	defer feed.Close()
-	first := tab.Put("a", 1)
+	first := tab.Put(entry[string]{"a", 1})
 	read, batch := tab.Row("a"), drain(feed)
-	second := tab.Put("a", 2)
+	second := tab.Put(entry[string]{"a", 2})
 	tab.Delete("a")
 	gone := drain(feed)
-	if *first != (Row[string, int]{"a", 1, 1}) || read != first || batch[0].Row != first || *second != (Row[string, int]{"a", 2, 2}) {
+	if *first != (Row[entry[string]]{entry[string]{"a", 1}, 1}) || read != first || batch[0].Row != first || *second != (Row[entry[string]]{entry[string]{"a", 2}, 2}) {
 		t.Errorf("rows %v, %v, %v, %v", *first, *read, *batch[0].Row, *second)
 	}
-	if tab.Row("a") != nil || len(gone) != 1 || !gone[0].Deleted || *gone[0].Row != (Row[string, int]{"a", 2, 3}) {
+	if tab.Row("a") != nil || len(gone) != 1 || !gone[0].Deleted || *gone[0].Row != (Row[entry[string]]{entry[string]{"a", 2}, 3}) {
 		t.Errorf("after the end %v, %+v", tab.Row("a"), gone)
 	}
 }
 
 func TestSetOfEqualValueWakesNobody(t *testing.T) {
-	tab := New[string, int](&Clock{}, func(a, b int) bool { return a == b })
-	rev := tab.Set("a", 1)
+	tab := New(&Clock{}, keyOf[string], same[string])
+	rev := tab.Set(entry[string]{"a", 1})
 	feed := tab.Watch()
 	drain(feed)
 	changed := tab.Changed()
-	if again := tab.Set("a", 1); again != rev {
+	if again := tab.Set(entry[string]{"a", 1}); again != rev {
 		t.Errorf("revision moved from %d to %d", rev, again)
 	}
 	select {
@@ -148,20 +164,20 @@ func TestSetOfEqualValueWakesNobody(t *testing.T) {
 }
 
 func TestNextWaitsAndHonoursContext(t *testing.T) {
-	tab := New[string, int](&Clock{}, nil)
+	tab := New(&Clock{}, keyOf[string], nil)
 	feed := tab.Watch()
 	defer feed.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan error, 1)
 	go func() {
 		batch, err := feed.Next(ctx)
-		if err == nil && (len(batch) != 1 || batch[0].Key != "a") {
+		if err == nil && (len(batch) != 1 || batch[0].Value.key != "a") {
 			t.Errorf("batch %v", batch)
 		}
 		_, err = feed.Next(ctx)
 		got <- err
 	}()
-	tab.Set("a", 1)
+	tab.Set(entry[string]{"a", 1})
 	cancel()
 	if err := <-got; err != context.Canceled {
 		t.Errorf("Next ended with %v", err)
@@ -169,7 +185,7 @@ func TestNextWaitsAndHonoursContext(t *testing.T) {
 }
 
 func TestReadyAfterLastInitializer(t *testing.T) {
-	tab := New[string, int](&Clock{}, nil)
+	tab := New(&Clock{}, keyOf[string], nil)
 	a, b := tab.Initializer(), tab.Initializer()
 	isReady := func() bool {
 		select {
@@ -195,8 +211,8 @@ func TestClockFitsJSONAndGrows(t *testing.T) {
 	if rev := c.Revision(); rev > 1<<53 {
 		t.Errorf("%d does not fit a float64", rev)
 	}
-	a, b := New[int, int](c, nil), New[int, int](c, nil)
-	if x, y := a.Set(1, 1), b.Set(1, 1); y <= x {
+	a, b := New(c, keyOf[int], nil), New(c, keyOf[int], nil)
+	if x, y := a.Set(entry[int]{1, 1}), b.Set(entry[int]{1, 1}); y <= x {
 		t.Errorf("the later change has revision %d, the earlier %d", y, x)
 	}
 }
@@ -204,14 +220,14 @@ func TestClockFitsJSONAndGrows(t *testing.T) {
 // One change seen by one watcher costs the same allocations at any size.
 func TestChangeAllocationsDontGrow(t *testing.T) {
 	cost := func(rows int) float64 {
-		tab := New[int, int](&Clock{}, nil)
+		tab := New(&Clock{}, keyOf[int], nil)
 		for i := range rows {
-			tab.Set(i, i)
+			tab.Set(entry[int]{i, i})
 		}
 		feed := tab.Watch()
 		drain(feed)
 		return testing.AllocsPerRun(100, func() {
-			tab.Set(rand.IntN(rows), rand.Int())
+			tab.Set(entry[int]{rand.IntN(rows), rand.Int()})
 			feed.TryNext()
 		})
 	}
@@ -223,15 +239,15 @@ func TestChangeAllocationsDontGrow(t *testing.T) {
 func BenchmarkChange(b *testing.B) {
 	for _, rows := range []int{1_000, 100_000} {
 		b.Run(strconv.Itoa(rows), func(b *testing.B) {
-			tab := New[int, int](&Clock{}, nil)
+			tab := New(&Clock{}, keyOf[int], nil)
 			for i := range rows {
-				tab.Set(i, i)
+				tab.Set(entry[int]{i, i})
 			}
 			feed := tab.Watch()
 			drain(feed)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				tab.Set(i%rows, -i)
+				tab.Set(entry[int]{i % rows, -i})
 				feed.TryNext()
 			}
 		})

@@ -323,18 +323,18 @@ func (p *plane) check() {
 		if err != nil {
 			p.t.Fatalf("read: %v", err)
 		}
-		if seen[o.Key] {
-			p.t.Errorf("%s is yielded twice", o.Key)
+		if seen[o.Value.Key] {
+			p.t.Errorf("%s is yielded twice", o.Value.Key)
 		}
-		seen[o.Key] = true
-		want, ok := p.want[o.Key]
+		seen[o.Value.Key] = true
+		want, ok := p.want[o.Value.Key]
 		switch {
 		case !ok:
-			p.t.Errorf("%s is there and should not be", o.Key)
+			p.t.Errorf("%s is there and should not be", o.Value.Key)
 		case len(o.Damage) > 0:
-			p.t.Errorf("%s is damaged: %v", o.Key, o.Damage)
+			p.t.Errorf("%s is damaged: %v", o.Value.Key, o.Damage)
 		case !p.Same(&o.Value, &want):
-			p.t.Errorf("%s is\n%+v, want\n%+v", o.Key, o.Value, want)
+			p.t.Errorf("%s is\n%+v, want\n%+v", o.Value.Key, o.Value, want)
 		}
 	}
 	var all []vip.Frontend

@@ -18,6 +18,7 @@ import (
 // would, refuses to create what is there, to change what isn't, and to believe
 // a wrong Old. The zero value is not ready: use NewRecorder.
 type Recorder[K comparable, V any] struct {
+	key  func(*V) K
 	same func(a, b *V) bool
 
 	mu       sync.Mutex
@@ -30,9 +31,10 @@ type Recorder[K comparable, V any] struct {
 	readings int
 }
 
-// NewRecorder returns an empty Recorder that compares values with same.
-func NewRecorder[K comparable, V any](same func(a, b *V) bool) *Recorder[K, V] {
-	return &Recorder[K, V]{same: same, have: map[K]*V{}, damage: map[K][]string{}, failKey: map[K]error{}}
+// NewRecorder returns an empty Recorder of values with these keys, which it
+// compares with same.
+func NewRecorder[K comparable, V any](key func(*V) K, same func(a, b *V) bool) *Recorder[K, V] {
+	return &Recorder[K, V]{key: key, same: same, have: map[K]*V{}, damage: map[K][]string{}, failKey: map[K]error{}}
 }
 
 // Apply implements reconcile.Target.
@@ -83,8 +85,8 @@ func (r *Recorder[K, V]) refuse(u *reconcile.Update[K, V]) error {
 }
 
 // Actual implements reconcile.Target.
-func (r *Recorder[K, V]) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[K, V], error] {
-	return func(yield func(reconcile.Observed[K, V], error) bool) {
+func (r *Recorder[K, V]) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[V], error] {
+	return func(yield func(reconcile.Observed[V], error) bool) {
 		r.mu.Lock()
 		r.readings++
 		have, damage, fail := maps.Clone(r.have), maps.Clone(r.damage), r.failAll
@@ -93,11 +95,11 @@ func (r *Recorder[K, V]) Actual(ctx context.Context) iter.Seq2[reconcile.Observe
 			fail = ctx.Err()
 		}
 		if fail != nil {
-			yield(reconcile.Observed[K, V]{}, fail)
+			yield(reconcile.Observed[V]{}, fail)
 			return
 		}
 		for k, v := range have {
-			if !yield(reconcile.Observed[K, V]{Key: k, Value: *v, Damage: damage[k]}, nil) {
+			if !yield(reconcile.Observed[V]{Value: *v, Damage: damage[k]}, nil) {
 				return
 			}
 		}
@@ -126,10 +128,10 @@ func (r *Recorder[K, V]) Len() int {
 }
 
 // Put alters the Target behind the reconciler's back.
-func (r *Recorder[K, V]) Put(k K, v V) {
+func (r *Recorder[K, V]) Put(v V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.have[k] = &v
+	r.have[r.key(&v)] = &v
 }
 
 // Remove alters the Target behind the reconciler's back.
