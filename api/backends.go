@@ -235,10 +235,15 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 		takes := b.Weight > 0 && compile.EffectiveState(in.Key, b, in.Override) == vip.Ready
 		for i := range in.Frontends {
 			f := &in.Frontends[i]
+			there := false
 			for _, e := range f.Frontend.Backends {
+				there = there || e.Addr.Addr() == b.Address
 				if e.Leaving.IsZero() && isEndpointOf(in.Service, b, f.Frontend.Port, e.Addr) && e.Weight > 0 != takes {
 					return false
 				}
+			}
+			if takes && !there && hasAll(&in, &f.Frontend) && b.Serves(f.Frontend.Port) && vip.FamilyOf(b.Address) == vip.FamilyOf(f.Frontend.Key.Addr) {
+				return false
 			}
 			if f.Applied == nil || f.Applied.Tried.Rev < f.Rev {
 				return false
@@ -250,6 +255,18 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 		return true
 	})
 	return problems, ctx.Err()
+}
+
+// hasAll reports whether a frontend of UDP, which has none but those that take new
+// clients, has every one of them that serves its port, wherever it is.
+func hasAll(in *control.StatusInput, f *vip.Frontend) bool {
+	policy, internal := compile.Policies(in.Service)
+	if f.Key.Audience == vip.InternalClients {
+		policy = internal
+	}
+	return f.Key.Protocol == vip.UDP && f.Kind != vip.OnRealServer && policy == vip.Cluster &&
+		in.Service.Distribution != vip.PreferSameZone && in.Service.Distribution != vip.PreferSameNode &&
+		!compile.Hinted(in.Service, vip.FamilyOf(f.Key.Addr), f.Port, in.Override)
 }
 
 // isEndpointOf reports whether an endpoint of a frontend of the port stands for b:

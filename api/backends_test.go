@@ -36,6 +36,23 @@ func TestBackendOfSomePorts(t *testing.T) {
 	}
 }
 
+// Of UDP only what takes new clients is in the dataplane, and who waits for a
+// backend's return waits until it is there again.
+func TestStateOfUDPBackend(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":53,"protocol":"udp"}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2"}]}`, "Prefer: wait=60")
+	for range 20 {
+		for state, want := range map[string]string{"drain": "[{10.0.0.2:53 1 <nil>}]", "ready": "[{10.0.0.1:53 1 <nil>} {10.0.0.2:53 1 <nil>}]"} {
+			must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"`+state+`"}`, "Prefer: wait=60")
+			for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
+				if got := fmt.Sprint(f.Backends); got != want {
+					t.Errorf("%s: %s has %s", state, f.Address, got)
+				}
+			}
+		}
+	}
+}
+
 func TestBackendLife(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")

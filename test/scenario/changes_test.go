@@ -97,6 +97,21 @@ var changes = []scenario{
 		},
 	},
 	{
+		name: "udp clients of backends taken out", shows: []*feature{states, udpMove}, families: both,
+		steps: []step{
+			put(leaving("1h", first)),
+			hold("x", client, "web:7053/udp", only(b1)),
+			put(leaving("1h", `{ address = "{backend1}", state = "maint" }, `+second)),
+			held("x", only(b2)),
+			put(leaving("1h", first+`, { address = "{backend2}", state = "drain" }`)),
+			held("x", only(b1)),
+			put(leaving("1h", `{ address = "{backend1}", weight = 0 }, `+second)),
+			held("x", only(b2)),
+			put(leaving("1h", `{ address = "{backend1}", state = "terminating" }, { address = "{backend2}", state = "maint" }`)),
+			held("x", only(b1)),
+		},
+	},
+	{
 		name: "the agent restarts", shows: []*feature{outlive},
 		steps: []step{
 			put(leaving("1h", first+","+second)),

@@ -178,7 +178,9 @@ func (c *choices) next() {
 }
 
 // endpoints returns the endpoints of p, the port at hand, for clients of an
-// address.
+// address. Those of UDP that take no new clients are not among them: UDP has no
+// connections that could be kept, and a client that goes on sending from one port
+// would stay with a backend that is down for as long as it does.
 func (c *choices) endpoints(in *Input, p *vip.Port, a netip.Addr, policy vip.TrafficPolicy) []vip.Endpoint {
 	i, family := 0, vip.FamilyOf(a)
 	if family == vip.IPv6 {
@@ -196,6 +198,9 @@ func (c *choices) endpoints(in *Input, p *vip.Port, a netip.Addr, policy vip.Tra
 	}
 	if c.ports[i] == nil {
 		c.ports[i] = endpoints(in, &c.choice[i], p)
+		if p.Protocol == vip.UDP {
+			c.ports[i] = slices.DeleteFunc(c.ports[i], func(e vip.Endpoint) bool { return e.Weight == 0 })
+		}
 	}
 	return c.ports[i]
 }

@@ -68,6 +68,40 @@ func TestSourceRangesAreForVIPs(t *testing.T) {
 	}
 }
 
+// A backend that takes no new clients keeps the open connections of TCP. UDP has
+// none, so its clients leave it.
+func TestIdleBackendsAreOutOfUDP(t *testing.T) {
+	in := input(service(func(s *vip.Service) {
+		auto := vip.NodePort{Auto: true}
+		s.Ports = []vip.Port{
+			{Port: 53, TargetPort: 53, Protocol: vip.UDP},
+			{Port: 53, TargetPort: 53, Protocol: vip.TCP, NodePort: auto},
+			{Port: 54, TargetPort: 53, Protocol: vip.UDP, NodePort: auto},
+		}
+		s.Backends = []vip.Backend{be("10.1.0.1", "drain"), be("10.1.0.2", "maint"), weightless("10.1.0.3"), be("10.1.0.4", "terminating"), be("10.9.0.1")}
+	}), "192.0.2.10")
+	in.Node = here()
+	in.Node.NodePortAddrs = sorted("10.9.0.1")
+	in.Allocation.NodePorts = map[vip.PortKey]uint16{{Protocol: vip.TCP, Port: 53}: 30053, {Protocol: vip.UDP, Port: 54}: 30054}
+	got, _ := Service(in)
+	idle := " 10.1.0.1:53*0 10.1.0.2:53*0 10.1.0.3:53*0 10.1.0.4:53*0 10.9.0.1:53*1"
+	want := []string{
+		"10.9.0.1:30053/tcp node-port " + idle,
+		"10.9.0.1:30054/udp node-port  10.9.0.1:53*1",
+		"192.0.2.10:53/tcp vip " + idle,
+		"192.0.2.10:53/udp vip  10.9.0.1:53*1",
+		"192.0.2.10:54/udp vip  10.9.0.1:53*1",
+	}
+	if diff := cmp.Diff(want, show(got)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	in.Service.Backends = in.Service.Backends[:4]
+	got, _ = Service(in)
+	if have := show(got)[3]; have != "192.0.2.10:53/udp vip  10.1.0.4:53*1" {
+		t.Errorf("with none ready: %s", have)
+	}
+}
+
 func TestOnePacketIsForUDP(t *testing.T) {
 	got, _ := Service(input(service(func(s *vip.Service) {
 		s.OnePacket, s.Forward = true, vip.ForwardDirect

@@ -171,7 +171,7 @@ func emptyFrontends(in *StatusInput) (lines []string) {
 			lines = append(lines, fmt.Sprintf("%s refuses clients: no %s is listed.", f.Key, backend))
 		case policy == vip.Local && listed > 0:
 			why := "no backend on this node"
-			if staying(f) > 0 {
+			if staying(f) > 0 || f.Key.Protocol == vip.UDP { // whose idle backends it doesn't have
 				why += " takes new connections"
 			}
 			lines = append(lines, fmt.Sprintf("%s refuses clients: %s, and %s is local.", f.Key, why, field))
@@ -206,7 +206,7 @@ func narrowedFrontends(in *StatusInput) (lines []string) {
 		}
 		listed := 0
 		for j := range in.Service.Backends {
-			if isFor(&in.Service.Backends[j], f) {
+			if b := &in.Service.Backends[j]; isFor(b, f) && (f.Key.Protocol != vip.UDP || usable(in, b)) {
 				listed++
 			}
 		}

@@ -48,7 +48,9 @@ func (o *oracle) step(w *world) {
 				if state != vip.Ready {
 					weight = 0
 				}
-				live[netip.AddrPortFrom(b.Address, p.TargetPort)] = weight
+				if weight > 0 || p.Protocol != vip.UDP {
+					live[netip.AddrPortFrom(b.Address, p.TargetPort)] = weight
+				}
 			}
 			listen := map[netip.AddrPort]bool{netip.AddrPortFrom(granted.VIPs[0], p.Port): true}
 			if host, _, ok := w.host.Get(struct{}{}); ok && p.NodePort.Wanted() {

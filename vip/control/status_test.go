@@ -50,6 +50,7 @@ func TestStatus(t *testing.T) {
 	near := func(s *vip.Service) {
 		s.Distribution, s.Backends[0].Zone, s.Backends[1].Zone = vip.PreferSameZone, "za", "zb"
 	}
+	udp := func(s *vip.Service) { s.Ports[0].Protocol = vip.UDP }
 	terminating := func(s *vip.Service) { s.Backends[0].State = vip.Terminating }
 	ofPorts := func(first, second vip.Names) func(*vip.Service) {
 		return func(s *vip.Service) {
@@ -180,6 +181,12 @@ func TestStatus(t *testing.T) {
 			"192.0.2.1:80/tcp sends clients to 1 of 2 backends: external_traffic is local.",
 			"Health checks of this node are answered on port 32000: 1 ready backend here.",
 		},
+	}, {
+		name: "idle ones of udp", in: statusOf(service("web", two, udp, drained), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"web is degraded: 1 of 2 backends take new connections."}, silent: []string{"sends clients", "refuses clients"},
+	}, {
+		name: "idle ones of udp, local", in: statusOf(service("web", two, udp, local, onNode(1, "n1"), drained), "192.0.2.1"), want: Elsewhere, ready: 1,
+		lines: []string{"192.0.2.1:80/udp refuses clients: no backend on this node takes new connections, and external_traffic is local."},
 	}, {
 		name: "near ones", in: statusOf(service("web", two, near), "192.0.2.1"), want: Healthy, ready: 2,
 		lines: []string{
