@@ -41,7 +41,7 @@ var both, onlyIPv6 = []vip.Family{vip.IPv4, vip.IPv6}, []vip.Family{vip.IPv6}
 
 // every is the table.
 func every() []scenario {
-	return slices.Concat(basics, choosing, topology, clients, changes, forwarding)
+	return slices.Concat(basics, choosing, topology, clients, changes, forwarding, combined)
 }
 
 // fits reports whether the lab can run it in that family.

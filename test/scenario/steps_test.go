@@ -524,6 +524,59 @@ func ended(name string) step {
 	}
 }
 
+// resend asks on a UDP socket that is held, again and again until it is told
+// something: with dr and tunnel, a datagram that comes while the kernel takes the
+// entries of a deleted backend apart is dropped.
+func resend(r *run, name string) (a answer, err error) {
+	const wait = 200 * time.Millisecond
+	c := r.held[name]
+	for range int(patience / wait) {
+		if _, err := c.Write([]byte("?\n")); err != nil {
+			return a, err
+		}
+		c.SetReadDeadline(time.Now().Add(wait))
+		buf := make([]byte, 256)
+		n, err := c.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		if err != nil {
+			return a, err
+		}
+		name, seen, _ := strings.Cut(strings.TrimSpace(string(buf[:n])), " ")
+		a.Name = name
+		a.Client, err = netip.ParseAddrPort(seen)
+		return a, err
+	}
+	return a, fmt.Errorf("nothing within %s", patience)
+}
+
+// resent expects an answer to one of many datagrams.
+func resent(name string, checks ...check) step {
+	return func(r *run) error {
+		a, err := resend(r, name)
+		for _, check := range checks {
+			if err == nil {
+				err = check(r, client, []answer{a})
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("socket %s: %w", name, err)
+		}
+		return nil
+	}
+}
+
+// resentInVain expects a refusal of one of many datagrams.
+func resentInVain(name string) step {
+	return func(r *run) error {
+		if a, err := resend(r, name); !isRefusal(err, client, "udp") {
+			return fmt.Errorf("socket %s: %v, %v; want a refusal", name, a, err)
+		}
+		return nil
+	}
+}
+
 // endedUDP expects that a client that keeps its port is refused.
 func endedUDP(name string) step {
 	return func(r *run) error {
