@@ -20,7 +20,7 @@ import (
 )
 
 // Input is everything the frontends of one service depend on. Nothing in it is
-// changed, and the frontends share no memory with it but SourceRanges.
+// changed but Room, and the frontends share no other memory with it but SourceRanges.
 type Input struct {
 	Service    *vip.Service
 	Allocation *vip.Allocation
@@ -28,6 +28,9 @@ type Input struct {
 	// source's; nil when there is none on any.
 	State func(vip.BackendKey) (vip.State, bool)
 	Node  Node
+	// Room is where the frontends may be put, so that who compiles many services
+	// needs it once; nil makes room.
+	Room []vip.Frontend
 }
 
 // Service returns the frontends of one service, sorted by key: one for each
@@ -58,7 +61,10 @@ func director(in *Input) []vip.Frontend {
 	s, granted := in.Service, in.Allocation
 	external, internal := Policies(s)
 	chosen := choices{byPort: byPort(s)}
-	out := make([]vip.Frontend, 0, count(in))
+	out := in.Room[:0]
+	if n := count(in); cap(out) < n {
+		out = make([]vip.Frontend, 0, n)
+	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		chosen.next()

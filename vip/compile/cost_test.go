@@ -3,6 +3,7 @@ package compile
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/ironvip/ironvip/vip"
@@ -26,6 +27,23 @@ func TestServiceAllocations(t *testing.T) {
 		if got := testing.AllocsPerRun(50, func() { Service(in) }); got > 2 {
 			t.Errorf("%d backends: %v allocations, at most 2", n, got)
 		}
+	}
+}
+
+// Who compiles many services makes room for frontends once, and is told the same.
+func TestRoomIsUsedAgain(t *testing.T) {
+	in := big(10)
+	in.Service.Ports = append(in.Service.Ports, vip.Port{Name: "admin", Protocol: vip.TCP, Port: 70, TargetPort: 70})
+	want, _ := Service(in)
+	in.Room = make([]vip.Frontend, 1, 2)
+	got, _ := Service(in)
+	if !slices.EqualFunc(got, want, SameFrontend) || &got[0] != &in.Room[0] {
+		t.Errorf("%v, want %v in the room given", show(got), show(want))
+	}
+	more := func() float64 { return testing.AllocsPerRun(50, func() { Service(in) }) }
+	with := more()
+	if in.Room = nil; with >= more() {
+		t.Errorf("%v allocations with room, %v without", with, more())
 	}
 }
 

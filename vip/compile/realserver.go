@@ -15,7 +15,7 @@ func realServer(in *Input) []vip.Frontend {
 	if !bypassed(s) {
 		return nil
 	}
-	var out []vip.Frontend
+	out := in.Room[:0]
 	perPort := byPort(s)
 	for _, a := range in.Allocation.VIPs {
 		c := choice{family: vip.FamilyOf(a)}

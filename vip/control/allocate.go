@@ -112,6 +112,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 	defer a.retry.stop()
 
 	settled := false
+	var ask touched // of one turn
 	for ctx.Err() == nil {
 		servicesReady := a.Services.Ready()
 		complete := isClosed(servicesReady)
@@ -119,9 +120,8 @@ func (a *Allocate) Run(ctx context.Context) error {
 			a.Allocator.SetHost(snapshot)
 		}
 		batch, changed := services.TryNext()
-		ask := newTouched(len(batch))
 		for i := range batch {
-			a.take(&batch[i], ask)
+			a.take(&batch[i], &ask)
 		}
 		if isClosed(freed) {
 			freed = a.Allocator.Freed() // before asking: what is freed from here on is seen
@@ -153,6 +153,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 			a.release(ctx)
 		}
 		a.assign(ctx, ask.waiting())
+		ask.empty()
 		for range anew {
 			a.anew.take()
 		}

@@ -60,6 +60,7 @@ type Compile struct {
 	claims claims
 	drains drains
 	state  func(vip.BackendKey) (vip.State, bool)
+	room   []vip.Frontend // for those of one service
 }
 
 // NewCompile returns a stage that does nothing until Run. Frontends and
@@ -252,7 +253,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		return
 	}
 	service, granted := &wanted.Value, &answer.Value
-	in := compile.Input{Service: service, Allocation: granted, State: c.state, Node: c.Node}
+	in := compile.Input{Service: service, Allocation: granted, State: c.state, Node: c.Node, Room: c.room}
 	frontends, refused := compile.Service(in)
 	if compile.DependsOnHost(service, c.Node.RealServer) {
 		c.hosted[k] = struct{}{}
@@ -290,6 +291,8 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	}
 	c.letGo(k, former, row.Frontends, now)
 	c.Compiled.Set(row)
+	clear(frontends)
+	c.room = frontends[:0]
 }
 
 // servesAll ends what would refuse clients whom one of live serves: a frontend

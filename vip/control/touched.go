@@ -10,11 +10,6 @@ type touched struct {
 	set   map[vip.ServiceKey]struct{}
 }
 
-// newTouched returns an empty queue with room for n services.
-func newTouched(n int) *touched {
-	return &touched{keys: make([]vip.ServiceKey, 0, n), set: make(map[vip.ServiceKey]struct{}, n)}
-}
-
 func (t *touched) add(k vip.ServiceKey) {
 	if _, there := t.set[k]; there {
 		return
@@ -49,4 +44,11 @@ func (t *touched) take() (k vip.ServiceKey, ok bool) {
 		t.keys, t.taken = t.keys[:0], 0
 	}
 	return k, true
+}
+
+// empty takes every service.
+func (t *touched) empty() {
+	for t.len() > 0 {
+		t.take()
+	}
 }

@@ -51,6 +51,8 @@ type Reconciler[K comparable, V any] struct {
 	contests contests[K]    // keys that somebody else changes again and again
 	swept    bool           // strays of the start have been removed
 	fault    int            // failed readings or Applies of the whole Target in a row
+	updates  []Update[K, V] // room for those of one batch
+	rows     []*table.Row[V]
 
 	asks   chan ask[K, V]
 	synced chan struct{}
@@ -218,8 +220,7 @@ func (r *Reconciler[K, V]) read(ctx context.Context) (have holdings[K, V], err e
 
 // take brings one batch of changes to the Target.
 func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[V], ready bool) {
-	updates := make([]Update[K, V], 0, len(batch))
-	rows := make([]*table.Row[V], 0, len(batch))
+	updates, rows := r.updates, r.rows
 	for i := range batch {
 		c := &batch[i]
 		if c.Deleted && !ready {
@@ -234,6 +235,9 @@ func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[V], re
 		}
 	}
 	r.apply(ctx, updates, rows)
+	clear(updates)
+	clear(rows)
+	r.updates, r.rows = updates[:0], rows[:0]
 }
 
 // update decides what, if anything, the Target must be asked for one key. Want
