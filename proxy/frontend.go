@@ -28,7 +28,6 @@ type listener interface {
 type frontend struct {
 	target *Target
 	key    vip.FrontendKey
-	log    *slog.Logger
 
 	ctx    context.Context // ends with the frontend
 	cancel context.CancelFunc
@@ -55,7 +54,7 @@ type backends struct {
 
 // newFrontend returns a frontend that doesn't listen yet.
 func newFrontend(t *Target, spec *vip.Frontend) *frontend {
-	f := &frontend{target: t, key: spec.Key, log: t.log.With("frontend", spec.Key.String())}
+	f := &frontend{target: t, key: spec.Key}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.backends.Store(&backends{})
 	f.choose(spec)
@@ -132,11 +131,15 @@ func (f *frontend) close() {
 	}
 }
 
+// log names the frontend. It is made when there is something to say: most of
+// thousands never have anything.
+func (f *frontend) log() *slog.Logger { return f.target.log.With("frontend", f.key.String()) }
+
 // complain logs a fault of this host's, such as no descriptor left, at most once
 // a second over all frontends: it concerns thousands of them at once.
 func (f *frontend) complain(doing string, err error) {
 	if f.target.complaints.pass(f.target.now()) {
-		f.log.Warn(doing, "err", err)
+		f.log().Warn(doing, "err", err)
 	}
 }
 
@@ -216,7 +219,7 @@ func (a *attempt) failed(e *endpoint, err error) {
 	avoid, first := e.failed(a.f.target.now())
 	a.f.target.stats.failures.Add(1)
 	if first {
-		a.f.log.Warn("backend passed over", "backend", e.addr, "for", avoid, "err", err)
+		a.f.log().Warn("backend passed over", "backend", e.addr, "for", avoid, "err", err)
 	}
 }
 

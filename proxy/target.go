@@ -94,6 +94,8 @@ type Target struct {
 	sessions    limit
 	stats       counters
 	complaints  throttle
+	doorbell    doorbell
+	begun       sync.WaitGroup // what New began beside
 
 	rlimit    uint64     // RLIMIT_NOFILE
 	files     sync.Mutex // guards listening, and the bounds that follow from it
@@ -126,6 +128,7 @@ func New(opts Options) *Target {
 		frontends: make(map[vip.FrontendKey]*frontend),
 	}
 	t.divide()
+	t.begun.Go(makeRoom)
 	return t
 }
 
@@ -320,7 +323,9 @@ func (t *Target) Close() error {
 	for _, f := range frontends {
 		f.close()
 	}
+	t.doorbell.close()
 	t.pipes.close()
+	t.begun.Wait()
 	return nil
 }
 

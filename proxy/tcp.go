@@ -20,10 +20,11 @@ const maxAttempts = 8
 // is usable, and resets them: closed, it would leave the port to any process
 // that listens on 0.0.0.0, and might not be opened again.
 type tcpListener struct {
-	f     *frontend
-	l     *net.TCPListener
-	ended atomic.Bool
-	death atomic.Pointer[error]
+	f      *frontend
+	l      *net.TCPListener
+	ticket uint64 // at the doorbell
+	ended  atomic.Bool
+	death  atomic.Pointer[error]
 }
 
 func listenTCP(f *frontend) (*tcpListener, error) {
@@ -36,8 +37,10 @@ func listenTCP(f *frontend) (*tcpListener, error) {
 		return nil, err
 	}
 	t := &tcpListener{f: f, l: l.(*net.TCPListener)}
-	f.tasks.Add(1)
-	go t.accept()
+	if t.ticket, err = f.target.doorbell.wait(t.l, func() { f.tasks.Go(t.accept) }); err != nil {
+		t.close()
+		return nil, err
+	}
 	return t, nil
 }
 
@@ -45,6 +48,7 @@ func (t *tcpListener) usable(bool) error { return nil }
 
 func (t *tcpListener) close() {
 	if !t.ended.Swap(true) {
+		t.f.target.doorbell.leave(t.ticket)
 		t.l.Close()
 		t.f.target.silenced()
 	}
@@ -57,9 +61,8 @@ func (t *tcpListener) died() error {
 	return nil
 }
 
-// accept runs until the listener is closed or broken.
+// accept runs from the first client on, until the listener is closed or broken.
 func (t *tcpListener) accept() {
-	defer t.f.tasks.Done()
 	target := t.f.target
 	pause := newBackoff()
 	for {

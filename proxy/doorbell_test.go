@@ -1,0 +1,98 @@
+package proxy
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A listener has a goroutine of its own once its first client has come, and every
+// client is taken in, the first as the next.
+func TestListenersWaitWithoutGoroutines(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	p := newTarget(t, Options{})
+	const n = 50
+	before := runtime.NumGoroutine()
+	var keys []vip.FrontendKey
+	for i := range n {
+		key := freeKey(t, fmt.Sprintf("127.96.0.%d", i+1), vip.TCP)
+		p.must(onVIP(key, vip.RoundRobin, a))
+		keys = append(keys, key)
+	}
+	if more := runtime.NumGoroutine() - before; more > 3 {
+		t.Errorf("%d listeners have %d goroutines", n, more)
+	}
+	var clients sync.WaitGroup
+	for range 3 {
+		for _, key := range keys {
+			clients.Go(func() {
+				if got := who(t, key); got != "a" {
+					t.Errorf("%s: %q", key, got)
+				}
+			})
+		}
+		clients.Wait()
+	}
+}
+
+// One that breaks before its first client came is found broken all the same.
+func TestAListenerBreaksWhileItWaits(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	socket, err := p.frontend(key).listener.(*tcpListener).l.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := socket.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_RDWR) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
+}
+
+// Clients come while their listener goes: nothing answers a doorbell whose
+// frontend has ended, which newTarget's count of goroutines would show.
+func TestClientsComeWhileListenersGo(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	var clients sync.WaitGroup
+	for range 200 {
+		p.must(onVIP(key, vip.RoundRobin, a))
+		clients.Go(func() {
+			if c, err := dialerFrom("").Dial("tcp", key.AddrPort().String()); err == nil {
+				c.Close()
+			}
+		})
+		time.Sleep(100 * time.Microsecond)
+		p.remove(key)
+	}
+	clients.Wait()
+}
+
+// The kernel has made room for thousands of descriptors, so that opening them
+// doesn't wait for it again and again.
+func TestRoomForListeners(t *testing.T) {
+	p := newTarget(t, Options{})
+	p.begun.Wait()
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "FDSize:")
+	var size uint64
+	if _, err := fmt.Sscan(rest, &size); err != nil || size < min(roomFor, openFiles()) {
+		t.Errorf("room for %d, %v", size, err)
+	}
+}
