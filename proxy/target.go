@@ -137,6 +137,8 @@ func New(opts Options) *Target {
 // backends that stay, and the listener, are not touched. One that fails leaves
 // a frontend as it was.
 func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	ahead := t.openAhead(batch)
+	defer ahead.close()
 	for i := range batch {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -149,7 +151,7 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 		case u.New == nil:
 			u.Err = t.remove(u.Key)
 		default:
-			u.Err = t.put(u.New)
+			u.Err = t.put(u.New, ahead.take(i))
 		}
 	}
 	return nil
@@ -171,14 +173,15 @@ func (t *Target) frontend(key vip.FrontendKey) *frontend {
 }
 
 // put makes spec true, whatever of it is already: with or without Repair, the
-// state that counts is the sockets and addresses themselves.
-func (t *Target) put(spec *vip.Frontend) error {
+// state that counts is the sockets and addresses themselves. Opened is what
+// openAhead made of it, or nil.
+func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	if err := check(spec); err != nil {
 		return err
 	}
 	f := t.frontend(spec.Key)
 	if f == nil {
-		return t.open(spec)
+		return t.open(spec, opened)
 	}
 	if f.spec.Kind != spec.Kind {
 		t.addresses.unuse(f.spec)
@@ -204,10 +207,12 @@ func (t *Target) put(spec *vip.Frontend) error {
 }
 
 // open starts a frontend: its backends first, then the address, then the
-// listener.
-func (t *Target) open(spec *vip.Frontend) error {
-	f := newFrontend(t, spec)
-	err := f.listen()
+// listener. With one that has been opened ahead it is only taken in.
+func (t *Target) open(spec *vip.Frontend, f *frontend) (err error) {
+	if f == nil {
+		f = newFrontend(t, spec)
+		err = f.listen()
+	}
 	if isNotLocal(err) && spec.Kind == vip.OnVIP {
 		if err = t.addresses.add(spec.Key.Addr); err == nil {
 			err = f.listen()

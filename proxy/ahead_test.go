@@ -1,0 +1,96 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+)
+
+// many are updates that open so many frontends.
+func many(t *testing.T, n int) (batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) {
+	t.Helper()
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	for i := range n {
+		key := freeKey(t, fmt.Sprintf("127.96.0.%d", i+1), vip.TCP)
+		batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: key, New: onVIP(key, vip.RoundRobin, a)})
+	}
+	return batch
+}
+
+// A batch of new frontends is in force when Apply returns, all but the one that
+// can't be, which says why.
+func TestManyAtOnce(t *testing.T) {
+	p := newTarget(t, Options{})
+	batch := many(t, 40)
+	taken, err := net.Listen("tcp4", batch[17].Key.AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	if err := p.Apply(context.Background(), batch); err != nil {
+		t.Fatal(err)
+	}
+	for i, u := range batch {
+		var problem vip.Problem
+		switch {
+		case i == 17 && !errors.As(u.Err, &problem):
+			t.Errorf("a taken port: %v", u.Err)
+		case i != 17 && u.Err != nil:
+			t.Errorf("%s: %v", u.Key, u.Err)
+		case i != 17 && who(t, u.Key) != "a":
+			t.Errorf("%s is not served", u.Key)
+		}
+	}
+	if got := p.Stats().Listeners; got != len(batch)-1 {
+		t.Errorf("%d listeners", got)
+	}
+}
+
+// An Apply that is cut short leaves nothing open of what hadn't its turn.
+func TestManyCutShort(t *testing.T) {
+	p := newTarget(t, Options{})
+	batch := many(t, 10)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := p.Apply(ctx, batch); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for _, u := range batch {
+		wantNobody(t, u.Key)
+	}
+}
+
+// What one frontend of a batch gives up, another of it may have: an address on
+// our device stays for it.
+func TestOneTakesWhatAnotherGivesUp(t *testing.T) {
+	p := newTarget(t, Options{})
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	old := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(old, vip.RoundRobin, a))
+	next := freeKey(t, "127.96.0.1", vip.TCP)
+	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{
+		{Key: old, Old: onVIP(old, vip.RoundRobin, a)},
+		{Key: next, New: onVIP(next, vip.RoundRobin, a)},
+	}
+	if ahead := p.openAhead(batch); ahead != nil {
+		t.Error("something is opened before what it may need is given up")
+	}
+	if err := p.Apply(context.Background(), batch); err != nil || batch[0].Err != nil || batch[1].Err != nil {
+		t.Fatal(err, batch[0].Err, batch[1].Err)
+	}
+	who(t, next)
+	wantNobody(t, old)
+}
+
+func wantNobody(t *testing.T, key vip.FrontendKey) {
+	t.Helper()
+	if c, err := net.Dial("tcp", key.AddrPort().String()); err == nil {
+		c.Close()
+		t.Errorf("somebody listens on %s", key)
+	}
+}
