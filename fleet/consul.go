@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/consulclient"
@@ -77,27 +79,54 @@ func (c *Consul) Get(ctx context.Context, key string, q Query) (*Pair, uint64, e
 	return &Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}, index, nil
 }
 
-// List implements KV. The answer may be that of a whole tree, so it is decoded as
-// it comes.
-func (c *Consul) List(ctx context.Context, prefix string, q Query) ([]Pair, uint64, error) {
+// partSize is how many pairs List hands on at a time.
+const partSize = 256
+
+// List implements KV.
+func (c *Consul) List(ctx context.Context, prefix string, q Query, part func([]Pair)) (uint64, error) {
 	body, meta, err := c.client.Open(ctx, "/v1/kv/"+prefix, q.params())
 	index, err := check(meta, err)
 	if body != nil {
 		defer body.Close()
 	}
 	if err != nil || body == nil {
-		return nil, index, err
+		return index, err
 	}
-	var pairs []Pair
-	if err := json.UnmarshalRead(body, &pairs); err != nil {
-		return nil, 0, fmt.Errorf("consul: %w", err)
+	if err := decodePairs(body, prefix, part); err != nil {
+		return 0, fmt.Errorf("consul: %w", err)
 	}
-	for i := range pairs {
-		if !strings.HasPrefix(pairs[i].Key, prefix) {
-			return nil, 0, errors.New("consul: the answer has keys that were not asked for")
+	return index, nil
+}
+
+// decodePairs reads a list of pairs and nothing else.
+func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
+	dec := jsontext.NewDecoder(from)
+	if begin, err := dec.ReadToken(); err != nil {
+		return err
+	} else if begin.Kind() != '[' {
+		return fmt.Errorf("the answer is no list but %s", begin.Kind())
+	}
+	for dec.PeekKind() != ']' {
+		var pairs []Pair
+		for len(pairs) < partSize && dec.PeekKind() != ']' {
+			pairs = append(pairs, Pair{})
+			p := &pairs[len(pairs)-1]
+			if err := json.UnmarshalDecode(dec, p); err != nil {
+				return err
+			}
+			if !strings.HasPrefix(p.Key, prefix) {
+				return errors.New("the answer has keys that were not asked for")
+			}
 		}
+		part(pairs)
 	}
-	return pairs, index, nil
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	if _, err := dec.ReadToken(); err != io.EOF {
+		return errors.New("the answer goes on after its end")
+	}
+	return nil
 }
 
 // params are the question as it goes into a list's URL.

@@ -29,9 +29,10 @@ func TestWhatIsAList(t *testing.T) {
 		"a part":             {200, "7", true, good, "may not read all", 0},
 		"no right":           {403, "7", false, "Permission denied", "not accepted: Permission denied", 0},
 		"out of order":       {500, "7", false, "No cluster leader", "No cluster leader", 0},
+		"cut off early":      {200, "7", false, good[:10], "EOF", 0},
 		"cut off":            {200, "7", false, good[:len(good)-3], "EOF", 0},
-		"more than a list":   {200, "7", false, good + "{}", "invalid", 0},
-		"no list":            {200, "7", false, `{}`, "unmarshal JSON object", 0},
+		"more than a list":   {200, "7", false, good + "{}", "after its end", 0},
+		"no list":            {200, "7", false, `{}`, "no list", 0},
 		"a value that isn't": {200, "7", false, `[{"Key":"p/a","Value":"!","ModifyIndex":4}]`, "base64", 0},
 		"somebody's keys":    {200, "7", false, `[{"Key":"q/a","ModifyIndex":4}]`, "not asked for", 0},
 		"no key":             {200, "7", false, `[null]`, "not asked for", 0},
@@ -59,10 +60,13 @@ func TestWhatIsAList(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer kv.Close()
-			pairs, index, err := kv.List(t.Context(), "p/ %2F/", fleet.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true})
+			var pairs []fleet.Pair
+			index, err := kv.List(t.Context(), "p/ %2F/", fleet.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true}, func(part []fleet.Pair) {
+				pairs = append(pairs, part...)
+			})
 			switch {
 			case c.refused != "":
-				if err == nil || !strings.Contains(err.Error(), c.refused) || !strings.HasPrefix(err.Error(), "consul: ") || len(pairs) > 0 {
+				if err == nil || !strings.Contains(err.Error(), c.refused) || !strings.HasPrefix(err.Error(), "consul: ") {
 					t.Errorf("%d pairs, %v", len(pairs), err)
 				}
 			case err != nil || index != 7 || len(pairs) != c.many:

@@ -5,10 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -163,7 +159,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 		t.setKick(cancel)
 	}
 	began := time.Now()
-	pairs, index, err := t.o.KV.List(held, t.paths.journal, q)
+	pairs, index, err := list(held, t.o.KV, t.paths.journal, q)
 	t.setKick(nil)
 	switch {
 	case err != nil && errors.Is(held.Err(), context.Canceled) && ctx.Err() == nil:
@@ -263,7 +259,7 @@ func (f *follower) sweep(ctx context.Context) {
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	pairs, _, err := t.o.KV.List(call, t.paths.lane(name), Query{})
+	pairs, _, err := list(call, t.o.KV, t.paths.lane(name), Query{})
 	if err != nil {
 		return // there is another time
 	}
@@ -331,11 +327,13 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	t.mu.Unlock()
 	// The journal first: what is written between the two readings is in the
 	// second one, and will be in the journal's next answer.
-	entries, cursor, err := t.o.KV.List(ctx, t.paths.journal, Query{Consistent: true})
+	entries, cursor, err := list(ctx, t.o.KV, t.paths.journal, Query{Consistent: true})
 	if err != nil {
 		return inStep, err
 	}
-	pairs, index, err := t.o.KV.List(ctx, t.paths.tree, Query{Consistent: true})
+	r := t.newReading()
+	index, err := t.o.KV.List(ctx, t.paths.tree, Query{Consistent: true}, r.take)
+	r.wait()
 	if err != nil {
 		return inStep, err
 	}
@@ -343,7 +341,7 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	if !replace && upTo < high {
 		return restored, nil
 	}
-	if err := t.checkMark(ctx, pairs); err != nil {
+	if err := t.checkMark(ctx, r.mark()); err != nil {
 		return inStep, err
 	}
 	former := f.lanes
@@ -351,7 +349,6 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	news, _ := f.lanes.read(t.paths, entries, cursor, ownHead{}, time.Now())
 	f.lanes.remember(former)
 	t.status.setJunk(inJournal, news.junk)
-	ahead := t.readAhead(pairs)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if replace {
@@ -359,92 +356,13 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 		t.high, t.own = 0, ownHead{}
 		t.epoch++
 	}
-	t.merge(pairs, ahead, upTo, replace)
+	t.merge(r, upTo, replace)
 	f.pass(cursor)
 	t.high = max(t.high, upTo)
 	t.cache.settle(t)
 	t.ready()
 	f.reread = time.Now().Add(rereadEvery*9/10 + rand.N(rereadEvery/5))
 	return inStep, nil
-}
-
-// readAhead decodes, with all processors, the pairs of a reading of the whole
-// tree that aren't in the tables as they are. Nobody is kept waiting by it: the
-// caller doesn't hold mu.
-func (t *Tree) readAhead(pairs []Pair) [][]any {
-	const part = 256
-	out := make([][]any, len(pairs))
-	views := make(map[*folder][]view, len(t.folders))
-	t.mu.Lock()
-	for _, f := range t.folders {
-		views[f] = slices.Clone(f.views)
-	}
-	t.mu.Unlock()
-	var next atomic.Int64
-	var reading sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(pairs)/part+1) {
-		reading.Go(func() {
-			for from := int(next.Add(part)) - part; from < len(pairs); from = int(next.Add(part)) - part {
-				for i := from; i < min(from+part, len(pairs)); i++ {
-					p := &pairs[i]
-					f, key := t.at(p.Key[len(t.paths.tree):])
-					if f == nil {
-						continue
-					}
-					if e, _, ok := f.rows.Get(key); ok && e.Index == p.Index {
-						continue
-					}
-					e := Entry{Key: key, Value: notNil(p.Value), Index: p.Index}
-					for _, v := range views[f] {
-						out[i] = append(out[i], v.read(e))
-					}
-				}
-			}
-		})
-	}
-	reading.Wait()
-	return out
-}
-
-// merge brings a reading of the whole tree, good up to an index, into the
-// tables. Ahead is what has been read of each pair. The caller holds mu.
-func (t *Tree) merge(pairs []Pair, ahead [][]any, upTo uint64, replace bool) {
-	there := make(map[*folder]map[string]bool, len(t.folders)) // of folders of which something may be gone
-	for _, f := range t.folders {
-		if n := f.rows.Len(); n > 0 {
-			there[f] = make(map[string]bool, n)
-		}
-	}
-	junk := map[string]error{}
-	for i, p := range pairs {
-		path := p.Key[len(t.paths.tree):]
-		f, key := t.at(path)
-		if f == nil {
-			if path != markName {
-				junk[p.Key] = t.notOurs(path)
-			}
-			continue
-		}
-		if there[f] != nil {
-			there[f][key] = true
-		}
-		if !replace && t.knownIndex(f, key, path) > upTo {
-			continue
-		}
-		t.put(f, path, Entry{Key: key, Value: notNil(p.Value), Index: p.Index}, ahead[i])
-	}
-	for f, there := range there {
-		var gone []string
-		for key, e := range f.rows.All() {
-			if !there[key] && (replace || e.Index <= upTo) {
-				gone = append(gone, key)
-			}
-		}
-		for _, key := range gone {
-			t.remove(f, key, f.name+"/"+key, upTo)
-		}
-	}
-	t.status.setJunk(inTree, junk)
 }
 
 // setKick sets what ends the held question, so that Consul is asked at once.

@@ -12,8 +12,10 @@ type KV interface {
 	// Get reads one key; nil when there is none. The answer is not older than the
 	// call, and shows all writes up to index.
 	Get(ctx context.Context, key string, q Query) (pair *Pair, index uint64, err error)
-	// List reads all keys under a prefix, in no particular order.
-	List(ctx context.Context, prefix string, q Query) (pairs []Pair, index uint64, err error)
+	// List reads all keys under a prefix, in no particular order, and hands them to
+	// part as they come, some at a time; they are part's from then on. After an error
+	// what it was handed counts for nothing.
+	List(ctx context.Context, prefix string, q Query, part func([]Pair)) (index uint64, err error)
 	// Txn does all operations, at one index, or none of them. It is asked again
 	// after an error, which leaves open whether it has happened.
 	Txn(ctx context.Context, ops []Op) (Outcome, error)
@@ -26,6 +28,15 @@ type KV interface {
 	Renew(ctx context.Context, id string) (alive bool, err error)
 	// EndSession ends the session; one that isn't there is no error.
 	EndSession(ctx context.Context, id string) error
+}
+
+// list reads all keys under a prefix, of which there are not many.
+func list(ctx context.Context, kv KV, prefix string, q Query) (pairs []Pair, index uint64, err error) {
+	index, err = kv.List(ctx, prefix, q, func(part []Pair) { pairs = append(pairs, part...) })
+	if err != nil {
+		return nil, 0, err
+	}
+	return pairs, index, nil
 }
 
 // Query says how to read.

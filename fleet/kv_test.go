@@ -70,9 +70,9 @@ func kvContract(t *testing.T, kv fleet.KV) {
 	}
 
 	// A held question returns with a change, removals included.
-	list := func(after uint64, wait time.Duration) ([]fleet.Pair, uint64) {
+	list := func(after uint64, wait time.Duration) (pairs []fleet.Pair, index uint64) {
 		t.Helper()
-		pairs, index, err := kv.List(ctx, "t/", fleet.Query{After: after, Wait: wait})
+		index, err := kv.List(ctx, "t/", fleet.Query{After: after, Wait: wait}, func(part []fleet.Pair) { pairs = append(pairs, part...) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,8 +88,9 @@ func kvContract(t *testing.T, kv fleet.KV) {
 	}
 	held := make(chan answer, 1)
 	go func() {
-		pairs, index, _ := kv.List(ctx, "t/", fleet.Query{After: index, Wait: 30 * time.Second})
-		held <- answer{pairs, index}
+		var a answer
+		a.index, _ = kv.List(ctx, "t/", fleet.Query{After: index, Wait: 30 * time.Second}, func(part []fleet.Pair) { a.pairs = append(a.pairs, part...) })
+		held <- a
 	}()
 	txn(fleet.Op{Verb: fleet.CheckIndex, Key: "t/b", Index: b.Index}, fleet.Op{Verb: fleet.DeleteCas, Key: "t/b", Index: b.Index})
 	got := <-held

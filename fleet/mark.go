@@ -17,20 +17,14 @@ type mark struct {
 	Fleet   string `json:"fleet"`
 }
 
-// checkMark makes sure that the values read are those of this host's fleet. The
-// first host of all makes the mark.
-func (t *Tree) checkMark(ctx context.Context, pairs []Pair) error {
+// checkMark makes sure that the values read are those of this host's fleet, by
+// the mark that was among them, or nil. The first host of all makes the mark.
+func (t *Tree) checkMark(ctx context.Context, found *Pair) error {
 	t.mu.Lock()
 	known := t.mark
 	t.mu.Unlock()
 	if known == "" {
 		known = t.cache.mark()
-	}
-	var found *Pair
-	for i := range pairs {
-		if pairs[i].Key == t.paths.mark {
-			found = &pairs[i]
-		}
 	}
 	switch {
 	case found == nil && known == "":

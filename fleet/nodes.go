@@ -59,7 +59,7 @@ func (t *Tree) Nodes(ctx context.Context) ([]Node, error) {
 func (t *Tree) rows(ctx context.Context) ([]Node, []Pair, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	pairs, _, err := t.o.KV.List(ctx, t.paths.nodes, Query{})
+	pairs, _, err := list(ctx, t.o.KV, t.paths.nodes, Query{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
 	}

@@ -70,6 +70,44 @@ func TestReread(t *testing.T) {
 	})
 }
 
+// Of a reading that breaks off, nothing counts: neither what it had, nor what it
+// lacked.
+func TestABrokenReadingChangesNothing(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		rows := one.Folder("a")
+		for i := range 20 {
+			mustCommit(t, one, fleet.Write{Folder: "a", Key: fmt.Sprintf("x%02d", i), Value: []byte("old")})
+		}
+		before := rows.Revision()
+		for i := range 10 { // past the journal
+			kv.Put(fmt.Sprintf("%sa/w%02d", treePrefix, i), "new")
+			kv.Put(fmt.Sprintf("%sa/x%02d", treePrefix, i), "changed")
+			kv.Delete(fmt.Sprintf("%sa/x%02d", treePrefix, 19-i))
+		}
+		one.SetLate(time.Second)
+		go func() {
+			time.Sleep(1500 * time.Millisecond) // the journal has come, of the tree a half
+			one.SetDown(true)
+		}()
+		if err := one.Reread(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if n, now := rows.Len(), rows.Revision(); n != 20 || now != before {
+			t.Errorf("%d values, at revision %d, not %d", n, now, before)
+		}
+		one.SetLate(0)
+		one.SetDown(false)
+		if err := one.Reread(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := rows.Len(); n != 20 || rows.Row("x00") == nil || string(rows.Row("x00").Value.Value) != "changed" || rows.Row("w00") == nil || rows.Row("x19") != nil {
+			t.Errorf("%d values once it has been read", n)
+		}
+	})
+}
+
 // Many problems hide none that concerns the tree as a whole, and are counted.
 func TestFirstProblems(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

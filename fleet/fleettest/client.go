@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -201,8 +202,8 @@ func (c *Client) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pai
 	return pair, index, nil
 }
 
-// List implements fleet.KV.
-func (c *Client) List(ctx context.Context, prefix string, q fleet.Query) ([]fleet.Pair, uint64, error) {
+// List implements fleet.KV. Of an answer that breaks off on its way, half has come.
+func (c *Client) List(ctx context.Context, prefix string, q fleet.Query, part func([]fleet.Pair)) (uint64, error) {
 	var pairs []fleet.Pair
 	index, err := c.hold(ctx, Call{Method: "List", Key: prefix}, q, func() uint64 {
 		index := c.memory.prefixIndex(prefix)
@@ -210,14 +211,17 @@ func (c *Client) List(ctx context.Context, prefix string, q fleet.Query) ([]flee
 		return index
 	})
 	if err != nil {
-		return nil, 0, err
+		pairs = pairs[:len(pairs)/2]
 	}
 	n := 0
 	for _, p := range pairs {
 		n += len(p.Key) + len(p.Value)
 	}
 	c.count(n)
-	return pairs, index, nil
+	for some := range slices.Chunk(pairs, 3) {
+		part(some)
+	}
+	return index, err
 }
 
 // Txn implements fleet.KV. It refuses what Consul refuses for its size.
