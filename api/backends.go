@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/control"
@@ -201,7 +202,11 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 	if p := in.decode(&body); p != nil {
 		return nil, p
 	}
-	if _, err := s.Registrar.SetState(ctx, key, vip.State(body.State)); err != nil {
+	state, err := rest.ParseState(body.State)
+	if err == nil {
+		_, err = s.Registrar.SetState(ctx, key, state)
+	}
+	if err != nil {
 		return nil, writeFailed(key, err)
 	}
 	applied, err := s.apply(ctx, in.PreferWait, "state \""+body.State+"\" of backend "+backendID(key), func(ctx context.Context) ([]vip.Problem, error) {

@@ -196,7 +196,7 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	}
 	f := &fs.Frontend
 	out := v1.Frontend{Address: frontendAddress(key), Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
-		Port: f.Port, Scheduler: string(f.Scheduler), Forward: string(f.Forward), Masquerade: f.Masquerade.String(),
+		Port: f.Port, Scheduler: f.Scheduler.String(), Forward: f.Forward.String(), Masquerade: f.Masquerade.String(),
 		Backends: make([]v1.Endpoint, 0, len(f.Backends)), Revision: fs.Rev}
 	if f.SchedulerFallback {
 		out.Flags = append(out.Flags, "fallback")
@@ -284,7 +284,7 @@ func diffEntry(d *Difference) v1.DiffEntry {
 		if len(d.Damage) > 0 {
 			out.Action = v1.ActionRepair
 		}
-		if d.Have.Scheduler == "" && len(d.Damage) > 0 {
+		if d.Have.Scheduler == 0 && len(d.Damage) > 0 {
 			break // there is nothing to compare with, as the damage says
 		}
 		details := frontendDetails(d.Want, d.Have)
@@ -300,7 +300,7 @@ func diffEntry(d *Difference) v1.DiffEntry {
 // know a field reports it as it pleases, so only fields that every dataplane
 // programs are compared.
 func frontendDetails(want, have *vip.Frontend) (out []string) {
-	if want.Scheduler != have.Scheduler {
+	if want.Scheduler != have.Scheduler && have.Scheduler != vip.OtherScheduler { // of which the damage tells more
 		out = append(out, fmt.Sprintf("scheduler is %s, not %s", have.Scheduler, want.Scheduler))
 	}
 	if want.Affinity != have.Affinity {

@@ -95,7 +95,7 @@ func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {
 	if !ok {
 		return v1.VIP{}, false
 	}
-	out := v1.VIP{Kind: v1.KindAddress, Address: r.String(), Pool: l.Pool, State: string(l.State), ShareKey: l.ShareKey,
+	out := v1.VIP{Kind: v1.KindAddress, Address: r.String(), Pool: l.Pool, State: l.State.String(), ShareKey: l.ShareKey,
 		Holders: make([]v1.VIPHolder, 0, len(l.Holders)), Since: l.Since.Time(), Revision: rev}
 	if !r.Addr.IsValid() {
 		out.Kind, out.Address, out.NodePort, out.Protocol = v1.KindNodePort, "", r.NodePort, r.Protocol.String()

@@ -153,7 +153,7 @@ func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...strin
 			continue
 		}
 		count[kind{row.Source, row.Status.State}]++
-		states := map[string]int{string(vip.Ready): 0, string(vip.Drain): 0, string(vip.Maint): 0}
+		states := map[string]int{vip.Ready.String(): 0, vip.Drain.String(): 0, vip.Maint.String(): 0}
 		for _, b := range row.Status.Backends {
 			states[b.State]++
 		}
@@ -179,7 +179,7 @@ func (c *tableCollector) leases(gauge func(*prometheus.Desc, float64, ...string)
 		if !r.Addr.IsValid() {
 			kind = v1.KindNodePort
 		}
-		count[[2]string{kind, string(l.State)}]++
+		count[[2]string{kind, l.State.String()}]++
 	}
 	for k, n := range count {
 		gauge(descLeases, float64(n), k[0], k[1])

@@ -113,6 +113,11 @@ func TestDataplane(t *testing.T) {
 		strings.Join(diff.Items[0].Details, "; ") != "scheduler is rr, not wrr; backend 10.0.0.1:8080 is missing" {
 		t.Errorf("%+v", diff)
 	}
+	altered.Scheduler = vip.OtherScheduler // which the dataplane names
+	if e := diffEntry(&Difference{Key: webFrontend, Want: new(have[webFrontend]), Have: &altered, Damage: []string{"scheduler is lblc"}}); e.Action != v1.ActionRepair ||
+		strings.Join(e.Details, "; ") != "scheduler is lblc; backend 10.0.0.1:8080 is missing" {
+		t.Errorf("%+v", e)
+	}
 	if repaired := must[v1.RepairResult](r, "POST", v1.PathDataplaneRepair, ""); repaired.Repaired != 2 || len(repaired.Problems) != 0 {
 		t.Errorf("%+v", repaired)
 	}

@@ -105,14 +105,14 @@ func (s *Server) backends(in *control.StatusInput) []v1.BackendStatus {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		row := v1.BackendStatus{ID: b.ID(), Address: b.Address.String(), Port: b.Port, Weight: b.Weight,
-			State: string(b.State), Node: b.Node, Zone: b.Zone,
+			State: b.State.String(), Node: b.Node, Zone: b.Zone,
 			Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 		if o, overridden := in.Override(b.Key(in.Key)); overridden {
-			row.State = string(o)
+			row.State = o.String()
 		}
-		row.Usable = b.Weight > 0 && row.State == string(vip.Ready)
-		if row.State != string(b.State) {
-			row.SourceState = string(b.State)
+		row.Usable = b.Weight > 0 && row.State == vip.Ready.String()
+		if row.State != b.State.String() {
+			row.SourceState = b.State.String()
 		}
 		row.LeavingAt = when(leavingAt(in, b).Time())
 		if life, ok := lives[row.ID]; ok {
@@ -137,7 +137,7 @@ func removed(in *control.StatusInput) []v1.BackendStatus {
 				continue
 			}
 			out = append(out, v1.BackendStatus{ID: id, Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
-				State: string(vip.Drain), Removed: true, LeavingAt: when(e.Leaving.Time())})
+				State: vip.Drain.String(), Removed: true, LeavingAt: when(e.Leaving.Time())})
 		}
 	}
 	return out

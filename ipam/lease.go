@@ -74,7 +74,7 @@ func (r *Resource) UnmarshalText(b []byte) error {
 type leaseJSON struct {
 	Resource Resource     `json:"resource"`
 	Pool     string       `json:"pool,omitempty"`
-	State    LeaseState   `json:"state"`
+	State    string       `json:"state"`
 	ShareKey string       `json:"share_key,omitempty"`
 	Holders  []holderJSON `json:"holders"`
 	Since    vip.Instant  `json:"since"`
@@ -91,7 +91,7 @@ type holderJSON struct {
 
 // MarshalJSON writes the lease as stores keep it.
 func (l Lease) MarshalJSON() ([]byte, error) {
-	out := leaseJSON{Resource: l.Resource, Pool: l.Pool, State: l.State, ShareKey: l.ShareKey, Since: l.Since, Until: l.Until}
+	out := leaseJSON{Resource: l.Resource, Pool: l.Pool, State: l.State.String(), ShareKey: l.ShareKey, Since: l.Since, Until: l.Until}
 	for _, h := range l.Holders {
 		j := holderJSON{Service: h.Service.Namespace + "/" + h.Service.Name, Source: h.Source, Node: h.Node}
 		if h.Port != (vip.PortKey{}) {
@@ -112,7 +112,7 @@ func (l *Lease) UnmarshalJSON(b []byte) error {
 	if err := json1.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
-	out := Lease{Resource: in.Resource, Pool: in.Pool, State: in.State, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
+	out := Lease{Resource: in.Resource, Pool: in.Pool, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
 	for _, j := range in.Holders {
 		h := Holder{Source: j.Source, Node: j.Node}
 		var named bool
@@ -136,22 +136,25 @@ func (l *Lease) UnmarshalJSON(b []byte) error {
 		}
 		out.Holders = append(out.Holders, h)
 	}
-	if err := out.check(); err != nil {
+	if err := in.check(); err != nil {
 		return fmt.Errorf("lease of %s: %w", in.Resource, err)
+	}
+	if out.State = Held; in.State == Cooling.String() {
+		out.State = Cooling
 	}
 	*l = out
 	return nil
 }
 
-func (l *Lease) check() error {
+func (l *leaseJSON) check() error {
 	switch {
 	case l.Resource == Resource{}:
 		return errors.New("nothing is leased")
-	case l.State != Held && l.State != Cooling:
+	case l.State != Held.String() && l.State != Cooling.String():
 		return fmt.Errorf("%q is not a state", l.State)
 	case len(l.Holders) == 0:
 		return errors.New("it has no holder")
-	case len(l.Holders) > 1 && (l.ShareKey == "" || l.State == Cooling):
+	case len(l.Holders) > 1 && (l.ShareKey == "" || l.State == Cooling.String()):
 		return fmt.Errorf("%d holders, but not shared", len(l.Holders))
 	}
 	return nil

@@ -51,8 +51,8 @@ type Holder struct {
 	Node string
 }
 
-// LeaseState is where a lease is in its life.
-type LeaseState string
+// LeaseState is where a lease is in its life. The zero LeaseState is none.
+type LeaseState uint8
 
 // Held leases have holders. Cooling ones have none left and wait until Until
 // before anyone but the last holder may have them. Blocked is no lease: the
@@ -61,10 +61,15 @@ type LeaseState string
 // that the store knows to hold the resource all the same, with nothing but their
 // names. It counts as held by them wherever what a service holds is counted.
 const (
-	Held    LeaseState = "held"
-	Cooling LeaseState = "cooling"
-	Blocked LeaseState = "blocked"
+	Held LeaseState = iota + 1
+	Cooling
+	Blocked
 )
+
+var leaseStates = [...]string{"", Held: "held", Cooling: "cooling", Blocked: "blocked"}
+
+// String returns "held", "cooling" or "blocked", "" for none.
+func (s LeaseState) String() string { return leaseStates[s] }
 
 // Lease is one resource given out. A lease is durable before anyone sees it.
 type Lease struct {

@@ -227,7 +227,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *reading, s *state) vip.Frontend 
 	before := t.held.frontends[k]
 	switch {
 	case s == nil && (has(setServed) || has(setServedRanges)) && !has(recordOf(&f)):
-		f.Kind, f.Forward = vip.OnRealServer, "" // which nothing there tells
+		f.Kind, f.Forward = vip.OnRealServer, 0 // which nothing there tells
 		return f
 	case has(setNodePorts), !has(setFrontends) && before != nil && before.Kind == vip.OnHost:
 		f.Kind = vip.OnHost
@@ -251,7 +251,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *reading, s *state) vip.Frontend 
 	if s == nil {
 		return f
 	}
-	f.Scheduler = vip.Scheduler(s.sched)
+	f.Scheduler = schedulerOf(s.sched)
 	if hashes(f.Scheduler) {
 		f.SchedulerFallback = s.flags&flagSched1 != 0
 		f.SchedulerPort = s.flags&flagSched2 != 0
@@ -293,7 +293,12 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 		t.inspectElements(&d, f, r, held)
 	}
 	if s := r.states[o.Value.Key]; s != nil {
-		if s.service != desiredService(f, s.fwmark) {
+		whole := desiredService(f, s.fwmark)
+		if f.Scheduler == vip.OtherScheduler { // a frontend can't say which
+			d.addf("scheduler is %s", s.sched)
+			whole.sched = s.sched
+		}
+		if s.service != whole {
 			d.addf("service has flags %#x, timeout %d, netmask %#x, persistence engine %q", s.flags, s.timeout, s.netmask, s.pe)
 		}
 		if a := s.astray(); a.IsValid() {

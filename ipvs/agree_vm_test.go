@@ -125,7 +125,7 @@ func TestOrderOfAddingMatters(t *testing.T) {
 // came to have them.
 func TestDirectorsAgree(t *testing.T) {
 	for sched, clients := range map[vip.Scheduler]int{vip.MaglevHash: 2000, vip.SourceHash: 300} {
-		t.Run(string(sched), func(t *testing.T) {
+		t.Run(sched.String(), func(t *testing.T) {
 			final := frontend("10.96.0.1:53", vip.UDP, fleet(10)...)
 			final.Scheduler, final.SchedulerFallback = sched, true
 			for i := range final.Backends {
@@ -156,7 +156,7 @@ func TestDirectorsAgree(t *testing.T) {
 					p.change(t, old, final)
 				},
 				"shuffled by hand while no agent ran": func(p *planeIn) {
-					rules := "-A -u 10.96.0.1:53 -s " + string(sched) + " -b " + string(sched) + "-fallback\n"
+					rules := "-A -u 10.96.0.1:53 -s " + sched.String() + " -b " + sched.String() + "-fallback\n"
 					for _, i := range rand.New(rand.NewPCG(3, 3)).Perm(len(final.Backends)) {
 						b := final.Backends[i]
 						rules += fmt.Sprintf("-a -u 10.96.0.1:53 -r %s -m -w %d\n", b.Addr, b.Weight)

@@ -60,7 +60,7 @@ func check(sysNet, root string, realServer bool) []Finding {
 	ipvs := checkIPVS()
 	out := []Finding{capability, ipvs}
 	for _, s := range vip.Schedulers() {
-		f := modules.check("ip_vs_" + string(s))
+		f := modules.check("ip_vs_" + s.String())
 		// Services that ask for another scheduler do without.
 		f.Required = s == vip.DefaultScheduler && ipvs.OK
 		out = append(out, f)

@@ -335,11 +335,21 @@ func (a *attrs) port(v []byte) uint16 {
 // schedulerName is text, which takes no memory for those that we know.
 func schedulerName(v []byte) string {
 	for _, s := range knownSchedulers {
-		if len(v) == len(s)+1 && v[len(s)] == 0 && string(v[:len(s)]) == string(s) {
-			return string(s)
+		if name := s.String(); len(v) == len(name)+1 && v[len(name)] == 0 && string(v[:len(name)]) == name {
+			return name
 		}
 	}
 	return text(v)
+}
+
+// schedulerOf is the scheduler of a name that the kernel has.
+func schedulerOf(name string) vip.Scheduler {
+	for _, s := range knownSchedulers {
+		if s.String() == name {
+			return s
+		}
+	}
+	return vip.OtherScheduler
 }
 
 var knownSchedulers = vip.Schedulers()

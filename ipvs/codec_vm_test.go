@@ -204,7 +204,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 		}, line: "-s mh -p 3600 -b mh-fallback", dest: ipip},
 	}
 	for i, s := range vip.Schedulers() {
-		line := "-s " + string(s)
+		line := "-s " + s.String()
 		if hashes(s) {
 			line += fmt.Sprintf(" -b %s-fallback", s)
 		}

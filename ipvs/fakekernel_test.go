@@ -409,7 +409,7 @@ func (k *fakeKernel) witnessService(f *vip.Frontend, say func(format string, arg
 	if f.Key.Addr.Is6() {
 		mask = netmask6
 	}
-	w := service{key: f.Key, sched: string(f.Scheduler), flags: flags, timeout: uint32(f.Affinity.Seconds()), netmask: mask}
+	w := service{key: f.Key, sched: f.Scheduler.String(), flags: flags, timeout: uint32(f.Affinity.Seconds()), netmask: mask}
 	got := s.service
 	got.flags &^= flagSched1 | flagSched2 // the scheduler's own, which ipvsadm is witness of
 	if got != w {

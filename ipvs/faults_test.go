@@ -300,6 +300,13 @@ var drifts = map[string]func(w *world){
 			}
 		}
 	},
+	"scheduler of no service's": func(w *world) {
+		for key, s := range w.k.services {
+			if w.foreign[key] == nil {
+				s.sched = "lblc"
+			}
+		}
+	},
 	"destinations deleted": func(w *world) {
 		for key, s := range w.k.services {
 			if w.foreign[key] == nil {
@@ -394,6 +401,30 @@ func TestDriftAtEachCall(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A scheduler that no service can have differs from any that is wanted, is named,
+// and is all that is said to be wrong.
+func TestForeignSchedulerIsNamed(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.start()
+		f := oneFrontend()
+		w.put(f)
+		w.settle()
+		defer w.stop()
+		for _, name := range []string{"lblcr", "twos", "somebodys", noScheduler} {
+			w.k.alter(func() { w.k.services[f.Key].sched = name })
+			for o, err := range w.target.Actual(t.Context()) {
+				if err != nil || o.Value.Key != f.Key {
+					t.Fatal(o, err)
+				}
+				if o.Value.Scheduler != vip.OtherScheduler || !slices.Equal(o.Damage, []string{"scheduler is " + name}) || w.target.Same(f, &o.Value) {
+					t.Errorf("%s: %s, %q", name, o.Value.Scheduler, o.Damage)
+				}
+			}
+		}
+	})
 }
 
 // A device that somebody deleted comes back with every address, not only those

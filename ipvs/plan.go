@@ -68,7 +68,7 @@ func desired(f *vip.Frontend, mark uint32) state {
 }
 
 func desiredService(f *vip.Frontend, mark uint32) service {
-	s := service{key: f.Key, fwmark: mark, sched: string(f.Scheduler), netmask: netmask4}
+	s := service{key: f.Key, fwmark: mark, sched: f.Scheduler.String(), netmask: netmask4}
 	if f.Key.Addr.Is6() {
 		s.netmask = netmask6
 	}
@@ -135,10 +135,10 @@ func hashes(s vip.Scheduler) bool { return s == vip.SourceHash || s == vip.Magle
 // for some clients. Those that count are given to the kernel in the order of
 // compareDests, the lowest first.
 func ordered(sched string) bool {
-	return sched == maglev || sched == string(vip.SourceHash) || sched == string(vip.DestinationHash)
+	return sched == maglev || sched == vip.SourceHash.String() || sched == vip.DestinationHash.String()
 }
 
-const maglev = string(vip.MaglevHash)
+var maglev = vip.MaglevHash.String()
 
 // counts reports whether a destination has a part of its service's table. Mh
 // gives it one by the last weight that was not 0, unless it never had another

@@ -295,8 +295,8 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		change func(*vip.Frontend)
 		says   []string
 	}{
-		{func(f *vip.Frontend) { f.Scheduler = "magic" }, []string{`scheduler "magic"`}},
-		{func(f *vip.Frontend) { f.Forward = "teleport" }, []string{`forward "teleport"`}},
+		{func(f *vip.Frontend) { f.Scheduler = vip.OtherScheduler }, []string{`scheduler "other"`}},
+		{func(f *vip.Frontend) { f.Forward = vip.ForwardTunnel + 1 }, []string{`forward "vip.Forward(4)"`}},
 		{func(f *vip.Frontend) { f.Key.Protocol = 47 }, []string{"protocol protocol(47)"}},
 		{func(f *vip.Frontend) { f.Forward = vip.ForwardDirect }, []string{`backend 10.1.0.1:8080 of 10.96.0.1:80/tcp with forward "dr", which can't change the port`, "10.1.0.2:8080"}},
 		{func(f *vip.Frontend) { f.Forward, f.Key.Port, f.Key.LastPort = vip.ForwardTunnel, 8080, 8090 }, []string{"backend 10.1.0.1:8080", `forward "tunnel"`}},
@@ -312,7 +312,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{func(f *vip.Frontend) { f.Backends[0].Addr = addrPort("[fd00::1]:80") }, []string{"backend [fd00::1]:80 behind an ipv4 address"}},
 		{func(f *vip.Frontend) { f.Affinity, f.Key.LastPort = time.Hour, 90 }, []string{"affinity on 10.96.0.1:80-90/tcp with backends at port 8080"}},
 		{func(f *vip.Frontend) { f.Affinity, f.Key.Audience = time.Hour, vip.InternalClients }, []string{"affinity on 10.96.0.1:80/tcp+internal with backends at port 8080"}},
-		{func(f *vip.Frontend) { f.Scheduler, f.Forward = "magic", "teleport" }, []string{`scheduler "magic"`, `forward "teleport"`}},
+		{func(f *vip.Frontend) { f.Scheduler, f.Forward = vip.OtherScheduler, vip.ForwardTunnel+1 }, []string{`scheduler "other"`, `forward "vip.Forward(4)"`}},
 	}
 	for _, c := range cases {
 		err := unsupported(changed(c.change))
@@ -328,7 +328,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		}
 	}
 	for _, s := range vip.Schedulers() {
-		if err := unsupported(changed(func(f *vip.Frontend) { f.Scheduler, f.Forward = s, "" })); err != nil {
+		if err := unsupported(changed(func(f *vip.Frontend) { f.Scheduler, f.Forward = s, 0 })); err != nil {
 			t.Error(err)
 		}
 	}
@@ -364,7 +364,7 @@ func TestSame(t *testing.T) {
 	var target Target
 	f := oneFrontend()
 	alike := []*vip.Frontend{
-		changed(func(f *vip.Frontend) { f.Service.Name, f.Port, f.DrainTimeout, f.Forward = "a", "b", time.Hour, "" }),
+		changed(func(f *vip.Frontend) { f.Service.Name, f.Port, f.DrainTimeout, f.Forward = "a", "b", time.Hour, 0 }),
 		changed(func(f *vip.Frontend) { f.Masquerade, f.SchedulerPort = 0, true }),
 		changed(func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }),
 	}
@@ -396,7 +396,7 @@ func TestSame(t *testing.T) {
 			}
 		})
 	}
-	if !target.Same(real(), real(func(f *vip.Frontend) { f.Scheduler, f.Backends[0].Weight = "", 9 })) {
+	if !target.Same(real(), real(func(f *vip.Frontend) { f.Scheduler, f.Backends[0].Weight = 0, 9 })) {
 		t.Error("the scheduler and weights make a real server another")
 	}
 	for i, c := range []func(*vip.Frontend){

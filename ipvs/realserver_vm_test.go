@@ -41,7 +41,7 @@ func direct(lab *netlab.Lab, at string, p vip.Protocol, way vip.Forward) *vip.Fr
 func TestRealServers(t *testing.T) {
 	needTunnels(t)
 	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
-		t.Run(string(way), func(t *testing.T) {
+		t.Run(way.String(), func(t *testing.T) {
 			every(t, func(t *testing.T, at string, p vip.Protocol) {
 				lab := netlab.New(t)
 				f := direct(lab, at, p, way)
@@ -133,7 +133,7 @@ func TestConnectionMovesBetweenDirectors(t *testing.T) {
 	needTunnels(t)
 	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
 		for _, at := range []string{"10.96.0.1:80", "[fd96::1]:80", "10.96.0.1:80-89"} {
-			t.Run(string(way)+" "+at, func(t *testing.T) {
+			t.Run(way.String()+" "+at, func(t *testing.T) {
 				at, _, ofRange := strings.Cut(at, "-")
 				lab := netlab.New(t)
 				second := lab.AddDirector("director2")

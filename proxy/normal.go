@@ -38,10 +38,10 @@ func check(f *vip.Frontend) error {
 	if f.OnePacket {
 		refuse("scheduler_flags", `scheduler flag "one-packet": the datagrams of a client stay together`)
 	}
-	if f.Forward != "" && f.Forward != vip.ForwardNAT {
+	if f.Forward != 0 && f.Forward != vip.ForwardNAT {
 		refuse("forward", fmt.Sprintf("forward %q: it relays connections, so only %q", f.Forward, vip.ForwardNAT))
 	}
-	if f.Scheduler != "" && !slices.Contains(pick.Supported(), f.Scheduler) {
+	if f.Scheduler != 0 && !slices.Contains(pick.Supported(), f.Scheduler) {
 		refuse("scheduler", fmt.Sprintf("scheduler %q", f.Scheduler))
 	}
 	if f.Masquerade == vip.MasqueradeNever && forwardsNAT(f) { // other ways of forwarding never masquerade
@@ -80,7 +80,7 @@ var hints = map[string]string{
 
 // scheduler fills in the default.
 func scheduler(f *vip.Frontend) vip.Scheduler {
-	if f.Scheduler == "" {
+	if f.Scheduler == 0 {
 		return vip.DefaultScheduler
 	}
 	return f.Scheduler
@@ -105,4 +105,4 @@ func same(a, b *vip.Frontend) bool {
 		})
 }
 
-func forwardsNAT(f *vip.Frontend) bool { return f.Forward == "" || f.Forward == vip.ForwardNAT }
+func forwardsNAT(f *vip.Frontend) bool { return f.Forward == 0 || f.Forward == vip.ForwardNAT }

@@ -171,7 +171,7 @@ func TestUpdateChangesPolicyOnly(t *testing.T) {
 		g := *f
 		g.Scheduler = s
 		p.must(&g)
-		c.echo(t, string(s))
+		c.echo(t, s.String())
 		if s == vip.MaglevHash || s == vip.SourceHash {
 			for first, i := who(t, key), 0; i < 5; i++ {
 				if got := who(t, key); got != first {
@@ -361,8 +361,8 @@ func TestSame(t *testing.T) {
 		{"service", func(f *vip.Frontend) { f.Service.Name, f.Port = "other", "http" }, true},
 		{"drain timeout", func(f *vip.Frontend) { f.DrainTimeout = time.Second }, true},
 		{"leaving", func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }, true},
-		{"default scheduler", func(f *vip.Frontend) { f.Scheduler = "" }, true},
-		{"default forward", func(f *vip.Frontend) { f.Forward = "" }, true},
+		{"default scheduler", func(f *vip.Frontend) { f.Scheduler = 0 }, true},
+		{"default forward", func(f *vip.Frontend) { f.Forward = 0 }, true},
 		{"masquerade always", func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeAlways }, true},
 		{"fallback", func(f *vip.Frontend) { f.SchedulerFallback = true }, true},
 		{"kind", func(f *vip.Frontend) { f.Kind = vip.OnHost }, false},

@@ -193,7 +193,7 @@ func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 
 func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
 	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
-		t.Run(string(s), func(t *testing.T) {
+		t.Run(s.String(), func(t *testing.T) {
 			good := tcpBackend(t, "127.0.0.1", named("good"))
 			p := newTarget(t, Options{})
 			key := freeKey(t, "127.96.0.1", vip.TCP)

@@ -165,7 +165,7 @@ func TestUDPIdleSessionsEnd(t *testing.T) {
 
 func TestUDPRefusingBackendIsRetriedElsewhere(t *testing.T) {
 	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
-		t.Run(string(s), func(t *testing.T) {
+		t.Run(s.String(), func(t *testing.T) {
 			good := udpBackend(t, "127.0.0.1", "good")
 			p := newTarget(t, Options{})
 			key := freeKey(t, "127.96.0.1", vip.UDP)

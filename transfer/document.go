@@ -178,7 +178,7 @@ func (r *reader) state(key string, text []byte) {
 		r.bad(field, "", "%s", err)
 		return
 	}
-	if o.State != vip.Drain && o.State != vip.Maint {
+	if o.State != vip.Drain.String() && o.State != vip.Maint.String() {
 		r.bad(field, "", "%q is not what an operator can leave a backend at", o.State)
 		return
 	}

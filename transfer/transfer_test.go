@@ -140,7 +140,7 @@ func TestThereAndBack(t *testing.T) {
 		Leases: leases(lease(addr("192.0.2.1"), "web"), lease(addr("2001:db8::1"), "web"), nodePort, lease(addr("192.0.2.2"), "shared-a", "shared-b", "shared-c2"),
 			cooling(addr("192.0.2.3"), "gone", noon.Add(time.Minute)), cooling(addr("192.0.2.4"), "long-gone", noon)),
 		Services: map[string]rest.Record{"default/web": record(t, "web", 80), "default/db": record(t, "db", 5432)},
-		States:   map[string]rest.Override{"default/web/10.1.0.1": {State: vip.Drain, Since: noon}},
+		States:   map[string]rest.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}},
 	}
 	fleet, back := newBench(t, "lb1"), newBench(t, "")
 	for _, to := range []*bench{fleet, back} {
@@ -242,13 +242,13 @@ func TestRegistrationsAndStatesClash(t *testing.T) {
 	b := newBench(t, "lb2")
 	other := record(t, "web", 81)
 	other.Node = "lb3"
-	state := func(s vip.State) map[string]rest.Override {
+	state := func(s string) map[string]rest.Override {
 		return map[string]rest.Override{"default/web/10.1.0.1": {State: s, Since: noon}}
 	}
-	if _, err := Import(t.Context(), Contents{Services: map[string]rest.Record{"default/web": other}, States: state(vip.Maint)}, Contents{}, b.Stores, false, noon); err != nil {
+	if _, err := Import(t.Context(), Contents{Services: map[string]rest.Record{"default/web": other}, States: state("maint")}, Contents{}, b.Stores, false, noon); err != nil {
 		t.Fatal(err)
 	}
-	in := Contents{Services: map[string]rest.Record{"default/web": record(t, "web", 80), "default/api": record(t, "api", 80)}, States: state(vip.Drain)}
+	in := Contents{Services: map[string]rest.Record{"default/web": record(t, "web", 80), "default/api": record(t, "api", 80)}, States: state("drain")}
 	got, err := Import(t.Context(), in, b.contents(), b.Stores, false, noon)
 	want := []string{"registration web: the store has another service of this name, through node lb2", "state web/10.1.0.1: drain in the file, maint in the store"}
 	if err != nil || !slices.Equal(said(got), want) || len(b.contents().Services) != 1 {
@@ -264,7 +264,7 @@ func TestRegistrationsAndStatesClash(t *testing.T) {
 func TestEmpty(t *testing.T) {
 	b := newBench(t, "")
 	in := Contents{Leases: leases(lease(addr("192.0.2.1"), "web")), Services: map[string]rest.Record{"default/web": record(t, "web", 80)},
-		States: map[string]rest.Override{"default/web/10.1.0.1": {State: vip.Drain, Since: noon}}}
+		States: map[string]rest.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}}}
 	if _, err := Import(t.Context(), in, Contents{}, b.Stores, false, noon); err != nil {
 		t.Fatal(err)
 	}

@@ -34,38 +34,41 @@ const (
 	SCTP Protocol = 132
 )
 
-// Scheduler names how a dataplane chooses a backend for a new connection. The
-// names are those of Linux IPVS.
-type Scheduler string
+// Scheduler is how a dataplane chooses a backend for a new connection. The
+// words are those of Linux IPVS. The zero Scheduler means "not stated".
+type Scheduler uint8
 
-// The schedulers of the kernel's IPVS.
+// The schedulers of the kernel's IPVS. OtherScheduler is any that no service can
+// ask for: a foreign hand's, found in the kernel.
 const (
-	RoundRobin              Scheduler = "rr"
-	WeightedRoundRobin      Scheduler = "wrr"
-	LeastConnection         Scheduler = "lc"
-	WeightedLeastConnection Scheduler = "wlc"
-	SourceHash              Scheduler = "sh"
-	MaglevHash              Scheduler = "mh"
-	ShortestExpectedDelay   Scheduler = "sed"
-	NeverQueue              Scheduler = "nq"
-	WeightedFailover        Scheduler = "fo"
-	DestinationHash         Scheduler = "dh"
+	RoundRobin Scheduler = iota + 1
+	WeightedRoundRobin
+	LeastConnection
+	WeightedLeastConnection
+	SourceHash
+	MaglevHash
+	ShortestExpectedDelay
+	NeverQueue
+	WeightedFailover
+	DestinationHash
+	OtherScheduler
 )
 
-// Schedulers lists every scheduler name a service may ask for.
+// Schedulers lists every scheduler a service may ask for.
 func Schedulers() []Scheduler {
 	return []Scheduler{RoundRobin, WeightedRoundRobin, LeastConnection, WeightedLeastConnection, SourceHash,
 		MaglevHash, ShortestExpectedDelay, NeverQueue, WeightedFailover, DestinationHash}
 }
 
-// Forward is how packets travel from the balancing host to a backend.
-type Forward string
+// Forward is how packets travel from the balancing host to a backend. The zero
+// Forward means "not stated".
+type Forward uint8
 
 // The forwarding methods of IPVS.
 const (
-	ForwardNAT    Forward = "nat"
-	ForwardDirect Forward = "dr"
-	ForwardTunnel Forward = "tunnel"
+	ForwardNAT Forward = iota + 1
+	ForwardDirect
+	ForwardTunnel
 )
 
 // TrafficPolicy says which backends traffic of a kind may reach. The zero
@@ -107,12 +110,15 @@ const (
 	PreferSameNode
 )
 
-// The words of policies, by their numbers. Each service and frontend has some
-// of these, so that words in their place would be a good part of all memory.
+// The words, by their numbers. Each service, frontend and backend has some of
+// these, so that words in their place would be a good part of all memory.
 var (
+	schedulers           = []string{"", "rr", "wrr", "lc", "wlc", "sh", "mh", "sed", "nq", "fo", "dh", "other"}
+	forwards             = []string{"", "nat", "dr", "tunnel"}
 	trafficPolicies      = []string{"", "cluster", "local"}
 	masquerades          = []string{"", "auto", "always", "never", "own"}
 	trafficDistributions = []string{"", "any", "same-zone", "same-node"}
+	states               = []string{"", "ready", "drain", "maint", "terminating"}
 )
 
 func wordOf[T ~uint8](n T, words []string) string {
@@ -130,6 +136,24 @@ func readWord[T ~uint8](n *T, text []byte, words []string) error {
 	*n = T(i)
 	return nil
 }
+
+// String returns the word, as "rr", or "" where it is not stated.
+func (s Scheduler) String() string { return wordOf(s, schedulers) }
+
+// MarshalText writes String.
+func (s Scheduler) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (s *Scheduler) UnmarshalText(b []byte) error { return readWord(s, b, schedulers) }
+
+// String returns "nat", "dr" or "tunnel", "" where it is not stated.
+func (f Forward) String() string { return wordOf(f, forwards) }
+
+// MarshalText writes String.
+func (f Forward) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (f *Forward) UnmarshalText(b []byte) error { return readWord(f, b, forwards) }
 
 // String returns "cluster" or "local", "" where it is not stated.
 func (p TrafficPolicy) String() string { return wordOf(p, trafficPolicies) }
@@ -160,19 +184,30 @@ func (d *TrafficDistribution) UnmarshalText(b []byte) error {
 	return readWord(d, b, trafficDistributions)
 }
 
-// State is what an operator or a source says of a backend.
-type State string
+// State is what an operator or a source says of a backend. The zero State means
+// "not stated", which is ready.
+type State uint8
 
 // Ready takes new connections. Drain keeps the open ones and takes no new
 // ones. Maint is the same to the dataplane and says that a person did it.
 // Terminating is on its way out and still serves: it takes new connections only
 // where no backend is ready.
 const (
-	Ready       State = "ready"
-	Drain       State = "drain"
-	Maint       State = "maint"
-	Terminating State = "terminating"
+	Ready State = iota + 1
+	Drain
+	Maint
+	Terminating
 )
+
+// String returns "ready", "drain", "maint" or "terminating", "" where it is not
+// stated.
+func (s State) String() string { return wordOf(s, states) }
+
+// MarshalText writes String.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (s *State) UnmarshalText(b []byte) error { return readWord(s, b, states) }
 
 func (f Family) String() string {
 	switch f {

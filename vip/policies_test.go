@@ -2,8 +2,52 @@ package vip
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 )
+
+// The words of IPVS and of operators are what earlier versions have on disk, too.
+func TestNumbersAreWrittenAsWords(t *testing.T) {
+	written := func(n any, want string) {
+		t.Helper()
+		if text, err := json.Marshal(n); err != nil || string(text) != `"`+want+`"` || fmt.Sprint(n) != want {
+			t.Errorf("%s is written and %v told, want %q, %v", text, n, want, err)
+		}
+	}
+	for i, word := range strings.Fields("rr wrr lc wlc sh mh sed nq fo dh other") {
+		var s Scheduler
+		if err := json.Unmarshal([]byte(`"`+word+`"`), &s); err != nil || int(s) != i+1 {
+			t.Errorf("%s is read as %s, %v", word, s, err)
+		}
+		written(s, word)
+		if asked := slices.Contains(Schedulers(), s); asked == (s == OtherScheduler) {
+			t.Errorf("a service may ask for %s: %t", s, asked)
+		}
+	}
+	for want, f := range map[string]Forward{"": 0, "nat": ForwardNAT, "dr": ForwardDirect, "tunnel": ForwardTunnel} {
+		var back Forward
+		if err := json.Unmarshal([]byte(`"`+want+`"`), &back); err != nil || back != f {
+			t.Errorf("%s is read as %s, %v", want, back, err)
+		}
+		written(f, want)
+	}
+	for want, s := range map[string]State{"": 0, "ready": Ready, "drain": Drain, "maint": Maint, "terminating": Terminating} {
+		var back State
+		if err := json.Unmarshal([]byte(`"`+want+`"`), &back); err != nil || back != s {
+			t.Errorf("%s is read as %s, %v", want, back, err)
+		}
+		written(s, want)
+	}
+	s, f, state := MaglevHash, ForwardDirect, Maint
+	if s.UnmarshalText([]byte("magic")) == nil || f.UnmarshalText([]byte("NAT")) == nil || state.UnmarshalText([]byte("asleep")) == nil {
+		t.Error("unknown words are read")
+	}
+	if s != MaglevHash || f != ForwardDirect || state != Maint {
+		t.Error("unknown words change something")
+	}
+}
 
 // Policies are numbers in memory and words wherever they are written: drains
 // under way are kept on disk with them.

@@ -212,7 +212,7 @@ func TestFamilyOf(t *testing.T) {
 func TestSchedulersAreDistinct(t *testing.T) {
 	seen := map[Scheduler]bool{}
 	for _, s := range Schedulers() {
-		if seen[s] || s == "" {
+		if seen[s] || s == 0 {
 			t.Errorf("%q twice, or empty", s)
 		}
 		seen[s] = true

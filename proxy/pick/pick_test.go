@@ -266,7 +266,7 @@ func TestMaglevTable(t *testing.T) {
 
 func TestAvoidedAndTriedArePassedOver(t *testing.T) {
 	for _, s := range Supported() {
-		t.Run(string(s), func(t *testing.T) {
+		t.Run(s.String(), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				n := rapid.IntRange(1, 8).Draw(t, "n")
 				b := backends(slices.Repeat([]uint32{3}, n)...)

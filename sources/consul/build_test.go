@@ -105,7 +105,7 @@ func described(s vip.Service) string {
 	for _, b := range s.Backends {
 		word := b.ID()
 		if b.State != vip.Ready {
-			word += " " + string(b.State)
+			word += " " + b.State.String()
 		}
 		if b.Weight != 1 {
 			word += fmt.Sprintf(" w=%d", b.Weight)

@@ -178,7 +178,7 @@ func (i *instance) backend(tag string, own bool) spec.Backend {
 	if !own {
 		number = 0
 	}
-	return spec.Backend{Address: address, Port: spec.PortNumber(number), Weight: &weight, State: string(state), Node: i.Node.Node, Zone: i.zone()}
+	return spec.Backend{Address: address, Port: spec.PortNumber(number), Weight: &weight, State: state.String(), Node: i.Node.Node, Zone: i.zone()}
 }
 
 // sortInstances puts them in an order that is the same on every host.

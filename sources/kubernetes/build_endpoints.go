@@ -101,9 +101,9 @@ func (b *builder) targets(groups []group) (common bool) {
 			return false
 		}
 	}
-	forward := cmp.Or(vip.Forward(b.draft.Forward), vip.ForwardNAT)
+	forward := cmp.Or(b.draft.Forward, vip.ForwardNAT.String())
 	for i, n := range first {
-		if n == 0 || forward != vip.ForwardNAT && int(n) != b.draft.Ports[i].Port.First {
+		if n == 0 || forward != vip.ForwardNAT.String() && int(n) != b.draft.Ports[i].Port.First {
 			return false
 		}
 	}
@@ -238,7 +238,7 @@ func (b *builder) finished(servers []server) []server {
 			}
 			names[s.ports] = list
 		}
-		s.Ports, s.State = list, string(s.rank.state())
+		s.Ports, s.State = list, s.rank.state().String()
 	}
 	return servers
 }

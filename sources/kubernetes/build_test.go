@@ -165,7 +165,7 @@ func backendsOf(s vip.Service) string {
 	for _, b := range s.Backends {
 		word := b.ID()
 		for _, more := range []struct{ before, value, after string }{
-			{" [", string(b.Ports), "]"}, {" ", strings.TrimPrefix(string(b.State), "ready"), ""}, {" @", b.Node, ""},
+			{" [", string(b.Ports), "]"}, {" ", strings.TrimPrefix(b.State.String(), "ready"), ""}, {" @", b.Node, ""},
 			{" zone=", b.Zone, ""}, {" zones=", string(b.ForZones), ""}, {" nodes=", string(b.ForNodes), ""},
 		} {
 			if more.value != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -355,7 +356,9 @@ func TestRefusals(t *testing.T) {
 		"bad backend":   {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "nowhere"}, 0, nil)), "address"},
 		"short ttl":     {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, time.Millisecond, nil)), "ttl"},
 		"long ttl":      {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, 25*time.Hour, nil)), "ttl"},
-		"unknown state": {second(f.src.SetState(t.Context(), bkey("10.0.0.1"), "asleep")), "state"},
+		"unknown state": {second(f.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Terminating)), "state"},
+		"no state":      {second(f.src.SetState(t.Context(), bkey("10.0.0.1"), 0)), "state"},
+		"unknown word":  {second(ParseState("asleep")), "state"},
 	} {
 		if !errors.As(c.err, &invalid) || invalid.Problems[0].Field != c.field {
 			t.Errorf("%s: %v, want a problem with %s", name, c.err, c.field)
@@ -530,7 +533,7 @@ func TestTerminatingBackendFallsSilent(t *testing.T) {
 		f := newFixture(t)
 		defer func() { f.stop() }()
 		f.put(web())
-		last := spec.Backend{Address: "10.0.0.9", State: string(vip.Terminating)}
+		last := spec.Backend{Address: "10.0.0.9", State: vip.Terminating.String()}
 		if _, _, err := f.src.PutBackend(t.Context(), webKey, last, 10*time.Second, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -621,14 +624,17 @@ func TestDamagedAndOutdatedRecordsLeaveTheRest(t *testing.T) {
 	if err := state.NewBucket[int](f.db, "rest").Put("default/odd", 7); err != nil {
 		t.Fatal(err)
 	}
+	if err := state.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "asleep", "since": "2026-01-01T00:00:00Z"}); err != nil {
+		t.Fatal(err)
+	}
 	f.restart()
 	defer f.stop()
-	if f.services.Len() != 1 {
-		t.Errorf("%d services restored", f.services.Len())
+	if f.services.Len() != 1 || f.states.Len() != 0 {
+		t.Errorf("%d services and %d states restored", f.services.Len(), f.states.Len())
 	}
 	f.sink.mu.Lock()
 	defer f.sink.mu.Unlock()
-	if len(f.sink.problems) != 2 {
+	if len(f.sink.problems) != 3 || !strings.Contains(fmt.Sprint(f.sink.problems), `default/web/10.0.0.1: stored backend state: "asleep" is not a state`) {
 		t.Errorf("problems: %v", f.sink.problems)
 	}
 }

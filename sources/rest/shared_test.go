@@ -530,7 +530,7 @@ func TestStatesAreShared(t *testing.T) {
 		all := func(want vip.State) {
 			t.Helper()
 			everyone(hosts, func(h *host) {
-				h.until("state "+string(want), func() bool { st, _, _ := h.states.Get(bkey("10.0.0.1")); return st.State == want })
+				h.until("state "+want.String(), func() bool { st, _, _ := h.states.Get(bkey("10.0.0.1")); return st.State == want })
 			})
 		}
 		set(a, vip.Drain)
@@ -538,7 +538,7 @@ func TestStatesAreShared(t *testing.T) {
 		set(b, vip.Maint)
 		all(vip.Maint)
 		set(hosts[2], vip.Ready)
-		all("")
+		all(0)
 		everyone(hosts, func(h *host) {
 			want := []string{"set to drain", "set to maint", "set to ready"}
 			for i, by := range []string{"a", "b"} {

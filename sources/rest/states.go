@@ -13,13 +13,25 @@ import (
 
 // Override is what an operator said of one backend, as the registry keeps it.
 type Override struct {
-	State vip.State `json:"state"`
+	State string    `json:"state"` // one of those that ParseState reads, unless a foreign hand wrote it
 	Since time.Time `json:"since"`
 	Node  string    `json:"node,omitempty"` // of a fleet: that it was said to, which looks after it
 }
 
 // states are what an operator may say.
 var states = []vip.State{vip.Ready, vip.Drain, vip.Maint}
+
+// ParseState reads what an operator says of a backend. The error is an
+// *InvalidError.
+func ParseState(word string) (vip.State, error) {
+	for _, s := range states {
+		if s.String() == word {
+			return s, nil
+		}
+	}
+	return 0, &InvalidError{[]vip.Problem{{Code: vip.CodeInvalid, Field: "state",
+		Message: fmt.Sprintf("%q is not a state", word), Hint: "use ready, drain or maint"}}}
+}
 
 // An override outlives its backend by overrideGrace, so that a backend that is
 // deployed anew or a source that restarts finds it as the operator left it. The
@@ -44,7 +56,7 @@ func parseOverrideKey(s string) (vip.BackendKey, error) {
 }
 
 // checkOverride says what is wrong with what is stored at a key.
-func checkOverride(at string, state vip.State) error {
+func checkOverride(at, state string) error {
 	key, err := parseOverrideKey(at)
 	if err != nil {
 		return err
@@ -52,7 +64,7 @@ func checkOverride(at string, state vip.State) error {
 	if overrideKey(key) != at {
 		return fmt.Errorf("%q is to be written as %q", at, overrideKey(key))
 	}
-	if !slices.Contains(states, state) {
+	if _, err := ParseState(state); err != nil {
 		return fmt.Errorf("%q is not a state", state)
 	}
 	return nil
@@ -93,14 +105,15 @@ func (s *Source) takeState(item *Item[Override]) {
 		return
 	}
 	now, _, set := s.States.Get(key)
-	wanted := item.Version != 0 && item.Value.State != vip.Ready // which is there for a moment, see SetState
+	state, _ := ParseState(item.Value.State)          // the zero one where nothing is said any more
+	wanted := item.Version != 0 && state != vip.Ready // which is there for a moment, see SetState
 	switch {
 	case !wanted && set:
 		s.States.Delete(key)
 		s.tellState(key, vip.Ready, item.Value.Node)
-	case wanted && (!set || now.State != item.Value.State):
-		s.States.Set(vip.BackendState{Backend: key, State: item.Value.State})
-		s.tellState(key, item.Value.State, item.Value.Node)
+	case wanted && (!set || now.State != state):
+		s.States.Set(vip.BackendState{Backend: key, State: state})
+		s.tellState(key, state, item.Value.Node)
 	}
 }
 
@@ -113,7 +126,7 @@ func (s *Source) tellState(key vip.BackendKey, to vip.State, node string) {
 	if svc, _, ok := s.inForce(key.Service); s.sink == nil || !ok || indexOf(svc.Backends, id) < 0 {
 		return
 	}
-	e := event.Event{Kind: "backend_state", Service: key.Service.String(), Object: id.String(), Message: "set to " + string(to)}
+	e := event.Event{Kind: "backend_state", Service: key.Service.String(), Object: id.String(), Message: "set to " + to.String()}
 	if node != "" && node != s.Node {
 		e.Message += " through node " + node
 	}
@@ -126,9 +139,8 @@ func (s *Source) tellState(key vip.BackendKey, to vip.State, node string) {
 // table, with the revision of the change. Errors are ErrNoService, ErrNoBackend,
 // ErrStore, *ConflictError.
 func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State) (rev uint64, err error) {
-	if !slices.Contains(states, to) {
-		return 0, &InvalidError{[]vip.Problem{{Code: vip.CodeInvalid, Field: "state",
-			Message: fmt.Sprintf("%q is not a state", to), Hint: "use ready, drain or maint"}}}
+	if _, err := ParseState(to.String()); err != nil {
+		return 0, err
 	}
 	svc, _, ok := s.inForce(key.Service)
 	if !ok {
@@ -158,7 +170,7 @@ func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State)
 			same, _ := s.Overrides.Get(at)
 			edit.Value = &same
 		case to != vip.Ready || edit.Version == 0: // also that nothing is said is found out by saying something
-			edit.Value = &Override{State: to, Since: time.Now().UTC(), Node: s.Node}
+			edit.Value = &Override{State: to.String(), Since: time.Now().UTC(), Node: s.Node}
 		}
 		edits := []Edit[Override]{edit}
 		lost, err := s.writeStates(ctx, edits)

@@ -164,7 +164,7 @@ func (s *storm) write(ctx context.Context, r *rand.Rand, h *host) {
 		if row, _, ok := h.services.Get(key); ok && len(row.Backends) > 0 {
 			b := row.Backends[r.IntN(len(row.Backends))].Key(key)
 			to := []vip.State{vip.Drain, vip.Maint, vip.Ready}[r.IntN(3)]
-			content := string(to)
+			content := to.String()
 			if to == vip.Ready {
 				content = ""
 			}
@@ -190,7 +190,7 @@ func facts(h *host) map[string]string {
 		}
 	}
 	for key, state := range h.states.All() {
-		out[fmt.Sprintf("state of %v", key)] = string(state.State)
+		out[fmt.Sprintf("state of %v", key)] = state.State.String()
 	}
 	return out
 }

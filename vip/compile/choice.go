@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -20,7 +21,7 @@ type choice struct {
 	family vip.Family
 	port   string // the port's name; "" is any, where all backends serve all ports
 	reach  reach
-	takes  vip.State // takes new connections where it has a weight; "" is none
+	takes  vip.State // takes new connections where it has a weight; zero is none
 }
 
 // reach is how far from this node a backend may be.
@@ -246,8 +247,5 @@ func EffectiveState(service vip.ServiceKey, b *vip.Backend, override func(vip.Ba
 			return state
 		}
 	}
-	if b.State == "" {
-		return vip.Ready
-	}
-	return b.State
+	return cmp.Or(b.State, vip.Ready)
 }

@@ -26,7 +26,9 @@ func be(address string, words ...string) vip.Backend {
 		}
 		switch i {
 		case 0:
-			b.State = vip.State(w)
+			if err := b.State.UnmarshalText([]byte(w)); err != nil {
+				panic(err)
+			}
 		case 1:
 			b.Node = w
 		case 2:
@@ -176,7 +178,7 @@ func TestChoice(t *testing.T) {
 			if tc.node != nil {
 				tc.node(&in.Node)
 			}
-			if tc.override != "" {
+			if tc.override != 0 {
 				in.State = func(k vip.BackendKey) (vip.State, bool) { return tc.override, k.Address == addr("10.1.0.1") }
 			}
 			got, problems := Service(in)
@@ -331,7 +333,7 @@ func TestMasquerade(t *testing.T) {
 		external, internal vip.TrafficPolicy
 		want, wantInternal vip.Masquerade
 	}{
-		{0, "", 0, 0, vip.MasqueradeAuto, 0},
+		{0, 0, 0, 0, vip.MasqueradeAuto, 0},
 		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Cluster, vip.Cluster, vip.MasqueradeAuto, 0},
 		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Local, vip.Local, vip.MasqueradeOwn, 0},
 		{vip.MasqueradeAuto, vip.ForwardNAT, vip.Local, vip.Cluster, vip.MasqueradeOwn, vip.MasqueradeAuto},

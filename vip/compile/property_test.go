@@ -32,7 +32,7 @@ func inputs(t *rapid.T) Input {
 	for _, a := range rapid.SliceOfDistinct(rapid.SampledFrom(addrs), func(a netip.Addr) netip.Addr { return a }).Draw(t, "backends") {
 		s.Backends = append(s.Backends, vip.Backend{
 			Address: a, Weight: uint32(rapid.IntRange(0, 2).Draw(t, "weight")),
-			State: rapid.SampledFrom([]vip.State{"", vip.Ready, vip.Drain, vip.Maint, vip.Terminating}).Draw(t, "state"),
+			State: rapid.SampledFrom([]vip.State{0, vip.Ready, vip.Drain, vip.Maint, vip.Terminating}).Draw(t, "state"),
 			Node:  rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node"),
 			Zone:  rapid.SampledFrom([]string{"", "za", "zb"}).Draw(t, "zone"),
 
@@ -131,7 +131,7 @@ func checkUsable(t *rapid.T, in *Input, f *vip.Frontend, policy vip.TrafficPolic
 			continue
 		}
 		switch b.State {
-		case "", vip.Ready:
+		case 0, vip.Ready:
 			ready++
 		case vip.Terminating:
 			terminating++
@@ -145,7 +145,7 @@ func checkUsable(t *rapid.T, in *Input, f *vip.Frontend, policy vip.TrafficPolic
 		if e.Weight != 0 && e.Weight != b.Weight {
 			t.Fatalf("%s: %s has weight %d of %d", f.Key, e.Addr, e.Weight, b.Weight)
 		}
-		if ready > 0 && e.Weight > 0 && b.State != "" && b.State != vip.Ready {
+		if ready > 0 && e.Weight > 0 && b.State != 0 && b.State != vip.Ready {
 			t.Fatalf("%s: %s is %s and takes new connections beside ready ones", f.Key, e.Addr, b.State)
 		}
 	}

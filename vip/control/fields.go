@@ -42,9 +42,9 @@ func changedFields(was, is *Planned) []FieldChange {
 	f.compare("families", list(a.Families), list(b.Families))
 	f.compare("share_key", a.ShareKey, b.ShareKey)
 	f.ports(was, is)
-	f.compare("scheduler", string(a.Scheduler), string(b.Scheduler))
+	f.compare("scheduler", a.Scheduler.String(), b.Scheduler.String())
 	f.compare("scheduler_flags", flagsText(a), flagsText(b))
-	f.compare("forward", string(a.Forward), string(b.Forward))
+	f.compare("forward", a.Forward.String(), b.Forward.String())
 	f.compare("affinity", durationText(a.Affinity), durationText(b.Affinity))
 	f.compare("internal_traffic", a.InternalTraffic.String(), b.InternalTraffic.String())
 	f.compare("external_traffic", a.ExternalTraffic.String(), b.ExternalTraffic.String())
@@ -80,7 +80,7 @@ func (f *fields) ports(was, is *Planned) {
 func backendFields(a, b *vip.Backend) []FieldChange {
 	var f fields
 	f.compare("weight", strconv.Itoa(int(a.Weight)), strconv.Itoa(int(b.Weight)))
-	f.compare("state", string(cmp.Or(a.State, vip.Ready)), string(cmp.Or(b.State, vip.Ready)))
+	f.compare("state", cmp.Or(a.State, vip.Ready).String(), cmp.Or(b.State, vip.Ready).String())
 	f.compare("node", a.Node, b.Node)
 	f.compare("zone", a.Zone, b.Zone)
 	f.compare("ports", string(a.Ports), string(b.Ports))
@@ -92,7 +92,7 @@ func backendFields(a, b *vip.Backend) []FieldChange {
 // backendText writes what is worth knowing of a new backend.
 func backendText(b *vip.Backend) string {
 	text := fmt.Sprintf("weight %d", b.Weight)
-	if b.State != "" && b.State != vip.Ready {
+	if b.State != 0 && b.State != vip.Ready {
 		text += fmt.Sprintf(", %s", b.State)
 	}
 	if b.Ports != "" {

@@ -99,8 +99,8 @@ func TestBuildAccepts(t *testing.T) {
 		{"empty lists", `"ports": [{"port": 80}], "backends": [{"address": "10.1.0.11", "ports": [], "for_zones": []}]`, func(s *vip.Service) { s.Backends = backend(0, vip.Ready) }},
 		{"terminating", `"backends": [{"address": "10.1.0.11", "state": "terminating"}]`, func(s *vip.Service) { s.Backends = backend(0, vip.Terminating) }},
 	}
-	for _, name := range []string{"sed", "nq", "fo", "dh"} {
-		tests = append(tests, row{name, `"scheduler": "` + name + `"`, func(s *vip.Service) { s.Scheduler = vip.Scheduler(name) }})
+	for name, want := range map[string]vip.Scheduler{"sed": vip.ShortestExpectedDelay, "nq": vip.NeverQueue, "fo": vip.WeightedFailover, "dh": vip.DestinationHash} {
+		tests = append(tests, row{name, `"scheduler": "` + name + `"`, func(s *vip.Service) { s.Scheduler = want }})
 	}
 	for _, test := range tests {
 		doc := `{"name": "a", ` + test.doc + `}`
@@ -114,7 +114,7 @@ func TestBuildAccepts(t *testing.T) {
 		}
 		want := vip.Service{
 			Key: vip.ServiceKey{Namespace: "default", Name: "a"}, Source: "rest", Ports: []vip.Port{port(vip.TCP, 80, 0, 80)}, Backends: []vip.Backend{},
-			Scheduler: "wrr", Forward: "nat", InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute,
+			Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute,
 		}
 		test.want(&want)
 		if diff := cmp.Diff(want, got, cmpAddrs, cmpPrefixes); diff != "" {

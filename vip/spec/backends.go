@@ -40,11 +40,8 @@ func (b *builder) backend(w *Backend) vip.Backend {
 			out.Weight = uint32(*w.Weight)
 		}
 	}
-	if w.State != "" {
-		out.State = vip.State(w.State)
-		if words := []string{"ready", "drain", "maint", "terminating"}; !slices.Contains(words, w.State) {
-			b.bad("state", oneOf(w.State, words), "%s is not a state", strict.Quote(w.State))
-		}
+	if w.State != "" && out.State.UnmarshalText([]byte(w.State)) != nil {
+		b.bad("state", oneOf(w.State, []string{"ready", "drain", "maint", "terminating"}), "%s is not a state", strict.Quote(w.State))
 	}
 	if w.Node != "" && !isWord(w.Node) {
 		b.badWord("node")
@@ -158,7 +155,7 @@ func (b *builder) twice(in []Backend, out vip.Service) {
 // service: no way of forwarding translates between families. Families are
 // those of the VIP, where they are known.
 func (b *builder) wrongFamily(in []Backend, forward vip.Forward, families []vip.Family) {
-	if len(families) == 0 || forward == "" {
+	if len(families) == 0 || forward == 0 {
 		return
 	}
 	for i, w := range in {

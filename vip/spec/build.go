@@ -243,7 +243,7 @@ const (
 
 // schedulerFlags reads the flags into out, whose scheduler is known.
 func (b *builder) schedulerFlags(in []string, out *vip.Service) {
-	hashes := out.Scheduler == "" || out.Scheduler == vip.SourceHash || out.Scheduler == vip.MaglevHash
+	hashes := out.Scheduler == 0 || out.Scheduler == vip.SourceHash || out.Scheduler == vip.MaglevHash
 	for i, text := range in {
 		field := strict.Index("scheduler_flags", i)
 		switch text {

@@ -36,7 +36,7 @@ func TestBuildFillsDefaults(t *testing.T) {
 			{Address: netip.MustParseAddr("10.1.0.11"), Port: 81, Weight: 1, State: vip.Ready},
 			{Address: netip.MustParseAddr("10.1.0.12"), State: vip.Ready},
 		},
-		Scheduler: "wrr", Forward: "nat", Affinity: 3 * time.Hour, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny,
+		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, Affinity: 3 * time.Hour, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny,
 		Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute,
 	}
 	if diff := cmp.Diff(want, got, cmpAddrs); diff != "" {

@@ -14,7 +14,7 @@ func FromService(s vip.Service) Service {
 		Name: s.Key.Name, Namespace: s.Key.Namespace, Labels: maps.Clone(s.Labels),
 		Pool: s.Pool, ShareKey: s.ShareKey,
 		VIPs: texts(s.VIPs), Families: texts(s.Families), SourceRanges: texts(s.SourceRanges),
-		Scheduler: string(s.Scheduler), Forward: string(s.Forward), Masquerade: s.Masquerade.String(),
+		Scheduler: s.Scheduler.String(), Forward: s.Forward.String(), Masquerade: s.Masquerade.String(),
 		InternalTraffic: s.InternalTraffic.String(), ExternalTraffic: s.ExternalTraffic.String(),
 		Distribution: s.Distribution.String(), HealthPort: writeNodePort(s.HealthPort),
 	}
@@ -44,7 +44,7 @@ func FromService(s vip.Service) Service {
 // FromBackend is FromService for a single backend.
 func FromBackend(b vip.Backend) Backend {
 	weight := int(b.Weight)
-	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: string(b.State), Node: b.Node, Zone: b.Zone,
+	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: b.State.String(), Node: b.Node, Zone: b.Zone,
 		Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 }
 

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -43,8 +42,11 @@ func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 			}
 		}
 	}
-	forward := cmp.Or(vip.Forward(s.Forward), vip.ForwardNAT)
-	if slices.Contains(forwards, forward) && len(s.Families) == 0 && len(s.VIPs) == 0 {
+	forward := vip.ForwardNAT
+	if s.Forward != "" && forward.UnmarshalText([]byte(s.Forward)) != nil {
+		return b.problems // Build tells
+	}
+	if len(s.Families) == 0 && len(s.VIPs) == 0 {
 		b.wrongFamily(s.Backends, forward, familiesOf(s.Pool, pools))
 	}
 	return b.problems

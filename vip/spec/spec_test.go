@@ -101,7 +101,7 @@ func services(t *rapid.T) vip.Service {
 			port = rapid.Uint16().Draw(t, "port")
 		}
 		s.Backends = append(s.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: port,
-			Weight: rapid.Uint32Range(0, vip.MaxWeight).Draw(t, "weight"), State: rapid.SampledFrom([]vip.State{"ready", "drain", "maint", "terminating"}).Draw(t, "state"),
+			Weight: rapid.Uint32Range(0, vip.MaxWeight).Draw(t, "weight"), State: rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint, vip.Terminating}).Draw(t, "state"),
 			Node: rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"), Zone: rapid.SampledFrom([]string{"", "z"}).Draw(t, "zone"),
 			Ports:    vip.NamesOf(rapid.SliceOfDistinct(rapid.SampledFrom(portNames(s.Ports)), rapid.ID).Draw(t, "served ports")...),
 			ForZones: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"z", "y", "x-é"}), 0, 3, rapid.ID).Draw(t, "for zones")...),

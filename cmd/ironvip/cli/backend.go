@@ -91,7 +91,7 @@ word, as -o name prints it, does as well.`,
 
 // lastOne says what keeps a backend out of use that was made ready.
 func lastOne(state string, b v1.Backend) string {
-	if state != string(vip.Ready) || b.Usable {
+	if state != vip.Ready.String() || b.Usable {
 		return ""
 	}
 	return "; it takes no new connections yet: " + backendState(b.BackendStatus) + ", weight " + strconv.FormatUint(uint64(b.Weight), 10)
@@ -177,7 +177,7 @@ func backendState(b v1.BackendStatus) string {
 		return "leaving"
 	case b.SourceState != "" && b.SourceState != b.State:
 		return b.State + " (source says " + b.SourceState + ")"
-	case b.State == string(vip.Ready) && !b.Usable:
+	case b.State == vip.Ready.String() && !b.Usable:
 		return b.State + ", not usable"
 	}
 	return b.State

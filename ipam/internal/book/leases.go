@@ -32,7 +32,7 @@ type entry struct {
 }
 
 // gone reports whether the lease ended: every lease has a state.
-func (e *entry) gone() bool { return e.lease.State == "" }
+func (e *entry) gone() bool { return e.lease.State == 0 }
 
 func (e *entry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
 

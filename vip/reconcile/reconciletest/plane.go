@@ -127,7 +127,7 @@ func (p *plane) unsupported() {
 	backends := p.servers(vip.TCP, vip.IPv4, 1)
 	good := p.frontend(p.v4(0), 8080, vip.TCP, backends...)
 	bad := p.frontend(p.v4(1), 8080, vip.TCP, backends...)
-	bad.Scheduler = "no-such-scheduler"
+	bad.Scheduler = vip.OtherScheduler
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: bad.Key, New: &bad}, {Key: good.Key, New: &good}}
 	if err := p.Apply(p.t.Context(), batch); err != nil {
 		p.t.Fatalf("the whole batch: %v", err)
@@ -153,8 +153,8 @@ func (p *plane) unsupportedUpdate() {
 		name   string
 		change func(*vip.Frontend)
 	}{
-		{"forward", func(f *vip.Frontend) { f.Forward = "no-such-forward" }},
-		{"scheduler", func(f *vip.Frontend) { f.Scheduler = "no-such-scheduler" }},
+		{"forward", func(f *vip.Frontend) { f.Forward = vip.Forward(200) }},
+		{"scheduler", func(f *vip.Frontend) { f.Scheduler = vip.OtherScheduler }},
 	} {
 		bad := good
 		bad.Backends = p.endpoints(backends...)
