@@ -107,7 +107,7 @@ func (c *convergence) look(key vip.ServiceKey) {
 		return
 	}
 	for _, f := range row.Frontends {
-		if a, _, ok := c.applied.Get(f.Key); !ok || a.Tried.Rev < f.Rev || a.Problem != nil {
+		if a, _, ok := c.applied.Get(f.Value.Key); !ok || a.Tried.Rev < f.Rev || a.Problem != nil {
 			return
 		}
 	}

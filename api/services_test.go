@@ -415,7 +415,7 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 		put := func(backends ...vip.Backend) uint64 {
 			services.Set(vip.Service{Key: key, Backends: backends})
 			row := frontends.Put(vip.Frontend{Key: frontend, Service: key, Backends: make([]vip.Endpoint, len(backends))})
-			compiled.Set(control.Compiled{Service: &vip.Service{Key: key}, Frontends: []control.Live{{Key: frontend, Rev: row.Rev}}})
+			compiled.Set(control.Compiled{Service: &vip.Service{Key: key}, Frontends: []*control.FrontendRow{row}})
 			return applied.Set(reconcile.AppliedFrontend{Tried: row})
 		}
 		put(vip.Backend{})

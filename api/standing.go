@@ -97,7 +97,7 @@ func (s *standing) of(key vip.ServiceKey) (keys []vip.FrontendKey) {
 	s.look()
 	if row := s.tables.Compiled.Row(key); row != nil {
 		for _, live := range row.Value.Frontends {
-			keys = append(keys, live.Key)
+			keys = append(keys, live.Value.Key)
 		}
 	}
 	for k, leaver := range s.frontends {

@@ -64,14 +64,14 @@ func (w *written) well(i int) {
 	w.allocations.Set(vip.Allocation{Asked: &wanted.Value, ServiceRev: wanted.Rev, VIPs: []netip.Addr{f.Addr}})
 	made := w.frontends.Put(vip.Frontend{Key: f, Kind: vip.OnVIP, Service: k,
 		Backends: []vip.Endpoint{{Addr: netip.AddrPortFrom(oneBackend.Address, 80), Weight: 1}}})
-	w.compiled.Set(control.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []control.Live{{Key: f, Rev: made.Rev, Usable: true}}})
+	w.compiled.Set(control.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []*control.FrontendRow{made}})
 	w.applied.Set(reconcile.AppliedFrontend{Tried: made})
 }
 
 // disown takes a frontend that is k's now from what was compiled of the others.
 func (w *written) disown(f vip.FrontendKey, k vip.ServiceKey) {
 	for other, row := range w.compiled.All() {
-		if other != k && slices.ContainsFunc(row.Frontends, func(l control.Live) bool { return l.Key == f }) {
+		if other != k && slices.ContainsFunc(row.Frontends, func(r *control.FrontendRow) bool { return r.Value.Key == f }) {
 			row.Frontends = nil
 			w.compiled.Set(row)
 		}
@@ -133,7 +133,7 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			"compiled": func(_ int, k vip.ServiceKey, f vip.FrontendKey, odd bool) {
 				row := control.Compiled{Service: &vip.Service{Key: k}, ServiceRev: 1 << 40}
 				if r := w.frontends.Row(f); !odd && (r == nil || r.Value.Service == k) {
-					row.Frontends = []control.Live{{Key: f}}
+					row.Frontends = []*control.FrontendRow{{Value: vip.Frontend{Key: f}}}
 				}
 				w.compiled.Set(row)
 			},
@@ -205,7 +205,7 @@ func TestStandingIsAsTheTables(t *testing.T) {
 					if leaving[k] == nil {
 						leaving[k] = map[vip.FrontendKey]bool{}
 					}
-					leaving[k][live.Key] = true
+					leaving[k][live.Value.Key] = true
 				}
 			}
 			slices.SortFunc(odd, vip.CompareFrontendKeys)

@@ -69,9 +69,9 @@ func TestWithdrawn(t *testing.T) {
 		early := ask()
 		still(early, "before the dataplane is known")
 		frontend := vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}
-		rev := a.frontends.Set(vip.Frontend{Key: frontend, Service: key})
+		row := a.frontends.Put(vip.Frontend{Key: frontend, Service: key})
 		a.services.Set(vip.Service{Key: key, Source: "kubernetes"})
-		a.compiled.Set(control.Compiled{Service: &vip.Service{Key: key}, Frontends: []control.Live{{Key: frontend, Rev: rev, Usable: true}}})
+		a.compiled.Set(control.Compiled{Service: &vip.Service{Key: key}, Frontends: []*control.FrontendRow{row}})
 
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

@@ -190,7 +190,7 @@ func (m *host) settled(key vip.ServiceKey, is func(*vip.Frontend) bool) error {
 		return fmt.Errorf("%s is not compiled", key)
 	}
 	for _, live := range row.Frontends {
-		k := live.Key
+		k := live.Value.Key
 		f, rev, ok := m.frontends.Get(k)
 		if !ok || !is(&f) {
 			return fmt.Errorf("%s is %+v", k, f)

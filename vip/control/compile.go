@@ -79,7 +79,7 @@ func NewCompile(o CompileOptions) *Compile {
 		hosted:         make(map[vip.ServiceKey]struct{}),
 		claims:         newClaims(),
 	}
-	c.drains = newDrains(&c.CompileOptions)
+	c.drains = newDrains(&c.CompileOptions, c.todo.add)
 	if o.States != nil {
 		c.state = func(k vip.BackendKey) (vip.State, bool) {
 			s, _, ok := o.States.Get(k)
@@ -134,7 +134,7 @@ func (c *Compile) loop(ctx context.Context) error {
 			c.compile(k)
 		}
 		c.drains.turn(c.claims.held)
-		if busy {
+		if busy || c.todo.len() > 0 {
 			continue
 		}
 		if inputs == nil && !complete {
@@ -263,11 +263,11 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	row := Compiled{
 		Service:    service,
 		ServiceRev: min(wanted.Rev, granted.ServiceRev),
-		Frontends:  make([]Live, 0, len(frontends)),
+		Frontends:  make([]*FrontendRow, 0, len(frontends)),
 		Problems:   slices.Concat(named(granted.Problems, k), refused),
 	}
 	clashes := hasCode(granted.Problems, vip.CodePortTaken)
-	var former []Live
+	var former []*FrontendRow
 	if row := c.Compiled.Row(k); row != nil {
 		former = row.Value.Frontends
 	}
@@ -282,7 +282,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 				continue
 			}
 		}
-		row.Frontends = append(row.Frontends, Live{Key: f.Key, Rev: c.drains.publish(*f, now), Usable: !refuses(f)})
+		row.Frontends = append(row.Frontends, c.drains.publish(*f, now))
 	}
 	c.servesAll(row.Frontends)
 	row.NotHere = c.Node.RealServer && len(frontends)+len(refused) == 0 && len(granted.VIPs) > 0
@@ -298,9 +298,9 @@ func (c *Compile) compile(k vip.ServiceKey) {
 // servesAll ends what would refuse clients whom one of live serves: a frontend
 // for clients inside that the service no longer has, or that another one left
 // to drain on ports that are the service's now. Live is sorted.
-func (c *Compile) servesAll(live []Live) {
+func (c *Compile) servesAll(live []*FrontendRow) {
 	for i := range live {
-		key := live[i].Key
+		key := live[i].Value.Key
 		if key.Audience != vip.Everyone {
 			continue
 		}
@@ -334,9 +334,9 @@ func (c *Compile) healthPort(in *compile.Input) uint16 {
 
 // letGo makes those of the former keys leave that are not kept, and gives
 // services that wait for some of their ports another try. Both lists are sorted.
-func (c *Compile) letGo(k vip.ServiceKey, former, kept []Live, now vip.Instant) {
+func (c *Compile) letGo(k vip.ServiceKey, former, kept []*FrontendRow, now vip.Instant) {
 	for i := range former {
-		key := former[i].Key
+		key := former[i].Value.Key
 		if _, stays := find(kept, key); stays {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 // Compiled says what became of one service: the row of the compiled table.
@@ -12,7 +13,9 @@ type Compiled struct {
 	// ServiceRev is the newest revision of the service's row that is compiled
 	// together with the allocator's answer to it.
 	ServiceRev uint64
-	Frontends  []Live // the service's live frontends, sorted by key; none that drain
+	// Frontends are the rows of the service's live frontends, sorted by key; none
+	// that drain.
+	Frontends []*FrontendRow
 	// HealthPort is the port of the host's node-port addresses that tells how many
 	// ready backends of the service are on this node, and LocalReady is that
 	// number; 0 is none.
@@ -26,24 +29,22 @@ type Compiled struct {
 	Problems []vip.Problem
 }
 
-// Live is a frontend of a compiled service as it was when its row was written.
-type Live struct {
-	Key    vip.FrontendKey
-	Rev    uint64
-	Usable bool // it lets new clients in
-}
+// FrontendRow is a row of the table of frontends, shared.
+type FrontendRow = table.Row[vip.Frontend]
 
 // FrontendsRev returns the newest revision of the frontends, 0 without one.
 func (c *Compiled) FrontendsRev() (rev uint64) {
-	for i := range c.Frontends {
-		rev = max(rev, c.Frontends[i].Rev)
+	for _, f := range c.Frontends {
+		rev = max(rev, f.Rev)
 	}
 	return rev
 }
 
 // find returns the place of a key among live frontends, sorted by key.
-func find(live []Live, key vip.FrontendKey) (int, bool) {
-	return slices.BinarySearchFunc(live, key, func(l Live, k vip.FrontendKey) int { return vip.CompareFrontendKeys(l.Key, k) })
+func find(live []*FrontendRow, key vip.FrontendKey) (int, bool) {
+	return slices.BinarySearchFunc(live, key, func(f *FrontendRow, k vip.FrontendKey) int {
+		return vip.CompareFrontendKeys(f.Value.Key, k)
+	})
 }
 
 // KeyOfCompiled returns the key of the service that was compiled.

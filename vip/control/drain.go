@@ -45,13 +45,14 @@ type drains struct {
 
 	ranged ranged // frontends of ranges of ports
 
-	asked chan []question
-	idle  chan []question                             // the questions to which the answer was: none
-	keep  *table.Table[vip.FrontendKey, vip.Frontend] // what the store should hold
-	kept  *reached                                    // up to which revision of keep it was asked to
+	asked   chan []question
+	idle    chan []question                             // the questions to which the answer was: none
+	keep    *table.Table[vip.FrontendKey, vip.Frontend] // what the store should hold
+	kept    *reached                                    // up to which revision of keep it was asked to
+	renewed func(vip.ServiceKey)                        // told of services to be compiled, see renew
 }
 
-func newDrains(o *CompileOptions) drains {
+func newDrains(o *CompileOptions, renewed func(vip.ServiceKey)) drains {
 	d := drains{
 		o:     o,
 		clock: newClock(hostClock()),
@@ -60,6 +61,8 @@ func newDrains(o *CompileOptions) drains {
 		idle:  make(chan []question),
 		keep:  table.New(&table.Clock{}, vip.KeyOfFrontend, compile.SameFrontend),
 		kept:  &reached{},
+
+		renewed: renewed,
 	}
 	d.ranged = make(ranged)
 	d.timer.Stop()
@@ -138,7 +141,7 @@ func (d *drains) move(by time.Duration) {
 	}
 	for key := range d.leaving.All() {
 		f, _, _ := d.o.Frontends.Get(key)
-		d.set(moved(f, by))
+		d.renew(moved(f, by))
 	}
 	d.o.Log.Info("the host's clock was set; drains keep the time that they had left", "by", by, "frontends", d.leaving.Len())
 }
@@ -190,8 +193,8 @@ func (d *drains) settle(held, met func(vip.FrontendKey) bool) {
 }
 
 // publish puts a frontend into the table together with what is leaving it, and
-// returns the row's revision.
-func (d *drains) publish(f vip.Frontend, now vip.Instant) uint64 {
+// returns the row.
+func (d *drains) publish(f vip.Frontend, now vip.Instant) *FrontendRow {
 	have, _, there := d.o.Frontends.Get(f.Key)
 	if !there {
 		if have, there = d.restored[f.Key]; there {
@@ -255,13 +258,13 @@ func withLeaving(f *vip.Frontend, before []vip.Endpoint, now vip.Instant) []vip.
 }
 
 // set writes one row and books what is leaving it.
-func (d *drains) set(f vip.Frontend) uint64 {
-	rev := d.o.Frontends.Set(f)
+func (d *drains) set(f vip.Frontend) *FrontendRow {
+	row := d.o.Frontends.Put(f)
 	d.ranged.add(f.Key)
 	first, leaves := firstDeadline(&f)
 	if !leaves {
 		d.forget(f.Key)
-		return rev
+		return row
 	}
 	d.leaving.Set(f.Key, first.Time())
 	if d.poll.IsZero() && d.o.Connections != nil {
@@ -271,7 +274,15 @@ func (d *drains) set(f vip.Frontend) uint64 {
 		f.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return !isLeaving(e) })
 		d.keep.Set(f)
 	}
-	return rev
+	return row
+}
+
+// renew is set for a frontend that may be live while its service isn't being
+// compiled, which is to follow: a compiled row that kept the former row of a
+// frontend would keep it in memory.
+func (d *drains) renew(f vip.Frontend) {
+	d.set(f)
+	d.renewed(f.Service)
 }
 
 // cut ends a frontend at once, if there is one.
@@ -375,7 +386,7 @@ func (d *drains) takeOut(key vip.FrontendKey, why string, held func(vip.Frontend
 	if f.Backends = rest; len(rest) == 0 && !held(key) {
 		d.drop(key)
 	} else {
-		d.set(f)
+		d.renew(f)
 	}
 	d.o.Events.Add(event.Event{
 		Kind: "backend_drained", Service: f.Service.String(), Object: key.String(),

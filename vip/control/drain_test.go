@@ -188,7 +188,7 @@ func TestNoQuestionBeforeTheDataplaneHasTheRow(t *testing.T) {
 			Key:      vip.FrontendKey{Addr: addrs("192.0.2.1")[0], Port: 80, Protocol: vip.TCP},
 			Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Leaving: vip.InstantOf(time.Now().Add(time.Minute))}},
 		}
-		rev := c.drains.set(f)
+		rev := c.drains.set(f).Rev
 		row := func(rev uint64) *table.Row[vip.Frontend] { return &table.Row[vip.Frontend]{Value: f, Rev: rev} }
 		for _, tc := range []struct {
 			applied reconcile.AppliedFrontend

@@ -193,6 +193,9 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 				if diff := cmp.Diff(o.show(), showWorld(w)); diff != "" {
 					t.Fatalf("frontends (-oracle +stage):\n%s", diff)
 				}
+				if k, former := w.former(); former != nil {
+					t.Fatalf("the compiled row of %s keeps a former row of %s", k, former.Value.Key)
+				}
 			}
 			w.stop()
 		})

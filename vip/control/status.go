@@ -245,7 +245,7 @@ func (t *Tables) StatusInput(key vip.ServiceKey, now time.Time) StatusInput {
 	if c, _, ok := t.Compiled.Get(key); ok {
 		in.Compiled = &c
 		for _, live := range c.Frontends {
-			if f, ok := t.Frontend(live.Key); ok {
+			if f, ok := t.Frontend(live.Value.Key); ok {
 				in.Frontends = append(in.Frontends, f)
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/compile"
 	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 var noon = time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
@@ -30,8 +29,9 @@ func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*Sta
 	c.Problems, c.NotHere = refused, node.RealServer && len(frontends) == 0
 	for i, f := range frontends {
 		rev := uint64(10 + i)
-		c.Frontends = append(c.Frontends, Live{Key: f.Key, Rev: rev, Usable: !refuses(&f)})
-		in.Frontends = append(in.Frontends, FrontendStatus{Frontend: f, Rev: rev, Applied: &reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: f, Rev: rev}}})
+		row := &FrontendRow{Value: f, Rev: rev}
+		c.Frontends = append(c.Frontends, row)
+		in.Frontends = append(in.Frontends, FrontendStatus{Frontend: f, Rev: rev, Applied: &reconcile.AppliedFrontend{Tried: row}})
 	}
 	for _, do := range change {
 		do(&in)
@@ -333,7 +333,7 @@ func TestStatusFromTables(t *testing.T) {
 func TestSameCompiledSeesEveryField(t *testing.T) {
 	compiled := &vip.Service{}
 	example := func() Compiled {
-		return Compiled{Service: compiled, HealthPort: 1, LocalReady: 1, NotHere: true, ServiceRev: 1, Frontends: make([]Live, 1), Problems: make([]vip.Problem, 1)}
+		return Compiled{Service: compiled, HealthPort: 1, LocalReady: 1, NotHere: true, ServiceRev: 1, Frontends: make([]*FrontendRow, 1), Problems: make([]vip.Problem, 1)}
 	}
 	if !SameCompiled(example(), example()) {
 		t.Error("not the same as itself")

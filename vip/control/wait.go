@@ -75,7 +75,7 @@ func wait(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
 func tried(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, row *Compiled) (problems []vip.Problem, done bool) {
 	problems = slices.Clone(row.Problems)
 	for _, f := range row.Frontends {
-		a, _, ok := applied.Get(f.Key)
+		a, _, ok := applied.Get(f.Value.Key)
 		if !ok || a.Tried.Rev < f.Rev {
 			return nil, false
 		}
@@ -89,8 +89,8 @@ func tried(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key
 func letGoBy(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, last *Compiled) (problems []vip.Problem, done bool) {
 	newest := last.FrontendsRev()
 	for _, f := range last.Frontends {
-		a, _, ok := applied.Get(f.Key)
-		if !ok || !f.Usable {
+		a, _, ok := applied.Get(f.Value.Key)
+		if !ok || refuses(&f.Value) {
 			continue
 		}
 		if a.Tried.Rev <= newest {

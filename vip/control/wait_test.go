@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // waiter runs a wait in the background and says whether it has ended.
@@ -90,14 +89,15 @@ func TestWaitForTheDataplane(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		row, _, _ := w.compiled.Get(key("web"))
-		row.Frontends = slices.Clone(row.Frontends)
-		row.Frontends[0].Rev += 1000 // as if the dataplane were behind
+		newer := *row.Frontends[0]
+		newer.Rev += 1000 // as if the dataplane were behind
+		row.Frontends = []*FrontendRow{&newer}
 		row.ServiceRev++
 		w.compiled.Set(row)
 		behind := w.wait("web", row.ServiceRev)
 		behind.expect(t, "the dataplane is behind", false)
-		applied, _, _ := w.applied.Get(row.Frontends[0].Key)
-		applied.Tried = &table.Row[vip.Frontend]{Value: applied.Tried.Value, Rev: row.Frontends[0].Rev}
+		applied, _, _ := w.applied.Get(newer.Value.Key)
+		applied.Tried = &newer
 		w.applied.Set(applied)
 		behind.expect(t, "the dataplane has caught up", true)
 	})
@@ -135,7 +135,7 @@ func TestWaitGoneAfterTheFact(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		last, _, _ := w.compiled.Get(key("web"))
-		w.plane.FailKey(last.Frontends[0].Key, errFull)
+		w.plane.FailKey(last.Frontends[0].Value.Key, errFull)
 		w.remove("web")
 		problems, err := WaitGone(t.Context(), w.compiled, w.applied, key("web"), last)
 		if err != nil || len(problems) != 1 || problems[0].Code != vip.CodeDataplane {

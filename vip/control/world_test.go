@@ -190,6 +190,9 @@ func (w *world) expect(want ...string) {
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		w.t.Errorf("frontends (-want +got):\n%s", diff)
 	}
+	if k, former := w.former(); former != nil {
+		w.t.Errorf("the compiled row of %s keeps a former row of %s", k, former.Value.Key)
+	}
 	have := w.plane.Have()
 	if len(have) != w.frontends.Len() {
 		w.t.Errorf("the dataplane has %d frontends, %d are wanted", len(have), w.frontends.Len())
@@ -199,6 +202,19 @@ func (w *world) expect(want ...string) {
 			w.t.Errorf("the dataplane has %s, wanted is %s", showFrontend(f), showFrontend(row))
 		}
 	}
+}
+
+// former returns a row of a frontend that a compiled row has and the table of
+// frontends has no more; nil is none.
+func (w *world) former() (vip.ServiceKey, *FrontendRow) {
+	for k, row := range w.compiled.All() {
+		for _, f := range row.Frontends {
+			if f != w.frontends.Row(f.Value.Key) {
+				return k, f
+			}
+		}
+	}
+	return vip.ServiceKey{}, nil
 }
 
 func sortedFrontends(t table.Reader[vip.FrontendKey, vip.Frontend]) []vip.Frontend {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 )
@@ -141,6 +142,15 @@ func TestRowsNeverChange(t *testing.T) {
 	}
 	if tab.Row("a") != nil || len(gone) != 1 || !gone[0].Deleted || *gone[0].Row != (Row[entry[string]]{entry[string]{"a", 2}, 3}) {
 		t.Errorf("after the end %v, %+v", tab.Row("a"), gone)
+	}
+}
+
+// A fleet has some hundred thousand rows: each takes two links and a revision
+// beside its value, and its place among the keys.
+func TestRowTakesThreeWords(t *testing.T) {
+	type value [10]uintptr
+	if got := unsafe.Sizeof(node[value]{}) - unsafe.Sizeof(value{}); got != 3*unsafe.Sizeof(uintptr(0)) {
+		t.Errorf("a row takes %d bytes beside its value", got)
 	}
 }
 
