@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/vip/table"
@@ -52,7 +53,8 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 	do(t, netlink.LinkSetUp(link))
 
 	out := table.New(&table.Clock{}, KeyOf, Same)
-	w := NewWatcher(out, nothingOurs, slog.New(slog.DiscardHandler))
+	ours := netip.MustParseAddr("192.0.2.99")
+	w := NewWatcher(out, func(_ string, addr netip.Addr) bool { return addr == ours }, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() {
@@ -85,6 +87,37 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 		return first(s) == netip.MustParsePrefix("192.0.2.1/24") && len(s.Addrs) >= 2 && slices.Equal(s.Gateways, addrs("192.0.2.254")) &&
 			slices.Contains(s.Routes, Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0"}) &&
 			!slices.ContainsFunc(s.Routes, func(r Route) bool { return r.Prefix == netip.MustParsePrefix("198.51.100.0/24") })
+	})
+	// What the table leaves out is told all the same: an address of ours, and one
+	// that no device has but a route makes local.
+	mine, err := netlink.ParseAddr("192.0.2.99/32")
+	do(t, err)
+	made, err := netlink.ParseIPNet("198.51.100.7/32")
+	do(t, err)
+	peer, err := netlink.LinkByName("peer")
+	do(t, err)
+	for what, change := range map[string]func() error{
+		"an address of ours": func() error { return netlink.AddrAdd(peer, mine) },
+		"a local route": func() error {
+			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: made, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST})
+		},
+	} {
+		for quiet := false; !quiet; { // what was changed before is told first
+			select {
+			case <-w.Changed():
+			case <-time.After(2 * longest):
+				quiet = true
+			}
+		}
+		do(t, change())
+		select {
+		case <-w.Changed():
+		case <-time.After(time.Minute):
+			t.Errorf("%s is not told", what)
+		}
+	}
+	await(t, out, "a table without them", func(s Snapshot) bool {
+		return !slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix.Addr() == ours })
 	})
 	// Changes that never pause don't put off the reading of them.
 	busy, err := netlink.ParseAddr("203.0.113.1/24")

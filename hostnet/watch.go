@@ -30,14 +30,21 @@ type Watcher struct {
 	ours  func(link string, addr netip.Addr) bool
 	log   *slog.Logger
 	first func()
+
+	changed chan struct{}
 }
 
 // NewWatcher returns a Watcher that does nothing until Run; out is not Ready
 // before its first reading. Ours says which addresses ironvip itself put on the
 // host; they are left out.
 func NewWatcher(out *table.Table[struct{}, Snapshot], ours func(link string, addr netip.Addr) bool, log *slog.Logger) *Watcher {
-	return &Watcher{out: out, ours: ours, log: log, first: out.Initializer()}
+	return &Watcher{out: out, ours: ours, log: log, first: out.Initializer(), changed: make(chan struct{}, 1)}
 }
+
+// Changed tells, once they have settled, that addresses or routes came or went:
+// also what the table leaves out, ironvip's own and routes of other tables. For
+// one reader.
+func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
 // Run watches until the context ends and returns its error. A kernel that can't
 // be read is logged and tried again; the last snapshot stays.
@@ -108,6 +115,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 		case <-poll.C:
 			read.Reset(0)
 		case <-read.C:
+			polled := oldest.IsZero()
 			oldest = time.Time{}
 			s, err := Read(w.ours)
 			if err != nil {
@@ -115,6 +123,12 @@ func (w *Watcher) follow(ctx context.Context) error {
 			}
 			w.out.Set(s)
 			w.first()
+			if !polled {
+				select {
+				case w.changed <- struct{}{}:
+				default: // it isn't read yet
+				}
+			}
 		}
 	}
 }

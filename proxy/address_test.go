@@ -4,22 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/hostnet"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
 )
 
 // noDevice is the device of a process without rights.
@@ -48,6 +53,70 @@ func TestForeignAddressWithoutRights(t *testing.T) {
 		if err := p.apply(f); !errors.As(err, &problem) || problem.Hint != "" {
 			t.Errorf("%v, hint %q", err, problem.Hint)
 		}
+	}
+}
+
+// A frontend whose address isn't the host's is served as soon as somebody puts the
+// address there, on whatever device, though its next try is half a minute away;
+// one that fails for another reason isn't tried more often for that.
+func TestAddressThatComesIsServedAtOnce(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	p := newTarget(t, Options{device: noDevice{}})
+	watcher := hostnet.NewWatcher(table.New(&table.Clock{}, hostnet.KeyOf, hostnet.Same), func(link string, _ netip.Addr) bool { return link == "lo" }, log)
+	desired := table.New(&table.Clock{}, vip.KeyOfFrontend, nil)
+	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
+	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p.Target, Applied: applied,
+		Moved: watcher.Changed(), MinBackoff: time.Hour, MaxBackoff: time.Hour, Resync: -1})
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	running.Go(func() { _ = watcher.Run(ctx) })
+	running.Go(func() { _ = r.Run(ctx) })
+	stop := sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(stop)
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	busy := vip.FrontendKey{Addr: netip.MustParseAddr("127.0.0.1"), Port: netip.MustParseAddrPort(taken.Addr().String()).Port(), Protocol: vip.TCP}
+	state := func(key vip.FrontendKey, ok bool) func() bool {
+		return func() bool { row, _, tried := applied.Get(key); return tried && (row.Problem == nil) == ok }
+	}
+	await := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); !is(); {
+			changed := applied.Changed()
+			if is() {
+				return
+			}
+			select {
+			case <-changed:
+			case <-time.After(time.Until(end)):
+				t.Fatalf("%s: not within %s", what, patience)
+			}
+		}
+	}
+	desired.Set(*onVIP(busy, vip.RoundRobin))
+	for _, text := range []string{"203.0.113.10", "2001:db8::10"} {
+		key := vip.FrontendKey{Addr: netip.MustParseAddr(text), Port: 8080, Protocol: vip.TCP}
+		desired.Set(*onVIP(key, vip.RoundRobin))
+		await(text+" waits", state(key, false))
+		if err := netlink.AddrAdd(lo, hostAddr(key.Addr)); err != nil {
+			t.Fatal(err)
+		}
+		await(text+" came", state(key, true))
+	}
+	stop()
+	if row, _, tried := applied.Get(busy); !tried || row.Problem == nil || p.Arrived()(busy) {
+		t.Errorf("a port that another process holds: %+v", row)
 	}
 }
 

@@ -81,14 +81,15 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Target is the userspace dataplane. Apply, Actual and Close are called by one
-// goroutine at a time; Connections, Stats and the methods of
+// Target is the userspace dataplane. Apply, Actual, Arrived and Close are called by
+// one goroutine at a time; Connections, Stats and the methods of
 // reconcile.Statistics by any.
 type Target struct {
 	opts        Options
 	log         *slog.Logger
 	epoch       time.Time
 	addresses   *addresses
+	awaited     map[vip.FrontendKey]struct{} // that failed while their address was not the host's
 	pipes       *pipes
 	connections limit
 	sessions    limit
@@ -110,6 +111,8 @@ var (
 	_ reconcile.Plane       = (*Target)(nil)
 	_ reconcile.Connections = (*Target)(nil)
 	_ reconcile.Statistics  = (*Target)(nil)
+
+	_ reconcile.Waiter[vip.FrontendKey] = (*Target)(nil)
 )
 
 // errClosed is Apply's answer after Close.
@@ -123,6 +126,7 @@ func New(opts Options) *Target {
 		log:       opts.Log,
 		epoch:     time.Now(),
 		addresses: newAddresses(opts.device, opts.Device, opts.Owns),
+		awaited:   make(map[vip.FrontendKey]struct{}),
 		pipes:     &pipes{most: share(openFiles(), 0).pipes},
 		rlimit:    openFiles(),
 		frontends: make(map[vip.FrontendKey]*frontend),
@@ -153,8 +157,30 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 		default:
 			u.Err = t.put(u.New, ahead.take(i))
 		}
+		if u.New != nil && u.Err != nil && !t.addresses.binds(u.Key.Addr) {
+			t.awaited[u.Key] = struct{}{}
+		} else {
+			delete(t.awaited, u.Key)
+		}
 	}
 	return nil
+}
+
+// Arrived implements reconcile.Waiter by one reading of the host's routes: for
+// frontends whose address wasn't the host's, and is now.
+func (t *Target) Arrived() func(vip.FrontendKey) bool {
+	none := func(vip.FrontendKey) bool { return false }
+	if len(t.awaited) == 0 {
+		return none
+	}
+	local, err := t.addresses.routes()
+	if err != nil {
+		return none // they are tried again all the same
+	}
+	return func(key vip.FrontendKey) bool {
+		_, ok := t.awaited[key]
+		return ok && local.Contains(key.Addr)
+	}
 }
 
 // now is the monotonic clock of all that expires, in nanoseconds.

@@ -353,6 +353,7 @@ func (a *agent) newStages(cfg *configs.Config) {
 	})
 	a.reconciler = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
 		Desired: a.frontends, Target: a.plane.Plane, Applied: a.applied, Resync: time.Duration(cfg.Dataplane.ResyncInterval),
+		Moved:   a.watcher.Changed(),
 		Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: a.events, Log: a.log,
 	})
 	a.health = nodehealth.New(nodehealth.Options{

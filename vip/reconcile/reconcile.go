@@ -34,6 +34,9 @@ type Options[K comparable, V any] struct {
 	Resync     time.Duration // between two readings of the Target; 0 is DefaultResync, negative never
 	MinBackoff time.Duration // first wait before a failed key is tried again; doubles
 	MaxBackoff time.Duration
+	// Moved tells that something happened that failed keys may have waited for:
+	// those that a Waiter says so of are tried at once. May be nil.
+	Moved <-chan struct{}
 
 	Service func(*V) string // the service that a row belongs to, for events; may be nil
 	Events  *event.Log
@@ -149,6 +152,8 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 				r.resync(ctx, false)
 			case a := <-r.asks:
 				r.serve(ctx, a)
+			case <-r.Moved:
+				r.hasten()
 			default:
 			}
 			continue
@@ -175,6 +180,8 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 			r.resync(ctx, false)
 		case a := <-r.asks:
 			r.serve(ctx, a)
+		case <-r.Moved:
+			r.hasten()
 		case <-beat.C:
 		}
 	}
@@ -380,6 +387,22 @@ func (r *Reconciler[K, V]) retry(ctx context.Context) {
 		}
 	}
 	r.apply(ctx, updates, rows)
+}
+
+// hasten makes those failed keys due that lack nothing more. It costs O(failed
+// keys), and nothing without any.
+func (r *Reconciler[K, V]) hasten() {
+	waiter, ok := r.Target.(Waiter[K])
+	if !ok || r.retries.keys.Len() == 0 {
+		return
+	}
+	arrived := waiter.Arrived()
+	now := time.Now()
+	for k := range r.retries.keys.All() {
+		if arrived(k) {
+			r.retries.add(k, now)
+		}
+	}
 }
 
 // sweep removes what the Target has and nobody wants, once the desired table

@@ -58,6 +58,15 @@ type Target[K comparable, V any] interface {
 	Same(a, b *V) bool
 }
 
+// Waiter is the optional interface of a Target some of whose failures end with
+// what the host does, such as an address that comes. It is called by the
+// goroutine of Apply.
+type Waiter[K comparable] interface {
+	// Arrived looks once at what failed keys lack, and returns which of them lack
+	// nothing more. What it returns is of that moment.
+	Arrived() func(K) bool
+}
+
 // Plane is a dataplane for frontends.
 type Plane = Target[vip.FrontendKey, vip.Frontend]
 
