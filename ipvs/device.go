@@ -72,7 +72,7 @@ func (d *device) ensure() (changed bool, err error) {
 			return true, fmt.Errorf("find device %s: %w", d.name, err)
 		}
 	}
-	if link.Type() != "dummy" {
+	if link.Type() != deviceKind {
 		return false, fmt.Errorf("device %s is a %s, not a dummy: rename it, or choose another name for ours", d.name, link.Type())
 	}
 	if link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
@@ -91,7 +91,8 @@ func (d *device) ensure() (changed bool, err error) {
 }
 
 // read returns the addresses on the device, and whether it is there and up. It
-// passes over link-local addresses, which the kernel puts there by itself.
+// passes over link-local addresses, which the kernel puts there by itself. A
+// device of another kind that has the name isn't there: nothing of it is ours.
 func (d *device) read() (addrs map[netip.Addr]struct{}, up bool, err error) {
 	h, link, err := d.open()
 	if err != nil {
@@ -99,7 +100,8 @@ func (d *device) read() (addrs map[netip.Addr]struct{}, up bool, err error) {
 	}
 	defer h.Close()
 	addrs = map[netip.Addr]struct{}{}
-	if link == nil {
+	if link == nil || link.Type() != deviceKind {
+		d.index = 0 // nobody's: what is put there fails, and has ensure say why
 		return addrs, false, nil
 	}
 	d.index = link.Attrs().Index

@@ -21,6 +21,7 @@ type Remains struct {
 	Services  []Remnant         // our IPVS services, by key
 	Addresses []netip.Addr      // on our device, sorted
 	Device    string            // our device; "" where there is none
+	Foreign   string            // of which kind another's device of our device's name is, such as "bridge"; "" where there is none
 	Tunnels   []netip.Addr      // of this host, for which a device of ours takes packets out of tunnels
 	Table     string            // our nftables table; "" where there is none
 	Others    []vip.FrontendKey // IPVS services that nothing says are ours, by key; those by firewall mark are left out
@@ -67,12 +68,16 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 		return err
 	}
 	held := map[netip.Addr]struct{}{}
-	if kind == deviceKind {
+	switch kind {
+	case "":
+	case deviceKind:
 		r.Device = o.Device
 		if held, _, err = r.device.read(); err != nil {
 			return err
 		}
 		r.Addresses = slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
+	default:
+		r.Foreign = kind
 	}
 	r.tunnels = newTunnels(o.Device, sysctls{procSysNet})
 	ends, err := r.tunnels.read()

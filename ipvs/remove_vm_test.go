@@ -25,6 +25,9 @@ func found(r *Remains) string {
 	for _, x := range r.Services {
 		fmt.Fprintf(&s, "%s %s %d, ", x.Key, x.Scheduler, x.Backends)
 	}
+	if r.Foreign != "" {
+		s.WriteString("another's " + r.Foreign + ", ")
+	}
 	return fmt.Sprintf("%saddresses %v, device %q, table %q, others %v, blind %v", s.String(), r.Addresses, r.Device, r.Table, r.Others, r.Blind)
 }
 
@@ -56,8 +59,9 @@ func TestFindAndRemove(t *testing.T) {
 		{"damaged", []string{"ipvsadm -D -t 10.96.0.1:80", "ipvsadm -E -u 10.96.0.1:53 -s rr -p 60", "nft flush chain inet ironvip guard",
 			"ip addr del 10.96.0.2/32 dev ironvip0"},
 			node + "10.96.0.1:53/udp rr 1, 10.96.0.2:80/tcp wrr 0, [fd96::1]:80/tcp wrr 1, " + `addresses [10.96.0.1 fd96::1], device "ironvip0", table "ironvip", ` + foreign, ""},
-		{"another's device of that name", []string{"ip link del ironvip0", "ip link add ironvip0 type veth peer name other0"},
-			node + all + `addresses [], device "", table "ironvip", ` + foreign, ""},
+		{"another's device of that name", []string{"ip link del ironvip0", "ip link add ironvip0 type veth peer name other0",
+			"ip addr add 10.96.0.1/32 dev ironvip0", "ip addr add 10.96.0.2/32 dev ironvip0"},
+			node + all + `another's veth, addresses [], device "", table "ironvip", ` + foreign, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lab := netlab.New(t)
@@ -125,6 +129,9 @@ func TestFindAndRemove(t *testing.T) {
 				t.Error("something is left to find")
 			}
 			if c.name == "another's device of that name" {
+				if on := run(t, lab.Director, "ip", "-o", "addr", "show", "ironvip0"); strings.Count(on, "10.96.0.") != 2 {
+					t.Errorf("another's device has\n%s", on)
+				}
 				run(t, lab.Director, "ip", "link", "del", "ironvip0")
 			}
 			for l := range strings.Lines(c.left + "\n-A -t " + inPool) {
@@ -141,5 +148,40 @@ func TestFindAndRemove(t *testing.T) {
 				t.Errorf("after the removal net.ipv4.vs.conntrack is %q", value)
 			}
 		})
+	}
+}
+
+// A device that another program puts in the place of ours while we run is told, and
+// neither gets addresses nor loses any.
+func TestAnothersDeviceInTheRoomOfOurs(t *testing.T) {
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	f := frontend("10.96.0.1:80", vip.TCP, addrPort("10.77.1.2:80"))
+	p.create(t, f)
+	run(t, lab.Director, "ip", "link", "del", "ironvip0")
+	run(t, lab.Director, "ip", "link", "add", "ironvip0", "type", "veth", "peer", "name", "other0")
+	run(t, lab.Director, "ip", "link", "set", "ironvip0", "up")
+	run(t, lab.Director, "ip", "addr", "add", "10.96.0.2/32", "dev", "ironvip0")
+	before := run(t, lab.Director, "ip", "-o", "addr", "show", "ironvip0")
+	damage := ""
+	for o, err := range p.Actual(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage += fmt.Sprint(o.Value.Key, o.Damage)
+	}
+	if !strings.Contains(damage, "device ironvip0 is missing or down") || strings.Contains(damage, "10.96.0.2") {
+		t.Errorf("found %s", damage)
+	}
+	batch := []updateOf{{Key: f.Key, Old: f, New: f, Repair: true}}
+	err := p.Apply(t.Context(), batch)
+	if said := fmt.Sprint(err, batch[0].Err); !strings.Contains(said, "device ironvip0 is a veth, not a dummy") {
+		t.Errorf("repair: %s", said)
+	}
+	if err := p.Apply(t.Context(), []updateOf{{Key: f.Key, Old: f}}); err != nil {
+		t.Logf("removal: %v", err)
+	}
+	if after := run(t, lab.Director, "ip", "-o", "addr", "show", "ironvip0"); after != before {
+		t.Errorf("another's device has\n%s\nand had\n%s", after, before)
 	}
 }

@@ -86,6 +86,10 @@ func clean(ctx context.Context, req cli.CleanRequest) (cli.CleanResult, error) {
 		note("%s: there can be no services of ours", blind)
 	}
 	list(&result, remains)
+	if remains.Foreign != "" {
+		result.Left = append(result.Left, cli.CleanItem{Kind: "device", Name: cfg.Dataplane.Device,
+			Detail: fmt.Sprintf("a %s, and ours is a dummy: somebody else made it, and it stays with every address on it", remains.Foreign)})
+	}
 	for _, k := range remains.Others {
 		switch lease := leases[ipam.Resource{NodePort: k.Port, Protocol: k.Protocol}]; {
 		case pools.Owns(k.Addr):
