@@ -467,6 +467,45 @@ func TestConsulInShort(t *testing.T) {
 	}
 }
 
+// The files that a configuration with mistakes names are known all the same, and
+// nothing of it may be run.
+func TestDraftNamesFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "ironvip.toml")
+	write(t, file, `
+[consul]
+address = "https://a:8501"
+token_file = "no-such-token"
+ca_file = 5
+[ipam]
+store = "consul"
+[dataplane]
+mode = "magic"
+[[pool]]
+cidr = "x"
+[[source]]
+type = "consul"
+name = 7
+address = "b:8500"
+token_file = "no-such-token-either"
+`)
+	if c, problems := Load(dir); c != nil || len(problems) < 3 {
+		t.Errorf("%v, %v", c, problems)
+	}
+	c := Draft(dir)
+	startWith(t, told(c.CheckFiles()), []string{
+		file + ":4: consul.token_file: " + dir + "/no-such-token: no such file or directory",
+		file + ":16: source[0].token_file: " + dir + "/no-such-token-either: no such file or directory",
+	})
+	write(t, file, "[consul\n")
+	if c := Draft(dir); c != nil {
+		t.Errorf("of what is no TOML: %+v", c)
+	}
+	if c := Draft(filepath.Join(dir, "none.toml")); c != nil {
+		t.Errorf("of no file: %+v", c)
+	}
+}
+
 // Files that aren't there are told by name, those of systemd's credentials are
 // not looked for by a process that has none.
 func TestCheckFiles(t *testing.T) {

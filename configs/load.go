@@ -60,6 +60,28 @@ func missing(path string) bool {
 // source depends on whether services.d is there; nothing else is looked up on
 // disk. With any problem the Config is nil.
 func Parse(path string, data []byte) (*Config, []vip.Problem) {
+	c, problems := draft(path, data)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return c, nil
+}
+
+// Draft returns the configuration at path as far as it can be read, for a look at
+// the files that it names while the rest of it has mistakes; nil where nothing can
+// be read. It is not for running.
+func Draft(path string) *Config {
+	file := fileAt(path)
+	data, problem := ReadFile(file, MaxConfigSize)
+	if problem != nil {
+		return nil
+	}
+	c, _ := draft(file, data)
+	return c
+}
+
+// draft returns also a Config with problems; nil where the file can't be parsed.
+func draft(path string, data []byte) (*Config, []vip.Problem) {
 	tree, at, problem := parse(path, data)
 	if problem != nil {
 		return nil, []vip.Problem{*problem}
@@ -77,9 +99,8 @@ func Parse(path string, data []byte) (*Config, []vip.Problem) {
 			}
 		}
 		SortProblems(problems)
-		return nil, problems
 	}
-	return c, nil
+	return c, problems
 }
 
 // Where returns the file and line of a field.

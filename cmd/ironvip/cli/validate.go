@@ -66,8 +66,9 @@ type validated struct {
 const readServices = `add a [[source]] with type = "static" and path = "` + configs.ServicesDir + `"`
 
 // validate reads the configuration at path, the services of its static
-// sources, and the files that it names. With a mistake in ironvip.toml its sources aren't known: then the
-// services.d beside it is read, so that one run shows as much as can be known.
+// sources, and the files that it names. With a mistake in ironvip.toml its sources
+// aren't known for certain: then the services.d beside it is read, and the files
+// that could be made out, so that one run shows as much as can be known.
 func (a *app) validate(path string) validated {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // the agent takes a file that is missing for an empty one
 		return validated{missing: true, problems: []vip.Problem{{Code: vip.CodeInvalid, Place: path, Message: "no such file or directory",
@@ -75,8 +76,9 @@ func (a *app) validate(path string) validated {
 	}
 	config, problems := configs.Load(path)
 	v := validated{config: config, problems: problems}
-	from := config
+	from, names := config, config
 	if from == nil {
+		names = configs.Draft(path)
 		file := path
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			file = filepath.Join(path, configs.ConfigName)
@@ -86,7 +88,10 @@ func (a *app) validate(path string) validated {
 		}
 	}
 	services, more := from.Services()
-	v.problems = append(append(v.problems, a.CheckFiles(from)...), more...)
+	if names != nil {
+		v.problems = append(v.problems, a.CheckFiles(names)...)
+	}
+	v.problems = append(v.problems, more...)
 	configs.SortProblems(v.problems)
 	if config != nil {
 		v.unread = config.UnreadServices()
