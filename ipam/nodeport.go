@@ -30,9 +30,9 @@ func wantedNodePorts(s *vip.Service) []wantedNodePort {
 		}
 	}
 	for i := range s.Ports {
-		add(wantedNodePort{s.Ports[i].Key(), s.Ports[i].NodePort, fmt.Sprintf("ports[%d].node_port", i), `node_port = "auto"`})
+		add(wantedNodePort{s.Ports[i].Key(), s.Ports[i].NodePort, fmt.Sprintf("ports[%d].node_port", i), "node_port auto"})
 	}
-	add(wantedNodePort{vip.HealthPortKey, s.HealthPort, "health_check_node_port", `health_check_node_port = "auto"`})
+	add(wantedNodePort{vip.HealthPortKey, s.HealthPort, "health_check_node_port", "health_check_node_port auto"})
 	return append(numbers, autos...)
 }
 

@@ -106,7 +106,7 @@ func TestHealthPorts(t *testing.T) {
 	got := w.assign(service("other", checked(30086)))[0]
 	if len(got.Problems) != 1 || got.Problems[0].Code != vip.CodePortTaken || got.Problems[0].Field != "health_check_node_port" ||
 		!strings.Contains(got.Problems[0].Message, `node port 30086/tcp is held by port 80/tcp of service "web"`) ||
-		!strings.Contains(got.Problems[0].Hint, `health_check_node_port = "auto"`) || health(got) != 0 {
+		!strings.Contains(got.Problems[0].Hint, "health_check_node_port auto") || health(got) != 0 {
 		t.Errorf("a taken one: %+v", got)
 	}
 	w.refused(vip.CodeOutsidePool, "node port 8080/tcp is outside of the range 30000-32767", "other", checked(8080))

@@ -137,7 +137,7 @@ func (t *tunnels) add(h links, local netip.Addr) error {
 	other := fallbacks[vip.FamilyOf(local)]
 	if link, err := h.LinkByName(other); err == nil && link.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("device %s is up: a tunnel to %s would take packets away from whoever uses it", other, local),
-			Hint: `use forward = "dr", or backends on another address; ip link set ` + other + " down if nobody uses it"}
+			Hint: `use forward dr, or backends on another address; ip link set ` + other + " down if nobody uses it"}
 	}
 	link := t.device(local)
 	switch err := h.LinkAdd(link); {

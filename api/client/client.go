@@ -62,6 +62,9 @@ func New(addr string, o Options) (*Client, error) {
 		addr = "unix://" + addr
 	}
 	if !strings.Contains(addr, "://") {
+		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
+			return nil, fmt.Errorf("agent address %q is neither a socket's absolute path nor HOST:PORT", addr)
+		}
 		addr = "http://" + addr
 	}
 	u, err := url.Parse(addr)

@@ -64,7 +64,7 @@ func TestValidateOfServices(t *testing.T) {
 		{"masquerade", "masquerade = 'always'\nports = [ { port = 80 } ]\nforward = 'dr'", "use forward nat"},
 		{"scheduler_flags[0]", "scheduler_flags = ['one-packet']\nports = [ { port = 53, protocol = 'udp' } ]", "use forward dr or tunnel"},
 		{"scheduler_flags[0]", "scheduler_flags = ['one-packet']\nports = [ { port = 53 } ]\nforward = 'dr'", "a service of their own"},
-		{"health_check_node_port", "health_check_node_port = 'auto'\nports = [ { port = 80 } ]", `external_traffic = "local"`},
+		{"health_check_node_port", "health_check_node_port = 'auto'\nports = [ { port = 80 } ]", "external_traffic local"},
 		{"source_ranges[0]", "source_ranges = ['10.1.2.3/8']\nports = [ { port = 80 } ]", "write 10.0.0.0/8"},
 		{"source_ranges[0]", "source_ranges = ['2001:db8::/32']\nfamilies = ['ipv4']\nports = [ { port = 80 } ]", "add the family"},
 		{"traffic_distribution", "traffic_distribution = 'same-rack'\nports = [ { port = 80 } ]", "same-zone"},

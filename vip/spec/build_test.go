@@ -62,7 +62,7 @@ func TestBuildRefuses(t *testing.T) {
 		{"bad name", `{"name": "Web_1", ` + ports + `}`, `name: "Web_1" is not a DNS label`},
 		{"long name", `{"name": "` + long + `", ` + ports + `}`, `name: "xxxxxxxxxxxxxxxxxxxx"... is longer than 63 characters`},
 		{"bad namespace", `{"name": "a", "namespace": "-", ` + ports + `}`, `namespace: "-" is not a DNS label`},
-		{"no ports", `{"name": "a"}`, `ports: a service needs a port | add one`},
+		{"no ports", `{"name": "a"}`, `ports: a service needs a port | write at least one in ports`},
 		{"empty ports", `{"name": "a", "ports": []}`, `ports: a service needs a port`},
 		{"port missing", `{"name": "a", "ports": [{}]}`, `ports[0].port: a port number is needed`},
 		{"port zero", `{"name": "a", "ports": [{"port": 0}]}`, `ports[0].port: 0 is no port | use 1 to 65535`},
@@ -111,7 +111,7 @@ func TestBuildRefuses(t *testing.T) {
 		{"unknown flag", `{"name": "a", "scheduler": "mh", "scheduler_flags": ["fall"], ` + ports + `}`, `scheduler_flags[0]: "fall" is not a scheduler flag | did you mean "fallback"?`},
 		{"masquerade", `{"name": "a", "masquerade": "alway", ` + ports + `}`, `masquerade: "alway" is not a known value | did you mean "always"?`},
 		{"range reversed", `{"name": "a", "ports": [{"port": "10099-10000"}]}`, `ports[0].port: "10099-10000" ends before it begins | write "10000-10099"`},
-		{"range of one", `{"name": "a", "ports": [{"port": "80-80"}]}`, `ports[0].port: "80-80" is one port | write port = 80`},
+		{"range of one", `{"name": "a", "ports": [{"port": "80-80"}]}`, `ports[0].port: "80-80" is one port | write 80 alone`},
 		{"range above", `{"name": "a", "ports": [{"port": "65000-65536"}]}`, `ports[0].port: "65000-65536" reaches out of 1 to 65535`},
 		{"range from 0", `{"name": "a", "ports": [{"port": "0-10"}]}`, `ports[0].port: "0-10" reaches out of 1 to 65535`},
 		{"range of many digits", `{"name": "a", "ports": [{"port": "1-99999999999999999999"}]}`, `ports[0].port: "1-99999999999999999999" reaches out of 1 to 65535`},
@@ -145,7 +145,7 @@ func TestBuildRefuses(t *testing.T) {
 		{"internal traffic", `{"name": "a", "internal_traffic": "node", ` + ports + `}`, `internal_traffic: "node" is not a known value | use cluster, local`},
 		{"external traffic", `{"name": "a", "external_traffic": "lokal", ` + ports + `}`, `external_traffic: "lokal" is not a known value | did you mean "local"?`},
 		{"traffic distribution", `{"name": "a", "traffic_distribution": "PreferClose", ` + ports + `}`, `traffic_distribution: "PreferClose" is not a known value | use any, same-zone, same-node`},
-		{"health port of cluster", `{"name": "a", "health_check_node_port": "auto", ` + ports + `}`, `health_check_node_port: with external_traffic cluster every node takes traffic, and there is nothing to check | add external_traffic = "local", or remove it`},
+		{"health port of cluster", `{"name": "a", "health_check_node_port": "auto", ` + ports + `}`, `health_check_node_port: with external_traffic cluster every node takes traffic, and there is nothing to check | use external_traffic local, or remove it`},
 		{"health port number of cluster", `{"name": "a", "internal_traffic": "local", "health_check_node_port": 32000, ` + ports + `}`, `health_check_node_port: with external_traffic cluster`},
 		{"health port", `{"name": "a", "external_traffic": "local", "health_check_node_port": "on", ` + ports + `}`, `health_check_node_port: the string "on" is no node port | use "off", "auto" or a number`},
 		{"health port above", `{"name": "a", "external_traffic": "local", "health_check_node_port": 65536, ` + ports + `}`, `health_check_node_port: 65536 is no port`},
@@ -195,6 +195,9 @@ func TestBuildRefuses(t *testing.T) {
 			}
 			if !strings.HasPrefix(got, test.want) {
 				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+			if strings.Contains(p.Hint, " = ") {
+				t.Errorf("the hint %q is in the syntax of TOML, and who asked may write JSON", p.Hint)
 			}
 			if p.Code == "" {
 				t.Error("no code")

@@ -22,7 +22,7 @@ func (b *builder) combinations(s *Service, out *vip.Service) {
 	}
 	const field = "health_check_node_port"
 	if out.ExternalTraffic == vip.Cluster {
-		b.bad(field, `add external_traffic = "local", or remove it`,
+		b.bad(field, "use external_traffic local, or remove it",
 			"with external_traffic cluster every node takes traffic, and there is nothing to check")
 	}
 	for i := range out.Ports {

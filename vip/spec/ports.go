@@ -7,7 +7,7 @@ import (
 
 func (b *builder) ports(in []Port) []vip.Port {
 	if len(in) == 0 {
-		b.bad("ports", "add one: ports = [ { port = 80 } ]", "a service needs a port")
+		b.bad("ports", "write at least one in ports", "a service needs a port")
 		return nil
 	}
 	if len(in) > MaxPorts {
@@ -86,7 +86,7 @@ func (b *builder) port(field string, n int) uint16 {
 func (b *builder) portRange(field string, r PortRange) (first, last uint16) {
 	switch {
 	case r.IsZero():
-		b.bad(field, "add port = 80", "a port number is needed")
+		b.bad(field, "give it a port", "a port number is needed")
 	case r.Last == 0:
 		return b.port(field, r.First), 0
 	default:

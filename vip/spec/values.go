@@ -84,7 +84,7 @@ func (r PortRange) check() (why, hint string) {
 	case r.First < 1 || r.First > 65535 || r.Last > 65535:
 		return "reaches out of 1 to 65535", "use ports from 1 to 65535"
 	case r.Last == r.First:
-		return "is one port", fmt.Sprintf("write port = %d", r.First)
+		return "is one port", fmt.Sprintf("write %d alone", r.First)
 	case r.Last < r.First:
 		return "ends before it begins", fmt.Sprintf(`write "%d-%d"`, r.Last, r.First)
 	}

@@ -168,8 +168,21 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 		a.versionCommand(),
 	)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	needsShell(root)
 	positionals(root)
 	return root
+}
+
+// needsShell makes cobra's own "completion" refuse a shell that it doesn't know, as
+// our groups do; left alone it shows its help, and a script goes on with that.
+func needsShell(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			like := group(cmd.Name(), cmd.Short)
+			cmd.Args, cmd.RunE = like.Args, like.RunE
+		}
+	}
 }
 
 // group makes a command that only holds others.

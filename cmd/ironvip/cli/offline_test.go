@@ -159,6 +159,11 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("completion %s: code %d, %d bytes", shell, r.code, len(r.stdout))
 		}
 	}
+	for line, says := range map[string]string{"completion bashh": `did you mean "ironvip completion bash"?`, "completion": "a command is needed: bash, fish"} {
+		if r := run(t, Options{}, line); r.code != ExitUsage || r.stdout != "" || !strings.Contains(r.stderr, says) {
+			t.Errorf("%s: %s", line, r)
+		}
+	}
 }
 
 // A Tab without an agent gives nothing, at once and without a message.

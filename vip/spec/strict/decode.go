@@ -131,11 +131,11 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 			d.table(tree, v, path)
 			return
 		}
-		d.bad(path, "write it as { key = value }", "wants a table, has %s", Describe(raw))
+		d.bad(path, "write keys and their values in braces", "wants a table, has %s", Describe(raw))
 	case reflect.Map:
 		tree, ok := raw.(map[string]any)
 		if !ok {
-			d.bad(path, "write it as { key = \"value\" }", "wants a table, has %s", Describe(raw))
+			d.bad(path, "write keys and their values in braces", "wants a table, has %s", Describe(raw))
 			return
 		}
 		out := reflect.MakeMapWithSize(v.Type(), len(tree))

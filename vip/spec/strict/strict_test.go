@@ -125,13 +125,13 @@ func TestDecodeTellsAllThatDoesNotFit(t *testing.T) {
 	want := []string{
 		`addr: "x": ParseAddr("x"): unable to parse IP | `,
 		`items[0]: wants a value, has null | remove it`,
-		`items[1]: wants a table, has the string "x" | write it as { key = value }`,
+		`items[1]: wants a table, has the string "x" | write keys and their values in braces`,
 		`items[2].size: wants a whole number, has the number 1.5 | `,
 		`number: wants a whole number, has the string "3" | write it without quotes`,
 		`on: wants true or false, has the string "yes" | write true or false, without quotes`,
 		`range: 10.0.0.1/8 is not the first address of its range | write 10.0.0.0/8, or 10.0.0.1/32 for the one address`,
 		`text: wants a string, has the number 1 | put it in quotes`,
-		`words: wants a table, has a list | write it as { key = "value" }`,
+		`words: wants a table, has a list | write keys and their values in braces`,
 	}
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Error(diff)
