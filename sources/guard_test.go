@@ -24,7 +24,7 @@ func (d doubtful) ShrinkGuard() time.Duration { return d.patience }
 // guarded runs a bench with one source that has a guard of 30 s.
 func guarded(t *testing.T, prior int) (*bench, Sink, *driven) {
 	b, src := newBench(), newDriven()
-	b.options.SyncTimeout = time.Hour // not what ends a doubt here
+	b.options.SyncTimeout = DefaultShrinkGuard / 3 // not what ends a doubt
 	b.names.options.PriorServices = func(string) int { return prior }
 	b.Add("consul", "consul", doubtful{src, DefaultShrinkGuard})
 	b.start(t)
@@ -183,7 +183,12 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 			if b.ready() != test.ready || b.status("consul").Synced != test.ready || (b.held() == "") != test.ready {
 				t.Errorf("%+v: ready %v, told of %q", test, b.ready(), b.held())
 			}
-			time.Sleep(31 * time.Second)
+			time.Sleep(29 * time.Second)
+			synctest.Wait()
+			if b.ready() != test.ready {
+				t.Errorf("%+v: ready %v after 29 s", test, b.ready())
+			}
+			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			if !b.ready() || !b.status("consul").Synced || b.held() != "" {
 				t.Errorf("%+v: in the end ready %v, told of %q", test, b.ready(), b.held())

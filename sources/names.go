@@ -86,12 +86,13 @@ func (n *names) failed(src *supervised, err error) {
 	n.publish(c)
 }
 
-// syncTimeout stops the waiting for a source that has not synced.
+// syncTimeout stops the waiting for a source that has not synced. A first list
+// that is doubted is the guard's business, and ends by itself.
 func (n *names) syncTimeout(src *supervised, after time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.claims[src]
-	if c.waited {
+	if c.waited || c.doubted() {
 		return
 	}
 	c.waited = true

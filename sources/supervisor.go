@@ -33,9 +33,9 @@ type Options struct {
 	// PriorSource returns the source that a service's leases were drawn for, by
 	// an earlier run of the agent. It may be nil, and must not call back.
 	PriorSource func(vip.ServiceKey) (string, bool)
-	// PriorServices returns how many services hold leases that were drawn for a
-	// source, by an earlier run of the agent: what the source's shrink guard
-	// compares its first list with. It may be nil, and must not call back.
+	// PriorServices returns how many services an earlier run of the agent had of a
+	// source: what the source's shrink guard compares its first list with. It may be
+	// nil, and must not call back.
 	PriorServices func(source string) int
 	SyncTimeout   time.Duration // 0 is DefaultSyncTimeout
 	Events        *event.Log    // may be nil

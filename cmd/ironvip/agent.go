@@ -258,7 +258,8 @@ func (a *agent) waitsForStore(why string) {
 // pipeline.
 func (a *agent) newSources(cfg *configs.Config) error {
 	a.supervisor = sources.NewSupervisor(sources.Options{
-		Services: a.services, Statuses: a.statuses, PriorSource: a.allocator.PriorSource, Events: a.events, Log: a.log,
+		Services: a.services, Statuses: a.statuses, PriorSource: a.allocator.PriorSource, PriorServices: a.priorServices,
+		Events: a.events, Log: a.log,
 	})
 	for i := range cfg.Sources {
 		if err := a.newSource(&cfg.Sources[i]); err != nil {
@@ -328,6 +329,17 @@ func shrinkGuard(s *configs.Source) time.Duration {
 		return -1 // not at all
 	}
 	return time.Duration(s.ShrinkGuard)
+}
+
+// priorServices returns how many services the last run of the agent had of a
+// source, where that is known.
+func (a *agent) priorServices(source string) int {
+	for _, memory := range a.remembered {
+		if memory.Name() == source {
+			return memory.Prior()
+		}
+	}
+	return 0
 }
 
 // remember adds a source whose input isn't on this host's disk, with a memory.

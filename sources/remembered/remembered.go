@@ -76,6 +76,17 @@ func (s *Source) ShrinkGuard() time.Duration {
 	return 0
 }
 
+// Name is the source's name.
+func (s *Source) Name() string { return s.name }
+
+// Prior returns how many services are remembered: before Keep, those that the
+// last run of the agent had. It costs O(those services).
+func (s *Source) Prior() int {
+	all, _ := s.store.All() // what can't be read is told of by who restores it
+	delete(all, heardKey)
+	return len(all)
+}
+
 // Run implements sources.Source.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	select {

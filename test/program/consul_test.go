@@ -228,6 +228,38 @@ func TestMovingBetweenStores(t *testing.T) {
 	}
 }
 
+// An agent that starts on a catalog that has lost most of what this host had of it
+// leaves everything as it is for a while, unless it is told to go on.
+func TestCatalogLostWhileDown(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{})
+	a := newBackend(t, "a")
+	names := []string{"api", "db", "web"}
+	for _, name := range names {
+		register(t, consul, name, a)
+	}
+	h := withConsul(t, consul.URL, "")
+	h.start()
+	for _, name := range names {
+		h.vip(name)
+		h.keeps("remembered consul", "default/"+name, func(string) bool { return true })
+	}
+	h.kill()
+	if _, err := consul.Client.Catalog().Deregister(&consulapi.CatalogDeregistration{Node: "node-a"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.launch()
+	h.status("WARN", "sources", "not synced yet")
+	if out := h.ok("source", "list"); !strings.Contains(out, "where this host had 3 of it before") || !strings.Contains(out, "ironvip source resync consul") {
+		t.Errorf("source list:\n%s", out)
+	}
+	if code, _ := h.rest("GET", "/readyz", ""); code == http.StatusOK {
+		t.Error("ready, though the first list is doubted")
+	}
+	h.ok("source", "resync", "consul")
+	h.ready()
+	h.status("OK", "sources", "consul 0 services")
+}
+
 // With ACLs, over the unix socket: the token is a file's, a revoked one leaves
 // everything as it is, and a new one in the file is used without a restart.
 func TestConsulTokens(t *testing.T) {
