@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -281,18 +282,31 @@ func (a *Allocator) Owns(addr netip.Addr) bool {
 }
 
 // PriorSource returns the source that a service came from when it got its
-// leases, held or cooling.
-func (a *Allocator) PriorSource(k vip.ServiceKey) (string, bool) {
+// leases, held or cooling. Where they differ it is that of the lowest address,
+// else of the lowest node port: the same on every host.
+func (a *Allocator) PriorSource(k vip.ServiceKey) (source string, known bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
+	var first Resource
 	for r := range a.index.owned.Of(k) {
+		if known && compareResources(first, r) < 0 {
+			continue
+		}
 		if l, _, ok := a.leases.Get(r); ok {
 			if h := l.holder(k); h != nil {
-				return h.Source, true
+				source, known, first = h.Source, true, r
 			}
 		}
 	}
-	return "", false
+	return source, known
+}
+
+// compareResources puts addresses before node ports.
+func compareResources(a, b Resource) int {
+	if a.Addr.IsValid() != b.Addr.IsValid() {
+		return -a.Addr.Compare(b.Addr) // an invalid address is below all others
+	}
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.NodePort, b.NodePort))
 }
 
 // Orphans returns how many services hold leases though no source names them.

@@ -131,6 +131,8 @@ func (n *names) claim(src *supervised, c *claims, s vip.Service) uint64 {
 		}
 		n.contested(s.Key) // where the holder has it from may have changed
 		return n.options.Services.Set(s)
+	case holder != nil && n.options.Shared && n.prior(s.Key) == src:
+		return n.handOver(s.Key, holder, src)
 	case holder != nil:
 		n.setAside(src, c, s.Key, holder)
 		return 0
@@ -212,10 +214,35 @@ func (n *names) release(src *supervised, c *claims, key vip.ServiceKey) {
 }
 
 // succeed puts a claim that was held aside in force.
-func (n *names) succeed(src *supervised, key vip.ServiceKey) {
-	n.promote(src, key)
+func (n *names) succeed(src *supervised, key vip.ServiceKey) (rev uint64) {
+	rev = n.promote(src, key)
 	n.options.Events.Add(event.Event{Kind: "service_name_freed", Service: key.String(), Object: src.name,
 		Message: fmt.Sprintf("the service of source %q takes over", src.name)})
+	return rev
+}
+
+// settle hands a name over to the source that its lease names, where that has a
+// claim, too: on hosts that share their leases, each may have heard of another
+// claim first.
+func (n *names) settle(key vip.ServiceKey) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	holder, prior := n.holders[key], n.prior(key)
+	if holder == nil || prior == nil || prior == holder {
+		return
+	}
+	if _, claims := n.claims[prior].aside[key]; !claims {
+		return
+	}
+	n.handOver(key, holder, prior)
+	n.tell(n.claims[prior])
+}
+
+// handOver gives a name to another of those that claim it.
+func (n *names) handOver(key vip.ServiceKey, from, to *supervised) (rev uint64) {
+	rev = n.succeed(to, key)
+	n.setAside(from, n.claims[from], key, to)
+	return rev
 }
 
 // unlock settles the names that were kept for a source which will not come for

@@ -33,6 +33,10 @@ type Options struct {
 	// PriorSource returns the source that a service's leases were drawn for, by
 	// an earlier run of the agent. It may be nil, and must not call back.
 	PriorSource func(vip.ServiceKey) (string, bool)
+	// Shared says that other hosts have the same leases: PriorSource then says which
+	// of several sources has a name, here as there, and Settle that it may have
+	// changed.
+	Shared bool
 	// PriorServices returns how many services an earlier run of the agent had of a
 	// source: what the source's shrink guard compares its first list with. It may be
 	// nil, and must not call back.
@@ -119,6 +123,12 @@ func (s *Supervisor) Resync(name string) error {
 	}
 	return fmt.Errorf("resync: there is no source %q", name)
 }
+
+// Settle looks again at which source has a name, where leases are shared with
+// other hosts and one of the service's has changed: the source that it names now
+// has the name, if it claims it here, so that all hosts serve the same. Without a
+// contest it costs O(1).
+func (s *Supervisor) Settle(key vip.ServiceKey) { s.names.settle(key) }
 
 // awaitSync ends the waiting for sources that have not synced in time.
 func (s *Supervisor) awaitSync(ctx context.Context) {

@@ -382,19 +382,26 @@ func TestNameConflicts(t *testing.T) {
 		prior string // who had "web" before
 		steps []string
 		want  []string // rows after each step
+
+		shared bool // with other hosts
 	}{
-		{"the first keeps the name", "", []string{"a: web", "b: web"}, []string{"web=a", "web=a"}},
-		{"the later takes over when the first goes", "", []string{"a: web", "b: web db", "a:"}, []string{"web=a", "db=b web=a", "db=b web=b"}},
-		{"the later may go, too", "", []string{"a: web", "b: web", "b:", "a:"}, []string{"web=a", "web=a", "web=a", ""}},
-		{"the prior source keeps the name though it syncs later", "b", []string{"a: web db", "b: web"}, []string{"db=a", "db=a web=b"}},
-		{"the prior source may not want it any more", "b", []string{"a: web", "b: db"}, []string{"", "db=b web=a"}},
-		{"a prior source that is no more doesn't count", "gone", []string{"a: web"}, []string{"web=a"}},
-		{"a prior source that never syncs loses at the timeout", "b", []string{"a: web", "wait", "b: web"}, []string{"", "web=a", "web=a"}},
+		{"the first keeps the name", "", []string{"a: web", "b: web"}, []string{"web=a", "web=a"}, false},
+		{"the later takes over when the first goes", "", []string{"a: web", "b: web db", "a:"}, []string{"web=a", "db=b web=a", "db=b web=b"}, false},
+		{"the later may go, too", "", []string{"a: web", "b: web", "b:", "a:"}, []string{"web=a", "web=a", "web=a", ""}, false},
+		{"the prior source keeps the name though it syncs later", "b", []string{"a: web db", "b: web"}, []string{"db=a", "db=a web=b"}, false},
+		{"the prior source may not want it any more", "b", []string{"a: web", "b: db"}, []string{"", "db=b web=a"}, false},
+		{"a prior source that is no more doesn't count", "gone", []string{"a: web"}, []string{"web=a"}, false},
+		{"a prior source that never syncs loses at the timeout", "b", []string{"a: web", "wait", "b: web"}, []string{"", "web=a", "web=a"}, false},
+		{"who claims it has it when the fleet's lease says so", "", []string{"a: web db", "b: web", "lease: b", "lease: b", "b:", "b: web", "lease: a", "a:"},
+			[]string{"db=a web=a", "db=a web=a", "db=a web=b", "db=a web=b", "db=a web=a", "db=a web=b", "db=a web=a", "web=b"}, true},
+		{"a source that is no more has none of the fleet's names", "", []string{"a: web", "b: web", "lease: gone"}, []string{"web=a", "web=a", "web=a"}, true},
+		{"who claims it later has it, too", "", []string{"a: web", "lease: b", "b: web db", "lease: a"}, []string{"web=a", "web=a", "db=b web=b", "db=b web=a"}, true},
 	}
 	for _, test := range tests {
 		t.Run(test.what, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				b := newBench()
+				b.names.options.Shared = test.shared
 				if test.prior != "" {
 					b.prior[key("web")] = test.prior
 				}
@@ -408,7 +415,10 @@ func TestNameConflicts(t *testing.T) {
 				}
 				for i, step := range test.steps {
 					name, list, says := strings.Cut(step, ":")
-					if says {
+					if name == "lease" {
+						b.prior[key("web")] = strings.TrimSpace(list)
+						b.Settle(key("web"))
+					} else if says {
 						sinks[name].Replace(services(strings.Fields(list)...), nil)
 					} else {
 						time.Sleep(time.Minute)

@@ -258,7 +258,7 @@ func (a *agent) waitsForStore(why string) {
 // pipeline.
 func (a *agent) newSources(cfg *configs.Config) error {
 	a.supervisor = sources.NewSupervisor(sources.Options{
-		Services: a.services, Statuses: a.statuses, PriorSource: a.allocator.PriorSource, PriorServices: a.priorServices,
+		Services: a.services, Statuses: a.statuses, PriorSource: a.allocator.PriorSource, PriorServices: a.priorServices, Shared: a.stores.tree != nil,
 		Events: a.events, Log: a.log,
 	})
 	for i := range cfg.Sources {
@@ -329,6 +329,32 @@ func shrinkGuard(s *configs.Source) time.Duration {
 		return -1 // not at all
 	}
 	return time.Duration(s.ShrinkGuard)
+}
+
+// settleNames has the fleet's leases say which source has a name that several
+// claim, until the context ends, and returns its error.
+func (a *agent) settleNames(ctx context.Context) error {
+	feed := a.allocator.Leases().Watch()
+	defer feed.Close()
+	for {
+		batch, more := feed.TryNext()
+		for _, c := range batch {
+			if c.Deleted {
+				continue
+			}
+			for i := range c.Value.Holders {
+				a.supervisor.Settle(c.Value.Holders[i].Service)
+			}
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+		}
+	}
 }
 
 // priorServices returns how many services the last run of the agent had of a
@@ -403,6 +429,9 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	}
 	run(part{"watching the host's addresses", a.watcher.Run})
 	run(part{"the sources", a.supervisor.Run})
+	if a.stores.tree != nil {
+		run(part{"settling names", a.settleNames})
+	}
 	for _, p := range a.beside {
 		run(p)
 	}

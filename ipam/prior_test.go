@@ -1,0 +1,28 @@
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Which of a service's leases says where it comes from is the same on all hosts,
+// whatever order they heard of them in.
+func TestOrderOfResources(t *testing.T) {
+	want := []Resource{
+		{Addr: netip.MustParseAddr("192.0.2.1")},
+		{Addr: netip.MustParseAddr("192.0.2.2")},
+		{Addr: netip.MustParseAddr("2001:db8::1")},
+		{NodePort: 30001, Protocol: vip.TCP},
+		{NodePort: 30000, Protocol: vip.UDP},
+		{NodePort: 30001, Protocol: vip.UDP},
+	}
+	got := slices.Clone(want)
+	slices.Reverse(got)
+	slices.SortFunc(got, compareResources)
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
