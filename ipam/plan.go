@@ -114,7 +114,7 @@ func (d *draft) poolHint() string {
 // cases what it holds already. Of one whose addresses were assigned elsewhere it
 // is those of the addresses or, for want of any, of what it holds.
 func (d *draft) families(s *vip.Service, p *pool, held []Lease) []vip.Family {
-	want := slices.Clone(s.Families)
+	want := s.Families.List()
 	if s.Assigned {
 		want = nil
 		for _, v := range s.VIPs {

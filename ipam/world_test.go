@@ -76,11 +76,13 @@ func requests(addrs ...string) change {
 		}
 	}
 }
-func from(pool string) change         { return func(s *vip.Service) { s.Pool = pool } }
-func families(f ...vip.Family) change { return func(s *vip.Service) { s.Families = f } }
-func assigned(s *vip.Service)         { s.Assigned = true }
-func source(name string) change       { return func(s *vip.Service) { s.Source = name } }
-func drains(d time.Duration) change   { return func(s *vip.Service) { s.DrainTimeout = d } }
+func from(pool string) change { return func(s *vip.Service) { s.Pool = pool } }
+func families(f ...vip.Family) change {
+	return func(s *vip.Service) { s.Families = vip.FamiliesOf(f...) }
+}
+func assigned(s *vip.Service)       { s.Assigned = true }
+func source(name string) change     { return func(s *vip.Service) { s.Source = name } }
+func drains(d time.Duration) change { return func(s *vip.Service) { s.DrainTimeout = d } }
 func share(key string, p ...vip.Port) change {
 	return func(s *vip.Service) { s.ShareKey, s.Ports = key, p }
 }

@@ -24,6 +24,27 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
+// Families are the address families that a service asks for, each once, in the
+// order in which they were written: the first in the low four bits, the second in
+// the high ones. The zero Families is none.
+type Families uint8
+
+// FamiliesOf returns the families of a list, of which there are but two.
+func FamiliesOf(list ...Family) (f Families) {
+	for i, one := range list {
+		f |= Families(one) << (4 * i)
+	}
+	return f
+}
+
+// List returns the families in their order, nil for none.
+func (f Families) List() (list []Family) {
+	for ; f != 0; f >>= 4 {
+		list = append(list, Family(f&0xf))
+	}
+	return list
+}
+
 // Protocol is a transport protocol, numbered as in the IP header.
 type Protocol uint8
 

@@ -86,10 +86,10 @@ func (k FrontendKind) String() string {
 // It is what compile makes of a service, its leases and this node.
 type Frontend struct {
 	Key     FrontendKey
-	Kind    FrontendKind
 	Service ServiceKey
 	Port    string // the service port's name
 
+	Kind              FrontendKind
 	Scheduler         Scheduler
 	SchedulerFallback bool
 	SchedulerPort     bool

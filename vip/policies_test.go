@@ -82,3 +82,15 @@ func TestPoliciesAreWrittenAsWords(t *testing.T) {
 		t.Errorf("an unknown one is %q", got)
 	}
 }
+
+// A service's families come back in the order in which they were written.
+func TestFamilies(t *testing.T) {
+	seen := map[Families]bool{}
+	for _, list := range [][]Family{nil, {IPv4}, {IPv6}, {IPv4, IPv6}, {IPv6, IPv4}} {
+		f := FamiliesOf(list...)
+		if got := f.List(); !slices.Equal(got, list) || seen[f] || (f == 0) != (len(list) == 0) {
+			t.Errorf("%v becomes %#x and that %v", list, f, got)
+		}
+		seen[f] = true
+	}
+}

@@ -82,12 +82,12 @@ type Service struct {
 
 	Pool     string       // "" is the first pool with auto_assign
 	VIPs     []netip.Addr // requested addresses, at most one a family; empty is automatic
-	Families []Family     // empty is what the pool has
 	ShareKey string       // services with the same key may share a VIP on disjoint ports
 
 	Ports    []Port
 	Backends []Backend // sorted by address, then port; no two alike
 
+	Families          Families // none is what the pool has
 	Scheduler         Scheduler
 	SchedulerFallback bool // sh and mh: go to the next backend when the chosen one has weight 0
 	SchedulerPort     bool // sh and mh: hash the client's port too
@@ -102,11 +102,11 @@ type Service struct {
 	// Local.
 	HealthPort      NodePort
 	Forward         Forward
-	Affinity        time.Duration // 0 is none; else how long a client keeps its backend
 	InternalTraffic TrafficPolicy
 	ExternalTraffic TrafficPolicy
 	Distribution    TrafficDistribution
 	Masquerade      Masquerade
+	Affinity        time.Duration  // 0 is none; else how long a client keeps its backend
 	SourceRanges    []netip.Prefix // clients that may reach the VIP; empty is all
 	DrainTimeout    time.Duration
 }
@@ -140,8 +140,8 @@ func (n NodePort) Wanted() bool { return n.Auto || n.Number != 0 }
 type Backend struct {
 	Address netip.Addr
 	Port    uint16 // 0 is each service port's TargetPort
-	Weight  uint32 // 0 to MaxWeight; 0 takes no new connections
 	State   State
+	Weight  uint32 // 0 to MaxWeight; 0 takes no new connections
 	Node    string // the host it runs on, where known
 	Zone    string // where that host is, where known
 

@@ -203,7 +203,7 @@ func TestWhatIsLeftToAssign(t *testing.T) {
 		writes := one.writes()
 		for _, s := range []vip.Service{
 			{Key: plain("pool").Key, Source: "rest", Pool: "none"},
-			{Key: plain("half").Key, Source: "rest", Families: []vip.Family{vip.IPv4, vip.IPv6}},
+			{Key: plain("half").Key, Source: "rest", Families: vip.FamiliesOf(vip.IPv4, vip.IPv6)},
 		} {
 			done, err := one.joint.Commit(t.Context(), s, batch(s.Key.Name, 0))
 			if done || err != nil || held(t, m, s.Key.Name) != nil {

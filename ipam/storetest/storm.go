@@ -174,7 +174,7 @@ func (s *storm) put() {
 	case 2:
 		sv.Pool = "q"
 	case 3:
-		sv.Families = []vip.Family{vip.IPv4}
+		sv.Families = vip.FamiliesOf(vip.IPv4)
 	}
 	if s.rand.IntN(3) == 0 {
 		sv.Ports[0].NodePort = vip.NodePort{Auto: true}

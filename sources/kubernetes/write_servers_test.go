@@ -101,7 +101,7 @@ func (a *agent) Put(services ...vip.Service) []uint64 {
 	for _, s := range services {
 		asked := a.services.Put(s)
 		answer := vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, Pool: "public"}
-		for _, family := range s.Families {
+		for _, family := range s.Families.List() {
 			answer.VIPs = append(answer.VIPs, netip.MustParseAddr(map[vip.Family]string{vip.IPv4: "192.0.2.1", vip.IPv6: "2001:db8::1"}[family]))
 		}
 		slices.SortFunc(answer.VIPs, netip.Addr.Compare) // IPv4 first, as the allocator has it

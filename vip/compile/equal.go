@@ -59,6 +59,7 @@ func SameService(a, b vip.Service) bool {
 		a.Origin == b.Origin &&
 		a.Pool == b.Pool &&
 		a.ShareKey == b.ShareKey &&
+		a.Families == b.Families &&
 		a.Assigned == b.Assigned &&
 		a.Scheduler == b.Scheduler &&
 		a.SchedulerFallback == b.SchedulerFallback &&
@@ -74,7 +75,6 @@ func SameService(a, b vip.Service) bool {
 		a.DrainTimeout == b.DrainTimeout &&
 		maps.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.VIPs, b.VIPs) &&
-		slices.Equal(a.Families, b.Families) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Ports, b.Ports) &&
 		slices.Equal(a.Backends, b.Backends)

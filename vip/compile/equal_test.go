@@ -34,7 +34,7 @@ func exampleAllocation() vip.Allocation {
 func exampleService() vip.Service {
 	return vip.Service{
 		Key: vip.ServiceKey{Namespace: "n", Name: "s"}, Source: "static", Origin: "f:1", Labels: map[string]string{"a": "b"},
-		Pool: "p", VIPs: []netip.Addr{addr("192.0.2.10")}, Families: []vip.Family{vip.IPv4}, ShareKey: "k", Assigned: true,
+		Pool: "p", VIPs: []netip.Addr{addr("192.0.2.10")}, Families: vip.FamiliesOf(vip.IPv4), ShareKey: "k", Assigned: true,
 		Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}},
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto,

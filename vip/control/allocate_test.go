@@ -38,7 +38,7 @@ func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
 		"Pool":         func(s *vip.Service) { s.Pool = "q" },
 		"VIPs":         func(s *vip.Service) { s.VIPs = addrs("192.0.2.50") },
 		"Assigned":     func(s *vip.Service) { s.Assigned = true },
-		"Families":     func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4} },
+		"Families":     func(s *vip.Service) { s.Families = vip.FamiliesOf(vip.IPv4) },
 		"ShareKey":     func(s *vip.Service) { s.ShareKey = "k" },
 		"Ports":        func(s *vip.Service) { s.Ports[0].NodePort.Auto = true },
 		"DrainTimeout": func(s *vip.Service) { s.DrainTimeout++ },

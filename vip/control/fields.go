@@ -39,7 +39,7 @@ func changedFields(was, is *Planned) []FieldChange {
 	} else {
 		f.compare("requested vips", joined(a.VIPs), joined(b.VIPs))
 	}
-	f.compare("families", list(a.Families), list(b.Families))
+	f.compare("families", list(a.Families.List()), list(b.Families.List()))
 	f.compare("share_key", a.ShareKey, b.ShareKey)
 	f.ports(was, is)
 	f.compare("scheduler", a.Scheduler.String(), b.Scheduler.String())

@@ -190,7 +190,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"source static -> rest":                  func(s *vip.Service) { s.Source = "rest" },
 		"labels none -> a=1 b=2":                 func(s *vip.Service) { s.Labels = map[string]string{"b": "2", "a": "1"} },
 		"pool none -> other":                     func(s *vip.Service) { s.Pool = "other" },
-		"families none -> ipv4 ipv6":             func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4, vip.IPv6} },
+		"families none -> ipv4 ipv6":             func(s *vip.Service) { s.Families = vip.FamiliesOf(vip.IPv4, vip.IPv6) },
 		"share_key none -> k":                    func(s *vip.Service) { s.ShareKey = "k" },
 		"ports[80/tcp].name 80/tcp -> http":      func(s *vip.Service) { s.Ports[0].Name = "http" },
 		"scheduler wrr -> lc":                    func(s *vip.Service) { s.Scheduler = vip.LeastConnection },

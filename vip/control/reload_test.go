@@ -107,7 +107,7 @@ func TestRangeAddedByAReload(t *testing.T) {
 			s := service(fmt.Sprint("s", i), nil)
 			services.Set(s)
 		}
-		only4 := service("only4", nil, func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4} })
+		only4 := service("only4", nil, func(s *vip.Service) { s.Families = vip.FamiliesOf(vip.IPv4) })
 		services.Set(only4)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -13,10 +13,10 @@ func sameRequest(a, b *vip.Service) bool {
 	return a.Source == b.Source &&
 		a.Pool == b.Pool &&
 		a.ShareKey == b.ShareKey &&
+		a.Families == b.Families &&
 		a.Assigned == b.Assigned &&
 		a.HealthPort == b.HealthPort &&
 		a.DrainTimeout == b.DrainTimeout &&
 		slices.Equal(a.VIPs, b.VIPs) &&
-		slices.Equal(a.Families, b.Families) &&
 		slices.Equal(a.Ports, b.Ports)
 }

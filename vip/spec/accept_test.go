@@ -75,7 +75,7 @@ func TestBuildAccepts(t *testing.T) {
 			s.SourceRanges = prefixes("10.0.0.0/8", "10.2.0.0/16", "192.0.2.7/32", "2001:db8::/32", "2001:db8::1/128")
 		}},
 		{"source ranges of the stated families", `"families": ["ipv6", "ipv4"], "source_ranges": ["::/0", "0.0.0.0/0"]`, func(s *vip.Service) {
-			s.Families, s.SourceRanges = []vip.Family{vip.IPv6, vip.IPv4}, prefixes("0.0.0.0/0", "::/0")
+			s.Families, s.SourceRanges = vip.FamiliesOf(vip.IPv6, vip.IPv4), prefixes("0.0.0.0/0", "::/0")
 		}},
 		{"ports by name", `"ports": [{"port": 80, "name": "http"}, {"port": 53, "protocol": "udp"}], "backends": [{"address": "10.1.0.11", "ports": ["http", "53/udp"]}]`, func(s *vip.Service) {
 			s.Ports, s.Backends = []vip.Port{port(vip.TCP, 80, 0, 80), port(vip.UDP, 53, 0, 53)}, backend(0, vip.Ready)

@@ -40,8 +40,8 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	if s.ShareKey != "" {
 		b.label("share_key", s.ShareKey)
 	}
-	out.Families = b.families(s.Families)
-	out.VIPs = b.vips(s.VIPs, out.Families)
+	families := b.families(s.Families)
+	out.Families, out.VIPs = vip.FamiliesOf(families...), b.vips(s.VIPs, families)
 	out.Ports = b.ports(s.Ports)
 	out.Scheduler = choice(&b, "scheduler", s.Scheduler, vip.DefaultScheduler, vip.Schedulers()...)
 	b.schedulerFlags(s.SchedulerFlags, &out)
@@ -90,8 +90,8 @@ func compareBackends(a, b vip.Backend) int {
 // statedFamilies returns the families that the service asks for, by families
 // or by vips; nil leaves them to the pool.
 func statedFamilies(s vip.Service) []vip.Family {
-	if len(s.Families) > 0 {
-		return s.Families
+	if s.Families != 0 {
+		return s.Families.List()
 	}
 	var out []vip.Family
 	for _, a := range s.VIPs {

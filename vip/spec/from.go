@@ -13,7 +13,7 @@ func FromService(s vip.Service) Service {
 	out := Service{
 		Name: s.Key.Name, Namespace: s.Key.Namespace, Labels: maps.Clone(s.Labels),
 		Pool: s.Pool, ShareKey: s.ShareKey,
-		VIPs: texts(s.VIPs), Families: texts(s.Families), SourceRanges: texts(s.SourceRanges),
+		VIPs: texts(s.VIPs), Families: texts(s.Families.List()), SourceRanges: texts(s.SourceRanges),
 		Scheduler: s.Scheduler.String(), Forward: s.Forward.String(), Masquerade: s.Masquerade.String(),
 		InternalTraffic: s.InternalTraffic.String(), ExternalTraffic: s.ExternalTraffic.String(),
 		Distribution: s.Distribution.String(), HealthPort: writeNodePort(s.HealthPort),

@@ -42,7 +42,7 @@ func services(t *rapid.T) vip.Service {
 		s.Pool, s.ShareKey = label.Draw(t, "pool"), label.Draw(t, "share key")
 	}
 	if rapid.Bool().Draw(t, "requested") {
-		s.Families = []vip.Family{vip.IPv4}
+		s.Families = vip.FamiliesOf(vip.IPv4)
 		s.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 	}
 	if s.ExternalTraffic == vip.Local {
