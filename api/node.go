@@ -53,7 +53,7 @@ type documentOutput struct{ Body func(huma.Context) }
 func (s *Server) openAPI(context.Context, *struct{}) (*documentOutput, error) {
 	return &documentOutput{Body: func(ctx huma.Context) {
 		ctx.SetHeader("Content-Type", "application/openapi+json")
-		_, _ = ctx.BodyWriter().Write(s.document) // the caller may be gone
+		_, _ = ctx.BodyWriter().Write(s.document()) // the caller may be gone
 	}}, nil
 }
 

@@ -177,10 +177,10 @@ func (s *Server) operation(method, path string) *huma.Operation {
 }
 
 // writeDocument renders the OpenAPI document, once every route is there.
-func (s *Server) writeDocument() {
+func (s *Server) writeDocument() []byte {
 	b, err := json.Marshal(s.api.OpenAPI())
 	if err != nil {
 		panic("the OpenAPI document can't be written: " + err.Error())
 	}
-	s.document = b
+	return b
 }

@@ -12,5 +12,4 @@ func (s *Server) routes() {
 	s.eventRoutes()
 	s.nodeRoutes()
 	s.fleetRoutes()
-	s.writeDocument()
 }

@@ -37,7 +37,7 @@ type Server struct {
 	log         *slog.Logger
 	engine      *gin.Engine
 	api         huma.API
-	document    []byte // the OpenAPI document
+	document    func() []byte // the OpenAPI document, written when it is first asked for
 	convergence *convergence
 	standing    *standing
 	handler     http.Handler
@@ -53,6 +53,7 @@ func New(d Deps) *Server {
 	s.engine = newEngine()
 	s.api = s.newAPI()
 	s.routes()
+	s.document = sync.OnceValue(s.writeDocument)
 	s.handler = s.wrap(s.engine)
 	return s
 }
