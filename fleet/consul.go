@@ -100,7 +100,7 @@ func (c *Consul) List(ctx context.Context, prefix string, q Query, part func([]P
 
 // decodePairs reads a list of pairs and nothing else.
 func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
-	dec := jsontext.NewDecoder(from)
+	dec := jsontext.NewDecoder(from, jsontext.AllowDuplicateNames(true)) // as Consul has none
 	if begin, err := dec.ReadToken(); err != nil {
 		return err
 	} else if begin.Kind() != '[' {

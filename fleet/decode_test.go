@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -62,6 +63,9 @@ func FuzzValue(f *testing.F) {
 		`{"v":1,"value":{"name":"x"},"value":{"more":null}}`,
 		`{"v":1,"value":{"name":"x","name":"y"},"of":"a newer release"}`,
 		`{"V":1,"Value":{"NAME":"x"}}`,
+		`{"v":1,"value":{"of":{"a":1e300,"b":null},"by":{"::1":["2026-01-02T03:04:05+01:00"]},"raw":"/w==","yes":true}}`,
+		`{"v":1,"value":{"of":{"a":1,"a":2},"by":{"192.0.2.1":[],"192.0.2.01":null},"raw":null,"yes":null,"name":null}}`,
+		`{"v":1,"value":{"name":"é","raw":"/w","by":{}}}`,
 		`{"v":1,"value":{"name":"\ud800ÿ","odd":1}}`,
 		`{"v":null,"value":{}}`,
 		`{"v":2,"value":{}}`,
@@ -72,7 +76,11 @@ func FuzzValue(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	type value struct {
-		Name string `json:"name"`
+		Name string                     `json:"name"`
+		Of   map[string]*float64        `json:"of,omitempty"`
+		By   map[netip.Addr][]time.Time `json:"by"`
+		Raw  []byte                     `json:"raw"`
+		Yes  bool                       `json:"yes"`
 		More []struct {
 			At *time.Time `json:"at"`
 			N  int        `json:"n"`
@@ -81,7 +89,7 @@ func FuzzValue(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		got, err := decodeValue[value](text, 1)
 		want, wantErr := explainValue[value](text, 1)
-		if fmt.Sprint(err) != fmt.Sprint(wantErr) || err == nil && !reflect.DeepEqual(got, want) {
+		if fmt.Sprint(err) != fmt.Sprint(wantErr) || err == nil && !reflect.DeepEqual(*got, want) {
 			t.Errorf("%s is %+v, %v; step by step %+v, %v", text, got, err, want, wantErr)
 		}
 	})

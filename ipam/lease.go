@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	json2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	json1 "github.com/go-json-experiment/json/v1"
 
 	"github.com/ironvip/ironvip/vip"
@@ -112,6 +114,19 @@ func (l *Lease) UnmarshalJSON(b []byte) error {
 	if err := json1.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
+	return l.read(&in)
+}
+
+// UnmarshalJSONFrom is UnmarshalJSON for the quicker decoder, with its rules.
+func (l *Lease) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	var in leaseJSON
+	if err := json2.UnmarshalDecode(dec, &in, json2.RejectUnknownMembers(false)); err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	return l.read(&in)
+}
+
+func (l *Lease) read(in *leaseJSON) error {
 	out := Lease{Resource: in.Resource, Pool: in.Pool, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
 	for _, j := range in.Holders {
 		h := Holder{Source: j.Source, Node: j.Node}
