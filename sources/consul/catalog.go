@@ -33,6 +33,7 @@ type question struct {
 type answer struct {
 	index    uint64
 	filtered bool // something was left out that the token may not see
+	streamed bool // of Consul's streams, which don't say whether something was left out
 }
 
 // client is the catalog of a real Consul. The list has connections of its own:
@@ -107,7 +108,7 @@ func (c *client) ask(ctx context.Context, of *consulclient.Client, path string, 
 		}
 		return answer{}, c.explain(err)
 	}
-	return answer{index: meta.LastIndex, filtered: meta.ResultsFilteredByACLs}, nil
+	return answer{index: meta.LastIndex, filtered: meta.ResultsFilteredByACLs, streamed: meta.QueryBackend == api.QueryBackendStreaming}, nil
 }
 
 // explain says what an error of the API means.

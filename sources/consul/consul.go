@@ -38,6 +38,7 @@ type entry struct {
 	service   vip.Service   // the last that was good
 	inForce   bool          // service is what the sink has, or is about to get
 	problems  []vip.Problem // of its instances
+	filtered  bool          // some of them were left out of what Consul answered last
 	listed    bool          // Consul's list names it
 	gone      bool          // and it has no instances either
 	epoch     int           // in which it was last read
@@ -75,6 +76,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	r := newRun(s, ask, out)
 	for _, e := range s.entries {
 		e.running, e.listed, e.epoch = false, false, 0
+		e.filtered = true // who runs it anew has seen what the token can't see
 	}
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -259,6 +259,46 @@ func TestRealToken(t *testing.T) {
 	l.wants("web 80/tcp: 10.0.0.2:80")
 }
 
+// A token that loses the sight of one node takes none of its instances away, and
+// the others are followed; one that never saw it has what it sees.
+func TestRealTokenLosesANode(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{ACL: true})
+	put := func(n int, port int) {
+		_, err := s.Client.Catalog().Register(&api.CatalogRegistration{Node: fmt.Sprintf("n%d", n), Address: fmt.Sprintf("10.0.0.%d", n),
+			Service: &api.AgentService{ID: "web", Service: "web", Port: port, Meta: map[string]string{"ironvip-port": "80"}, Tags: []string{DefaultTag}}}, nil)
+		ok(t, err)
+	}
+	for n := range 4 {
+		put(n+1, 80)
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	sees := func(nodes string) {
+		ok(t, os.WriteFile(file, []byte(s.NewToken(`service_prefix "" { policy = "read" } `+nodes)), 0o600))
+	}
+	const most = `node "n1" { policy = "read" } node "n2" { policy = "read" } node "n3" { policy = "read" }`
+	sees(`node_prefix "" { policy = "read" }`)
+	o := Options{Client: consulclient.Config{Address: s.URL, TokenFile: file}, ShrinkGuard: -1}
+	o.timing.listHold, o.timing.hold = time.Second, time.Second
+	l := follow(t, o)
+	l.wants("web 80/tcp: 10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80, 10.0.0.4:80")
+	sees(most)
+	l.eventually("stale for an instance that it may not see", func() bool { return strings.Contains(l.stale(), "the token may not read instance n4/web any more") })
+	put(1, 81)
+	l.wants("web 80/tcp: 10.0.0.1:81, 10.0.0.2:80, 10.0.0.3:80, 10.0.0.4:80")
+	sees(`node_prefix "" { policy = "read" }`)
+	l.fresh()
+	l.wants("web 80/tcp: 10.0.0.1:81, 10.0.0.2:80, 10.0.0.3:80, 10.0.0.4:80")
+
+	sees(most)
+	l = follow(t, o) // as after a resync
+	l.wants("web 80/tcp: 10.0.0.1:81, 10.0.0.2:80, 10.0.0.3:80")
+	_, err := s.Client.Catalog().Deregister(&api.CatalogDeregistration{Node: "n3"}, nil)
+	ok(t, err)
+	l.wants("web 80/tcp: 10.0.0.1:81, 10.0.0.2:80")
+	l.fresh()
+}
+
 // The leader of three is killed: answers go on, or the source is stale until
 // there is a new one.
 func TestRealClusterLosesItsLeader(t *testing.T) {

@@ -3,6 +3,7 @@ package consul
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,6 +16,7 @@ type next int
 
 const (
 	hold next = iota // ask what is newer
+	anew             // ask at once, holding nothing
 	idle             // ask again some time: there is nothing to hold a question for
 	end              // the service is gone
 )
@@ -57,6 +59,8 @@ func (r *run) watch(ctx context.Context, e *entry) {
 					} else {
 						index = max(a.index, 1)
 					}
+				case anew:
+					index = 0
 				case idle:
 					index = 0
 					retry.Sleep(turn, rest.Next())
@@ -140,7 +144,19 @@ func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 		r.note()
 		return idle
 	}
+	vanished := e.vanished(all)
+	if ours && a.streamed && len(vanished) > 0 {
+		return anew
+	}
 	delete(r.failing, e.name)
+	// What the token may not see any more is not gone. A token that never could see
+	// all instances has those that it sees.
+	if a.filtered && !e.filtered && len(vanished) > 0 {
+		r.failing[e.name] = fmt.Errorf("the token may not read instance %s any more: it needs node:read for its node", fewOf(idsOf(vanished)))
+		all = slices.Concat(all, vanished)
+	} else {
+		e.filtered = a.filtered
+	}
 	if e.epoch != number {
 		e.epoch = number
 		r.epoch.waiting--
@@ -159,4 +175,25 @@ func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 	// The list says that there are some, the answer that there are none. The list
 	// will follow.
 	return idle
+}
+
+// vanished returns the instances that were there, and aren't now.
+func (e *entry) vanished(now []instance) (gone []instance) {
+	there := make(map[string]struct{}, len(now))
+	for i := range now {
+		there[now[i].id()] = struct{}{}
+	}
+	for i := range e.instances {
+		if _, still := there[e.instances[i].id()]; !still {
+			gone = append(gone, e.instances[i])
+		}
+	}
+	return gone
+}
+
+func idsOf(instances []instance) (ids []string) {
+	for i := range instances {
+		ids = append(ids, instances[i].id())
+	}
+	return ids
 }
