@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -146,6 +147,50 @@ func TestBodyThatIsTooSlow(t *testing.T) {
 	if body.reads != 1 {
 		t.Errorf("the body was read %d times", body.reads)
 	}
+}
+
+// pipes is a net.Listener without a network, which fake time can wait for.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, open := <-p; open {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// The answer to a body that comes too slowly is written also where reading may take
+// longer than writing, as that of an apply may.
+func TestSlowApplyIsAnswered(t *testing.T) {
+	if applyReadTimeout <= writeTimeout {
+		t.Fatal("reading takes no longer than writing may: another test is needed")
+	}
+	r := newRig(t)
+	bubble.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		l, ended := make(pipes), make(chan error)
+		go func() { ended <- r.server.Serve(ctx, l) }()
+		client, server := net.Pipe()
+		l <- server
+		start := time.Now()
+		if _, err := io.WriteString(client, "POST "+v1.PathApply+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+		if err != nil {
+			t.Fatalf("after %s: %v", time.Since(start), err)
+		}
+		if took := time.Since(start); resp.StatusCode != http.StatusRequestTimeout || took < writeTimeout || took > applyReadTimeout+time.Second {
+			t.Errorf("%s after %s", resp.Status, took)
+		}
+		client.Close()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }
 
 // onSocket serves the rig on a unix socket and returns a client of it and what

@@ -815,3 +815,34 @@ func TestHeartbeatAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations a heartbeat", n)
 	}
 }
+
+// What operators had said before a host ran is no news at its start, though the
+// service is known by then.
+func TestStatesOfBeforeAreNoNews(t *testing.T) {
+	f := newFixture(t)
+	f.put(web("10.0.0.1"))
+	key := bkey("10.0.0.1")
+	told := func() (n int) {
+		events, _ := f.events.Since(0)
+		for _, e := range events {
+			if e.Kind == "backend_state" {
+				n++
+			}
+		}
+		return n
+	}
+	if _, err := f.src.SetState(t.Context(), key, vip.Drain); err != nil {
+		t.Fatal(err)
+	}
+	if n := told(); n != 1 {
+		t.Errorf("%d events for one state", n)
+	}
+	f.stop()
+	f.states, f.events = table.New(f.clock, vip.KeyOfBackendState, nil), event.NewLog(100, time.Now)
+	if _, err := New(Options{Store: local(t, f.store), Overrides: local(t, f.overrides), States: f.states, Services: f.services, Events: f.events}); err != nil {
+		t.Fatal(err)
+	}
+	if st, _, ok := f.states.Get(key); !ok || st.State != vip.Drain || told() != 0 {
+		t.Errorf("at the start: %+v, %d events", st, told())
+	}
+}

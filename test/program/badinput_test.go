@@ -603,3 +603,23 @@ func compact(v any) string {
 	}
 	return string(b)
 }
+
+// Services that no source reads are said in the log, at each start.
+func TestServicesThatNobodyReads(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	h.write("services.d/web.toml", service("web", "", newBackend(t, "a")))
+	h.config("")
+	h.start()
+	h.vip("web")
+	if strings.Contains(h.log.String(), "services are not read") {
+		t.Errorf("said where they are read:\n%s", h.log)
+	}
+	h.stop()
+	h.config("[[source]]\ntype = \"static\"\nname = \"elsewhere\"\npath = \"elsewhere.d\"\n")
+	if err := os.Mkdir(filepath.Join(h.dir, "elsewhere.d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	mentions(t, "log", h.log.String(), "services are not read", "dir="+filepath.Join(h.dir, "services.d"), "add a [[source]]")
+}
