@@ -45,9 +45,9 @@ type restraint struct {
 // until returns when a host may act that has waited for a service since first; not
 // after now, if that is now.
 func (r *restraint) until(first, now time.Time) time.Time {
-	patience, limit := patience(), first.Add(longestPatience)
+	patience, limit := r.patience(now), first.Add(longestPatience)
 	if now.Before(r.slowTill) {
-		patience, limit = max(patience, r.slow), r.slowTill
+		limit = r.slowTill
 	}
 	if at := r.brought.Add(patience); at.After(now) && now.Before(limit) {
 		return at
@@ -62,6 +62,15 @@ func (r *restraint) until(first, now time.Time) time.Time {
 	return now
 }
 
+// patience is for how long to wait for the elected host, with a store that is as
+// slow as it is known to be.
+func (r *restraint) patience(now time.Time) time.Duration {
+	if now.Before(r.slowTill) {
+		return max(patience(), r.slow)
+	}
+	return patience()
+}
+
 // progress notes that the elected host brought something.
 func (r *restraint) progress(now time.Time) { r.brought, r.tries, r.left = now, 0, 0 }
 
@@ -72,7 +81,7 @@ func (r *restraint) tried(now time.Time, took time.Duration, err error) {
 		return
 	}
 	r.slow, r.slowTill = min(2*took, longestPatience), now.Add(slowMemory)
-	r.tries, r.left, r.next = 0, 0, now.Add(max(r.slow, patience()))
+	r.tries, r.left, r.next = 0, 0, now.Add(r.patience(now))
 }
 
 // overdue pops the services for which this host has waited long enough, and notes

@@ -144,3 +144,43 @@ func TestPatienceWithASlowStore(t *testing.T) {
 		}
 	})
 }
+
+// Nor does it try at once to end what has cooled down, where it knows that the store
+// is slow: the elected one is at that.
+func TestPatienceWithASlowStoreAtTheEndOfCooling(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		o := &office{elected: "lb2", changed: make(chan struct{})}
+		w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
+		store := &slowStore{Store: w.store}
+		one, err := ipam.New(t.Context(), store, w.cfg, ipam.Options{Clock: newClock(), Node: "lb2", Turn: seat{o, "lb2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.a = one
+		w.ask(names(20))
+		defer w.start()()
+		w.release(names(20)...)
+		end := time.Now().Add(w.cfg.ReuseDelay)
+		o.elect("lb1")
+		store.stuck = true
+		w.ask([]string{"new"})
+		pass(3100 * time.Millisecond)
+		w.ask(w.taken()) // takes 5 seconds, in vain
+		store.stuck = false
+		pass(time.Until(end))
+		for known := w.a.Leases().Len(); ; pass(100 * time.Millisecond) {
+			if known != 20 {
+				t.Fatalf("%d leases", known)
+			}
+			if w.a.Leases().Len() < known {
+				break
+			}
+			if time.Since(end) > time.Minute {
+				t.Fatal("they are never ended")
+			}
+		}
+		if took := time.Since(end); took < 10*time.Second || took > 11*time.Second {
+			t.Errorf("ended after %s, want twice what the store took", took)
+		}
+	})
+}

@@ -198,7 +198,7 @@ const sweepBatch = 1024
 // A single one that the store refuses to end is tried again after longestTry.
 // A lease that would cool for longer than any may (the clock was set back)
 // ends too. Where it is another host's turn, that one has some time to end it
-// first.
+// first, more of it where the store is known to be slow.
 func (a *Allocator) cool(ctx context.Context) (next time.Time, err error) {
 	a.write.Lock()
 	defer a.write.Unlock()
@@ -218,7 +218,7 @@ func (a *Allocator) cool(ctx context.Context) (next time.Time, err error) {
 			}
 			heap.Pop(q)
 			if !mine && c.look.Equal(c.until.Time()) {
-				c.look = now.Add(patience())
+				c.look = now.Add(a.restraint.patience(now))
 				heap.Push(q, c)
 				continue
 			}
