@@ -51,6 +51,15 @@ func (t *Tree) OwnName() bool {
 	return alive && session == t.twins.clear
 }
 
+// NameTaken reports whether another host is known to be in the fleet by this
+// host's name: not before both have been there for some seconds. Unlike OwnName it
+// gives a host that is alone the benefit of the doubt.
+func (t *Tree) NameTaken() bool {
+	t.twins.mu.Lock()
+	defer t.twins.mu.Unlock()
+	return t.twins.told
+}
+
 // rivals are the rows beside the name's own. No node's own row has such a key:
 // names are escaped.
 func (p paths) rivals(name string) string { return p.node(name) + "?" }

@@ -371,6 +371,55 @@ func TestLapseOutlivesItsKeeper(t *testing.T) {
 	})
 }
 
+// Two hosts of one name hear a part of the heartbeats each. From when they know of
+// each other, neither has a backend drained that only the other hears of; one that is
+// silent is drained once the name is one host's again.
+func TestKeepersOfOneName(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		one, two := join(t, m, "a"), joinBy(t, m, "a", m.Client("b"))
+		defer func() { one.end(); one.Host.End() }()
+		one.put(web())
+		time.Sleep(time.Minute) // they have found each other out
+		one.register("10.0.0.8", 10*time.Second)
+		two.register("10.0.0.9", 10*time.Second)
+		beat := func(h *host, backend string) {
+			t.Helper()
+			if err := h.src.Heartbeat(t.Context(), bkey(backend)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 60 {
+			time.Sleep(2 * time.Second)
+			beat(one, "10.0.0.8")
+			beat(two, "10.0.0.9")
+		}
+		for _, h := range []*host{one, two} {
+			h.sees("[10.0.0.8 ready 10.0.0.9 ready]")
+			if n := kindsOf(h.events, "backend_expired"); n != 0 {
+				t.Errorf("%d backends were drained that live", n)
+			}
+		}
+		two.end()
+		two.Host.End()
+		for range 30 {
+			time.Sleep(2 * time.Second)
+			beat(one, "10.0.0.8")
+		}
+		one.sees("[10.0.0.8 ready 10.0.0.9 drain]")
+	})
+}
+
+func kindsOf(events *event.Log, kind string) (n int) {
+	all, _ := events.Since(0)
+	for _, e := range all {
+		if e.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
 // When the keeper is gone the elected host counts a full ttl, and marks the
 // lapse; who was heard of by another host in time stays.
 func TestKeeperDies(t *testing.T) {
