@@ -6,6 +6,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/table"
 )
@@ -29,6 +30,7 @@ func TestSizes(t *testing.T) {
 		"vip.Backend":       {unsafe.Sizeof(vip.Backend{}), 112},
 		"vip.Port":          {unsafe.Sizeof(vip.Port{}), 32},
 		"vip.Allocation":    {unsafe.Sizeof(vip.Allocation{}), 96},
+		"control.Compiled":  {unsafe.Sizeof(control.Compiled{}), 72},
 		"vip.Frontend":      {unsafe.Sizeof(vip.Frontend{}), 152},
 		"vip.Endpoint":      {unsafe.Sizeof(vip.Endpoint{}), 48},
 		"reconcile.Applied": {unsafe.Sizeof(reconcile.Applied[vip.Frontend]{}), 32},
