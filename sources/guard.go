@@ -85,15 +85,15 @@ func (l losses) tooMany(n int, all bool) bool {
 	return 2*total > l.before && (total >= fewLosses || all)
 }
 
-// put returns what to put in force of what the source says, given what is in
-// force.
-func (g *guard) put(now time.Time, said, inForce vip.Service) vip.Service {
+// put returns what to put in force of what the source says, given the backends
+// in force.
+func (g *guard) put(now time.Time, said vip.Service, inForce []vip.Backend) vip.Service {
 	if _, back := g.services[said.Key]; back {
 		delete(g.services, said.Key)
 		g.changed = true
 	}
 	held := g.backends[said.Key]
-	gone, came, before := replaced(inForce.Backends, said.Backends)
+	gone, came, before := replaced(inForce, said.Backends)
 	if held == nil {
 		n := len(gone) - came
 		if n <= 0 {

@@ -14,7 +14,11 @@ func (n *names) put(src *supervised, c *claims, s vip.Service) uint64 {
 		return n.claim(src, c, s)
 	}
 	defer n.watchHeld(src, c)()
-	return n.claim(src, c, c.guard.put(time.Now(), s, c.rows[s.Key]))
+	var inForce []vip.Backend
+	if row := c.rows[s.Key]; row != nil {
+		inForce = row.Backends
+	}
+	return n.claim(src, c, c.guard.put(time.Now(), s, inForce))
 }
 
 // remove is release, less what the source's guard holds back. Full is as in

@@ -36,7 +36,7 @@ const relogStale = time.Minute
 
 // claims is what one source says.
 type claims struct {
-	rows     map[vip.ServiceKey]vip.Service
+	rows     map[vip.ServiceKey]*vip.Service // those in force are the table's own, and nobody changes any
 	aside    map[vip.ServiceKey]struct{}
 	problems []vip.Problem // as the source told them
 	guard    *guard        // nil for a source that is believed whatever it says
@@ -55,7 +55,7 @@ func newNames(o Options) *names {
 func (n *names) add(src *supervised) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := &claims{rows: map[vip.ServiceKey]vip.Service{}, aside: map[vip.ServiceKey]struct{}{}, status: Status{Name: src.name, Type: src.typ}}
+	c := &claims{rows: map[vip.ServiceKey]*vip.Service{}, aside: map[vip.ServiceKey]struct{}{}, status: Status{Name: src.name, Type: src.typ}}
 	if g, asks := src.source.(Guarded); asks && g.ShrinkGuard() > 0 {
 		c.guard = newGuard(g.ShrinkGuard())
 	}
@@ -121,27 +121,39 @@ func (n *names) inTouch(src *supervised, c *claims) {
 // revision, 0 for one held aside.
 func (n *names) claim(src *supervised, c *claims, s vip.Service) uint64 {
 	s.Source = src.name
-	old, had := c.rows[s.Key]
-	c.rows[s.Key] = s
 	switch holder := n.holders[s.Key]; {
 	case holder == src:
-		if had && reflect.DeepEqual(old, s) {
+		if reflect.DeepEqual(*c.rows[s.Key], s) {
 			_, rev, _ := n.options.Services.Get(s.Key)
 			return rev
 		}
 		n.contested(s.Key) // where the holder has it from may have changed
-		return n.options.Services.Set(s)
+		return n.enforce(c, s)
 	case holder != nil && n.options.Shared && n.prior(s.Key) == src:
+		c.keep(s)
 		return n.handOver(s.Key, holder, src)
 	case holder != nil:
+		c.keep(s)
 		n.setAside(src, c, s.Key, holder)
 		return 0
 	}
 	if prior := n.prior(s.Key); prior != nil && prior != src && !n.claims[prior].waited {
+		c.keep(s)
 		n.setAside(src, c, s.Key, prior)
 		return 0
 	}
-	return n.promote(src, s.Key)
+	return n.promote(src, s)
+}
+
+// keep notes what the source says and is not in force.
+func (c *claims) keep(s vip.Service) { c.rows[s.Key] = &s }
+
+// enforce puts the row into the table, whose row is then the source's, too. It
+// returns the row's revision.
+func (n *names) enforce(c *claims, s vip.Service) uint64 {
+	row := n.options.Services.Put(s)
+	c.rows[s.Key] = &row.Value
+	return row.Rev
 }
 
 // prior returns the source that had the name before this run of the agent, if
@@ -162,12 +174,12 @@ func (n *names) prior(key vip.ServiceKey) *supervised {
 	return nil
 }
 
-// promote puts the source's row of that name in force.
-func (n *names) promote(src *supervised, key vip.ServiceKey) uint64 {
-	n.dropAside(src, key)
-	n.holders[key] = src
-	n.contested(key)
-	return n.options.Services.Set(n.claims[src].rows[key])
+// promote puts the source's row of a name that nobody has in force.
+func (n *names) promote(src *supervised, s vip.Service) uint64 {
+	n.dropAside(src, s.Key)
+	n.holders[s.Key] = src
+	n.contested(s.Key)
+	return n.enforce(n.claims[src], s)
 }
 
 func (n *names) setAside(src *supervised, c *claims, key vip.ServiceKey, winner *supervised) {
@@ -215,7 +227,7 @@ func (n *names) release(src *supervised, c *claims, key vip.ServiceKey) {
 
 // succeed puts a claim that was held aside in force.
 func (n *names) succeed(src *supervised, key vip.ServiceKey) (rev uint64) {
-	rev = n.promote(src, key)
+	rev = n.promote(src, *n.claims[src].rows[key])
 	n.options.Events.Add(event.Event{Kind: "service_name_freed", Service: key.String(), Object: src.name,
 		Message: fmt.Sprintf("the service of source %q takes over", src.name)})
 	return rev
