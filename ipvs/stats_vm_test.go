@@ -412,7 +412,7 @@ func TestStatisticsBesideAnotherNamespace(t *testing.T) {
 // table lacks them: they cost nothing more than their place in the dump.
 func TestStatisticsBesideForeignServices(t *testing.T) {
 	lab, other := netlab.New(t), netlab.New(t)
-	newPlane(t, other.Director).createAll(t, many(100, 1))
+	newPlane(t, other.Director).createAll(t, many(250, 1)) // in nearly all of the 256 buckets that the kernel walks
 	p := newPlane(t, lab.Director)
 	ours := frontend("10.96.0.1:80", vip.TCP, addrPort("10.77.1.2:8080"))
 	p.create(t, ours)
