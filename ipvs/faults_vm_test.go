@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +29,19 @@ type loop struct {
 	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
 	want    map[vip.FrontendKey]vip.Frontend
+	turn    sync.Mutex // held while the dataplane changes
+}
+
+// inTurns holds the turn while it applies.
+type inTurns struct {
+	*planeIn
+	turn *sync.Mutex
+}
+
+func (p inTurns) Apply(ctx context.Context, updates []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	return p.planeIn.Apply(ctx, updates)
 }
 
 func newLoop(t *testing.T, p *planeIn, resync time.Duration) *loop {
@@ -35,7 +49,7 @@ func newLoop(t *testing.T, p *planeIn, resync time.Duration) *loop {
 	l.desired = table.New(&l.clock, vip.KeyOfFrontend, nil)
 	l.applied = table.New(&l.clock, reconcile.KeyOfApplied, nil)
 	l.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: l.desired, Target: p, Applied: l.applied, Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond,
+		Desired: l.desired, Target: inTurns{p, &l.turn}, Applied: l.applied, Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -91,7 +105,16 @@ func (l *loop) right() {
 	for _, f := range l.want {
 		all = append(all, f)
 	}
-	witness(l.t, l.p.node, all)
+	l.witness(all...)
+}
+
+// witness looks with other eyes than ours, but not while something is tried: half
+// of it is there then.
+func (l *loop) witness(want ...vip.Frontend) {
+	l.t.Helper()
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	witness(l.t, l.p.node, want)
 }
 
 // says waits until a frontend's status contains a text, or the dataplane's.

@@ -80,7 +80,7 @@ func TestSchedulerNotLoaded(t *testing.T) {
 		l.says(f.Key, "the kernel has no scheduler \"lc\"")
 		l.says(f.Key, "modprobe ip_vs_lc")
 	}
-	witness(t, lab.Director, []vip.Frontend{*all[0], *all[1]})
+	l.witness(*all[0], *all[1])
 	insertModule(t, "ip_vs_lc")
 	l.right()
 }
