@@ -388,7 +388,8 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if x, y := p.open(key, a), p.open(key, b); x != n/2 || y != n/2 {
+	// Two that choose at the same moment may choose the same one.
+	if x, y := p.open(key, a), p.open(key, b); x+y != n || max(x, y)-min(x, y) > n/50 {
 		t.Errorf("lc: %d and %d open", x, y)
 	}
 	until(t, "idle connections hold no pipe", func() bool { return p.pipes.held() == 0 })

@@ -25,7 +25,7 @@ const maxFirst = 2 << 10
 // session has a socket of its own towards its backend, so that answers find
 // their client and refusals (ICMP) their session; answers go out through the
 // frontend's socket, so from the address and port the client used. Costs one
-// goroutine, and one a session; idle ones hold no buffer.
+// goroutine, and one a session; none holds a buffer while it waits.
 //
 // While no backend is usable the socket is closed and sessions ended, so that
 // the kernel answers port unreachable: only it can, without a raw socket. The
@@ -65,8 +65,9 @@ func (u *udpListener) usable(yes bool) error {
 			return err
 		}
 		u.conn = conn.(*net.UDPConn)
+		raw, _ := u.conn.SyscallConn() // fails without a socket only
 		u.f.tasks.Add(1)
-		go u.read(u.conn)
+		go u.read(u.conn, raw)
 	case !yes && u.conn != nil:
 		u.conn.Close()
 		u.f.target.silenced()
@@ -101,17 +102,19 @@ func (u *udpListener) died() error {
 	return u.death
 }
 
-// read takes in datagrams until conn is closed or broken.
-func (u *udpListener) read(conn *net.UDPConn) {
+// read takes in datagrams until conn is closed or broken. It takes a buffer for
+// each when it has come: thousands of frontends may wait for their first.
+func (u *udpListener) read(conn *net.UDPConn, raw syscall.RawConn) {
 	defer u.f.tasks.Done()
-	buf := make([]byte, maxDatagram)
 	pause := newBackoff()
 	for {
-		n, client, err := conn.ReadFromUDPAddrPort(buf)
+		err := awaitDatagram(raw)
+		if err == nil {
+			err = u.readOne(conn)
+		}
 		switch {
 		case err == nil:
 			pause.Reset()
-			u.forward(client, buf[:n], 0)
 		case errors.Is(err, net.ErrClosed) && u.dropped(conn):
 			return
 		case passes(err):
@@ -124,6 +127,25 @@ func (u *udpListener) read(conn *net.UDPConn) {
 			return
 		}
 	}
+}
+
+// readOne passes one datagram on.
+func (u *udpListener) readOne(conn *net.UDPConn) error {
+	buf := datagrams.Get().(*[maxDatagram]byte)
+	defer datagrams.Put(buf)
+	n, client, err := conn.ReadFromUDPAddrPort(buf[:])
+	if err == nil {
+		u.forward(client, buf[:n], 0)
+	}
+	return err
+}
+
+// awaitDatagram waits until there is something to read, or the socket is closed.
+func awaitDatagram(raw syscall.RawConn) error {
+	return raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 || err != nil // whoever reads learns of a fault
+	})
 }
 
 // dropped reports whether conn was closed by us.

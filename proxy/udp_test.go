@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -113,6 +115,35 @@ func TestUDPSessionKeepsItsBackend(t *testing.T) {
 
 // The answer's source is the VIP and port, also to a client that isn't
 // connected and would take anything.
+// A frontend that waits for its clients takes no room for what they may send.
+func TestUDPFrontendsWaitWithoutBuffers(t *testing.T) {
+	a := udpBackend(t, "127.0.0.1", "a")
+	p := newTarget(t, Options{})
+	const n = 100
+	inUse := func() uint64 {
+		runtime.GC()
+		runtime.GC() // what sync.Pool keeps goes with the second
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := inUse()
+	var keys []vip.FrontendKey
+	for i := range n {
+		keys = append(keys, freeKey(t, fmt.Sprintf("127.96.0.%d", i+1), vip.UDP))
+		p.must(onVIP(keys[i], vip.RoundRobin, a))
+	}
+	if each := (int64(inUse()) - int64(before)) / n; each > maxDatagram/4 {
+		t.Errorf("a frontend that waits takes %d bytes", each)
+	}
+	for _, key := range keys {
+		mustAsk(t, udpClient(t, key), "x")
+	}
+	if each := (int64(inUse()) - int64(before)) / n; each > maxDatagram/4 {
+		t.Errorf("a frontend that waits for the second datagram takes %d bytes", each)
+	}
+}
+
 func TestUDPAnswersComeFromTheVIP(t *testing.T) {
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.7", vip.UDP)
