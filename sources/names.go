@@ -239,6 +239,9 @@ func (n *names) succeed(src *supervised, key vip.ServiceKey) (rev uint64) {
 func (n *names) settle(key vip.ServiceKey) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if len(n.contests[key]) == 0 {
+		return // as for nearly all, of which there may be thousands at a start
+	}
 	holder, prior := n.holders[key], n.prior(key)
 	if holder == nil || prior == nil || prior == holder {
 		return
