@@ -98,6 +98,13 @@ func (c *Consul) List(ctx context.Context, prefix string, q Query, part func([]P
 	return index, nil
 }
 
+// Level implements KV.
+func (c *Consul) Level(ctx context.Context, prefix string) ([]string, error) {
+	names, meta, err := c.client.KV().Keys(prefix, "/", Query{}.options(ctx))
+	_, err = check(meta, err)
+	return names, err
+}
+
 // decodePairs reads a list of pairs and nothing else.
 func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
 	dec := jsontext.NewDecoder(from, jsontext.AllowDuplicateNames(true)) // as Consul has none

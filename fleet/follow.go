@@ -116,6 +116,7 @@ func (f *follower) step(ctx context.Context, todo verdict, ask bool) (verdict, e
 	case next != inStep: // not this time
 		f.tree.askAgain(asked)
 	default:
+		f.tree.survey(ctx)
 		answer(asked, nil)
 	}
 	return next, nil
@@ -176,7 +177,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	own := t.own
 	t.mu.Unlock()
 	news, next := f.lanes.read(t.paths, pairs, f.cursor, own, time.Now())
-	t.status.setJunk(inJournal, news.junk)
+	t.status.setJunk(inJournal, misplaced(news.junk))
 	if next == inStep {
 		next, err = f.complete(ctx, &news)
 	}
@@ -348,7 +349,7 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	f.lanes = nil
 	news, _ := f.lanes.read(t.paths, entries, cursor, ownHead{}, time.Now())
 	f.lanes.remember(former)
-	t.status.setJunk(inJournal, news.junk)
+	t.status.setJunk(inJournal, misplaced(news.junk))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if replace {

@@ -16,6 +16,10 @@ type KV interface {
 	// part as they come, some at a time; they are part's from then on. After an error
 	// what it was handed counts for nothing.
 	List(ctx context.Context, prefix string, q Query, part func([]Pair)) (index uint64, err error)
+	// Level reads what lies directly below a prefix that ends with a slash: keys, and
+	// of those further below what they have in common up to their next slash. All
+	// are whole, with the prefix, in no particular order.
+	Level(ctx context.Context, prefix string) (names []string, err error)
 	// Txn does all operations, at one index, or none of them. It is asked again
 	// after an error, which leaves open whether it has happened.
 	Txn(ctx context.Context, ops []Op) (Outcome, error)

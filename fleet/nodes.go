@@ -136,6 +136,7 @@ func (t *Tree) takeCensus(ctx context.Context) {
 		}
 		t.census.count(passed, names)
 		t.twins.census(t, pairs)
+		t.tellStrangers(pairs)
 		last = began
 		pause := censusEvery
 		if t.twins.contested() {
@@ -143,6 +144,17 @@ func (t *Tree) takeCensus(ctx context.Context) {
 		}
 		retry.Nap(ctx, pause*9/10+rand.N(pause/5), t.twins.look)
 	}
+}
+
+// tellStrangers tells of what lies among the nodes' rows and is none.
+func (t *Tree) tellStrangers(rows []Pair) {
+	found := map[string]error{}
+	for _, p := range rows {
+		if err := t.paths.noNode(p); err != nil {
+			found[p.Key] = err
+		}
+	}
+	t.status.setJunk(inNodes, misplaced(found))
 }
 
 // presence is this host's row among the nodes.

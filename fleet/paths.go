@@ -13,6 +13,7 @@ import (
 // paths are the places in Consul's KV store. The number is that of the layout:
 // one that old releases could not read would be kept elsewhere.
 type paths struct {
+	prefix  string
 	base    string
 	tree    string // values, by folder and key
 	mark    string // says whose tree it is
@@ -26,7 +27,7 @@ const markName = ".fleet"
 
 func newPaths(prefix string) paths {
 	base := prefix + "/v1/"
-	return paths{base: base, tree: base + "tree/", mark: base + "tree/" + markName, journal: base + "journal/",
+	return paths{prefix: prefix + "/", base: base, tree: base + "tree/", mark: base + "tree/" + markName, journal: base + "journal/",
 		slots: base + "slots/", nodes: base + "nodes/", leader: base + "leader"}
 }
 

@@ -128,5 +128,5 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) {
 			t.remove(f, key, f.name+"/"+key, upTo)
 		}
 	}
-	t.status.setJunk(inTree, junk)
+	t.status.setJunk(inTree, misplaced(junk))
 }

@@ -163,23 +163,43 @@ func TestJunkIsNamedAndLeftAlone(t *testing.T) {
 			"ironvip/v1/journal/":      "not a key of the journal",
 			"ironvip/v1/journal/x/7":   "not a key of the journal",
 			"ironvip/v1/journal/bad":   "not an entry",
+			"ironvip/v1/nodes/bad":     "not a node's row",
+			"ironvip/v1/loose":         "nothing of that name",
+			"ironvip/loose":            "nothing of that name",
+		}
+		below := map[string]string{ // told as one, by what they have in common
+			"ironvip/v1/other/x":  "ironvip/v1/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/v1/other/;",
+			"ironvip/other/x/y":   "ironvip/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/other/;",
+			"ironvip/other/x/z":   "ironvip/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/other/;",
+			"ironvip/v2/tree/a/b": "ironvip/v2/: another release of ironvip, bring all hosts to the same release",
 		}
 		one := kv.Start(t, "one", folders, nil)
+		for key := range below {
+			kv.Put(key, "{junk")
+		}
 		for key := range junk {
 			kv.Put(key, "{junk")
 		}
 		check := func() {
 			t.Helper()
-			found := map[string]string{}
+			found, hints := map[string]string{}, map[string]string{}
 			for _, p := range one.Problems() {
-				found[strings.TrimPrefix(p.Place, "consul:")] = p.Message
+				place := strings.TrimPrefix(p.Place, "consul:")
+				found[place], hints[place] = p.Message, p.Hint
 			}
 			for key, what := range junk {
 				if !strings.Contains(found[key], what) {
 					t.Errorf("%q: %q", key, found[key])
 				}
 			}
-			if len(found) != len(junk) {
+			for key, told := range below {
+				place, words, _ := strings.Cut(told, ": ")
+				what, hint, _ := strings.Cut(words, ", ")
+				if !strings.Contains(found[place], what) || !strings.Contains(hints[place], hint) {
+					t.Errorf("%q: %q, %q", key, found[place], hints[place])
+				}
+			}
+			if len(found) != len(junk)+3 {
 				t.Errorf("%d problems: %v", len(found), found)
 			}
 		}
@@ -188,13 +208,17 @@ func TestJunkIsNamedAndLeftAlone(t *testing.T) {
 		mustCommit(t, one, set("a", "x", "1", 0))
 		time.Sleep(time.Second)
 		check()
-		for key := range junk {
-			if got, _ := kv.Get(key); got != "{junk" {
-				t.Errorf("%q was touched: %q", key, got)
+		for _, keys := range []map[string]string{junk, below} {
+			for key := range keys {
+				if got, _ := kv.Get(key); got != "{junk" {
+					t.Errorf("%q was touched: %q", key, got)
+				}
 			}
 		}
-		for key := range junk {
-			kv.Delete(key)
+		for _, keys := range []map[string]string{junk, below} {
+			for key := range keys {
+				kv.Delete(key)
+			}
 		}
 		time.Sleep(7 * time.Minute)
 		if p := one.Problems(); len(p) != 0 {

@@ -91,19 +91,14 @@ type junkPlace int
 const (
 	inTree junkPlace = iota
 	inJournal
+	inNodes
+	beside // these
 )
 
-// setJunk replaces the problems of keys that belong to no folder or lane.
-func (s *status) setJunk(where junkPlace, junk map[string]error) {
+// setJunk replaces the problems of keys that aren't ours, in one place.
+func (s *status) setJunk(where junkPlace, now map[string]vip.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(junk) == 0 && len(s.junk[where]) == 0 {
-		return
-	}
-	now := make(map[string]vip.Problem, len(junk))
-	for key, err := range junk {
-		now[key] = keyProblem(key, err, "what is below the prefix is ironvip's: keep it elsewhere, or remove it"+removal(key))
-	}
 	if !maps.Equal(s.junk[where], now) {
 		s.junk[where] = now
 		s.wake()
@@ -111,8 +106,13 @@ func (s *status) setJunk(where junkPlace, junk map[string]error) {
 }
 
 // removal says how to remove a key, and to have it noticed.
-func removal(key string) string {
-	return ": consul kv delete " + shellword(key) + "; noticed within 5 minutes, or by ironvip source resync rest"
+func removal(key string) string { return removalBy("consul kv delete ", key) }
+
+// removalOfAll is removal of all keys that begin so.
+func removalOfAll(prefix string) string { return removalBy("consul kv delete -recurse ", prefix) }
+
+func removalBy(command, key string) string {
+	return ": " + command + shellword(key) + "; noticed within 5 minutes, or by ironvip source resync rest"
 }
 
 // shellword quotes what a shell would take apart.

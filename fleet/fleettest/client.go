@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ var _ fleet.KV = (*Client)(nil)
 
 // Call names a call to the store.
 type Call struct {
-	Method string // "Get", "List", "Txn", "NewSession", "Renew", "EndSession"
+	Method string // "Get", "List", "Level", "Txn", "NewSession", "Renew", "EndSession"
 	Key    string // key, prefix or session
 	Ops    []fleet.Op
 }
@@ -222,6 +223,26 @@ func (c *Client) List(ctx context.Context, prefix string, q fleet.Query, part fu
 		part(some)
 	}
 	return index, err
+}
+
+// Level implements fleet.KV.
+func (c *Client) Level(ctx context.Context, prefix string) (names []string, err error) {
+	_, err = c.hold(ctx, Call{Method: "Level", Key: prefix}, fleet.Query{}, func() uint64 {
+		for _, p := range c.memory.under(prefix) {
+			name := p.Key
+			if first, _, deeper := strings.Cut(name[len(prefix):], "/"); deeper {
+				name = prefix + first + "/"
+			}
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		return c.memory.prefixIndex(prefix)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return names, nil
 }
 
 // Txn implements fleet.KV. It refuses what Consul refuses for its size.
