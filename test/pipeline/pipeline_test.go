@@ -150,46 +150,52 @@ func TestOneChangeCostsTheSameInALargeFleet(t *testing.T) {
 	}
 }
 
-// BenchmarkOneChange is the line of BENCHMARKS.md: what one change costs among
-// 100,000 services, in units of what it costs among 1,000. The two take turns
-// within one run, so that a noisy machine is noisy for both, and the medians of
-// the rounds are compared. "thousand" has the same number of services change in
-// both, spread over the table: what the number of the others costs. "any" has
-// all of them change, which also shows the processor's caches giving out.
+// BenchmarkOneChange is the table of BENCHMARKS.md: what one change costs among
+// many services, in units of what it costs among few. The two take turns within
+// one run, so that a noisy machine is noisy for both, and the medians of the
+// rounds are compared. "thousand" has the same number of services change in both,
+// spread over the table: what the number of the others costs. The others have all
+// of them change, which also shows the processor's caches giving out.
 func BenchmarkOneChange(b *testing.B) {
-	sizes := []int{1_000, 100_000}
-	lines := make([]*line, len(sizes))
-	for i, n := range sizes {
-		lines[i] = newLine(b, n)
+	any := func(n, turn int) int { return turn * 7919 % n }
+	lines := map[int]*line{}
+	for _, c := range []struct {
+		name         string
+		small, large int
+		pick         func(n, turn int) int // chooses the service of a turn among n
+	}{
+		{"10-5000", 10, 5_000, any},
+		{"thousand", 1_000, 100_000, func(n, turn int) int { return turn % 1_000 * (n / 1_000) }},
+		{"1000-100000", 1_000, 100_000, any},
+	} {
+		for _, n := range []int{c.small, c.large} {
+			if lines[n] == nil {
+				lines[n] = newLine(b, n)
+			}
+		}
+		b.Run(c.name, func(b *testing.B) { compareChanges(b, lines[c.small], lines[c.large], c.pick) })
 	}
-	b.Run("thousand", func(b *testing.B) {
-		compareChanges(b, lines, func(n, turn int) int { return turn % 1_000 * (n / 1_000) })
-	})
-	b.Run("any", func(b *testing.B) {
-		compareChanges(b, lines, func(n, turn int) int { return turn * 7919 % n })
-	})
 }
 
-// compareChanges reports what a change costs in two lines, taking turns. Pick
-// chooses the service of a turn among n.
-func compareChanges(b *testing.B, lines []*line, pick func(n, turn int) int) {
+// compareChanges reports what a change costs in two lines, taking turns.
+func compareChanges(b *testing.B, small, large *line, pick func(n, turn int) int) {
 	const changes = 500 // a round
-	rounds := make([][]float64, len(lines))
+	var ofSmall, ofLarge []float64
 	turn := 0
 	for b.Loop() {
-		for i, l := range lines {
+		round := func(l *line) float64 {
 			start := time.Now()
 			for k := range changes {
 				l.change(b, pick(l.services.Len(), turn+k))
 			}
-			rounds[i] = append(rounds[i], float64(time.Since(start).Nanoseconds())/changes)
+			return float64(time.Since(start).Nanoseconds()) / changes
 		}
+		ofSmall, ofLarge = append(ofSmall, round(small)), append(ofLarge, round(large))
 		turn += changes
 	}
-	small, large := median(rounds[0]), median(rounds[1])
-	b.ReportMetric(small, "ns/change@1k")
-	b.ReportMetric(large, "ns/change@100k")
-	b.ReportMetric(large/small, "ratio")
+	b.ReportMetric(median(ofSmall), "ns/small")
+	b.ReportMetric(median(ofLarge), "ns/large")
+	b.ReportMetric(median(ofLarge)/median(ofSmall), "ratio")
 	b.ReportMetric(0, "ns/op")
 }
 
