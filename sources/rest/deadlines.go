@@ -217,7 +217,7 @@ func (s *Source) heard(key vip.ServiceKey, id backendID) (counted bool, err erro
 	default:
 		now := time.Now()
 		l.beat(now)
-		s.due.Set(l, l.due)
+		s.count(l)
 		if s.stale != "" && now.Sub(s.staleSince) > l.ttl {
 			return true, &StoreError{Err: fmt.Errorf("this host is out of touch with the others, which can't see that the backend lives: %w", errStale(s.stale))}
 		}

@@ -389,9 +389,13 @@ func TestKeepersOfOneName(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for range 60 {
+		for i := range 60 {
 			time.Sleep(2 * time.Second)
-			beat(one, "10.0.0.8")
+			if i/10%2 == 0 { // whom a name's heartbeats reach changes, for longer than a ttl
+				beat(one, "10.0.0.8")
+			} else {
+				beat(two, "10.0.0.8")
+			}
 			beat(two, "10.0.0.9")
 		}
 		for _, h := range []*host{one, two} {
