@@ -51,11 +51,11 @@ func strange(level, name string) vip.Problem {
 		return keyProblem(name, errors.New("another release of ironvip keeps its fleet there, of which this one knows nothing"),
 			"bring all hosts to the same release")
 	}
-	how := removal
+	hint := keepElsewhere + removal(name)
 	if strings.HasSuffix(name, "/") {
-		how = removalOfAll
+		hint = "what is below the prefix is this fleet's: keep it elsewhere, another fleet too, or if nobody uses it remove all of it" + removalOfAll(name)
 	}
-	return keyProblem(name, errors.New("ironvip has nothing of that name"), keepElsewhere+how(name))
+	return keyProblem(name, errors.New("ironvip has nothing of that name"), hint)
 }
 
 const keepElsewhere = "what is below the prefix is ironvip's: keep it elsewhere, or remove it"
