@@ -134,7 +134,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 	}
 	out, err := s.backend(key)
 	if err != nil {
-		return nil, err
+		return nil, goneMeanwhile("backend " + backendID(key) + " of service \"" + key.Service.String() + "\"")
 	}
 	out.PreferenceApplied = applied
 	if created {
@@ -203,8 +203,9 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 		return nil, p
 	}
 	state, err := rest.ParseState(body.State)
+	var rev uint64
 	if err == nil {
-		_, err = s.Registrar.SetState(ctx, key, state)
+		rev, err = s.Registrar.SetState(ctx, key, state)
 	}
 	if err != nil {
 		return nil, writeFailed(key, err)
@@ -216,8 +217,9 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 		return nil, err
 	}
 	out, err := s.backend(key)
-	if err != nil {
-		return nil, err
+	if err != nil { // deleted meanwhile, which takes nothing of the operator's word back
+		out = &backendOutput{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: rev,
+			BackendStatus: v1.BackendStatus{ID: backendID(key), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
 	}
 	out.PreferenceApplied = applied
 	return out, nil

@@ -62,6 +62,12 @@ func noBackend(key vip.BackendKey) *problem {
 		"register it (again): PUT "+v1.BackendPath(key.Service.Namespace, key.Service.Name, id))
 }
 
+// goneMeanwhile is the problem of a write that was done, and undone by somebody
+// else before it could be answered. 404 would say that it never was.
+func goneMeanwhile(what string) *problem {
+	return refuse(http.StatusConflict, v1.CodeConflict, what+" was written, and deleted by somebody else meanwhile", "write it again if it is to be there")
+}
+
 func unavailable(what string) *problem {
 	return refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "this agent has no "+what, "")
 }

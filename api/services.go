@@ -185,7 +185,7 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceO
 		return !ok || answered && a.ServiceRev >= result.Rev && !awaited(a)
 	})
 	if !ok {
-		return nil, noService(in.key()) // deleted by somebody else meanwhile
+		return nil, goneMeanwhile("service \"" + in.key().String() + "\"")
 	}
 	out := &serviceOutput{Status: http.StatusOK, ETag: row.ETag, PreferenceApplied: applied, Body: row}
 	if result.Action == rest.Created {

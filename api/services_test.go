@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -305,6 +306,72 @@ func TestConflictNamesTheOtherNode(t *testing.T) {
 	a := r.ask("POST", v1.PathApply, `{"services":[`+`{"name":"web","ports":[{"port":1}]}`+`]}`)
 	if doc := a.problem(t); len(doc.Errors) != 1 || doc.Errors[0].Code != vip.CodeNameTaken || doc.Errors[0].Message != `was registered meanwhile through node "lb2"` || doc.Errors[0].Hint == "" {
 		t.Errorf("apply: %s %s", a.Status, a.body)
+	}
+}
+
+// undone is a Registrar whose writes, while it is told so, are each followed by the
+// deletion of the service, before they can be answered.
+type undone struct {
+	Registrar
+	now *atomic.Bool
+}
+
+func (u undone) after(key vip.ServiceKey, err error) error {
+	if err == nil && u.now.Load() {
+		_, err = u.DeleteService(context.Background(), key, nil)
+	}
+	return err
+}
+
+func (u undone) PutService(ctx context.Context, p rest.Put) (rest.Result, error) {
+	out, err := u.Registrar.PutService(ctx, p)
+	return out, u.after(vip.ServiceKey{Namespace: p.Spec.Namespace, Name: p.Spec.Name}, err)
+}
+
+func (u undone) PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backend, ttl time.Duration, check rest.Check) (uint64, bool, error) {
+	rev, created, err := u.Registrar.PutBackend(ctx, key, b, ttl, check)
+	return rev, created, u.after(key, err)
+}
+
+func (u undone) SetState(ctx context.Context, key vip.BackendKey, to vip.State) (uint64, error) {
+	rev, err := u.Registrar.SetState(ctx, key, to)
+	return rev, u.after(key.Service, err)
+}
+
+// A write that was done isn't answered as one that wasn't, whatever others do
+// next. What an operator said of a backend even outlives the service.
+func TestDeletedBeforeTheAnswer(t *testing.T) {
+	now := &atomic.Bool{}
+	r := newRig(t, func(d *Deps) { d.Registrar = undone{d.Registrar, now} })
+	backend := webPath + "/backends/10.0.0.1:8080"
+	create := func() {
+		now.Store(false)
+		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		now.Store(true)
+	}
+	for _, path := range []string{webPath, backend} {
+		create()
+		body := ""
+		if path == webPath {
+			body = webBody("10.0.0.2")
+		}
+		a := r.ask("PUT", path, body)
+		if doc := a.problem(t); a.StatusCode != http.StatusConflict || doc.Code != v1.CodeConflict || !strings.Contains(doc.Detail, "deleted by somebody else") {
+			t.Errorf("PUT %s: %s %s", path, a.Status, a.body)
+		}
+	}
+	for _, header := range []string{"Prefer: wait=60", "X-Nothing: asked"} {
+		create()
+		set := must[v1.Backend](r, "PUT", backend+"/state", `{"state":"drain"}`, header)
+		if !set.Removed || set.State != "drain" || set.ID != "10.0.0.1:8080" || set.Address != "10.0.0.1" || set.Port != 8080 || set.Service != "web" || set.Revision == 0 {
+			t.Errorf("%s: %+v", header, set)
+		}
+		create()
+		if is := must[v1.Backend](r, "GET", backend, ""); is.State != "drain" || is.Removed {
+			t.Errorf("the service is back, and its backend %+v", is)
+		}
+		now.Store(false)
+		must[v1.Backend](r, "PUT", backend+"/state", `{"state":"ready"}`)
 	}
 }
 

@@ -77,7 +77,7 @@ type BackendStatus struct {
 	ForZones    []string   `json:"for_zones,omitempty" doc:"zones whose clients it is meant for; absent: whoever comes"`
 	ForNodes    []string   `json:"for_nodes,omitempty" doc:"nodes whose clients it is meant for; absent: whoever comes"`
 	LeavingAt   *time.Time `json:"leaving_at,omitempty" doc:"it is draining and is gone by then"`
-	Removed     bool       `json:"removed,omitempty" doc:"the service no longer lists it; only open connections keep it"`
+	Removed     bool       `json:"removed,omitempty" doc:"the service no longer lists it; open connections may keep it"`
 	TTL         string     `json:"ttl,omitempty" doc:"it must send heartbeats this often"`
 	Keeper      string     `json:"keeper,omitempty" doc:"in a fleet, the node that counts its heartbeats, and alone knows expires_at and removed_at"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"when the next heartbeat is due; after it the backend drains"`

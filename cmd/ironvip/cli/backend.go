@@ -89,8 +89,12 @@ word, as -o name prints it, does as well.`,
 	return cmd
 }
 
-// lastOne says what keeps a backend out of use that was made ready.
+// lastOne says what keeps a backend out of use that was made ready, and of any
+// that it isn't there any more.
 func lastOne(state string, b v1.Backend) string {
+	if b.Removed {
+		return "; it was deleted meanwhile, and is so if it comes back"
+	}
 	if state != vip.Ready.String() || b.Usable {
 		return ""
 	}
