@@ -212,7 +212,7 @@ type load struct {
 // a while between two requests.
 const (
 	ownServices    = 8
-	sharedServices = 6
+	sharedServices = 4
 	clients        = 2
 	pace           = 150 * time.Millisecond
 )
@@ -241,7 +241,7 @@ const seed = 15
 func (l *lab) request(ctx context.Context, a *agent, own string, rnd *rand.Rand) {
 	for ctx.Err() == nil {
 		name := fmt.Sprintf("%s-%d", own, rnd.IntN(ownServices))
-		if rnd.IntN(4) == 0 {
+		if rnd.IntN(2) == 0 {
 			name = fmt.Sprintf("shared-%d", rnd.IntN(sharedServices))
 		}
 		// A request outlives the end of the load, so that its fate is known.
