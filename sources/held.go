@@ -100,7 +100,7 @@ func (n *names) synced(src *supervised, c *claims) {
 	c.status.Synced = true
 	if !c.waited {
 		c.waited = true
-		n.unlock(src)
+		n.unlock()
 	}
 	src.synced()
 }

@@ -102,7 +102,7 @@ func (n *names) syncTimeout(src *supervised, after time.Duration) {
 	}
 	n.options.Log.Error("source "+what, "source", src.name, "why", c.status.Stale)
 	n.event("source_sync_timeout", src, what)
-	n.unlock(src)
+	n.unlock()
 	n.tell(c)
 	src.synced()
 }
@@ -235,7 +235,8 @@ func (n *names) succeed(src *supervised, key vip.ServiceKey) (rev uint64) {
 
 // settle hands a name over to the source that its lease names, where that has a
 // claim, too: on hosts that share their leases, each may have heard of another
-// claim first.
+// claim first. A name that was kept for a source is kept for the one that the lease
+// names now.
 func (n *names) settle(key vip.ServiceKey) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -243,7 +244,13 @@ func (n *names) settle(key vip.ServiceKey) {
 		return // as for nearly all, of which there may be thousands at a start
 	}
 	holder, prior := n.holders[key], n.prior(key)
-	if holder == nil || prior == nil || prior == holder {
+	if holder == nil {
+		if next := n.unkept(key); next != nil {
+			n.tell(n.claims[next])
+		}
+		return
+	}
+	if prior == nil || prior == holder {
 		return
 	}
 	if _, claims := n.claims[prior].aside[key]; !claims {
@@ -261,13 +268,30 @@ func (n *names) handOver(key vip.ServiceKey, from, to *supervised) (rev uint64) 
 }
 
 // unlock settles the names that were kept for a source which will not come for
-// them any more, or not in time.
-func (n *names) unlock(src *supervised) {
-	for key, waiting := range n.contests {
-		if n.holders[key] == nil && n.prior(key) == src {
-			n.succeed(waiting[0], key)
+// them any more, or not in time. It looks at all that are kept: what was kept for
+// this source may be another's by its lease meanwhile.
+func (n *names) unlock() {
+	for key := range n.contests {
+		if n.holders[key] == nil {
+			n.unkept(key)
 		}
 	}
+}
+
+// unkept puts a name in force that claims were held aside of for the sake of a
+// source, and returns whose claim: of the source that had it before, if that is one
+// of them, else of the first, unless there is still somebody to wait for.
+func (n *names) unkept(key vip.ServiceKey) *supervised {
+	next := n.contests[key][0]
+	if prior := n.prior(key); prior != nil {
+		if _, claims := n.claims[prior].aside[key]; claims {
+			next = prior
+		} else if !n.claims[prior].waited {
+			return nil
+		}
+	}
+	n.succeed(next, key)
+	return next
 }
 
 // contested notes that what the losers of a name are told of its holder has

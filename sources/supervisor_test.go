@@ -394,6 +394,10 @@ func TestNameConflicts(t *testing.T) {
 		{"a prior source that never syncs loses at the timeout", "b", []string{"a: web", "wait", "b: web"}, []string{"", "web=a", "web=a"}, false},
 		{"who claims it has it when the fleet's lease says so", "", []string{"a: web db", "b: web", "lease: b", "lease: b", "b:", "b: web", "lease: a", "a:"},
 			[]string{"db=a web=a", "db=a web=a", "db=a web=b", "db=a web=b", "db=a web=a", "db=a web=b", "db=a web=a", "web=b"}, true},
+		{"what is kept for one that has not synced is not kept when the fleet's lease names another", "b", []string{"a: web", "lease: a", "b: web"},
+			[]string{"", "web=a", "web=a"}, true},
+		{"nor when it names a source that is no more", "b", []string{"a: web", "lease: gone"}, []string{"", "web=a"}, true},
+		{"nor longer than until all have synced, whoever had it then", "b", []string{"a: web", "freed", "b: db"}, []string{"", "", "db=b web=a"}, true},
 		{"a source that is no more has none of the fleet's names", "", []string{"a: web", "b: web", "lease: gone"}, []string{"web=a", "web=a", "web=a"}, true},
 		{"who claims it later has it, too", "", []string{"a: web", "lease: b", "b: web db", "lease: a"}, []string{"web=a", "web=a", "db=b web=b", "db=b web=a"}, true},
 	}
@@ -418,6 +422,8 @@ func TestNameConflicts(t *testing.T) {
 					if name == "lease" {
 						b.prior[key("web")] = strings.TrimSpace(list)
 						b.Settle(key("web"))
+					} else if name == "freed" { // the lease is gone, of which nobody tells
+						delete(b.prior, key("web"))
 					} else if says {
 						sinks[name].Replace(services(strings.Fields(list)...), nil)
 					} else {
