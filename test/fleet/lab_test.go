@@ -34,17 +34,22 @@ type lab struct {
 	servers []*consultest.Server
 	agents  []*agent
 	reuse   time.Duration
+	// datacentres are those whose catalogs the agents follow: first that of servers, and
+	// then others with a server each.
+	datacentres []*consultest.Server
 
-	scenarios, ran int // how many there are, and how many were to run
+	scenarios, ran int    // how many there are, and how many were to run
+	rest           func() // waits for the rest after a scenario and checks it; settles by default
 
 	*recorder // nil in a benchmark
 }
 
 // shape says what a lab is like.
 type shape struct {
-	servers int           // 1 or 3
-	reuse   time.Duration // how long released addresses rest
-	pool    netip.Prefix  // 127.96.0.0/20 when not given
+	servers     int           // 1 or 3
+	datacentres int           // how many there are whose catalogs are followed
+	reuse       time.Duration // how long released addresses rest
+	pool        netip.Prefix  // 127.96.0.0/20 when not given
 }
 
 // agent is one host of the fleet.
@@ -92,6 +97,15 @@ func newLab(t testing.TB, s shape) *lab {
 		l.cluster = consultest.StartCluster(t, each...)
 		l.servers = l.cluster.Servers
 	}
+	for i := range s.datacentres {
+		if i == 0 {
+			l.datacentres = append(l.datacentres, l.servers[0])
+			continue
+		}
+		n := l.net.AddClient(fmt.Sprintf("other%d", i+1))
+		l.datacentres = append(l.datacentres, consultest.Start(t, consultest.Options{Name: n.Name, Datacenter: fmt.Sprintf("dc%d", i+1), In: n, Addr: n.Addr4}))
+	}
+	l.rest = l.settles
 	for i := range 3 {
 		l.agents = append(l.agents, l.newAgent(fmt.Sprintf("lb%d", i+1), s))
 	}
@@ -115,7 +129,7 @@ func (l *lab) newAgent(name string, s shape) *agent {
 		consul = localConsul
 		l.proxyConsul(a)
 	}
-	l.must(name+": configuration", os.WriteFile(filepath.Join(a.dir, "ironvip.toml"), fmt.Appendf(nil, `[node]
+	config := fmt.Appendf(nil, `[node]
 name = "%s"
 state_dir = "%[2]s/state"
 [api]
@@ -131,7 +145,11 @@ address = "%[4]s"
 [[pool]]
 name = "main"
 cidrs = ["%[5]s"]
-`, name, a.dir, s.reuse, consul, s.pool), 0o644))
+`, name, a.dir, s.reuse, consul, s.pool)
+	for _, d := range l.datacentres {
+		config = fmt.Appendf(config, "[[source]]\ntype = \"consul\"\nname = \"%s\"\naddress = \"%s\"\nshrink_guard = \"2s\"\n", d.Datacenter, d.Addr)
+	}
+	l.must(name+": configuration", os.WriteFile(filepath.Join(a.dir, "ironvip.toml"), config, 0o644))
 	a.node.Serve("tcp", target)
 	a.proc = process.New(os.Getenv("IRONVIP_BIN"), filepath.Join(a.dir, "log"), a.node, "agent", "--config", a.dir)
 	a.api, err = client.New(filepath.Join(a.dir, "sock"), client.Options{Timeout: answering})

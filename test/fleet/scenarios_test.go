@@ -27,7 +27,7 @@ func (l *lab) scenario(t *testing.T, name string, run func()) {
 		l.t = t
 		defer func() { l.t = parent }()
 		run()
-		l.settles()
+		l.rest()
 	})
 	if !passed {
 		t.FailNow()

@@ -1,0 +1,373 @@
+//go:build servers
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/api/client"
+	"github.com/ironvip/ironvip/test/consultest"
+)
+
+// names is a fleet whose services come from the catalogs of two datacentres,
+// which name the same ones: hosts hear of the two in any order, and are to lead
+// each name to one of them, the same on all.
+type names struct {
+	*lab
+	catalogs []*catalog
+	rnd      *rand.Rand
+	value    int // the newest registered.weight
+}
+
+// catalog is one datacentre's, and a source of its name at every agent.
+type catalog struct {
+	*consultest.Server
+	node netip.Addr // of all its instances, so that a backend tells whose it is
+	has  map[string]registered
+	gone bool          // the server doesn't run
+	back time.Duration // since when all agents hear it again
+}
+
+// registered is one name in a catalog.
+type registered struct {
+	weight uint32        // of its one instance: a number that no other has
+	since  time.Duration // when it came into the catalog
+}
+
+// Steady names are always in one of the catalogs at least, and others come and go.
+const (
+	steadyNames = 6
+	otherNames  = 6
+)
+
+func steady(name string) bool { return name[0] == 's' }
+
+// overlap is for how long a name that moves is in both catalogs at the least:
+// longer than it takes an agent to hear of it.
+const overlap = 1500 * time.Millisecond
+
+func newNames(t *testing.T) *names {
+	// Released addresses rest for longer than the test takes: a name that comes back
+	// has its own.
+	l := newLab(t, shape{servers: 1, datacentres: 2, reuse: time.Hour}).record()
+	n := &names{lab: l, rnd: rand.New(rand.NewPCG(seed, 3))}
+	for i, s := range l.datacentres {
+		n.catalogs = append(n.catalogs, &catalog{Server: s, node: netip.AddrFrom4([4]byte{127, 1, 0, byte(i + 1)}), has: map[string]registered{}})
+	}
+	l.rest = n.rests
+	return n
+}
+
+// numbered is one of the names: the steady ones are first.
+func numbered(i int) string {
+	if i < steadyNames {
+		return fmt.Sprintf("steady-%d", i)
+	}
+	return fmt.Sprintf("other-%d", i)
+}
+
+// register puts the name into the catalog, or changes what it has there.
+func (n *names) register(c *catalog, name string) {
+	n.t.Helper()
+	n.value++
+	_, err := c.Client.Catalog().Register(&api.CatalogRegistration{Node: "web-" + c.Datacenter, Address: c.node.String(), Service: &api.AgentService{
+		ID: name, Service: name, Port: int(target.Port()), Tags: []string{"ironvip"},
+		Weights: api.AgentWeights{Passing: n.value, Warning: 1}, Meta: map[string]string{"ironvip-port": "80"},
+	}}, nil)
+	n.must("register "+name+" in "+c.Datacenter, err)
+	now := registered{uint32(n.value), n.now()}
+	if was, there := c.has[name]; there {
+		now.since = was.since
+	}
+	c.has[name] = now
+}
+
+func (n *names) deregister(c *catalog, name string) {
+	n.t.Helper()
+	_, err := c.Client.Catalog().Deregister(&api.CatalogDeregistration{Node: "web-" + c.Datacenter, ServiceID: name}, nil)
+	n.must("deregister "+name+" in "+c.Datacenter, err)
+	delete(c.has, name)
+}
+
+// changes makes so many changes at random to the catalogs that are there.
+func (n *names) changes(many int) {
+	n.t.Helper()
+	for range many {
+		name := numbered(n.rnd.IntN(steadyNames + otherNames))
+		if i := n.rnd.IntN(2); !n.catalogs[i].gone {
+			n.change(name, n.catalogs[i], n.catalogs[1-i])
+		}
+		time.Sleep(time.Duration(n.rnd.Int64N(int64(60 * time.Millisecond))))
+	}
+}
+
+// change is one change of a name in a catalog, and of a steady one perhaps a move to
+// the other.
+func (n *names) change(name string, in, other *catalog) {
+	n.t.Helper()
+	_, here := in.has[name]
+	switch {
+	case !here || n.rnd.IntN(4) == 0:
+		n.register(in, name)
+	case !steady(name):
+		n.deregister(in, name)
+		if n.rnd.IntN(3) == 0 { // with nothing between
+			n.register(in, name)
+		}
+	default:
+		if there, is := other.has[name]; is && !other.gone && n.now()-max(there.since, other.back) > overlap {
+			n.deregister(in, name)
+		}
+	}
+}
+
+// take takes a catalog's server away, and bring brings it back and waits until all
+// agents hear it.
+func (n *names) take(c *catalog) {
+	c.Kill()
+	c.gone = true
+}
+
+func (n *names) bring(c *catalog) {
+	n.t.Helper()
+	c.Start()
+	c.For(n.t).WaitReady()
+	for _, a := range n.agents {
+		n.hears(a)
+	}
+	c.gone, c.back = false, n.now()
+}
+
+// hears waits until the agent is in touch with all catalogs.
+func (n *names) hears(a *agent) {
+	n.t.Helper()
+	n.eventually(a.name+" hears all catalogs", func(ctx context.Context) error {
+		list, err := a.api.Sources(ctx)
+		for _, s := range list.Items {
+			if s.Stale != "" || !s.Synced {
+				err = errors.Join(err, fmt.Errorf("source %s: %+v", s.Name, s))
+			}
+		}
+		return err
+	})
+}
+
+// restart kills the agent, lets some changes pass by, and starts it.
+func (n *names) restart(a *agent, meanwhile int) {
+	n.t.Helper()
+	a.proc.Kill()
+	n.changes(meanwhile)
+	n.start(a)
+}
+
+// outcome of one name at one agent.
+type led struct {
+	Source   string
+	VIPs     []netip.Addr
+	Backends []string // that take connections, with their weights, in the dataplane
+}
+
+// rests waits until the agents agree with the catalogs and each other, and checks
+// that they then rest, and that no address has moved so far.
+func (n *names) rests() {
+	n.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		before, err := n.state()
+		if err == nil {
+			time.Sleep(quiet)
+			var after *fleetState
+			if after, err = n.state(); err == nil {
+				err = before.differs(after)
+			}
+		}
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			n.t.Errorf("the fleet does not come to rest within %s:\n%v", patience, err)
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if wrong := append(Check(n.history()), n.interrupted()...); len(wrong) > 0 {
+		n.t.Errorf("broken promises:\n%s", report(wrong, 20))
+	}
+}
+
+// quiet is for how long a fleet that rests is watched: longer than the shortest
+// waits of hosts that undo each other's words.
+const quiet = 2 * time.Second
+
+// fleetState is what is there while nothing is to change.
+type fleetState struct {
+	leads  map[string]led
+	writes map[string]uint64 // of each lease in Consul: the index of its last
+	told   map[string]uint64 // of each agent: the last event about who has a name
+}
+
+func (s *fleetState) differs(t *fleetState) error {
+	switch {
+	case !reflect.DeepEqual(s.leads, t.leads):
+		return fmt.Errorf("at rest the fleet leads %v, and then %v", s.leads, t.leads)
+	case !maps.Equal(s.writes, t.writes):
+		return fmt.Errorf("at rest leases are written: %v, and then %v", s.writes, t.writes)
+	case !maps.Equal(s.told, t.told):
+		return fmt.Errorf("at rest names change hands: events %v, and then %v", s.told, t.told)
+	}
+	return nil
+}
+
+// state returns the state of a fleet that agrees with the catalogs, or else what
+// is wrong.
+func (n *names) state() (*fleetState, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), answering)
+	defer cancel()
+	s := &fleetState{writes: map[string]uint64{}, told: map[string]uint64{}}
+	for _, a := range n.agents {
+		leads, err := n.leads(ctx, a)
+		if err == nil && s.leads == nil {
+			s.leads, err = leads, n.asCatalogs(leads)
+		}
+		for name := range merged(s.leads, leads) {
+			if err == nil && !reflect.DeepEqual(leads[name], s.leads[name]) {
+				err = fmt.Errorf("%s is %+v, and at %s %+v", name, leads[name], n.agents[0].name, s.leads[name])
+			}
+		}
+		events, failed := a.api.Events(ctx, 0)
+		for _, e := range events.Items {
+			if e.Kind == "service_name_taken" || e.Kind == "service_name_freed" {
+				s.told[a.name] = e.ID
+			}
+		}
+		if err = errors.Join(err, failed); err != nil {
+			return nil, fmt.Errorf("%s: %w", a.name, err)
+		}
+	}
+	pairs, _, err := n.servers[0].Client.KV().List("ironvip/v1/tree/leases/", query(ctx))
+	for _, p := range pairs {
+		s.writes[path.Base(p.Key)] = p.ModifyIndex
+	}
+	return s, err
+}
+
+// leads reads what an agent does with every name.
+func (n *names) leads(ctx context.Context, a *agent) (map[string]led, error) {
+	list, err := a.api.Services(ctx, client.List{Limit: 1000})
+	if err != nil {
+		return nil, err
+	}
+	of := map[string]led{}
+	for _, s := range list.Items {
+		of[s.Spec.Name] = led{Source: s.Source, VIPs: s.Status.VIPs}
+	}
+	front, err := a.api.Frontends(ctx, "", "", 1000)
+	for _, f := range front.Items {
+		one, there := of[f.Service]
+		if !there || !f.Applied {
+			return nil, fmt.Errorf("frontend %s of %s: applied %t, its service is there: %t", f.Address, f.Service, f.Applied, there)
+		}
+		for _, b := range f.Backends {
+			if b.Weight > 0 {
+				one.Backends = append(one.Backends, b.Address+" "+strconv.Itoa(int(b.Weight)))
+			}
+		}
+		of[f.Service] = one
+	}
+	return of, err
+}
+
+// asCatalogs compares what an agent does with the catalogs: every name that is in
+// any has one address, and the backend of one of those catalogs, which is the owner.
+func (n *names) asCatalogs(leads map[string]led) error {
+	var wrong []error
+	for name := range merged(n.catalogs[0].has, n.catalogs[1].has) {
+		got, fits := leads[name], false
+		for _, c := range n.catalogs {
+			if in, there := c.has[name]; there && c.Datacenter == got.Source {
+				fits = len(got.VIPs) == 1 && slices.Equal(got.Backends, []string{fmt.Sprintf("%s:%d %d", c.node, target.Port(), in.weight)})
+			}
+		}
+		if !fits {
+			wrong = append(wrong, fmt.Errorf("%s is %+v; in dc1 it is %+v, in dc2 %+v", name, got, n.catalogs[0].has[name], n.catalogs[1].has[name]))
+		}
+	}
+	for name, got := range leads {
+		if n.catalogs[0].has[name].weight+n.catalogs[1].has[name].weight == 0 {
+			wrong = append(wrong, fmt.Errorf("%s is %+v, and in no catalog", name, got))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// interrupted looks for views in which a steady name is gone that the same run of
+// the agent has shown before with an address.
+func (n *names) interrupted() (wrong []string) {
+	shown := map[Run]map[string]bool{}
+	for _, v := range n.history().Views {
+		if shown[v.Agent] == nil {
+			shown[v.Agent] = map[string]bool{}
+		}
+		for name := range shown[v.Agent] {
+			if len(v.Services[name].VIPs) == 0 {
+				wrong = append(wrong, fmt.Sprintf("%s shows %s as %+v at %s", v.Agent, name, v.Services[name], at(v.From)))
+			}
+		}
+		for name, s := range v.Services {
+			if steady(name) && len(s.VIPs) > 0 {
+				shown[v.Agent][name] = true
+			}
+		}
+	}
+	return wrong
+}
+
+func TestContestedNames(t *testing.T) {
+	t.Parallel()
+	n := newNames(t)
+
+	n.scenario(t, "both catalogs have the names from the beginning", func() {
+		for i := range steadyNames + otherNames {
+			for _, j := range n.rnd.Perm(2) {
+				n.register(n.catalogs[j], numbered(i))
+			}
+		}
+	})
+	n.scenario(t, "names come, go and move", func() { n.changes(100) })
+	n.scenario(t, "agents are killed and started meanwhile", func() {
+		for range 3 {
+			n.restart(n.agents[n.rnd.IntN(len(n.agents))], 20)
+			n.changes(20)
+		}
+	})
+	n.scenario(t, "a host is cut off meanwhile", func() {
+		a := n.agents[n.rnd.IntN(len(n.agents))]
+		n.cut(a)
+		n.changes(50)
+		n.heal(a)
+	})
+	for _, c := range n.catalogs {
+		n.scenario(t, "the Consul of "+c.Datacenter+" is away, and an agent starts meanwhile", func() {
+			n.changes(20)
+			n.take(c)
+			n.changes(20)
+			n.restart(n.agents[n.rnd.IntN(len(n.agents))], 10)
+			n.changes(20)
+			n.bring(c)
+			n.changes(20)
+		})
+	}
+}
