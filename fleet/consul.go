@@ -66,7 +66,7 @@ func explain(err error) error {
 	if errors.As(err, &status) && status.Code == 403 {
 		return fmt.Errorf("consul: the token is not accepted: %s", strings.TrimSpace(status.Body))
 	}
-	return fmt.Errorf("consul: %w", err)
+	return fmt.Errorf("consul: %w", consulclient.Plain(err))
 }
 
 // Get implements KV.

@@ -117,5 +117,5 @@ func (c *client) explain(err error) error {
 	if errors.As(err, &status) {
 		return fmt.Errorf("consul answers %d: %s", status.Code, status.Body)
 	}
-	return err
+	return consulclient.Plain(err)
 }
