@@ -58,23 +58,27 @@ func (a *app) awaitWell(ctx context.Context, c *client.Client) (v1.NodeStatus, e
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	var last v1.NodeStatus
-	lastErr := error(context.DeadlineExceeded)
+	var lastErr error
+	answered := false
 	for {
 		status, err := c.Status(deadline)
 		switch {
 		case err == nil && status.Level == v1.LevelOK && status.Ready:
 			return status, nil
 		case err == nil:
-			last, lastErr = status, nil
+			last, answered = status, true
 		case client.IsCode(err, client.CodeNotPermitted):
 			return last, err // waiting doesn't mend that
-		case lastErr != nil && !errors.Is(err, context.DeadlineExceeded):
+		case lastErr == nil || !errors.Is(err, context.DeadlineExceeded): // that time is up says less than an error before
 			lastErr = err
 		}
 		select {
 		case <-deadline.Done():
 			if ctx.Err() != nil {
 				return last, context.Canceled
+			}
+			if answered {
+				return last, nil
 			}
 			return last, lastErr
 		case <-tick.C:
