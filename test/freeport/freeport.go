@@ -30,11 +30,12 @@ type Place interface {
 }
 
 // Block is five ports in a row that are the test's until its end. The first is
-// listened on by the test itself, so that others pass over the block: nothing
-// else can. The others are free, for TCP and for UDP.
+// listened on by the test itself, at every address of the place, so that others
+// pass over the block: nothing else can. The others are free, for TCP and for UDP.
 type Block [size]uint16
 
-// Reserve finds a block at an address of the place, nil for here.
+// Reserve finds a block at an address of the place, nil for here. The numbers are
+// the test's at every other address of it, too: one may listen at all of them.
 func Reserve(t testing.TB, in Place, addr netip.Addr) Block {
 	t.Helper()
 	var last error
@@ -46,7 +47,7 @@ func Reserve(t testing.TB, in Place, addr netip.Addr) Block {
 		}
 		var lock net.Listener
 		inside(in, func() {
-			if lock, last = net.Listen("tcp", netip.AddrPortFrom(addr, b[0]).String()); last != nil {
+			if lock, last = net.Listen("tcp", fmt.Sprintf(":%d", b[0])); last != nil {
 				return
 			}
 			for p := 1; p < size && last == nil; p++ {

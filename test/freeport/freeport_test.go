@@ -28,6 +28,13 @@ func TestPortsAreReservedUntilTheEnd(t *testing.T) {
 			}
 		}
 	})
+	// Nor does another address give them out again.
+	ours := Reserve(t, nil, addr)
+	for _, other := range []string{"127.0.0.2", "::1"} {
+		if err := free(netip.AddrPortFrom(netip.MustParseAddr(other), ours[0])); err == nil {
+			t.Errorf("the block is not locked at %s", other)
+		}
+	}
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", early[0]))
 	if err != nil {
 		t.Fatalf("after its test, a block is still locked: %v", err)
