@@ -145,7 +145,7 @@ func (c curl) run(t *testing.T, r *rig) (answer, error) {
 	if !ok {
 		return answer{}, fmt.Errorf("%q is not the agent", c.url)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, c.method, r.web.URL+path, strings.NewReader(c.body))
 	if err != nil {

@@ -213,6 +213,13 @@ func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error)
 
 func TestUnixSocket(t *testing.T) {
 	r := newRig(t)
+	waits, inner := make(chan struct{}), r.server.handler
+	r.server.handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Query().Has("wait") {
+			close(waits)
+		}
+		inner.ServeHTTP(w, req)
+	})
 	path := filepath.Join(t.TempDir(), "run", "ironvip.sock")
 	client, stop := onSocket(t, r.server, path)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 || info.Mode().Type() != fs.ModeSocket {
@@ -241,7 +248,8 @@ func TestUnixSocket(t *testing.T) {
 		resp.Body.Close()
 		got <- resp.StatusCode
 	}()
-	time.Sleep(50 * time.Millisecond) // so that the request is under way; a miss makes the test weaker, not wrong
+	<-waits
+	time.Sleep(50 * time.Millisecond) // so that it waits; a miss makes the test weaker, not wrong
 	begin := time.Now()
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Errorf("Serve ended with %v", err)

@@ -705,7 +705,7 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 	writes := f.store.count()
 	waiting := func(n int) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			f.src.edits.mu.Lock()
 			got := len(f.src.edits.waiting[webKey])
 			f.src.edits.mu.Unlock()
