@@ -12,6 +12,7 @@ cache=$(cd "$here/../.." && pwd)/.cache/servers
 
 say() { echo "servers: $*" >&2; }
 die() { say "$*"; exit 1; }
+. "$here/../fetch.sh"
 
 # What to build: the folder's name is the server's, and the module has one `tool` line, its main package. A file ldflags
 # beside it has what else the linker is told, with VERSION in place of the server's version.
@@ -69,7 +70,8 @@ build() {
 	if [ ! -x "$dest/$name" ] || [ "$(cat "$dest/key" 2>/dev/null)" != "$key" ]; then
 		say "building $name $version; the first time that takes minutes"
 		mkdir -p "$dest"
-		total=$(go list -deps "$main" | wc -l)
+		again go list -deps "$main" >"$dest/packages" || die "$name: go list, see above. Remedy: run this again with the network there."
+		total=$(wc -l <"$dest/packages")
 		CGO_ENABLED=0 go build -v -trimpath -ldflags="$ldflags" -o "$dest/$name.new" "$main" 2>&1 | progress "$name" ||
 			die "$name: go build, see above. Remedy: for a missing module, run this again with the network there."
 		rm -f "$dest/key"

@@ -12,6 +12,7 @@ meta=linux-image-cloud-amd64
 
 say() { echo "vm setup: $*" >&2; }
 die() { say "$*"; exit 1; }
+. "$root/test/fetch.sh"
 
 case "${1-}" in
 "" | --update) ;;
@@ -28,35 +29,12 @@ apt_update() {
 	[ -z "$updated" ] || return 0
 	command -v apt-get >/dev/null || die "no apt-get here. Remedy: use Debian 12, or install by hand: $packages."
 	say "apt-get update"
-	as_root apt-get -qq update >&2 || die "apt-get update: see above. Remedy: check the network and /etc/apt/sources.list."
+	again as_root apt-get -qq update >&2 || die "apt-get update: see above. Remedy: check the network and /etc/apt/sources.list."
 	updated=1
 }
 
-as_root() {
-	if [ "$(id -u)" = 0 ]; then
-		DEBIAN_FRONTEND=noninteractive "$@"
-	elif command -v sudo >/dev/null; then
-		sudo DEBIAN_FRONTEND=noninteractive "$@"
-	else
-		die "needs root for: $*. Remedy: run that as root, or install sudo."
-	fi
-}
-
-# 1. The packages. dpkg-query prints one line for each package that is known; only "ii" ones are installed.
-installed=" $(dpkg-query -W -f '${db:Status-Abbrev}${Package} ' $packages 2>/dev/null | tr -s ' ' '\n' | paste -sd ' ' -) "
-missing=
-for p in $packages; do
-	case "$installed" in
-	*" ii $p "*) ;;
-	*) missing="$missing $p" ;;
-	esac
-done
-if [ -n "$missing" ]; then
-	apt_update
-	say "apt-get install$missing"
-	as_root apt-get -qq install -y --no-install-recommends $missing >&2 ||
-		die "apt-get install$missing: see above. Remedy: install these packages by hand, then run this again."
-fi
+# 1. The packages.
+packages $packages
 # depmod and the tools live in sbin, which a user's PATH may not have.
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -80,7 +58,7 @@ fetch_kernel() {
 		# Old package lists name files that the mirrors have dropped: a second try with new lists.
 		(cd "$work" && apt-get -qq download "$package" 2>"$work/err") || {
 			apt_update
-			(cd "$work" && apt-get -qq download "$package" >&2) ||
+			(cd "$work" && again apt-get -qq download "$package" >&2) ||
 				die "apt-get download $package: see above. Remedy: check the network and the mirror in /etc/apt/sources.list."
 		}
 		unpack_kernel "$work" "$release"
