@@ -65,10 +65,10 @@ func (l *loop) set(all ...*vip.Frontend) {
 	}
 }
 
-// wait waits until ok returns "", at most half a minute.
+// wait waits until ok returns "".
 func (l *loop) wait(ok func() string) {
 	l.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		why := ok()
 		if why == "" {

@@ -128,7 +128,7 @@ func TestBadLuck(t *testing.T) {
 	})
 	h.reaches(lab.Client, "tcp", lab.Director.Addr4.String(), 30003, "backend1", "backend2")
 	h.ok("status", "--wait")
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: lab.Client.DialContext, DisableKeepAlives: true}}
+	client := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: lab.Client.DialContext, DisableKeepAlives: true}}
 	if resp, err := client.Get(fmt.Sprintf("http://%s:30004/", lab.Director.Addr4)); err != nil {
 		t.Error(err)
 	} else if resp.Body.Close(); resp.StatusCode != 200 || resp.Header.Get("X-Load-Balancing-Endpoint-Weight") != "2" {

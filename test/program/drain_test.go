@@ -200,7 +200,7 @@ func TestDeletedServiceDrains(t *testing.T) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")
 	h.start()
-	const deadline = 12 * time.Second
+	const deadline = 20 * time.Second // for what is looked at before
 	body := fmt.Sprintf(`{"drain_timeout": %q, "ports": [{"port": 8080}], "backends": [%s]}`, deadline, a.json())
 	code, tree := h.rest("PUT", "/v1/services/default/web", body, "Prefer", "wait=30")
 	if code != http.StatusCreated {

@@ -227,7 +227,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	if _, err := fmt.Sscanf(string(out), "orphan %d", &pid); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); os.IsNotExist(err) {
 			return
 		}
