@@ -250,6 +250,7 @@ const problemsPause = 200 * time.Millisecond
 // follow keeps the source at its registries until the context ends.
 func (s *Source) follow(ctx context.Context) error {
 	var pause <-chan time.Time // runs while there are problems to tell
+	s.tellProblems()           // what an earlier run was to look at again, too
 	for {
 		servicesStale, servicesChanged := s.Store.Stale()
 		statesStale, statesChanged := s.Overrides.Stale()

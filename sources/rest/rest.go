@@ -133,6 +133,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	if err := s.await(ctx, out); err != nil {
 		return err
 	}
+	s.recheck() // what was put right while nobody looked
 	s.mu.Lock()
 	s.sink = out
 	s.state()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -40,8 +41,15 @@ func (k *sink) Replace(list []vip.Service, problems []vip.Problem) (rev uint64) 
 	defer k.mu.Unlock()
 	k.replaced++
 	k.problems = problems
+	named := map[vip.ServiceKey]bool{}
 	for _, s := range list {
+		named[s.Key] = true
 		rev = k.services.Set(s)
+	}
+	for key := range maps.Collect(k.services.All()) {
+		if !named[key] {
+			k.services.Delete(key)
+		}
 	}
 	return rev
 }

@@ -59,14 +59,27 @@ func (h *host) begin(of Fleet, store Registry[Record], overrides Registry[Overri
 		h.t.Fatal(err)
 	}
 	h.src = src
+	h.run()
+}
+
+// run runs the source and waits until it does.
+func (h *host) run() {
+	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = src.Run(ctx, h.sink)
+		_ = h.src.Run(ctx, h.sink)
 	}()
 	h.end = sync.OnceFunc(func() { cancel(); <-done })
-	h.until("the source runs", src.running)
+	h.until("the source runs", h.src.running)
+}
+
+// rerun runs the source anew, as a resync does.
+func (h *host) rerun() {
+	h.t.Helper()
+	h.end()
+	h.run()
 }
 
 // die ends the host without a word to the others.
@@ -698,6 +711,39 @@ func TestJunkInTheFolders(t *testing.T) {
 		})
 		a.put(web("10.0.0.3"))
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.3 ready]") })
+	})
+}
+
+// Whoever removes what replaced a registration, and asks for it to be noticed, which
+// runs the source anew, finds the registration gone: on a host that starts it is, too.
+func TestJunkThatIsRemovedLeavesNothing(t *testing.T) {
+	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
+		const at, state = "ironvip/v1/tree/services/default/web", "ironvip/v1/tree/states/default/web/10.0.0.1"
+		h := hosts[0]
+		h.put(web("10.0.0.1"))
+		if _, err := h.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+			t.Fatal(err)
+		}
+		reread := func() {
+			if err := h.Tree.Reread(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.Put(at, "junk")
+		m.Put(state, "junk")
+		reread()
+		synctest.Wait()
+		if h.services.Len() != 1 || h.states.Len() != 1 {
+			t.Fatalf("%d services, %d states are left of what is not removed", h.services.Len(), h.states.Len())
+		}
+		m.Delete(at)
+		m.Delete(state)
+		reread()
+		h.rerun()
+		synctest.Wait()
+		if h.services.Len() != 0 || h.states.Len() != 0 {
+			t.Errorf("%d services, %d states are left", h.services.Len(), h.states.Len())
+		}
 	})
 }
 
