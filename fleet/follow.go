@@ -123,9 +123,13 @@ func (f *follower) step(ctx context.Context, todo verdict, ask bool) (verdict, e
 }
 
 func (f *follower) stale(err error) {
-	if f.tree.status.setStale(err.Error()) {
-		f.tree.log.Warn("out of touch with consul: going on with what is known", "err", err)
-		f.tree.o.Events.Add(event.Event{Kind: "fleet_stale", Message: err.Error()})
+	advice, message := "", err.Error()
+	if a, is := errors.AsType[*advised](err); is {
+		advice, message = a.do, message+": "+a.do
+	}
+	if f.tree.status.setStale(err.Error(), advice) {
+		f.tree.log.Warn("out of touch with consul: going on with what is known", "err", message)
+		f.tree.o.Events.Add(event.Event{Kind: "fleet_stale", Message: message})
 	}
 }
 

@@ -30,20 +30,32 @@ func (t *Tree) checkMark(ctx context.Context, found *Pair) error {
 	case found == nil && known == "":
 		return t.makeMark(ctx)
 	case found == nil:
-		return fmt.Errorf("%s is not there: the tree has been removed, or the token may not read it; going on with what is known. "+
-			"To put it back see docs/operations.md, \"When a fleet's keys are gone\", before anything else. "+
-			"To drop it and have the hosts follow what is there now: consul kv put %s '%s'", t.paths.mark, t.paths.mark, encodeMark(known))
+		return &advised{fmt.Errorf("%s is not there: the tree has been removed, or the token may not read it; going on with what is known", t.paths.mark),
+			"to put it back see docs/operations.md, \"When a fleet's keys are gone\", before anything else; to drop it and " + t.paths.follow(known)}
 	}
 	m, err := decodeMark(found.Value)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", t.paths.mark, err)
 	case known != "" && m.Fleet != known:
-		return fmt.Errorf("%s says that this is the tree of fleet %s, and this host is of fleet %s; going on with what is known. "+
-			"To have the hosts follow what is there now: consul kv put %s '%s'", t.paths.mark, m.Fleet, known, t.paths.mark, encodeMark(known))
+		return &advised{fmt.Errorf("%s says that this is the tree of fleet %s, and this host is of fleet %s; going on with what is known", t.paths.mark, m.Fleet, known),
+			"to " + t.paths.follow(known)}
 	}
 	t.setMark(m.Fleet)
 	return nil
+}
+
+// advised is an error of being out of touch with what to do about it, where that is
+// not to see to Consul.
+type advised struct {
+	error
+	do string
+}
+
+// follow says how to have the hosts of a fleet follow a tree that isn't marked as
+// theirs.
+func (p *paths) follow(fleet string) string {
+	return fmt.Sprintf("have the hosts follow what is there now: consul kv put %s '%s'", p.mark, encodeMark(fleet))
 }
 
 func (t *Tree) setMark(fleet string) {

@@ -17,6 +17,7 @@ const maxProblems = 100
 type status struct {
 	mu       sync.Mutex
 	stale    string
+	advice   string // what to do about stale; "" is to see to Consul
 	since    time.Time
 	touch    chan struct{} // closed while in touch
 	problems map[string]vip.Problem
@@ -35,15 +36,16 @@ func (s *status) wake() {
 	s.changed = make(chan struct{})
 }
 
-// setStale reports whether the tree was in touch until now.
-func (s *status) setStale(why string) (was bool) {
+// setStale reports whether the tree was in touch until now. Advice is what to do,
+// "" to see to Consul.
+func (s *status) setStale(why, advice string) (was bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if was = s.stale == ""; was {
 		s.touch, s.since = make(chan struct{}), time.Now()
 	}
 	if s.stale != why {
-		s.stale = why
+		s.stale, s.advice = why, advice
 		s.wake()
 	}
 	return was
@@ -157,11 +159,12 @@ func (t *Tree) Stale() string {
 	return t.status.stale
 }
 
-// StaleSince is Stale with the time since when.
-func (t *Tree) StaleSince() (why string, since time.Time) {
+// StaleSince is Stale with the time since when, and with what to do about it, where
+// that is more than to see to Consul.
+func (t *Tree) StaleSince() (why, advice string, since time.Time) {
 	t.status.mu.Lock()
 	defer t.status.mu.Unlock()
-	return t.status.stale, t.status.since
+	return t.status.stale, t.status.advice, t.status.since
 }
 
 // StatusChanged returns a channel that is closed when Stale or Problems change.

@@ -78,12 +78,15 @@ func (a *agent) storeCheck() v1.Check {
 		c.Problems = append(c.Problems, v1.Problem{Code: p.Code, Place: p.Place, Field: p.Field, Message: p.Message, Hint: p.Hint})
 	}
 	c.More = all - len(problems)
-	why, since := tree.StaleSince()
+	why, advice, since := tree.StaleSince()
 	switch {
 	case why != "":
 		c.Level = v1.LevelWarn
 		c.Message += fmt.Sprintf(" away for %s: %s", time.Since(since).Round(time.Second), why)
 		c.Hint = "traffic goes on; new addresses and registrations wait until it answers (consul members) and accepts the token (consul.token_file)"
+		if advice != "" {
+			c.Hint = "traffic goes on; new addresses and registrations wait; " + advice
+		}
 	case all > 0:
 		c.Level = v1.LevelWarn
 		c.Message += " in touch, " + output.Plural(all, "problem")
