@@ -38,7 +38,7 @@ type ServiceStatus struct {
 	Summary  string          `json:"summary" doc:"the state and its reason in a sentence"`
 	Revision uint64          `json:"revision" doc:"revision of the newest thing that this status is made of"`
 	SpecRev  uint64          `json:"spec_revision" doc:"revision of the spec"`
-	Applied  bool            `json:"applied" doc:"the dataplane has the newest spec"`
+	Applied  bool            `json:"applied" doc:"the dataplane has tried all of the newest spec; the condition \"applied\" says how that went"`
 	VIPs     []netip.Addr    `json:"vips" doc:"granted addresses, IPv4 first"`
 	Pool     string          `json:"pool,omitempty" doc:"the pool they came from"`
 	Since    *time.Time      `json:"allocated_at,omitempty" doc:"when the oldest of the addresses was drawn"`

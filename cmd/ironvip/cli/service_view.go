@@ -99,12 +99,12 @@ func (a *app) serviceText(s v1.Service, wide bool) string {
 	if len(s.Spec.Labels) > 0 {
 		fact("labels", labels(s.Spec.Labels))
 	}
-	fact("revision", fmt.Sprintf("%d%s", s.Revision, map[bool]string{true: ", applied", false: ", not applied yet"}[st.Applied]))
+	fact("revision", fmt.Sprintf("%d, %s", s.Revision, howApplied(st)))
 	b.WriteString(facts.Text(p.ColorOut))
 
 	portGrid := output.Grid{Indent: "  ", Header: []string{"PORT", "NAME", "TARGET", "NODE PORT"}}
 	for _, port := range st.Ports {
-		portGrid.Add(output.Row(numbers(port)+"/"+port.Protocol, port.Name, number(port.TargetPort), number(port.NodePort))...)
+		portGrid.Add(output.Row(numbers(port)+"/"+port.Protocol, port.Name, target(port, st.Backends), number(port.NodePort))...)
 	}
 	b.WriteString(portGrid.Text(p.ColorOut))
 	if len(st.Backends) > 0 {
@@ -127,6 +127,27 @@ func (a *app) serviceText(s v1.Service, wide bool) string {
 		b.WriteString(problemsText("  ", []v1.Problem{problem}))
 	}
 	return b.String()
+}
+
+// howApplied says whether the dataplane has what it is to have.
+func howApplied(st v1.ServiceStatus) string {
+	refused := func(c v1.Condition) bool { return c.Type == v1.ConditionApplied && c.Status == v1.False }
+	switch {
+	case !st.Applied:
+		return "not applied yet"
+	case slices.ContainsFunc(st.Conditions, refused):
+		return "tried, not all of it applied"
+	}
+	return "applied"
+}
+
+// target is the backends' port that a port leads to.
+func target(port v1.PortStatus, backends []v1.BackendStatus) string {
+	follows := func(b v1.BackendStatus) bool { return b.Port == 0 }
+	if len(backends) > 0 && !slices.ContainsFunc(backends, follows) {
+		return "backend's own"
+	}
+	return number(port.TargetPort)
 }
 
 func (a *app) explainView(e v1.Explanation) output.View {
