@@ -65,6 +65,7 @@ var (
 	descRepairs         = desc("drift_repairs_total", "Frontends that somebody else altered and that were mended.")
 	descContested       = desc("dataplane_contested_frontends", "Frontends that somebody else keeps altering, so that their repairs wait.")
 	descWrites          = desc("dataplane_writes_total", "Updates of frontends handed to the dataplane.")
+	descStatus          = desc("status_level", "How each line of ironvip status is: 0 well, 1 a warning, 2 a failure.", "check")
 	descReady           = desc("ready", "1: the first full reconcile is done.")
 	descReloadOK        = desc("config_last_reload_successful", "1: the last load of the configuration succeeded.")
 	descReloadTimestamp = desc("config_last_reload_success_timestamp_seconds", "When the configuration in force was loaded, in Unix time.")
@@ -74,7 +75,7 @@ var (
 func (c *tableCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descBuild, descServices, descBackends, descUsable, descSourceUp, descSourceSync, descSourceServices,
 		descSourceProblems, descSourceRestarts, descPool, descLeases, descFrontends, descDesired, descApplied, descRepairs, descContested, descWrites,
-		descReady, descReloadOK, descReloadTimestamp} {
+		descStatus, descReady, descReloadOK, descReloadTimestamp} {
 		ch <- d
 	}
 }
@@ -90,6 +91,9 @@ func (c *tableCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descBuild, 1, s.Version)
 	gauge(descReady, truth(s.isReady()))
+	for _, check := range s.status().Checks {
+		gauge(descStatus, float64(rank(check.Level)), check.Name)
+	}
 	c.services(gauge)
 	for _, src := range s.sources() {
 		gauge(descSourceUp, truth(src.Synced && src.Stale == ""), src.Name)

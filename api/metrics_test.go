@@ -30,6 +30,7 @@ func TestMetrics(t *testing.T) {
 		`ironvip_service_backends{service="web",state="maint"} 1`,
 		`ironvip_service_backends{service="web",state="drain"} 0`,
 		`ironvip_service_usable_backends{service="web"} 1`,
+		`ironvip_status_level{check="services"} 1`, `ironvip_status_level{check="sources"} 0`,
 		`ironvip_source_up{source="files"} 1`,
 		`ironvip_source_last_sync_timestamp_seconds{source="rest"}`,
 		`ironvip_pool_addresses{pool="lan",state="used"} 2`,

@@ -60,6 +60,12 @@ func (s *Server) openAPI(context.Context, *struct{}) (*documentOutput, error) {
 type statusOutput struct{ Body v1.NodeStatus }
 
 func (s *Server) getStatus(context.Context, *struct{}) (*statusOutput, error) {
+	return &statusOutput{Body: s.status()}, nil
+}
+
+// status says how this node is. It costs O(sources + pools + what is remarkable of
+// frontends).
+func (s *Server) status() v1.NodeStatus {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
 		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.servicesRevision(), Checks: []v1.Check{}}
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
@@ -93,9 +99,10 @@ func (s *Server) getStatus(context.Context, *struct{}) (*statusOutput, error) {
 			add(c)
 		}
 	}
-	return &statusOutput{Body: out}, nil
+	return out
 }
 
+// rank is how bad a level is: 0 is well.
 func rank(level string) int {
 	switch level {
 	case v1.LevelFail:

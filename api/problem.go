@@ -109,10 +109,10 @@ func writeFailed(key vip.BackendKey, err error) error {
 		p.header = http.Header{"Retry-After": {"1"}}
 		return p
 	case errors.Is(err, fleet.ErrUnavailable):
-		hint := "traffic goes on. Try again once Consul answers: GET " + v1.PathStatus + " says since when it doesn't"
+		hint := "traffic goes on. Try again once the store is in touch: GET " + v1.PathStatus + " says since when it isn't, and what to do"
 		var store *rest.StoreError
 		if !errors.As(err, &store) || store.Unknown {
-			hint = "traffic goes on. Whether this was done shows once Consul answers (GET " + v1.PathStatus + " says since when it doesn't); repeating it is safe"
+			hint = "traffic goes on. Whether this was done shows once the store is in touch (GET " + v1.PathStatus + " says since when it isn't, and what to do); repeating it is safe"
 		}
 		return storeAway(err.Error(), hint)
 	case errors.Is(err, rest.ErrStore):

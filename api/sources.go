@@ -79,7 +79,7 @@ func (s *Server) resyncSource(ctx context.Context, in *resyncInput) (*sourceOutp
 	}
 	switch err := s.Resync(ctx, in.Source); {
 	case errors.Is(err, fleet.ErrUnavailable):
-		return nil, storeAway(err.Error(), "what was known last stays in force; GET "+v1.PathStatus+" says since when Consul doesn't answer")
+		return nil, storeAway(err.Error(), "what was known last stays in force; GET "+v1.PathStatus+" says since when the store is out of touch, and what to do")
 	case err != nil:
 		return nil, refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
 	}
