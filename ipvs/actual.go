@@ -70,10 +70,14 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 	all := t.interpret(r)
 	for i := range all {
 		held.set(all[i].Value.Key, &all[i].Value)
+		if f := &all[i].Value; (f.Kind == vip.OnRealServer) == t.opt.RealServer {
+			t.needs = t.needs.with(f) // an agent that adopts all has no other occasion
+		}
 	}
 	for i := range all {
 		t.inspect(&all[i], r, held, broken)
 	}
+	untuned := t.untuned()
 	if len(all) > 0 {
 		// What concerns all alike is mended by any repair: one is enough.
 		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Value.Key, b.Value.Key) }).Value.Key
@@ -81,24 +85,33 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 		if stale {
 			all[i].Damage = append(all[i].Damage, "pod ranges in the nftables table are not as configured")
 		}
-		all[i].Damage = append(all[i].Damage, t.untuned()...)
+		all[i].Damage = append(all[i].Damage, untuned...)
 	}
 	all = append(all, strays(r, held)...)
 	t.held, t.broken, t.stalePods, t.loaded = held, broken, stale, true
 	return all, nil
 }
 
-// untuned names the sysctls that were as they should be and no longer are.
+// untuned names the sysctls that are to be set: those that were as they should be
+// and no longer are, and those that were never tried. Of the others it notes which
+// somebody has put right.
 func (t *Target) untuned() []string {
 	var out []string
 	if f := t.sysctl.check(expireConnections); t.keeping && !f.OK {
 		out = append(out, f.Name+" "+f.Detail)
 	}
-	good := t.Findings()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, w := range t.wantedSettings() {
 		f := t.sysctl.check(w)
-		if !f.OK && slices.ContainsFunc(good, func(g Finding) bool { return g.Name == f.Name && g.OK }) {
+		i := slices.IndexFunc(t.faults, func(g Finding) bool { return g.Name == f.Name })
+		switch {
+		case i < 0 && f.OK:
+			t.faults = append(t.faults, f)
+		case i < 0, t.faults[i].OK && !f.OK:
 			out = append(out, f.Name+" "+f.Detail)
+		case f.OK:
+			t.faults[i] = f
 		}
 	}
 	return out

@@ -88,7 +88,7 @@ type Target struct {
 	meter *meter
 
 	mu     sync.Mutex
-	faults []Finding // the sysctls, as they were when last set
+	faults []Finding // the sysctls, as they were when last set or looked at
 }
 
 // room is memory for a batch, used again by the next.
@@ -182,8 +182,8 @@ func (t *Target) Stats() Stats {
 	}
 }
 
-// Findings returns how the sysctls fared that the Target set. It may be called
-// at any time.
+// Findings returns how the sysctls fared that the Target set; of one that it
+// couldn't, Actual notes that somebody put it right. It may be called at any time.
 func (t *Target) Findings() []Finding {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,7 +27,7 @@ func (a *agent) apiDeps() api.Deps {
 		Pools:     a.allocator.Pools,
 		Resync:    a.resync,
 		Stats:     a.reconciler.Stats,
-		Dataplane: func() api.Dataplane { return a.plane.about },
+		Dataplane: a.plane.now,
 		Diff:      a.reconciler.Diff,
 		Repair:    a.reconciler.Repair,
 		Preview:   a.allocator.Preview,

@@ -22,9 +22,17 @@ import (
 type plane struct {
 	reconcile.Plane
 	io.Closer
-	about   api.Dataplane
-	metrics *prometheus.Registry
-	remove  func(context.Context) error // takes all that is ours out of the kernel; nil: nothing outlives the process
+	about    api.Dataplane // but for Findings, see now
+	findings func() []ipvs.Finding
+	metrics  *prometheus.Registry
+	remove   func(context.Context) error // takes all that is ours out of the kernel; nil: nothing outlives the process
+}
+
+// now is what the plane is at present: what the host lacks comes and goes.
+func (p *plane) now() api.Dataplane {
+	about := p.about
+	about.Findings = notOK(p.findings())
+	return about
 }
 
 // choosePlane makes the dataplane that the configuration asks for: IPVS where
@@ -61,14 +69,14 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 		return nil, fmt.Errorf("start the ipvs dataplane: %w", err)
 	}
 	return &plane{Plane: target, Closer: target,
-		about:   api.Dataplane{Mode: "ipvs", Reason: why, Findings: notOK(target.Findings())},
+		about: api.Dataplane{Mode: "ipvs", Reason: why}, findings: target.Findings,
 		metrics: ipvsMetrics(target), remove: target.Remove}, nil
 }
 
 func newProxy(cfg *configs.Config, allocator *ipam.Allocator, own func(netip.Addr) bool, why string, log *slog.Logger) *plane {
 	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Log: log})
 	return &plane{Plane: target, Closer: target,
-		about:   api.Dataplane{Mode: "proxy", Reason: why, Findings: []v1.Finding{}},
+		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []ipvs.Finding { return nil },
 		metrics: prometheus.NewRegistry()}
 }
 

@@ -1,0 +1,76 @@
+//go:build !vm
+
+package ipvs
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A successor that finds all frontends as they are to be, and so writes nothing
+// of them, answers for the sysctls that they need as its predecessor did.
+func TestSuccessorKeepsTheSysctlsOfFrontends(t *testing.T) {
+	var w *world
+	bubble.Test(t, func(*testing.T) {
+		w = newWorld()
+		w.start()
+		f := listener("[fd96::1]:80", vip.TCP, "[fd01::1]:80")
+		f.Scheduler = vip.MaglevHash
+		w.put(f)
+		w.settle()
+		w.stop()
+		w.k.alter(func() { w.k.sysctls[forwarding6.key], w.k.sysctls[sloppy[0].key] = "0", "0" })
+		w.start()
+		w.settle()
+		w.right()
+		for _, s := range append([]setting{forwarding6}, sloppy...) {
+			if got := w.k.sysctls[s.key]; got != s.value {
+				w.errorf("%s is %q", s.key, got)
+			}
+			if !slices.ContainsFunc(w.target.Findings(), func(f Finding) bool { return f.OK && f.Name == "sysctl "+sysctlName(s.key) }) {
+				w.errorf("no finding says how %s is: %+v", s.key, w.target.Findings())
+			}
+		}
+		w.stop()
+	})
+	report(t, w, "a start")
+}
+
+// A sysctl that the agent could not set and the operator did is a finding no more
+// once it has been looked at, also on a host without frontends.
+func TestFindingEndsWithWhatItSays(t *testing.T) {
+	var w *world
+	bubble.Test(t, func(*testing.T) {
+		w = newWorld()
+		key := settings(parseVersion(kernelRelease()))[1].key
+		w.k.fail(func(c call) *fault {
+			if c.kind == "sysctl write" && c.what == key {
+				return &fault{err: unix.EPERM}
+			}
+			return nil
+		})
+		w.resync = time.Second
+		w.start()
+		w.settle()
+		bad := func() bool {
+			return slices.ContainsFunc(w.target.Findings(), func(f Finding) bool { return !f.OK && f.Name == "sysctl "+sysctlName(key) })
+		}
+		if !bad() {
+			w.errorf("no finding about %s: %+v", key, w.target.Findings())
+		}
+		w.k.alter(func() { w.k.sysctls[key] = "1" })
+		time.Sleep(2 * time.Second)
+		w.settle()
+		if bad() {
+			w.errorf("what was put right is still a finding: %+v", w.target.Findings())
+		}
+		w.stop()
+	})
+	report(t, w, "the operator")
+}
