@@ -273,7 +273,9 @@ func (t *Target) frontend(k vip.FrontendKey, r *reading, s *state) vip.Frontend 
 		f.Affinity = time.Duration(s.timeout) * time.Second
 	}
 	f.OnePacket = s.flags&flagOnePacket != 0
-	f.Forward = forwardOf(s.dests)
+	if f.Forward = forwardOf(s.dests); f.OnePacket && len(s.dests) == 0 {
+		f.Forward = vip.ForwardDirect // with nat there is none
+	}
 	f.Backends = r.endpoints.cut(len(s.dests))
 	for i, d := range s.dests {
 		f.Backends[i] = vip.Endpoint{Addr: d.addr, Weight: d.weight}

@@ -27,6 +27,7 @@ type item struct {
 	more    bool              // another round is needed though nothing went wrong
 	blocked bool              // the service itself can't be made as wanted
 	clashes bool              // it is somebody else's
+	vacated bool              // its service is deleted already, see vacate
 	refused []error           // by the kernel, in the last round
 	errs    []error           // all else
 	clients error             // what keeps clients at backends that left; all else is done
@@ -75,7 +76,11 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		t.expireAgain()
 	}
 	items := t.accept(batch)
-	if err := t.claim(ctx, items); err != nil {
+	err := t.claim(ctx, items)
+	if err == nil {
+		err = t.vacate(ctx, items)
+	}
+	if err != nil {
 		for _, it := range items {
 			if it.drawn {
 				t.marks.release(it.key) // nobody knows whether it was free
@@ -245,16 +250,9 @@ func (t *Target) desired(f *vip.Frontend, mark uint32) state {
 func (t *Target) overlaps(f *vip.Frontend, before, after []updateOf) (ousts []vip.FrontendKey, err error) {
 	space := portSpaceOf(f)
 	clash := func(k vip.FrontendKey) bool { return k != f.Key && portsOf(k).Overlaps(portsOf(f.Key)) }
-	other := func(k vip.FrontendKey) error {
-		return vip.Problem{
-			Code:    vip.CodePortTaken,
-			Message: fmt.Sprintf("the ports of %s overlap those of %s, which is still there", f.Key, k),
-			Hint:    "it is tried again until the other has gone",
-		}
-	}
 	for _, u := range before {
 		if u.New != nil && u.Err == nil && u.Key.Ranged() && portSpaceOf(u.New) == space && clash(u.Key) {
-			return nil, other(u.Key)
+			return nil, stillThere(f.Key, u.Key)
 		}
 	}
 	for _, k := range t.held.ranges[space] {
@@ -264,10 +262,19 @@ func (t *Target) overlaps(f *vip.Frontend, before, after []updateOf) (ousts []vi
 		case slices.ContainsFunc(before, goes) || slices.ContainsFunc(after, goes):
 			ousts = append(ousts, k)
 		default:
-			return nil, other(k)
+			return nil, stillThere(f.Key, k)
 		}
 	}
 	return ousts, nil
+}
+
+// stillThere says that a range of ports can't come before another one goes.
+func stillThere(k, other vip.FrontendKey) error {
+	return vip.Problem{
+		Code:    vip.CodePortTaken,
+		Message: fmt.Sprintf("the ports of %s overlap those of %s, which is still there", k, other),
+		Hint:    "it is tried again until the other has gone",
+	}
 }
 
 // claim makes sure that what is about to be recorded as ours is not a service

@@ -19,26 +19,52 @@ func (f fakeFilters) transaction(ctx context.Context, what string, do func() err
 		return err
 	}
 	err := f.k.call("nft transaction", what, do)
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%w: %w", errNoTable, err)
 	}
 	return err
 }
 
-func (f fakeFilters) change(c change) {
-	for e, present := range c {
-		if !e.key.Addr.IsValid() {
-			panic(fmt.Sprintf("element %v without an address", e))
-		}
-		if e.set.passing() {
-			continue // expires, before anyone could look
-		}
-		if present {
-			f.k.table.elements[e] = struct{}{}
-		} else {
-			delete(f.k.table.elements, e)
+// change makes a change of elements, what goes first, or none of it. As in the
+// kernel an element must neither overlap another one of its set nor have other
+// data than the one of its key.
+func (f fakeFilters) change(old map[element]struct{}, c change) (map[element]struct{}, error) {
+	elements := maps.Clone(old)
+	for _, adds := range []bool{false, true} {
+		for e, present := range c {
+			if !e.key.Addr.IsValid() {
+				panic(fmt.Sprintf("element %v without an address", e))
+			}
+			if present != adds || e.set.passing() { // which expire, before anyone could look
+				continue
+			}
+			for other := range elements {
+				if other != e && e.excludes(other) {
+					return nil, fmt.Errorf("%s beside %s: %w", e, other, unix.EEXIST)
+				}
+			}
+			if delete(elements, e); adds {
+				elements[e] = struct{}{}
+			}
 		}
 	}
+	return elements, nil
+}
+
+// excludes reports whether a set can't have both elements.
+func (e element) excludes(other element) bool {
+	if e.set != other.set || e.key.Addr != other.key.Addr {
+		return false
+	}
+	switch e.set.kind() {
+	case kindPorts:
+		return e.key.Protocol == other.key.Protocol && portsOf(e.key).Overlaps(portsOf(other.key))
+	case kindSource:
+		return e.key == other.key && e.source.Overlaps(other.source)
+	case kindMarkSource:
+		return e.mark == other.mark && e.source.Overlaps(other.source)
+	}
+	return e.set.isMap() && e.key == other.key
 }
 
 func (f fakeFilters) apply(ctx context.Context, c change) error {
@@ -49,8 +75,11 @@ func (f fakeFilters) apply(ctx context.Context, c change) error {
 		if f.k.table == nil {
 			return unix.ENOENT
 		}
-		f.change(c)
-		return nil
+		elements, err := f.change(f.k.table.elements, c)
+		if err == nil {
+			f.k.table.elements = elements
+		}
+		return err
 	})
 }
 
@@ -59,17 +88,21 @@ func (f fakeFilters) setPods(ctx context.Context, pods *netipx.IPSet, c change) 
 		if f.k.table == nil {
 			return unix.ENOENT
 		}
-		f.k.table.pods = pods
-		f.change(c)
-		return nil
+		elements, err := f.change(f.k.table.elements, c)
+		if err == nil {
+			f.k.table.elements, f.k.table.pods = elements, pods
+		}
+		return err
 	})
 }
 
 func (f fakeFilters) rebuild(ctx context.Context, pods *netipx.IPSet, c change) error {
 	return f.transaction(ctx, "of all", func() error {
-		f.k.table = &fakeTable{intact: true, elements: map[element]struct{}{}, pods: pods}
-		f.change(c)
-		return nil
+		elements, err := f.change(map[element]struct{}{}, c)
+		if err == nil {
+			f.k.table = &fakeTable{intact: true, elements: elements, pods: pods}
+		}
+		return err
 	})
 }
 

@@ -49,6 +49,9 @@ func (k *fakeKernel) parseGeneric(h header, data []byte) *message {
 	if err != nil {
 		panic(err)
 	}
+	if s.fwmark != 0 {
+		s.key = keyOfMark(s.fwmark, vip.FamilyOf(s.key.Addr))
+	}
 	switch cmd {
 	case cmdGetService:
 		m.what = "read service " + s.key.String()
@@ -95,6 +98,15 @@ func serviceMessage(s *service) []byte {
 	t := *s
 	t.flags |= flagHashed
 	return appendService([]byte{cmdNewService, 1, 0, 0}, &t, true)
+}
+
+// keyOfMark is the place that a fakeKernel has for a service by mark.
+func keyOfMark(mark uint32, f vip.Family) vip.FrontendKey {
+	k := vip.FrontendKey{Addr: netip.IPv4Unspecified(), Port: uint16(mark >> 16), LastPort: uint16(mark), Protocol: vip.TCP}
+	if f == vip.IPv6 {
+		k.Addr = netip.IPv6Unspecified()
+	}
+	return k
 }
 
 // age notes that a destination is the newest.
@@ -175,7 +187,7 @@ func (k *fakeKernel) traffic() {
 	defer k.mu.Unlock()
 	for key, s := range k.services {
 		for a, d := range s.dests {
-			if key.Protocol == vip.UDP && d.weight > 0 && a.Port() != foreignPort {
+			if s.fwmark == 0 && key.Protocol == vip.UDP && d.weight > 0 && a.Port() != foreignPort {
 				k.entries[flow{key, a}] = struct{}{}
 			}
 		}

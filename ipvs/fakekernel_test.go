@@ -300,6 +300,14 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 		wrong[key] = append(wrong[key], fmt.Sprintf(format, args...))
 	}
 	nobody := vip.FrontendKey{}
+	marks, places := map[vip.FrontendKey]uint32{}, map[vip.FrontendKey]vip.FrontendKey{}
+	if k.table != nil {
+		for e := range k.table.elements {
+			if e.set.isMap() {
+				marks[e.key] = e.mark
+			}
+		}
+	}
 
 	vips, ends := map[netip.Addr]vip.FrontendKey{}, map[netip.Addr]bool{}
 	for key, f := range want {
@@ -307,10 +315,18 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 			vips[key.Addr] = key
 		}
 		if f.Kind != vip.OnRealServer {
-			k.witnessService(f, func(format string, args ...any) { say(key, format, args...) })
+			place := key
+			if byMark(key) {
+				place = keyOfMark(marks[key], vip.FamilyOf(key.Addr))
+			}
+			if other, twice := places[place]; twice {
+				say(key, "has the mark of %s", other)
+			}
+			places[place] = key
+			k.witnessService(f, k.services[place], marks[key], func(format string, args ...any) { say(key, format, args...) })
 			continue
 		}
-		if k.services[key] != nil {
+		if !byMark(key) && k.services[key] != nil {
 			say(key, "a service on a real server")
 		}
 		for _, b := range f.Backends {
@@ -323,9 +339,9 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 	}
 	for key, s := range k.services {
 		switch {
-		case want[key] != nil:
+		case places[key].Addr.IsValid():
 		case foreign[key] == nil:
-			say(key, "a service that nobody wants")
+			say(key, "a service that nobody wants, mark %#x", s.fwmark)
 		case s.service != foreign[key].service || len(s.dests) != len(foreign[key].dests):
 			say(nobody, "the foreign service %s was changed", key)
 		}
@@ -364,7 +380,7 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 	for e := range elements {
 		if k.table == nil {
 			say(e.key, "no table")
-		} else if _, ok := k.table.elements[e]; !ok {
+		} else if _, ok := k.table.elements[e.withMark(marks)]; !ok {
 			say(e.key, "missing: %s", e)
 		}
 	}
@@ -376,7 +392,8 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 			say(nobody, "the pod ranges are %v", k.table.pods.Ranges())
 		}
 		for e := range k.table.elements {
-			if !elements[e] {
+			bare := e
+			if bare.mark = 0; !elements[bare] || e != bare.withMark(marks) {
 				say(e.key, "element that nobody wants: %s", e)
 			}
 		}
@@ -395,8 +412,15 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 	return wrong
 }
 
-func (k *fakeKernel) witnessService(f *vip.Frontend, say func(format string, args ...any)) {
-	s := k.services[f.Key]
+// withMark is an element as the table has it where frontends have these marks.
+func (e element) withMark(marks map[vip.FrontendKey]uint32) element {
+	if e.set.hasMark() {
+		e.mark = marks[e.key]
+	}
+	return e
+}
+
+func (k *fakeKernel) witnessService(f *vip.Frontend, s *fakeService, mark uint32, say func(format string, args ...any)) {
 	if s == nil {
 		say("no service")
 		return
@@ -405,19 +429,26 @@ func (k *fakeKernel) witnessService(f *vip.Frontend, say func(format string, arg
 	if f.Affinity > 0 {
 		flags = flagPersistent
 	}
+	if f.OnePacket {
+		flags |= flagOnePacket
+	}
 	mask := uint32(netmask4)
 	if f.Key.Addr.Is6() {
 		mask = netmask6
 	}
-	w := service{key: f.Key, sched: f.Scheduler.String(), flags: flags, timeout: uint32(f.Affinity.Seconds()), netmask: mask}
+	w := service{key: f.Key, fwmark: mark, sched: f.Scheduler.String(), flags: flags, timeout: uint32(f.Affinity.Seconds()), netmask: mask}
 	got := s.service
+	if mark != 0 {
+		got.key = f.Key // which the kernel doesn't know
+	}
 	got.flags &^= flagSched1 | flagSched2 // the scheduler's own, which ipvsadm is witness of
 	if got != w {
 		say("service is %+v", got)
 	}
 	for _, b := range f.Backends {
 		d, ok := s.dests[b.Addr]
-		if w := (dest{addr: b.Addr, weight: b.Weight}); !ok {
+		method := map[vip.Forward]uint32{vip.ForwardNAT: 0, vip.ForwardTunnel: 2, vip.ForwardDirect: 3}[f.Forward]
+		if w := (dest{addr: b.Addr, weight: b.Weight, forward: method}); !ok {
 			say("no destination %s", b.Addr)
 		} else if d != w {
 			say("destination is %+v", d)

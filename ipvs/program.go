@@ -18,7 +18,7 @@ const rounds = 4
 func (t *Target) program(ctx context.Context, items []*item) error {
 	todo := make([]*item, 0, len(items))
 	for _, it := range items {
-		if !it.clashes && !stray(it.key) {
+		if !it.clashes && !it.vacated && !stray(it.key) {
 			todo = append(todo, it)
 		}
 	}
@@ -63,6 +63,39 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 		todo = slices.DeleteFunc(todo, func(it *item) bool { return it.clashes || it.blocked || !it.unread && !it.more })
 	}
 	t.forgetFlows(ctx, items)
+	return nil
+}
+
+// vacate deletes the services of ranges of ports that others take the place of.
+// Their records go with the transaction that lets the others in, and a service by
+// mark that an agent leaves without a record, as it is killed, is nobody's. What
+// takes the place of one that can't be deleted waits.
+func (t *Target) vacate(ctx context.Context, items []*item) error {
+	var going []*item
+	for _, it := range items {
+		for _, k := range it.ousts {
+			i := slices.IndexFunc(items, func(other *item) bool { return other.key == k })
+			if !slices.Contains(going, items[i]) {
+				going = append(going, items[i])
+			}
+		}
+	}
+	if len(going) == 0 {
+		return nil
+	}
+	if err := t.program(ctx, going); err != nil {
+		return err
+	}
+	left := map[vip.FrontendKey]bool{}
+	for _, it := range going {
+		it.vacated = true
+		left[it.key] = it.err() != nil
+	}
+	for _, it := range items {
+		if i := slices.IndexFunc(it.ousts, func(k vip.FrontendKey) bool { return left[k] }); i >= 0 {
+			it.clashes, it.errs = true, append(it.errs, stillThere(it.key, it.ousts[i]))
+		}
+	}
 	return nil
 }
 

@@ -17,8 +17,11 @@ func (t *Target) raise(up change, it *item) {
 		return
 	}
 	t.room.elementChanges(up, nil, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair)
-	for _, k := range it.ousts {
-		up[elementOf(recordOf(t.held.frontends[k]), k, t.marks.get(k))] = false
+	for _, k := range it.ousts { // whole: without its record nobody knows what a mark is for
+		gone, mark := t.held.frontends[k], t.marks.get(k)
+		for _, e := range sourceElements(elements(nil, gone, mark), gone, mark) {
+			up[e] = false
+		}
 	}
 	if onDevice(f) && (it.old == nil || it.repair) {
 		up[addrElement(setVIPs, it.key.Addr)] = true

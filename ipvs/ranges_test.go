@@ -1,0 +1,117 @@
+//go:build !vm
+
+package ipvs
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+	"golang.org/x/sys/unix"
+)
+
+// rangeOf makes a listener's frontend one for the ports up to last.
+func rangeOf(last uint16, f *vip.Frontend) *vip.Frontend {
+	f.Key.LastPort = last
+	return f
+}
+
+// An agent that is killed at any call while one range of ports takes another's
+// place leaves no service without a record: the next one finds all of it.
+func TestKilledWhileARangeTakesAnothersPlace(t *testing.T) {
+	for at, killed := 1, true; killed; at++ {
+		var w *world
+		bubble.Test(t, func(*testing.T) {
+			w = newWorld()
+			w.start()
+			w.place(rangeOf(100, listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80")))
+			w.settle()
+			s := storm{in: at, length: 1, crash: true}
+			w.k.fail(func(c call) *fault {
+				if w.crashed.Load() {
+					return &fault{err: errCrashed}
+				}
+				return s.script(w, c)
+			})
+			w.place(rangeOf(110, listener("10.96.0.1:90", vip.TCP, "10.1.0.2:80")))
+			w.settle()
+			w.stop()
+			killed = w.crashed.Swap(false)
+			w.k.fail(nil)
+			w.amnesia = true
+			w.start()
+			time.Sleep(10 * testBackoff)
+			w.settle()
+			w.right()
+			w.stop()
+		})
+		report(t, w, fmt.Sprintf("killed at call %d", at))
+	}
+}
+
+// A range of ports whose service can't be deleted keeps what it has, and the one
+// that is to take its place says what it waits for.
+func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
+	var w *world
+	bubble.Test(t, func(*testing.T) {
+		w = newWorld()
+		w.start()
+		old := rangeOf(100, listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80"))
+		w.place(old)
+		w.settle()
+		w.k.fail(func(c call) *fault {
+			if c.kind == "ipvs message" && c.what == fmt.Sprintf("delete ipvs service %s", keyOfMark(markAt(0), vip.IPv4)) {
+				return &fault{err: unix.EPERM}
+			}
+			return nil
+		})
+		f := rangeOf(110, listener("10.96.0.1:90", vip.TCP, "10.1.0.2:80"))
+		w.place(f)
+		time.Sleep(5 * testBackoff)
+		w.settle()
+		row, _, _ := w.applied.Get(f.Key)
+		if row.Problem == nil || row.Problem.Code != vip.CodePortTaken {
+			w.errorf("the status is %+v", row.Problem)
+		}
+		if w.k.services[keyOfMark(markAt(0), vip.IPv4)] == nil || len(w.k.services) != 1+len(w.foreign) {
+			w.errorf("the services are %v", w.k.services)
+		}
+		for e := range w.k.table.elements {
+			if e.key == f.Key {
+				w.errorf("the table has %s", e)
+			}
+		}
+		w.k.fail(nil)
+		time.Sleep(10 * testBackoff)
+		w.settle()
+		w.right()
+		w.stop()
+	})
+	report(t, w, "a service that can't be deleted")
+}
+
+// What has no destination doesn't show by which way they would be reached: it is
+// as it is to be, and nobody is said to have changed it.
+func TestOnePacketWithoutBackendsIsNoDrift(t *testing.T) {
+	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
+		var w *world
+		bubble.Test(t, func(*testing.T) {
+			w = newWorld()
+			w.resync = time.Second
+			w.start()
+			f := listener("10.96.0.1:53", vip.UDP)
+			f.Forward, f.Masquerade, f.OnePacket = way, vip.MasqueradeNever, true
+			w.put(f)
+			time.Sleep(10 * time.Second)
+			w.settle()
+			w.right()
+			if n := w.r.Stats().DriftRepairs; n > 0 {
+				w.errorf("%d repairs of what was right", n)
+			}
+			w.stop()
+		})
+		report(t, w, way.String())
+	}
+}
