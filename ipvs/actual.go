@@ -44,8 +44,7 @@ type reading struct {
 	table  *ruleset
 	ranges map[vip.FrontendKey][]netip.Prefix // the table's source ranges
 	marks  func(vip.FrontendKey) uint32
-	addrs  map[netip.Addr]struct{}
-	up     bool // the device is there and up
+	device deviceState
 	// tunnels are the addresses that devices for tunnels are for, and whether these are whole.
 	tunnels map[netip.Addr]bool
 	states  map[vip.FrontendKey]*state
@@ -88,7 +87,7 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 		all[i].Damage = append(all[i].Damage, untuned...)
 	}
 	all = append(all, strays(r, held)...)
-	t.held, t.broken, t.stalePods, t.loaded = held, broken, stale, true
+	t.held, t.broken, t.stalePods, t.loaded, t.wide = held, broken, stale, true, r.device.wide
 	return all, nil
 }
 
@@ -130,7 +129,7 @@ func (t *Target) read(ctx context.Context) (*reading, error) {
 			r.ranges[e.key] = append(r.ranges[e.key], e.source)
 		}
 	}
-	if r.addrs, r.up, err = t.device.read(); err != nil {
+	if r.device, err = t.device.read(); err != nil {
 		return nil, err
 	}
 	if r.tunnels, err = t.tunnels.read(); err != nil {
@@ -297,10 +296,10 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 		}
 	}
 	if onDevice(f) {
-		if !r.up {
-			d.addf("device %s is missing or down", t.opt.Device)
+		if r.device.fault != "" {
+			d.addf("device %s %s", t.opt.Device, r.device.fault)
 		}
-		if _, ok := r.addrs[o.Value.Key.Addr]; !ok {
+		if _, ok := r.device.addrs[o.Value.Key.Addr]; !ok {
 			d.addf("address %s missing from %s", o.Value.Key.Addr, t.opt.Device)
 		}
 	}
@@ -361,10 +360,13 @@ func stray(k vip.FrontendKey) bool { return k.Protocol == 0 }
 // strays returns what is ours and belongs to no frontend, one for an address.
 func strays(r *reading, held *holdings) []observed {
 	found := map[netip.Addr]damage{}
-	for a := range r.addrs {
+	for a := range r.device.addrs {
 		if held.vips[a] == 0 {
 			found[a] = append(found[a], fmt.Sprintf("address %s belongs to no service", a))
 		}
+	}
+	for _, p := range r.device.wide {
+		found[p.Addr()] = append(found[p.Addr()], fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked()))
 	}
 	for k, sets := range r.table.sets {
 		a := k.Addr

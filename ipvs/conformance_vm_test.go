@@ -98,7 +98,9 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	witnessFilters(t, node, want)
 	vips := map[netip.Addr]bool{}
 	for _, f := range want {
-		vips[f.Key.Addr] = true
+		if f.Kind != vip.OnHost {
+			vips[f.Key.Addr] = true
+		}
 	}
 	for line := range strings.Lines(run(t, node, "ip", "-o", "addr", "show", "dev", DefaultDevice, "scope", "global")) {
 		p, err := netip.ParsePrefix(strings.Fields(line)[3])
@@ -109,6 +111,9 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	}
 	for a := range vips {
 		t.Errorf("%s is not on %s", a, DefaultDevice)
+	}
+	if link := run(t, node, "ip", "link", "show", "dev", DefaultDevice); !strings.Contains(link, "NOARP,UP") {
+		t.Errorf("the device is %s", link)
 	}
 }
 

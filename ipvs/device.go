@@ -90,22 +90,35 @@ func (d *device) ensure() (changed bool, err error) {
 	return changed, nil
 }
 
-// read returns the addresses on the device, and whether it is there and up. It
-// passes over link-local addresses, which the kernel puts there by itself. A
-// device of another kind that has the name isn't there: nothing of it is ours.
-func (d *device) read() (addrs map[netip.Addr]struct{}, up bool, err error) {
+// deviceState is what a device was found to have.
+type deviceState struct {
+	addrs map[netip.Addr]struct{}
+	wide  []netip.Prefix // addresses with more than themselves behind them, which the host then takes to be on the device
+	fault string         // what keeps it from being as ensure makes it; "" when nothing does
+}
+
+// read returns what is on the device, and how it is. It passes over link-local
+// addresses, which the kernel puts there by itself. A device of another kind that
+// has the name isn't there: nothing of it is ours.
+func (d *device) read() (s deviceState, err error) {
 	h, link, err := d.open()
 	if err != nil {
-		return nil, false, err
+		return s, err
 	}
 	defer h.Close()
-	addrs = map[netip.Addr]struct{}{}
+	s.addrs = map[netip.Addr]struct{}{}
 	if link == nil || link.Type() != deviceKind {
 		d.index = 0 // nobody's: what is put there fails, and has ensure say why
-		return addrs, false, nil
+		s.fault = "is missing or down"
+		return s, nil
 	}
 	d.index = link.Attrs().Index
-	up = link.Attrs().RawFlags&unix.IFF_UP != 0
+	switch flags := link.Attrs().RawFlags; {
+	case flags&unix.IFF_UP == 0:
+		s.fault = "is missing or down"
+	case flags&unix.IFF_NOARP == 0:
+		s.fault = "speaks ARP"
+	}
 	var list []netlink.Addr
 	for range 5 { // a dump that a change interrupts is read again
 		if list, err = h.AddrList(link, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -113,38 +126,51 @@ func (d *device) read() (addrs map[netip.Addr]struct{}, up bool, err error) {
 		}
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("list the addresses of %s: %w", d.name, err)
+		return s, fmt.Errorf("list the addresses of %s: %w", d.name, err)
 	}
 	for _, a := range list {
 		ip, ok := netip.AddrFromSlice(a.IP)
-		if ip = ip.Unmap(); ok && !ip.IsLinkLocalUnicast() {
-			addrs[ip] = struct{}{}
+		ip = ip.Unmap()
+		bits, _ := a.Mask.Size()
+		switch {
+		case !ok || ip.IsLinkLocalUnicast():
+		case bits == ip.BitLen():
+			s.addrs[ip] = struct{}{}
+		default:
+			s.wide = append(s.wide, netip.PrefixFrom(ip, bits))
 		}
 	}
-	return addrs, up, nil
+	return s, nil
 }
+
+// single is an address with nothing but itself behind it: as ours are.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // add puts addresses on the device; those that are there already are fine. It
 // tells failed of each that can't be put there. Where the device is gone it
 // returns ENODEV.
 func (d *device) add(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
-	return d.change(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, addrs, func(a netip.Addr, err error) {
-		if err != unix.EEXIST {
+	all := make([]netip.Prefix, len(addrs))
+	for i, a := range addrs {
+		all[i] = single(a)
+	}
+	return d.change(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, all, func(p netip.Prefix, err error) {
+		if a := p.Addr(); err != unix.EEXIST {
 			failed(a, fmt.Errorf("put address %s on %s: %w", a, d.name, err))
 		}
 	})
 }
 
 // remove takes addresses off the device; those that are gone are fine.
-func (d *device) remove(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
-	return d.change(ctx, unix.RTM_DELADDR, 0, addrs, func(a netip.Addr, err error) {
+func (d *device) remove(ctx context.Context, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
+	return d.change(ctx, unix.RTM_DELADDR, 0, addrs, func(a netip.Prefix, err error) {
 		if err != unix.EADDRNOTAVAIL && err != unix.ENODEV && err != unix.ENOENT {
-			failed(a, fmt.Errorf("take address %s off %s: %w", a, d.name, err))
+			failed(a, fmt.Errorf("take address %s off %s: %w", a.Addr(), d.name, err))
 		}
 	})
 }
 
-func (d *device) change(ctx context.Context, typ, flags uint16, addrs []netip.Addr, failed func(netip.Addr, error)) error {
+func (d *device) change(ctx context.Context, typ, flags uint16, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
 	if len(addrs) == 0 {
 		return nil
 	}
@@ -171,13 +197,13 @@ const forever = 0xffffffff
 // appendIfAddr appends the body of an address message. An IPv6 address comes
 // without duplicate detection (every host may hold it), without a route, and
 // deprecated, so that it is no source address unless the peer is itself.
-func appendIfAddr(b []byte, index int, a netip.Addr) []byte {
+func appendIfAddr(b []byte, index int, p netip.Prefix) []byte {
 	const flags6 = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
-	family, bits := byte(unix.AF_INET), byte(32)
+	a, family := p.Addr(), byte(unix.AF_INET)
 	if a.Is6() {
-		family, bits = unix.AF_INET6, 128
+		family = unix.AF_INET6
 	}
-	b = append(b, family, bits, 0, unix.RT_SCOPE_UNIVERSE)
+	b = append(b, family, byte(p.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
 	b = binary.NativeEndian.AppendUint32(b, uint32(index))
 	b = appendAddr(b, unix.IFA_LOCAL, a)
 	b = appendAddr(b, unix.IFA_ADDRESS, a)

@@ -37,6 +37,10 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 		{"IPv6 address deleted", []string{"ip addr del fd96::1/128 dev ironvip0"}, "address fd96::1 missing"},
 		{"device down", []string{"ip link set ironvip0 down"}, "missing or down"},
 		{"device deleted", []string{"ip link del ironvip0"}, "missing or down"},
+		{"device speaks ARP", []string{"ip link set ironvip0 arp on"}, "speaks ARP"},
+		{"address of a whole network added", []string{"ip addr add 10.96.0.1/24 dev ironvip0"}, "10.96.0.1/24 sends all of 10.96.0.0/24 to the device"},
+		{"addresses are those of whole networks", []string{"ip addr flush dev ironvip0", "ip addr add 10.96.0.1/24 dev ironvip0",
+			"ip addr add 10.96.0.2/24 dev ironvip0", "ip addr add fd96::1/64 dev ironvip0"}, "fd96::1/64"},
 		{"table deleted", []string{"nft delete table inet ironvip"}, "nftables table"},
 		{"ruleset flushed", []string{"nft flush ruleset"}, "nftables table"},
 		{"rule deleted", []string{"nft flush chain inet ironvip unserved"}, "nftables table"},
@@ -148,8 +152,7 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 			for _, f := range all {
 				vips = append(vips, *f)
 			}
-			witnessServices(t, lab.Director, vips)
-			witnessFilters(t, lab.Director, vips)
+			witness(t, lab.Director, vips)
 		})
 	}
 }

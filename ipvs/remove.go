@@ -72,9 +72,11 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 	case "":
 	case deviceKind:
 		r.Device = o.Device
-		if held, _, err = r.device.read(); err != nil {
+		state, err := r.device.read()
+		if err != nil {
 			return err
 		}
+		held = state.addrs
 		r.Addresses = slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
 	default:
 		r.Foreign = kind

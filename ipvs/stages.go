@@ -178,17 +178,28 @@ func (t *Target) orRebuild(ctx context.Context, err error) error {
 	return nil
 }
 
-// dropAddresses takes the addresses off the device that nobody needs any more.
+// dropAddresses takes the addresses off the device that nobody needs any more, and
+// those that no frontend has in that form.
 func (t *Target) dropAddresses(ctx context.Context, items []*item) error {
-	var gone []netip.Addr
-	by := map[netip.Addr]*item{}
-	for _, it := range items {
-		a := it.key.Addr
-		if it.update.New == nil && !it.onHost() && t.held.vips[a] == 0 && by[a] == nil {
-			gone, by[a] = append(gone, a), it
+	var gone []netip.Prefix
+	by := map[netip.Prefix]*item{}
+	drop := func(p netip.Prefix, it *item) {
+		if by[p] == nil {
+			gone, by[p] = append(gone, p), it
 		}
 	}
-	return t.device.remove(ctx, gone, func(a netip.Addr, err error) { by[a].errs = append(by[a].errs, err) })
+	for _, it := range items {
+		a := it.key.Addr
+		if it.update.New == nil && !it.onHost() && t.held.vips[a] == 0 {
+			drop(single(a), it)
+		}
+		for _, p := range t.wide {
+			if stray(it.key) && p.Addr() == a {
+				drop(p, it)
+			}
+		}
+	}
+	return t.device.remove(ctx, gone, func(p netip.Prefix, err error) { by[p].errs = append(by[p].errs, err) })
 }
 
 // addAddresses puts the addresses of new services on the device.

@@ -76,6 +76,7 @@ type Target struct {
 	loaded    bool           // held has been read from the kernel
 	broken    bool           // the table must be built anew
 	bare      bool           // the device may lack any address
+	wide      []netip.Prefix // addresses on the device that aren't single, when it was read
 	suspect   map[vip.FrontendKey]struct{}
 	room      room
 	stale     flows                   // connection tracking entries that are still to go

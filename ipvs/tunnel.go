@@ -213,7 +213,14 @@ func (t *tunnels) read() (map[netip.Addr]bool, error) {
 		if !ours {
 			continue
 		}
-		found[a] = link.Attrs().RawFlags&unix.IFF_UP != 0 && (a.Is6() || t.sysctl.check(looseFilter(link.Attrs().Name)).OK)
+		found[a] = link.Attrs().RawFlags&unix.IFF_UP != 0
+		if found[a] && a.Is4() {
+			own, err := h.AddrList(link, netlink.FAMILY_V4)
+			if err != nil {
+				return nil, fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
+			}
+			found[a] = len(own) > 0 && t.sysctl.check(looseFilter(link.Attrs().Name)).OK
+		}
 	}
 	return found, nil
 }

@@ -72,6 +72,10 @@ func TestTunnelDevice(t *testing.T) {
 		do("mend", func() error { return tun.ensure(a) })
 	}
 	wants("mended", whole)
+	run(t, node, "ip", "addr", "flush", "dev", tun.name(node.Addr4))
+	wants("without its address, which gets packets past the reverse path filter", map[netip.Addr]bool{node.Addr4: false, node.Addr6: true})
+	do("mend", func() error { return tun.ensure(node.Addr4) })
+	wants("mended again", whole)
 	do("remove", func() error { return tun.remove(node.Addr6) })
 	do("remove again", func() error { return tun.remove(node.Addr6) })
 	do("remove all", tun.removeAll)
