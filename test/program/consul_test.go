@@ -3,6 +3,7 @@
 package program
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -249,9 +250,12 @@ func TestCatalogLostWhileDown(t *testing.T) {
 	}
 	h.launch()
 	h.status("WARN", "sources", "not synced yet")
-	if out := h.ok("source", "list"); !strings.Contains(out, "where this host had 3 of it before") || !strings.Contains(out, "ironvip source resync consul") {
-		t.Errorf("source list:\n%s", out)
-	}
+	h.eventually("the list is doubted", func() error { // once there is one
+		if out := h.ok("source", "list"); !strings.Contains(out, "where this host had 3 of it before") || !strings.Contains(out, "ironvip source resync consul") {
+			return errors.New(out)
+		}
+		return nil
+	})
 	if code, _ := h.rest("GET", "/readyz", ""); code == http.StatusOK {
 		t.Error("ready, though the first list is doubted")
 	}

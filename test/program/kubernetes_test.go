@@ -138,7 +138,7 @@ const services = "/api/v1/namespaces/default/services/"
 // object reads a Service, nil for one that is gone.
 func (k *kube) object(name string) (*corev1.Service, error) {
 	var s corev1.Service
-	ctx, cancel := context.WithTimeout(k.t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(k.t.Context(), 20*time.Second)
 	defer cancel()
 	err := k.cluster.Do(ctx, http.MethodGet, services+name, "", nil, &s)
 	if kubetest.Code(err) == http.StatusNotFound {
