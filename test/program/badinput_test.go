@@ -48,6 +48,19 @@ func mentions(t *testing.T, what, text string, words ...string) {
 	}
 }
 
+// logs waits until the agent's log, which comes through a pipe, says all of this.
+func (h *host) logs(words ...string) {
+	h.t.Helper()
+	h.eventually(fmt.Sprintf("the log says %q", words), func() error {
+		for _, w := range words {
+			if !strings.Contains(h.log.String(), w) {
+				return fmt.Errorf("%q is not said", w)
+			}
+		}
+		return nil
+	})
+}
+
 // Whatever is wrong with a service is refused with place, field and remedy, at
 // validate, at reload and in the source's status; the other service of the
 // same file is served, and so is what was served before.
@@ -331,7 +344,7 @@ func TestBadConfig(t *testing.T) {
 	h.kill()
 	h.start()
 	h.serves(web, "a")
-	mentions(t, "log", h.log.String(), says[1:2]...)
+	h.logs(says[1])
 	r = h.cli("status")
 	if r.code != 3 {
 		t.Errorf("status ends with %d on a remembered configuration, want 3", r.code)
@@ -621,5 +634,5 @@ func TestServicesThatNobodyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.start()
-	mentions(t, "log", h.log.String(), "services are not read", "dir="+filepath.Join(h.dir, "services.d"), "add a [[source]]")
+	h.logs("services are not read", "dir="+filepath.Join(h.dir, "services.d"), "add a [[source]]")
 }
