@@ -36,7 +36,7 @@ func start(t testing.TB, m *fleettest.Memory, name string) *host {
 // fresh waits until a host is in touch with Consul.
 func fresh(t testing.TB, h *fleet.Tree) {
 	t.Helper()
-	within := time.After(20 * time.Second)
+	within := time.After(time.Minute)
 	for {
 		changed := h.StatusChanged()
 		if h.Stale() == "" {
