@@ -63,9 +63,10 @@ func TestCostOfAnIdleConnection(t *testing.T) {
 	p.must(onVIP(key, vip.RoundRobin, a))
 	p.pipes.close() // keep none for reuse, so that they don't blur the count
 	const n = 100
-	alone := runtime.NumGoroutine()
-	dial(t, key).line(t)
-	until(t, "both its directions run", func() bool { return p.pipes.held() == 0 && runtime.NumGoroutine() >= alone+3 })
+	first := dial(t, key)
+	first.line(t)
+	first.echo(t, "both its directions run")
+	until(t, "its pipes are put back", func() bool { return p.pipes.held() == 0 })
 	fds, goroutines := openFDs(t), runtime.NumGoroutine()
 	for range n {
 		dial(t, key).line(t)
