@@ -203,11 +203,17 @@ func isReady(ready <-chan struct{}) bool {
 	}
 }
 
-// await takes in what the registries tell until they have been read in full.
-// Meanwhile the sink knows why there is nothing.
+// startPatience is how long a registry that has been read may take to be in touch: a
+// start that waits for it is not told as a loss of touch.
+const startPatience = 250 * time.Millisecond
+
+// await takes in what the registries tell until they have been read in full. The
+// sink knows why there is nothing where that takes longer than startPatience.
 func (s *Source) await(ctx context.Context, out sources.Sink) error {
-	late := time.NewTimer(sources.DefaultSyncTimeout)
+	late, soon := time.NewTimer(sources.DefaultSyncTimeout), time.NewTimer(startPatience)
 	defer late.Stop()
+	defer soon.Stop()
+	starting := true
 	for {
 		services, states := s.Store.Ready(), s.Overrides.Ready()
 		servicesStale, servicesChanged := s.Store.Stale()
@@ -223,15 +229,17 @@ func (s *Source) await(ctx context.Context, out sources.Sink) error {
 		}
 		stale := cmp.Or(servicesStale, statesStale)
 		s.setStale(stale)
-		if services == nil && states == nil {
+		if services == nil && states == nil && (stale == "" || !starting) {
 			return nil
 		}
-		if stale != "" {
+		if stale != "" && !starting {
 			out.Stale(errors.New(stale))
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-soon.C:
+			starting = false
 		case <-services:
 		case <-states:
 		case <-servicesChanged:

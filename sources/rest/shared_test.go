@@ -772,6 +772,10 @@ func TestStartWithoutTheStore(t *testing.T) {
 		run.Go(func() { _ = src.Run(ctx, out) })
 		defer run.Wait()
 		defer cancel()
+		time.Sleep(startPatience / 2)
+		if why := out.told(); why != "" {
+			t.Errorf("stale before any start can be over: %s", why)
+		}
 		time.Sleep(10 * time.Second)
 		if isReady(states.Ready()) || out.told() == "" || out.replaced != 0 {
 			t.Errorf("states ready, stale %q, %d lists", out.told(), out.replaced)
