@@ -65,7 +65,7 @@ func noBackend(key vip.BackendKey) *problem {
 // goneMeanwhile is the problem of a write that was done, and undone by somebody
 // else before it could be answered. 404 would say that it never was.
 func goneMeanwhile(what string) *problem {
-	return refuse(http.StatusConflict, v1.CodeConflict, what+" was written, and deleted by somebody else meanwhile", "write it again if it is to be there")
+	return refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, what+" was written, and deleted by somebody else meanwhile", "write it again if it is to be there")
 }
 
 func unavailable(what string) *problem {

@@ -56,6 +56,7 @@ const (
 	CodeMethodNotAllowed   = "method_not_allowed"   // 405
 	CodeReadOnlySource     = "read_only_source"     // 409: another source owns the name
 	CodeConflict           = "conflict"             // 409: another host of the fleet wrote the service at the same time, and first
+	CodeDeletedMeanwhile   = "deleted_meanwhile"    // 409: the write was done, and undone by somebody else before the answer
 	CodePreconditionFailed = "precondition_failed"  // 412: If-Match or If-None-Match doesn't hold
 	CodeBodyTooLarge       = "body_too_large"       // 413
 	CodeUnsupportedMedia   = "unsupported_media"    // 415: a body that says it isn't JSON
