@@ -203,7 +203,8 @@ func (s *Source) overtaken(ctx context.Context, c *changes, key vip.ServiceKey, 
 }
 
 // worthATry takes in what a change of key ran into, and returns it, after a
-// short pause if this has gone on for long.
+// short pause if this has gone on for long. It may be what the change was based on,
+// where something came and went again.
 func (s *Source) worthATry(ctx context.Context, c *changes, key vip.ServiceKey, try int) (*entry, error) {
 	if lost := c.lost[key]; errors.Is(lost, ErrTooLarge) {
 		return nil, &InvalidError{[]vip.Problem{{Code: vip.CodeInvalid, Service: key.String(), Message: lost.Error(),
@@ -211,12 +212,12 @@ func (s *Source) worthATry(ctx context.Context, c *changes, key vip.ServiceKey, 
 	}
 	s.refresh(key)
 	s.mu.Lock()
-	now, known := s.entries[key], s.known(key)
+	now := s.entries[key]
 	s.mu.Unlock()
 	switch outdated := (*OutdatedError)(nil); {
 	case errors.As(c.lost[key], &outdated) && !slices.Contains(outdated.Keys, storeKey(key)):
 		// another key of its batch was
-	case known == c.based[key]:
+	case s.Store.Unreadable(storeKey(key)):
 		return nil, &ConflictError{Service: key, Unreadable: true}
 	case try >= editTries:
 		conflict := &ConflictError{Service: key, Removed: now == nil}

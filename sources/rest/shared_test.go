@@ -263,6 +263,47 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 	}
 }
 
+// What comes in a write's way and goes again before the writer can look at it is no
+// reason to refuse the write, least of all as one of what can't be read.
+func TestInTheWayForAMoment(t *testing.T) {
+	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+	a, b := hosts[0], hosts[1]
+	// passing runs a write that meets a value at key, which is gone when it is read.
+	passing := func(write func() error, key string, come, goAway func()) {
+		t.Helper()
+		var came, went sync.Once
+		met := false
+		b.Client.Before(func(c fleettest.Call) error {
+			switch {
+			case slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.HasSuffix(op.Key, key) }):
+				came.Do(func() { come(); met = true })
+			case met && c.Method == "Get" && strings.HasSuffix(c.Key, key):
+				went.Do(goAway)
+			}
+			return nil
+		})
+		defer b.Client.Before(nil)
+		if err := write(); err != nil || !met {
+			t.Errorf("%s: %v; was in the way: %v", key, err, met)
+		}
+	}
+	must := func(_ uint64, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	passing(func() error { _, err := b.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")}); return err }, "/services/default/web",
+		func() { a.put(web("10.0.0.2")) }, func() { must(a.src.DeleteService(t.Context(), webKey, nil)) })
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
+
+	drained := bkey("10.0.0.1")
+	passing(func() error { _, err := b.src.SetState(t.Context(), drained, vip.Drain); return err }, "/states/default/web/10.0.0.1",
+		func() { must(a.src.SetState(t.Context(), drained, vip.Maint)) }, func() { must(a.src.SetState(t.Context(), drained, vip.Ready)) })
+	everyone(hosts, func(h *host) {
+		h.until("it drains", func() bool { s, _, _ := h.states.Get(drained); return s.State == vip.Drain })
+	})
+}
+
 // Backends that register through all hosts at once are all there.
 func TestRegistrationsThroughAllHosts(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")

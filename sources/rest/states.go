@@ -183,8 +183,8 @@ func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State)
 		if len(lost) == 0 {
 			break
 		}
-		if known := s.Overrides.Version(at); known == edit.Version || try == editTries {
-			return 0, &ConflictError{Service: key.Service, Unreadable: known == edit.Version}
+		if unreadable := s.Overrides.Unreadable(at); unreadable || try == editTries {
+			return 0, &ConflictError{Service: key.Service, Unreadable: unreadable}
 		}
 	}
 	if _, now, set := s.States.Get(key); set {
