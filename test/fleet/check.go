@@ -17,11 +17,17 @@ import (
 //   - No service has two addresses, or one and later another, on the same terms.
 //   - An agent shows what it acknowledged, until somebody asks for something else:
 //     registrations, and what operators say of backends.
+//   - Nobody shows what was refused, nor again what had been replaced.
+//   - What was acknowledged on a condition was done where that was so.
 func Check(h *History) []string {
 	c := newChecker(h)
 	c.addresses()
+	c.conditions()
+	shown := showings{}
 	for _, v := range h.Views {
 		c.acknowledged(v)
+		c.refused(v)
+		c.back(shown, v)
 	}
 	return c.wrong
 }
@@ -31,13 +37,21 @@ type checker struct {
 	// Of each service, without those refused: ops make and remove it, states are what
 	// operators say of its backend.
 	ops, states map[string][]Op
+	of          map[int]Op // by Value, all Puts and Registers
 	wrong       []string
 	said        map[string]bool
 }
 
-func newChecker(h *History) *checker {
-	c := &checker{History: h, ops: map[string][]Op{}, states: map[string][]Op{}}
+func newChecker(h *History, more ...View) *checker {
+	c := &checker{History: h, ops: map[string][]Op{}, states: map[string][]Op{}, of: map[int]Op{}}
+	seen := firstSeen(h, more)
 	for _, o := range h.Ops {
+		if o.Kind == Put || o.Kind == Register {
+			c.of[o.Value] = o
+			if at, is := seen[o.Value]; is && o.Outcome == Unknown {
+				o.Outcome, o.To = happened, at
+			}
+		}
 		of := c.ops
 		if o.Kind == SetState {
 			of = c.states
@@ -47,6 +61,44 @@ func newChecker(h *History) *checker {
 		}
 	}
 	return c
+}
+
+// happened is the Outcome of an Unknown Op that was seen to be done, by its To. No
+// agent has promised to show it.
+const happened Outcome = "happened"
+
+// firstSeen returns by when each Value was shown first, or another of the same
+// atomic apply.
+func firstSeen(h *History, more []View) map[int]time.Duration {
+	seen := map[int]time.Duration{}
+	see := func(value int, at time.Duration) {
+		if was, is := seen[value]; !is || at < was {
+			seen[value] = at
+		}
+	}
+	for _, views := range [][]View{h.Views, more} {
+		for _, v := range views {
+			for _, s := range v.Services {
+				see(s.Value, v.To)
+			}
+		}
+	}
+	applies := map[int][]int{} // their Values
+	for _, o := range h.Ops {
+		if o.Atomic != 0 {
+			applies[o.Atomic] = append(applies[o.Atomic], o.Value)
+		}
+	}
+	for _, values := range applies {
+		for _, one := range values {
+			if at, is := seen[one]; is {
+				for _, other := range values {
+					see(other, at)
+				}
+			}
+		}
+	}
+	return seen
 }
 
 func (c *checker) bad(format string, args ...any) {
@@ -148,7 +200,7 @@ func (c *checker) acknowledged(v View) {
 	}
 	for service, ops := range c.states {
 		got, there := v.Services[service]
-		if o := surely(ops, v); o != nil && there && got.State != want(*o) {
+		if o := surely(ops, v); o != nil && there && got.Value != NoBackend && got.State != want(*o) {
 			c.bad("%s shows the backend of service %s as %s at %s, in spite of: %s", v.Agent, service, States[got.State], at(v.From), o)
 		}
 	}
@@ -198,8 +250,11 @@ func want(o Op) int {
 }
 
 func value(v int) string {
-	if v == 0 {
+	switch v {
+	case 0:
 		return "not at all"
+	case NoBackend:
+		return "without a backend"
 	}
 	return fmt.Sprintf("as registration %d", v)
 }
@@ -207,13 +262,18 @@ func value(v int) string {
 // CheckEnd says what is wrong with the state in which a fleet came to rest:
 //
 //   - Every service is as the last request left it that was acknowledged (or as
-//     one left it whose fate is unknown), on every agent alike, with an address.
+//     one left it whose fate is unknown), on every agent alike, with an address;
+//     of an atomic apply all was done if any of it was.
 //   - So is what operators said of its backend.
 //   - Every agent's dataplane has it.
 //   - Consul's leases are the services' addresses, and what rests; every agent
 //     says the same of them.
 func CheckEnd(h *History, e *End) []string {
-	c := newChecker(h)
+	var last []View
+	for _, a := range e.Agents {
+		last = append(last, a.View)
+	}
+	c := newChecker(h, last...)
 	for _, a := range e.Agents {
 		c.values(a)
 		c.dataplane(a)
@@ -243,6 +303,9 @@ func (c *checker) values(a AgentEnd) {
 		}
 	}
 	for service, got := range a.Services {
+		if got.Value == NoBackend {
+			continue
+		}
 		if allowed, because := final(c.states[service]); !slices.Contains(allowed, got.State) {
 			c.bad("%s shows the backend of service %s as %s at the end, in spite of: %s", a.Agent, service, States[got.State], because)
 		}
@@ -264,16 +327,16 @@ func (c *checker) agree(a, b AgentEnd) {
 
 // final returns the values that a service may have in the end: those of
 // requests after which no other was surely done; because is the last
-// acknowledged one.
+// one that was.
 func final(ops []Op) (allowed []int, because string) {
 	ended := time.Duration(-1)
 	for _, o := range ops {
-		if o.Outcome == Acknowledged && o.From > ended {
+		if (o.Outcome == Acknowledged || o.Outcome == happened) && o.From > ended {
 			ended, because = o.From, o.String()
 		}
 	}
 	if because == "" {
-		allowed, because = []int{0}, "nothing that was acknowledged"
+		allowed, because = []int{0}, "nothing that was done"
 	}
 	for _, o := range ops {
 		if end(o) >= ended {
@@ -300,9 +363,9 @@ func (c *checker) dataplane(a AgentEnd) {
 }
 
 // serves reports whether a listener's backends are those of the service, or nobody
-// who takes connections if an operator has taken them out.
+// who takes connections if there are none or an operator has taken them out.
 func serves(f Frontend, s Seen) bool {
-	if s.State != 0 {
+	if s.State != 0 || s.Value == NoBackend {
 		return f.Value <= 0
 	}
 	return f.Value == s.Value

@@ -37,10 +37,25 @@ func said(r Run, service string, state int, from float64) Op {
 	return o
 }
 
+// gone is the removal of a backend.
+func gone(r Run, service string, from float64) Op {
+	o := put(r, service, NoBackend, from)
+	o.Kind = Remove
+	return o
+}
+
 // as is the service with its backend in a state.
 func (s Seen) as(state int) Seen { s.State = state; return s }
 
 func (o Op) is(outcome Outcome) Op { o.Outcome = outcome; return o }
+
+// ifAbsent is the op on the condition that there is no such service, ifIs on the one that
+// it is as a registration left it, which was shown at once.
+func (o Op) ifAbsent() Op { o.If.Absent = true; return o }
+
+func (o Op) ifIs(value int) Op { o.If = Condition{Value: value, Seen: o.From}; return o }
+
+func (o Op) in(apply int) Op { o.Atomic = apply; return o }
 
 func (o Op) with(a netip.Addr) Op { o.VIPs = []netip.Addr{a}; return o }
 
@@ -93,6 +108,37 @@ func TestCheckRefuses(t *testing.T) {
 		{"a drain that was refused", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1).is(Refused)}, []View{view(lb1, 2, services{"a": has(1, x)})}, ""},
 		{"a drain through another agent meanwhile", []Op{said(lb1, "a", 1, 0), said(lb2, "a", 2, 0.05)}, []View{view(lb1, 2, services{"a": has(0, x).as(2)})}, ""},
 		{"a drained backend of a deleted service", []Op{said(lb1, "a", 1, 0)}, []View{view(lb1, 2, services{})}, ""},
+		{"a removed backend", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1), gone(lb1, "a", 2)}, []View{view(lb1, 3, services{"a": has(NoBackend, x)})}, ""},
+		{"a removed backend that is there", []Op{put(lb1, "a", 1, 0), gone(lb1, "a", 2)}, []View{view(lb1, 3, services{"a": has(1, x)})}, "as registration 1 at 3s, in spite of: remove a by"},
+		{"a backend that is gone", []Op{put(lb1, "a", 1, 0)}, []View{view(lb1, 3, services{"a": has(NoBackend, x)})}, "without a backend at 3s"},
+		{"a backend that is back", []Op{gone(lb1, "a", 0), reg(lb1, "a", 1, 1)}, []View{view(lb1, 2, services{"a": has(1, x)})}, ""},
+		{"a registration that was refused and is there", []Op{put(lb1, "a", 1, 0).is(Refused)}, []View{view(lb2, 1, services{"a": has(1, x)})}, "shows service a as it was refused: put a=1"},
+		{"a registration that may be and is there", []Op{put(lb1, "a", 1, 0).is(Unknown)}, []View{view(lb2, 1, services{"a": has(1, x)})}, ""},
+		{"what was replaced is back", []Op{put(lb2, "a", 1, 0), put(lb2, "a", 2, 1)},
+			[]View{view(lb1, 1, services{"a": has(1, x)}), view(lb1, 2, services{"a": has(2, x)}), view(lb1, 3, services{"a": has(1, x)})}, "shows service a again as registration 1 at 3s, after it was as registration 2"},
+		{"what was deleted is back", []Op{put(lb2, "a", 1, 0), del(lb2, "a", 1)},
+			[]View{view(lb1, 1, services{"a": has(1, x)}), view(lb1, 2, services{}), view(lb1, 3, services{"a": has(1, x)})}, "after it was not at all"},
+		{"without a backend again", []Op{gone(lb2, "a", 0), reg(lb2, "a", 1, 1), gone(lb2, "a", 2)},
+			[]View{view(lb1, 1, services{"a": has(NoBackend, x)}), view(lb1, 2, services{"a": has(1, x)}), view(lb1, 3, services{"a": has(NoBackend, x)})}, ""},
+		{"what was replaced is back after a start", []Op{put(lb2, "a", 1, 0), put(lb2, "a", 2, 1)},
+			[]View{view(lb1, 1, services{"a": has(1, x)}), view(lb1, 2, services{"a": has(2, x)}), view(Run{"lb1", 2}, 3, services{"a": has(1, x)})}, ""},
+
+		{"created where it is", []Op{put(lb1, "a", 1, 0), put(lb2, "a", 2, 1).ifAbsent()}, nil, "service a was created though it was there: put a=2 if there is none"},
+		{"created where it was deleted", []Op{put(lb1, "a", 1, 0), del(lb1, "a", 0.05), put(lb2, "a", 2, 1).ifAbsent()}, nil, ""},
+		{"created where it may have been deleted", []Op{put(lb1, "a", 1, 1), del(lb1, "a", 0).is(Unknown), put(lb2, "a", 2, 2).ifAbsent()}, nil, ""},
+		{"created where it may be", []Op{put(lb1, "a", 1, 0).is(Unknown), put(lb2, "a", 2, 1).ifAbsent()}, nil, ""},
+		{"created where it may have come meanwhile", []Op{put(lb1, "a", 1, 0), put(lb2, "a", 2, 0.05).ifAbsent()}, nil, ""},
+		{"created twice at once", []Op{put(lb1, "a", 1, 0).ifAbsent(), put(lb2, "a", 2, 0.05).ifAbsent()}, nil, "was created though it was there"},
+		{"created twice, once refused", []Op{put(lb1, "a", 1, 0).ifAbsent(), put(lb2, "a", 2, 0.05).ifAbsent().is(Refused)}, nil, ""},
+		{"changed as it was", []Op{put(lb1, "a", 1, 0), put(lb2, "a", 2, 1).ifIs(1), gone(lb1, "a", 2).ifIs(2), del(lb1, "a", 3)}, nil, ""},
+		{"changed though it was replaced", []Op{put(lb1, "a", 1, 0), put(lb1, "a", 2, 1), put(lb2, "a", 3, 2).ifIs(1)}, nil, "service a was changed though it was something else: put a=3 if it is 1"},
+		{"deleted though it was replaced", []Op{put(lb1, "a", 1, 0), put(lb1, "a", 2, 1), del(lb2, "a", 2).ifIs(1)}, nil, "delete a if it is 1"},
+		{"changed though it was deleted", []Op{put(lb1, "a", 1, 0), del(lb1, "a", 1), reg(lb2, "a", 2, 2).ifIs(1)}, nil, "in spite of: delete a"},
+		{"changed though it may have been replaced", []Op{put(lb1, "a", 1, 0), put(lb1, "a", 2, 1).is(Unknown), put(lb2, "a", 3, 2).ifIs(1)}, nil, ""},
+		{"changed though it was replaced, which was seen", []Op{put(lb1, "a", 1, 0), put(lb1, "a", 2, 1).is(Unknown), put(lb2, "a", 3, 3).ifIs(1)},
+			[]View{view(lb1, 2, services{"a": has(2, x)})}, "changed though it was something else"},
+		{"changed where it is replaced meanwhile", []Op{put(lb1, "a", 1, 0), put(lb1, "a", 2, 1), put(lb2, "a", 3, 1.05).ifIs(1)}, nil, ""},
+		{"changed twice as it was", []Op{put(lb1, "a", 1, 0), put(lb1, "a", 2, 1).ifIs(1), gone(lb1, "a", 1.05).ifIs(1)}, nil, "service a was changed twice on the same terms"},
 		{"a refused deletion is none", []Op{put(lb1, "a", 1, 1), del(lb2, "a", 1.05).is(Refused)}, []View{view(lb1, 2, services{})}, "not at all"},
 	} {
 		for i := range c.ops {
@@ -154,6 +200,37 @@ func TestCheckEndRefuses(t *testing.T) {
 			h.Ops = append(h.Ops, put(lb1, "a", 9, 2).is(Unknown))
 			e.Agents[1].Services["a"], e.Agents[1].Frontends[0].Value = has(9, x), 9
 		}, "lb1.1 shows service a as registration 3 with [127.96.0.1], lb2.1 as registration 9"},
+		{"an unknown request that was seen, and undone by nobody", func(h *History, _ *End) {
+			h.Ops = append(h.Ops, put(lb1, "a", 9, 2).is(Unknown))
+			h.Views = append(h.Views, view(lb1, 2.5, map[string]Seen{"a": has(9, x)}))
+		}, "as registration 3 at the end, in spite of: put a=9"},
+		{"half of an atomic apply that may have happened", func(h *History, e *End) {
+			h.Ops = append(h.Ops, put(lb1, "a", 9, 2.2).is(Unknown).in(1), put(lb1, "c", 10, 2.2).is(Unknown).in(1))
+			for i := range e.Agents {
+				e.Agents[i].Services["a"], e.Agents[i].Frontends[0].Value = has(9, x), 9
+			}
+		}, "shows service c not at all at the end, in spite of: put c=10"},
+		{"half of an atomic apply, the other deleted", func(h *History, e *End) {
+			h.Ops = append(h.Ops, put(lb1, "a", 9, 2.2).is(Unknown).in(1), put(lb1, "c", 10, 2.2).is(Unknown).in(1), del(lb1, "c", 2.5))
+			for i := range e.Agents {
+				e.Agents[i].Services["a"], e.Agents[i].Frontends[0].Value = has(9, x), 9
+			}
+		}, ""},
+		{"an atomic apply that may not have happened", func(h *History, e *End) {
+			h.Ops = append(h.Ops, put(lb1, "a", 9, 2.2).is(Unknown).in(1), put(lb1, "c", 10, 2.2).is(Unknown).in(1))
+		}, ""},
+		{"no backend", func(h *History, e *End) {
+			h.Ops = append(h.Ops, said(lb1, "a", 1, 2), gone(lb1, "a", 2.5))
+			for i := range e.Agents {
+				e.Agents[i].Services["a"], e.Agents[i].Frontends[0].Value = has(NoBackend, x), 0
+			}
+		}, ""},
+		{"a removed backend in the dataplane", func(h *History, e *End) {
+			h.Ops = append(h.Ops, gone(lb1, "a", 2.5))
+			for i := range e.Agents {
+				e.Agents[i].Services["a"] = has(NoBackend, x)
+			}
+		}, "lb1.1: service a is"},
 		{"a drained backend", func(h *History, e *End) {
 			h.Ops = append(h.Ops, said(lb1, "a", 1, 2))
 			for i := range e.Agents {
@@ -166,7 +243,7 @@ func TestCheckEndRefuses(t *testing.T) {
 		}, "lb1.1 shows the backend of service a as ready, lb2.1 as drain"},
 		{"a backend drained that nobody drained", func(_ *History, e *End) {
 			e.Agents[1].Services["a"] = has(3, x).as(2)
-		}, "lb2.1 shows the backend of service a as maint at the end, in spite of: nothing that was acknowledged"},
+		}, "lb2.1 shows the backend of service a as maint at the end, in spite of: nothing that was done"},
 		{"a drained backend that takes connections", func(h *History, e *End) {
 			h.Ops = append(h.Ops, said(lb1, "a", 2, 2))
 			for i := range e.Agents {

@@ -23,8 +23,12 @@ const (
 	Put      Kind = "put"
 	Delete   Kind = "delete"
 	Register Kind = "register" // the service's backend, as the backend itself does
+	Remove   Kind = "remove"   // the service's backend
 	SetState Kind = "state"    // of the service's backend, as an operator does
 )
+
+// NoBackend is the Value of a service whose backend was removed.
+const NoBackend = -1
 
 // States are what an operator may say of a backend; their places are the Values of
 // SetState. What was said stays, also while the service is deleted.
@@ -45,21 +49,42 @@ type Op struct {
 	Agent    Run
 	Service  string
 	Kind     Kind
-	Value    int // of a Put or Register: which one it is; no other has the same, and none has 0. Of a SetState: of States
+	Value    int // of a Put or Register: which one it is, from 1 on; no other has the same. Of a Remove: NoBackend. Of a SetState: of States
+	If       Condition
+	Atomic   int // requests of one number are one: all of them happen, or none. 0: it is alone
 	From, To time.Duration
 	Outcome  Outcome
 	VIPs     []netip.Addr // in the answer
 	Answer   string       // for people
 }
 
+// Condition is on what terms an Op is asked for. The zero Condition is none.
+type Condition struct {
+	Absent bool // that there is no such service
+	// Value, when not 0, says that the service is as that registration left it, which
+	// the agent showed by the time of Seen, with this ETag.
+	Value int
+	Seen  time.Duration
+	ETag  string
+}
+
 func (o Op) String() string {
 	what := string(o.Kind) + " " + o.Service
 	switch o.Kind {
-	case Delete:
+	case Delete, Remove:
 	case SetState:
 		what += "=" + States[o.Value]
 	default:
 		what += fmt.Sprintf("=%d", o.Value)
+	}
+	switch {
+	case o.If.Absent:
+		what += " if there is none"
+	case o.If.Value != 0:
+		what += fmt.Sprintf(" if it is %d", o.If.Value)
+	}
+	if o.Atomic != 0 {
+		what += fmt.Sprintf(" in apply %d", o.Atomic)
 	}
 	return fmt.Sprintf("%s by %s at %s to %s: %s %s", what, o.Agent, at(o.From), at(o.To), o.Outcome, o.Answer)
 }
@@ -85,7 +110,7 @@ type View struct {
 // Seen is one service as an agent's API shows it.
 type Seen struct {
 	Value int
-	State int // the backend's in force, of States
+	State int // the backend's in force, of States; 0 without a backend
 	VIPs  []netip.Addr
 }
 

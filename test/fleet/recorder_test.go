@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,8 +28,9 @@ type recorder struct {
 	value atomic.Int64
 	// away is how often Consul was taken away and brought back: odd while no
 	// server runs.
-	away  atomic.Int64
-	loads uint64 // how many clients there have been
+	away    atomic.Int64
+	loads   uint64       // how many clients there have been
+	applies atomic.Int64 // how many atomic ones
 
 	mu sync.Mutex
 	h  History
@@ -111,7 +112,7 @@ func (r *recorder) look(ctx context.Context, a *agent, w client.Wait) (View, uin
 // weight is the value that a service was registered with: see service.
 func weight(s v1.Service) int {
 	if len(s.Spec.Backends) != 1 || s.Spec.Backends[0].Weight == nil {
-		return -1
+		return NoBackend
 	}
 	return *s.Spec.Backends[0].Weight
 }
@@ -133,29 +134,79 @@ func service(name string, value int) v1.ServiceSpec {
 		Backends: []spec.Backend{{Address: target.Addr().String(), Port: spec.PortNumber(target.Port()), Weight: &value}}}
 }
 
+// shown is the condition that a service is as an agent shows it now; there must be
+// one, with a backend.
+func (r *recorder) shown(ctx context.Context, a *agent, name string) (Condition, error) {
+	s, err := a.api.Service(ctx, "default", name, client.Wait{})
+	if err == nil && weight(s) == NoBackend {
+		err = fmt.Errorf("service %s has no backend", name)
+	}
+	return Condition{Value: weight(s), Seen: r.now(), ETag: s.ETag}, err
+}
+
+func (c Condition) write() client.Write { return client.Write{IfMatch: c.ETag, CreateOnly: c.Absent} }
+
 // put registers a service through an agent, and returns what is recorded.
-func (r *recorder) put(ctx context.Context, a *agent, name string, w client.Write) (Op, error) {
-	o := Op{Agent: a.run(), Service: name, Kind: Put, Value: int(r.value.Add(1))}
+func (r *recorder) put(ctx context.Context, a *agent, name string, on Condition) (Op, error) {
+	o := Op{Agent: a.run(), Service: name, Kind: Put, Value: int(r.value.Add(1)), If: on}
 	return r.ask(o, func() ([]netip.Addr, error) {
-		s, err := a.api.PutService(ctx, "default", name, service(name, o.Value), w)
+		s, err := a.api.PutService(ctx, "default", name, service(name, o.Value), on.write())
 		return s.Status.VIPs, err
+	})
+}
+
+// apply registers several services by one request, all or none of them if it is
+// atomic.
+func (r *recorder) apply(ctx context.Context, a *agent, names []string, atomic bool) error {
+	ops, specs := make([]Op, len(names)), make([]v1.ServiceSpec, len(names))
+	apply := 0
+	if atomic {
+		apply = int(r.applies.Add(1))
+	}
+	for i, name := range names {
+		ops[i] = Op{Agent: a.run(), Service: name, Kind: Put, Value: int(r.value.Add(1)), Atomic: apply}
+		specs[i] = service(name, ops[i].Value)
+	}
+	return r.record(ops, func() error {
+		ctx, cancel := context.WithTimeout(ctx, answering)
+		defer cancel()
+		result, err := a.api.Apply(ctx, specs, false, atomic, client.Write{})
+		if err != nil {
+			return err
+		}
+		for i, item := range result.Items {
+			ops[i].VIPs, ops[i].Outcome, ops[i].Answer = item.VIPs, Acknowledged, item.Action
+			if item.Action == v1.Refused {
+				ops[i].Outcome, ops[i].Answer = Refused, fmt.Sprint(item.Problems)
+			}
+		}
+		return nil
 	})
 }
 
 // register registers the backend of a service through an agent: that is refused
 // where there is no such service.
-func (r *recorder) register(ctx context.Context, a *agent, name string) (Op, error) {
-	o := Op{Agent: a.run(), Service: name, Kind: Register, Value: int(r.value.Add(1))}
+func (r *recorder) register(ctx context.Context, a *agent, name string, on Condition) (Op, error) {
+	o := Op{Agent: a.run(), Service: name, Kind: Register, Value: int(r.value.Add(1)), If: on}
 	return r.ask(o, func() ([]netip.Addr, error) {
-		_, err := a.api.PutBackend(ctx, "default", name, target.String(), v1.BackendSpec{Weight: &o.Value}, client.Write{})
+		_, err := a.api.PutBackend(ctx, "default", name, target.String(), v1.BackendSpec{Weight: &o.Value}, on.write())
 		return nil, err
 	})
 }
 
-// remove deletes a service through an agent.
-func (r *recorder) remove(ctx context.Context, a *agent, name string) (Op, error) {
-	return r.ask(Op{Agent: a.run(), Service: name, Kind: Delete}, func() ([]netip.Addr, error) {
-		_, err := a.api.DeleteService(ctx, "default", name, client.Write{})
+// remove removes the backend of a service through an agent: that is refused where
+// there is none.
+func (r *recorder) remove(ctx context.Context, a *agent, name string, on Condition) (Op, error) {
+	return r.ask(Op{Agent: a.run(), Service: name, Kind: Remove, Value: NoBackend, If: on}, func() ([]netip.Addr, error) {
+		_, err := a.api.DeleteBackend(ctx, "default", name, target.String(), on.write())
+		return nil, err
+	})
+}
+
+// delete deletes a service through an agent.
+func (r *recorder) delete(ctx context.Context, a *agent, name string, on Condition) (Op, error) {
+	return r.ask(Op{Agent: a.run(), Service: name, Kind: Delete, If: on}, func() ([]netip.Addr, error) {
+		_, err := a.api.DeleteService(ctx, "default", name, on.write())
 		return nil, err
 	})
 }
@@ -169,22 +220,40 @@ func (r *recorder) setState(ctx context.Context, a *agent, name string, state in
 	})
 }
 
+// ask makes a request of one Op.
 func (r *recorder) ask(o Op, ask func() ([]netip.Addr, error)) (Op, error) {
+	ops := []Op{o}
+	err := r.record(ops, func() (err error) {
+		ops[0].VIPs, err = ask()
+		return err
+	})
+	return ops[0], err
+}
+
+// record makes a request, and writes down what it says of its ops. Ask may know
+// better of some than the error of them all.
+func (r *recorder) record(ops []Op, ask func() error) error {
 	away := r.away.Load()
-	o.From = r.now()
-	vips, err := ask()
-	o.To = r.now()
-	o.VIPs = vips
-	o.Outcome, o.Answer = outcome(err, away%2 == 1 && away == r.away.Load())
+	from := r.now()
+	err := ask()
+	to := r.now()
+	all, answer := outcome(err, away%2 == 1 && away == r.away.Load())
+	for i := range ops {
+		o := &ops[i]
+		o.From, o.To = from, to
+		if o.Outcome == "" {
+			o.Outcome, o.Answer = all, answer
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.h.Ops = append(r.h.Ops, o)
-	return o, err
+	r.h.Ops = append(r.h.Ops, ops...)
+	return err
 }
 
 // outcome says what an answer means. Nothing has happened by a request that an
-// agent refused, that reached none, or that failed while no Consul was there all
-// the time.
+// agent refused, that reached none, that failed while no Consul was there all the
+// time, or of which the agent says so.
 func outcome(err error, away bool) (Outcome, string) {
 	var e *client.Error
 	switch {
@@ -195,69 +264,11 @@ func outcome(err error, away bool) (Outcome, string) {
 	}
 	answer := fmt.Sprintf("%d %s: %s", e.Status, e.Code, e.Detail)
 	switch {
-	case e.Status >= 400 && e.Status < 500, away && e.Status == http.StatusServiceUnavailable,
+	case e.Code == v1.CodeDeletedMeanwhile:
+		return Acknowledged, answer
+	case e.Status >= 400 && e.Status < 500, e.Status == http.StatusServiceUnavailable && (away || strings.Contains(e.Detail, "nothing changed")),
 		errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
 		return Refused, answer
 	}
 	return Unknown, answer
-}
-
-// load is requests at random, two clients of each agent, until stop is called.
-type load struct {
-	stop context.CancelFunc
-	done sync.WaitGroup
-}
-
-// Each client has services of its own, and some are everybody's. A client rests
-// a while between two requests.
-const (
-	ownServices    = 8
-	sharedServices = 4
-	clients        = 2
-	pace           = 150 * time.Millisecond
-)
-
-// load starts requests to these agents.
-func (l *lab) load(agents ...*agent) *load {
-	ctx, cancel := context.WithCancel(context.Background())
-	out := &load{stop: cancel}
-	for _, a := range agents {
-		for i := range clients {
-			l.loads++
-			rnd := rand.New(rand.NewPCG(seed, l.loads))
-			out.done.Go(func() { l.request(ctx, a, fmt.Sprintf("%s-%d", a.name, i), rnd) })
-		}
-	}
-	l.t.Cleanup(out.end)
-	return out
-}
-
-// end ends the requests and waits for the last answers.
-func (l *load) end() { l.stop(); l.done.Wait() }
-
-// seed makes the requests of every run alike, as far as their timing allows.
-const seed = 15
-
-func (l *lab) request(ctx context.Context, a *agent, own string, rnd *rand.Rand) {
-	for ctx.Err() == nil {
-		name := fmt.Sprintf("%s-%d", own, rnd.IntN(ownServices))
-		if rnd.IntN(2) == 0 {
-			name = fmt.Sprintf("shared-%d", rnd.IntN(sharedServices))
-		}
-		// A request outlives the end of the load, so that its fate is known.
-		switch rnd.IntN(10) {
-		case 0, 1, 2:
-			l.put(context.Background(), a, name, client.Write{})
-		case 3, 4:
-			l.register(context.Background(), a, name)
-		case 5, 6: // every other time it goes back
-			l.setState(context.Background(), a, name, max(0, rnd.IntN(4)-1))
-		default:
-			l.remove(context.Background(), a, name)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Duration(rnd.Int64N(int64(2 * pace)))):
-		}
-	}
 }

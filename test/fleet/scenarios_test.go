@@ -214,7 +214,7 @@ func (l *lab) killAllocating(a *agent, round int, rnd *rand.Rand) {
 	var done sync.WaitGroup
 	for i := range 4 {
 		done.Go(func() {
-			l.put(context.Background(), a, fmt.Sprintf("victim-%d-%d", round, i), client.Write{})
+			l.put(context.Background(), a, fmt.Sprintf("victim-%d-%d", round, i), Condition{})
 		})
 	}
 	time.Sleep(time.Duration(rnd.Int64N(int64(20 * time.Millisecond)))) // any point
@@ -236,7 +236,7 @@ func (l *lab) oneName() {
 		for j, a := range l.agents {
 			done.Go(func() {
 				together.Wait()
-				ops[j], errs[j] = l.put(context.Background(), a, name, client.Write{CreateOnly: true})
+				ops[j], errs[j] = l.put(context.Background(), a, name, Condition{Absent: true})
 			})
 		}
 		together.Done()
@@ -267,7 +267,7 @@ func (l *lab) refusesWrites(a *agent) {
 			l.t.Errorf("%s without Consul: a write is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
 		}
 	}
-	_, err := l.put(context.Background(), a, "refused-"+a.name, client.Write{})
+	_, err := l.put(context.Background(), a, "refused-"+a.name, Condition{})
 	refused(err)
 	v, _, err := l.look(context.Background(), a, client.Wait{})
 	l.must(a.name+": its services", err)
