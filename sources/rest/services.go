@@ -43,6 +43,8 @@ type Result struct {
 	Row    vip.Service // as it is, or with Propose would be, in force
 	Rev    uint64      // of the row; 0 where it is not in force
 	Err    error       // of a refused one: *InvalidError, *OwnedError, *ConflictError, or Check's
+
+	stated statement // of what was written
 }
 
 // PutService creates or replaces one service and returns when it is durable
@@ -105,7 +107,7 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 				results[i].refuse(err)
 				refused = true
 			} else {
-				results[i].Action, results[i].Row = changes.set(key, e), e.row
+				results[i].Action, results[i].Row, results[i].stated = changes.set(key, e), e.row, e.stated
 			}
 		}
 		if !write || atomic && refused {
@@ -148,8 +150,9 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 
 // withdraw takes back services that were new and are held aside, because
 // another source turned out to hold the name: a caller who is told that the
-// name is taken must not find the service there when that source lets go. The
-// caller has the names' locks.
+// name is taken must not find the service there when that source lets go. One
+// that another host has deleted or replaced since was created all the same, and what
+// is there now is that host's. The caller has the names' locks.
 func (s *Source) withdraw(ctx context.Context, results []Result) error {
 	if !s.running() {
 		return nil // nothing gets a revision now
@@ -157,11 +160,12 @@ func (s *Source) withdraw(ctx context.Context, results []Result) error {
 	c := s.changes(func() {})
 	for i := range results {
 		if r := &results[i]; r.Action == Created && r.Rev == 0 {
+			if e := c.read(r.Key); e == nil || e.stated != r.stated {
+				continue
+			}
 			now, _, _ := s.inForce(r.Key)
 			r.refuse(&OwnedError{Service: r.Key, Source: now.Source, Origin: now.Origin})
-			if c.read(r.Key) != nil {
-				c.set(r.Key, nil)
-			}
+			c.set(r.Key, nil)
 		}
 	}
 	_, err := c.commit(ctx, false) // what another host has changed meanwhile is that one's

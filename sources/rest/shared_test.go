@@ -304,6 +304,44 @@ func TestInTheWayForAMoment(t *testing.T) {
 	})
 }
 
+// afterwards is a registry in which something happens after each Commit, before its
+// caller goes on.
+type afterwards struct {
+	Registry[Record]
+	do func()
+}
+
+func (r afterwards) Commit(ctx context.Context, batches []*Batch[Record]) error {
+	err := r.Registry.Commit(ctx, batches)
+	r.do()
+	return err
+}
+
+// A new service that another host deletes at once was created, and isn't refused as
+// one whose name another source has.
+func TestCreatedAndDeletedAtOnce(t *testing.T) {
+	for _, atomic := range []bool{false, true} {
+		hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+		a, b := hosts[0], hosts[1]
+		store := a.src.Store
+		var once sync.Once
+		a.src.Store = afterwards{store, func() {
+			once.Do(func() {
+				b.sees("[10.0.0.1 ready]")
+				if _, err := b.src.DeleteService(t.Context(), webKey, nil); err != nil {
+					t.Error(err)
+				}
+				a.until("it knows that", func() bool { return store.Version(storeKey(webKey)) == 0 })
+			})
+		}}
+		results, err := a.src.PutServices(t.Context(), []Put{{Spec: web("10.0.0.1")}}, atomic)
+		if err != nil || results[0].Err != nil || results[0].Action != Created {
+			t.Errorf("atomic %v: %+v, %v", atomic, results, err)
+		}
+		everyone(hosts, func(h *host) { h.sees("[]") })
+	}
+}
+
 // Backends that register through all hosts at once are all there.
 func TestRegistrationsThroughAllHosts(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")
