@@ -116,6 +116,7 @@ func (f *follower) step(ctx context.Context, todo verdict, ask bool) (verdict, e
 	case next != inStep: // not this time
 		f.tree.askAgain(asked)
 	default:
+		f.fresh(ctx) // before the survey, for which nobody who starts has to wait
 		f.tree.survey(ctx)
 		answer(asked, nil)
 	}

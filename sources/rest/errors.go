@@ -42,6 +42,15 @@ func (e *StoreError) Is(target error) bool { return target == ErrStore }
 
 func (e *StoreError) Unwrap() error { return e.Err }
 
+// partly is the error of a later step of a write of which something has been done.
+func partly(err error) error {
+	var store *StoreError
+	if errors.As(err, &store) && !store.Unknown {
+		return &StoreError{Unknown: true, Err: store.Err}
+	}
+	return err
+}
+
 // OwnedError says that another source owns the service's name.
 type OwnedError struct {
 	Service vip.ServiceKey

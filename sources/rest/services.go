@@ -98,7 +98,7 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 	}
 	defer changes.end()
 
-	refused := len(seen) < len(puts)
+	refused, wrote := len(seen) < len(puts), false
 	todo := seen
 	for try := 0; len(todo) > 0; try++ {
 		changes.reset()
@@ -114,9 +114,13 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 			return results, nil
 		}
 		revs, err := changes.commit(ctx, atomic)
+		if wrote {
+			err = partly(err)
+		}
 		if err != nil {
 			return nil, err
 		}
+		wrote = wrote || len(revs) > 0
 		again := map[vip.ServiceKey]int{}
 		for key, i := range todo {
 			if results[i].Action == Refused {
@@ -145,7 +149,7 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 		}
 		todo = again
 	}
-	return results, s.withdraw(ctx, results)
+	return results, partly(s.withdraw(ctx, results))
 }
 
 // withdraw takes back services that were new and are held aside, because

@@ -343,6 +343,51 @@ func TestCreatedAndDeletedAtOnce(t *testing.T) {
 }
 
 // Backends that register through all hosts at once are all there.
+// failing is a registry whose store is away from the nth Commit on.
+type failing[V any] struct {
+	Registry[V]
+	nth    int
+	before func() // the first
+}
+
+func (f *failing[V]) Commit(ctx context.Context, batches []*Batch[V]) error {
+	if f.nth--; f.nth == 0 {
+		return &StoreError{Err: errors.New("away")}
+	}
+	f.before()
+	return f.Registry.Commit(ctx, batches)
+}
+
+// A write of which a part is done doesn't say that nothing has changed when the store
+// is away for the rest.
+func TestStoreAwayHalfWay(t *testing.T) {
+	db, nothing := web("10.0.0.9"), func() {}
+	db.Name = "db"
+	for nth, unknown := range map[int]bool{1: false, 2: true} {
+		check := func(what string, err error) {
+			t.Helper()
+			var store *StoreError
+			if !errors.As(err, &store) || store.Unknown != unknown {
+				t.Errorf("%s, away at the %d. write: %v", what, nth, err)
+			}
+		}
+		hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+		a, b := hosts[0], hosts[1]
+		b.put(web("10.0.0.1"))
+		a.sees("[10.0.0.1 ready]")
+		a.src.Store = &failing[Record]{a.src.Store, nth, func() { // it knows the service with this backend too late
+			if _, _, err := b.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.2"}, 0, nil); err != nil {
+				t.Error(err)
+			}
+		}}
+		_, err := a.src.PutServices(t.Context(), []Put{{Spec: web("10.0.0.1")}, {Spec: db}}, false)
+		check("two services", err)
+		b.src.Overrides = &failing[Override]{b.src.Overrides, nth, nothing}
+		_, err = b.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Ready)
+		check("ready", err)
+	}
+}
+
 func TestRegistrationsThroughAllHosts(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")
 	hosts[0].put(web())

@@ -176,6 +176,7 @@ func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State)
 		lost, err := s.writeStates(ctx, edits)
 		if err == nil && len(lost) == 0 && to == vip.Ready && edit.Value != nil {
 			_, err = s.writeStates(ctx, []Edit[Override]{{Key: at, Version: edits[0].Written}})
+			err = partly(err)
 		}
 		if err != nil {
 			return 0, err
