@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,7 +79,14 @@ func (h *host) run() {
 // rerun runs the source anew, as a resync does.
 func (h *host) rerun() {
 	h.t.Helper()
+	h.by(func() {})
+}
+
+// by runs the source anew after a change of it, as of its registries.
+func (h *host) by(change func()) {
+	h.t.Helper()
 	h.end()
+	change()
 	h.run()
 }
 
@@ -272,19 +280,19 @@ func TestInTheWayForAMoment(t *testing.T) {
 	passing := func(write func() error, key string, come, goAway func()) {
 		t.Helper()
 		var came, went sync.Once
-		met := false
+		var met atomic.Bool
 		b.Client.Before(func(c fleettest.Call) error {
 			switch {
 			case slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.HasSuffix(op.Key, key) }):
-				came.Do(func() { come(); met = true })
-			case met && c.Method == "Get" && strings.HasSuffix(c.Key, key):
+				came.Do(func() { come(); met.Store(true) })
+			case met.Load() && c.Method == "Get" && strings.HasSuffix(c.Key, key):
 				went.Do(goAway)
 			}
 			return nil
 		})
 		defer b.Client.Before(nil)
-		if err := write(); err != nil || !met {
-			t.Errorf("%s: %v; was in the way: %v", key, err, met)
+		if err := write(); err != nil || !met.Load() {
+			t.Errorf("%s: %v; was in the way: %v", key, err, met.Load())
 		}
 	}
 	must := func(_ uint64, err error) {
@@ -325,15 +333,14 @@ func TestCreatedAndDeletedAtOnce(t *testing.T) {
 		a, b := hosts[0], hosts[1]
 		store := a.src.Store
 		var once sync.Once
-		a.src.Store = afterwards{store, func() {
-			once.Do(func() {
-				b.sees("[10.0.0.1 ready]")
-				if _, err := b.src.DeleteService(t.Context(), webKey, nil); err != nil {
-					t.Error(err)
-				}
-				a.until("it knows that", func() bool { return store.Version(storeKey(webKey)) == 0 })
-			})
-		}}
+		deleted := func() {
+			b.sees("[10.0.0.1 ready]")
+			if _, err := b.src.DeleteService(t.Context(), webKey, nil); err != nil {
+				t.Error(err)
+			}
+			a.until("it knows that", func() bool { return store.Version(storeKey(webKey)) == 0 })
+		}
+		a.by(func() { a.src.Store = afterwards{store, func() { once.Do(deleted) }} })
 		results, err := a.src.PutServices(t.Context(), []Put{{Spec: web("10.0.0.1")}}, atomic)
 		if err != nil || results[0].Err != nil || results[0].Action != Created {
 			t.Errorf("atomic %v: %+v, %v", atomic, results, err)
@@ -342,7 +349,6 @@ func TestCreatedAndDeletedAtOnce(t *testing.T) {
 	}
 }
 
-// Backends that register through all hosts at once are all there.
 // failing is a registry whose store is away from the nth Commit on.
 type failing[V any] struct {
 	Registry[V]
@@ -375,19 +381,21 @@ func TestStoreAwayHalfWay(t *testing.T) {
 		a, b := hosts[0], hosts[1]
 		b.put(web("10.0.0.1"))
 		a.sees("[10.0.0.1 ready]")
-		a.src.Store = &failing[Record]{a.src.Store, nth, func() { // it knows the service with this backend too late
+		meanwhile := func() { // it knows the service with this backend too late
 			if _, _, err := b.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.2"}, 0, nil); err != nil {
 				t.Error(err)
 			}
-		}}
+		}
+		a.by(func() { a.src.Store = &failing[Record]{a.src.Store, nth, meanwhile} })
 		_, err := a.src.PutServices(t.Context(), []Put{{Spec: web("10.0.0.1")}, {Spec: db}}, false)
 		check("two services", err)
-		b.src.Overrides = &failing[Override]{b.src.Overrides, nth, nothing}
+		b.by(func() { b.src.Overrides = &failing[Override]{b.src.Overrides, nth, nothing} })
 		_, err = b.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Ready)
 		check("ready", err)
 	}
 }
 
+// Backends that register through all hosts at once are all there.
 func TestRegistrationsThroughAllHosts(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")
 	hosts[0].put(web())
