@@ -30,9 +30,9 @@ apt_install() {
 }
 
 # packages NAME... installs those Debian packages that are not there. dpkg-query prints a line for each package that is
-# known; only "ii" ones are installed.
+# known, and fails where one is not; only "ii" ones are installed.
 packages() {
-	installed=" $(dpkg-query -W -f '${db:Status-Abbrev}${Package} ' "$@" 2>/dev/null | tr -s ' ' '\n' | paste -sd ' ' -) "
+	installed=" $({ dpkg-query -W -f '${db:Status-Abbrev}${Package} ' "$@" 2>/dev/null || :; } | tr -s ' ' '\n' | paste -sd ' ' -) "
 	missing=
 	for p in "$@"; do
 		case "$installed" in

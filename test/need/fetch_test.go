@@ -1,0 +1,55 @@
+package need
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Packages that are missing are installed by whichever shell a script runs in, those
+// that dpkg has never heard of, too, and again where that breaks off.
+func TestMissingPackagesAreInstalled(t *testing.T) {
+	const script = `
+say() { :; }
+die() { echo "gave up"; exit 1; }
+. ../fetch.sh
+sleep() { :; }
+tries=0
+apt_install() { tries=$((tries + 1)); echo "try $tries: $*"; [ $tries -gt %d ]; }
+packages %s
+echo done`
+	if _, err := os.Stat("../fetch.sh"); err != nil { // which has go test see that it has changed
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	for name, does := range map[string]string{
+		"dpkg-query": "printf 'ii here un half '; exit 1", // as for a package that it doesn't know
+		"apt-get":    "exit 1",
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	for _, shell := range []string{"bash -euo pipefail", "sh -eu"} {
+		for _, test := range []struct {
+			names string
+			fails int
+			want  string
+		}{
+			{"here", 0, "done"},
+			{"here new half", 0, "try 1: new half, done"},
+			{"new", 2, "try 1: new, try 2: new, try 3: new, done"},
+			{"new", 3, "try 1: new, try 2: new, try 3: new, gave up"},
+		} {
+			command := append(strings.Fields(shell), "-c", fmt.Sprintf(script, test.fails, test.names))
+			out, _ := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput()
+			if got := strings.Join(strings.Split(strings.TrimSpace(string(out)), "\n"), ", "); got != test.want {
+				t.Errorf("%s: packages %s, of which the installation fails %d times: %q, want %q", shell, test.names, test.fails, got, test.want)
+			}
+		}
+	}
+}
