@@ -226,9 +226,13 @@ func TestWriterOnServer(t *testing.T) {
 	c.Apply(t, manifest("four", "SingleStack", ""))
 	waitIngress(t, c, "four", "192.0.2.1/Proxy")
 
+	// Others tell of a Service, too: the API server itself does while its own allocator
+	// is behind.
+	c.Apply(t, `{apiVersion: v1, kind: Event, metadata: {namespace: default, name: of-another}, type: Warning, reason: ClusterIPNotAllocated,
+involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, source: {component: ipallocator-repair-controller}}`)
 	var events corev1.EventList
 	eventually(t, "events", func() bool {
-		c.Get(t, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=web", &events)
+		c.Get(t, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=web,source="+component, &events)
 		return len(events.Items) > 0
 	}, func() any { return a.said() })
 	expect(t, "reason", events.Items[0].Reason, ReasonAllocated)
