@@ -422,19 +422,13 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 		w.done(x, out.Index)
 		return nil, nil
 	}
-	if slices.ContainsFunc(out.Refused, func(r Refusal) bool { return r.Op == 0 && x.head != nil }) {
-		// Ours is the only hand on the lane: an earlier attempt has happened.
-		pair, _, err := t.o.KV.Get(call, x.ops[0].Key, Query{Consistent: true})
-		if err != nil {
+	if x.head != nil && refusesHead(out) {
+		if happened, err := w.happened(call, x); happened || err != nil {
 			return nil, err
 		}
-		if pair != nil && bytes.Equal(pair.Value, x.head) {
-			w.done(x, pair.Index)
-			return nil, nil
-		}
-		if x.sent > 1 {
-			// Somebody meddles with the lane: what would tell of the attempt is gone.
-			return nil, errors.New("it gave no answer first, and then refused what may have been done before")
+	} else if x.head != nil && x.sent > 1 {
+		if happened, err := w.fence(call, x); happened || err != nil {
+			return nil, err
 		}
 	}
 	refused := map[int]map[int]bool{} // writes by job
@@ -453,6 +447,53 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 		refused[at.job][at.write] = true
 	}
 	return w.conflicts(call, x, refused)
+}
+
+// refusesHead reports whether the lane's head was not the one before: its write is
+// a transaction's first operation.
+func refusesHead(out Outcome) bool {
+	return slices.ContainsFunc(out.Refused, func(r Refusal) bool { return r.Op == 0 })
+}
+
+// happened looks why the head was refused. Ours is the only hand on the lane: an
+// earlier attempt has happened, whose outcome is taken in then. The error says that
+// this can't be told.
+func (w *writer) happened(ctx context.Context, x *transaction) (bool, error) {
+	pair, _, err := w.tree.o.KV.Get(ctx, x.ops[0].Key, Query{Consistent: true})
+	switch {
+	case err != nil:
+		return false, err
+	case pair != nil && bytes.Equal(pair.Value, x.head):
+		w.done(x, pair.Index)
+		return true, nil
+	case x.sent > 1:
+		// Somebody meddles with the lane: what would tell of the attempt is gone.
+		return false, errors.New("it gave no answer first, and then refused what may have been done before")
+	}
+	return false, nil
+}
+
+// fence sees to it that no earlier attempt of a transaction can happen any more
+// when its refusal is told. One that gave no answer may still be on its way, behind
+// a server that has no leader say, and what it met may be gone when it arrives: a key
+// that it creates can be free again. So the lane gets an entry without changes in its
+// place, after which it has the wrong head. It reports whether an attempt has happened
+// before that could be.
+func (w *writer) fence(ctx context.Context, x *transaction) (happened bool, err error) {
+	f := &transaction{}
+	w.journal(f, 0)
+	if f.lane != x.lane {
+		return false, errors.New("it gave no answer first, and may still do what it refused then: the journal has begun anew")
+	}
+	out, err := w.tree.o.KV.Txn(ctx, f.ops)
+	switch {
+	case err != nil:
+		return false, err
+	case len(out.Refused) > 0:
+		return w.happened(ctx, x)
+	}
+	w.done(f, out.Index)
+	return false, nil
 }
 
 // done brings what has happened into the tables and tells the callers.

@@ -244,7 +244,7 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 	pause := func(d time.Duration) { pause(ctx, d) }
 	h := hosts[r.IntN(len(hosts))]
 	short := time.Duration(1+r.IntN(30)) * time.Millisecond
-	switch r.IntN(9) {
+	switch r.IntN(10) {
 	case 0:
 		h.SetDown(true)
 		pause(short)
@@ -275,6 +275,10 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		h.SetLate(time.Duration(1+r.IntN(10)) * time.Millisecond)
 		pause(short * 5)
 		h.SetLate(0)
+	case 9: // a transaction that is late
+		arrive := h.Detain()
+		pause(short)
+		arrive()
 	case 7: // somebody meddles with the journal
 		if pairs := kv.Pairs("ironvip/v1/journal/"); len(pairs) > 0 && r.IntN(4) == 0 {
 			kv.Delete(pairs[r.IntN(len(pairs))].Key)

@@ -25,6 +25,7 @@ type Client struct {
 	down   bool
 	broken chan struct{} // closed to break held calls
 	lose   int
+	detain *[]fleet.Op // where the next to be held up goes; nil: none is
 	before func(Call) error
 	slow   time.Duration
 	late   time.Duration
@@ -63,6 +64,41 @@ func (c *Client) LoseAnswers(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lose = n
+}
+
+// Detain has the next transaction that a tree's Commit sends held up on its way, while
+// its caller hears an error. Arrive has it happen after all, if its conditions hold
+// then; without one, the next isn't held up any more.
+func (c *Client) Detain() (arrive func() fleet.Outcome) {
+	detained := new([]fleet.Op)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.detain = detained
+	return func() fleet.Outcome {
+		c.mu.Lock()
+		ops := *detained
+		if c.detain == detained {
+			c.detain = nil
+		}
+		c.mu.Unlock()
+		if ops == nil {
+			return fleet.Outcome{}
+		}
+		c.memory.mu.Lock()
+		defer c.memory.mu.Unlock()
+		return c.memory.txn(ops)
+	}
+}
+
+// detains reports whether a transaction is the one to be held up.
+func (c *Client) detains(ops []fleet.Op) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.detain == nil || !slices.ContainsFunc(ops, func(op fleet.Op) bool { return op.Verb == fleet.Cas }) {
+		return false
+	}
+	*c.detain, c.detain = ops, nil
+	return true
 }
 
 // SetSlow has each call take that long before it is looked at.
@@ -256,6 +292,9 @@ func (c *Client) Txn(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error)
 	}
 	if len(ops) > 128 || size > 512<<10 {
 		return fleet.Outcome{}, errors.New("transaction is too large for Consul")
+	}
+	if c.detains(ops) {
+		return fleet.Outcome{}, errLost
 	}
 	out, err := c.memory.slowly(ctx, ops)
 	if err != nil {
