@@ -23,7 +23,7 @@ type link interface{ abort() }
 // connections.
 type endpoint struct {
 	addr  netip.AddrPort
-	state pick.State // Open is len(links)
+	state pick.State
 	tally tally
 
 	mu       sync.Mutex
@@ -36,7 +36,10 @@ func newEndpoint(addr netip.AddrPort) *endpoint {
 	return &endpoint{addr: addr, links: make(map[link]struct{})}
 }
 
-// add counts l as one of the endpoint's. It reports false, and does not, when
+// leave gives back a connection that attempt.next has counted.
+func (e *endpoint) leave() { e.state.Open.Add(-1) }
+
+// add makes l one of the endpoint's links. It reports false, and does not, when
 // the endpoint is gone.
 func (e *endpoint) add(l link) bool {
 	e.mu.Lock()
@@ -45,11 +48,10 @@ func (e *endpoint) add(l link) bool {
 		return false
 	}
 	e.links[l] = struct{}{}
-	e.state.Open.Store(int64(len(e.links)))
 	return true
 }
 
-// swap counts next in place of last, or reports false as add does.
+// swap has next for a link in place of last, or reports false as add does.
 func (e *endpoint) swap(last, next link) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -65,7 +67,6 @@ func (e *endpoint) remove(l link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.links, l)
-	e.state.Open.Store(int64(len(e.links)))
 }
 
 // close ends everything the endpoint has, at once, and lets nothing new in.
@@ -74,7 +75,6 @@ func (e *endpoint) close() {
 	e.gone = true
 	links := e.links
 	e.links = nil
-	e.state.Open.Store(0)
 	e.mu.Unlock()
 	for l := range links {
 		l.abort()

@@ -159,7 +159,8 @@ func (f *frontend) attempt(client netip.AddrPort) *attempt {
 }
 
 // next returns a backend not tried yet, or nil when there is none. Those that
-// lately failed are taken only when no other is left.
+// lately failed are taken only when no other is left. The backend counts the
+// connection from here on, until its endpoint.leave.
 func (a *attempt) next() *endpoint {
 	b := a.f.backends.Load()
 	if b != a.from {
@@ -182,6 +183,7 @@ func (a *attempt) next() *endpoint {
 			return false
 		}
 		a.tried = append(a.tried, i)
+		b.usable[i].state.Open.Add(1)
 		return true
 	}, func() (netip.AddrPort, bool) {
 		i := a.pick(b)
@@ -194,7 +196,8 @@ func (a *attempt) next() *endpoint {
 	return b.all[addr]
 }
 
-// pick asks the scheduler and notes the answer as tried.
+// pick asks the scheduler, which counts the connection, and notes the answer as
+// tried.
 func (a *attempt) pick(b *backends) int {
 	i := b.picker.Pick(a.hash, a.f.target.now(), a.tried)
 	if i < 0 {

@@ -116,42 +116,55 @@ func (f *frontend) serve(client *net.TCPConn) {
 		reset(client)
 		return
 	}
+	defer e.leave()
 	defer e.remove(c)
 	c.relay()
 }
 
 // connect makes c's connection to a backend: to the first one tried that
 // answers. Nothing of the client's has been read yet, so any will do. It
-// returns the endpoint, which counts c as its own, or nil.
+// returns the endpoint, which has c as its link and counts it, or nil.
 func (f *frontend) connect(a *attempt, c *connection) *endpoint {
 	deadline := time.Now().Add(f.target.opts.ConnectBudget)
 	for range maxAttempts {
+		left := time.Until(deadline)
+		if left <= 0 || f.ctx.Err() != nil {
+			return nil
+		}
 		e := a.next()
-		if e == nil || time.Now().After(deadline) {
+		if e == nil {
 			return nil
 		}
-		server, err := f.dial(e, min(f.target.opts.ConnectTimeout, time.Until(deadline)))
-		switch {
-		case err == nil:
-			c.server = server.conn
-			if !e.swap(server, c) { // gone since
-				reset(server.conn)
-				continue
-			}
-			c.tallies = f.tallies(e)
-			c.tallies.connected()
-			a.works(e)
+		if f.connectTo(e, a, c, min(f.target.opts.ConnectTimeout, left)) {
 			return e
-		case f.ctx.Err() != nil:
-			return nil
-		case errors.Is(err, errGone), errors.Is(err, context.Canceled): // taken out while we tried: try another
-		case isLocalFault(err):
-			f.complain("connect to a backend", err)
-		default:
-			a.failed(e, err)
 		}
+		e.leave()
 	}
 	return nil
+}
+
+// connectTo makes c's connection to e, or deals with what is in the way.
+func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout time.Duration) bool {
+	server, err := f.dial(e, timeout)
+	switch {
+	case err == nil:
+		c.server = server.conn
+		if !e.swap(server, c) { // gone since
+			reset(server.conn)
+			return false
+		}
+		c.tallies = f.tallies(e)
+		c.tallies.connected()
+		a.works(e)
+		return true
+	case f.ctx.Err() != nil:
+	case errors.Is(err, errGone), errors.Is(err, context.Canceled): // taken out while we tried: try another
+	case isLocalFault(err):
+		f.complain("connect to a backend", err)
+	default:
+		a.failed(e, err)
+	}
+	return false
 }
 
 // errGone is dial's answer for an endpoint that its frontend no longer has.
@@ -165,8 +178,7 @@ type dialing struct {
 
 func (d *dialing) abort() { d.cancel() }
 
-// dial connects to e, which counts the attempt as its link unless there is an
-// error.
+// dial connects to e, which has the attempt for a link unless there is an error.
 func (f *frontend) dial(e *endpoint, timeout time.Duration) (*dialing, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, timeout)
 	defer cancel()

@@ -269,26 +269,40 @@ func (s *session) connect() error {
 		if e == nil {
 			return errUnserved
 		}
-		server, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(e.addr))
-		if err != nil { // no socket, or no route to this backend
-			if isLocalFault(err) {
-				return err
-			}
-			s.attempt.failed(e, err)
-			continue
-		}
-		raw, err := server.SyscallConn()
-		if err != nil {
-			server.Close()
-			return err
-		}
-		s.endpoint, s.tallies, s.server, s.raw = e, s.listener.f.tallies(e), server, raw
-		if e.add(s) {
+		done, err := s.connectTo(e)
+		if done {
 			return nil
 		}
-		server.Close() // gone since
+		e.leave()
+		if err != nil {
+			return err
+		}
 	}
 	return errUnserved
+}
+
+// connectTo gives the session that backend, or reports false: with an error when
+// another one wouldn't do either.
+func (s *session) connectTo(e *endpoint) (done bool, err error) {
+	server, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(e.addr))
+	if err != nil { // no socket, or no route to this backend
+		if isLocalFault(err) {
+			return false, err
+		}
+		s.attempt.failed(e, err)
+		return false, nil
+	}
+	raw, err := server.SyscallConn()
+	if err != nil {
+		server.Close()
+		return false, err
+	}
+	s.endpoint, s.tallies, s.server, s.raw = e, s.listener.f.tallies(e), server, raw
+	if !e.add(s) { // gone since
+		server.Close()
+		return false, nil
+	}
+	return true, nil
 }
 
 // abort ends the session, when its endpoint goes.
@@ -336,6 +350,7 @@ func (s *session) run() {
 	}
 	s.abort()
 	s.endpoint.remove(s)
+	s.endpoint.leave()
 	s.attempt.end()
 	t.sessions.give()
 	if first := s.takeFirst(); err != nil && first != nil {

@@ -26,11 +26,24 @@ func (l *weightedLeastConnection) Pick(_ uint64, now int64, tried []int) int {
 	return l.least(l.next(), now, tried, func(i int) uint64 { return l.weight[i] })
 }
 
-// least returns the backend with the least open/weight; the first at or after
-// start, going round, among equals. Products stay far below 2^64: 16 bits of
-// weight, and connections are bounded by descriptors.
+// least counts a connection on the backend with the least open/weight; the first
+// at or after start, going round, among equals. It looks again where the one it
+// found has changed since, as it does when many choose at once: whenever one of them
+// has to, another connection has been counted or has ended.
 func (s *set) least(start int, now int64, tried []int, weight func(int) uint64) int {
-	best, open, per := -1, uint64(0), uint64(1)
+	for {
+		i, open := s.leastOpen(start, now, tried, weight)
+		if i < 0 || s.backends[i].State.Open.CompareAndSwap(open, open+1) {
+			return i
+		}
+	}
+}
+
+// leastOpen returns the backend that least looks for, and its connections.
+// Products stay far below 2^64: 16 bits of weight, and connections are bounded
+// by descriptors.
+func (s *set) leastOpen(start int, now int64, tried []int, weight func(int) uint64) (best int, open int64) {
+	best, per := -1, uint64(1)
 	for k := range s.backends {
 		i := start + k
 		if i >= len(s.backends) {
@@ -39,10 +52,10 @@ func (s *set) least(start int, now int64, tried []int, weight func(int) uint64) 
 		if !s.takes(i, now, tried) {
 			continue
 		}
-		o, w := uint64(max(s.backends[i].State.Open.Load(), 0)), weight(i)
-		if best < 0 || o*per < open*w {
+		o, w := s.backends[i].State.Open.Load(), weight(i)
+		if best < 0 || uint64(o)*per < uint64(open)*w {
 			best, open, per = i, o, w
 		}
 	}
-	return best
+	return best, open
 }

@@ -72,7 +72,7 @@ func (m *maglev) fill(size uint64) {
 func (m *maglev) Pick(hash uint64, now int64, tried []int) int {
 	start := int(scale(hash, uint64(len(m.slots))))
 	if i := int(m.slots[start]); m.takes(i, now, tried) {
-		return i
+		return m.count(i)
 	}
 	for k := 1; k < len(m.slots); k++ {
 		at := start + k
@@ -80,7 +80,7 @@ func (m *maglev) Pick(hash uint64, now int64, tried []int) int {
 			at -= len(m.slots)
 		}
 		if i := int(m.slots[at]); m.takes(i, now, tried) {
-			return i
+			return m.count(i)
 		}
 	}
 	return -1

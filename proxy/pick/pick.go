@@ -3,8 +3,8 @@
 // In come the usable backends of one frontend with their weights and, shared
 // with whoever counts them, their open connections; out comes a Picker that
 // names one of them for a client. Pickers are pure apart from a shared turn
-// counter: no I/O, no locks, no allocation in Pick, and any number of
-// goroutines may call one at once. A change of backends or weights makes a new
+// counter and the connections they count: no I/O, no locks, no allocation in
+// Pick, and any number of goroutines may call one at once. A change of backends or weights makes a new
 // Picker; hashing ones depend on nothing but their input, so that every host
 // sends the same client to the same backend.
 package pick
@@ -39,7 +39,11 @@ type State struct {
 type Picker interface {
 	// Pick returns the index of a backend for the client that Hash made hash of,
 	// passing over those that are in tried or to be avoided at now. It returns
-	// -1 when that leaves none; now = math.MaxInt64 avoids none.
+	// -1 when that leaves none; now = math.MaxInt64 avoids none. The connection to
+	// the backend is counted in its State.Open already, in one step with the
+	// choice: clients who choose in the same instant would all find the same
+	// backend idle otherwise. Whoever asked takes 1 off Open when the connection
+	// ends or isn't made.
 	Pick(hash uint64, now int64, tried []int) int
 }
 
@@ -91,18 +95,24 @@ func (s *set) takes(i int, now int64, tried []int) bool {
 	return s.backends[i].State.Avoid.Load() <= now && !slices.Contains(tried, i)
 }
 
-// from returns the first backend at or after start, going round, that takes a
-// connection.
+// from counts a connection on the first backend at or after start, going round,
+// that takes one.
 func (s *set) from(start int, now int64, tried []int) int {
 	for i := start; i < len(s.backends); i++ {
 		if s.takes(i, now, tried) {
-			return i
+			return s.count(i)
 		}
 	}
 	for i := range start {
 		if s.takes(i, now, tried) {
-			return i
+			return s.count(i)
 		}
 	}
 	return -1
+}
+
+// count counts a connection on i, whatever others do meanwhile, and returns i.
+func (s *set) count(i int) int {
+	s.backends[i].State.Open.Add(1)
+	return i
 }

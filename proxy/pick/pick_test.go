@@ -135,6 +135,7 @@ func TestLeastConnection(t *testing.T) {
 				t.Errorf("%s weights %v open %v: picked %d", c.s, c.weights, c.open, got)
 			}
 			seen[got] = true
+			b[got].State.Open.Add(-1)
 		}
 		if len(seen) != len(c.want) {
 			t.Errorf("%s weights %v open %v: only %v of %v", c.s, c.weights, c.open, seen, c.want)
@@ -142,12 +143,12 @@ func TestLeastConnection(t *testing.T) {
 	}
 }
 
-// Connections that stay open fill backends by weight.
+// Connections that stay open fill backends by weight: Pick has counted them.
 func TestWeightedLeastConnectionFillsByWeight(t *testing.T) {
 	b := backends(5, 3, 2)
 	p := picker(t, vip.WeightedLeastConnection, b)
 	for range 1000 {
-		b[p.Pick(0, 0, nil)].State.Open.Add(1)
+		p.Pick(0, 0, nil)
 	}
 	for i, want := range []int64{500, 300, 200} {
 		if got := b[i].State.Open.Load(); got < want-1 || got > want+1 {
@@ -328,6 +329,47 @@ func TestConcurrentPicksAreExact(t *testing.T) {
 	}
 }
 
+// A client for whom a backend was the least while others chose it looks again:
+// clients of one instant don't pile up on what each of them saw idle.
+func TestLeastIsLeastWhenItIsCounted(t *testing.T) {
+	b := backends(1, 1)
+	b[0].State.Open.Store(5)
+	s := set{b}
+	others := sync.OnceFunc(func() {
+		for range 6 {
+			s.count(1)
+		}
+	})
+	got := s.least(0, 0, nil, func(i int) uint64 {
+		if i == 1 {
+			others() // after this client has read that there is nobody
+		}
+		return 1
+	})
+	if x, y := b[0].State.Open.Load(), b[1].State.Open.Load(); got != 0 || x != 6 || y != 6 {
+		t.Errorf("picked %d; %d and %d connections", got, x, y)
+	}
+}
+
+// Every scheduler counts what it chose, once, and nothing when it finds none.
+func TestPickCounts(t *testing.T) {
+	for _, s := range Supported() {
+		b := backends(1, 1, 1)
+		p := picker(t, s, b)
+		tried := []int{p.Pick(7, 0, nil)}
+		tried = append(tried, p.Pick(7, 0, tried))
+		tried = append(tried, p.Pick(7, 0, tried))
+		if got := p.Pick(7, 0, tried); got != -1 {
+			t.Errorf("%s: picked %d when all were tried", s, got)
+		}
+		for i := range b {
+			if n := b[i].State.Open.Load(); n != 1 {
+				t.Errorf("%s: backend %d counts %d", s, i, n)
+			}
+		}
+	}
+}
+
 func TestPickDoesNotAllocate(t *testing.T) {
 	for _, s := range Supported() {
 		p := picker(t, s, backends(1, 2, 3))
@@ -346,13 +388,14 @@ func BenchmarkPick(b *testing.B) {
 		}
 		for _, s := range Supported() {
 			b.Run(fmt.Sprintf("%s/backends=%d", s, n), func(b *testing.B) {
-				p := picker(b, s, backends(weights...))
+				all := backends(weights...)
+				p := picker(b, s, all)
 				b.ReportAllocs()
 				b.RunParallel(func(pb *testing.PB) {
 					hash := rand.Uint64()
 					for pb.Next() {
 						hash = mix(hash)
-						p.Pick(hash, 0, nil)
+						all[p.Pick(hash, 0, nil)].State.Open.Add(-1)
 					}
 				})
 			})

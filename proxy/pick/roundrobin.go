@@ -25,7 +25,7 @@ func (w *weightedRoundRobin) Pick(_ uint64, now int64, tried []int) int {
 	i := w.next()
 	for misses := 0; misses < len(w.backends); misses++ {
 		if w.takes(i, now, tried) {
-			return i
+			return w.count(i)
 		}
 		i = w.next()
 	}

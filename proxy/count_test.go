@@ -1,0 +1,167 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A connection counts from the choice on, before anybody dials: clients who come
+// in the same instant don't all choose the backend that had the fewest.
+func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
+	busy, idle := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")
+	for _, c := range []struct {
+		scheduler vip.Scheduler
+		affinity  time.Duration
+		want      int // of 6 clients, with 3 on busy already
+	}{
+		{vip.LeastConnection, 0, 4}, // or 5: among equals the turn decides
+		{vip.WeightedLeastConnection, 0, 4},
+		{vip.LeastConnection, time.Hour, 4},
+	} {
+		p := newTarget(t, Options{})
+		f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), c.scheduler, busy, idle)
+		f.Affinity = c.affinity
+		p.must(f)
+		front := p.frontend(f.Key)
+		ends := front.backends.Load().all
+		ends[busy].state.Open.Store(3)
+		var asked []*attempt
+		var chosen []*endpoint
+		for i := range 6 {
+			a := front.attempt(netip.AddrPortFrom(testClient(i), 40000))
+			asked, chosen = append(asked, a), append(chosen, a.next())
+		}
+		n := 0
+		for _, e := range chosen {
+			if e == ends[idle] {
+				n++
+			}
+		}
+		if n != c.want && n != c.want+1 {
+			t.Errorf("%s, affinity %s: %d of 6 went to the backend with the fewest", c.scheduler, c.affinity, n)
+		}
+		if open := p.open(f.Key, idle); open != n {
+			t.Errorf("%s: %d connections where %d were counted", c.scheduler, n, open)
+		}
+		for i, e := range chosen {
+			e.leave()
+			asked[i].end()
+		}
+		ends[busy].state.Open.Add(-3)
+		wantNoneOpen(t, p, f.Key)
+	}
+}
+
+// A client that is remembered counts on its backend, too.
+func TestARememberedClientCounts(t *testing.T) {
+	p := newTarget(t, Options{})
+	one := netip.MustParseAddrPort("192.0.2.1:80")
+	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, one, netip.MustParseAddrPort("192.0.2.2:80"))
+	f.Affinity = time.Hour
+	p.must(f)
+	front := p.frontend(f.Key)
+	client := netip.MustParseAddrPort("198.51.100.1:40000")
+	for want := 1; want <= 3; want++ {
+		a := front.attempt(client)
+		e := a.next()
+		defer a.end()
+		defer e.leave()
+		if got := p.open(f.Key, e.addr); got != want {
+			t.Errorf("%d connections of one client counted as %d", want, got)
+		}
+	}
+}
+
+// Whatever becomes of a connection, its count is given back once: it is served,
+// refused, not answered, cut off by an update, or has no backend that answers.
+func TestEveryCountIsGivenBack(t *testing.T) {
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		for _, affinity := range []time.Duration{0, time.Hour} {
+			t.Run(fmt.Sprint(protocol, affinity), func(t *testing.T) {
+				p := newTarget(t, Options{ConnectTimeout: 20 * time.Millisecond, UDPIdle: 50 * time.Millisecond})
+				var well, refuses, silent netip.AddrPort
+				if protocol == vip.TCP {
+					well, refuses, silent = tcpBackend(t, "127.0.0.1", named("a")), closedPort(t, "127.0.0.1"), fullBacklog(t)
+				} else {
+					well, refuses, silent = udpBackend(t, "127.0.0.1", "a"), freeKey(t, "127.0.0.1", vip.UDP).AddrPort(), netip.MustParseAddrPort("240.0.0.1:9") // no route
+				}
+				f := onVIP(freeKey(t, "127.96.0.1", protocol), vip.LeastConnection, well, refuses, silent)
+				f.Affinity = affinity
+				hopeless := onVIP(f.Key, vip.WeightedLeastConnection, refuses, silent)
+				hopeless.Affinity = affinity
+				ends := map[*endpoint]bool{}
+				for _, spec := range []*vip.Frontend{f, hopeless, f} {
+					p.must(spec)
+					for _, e := range p.frontend(f.Key).backends.Load().all {
+						ends[e] = true
+					}
+					var clients sync.WaitGroup
+					for range 20 {
+						clients.Go(func() {
+							c, err := net.DialTimeout(protocol.String(), f.Key.AddrPort().String(), patience)
+							if err != nil {
+								return // reset
+							}
+							defer c.Close()
+							_ = c.SetDeadline(time.Now().Add(30 * time.Millisecond))
+							_, _ = c.Write([]byte("x"))
+							_, _ = c.Read(make([]byte, 10))
+						})
+					}
+					time.Sleep(10 * time.Millisecond) // some are under way when the next comes
+					if spec != hopeless {
+						p.must(without(spec, silent))
+					}
+					clients.Wait()
+				}
+				until(t, "nothing is open", func() bool { return p.connections.open.Load() == 0 && p.sessions.open.Load() == 0 })
+				until(t, "every count is back at 0", func() bool {
+					for e := range ends {
+						if e.state.Open.Load() != 0 {
+							return false
+						}
+					}
+					return true
+				})
+			})
+		}
+	}
+}
+
+func wantNoneOpen(t *testing.T, p *bench, key vip.FrontendKey) {
+	t.Helper()
+	if open, err := p.Connections(context.Background(), key); err != nil || len(open) != 0 {
+		t.Errorf("%v connections counted, %v", open, err)
+	}
+}
+
+// BenchmarkChoose is the choice of a backend and the end of its connection, by
+// as many clients at once as there are processors.
+func BenchmarkChoose(b *testing.B) {
+	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.MaglevHash} {
+		b.Run(s.String(), func(b *testing.B) {
+			p := newTarget(b, Options{})
+			backends := slices.Repeat([]netip.AddrPort{{}}, 10)
+			for i := range backends {
+				backends[i] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 80)
+			}
+			f := onVIP(freeKey(b, "127.96.0.1", vip.TCP), s, backends...)
+			p.must(f)
+			front := p.frontend(f.Key)
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := 0; pb.Next(); i++ {
+					front.attempt(netip.AddrPortFrom(testClient(i%1000), 40000)).next().leave()
+				}
+			})
+		})
+	}
+}
