@@ -245,7 +245,7 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 	case errors.As(err, &conflict):
 		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", conflict.Why(), conflictHint(conflict)
 	case errors.As(err, &owned):
-		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), "change it in source \""+owned.Source+"\", or use another name"
+		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), ownedHint(owned)
 	}
 	return []vip.Problem{p}
 }

@@ -88,14 +88,7 @@ func writeFailed(key vip.BackendKey, err error) error {
 	case errors.As(err, &own):
 		return own
 	case errors.As(err, &owned):
-		hint := "change it in source \"" + owned.Source + "\""
-		if owned.Source == "" {
-			hint = "see GET " + v1.PathSources
-		}
-		if owned.Origin != "" {
-			hint += " (" + owned.Origin + ")"
-		}
-		return refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), hint+", or use another name")
+		return refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), ownedHint(owned))
 	case errors.As(err, &conflict):
 		return refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), conflictHint(conflict))
 	case errors.As(err, &invalid):
@@ -125,6 +118,18 @@ func writeFailed(key vip.BackendKey, err error) error {
 		return refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "the request ended before the write began; nothing changed", "try again")
 	}
 	return err // an own fault: 500, logged
+}
+
+// ownedHint says what to do about a name that another source has.
+func ownedHint(o *rest.OwnedError) string {
+	hint := "change it in source \"" + o.Source + "\""
+	if o.Source == "" {
+		hint = "see GET " + v1.PathSources
+	}
+	if o.Origin != "" {
+		hint += " (" + o.Origin + ")"
+	}
+	return hint + ", or use another name"
 }
 
 // conflictHint says what to do about what another host wrote first.

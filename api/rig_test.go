@@ -51,11 +51,12 @@ type rig struct {
 	log      *syncBuffer
 }
 
-// brokenStore is a store that can be told to refuse writes.
+// brokenStore is a store that can be told to refuse writes, or to have something come before one.
 type brokenStore struct {
 	rest.Store[rest.Record]
-	mu  sync.Mutex
-	err error
+	mu     sync.Mutex
+	err    error
+	before func() // the next write, once
 }
 
 func (b *brokenStore) Batch(fill func(*state.Tx[rest.Record])) error {
@@ -64,7 +65,18 @@ func (b *brokenStore) Batch(fill func(*state.Tx[rest.Record])) error {
 	if b.err != nil {
 		return b.err
 	}
+	if before := b.before; before != nil {
+		b.before = nil
+		before()
+	}
 	return b.Store.Batch(fill)
+}
+
+// interrupt has f come before the next write.
+func (b *brokenStore) interrupt(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.before = f
 }
 
 func (b *brokenStore) fail(err error) {

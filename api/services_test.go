@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -306,6 +307,30 @@ func TestConflictNamesTheOtherNode(t *testing.T) {
 	a := r.ask("POST", v1.PathApply, `{"services":[`+`{"name":"web","ports":[{"port":1}]}`+`]}`)
 	if doc := a.problem(t); len(doc.Errors) != 1 || doc.Errors[0].Code != vip.CodeNameTaken || doc.Errors[0].Message != `was registered meanwhile through node "lb2"` || doc.Errors[0].Hint == "" {
 		t.Errorf("apply: %s %s", a.Status, a.body)
+	}
+}
+
+// A file takes a name while an atomic apply of it is on its way: the answer is true,
+// nothing is changed.
+func TestNameTakenDuringAnAtomicApply(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", "/v1/services/default/db", `{"ports":[{"port":81}]}`)
+	key := vip.ServiceKey{Namespace: "default", Name: "web"}
+	r.registry.interrupt(func() {
+		r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 25}}}}
+		r.server.until(t.Context(), time.Minute, func() bool { _, _, there := r.deps.Services.Get(key); return there })
+	})
+	a := r.ask("POST", v1.PathApply+"?atomic=true", `{"services":[{"name":"web","ports":[{"port":80}]},{"name":"new","ports":[{"port":82}]},{"name":"db","ports":[{"port":91}]}]}`)
+	doc := a.problem(t)
+	if a.StatusCode != 422 || len(doc.Errors) != 1 || doc.Errors[0].Field != "services[0].name" || !strings.Contains(doc.Errors[0].Hint, "late.toml") {
+		t.Errorf("%s %s", a.Status, a.body)
+	}
+	ports := map[string]int{}
+	for _, svc := range must[v1.ServiceList](r, "GET", v1.PathServices, "").Items {
+		ports[svc.Spec.Name] = int(svc.Spec.Ports[0].Port.First)
+	}
+	if want := map[string]int{"from-file": 25, "web": 25, "db": 81}; !maps.Equal(ports, want) {
+		t.Errorf("there is %v, want %v", ports, want)
 	}
 }
 

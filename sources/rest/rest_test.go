@@ -33,7 +33,7 @@ type sink struct {
 	replaced int
 	puts     int
 	problems []vip.Problem
-	aside    bool // hold every Put aside
+	aside    func(vip.ServiceKey) bool // says what another source has the name of
 }
 
 func (k *sink) Replace(list []vip.Service, problems []vip.Problem) (rev uint64) {
@@ -59,13 +59,20 @@ func (k *sink) Put(list ...vip.Service) (revs []uint64) {
 	defer k.mu.Unlock()
 	k.puts++
 	for _, s := range list {
-		if k.aside {
+		if k.aside != nil && k.aside(s.Key) {
+			k.services.Delete(s.Key)
 			revs = append(revs, 0)
 			continue
 		}
 		revs = append(revs, k.services.Set(s))
 	}
 	return revs
+}
+
+func (k *sink) holdAside(what func(vip.ServiceKey) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.aside = what
 }
 
 func (k *sink) Delete(keys ...vip.ServiceKey) {
@@ -396,9 +403,7 @@ func TestWriteToWhatIsHeldAsideIsRefused(t *testing.T) {
 	f := newFixture(t)
 	defer f.stop()
 	f.put(web("10.0.0.1"))
-	f.sink.mu.Lock()
-	f.sink.aside = true
-	f.sink.mu.Unlock()
+	f.sink.holdAside(func(vip.ServiceKey) bool { return true })
 	f.services.Delete(webKey) // as after a restart, before the source that has the name has spoken
 	for what, err := range map[string]error{
 		"the same service":    second(f.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")})),
@@ -419,9 +424,7 @@ func TestWriteToWhatIsHeldAsideIsRefused(t *testing.T) {
 // source that had it before the restart has not spoken.
 func TestNameHeldAsideIsRefusedAndForgotten(t *testing.T) {
 	f := newFixture(t)
-	f.sink.mu.Lock()
-	f.sink.aside = true
-	f.sink.mu.Unlock()
+	f.sink.holdAside(func(vip.ServiceKey) bool { return true })
 	var owned *OwnedError
 	if err := second(f.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")})); !errors.As(err, &owned) {
 		t.Fatalf("put of a name held aside: %v", err)

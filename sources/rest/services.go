@@ -44,7 +44,7 @@ type Result struct {
 	Rev    uint64      // of the row; 0 where it is not in force
 	Err    error       // of a refused one: *InvalidError, *OwnedError, *ConflictError, or Check's
 
-	stated statement // of what was written
+	before, wrote *entry // of one that is created (before is nil then) or updated
 }
 
 // PutService creates or replaces one service and returns when it is durable
@@ -59,7 +59,8 @@ func (s *Source) PutService(ctx context.Context, p Put) (Result, error) {
 
 // PutServices creates or replaces many services, on one host in one durable
 // write. The results are in the order of puts. A service that is refused leaves
-// the others alone, unless atomic is set: then nothing is written. The error is
+// the others alone, unless atomic is set: then nothing is written, or stays so where
+// the name turned out to be another source's too late. The error is
 // ErrStore, an *InvalidError for more than can be written atomically,
 // ErrNotRunning or the context's.
 func (s *Source) PutServices(ctx context.Context, puts []Put, atomic bool) ([]Result, error) {
@@ -107,7 +108,8 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 				results[i].refuse(err)
 				refused = true
 			} else {
-				results[i].Action, results[i].Row, results[i].stated = changes.set(key, e), e.row, e.stated
+				results[i].Action, results[i].Row = changes.set(key, e), e.row
+				results[i].before, results[i].wrote = changes.old[key], e
 			}
 		}
 		if !write || atomic && refused {
@@ -149,31 +151,7 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 		}
 		todo = again
 	}
-	return results, partly(s.withdraw(ctx, results))
-}
-
-// withdraw takes back services that were new and are held aside, because
-// another source turned out to hold the name: a caller who is told that the
-// name is taken must not find the service there when that source lets go. One
-// that another host has deleted or replaced since was created all the same, and what
-// is there now is that host's. The caller has the names' locks.
-func (s *Source) withdraw(ctx context.Context, results []Result) error {
-	if !s.running() {
-		return nil // nothing gets a revision now
-	}
-	c := s.changes(func() {})
-	for i := range results {
-		if r := &results[i]; r.Action == Created && r.Rev == 0 {
-			if e := c.read(r.Key); e == nil || e.stated != r.stated {
-				continue
-			}
-			now, _, _ := s.inForce(r.Key)
-			r.refuse(&OwnedError{Service: r.Key, Source: now.Source, Origin: now.Origin})
-			c.set(r.Key, nil)
-		}
-	}
-	_, err := c.commit(ctx, false) // what another host has changed meanwhile is that one's
-	return err
+	return results, s.withdraw(ctx, results, atomic)
 }
 
 func (r *Result) refuse(err error) { r.Action, r.Err = Refused, err }

@@ -1,0 +1,167 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// named is a service with one port and backends.
+func named(name string, port int, backends ...string) Put {
+	s := web(backends...)
+	s.Name, s.Ports = name, []spec.Port{{Name: fmt.Sprint("p", port), Port: spec.PortRange{First: port}, TargetPort: 8080}}
+	return Put{Spec: s}
+}
+
+// inForce are the services of the table, each with its port, backends and their weights.
+func (f *fixture) inForce() string {
+	var out []string
+	for _, row := range f.services.All() {
+		text := fmt.Sprintf("%s:%d", row.Key.Name, row.Ports[0].Port)
+		for _, b := range row.Backends {
+			text += " " + b.Address.String()
+			if b.Weight != 1 {
+				text += fmt.Sprint("*", b.Weight)
+			}
+		}
+		out = append(out, text)
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// taking has another source take names from the next Put on.
+func (f *fixture) taking(names ...string) {
+	f.sink.holdAside(func(k vip.ServiceKey) bool { return slices.Contains(names, k.Name) })
+}
+
+// wantTaken checks that of the results exactly those of names are refused, as another
+// source's, and that the others have no revision if nothing was to be done.
+func wantTaken(t *testing.T, results []Result, err error, atomic bool, names ...string) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		owned := (*OwnedError)(nil)
+		if taken := slices.Contains(names, r.Key.Name); errors.As(r.Err, &owned) != taken || (r.Action == Refused) != taken {
+			t.Errorf("%s is %s: %v", r.Key.Name, r.Action, r.Err)
+		} else if !taken && (r.Rev == 0) != atomic && r.Action != Unchanged {
+			t.Errorf("%s is %s at revision %d", r.Key.Name, r.Action, r.Rev)
+		}
+	}
+}
+
+// Another source takes a name while an apply is on its way: of an atomic one nothing
+// is left, here, on disk and on other hosts; of another one all the rest.
+func TestNameTakenDuringAnApply(t *testing.T) {
+	before := []Put{named("db", 81, "10.0.0.1"), named("same", 82)}
+	puts := []Put{named("web", 80), named("new", 83), named("db", 91, "10.0.0.2"), named("same", 82)}
+	const old, done = "db:81 10.0.0.1, same:82", "db:91 10.0.0.2, new:83, same:82"
+	for _, c := range []struct {
+		taken  string
+		atomic bool
+		want   string
+	}{
+		{"web", true, old},
+		{"db", true, "same:82"}, // and db as it was, held aside
+		{"web", false, done},
+		{"db", false, "new:83, same:82, web:80"},
+	} {
+		name := fmt.Sprintf("%s, atomic %v", c.taken, c.atomic)
+		t.Run("alone, "+name, func(t *testing.T) {
+			f := newFixture(t)
+			if _, err := f.src.PutServices(t.Context(), before, true); err != nil {
+				t.Fatal(err)
+			}
+			f.taking(c.taken)
+			results, err := f.src.PutServices(t.Context(), puts, c.atomic)
+			wantTaken(t, results, err, c.atomic, c.taken)
+			if got := f.inForce(); got != c.want {
+				t.Errorf("there is %s, want %s", got, c.want)
+			}
+			f.restart() // the other source lets go
+			defer f.stop()
+			want := c.want
+			if c.taken == "db" {
+				want = "db:81 10.0.0.1, " + want
+			}
+			if got := f.inForce(); got != want {
+				t.Errorf("after a restart there is %s, want %s", got, want)
+			}
+		})
+		t.Run("fleet, "+name, func(t *testing.T) {
+			hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+			a, b := hosts[0], hosts[1]
+			if _, err := a.src.PutServices(t.Context(), before, true); err != nil {
+				t.Fatal(err)
+			}
+			a.taking(c.taken)
+			results, err := a.src.PutServices(t.Context(), puts, c.atomic)
+			wantTaken(t, results, err, c.atomic, c.taken)
+			want := c.want
+			if c.taken == "db" { // on b nobody has taken it
+				want = "db:81 10.0.0.1, " + want
+			}
+			b.until("it has "+want, func() bool { return b.inForce() == want })
+		})
+	}
+}
+
+// What other hosts did to a service between its writing and its withdrawal stays.
+func TestWithdrawalKeepsWhatOthersDid(t *testing.T) {
+	db := vip.ServiceKey{Namespace: "default", Name: "db"}
+	putBackend := func(w spec.Backend) func(*testing.T, *host) {
+		return func(t *testing.T, b *host) {
+			if _, _, err := b.src.PutBackend(t.Context(), db, w, 0, nil); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		meanwhile func(*testing.T, *host)
+		want      string
+	}{
+		"a backend registered":            {putBackend(spec.Backend{Address: "10.0.0.3"}), "db:81 10.0.0.1 10.0.0.2 10.0.0.3"},
+		"a weight changed":                {putBackend(spec.Backend{Address: "10.0.0.1", Weight: new(7)}), "db:81 10.0.0.1*7 10.0.0.2"},
+		"a backend of a port that is new": {putBackend(spec.Backend{Address: "10.0.0.3", Ports: []string{"p91"}}), "db:81 10.0.0.1 10.0.0.2"},
+		"a backend removed": {func(t *testing.T, b *host) {
+			if _, err := b.src.DeleteBackend(t.Context(), vip.BackendKey{Service: db, Address: bkey("10.0.0.1").Address}, nil); err != nil {
+				t.Error(err)
+			}
+		}, "db:81 10.0.0.2"},
+		"stated anew": {func(t *testing.T, b *host) { b.put(named("db", 99).Spec) }, "db:99"},
+		"deleted": {func(t *testing.T, b *host) {
+			if _, err := b.src.DeleteService(t.Context(), db, nil); err != nil {
+				t.Error(err)
+			}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+			a, b := hosts[0], hosts[1]
+			a.put(named("db", 81, "10.0.0.1", "10.0.0.2").Spec)
+			store, n := a.src.Store, 0
+			a.by(func() {
+				a.src.Store = afterwards{store, func() {
+					if n++; n == 1 {
+						b.until("it is there", func() bool { return strings.Contains(b.inForce(), "db:91") })
+						c.meanwhile(t, b)
+					}
+				}}
+			})
+			a.taking("web")
+			results, err := a.src.PutServices(t.Context(), []Put{named("web", 80), named("db", 91, "10.0.0.1")}, true)
+			wantTaken(t, results, err, true, "web")
+			for _, h := range hosts {
+				h.until("it has "+c.want, func() bool { return h.inForce() == c.want })
+			}
+		})
+	}
+}
