@@ -117,6 +117,8 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	}
 }
 
+var forwardFlag = map[vip.Forward]string{vip.ForwardNAT: "-m", vip.ForwardDirect: "-g", vip.ForwardTunnel: "-i"}
+
 func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
 	lines := map[string]bool{}
@@ -134,6 +136,9 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 		if hashes(f.Scheduler) {
 			flags = fmt.Sprintf(" -b %s-fallback", f.Scheduler)
 		}
+		if f.OnePacket {
+			flags = " -o" + flags
+		}
 		at, family := fmt.Sprintf("%s %s", proto, f.Key.AddrPort()), ""
 		switch {
 		case f.Kind == vip.OnRealServer:
@@ -149,7 +154,7 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 		}
 		lines[fmt.Sprintf("-A %s%s -s %s%s%s", at, family, f.Scheduler, persistence, flags)] = true
 		for _, b := range f.Backends {
-			lines[fmt.Sprintf("-a %s%s -r %s -m -w %d", at, family, b.Addr, b.Weight)] = true
+			lines[fmt.Sprintf("-a %s%s -r %s %s -w %d", at, family, b.Addr, forwardFlag[f.Forward], b.Weight)] = true
 		}
 	}
 	for line := range strings.Lines(run(t, node, "ipvsadm", "-Sn")) {

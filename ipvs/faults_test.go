@@ -19,28 +19,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// listener makes a frontend with the given backends, each "address:port" or
-// "address:port*weight".
-func listener(at string, p vip.Protocol, backends ...string) *vip.Frontend {
-	ap := addrPort(at)
-	f := &vip.Frontend{
-		Key: vip.FrontendKey{Addr: ap.Addr(), Port: ap.Port(), Protocol: p}, Kind: vip.OnVIP,
-		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeAuto,
-	}
-	if !testOwns(ap.Addr()) {
-		f.Kind = vip.OnHost
-	}
-	for _, b := range backends {
-		addr, weight, weighted := strings.Cut(b, "*")
-		e := vip.Endpoint{Addr: addrPort(addr), Weight: 1}
-		if weighted {
-			fmt.Sscan(weight, &e.Weight)
-		}
-		f.Backends = append(f.Backends, e)
-	}
-	return f
-}
-
 // steps is what a fleet goes through: each step wishes, and time passes between
 // them.
 var steps = []func(w *world){
@@ -467,7 +445,7 @@ func TestChangeAfterAReload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target, err := newTarget(Options{Owns: testOwns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}, h, stats)
+	target, err := newTarget(Options{Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}, h, stats)
 	if err != nil {
 		t.Fatal(err)
 	}

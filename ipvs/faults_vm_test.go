@@ -30,6 +30,7 @@ type loop struct {
 	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
 	want    map[vip.FrontendKey]vip.Frontend
 	turn    sync.Mutex // held while the dataplane changes
+	stop    func()
 }
 
 // inTurns holds the turn while it applies.
@@ -54,7 +55,8 @@ func newLoop(t *testing.T, p *planeIn, resync time.Duration) *loop {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); l.r.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	l.stop = func() { cancel(); <-done }
+	t.Cleanup(l.stop)
 	return l
 }
 

@@ -17,14 +17,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The ranges that tests take virtual addresses from.
-var (
-	pool4 = netip.MustParsePrefix("10.96.0.0/16")
-	pool6 = netip.MustParsePrefix("fd96::/64")
-)
-
-func owns(a netip.Addr) bool { return pool4.Contains(a) || pool6.Contains(a) }
-
 // planeIn is a Target that works in a node's namespace, whichever goroutine
 // calls it.
 type planeIn struct {

@@ -57,13 +57,9 @@ func newWorld() *world {
 	return w
 }
 
-func testOwns(a netip.Addr) bool {
-	return netip.MustParsePrefix("10.96.0.0/16").Contains(a) || netip.MustParsePrefix("fd96::/64").Contains(a)
-}
-
 // start makes a Target, as often as it takes, and a Reconciler on it.
 func (w *world) start() {
-	o := Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}
+	o := Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}
 	for try := 0; ; try++ {
 		stats := &counters{}
 		h, err := w.k.open(context.Background(), stats)
@@ -151,7 +147,7 @@ func (w *world) right() {
 	// agent that comes without it takes them for foreign, says so where one is
 	// wanted, and leaves them alone.
 	if w.amnesia && w.unrecorded {
-		maps.DeleteFunc(wrong, func(key vip.FrontendKey, _ []string) bool { return key.Protocol != 0 && !testOwns(key.Addr) })
+		maps.DeleteFunc(wrong, func(key vip.FrontendKey, _ []string) bool { return key.Protocol != 0 && !owns(key.Addr) })
 	}
 	for key := range w.want {
 		if a, _, tried := w.applied.Get(key); w.amnesia && w.unrecorded && a.Problem != nil && a.Problem.Code == vip.CodePortTaken {

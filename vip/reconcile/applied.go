@@ -27,7 +27,7 @@ type Stats struct {
 	Wanted       int       // rows in the desired table
 	Failing      int       // keys that wait for another try, or that the Target refuses
 	DesiredRev   uint64    // newest revision of the desired table
-	AppliedRev   uint64    // every change up to here has been tried
+	AppliedRev   uint64    // every change up to here has been tried; removals once Synced
 	Writes       uint64    // updates handed to the Target
 	Adopted      uint64    // keys found as wanted at the start and left alone
 	DriftRepairs uint64    // keys found altered by somebody else

@@ -122,12 +122,13 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 	defer beat.Stop()
 
 	for {
-		r.note(func(s *Stats) { s.LastTurn = time.Now() })
 		ready := isClosed(r.Desired.Ready())
 		batch, changed := feed.TryNext()
 		if len(batch) > 0 {
 			r.take(ctx, batch, ready)
-			r.note(func(s *Stats) { s.AppliedRev = batch[len(batch)-1].Rev })
+		}
+		r.note(func(s *Stats) { s.LastTurn, s.AppliedRev = time.Now(), feed.Seen() })
+		if len(batch) > 0 {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

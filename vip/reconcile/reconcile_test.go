@@ -504,6 +504,32 @@ func TestAppliedTellsTheRevision(t *testing.T) {
 	})
 }
 
+// Nobody tells of what was wanted and isn't any more when the Reconciler begins to
+// listen. It counts as done all the same, or whoever waits for it waits for ever.
+func TestAppliedIsUpToWhatWasDroppedBeforeTheStart(t *testing.T) {
+	run(t, func(x *rig) {
+		x.desired.Set(pair{"a", "v"})
+		x.desired.Set(pair{"b", "v"})
+		x.desired.Delete("b")
+		last := x.desired.Revision()
+		x.ready()
+		x.start()
+		if s := x.r.Stats(); s.AppliedRev != last || s.DesiredRev != last {
+			t.Fatalf("applied up to %d of %d, want both %d", s.AppliedRev, s.DesiredRev, last)
+		}
+	})
+	run(t, func(x *rig) {
+		x.desired.Set(pair{"a", "v"})
+		x.desired.Delete("a")
+		last := x.desired.Revision()
+		x.ready()
+		x.start()
+		if s := x.r.Stats(); s.AppliedRev != last {
+			t.Fatalf("applied up to %d of %d with nothing wanted", s.AppliedRev, s.DesiredRev)
+		}
+	})
+}
+
 // One change costs the Target one update and the loop a bounded number of
 // allocations, however many rows there are.
 func TestCostOfAChangeDoesNotGrow(t *testing.T) {

@@ -15,7 +15,7 @@ type Feed[K comparable, V any] struct {
 	table *Table[K, V]
 	at    *node[V] // everything up to it in the ring has been delivered; nil once closed
 	born  uint64   // tombstones up to here concern rows this feed never saw
-	seen  uint64   // revision of the last delivered change
+	seen  uint64   // see Seen
 }
 
 // Watch implements Reader.
@@ -51,6 +51,11 @@ func (f *Feed[K, V]) Next(ctx context.Context) ([]Change[V], error) {
 // the feed is at the table's end. The channel is closed at the next change.
 func (f *Feed[K, V]) TryNext() ([]Change[V], <-chan struct{}) { return f.poll() }
 
+// Seen returns the revision up to which everything has been delivered that the
+// feed delivers: at the table's end, the table's. It can be ahead of the last
+// change delivered, since deletions from before Watch are not.
+func (f *Feed[K, V]) Seen() uint64 { return f.seen }
+
 func (f *Feed[K, V]) poll() ([]Change[V], <-chan struct{}) {
 	t := f.table
 	t.mu.Lock()
@@ -70,6 +75,9 @@ func (f *Feed[K, V]) poll() ([]Change[V], <-chan struct{}) {
 			batch = append(batch, Change[V]{Row: &n.row, Deleted: deleted})
 		}
 		f.seen = n.row.Rev
+	}
+	if f.at.next == &t.order {
+		f.seen = t.rev // the last change may have been a deletion that is long buried
 	}
 	t.bury()
 	return batch, t.next()

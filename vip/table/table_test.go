@@ -70,6 +70,9 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 					}
 				}
 			}
+			if r.feed.Seen() != tab.Revision() {
+				t.Fatalf("all seen up to %d, the table is at %d", r.feed.Seen(), tab.Revision())
+			}
 			if !maps.Equal(r.rows, oracle) {
 				t.Fatalf("feed says %v, table holds %v", r.rows, oracle)
 			}

@@ -1,0 +1,255 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go4.org/netipx"
+	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// The same storms each time, so that a commit's outcome doesn't rest on luck. Whoever
+// looks for the next fault asks for others: -storms 50 -first-storm 1000.
+var (
+	storms     = flag.Int("storms", 5, "how many storms TestStormOnKernel has")
+	firstStorm = flag.Int("first-storm", 1, "the number of the first of them")
+)
+
+// stormy is one thing that happens on a real kernel.
+type stormy struct {
+	what string
+	do   func(s *stormLab)
+}
+
+// stormLab is an agent's loop on a host, which may be killed.
+type stormLab struct {
+	*loop
+	node  *netlab.Node
+	agent *mortal
+	kept  map[vip.FrontendKey]*vip.Frontend // what is wished for, whatever becomes of the agent
+}
+
+// mortal is an agent that is killed at a write to the kernel.
+type mortal struct {
+	left int  // writes until then
+	done bool // the last write reaches the kernel, whose answer nobody hears
+}
+
+var errKilled = errors.New("the agent is no more")
+
+// never is far more writes than a storm has.
+const never = 1 << 40
+
+func (m *mortal) dead() bool { return m.left <= 0 }
+
+// spend takes n writes; may tells how many of them reach the kernel.
+func (m *mortal) spend(n int) (may int) {
+	if m.dead() {
+		return 0
+	}
+	may = min(n, m.left)
+	if m.left -= n; m.dead() && !m.done {
+		may--
+	}
+	return may
+}
+
+type mortalSocket struct {
+	messenger
+	agent *mortal
+}
+
+func (s *mortalSocket) write(ctx context.Context, n int, put func([]byte, int) []byte, done func(int, error)) error {
+	if n == 0 {
+		return nil
+	}
+	may := s.agent.spend(n)
+	if !s.agent.dead() {
+		return s.messenger.write(ctx, n, put, done)
+	}
+	if may > 0 {
+		if err := s.messenger.write(ctx, may, put, func(int, error) {}); err != nil {
+			return err
+		}
+	}
+	return errKilled
+}
+
+type mortalFilters struct {
+	filters
+	agent *mortal
+}
+
+// mortally carries out a transaction, or half of what an agent that is killed does.
+func (f *mortalFilters) mortally(transaction func() error) error {
+	may := f.agent.spend(1)
+	if !f.agent.dead() {
+		return transaction()
+	}
+	if may > 0 {
+		_ = transaction()
+	}
+	return errKilled
+}
+
+func (f *mortalFilters) apply(ctx context.Context, c change) error {
+	return f.mortally(func() error { return f.filters.apply(ctx, c) })
+}
+
+func (f *mortalFilters) setPods(ctx context.Context, pods *netipx.IPSet, c change) error {
+	return f.mortally(func() error { return f.filters.setPods(ctx, pods, c) })
+}
+
+func (f *mortalFilters) rebuild(ctx context.Context, pods *netipx.IPSet, c change) error {
+	return f.mortally(func() error { return f.filters.rebuild(ctx, pods, c) })
+}
+
+// begin starts an agent that knows nothing but what is wished for.
+func (s *stormLab) begin(t *testing.T) {
+	s.agent = &mortal{left: never}
+	p := newPlane(t, s.node)
+	p.kernel.conn = &mortalSocket{p.kernel.conn, s.agent}
+	p.device.conn = &mortalSocket{p.device.conn, s.agent}
+	p.fw = &mortalFilters{p.fw, s.agent}
+	s.loop = newLoop(t, p, 300*time.Millisecond)
+	for _, f := range s.kept {
+		s.set(f)
+	}
+}
+
+// settle waits until all that is wished for has been tried, or the agent is dead.
+func (s *stormLab) settle() {
+	for end := time.Now().Add(10*time.Second); time.Now().Before(end) && !s.killed(); time.Sleep(2 * time.Millisecond) {
+		if now := s.r.Stats(); now.Synced && now.AppliedRev >= s.desired.Revision() {
+			return
+		}
+	}
+	if !s.killed() {
+		now := s.r.Stats()
+		s.t.Errorf("not settled: %+v, desired %d", now, s.desired.Revision())
+		for k, f := range s.kept {
+			_, rev, _ := s.desired.Get(k)
+			a, _, ok := s.applied.Get(k)
+			s.t.Logf("%s rev %d: applied %v %+v %v", k, rev, ok, a, f.Backends)
+		}
+	}
+}
+
+func (s *stormLab) killed() bool {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	return s.agent.dead()
+}
+
+// kill lets an agent that lives do so many writes more.
+func (s *stormLab) kill(after int, done bool) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if !s.agent.dead() {
+		s.agent.left, s.agent.done = after, done
+	}
+}
+
+// revive starts another agent where one was killed.
+func (s *stormLab) revive(t *testing.T) {
+	if s.killed() {
+		t.Log("  and is started again")
+		s.stop()
+		s.p.Close()
+		s.begin(t)
+	}
+}
+
+func (s *stormLab) wish(f *vip.Frontend) {
+	for _, k := range displaced(s.kept, f) {
+		s.drop(k)
+	}
+	s.kept[f.Key] = f
+	s.set(f)
+}
+
+func (s *stormLab) drop(k vip.FrontendKey) {
+	delete(s.kept, k)
+	delete(s.want, k)
+	s.desired.Delete(k)
+}
+
+// foreignHands are what others do to what is ours.
+var foreignHands = []string{
+	"ipvsadm -C", "nft flush ruleset", "nft delete table inet ironvip", "ip link del ironvip0", "ip link set ironvip0 down", "ip addr flush dev ironvip0",
+	"nft flush set inet ironvip vips4", "nft flush map inet ironvip ranges4", "nft flush map inet ironvip internal4", "nft flush set inet ironvip frontends4",
+	"ipvsadm -D -t 10.96.0.1:80", "ipvsadm -D -f 16777216", "ipvsadm -E -t 10.96.0.2:80 -s sed", "ipvsadm -A -t 10.96.0.3:81 -s rr",
+	"ip addr add 10.96.0.1/24 dev ironvip0", "ip addr add 10.96.9.9/32 dev ironvip0", "ip link set lo down",
+}
+
+func drawStormy(t *rapid.T) stormy {
+	switch rapid.IntRange(0, 9).Draw(t, "kind") {
+	case 0, 1, 2, 3:
+		var all []*vip.Frontend
+		var what []string
+		for range rapid.IntRange(1, 4).Draw(t, "wishes") {
+			f := drawWish(t)
+			all, what = append(all, f), append(what, brief(f))
+		}
+		return stormy{"wish for " + strings.Join(what, "\n    and "), func(s *stormLab) {
+			for _, f := range all {
+				s.wish(f)
+			}
+		}}
+	case 4:
+		nth := rapid.IntRange(0, 9).Draw(t, "nth")
+		return stormy{fmt.Sprintf("drop the %d. of all", nth), func(s *stormLab) {
+			if all := slices.SortedFunc(maps.Keys(s.kept), vip.CompareFrontendKeys); len(all) > 0 {
+				s.drop(all[nth%len(all)])
+			}
+		}}
+	case 5, 6, 7:
+		after, done := rapid.IntRange(1, 12).Draw(t, "after"), rapid.Bool().Draw(t, "done")
+		return stormy{fmt.Sprintf("killed at the %d. write, which the kernel has: %v", after, done), func(s *stormLab) {
+			s.kill(after, done)
+		}}
+	}
+	cmd := rapid.SampledFrom(foreignHands).Draw(t, "command")
+	return stormy{cmd, func(s *stormLab) {
+		args := strings.Fields(cmd)
+		s.node.Do(func() { _ = exec.Command(args[0], args[1:]...).Run() }) // there may be nothing of the kind
+	}}
+}
+
+// Whatever is wished for and altered behind our back, and wherever an agent is
+// killed: once it ends, the kernel has what is wished for and nothing else, by the
+// eyes of ipvsadm, nft and ip.
+func TestStormOnKernel(t *testing.T) {
+	story := rapid.Custom(func(t *rapid.T) []stormy {
+		return rapid.SliceOfN(rapid.Custom(drawStormy), 12, 12).Draw(t, "acts")
+	})
+	for nr := range *storms {
+		t.Run(fmt.Sprint(*firstStorm+nr), func(t *testing.T) {
+			s := &stormLab{node: netlab.New(t).Director, kept: map[vip.FrontendKey]*vip.Frontend{}}
+			s.begin(t)
+			for _, a := range story.Example(*firstStorm + nr) {
+				t.Log(a.what)
+				a.do(s)
+				s.settle()
+				s.revive(t)
+			}
+			s.kill(never, true)
+			s.revive(t)
+			run(t, s.node, "ip", "link", "set", "lo", "up")
+			s.right()
+		})
+	}
+}
