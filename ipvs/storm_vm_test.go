@@ -132,20 +132,12 @@ func (s *stormLab) begin(t *testing.T) {
 
 // settle waits until all that is wished for has been tried, or the agent is dead.
 func (s *stormLab) settle() {
-	for end := time.Now().Add(10*time.Second); time.Now().Before(end) && !s.killed(); time.Sleep(2 * time.Millisecond) {
-		if now := s.r.Stats(); now.Synced && now.AppliedRev >= s.desired.Revision() {
-			return
+	s.wait(func() string {
+		if now := s.r.Stats(); !s.killed() && (!now.Synced || now.AppliedRev < now.DesiredRev) {
+			return fmt.Sprintf("not all is tried: %+v", now)
 		}
-	}
-	if !s.killed() {
-		now := s.r.Stats()
-		s.t.Errorf("not settled: %+v, desired %d", now, s.desired.Revision())
-		for k, f := range s.kept {
-			_, rev, _ := s.desired.Get(k)
-			a, _, ok := s.applied.Get(k)
-			s.t.Logf("%s rev %d: applied %v %+v %v", k, rev, ok, a, f.Backends)
-		}
-	}
+		return ""
+	})
 }
 
 func (s *stormLab) killed() bool {
