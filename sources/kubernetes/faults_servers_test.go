@@ -164,7 +164,11 @@ func TestCertificatesOfTomorrow(t *testing.T) {
 
 	from, until := valid(24 * time.Hour)
 	c.Recertify(t, kubeconfig, from, until, "host-1", "ironvip")
-	anew(t, c)
+	c.API.Kill(t)
+	// client-go goes on for a second with a certificate that it has read for a
+	// connection; it makes none while there is no server.
+	time.Sleep(1100 * time.Millisecond)
+	c.API.Start(t)
 	f.isStale("the server doesn't know these credentials")
 	from, until = valid(-time.Hour)
 	c.Recertify(t, kubeconfig, from, until, "host-1", "ironvip")
@@ -222,7 +226,7 @@ func TestLeaseOfAHostWithAnotherClock(t *testing.T) {
 				t.Errorf("taken over %s too early", left)
 			}
 			waitIngress(t, c, "web", "192.0.2.1/Proxy")
-			expect(t, "problems", a.said(), []string(nil))
+			eventually(t, "without problems", func() bool { return len(a.said()) == 0 }, func() any { return a.said() })
 			a.stop()
 		})
 	}
