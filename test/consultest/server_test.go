@@ -21,26 +21,28 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// put and get are a key written and read as a client does.
+// put and get are a key written and read as a client does that asks again: a
+// cluster may lose its leader for a moment whenever its machine is busy.
 func put(t *testing.T, s *Server, key, value string) uint64 {
 	t.Helper()
-	if _, err := s.Client.KV().Put(&api.KVPair{Key: key, Value: []byte(value)}, nil); err != nil {
-		t.Fatal(err)
-	}
+	s.eventually("writing "+key, func(ctx context.Context) error {
+		_, err := s.Client.KV().Put(&api.KVPair{Key: key, Value: []byte(value)}, (&api.WriteOptions{}).WithContext(ctx))
+		return err
+	})
 	_, index := get(t, s, key)
 	return index
 }
 
-func get(t *testing.T, s *Server, key string) (string, uint64) {
+func get(t *testing.T, s *Server, key string) (value string, index uint64) {
 	t.Helper()
-	pair, _, err := s.Client.KV().Get(key, &api.QueryOptions{RequireConsistent: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if pair == nil {
-		return "", 0
-	}
-	return string(pair.Value), pair.ModifyIndex
+	s.eventually("reading "+key, func(ctx context.Context) error {
+		pair, _, err := s.Client.KV().Get(key, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
+		if err == nil && pair != nil {
+			value, index = string(pair.Value), pair.ModifyIndex
+		}
+		return err
+	})
+	return value, index
 }
 
 func wants(t *testing.T, s *Server, key, want string) {
