@@ -1,9 +1,10 @@
 # Functions of the scripts that fetch from elsewhere, to be sourced: what breaks off once is fetched again, so that no
 # test fails by a mirror's or a proxy's bad moment. Plain sh, in which "say" and "die" are the caller's.
 
-# again COMMAND... runs it up to three times, with longer pauses, until it succeeds; else it is false.
+# again COMMAND... runs it up to four times, with longer pauses, until it succeeds; else it is false. The last pause is
+# for what a new machine does by itself, such as an apt-get update that locks the lists.
 again() {
-	for pause in 5 20; do
+	for pause in 5 20 60; do
 		"$@" && return 0
 		say "that failed; again in $pause s"
 		sleep "$pause"

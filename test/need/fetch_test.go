@@ -42,8 +42,8 @@ echo done`
 		}{
 			{"here", 0, "done"},
 			{"here new half", 0, "try 1: new half, done"},
-			{"new", 2, "try 1: new, try 2: new, try 3: new, done"},
-			{"new", 3, "try 1: new, try 2: new, try 3: new, gave up"},
+			{"new", 3, "try 1: new, try 2: new, try 3: new, try 4: new, done"},
+			{"new", 4, "try 1: new, try 2: new, try 3: new, try 4: new, gave up"},
 		} {
 			command := append(strings.Fields(shell), "-c", fmt.Sprintf(script, test.fails, test.names))
 			out, _ := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput()

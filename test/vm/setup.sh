@@ -43,21 +43,29 @@ kernel_package() {
 	apt-cache depends "$meta" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
 }
 
-fetch_kernel() {
-	[ "${1-}" != --update ] || apt_update
+# choose_kernel finds out which kernel is the newest by the package lists.
+choose_kernel() {
 	package=$(kernel_package)
 	[ -n "$package" ] || { apt_update; package=$(kernel_package); }
 	[ -n "$package" ] || die "no package $meta. Remedy: use Debian 12's (bookworm) package sources, main and security."
 	release=${package#linux-image-}
 	version=$(apt-cache show --no-all-versions "$package" | sed -n 's/^Version: //p')
 	dest=$cache/$release-$version
+}
+
+fetch_kernel() {
+	[ "${1-}" != --update ] || apt_update
+	choose_kernel
 	if [ ! -e "$dest/vmlinux" ]; then
 		work=$(mktemp -d "$cache/work.XXXXXX")
 		trap 'rm -rf "$work"' EXIT
 		say "apt-get download $package ($version)"
-		# Old package lists name files that the mirrors have dropped: a second try with new lists.
+		# Old package lists name files that the mirrors have dropped, and a kernel that has a successor of another name
+		# since: a second try with new lists.
 		(cd "$work" && apt-get -qq download "$package" 2>"$work/err") || {
 			apt_update
+			choose_kernel
+			rm -f "$work"/*.deb
 			(cd "$work" && again apt-get -qq download "$package" >&2) ||
 				die "apt-get download $package: see above. Remedy: check the network and the mirror in /etc/apt/sources.list."
 		}
