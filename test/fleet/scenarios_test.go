@@ -227,7 +227,9 @@ func (l *lab) killAllocating(a *agent, round int, rnd *rand.Rand) {
 // oneName registers names through all hosts at the same time: one of them wins,
 // the others are told.
 func (l *lab) oneName() {
-	for i := range 20 {
+	const names = 20
+	decided := names
+	for i := range names {
 		name := fmt.Sprintf("contested-%d", i)
 		var together, done sync.WaitGroup
 		together.Add(1)
@@ -247,36 +249,56 @@ func (l *lab) oneName() {
 			switch {
 			case err == nil:
 				winners++
-			case !errors.As(err, &e) || e.Status != http.StatusPreconditionFailed && e.Status != http.StatusConflict:
+			case !errors.As(err, &e) || e.Status != http.StatusPreconditionFailed && e.Status != http.StatusConflict && !late(err):
 				l.t.Errorf("%s: a loser is told %v, want 409 or 412", name, err)
 			}
 		}
-		if winners != 1 {
+		if slices.ContainsFunc(errs, late) {
+			decided-- // what became of that one is for the check of the whole history
+		} else if winners != 1 {
 			l.t.Errorf("%s: %d winners: %v", name, winners, ops)
 		}
 	}
+	if decided < names/2 {
+		l.t.Errorf("of %d names %d were decided in time", names, decided)
+	}
+}
+
+// late reports whether an answer doesn't come, or says that the store's doesn't:
+// as happens now and then on a machine that stands still for seconds.
+func late(err error) bool {
+	var e *client.Error
+	return errors.As(err, &e) && (e.Code == client.CodeTimeout || e.Code == v1.CodeStoreUnavailable)
 }
 
 // refusesWrites checks that an agent without Consul refuses writes as it should.
 func (l *lab) refusesWrites(a *agent) {
 	l.t.Helper()
-	refused := func(err error) {
+	refused := func(write func() error) {
 		l.t.Helper()
+		err := write()
 		var e *client.Error
+		for tries := 1; tries < 3 && errors.As(err, &e) && e.Code == client.CodeTimeout; tries++ {
+			err = write() // the machine stood still: an agent that waits for too long does so each time
+		}
 		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Code != v1.CodeStoreUnavailable || e.Hint == "" {
 			l.t.Errorf("%s without Consul: a write is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
 		}
 	}
-	_, err := l.put(context.Background(), a, "refused-"+a.name, Condition{})
-	refused(err)
+	refused(func() error {
+		_, err := l.put(context.Background(), a, "refused-"+a.name, Condition{})
+		return err
+	})
 	v, _, err := l.look(context.Background(), a, client.Wait{})
 	l.must(a.name+": its services", err)
 	for name, s := range v.Services {
 		if s.Value == NoBackend { // of which nothing can be said
 			continue
 		}
-		_, err := l.setState(context.Background(), a, name, (s.State+1)%len(States))
-		refused(err)
+		refused(func() error {
+			_, err := l.setState(context.Background(), a, name, (s.State+1)%len(States))
+			return err
+		})
 		break
 	}
 }
