@@ -82,7 +82,7 @@ func isLocalFault(err error) bool {
 }
 
 // listenProblem explains why spec can't be listened on.
-func listenProblem(spec *vip.Frontend, err error) error {
+func (t *Target) listenProblem(spec *vip.Frontend, err error) error {
 	var known vip.Problem
 	if errors.As(err, &known) {
 		return known
@@ -94,7 +94,7 @@ func listenProblem(spec *vip.Frontend, err error) error {
 		p.Message = fmt.Sprintf("%s is not an address of this host", key.Addr)
 	case errors.Is(err, unix.EADDRINUSE):
 		holder := key.AddrPort().String()
-		if wildcard, ok := wildcardOf(key); ok {
+		if wildcard, ok := t.wildcards.of(key); ok {
 			holder = wildcard
 		}
 		p.Message = fmt.Sprintf("listen on %s: another process holds %s/%s", key, holder, key.Protocol)

@@ -98,29 +98,6 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-func TestFindWildcard(t *testing.T) {
-	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-	for _, c := range []struct {
-		table    string
-		protocol vip.Protocol
-		want     string
-	}{
-		{"   0: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000", vip.TCP, "0.0.0.0:80"},
-		{"   0: 00000000:0050 00000000:0000 07 00000000:00000000 00:00000000", vip.UDP, "0.0.0.0:80"},
-		{"   0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A", vip.TCP, "[::]:80"},
-		{"   0: 00000000:0050 00000000:0000 01 00000000:00000000", vip.TCP, ""},                                   // doesn't listen
-		{"   0: 0100007F:0050 00000000:0000 0A 00000000:00000000", vip.TCP, ""},                                   // an address of its own
-		{"   0: 00000000:0051 00000000:0000 0A 00000000:00000000", vip.TCP, ""},                                   // another port
-		{"   0: 0100007F:0050 00000000:0000 0A 0\n   1: 00000000:0050 00000000:0000 0A 0", vip.TCP, "0.0.0.0:80"}, // the second line
-		{"garbage", vip.TCP, ""}, {"a b c d", vip.UDP, ""}, {"", vip.TCP, ""},
-	} {
-		got, ok := findWildcard(strings.NewReader(heading+c.table), c.protocol, 80)
-		if got != c.want || ok != (c.want != "") {
-			t.Errorf("%q: %q %v, want %q", c.table, got, ok, c.want)
-		}
-	}
-}
-
 func TestBudget(t *testing.T) {
 	for _, files := range []uint64{0, 1, 256, 1024, 20000, 1 << 30, 1<<64 - 1} {
 		few := share(files, 0)

@@ -90,6 +90,7 @@ type Target struct {
 	epoch       time.Time
 	addresses   *addresses
 	awaited     map[vip.FrontendKey]struct{} // that failed while their address was not the host's
+	wildcards   wildcards                    // as of this Apply
 	pipes       *pipes
 	connections limit
 	sessions    limit
@@ -141,6 +142,7 @@ func New(opts Options) *Target {
 // backends that stay, and the listener, are not touched. One that fails leaves
 // a frontend as it was.
 func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	t.wildcards.lists = nil
 	ahead := t.openAhead(batch)
 	defer ahead.close()
 	for i := range batch {
@@ -227,7 +229,7 @@ func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 		err = f.listen()
 	}
 	if err != nil {
-		return listenProblem(spec, err)
+		return t.listenProblem(spec, err)
 	}
 	return nil
 }
@@ -249,7 +251,7 @@ func (t *Target) open(spec *vip.Frontend, f *frontend) (err error) {
 		if err := t.addresses.drop(spec.Key.Addr); err != nil {
 			t.log.Warn("address left on the device", "err", err)
 		}
-		return listenProblem(spec, err)
+		return t.listenProblem(spec, err)
 	}
 	t.addresses.use(spec)
 	t.mu.Lock()

@@ -5,52 +5,88 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/ironvip/ironvip/vip"
 )
 
-// wildcardOf returns the wildcard address and port ("0.0.0.0:53", "[::]:53")
-// that some socket of this host has on the key's port, and whether there is
-// one: the usual reason why the key is in use.
-func wildcardOf(key vip.FrontendKey) (string, bool) {
-	files := []string{"/proc/net/" + key.Protocol.String() + "6"}
-	if key.Addr.Is4() { // an IPv6 wildcard takes in IPv4 too, unless asked not to
-		files = append([]string{"/proc/net/" + key.Protocol.String()}, files...)
+// wildcards are the ports that sockets of this host hold on 0.0.0.0 and [::]: the
+// usual reason why a key is in use. They serve one Apply: the kernel's lists are as
+// long as the host has sockets, so each is read once, however many frontends can't
+// listen, and none while all can. The zero value is ready.
+type wildcards struct {
+	open  func(name string) (io.ReadCloser, error) // for tests; nil is os.Open
+	lists map[string]map[uint16]struct{}           // by file
+}
+
+// of returns the wildcard address and port ("0.0.0.0:53", "[::]:53") that some
+// socket has on the key's port, and whether there is one.
+func (w *wildcards) of(key vip.FrontendKey) (string, bool) {
+	name := "/proc/net/" + key.Protocol.String()
+	if key.Addr.Is4() && w.has(name, key) {
+		return fmt.Sprintf("0.0.0.0:%d", key.Port), true
 	}
-	for _, name := range files {
-		file, err := os.Open(name)
-		if err != nil {
-			continue
-		}
-		addr, ok := findWildcard(file, key.Protocol, key.Port)
-		file.Close()
-		if ok {
-			return addr, true
-		}
+	if w.has(name+"6", key) { // an IPv6 wildcard takes in IPv4 too, unless asked not to
+		return fmt.Sprintf("[::]:%d", key.Port), true
 	}
 	return "", false
 }
 
-// findWildcard reads one of /proc/net/{tcp,udp}{,6}: a heading, then lines of
-// "sl local_address rem_address st ...", addresses and ports in hexadecimal.
-// Of TCP only sockets that listen (state 0A) count.
-func findWildcard(r io.Reader, protocol vip.Protocol, port uint16) (string, bool) {
-	want := fmt.Sprintf("%04X", port)
+func (w *wildcards) has(name string, key vip.FrontendKey) bool {
+	ports, known := w.lists[name]
+	if !known {
+		ports = w.read(name, key.Protocol)
+		if w.lists == nil {
+			w.lists = make(map[string]map[uint16]struct{})
+		}
+		w.lists[name] = ports
+	}
+	_, held := ports[key.Port]
+	return held
+}
+
+// read returns what a file has; of one that can't be read, nothing: it only serves
+// a better message.
+func (w *wildcards) read(name string, protocol vip.Protocol) map[uint16]struct{} {
+	open := w.open
+	if open == nil {
+		open = func(name string) (io.ReadCloser, error) { return os.Open(name) }
+	}
+	file, err := open(name)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	return wildcardPorts(file, protocol)
+}
+
+// wildcardPorts reads one of /proc/net/{tcp,udp}{,6}: a heading, then lines of
+// "sl local_address rem_address st ...", addresses and ports in hexadecimal. Of
+// TCP only sockets that listen (state 0A) count. The kernel lists them before the
+// connections, of which there may be very many, so the first of these ends it.
+func wildcardPorts(r io.Reader, protocol vip.Protocol) map[uint16]struct{} {
+	const listens, connected = "0A", "01"
+	ports := make(map[uint16]struct{})
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
-		if len(fields) < 4 || protocol == vip.TCP && fields[3] != "0A" {
+		if len(fields) < 4 {
 			continue
 		}
-		addr, p, ok := strings.Cut(fields[1], ":")
-		if !ok || p != want || strings.Trim(addr, "0") != "" {
+		if protocol == vip.TCP && fields[3] != listens {
+			if fields[3] == connected {
+				break
+			}
 			continue
 		}
-		if len(addr) > 8 {
-			return fmt.Sprintf("[::]:%d", port), true
+		addr, digits, ok := strings.Cut(fields[1], ":")
+		if !ok || strings.Trim(addr, "0") != "" {
+			continue
 		}
-		return fmt.Sprintf("0.0.0.0:%d", port), true
+		if port, err := strconv.ParseUint(digits, 16, 16); err == nil {
+			ports[uint16(port)] = struct{}{}
+		}
 	}
-	return "", false
+	return ports
 }
