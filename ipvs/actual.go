@@ -384,7 +384,7 @@ func strays(r *reading, held *holdings) []observed {
 	}
 	out := make([]observed, 0, len(found))
 	for a, d := range found {
-		out = append(out, observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP}, Damage: d})
+		out = append(out, observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP}, Damage: d, Orphan: true})
 	}
 	return out
 }

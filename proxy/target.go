@@ -278,8 +278,8 @@ func (t *Target) drop(f *frontend) {
 }
 
 // Actual implements reconcile.Target. After a start it yields no frontend, but
-// what an earlier process left on the device: such an address comes under a key
-// of port 0.
+// what an earlier process left on the device: such an address is an orphan, under
+// a key of port 0.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
 	type observed = reconcile.Observed[vip.Frontend]
 	return func(yield func(observed, error) bool) {
@@ -316,7 +316,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 			}
 		}
 		for _, addr := range t.addresses.orphans() {
-			if !yield(observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: addr}, Kind: vip.OnVIP}}, nil) {
+			if !yield(observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: addr}, Kind: vip.OnVIP}, Orphan: true}, nil) {
 				return
 			}
 		}

@@ -205,7 +205,7 @@ func (r *Reconciler[K, V]) read(ctx context.Context) (have holdings[K, V], err e
 			r.targetFailed("read", err)
 			return have, err
 		}
-		e := entry[V]{row: &table.Row[V]{Value: o.Value}}
+		e := entry[V]{row: &table.Row[V]{Value: o.Value}, orphan: o.Orphan}
 		have.put(e.with(trouble{damage: o.Damage}))
 	}
 	r.targetWorks()

@@ -154,6 +154,59 @@ func TestRemovesNothingBeforeReady(t *testing.T) {
 	})
 }
 
+// An orphan is there to be removed, however long that has to wait: it is never put
+// right, nor put back once it has gone or a frontend has begun to use it.
+func TestOrphansAreOnlyRemoved(t *testing.T) {
+	run(t, func(x *rig) {
+		for _, o := range []string{"stays", "damaged", "used", "altered"} {
+			x.target.PutOrphan(pair{o, "1"})
+		}
+		x.target.Damage("damaged", "belongs to nobody")
+		var log bytes.Buffer
+		x.start(func(o *reconcile.Options[string, pair]) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		x.target.Remove("used")
+		x.target.PutOrphan(pair{"altered", "2"})
+		time.Sleep(time.Minute)
+		x.wants(map[string]string{"stays": "1", "damaged": "1", "altered": "2"})
+		if diff, err := x.r.Diff(x.t.Context()); err != nil || len(diff) != 0 {
+			t.Errorf("%v, %v", diff, err)
+		}
+		if _, err := x.r.Repair(x.t.Context()); err != nil {
+			t.Error(err)
+		}
+		x.wants(map[string]string{"stays": "1", "damaged": "1", "altered": "2"})
+		x.writes(0)
+		if s := x.r.Stats(); x.applied.Len() != 0 || s.Failing != 0 || s.DriftRepairs != 0 || log.Len() != 0 {
+			t.Errorf("%d applied rows, stats %+v, log %s", x.applied.Len(), s, &log)
+		}
+		x.ready()
+		x.wants(map[string]string{})
+		x.writes(3)
+		x.target.PutOrphan(pair{"later", "1"})
+		time.Sleep(time.Minute)
+		x.wants(map[string]string{})
+	})
+}
+
+// One whose removal fails is tried again until it is gone, by whomever.
+func TestOrphanThatCanNotBeRemoved(t *testing.T) {
+	run(t, func(x *rig) {
+		x.target.PutOrphan(pair{"o", "1"})
+		x.target.FailKey("o", errors.New("busy"))
+		x.start()
+		x.ready()
+		time.Sleep(2 * time.Minute)
+		if got := x.problem("o"); got != "busy" {
+			t.Errorf("problem %q", got)
+		}
+		x.target.Remove("o")
+		time.Sleep(2 * time.Minute)
+		if s := x.r.Stats(); x.applied.Len() != 0 || s.Failing != 0 {
+			t.Errorf("%d applied rows after it has gone, stats %+v", x.applied.Len(), s)
+		}
+	})
+}
+
 func TestChangeNeedsNoReading(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()

@@ -78,19 +78,32 @@ func (r *Reconciler[K, V]) report(updates []Update[K, V], found []string) {
 }
 
 // compare reads the Target and returns where it differs from what was applied.
+// An orphan that waits to be removed is no difference, whatever has become of it
+// meanwhile, also when it is gone: a frontend has begun to use it, or somebody else
+// has removed it.
 func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], error) {
 	actual, err := r.read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var diff []Difference[K, V]
+	var orphans []K
 	for k, e := range r.have.all() {
 		a, there := actual.get(k)
 		switch {
+		case e.orphan:
+			orphans = append(orphans, k)
 		case !there:
 			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value})
 		case a.trouble != nil || !r.Target.Same(&a.row.Value, &e.row.Value):
 			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value, Have: &a.row.Value, Damage: a.damage()})
+		}
+	}
+	for _, k := range orphans {
+		if now, there := actual.get(k); !there {
+			r.have.drop(k)
+		} else if e, _ := r.have.get(k); !e.suspect() {
+			r.have.put(now)
 		}
 	}
 	for k, a := range actual.all() {

@@ -37,6 +37,9 @@ type Observed[V any] struct {
 	// express: "address 192.0.2.10 missing from ironvip0". Any entry makes the
 	// reconciler repair the key.
 	Damage []string
+	// Orphan says that it belongs to no key, as an address without a frontend: it
+	// is only ever removed, once the desired table is complete, and never missed.
+	Orphan bool
 }
 
 // Target is what a table is programmed into. Its methods are called by one
@@ -50,7 +53,7 @@ type Target[K comparable, V any] interface {
 	// Actual yields what the Target has that is ours, each key once, in the
 	// Target's normal form. What it has that isn't ours it passes over. An error
 	// ends the iteration and the reading counts for nothing. Something of ours
-	// that belongs to no key (an orphan) is yielded under a key that no table
+	// that belongs to no key is yielded as an Orphan, under a key that no table
 	// holds, so that the reconciler removes it.
 	Actual(ctx context.Context) iter.Seq2[Observed[V], error]
 	// Same reports whether two values are alike to this Target, in its normal

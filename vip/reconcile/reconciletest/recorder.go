@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
@@ -24,6 +25,7 @@ type Recorder[K comparable, V any] struct {
 	mu       sync.Mutex
 	have     map[K]*V // shared with the reconciler, and so never changed
 	damage   map[K][]string
+	orphans  map[K]bool
 	failKey  map[K]error
 	failAll  error
 	batches  int
@@ -34,7 +36,7 @@ type Recorder[K comparable, V any] struct {
 // NewRecorder returns an empty Recorder of values with these keys, which it
 // compares with same.
 func NewRecorder[K comparable, V any](key func(*V) K, same func(a, b *V) bool) *Recorder[K, V] {
-	return &Recorder[K, V]{key: key, same: same, have: map[K]*V{}, damage: map[K][]string{}, failKey: map[K]error{}}
+	return &Recorder[K, V]{key: key, same: same, have: map[K]*V{}, damage: map[K][]string{}, orphans: map[K]bool{}, failKey: map[K]error{}}
 }
 
 // Apply implements reconcile.Target.
@@ -60,6 +62,7 @@ func (r *Recorder[K, V]) Apply(ctx context.Context, batch []reconcile.Update[K, 
 		delete(r.damage, u.Key)
 		if u.New == nil {
 			delete(r.have, u.Key)
+			delete(r.orphans, u.Key)
 		} else {
 			r.have[u.Key] = u.New
 		}
@@ -69,6 +72,9 @@ func (r *Recorder[K, V]) Apply(ctx context.Context, batch []reconcile.Update[K, 
 
 // refuse returns what a kernel would answer to an update that is out of touch.
 func (r *Recorder[K, V]) refuse(u *reconcile.Update[K, V]) error {
+	if u.New != nil && r.orphans[u.Key] {
+		return vip.Problem{Code: vip.CodeUnsupported, Message: fmt.Sprintf("%v is nothing to have", u.Key)}
+	}
 	if u.Repair {
 		return nil
 	}
@@ -89,7 +95,7 @@ func (r *Recorder[K, V]) Actual(ctx context.Context) iter.Seq2[reconcile.Observe
 	return func(yield func(reconcile.Observed[V], error) bool) {
 		r.mu.Lock()
 		r.readings++
-		have, damage, fail := maps.Clone(r.have), maps.Clone(r.damage), r.failAll
+		have, damage, orphans, fail := maps.Clone(r.have), maps.Clone(r.damage), maps.Clone(r.orphans), r.failAll
 		r.mu.Unlock()
 		if fail == nil {
 			fail = ctx.Err()
@@ -99,7 +105,7 @@ func (r *Recorder[K, V]) Actual(ctx context.Context) iter.Seq2[reconcile.Observe
 			return
 		}
 		for k, v := range have {
-			if !yield(reconcile.Observed[V]{Value: *v, Damage: damage[k]}, nil) {
+			if !yield(reconcile.Observed[V]{Value: *v, Damage: damage[k], Orphan: orphans[k]}, nil) {
 				return
 			}
 		}
@@ -134,11 +140,21 @@ func (r *Recorder[K, V]) Put(v V) {
 	r.have[r.key(&v)] = &v
 }
 
+// PutOrphan alters the Target behind the reconciler's back by something that
+// belongs to no key: it can be removed, and nothing else.
+func (r *Recorder[K, V]) PutOrphan(v V) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.key(&v)
+	r.have[k], r.orphans[k] = &v, true
+}
+
 // Remove alters the Target behind the reconciler's back.
 func (r *Recorder[K, V]) Remove(k K) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.have, k)
+	delete(r.orphans, k)
 }
 
 // Damage marks a part of k as missing, until the next update of k.

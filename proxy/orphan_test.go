@@ -1,0 +1,60 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// Addresses that an earlier process left wait on the device until every source has
+// spoken, however long that takes. Meanwhile nobody says anything of them, whether a
+// frontend takes one up again or not; then those that none has are removed.
+func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
+	used, unused := netip.MustParseAddr("127.96.0.1"), netip.MustParseAddr("127.96.0.2")
+	device := &fakeDevice{addrs: []netip.Addr{used, unused}}
+	var log syncBuffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	p := newTarget(t, Options{device: device, Owns: netip.MustParsePrefix("127.96.0.0/24").Contains, Log: logger})
+	desired := table.New(&table.Clock{}, vip.KeyOfFrontend, nil)
+	ready := desired.Initializer()
+	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
+	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p.Target, Applied: applied,
+		Resync: 5 * time.Millisecond, Log: logger})
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	running.Go(func() { _ = r.Run(ctx) })
+	stop := sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(stop)
+
+	f := onVIP(freeKey(t, used.String(), vip.TCP), vip.RoundRobin)
+	desired.Set(*f)
+	until(t, "the frontend listens", func() bool { _, _, tried := applied.Get(f.Key); return tried })
+	for range 3 {
+		last := r.Stats().LastResync
+		until(t, "a resync", func() bool { return r.Stats().LastResync.After(last) })
+	}
+	if applied.Len() != 1 {
+		t.Errorf("%d applied rows for one frontend", applied.Len())
+	}
+	ready()
+	select {
+	case <-r.Synced():
+	case <-time.After(patience):
+		t.Fatal("never ready")
+	}
+	stop()
+	if !slices.Equal(device.addrs, []netip.Addr{used}) {
+		t.Errorf("%v on the device, calls %v", device.addrs, device.calls)
+	}
+	if s := r.Stats(); s.Failing != 0 || s.DriftRepairs != 0 || log.String() != "" {
+		t.Errorf("%+v, log: %s", s, &log)
+	}
+}
