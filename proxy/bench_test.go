@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // BenchmarkThroughput moves 64 KiB writes one way: straight to the backend,
@@ -155,6 +156,36 @@ func BenchmarkIdleConnection(b *testing.B) {
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.HeapAlloc+after.StackInuse-before.HeapAlloc-before.StackInuse)/n, "B/conn")
 	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkIdleFrontends reports the heap, stacks and goroutines of frontends that no
+// client has come to.
+func BenchmarkIdleFrontends(b *testing.B) {
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		for _, n := range []int{1000, 5000} {
+			b.Run(fmt.Sprintf("%s/frontends=%d", protocol, n), func(b *testing.B) {
+				p := newTarget(b, Options{})
+				var batch []reconcile.Update[vip.FrontendKey, vip.Frontend]
+				for i := range n {
+					key := vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{127, 97, byte(i >> 8), byte(i)}), Port: 40000, Protocol: protocol}
+					batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: key, New: onVIP(key, vip.WeightedRoundRobin, netip.MustParseAddrPort("127.0.0.1:9"))})
+				}
+				var before, after runtime.MemStats
+				goroutines := runtime.NumGoroutine()
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				if err := p.Apply(b.Context(), batch); err != nil {
+					b.Fatal(err)
+				}
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(n), "heap-B/frontend")
+				b.ReportMetric(float64(after.StackInuse-before.StackInuse)/float64(n), "stack-B/frontend")
+				b.ReportMetric(float64(runtime.NumGoroutine()-goroutines), "goroutines")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
 }
 
 // BenchmarkApply changes one weight of one frontend among many.

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -9,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// doorbell waits for the first client of each listener, with one goroutine for all
-// of them. So a listener gets a goroutine of its own once somebody has come, and
+// doorbell waits for the first client of each listening socket, TCP or UDP, with one
+// goroutine for all of them. So one gets a goroutine of its own once somebody has come, and
 // most of thousands never do: their stacks are 4 KB each. The zero value is
 // ready; its methods may be called by any goroutine.
 type doorbell struct {
@@ -25,7 +24,7 @@ type doorbell struct {
 
 // wait calls answer once, when a client of l has come, or l has broken. Answer
 // mustn't block. The ticket is for leave.
-func (d *doorbell) wait(l *net.TCPListener, answer func()) (ticket uint64, err error) {
+func (d *doorbell) wait(l syscall.Conn, answer func()) (ticket uint64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.open(); err != nil {

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -17,29 +19,42 @@ import (
 // A listener has a goroutine of its own once its first client has come, and every
 // client is taken in, the first as the next.
 func TestListenersWaitWithoutGoroutines(t *testing.T) {
-	a := tcpBackend(t, "127.0.0.1", named("a"))
-	p := newTarget(t, Options{})
-	const n = 50
-	before := runtime.NumGoroutine()
-	var keys []vip.FrontendKey
-	for i := range n {
-		key := freeKey(t, fmt.Sprintf("127.96.0.%d", i+1), vip.TCP)
-		p.must(onVIP(key, vip.RoundRobin, a))
-		keys = append(keys, key)
-	}
-	if more := runtime.NumGoroutine() - before; more > 3 {
-		t.Errorf("%d listeners have %d goroutines", n, more)
-	}
-	var clients sync.WaitGroup
-	for range 3 {
-		for _, key := range keys {
-			clients.Go(func() {
-				if got := who(t, key); got != "a" {
-					t.Errorf("%s: %q", key, got)
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		t.Run(protocol.String(), func(t *testing.T) {
+			var a netip.AddrPort
+			if protocol == vip.TCP {
+				a = tcpBackend(t, "127.0.0.1", named("a"))
+			} else {
+				a = udpBackend(t, "127.0.0.1", "a")
+			}
+			p := newTarget(t, Options{})
+			const n = 50
+			before := runtime.NumGoroutine()
+			var keys []vip.FrontendKey
+			for i := range n {
+				key := freeKey(t, fmt.Sprintf("127.96.0.%d", i+1), protocol)
+				p.must(onVIP(key, vip.RoundRobin, a))
+				keys = append(keys, key)
+			}
+			if more := runtime.NumGoroutine() - before; more > 3 {
+				t.Errorf("%d listeners have %d goroutines", n, more)
+			}
+			var clients sync.WaitGroup
+			for range 3 {
+				for _, key := range keys {
+					clients.Go(func() {
+						if protocol == vip.TCP {
+							if got := who(t, key); got != "a" {
+								t.Errorf("%s: %q", key, got)
+							}
+						} else if got := mustAsk(t, udpClient(t, key), "x"); got != "a" {
+							t.Errorf("%s: %q", key, got)
+						}
+					})
 				}
-			})
-		}
-		clients.Wait()
+				clients.Wait()
+			}
+		})
 	}
 }
 
@@ -79,6 +94,35 @@ func TestClientsComeWhileListenersGo(t *testing.T) {
 		p.remove(key)
 	}
 	clients.Wait()
+}
+
+// A UDP frontend's socket goes and comes with its usable backends: whatever was sent
+// to one of them, the next takes in what comes.
+func TestDatagramsComeWhileSocketsGo(t *testing.T) {
+	a := udpBackend(t, "127.0.0.1", "a")
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	with, none := onVIP(key, vip.RoundRobin, a), onVIP(key, vip.RoundRobin)
+	var clients sync.WaitGroup
+	for range 200 {
+		p.must(with)
+		clients.Go(func() {
+			if c, err := net.Dial("udp", key.AddrPort().String()); err == nil {
+				_, _ = c.Write([]byte("x"))
+				c.Close()
+			}
+		})
+		time.Sleep(100 * time.Microsecond)
+		p.must(none)
+	}
+	clients.Wait()
+	p.must(with)
+	for range 2 {
+		mustAsk(t, udpClient(t, key), "x")
+	}
+	if err := p.frontend(key).listener.died(); err != nil {
+		t.Error(err)
+	}
 }
 
 // The kernel has made room for thousands of descriptors, so that opening them

@@ -25,7 +25,8 @@ const maxFirst = 2 << 10
 // session has a socket of its own towards its backend, so that answers find
 // their client and refusals (ICMP) their session; answers go out through the
 // frontend's socket, so from the address and port the client used. Costs one
-// goroutine, and one a session; none holds a buffer while it waits.
+// goroutine from the first datagram on, and one a session; none holds a buffer
+// while it waits.
 //
 // While no backend is usable the socket is closed and sessions ended, so that
 // the kernel answers port unreachable: only it can, without a raw socket. The
@@ -36,6 +37,7 @@ type udpListener struct {
 
 	mu       sync.Mutex
 	conn     *net.UDPConn // nil while closed
+	ticket   uint64       // of conn, at the doorbell
 	sessions map[netip.AddrPort]*session
 	death    error
 }
@@ -64,15 +66,14 @@ func (u *udpListener) usable(yes bool) error {
 			u.f.target.silenced()
 			return err
 		}
-		u.conn = conn.(*net.UDPConn)
-		raw, _ := u.conn.SyscallConn() // fails without a socket only
-		u.f.tasks.Add(1)
-		go u.read(u.conn, raw)
-	case !yes && u.conn != nil:
-		u.conn.Close()
-		u.f.target.silenced()
-		u.conn = nil
-		u.endAll()
+		socket := conn.(*net.UDPConn)
+		u.conn = socket
+		if u.ticket, u.death = u.f.target.doorbell.wait(socket, func() { u.f.tasks.Go(func() { u.read(socket) }) }); u.death != nil {
+			u.shut()
+			return u.death
+		}
+	case !yes:
+		u.shut()
 	}
 	return nil
 }
@@ -80,16 +81,18 @@ func (u *udpListener) usable(yes bool) error {
 func (u *udpListener) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.shut()
+}
+
+// shut closes the socket, if it is open, and ends every session. The caller holds
+// mu.
+func (u *udpListener) shut() {
 	if u.conn != nil {
+		u.f.target.doorbell.leave(u.ticket)
 		u.conn.Close()
 		u.f.target.silenced()
 		u.conn = nil
 	}
-	u.endAll()
-}
-
-// endAll ends every session. The caller holds mu.
-func (u *udpListener) endAll() {
 	for _, s := range u.sessions {
 		s.server.Close() // its reader does the rest
 	}
@@ -102,10 +105,11 @@ func (u *udpListener) died() error {
 	return u.death
 }
 
-// read takes in datagrams until conn is closed or broken. It takes a buffer for
-// each when it has come: thousands of frontends may wait for their first.
-func (u *udpListener) read(conn *net.UDPConn, raw syscall.RawConn) {
-	defer u.f.tasks.Done()
+// read takes in datagrams, from the first that comes on, until conn is closed or
+// broken. It takes a buffer for each when it has come: thousands of frontends may
+// wait for their next.
+func (u *udpListener) read(conn *net.UDPConn) {
+	raw, _ := conn.SyscallConn() // fails without a socket only
 	pause := newBackoff()
 	for {
 		err := awaitDatagram(raw)
