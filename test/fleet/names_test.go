@@ -30,6 +30,13 @@ type names struct {
 	catalogs []*catalog
 	rnd      *rand.Rand
 	value    int // the newest registered.weight
+
+	// calm is a clock that stands still when this machine does, as it was at ticked.
+	// What came into a catalog before heard, by that clock, is known to all agents;
+	// while deaf, one of them hears nothing.
+	calm, heard time.Duration
+	ticked      time.Time
+	deaf        bool
 }
 
 // catalog is one datacentre's, and a source of its name at every agent.
@@ -38,13 +45,13 @@ type catalog struct {
 	node netip.Addr // of all its instances, so that a backend tells whose it is
 	has  map[string]registered
 	gone bool          // the server doesn't run
-	back time.Duration // since when all agents hear it again
+	back time.Duration // since when all agents hear it again, by names.calm
 }
 
 // registered is one name in a catalog.
 type registered struct {
 	weight uint32        // of its one instance: a number that no other has
-	since  time.Duration // when it came into the catalog
+	since  time.Duration // when it came into the catalog, by names.calm
 }
 
 // Steady names are always in one of the catalogs at least, and others come and go.
@@ -56,8 +63,21 @@ const (
 func steady(name string) bool { return name[0] == 's' }
 
 // overlap is for how long a name that moves is in both catalogs at the least:
-// longer than it takes an agent to hear of it.
-const overlap = 1500 * time.Millisecond
+// longer than it takes an agent to hear of it. Of a change and the rest after it
+// no more counts than step: a machine that stands still has no agent hear a thing.
+const (
+	overlap = 1500 * time.Millisecond
+	step    = 100 * time.Millisecond
+)
+
+// tick has the calm clock go on.
+func (n *names) tick() {
+	now := time.Now()
+	n.calm += min(now.Sub(n.ticked), step)
+	if n.ticked = now; !n.deaf {
+		n.heard = max(n.heard, n.calm-overlap)
+	}
+}
 
 func newNames(t *testing.T) *names {
 	// Released addresses rest for longer than the test takes: a name that comes back
@@ -88,7 +108,7 @@ func (n *names) register(c *catalog, name string) {
 		Weights: api.AgentWeights{Passing: n.value, Warning: 1}, Meta: map[string]string{"ironvip-port": "80"},
 	}}, nil)
 	n.must("register "+name+" in "+c.Datacenter, err)
-	now := registered{uint32(n.value), n.now()}
+	now := registered{uint32(n.value), n.calm}
 	if was, there := c.has[name]; there {
 		now.since = was.since
 	}
@@ -111,6 +131,7 @@ func (n *names) changes(many int) {
 			n.change(name, n.catalogs[i], n.catalogs[1-i])
 		}
 		time.Sleep(time.Duration(n.rnd.Int64N(int64(60 * time.Millisecond))))
+		n.tick()
 	}
 }
 
@@ -128,7 +149,7 @@ func (n *names) change(name string, in, other *catalog) {
 			n.register(in, name)
 		}
 	default:
-		if there, is := other.has[name]; is && !other.gone && n.now()-max(there.since, other.back) > overlap {
+		if there, is := other.has[name]; is && !other.gone && max(there.since, other.back) < n.heard {
 			n.deregister(in, name)
 		}
 	}
@@ -148,7 +169,17 @@ func (n *names) bring(c *catalog) {
 	for _, a := range n.agents {
 		n.hears(a)
 	}
-	c.gone, c.back = false, n.now()
+	c.gone, c.back = false, n.calm
+}
+
+// without cuts a host off, lets some changes pass by, and puts it back. What comes
+// into a catalog meanwhile it may hear of after what goes from the other.
+func (n *names) without(a *agent, changes int) {
+	n.t.Helper()
+	n.cut(a)
+	n.deaf = true
+	n.changes(changes)
+	n.heal(a)
 }
 
 // hears waits until the agent is in touch with all catalogs.
@@ -195,6 +226,8 @@ func (n *names) rests() {
 			}
 		}
 		if err == nil {
+			n.calm++ // and what was before that has been heard
+			n.heard, n.deaf = n.calm, false
 			break
 		}
 		if time.Now().After(deadline) {
@@ -354,10 +387,7 @@ func TestContestedNames(t *testing.T) {
 		}
 	})
 	n.scenario(t, "a host is cut off meanwhile", func() {
-		a := n.agents[n.rnd.IntN(len(n.agents))]
-		n.cut(a)
-		n.changes(50)
-		n.heal(a)
+		n.without(n.agents[n.rnd.IntN(len(n.agents))], 50)
 	})
 	for _, c := range n.catalogs {
 		n.scenario(t, "the Consul of "+c.Datacenter+" is away, and an agent starts meanwhile", func() {
