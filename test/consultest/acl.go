@@ -1,6 +1,7 @@
 package consultest
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 
@@ -14,11 +15,21 @@ import (
 //	session_prefix "" { policy = "write" }
 func (s *Server) NewToken(rules string) string {
 	s.t.Helper()
-	policy, _, err := s.Client.ACL().PolicyCreate(&api.ACLPolicy{Name: "test-" + newToken(), Rules: rules}, nil)
-	s.must("a policy", err)
-	token, _, err := s.Client.ACL().TokenCreate(&api.ACLToken{Policies: []*api.ACLLink{{ID: policy.ID}}}, nil)
-	s.must("a token", err)
-	return token.SecretID
+	secret := ""
+	s.eventually("giving out a token", func(ctx context.Context) error { // a cluster may be without a leader for a moment
+		o := (&api.WriteOptions{}).WithContext(ctx)
+		policy, _, err := s.Client.ACL().PolicyCreate(&api.ACLPolicy{Name: "test-" + newToken(), Rules: rules}, o)
+		if err != nil {
+			return err
+		}
+		token, _, err := s.Client.ACL().TokenCreate(&api.ACLToken{Policies: []*api.ACLLink{{ID: policy.ID}}}, o)
+		if err != nil {
+			return err
+		}
+		secret = token.SecretID
+		return nil
+	})
+	return secret
 }
 
 // RevokeToken deletes the token with that secret: it is as if it had never been.

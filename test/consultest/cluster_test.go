@@ -3,8 +3,10 @@
 package consultest
 
 import (
+	"context"
 	"testing"
 
+	"github.com/hashicorp/consul/api"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -69,9 +71,11 @@ func TestAClusterHasOneBootstrapToken(t *testing.T) {
 	c.Leader().Restore(snapshot)
 	for _, s := range c.Servers {
 		wants(t, s, "a", "1")
-		if _, _, err := s.NewClient(secret).KV().Get("a", nil); err != nil {
-			t.Errorf("%s: %v", s.Name, err)
-		}
+		reader := s.NewClient(secret)
+		s.eventually("read with the token", func(ctx context.Context) error {
+			_, _, err := reader.KV().Get("a", (&api.QueryOptions{}).WithContext(ctx))
+			return err
+		})
 	}
 }
 

@@ -2,9 +2,12 @@ package consultest
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/hashicorp/consul/api"
 )
 
 // Snapshot is the state of the server's cluster as `consul snapshot save` makes
@@ -24,7 +27,9 @@ func (s *Server) Snapshot() []byte {
 // queries return.
 func (s *Server) Restore(snapshot []byte) {
 	s.t.Helper()
-	s.must("restore a snapshot", s.Client.Snapshot().Restore(nil, bytes.NewReader(snapshot)))
+	s.eventually("restored from a snapshot", func(ctx context.Context) error { // a cluster may be without a leader for a moment
+		return s.Client.Snapshot().Restore((&api.WriteOptions{}).WithContext(ctx), bytes.NewReader(snapshot))
+	})
 	s.WaitReady()
 }
 
