@@ -228,7 +228,7 @@ func runStorm(t *testing.T, seed uint64, writes int) {
 // memoryFault is one of the things that go wrong with a store, for a while.
 func memoryFault(r *rand.Rand, m *fleettest.Memory, h *host) {
 	pause := time.Duration(r.IntN(3000)) * time.Millisecond
-	switch r.IntN(6) {
+	switch r.IntN(7) {
 	case 0:
 		h.Client.SetDown(true)
 		time.Sleep(pause)
@@ -250,6 +250,10 @@ func memoryFault(r *rand.Rand, m *fleettest.Memory, h *host) {
 		h.Client.SetSlow(0)
 	case 4:
 		m.ExpireSessions()
+	case 6: // a transaction that is late
+		arrive := h.Client.Detain()
+		time.Sleep(pause)
+		arrive()
 	case 5: // some calls fail
 		var mu sync.Mutex
 		flaky := rand.New(rand.NewPCG(r.Uint64(), 1))
