@@ -531,14 +531,7 @@ func (w *writer) done(x *transaction, index uint64) {
 // returns the other jobs.
 func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]map[int]bool) (again []*job, err error) {
 	t := w.tree
-	t.mu.Lock()
-	t.lookups++
-	t.mu.Unlock()
-	defer func() {
-		t.mu.Lock()
-		t.lookups--
-		t.mu.Unlock()
-	}()
+	defer t.lookUp()()
 	var mu sync.Mutex
 	var actual []change
 	group, ctx := errgroup.WithContext(ctx)

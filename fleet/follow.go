@@ -294,6 +294,40 @@ func (f *follower) fetch(ctx context.Context, changes []change) error {
 	return group.Wait()
 }
 
+// Look has the folder's table know what is at key by now, also what another host has
+// written a moment ago. It returns within 20 seconds, as Commit does. The error wraps
+// ErrUnavailable.
+func (t *Tree) Look(ctx context.Context, folder, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	// Not while everything is read anew to replace what is known: this may be older.
+	if err := t.reading.take(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	defer t.reading.give()
+	defer t.lookUp()()
+	c, err := t.get(ctx, folder+"/"+key)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.apply(c)
+	return nil
+}
+
+// lookUp has graves kept until the reading of single keys is in the tables, which
+// its result says.
+func (t *Tree) lookUp() (end func()) {
+	count := func(n int) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.lookups += n
+	}
+	count(1)
+	return func() { count(-1) }
+}
+
 // get reads one path of the tree.
 func (t *Tree) get(ctx context.Context, path string) (change, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -58,6 +58,19 @@ func (c *changes) read(key vip.ServiceKey) *entry {
 	return old
 }
 
+// look asks the registry for what a change of key was refused for the want of, and
+// reports whether there is something else than was read. The error is a *StoreError:
+// nothing has changed.
+func (s *Source) look(ctx context.Context, c *changes, key vip.ServiceKey) (changed bool, err error) {
+	if s.Fleet == nil {
+		return false, nil // nobody else writes
+	}
+	if err := s.Store.Look(ctx, storeKey(key)); err != nil {
+		return false, err
+	}
+	return s.Store.Version(storeKey(key)) != c.based[key], nil
+}
+
 // set notes what becomes of key, which has been read. Of one that stays as it is
 // there is nothing to note on a host alone; in a fleet it has to be confirmed,
 // for another host may have changed it and this one not heard of that yet.

@@ -1,7 +1,9 @@
 package rest
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -12,12 +14,12 @@ import (
 // that wait together are one write, so that a thousand backends which register
 // at once cost a few writes of a large record, and not a thousand.
 type edit struct {
-	check  Check                            // may be nil
-	anyway bool                             // whether or not the service is in force
-	apply  func(old *entry) (*entry, error) // may be called again, with another entry
-	rev    uint64
-	err    error
-	done   chan struct{} // closed when rev and err are there
+	check Check                            // may be nil
+	beat  bool                             // a heartbeat: whether or not the service is in force, and whatever others know of it
+	apply func(old *entry) (*entry, error) // may be called again, with another entry
+	rev   uint64
+	err   error
+	done  chan struct{} // closed when rev and err are there
 }
 
 func (e *edit) isDone() bool { return isReady(e.done) }
@@ -73,11 +75,11 @@ func (q *edits) keep(key vip.ServiceKey, rest []*edit) {
 
 // change replaces the entry of a service that exists, as often as it takes, and
 // returns the revision of its row.
-func (s *Source) change(ctx context.Context, key vip.ServiceKey, check Check, anyway bool, apply func(old *entry) (*entry, error)) (uint64, error) {
+func (s *Source) change(ctx context.Context, key vip.ServiceKey, check Check, beat bool, apply func(old *entry) (*entry, error)) (uint64, error) {
 	if !s.running() {
 		return 0, ErrNotRunning
 	}
-	e := &edit{check: check, anyway: anyway, apply: apply, done: make(chan struct{})}
+	e := &edit{check: check, beat: beat, apply: apply, done: make(chan struct{})}
 	s.edits.add(key, e)
 	c, err := s.begin(ctx, []vip.ServiceKey{key})
 	if err != nil {
@@ -108,6 +110,7 @@ func (s *Source) write(ctx context.Context, c *changes, key vip.ServiceKey, list
 			close(e.done)
 		}
 	}()
+	looked := false
 	for try := 0; ; try++ {
 		c.reset()
 		old := c.read(key)
@@ -125,6 +128,19 @@ func (s *Source) write(ctx context.Context, c *changes, key vip.ServiceKey, list
 			}
 		}
 		if !applied {
+			if looked || !slices.ContainsFunc(list, (*edit).misses) {
+				return
+			}
+			looked = true
+			changed, err := s.look(ctx, c, key)
+			if changed {
+				continue
+			}
+			for _, e := range list {
+				if e.misses() {
+					e.err = cmp.Or(err, e.err)
+				}
+			}
 			return
 		}
 		c.set(key, next)
@@ -151,9 +167,16 @@ func (s *Source) write(ctx context.Context, c *changes, key vip.ServiceKey, list
 	}
 }
 
+// misses reports whether an edit is refused for the want of what another host may have
+// written a moment ago. A heartbeat's refusal only asks for a registration: it is not
+// worth a question to the store, which as many may cost as there are heartbeats.
+func (e *edit) misses() bool {
+	return !e.beat && (errors.Is(e.err, ErrNoService) || errors.Is(e.err, ErrNoBackend))
+}
+
 // admit says whether an edit may change the service.
 func (s *Source) admit(key vip.ServiceKey, e *edit, now vip.Service, rev uint64, exists bool, old *entry) error {
-	if !e.anyway {
+	if !e.beat {
 		if err := s.othersName(key, now, exists, old); err != nil {
 			return err
 		}

@@ -69,6 +69,9 @@ func (l *Local[V]) Get(key string) (value V, version uint64) {
 	return value, version
 }
 
+// Look implements Registry. Get knows everything.
+func (l *Local[V]) Look(context.Context, string) error { return nil }
+
 // Unreadable implements Registry. What was damaged on this disk is of no use to
 // anyone, and may be overwritten.
 func (l *Local[V]) Unreadable(string) bool { return false }

@@ -22,6 +22,9 @@ type Registry[V any] interface {
 	Version(key string) uint64
 	// Get returns the value, too.
 	Get(key string) (value V, version uint64)
+	// Look has Get know what is at key by now, also what another host has written a
+	// moment ago. The error is a *StoreError.
+	Look(ctx context.Context, key string) error
 	// Unreadable reports whether there is something at key that can't be read. It is
 	// never overwritten.
 	Unreadable(key string) bool

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -230,6 +231,7 @@ func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Ch
 		return 0, err
 	}
 	defer c.end()
+	looked := false
 	for try := 0; ; try++ {
 		c.reset()
 		old := c.read(key)
@@ -238,7 +240,14 @@ func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Ch
 			if exists && now.Source != s.Name {
 				return 0, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
 			}
-			return 0, ErrNoService
+			if looked {
+				return 0, ErrNoService
+			}
+			looked = true
+			if changed, err := s.look(ctx, c, key); err != nil || !changed {
+				return 0, cmp.Or(err, ErrNoService)
+			}
+			continue
 		}
 		if check != nil {
 			if err := check(now, rev, exists); err != nil {

@@ -77,6 +77,17 @@ func (s *Shared[V]) Get(key string) (V, uint64) {
 	return item.Value, item.Index
 }
 
+// Look implements Registry.
+func (s *Shared[V]) Look(ctx context.Context, key string) error {
+	if err := s.inTouch(ctx); err != nil {
+		return err
+	}
+	if err := s.tree.Look(ctx, s.folder, key); err != nil {
+		return &StoreError{Err: err}
+	}
+	return nil
+}
+
 // Unreadable implements Registry.
 func (s *Shared[V]) Unreadable(key string) bool {
 	_, is := s.values.Unreadable(key)

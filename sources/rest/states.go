@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -142,12 +143,8 @@ func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State)
 	if _, err := ParseState(to.String()); err != nil {
 		return 0, err
 	}
-	svc, _, ok := s.inForce(key.Service)
-	if !ok {
-		return 0, ErrNoService
-	}
-	if indexOf(svc.Backends, backendID{key.Address, key.Port}) < 0 {
-		return 0, ErrNoBackend
+	if err := s.hasBackend(ctx, key); err != nil {
+		return 0, err
 	}
 	unlock, err := s.stateNames.lock(ctx, []vip.ServiceKey{key.Service})
 	if err != nil {
@@ -192,6 +189,36 @@ func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State)
 		return now, nil
 	}
 	return s.States.Revision(), nil
+}
+
+// hasBackend returns ErrNoService or ErrNoBackend where there is none, also by what
+// another host has registered a moment ago.
+func (s *Source) hasBackend(ctx context.Context, key vip.BackendKey) error {
+	has := func() error {
+		svc, _, ok := s.inForce(key.Service)
+		switch {
+		case !ok:
+			return ErrNoService
+		case indexOf(svc.Backends, backendID{key.Address, key.Port}) < 0:
+			return ErrNoBackend
+		}
+		return nil
+	}
+	missing := has()
+	if svc, _, ok := s.inForce(key.Service); missing == nil || s.Fleet == nil || ok && svc.Source != s.Name {
+		return missing
+	}
+	c, err := s.begin(ctx, []vip.ServiceKey{key.Service})
+	if err != nil {
+		return err
+	}
+	defer c.end()
+	c.read(key.Service)
+	if changed, err := s.look(ctx, c, key.Service); err != nil || !changed {
+		return cmp.Or(err, missing)
+	}
+	c.read(key.Service)
+	return has()
 }
 
 // refreshState has the States table show what the registry has at key now.

@@ -1,0 +1,145 @@
+package rest
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// deafen has the host hear nothing more of what others write, while all that it asks
+// for itself is answered, until the test ends.
+func (h *host) deafen(others *host) {
+	h.t.Helper()
+	over, deaf := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(deaf) })
+	h.Client.Before(func(c fleettest.Call) error {
+		if c.Method == "List" {
+			once()
+			<-over
+		}
+		return nil
+	})
+	h.t.Cleanup(func() {
+		h.Client.Before(nil)
+		close(over)
+	})
+	last := spec.Service{Name: "heard-last", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}}
+	others.put(last) // ends the question that is held already
+	h.until("it is deaf", func() bool {
+		select {
+		case <-deaf:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// What another host has acknowledged a moment ago isn't answered as missing by one that
+// has not heard of it.
+func TestUnheardOfIsNotMissing(t *testing.T) {
+	var service, backend = webKey, bkey("10.0.0.1")
+	for name, c := range map[string]struct {
+		known []string // the backends of the service that the deaf host knows; nil: it knows no service
+		do    func(*Source) error
+		want  string // of the backends afterwards; "gone" for no service
+	}{
+		"deletion of a service": {nil, func(s *Source) error { return second(s.DeleteService(t.Context(), service, nil)) }, "gone"},
+		"registration of a backend": {nil, func(s *Source) error {
+			return third(s.PutBackend(t.Context(), service, spec.Backend{Address: "10.0.0.2"}, 0, nil))
+		}, "10.0.0.1 10.0.0.2"},
+		"deletion of a backend":     {nil, func(s *Source) error { return second(s.DeleteBackend(t.Context(), backend, nil)) }, ""},
+		"deletion of a new backend": {[]string{"10.0.0.9"}, func(s *Source) error { return second(s.DeleteBackend(t.Context(), backend, nil)) }, ""},
+		"a state of a backend":      {nil, func(s *Source) error { return second(s.SetState(t.Context(), backend, vip.Drain)) }, "10.0.0.1"},
+		"a state of a new backend":  {[]string{"10.0.0.9"}, func(s *Source) error { return second(s.SetState(t.Context(), backend, vip.Drain)) }, "10.0.0.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+			a, b := hosts[0], hosts[1]
+			if c.known != nil {
+				a.put(web(c.known...))
+				b.until("it knows the service", func() bool { _, _, there := b.services.Get(webKey); return there })
+			}
+			b.deafen(a)
+			a.put(web("10.0.0.1"))
+			if err := c.do(b.src); err != nil {
+				t.Errorf("on a host that has not heard of it: %v", err)
+			}
+			b.until("it is as asked for", func() bool {
+				row, _, there := b.services.Get(webKey)
+				got := "gone"
+				if there {
+					got = ""
+					for i, be := range row.Backends {
+						if i > 0 {
+							got += " "
+						}
+						got += be.ID()
+					}
+				}
+				return got == c.want
+			})
+		})
+	}
+}
+
+// What is missing indeed is told so, at the price of one question; a heartbeat to it
+// asks none. While the store is away nobody knows.
+func TestMissingIsAskedForOnce(t *testing.T) {
+	m := fleettest.NewMemory()
+	a := fleetOf(t, m, "a")[0]
+	a.put(web("10.0.0.1"))
+	nobody, other := bkey("10.0.0.2"), bkey("10.0.0.1")
+	other.Service.Name = "other"
+	var mu sync.Mutex
+	var asked []string
+	a.Client.Before(func(c fleettest.Call) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if c.Method == "Get" && !slices.Contains([]string{"ironvip/v1/leader"}, c.Key) {
+			asked = append(asked, c.Key)
+		}
+		return nil
+	})
+	defer a.Client.Before(nil)
+	for name, c := range map[string]struct {
+		do   func() error
+		want error
+		asks int
+	}{
+		"deletion of a service": {func() error { return second(a.src.DeleteService(t.Context(), other.Service, nil)) }, ErrNoService, 1},
+		"a backend of no service": {func() error {
+			return third(a.src.PutBackend(t.Context(), other.Service, spec.Backend{Address: "10.0.0.1"}, 0, nil))
+		}, ErrNoService, 1},
+		"deletion of a backend":     {func() error { return second(a.src.DeleteBackend(t.Context(), nobody, nil)) }, ErrNoBackend, 1},
+		"a state of no service":     {func() error { return second(a.src.SetState(t.Context(), other, vip.Drain)) }, ErrNoService, 1},
+		"a state of no backend":     {func() error { return second(a.src.SetState(t.Context(), nobody, vip.Drain)) }, ErrNoBackend, 1},
+		"a heartbeat of no service": {func() error { return a.src.Heartbeat(t.Context(), other) }, ErrNoService, 0},
+		"a heartbeat of no backend": {func() error { return a.src.Heartbeat(t.Context(), nobody) }, ErrNoBackend, 0},
+	} {
+		mu.Lock()
+		asked = nil
+		mu.Unlock()
+		if err := c.do(); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		mu.Lock()
+		if len(asked) != c.asks {
+			t.Errorf("%s asks for %q", name, asked)
+		}
+		mu.Unlock()
+	}
+	a.Client.SetDown(true)
+	a.until("it is out of touch", func() bool { return a.Stale() != "" })
+	began := time.Now()
+	err := second(a.src.DeleteService(t.Context(), other.Service, nil))
+	if store := (*StoreError)(nil); !errors.As(err, &store) || store.Unknown {
+		t.Errorf("with the store away, after %v: %v", time.Since(began), err)
+	}
+}
