@@ -86,28 +86,31 @@ func (l *loop) wait(ok func() string) {
 // right waits until all is applied, and looks with other eyes than ours.
 func (l *loop) right() {
 	l.t.Helper()
-	l.wait(func() string {
-		s := l.r.Stats()
-		for key := range l.want {
-			_, rev, _ := l.desired.Get(key)
-			if a, _, ok := l.applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {
-				return fmt.Sprintf("%s: applied is %+v, the dataplane %q", key, a.Problem, s.TargetError)
-			}
-		}
-		if s.Failing > 0 || s.TargetError != "" {
-			return fmt.Sprintf("%+v", s)
-		}
-		diff, err := l.r.Repair(l.t.Context())
-		if err != nil || len(diff) > 0 {
-			return fmt.Sprintf("%v %+v", err, diff)
-		}
-		return ""
-	})
+	l.wait(l.mended)
 	var all []vip.Frontend
 	for _, f := range l.want {
 		all = append(all, f)
 	}
 	l.witness(all...)
+}
+
+// mended says what is missing yet until all is applied and stays so.
+func (l *loop) mended() string {
+	s := l.r.Stats()
+	for key := range l.want {
+		_, rev, _ := l.desired.Get(key)
+		if a, _, ok := l.applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {
+			return fmt.Sprintf("%s: applied is %+v, the dataplane %q", key, a.Problem, s.TargetError)
+		}
+	}
+	if s.Failing > 0 || s.TargetError != "" {
+		return fmt.Sprintf("%+v", s)
+	}
+	diff, err := l.r.Repair(l.t.Context())
+	if err != nil || len(diff) > 0 {
+		return fmt.Sprintf("%v %+v", err, diff)
+	}
+	return ""
 }
 
 // witness looks with other eyes than ours, but not while something is tried: half

@@ -156,13 +156,20 @@ func (s *stormLab) kill(after int, done bool) {
 }
 
 // revive starts another agent where one was killed.
-func (s *stormLab) revive(t *testing.T) {
+func (s *stormLab) revive() {
 	if s.killed() {
-		t.Log("  and is started again")
+		s.t.Log("  and is started again")
 		s.stop()
 		s.p.Close()
-		s.begin(t)
+		s.begin(s.t)
 	}
+}
+
+// spare lets nothing kill the agent any more, and sees that it could do its work.
+func (s *stormLab) spare() {
+	s.kill(never, true)
+	s.revive()
+	run(s.t, s.node, "ip", "link", "set", "lo", "up")
 }
 
 func (s *stormLab) wish(f *vip.Frontend) {
@@ -179,12 +186,24 @@ func (s *stormLab) drop(k vip.FrontendKey) {
 	s.desired.Delete(k)
 }
 
-// foreignHands are what others do to what is ours.
-var foreignHands = []string{
-	"ipvsadm -C", "nft flush ruleset", "nft delete table inet ironvip", "ip link del ironvip0", "ip link set ironvip0 down", "ip addr flush dev ironvip0",
-	"nft flush set inet ironvip vips4", "nft flush map inet ironvip ranges4", "nft flush map inet ironvip internal4", "nft flush set inet ironvip frontends4",
-	"ipvsadm -D -t 10.96.0.1:80", "ipvsadm -D -f 16777216", "ipvsadm -E -t 10.96.0.2:80 -s sed", "ipvsadm -A -t 10.96.0.3:81 -s rr",
-	"ip addr add 10.96.0.1/24 dev ironvip0", "ip addr add 10.96.9.9/32 dev ironvip0", "ip link set lo down",
+// unpaused tells whether a pause is on that a killed agent began. It ends by itself.
+func (s *stormLab) unpaused() string {
+	for _, set := range []string{"paused4", "paused6", "marked_paused4", "marked_paused6"} {
+		if out := run(s.t, s.node, "nft", "list", "set", "inet", DefaultTable, set); strings.Contains(out, "elements") {
+			return "a pause has not ended: " + out
+		}
+	}
+	return ""
+}
+
+// foreignHands are what others do to what is ours, and whether it takes a record of
+// what is ours: which node ports, which services by mark.
+var foreignHands = map[string]bool{
+	"nft flush ruleset": true, "nft delete table inet ironvip": true, "nft flush map inet ironvip ranges4": true, "nft flush map inet ironvip internal4": true,
+	"nft flush set inet ironvip nodeports4": true, "nft flush set inet ironvip vips4": false,
+	"ipvsadm -C": false, "ipvsadm -D -t 10.96.0.1:80": false, "ipvsadm -D -f 16777216": false, "ipvsadm -E -t 10.96.0.2:80 -s sed": false, "ipvsadm -A -t 10.96.0.3:81 -s rr": false,
+	"ip link del ironvip0": false, "ip link set ironvip0 down": false, "ip link set lo down": false,
+	"ip addr flush dev ironvip0": false, "ip addr add 10.96.0.1/24 dev ironvip0": false, "ip addr add 10.96.9.9/32 dev ironvip0": false,
 }
 
 func drawStormy(t *rapid.T) stormy {
@@ -214,10 +233,17 @@ func drawStormy(t *rapid.T) stormy {
 			s.kill(after, done)
 		}}
 	}
-	cmd := rapid.SampledFrom(foreignHands).Draw(t, "command")
+	cmd := rapid.SampledFrom(slices.Sorted(maps.Keys(foreignHands))).Draw(t, "command")
 	return stormy{cmd, func(s *stormLab) {
+		if foreignHands[cmd] {
+			s.spare()
+		}
 		args := strings.Fields(cmd)
 		s.node.Do(func() { _ = exec.Command(args[0], args[1:]...).Run() }) // there may be nothing of the kind
+		if foreignHands[cmd] {
+			// Only the agent of before knows what the record said.
+			s.wait(s.mended)
+		}
 	}}
 }
 
@@ -236,11 +262,10 @@ func TestStormOnKernel(t *testing.T) {
 				t.Log(a.what)
 				a.do(s)
 				s.settle()
-				s.revive(t)
+				s.revive()
 			}
-			s.kill(never, true)
-			s.revive(t)
-			run(t, s.node, "ip", "link", "set", "lo", "up")
+			s.spare()
+			s.wait(s.unpaused)
 			s.right()
 		})
 	}
