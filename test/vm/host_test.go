@@ -123,10 +123,10 @@ func noQEMU(t *testing.T, mark string) {
 	}
 }
 
-// waitFor waits until the guest has printed text.
+// waitFor waits until the guest has printed text, for as long as TestRunnersTimeout gives a VM to boot.
 func waitFor(t *testing.T, b *syncBuffer, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(b.String(), text); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(b.String(), text); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%q did not come; got %q", text, b.String())
 		}
