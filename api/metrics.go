@@ -11,7 +11,6 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/vip"
 )
 
 type metricsOutput struct{ Body func(huma.Context) }
@@ -24,11 +23,10 @@ func (s *Server) metrics() func(context.Context, *struct{}) (*metricsOutput, err
 	if s.Statistics != nil {
 		own.MustRegister(&statsCollector{s})
 	}
-	all := prometheus.Gatherers{own}
 	if s.Metrics != nil {
-		all = append(all, s.Metrics)
+		own.MustRegister(s.Metrics) // in one registry: Gatherers of several check every series again
 	}
-	handler := promhttp.HandlerFor(all, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4})
+	handler := promhttp.HandlerFor(own, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4})
 	return func(context.Context, *struct{}) (*metricsOutput, error) {
 		return &metricsOutput{Body: func(ctx huma.Context) {
 			c := humagin.Unwrap(ctx)
@@ -141,34 +139,6 @@ func truth(b bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...string)) {
-	type kind struct{ source, state string }
-	count := map[kind]int{}
-	seen := map[vip.ServiceKey]bool{}
-	for key := range c.s.Services.All() {
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
-		row, ok := c.s.service(key)
-		if !ok {
-			continue
-		}
-		count[kind{row.Source, row.Status.State}]++
-		states := map[string]int{vip.Ready.String(): 0, vip.Drain.String(): 0, vip.Maint.String(): 0}
-		for _, b := range row.Status.Backends {
-			states[b.State]++
-		}
-		for state, n := range states {
-			gauge(descBackends, float64(n), key.String(), state)
-		}
-		gauge(descUsable, float64(row.Status.Usable), key.String())
-	}
-	for k, n := range count {
-		gauge(descServices, float64(n), k.source, k.state)
-	}
 }
 
 func (c *tableCollector) leases(gauge func(*prometheus.Desc, float64, ...string)) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -14,6 +15,8 @@ import (
 func TestMetrics(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
 		d.Config.Loaded = func() (bool, time.Time) { return true, time.Unix(1000, 0) }
+		d.Metrics = prometheus.NewRegistry()
+		d.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ironvip_of_others", Help: "Of another package."}, func() float64 { return 7 }))
 	})
 	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","state":"maint"}]}`, "Prefer: wait=60")
 	var a answer
@@ -38,7 +41,7 @@ func TestMetrics(t *testing.T) {
 		`ironvip_dataplane_frontends{state="applied"} 2`,
 		`ironvip_desired_revision`, `ironvip_applied_revision`, `ironvip_drift_repairs_total 0`, `ironvip_ready 1`,
 		`ironvip_config_last_reload_successful 1`, `ironvip_config_last_reload_success_timestamp_seconds 1000`,
-		`go_goroutines`,
+		`go_goroutines`, `ironvip_of_others 7`,
 	} {
 		if !strings.Contains(string(a.body), want) {
 			t.Errorf("no %s", want)

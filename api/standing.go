@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -73,6 +74,21 @@ func (s *standing) states() (all int, count map[control.State]int) {
 		count[state]++
 	}
 	return s.tables.Services.Len(), count
+}
+
+// unwell returns the state of each service that isn't Healthy, and of which services
+// endpoints leave. All backends of the others are ready and have a weight.
+func (s *standing) unwell() (states map[vip.ServiceKey]control.State, leave map[vip.ServiceKey]struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	leave = make(map[vip.ServiceKey]struct{})
+	for _, service := range s.frontends {
+		if service != (vip.ServiceKey{}) {
+			leave[service] = struct{}{}
+		}
+	}
+	return maps.Clone(s.services), leave
 }
 
 // remarkable returns the frontends that the dataplane has not tried yet in their

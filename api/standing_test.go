@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/reconcile"
@@ -40,7 +41,7 @@ func newWritten() *written {
 }
 
 func (w *written) deps() Deps {
-	return Deps{Services: w.services, Allocations: w.allocations, Compiled: w.compiled, States: w.states, Frontends: w.frontends, Applied: w.applied,
+	return Deps{Registrar: nobody{}, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, States: w.states, Frontends: w.frontends, Applied: w.applied,
 		Sources:   table.New(&table.Clock{}, sources.KeyOfStatus, nil),
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
 		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },
@@ -76,6 +77,18 @@ func (w *written) disown(f vip.FrontendKey, k vip.ServiceKey) {
 			w.compiled.Set(row)
 		}
 	}
+}
+
+// nobody has registered anything.
+type nobody struct{ Registrar }
+
+func (nobody) Lives(vip.ServiceKey) map[string]rest.Life { return nil }
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // What is said of a node costs the same among many services as among few, once
@@ -114,11 +127,29 @@ func TestStandingCostsNoLookAtWhatIsWell(t *testing.T) {
 	}
 }
 
+// A service that is well counts what drains of it in its metrics, too.
+func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
+	w := newWritten()
+	w.well(1)
+	w.well(2)
+	f := vip.Frontend{Key: frontendNo(1), Kind: vip.OnVIP, Service: serviceNo(1), Backends: []vip.Endpoint{{Addr: netip.AddrPortFrom(oneBackend.Address, 80), Weight: 1},
+		{Addr: netip.MustParseAddrPort("10.0.0.9:80"), Leaving: vip.InstantOf(time.Unix(1, 0))}}}
+	w.applied.Set(reconcile.AppliedFrontend{Tried: w.frontends.Put(f)})
+	want := map[vip.ServiceKey]tally{
+		serviceNo(1): {state: control.Healthy, ready: 1, drain: 1, usable: 1},
+		serviceNo(2): {state: control.Healthy, ready: 1, usable: 1},
+	}
+	if got := maps.Collect(New(w.deps()).tallies()); !maps.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 // Whatever is done to the tables, standing says what a look at all of them does.
 func TestStandingIsAsTheTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWritten()
-		s := New(w.deps()).standing
+		server := New(w.deps())
+		s := server.standing
 		step := map[string]func(i int, k vip.ServiceKey, f vip.FrontendKey, odd bool){
 			"well": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
 				w.well(i)
@@ -147,7 +178,7 @@ func TestStandingIsAsTheTables(t *testing.T) {
 				}
 			},
 			"frontend": func(_ int, k vip.ServiceKey, f vip.FrontendKey, odd bool) {
-				row := vip.Frontend{Key: f, Service: k, Backends: []vip.Endpoint{{Weight: 1}, {Weight: 1}}}
+				row := vip.Frontend{Key: f, Service: k, Backends: []vip.Endpoint{{Weight: 1}, {Addr: netip.MustParseAddrPort("10.0.0.9:80"), Weight: 1}}}
 				if odd {
 					row.Backends[1].Leaving = vip.InstantOf(time.Unix(1, 0))
 				}
@@ -180,6 +211,20 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			all, got := s.states()
 			if all != w.services.Len() || !maps.Equal(got, states) {
 				t.Fatalf("%d services with %v, want %v", all, got, states)
+			}
+			wantTallies := map[vip.ServiceKey]tally{}
+			for k := range w.services.All() {
+				said, _ := server.service(k)
+				one := tally{source: said.Source, state: control.State(said.Status.State), usable: said.Status.Usable}
+				for _, b := range said.Status.Backends {
+					one.ready += count(b.State == vip.Ready.String())
+					one.drain += count(b.State == vip.Drain.String())
+					one.maint += count(b.State == vip.Maint.String())
+				}
+				wantTallies[k] = one
+			}
+			if got := maps.Collect(server.tallies()); !maps.Equal(got, wantTallies) {
+				t.Fatalf("%v, want %v", got, wantTallies)
 			}
 			var odd []vip.FrontendKey
 			var endpoints, served int

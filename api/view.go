@@ -129,11 +129,14 @@ func removed(in *control.StatusInput) []v1.BackendStatus {
 	var out []v1.BackendStatus
 	for i := range in.Frontends {
 		for _, e := range in.Frontends[i].Frontend.Backends {
+			if e.Leaving.IsZero() {
+				continue
+			}
 			id := endpointID(e.Addr)
 			listed := slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool {
 				return b.Address == e.Addr.Addr() && (b.Port == 0 || b.Port == e.Addr.Port())
 			}) || slices.ContainsFunc(out, func(b v1.BackendStatus) bool { return b.ID == id })
-			if e.Leaving.IsZero() || listed {
+			if listed {
 				continue
 			}
 			out = append(out, v1.BackendStatus{ID: id, Address: e.Addr.Addr().String(), Port: e.Addr.Port(),

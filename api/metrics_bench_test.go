@@ -1,0 +1,116 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// allAlike counts the same of every frontend, as IPVS would.
+type allAlike struct{ w *written }
+
+func (e allAlike) Counted() reconcile.Counted {
+	return reconcile.Counted{Packets: true, Inactive: true, Rates: true}
+}
+
+func (e allAlike) Totals(context.Context, func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
+	out := make(map[vip.FrontendKey]reconcile.Traffic, e.w.frontends.Len())
+	for k := range e.w.frontends.All() {
+		out[k] = reconcile.Traffic{Connections: 123456, Active: 12, Inactive: 34, In: reconcile.Volume{Packets: 1234567, Bytes: 123456789},
+			Out: reconcile.Volume{Packets: 2345678, Bytes: 9876543210}}
+	}
+	return out, nil
+}
+
+func (e allAlike) Breakdown(context.Context, vip.FrontendKey) (reconcile.Breakdown, bool, error) {
+	return reconcile.Breakdown{}, false, nil
+}
+
+// fill puts n services with backends each there, all well.
+func (w *written) fill(n, backends int) {
+	for i := range n {
+		k, f := serviceNo(i), frontendNo(i)
+		s := vip.Service{Key: k, Source: "files", Ports: []vip.Port{{Protocol: vip.TCP, Port: 80}}}
+		front := vip.Frontend{Key: f, Kind: vip.OnVIP, Service: k}
+		for b := range backends {
+			at := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(b)})
+			s.Backends = append(s.Backends, vip.Backend{Address: at, Port: 8080, Weight: 1, State: vip.Ready})
+			front.Backends = append(front.Backends, vip.Endpoint{Addr: netip.AddrPortFrom(at, 8080), Weight: 1})
+		}
+		wanted, made := w.services.Put(s), w.frontends.Put(front)
+		w.allocations.Set(vip.Allocation{Asked: &wanted.Value, ServiceRev: wanted.Rev, VIPs: []netip.Addr{f.Addr}})
+		w.compiled.Set(control.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []*control.FrontendRow{made}})
+		w.applied.Set(reconcile.AppliedFrontend{Tried: made})
+	}
+}
+
+// BenchmarkScrape is one scrape of a large fleet's metrics, all services well and
+// with one of a hundred degraded.
+func BenchmarkScrape(b *testing.B) {
+	for _, unwell := range []int{0, 50} {
+		for _, encoding := range []string{"identity", "gzip"} {
+			b.Run(fmt.Sprintf("unwell=%d/%s", unwell, encoding), func(b *testing.B) {
+				w := newWritten()
+				w.fill(5000, 10)
+				for i := range unwell {
+					w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: serviceNo(i * 100), Address: netip.AddrFrom4([4]byte{10, byte(i * 100 >> 8), byte(i * 100), 0}), Port: 8080}, State: vip.Maint})
+				}
+				d := w.deps()
+				d.Statistics = allAlike{w}
+				d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+				handler := New(d).Handler()
+				var size counter
+				scrape := func() {
+					r := httptest.NewRequest(http.MethodGet, v1.PathMetrics, nil)
+					r.Host = "localhost"
+					r.Header.Set("Accept-Encoding", encoding)
+					size = counter{ResponseWriter: httptest.NewRecorder()}
+					handler.ServeHTTP(&size, r)
+				}
+				scrape()
+				b.ReportAllocs()
+				before := processTime(b)
+				for b.Loop() {
+					scrape()
+				}
+				b.ReportMetric(float64((processTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+				b.ReportMetric(float64(size.bytes), "B/answer")
+			})
+		}
+	}
+}
+
+// processTime is the CPU time of this process, all its threads, so far: of a scrape,
+// it is also that of the collection of its garbage, and other programs don't count.
+func processTime(b *testing.B) time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// counter counts the body of an answer and drops it.
+type counter struct {
+	http.ResponseWriter
+	bytes int
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.bytes += len(p)
+	return io.Discard.Write(p)
+}

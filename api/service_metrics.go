@@ -1,0 +1,94 @@
+package api
+
+import (
+	"iter"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/compile"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// tally is what the metrics say of one service.
+type tally struct {
+	source string
+	state  control.State
+	// Backends by their state in force, those that only drain still included, and
+	// how many of them take new connections.
+	ready, drain, maint, usable int
+}
+
+// tallies yields the tally of each service, once. Of those that are well, most of
+// many, it is known without a look at what their status is made of.
+func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
+	return func(yield func(vip.ServiceKey, tally) bool) {
+		rows := make(map[vip.ServiceKey]*table.Row[vip.Service], s.Services.Len())
+		for key := range s.Services.All() {
+			if row := s.Services.Row(key); row != nil {
+				rows[key] = row
+			}
+		}
+		// After the rows: a service that has come since isn't taken for one that is well.
+		states, leave := s.standing.unwell()
+		for key, row := range rows {
+			n := len(row.Value.Backends)
+			t := tally{source: row.Value.Source, state: control.Healthy, ready: n, usable: n}
+			state, unwell := states[key]
+			if _, leaves := leave[key]; unwell || leaves {
+				in := s.tables().StatusInput(key, time.Time{})
+				if in.Service == nil {
+					continue
+				}
+				t = tallyOf(&in)
+				if unwell {
+					t.state = state
+				}
+			}
+			if !yield(key, t) {
+				return
+			}
+		}
+	}
+}
+
+// tallyOf counts the backends of a service, whose state it leaves at Healthy.
+func tallyOf(in *control.StatusInput) tally {
+	t := tally{source: in.Service.Source, state: control.Healthy, drain: len(removed(in))}
+	for i := range in.Service.Backends {
+		b := &in.Service.Backends[i]
+		switch compile.EffectiveState(in.Key, b, in.Override) {
+		case vip.Ready:
+			t.ready++
+			if b.Weight > 0 {
+				t.usable++
+			}
+		case vip.Drain:
+			t.drain++
+		case vip.Maint:
+			t.maint++
+		}
+	}
+	return t
+}
+
+func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...string)) {
+	type kind struct {
+		source string
+		state  control.State
+	}
+	count := map[kind]int{}
+	for key, t := range c.s.tallies() {
+		count[kind{t.source, t.state}]++
+		service := key.String()
+		gauge(descBackends, float64(t.ready), service, vip.Ready.String())
+		gauge(descBackends, float64(t.drain), service, vip.Drain.String())
+		gauge(descBackends, float64(t.maint), service, vip.Maint.String())
+		gauge(descUsable, float64(t.usable), service)
+	}
+	for k, n := range count {
+		gauge(descServices, float64(n), k.source, string(k.state))
+	}
+}
