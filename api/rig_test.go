@@ -171,6 +171,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	registrar.Restore()
 	supervisor.Add("files", "static", r.files)
 	supervisor.Add(rest.Type, rest.Type, registrar)
 	r.plane = reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })

@@ -103,9 +103,19 @@ type Allocator struct {
 }
 
 // New returns an allocator that has every lease of the store. It fails when
-// the store can't be read, and with the problems of CheckPools that are no
-// warnings.
+// the store can't be read, and as Prepare does.
 func New(ctx context.Context, store Store, cfg Config, o Options) (*Allocator, error) {
+	a, err := Prepare(store, cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.Restore(ctx)
+}
+
+// Prepare returns an allocator for a store that need not be there yet: it knows its
+// pools, and no lease before Restore. It fails with the problems of CheckPools that
+// are no warnings.
+func Prepare(store Store, cfg Config, o Options) (*Allocator, error) {
 	a := &Allocator{
 		store: store, now: o.Now, events: o.Events, log: o.Log,
 		node: o.Node, turn: o.Turn, away: o.Away, ownName: o.OwnName,
@@ -140,16 +150,32 @@ func New(ctx context.Context, store Store, cfg Config, o Options) (*Allocator, e
 		}
 		return nil, fmt.Errorf("check the address pools: %w", errors.Join(errs...))
 	}
-	changes, version, err := store.Changes(ctx, 0)
-	if err != nil {
-		return nil, fmt.Errorf("restore leases: %w", err)
-	}
-	a.version = version
 	a.cfg = cfg
-	a.restore(changes)
 	a.rebuild()
-	a.resume(changes)
 	return a, nil
+}
+
+// Restore takes in every lease of the store, once that can be read. It is called
+// once after Prepare, before Run and before anything is assigned or released; the
+// allocator may be configured meanwhile. It costs O(leases).
+func (a *Allocator) Restore(ctx context.Context) error {
+	changes, version, err := a.store.Changes(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("restore leases: %w", err)
+	}
+	a.write.Lock()
+	defer a.write.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version = version
+	for _, c := range changes {
+		if c.Lease != nil {
+			a.book(c.Resource, c.Lease)
+		}
+	}
+	a.rebuild() // what is leased may be in the way of what the pools keep clear of
+	a.resume(changes)
+	return nil
 }
 
 // fatalProblems checks what an allocator must not run with.
@@ -163,17 +189,8 @@ func fatalProblems(cfg Config) []vip.Problem {
 	return problems
 }
 
-// restore books the leases of an earlier run.
-func (a *Allocator) restore(changes []LeaseChange) {
-	for _, c := range changes {
-		if c.Lease != nil {
-			a.book(c.Resource, c.Lease)
-		}
-	}
-}
-
 // book follows one durable change of a lease; nil is its end. The caller holds
-// both locks, or is alone.
+// both locks.
 func (a *Allocator) book(r Resource, now *Lease) {
 	old, _, _ := a.leases.Get(r)
 	if now != nil && now.State == Blocked {
@@ -374,7 +391,7 @@ func (a *Allocator) nudge() {
 	}
 }
 
-// rebuild makes the pools anew. The caller holds both locks.
+// rebuild makes the pools anew. The caller holds both locks, or is alone.
 func (a *Allocator) rebuild() {
 	a.guard = newGuard(a.cfg.PodCIDRs, a.pods, a.host)
 	var owned netipx.IPSetBuilder

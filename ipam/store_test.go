@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/hostnet"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -196,4 +197,47 @@ func TestReleaseThatIsRefusedForOne(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	w.durable()
+}
+
+// laterStore can't be read before it is there.
+type laterStore struct {
+	ipam.Store
+	there chan struct{}
+}
+
+func (s *laterStore) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
+	select {
+	case <-s.there:
+		return s.Store.Changes(ctx, since)
+	case <-ctx.Done():
+		return nil, since, ctx.Err()
+	}
+}
+
+// A store that isn't there yet keeps nobody from configuring the allocator and from
+// looking at its pools; what it has counts when it comes, in the pools of then.
+func TestStoreThatComesLater(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	same(t, "before", w.get("web"), "192.0.2.1")
+	store := &laterStore{w.store, make(chan struct{})}
+	a, err := ipam.Prepare(store, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock, Events: w.events})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.a = a
+	restored := make(chan error, 1)
+	go func() { restored <- a.Restore(t.Context()) }()
+	same(t, "used", w.status("p").Used, 0)
+	same(t, "ours", a.Owns(addr("192.0.2.1")), true)
+	w.configure(pools(pool("p", "192.0.2.0/28", "198.51.100.0/28")))
+	a.SetHost(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: prefixes("192.0.2.1/32")[0], Link: "eth0"}}})
+	close(store.there)
+	if err := <-restored; err != nil {
+		t.Fatal(err)
+	}
+	same(t, "used", w.status("p").Used, 1)
+	if got := alarms(w.status("p")); !strings.Contains(got, "192.0.2.1 is leased to web, but it is also") {
+		t.Errorf("alarms: %s", got)
+	}
+	same(t, "what it held", w.get("web"), "192.0.2.1")
 }

@@ -212,7 +212,9 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 		return err
 	})
 	taking.Go(func() (err error) {
-		a.rest, err = rest.New(a.restOptions(cfg))
+		if a.rest, err = rest.New(a.restOptions(cfg)); err == nil {
+			a.rest.Restore()
+		}
 		return err
 	})
 	if err := taking.Wait(); err != nil {

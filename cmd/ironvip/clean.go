@@ -70,7 +70,7 @@ func clean(ctx context.Context, req cli.CleanRequest) (cli.CleanResult, error) {
 	}
 	defer release() // until the end, so that no agent starts meanwhile
 
-	pools, err := ipam.New(ctx, memstore.New(), cfg.IPAMConfig(), ipam.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
+	pools, err := ipam.Prepare(memstore.New(), cfg.IPAMConfig(), ipam.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return result, err
 	}

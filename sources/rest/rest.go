@@ -67,7 +67,7 @@ type Source struct {
 	stateNames nameLocks // of writers of states
 	edits      edits
 
-	servicesFeed Feed[Record] // these are Run's, and New's before
+	servicesFeed Feed[Record] // these are Run's, and Restore's before
 	statesFeed   Feed[Override]
 	statesReady  func()
 	told         []vip.Problem // with the last Replace; by mu
@@ -93,12 +93,8 @@ type Source struct {
 	missing map[vip.BackendKey]time.Time // overrides without a backend, since when; the sweep's
 }
 
-// New takes in what the registries have: services, registrations with a full
-// ttl of grace, and operators' states. Of registries that are ready, which those
-// of a host alone are at once, all of it is in the States table when New
-// returns; for others that table is not ready before. What can't be read or
-// makes no valid service is left as it is, logged, and told as a problem of the
-// source; the rest goes on.
+// New returns a source for registries that need not have been read yet. The States
+// table is not ready before it has what they know of operators' words.
 func New(o Options) (*Source, error) {
 	if o.Name == "" {
 		o.Name = Type
@@ -112,18 +108,28 @@ func New(o Options) (*Source, error) {
 	s := &Source{Options: o, entries: map[vip.ServiceKey]*entry{}, unread: map[string]unread{}, kept: map[string]struct{}{}, keptStates: map[string]struct{}{}, oddStates: map[string]vip.Problem{},
 		others: map[string]map[*life]struct{}{}, gone: map[string]bool{}, missing: map[vip.BackendKey]time.Time{},
 		problemsChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), keepersChanged: make(chan struct{}, 1),
-		servicesFeed: o.Store.Watch(), statesFeed: o.Overrides.Watch(), statesReady: func() {}}
+		servicesFeed: o.Store.Watch(), statesFeed: o.Overrides.Watch(), statesReady: o.States.Initializer()}
+	return s, nil
+}
+
+// Restore takes in what the registries have, which have been read: services,
+// registrations with a full ttl of grace, and operators' states, which are in the
+// States table when it returns. What can't be read or makes no valid service is left
+// as it is, logged, and told as a problem of the source; the rest goes on. It is called
+// once, before Run, which does the same in its own time for registries that are not ready yet.
+func (s *Source) Restore() {
 	drain(s.servicesFeed, s.takeServices)
 	drain(s.statesFeed, s.takeStates)
-	if !isReady(o.Overrides.Ready()) {
-		s.statesReady = o.States.Initializer()
+	if isReady(s.Overrides.Ready()) {
+		s.statesReady()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, p := range s.problems() {
 		if p.Service == "" {
 			s.Log.Error("registration not restored", "place", p.Place, "err", p.Message)
 		}
 	}
-	return s, nil
 }
 
 // Run implements sources.Source: once the registries have been read it states

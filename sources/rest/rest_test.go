@@ -158,6 +158,7 @@ func (f *fixture) start() {
 		f.t.Fatal(err)
 	}
 	f.src = src
+	src.Restore()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -850,8 +851,16 @@ func TestStatesOfBeforeAreNoNews(t *testing.T) {
 	}
 	f.stop()
 	f.states, f.events = table.New(f.clock, vip.KeyOfBackendState, nil), event.NewLog(100, time.Now)
-	if _, err := New(Options{Store: local(t, f.store), Overrides: local(t, f.overrides), States: f.states, Services: f.services, Events: f.events}); err != nil {
+	again, err := New(Options{Store: local(t, f.store), Overrides: local(t, f.overrides), States: f.states, Services: f.services, Events: f.events})
+	if err != nil {
 		t.Fatal(err)
+	}
+	if isReady(f.states.Ready()) {
+		t.Error("the states are ready, and not restored")
+	}
+	again.Restore()
+	if !isReady(f.states.Ready()) {
+		t.Error("restored states are not ready")
 	}
 	if st, _, ok := f.states.Get(key); !ok || st.State != vip.Drain || told() != 0 {
 		t.Errorf("at the start: %+v, %d events", st, told())
