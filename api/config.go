@@ -8,11 +8,11 @@ import (
 )
 
 func (s *Server) configRoutes() {
-	register(s, operation{method: http.MethodPost, path: v1.PathConfigValidate, id: "validate-config", tag: "config",
+	register(s, operation{method: http.MethodPost, path: v1.PathConfigValidate, early: true, id: "validate-config", tag: "config",
 		summary: "Check the configuration on the agent's disk", description: "Changes nothing."}, s.validateConfig)
 	register(s, operation{method: http.MethodPost, path: v1.PathConfigPlan, id: "plan-config", tag: "config",
 		summary: "Say what a reload would change", description: "Changes nothing."}, s.planConfig)
-	register(s, operation{method: http.MethodPost, path: v1.PathReload, id: "reload", tag: "config",
+	register(s, operation{method: http.MethodPost, path: v1.PathReload, early: true, id: "reload", tag: "config",
 		summary: "Read the configuration again", description: "All of it or nothing: with a problem nothing changes."}, s.reload)
 }
 

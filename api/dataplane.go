@@ -19,7 +19,7 @@ import (
 )
 
 func (s *Server) dataplaneRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathDataplane, id: "get-dataplane", tag: "dataplane",
+	register(s, operation{method: http.MethodGet, path: v1.PathDataplane, early: true, id: "get-dataplane", tag: "dataplane",
 		summary: "Say whether the dataplane has what is desired", description: "Reads no kernel: what was applied is remembered."}, s.getDataplane)
 	register(s, operation{method: http.MethodGet, path: v1.PathDataplaneFrontends, id: "list-frontends", tag: "dataplane",
 		summary: "List frontends, desired and applied"}, s.listFrontends)

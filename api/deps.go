@@ -53,7 +53,12 @@ type Deps struct {
 	Compiled    table.Reader[vip.ServiceKey, control.Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	Ready       <-chan struct{} // closed after the first full reconcile
+	// Begun is closed once what the store keeps is in the tables. Before, only what needs
+	// nothing of that is answered; the rest is refused, with what Awaits says is waited
+	// for. Nil: it is there.
+	Begun  <-chan struct{}
+	Awaits func() string
+	Ready  <-chan struct{} // closed after the first full reconcile
 	// DrainsKept waits until what drains now would go on after a kill, too; nil where
 	// nothing is kept.
 	DrainsKept func(context.Context) error

@@ -21,7 +21,7 @@ import (
 const keepAlive = 15 * time.Second
 
 func (s *Server) eventRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathEvents, id: "list-events", tag: "node", summary: "List or follow events",
+	register(s, operation{method: http.MethodGet, path: v1.PathEvents, early: true, id: "list-events", tag: "node", summary: "List or follow events",
 		description: "The newest happenings that an operator would want to know of. With Accept: text/event-stream a stream of them, which goes on " +
 			"after the event that Last-Event-ID names."}, s.listEvents)
 	answer := s.operation(http.MethodGet, v1.PathEvents).Responses["200"]

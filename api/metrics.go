@@ -104,7 +104,7 @@ func (c *tableCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descSourceProblems, float64(len(src.Problems)), src.Name)
 		counter(descSourceRestarts, float64(src.Restarts), src.Name)
 	}
-	if s.Pools != nil {
+	if s.Pools != nil && s.hasBegun() { // else nobody knows which are free
 		for _, p := range s.Pools() {
 			gauge(descPool, float64(p.Used), p.Name, "used")
 			gauge(descPool, float64(p.Cooling), p.Name, "cooling")

@@ -14,13 +14,13 @@ import (
 )
 
 func (s *Server) nodeRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathStatus, id: "get-status", tag: "node", summary: "Say whether this node is well"}, s.getStatus)
-	register(s, operation{method: http.MethodGet, path: v1.PathHealthz, id: "healthz", tag: "node", summary: "Say that the agent answers"}, s.healthz)
-	register(s, operation{method: http.MethodGet, path: v1.PathReadyz, id: "readyz", tag: "node", summary: "Say whether the first full reconcile is done",
-		description: "503 until then."}, s.readyz)
-	register(s, operation{method: http.MethodGet, path: v1.PathMetrics, id: "metrics", tag: "node", summary: "Prometheus metrics",
+	register(s, operation{method: http.MethodGet, path: v1.PathStatus, early: true, id: "get-status", tag: "node", summary: "Say whether this node is well"}, s.getStatus)
+	register(s, operation{method: http.MethodGet, path: v1.PathHealthz, early: true, id: "healthz", tag: "node", summary: "Say that the agent answers"}, s.healthz)
+	register(s, operation{method: http.MethodGet, path: v1.PathReadyz, early: true, id: "readyz", tag: "node", summary: "Say whether the first full reconcile is done",
+		description: "503 until then, with what is waited for."}, s.readyz)
+	register(s, operation{method: http.MethodGet, path: v1.PathMetrics, early: true, id: "metrics", tag: "node", summary: "Prometheus metrics",
 		content: "text/plain"}, s.metrics())
-	register(s, operation{method: http.MethodGet, path: v1.PathOpenAPI, id: "openapi", tag: "node", summary: "This document",
+	register(s, operation{method: http.MethodGet, path: v1.PathOpenAPI, early: true, id: "openapi", tag: "node", summary: "This document",
 		content: "application/openapi+json"}, s.openAPI)
 }
 
@@ -30,18 +30,11 @@ func (s *Server) healthz(context.Context, *struct{}) (*healthOutput, error) {
 	return &healthOutput{Body: v1.Health{Status: "ok"}}, nil
 }
 
-func (s *Server) isReady() bool {
-	select {
-	case <-s.Ready:
-		return true
-	default:
-		return false
-	}
-}
+func (s *Server) isReady() bool { return isClosed(s.Ready) }
 
 func (s *Server) readyz(context.Context, *struct{}) (*healthOutput, error) {
 	if !s.isReady() {
-		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "the first full reconcile is not done", "GET "+v1.PathStatus+" says what is waited for")
+		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "GET "+v1.PathStatus+" says more")
 		p.header = http.Header{"Retry-After": {"1"}}
 		return nil, p
 	}
@@ -80,10 +73,12 @@ func (s *Server) status() v1.NodeStatus {
 		add(s.Config.Check())
 	}
 	add(s.sourcesCheck())
-	if s.Pools != nil {
-		add(s.poolsCheck())
+	if s.hasBegun() { // else nobody knows
+		if s.Pools != nil {
+			add(s.poolsCheck())
+		}
+		add(s.servicesCheck())
 	}
-	add(s.servicesCheck())
 	if s.Stats != nil && s.Deps.Dataplane != nil {
 		d := s.dataplane()
 		c := v1.Check{Name: "dataplane", Level: d.Level, Message: fmt.Sprintf("%s, %s, %d drift", d.Mode, d.Summary, d.Repairs)}

@@ -120,6 +120,7 @@ type operation struct {
 	bodyOptional bool
 	maxBody      int64
 	content      string // of the answer, where it is not JSON
+	early        bool   // it can be answered before the agent has begun
 }
 
 // register adds a route to the API and to its document.
@@ -140,6 +141,9 @@ func register[I, O any](s *Server, o operation, handler func(context.Context, *I
 			r.Content = map[string]*huma.MediaType{"application/json": {Schema: registry.Schema(reflect.TypeOf(body), true, "")}}
 		}
 		op.Responses[fmt.Sprint(status)] = r
+	}
+	if !o.early {
+		handler = onceBegun(s, handler)
 	}
 	huma.Register(s.api, op, handler)
 

@@ -14,7 +14,7 @@ import (
 )
 
 func (s *Server) sourceRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathSources, id: "list-sources", tag: "sources", summary: "List sources"}, s.listSources)
+	register(s, operation{method: http.MethodGet, path: v1.PathSources, early: true, id: "list-sources", tag: "sources", summary: "List sources"}, s.listSources)
 	register(s, operation{method: http.MethodPost, path: v1.PathSources + "/{source}/resync", id: "resync-source", tag: "sources",
 		summary: "Make a source read everything again", description: "Answers when it has begun; the source's last_sync says when it is done. It is about this host alone. For the services registered through the API of a fleet, all of the fleet's store is read first."}, s.resyncSource)
 }

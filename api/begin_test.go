@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/control"
+	"github.com/ironvip/ironvip/vip/event"
+	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/vip/table"
+)
+
+// notBegun is a server of an agent whose store has never answered, and what ends
+// that. Nothing is in its tables, and there is nobody to write to.
+func notBegun() (s *Server, begin func()) {
+	clock := &table.Clock{}
+	begun := make(chan struct{})
+	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
+	statuses.Set(sources.Status{Name: "files", Type: "static"})
+	services := table.New(clock, vip.KeyOfService, nil)
+	services.Initializer()
+	return New(Deps{Node: "lb1", Services: services, Sources: statuses,
+		States:      table.New(clock, vip.KeyOfBackendState, nil),
+		Leases:      table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
+		Allocations: table.New(clock, vip.KeyOfAllocation, nil),
+		Compiled:    table.New(clock, control.KeyOfCompiled, nil),
+		Frontends:   table.New(clock, vip.KeyOfFrontend, nil),
+		Applied:     table.New(clock, reconcile.KeyOfApplied, nil),
+		Begun:       begun, Awaits: func() string { return "waiting for consul at 10.0.0.5:8500: connection refused" }, Ready: make(chan struct{}),
+		Log:       slog.New(slog.DiscardHandler),
+		Events:    event.NewLog(10, time.Now),
+		Pools:     func() []ipam.PoolStatus { return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "lan"}, Size: 10, Free: 10}} },
+		Stats:     func() reconcile.Stats { return reconcile.Stats{} },
+		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
+		Repair:    func(context.Context) ([]Difference, error) { return nil, errors.New("the dataplane was touched") },
+		Config: Config{
+			Validate: func(context.Context) []vip.Problem { return nil },
+			Reload:   func(context.Context) (v1.ReloadResult, []vip.Problem) { return v1.ReloadResult{}, nil },
+		},
+	}), func() { close(begun) }
+}
+
+func askDirectly(t *testing.T, s *Server, method, path string) (int, http.Header, string) {
+	t.Helper()
+	var body io.Reader
+	if method == http.MethodPut {
+		body = strings.NewReader(`{"state":"drain"}`)
+	}
+	rec := httptest.NewRecorder()
+	s.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, body))
+	return rec.Code, rec.Header(), rec.Body.String()
+}
+
+// Before the agent knows what the store has, it answers what needs nothing of
+// that, and refuses everything else with what it waits for: nothing is empty, not
+// found or free that may not be so.
+func TestBeforeTheAgentHasBegun(t *testing.T) {
+	answered := []string{"GET /v1/status", "GET /healthz", "GET /metrics", "GET /openapi.json", "GET /v1/sources", "GET /v1/events", "GET /v1/dataplane",
+		"POST /v1/config/validate", "POST /v1/reload"}
+	bubble.Test(t, func(t *testing.T) {
+		s, _ := notBegun()
+		for _, route := range s.engine.Routes() {
+			path := strings.NewReplacer(`\:`, ":", ":namespace", "default", ":name", "web", ":id", "10.0.0.1:80", ":ip", "192.0.2.1", ":source", "files").Replace(route.Path)
+			code, header, body := askDirectly(t, s, route.Method, path)
+			if i := slices.Index(answered, route.Method+" "+path); i >= 0 {
+				if code != http.StatusOK {
+					t.Errorf("%s %s: %d %s", route.Method, path, code, body)
+				}
+				answered = slices.Delete(answered, i, i+1)
+				continue
+			}
+			want := v1.CodeStoreUnavailable
+			if path == v1.PathReadyz {
+				want = v1.CodeNotReady
+			}
+			var doc v1.ProblemDocument
+			if err := json.Unmarshal([]byte(body), &doc); err != nil || code != http.StatusServiceUnavailable || doc.Code != want || doc.Hint == "" ||
+				header.Get("Retry-After") == "" || !strings.Contains(doc.Detail, "consul at 10.0.0.5:8500: connection refused") {
+				t.Errorf("%s %s: %d %v %s", route.Method, path, code, header, body)
+			}
+		}
+		if len(answered) > 0 {
+			t.Errorf("no such routes: %v", answered)
+		}
+		_, _, status := askDirectly(t, s, "GET", v1.PathStatus)
+		_, _, metrics := askDirectly(t, s, "GET", v1.PathMetrics)
+		for _, unknown := range []string{`"name":"pools"`, `"name":"services"`, `"ready":true`} {
+			if strings.Contains(status, unknown) {
+				t.Errorf("the status has %s: %s", unknown, status)
+			}
+		}
+		if strings.Contains(metrics, "ironvip_pool_addresses{") {
+			t.Errorf("addresses are said to be free:\n%s", regexp.MustCompile("(?m)^ironvip_pool.*$").FindAllString(metrics, -1))
+		}
+	})
+}
+
+// A start that takes a moment refuses nobody.
+func TestRequestsWaitForTheBegin(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, begin := notBegun()
+		time.AfterFunc(beginPatience/2, begin)
+		if code, _, body := askDirectly(t, s, "GET", v1.PathServices); code != http.StatusOK {
+			t.Errorf("%d %s", code, body)
+		}
+		if code, _, body := askDirectly(t, s, "GET", v1.PathServices+"/default/web"); code != http.StatusNotFound {
+			t.Errorf("%d %s", code, body)
+		}
+		if _, _, body := askDirectly(t, s, "GET", v1.PathStatus); !strings.Contains(body, `"name":"pools"`) || !strings.Contains(body, `"name":"services"`) {
+			t.Errorf("%s", body)
+		}
+	})
+}
+
+// Until the first full reconcile, readiness says what is waited for.
+func TestWhatReadinessWaitsFor(t *testing.T) {
+	s, begin := notBegun()
+	waits := func(want string) {
+		t.Helper()
+		if code, _, body := askDirectly(t, s, "GET", v1.PathReadyz); code != http.StatusServiceUnavailable || !strings.Contains(body, want) {
+			t.Errorf("%d %s, want %q", code, body, want)
+		}
+	}
+	waits("consul at 10.0.0.5:8500")
+	begin()
+	waits(`source \"files\" has not been read: no answer yet`)
+	statuses := s.Sources.(*table.Table[string, sources.Status])
+	statuses.Set(sources.Status{Name: "files", Stale: "no such directory"})
+	waits(`source \"files\" has not been read: no such directory`)
+	s.Services = table.New(&table.Clock{}, vip.KeyOfService, nil) // which is ready
+	waits("the first full reconcile is not done")
+	s.Stats = func() reconcile.Stats { return reconcile.Stats{TargetError: "read: no buffer space"} }
+	waits("the dataplane is out of reach: read: no buffer space")
+}
