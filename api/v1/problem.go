@@ -62,7 +62,7 @@ const (
 	CodeUnsupportedMedia   = "unsupported_media"    // 415: a body that says it isn't JSON
 	CodeForbiddenOrigin    = "forbidden_origin"     // 403: a Host or Origin that isn't this agent's
 	CodeRequestTimeout     = "request_timeout"      // 408: the body came too slowly
-	CodeStoreUnavailable   = "store_unavailable"    // 503: the durable store refused the write; nothing changed
+	CodeStoreUnavailable   = "store_unavailable"    // 503: the durable store refused the write, or has not been read since the agent started; nothing changed
 	CodeStoreFull          = "store_full"           // 507: the same, because the disk is full
 	CodeNotReady           = "not_ready"            // 503: before the first full reconcile
 	CodeApplyFailed        = "apply_failed"         // 502: stored, but the dataplane refused it

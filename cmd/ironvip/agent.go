@@ -89,6 +89,7 @@ type agent struct {
 	reloading sync.Mutex
 	db        *state.DB
 	stores    *stores
+	began     chan struct{} // closed once what the stores keep has been taken in
 
 	supervisor  *sources.Supervisor
 	static      map[string]*static.Source // by name
@@ -129,7 +130,7 @@ func runAgent(ctx context.Context, path, stateDir string, greet func(*agent)) er
 	if cfg == nil {
 		return problemsError("the configuration can't be used", problems)
 	}
-	a, err := newAgent(ctx, path, cfg, problems)
+	a, err := newAgent(path, cfg, problems)
 	if err != nil {
 		return err
 	}
@@ -148,11 +149,12 @@ func runAgent(ctx context.Context, path, stateDir string, greet func(*agent)) er
 	return errors.Join(err, a.plane.Close(), a.stores.close(), a.db.Close())
 }
 
-// newAgent makes every part; nothing runs yet, and no kernel is touched.
-func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []vip.Problem) (_ *agent, err error) {
+// newAgent makes every part; nothing runs yet but what keeps a fleet's store in step, no
+// kernel is touched, and nothing is waited for.
+func newAgent(path string, cfg *configs.Config, problems []vip.Problem) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
-		path: path, version: version, started: time.Now(),
+		path: path, version: version, started: time.Now(), began: make(chan struct{}),
 		level:       &slog.LevelVar{},
 		events:      event.NewLog(eventsKept, time.Now),
 		static:      map[string]*static.Source{},
@@ -202,22 +204,10 @@ func newAgent(ctx context.Context, path string, cfg *configs.Config, problems []
 			_ = a.stores.close() // the error that there is says more
 		}
 	}()
-	if err := a.stores.wait(ctx, a.waitsForStore); err != nil {
+	if a.allocator, err = ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
 		return nil, err
 	}
-	// Each takes in what the stores have, on a processor of its own.
-	var taking errgroup.Group
-	taking.Go(func() (err error) {
-		a.allocator, err = ipam.New(ctx, a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock))
-		return err
-	})
-	taking.Go(func() (err error) {
-		if a.rest, err = rest.New(a.restOptions(cfg)); err == nil {
-			a.rest.Restore()
-		}
-		return err
-	})
-	if err := taking.Wait(); err != nil {
+	if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 		return nil, err
 	}
 	if err := a.newSources(cfg); err != nil {
@@ -247,14 +237,6 @@ func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
 
 // goneAfter is after how long without a node its leases may be swept.
 const goneAfter = 24 * time.Hour
-
-// waitsForStore tells that there is no start without the store, which this host
-// has never read.
-func (a *agent) waitsForStore(why string) {
-	at := a.config.get().Consul.Address
-	a.log.Warn("waiting for the store: this host has never read it, and gives out nothing before", "consul", at, "err", why)
-	a.systemd.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=waiting for consul at %s: %s", (10 * waitingEvery).Microseconds(), at, why))
-}
 
 // newSources makes the sources and their supervisor: the first step of the
 // pipeline.
@@ -402,18 +384,13 @@ func (a *agent) newStages(cfg *configs.Config) {
 	})
 }
 
-// run starts every part and waits for the end of all of them.
+// run starts every part and waits for the end of all of them. What answers and
+// tells runs at once; the pipeline begins with what the store has, however long
+// that takes.
 func (a *agent) run(ctx context.Context, greet func(*agent)) error {
-	cfg := a.config.get()
-	listeners, err := listen(cfg)
+	listeners, err := listen(a.config.get())
 	if err != nil {
 		return err
-	}
-	// Only now, with the state and the listeners its own, is it known to be good.
-	if !cfg.Remembered {
-		if err := cfg.Remember(); err != nil {
-			a.log.Error("a bad edit of ironvip.toml will keep the agent from starting until this can be written", "err", err)
-		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	run := func(p part) {
@@ -426,22 +403,15 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		})
 	}
 	run(part{"the store", a.stores.run})
-	for _, memory := range a.remembered {
-		run(part{"remembering services", memory.Keep})
-	}
-	run(part{"watching the host's addresses", a.watcher.Run})
-	run(part{"the sources", a.supervisor.Run})
-	if a.stores.tree != nil {
-		run(part{"settling names", a.settleNames})
-	}
-	for _, p := range a.beside {
-		run(p)
-	}
-	run(part{"the allocator", a.allocator.Run})
-	run(part{"allocate", a.allocate.Run})
-	run(part{"compile", a.compile.Run})
-	run(part{"reconcile", a.reconciler.Run})
-	run(part{"the health ports", a.health.Run})
+	group.Go(func() error {
+		if err := a.begin(ctx); err != nil {
+			return err
+		}
+		for _, p := range a.pipeline() {
+			run(p)
+		}
+		return nil
+	})
 	group.Go(func() error {
 		// Its routes take as long to make as thousands of services: nothing waits for them.
 		server := api.New(a.apiDeps())
@@ -458,6 +428,27 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	})
 	group.Go(func() error { a.tellSystemd(ctx, greet); return nil })
 	return group.Wait()
+}
+
+// pipeline are the parts that a service passes through, in that order, and what
+// goes with them.
+func (a *agent) pipeline() []part {
+	var parts []part
+	for _, memory := range a.remembered {
+		parts = append(parts, part{"remembering services", memory.Keep})
+	}
+	parts = append(parts, part{"watching the host's addresses", a.watcher.Run}, part{"the sources", a.supervisor.Run})
+	if a.stores.tree != nil {
+		parts = append(parts, part{"settling names", a.settleNames})
+	}
+	parts = append(parts, a.beside...)
+	return append(parts,
+		part{"the allocator", a.allocator.Run},
+		part{"allocate", a.allocate.Run},
+		part{"compile", a.compile.Run},
+		part{"reconcile", a.reconciler.Run},
+		part{"the health ports", a.health.Run},
+	)
 }
 
 // tellSystemd says when the agent is ready, then how it fares, and that it

@@ -22,7 +22,7 @@ func (a *agent) apiDeps() api.Deps {
 		Registrar: a.rest,
 		Services:  a.services, Sources: a.statuses, States: a.states, Leases: a.allocator.Leases(),
 		Allocations: a.allocations, Compiled: a.compiled, Frontends: a.frontends, Applied: a.applied,
-		Ready: a.reconciler.Synced(), DrainsKept: a.compile.WaitKept,
+		Begun: a.began, Awaits: a.awaits, Ready: a.reconciler.Synced(), DrainsKept: a.compile.WaitKept,
 		Events:    a.events,
 		Pools:     a.allocator.Pools,
 		Resync:    a.resync,

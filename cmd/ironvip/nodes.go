@@ -72,7 +72,8 @@ const maxStoreProblems = 20
 // storeCheck is the line of `ironvip status` for a store that hosts share.
 func (a *agent) storeCheck() v1.Check {
 	tree := a.stores.tree
-	c := v1.Check{Name: "store", Level: v1.LevelOK, Message: "consul at " + a.config.get().Consul.Address}
+	at := "consul at " + a.config.startedWith().Consul.Address
+	c := v1.Check{Name: "store", Level: v1.LevelOK, Message: at}
 	problems, all := tree.FirstProblems(maxStoreProblems)
 	for _, p := range problems {
 		c.Problems = append(c.Problems, v1.Problem{Code: p.Code, Place: p.Place, Field: p.Field, Message: p.Message, Hint: p.Hint})
@@ -80,6 +81,15 @@ func (a *agent) storeCheck() v1.Check {
 	c.More = all - len(problems)
 	why, advice, since := tree.StaleSince()
 	switch {
+	case !a.hasBegun() && time.Since(since) < waitingEvery: // as at any start
+		c.Level, c.Message = v1.LevelWarn, a.awaits()
+	case !a.hasBegun():
+		c.Level = v1.LevelFail
+		c.Message = fmt.Sprintf("waiting for %s for %s: %s", at, time.Since(since).Round(time.Second), why)
+		c.Hint = "this host has never read the store, and begins when it answers (consul members) and accepts the token (consul.token_file)"
+		if advice != "" {
+			c.Hint = "this host has never read the store, and begins when it can; " + advice
+		}
 	case why != "":
 		c.Level = v1.LevelWarn
 		c.Message += fmt.Sprintf(" away for %s: %s", time.Since(since).Round(time.Second), why)

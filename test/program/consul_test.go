@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -305,25 +306,59 @@ node_prefix "" { policy = "read" }`
 	}
 }
 
-// An agent that has never read the store waits for it, and gives out nothing
-// before.
+// An agent that has never read the store says what it waits for, gives out nothing
+// and denies nothing; when the store is there it begins, without a restart.
 func TestConsulIsNotThereYet(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{})
-	consul.Stop()
 	a := newBackend(t, "a")
+	former := withConsul(t, consul.URL, "")
+	former.start()
+	held := former.put("api", a)
+	former.stop()
+	consul.Stop()
+
 	h := withConsul(t, consul.URL, "")
 	h.write("services.d/web.toml", service("web", "", a))
 	h.launch()
-	h.eventually("the agent says what it waits for", func() error {
-		if !strings.Contains(h.log.String(), "waiting for the store") {
-			return fmt.Errorf("not said")
+	h.status("FAIL", "store", "waiting for consul at")
+	if code, health := h.rest("GET", "/healthz", ""); code != http.StatusOK {
+		t.Errorf("healthz: %d %v", code, health)
+	}
+	if code, doc := h.rest("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(fmt.Sprint(doc["detail"]), "waiting for consul at") {
+		t.Errorf("readyz: %d %v", code, doc)
+	}
+	for _, ask := range []struct{ method, path, body string }{
+		{"GET", "/v1/services/default/api", ""}, {"GET", "/v1/vips", ""}, {"DELETE", "/v1/services/default/api", ""},
+		{"PUT", "/v1/services/default/new", `{"ports":[{"port":8080}]}`}, {"PUT", "/v1/services/default/api/backends/127.0.0.1:9/heartbeat", ""},
+	} {
+		if code, doc := h.rest(ask.method, ask.path, ask.body); code != http.StatusServiceUnavailable || doc["code"] != "store_unavailable" {
+			t.Errorf("%s %s: %d %v", ask.method, ask.path, code, doc)
+		}
+	}
+	if r := h.cli("service", "list"); r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "waiting for consul at") || !strings.Contains(r.stderr, "hint: ") {
+		t.Errorf("service list: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	if r := command(t, "doctor", "--config", h.dir); !strings.Contains(r.stdout, "FAIL  store: waiting for consul at") {
+		t.Errorf("doctor: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	h.edit("services.d/web.toml", "port = 8080", "port = 8081")
+	h.ok("reload")
+	h.cmd.Process.Signal(syscall.SIGHUP)
+	h.eventually("the log has it, and both reloads", func() error {
+		if log := h.log.String(); !strings.Contains(log, "waiting for the store") || strings.Count(log, "msg=reloaded") < 2 {
+			return fmt.Errorf("not yet")
 		}
 		return nil
 	})
+
 	consul.Start()
 	consul.WaitReady()
 	h.ready()
-	h.serves(h.vip("web")+":8080", "a")
+	h.serves(h.vip("web")+":8081", "a")
+	if got := h.vip("api"); got != held {
+		t.Errorf("api has %s, and had %s before", got, held)
+	}
+	h.status("OK", "store", "in touch")
 }
 
 // What is wrong in the store is told key by key, and gone with the resync after
