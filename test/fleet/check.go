@@ -19,10 +19,12 @@ import (
 //     registrations, and what operators say of backends.
 //   - Nobody shows what was refused, nor again what had been replaced.
 //   - What was acknowledged on a condition was done where that was so.
+//   - Nobody is told that there is no service which another agent has acknowledged.
 func Check(h *History) []string {
 	c := newChecker(h)
 	c.addresses()
 	c.conditions()
+	c.missing()
 	shown := showings{}
 	for _, v := range h.Views {
 		c.acknowledged(v)

@@ -49,6 +49,9 @@ func (s Seen) as(state int) Seen { s.State = state; return s }
 
 func (o Op) is(outcome Outcome) Op { o.Outcome = outcome; return o }
 
+// missing is the op refused as there is no such service.
+func (o Op) missing() Op { o.Outcome, o.Missing = Refused, true; return o }
+
 // ifAbsent is the op on the condition that there is no such service, ifIs on the one that
 // it is as a registration left it, which was shown at once.
 func (o Op) ifAbsent() Op { o.If.Absent = true; return o }
@@ -130,6 +133,12 @@ func TestCheckRefuses(t *testing.T) {
 		{"created where it may have come meanwhile", []Op{put(lb1, "a", 1, 0), put(lb2, "a", 2, 0.05).ifAbsent()}, nil, ""},
 		{"created twice at once", []Op{put(lb1, "a", 1, 0).ifAbsent(), put(lb2, "a", 2, 0.05).ifAbsent()}, nil, "was created though it was there"},
 		{"created twice, once refused", []Op{put(lb1, "a", 1, 0).ifAbsent(), put(lb2, "a", 2, 0.05).ifAbsent().is(Refused)}, nil, ""},
+		{"missing though it is there", []Op{put(lb1, "a", 1, 0), del(lb2, "a", 1).missing()}, nil, "service a was there, and an agent was asked in vain: delete a by lb2"},
+		{"missing before it is there", []Op{put(lb1, "a", 1, 0), del(lb2, "a", 0.05).missing()}, nil, ""},
+		{"missing though it may be there", []Op{put(lb1, "a", 1, 0).is(Unknown), del(lb2, "a", 1).missing()}, nil, ""},
+		{"missing after its deletion", []Op{put(lb1, "a", 1, 0), del(lb1, "a", 1), reg(lb2, "a", 2, 2).missing()}, nil, ""},
+		{"missing while it may be deleted", []Op{put(lb1, "a", 1, 0), reg(lb2, "a", 2, 1).missing(), del(lb1, "a", 1.05)}, nil, ""},
+		{"missing after it may have been deleted", []Op{put(lb1, "a", 1, 1), del(lb1, "a", 0).is(Unknown), said(lb2, "a", 1, 2).missing()}, nil, ""},
 		{"changed as it was", []Op{put(lb1, "a", 1, 0), put(lb2, "a", 2, 1).ifIs(1), gone(lb1, "a", 2).ifIs(2), del(lb1, "a", 3)}, nil, ""},
 		{"changed though it was replaced", []Op{put(lb1, "a", 1, 0), put(lb1, "a", 2, 1), put(lb2, "a", 3, 2).ifIs(1)}, nil, "service a was changed though it was something else: put a=3 if it is 1"},
 		{"deleted though it was replaced", []Op{put(lb1, "a", 1, 0), put(lb1, "a", 2, 1), del(lb2, "a", 2).ifIs(1)}, nil, "delete a if it is 1"},

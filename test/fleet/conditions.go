@@ -30,6 +30,22 @@ func (c *checker) conditions() {
 	}
 }
 
+// missing checks what was refused for the want of a service that was there all the
+// while.
+func (c *checker) missing() {
+	for _, o := range c.Ops {
+		if !o.Missing {
+			continue
+		}
+		for _, p := range c.ops[o.Service] {
+			if p.Kind == Put && p.Outcome == Acknowledged && p.To <= o.From && !c.deleted(o.Service, p.From, o.To) {
+				c.bad("service %s was there, and an agent was asked in vain: %s, in spite of: %s", o.Service, o, p)
+				break
+			}
+		}
+	}
+}
+
 // done is by when the registration that a condition names was done.
 func (c *checker) done(on Condition) time.Duration {
 	if o, is := c.of[on.Value]; is && o.Outcome != Unknown {

@@ -55,6 +55,7 @@ type Op struct {
 	From, To time.Duration
 	Outcome  Outcome
 	VIPs     []netip.Addr // in the answer
+	Missing  bool         // of a refused one: it was told that there is no such service
 	Answer   string       // for people
 }
 

@@ -243,12 +243,19 @@ func (r *recorder) record(ops []Op, ask func() error) error {
 		o.From, o.To = from, to
 		if o.Outcome == "" {
 			o.Outcome, o.Answer = all, answer
+			o.Missing = saysMissing(err)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.h.Ops = append(r.h.Ops, ops...)
 	return err
+}
+
+// saysMissing reports whether an answer is that there is no such service.
+func saysMissing(err error) bool {
+	var e *client.Error
+	return errors.As(err, &e) && e.Code == v1.CodeNotFound && strings.HasPrefix(e.Detail, "there is no service")
 }
 
 // outcome says what an answer means. Nothing has happened by a request that an
