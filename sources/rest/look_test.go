@@ -143,3 +143,51 @@ func TestMissingIsAskedForOnce(t *testing.T) {
 		t.Errorf("with the store away, after %v: %v", time.Since(began), err)
 	}
 }
+
+// While a start has yet to read the services, one that it doesn't find may be there.
+func TestStateDuringAStart(t *testing.T) {
+	alone := newFixture(t)
+	defer alone.stop()
+	read := alone.services.Initializer()
+	if _, err := alone.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("before every source has told its services: %v", err)
+	}
+	read()
+	if _, err := alone.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, ErrNoService) {
+		t.Errorf("after that: %v", err)
+	}
+
+	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+	hosts[1].by(func() {
+		hosts[0].put(web("10.0.0.1"))
+		if _, err := hosts[1].src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, ErrNotRunning) {
+			t.Errorf("before the source runs: %v", err)
+		}
+	})
+	if _, err := hosts[1].src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+		t.Errorf("once it runs: %v", err)
+	}
+}
+
+// A service that comes while the host is about to ask for it isn't missing.
+func TestHeardOfWhileItIsAskedFor(t *testing.T) {
+	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+	a, b := hosts[0], hosts[1]
+	unlock, err := b.src.names.lock(t.Context(), []vip.ServiceKey{webKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error)
+	go func() { result <- second(b.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain)) }()
+	b.until("it waits for the name", func() bool {
+		b.src.names.mu.Lock()
+		defer b.src.names.mu.Unlock()
+		return b.src.names.held[webKey].users == 2
+	})
+	a.put(web("10.0.0.1"))
+	b.sees("[10.0.0.1 ready]")
+	unlock()
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -138,7 +137,7 @@ func (s *Source) tellState(key vip.BackendKey, to vip.State, node string) {
 // Maint stay in force, also across restarts, and on all hosts of a fleet, until
 // Ready takes them back. It returns when that is durable and in the States
 // table, with the revision of the change. Errors are ErrNoService, ErrNoBackend,
-// ErrStore, *ConflictError.
+// ErrNotRunning, ErrStore, *ConflictError.
 func (s *Source) SetState(ctx context.Context, key vip.BackendKey, to vip.State) (rev uint64, err error) {
 	if _, err := ParseState(to.String()); err != nil {
 		return 0, err
@@ -205,7 +204,13 @@ func (s *Source) hasBackend(ctx context.Context, key vip.BackendKey) error {
 		return nil
 	}
 	missing := has()
-	if svc, _, ok := s.inForce(key.Service); missing == nil || s.Fleet == nil || ok && svc.Source != s.Name {
+	svc, _, ok := s.inForce(key.Service)
+	switch {
+	case missing == nil:
+		return nil
+	case s.Services != nil && !isReady(s.Services.Ready()), s.Fleet != nil && !s.running():
+		return ErrNotRunning // what isn't there may only have yet to be read
+	case s.Fleet == nil || ok && svc.Source != s.Name:
 		return missing
 	}
 	c, err := s.begin(ctx, []vip.ServiceKey{key.Service})
@@ -213,11 +218,10 @@ func (s *Source) hasBackend(ctx context.Context, key vip.BackendKey) error {
 		return err
 	}
 	defer c.end()
-	c.read(key.Service)
-	if changed, err := s.look(ctx, c, key.Service); err != nil || !changed {
-		return cmp.Or(err, missing)
+	if err := s.Store.Look(ctx, storeKey(key.Service)); err != nil {
+		return err
 	}
-	c.read(key.Service)
+	c.read(key.Service) // which takes it in; it may have come by the feed meanwhile, too
 	return has()
 }
 
