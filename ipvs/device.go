@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -19,6 +21,7 @@ type device struct {
 	conn  messenger
 	stats *counters
 	index int
+	fresh []netip.Addr // room for those that add has put there
 }
 
 func openDevice(name string, stats *counters) (*device, error) {
@@ -146,19 +149,37 @@ func (d *device) read() (s deviceState, err error) {
 // single is an address with nothing but itself behind it: as ours are.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// add puts addresses on the device; those that are there already are fine. It
-// tells failed of each that can't be put there. Where the device is gone it
-// returns ENODEV.
+// add puts addresses on the device; those that are there already are fine. Their
+// packets come to this host when it returns. It tells failed of each that can't be
+// put there. Where the device is gone it returns ENODEV.
 func (d *device) add(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
 	all := make([]netip.Prefix, len(addrs))
 	for i, a := range addrs {
 		all[i] = single(a)
 	}
-	return d.change(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, all, func(p netip.Prefix, err error) {
+	var missing map[netip.Addr]bool
+	err := d.change(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, all, func(p netip.Prefix, err error) {
 		if a := p.Addr(); err != unix.EEXIST {
+			if missing == nil {
+				missing = map[netip.Addr]bool{}
+			}
+			missing[a] = true
 			failed(a, fmt.Errorf("put address %s on %s: %w", a, d.name, err))
 		}
 	})
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if a.Is6() && !missing[a] {
+			d.fresh = append(d.fresh, a)
+		}
+	}
+	defer func() { d.fresh = d.fresh[:0] }()
+	if len(d.fresh) == 0 {
+		return nil
+	}
+	return d.awaitLocal(ctx, d.fresh)
 }
 
 // remove takes addresses off the device; those that are gone are fine.
@@ -189,6 +210,61 @@ func (d *device) change(ctx context.Context, typ, flags uint16, addrs []netip.Pr
 		return fmt.Errorf("change the addresses of %s: %w", d.name, err)
 	}
 	return gone
+}
+
+// localWithin is how long a kernel may take, at the most, to have all addresses of a
+// change for its own. It takes 1 ms, and some tens where it is busy.
+const localWithin = time.Second
+
+// awaitLocal waits until the host's routes lead the packets for new IPv6 addresses to
+// itself. The kernel makes these routes in a work queue, a moment after it has
+// answered that the address is there, also without duplicate address detection; a
+// client who comes in between is told that there is no route. Where rules of the
+// host's own lead an address elsewhere, or nobody answers, that is no fault of the
+// address, and the wait ends: the error is the context's.
+func (d *device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
+	var a netip.Addr
+	local := false
+	ask := func(b []byte) []byte { return appendRouteQuestion(b, a) }
+	hear := func(_ uint16, data []byte) error {
+		local = len(data) > routeTypeAt && data[routeTypeAt] == unix.RTN_LOCAL
+		return nil
+	}
+	var late time.Time
+	for len(addrs) > 0 {
+		a, local = addrs[0], false
+		err := d.conn.query(ctx, ask, hear)
+		if local {
+			addrs = addrs[1:]
+			continue
+		}
+		switch now := time.Now(); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !slices.Contains(elsewhere, err):
+			return nil
+		case late.IsZero():
+			late = now.Add(localWithin)
+		case now.After(late):
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// elsewhere are the answers of a host that has a route for an address which leads
+// nowhere, or none: unreachable, prohibit, blackhole.
+var elsewhere = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
+
+// routeTypeAt is where a message about a route has the route's type.
+const routeTypeAt = 7
+
+// appendRouteQuestion asks which way packets for an IPv6 address go.
+func appendRouteQuestion(b []byte, a netip.Addr) []byte {
+	b = beginMessage(b, unix.RTM_GETROUTE, 0)
+	b = append(b, unix.AF_INET6, byte(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	return appendAddr(b, unix.RTA_DST, a)
 }
 
 // forever is a lifetime without end, in an ifa_cacheinfo.

@@ -33,6 +33,7 @@ type fakeKernel struct {
 	loopback bool // an interface is up, apart from the device
 	device   *fakeDevice
 	nextLink int
+	tardy    int // so many questions for a route are asked before there is one
 
 	table     *fakeTable
 	sysctls   map[string]string

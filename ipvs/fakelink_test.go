@@ -11,8 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseRoute reads a message about an address.
+// parseRoute reads a message about an address, or the question where it is.
 func (k *fakeKernel) parseRoute(h header, data []byte) *message {
+	if h.typ == unix.RTM_GETROUTE {
+		return k.parseRouteQuestion(h, data)
+	}
 	index := int(binary.NativeEndian.Uint32(data[4:]))
 	var addr netip.Addr
 	a := attrs{b: data[8:]}
@@ -54,6 +57,27 @@ func (k *fakeKernel) parseRoute(h header, data []byte) *message {
 		}
 	default:
 		panic(fmt.Sprintf("message %d on the route socket", h.typ))
+	}
+	return m
+}
+
+// parseRouteQuestion reads the question which way packets for an address go: to this
+// host, unless it is too early.
+func (k *fakeKernel) parseRouteQuestion(h header, data []byte) *message {
+	a := attrs{b: data[12:]}
+	_, v, _ := a.next()
+	addr, ok := netip.AddrFromSlice(v)
+	if !ok || int(data[1]) != addr.BitLen() {
+		panic(fmt.Sprintf("a question for a route without an address: %v", data))
+	}
+	m := &message{typ: h.typ, what: "route of " + addr.String()}
+	m.do = func() error {
+		if k.tardy > 0 {
+			k.tardy--
+			return unix.ENETUNREACH
+		}
+		m.answer = [][]byte{{routeTypeAt: unix.RTN_LOCAL}}
+		return nil
 	}
 	return m
 }

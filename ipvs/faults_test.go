@@ -90,6 +90,8 @@ func honest(kind string) []fault {
 		return append(lost(errUnknown), not(unix.EPERM, unix.ENOBUFS)...)
 	case "ipvs query":
 		return append(lost(errInterrupted, errMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
+	case "route query":
+		return append(lost(errMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
 	case "nft transaction":
 		return append(lost(unix.ENOBUFS, errors.New("i/o timeout")), not(unix.EPERM, unix.EINTR, unix.EBUSY, unix.ENOMEM)...)
 	case "nft read":

@@ -1,0 +1,93 @@
+//go:build !vm
+
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+// The kernel makes the routes of IPv6 addresses later than it answers.
+func TestAddressesAreAwaited(t *testing.T) {
+	v4, v6, more := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1"), netip.MustParseAddr("fd96::2")
+	for name, c := range map[string]struct {
+		addrs []netip.Addr
+		tardy int
+		takes time.Duration
+		asks  int
+	}{
+		"at once":        {[]netip.Addr{v6}, 0, 0, 1},
+		"IPv4":           {[]netip.Addr{v4}, 5, 0, 0},
+		"a moment later": {[]netip.Addr{v4, v6, more}, 5, 5 * time.Millisecond, 7},
+		"never":          {[]netip.Addr{v6, more}, 1 << 30, localWithin + time.Millisecond, int(localWithin/time.Millisecond) + 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				k, d := fakeDeviceUp(t)
+				k.tardy = c.tardy
+				begun := time.Now()
+				if err := d.add(t.Context(), c.addrs, func(a netip.Addr, err error) { t.Error(a, err) }); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(begun); took != c.takes {
+					t.Errorf("took %v, want %v", took, c.takes)
+				}
+				if asked := strings.Count(strings.Join(k.trace, "\n"), "route query"); asked != c.asks {
+					t.Errorf("asked %d times, want %d", asked, c.asks)
+				}
+			})
+		})
+	}
+}
+
+// Who stops the agent doesn't wait for the kernel, nor does anybody for an address
+// that could not be put there.
+func TestAddressesAreNotAwaitedInVain(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		k, d := fakeDeviceUp(t)
+		k.tardy = 1 << 30
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		begun := time.Now()
+		err := d.add(ctx, []netip.Addr{netip.MustParseAddr("fd96::1")}, func(a netip.Addr, err error) { t.Error(a, err) })
+		if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took > 30*time.Millisecond {
+			t.Errorf("%v after %v", err, took)
+		}
+
+		k.fail(func(c call) *fault {
+			if c.kind == "route message" {
+				return &fault{err: unix.ENOBUFS}
+			}
+			return nil
+		})
+		begun = time.Now()
+		failed := 0
+		if err := d.add(t.Context(), []netip.Addr{netip.MustParseAddr("fd96::2")}, func(netip.Addr, error) { failed++ }); err != nil || failed != 1 {
+			t.Errorf("%v, %d failed", err, failed)
+		}
+		if took := time.Since(begun); took > 0 {
+			t.Errorf("waited %v for an address that isn't there", took)
+		}
+	})
+}
+
+// fakeDeviceUp is a fake kernel's device, which is there.
+func fakeDeviceUp(t *testing.T) (*fakeKernel, *device) {
+	k := newFakeKernel()
+	h, err := k.open(t.Context(), &counters{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.device.ensure(); err != nil {
+		t.Fatal(err)
+	}
+	return k, h.device
+}

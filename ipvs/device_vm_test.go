@@ -1,0 +1,41 @@
+//go:build linux && vm
+
+package ipvs
+
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Who is told that a service is in force may send to it: the kernel takes packets for
+// a new address as its own by then, of IPv6 too, also where its work queues have to
+// wait for the processor.
+func TestAddressIsTheHostsOwnWhenApplied(t *testing.T) {
+	const count = 50
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	late := map[vip.Family]int{}
+	onThreadThatEnds(func() {
+		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
+			t.Error(err)
+		}
+		for i := range count {
+			for _, pool := range []netip.Prefix{pool4, pool6} {
+				f := frontend(netip.AddrPortFrom(nth(pool, 100+i), 80).String(), vip.TCP)
+				p.create(t, f)
+				routes, err := lab.Director.Netlink.RouteGet(f.Key.Addr.AsSlice())
+				if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
+					late[vip.FamilyOf(f.Key.Addr)]++
+				}
+			}
+		}
+	})
+	for family, n := range late {
+		t.Errorf("%d of %d addresses of %s were not the host's own", n, count, family)
+	}
+}
