@@ -15,9 +15,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -213,7 +213,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 			if r.Action == rest.Refused {
 				continue
 			}
-			more, err := control.WaitApplied(ctx, s.Compiled, s.Applied, r.Key, r.Rev)
+			more, err := pipeline.WaitApplied(ctx, s.Compiled, s.Applied, r.Key, r.Rev)
 			if err != nil {
 				return nil, err
 			}
@@ -262,13 +262,13 @@ func (s *Server) proposed(results []rest.Result, refusals []vip.Problem) *v1.Pla
 	if s.Preview != nil {
 		granted = s.Preview(rows)
 	}
-	var before, after []control.Planned
+	var before, after []pipeline.Planned
 	for i, row := range rows {
-		after = append(after, control.Planned{Service: row, Allocation: granted[i]})
+		after = append(after, pipeline.Planned{Service: row, Allocation: granted[i]})
 		if now, _, ok := s.Services.Get(row.Key); ok {
 			a, _, _ := s.Allocations.Get(row.Key)
-			before = append(before, control.Planned{Service: now, Allocation: a})
+			before = append(before, pipeline.Planned{Service: now, Allocation: a})
 		}
 	}
-	return plan(control.NewPlan(before, after), refusals)
+	return plan(pipeline.NewPlan(before, after), refusals)
 }

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -145,7 +145,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 
 func (s *Server) serviceApplied(key vip.ServiceKey, rev uint64) func(context.Context) ([]vip.Problem, error) {
 	return func(ctx context.Context) ([]vip.Problem, error) {
-		return control.WaitApplied(ctx, s.Compiled, s.Applied, key, rev)
+		return pipeline.WaitApplied(ctx, s.Compiled, s.Applied, key, rev)
 	}
 }
 
@@ -266,7 +266,7 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 
 // hasAll reports whether a frontend of UDP, which has none but those that take new
 // clients, has every one of them that serves its port, wherever it is.
-func hasAll(in *control.StatusInput, f *vip.Frontend) bool {
+func hasAll(in *pipeline.StatusInput, f *vip.Frontend) bool {
 	policy, internal := compile.Policies(in.Service)
 	if f.Key.Audience == vip.InternalClients {
 		policy = internal

@@ -15,14 +15,14 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // notBegun is a server of an agent whose store has never answered, and what ends
@@ -38,7 +38,7 @@ func notBegun() (s *Server, begin func()) {
 		States:      table.New(clock, vip.KeyOfBackendState, nil),
 		Leases:      table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
 		Allocations: table.New(clock, vip.KeyOfAllocation, nil),
-		Compiled:    table.New(clock, control.KeyOfCompiled, nil),
+		Compiled:    table.New(clock, pipeline.KeyOfCompiled, nil),
 		Frontends:   table.New(clock, vip.KeyOfFrontend, nil),
 		Applied:     table.New(clock, reconcile.KeyOfApplied, nil),
 		Begun:       begun, Awaits: func() string { return "waiting for consul at 10.0.0.5:8500: connection refused" }, Ready: make(chan struct{}),

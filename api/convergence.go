@@ -6,10 +6,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // convergence measures how long a changed service takes from its source's word
@@ -17,7 +17,7 @@ import (
 // change.
 type convergence struct {
 	services table.Reader[vip.ServiceKey, vip.Service]
-	compiled table.Reader[vip.ServiceKey, control.Compiled]
+	compiled table.Reader[vip.ServiceKey, pipeline.Compiled]
 	applied  table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	front    table.Reader[vip.FrontendKey, vip.Frontend]
 	ready    <-chan struct{}

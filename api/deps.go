@@ -8,16 +8,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/store/snapshot"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
-	"github.com/ironvip/ironvip/transfer"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // Registrar takes the writes: *rest.Source.
@@ -50,7 +50,7 @@ type Deps struct {
 	States      table.Reader[vip.BackendKey, vip.BackendState]
 	Leases      table.Reader[ipam.Resource, *ipam.Lease]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
-	Compiled    table.Reader[vip.ServiceKey, control.Compiled]
+	Compiled    table.Reader[vip.ServiceKey, pipeline.Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	// Begun is closed once what the store keeps is in the tables. Before, only what needs
@@ -81,7 +81,7 @@ type Deps struct {
 	// another try.
 	Nodes func(context.Context) (v1.NodeList, error)
 	// Export reads all that the store keeps.
-	Export func(context.Context) (transfer.Document, error)
+	Export func(context.Context) (snapshot.Document, error)
 	// Checks are further lines of `ironvip status`; may be nil.
 	Checks func() []v1.Check
 
@@ -94,7 +94,7 @@ type Config struct {
 	Check    func() v1.Check                     // its line of `ironvip status`
 	Validate func(context.Context) []vip.Problem // what is wrong with what is on the disk
 	// Plan returns what would change if what is on the disk were loaded.
-	Plan   func(context.Context) (control.Plan, []vip.Problem)
+	Plan   func(context.Context) (pipeline.Plan, []vip.Problem)
 	Reload func(context.Context) (v1.ReloadResult, []vip.Problem) // problems: nothing has changed
 	Loaded func() (ok bool, at time.Time)                         // how and when the last reload went
 }

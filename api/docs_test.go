@@ -13,10 +13,10 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/transfer"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
 )
 
 // The examples of docs/api.md work, one after the other, and there is one for
@@ -29,12 +29,12 @@ func TestExamplesOfTheManual(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
 		d.Statistics = &reconciletest.Statistics{}
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
-		d.Export = func(context.Context) (transfer.Document, error) {
-			return transfer.NewDocument(transfer.Contents{}), nil
+		d.Export = func(context.Context) (snapshot.Document, error) {
+			return snapshot.NewDocument(snapshot.Contents{}), nil
 		}
 		d.Config = Config{
 			Validate: func(context.Context) []vip.Problem { return nil },
-			Plan:     func(context.Context) (control.Plan, []vip.Problem) { return control.Plan{}, nil },
+			Plan:     func(context.Context) (pipeline.Plan, []vip.Problem) { return pipeline.Plan{}, nil },
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {
 				return v1.ReloadResult{Message: "nothing changed"}, nil
 			},

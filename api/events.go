@@ -13,8 +13,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 )
 
 // keepAlive is how often a stream without events says that it is there.

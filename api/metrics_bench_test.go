@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // allAlike counts the same of every frontend, as IPVS would.
@@ -53,7 +53,7 @@ func (w *written) fill(n, backends int) {
 		}
 		wanted, made := w.services.Put(s), w.frontends.Put(front)
 		w.allocations.Set(vip.Allocation{Asked: &wanted.Value, ServiceRev: wanted.Rev, VIPs: []netip.Addr{f.Addr}})
-		w.compiled.Set(control.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []*control.FrontendRow{made}})
+		w.compiled.Set(pipeline.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []*pipeline.FrontendRow{made}})
 		w.applied.Set(reconcile.AppliedFrontend{Tried: made})
 	}
 }

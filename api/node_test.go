@@ -12,12 +12,12 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestLeasesAndPools(t *testing.T) {
@@ -202,8 +202,8 @@ func TestConfig(t *testing.T) {
 		d.Config = Config{
 			Check:    func() v1.Check { return v1.Check{Name: "config", Level: v1.LevelOK, Message: "loaded 1m ago"} },
 			Validate: func(context.Context) []vip.Problem { return bad },
-			Plan: func(context.Context) (control.Plan, []vip.Problem) {
-				return control.Plan{Changes: []control.Change{{Action: control.ActionAdd, Kind: control.KindService,
+			Plan: func(context.Context) (pipeline.Plan, []vip.Problem) {
+				return pipeline.Plan{Changes: []pipeline.Change{{Action: pipeline.ActionAdd, Kind: pipeline.KindService,
 					Service: vip.ServiceKey{Namespace: "default", Name: "api"}, Detail: "443/tcp"}}, Add: 1}, bad
 			},
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {

@@ -21,19 +21,19 @@ import (
 	"go.uber.org/goleak"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -59,7 +59,7 @@ type brokenStore struct {
 	before func() // the next write, once
 }
 
-func (b *brokenStore) Batch(fill func(*state.Tx[rest.Record])) error {
+func (b *brokenStore) Batch(fill func(*store.Tx[rest.Record])) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err != nil {
@@ -134,7 +134,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	r := &rig{log: &syncBuffer{}, files: files{make(chan spec.Service)}}
 	r.t, _ = t.(*testing.T)
 	log := slog.New(slog.NewTextHandler(r.log, nil))
-	db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	states := table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b })
 	allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
 	frontends := table.New(clock, vip.KeyOfFrontend, compile.SameFrontend)
-	compiled := table.New(clock, control.KeyOfCompiled, control.SameCompiled)
+	compiled := table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled)
 	applied := table.New(clock, reconcile.KeyOfApplied, nil)
 	events := event.NewLog(200, time.Now)
 	pools := []ipam.Pool{{Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}
@@ -154,12 +154,12 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		t.Fatal(err)
 	}
 	supervisor := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Events: events, Log: log})
-	r.registry = &brokenStore{Store: state.NewBucket[rest.Record](db, "rest")}
+	r.registry = &brokenStore{Store: store.NewBucket[rest.Record](db, "rest")}
 	registry, err := rest.NewLocal(r.registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	overrides, err := rest.NewLocal(state.NewBucket[rest.Override](db, "states"))
+	overrides, err := rest.NewLocal(store.NewBucket[rest.Override](db, "states"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,8 +177,8 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	r.plane = reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
 	reconciler := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: frontends, Target: r.plane, Applied: applied,
 		Resync: -1, Events: events, Log: log})
-	allocate := control.NewAllocate(control.AllocateOptions{Services: services, Allocator: allocator, Allocations: allocations, Events: events, Log: log})
-	compiler := control.NewCompile(control.CompileOptions{Services: services, Allocations: allocations, States: states,
+	allocate := pipeline.NewAllocate(pipeline.AllocateOptions{Services: services, Allocator: allocator, Allocations: allocations, Events: events, Log: log})
+	compiler := pipeline.NewCompile(pipeline.CompileOptions{Services: services, Allocations: allocations, States: states,
 		Frontends: frontends, Compiled: compiled, Applied: applied, Events: events, Log: log})
 
 	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),

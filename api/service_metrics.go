@@ -6,16 +6,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // tally is what the metrics say of one service.
 type tally struct {
 	source string
-	state  control.State
+	state  pipeline.State
 	// Backends by their state in force, those that only drain still included, and
 	// how many of them take new connections.
 	ready, drain, maint, usable int
@@ -35,7 +35,7 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 		states, leave := s.standing.unwell()
 		for key, row := range rows {
 			n := len(row.Value.Backends)
-			t := tally{source: row.Value.Source, state: control.Healthy, ready: n, usable: n}
+			t := tally{source: row.Value.Source, state: pipeline.Healthy, ready: n, usable: n}
 			state, unwell := states[key]
 			if _, leaves := leave[key]; unwell || leaves {
 				in := s.tables().StatusInput(key, time.Time{})
@@ -55,8 +55,8 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 }
 
 // tallyOf counts the backends of a service, whose state it leaves at Healthy.
-func tallyOf(in *control.StatusInput) tally {
-	t := tally{source: in.Service.Source, state: control.Healthy, drain: len(removed(in))}
+func tallyOf(in *pipeline.StatusInput) tally {
+	t := tally{source: in.Service.Source, state: pipeline.Healthy, drain: len(removed(in))}
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		switch compile.EffectiveState(in.Key, b, in.Override) {
@@ -77,7 +77,7 @@ func tallyOf(in *control.StatusInput) tally {
 func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...string)) {
 	type kind struct {
 		source string
-		state  control.State
+		state  pipeline.State
 	}
 	count := map[kind]int{}
 	for key, t := range c.s.tallies() {

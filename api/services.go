@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -172,7 +172,7 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceO
 		return nil, writeFailed(vip.BackendKey{Service: in.key()}, err)
 	}
 	applied, err := s.apply(ctx, in.PreferWait, "service \""+in.key().String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
-		return control.WaitApplied(ctx, s.Compiled, s.Applied, in.key(), result.Rev)
+		return pipeline.WaitApplied(ctx, s.Compiled, s.Applied, in.key(), result.Rev)
 	})
 	if err != nil {
 		return nil, err
@@ -254,10 +254,10 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 	}
 	applied, err := s.apply(ctx, in.PreferWait, "the removal of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
 		if _, heir, ok := s.Services.Get(key); ok { // another source's service of that name, which was held aside
-			_, err := control.WaitApplied(ctx, s.Compiled, s.Applied, key, heir)
+			_, err := pipeline.WaitApplied(ctx, s.Compiled, s.Applied, key, heir)
 			return nil, err // its own problems are not the removal's
 		}
-		return control.WaitGone(ctx, s.Compiled, s.Applied, key, last)
+		return pipeline.WaitGone(ctx, s.Compiled, s.Applied, key, last)
 	})
 	if err != nil {
 		return nil, err

@@ -15,15 +15,15 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources/rest"
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestServiceLife(t *testing.T) {
@@ -255,7 +255,7 @@ func TestFullDisk(t *testing.T) {
 		code   string
 	}{{syscall.ENOSPC, 507, v1.CodeStoreFull}, {errors.New("away"), 503, v1.CodeStoreUnavailable},
 		{fleet.ErrUnavailable, 503, v1.CodeStoreUnavailable}} {
-		r.registry.fail(fmt.Errorf("%w: %w", state.ErrUnavailable, c.cause))
+		r.registry.fail(fmt.Errorf("%w: %w", store.ErrUnavailable, c.cause))
 		for method, path := range map[string]string{"PUT": webPath, "DELETE": webPath, "POST": v1.PathApply} {
 			body := webBody("10.0.0.2")
 			if method == "POST" {
@@ -502,12 +502,12 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 		clock := &table.Clock{}
 		services := table.New(clock, vip.KeyOfService, compile.SameService)
 		frontends := table.New(clock, vip.KeyOfFrontend, compile.SameFrontend)
-		compiled := table.New(clock, control.KeyOfCompiled, control.SameCompiled)
+		compiled := table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled)
 		applied := table.New(clock, reconcile.KeyOfApplied, nil)
 		put := func(backends ...vip.Backend) uint64 {
 			services.Set(vip.Service{Key: key, Backends: backends})
 			row := frontends.Put(vip.Frontend{Key: frontend, Service: key, Backends: make([]vip.Endpoint, len(backends))})
-			compiled.Set(control.Compiled{Service: &vip.Service{Key: key}, Frontends: []*control.FrontendRow{row}})
+			compiled.Set(pipeline.Compiled{Service: &vip.Service{Key: key}, Frontends: []*pipeline.FrontendRow{row}})
 			return applied.Set(reconcile.AppliedFrontend{Tried: row})
 		}
 		put(vip.Backend{})

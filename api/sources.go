@@ -9,7 +9,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/sources"
 )
 

@@ -7,11 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // standing knows what is not as it should be, so that nobody has to look at what
@@ -19,20 +19,20 @@ import (
 // changed since the last look, and what isn't well), the first one O(all);
 // memory goes to what isn't well.
 type standing struct {
-	tables *control.Tables
+	tables *pipeline.Tables
 
 	mu        sync.Mutex
 	feeds     *standingFeeds // nil before the first question
 	served    func() int     // services with frontends in force
 	endpoints func() int     // of all frontends
-	services  map[vip.ServiceKey]control.State
+	services  map[vip.ServiceKey]pipeline.State
 	frontends map[vip.FrontendKey]vip.ServiceKey // with the service, while endpoints of it leave; the zero one otherwise
 }
 
 type standingFeeds struct {
 	services    *table.Feed[vip.ServiceKey, vip.Service]
 	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
-	compiled    *table.Feed[vip.ServiceKey, control.Compiled]
+	compiled    *table.Feed[vip.ServiceKey, pipeline.Compiled]
 	states      *table.Feed[vip.BackendKey, vip.BackendState]
 	frontends   *table.Feed[vip.FrontendKey, vip.Frontend]
 	applied     *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
@@ -43,7 +43,7 @@ const lookEvery = 10 * time.Second
 
 // run looks now and then, once somebody has asked, until ctx ends.
 func (s *standing) run(ctx context.Context) {
-	for retry.Sleep(ctx, lookEvery) {
+	for backoff.Sleep(ctx, lookEvery) {
 		s.mu.Lock()
 		if s.feeds != nil {
 			s.look()
@@ -65,11 +65,11 @@ func (s *standing) run(ctx context.Context) {
 
 // states returns how many services there are, and how many in each state but
 // Healthy.
-func (s *standing) states() (all int, count map[control.State]int) {
+func (s *standing) states() (all int, count map[pipeline.State]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.look()
-	count = make(map[control.State]int)
+	count = make(map[pipeline.State]int)
 	for _, state := range s.services {
 		count[state]++
 	}
@@ -78,7 +78,7 @@ func (s *standing) states() (all int, count map[control.State]int) {
 
 // unwell returns the state of each service that isn't Healthy, and of which services
 // endpoints leave. All backends of the others are ready and have a weight.
-func (s *standing) unwell() (states map[vip.ServiceKey]control.State, leave map[vip.ServiceKey]struct{}) {
+func (s *standing) unwell() (states map[vip.ServiceKey]pipeline.State, leave map[vip.ServiceKey]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.look()
@@ -130,16 +130,16 @@ func (s *standing) look() {
 	if s.feeds == nil {
 		s.feeds = &standingFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
 			states: t.States.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
-		s.services, s.frontends = make(map[vip.ServiceKey]control.State), make(map[vip.FrontendKey]vip.ServiceKey)
+		s.services, s.frontends = make(map[vip.ServiceKey]pipeline.State), make(map[vip.FrontendKey]vip.ServiceKey)
 	}
 	if s.served == nil {
-		s.served = t.Compiled.Sum(func(c *control.Compiled) int { return min(len(c.Frontends), 1) })
+		s.served = t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) })
 		s.endpoints = t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) })
 	}
 	services, frontends := make(map[vip.ServiceKey]struct{}), make(map[vip.FrontendKey]struct{})
 	eachChange(s.feeds.services, func(s *vip.Service) { services[s.Key] = struct{}{} })
 	eachChange(s.feeds.allocations, func(a *vip.Allocation) { services[a.Asked.Key] = struct{}{} })
-	eachChange(s.feeds.compiled, func(c *control.Compiled) { services[c.Service.Key] = struct{}{} })
+	eachChange(s.feeds.compiled, func(c *pipeline.Compiled) { services[c.Service.Key] = struct{}{} })
 	eachChange(s.feeds.states, func(s *vip.BackendState) { services[s.Backend.Service] = struct{}{} })
 	eachChange(s.feeds.frontends, func(f *vip.Frontend) {
 		frontends[f.Key], services[f.Service] = struct{}{}, struct{}{}
@@ -154,7 +154,7 @@ func (s *standing) look() {
 	for k := range services {
 		if in := t.StatusInput(k, time.Time{}); in.Service == nil {
 			delete(s.services, k)
-		} else if state := control.StateOf(in); state == control.Healthy {
+		} else if state := pipeline.StateOf(in); state == pipeline.Healthy {
 			delete(s.services, k)
 		} else {
 			s.services[k] = state
@@ -171,14 +171,14 @@ func (s *standing) look() {
 	}
 	// A map never gives back what it once took: of a start, room for everything.
 	if len(s.services) == 0 {
-		s.services = make(map[vip.ServiceKey]control.State)
+		s.services = make(map[vip.ServiceKey]pipeline.State)
 	}
 	if len(s.frontends) == 0 {
 		s.frontends = make(map[vip.FrontendKey]vip.ServiceKey)
 	}
 }
 
-func isRemarkable(f *control.FrontendStatus) bool {
+func isRemarkable(f *pipeline.FrontendStatus) bool {
 	return f.Pending() || f.Applied.Problem != nil || f.Applied.Warning != nil || f.Leaves()
 }
 

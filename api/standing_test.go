@@ -10,19 +10,19 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // written are the tables that the API reads, without anybody who fills them.
 type written struct {
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
-	compiled    *table.Table[vip.ServiceKey, control.Compiled]
+	compiled    *table.Table[vip.ServiceKey, pipeline.Compiled]
 	states      *table.Table[vip.BackendKey, vip.BackendState]
 	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
 	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
@@ -33,7 +33,7 @@ func newWritten() *written {
 	return &written{
 		services:    table.New(clock, vip.KeyOfService, nil),
 		allocations: table.New(clock, vip.KeyOfAllocation, nil),
-		compiled:    table.New(clock, control.KeyOfCompiled, nil),
+		compiled:    table.New(clock, pipeline.KeyOfCompiled, nil),
 		states:      table.New(clock, vip.KeyOfBackendState, nil),
 		frontends:   table.New(clock, vip.KeyOfFrontend, nil),
 		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
@@ -65,14 +65,14 @@ func (w *written) well(i int) {
 	w.allocations.Set(vip.Allocation{Asked: &wanted.Value, ServiceRev: wanted.Rev, VIPs: []netip.Addr{f.Addr}})
 	made := w.frontends.Put(vip.Frontend{Key: f, Kind: vip.OnVIP, Service: k,
 		Backends: []vip.Endpoint{{Addr: netip.AddrPortFrom(oneBackend.Address, 80), Weight: 1}}})
-	w.compiled.Set(control.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []*control.FrontendRow{made}})
+	w.compiled.Set(pipeline.Compiled{Service: &wanted.Value, ServiceRev: wanted.Rev, Frontends: []*pipeline.FrontendRow{made}})
 	w.applied.Set(reconcile.AppliedFrontend{Tried: made})
 }
 
 // disown takes a frontend that is k's now from what was compiled of the others.
 func (w *written) disown(f vip.FrontendKey, k vip.ServiceKey) {
 	for other, row := range w.compiled.All() {
-		if other != k && slices.ContainsFunc(row.Frontends, func(r *control.FrontendRow) bool { return r.Value.Key == f }) {
+		if other != k && slices.ContainsFunc(row.Frontends, func(r *pipeline.FrontendRow) bool { return r.Value.Key == f }) {
 			row.Frontends = nil
 			w.compiled.Set(row)
 		}
@@ -136,8 +136,8 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 		{Addr: netip.MustParseAddrPort("10.0.0.9:80"), Leaving: vip.InstantOf(time.Unix(1, 0))}}}
 	w.applied.Set(reconcile.AppliedFrontend{Tried: w.frontends.Put(f)})
 	want := map[vip.ServiceKey]tally{
-		serviceNo(1): {state: control.Healthy, ready: 1, drain: 1, usable: 1},
-		serviceNo(2): {state: control.Healthy, ready: 1, usable: 1},
+		serviceNo(1): {state: pipeline.Healthy, ready: 1, drain: 1, usable: 1},
+		serviceNo(2): {state: pipeline.Healthy, ready: 1, usable: 1},
 	}
 	if got := maps.Collect(New(w.deps()).tallies()); !maps.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
@@ -162,9 +162,9 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			},
 			"allocation gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.allocations.Delete(k) },
 			"compiled": func(_ int, k vip.ServiceKey, f vip.FrontendKey, odd bool) {
-				row := control.Compiled{Service: &vip.Service{Key: k}, ServiceRev: 1 << 40}
+				row := pipeline.Compiled{Service: &vip.Service{Key: k}, ServiceRev: 1 << 40}
 				if r := w.frontends.Row(f); !odd && (r == nil || r.Value.Service == k) {
-					row.Frontends = []*control.FrontendRow{{Value: vip.Frontend{Key: f}}}
+					row.Frontends = []*pipeline.FrontendRow{{Value: vip.Frontend{Key: f}}}
 				}
 				w.compiled.Set(row)
 			},
@@ -202,9 +202,9 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			if rapid.IntRange(0, 3).Draw(t, "ask") > 0 {
 				continue
 			}
-			states := map[control.State]int{}
+			states := map[pipeline.State]int{}
 			for k := range w.services.All() {
-				if state := control.Status(s.tables.StatusInput(k, time.Time{})).State; state != control.Healthy {
+				if state := pipeline.Status(s.tables.StatusInput(k, time.Time{})).State; state != pipeline.Healthy {
 					states[state]++
 				}
 			}
@@ -215,7 +215,7 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			wantTallies := map[vip.ServiceKey]tally{}
 			for k := range w.services.All() {
 				said, _ := server.service(k)
-				one := tally{source: said.Source, state: control.State(said.Status.State), usable: said.Status.Usable}
+				one := tally{source: said.Source, state: pipeline.State(said.Status.State), usable: said.Status.Usable}
 				for _, b := range said.Status.Backends {
 					one.ready += count(b.State == vip.Ready.String())
 					one.drain += count(b.State == vip.Drain.String())

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 func (s *Server) statsRoutes() {
@@ -92,7 +92,7 @@ func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (*serviceSta
 	defer cancel()
 	counted := s.Statistics.Counted()
 	out := &serviceStatsOutput{Body: v1.ServiceStats{Service: in.key().String(), Frontends: make([]v1.FrontendStats, 0, len(status.Frontends))}}
-	slices.SortFunc(status.Frontends, func(a, b control.FrontendStatus) int { return vip.CompareFrontendKeys(a.Frontend.Key, b.Frontend.Key) })
+	slices.SortFunc(status.Frontends, func(a, b pipeline.FrontendStatus) int { return vip.CompareFrontendKeys(a.Frontend.Key, b.Frontend.Key) })
 	var sum reconcile.Traffic
 	for i := range status.Frontends {
 		f := &status.Frontends[i].Frontend

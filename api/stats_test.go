@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
 )
 
 // counting gives the API a dataplane that counts.

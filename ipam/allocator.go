@@ -14,10 +14,10 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // Options are what an Allocator works with. Clock must be given.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 )
 
 // tries is how often a service is planned anew because someone else changed a

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/boltstore"
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -71,7 +71,7 @@ func TestStickyOnDisk(t *testing.T) {
 	}
 	want := map[vip.ServiceKey]string{}
 	for round := range 3 {
-		db, err := state.Open(path)
+		db, err := store.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,25 +5,25 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // follow books what other hosts write to the store, until the context ends.
 // One change costs O(its holders).
 func (a *Allocator) follow(ctx context.Context) {
-	backoff := newBackoff()
+	pace := newBackoff()
 	for ctx.Err() == nil {
 		err := a.followOnce(ctx)
 		if err == nil {
-			backoff.Reset()
+			pace.Reset()
 			continue
 		}
-		wait := backoff.Next()
+		wait := pace.Next()
 		if ctx.Err() == nil {
 			a.log.Error("the lease store can't be followed; trying again", "err", err, "in", wait)
 		}
-		retry.Sleep(ctx, wait)
+		backoff.Sleep(ctx, wait)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/vip"
 )
 

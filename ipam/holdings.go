@@ -4,8 +4,8 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/table/keyed"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table/keyed"
 )
 
 // Holdings are leases by the services that hold them, mostly one a service: it

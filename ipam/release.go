@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 )
 
 // Released is a service that is to give up everything that it holds.

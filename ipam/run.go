@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 )
 
 // How often Run looks, apart from when it knows that there is something to do.
@@ -22,7 +22,7 @@ const (
 )
 
 // newBackoff has the waits for a store that fails.
-func newBackoff() retry.Backoff { return retry.Backoff{Lo: shortestTry, Hi: longestTry} }
+func newBackoff() backoff.Backoff { return backoff.Backoff{Lo: shortestTry, Hi: longestTry} }
 
 // Settled says that every source has told its services, and how to find out
 // whether one of them names a service. From here on Run looks for leases that

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // world is an allocator on a store in memory, with a clock to set.

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
 )
 
 func TestConformance(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 
-	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile"
 )
 
 // Attributes of the nested statistics in 64 bits, which kernels since 4.1 send

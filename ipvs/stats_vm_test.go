@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // ipvsadmNumbers reads what ipvsadm lists: five or two numbers at the end of

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // Defaults of Options.

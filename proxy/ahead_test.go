@@ -7,8 +7,8 @@ import (
 	"net"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // many are updates that open so many frontends.

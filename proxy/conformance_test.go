@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
 )
 
 // The suite that every dataplane passes. Its IPv6 VIP is ::1 on loopback.

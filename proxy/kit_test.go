@@ -20,9 +20,9 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 const patience = time.Minute // for what is bound to happen

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -55,7 +55,7 @@ func listenConfig() *net.ListenConfig {
 
 // newBackoff paces attempts at a socket that is short of something: file
 // descriptors, memory.
-func newBackoff() retry.Backoff { return retry.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second} }
+func newBackoff() backoff.Backoff { return backoff.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second} }
 
 // passes reports whether an error of accept or receive is the moment's, so
 // that the socket is good for a later try.

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // tally is what a frontend or an endpoint has carried since it was made.

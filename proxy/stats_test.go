@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // counted waits until a frontend's figures are as wanted: bytes are counted

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // A backend of weight 0 keeps its connections and gets no new ones; the others

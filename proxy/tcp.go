@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"golang.org/x/sys/unix"
 )
 
@@ -72,7 +72,7 @@ func (t *tcpListener) accept() {
 			pause.Reset()
 		case t.f.ctx.Err() == nil && passes(err):
 			t.f.complain("accept", err)
-			retry.Sleep(t.f.ctx, pause.Next())
+			backoff.Sleep(t.f.ctx, pause.Next())
 			continue
 		default: // closed by us, then nobody asks for it; or broken
 			t.death.Store(&err)

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"golang.org/x/sys/unix"
 )
 
@@ -123,7 +123,7 @@ func (u *udpListener) read(conn *net.UDPConn) {
 			return
 		case passes(err):
 			u.f.complain("receive", err)
-			retry.Sleep(u.f.ctx, pause.Next())
+			backoff.Sleep(u.f.ctx, pause.Next())
 		default:
 			u.mu.Lock()
 			u.death = err

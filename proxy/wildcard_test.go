@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 func TestWildcardPorts(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 )
 
 // names is what the sources say, and who of them has each name. It is the one

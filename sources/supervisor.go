@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // DefaultSyncTimeout is how long the pipeline waits for a source's first full
@@ -132,7 +132,7 @@ func (s *Supervisor) Settle(key vip.ServiceKey) { s.names.settle(key) }
 
 // awaitSync ends the waiting for sources that have not synced in time.
 func (s *Supervisor) awaitSync(ctx context.Context) {
-	if !retry.Sleep(ctx, s.options.SyncTimeout) {
+	if !backoff.Sleep(ctx, s.options.SyncTimeout) {
 		return
 	}
 	for _, src := range s.sources {
@@ -142,7 +142,7 @@ func (s *Supervisor) awaitSync(ctx context.Context) {
 
 // supervise runs one source again and again.
 func (s *Supervisor) supervise(ctx context.Context, src *supervised) {
-	backoff := retry.Backoff{Lo: minBackoff, Hi: maxBackoff}
+	backoff := backoff.Backoff{Lo: minBackoff, Hi: maxBackoff}
 	for ctx.Err() == nil {
 		run, cancel := context.WithCancelCause(ctx)
 		src.mu.Lock()
@@ -177,7 +177,7 @@ func (s *Supervisor) pause(ctx context.Context, src *supervised, d time.Duration
 	src.mu.Lock()
 	src.cancel = cancel
 	src.mu.Unlock()
-	retry.Sleep(wait, d)
+	backoff.Sleep(wait, d)
 }
 
 // runOnce makes a panic in a source that source's failure.

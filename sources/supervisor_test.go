@@ -16,10 +16,10 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -19,23 +19,23 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli"
 	"github.com/ironvip/ironvip/cmd/ironvip/garbage"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/healthport"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/consulstore"
-	"github.com/ironvip/ironvip/nodehealth"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/cache"
 	"github.com/ironvip/ironvip/sources/consul"
-	"github.com/ironvip/ironvip/sources/remembered"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/sources/static"
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 const eventsKept = 1000
@@ -87,13 +87,13 @@ type agent struct {
 
 	config    *liveConfig
 	reloading sync.Mutex
-	db        *state.DB
+	db        *store.DB
 	stores    *stores
 	began     chan struct{} // closed once what the stores keep has been taken in
 
 	supervisor  *sources.Supervisor
 	static      map[string]*static.Source // by name
-	remembered  []*remembered.Source
+	remembered  []*cache.Source
 	beside      []part // what sources write back
 	rest        *rest.Source
 	services    *table.Table[vip.ServiceKey, vip.Service]
@@ -104,14 +104,14 @@ type agent struct {
 	allocator   *ipam.Allocator
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
-	compiled    *table.Table[vip.ServiceKey, control.Compiled]
+	compiled    *table.Table[vip.ServiceKey, pipeline.Compiled]
 	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 
-	allocate   *control.Allocate
-	compile    *control.Compile
+	allocate   *pipeline.Allocate
+	compile    *pipeline.Compile
 	plane      *plane
 	reconciler *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
-	health     *nodehealth.Server
+	health     *healthport.Server
 	lag        lag
 }
 
@@ -164,7 +164,7 @@ func newAgent(path string, cfg *configs.Config, problems []vip.Problem) (_ *agen
 		host:        table.New(clock, hostnet.KeyOf, hostnet.Same),
 		allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
 		frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
-		compiled:    table.New(clock, control.KeyOfCompiled, control.SameCompiled),
+		compiled:    table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
 		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
 	}
 	a.log = newLogger(cfg, a.level)
@@ -284,7 +284,7 @@ func (a *agent) newSource(s *configs.Source) error {
 	}
 	source := static.New(static.Options{
 		Name: s.Name, Dir: s.Path, Optional: s.Optional, Pools: a.pools,
-		Store: state.NewBucket[static.Remembered](a.db, "static"), Log: a.log,
+		Store: store.NewBucket[static.Remembered](a.db, "static"), Log: a.log,
 	})
 	a.static[s.Name] = source
 	a.supervisor.Add(s.Name, s.Type, source)
@@ -354,23 +354,23 @@ func (a *agent) priorServices(source string) int {
 
 // remember adds a source whose input isn't on this host's disk, with a memory.
 func (a *agent) remember(s *configs.Source, source sources.Source) {
-	memory := remembered.New(s.Name, source, state.NewBucket[remembered.Row](a.db, "remembered "+s.Name), a.services, a.log)
+	memory := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "remembered "+s.Name), a.services, a.log)
 	a.remembered = append(a.remembered, memory)
 	a.supervisor.Add(s.Name, s.Type, memory)
 }
 
 // newStages makes what joins the tables and brings them to the dataplane.
 func (a *agent) newStages(cfg *configs.Config) {
-	a.allocate = control.NewAllocate(control.AllocateOptions{
+	a.allocate = pipeline.NewAllocate(pipeline.AllocateOptions{
 		Services: a.services, Host: a.host, Allocator: a.allocator, Allocations: a.allocations, Events: a.events, Log: a.log,
 	})
 	connections, _ := a.plane.Plane.(reconcile.Connections)
-	a.compile = control.NewCompile(control.CompileOptions{
+	a.compile = pipeline.NewCompile(pipeline.CompileOptions{
 		Services: a.services, Allocations: a.allocations, States: a.states, Host: a.host,
 		NodePorts: nodePortAddresses(cfg),
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
 		Frontends: a.frontends, Compiled: a.compiled,
-		Connections: connections, Applied: a.applied, Store: state.NewBucket[vip.Frontend](a.db, "drains"),
+		Connections: connections, Applied: a.applied, Store: store.NewBucket[vip.Frontend](a.db, "drains"),
 		Events: a.events, Log: a.log,
 	})
 	a.reconciler = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
@@ -378,7 +378,7 @@ func (a *agent) newStages(cfg *configs.Config) {
 		Moved:   a.watcher.Changed(),
 		Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: a.events, Log: a.log,
 	})
-	a.health = nodehealth.New(nodehealth.Options{
+	a.health = healthport.New(healthport.Options{
 		Compiled: a.compiled, Host: a.host, NodePorts: nodePortAddresses(cfg),
 		Healthy: newPlaneHealth(a.reconciler.Stats).ok, Events: a.events, Log: a.log,
 	})

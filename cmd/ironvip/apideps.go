@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // apiDeps is what the API reads and calls.

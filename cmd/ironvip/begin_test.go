@@ -13,15 +13,15 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/store/snapshot"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
-	"github.com/ironvip/ironvip/transfer"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // An agent whose store has never answered says what it waits for, and begins with
@@ -53,7 +53,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		m.Client("late").SetDown(true)
 		host := m.Run(t, fleet.Options{Node: "late", Clock: clock, Folders: folders}, func(tree *fleet.Tree) {
 			a.stores.tree = tree
-			a.stores.Stores = transfer.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree)}
+			a.stores.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree)}
 		})
 		defer host.End()
 		var err error

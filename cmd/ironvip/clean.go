@@ -17,14 +17,14 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/store/snapshot"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs"
-	"github.com/ironvip/ironvip/state"
-	"github.com/ironvip/ironvip/transfer"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // cleanError is an error of `ironvip dataplane clean` with an exit code and
@@ -171,11 +171,11 @@ func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(st
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // which Open would make
 		return unknown("there is no state file " + path)
 	}
-	db, err := state.Open(path)
+	db, err := store.Open(path)
 	switch {
-	case errors.Is(err, state.ErrLocked) && force:
+	case errors.Is(err, store.ErrLocked) && force:
 		return unknown("an agent has " + path + " open")
-	case errors.Is(err, state.ErrLocked):
+	case errors.Is(err, store.ErrLocked):
 		return nil, nil, agentRuns("with the state directory " + cfg.Node.StateDir)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, nil, &cleanError{err, cli.ExitNotPermitted, "run this as root"}
@@ -190,7 +190,7 @@ func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(st
 	patience, cancel := context.WithTimeout(ctx, 2*fleet.Patience)
 	defer cancel()
 	err = stores.wait(patience, func(string) {})
-	var all transfer.Contents
+	var all snapshot.Contents
 	if err == nil {
 		all, err = stores.contents(ctx)
 	}

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestPlaneHealth(t *testing.T) {

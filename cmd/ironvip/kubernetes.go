@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/sources/kubernetes"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
 )
 
 // newKubernetes makes a source of type kubernetes, and, unless it only mirrors,
@@ -119,7 +119,7 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 		}
 	}
 	last, _, _ := a.compiled.Get(key)
-	if _, err := control.WaitGone(ctx, a.compiled, a.applied, key, last); err != nil {
+	if _, err := pipeline.WaitGone(ctx, a.compiled, a.applied, key, last); err != nil {
 		return err
 	}
 	// Its row may have been gone before it could be read: then all that the

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/vip/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile"
 )
 
 func TestLagIsThatOfTheOldestChange(t *testing.T) {

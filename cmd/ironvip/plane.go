@@ -12,10 +12,10 @@ import (
 	"github.com/ironvip/ironvip/api"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/proxy"
-	"github.com/ironvip/ironvip/vip/reconcile"
 )
 
 // plane is the dataplane that was chosen, and why.

@@ -10,50 +10,50 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/consulclient"
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/store/snapshot"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam/boltstore"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources/rest"
-	"github.com/ironvip/ironvip/state"
-	"github.com/ironvip/ironvip/transfer"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // openState opens the state file, and makes its directory.
-func openState(cfg *configs.Config) (*state.DB, error) {
+func openState(cfg *configs.Config) (*store.DB, error) {
 	if err := os.MkdirAll(cfg.Node.StateDir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w\nhint: set node.state_dir to a directory that this process may write", err)
 	}
-	return state.Open(statePath(cfg))
+	return store.Open(statePath(cfg))
 }
 
-func statePath(cfg *configs.Config) string { return filepath.Join(cfg.Node.StateDir, state.FileName) }
+func statePath(cfg *configs.Config) string { return filepath.Join(cfg.Node.StateDir, store.FileName) }
 
 // localStores are the stores of a host alone, in its state file.
-func localStores(db *state.DB) (transfer.Stores, error) {
+func localStores(db *store.DB) (snapshot.Stores, error) {
 	leases, err := boltstore.New(db)
 	if err != nil {
-		return transfer.Stores{}, err
+		return snapshot.Stores{}, err
 	}
 	services, err := rest.NewLocal(serviceBucket(db))
 	if err != nil {
-		return transfer.Stores{}, fmt.Errorf("restore the registrations: %w", err)
+		return snapshot.Stores{}, fmt.Errorf("restore the registrations: %w", err)
 	}
 	states, err := rest.NewLocal(stateBucket(db))
 	if err != nil {
-		return transfer.Stores{}, fmt.Errorf("restore backend states: %w", err)
+		return snapshot.Stores{}, fmt.Errorf("restore backend states: %w", err)
 	}
-	return transfer.Stores{Leases: leases, Services: services, States: states}, nil
+	return snapshot.Stores{Leases: leases, Services: services, States: states}, nil
 }
 
-func serviceBucket(db *state.DB) *state.Bucket[rest.Record] {
-	return state.NewBucket[rest.Record](db, "rest")
+func serviceBucket(db *store.DB) *store.Bucket[rest.Record] {
+	return store.NewBucket[rest.Record](db, "rest")
 }
 
-func stateBucket(db *state.DB) *state.Bucket[rest.Override] {
-	return state.NewBucket[rest.Override](db, "states")
+func stateBucket(db *store.DB) *store.Bucket[rest.Override] {
+	return store.NewBucket[rest.Override](db, "states")
 }
 
 // lastStore is which store the agent last ran with, as the state file has it. An
@@ -84,22 +84,22 @@ func (s lastStore) String() string {
 }
 
 // noteOf is where the state file has the lastStore.
-func noteOf(db *state.DB) *state.Bucket[lastStore] { return state.NewBucket[lastStore](db, "store") }
+func noteOf(db *store.DB) *store.Bucket[lastStore] { return store.NewBucket[lastStore](db, "store") }
 
 const lastStoreKey = "last"
 
 // localContents reads what is in the state file.
-func localContents(db *state.DB) (transfer.Contents, error) {
+func localContents(db *store.DB) (snapshot.Contents, error) {
 	stores, err := localStores(db)
 	if err != nil {
-		return transfer.Contents{}, err
+		return snapshot.Contents{}, err
 	}
-	return transfer.ContentsOf(context.Background(), stores)
+	return snapshot.ContentsOf(context.Background(), stores)
 }
 
 // formerStore returns the store with what this host last had; the zero one when
 // there is nothing to lose.
-func formerStore(db *state.DB) (lastStore, error) {
+func formerStore(db *store.DB) (lastStore, error) {
 	last, known, err := noteOf(db).Get(lastStoreKey)
 	if err != nil || known && last.Kind != configs.StoreBolt {
 		return last, err
@@ -113,7 +113,7 @@ func formerStore(db *state.DB) (lastStore, error) {
 
 // checkStore refuses to start on another store than the last one, unless
 // something was imported, or there is nothing to lose.
-func checkStore(cfg *configs.Config, db *state.DB) error {
+func checkStore(cfg *configs.Config, db *store.DB) error {
 	now := storeOf(cfg)
 	last, known, err := noteOf(db).Get(lastStoreKey)
 	if err != nil || known && last == now {
@@ -131,7 +131,7 @@ func checkStore(cfg *configs.Config, db *state.DB) error {
 	return noteStore(db, now)
 }
 
-func noteStore(db *state.DB, s lastStore) error {
+func noteStore(db *store.DB, s lastStore) error {
 	if err := noteOf(db).Put(lastStoreKey, s); err != nil {
 		return fmt.Errorf("note the store: %w", err)
 	}
@@ -141,9 +141,9 @@ func noteStore(db *state.DB, s lastStore) error {
 // stores are where an agent keeps leases, registrations and operators' states:
 // in the state file, or in the fleet's tree. Close them.
 type stores struct {
-	transfer.Stores
+	snapshot.Stores
 	// contents reads everything that they keep, at any time.
-	contents func(context.Context) (transfer.Contents, error)
+	contents func(context.Context) (snapshot.Contents, error)
 	tree     *fleet.Tree // nil: they are this host's alone
 
 	stop  context.CancelFunc
@@ -160,13 +160,13 @@ type storeOptions struct {
 // openStores opens the stores that the configuration names. Those of a fleet
 // are kept in step with Consul from here on, until close; they can be read once
 // wait returns.
-func openStores(cfg *configs.Config, db *state.DB, o storeOptions) (*stores, error) {
+func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, error) {
 	if cfg.IPAM.Store == configs.StoreBolt {
 		local, err := localStores(db)
 		if err != nil {
 			return nil, err
 		}
-		return &stores{Stores: local, contents: func(context.Context) (transfer.Contents, error) { return localContents(db) }}, nil
+		return &stores{Stores: local, contents: func(context.Context) (snapshot.Contents, error) { return localContents(db) }}, nil
 	}
 	server, err := consulConfig(cfg.Consul.ConsulServer)
 	if err != nil {
@@ -179,8 +179,8 @@ func openStores(cfg *configs.Config, db *state.DB, o storeOptions) (*stores, err
 	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
 		Folders: append(consulstore.Folders(), rest.ServicesFolder, rest.StatesFolder)})
 	s := &stores{tree: tree, ended: make(chan error, 1)}
-	s.Stores = transfer.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree), Node: cfg.Node.Name}
-	s.contents = func(ctx context.Context) (transfer.Contents, error) { return transfer.ContentsOf(ctx, s.Stores) }
+	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree), Node: cfg.Node.Name}
+	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }
 	started := time.Now().UnixMilli()
 	tree.SetNode(func() fleet.Node { return fleet.Node{Version: version, Since: started} }) // until the agent knows more
 	ctx, stop := context.WithCancel(context.Background())

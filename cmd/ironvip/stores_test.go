@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources"
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -44,7 +44,7 @@ func TestAStartOnAnotherStore(t *testing.T) {
 		{"another datacentre", false, fleet, consul("ironvip", "dc2"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+			db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,23 +12,23 @@ import (
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/state"
-	"github.com/ironvip/ironvip/transfer"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/store/snapshot"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // contents is what the agent's store keeps, for `ironvip vip export`.
-func (a *agent) export(ctx context.Context) (transfer.Document, error) {
+func (a *agent) export(ctx context.Context) (snapshot.Document, error) {
 	c, err := a.stores.contents(ctx)
 	if err != nil {
-		return transfer.Document{}, err
+		return snapshot.Document{}, err
 	}
 	return documentOf(a.config.get(), c), nil
 }
 
-func documentOf(cfg *configs.Config, c transfer.Contents) transfer.Document {
-	d := transfer.NewDocument(c)
+func documentOf(cfg *configs.Config, c snapshot.Contents) snapshot.Document {
+	d := snapshot.NewDocument(c)
 	d.Node, d.Store, d.Taken, d.Version = cfg.Node.Name, cfg.IPAM.Store, time.Now().UTC(), version
 	return d
 }
@@ -36,7 +36,7 @@ func documentOf(cfg *configs.Config, c transfer.Contents) transfer.Document {
 // idle opens the state file of a host whose agent is stopped, and its store.
 type idle struct {
 	cfg *configs.Config
-	db  *state.DB
+	db  *store.DB
 	*stores
 }
 
@@ -52,7 +52,7 @@ func openIdle(ctx context.Context, req cli.StoreRequest) (*idle, error) {
 	}
 	db, err := openState(cfg)
 	switch {
-	case errors.Is(err, state.ErrLocked):
+	case errors.Is(err, store.ErrLocked):
 		return nil, &cleanError{fmt.Errorf("an agent runs with the state directory %s", cfg.Node.StateDir), cli.ExitConflict,
 			"stop it first: systemctl stop ironvip; the kernel goes on forwarding"}
 	case errors.Is(err, fs.ErrPermission):
@@ -107,9 +107,9 @@ const maxProblems = 20
 // importIdle is `ironvip vip import`.
 func importIdle(ctx context.Context, req cli.ImportRequest) (result cli.ImportResult, err error) {
 	result.Clashes = []cli.ImportClash{}
-	var in transfer.Contents
+	var in snapshot.Contents
 	if !req.None {
-		read, problems := transfer.Read(req.Data)
+		read, problems := snapshot.Read(req.Data)
 		for i := range problems {
 			problems[i].Place = req.File
 		}
@@ -143,25 +143,25 @@ func importIdle(ctx context.Context, req cli.ImportRequest) (result cli.ImportRe
 	if err != nil {
 		return result, err
 	}
-	outdated := transfer.Contents{}
+	outdated := snapshot.Contents{}
 	if i.tree == nil && former != (lastStore{}) && former != storeOf(i.cfg) {
-		outdated, present = present, transfer.Contents{}
+		outdated, present = present, snapshot.Contents{}
 		result.Replaced = outdated.Len()
 	}
 	now := time.Now()
-	var done transfer.Result
+	var done snapshot.Result
 	switch {
 	case req.DryRun:
-		done = transfer.Preview(in, present, i.Node, now)
+		done = snapshot.Preview(in, present, i.Node, now)
 	default:
-		if preview := transfer.Preview(in, present, i.Node, now); len(preview.Clashes) > 0 && !req.SkipClashes {
+		if preview := snapshot.Preview(in, present, i.Node, now); len(preview.Clashes) > 0 && !req.SkipClashes {
 			done = preview
 			break
 		}
-		if err := transfer.Empty(ctx, outdated, i.Stores); err != nil {
+		if err := snapshot.Empty(ctx, outdated, i.Stores); err != nil {
 			return result, err
 		}
-		if done, err = transfer.Import(ctx, in, present, i.Stores, req.SkipClashes, now); err != nil {
+		if done, err = snapshot.Import(ctx, in, present, i.Stores, req.SkipClashes, now); err != nil {
 			return result, fmt.Errorf("%w\nhint: what was written stays; import the same file again", err)
 		}
 		result.Imported = true

@@ -10,14 +10,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // slowPlane takes each batch when it is let to.
@@ -42,7 +42,7 @@ func TestWithdrawn(t *testing.T) {
 		clock := table.NewClock(time.Now())
 		a := &agent{
 			services:  table.New(clock, vip.KeyOfService, compile.SameService),
-			compiled:  table.New(clock, control.KeyOfCompiled, control.SameCompiled),
+			compiled:  table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
 			frontends: table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
 			applied:   table.New(clock, reconcile.KeyOfApplied, nil),
 		}
@@ -71,7 +71,7 @@ func TestWithdrawn(t *testing.T) {
 		frontend := vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}
 		row := a.frontends.Put(vip.Frontend{Key: frontend, Service: key})
 		a.services.Set(vip.Service{Key: key, Source: "kubernetes"})
-		a.compiled.Set(control.Compiled{Service: &vip.Service{Key: key}, Frontends: []*control.FrontendRow{row}})
+		a.compiled.Set(pipeline.Compiled{Service: &vip.Service{Key: key}, Frontends: []*pipeline.FrontendRow{row}})
 
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

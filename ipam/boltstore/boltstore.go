@@ -3,16 +3,16 @@
 // In come commits; each is one transaction and one fsync of the file, whatever
 // number of leases it changes. On start every lease is read and checked: one
 // that can't be read is an error, for an address must not be given out twice
-// because its lease was damaged. The file is the state.DB's; this package owns
+// because its lease was damaged. The file is the store.DB's; this package owns
 // the bucket "leases" in it.
 package boltstore
 
 import (
 	"fmt"
 
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/internal/book"
-	"github.com/ironvip/ironvip/state"
 )
 
 // bucketName is where the leases are, under the text of their resources.
@@ -24,11 +24,11 @@ type Store struct{ *book.Book }
 // bucket is what a Store needs of the state file.
 type bucket interface {
 	All() (map[string]ipam.Lease, error)
-	Batch(fill func(*state.Tx[ipam.Lease])) error
+	Batch(fill func(*store.Tx[ipam.Lease])) error
 }
 
 // New returns the store of the leases in db.
-func New(db *state.DB) (*Store, error) { return open(state.NewBucket[ipam.Lease](db, bucketName)) }
+func New(db *store.DB) (*Store, error) { return open(store.NewBucket[ipam.Lease](db, bucketName)) }
 
 func open(b bucket) (*Store, error) {
 	all, err := b.All()
@@ -46,7 +46,7 @@ func open(b bucket) (*Store, error) {
 }
 
 func persist(b bucket, changes map[ipam.Resource]*ipam.Lease) error {
-	return b.Batch(func(tx *state.Tx[ipam.Lease]) {
+	return b.Batch(func(tx *store.Tx[ipam.Lease]) {
 		for r, lease := range changes {
 			key, _ := r.MarshalText() // fails on no resource
 			if lease == nil {

@@ -14,21 +14,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/storetest"
-	"github.com/ironvip/ironvip/state"
 )
 
 // disk is the state file's bucket, with a switch for its writes.
 type disk struct {
-	*state.Bucket[ipam.Lease]
-	db   *state.DB
+	*store.Bucket[ipam.Lease]
+	db   *store.DB
 	full bool
 }
 
-func (d *disk) Batch(fill func(*state.Tx[ipam.Lease])) error {
+func (d *disk) Batch(fill func(*store.Tx[ipam.Lease])) error {
 	if d.full {
-		return fmt.Errorf("%w: no space left on device", state.ErrUnavailable)
+		return fmt.Errorf("%w: no space left on device", store.ErrUnavailable)
 	}
 	return d.Bucket.Batch(fill)
 }
@@ -36,12 +36,12 @@ func (d *disk) Batch(fill func(*state.Tx[ipam.Lease])) error {
 func TestStore(t *testing.T) {
 	disks := map[ipam.Store]*disk{}
 	openAt := func(t *testing.T, path string) ipam.Store {
-		db, err := state.Open(path)
+		db, err := store.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = db.Close() })
-		d := &disk{Bucket: state.NewBucket[ipam.Lease](db, bucketName), db: db}
+		d := &disk{Bucket: store.NewBucket[ipam.Lease](db, bucketName), db: db}
 		s, err := open(d)
 		if err != nil {
 			t.Fatal(err)
@@ -65,15 +65,15 @@ func TestStore(t *testing.T) {
 // A lease that can't be read must not be forgotten: its address could be given
 // to another.
 func TestUnreadableLeaseIsAnError(t *testing.T) {
-	for name, write := range map[string]func(*state.DB) error{
-		"under another's name": func(db *state.DB) error {
-			return state.NewBucket[ipam.Lease](db, bucketName).Put("192.0.2.9", storetest.Lease(1, "a"))
+	for name, write := range map[string]func(*store.DB) error{
+		"under another's name": func(db *store.DB) error {
+			return store.NewBucket[ipam.Lease](db, bucketName).Put("192.0.2.9", storetest.Lease(1, "a"))
 		},
-		"of another shape": func(db *state.DB) error {
-			return state.NewBucket[map[string]int](db, bucketName).Put("192.0.2.1", map[string]int{"state": 1})
+		"of another shape": func(db *store.DB) error {
+			return store.NewBucket[map[string]int](db, bucketName).Put("192.0.2.1", map[string]int{"state": 1})
 		},
 	} {
-		db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+		db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func nth(n int) ipam.Lease {
 // writeUntilKilled commits leases in batches of several sizes, removes some,
 // and prints each number once its commit was acknowledged.
 func writeUntilKilled(path string) error {
-	db, err := state.Open(path)
+	db, err := store.Open(path)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		if complaint.Len() > 0 {
 			t.Fatalf("the writer ended by itself: %s", complaint.String())
 		}
-		db, err := state.Open(path)
+		db, err := store.Open(path)
 		if err != nil {
 			t.Fatalf("after a kill at %d: %v", len(acknowledged), err)
 		}
@@ -227,7 +227,7 @@ func TestKilledWhileWriting(t *testing.T) {
 // reading the leases.
 func BenchmarkReopen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "ironvip.db")
-	db, err := state.Open(path)
+	db, err := store.Open(path)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func BenchmarkReopen(b *testing.B) {
 			b.Fatal(err)
 		}
 		began := time.Now()
-		if db, err = state.Open(path); err != nil {
+		if db, err = store.Open(path); err != nil {
 			b.Fatal(err)
 		}
 		opening += time.Since(began)
@@ -271,7 +271,7 @@ func BenchmarkReopen(b *testing.B) {
 func BenchmarkCommit(b *testing.B) {
 	for _, held := range []int{100, 100_000} {
 		b.Run(fmt.Sprintf("%d held", held), func(b *testing.B) {
-			db, err := state.Open(filepath.Join(b.TempDir(), "ironvip.db"))
+			db, err := store.Open(filepath.Join(b.TempDir(), "ironvip.db"))
 			if err != nil {
 				b.Fatal(err)
 			}

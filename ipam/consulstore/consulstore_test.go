@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/storetest"
 	"github.com/ironvip/ironvip/test/bubble"

@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // registrar is a host that registers services in a folder beside the leases.

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/storetest"
 	"github.com/ironvip/ironvip/test/consultest"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // join runs a store against a real server.

@@ -11,14 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // director is a host with its allocator and the stage that asks it.
@@ -43,7 +43,7 @@ func direct(t testing.TB, m *fleettest.Memory, name string, services ...vip.Serv
 	for _, s := range services {
 		d.services.Set(s)
 	}
-	stage := control.NewAllocate(control.AllocateOptions{Services: d.services, Allocator: a, Allocations: d.answers, Events: d.events})
+	stage := pipeline.NewAllocate(pipeline.AllocateOptions{Services: d.services, Allocator: a, Allocations: d.answers, Events: d.events})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = a.Run(ctx) })

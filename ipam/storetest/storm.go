@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // Storm is several hosts that share a store: each an allocator and the stage
@@ -303,7 +303,7 @@ func (h *stormHost) start() {
 	h.allocations = table.New(clock, vip.KeyOfAllocation, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	stage := control.NewAllocate(control.AllocateOptions{Services: h.services, Allocator: a, Allocations: h.allocations})
+	stage := pipeline.NewAllocate(pipeline.AllocateOptions{Services: h.services, Allocator: a, Allocations: h.allocations})
 	running.Go(func() { _ = stage.Run(ctx) })
 	running.Go(func() { _ = a.Run(ctx) })
 	h.stop = func() { cancel(); running.Wait() }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/ironvip/ironvip/consulclient"
+	"github.com/ironvip/ironvip/internal/consulclient"
 )
 
 // catalog is what the source asks of Consul.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 // follow holds the question for the list of services, and has each of them
@@ -16,7 +16,7 @@ import (
 func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
 	t := r.o.timing
 	pace := bucket{every: t.listPace, burst: 2}
-	wait := retry.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
+	wait := backoff.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
 	var index uint64
 	for pace.take(ctx) {
 		names, a, err := r.ask.list(ctx, question{index: index, wait: t.listHold})
@@ -29,7 +29,7 @@ func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
 		if err != nil {
 			index = 0
 			r.away(fmt.Errorf("consul at %s: list of services: %w", r.o.Client.Title(), err))
-			retry.Sleep(ctx, wait.Next())
+			backoff.Sleep(ctx, wait.Next())
 			continue
 		}
 		wait.Reset()

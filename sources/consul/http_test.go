@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/consulclient"
+	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // scripted is Consul's HTTP API over a fake catalog, that can be told to answer

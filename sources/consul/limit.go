@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 // about returns d, or a tenth more or less.
@@ -33,7 +33,7 @@ func (b *bucket) take(ctx context.Context) bool {
 	b.full = b.full.Add(b.every)
 	wait := b.full.Sub(now) - time.Duration(b.burst)*b.every
 	b.mu.Unlock()
-	return retry.Sleep(ctx, wait)
+	return backoff.Sleep(ctx, wait)
 }
 
 // slots bounds how many questions are under way, once Consul has said that it

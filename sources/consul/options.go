@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ironvip/ironvip/consulclient"
+	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip/spec"
 )

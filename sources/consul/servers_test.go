@@ -15,7 +15,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/ironvip/ironvip/consulclient"
+	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/test/consultest"
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,7 +29,7 @@ func (r *run) tell(ctx context.Context) {
 			quiet.Reset(time.Until(at))
 		}
 		if told {
-			retry.Sleep(ctx, r.o.timing.pace)
+			backoff.Sleep(ctx, r.o.timing.pace)
 		}
 	}
 }

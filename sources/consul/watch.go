@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/consulclient"
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/consulclient"
 )
 
 // What to do after an answer.
@@ -25,8 +25,8 @@ const (
 func (r *run) watch(ctx context.Context, e *entry) {
 	t := r.o.timing
 	pace := bucket{every: t.pace, burst: 1}
-	wait := retry.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
-	rest := retry.Backoff{Lo: t.idle / 32, Hi: t.idle}
+	wait := backoff.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
+	rest := backoff.Backoff{Lo: t.idle / 32, Hi: t.idle}
 	busy := 0
 	for ctx.Err() == nil {
 		turn, done, number := r.turn(e)
@@ -41,13 +41,13 @@ func (r *run) watch(ctx context.Context, e *entry) {
 				if busy++; busy > maxBusy {
 					r.failed(e, err)
 				}
-				retry.Sleep(turn, wait.Next())
+				backoff.Sleep(turn, wait.Next())
 			case err != nil:
 				index = 0
 				if away := r.failed(e, err); away {
 					<-turn.Done() // the list will tell when Consul is back
 				}
-				retry.Sleep(turn, wait.Next())
+				backoff.Sleep(turn, wait.Next())
 			default:
 				wait.Reset()
 				busy = 0
@@ -63,7 +63,7 @@ func (r *run) watch(ctx context.Context, e *entry) {
 					index = 0
 				case idle:
 					index = 0
-					retry.Sleep(turn, rest.Next())
+					backoff.Sleep(turn, rest.Next())
 				case end:
 					done()
 					return

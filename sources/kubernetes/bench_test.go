@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/rest"
 
-	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
-	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/test/kubetest"
 )
 

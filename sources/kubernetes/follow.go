@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/ironvip/ironvip/kubeclient"
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/kubeclient"
 )
 
 // object is one of the API's objects.
@@ -47,7 +47,7 @@ var errGone = errors.New("what was listed is at once too old to be watched")
 
 // follow keeps a stream's objects up to date until the context ends.
 func (r *run) follow(ctx context.Context, s *stream) {
-	rest := retry.Backoff{Lo: r.o.timing.minBackoff, Hi: r.o.timing.maxBackoff}
+	rest := backoff.Backoff{Lo: r.o.timing.minBackoff, Hi: r.o.timing.maxBackoff}
 	for ctx.Err() == nil {
 		verb, anew, err := r.catchUp(ctx, s)
 		if err == nil {
@@ -67,7 +67,7 @@ func (r *run) follow(ctx context.Context, s *stream) {
 			s.doubt = true
 		}
 		r.failed(s, verb, err)
-		retry.Sleep(ctx, r.restAfter(err, &rest))
+		backoff.Sleep(ctx, r.restAfter(err, &rest))
 	}
 }
 
@@ -79,7 +79,7 @@ func lostVersion(err error) bool {
 
 // restAfter returns how long to wait after a failure. A server that says so is
 // right, within bounds.
-func (r *run) restAfter(err error, rest *retry.Backoff) time.Duration {
+func (r *run) restAfter(err error, rest *backoff.Backoff) time.Duration {
 	const longest = time.Minute
 	out := rest.Next()
 	if apierrors.IsNotFound(err) {
@@ -201,7 +201,7 @@ func because(ctx context.Context, err error) error {
 
 // watch takes in changes until the server ends that, as it does every few
 // minutes, for which there is no error.
-func (r *run) watch(ctx context.Context, s *stream, rest *retry.Backoff) error {
+func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error {
 	t := r.o.timing
 	asked := (t.watch + rand.N(t.watch)).Truncate(time.Second)
 	seconds := int64(asked / time.Second)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/test/kubetest"
 	"github.com/ironvip/ironvip/vip"
 )

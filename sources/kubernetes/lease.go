@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,7 +82,7 @@ func (e *election) elected() string {
 // release.
 func (e *election) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		retry.Sleep(ctx, e.step(ctx))
+		backoff.Sleep(ctx, e.step(ctx))
 	}
 }
 

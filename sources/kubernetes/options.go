@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )

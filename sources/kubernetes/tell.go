@@ -16,7 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -40,7 +40,7 @@ func (r *run) tell(ctx context.Context) {
 			look.Reset(again)
 		}
 		if told {
-			retry.Sleep(ctx, r.o.timing.pace)
+			backoff.Sleep(ctx, r.o.timing.pace)
 		}
 	}
 }

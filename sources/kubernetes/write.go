@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // Defaults of WriterOptions.

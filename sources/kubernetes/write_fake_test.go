@@ -27,8 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // writable is an API server as far as the Writer talks to it: versions and their

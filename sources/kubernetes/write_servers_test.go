@@ -19,10 +19,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/kubetest"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // agent is one host: a source, an allocator that gives each service the same two

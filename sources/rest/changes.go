@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/retry"
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -239,7 +239,7 @@ func (s *Source) worthATry(ctx context.Context, c *changes, key vip.ServiceKey, 
 		}
 		return nil, conflict
 	}
-	if try > 2 && !retry.Sleep(ctx, rand.N(time.Millisecond<<min(try, 6))) {
+	if try > 2 && !backoff.Sleep(ctx, rand.N(time.Millisecond<<min(try, 6))) {
 		return nil, ctx.Err()
 	}
 	return now, nil

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 )
 
 // Bounds on the ttl of a backend.

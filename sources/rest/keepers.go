@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/fleet"
 )
 
 // Fleet tells of the hosts that share the registries. A *fleet.Tree is one.

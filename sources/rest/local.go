@@ -5,19 +5,19 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Store keeps values durably under string keys. A *state.Bucket is one.
+// Store keeps values durably under string keys. A *store.Bucket is one.
 type Store[V any] interface {
-	// All returns every value. With an error that is state.ErrDamaged the map
+	// All returns every value. With an error that is store.ErrDamaged the map
 	// holds those that could be read.
 	All() (map[string]V, error)
 	// Get returns the value at key and whether there is one.
 	Get(key string) (V, bool, error)
 	// Batch makes all the writes that fill asks for durable, or none.
-	Batch(fill func(tx *state.Tx[V])) error
+	Batch(fill func(tx *store.Tx[V])) error
 }
 
 // Local is a Registry on this host's disk, which nobody else writes. It holds
@@ -34,11 +34,11 @@ type Local[V any] struct {
 
 // NewLocal reads the store. Values that can't be read are problems of the
 // registry; an error is one of the store as a whole.
-func NewLocal[V any](store Store[V]) (*Local[V], error) {
-	l := &Local[V]{store: store, versions: map[string]uint64{}}
-	all, err := store.All()
+func NewLocal[V any](kept Store[V]) (*Local[V], error) {
+	l := &Local[V]{store: kept, versions: map[string]uint64{}}
+	all, err := kept.All()
 	if err != nil {
-		if !errors.Is(err, state.ErrDamaged) {
+		if !errors.Is(err, store.ErrDamaged) {
 			return nil, err
 		}
 		l.problems = []vip.Problem{{Code: vip.CodeStore, Message: err.Error()}}
@@ -101,7 +101,7 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 	if len(written) == 0 {
 		return nil
 	}
-	err := l.store.Batch(func(tx *state.Tx[V]) {
+	err := l.store.Batch(func(tx *store.Tx[V]) {
 		for _, e := range written {
 			if e.Value == nil {
 				tx.Delete(e.Key)

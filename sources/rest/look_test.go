@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )

@@ -17,13 +17,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/agenda"
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // Type is the source's type; it is its name, too, unless Options say otherwise.
@@ -83,7 +83,7 @@ type Source struct {
 	kept       map[string]struct{} // services in whose place something came that can't be read, likewise
 	oddStates  map[string]vip.Problem
 	keptStates map[string]struct{}
-	due        agenda.Agenda[*life]          // the lives that are counted here, by their due time
+	due        delayqueue.Queue[*life]       // the lives that are counted here, by their due time
 	others     map[string]map[*life]struct{} // lives that other nodes keep, by node
 	gone       map[string]bool               // those nodes whose lives are counted here
 	nameTaken  bool                          // another host has this one's name

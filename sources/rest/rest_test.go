@@ -16,12 +16,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -96,7 +96,7 @@ type breakable[V any] struct {
 	writes int
 }
 
-func (b *breakable[V]) Batch(fill func(*state.Tx[V])) error {
+func (b *breakable[V]) Batch(fill func(*store.Tx[V])) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err != nil {
@@ -120,7 +120,7 @@ func (b *breakable[V]) count() int {
 
 type fixture struct {
 	t         *testing.T
-	db        *state.DB
+	db        *store.DB
 	clock     *table.Clock
 	store     *breakable[Record]
 	overrides *breakable[Override]
@@ -133,7 +133,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +147,8 @@ func newFixture(t *testing.T) *fixture {
 // runs it.
 func (f *fixture) start() {
 	f.t.Helper()
-	f.store = &breakable[Record]{Store: state.NewBucket[Record](f.db, "rest")}
-	f.overrides = &breakable[Override]{Store: state.NewBucket[Override](f.db, "states")}
+	f.store = &breakable[Record]{Store: store.NewBucket[Record](f.db, "rest")}
+	f.overrides = &breakable[Override]{Store: store.NewBucket[Override](f.db, "states")}
 	f.services = table.New(f.clock, vip.KeyOfService, func(a, b vip.Service) bool { return sameRow(&a, &b) })
 	f.states = table.New(f.clock, vip.KeyOfBackendState, nil)
 	f.events = event.NewLog(100, time.Now)
@@ -261,7 +261,7 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 	f.put(web("10.0.0.1"))
 	f.register("10.0.0.9", time.Minute)
 	before, rev, _ := f.services.Get(webKey)
-	full := fmt.Errorf("%w: %w", state.ErrUnavailable, syscall.ENOSPC)
+	full := fmt.Errorf("%w: %w", store.ErrUnavailable, syscall.ENOSPC)
 	f.store.fail(full)
 	f.overrides.fail(full)
 	ctx := t.Context()
@@ -629,14 +629,14 @@ func TestOverridesOutliveRestartsAndNotTheirBackends(t *testing.T) {
 func TestDamagedAndOutdatedRecordsLeaveTheRest(t *testing.T) {
 	f := newFixture(t)
 	f.put(web("10.0.0.1"))
-	bucket := state.NewBucket[Record](f.db, "rest")
+	bucket := store.NewBucket[Record](f.db, "rest")
 	if err := bucket.Put("default/old", Record{Spec: spec.Service{Name: "old"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := state.NewBucket[int](f.db, "rest").Put("default/odd", 7); err != nil {
+	if err := store.NewBucket[int](f.db, "rest").Put("default/odd", 7); err != nil {
 		t.Fatal(err)
 	}
-	if err := state.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "asleep", "since": "2026-01-01T00:00:00Z"}); err != nil {
+	if err := store.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "asleep", "since": "2026-01-01T00:00:00Z"}); err != nil {
 		t.Fatal(err)
 	}
 	f.restart()
@@ -658,11 +658,11 @@ func TestRecordsOfOlderVersions(t *testing.T) {
 	f.stop()
 	old := map[string]any{"spec": map[string]any{"name": "web", "ports": []map[string]any{{"port": 80}},
 		"backends": []map[string]any{{"address": "10.0.0.1"}, {"address": "10.0.0.9"}}}, "registered": map[string]string{"10.0.0.9": "30s"}}
-	bucket := state.NewBucket[map[string]any](f.db, "rest")
+	bucket := store.NewBucket[map[string]any](f.db, "rest")
 	if err := bucket.Put("default/web", old); err != nil {
 		t.Fatal(err)
 	}
-	if err := state.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "drain", "since": "2026-01-01T00:00:00Z"}); err != nil {
+	if err := store.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "drain", "since": "2026-01-01T00:00:00Z"}); err != nil {
 		t.Fatal(err)
 	}
 	f.start()

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/vip"
 )

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // The folders of the fleet's tree that hold registrations, by namespace/name,

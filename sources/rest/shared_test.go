@@ -13,14 +13,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/fleettest"
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // host is one host of a fleet: a tree, and a source on it.
@@ -931,7 +931,7 @@ func TestStartWithoutTheStore(t *testing.T) {
 // A host that has been in the fleet before starts with what it last knew.
 func TestStartFromWhatWasLastKnown(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
-		db, err := state.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+		db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/event"
 )
 
 // Override is what an operator said of one backend, as the registry keeps it.

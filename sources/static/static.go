@@ -20,8 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/sources"
-	"github.com/ironvip/ironvip/state"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -51,14 +51,14 @@ type RememberedService struct {
 	Spec   spec.Service `json:"spec"`
 }
 
-// Store keeps what was last good, by the file's path. A *state.Bucket is one.
+// Store keeps what was last good, by the file's path. A *store.Bucket is one.
 // Several static sources may share it.
 type Store interface {
-	// All returns every value. With an error that is state.ErrDamaged the map
+	// All returns every value. With an error that is store.ErrDamaged the map
 	// holds those that could be read.
 	All() (map[string]Remembered, error)
 	// Batch makes all the writes that fill asks for durable, or none.
-	Batch(fill func(tx *state.Tx[Remembered])) error
+	Batch(fill func(tx *store.Tx[Remembered])) error
 }
 
 // Options are what a Source depends on. Dir and Store are needed.
@@ -268,7 +268,7 @@ func (s *Source) save(changed []string) error {
 	if len(s.files.unsaved) == 0 {
 		return nil
 	}
-	err := s.o.Store.Batch(func(tx *state.Tx[Remembered]) {
+	err := s.o.Store.Batch(func(tx *store.Tx[Remembered]) {
 		for path := range s.files.unsaved {
 			if good, there := s.files.remembered(path); there {
 				tx.Put(path, good)

@@ -17,7 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -99,7 +99,7 @@ type bench struct {
 	*Source
 	t    *testing.T
 	dir  string
-	db   *state.DB
+	db   *store.DB
 	sink *recorder
 
 	pools []spec.Pool
@@ -107,7 +107,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	root := t.TempDir()
-	db, err := state.Open(filepath.Join(root, "ironvip.db"))
+	db, err := store.Open(filepath.Join(root, "ironvip.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func newBench(t *testing.T) *bench {
 // restart is what a new start of the agent begins with.
 func (b *bench) restart() {
 	b.sink = newRecorder()
-	b.Source = New(Options{Dir: b.dir, Store: state.NewBucket[Remembered](b.db, "static"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	b.Source = New(Options{Dir: b.dir, Store: store.NewBucket[Remembered](b.db, "static"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Pools: func() []spec.Pool { return b.pools }, Debounce: 5 * time.Millisecond})
 }
 
@@ -516,7 +516,7 @@ func TestFullDiskIsNoObstacle(t *testing.T) {
 	if len(b.files.unsaved) != 1 {
 		t.Errorf("%d files to be saved later", len(b.files.unsaved))
 	}
-	b.o.Store = state.NewBucket[Remembered](b.db, "static")
+	b.o.Store = store.NewBucket[Remembered](b.db, "static")
 	b.expect("web:80")
 	b.restart()
 	b.write("a.toml", "[[")
@@ -526,5 +526,5 @@ func TestFullDiskIsNoObstacle(t *testing.T) {
 
 type failing struct{}
 
-func (failing) All() (map[string]Remembered, error)        { return nil, state.ErrUnavailable }
-func (failing) Batch(func(tx *state.Tx[Remembered])) error { return state.ErrUnavailable }
+func (failing) All() (map[string]Remembered, error)        { return nil, store.ErrUnavailable }
+func (failing) Batch(func(tx *store.Tx[Remembered])) error { return store.ErrUnavailable }

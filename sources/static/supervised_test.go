@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // Under the real supervisor: one edit is one changed row, a reload has told

@@ -16,7 +16,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/statecopy"
 )
 
@@ -213,8 +213,8 @@ func (l *lab) remembers(a *agent) {
 			return err
 		}
 		var all map[string]struct{ Value []byte }
-		if err := statecopy.Look(filepath.Join(a.dir, "state"), func(db *state.DB) (err error) {
-			all, err = state.NewBucket[struct{ Value []byte }](db, "fleet").All()
+		if err := statecopy.Look(filepath.Join(a.dir, "state"), func(db *store.DB) (err error) {
+			all, err = store.NewBucket[struct{ Value []byte }](db, "fleet").All()
 			return err
 		}); err != nil {
 			return err

@@ -20,11 +20,11 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/ironvip/ironvip/kubeclient"
+	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/kubernetes"
 	"github.com/ironvip/ironvip/test/kubetest"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // fillCluster makes services of ten endpoints each, as controllers write them.

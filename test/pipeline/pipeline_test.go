@@ -15,20 +15,20 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/reconcile/reconciletest"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // line is the pipeline with a number of services in it.
 type line struct {
 	services  *table.Table[vip.ServiceKey, vip.Service]
-	compiled  *table.Table[vip.ServiceKey, control.Compiled]
+	compiled  *table.Table[vip.ServiceKey, pipeline.Compiled]
 	applied   *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	target    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 	reconcile *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
@@ -65,7 +65,7 @@ func newStages(t testing.TB, clock *table.Clock) *line {
 	t.Helper()
 	l := &line{
 		services: table.New(clock, vip.KeyOfService, compile.SameService),
-		compiled: table.New(clock, control.KeyOfCompiled, control.SameCompiled),
+		compiled: table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
 		applied:  table.New(clock, reconcile.KeyOfApplied, nil),
 		target:   reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }),
 	}
@@ -78,8 +78,8 @@ func newStages(t testing.TB, clock *table.Clock) *line {
 	allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
 	frontends := table.New(clock, vip.KeyOfFrontend, compile.SameFrontend)
 	l.complete = l.services.Initializer()
-	allocate := control.NewAllocate(control.AllocateOptions{Services: l.services, Allocator: allocator, Allocations: allocations})
-	stage := control.NewCompile(control.CompileOptions{
+	allocate := pipeline.NewAllocate(pipeline.AllocateOptions{Services: l.services, Allocator: allocator, Allocations: allocations})
+	stage := pipeline.NewCompile(pipeline.CompileOptions{
 		Services: l.services, Allocations: allocations, Frontends: frontends, Compiled: l.compiled, Applied: l.applied,
 	})
 	l.reconcile = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
@@ -122,7 +122,7 @@ func serviceOf(i int, backends []vip.Backend) vip.Service {
 func (l *line) change(t testing.TB, i int) {
 	s := l.service(i)
 	rev := l.services.Set(s)
-	problems, err := control.WaitApplied(t.Context(), l.compiled, l.applied, s.Key, rev)
+	problems, err := pipeline.WaitApplied(t.Context(), l.compiled, l.applied, s.Key, rev)
 	if err != nil || len(problems) > 0 {
 		t.Fatalf("change of %s: %v %v", s.Key, err, problems)
 	}

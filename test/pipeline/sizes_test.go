@@ -4,11 +4,11 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // What a fleet has most of is no larger than it has to be: there is a row for
@@ -30,7 +30,7 @@ func TestSizes(t *testing.T) {
 		"vip.Backend":       {unsafe.Sizeof(vip.Backend{}), 112},
 		"vip.Port":          {unsafe.Sizeof(vip.Port{}), 32},
 		"vip.Allocation":    {unsafe.Sizeof(vip.Allocation{}), 96},
-		"control.Compiled":  {unsafe.Sizeof(control.Compiled{}), 72},
+		"pipeline.Compiled": {unsafe.Sizeof(pipeline.Compiled{}), 72},
 		"vip.Frontend":      {unsafe.Sizeof(vip.Frontend{}), 152},
 		"vip.Endpoint":      {unsafe.Sizeof(vip.Endpoint{}), 48},
 		"reconcile.Applied": {unsafe.Sizeof(reconcile.Applied[vip.Frontend]{}), 32},

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/statecopy"
 )
 
@@ -16,8 +16,8 @@ import (
 func (h *host) keeps(bucket, key string, wanted func(json string) bool) {
 	h.t.Helper()
 	h.eventually(fmt.Sprintf("%s is kept in %q", key, bucket), func() error {
-		return statecopy.Look(filepath.Join(h.dir, "state"), func(db *state.DB) error {
-			value, there, err := state.NewBucket[json.RawMessage](db, bucket).Get(key)
+		return statecopy.Look(filepath.Join(h.dir, "state"), func(db *store.DB) error {
+			value, there, err := store.NewBucket[json.RawMessage](db, bucket).Get(key)
 			if err == nil && (!there || !wanted(string(value))) {
 				err = fmt.Errorf("there: %v: %s", there, value)
 			}

@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/reconcile"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // patience bounds every wait for what is bound to happen. Nothing that goes well
@@ -67,10 +67,10 @@ func (s stages) stop(t testing.TB, what string) {
 	}
 }
 
-// drains is a control.DrainStore that outlives the director's agent.
+// drains is a pipeline.DrainStore that outlives the director's agent.
 type drains map[string]vip.Frontend
 
-// Write implements control.DrainStore.
+// Write implements pipeline.DrainStore.
 func (d drains) Write(put map[string]vip.Frontend, remove []string) error {
 	maps.Copy(d, put)
 	for _, name := range remove {
@@ -79,7 +79,7 @@ func (d drains) Write(put map[string]vip.Frontend, remove []string) error {
 	return nil
 }
 
-// All implements control.DrainStore.
+// All implements pipeline.DrainStore.
 func (d drains) All() (map[string]vip.Frontend, error) { return maps.Clone(d), nil }
 
 func newHub(t testing.TB, pool, pods []netip.Prefix, host table.Reader[struct{}, hostnet.Snapshot]) *hub {
@@ -101,7 +101,7 @@ func newHub(t testing.TB, pool, pods []netip.Prefix, host table.Reader[struct{},
 	if err != nil {
 		t.Fatal(err)
 	}
-	allocate := control.NewAllocate(control.AllocateOptions{
+	allocate := pipeline.NewAllocate(pipeline.AllocateOptions{
 		Services: h.services, Host: host, Allocator: allocator, Allocations: h.allocations,
 	})
 	h.stages = start(allocator.Run, allocate.Run)
@@ -120,7 +120,7 @@ func (h *hub) parse(text string) ([]vip.Service, error) {
 // host is one host's part of the pipeline: its frontends and its dataplane.
 type host struct {
 	frontends *table.Table[vip.FrontendKey, vip.Frontend]
-	compiled  *table.Table[vip.ServiceKey, control.Compiled]
+	compiled  *table.Table[vip.ServiceKey, pipeline.Compiled]
 	applied   *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	synced    <-chan struct{}
 	stages    stages
@@ -137,16 +137,16 @@ type plane interface {
 func (h *hub) startHost(plane plane, node compile.Node, addrs table.Reader[struct{}, hostnet.Snapshot], nodePorts []netip.Prefix, log *slog.Logger) *host {
 	m := &host{
 		frontends: table.New(h.clock, vip.KeyOfFrontend, compile.SameFrontend),
-		compiled:  table.New(h.clock, control.KeyOfCompiled, control.SameCompiled),
+		compiled:  table.New(h.clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
 		applied:   table.New(h.clock, reconcile.KeyOfApplied, nil),
 		plane:     plane,
 	}
 	connections, _ := plane.(reconcile.Connections)
-	var store control.DrainStore
+	var store pipeline.DrainStore
 	if !node.RealServer {
 		store = h.drains
 	}
-	stage := control.NewCompile(control.CompileOptions{
+	stage := pipeline.NewCompile(pipeline.CompileOptions{
 		Services: h.services, Allocations: h.allocations, States: h.states, Host: addrs, NodePorts: nodePorts, Node: node,
 		Frontends: m.frontends, Compiled: m.compiled, Connections: connections, Applied: m.applied, Store: store, Log: log,
 	})

@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
 )
 
 // dataplane is one kind of dataplane.

@@ -19,12 +19,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/hostnet"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/compile"
-	"github.com/ironvip/ironvip/vip/control"
-	"github.com/ironvip/ironvip/vip/table"
 )
 
 // run is a scenario on its way, in one family.
@@ -81,7 +81,7 @@ func put(text string) step {
 		for _, s := range services {
 			rev := r.hub.services.Set(s)
 			for _, m := range append([]*host{r.host}, r.servers...) {
-				problems, err := control.WaitApplied(r.Context(), m.compiled, m.applied, s.Key, rev)
+				problems, err := pipeline.WaitApplied(r.Context(), m.compiled, m.applied, s.Key, rev)
 				if err != nil {
 					return err
 				}
@@ -102,7 +102,7 @@ func remove(name string) step {
 	return func(r *run) error {
 		last, _, _ := r.host.compiled.Get(key(name))
 		r.hub.services.Delete(key(name))
-		problems, err := control.WaitGone(r.Context(), r.host.compiled, r.host.applied, key(name), last)
+		problems, err := pipeline.WaitGone(r.Context(), r.host.compiled, r.host.applied, key(name), last)
 		for _, p := range problems {
 			err = errors.Join(err, p)
 		}

@@ -7,12 +7,12 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 )
 
 // Look copies the state file of a state directory and shows the copy to at. An
 // error may be of a copy that was made while the file was written, so try again.
-func Look(stateDir string, at func(*state.DB) error) (err error) {
+func Look(stateDir string, at func(*store.DB) error) (err error) {
 	text, err := os.ReadFile(filepath.Join(stateDir, "ironvip.db"))
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func Look(stateDir string, at func(*state.DB) error) (err error) {
 	if err := os.WriteFile(copied, text, 0o600); err != nil {
 		return err
 	}
-	db, err := state.Open(copied)
+	db, err := store.Open(copied)
 	if err != nil {
 		return err
 	}

@@ -5,25 +5,25 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 )
 
 // A state that is open can be looked at as often as one likes, and changes
 // nothing by it.
 func TestLookAtAnOpenState(t *testing.T) {
 	dir := t.TempDir()
-	db, err := state.Open(filepath.Join(dir, "ironvip.db"))
+	db, err := store.Open(filepath.Join(dir, "ironvip.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	bucket := state.NewBucket[int](db, "numbers")
+	bucket := store.NewBucket[int](db, "numbers")
 	for want := range 3 {
 		if err := bucket.Put("n", want); err != nil {
 			t.Fatal(err)
 		}
-		err := Look(dir, func(copied *state.DB) error {
-			there := state.NewBucket[int](copied, "numbers")
+		err := Look(dir, func(copied *store.DB) error {
+			there := store.NewBucket[int](copied, "numbers")
 			if got, _, err := there.Get("n"); err != nil || got != want {
 				t.Errorf("%d, %v, want %d", got, err, want)
 			}
@@ -37,10 +37,10 @@ func TestLookAtAnOpenState(t *testing.T) {
 		t.Errorf("the state has %d after the looks, %v", n, err)
 	}
 	wrong := errors.New("not yet")
-	if err := Look(dir, func(*state.DB) error { return wrong }); !errors.Is(err, wrong) {
+	if err := Look(dir, func(*store.DB) error { return wrong }); !errors.Is(err, wrong) {
 		t.Errorf("%v", err)
 	}
-	if Look(t.TempDir(), func(*state.DB) error { return nil }) == nil {
+	if Look(t.TempDir(), func(*store.DB) error { return nil }) == nil {
 		t.Error("there is no state in an empty directory")
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 )
 
 var update = flag.Bool("update", false, "write the expected outputs and docs/cli.md anew")
@@ -230,6 +230,6 @@ func wellHost() *doctor.Host {
 		},
 		Disk:     func(string) (doctor.Disk, error) { return doctor.Disk{Free: 10 << 30}, nil },
 		Writable: func(string) (bool, error) { return true, nil },
-		State:    func(string) error { return state.ErrLocked },
+		State:    func(string) error { return store.ErrLocked },
 	}
 }

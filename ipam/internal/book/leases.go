@@ -4,9 +4,9 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/table/keyed"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/table/keyed"
 )
 
 // graves is how many removals are remembered.

@@ -50,7 +50,7 @@ type Host struct {
 	IPVS     func() []Requirement            // what IPVS needs
 	Disk     func(path string) (Disk, error) // the file system that holds path
 	Writable func(path string) (bool, error) // whether this process may write into the directory
-	State    func(path string) error         // what is wrong with the state file, as state.Check says it
+	State    func(path string) error         // what is wrong with the state file, as store.Check says it
 	// Services lists the IPVS services of a dataplane with that device, and all
 	// others; nil or an error is that it can't be told.
 	Services func(device string) (Services, error)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -277,11 +277,11 @@ func TestServicesInTheKernel(t *testing.T) {
 // The state file is judged by what an agent would say of it at its start.
 func TestStateFile(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, state.FileName)
+	path := filepath.Join(dir, store.FileName)
 	said := func(what string, level Level, says string) {
 		t.Helper()
 		h := host(nil)
-		h.State = state.Check
+		h.State = store.Check
 		w := want
 		w.StateDir = dir
 		found := only(Examine(h, w), "state_file")
@@ -293,7 +293,7 @@ func TestStateFile(t *testing.T) {
 		}
 	}
 	said("none", OK, "starts without leases")
-	db, err := state.Open(path)
+	db, err := store.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 )
 
 // ThisHost is the machine this process runs on. What of its kernel's IPVS is
@@ -21,7 +21,7 @@ func ThisHost(ipvs func() []Requirement, services func(device string) (Services,
 		IPVS:     ipvs,
 		Services: services,
 		Addrs:    addrs,
-		State:    state.Check,
+		State:    store.Check,
 		Disk: func(path string) (Disk, error) {
 			var s unix.Statfs_t
 			if err := unix.Statfs(path, &s); err != nil {

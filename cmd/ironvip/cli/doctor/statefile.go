@@ -5,14 +5,14 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/ironvip/ironvip/state"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // stateFile checks what the agent would start with. While one runs it has the
 // file, which it verified when it started, and nobody else reads it.
 func stateFile(h Host, w Want) []Finding {
-	path := filepath.Join(w.StateDir, state.FileName)
+	path := filepath.Join(w.StateDir, store.FileName)
 	err := h.State(path)
 	var p vip.Problem
 	switch {
@@ -20,11 +20,11 @@ func stateFile(h Host, w Want) []Finding {
 		return []Finding{{OK, "state_file", "state file " + path + " is whole", ""}}
 	case errors.Is(err, fs.ErrNotExist):
 		return []Finding{{OK, "state_file", "no state file " + path + ": the agent starts without leases", ""}}
-	case errors.Is(err, state.ErrLocked):
+	case errors.Is(err, store.ErrLocked):
 		return []Finding{{OK, "state_file", "state file " + path + " is in use by an agent, which found it whole", ""}}
 	case errors.Is(err, fs.ErrPermission):
 		return []Finding{{OK, "state_file", "state file " + path + " is not readable for this user, so that only root is told whether it is whole", ""}}
-	case errors.Is(err, state.ErrDamaged) && errors.As(err, &p):
+	case errors.Is(err, store.ErrDamaged) && errors.As(err, &p):
 		return []Finding{{Fail, "state_file", p.Error(), p.Hint}}
 	}
 	return []Finding{{Warn, "state_file", err.Error(), ""}}

@@ -1,0 +1,70 @@
+package delayqueue
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// Whatever is set and dropped, an agenda has what a map would have, and tells
+// the earliest first.
+func TestAgendaIsAMapInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var a Queue[int]
+		oracle := map[int]time.Time{}
+		for range rapid.IntRange(0, 100).Draw(t, "steps") {
+			k := rapid.IntRange(0, 20).Draw(t, "key")
+			if rapid.IntRange(0, 3).Draw(t, "what") == 0 {
+				a.Drop(k)
+				delete(oracle, k)
+				continue
+			}
+			at := time.Unix(rapid.Int64Range(0, 10).Draw(t, "at"), 0)
+			a.Set(k, at)
+			oracle[k] = at
+		}
+		if got, want := slices.Sorted(a.All()), slices.Sorted(maps.Keys(oracle)); !slices.Equal(got, want) || a.Len() != len(want) {
+			t.Fatalf("has %v, %d of them, want %v", got, a.Len(), want)
+		}
+		var last time.Time
+		for range len(oracle) {
+			k, at, ok := a.First()
+			if !ok || !a.Has(k) || !oracle[k].Equal(at) || at.Before(last) {
+				t.Fatalf("first is %d at %v (%t), want one of %v not before %v", k, at, ok, oracle, last)
+			}
+			last = at
+			a.Drop(k)
+		}
+		if k, at, ok := a.First(); ok {
+			t.Fatalf("first of nothing is %d at %v", k, at)
+		}
+	})
+}
+
+func TestDueIsWhatHasCome(t *testing.T) {
+	var a Queue[string]
+	for k, at := range map[string]int64{"past": 3, "now": 5, "soon": 6} {
+		a.Set(k, time.Unix(at, 0))
+	}
+	var due []string
+	for k := range a.Due(time.Unix(5, 0)) {
+		due = append(due, k)
+		switch len(due) {
+		case 1:
+			a.Set(k, time.Unix(4, 0)) // put off, but not for long enough
+		case 2:
+			a.Set(k, time.Unix(9, 0))
+		default:
+			a.Drop(k)
+		}
+	}
+	if want := []string{"past", "past", "now"}; !slices.Equal(due, want) {
+		t.Errorf("due are %q, want %q", due, want)
+	}
+	if k, _, _ := a.First(); k != "soon" || a.Len() != 2 {
+		t.Errorf("left are %d, first %q, want soon and one more", a.Len(), k)
+	}
+}

@@ -1,0 +1,215 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/internal/consulclient"
+)
+
+// Config is where Consul answers, and as whom it is asked.
+type Config = consulclient.Config
+
+// Consul is the real KV.
+type Consul struct {
+	client *consulclient.Client
+	close  func()
+}
+
+var _ KV = (*Consul)(nil)
+
+// NewConsul returns the KV store of a Consul, which is not asked yet.
+func NewConsul(c Config) (*Consul, error) {
+	client, closeIdle, err := consulclient.New(c)
+	if err != nil {
+		return nil, err
+	}
+	// Consul would compress its answers, for twice the time that it needs for them
+	// otherwise. It is near: a host's own agent, or servers of the same datacentre.
+	client.AddHeader("Accept-Encoding", "identity")
+	return &Consul{client, closeIdle}, nil
+}
+
+// Close closes idle connections.
+func (c *Consul) Close() { c.close() }
+
+func (q Query) options(ctx context.Context) *api.QueryOptions {
+	return (&api.QueryOptions{WaitIndex: q.After, WaitTime: q.Wait, RequireConsistent: q.Consistent}).WithContext(ctx)
+}
+
+// check judges an answer's headers. An answer of which the token may see a part
+// only is none.
+func check(meta *api.QueryMeta, err error) (index uint64, _ error) {
+	switch {
+	case err != nil:
+		return 0, explain(err)
+	case meta.LastIndex == 0:
+		return 0, errors.New("consul: an answer without an index")
+	case meta.ResultsFilteredByACLs:
+		return 0, errors.New("consul: the token may not read all of it: it needs key_prefix read and write, and session write")
+	}
+	return meta.LastIndex, nil
+}
+
+func explain(err error) error {
+	var status api.StatusError
+	if errors.As(err, &status) && status.Code == 403 {
+		return fmt.Errorf("consul: the token is not accepted: %s", strings.TrimSpace(status.Body))
+	}
+	return fmt.Errorf("consul: %w", consulclient.Plain(err))
+}
+
+// Get implements KV.
+func (c *Consul) Get(ctx context.Context, key string, q Query) (*Pair, uint64, error) {
+	p, meta, err := c.client.KV().Get(key, q.options(ctx))
+	index, err := check(meta, err)
+	if err != nil || p == nil {
+		return nil, index, err
+	}
+	return &Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}, index, nil
+}
+
+// partSize is how many pairs List hands on at a time.
+const partSize = 256
+
+// List implements KV.
+func (c *Consul) List(ctx context.Context, prefix string, q Query, part func([]Pair)) (uint64, error) {
+	body, meta, err := c.client.Open(ctx, "/v1/kv/"+prefix, q.params())
+	index, err := check(meta, err)
+	if body != nil {
+		defer body.Close()
+	}
+	if err != nil || body == nil {
+		return index, err
+	}
+	if err := decodePairs(body, prefix, part); err != nil {
+		return 0, fmt.Errorf("consul: %w", err)
+	}
+	return index, nil
+}
+
+// Level implements KV.
+func (c *Consul) Level(ctx context.Context, prefix string) ([]string, error) {
+	names, meta, err := c.client.KV().Keys(prefix, "/", Query{}.options(ctx))
+	_, err = check(meta, err)
+	return names, err
+}
+
+// decodePairs reads a list of pairs and nothing else.
+func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
+	dec := jsontext.NewDecoder(from, jsontext.AllowDuplicateNames(true)) // as Consul has none
+	if begin, err := dec.ReadToken(); err != nil {
+		return err
+	} else if begin.Kind() != '[' {
+		return fmt.Errorf("the answer is no list but %s", begin.Kind())
+	}
+	for dec.PeekKind() != ']' {
+		var pairs []Pair
+		for len(pairs) < partSize && dec.PeekKind() != ']' {
+			pairs = append(pairs, Pair{})
+			p := &pairs[len(pairs)-1]
+			if err := json.UnmarshalDecode(dec, p); err != nil {
+				return err
+			}
+			if !strings.HasPrefix(p.Key, prefix) {
+				return errors.New("the answer has keys that were not asked for")
+			}
+		}
+		part(pairs)
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	if _, err := dec.ReadToken(); err != io.EOF {
+		return errors.New("the answer goes on after its end")
+	}
+	return nil
+}
+
+// params are the question as it goes into a list's URL.
+func (q Query) params() url.Values {
+	out := url.Values{"recurse": {""}}
+	if q.Consistent {
+		out.Set("consistent", "")
+	}
+	if q.After != 0 {
+		out.Set("index", strconv.FormatUint(q.After, 10))
+	}
+	if q.Wait != 0 {
+		out.Set("wait", fmt.Sprintf("%dms", max(q.Wait.Milliseconds(), 1)))
+	}
+	return out
+}
+
+// Txn implements KV.
+func (c *Consul) Txn(ctx context.Context, ops []Op) (Outcome, error) {
+	txn := make(api.TxnOps, len(ops))
+	for i, op := range ops {
+		txn[i] = &api.TxnOp{KV: &api.KVTxnOp{
+			Verb: api.KVOp(op.Verb), Key: op.Key, Value: op.Value, Index: op.Index, Session: op.Session}}
+	}
+	ok, answer, _, err := c.client.Txn().Txn(txn, Query{Consistent: true}.options(ctx))
+	switch {
+	case err != nil:
+		return Outcome{}, explain(err)
+	case !ok && len(answer.Errors) == 0:
+		return Outcome{}, errors.New("consul: a transaction was refused without a reason")
+	}
+	var out Outcome
+	for _, e := range answer.Errors {
+		if strings.Contains(e.What, "Permission denied") || strings.Contains(e.What, "ACL not found") {
+			return Outcome{}, fmt.Errorf("consul: the token is not accepted: %s", e.What)
+		}
+		out.Refused = append(out.Refused, Refusal{Op: e.OpIndex, Reason: e.What})
+	}
+	for _, r := range answer.Results {
+		if r != nil && r.KV != nil {
+			out.Index = max(out.Index, r.KV.ModifyIndex)
+		}
+	}
+	if len(out.Refused) > 0 {
+		out.Index = 0
+	}
+	return out, nil
+}
+
+// NewSession implements KV.
+func (c *Consul) NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (string, error) {
+	id, _, err := c.client.Session().CreateNoChecks(&api.SessionEntry{
+		Name: name, TTL: ttl.String(), LockDelay: lockDelay, Behavior: api.SessionBehaviorDelete,
+	}, (&api.WriteOptions{}).WithContext(ctx))
+	if err != nil {
+		return "", explain(err)
+	}
+	if id == "" {
+		return "", errors.New("consul: a session without an id")
+	}
+	return id, nil
+}
+
+// Renew implements KV.
+func (c *Consul) Renew(ctx context.Context, id string) (bool, error) {
+	entry, _, err := c.client.Session().Renew(id, (&api.WriteOptions{}).WithContext(ctx))
+	if err != nil {
+		return false, explain(err)
+	}
+	return entry != nil, nil
+}
+
+// EndSession implements KV.
+func (c *Consul) EndSession(ctx context.Context, id string) error {
+	if _, err := c.client.Session().Destroy(id, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+		return explain(err)
+	}
+	return nil
+}

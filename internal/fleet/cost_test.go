@@ -1,0 +1,147 @@
+package fleet_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+// One change costs the same calls and bytes on every host, whatever the tree
+// holds.
+func TestChangeCostsTheSameInALargeTree(t *testing.T) {
+	const changes = 50
+	cost := func(size int) (writer, reader fleettest.Counts) {
+		bubble.Test(t, func(t *testing.T) {
+			kv := fleettest.NewMemory()
+			for i := range size {
+				kv.Put(fmt.Sprintf("%sa/%d", treePrefix, i), strings.Repeat("v", 300))
+			}
+			one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+			time.Sleep(3 * time.Second)
+			mustCommit(t, one, set("b", "key", "before", 0))
+			synctest.Wait()
+			before := [2]fleettest.Counts{one.Counts(), two.Counts()}
+			for i := range changes {
+				e, _, _ := one.Folder("b").Get("key")
+				mustCommit(t, one, set("b", "key", fmt.Sprint(i), e.Index))
+				for get(two, "b", "key") != fmt.Sprint(i) {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			synctest.Wait()
+			writer, reader = less(one.Counts(), before[0]), less(two.Counts(), before[1])
+		})
+		return writer, reader
+	}
+	smallW, smallR := cost(10)
+	largeW, largeR := cost(10_000)
+	t.Logf("%d changes: writer %+v, reader %+v", changes, largeW, largeR)
+	for _, c := range []struct {
+		who          string
+		small, large fleettest.Counts
+	}{{"writer", smallW, largeW}, {"reader", smallR, largeR}} {
+		for _, n := range []struct {
+			what         string
+			small, large int
+		}{
+			{"reads", c.small.Reads, c.large.Reads},
+			{"held reads", c.small.Held, c.large.Held},
+			{"transactions", c.small.Txns, c.large.Txns},
+			{"bytes", c.small.Bytes, c.large.Bytes},
+		} {
+			if n.large > n.small*5/4+2 { // indexes have more digits in a large tree
+				t.Errorf("%s: %d %s in a tree of 10 values, %d in one of 10,000", c.who, n.small, n.what, n.large)
+			}
+		}
+	}
+	if largeW.Txns > changes+1 || largeW.Reads > 1 || largeR.Reads > 1 || largeR.Txns > 1 || largeR.Held > changes+2 {
+		t.Errorf("more calls than changes: writer %+v, reader %+v", largeW, largeR)
+	}
+	if each := largeR.Bytes / changes; each > 4*160 { // the lanes by the size of such an entry
+		t.Errorf("a host reads %d bytes for a change", each)
+	}
+}
+
+func less(a, b fleettest.Counts) fleettest.Counts {
+	return fleettest.Counts{Reads: a.Reads - b.Reads, Held: a.Held - b.Held, Txns: a.Txns - b.Txns, Sessions: a.Sessions - b.Sessions, Bytes: a.Bytes - b.Bytes}
+}
+
+// What the journal holds is bounded, however much is written and however large,
+// and what hosts watch of it more so.
+func TestJournalIsBounded(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+		size := func(prefix string) (n, bytes int) {
+			pairs := kv.Pairs("ironvip/v1/" + prefix)
+			for _, p := range pairs {
+				bytes += len(p.Value)
+			}
+			return len(pairs), bytes
+		}
+		bounded := func(when string) {
+			t.Helper()
+			if n, bytes := size("journal/"); n > 2 || bytes > 8<<10 { // the one's lane, and that of the tree's beginning
+				t.Fatalf("%s: %d heads with %d bytes", when, n, bytes)
+			}
+			if n, bytes := size("slots/"); n > 16 || bytes > 512<<10 {
+				t.Fatalf("%s: %d entries with %d bytes", when, n, bytes)
+			}
+		}
+		for i := range 100 {
+			e, _, _ := one.Folder("a").Get("key")
+			mustCommit(t, one, set("a", "key", fmt.Sprint(i), e.Index))
+		}
+		bounded("small ones")
+		for i := range 100 {
+			e, _, _ := one.Folder("a").Get("key")
+			mustCommit(t, one, set("a", "key", strings.Repeat(fmt.Sprint(i%10), 30<<10), e.Index))
+			bounded("large ones")
+		}
+		txns := one.Counts().Txns
+		time.Sleep(10 * time.Minute)
+		if n := one.Counts().Txns - txns; n > 12 { // the host says each minute that it is there
+			t.Errorf("%d transactions in peace", n)
+		}
+		// Values that are too large for it are fetched.
+		time.Sleep(time.Second)
+		e, _, _ := one.Folder("a").Get("key")
+		var fetched atomic.Int32 // a host reads more than that: who is there, now and then everything
+		kv.Client("two").Before(func(call fleettest.Call) error {
+			if call.Method == "Get" && call.Key == treePrefix+"a/key" {
+				fetched.Add(1)
+			}
+			return nil
+		})
+		mustCommit(t, one, set("a", "key", strings.Repeat("L", 200<<10), e.Index))
+		time.Sleep(time.Second)
+		kv.Client("two").Before(nil)
+		if got := get(two, "a", "key"); len(got) != 200<<10 {
+			t.Errorf("the other host has %d bytes", len(got))
+		}
+		if n := fetched.Load(); n != 1 {
+			t.Errorf("%d reads for one large value", n)
+		}
+		bounded("a value that is fetched")
+		// The lanes of hosts that are gone disappear.
+		e, _, _ = one.Folder("a").Get("key")
+		mustCommit(t, one, set("a", "key", "small", e.Index))
+		one.End()
+		time.Sleep(3 * time.Hour)
+		if n, _ := size("journal/"); n > 1 {
+			t.Errorf("%d heads hours after the last change", n)
+		}
+		if n, _ := size("slots/"); n > 2 { // of those who removed the others
+			t.Errorf("%d entries hours after the last change", n)
+		}
+		if got := get(two, "a", "key"); got != "small" || two.Stale() != "" {
+			t.Errorf("%.10q, stale %q", got, two.Stale())
+		}
+	})
+}

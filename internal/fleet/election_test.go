@@ -1,0 +1,199 @@
+package fleet_test
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+func elected(hosts ...*fleettest.Host) (mine []string) {
+	for _, h := range hosts {
+		if h.Mine() {
+			mine = append(mine, h.Elected())
+		}
+	}
+	return mine
+}
+
+func startThree(t *testing.T, kv *fleettest.Memory) []*fleettest.Host {
+	var hosts []*fleettest.Host
+	for _, name := range []string{"one", "two", "three"} {
+		hosts = append(hosts, kv.Start(t, name, folders, nil))
+	}
+	return hosts
+}
+
+func TestOneIsElectedAndHandsOver(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		time.Sleep(3 * time.Second)
+		if got := elected(hosts...); len(got) != 1 {
+			t.Fatalf("elected: %v", got)
+		}
+		for end := len(hosts); end > 1; end-- {
+			was := hosts[0].Elected()
+			i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
+			hosts[i].End()
+			hosts = slices.Delete(hosts, i, i+1)
+			// A graceful end leaves no lock delay and no session.
+			time.Sleep(100 * time.Millisecond)
+			got := elected(hosts...)
+			if len(got) != 1 || got[0] == was {
+				t.Fatalf("after the end of %s: %v", was, got)
+			}
+			for _, h := range hosts {
+				if h.Elected() != got[0] {
+					t.Errorf("a host takes %s for elected, %s is", h.Elected(), got[0])
+				}
+			}
+			if kv.Sessions() != len(hosts) {
+				t.Errorf("%d sessions of %d hosts", kv.Sessions(), len(hosts))
+			}
+		}
+	})
+}
+
+// At no time are two hosts elected, whatever happens to sessions and to who can
+// reach Consul.
+func TestNeverTwoElected(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		watch := func(d time.Duration) (some int) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				if got := elected(hosts...); len(got) > 1 {
+					t.Fatalf("elected: %v", got)
+				} else {
+					some += len(got)
+				}
+			}
+			return some
+		}
+		watch(5 * time.Second)
+		// Cut off, the elected host ends its turn before another's begins.
+		for _, h := range hosts {
+			if h.Mine() {
+				h.SetDown(true)
+				defer h.SetDown(false)
+				break
+			}
+		}
+		watch(40 * time.Second)
+		if got := elected(hosts...); len(got) != 1 {
+			t.Errorf("a while after the elected host was cut off: %v", got)
+		}
+		kv.ExpireSessions()
+		watch(10 * time.Second)
+		kv.SetDown(true)
+		watch(20 * time.Second)
+		if got := elected(hosts...); len(got) != 0 {
+			t.Errorf("with Consul away for longer than a session: %v", got)
+		}
+		kv.SetDown(false)
+		watch(30 * time.Second)
+		kv.Put("ironvip/v1/leader", "an operator's") // still locked
+		kv.Delete("ironvip/v1/leader")
+		watch(10 * time.Second)
+		if got := elected(hosts...); len(got) != 1 {
+			t.Errorf("at the end: %v", got)
+		}
+	})
+}
+
+func TestNodes(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		var revision atomic.Uint64
+		revision.Store(7)
+		hosts[0].SetNode(func() fleet.Node {
+			return fleet.Node{Name: "ignored", Version: "v1", Dataplane: "ipvs", Revision: revision.Load()}
+		})
+		kv.Put("ironvip/v1/nodes/junk", "no node")
+		time.Sleep(10 * time.Second)
+		nodes, err := hosts[1].Nodes(t.Context())
+		if err != nil || len(nodes) != 3 {
+			t.Fatalf("%v, %v", nodes, err)
+		}
+		if n := nodes[0]; n.Name != "one" || n.Revision != 7 || n.Version != "v1" || n.Index == 0 || n.Updated == 0 {
+			t.Errorf("%+v", n)
+		}
+		leaders := 0
+		for _, n := range nodes {
+			if n.Elected {
+				leaders++
+			}
+		}
+		if leaders != 1 {
+			t.Errorf("%d nodes are elected", leaders)
+		}
+		revision.Store(8)
+		time.Sleep(6 * time.Second)
+		if nodes, _ := hosts[1].Nodes(t.Context()); nodes[0].Revision != 8 {
+			t.Errorf("%+v six seconds after a change", nodes[0])
+		}
+		// Nothing changes: a fleet in peace writes a row a minute and host.
+		before := kv.Index()
+		time.Sleep(10 * time.Minute)
+		if n := kv.Index() - before; n > 40 {
+			t.Errorf("%d writes in 10 minutes of peace", n)
+		}
+		if away := hosts[1].AwayFor("two"); away != 0 {
+			t.Errorf("itself is away for %v", away)
+		}
+		if away := hosts[1].AwayFor("never"); away < 9*time.Minute || away > 11*time.Minute {
+			t.Errorf("a host that never was is away for %v", away)
+		}
+		hosts[0].End()
+		time.Sleep(time.Minute)
+		if nodes, _ := hosts[1].Nodes(t.Context()); len(nodes) != 2 {
+			t.Errorf("%v after the end of one", nodes)
+		}
+		if away := hosts[1].AwayFor("one"); away < 30*time.Second || away > 90*time.Second {
+			t.Errorf("away for %v after a minute", away)
+		}
+		hosts[1].SetDown(true)
+		time.Sleep(time.Hour)
+		if away := hosts[1].AwayFor("one"); away > 2*time.Minute {
+			t.Errorf("away for %v while nobody could look", away)
+		}
+		hosts[1].SetDown(false)
+		time.Sleep(time.Minute)
+	})
+}
+
+// A host that was killed finds its session in its state and ends it, so that
+// it isn't its own rival.
+func TestRestartAfterKill(t *testing.T) {
+	db, err := store.Open(t.TempDir() + "/state.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		first := kv.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
+		time.Sleep(3 * time.Second)
+		if !first.Mine() {
+			t.Fatal("alone and not elected")
+		}
+		first.SetDown(true) // its end is not heard
+		first.End()
+		first.SetDown(false)
+		if kv.Sessions() != 1 {
+			t.Fatalf("%d sessions", kv.Sessions())
+		}
+		second := kv.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)
+		time.Sleep(5 * time.Second)
+		if !second.Mine() || kv.Sessions() != 1 {
+			t.Errorf("mine %v, %d sessions", second.Mine(), kv.Sessions())
+		}
+	})
+}

@@ -1,0 +1,67 @@
+package fleettest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+// Host is a running tree.
+type Host struct {
+	*fleet.Tree
+	*Client
+	stop context.CancelFunc
+	done chan struct{}
+	once sync.Once
+}
+
+// Start runs a tree of these folders for the host of that name, waits until it
+// has read the store, and ends it with the test. Prepare, when not nil, is
+// called before it runs: for collections.
+func (m *Memory) Start(t testing.TB, host string, folders []string, prepare func(*fleet.Tree)) *Host {
+	t.Helper()
+	h := m.Run(t, fleet.Options{Node: host, Folders: folders}, prepare)
+	for _, name := range folders {
+		select {
+		case <-h.Folder(name).Ready():
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: folder %s is not ready after a minute: %s", host, name, h.Stale())
+		}
+	}
+	return h
+}
+
+// Run is Start with options of one's own, and doesn't wait. What is nil in them
+// is filled in.
+func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+	t.Helper()
+	client := m.Client(o.Node)
+	if o.KV == nil {
+		o.KV = client
+	}
+	if o.Clock == nil {
+		o.Clock = &table.Clock{}
+	}
+	tree := fleet.New(o)
+	if prepare != nil {
+		prepare(tree)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	h := &Host{Tree: tree, Client: client, stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(h.done)
+		_ = tree.Run(ctx)
+	}()
+	t.Cleanup(h.End)
+	return h
+}
+
+// End ends the tree gracefully and waits for it.
+func (h *Host) End() {
+	h.once.Do(h.stop)
+	<-h.done
+}

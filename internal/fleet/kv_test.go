@@ -1,0 +1,149 @@
+package fleet_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+)
+
+func TestMemoryIsAKV(t *testing.T) { kvContract(t, fleettest.NewMemory().Client("one")) }
+
+// kvContract is what a Tree takes a KV store to do; the one in memory and Consul
+// itself are held to it.
+func kvContract(t *testing.T, kv fleet.KV) {
+	ctx := t.Context()
+	txn := func(ops ...fleet.Op) fleet.Outcome {
+		t.Helper()
+		out, err := kv.Txn(ctx, ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	read := func(key string) (*fleet.Pair, uint64) {
+		t.Helper()
+		p, index, err := kv.Get(ctx, key, fleet.Query{Consistent: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, index
+	}
+	cas := func(key, value string, index uint64) fleet.Op {
+		return fleet.Op{Verb: fleet.Cas, Key: key, Value: []byte(value), Index: index}
+	}
+
+	// One index for all writes of a transaction.
+	both := txn(cas("t/a", "1", 0), cas("t/b", "", 0))
+	a, indexA := read("t/a")
+	b, _ := read("t/b")
+	if both.Index == 0 || a.Index != both.Index || b.Index != both.Index || indexA < both.Index || len(b.Value) != 0 {
+		t.Errorf("%+v, %+v, %+v", both, a, b)
+	}
+	// Conditions; all or nothing; every refused operation is named.
+	out := txn(cas("t/c", "1", 0), cas("t/a", "2", 0), cas("t/b", "2", b.Index), cas("t/d", "2", 7))
+	if len(out.Refused) != 2 || out.Refused[0].Op != 1 || out.Refused[1].Op != 3 || out.Index != 0 {
+		t.Errorf("%+v", out)
+	}
+	if c, index := read("t/c"); c != nil || index < both.Index {
+		t.Errorf("half of a transaction: %+v; %d", c, index)
+	}
+	// A value that is there already keeps its index.
+	txn(cas("t/a", "1", a.Index))
+	if again, _ := read("t/a"); again.Index != a.Index {
+		t.Errorf("index %d became %d", a.Index, again.Index)
+	}
+	for _, c := range []struct {
+		op      fleet.Op
+		refused bool
+	}{
+		{fleet.Op{Verb: fleet.CheckIndex, Key: "t/a", Index: a.Index}, false},
+		{fleet.Op{Verb: fleet.CheckIndex, Key: "t/a", Index: a.Index + 1}, true},
+		{fleet.Op{Verb: fleet.CheckIndex, Key: "t/none", Index: 1}, true},
+		{fleet.Op{Verb: fleet.DeleteCas, Key: "t/none", Index: 1}, false},
+		{fleet.Op{Verb: fleet.DeleteCas, Key: "t/a", Index: a.Index - 1}, true},
+	} {
+		if out := txn(c.op); (len(out.Refused) > 0) != c.refused {
+			t.Errorf("%+v: %+v", c.op, out)
+		}
+	}
+
+	// A held question returns with a change, removals included.
+	list := func(after uint64, wait time.Duration) (pairs []fleet.Pair, index uint64) {
+		t.Helper()
+		index, err := kv.List(ctx, "t/", fleet.Query{After: after, Wait: wait}, func(part []fleet.Pair) { pairs = append(pairs, part...) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pairs, index
+	}
+	pairs, index := list(0, 0)
+	if len(pairs) != 2 {
+		t.Errorf("%+v", pairs)
+	}
+	type answer struct {
+		pairs []fleet.Pair
+		index uint64
+	}
+	held := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.index, _ = kv.List(ctx, "t/", fleet.Query{After: index, Wait: 30 * time.Second}, func(part []fleet.Pair) { a.pairs = append(a.pairs, part...) })
+		held <- a
+	}()
+	txn(fleet.Op{Verb: fleet.CheckIndex, Key: "t/b", Index: b.Index}, fleet.Op{Verb: fleet.DeleteCas, Key: "t/b", Index: b.Index})
+	got := <-held
+	if len(got.pairs) != 1 || got.index <= index {
+		t.Errorf("%+v after %d", got, index)
+	}
+	if gone, at := read("t/b"); gone != nil || at < got.index {
+		t.Errorf("%+v at %d, removed at %d", gone, at, got.index)
+	}
+	// With nothing new, it returns when the time is over.
+	if _, index := list(got.index, 10*time.Millisecond); index != got.index {
+		t.Errorf("%d became %d", got.index, index)
+	}
+
+	// Sessions and locks.
+	one, err := kv.NewSession(ctx, "one", 10*time.Second, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := kv.NewSession(ctx, "two", 10*time.Second, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := func(verb fleet.Verb, session, value string) bool {
+		t.Helper()
+		return len(txn(fleet.Op{Verb: verb, Key: "t/lock", Session: session, Value: []byte(value)}).Refused) == 0
+	}
+	if !lock(fleet.Lock, one, "1") || !lock(fleet.Lock, one, "2") || lock(fleet.Lock, two, "3") || lock(fleet.Unlock, two, "") {
+		t.Error("a lock is not its holder's")
+	}
+	if p, _ := read("t/lock"); p.Session != one || string(p.Value) != "2" {
+		t.Errorf("%+v", p)
+	}
+	if !lock(fleet.Unlock, one, "free") || !lock(fleet.Lock, two, "4") {
+		t.Error("a lock given back can't be had at once")
+	}
+	for _, id := range []string{one, two} {
+		if alive, err := kv.Renew(ctx, id); err != nil || !alive {
+			t.Errorf("renew: %v, %v", alive, err)
+		}
+		for range 2 {
+			if err := kv.EndSession(ctx, id); err != nil {
+				t.Error(err)
+			}
+		}
+		if alive, err := kv.Renew(ctx, id); err != nil || alive {
+			t.Errorf("renewed after its end: %v, %v", alive, err)
+		}
+	}
+	if p, _ := read("t/lock"); p != nil {
+		t.Errorf("%+v outlives its session", p)
+	}
+	if lock(fleet.Lock, one, "") {
+		t.Error("a session that is over has locked")
+	}
+}

@@ -1,0 +1,209 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+)
+
+// Node is one host of the fleet, as it tells of itself: within five seconds of
+// a change, and every minute.
+type Node struct {
+	Name      string `json:"name"`
+	Version   string `json:"version,omitempty"`   // of ironvip
+	Dataplane string `json:"dataplane,omitempty"` // "ipvs", "proxy"
+	Services  int    `json:"services"`
+	Frontends int    `json:"frontends"`
+	Revision  uint64 `json:"revision"` // of the host's own tables: the newest that its dataplane has
+	Lag       int64  `json:"lag"`      // milliseconds that the oldest change not yet in the dataplane has waited; 0 when all is
+	Problems  int    `json:"problems"` // of its services, sources and tables
+	Since     int64  `json:"since"`    // when the agent started, Unix milliseconds
+
+	// What follows is filled in by the tree.
+	Index   uint64 `json:"index"`   // up to which of Consul's indexes the host has followed the tree
+	Updated int64  `json:"updated"` // when it said so, Unix milliseconds of its own clock
+	Elected bool   `json:"-"`
+}
+
+const (
+	publishEvery = time.Minute
+	// censusEvery is how often a host looks which others are there, about.
+	censusEvery = 15 * time.Second
+	// forgetNode is after how long a node that is away is not remembered.
+	forgetNode = 7 * 24 * time.Hour
+)
+
+// SetNode has the tree tell the fleet what of returns, which is asked every few
+// seconds.
+func (t *Tree) SetNode(of func() Node) {
+	t.turn.mu.Lock()
+	defer t.turn.mu.Unlock()
+	t.turn.info = of
+}
+
+// Nodes asks Consul for the fleet's nodes, in order of name. What is no node is
+// left out.
+func (t *Tree) Nodes(ctx context.Context) ([]Node, error) {
+	nodes, _, err := t.rows(ctx)
+	return nodes, err
+}
+
+// rows is Nodes, with all that lies beside them.
+func (t *Tree) rows(ctx context.Context) ([]Node, []Pair, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	pairs, _, err := list(ctx, t.o.KV, t.paths.nodes, Query{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
+	}
+	leader, _, err := t.o.KV.Get(ctx, t.paths.leader, Query{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
+	}
+	nodes := []Node{}
+	for _, p := range pairs {
+		var n Node
+		if json.Unmarshal(p.Value, &n) != nil || p.Key != t.paths.node(n.Name) {
+			continue
+		}
+		n.Elected = leader != nil && leader.Session != "" && leader.Session == p.Session
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	return nodes, pairs, nil
+}
+
+// census is who has been in the fleet, on a clock that runs only while this
+// host can look.
+type census struct {
+	mu   sync.Mutex
+	now  time.Duration
+	seen map[string]time.Duration
+}
+
+// AwayFor returns for how long the node has not been in the fleet, as far as
+// this host has seen itself while it was in touch with Consul; 0 when it is
+// there.
+func (t *Tree) AwayFor(node string) time.Duration {
+	t.census.mu.Lock()
+	defer t.census.mu.Unlock()
+	return t.census.now - t.census.seen[node]
+}
+
+func (c *census) count(passed time.Duration, there []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now += min(passed, 2*censusEvery)
+	if c.seen == nil {
+		c.seen = map[string]time.Duration{}
+	}
+	for name, at := range c.seen {
+		if c.now-at > forgetNode {
+			delete(c.seen, name) // away since the start, then
+		}
+	}
+	for _, name := range there {
+		c.seen[name] = c.now
+	}
+}
+
+func (t *Tree) takeCensus(ctx context.Context) {
+	var last time.Time
+	wait := newBackoff()
+	for ctx.Err() == nil {
+		began := time.Now()
+		nodes, pairs, err := t.rows(ctx)
+		if err != nil {
+			last = time.Time{}
+			backoff.Sleep(ctx, wait.Next())
+			continue
+		}
+		wait.Reset()
+		names := make([]string, len(nodes))
+		for i, n := range nodes {
+			names[i] = n.Name
+		}
+		passed := time.Duration(0)
+		if !last.IsZero() {
+			passed = began.Sub(last)
+		}
+		t.census.count(passed, names)
+		t.twins.census(t, pairs)
+		t.tellStrangers(pairs)
+		last = began
+		pause := censusEvery
+		if t.twins.contested() {
+			pause = renewEvery
+		}
+		backoff.Nap(ctx, pause*9/10+rand.N(pause/5), t.twins.look)
+	}
+}
+
+// tellStrangers tells of what lies among the nodes' rows and is none.
+func (t *Tree) tellStrangers(rows []Pair) {
+	found := map[string]error{}
+	for _, p := range rows {
+		if err := t.paths.noNode(p); err != nil {
+			found[p.Key] = err
+		}
+	}
+	t.status.setJunk(inNodes, misplaced(found))
+}
+
+// presence is this host's row among the nodes.
+type presence struct {
+	tree    *Tree
+	session string
+	told    Node
+	at      time.Time
+	rival   rival
+}
+
+// publish tells what has changed, and reports whether that worked.
+func (p *presence) publish(ctx context.Context) bool {
+	t := p.tree
+	t.turn.mu.Lock()
+	info := t.turn.info
+	t.turn.mu.Unlock()
+	var node Node
+	if info != nil {
+		node = info()
+	}
+	node.Name, node.Updated, node.Elected = t.o.Node, 0, false
+	t.mu.Lock()
+	node.Index = t.high
+	t.mu.Unlock()
+	// Where the name is contested, the other is to see that this host lives.
+	if node == p.told && time.Since(p.at) < publishEvery && !t.twins.contested() {
+		return true
+	}
+	row := node
+	row.Updated = time.Now().UnixMilli()
+	value, err := json.Marshal(row)
+	if err != nil {
+		panic("fleet: node: " + err.Error()) // strings and numbers
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := t.o.KV.Txn(call, []Op{{Verb: Lock, Key: t.paths.node(t.o.Node), Value: value, Session: p.session}})
+	switch {
+	case err != nil:
+		return false
+	case len(out.Refused) > 0:
+		p.rival.stand(ctx, p, value)
+		return false
+	}
+	if p.at.IsZero() {
+		t.twins.taken()
+	}
+	p.told, p.at = node, time.Now()
+	p.rival.end(ctx, p)
+	return true
+}

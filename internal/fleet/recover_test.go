@@ -1,0 +1,402 @@
+package fleet_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+func wantSame(t *testing.T, kv *fleettest.Memory, hosts ...*fleettest.Host) {
+	t.Helper()
+	for i, h := range hosts {
+		if err := same(h.Tree, kv.Pairs(treePrefix), treePrefix); err != nil || h.Stale() != "" {
+			t.Errorf("host %d: %v; stale %q", i, err, h.Stale())
+		}
+	}
+}
+
+// A snapshot is restored: the trees follow it back, whatever the hosts do at
+// that moment, and go on.
+func TestSnapshotRestored(t *testing.T) {
+	for _, rebuilt := range []bool{false, true} {
+		for _, deaf := range []bool{false, true} {
+			t.Run(fmt.Sprintf("rebuilt %v, deaf %v", rebuilt, deaf), func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
+					kv := fleettest.NewMemory()
+					one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+					var last [2]uint64
+					put := func(h *fleettest.Host, key string, i int) {
+						e, _, _ := h.Folder("a").Get(key)
+						b := mustCommit(t, h, set("a", key, fmt.Sprint(i), e.Index))
+						last[i%2] = b.Indexes[0]
+					}
+					mustCommit(t, one, set("a", "old", "kept", 0))
+					for i := range 5 {
+						put(one, "x", i)
+					}
+					time.Sleep(time.Second)
+					snapshot := kv.Snapshot()
+					for i := range 7 {
+						put(one, "x", 10+i)
+						put(one, "later", i)
+					}
+					e, _, _ := one.Folder("a").Get("old")
+					mustCommit(t, one, fleet.Write{Folder: "a", Key: "old", Index: e.Index})
+					synctest.Wait()
+					wantSame(t, kv, one, two)
+					if deaf { // two hears of nothing until others have written again
+						two.SetDown(true)
+						synctest.Wait()
+					}
+					kv.Restore(snapshot, rebuilt)
+					time.Sleep(time.Second)
+					if get(one, "a", "old") != "kept" || get(one, "a", "later") != "" {
+						t.Errorf("one has not followed: old %q, later %q", get(one, "a", "old"), get(one, "a", "later"))
+					}
+					for i := range 9 {
+						put(one, "x", 20+i)
+						put(one, "other", i)
+					}
+					two.SetDown(false)
+					time.Sleep(20 * time.Second)
+					wantSame(t, kv, one, two)
+					put(two, "x", 30)
+					synctest.Wait()
+					wantSame(t, kv, one, two)
+				})
+			})
+		}
+	}
+}
+
+// What is committed while the whole tree is on its way here is not undone by
+// that older reading, whether it adds to what is known or replaces it.
+func TestCommitDuringFullReading(t *testing.T) {
+	for name, cause := range map[string]func(*fleettest.Memory){
+		"adding": func(kv *fleettest.Memory) { kv.Put("ironvip/v1/journal/odd", "?") },
+		"replacing": func(kv *fleettest.Memory) {
+			pairs := kv.Pairs("ironvip/v1/journal/")
+			kv.Delete(pairs[len(pairs)-1].Key)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				kv := fleettest.NewMemory()
+				one := kv.Start(t, "one", folders, nil)
+				old := mustCommit(t, one, set("a", "old", "1", 0), set("a", "changed", "1", 0))
+				time.Sleep(20 * time.Second)
+				// Each answer takes 1 s: the look at the journal, then the journal
+				// and the tree.
+				one.SetLate(time.Second)
+				time.Sleep(20 * time.Second)
+				cause(kv)
+				for i := range 40 {
+					time.Sleep(100 * time.Millisecond)
+					if i == 24 {
+						mustCommit(t, one, set("a", "new", "1", 0), set("a", "changed", "2", old.Indexes[1]), fleet.Write{Folder: "a", Key: "old", Index: old.Indexes[0]})
+					}
+					if i >= 24 && (get(one, "a", "new") != "1" || get(one, "a", "changed") != "2" || get(one, "a", "old") != "") {
+						t.Fatalf("%d ms after the commit: new %q, changed %q, old %q", 100*(i-24), get(one, "a", "new"), get(one, "a", "changed"), get(one, "a", "old"))
+					}
+				}
+				one.SetLate(0)
+				time.Sleep(20 * time.Second)
+				wantSame(t, kv, one)
+			})
+		})
+	}
+}
+
+// After hours of peace, when no entry of the journal would have to be there any
+// more, a restored snapshot is noticed all the same.
+func TestSnapshotRestoredInPeace(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		time.Sleep(time.Minute)
+		snapshot := kv.Snapshot()
+		mustCommit(t, one, set("a", "x", "1", 0))
+		time.Sleep(40 * time.Minute)
+		kv.Restore(snapshot, false)
+		time.Sleep(20 * time.Second)
+		wantSame(t, kv, one)
+	})
+}
+
+// What an operator writes past the journal is found by the next full reading,
+// and at once by a writer who meets it.
+func TestWrittenPastTheJournal(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		mustCommit(t, one, set("a", "x", "1", 0), set("a", "y", "1", 0))
+		kv.Put(treePrefix+"a/x", "operator")
+		kv.Delete(treePrefix + "a/y")
+		e, _, _ := one.Folder("a").Get("x")
+		if b := commit(t, one, set("a", "x", "2", e.Index)); b.Err == nil {
+			t.Error("the operator's value is overwritten")
+		}
+		if got := get(one, "a", "x"); got != "operator" {
+			t.Errorf("after the conflict: %q", got)
+		}
+		time.Sleep(7 * time.Minute)
+		wantSame(t, kv, one)
+	})
+}
+
+func TestJunkIsNamedAndLeftAlone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		junk := map[string]string{
+			treePrefix + "other/x":     "there is no folder",
+			treePrefix + "a/":          "empty",
+			treePrefix + "a/" + "dir/": "slash",
+			treePrefix + "a/\x01":      "can't be shown",
+			treePrefix + "loose":       "there is no folder",
+			"ironvip/v1/journal/":      "not a key of the journal",
+			"ironvip/v1/journal/x/7":   "not a key of the journal",
+			"ironvip/v1/journal/bad":   "not an entry",
+			"ironvip/v1/nodes/bad":     "not a node's row",
+			"ironvip/v1/loose":         "nothing of that name",
+			"ironvip/loose":            "nothing of that name",
+		}
+		below := map[string]string{ // told as one, by what they have in common
+			"ironvip/v1/other/x":  "ironvip/v1/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/v1/other/;",
+			"ironvip/other/x/y":   "ironvip/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/other/;",
+			"ironvip/other/x/z":   "ironvip/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/other/;",
+			"ironvip/v2/tree/a/b": "ironvip/v2/: another release of ironvip, bring all hosts to the same release",
+		}
+		one := kv.Start(t, "one", folders, nil)
+		for key := range below {
+			kv.Put(key, "{junk")
+		}
+		for key := range junk {
+			kv.Put(key, "{junk")
+		}
+		check := func() {
+			t.Helper()
+			found, hints := map[string]string{}, map[string]string{}
+			for _, p := range one.Problems() {
+				place := strings.TrimPrefix(p.Place, "consul:")
+				found[place], hints[place] = p.Message, p.Hint
+			}
+			for key, what := range junk {
+				if !strings.Contains(found[key], what) {
+					t.Errorf("%q: %q", key, found[key])
+				}
+			}
+			for key, told := range below {
+				place, words, _ := strings.Cut(told, ": ")
+				what, hint, _ := strings.Cut(words, ", ")
+				if !strings.Contains(found[place], what) || !strings.Contains(hints[place], hint) {
+					t.Errorf("%q: %q, %q", key, found[place], hints[place])
+				}
+			}
+			if len(found) != len(junk)+3 {
+				t.Errorf("%d problems: %v", len(found), found)
+			}
+		}
+		time.Sleep(7 * time.Minute)
+		check()
+		mustCommit(t, one, set("a", "x", "1", 0))
+		time.Sleep(time.Second)
+		check()
+		for _, keys := range []map[string]string{junk, below} {
+			for key := range keys {
+				if got, _ := kv.Get(key); got != "{junk" {
+					t.Errorf("%q was touched: %q", key, got)
+				}
+			}
+		}
+		for _, keys := range []map[string]string{junk, below} {
+			for key := range keys {
+				kv.Delete(key)
+			}
+		}
+		time.Sleep(7 * time.Minute)
+		if p := one.Problems(); len(p) != 0 {
+			t.Errorf("when all is tidied up: %v", p)
+		}
+		wantSame(t, kv, one)
+	})
+}
+
+func TestJunkCantBeAFlood(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		for i := range 500 {
+			kv.Put(fmt.Sprint(treePrefix, "junk/", i), "")
+		}
+		one := kv.Start(t, "one", folders, nil)
+		if n := len(one.Problems()); n != 101 {
+			t.Errorf("%d problems", n)
+		}
+	})
+}
+
+// advises reports whether a host that is out of touch says to do that.
+func advises(h *fleettest.Host, what string) bool {
+	_, advice, _ := h.StaleSince()
+	return strings.Contains(advice, what)
+}
+
+// An answer without the fleet's mark is no empty tree, and another fleet's is
+// not followed, until an operator says so.
+func TestTreeThatIsNotOurs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		mustCommit(t, one, set("a", "x", "1", 0))
+		mark, _ := kv.Get(treePrefix + ".fleet")
+		kv.Delete("ironvip/")
+		time.Sleep(10 * time.Minute)
+		if get(one, "a", "x") != "1" || !advises(one, "consul kv put") {
+			t.Errorf("%q, stale %q", get(one, "a", "x"), one.Stale())
+		}
+		// A new host takes what is there for a new fleet.
+		two := kv.Start(t, "two", folders, nil)
+		mustCommit(t, two, set("a", "y", "2", 0))
+		time.Sleep(10 * time.Minute)
+		if get(one, "a", "x") != "1" || get(one, "a", "y") != "" || !strings.Contains(one.Stale(), "is the tree of fleet") || !advises(one, "consul kv put") {
+			t.Errorf("stale %q", one.Stale())
+		}
+		two.End()
+		kv.Put(treePrefix+".fleet", mark)
+		time.Sleep(time.Minute)
+		wantSame(t, kv, one)
+		kv.Put(treePrefix+".fleet", `{"v":2}`)
+		time.Sleep(10 * time.Minute)
+		if !strings.Contains(one.Stale(), "version 2") || advises(one, "consul") {
+			t.Errorf("stale %q", one.Stale())
+		}
+	})
+}
+
+// An agent that starts while Consul is away begins with the last known tree.
+func TestStartWithoutConsul(t *testing.T) {
+	db, err := store.Open(t.TempDir() + "/state.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		options := fleet.Options{Node: "one", Folders: folders, Cache: db}
+		first := kv.Run(t, options, nil)
+		<-first.Folder("a").Ready()
+		for i := range 3 {
+			mustCommit(t, first, set("a", fmt.Sprint(i), "v", 0))
+		}
+		e, _, _ := first.Folder("a").Get("1")
+		mustCommit(t, first, fleet.Write{Folder: "a", Key: "1", Index: e.Index})
+		first.End()
+		kv.Put(treePrefix+"a/late", "v")
+		kv.Delete(treePrefix + "a/0")
+
+		kv.SetDown(true)
+		second := kv.Run(t, options, nil)
+		began := time.Now()
+		<-second.Folder("a").Ready()
+		if waited := time.Since(began); waited != fleet.Patience {
+			t.Errorf("ready after %v", waited)
+		}
+		if second.Folder("a").Len() != 2 || get(second, "a", "0") != "v" || second.Stale() == "" {
+			t.Errorf("%d values, stale %q", second.Folder("a").Len(), second.Stale())
+		}
+		err := second.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "n", "v", 0)}}})
+		if err == nil {
+			t.Error("a write on an old view")
+		}
+		kv.SetDown(false)
+		time.Sleep(20 * time.Second)
+		wantSame(t, kv, second)
+		second.End()
+
+		// What the cache has is what the tree had, after removals too.
+		kv.SetDown(true)
+		third := kv.Run(t, options, nil)
+		<-third.Folder("a").Ready()
+		if err := same(third.Tree, kv.Pairs(treePrefix), treePrefix); err != nil {
+			t.Error(err)
+		}
+		third.End()
+		kv.SetDown(false)
+		kv.Delete(treePrefix + "a/2")
+		fourth := kv.Run(t, options, nil) // reads at once that it is gone
+		<-fourth.Folder("a").Ready()
+		fourth.End()
+		kv.SetDown(true)
+		fifth := kv.Run(t, options, nil)
+		<-fifth.Folder("a").Ready()
+		if err := same(fifth.Tree, kv.Pairs(treePrefix), treePrefix); err != nil {
+			t.Error(err)
+		}
+		fifth.End()
+		// Without a cache there is nothing to begin with.
+		last := kv.Run(t, fleet.Options{Node: "last", KV: kv.Client("one"), Folders: folders}, nil)
+		time.Sleep(time.Hour)
+		select {
+		case <-last.Folder("a").Ready():
+			t.Error("ready with nothing")
+		default:
+		}
+	})
+}
+
+// Back-off grows to ten seconds, so that a Consul that is away isn't stormed.
+func TestBackOff(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		time.Sleep(time.Minute)
+		one.SetDown(true)
+		time.Sleep(time.Minute)
+		before := one.Counts()
+		time.Sleep(10 * time.Minute)
+		n := less(one.Counts(), before)
+		if calls := n.Reads + n.Held + n.Txns + n.Sessions; calls > 10*60 || calls < 60 {
+			t.Errorf("%+v in 10 minutes", n)
+		}
+		one.SetDown(false)
+		time.Sleep(11 * time.Second)
+		wantSame(t, kv, one)
+	})
+}
+
+// A Consul that stalls, so that calls hang instead of failing, is noticed long
+// before the held question is over, and Commit doesn't hang with it.
+func TestStall(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		time.Sleep(3 * time.Second)
+		one.SetSlow(time.Hour)
+		began := time.Now()
+		err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "x", "1", 0)}}})
+		if took := time.Since(began); err == nil || took > 20*time.Second {
+			t.Errorf("commit took %v: %v", took, err)
+		}
+		if one.Stale() == "" {
+			t.Error("not stale after a commit has hung")
+		}
+		one.SetSlow(0)
+		time.Sleep(time.Minute)
+		wantSame(t, kv, one)
+		one.SetSlow(time.Hour)
+		for began = time.Now(); one.Stale() == ""; time.Sleep(time.Second) {
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("noticed after %v", took)
+		}
+		one.SetSlow(0)
+		time.Sleep(time.Minute)
+		wantSame(t, kv, one)
+	})
+}

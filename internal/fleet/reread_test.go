@@ -1,0 +1,132 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+// What an operator did by hand is there when Reread returns.
+func TestReread(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		var values *fleet.Collection[int]
+		one := kv.Start(t, "one", folders, func(tree *fleet.Tree) { values = fleet.NewCollection[int](tree, "a", 1, nil) })
+		w, err := values.Put("x", 0, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustCommit(t, one, w)
+		kv.Put(treePrefix+"a/junk's", "junk")
+		kv.Put(treePrefix+"elsewhere/y", "z")
+		kv.Delete(treePrefix + "a/x")
+		reread := func() {
+			t.Helper()
+			before := time.Now()
+			if err := one.Reread(t.Context()); err != nil || time.Since(before) > time.Second {
+				t.Fatalf("%v after %v", err, time.Since(before))
+			}
+		}
+		time.Sleep(time.Second) // a question is held
+		reread()
+		problems := one.Problems()
+		if _, ok := values.Get("x"); ok || len(problems) != 2 {
+			t.Fatalf("x is there: %v; %v", ok, problems)
+		}
+		for _, p := range problems {
+			if !strings.Contains(p.Hint, "consul kv delete ") || !strings.Contains(p.Hint, "ironvip source resync rest") {
+				t.Errorf("%+v", p)
+			}
+		}
+		if want := `consul kv delete '` + treePrefix + `a/junk'\''s'`; !strings.Contains(problems[0].Hint, want) {
+			t.Errorf("hint %q lacks %q", problems[0].Hint, want)
+		}
+		kv.Delete(treePrefix + "a/junk's")
+		kv.Delete(treePrefix + "elsewhere")
+		reread()
+		reread() // at once after another
+		if got := one.Problems(); len(got) != 0 {
+			t.Errorf("%v", got)
+		}
+		one.SetDown(true)
+		if err := one.Reread(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("without Consul: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		one.SetDown(false)
+		one.SetSlow(5 * time.Second)
+		if err := one.Reread(ctx); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("with a slow Consul: %v", err)
+		}
+		one.SetSlow(0)
+	})
+}
+
+// Of a reading that breaks off, nothing counts: neither what it had, nor what it
+// lacked.
+func TestABrokenReadingChangesNothing(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		rows := one.Folder("a")
+		for i := range 20 {
+			mustCommit(t, one, fleet.Write{Folder: "a", Key: fmt.Sprintf("x%02d", i), Value: []byte("old")})
+		}
+		before := rows.Revision()
+		for i := range 10 { // past the journal
+			kv.Put(fmt.Sprintf("%sa/w%02d", treePrefix, i), "new")
+			kv.Put(fmt.Sprintf("%sa/x%02d", treePrefix, i), "changed")
+			kv.Delete(fmt.Sprintf("%sa/x%02d", treePrefix, 19-i))
+		}
+		one.SetLate(time.Second)
+		go func() {
+			time.Sleep(1500 * time.Millisecond) // the journal has come, of the tree a half
+			one.SetDown(true)
+		}()
+		if err := one.Reread(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if n, now := rows.Len(), rows.Revision(); n != 20 || now != before {
+			t.Errorf("%d values, at revision %d, not %d", n, now, before)
+		}
+		one.SetLate(0)
+		one.SetDown(false)
+		if err := one.Reread(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := rows.Len(); n != 20 || rows.Row("x00") == nil || string(rows.Row("x00").Value.Value) != "changed" || rows.Row("w00") == nil || rows.Row("x19") != nil {
+			t.Errorf("%d values once it has been read", n)
+		}
+	})
+}
+
+// Many problems hide none that concerns the tree as a whole, and are counted.
+func TestFirstProblems(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one, _, _ := life(t, kv, "lb1", "a")
+		life(t, kv, "lb1", "b")
+		for i := range 150 {
+			kv.Put(fmt.Sprintf("%sjunk/%03d", treePrefix, i), "x")
+		}
+		time.Sleep(2 * time.Minute)
+		if err := one.Reread(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		first, all := one.FirstProblems(3)
+		if all != 151 || len(first) != 3 || !strings.Contains(first[0].Message, "lb1") || !strings.HasSuffix(first[2].Place, "/junk/001") {
+			t.Errorf("%d: %v", all, first)
+		}
+		if listed := one.Problems(); len(listed) != 101 || !strings.HasPrefix(listed[100].Message, "51 more") {
+			t.Errorf("%d, the last %v", len(listed), listed[len(listed)-1])
+		}
+	})
+}

@@ -1,0 +1,507 @@
+//go:build servers
+
+package fleet_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/consultest"
+)
+
+// join runs a tree against real servers and waits for its first reading.
+func join(t testing.TB, c fleet.Config, node string) *fleet.Tree {
+	t.Helper()
+	tree, _ := run(t, c, node)
+	for _, f := range folders {
+		<-tree.Folder(f).Ready()
+	}
+	return tree
+}
+
+func run(t testing.TB, c fleet.Config, node string) (tree *fleet.Tree, end func()) {
+	t.Helper()
+	kv, err := fleet.NewConsul(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree = fleet.New(fleet.Options{KV: kv, Clock: &table.Clock{}, Node: node, Folders: folders})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = tree.Run(ctx)
+	}()
+	end = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		kv.Close()
+	})
+	t.Cleanup(end)
+	return tree, end
+}
+
+func config(s *consultest.Server) fleet.Config { return fleet.Config{Address: s.URL, Token: s.Token} }
+
+// pairs reads what the servers have in the tree.
+func pairs(t testing.TB, s *consultest.Server) (out []fleet.Pair) {
+	t.Helper()
+	list, _, err := s.Client.KV().List(treePrefix, &api.QueryOptions{RequireConsistent: true})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, p := range list {
+		out = append(out, fleet.Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex})
+	}
+	return out
+}
+
+func wantSameOn(t testing.TB, s *consultest.Server, trees ...*fleet.Tree) {
+	t.Helper()
+	for i, tree := range trees {
+		var err error
+		eventually(t, fmt.Sprintf("tree %d is the store: %v %s", i, err, tree.Stale()), func() bool {
+			err = same(tree, pairs(t, s), treePrefix)
+			return err == nil && tree.Stale() == ""
+		})
+	}
+}
+
+func at(tree *fleet.Tree, folder, key string) string {
+	e, _, _ := tree.Folder(folder).Get(key)
+	return string(e.Value)
+}
+
+// put writes a key whatever it was, and goes on until it has.
+func put(t testing.TB, tree *fleet.Tree, key, value string) {
+	t.Helper()
+	eventually(t, "written: "+key, func() bool {
+		e, _, _ := tree.Folder("a").Get(key)
+		b := &fleet.Batch{Writes: []fleet.Write{set("a", key, value, e.Index)}}
+		return tree.Commit(t.Context(), []*fleet.Batch{b}) == nil && b.Err == nil
+	})
+}
+
+func TestConsulIsAKV(t *testing.T) {
+	t.Parallel()
+	kv, err := fleet.NewConsul(config(consultest.Start(t, consultest.Options{Memory: true})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kv.Close()
+	kvContract(t, kv)
+}
+
+// A storm on one server that is killed, stalled and has its sessions ended.
+func TestStormOnConsul(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{})
+	trees := []*fleet.Tree{join(t, config(s), "one"), join(t, config(s), "two"), join(t, config(s), "three")}
+	storm(t, 1, 300, trees, func() []fleet.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
+		switch r.IntN(3) {
+		case 0:
+			s.Kill()
+			pause(ctx, time.Duration(r.IntN(500))*time.Millisecond)
+			s.Start()
+			pause(ctx, 3*time.Second)
+		case 1:
+			s.Pause()
+			pause(ctx, time.Duration(r.IntN(2000))*time.Millisecond)
+			s.Continue()
+		case 2:
+			if sessions, _, err := s.Client.Session().List(nil); err == nil {
+				for _, session := range sessions {
+					_, _ = s.Client.Session().Destroy(session.ID, nil)
+				}
+			}
+		}
+		pause(ctx, time.Duration(r.IntN(500))*time.Millisecond)
+	}, s.WaitReady)
+}
+
+// A storm on a cluster of three whose leader is killed again and again.
+func TestStormOnACluster(t *testing.T) {
+	t.Parallel()
+	c := consultest.StartCluster(t, consultest.Options{}, consultest.Options{}, consultest.Options{})
+	var trees []*fleet.Tree
+	for i, s := range c.Servers {
+		trees = append(trees, join(t, config(s), fmt.Sprint("node", i)))
+	}
+	storm(t, 2, 300, trees, func() []fleet.Pair { return pairs(t, c.Leader()) }, func(ctx context.Context, r *rand.Rand) {
+		leader := c.Leader()
+		if r.IntN(2) == 0 {
+			leader.Kill()
+			pause(ctx, time.Duration(1+r.IntN(5))*time.Second)
+			leader.Start()
+		} else {
+			leader.Pause()
+			pause(ctx, time.Duration(1+r.IntN(5))*time.Second)
+			leader.Continue()
+		}
+		c.WaitReady()
+		pause(ctx, time.Second)
+	}, c.WaitReady)
+}
+
+// A snapshot is restored into the running server, and the server comes back
+// from an older copy of its disk.
+func TestOlderStateOnConsul(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{})
+	one, two := join(t, config(s), "one"), join(t, config(s), "two")
+	for i := range 5 {
+		put(t, one, fmt.Sprint("kept", i), "1")
+	}
+	snapshot := s.Snapshot()
+	disk := s.Disk()
+	for name, back := range map[string]func(){
+		"snapshot restored": func() { s.Restore(snapshot) },
+		"older disk":        func() { s.RestartFrom(disk) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := s.For(t)
+			for i := range 5 {
+				put(t, one, fmt.Sprint("later", i), name)
+				put(t, two, "kept0", fmt.Sprint(name, i))
+			}
+			eventually(t, "both have it", func() bool { return at(two, "a", "later4") == name && at(one, "a", "kept0") == name+"4" })
+			back()
+			wantSameOn(t, s, one, two)
+			if got := at(one, "a", "kept0") + at(two, "a", "kept0") + at(one, "a", "later0"); got != "11" {
+				t.Errorf("after: %q", got)
+			}
+			for i := range 5 {
+				put(t, two, fmt.Sprint("after", i), name)
+				put(t, one, "kept1", fmt.Sprint(name, i))
+			}
+			wantSameOn(t, s, one, two)
+		})
+	}
+}
+
+// Two hosts of one name find each other out; what is done by hand is there after
+// a Reread.
+func TestTwoHostsOfOneNameOnConsul(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{Memory: true})
+	one := join(t, config(s), "lb1")
+	eventually(t, "alone, the name is its own", one.OwnName)
+	two, end := run(t, config(s), "lb1")
+	twin := func(tree *fleet.Tree) bool {
+		first, _ := tree.FirstProblems(1)
+		return len(first) == 1 && strings.Contains(first[0].Message, `"lb1"`) && !tree.OwnName()
+	}
+	patiently(t, "both know of it", func() bool { return twin(one) && twin(two) })
+	if _, err := s.Client.KV().Put(&api.KVPair{Key: treePrefix + "nowhere/x", Value: []byte("junk")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Reread(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, all := one.FirstProblems(0); all != 2 {
+		t.Errorf("%v", one.Problems())
+	}
+	if _, err := s.Client.KV().Delete(treePrefix+"nowhere/x", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Reread(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, all := one.FirstProblems(0); all != 1 {
+		t.Errorf("%v", one.Problems())
+	}
+	end()
+	patiently(t, "the name is its own again", func() bool { return len(one.Problems()) == 0 && one.OwnName() })
+}
+
+// patiently is eventually for what takes some rounds of the census.
+func patiently(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 2 minutes: %s", what)
+		}
+	}
+}
+
+func TestSessionInvalidatedOnConsul(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{Memory: true})
+	trees := map[string]*fleet.Tree{}
+	ends := map[string]func(){}
+	for _, node := range []string{"one", "two", "three"} {
+		trees[node], ends[node] = run(t, config(s), node)
+	}
+	// elected is whose turn it is, and nobody's while two say so: whose session was
+	// ended by others hears of it at any time after the next may have been elected.
+	elected := func() (name string) {
+		for node, tree := range trees {
+			if tree.Mine() {
+				if name != "" {
+					return ""
+				}
+				name = node
+			}
+		}
+		return name
+	}
+	everybody := func(count int) func() bool {
+		return func() bool {
+			name := elected()
+			for _, tree := range trees {
+				nodes, err := tree.Nodes(t.Context())
+				if name == "" || tree.Elected() != name || err != nil || len(nodes) != count {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	eventually(t, "all know who is elected and who is there", everybody(3))
+	sessions, _, err := s.Client.Session().List(nil)
+	if err != nil || len(sessions) < 3 { // more where an answer came too late
+		t.Fatalf("%v %v", sessions, err)
+	}
+	for _, session := range sessions {
+		if _, err := s.Client.Session().Destroy(session.ID, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "one is elected again", everybody(3))
+	was := elected()
+	ends[was]()
+	delete(trees, was)
+	eventually(t, "the next is", everybody(2))
+}
+
+// Rights that are taken away, and given again, and files of tokens that
+// rotate. An answer with less in it than there is, is none.
+func TestTokensOnConsul(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{ACL: true, Memory: true})
+	const rules = `key_prefix "ironvip/" { policy = "write" } session_prefix "" { policy = "write" }`
+	file := filepath.Join(t.TempDir(), "token")
+	give := func(token string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := s.NewToken(rules)
+	give(first)
+	c := fleet.Config{Address: s.URL, TokenFile: file}
+	one := join(t, c, "one")
+	eventually(t, "elected", one.Mine)
+	put(t, one, "x", "1")
+	s.RevokeToken(first)
+	stale := func(what string) {
+		t.Helper()
+		eventually(t, "stale because "+what, func() bool {
+			_ = one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "never", "", 0)}}})
+			return strings.Contains(one.Stale(), "token")
+		})
+		if at(one, "a", "x") != "1" {
+			t.Fatalf("%s: what was known is gone", what)
+		}
+	}
+	stale("it is revoked")
+	give(s.NewToken(rules))
+	eventually(t, "in touch with the new token", func() bool { return one.Stale() == "" })
+	put(t, one, "y", "1")
+
+	for name, less := range map[string]string{
+		"nothing may be read": `session_prefix "" { policy = "write" }`,
+		"a part may be read":  `key_prefix "ironvip/v1/journal/" { policy = "write" } key_prefix "ironvip/v1/tree/b/" { policy = "read" }`,
+		"one folder may not":  `key_prefix "ironvip/" { policy = "write" } key_prefix "ironvip/v1/tree/a/" { policy = "deny" } session_prefix "" { policy = "write" }`,
+	} {
+		give(s.NewToken(less))
+		two, end := run(t, c, "two") // begins with it
+		eventually(t, name, func() bool { return strings.Contains(two.Stale(), "token") || strings.Contains(two.Stale(), "read") })
+		end()
+		give(s.NewToken(rules))
+		eventually(t, "in touch after "+name, func() bool { return one.Stale() == "" })
+		if at(one, "a", "x") != "1" {
+			t.Fatalf("%s: what was known is gone", name)
+		}
+	}
+	read := s.NewToken(`key_prefix "ironvip/" { policy = "read" } session_prefix "" { policy = "write" }`)
+	give(read)
+	index, n := uint64(0), 0
+	eventually(t, "a token that may only read is used", func() bool {
+		n++
+		b := &fleet.Batch{Writes: []fleet.Write{set("a", "z", strconv.Itoa(n), index)}}
+		err := one.Commit(t.Context(), []*fleet.Batch{b})
+		if err == nil && b.Err == nil { // the token before it, which a client keeps for a second
+			index = b.Indexes[0]
+			return false
+		}
+		return err != nil && strings.Contains(err.Error(), "token")
+	})
+}
+
+func TestWaysToConsul(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{TLS: true, Memory: true})
+	for name, c := range map[string]fleet.Config{
+		"unix": {Address: "unix://" + s.Socket},
+		"tls":  {Address: s.URL, CAFile: s.TLS.CA, CertFile: s.TLS.Cert, KeyFile: s.TLS.Key},
+	} {
+		tree := join(t, c, name)
+		put(t, tree, name, "1")
+		wantSameOn(t, s, tree)
+	}
+	tree, _ := run(t, fleet.Config{Address: s.URL}, "stranger")
+	eventually(t, "the certificate is not trusted", func() bool { return strings.Contains(tree.Stale(), "certificate") })
+}
+
+// A server that stalls is noticed, and what is written meanwhile is not lost.
+func TestStalledConsul(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{})
+	one, two := join(t, config(s), "one"), join(t, config(s), "two")
+	put(t, one, "x", "1")
+	s.Pause()
+	eventually(t, "both are stale", func() bool { return one.Stale() != "" && two.Stale() != "" })
+	s.Continue()
+	put(t, one, "x", "2")
+	wantSameOn(t, s, one, two)
+}
+
+// BenchmarkFollow compares what a host reads for one change when it follows the
+// journal and when it watches the tree itself, with 10,000 values of 400 bytes.
+func BenchmarkFollow(b *testing.B) {
+	const size = 10_000
+	s := consultest.Start(b, consultest.Options{})
+	tree := join(b, config(s), "one")
+	var batches []*fleet.Batch
+	for i := range size {
+		batches = append(batches, &fleet.Batch{Writes: []fleet.Write{set("a", fmt.Sprint(i), strings.Repeat("v", 400), 0)}})
+	}
+	if err := tree.Commit(b.Context(), batches); err != nil {
+		b.Fatal(err)
+	}
+	for _, way := range []struct{ name, prefix string }{{"journal", "ironvip/v1/journal/"}, {"tree", treePrefix}} {
+		b.Run(way.name, func(b *testing.B) {
+			follow(b, s, tree, way.prefix)
+		})
+	}
+	b.Run("bare key", func(b *testing.B) { // what Consul itself takes
+		kv := s.Client.KV()
+		p := &api.KVPair{Key: "bare", Value: []byte("start")}
+		if _, err := kv.Put(p, nil); err != nil {
+			b.Fatal(err)
+		}
+		_, meta, err := kv.Get("bare", nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := 0; b.Loop(); i++ {
+			seen := make(chan error, 1)
+			go func() {
+				_, m, err := kv.Get("bare", &api.QueryOptions{WaitIndex: meta.LastIndex})
+				meta = m
+				seen <- err
+			}()
+			p.Value = fmt.Append(nil, i)
+			if _, err := kv.Put(p, nil); err != nil {
+				b.Fatal(err)
+			}
+			if err := <-seen; err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("two trees", func(b *testing.B) {
+		other := join(b, config(s), "two")
+		put(b, tree, "marker", "start")
+		for i := 0; b.Loop(); i++ {
+			put(b, tree, "marker", fmt.Sprint(i))
+			for at(other, "a", "marker") != fmt.Sprint(i) {
+				<-other.Folder("a").Changed()
+			}
+		}
+	})
+}
+
+func follow(b *testing.B, s *consultest.Server, tree *fleet.Tree, prefix string) {
+	put(b, tree, "marker", "start")
+	_, meta, err := s.Client.KV().List(prefix, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	bytes := 0
+	for i := 0; b.Loop(); i++ {
+		seen := make(chan error, 1)
+		go func() {
+			list, m, err := s.Client.KV().List(prefix, &api.QueryOptions{WaitIndex: meta.LastIndex})
+			if err == nil {
+				meta = m
+				b.StopTimer()
+				text, _ := json.Marshal(list)
+				bytes += len(text)
+				b.StartTimer()
+			}
+			seen <- err
+		}()
+		put(b, tree, "marker", fmt.Sprint(prefix, i))
+		if err := <-seen; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(bytes)/float64(b.N), "bytes/change")
+}
+
+// What other hands leave below the prefix is named, left alone and in nobody's
+// way.
+func TestJunkOnConsul(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{Memory: true})
+	junk := []string{treePrefix + "a/", treePrefix + "other/x", treePrefix + "loose", "ironvip/v1/journal/x", "ironvip/v1/journal/x/1",
+		"ironvip/v1/nodes/x", "ironvip/v1/loose", "ironvip/loose", "ironvip/v2/x/y"}
+	places := map[string]string{"ironvip/v2/x/y": "ironvip/v2/"}
+	leave := func() {
+		t.Helper()
+		for _, key := range junk {
+			if _, err := s.Client.KV().Put(&api.KVPair{Key: key, Value: []byte("{junk")}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	leave()
+	one := join(t, config(s), "one")
+	two := join(t, config(s), "two")
+	put(t, one, "x", "1")
+	leave()
+	put(t, one, "x", "2")
+	eventually(t, "the other follows", func() bool { return at(two, "a", "x") == "2" })
+	named := map[string]bool{}
+	for _, p := range one.Problems() {
+		named[strings.TrimPrefix(p.Place, "consul:")] = true
+	}
+	for _, key := range junk {
+		p, _, err := s.Client.KV().Get(key, nil)
+		if err != nil || p == nil || string(p.Value) != "{junk" {
+			t.Errorf("%s was touched: %v, %v", key, p, err)
+		}
+		if !named[cmp.Or(places[key], key)] {
+			t.Errorf("%s is not named: %v", key, one.Problems())
+		}
+	}
+}

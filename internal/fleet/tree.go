@@ -1,0 +1,310 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// DefaultPrefix is where the tree is in Consul's KV store.
+const DefaultPrefix = "ironvip"
+
+// Options are what a Tree needs.
+type Options struct {
+	KV      KV
+	Clock   *table.Clock
+	Node    string       // this host's name in the fleet, unlike every other's
+	Prefix  string       // in Consul's KV store, without slashes at its ends; "" is DefaultPrefix
+	Folders []string     // all that there will be
+	Cache   *store.DB    // where the last known tree is kept for a start without Consul; nil: nowhere
+	Events  *event.Log   // nil drops them
+	Log     *slog.Logger // nil discards
+}
+
+var _ Committer = (*Tree)(nil)
+var _ Turn = (*Tree)(nil)
+
+// Tree is this host's copy of what the fleet shares. Its methods may be called
+// by any goroutine.
+type Tree struct {
+	o       Options
+	log     *slog.Logger
+	paths   paths
+	folders map[string]*folder
+	status  *status
+	cache   *cache
+	writer  *writer
+	turn    *turn
+	census  census
+	twins   *twins
+
+	// reading is held while everything is read anew to replace what is known, and
+	// by the writer from sending a transaction until its outcome is in the tables:
+	// such a reading would take back what was written meanwhile.
+	reading lock
+
+	mu       sync.Mutex // guards what follows, and the writing of tables
+	known    graves
+	lookups  int    // readings of single keys that are under way: graves are kept for them
+	high     uint64 // up to which index the tables have known the tree
+	epoch    int    // how often what was known has been replaced
+	own      ownHead
+	mark     string // whose tree this is; "" while that isn't known
+	loaded   bool   // the folders are ready
+	held     context.CancelFunc
+	lastKick time.Time
+	asked    []chan error // who wait for everything to be read anew
+
+	follower follower
+	kicks    chan struct{}
+	ended    chan struct{}
+}
+
+// folder is one table of the tree.
+type folder struct {
+	name  string
+	rows  *table.Table[string, Entry]
+	ready func()
+	views []view
+}
+
+// view is what a Collection is to its tree. The methods are called under the
+// tree's lock.
+type view interface {
+	// read decodes an entry: the costly part of a put, which needs no lock.
+	read(Entry) any
+	put(e Entry, read any)
+	remove(key string)
+	problems() []vip.Problem
+	ready()
+}
+
+// New returns the tree, empty until Run.
+func New(o Options) *Tree {
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	t := &Tree{
+		o:       o,
+		log:     o.Log,
+		paths:   newPaths(o.Prefix),
+		folders: map[string]*folder{},
+		status:  newStatus(),
+		cache:   newCache(o.Cache),
+		turn:    newTurn(),
+		twins:   newTwins(),
+		kicks:   make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+		reading: make(lock, 1),
+	}
+	t.writer = newWriter(t)
+	t.follower = follower{tree: t}
+	t.known.index = map[string]uint64{}
+	for _, name := range o.Folders {
+		rows := table.New(o.Clock, func(e *Entry) string { return e.Key }, func(a, b Entry) bool {
+			return a.Index == b.Index && bytes.Equal(a.Value, b.Value)
+		})
+		t.folders[name] = &folder{name: name, rows: rows, ready: rows.Initializer()}
+	}
+	return t
+}
+
+// Run keeps the tree in step with Consul until the context ends, gives back
+// what the host holds in Consul, and returns the context's error. It is called
+// once.
+func (t *Tree) Run(ctx context.Context) error {
+	defer close(t.ended)
+	t.cache.open(t)
+	var group errgroup.Group
+	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.elect, t.watchLeader, t.takeCensus, t.cache.run} {
+		group.Go(func() error { run(ctx); return nil })
+	}
+	_ = group.Wait()
+	return ctx.Err()
+}
+
+// Folder returns a folder's entries. It is ready once they have been read from
+// Consul, or else, after some patience, from the cache.
+func (t *Tree) Folder(name string) table.Reader[string, Entry] { return t.folders[name].rows }
+
+// Problems lists what is wrong with the tree: first what concerns it as a whole,
+// then what can't be read in it, by key. They are at most 100, and one that says
+// how many more.
+func (t *Tree) Problems() []vip.Problem {
+	first, all := t.FirstProblems(maxProblems)
+	if more := all - len(first); more > 0 {
+		first = append(first, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("%d more keys can't be read", more)})
+	}
+	return first
+}
+
+// FirstProblems returns at most that many of the problems, and how many there
+// are.
+func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
+	first, keys := t.status.list()
+	t.mu.Lock()
+	for _, f := range t.folders {
+		for _, v := range f.views {
+			keys = append(keys, v.problems()...)
+		}
+	}
+	t.mu.Unlock()
+	for _, some := range [][]vip.Problem{first, keys} {
+		slices.SortFunc(some, func(a, b vip.Problem) int { return strings.Compare(a.Place, b.Place) })
+	}
+	first = append(first, keys...)
+	all = len(first)
+	return first[:min(all, most):min(all, most)], all
+}
+
+// ready tells those who wait for the first full reading. The caller holds mu.
+func (t *Tree) ready() {
+	if t.loaded {
+		return
+	}
+	t.loaded = true
+	for _, f := range t.folders {
+		f.ready()
+		for _, v := range f.views {
+			v.ready()
+		}
+	}
+}
+
+// at returns the folder and key of a path below the tree's ("leases/192.0.2.1").
+func (t *Tree) at(path string) (f *folder, key string) {
+	name, key, _ := strings.Cut(path, "/")
+	if f = t.folders[name]; f == nil || checkKey(key) != nil {
+		return nil, ""
+	}
+	return f, key
+}
+
+// change is what has become of one path of the tree.
+type change struct {
+	path  string
+	value []byte // nil: it is gone
+	index uint64 // of the writing or removal, or up to where that was looked for
+	fetch bool   // the value is to be read from Consul
+}
+
+// apply brings one change into the tables, unless they know a newer one. The
+// caller holds mu.
+func (t *Tree) apply(c change) {
+	f, key := t.at(c.path)
+	if f == nil || c.index < t.knownIndex(f, key, c.path) {
+		return
+	}
+	if c.value == nil {
+		t.remove(f, key, c.path, c.index)
+	} else {
+		t.put(f, c.path, Entry{Key: key, Value: c.value, Index: c.index}, nil)
+	}
+}
+
+// put brings an entry into the tables. Reads is what its folder's views read of
+// it, in their order, as far as that has been done. The caller holds mu.
+func (t *Tree) put(f *folder, path string, e Entry, reads []any) {
+	before := f.rows.Revision()
+	f.rows.Set(e)
+	t.known.forget(path)
+	if f.rows.Revision() == before {
+		return
+	}
+	for i, v := range f.views {
+		if i < len(reads) {
+			v.put(e, reads[i])
+		} else {
+			v.put(e, v.read(e))
+		}
+	}
+	t.cache.put(path, e)
+}
+
+func (t *Tree) remove(f *folder, key, path string, index uint64) {
+	t.known.add(path, index)
+	if !f.rows.Delete(key) {
+		return
+	}
+	for _, v := range f.views {
+		v.remove(key)
+	}
+	t.cache.remove(path)
+}
+
+// knownIndex returns up to which index the tables know what became of a key.
+func (t *Tree) knownIndex(f *folder, key, path string) uint64 {
+	if e, _, ok := f.rows.Get(key); ok {
+		return e.Index
+	}
+	return t.known.index[path]
+}
+
+// lock is a mutex that is waited for no longer than a context.
+type lock chan struct{}
+
+func (l lock) take(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l lock) give() { <-l }
+
+// graves are the removals that older news could still contradict.
+type graves struct {
+	index map[string]uint64
+	queue []grave // about in the order of index
+}
+
+type grave struct {
+	path  string
+	index uint64
+}
+
+func (g *graves) add(path string, index uint64) {
+	g.index[path] = index
+	g.queue = append(g.queue, grave{path, index})
+}
+
+func (g *graves) forget(path string) { delete(g.index, path) }
+
+// bury drops the removals up to index.
+func (g *graves) bury(index uint64) {
+	i := 0
+	for ; i < len(g.queue) && g.queue[i].index <= index; i++ {
+		if g.index[g.queue[i].path] <= index {
+			delete(g.index, g.queue[i].path)
+		}
+	}
+	if g.queue = g.queue[i:]; len(g.queue) == 0 {
+		g.queue = nil
+	}
+}
+
+// notOurs says why a path belongs to no folder.
+func (t *Tree) notOurs(path string) error {
+	name, key, _ := strings.Cut(path, "/")
+	if t.folders[name] == nil {
+		return fmt.Errorf("there is no folder %q in this release's tree", name)
+	}
+	return checkKey(key)
+}

@@ -1,0 +1,43 @@
+package healthport
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+)
+
+// weightHeader tells a balancer how many backends are behind this node.
+const weightHeader = "X-Load-Balancing-Endpoint-Weight"
+
+// body is the answer's, with the names that Kubernetes gives them.
+type body struct {
+	Service struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"service"`
+	LocalEndpoints      int  `json:"localEndpoints"`
+	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
+}
+
+// ServeHTTP answers for one service, whatever the path and the method are.
+func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	ready, healthy := int(p.ready.Load()), p.healthy()
+	var b body
+	b.Service.Namespace, b.Service.Name = p.service.Namespace, p.service.Name
+	b.LocalEndpoints, b.ServiceProxyHealthy = ready, healthy
+	text, err := json.Marshal(b)
+	if err != nil {
+		panic(err) // two names and two numbers
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	h.Set(weightHeader, strconv.Itoa(ready))
+	status := http.StatusServiceUnavailable
+	if ready > 0 && healthy {
+		status = http.StatusOK
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // who went away needs no answer
+}

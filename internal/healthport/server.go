@@ -1,0 +1,375 @@
+package healthport
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Bounds of what the network may ask for.
+const (
+	requestTime    = 2 * time.Second // from the connection to the end of the answer, in each direction
+	shutdownTime   = time.Second     // for answers under way when a port closes
+	maxHeader      = 4 << 10         // bytes
+	maxConnections = 64              // open at once at one address and port
+	maxAll         = 1024            // at all of them together
+)
+
+// Bounds of the waits before another try to listen.
+const (
+	minRetry = 200 * time.Millisecond
+	maxRetry = 30 * time.Second
+)
+
+// Options are what a Server needs. Compiled, Host and Healthy must be given.
+type Options struct {
+	Compiled  table.Reader[vip.ServiceKey, pipeline.Compiled]
+	Host      table.Reader[struct{}, hostnet.Snapshot]
+	NodePorts []netip.Prefix // where node ports are served; empty is on the primary addresses
+	// Healthy reports whether the dataplane does what the tables say. It is asked
+	// for each answer.
+	Healthy func() bool
+	Events  *event.Log
+	Log     *slog.Logger
+}
+
+// Server listens and answers. Make one with New and give it one goroutine with
+// Run.
+type Server struct {
+	Options
+	all limit
+
+	// Run's own, touched by nothing else.
+	ctx      context.Context
+	addrs    []netip.Addr // to listen on
+	ports    map[vip.ServiceKey]*port
+	failures map[place]*failure
+	retry    *time.Timer
+	died     chan death
+	tasks    sync.WaitGroup // every goroutine
+
+	mu      sync.Mutex
+	failing map[place]vip.Problem // failures, as others see them
+}
+
+// place is where a service's port is listened on.
+type place struct {
+	service vip.ServiceKey
+	at      netip.AddrPort
+}
+
+// port is one service's health port.
+type port struct {
+	service   vip.ServiceKey
+	number    uint16
+	ready     atomic.Int64
+	healthy   func() bool
+	http      *http.Server
+	listeners map[netip.Addr]net.Listener
+}
+
+// failure is a place that could not be listened on.
+type failure struct {
+	next    time.Time
+	backoff backoff.Backoff
+}
+
+// death is a listener that ended by itself.
+type death struct {
+	place
+	listener net.Listener
+	err      error
+}
+
+// New returns a Server that does nothing until Run.
+func New(o Options) *Server {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		Options: o, all: limit{most: maxAll},
+		ports: make(map[vip.ServiceKey]*port), failures: make(map[place]*failure), failing: make(map[place]vip.Problem),
+		retry: time.NewTimer(time.Hour), died: make(chan death),
+	}
+	s.retry.Stop()
+	return s
+}
+
+// Problems returns what can't be listened on at present, by service and address.
+func (s *Server) Problems() []vip.Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]vip.Problem, 0, len(s.failing))
+	for _, p := range s.failing {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b vip.Problem) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Place, b.Place))
+	})
+	return out
+}
+
+// Run answers until the context ends and returns its error. When it returns,
+// every listener is closed and every connection has ended.
+func (s *Server) Run(ctx context.Context) error {
+	s.ctx = ctx
+	defer s.tasks.Wait()
+	defer func() {
+		for k := range s.ports {
+			s.close(k)
+		}
+		s.retry.Stop()
+	}()
+	rows := s.Compiled.Watch()
+	defer rows.Close()
+	host := s.Host.Watch()
+	defer host.Close()
+	for ctx.Err() == nil {
+		snapshots, hostChanged := host.TryNext()
+		if n := len(snapshots); n > 0 {
+			var snapshot hostnet.Snapshot
+			if last := &snapshots[n-1]; !last.Deleted {
+				snapshot = last.Value
+			}
+			s.follow(snapshot)
+		}
+		batch, rowsChanged := rows.TryNext()
+		// First what goes: its port may be another's now.
+		for i := range batch {
+			c := &batch[i]
+			if k := c.Value.Service.Key; c.Deleted || s.moves(k, c.Value.HealthPort) {
+				s.close(k)
+			}
+		}
+		for i := range batch {
+			if c := &batch[i]; !c.Deleted && c.Value.HealthPort != 0 {
+				s.set(c.Value.Service.Key, &c.Value)
+			}
+		}
+		if len(batch)+len(snapshots) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-hostChanged:
+		case <-rowsChanged:
+		case <-s.retry.C:
+			s.again(time.Now())
+		case d := <-s.died:
+			s.bury(d)
+		}
+	}
+	return ctx.Err()
+}
+
+// follow listens on the addresses that the host has now.
+func (s *Server) follow(snapshot hostnet.Snapshot) {
+	addrs := pipeline.NodePortAddrs(snapshot, s.NodePorts)
+	if slices.Equal(addrs, s.addrs) {
+		return
+	}
+	s.addrs = addrs
+	for _, p := range s.ports {
+		s.listen(p)
+	}
+}
+
+// moves reports whether a service has a port that is not number.
+func (s *Server) moves(k vip.ServiceKey, number uint16) bool {
+	p := s.ports[k]
+	return p != nil && p.number != number
+}
+
+// set makes a service's answer the row's.
+func (s *Server) set(k vip.ServiceKey, row *pipeline.Compiled) {
+	p := s.ports[k]
+	if p != nil {
+		p.ready.Store(int64(row.LocalReady))
+		return
+	}
+	p = &port{service: k, number: row.HealthPort, healthy: s.Healthy, listeners: make(map[netip.Addr]net.Listener)}
+	p.ready.Store(int64(row.LocalReady))
+	p.http = &http.Server{
+		Handler:           p,
+		ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: requestTime,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       log.New(io.Discard, "", 0), // what strangers send is no news
+	}
+	p.http.SetKeepAlivesEnabled(false) // a check is one request; an idle connection would hold a place
+	s.ports[k] = p
+	s.listen(p)
+}
+
+// close ends a service's port, if it has one. Answers under way are given.
+func (s *Server) close(k vip.ServiceKey) {
+	p := s.ports[k]
+	if p == nil {
+		return
+	}
+	delete(s.ports, k)
+	for addr, l := range p.listeners {
+		delete(p.listeners, addr)
+		l.Close()
+	}
+	s.forget(func(at place) bool { return at.service == k })
+	s.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+		defer cancel()
+		if p.http.Shutdown(ctx) != nil {
+			p.http.Close()
+		}
+	})
+}
+
+// listen brings a port's listeners to the addresses that there are.
+func (s *Server) listen(p *port) {
+	for addr, l := range p.listeners {
+		if !slices.Contains(s.addrs, addr) {
+			delete(p.listeners, addr)
+			l.Close()
+		}
+	}
+	if len(s.failures) > 0 {
+		s.forget(func(at place) bool { return at.service == p.service && !slices.Contains(s.addrs, at.at.Addr()) })
+	}
+	for _, addr := range s.addrs {
+		if p.listeners[addr] == nil && s.failures[p.place(addr)] == nil {
+			s.open(p, addr)
+		}
+	}
+}
+
+func (p *port) place(addr netip.Addr) place {
+	return place{p.service, netip.AddrPortFrom(addr, p.number)}
+}
+
+// open listens on one address, or notes that it can't be and when to try again.
+func (s *Server) open(p *port, addr netip.Addr) {
+	at := p.place(addr)
+	network := "tcp4"
+	if addr.Is6() {
+		network = "tcp6"
+	}
+	l, err := new(net.ListenConfig).Listen(s.ctx, network, at.at.String())
+	if err != nil {
+		s.fail(at, err)
+		return
+	}
+	if s.failures[at] != nil {
+		s.forget(func(other place) bool { return other == at })
+		s.Log.Info("health port is answered again", "service", at.service, "at", at.at)
+		s.Events.Add(event.Event{Kind: "health_port_open", Service: at.service.String(), Object: at.at.String(), Message: "answered again"})
+	}
+	p.listeners[addr] = l
+	s.tasks.Go(func() {
+		err := p.http.Serve(limited{l, &limit{most: maxConnections}, &s.all})
+		select {
+		case s.died <- death{at, l, err}:
+		case <-s.ctx.Done():
+		}
+	})
+}
+
+// bury notes the end of a listener, unless it was wanted.
+func (s *Server) bury(d death) {
+	p := s.ports[d.service]
+	if p == nil || p.listeners[d.at.Addr()] != d.listener {
+		return
+	}
+	d.listener.Close()
+	delete(p.listeners, d.at.Addr())
+	s.fail(d.place, d.err)
+}
+
+// fail tells of a place that can't be listened on, once, and sets the time of
+// the next try.
+func (s *Server) fail(at place, err error) {
+	f := s.failures[at]
+	if f == nil {
+		f = &failure{backoff: backoff.Backoff{Lo: minRetry, Hi: maxRetry}}
+		s.failures[at] = f
+		s.Log.Error("health port can't be answered; balancers take this node for one without backends", "service", at.service, "at", at.at, "err", err)
+		s.Events.Add(event.Event{Kind: "health_port_failed", Service: at.service.String(), Object: at.at.String(), Message: err.Error()})
+	}
+	f.next = time.Now().Add(f.backoff.Next())
+	s.mu.Lock()
+	s.failing[at] = problem(at, err)
+	s.mu.Unlock()
+	s.schedule()
+}
+
+func problem(at place, err error) vip.Problem {
+	p := vip.Problem{
+		Code: vip.CodeDataplane, Service: at.service.String(), Place: at.at.String(), Field: "health_check_node_port",
+		Message: fmt.Sprintf("health checks can't be answered: %v", err),
+	}
+	if errors.Is(err, unix.EADDRINUSE) {
+		p.Code = vip.CodePortTaken
+		p.Hint = fmt.Sprintf("find who listens there (ss -ltnp 'sport = :%d'), or choose another health_check_node_port", at.at.Port())
+	}
+	return p
+}
+
+// again tries what is due.
+func (s *Server) again(now time.Time) {
+	var due []place
+	for at, f := range s.failures {
+		if !now.Before(f.next) {
+			due = append(due, at)
+		}
+	}
+	for _, at := range due {
+		if p := s.ports[at.service]; p != nil {
+			s.open(p, at.at.Addr())
+		}
+	}
+	s.schedule()
+}
+
+// forget drops failures of places that are no longer wanted, or that work.
+func (s *Server) forget(which func(place) bool) {
+	for at := range s.failures {
+		if which(at) {
+			delete(s.failures, at)
+			s.mu.Lock()
+			delete(s.failing, at)
+			s.mu.Unlock()
+		}
+	}
+	s.schedule()
+}
+
+// schedule sets the timer for the next try.
+func (s *Server) schedule() {
+	var first time.Time
+	for _, f := range s.failures {
+		if first.IsZero() || f.next.Before(first) {
+			first = f.next
+		}
+	}
+	if first.IsZero() {
+		s.retry.Stop()
+		return
+	}
+	s.retry.Reset(time.Until(first))
+}

@@ -1,0 +1,430 @@
+package healthport
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = time.Minute // for what is bound to happen
+
+// world is a running Server on loopback addresses.
+type world struct {
+	*testing.T
+	*Server
+	compiled *table.Table[vip.ServiceKey, pipeline.Compiled]
+	host     *table.Table[struct{}, hostnet.Snapshot]
+	healthy  atomic.Bool
+	end      func() error
+}
+
+func newWorld(t *testing.T, addrs ...string) *world {
+	clock := table.NewClock(time.Now())
+	w := &world{
+		T:        t,
+		compiled: table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
+		host:     table.New(clock, hostnet.KeyOf, hostnet.Same),
+	}
+	w.healthy.Store(true)
+	w.Server = New(Options{
+		Compiled: w.compiled, Host: w.host, NodePorts: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+		Healthy: w.healthy.Load, Events: event.NewLog(100, time.Now),
+	})
+	w.addresses(addrs...)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Server.Run(ctx) }()
+	ended := false
+	w.end = func() error {
+		ended = true
+		cancel()
+		return <-done
+	}
+	t.Cleanup(func() {
+		if !ended {
+			w.end()
+		}
+	})
+	return w
+}
+
+func (w *world) addresses(addrs ...string) {
+	var s hostnet.Snapshot
+	for _, a := range addrs {
+		s.Addrs = append(s.Addrs, hostnet.Addr{Prefix: netip.PrefixFrom(netip.MustParseAddr(a), 8), Link: "lo"})
+	}
+	w.host.Set(s)
+}
+
+func key(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default", Name: name} }
+
+// row gives a service a port and so many ready backends.
+func (w *world) row(name string, port uint16, ready int) {
+	w.compiled.Set(pipeline.Compiled{Service: &vip.Service{Key: key(name)}, HealthPort: port, LocalReady: int32(ready)})
+}
+
+// get asks once; a refused connection is an error.
+func get(addr string, port uint16) (status int, header http.Header, answer body, err error) {
+	c := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := c.Get(fmt.Sprintf("http://%s/healthz", netip.AddrPortFrom(netip.MustParseAddr(addr), port)))
+	if err != nil {
+		return 0, nil, answer, err
+	}
+	defer r.Body.Close()
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	err = d.Decode(&answer)
+	return r.StatusCode, r.Header, answer, err
+}
+
+// expect waits for an answer of a service with a status and a count.
+func (w *world) expect(addr string, port uint16, service string, status, ready int) {
+	w.Helper()
+	var got string
+	w.until(fmt.Sprintf("%s:%d answers %d for %s with %d", addr, port, status, service, ready), func() bool {
+		s, h, b, err := get(addr, port)
+		got = fmt.Sprint(s, h, b, err)
+		return err == nil && s == status && b.Service.Name == service && b.LocalEndpoints == ready && h.Get(weightHeader) == fmt.Sprint(ready)
+	}, &got)
+}
+
+// expectClosed waits until nobody listens.
+func (w *world) expectClosed(addr string, port uint16) {
+	w.Helper()
+	w.until(fmt.Sprintf("%s:%d is closed", addr, port), func() bool {
+		_, _, _, err := get(addr, port)
+		return err != nil
+	}, nil)
+}
+
+func (w *world) until(what string, ok func() bool, got *string) {
+	w.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			if got != nil {
+				what += ", got " + *got
+			}
+			w.Fatalf("still not: %s", what)
+		}
+	}
+}
+
+// freePort returns a port that nothing listens on at the address, and that is the
+// test's own.
+func freePort(t *testing.T, addr string) uint16 {
+	t.Helper()
+	return freeport.Reserve(t, nil, netip.MustParseAddr(addr))[1]
+}
+
+const here = "127.88.0.1"
+
+func TestAnswers(t *testing.T) {
+	w := newWorld(t, here)
+	port := freePort(t, here)
+	w.row("web", port, 2)
+	w.expect(here, port, "web", 200, 2)
+	w.row("web", port, 0)
+	w.expect(here, port, "web", 503, 0)
+	w.row("web", port, 1)
+	w.expect(here, port, "web", 200, 1)
+
+	w.healthy.Store(false)
+	status, header, answer, err := get(here, port)
+	if err != nil || status != 503 || answer.ServiceProxyHealthy || answer.LocalEndpoints != 1 || header.Get(weightHeader) != "1" {
+		t.Errorf("dataplane unwell: %d %v %+v %v", status, header, answer, err)
+	}
+	w.healthy.Store(true)
+	status, header, answer, err = get(here, port)
+	if err != nil || status != 200 || !answer.ServiceProxyHealthy || answer.Service.Namespace != "default" || header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %v %+v %v", status, header, answer, err)
+	}
+}
+
+// The answer's bytes are what others' balancers parse.
+func TestAnswerIsThatOfKubernetes(t *testing.T) {
+	w := newWorld(t, here)
+	port := freePort(t, here)
+	w.row("web", port, 3)
+	w.expect(here, port, "web", 200, 3)
+	r, err := http.Get(fmt.Sprintf("http://%s:%d/", here, port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	const want = `{"service":{"namespace":"default","name":"web"},"localEndpoints":3,"serviceProxyHealthy":true}`
+	if err != nil || string(text) != want {
+		t.Errorf("%s, %v", text, err)
+	}
+	if r, err = http.Head(fmt.Sprintf("http://%s:%d/any/path", here, port)); err != nil || r.StatusCode != 200 {
+		t.Errorf("HEAD: %v, %v", r, err)
+	} else {
+		r.Body.Close()
+	}
+}
+
+func TestPortsComeAndGo(t *testing.T) {
+	w := newWorld(t, here)
+	a, b := freePort(t, here), freePort(t, here)
+	w.row("web", a, 1)
+	w.row("plain", 0, 1)
+	w.expect(here, a, "web", 200, 1)
+	w.row("web", b, 1) // another number
+	w.expect(here, b, "web", 200, 1)
+	w.expectClosed(here, a)
+	w.row("db", a, 2)
+	w.expect(here, a, "db", 200, 2)
+	w.row("web", 0, 0) // no health port any more
+	w.expectClosed(here, b)
+	w.compiled.Delete(key("db"))
+	w.expectClosed(here, a)
+	if p := w.Problems(); len(p) > 0 {
+		t.Errorf("problems %v", p)
+	}
+}
+
+// A port that goes from one service to another at once is never in its own way.
+func TestPortChangesHands(t *testing.T) {
+	w := newWorld(t, here)
+	port := freePort(t, here)
+	for i := range 20 {
+		from, to := fmt.Sprintf("s%d", i), fmt.Sprintf("s%d", i+1)
+		w.row(from, port, 1)
+		w.expect(here, port, from, 200, 1)
+		w.compiled.Delete(key(from))
+		w.row(to, port, 1)
+		w.expect(here, port, to, 200, 1)
+	}
+	if events, _ := w.Events.Since(0); len(events) > 0 {
+		t.Errorf("events %+v", events)
+	}
+}
+
+func TestFollowsTheHostsAddresses(t *testing.T) {
+	const second = "127.88.0.2"
+	w := newWorld(t)
+	port := freePort(t, here)
+	w.row("web", port, 1)
+	w.expectClosed(here, port)
+	w.addresses(here, second)
+	w.expect(here, port, "web", 200, 1)
+	w.expect(second, port, "web", 200, 1)
+	w.addresses(second)
+	w.expectClosed(here, port)
+	w.expect(second, port, "web", 200, 1)
+	w.host.Delete(struct{}{})
+	w.expectClosed(second, port)
+}
+
+// Somebody else's listener is told of by name, left alone, and followed by ours
+// when it goes.
+func TestTakenPort(t *testing.T) {
+	w := newWorld(t, here)
+	l, err := net.Listen("tcp", net.JoinHostPort(here, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+	w.row("web", port, 1)
+	w.until("the problem is told", func() bool { return len(w.Problems()) == 1 }, nil)
+	p := w.Problems()[0]
+	if p.Code != vip.CodePortTaken || p.Service != "web" || p.Place != l.Addr().String() || p.Field != "health_check_node_port" ||
+		!strings.Contains(p.Message, "address already in use") || !strings.Contains(p.Hint, fmt.Sprint(port)) {
+		t.Errorf("problem %+v", p)
+	}
+	w.row("web", port, 2) // no reason to try, nor to tell again
+	l.Close()
+	w.expect(here, port, "web", 200, 2)
+	w.until("the problem is over", func() bool { return len(w.Problems()) == 0 }, nil)
+	events, _ := w.Events.Since(0)
+	if len(events) != 2 || events[0].Kind != "health_port_failed" || events[1].Kind != "health_port_open" || events[0].Service != "web" {
+		t.Errorf("events %+v", events)
+	}
+}
+
+// A problem ends with what it is of: the address or the service.
+func TestProblemEndsWithItsCause(t *testing.T) {
+	for name, end := range map[string]func(*world){
+		"the service goes":    func(w *world) { w.compiled.Delete(key("web")) },
+		"the address goes":    func(w *world) { w.addresses() },
+		"another number":      func(w *world) { w.row("web", freePort(w.T, here), 1) },
+		"no health port":      func(w *world) { w.row("web", 0, 0) },
+		"the whole host goes": func(w *world) { w.host.Delete(struct{}{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", net.JoinHostPort(here, "0"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			w := newWorld(t, here)
+			w.row("web", l.Addr().(*net.TCPAddr).AddrPort().Port(), 1)
+			w.until("the problem is told", func() bool { return len(w.Problems()) == 1 }, nil)
+			end(w)
+			w.until("the problem is over", func() bool { return len(w.Problems()) == 0 }, nil)
+		})
+	}
+}
+
+// A listener that breaks is a problem, and opened again; the end of one that was
+// closed is none.
+func TestBrokenListener(t *testing.T) {
+	w := newWorld(t, here)
+	w.end()
+	s := New(w.Options)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer s.tasks.Wait()
+	defer cancel()
+	s.ctx, s.addrs = ctx, []netip.Addr{netip.MustParseAddr(here)}
+	number := freePort(t, here)
+	s.set(key("web"), &pipeline.Compiled{HealthPort: number, LocalReady: 1})
+	defer s.close(key("web"))
+	l := s.ports[key("web")].listeners[s.addrs[0]]
+	at := s.ports[key("web")].place(s.addrs[0])
+
+	s.bury(death{at, nil, errors.New("of one before")})
+	if p := s.Problems(); len(p) > 0 {
+		t.Errorf("problems %v", p)
+	}
+	l.Close()
+	d := <-s.died
+	before := time.Now()
+	s.bury(d)
+	if p := s.Problems(); len(p) != 1 || p[0].Code != vip.CodeDataplane {
+		t.Errorf("problems %v", p)
+	}
+	s.again(before) // too early
+	if _, _, _, err := get(here, number); err == nil {
+		t.Error("still answers")
+	}
+	s.again(time.Now().Add(time.Minute))
+	w.expect(here, number, "web", 200, 1)
+	if p := s.Problems(); len(p) > 0 {
+		t.Errorf("problems %v", p)
+	}
+}
+
+// Clients beyond the bound are reset, and the place of one that leaves is free
+// again.
+func TestConnectionsAreBounded(t *testing.T) {
+	w := newWorld(t, here)
+	number := freePort(t, here)
+	w.row("web", number, 1)
+	w.expect(here, number, "web", 200, 1)
+	at := net.JoinHostPort(here, fmt.Sprint(number))
+	var open []net.Conn
+	w.until("a client is refused", func() bool {
+		for len(open) < 2*maxConnections {
+			c, err := net.DialTimeout("tcp", at, patience)
+			if err != nil {
+				return errors.Is(err, syscall.ECONNRESET)
+			}
+			t.Cleanup(func() { c.Close() })
+			open = append(open, c)
+		}
+		_, _, _, err := get(here, number)
+		return err != nil
+	}, nil)
+	if n := w.all.open.Load(); n > maxConnections {
+		t.Errorf("%d connections are open, more than %d", n, maxConnections)
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	w.expect(here, number, "web", 200, 1)
+}
+
+// Who says nothing, or never ends his request, is cut off.
+func TestSlowClientsAreCutOff(t *testing.T) {
+	w := newWorld(t, here)
+	number := freePort(t, here)
+	w.row("web", number, 1)
+	w.expect(here, number, "web", 200, 1)
+	open := map[string]net.Conn{}
+	for _, text := range []string{"", "GET / HTTP/1.1\r\nHost: x\r\n", "GET / HTTP/1.1\r\n" + strings.Repeat("X: "+strings.Repeat("x", 1000)+"\r\n", 20)} {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(here, fmt.Sprint(number)), patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+		open[text] = c
+	}
+	for text, c := range open {
+		if _, err := io.Copy(io.Discard, c); isTimeout(err) {
+			t.Errorf("after %.20q: still open", text)
+		}
+	}
+	w.until("their places are free", func() bool { return w.all.open.Load() == 0 }, nil)
+}
+
+func isTimeout(err error) bool {
+	var n net.Error
+	return errors.As(err, &n) && n.Timeout()
+}
+
+// The end closes everything, and waits for it.
+func TestEnd(t *testing.T) {
+	w := newWorld(t, here)
+	number := freePort(t, here)
+	w.row("web", number, 1)
+	w.expect(here, number, "web", 200, 1)
+	idle, err := net.Dial("tcp", net.JoinHostPort(here, fmt.Sprint(number)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	if err := w.end(); !errors.Is(err, context.Canceled) {
+		t.Errorf("Run ended with %v", err)
+	}
+	if _, _, _, err := get(here, number); err == nil {
+		t.Error("still answers")
+	}
+	if n := w.all.open.Load(); n != 0 {
+		t.Errorf("%d connections are open", n)
+	}
+}
+
+// A change of one row costs the same among many.
+func TestChangeCostDoesNotGrow(t *testing.T) {
+	cost := func(n int) float64 {
+		s := New(Options{})
+		for i := range n {
+			s.set(key(fmt.Sprintf("s%d", i)), &pipeline.Compiled{HealthPort: uint16(1 + i), LocalReady: 1})
+		}
+		row := pipeline.Compiled{HealthPort: 1}
+		return testing.AllocsPerRun(50, func() {
+			row.LocalReady++
+			s.moves(key("s0"), row.HealthPort)
+			s.set(key("s0"), &row)
+		})
+	}
+	if few, many := cost(10), cost(5000); many > few {
+		t.Errorf("%v allocations among 10 services, %v among 5,000", few, many)
+	}
+}

@@ -1,0 +1,198 @@
+package hostnet
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/need"
+)
+
+func nothingOurs(string, netip.Addr) bool { return false }
+
+func TestReadFindsLoopbackWithoutRights(t *testing.T) {
+	s, err := Read(nothingOurs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix.Addr() == netip.MustParseAddr("127.0.0.1") && a.Link == "lo" }) {
+		t.Errorf("no 127.0.0.1 among %v", s.Addrs)
+	}
+	without, err := Read(func(link string, _ netip.Addr) bool { return link == "lo" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(without.Addrs, func(a Addr) bool { return a.Link == "lo" }) {
+		t.Errorf("what is ours is not left out: %v", without.Addrs)
+	}
+}
+
+// Addresses, gateways and routes are followed as they come and go.
+func TestWatchFollowsTheKernel(t *testing.T) {
+	need.Root(t)
+	runtime.LockOSThread() // the namespace is this thread's; the thread ends with the test
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	do(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "peer"}))
+	link, err := netlink.LinkByName("eth0")
+	do(t, err)
+	do(t, netlink.LinkSetUp(link))
+
+	out := table.New(&table.Clock{}, KeyOf, Same)
+	ours := netip.MustParseAddr("192.0.2.99")
+	w := NewWatcher(out, func(_ string, addr netip.Addr) bool { return addr == ours }, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		// A new thread starts in the process's first namespace.
+		runtime.LockOSThread()
+		if err := netns.Set(ns); err != nil {
+			ended <- err
+			return
+		}
+		ended <- w.Run(ctx)
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run ended with %v", err)
+		}
+	}()
+	<-out.Ready()
+
+	a, err := netlink.ParseAddr("192.0.2.1/24")
+	do(t, err)
+	second, err := netlink.ParseAddr("192.0.2.2/24")
+	do(t, err)
+	do(t, netlink.AddrAdd(link, a))
+	do(t, netlink.AddrAdd(link, second))
+	_, all, err := net.ParseCIDR("198.51.100.0/24")
+	do(t, err)
+	do(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: net.ParseIP("192.0.2.254")}))
+	await(t, out, "the new addresses and the gateway", func(s Snapshot) bool {
+		return first(s) == netip.MustParsePrefix("192.0.2.1/24") && len(s.Addrs) >= 2 && slices.Equal(s.Gateways, addrs("192.0.2.254")) &&
+			slices.Contains(s.Routes, Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0"}) &&
+			!slices.ContainsFunc(s.Routes, func(r Route) bool { return r.Prefix == netip.MustParsePrefix("198.51.100.0/24") })
+	})
+	// What the table leaves out is told all the same: an address of ours, and one
+	// that no device has but a route makes local.
+	mine, err := netlink.ParseAddr("192.0.2.99/32")
+	do(t, err)
+	made, err := netlink.ParseIPNet("198.51.100.7/32")
+	do(t, err)
+	peer, err := netlink.LinkByName("peer")
+	do(t, err)
+	for what, change := range map[string]func() error{
+		"an address of ours": func() error { return netlink.AddrAdd(peer, mine) },
+		"a local route": func() error {
+			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: made, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST})
+		},
+	} {
+		for quiet := false; !quiet; { // what was changed before is told first
+			select {
+			case <-w.Changed():
+			case <-time.After(2 * longest):
+				quiet = true
+			}
+		}
+		do(t, change())
+		select {
+		case <-w.Changed():
+		case <-time.After(time.Minute):
+			t.Errorf("%s is not told", what)
+		}
+	}
+	await(t, out, "a table without them", func(s Snapshot) bool {
+		return !slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix.Addr() == ours })
+	})
+	// Changes that never pause don't put off the reading of them.
+	busy, err := netlink.ParseAddr("203.0.113.1/24")
+	do(t, err)
+	enough, calm := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(calm)
+		runtime.LockOSThread()
+		if err := netns.Set(ns); err != nil {
+			t.Error(err)
+			return
+		}
+		for { // each pause is shorter than the time to settle
+			select {
+			case <-enough:
+				return
+			default:
+			}
+			_ = netlink.AddrAdd(link, busy)
+			time.Sleep(20 * time.Millisecond)
+			_ = netlink.AddrDel(link, busy)
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	third, err := netlink.ParseAddr("192.0.2.3/24")
+	do(t, err)
+	do(t, netlink.AddrAdd(link, third))
+	await(t, out, "one among many changes", func(s Snapshot) bool {
+		return slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix == netip.MustParsePrefix("192.0.2.3/24") })
+	})
+	close(enough)
+	<-calm
+
+	do(t, netlink.AddrDel(link, a))
+	await(t, out, "the removal", func(s Snapshot) bool { return first(s) == netip.Prefix{} && len(s.Gateways) == 0 })
+}
+
+// first returns the host's first IPv4 address that isn't secondary.
+func first(s Snapshot) netip.Prefix {
+	for _, a := range s.Addrs {
+		if a.Prefix.Addr().Is4() && !a.Secondary {
+			return a.Prefix
+		}
+	}
+	return netip.Prefix{}
+}
+
+func await(t *testing.T, out *table.Table[struct{}, Snapshot], what string, check func(Snapshot) bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		changed := out.Changed()
+		s, _, _ := out.Get(struct{}{})
+		if check(s) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("%s: not seen; the last snapshot is %+v", what, s)
+		}
+	}
+}
+
+func do(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addrs(texts ...string) []netip.Addr {
+	out := make([]netip.Addr, len(texts))
+	for i, s := range texts {
+		out[i] = netip.MustParseAddr(s)
+	}
+	return out
+}

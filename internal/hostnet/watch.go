@@ -1,0 +1,216 @@
+package hostnet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+const (
+	settle   = 100 * time.Millisecond // changes this close together are read once
+	longest  = time.Second            // but no change waits longer than this
+	slowPoll = time.Minute            // for whatever a subscription may lose
+	again    = time.Second            // after a failed reading or a broken subscription
+)
+
+// Watcher keeps a table's one row equal to the host's network.
+type Watcher struct {
+	out   *table.Table[struct{}, Snapshot]
+	ours  func(link string, addr netip.Addr) bool
+	log   *slog.Logger
+	first func()
+
+	changed chan struct{}
+}
+
+// NewWatcher returns a Watcher that does nothing until Run; out is not Ready
+// before its first reading. Ours says which addresses ironvip itself put on the
+// host; they are left out.
+func NewWatcher(out *table.Table[struct{}, Snapshot], ours func(link string, addr netip.Addr) bool, log *slog.Logger) *Watcher {
+	return &Watcher{out: out, ours: ours, log: log, first: out.Initializer(), changed: make(chan struct{}, 1)}
+}
+
+// Changed tells, once they have settled, that addresses or routes came or went:
+// also what the table leaves out, ironvip's own and routes of other tables. For
+// one reader.
+func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+
+// Run watches until the context ends and returns its error. A kernel that can't
+// be read is logged and tried again; the last snapshot stays.
+func (w *Watcher) Run(ctx context.Context) error {
+	for {
+		err := w.follow(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		w.log.Warn("watch the host's network", "err", err, "again_in", again)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(again):
+		}
+	}
+}
+
+// follow watches until something breaks.
+func (w *Watcher) follow(ctx context.Context) error {
+	done := make(chan struct{})
+	defer close(done)
+	broken := make(chan error, 2)
+	report := func(err error) {
+		select {
+		case broken <- err:
+		default:
+		}
+	}
+	addrs := make(chan netlink.AddrUpdate, 64)
+	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: report}); err != nil {
+		return fmt.Errorf("subscribe to addresses: %w", err)
+	}
+	routes := make(chan netlink.RouteUpdate, 64)
+	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: report}); err != nil {
+		return fmt.Errorf("subscribe to routes: %w", err)
+	}
+	// The library writes to its channels until it notices that done is closed.
+	defer func() { go drain(addrs); go drain(routes) }()
+
+	read := time.NewTimer(0)
+	defer read.Stop()
+	var oldest time.Time // change that is not read yet
+	touch := func() {
+		if oldest.IsZero() {
+			oldest = time.Now()
+		}
+		read.Reset(max(0, min(settle, longest-time.Since(oldest))))
+	}
+	poll := time.NewTicker(slowPoll)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-broken:
+			return fmt.Errorf("the subscription broke: %w", err)
+		case _, open := <-addrs:
+			if !open {
+				return errors.New("the subscription to addresses ended")
+			}
+			touch()
+		case _, open := <-routes:
+			if !open {
+				return errors.New("the subscription to routes ended")
+			}
+			touch()
+		case <-poll.C:
+			read.Reset(0)
+		case <-read.C:
+			polled := oldest.IsZero()
+			oldest = time.Time{}
+			s, err := Read(w.ours)
+			if err != nil {
+				return err
+			}
+			w.out.Set(s)
+			w.first()
+			if !polled {
+				select {
+				case w.changed <- struct{}{}:
+				default: // it isn't read yet
+				}
+			}
+		}
+	}
+}
+
+func drain[T any](c <-chan T) {
+	for range c {
+	}
+}
+
+// Read returns the host's network as it is now, without the addresses
+// that ours says ironvip put there.
+func Read(ours func(link string, addr netip.Addr) bool) (Snapshot, error) {
+	list, err := netlink.LinkList()
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("list interfaces: %w", err)
+	}
+	names := make(map[int]string, len(list))
+	for _, l := range list {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	name := func(index int) string { return cmp.Or(names[index], fmt.Sprintf("if%d", index)) }
+	var s Snapshot
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		prefix, ok := prefixOf(a.IPNet)
+		if !ok || ours(name(a.LinkIndex), prefix.Addr()) {
+			continue
+		}
+		s.Addrs = append(s.Addrs, Addr{Prefix: prefix, Link: name(a.LinkIndex),
+			Secondary: prefix.Addr().Is4() && a.Flags&unix.IFA_F_SECONDARY != 0})
+	}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("list routes: %w", err)
+	}
+	for i := range routes {
+		s.addRoute(&routes[i], name, ours)
+	}
+	s.sort()
+	return s, nil
+}
+
+// addRoute takes a route of the main table: as gateways, or as a range that
+// one interface owns.
+func (s *Snapshot) addRoute(r *netlink.Route, name func(int) string, ours func(string, netip.Addr) bool) {
+	gateways := []net.IP{r.Gw}
+	for _, hop := range r.MultiPath {
+		gateways = append(gateways, hop.Gw)
+	}
+	through := false
+	for _, g := range gateways {
+		if a, ok := netip.AddrFromSlice(g); ok && !a.Unmap().IsUnspecified() {
+			s.Gateways = append(s.Gateways, a.Unmap())
+			through = true
+		}
+	}
+	prefix, ok := prefixOf(r.Dst)
+	if through || !ok || prefix.Bits() == 0 || r.Type != unix.RTN_UNICAST || ours(name(r.LinkIndex), prefix.Addr()) {
+		return
+	}
+	s.Routes = append(s.Routes, Route{Prefix: prefix.Masked(), Link: name(r.LinkIndex)})
+}
+
+func (s *Snapshot) sort() {
+	slices.SortFunc(s.Addrs, func(a, b Addr) int { return cmp.Or(a.Prefix.Compare(b.Prefix), cmp.Compare(a.Link, b.Link)) })
+	slices.SortFunc(s.Gateways, netip.Addr.Compare)
+	s.Gateways = slices.Compact(s.Gateways)
+	slices.SortFunc(s.Routes, func(a, b Route) int { return cmp.Or(a.Prefix.Compare(b.Prefix), cmp.Compare(a.Link, b.Link)) })
+	s.Routes = slices.Compact(s.Routes)
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	bits, size := n.Mask.Size()
+	if !ok || size == 0 {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(a.Unmap(), bits), true
+}

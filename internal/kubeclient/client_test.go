@@ -1,0 +1,278 @@
+package kubeclient
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/ironvip/ironvip/test/authority"
+)
+
+// asked is a server that notes how it was asked, and has one Service.
+type asked struct {
+	*httptest.Server
+	last chan *http.Request
+}
+
+func serve(t *testing.T) asked {
+	a := asked{last: make(chan *http.Request, 1)}
+	a.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.last <- r
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"Service","apiVersion":"v1","metadata":{"name":"web","namespace":"shop"}}`)
+	}))
+	a.EnableHTTP2 = true
+	a.Config.ErrorLog = log.New(io.Discard, "", 0)
+	a.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	a.StartTLS()
+	t.Cleanup(a.Close)
+	return a
+}
+
+func (a asked) ca() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw})
+}
+
+// kubeconfig writes a file with one cluster and one user.
+func kubeconfig(t *testing.T, path, server, user string) {
+	t.Helper()
+	write(t, path, fmt.Sprintf(`
+apiVersion: v1
+kind: Config
+current-context: main
+contexts:
+- {name: main, context: {cluster: c, user: u}}
+- {name: nobody, context: {cluster: c, user: ""}}
+clusters:
+- {name: c, cluster: {server: %q, certificate-authority: ca.pem}}
+users:
+- name: u
+  user: %s
+`, server, user))
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get asks for the Service, and returns how that looked to the server.
+func (a asked) get(c *Client) (*http.Request, error) {
+	var service corev1.Service
+	err := c.REST(corev1.SchemeGroupVersion).Get().Namespace("shop").Resource("services").Name("web").MaxRetries(0).Do(context.Background()).Into(&service)
+	if err != nil {
+		return nil, err
+	}
+	if service.Name != "web" {
+		return nil, fmt.Errorf("the answer is %+v", service)
+	}
+	return <-a.last, nil
+}
+
+// later has files looked at again.
+func later(c *Client) {
+	t := c.transport.(*transport)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.checked = time.Time{}
+}
+
+// What a kubeconfig names is read anew when it changes; a request goes where the
+// file says then, by HTTP/2 and in protobuf. A file that can't be used leaves the
+// former in use.
+func TestKubeconfigThatChanges(t *testing.T) {
+	first, second := serve(t), serve(t)
+	dir := t.TempDir()
+	path, ca := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "ca.pem")
+	c, err := New(Config{Kubeconfig: path, UserAgent: "ironvip/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseIdle()
+	if _, err := first.get(c); err == nil || !strings.Contains(err.Error(), path) || c.Server() != path {
+		t.Errorf("without the file: %v, of %s", err, c.Server())
+	}
+	write(t, ca, string(first.ca()))
+	kubeconfig(t, path, first.URL+"/clusters/one/", "{token: secret}")
+	if err := Check(Config{Kubeconfig: path}); err != nil {
+		t.Error(err)
+	}
+	later(c)
+	r, err := first.get(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.ProtoMajor != 2 || r.URL.Path != "/clusters/one/api/v1/namespaces/shop/services/web" || r.Header.Get("Authorization") != "Bearer secret" ||
+		r.Header.Get("User-Agent") != "ironvip/test" || !strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf,") {
+		t.Errorf("%s %s %v", r.Proto, r.URL, r.Header)
+	}
+	if c.Server() != first.URL+"/clusters/one" {
+		t.Error(c.Server())
+	}
+
+	write(t, path, "half: [")
+	later(c)
+	if _, err := first.get(c); err != nil {
+		t.Errorf("with half a file: %v", err)
+	}
+	kubeconfig(t, path, second.URL, "{token: other}")
+	write(t, ca, string(second.ca())+"\n")
+	later(c)
+	if r, err := second.get(c); err != nil || r.Header.Get("Authorization") != "Bearer other" {
+		t.Errorf("after a change: %v", err)
+	}
+}
+
+// Certificates and tokens come from data, from files and from programs.
+func TestCredentials(t *testing.T) {
+	server := serve(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "kubeconfig")
+	write(t, filepath.Join(dir, "ca.pem"), string(server.ca()))
+	authority.New(t).Client(t, "ironvip").Write(t, filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	write(t, filepath.Join(dir, "token"), "of a file")
+	write(t, filepath.Join(dir, "login"), "#!/bin/sh\n"+
+		`echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"of a program"}}'`)
+	if err := os.Chmod(filepath.Join(dir, "login"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, user, context, token string
+		certificates               int
+	}{
+		{"certificate", "{client-certificate: cert.pem, client-key: key.pem}", "", "", 1},
+		{"token file", "{tokenFile: token}", "", "Bearer of a file", 0},
+		{"exec", "{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./login, interactiveMode: Never}}", "", "Bearer of a program", 0},
+		{"another context", "{token: secret}", "nobody", "", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			kubeconfig(t, path, server.URL, test.user)
+			c, err := New(Config{Kubeconfig: path, Context: test.context})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.CloseIdle()
+			r, err := server.get(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Header.Get("Authorization") != test.token || len(r.TLS.PeerCertificates) != test.certificates {
+				t.Errorf("token %q, %d certificates", r.Header.Get("Authorization"), len(r.TLS.PeerCertificates))
+			}
+		})
+	}
+}
+
+func TestWhatCantBeRight(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "kubeconfig")
+	kubeconfig(t, path, "https://127.0.0.1:1", "{token: t}")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for _, test := range []struct {
+		name, says string
+		config     Config
+	}{
+		{"no file", "nowhere", Config{Kubeconfig: filepath.Join(dir, "nowhere")}},
+		{"no CA file", "ca.pem", Config{Kubeconfig: path}},
+		{"no such context", "nope", Config{Kubeconfig: path, Context: "nope"}},
+		{"a context of no file", "main", Config{Context: "main"}},
+		{"not in a pod", "no kubeconfig is given", Config{}},
+	} {
+		if err := Check(test.config); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
+// A redirect is no place for credentials; its cause is told without the URL that
+// stands for the server.
+func TestRedirectsAndCauses(t *testing.T) {
+	c, err := NewThrough(trip(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path != "/apis/discovery.k8s.io/v1/endpointslices" {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {"https://elsewhere/"}},
+			Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := metav1.ListOptions{Limit: 7}
+	request := c.REST(discoveryv1.SchemeGroupVersion).Get().Resource("endpointslices").VersionedParams(&options, c.Params())
+	if request.URL().RawQuery != "limit=7" {
+		t.Error(request.URL())
+	}
+	if err := request.Do(context.Background()).Error(); err == nil {
+		t.Error("a redirect was followed")
+	}
+	broken := fmt.Errorf("the wire is cut")
+	c, err = NewThrough(trip(func(*http.Request) (*http.Response, error) { return nil, broken }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.REST(corev1.SchemeGroupVersion).Get().Resource("nodes").MaxRetries(0).Do(context.Background()).Error(); Cause(err) != broken {
+		t.Errorf("%v", Cause(err))
+	}
+}
+
+type trip func(*http.Request) (*http.Response, error)
+
+func (f trip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// What would make the binary large stays out of it.
+func TestWhatIsLinked(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "../kubeclient", "../../sources/kubernetes").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	seen := false
+	for _, pkg := range strings.Fields(string(out)) {
+		seen = seen || pkg == "k8s.io/client-go/rest"
+		for _, forbidden := range []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/dynamic", "k8s.io/client-go/tools/leaderelection",
+			"k8s.io/client-go/informers", "k8s.io/client-go/discovery", "k8s.io/apiextensions-apiserver", "sigs.k8s.io/controller-runtime"} {
+			if pkg == forbidden || strings.HasPrefix(pkg, forbidden+"/") {
+				t.Errorf("%s is linked", pkg)
+			}
+		}
+	}
+	if !seen {
+		t.Error("client-go's rest is not linked: the list is not what it seems")
+	}
+}
+
+// client-go's own words are details.
+func TestLog(t *testing.T) {
+	var out bytes.Buffer
+	defer klog.ClearLogger()
+	LogTo(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	klog.Error("unheard")
+	if out.Len() > 0 {
+		t.Errorf("%s", &out)
+	}
+	LogTo(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("of", "test"))
+	klog.Error("heard")
+	klog.Background().WithName("x").WithValues("k", "v").Info("too")
+	if text := out.String(); strings.Contains(text, "ERROR") || !strings.Contains(text, "level=DEBUG") || !strings.Contains(text, "msg=heard") || !strings.Contains(text, "k=v") {
+		t.Errorf("%s", text)
+	}
+}

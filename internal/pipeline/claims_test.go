@@ -1,0 +1,207 @@
+package pipeline
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Ranges that overlap are one port taken twice.
+func TestOverlappingRangesOnOneAddress(t *testing.T) {
+	const shared = "192.0.2.99"
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("a", []string{"10.0.0.1"}, on("s", shared), portRange(100, 199)),
+			service("b", []string{"10.0.0.2"}, on("s", shared), portRange(150, 249)),
+			service("c", []string{"10.0.0.3"}, on("s", shared), func(s *vip.Service) { s.Ports[0].Port = 170 }),
+			service("d", []string{"10.0.0.4"}, on("s", shared), protocol(vip.UDP), func(s *vip.Service) { s.Ports[0].Port = 170 }))
+		w.expect("192.0.2.99:100-199/tcp a: 10.0.0.1:0*1", "192.0.2.99:170/udp d: 10.0.0.4:80*1")
+		for name, message := range map[string]string{
+			"b": `192.0.2.99:150-249/tcp is served by service "a"`, "c": `192.0.2.99:170/tcp is served by service "a"`,
+		} {
+			row, _, _ := w.compiled.Get(key(name))
+			if n := len(row.Problems); n == 0 || row.Problems[n-1].Code != vip.CodePortTaken || row.Problems[n-1].Message != message {
+				t.Errorf("%s has problems %+v", name, row.Problems)
+			}
+		}
+		// When a makes room for c, c has its port, and b still not.
+		w.put(service("a", []string{"10.0.0.1"}, on("s", shared), portRange(100, 160)))
+		w.expect("192.0.2.99:100-160/tcp a: 10.0.0.1:0*1", "192.0.2.99:170/tcp c: 10.0.0.3:80*1", "192.0.2.99:170/udp d: 10.0.0.4:80*1")
+		w.allocator.reconfigure() // the allocator of these tests tells nobody of a port that became free
+		w.put()
+		w.remove("a")
+		w.pass(time.Minute)
+		w.expect("192.0.2.99:170/tcp c: 10.0.0.3:80*1", "192.0.2.99:170/udp d: 10.0.0.4:80*1")
+		w.remove("c")
+		w.pass(time.Minute)
+		w.expect("192.0.2.99:150-249/tcp b: 10.0.0.2:0*1", "192.0.2.99:170/udp d: 10.0.0.4:80*1")
+		w.stop()
+		expectClaims(t, w, 2)
+	})
+}
+
+// The allocator's word decides over ranges, too, whoever was compiled first;
+// and who loses a part of its ports loses the whole range.
+func TestAllocatorsWordIsOfRanges(t *testing.T) {
+	const shared = "192.0.2.99"
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("a", []string{"10.0.0.1"}, on("s", shared), portRange(100, 199)))
+		w.allocator.set(func(f *fakeAllocator) { // as if b had had its port for longer
+			f.vips[key("b")], f.ports[key("b")] = addrs(shared)[0], []vip.Port{{Protocol: vip.TCP, Port: 170}}
+			delete(f.ports, key("a"))
+		})
+		w.put(service("b", []string{"10.0.0.2"}, on("s", shared), func(s *vip.Service) { s.Ports[0].Port = 170 }))
+		w.services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared), portRange(100, 199)))
+		w.allocator.reconfigure() // so that a is asked for again
+		w.put()
+		// The range doesn't drain: until its end it would refuse b's clients.
+		w.expect("192.0.2.99:170/tcp b: 10.0.0.2:80*1")
+		w.remove("b")
+		w.pass(time.Minute)
+		w.expect("192.0.2.99:100-199/tcp a: 10.0.0.1:0*1 10.0.0.3:0*1")
+	})
+}
+
+// A range that is widened is never two ranges with ports in common, also not
+// while it drains; one that moves away drains.
+func TestRangeIsWidened(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		web := func(first, last uint16) vip.Service {
+			return service("web", []string{"10.0.0.1"}, portRange(first, last))
+		}
+		w.put(web(100, 199))
+		w.put(web(150, 249))
+		w.expect("192.0.2.1:150-249/tcp web: 10.0.0.1:0*1")
+		w.put(web(500, 599))
+		w.expect("192.0.2.1:150-249/tcp web: 10.0.0.1:0*0@1m0s", "192.0.2.1:500-599/tcp web: 10.0.0.1:0*1")
+		w.expectStored("192.0.2.1:150-249/tcp")
+		w.put(web(200, 300)) // over one that leaves
+		w.expect("192.0.2.1:200-300/tcp web: 10.0.0.1:0*1", "192.0.2.1:500-599/tcp web: 10.0.0.1:0*0@1m0s")
+		w.pass(time.Minute)
+		w.expect("192.0.2.1:200-300/tcp web: 10.0.0.1:0*1")
+		w.stop()
+		for lane, keys := range w.compiler.drains.ranged {
+			if len(keys) != 1 {
+				t.Errorf("known of %v: %v", lane, keys)
+			}
+		}
+		expectClaims(t, w, 1)
+	})
+}
+
+// A range that leaves refuses clients of all its ports: it makes way for each
+// new frontend of one of them, whosever that is and whomever it serves.
+func TestRangeThatDrainsIsInNobodysWay(t *testing.T) {
+	apart := func(s *vip.Service) { s.InternalTraffic = vip.Local }
+	single := func(number uint16) func(*vip.Service) { return func(s *vip.Service) { s.Ports[0].Port = number } }
+	inWorldOf(t, n1, func(t *testing.T, w *world) {
+		both := []string{"10.0.0.1", "10.0.0.2"}
+		w.put(service("web", both, onNode(0, "n1"), apart, portRange(100, 199)))
+		w.expect("192.0.2.1:100-199/tcp web: 10.0.0.1:0*1 10.0.0.2:0*1", "192.0.2.1:100-199/tcp+internal web: 10.0.0.1:0*1")
+		w.put(service("web", both, onNode(0, "n1"), single(170)))
+		w.expect("192.0.2.1:170/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1")
+
+		shared := func(s *vip.Service) { on("s", "192.0.2.99")(s) }
+		w.put(service("range", both[:1], shared, portRange(100, 199)))
+		w.remove("range")
+		w.put(service("apart", both[:1], shared, single(200)))
+		w.expect("192.0.2.1:170/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.99:100-199/tcp range: 10.0.0.1:0*0@1m0s", "192.0.2.99:200/tcp apart: 10.0.0.1:80*1")
+		w.put(service("in", both[:1], shared, single(199)))
+		w.expect("192.0.2.1:170/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.99:199/tcp in: 10.0.0.1:80*1", "192.0.2.99:200/tcp apart: 10.0.0.1:80*1")
+		w.expectStored()
+	})
+}
+
+// What serves clients inside and leaves refuses them: it makes way for another
+// service that serves everyone on its ports, and not for one that serves them
+// apart, too.
+func TestDrainOfClientsInsideIsInNobodysWay(t *testing.T) {
+	inWorldOf(t, n1, func(t *testing.T, w *world) {
+		shared := func(s *vip.Service) { on("s", "192.0.2.99")(s) }
+		apart := func(s *vip.Service) { s.InternalTraffic = vip.Local }
+		w.put(service("a", []string{"10.0.0.1"}, onNode(0, "n1"), shared, apart))
+		w.remove("a")
+		w.put(service("b", []string{"10.0.0.2"}, onNode(0, "n1"), shared, apart))
+		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1", "192.0.2.99:80/tcp+internal b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1")
+		w.remove("b")
+		w.expectStored("192.0.2.99:80/tcp", "192.0.2.99:80/tcp+internal")
+		w.put(service("c", []string{"10.0.0.3"}, shared))
+		w.expect("192.0.2.99:80/tcp c: 10.0.0.1:80*0@1m0s 10.0.0.2:80*0@1m0s 10.0.0.3:80*1")
+		w.expectStored("192.0.2.99:80/tcp")
+	})
+}
+
+// claims against the plainest way to say the same.
+func TestClaimsOracle(t *testing.T) {
+	type held struct {
+		key     vip.FrontendKey
+		service vip.ServiceKey
+	}
+	overlap := func(a, b vip.FrontendKey) bool {
+		x, y := vip.PortKey{Port: a.Port, LastPort: a.LastPort, Protocol: a.Protocol}, vip.PortKey{Port: b.Port, LastPort: b.LastPort, Protocol: b.Protocol}
+		return a.Addr == b.Addr && x.Overlaps(y)
+	}
+	samePorts := func(a, b vip.FrontendKey) bool {
+		a.Audience = b.Audience
+		return a == b
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		c, oracle := newClaims(), map[held]bool{}
+		drawKey := func() vip.FrontendKey {
+			k := vip.FrontendKey{
+				Addr:     rapid.SampledFrom(addrs("192.0.2.1", "2001:db8::1")).Draw(t, "address"),
+				Port:     rapid.Uint16Range(1, 12).Draw(t, "port"),
+				Protocol: rapid.SampledFrom([]vip.Protocol{vip.TCP, vip.UDP}).Draw(t, "protocol"),
+				Audience: rapid.SampledFrom([]vip.Audience{vip.Everyone, vip.InternalClients}).Draw(t, "audience"),
+			}
+			if n := rapid.Uint16Range(0, 4).Draw(t, "more"); n > 0 {
+				k.LastPort = k.Port + n
+			}
+			return k
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			k, name := drawKey(), key(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "service"))
+			switch rapid.IntRange(0, 1).Draw(t, "op") {
+			case 0:
+				maps.DeleteFunc(oracle, func(h held, _ bool) bool {
+					return overlap(h.key, k) && (h.service != name || !samePorts(h.key, k))
+				})
+				oracle[held{k, name}] = true
+				c.take(k, name)
+			case 1:
+				delete(oracle, held{k, name})
+				c.release(k, name)
+			}
+			probe := drawKey()
+			var want, got []string
+			for h := range oracle {
+				if overlap(h.key, probe) && h.service != name {
+					want = append(want, fmt.Sprint(h.service, h.key.Port))
+				}
+			}
+			slices.Sort(want)
+			want = slices.Compact(want) // audiences
+			for _, r := range c.rivals(probe, name) {
+				got = append(got, fmt.Sprint(r.service, r.first))
+			}
+			slices.Sort(got)
+			if !slices.Equal(want, got) {
+				t.Fatalf("rivals of %s for %s: %v, want %v", name, probe, got, want)
+			}
+			if want := slices.ContainsFunc(slices.Collect(maps.Keys(oracle)), func(h held) bool { return h.key == probe }); c.held(probe) != want {
+				t.Fatalf("%s is held: %t, want %t", probe, c.held(probe), want)
+			}
+		}
+		for h := range oracle {
+			c.release(h.key, h.service)
+		}
+		if c.lanes.Len()+len(c.losing) != 0 {
+			t.Fatalf("left over: %v, %v", slices.Collect(c.lanes.All()), c.losing)
+		}
+	})
+}

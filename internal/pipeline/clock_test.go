@@ -1,0 +1,87 @@
+package pipeline
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A host that learns the time after it has started, or whose clock somebody
+// corrects, neither cuts connections nor keeps them for longer.
+func TestDrainsTakeAsLongWhoeverSetsTheClock(t *testing.T) {
+	for _, set := range []time.Duration{time.Hour, -time.Hour, 50 * 365 * 24 * time.Hour, 2 * time.Second} {
+		t.Run(set.String(), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				web := func(left time.Duration, more string) string {
+					return fmt.Sprintf("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@%s%s", left+set, more)
+				}
+				w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
+				w.put(service("web", []string{"10.0.0.1"}))
+				w.pass(20 * time.Second)
+				w.setClock(set)
+				w.put(service("web", []string{"10.0.0.1", "10.0.0.3"})) // at once, so that this is the first to see it
+				w.expect(web(40*time.Second, " 10.0.0.3:80*1"))
+				w.setClock(-set)
+				w.pass(idlePoll)
+				w.setClock(set)
+				w.pass(idlePoll) // nothing else happens
+				w.expect(web(38*time.Second, " 10.0.0.3:80*1"))
+				if values, _ := w.store.has(); len(values) != 1 || values["192.0.2.1:80/tcp"].Backends[0].Leaving != vip.InstantOf(time.Now().Add(38*time.Second+set)) {
+					t.Errorf("the store has %v", values)
+				}
+				w.pass(37 * time.Second)
+				w.expect(web(time.Second, " 10.0.0.3:80*1"))
+				w.pass(time.Second)
+				w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.3:80*1")
+				w.expectStored()
+			})
+		})
+	}
+}
+
+// What waits for its frontend since a restart is moved with the clock, too.
+func TestRestoredDrainsMoveWithTheClock(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil).run()
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.stop()
+		again := newWorld(t, w)
+		ready := again.services.Initializer()
+		again.run().put()
+		again.pass(20 * time.Second)
+		again.setClock(time.Hour)
+		again.services.Set(service("web", []string{"10.0.0.1"}))
+		ready()
+		again.put()
+		again.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@1h0m40s")
+		again.stop()
+	})
+}
+
+func TestClock(t *testing.T) {
+	start := vip.InstantOf(time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC))
+	wall, steady := start, time.Hour
+	c := newClock(func() (vip.Instant, time.Duration) { return wall, steady })
+	for _, step := range []struct{ wall, steady, want time.Duration }{
+		{0, 0, 0},
+		{time.Hour, time.Hour, 0},
+		{clockSlack, 0, 0},
+		{-2 * clockSlack, 0, 0},
+		{clockSlack, 0, 0},
+		{time.Minute + time.Hour, time.Minute, time.Hour},
+		{time.Minute, time.Minute, 0},
+		{time.Minute - time.Hour, time.Minute, -time.Hour},
+		{clockSlack, 0, 0},
+		{1, 0, clockSlack + 1}, // little by little
+		{0, 0, 0},
+	} {
+		wall, steady = wall.Add(step.wall), steady+step.steady
+		if now, set := c.now(); now != wall || set != step.want {
+			t.Errorf("%+v: it is %s and the clock was set by %s", step, now, set)
+		}
+	}
+}

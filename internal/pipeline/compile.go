@@ -1,0 +1,347 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// CompileOptions are what Compile needs. Services, Allocations, Frontends and
+// Compiled must be given.
+type CompileOptions struct {
+	Services    table.Reader[vip.ServiceKey, vip.Service]
+	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
+	States      table.Reader[vip.BackendKey, vip.BackendState] // the operator's words; may be nil
+	Host        table.Reader[struct{}, hostnet.Snapshot]       // may be nil: no node ports
+	NodePorts   []netip.Prefix                                 // where node ports are served; empty is on the primary addresses
+	Node        compile.Node                                   // name, zone and role of this host; its addresses are those of Host
+	// Compile is the only writer of these. Give them compile.SameFrontend and
+	// SameCompiled, so that what stays the same wakes nobody.
+	Frontends *table.Table[vip.FrontendKey, vip.Frontend]
+	Compiled  *table.Table[vip.ServiceKey, Compiled]
+
+	// Draining. Without Connections only the deadline ends a drain. With Applied,
+	// a backend is asked for its connections only once the dataplane gives it no
+	// new ones. Without Store, deadlines don't survive a restart.
+	Connections reconcile.Connections
+	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	Store       DrainStore
+
+	HostWait time.Duration // how long to wait for a Ready host table; 0 is DefaultHostWait
+	Events   *event.Log
+	Log      *slog.Logger
+}
+
+// Compile is the stage from services and their allocations to frontends. Make
+// one with NewCompile and give it one goroutine with Run.
+//
+// A change of a service's allocation row (each change of a service makes one)
+// or of the operator's word on a backend compiles that one service; a change
+// of the host's addresses those that depend on them (compile.DependsOnHost).
+// What compile no longer yields drains before it goes; see drains.
+type Compile struct {
+	CompileOptions
+	ready []func() // frontends and compiled are complete
+
+	todo   touched
+	hosted map[vip.ServiceKey]struct{} // services that depend on the host's addresses
+	blind  bool                        // the host table is no longer waited for
+	claims claims
+	drains drains
+	state  func(vip.BackendKey) (vip.State, bool)
+	room   []vip.Frontend // for those of one service
+}
+
+// NewCompile returns a stage that does nothing until Run. Frontends and
+// Compiled are not Ready before Run has compiled every service of a Ready
+// allocations table with a Ready host table, or without one once HostWait has
+// passed: a host that can't be read must not stop the whole agent. What its
+// addresses bring is compiled when they are known.
+func NewCompile(o CompileOptions) *Compile {
+	if o.HostWait == 0 {
+		o.HostWait = DefaultHostWait
+	}
+	o.Log = logger(o.Log)
+	c := &Compile{
+		CompileOptions: o,
+		ready:          []func(){o.Frontends.Initializer(), o.Compiled.Initializer()},
+		hosted:         make(map[vip.ServiceKey]struct{}),
+		claims:         newClaims(),
+	}
+	c.drains = newDrains(&c.CompileOptions, c.todo.add)
+	if o.States != nil {
+		c.state = func(k vip.BackendKey) (vip.State, bool) {
+			s, _, ok := o.States.Get(k)
+			return s.State, ok
+		}
+	}
+	return c
+}
+
+// Run compiles until the context ends and returns its error. Before that it
+// waits for the operator's words, so that no drained backend takes connections
+// for a moment. When it returns, the drains under way are in the Store.
+func (c *Compile) Run(ctx context.Context) error {
+	if c.States != nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.States.Ready():
+		}
+	}
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	stop := c.drains.start(ctx, &helpers)
+	defer stop()
+	return c.loop(ctx)
+}
+
+// WaitKept waits until the Store has the drains of everything that is compiled by
+// now, or has refused them: an agent that is killed from then on goes on with them
+// when it is back. It may be called by any goroutine while Run runs. The error is
+// the context's.
+func (c *Compile) WaitKept(ctx context.Context) error {
+	if c.Store == nil {
+		return nil
+	}
+	return c.drains.kept.wait(ctx, c.drains.keep.Revision())
+}
+
+func (c *Compile) loop(ctx context.Context) error {
+	in := c.watch()
+	defer in.close()
+	patience := time.NewTimer(c.HostWait)
+	defer patience.Stop()
+	complete := false
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		inputs := c.inputsReady()
+		busy := c.read(in)
+		for k, ok := c.todo.take(); ok; k, ok = c.todo.take() {
+			c.compile(k)
+		}
+		c.drains.turn(c.claims.held)
+		if busy || c.todo.len() > 0 {
+			continue
+		}
+		if inputs == nil && !complete {
+			complete = true
+			c.drains.settle(c.claims.held, c.claims.met)
+			for _, done := range c.ready {
+				done()
+			}
+			continue // settle may have given the timer something to ring for
+		}
+		select {
+		case <-ctx.Done():
+		case <-inputs:
+		case <-in.allocationsChanged:
+		case <-in.statesChanged:
+		case <-in.host.changed:
+		case <-patience.C:
+			c.giveUpHost()
+		case <-c.drains.timer.C:
+		case r := <-c.drains.idle:
+			c.drains.left(r, c.claims.held)
+		}
+	}
+}
+
+// inputsReady returns the Ready channel of an input that isn't ready yet, or
+// nil when all are.
+func (c *Compile) inputsReady() <-chan struct{} {
+	if ready := c.Allocations.Ready(); !isClosed(ready) {
+		return ready
+	}
+	if c.Host != nil && !c.blind {
+		if ready := c.Host.Ready(); !isClosed(ready) {
+			return ready
+		}
+	}
+	return nil
+}
+
+// giveUpHost makes an end to waiting for the host's addresses, if they are
+// still unknown.
+func (c *Compile) giveUpHost() {
+	c.blind = true
+	if c.Host == nil || isClosed(c.Host.Ready()) {
+		return
+	}
+	c.Log.Warn("compiling without knowing the host's own addresses; node ports are not served, and backends on this node not known by their address, until they are", "waited", c.HostWait)
+	c.Events.Add(event.Event{
+		Kind:    "host_unknown",
+		Message: fmt.Sprintf("the host's own addresses are not known after %s; node ports are not served until they are", c.HostWait),
+	})
+}
+
+// feeds are the inputs that Compile follows. Services are read when their
+// allocation says so.
+type feeds struct {
+	allocations        *table.Feed[vip.ServiceKey, vip.Allocation]
+	allocationsChanged <-chan struct{}
+	states             *table.Feed[vip.BackendKey, vip.BackendState] // nil without a table
+	statesChanged      <-chan struct{}
+	host               *hostFeed
+}
+
+func (c *Compile) watch() *feeds {
+	in := &feeds{allocations: c.Allocations.Watch(), host: watchHost(c.Host)}
+	if c.States != nil {
+		in.states = c.States.Watch()
+	}
+	return in
+}
+
+func (in *feeds) close() {
+	in.allocations.Close()
+	in.host.close()
+	if in.states != nil {
+		in.states.Close()
+	}
+}
+
+// read takes the next changes of every input, notes the services that they
+// touch, and reports whether there were any.
+func (c *Compile) read(in *feeds) (busy bool) {
+	if snapshot, news := in.host.next(); news {
+		busy = true
+		own, nodePorts := hostAddrsOf(snapshot), NodePortAddrs(snapshot, c.NodePorts)
+		if !slices.Equal(own, c.Node.Addrs) || !slices.Equal(nodePorts, c.Node.NodePortAddrs) {
+			c.Node.Addrs, c.Node.NodePortAddrs = own, nodePorts
+			for k := range c.hosted {
+				c.todo.add(k)
+			}
+		}
+	}
+	if in.states != nil {
+		var batch []table.Change[vip.BackendState]
+		batch, in.statesChanged = in.states.TryNext()
+		for i := range batch {
+			if k := batch[i].Value.Backend.Service; c.Compiled.Row(k) != nil {
+				c.todo.add(k)
+			}
+		}
+		busy = busy || len(batch) > 0
+	}
+	var batch []table.Change[vip.Allocation]
+	batch, in.allocationsChanged = in.allocations.TryNext()
+	for i := range batch {
+		c.todo.add(batch[i].Value.Asked.Key)
+	}
+	return busy || len(batch) > 0
+}
+
+// compile brings the frontends of one service to what they should be.
+func (c *Compile) compile(k vip.ServiceKey) {
+	wanted, answer := c.Services.Row(k), c.Allocations.Row(k)
+	if wanted == nil || answer == nil {
+		c.remove(k)
+		return
+	}
+	service, granted := &wanted.Value, &answer.Value
+	in := compile.Input{Service: service, Allocation: granted, State: c.state, Node: c.Node, Room: c.room}
+	frontends, refused := compile.Service(in)
+	if compile.DependsOnHost(service, c.Node.RealServer) {
+		c.hosted[k] = struct{}{}
+	} else {
+		delete(c.hosted, k)
+	}
+	row := Compiled{
+		Service:    service,
+		ServiceRev: min(wanted.Rev, granted.ServiceRev),
+		Frontends:  make([]*FrontendRow, 0, len(frontends)),
+		Problems:   slices.Concat(named(granted.Problems, k), refused),
+	}
+	clashes := hasCode(granted.Problems, vip.CodePortTaken)
+	var former []*FrontendRow
+	if row := c.Compiled.Row(k); row != nil {
+		former = row.Value.Frontends
+	}
+	undisputed := !clashes && !c.claims.robbed(k)
+	c.claims.withdraw(k)
+	now := c.drains.now()
+	for i := range frontends {
+		f := &frontends[i]
+		if _, kept := find(former, f.Key); !kept || !undisputed {
+			if winner, lost := c.contest(f.Key, k, clashes); lost {
+				row.Problems = append(row.Problems, taken(f.Key, k, winner))
+				continue
+			}
+		}
+		row.Frontends = append(row.Frontends, c.drains.publish(*f, now))
+	}
+	c.servesAll(row.Frontends)
+	row.NotHere = c.Node.RealServer && len(frontends)+len(refused) == 0 && len(granted.VIPs) > 0
+	if row.HealthPort = c.healthPort(&in); row.HealthPort != 0 && len(row.Frontends) > 0 {
+		row.LocalReady = int32(compile.LocalReady(&in))
+	}
+	c.letGo(k, former, row.Frontends, now)
+	c.Compiled.Set(row)
+	clear(frontends)
+	c.room = frontends[:0]
+}
+
+// servesAll ends what would refuse clients whom one of live serves: a frontend
+// for clients inside that the service no longer has, or that another one left
+// to drain on ports that are the service's now. Live is sorted.
+func (c *Compile) servesAll(live []*FrontendRow) {
+	for i := range live {
+		key := live[i].Value.Key
+		if key.Audience != vip.Everyone {
+			continue
+		}
+		key.Audience = vip.InternalClients
+		if _, own := find(live, key); !own {
+			c.drains.cut(key)
+		}
+	}
+}
+
+// remove takes away everything of a service that is gone.
+func (c *Compile) remove(k vip.ServiceKey) {
+	delete(c.hosted, k)
+	c.claims.withdraw(k)
+	former := c.Compiled.Row(k)
+	if former == nil {
+		return
+	}
+	c.letGo(k, former.Value.Frontends, nil, c.drains.now())
+	c.Compiled.Delete(k) // last: who sees it gone sees its frontends gone or leaving
+}
+
+// healthPort returns the granted port for health checks of a service, or 0.
+func (c *Compile) healthPort(in *compile.Input) uint16 {
+	s := in.Service
+	if c.Node.RealServer || !s.HealthPort.Wanted() || s.ExternalTraffic != vip.Local {
+		return 0
+	}
+	return in.Allocation.NodePorts[vip.HealthPortKey]
+}
+
+// letGo makes those of the former keys leave that are not kept, and gives
+// services that wait for some of their ports another try. Both lists are sorted.
+func (c *Compile) letGo(k vip.ServiceKey, former, kept []*FrontendRow, now vip.Instant) {
+	for i := range former {
+		key := former[i].Value.Key
+		if _, stays := find(kept, key); stays {
+			continue
+		}
+		c.claims.release(key, k)
+		c.drains.leave(key, k, now)
+		c.claims.losers(key, c.todo.add)
+	}
+}

@@ -1,0 +1,299 @@
+package pipeline
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestServiceBecomesFrontends(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", nil))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db:")
+		row, _, _ := w.compiled.Get(key("web"))
+		_, rev, _ := w.services.Get(key("web"))
+		if row.ServiceRev != rev || len(row.Frontends) != 1 || row.FrontendsRev() != row.Frontends[0].Rev || refuses(&row.Frontends[0].Value) {
+			t.Errorf("compiled row %+v of service revision %d", row, rev)
+		}
+	})
+}
+
+func TestOneBackendChangesOneRowPerPort(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, port(443)), service("db", []string{"10.0.0.9"}))
+		w.changedRows()
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, port(443)))
+		if n := w.changedRows(); n != 2 {
+			t.Errorf("%d frontends changed, want one for each of 2 ports", n)
+		}
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, port(443), func(s *vip.Service) { s.Origin = "elsewhere" }))
+		if n := w.changedRows(); n != 0 {
+			t.Errorf("%d frontends changed by something that no dataplane sees", n)
+		}
+	})
+}
+
+func TestOperatorsWordTouchesOneService(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", []string{"10.0.0.1"}))
+		w.changedRows()
+		backend := vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}
+		w.states.Set(vip.BackendState{Backend: backend, State: vip.Maint})
+		w.put()
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
+		w.states.Delete(backend)
+		w.put()
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
+		if n := w.changedRows(); n != 1 {
+			t.Errorf("%d frontends changed, want 1", n)
+		}
+		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("nobody")}, State: vip.Maint})
+		w.put()
+	})
+}
+
+func TestNodeAddressComesAndGoes(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, nodePort), service("db", nil))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+
+		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.put()
+		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*1", "192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+
+		w.changedRows()
+		w.host.Set(hostAddrs("10.9.0.2/24"))
+		w.put()
+		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*0@1m0s", "10.9.0.2:30080/tcp web: 10.0.0.1:80*1",
+			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+		if n := w.changedRows(); n != 2 {
+			t.Errorf("%d frontends changed, want the two node ports", n)
+		}
+
+		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.put()
+		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*1", "10.9.0.2:30080/tcp web: 10.0.0.1:80*0@1m0s",
+			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.host.Delete(struct{}{})
+		w.pass(service("web", nil).DrainTimeout)
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
+		w.stop()
+		if n := len(w.compiler.hosted); n != 0 {
+			t.Errorf("%d services are compiled for every change of the host though none has a node port", n)
+		}
+	})
+}
+
+func TestUnsupportedIsNotExposed(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, unsupported))
+		w.expect()
+		if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeUnsupported}) {
+			t.Errorf("problems %v", got)
+		}
+		w.put(service("web", []string{"10.0.0.1"}))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+	})
+}
+
+// Two services that share an address and ask for the same port: the allocator
+// refuses the second, which keeps its address.
+func TestSamePortOnOneAddress(t *testing.T) {
+	const shared = "192.0.2.99"
+	a := service("a", []string{"10.0.0.1"}, on("s", shared))
+	b := service("b", []string{"10.0.0.2"}, on("s", shared), port(443))
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(a, b)
+		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
+		row, _, _ := w.compiled.Get(key("b"))
+		last := row.Problems[len(row.Problems)-1]
+		if last.Code != vip.CodePortTaken || last.Service != "b" || last.Message != `192.0.2.99:80/tcp is served by service "a"` {
+			t.Errorf("problem %+v", last)
+		}
+		w.remove("a")
+		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
+		if got := w.problems("b"); len(got) != 0 {
+			t.Errorf("b still has problems %v", got)
+		}
+		w.pass(a.DrainTimeout)
+		w.expect("192.0.2.99:80/tcp b: 10.0.0.2:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
+		w.stop()
+		expectClaims(t, w, 2)
+	})
+}
+
+// expectClaims looks into a stage that has stopped: so many claims, and nobody
+// who would like to have what another has.
+func expectClaims(t *testing.T, w *world, want int) {
+	t.Helper()
+	got, losers := 0, len(w.compiler.claims.losing)
+	for l := range w.compiler.claims.lanes.All() {
+		got += len(l.claims)
+	}
+	if got != want || losers != 0 || len(w.compiler.claims.lost) != 0 {
+		t.Errorf("%d claims, losers in %d lanes, lost %v; want %d claims", got, losers, w.compiler.claims.lost, want)
+	}
+}
+
+// Should the allocator ever grant one port twice, the second service has it
+// when the first goes, though the allocator has no news of it.
+func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("a", []string{"10.0.0.1"}), service("b", []string{"10.0.0.2"}), service("c", []string{"10.0.0.3"}))
+		for _, name := range []string{"b", "c"} {
+			row, _, _ := w.allocations.Get(key(name))
+			row.VIPs = addrs("192.0.2.1")
+			w.allocations.Set(row)
+		}
+		w.pass(time.Minute)
+		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*1")
+		if got := w.problems("b"); !slices.Equal(got, []string{vip.CodePortTaken}) {
+			t.Errorf("b has problems %v", got)
+		}
+		w.remove("a")
+		w.pass(time.Minute)
+		w.expect("192.0.2.1:80/tcp b: 10.0.0.2:80*1")
+		if row, _, _ := w.compiled.Get(key("c")); len(row.Problems) != 1 || row.Problems[0].Message != `192.0.2.1:80/tcp is served by service "b"` {
+			t.Errorf("c has problems %+v", row.Problems)
+		}
+	})
+}
+
+// A row says which form of the service it answers: the newest only once the
+// allocator has answered it, too.
+func TestCompiledRevisionIsTheAllocatorsAnswer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
+		asked := w.services.Put(service("web", nil))
+		w.allocations.Set(vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, VIPs: addrs("192.0.2.1")})
+		w.services.Set(service("web", []string{"10.0.0.1"}))
+		c.compile(key("web"))
+		row, _, _ := w.compiled.Get(key("web"))
+		if row.ServiceRev != asked.Rev || len(row.Frontends) != 1 {
+			t.Errorf("row %+v, want revision %d with what is known so far", row, asked.Rev)
+		}
+	})
+}
+
+// Whoever was compiled first, the allocator's word decides who has the port.
+func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
+	const shared = "192.0.2.99"
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("a", []string{"10.0.0.1"}, on("s", shared)))
+		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1")
+		w.allocator.set(func(f *fakeAllocator) { // as if b had had it for longer
+			f.vips[key("b")], f.ports[key("b")] = addrs(shared)[0], service("b", nil).Ports
+			delete(f.ports, key("a"))
+		})
+		w.put(service("b", []string{"10.0.0.2"}, on("s", shared)))
+		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1") // neither was refused: the first keeps it
+		w.services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared)))
+		w.allocator.reconfigure() // so that a is asked for again
+		w.put()
+		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1 10.0.0.3:80*0@1m0s")
+		if got := w.problems("a"); !slices.Equal(got, []string{vip.CodePortTaken, vip.CodePortTaken}) {
+			t.Errorf("a has problems %v", got)
+		}
+		if got := w.problems("b"); len(got) != 0 {
+			t.Errorf("b has problems %v", got)
+		}
+	})
+}
+
+// Each of two services may have a port that the other asks for, too. Who is
+// compiled first, as after a restart, must not get both.
+func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
+	const shared = "192.0.2.99"
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
+		grant := func(name, backend, refused string) {
+			s := service(name, []string{backend}, on("s", shared), port(443))
+			w.allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.services.Set(s), VIPs: addrs(shared),
+				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: refused, Message: "taken"}}})
+		}
+		grant("a", "10.0.0.1", "ports[1].port")
+		grant("b", "10.0.0.2", "ports[0].port")
+		for _, name := range []string{"b", "a"} {
+			c.compile(key(name))
+		}
+		for k, ok := c.todo.take(); ok; k, ok = c.todo.take() {
+			c.compile(k)
+		}
+		var got []string
+		for _, f := range sortedFrontends(w.frontends) {
+			got = append(got, fmt.Sprintf("%d %s", f.Key.Port, f.Service))
+		}
+		if want := []string{"80 a", "443 b"}; !slices.Equal(got, want) {
+			t.Errorf("frontends %v, want %v", got, want)
+		}
+	})
+}
+
+// A node port that was refused says nothing of the port itself.
+func TestRefusedNodePortCostsNoPort(t *testing.T) {
+	const shared = "192.0.2.99"
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
+		for name, field := range map[string]string{"a": "ports[0].node_port", "b": "ports[0].port"} {
+			s := service(name, []string{"10.0.0.1"}, on("s", shared))
+			w.allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.services.Set(s), VIPs: addrs(shared),
+				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: field, Message: "taken"}}})
+		}
+		c.compile(key("b"))
+		c.compile(key("a"))
+		for _, f := range sortedFrontends(w.frontends) {
+			if f.Service != key("a") {
+				t.Errorf("%s is served by %s, which was refused it", f.Key, f.Service)
+			}
+		}
+	})
+}
+
+// Nothing may be declared complete before it is: the reconciler removes what is
+// not in a table that is ready.
+func TestNotReadyBeforeEveryInput(t *testing.T) {
+	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
+		expectReady := func(when string, want bool) {
+			t.Helper()
+			w.put()
+			if got := isClosed(w.frontends.Ready()) && isClosed(w.compiled.Ready()); got != want {
+				t.Errorf("%s: ready is %t", when, got)
+			}
+		}
+		w.put(service("web", []string{"10.0.0.1"}))
+		expectReady("nothing known", false)
+		if w.allocations.Len() != 0 {
+			t.Error("an address was given out before the host's own were known")
+		}
+		w.host.Set(hostAddrs("10.9.0.1/24"))
+		hostKnown()
+		expectReady("host known", false)
+		if w.frontends.Len() != 0 {
+			t.Error("a backend was exposed before the operator's words were known")
+		}
+		statesKnown()
+		expectReady("operator's words known", false)
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+		if _, settled, _ := w.allocator.told(); settled != nil {
+			t.Error("the allocator was told that services are settled")
+		}
+		sourcesSynced()
+		expectReady("services known", true)
+		_, known, host := w.allocator.told()
+		if known == nil || !known(key("web")) || known(key("db")) {
+			t.Error("the allocator was not told which services are known")
+		}
+		if len(host.Addrs) != 1 {
+			t.Error("the allocator was not told the host's addresses")
+		}
+	})
+}

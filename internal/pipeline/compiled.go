@@ -1,0 +1,68 @@
+package pipeline
+
+import (
+	"slices"
+
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Compiled says what became of one service: the row of the compiled table.
+type Compiled struct {
+	Service *vip.Service // what was compiled, as it is in its row: shared, nobody changes it
+	// ServiceRev is the newest revision of the service's row that is compiled
+	// together with the allocator's answer to it.
+	ServiceRev uint64
+	// Frontends are the rows of the service's live frontends, sorted by key; none
+	// that drain.
+	Frontends []*FrontendRow
+	// HealthPort is the port of the host's node-port addresses that tells how many
+	// ready backends of the service are on this node, and LocalReady is that
+	// number; 0 is none.
+	HealthPort uint16
+	// NotHere says that the service has no frontend because this host has no part
+	// in it: it is a real server, and none of the service's.
+	NotHere    bool
+	LocalReady int32
+	// Problems are what the allocator could not grant, what is not supported, and
+	// what another service has already.
+	Problems []vip.Problem
+}
+
+// FrontendRow is a row of the table of frontends, shared.
+type FrontendRow = table.Row[vip.Frontend]
+
+// FrontendsRev returns the newest revision of the frontends, 0 without one.
+func (c *Compiled) FrontendsRev() (rev uint64) {
+	for _, f := range c.Frontends {
+		rev = max(rev, f.Rev)
+	}
+	return rev
+}
+
+// find returns the place of a key among live frontends, sorted by key.
+func find(live []*FrontendRow, key vip.FrontendKey) (int, bool) {
+	return slices.BinarySearchFunc(live, key, func(f *FrontendRow, k vip.FrontendKey) int {
+		return vip.CompareFrontendKeys(f.Value.Key, k)
+	})
+}
+
+// KeyOfCompiled returns the key of the service that was compiled.
+func KeyOfCompiled(c *Compiled) vip.ServiceKey { return c.Service.Key }
+
+// SameCompiled reports whether a and b say the same, without reflection.
+func SameCompiled(a, b Compiled) bool {
+	return a.Service == b.Service &&
+		a.ServiceRev == b.ServiceRev &&
+		a.HealthPort == b.HealthPort &&
+		a.LocalReady == b.LocalReady &&
+		a.NotHere == b.NotHere &&
+		slices.Equal(a.Frontends, b.Frontends) &&
+		slices.Equal(a.Problems, b.Problems)
+}
+
+// refuses reports whether a frontend lets no new client in. A real server's
+// always does: it serves whom a director sends.
+func refuses(f *vip.Frontend) bool {
+	return f.Kind != vip.OnRealServer && !f.Usable()
+}

@@ -1,0 +1,396 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// idlePoll is how often the dataplane is asked which leaving endpoints have no
+// connections left.
+const idlePoll = time.Second
+
+// drains owns the frontends table for Compile: it is how frontends get in and
+// how they leave.
+//
+// An endpoint that compile no longer yields stays with weight 0 until it has no
+// connections, or until its deadline, which is set once; one that comes back
+// gets its weight back. A whole frontend leaves as all of its endpoints do.
+// UDP has no connections to wait for and leaves at once. A leaving frontend
+// that another service takes over stays where it is: its endpoints go on
+// leaving beside the new ones. A range of ports that has some in common with a
+// new frontend ends at once: it would refuse the new one's clients. What leaves
+// is kept in a DrainStore, so that a restart neither cuts a drain short nor
+// starts it anew. Setting the host's clock does neither as well.
+//
+// All of it belongs to Compile's goroutine.
+type drains struct {
+	o     *CompileOptions
+	clock clock
+
+	leaving  delayqueue.Queue[vip.FrontendKey] // frontends with leaving endpoints, by their first deadline
+	poll     time.Time                         // when to ask for connections next; zero when there is nothing to ask
+	timer    *time.Timer                       // rings at the first deadline or poll
+	restored map[vip.FrontendKey]vip.Frontend  // from before the restart, until their key is compiled
+
+	ranged ranged // frontends of ranges of ports
+
+	asked   chan []question
+	idle    chan []question                             // the questions to which the answer was: none
+	keep    *table.Table[vip.FrontendKey, vip.Frontend] // what the store should hold
+	kept    *reached                                    // up to which revision of keep it was asked to
+	renewed func(vip.ServiceKey)                        // told of services to be compiled, see renew
+}
+
+func newDrains(o *CompileOptions, renewed func(vip.ServiceKey)) drains {
+	d := drains{
+		o:     o,
+		clock: newClock(hostClock()),
+		timer: time.NewTimer(time.Hour),
+		asked: make(chan []question, 1),
+		idle:  make(chan []question),
+		keep:  table.New(&table.Clock{}, vip.KeyOfFrontend, compile.SameFrontend),
+		kept:  &reached{},
+
+		renewed: renewed,
+	}
+	d.ranged = make(ranged)
+	d.timer.Stop()
+	return d
+}
+
+// start reads the store and starts the goroutines that write it and that ask
+// the dataplane. The returned function makes them end; the store has
+// everything by the time that helpers are done.
+func (d *drains) start(ctx context.Context, helpers *sync.WaitGroup) (stop func()) {
+	background, end := context.WithCancel(context.WithoutCancel(ctx))
+	if d.o.Store != nil {
+		p := newPersister(d.o.Store, d.keep, d.kept, d.o.Log)
+		d.restore()
+		helpers.Go(func() { p.run(background) })
+	}
+	if d.o.Connections != nil {
+		helpers.Go(func() { askConnections(background, d.o.Connections, d.asked, d.idle, d.o.Log) })
+	}
+	return func() {
+		d.timer.Stop()
+		end()
+	}
+}
+
+// restore reads what was leaving when an earlier process ended. It waits in
+// d.restored: put into the table now, it would hide from the dataplane the
+// endpoints that stay.
+func (d *drains) restore() {
+	stored, err := d.o.Store.All()
+	if err != nil {
+		d.o.Log.Error("read the drains under way before the restart; what is lost leaves at once", "err", err)
+	}
+	d.restored = make(map[vip.FrontendKey]vip.Frontend)
+	now := d.now()
+	var misnamed []string
+	for name, f := range stored {
+		if name != f.Key.String() {
+			d.o.Log.Warn("dropping a stored drain that is not under its own name", "name", name, "frontend", f.Key)
+			misnamed = append(misnamed, name)
+			continue
+		}
+		d.keep.Set(f) // so that deleting it reaches the store
+		f.Backends = unexpired(f.Backends, now)
+		if len(f.Backends) == 0 || !f.Key.Addr.IsValid() {
+			d.keep.Delete(f.Key)
+			continue
+		}
+		d.restored[f.Key] = f
+	}
+	if len(misnamed) == 0 {
+		return
+	}
+	if err := d.o.Store.Write(nil, misnamed); err != nil {
+		d.o.Log.Error("drop stored drains", "names", misnamed, "err", err)
+	}
+}
+
+// now returns the time, for deadlines. Those that there are it first moves with
+// the clock, when somebody has set that since.
+func (d *drains) now() vip.Instant {
+	now, set := d.clock.now()
+	if set != 0 {
+		d.move(set)
+	}
+	return now
+}
+
+// move puts all deadlines off, or forward where by is negative.
+func (d *drains) move(by time.Duration) {
+	for key, f := range d.restored {
+		d.restored[key] = moved(f, by)
+	}
+	if d.leaving.Len() == 0 {
+		return
+	}
+	for key := range d.leaving.All() {
+		f, _, _ := d.o.Frontends.Get(key)
+		d.renew(moved(f, by))
+	}
+	d.o.Log.Info("the host's clock was set; drains keep the time that they had left", "by", by, "frontends", d.leaving.Len())
+}
+
+func moved(f vip.Frontend, by time.Duration) vip.Frontend {
+	f.Backends = slices.Clone(f.Backends)
+	for i := range f.Backends {
+		f.Backends[i].Leaving = f.Backends[i].Leaving.Add(by)
+	}
+	return f
+}
+
+// unexpired returns the endpoints that have time left. A clock that was set
+// back while no agent ran does not make a drain longer than one may be.
+func unexpired(stored []vip.Endpoint, now vip.Instant) []vip.Endpoint {
+	var out []vip.Endpoint
+	longest := now.Add(vip.MaxDrainTimeout)
+	for _, e := range stored {
+		if !e.Leaving.After(now) {
+			continue
+		}
+		if e.Leaving.After(longest) {
+			e.Leaving = longest
+		}
+		e.Weight = 0
+		out = append(out, e)
+	}
+	slices.SortFunc(out, vip.CompareEndpoints)
+	return out
+}
+
+// settle puts what was leaving before the restart and belongs to no compiled
+// frontend into the table, as frontends that take no new connections. Held
+// reports whether a service has the key, met whether any has some of its ports.
+// Call it once, when everything has been compiled.
+func (d *drains) settle(held, met func(vip.FrontendKey) bool) {
+	for key, f := range d.restored {
+		everyone := key
+		everyone.Audience = vip.Everyone
+		switch {
+		case held(key):
+		case held(everyone), key.Ranged() && met(key):
+			d.keep.Delete(key) // it would be in the way of what is live
+		default:
+			d.set(f)
+		}
+	}
+	d.restored = nil
+}
+
+// publish puts a frontend into the table together with what is leaving it, and
+// returns the row.
+func (d *drains) publish(f vip.Frontend, now vip.Instant) *FrontendRow {
+	have, _, there := d.o.Frontends.Get(f.Key)
+	if !there {
+		if have, there = d.restored[f.Key]; there {
+			delete(d.restored, f.Key)
+		}
+	}
+	if there {
+		f.Backends = withLeaving(&f, have.Backends, now)
+	}
+	for _, old := range d.ranged.overlapping(f.Key) {
+		d.end(old, fmt.Sprintf("its ports are now part of %s", f.Key))
+	}
+	return d.set(f)
+}
+
+// leave begins the end of a frontend that k no longer wants, unless another
+// service has taken it over.
+func (d *drains) leave(key vip.FrontendKey, k vip.ServiceKey, now vip.Instant) {
+	f, _, there := d.o.Frontends.Get(key)
+	if !there || f.Service != k {
+		return
+	}
+	former := f.Backends
+	f.Backends = nil
+	if f.Backends = withLeaving(&f, former, now); len(f.Backends) == 0 {
+		d.drop(key)
+		return
+	}
+	d.set(f)
+}
+
+// withLeaving returns f's backends and, with weight 0, those it had before and
+// has no more. Both lists and the result are sorted.
+func withLeaving(f *vip.Frontend, before []vip.Endpoint, now vip.Instant) []vip.Endpoint {
+	if f.Key.Protocol == vip.UDP || len(before) == 0 {
+		return f.Backends
+	}
+	var gone []vip.Endpoint
+	for i, j := 0, 0; i < len(before); i++ {
+		e := before[i]
+		for j < len(f.Backends) && vip.CompareEndpoints(f.Backends[j], e) < 0 {
+			j++
+		}
+		if j < len(f.Backends) && f.Backends[j].Addr == e.Addr {
+			continue
+		}
+		e.Weight = 0
+		if e.Leaving.IsZero() {
+			e.Leaving = now.Add(f.DrainTimeout)
+		}
+		if e.Leaving.After(now) {
+			gone = append(gone, e)
+		}
+	}
+	if len(gone) == 0 {
+		return f.Backends
+	}
+	all := slices.Concat(f.Backends, gone)
+	slices.SortFunc(all, vip.CompareEndpoints)
+	return all
+}
+
+// set writes one row and books what is leaving it.
+func (d *drains) set(f vip.Frontend) *FrontendRow {
+	row := d.o.Frontends.Put(f)
+	d.ranged.add(f.Key)
+	first, leaves := firstDeadline(&f)
+	if !leaves {
+		d.forget(f.Key)
+		return row
+	}
+	d.leaving.Set(f.Key, first.Time())
+	if d.poll.IsZero() && d.o.Connections != nil {
+		d.poll = time.Now().Add(idlePoll)
+	}
+	if d.o.Store != nil {
+		f.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return !isLeaving(e) })
+		d.keep.Set(f)
+	}
+	return row
+}
+
+// renew is set for a frontend that may be live while its service isn't being
+// compiled, which is to follow: a compiled row that kept the former row of a
+// frontend would keep it in memory.
+func (d *drains) renew(f vip.Frontend) {
+	d.set(f)
+	d.renewed(f.Service)
+}
+
+// cut ends a frontend at once, if there is one.
+func (d *drains) cut(key vip.FrontendKey) {
+	if _, _, there := d.o.Frontends.Get(key); there {
+		d.end(key, "its clients have the frontend of everyone")
+	}
+}
+
+// end drops a frontend with whatever connections it has.
+func (d *drains) end(key vip.FrontendKey, why string) {
+	f, _, _ := d.o.Frontends.Get(key)
+	d.drop(key)
+	d.o.Events.Add(event.Event{Kind: "frontend_ended", Service: f.Service.String(), Object: key.String(), Message: why})
+	d.o.Log.Debug("frontend ended without a drain", "frontend", key, "why", why)
+}
+
+func (d *drains) drop(key vip.FrontendKey) {
+	d.o.Frontends.Delete(key)
+	d.ranged.remove(key)
+	d.forget(key)
+}
+
+// forget notes that nothing is leaving the frontend.
+func (d *drains) forget(key vip.FrontendKey) {
+	d.leaving.Drop(key)
+	d.keep.Delete(key)
+}
+
+func isLeaving(e vip.Endpoint) bool { return !e.Leaving.IsZero() }
+
+// firstDeadline returns the earliest deadline of f's leaving endpoints.
+func firstDeadline(f *vip.Frontend) (first vip.Instant, leaves bool) {
+	for _, e := range f.Backends {
+		if isLeaving(e) && (!leaves || e.Leaving.Before(first)) {
+			first, leaves = e.Leaving, true
+		}
+	}
+	return first, leaves
+}
+
+// turn does what is due and sets the timer for what is next. Held reports
+// whether a service has the key; without one, a frontend goes with its last
+// endpoint. It costs O(1) when nothing is due, O(log leaving frontends) for each
+// frontend at a deadline, and O(leaving endpoints) for each poll.
+func (d *drains) turn(held func(vip.FrontendKey) bool) {
+	now := d.now()
+	next, leaving := d.expire(now, held)
+	if !leaving {
+		d.poll = time.Time{}
+		d.timer.Stop()
+		return
+	}
+	if !d.poll.IsZero() && time.Until(d.poll) <= 0 {
+		d.poll = time.Now().Add(idlePoll)
+		select {
+		case d.asked <- d.questions():
+		default: // the dataplane is slow to answer the last ones
+		}
+	}
+	wait := next.Sub(now)
+	if !d.poll.IsZero() {
+		wait = min(wait, time.Until(d.poll))
+	}
+	d.timer.Reset(wait)
+}
+
+// expire takes out the endpoints whose deadline has passed, and returns the
+// next deadline, if anything is still leaving.
+func (d *drains) expire(now vip.Instant, held func(vip.FrontendKey) bool) (next vip.Instant, leaving bool) {
+	for {
+		key, at, leaving := d.leaving.First()
+		if !leaving || at.After(now.Time()) {
+			return vip.InstantOf(at), leaving
+		}
+		// This takes out at least the endpoint with that deadline, and so gives the
+		// frontend a later one or none.
+		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
+	}
+}
+
+// takeOut removes the leaving endpoints of a frontend for which done is true.
+func (d *drains) takeOut(key vip.FrontendKey, why string, held func(vip.FrontendKey) bool, done func(vip.Endpoint) bool) {
+	f, _, there := d.o.Frontends.Get(key)
+	if !there {
+		d.forget(key)
+		return
+	}
+	var out []string
+	rest := make([]vip.Endpoint, 0, len(f.Backends))
+	for _, e := range f.Backends {
+		if isLeaving(e) && done(e) {
+			out = append(out, e.Addr.String())
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	if len(out) == 0 {
+		return
+	}
+	if f.Backends = rest; len(rest) == 0 && !held(key) {
+		d.drop(key)
+	} else {
+		d.renew(f)
+	}
+	d.o.Events.Add(event.Event{
+		Kind: "backend_drained", Service: f.Service.String(), Object: key.String(),
+		Message: fmt.Sprintf("%s: %s", why, strings.Join(out, ", ")),
+	})
+	d.o.Log.Debug("drained", slog.Any("frontend", key), slog.String("why", why), slog.Int("backends", len(out)))
+}

@@ -1,0 +1,330 @@
+package pipeline
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// explain says in sentences why a service is as it is: the state and its main
+// reason, then each thing that is not as asked, then what it holds.
+func explain(in *StatusInput, s *ServiceStatus) []string {
+	lines := []string{fmt.Sprintf("%s is %s: %s.", in.Key, s.State, reason(in, s))}
+	for _, p := range s.Problems {
+		lines = append(lines, sentence(p))
+	}
+	if in.Service != nil {
+		lines = append(lines, idleBackends(in)...)
+	}
+	if in.Service != nil {
+		lines = append(lines, emptyFrontends(in)...)
+		lines = append(lines, narrowedFrontends(in)...)
+	}
+	lines = append(lines, leavingEndpoints(in)...)
+	lines = append(lines, holdings(in)...)
+	if in.Service != nil && in.Service.Source != "" {
+		line := "It comes from source " + in.Service.Source
+		if in.Service.Origin != "" {
+			line += ", " + in.Service.Origin
+		}
+		lines = append(lines, line+".")
+	}
+	return lines
+}
+
+// reason is the main reason for the state.
+func reason(in *StatusInput, s *ServiceStatus) string {
+	switch s.State {
+	case Draining:
+		if s.Leaving == 0 {
+			return "it was removed, and nothing of it is left"
+		}
+		return "it was removed, and its open connections go on for a while"
+	case Refused:
+		return "it asks for something that it can't have, so none of it is served"
+	case Pending:
+		switch {
+		case in.Allocation == nil:
+			return "it waits for an address"
+		case len(in.Allocation.VIPs) == 0 && len(s.Problems) > 0:
+			return "it waits for an address that it can't have now"
+		case in.Compiled == nil || in.Compiled.ServiceRev < in.ServiceRev:
+			return "its newest form is being worked out"
+		}
+		return "the dataplane is being programmed"
+	case Down:
+		switch {
+		case fails(in, func(code string) bool { return code != vip.CodeUnsupported }):
+			return "the dataplane can't be programmed"
+		case fails(in, func(code string) bool { return code == vip.CodeUnsupported }):
+			return "the dataplane doesn't support a part of it, and the rest has no backend here"
+		case s.Total == 0:
+			return "it has no backends, so clients are refused"
+		case s.Ready > 0:
+			return "no backend that its clients may reach takes new connections, so they are refused"
+		case s.Total == 1:
+			return "its one backend takes no new connections, so clients are refused"
+		}
+		return fmt.Sprintf("none of its %s takes new connections, so clients are refused", plural(s.Total, "backend"))
+	case Elsewhere:
+		if in.Compiled.NotHere {
+			return "this host is a real server, and has no part in it"
+		}
+		field, _ := policyOf(in.Service, &in.Frontends[0].Frontend)
+		return fmt.Sprintf("%s is local and its ready backends are on other nodes, so clients that come to this one are refused", field)
+	case Degraded:
+		if s.Ready == 0 {
+			return "no backend is ready; those that are terminating take new connections"
+		}
+		if s.Ready < s.Total {
+			return fmt.Sprintf("%d of %s take new connections", s.Ready, plural(s.Total, "backend"))
+		}
+		return "not all of it is served as asked"
+	}
+	if s.Total == 1 {
+		return "its one backend takes new connections"
+	}
+	return fmt.Sprintf("all of its %s take new connections", plural(s.Total, "backend"))
+}
+
+// fails reports whether the dataplane doesn't have a frontend, for a reason with
+// such a code.
+func fails(in *StatusInput, such func(code string) bool) bool {
+	return slices.ContainsFunc(in.Frontends, func(f FrontendStatus) bool {
+		return f.Applied.Problem != nil && such(f.Applied.Problem.Code)
+	})
+}
+
+// sentence writes a problem as one, with its hint.
+func sentence(p vip.Problem) string {
+	p.Service = "" // the first line names it
+	text := p.Error() + "."
+	if p.Hint != "" {
+		text += " Hint: " + strings.TrimSuffix(p.Hint, ".") + "."
+	}
+	return text
+}
+
+// idleBackends says of each backend that takes no new connections why.
+func idleBackends(in *StatusInput) (lines []string) {
+	for i := range in.Service.Backends {
+		b := &in.Service.Backends[i]
+		if usable(in, b) {
+			continue
+		}
+		why := "its weight is 0"
+		state := compile.EffectiveState(in.Key, b, in.Override)
+		if state == vip.Terminating && takesNew(in, b) {
+			lines = append(lines, fmt.Sprintf("Backend %s is terminating, and takes new connections where no other does.", b.ID()))
+			continue
+		}
+		if state != vip.Ready {
+			by := "by its source"
+			if in.Override != nil {
+				if _, overridden := in.Override(b.Key(in.Key)); overridden {
+					by = "by an operator"
+				}
+			}
+			why = fmt.Sprintf("it was set to %s %s", state, by)
+		}
+		lines = append(lines, fmt.Sprintf("Backend %s takes no new connections: %s.", b.ID(), why))
+	}
+	return lines
+}
+
+// takesNew reports whether some frontend sends new connections to b.
+func takesNew(in *StatusInput, b *vip.Backend) bool {
+	return slices.ContainsFunc(in.Frontends, func(f FrontendStatus) bool {
+		return slices.ContainsFunc(f.Frontend.Backends, func(e vip.Endpoint) bool {
+			return e.Weight > 0 && e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port)
+		})
+	})
+}
+
+// emptyFrontends names the frontends that refuse clients, where it isn't for
+// the same reason as all of them: that no backend is ready.
+func emptyFrontends(in *StatusInput) (lines []string) {
+	for i := range in.Frontends {
+		f := &in.Frontends[i].Frontend
+		if !refuses(f) {
+			continue
+		}
+		backend := backendOf(in.Service, f)
+		listed, ready := 0, 0
+		for j := range in.Service.Backends {
+			if b := &in.Service.Backends[j]; isFor(b, f) {
+				listed++
+				if usable(in, b) {
+					ready++
+				}
+			}
+		}
+		field, policy := policyOf(in.Service, f)
+		switch {
+		case listed == 0 && len(in.Service.Backends) > 0:
+			lines = append(lines, fmt.Sprintf("%s refuses clients: no %s is listed.", f.Key, backend))
+		case policy == vip.Local && listed > 0:
+			why := "no backend on this node"
+			if staying(f) > 0 || f.Key.Protocol == vip.UDP { // whose idle backends it doesn't have
+				why += " takes new connections"
+			}
+			lines = append(lines, fmt.Sprintf("%s refuses clients: %s, and %s is local.", f.Key, why, field))
+		case ready == 0 && len(in.Frontends) > 1 && anyUsable(in):
+			lines = append(lines, fmt.Sprintf("%s refuses clients: no %s takes new connections.", f.Key, backend))
+		}
+	}
+	return lines
+}
+
+// backendOf names the backends that are for a frontend's clients: "ipv4 backend",
+// "ipv4 backend for port http".
+func backendOf(s *vip.Service, f *vip.Frontend) string {
+	name := vip.FamilyOf(f.Key.Addr).String() + " backend"
+	if slices.ContainsFunc(s.Backends, func(b vip.Backend) bool { return b.Ports != "" }) {
+		name += " for port " + f.Port
+	}
+	return name
+}
+
+func anyUsable(in *StatusInput) bool {
+	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { return usable(in, &b) })
+}
+
+// narrowedFrontends says where clients are sent to some of the backends only,
+// and why.
+func narrowedFrontends(in *StatusInput) (lines []string) {
+	for i := range in.Frontends {
+		f := &in.Frontends[i].Frontend
+		if f.Kind == vip.OnRealServer || refuses(f) {
+			continue
+		}
+		listed := 0
+		for j := range in.Service.Backends {
+			if b := &in.Service.Backends[j]; isFor(b, f) && (f.Key.Protocol != vip.UDP || usable(in, b)) {
+				listed++
+			}
+		}
+		if n := staying(f); n < listed {
+			field, value := policyOf(in.Service, f)
+			why := fmt.Sprintf("%s is %s", field, value)
+			switch {
+			case value == vip.Local:
+			case compile.Hinted(in.Service, vip.FamilyOf(f.Key.Addr), f.Port, in.Override):
+				why = "the others are meant for clients elsewhere (for_zones, for_nodes)"
+			default:
+				why = fmt.Sprintf("traffic_distribution is %s", in.Service.Distribution)
+			}
+			lines = append(lines, fmt.Sprintf("%s sends clients to %d of %s: %s.", f.Key, n, plural(listed, "backend"), why))
+		}
+	}
+	return lines
+}
+
+// policyOf returns the policy that a frontend's clients are under, and the field
+// that says so.
+func policyOf(s *vip.Service, f *vip.Frontend) (field string, policy vip.TrafficPolicy) {
+	if f.Key.Audience == vip.InternalClients {
+		return "internal_traffic", cmp.Or(s.InternalTraffic, vip.Cluster)
+	}
+	return "external_traffic", cmp.Or(s.ExternalTraffic, vip.Cluster)
+}
+
+// staying counts the endpoints that are not leaving.
+func staying(f *vip.Frontend) (n int) {
+	for _, e := range f.Backends {
+		if !isLeaving(e) {
+			n++
+		}
+	}
+	return n
+}
+
+// leavingEndpoints says how long what drains may still take.
+func leavingEndpoints(in *StatusInput) (lines []string) {
+	for i := range in.Frontends {
+		f := &in.Frontends[i].Frontend
+		for _, e := range f.Backends {
+			if isLeaving(e) {
+				left := max(0, e.Leaving.Sub(vip.InstantOf(in.Now))).Round(time.Second)
+				lines = append(lines, fmt.Sprintf("%s leaves %s: open connections may go on for %s.", e.Addr, f.Key, left))
+			}
+		}
+	}
+	return lines
+}
+
+// holdings says which addresses and node ports the service has, and since when.
+func holdings(in *StatusInput) (lines []string) {
+	a := in.Allocation
+	if a == nil {
+		return nil
+	}
+	for _, addr := range a.VIPs {
+		how := "was drawn"
+		if in.Service != nil && slices.Contains(in.Service.VIPs, addr) {
+			how = "was asked for"
+			if in.Service.Assigned {
+				how = "was assigned by source " + in.Service.Source + " and taken"
+			}
+		}
+		line := fmt.Sprintf("%s %s", addr, how)
+		if a.Pool != "" {
+			line += " from pool " + a.Pool
+		}
+		if !a.Since.IsZero() {
+			line += " on " + a.Since.Time().Format(time.DateOnly)
+		}
+		lines = append(lines, line+" and is held by this service.")
+	}
+	if in.Service == nil {
+		return lines
+	}
+	for i := range in.Service.Ports {
+		p := &in.Service.Ports[i]
+		key := p.Key()
+		number, granted := a.NodePorts[key]
+		if !granted || !p.NodePort.Wanted() {
+			continue
+		}
+		var on []string
+		for j := range in.Frontends {
+			if f := &in.Frontends[j].Frontend; f.Kind == vip.OnHost && f.Key.Port == number && f.Key.Protocol == p.Protocol {
+				on = append(on, f.Key.Addr.String())
+			}
+		}
+		where := "no address of this host"
+		if len(on) > 0 {
+			where = strings.Join(on, ", ")
+		}
+		lines = append(lines, fmt.Sprintf("Port %s is also node port %d on %s.", key, number, where))
+	}
+	if c := in.Compiled; c != nil && c.HealthPort != 0 {
+		lines = append(lines, fmt.Sprintf("Health checks of this node are answered on port %d: %s here.", c.HealthPort, plural(int(c.LocalReady), "ready backend")))
+	}
+	return lines
+}
+
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// joined writes addresses with a space between.
+func joined(addrs []netip.Addr) string {
+	var b strings.Builder
+	for i, a := range addrs {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(a.String())
+	}
+	return b.String()
+}

@@ -1,0 +1,211 @@
+package pipeline
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// none stands for a value that isn't there.
+const none = "none"
+
+// fields gathers what differs.
+type fields []FieldChange
+
+func (f *fields) compare(field, before, after string) {
+	if before != after {
+		*f = append(*f, FieldChange{Field: field, Before: cmp.Or(before, none), After: cmp.Or(after, none)})
+	}
+}
+
+// changedFields returns what differs between two forms of a service, without
+// its backends, in the order of the spec's reference page.
+func changedFields(was, is *Planned) []FieldChange {
+	var f fields
+	a, b := &was.Service, &is.Service
+	f.compare("source", a.Source, b.Source)
+	f.compare("labels", labelsText(a.Labels), labelsText(b.Labels))
+	f.compare("pool", a.Pool, b.Pool)
+	// What counts to clients is what is held; a request that changes nothing of
+	// it is no change to them, but one to the spec.
+	if before, after := joined(was.Allocation.VIPs), joined(is.Allocation.VIPs); before != after {
+		f.compare("vips", before, after)
+	} else {
+		f.compare("requested vips", joined(a.VIPs), joined(b.VIPs))
+	}
+	f.compare("families", list(a.Families.List()), list(b.Families.List()))
+	f.compare("share_key", a.ShareKey, b.ShareKey)
+	f.ports(was, is)
+	f.compare("scheduler", a.Scheduler.String(), b.Scheduler.String())
+	f.compare("scheduler_flags", flagsText(a), flagsText(b))
+	f.compare("forward", a.Forward.String(), b.Forward.String())
+	f.compare("affinity", durationText(a.Affinity), durationText(b.Affinity))
+	f.compare("internal_traffic", a.InternalTraffic.String(), b.InternalTraffic.String())
+	f.compare("external_traffic", a.ExternalTraffic.String(), b.ExternalTraffic.String())
+	f.compare("traffic_distribution", a.Distribution.String(), b.Distribution.String())
+	f.compare("health_check_node_port", nodePortText(a.HealthPort, vip.HealthPortKey, &was.Allocation), nodePortText(b.HealthPort, vip.HealthPortKey, &is.Allocation))
+	f.compare("masquerade", a.Masquerade.String(), b.Masquerade.String())
+	f.compare("source_ranges", list(a.SourceRanges), list(b.SourceRanges))
+	f.compare("drain_timeout", durationText(a.DrainTimeout), durationText(b.DrainTimeout))
+	return f
+}
+
+// ports compares ports by their numbers and protocol.
+func (f *fields) ports(was, is *Planned) {
+	before, after := portsByKey(was.Service.Ports), portsByKey(is.Service.Ports)
+	both := maps.Clone(before)
+	maps.Copy(both, after)
+	for _, k := range slices.SortedFunc(maps.Keys(both), comparePorts) {
+		field := fmt.Sprintf("ports[%s]", k)
+		a, b := before[k], after[k]
+		switch {
+		case a == nil:
+			f.compare(field, "", "target_port "+targetText(b))
+		case b == nil:
+			f.compare(field, "target_port "+targetText(a), "")
+		default:
+			f.compare(field+".name", a.Name, b.Name)
+			f.compare(field+".target_port", targetText(a), targetText(b))
+			f.compare(field+".node_port", nodePortText(a.NodePort, k, &was.Allocation), nodePortText(b.NodePort, k, &is.Allocation))
+		}
+	}
+}
+
+func backendFields(a, b *vip.Backend) []FieldChange {
+	var f fields
+	f.compare("weight", strconv.Itoa(int(a.Weight)), strconv.Itoa(int(b.Weight)))
+	f.compare("state", cmp.Or(a.State, vip.Ready).String(), cmp.Or(b.State, vip.Ready).String())
+	f.compare("node", a.Node, b.Node)
+	f.compare("zone", a.Zone, b.Zone)
+	f.compare("ports", string(a.Ports), string(b.Ports))
+	f.compare("for_zones", string(a.ForZones), string(b.ForZones))
+	f.compare("for_nodes", string(a.ForNodes), string(b.ForNodes))
+	return f
+}
+
+// backendText writes what is worth knowing of a new backend.
+func backendText(b *vip.Backend) string {
+	text := fmt.Sprintf("weight %d", b.Weight)
+	if b.State != 0 && b.State != vip.Ready {
+		text += fmt.Sprintf(", %s", b.State)
+	}
+	if b.Ports != "" {
+		text += fmt.Sprintf(", for %s", strings.Join(b.Ports.List(), ", "))
+	}
+	return text
+}
+
+func fieldsText(f []FieldChange) string {
+	texts := make([]string, len(f))
+	for i := range f {
+		texts[i] = f[i].String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+func portsByKey(ports []vip.Port) map[vip.PortKey]*vip.Port {
+	m := make(map[vip.PortKey]*vip.Port, len(ports))
+	for i := range ports {
+		m[ports[i].Key()] = &ports[i]
+	}
+	return m
+}
+
+func comparePorts(a, b vip.PortKey) int {
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.LastPort, b.LastPort))
+}
+
+// targetText writes a port's target; a range may keep the port that the client
+// asked for.
+func targetText(p *vip.Port) string {
+	if p.TargetPort == 0 {
+		return "as the client's"
+	}
+	return strconv.Itoa(int(p.TargetPort))
+}
+
+// portsText writes ports as in "80,443,10000-10099/tcp 443/udp".
+func portsText(ports []vip.Port) string {
+	var texts []string
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP} {
+		var numbers []string
+		for i := range ports {
+			if number, of, _ := strings.Cut(ports[i].Key().String(), "/"); of == protocol.String() {
+				numbers = append(numbers, number)
+			}
+		}
+		if len(numbers) > 0 {
+			texts = append(texts, fmt.Sprintf("%s/%s", strings.Join(numbers, ","), protocol))
+		}
+	}
+	return strings.Join(texts, " ")
+}
+
+// nodePortText writes a node port as it was granted, else as it was asked for.
+func nodePortText(asked vip.NodePort, k vip.PortKey, granted *vip.Allocation) string {
+	if !asked.Wanted() {
+		return "off"
+	}
+	if number := granted.NodePorts[k]; number != 0 {
+		return strconv.Itoa(int(number))
+	}
+	if asked.Number != 0 {
+		return strconv.Itoa(int(asked.Number))
+	}
+	return "auto"
+}
+
+func flagsText(s *vip.Service) string {
+	var flags []string
+	if s.SchedulerFallback {
+		flags = append(flags, "fallback")
+	}
+	if s.SchedulerPort {
+		flags = append(flags, "port")
+	}
+	if s.OnePacket {
+		flags = append(flags, "one-packet")
+	}
+	return strings.Join(flags, " ")
+}
+
+func labelsText(labels map[string]string) string {
+	var texts []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		texts = append(texts, k+"="+labels[k])
+	}
+	return strings.Join(texts, " ")
+}
+
+// durationText writes whole minutes and hours without their zeros ("3h", not
+// "3h0m0s"), up to 90 s in seconds, and nothing for 0.
+func durationText(d time.Duration) string {
+	switch {
+	case d == 0:
+		return ""
+	case d <= 90*time.Second && d%time.Second == 0:
+		return fmt.Sprintf("%ds", d/time.Second)
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+func list[T fmt.Stringer](items []T) string {
+	texts := make([]string, len(items))
+	for i := range items {
+		texts[i] = items[i].String()
+	}
+	return strings.Join(texts, " ")
+}

@@ -1,0 +1,85 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+// hostFeed follows the one row of the host table. Without a table it never has
+// anything to say.
+type hostFeed struct {
+	feed    *table.Feed[struct{}, hostnet.Snapshot]
+	changed <-chan struct{}
+}
+
+func watchHost(r table.Reader[struct{}, hostnet.Snapshot]) *hostFeed {
+	if r == nil {
+		return &hostFeed{}
+	}
+	return &hostFeed{feed: r.Watch()}
+}
+
+// next returns the newest snapshot and whether it is news. A deleted row is an
+// empty snapshot.
+func (h *hostFeed) next() (snapshot hostnet.Snapshot, news bool) {
+	if h.feed == nil {
+		return snapshot, false
+	}
+	var batch []table.Change[hostnet.Snapshot]
+	batch, h.changed = h.feed.TryNext()
+	if len(batch) == 0 {
+		return snapshot, false
+	}
+	if last := batch[len(batch)-1]; !last.Deleted {
+		snapshot = last.Value
+	}
+	return snapshot, true
+}
+
+func (h *hostFeed) close() {
+	if h.feed != nil {
+		h.feed.Close()
+	}
+}
+
+// othersVIPLinks are the devices on which other load balancers keep their
+// virtual addresses: kube-proxy's in IPVS mode and kube-router's. What listens
+// there is theirs, and they delete what they don't know.
+var othersVIPLinks = []string{"kube-ipvs0", "kube-dummy-if"}
+
+// hostAddrsOf returns the host's own addresses, sorted, each once: those that
+// are other load balancers' virtual addresses are on many hosts.
+func hostAddrsOf(host hostnet.Snapshot) []netip.Addr {
+	out := make([]netip.Addr, 0, len(host.Addrs))
+	for i := range host.Addrs {
+		if !slices.Contains(othersVIPLinks, host.Addrs[i].Link) {
+			out = append(out, host.Addrs[i].Prefix.Addr().Unmap())
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+// NodePortAddrs returns the host's addresses that node ports are served on,
+// sorted, each once: those inside chosen, or without a choice the primary ones,
+// which are all but secondary, loopback, link-local and multicast ones, and
+// those that are other load balancers' virtual addresses.
+func NodePortAddrs(host hostnet.Snapshot, chosen []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for i := range host.Addrs {
+		a := host.Addrs[i].Prefix.Addr().Unmap()
+		if len(chosen) == 0 {
+			if host.Addrs[i].Secondary || !a.IsGlobalUnicast() || slices.Contains(othersVIPLinks, host.Addrs[i].Link) {
+				continue
+			}
+		} else if !slices.ContainsFunc(chosen, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			continue
+		}
+		out = append(out, a)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}

@@ -1,0 +1,109 @@
+package pipeline
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// askTimeout bounds one question to the dataplane.
+const askTimeout = 5 * time.Second
+
+// question asks whether leaving endpoints of a frontend still have connections.
+type question struct {
+	key       vip.FrontendKey
+	endpoints []vip.Endpoint
+}
+
+// questions returns what to ask of the dataplane: the leaving endpoints that it
+// gives no new connections any more, as far as we can know. Of a real server's
+// the dataplane sees none: the host's own listener has them, and the deadline
+// alone ends their drain.
+func (d *drains) questions() []question {
+	out := make([]question, 0, d.leaving.Len())
+	for key := range d.leaving.All() {
+		f, rev, _ := d.o.Frontends.Get(key)
+		if f.Kind == vip.OnRealServer {
+			continue
+		}
+		if d.o.Applied != nil {
+			if a, _, ok := d.o.Applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {
+				continue
+			}
+		}
+		q := question{key: key}
+		for _, e := range f.Backends {
+			if isLeaving(e) {
+				q.endpoints = append(q.endpoints, e)
+			}
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// askConnections answers lists of questions with those endpoints that have no
+// connection left, until the context ends. It is a goroutine of its own, so
+// that a slow dataplane holds up nobody.
+func askConnections(ctx context.Context, plane reconcile.Connections, asked <-chan []question, idle chan<- []question, log *slog.Logger) {
+	for {
+		var list []question
+		select {
+		case <-ctx.Done():
+			return
+		case list = <-asked:
+		}
+		var answers []question
+		for _, q := range list {
+			if free, err := withoutConnections(ctx, plane, q); err != nil {
+				log.Debug("ask for connections; the deadline decides", "frontend", q.key, "err", err)
+			} else if len(free) > 0 {
+				answers = append(answers, question{key: q.key, endpoints: free})
+			}
+			if ctx.Err() != nil {
+				return
+			}
+		}
+		if len(answers) == 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case idle <- answers:
+		}
+	}
+}
+
+func withoutConnections(ctx context.Context, plane reconcile.Connections, q question) (free []vip.Endpoint, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	open, err := plane.Connections(ctx, q.key)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range q.endpoints {
+		if open[e.Addr] == 0 {
+			free = append(free, e)
+		}
+	}
+	return free, nil
+}
+
+// left takes out the endpoints that have no connection left. One that came back
+// and left again since the question has another deadline, and stays.
+func (d *drains) left(answers []question, held func(vip.FrontendKey) bool) {
+	for _, q := range answers {
+		d.takeOut(q.key, "drained, no connection left", held, func(e vip.Endpoint) bool {
+			for _, free := range q.endpoints {
+				if free.Addr == e.Addr && free.Leaving == e.Leaving {
+					return true
+				}
+			}
+			return false
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package pipeline
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// oracle says what the frontends should be, by the simplest means: all of them
+// worked out anew after every step.
+type oracle struct {
+	rows map[vip.FrontendKey]oracleRow
+}
+
+type oracleRow struct {
+	service vip.ServiceKey
+	drain   time.Duration
+	live    map[netip.AddrPort]uint32
+	leaving map[netip.AddrPort]time.Time
+}
+
+// step brings the oracle up to date with a world's inputs.
+func (o *oracle) step(w *world) {
+	now := time.Now()
+	next := map[vip.FrontendKey]oracleRow{}
+	for k, s := range w.services.All() {
+		granted, _, _ := w.allocations.Get(k)
+		if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == unknownProtocol }) {
+			continue
+		}
+		for _, p := range s.Ports {
+			live := map[netip.AddrPort]uint32{}
+			for _, b := range s.Backends {
+				weight := b.Weight
+				state := b.State
+				if word, _, ok := w.states.Get(vip.BackendKey{Service: k, Address: b.Address}); ok {
+					state = word.State
+				}
+				if state != vip.Ready {
+					weight = 0
+				}
+				if weight > 0 || p.Protocol != vip.UDP {
+					live[netip.AddrPortFrom(b.Address, p.TargetPort)] = weight
+				}
+			}
+			listen := map[netip.AddrPort]bool{netip.AddrPortFrom(granted.VIPs[0], p.Port): true}
+			if host, _, ok := w.host.Get(struct{}{}); ok && p.NodePort.Wanted() {
+				for _, a := range host.Addrs {
+					listen[netip.AddrPortFrom(a.Prefix.Addr(), granted.NodePorts[portKey(p)])] = true
+				}
+			}
+			for at := range listen {
+				key := vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: p.Protocol}
+				next[key] = oracleRow{service: k, drain: s.DrainTimeout, live: live, leaving: map[netip.AddrPort]time.Time{}}
+			}
+		}
+	}
+	for key, was := range o.rows {
+		if key.Protocol == vip.UDP {
+			continue
+		}
+		is, wanted := next[key]
+		if !wanted {
+			is = oracleRow{service: was.service, drain: was.drain, leaving: map[netip.AddrPort]time.Time{}}
+		}
+		keep := func(a netip.AddrPort, until time.Time) {
+			if _, lives := is.live[a]; !lives && until.After(now) {
+				is.leaving[a] = until
+			}
+		}
+		for a := range was.live {
+			keep(a, now.Add(is.drain))
+		}
+		for a, until := range was.leaving {
+			keep(a, until)
+		}
+		if wanted || len(is.leaving) > 0 {
+			next[key] = is
+		}
+	}
+	o.rows = next
+}
+
+// show writes rows so that two lists of them can be compared.
+func (o *oracle) show() map[string]string {
+	out := map[string]string{}
+	for key, row := range o.rows {
+		endpoints := map[string]string{}
+		for a, weight := range row.live {
+			endpoints[a.String()] = fmt.Sprint(weight)
+		}
+		for a, until := range row.leaving {
+			endpoints[a.String()] = "leaving in " + time.Until(until).String()
+		}
+		out[key.String()] = fmt.Sprint(row.service, endpoints)
+	}
+	return out
+}
+
+func showWorld(w *world) map[string]string {
+	out := map[string]string{}
+	for key, f := range w.frontends.All() {
+		endpoints := map[string]string{}
+		for _, e := range f.Backends {
+			endpoints[e.Addr.String()] = fmt.Sprint(e.Weight)
+			if isLeaving(e) && e.Weight == 0 {
+				endpoints[e.Addr.String()] = "leaving in " + time.Until(e.Leaving.Time()).String()
+			}
+		}
+		out[key.String()] = fmt.Sprint(f.Service, endpoints)
+	}
+	return out
+}
+
+// drawService makes a service that is likely to differ a little from another
+// one of its name.
+func drawService(t *rapid.T, name string) vip.Service {
+	var backends []string
+	for i := range 4 {
+		if rapid.Bool().Draw(t, "has") {
+			backends = append(backends, fmt.Sprintf("10.0.0.%d", i+1))
+		}
+	}
+	s := service(name, backends)
+	for i := range s.Backends {
+		s.Backends[i].Weight = rapid.Uint32Range(0, 2).Draw(t, "weight")
+		s.Backends[i].State = rapid.SampledFrom([]vip.State{vip.Ready, vip.Ready, vip.Drain}).Draw(t, "state")
+	}
+	if rapid.Bool().Draw(t, "second port") {
+		port(443)(&s)
+	}
+	for i := range s.Ports {
+		s.Ports[i].Protocol = rapid.SampledFrom([]vip.Protocol{vip.TCP, vip.TCP, vip.UDP}).Draw(t, "protocol")
+		s.Ports[i].NodePort.Auto = rapid.Bool().Draw(t, "node port")
+	}
+	s.DrainTimeout = time.Duration(rapid.SampledFrom([]int{0, 10, 60}).Draw(t, "drain")) * time.Second
+	if rapid.IntRange(0, 9).Draw(t, "unsupported") == 0 {
+		unsupported(&s)
+	}
+	return s
+}
+
+// Whatever is done to services, states and the host, in any order, with drains
+// under way and the agent restarted, frontends are what a naive oracle says.
+func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		// Not a *testing.T: rapid would ask for its deadline, which a bubble has not.
+		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
+			w := newWorld(t, nil).run()
+			o := &oracle{}
+			names := rapid.SampledFrom([]string{"a", "b", "c"})
+			for range rapid.IntRange(1, 25).Draw(t, "steps") {
+				switch op := rapid.IntRange(0, 9).Draw(t, "op"); op {
+				case 0, 1, 2, 3:
+					w.put(drawService(t, names.Draw(t, "service")))
+				case 4:
+					w.remove(names.Draw(t, "service"))
+				case 5:
+					backend := vip.BackendKey{
+						Service: key(names.Draw(t, "service")),
+						Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 4).Draw(t, "backend"))}),
+					}
+					if rapid.Bool().Draw(t, "set") {
+						w.states.Set(vip.BackendState{Backend: backend, State: rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint}).Draw(t, "word")})
+					} else {
+						w.states.Delete(backend)
+					}
+					w.put()
+				case 6:
+					var prefixes []string
+					for _, p := range []string{"10.9.0.1/24", "10.9.0.2/24"} {
+						if rapid.Bool().Draw(t, p) {
+							prefixes = append(prefixes, p)
+						}
+					}
+					w.host.Set(hostAddrs(prefixes...))
+					w.put()
+				case 7, 8:
+					w.pass(time.Duration(rapid.IntRange(1, 70).Draw(t, "seconds")) * time.Second)
+				case 9:
+					w = restart(t, w)
+				}
+				o.step(w)
+				if diff := cmp.Diff(o.show(), showWorld(w)); diff != "" {
+					t.Fatalf("frontends (-oracle +stage):\n%s", diff)
+				}
+				if k, former := w.former(); former != nil {
+					t.Fatalf("the compiled row of %s keeps a former row of %s", k, former.Value.Key)
+				}
+			}
+			w.stop()
+		})
+	})
+}
+
+// restart ends an agent and starts another one with the same inputs.
+func restart(t *rapid.T, w *world) *world {
+	w.stop()
+	again := newWorld(t, w)
+	for _, s := range w.services.All() {
+		again.services.Set(s)
+	}
+	for _, s := range w.states.All() {
+		again.states.Set(s)
+	}
+	for _, s := range maps.Collect(w.host.All()) {
+		again.host.Set(s)
+	}
+	again.run().put()
+	return again
+}

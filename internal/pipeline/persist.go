@@ -1,0 +1,140 @@
+package pipeline
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// DrainStore keeps the drains under way across a restart: under a frontend
+// key's text, the frontend with its leaving endpoints only. A
+// store.Bucket[vip.Frontend] is one. One goroutine calls its methods.
+type DrainStore interface {
+	// Write makes the values of put durable and removes those at remove, all of
+	// it or nothing, at the cost of one durable write; a key to remove that isn't
+	// there is no error. It keeps neither argument.
+	Write(put map[string]vip.Frontend, remove []string) error
+	// All returns every value that can be read, also beside an error.
+	All() (map[string]vip.Frontend, error)
+}
+
+// persister brings a DrainStore to what a table holds. It is a goroutine of its
+// own: no change of a frontend waits for a disk. What the store refuses is
+// tried again; all that is at stake is a drain cut short by a restart. Who has to
+// be sure of more waits for tried.
+type persister struct {
+	store DrainStore
+	want  *table.Table[vip.FrontendKey, vip.Frontend]
+	feed  *table.Feed[vip.FrontendKey, vip.Frontend]
+	open  map[vip.FrontendKey]struct{} // keys that the store doesn't have as wanted
+	tried *reached                     // up to which revision of want the store was asked
+	log   *slog.Logger
+}
+
+func newPersister(store DrainStore, want *table.Table[vip.FrontendKey, vip.Frontend], tried *reached, log *slog.Logger) *persister {
+	return &persister{store: store, want: want, feed: want.Watch(), open: make(map[vip.FrontendKey]struct{}), tried: tried, log: log}
+}
+
+// run writes until the context ends, and then what is left, once.
+func (p *persister) run(ctx context.Context) {
+	defer p.feed.Close()
+	retry := newBackoff()
+	defer retry.stop()
+	for {
+		last, rev := ctx.Err() != nil, p.want.Revision() // before looking: whatever was set by then is seen
+		batch, changed := p.feed.TryNext()
+		for _, c := range batch {
+			p.open[c.Value.Key] = struct{}{}
+		}
+		if retry.due() || len(batch) > 0 || last {
+			p.write(retry.failing())
+			retry.set(len(p.open) > 0)
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		p.tried.set(rev)
+		if last {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-retry.C():
+			retry.ring()
+		}
+	}
+}
+
+// write brings the open keys into the store, in batches. It stops at the first
+// error.
+func (p *persister) write(quiet bool) {
+	for len(p.open) > 0 {
+		put := make(map[string]vip.Frontend)
+		var remove []string
+		var batch []vip.FrontendKey
+		for key := range p.open {
+			if f, _, ok := p.want.Get(key); ok {
+				put[key.String()] = f
+			} else {
+				remove = append(remove, key.String())
+			}
+			if batch = append(batch, key); len(batch) == commitBatch {
+				break
+			}
+		}
+		if err := p.store.Write(put, remove); err != nil {
+			if !quiet {
+				p.log.Error("keep the deadlines of drains for a restart, to be tried again", "frontends", len(p.open), "err", err)
+			}
+			return
+		}
+		for _, key := range batch {
+			delete(p.open, key)
+		}
+	}
+}
+
+// reached is a revision that grows, and can be waited for.
+type reached struct {
+	mu      sync.Mutex
+	rev     uint64
+	changed chan struct{} // closed at the next change; nil until somebody waits
+}
+
+func (r *reached) set(rev uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rev <= r.rev {
+		return
+	}
+	r.rev = rev
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+// wait waits until rev is reached. The error is the context's.
+func (r *reached) wait(ctx context.Context, rev uint64) error {
+	for {
+		r.mu.Lock()
+		if r.rev >= rev {
+			r.mu.Unlock()
+			return nil
+		}
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}

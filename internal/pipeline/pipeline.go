@@ -1,0 +1,57 @@
+// Package pipeline holds the stages of the pipeline that join tables: Allocate
+// brings services to the allocator and writes what each was granted, Compile
+// joins services, grants, the operator's words and this host's addresses into
+// the frontends that a dataplane programs, and drains what is taken away.
+//
+// Each stage is one goroutine around a Run, and the only writer of its output
+// tables. It acts on the newest rows, is safe to repeat, and does work in
+// proportion to what changed, never to what there is. A stage has no policy of
+// its own: who gets an address is ipam's word, what a service becomes is
+// compile's. The pure functions of this package (Status, Plan) say in words
+// what the tables hold.
+package pipeline
+
+import (
+	"log/slog"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// logger returns l, or one that drops everything.
+func logger(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return l
+}
+
+// isClosed reports whether c is closed. A nil channel never is.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// hasCode reports whether one of problems has the code.
+func hasCode(problems []vip.Problem, code string) bool {
+	return slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == code })
+}
+
+// named returns problems with the service filled in where it is missing.
+func named(problems []vip.Problem, key vip.ServiceKey) []vip.Problem {
+	missing := func(p vip.Problem) bool { return p.Service == "" }
+	if !slices.ContainsFunc(problems, missing) {
+		return problems
+	}
+	out := slices.Clone(problems)
+	for i := range out {
+		if missing(out[i]) {
+			out[i].Service = key.String()
+		}
+	}
+	return out
+}

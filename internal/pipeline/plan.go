@@ -1,0 +1,248 @@
+package pipeline
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Action is what a plan does to a service or a backend.
+type Action string
+
+// The actions of a plan.
+const (
+	ActionAdd    Action = "add"
+	ActionChange Action = "change"
+	ActionRemove Action = "remove"
+)
+
+// The kinds of things that a plan changes.
+const (
+	KindService = "service"
+	KindBackend = "backend"
+	KindPool    = "pool"
+	KindConfig  = "config" // a key of ironvip.toml
+)
+
+// Planned is a service with what it holds or, proposed, would be granted.
+type Planned struct {
+	Service    vip.Service
+	Allocation vip.Allocation
+}
+
+// Plan is what a proposal would do.
+type Plan struct {
+	Changes             []Change // by service, the service itself before its backends
+	Add, Change, Remove int      // how many of Changes
+	// Problems are what the proposed services ask for and would not get.
+	Problems []vip.Problem
+}
+
+// Change is one line of a plan.
+type Change struct {
+	Action  Action
+	Kind    string // KindService, KindBackend, KindPool or KindConfig
+	Service vip.ServiceKey
+	Key     string        // the pool's name for KindPool, "log.level" for KindConfig
+	Backend string        // the backend's ID, for KindBackend
+	Fields  []FieldChange // for ActionChange: what differs
+	Detail  string        // "192.0.2.12 (new, from public-v4) 443/tcp, 2 backends"; "scheduler wrr -> mh"
+	Impact  string        // what clients notice: "open connections keep their backend"; may be empty
+}
+
+// Name returns "web", "web/10.1.0.13" for a backend, or the pool or key.
+func (c Change) Name() string {
+	switch c.Kind {
+	case KindBackend:
+		return c.Service.String() + "/" + c.Backend
+	case KindPool, KindConfig:
+		return c.Key
+	}
+	return c.Service.String()
+}
+
+// FieldChange is one field that differs, in the words of a service's spec.
+type FieldChange struct {
+	Field         string // "scheduler", "ports[80/tcp].target_port"
+	Before, After string // "none" where there was or will be nothing
+}
+
+// String returns "scheduler wrr -> mh".
+func (f FieldChange) String() string { return fmt.Sprintf("%s %s -> %s", f.Field, f.Before, f.After) }
+
+// NewPlan compares proposed services with the present ones and returns what
+// would change, in an order that depends on nothing but the names. Give it only
+// the present services that the proposal speaks for: those not proposed are
+// removed. It is pure.
+func NewPlan(present, proposed []Planned) Plan {
+	before := byKey(present)
+	after := byKey(proposed)
+	keys := make([]vip.ServiceKey, 0, len(before)+len(after))
+	for k := range before {
+		keys = append(keys, k)
+	}
+	for k := range after {
+		if before[k] == nil {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(a, b vip.ServiceKey) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	var out Plan
+	for _, k := range keys {
+		was, is := before[k], after[k]
+		switch {
+		case was == nil:
+			out.add(Change{Action: ActionAdd, Kind: KindService, Service: k, Detail: describe(is, true)})
+		case is == nil:
+			out.add(Change{Action: ActionRemove, Kind: KindService, Service: k, Detail: describe(was, false), Impact: drainImpact(&was.Service)})
+		default:
+			out.compare(was, is)
+		}
+		if is != nil {
+			out.Problems = append(out.Problems, named(is.Allocation.Problems, k)...)
+			out.Problems = append(out.Problems, compile.Unsupported(&is.Service)...)
+		}
+	}
+	return out
+}
+
+func byKey(list []Planned) map[vip.ServiceKey]*Planned {
+	m := make(map[vip.ServiceKey]*Planned, len(list))
+	for i := range list {
+		m[list[i].Service.Key] = &list[i]
+	}
+	return m
+}
+
+// Append adds a change that concerns no service, such as that of a pool.
+func (p *Plan) Append(change Change) { p.add(change) }
+
+func (p *Plan) add(change Change) {
+	switch change.Action {
+	case ActionAdd:
+		p.Add++
+	case ActionChange:
+		p.Change++
+	case ActionRemove:
+		p.Remove++
+	}
+	p.Changes = append(p.Changes, change)
+}
+
+// compare adds what differs between two forms of one service.
+func (p *Plan) compare(was, is *Planned) {
+	k := is.Service.Key
+	if fields := changedFields(was, is); len(fields) > 0 {
+		p.add(Change{
+			Action: ActionChange, Kind: KindService, Service: k,
+			Fields: fields, Detail: fieldsText(fields), Impact: impact(was, is, fields),
+		})
+	}
+	a, b := was.Service.Backends, is.Service.Backends
+	for len(a) > 0 || len(b) > 0 {
+		switch order := nextBackend(a, b); {
+		case order < 0:
+			p.add(Change{Action: ActionRemove, Kind: KindBackend, Service: k, Backend: a[0].ID(), Impact: drainImpact(&is.Service)})
+			a = a[1:]
+		case order > 0:
+			p.add(Change{Action: ActionAdd, Kind: KindBackend, Service: k, Backend: b[0].ID(), Detail: backendText(&b[0])})
+			b = b[1:]
+		default:
+			if fields := backendFields(&a[0], &b[0]); len(fields) > 0 {
+				p.add(Change{Action: ActionChange, Kind: KindBackend, Service: k, Backend: b[0].ID(), Fields: fields, Detail: fieldsText(fields)})
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+}
+
+// nextBackend compares the heads of two sorted lists; an empty one is last.
+func nextBackend(a, b []vip.Backend) int {
+	switch {
+	case len(a) == 0:
+		return 1
+	case len(b) == 0:
+		return -1
+	}
+	return cmp.Or(a[0].Address.Compare(b[0].Address), cmp.Compare(a[0].Port, b[0].Port))
+}
+
+// describe writes what a service has: "192.0.2.12 (new, from public-v4)
+// 443/tcp, 2 backends".
+func describe(p *Planned, fresh bool) string {
+	var b strings.Builder
+	switch {
+	case len(p.Allocation.VIPs) == 0:
+		b.WriteString("no address")
+	default:
+		b.WriteString(joined(p.Allocation.VIPs))
+		switch {
+		case fresh && p.Allocation.Pool != "":
+			fmt.Fprintf(&b, " (new, from %s)", p.Allocation.Pool)
+		case fresh:
+			b.WriteString(" (new)")
+		}
+	}
+	b.WriteByte(' ')
+	b.WriteString(portsText(p.Service.Ports))
+	fmt.Fprintf(&b, ", %s", plural(len(p.Service.Backends), "backend"))
+	return b.String()
+}
+
+// impact says what the clients of a changed service notice, the worst of it.
+// Which backends a policy excludes is for each node to say.
+func impact(was, is *Planned, fields []FieldChange) string {
+	if ports := givenWay(&was.Service, &is.Service); ports != "" {
+		return "open connections to " + ports + " end at once"
+	}
+	if apart(&was.Service) && !apart(&is.Service) {
+		return "open connections of clients inside end at once"
+	}
+	excludes := false
+	for _, f := range fields {
+		switch {
+		case f.Field == "vips", strings.HasPrefix(f.Field, "ports[") && (f.After == none || strings.HasSuffix(f.Field, ".target_port")):
+			return drainImpact(&was.Service)
+		case strings.HasSuffix(f.Field, "_traffic"), f.Field == "traffic_distribution":
+			excludes = true
+		}
+	}
+	if excludes {
+		return "where a backend is no longer chosen: " + drainImpact(&was.Service)
+	}
+	return "open connections keep their backend"
+}
+
+// apart reports whether clients inside have frontends of their own.
+func apart(s *vip.Service) bool {
+	external, internal := compile.Policies(s)
+	return external != internal
+}
+
+// givenWay returns the ranges of ports that others take the place of, so that
+// they can't drain.
+func givenWay(was, is *vip.Service) string {
+	var ranges []string
+	for i := range was.Ports {
+		k := was.Ports[i].Key()
+		if k.LastPort != 0 && slices.ContainsFunc(is.Ports, func(p vip.Port) bool { return p.Key() != k && p.Key().Overlaps(k) }) {
+			ranges = append(ranges, k.String())
+		}
+	}
+	return strings.Join(ranges, " ")
+}
+
+// drainImpact says what becomes of the connections of something removed.
+func drainImpact(s *vip.Service) string {
+	tcp := slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol != vip.UDP })
+	if !tcp || s.DrainTimeout == 0 {
+		return "leaves at once"
+	}
+	return "open connections drain up to " + durationText(s.DrainTimeout)
+}

@@ -1,0 +1,163 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A new configuration may give any service something more, so each is asked
+// for again, once, in batches; nothing else does that.
+func TestNewConfigurationAsksForAll(t *testing.T) {
+	const n = 1200
+	settledWorld(t, n, func(w *world) {
+		w.allocator.asked()
+		w.changedRows()
+		w.allocator.reconfigure()
+		w.put()
+		seen := map[vip.ServiceKey]int{}
+		for _, batch := range w.allocator.asked() {
+			if len(batch) > commitBatch {
+				t.Errorf("a batch of %d", len(batch))
+			}
+			for _, k := range batch {
+				seen[k]++
+			}
+		}
+		if len(seen) != n {
+			t.Errorf("asked for %d services of %d", len(seen), n)
+		}
+		for k, times := range seen {
+			if times != 1 {
+				t.Errorf("asked for %s %d times", k, times)
+			}
+		}
+		if n := w.changedRows(); n != 0 {
+			t.Errorf("%d rows changed though nothing else was granted", n)
+		}
+		w.pass(time.Hour)
+		if got := w.allocator.asked(); len(got) != 0 {
+			t.Errorf("asked again: %d batches", len(got))
+		}
+	})
+}
+
+// Who waits is served before the rest, and two reloads at once are one.
+func TestNewConfigurationServesTheWaitingFirst(t *testing.T) {
+	settledWorld(t, 700, func(w *world) {
+		w.allocator.set(func(a *fakeAllocator) { a.capacity = 700 })
+		w.put(service("late", nil))
+		w.allocator.asked()
+		w.allocator.set(func(a *fakeAllocator) {
+			a.capacity++
+			close(a.freed)
+			a.freed = make(chan struct{})
+		})
+		w.allocator.reconfigure()
+		w.allocator.reconfigure()
+		w.put()
+		got := w.allocator.asked()
+		if len(got) == 0 || got[0][0] != key("late") {
+			t.Errorf("asked for %v first", got[0][0])
+		}
+		var asked int
+		for _, batch := range got {
+			asked += len(batch)
+		}
+		if asked > 702 {
+			t.Errorf("asked %d times for 701 services", asked)
+		}
+	})
+}
+
+// A pool that gets a range of another family gives each of its services an
+// address of it, at the reload and not only at the next restart, and moves
+// nothing.
+func TestRangeAddedByAReload(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const n = 1000
+		clock := &table.Clock{}
+		store := memstore.New()
+		cfg := func(cidrs ...string) ipam.Config {
+			p := ipam.Pool{Name: "p", AutoAssign: true}
+			for _, c := range cidrs {
+				p.CIDRs = append(p.CIDRs, netip.MustParsePrefix(c))
+			}
+			return ipam.Config{Pools: []ipam.Pool{p}}
+		}
+		allocator, err := ipam.New(t.Context(), store, cfg("10.0.0.0/16"), ipam.Options{Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		services := table.New(clock, vip.KeyOfService, nil)
+		allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
+		a := NewAllocate(AllocateOptions{Services: services, Allocator: allocator, Allocations: allocations})
+		for i := range n {
+			s := service(fmt.Sprint("s", i), nil)
+			services.Set(s)
+		}
+		only4 := service("only4", nil, func(s *vip.Service) { s.Families = vip.FamiliesOf(vip.IPv4) })
+		services.Set(only4)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- a.Run(ctx) }()
+		synctest.Wait()
+
+		before := map[vip.ServiceKey]netip.Addr{}
+		for k, granted := range allocations.All() {
+			if len(granted.VIPs) != 1 {
+				t.Fatalf("%s has %v", k, granted.VIPs)
+			}
+			before[k] = granted.VIPs[0]
+		}
+		commits := store.Commits()
+		if problems := allocator.Configure(cfg("10.0.0.0/16", "2001:db8::/64")); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		synctest.Wait()
+		for k, granted := range allocations.All() {
+			want := 2
+			if k == only4.Key {
+				want = 1
+			}
+			if len(granted.VIPs) != want || granted.VIPs[0] != before[k] || len(granted.Problems) > 0 {
+				t.Errorf("%s had %s and has %v, with problems %v", k, before[k], granted.VIPs, granted.Problems)
+			}
+		}
+		if got := store.Commits() - commits; got > 2 {
+			t.Errorf("%d commits for %d services", got, n)
+		}
+
+		// And back: what is held stays.
+		commits = store.Commits()
+		rev := allocations.Revision()
+		if problems := allocator.Configure(cfg("10.0.0.0/16")); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		synctest.Wait()
+		moved := 0
+		for k, granted := range allocations.All() {
+			if len(granted.VIPs) == 0 || granted.VIPs[0] != before[k] || k != only4.Key && len(granted.VIPs) != 2 {
+				moved++
+			}
+		}
+		if got := store.Commits() - commits; moved != 0 || got != 0 {
+			t.Errorf("a range taken out of the pool moved %d services with %d commits; rows went from revision %d to %d", moved, got, rev, allocations.Revision())
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}

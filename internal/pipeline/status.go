@@ -1,0 +1,270 @@
+package pipeline
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// State is how a service fares, in a word.
+type State string
+
+// The states of a service.
+const (
+	Healthy   State = "healthy"   // all of it is programmed and every backend takes new connections
+	Elsewhere State = "elsewhere" // as asked, other nodes serve it and this one doesn't
+	Degraded  State = "degraded"  // clients are served, but something is not as asked
+	Down      State = "down"      // programmed, but no backend takes new connections; or the dataplane fails
+	Pending   State = "pending"   // on its way: waits for an address, or for the dataplane
+	Draining  State = "draining"  // removed; open connections may still go on
+	Refused   State = "refused"   // it asks for something it can't have, and none of it is served
+)
+
+// StatusInput is everything the status of one service depends on.
+type StatusInput struct {
+	Key        vip.ServiceKey
+	Service    *vip.Service // nil: removed
+	ServiceRev uint64
+	Allocation *vip.Allocation // nil: not answered yet
+	Compiled   *Compiled       // nil: not compiled yet
+	Frontends  []FrontendStatus
+	Override   func(vip.BackendKey) (vip.State, bool) // the operator's words; may be nil
+	Now        time.Time
+}
+
+// FrontendStatus is a frontend as it is wanted and as the dataplane has it.
+type FrontendStatus struct {
+	Frontend vip.Frontend
+	Rev      uint64
+	Applied  *reconcile.AppliedFrontend // nil: not tried yet
+}
+
+// Pending reports whether the dataplane has yet to try the newest row.
+func (f *FrontendStatus) Pending() bool { return f.Applied == nil || f.Applied.Tried.Rev < f.Rev }
+
+// Leaves reports whether some of its endpoints leave.
+func (f *FrontendStatus) Leaves() bool { return slices.ContainsFunc(f.Frontend.Backends, isLeaving) }
+
+// ServiceStatus says how a service fares.
+type ServiceStatus struct {
+	State    State
+	Ready    int  // backends that are ready and have a weight, wherever they are
+	Total    int  // backends that the service lists
+	Leaving  int  // endpoints that drain, over all frontends
+	Applied  bool // the dataplane has tried everything of the newest spec
+	Problems []vip.Problem
+	Lines    []string // sentences that explain the state, the most important first
+}
+
+// Status derives how one service fares. It is pure and costs O(one service).
+func Status(in StatusInput) ServiceStatus {
+	out := standing(&in)
+	out.Lines = explain(&in, &out)
+	return out
+}
+
+// StateOf is the state alone, which takes less to find.
+func StateOf(in StatusInput) State {
+	out := standing(&in)
+	return out.State
+}
+
+// standing is Status without the sentences.
+func standing(in *StatusInput) ServiceStatus {
+	out := ServiceStatus{Problems: problemsOf(in)}
+	if in.Service != nil {
+		out.Total = len(in.Service.Backends)
+		for i := range in.Service.Backends {
+			if usable(in, &in.Service.Backends[i]) {
+				out.Ready++
+			}
+		}
+	}
+	for i := range in.Frontends {
+		for _, e := range in.Frontends[i].Frontend.Backends {
+			if isLeaving(e) {
+				out.Leaving++
+			}
+		}
+	}
+	out.Applied = isApplied(in)
+	out.State = stateOf(in, &out)
+	return out
+}
+
+// usable reports whether a listed backend is ready and takes new connections
+// wherever it may be chosen.
+func usable(in *StatusInput, b *vip.Backend) bool {
+	return b.Weight > 0 && compile.EffectiveState(in.Key, b, in.Override) == vip.Ready
+}
+
+// isFor reports whether a listed backend is one for clients of the frontend,
+// wherever it is.
+func isFor(b *vip.Backend, f *vip.Frontend) bool {
+	return vip.FamilyOf(b.Address) == vip.FamilyOf(f.Key.Addr) && b.Serves(f.Port)
+}
+
+func isApplied(in *StatusInput) bool {
+	if in.Compiled == nil || in.Compiled.ServiceRev < in.ServiceRev {
+		return false
+	}
+	for i := range in.Frontends {
+		if in.Frontends[i].Pending() {
+			return false
+		}
+	}
+	return true
+}
+
+func stateOf(in *StatusInput, s *ServiceStatus) State {
+	if in.Service == nil {
+		return Draining
+	}
+	if in.Allocation == nil || in.Compiled == nil {
+		return Pending
+	}
+	if !s.Applied {
+		return Pending // what is known is of an earlier form
+	}
+	if refused(in) {
+		return Refused
+	}
+	if len(in.Allocation.VIPs) == 0 {
+		return Pending
+	}
+	broken, away := 0, 0
+	for i := range in.Frontends {
+		f := &in.Frontends[i]
+		switch {
+		case f.Applied.Problem != nil:
+			broken++
+		case !refuses(&f.Frontend):
+		case servedElsewhere(in, &f.Frontend):
+			away++
+		default:
+			broken++
+		}
+	}
+	elsewhere := in.Compiled.NotHere || away > 0 && away == len(in.Frontends)
+	switch {
+	case !elsewhere && broken+away == len(in.Frontends):
+		return Down
+	case broken > 0 || len(s.Problems) > 0:
+		return Degraded
+	case elsewhere:
+		return Elsewhere
+	case s.Ready < s.Total:
+		return Degraded
+	}
+	return Healthy
+}
+
+// servedElsewhere reports whether a frontend refuses its clients because they
+// are for other nodes: its policy is local, and a backend of its family and port
+// is ready. Since it refuses, that one isn't here.
+func servedElsewhere(in *StatusInput, f *vip.Frontend) bool {
+	if _, policy := policyOf(in.Service, f); policy != vip.Local {
+		return false
+	}
+	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool {
+		return isFor(&b, f) && usable(in, &b)
+	})
+}
+
+// refused reports whether the service was compiled to nothing, or the dataplane
+// supports none of it.
+func refused(in *StatusInput) bool {
+	if in.Compiled.NotHere {
+		return false
+	}
+	if len(in.Compiled.Frontends) == 0 {
+		return len(in.Allocation.VIPs) > 0 || hasCode(in.Compiled.Problems, vip.CodeUnsupported)
+	}
+	for i := range in.Frontends {
+		a := in.Frontends[i].Applied
+		if a == nil || a.Problem == nil || a.Problem.Code != vip.CodeUnsupported {
+			return false
+		}
+	}
+	return len(in.Frontends) > 0
+}
+
+// problemsOf returns everything that is wrong with the service, from the
+// allocator, compile and the dataplane.
+func problemsOf(in *StatusInput) []vip.Problem {
+	var problems []vip.Problem
+	switch {
+	case in.Compiled != nil: // holds the allocation's, too
+		problems = append(problems, in.Compiled.Problems...)
+	case in.Allocation != nil:
+		problems = append(problems, named(in.Allocation.Problems, in.Key)...)
+	}
+	for i := range in.Frontends {
+		f := &in.Frontends[i]
+		if f.Applied == nil {
+			continue
+		}
+		if said := cmp.Or(f.Applied.Problem, f.Applied.Warning); said != nil {
+			p := *said
+			p.Service = in.Key.String()
+			if p.Place == "" {
+				p.Place = f.Frontend.Key.String()
+			}
+			problems = append(problems, p)
+		}
+	}
+	return problems
+}
+
+// Tables are the tables that a status is read from. States may be nil.
+type Tables struct {
+	Services    table.Reader[vip.ServiceKey, vip.Service]
+	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
+	Compiled    table.Reader[vip.ServiceKey, Compiled]
+	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
+	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	States      table.Reader[vip.BackendKey, vip.BackendState]
+}
+
+// StatusInput reads what Status needs of one service. Frontends that a removed
+// service left behind are not found this way: they are in the frontends table
+// under its name.
+func (t *Tables) StatusInput(key vip.ServiceKey, now time.Time) StatusInput {
+	in := StatusInput{Key: key, Now: now}
+	if s, rev, ok := t.Services.Get(key); ok {
+		in.Service, in.ServiceRev = &s, rev
+	}
+	if a, _, ok := t.Allocations.Get(key); ok {
+		in.Allocation = &a
+	}
+	if c, _, ok := t.Compiled.Get(key); ok {
+		in.Compiled = &c
+		for _, live := range c.Frontends {
+			if f, ok := t.Frontend(live.Value.Key); ok {
+				in.Frontends = append(in.Frontends, f)
+			}
+		}
+	}
+	if t.States != nil {
+		in.Override = func(k vip.BackendKey) (vip.State, bool) {
+			s, _, ok := t.States.Get(k)
+			return s.State, ok
+		}
+	}
+	return in
+}
+
+// Frontend reads one frontend and what the dataplane made of it.
+func (t *Tables) Frontend(key vip.FrontendKey) (FrontendStatus, bool) {
+	f, rev, ok := t.Frontends.Get(key)
+	out := FrontendStatus{Frontend: f, Rev: rev}
+	if a, _, tried := t.Applied.Get(key); tried {
+		out.Applied = &a
+	}
+	return out, ok
+}

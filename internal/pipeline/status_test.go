@@ -1,0 +1,352 @@
+package pipeline
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+var noon = time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
+
+// statusOf builds the input of a service that was granted vips and programmed,
+// then changes it.
+func statusOf(s vip.Service, vips string, change ...func(*StatusInput)) StatusInput {
+	return statusOn(compile.Node{Name: "n1", Zone: "za"}, s, vips, change...)
+}
+
+// statusOn is statusOf on a node.
+func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*StatusInput)) StatusInput {
+	a := vip.Allocation{Asked: &s, ServiceRev: 5, Pool: "public-v4", Since: vip.InstantOf(noon), VIPs: addrs(strings.Fields(vips)...)}
+	c := Compiled{Service: &s, ServiceRev: 5}
+	in := StatusInput{Key: s.Key, Service: &s, ServiceRev: 5, Allocation: &a, Compiled: &c, Now: noon}
+	frontends, refused := compile.Service(compile.Input{Service: &s, Allocation: &a, Node: node})
+	c.Problems, c.NotHere = refused, node.RealServer && len(frontends) == 0
+	for i, f := range frontends {
+		rev := uint64(10 + i)
+		row := &FrontendRow{Value: f, Rev: rev}
+		c.Frontends = append(c.Frontends, row)
+		in.Frontends = append(in.Frontends, FrontendStatus{Frontend: f, Rev: rev, Applied: &reconcile.AppliedFrontend{Tried: row}})
+	}
+	for _, do := range change {
+		do(&in)
+	}
+	return in
+}
+
+func fail(code string) func(*StatusInput) {
+	return func(in *StatusInput) {
+		in.Frontends[0].Applied.Problem = &vip.Problem{Code: code, Message: "no such file or directory"}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	direct := func(s *vip.Service) { s.Forward = vip.ForwardDirect }
+	near := func(s *vip.Service) {
+		s.Distribution, s.Backends[0].Zone, s.Backends[1].Zone = vip.PreferSameZone, "za", "zb"
+	}
+	udp := func(s *vip.Service) { s.Ports[0].Protocol = vip.UDP }
+	terminating := func(s *vip.Service) { s.Backends[0].State = vip.Terminating }
+	ofPorts := func(first, second vip.Names) func(*vip.Service) {
+		return func(s *vip.Service) {
+			s.Ports[0].Name = "http"
+			s.Ports = append(s.Ports, vip.Port{Name: "admin", Protocol: vip.TCP, Port: 81, TargetPort: 81})
+			s.Backends[0].Ports, s.Backends[1].Ports = first, second
+		}
+	}
+	two := []string{"10.0.0.1", "10.0.0.2"}
+	weightZero := func(s *vip.Service) { s.Backends[1].Weight = 0 }
+	drained := func(s *vip.Service) { s.Backends[1].State = vip.Drain }
+	maint := func(in *StatusInput) {
+		in.Override = func(k vip.BackendKey) (vip.State, bool) { return vip.Maint, k.Address == addrs("10.0.0.2")[0] }
+	}
+	for _, tc := range []struct {
+		name   string
+		in     StatusInput
+		want   State
+		ready  int
+		lines  []string // those that must be there, the first one first
+		silent []string // what no line says
+	}{{
+		name: "all well", in: statusOf(service("web", two), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{
+			"web is healthy: all of its 2 backends take new connections.",
+			"192.0.2.1 was drawn from pool public-v4 on 2026-11-08 and is held by this service.",
+			"It comes from source static, services.d/web.toml:1.",
+		},
+	}, {
+		name: "one backend is enough", in: statusOf(service("web", two[:1]), "192.0.2.1"), want: Healthy, ready: 1,
+		lines: []string{"web is healthy: its one backend takes new connections."},
+	}, {
+		name: "requested address", in: statusOf(service("web", two, on("", "192.0.2.1")), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{"192.0.2.1 was asked for from pool public-v4 on 2026-11-08 and is held by this service."},
+	}, {
+		name: "operator's maintenance", in: statusOf(service("web", two), "192.0.2.1", maint), want: Degraded, ready: 1,
+		lines: []string{
+			"web is degraded: 1 of 2 backends take new connections.",
+			"Backend 10.0.0.2 takes no new connections: it was set to maint by an operator.",
+		},
+	}, {
+		name: "drained by the source", in: statusOf(service("web", two, drained), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"Backend 10.0.0.2 takes no new connections: it was set to drain by its source."},
+	}, {
+		name: "weight 0", in: statusOf(service("web", two, weightZero), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"Backend 10.0.0.2 takes no new connections: its weight is 0."},
+	}, {
+		name: "a family without backends", in: statusOf(service("web", two), "192.0.2.1 2001:db8::1"), want: Degraded, ready: 2,
+		lines: []string{
+			"web is degraded: not all of it is served as asked.",
+			"[2001:db8::1]:80/tcp refuses clients: no ipv6 backend is listed.",
+		},
+	}, {
+		name: "no backends", in: statusOf(service("web", nil), "192.0.2.1"), want: Down,
+		lines: []string{"web is down: it has no backends, so clients are refused."},
+	}, {
+		name: "no usable backends", in: statusOf(service("web", two[1:], func(s *vip.Service) { s.Backends[0].Weight = 0 }), "192.0.2.1"), want: Down,
+		lines: []string{"web is down: its one backend takes no new connections, so clients are refused."},
+	}, {
+		name: "the dataplane fails at all", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeDataplane)), want: Down, ready: 2,
+		lines: []string{
+			"web is down: the dataplane can't be programmed.",
+			"192.0.2.1:80/tcp: no such file or directory.",
+		},
+	}, {
+		name: "somebody else keeps changing it", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
+			in.Frontends[0].Applied.Warning = &vip.Problem{Code: vip.CodeContested, Message: "somebody else keeps changing it"}
+		}), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: not all of it is served as asked.", "192.0.2.1:80/tcp: somebody else keeps changing it."},
+	}, {
+		name: "the dataplane fails at some", in: statusOf(service("web", two, port(443)), "192.0.2.1", fail(vip.CodeDataplane)), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: not all of it is served as asked."},
+	}, {
+		name: "the dataplane supports none of it", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeUnsupported)), want: Refused, ready: 2,
+	}, {
+		name: "unsupported", in: statusOf(service("web", two, unsupported), "192.0.2.1"), want: Refused, ready: 2,
+		lines: []string{
+			"web is refused: it asks for something that it can't have, so none of it is served.",
+			`services.d/web.toml:1: ports[1].protocol: this version does not support protocol "protocol(33)".`,
+		},
+	}, {
+		name: "external local, none here", in: statusOf(service("web", two, local), "192.0.2.1"), want: Elsewhere, ready: 2,
+		lines: []string{
+			"web is elsewhere: external_traffic is local and its ready backends are on other nodes, so clients that come to this one are refused.",
+			"192.0.2.1:80/tcp refuses clients: no backend on this node, and external_traffic is local.",
+		},
+	}, {
+		name: "external local, one here drains", in: statusOf(service("web", two, local, onNode(1, "n1"), drained), "192.0.2.1"), want: Elsewhere, ready: 1,
+		lines: []string{
+			"web is elsewhere: external_traffic is local and its ready backends are on other nodes, so clients that come to this one are refused.",
+			"192.0.2.1:80/tcp refuses clients: no backend on this node takes new connections, and external_traffic is local.",
+		},
+	}, {
+		name: "external local, none ready anywhere", in: statusOf(service("web", two[1:], local, func(s *vip.Service) { s.Backends[0].State = vip.Drain }), "192.0.2.1"), want: Down,
+		lines: []string{"web is down: its one backend takes no new connections, so clients are refused."},
+	}, {
+		name: "external local, none here of one family and none ready of the other", in: statusOf(service("web", two, local), "192.0.2.1 2001:db8::1"), want: Down, ready: 2,
+		lines: []string{
+			"web is down: no backend that its clients may reach takes new connections, so they are refused.",
+			"192.0.2.1:80/tcp refuses clients: no backend on this node, and external_traffic is local.",
+			"[2001:db8::1]:80/tcp refuses clients: no ipv6 backend is listed.",
+		},
+	}, {
+		name: "external local, none here, and the dataplane fails", in: statusOf(service("web", two, local), "192.0.2.1", fail(vip.CodeDataplane)), want: Down, ready: 2,
+		lines: []string{"web is down: the dataplane can't be programmed."},
+	}, {
+		name: "external local, none here, and clients inside are not supported", in: statusOf(service("web", two, func(s *vip.Service) { s.ExternalTraffic = vip.Local }), "192.0.2.1", func(in *StatusInput) {
+			in.Frontends[1].Applied.Problem = &vip.Problem{Code: vip.CodeUnsupported, Message: "not supported"}
+		}), want: Down, ready: 2,
+		lines: []string{"web is down: the dataplane doesn't support a part of it, and the rest has no backend here."},
+	}, {
+		name: "external local, none here, and something is not granted", in: statusOf(service("web", two, local), "192.0.2.1", func(in *StatusInput) {
+			in.Compiled.Problems = []vip.Problem{{Code: vip.CodePortTaken, Service: "web", Message: "node port 32000/tcp is held by db"}}
+		}), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: not all of it is served as asked.", "node port 32000/tcp is held by db."},
+	}, {
+		name: "internal local, none here", in: statusOf(service("web", two, func(s *vip.Service) { s.InternalTraffic = vip.Local }), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{
+			"web is healthy: all of its 2 backends take new connections.",
+			"192.0.2.1:80/tcp+internal refuses clients: no backend on this node, and internal_traffic is local.",
+		},
+	}, {
+		name: "external local, some here", in: statusOf(service("web", two, local, onNode(1, "n1")), "192.0.2.1", func(in *StatusInput) {
+			in.Compiled.HealthPort, in.Compiled.LocalReady = 32000, 1
+		}), want: Healthy, ready: 2,
+		lines: []string{
+			"web is healthy: all of its 2 backends take new connections.",
+			"192.0.2.1:80/tcp sends clients to 1 of 2 backends: external_traffic is local.",
+			"Health checks of this node are answered on port 32000: 1 ready backend here.",
+		},
+	}, {
+		name: "idle ones of udp", in: statusOf(service("web", two, udp, drained), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"web is degraded: 1 of 2 backends take new connections."}, silent: []string{"sends clients", "refuses clients"},
+	}, {
+		name: "idle ones of udp, local", in: statusOf(service("web", two, udp, local, onNode(1, "n1"), drained), "192.0.2.1"), want: Elsewhere, ready: 1,
+		lines: []string{"192.0.2.1:80/udp refuses clients: no backend on this node takes new connections, and external_traffic is local."},
+	}, {
+		name: "near ones", in: statusOf(service("web", two, near), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{
+			"web is healthy: all of its 2 backends take new connections.",
+			"192.0.2.1:80/tcp sends clients to 1 of 2 backends: traffic_distribution is same-zone.",
+		},
+	}, {
+		name: "meant for clients here", in: statusOf(service("web", two, near, func(s *vip.Service) { s.Backends[0].ForZones, s.Backends[1].ForZones = "zb", "za zc" }), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{
+			"web is healthy: all of its 2 backends take new connections.",
+			"192.0.2.1:80/tcp sends clients to 1 of 2 backends: the others are meant for clients elsewhere (for_zones, for_nodes).",
+		},
+	}, {
+		name: "each port has its backend", in: statusOf(service("web", two, ofPorts("http", "admin")), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{"web is healthy: all of its 2 backends take new connections."}, silent: []string{"sends clients", "refuses clients"},
+	}, {
+		name: "a port without a backend", in: statusOf(service("web", two, ofPorts("http", "http")), "192.0.2.1"), want: Degraded, ready: 2,
+		lines: []string{
+			"web is degraded: not all of it is served as asked.",
+			"192.0.2.1:81/tcp refuses clients: no ipv4 backend for port admin is listed.",
+		},
+	}, {
+		name: "a port whose backend is drained", in: statusOf(service("web", two, ofPorts("http", "admin"), drained), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{
+			"web is degraded: 1 of 2 backends take new connections.",
+			"192.0.2.1:81/tcp refuses clients: no ipv4 backend for port admin takes new connections.",
+		},
+	}, {
+		name: "one port is served elsewhere, the other by nobody", in: statusOf(service("web", two, ofPorts("http", "http"), local, func(s *vip.Service) { s.InternalTraffic = vip.Local }), "192.0.2.1"),
+		want: Down, ready: 2, lines: []string{"192.0.2.1:81/tcp refuses clients: no ipv4 backend for port admin is listed."},
+	}, {
+		name: "assigned", in: statusOf(service("web", two, func(s *vip.Service) { s.Assigned, s.VIPs, s.Source = true, addrs("192.0.2.1"), "kubernetes" }), "192.0.2.1"), want: Healthy, ready: 2,
+		lines: []string{"192.0.2.1 was assigned by source kubernetes and taken from pool public-v4 on 2026-11-08 and is held by this service."},
+	}, {
+		name: "terminating ones stand in", in: statusOf(service("web", two[1:], terminating), "192.0.2.1"), want: Degraded, ready: 0,
+		lines: []string{
+			"web is degraded: no backend is ready; those that are terminating take new connections.",
+			"Backend 10.0.0.2 is terminating, and takes new connections where no other does.",
+		},
+	}, {
+		name: "terminating beside ready", in: statusOf(service("web", two, func(s *vip.Service) { s.Backends[1].State = vip.Terminating }), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{
+			"web is degraded: 1 of 2 backends take new connections.",
+			"Backend 10.0.0.2 takes no new connections: it was set to terminating by its source.",
+		},
+	}, {
+		name: "a real server without a part", in: statusOn(compile.Node{RealServer: true}, service("web", two, direct), "192.0.2.1"), want: Elsewhere, ready: 2,
+		lines: []string{"web is elsewhere: this host is a real server, and has no part in it."},
+	}, {
+		name: "a real server takes whom a director sends", in: statusOn(compile.Node{RealServer: true, Addrs: addrs("10.0.0.2")}, service("web", two, direct, drained), "192.0.2.1"),
+		want: Degraded, ready: 1,
+		lines: []string{"web is degraded: 1 of 2 backends take new connections."},
+	}, {
+		name: "not answered yet", in: statusOf(service("web", two), "", func(in *StatusInput) { in.Allocation, in.Compiled = nil, nil }), want: Pending, ready: 2,
+		lines: []string{"web is pending: it waits for an address."},
+	}, {
+		name: "not compiled yet, and a problem already", in: statusOf(service("web", two), "", func(in *StatusInput) {
+			in.Compiled = nil
+			in.Allocation.Problems = []vip.Problem{{Code: vip.CodePoolFull, Message: "pool p is full", Hint: "add a range to it"}}
+		}), want: Pending, ready: 2,
+		lines: []string{"web is pending: it waits for an address that it can't have now.", "pool p is full. Hint: add a range to it."},
+	}, {
+		name: "newer than what was refused", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeUnsupported), func(in *StatusInput) { in.ServiceRev = 6 }), want: Pending, ready: 2,
+		lines: []string{"web is pending: its newest form is being worked out."},
+	}, {
+		name: "newer than compiled", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) { in.ServiceRev = 6 }), want: Pending, ready: 2,
+		lines: []string{"web is pending: its newest form is being worked out."},
+	}, {
+		name: "not programmed yet", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) { in.Frontends[0].Applied = nil }), want: Pending, ready: 2,
+		lines: []string{"web is pending: the dataplane is being programmed."},
+	}, {
+		name: "served, but not at the address asked for", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
+			in.Compiled.Problems = []vip.Problem{{Code: vip.CodeAddressTaken, Service: "web", Message: "192.0.2.9 is held by db"}}
+		}), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: not all of it is served as asked.", "192.0.2.9 is held by db."},
+	}, {
+		name: "removed", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
+			in.Service, in.Allocation, in.Compiled = nil, nil, nil
+			in.Frontends[0].Frontend.Backends[0].Leaving = vip.InstantOf(noon.Add(42 * time.Second))
+		}), want: Draining,
+		lines: []string{
+			"web is draining: it was removed, and its open connections go on for a while.",
+			"10.0.0.1:80 leaves 192.0.2.1:80/tcp: open connections may go on for 42s.",
+		},
+	}, {
+		name: "removed and gone", in: StatusInput{Key: key("web")}, want: Draining,
+		lines: []string{"web is draining: it was removed, and nothing of it is left."},
+	}} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := Status(tc.in)
+			if got.State != tc.want || got.Ready != tc.ready {
+				t.Errorf("%s with %d ready, want %s with %d", got.State, got.Ready, tc.want, tc.ready)
+			}
+			for i, line := range tc.lines {
+				if at := slices.Index(got.Lines, line); at < 0 || i == 0 && at > 0 && strings.Contains(line, " is "+string(tc.want)) {
+					t.Errorf("missing or not first: %q in\n%s", line, strings.Join(got.Lines, "\n"))
+				}
+			}
+			for _, words := range tc.silent {
+				if text := strings.Join(got.Lines, "\n"); strings.Contains(text, words) {
+					t.Errorf("%q in\n%s", words, text)
+				}
+			}
+			for _, p := range got.Problems {
+				if p.Service != "web" {
+					t.Errorf("problem %+v names no service", p)
+				}
+			}
+		})
+	}
+}
+
+// What the stages make of a service is what Status finds in the tables.
+func TestStatusFromTables(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		tables := Tables{Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Frontends: w.frontends, Applied: w.applied, States: w.states}
+		status := func() ServiceStatus { return Status(tables.StatusInput(key("web"), time.Now())) }
+		if got := status().State; got != Draining {
+			t.Errorf("a service that never was is %s", got)
+		}
+		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, nodePort))
+		got := status()
+		if got.State != Healthy || got.Ready != 2 || got.Total != 2 || !got.Applied {
+			t.Errorf("%+v", got)
+		}
+		if want := "Port 80/tcp is also node port 30080 on 10.9.0.1."; !slices.Contains(got.Lines, want) {
+			t.Errorf("missing %q in %q", want, got.Lines)
+		}
+		w.host.Delete(struct{}{})
+		w.put()
+		if want := "Port 80/tcp is also node port 30080 on no address of this host."; !slices.Contains(status().Lines, want) {
+			t.Errorf("missing %q in %q", want, status().Lines)
+		}
+		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.2")[0]}, State: vip.Drain})
+		w.put(service("web", []string{"10.0.0.2"}, nodePort))
+		got = status()
+		if got.State != Down || got.Ready != 0 || got.Leaving != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestSameCompiledSeesEveryField(t *testing.T) {
+	compiled := &vip.Service{}
+	example := func() Compiled {
+		return Compiled{Service: compiled, HealthPort: 1, LocalReady: 1, NotHere: true, ServiceRev: 1, Frontends: make([]*FrontendRow, 1), Problems: make([]vip.Problem, 1)}
+	}
+	if !SameCompiled(example(), example()) {
+		t.Error("not the same as itself")
+	}
+	for f := range reflect.TypeFor[Compiled]().Fields() {
+		changed := example()
+		v := reflect.ValueOf(&changed).Elem().FieldByIndex(f.Index)
+		if v.IsZero() {
+			t.Fatalf("the example leaves %s zero", f.Name)
+		}
+		v.SetZero()
+		if SameCompiled(example(), changed) {
+			t.Errorf("a change of %s goes unnoticed", f.Name)
+		}
+	}
+}

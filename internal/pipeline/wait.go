@@ -1,0 +1,110 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Gone is the service revision that WaitApplied takes for a deleted service.
+const Gone uint64 = 0
+
+// WaitApplied waits until row revision serviceRev of a service is compiled and
+// the dataplane has tried every frontend of it, and returns what went wrong on
+// the way: what could not be granted, is not supported, or was refused by the
+// dataplane. A service that another host of the fleet has yet to see to is on
+// its way still. It ends early, with an error, only when the context does.
+//
+// A service that is replaced meanwhile is waited for in its newer form; one
+// that is deleted meanwhile never comes, so give the context a deadline. With
+// Gone it is WaitGone for the row that it finds.
+func WaitApplied(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
+	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, serviceRev uint64) ([]vip.Problem, error) {
+	if serviceRev == Gone {
+		last, _, _ := compiled.Get(key)
+		return WaitGone(ctx, compiled, applied, key, last)
+	}
+	return wait(ctx, compiled, applied, key, func() ([]vip.Problem, bool) {
+		row, _, there := compiled.Get(key)
+		if !there || row.ServiceRev < serviceRev || hasCode(row.Problems, vip.CodeWaiting) {
+			return nil, false
+		}
+		return tried(applied, key, &row)
+	})
+}
+
+// WaitGone waits until a deleted service is out of the compiled table and the
+// dataplane gives the frontends that it had no new connections; open ones may
+// go on draining. Last is the service's row of the compiled table, read before
+// the service was deleted. It returns what the dataplane refused, and an error
+// only when the context ends.
+func WaitGone(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
+	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, last Compiled) ([]vip.Problem, error) {
+	return wait(ctx, compiled, applied, key, func() ([]vip.Problem, bool) {
+		if row, _, there := compiled.Get(key); there {
+			last = row
+			return nil, false
+		}
+		return letGoBy(applied, key, &last)
+	})
+}
+
+// wait asks done again after each change of the tables until it says so.
+func wait(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
+	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, done func() ([]vip.Problem, bool)) ([]vip.Problem, error) {
+	for {
+		compiledChanged, appliedChanged := compiled.Changed(), applied.Changed() // before looking
+		if problems, ok := done(); ok {
+			return problems, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the dataplane to have service %q: %w", key, ctx.Err())
+		case <-compiledChanged:
+		case <-appliedChanged:
+		}
+	}
+}
+
+// tried reports whether the dataplane has tried every frontend of a row, and
+// the problems of the row and of the dataplane.
+func tried(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, row *Compiled) (problems []vip.Problem, done bool) {
+	problems = slices.Clone(row.Problems)
+	for _, f := range row.Frontends {
+		a, _, ok := applied.Get(f.Value.Key)
+		if !ok || a.Tried.Rev < f.Rev {
+			return nil, false
+		}
+		problems = appendProblem(problems, a.Problem, key)
+	}
+	return problems, true
+}
+
+// letGoBy reports whether the dataplane has tried a later form of each frontend
+// of a row, or has none. One that took no new connections need not have one.
+func letGoBy(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, last *Compiled) (problems []vip.Problem, done bool) {
+	newest := last.FrontendsRev()
+	for _, f := range last.Frontends {
+		a, _, ok := applied.Get(f.Value.Key)
+		if !ok || refuses(&f.Value) {
+			continue
+		}
+		if a.Tried.Rev <= newest {
+			return nil, false
+		}
+		problems = appendProblem(problems, a.Problem, key)
+	}
+	return problems, true
+}
+
+// appendProblem appends p, if there is one, in the name of the service.
+func appendProblem(problems []vip.Problem, p *vip.Problem, key vip.ServiceKey) []vip.Problem {
+	if p == nil {
+		return problems
+	}
+	return append(problems, named([]vip.Problem{*p}, key)...)
+}

@@ -1,0 +1,325 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tester is what a world needs of a *testing.T or a *rapid.T.
+type tester interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Cleanup(func())
+}
+
+// world is one agent's tables with both stages, the real reconciler and fakes
+// of all that is outside. Use it inside synctest.Test only.
+type world struct {
+	t           tester
+	services    *table.Table[vip.ServiceKey, vip.Service]
+	states      *table.Table[vip.BackendKey, vip.BackendState]
+	host        *table.Table[struct{}, hostnet.Snapshot]
+	allocations *table.Table[vip.ServiceKey, vip.Allocation]
+	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
+	compiled    *table.Table[vip.ServiceKey, Compiled]
+	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
+	events      *event.Log
+
+	clockSet  atomic.Int64 // by how much somebody has set the host's clock, in nanoseconds
+	node      compile.Node
+	allocator *fakeAllocator
+	conns     *fakeConnections
+	store     *memStore
+	plane     *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+
+	rows     *table.Feed[vip.FrontendKey, vip.Frontend] // for changedRows
+	compiler *Compile                                   // to be looked into after stop only
+	stop     context.CancelFunc
+	stages   sync.WaitGroup
+}
+
+// newWorld starts an agent. What outlives an agent is taken from the one
+// before, if there was one.
+func newWorld(t tester, before *world) *world {
+	clock := table.NewClock(time.Now())
+	w := &world{
+		t:           t,
+		services:    table.New(clock, vip.KeyOfService, nil),
+		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
+		host:        table.New(clock, hostnet.KeyOf, nil),
+		allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
+		frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
+		compiled:    table.New(clock, KeyOfCompiled, SameCompiled),
+		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
+		events:      event.NewLog(100, time.Now),
+		allocator:   newFakeAllocator(),
+		conns:       &fakeConnections{err: errors.New("not asked for in this test")},
+		store:       newMemStore(),
+		plane: reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool {
+			return compile.SameFrontend(*a, *b)
+		}),
+	}
+	if before != nil {
+		w.allocator, w.conns, w.store, w.plane = before.allocator, before.conns, before.store, before.plane
+	}
+	w.rows = w.frontends.Watch()
+	return w
+}
+
+// run starts the stages.
+func (w *world) run() *world {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.stop = func() {
+		cancel()
+		w.stages.Wait()
+	}
+	w.t.Cleanup(func() { w.stop() })
+	allocate := NewAllocate(AllocateOptions{
+		Services: w.services, Host: w.host, Allocator: w.allocator, Allocations: w.allocations, Events: w.events,
+	})
+	w.compiler = NewCompile(CompileOptions{
+		Services: w.services, Allocations: w.allocations, States: w.states, Host: w.host,
+		Node: w.node, Frontends: w.frontends, Compiled: w.compiled,
+		Connections: w.conns, Applied: w.applied, Store: w.store, Events: w.events,
+	})
+	host := hostClock()
+	w.compiler.drains.clock = newClock(func() (vip.Instant, time.Duration) {
+		now, steady := host()
+		return now.Add(time.Duration(w.clockSet.Load())), steady
+	})
+	loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+		Desired: w.frontends, Target: w.plane, Applied: w.applied, Resync: -1,
+	})
+	for _, stage := range []interface{ Run(context.Context) error }{allocate, w.compiler, loop} {
+		w.stages.Go(func() {
+			if err := stage.Run(ctx); !errors.Is(err, context.Canceled) {
+				w.t.Errorf("%T ended with %v", stage, err)
+			}
+		})
+	}
+	return w
+}
+
+// inWorld runs a scenario in a world of its own, with time of its own.
+func inWorld(t *testing.T, scenario func(t *testing.T, w *world)) {
+	inWorldOf(t, compile.Node{}, scenario)
+}
+
+// inWorldOf is inWorld on a node.
+func inWorldOf(t *testing.T, node compile.Node, scenario func(t *testing.T, w *world)) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.node = node
+		w.run()
+		synctest.Wait()
+		w.changedRows()
+		scenario(t, w)
+		w.stop()
+	})
+}
+
+// put sets services and waits until nothing moves any more.
+func (w *world) put(services ...vip.Service) {
+	for _, s := range services {
+		w.services.Set(s)
+	}
+	synctest.Wait()
+}
+
+func (w *world) remove(names ...string) {
+	for _, n := range names {
+		w.services.Delete(key(n))
+	}
+	synctest.Wait()
+}
+
+// pass lets time pass and everything happen that it brings.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// setClock sets the clock that deadlines are by. Expect goes by the one that is
+// never set.
+func (w *world) setClock(by time.Duration) { w.clockSet.Add(int64(by)) }
+
+// changedRows returns how many frontends changed since the last call.
+func (w *world) changedRows() (n int) {
+	for {
+		batch, _ := w.rows.TryNext()
+		if len(batch) == 0 {
+			return n
+		}
+		n += len(batch)
+	}
+}
+
+// expect compares the frontends, in the order of their keys, with lines such as
+// "192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@60s": weight, and how much
+// longer the endpoint may stay. The dataplane must have the same.
+func (w *world) expect(want ...string) {
+	w.t.Helper()
+	var got []string
+	for _, f := range sortedFrontends(w.frontends) {
+		got = append(got, showFrontend(f))
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		w.t.Errorf("frontends (-want +got):\n%s", diff)
+	}
+	if k, former := w.former(); former != nil {
+		w.t.Errorf("the compiled row of %s keeps a former row of %s", k, former.Value.Key)
+	}
+	have := w.plane.Have()
+	if len(have) != w.frontends.Len() {
+		w.t.Errorf("the dataplane has %d frontends, %d are wanted", len(have), w.frontends.Len())
+	}
+	for k, f := range have {
+		if row, _, ok := w.frontends.Get(k); !ok || !compile.SameFrontend(f, row) {
+			w.t.Errorf("the dataplane has %s, wanted is %s", showFrontend(f), showFrontend(row))
+		}
+	}
+}
+
+// former returns a row of a frontend that a compiled row has and the table of
+// frontends has no more; nil is none.
+func (w *world) former() (vip.ServiceKey, *FrontendRow) {
+	for k, row := range w.compiled.All() {
+		for _, f := range row.Frontends {
+			if f != w.frontends.Row(f.Value.Key) {
+				return k, f
+			}
+		}
+	}
+	return vip.ServiceKey{}, nil
+}
+
+func sortedFrontends(t table.Reader[vip.FrontendKey, vip.Frontend]) []vip.Frontend {
+	var all []vip.Frontend
+	for _, f := range t.All() {
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b vip.Frontend) int { return vip.CompareFrontendKeys(a.Key, b.Key) })
+	return all
+}
+
+func showFrontend(f vip.Frontend) string {
+	parts := []string{fmt.Sprintf("%s %s:", f.Key, f.Service)}
+	for _, e := range f.Backends {
+		text := fmt.Sprintf("%s*%d", e.Addr, e.Weight)
+		if isLeaving(e) {
+			text += fmt.Sprintf("@%s", time.Until(e.Leaving.Time()).Round(time.Millisecond))
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, " ")
+}
+
+// problems returns the codes of a service's problems.
+func (w *world) problems(name string) (codes []string) {
+	row, _, _ := w.compiled.Get(key(name))
+	for _, p := range row.Problems {
+		codes = append(codes, p.Code)
+	}
+	return codes
+}
+
+func key(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default", Name: name} }
+
+func addrs(texts ...string) (out []netip.Addr) {
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+// service makes a service with port 80/tcp and the given backends on their port
+// 80, unless changed.
+func service(name string, backends []string, change ...func(*vip.Service)) vip.Service {
+	s := vip.Service{
+		Key: key(name), Source: "static", Origin: "services.d/" + name + ".toml:1",
+		Ports:     []vip.Port{{Name: "80/tcp", Protocol: vip.TCP, Port: 80, TargetPort: 80}},
+		Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT,
+		InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Masquerade: vip.MasqueradeAuto,
+		DrainTimeout: time.Minute,
+	}
+	for _, a := range addrs(backends...) {
+		s.Backends = append(s.Backends, vip.Backend{Address: a, Weight: 1, State: vip.Ready})
+	}
+	for _, c := range change {
+		c(&s)
+	}
+	return s
+}
+
+func protocol(p vip.Protocol) func(*vip.Service) {
+	return func(s *vip.Service) {
+		for i := range s.Ports {
+			s.Ports[i].Protocol = p
+		}
+	}
+}
+
+func port(number uint16) func(*vip.Service) {
+	return func(s *vip.Service) {
+		s.Ports = append(slices.Clone(s.Ports), vip.Port{Name: fmt.Sprint(number), Protocol: vip.TCP, Port: number, TargetPort: number})
+	}
+}
+
+func nodePort(s *vip.Service) { s.Ports[0].NodePort = vip.NodePort{Auto: true} }
+
+func on(share, address string) func(*vip.Service) {
+	return func(s *vip.Service) { s.ShareKey, s.VIPs = share, addrs(address) }
+}
+
+func hostAddrs(prefixes ...string) (s hostnet.Snapshot) {
+	for _, p := range prefixes {
+		s.Addrs = append(s.Addrs, hostnet.Addr{Prefix: netip.MustParsePrefix(p), Link: "eth0"})
+	}
+	return s
+}
+
+// unknownProtocol is one that no dataplane can balance.
+const unknownProtocol vip.Protocol = 33
+
+// unsupported makes a service ask for what no dataplane can do.
+func unsupported(s *vip.Service) {
+	s.Ports = append(s.Ports, vip.Port{Name: "strange", Port: 33, TargetPort: 33, Protocol: unknownProtocol})
+}
+
+func local(s *vip.Service) { s.ExternalTraffic, s.InternalTraffic = vip.Local, vip.Local }
+
+// onNode says on which node the i-th backend is.
+func onNode(i int, node string) func(*vip.Service) {
+	return func(s *vip.Service) { s.Backends[i].Node = node }
+}
+
+// portRange makes the service's port a range.
+func portRange(first, last uint16) func(*vip.Service) {
+	return func(s *vip.Service) {
+		s.Ports = []vip.Port{{Name: "range", Protocol: vip.TCP, Port: first, LastPort: last}}
+	}
+}

@@ -1,0 +1,53 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/ironvip/ironvip/internal/delayqueue"
+)
+
+// retryQueue holds the keys to be tried again, by time. Adding, removing and
+// taking one cost O(log n) in the number of failing keys. Its timer fires when
+// the earliest is due.
+type retryQueue[K comparable] struct {
+	timer *time.Timer
+	keys  delayqueue.Queue[K]
+}
+
+func newRetryQueue[K comparable]() retryQueue[K] {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return retryQueue[K]{timer: t}
+}
+
+func (q *retryQueue[K]) add(k K, at time.Time) {
+	q.keys.Set(k, at)
+	q.arm()
+}
+
+func (q *retryQueue[K]) remove(k K) {
+	if q.keys.Has(k) {
+		q.keys.Drop(k)
+		q.arm()
+	}
+}
+
+// due takes out and returns the keys whose time has come.
+func (q *retryQueue[K]) due(now time.Time) []K {
+	var keys []K
+	for k := range q.keys.Due(now) {
+		q.keys.Drop(k)
+		keys = append(keys, k)
+	}
+	q.arm()
+	return keys
+}
+
+func (q *retryQueue[K]) arm() {
+	_, first, any := q.keys.First()
+	if !any {
+		q.timer.Stop()
+		return
+	}
+	q.timer.Reset(time.Until(first))
+}

@@ -1,0 +1,228 @@
+package store
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strings"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// maxKey is bbolt's limit for a key, in bytes.
+const maxKey = bbolt.MaxKeySize
+
+// Bucket is a named set of values of one type, kept as JSON.
+type Bucket[V any] struct {
+	db   *DB
+	name string
+}
+
+// NewBucket returns the bucket of that name; it comes into being with the first
+// write. Two buckets of one name are the same one.
+func NewBucket[V any](db *DB, name string) *Bucket[V] { return &Bucket[V]{db: db, name: name} }
+
+// Tx gathers the writes of one Batch.
+type Tx[V any] struct {
+	bucket string
+	writes []write
+	err    error
+}
+
+// Put sets the value at key. The key has 1 to 32768 bytes, the first not 0.
+func (tx *Tx[V]) Put(key string, value V) {
+	if tx.err == nil {
+		var b []byte
+		if b, tx.err = encode(tx.bucket, key, value); tx.err == nil {
+			tx.writes = append(tx.writes, write{tx.bucket, []byte(key), b})
+		}
+	}
+}
+
+// Delete removes the value at key, if there is one.
+func (tx *Tx[V]) Delete(key string) {
+	if tx.err == nil {
+		if tx.err = checkKey(tx.bucket, key); tx.err == nil {
+			tx.writes = append(tx.writes, write{bucket: tx.bucket, key: []byte(key)})
+		}
+	}
+}
+
+// Put makes the value at key durable. An error that is ErrUnavailable left the
+// old value in place.
+func (b *Bucket[V]) Put(key string, value V) error {
+	return b.Batch(func(tx *Tx[V]) { tx.Put(key, value) })
+}
+
+// Delete removes the value at key, durably; a key that isn't there is no error.
+func (b *Bucket[V]) Delete(key string) error {
+	return b.Batch(func(tx *Tx[V]) { tx.Delete(key) })
+}
+
+// Batch does what fill asks for, all of it or nothing, with one fsync.
+func (b *Bucket[V]) Batch(fill func(tx *Tx[V])) error {
+	tx := &Tx[V]{bucket: b.name}
+	fill(tx)
+	if tx.err != nil {
+		return tx.err
+	}
+	return b.db.commit(tx.writes)
+}
+
+// Write sets the values of put and removes those at remove, all of it or
+// nothing, with one fsync. A key is in one of them only.
+func (b *Bucket[V]) Write(put map[string]V, remove []string) error {
+	return b.Batch(func(tx *Tx[V]) {
+		for key, value := range put {
+			tx.Put(key, value)
+		}
+		for _, key := range remove {
+			tx.Delete(key)
+		}
+	})
+}
+
+// Get returns the value at key and whether there is one.
+func (b *Bucket[V]) Get(key string) (value V, ok bool, err error) {
+	err = b.view(func(bucket *bbolt.Bucket) error {
+		raw := bucket.Get([]byte(key))
+		if raw == nil {
+			return nil
+		}
+		if err := decode(key, raw, &value); err != nil {
+			return b.damaged(fmt.Sprintf("%q: %v", key, err))
+		}
+		ok = true
+		return nil
+	})
+	return value, ok, err
+}
+
+// All returns every value. Values that can't be read are left out of the map,
+// and named by an error that is ErrDamaged; the rest is there all the same.
+func (b *Bucket[V]) All() (map[string]V, error) {
+	all := make(map[string]V)
+	var bad []string
+	err := b.view(func(bucket *bbolt.Bucket) error {
+		return bucket.ForEach(func(k, raw []byte) error {
+			key := string(k)
+			if key == marker {
+				return nil
+			}
+			var v V
+			if err := decode(key, raw, &v); err != nil {
+				bad = append(bad, fmt.Sprintf("%q: %v", key, err))
+				return nil
+			}
+			all[key] = v
+			return nil
+		})
+	})
+	if err == nil && len(bad) > 0 {
+		if more := len(bad) - 5; more > 0 {
+			bad = append(bad[:5], fmt.Sprintf("and %d more", more))
+		}
+		err = b.damaged(strings.Join(bad, "; "))
+	}
+	return all, err
+}
+
+func (b *Bucket[V]) damaged(what string) error {
+	return damaged(b.db.path, fmt.Sprintf("unreadable in %s: %s", b.name, what))
+}
+
+// view reads the bucket, if it exists.
+func (b *Bucket[V]) view(read func(*bbolt.Bucket) error) error {
+	err := b.db.guard(func() error {
+		return b.db.bolt.View(func(tx *bbolt.Tx) error {
+			if bucket := tx.Bucket([]byte(b.name)); bucket != nil {
+				return read(bucket)
+			}
+			return nil
+		})
+	})
+	var known *Error
+	if err != nil && !errors.As(err, &known) {
+		err = &Error{Problem: vip.Problem{
+			Code: vip.CodeStore, Place: b.db.path, Message: fmt.Sprintf("read %s: %v", b.name, err),
+		}, Err: err}
+	}
+	return err
+}
+
+// A stored value is the CRC-32C of key and JSON, big-endian, then the JSON.
+const sumSize = 4
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(key string, text []byte) uint32 {
+	return crc32.Update(crc32.Checksum([]byte(key), castagnoli), castagnoli, text)
+}
+
+func checkKey(bucket, key string) error {
+	if key == "" || len(key) > maxKey {
+		return fmt.Errorf("write %s: a key has 1 to %d bytes, not %d", bucket, maxKey, len(key))
+	}
+	if key[0] == 0 {
+		return fmt.Errorf("write %s: key %q starts with a zero byte", bucket, key)
+	}
+	return nil
+}
+
+func encode[V any](bucket, key string, value V) ([]byte, error) {
+	if err := checkKey(bucket, key); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("write %s %q: %w", bucket, key, err)
+	}
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, sumSize+len(text)), checksum(key, text)), text...), nil
+}
+
+func decode[V any](key string, raw []byte, into *V) error {
+	if len(raw) < sumSize {
+		return errors.New("cut off")
+	}
+	text := raw[sumSize:]
+	if binary.BigEndian.Uint32(raw) != checksum(key, text) {
+		return errors.New("checksum differs")
+	}
+	return json.Unmarshal(text, into)
+}
+
+// marker is the key under which each bucket has its own name's checksum, so
+// that a bucket whose name was damaged is noticed rather than missing.
+const marker = "\x00"
+
+// openBucket returns the bucket of that name and makes it where it is missing.
+func openBucket(tx *bbolt.Tx, name string) (*bbolt.Bucket, error) {
+	if bucket := tx.Bucket([]byte(name)); bucket != nil {
+		return bucket, nil
+	}
+	bucket, err := tx.CreateBucket([]byte(name))
+	if err != nil {
+		return nil, fmt.Errorf("make %s: %w", name, err)
+	}
+	return bucket, bucket.Put([]byte(marker), binary.BigEndian.AppendUint32(nil, checksum(name, nil)))
+}
+
+// checkMarkers says which bucket's name was damaged.
+func checkMarkers(db *bbolt.DB) error {
+	return db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
+			if bucket == nil {
+				return fmt.Errorf("%q should be a bucket", name)
+			}
+			sum := bucket.Get([]byte(marker))
+			if len(sum) != sumSize || binary.BigEndian.Uint32(sum) != checksum(string(name), nil) {
+				return fmt.Errorf("bucket %q has another name's mark", name)
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,203 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sample makes a state file with several levels, overflowing pages, free pages
+// and two buckets, and returns its content and what it holds now and held
+// before the last write.
+func sample(t *testing.T) (content []byte, now, before map[string]thing) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ironvip.db")
+	db := mustOpen(t, path)
+	b, other := NewBucket[thing](db, "things"), NewBucket[thing](db, "other")
+	put := func(n int, name string) {
+		if err := b.Batch(func(tx *Tx[thing]) {
+			for i := range n {
+				tx.Put(fmt.Sprintf("key-%04d", i), thing{name, i})
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(300, "first")
+	put(150, "second")
+	for _, err := range []error{
+		other.Put("one", thing{"inline", 1}),
+		b.Delete("key-0299"),
+		b.Put("large", thing{Name: strings.Repeat("x", 9_000)}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, _ = b.All()
+	if err := b.Put("last", thing{"last", 1}); err != nil {
+		t.Fatal(err)
+	}
+	now, _ = b.All()
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content, now, before
+}
+
+// Whatever byte of the file is damaged: Open refuses, or reading names what is
+// lost, or nothing is lost. Never a panic, a hang, or other data.
+func TestDamageIsNeverSilent(t *testing.T) {
+	content, now, before := sample(t)
+	path := filepath.Join(t.TempDir(), "ironvip.db")
+	refused, named, whole := 0, 0, 0
+	try := func(what string, damagedContent []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, damagedContent, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		watchdog := time.AfterFunc(3*time.Minute, func() { panic("hangs: " + what) })
+		defer watchdog.Stop()
+		db, err := open(path, 0)
+		if err != nil {
+			if !errors.Is(err, ErrDamaged) {
+				t.Errorf("%s: %v is not ErrDamaged", what, err)
+			}
+			refused++
+			return
+		}
+		defer db.Close()
+		b := NewBucket[thing](db, "things")
+		all, err := b.All()
+		switch {
+		case errors.Is(err, ErrDamaged):
+			named++
+		case err != nil:
+			t.Errorf("%s: %v", what, err)
+		case maps.Equal(all, now), maps.Equal(all, before): // before: the newest header was hit
+			whole++
+		default:
+			t.Errorf("%s: holds other data (%d values)", what, len(all))
+		}
+		if whole%8 != 0 {
+			return // an fsync costs too much to do it each time
+		}
+		if err := b.Put("more", thing{Name: strings.Repeat("y", 20_000)}); err != nil && !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: Put: %v", what, err)
+		}
+	}
+	flip := func(at int, mask byte) {
+		bad := append([]byte(nil), content...)
+		bad[at] ^= mask
+		try(fmt.Sprintf("byte %d ^ %#x", at, mask), bad)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	pages := len(content) / os.Getpagesize()
+	for page := range pages {
+		for offset := range 48 { // page headers and the first elements
+			flip(page*os.Getpagesize()+offset, 1<<random.IntN(8))
+		}
+	}
+	for range 1_000 {
+		flip(random.IntN(len(content)), byte(1+random.IntN(255)))
+	}
+	for range 200 { // a page that is another page's copy, or zeroes
+		bad := append([]byte(nil), content...)
+		to := bad[random.IntN(pages)*os.Getpagesize():][:os.Getpagesize()]
+		if random.IntN(4) == 0 {
+			clear(to)
+		} else {
+			copy(to, content[random.IntN(pages)*os.Getpagesize():])
+		}
+		try("page copied or cleared", bad)
+	}
+	t.Logf("%d refused, %d named what is lost, %d had lost nothing", refused, named, whole)
+	if refused == 0 || named == 0 || whole == 0 {
+		t.Error("one of the outcomes never came: the damage is too uniform")
+	}
+}
+
+func TestTruncatedFileIsRefused(t *testing.T) {
+	content, now, _ := sample(t)
+	path := filepath.Join(t.TempDir(), "ironvip.db")
+	for size := 1; size < len(content); size += 1 + len(content)/211 {
+		if err := os.WriteFile(path, content[:size], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		db, err := open(path, 0)
+		if err == nil { // the end may hold nothing yet
+			all, err := NewBucket[thing](db, "things").All()
+			_ = db.Close()
+			if err != nil || !maps.Equal(all, now) {
+				t.Errorf("%d of %d bytes open with %d values: %v", size, len(content), len(all), err)
+			}
+			continue
+		}
+		wantProblem(t, err, ErrDamaged, path)
+	}
+}
+
+// The damage that a running agent meets when someone cuts its file.
+func TestFileCutUnderAnOpenDatabase(t *testing.T) {
+	content, _, _ := sample(t)
+	path := writeFile(t, content)
+	db := mustOpen(t, path)
+	if err := os.Truncate(path, 4096); err != nil {
+		t.Fatal(err)
+	}
+	b := NewBucket[thing](db, "things")
+	if _, err := b.All(); !errors.Is(err, ErrDamaged) {
+		t.Errorf("All gives %v", err)
+	}
+	if err := b.Put("key-0001", thing{}); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("Put gives %v", err)
+	}
+	if err := b.Put("key-0001", thing{}); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a later Put gives %v", err)
+	}
+}
+
+// Whatever a file says, reading its structure ends, and what passes opens.
+func FuzzVerify(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "ironvip.db")
+	db, err := Open(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := NewBucket[thing](db, "things").Put("a", thing{Name: "b"}); err != nil {
+		f.Fatal(err)
+	}
+	_ = db.Close()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(content)
+	f.Add(content[:12_000])
+	f.Add([]byte("not a database"))
+	f.Add(make([]byte, 16<<10))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if len(content) == 0 || verify(bytes.NewReader(content), int64(len(content))) != nil {
+			return
+		}
+		db, err := open(writeFile(t, content), 0)
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			t.Fatal(err)
+		}
+		if err == nil {
+			_, _ = NewBucket[thing](db, "things").All()
+			_ = db.Close()
+		}
+	})
+}

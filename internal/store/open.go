@@ -1,0 +1,182 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// lockTimeout is how long Open waits for the process that has the file: an
+// agent that is being restarted may still be closing it.
+const lockTimeout = 3 * time.Second
+
+// Open opens the state file at path and creates it, and its directory, where
+// they are missing. It waits up to 3 s for a process that has the file open and
+// then returns ErrLocked; content that can't be trusted is ErrDamaged, with the
+// damage named, and an empty file is too: it had content once. Every error is an
+// *Error.
+// It reads the whole structure of the file once: 50 ms for 100,000 leases.
+func Open(path string) (*DB, error) { return open(path, lockTimeout) }
+
+func open(path string, wait time.Duration) (db *DB, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, openError(path, err)
+	}
+	var file *os.File
+	defer func() {
+		if r := recover(); r != nil {
+			db, err = nil, damaged(path, fmt.Sprintf("%v", r))
+		}
+		if err != nil && file != nil {
+			_ = release(file) // an error: bbolt did it already
+		}
+	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+
+	// bbolt locks the same open file again, which does nothing. It has to be
+	// ours first, for the file may be read only when nobody writes it.
+	file, err = os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = create(path); err == nil {
+			file, err = os.OpenFile(path, os.O_RDWR, 0)
+		}
+	}
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if err := lock(file, syscall.LOCK_EX, wait); err != nil {
+		return nil, openError(path, err)
+	}
+	if err := verifyFile(path, file); err != nil {
+		return nil, err
+	}
+	bolt, err := openBolt(path, file, false)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if err := checkMarkers(bolt); err != nil {
+		_ = bolt.Close()
+		return nil, damaged(path, err.Error())
+	}
+	return &DB{path: path, bolt: bolt, file: file}, nil
+}
+
+// create makes a new file, which has its name once it is whole: who is killed
+// meanwhile leaves no half of one there. One that another process makes at the
+// same time is as good.
+func create(path string) error {
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	bolt, err := openBolt(path, file, false)
+	if err != nil {
+		_ = release(file)
+		return err
+	}
+	if err := bolt.Close(); err != nil {
+		return err
+	}
+	if err := os.Link(file.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// openBolt has bbolt use an open file.
+func openBolt(path string, file *os.File, readOnly bool) (*bbolt.DB, error) {
+	return bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:      time.Second,
+		ReadOnly:     readOnly,
+		FreelistType: bbolt.FreelistMapType,
+		OpenFile:     func(string, int, fs.FileMode) (*os.File, error) { return file, nil },
+	})
+}
+
+// verifyFile says what keeps a file from being opened: what it is, or its content.
+func verifyFile(path string, file *os.File) error {
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return openError(path, err)
+	case !info.Mode().IsRegular():
+		return openError(path, fmt.Errorf("not a regular file but %s", info.Mode().Type()))
+	case info.Size() == 0:
+		return damaged(path, "it is empty")
+	}
+	if err := verify(file, info.Size()); err != nil {
+		return damaged(path, err.Error())
+	}
+	return nil
+}
+
+// lock takes the file's lock, LOCK_EX or LOCK_SH, trying for as long as wait.
+func lock(f *os.File, how int, wait time.Duration) error {
+	for deadline := time.Now().Add(wait); ; time.Sleep(50 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, syscall.EINTR):
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return fmt.Errorf("lock: %w", err)
+		case !time.Now().Before(deadline):
+			return ErrLocked
+		}
+	}
+}
+
+// release unlocks and closes a file. Closing alone would leave the lock with
+// the memory that bbolt may have mapped.
+func release(f *os.File) error {
+	if fd, err := f.SyscallConn(); err == nil {
+		_ = fd.Control(func(fd uintptr) { _ = syscall.Flock(int(fd), syscall.LOCK_UN) })
+	}
+	return f.Close()
+}
+
+// syncDir makes the name of a new file durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func openError(path string, err error) error {
+	var known *Error
+	if errors.As(err, &known) {
+		return err
+	}
+	p := vip.Problem{Code: vip.CodeStore, Place: path, Message: "open the state file: " + err.Error()}
+	switch {
+	case errors.Is(err, ErrLocked):
+		p.Message = "the state file is in use by another process"
+		p.Hint = "another ironvip agent runs with this state_dir: stop it, or give this one its own"
+	case errors.Is(err, syscall.EISDIR):
+		p.Message = "the state file is a directory"
+		p.Hint = "state_dir names the directory that holds ironvip.db: move this directory away"
+	case errors.Is(err, syscall.ENOTDIR):
+		p.Hint = "a part of the path is not a directory: check state_dir"
+	case errors.Is(err, fs.ErrPermission):
+		p.Hint = "run the agent as the user who owns state_dir, or set state_dir to a directory this user may write"
+	case errors.Is(err, syscall.EROFS):
+		p.Hint = "set state_dir to a directory on a writable file system"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		p.Message = "open the state file: the disk is full"
+		p.Hint = "free some space on the disk of state_dir"
+	}
+	return &Error{Problem: p, Err: err}
+}

@@ -1,0 +1,78 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// write carries the plan out: leases first, so that whoever sees a registration
+// finds its address.
+func (p *plan) write(ctx context.Context, to Stores) error {
+	if err := p.writeLeases(ctx, to.Leases); err != nil {
+		return fmt.Errorf("write leases: %w", err)
+	}
+	if err := writeAll(ctx, p, "registration", &p.result.Services, p.services, to.Services); err != nil {
+		return fmt.Errorf("write registrations: %w", err)
+	}
+	if err := writeAll(ctx, p, "state", &p.result.States, p.states, to.States); err != nil {
+		return fmt.Errorf("write backends' states: %w", err)
+	}
+	return nil
+}
+
+func (p *plan) writeLeases(ctx context.Context, to ipam.Store) error {
+	if len(p.ops) == 0 {
+		return nil
+	}
+	if err := to.Commit(ctx, p.ops); err != nil {
+		return err
+	}
+	refused := map[ipam.Resource]bool{} // a shared lease has several ops
+	for i := range p.ops {
+		op := &p.ops[i]
+		var conflict *ipam.ConflictError
+		var fenced *ipam.FencedError
+		switch {
+		case op.Err == nil:
+		case !errors.As(op.Err, &conflict) && !errors.As(op.Err, &fenced):
+			return fmt.Errorf("%s: %w", op.New.Resource, op.Err)
+		case !refused[op.New.Resource]:
+			refused[op.New.Resource] = true
+			p.result.Leases--
+			p.result.Clashes = append(p.result.Clashes,
+				Clash{Kind: "lease", Name: op.New.Resource.String(), Service: holdersOf(*op.New), Message: "not written: " + op.Err.Error()})
+		}
+	}
+	return nil
+}
+
+func writeAll[V any](ctx context.Context, p *plan, kind string, count *int, edits []rest.Edit[V], to rest.Registry[V]) error {
+	if len(edits) == 0 {
+		return nil
+	}
+	batches := make([]*rest.Batch[V], len(edits))
+	for i, e := range edits {
+		batches[i] = &rest.Batch[V]{Edits: []rest.Edit[V]{e}}
+	}
+	if err := to.Commit(ctx, batches); err != nil {
+		return err
+	}
+	for i, b := range batches {
+		var outdated *rest.OutdatedError
+		switch {
+		case b.Err == nil:
+		case errors.As(b.Err, &outdated):
+			*count--
+			p.result.Clashes = append(p.result.Clashes, Clash{Kind: kind, Name: strings.TrimPrefix(edits[i].Key, vip.DefaultNamespace+"/"), Message: "somebody else wrote it meanwhile, or what is there can't be read"})
+		default:
+			return fmt.Errorf("%s: %w", edits[i].Key, b.Err)
+		}
+	}
+	return nil
+}

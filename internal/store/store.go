@@ -1,0 +1,204 @@
+// Package store is the agent's durable memory: one bbolt file, state_dir/ironvip.db.
+//
+// In come JSON values under string keys, grouped in named buckets; each write
+// is on disk (fsynced) when it returns, and writers that arrive together share
+// one fsync. Every value carries a checksum, and the file's whole structure is
+// verified before bbolt maps it, so that a damaged file is an error with a
+// remedy and never a crash. One process owns the file at a time; a second one
+// gets ErrLocked. A write that fails changes nothing and leaves the file usable.
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// FileName is the state file's name in the state directory.
+const FileName = "ironvip.db"
+
+// What can be wrong with a state file. Test with errors.Is.
+var (
+	// ErrLocked says that another process has the file open.
+	ErrLocked = errors.New("in use by another process")
+	// ErrDamaged says that the file's content can't be trusted.
+	ErrDamaged = errors.New("damaged")
+	// ErrUnavailable says that a write did not happen; trying again may help.
+	ErrUnavailable = errors.New("state not writable now")
+)
+
+// Error is what this package's functions return. It is found by errors.As both
+// as an *Error and as the vip.Problem within, which has the hint.
+type Error struct {
+	vip.Problem
+	Err error
+}
+
+// Unwrap gives the cause and the problem to errors.Is and errors.As.
+func (e *Error) Unwrap() []error { return []error{e.Problem, e.Err} }
+
+// DB is an open state file. Its methods and those of its buckets may be called
+// by any number of goroutines.
+type DB struct {
+	path string
+	bolt *bbolt.DB
+
+	queue struct {
+		sync.Mutex
+		waiting []*batch
+	}
+	writer sync.Mutex // held by the one goroutine that commits
+	file   *os.File   // what bbolt has open
+	broken atomic.Pointer[Error]
+}
+
+// batch is the writes of one caller: all of them happen or none.
+type batch struct {
+	writes []write
+	done   bool
+	err    error
+}
+
+type write struct {
+	bucket     string
+	key, value []byte // a nil value deletes
+}
+
+// Path returns the file's path.
+func (d *DB) Path() string { return d.path }
+
+// Close waits for the writes under way and releases the file.
+func (d *DB) Close() error {
+	d.writer.Lock()
+	defer d.writer.Unlock()
+	if d.broken.Load() != nil {
+		return release(d.file) // bbolt would wait for locks that nobody gives back
+	}
+	if err := d.bolt.Close(); err != nil {
+		return fmt.Errorf("close state file %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// commit makes writes durable, all or none. Callers that wait for their turn
+// are taken along in one transaction by whoever has it.
+func (d *DB) commit(writes []write) error {
+	if len(writes) == 0 {
+		return nil
+	}
+	b := &batch{writes: writes}
+	d.queue.Lock()
+	d.queue.waiting = append(d.queue.waiting, b)
+	d.queue.Unlock()
+
+	d.writer.Lock()
+	defer d.writer.Unlock()
+	if b.done {
+		return b.err
+	}
+	d.queue.Lock()
+	group := d.queue.waiting
+	d.queue.waiting = nil
+	d.queue.Unlock()
+
+	err := d.transact(group...)
+	for _, g := range group {
+		if g.done, g.err = true, err; err != nil && len(group) > 1 {
+			g.err = d.transact(g) // a smaller write may still fit
+		}
+	}
+	return b.err
+}
+
+// transact runs one bbolt transaction. The caller holds d.writer.
+func (d *DB) transact(group ...*batch) error {
+	err := d.guard(func() error {
+		return d.bolt.Update(func(tx *bbolt.Tx) error {
+			for _, b := range group {
+				if err := b.apply(tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return d.writeError(err)
+	}
+	return nil
+}
+
+func (b *batch) apply(tx *bbolt.Tx) error {
+	for _, w := range b.writes {
+		bucket, err := openBucket(tx, w.bucket)
+		if err != nil {
+			return err
+		}
+		if w.value == nil {
+			err = bucket.Delete(w.key)
+		} else {
+			err = bucket.Put(w.key, w.value)
+		}
+		if err != nil {
+			return fmt.Errorf("%s %q: %w", w.bucket, w.key, err)
+		}
+	}
+	return nil
+}
+
+// guard runs f, which uses bbolt. A panic or memory fault in it comes from a
+// file that was changed under us. It becomes an error, and the end of all use
+// of bbolt: its locks stay taken, and its list of free pages may be wrong, so
+// that writing by it would spread the damage.
+func (d *DB) guard(f func() error) (err error) {
+	if broken := d.broken.Load(); broken != nil {
+		return broken
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			broken := damaged(d.path, fmt.Sprintf("changed while in use: %v", r))
+			d.broken.Store(broken)
+			err = broken
+		}
+	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	return f()
+}
+
+func (d *DB) writeError(err error) error {
+	var known *Error
+	if errors.As(err, &known) {
+		return &Error{Problem: known.Problem, Err: fmt.Errorf("%w: %w", ErrUnavailable, known.Err)}
+	}
+	p := vip.Problem{Code: vip.CodeStore, Place: d.path, Message: "write state: " + err.Error()}
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		p.Message = "write state: the disk is full"
+		p.Hint = "free some space; the write is tried again"
+	case errors.Is(err, berrors.ErrDatabaseNotOpen):
+		p.Message = "write state: the file is closed"
+	case errors.Is(err, syscall.EROFS):
+		p.Hint = "the file system is mounted read-only: see dmesg"
+	}
+	return &Error{Problem: p, Err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
+}
+
+func damaged(path, what string) *Error {
+	return &Error{
+		Problem: vip.Problem{
+			Code: vip.CodeStore, Place: path, Message: "the state file is damaged: " + what,
+			Hint: "stop the agent and put a backup in its place, or move the file away to start without leases: " +
+				"services then may get other addresses",
+		},
+		Err: ErrDamaged,
+	}
+}

@@ -1,0 +1,262 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+type thing struct {
+	Name string
+	N    int
+}
+
+func mustOpen(t *testing.T, path string) *DB {
+	t.Helper()
+	db, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// wantProblem checks that err is one of want, names the path and has a hint.
+func wantProblem(t *testing.T, err, want error, path string) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("got %v, want %v", err, want)
+	}
+	var p vip.Problem
+	if !errors.As(err, &p) {
+		t.Fatalf("%v carries no problem", err)
+	}
+	if p.Code != vip.CodeStore || p.Hint == "" || !strings.Contains(err.Error(), path) {
+		t.Errorf("problem %+v: want a hint and the path %s", p, path)
+	}
+}
+
+func TestValuesSurviveReopening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "ironvip.db")
+	db := mustOpen(t, path)
+	b := NewBucket[thing](db, "things")
+	if all, err := b.All(); err != nil || len(all) != 0 {
+		t.Fatalf("a bucket never written has %v, %v", all, err)
+	}
+	for i := range 3 {
+		if err := b.Put(fmt.Sprint(i), thing{"x", i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Batch(func(tx *Tx[thing]) { tx.Delete("0"); tx.Delete("absent"); tx.Put("1", thing{"y", 11}) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := NewBucket[thing](mustOpen(t, path), "things")
+	all, err := again.All()
+	if err != nil || len(all) != 2 || all["1"] != (thing{"y", 11}) || all["2"] != (thing{"x", 2}) {
+		t.Errorf("after reopening: %v, %v", all, err)
+	}
+	if v, ok, err := again.Get("2"); !ok || err != nil || v.N != 2 {
+		t.Errorf("Get gives %v, %v, %v", v, ok, err)
+	}
+	if _, ok, err := again.Get("0"); ok || err != nil {
+		t.Errorf("a deleted value is there: %v, %v", ok, err)
+	}
+}
+
+func TestWritePutsAndRemoves(t *testing.T) {
+	b := NewBucket[thing](mustOpen(t, filepath.Join(t.TempDir(), "ironvip.db")), "things")
+	if err := b.Put("old", thing{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Write(map[string]thing{"a": {}, "b": {}}, []string{"old", "never was"}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.All()
+	if got := slices.Sorted(maps.Keys(all)); err != nil || !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if err := b.Write(map[string]thing{"c": {}}, []string{""}); err == nil {
+		t.Error("an empty key is removed without an error")
+	}
+	if all, _ := b.All(); len(all) != 2 {
+		t.Errorf("half of a write was written: %v", all)
+	}
+}
+
+func TestBatchWithABadKeyWritesNothing(t *testing.T) {
+	b := NewBucket[thing](mustOpen(t, filepath.Join(t.TempDir(), "ironvip.db")), "things")
+	for _, key := range []string{"", strings.Repeat("k", maxKey+1)} {
+		err := b.Batch(func(tx *Tx[thing]) { tx.Put("good", thing{}); tx.Put(key, thing{}) })
+		if err == nil || errors.Is(err, ErrUnavailable) {
+			t.Errorf("key of %d bytes: %v, want an error that no retry mends", len(key), err)
+		}
+	}
+	if all, _ := b.All(); len(all) != 0 {
+		t.Errorf("half of a batch was written: %v", all)
+	}
+}
+
+func TestConcurrentWritersShareTransactions(t *testing.T) {
+	db := mustOpen(t, filepath.Join(t.TempDir(), "ironvip.db"))
+	b := NewBucket[thing](db, "things")
+	const writers = 64
+	before := db.bolt.Stats()
+	db.writer.Lock() // let all of them queue up first
+	var wg sync.WaitGroup
+	for i := range writers {
+		wg.Go(func() {
+			if err := b.Put(fmt.Sprint(i), thing{N: i}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for queued := 0; queued < writers; time.Sleep(time.Millisecond) {
+		db.queue.Lock()
+		queued = len(db.queue.waiting)
+		db.queue.Unlock()
+	}
+	db.writer.Unlock()
+	wg.Wait()
+	if all, err := b.All(); err != nil || len(all) != writers {
+		t.Errorf("%d values, %v", len(all), err)
+	}
+	after := db.bolt.Stats()
+	if n := after.TxStats.GetWrite() - before.TxStats.GetWrite(); n > 10 {
+		t.Errorf("%d page writes for %d values that came together", n, writers)
+	}
+}
+
+func TestWriteAfterCloseIsAnError(t *testing.T) {
+	db := mustOpen(t, filepath.Join(t.TempDir(), "ironvip.db"))
+	_ = db.Close()
+	b := NewBucket[thing](db, "things")
+	if err := b.Put("a", thing{}); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("Put gives %v", err)
+	}
+	if _, err := b.All(); err == nil {
+		t.Error("All gives no error")
+	}
+}
+
+func TestSecondOpenerIsToldOfTheFirst(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ironvip.db")
+	first := mustOpen(t, path)
+	_, err := open(path, 10*time.Millisecond)
+	wantProblem(t, err, ErrLocked, path)
+	if !strings.Contains(err.Error(), "in use by another process") {
+		t.Errorf("message %q", err)
+	}
+	// The loser's attempt must not have taken the winner's lock away.
+	if _, err := open(path, 10*time.Millisecond); !errors.Is(err, ErrLocked) {
+		t.Errorf("third opener: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustOpen(t, path)
+}
+
+func TestOpenWaitsForAClosingProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ironvip.db")
+	first := mustOpen(t, path)
+	opened := make(chan error)
+	go func() {
+		db, err := Open(path)
+		if err == nil {
+			err = db.Close()
+		}
+		opened <- err
+	}()
+	_ = first.Close()
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenNamesWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{
+		"a directory":         dir,
+		"below a plain file":  filepath.Join(file, "ironvip.db"),
+		"a device":            "/dev/null",
+		"not a database":      file,
+		"a file that is text": writeFile(t, []byte(strings.Repeat("[node]\n", 10_000))),
+	} {
+		db, err := open(path, 0)
+		if err == nil {
+			_ = db.Close()
+			t.Errorf("%s opens", name)
+			continue
+		}
+		var p vip.Problem
+		if !errors.As(err, &p) || p.Place != path {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A file that lost its content is no new one, in which services would get other
+// addresses without a word; and it stays as it is.
+func TestEmptyFileIsRefused(t *testing.T) {
+	path := writeFile(t, nil)
+	_, err := open(path, 0)
+	wantProblem(t, err, ErrDamaged, path)
+	if !strings.Contains(err.Error(), "it is empty") {
+		t.Error(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() != 0 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// Of several that make the file at once, one has it and the others are told; none
+// leaves anything else behind.
+func TestTheFileIsMadeOnce(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ironvip.db")
+	var opened atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			switch db, err := open(path, 0); {
+			case err == nil:
+				opened.Add(1)
+				t.Cleanup(func() { _ = db.Close() })
+			case !errors.Is(err, ErrLocked):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 || opened.Load() != 1 {
+		t.Errorf("%d have it open; files %v, %v", opened.Load(), files, err)
+	}
+}
+
+func writeFile(t *testing.T, content []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ironvip.db")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
