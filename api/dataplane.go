@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/text"
+
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -67,7 +69,7 @@ func (s *Server) dataplane() v1.Dataplane {
 		}
 	}
 	slices.SortFunc(out.Problems, func(a, b v1.Problem) int { return strings.Compare(a.Place, b.Place) })
-	counts := fmt.Sprintf("%s, %s", plural(services, "service"), plural(out.Backends, "backend"))
+	counts := fmt.Sprintf("%s, %s", text.Plural(services, "service"), text.Plural(out.Backends, "backend"))
 	switch {
 	case stats.TargetError != "":
 		out.Level, out.Summary = v1.LevelFail, "out of reach: "+stats.TargetError
@@ -75,11 +77,11 @@ func (s *Server) dataplane() v1.Dataplane {
 		out.Level, out.Summary = v1.LevelWarn, "starting: the first full pass is not done"
 	case out.Failed > 0:
 		first := slices.IndexFunc(out.Problems, func(p v1.Problem) bool { return p.Code != vip.CodeContested })
-		out.Level, out.Summary = v1.LevelWarn, fmt.Sprintf("%d of %s refused: %s", out.Failed, plural(out.Frontends, "frontend"), out.Problems[max(first, 0)].Message)
+		out.Level, out.Summary = v1.LevelWarn, fmt.Sprintf("%d of %s refused: %s", out.Failed, text.Plural(out.Frontends, "frontend"), out.Problems[max(first, 0)].Message)
 	case out.Contested > 0:
-		out.Level, out.Summary = v1.LevelWarn, plural(out.Contested, "frontend")+" contested: "+contestedText(out.Problems)
+		out.Level, out.Summary = v1.LevelWarn, text.Plural(out.Contested, "frontend")+" contested: "+contestedText(out.Problems)
 	case out.Pending > 0:
-		out.Summary = fmt.Sprintf("%d of %s on the way", out.Pending, plural(out.Frontends, "frontend"))
+		out.Summary = fmt.Sprintf("%d of %s on the way", out.Pending, text.Plural(out.Frontends, "frontend"))
 	default:
 		out.InSync, out.Summary = true, "in sync: "+counts
 	}
@@ -102,13 +104,6 @@ func contestedText(problems []v1.Problem) string {
 
 // maxProblems bounds a list of problems that is there to be looked at.
 const maxProblems = 100
-
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
 
 type listFrontendsInput struct {
 	Paging

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/text"
+
 	"github.com/danielgtaylor/huma/v2"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -115,14 +117,14 @@ func (s *Server) sourcesCheck() v1.Check {
 		if i > 0 {
 			c.Message += ", "
 		}
-		c.Message += src.Name + " " + plural(src.Services, "service")
+		c.Message += src.Name + " " + text.Plural(src.Services, "service")
 		switch {
 		case src.Stale != "":
 			c.Message += " (stale: " + src.Stale + ")"
 		case !src.Synced:
 			c.Message += " (not synced yet)"
 		case len(src.Problems) > 0:
-			c.Message += " (" + plural(len(src.Problems), "problem") + ": " + src.Problems[0].String() + ")"
+			c.Message += " (" + text.Plural(len(src.Problems), "problem") + ": " + src.Problems[0].String() + ")"
 			c.Hint = src.Problems[0].Hint
 		}
 		if rank(src.Level) > rank(c.Level) {

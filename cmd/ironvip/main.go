@@ -1,8 +1,6 @@
-// Command ironvip is the whole of ironvip in one binary: the daemon
-// ("ironvip agent") and the client commands that ask it.
-//
-// This package wires the parts of the pipeline by hand and holds no logic of
-// its own: read agent.go to see how a service travels.
+// Command ironvip is all of ironvip in one binary: the daemon ("ironvip agent") and the client
+// commands that ask it. Package cli parses the command line; package internal/agent is the
+// daemon.
 package main
 
 import (
@@ -16,6 +14,5 @@ import (
 var version = "devel"
 
 func main() {
-	os.Exit(cli.Execute(context.Background(), cli.Options{Version: version, AgentCommand: agentCommand(),
-		CheckFiles: checkFiles, Clean: clean, Export: exportIdle, Import: importIdle}, os.Args[1:]))
+	os.Exit(cli.Execute(context.Background(), cli.Options{Version: version}, os.Args[1:]))
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/text"
+
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -71,7 +73,7 @@ func reason(in *StatusInput, s *ServiceStatus) string {
 		case s.Total == 1:
 			return "its one backend takes no new connections, so clients are refused"
 		}
-		return fmt.Sprintf("none of its %s takes new connections, so clients are refused", plural(s.Total, "backend"))
+		return fmt.Sprintf("none of its %s takes new connections, so clients are refused", text.Plural(s.Total, "backend"))
 	case Elsewhere:
 		if in.Compiled.NotHere {
 			return "this host is a real server, and has no part in it"
@@ -83,14 +85,14 @@ func reason(in *StatusInput, s *ServiceStatus) string {
 			return "no backend is ready; those that are terminating take new connections"
 		}
 		if s.Ready < s.Total {
-			return fmt.Sprintf("%d of %s take new connections", s.Ready, plural(s.Total, "backend"))
+			return fmt.Sprintf("%d of %s take new connections", s.Ready, text.Plural(s.Total, "backend"))
 		}
 		return "not all of it is served as asked"
 	}
 	if s.Total == 1 {
 		return "its one backend takes new connections"
 	}
-	return fmt.Sprintf("all of its %s take new connections", plural(s.Total, "backend"))
+	return fmt.Sprintf("all of its %s take new connections", text.Plural(s.Total, "backend"))
 }
 
 // fails reports whether the dataplane doesn't have a frontend, for a reason with
@@ -220,7 +222,7 @@ func narrowedFrontends(in *StatusInput) (lines []string) {
 			default:
 				why = fmt.Sprintf("traffic_distribution is %s", in.Service.Distribution)
 			}
-			lines = append(lines, fmt.Sprintf("%s sends clients to %d of %s: %s.", f.Key, n, plural(listed, "backend"), why))
+			lines = append(lines, fmt.Sprintf("%s sends clients to %d of %s: %s.", f.Key, n, text.Plural(listed, "backend"), why))
 		}
 	}
 	return lines
@@ -305,16 +307,9 @@ func holdings(in *StatusInput) (lines []string) {
 		lines = append(lines, fmt.Sprintf("Port %s is also node port %d on %s.", key, number, where))
 	}
 	if c := in.Compiled; c != nil && c.HealthPort != 0 {
-		lines = append(lines, fmt.Sprintf("Health checks of this node are answered on port %d: %s here.", c.HealthPort, plural(int(c.LocalReady), "ready backend")))
+		lines = append(lines, fmt.Sprintf("Health checks of this node are answered on port %d: %s here.", c.HealthPort, text.Plural(int(c.LocalReady), "ready backend")))
 	}
 	return lines
-}
-
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // joined writes addresses with a space between.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironvip/ironvip/internal/text"
+
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -191,7 +193,7 @@ func describe(p *Planned, fresh bool) string {
 	}
 	b.WriteByte(' ')
 	b.WriteString(portsText(p.Service.Ports))
-	fmt.Fprintf(&b, ", %s", plural(len(p.Service.Backends), "backend"))
+	fmt.Fprintf(&b, ", %s", text.Plural(len(p.Service.Backends), "backend"))
 	return b.String()
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/cmd/ironvip/garbage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -57,7 +56,7 @@ func BenchmarkFleet(b *testing.B) {
 	for _, fleet := range []struct{ services, backends int }{{10_000, 10}, {100_000, 1}} {
 		b.Run(fmt.Sprintf("%dx%d", fleet.services, fleet.backends), func(b *testing.B) {
 			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(garbage.Percent) // as in the agent, once it has collected for the first time
+				debug.SetGCPercent(50) // as the agent does
 			}
 			for b.Loop() {
 				small := fill(b, fleet.services/10, fleet.backends)

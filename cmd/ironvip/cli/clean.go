@@ -2,41 +2,17 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"strings"
+
+	"github.com/ironvip/ironvip/internal/agent"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
-// CleanRequest is what "dataplane clean" was asked for.
-type CleanRequest struct {
-	Config   string // a file, or a directory that holds ironvip.toml
-	StateDir string // "": as the configuration says
-	Force    bool   // also while an agent runs
-	Pools    bool   // also services in the pools that nothing else says are ours
-	DryRun   bool   // change nothing
-}
-
-// CleanResult is what is ours in the kernel, or was.
-type CleanResult struct {
-	Removed bool        `json:"removed"`
-	Items   []CleanItem `json:"items"`
-	Left    []CleanItem `json:"left"`  // what stays and might be taken for ours
-	Notes   []string    `json:"notes"` // what can't be known, and what stays beside that
-}
-
-// CleanItem is one thing in the kernel. Kind is "service", "address", "tunnel",
-// "table" or "device".
-type CleanItem struct {
-	Kind   string `json:"kind"`
-	Name   string `json:"name"`
-	Detail string `json:"detail"`
-}
-
 func (a *app) dataplaneCleanCommand() *cobra.Command {
-	var req CleanRequest
+	var req agent.CleanRequest
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "take everything that an agent left out of the kernel; no agent needed",
@@ -54,9 +30,6 @@ remove.`,
 		Example: "  ironvip dataplane clean --dry-run\n  systemctl stop ironvip && ironvip dataplane clean",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.Clean == nil {
-				return errors.New("this program has no dataplane")
-			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 			defer cancel()
 			result, err := a.Clean(ctx, req)
@@ -77,7 +50,7 @@ remove.`,
 	return cmd
 }
 
-func (a *app) showClean(r CleanResult) error {
+func (a *app) showClean(r agent.CleanResult) error {
 	p := a.printer()
 	if p.People() {
 		for _, note := range r.Notes {
@@ -100,13 +73,13 @@ func (a *app) showClean(r CleanResult) error {
 	return nil
 }
 
-func (a *app) cleanView(r CleanResult) output.View {
+func (a *app) cleanView(r agent.CleanResult) output.View {
 	return output.View{
 		Data:  r,
-		Names: output.NamesOf(r.Items, func(x CleanItem) string { return x.Name }),
+		Names: output.NamesOf(r.Items, func(x agent.CleanItem) string { return x.Name }),
 		Text: func(bool) string {
 			grid := output.Grid{}
-			rows := func(sign output.Cell, items []CleanItem) {
+			rows := func(sign output.Cell, items []agent.CleanItem) {
 				for _, x := range items {
 					grid.Rows = append(grid.Rows, []output.Cell{sign, {Text: x.Kind}, {Text: x.Name}, {Text: x.Detail, Style: output.Faint}})
 				}

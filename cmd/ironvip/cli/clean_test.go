@@ -6,35 +6,32 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/agent"
+
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
 // refused is an error of the agent's side, with what it says of itself.
-type refused struct{ error }
-
-func (refused) ExitCode() int { return ExitConflict }
-func (refused) Hint() string  { return "stop it first" }
-
 func TestDataplaneClean(t *testing.T) {
-	items := []CleanItem{{"address", "192.0.2.10", "on ironvip0"}, {"service", "192.0.2.10:80/tcp", "wrr, 2 backends"},
-		{"table", "inet ironvip", "nftables"}, {"device", "ironvip0", ""}}
-	left := []CleanItem{{"service", "192.0.2.99:80/tcp", "in a pool, and nothing says that it is ours"}}
-	var asked CleanRequest
+	items := []agent.CleanItem{{Kind: "address", Name: "192.0.2.10", Detail: "on ironvip0"}, {Kind: "service", Name: "192.0.2.10:80/tcp", Detail: "wrr, 2 backends"},
+		{Kind: "table", Name: "inet ironvip", Detail: "nftables"}, {Kind: "device", Name: "ironvip0", Detail: ""}}
+	left := []agent.CleanItem{{Kind: "service", Name: "192.0.2.99:80/tcp", Detail: "in a pool, and nothing says that it is ours"}}
+	var asked agent.CleanRequest
 	var all strings.Builder
 	for _, c := range []struct {
 		name, line string
-		found      CleanResult
+		found      agent.CleanResult
 		err        error
-		want       CleanRequest
+		want       agent.CleanRequest
 		code       int
 	}{
-		{"found", "--dry-run", CleanResult{Items: items, Left: left, Notes: []string{"there is no state file"}}, nil,
-			CleanRequest{Config: DefaultConfig, DryRun: true}, ExitChanges},
-		{"removed", "--pools --force --config /c --state-dir /s", CleanResult{Removed: true, Items: items, Notes: []string{"sysctls stay"}}, nil,
-			CleanRequest{Config: "/c", StateDir: "/s", Pools: true, Force: true}, ExitOK},
-		{"nothing", "", CleanResult{}, nil, CleanRequest{Config: DefaultConfig}, ExitOK},
-		{"only others' things", "--dry-run", CleanResult{Left: left}, nil, CleanRequest{Config: DefaultConfig, DryRun: true}, ExitOK},
-		{"an agent runs", "", CleanResult{}, refused{errors.New("an agent runs")}, CleanRequest{Config: DefaultConfig}, ExitConflict},
+		{"found", "--dry-run", agent.CleanResult{Items: items, Left: left, Notes: []string{"there is no state file"}}, nil,
+			agent.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitChanges},
+		{"removed", "--pools --force --config /c --state-dir /s", agent.CleanResult{Removed: true, Items: items, Notes: []string{"sysctls stay"}}, nil,
+			agent.CleanRequest{Config: "/c", StateDir: "/s", Pools: true, Force: true}, ExitOK},
+		{"nothing", "", agent.CleanResult{}, nil, agent.CleanRequest{Config: DefaultConfig}, ExitOK},
+		{"only others' things", "--dry-run", agent.CleanResult{Left: left}, nil, agent.CleanRequest{Config: DefaultConfig, DryRun: true}, ExitOK},
+		{"an agent runs", "", agent.CleanResult{}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, agent.CleanRequest{Config: DefaultConfig}, ExitConflict},
 	} {
 		for _, format := range output.Formats() {
 			line := strings.TrimSpace("dataplane clean " + c.line)
@@ -44,7 +41,7 @@ func TestDataplaneClean(t *testing.T) {
 				}
 				line += " -o " + string(format)
 			}
-			r := run(t, Options{Clean: func(_ context.Context, req CleanRequest) (CleanResult, error) {
+			r := run(t, Options{Clean: func(_ context.Context, req agent.CleanRequest) (agent.CleanResult, error) {
 				asked = req
 				return c.found, c.err
 			}}, line)

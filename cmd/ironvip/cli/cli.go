@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/agent"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -40,8 +42,7 @@ const defaultTimeout = 30 * time.Second
 // Options is what the commands need of their surroundings. Zero fields are
 // those of this process.
 type Options struct {
-	Version      string         // of this binary
-	AgentCommand *cobra.Command // the daemon's command; nil leaves it out
+	Version string // of this binary
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -49,16 +50,13 @@ type Options struct {
 	Now            func() time.Time
 	Host           *doctor.Host // what "doctor" looks at
 
-	// CheckFiles looks into the files that a configuration names, and says which
-	// can't be used. The default is whether they can be read.
+	// What internal/agent does for the commands that need no running agent, and the daemon
+	// itself. Tests replace these functions.
+	RunAgent   func(context.Context, agent.Options) error
 	CheckFiles func(*configs.Config) []vip.Problem
-	// Clean finds what an agent left in the kernel and, unless it is a dry run,
-	// removes it. Its errors may be a Hinter and an ExitCoder.
-	Clean func(context.Context, CleanRequest) (CleanResult, error)
-	// Export writes all that a store keeps, and Import writes it into another;
-	// neither needs an agent. Their errors are as Clean's.
-	Export func(context.Context, StoreRequest, io.Writer) error
-	Import func(context.Context, ImportRequest) (ImportResult, error)
+	Clean      func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
+	Export     func(context.Context, agent.StoreRequest, io.Writer) error
+	Import     func(context.Context, agent.ImportRequest) (agent.ImportResult, error)
 }
 
 func (o Options) withDefaults() Options {
@@ -77,8 +75,20 @@ func (o Options) withDefaults() Options {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
+	if o.RunAgent == nil {
+		o.RunAgent = agent.Run
+	}
 	if o.CheckFiles == nil {
-		o.CheckFiles = (*configs.Config).CheckFiles
+		o.CheckFiles = agent.CheckFiles
+	}
+	if o.Clean == nil {
+		o.Clean = agent.Clean
+	}
+	if o.Export == nil {
+		o.Export = agent.Export
+	}
+	if o.Import == nil {
+		o.Import = agent.Import
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -143,10 +153,8 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 		must(root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
 	}
 
-	if a.AgentCommand != nil {
-		root.AddCommand(a.AgentCommand)
-	}
 	root.AddCommand(
+		a.agentCommand(),
 		a.statusCommand(),
 		group("service", "services: what is balanced, and how it fares",
 			a.serviceListCommand(), a.serviceGetCommand(), a.serviceApplyCommand(), a.serviceDeleteCommand(), a.serviceExplainCommand(),

@@ -45,7 +45,7 @@ func TestScripts(t *testing.T) {
 
 // agent is a server on a unix socket that gives canned answers and remembers
 // what it was asked.
-type agent struct {
+type fakeAgent struct {
 	socket string
 
 	hold bool // an event stream stays open after its canned events
@@ -64,13 +64,13 @@ type request struct {
 	Line, Prefer, Body string
 }
 
-func newAgent(t *testing.T) *agent {
+func newAgent(t *testing.T) *fakeAgent {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ironvip") // a test's own directory is too long a path for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{socket: filepath.Join(dir, "a.sock"), answers: map[string]answer{}}
+	a := &fakeAgent{socket: filepath.Join(dir, "a.sock"), answers: map[string]answer{}}
 	l, err := net.Listen("unix", a.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -85,19 +85,19 @@ func newAgent(t *testing.T) *agent {
 }
 
 // on makes the agent answer a request line, such as "GET /v1/status".
-func (a *agent) on(line string, status int, body any) {
+func (a *fakeAgent) on(line string, status int, body any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.answers[line] = answer{status, body}
 }
 
-func (a *agent) requests() []request {
+func (a *fakeAgent) requests() []request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return append([]request(nil), a.asked...)
 }
 
-func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	line := r.Method + " " + r.URL.RequestURI()
 	a.mu.Lock()
@@ -171,12 +171,12 @@ func run(t *testing.T, o Options, line string) result {
 }
 
 // run executes a command line against this agent.
-func (a *agent) run(t *testing.T, line string) result {
+func (a *fakeAgent) run(t *testing.T, line string) result {
 	t.Helper()
 	return a.runWith(t, Options{}, line)
 }
 
-func (a *agent) runWith(t *testing.T, o Options, line string) result {
+func (a *fakeAgent) runWith(t *testing.T, o Options, line string) result {
 	t.Helper()
 	o.Getenv = func(name string) string {
 		if name == EnvAddr {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/ironvip/ironvip/internal/agent"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ironvip/ironvip/api/client"
@@ -62,13 +64,6 @@ func usage(cmd *cobra.Command, format string, args ...any) *failure {
 	return &failure{code: ExitUsage, err: fmt.Errorf(format, args...), hint: cmd.CommandPath() + " --help"}
 }
 
-// Hinter and ExitCoder are what an error of the agent's command may implement
-// to say what to do about it and how the program ends.
-type (
-	Hinter    interface{ Hint() string }
-	ExitCoder interface{ ExitCode() int }
-)
-
 // report prints err, if it is to be seen, and returns the exit code. Of joined
 // errors each is printed; the first gives the code. An error that wraps several
 // and has a text of its own is one.
@@ -117,16 +112,11 @@ type explained struct {
 
 func (a *app) explain(err error) explained {
 	r := explained{code: ExitError, text: err.Error()}
-	var hinter Hinter
-	var coder ExitCoder
 	if problem, ok := errors.AsType[vip.Problem](err); ok {
 		r.hint = problem.Hint
 	}
-	if errors.As(err, &hinter) {
-		r.hint = hinter.Hint()
-	}
-	if errors.As(err, &coder) {
-		r.code = coder.ExitCode()
+	if offline, ok := errors.AsType[*agent.OfflineError](err); ok {
+		r.code, r.hint = exitCodeOfCause[offline.Cause], offline.Hint
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		r.text, _, _ = strings.Cut(r.text, "\n") // its parts follow as problems
@@ -145,6 +135,10 @@ func (a *app) explain(err error) explained {
 		r.text = "interrupted"
 	}
 	return r
+}
+
+var exitCodeOfCause = map[agent.Cause]int{
+	agent.CauseOther: ExitError, agent.CauseRunning: ExitConflict, agent.CausePermission: ExitNotPermitted,
 }
 
 // exitCodeOf maps what the agent, or the way to it, answered.

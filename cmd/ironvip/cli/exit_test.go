@@ -14,10 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/agent"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -195,12 +194,8 @@ func TestHintNamesTheSocketsGroup(t *testing.T) {
 	}
 }
 
-// hinted is an error as the agent's command may return.
-type hinted struct{}
-
-func (hinted) Error() string { return "start the agent: pools overlap" }
-func (hinted) Hint() string  { return "change one of them" }
-func (hinted) ExitCode() int { return ExitConflict }
+// offline is an error as internal/agent returns it.
+var offline = &agent.OfflineError{Err: errors.New("start the agent: pools overlap"), Cause: agent.CauseRunning, Hint: "change one of them"}
 
 // worded wraps a problem and its cause, and has a text of its own.
 type worded struct{}
@@ -218,16 +213,15 @@ func TestAgentCommandsErrors(t *testing.T) {
 	}{
 		{nil, ExitOK, ""},
 		{errors.New("plain"), ExitError, "error: plain\n"},
-		{fmt.Errorf("run: %w", hinted{}), ExitConflict, "error: run: start the agent: pools overlap\nhint: change one of them\n"},
+		{fmt.Errorf("run: %w", offline), ExitConflict, "error: run: start the agent: pools overlap\nhint: change one of them\n"},
 		{vip.Problem{Place: "ironvip.toml:3", Message: "bad", Hint: "mend it"}, ExitError, "error: ironvip.toml:3: bad\nhint: mend it\n"},
-		{errors.Join(vip.Problem{Message: "one", Hint: "mend one"}, hinted{}), ExitError,
+		{errors.Join(vip.Problem{Message: "one", Hint: "mend one"}, offline), ExitError,
 			"error: one\nhint: mend one\nerror: start the agent: pools overlap\nhint: change one of them\n"},
 		{worded{}, ExitError, "error: state.db: in use by another agent\nhint: stop it\n"},
 		{errors.New("can't work here\n  because\nhint: do this"), ExitError, "error: can't work here\n  because\nhint: do this\n"},
 		{context.Canceled, ExitError, "error: interrupted\n"},
 	} {
-		agentCmd := &cobra.Command{Use: "agent", RunE: func(*cobra.Command, []string) error { return c.err }}
-		r := run(t, Options{AgentCommand: agentCmd}, "agent")
+		r := run(t, Options{RunAgent: func(context.Context, agent.Options) error { return c.err }}, "agent")
 		if r.code != c.code || r.stderr != c.text {
 			t.Errorf("%v: code %d, stderr %q, want %d, %q", c.err, r.code, r.stderr, c.code, c.text)
 		}

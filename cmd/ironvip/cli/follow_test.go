@@ -49,7 +49,7 @@ func (w *cancelOnWrite) Write(p []byte) (int, error) {
 
 func TestFollowEndsQuietlyWhenInterrupted(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	a := &agent{hold: true, answers: map[string]answer{}}
+	a := &fakeAgent{hold: true, answers: map[string]answer{}}
 	a.on("GET /v1/events", 200, events()[:1])
 	s := httptest.NewServer(a)
 	defer s.Close()
@@ -65,7 +65,7 @@ func TestFollowEndsQuietlyWhenInterrupted(t *testing.T) {
 // Every kind of command leaves no goroutine behind.
 func TestNoLeaks(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	a := &agent{answers: map[string]answer{}}
+	a := &fakeAgent{answers: map[string]answer{}}
 	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web()}})
 	a.on("GET /v1/status", 200, wellStatus())
 	s := httptest.NewServer(a)

@@ -9,7 +9,7 @@ import (
 )
 
 // node answers everything that reads.
-func node(t *testing.T) *agent {
+func node(t *testing.T) *fakeAgent {
 	a := newAgent(t)
 	a.on("GET /v1/status", 200, nodeStatus())
 	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web(), db()}, Next: "p2", Revision: 230})

@@ -209,7 +209,7 @@ func TestLooksLikeJSON(t *testing.T) {
 
 // complete asks for completions as a shell does, for a command line whose last
 // word may be empty.
-func complete(t *testing.T, a *agent, words []string) string {
+func complete(t *testing.T, a *fakeAgent, words []string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	Execute(t.Context(), Options{Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "unix://" + a.socket }}, words)

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/ironvip/ironvip/internal/agent"
 
 	"github.com/spf13/cobra"
 
@@ -19,53 +20,8 @@ import (
 // maxImport is how large a file of "vip export" may be: some 500,000 leases.
 const maxImport = 256 << 20
 
-// StoreRequest says whose store is to be read or written without an agent.
-type StoreRequest struct {
-	Config   string // a file, or a directory that holds ironvip.toml
-	StateDir string // "": as the configuration says
-}
-
-// ImportRequest is what "vip import" was asked for.
-type ImportRequest struct {
-	StoreRequest
-	Data        []byte // what "vip export" wrote; nil with None
-	File        string // what to call it
-	DryRun      bool   // change nothing
-	SkipClashes bool   // import the rest
-	None        bool   // import nothing, and let the agent start on the store as it is
-}
-
-// ImportResult is what an import has written, or would write.
-type ImportResult struct {
-	Store    string        `json:"store"`    // "bolt" or "consul"
-	Imported bool          `json:"imported"` // false of a dry run, and when clashes kept everything out
-	Leases   int           `json:"leases"`
-	Services int           `json:"services"` // registrations
-	States   int           `json:"states"`   // of backends, by operators
-	Same     int           `json:"same"`     // were there already
-	Ended    int           `json:"ended"`    // leases that had cooled down, or that cool down and are in use
-	Replaced int           `json:"replaced"` // what was in the store from an earlier time, and was removed
-	Clashes  []ImportClash `json:"clashes"`
-}
-
-// ImportClash is one thing that the store has otherwise. Kind is "lease",
-// "registration" or "state"; Service is whose lease it is.
-type ImportClash struct {
-	Kind    string `json:"kind"`
-	Name    string `json:"name"`
-	Service string `json:"service,omitempty"`
-	Message string `json:"message"`
-}
-
-func (c ImportClash) String() string {
-	if c.Service != "" {
-		return fmt.Sprintf("%s %s of %s: %s", c.Kind, c.Name, c.Service, c.Message)
-	}
-	return fmt.Sprintf("%s %s: %s", c.Kind, c.Name, c.Message)
-}
-
 // storeFlags adds the flags that name a store.
-func storeFlags(cmd *cobra.Command, req *StoreRequest, config string) {
+func storeFlags(cmd *cobra.Command, req *agent.StoreRequest, config string) {
 	flags := cmd.Flags()
 	flags.StringVar(&req.Config, "config", DefaultConfig, config)
 	flags.StringVar(&req.StateDir, "state-dir", "", "where the state file is (default: node.state_dir of the configuration)")
@@ -74,7 +30,7 @@ func storeFlags(cmd *cobra.Command, req *StoreRequest, config string) {
 }
 
 func (a *app) vipExportCommand() *cobra.Command {
-	var req StoreRequest
+	var req agent.StoreRequest
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "write all leases, registrations and operators' states, for a backup or another store",
@@ -91,6 +47,7 @@ is 3; "vip import" then takes it for a clash.`,
 		Example: "  ironvip vip export > vips.json\n  systemctl stop ironvip && ironvip vip export > vips.json",
 		Args:    cobra.NoArgs,
 	}
+	req.Version = a.Version
 	storeFlags(cmd, &req, "read the store that this configuration names, without an agent")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var out bytes.Buffer // whole, or nothing
@@ -121,14 +78,14 @@ func (a *app) warnUnreadable(document []byte) error {
 	}
 	p := a.printer()
 	for _, u := range d.Unreadable {
-		p.Label("warning", output.Caution, output.Clean(ImportClash{Kind: u.Kind, Name: u.Key, Service: strings.Join(u.Services, ", "), Message: u.Message}.String()))
+		p.Label("warning", output.Caution, output.Clean(agent.ImportClash{Kind: u.Kind, Name: u.Key, Service: strings.Join(u.Services, ", "), Message: u.Message}.String()))
 	}
 	p.Say("%s could not be read; the rest was exported", output.Plural(len(d.Unreadable), "value"))
 	p.Label("hint", output.Faint, "put right or remove these keys, and export again: an import of this file gives their services other addresses")
 	return exit(ExitDegraded)
 }
 
-func (a *app) export(ctx context.Context, req StoreRequest, offline bool, to io.Writer) error {
+func (a *app) export(ctx context.Context, req agent.StoreRequest, offline bool, to io.Writer) error {
 	if !offline {
 		c, err := a.client()
 		if err != nil {
@@ -142,16 +99,13 @@ func (a *app) export(ctx context.Context, req StoreRequest, offline bool, to io.
 		}
 		a.printer().Say("no agent answers at %s: the store of %s is read", c.Addr(), req.Config)
 	}
-	if a.Export == nil {
-		return errors.New("this program has no stores")
-	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	return a.Export(ctx, req, to)
 }
 
 func (a *app) vipImportCommand() *cobra.Command {
-	var req ImportRequest
+	var req agent.ImportRequest
 	cmd := &cobra.Command{
 		Use:   "import FILE",
 		Short: "write what \"vip export\" wrote into the store of the configuration, before its agent starts",
@@ -183,8 +137,6 @@ host whose services take the addresses that the fleet has for them.`,
 			return usage(cmd, "%s: a FILE is needed", cmd.CommandPath())
 		case req.None && (len(args) == 1 || req.SkipClashes):
 			return usage(cmd, "%s: --none takes no FILE, and nothing clashes", cmd.CommandPath())
-		case a.Import == nil:
-			return errors.New("this program has no stores")
 		}
 		if !req.None {
 			data, name, problem := a.readInput(args[0], maxImport)
@@ -207,7 +159,7 @@ host whose services take the addresses that the fleet has for them.`,
 // maxClashes is how many clashes are shown to people.
 const maxClashes = 100
 
-func (a *app) showImport(req ImportRequest, r ImportResult) error {
+func (a *app) showImport(req agent.ImportRequest, r agent.ImportResult) error {
 	p := a.printer()
 	for i, c := range r.Clashes {
 		if i == maxClashes {
@@ -257,15 +209,15 @@ func (a *app) showImport(req ImportRequest, r ImportResult) error {
 	return nil
 }
 
-func importView(r ImportResult) output.View {
+func importView(r agent.ImportResult) output.View {
 	return output.View{
 		Data:  r,
-		Names: output.NamesOf(r.Clashes, func(c ImportClash) string { return c.Name }),
+		Names: output.NamesOf(r.Clashes, func(c agent.ImportClash) string { return c.Name }),
 		Text:  func(bool) string { return "" },
 	}
 }
 
-func clashes(r ImportResult) string {
+func clashes(r agent.ImportResult) string {
 	if len(r.Clashes) == 1 {
 		return "1 clash"
 	}

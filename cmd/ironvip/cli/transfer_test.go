@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/agent"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -27,26 +29,26 @@ func TestVIPExport(t *testing.T) {
 		!strings.Contains(r.stderr, "registration default/db: consul:ironvip/v1/tree/services/default/db: cut") {
 		t.Errorf("of a store with what can't be read: %s", r)
 	}
-	var asked StoreRequest
+	var asked agent.StoreRequest
 	var fails error
-	idle := Options{Export: func(_ context.Context, req StoreRequest, to io.Writer) error {
+	idle := Options{Export: func(_ context.Context, req agent.StoreRequest, to io.Writer) error {
 		asked = req
 		_, _ = io.WriteString(to, "{}")
 		return fails
 	}}
 	for _, c := range []struct {
 		line string
-		want StoreRequest
+		want agent.StoreRequest
 		err  error
 		code int
 		out  string
 	}{
-		{"--config /c --state-dir /s", StoreRequest{"/c", "/s"}, nil, ExitOK, "{}"},
-		{"--state-dir /s", StoreRequest{DefaultConfig, "/s"}, nil, ExitOK, "{}"},
-		{"--config /c", StoreRequest{"/c", ""}, refused{errors.New("an agent runs")}, ExitConflict, ""},
-		{"--addr unix:///nowhere/sock", StoreRequest{}, nil, ExitUnreachable, ""},
+		{"--config /c --state-dir /s", agent.StoreRequest{Config: "/c", StateDir: "/s", Version: "0.1.0"}, nil, ExitOK, "{}"},
+		{"--state-dir /s", agent.StoreRequest{Config: DefaultConfig, StateDir: "/s", Version: "0.1.0"}, nil, ExitOK, "{}"},
+		{"--config /c", agent.StoreRequest{Config: "/c", Version: "0.1.0"}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, ExitConflict, ""},
+		{"--addr unix:///nowhere/sock", agent.StoreRequest{}, nil, ExitUnreachable, ""},
 	} {
-		asked, fails = StoreRequest{}, c.err
+		asked, fails = agent.StoreRequest{}, c.err
 		if r := run(t, idle, "vip export "+c.line); r.code != c.code || r.stdout != c.out || asked != c.want {
 			t.Errorf("%s: asked for %+v, %s", c.line, asked, r)
 		}
@@ -58,30 +60,30 @@ func TestVIPImport(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	clashes := []ImportClash{{"lease", "192.0.2.10", "web", "the store has it for api"}, {"registration", "db", "", "the store has another service of this name"}}
-	var asked ImportRequest
+	clashes := []agent.ImportClash{{Kind: "lease", Name: "192.0.2.10", Service: "web", Message: "the store has it for api"}, {Kind: "registration", Name: "db", Service: "", Message: "the store has another service of this name"}}
+	var asked agent.ImportRequest
 	var all strings.Builder
 	for _, c := range []struct {
 		line string
-		done ImportResult
+		done agent.ImportResult
 		err  error
-		want ImportRequest // without the file's
+		want agent.ImportRequest // without the file's
 		code int
 	}{
-		{"FILE", ImportResult{Store: "consul", Imported: true, Leases: 12, Services: 3, States: 1, Same: 4}, nil, ImportRequest{}, ExitOK},
-		{"FILE", ImportResult{Store: "bolt", Imported: true, Leases: 1, Replaced: 7}, nil, ImportRequest{}, ExitOK},
-		{"FILE", ImportResult{Store: "consul", Clashes: clashes}, nil, ImportRequest{}, ExitConflict},
-		{"FILE --skip-clashes", ImportResult{Store: "consul", Imported: true, Leases: 1, Clashes: clashes}, nil, ImportRequest{SkipClashes: true}, ExitOK},
-		{"FILE", ImportResult{Store: "consul", Imported: true, Clashes: clashes[:1]}, nil, ImportRequest{}, ExitConflict}, // somebody was faster
-		{"FILE --dry-run", ImportResult{Store: "consul", Leases: 2}, nil, ImportRequest{DryRun: true}, ExitChanges},
-		{"FILE --dry-run", ImportResult{Store: "consul", Same: 2}, nil, ImportRequest{DryRun: true}, ExitOK},
-		{"FILE --dry-run", ImportResult{Store: "consul", Clashes: clashes}, nil, ImportRequest{DryRun: true}, ExitConflict},
-		{"--none", ImportResult{Store: "consul"}, nil, ImportRequest{None: true}, ExitOK},
-		{"FILE", ImportResult{}, refused{errors.New("an agent runs")}, ImportRequest{}, ExitConflict},
-		{"FILE -o json", ImportResult{Store: "consul", Clashes: clashes}, nil, ImportRequest{}, ExitConflict},
+		{"FILE", agent.ImportResult{Store: "consul", Imported: true, Leases: 12, Services: 3, States: 1, Same: 4}, nil, agent.ImportRequest{}, ExitOK},
+		{"FILE", agent.ImportResult{Store: "bolt", Imported: true, Leases: 1, Replaced: 7}, nil, agent.ImportRequest{}, ExitOK},
+		{"FILE", agent.ImportResult{Store: "consul", Clashes: clashes}, nil, agent.ImportRequest{}, ExitConflict},
+		{"FILE --skip-clashes", agent.ImportResult{Store: "consul", Imported: true, Leases: 1, Clashes: clashes}, nil, agent.ImportRequest{SkipClashes: true}, ExitOK},
+		{"FILE", agent.ImportResult{Store: "consul", Imported: true, Clashes: clashes[:1]}, nil, agent.ImportRequest{}, ExitConflict}, // somebody was faster
+		{"FILE --dry-run", agent.ImportResult{Store: "consul", Leases: 2}, nil, agent.ImportRequest{DryRun: true}, ExitChanges},
+		{"FILE --dry-run", agent.ImportResult{Store: "consul", Same: 2}, nil, agent.ImportRequest{DryRun: true}, ExitOK},
+		{"FILE --dry-run", agent.ImportResult{Store: "consul", Clashes: clashes}, nil, agent.ImportRequest{DryRun: true}, ExitConflict},
+		{"--none", agent.ImportResult{Store: "consul"}, nil, agent.ImportRequest{None: true}, ExitOK},
+		{"FILE", agent.ImportResult{}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, agent.ImportRequest{}, ExitConflict},
+		{"FILE -o json", agent.ImportResult{Store: "consul", Clashes: clashes}, nil, agent.ImportRequest{}, ExitConflict},
 	} {
 		line := "vip import " + c.line
-		r := run(t, Options{Import: func(_ context.Context, req ImportRequest) (ImportResult, error) {
+		r := run(t, Options{Import: func(_ context.Context, req agent.ImportRequest) (agent.ImportResult, error) {
 			asked = req
 			return c.done, c.err
 		}}, strings.ReplaceAll(line, "FILE", file))

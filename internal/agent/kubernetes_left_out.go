@@ -1,6 +1,6 @@
 //go:build nokubernetes
 
-package main
+package agent
 
 import (
 	"fmt"
@@ -14,6 +14,6 @@ func (a *agent) newKubernetes(s *configs.Source) error {
 	return fmt.Errorf("source %q: this build has no sources of type %s", s.Name, s.Type)
 }
 
-// checkFiles looks into the files that a configuration names, and says which
+// CheckFiles looks into the files that a configuration names, and says which
 // can't be used.
-func checkFiles(cfg *configs.Config) []vip.Problem { return cfg.CheckFiles() }
+func CheckFiles(cfg *configs.Config) []vip.Problem { return cfg.CheckFiles() }

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -152,9 +152,10 @@ type stores struct {
 
 // storeOptions are what the stores are opened with.
 type storeOptions struct {
-	clock  *table.Clock
-	events *event.Log
-	log    *slog.Logger
+	version string // of this binary
+	clock   *table.Clock
+	events  *event.Log
+	log     *slog.Logger
 }
 
 // openStores opens the stores that the configuration names. Those of a fleet
@@ -182,7 +183,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree), Node: cfg.Node.Name}
 	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }
 	started := time.Now().UnixMilli()
-	tree.SetNode(func() fleet.Node { return fleet.Node{Version: version, Since: started} }) // until the agent knows more
+	tree.SetNode(func() fleet.Node { return fleet.Node{Version: o.version, Since: started} }) // until the agent knows more
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() {

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"cmp"
@@ -14,36 +14,47 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ironvip/ironvip/cmd/ironvip/cli"
-	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// cleanError is an error of `ironvip dataplane clean` with an exit code and
-// what to do about it.
-type cleanError struct {
-	err  error
-	code int
-	hint string
+// CleanRequest is what "dataplane clean" was asked for.
+type CleanRequest struct {
+	Config   string // a file, or a directory that holds ironvip.toml
+	StateDir string // "": as the configuration says
+	Force    bool   // also while an agent runs
+	Pools    bool   // also services in the pools that nothing else says are ours
+	DryRun   bool   // change nothing
 }
 
-func (e *cleanError) Error() string { return e.err.Error() }
-func (e *cleanError) Unwrap() error { return e.err }
-func (e *cleanError) ExitCode() int { return e.code }
-func (e *cleanError) Hint() string  { return e.hint }
+// CleanResult is what is ours in the kernel, or was.
+type CleanResult struct {
+	Removed bool        `json:"removed"`
+	Items   []CleanItem `json:"items"`
+	Left    []CleanItem `json:"left"`  // what stays and might be taken for ours
+	Notes   []string    `json:"notes"` // what can't be known, and what stays beside that
+}
 
-// clean is `ironvip dataplane clean`: what an agent of this configuration left
-// in the kernel, found and removed without one.
-func clean(ctx context.Context, req cli.CleanRequest) (cli.CleanResult, error) {
-	result := cli.CleanResult{Items: []cli.CleanItem{}, Left: []cli.CleanItem{}, Notes: []string{}}
+// CleanItem is one thing in the kernel. Kind is "service", "address", "tunnel",
+// "table" or "device".
+type CleanItem struct {
+	Kind   string `json:"kind"`
+	Name   string `json:"name"`
+	Detail string `json:"detail"`
+}
+
+// Clean finds what an agent of this configuration left in the kernel and, unless it is a dry
+// run, removes it. No agent is needed. Its errors may be an OfflineError.
+func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
+	result := CleanResult{Items: []CleanItem{}, Left: []CleanItem{}, Notes: []string{}}
 	cfg, problems := configs.LoadOrLastGood(req.Config, req.StateDir)
 	if _, err := os.Stat(req.Config); cfg == nil && errors.Is(err, fs.ErrNotExist) { // cleaning comes after uninstalling, too
 		cfg, problems = configs.Parse(filepath.Join(req.Config, configs.ConfigName), nil)
@@ -87,16 +98,16 @@ func clean(ctx context.Context, req cli.CleanRequest) (cli.CleanResult, error) {
 	}
 	list(&result, remains)
 	if remains.Foreign != "" {
-		result.Left = append(result.Left, cli.CleanItem{Kind: "device", Name: cfg.Dataplane.Device,
+		result.Left = append(result.Left, CleanItem{Kind: "device", Name: cfg.Dataplane.Device,
 			Detail: fmt.Sprintf("a %s, and ours is a dummy: somebody else made it, and it stays with every address on it", remains.Foreign)})
 	}
 	for _, k := range remains.Others {
 		switch lease := leases[ipam.Resource{NodePort: k.Port, Protocol: k.Protocol}]; {
 		case pools.Owns(k.Addr):
-			result.Left = append(result.Left, cli.CleanItem{Kind: "service", Name: k.String(),
+			result.Left = append(result.Left, CleanItem{Kind: "service", Name: k.String(),
 				Detail: "in a pool, and nothing says that it is ours: " + deletion(k) + ", or --pools"})
 		case len(lease.Holders) > 0:
-			result.Left = append(result.Left, cli.CleanItem{Kind: "service", Name: k.String(),
+			result.Left = append(result.Left, CleanItem{Kind: "service", Name: k.String(),
 				Detail: fmt.Sprintf("on a node port of %s, and not on record as ours: %s", lease.Holders[0].Service, deletion(k))})
 		}
 	}
@@ -112,15 +123,15 @@ func clean(ctx context.Context, req cli.CleanRequest) (cli.CleanResult, error) {
 }
 
 // list puts what was found in the order in which it goes.
-func list(result *cli.CleanResult, r *ipvs.Remains) {
+func list(result *CleanResult, r *ipvs.Remains) {
 	add := func(kind, name, detail string) {
-		result.Items = append(result.Items, cli.CleanItem{Kind: kind, Name: name, Detail: detail})
+		result.Items = append(result.Items, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
 	for _, a := range r.Addresses {
 		add("address", a.String(), "on "+r.Device)
 	}
 	for _, s := range r.Services {
-		add("service", s.Key.String(), s.Scheduler+", "+output.Plural(s.Backends, "backend"))
+		add("service", s.Key.String(), s.Scheduler+", "+text.Plural(s.Backends, "backend"))
 	}
 	for _, end := range r.Tunnels {
 		add("tunnel", end.String(), "a device that takes packets out of tunnels to this address")
@@ -155,7 +166,7 @@ func agentAnswers(ctx context.Context, cfg *configs.Config) error {
 }
 
 func agentRuns(where string) error {
-	return &cleanError{fmt.Errorf("an agent runs %s", where), cli.ExitConflict,
+	return &OfflineError{fmt.Errorf("an agent runs %s", where), CauseRunning,
 		"stop it first: systemctl stop ironvip; with --force what it programmed is removed all the same, and it puts that back at its next resync"}
 }
 
@@ -178,7 +189,7 @@ func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(st
 	case errors.Is(err, store.ErrLocked):
 		return nil, nil, agentRuns("with the state directory " + cfg.Node.StateDir)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, nil, &cleanError{err, cli.ExitNotPermitted, "run this as root"}
+		return nil, nil, &OfflineError{err, CausePermission, "run this as root"}
 	case err != nil:
 		return unknown(err.Error())
 	}
@@ -204,9 +215,9 @@ func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(st
 
 // cleanFailed names what was attempted, and the rights where they were lacking.
 func cleanFailed(what string, err error) error {
-	failed := &cleanError{fmt.Errorf("%s: %w", what, err), cli.ExitError, ""}
+	failed := &OfflineError{fmt.Errorf("%s: %w", what, err), CauseOther, ""}
 	if errors.Is(err, fs.ErrPermission) {
-		failed.code, failed.hint = cli.ExitNotPermitted, "run this as root: it takes CAP_NET_ADMIN"
+		failed.Cause, failed.Hint = CausePermission, "run this as root: it takes CAP_NET_ADMIN"
 	}
 	return failed
 }

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -120,7 +120,7 @@ func (a *agent) validate(context.Context) []vip.Problem {
 		return problems
 	}
 	_, more := cfg.Services()
-	return append(append(problems, checkFiles(cfg)...), more...)
+	return append(append(problems, CheckFiles(cfg)...), more...)
 }
 
 // configCheck is the configuration's line of `ironvip status`.

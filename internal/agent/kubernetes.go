@@ -1,6 +1,6 @@
 //go:build !nokubernetes
 
-package main
+package agent
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // newKubernetes makes a source of type kubernetes, and, unless it only mirrors,
 // the writer beside it.
 func (a *agent) newKubernetes(s *configs.Source) error {
-	config, err := kubernetesConfig(s)
+	config, err := kubernetesConfig(s, a.version)
 	if err != nil {
 		return fmt.Errorf("source %q: %w", s.Name, err)
 	}
@@ -64,16 +64,16 @@ func (a *agent) newKubernetes(s *configs.Source) error {
 // ipModes are those of the configuration, as Kubernetes writes them.
 var ipModes = map[string]corev1.LoadBalancerIPMode{configs.IPModeProxy: corev1.LoadBalancerIPModeProxy, configs.IPModeVIP: corev1.LoadBalancerIPModeVIP}
 
-// checkFiles looks into the files that a configuration names, and says which
+// CheckFiles looks into the files that a configuration names, and says which
 // can't be used.
-func checkFiles(cfg *configs.Config) []vip.Problem {
+func CheckFiles(cfg *configs.Config) []vip.Problem {
 	problems := cfg.CheckFiles()
 	for i := range cfg.Sources {
 		s := &cfg.Sources[i]
 		if s.Type != configs.SourceKubernetes || s.InCluster {
 			continue
 		}
-		config, err := kubernetesConfig(s)
+		config, err := kubernetesConfig(s, "")
 		if err != nil { // systemd gives it to the agent alone
 			continue
 		}
@@ -89,7 +89,7 @@ func checkFiles(cfg *configs.Config) []vip.Problem {
 	return problems
 }
 
-func kubernetesConfig(s *configs.Source) (kubeclient.Config, error) {
+func kubernetesConfig(s *configs.Source, version string) (kubeclient.Config, error) {
 	path, err := configs.ResolvePath(s.Kubeconfig)
 	return kubeclient.Config{Kubeconfig: path, Context: s.Context, UserAgent: "ironvip/" + version}, err
 }

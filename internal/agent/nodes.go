@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -99,7 +99,7 @@ func (a *agent) storeCheck() v1.Check {
 		}
 	case all > 0:
 		c.Level = v1.LevelWarn
-		c.Message += " in touch, " + output.Plural(all, "problem")
+		c.Message += " in touch, " + text.Plural(all, "problem")
 	default:
 		elected := tree.Elected()
 		if elected == "" {

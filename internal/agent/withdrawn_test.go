@@ -1,6 +1,6 @@
 //go:build !nokubernetes
 
-package main
+package agent
 
 import (
 	"context"

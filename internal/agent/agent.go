@@ -1,23 +1,26 @@
-package main
+// Package agent is the daemon: it wires the parts of the pipeline by hand, runs them, reloads
+// their configuration and stops them. It also opens the stores of a stopped agent for the
+// commands that work without one.
+//
+// The wiring is in agent.go, in the order in which a service passes through the parts. The
+// package makes no decision about services.
+package agent
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/signal"
+	"runtime/debug"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/api"
-	"github.com/ironvip/ironvip/cmd/ironvip/cli"
-	"github.com/ironvip/ironvip/cmd/ironvip/garbage"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/healthport"
@@ -40,38 +43,35 @@ import (
 
 const eventsKept = 1000
 
-// agentCommand is `ironvip agent`.
-func agentCommand() *cobra.Command {
-	var path, stateDir string
-	var isDemo bool
-	cmd := &cobra.Command{
-		Use:   "agent",
-		Short: "run the daemon",
-		Long: `Run the daemon in the foreground: learn services from the configured sources, give each its
-VIP, and program this host's dataplane. SIGHUP reloads the configuration; SIGTERM ends the
-daemon and leaves a kernel dataplane forwarding.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
-			garbage.Limit()
-			if !isDemo {
-				return runAgent(ctx, path, stateDir, nil)
-			}
-			d, err := newDemo(ctx)
-			if err != nil {
-				return err
-			}
-			defer d.close()
-			return runAgent(ctx, d.dir, "", func(a *agent) { d.greet(ctx, a, cmd.OutOrStdout()) })
-		},
+// gcPercent is Go's GOGC while the agent runs: half of the default. BENCHMARKS.md has what it
+// costs and saves.
+const gcPercent = 50
+
+// Options say which agent to run.
+type Options struct {
+	Config   string // the configuration: a directory with ironvip.toml, or the file
+	StateDir string // "": node.state_dir of the configuration
+	Version  string // of this binary
+	Demo     bool   // run on a configuration with demo backends; Config and StateDir are ignored
+	Stdout   io.Writer
+}
+
+// Run runs an agent until ctx ends or a part of the agent fails for good. It returns nil after
+// ctx ended.
+func Run(ctx context.Context, o Options) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&path, "config", cli.DefaultConfig, "configuration: a directory with ironvip.toml, or such a file")
-	flags.StringVar(&stateDir, "state-dir", "", "where leases and registrations are kept (default: node.state_dir of the configuration)")
-	flags.BoolVar(&isDemo, "demo", false, "run with demo backends and two services in 127.0.0.0/8; needs no root and leaves nothing behind")
-	cmd.MarkFlagsMutuallyExclusive("demo", "config")
-	return cmd
+	if !o.Demo {
+		return runAgent(ctx, o, nil)
+	}
+	d, err := newDemo(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	o.Config, o.StateDir = d.dir, ""
+	return runAgent(ctx, o, func(a *agent) { d.greet(ctx, a, o.Stdout) })
 }
 
 // agent is one running daemon: every part of the pipeline, wired by hand. The
@@ -125,12 +125,12 @@ type part struct {
 // runAgent runs an agent until the context ends or a part of it fails for
 // good. A demo has a greet, which is called once the agent is ready; and it
 // leaves nothing in the kernel.
-func runAgent(ctx context.Context, path, stateDir string, greet func(*agent)) error {
-	cfg, problems := configs.LoadOrLastGood(path, stateDir)
+func runAgent(ctx context.Context, o Options, greet func(*agent)) error {
+	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {
 		return problemsError("the configuration can't be used", problems)
 	}
-	a, err := newAgent(path, cfg, problems)
+	a, err := newAgent(o, cfg, problems)
 	if err != nil {
 		return err
 	}
@@ -151,10 +151,10 @@ func runAgent(ctx context.Context, path, stateDir string, greet func(*agent)) er
 
 // newAgent makes every part; nothing runs yet but what keeps a fleet's store in step, no
 // kernel is touched, and nothing is waited for.
-func newAgent(path string, cfg *configs.Config, problems []vip.Problem) (_ *agent, err error) {
+func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
-		path: path, version: version, started: time.Now(), began: make(chan struct{}),
+		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}),
 		level:       &slog.LevelVar{},
 		events:      event.NewLog(eventsKept, time.Now),
 		static:      map[string]*static.Source{},
@@ -196,7 +196,7 @@ func newAgent(path string, cfg *configs.Config, problems []vip.Problem) (_ *agen
 	if err := checkStore(cfg, a.db); err != nil {
 		return nil, err
 	}
-	if a.stores, err = openStores(cfg, a.db, storeOptions{clock: clock, events: a.events, log: a.log}); err != nil {
+	if a.stores, err = openStores(cfg, a.db, storeOptions{version: o.Version, clock: clock, events: a.events, log: a.log}); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ironvip/ironvip/cmd/ironvip/cli"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
@@ -18,16 +17,62 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
+// StoreRequest says whose store is to be read or written without an agent.
+type StoreRequest struct {
+	Config   string // a file, or a directory that holds ironvip.toml
+	StateDir string // "": as the configuration says
+	Version  string // of this binary
+}
+
+// ImportRequest is what "vip import" was asked for.
+type ImportRequest struct {
+	StoreRequest
+	Data        []byte // what "vip export" wrote; nil with None
+	File        string // what to call it
+	DryRun      bool   // change nothing
+	SkipClashes bool   // import the rest
+	None        bool   // import nothing, and let the agent start on the store as it is
+}
+
+// ImportResult is what an import has written, or would write.
+type ImportResult struct {
+	Store    string        `json:"store"`    // "bolt" or "consul"
+	Imported bool          `json:"imported"` // false of a dry run, and when clashes kept everything out
+	Leases   int           `json:"leases"`
+	Services int           `json:"services"` // registrations
+	States   int           `json:"states"`   // of backends, by operators
+	Same     int           `json:"same"`     // were there already
+	Ended    int           `json:"ended"`    // leases that had cooled down, or that cool down and are in use
+	Replaced int           `json:"replaced"` // what was in the store from an earlier time, and was removed
+	Clashes  []ImportClash `json:"clashes"`
+}
+
+// ImportClash is one thing that the store has otherwise. Kind is "lease",
+// "registration" or "state"; Service is whose lease it is.
+type ImportClash struct {
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`
+	Service string `json:"service,omitempty"`
+	Message string `json:"message"`
+}
+
+func (c ImportClash) String() string {
+	if c.Service != "" {
+		return fmt.Sprintf("%s %s of %s: %s", c.Kind, c.Name, c.Service, c.Message)
+	}
+	return fmt.Sprintf("%s %s: %s", c.Kind, c.Name, c.Message)
+}
+
 // contents is what the agent's store keeps, for `ironvip vip export`.
 func (a *agent) export(ctx context.Context) (snapshot.Document, error) {
 	c, err := a.stores.contents(ctx)
 	if err != nil {
 		return snapshot.Document{}, err
 	}
-	return documentOf(a.config.get(), c), nil
+	return documentOf(a.config.get(), c, a.version), nil
 }
 
-func documentOf(cfg *configs.Config, c snapshot.Contents) snapshot.Document {
+func documentOf(cfg *configs.Config, c snapshot.Contents, version string) snapshot.Document {
 	d := snapshot.NewDocument(c)
 	d.Node, d.Store, d.Taken, d.Version = cfg.Node.Name, cfg.IPAM.Store, time.Now().UTC(), version
 	return d
@@ -42,7 +87,7 @@ type idle struct {
 
 // openIdle opens the store that a configuration names. With the state file in
 // its hands no agent of this host can start. Close it.
-func openIdle(ctx context.Context, req cli.StoreRequest) (*idle, error) {
+func openIdle(ctx context.Context, req StoreRequest) (*idle, error) {
 	cfg, problems := configs.Load(req.Config)
 	if cfg == nil {
 		return nil, problemsError("the configuration, which names the store, can't be used", problems)
@@ -53,10 +98,10 @@ func openIdle(ctx context.Context, req cli.StoreRequest) (*idle, error) {
 	db, err := openState(cfg)
 	switch {
 	case errors.Is(err, store.ErrLocked):
-		return nil, &cleanError{fmt.Errorf("an agent runs with the state directory %s", cfg.Node.StateDir), cli.ExitConflict,
+		return nil, &OfflineError{fmt.Errorf("an agent runs with the state directory %s", cfg.Node.StateDir), CauseRunning,
 			"stop it first: systemctl stop ironvip; the kernel goes on forwarding"}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, &cleanError{err, cli.ExitNotPermitted, "run this as root, or as the user ironvip"}
+		return nil, &OfflineError{err, CausePermission, "run this as root, or as the user ironvip"}
 	case err != nil:
 		return nil, err
 	}
@@ -68,7 +113,7 @@ func openIdle(ctx context.Context, req cli.StoreRequest) (*idle, error) {
 	}
 	if err := i.inTouch(ctx); err != nil {
 		_ = i.close()
-		return nil, &cleanError{fmt.Errorf("the store %s: %w", storeOf(cfg), err), cli.ExitError,
+		return nil, &OfflineError{fmt.Errorf("the store %s: %w", storeOf(cfg), err), CauseOther,
 			"is Consul at " + cfg.Consul.Address + " there, and does the token allow it? consul members; ironvip config validate"}
 	}
 	return i, nil
@@ -76,8 +121,8 @@ func openIdle(ctx context.Context, req cli.StoreRequest) (*idle, error) {
 
 func (i *idle) close() error { return errors.Join(i.stores.close(), i.db.Close()) }
 
-// exportIdle is `ironvip vip export` without an agent.
-func exportIdle(ctx context.Context, req cli.StoreRequest, to io.Writer) (err error) {
+// Export writes all that the store of a stopped agent holds. Its errors may be an OfflineError.
+func Export(ctx context.Context, req StoreRequest, to io.Writer) (err error) {
 	i, err := openIdle(ctx, req)
 	if err != nil {
 		return err
@@ -93,7 +138,7 @@ func exportIdle(ctx context.Context, req cli.StoreRequest, to io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(documentOf(i.cfg, c), "", " ")
+	text, err := json.MarshalIndent(documentOf(i.cfg, c, req.Version), "", " ")
 	if err != nil {
 		return err
 	}
@@ -104,9 +149,10 @@ func exportIdle(ctx context.Context, req cli.StoreRequest, to io.Writer) (err er
 // maxProblems is how many mistakes of a file are shown.
 const maxProblems = 20
 
-// importIdle is `ironvip vip import`.
-func importIdle(ctx context.Context, req cli.ImportRequest) (result cli.ImportResult, err error) {
-	result.Clashes = []cli.ImportClash{}
+// Import writes an export into the store that the configuration names, while its agent is
+// stopped. Its errors may be an OfflineError.
+func Import(ctx context.Context, req ImportRequest) (result ImportResult, err error) {
+	result.Clashes = []ImportClash{}
 	var in snapshot.Contents
 	if !req.None {
 		read, problems := snapshot.Read(req.Data)
@@ -168,7 +214,7 @@ func importIdle(ctx context.Context, req cli.ImportRequest) (result cli.ImportRe
 	}
 	result.Leases, result.Services, result.States, result.Same, result.Ended = done.Leases, done.Services, done.States, done.Same, done.Ended
 	for _, c := range done.Clashes {
-		result.Clashes = append(result.Clashes, cli.ImportClash{Kind: c.Kind, Name: c.Name, Service: c.Service, Message: c.Message})
+		result.Clashes = append(result.Clashes, ImportClash{Kind: c.Kind, Name: c.Name, Service: c.Service, Message: c.Message})
 	}
 	if result.Imported {
 		err = noteStore(i.db, storeOf(i.cfg))

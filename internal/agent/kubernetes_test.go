@@ -1,6 +1,6 @@
 //go:build !nokubernetes
 
-package main
+package agent
 
 import (
 	"os"
@@ -56,7 +56,7 @@ kubeconfig = "$CREDENTIALS_DIRECTORY/kubeconfig"
 		t.Fatal(problems)
 	}
 	got := map[string]string{}
-	for _, p := range checkFiles(cfg) {
+	for _, p := range CheckFiles(cfg) {
 		if got[p.Field] != "" || p.Place != cfg.Where(p.Field) {
 			t.Errorf("%+v", p)
 		}

@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/internal/agent"
+)
+
+func (a *app) agentCommand() *cobra.Command {
+	o := agent.Options{Version: a.Version, Stdout: a.Stdout}
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "run the daemon",
+		Long: `Run the daemon in the foreground: learn services from the configured sources, give each its
+VIP, and program this host's dataplane. SIGHUP reloads the configuration; SIGTERM ends the
+daemon and leaves a kernel dataplane forwarding.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return a.RunAgent(ctx, o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Config, "config", DefaultConfig, "configuration: a directory with ironvip.toml, or such a file")
+	flags.StringVar(&o.StateDir, "state-dir", "", "where leases and registrations are kept (default: node.state_dir of the configuration)")
+	flags.BoolVar(&o.Demo, "demo", false, "run with demo backends and two services in 127.0.0.0/8; needs no root and leaves nothing behind")
+	cmd.MarkFlagsMutuallyExclusive("demo", "config")
+	return cmd
+}
