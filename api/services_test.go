@@ -182,6 +182,8 @@ func TestRefusals(t *testing.T) {
 		{name: "unknown state", method: "PUT", path: webPath + "/backends/10.0.0.1:8080/state", body: `{"state":"asleep"}`, status: 422, code: v1.CodeInvalidService, field: "state"},
 		{name: "no state", method: "PUT", path: webPath + "/backends/10.0.0.1:8080/state", body: `{}`, status: 422, code: v1.CodeInvalidService, field: "state"},
 		{name: "no backend's name", method: "GET", path: webPath + "/backends/nowhere", status: 400, code: v1.CodeInvalidRequest, field: "path.id"},
+		{name: "backend with port 0", method: "PUT", path: webPath + "/backends/10.9.0.23:0", status: 400, code: v1.CodeInvalidRequest, field: "path.id"},
+		{name: "state of a backend with port 0", method: "PUT", path: webPath + "/backends/10.0.0.1:0/state", body: `{"state":"drain"}`, status: 400, code: v1.CodeInvalidRequest, field: "path.id"},
 		{name: "a backend's unknown key", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"wieght":1}`, status: 422, code: v1.CodeInvalidService, field: "wieght"},
 		{name: "a ttl of zero", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"ttl":"0s"}`, status: 422, code: v1.CodeInvalidService, field: "ttl"},
 		{name: "a ttl that is too short", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"ttl":"1ms"}`, status: 422, code: v1.CodeInvalidService, field: "ttl"},

@@ -184,9 +184,13 @@ func (b Backend) Endpoint(target uint16) netip.AddrPort {
 	return netip.AddrPortFrom(b.Address, target)
 }
 
-// ParseBackendID reads what Backend.ID writes.
+// ParseBackendID reads what Backend.ID writes. It rejects port 0, which Backend uses for
+// "the service's target port".
 func ParseBackendID(s string) (netip.Addr, uint16, error) {
 	if ap, err := netip.ParseAddrPort(s); err == nil && ap.Addr().Zone() == "" {
+		if ap.Port() == 0 {
+			return netip.Addr{}, 0, fmt.Errorf("invalid port 0 in backend %q: must be 1 to 65535", s)
+		}
 		return ap.Addr().Unmap(), ap.Port(), nil
 	}
 	a, err := netip.ParseAddr(strings.Trim(s, "[]"))

@@ -53,7 +53,7 @@ func TestBackendID(t *testing.T) {
 			t.Errorf("%q written as %q: %v %d %v", id, want.ID(), a, port, err)
 		}
 	}
-	for _, id := range []string{"", "web", "10.1.0.11:", "10.1.0.11:99999", "10.1.0", "fe80::1%eth0", "[fe80::1%eth0]:80"} {
+	for _, id := range []string{"", "web", "10.1.0.11:", "10.1.0.11:99999", "10.1.0.11:0", "[2001:db8::1]:0", "10.1.0", "fe80::1%eth0", "[fe80::1%eth0]:80"} {
 		if a, port, err := ParseBackendID(id); err == nil {
 			t.Errorf("%q is taken for %v port %d", id, a, port)
 		}

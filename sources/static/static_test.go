@@ -219,8 +219,8 @@ func TestBadServiceKeepsItsLastGoodVersion(t *testing.T) {
 	b.expect("db:5432 web:80")
 	b.write("a.toml", service("web", 0)+service("db", 5433)+service("new", 0))
 	b.expect("db:5433 web:80",
-		`a.toml:3: service "web": ports[0].port: 0 is no port | use 1 to 65535; its last good version stays in force`,
-		`a.toml:9: service "new": ports[0].port: 0 is no port | use 1 to 65535`)
+		`a.toml:3: service "web": ports[0].port: invalid port 0: must be 1 to 65535 | its last good version stays in force`,
+		`a.toml:9: service "new": ports[0].port: invalid port 0: must be 1 to 65535 | `)
 	b.write("a.toml", service("db", 5433))
 	b.expect("db:5433")
 	// A block without a usable name may be any of them.

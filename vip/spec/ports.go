@@ -73,10 +73,13 @@ func (b *builder) ownPorts(field string, p *vip.Port, earlier []vip.Port) {
 	}
 }
 
+// invalidPort is the message about a port number out of bounds.
+const invalidPort = "invalid port %d: must be 1 to 65535"
+
 // port checks a number that FromTree has not seen, as one built in a program.
 func (b *builder) port(field string, n int) uint16 {
 	if n < 0 || n > 65535 {
-		b.bad(field, "use 1 to 65535", "%d is no port", n)
+		b.bad(field, "", invalidPort, n)
 		return 0
 	}
 	return uint16(n)

@@ -252,7 +252,7 @@ func FuzzParseServiceKey(f *testing.F) {
 }
 
 func FuzzParseBackendID(f *testing.F) {
-	for _, s := range []string{"10.1.0.11:8080", "10.1.0.11", "[2001:db8::1]:80", "2001:db8::1", "[2001:db8::1]", "[::ffff:10.0.0.1]:1", "fe80::1%eth0", "[fe80::1%eth0]:1", "]10.0.0.1[", "[10.0.0.1]"} {
+	for _, s := range []string{"10.1.0.11:8080", "10.1.0.11", "[2001:db8::1]:80", "2001:db8::1", "[2001:db8::1]", "[::ffff:10.0.0.1]:1", "fe80::1%eth0", "[fe80::1%eth0]:1", "]10.0.0.1[", "[10.0.0.1]", "10.0.0.1:0", "[2001:db8::1]:00"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

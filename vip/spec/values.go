@@ -27,7 +27,7 @@ func (p *PortNumber) FromTree(raw any) error {
 		return err
 	}
 	if n < 1 || n > 65535 {
-		return vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("%d is no port", n), Hint: "use 1 to 65535"}
+		return vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf(invalidPort, n)}
 	}
 	*p = PortNumber(n)
 	return nil
@@ -70,7 +70,7 @@ func (r *PortRange) FromTree(raw any) error {
 	if err := one.FromTree(raw); err != nil {
 		p := err.(vip.Problem)
 		if isText && p.Hint == "" {
-			p.Message, p.Hint = strict.Quote(text)+" is no port", `use a number, a range such as "10000-10099", or "all"`
+			p.Message, p.Hint = "invalid port "+strict.Quote(text), `use a number, a range such as "10000-10099", or "all"`
 		}
 		return p
 	}
@@ -142,10 +142,10 @@ func (n *NodePort) FromTree(raw any) error {
 		if p := err.(vip.Problem); p.Hint != "" {
 			hint = p.Hint
 		}
-		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Describe(raw) + " is no node port", Hint: hint}
+		return vip.Problem{Code: vip.CodeInvalid, Message: "invalid node port: " + strict.Describe(raw), Hint: hint}
 	}
 	if number < 1 || number > 65535 {
-		return vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("%d is no port", number), Hint: use}
+		return vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf(invalidPort, number), Hint: use}
 	}
 	*n = NodePort{Number: number}
 	return nil

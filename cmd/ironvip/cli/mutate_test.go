@@ -69,7 +69,7 @@ func TestMutatingCommands(t *testing.T) {
 		{"service apply -f FILE", "POST /v1/services:apply", 207, mixed, ExitError},
 		{"service apply -f FILE --atomic", "POST /v1/services:apply?atomic=true", 422,
 			problem(422, v1.CodeInvalidService, "1 of 2 services can't be accepted; nothing changed", "correct it",
-				v1.Problem{Code: "invalid", Service: "web", Field: "ports[0].port", Message: "0 is no port", Hint: "use 1 to 65535"}), ExitError},
+				v1.Problem{Code: "invalid", Service: "web", Field: "ports[0].port", Message: "invalid port 0: must be 1 to 65535"}), ExitError},
 		{"service apply -f FILE", "POST /v1/services:apply", 422,
 			problem(422, v1.CodeInvalidService, "1 of 1 services can't be accepted, so nothing was changed", "see errors",
 				v1.Problem{Code: "name_taken", Service: "web", Field: "services[0].name", Message: `belongs to source "static"`, Hint: "change it there"}), ExitConflict},
