@@ -41,6 +41,10 @@ type Options struct {
 	// While it isn't, what was claimed in this name may be another host's and is not
 	// swept.
 	OwnName func() bool
+	// Unreadable reports whether a service is registered although no source can read its
+	// registration. What the service holds is kept until then; nil is never. It is called
+	// from Settled on, and must not call back.
+	Unreadable func(vip.ServiceKey) bool
 }
 
 // Allocator gives out addresses and node ports. Its methods may be called by
@@ -57,6 +61,8 @@ type Allocator struct {
 	turn    Turn
 	away    func(string) bool
 	ownName func() bool
+
+	unreadable func(vip.ServiceKey) bool
 
 	// write is held by whoever is changing leases, from planning to the end of
 	// the commit. Only its holder changes what mu guards.
@@ -118,7 +124,7 @@ func New(ctx context.Context, store Store, cfg Config, o Options) (*Allocator, e
 func Prepare(store Store, cfg Config, o Options) (*Allocator, error) {
 	a := &Allocator{
 		store: store, now: o.Now, events: o.Events, log: o.Log,
-		node: o.Node, turn: o.Turn, away: o.Away, ownName: o.OwnName,
+		node: o.Node, turn: o.Turn, away: o.Away, ownName: o.OwnName, unreadable: o.Unreadable,
 		cooldowns: make(map[vip.ServiceKey]time.Duration),
 		contests:  make(map[vip.ServiceKey]contest),
 		blocked:   make(map[Resource]blockage),

@@ -195,6 +195,9 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Durati
 	assigned := make(map[vip.ServiceKey]struct{}) // those whose source has given what they hold to others
 	sweeps := a.sweeps(a.mine())
 	for k := range a.unclaimed {
+		if a.unreadable != nil && a.unreadable(k) {
+			continue // its grace time begins when the registration is gone
+		}
 		holds := false
 		for resource := range a.index.owned.Of(k) {
 			l, _, _ := a.leases.Get(resource)

@@ -103,10 +103,10 @@ func (b *Bucket[V]) Get(key string) (value V, ok bool, err error) {
 }
 
 // All returns every value. Values that can't be read are left out of the map,
-// and named by an error that is ErrDamaged; the rest is there all the same.
+// and named by an *Error that is ErrDamaged and has their Keys.
 func (b *Bucket[V]) All() (map[string]V, error) {
 	all := make(map[string]V)
-	var bad []string
+	var keys, bad []string
 	err := b.view(func(bucket *bbolt.Bucket) error {
 		return bucket.ForEach(func(k, raw []byte) error {
 			key := string(k)
@@ -115,7 +115,7 @@ func (b *Bucket[V]) All() (map[string]V, error) {
 			}
 			var v V
 			if err := decode(key, raw, &v); err != nil {
-				bad = append(bad, fmt.Sprintf("%q: %v", key, err))
+				keys, bad = append(keys, key), append(bad, fmt.Sprintf("%q: %v", key, err))
 				return nil
 			}
 			all[key] = v
@@ -126,12 +126,13 @@ func (b *Bucket[V]) All() (map[string]V, error) {
 		if more := len(bad) - 5; more > 0 {
 			bad = append(bad[:5], fmt.Sprintf("and %d more", more))
 		}
-		err = b.damaged(strings.Join(bad, "; "))
+		damaged := b.damaged(strings.Join(bad, "; "))
+		damaged.Keys, err = keys, damaged
 	}
 	return all, err
 }
 
-func (b *Bucket[V]) damaged(what string) error {
+func (b *Bucket[V]) damaged(what string) *Error {
 	return damaged(b.db.path, fmt.Sprintf("unreadable in %s: %s", b.name, what))
 }
 

@@ -40,7 +40,8 @@ var (
 // as an *Error and as the vip.Problem within, which has the hint.
 type Error struct {
 	vip.Problem
-	Err error
+	Err  error
+	Keys []string // from Bucket.All: the keys of all values that can't be read
 }
 
 // Unwrap gives the cause and the problem to errors.Is and errors.As.

@@ -24,9 +24,11 @@ type Store[V any] interface {
 // versions only: the values are on the disk.
 type Local[V any] struct {
 	store    Store[V]
-	problems []vip.Problem
+	problems []vip.Problem // while anything is damaged
 
 	mu       sync.Mutex
+	damaged  map[string]struct{} // keys of values that can't be read, until they are written again or removed
+	repaired chan struct{}       // closed when a damaged value was written again or removed
 	versions map[string]uint64
 	last     uint64
 	restored []Item[V] // for the first Watch
@@ -35,13 +37,17 @@ type Local[V any] struct {
 // NewLocal reads the store. Values that can't be read are problems of the
 // registry; an error is one of the store as a whole.
 func NewLocal[V any](kept Store[V]) (*Local[V], error) {
-	l := &Local[V]{store: kept, versions: map[string]uint64{}}
+	l := &Local[V]{store: kept, versions: map[string]uint64{}, damaged: map[string]struct{}{}, repaired: make(chan struct{})}
 	all, err := kept.All()
 	if err != nil {
-		if !errors.Is(err, store.ErrDamaged) {
+		var damage *store.Error
+		if !errors.Is(err, store.ErrDamaged) || !errors.As(err, &damage) {
 			return nil, err
 		}
 		l.problems = []vip.Problem{{Code: vip.CodeStore, Message: err.Error()}}
+		for _, key := range damage.Keys {
+			l.damaged[key] = struct{}{}
+		}
 	}
 	l.restored = make([]Item[V], 0, len(all))
 	for key, value := range all {
@@ -72,9 +78,14 @@ func (l *Local[V]) Get(key string) (value V, version uint64) {
 // Look implements Registry. Get knows everything.
 func (l *Local[V]) Look(context.Context, string) error { return nil }
 
-// Unreadable implements Registry. What was damaged on this disk is of no use to
-// anyone, and may be overwritten.
-func (l *Local[V]) Unreadable(string) bool { return false }
+// Unreadable implements Registry. Commit may replace or remove a damaged value: no other
+// version of ironvip could read it.
+func (l *Local[V]) Unreadable(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, is := l.damaged[key]
+	return is
+}
 
 // Commit implements Registry. All batches are one write: none happens if the
 // store refuses it.
@@ -116,6 +127,11 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range written {
+		if _, was := l.damaged[e.Key]; was {
+			delete(l.damaged, e.Key)
+			close(l.repaired)
+			l.repaired = make(chan struct{})
+		}
 		if e.Written = 0; e.Value == nil {
 			delete(l.versions, e.Key)
 			continue
@@ -155,7 +171,18 @@ var always = func() <-chan struct{} {
 }()
 
 // Stale implements Registry.
-func (l *Local[V]) Stale() (string, <-chan struct{}) { return "", nil }
+func (l *Local[V]) Stale() (string, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return "", l.repaired
+}
 
 // Problems implements Registry.
-func (l *Local[V]) Problems() []vip.Problem { return l.problems }
+func (l *Local[V]) Problems() []vip.Problem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.damaged) == 0 {
+		return nil
+	}
+	return l.problems
+}

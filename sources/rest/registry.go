@@ -25,8 +25,8 @@ type Registry[V any] interface {
 	// Look has Get know what is at key by now, also what another host has written a
 	// moment ago. The error is a *StoreError.
 	Look(ctx context.Context, key string) error
-	// Unreadable reports whether there is something at key that can't be read. It is
-	// never overwritten.
+	// Unreadable reports whether the registry has a value at key that it can't read.
+	// Shared never overwrites it: another host may be able to read it.
 	Unreadable(key string) bool
 	// Commit tries every batch, each alone, and sets its Err and its edits'
 	// Written. When it returns, what has happened is durable, and Get has it, or

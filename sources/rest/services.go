@@ -236,10 +236,10 @@ func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Ch
 		c.reset()
 		old := c.read(key)
 		now, rev, exists := s.inForce(key)
-		if old == nil {
-			if exists && now.Source != s.Name {
-				return 0, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
-			}
+		if old == nil && exists && now.Source != s.Name {
+			return 0, &OwnedError{Service: key, Source: now.Source, Origin: now.Origin}
+		}
+		if old == nil && !s.Unreadable(key) {
 			if looked {
 				return 0, ErrNoService
 			}
@@ -266,6 +266,16 @@ func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Ch
 			return 0, err
 		}
 	}
+}
+
+// Unreadable reports whether a service is registered, but its registration is damaged or not
+// valid here, so that no row stands for the service. Its leases have to be kept until the
+// registration is replaced or deleted.
+func (s *Source) Unreadable(key vip.ServiceKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, invalid := s.unread[storeKey(key)]
+	return s.entries[key] == nil && (invalid || s.Store.Unreadable(storeKey(key)))
 }
 
 func (s *Source) entry(key vip.ServiceKey) *entry {
