@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -262,13 +263,13 @@ func (s *Server) proposed(results []rest.Result, refusals []vip.Problem) *v1.Pla
 	if s.Preview != nil {
 		granted = s.Preview(rows)
 	}
-	var before, after []pipeline.Planned
+	var before, after []status.Planned
 	for i, row := range rows {
-		after = append(after, pipeline.Planned{Service: row, Allocation: granted[i]})
+		after = append(after, status.Planned{Service: row, Allocation: granted[i]})
 		if now, _, ok := s.Services.Get(row.Key); ok {
 			a, _, _ := s.Allocations.Get(row.Key)
-			before = append(before, pipeline.Planned{Service: now, Allocation: a})
+			before = append(before, status.Planned{Service: now, Allocation: a})
 		}
 	}
-	return plan(pipeline.NewPlan(before, after), refusals)
+	return plan(status.NewPlan(before, after), refusals)
 }

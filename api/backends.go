@@ -11,6 +11,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -230,7 +231,7 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems []vip.Problem, err error) {
 	s.until(ctx, maxWait, func() bool {
 		problems = nil
-		in := s.tables().StatusInput(key.Service, time.Now())
+		in := s.tables().Input(key.Service, time.Now())
 		if in.Service == nil || in.Compiled == nil {
 			return in.Service == nil
 		}
@@ -266,7 +267,7 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 
 // hasAll reports whether a frontend of UDP, which has none but those that take new
 // clients, has every one of them that serves its port, wherever it is.
-func hasAll(in *pipeline.StatusInput, f *vip.Frontend) bool {
+func hasAll(in *status.Input, f *vip.Frontend) bool {
 	policy, internal := compile.Policies(in.Service)
 	if f.Key.Audience == vip.InternalClients {
 		policy = internal

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -94,7 +95,7 @@ type Config struct {
 	Check    func() v1.Check                     // its line of `ironvip status`
 	Validate func(context.Context) []vip.Problem // what is wrong with what is on the disk
 	// Plan returns what would change if what is on the disk were loaded.
-	Plan   func(context.Context) (pipeline.Plan, []vip.Problem)
+	Plan   func(context.Context) (status.Plan, []vip.Problem)
 	Reload func(context.Context) (v1.ReloadResult, []vip.Problem) // problems: nothing has changed
 	Loaded func() (ok bool, at time.Time)                         // how and when the last reload went
 }

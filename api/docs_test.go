@@ -13,8 +13,8 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -34,7 +34,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 		}
 		d.Config = Config{
 			Validate: func(context.Context) []vip.Problem { return nil },
-			Plan:     func(context.Context) (pipeline.Plan, []vip.Problem) { return pipeline.Plan{}, nil },
+			Plan:     func(context.Context) (status.Plan, []vip.Problem) { return status.Plan{}, nil },
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {
 				return v1.ReloadResult{Message: "nothing changed"}, nil
 			},

@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/text"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/pipeline"
 )
 
 func (s *Server) nodeRoutes() {
@@ -169,7 +169,7 @@ func (s *Server) servicesCheck() v1.Check {
 	}
 	c.Message = fmt.Sprintf("%d of %d healthy", max(healthy, 0), total) // services may go between two counts
 	for _, state := range []string{v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
-		if n := count[pipeline.State(state)]; n > 0 {
+		if n := count[status.State(state)]; n > 0 {
 			c.Message += fmt.Sprintf(", %d %s", n, state)
 			if state != v1.StateElsewhere && (state != v1.StatePending || s.isReady()) {
 				c.Level = v1.LevelWarn

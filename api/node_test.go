@@ -14,8 +14,8 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -202,8 +202,8 @@ func TestConfig(t *testing.T) {
 		d.Config = Config{
 			Check:    func() v1.Check { return v1.Check{Name: "config", Level: v1.LevelOK, Message: "loaded 1m ago"} },
 			Validate: func(context.Context) []vip.Problem { return bad },
-			Plan: func(context.Context) (pipeline.Plan, []vip.Problem) {
-				return pipeline.Plan{Changes: []pipeline.Change{{Action: pipeline.ActionAdd, Kind: pipeline.KindService,
+			Plan: func(context.Context) (status.Plan, []vip.Problem) {
+				return status.Plan{Changes: []status.Change{{Action: status.ActionAdd, Kind: status.KindService,
 					Service: vip.ServiceKey{Namespace: "default", Name: "api"}, Detail: "443/tcp"}}, Add: 1}, bad
 			},
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {

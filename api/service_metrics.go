@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -15,7 +15,7 @@ import (
 // tally is what the metrics say of one service.
 type tally struct {
 	source string
-	state  pipeline.State
+	state  status.State
 	// Backends by their state in force, those that only drain still included, and
 	// how many of them take new connections.
 	ready, drain, maint, usable int
@@ -35,10 +35,10 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 		states, leave := s.standing.unwell()
 		for key, row := range rows {
 			n := len(row.Value.Backends)
-			t := tally{source: row.Value.Source, state: pipeline.Healthy, ready: n, usable: n}
+			t := tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
 			state, unwell := states[key]
 			if _, leaves := leave[key]; unwell || leaves {
-				in := s.tables().StatusInput(key, time.Time{})
+				in := s.tables().Input(key, time.Time{})
 				if in.Service == nil {
 					continue
 				}
@@ -55,8 +55,8 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 }
 
 // tallyOf counts the backends of a service, whose state it leaves at Healthy.
-func tallyOf(in *pipeline.StatusInput) tally {
-	t := tally{source: in.Service.Source, state: pipeline.Healthy, drain: len(removed(in))}
+func tallyOf(in *status.Input) tally {
+	t := tally{source: in.Service.Source, state: status.Healthy, drain: len(removed(in))}
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		switch compile.EffectiveState(in.Key, b, in.Override) {
@@ -77,7 +77,7 @@ func tallyOf(in *pipeline.StatusInput) tally {
 func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...string)) {
 	type kind struct {
 		source string
-		state  pipeline.State
+		state  status.State
 	}
 	count := map[kind]int{}
 	for key, t := range c.s.tallies() {

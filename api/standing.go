@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -19,13 +20,13 @@ import (
 // changed since the last look, and what isn't well), the first one O(all);
 // memory goes to what isn't well.
 type standing struct {
-	tables *pipeline.Tables
+	tables *status.Tables
 
 	mu        sync.Mutex
 	feeds     *standingFeeds // nil before the first question
 	served    func() int     // services with frontends in force
 	endpoints func() int     // of all frontends
-	services  map[vip.ServiceKey]pipeline.State
+	services  map[vip.ServiceKey]status.State
 	frontends map[vip.FrontendKey]vip.ServiceKey // with the service, while endpoints of it leave; the zero one otherwise
 }
 
@@ -65,11 +66,11 @@ func (s *standing) run(ctx context.Context) {
 
 // states returns how many services there are, and how many in each state but
 // Healthy.
-func (s *standing) states() (all int, count map[pipeline.State]int) {
+func (s *standing) states() (all int, count map[status.State]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.look()
-	count = make(map[pipeline.State]int)
+	count = make(map[status.State]int)
 	for _, state := range s.services {
 		count[state]++
 	}
@@ -78,7 +79,7 @@ func (s *standing) states() (all int, count map[pipeline.State]int) {
 
 // unwell returns the state of each service that isn't Healthy, and of which services
 // endpoints leave. All backends of the others are ready and have a weight.
-func (s *standing) unwell() (states map[vip.ServiceKey]pipeline.State, leave map[vip.ServiceKey]struct{}) {
+func (s *standing) unwell() (states map[vip.ServiceKey]status.State, leave map[vip.ServiceKey]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.look()
@@ -130,7 +131,7 @@ func (s *standing) look() {
 	if s.feeds == nil {
 		s.feeds = &standingFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
 			states: t.States.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
-		s.services, s.frontends = make(map[vip.ServiceKey]pipeline.State), make(map[vip.FrontendKey]vip.ServiceKey)
+		s.services, s.frontends = make(map[vip.ServiceKey]status.State), make(map[vip.FrontendKey]vip.ServiceKey)
 	}
 	if s.served == nil {
 		s.served = t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) })
@@ -152,9 +153,9 @@ func (s *standing) look() {
 		}
 	})
 	for k := range services {
-		if in := t.StatusInput(k, time.Time{}); in.Service == nil {
+		if in := t.Input(k, time.Time{}); in.Service == nil {
 			delete(s.services, k)
-		} else if state := pipeline.StateOf(in); state == pipeline.Healthy {
+		} else if state := status.StateOf(in); state == status.Healthy {
 			delete(s.services, k)
 		} else {
 			s.services[k] = state
@@ -171,14 +172,14 @@ func (s *standing) look() {
 	}
 	// A map never gives back what it once took: of a start, room for everything.
 	if len(s.services) == 0 {
-		s.services = make(map[vip.ServiceKey]pipeline.State)
+		s.services = make(map[vip.ServiceKey]status.State)
 	}
 	if len(s.frontends) == 0 {
 		s.frontends = make(map[vip.FrontendKey]vip.ServiceKey)
 	}
 }
 
-func isRemarkable(f *pipeline.FrontendStatus) bool {
+func isRemarkable(f *status.Frontend) bool {
 	return f.Pending() || f.Applied.Problem != nil || f.Applied.Warning != nil || f.Leaves()
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -136,8 +137,8 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 		{Addr: netip.MustParseAddrPort("10.0.0.9:80"), Leaving: vip.InstantOf(time.Unix(1, 0))}}}
 	w.applied.Set(reconcile.AppliedFrontend{Tried: w.frontends.Put(f)})
 	want := map[vip.ServiceKey]tally{
-		serviceNo(1): {state: pipeline.Healthy, ready: 1, drain: 1, usable: 1},
-		serviceNo(2): {state: pipeline.Healthy, ready: 1, usable: 1},
+		serviceNo(1): {state: status.Healthy, ready: 1, drain: 1, usable: 1},
+		serviceNo(2): {state: status.Healthy, ready: 1, usable: 1},
 	}
 	if got := maps.Collect(New(w.deps()).tallies()); !maps.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
@@ -202,9 +203,9 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			if rapid.IntRange(0, 3).Draw(t, "ask") > 0 {
 				continue
 			}
-			states := map[pipeline.State]int{}
+			states := map[status.State]int{}
 			for k := range w.services.All() {
-				if state := pipeline.Status(s.tables.StatusInput(k, time.Time{})).State; state != pipeline.Healthy {
+				if state := status.Of(s.tables.Input(k, time.Time{})).State; state != status.Healthy {
 					states[state]++
 				}
 			}
@@ -215,7 +216,7 @@ func TestStandingIsAsTheTables(t *testing.T) {
 			wantTallies := map[vip.ServiceKey]tally{}
 			for k := range w.services.All() {
 				said, _ := server.service(k)
-				one := tally{source: said.Source, state: pipeline.State(said.Status.State), usable: said.Status.Usable}
+				one := tally{source: said.Source, state: status.State(said.Status.State), usable: said.Status.Usable}
 				for _, b := range said.Status.Backends {
 					one.ready += count(b.State == vip.Ready.String())
 					one.drain += count(b.State == vip.Drain.String())

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -84,24 +84,24 @@ func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (*serviceSta
 	if s.Statistics == nil {
 		return nil, unavailable("dataplane that counts")
 	}
-	status := s.tables().StatusInput(in.key(), time.Now())
-	if status.Service == nil {
+	svc := s.tables().Input(in.key(), time.Now())
+	if svc.Service == nil {
 		return nil, noService(in.key())
 	}
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
 	counted := s.Statistics.Counted()
-	out := &serviceStatsOutput{Body: v1.ServiceStats{Service: in.key().String(), Frontends: make([]v1.FrontendStats, 0, len(status.Frontends))}}
-	slices.SortFunc(status.Frontends, func(a, b pipeline.FrontendStatus) int { return vip.CompareFrontendKeys(a.Frontend.Key, b.Frontend.Key) })
+	out := &serviceStatsOutput{Body: v1.ServiceStats{Service: in.key().String(), Frontends: make([]v1.FrontendStats, 0, len(svc.Frontends))}}
+	slices.SortFunc(svc.Frontends, func(a, b status.Frontend) int { return vip.CompareFrontendKeys(a.Frontend.Key, b.Frontend.Key) })
 	var sum reconcile.Traffic
-	for i := range status.Frontends {
-		f := &status.Frontends[i].Frontend
+	for i := range svc.Frontends {
+		f := &svc.Frontends[i].Frontend
 		row := v1.FrontendStats{Frontend: f.Key.String(), Kind: f.Kind.String(), Port: f.Port, Backends: []v1.BackendStats{}}
-		one, found, err := s.Statistics.Breakdown(ctx, f.Key)
+		one, there, err := s.Statistics.Breakdown(ctx, f.Key)
 		if err != nil {
 			return nil, unreadable("read the counters of", err)
 		}
-		if found {
+		if there {
 			sum.Add(one.Traffic)
 			t := traffic(one.Traffic, counted)
 			row.Traffic = &t

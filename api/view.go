@@ -6,7 +6,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -15,8 +15,8 @@ import (
 func backendID(k vip.BackendKey) string { return vip.Backend{Address: k.Address, Port: k.Port}.ID() }
 
 // tables are what control reads statuses from.
-func (s *Server) tables() *pipeline.Tables {
-	return &pipeline.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
+func (s *Server) tables() *status.Tables {
+	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
 		Frontends: s.Frontends, Applied: s.Applied, States: s.States}
 }
 
@@ -25,7 +25,7 @@ func (s *Server) tables() *pipeline.Tables {
 // one that is too old costs those who wait a look, one too new would lose a change. It costs
 // O(one service).
 func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
-	in := s.tables().StatusInput(key, time.Now())
+	in := s.tables().Input(key, time.Now())
 	if in.Service == nil {
 		return 0, false
 	}
@@ -53,22 +53,22 @@ func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
 // service is one service in the shape of the API.
 func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 	rev, ok := s.statusRev(key)
-	in := s.tables().StatusInput(key, time.Now())
+	in := s.tables().Input(key, time.Now())
 	if !ok || in.Service == nil {
 		return v1.Service{}, false
 	}
-	status := pipeline.Status(in)
+	report := status.Of(in)
 	out := v1.Service{
 		Spec: spec.FromService(*in.Service), Source: in.Service.Source, Origin: in.Service.Origin,
 		Revision: rev, ETag: etag(in.ServiceRev, rev),
 		Status: v1.ServiceStatus{
-			State: string(status.State), Revision: rev, SpecRev: in.ServiceRev, Applied: status.Applied,
-			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in), Usable: status.Ready,
-			Conditions: conditions(&in, &status), Problems: problems(status.Problems),
+			State: string(report.State), Revision: rev, SpecRev: in.ServiceRev, Applied: report.Applied,
+			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in), Usable: report.Ready,
+			Conditions: conditions(&in, &report), Problems: problems(report.Problems),
 		},
 	}
-	if len(status.Lines) > 0 {
-		out.Status.Summary = status.Lines[0]
+	if len(report.Lines) > 0 {
+		out.Status.Summary = report.Lines[0]
 	}
 	if a := in.Allocation; a != nil {
 		out.Status.VIPs = append(out.Status.VIPs, a.VIPs...)
@@ -86,7 +86,7 @@ func when(t time.Time) *time.Time {
 	return &t
 }
 
-func ports(in *pipeline.StatusInput) []v1.PortStatus {
+func ports(in *status.Input) []v1.PortStatus {
 	out := make([]v1.PortStatus, 0, len(in.Service.Ports))
 	for i := range in.Service.Ports {
 		p := &in.Service.Ports[i]
@@ -99,7 +99,7 @@ func ports(in *pipeline.StatusInput) []v1.PortStatus {
 	return out
 }
 
-func (s *Server) backends(in *pipeline.StatusInput) []v1.BackendStatus {
+func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 	lives := s.Registrar.Lives(in.Key)
 	out := make([]v1.BackendStatus, 0, len(in.Service.Backends))
 	for i := range in.Service.Backends {
@@ -125,7 +125,7 @@ func (s *Server) backends(in *pipeline.StatusInput) []v1.BackendStatus {
 
 // removed are the endpoints of backends that the service no longer lists, and
 // that still have connections.
-func removed(in *pipeline.StatusInput) []v1.BackendStatus {
+func removed(in *status.Input) []v1.BackendStatus {
 	var out []v1.BackendStatus
 	for i := range in.Frontends {
 		for _, e := range in.Frontends[i].Frontend.Backends {
@@ -162,7 +162,7 @@ func addLife(row *v1.BackendStatus, life rest.Life) {
 
 // leavingAt is when the last connections of a draining backend are cut; zero
 // for one that doesn't drain.
-func leavingAt(in *pipeline.StatusInput, b *vip.Backend) (last vip.Instant) {
+func leavingAt(in *status.Input, b *vip.Backend) (last vip.Instant) {
 	for i := range in.Frontends {
 		for _, e := range in.Frontends[i].Frontend.Backends {
 			if e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port) && e.Leaving.After(last) {
@@ -174,7 +174,7 @@ func leavingAt(in *pipeline.StatusInput, b *vip.Backend) (last vip.Instant) {
 }
 
 // conditions are the steps of a service's way and how far it is.
-func conditions(in *pipeline.StatusInput, status *pipeline.ServiceStatus) []v1.Condition {
+func conditions(in *status.Input, report *status.Report) []v1.Condition {
 	accepted := v1.Condition{Type: v1.ConditionAccepted, Status: v1.True, Revision: in.ServiceRev}
 
 	allocated := v1.Condition{Type: v1.ConditionAllocated, Status: v1.Unknown, Reason: "pending"}
@@ -191,7 +191,7 @@ func conditions(in *pipeline.StatusInput, status *pipeline.ServiceStatus) []v1.C
 		compiled = verdict(v1.ConditionCompiled, c.FrontendsRev(), own)
 	}
 	applied := v1.Condition{Type: v1.ConditionApplied, Status: v1.Unknown, Reason: "pending"}
-	if status.Applied {
+	if report.Applied {
 		var refused []vip.Problem
 		for i := range in.Frontends {
 			if p := in.Frontends[i].Applied.Problem; p != nil {
@@ -216,7 +216,7 @@ func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
 }
 
 // plan is a plan in the shape of the API.
-func plan(p pipeline.Plan, more []vip.Problem) *v1.Plan {
+func plan(p status.Plan, more []vip.Problem) *v1.Plan {
 	out := &v1.Plan{Changes: []v1.PlanChange{}, Add: p.Add, Change: p.Change, Remove: p.Remove,
 		Problems: problems(append(slices.Clone(more), p.Problems...))}
 	for _, c := range p.Changes {
@@ -225,11 +225,11 @@ func plan(p pipeline.Plan, more []vip.Problem) *v1.Plan {
 	return out
 }
 
-func (s *Server) explained(key vip.ServiceKey) (pipeline.ServiceStatus, uint64, bool) {
+func (s *Server) explained(key vip.ServiceKey) (status.Report, uint64, bool) {
 	rev, ok := s.statusRev(key)
-	in := s.tables().StatusInput(key, time.Now())
+	in := s.tables().Input(key, time.Now())
 	if !ok || in.Service == nil {
-		return pipeline.ServiceStatus{}, 0, false
+		return status.Report{}, 0, false
 	}
-	return pipeline.Status(in), rev, true
+	return status.Of(in), rev, true
 }

@@ -124,6 +124,13 @@ func (f *Frontend) Usable() bool {
 	return false
 }
 
+// Refuses reports whether a frontend accepts no new client. A real server never
+// refuses: the director decides which clients it gets.
+func (f *Frontend) Refuses() bool { return f.Kind != OnRealServer && !f.Usable() }
+
+// IsLeaving reports whether the endpoint drains and is deleted at a deadline.
+func (e Endpoint) IsLeaving() bool { return !e.Leaving.IsZero() }
+
 // CompareEndpoints orders endpoints by address, then port.
 func CompareEndpoints(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -70,4 +71,25 @@ const (
 // service asks for.
 func Unsupported(by, field, feature string) Problem {
 	return Problem{Code: CodeUnsupported, Field: field, Message: fmt.Sprintf("%s does not support %s", by, feature)}
+}
+
+// HasCode reports whether one of problems has the code.
+func HasCode(problems []Problem, code string) bool {
+	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Code == code })
+}
+
+// OfService returns problems with the service filled in where it is missing. It
+// copies them only if one is.
+func OfService(problems []Problem, key ServiceKey) []Problem {
+	missing := func(p Problem) bool { return p.Service == "" }
+	if !slices.ContainsFunc(problems, missing) {
+		return problems
+	}
+	out := slices.Clone(problems)
+	for i := range out {
+		if missing(out[i]) {
+			out[i].Service = key.String()
+		}
+	}
+	return out
 }

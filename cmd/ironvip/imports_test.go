@@ -20,7 +20,7 @@ var layers = [][]string{
 	{"cmd"},
 	{"internal/agent"},
 	{"api"},
-	{"internal/store/snapshot"},
+	{"internal/store/snapshot", "internal/status"},
 	{"configs"},
 	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "proxy", "internal/healthport"},
 	{"sources"},

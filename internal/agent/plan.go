@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
@@ -20,10 +20,10 @@ import (
 // plan returns what a reload would change: the services of the files on the
 // disk compared with those of the same sources in force, and the keys of
 // ironvip.toml that differ.
-func (a *agent) plan(ctx context.Context) (pipeline.Plan, []vip.Problem) {
+func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	cfg, problems := configs.Load(a.path)
 	if cfg == nil {
-		return pipeline.Plan{}, problems // a reload would change nothing
+		return status.Plan{}, problems // a reload would change nothing
 	}
 	proposed, more := cfg.Services()
 	problems = append(problems, more...)
@@ -31,27 +31,27 @@ func (a *agent) plan(ctx context.Context) (pipeline.Plan, []vip.Problem) {
 	for i := range proposed {
 		named[proposed[i].Key] = true
 	}
-	var present []pipeline.Planned
+	var present []status.Planned
 	for key, s := range a.services.All() {
 		if a.static[s.Source] == nil {
 			continue
 		}
 		allocation, _, _ := a.allocations.Get(key)
-		present = append(present, pipeline.Planned{Service: s, Allocation: allocation})
+		present = append(present, status.Planned{Service: s, Allocation: allocation})
 		if !named[key] && keepsLastGood(&s, problems) {
 			proposed = append(proposed, s)
 		}
 	}
 	would, err := a.proposedAllocator(ctx, cfg)
 	if err != nil {
-		return pipeline.Plan{}, append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Message: err.Error()})
+		return status.Plan{}, append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Message: err.Error()})
 	}
 	granted := would.Preview(proposed)
-	after := make([]pipeline.Planned, len(proposed))
+	after := make([]status.Planned, len(proposed))
 	for i := range proposed {
-		after[i] = pipeline.Planned{Service: proposed[i], Allocation: granted[i]}
+		after[i] = status.Planned{Service: proposed[i], Allocation: granted[i]}
 	}
-	plan := pipeline.NewPlan(present, after)
+	plan := status.NewPlan(present, after)
 	now := a.config.get()
 	cfg.Node.StateDir = now.Node.StateDir // a flag may have set it
 	for _, c := range configChanges(now, cfg) {
@@ -83,7 +83,7 @@ func (a *agent) proposedAllocator(ctx context.Context, cfg *configs.Config) (*ip
 
 // configChanges are the pools and keys of ironvip.toml that differ. A reload
 // takes over the pools and what Diff calls live.
-func configChanges(old, new *configs.Config) []pipeline.Change {
+func configChanges(old, new *configs.Config) []status.Change {
 	out := poolChanges(old.Pools, new.Pools)
 	live, restart := configs.Diff(old, new)
 	for _, key := range live {
@@ -108,21 +108,21 @@ func isMove(old, new *configs.Config, key string) bool {
 	return storeOf(old) != storeOf(new) && slices.Contains([]string{"ipam.store", "consul.prefix", "consul.datacenter"}, key)
 }
 
-func keyChange(key, impact string) pipeline.Change {
-	return pipeline.Change{Action: pipeline.ActionChange, Kind: pipeline.KindConfig, Key: key, Detail: "is not what is in force", Impact: impact}
+func keyChange(key, impact string) status.Change {
+	return status.Change{Action: status.ActionChange, Kind: status.KindConfig, Key: key, Detail: "is not what is in force", Impact: impact}
 }
 
 // poolChanges compares pools by name, in the order of new.
-func poolChanges(old, new []configs.Pool) []pipeline.Change {
-	var out []pipeline.Change
-	change := func(action pipeline.Action, name, detail, impact string) {
-		out = append(out, pipeline.Change{Action: action, Kind: pipeline.KindPool, Key: name, Detail: detail, Impact: impact})
+func poolChanges(old, new []configs.Pool) []status.Change {
+	var out []status.Change
+	change := func(action status.Action, name, detail, impact string) {
+		out = append(out, status.Change{Action: action, Kind: status.KindPool, Key: name, Detail: detail, Impact: impact})
 	}
 	named := func(name string) func(configs.Pool) bool { return func(p configs.Pool) bool { return p.Name == name } }
 	for _, p := range new {
 		i := slices.IndexFunc(old, named(p.Name))
 		if i < 0 {
-			change(pipeline.ActionAdd, p.Name, prefixes(p.CIDRs), "")
+			change(status.ActionAdd, p.Name, prefixes(p.CIDRs), "")
 			continue
 		}
 		var detail []string
@@ -135,12 +135,12 @@ func poolChanges(old, new []configs.Pool) []pipeline.Change {
 		differ("exclude", prefixes(old[i].Exclude), prefixes(p.Exclude))
 		differ("auto_assign", strconv.FormatBool(old[i].AutoAssign), strconv.FormatBool(p.AutoAssign))
 		if len(detail) > 0 {
-			change(pipeline.ActionChange, p.Name, strings.Join(detail, ", "), keepsAddresses)
+			change(status.ActionChange, p.Name, strings.Join(detail, ", "), keepsAddresses)
 		}
 	}
 	for _, p := range old {
 		if !slices.ContainsFunc(new, named(p.Name)) {
-			change(pipeline.ActionRemove, p.Name, prefixes(p.CIDRs), keepsAddresses)
+			change(status.ActionRemove, p.Name, prefixes(p.CIDRs), keepsAddresses)
 		}
 	}
 	return out

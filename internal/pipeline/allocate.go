@@ -263,8 +263,8 @@ func (a *Allocate) confirm(row *serviceRow) bool {
 // write puts the allocator's answer to a service into the allocations table.
 func (a *Allocate) write(row *serviceRow, granted vip.Allocation) {
 	k := row.Value.Key
-	problems := named(granted.Problems, k)
-	unstored := hasCode(problems, vip.CodeStore)
+	problems := vip.OfService(granted.Problems, k)
+	unstored := vip.HasCode(problems, vip.CodeStore)
 	former := a.Allocations.Row(k)
 	if unstored && former != nil {
 		granted = former.Value

@@ -215,7 +215,7 @@ func (c *Compile) contest(key vip.FrontendKey, k vip.ServiceKey, clashes bool) (
 // Others that it refused, node ports among them, don't count.
 func (c *Compile) yields(k vip.ServiceKey, protocol vip.Protocol, first, last uint16) bool {
 	granted, _, _ := c.Allocations.Get(k)
-	if !hasCode(granted.Problems, vip.CodePortTaken) {
+	if !vip.HasCode(granted.Problems, vip.CodePortTaken) {
 		return false
 	}
 	service, _, _ := c.Services.Get(k)

@@ -264,9 +264,9 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		Service:    service,
 		ServiceRev: min(wanted.Rev, granted.ServiceRev),
 		Frontends:  make([]*FrontendRow, 0, len(frontends)),
-		Problems:   slices.Concat(named(granted.Problems, k), refused),
+		Problems:   slices.Concat(vip.OfService(granted.Problems, k), refused),
 	}
-	clashes := hasCode(granted.Problems, vip.CodePortTaken)
+	clashes := vip.HasCode(granted.Problems, vip.CodePortTaken)
 	var former []*FrontendRow
 	if row := c.Compiled.Row(k); row != nil {
 		former = row.Value.Frontends

@@ -16,7 +16,7 @@ func TestServiceBecomesFrontends(t *testing.T) {
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db:")
 		row, _, _ := w.compiled.Get(key("web"))
 		_, rev, _ := w.services.Get(key("web"))
-		if row.ServiceRev != rev || len(row.Frontends) != 1 || row.FrontendsRev() != row.Frontends[0].Rev || refuses(&row.Frontends[0].Value) {
+		if row.ServiceRev != rev || len(row.Frontends) != 1 || row.FrontendsRev() != row.Frontends[0].Rev || row.Frontends[0].Value.Refuses() {
 			t.Errorf("compiled row %+v of service revision %d", row, rev)
 		}
 	})

@@ -60,9 +60,3 @@ func SameCompiled(a, b Compiled) bool {
 		slices.Equal(a.Frontends, b.Frontends) &&
 		slices.Equal(a.Problems, b.Problems)
 }
-
-// refuses reports whether a frontend lets no new client in. A real server's
-// always does: it serves whom a director sends.
-func refuses(f *vip.Frontend) bool {
-	return f.Kind != vip.OnRealServer && !f.Usable()
-}

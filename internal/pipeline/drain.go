@@ -271,7 +271,7 @@ func (d *drains) set(f vip.Frontend) *FrontendRow {
 		d.poll = time.Now().Add(idlePoll)
 	}
 	if d.o.Store != nil {
-		f.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return !isLeaving(e) })
+		f.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return !e.IsLeaving() })
 		d.keep.Set(f)
 	}
 	return row
@@ -312,12 +312,10 @@ func (d *drains) forget(key vip.FrontendKey) {
 	d.keep.Delete(key)
 }
 
-func isLeaving(e vip.Endpoint) bool { return !e.Leaving.IsZero() }
-
 // firstDeadline returns the earliest deadline of f's leaving endpoints.
 func firstDeadline(f *vip.Frontend) (first vip.Instant, leaves bool) {
 	for _, e := range f.Backends {
-		if isLeaving(e) && (!leaves || e.Leaving.Before(first)) {
+		if e.IsLeaving() && (!leaves || e.Leaving.Before(first)) {
 			first, leaves = e.Leaving, true
 		}
 	}
@@ -374,7 +372,7 @@ func (d *drains) takeOut(key vip.FrontendKey, why string, held func(vip.Frontend
 	var out []string
 	rest := make([]vip.Endpoint, 0, len(f.Backends))
 	for _, e := range f.Backends {
-		if isLeaving(e) && done(e) {
+		if e.IsLeaving() && done(e) {
 			out = append(out, e.Addr.String())
 		} else {
 			rest = append(rest, e)

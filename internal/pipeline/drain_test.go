@@ -337,7 +337,7 @@ func TestDrainStoreOutOfOrder(t *testing.T) {
 		w.store.fail(nil)
 		w.pass(maxBackoff)
 		values, _ := w.store.has()
-		if f, there := values["192.0.2.1:80/tcp"]; !there || len(f.Backends) != 1 || !isLeaving(f.Backends[0]) || !strings.HasPrefix(f.Backends[0].Addr.String(), "10.0.0.2") {
+		if f, there := values["192.0.2.1:80/tcp"]; !there || len(f.Backends) != 1 || !f.Backends[0].IsLeaving() || !strings.HasPrefix(f.Backends[0].Addr.String(), "10.0.0.2") {
 			t.Errorf("the store has %v", values)
 		}
 		w.store.fail(errFull)

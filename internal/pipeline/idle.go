@@ -36,7 +36,7 @@ func (d *drains) questions() []question {
 		}
 		q := question{key: key}
 		for _, e := range f.Backends {
-			if isLeaving(e) {
+			if e.IsLeaving() {
 				q.endpoints = append(q.endpoints, e)
 			}
 		}

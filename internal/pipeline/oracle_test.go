@@ -112,7 +112,7 @@ func showWorld(w *world) map[string]string {
 		endpoints := map[string]string{}
 		for _, e := range f.Backends {
 			endpoints[e.Addr.String()] = fmt.Sprint(e.Weight)
-			if isLeaving(e) && e.Weight == 0 {
+			if e.IsLeaving() && e.Weight == 0 {
 				endpoints[e.Addr.String()] = "leaving in " + time.Until(e.Leaving.Time()).String()
 			}
 		}

@@ -7,15 +7,11 @@
 // tables. It acts on the newest rows, is safe to repeat, and does work in
 // proportion to what changed, never to what there is. A stage has no policy of
 // its own: who gets an address is ipam's word, what a service becomes is
-// compile's. The pure functions of this package (Status, Plan) say in words
-// what the tables hold.
+// compile's. Package status explains what the tables hold.
 package pipeline
 
 import (
 	"log/slog"
-	"slices"
-
-	"github.com/ironvip/ironvip/vip"
 )
 
 // logger returns l, or one that drops everything.
@@ -34,24 +30,4 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// hasCode reports whether one of problems has the code.
-func hasCode(problems []vip.Problem, code string) bool {
-	return slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == code })
-}
-
-// named returns problems with the service filled in where it is missing.
-func named(problems []vip.Problem, key vip.ServiceKey) []vip.Problem {
-	missing := func(p vip.Problem) bool { return p.Service == "" }
-	if !slices.ContainsFunc(problems, missing) {
-		return problems
-	}
-	out := slices.Clone(problems)
-	for i := range out {
-		if missing(out[i]) {
-			out[i].Service = key.String()
-		}
-	}
-	return out
 }

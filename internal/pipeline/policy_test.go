@@ -153,7 +153,7 @@ func TestRealServerStage(t *testing.T) {
 		}
 		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.9.0.1")[0]}, State: vip.Drain})
 		w.put()
-		if row, _, _ := w.compiled.Get(key("web")); row.NotHere || len(row.Frontends) != 1 || refuses(&row.Frontends[0].Value) {
+		if row, _, _ := w.compiled.Get(key("web")); row.NotHere || len(row.Frontends) != 1 || row.Frontends[0].Value.Refuses() {
 			t.Errorf("row %+v: the directors decide whom it serves", row)
 		}
 		w.put(service("web", []string{"10.0.0.1"}, direct))

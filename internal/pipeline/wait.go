@@ -30,7 +30,7 @@ func WaitApplied(ctx context.Context, compiled table.Reader[vip.ServiceKey, Comp
 	}
 	return wait(ctx, compiled, applied, key, func() ([]vip.Problem, bool) {
 		row, _, there := compiled.Get(key)
-		if !there || row.ServiceRev < serviceRev || hasCode(row.Problems, vip.CodeWaiting) {
+		if !there || row.ServiceRev < serviceRev || vip.HasCode(row.Problems, vip.CodeWaiting) {
 			return nil, false
 		}
 		return tried(applied, key, &row)
@@ -90,7 +90,7 @@ func letGoBy(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], k
 	newest := last.FrontendsRev()
 	for _, f := range last.Frontends {
 		a, _, ok := applied.Get(f.Value.Key)
-		if !ok || refuses(&f.Value) {
+		if !ok || f.Value.Refuses() {
 			continue
 		}
 		if a.Tried.Rev <= newest {
@@ -106,5 +106,5 @@ func appendProblem(problems []vip.Problem, p *vip.Problem, key vip.ServiceKey) [
 	if p == nil {
 		return problems
 	}
-	return append(problems, named([]vip.Problem{*p}, key)...)
+	return append(problems, vip.OfService([]vip.Problem{*p}, key)...)
 }

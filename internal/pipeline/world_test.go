@@ -230,7 +230,7 @@ func showFrontend(f vip.Frontend) string {
 	parts := []string{fmt.Sprintf("%s %s:", f.Key, f.Service)}
 	for _, e := range f.Backends {
 		text := fmt.Sprintf("%s*%d", e.Addr, e.Weight)
-		if isLeaving(e) {
+		if e.IsLeaving() {
 			text += fmt.Sprintf("@%s", time.Until(e.Leaving.Time()).Round(time.Millisecond))
 		}
 		parts = append(parts, text)

@@ -1,4 +1,4 @@
-package pipeline
+package status
 
 import (
 	"cmp"
@@ -107,7 +107,7 @@ func NewPlan(present, proposed []Planned) Plan {
 			out.compare(was, is)
 		}
 		if is != nil {
-			out.Problems = append(out.Problems, named(is.Allocation.Problems, k)...)
+			out.Problems = append(out.Problems, vip.OfService(is.Allocation.Problems, k)...)
 			out.Problems = append(out.Problems, compile.Unsupported(&is.Service)...)
 		}
 	}

@@ -1,12 +1,12 @@
-package pipeline
+package status
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -16,22 +16,22 @@ var noon = time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
 
 // statusOf builds the input of a service that was granted vips and programmed,
 // then changes it.
-func statusOf(s vip.Service, vips string, change ...func(*StatusInput)) StatusInput {
+func statusOf(s vip.Service, vips string, change ...func(*Input)) Input {
 	return statusOn(compile.Node{Name: "n1", Zone: "za"}, s, vips, change...)
 }
 
 // statusOn is statusOf on a node.
-func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*StatusInput)) StatusInput {
+func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*Input)) Input {
 	a := vip.Allocation{Asked: &s, ServiceRev: 5, Pool: "public-v4", Since: vip.InstantOf(noon), VIPs: addrs(strings.Fields(vips)...)}
-	c := Compiled{Service: &s, ServiceRev: 5}
-	in := StatusInput{Key: s.Key, Service: &s, ServiceRev: 5, Allocation: &a, Compiled: &c, Now: noon}
+	c := pipeline.Compiled{Service: &s, ServiceRev: 5}
+	in := Input{Key: s.Key, Service: &s, ServiceRev: 5, Allocation: &a, Compiled: &c, Now: noon}
 	frontends, refused := compile.Service(compile.Input{Service: &s, Allocation: &a, Node: node})
 	c.Problems, c.NotHere = refused, node.RealServer && len(frontends) == 0
 	for i, f := range frontends {
 		rev := uint64(10 + i)
-		row := &FrontendRow{Value: f, Rev: rev}
+		row := &pipeline.FrontendRow{Value: f, Rev: rev}
 		c.Frontends = append(c.Frontends, row)
-		in.Frontends = append(in.Frontends, FrontendStatus{Frontend: f, Rev: rev, Applied: &reconcile.AppliedFrontend{Tried: row}})
+		in.Frontends = append(in.Frontends, Frontend{Frontend: f, Rev: rev, Applied: &reconcile.AppliedFrontend{Tried: row}})
 	}
 	for _, do := range change {
 		do(&in)
@@ -39,8 +39,8 @@ func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*Sta
 	return in
 }
 
-func fail(code string) func(*StatusInput) {
-	return func(in *StatusInput) {
+func fail(code string) func(*Input) {
+	return func(in *Input) {
 		in.Frontends[0].Applied.Problem = &vip.Problem{Code: code, Message: "no such file or directory"}
 	}
 }
@@ -62,12 +62,12 @@ func TestStatus(t *testing.T) {
 	two := []string{"10.0.0.1", "10.0.0.2"}
 	weightZero := func(s *vip.Service) { s.Backends[1].Weight = 0 }
 	drained := func(s *vip.Service) { s.Backends[1].State = vip.Drain }
-	maint := func(in *StatusInput) {
+	maint := func(in *Input) {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) { return vip.Maint, k.Address == addrs("10.0.0.2")[0] }
 	}
 	for _, tc := range []struct {
 		name   string
-		in     StatusInput
+		in     Input
 		want   State
 		ready  int
 		lines  []string // those that must be there, the first one first
@@ -116,7 +116,7 @@ func TestStatus(t *testing.T) {
 			"192.0.2.1:80/tcp: no such file or directory.",
 		},
 	}, {
-		name: "somebody else keeps changing it", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
+		name: "somebody else keeps changing it", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
 			in.Frontends[0].Applied.Warning = &vip.Problem{Code: vip.CodeContested, Message: "somebody else keeps changing it"}
 		}), want: Degraded, ready: 2,
 		lines: []string{"web is degraded: not all of it is served as asked.", "192.0.2.1:80/tcp: somebody else keeps changing it."},
@@ -157,12 +157,12 @@ func TestStatus(t *testing.T) {
 		name: "external local, none here, and the dataplane fails", in: statusOf(service("web", two, local), "192.0.2.1", fail(vip.CodeDataplane)), want: Down, ready: 2,
 		lines: []string{"web is down: the dataplane can't be programmed."},
 	}, {
-		name: "external local, none here, and clients inside are not supported", in: statusOf(service("web", two, func(s *vip.Service) { s.ExternalTraffic = vip.Local }), "192.0.2.1", func(in *StatusInput) {
+		name: "external local, none here, and clients inside are not supported", in: statusOf(service("web", two, func(s *vip.Service) { s.ExternalTraffic = vip.Local }), "192.0.2.1", func(in *Input) {
 			in.Frontends[1].Applied.Problem = &vip.Problem{Code: vip.CodeUnsupported, Message: "not supported"}
 		}), want: Down, ready: 2,
 		lines: []string{"web is down: the dataplane doesn't support a part of it, and the rest has no backend here."},
 	}, {
-		name: "external local, none here, and something is not granted", in: statusOf(service("web", two, local), "192.0.2.1", func(in *StatusInput) {
+		name: "external local, none here, and something is not granted", in: statusOf(service("web", two, local), "192.0.2.1", func(in *Input) {
 			in.Compiled.Problems = []vip.Problem{{Code: vip.CodePortTaken, Service: "web", Message: "node port 32000/tcp is held by db"}}
 		}), want: Degraded, ready: 2,
 		lines: []string{"web is degraded: not all of it is served as asked.", "node port 32000/tcp is held by db."},
@@ -173,7 +173,7 @@ func TestStatus(t *testing.T) {
 			"192.0.2.1:80/tcp+internal refuses clients: no backend on this node, and internal_traffic is local.",
 		},
 	}, {
-		name: "external local, some here", in: statusOf(service("web", two, local, onNode(1, "n1")), "192.0.2.1", func(in *StatusInput) {
+		name: "external local, some here", in: statusOf(service("web", two, local, onNode(1, "n1")), "192.0.2.1", func(in *Input) {
 			in.Compiled.HealthPort, in.Compiled.LocalReady = 32000, 1
 		}), want: Healthy, ready: 2,
 		lines: []string{
@@ -240,30 +240,30 @@ func TestStatus(t *testing.T) {
 		want: Degraded, ready: 1,
 		lines: []string{"web is degraded: 1 of 2 backends take new connections."},
 	}, {
-		name: "not answered yet", in: statusOf(service("web", two), "", func(in *StatusInput) { in.Allocation, in.Compiled = nil, nil }), want: Pending, ready: 2,
+		name: "not answered yet", in: statusOf(service("web", two), "", func(in *Input) { in.Allocation, in.Compiled = nil, nil }), want: Pending, ready: 2,
 		lines: []string{"web is pending: it waits for an address."},
 	}, {
-		name: "not compiled yet, and a problem already", in: statusOf(service("web", two), "", func(in *StatusInput) {
+		name: "not compiled yet, and a problem already", in: statusOf(service("web", two), "", func(in *Input) {
 			in.Compiled = nil
 			in.Allocation.Problems = []vip.Problem{{Code: vip.CodePoolFull, Message: "pool p is full", Hint: "add a range to it"}}
 		}), want: Pending, ready: 2,
 		lines: []string{"web is pending: it waits for an address that it can't have now.", "pool p is full. Hint: add a range to it."},
 	}, {
-		name: "newer than what was refused", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeUnsupported), func(in *StatusInput) { in.ServiceRev = 6 }), want: Pending, ready: 2,
+		name: "newer than what was refused", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeUnsupported), func(in *Input) { in.ServiceRev = 6 }), want: Pending, ready: 2,
 		lines: []string{"web is pending: its newest form is being worked out."},
 	}, {
-		name: "newer than compiled", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) { in.ServiceRev = 6 }), want: Pending, ready: 2,
+		name: "newer than compiled", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) { in.ServiceRev = 6 }), want: Pending, ready: 2,
 		lines: []string{"web is pending: its newest form is being worked out."},
 	}, {
-		name: "not programmed yet", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) { in.Frontends[0].Applied = nil }), want: Pending, ready: 2,
+		name: "not programmed yet", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) { in.Frontends[0].Applied = nil }), want: Pending, ready: 2,
 		lines: []string{"web is pending: the dataplane is being programmed."},
 	}, {
-		name: "served, but not at the address asked for", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
+		name: "served, but not at the address asked for", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
 			in.Compiled.Problems = []vip.Problem{{Code: vip.CodeAddressTaken, Service: "web", Message: "192.0.2.9 is held by db"}}
 		}), want: Degraded, ready: 2,
 		lines: []string{"web is degraded: not all of it is served as asked.", "192.0.2.9 is held by db."},
 	}, {
-		name: "removed", in: statusOf(service("web", two), "192.0.2.1", func(in *StatusInput) {
+		name: "removed", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
 			in.Service, in.Allocation, in.Compiled = nil, nil, nil
 			in.Frontends[0].Frontend.Backends[0].Leaving = vip.InstantOf(noon.Add(42 * time.Second))
 		}), want: Draining,
@@ -272,11 +272,11 @@ func TestStatus(t *testing.T) {
 			"10.0.0.1:80 leaves 192.0.2.1:80/tcp: open connections may go on for 42s.",
 		},
 	}, {
-		name: "removed and gone", in: StatusInput{Key: key("web")}, want: Draining,
+		name: "removed and gone", in: Input{Key: key("web")}, want: Draining,
 		lines: []string{"web is draining: it was removed, and nothing of it is left."},
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := Status(tc.in)
+			got := Of(tc.in)
 			if got.State != tc.want || got.Ready != tc.ready {
 				t.Errorf("%s with %d ready, want %s with %d", got.State, got.Ready, tc.want, tc.ready)
 			}
@@ -296,57 +296,5 @@ func TestStatus(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// What the stages make of a service is what Status finds in the tables.
-func TestStatusFromTables(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		tables := Tables{Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Frontends: w.frontends, Applied: w.applied, States: w.states}
-		status := func() ServiceStatus { return Status(tables.StatusInput(key("web"), time.Now())) }
-		if got := status().State; got != Draining {
-			t.Errorf("a service that never was is %s", got)
-		}
-		w.host.Set(hostAddrs("10.9.0.1/24"))
-		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, nodePort))
-		got := status()
-		if got.State != Healthy || got.Ready != 2 || got.Total != 2 || !got.Applied {
-			t.Errorf("%+v", got)
-		}
-		if want := "Port 80/tcp is also node port 30080 on 10.9.0.1."; !slices.Contains(got.Lines, want) {
-			t.Errorf("missing %q in %q", want, got.Lines)
-		}
-		w.host.Delete(struct{}{})
-		w.put()
-		if want := "Port 80/tcp is also node port 30080 on no address of this host."; !slices.Contains(status().Lines, want) {
-			t.Errorf("missing %q in %q", want, status().Lines)
-		}
-		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.2")[0]}, State: vip.Drain})
-		w.put(service("web", []string{"10.0.0.2"}, nodePort))
-		got = status()
-		if got.State != Down || got.Ready != 0 || got.Leaving != 1 {
-			t.Errorf("%+v", got)
-		}
-	})
-}
-
-func TestSameCompiledSeesEveryField(t *testing.T) {
-	compiled := &vip.Service{}
-	example := func() Compiled {
-		return Compiled{Service: compiled, HealthPort: 1, LocalReady: 1, NotHere: true, ServiceRev: 1, Frontends: make([]*FrontendRow, 1), Problems: make([]vip.Problem, 1)}
-	}
-	if !SameCompiled(example(), example()) {
-		t.Error("not the same as itself")
-	}
-	for f := range reflect.TypeFor[Compiled]().Fields() {
-		changed := example()
-		v := reflect.ValueOf(&changed).Elem().FieldByIndex(f.Index)
-		if v.IsZero() {
-			t.Fatalf("the example leaves %s zero", f.Name)
-		}
-		v.SetZero()
-		if SameCompiled(example(), changed) {
-			t.Errorf("a change of %s goes unnoticed", f.Name)
-		}
 	}
 }

@@ -1,10 +1,15 @@
-package pipeline
+// Package status explains what the pipeline's tables hold. Of derives the state of
+// one service and the sentences for it from the rows of its tables; NewPlan compares
+// two sets of services and lists what a change would do. Both are pure functions.
+// The package starts nothing and writes no table; api and the agent call it.
+package status
 
 import (
 	"cmp"
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
@@ -25,33 +30,35 @@ const (
 	Refused   State = "refused"   // it asks for something it can't have, and none of it is served
 )
 
-// StatusInput is everything the status of one service depends on.
-type StatusInput struct {
+// Input is everything the status of one service depends on.
+type Input struct {
 	Key        vip.ServiceKey
 	Service    *vip.Service // nil: removed
 	ServiceRev uint64
-	Allocation *vip.Allocation // nil: not answered yet
-	Compiled   *Compiled       // nil: not compiled yet
-	Frontends  []FrontendStatus
+	Allocation *vip.Allocation    // nil: not answered yet
+	Compiled   *pipeline.Compiled // nil: not compiled yet
+	Frontends  []Frontend
 	Override   func(vip.BackendKey) (vip.State, bool) // the operator's words; may be nil
 	Now        time.Time
 }
 
-// FrontendStatus is a frontend as it is wanted and as the dataplane has it.
-type FrontendStatus struct {
+// Frontend is a frontend as it is wanted and as the dataplane has it.
+type Frontend struct {
 	Frontend vip.Frontend
 	Rev      uint64
 	Applied  *reconcile.AppliedFrontend // nil: not tried yet
 }
 
 // Pending reports whether the dataplane has yet to try the newest row.
-func (f *FrontendStatus) Pending() bool { return f.Applied == nil || f.Applied.Tried.Rev < f.Rev }
+func (f *Frontend) Pending() bool { return f.Applied == nil || f.Applied.Tried.Rev < f.Rev }
 
 // Leaves reports whether some of its endpoints leave.
-func (f *FrontendStatus) Leaves() bool { return slices.ContainsFunc(f.Frontend.Backends, isLeaving) }
+func (f *Frontend) Leaves() bool {
+	return slices.ContainsFunc(f.Frontend.Backends, vip.Endpoint.IsLeaving)
+}
 
-// ServiceStatus says how a service fares.
-type ServiceStatus struct {
+// Report says how a service fares.
+type Report struct {
 	State    State
 	Ready    int  // backends that are ready and have a weight, wherever they are
 	Total    int  // backends that the service lists
@@ -62,21 +69,21 @@ type ServiceStatus struct {
 }
 
 // Status derives how one service fares. It is pure and costs O(one service).
-func Status(in StatusInput) ServiceStatus {
+func Of(in Input) Report {
 	out := standing(&in)
 	out.Lines = explain(&in, &out)
 	return out
 }
 
 // StateOf is the state alone, which takes less to find.
-func StateOf(in StatusInput) State {
+func StateOf(in Input) State {
 	out := standing(&in)
 	return out.State
 }
 
 // standing is Status without the sentences.
-func standing(in *StatusInput) ServiceStatus {
-	out := ServiceStatus{Problems: problemsOf(in)}
+func standing(in *Input) Report {
+	out := Report{Problems: problemsOf(in)}
 	if in.Service != nil {
 		out.Total = len(in.Service.Backends)
 		for i := range in.Service.Backends {
@@ -87,7 +94,7 @@ func standing(in *StatusInput) ServiceStatus {
 	}
 	for i := range in.Frontends {
 		for _, e := range in.Frontends[i].Frontend.Backends {
-			if isLeaving(e) {
+			if e.IsLeaving() {
 				out.Leaving++
 			}
 		}
@@ -99,7 +106,7 @@ func standing(in *StatusInput) ServiceStatus {
 
 // usable reports whether a listed backend is ready and takes new connections
 // wherever it may be chosen.
-func usable(in *StatusInput, b *vip.Backend) bool {
+func usable(in *Input, b *vip.Backend) bool {
 	return b.Weight > 0 && compile.EffectiveState(in.Key, b, in.Override) == vip.Ready
 }
 
@@ -109,7 +116,7 @@ func isFor(b *vip.Backend, f *vip.Frontend) bool {
 	return vip.FamilyOf(b.Address) == vip.FamilyOf(f.Key.Addr) && b.Serves(f.Port)
 }
 
-func isApplied(in *StatusInput) bool {
+func isApplied(in *Input) bool {
 	if in.Compiled == nil || in.Compiled.ServiceRev < in.ServiceRev {
 		return false
 	}
@@ -121,7 +128,7 @@ func isApplied(in *StatusInput) bool {
 	return true
 }
 
-func stateOf(in *StatusInput, s *ServiceStatus) State {
+func stateOf(in *Input, s *Report) State {
 	if in.Service == nil {
 		return Draining
 	}
@@ -143,7 +150,7 @@ func stateOf(in *StatusInput, s *ServiceStatus) State {
 		switch {
 		case f.Applied.Problem != nil:
 			broken++
-		case !refuses(&f.Frontend):
+		case !f.Frontend.Refuses():
 		case servedElsewhere(in, &f.Frontend):
 			away++
 		default:
@@ -167,7 +174,7 @@ func stateOf(in *StatusInput, s *ServiceStatus) State {
 // servedElsewhere reports whether a frontend refuses its clients because they
 // are for other nodes: its policy is local, and a backend of its family and port
 // is ready. Since it refuses, that one isn't here.
-func servedElsewhere(in *StatusInput, f *vip.Frontend) bool {
+func servedElsewhere(in *Input, f *vip.Frontend) bool {
 	if _, policy := policyOf(in.Service, f); policy != vip.Local {
 		return false
 	}
@@ -178,12 +185,12 @@ func servedElsewhere(in *StatusInput, f *vip.Frontend) bool {
 
 // refused reports whether the service was compiled to nothing, or the dataplane
 // supports none of it.
-func refused(in *StatusInput) bool {
+func refused(in *Input) bool {
 	if in.Compiled.NotHere {
 		return false
 	}
 	if len(in.Compiled.Frontends) == 0 {
-		return len(in.Allocation.VIPs) > 0 || hasCode(in.Compiled.Problems, vip.CodeUnsupported)
+		return len(in.Allocation.VIPs) > 0 || vip.HasCode(in.Compiled.Problems, vip.CodeUnsupported)
 	}
 	for i := range in.Frontends {
 		a := in.Frontends[i].Applied
@@ -196,13 +203,13 @@ func refused(in *StatusInput) bool {
 
 // problemsOf returns everything that is wrong with the service, from the
 // allocator, compile and the dataplane.
-func problemsOf(in *StatusInput) []vip.Problem {
+func problemsOf(in *Input) []vip.Problem {
 	var problems []vip.Problem
 	switch {
 	case in.Compiled != nil: // holds the allocation's, too
 		problems = append(problems, in.Compiled.Problems...)
 	case in.Allocation != nil:
-		problems = append(problems, named(in.Allocation.Problems, in.Key)...)
+		problems = append(problems, vip.OfService(in.Allocation.Problems, in.Key)...)
 	}
 	for i := range in.Frontends {
 		f := &in.Frontends[i]
@@ -225,17 +232,17 @@ func problemsOf(in *StatusInput) []vip.Problem {
 type Tables struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
-	Compiled    table.Reader[vip.ServiceKey, Compiled]
+	Compiled    table.Reader[vip.ServiceKey, pipeline.Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	States      table.Reader[vip.BackendKey, vip.BackendState]
 }
 
-// StatusInput reads what Status needs of one service. Frontends that a removed
+// Input reads what Status needs of one service. Frontends that a removed
 // service left behind are not found this way: they are in the frontends table
 // under its name.
-func (t *Tables) StatusInput(key vip.ServiceKey, now time.Time) StatusInput {
-	in := StatusInput{Key: key, Now: now}
+func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
+	in := Input{Key: key, Now: now}
 	if s, rev, ok := t.Services.Get(key); ok {
 		in.Service, in.ServiceRev = &s, rev
 	}
@@ -260,9 +267,9 @@ func (t *Tables) StatusInput(key vip.ServiceKey, now time.Time) StatusInput {
 }
 
 // Frontend reads one frontend and what the dataplane made of it.
-func (t *Tables) Frontend(key vip.FrontendKey) (FrontendStatus, bool) {
+func (t *Tables) Frontend(key vip.FrontendKey) (Frontend, bool) {
 	f, rev, ok := t.Frontends.Get(key)
-	out := FrontendStatus{Frontend: f, Rev: rev}
+	out := Frontend{Frontend: f, Rev: rev}
 	if a, _, tried := t.Applied.Get(key); tried {
 		out.Applied = &a
 	}

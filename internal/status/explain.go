@@ -1,4 +1,4 @@
-package pipeline
+package status
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 
 // explain says in sentences why a service is as it is: the state and its main
 // reason, then each thing that is not as asked, then what it holds.
-func explain(in *StatusInput, s *ServiceStatus) []string {
+func explain(in *Input, s *Report) []string {
 	lines := []string{fmt.Sprintf("%s is %s: %s.", in.Key, s.State, reason(in, s))}
 	for _, p := range s.Problems {
 		lines = append(lines, sentence(p))
@@ -41,7 +41,7 @@ func explain(in *StatusInput, s *ServiceStatus) []string {
 }
 
 // reason is the main reason for the state.
-func reason(in *StatusInput, s *ServiceStatus) string {
+func reason(in *Input, s *Report) string {
 	switch s.State {
 	case Draining:
 		if s.Leaving == 0 {
@@ -97,8 +97,8 @@ func reason(in *StatusInput, s *ServiceStatus) string {
 
 // fails reports whether the dataplane doesn't have a frontend, for a reason with
 // such a code.
-func fails(in *StatusInput, such func(code string) bool) bool {
-	return slices.ContainsFunc(in.Frontends, func(f FrontendStatus) bool {
+func fails(in *Input, such func(code string) bool) bool {
+	return slices.ContainsFunc(in.Frontends, func(f Frontend) bool {
 		return f.Applied.Problem != nil && such(f.Applied.Problem.Code)
 	})
 }
@@ -114,7 +114,7 @@ func sentence(p vip.Problem) string {
 }
 
 // idleBackends says of each backend that takes no new connections why.
-func idleBackends(in *StatusInput) (lines []string) {
+func idleBackends(in *Input) (lines []string) {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		if usable(in, b) {
@@ -141,8 +141,8 @@ func idleBackends(in *StatusInput) (lines []string) {
 }
 
 // takesNew reports whether some frontend sends new connections to b.
-func takesNew(in *StatusInput, b *vip.Backend) bool {
-	return slices.ContainsFunc(in.Frontends, func(f FrontendStatus) bool {
+func takesNew(in *Input, b *vip.Backend) bool {
+	return slices.ContainsFunc(in.Frontends, func(f Frontend) bool {
 		return slices.ContainsFunc(f.Frontend.Backends, func(e vip.Endpoint) bool {
 			return e.Weight > 0 && e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port)
 		})
@@ -151,10 +151,10 @@ func takesNew(in *StatusInput, b *vip.Backend) bool {
 
 // emptyFrontends names the frontends that refuse clients, where it isn't for
 // the same reason as all of them: that no backend is ready.
-func emptyFrontends(in *StatusInput) (lines []string) {
+func emptyFrontends(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
-		if !refuses(f) {
+		if !f.Refuses() {
 			continue
 		}
 		backend := backendOf(in.Service, f)
@@ -194,16 +194,16 @@ func backendOf(s *vip.Service, f *vip.Frontend) string {
 	return name
 }
 
-func anyUsable(in *StatusInput) bool {
+func anyUsable(in *Input) bool {
 	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { return usable(in, &b) })
 }
 
 // narrowedFrontends says where clients are sent to some of the backends only,
 // and why.
-func narrowedFrontends(in *StatusInput) (lines []string) {
+func narrowedFrontends(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
-		if f.Kind == vip.OnRealServer || refuses(f) {
+		if f.Kind == vip.OnRealServer || f.Refuses() {
 			continue
 		}
 		listed := 0
@@ -240,7 +240,7 @@ func policyOf(s *vip.Service, f *vip.Frontend) (field string, policy vip.Traffic
 // staying counts the endpoints that are not leaving.
 func staying(f *vip.Frontend) (n int) {
 	for _, e := range f.Backends {
-		if !isLeaving(e) {
+		if !e.IsLeaving() {
 			n++
 		}
 	}
@@ -248,11 +248,11 @@ func staying(f *vip.Frontend) (n int) {
 }
 
 // leavingEndpoints says how long what drains may still take.
-func leavingEndpoints(in *StatusInput) (lines []string) {
+func leavingEndpoints(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
 		for _, e := range f.Backends {
-			if isLeaving(e) {
+			if e.IsLeaving() {
 				left := max(0, e.Leaving.Sub(vip.InstantOf(in.Now))).Round(time.Second)
 				lines = append(lines, fmt.Sprintf("%s leaves %s: open connections may go on for %s.", e.Addr, f.Key, left))
 			}
@@ -262,7 +262,7 @@ func leavingEndpoints(in *StatusInput) (lines []string) {
 }
 
 // holdings says which addresses and node ports the service has, and since when.
-func holdings(in *StatusInput) (lines []string) {
+func holdings(in *Input) (lines []string) {
 	a := in.Allocation
 	if a == nil {
 		return nil
