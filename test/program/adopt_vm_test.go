@@ -186,3 +186,26 @@ func run(t *testing.T, args ...string) {
 		t.Fatalf("%v: %v\n%s", args, err, out)
 	}
 }
+
+// "dataplane diff" shows what somebody else removed from the kernel, and a repair restores it.
+func TestDiffAndRepair(t *testing.T) {
+	h := newHost(t)
+	a := newBackend(t, "a")
+	h.write("services.d/web.toml", service("web", "", a))
+	h.edit("ironvip.toml", `resync_interval = "1s"`, `resync_interval = "1h"`)
+	h.start()
+	vip := h.vip("web")
+	h.serves(vip+":8080", "a")
+	if out, err := exec.Command("ipvsadm", "-D", "-t", vip+":8080").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	r := h.cli("dataplane", "diff")
+	if r.code != 10 || !strings.Contains(r.stdout, vip+":8080") {
+		t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	if code, tree := h.rest("POST", "/v1/dataplane/repair", ""); code != 200 || fmt.Sprint(tree["repaired"]) != "1" {
+		t.Errorf("repair: %d %v", code, tree)
+	}
+	h.ok("dataplane", "diff")
+	h.serves(vip+":8080", "a")
+}

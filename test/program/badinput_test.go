@@ -48,19 +48,6 @@ func mentions(t *testing.T, what, text string, words ...string) {
 	}
 }
 
-// logs waits until the agent's log, which comes through a pipe, says all of this.
-func (h *host) logs(words ...string) {
-	h.t.Helper()
-	h.eventually(fmt.Sprintf("the log says %q", words), func() error {
-		for _, w := range words {
-			if !strings.Contains(h.log.String(), w) {
-				return fmt.Errorf("%q is not said", w)
-			}
-		}
-		return nil
-	})
-}
-
 // Whatever is wrong with a service is refused with place, field and remedy, at
 // validate, at reload and in the source's status; the other service of the
 // same file is served, and so is what was served before.
@@ -126,82 +113,6 @@ func TestBadServices(t *testing.T) {
 	h.ok("status", "--wait")
 }
 
-// A name that two files claim stays with the one that has it; the other is told
-// both places, and takes over when the first goes.
-func TestOneNameInTwoFiles(t *testing.T) {
-	parallel(t)
-	h := newHost(t)
-	a, b := newBackend(t, "a"), newBackend(t, "b")
-	h.write("services.d/m.toml", service("web", "", a))
-	h.start()
-	web := h.vip("web") + ":8080"
-	h.write("services.d/a.toml", service("web", "", b)+service("api", "", b))
-	r := h.cli("reload")
-	if r.code == 0 {
-		t.Error("reload is happy with one name twice")
-	}
-	mentions(t, "reload", r.stderr, "a.toml:1: ", "m.toml:1, too", "rename or remove")
-	h.serves(h.vip("api")+":8080", "b")
-	h.serves(web, "a")
-	if code, tree := h.rest("PUT", "/v1/services/default/web", `{"ports":[{"port":80}]}`); code != 409 || !strings.Contains(compact(tree), "m.toml:1") {
-		t.Errorf("the API takes a name that a file has: %d %s", code, compact(tree))
-	}
-	if err := os.Remove(filepath.Join(h.dir, "services.d", "m.toml")); err != nil {
-		t.Fatal(err)
-	}
-	h.serves(web, "b")
-}
-
-// A service that asks for what it can't have waits, and its status names the
-// field, the reason and the remedy. It gets nothing else instead.
-func TestWaitingServices(t *testing.T) {
-	parallel(t)
-	h := newHost(t)
-	a := newBackend(t, "a")
-	h.config("exclude = [\"" + h.pool + ".64/26\"]\n")
-	h.write("services.d/web.toml", service("web", "", a))
-	h.start()
-	web := h.vip("web")
-	for i, c := range []struct {
-		what, more string
-		says       []string
-	}{
-		{"an address outside its pool", `vips = ["203.0.113.9"]`, []string{"203.0.113.9", "in no pool", "Hint: ", "wait.toml:1"}},
-		{"an excluded address", `vips = ["` + h.pool + `.70"]`, []string{h.pool + ".70", "main", "excluded", "Hint: "}},
-		{"the network's address", `vips = ["` + h.pool + `.0"]`, []string{h.pool + ".0", "Hint: "}},
-		{"a taken address", `vips = ["` + web + `"]`, []string{web, "web", "Hint: "}},
-		{"an unknown pool", `pool = "mian"`, []string{`"mian"`, "Hint: "}},
-		{"a family that the pool lacks", `families = ["ipv6"]`, []string{"no IPv6 range", "main", "Hint: "}},
-	} {
-		name := fmt.Sprintf("wait%d", i)
-		h.write("services.d/wait.toml", service(name, c.more)) // without backends: their family is another matter
-		h.waits(name, c.says...)
-		_, tree := h.rest("GET", "/v1/services/default/"+name, "")
-		if vips, _ := tree["status"].(map[string]any)["vips"].([]any); len(vips) != 0 {
-			t.Errorf("%s: it got %v instead", c.what, vips)
-		}
-		if r := h.cli("status"); r.code != 3 {
-			t.Errorf("%s: status ends with %d, want 3\n%s", c.what, r.code, r.stdout)
-		}
-		h.serves(web+":8080", "a")
-	}
-}
-
-// A service that is refused keeps its last good version.
-func TestRefusedChangeKeepsLastGood(t *testing.T) {
-	parallel(t)
-	h := newHost(t)
-	a, b := newBackend(t, "a"), newBackend(t, "b")
-	h.write("services.d/all.toml", service("web", "", a)+service("api", "", a))
-	h.start()
-	web, api := h.vip("web")+":8080", h.vip("api")+":8080"
-	h.write("services.d/all.toml", service("web", `scheduler_flags = "x"`, b)+service("api", "", b))
-	r := h.cli("reload")
-	mentions(t, "reload", r.stderr, "all.toml:6", "scheduler_flags", "last good version stays")
-	h.serves(api, "b")
-	h.serves(web, "a")
-}
-
 // Files that can't be read at all are named with the reason, keep what they
 // had, and keep nobody else from being served. The agent neither waits for
 // them nor reads gigabytes.
@@ -264,96 +175,16 @@ func sparse(path string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Close())
 }
 
-// A pool that overlaps a range of pods, or another pool, is never started
-// with, and never taken over: both ranges are named with their lines.
-func TestOverlaps(t *testing.T) {
-	parallel(t)
-	h := newHost(t)
-	a := newBackend(t, "a")
-	h.write("services.d/web.toml", service("web", "", a))
-	podRange := "[ipam]\npod_cidrs = [\"" + h.pool + ".128/25\"]\n"
-	secondPool := "[[pool]]\nname = \"second\"\ncidrs = [\"" + h.pool + ".64/26\"]\n"
-	cases := []struct {
-		what, more string
-		says       []string
-	}{
-		{"pod range", podRange, []string{h.pool + ".0/24", h.pool + ".128/25", `"main"`, "ironvip.toml:"}},
-		{"two pools", secondPool, []string{h.pool + ".0/24", h.pool + ".64/26", `"main"`, `"second"`, "ironvip.toml:"}},
-	}
-	for _, c := range cases {
-		h.config(c.more)
-		mentions(t, c.what+": start", h.fails(), c.says...)
-		r := command(t, "config", "validate", h.dir)
-		if r.code != 1 {
-			t.Errorf("%s: validate ends with %d, want 1", c.what, r.code)
-		}
-		mentions(t, c.what+": validate", r.stdout+r.stderr, c.says...)
-	}
-
-	h.config("")
-	h.start()
-	web := h.vip("web") + ":8080"
-	h.serves(web, "a")
-	for _, c := range cases {
-		h.config(c.more)
-		r := h.cli("reload")
-		if r.code != 1 {
-			t.Errorf("%s: reload ends with %d, want 1", c.what, r.code)
-		}
-		mentions(t, c.what+": reload", r.stderr, c.says...)
-		if pools := h.ok("pool", "list", "-o", "name"); pools != "main\n" {
-			t.Errorf("%s: a refused reload changed the pools to %q", c.what, pools)
-		}
-		r = h.cli("status")
-		if r.code != 3 {
-			t.Errorf("%s: status ends with %d, want 3", c.what, r.code)
-		}
-		mentions(t, c.what+": status", r.stdout, "config", "ironvip config validate")
-		h.serves(web, "a")
-	}
-	// Nor may what was good in the past paper over it.
-	h.kill()
-	mentions(t, "start with a remembered good one", h.fails(), cases[1].says...)
-	h.config("")
-	h.start()
-	h.serves(web, "a")
-}
-
-// A bad ironvip.toml changes nothing at a reload, and at a start the last good
-// one counts, loudly. Without one the agent says what is wrong, and ends.
+// Every mistake in ironvip.toml is refused at a reload with its field and line, and changes
+// nothing.
 func TestBadConfig(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
 	a := newBackend(t, "a")
 	h.write("services.d/web.toml", service("web", "", a))
-	h.config("[log]\nlevle = \"info\"\n")
-	says := []string{"ironvip.toml:", "levle", `did you mean "level"`}
-	mentions(t, "first start", h.fails(), says...)
-
-	h.config("")
 	h.start()
 	web := h.vip("web") + ":8080"
 	h.serves(web, "a")
-	h.config("[log]\nlevle = \"info\"\n")
-	r := h.cli("reload")
-	if r.code != 1 {
-		t.Errorf("reload ends with %d, want 1", r.code)
-	}
-	mentions(t, "reload", r.stderr, says...)
-	h.serves(web, "a")
-	h.kill()
-	h.start()
-	h.serves(web, "a")
-	h.logs(says[1])
-	r = h.cli("status")
-	if r.code != 3 {
-		t.Errorf("status ends with %d on a remembered configuration, want 3", r.code)
-	}
-	mentions(t, "status", r.stdout, "last good", "levle")
-	h.config("")
-	h.ok("reload")
-	h.ok("status", "--wait")
-
 	for _, c := range []struct {
 		what, from, to string
 		says           []string
@@ -509,105 +340,6 @@ func TestDamagedDatabase(t *testing.T) {
 	}
 }
 
-// A services directory that vanishes keeps everything and is told as stale,
-// until it is there again.
-func TestVanishedDirectory(t *testing.T) {
-	parallel(t)
-	h := newHost(t)
-	a, b := newBackend(t, "a"), newBackend(t, "b")
-	h.write("services.d/web.toml", service("web", "", a))
-	h.start()
-	web := h.vip("web") + ":8080"
-	dir := filepath.Join(h.dir, "services.d")
-	if err := os.Rename(dir, dir+".away"); err != nil {
-		t.Fatal(err)
-	}
-	var sources string
-	h.eventually("the source is stale", func() error {
-		sources = h.ok("source", "list")
-		if !strings.Contains(sources, "stale") {
-			return fmt.Errorf("%s", sources)
-		}
-		return nil
-	})
-	mentions(t, "source list", sources, dir, "no such file")
-	if r := h.cli("status"); r.code != 3 || !strings.Contains(r.stdout, "stale") {
-		t.Errorf("status ends with %d while a source is stale\n%s", r.code, r.stdout)
-	}
-	h.put("api", b) // the other source goes on
-	h.serves(web, "a")
-	// An empty one in its place is a mount that failed, more likely than a wish.
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	h.eventually("the empty one is noticed", func() error {
-		if out := h.ok("source", "list"); !strings.Contains(out, "replaced by an empty one") {
-			return fmt.Errorf("%s", out)
-		}
-		return nil
-	})
-	h.serves(web, "a")
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(dir+".away", dir); err != nil {
-		t.Fatal(err)
-	}
-	h.write("services.d/web.toml", service("web", "", b))
-	h.serves(web, "b")
-	h.ok("status", "--wait")
-}
-
-// Two services that ask for one VIP and port: the first keeps it, the second
-// waits and is told who has it; with one share_key they share the address, on
-// different ports.
-func TestOneVIPTwice(t *testing.T) {
-	parallel(t)
-	h := newHost(t)
-	a, b, c := newBackend(t, "a"), newBackend(t, "b"), newBackend(t, "c")
-	addr := h.pool + ".5"
-	ask := `vips = ["` + addr + `"]`
-	h.write("services.d/1.toml", block("first", 80, ask, a))
-	h.start()
-	h.serves(h.vip("first")+":80", "a")
-	h.write("services.d/2.toml", block("second", 80, ask, b))
-	h.write("services.d/3.toml", block("third", 81, ask, c))
-	h.waits("second", addr, "first")
-	h.waits("third", addr, "first", "share_key")
-	h.serves(addr+":80", "a")
-
-	share := ask + "\nshare_key = \"edge\""
-	h.write("services.d/1.toml", block("first", 80, share, a))
-	h.write("services.d/2.toml", block("second", 80, share, b))
-	h.write("services.d/3.toml", block("third", 81, share, c))
-	h.serves(addr+":81", "c")
-	h.waits("second", "80", "first")
-	h.serves(addr+":80", "a")
-	h.write("services.d/2.toml", block("second", 82, share, b))
-	h.serves(addr+":82", "b")
-	h.serves(addr+":80", "a")
-}
-
-// waits waits until a service is pending or refused and its explanation says
-// all of this.
-func (h *host) waits(name string, says ...string) {
-	h.t.Helper()
-	h.eventually(name+" waits and says why", func() error {
-		code, tree := h.rest("GET", "/v1/services/default/"+name, "")
-		status, _ := tree["status"].(map[string]any)
-		if state := status["state"]; code != 200 || state != "pending" && state != "refused" {
-			return fmt.Errorf("%d %v", code, tree)
-		}
-		text := h.ok("service", "explain", name)
-		for _, word := range says {
-			if !strings.Contains(text, word) {
-				return fmt.Errorf("%q is not said: %s", word, text)
-			}
-		}
-		return nil
-	})
-}
-
 // compact is a JSON tree in one line.
 func compact(v any) string {
 	b, err := json.Marshal(v)
@@ -615,24 +347,4 @@ func compact(v any) string {
 		return err.Error()
 	}
 	return string(b)
-}
-
-// Services that no source reads are said in the log, at each start.
-func TestServicesThatNobodyReads(t *testing.T) {
-	parallel(t)
-	h := newHost(t)
-	h.write("services.d/web.toml", service("web", "", newBackend(t, "a")))
-	h.config("")
-	h.start()
-	h.vip("web")
-	if strings.Contains(h.log.String(), "services are not read") {
-		t.Errorf("said where they are read:\n%s", h.log)
-	}
-	h.stop()
-	h.config("[[source]]\ntype = \"static\"\nname = \"elsewhere\"\npath = \"elsewhere.d\"\n")
-	if err := os.Mkdir(filepath.Join(h.dir, "elsewhere.d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	h.start()
-	h.logs("services are not read", "dir="+filepath.Join(h.dir, "services.d"), "add a [[source]]")
 }

@@ -44,15 +44,3 @@ func TestCleanWithoutRights(t *testing.T) {
 		t.Errorf("with a state file of root's: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 }
-
-// A configuration that can't be read leaves no guess at what is ours, and
-// changes nothing.
-func TestCleanWithABadConfiguration(t *testing.T) {
-	parallel(t)
-	h := newHost(t)
-	h.write("ironvip.toml", "[dataplan]\n")
-	r := command(t, "dataplane", "clean", "--config", h.dir, "--state-dir", filepath.Join(h.dir, "state"))
-	if r.code != 1 || !strings.Contains(r.stderr, "ironvip.toml:1") || r.stdout != "" {
-		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
-}

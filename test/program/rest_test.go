@@ -9,43 +9,6 @@ import (
 	"time"
 )
 
-// Services and single backends are registered, read, listed and deleted; when
-// a waited-for PUT is answered, the very next connection is served.
-func TestRESTRegistration(t *testing.T) {
-	h := newHost(t)
-	a, b := newBackend(t, "a"), newBackend(t, "b")
-	h.start()
-	vip := h.put("web", a)
-	if got := answered(t, vip+":8080", 2); got["a"] != 2 {
-		t.Fatalf("answered by %v", got)
-	}
-	code, tree := h.rest("PUT", fmt.Sprintf("/v1/services/default/web/backends/127.0.0.1:%d", b.port), `{}`, "Prefer", "wait=30")
-	if code/100 != 2 {
-		t.Fatalf("PUT of a backend: %d %v", code, tree)
-	}
-	h.serves(vip+":8080", "a", "b")
-	if code, tree := h.rest("GET", "/v1/services", ""); code != 200 || len(tree["items"].([]any)) != 1 {
-		t.Errorf("list: %d %v", code, tree)
-	}
-	if code, tree := h.rest("DELETE", fmt.Sprintf("/v1/services/default/web/backends/127.0.0.1:%d", a.port), "", "Prefer", "wait=30"); code/100 != 2 {
-		t.Errorf("DELETE of a backend: %d %v", code, tree)
-	}
-	h.serves(vip+":8080", "b")
-
-	if code, tree := h.rest("DELETE", "/v1/services/default/web", "", "Prefer", "wait=30"); code/100 != 2 {
-		t.Errorf("DELETE: %d %v", code, tree)
-	}
-	h.eventually("the VIP is refused", func() error {
-		if name, err := who(vip + ":8080"); err == nil {
-			return fmt.Errorf("%s answers", name)
-		}
-		return nil
-	})
-	if code, tree := h.rest("GET", "/v1/services/default/web", ""); code != 404 || tree["code"] != "not_found" {
-		t.Errorf("GET of what is gone: %d %v", code, tree)
-	}
-}
-
 // A backend that registers with a ttl and falls silent drains, and is removed
 // later; a heartbeat keeps it.
 func TestBackendHeartbeat(t *testing.T) {
@@ -120,39 +83,13 @@ func TestRegistrationsSurviveKill(t *testing.T) {
 	}
 }
 
-// What the API refuses, it refuses with a problem that names the place.
-func TestRESTRefusals(t *testing.T) {
+// A request body above the limit is refused.
+func TestLargeBody(t *testing.T) {
+	parallel(t)
 	h := newHost(t)
-	a := newBackend(t, "a")
-	h.write("services.d/web.toml", service("web", "", a))
 	h.start()
-	h.vip("web")
-	big := strings.Repeat("x", 2<<20)
-	for _, c := range []struct {
-		what, method, path, body string
-		code                     int
-		says                     string
-	}{
-		{"a name that TOML owns", "PUT", "/v1/services/default/web", `{"ports":[{"port":80}]}`, 409, "read_only_source"},
-		{"deleting what TOML owns", "DELETE", "/v1/services/default/web", ``, 409, "read_only_source"},
-		{"no ports", "PUT", "/v1/services/default/x", `{}`, 422, "ports"},
-		{"an unknown key", "PUT", "/v1/services/default/x", `{"ports":[{"port":80}],"prot":1}`, 422, "prot"},
-		{"a port out of range", "PUT", "/v1/services/default/x", `{"ports":[{"port":99999}]}`, 422, "port"},
-		{"a wrong type", "PUT", "/v1/services/default/x", `{"ports":"80"}`, 422, "ports"},
-		{"half a body", "PUT", "/v1/services/default/x", `{"ports":[{"po`, 422, ""},
-		{"a bad name", "PUT", "/v1/services/default/No_Good", `{"ports":[{"port":80}]}`, 422, "DNS label"},
-		{"an address outside the pool", "PUT", "/v1/services/default/x", `{"ports":[{"port":80}],"vips":["203.0.113.9"]}`, 0, "203.0.113.9"},
-		{"2 MiB", "PUT", "/v1/services/default/x", `{"labels":{"a":"` + big + `"}}`, 413, ""},
-		{"an unknown path", "GET", "/v1/nothing", ``, 404, "no_route"},
-		{"a wrong method", "POST", "/v1/pools", ``, 405, ""},
-	} {
-		code, tree := h.rest(c.method, c.path, c.body)
-		if c.code != 0 && code != c.code && !(c.code == 422 && code == 400) {
-			t.Errorf("%s: %d, want %d: %v", c.what, code, c.code, tree)
-		}
-		if text := fmt.Sprint(tree); !strings.Contains(text, c.says) {
-			t.Errorf("%s: the answer does not say %q: %v", c.what, c.says, tree)
-		}
+	body := `{"ports": [{"port": 80}], "labels": {"a": "` + strings.Repeat("x", 2<<20) + `"}}`
+	if code, tree := h.rest("PUT", "/v1/services/default/x", body); code != 413 {
+		t.Errorf("%d %v, want 413", code, tree)
 	}
-	h.serves(h.vip("web")+":8080", "a")
 }
