@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -22,7 +23,7 @@ type Config struct {
 
 	Path       string `toml:"-"` // the file it was read from, whether or not it exists
 	Remembered bool   `toml:"-"` // it is the last good one, and not what Path holds now
-	text       []byte // what it was parsed from, to be remembered
+	doc        *tomlfile.Document
 }
 
 // Node is this host.
@@ -91,40 +92,14 @@ type Pool struct {
 // Defaults implements strict.Defaulter.
 func (p *Pool) Defaults() { p.AutoAssign = true }
 
-// Source is where services come from.
-type Source struct {
-	Type string `toml:"type"` // SourceStatic, SourceConsul or SourceKubernetes
-	Name string `toml:"name"` // unique; the type where nothing is written
-	Path string `toml:"path"` // of a static one: absolute; relative ones are taken from the folder of ironvip.toml
-	// Of a consul one: whom to ask, complete, and for which services.
-	ConsulServer
-	Tag              string   `toml:"tag"`               // those that carry it; "" when they are listed
-	Services         []string `toml:"services"`          // these, whatever their tags
-	ServiceNamespace string   `toml:"service_namespace"` // for services that name none
-	TaggedAddress    string   `toml:"tagged_address"`    // which of an instance's addresses is used; "" is its own
-	AllowStale       bool     `toml:"allow_stale"`       // let followers answer
-	// Of a kubernetes one.
-	KubernetesCluster
-	// Of either.
-	Pool        string        `toml:"pool"`         // for services that name none
-	ShrinkGuard spec.Duration `toml:"shrink_guard"` // how long what vanishes in great numbers is doubted; 0 is not at all
-	// Optional says that nobody wrote this source: it is services.d beside the
-	// file, and may as well not be there.
-	Optional bool `toml:"-"`
-}
-
-// The types of sources.
-const (
-	SourceStatic     = "static"     // a directory of TOML files
-	SourceConsul     = "consul"     // Consul's catalog
-	SourceKubernetes = "kubernetes" // Services and EndpointSlices of a cluster
-)
-
 // Log is what the agent says of itself.
 type Log struct {
 	Level  string `toml:"level"`  // "debug", "info", "warn" or "error"
 	Format string `toml:"format"` // "text" or "json"
 }
+
+// MaxSize is how many bytes ironvip.toml, and a file that it names, may have.
+const MaxSize = 1 << 20
 
 // Defaults of ironvip.toml, as configs/ironvip.toml shows them.
 const (
@@ -134,7 +109,6 @@ const (
 	DefaultDevice         = "ironvip0"
 	DefaultResyncInterval = 30 * time.Second
 	DefaultReuseDelay     = 5 * time.Minute
-	DefaultShrinkGuard    = 30 * time.Second
 	ConfigName            = "ironvip.toml"
 	ServicesDir           = "services.d"
 )

@@ -9,7 +9,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/sources/consul"
+	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -81,7 +86,7 @@ format = "json"
 		t.Fatal(problems)
 	}
 	prefix := netip.MustParsePrefix
-	server := ConsulServer{Address: "https://consul.example:8501", TokenFile: "$CREDENTIALS_DIRECTORY/consul-token", CAFile: "/etc/ironvip/tls/ca.pem",
+	server := consulclient.Config{Address: "https://consul.example:8501", TokenFile: "$CREDENTIALS_DIRECTORY/consul-token", CAFile: "/etc/ironvip/tls/ca.pem",
 		CertFile: "/srv/tls/cert.pem", KeyFile: "/srv/tls/key.pem", ServerName: "server.dc1.consul"}
 	east := server
 	east.Datacenter = "east"
@@ -97,14 +102,13 @@ format = "json"
 			{Name: "spare", CIDRs: []netip.Prefix{prefix("127.96.0.0/24")}},
 		},
 		Consul: Consul{server, "edge/lbs"},
-		Sources: []Source{{Type: "static", Name: "static", Path: "/etc/ironvip/more.d"}, {Type: "static", Name: "second", Path: "/srv/services"},
-			{Type: "consul", Name: "consul", Tag: "ironvip", ShrinkGuard: spec.Duration(30 * time.Second), ConsulServer: east},
-			{Type: "consul", Name: "west", Services: []string{"web", "db"}, Pool: "spare", ServiceNamespace: "west", TaggedAddress: "wan", AllowStale: true, ConsulServer: ConsulServer{Address: "unix:///run/consul.sock"}}},
+		Sources: []Source{{"static", "static", &static.Config{Path: "/etc/ironvip/more.d"}}, {"static", "second", &static.Config{Path: "/srv/services"}},
+			{"consul", "consul", &consul.Config{Tag: "ironvip", ShrinkGuard: spec.Duration(30 * time.Second), Config: east}},
+			{"consul", "west", &consul.Config{Services: []string{"web", "db"}, Pool: "spare", ServiceNamespace: "west", TaggedAddress: "wan", AllowStale: true, Config: consulclient.Config{Address: "unix:///run/consul.sock"}}}},
 		Log:  Log{Level: "debug", Format: "json"},
 		Path: "/etc/ironvip/ironvip.toml",
-		text: c.text,
 	}
-	if diff := cmp.Diff(want, c, cmpPrefixes, cmp.AllowUnexported(Config{})); diff != "" {
+	if diff := cmp.Diff(want, c, cmpPrefixes, cmpopts.IgnoreUnexported(Config{})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -129,7 +133,7 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:9: source[1].address: "99999" is not a port`, `c.toml:13: source[2].address: "run" is not an absolute path`}},
 		{"consul's prefix", "[consul]\nprefix = '/ironvip/'", []string{`c.toml:2: consul.prefix: "/ironvip/" is not a prefix: up to 128 of a-z A-Z 0-9 . _ -, in parts with a single "/" between | use "ironvip"`}},
 		{"consul's files", "[consul]\nca_file = 'ca.pem'\nserver_name = 'a b'\ntoken_file = '$HOME/token'\n[[source]]\ntype = 'consul'\naddress = 'https://a:8501'\ncert_file = '/x'\ntoken_file = '$CREDENTIALS_DIRECTORY/'\n[[source]]\ntype = 'consul'\nname = 'b'\naddress = 'https://b:8501'\nkey_file = '/x'", []string{
-			`c.toml:2: consul.ca_file: is for TLS, which "127.0.0.1:8500" does not ask for | write the address as https://HOST:PORT`,
+			`c.toml:2: consul.ca_file: is for TLS, which "127.0.0.1:8500" does not use | write the address as https://HOST:PORT`,
 			`c.toml:3: consul.server_name: wants up to 253 printable characters without spaces`, `c.toml:3: consul.server_name: is for TLS`,
 			`c.toml:4: consul.token_file: "$HOME/token": no variable but CREDENTIALS_DIRECTORY is known here | use a path, or "$CREDENTIALS_DIRECTORY/NAME"`,
 			`c.toml:8: source[0].cert_file: has no key_file | add key_file`, `c.toml:9: source[0].token_file: "$CREDENTIALS_DIRECTORY/" names no credential`,
@@ -142,11 +146,11 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:3: source[0].pool: there is no pool "public" | name one of`, `c.toml:4: source[0].service_namespace: "A" is not a DNS label`,
 			`c.toml:5: source[0].tagged_address: wants up to 253`, `c.toml:6: source[0].shrink_guard: -1s is out of bounds | use "0s"`}},
 		{"a source of consul", "[[source]]\ntype = 'consul'\nca_file = '/x'\ntag = 'a b'\n[[source]]\ntype = 'consul'\ntag = 'x'\nservices = ['web', '', 'web']", []string{
-			`c.toml:3: source[0].ca_file: belongs to an address, which this source leaves to [consul] | write it in [consul]`,
+			`c.toml:3: source[0].ca_file: belongs to an address, and this source uses the address of [consul] | write it in [consul]`,
 			`c.toml:4: source[0].tag: wants up to 253 printable characters without spaces`,
 			`c.toml:5: source[1].name: "consul" is the name of the source at c.toml:1, too`,
-			`c.toml:7: source[1].tag: services are listed at c.toml:8: those are taken whatever their tags | keep one of the two`,
-			`c.toml:8: source[1].services[1]: is empty`, `c.toml:8: source[1].services[2]: "web" is there twice`}},
+			`c.toml:7: source[1].tag: services are listed at c.toml:8: those are used whatever their tags | keep one of the two`,
+			`c.toml:8: source[1].services[1]: is empty`, `c.toml:8: source[1].services[2]: "web" is defined twice`}},
 		{"source type", "[[source]]\ntype = 'statc'", []string{`c.toml:2: source[0].type: "statc" is not a known value | did you mean "static"?`}},
 		{"source without type", "[[source]]\npath = '/x'", []string{`c.toml:1: source[0].type: a source needs a type`}},
 		{"source without path", "[[source]]\ntype = 'static'", []string{`c.toml:1: source[0].path: a static source needs the directory`}},
@@ -256,7 +260,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 		}
 	}
 	c, problems := Parse("/nowhere/ironvip.toml", []byte(strings.Join(lines, "\n")))
-	if !withKubernetes {
+	if newKubernetes == nil {
 		if got := told(problems); len(got) != 1 || !strings.Contains(got[0], "source[2].type: this build does not support the kubernetes source") {
 			t.Errorf("with its comments taken off, in a build without such sources: %v", problems)
 		}
@@ -273,12 +277,12 @@ func TestExampleOfServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := ParseServices("example.toml", text, "static", nil)
+	f := static.ParseServices("example.toml", text, "static", nil)
 	if len(f.Problems)+len(f.Services) > 0 || f.Empty {
 		t.Errorf("as it is: %v, %s", f.Problems, names(f.Services))
 	}
 	_, blocks, _ := strings.Cut(string(text), "#\n# [[service]]")
-	f = ParseServices("example.toml", []byte(strings.ReplaceAll("\n# [[service]]"+blocks, "\n# ", "\n")), "static", nil)
+	f = static.ParseServices("example.toml", []byte(strings.ReplaceAll("\n# [[service]]"+blocks, "\n# ", "\n")), "static", nil)
 	if names(f.Services) != "web dns" || len(f.Problems) > 0 {
 		t.Errorf("without comments: %v, %s", f.Problems, names(f.Services))
 	}
@@ -287,7 +291,7 @@ func TestExampleOfServices(t *testing.T) {
 func TestLoadFindsTheFile(t *testing.T) {
 	dir := t.TempDir()
 	c, problems := Load(dir)
-	if len(problems) > 0 || c.Path != filepath.Join(dir, "ironvip.toml") || len(c.Sources) != 1 || !c.Sources[0].Optional || c.Node.Name == "" {
+	if len(problems) > 0 || c.Path != filepath.Join(dir, "ironvip.toml") || len(c.Sources) != 1 || !c.Sources[0].Config.(*static.Config).Optional || c.Node.Name == "" {
 		t.Fatalf("of an empty directory: %+v, %v", c, problems)
 	}
 	if services, problems := c.Services(); len(services)+len(problems) > 0 {
@@ -297,7 +301,7 @@ func TestLoadFindsTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, "ironvip.toml"), "")
-	want := []Source{{Type: "static", Name: "static", Path: filepath.Join(dir, "services.d"), Optional: true}}
+	want := []Source{{"static", "static", &static.Config{Path: filepath.Join(dir, "services.d"), Optional: true}}}
 	for _, path := range []string{dir, filepath.Join(dir, "ironvip.toml")} {
 		c, problems := Load(path)
 		if len(problems) > 0 {
@@ -312,7 +316,7 @@ func TestLoadFindsTheFile(t *testing.T) {
 	startWith(t, told(problems), []string{gone + "/ironvip.toml: the directory " + gone + ": no such file or directory | make it"})
 	_, problems = Load(gone) // a directory, not a file with a services.d beside it
 	startWith(t, told(problems), []string{gone + "/ironvip.toml: the directory " + gone + ": no such file or directory | make it"})
-	write(t, filepath.Join(dir, "ironvip.toml"), strings.Repeat("#", MaxConfigSize+1))
+	write(t, filepath.Join(dir, "ironvip.toml"), strings.Repeat("#", MaxSize+1))
 	_, problems = Load(dir)
 	startWith(t, told(problems), []string{filepath.Join(dir, "ironvip.toml") + ": has 1048577 bytes, more than the 1 MiB that are read"})
 	if err := os.Remove(filepath.Join(dir, "ironvip.toml")); err != nil {
@@ -361,7 +365,7 @@ func TestLastGoodCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, problems = LoadOrLastGood(dir, state)
-	if c == nil || !c.Remembered || c.Node.Name != "z1" || c.Path != file || c.Sources[0].Path != filepath.Join(dir, ServicesDir) {
+	if c == nil || !c.Remembered || c.Node.Name != "z1" || c.Path != file || c.Sources[0].Config.(*static.Config).Path != filepath.Join(dir, ServicesDir) {
 		t.Errorf("%+v, %v", c, problems)
 	}
 	startWith(t, told(problems), []string{file + ": the directory " + dir + ": no such file or directory"})
@@ -454,15 +458,15 @@ func TestConsulInShort(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	if c.Consul.Address != "unix:///run/consul.sock" || c.IPAM.ConsulAddress != "" || c.Sources[0].Address != c.Consul.Address || !c.UsesConsul() {
+	if c.Consul.Address != "unix:///run/consul.sock" || c.IPAM.ConsulAddress != "" || c.Sources[0].Config.(*consul.Config).Address != c.Consul.Address || !c.UsesConsul() {
 		t.Errorf("%+v", c)
 	}
 	t.Setenv("CREDENTIALS_DIRECTORY", "")
-	if _, err := ResolvePath("$CREDENTIALS_DIRECTORY/token"); err == nil || !strings.Contains(err.Error(), "no credentials of systemd") {
+	if _, err := tomlfile.ResolvePath("$CREDENTIALS_DIRECTORY/token"); err == nil || !strings.Contains(err.Error(), "no credentials of systemd") {
 		t.Errorf("without a directory: %v", err)
 	}
 	t.Setenv("CREDENTIALS_DIRECTORY", "/run/credentials/ironvip.service")
-	if path, err := ResolvePath("$CREDENTIALS_DIRECTORY/token"); err != nil || path != "/run/credentials/ironvip.service/token" {
+	if path, err := tomlfile.ResolvePath("$CREDENTIALS_DIRECTORY/token"); err != nil || path != "/run/credentials/ironvip.service/token" {
 		t.Errorf("%s %v", path, err)
 	}
 }

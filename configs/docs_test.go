@@ -1,3 +1,5 @@
+//go:build !nokubernetes
+
 package configs
 
 import (
@@ -7,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/sources/consul"
+	"github.com/ironvip/ironvip/sources/kubernetes"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -49,7 +54,13 @@ func TestReferencePagesAreComplete(t *testing.T) {
 		}
 	}
 	slices.Sort(config)
-	lists := append(strict.Keys(Pool{}), strict.Keys(Source{})...)
+	// A key that several types of sources have is documented once.
+	sourceKeys := strict.Keys(Source{})
+	for _, typ := range sourceTypes {
+		sourceKeys = append(sourceKeys, strict.Keys(typ.new())...)
+	}
+	slices.Sort(sourceKeys)
+	lists := append(strict.Keys(Pool{}), slices.Compact(sourceKeys)...)
 	for _, test := range []struct {
 		page, heading string
 		want          []string
@@ -92,8 +103,8 @@ func TestReferenceStatesTheDefaults(t *testing.T) {
 	for page, wants := range map[string][]string{
 		"config.md": {"`" + d.Node.StateDir + "`", "`" + d.API.Socket + "`", `"` + d.API.SocketMode.String() + `"`, "`" + d.Dataplane.Mode + "`",
 			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.OrphanGrace.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`,
-			"`" + DefaultConsulAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + DefaultConsulTag + "`",
-			"| `" + DefaultLoadBalancerClass + "` |", "a namespace | `" + DefaultLeaseNamespace + "`", "a DNS name | `" + DefaultLeaseName + "`"},
+			"`" + consulclient.DefaultAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + consul.DefaultTag + "`",
+			"| `" + kubernetes.DefaultLoadBalancerClass + "` |", "a namespace | `" + kubernetes.DefaultLeaseNamespace + "`", "a DNS name | `" + kubernetes.DefaultLeaseName + "`"},
 		"services.md": {"up to 10,000", "1 to 256", "up to 64;", "0 to 65535", `"60s"`, `"3h"`, `"24h"`, "up to 4 MiB"},
 	} {
 		text, err := os.ReadFile("../docs/" + page)

@@ -2,5 +2,9 @@
 
 package configs
 
-// withKubernetes says whether this build has sources of type kubernetes.
-const withKubernetes = true
+import (
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/kubernetes"
+)
+
+var newKubernetes = func() sources.Config { return kubernetes.NewConfig() }

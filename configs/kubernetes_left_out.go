@@ -2,5 +2,7 @@
 
 package configs
 
-// withKubernetes says whether this build has sources of type kubernetes.
-const withKubernetes = false
+import "github.com/ironvip/ironvip/sources"
+
+// newKubernetes is nil: this build has no sources of type kubernetes.
+var newKubernetes func() sources.Config

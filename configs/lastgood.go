@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -34,7 +35,7 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 		return nil, problems
 	}
 	copyAt := filepath.Join(cmp.Or(stateDir, stateDirOf(data), DefaultStateDir), lastGoodName)
-	remembered, problem := ReadFile(copyAt, MaxConfigSize)
+	remembered, problem := tomlfile.ReadFile(copyAt, MaxSize)
 	if problem != nil {
 		if !missing(copyAt) {
 			problems = append(problems, *problem)
@@ -60,8 +61,8 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 // one that can't be started with is not good, and when a reload has taken
 // effect. The state directory must be this agent's alone.
 func (c *Config) Remember() error {
-	if err := remember(c.Node.StateDir, c.text); err != nil {
-		return fmt.Errorf("remember the configuration: %w", cause(err))
+	if err := remember(c.Node.StateDir, c.doc.Text); err != nil {
+		return fmt.Errorf("remember the configuration: %w", tomlfile.Cause(err))
 	}
 	return nil
 }
@@ -69,11 +70,11 @@ func (c *Config) Remember() error {
 // stateDirOf finds node.state_dir in a configuration that is refused for
 // something else.
 func stateDirOf(data []byte) string {
-	tree, _, problem := parse("", data)
+	doc, problem := tomlfile.Parse("", data)
 	if problem != nil {
 		return ""
 	}
-	node, _ := tree["node"].(map[string]any)
+	node, _ := doc.Tree["node"].(map[string]any)
 	dir, _ := node["state_dir"].(string)
 	if !filepath.IsAbs(dir) {
 		return ""
@@ -85,7 +86,7 @@ func stateDirOf(data []byte) string {
 // same already is left alone.
 func remember(stateDir string, data []byte) error {
 	path := filepath.Join(stateDir, lastGoodName)
-	if old, problem := ReadFile(path, MaxConfigSize); problem == nil && bytes.Equal(old, data) {
+	if old, problem := tomlfile.ReadFile(path, MaxSize); problem == nil && bytes.Equal(old, data) {
 		return nil
 	}
 	if err := os.MkdirAll(stateDir, 0o750); err != nil {

@@ -29,13 +29,8 @@ var layers = [][]string{
 	{"internal/reconcile"},
 	{"internal/fleet"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet"},
-	{"internal/table", "internal/event", "internal/delayqueue", "internal/backoff", "internal/text"},
+	{"internal/table", "internal/event", "internal/delayqueue", "internal/backoff", "internal/text", "internal/tomlfile"},
 	{"vip"},
-}
-
-// upward are the imports that break the rule and are not removed yet.
-var upward = map[string]string{
-	"sources/static": "configs",
 }
 
 // stdlibOnly are the packages that import only the standard library and each other.
@@ -61,11 +56,8 @@ func TestImportRule(t *testing.T) {
 				continue
 			}
 			f, l := layerOf(inner)
-			if f != folder && l <= layer && upward[name] != inner {
+			if f != folder && l <= layer {
 				t.Errorf("%s imports %s: imports must go down the layers", name, inner)
-			}
-			if f == folder && upward[name] == inner {
-				t.Errorf("%s imports %s, which the rule allows: remove the exception", name, inner)
 			}
 		}
 	}

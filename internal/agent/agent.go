@@ -34,9 +34,7 @@ import (
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/cache"
-	"github.com/ironvip/ironvip/sources/consul"
 	"github.com/ironvip/ironvip/sources/rest"
-	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -92,7 +90,7 @@ type agent struct {
 	began     chan struct{} // closed once what the stores keep has been taken in
 
 	supervisor  *sources.Supervisor
-	static      map[string]*static.Source // by name
+	reloaders   map[string]sources.Reloader // the sources that read files, by name
 	remembered  []*cache.Source
 	beside      []part // what sources write back
 	rest        *rest.Source
@@ -157,7 +155,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}),
 		level:       &slog.LevelVar{},
 		events:      event.NewLog(eventsKept, time.Now),
-		static:      map[string]*static.Source{},
+		reloaders:   map[string]sources.Reloader{},
 		services:    table.New(clock, vip.KeyOfService, compile.SameService),
 		statuses:    table.New(clock, sources.KeyOfStatus, sources.SameStatus),
 		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
@@ -276,43 +274,29 @@ func (a *agent) pools() []spec.Pool { return a.config.get().SpecPools() }
 
 // newSource makes one source of the configuration.
 func (a *agent) newSource(s *configs.Source) error {
-	switch s.Type {
-	case configs.SourceConsul:
-		return a.newConsul(s)
-	case configs.SourceKubernetes:
-		return a.newKubernetes(s)
-	}
-	source := static.New(static.Options{
-		Name: s.Name, Dir: s.Path, Optional: s.Optional, Pools: a.pools,
-		Store: store.NewBucket[static.Remembered](a.db, "static"), Log: a.log,
+	source, err := s.Config.NewSource(sources.Deps{
+		Name: s.Name, Node: a.config.get().Node.Name, Version: a.version, DB: a.db, Pools: a.pools,
+		SetPodCIDRs: func(ranges []netip.Prefix) { a.allocator.SetPodCIDRs(s.Name, ranges) },
+		Services:    a.services, Allocations: a.allocations,
+		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error { return a.withdrawn(ctx, s.Name, key) },
+		Cache: func(source sources.Source) sources.Source {
+			cached := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "remembered "+s.Name), a.services, a.log)
+			a.remembered = append(a.remembered, cached)
+			return cached
+		},
+		Background: func(what string, run func(context.Context) error) {
+			a.beside = append(a.beside, part{"source " + s.Name + ": " + what, run})
+		},
+		Log: a.log,
 	})
-	a.static[s.Name] = source
+	if err != nil {
+		return fmt.Errorf("source %q: %w", s.Name, err)
+	}
+	if r, ok := source.(sources.Reloader); ok {
+		a.reloaders[s.Name] = r
+	}
 	a.supervisor.Add(s.Name, s.Type, source)
 	return nil
-}
-
-func (a *agent) newConsul(s *configs.Source) error {
-	server, err := consulConfig(s.ConsulServer)
-	if err != nil {
-		return fmt.Errorf("source %q: %w", s.Name, err)
-	}
-	source, err := consul.New(consul.Options{
-		Name: s.Name, Client: server, Tag: s.Tag, Services: s.Services, Pool: s.Pool, ServiceNamespace: s.ServiceNamespace,
-		TaggedAddress: s.TaggedAddress, AllowStale: s.AllowStale, ShrinkGuard: shrinkGuard(s), Pools: a.pools, Log: a.log,
-	})
-	if err != nil {
-		return fmt.Errorf("source %q: %w", s.Name, err)
-	}
-	a.remember(s, source)
-	return nil
-}
-
-// shrinkGuard is the source's as sources take it, for whom 0 is the default.
-func shrinkGuard(s *configs.Source) time.Duration {
-	if s.ShrinkGuard == 0 {
-		return -1 // not at all
-	}
-	return time.Duration(s.ShrinkGuard)
 }
 
 // settleNames has the fleet's leases say which source has a name that several
@@ -350,13 +334,6 @@ func (a *agent) priorServices(source string) int {
 		}
 	}
 	return 0
-}
-
-// remember adds a source whose input isn't on this host's disk, with a memory.
-func (a *agent) remember(s *configs.Source, source sources.Source) {
-	memory := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "remembered "+s.Name), a.services, a.log)
-	a.remembered = append(a.remembered, memory)
-	a.supervisor.Add(s.Name, s.Type, memory)
 }
 
 // newStages makes what joins the tables and brings them to the dataplane.

@@ -33,7 +33,7 @@ func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	}
 	var present []status.Planned
 	for key, s := range a.services.All() {
-		if a.static[s.Source] == nil {
+		if a.reloaders[s.Source] == nil {
 			continue
 		}
 		allocation, _, _ := a.allocations.Get(key)

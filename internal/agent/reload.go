@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -65,8 +66,8 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 		setLevel(a.level, cfg)
 	}
 	a.config.set(cfg, restart, nil)
-	for _, name := range a.staticNames() {
-		problems = append(problems, a.static[name].Reload(ctx)...)
+	for _, name := range slices.Sorted(maps.Keys(a.reloaders)) {
+		problems = append(problems, a.reloaders[name].Reload(ctx)...)
 	}
 	if err := cfg.Remember(); err != nil {
 		a.log.Error("remember the configuration", "err", err)
@@ -104,15 +105,6 @@ func reloadMessage(live []string) string {
 	return "services read again; took over " + strings.Join(live, ", ")
 }
 
-func (a *agent) staticNames() []string {
-	names := make([]string, 0, len(a.static))
-	for name := range a.static {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // validate says what is wrong with the configuration on the disk.
 func (a *agent) validate(context.Context) []vip.Problem {
 	cfg, problems := configs.Load(a.path)
@@ -120,7 +112,7 @@ func (a *agent) validate(context.Context) []vip.Problem {
 		return problems
 	}
 	_, more := cfg.Services()
-	return append(append(problems, CheckFiles(cfg)...), more...)
+	return append(append(problems, cfg.CheckFiles()...), more...)
 }
 
 // configCheck is the configuration's line of `ironvip status`.

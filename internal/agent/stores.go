@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/store"
@@ -169,7 +168,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 		}
 		return &stores{Stores: local, contents: func(context.Context) (snapshot.Contents, error) { return localContents(db) }}, nil
 	}
-	server, err := consulConfig(cfg.Consul.ConsulServer)
+	server, err := cfg.Consul.Resolved()
 	if err != nil {
 		return nil, fmt.Errorf("consul.token_file: %w", err)
 	}
@@ -263,19 +262,4 @@ func (s *stores) close() error {
 		return nil
 	}
 	return err
-}
-
-// consulConfig is how the configuration's server is reached.
-func consulConfig(s configs.ConsulServer) (consulclient.Config, error) {
-	out := consulclient.Config{Address: s.Address, Datacenter: s.Datacenter, Namespace: s.Namespace, Partition: s.Partition, ServerName: s.ServerName}
-	for _, file := range []struct {
-		from string
-		to   *string
-	}{{s.TokenFile, &out.TokenFile}, {s.CAFile, &out.CAFile}, {s.CertFile, &out.CertFile}, {s.KeyFile, &out.KeyFile}} {
-		var err error
-		if *file.to, err = configs.ResolvePath(file.from); err != nil {
-			return out, err
-		}
-	}
-	return out, nil
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -75,12 +74,5 @@ func TestAStartOnAnotherStore(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// The defaults that configs may not take from elsewhere are those of elsewhere.
-func TestDefaultsAgree(t *testing.T) {
-	if configs.DefaultShrinkGuard != sources.DefaultShrinkGuard {
-		t.Errorf("shrink guard: %s and %s", configs.DefaultShrinkGuard, sources.DefaultShrinkGuard)
 	}
 }

@@ -31,24 +31,6 @@ const DefaultAddress = "127.0.0.1:8500"
 // read of a tree's keys, at 512 KiB a value) stay well below.
 const MaxAnswer = 256 << 20
 
-// Config is where a Consul agent answers, and as whom it is asked. The names are
-// those of Consul's own settings.
-type Config struct {
-	// Address is "127.0.0.1:8500", "http://...", "https://host:8501" or
-	// "unix:///path"; "" is DefaultAddress.
-	Address    string
-	Datacenter string // "": the one of the agent that is asked
-	Namespace  string // of Consul Enterprise; "": the token's
-	Partition  string // of Consul Enterprise; "": the agent's
-	Token      string // "" with no TokenFile: the agent's default
-	TokenFile  string // before Token; read anew when it changes
-	// What follows is for https.
-	CAFile     string // who signs servers' certificates; "": the system's
-	CertFile   string // our certificate, with KeyFile; read anew for each connection
-	KeyFile    string
-	ServerName string // in the server's certificate; "": the address's host
-}
-
 // Title names the server in messages: its address.
 func (c Config) Title() string {
 	if c.Address == "" {

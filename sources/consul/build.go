@@ -60,8 +60,8 @@ func (o *Options) build(name string, instances []instance, last settings) built 
 
 // place says where a service of Consul's is found.
 func (o *Options) place(name string) string {
-	if o.Client.Datacenter != "" {
-		return fmt.Sprintf("consul service %s in %s", name, o.Client.Datacenter)
+	if o.Datacenter != "" {
+		return fmt.Sprintf("consul service %s in %s", name, o.Datacenter)
 	}
 	return "consul service " + name
 }

@@ -258,8 +258,8 @@ func TestFormerSettingsStay(t *testing.T) {
 }
 
 func TestWhatTheSourceSays(t *testing.T) {
-	o := Options{Pool: "lan", ServiceNamespace: "team"}.withDefaults()
-	o.Client.Datacenter = "dc2"
+	o := Options{Config: Config{Pool: "lan", ServiceNamespace: "team"}}.withDefaults()
+	o.Datacenter = "dc2"
 	got := o.build("web", instances("n1 10.0.0.1:80 zone=z1", "n2 10.0.0.2:80 zone=z2", "n3 10.0.0.3:80 nodemeta:zone=z3"), nil)
 	zones := ""
 	for _, b := range got.service.Backends {
@@ -298,7 +298,7 @@ func TestTaggedAddresses(t *testing.T) {
 		{"n1 port=80 node:wan=198.51.100.9", "wan", "198.51.100.9"},
 		{"n1 port=80", "wan", "10.9.9.9"},
 	} {
-		o := Options{TaggedAddress: test.tag}.withDefaults()
+		o := Options{Config: Config{TaggedAddress: test.tag}}.withDefaults()
 		got := o.build("web", instances(test.line), nil)
 		if len(got.service.Backends) != 1 || got.service.Backends[0].ID() != test.want {
 			t.Errorf("%s of %s: %v %v, not %s", test.tag, test.line, got.service.Backends, got.problems, test.want)

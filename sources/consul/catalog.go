@@ -46,8 +46,8 @@ type client struct {
 
 func newClient(o *Options) (c *client, err error) {
 	c = &client{o: o}
-	if c.lists, c.closeLists, err = consulclient.New(o.Client); err == nil {
-		c.services, c.closeServices, err = consulclient.New(o.Client)
+	if c.lists, c.closeLists, err = consulclient.New(o.Config.Config); err == nil {
+		c.services, c.closeServices, err = consulclient.New(o.Config.Config)
 	}
 	return c, err
 }

@@ -57,7 +57,7 @@ func New(o Options) (*Source, error) {
 }
 
 // ShrinkGuard implements sources.Guarded.
-func (s *Source) ShrinkGuard() time.Duration { return max(0, s.o.ShrinkGuard) }
+func (s *Source) ShrinkGuard() time.Duration { return time.Duration(s.o.ShrinkGuard) }
 
 // Run implements sources.Source. A Consul that can't be reached is no failure:
 // the source is stale until it can.

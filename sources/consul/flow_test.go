@@ -422,7 +422,7 @@ func TestRunAnew(t *testing.T) {
 
 // Services that are asked for by name, and are not there, are told of.
 func TestServicesByName(t *testing.T) {
-	play(t, Options{Services: []string{"web", "db"}}, func(f *fake) { f.set("web", "n1 10.0.0.1:80") }, func(s *scene) {
+	play(t, Options{Config: Config{Services: []string{"web", "db"}}}, func(f *fake) { f.set("web", "n1 10.0.0.1:80") }, func(s *scene) {
 		s.after(time.Second)
 		s.want("web 80/tcp: 10.0.0.1:80")
 		if len(s.sink.problems) != 1 || s.sink.problems[0].Service != "db" {

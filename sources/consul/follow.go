@@ -28,7 +28,7 @@ func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
 		}
 		if err != nil {
 			index = 0
-			r.away(fmt.Errorf("consul at %s: list of services: %w", r.o.Client.Title(), err))
+			r.away(fmt.Errorf("consul at %s: list of services: %w", r.o.Title(), err))
 			backoff.Sleep(ctx, wait.Next())
 			continue
 		}

@@ -126,7 +126,7 @@ func TestWrongAnswers(t *testing.T) {
 			s.set("db", "n1 10.0.0.1:5432", "n2 10.0.0.2:5432 warning w=5/2")
 			server := httptest.NewServer(s)
 			defer server.Close()
-			o := Options{Client: consulclient.Config{Address: server.URL}}
+			o := Options{Config: Config{Config: consulclient.Config{Address: server.URL}}}
 			o.timing = timing{pace: 5 * time.Millisecond, listPace: 5 * time.Millisecond, listHold: 100 * time.Millisecond, answer: 100 * time.Millisecond,
 				hold: 200 * time.Millisecond, minBackoff: 5 * time.Millisecond, maxBackoff: 20 * time.Millisecond, idle: 100 * time.Millisecond}
 			src, err := New(o)
@@ -173,7 +173,7 @@ func supervised(t *testing.T, f *fake) (services *table.Table[vip.ServiceKey, vi
 	services = table.New(clock, vip.KeyOfService, nil)
 	statuses := table.New(clock, sources.KeyOfStatus, nil)
 	super := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
-	src, err := New(Options{asked: f})
+	src, err := New(Options{Config: *NewConfig(), asked: f})
 	if err != nil {
 		t.Fatal(err)
 	}

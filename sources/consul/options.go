@@ -4,40 +4,13 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/consulclient"
-	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Type is the type of these sources in configuration and status.
-const Type = "consul"
-
-// DefaultTag is the tag of services that are ours.
-const DefaultTag = "ironvip"
-
 // Options are what a Source depends on. All of them have defaults.
 type Options struct {
-	Name   string              // the source's name; "" is Type
-	Client consulclient.Config // whom to ask
-	// Tag is what services carry that are ours: only instances that do are
-	// backends. "" is DefaultTag. Services lists them instead by their names in
-	// Consul, whatever their tags.
-	Tag      string
-	Services []string
-	// Pool and ServiceNamespace are for services whose metadata name none; "" is
-	// the first pool with auto_assign, and the service's namespace in Consul, where
-	// it has any, else vip.DefaultNamespace.
-	Pool             string
-	ServiceNamespace string
-	// TaggedAddress is which of an instance's addresses to use: "lan", "wan",
-	// "ipv4", "ipv6", or the name of a tagged address. "" is the instance's own.
-	TaggedAddress string
-	// AllowStale lets servers answer that are not the leader: less load on it, and
-	// answers while there is none, which may be behind.
-	AllowStale bool
-	// ShrinkGuard is how long what vanishes in great numbers is doubted: 0 is
-	// sources.DefaultShrinkGuard, below 0 not at all.
-	ShrinkGuard time.Duration
+	Config
+	Name string // the source's name; "" is Type
 	// Pools returns what services are checked against; nil is nothing. It is asked
 	// anew for each service.
 	Pools func() []spec.Pool
@@ -95,9 +68,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Tag == "" && len(o.Services) == 0 {
 		o.Tag = DefaultTag
-	}
-	if o.ShrinkGuard == 0 {
-		o.ShrinkGuard = sources.DefaultShrinkGuard
 	}
 	if o.Pools == nil {
 		o.Pools = func() []spec.Pool { return nil }

@@ -109,7 +109,7 @@ func TestRealRegistrations(t *testing.T) {
 	agent := s.Client.Agent()
 	register(t, s, "web-1", "10.0.0.1:8080", meta("port", "80"))
 	register(t, s, "untagged-1", "10.0.0.9:80", func(r *api.AgentServiceRegistration) { r.Tags = []string{"other"} })
-	l := follow(t, Options{Client: at(s)})
+	l := follow(t, Options{Config: Config{Config: at(s)}})
 	l.wants("web 80/tcp: 10.0.0.1:8080")
 	register(t, s, "web-2", "10.0.0.2:9090", meta("port", "80"), func(r *api.AgentServiceRegistration) {
 		r.Weights = &api.AgentWeights{Passing: 10, Warning: 3}
@@ -175,7 +175,7 @@ func TestRealSocketServicesByNameAndAddresses(t *testing.T) {
 	}
 	register(t, s, "web-1", "10.0.0.1:80", wan)
 	register(t, s, "db-1", "10.0.0.1:5432", wan)
-	l := follow(t, Options{Client: consulclient.Config{Address: "unix://" + s.Socket}, Services: []string{"web"}, TaggedAddress: "wan"})
+	l := follow(t, Options{Config: Config{Config: consulclient.Config{Address: "unix://" + s.Socket}, Services: []string{"web"}, TaggedAddress: "wan"}})
 	l.wants("web 8080/tcp: 198.51.100.1:8080")
 }
 
@@ -187,7 +187,7 @@ func TestRealServerStopsAndComesBack(t *testing.T) {
 	unchecked := func(r *api.AgentServiceRegistration) { r.Check = nil } // one of time to live fails after a restart
 	register(t, s, "web-1", "10.0.0.1:80", unchecked)
 	register(t, s, "db-1", "10.0.0.1:5432", unchecked)
-	o := Options{Client: at(s)}
+	o := Options{Config: Config{Config: at(s)}}
 	o.timing.listHold, o.timing.answer = time.Second, 2*time.Second
 	l := follow(t, o)
 	const both = "db 5432/tcp: 10.0.0.1:5432; web 80/tcp: 10.0.0.1:80"
@@ -222,7 +222,7 @@ func TestRealServerGoesBack(t *testing.T) {
 	}
 	put("n1", "10.0.0.1")
 	snapshot, disk := s.Snapshot(), s.Disk()
-	l := follow(t, Options{Client: at(s)})
+	l := follow(t, Options{Config: Config{Config: at(s)}})
 	l.wants("web 80/tcp: 10.0.0.1:80")
 	for _, back := range []func(){func() { s.Restore(snapshot) }, func() { s.RestartFrom(disk) }} {
 		put("n2", "10.0.0.2")
@@ -248,7 +248,7 @@ func TestRealToken(t *testing.T) {
 	token := s.NewToken(rules)
 	file := filepath.Join(t.TempDir(), "token")
 	ok(t, os.WriteFile(file, []byte(token), 0o600))
-	o := Options{Client: consulclient.Config{Address: s.URL, TokenFile: file}}
+	o := Options{Config: Config{Config: consulclient.Config{Address: s.URL, TokenFile: file}}}
 	o.timing.listHold = time.Second
 	l := follow(t, o)
 	l.wants("web 80/tcp: 10.0.0.1:80")
@@ -284,7 +284,7 @@ func TestRealTokenLosesANode(t *testing.T) {
 	}
 	const most = `node "n1" { policy = "read" } node "n2" { policy = "read" } node "n3" { policy = "read" }`
 	sees(`node_prefix "" { policy = "read" }`)
-	o := Options{Client: consulclient.Config{Address: s.URL, TokenFile: file}, ShrinkGuard: -1}
+	o := Options{Config: Config{Config: consulclient.Config{Address: s.URL, TokenFile: file}}}
 	o.timing.listHold, o.timing.hold = time.Second, time.Second
 	l := follow(t, o)
 	l.wants("web 80/tcp: 10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80, 10.0.0.4:80")
@@ -312,7 +312,7 @@ func TestRealClusterLosesItsLeader(t *testing.T) {
 	c := consultest.StartCluster(t, consultest.Options{}, consultest.Options{}, consultest.Options{})
 	asked := c.Followers()[0]
 	register(t, asked, "web-1", "10.0.0.1:80")
-	o := Options{Client: at(asked)}
+	o := Options{Config: Config{Config: at(asked)}}
 	o.timing.listHold = time.Second // a server that is no leader any more goes on holding a question
 	l := follow(t, o)
 	l.wants("web 80/tcp: 10.0.0.1:80")
@@ -346,7 +346,7 @@ func TestRealDatacentres(t *testing.T) {
 	register(t, two, "web-1", "10.2.0.1:80")
 	near, far := at(one), at(one)
 	far.Datacenter = "dc2"
-	here, there := follow(t, Options{Client: near}), follow(t, Options{Name: "far", Client: far, ServiceNamespace: "dc2"})
+	here, there := follow(t, Options{Config: Config{Config: near}}), follow(t, Options{Name: "far", Config: Config{Config: far, ServiceNamespace: "dc2"}})
 	here.wants("web 80/tcp: 10.0.0.1:80")
 	there.wants("dc2/web 80/tcp: 10.2.0.1:80")
 	register(t, two, "web-2", "10.2.0.2:80")
@@ -380,9 +380,9 @@ func TestRealLimitOfConnections(t *testing.T) {
 		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
 			s := consultest.Start(t, consultest.Options{TLS: secure})
 			fill(t, s, 1000)
-			o := Options{Client: at(s)}
+			o := Options{Config: Config{Config: at(s)}}
 			if secure {
-				o.Client.CAFile, o.Client.CertFile, o.Client.KeyFile = s.TLS.CA, s.TLS.Cert, s.TLS.Key
+				o.CAFile, o.CertFile, o.KeyFile = s.TLS.CA, s.TLS.Cert, s.TLS.Key
 			}
 			l := follow(t, o)
 			l.eventually("complete", func() bool {

@@ -205,12 +205,12 @@ func (r *run) replace() {
 func (r *run) problems() []vip.Problem {
 	var out []vip.Problem
 	if r.limited > 0 {
-		out = append(out, vip.Problem{Code: vip.CodeUnsupported, Place: "consul at " + r.o.Client.Title(),
+		out = append(out, vip.Problem{Code: vip.CodeUnsupported, Place: "consul at " + r.o.Title(),
 			Message: fmt.Sprintf("it takes too few connections from this host to hold a question for each of %d services: %d take turns, and changes are seen within about %s", len(r.entries), r.limited, r.o.timing.cycle),
 			Hint:    "raise limits.http_max_conns_per_client of the Consul agent, or use its https address, where a connection holds many questions"})
 	}
 	if r.blind {
-		out = append(out, vip.Problem{Code: vip.CodeInvalid, Place: "consul at " + r.o.Client.Title(),
+		out = append(out, vip.Problem{Code: vip.CodeInvalid, Place: "consul at " + r.o.Title(),
 			Message: "it shows none of these services, and leaves out some that the token may not read",
 			Hint:    "give the token service:read for them, and node:read for their nodes"})
 	}
@@ -237,7 +237,7 @@ func (r *run) tellStale() {
 	err := r.listErr
 	if err == nil && len(r.failing) > 0 {
 		names := slices.Sorted(maps.Keys(r.failing))
-		err = fmt.Errorf("consul at %s: service %s: %w", r.o.Client.Title(), names[0], r.failing[names[0]])
+		err = fmt.Errorf("consul at %s: service %s: %w", r.o.Title(), names[0], r.failing[names[0]])
 		if len(names) > 1 {
 			err = fmt.Errorf("%w (and %d services more)", err, len(names)-1)
 		}

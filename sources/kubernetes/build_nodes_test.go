@@ -130,7 +130,7 @@ func TestNodePorts(t *testing.T) {
 			if test.change != nil {
 				test.change(in.service)
 			}
-			o := Options{Backends: BackendsNodePorts}
+			o := Options{Config: Config{Backends: BackendsNodePorts}}
 			got := o.build(in)
 			if !got.use || backendsOf(got.service) != test.want {
 				t.Errorf("%v\n%s, not\n%s", got.use, backendsOf(got.service), test.want)

@@ -240,8 +240,8 @@ func TestSelects(t *testing.T) {
 		{"our class", nil, byClass, true},
 		{"our class, where the others are ours, too", nil, all, true},
 		{"another class", changes{class("example.com/lb")}, all, false},
-		{"a class of our own choice", changes{class("example.com/lb")}, Options{LoadBalancerClass: "example.com/lb"}, true},
-		{"the default one, where we chose", nil, Options{LoadBalancerClass: "example.com/lb"}, false},
+		{"a class of our own choice", changes{class("example.com/lb")}, Options{Config: Config{LoadBalancerClass: "example.com/lb"}}, true},
+		{"the default one, where we chose", nil, Options{Config: Config{LoadBalancerClass: "example.com/lb"}}, false},
 		{"no class", changes{classless}, byClass, false},
 		{"no class, which is ours", changes{classless}, all, true},
 		{"no load balancer", changes{kind(corev1.ServiceTypeClusterIP)}, all, false},
@@ -249,8 +249,8 @@ func TestSelects(t *testing.T) {
 		{"a name", changes{kind(corev1.ServiceTypeExternalName)}, all, false},
 		{"no address", changes{headless}, all, false},
 		{"being deleted", changes{deleted}, byClass, false},
-		{"in a namespace of ours", nil, Options{Namespaces: []string{"blog", "shop"}}, true},
-		{"in another namespace", nil, Options{Namespaces: []string{"blog"}}, false},
+		{"in a namespace of ours", nil, Options{Config: Config{Namespaces: []string{"blog", "shop"}}}, true},
+		{"in another namespace", nil, Options{Config: Config{Namespaces: []string{"blog"}}}, false},
 		{"somebody else's proxy, and our class", changes{label(labelServiceProxyName)}, byClass, true},
 
 		{"mirrored", changes{kind(corev1.ServiceTypeClusterIP)}, adopt, true},
@@ -262,7 +262,7 @@ func TestSelects(t *testing.T) {
 		{"mirrored while it is deleted", changes{deleted}, adopt, true},
 		{"somebody else's proxy", changes{label(labelServiceProxyName)}, adopt, false},
 		{"labelled headless", changes{label(corev1.IsHeadlessService)}, adopt, false},
-		{"mirrored, in another namespace", nil, Options{AdoptClusterIPs: true, Namespaces: []string{"blog"}}, false},
+		{"mirrored, in another namespace", nil, Options{Config: Config{AdoptClusterIPs: true, Namespaces: []string{"blog"}}}, false},
 	} {
 		s := aService(test.changes...)
 		if test.by.selects(s) != test.selected {
@@ -305,7 +305,7 @@ func said(t *testing.T, s vip.Service) string {
 }
 
 func TestPlainService(t *testing.T) {
-	got := (&Options{Name: "prod", Pool: "lan"}).build(input{service: aService()})
+	got := (&Options{Name: "prod", Config: Config{Pool: "lan"}}).build(input{service: aService()})
 	ours, err := json.Marshal(spec.FromService(got.service))
 	want := `{"name":"web","namespace":"shop","pool":"lan","families":["ipv4"],"ports":[{"protocol":"tcp","port":80,"target_port":8080}],"scheduler":"wrr","forward":"nat",` +
 		`"internal_traffic":"cluster","external_traffic":"cluster","traffic_distribution":"any","masquerade":"auto","drain_timeout":"1m"}`
@@ -320,7 +320,7 @@ func TestPlainService(t *testing.T) {
 // Each field of a Service, and each annotation.
 func TestFields(t *testing.T) {
 	type S = *corev1.Service
-	adopt, nodePorts := Options{AdoptClusterIPs: true}, Options{Backends: BackendsNodePorts}
+	adopt, nodePorts := Options{Config: Config{AdoptClusterIPs: true}}, Options{Config: Config{Backends: BackendsNodePorts}}
 	for _, test := range []struct {
 		name     string
 		change   func(S)
@@ -329,7 +329,7 @@ func TestFields(t *testing.T) {
 		problems string
 	}{
 		{"nothing", func(s S) {}, Options{}, `{}`, ""},
-		{"the source's pool", func(s S) {}, Options{Pool: "lan"}, `{"pool":"lan"}`, ""},
+		{"the source's pool", func(s S) {}, Options{Config: Config{Pool: "lan"}}, `{"pool":"lan"}`, ""},
 		{"labels", func(s S) { s.Labels["app.kubernetes.io/name"] = "web" }, Options{}, `{"labels":{"app.kubernetes.io/name":"web"}}`, ""},
 		{"a long label", func(s S) { s.Labels[strings.Repeat("a", 250)+"/web"] = "x"; s.Labels["a"] = "b" }, Options{}, `{"labels":{"a":"b"}}`,
 			"metadata.labels[" + strings.Repeat("a", 250) + "/web]: is not shown: its name is longer than 253 characters"},
@@ -402,7 +402,7 @@ func TestFields(t *testing.T) {
 		{"an address of another family, and one that is none", annotate("vips", "2001:db8::7,192.0.2.7,x"), Options{}, "",
 			`metadata.annotations[ironvip.io/vips]: 2001:db8::7 is of a family that spec.ipFamilies leaves out; metadata.annotations[ironvip.io/vips]: "x" is not an address`},
 
-		{"pool", annotate("pool", "public"), Options{Pool: "lan"}, `{"pool":"public"}`, ""},
+		{"pool", annotate("pool", "public"), Options{Config: Config{Pool: "lan"}}, `{"pool":"public"}`, ""},
 		{"a bad pool", annotate("pool", "Public Pool"), Options{}, "", `metadata.annotations[ironvip.io/pool]: "Public Pool" is not a DNS label: use a-z, 0-9 and inner "-"`},
 		{"share key", annotate("share-key", "front"), Options{}, `{"share_key":"front"}`, ""},
 		{"scheduler", annotate("scheduler", " mh "), Options{}, `{"scheduler":"mh"}`, ""},
@@ -419,7 +419,7 @@ func TestFields(t *testing.T) {
 		{"drain timeout in seconds", annotate("drain-timeout", "90"), Options{}, `{"drain_timeout":"1m30s"}`, ""},
 		{"no drain timeout", annotate("drain-timeout", "soon"), Options{}, "", `metadata.annotations[ironvip.io/drain-timeout]: "soon" is not a time span`},
 		{"too long a drain timeout", annotate("drain-timeout", "25h"), Options{}, "", "metadata.annotations[ironvip.io/drain-timeout]: 25h is out of bounds"},
-		{"an empty annotation", func(s S) { annotate("pool", "")(s); annotate("shceduler", "")(s) }, Options{Pool: "lan"}, `{"pool":"lan"}`, ""},
+		{"an empty annotation", func(s S) { annotate("pool", "")(s); annotate("shceduler", "")(s) }, Options{Config: Config{Pool: "lan"}}, `{"pool":"lan"}`, ""},
 		{"somebody else's annotation", func(s S) { s.Annotations["example.com/pool"] = "x" }, Options{}, `{}`, ""},
 		{"an unknown annotation", annotate("shceduler", "mh"), Options{}, "", "metadata.annotations[ironvip.io/shceduler]: is no annotation of ours"},
 		{"what is to come", annotate("health", "tcp"), Options{}, "", "metadata.annotations[ironvip.io/health]: this version does not support health probes"},
@@ -433,7 +433,7 @@ func TestFields(t *testing.T) {
 
 		{"mirrored", func(s S) {}, adopt, `{"assigned":true,"ports":[{"node_port":30080,"port":80,"protocol":"tcp","target_port":8080}],"vips":["10.96.0.10"]}`, ""},
 		{"mirrored, without node ports", func(s S) { ports("80>8080")(s); s.Spec.AllocateLoadBalancerNodePorts = new(false) }, adopt, `{"assigned":true,"vips":["10.96.0.10"]}`, ""},
-		{"mirrored of both families", func(s S) { dualStack(s); ports("80>8080")(s) }, Options{AdoptClusterIPs: true, Pool: "cluster"},
+		{"mirrored of both families", func(s S) { dualStack(s); ports("80>8080")(s) }, Options{Config: Config{AdoptClusterIPs: true, Pool: "cluster"}},
 			`{"assigned":true,"families":["ipv6","ipv4"],"pool":"cluster","vips":["10.96.0.10","fd00::10"]}`, ""},
 		{"mirrored, of an old server", func(s S) { ports("80>8080")(s); s.Spec.ClusterIPs, s.Spec.IPFamilies = nil, nil }, adopt, `{"assigned":true,"families":null,"vips":["10.96.0.10"]}`, ""},
 		{"mirrored, local", func(s S) { ports("80>8080+30080")(s); local(s) }, adopt,
@@ -456,7 +456,7 @@ func TestFields(t *testing.T) {
 			"metadata.annotations[ironvip.io/pool]: has no effect: the addresses are those that Kubernetes assigned; " +
 				"metadata.annotations[ironvip.io/vips]: has no effect: the addresses are those that Kubernetes assigned; " +
 				"spec.externalIPs: are not served: only cluster IPs and node ports are mirrored"},
-		{"mirrored, and not to node ports", func(s S) { ports("80>8080")(s) }, Options{AdoptClusterIPs: true, Backends: BackendsNodePorts}, `{"assigned":true,"vips":["10.96.0.10"]}`, ""},
+		{"mirrored, and not to node ports", func(s S) { ports("80>8080")(s) }, Options{Config: Config{AdoptClusterIPs: true, Backends: BackendsNodePorts}}, `{"assigned":true,"vips":["10.96.0.10"]}`, ""},
 
 		{"local traffic, on a host outside", func(s S) { local(s); s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal) }, Options{},
 			`{}`, ""},
@@ -597,7 +597,7 @@ func FuzzBuild(f *testing.F) {
 	f.Add(uint8(16), "health", "1h", "0 70000", "d fqdn,a=53", "example.com", "", "")
 	f.Fuzz(func(t *testing.T, how uint8, key, value, portWords, head, one, other, address string) {
 		s := aService(annotate(key, value), ports(strings.Fields(portWords)...))
-		o := Options{AdoptClusterIPs: how&1 != 0, Pool: strings.TrimSpace(value)}
+		o := Options{Config: Config{AdoptClusterIPs: how&1 != 0, Pool: strings.TrimSpace(value)}}
 		if how&2 != 0 {
 			o.Backends = BackendsNodePorts
 		}

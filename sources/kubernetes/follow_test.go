@@ -712,7 +712,7 @@ func TestNamespacesAndSelector(t *testing.T) {
 		b.after(time.Minute)
 		b.says("read anew, one by one", "")
 	})
-	for _, bad := range []Options{{Selector: "a=b=c"}, {Namespaces: []string{"No Name"}}} {
+	for _, bad := range []Options{{Config: Config{Selector: "a=b=c"}}, {Config: Config{Namespaces: []string{"No Name"}}}} {
 		bad.Client = newCluster().client(t)
 		if _, err := New(bad); err == nil {
 			t.Errorf("%+v is taken", bad)

@@ -46,7 +46,7 @@ func New(o Options) (*Source, error) {
 }
 
 // ShrinkGuard implements sources.Guarded.
-func (s *Source) ShrinkGuard() time.Duration { return max(0, s.o.ShrinkGuard) }
+func (s *Source) ShrinkGuard() time.Duration { return time.Duration(s.o.ShrinkGuard) }
 
 // objects is what the Writer sees of the cluster.
 func (s *Source) objects() *objectStore { return s.store }

@@ -7,10 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 // The numbers are those of Kubernetes' own components, but for how often the

@@ -18,7 +18,7 @@ import (
 // endpoints, and of as many for local ones: service i has one on the node i.
 func onNodes(t *testing.T, nodes, services int) *run {
 	t.Helper()
-	o := Options{Backends: BackendsNodePorts}.withDefaults()
+	o := Options{Config: Config{Backends: BackendsNodePorts}}.withDefaults()
 	r := newRun(&Source{o: o, store: newObjectStore(), wrong: newWriterProblems(), settings: map[vip.ServiceKey]*corev1.Service{}}, nil)
 	for i := range nodes {
 		n := aNode(fmt.Sprintf("ready internal=10.0.0.%d", i+1))

@@ -9,80 +9,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
-	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Type is the source's type in configuration and status, and its name where it
-// has no other.
-const Type = "kubernetes"
-
-// DefaultLoadBalancerClass is spec.loadBalancerClass of the Services that are
-// ours.
-const DefaultLoadBalancerClass = "ironvip.io/vip"
-
-// BackendMode is where traffic for a Service is sent.
-type BackendMode uint8
-
-const (
-	// BackendsEndpoints sends it to the addresses in its EndpointSlices: this host
-	// needs a route to the pods.
-	BackendsEndpoints BackendMode = iota
-	// BackendsNodePorts sends it to the nodes' addresses and the Service's node
-	// ports.
-	BackendsNodePorts
-)
-
-// String returns the mode as the configuration has it.
-func (m BackendMode) String() string {
-	switch m {
-	case BackendsEndpoints:
-		return "endpoints"
-	case BackendsNodePorts:
-		return "node-ports"
-	}
-	return fmt.Sprintf("BackendMode(%d)", uint8(m))
-}
-
-// ParseBackendMode reads what String writes.
-func ParseBackendMode(text string) (BackendMode, error) {
-	for _, m := range []BackendMode{BackendsEndpoints, BackendsNodePorts} {
-		if text == m.String() {
-			return m, nil
-		}
-	}
-	return 0, fmt.Errorf("%q is no way to reach backends: use %q or %q", text, BackendsEndpoints, BackendsNodePorts)
-}
-
 // Options are what a Source depends on. Only Client has no default.
 type Options struct {
+	Config
 	Name   string             // the source's name; "" is Type
 	Client *kubeclient.Client // whom to ask; the Writer may use the same
-	// LoadBalancerClass is spec.loadBalancerClass of the Services of type
-	// LoadBalancer that are ours; "" is DefaultLoadBalancerClass. Classless says
-	// that those without a class are ours, too.
-	LoadBalancerClass string
-	Classless         bool
-	// Namespaces are those whose Services are followed; empty is all, which needs
-	// rights in all. Selector is a label selector, in kubectl's words, that
-	// Services have to match; "" is any.
-	Namespaces []string
-	Selector   string
-	// AdoptClusterIPs mirrors the cluster IPs and node ports of all Services as
-	// Kubernetes assigned them, which is kube-proxy's work, instead of serving
-	// load balancers. Nothing is written back.
-	AdoptClusterIPs bool
-	Backends        BackendMode
 	// Node is this host's name. Where it is none of the cluster's Nodes, no endpoint
 	// is local to the host, and what a Service says of local endpoints is not for
 	// it: traffic for such a Service may reach all. "" takes every host for a node.
 	Node string
-	// Pool is for Services that name none in their annotations; "" is the first
-	// pool with auto_assign.
-	Pool string
-	// ShrinkGuard is how long what vanishes in great numbers is doubted: 0 is
-	// sources.DefaultShrinkGuard, below 0 not at all.
-	ShrinkGuard time.Duration
 	// Ranges is told the ranges that pods have and, unless the source adopts
 	// them, those that cluster IPs have: sorted, without doubles, the full list
 	// whenever it changes. It is called from one goroutine. With nil, nobody asks
@@ -131,9 +69,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.LoadBalancerClass == "" {
 		o.LoadBalancerClass = DefaultLoadBalancerClass
-	}
-	if o.ShrinkGuard == 0 {
-		o.ShrinkGuard = sources.DefaultShrinkGuard
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

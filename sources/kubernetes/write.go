@@ -18,12 +18,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Defaults of WriterOptions.
-const (
-	DefaultLeaseNamespace = "ironvip"
-	DefaultLeaseName      = "ironvip"
-)
-
 // WriterOptions are what a Writer depends on. Source, Client, Identity, Services
 // and Allocations must be given.
 type WriterOptions struct {

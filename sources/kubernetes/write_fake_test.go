@@ -414,7 +414,7 @@ type host struct {
 // newHost returns a host whose source is in touch and whose Writer does not run
 // yet.
 func newHost(t *testing.T, api *writable, identity string) *host {
-	return newHostWith(t, api, identity, WriterOptions{}, Options{Selector: "!hidden"})
+	return newHostWith(t, api, identity, WriterOptions{}, Options{Config: Config{Selector: "!hidden"}})
 }
 
 // newHostWith is newHost with some more options.

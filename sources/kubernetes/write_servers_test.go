@@ -49,7 +49,7 @@ func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	source, err := New(Options{Name: "cluster", Client: client, Selector: "!hidden", Log: log})
+	source, err := New(Options{Name: "cluster", Client: client, Config: Config{Selector: "!hidden"}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

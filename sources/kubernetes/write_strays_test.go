@@ -67,7 +67,7 @@ func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
 		kept := api.get("kept").ResourceVersion
 		api.takeAll()
 
-		again := restarted(t, api, WriterOptions{}, Options{Selector: "!hidden"})
+		again := restarted(t, api, WriterOptions{}, Options{Config: Config{Selector: "!hidden"}})
 		withdraw := again.serves("web")
 		again.grant("kept", nil, "192.0.2.2")
 		again.start()
@@ -104,7 +104,7 @@ func TestServicesOfAnotherFleetAreLeftAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		h.stop()
-		other := restarted(t, api, WriterOptions{LeaseName: "other"}, Options{Selector: "tier=back"}).start()
+		other := restarted(t, api, WriterOptions{LeaseName: "other"}, Options{Config: Config{Selector: "tier=back"}}).start()
 		settle(time.Minute)
 		if _, mine := other.Elected(); !mine {
 			t.Fatal("not elected")
@@ -112,7 +112,7 @@ func TestServicesOfAnotherFleetAreLeftAlone(t *testing.T) {
 		other.stop()
 		expect(t, "requests of the other", api.takeAll(), []string{listAll})
 		expect(t, "ingress", ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"})
-		own := restarted(t, api, WriterOptions{}, Options{Selector: "tier=front"}).start()
+		own := restarted(t, api, WriterOptions{}, Options{Config: Config{Selector: "tier=front"}}).start()
 		defer own.stop()
 		settle(time.Minute)
 		expect(t, "requests of its own", api.takeAll(), []string{listAll, "LIST services/web", writeStatus, addFinalizer})
@@ -134,9 +134,9 @@ func TestWhereStraysAreLookedFor(t *testing.T) {
 		left    bool     // the Service is let go
 	}{
 		{"all is followed", Options{}, nil, nil, false},
-		{"namespaces", Options{Namespaces: []string{"shop"}}, nil, []string{listAll, "LIST services/web", writeStatus, addFinalizer}, true},
-		{"rights in namespaces alone", Options{Namespaces: []string{"shop"}}, forbidden, []string{listAll}, false},
-		{"rights in namespaces alone, and a selector", Options{Namespaces: []string{"shop", "default"}, Selector: "!hidden"}, forbidden,
+		{"namespaces", Options{Config: Config{Namespaces: []string{"shop"}}}, nil, []string{listAll, "LIST services/web", writeStatus, addFinalizer}, true},
+		{"rights in namespaces alone", Options{Config: Config{Namespaces: []string{"shop"}}}, forbidden, []string{listAll}, false},
+		{"rights in namespaces alone, and a selector", Options{Config: Config{Namespaces: []string{"shop", "default"}, Selector: "!hidden"}}, forbidden,
 			[]string{listAll, "LIST metadata namespaces/shop", "LIST metadata namespaces/default", "LIST services/web", writeStatus, addFinalizer}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestPagesOfStrays(t *testing.T) {
 						return nil
 					}
 				})
-				again := restarted(t, api, WriterOptions{}, Options{Selector: "!hidden"}).start()
+				again := restarted(t, api, WriterOptions{}, Options{Config: Config{Selector: "!hidden"}}).start()
 				defer again.stop()
 				settle(time.Minute)
 				for _, name := range names {

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -87,11 +87,11 @@ func newFiles(o Options) *files {
 }
 
 // restore takes over what was last good in an earlier run of the agent.
-func (f *files) restore(all map[string]Remembered) {
+func (f *files) restore(all map[string]LastGood) {
 	var c change
 	holders := map[vip.ServiceKey]string{}
 	for _, path := range slices.Sorted(maps.Keys(all)) {
-		if filepath.Dir(path) != f.o.Dir {
+		if filepath.Dir(path) != f.o.Path {
 			continue // another source's
 		}
 		was := &file{rows: map[vip.ServiceKey]vip.Service{}, origins: map[vip.ServiceKey]string{}}
@@ -128,15 +128,15 @@ func (f *files) distrust(paths map[string]struct{}) {
 // read brings everything up to date with the directory. On an error nothing
 // has changed.
 func (f *files) read(ctx context.Context, how mode) (c change, err error) {
-	dir := identityOf(f.o.Dir)
-	paths, err := configs.ListServices(f.o.Dir)
+	dir := identityOf(f.o.Path)
+	paths, err := ListServices(f.o.Path)
 	if err != nil {
 		return c, err
 	}
 	replaced := f.dir != (identity{}) && f.dir != dir
 	if replaced && len(paths) == 0 && len(f.byPath) > 0 && how&confirmed == 0 {
 		// The mount that was there is gone, more likely than not.
-		return c, fmt.Errorf("services directory %s was replaced by an empty one; put files into it, or reload if that is meant", f.o.Dir)
+		return c, fmt.Errorf("services directory %s was replaced by an empty one; put files into it, or reload if that is meant", f.o.Path)
 	}
 	fresh := map[string]*file{}
 	for _, path := range paths {
@@ -180,7 +180,7 @@ func (f *files) look(path string, how mode) *file {
 	if at.Sub(now.mtime) < grain {
 		now = stamp{} // look again next time
 	}
-	data, problem := configs.ReadFile(path, configs.MaxServicesSize)
+	data, problem := tomlfile.ReadFile(path, MaxSize)
 	var hash [sha256.Size]byte
 	if problem == nil {
 		hash = sha256.Sum256(data)
@@ -189,20 +189,20 @@ func (f *files) look(path string, how mode) *file {
 			return nil
 		}
 	}
-	var says configs.ServicesFile
+	var says ServicesFile
 	if problem != nil {
 		now = stamp{} // permissions and links change unseen
-		says = configs.ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
+		says = ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
 	} else {
 		f.parsed++
-		says = configs.ParseServices(path, data, f.o.Name, f.o.Pools())
+		says = ParseServices(path, data, f.o.Name, f.o.Pools())
 	}
 	return f.settle(says, known, now, hash)
 }
 
 // settle decides what is in force of a file that says so: what it says that is
 // good, and for the rest what it was before.
-func (f *files) settle(says configs.ServicesFile, before *file, at stamp, hash [sha256.Size]byte) *file {
+func (f *files) settle(says ServicesFile, before *file, at stamp, hash [sha256.Size]byte) *file {
 	now := &file{stamp: at, hash: hash, rows: map[vip.ServiceKey]vip.Service{}, origins: map[vip.ServiceKey]string{}, problems: says.Problems}
 	for _, s := range says.Services {
 		now.rows[s.Key], now.origins[s.Key] = s, s.Origin
@@ -376,28 +376,28 @@ func (f *files) problems() []vip.Problem {
 		winner := f.force[key].path
 		for _, path := range f.claims[key] {
 			if path != winner {
-				out = append(out, configs.Duplicate(key, f.byPath[path].origins[key], f.byPath[winner].origins[key]))
+				out = append(out, Duplicate(key, f.byPath[path].origins[key], f.byPath[winner].origins[key]))
 			}
 		}
 	}
 	// The maps have no order; within a file the problems have one already.
 	slices.SortStableFunc(out, func(a, b vip.Problem) int { return strings.Compare(a.Service, b.Service) })
-	configs.SortProblems(out)
+	tomlfile.SortProblems(out)
 	return out
 }
 
 // remembered returns what is to be remembered of a file.
-func (f *files) remembered(path string) (Remembered, bool) {
+func (f *files) remembered(path string) (LastGood, bool) {
 	known := f.byPath[path]
 	if known == nil {
-		return Remembered{}, false
+		return LastGood{}, false
 	}
-	out := Remembered{Services: make([]RememberedService, 0, len(known.rows))}
+	out := LastGood{Services: make([]LastGoodService, 0, len(known.rows))}
 	keys := slices.SortedFunc(maps.Keys(known.rows), func(a, b vip.ServiceKey) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, key := range keys {
-		out.Services = append(out.Services, RememberedService{Origin: known.origins[key], Aside: f.force[key].path != path,
+		out.Services = append(out.Services, LastGoodService{Origin: known.origins[key], Aside: f.force[key].path != path,
 			Spec: spec.FromService(known.rows[key])})
 	}
 	return out, true

@@ -26,9 +26,6 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Type is the type of these sources in configuration and status.
-const Type = "static"
-
 // Defaults of Options.
 const (
 	// DefaultDebounce is long enough for an editor's or a deployment's several
@@ -39,13 +36,13 @@ const (
 	DefaultPoll = 10 * time.Second
 )
 
-// Remembered is what one file last said that was good.
-type Remembered struct {
-	Services []RememberedService `json:"services"`
+// LastGood is what one file last said that was good.
+type LastGood struct {
+	Services []LastGoodService `json:"services"`
 }
 
-// RememberedService is a service and where it was.
-type RememberedService struct {
+// LastGoodService is a service and where it was.
+type LastGoodService struct {
 	Origin string       `json:"origin"`
 	Aside  bool         `json:"aside,omitempty"` // another file has the name
 	Spec   spec.Service `json:"spec"`
@@ -56,19 +53,16 @@ type RememberedService struct {
 type Store interface {
 	// All returns every value. With an error that is store.ErrDamaged the map
 	// holds those that could be read.
-	All() (map[string]Remembered, error)
+	All() (map[string]LastGood, error)
 	// Batch makes all the writes that fill asks for durable, or none.
-	Batch(fill func(tx *store.Tx[Remembered])) error
+	Batch(fill func(tx *store.Tx[LastGood])) error
 }
 
-// Options are what a Source depends on. Dir and Store are needed.
+// Options are what a Source depends on. Path and Store are needed.
 type Options struct {
-	Name string // the source's name; "" is Type
-	Dir  string // absolute, clean
-	// Optional: a directory that isn't there, and that is not known to have held
-	// anything, is an empty one.
-	Optional bool
-	Store    Store
+	Config
+	Name  string // the source's name; "" is Type
+	Store Store
 	// Pools returns what services are checked against; nil is nothing. It is
 	// asked anew whenever a file is read.
 	Pools    func() []spec.Pool
@@ -114,7 +108,7 @@ func New(o Options) *Source {
 // Run implements sources.Source. A directory that is missing is no failure: the
 // source is stale until it is there.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
-	w := newWatch(s.o.Dir, s.o.Debounce, s.log)
+	w := newWatch(s.o.Path, s.o.Debounce, s.log)
 	defer w.close()
 
 	s.mu.Lock()
@@ -175,7 +169,7 @@ func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	s.after(change, err)
 	problems := s.files.problems()
 	if err != nil {
-		problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Place: s.o.Dir, Message: err.Error(),
+		problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Place: s.o.Path, Message: err.Error(),
 			Hint: "its services stay as they are; make the directory, or correct the source's path"})
 	}
 	return problems
@@ -268,7 +262,7 @@ func (s *Source) save(changed []string) error {
 	if len(s.files.unsaved) == 0 {
 		return nil
 	}
-	err := s.o.Store.Batch(func(tx *store.Tx[Remembered]) {
+	err := s.o.Store.Batch(func(tx *store.Tx[LastGood]) {
 		for path := range s.files.unsaved {
 			if good, there := s.files.remembered(path); there {
 				tx.Put(path, good)
@@ -278,7 +272,7 @@ func (s *Source) save(changed []string) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("save %d files of %s: %w", len(s.files.unsaved), s.o.Dir, err)
+		return fmt.Errorf("save %d files of %s: %w", len(s.files.unsaved), s.o.Path, err)
 	}
 	clear(s.files.unsaved)
 	return nil

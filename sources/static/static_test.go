@@ -123,7 +123,7 @@ func newBench(t *testing.T) *bench {
 // restart is what a new start of the agent begins with.
 func (b *bench) restart() {
 	b.sink = newRecorder()
-	b.Source = New(Options{Dir: b.dir, Store: store.NewBucket[Remembered](b.db, "static"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	b.Source = New(Options{Config: Config{Path: b.dir}, Store: store.NewBucket[LastGood](b.db, "static"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Pools: func() []spec.Pool { return b.pools }, Debounce: 5 * time.Millisecond})
 }
 
@@ -516,7 +516,7 @@ func TestFullDiskIsNoObstacle(t *testing.T) {
 	if len(b.files.unsaved) != 1 {
 		t.Errorf("%d files to be saved later", len(b.files.unsaved))
 	}
-	b.o.Store = store.NewBucket[Remembered](b.db, "static")
+	b.o.Store = store.NewBucket[LastGood](b.db, "static")
 	b.expect("web:80")
 	b.restart()
 	b.write("a.toml", "[[")
@@ -526,5 +526,5 @@ func TestFullDiskIsNoObstacle(t *testing.T) {
 
 type failing struct{}
 
-func (failing) All() (map[string]Remembered, error)        { return nil, store.ErrUnavailable }
-func (failing) Batch(func(tx *store.Tx[Remembered])) error { return store.ErrUnavailable }
+func (failing) All() (map[string]LastGood, error)        { return nil, store.ErrUnavailable }
+func (failing) Batch(func(tx *store.Tx[LastGood])) error { return store.ErrUnavailable }

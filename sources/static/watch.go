@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-
-	"github.com/ironvip/ironvip/configs"
 )
 
 // watch waits for changes of a directory to settle. It watches the directory,
@@ -80,7 +78,7 @@ func (w *watch) note(e fsnotify.Event) {
 		}
 	case filepath.Clean(dir) != w.dir:
 		return // beside the directory
-	case configs.ServicesName(name):
+	case ServicesName(name):
 		w.dirty[e.Name] = struct{}{}
 	case strings.HasPrefix(name, ".."): // a config map turns its ..data link
 	default:

@@ -136,7 +136,7 @@ func TestBadFiles(t *testing.T) {
 		{"zeros, as after a power failure", func() error { return os.WriteFile(made, make([]byte, 512), 0o644) }, []string{"web.toml:1"}},
 		{"a named pipe", func() error { return syscall.Mkfifo(made, 0o644) }, []string{"web.toml", "a named pipe"}},
 		{"a directory", func() error { return os.Mkdir(made, 0o755) }, []string{"web.toml", "a directory"}},
-		{"a link to nowhere", func() error { return os.Symlink("/nowhere", made) }, []string{"web.toml", "/nowhere", "mend or remove the link"}},
+		{"a link to nowhere", func() error { return os.Symlink("/nowhere", made) }, []string{"web.toml", "/nowhere", "repair or remove the link"}},
 		{"a device", func() error { return os.Symlink("/dev/zero", made) }, []string{"web.toml", "a device"}},
 		{"deeply nested", func() error { return os.WriteFile(made, []byte("a = "+strings.Repeat("[", 100_000)), 0o644) }, []string{"web.toml:1"}},
 		{"a misspelt header", func() error {

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
@@ -23,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -110,7 +110,7 @@ func newHub(t testing.TB, pool, pods []netip.Prefix, host table.Reader[struct{},
 
 // parse reads services as services.d has them.
 func (h *hub) parse(text string) ([]vip.Service, error) {
-	file := configs.ParseServices("scenario.toml", []byte(text), "scenario", h.pools)
+	file := static.ParseServices("scenario.toml", []byte(text), "scenario", h.pools)
 	for _, p := range file.Problems {
 		return nil, fmt.Errorf("%w (hint: %s) in\n%s", p, p.Hint, text)
 	}

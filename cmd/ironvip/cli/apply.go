@@ -12,7 +12,8 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
-	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -104,7 +105,7 @@ func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
 // and what to call it.
 func (a *app) readInput(file string, limit int) ([]byte, string, *vip.Problem) {
 	if file != "-" {
-		data, problem := configs.ReadFile(file, limit)
+		data, problem := tomlfile.ReadFile(file, limit)
 		return data, file, problem
 	}
 	data, err := io.ReadAll(io.LimitReader(a.Stdin, int64(limit)+1))
@@ -125,7 +126,7 @@ func parseServices(name string, data []byte) ([]spec.Service, []vip.Problem) {
 	if filepath.Ext(name) == ".json" || filepath.Ext(name) != ".toml" && looksLikeJSON(data) {
 		return parseJSON(name, data)
 	}
-	parsed := configs.ParseServices(name, data, "rest", nil)
+	parsed := static.ParseServices(name, data, "rest", nil)
 	var out []spec.Service
 	for _, s := range parsed.Services {
 		out = append(out, spec.FromService(s))

@@ -23,8 +23,6 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
-	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
@@ -52,11 +50,10 @@ type Options struct {
 
 	// What internal/agent does for the commands that need no running agent, and the daemon
 	// itself. Tests replace these functions.
-	RunAgent   func(context.Context, agent.Options) error
-	CheckFiles func(*configs.Config) []vip.Problem
-	Clean      func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
-	Export     func(context.Context, agent.StoreRequest, io.Writer) error
-	Import     func(context.Context, agent.ImportRequest) (agent.ImportResult, error)
+	RunAgent func(context.Context, agent.Options) error
+	Clean    func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
+	Export   func(context.Context, agent.StoreRequest, io.Writer) error
+	Import   func(context.Context, agent.ImportRequest) (agent.ImportResult, error)
 }
 
 func (o Options) withDefaults() Options {
@@ -77,9 +74,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.RunAgent == nil {
 		o.RunAgent = agent.Run
-	}
-	if o.CheckFiles == nil {
-		o.CheckFiles = agent.CheckFiles
 	}
 	if o.Clean == nil {
 		o.Clean = agent.Clean

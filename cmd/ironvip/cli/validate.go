@@ -13,6 +13,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -89,10 +90,10 @@ func (a *app) validate(path string) validated {
 	}
 	services, more := from.Services()
 	if names != nil {
-		v.problems = append(v.problems, a.CheckFiles(names)...)
+		v.problems = append(v.problems, names.CheckFiles()...)
 	}
 	v.problems = append(v.problems, more...)
-	configs.SortProblems(v.problems)
+	tomlfile.SortProblems(v.problems)
 	if config != nil {
 		v.unread = config.UnreadServices()
 		v.summary = strings.Join([]string{output.Plural(len(config.Pools), "pool"), output.Plural(len(config.Sources), "source"),

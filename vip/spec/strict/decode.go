@@ -34,6 +34,15 @@ type Defaulter interface {
 	Defaults()
 }
 
+// Extended is implemented by structs with keys that depend on the value of another key: those of
+// a source by its type.
+type Extended interface {
+	// Extension returns a pointer to the struct for the keys of tree that the struct itself does
+	// not have, or nil. Foreign maps the keys of other extensions to the reason why they are
+	// refused here; "" ignores the key.
+	Extension(tree map[string]any) (into any, foreign map[string]string)
+}
+
 // Decode fills the struct that into points to from tree, by the toml tags of the
 // struct and of those embedded in it, and returns everything that did not fit; the rest is filled in. Path
 // is put in front of every problem's field. A null counts as a key left out.
@@ -55,13 +64,28 @@ func (d *decoder) bad(path, hint, format string, args ...any) {
 }
 
 func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
-	fields := fieldsOf(v.Type())
+	fields := map[string]reflect.Value{}
+	addFields(fields, v)
+	var foreign map[string]string
+	if e, ok := v.Addr().Interface().(Extended); ok {
+		var into any
+		if into, foreign = e.Extension(tree); into != nil {
+			addFields(fields, reflect.ValueOf(into).Elem())
+		}
+	}
+	later, _ := v.Addr().Interface().(Later)
 	for _, key := range sortedKeys(tree) {
-		if at, known := fields[key]; known {
-			d.value(tree[key], v.FieldByIndex(at), Join(path, key))
+		if field, known := fields[key]; known {
+			d.value(tree[key], field, Join(path, key))
 			continue
 		}
-		if later, ok := v.Addr().Interface().(Later); ok {
+		if why, ok := foreign[key]; ok {
+			if why != "" {
+				d.bad(Join(path, key), "remove it", "%s", why)
+			}
+			continue
+		}
+		if later != nil {
 			if feature := later.Later()[key]; feature != "" {
 				d.problems = append(d.problems, vip.Unsupported("this version", Join(path, key), feature))
 				continue
@@ -259,25 +283,25 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// fieldsOf maps the toml names of a struct's fields, those of structs embedded
-// in it among them, to where they are.
-func fieldsOf(t reflect.Type) map[string][]int {
-	out := make(map[string][]int, t.NumField())
-	for i := range t.NumField() {
-		f := t.Field(i)
+// addFields adds the fields of a struct by their toml names, with those of the structs embedded
+// in it.
+func addFields(out map[string]reflect.Value, v reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
 		if f.Anonymous {
-			for name, at := range fieldsOf(f.Type) {
-				out[name] = append([]int{i}, at...)
-			}
+			addFields(out, v.Field(i))
 		} else if name, _, _ := strings.Cut(f.Tag.Get("toml"), ","); name != "" && name != "-" {
-			out[name] = f.Index
+			out[name] = v.Field(i)
 		}
 	}
-	return out
 }
 
 // Keys returns the toml names of a struct's fields, sorted.
-func Keys(of any) []string { return sortedKeys(fieldsOf(reflect.Indirect(reflect.ValueOf(of)).Type())) }
+func Keys(of any) []string {
+	fields := map[string]reflect.Value{}
+	addFields(fields, reflect.Indirect(reflect.ValueOf(of)))
+	return sortedKeys(fields)
+}
 
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))

@@ -1,4 +1,4 @@
-package configs
+package static
 
 import (
 	"fmt"
@@ -7,10 +7,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
+
+// MaxSize is how many bytes a file of services may have.
+const MaxSize = 4 << 20
 
 // ServicesFile is what one file of services says.
 type ServicesFile struct {
@@ -32,13 +36,13 @@ type ServicesFile struct {
 // the services are checked against.
 func ParseServices(path string, data []byte, source string, pools []spec.Pool) ServicesFile {
 	out := ServicesFile{Path: path, Empty: len(strings.TrimSpace(string(data))) == 0}
-	tree, at, problem := parse(path, data)
+	doc, problem := tomlfile.Parse(path, data)
 	if problem != nil {
 		out.Incomplete, out.Problems = true, []vip.Problem{*problem}
 		return out
 	}
 	var blocks []map[string]any
-	switch list := tree["service"].(type) {
+	switch list := doc.Tree["service"].(type) {
 	case nil:
 	case []map[string]any:
 		blocks = list
@@ -46,7 +50,7 @@ func ParseServices(path string, data []byte, source string, pools []spec.Pool) S
 		for i, item := range list {
 			block, ok := item.(map[string]any)
 			if !ok {
-				out.add(at, strict.Index("service", i), vip.Problem{Code: vip.CodeInvalid,
+				out.add(doc, strict.Index("service", i), vip.Problem{Code: vip.CodeInvalid,
 					Message: "wants a table, has " + strict.Describe(item), Hint: "start each service with [[service]]"})
 				out.Incomplete = true
 				continue
@@ -54,32 +58,32 @@ func ParseServices(path string, data []byte, source string, pools []spec.Pool) S
 			blocks = append(blocks, block)
 		}
 	default:
-		out.add(at, "service", vip.Problem{Code: vip.CodeInvalid, Message: "wants a list, has " + strict.Describe(list),
+		out.add(doc, "service", vip.Problem{Code: vip.CodeInvalid, Message: "wants a list, has " + strict.Describe(list),
 			Hint: "start each service with [[service]], in double brackets"})
 		out.Incomplete = true
 	}
-	for key := range tree {
+	for key := range doc.Tree {
 		if key != "service" {
 			hint := "services are written as [[service]] blocks; settings of the agent belong in ironvip.toml"
 			if strict.Nearest(key, []string{"service"}) != "" {
 				hint = `did you mean [[service]]?`
 			}
-			out.add(at, strict.Join("", key), vip.Problem{Code: vip.CodeUnknownKey, Message: "unknown key", Hint: hint})
+			out.add(doc, strict.Join("", key), vip.Problem{Code: vip.CodeUnknownKey, Message: "unknown key", Hint: hint})
 			// A misspelt header hides services: their absence says nothing.
 			out.Incomplete = true
 		}
 	}
 	first := make(map[vip.ServiceKey]string, len(blocks))
 	for i, block := range blocks {
-		out.service(at, strict.Index("service", i), block, source, pools, first)
+		out.service(doc, strict.Index("service", i), block, source, pools, first)
 	}
-	SortProblems(out.Problems)
+	tomlfile.SortProblems(out.Problems)
 	return out
 }
 
 // service reads one [[service]] block.
-func (f *ServicesFile) service(at positions, path string, block map[string]any, source string, pools []spec.Pool, first map[vip.ServiceKey]string) {
-	origin := lineOf(f.Path, at.line(path))
+func (f *ServicesFile) service(doc *tomlfile.Document, path string, block map[string]any, source string, pools []spec.Pool, first map[vip.ServiceKey]string) {
+	origin := doc.Place(path)
 	var written spec.Service
 	problems := strict.Decode(block, &written, "")
 	built, more := written.Build(source, origin)
@@ -98,7 +102,7 @@ func (f *ServicesFile) service(at positions, path string, block map[string]any, 
 	}
 	for _, p := range problems {
 		p.Service = written.Title()
-		f.add(at, path+"."+p.Field, p)
+		f.add(doc, path+"."+p.Field, p)
 	}
 	if len(problems) == 0 {
 		f.Services = append(f.Services, built)
@@ -106,8 +110,8 @@ func (f *ServicesFile) service(at positions, path string, block map[string]any, 
 }
 
 // add notes a problem at a path; one at the top of the file has no field yet.
-func (f *ServicesFile) add(at positions, path string, p vip.Problem) {
-	p.Place = lineOf(f.Path, at.line(strings.TrimSuffix(path, ".")))
+func (f *ServicesFile) add(doc *tomlfile.Document, path string, p vip.Problem) {
+	p.Place = doc.Place(strings.TrimSuffix(path, "."))
 	if p.Field == "" && p.Service == "" {
 		p.Field = path
 	}
@@ -132,12 +136,12 @@ func ServicesName(name string) bool {
 func ListServices(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("services directory %s: %w", dir, cause(err))
+		return nil, fmt.Errorf("services directory %s: %w", dir, tomlfile.Cause(err))
 	}
 	defer f.Close()
 	names, err := f.Readdirnames(-1)
 	if err != nil {
-		return nil, fmt.Errorf("services directory %s: %w", dir, cause(err))
+		return nil, fmt.Errorf("services directory %s: %w", dir, tomlfile.Cause(err))
 	}
 	var out []string
 	for _, name := range names {
@@ -149,78 +153,34 @@ func ListServices(dir string) ([]string, error) {
 	return out, nil
 }
 
-// LoadServicesFile reads one file of services from disk.
-func LoadServicesFile(path, source string, pools []spec.Pool) ServicesFile {
-	data, problem := ReadFile(path, MaxServicesSize)
-	if problem != nil {
-		return ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
-	}
-	return ParseServices(path, data, source, pools)
-}
-
-// MergeServices joins files into one list with unique names. Of two services
-// with one name, that of the file which holder names wins (the one in force so
-// far), else the first; the other becomes a problem that names both places.
-// Holder may be nil.
-func MergeServices(files []ServicesFile, holder func(vip.ServiceKey) (path string)) ([]vip.Service, []vip.Problem) {
-	var out []vip.Service
-	var problems []vip.Problem
-	index := map[vip.ServiceKey]int{}
-	from := map[vip.ServiceKey]string{}
-	for _, f := range files {
-		problems = append(problems, f.Problems...)
-		for _, s := range f.Services {
-			i, twice := index[s.Key]
-			switch {
-			case !twice:
-				index[s.Key], from[s.Key] = len(out), f.Path
-				out = append(out, s)
-				continue
-			case holder != nil && holder(s.Key) == f.Path && from[s.Key] != f.Path:
-				s, out[i] = out[i], s
-				from[s.Key] = f.Path
-			}
-			problems = append(problems, Duplicate(s.Key, s.Origin, out[i].Origin))
-		}
-	}
-	SortProblems(problems)
-	return out, problems
-}
-
-// Services reads what every static source has on disk, as validate and plan see it:
-// the good services, each name once, and everything that is wrong.
-func (c *Config) Services() ([]vip.Service, []vip.Problem) {
-	var all []vip.Service
-	var problems []vip.Problem
-	seen := map[vip.ServiceKey]string{} // where the first of a name is
-	for _, s := range c.Sources {
-		if s.Type != SourceStatic || s.Optional && missing(s.Path) {
-			continue
-		}
-		found, more := LoadServices(s.Path, s.Name, c.SpecPools())
-		problems = append(problems, more...)
-		for _, service := range found {
-			if first, twice := seen[service.Key]; twice {
-				problems = append(problems, Duplicate(service.Key, service.Origin, first))
-				continue
-			}
-			seen[service.Key] = service.Origin
-			all = append(all, service)
-		}
-	}
-	return all, problems
-}
-
-// LoadServices reads a directory of services as validate and plan see it: the
-// good services, and everything that is wrong.
+// LoadServices reads a directory of services, for validate and plan. It returns the good services
+// and everything that is wrong. Of two services with one name the first wins; the other is a
+// problem that names both places.
 func LoadServices(dir, source string, pools []spec.Pool) ([]vip.Service, []vip.Problem) {
 	paths, err := ListServices(dir)
 	if err != nil {
 		return nil, []vip.Problem{{Code: vip.CodeInvalid, Place: dir, Message: err.Error(), Hint: "make the directory, or correct the source's path"}}
 	}
-	files := make([]ServicesFile, 0, len(paths))
+	var out []vip.Service
+	var problems []vip.Problem
+	first := map[vip.ServiceKey]string{}
 	for _, path := range paths {
-		files = append(files, LoadServicesFile(path, source, pools))
+		data, problem := tomlfile.ReadFile(path, MaxSize)
+		if problem != nil {
+			problems = append(problems, *problem)
+			continue
+		}
+		file := ParseServices(path, data, source, pools)
+		problems = append(problems, file.Problems...)
+		for _, s := range file.Services {
+			if origin, twice := first[s.Key]; twice {
+				problems = append(problems, Duplicate(s.Key, s.Origin, origin))
+				continue
+			}
+			first[s.Key] = s.Origin
+			out = append(out, s)
+		}
 	}
-	return MergeServices(files, nil)
+	tomlfile.SortProblems(problems)
+	return out, problems
 }

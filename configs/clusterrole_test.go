@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"gopkg.in/yaml.v3"
+
+	"github.com/ironvip/ironvip/sources/kubernetes"
 )
 
 // object is what clusterrole.yaml has in its documents.
@@ -91,7 +93,7 @@ func TestClusterRole(t *testing.T) {
 			t.Errorf("%s is bound to %q", role, got)
 		}
 	}
-	if !made["Namespace "+DefaultLeaseNamespace] {
-		t.Errorf("the namespace of the Lease, %s, is not made", DefaultLeaseNamespace)
+	if !made["Namespace "+kubernetes.DefaultLeaseNamespace] {
+		t.Errorf("the namespace of the Lease, %s, is not made", kubernetes.DefaultLeaseNamespace)
 	}
 }

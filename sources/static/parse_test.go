@@ -1,4 +1,4 @@
-package configs
+package static
 
 import (
 	"net/netip"
@@ -157,7 +157,7 @@ func TestLoadServicesPassesOverOddFiles(t *testing.T) {
 		t.Errorf("services %q", got)
 	}
 	startWith(t, told(problems), []string{
-		at("dangling.toml") + `: no such file or directory | it is a link to gone, which is not there: mend or remove the link`,
+		at("dangling.toml") + `: no such file or directory | it is a link to gone, which is not there: repair or remove the link`,
 		at("device.toml") + `: is a device, not a file | move it elsewhere`,
 		at("dir.toml") + `: is a directory, not a file | move it elsewhere`,
 		at("fifo.toml") + `: is a named pipe, not a file | move it elsewhere`,
@@ -170,24 +170,10 @@ func TestLoadServicesPassesOverOddFiles(t *testing.T) {
 	}
 }
 
-// The service in force keeps its name against a file that sorts before it.
-func TestMergeServicesHonoursTheHolder(t *testing.T) {
-	a, b := ParseServices("a.toml", []byte(good), "static", nil), ParseServices("b.toml", []byte(good), "static", nil)
-	for holder, want := range map[string]string{"": "b.toml:1 loses to a.toml:1", "a.toml": "b.toml:1 loses to a.toml:1", "b.toml": "a.toml:1 loses to b.toml:1"} {
-		services, problems := MergeServices([]ServicesFile{a, b}, func(vip.ServiceKey) string { return holder })
-		if len(services) != 1 || len(problems) != 1 {
-			t.Fatalf("%d services, problems %v", len(services), problems)
-		}
-		if got := problems[0].Place + " loses to " + services[0].Origin; got != want || !strings.Contains(problems[0].Message, services[0].Origin) {
-			t.Errorf("with %q in force: %s (%s), want %s", holder, got, problems[0].Message, want)
-		}
-	}
-}
-
 // Reading services never panics, and what it refuses has a place and a code.
 func FuzzParseServices(f *testing.F) {
 	f.Add([]byte(good + "backends = [{address = '10.0.0.1', weight = 3, port = '1-2'}]\naffinity = {}\nnode_port = 1"))
-	f.Add([]byte(tour))
+	f.Add([]byte("title = \"x\" # [1]\n[node]\nname = \"\"\"\ntwo\"\"\"\n[[service]]\nname = 'a#b'\nports = [ { port = 80 },\n  { port = 81, name = \"x\" }, # {\n ]\nlabels.team.x = 1\n[[service.backends]]\naddress = \"10.0.0.1\"\n [[service]]\n when = 1979-05-27 07:32:00\n [service.affinity]\n timeout = \"3h\"\n"))
 	f.Add([]byte("[[service]]\nname='a'\nports=[{port=80,node_port='auto'},{port=81,node_port=1}]\nlabels={a='b'}\nvips=['192.0.2.1']\ndrain_timeout='1h'"))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		out := ParseServices("f.toml", doc, "static", nil)

@@ -1,4 +1,4 @@
-package configs
+package tomlfile
 
 import (
 	"errors"
@@ -74,7 +74,7 @@ func TestScanRefusesDepth(t *testing.T) {
 		"quoted header": "\n[[" + strings.Repeat(`"a" . `, deep) + "a]]",
 		"dots inside":   "\na = [{" + strings.Repeat("a.", deep) + "a = 1}]",
 	} {
-		_, _, problem := parse("x.toml", []byte(doc))
+		_, problem := Parse("x.toml", []byte(doc))
 		if problem == nil || problem.Error() != "x.toml:2: more than 32 levels" {
 			t.Errorf("%s: %v", what, problem)
 		}
@@ -104,7 +104,7 @@ func FuzzScan(f *testing.F) {
 		last := strings.Count(doc, "\n") + 1
 		var walk func(path string, v any)
 		walk = func(path string, v any) {
-			if n := at.lines[path]; path != "" && (n < 1 || n > last) {
+			if n := at[path]; path != "" && (n < 1 || n > last) {
 				t.Errorf("%s has line %d of %d in\n%s", path, n, last, doc)
 			}
 			switch v := v.(type) {

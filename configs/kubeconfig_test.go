@@ -1,14 +1,12 @@
 //go:build !nokubernetes
 
-package agent
+package configs
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/ironvip/ironvip/configs"
 )
 
 // A kubeconfig that can't be used is a mistake of the configuration, also while
@@ -25,7 +23,7 @@ func TestCheckFilesReadsKubeconfigs(t *testing.T) {
 	write("good", `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
 clusters: [{name: a, cluster: {server: "https://127.0.0.1:6443"}}], users: [{name: a, user: {token: x}}]}`)
 	write("bad", "apiVersion: v2")
-	cfg, problems := configs.Parse(filepath.Join(dir, "ironvip.toml"), []byte(`
+	cfg, problems := Parse(filepath.Join(dir, "ironvip.toml"), []byte(`
 [[source]]
 type = "kubernetes"
 name = "good"
@@ -56,8 +54,8 @@ kubeconfig = "$CREDENTIALS_DIRECTORY/kubeconfig"
 		t.Fatal(problems)
 	}
 	got := map[string]string{}
-	for _, p := range CheckFiles(cfg) {
-		if got[p.Field] != "" || p.Place != cfg.Where(p.Field) {
+	for _, p := range cfg.CheckFiles() {
+		if got[p.Field] != "" || p.Place != cfg.Place(p.Field) {
 			t.Errorf("%+v", p)
 		}
 		got[p.Field] = p.Message

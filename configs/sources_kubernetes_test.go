@@ -3,14 +3,13 @@
 package configs
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/ironvip/ironvip/sources/kubernetes"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -48,12 +47,12 @@ adopt_cluster_ips = true
 	}
 	guard := spec.Duration(30 * time.Second)
 	want := []Source{
-		{Type: "kubernetes", Name: "kubernetes", ShrinkGuard: guard, KubernetesCluster: KubernetesCluster{Kubeconfig: "/etc/ironvip/kubeconfig",
+		{"kubernetes", "kubernetes", &kubernetes.Config{ShrinkGuard: guard, Kubeconfig: "/etc/ironvip/kubeconfig",
 			LoadBalancerClass: "ironvip.io/vip", Backends: "endpoints", IPMode: "proxy", LeaseNamespace: "ironvip", LeaseName: "ironvip"}},
-		{Type: "kubernetes", Name: "east", Pool: "public", KubernetesCluster: KubernetesCluster{Kubeconfig: "$CREDENTIALS_DIRECTORY/east", Context: "admin@east",
+		{"kubernetes", "east", &kubernetes.Config{Pool: "public", Kubeconfig: "$CREDENTIALS_DIRECTORY/east", Context: "admin@east",
 			LoadBalancerClass: "example.com/edge", Classless: true, Namespaces: []string{"web", "default"}, Selector: "app in (a, b),!internal",
 			Backends: "node-ports", IPMode: "vip", LeaseNamespace: "kube-system", LeaseName: "ironvip.edge"}},
-		{Type: "kubernetes", Name: "mirror", ShrinkGuard: guard, KubernetesCluster: KubernetesCluster{InCluster: true, AdoptClusterIPs: true, Backends: "endpoints"}},
+		{"kubernetes", "mirror", &kubernetes.Config{ShrinkGuard: guard, InCluster: true, AdoptClusterIPs: true, Backends: "endpoints"}},
 	}
 	if diff := cmp.Diff(want, c.Sources); diff != "" {
 		t.Error(diff)
@@ -70,17 +69,17 @@ func TestKubernetesSourcesRefuse(t *testing.T) {
 		what, doc string
 		want      []string
 	}{
-		{"nobody to ask", begin, []string{`c.toml:1: source[0].kubeconfig: a kubernetes source needs to know whom to ask | add kubeconfig = "/etc/ironvip/kubeconfig", or in_cluster`}},
+		{"nobody to ask", begin, []string{`c.toml:1: source[0].kubeconfig: a kubernetes source needs a kubeconfig | add kubeconfig = "/etc/ironvip/kubeconfig", or in_cluster`}},
 		{"two to ask", begin + "kubeconfig = '/x'\nin_cluster = true\ncontext = 'a'", []string{
-			`c.toml:3: source[0].kubeconfig: in_cluster is set at c.toml:4: the agent's pod says whom to ask | keep one`,
-			`c.toml:5: source[0].context: is one of a kubeconfig, and in_cluster uses none | remove it`}},
+			`c.toml:3: source[0].kubeconfig: in_cluster is set at c.toml:4: the agent's pod names the server | keep one`,
+			`c.toml:5: source[0].context: is a context of a kubeconfig, and in_cluster uses none | remove it`}},
 		{"files", begin + "kubeconfig = '$HOME/.kube/config'\ncontext = 'a b'", []string{
 			`c.toml:3: source[0].kubeconfig: "$HOME/.kube/config": no variable but CREDENTIALS_DIRECTORY is known here | use a path, or "$CREDENTIALS_DIRECTORY/NAME"`,
 			`c.toml:4: source[0].context: wants up to 253 printable characters without spaces`}},
 		{"which services", begin + "kubeconfig = '/x'\nload_balancer_class = 'a/b/c'\nnamespaces = ['web', 'Web', 'web']\nselector = 'app in a'\npool = 'public'\nshrink_guard = '25h'", []string{
 			`c.toml:4: source[0].load_balancer_class: "a/b/c" is not a load balancer class: a name, or a DNS name, / and a name | use "ironvip.io/vip"`,
-			`c.toml:5: source[0].namespaces[1]: "Web" is not a DNS label`, `c.toml:5: source[0].namespaces[2]: "web" is there twice | remove it`,
-			`c.toml:6: source[0].selector: "app in a" is not a term of a label selector | write it as kubectl's -l takes it`,
+			`c.toml:5: source[0].namespaces[1]: "Web" is not a DNS label`, `c.toml:5: source[0].namespaces[2]: "web" is defined twice | remove it`,
+			`c.toml:6: source[0].selector: "app in a" is not a label selector: `,
 			`c.toml:7: source[0].pool: there is no pool "public"`, `c.toml:8: source[0].shrink_guard: 25h is out of bounds`}},
 		{"words", begin + "kubeconfig = '/x'\nbackends = 'nodeports'\nip_mode = 'Proxy'\nlease_namespace = 'kube_system'\nlease_name = 'Iron VIP'", []string{
 			`c.toml:4: source[0].backends: "nodeports" is not a known value | did you mean "node-ports"? use endpoints, node-ports`,
@@ -105,47 +104,4 @@ func TestKubernetesSourcesRefuse(t *testing.T) {
 			startWith(t, told(problems), test.want)
 		})
 	}
-}
-
-// A kubeconfig that can't be read is told with the other files.
-func TestCheckKubeconfig(t *testing.T) {
-	dir := t.TempDir()
-	c, problems := Parse(filepath.Join(dir, "c.toml"), []byte("[[source]]\ntype = 'kubernetes'\nkubeconfig = 'config'\n"))
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
-	startWith(t, told(c.CheckFiles()), []string{c.Path + ":3: source[0].kubeconfig: " + dir + "/config: no such file or directory"})
-	write(t, filepath.Join(dir, "config"), "{}")
-	startWith(t, told(c.CheckFiles()), nil)
-}
-
-// Selectors are taken and refused as Kubernetes' own parser does it.
-func TestSelectors(t *testing.T) {
-	for _, text := range []string{
-		"", "  ", "app", "!app", "! app", "app=web", "app==web", "app = web", "app!=web", "app=", "app in (web)", "app in (web, api)", "app notin (web,api)", "app notin(web)",
-		"example.com/app=web,tier in (front,edge),!internal", "n>5", "n < 5", "app in ()", "app in (a,)", "a=b,c=d", "in=notin", "x in (in)",
-		"=", "=web", "app in", "app in web", "app in (web", "app in web)", "app (web)", "!app=web", "a=b,,c", ",", "a=b,", "app=web=b", "n>x", "a b", "-a=b", "a=-b",
-		"a//b=c", "A.example/b=c", "a=b c", "a in ((b))", "a=(b)", "app=" + strings.Repeat("x", 63), "app=" + strings.Repeat("x", 64),
-	} {
-		_, want := labels.Parse(text)
-		if got := checkSelector(text); (got == nil) != (want == nil) {
-			t.Errorf("%q: %v, Kubernetes says %v", text, got, want)
-		}
-	}
-}
-
-// FuzzSelector: what is taken here is taken there, so that an agent never
-// starts with a selector that the server refuses.
-func FuzzSelector(f *testing.F) {
-	for _, seed := range []string{"app=web,tier in (front, edge),!internal", "n>5", "a notin (b,)", "!(", "a in (b)(c)"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if checkSelector(text) != nil {
-			return
-		}
-		if _, err := labels.Parse(text); err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
-	})
 }

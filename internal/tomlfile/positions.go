@@ -1,4 +1,4 @@
-package configs
+package tomlfile
 
 import (
 	"bytes"
@@ -14,16 +14,15 @@ import (
 // level of an array and cubic time for each dot of a key.
 const maxDepth = 32
 
-// positions knows the line of each key and item of a TOML document, by the
-// paths of package strict. The TOML reader gives no line for a key that nobody
-// reads, nor for a value that is out of bounds.
-type positions struct{ lines map[string]int }
+// positions is the line of each key and item of a TOML document, by the paths of package
+// strict. The TOML reader gives no line for an unknown key or for a value out of bounds.
+type positions map[string]int
 
 // line returns the line of path, or of the nearest thing around it; 1 when
 // nothing is known.
 func (p positions) line(path string) int {
 	for ; path != ""; path = strict.Parent(path) {
-		if n := p.lines[path]; n > 0 {
+		if n := p[path]; n > 0 {
 			return n
 		}
 	}
@@ -39,13 +38,13 @@ func (e depthError) Error() string { return fmt.Sprintf("more than %d levels", m
 // and stops where it is not, for the TOML reader to complain; the one thing it
 // refuses itself is nesting, so run it first.
 func scan(src []byte) (positions, error) {
-	s := scanner{src: bytes.TrimPrefix(src, []byte("\ufeff")), at: 1, lines: map[string]int{}, arrays: map[string]int{}}
+	s := scanner{src: bytes.TrimPrefix(src, []byte("\ufeff")), at: 1, lines: positions{}, arrays: map[string]int{}}
 	err := s.document()
-	return positions{s.lines}, err
+	return s.lines, err
 }
 
-// place is a table or value within the document.
-type place struct {
+// node is a table or value within the document.
+type node struct {
 	path  string
 	depth int
 }
@@ -53,7 +52,7 @@ type place struct {
 type scanner struct {
 	src    []byte // what is left
 	at     int    // its line
-	lines  map[string]int
+	lines  positions
 	arrays map[string]int // how many [[headers]] a path has had
 }
 
@@ -98,7 +97,7 @@ func (s *scanner) blanks(lines bool) {
 }
 
 func (s *scanner) document() error {
-	var table place
+	var table node
 	for {
 		s.blanks(true)
 		if len(s.src) == 0 {
@@ -136,8 +135,8 @@ func (s *scanner) document() error {
 }
 
 // header reads the key of a [table] or [[item]] and finds which item it means.
-func (s *scanner) header(item bool) (place, bool, error) {
-	var at place
+func (s *scanner) header(item bool) (node, bool, error) {
+	var at node
 	for {
 		part, ok := s.part()
 		if !ok {
@@ -165,7 +164,7 @@ func (s *scanner) header(item bool) (place, bool, error) {
 }
 
 // key reads a dotted key within a table.
-func (s *scanner) key(at place) (place, bool, error) {
+func (s *scanner) key(at node) (node, bool, error) {
 	for {
 		part, ok := s.part()
 		if !ok {
@@ -262,13 +261,13 @@ func (s *scanner) quoted() (string, bool) {
 
 // frame is an array or inline table that is being read.
 type frame struct {
-	place
+	node
 	table bool
 	items int
 }
 
 // value reads one value, with all that is in it.
-func (s *scanner) value(at place) (bool, error) {
+func (s *scanner) value(at node) (bool, error) {
 	var open []frame
 	for {
 		s.blanks(len(open) > 0)
@@ -281,7 +280,7 @@ func (s *scanner) value(at place) (bool, error) {
 			if at.depth++; at.depth > maxDepth {
 				return false, depthError{s.at}
 			}
-			open = append(open, frame{place: at, table: c == '{'})
+			open = append(open, frame{node: at, table: c == '{'})
 			s.skip(1)
 		default:
 			n := bytes.IndexAny(s.src, ",]}#\n")
@@ -313,12 +312,12 @@ func (s *scanner) value(at place) (bool, error) {
 				return false, nil
 			}
 			if !in.table {
-				at = place{strict.Index(in.path, in.items), in.depth}
+				at = node{strict.Index(in.path, in.items), in.depth}
 				in.items++
 				s.found(at.path)
 				break
 			}
-			key, ok, err := s.key(in.place)
+			key, ok, err := s.key(in.node)
 			if !ok {
 				return false, err
 			}

@@ -1,0 +1,103 @@
+package consulclient
+
+import (
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Config is the address of a Consul agent and the identity to use there. It is a part of
+// [consul] and of a [[source]]; the keys are Consul's own.
+type Config struct {
+	// Address is "127.0.0.1:8500", "http://...", "https://host:8501" or
+	// "unix:///path"; "" is DefaultAddress.
+	Address    string `toml:"address"`
+	Datacenter string `toml:"datacenter"` // "": the one of the agent at Address
+	Namespace  string `toml:"namespace"`  // of Consul Enterprise; "": the token's
+	Partition  string `toml:"partition"`  // of Consul Enterprise; "": the agent's
+	Token      string `toml:"-"`          // "" with no TokenFile: the agent's default
+	TokenFile  string `toml:"token_file"` // takes precedence over Token; read again when it changes
+	// The keys below are for https.
+	CAFile     string `toml:"ca_file"`   // the CA of servers' certificates; "": the system's
+	CertFile   string `toml:"cert_file"` // our certificate, with KeyFile; read again for each connection
+	KeyFile    string `toml:"key_file"`
+	ServerName string `toml:"server_name"` // in the server's certificate; "": the address's host
+}
+
+// Files lists the files that the keys name.
+func (c *Config) Files() []tomlfile.NamedFile {
+	return []tomlfile.NamedFile{{Key: "token_file", Path: c.TokenFile}, {Key: "ca_file", Path: c.CAFile},
+		{Key: "cert_file", Path: c.CertFile}, {Key: "key_file", Path: c.KeyFile}}
+}
+
+// Resolved returns the settings with the paths of this process's systemd credentials.
+func (c Config) Resolved() (Config, error) {
+	for _, file := range []*string{&c.TokenFile, &c.CAFile, &c.CertFile, &c.KeyFile} {
+		path, err := tomlfile.ResolvePath(*file)
+		if err != nil {
+			return c, err
+		}
+		*file = path
+	}
+	return c, nil
+}
+
+// Check checks everything but the address, and makes paths absolute.
+func (c *Config) Check(t *tomlfile.Checker) {
+	for _, word := range []struct{ key, text string }{{"datacenter", c.Datacenter}, {"namespace", c.Namespace}, {"partition", c.Partition}, {"server_name", c.ServerName}} {
+		t.Word(word.key, word.text)
+	}
+	t.File("token_file", &c.TokenFile)
+	isTLS := strings.HasPrefix(c.Address, "https://")
+	for _, f := range []struct {
+		key  string
+		path *string
+	}{{"ca_file", &c.CAFile}, {"cert_file", &c.CertFile}, {"key_file", &c.KeyFile}, {"server_name", nil}} {
+		if f.path != nil {
+			t.File(f.key, f.path)
+		}
+		if set := f.path != nil && *f.path != "" || f.path == nil && c.ServerName != ""; set && !isTLS {
+			t.Bad(f.key, "write the address as https://HOST:PORT", "is for TLS, which %s does not use", strict.Quote(c.Address))
+		}
+	}
+	if c.CertFile != "" && c.KeyFile == "" {
+		t.Bad("cert_file", "add key_file, with the certificate's private key", "has no key_file")
+	}
+	if c.KeyFile != "" && c.CertFile == "" {
+		t.Bad("key_file", "add cert_file, with the key's certificate", "has no cert_file")
+	}
+}
+
+// CheckAddress checks the address that a key sets.
+func CheckAddress(t *tomlfile.Checker, key, text string) {
+	const hint = `write "127.0.0.1:8500", "https://consul.example:8501" or "unix:///run/consul.sock"`
+	scheme, rest, written := strings.Cut(text, "://")
+	if !written {
+		scheme, rest = "http", text
+	}
+	switch scheme {
+	case "unix":
+		t.Socket(key, rest)
+		return
+	case "http", "https":
+	default:
+		t.Bad(key, hint, "%s:// is not a way to reach Consul", scheme)
+		return
+	}
+	if u, err := url.Parse(scheme + "://" + rest); err == nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "") {
+		t.Bad(key, hint+"; a token goes into token_file", "%s has more than a host and a port", strict.Quote(text))
+		return
+	}
+	host, port, err := net.SplitHostPort(strings.TrimSuffix(rest, "/"))
+	if err != nil || host == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		t.Bad(key, hint, "%s is not a host and a port", strict.Quote(text))
+		return
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		t.Bad(key, hint, "%s is not a port", strict.Quote(port))
+	}
+}

@@ -1,0 +1,110 @@
+package tomlfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Document is a parsed TOML file.
+type Document struct {
+	Path string
+	Text []byte
+	Tree map[string]any
+	at   positions
+}
+
+// Parse reads the content of the file at path. The problem, if any, has the line that is not
+// valid TOML.
+func Parse(path string, text []byte) (*Document, *vip.Problem) {
+	refused := func(line int, message, hint string) *vip.Problem {
+		return &vip.Problem{Code: vip.CodeInvalid, Place: place(path, line), Message: message, Hint: hint}
+	}
+	if line := notUTF8(text); line > 0 { // the TOML reader would skip a UTF-16 byte order mark
+		return nil, refused(line, "not UTF-8 text", "save the file as UTF-8")
+	}
+	at, err := scan(text)
+	if deep, ok := errors.AsType[depthError](err); ok {
+		return nil, refused(deep.line, deep.Error(), "nest less deep")
+	}
+	tree := map[string]any{}
+	if _, err := toml.Decode(string(text), &tree); err != nil {
+		pe, ok := errors.AsType[toml.ParseError](err)
+		if !ok {
+			return nil, &vip.Problem{Code: vip.CodeInvalid, Place: path, Message: "not valid TOML: " + strings.TrimPrefix(err.Error(), "toml: ")}
+		}
+		p := refused(max(1, pe.Position.Line), "not valid TOML: "+pe.Message, strings.Join(strings.Fields(firstSentence(pe.Usage)), " "))
+		if pe.LastKey != "" && len(pe.LastKey) < 64 {
+			p.Message += fmt.Sprintf(" (after key %q)", pe.LastKey)
+		}
+		return nil, p
+	}
+	return &Document{Path: path, Text: text, Tree: tree, at: at}, nil
+}
+
+// Has reports whether the document has a key or table at field, a path of package strict.
+func (d *Document) Has(field string) bool { return d.at[field] > 0 }
+
+// Place returns the file and line of field, or of the nearest table around it.
+func (d *Document) Place(field string) string { return place(d.Path, d.at.line(field)) }
+
+// Locate sets the place of each problem that has none, from its field, and sorts all by place.
+func (d *Document) Locate(problems []vip.Problem) {
+	for i := range problems {
+		if p := &problems[i]; p.Place == "" {
+			p.Place = d.Place(p.Field)
+		}
+	}
+	SortProblems(problems)
+}
+
+// notUTF8 returns the first line that is not UTF-8, or 0.
+func notUTF8(text []byte) int {
+	for rest, at := text, 0; len(rest) > 0; {
+		r, n := utf8.DecodeRune(rest)
+		if r == utf8.RuneError && n == 1 {
+			return 1 + bytes.Count(text[:at], []byte("\n"))
+		}
+		rest, at = rest[n:], at+n
+	}
+	return 0
+}
+
+// firstSentence cuts the TOML reader's explanation to the length of a hint.
+func firstSentence(s string) string {
+	if i := strings.Index(s, ". "); i >= 0 {
+		return s[:i]
+	}
+	return strings.TrimSuffix(strings.SplitN(strings.TrimSpace(s), "\n\n", 2)[0], ".")
+}
+
+func place(path string, line int) string { return path + ":" + strconv.Itoa(line) }
+
+// SortProblems orders problems by file, then by line. Problems of one line keep their order.
+func SortProblems(problems []vip.Problem) {
+	slices.SortStableFunc(problems, func(a, b vip.Problem) int {
+		fileA, lineA := splitPlace(a.Place)
+		fileB, lineB := splitPlace(b.Place)
+		if c := strings.Compare(fileA, fileB); c != 0 {
+			return c
+		}
+		return lineA - lineB
+	})
+}
+
+func splitPlace(place string) (file string, line int) {
+	if i := strings.LastIndexByte(place, ':'); i >= 0 {
+		if n, err := strconv.Atoi(place[i+1:]); err == nil {
+			return place[:i], n
+		}
+	}
+	return place, 0
+}

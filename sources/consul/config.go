@@ -1,0 +1,98 @@
+package consul
+
+import (
+	"cmp"
+
+	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// Type is the type of these sources in configuration and status.
+const Type = "consul"
+
+// DefaultTag is the tag of services that are ours.
+const DefaultTag = "ironvip"
+
+// Config is a [[source]] of type consul.
+type Config struct {
+	consulclient.Config
+	// Tag is the tag of our services: only instances that have it are backends. "" is DefaultTag.
+	// Services lists our services by their names in Consul instead, whatever their tags.
+	Tag      string   `toml:"tag"`
+	Services []string `toml:"services"`
+	// Pool and ServiceNamespace are for services that name none in their metadata. "" is the first
+	// pool with auto_assign, and the service's namespace in Consul or vip.DefaultNamespace.
+	Pool             string `toml:"pool"`
+	ServiceNamespace string `toml:"service_namespace"`
+	// TaggedAddress selects the address of an instance: "lan", "wan", "ipv4", "ipv6", or the name
+	// of a tagged address. "" is the instance's own.
+	TaggedAddress string `toml:"tagged_address"`
+	// AllowStale lets servers other than the leader answer. That is less load on the leader, and
+	// answers while there is no leader, but they may be out of date.
+	AllowStale bool `toml:"allow_stale"`
+	// ShrinkGuard is how long a shrink guard holds back a large removal; 0 is no guard.
+	ShrinkGuard spec.Duration `toml:"shrink_guard"`
+}
+
+// NewConfig returns the settings of an empty block.
+func NewConfig() *Config { return &Config{ShrinkGuard: spec.Duration(sources.DefaultShrinkGuard)} }
+
+// Check implements sources.Config. Without an address the source uses the server and the
+// credentials of [consul]. With one it takes nothing from there, so that no token is sent to
+// another server.
+func (c *Config) Check(b *sources.Block) {
+	if c.Address == "" {
+		for _, key := range []struct{ name, text string }{{"ca_file", c.CAFile}, {"cert_file", c.CertFile}, {"key_file", c.KeyFile}, {"server_name", c.ServerName}} {
+			if key.text != "" {
+				b.Bad(key.name, "write it in [consul], or give this source an address", "belongs to an address, and this source uses the address of [consul]")
+			}
+		}
+		for _, word := range []struct{ key, text string }{{"datacenter", c.Datacenter}, {"namespace", c.Namespace}, {"partition", c.Partition}} {
+			b.Word(word.key, word.text)
+		}
+		b.File("token_file", &c.TokenFile)
+		server := b.Consul
+		server.Datacenter = cmp.Or(c.Datacenter, server.Datacenter)
+		server.Namespace = cmp.Or(c.Namespace, server.Namespace)
+		server.Partition = cmp.Or(c.Partition, server.Partition)
+		server.TokenFile = cmp.Or(c.TokenFile, server.TokenFile)
+		c.Config = server
+	} else {
+		consulclient.CheckAddress(b.Checker, "address", c.Address)
+		c.Config.Check(b.Checker)
+	}
+	if c.Tag != "" && len(c.Services) > 0 {
+		b.Bad("tag", "keep one of the two", "services are listed at %s: those are used whatever their tags", b.Place("services"))
+	}
+	b.Word("tag", c.Tag)
+	b.Word("tagged_address", c.TaggedAddress)
+	if c.ServiceNamespace != "" {
+		b.Label("service_namespace", c.ServiceNamespace)
+	}
+	b.Follower(c.Pool, c.ShrinkGuard)
+	if c.Tag == "" && len(c.Services) == 0 {
+		c.Tag = DefaultTag
+	}
+	b.List("services", c.Services, func(key, name string) {
+		b.Word(key, name)
+		if name == "" {
+			b.Bad(key, "remove it", "is empty")
+		}
+	})
+}
+
+// NewSource implements sources.Config.
+func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
+	resolved, err := c.Config.Resolved()
+	if err != nil {
+		return nil, err
+	}
+	o := Options{Config: *c, Name: d.Name, Pools: d.Pools, Log: d.Log}
+	o.Config.Config = resolved
+	source, err := New(o)
+	if err != nil {
+		return nil, err
+	}
+	return d.Cache(source), nil
+}

@@ -1,0 +1,195 @@
+package kubernetes
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Type is the source's type in configuration and status, and its default name.
+const Type = "kubernetes"
+
+// The backends of a Service.
+const (
+	// BackendsEndpoints are the addresses in its EndpointSlices: this host needs a route to the
+	// pods.
+	BackendsEndpoints = "endpoints"
+	// BackendsNodePorts are the nodes' addresses with the Service's node ports.
+	BackendsNodePorts = "node-ports"
+)
+
+// Defaults of Config.
+const (
+	DefaultLoadBalancerClass = "ironvip.io/vip"
+	DefaultLeaseNamespace    = "ironvip" // configs/kubernetes/clusterrole.yaml creates it
+	DefaultLeaseName         = "ironvip"
+)
+
+// Config is a [[source]] of type kubernetes.
+type Config struct {
+	// Kubeconfig is an absolute path or a credential; "" with InCluster.
+	Kubeconfig string `toml:"kubeconfig"`
+	Context    string `toml:"context"`    // of the kubeconfig; "" is its current one
+	InCluster  bool   `toml:"in_cluster"` // the agent runs in a pod, and uses the pod's service account
+	// LoadBalancerClass is spec.loadBalancerClass of our Services of type LoadBalancer; "" is
+	// DefaultLoadBalancerClass. Classless adds the Services without a class.
+	LoadBalancerClass string `toml:"load_balancer_class"`
+	Classless         bool   `toml:"classless"`
+	// Namespaces limits the source to the Services in them; empty is all, which needs rights in all.
+	// Selector limits it to the Services with matching labels, in kubectl's syntax; "" is all.
+	Namespaces []string `toml:"namespaces"`
+	Selector   string   `toml:"selector"`
+	// AdoptClusterIPs mirrors the cluster IPs and node ports of all Services as Kubernetes
+	// assigned them, as kube-proxy does, instead of serving load balancers. Nothing is written
+	// back.
+	AdoptClusterIPs bool   `toml:"adopt_cluster_ips"`
+	Backends        string `toml:"backends"` // BackendsEndpoints or BackendsNodePorts; "" is the first
+	// IPMode is what is written to status.loadBalancer.ingress[].ipMode: "proxy", where pods reach
+	// the VIP through ironvip, too, or "vip", where their traffic stays on their node.
+	IPMode string `toml:"ip_mode"`
+	// LeaseNamespace and LeaseName are the Lease that elects the one host that writes. Sources of
+	// one cluster that don't replace each other need one each.
+	LeaseNamespace string `toml:"lease_namespace"`
+	LeaseName      string `toml:"lease_name"`
+	Pool           string `toml:"pool"` // for Services that name none in their annotations; "" is the first with auto_assign
+	// ShrinkGuard is how long a shrink guard holds back a large removal; 0 is no guard.
+	ShrinkGuard spec.Duration `toml:"shrink_guard"`
+}
+
+// ipModes are the values of ip_mode as Kubernetes writes them.
+var ipModes = map[string]corev1.LoadBalancerIPMode{"proxy": corev1.LoadBalancerIPModeProxy, "vip": corev1.LoadBalancerIPModeVIP}
+
+// NewConfig returns the settings of an empty block.
+func NewConfig() *Config { return &Config{ShrinkGuard: spec.Duration(sources.DefaultShrinkGuard)} }
+
+// Check implements sources.Config.
+func (c *Config) Check(b *sources.Block) {
+	switch {
+	case c.InCluster && c.Kubeconfig != "":
+		b.Bad("kubeconfig", "keep one of the two", "in_cluster is set at %s: the agent's pod names the server", b.Place("in_cluster"))
+	case !c.InCluster && c.Kubeconfig == "":
+		b.Bad("kubeconfig", `add kubeconfig = "/etc/ironvip/kubeconfig", or in_cluster = true where the agent runs in a pod`, "a kubernetes source needs a kubeconfig")
+	}
+	b.File("kubeconfig", &c.Kubeconfig)
+	b.Word("context", c.Context)
+	if c.InCluster && c.Context != "" {
+		b.Bad("context", "remove it", "is a context of a kubeconfig, and in_cluster uses none")
+	}
+	b.List("namespaces", c.Namespaces, b.Label)
+	if _, err := labels.Parse(c.Selector); err != nil {
+		b.Bad("selector", `write it as for kubectl's -l: "app=web,tier in (front, edge),!internal"`, "%s is not a label selector: %s", strict.Quote(c.Selector), err)
+	}
+	b.Follower(c.Pool, c.ShrinkGuard)
+	c.Backends = cmp.Or(c.Backends, BackendsEndpoints)
+	b.Choice("backends", c.Backends, BackendsEndpoints, BackendsNodePorts)
+	if c.AdoptClusterIPs {
+		c.checkAdopting(b)
+		return
+	}
+	c.LoadBalancerClass = cmp.Or(c.LoadBalancerClass, DefaultLoadBalancerClass)
+	if !isQualifiedName(c.LoadBalancerClass) {
+		b.Bad("load_balancer_class", fmt.Sprintf("use %q, or another name in a domain of yours", DefaultLoadBalancerClass),
+			"%s is not a load balancer class: a name, or a DNS name, / and a name", strict.Quote(c.LoadBalancerClass))
+	}
+	c.IPMode = cmp.Or(c.IPMode, "proxy")
+	b.Choice("ip_mode", c.IPMode, "proxy", "vip")
+	c.LeaseNamespace, c.LeaseName = cmp.Or(c.LeaseNamespace, DefaultLeaseNamespace), cmp.Or(c.LeaseName, DefaultLeaseName)
+	b.Label("lease_namespace", c.LeaseNamespace)
+	if !isSubdomain(c.LeaseName) {
+		b.Bad("lease_name", fmt.Sprintf("use %q", DefaultLeaseName), "%s is not a name for a Lease: up to 253 of a-z, 0-9, inner - and .", strict.Quote(c.LeaseName))
+	}
+	// With one Lease for two sources, each would take the other's election for its own.
+	lease := c.LeaseNamespace + "/" + c.LeaseName
+	if by, taken := b.Claim(fmt.Sprint("kubernetes lease ", lease, c.InCluster, c.Kubeconfig, " ", c.Context)); taken {
+		b.Bad("lease_name", "give each source of one cluster a lease_name of its own", "%q is the Lease of the source at %s, too", lease, by)
+	}
+}
+
+// checkAdopting refuses the keys that have no meaning where ClusterIPs are mirrored.
+func (c *Config) checkAdopting(b *sources.Block) {
+	for _, key := range []struct {
+		name string
+		set  bool
+		why  string
+	}{
+		{"load_balancer_class", c.LoadBalancerClass != "", "is for Services of type LoadBalancer"},
+		{"classless", c.Classless, "is for Services of type LoadBalancer"},
+		{"backends", c.Backends == BackendsNodePorts, "Services with a ClusterIP need not have node ports"},
+		{"ip_mode", c.IPMode != "", "is for what is written into the cluster"},
+		{"lease_namespace", c.LeaseNamespace != "", "is for what is written into the cluster"},
+		{"lease_name", c.LeaseName != "", "is for what is written into the cluster"},
+	} {
+		if key.set {
+			b.Bad(key.name, "remove one of the two", "%s, and adopt_cluster_ips is set at %s", key.why, b.Place("adopt_cluster_ips"))
+		}
+	}
+}
+
+// Files implements sources.FileNamer.
+func (c *Config) Files() []tomlfile.NamedFile {
+	return []tomlfile.NamedFile{{Key: "kubeconfig", Path: c.Kubeconfig, Check: func(path string) *vip.Problem {
+		err := kubeclient.Check(kubeclient.Config{Kubeconfig: path, Context: c.Context})
+		if err == nil {
+			return nil
+		}
+		return &vip.Problem{Code: vip.CodeInvalid, Message: err.Error(),
+			Hint: "docs/kubernetes.md says how to make one; try it: kubectl --kubeconfig " + path + " get services"}
+	}}}
+}
+
+// NewSource implements sources.Config. Unless the source only mirrors, it also runs the writer.
+func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
+	path, err := tomlfile.ResolvePath(c.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	kubeclient.LogTo(d.Log)
+	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: path, Context: c.Context, UserAgent: "ironvip/" + d.Version})
+	if err != nil {
+		return nil, err
+	}
+	source, err := New(Options{Config: *c, Name: d.Name, Client: client, Node: d.Node, Ranges: d.SetPodCIDRs, Log: d.Log})
+	if err != nil {
+		return nil, err
+	}
+	if !c.AdoptClusterIPs {
+		writer, err := NewWriter(WriterOptions{
+			Source: source, Client: client, Identity: d.Node,
+			LeaseNamespace: c.LeaseNamespace, LeaseName: c.LeaseName, IPMode: ipModes[c.IPMode],
+			Services: d.Services, Allocations: d.Allocations, Withdrawn: d.Withdrawn, Log: d.Log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		d.Background("writing the status of Services", writer.Run)
+	}
+	return d.Cache(source), nil
+}
+
+// The names of Kubernetes, as its API server takes them.
+var (
+	plainName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	subdomains = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+)
+
+func isSubdomain(s string) bool { return len(s) <= 253 && subdomains.MatchString(s) }
+
+// isQualifiedName reports whether s is "name" or "domain/name".
+func isQualifiedName(s string) bool {
+	domain, name, qualified := strings.Cut(s, "/")
+	if !qualified {
+		return plainName.MatchString(s)
+	}
+	return isSubdomain(domain) && plainName.MatchString(name)
+}

@@ -1,0 +1,35 @@
+package static
+
+import (
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/sources"
+)
+
+// Type is the type of these sources in configuration and status.
+const Type = "static"
+
+// Config is a [[source]] of type static.
+type Config struct {
+	Path string `toml:"path"` // of the directory; absolute
+	// Optional says that no [[source]] block names this directory: it is services.d beside
+	// ironvip.toml, and may be missing.
+	Optional bool `toml:"-"`
+}
+
+// Check implements sources.Config.
+func (c *Config) Check(b *sources.Block) {
+	if c.Path == "" {
+		b.Bad("path", `add path = "/etc/ironvip/services.d"`, "a static source needs the directory of its files")
+		return
+	}
+	c.Path = b.AbsolutePath(c.Path)
+	b.Absolute("path", c.Path)
+	if by, taken := b.Claim("static " + c.Path); taken {
+		b.Bad("path", "remove one of the two sources", "%s is read by the source at %s, too", c.Path, by)
+	}
+}
+
+// NewSource implements sources.Config.
+func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
+	return New(Options{Config: *c, Name: d.Name, Pools: d.Pools, Store: store.NewBucket[LastGood](d.DB, "static"), Log: d.Log}), nil
+}
