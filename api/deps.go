@@ -81,8 +81,8 @@ type Deps struct {
 	// Nodes lists the fleet; an error that is fleet.ErrUnavailable is worth
 	// another try.
 	Nodes func(context.Context) (v1.NodeList, error)
-	// Export reads all that the store keeps.
-	Export func(context.Context) (snapshot.Document, error)
+	// Snapshot returns the whole store as one document.
+	Snapshot func(context.Context) (snapshot.Document, error)
 	// Checks are further lines of `ironvip status`; may be nil.
 	Checks func() []v1.Check
 

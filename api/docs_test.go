@@ -29,7 +29,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
 		d.Statistics = &reconciletest.Statistics{}
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
-		d.Export = func(context.Context) (snapshot.Document, error) {
+		d.Snapshot = func(context.Context) (snapshot.Document, error) {
 			return snapshot.NewDocument(snapshot.Contents{}), nil
 		}
 		d.Config = Config{

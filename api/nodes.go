@@ -15,8 +15,8 @@ import (
 func (s *Server) fleetRoutes() {
 	register(s, operation{method: http.MethodGet, path: v1.PathNodes, id: "list-nodes", tag: "node", summary: "List the nodes of the fleet",
 		description: "With a store of its own, the node that answers. 503 while the store that they share is away."}, s.listNodes)
-	register(s, operation{method: http.MethodGet, path: v1.PathExport, id: "export", tag: "addresses", summary: "Read all that the store keeps",
-		description: "Leases, registrations and operators' states, for a backup or another store: what `ironvip vip import` reads.",
+	register(s, operation{method: http.MethodGet, path: v1.PathExport, id: "export", tag: "addresses", summary: "Save a snapshot of the store",
+		description: "Leases, registrations and operator states, for a backup or another store. `ironvip snapshot restore` reads it.",
 		content:     "application/json"}, s.export)
 }
 
@@ -46,10 +46,10 @@ func storeAway(detail, hint string) *problem {
 
 // export costs O(leases and registrations).
 func (s *Server) export(ctx context.Context, _ *struct{}) (*documentOutput, error) {
-	if s.Export == nil {
-		return nil, unavailable("store to export")
+	if s.Snapshot == nil {
+		return nil, unavailable("store to save")
 	}
-	document, err := s.Export(ctx)
+	document, err := s.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (a *agent) apiDeps() api.Deps {
 			},
 		},
 		Nodes:      a.nodes,
-		Export:     a.export,
+		Snapshot:   a.snapshot,
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
 		Statistics: statistics,

@@ -96,7 +96,7 @@ func configChanges(old, new *configs.Config) []status.Change {
 	for _, key := range restart {
 		impact := "takes effect when the agent is restarted"
 		if isMove(old, new, key) {
-			impact += ", which it refuses until the leases are moved: ironvip vip export, import"
+			impact += ", which it refuses until the leases are moved: ironvip snapshot save, restore"
 		}
 		out = append(out, keyChange(key, impact))
 	}

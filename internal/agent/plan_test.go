@@ -62,8 +62,8 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 		name: "another store",
 		new:  config(func(c *configs.Config) { c.IPAM.Store, c.Consul.Prefix = configs.StoreConsul, "edge" }),
 		want: []string{
-			"change config ipam.store: is not what is in force (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip vip export, import)",
-			"change config consul.prefix: is not what is in force (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip vip export, import)",
+			"change config ipam.store: is not what is in force (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
+			"change config consul.prefix: is not what is in force (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
 		},
 	}, {
 		name: "how Consul would be reached",

@@ -79,7 +79,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	for _, key := range restart {
 		hint := "systemctl restart ironvip: the kernel goes on forwarding meanwhile"
 		if isMove(a.config.startedWith(), cfg, key) {
-			hint = "move what the store keeps, with the agent stopped: ironvip vip export, before the change, and ironvip vip import"
+			hint = "move what the store keeps, with the agent stopped: ironvip snapshot save, before the change, and ironvip snapshot restore"
 		}
 		out.Warnings = append(out.Warnings, v1.Problem{Field: key, Message: "changed, and takes effect when the agent is restarted", Hint: hint})
 	}

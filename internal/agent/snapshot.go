@@ -17,54 +17,33 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// StoreRequest says whose store is to be read or written without an agent.
+// StoreRequest names a store to be read or written without an agent.
 type StoreRequest struct {
 	Config   string // a file, or a directory that holds ironvip.toml
-	StateDir string // "": as the configuration says
+	StateDir string // "" is node.state_dir
 	Version  string // of this binary
 }
 
-// ImportRequest is what "vip import" was asked for.
-type ImportRequest struct {
+// RestoreRequest describes a restore or, with DryRun, a comparison.
+type RestoreRequest struct {
 	StoreRequest
-	Data        []byte // what "vip export" wrote; nil with None
-	File        string // what to call it
-	DryRun      bool   // change nothing
-	SkipClashes bool   // import the rest
-	None        bool   // import nothing, and let the agent start on the store as it is
+	Data          []byte // a snapshot; nil with None
+	File          string // its name in messages
+	DryRun        bool   // change nothing
+	SkipConflicts bool   // restore the rest
+	None          bool   // restore nothing, and let the agent start on the store as it is
 }
 
-// ImportResult is what an import has written, or would write.
-type ImportResult struct {
-	Store    string        `json:"store"`    // "bolt" or "consul"
-	Imported bool          `json:"imported"` // false of a dry run, and when clashes kept everything out
-	Leases   int           `json:"leases"`
-	Services int           `json:"services"` // registrations
-	States   int           `json:"states"`   // of backends, by operators
-	Same     int           `json:"same"`     // were there already
-	Ended    int           `json:"ended"`    // leases that had cooled down, or that cool down and are in use
-	Replaced int           `json:"replaced"` // what was in the store from an earlier time, and was removed
-	Clashes  []ImportClash `json:"clashes"`
+// RestoreResult is what a restore wrote, or would write.
+type RestoreResult struct {
+	Store    string `json:"store"`    // "bolt" or "consul"
+	Restored bool   `json:"restored"` // false for a dry run, and if conflicts prevented the restore
+	Replaced int    `json:"replaced"` // outdated values of the store that were removed
+	snapshot.Result
 }
 
-// ImportClash is one thing that the store has otherwise. Kind is "lease",
-// "registration" or "state"; Service is whose lease it is.
-type ImportClash struct {
-	Kind    string `json:"kind"`
-	Name    string `json:"name"`
-	Service string `json:"service,omitempty"`
-	Message string `json:"message"`
-}
-
-func (c ImportClash) String() string {
-	if c.Service != "" {
-		return fmt.Sprintf("%s %s of %s: %s", c.Kind, c.Name, c.Service, c.Message)
-	}
-	return fmt.Sprintf("%s %s: %s", c.Kind, c.Name, c.Message)
-}
-
-// contents is what the agent's store keeps, for `ironvip vip export`.
-func (a *agent) export(ctx context.Context) (snapshot.Document, error) {
+// snapshot returns the contents of the running agent's store as a document.
+func (a *agent) snapshot(ctx context.Context) (snapshot.Document, error) {
 	c, err := a.stores.contents(ctx)
 	if err != nil {
 		return snapshot.Document{}, err
@@ -85,8 +64,8 @@ type idle struct {
 	*stores
 }
 
-// openIdle opens the store that a configuration names. With the state file in
-// its hands no agent of this host can start. Close it.
+// openIdle opens the store that a configuration names. It locks the state file, so no
+// agent of this host can start. The caller closes it.
 func openIdle(ctx context.Context, req StoreRequest) (*idle, error) {
 	cfg, problems := configs.Load(req.Config)
 	if cfg == nil {
@@ -121,8 +100,8 @@ func openIdle(ctx context.Context, req StoreRequest) (*idle, error) {
 
 func (i *idle) close() error { return errors.Join(i.stores.close(), i.db.Close()) }
 
-// Export writes all that the store of a stopped agent holds. Its errors may be an OfflineError.
-func Export(ctx context.Context, req StoreRequest, to io.Writer) (err error) {
+// Save writes a snapshot of a stopped agent's store. Its error may be an OfflineError.
+func Save(ctx context.Context, req StoreRequest, to io.Writer) (err error) {
 	i, err := openIdle(ctx, req)
 	if err != nil {
 		return err
@@ -131,8 +110,8 @@ func Export(ctx context.Context, req StoreRequest, to io.Writer) (err error) {
 	if former, err := formerStore(i.db); err != nil {
 		return err
 	} else if former != (lastStore{}) && former != storeOf(i.cfg) {
-		return fmt.Errorf("%s names the store %s, and what this host's services hold is in the store %s\n"+
-			"hint: set ipam.store back for the export", i.cfg.Path, storeOf(i.cfg), former)
+		return fmt.Errorf("%s names the store %s, but this host's leases are in the store %s\n"+
+			"hint: set ipam.store back to save it", i.cfg.Path, storeOf(i.cfg), former)
 	}
 	c, err := i.contents(ctx)
 	if err != nil {
@@ -149,10 +128,10 @@ func Export(ctx context.Context, req StoreRequest, to io.Writer) (err error) {
 // maxProblems is how many mistakes of a file are shown.
 const maxProblems = 20
 
-// Import writes an export into the store that the configuration names, while its agent is
-// stopped. Its errors may be an OfflineError.
-func Import(ctx context.Context, req ImportRequest) (result ImportResult, err error) {
-	result.Clashes = []ImportClash{}
+// Restore writes a snapshot into the store that the configuration names, while its agent
+// is stopped. Its error may be an OfflineError.
+func Restore(ctx context.Context, req RestoreRequest) (result RestoreResult, err error) {
+	result.Conflicts = []snapshot.Conflict{}
 	var in snapshot.Contents
 	if !req.None {
 		read, problems := snapshot.Read(req.Data)
@@ -163,7 +142,7 @@ func Import(ctx context.Context, req ImportRequest) (result ImportResult, err er
 			problems = append(problems[:maxProblems], vip.Problem{Place: req.File, Message: fmt.Sprintf("%d more mistakes", more)})
 		}
 		if len(problems) > 0 {
-			return result, problemsError("nothing was imported", problems)
+			return result, problemsError("snapshot invalid: nothing was restored", problems)
 		}
 		in = read
 	}
@@ -174,17 +153,14 @@ func Import(ctx context.Context, req ImportRequest) (result ImportResult, err er
 	defer func() { err = errors.Join(err, i.close()) }()
 	result.Store = i.cfg.IPAM.Store
 	if req.None {
-		if req.DryRun {
-			return result, nil
-		}
 		return result, noteStore(i.db, storeOf(i.cfg))
 	}
 	present, err := i.contents(ctx)
 	if err != nil {
 		return result, err
 	}
-	// A store of this host alone that it last used before another one has what
-	// was so then, and nobody goes by it.
+	// If the host last ran on another store, its own store holds the state of an
+	// earlier time, which no service uses any more.
 	former, err := formerStore(i.db)
 	if err != nil {
 		return result, err
@@ -195,29 +171,16 @@ func Import(ctx context.Context, req ImportRequest) (result ImportResult, err er
 		result.Replaced = outdated.Len()
 	}
 	now := time.Now()
-	var done snapshot.Result
-	switch {
-	case req.DryRun:
-		done = snapshot.Preview(in, present, i.Node, now)
-	default:
-		if preview := snapshot.Preview(in, present, i.Node, now); len(preview.Clashes) > 0 && !req.SkipClashes {
-			done = preview
-			break
-		}
-		if err := snapshot.Empty(ctx, outdated, i.Stores); err != nil {
-			return result, err
-		}
-		if done, err = snapshot.Import(ctx, in, present, i.Stores, req.SkipClashes, now); err != nil {
-			return result, fmt.Errorf("%w\nhint: what was written stays; import the same file again", err)
-		}
-		result.Imported = true
+	result.Result = snapshot.Compare(in, present, i.Node, now)
+	if req.DryRun || len(result.Conflicts) > 0 && !req.SkipConflicts {
+		return result, nil
 	}
-	result.Leases, result.Services, result.States, result.Same, result.Ended = done.Leases, done.Services, done.States, done.Same, done.Ended
-	for _, c := range done.Clashes {
-		result.Clashes = append(result.Clashes, ImportClash{Kind: c.Kind, Name: c.Name, Service: c.Service, Message: c.Message})
+	if err := snapshot.Empty(ctx, outdated, i.Stores); err != nil {
+		return result, err
 	}
-	if result.Imported {
-		err = noteStore(i.db, storeOf(i.cfg))
+	if result.Result, err = snapshot.Restore(ctx, in, present, i.Stores, req.SkipConflicts, now); err != nil {
+		return result, fmt.Errorf("%w\nhint: what was written stays; restore the same file again", err)
 	}
-	return result, err
+	result.Restored = true
+	return result, noteStore(i.db, storeOf(i.cfg))
 }

@@ -124,8 +124,8 @@ func checkStore(cfg *configs.Config, db *store.DB) error {
 	}
 	if former != (lastStore{}) && former != now {
 		return fmt.Errorf("ironvip.toml names the store %s, and what this host's services hold is in the store %s: they would all get new addresses\n"+
-			"hint: to keep the addresses, set ipam.store back, `ironvip vip export > vips.json`, set it again, `ironvip vip import vips.json`; "+
-			"to take those of the new store, `ironvip vip import --none`", now, former)
+			"hint: to keep the addresses, set ipam.store back, `ironvip snapshot save vips.json`, set it again, `ironvip snapshot restore vips.json`; "+
+			"to take those of the new store, `ironvip snapshot restore --none`", now, former)
 	}
 	return noteStore(db, now)
 }

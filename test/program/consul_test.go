@@ -163,27 +163,27 @@ func TestMovingBetweenStores(t *testing.T) {
 	h.start()
 	addresses := h.hoard(a, b)
 	file := filepath.Join(t.TempDir(), "vips.json")
-	// move takes it to another store: with an import, and what that says.
+	// move takes it to another store: with a restore that prints says.
 	move := func(from, to, says string) {
 		t.Helper()
 		h.stop()
-		text, _ := h.export("--config", h.dir)
+		text, _ := h.save("--config", h.dir)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		h.edit("ironvip.toml", from, to)
-		if said := h.fails(); !strings.Contains(said, "would all get new addresses") || !strings.Contains(said, "ironvip vip import") {
+		if said := h.fails(); !strings.Contains(said, "would all get new addresses") || !strings.Contains(said, "ironvip snapshot restore") {
 			t.Errorf("started on a store without its addresses:\n%s", said)
 		}
-		r := command(t, "vip", "import", file, "--config", h.dir)
+		r := command(t, "snapshot", "restore", file, "--config", h.dir)
 		if r.code != 0 || !strings.Contains(r.stderr, says) {
-			t.Fatalf("import: exit %d\n%s", r.code, r.stderr)
+			t.Fatalf("restore: exit %d\n%s", r.code, r.stderr)
 		}
 		h.log = nil
 		h.start()
 	}
 	fleet := fmt.Sprintf("[ipam]\nstore = \"consul\"\nconsul_address = %q\n[[pool]]", consul.URL)
-	move("[[pool]]", fleet, "imported 4 leases, 2 registrations, 1 state into the store consul")
+	move("[[pool]]", fleet, "restored 4 leases, 2 registrations, 1 state into the store consul")
 	h.kept(addresses, a, b)
 	h.status("OK", "store", "in touch")
 	addresses["newer"] = h.put("newer", b) // and what came meanwhile is there when it goes back
@@ -192,7 +192,7 @@ func TestMovingBetweenStores(t *testing.T) {
 	}
 	late := addresses["late"]
 	delete(addresses, "late")
-	move(fleet, "[[pool]]", "from an earlier time replaced")
+	move(fleet, "[[pool]]", "outdated value")
 	for name, want := range addresses {
 		if got := h.vip(name); got != want {
 			t.Errorf("back on the disk, %s moved from %s to %s", name, want, got)
@@ -211,17 +211,17 @@ func TestMovingBetweenStores(t *testing.T) {
 	other.start()
 	other.vip("web")
 	other.stop()
-	text, _ := other.export("--config", other.dir)
+	text, _ := other.save("--config", other.dir)
 	other.edit("ironvip.toml", "[[pool]]", fleet)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := command(t, "vip", "import", file, "--config", other.dir)
-	if r.code != 5 || !strings.Contains(r.stderr, "lease "+addresses["web"]+" of other: the store has it for web") || !strings.Contains(r.stderr, "nothing was imported") {
-		t.Errorf("import of clashes: exit %d\n%s", r.code, r.stderr)
+	r := command(t, "snapshot", "restore", file, "--config", other.dir)
+	if r.code != 5 || !strings.Contains(r.stderr, "lease "+addresses["web"]+" of other: the store has it for web") || !strings.Contains(r.stderr, "nothing restored") {
+		t.Errorf("restore with conflicts: exit %d\n%s", r.code, r.stderr)
 	}
-	if r := command(t, "vip", "import", "--none", "--config", other.dir); r.code != 0 {
-		t.Errorf("import --none: exit %d\n%s", r.code, r.stderr)
+	if r := command(t, "snapshot", "restore", "--none", "--config", other.dir); r.code != 0 {
+		t.Errorf("restore --none: exit %d\n%s", r.code, r.stderr)
 	}
 	other.remove("services.d/other.toml")
 	other.start()
@@ -300,9 +300,9 @@ node_prefix "" { policy = "read" }`
 		t.Errorf("validate without the token's file: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	h.stop()
-	r := command(t, "vip", "export", "--config", h.dir, "--timeout", "5s")
+	r := command(t, "snapshot", "save", "--config", h.dir, "--timeout", "5s")
 	if r.code != 1 || !strings.Contains(r.stderr, "token") || !strings.Contains(r.stderr, "hint:") {
-		t.Errorf("export without a token: exit %d\n%s", r.code, r.stderr)
+		t.Errorf("save without a token: exit %d\n%s", r.code, r.stderr)
 	}
 }
 

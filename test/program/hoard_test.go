@@ -6,16 +6,15 @@ import (
 	"encoding/json"
 )
 
-// export runs `ironvip vip export` and returns the document without what tells
-// one export from another.
-func (h *host) export(args ...string) (text string, document map[string]any) {
+// save runs `ironvip snapshot save` and returns the document without its time.
+func (h *host) save(args ...string) (text string, document map[string]any) {
 	h.t.Helper()
-	r := command(h.t, append([]string{"vip", "export"}, args...)...)
+	r := command(h.t, append([]string{"snapshot", "save"}, args...)...)
 	if r.code != 0 {
-		h.t.Fatalf("export: exit %d\n%s", r.code, r.stderr)
+		h.t.Fatalf("snapshot save: exit %d\n%s", r.code, r.stderr)
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &document); err != nil {
-		h.t.Fatalf("export: %v\n%s", err, r.stdout)
+		h.t.Fatalf("snapshot save: %v\n%s", err, r.stdout)
 	}
 	delete(document, "taken")
 	return r.stdout, document

@@ -52,8 +52,8 @@ type Options struct {
 	// itself. Tests replace these functions.
 	RunAgent func(context.Context, agent.Options) error
 	Clean    func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
-	Export   func(context.Context, agent.StoreRequest, io.Writer) error
-	Import   func(context.Context, agent.ImportRequest) (agent.ImportResult, error)
+	Save     func(context.Context, agent.StoreRequest, io.Writer) error
+	Restore  func(context.Context, agent.RestoreRequest) (agent.RestoreResult, error)
 }
 
 func (o Options) withDefaults() Options {
@@ -78,11 +78,11 @@ func (o Options) withDefaults() Options {
 	if o.Clean == nil {
 		o.Clean = agent.Clean
 	}
-	if o.Export == nil {
-		o.Export = agent.Export
+	if o.Save == nil {
+		o.Save = agent.Save
 	}
-	if o.Import == nil {
-		o.Import = agent.Import
+	if o.Restore == nil {
+		o.Restore = agent.Restore
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -158,12 +158,14 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 			a.backendStateCommand("ready", "give a backend new connections again: takes drain and maint back"),
 			a.backendStateCommand("drain", "give a backend no new connections; open ones go on"),
 			a.backendStateCommand("maint", "like drain, and says that a person is at work on it")),
-		group("vip", "virtual addresses and node ports that are given out", a.vipListCommand(), a.vipExportCommand(), a.vipImportCommand()),
+		group("vip", "virtual addresses and node ports that are given out", a.vipListCommand()),
 		group("pool", "pools that virtual addresses are drawn from", a.poolListCommand()),
 		group("source", "sources that services come from", a.sourceListCommand(), a.sourceResyncCommand()),
 		group("node", "the hosts that share services and addresses", a.nodeListCommand()),
 		group("dataplane", "what forwards the traffic", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
 		group("config", "the configuration", a.configValidateCommand(), a.configPlanCommand()),
+		group("snapshot", "save and restore all leases, registrations and operator states",
+			a.snapshotSaveCommand(), a.snapshotRestoreCommand(), a.snapshotCompareCommand()),
 		a.reloadCommand(),
 		a.eventsCommand(),
 		a.doctorCommand(),

@@ -13,19 +13,20 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// plan is what an import is to write.
+// plan is what a restore writes.
 type plan struct {
 	ops      []ipam.Op // in the order in which they must happen
 	services []rest.Edit[rest.Record]
 	states   []rest.Edit[rest.Override]
 	result   Result
+	now      time.Time // for cooldowns
 
 	holds map[vip.ServiceKey][]ipam.Resource // after the ops so far
 }
 
-// compare finds what is new, what is there already, and what clashes.
-func compare(in, present Contents, node string, now time.Time) *plan {
-	p := &plan{result: Result{Now: now}, holds: holdings(present.Leases)}
+// newPlan finds the new values of in, those that are present already, and conflicts.
+func newPlan(in, present Contents, node string, now time.Time) *plan {
+	p := &plan{now: now, result: Result{Conflicts: []Conflict{}}, holds: holdings(present.Leases)}
 	wants := holdings(in.Leases)
 	for _, u := range in.Unreadable {
 		p.unread(u, present)
@@ -48,7 +49,7 @@ func compare(in, present Contents, node string, now time.Time) *plan {
 			if there.Node != "" {
 				by = ", through node " + there.Node
 			}
-			p.result.Clashes = append(p.result.Clashes, Clash{Kind: "registration", Name: strings.TrimPrefix(key, vip.DefaultNamespace+"/"), Message: "the store has another service of this name" + by})
+			p.result.Conflicts = append(p.result.Conflicts, Conflict{Kind: "registration", Name: strings.TrimPrefix(key, vip.DefaultNamespace+"/"), Message: "the store has another service of this name" + by})
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(in.States)) {
@@ -61,18 +62,18 @@ func compare(in, present Contents, node string, now time.Time) *plan {
 		case there.State == o.State:
 			p.result.Same++
 		default:
-			p.result.Clashes = append(p.result.Clashes, Clash{Kind: "state", Name: strings.TrimPrefix(key, vip.DefaultNamespace+"/"),
+			p.result.Conflicts = append(p.result.Conflicts, Conflict{Kind: "state", Name: strings.TrimPrefix(key, vip.DefaultNamespace+"/"),
 				Message: fmt.Sprintf("%s in the file, %s in the store", o.State, there.State)})
 		}
 	}
 	return p
 }
 
-// unread tells what the export could not read, unless the store has something
-// there that it can.
+// unread reports a value that was unreadable when the snapshot was saved, unless the
+// store has a readable one.
 func (p *plan) unread(u Unreadable, present Contents) {
-	c := Clash{Kind: u.Kind, Name: strings.TrimPrefix(u.Key, vip.DefaultNamespace+"/"), Service: strings.Join(u.Services, ", "),
-		Message: "the export could not read it: " + u.Message}
+	c := Conflict{Kind: u.Kind, Name: strings.TrimPrefix(u.Key, vip.DefaultNamespace+"/"), Service: strings.Join(u.Services, ", "),
+		Message: "unreadable when saved: " + u.Message}
 	var there bool
 	switch u.Kind {
 	case "lease":
@@ -90,12 +91,12 @@ func (p *plan) unread(u Unreadable, present Contents) {
 		p.result.Same++
 		return
 	}
-	p.result.Clashes = append(p.result.Clashes, c)
+	p.result.Conflicts = append(p.result.Conflicts, c)
 }
 
-// otherwise finds a holder of l that holds something in the store which the
-// document doesn't know it to hold: it has been given something else there.
-func (p *plan) otherwise(l ipam.Lease, wants map[vip.ServiceKey][]ipam.Resource) (vip.ServiceKey, ipam.Resource, bool) {
+// elsewhere finds a holder of l that holds another address or node port in the store,
+// which the document doesn't list for it.
+func (p *plan) elsewhere(l ipam.Lease, wants map[vip.ServiceKey][]ipam.Resource) (vip.ServiceKey, ipam.Resource, bool) {
 	if l.State != ipam.Held {
 		return vip.ServiceKey{}, ipam.Resource{}, false
 	}
@@ -109,26 +110,26 @@ func (p *plan) otherwise(l ipam.Lease, wants map[vip.ServiceKey][]ipam.Resource)
 	return vip.ServiceKey{}, ipam.Resource{}, false
 }
 
-// lease decides on one lease of the document.
+// lease plans one lease of the document.
 func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants map[vip.ServiceKey][]ipam.Resource, node string) {
 	there, exists := present[l.Resource]
-	clash := func(format string, args ...any) {
-		p.result.Clashes = append(p.result.Clashes,
-			Clash{Kind: "lease", Name: l.Resource.String(), Service: holdersOf(l), Message: fmt.Sprintf(format, args...)})
+	conflict := func(format string, args ...any) {
+		p.result.Conflicts = append(p.result.Conflicts,
+			Conflict{Kind: "lease", Name: l.Resource.String(), Service: holdersOf(l), Message: fmt.Sprintf(format, args...)})
 	}
-	new := l.Holders // those that the store doesn't have on it
+	new := l.Holders // holders that the store doesn't have
 	switch {
 	case l.State == ipam.Cooling && exists && there.State == ipam.Cooling && isLast(there, l):
 		p.result.Same++
 		return
-	case l.State == ipam.Cooling && (exists || !l.Until.After(vip.InstantOf(p.result.Now))):
+	case l.State == ipam.Cooling && (exists || !l.Until.After(vip.InstantOf(p.now))):
 		p.result.Ended++
 		return
 	case exists && there.State == ipam.Blocked:
-		clash("%s", there.Reason)
+		conflict("%s", there.Reason)
 		return
 	case exists && there.State == ipam.Cooling && !isLast(there, l):
-		clash("in the store it cools down until %s, after %s", there.Until.Time().Format(time.RFC3339), holdersOf(there))
+		conflict("in the store it cools down until %s, after %s", there.Until.Time().Format(time.RFC3339), holdersOf(there))
 		return
 	case exists && there.State == ipam.Held:
 		new = nil
@@ -136,12 +137,12 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 			i := slices.IndexFunc(there.Holders, func(g ipam.Holder) bool { return g.Service == h.Service })
 			switch {
 			case i < 0 && (there.ShareKey == "" || there.ShareKey != l.ShareKey || overlaps(there, h)):
-				clash("the store has it for %s", holdersOf(there))
+				conflict("the store has it for %s", holdersOf(there))
 				return
 			case i < 0:
 				new = append(new, h)
 			case there.Holders[i].Port != h.Port || !slices.Equal(there.Holders[i].Ports, h.Ports):
-				clash("in the store, %s has it for other ports", h.Service)
+				conflict("in the store, %s has it for other ports", h.Service)
 				return
 			}
 		}
@@ -150,12 +151,12 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 			return
 		}
 	}
-	if service, other, found := p.otherwise(l, wants); found {
+	if service, other, found := p.elsewhere(l, wants); found {
 		if at := present[other]; at.State == ipam.Blocked {
-			clash("in the store, %s holds %s, whose lease can't be read: %s", service, other, at.Reason)
+			conflict("in the store, %s holds %s, whose lease can't be read: %s", service, other, at.Reason)
 			return
 		}
-		clash("in the store, %s holds %s", service, other)
+		conflict("in the store, %s holds %s", service, other)
 		return
 	}
 	p.result.Leases++
@@ -173,7 +174,7 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 		p.ops = append(p.ops, ipam.Op{Old: old, New: &base})
 		return
 	}
-	// They come one by one, for each op claims for one service.
+	// One op per holder: an op claims for one service.
 	for _, h := range onNode(new, node) {
 		next := base
 		next.Holders = append(slices.Clone(base.Holders), h)
@@ -193,8 +194,8 @@ func onNode(in []ipam.Holder, node string) []ipam.Holder {
 	return out
 }
 
-// overlaps reports whether a holder has ports that another has on a shared
-// address already.
+// overlaps reports whether ports of h are taken by another holder of a shared
+// address.
 func overlaps(there ipam.Lease, h ipam.Holder) bool {
 	for _, g := range there.Holders {
 		for _, a := range g.Ports {
@@ -206,8 +207,8 @@ func overlaps(there ipam.Lease, h ipam.Holder) bool {
 	return false
 }
 
-// adopted is a registration as a store keeps it that is node's now; with no
-// node, as one host's own store does.
+// adopted returns a registration that belongs to node; an empty node is the store of
+// one host.
 func adopted(r rest.Record, node string, now time.Time) rest.Record {
 	out := rest.Record{Spec: r.Spec, Registered: r.Registered}
 	if node == "" {
@@ -227,7 +228,7 @@ func adopted(r rest.Record, node string, now time.Time) rest.Record {
 	return out
 }
 
-// holdings are what each service holds, also where the lease can't be read.
+// holdings returns what each service holds, unreadable leases included.
 func holdings(leases map[ipam.Resource]ipam.Lease) map[vip.ServiceKey][]ipam.Resource {
 	out := map[vip.ServiceKey][]ipam.Resource{}
 	for r, l := range leases {
@@ -241,8 +242,8 @@ func holdings(leases map[ipam.Resource]ipam.Lease) map[vip.ServiceKey][]ipam.Res
 	return out
 }
 
-// isLast reports whether a lease that cools down did so after the one holder of
-// l, which may have it back.
+// isLast reports whether a cooling lease was last held by the only holder of l, which
+// may have it back.
 func isLast(cooling, l ipam.Lease) bool {
 	return len(l.Holders) == 1 && len(cooling.Holders) == 1 && cooling.Holders[0].Service == l.Holders[0].Service
 }

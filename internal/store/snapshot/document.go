@@ -14,15 +14,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Format is what the documents of this version say they are.
+// Format is the format of the documents, which "vip export" of earlier builds wrote as well.
 const Format = "ironvip/export/1"
 
-// Document is the contents of a store as they are written into a file, as one
-// JSON object. Leases, services and states are as stores keep them.
+// Document is a store's contents as one JSON object. Leases, services and states have
+// the form of the store.
 type Document struct {
 	Format  string    `json:"format"`
 	Node    string    `json:"node"`  // that wrote it
-	Store   string    `json:"store"` // that it was read from: "bolt", "consul"
+	Store   string    `json:"store"` // its source: "bolt", "consul"
 	Taken   time.Time `json:"taken"`
 	Version string    `json:"version"` // of ironvip
 
@@ -30,12 +30,12 @@ type Document struct {
 	Services map[string]rest.Record   `json:"services"`
 	States   map[string]rest.Override `json:"states"`
 
-	// Unreadable is what the store has besides, and could not read. Who imports the
-	// document is told.
+	// Unreadable are values that the store could not read. A restore reports them as
+	// conflicts.
 	Unreadable []Unreadable `json:"unreadable,omitempty"`
 }
 
-// NewDocument is the document of contents; the caller fills in where it is from.
+// NewDocument returns the document of contents; the caller fills in its origin.
 func NewDocument(c Contents) Document {
 	d := Document{Format: Format, Leases: []ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]rest.Override{}}
 	for _, r := range sorted(c.Leases) {
@@ -76,8 +76,7 @@ func sorted(leases map[ipam.Resource]ipam.Lease) []ipam.Resource {
 	})
 }
 
-// raw is a document whose parts are not read yet, so that each part that is
-// wrong can be named.
+// raw is a document with undecoded parts, so that each invalid part can be named.
 type raw struct {
 	Format   string                     `json:"format"`
 	Leases   []json.RawMessage          `json:"leases"`
@@ -87,18 +86,18 @@ type raw struct {
 	Unreadable []Unreadable `json:"unreadable"`
 }
 
-// Read reads a document and checks each part of it. With any problem there are
-// no contents.
+// Read decodes a document and validates each part. With any problem it returns no
+// contents.
 func Read(data []byte) (Contents, []vip.Problem) {
 	var in raw
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Contents{}, []vip.Problem{{Code: vip.CodeInvalid, Message: "not an export: " + jsonError(data, err),
-			Hint: "make one with: ironvip vip export > FILE"}}
+		return Contents{}, []vip.Problem{{Code: vip.CodeInvalid, Message: "not a snapshot: " + jsonError(data, err),
+			Hint: "create one with: ironvip snapshot save FILE"}}
 	}
 	if in.Format != Format {
-		hint := "make one with: ironvip vip export > FILE"
+		hint := "create one with: ironvip snapshot save FILE"
 		if strings.HasPrefix(in.Format, "ironvip/export/") {
-			hint = "import it with the version of ironvip that made it, or a newer one"
+			hint = "restore it with the version of ironvip that saved it, or a newer one"
 		}
 		return Contents{}, []vip.Problem{{Code: vip.CodeInvalid, Field: "format", Message: fmt.Sprintf("is %q, not %q", in.Format, Format), Hint: hint}}
 	}
@@ -135,7 +134,7 @@ func (r *reader) lease(field string, text []byte) {
 		return
 	}
 	if _, twice := r.out.Leases[l.Resource]; twice {
-		r.bad(field, "", "%s is there twice", l.Resource)
+		r.bad(field, "", "%s is defined twice", l.Resource)
 		return
 	}
 	r.out.Leases[l.Resource] = l
@@ -171,7 +170,7 @@ func (r *reader) state(key string, text []byte) {
 	}
 	parts := strings.SplitN(key, "/", 3)
 	if len(parts) != 3 {
-		r.bad(field, "", "names no backend: NAMESPACE/NAME/ADDRESS:PORT")
+		r.bad(field, "", "must be NAMESPACE/NAME/ADDRESS:PORT")
 		return
 	}
 	if _, _, err := vip.ParseBackendID(parts[2]); err != nil {
@@ -179,13 +178,13 @@ func (r *reader) state(key string, text []byte) {
 		return
 	}
 	if o.State != vip.Drain.String() && o.State != vip.Maint.String() {
-		r.bad(field, "", "%q is not what an operator can leave a backend at", o.State)
+		r.bad(field, "", "invalid state %q: must be drain or maint", o.State)
 		return
 	}
 	r.out.States[key] = o
 }
 
-// strict reads JSON and refuses keys that are not known.
+// strict decodes JSON and rejects unknown keys.
 func strict(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

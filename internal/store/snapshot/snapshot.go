@@ -1,13 +1,12 @@
-// Package snapshot takes what a store keeps of a host or a fleet (leases,
-// registrations, operators' states) out of it as one document, and writes such a
-// document into another store, so that moving between stores keeps every address.
+// Package snapshot saves the leases, registrations and operator states of a store
+// as one document and restores a document into another store, so that moving
+// between stores keeps every address.
 //
-// In come the contents of stores and documents; out go documents, and
-// conditional writes through the same contracts that the agent writes through.
-// An import first finds everything that clashes with what the store has, and
-// writes nothing when anything does; what somebody else writes meanwhile is not
-// overwritten. The package gives out no address, and knows neither Consul nor
-// the disk.
+// Its inputs are the contents of stores and documents. Its outputs are documents
+// and conditional writes through the contracts that the agent writes through. A
+// restore first finds all conflicts with the store and writes nothing if there is
+// one. It never overwrites a value that another host wrote in the meantime. The
+// package allocates no address and accesses neither Consul nor the disk.
 package snapshot
 
 import (
@@ -26,37 +25,37 @@ type Contents struct {
 	Leases   map[ipam.Resource]ipam.Lease
 	Services map[string]rest.Record   // by "namespace/name"
 	States   map[string]rest.Override // by "namespace/name/backend"
-	// Unreadable is what is there and can't be read. Of leases it is what was so where a
-	// document comes from; a store's own are Blocked.
+	// Unreadable are values that can't be read. A store's unreadable leases are
+	// Blocked leases instead; a document lists them here.
 	Unreadable []Unreadable
 }
 
-// Unreadable is one thing that a store has and can't read.
+// Unreadable is one value of a store that can't be read.
 type Unreadable struct {
-	Kind     string   `json:"kind"`               // as a Clash's
-	Key      string   `json:"key"`                // as stores have it: "192.0.2.10", "node-port/tcp/30080", "namespace/name", "namespace/name/backend"
-	Services []string `json:"services,omitempty"` // that hold the lease all the same
-	Message  string   `json:"message"`            // where it is, and what is wrong
+	Kind     string   `json:"kind"`               // as in Conflict
+	Key      string   `json:"key"`                // as in the store: "192.0.2.10", "node-port/tcp/30080", "namespace/name", "namespace/name/backend"
+	Services []string `json:"services,omitempty"` // the holders of the lease
+	Message  string   `json:"message"`            // its place and the error
 }
 
-// Len returns how many things there are.
+// Len returns the number of readable values.
 func (c Contents) Len() int { return len(c.Leases) + len(c.Services) + len(c.States) }
 
-// Empty reports whether there is nothing at all.
+// Empty reports whether there is no readable value.
 func (c Contents) Empty() bool { return c.Len() == 0 }
 
-// Stores is where an import writes.
+// Stores are the stores that a restore writes to.
 type Stores struct {
 	Leases   ipam.Store
 	Services rest.Registry[rest.Record]
 	States   rest.Registry[rest.Override]
-	// Node is what claims and registrations are written as; "" for a store that is
-	// one host's own.
+	// Node is written as the node of holders and registrations; "" for a store of one
+	// host.
 	Node string
 }
 
-// ContentsOf reads everything that stores have. It takes the registries' first
-// feeds: nobody else may follow them before.
+// ContentsOf reads everything in stores. It uses the first feeds of the registries,
+// so the caller must not have watched them.
 func ContentsOf(ctx context.Context, s Stores) (Contents, error) {
 	out := Contents{Leases: map[ipam.Resource]ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]rest.Override{}}
 	changes, _, err := s.Leases.Changes(ctx, 0)
@@ -74,7 +73,7 @@ func ContentsOf(ctx context.Context, s Stores) (Contents, error) {
 	return out, nil
 }
 
-// problemsOf lists what a registry can't read.
+// problemsOf lists the values that a registry can't read.
 func problemsOf[V any](kind string, from rest.Registry[V]) (out []Unreadable) {
 	for _, p := range from.Problems() {
 		u := Unreadable{Kind: kind, Key: p.Place, Message: p.Message}
@@ -104,40 +103,39 @@ func readAll[V any](from rest.Registry[V], into map[string]V) {
 	}
 }
 
-// Result is what an import has written, or would write.
+// Result counts what a restore wrote, or would write.
 type Result struct {
-	Leases   int
-	Services int
-	States   int
-	Same     int       // were in the store already
-	Ended    int       // leases that cooled down, and are over or in use by now
-	Clashes  []Clash   // what was left out, or kept everything from being written
-	Now      time.Time // when cooling was looked at
+	Leases    int        `json:"leases"`
+	Services  int        `json:"services"`  // registrations
+	States    int        `json:"states"`    // backend states set by operators
+	Same      int        `json:"same"`      // equal in the store
+	Ended     int        `json:"ended"`     // leases whose cooldown is over, or that are in use again
+	Conflicts []Conflict `json:"conflicts"` // skipped values, or the reason why nothing was written
 }
 
-// Clash is one thing of a document that the store has otherwise.
-type Clash struct {
-	Kind    string // "lease", "registration" or "state"
-	Name    string // the address or node port; the service; the backend
-	Service string // whose it is in the document, "" for all but leases
-	Message string
+// Conflict is a value of a document that differs in the store.
+type Conflict struct {
+	Kind    string `json:"kind"`              // "lease", "registration" or "state"
+	Name    string `json:"name"`              // the address or node port; the service; the backend
+	Service string `json:"service,omitempty"` // the holder in the document; leases only
+	Message string `json:"message"`
 }
 
-func (c Clash) String() string {
+func (c Conflict) String() string {
 	if c.Service != "" {
 		return fmt.Sprintf("%s %s of %s: %s", c.Kind, c.Name, c.Service, c.Message)
 	}
 	return fmt.Sprintf("%s %s: %s", c.Kind, c.Name, c.Message)
 }
 
-// Import writes the contents of a document into stores that have present, and
-// nothing that they have already. With a clash it writes nothing at all, unless
-// skip says to leave out what clashes. It stops at the first error; what was
-// written by then stays, and the same import may be done again. What others
-// write meanwhile is a clash in the result.
-func Import(ctx context.Context, in, present Contents, to Stores, skip bool, now time.Time) (Result, error) {
-	p := compare(in, present, to.Node, now)
-	if len(p.result.Clashes) > 0 && !skip {
+// Restore writes the contents of a document into stores with the contents present.
+// It writes only what differs, and nothing if there is a conflict, unless skip is
+// set. It stops at the first error. What it wrote until then stays, and the same
+// restore can be repeated. A concurrent write of another host becomes a conflict in
+// the result.
+func Restore(ctx context.Context, in, present Contents, to Stores, skip bool, now time.Time) (Result, error) {
+	p := newPlan(in, present, to.Node, now)
+	if len(p.result.Conflicts) > 0 && !skip {
 		p.result.Leases, p.result.Services, p.result.States = 0, 0, 0
 		return p.result, nil
 	}
@@ -145,13 +143,12 @@ func Import(ctx context.Context, in, present Contents, to Stores, skip bool, now
 	return p.result, err
 }
 
-// Preview returns what Import would do if nobody wrote meanwhile.
-func Preview(in, present Contents, node string, now time.Time) Result {
-	return compare(in, present, node, now).result
+// Compare returns the result that Restore would have without concurrent writes.
+func Compare(in, present Contents, node string, now time.Time) Result {
+	return newPlan(in, present, node, now).result
 }
 
-// Empty removes everything from stores that have present, which must be nobody
-// else's.
+// Empty removes the contents present from stores that no other host uses.
 func Empty(ctx context.Context, present Contents, from Stores) error {
 	ops := make([]ipam.Op, 0, len(present.Leases))
 	for _, l := range present.Leases {

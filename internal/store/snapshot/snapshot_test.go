@@ -124,7 +124,7 @@ func (b *bench) put(all ...ipam.Lease) {
 
 func said(r Result) []string {
 	var out []string
-	for _, c := range r.Clashes {
+	for _, c := range r.Conflicts {
 		out = append(out, c.String())
 	}
 	return out
@@ -152,18 +152,18 @@ func TestThereAndBack(t *testing.T) {
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
-		want := Result{Leases: 5, Services: 2, States: 1, Ended: 1, Now: noon}
+		want := Result{Leases: 5, Services: 2, States: 1, Ended: 1, Conflicts: []Conflict{}}
 		if to == back {
 			want.Ended = 0
 		}
-		if got := Preview(read, to.contents(), to.Node, noon); !cmp.Equal(got, want) {
+		if got := Compare(read, to.contents(), to.Node, noon); !cmp.Equal(got, want) {
 			t.Errorf("preview: %s", cmp.Diff(want, got))
 		}
-		if got, err := Import(t.Context(), read, to.contents(), to.Stores, false, noon); err != nil || !cmp.Equal(got, want) {
+		if got, err := Restore(t.Context(), read, to.contents(), to.Stores, false, noon); err != nil || !cmp.Equal(got, want) {
 			t.Fatalf("%v %s", err, cmp.Diff(want, got))
 		}
 		// Once more changes nothing.
-		if got, err := Import(t.Context(), read, to.contents(), to.Stores, false, noon); err != nil || got.Leases+got.Services+got.States+len(got.Clashes) != 0 || got.Same != 8 {
+		if got, err := Restore(t.Context(), read, to.contents(), to.Stores, false, noon); err != nil || got.Leases+got.Services+got.States+len(got.Conflicts) != 0 || got.Same != 8 {
 			t.Errorf("again: %v %+v", err, got)
 		}
 		in = to.contents()
@@ -207,7 +207,7 @@ func TestClashes(t *testing.T) {
 			b.put(c.there...)
 			before := b.contents()
 			in := Contents{Leases: leases(c.in...)}
-			got, err := Import(t.Context(), in, before, b.Stores, false, noon)
+			got, err := Restore(t.Context(), in, before, b.Stores, false, noon)
 			if err != nil || !slices.Equal(said(got), c.want) {
 				t.Errorf("%v, clashes %q, want %q", err, said(got), c.want)
 			}
@@ -215,7 +215,7 @@ func TestClashes(t *testing.T) {
 				t.Error("something was written all the same")
 			}
 			if len(c.want) > 0 {
-				if got, err = Import(t.Context(), in, before, b.Stores, true, noon); err != nil || got.Leases != c.leases || !slices.Equal(said(got), c.want) {
+				if got, err = Restore(t.Context(), in, before, b.Stores, true, noon); err != nil || got.Leases != c.leases || !slices.Equal(said(got), c.want) {
 					t.Errorf("with skip: %v %+v", err, got)
 				}
 			} else if got.Leases != c.leases {
@@ -245,18 +245,18 @@ func TestRegistrationsAndStatesClash(t *testing.T) {
 	state := func(s string) map[string]rest.Override {
 		return map[string]rest.Override{"default/web/10.1.0.1": {State: s, Since: noon}}
 	}
-	if _, err := Import(t.Context(), Contents{Services: map[string]rest.Record{"default/web": other}, States: state("maint")}, Contents{}, b.Stores, false, noon); err != nil {
+	if _, err := Restore(t.Context(), Contents{Services: map[string]rest.Record{"default/web": other}, States: state("maint")}, Contents{}, b.Stores, false, noon); err != nil {
 		t.Fatal(err)
 	}
 	in := Contents{Services: map[string]rest.Record{"default/web": record(t, "web", 80), "default/api": record(t, "api", 80)}, States: state("drain")}
-	got, err := Import(t.Context(), in, b.contents(), b.Stores, false, noon)
+	got, err := Restore(t.Context(), in, b.contents(), b.Stores, false, noon)
 	want := []string{"registration web: the store has another service of this name, through node lb2", "state web/10.1.0.1: drain in the file, maint in the store"}
 	if err != nil || !slices.Equal(said(got), want) || len(b.contents().Services) != 1 {
 		t.Errorf("%v %q", err, said(got))
 	}
 	// Written by somebody else after the comparison: told, and not overwritten.
-	got, err = Import(t.Context(), in, Contents{}, b.Stores, false, noon)
-	if err != nil || got.Services != 1 || len(got.Clashes) != 2 || b.contents().Services["default/web"].Spec.Ports[0].Port.First != 81 {
+	got, err = Restore(t.Context(), in, Contents{}, b.Stores, false, noon)
+	if err != nil || got.Services != 1 || len(got.Conflicts) != 2 || b.contents().Services["default/web"].Spec.Ports[0].Port.First != 81 {
 		t.Errorf("%v %+v", err, got)
 	}
 }
@@ -265,7 +265,7 @@ func TestEmpty(t *testing.T) {
 	b := newBench(t, "")
 	in := Contents{Leases: leases(lease(addr("192.0.2.1"), "web")), Services: map[string]rest.Record{"default/web": record(t, "web", 80)},
 		States: map[string]rest.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}}}
-	if _, err := Import(t.Context(), in, Contents{}, b.Stores, false, noon); err != nil {
+	if _, err := Restore(t.Context(), in, Contents{}, b.Stores, false, noon); err != nil {
 		t.Fatal(err)
 	}
 	if err := Empty(t.Context(), b.contents(), b.Stores); err != nil || !b.contents().Empty() {
@@ -276,18 +276,18 @@ func TestEmpty(t *testing.T) {
 func TestReadNamesWhatIsWrong(t *testing.T) {
 	head := `{"format":"` + Format + `",`
 	for text, want := range map[string][]string{
-		"":                              {"not an export: unexpected end of JSON input"},
-		"{\n\n\"format\": x}":           {"not an export: line 3: invalid character 'x' looking for beginning of value"},
+		"":                              {"not a snapshot: unexpected end of JSON input"},
+		"{\n\n\"format\": x}":           {"not a snapshot: line 3: invalid character 'x' looking for beginning of value"},
 		`{}`:                            {`format: is "", not "` + Format + `"`},
 		`{"format":"ironvip/export/2"}`: {`format: is "ironvip/export/2", not "` + Format + `"`},
 		head + `"leases":[{"resource":"192.0.2.1","state":"held","holders":[]},{"resource":"x"}]}`: {
 			"leases[0]: lease of 192.0.2.1: it has no holder", `leases[1]: lease: "x" is not an address`},
 		head + `"leases":[{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/b","source":"s"}]},{"resource":"192.0.2.1","state":"held","holders":[{"service":"a/c","source":"s"}]}]}`: {
-			"leases[1]: 192.0.2.1 is there twice"},
+			"leases[1]: 192.0.2.1 is defined twice"},
 		head + `"services":{"default/web":{"spec":{"name":"web"}},"default/x":{"spec":{"name":"y","ports":[{"port":80}]}},"default/z":{"speck":1}}}`: {
 			`service "default/web": ports: `, `service "default/x": services["default/x"]: is the service "default/y"`, `service "default/z": services["default/z"]: json: unknown field "speck"`},
 		head + `"states":{"default/web":{"state":"drain"},"default/web/x":{"state":"drain"},"default/web/10.1.0.1":{"state":"ready"}}}`: {
-			`states["default/web"]: names no backend`, `states["default/web/10.1.0.1"]: "ready" is not what an operator`, `states["default/web/x"]: `},
+			`states["default/web"]: must be NAMESPACE/NAME`, `states["default/web/10.1.0.1"]: invalid state "ready": must be drain or maint`, `states["default/web/x"]: `},
 	} {
 		c, problems := Read([]byte(text))
 		if !c.Empty() {

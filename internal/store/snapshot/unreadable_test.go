@@ -38,7 +38,7 @@ func contentsOf(t *testing.T, s Stores) Contents {
 	return c
 }
 
-// What a store can't read is in the export by key, and the import tells it again;
+// What a store can't read is in the snapshot by key, and a restore reports it;
 // a service whose lease it is doesn't get another one by an import.
 func TestWhatCantBeRead(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -77,19 +77,19 @@ func TestWhatCantBeRead(t *testing.T) {
 				t.Errorf("%s: %s", what, diff)
 			}
 		}
-		expect("into an empty store", Preview(in, Contents{}, "", noon),
-			"lease 192.0.2.1 of web: the export could not read it", "registration db: the export could not read it", "state db/10.1.0.1:5432: the export could not read it")
+		expect("into an empty store", Compare(in, Contents{}, "", noon),
+			"lease 192.0.2.1 of web: unreadable when saved", "registration db: unreadable when saved", "state db/10.1.0.1:5432: unreadable when saved")
 		mended := in
 		mended.Unreadable = in.Unreadable[:1]
-		expect("where it is mended", Preview(mended, Contents{Leases: leases(lease(addr("192.0.2.1"), "web"))}, "", noon))
+		expect("where it is mended", Compare(mended, Contents{Leases: leases(lease(addr("192.0.2.1"), "web"))}, "", noon))
 
 		other := Contents{Leases: leases(lease(addr("192.0.2.1"), "other"), lease(addr("192.0.2.2"), "web"))}
 		want := []string{
 			"lease 192.0.2.1 of other", // and the key
 			"lease 192.0.2.2 of web: in the store, web holds 192.0.2.1, whose lease can't be read",
 		}
-		expect("beforehand", Preview(other, present, "lb9", noon), want...)
-		done, err := Import(t.Context(), other, present, from, true, noon)
+		expect("beforehand", Compare(other, present, "lb9", noon), want...)
+		done, err := Restore(t.Context(), other, present, from, true, noon)
 		if err != nil || done.Leases != 0 {
 			t.Errorf("%+v, %v", done, err)
 		}
@@ -119,14 +119,14 @@ func TestRefusedMeanwhile(t *testing.T) {
 	} {
 		b := newBench(t, "")
 		b.Leases = refusing{b.Leases, why}
-		done, err := Import(t.Context(), Contents{Leases: leases(lease(addr("192.0.2.1"), "web"))}, Contents{}, b.Stores, false, noon)
+		done, err := Restore(t.Context(), Contents{Leases: leases(lease(addr("192.0.2.1"), "web"))}, Contents{}, b.Stores, false, noon)
 		if got := said(done); err != nil || !slices.Equal(got, []string{want}) || done.Leases != 0 {
 			t.Errorf("%q, %v, want %q", got, err, want)
 		}
 	}
 	b := newBench(t, "")
 	b.Leases = refusing{b.Leases, errors.New("no disk")}
-	if _, err := Import(t.Context(), Contents{Leases: leases(lease(addr("192.0.2.1"), "web"))}, Contents{}, b.Stores, false, noon); err == nil {
+	if _, err := Restore(t.Context(), Contents{Leases: leases(lease(addr("192.0.2.1"), "web"))}, Contents{}, b.Stores, false, noon); err == nil {
 		t.Error("a store that fails is no error")
 	}
 }

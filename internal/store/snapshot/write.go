@@ -11,8 +11,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// write carries the plan out: leases first, so that whoever sees a registration
-// finds its address.
+// write applies the plan. Leases come first, so that the address of a registration is
+// there when another host reads it.
 func (p *plan) write(ctx context.Context, to Stores) error {
 	if err := p.writeLeases(ctx, to.Leases); err != nil {
 		return fmt.Errorf("write leases: %w", err)
@@ -45,8 +45,8 @@ func (p *plan) writeLeases(ctx context.Context, to ipam.Store) error {
 		case !refused[op.New.Resource]:
 			refused[op.New.Resource] = true
 			p.result.Leases--
-			p.result.Clashes = append(p.result.Clashes,
-				Clash{Kind: "lease", Name: op.New.Resource.String(), Service: holdersOf(*op.New), Message: "not written: " + op.Err.Error()})
+			p.result.Conflicts = append(p.result.Conflicts,
+				Conflict{Kind: "lease", Name: op.New.Resource.String(), Service: holdersOf(*op.New), Message: "not written: " + op.Err.Error()})
 		}
 	}
 	return nil
@@ -69,7 +69,7 @@ func writeAll[V any](ctx context.Context, p *plan, kind string, count *int, edit
 		case b.Err == nil:
 		case errors.As(b.Err, &outdated):
 			*count--
-			p.result.Clashes = append(p.result.Clashes, Clash{Kind: kind, Name: strings.TrimPrefix(edits[i].Key, vip.DefaultNamespace+"/"), Message: "somebody else wrote it meanwhile, or what is there can't be read"})
+			p.result.Conflicts = append(p.result.Conflicts, Conflict{Kind: kind, Name: strings.TrimPrefix(edits[i].Key, vip.DefaultNamespace+"/"), Message: "changed by another host at the same time, or unreadable in the store"})
 		default:
 			return fmt.Errorf("%s: %w", edits[i].Key, b.Err)
 		}

@@ -17,7 +17,7 @@ type Printer struct {
 type View struct {
 	Data  any                    // what JSON and YAML show: the API's own document
 	Names func() []string        // what Name shows
-	Text  func(wide bool) string // what Table and Wide show
+	Text  func(wide bool) string // what Table and Wide show; nil is nothing
 }
 
 // NamesOf is a View's Names of things that each have one.
@@ -45,6 +45,9 @@ func (p *Printer) Show(v View) error {
 		}
 		_, err := io.WriteString(p.Out, b.String())
 		return err
+	}
+	if v.Text == nil {
+		return nil
 	}
 	_, err := io.WriteString(p.Out, v.Text(p.Format == Wide))
 	return err

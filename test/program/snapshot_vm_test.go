@@ -34,14 +34,14 @@ func TestMovingStoresLeavesTheKernelAlone(t *testing.T) {
 	}
 	h.stop()
 	before := witness(t)
-	text, _ := h.export("--config", h.dir)
+	text, _ := h.save("--config", h.dir)
 	file := filepath.Join(t.TempDir(), "vips.json")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	h.edit("ironvip.toml", "/state\"", "/state2\"")
-	if r := command(t, "vip", "import", file, "--config", h.dir); r.code != 0 {
-		t.Fatalf("import: exit %d\n%s", r.code, r.stderr)
+	if r := command(t, "snapshot", "restore", file, "--config", h.dir); r.code != 0 {
+		t.Fatalf("restore: exit %d\n%s", r.code, r.stderr)
 	}
 	if got, err := who(web); got != "a" {
 		t.Errorf("without an agent: answered by %q, %v", got, err)

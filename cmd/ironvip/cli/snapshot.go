@@ -1,0 +1,291 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/internal/agent"
+	"github.com/ironvip/ironvip/internal/store/snapshot"
+)
+
+// maxSnapshot is the largest snapshot that is read: about 500,000 leases.
+const maxSnapshot = 256 << 20
+
+// storeFlags adds the flags that name a store.
+func storeFlags(cmd *cobra.Command, req *agent.StoreRequest, config string) {
+	flags := cmd.Flags()
+	flags.StringVar(&req.Config, "config", DefaultConfig, config)
+	flags.StringVar(&req.StateDir, "state-dir", "", "directory of the state file (default: node.state_dir of the configuration)")
+	must(cmd.MarkFlagFilename("config", "toml"))
+	must(cmd.MarkFlagDirname("state-dir"))
+}
+
+// completeJSON proposes files that end in .json.
+func completeJSON(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return []cobra.Completion{"json"}, cobra.ShellCompDirectiveFilterFileExt
+}
+
+func (a *app) snapshotSaveCommand() *cobra.Command {
+	var req agent.StoreRequest
+	cmd := &cobra.Command{
+		Use:   "save [FILE]",
+		Short: "save all leases, registrations and operator states as one document",
+		Long: `Saves everything in the store as one JSON document: the holder of each address and node
+port, the services registered through the API, and the backends that an operator drained.
+Without a FILE, or with "-", the document goes to stdout. "snapshot restore" reads it.
+
+The command asks the running agent. If none runs, or with --config, it reads the store that
+the configuration names. To move to another store, stop the agent first, so that nothing
+changes after the snapshot.
+
+If the store has values that cannot be read, they are listed on stderr and in the document,
+and the exit code is 3. "snapshot restore" reports them as conflicts.`,
+		Example:           "  ironvip snapshot save vips.json\n  systemctl stop ironvip && ironvip snapshot save vips.json",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeJSON,
+	}
+	req.Version = a.Version
+	storeFlags(cmd, &req, "read the store that this configuration names, without an agent")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var out bytes.Buffer // write the whole document or nothing
+		if err := a.save(cmd.Context(), req, cmd.Flags().Changed("config") || req.StateDir != "", &out); err != nil {
+			return err
+		}
+		if len(args) == 0 || args[0] == "-" {
+			if _, err := a.Stdout.Write(out.Bytes()); err != nil {
+				return err
+			}
+		} else if err := writeFile(args[0], out.Bytes()); err != nil {
+			return err
+		}
+		return a.warnUnreadable(out.Bytes())
+	}
+	return cmd
+}
+
+// writeFile replaces a file in one step, so that a failed write leaves the old
+// snapshot.
+func writeFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails after the rename
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// warnUnreadable names the values that the store could not read.
+func (a *app) warnUnreadable(document []byte) error {
+	var d struct {
+		Unreadable []snapshot.Unreadable `json:"unreadable"`
+	}
+	if err := json.Unmarshal(document, &d); err != nil {
+		return fmt.Errorf("read the snapshot: %w", err)
+	}
+	if len(d.Unreadable) == 0 {
+		return nil
+	}
+	p := a.printer()
+	for _, u := range d.Unreadable {
+		p.Label("warning", output.Caution, snapshot.Conflict{Kind: u.Kind, Name: u.Key, Service: strings.Join(u.Services, ", "), Message: u.Message}.String())
+	}
+	p.Say("%s unreadable; the rest was saved", output.Plural(len(d.Unreadable), "value"))
+	p.Label("hint", output.Faint, "repair or remove these keys and save again: a restore of this file gives their services other addresses")
+	return exit(ExitDegraded)
+}
+
+// save writes the agent's snapshot, or that of the store if offline is set or no
+// agent answers at the default address.
+func (a *app) save(ctx context.Context, req agent.StoreRequest, offline bool, to io.Writer) error {
+	if !offline {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		err = c.Get(ctx, v1.PathExport, to)
+		named := a.addr != "" || a.Getenv(EnvAddr) != ""
+		if err == nil || named || !client.IsCode(err, client.CodeUnreachable) {
+			return err
+		}
+		a.printer().Say("no agent answers at %s: reading the store of %s", c.Addr(), req.Config)
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	return a.Save(ctx, req, to)
+}
+
+func (a *app) snapshotRestoreCommand() *cobra.Command {
+	var req agent.RestoreRequest
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "restore a snapshot into the store of the configuration, before its agent starts",
+		Long: `Writes leases, registrations and operator states into the store that the configuration
+names, so that every service keeps its address. FILE was written by "snapshot save"; "-" is
+stdin. Stop this host's agent first (exit code 5); agents of other hosts may run.
+
+Equal values in the store stay. If the store has a different value (an address that another
+service holds, a service with another address), nothing is written, each conflict is named
+and the exit code is 5. --skip-conflicts restores the rest.
+
+An agent refuses to start on a store other than its last one until a snapshot is restored,
+because every service would get a new address. --none lifts this for a host that takes the
+addresses that the fleet has for its services.`,
+		Example:           "  ironvip snapshot compare vips.json\n  ironvip snapshot restore vips.json && systemctl start ironvip",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeJSON,
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&req.SkipConflicts, "skip-conflicts", false, "restore everything that has no conflict")
+	flags.BoolVar(&req.None, "none", false, "restore nothing, and let the agent start on the store as it is")
+	storeFlags(cmd, &req.StoreRequest, "the configuration that names the store: a file, or a directory with ironvip.toml")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0 && !req.None:
+			return usage(cmd, "%s: FILE is missing", cmd.CommandPath())
+		case req.None && (len(args) == 1 || req.SkipConflicts):
+			return usage(cmd, "%s: --none excludes FILE and --skip-conflicts", cmd.CommandPath())
+		}
+		result, err := a.readAndRestore(cmd.Context(), req, args)
+		if err != nil {
+			return err
+		}
+		return a.showRestored(req, result)
+	}
+	return cmd
+}
+
+func (a *app) snapshotCompareCommand() *cobra.Command {
+	req := agent.RestoreRequest{DryRun: true}
+	cmd := &cobra.Command{
+		Use:   "compare FILE",
+		Short: "compare a snapshot with the store of the configuration",
+		Long: `Shows what "snapshot restore" would write into the store, and every conflict. It changes
+nothing. Stop this host's agent first (exit code 5). The exit code is 0 if the store already
+has everything, 10 if a restore would write, and 5 if it would be refused.`,
+		Example:           "  ironvip snapshot compare vips.json",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeJSON,
+	}
+	storeFlags(cmd, &req.StoreRequest, "the configuration that names the store: a file, or a directory with ironvip.toml")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		result, err := a.readAndRestore(cmd.Context(), req, args)
+		if err != nil {
+			return err
+		}
+		return a.showCompared(result)
+	}
+	return cmd
+}
+
+// readAndRestore reads the FILE of args, if there is one, and passes it to the agent's
+// restore.
+func (a *app) readAndRestore(ctx context.Context, req agent.RestoreRequest, args []string) (agent.RestoreResult, error) {
+	if len(args) > 0 {
+		data, name, problem := a.readInput(args[0], maxSnapshot)
+		if problem != nil {
+			return agent.RestoreResult{}, *problem
+		}
+		req.Data, req.File = data, name
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	return a.Restore(ctx, req)
+}
+
+// maxConflicts is how many conflicts a table shows.
+const maxConflicts = 100
+
+// showConflicts names conflicts on stderr and, to programs, writes the whole result.
+func (a *app) showConflicts(r agent.RestoreResult, word string, style output.Style) error {
+	p := a.printer()
+	for i, c := range r.Conflicts {
+		if i == maxConflicts {
+			p.Say("and %d more; -o json lists all", len(r.Conflicts)-i)
+			break
+		}
+		p.Label(word, style, c.String())
+	}
+	if p.People() {
+		return nil
+	}
+	return a.show(output.View{
+		Data:  r,
+		Names: output.NamesOf(r.Conflicts, func(c snapshot.Conflict) string { return c.Name }),
+	})
+}
+
+// restoredText counts what a restore writes.
+func restoredText(r agent.RestoreResult) string {
+	text := fmt.Sprintf("%s, %s, %s into the store %s", output.Plural(r.Leases, "lease"), output.Plural(r.Services, "registration"), output.Plural(r.States, "state"), r.Store)
+	if r.Same > 0 {
+		text += fmt.Sprintf("; %d already present", r.Same)
+	}
+	if r.Replaced > 0 {
+		text += fmt.Sprintf("; %s replaced", output.Plural(r.Replaced, "outdated value"))
+	}
+	return text
+}
+
+func (a *app) showRestored(req agent.RestoreRequest, r agent.RestoreResult) error {
+	word, style := "conflict", output.Bad
+	if req.SkipConflicts {
+		word, style = "skipped", output.Caution
+	}
+	if err := a.showConflicts(r, word, style); err != nil {
+		return err
+	}
+	p := a.printer()
+	switch {
+	case req.None:
+		p.Say("the agent may start on the store %s as it is", r.Store)
+		return nil
+	case !r.Restored:
+		p.Say("nothing restored into the store %s: %s", r.Store, output.Plural(len(r.Conflicts), "conflict"))
+		p.Label("hint", output.Faint, "use --skip-conflicts to restore the rest, or --none to keep what the store has")
+		return exit(ExitConflict)
+	}
+	p.Say("restored %s", restoredText(r))
+	if len(r.Conflicts) > 0 && !req.SkipConflicts { // another host wrote at the same time
+		return exit(ExitConflict)
+	}
+	return nil
+}
+
+func (a *app) showCompared(r agent.RestoreResult) error {
+	if err := a.showConflicts(r, "conflict", output.Bad); err != nil {
+		return err
+	}
+	p := a.printer()
+	switch {
+	case len(r.Conflicts) > 0:
+		p.Say("a restore would be refused by the store %s: %s", r.Store, output.Plural(len(r.Conflicts), "conflict"))
+		return exit(ExitConflict)
+	case r.Leases+r.Services+r.States+r.Replaced > 0:
+		p.Say("a restore would write %s", restoredText(r))
+		return exit(ExitChanges)
+	}
+	p.Say("no differences: the store %s already has %s", r.Store, output.Plural(r.Same, "value"))
+	return nil
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/internal/agent"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/internal/store/snapshot"
+)
+
+func TestSnapshotSave(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/export", 200, map[string]string{"format": "ironvip/export/1"})
+	if r := a.run(t, "snapshot save"); r.code != ExitOK || !strings.Contains(r.stdout, "ironvip/export/1") || r.stderr != "" {
+		t.Errorf("of an agent: %s", r)
+	}
+	a.on("GET /v1/export", 200, map[string]any{"format": "ironvip/export/1", "unreadable": []map[string]any{
+		{"kind": "lease", "key": "192.0.2.10", "services": []string{"web"}, "message": "consul:ironvip/v1/tree/leases/192.0.2.10: not a value of ironvip's"},
+		{"kind": "registration", "key": "default/db", "message": "consul:ironvip/v1/tree/services/default/db: cut"},
+	}})
+	if r := a.run(t, "snapshot save"); r.code != ExitDegraded || !strings.Contains(r.stdout, "unreadable") ||
+		!strings.Contains(r.stderr, "lease 192.0.2.10 of web: consul:ironvip/v1/tree/leases/192.0.2.10") ||
+		!strings.Contains(r.stderr, "registration default/db: consul:ironvip/v1/tree/services/default/db: cut") {
+		t.Errorf("of a store with what can't be read: %s", r)
+	}
+	var asked agent.StoreRequest
+	var fails error
+	idle := Options{Save: func(_ context.Context, req agent.StoreRequest, to io.Writer) error {
+		asked = req
+		_, _ = io.WriteString(to, "{}")
+		return fails
+	}}
+	for _, c := range []struct {
+		line string
+		want agent.StoreRequest
+		err  error
+		code int
+		out  string
+	}{
+		{"--config /c --state-dir /s", agent.StoreRequest{Config: "/c", StateDir: "/s", Version: "0.1.0"}, nil, ExitOK, "{}"},
+		{"--state-dir /s", agent.StoreRequest{Config: DefaultConfig, StateDir: "/s", Version: "0.1.0"}, nil, ExitOK, "{}"},
+		{"--config /c", agent.StoreRequest{Config: "/c", Version: "0.1.0"}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, ExitConflict, ""},
+		{"--addr unix:///nowhere/sock", agent.StoreRequest{}, nil, ExitUnreachable, ""},
+	} {
+		asked, fails = agent.StoreRequest{}, c.err
+		if r := run(t, idle, "snapshot save "+c.line); r.code != c.code || r.stdout != c.out || asked != c.want {
+			t.Errorf("%s: asked for %+v, %s", c.line, asked, r)
+		}
+	}
+}
+
+func TestSnapshotRestore(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "vips.json")
+	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conflicts := []snapshot.Conflict{{Kind: "lease", Name: "192.0.2.10", Service: "web", Message: "the store has it for api"}, {Kind: "registration", Name: "db", Service: "", Message: "the store has another service of this name"}}
+	var asked agent.RestoreRequest
+	var all strings.Builder
+	for _, c := range []struct {
+		line string
+		done agent.RestoreResult
+		err  error
+		want agent.RestoreRequest // without the file's
+		code int
+	}{
+		{"restore FILE", agent.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Leases: 12, Services: 3, States: 1, Same: 4}}, nil, agent.RestoreRequest{}, ExitOK},
+		{"restore FILE", agent.RestoreResult{Store: "bolt", Restored: true, Replaced: 7, Result: snapshot.Result{Leases: 1}}, nil, agent.RestoreRequest{}, ExitOK},
+		{"restore FILE", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Conflicts: conflicts}}, nil, agent.RestoreRequest{}, ExitConflict},
+		{"restore FILE --skip-conflicts", agent.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Leases: 1, Conflicts: conflicts}}, nil, agent.RestoreRequest{SkipConflicts: true}, ExitOK},
+		// Another host wrote at the same time.
+		{"restore FILE", agent.RestoreResult{Store: "consul", Restored: true, Result: snapshot.Result{Conflicts: conflicts[:1]}}, nil, agent.RestoreRequest{}, ExitConflict},
+		{"compare FILE", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Leases: 2}}, nil, agent.RestoreRequest{DryRun: true}, ExitChanges},
+		{"compare FILE", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Same: 2}}, nil, agent.RestoreRequest{DryRun: true}, ExitOK},
+		{"compare FILE", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Leases: 1, Conflicts: conflicts}}, nil, agent.RestoreRequest{DryRun: true}, ExitConflict},
+		{"restore --none", agent.RestoreResult{Store: "consul"}, nil, agent.RestoreRequest{None: true}, ExitOK},
+		{"restore FILE", agent.RestoreResult{}, &agent.OfflineError{Err: errors.New("an agent runs"), Cause: agent.CauseRunning, Hint: "stop it first"}, agent.RestoreRequest{}, ExitConflict},
+		{"restore FILE -o json", agent.RestoreResult{Store: "consul", Result: snapshot.Result{Conflicts: conflicts}}, nil, agent.RestoreRequest{}, ExitConflict},
+	} {
+		line := "snapshot " + c.line
+		r := run(t, Options{Restore: func(_ context.Context, req agent.RestoreRequest) (agent.RestoreResult, error) {
+			asked = req
+			return c.done, c.err
+		}}, strings.ReplaceAll(line, "FILE", file))
+		c.want.Config = DefaultConfig
+		if !c.want.None {
+			c.want.Data, c.want.File = []byte("{}"), file
+		}
+		if r.code != c.code || !cmp.Equal(asked, c.want) {
+			t.Errorf("%s: exit code %d, want %d; asked for %+v, want %+v", c.line, r.code, c.code, asked, c.want)
+		}
+		all.WriteString("$ ironvip " + line + "\n" + r.String())
+	}
+	golden(t, "snapshot.txt", all.String())
+	for _, line := range []string{"restore", "restore a b", "restore --none a", "restore --none --skip-conflicts", "compare", "compare a b", "save a b"} {
+		if r := run(t, Options{}, "snapshot "+line); r.code != ExitUsage {
+			t.Errorf("snapshot %s: %s", line, r)
+		}
+	}
+}
+
+// A failed save leaves the file of the last one, and nothing beside it.
+func TestSnapshotSaveToFile(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/export", 200, map[string]string{"format": "ironvip/export/1"})
+	dir := t.TempDir()
+	file := filepath.Join(dir, "vips.json")
+	for _, c := range []struct {
+		line string
+		code int
+	}{
+		{"snapshot save " + file, ExitOK},
+		{"snapshot save " + file + " --addr unix:///nowhere/sock", ExitUnreachable},
+		{"snapshot save " + filepath.Join(dir, "none", "vips.json"), ExitError},
+	} {
+		if r := a.run(t, c.line); r.code != c.code || r.stdout != "" {
+			t.Errorf("%s: %s", c.line, r)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Errorf("%v in the directory, %v", files, err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "ironvip/export/1") {
+		t.Errorf("%q, %v", text, err)
+	}
+}
