@@ -11,8 +11,9 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Finding is one thing that the dataplane needs of the host, and how it is.

@@ -1,14 +1,15 @@
 package ipvs
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // The commands and attributes of the kernel's generic netlink family "IPVS",
@@ -122,64 +123,51 @@ func familyOf(a netip.Addr) uint16 {
 
 // appendCommand appends the head of a message of the IPVS family.
 func appendCommand(b []byte, family uint16, cmd uint8, flags uint16) []byte {
-	return append(beginMessage(b, family, flags), cmd, familyVersion, 0, 0)
+	return append(netlink.BeginMessage(b, family, flags), cmd, familyVersion, 0, 0)
 }
 
 // appendService appends the service attribute: what identifies it and, when
 // full, all the rest, which the kernel wants for adding and editing.
 func appendService(b []byte, s *service, full bool) []byte {
-	b, start := beginNest(b, attrService)
-	b = appendAttr16(b, svcFamily, familyOf(s.key.Addr))
+	b, start := netlink.BeginNest(b, attrService)
+	b = netlink.AppendAttr16(b, svcFamily, familyOf(s.key.Addr))
 	if s.fwmark != 0 {
-		b = appendAttr32(b, svcFWMark, s.fwmark)
+		b = netlink.AppendAttr32(b, svcFWMark, s.fwmark)
 	} else {
-		b = appendAttr16(b, svcProtocol, uint16(s.key.Protocol))
-		b = appendAddr(b, svcAddr, s.key.Addr)
-		b = appendPort(b, svcPort, s.key.Port)
+		b = netlink.AppendAttr16(b, svcProtocol, uint16(s.key.Protocol))
+		b = netlink.AppendAddr(b, svcAddr, s.key.Addr)
+		b = netlink.AppendPort(b, svcPort, s.key.Port)
 	}
 	if full {
-		b = appendAttrString(b, svcSched, s.sched)
+		b = netlink.AppendAttrString(b, svcSched, s.sched)
 		b = appendFlags(b, s.flags)
-		b = appendAttr32(b, svcTimeout, s.timeout)
-		b = appendAttr32(b, svcNetmask, s.netmask)
+		b = netlink.AppendAttr32(b, svcTimeout, s.timeout)
+		b = netlink.AppendAttr32(b, svcNetmask, s.netmask)
 		if s.pe != "" {
-			b = appendAttrString(b, svcPE, s.pe)
+			b = netlink.AppendAttrString(b, svcPE, s.pe)
 		}
 	}
-	return endNest(b, start)
+	return netlink.EndNest(b, start)
 }
 
 // appendDest appends the destination attribute, likewise.
 func appendDest(b []byte, d *dest, full bool) []byte {
-	b, start := beginNest(b, attrDest)
-	b = appendAttr16(b, destFamily, familyOf(d.addr.Addr()))
-	b = appendAddr(b, destAddr, d.addr.Addr())
-	b = appendPort(b, destPort, d.addr.Port())
+	b, start := netlink.BeginNest(b, attrDest)
+	b = netlink.AppendAttr16(b, destFamily, familyOf(d.addr.Addr()))
+	b = netlink.AppendAddr(b, destAddr, d.addr.Addr())
+	b = netlink.AppendPort(b, destPort, d.addr.Port())
 	if full {
-		b = appendAttr32(b, destForward, d.forward)
-		b = appendAttr32(b, destWeight, d.weight)
-		b = appendAttr32(b, destUpper, d.upper)
-		b = appendAttr32(b, destLower, d.lower)
+		b = netlink.AppendAttr32(b, destForward, d.forward)
+		b = netlink.AppendAttr32(b, destWeight, d.weight)
+		b = netlink.AppendAttr32(b, destUpper, d.upper)
+		b = netlink.AppendAttr32(b, destLower, d.lower)
 		if d.forward == forwardTunnel {
-			b = appendAttr(b, destTunType, d.tunnel.typ)
-			b = appendPort(b, destTunPort, d.tunnel.port)
-			b = appendAttr16(b, destTunFlags, d.tunnel.flags)
+			b = netlink.AppendAttr(b, destTunType, d.tunnel.typ)
+			b = netlink.AppendPort(b, destTunPort, d.tunnel.port)
+			b = netlink.AppendAttr16(b, destTunFlags, d.tunnel.flags)
 		}
 	}
-	return endNest(b, start)
-}
-
-func appendAddr(b []byte, typ uint16, a netip.Addr) []byte {
-	if a.Is4() {
-		v := a.As4()
-		return appendAttr(b, typ, v[:]...)
-	}
-	v := a.As16()
-	return appendAttr(b, typ, v[:]...)
-}
-
-func appendPort(b []byte, typ, port uint16) []byte {
-	return appendAttr(b, typ, byte(port>>8), byte(port))
+	return netlink.EndNest(b, start)
 }
 
 // appendFlags states all flags: those outside of the value are taken away.
@@ -194,15 +182,15 @@ func appendFlags(b []byte, flags uint32) []byte {
 // the IPVS family.
 func nested(data []byte, want uint16) ([]byte, error) {
 	if len(data) < 4 {
-		return nil, errMalformed
+		return nil, netlink.ErrMalformed
 	}
-	a := attrs{b: data[4:]}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+	a := netlink.Attrs{B: data[4:]}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 		if typ == want {
 			return v, nil
 		}
 	}
-	return nil, errMalformed
+	return nil, netlink.ErrMalformed
 }
 
 // decodeService reads the body of a message about a service.
@@ -214,33 +202,33 @@ func decodeService(data []byte) (service, error) {
 	if err != nil {
 		return s, err
 	}
-	a := attrs{b: body}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+	a := netlink.Attrs{B: body}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 		switch typ {
 		case svcFamily:
-			family = a.uint16(v)
+			family = a.Uint16(v)
 		case svcProtocol:
-			s.key.Protocol = vip.Protocol(a.uint16(v))
+			s.key.Protocol = vip.Protocol(a.Uint16(v))
 		case svcAddr:
 			addr = v
 		case svcPort:
-			s.key.Port = a.port(v)
+			s.key.Port = a.Port(v)
 		case svcFWMark:
-			s.fwmark = a.uint32(v)
+			s.fwmark = a.Uint32(v)
 		case svcSched:
 			s.sched = schedulerName(v)
 		case svcFlags:
-			s.flags = a.uint32(v) &^ flagHashed
+			s.flags = a.Uint32(v) &^ flagHashed
 		case svcTimeout:
-			s.timeout = a.uint32(v)
+			s.timeout = a.Uint32(v)
 		case svcNetmask:
-			s.netmask = a.uint32(v)
+			s.netmask = a.Uint32(v)
 		case svcPE:
-			s.pe = text(v)
+			s.pe = netlink.String(v)
 		}
 	}
-	if a.err != nil {
-		return s, a.err
+	if a.Err != nil {
+		return s, a.Err
 	}
 	if s.fwmark != 0 {
 		s.key = vip.FrontendKey{}
@@ -264,35 +252,35 @@ func decodeDest(data []byte, svc netip.Addr) (dest, error) {
 	if err != nil {
 		return d, err
 	}
-	a := attrs{b: body}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+	a := netlink.Attrs{B: body}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 		switch typ {
 		case destFamily:
-			family = a.uint16(v)
+			family = a.Uint16(v)
 		case destAddr:
 			addr = v
 		case destPort:
-			port = a.port(v)
+			port = a.Port(v)
 		case destForward:
-			d.forward = a.uint32(v) & forwardMask
+			d.forward = a.Uint32(v) & forwardMask
 		case destWeight:
-			d.weight = a.uint32(v)
+			d.weight = a.Uint32(v)
 		case destUpper:
-			d.upper = a.uint32(v)
+			d.upper = a.Uint32(v)
 		case destLower:
-			d.lower = a.uint32(v)
+			d.lower = a.Uint32(v)
 		case destTunType:
 			if len(v) > 0 {
 				d.tunnel.typ = v[0]
 			}
 		case destTunPort:
-			d.tunnel.port = a.port(v)
+			d.tunnel.port = a.Port(v)
 		case destTunFlags:
-			d.tunnel.flags = a.uint16(v)
+			d.tunnel.flags = a.Uint16(v)
 		}
 	}
-	if a.err != nil {
-		return d, a.err
+	if a.Err != nil {
+		return d, a.Err
 	}
 	if d.forward != forwardTunnel {
 		d.tunnel = tunnelKind{}
@@ -310,7 +298,7 @@ func decodeAddr(family uint16, v []byte) (netip.Addr, error) {
 	case family == unix.AF_INET6 && len(v) >= 16:
 		return netip.AddrFrom16([16]byte(v)), nil
 	}
-	return netip.Addr{}, fmt.Errorf("an address of family %d in %d bytes: %w", family, len(v), errMalformed)
+	return netip.Addr{}, fmt.Errorf("an address of family %d in %d bytes: %w", family, len(v), netlink.ErrMalformed)
 }
 
 // unspecified is what stands for a family where there is no address.
@@ -321,15 +309,7 @@ func unspecified(family uint16) (netip.Addr, error) {
 	case unix.AF_INET6:
 		return netip.IPv6Unspecified(), nil
 	}
-	return netip.Addr{}, fmt.Errorf("a service of family %d: %w", family, errMalformed)
-}
-
-func (a *attrs) port(v []byte) uint16 {
-	if len(v) < 2 {
-		a.err = errMalformed
-		return 0
-	}
-	return binary.BigEndian.Uint16(v)
+	return netip.Addr{}, fmt.Errorf("a service of family %d: %w", family, netlink.ErrMalformed)
 }
 
 // schedulerName is text, which takes no memory for those that we know.
@@ -339,7 +319,7 @@ func schedulerName(v []byte) string {
 			return name
 		}
 	}
-	return text(v)
+	return netlink.String(v)
 }
 
 // schedulerOf is the scheduler of a name that the kernel has.
@@ -354,27 +334,12 @@ func schedulerOf(name string) vip.Scheduler {
 
 var knownSchedulers = vip.Schedulers()
 
-// text returns the string up to its terminating zero.
-func text(v []byte) string {
-	if i := bytes.IndexByte(v, 0); i >= 0 {
-		v = v[:i]
-	}
-	return string(v)
-}
-
 var errNoIPVS = vip.Problem{Code: vip.CodeDataplane, Message: "the kernel has no IPVS, or it isn't loaded", Hint: "modprobe ip_vs"}
 
 // lookupFamily asks the kernel for the number of the IPVS family. Where IPVS is
 // a module that isn't loaded, asking makes the kernel load it if it can.
 func lookupFamily(ctx context.Context, c messenger) (uint16, error) {
-	var id uint16
-	err := c.query(ctx, func(b []byte) []byte {
-		b = append(beginMessage(b, unix.GENL_ID_CTRL, 0), unix.CTRL_CMD_GETFAMILY, 1, 0, 0)
-		return appendAttrString(b, unix.CTRL_ATTR_FAMILY_NAME, familyName)
-	}, func(_ uint16, data []byte) (err error) {
-		id, err = decodeFamily(data)
-		return err
-	})
+	id, err := netlink.FamilyID(ctx, c, familyName)
 	if err == unix.ENOENT {
 		return 0, errNoIPVS
 	}
@@ -382,22 +347,4 @@ func lookupFamily(ctx context.Context, c messenger) (uint16, error) {
 		return 0, fmt.Errorf("look for IPVS in the kernel: %w", err)
 	}
 	return id, nil
-}
-
-// decodeFamily reads a family's number, which is none of netlink's own: those
-// the kernel doesn't answer.
-func decodeFamily(data []byte) (id uint16, err error) {
-	if len(data) < 4 {
-		return 0, errMalformed
-	}
-	a := attrs{b: data[4:]}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
-		if typ == unix.CTRL_ATTR_FAMILY_ID {
-			id = a.uint16(v)
-		}
-	}
-	if a.err == nil && id < unix.NLMSG_MIN_TYPE {
-		a.err = errMalformed
-	}
-	return id, a.err
 }

@@ -1,13 +1,14 @@
 package ipvs
 
 import (
-	"bytes"
 	"net/netip"
 	"testing"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // body returns a message's part after its header.
@@ -63,17 +64,17 @@ func TestCodecRoundTrip(t *testing.T) {
 // The kernel's side of it, from a 6.1 kernel: 16 bytes of address for IPv4, too,
 // and both kinds of statistics.
 func TestDecodeKernelForm(t *testing.T) {
-	b, start := beginNest([]byte{cmdNewDest, 1, 0, 0}, attrDest)
-	b = appendAttr(b, destAddr, 10, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-	b = appendAttr(b, destPort, 0x1f, 0x90)
-	b = appendAttr32(b, destForward, 0x100) // other bits than the method's
-	b = appendAttr32(b, destWeight, 100000)
-	b = appendAttr32(b, destActive, 3)
-	b = appendAttr32(b, destInactive, 4)
-	b, stats := beginNest(b, destStats64|unix.NLA_F_NESTED)
-	b = appendAttr(b, statsInPkts, 1, 0, 0, 0, 0, 0, 0, 0)
-	b = appendAttr(b, statsOutPkts, 2, 0, 0, 0, 0, 0, 0, 0)
-	b = endNest(endNest(b, stats), start)
+	b, start := netlink.BeginNest([]byte{cmdNewDest, 1, 0, 0}, attrDest)
+	b = netlink.AppendAttr(b, destAddr, 10, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = netlink.AppendAttr(b, destPort, 0x1f, 0x90)
+	b = netlink.AppendAttr32(b, destForward, 0x100) // other bits than the method's
+	b = netlink.AppendAttr32(b, destWeight, 100000)
+	b = netlink.AppendAttr32(b, destActive, 3)
+	b = netlink.AppendAttr32(b, destInactive, 4)
+	b, stats := netlink.BeginNest(b, destStats64|unix.NLA_F_NESTED)
+	b = netlink.AppendAttr(b, statsInPkts, 1, 0, 0, 0, 0, 0, 0, 0)
+	b = netlink.AppendAttr(b, statsOutPkts, 2, 0, 0, 0, 0, 0, 0, 0)
+	b = netlink.EndNest(netlink.EndNest(b, stats), start)
 	got, err := decodeDestStatus(b, netip.MustParseAddr("10.96.0.1"))
 	want := destStatus{dest: dest{addr: addrPort("10.1.0.7:8080"), weight: 100000}, active: 3, inactive: 4}
 	want.traffic = got.traffic
@@ -103,25 +104,6 @@ func FuzzDecode(f *testing.F) {
 			if err != nil || again != d.dest {
 				t.Errorf("%+v is read again as %+v, %v", d, again, err)
 			}
-		}
-	})
-}
-
-func FuzzNextMessage(f *testing.F) {
-	m := getFamily(nil, "IPVS")
-	endMessage(m, 1, 2)
-	f.Add(m)
-	f.Add(append(bytes.Clone(m), m...))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		for len(b) > 0 {
-			_, data, rest, err := nextMessage(b)
-			if err != nil {
-				return
-			}
-			if len(data)+len(rest) >= len(b) {
-				t.Fatal("no progress")
-			}
-			b = rest
 		}
 	})
 }

@@ -12,9 +12,10 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	moby "github.com/moby/ipvs"
+
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	moby "github.com/moby/ipvs"
 )
 
 // What we write is what the kernel keeps, by our own reader, by ipvsadm and by

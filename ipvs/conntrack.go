@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Messages and attributes of ctnetlink, see linux/netfilter/nfnetlink_conntrack.h.
@@ -134,12 +136,12 @@ func (t conntrack) delete(ctx context.Context, f flows) error {
 	if len(f) == 0 {
 		return nil
 	}
-	var own counters // these are no IPVS messages
-	c, err := dial(unix.NETLINK_NETFILTER, &own)
+	var own netlink.Counters // these are no IPVS messages
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &own)
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	var found [][]byte
 	wanted := f.index()
 	for _, family := range []vip.Family{vip.IPv4, vip.IPv6} {
@@ -148,7 +150,7 @@ func (t conntrack) delete(ctx context.Context, f flows) error {
 			continue
 		}
 		t.stats.conntrackDumps.Add(1)
-		err := c.query(ctx, func(b []byte) []byte { return appendFlowDump(b, family, filter) }, func(_ uint16, data []byte) error {
+		err := c.Query(ctx, func(b []byte) []byte { return appendFlowDump(b, family, filter) }, func(_ uint16, data []byte) error {
 			x, id, err := decodeFlow(data)
 			if err == nil && wanted.has(x) {
 				found = append(found, append(beginConntrack(nil, ctDelete, 0, family), id...))
@@ -160,7 +162,7 @@ func (t conntrack) delete(ctx context.Context, f flows) error {
 		}
 	}
 	var refused error
-	err = c.write(ctx, len(found), func(b []byte, i int) []byte { return append(b, found[i]...) }, func(_ int, err error) {
+	err = c.Write(ctx, len(found), func(b []byte, i int) []byte { return append(b, found[i]...) }, func(_ int, err error) {
 		switch err {
 		case nil:
 			t.stats.conntrack.Add(1)
@@ -178,7 +180,7 @@ func beginConntrack(b []byte, typ, flags uint16, family vip.Family) []byte {
 	if family == vip.IPv6 {
 		af = unix.AF_INET6
 	}
-	return append(beginMessage(b, typ, flags), af, unix.NFNETLINK_V0, 0, 0)
+	return append(netlink.BeginMessage(b, typ, flags), af, unix.NFNETLINK_V0, 0, 0)
 }
 
 // appendFlowDump appends the request for the UDP entries that match. It filters
@@ -199,10 +201,10 @@ func appendFlowDump(b []byte, family vip.Family, match flow) []byte {
 	if match.backend.Port() != 0 {
 		reply |= ctFilterProto | ctFilterSport
 	}
-	b, start := beginNest(b, ctaFilter|unix.NLA_F_NESTED)
-	b = appendAttr32(b, ctaFilterOrig, orig)
-	b = appendAttr32(b, ctaFilterReply, reply)
-	b = endNest(b, start)
+	b, start := netlink.BeginNest(b, ctaFilter|unix.NLA_F_NESTED)
+	b = netlink.AppendAttr32(b, ctaFilterOrig, orig)
+	b = netlink.AppendAttr32(b, ctaFilterReply, reply)
+	b = netlink.EndNest(b, start)
 	b = appendTuple(b, ctaTupleOrig, dst, ctaDst4, ctaDst6, ctaProtoDport)
 	if reply != 0 {
 		b = appendTuple(b, ctaTupleReply, match.backend, ctaSrc4, ctaSrc6, ctaProtoSport)
@@ -212,29 +214,29 @@ func appendFlowDump(b []byte, family vip.Family, match flow) []byte {
 
 // appendTuple appends one end of a UDP tuple, as far as it is given.
 func appendTuple(b []byte, typ uint16, end netip.AddrPort, addr4, addr6, port uint16) []byte {
-	b, tuple := beginNest(b, typ|unix.NLA_F_NESTED)
+	b, tuple := netlink.BeginNest(b, typ|unix.NLA_F_NESTED)
 	if a := end.Addr(); a.IsValid() {
 		if a.Is6() {
 			addr4 = addr6
 		}
 		var ip int
-		b, ip = beginNest(b, ctaTupleIP|unix.NLA_F_NESTED)
-		b = endNest(appendAddr(b, addr4, a), ip)
+		b, ip = netlink.BeginNest(b, ctaTupleIP|unix.NLA_F_NESTED)
+		b = netlink.EndNest(netlink.AppendAddr(b, addr4, a), ip)
 	}
-	b, proto := beginNest(b, ctaTupleProto|unix.NLA_F_NESTED)
-	b = appendAttr(b, ctaProtoNum, unix.IPPROTO_UDP)
-	b = appendPort(b, port, end.Port())
-	return endNest(endNest(b, proto), tuple)
+	b, proto := netlink.BeginNest(b, ctaTupleProto|unix.NLA_F_NESTED)
+	b = netlink.AppendAttr(b, ctaProtoNum, unix.IPPROTO_UDP)
+	b = netlink.AppendPort(b, port, end.Port())
+	return netlink.EndNest(netlink.EndNest(b, proto), tuple)
 }
 
 // decodeFlow reads an entry of a dump: whose it is, and the attributes by which
 // the kernel finds it again.
 func decodeFlow(data []byte) (x flow, id []byte, err error) {
 	if len(data) < 4 {
-		return x, nil, errMalformed
+		return x, nil, netlink.ErrMalformed
 	}
-	a := attrs{b: data[4:]}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+	a := netlink.Attrs{B: data[4:]}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 		switch typ {
 		case ctaTupleOrig:
 			_, dst, proto, err := decodeTuple(v)
@@ -242,25 +244,25 @@ func decodeFlow(data []byte) (x flow, id []byte, err error) {
 				return x, nil, err
 			}
 			x.frontend = vip.FrontendKey{Addr: dst.Addr(), Port: dst.Port(), Protocol: vip.Protocol(proto)}
-			id = appendAttr(id, ctaTupleOrig|unix.NLA_F_NESTED, v...)
+			id = netlink.AppendAttr(id, ctaTupleOrig|unix.NLA_F_NESTED, v...)
 		case ctaTupleReply:
 			if x.backend, _, _, err = decodeTuple(v); err != nil {
 				return x, nil, err
 			}
 		case ctaID, ctaZone:
-			id = appendAttr(id, typ, v...)
+			id = netlink.AppendAttr(id, typ, v...)
 		}
 	}
-	return x, id, a.err
+	return x, id, a.Err
 }
 
 func decodeTuple(b []byte) (src, dst netip.AddrPort, proto byte, err error) {
 	var from, to netip.Addr
 	var sport, dport uint16
-	outer := attrs{b: b}
-	for typ, v, ok := outer.next(); ok; typ, v, ok = outer.next() {
-		inner := attrs{b: v}
-		for part, v, ok := inner.next(); ok; part, v, ok = inner.next() {
+	outer := netlink.Attrs{B: b}
+	for typ, v, ok := outer.Next(); ok; typ, v, ok = outer.Next() {
+		inner := netlink.Attrs{B: v}
+		for part, v, ok := inner.Next(); ok; part, v, ok = inner.Next() {
 			switch {
 			case typ == ctaTupleIP && (part == ctaSrc4 || part == ctaSrc6):
 				from, _ = netip.AddrFromSlice(v)
@@ -274,9 +276,9 @@ func decodeTuple(b []byte) (src, dst netip.AddrPort, proto byte, err error) {
 				dport = binary.BigEndian.Uint16(v)
 			}
 		}
-		if inner.err != nil {
-			return src, dst, 0, inner.err
+		if inner.Err != nil {
+			return src, dst, 0, inner.Err
 		}
 	}
-	return netip.AddrPortFrom(from, sport), netip.AddrPortFrom(to, dport), proto, outer.err
+	return netip.AddrPortFrom(from, sport), netip.AddrPortFrom(to, dport), proto, outer.Err
 }

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
+	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
 )
 
 // device is the dummy device that holds the virtual addresses. Addresses on
@@ -25,21 +27,21 @@ type device struct {
 }
 
 func openDevice(name string, stats *counters) (*device, error) {
-	var own counters // addresses are counted apart from IPVS messages
-	c, err := dial(unix.NETLINK_ROUTE, &own)
+	var own netlink.Counters // addresses are counted apart from IPVS messages
+	c, err := netlink.Dial(unix.NETLINK_ROUTE, &own)
 	if err != nil {
 		return nil, err
 	}
 	return &device{name: name, dial: dialLinks, conn: c, stats: stats}, nil
 }
 
-func (d *device) close() { d.conn.close() }
+func (d *device) close() { d.conn.Close() }
 
-func dialLinks() (links, error) { return netlink.NewHandle(unix.NETLINK_ROUTE) }
+func dialLinks() (links, error) { return rtnl.NewHandle(unix.NETLINK_ROUTE) }
 
 // open opens rtnetlink, which the caller closes, and finds the device; the link
 // is nil where there is none.
-func (d *device) open() (links, netlink.Link, error) {
+func (d *device) open() (links, rtnl.Link, error) {
 	h, err := d.dial()
 	if err != nil {
 		return nil, nil, fmt.Errorf("open rtnetlink: %w", err)
@@ -48,7 +50,7 @@ func (d *device) open() (links, netlink.Link, error) {
 	if err == nil {
 		return h, link, nil
 	}
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if errors.As(err, &rtnl.LinkNotFoundError{}) {
 		return h, nil, nil
 	}
 	h.Close()
@@ -65,9 +67,9 @@ func (d *device) ensure() (changed bool, err error) {
 	}
 	defer h.Close()
 	if link == nil {
-		attrs := netlink.NewLinkAttrs()
+		attrs := rtnl.NewLinkAttrs()
 		attrs.Name = d.name
-		if err := h.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := h.LinkAdd(&rtnl.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 			return false, fmt.Errorf("create the dummy device %s: %w", d.name, err)
 		}
 		changed = true
@@ -122,9 +124,9 @@ func (d *device) read() (s deviceState, err error) {
 	case flags&unix.IFF_NOARP == 0:
 		s.fault = "speaks ARP"
 	}
-	var list []netlink.Addr
+	var list []rtnl.Addr
 	for range 5 { // a dump that a change interrupts is read again
-		if list, err = h.AddrList(link, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if list, err = h.AddrList(link, rtnl.FAMILY_ALL); !errors.Is(err, rtnl.ErrDumpInterrupted) {
 			break
 		}
 	}
@@ -197,8 +199,8 @@ func (d *device) change(ctx context.Context, typ, flags uint16, addrs []netip.Pr
 	}
 	var gone error
 	d.stats.addresses.Add(uint64(len(addrs)))
-	err := d.conn.write(ctx, len(addrs), func(b []byte, i int) []byte {
-		return appendIfAddr(beginMessage(b, typ, flags), d.index, addrs[i])
+	err := d.conn.Write(ctx, len(addrs), func(b []byte, i int) []byte {
+		return appendIfAddr(netlink.BeginMessage(b, typ, flags), d.index, addrs[i])
 	}, func(i int, err error) {
 		if err == unix.ENODEV && typ == unix.RTM_NEWADDR {
 			gone = err
@@ -233,7 +235,7 @@ func (d *device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
 	var late time.Time
 	for len(addrs) > 0 {
 		a, local = addrs[0], false
-		err := d.conn.query(ctx, ask, hear)
+		err := d.conn.Query(ctx, ask, hear)
 		if local {
 			addrs = addrs[1:]
 			continue
@@ -262,9 +264,9 @@ const routeTypeAt = 7
 
 // appendRouteQuestion asks which way packets for an IPv6 address go.
 func appendRouteQuestion(b []byte, a netip.Addr) []byte {
-	b = beginMessage(b, unix.RTM_GETROUTE, 0)
+	b = netlink.BeginMessage(b, unix.RTM_GETROUTE, 0)
 	b = append(b, unix.AF_INET6, byte(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-	return appendAddr(b, unix.RTA_DST, a)
+	return netlink.AppendAddr(b, unix.RTA_DST, a)
 }
 
 // forever is a lifetime without end, in an ifa_cacheinfo.
@@ -281,16 +283,16 @@ func appendIfAddr(b []byte, index int, p netip.Prefix) []byte {
 	}
 	b = append(b, family, byte(p.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
 	b = binary.NativeEndian.AppendUint32(b, uint32(index))
-	b = appendAddr(b, unix.IFA_LOCAL, a)
-	b = appendAddr(b, unix.IFA_ADDRESS, a)
+	b = netlink.AppendAddr(b, unix.IFA_LOCAL, a)
+	b = netlink.AppendAddr(b, unix.IFA_ADDRESS, a)
 	if a.Is6() {
-		b = appendAttr32(b, unix.IFA_FLAGS, flags6)
+		b = netlink.AppendAttr32(b, unix.IFA_FLAGS, flags6)
 		var start int
-		b, start = beginNest(b, unix.IFA_CACHEINFO)
+		b, start = netlink.BeginNest(b, unix.IFA_CACHEINFO)
 		b = binary.NativeEndian.AppendUint32(b, 0) // preferred
 		b = binary.NativeEndian.AppendUint32(b, forever)
 		b = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // the kernel's own time stamps
-		b = endNest(b, start)
+		b = netlink.EndNest(b, start)
 	}
 	return b
 }

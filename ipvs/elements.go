@@ -5,8 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/vip"
 	"go4.org/netipx"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // setID names one of the table's sets, up to the address family.

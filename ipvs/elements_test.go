@@ -7,9 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ironvip/ironvip/vip"
-	"go4.org/netipx"
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/vip"
 )
 
 var testPods = podSet([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd01::/120")})
@@ -287,8 +288,8 @@ func TestElementKeys(t *testing.T) {
 		if s.hasMark() {
 			e.mark = markAt(rapid.Uint32Range(0, markCount-1).Draw(t, "mark"))
 		}
-		var x elementBytes
-		x.encode(&e)
+		var x nftwire.Element
+		encodeElement(&x, &e)
 		got, ok := decodeElement(s, vip.FamilyOf(e.key.Addr), &x)
 		if !ok || got != e {
 			t.Fatalf("%v is read as %v, %v", e, got, ok)
@@ -305,59 +306,15 @@ func FuzzDecodeElement(f *testing.F) {
 		if v4 {
 			fam = vip.IPv4
 		}
-		e, ok := decodeElement(s, fam, &elementBytes{key: key, end: end})
+		e, ok := decodeElement(s, fam, &nftwire.Element{Key: key, End: end})
 		if !ok {
 			return
 		}
-		var again elementBytes
-		if again.encode(&e); len(again.key) != len(key) {
+		var again nftwire.Element
+		if encodeElement(&again, &e); len(again.Key) != len(key) {
 			t.Errorf("%x is read as %v", key, e)
 		}
 	})
-}
-
-func TestPodRangesAreMergedAndReadBack(t *testing.T) {
-	cases := [][]string{
-		{},
-		{"10.0.0.0/8"},
-		{"10.0.0.0/9", "10.128.0.0/9", "10.5.0.0/16"},
-		{"10.0.0.0/24", "10.0.2.0/24", "fd00::/8", "fe00::/8"},
-		{"0.0.0.0/0", "::/0"},
-		{"255.255.255.0/24", "ffff::/16"},
-		{"10.1.2.3/8"},
-	}
-	for _, c := range cases {
-		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			var in []netip.Prefix
-			for _, s := range c {
-				in = append(in, netip.MustParsePrefix(s))
-			}
-			want := podSet(in)
-			var b netipx.IPSetBuilder
-			for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
-				elems := rangeElements(want, f)
-				slices.Reverse(elems)
-				var edges []edge
-				for _, x := range elems {
-					at, ok := x.asEdge()
-					if !ok {
-						t.Fatalf("%x is no address", x.key)
-					}
-					edges = append(edges, at)
-				}
-				addRanges(&b, edges)
-			}
-			got, err := b.IPSet()
-			if err != nil || !got.Equal(want) {
-				t.Errorf("%v is read as %v, %v", want.Ranges(), got.Ranges(), err)
-			}
-			for _, p := range in {
-				if !got.ContainsPrefix(p.Masked()) {
-					t.Errorf("%s is not in %v", p, got.Ranges())
-				}
-			}
-		})
-	}
 }
 
 func TestLayoutIsWhole(t *testing.T) {

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/ironvip/ironvip/vip"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // fakeFilters is the nftables table. A transaction happens as a whole or not.

@@ -5,37 +5,39 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // parseGeneric reads a message of generic netlink.
-func (k *fakeKernel) parseGeneric(h header, data []byte) *message {
+func (k *fakeKernel) parseGeneric(h netlink.Header, data []byte) *message {
 	cmd := data[0]
-	if h.typ < unix.NLMSG_MIN_TYPE {
+	if h.Type < unix.NLMSG_MIN_TYPE {
 		panic("a control message, which the kernel passes over without an answer")
 	}
-	if h.typ == unix.GENL_ID_CTRL {
-		m := &message{typ: h.typ, what: "look up IPVS"}
+	if h.Type == unix.GENL_ID_CTRL {
+		m := &message{typ: h.Type, what: "look up IPVS"}
 		m.do = func() error {
 			if !k.module {
 				return unix.ENOENT
 			}
-			m.answer = [][]byte{appendAttr16([]byte{unix.CTRL_CMD_NEWFAMILY, 2, 0, 0}, unix.CTRL_ATTR_FAMILY_ID, k.ipvsFamily)}
+			m.answer = [][]byte{netlink.AppendAttr16([]byte{unix.CTRL_CMD_NEWFAMILY, 2, 0, 0}, unix.CTRL_ATTR_FAMILY_ID, k.ipvsFamily)}
 			return nil
 		}
 		return m
 	}
-	m := &message{typ: h.typ}
+	m := &message{typ: h.Type}
 	known := func(do func() error) func() error {
 		return func() error {
-			if !k.module || h.typ != k.ipvsFamily {
+			if !k.module || h.Type != k.ipvsFamily {
 				return unix.ENOENT
 			}
 			return do()
 		}
 	}
-	if cmd == cmdGetService && h.flags&unix.NLM_F_DUMP != 0 {
+	if cmd == cmdGetService && h.Flags&unix.NLM_F_DUMP != 0 {
 		m.what = "list services"
 		m.do = known(func() error {
 			for _, s := range k.services {

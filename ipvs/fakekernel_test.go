@@ -9,9 +9,11 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/ironvip/ironvip/vip"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // fakeKernel is one network namespace's kernel in memory, as far as a Target
@@ -186,7 +188,7 @@ type fakeSocket struct {
 
 var errClosedSocket = errors.New("the socket is closed")
 
-func (s *fakeSocket) close() { s.closed = true }
+func (s *fakeSocket) Close() { s.closed = true }
 
 func (s *fakeSocket) kind(of string) string {
 	if s.protocol == unix.NETLINK_ROUTE {
@@ -195,21 +197,21 @@ func (s *fakeSocket) kind(of string) string {
 	return "ipvs " + of
 }
 
-func (s *fakeSocket) write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
+func (s *fakeSocket) Write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
 	if s.closed {
 		return errClosedSocket
 	}
-	for first := 0; first < n; first += packMessages {
+	for first := 0; first < n; first += netlink.PackMessages {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		s.k.mu.Lock()
-		if f := s.k.enter(s.kind("send"), "%d messages", min(packMessages, n-first)); f != nil {
+		if f := s.k.enter(s.kind("send"), "%d messages", min(netlink.PackMessages, n-first)); f != nil {
 			s.k.mu.Unlock()
 			return fmt.Errorf("send by netlink: %w", f.err)
 		}
 		var outcome []error
-		for i := first; i < min(n, first+packMessages); i++ {
+		for i := first; i < min(n, first+netlink.PackMessages); i++ {
 			outcome = append(outcome, s.message(put(nil, i)))
 		}
 		s.k.mu.Unlock()
@@ -229,7 +231,7 @@ func (s *fakeSocket) message(b []byte) error {
 	}
 	err := m.do()
 	if f != nil {
-		return errUnknown
+		return netlink.ErrUnknown
 	}
 	if err == nil {
 		return nil
@@ -237,7 +239,7 @@ func (s *fakeSocket) message(b []byte) error {
 	return err
 }
 
-func (s *fakeSocket) query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
+func (s *fakeSocket) Query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -278,9 +280,9 @@ type message struct {
 
 // parse reads what a message asks for. What no kernel would take panics.
 func (k *fakeKernel) parse(protocol int, b []byte) *message {
-	endMessage(b, 1, 1)
-	h, data, rest, err := nextMessage(b)
-	if err != nil || len(rest) > 0 || h.flags&unix.NLM_F_REQUEST == 0 {
+	netlink.EndMessage(b, 1, 1)
+	h, data, rest, err := netlink.NextMessage(b)
+	if err != nil || len(rest) > 0 || h.Flags&unix.NLM_F_REQUEST == 0 {
 		panic(fmt.Sprintf("malformed message: %v, %d bytes behind it", err, len(rest)))
 	}
 	if protocol == unix.NETLINK_ROUTE {

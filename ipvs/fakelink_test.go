@@ -7,28 +7,30 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
+	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
 )
 
 // parseRoute reads a message about an address, or the question where it is.
-func (k *fakeKernel) parseRoute(h header, data []byte) *message {
-	if h.typ == unix.RTM_GETROUTE {
+func (k *fakeKernel) parseRoute(h netlink.Header, data []byte) *message {
+	if h.Type == unix.RTM_GETROUTE {
 		return k.parseRouteQuestion(h, data)
 	}
 	index := int(binary.NativeEndian.Uint32(data[4:]))
 	var addr netip.Addr
-	a := attrs{b: data[8:]}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+	a := netlink.Attrs{B: data[8:]}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 		if typ == unix.IFA_LOCAL {
 			addr, _ = netip.AddrFromSlice(v)
 		}
 	}
-	if a.err != nil || !addr.IsValid() {
-		panic(fmt.Sprintf("an address message without an address: %v", a.err))
+	if a.Err != nil || !addr.IsValid() {
+		panic(fmt.Sprintf("an address message without an address: %v", a.Err))
 	}
-	m := &message{typ: h.typ}
-	switch h.typ {
+	m := &message{typ: h.Type}
+	switch h.Type {
 	case unix.RTM_NEWADDR:
 		m.what = "add address " + addr.String()
 		m.do = func() error {
@@ -36,7 +38,7 @@ func (k *fakeKernel) parseRoute(h header, data []byte) *message {
 			switch {
 			case d == nil || d.index != index:
 				return unix.ENODEV
-			case d.addrs[addr] && h.flags&unix.NLM_F_REPLACE == 0:
+			case d.addrs[addr] && h.Flags&unix.NLM_F_REPLACE == 0:
 				return unix.EEXIST
 			}
 			d.addrs[addr] = true
@@ -56,21 +58,21 @@ func (k *fakeKernel) parseRoute(h header, data []byte) *message {
 			return nil
 		}
 	default:
-		panic(fmt.Sprintf("message %d on the route socket", h.typ))
+		panic(fmt.Sprintf("message %d on the route socket", h.Type))
 	}
 	return m
 }
 
 // parseRouteQuestion reads the question which way packets for an address go: to this
 // host, unless it is too early.
-func (k *fakeKernel) parseRouteQuestion(h header, data []byte) *message {
-	a := attrs{b: data[12:]}
-	_, v, _ := a.next()
+func (k *fakeKernel) parseRouteQuestion(h netlink.Header, data []byte) *message {
+	a := netlink.Attrs{B: data[12:]}
+	_, v, _ := a.Next()
 	addr, ok := netip.AddrFromSlice(v)
 	if !ok || int(data[1]) != addr.BitLen() {
 		panic(fmt.Sprintf("a question for a route without an address: %v", data))
 	}
-	m := &message{typ: h.typ, what: "route of " + addr.String()}
+	m := &message{typ: h.Type, what: "route of " + addr.String()}
 	m.do = func() error {
 		if k.tardy > 0 {
 			k.tardy--
@@ -100,13 +102,13 @@ type fakeLinks struct{ k *fakeKernel }
 
 func (l fakeLinks) Close() {}
 
-func (l fakeLinks) LinkByName(name string) (link netlink.Link, err error) {
+func (l fakeLinks) LinkByName(name string) (link rtnl.Link, err error) {
 	err = l.k.call("link find", name, func() error {
 		d := l.k.device
 		if d == nil {
-			return netlink.LinkNotFoundError{}
+			return rtnl.LinkNotFoundError{}
 		}
-		attrs := netlink.NewLinkAttrs()
+		attrs := rtnl.NewLinkAttrs()
 		attrs.Name, attrs.Index = name, d.index
 		if d.up {
 			attrs.RawFlags |= unix.IFF_UP
@@ -114,13 +116,13 @@ func (l fakeLinks) LinkByName(name string) (link netlink.Link, err error) {
 		if d.noARP {
 			attrs.RawFlags |= unix.IFF_NOARP
 		}
-		link = &netlink.Dummy{LinkAttrs: attrs}
+		link = &rtnl.Dummy{LinkAttrs: attrs}
 		return nil
 	})
 	return link, err
 }
 
-func (l fakeLinks) LinkAdd(link netlink.Link) error {
+func (l fakeLinks) LinkAdd(link rtnl.Link) error {
 	return l.k.call("link add", link.Attrs().Name, func() error {
 		if l.k.device != nil {
 			return unix.EEXIST
@@ -131,8 +133,8 @@ func (l fakeLinks) LinkAdd(link netlink.Link) error {
 	})
 }
 
-func (l fakeLinks) LinkList() ([]netlink.Link, error)                { return nil, nil }
-func (l fakeLinks) AddrAdd(link netlink.Link, _ *netlink.Addr) error { return nil }
+func (l fakeLinks) LinkList() ([]rtnl.Link, error)             { return nil, nil }
+func (l fakeLinks) AddrAdd(link rtnl.Link, _ *rtnl.Addr) error { return nil }
 
 // fakeTunnels are the devices for tunnels, and whether they are up.
 type fakeTunnels struct{ k *fakeKernel }
@@ -155,7 +157,7 @@ func (f fakeTunnels) removeAll() error {
 }
 
 // on makes a call about the device that a link stands for.
-func (l fakeLinks) on(link netlink.Link, kind string, do func(d *fakeDevice)) error {
+func (l fakeLinks) on(link rtnl.Link, kind string, do func(d *fakeDevice)) error {
 	return l.k.call(kind, link.Attrs().Name, func() error {
 		if l.k.device == nil || l.k.device.index != link.Attrs().Index {
 			return unix.ENODEV
@@ -165,23 +167,23 @@ func (l fakeLinks) on(link netlink.Link, kind string, do func(d *fakeDevice)) er
 	})
 }
 
-func (l fakeLinks) LinkSetARPOff(link netlink.Link) error {
+func (l fakeLinks) LinkSetARPOff(link rtnl.Link) error {
 	return l.on(link, "link set", func(d *fakeDevice) { d.noARP = true })
 }
 
-func (l fakeLinks) LinkSetUp(link netlink.Link) error {
+func (l fakeLinks) LinkSetUp(link rtnl.Link) error {
 	return l.on(link, "link set", func(d *fakeDevice) { d.up = true })
 }
 
-func (l fakeLinks) LinkDel(link netlink.Link) error {
+func (l fakeLinks) LinkDel(link rtnl.Link) error {
 	return l.on(link, "link delete", func(*fakeDevice) { l.k.device = nil })
 }
 
-func (l fakeLinks) AddrList(link netlink.Link, _ int) (out []netlink.Addr, err error) {
+func (l fakeLinks) AddrList(link rtnl.Link, _ int) (out []rtnl.Addr, err error) {
 	err = l.on(link, "address list", func(d *fakeDevice) {
 		for a := range d.addrs {
 			ip := net.IP(a.AsSlice())
-			out = append(out, netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(a.BitLen(), a.BitLen())}})
+			out = append(out, rtnl.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(a.BitLen(), a.BitLen())}})
 		}
 	})
 	return out, err

@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
+	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -85,13 +86,13 @@ func honest(kind string) []fault {
 	case "ipvs send", "route send":
 		return not(unix.ENOBUFS, unix.EPERM)
 	case "ipvs message":
-		return append(lost(errUnknown), not(unix.EPERM, unix.ENOMEM, unix.EINVAL, unix.EINTR, unix.EAFNOSUPPORT)...)
+		return append(lost(netlink.ErrUnknown), not(unix.EPERM, unix.ENOMEM, unix.EINVAL, unix.EINTR, unix.EAFNOSUPPORT)...)
 	case "route message":
-		return append(lost(errUnknown), not(unix.EPERM, unix.ENOBUFS)...)
+		return append(lost(netlink.ErrUnknown), not(unix.EPERM, unix.ENOBUFS)...)
 	case "ipvs query":
-		return append(lost(errInterrupted, errMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
+		return append(lost(netlink.ErrInterrupted, netlink.ErrMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
 	case "route query":
-		return append(lost(errMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
+		return append(lost(netlink.ErrMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
 	case "nft transaction":
 		return append(lost(unix.ENOBUFS, errors.New("i/o timeout")), not(unix.EPERM, unix.EINTR, unix.EBUSY, unix.ENOMEM)...)
 	case "nft read":
@@ -101,7 +102,7 @@ func honest(kind string) []fault {
 	case "link find", "link add", "link set", "link delete", "tunnel set", "tunnel delete":
 		return append(lost(unix.EAGAIN), not(unix.EPERM, unix.EINTR)...)
 	case "address list":
-		return not(netlink.ErrDumpInterrupted, unix.ENOBUFS)
+		return not(rtnl.ErrDumpInterrupted, unix.ENOBUFS)
 	case "sysctl read", "sysctl write":
 		return not(unix.EPERM)
 	case "conntrack delete":

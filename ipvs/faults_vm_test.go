@@ -13,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/netlink/netlinktest"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"golang.org/x/sys/unix"
 )
 
 // loop is a Reconciler that runs on a plane.
@@ -152,11 +155,11 @@ func hook(m *messenger) *hooked {
 	return h
 }
 
-func (h *hooked) write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
+func (h *hooked) Write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
 	if f := h.before.Swap(nil); f != nil && n > 0 {
 		(*f)()
 	}
-	return h.messenger.write(ctx, n, put, done)
+	return h.messenger.Write(ctx, n, put, done)
 }
 
 // aFew are frontends of all kinds: shared addresses, both families, a node
@@ -273,7 +276,7 @@ func setNetAdmin(t *testing.T, has bool) {
 func TestAnswersLost(t *testing.T) {
 	for name, deafen := range map[string]func(fd int) error{
 		"tiny buffer": func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) },
-		"no answer":   dropAnswers,
+		"no answer":   netlinktest.DropAnswers,
 	} {
 		t.Run(name, func(t *testing.T) {
 			lab := netlab.New(t)
@@ -295,7 +298,7 @@ func TestAnswersLost(t *testing.T) {
 				want = append(want, g)
 				batch = append(batch, updateOf{Key: f.Key, Old: f, New: g})
 			}
-			if err := deafen(p.kernel.conn.(*conn).fd); err != nil {
+			if err := deafen(p.kernel.conn.(*netlink.Conn).FD()); err != nil {
 				t.Fatal(err)
 			}
 			p.put(t, batch...)

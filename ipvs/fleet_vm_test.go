@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"golang.org/x/sys/unix"
 )
 
 // BenchmarkFleet programs a whole fleet into an empty kernel, and sets what that
@@ -149,10 +150,10 @@ type timedMessenger struct {
 	took time.Duration
 }
 
-func (m *timedMessenger) write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
+func (m *timedMessenger) Write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
 	start := time.Now()
 	defer func() { m.took += time.Since(start) }()
-	return m.messenger.write(ctx, n, put, done)
+	return m.messenger.Write(ctx, n, put, done)
 }
 
 // alone runs do with a lab of its own, all of which is gone afterwards: what

@@ -6,8 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ironvip/ironvip/vip"
 	"go4.org/netipx"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // nullKernel takes everything and does nothing; what it is told to hold it
@@ -62,11 +64,11 @@ type nullSocket struct {
 	b []byte
 }
 
-func (s *nullSocket) close() {}
+func (s *nullSocket) Close() {}
 
-func (s *nullSocket) write(_ context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
+func (s *nullSocket) Write(_ context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
 	for i := range n {
-		if i%packMessages == 0 {
+		if i%netlink.PackMessages == 0 {
 			s.b = s.b[:0]
 		}
 		s.b = put(s.b, i)
@@ -75,10 +77,10 @@ func (s *nullSocket) write(_ context.Context, n int, put func(b []byte, i int) [
 	return nil
 }
 
-func (s *nullSocket) query(_ context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
+func (s *nullSocket) Query(_ context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
 	s.b = put(s.b[:0])
-	endMessage(s.b, 1, 1)
-	_, data, _, err := nextMessage(s.b)
+	netlink.EndMessage(s.b, 1, 1)
+	_, data, _, err := netlink.NextMessage(s.b)
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,7 @@ func (f nullFilters) read(context.Context) (*ruleset, error) {
 	r := newRuleset(f.k.fw.size)
 	r.intact = len(f.k.elements) > 0
 	for i := range f.k.elements {
-		f.k.fw.one.encode(&f.k.elements[i])
+		encodeElement(&f.k.fw.one, &f.k.elements[i])
 		e, _ := decodeElement(f.k.elements[i].set, vip.FamilyOf(f.k.elements[i].key.Addr), &f.k.fw.one)
 		r.add(e)
 	}
@@ -115,9 +117,9 @@ func (f nullFilters) read(context.Context) (*ruleset, error) {
 
 func (f nullFilters) apply(_ context.Context, c change) error {
 	if len(c) > 0 {
-		f.k.fw.x.begin()
+		f.k.fw.x.Begin()
 		f.k.fw.put(c)
-		f.k.fw.x.end(1, 2, 3)
+		f.k.fw.x.End(1, 2, 3)
 	}
 	return nil
 }
@@ -125,13 +127,13 @@ func (f nullFilters) apply(_ context.Context, c change) error {
 func (f nullFilters) setPods(context.Context, *netipx.IPSet, change) error { return nil }
 
 func (f nullFilters) rebuild(_ context.Context, pods *netipx.IPSet, c change) error {
-	f.k.fw.x.begin()
-	if err := f.k.fw.x.addLayout(f.k.fw.layout); err != nil {
+	f.k.fw.x.Begin()
+	if err := addLayout(&f.k.fw.x, f.k.fw.layout); err != nil {
 		return err
 	}
 	f.k.fw.putPods(pods)
 	f.k.fw.put(c)
-	f.k.fw.x.end(1, 2, 3)
+	f.k.fw.x.End(1, 2, 3)
 	return nil
 }
 

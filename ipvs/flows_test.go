@@ -4,8 +4,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ironvip/ironvip/vip"
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // The index finds exactly what looking at every flow finds, and what the kernel

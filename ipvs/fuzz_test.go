@@ -5,8 +5,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // entry is a connection tracking entry as the kernel reports it.
@@ -14,7 +16,7 @@ func entry(dst, reply netip.AddrPort) []byte {
 	b := []byte{unix.AF_INET, 0, 0, 0}
 	b = appendTuple(b, ctaTupleOrig, dst, ctaDst4, ctaDst6, ctaProtoDport)
 	b = appendTuple(b, ctaTupleReply, reply, ctaSrc4, ctaSrc6, ctaProtoSport)
-	return appendAttr(appendAttr(b, ctaID, 1, 2, 3, 4), ctaZone, 0, 7)
+	return netlink.AppendAttr(netlink.AppendAttr(b, ctaID, 1, 2, 3, 4), ctaZone, 0, 7)
 }
 
 // What names an entry to the kernel, for it to delete, names the frontend that
@@ -49,15 +51,4 @@ func TestDecodeFlow(t *testing.T) {
 			t.Errorf("%s: the entry's number or zone is lost: %x", c.dst, id)
 		}
 	}
-}
-
-func FuzzDecodeFamily(f *testing.F) {
-	f.Add(appendAttr16([]byte{unix.CTRL_CMD_NEWFAMILY, 2, 0, 0}, unix.CTRL_ATTR_FAMILY_ID, 33))
-	f.Add(appendAttr16([]byte{unix.CTRL_CMD_NEWFAMILY, 2, 0, 0}, unix.CTRL_ATTR_FAMILY_ID, 0))
-	f.Add(appendAttrString([]byte{1, 2, 0, 0}, unix.CTRL_ATTR_FAMILY_NAME, familyName))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if id, err := decodeFamily(b); err == nil && id < unix.NLMSG_MIN_TYPE {
-			t.Errorf("family %d, to which the kernel gives no answer", id)
-		}
-	})
 }

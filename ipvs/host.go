@@ -3,10 +3,13 @@ package ipvs
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 
-	"github.com/ironvip/ironvip/vip"
-	"github.com/vishvananda/netlink"
+	rtnl "github.com/vishvananda/netlink"
 	"go4.org/netipx"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // host is what a Target works on: the kernel of one network namespace. Each way
@@ -25,23 +28,31 @@ type host struct {
 	tunnels unwrappers
 }
 
-// messenger is a netlink socket (netlink.go).
-type messenger interface {
-	write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error
-	query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error
-	close()
+// counters count what went to the kernel. All sockets of a Target share them.
+// They may be read at any time.
+type counters struct {
+	netlink.Counters // IPVS messages
+
+	nftMessages, addresses, conntrack, conntrackDumps, tables atomic.Uint64
 }
 
-// links is what the devices need of rtnetlink: a *netlink.Handle.
+// messenger is a netlink socket (netlink.go).
+type messenger interface {
+	Write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error
+	Query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error
+	Close()
+}
+
+// links is what the devices need of rtnetlink: a *rtnl.Handle.
 type links interface {
-	LinkByName(name string) (netlink.Link, error)
-	LinkList() ([]netlink.Link, error)
-	LinkAdd(link netlink.Link) error
-	LinkSetARPOff(link netlink.Link) error
-	LinkSetUp(link netlink.Link) error
-	LinkDel(link netlink.Link) error
-	AddrList(link netlink.Link, family int) ([]netlink.Addr, error)
-	AddrAdd(link netlink.Link, addr *netlink.Addr) error
+	LinkByName(name string) (rtnl.Link, error)
+	LinkList() ([]rtnl.Link, error)
+	LinkAdd(link rtnl.Link) error
+	LinkSetARPOff(link rtnl.Link) error
+	LinkSetUp(link rtnl.Link) error
+	LinkDel(link rtnl.Link) error
+	AddrList(link rtnl.Link, family int) ([]rtnl.Addr, error)
+	AddrAdd(link rtnl.Link, addr *rtnl.Addr) error
 	Close()
 }
 

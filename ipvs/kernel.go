@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // kernel speaks IPVS over one socket. It is not safe for concurrent use.
@@ -27,26 +29,26 @@ type kernel struct {
 
 // openKernel connects to IPVS in the calling thread's network namespace.
 func openKernel(ctx context.Context, stats *counters) (*kernel, error) {
-	c, err := dial(unix.NETLINK_GENERIC, stats)
+	c, err := netlink.Dial(unix.NETLINK_GENERIC, &stats.Counters)
 	if err != nil {
 		return nil, err
 	}
 	family, err := lookupFamily(ctx, c)
 	if err != nil {
-		c.close()
+		c.Close()
 		return nil, err
 	}
 	return &kernel{conn: c, family: family}, nil
 }
 
-func (k *kernel) close() { k.conn.close() }
+func (k *kernel) close() { k.conn.Close() }
 
 // run carries out ops and tells done the outcome of each, in order but for
 // those that are ENOENT: the family's number may be what is gone, see query.
 // Where that is so their outcome is unknown, which makes the caller look.
 func (k *kernel) run(ctx context.Context, ops []op, done func(i int, err error)) error {
 	var absent []int
-	err := k.conn.write(ctx, len(ops), func(b []byte, i int) []byte {
+	err := k.conn.Write(ctx, len(ops), func(b []byte, i int) []byte {
 		return ops[i].append(b, k.family)
 	}, func(i int, err error) {
 		if err == unix.ENOENT {
@@ -64,7 +66,7 @@ func (k *kernel) run(ctx context.Context, ops []op, done func(i int, err error))
 	}
 	outcome := error(unix.ENOENT)
 	if family != k.family {
-		k.family, outcome = family, errUnknown
+		k.family, outcome = family, netlink.ErrUnknown
 	}
 	for _, i := range absent {
 		done(i, outcome)
@@ -72,10 +74,10 @@ func (k *kernel) run(ctx context.Context, ops []op, done func(i int, err error))
 	return nil
 }
 
-// query asks one question. Where the family's number is gone it is looked up
+// Query asks one question. Where the family's number is gone it is looked up
 // anew: the module may have been taken out and put back.
-func (k *kernel) query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
-	err := k.conn.query(ctx, put, each)
+func (k *kernel) Query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
+	err := k.conn.Query(ctx, put, each)
 	if err != unix.ENOENT {
 		return err
 	}
@@ -84,14 +86,14 @@ func (k *kernel) query(ctx context.Context, put func(b []byte) []byte, each func
 		return err // and the old number stays: the kernel answers a wrong one, but not 0
 	}
 	k.family = family
-	return k.conn.query(ctx, put, each)
+	return k.conn.Query(ctx, put, each)
 }
 
 // services lists every service in the kernel, ours or not. Those by mark come
 // without a key but for its family, see service.
 func (k *kernel) services(ctx context.Context) ([]service, error) {
 	all := make([]service, 0, k.many)
-	err := k.query(ctx, func(b []byte) []byte {
+	err := k.Query(ctx, func(b []byte) []byte {
 		return appendCommand(b, k.family, cmdGetService, unix.NLM_F_DUMP)
 	}, func(_ uint16, data []byte) error {
 		s, err := decodeService(data)
@@ -109,7 +111,7 @@ func (k *kernel) services(ctx context.Context) ([]service, error) {
 // and of key's family; nil when there is none.
 func (k *kernel) service(ctx context.Context, key vip.FrontendKey, mark uint32) (*service, error) {
 	var found *service
-	err := k.query(ctx, func(b []byte) []byte {
+	err := k.Query(ctx, func(b []byte) []byte {
 		return appendService(appendCommand(b, k.family, cmdGetService, 0), &service{key: key, fwmark: mark}, false)
 	}, func(_ uint16, data []byte) error {
 		s, err := decodeService(data)
@@ -131,7 +133,7 @@ func (k *kernel) service(ctx context.Context, key vip.FrontendKey, mark uint32) 
 // destinations reads one service's destinations in the kernel's order, the newest
 // first, with decodeDest or decodeDestStatus; none when there is no such service.
 func destinations[D any](ctx context.Context, k *kernel, key vip.FrontendKey, mark uint32, decode func([]byte, netip.Addr) (D, error), each func(D)) error {
-	err := k.query(ctx, func(b []byte) []byte {
+	err := k.Query(ctx, func(b []byte) []byte {
 		return appendService(appendCommand(b, k.family, cmdGetDest, unix.NLM_F_DUMP), &service{key: key, fwmark: mark}, false)
 	}, func(_ uint16, data []byte) error {
 		d, err := decode(data, key.Addr)
@@ -173,7 +175,7 @@ func (k *kernel) stateOf(ctx context.Context, s *service, all *state, room *slab
 		}
 	}
 	k.dests, k.listed = k.dests[:0], *s
-	if err := k.query(ctx, k.ask, k.hear); err != nil {
+	if err := k.Query(ctx, k.ask, k.hear); err != nil {
 		return fmt.Errorf("list the destinations of %s: %w", s.key, err)
 	}
 	*all = state{service: *s, dests: room.cut(len(k.dests))}

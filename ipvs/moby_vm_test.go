@@ -7,10 +7,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ironvip/ironvip/test/netlab"
-	"github.com/ironvip/ironvip/vip"
 	moby "github.com/moby/ipvs"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // What moby/ipvs writes is read as what it is, and where it asks for what a

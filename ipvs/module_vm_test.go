@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"golang.org/x/sys/unix"
 )
 
 // This file comes after those that use moby/ipvs, and must: that package looks

@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/ironvip/ironvip/vip"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/vip"
 )
 
-const (
-	elementsPerMessage = 512     // a netlink attribute holds 64 KiB, an element takes 108 bytes at most
-	nftSendBuffer      = 8 << 20 // one transaction is one send
-)
+// elementsPerMessage bounds a message: a netlink attribute holds 64 KiB, an
+// element takes 108 bytes at most.
+const elementsPerMessage = 512
 
 // errNoTable says that the table, or a part of it, isn't there.
 var errNoTable = errors.New("our nftables table is missing or not as it should be")
@@ -24,33 +25,27 @@ var errNoTable = errors.New("our nftables table is missing or not as it should b
 type firewall struct {
 	layout *layout
 	stats  *counters
-	conn   *conn // open during a call only
+	conn   *nftwire.Conn // open during a call only
 
 	// Room for a transaction, and for its elements by set: those to delete, those to add.
-	x          transaction
+	x          nftwire.Transaction
 	dels, adds [setCount][vip.IPv6 + 1][]element
-	one        elementBytes
+	one        nftwire.Element
 	size       int // how many keys the table had when it was read last
 }
 
 func newFirewall(l *layout, stats *counters) *firewall {
-	// Messages of the table are counted apart from those of IPVS.
-	return &firewall{layout: l, stats: stats, conn: &conn{protocol: unix.NETLINK_NETFILTER, fd: -1, in: make([]byte, recvBytes), stats: &counters{}}}
+	return &firewall{layout: l, stats: stats, conn: nftwire.NewConn()}
 }
 
-func (f *firewall) open(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return f.conn.open()
-}
+func (f *firewall) open(ctx context.Context) error { return f.conn.Open(ctx) }
 
 // apply makes a change in one transaction. A missing table is errNoTable.
 func (f *firewall) apply(ctx context.Context, c change) error {
 	if len(c) == 0 {
 		return nil
 	}
-	f.x.begin()
+	f.x.Begin()
 	f.put(c)
 	return f.commit(ctx)
 }
@@ -58,8 +53,8 @@ func (f *firewall) apply(ctx context.Context, c change) error {
 // rebuild replaces the whole table in one transaction, so that no packet meets
 // half of it.
 func (f *firewall) rebuild(ctx context.Context, pods *netipx.IPSet, c change) error {
-	f.x.begin()
-	if err := f.x.addLayout(f.layout); err != nil {
+	f.x.Begin()
+	if err := addLayout(&f.x, f.layout); err != nil {
 		return err
 	}
 	f.putPods(pods)
@@ -68,19 +63,19 @@ func (f *firewall) rebuild(ctx context.Context, pods *netipx.IPSet, c change) er
 }
 
 // addLayout replaces a table, which need not be there, by one without elements.
-func (x *transaction) addLayout(l *layout) error {
+func addLayout(x *nftwire.Transaction, l *layout) error {
 	// Adding first makes the deletion valid where there is no table.
-	x.addTable(l.table)
-	x.deleteTable(l.table)
-	x.addTable(l.table)
+	x.AddTable(l.table)
+	x.DeleteTable(l.table)
+	x.AddTable(l.table)
 	for i, s := range l.order {
-		x.addSet(s, uint32(i+1))
+		x.AddSet(s, uint32(i+1))
 	}
 	for _, c := range l.chains {
-		x.addChain(c)
+		x.AddChain(c)
 	}
-	for i := range l.rules {
-		if err := x.addRule(l.table, &l.rules[i]); err != nil {
+	for _, r := range l.rules {
+		if err := x.AddRule(l.table.Name, r.chain, r.exprs, r.userData()); err != nil {
 			return err
 		}
 	}
@@ -89,9 +84,9 @@ func (x *transaction) addLayout(l *layout) error {
 
 // setPods replaces the pod ranges in one transaction, together with a change.
 func (f *firewall) setPods(ctx context.Context, pods *netipx.IPSet, c change) error {
-	f.x.begin()
+	f.x.Begin()
 	for _, fam := range families {
-		f.x.flush(f.layout.table.Name, setPods.name(fam))
+		f.x.Flush(f.layout.table.Name, setPods.name(fam))
 	}
 	f.putPods(pods)
 	f.put(c)
@@ -102,30 +97,14 @@ var families = []vip.Family{vip.IPv4, vip.IPv6}
 
 func (f *firewall) putPods(pods *netipx.IPSet) {
 	for _, fam := range families {
-		for chunk := range slices.Chunk(rangeElements(pods, fam), elementsPerMessage) {
-			list := f.x.beginElements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, f.layout.table.Name, setPods.name(fam))
+		for chunk := range slices.Chunk(nftwire.RangeElements(pods, fam), elementsPerMessage) {
+			list := f.x.BeginElements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, f.layout.table.Name, setPods.name(fam))
 			for i := range chunk {
-				f.x.addElement(&chunk[i])
+				f.x.AddElement(&chunk[i])
 			}
-			f.x.endElements(list)
+			f.x.EndElements(list)
 		}
 	}
-}
-
-// rangeElements writes one family's ranges as an interval set has them: a start
-// and the first address after the end, if there is one.
-func rangeElements(ranges *netipx.IPSet, f vip.Family) []elementBytes {
-	var all []elementBytes
-	for _, r := range ranges.Ranges() {
-		if vip.FamilyOf(r.From()) != f {
-			continue
-		}
-		all = append(all, elementBytes{key: r.From().AsSlice()})
-		if end := r.To().Next(); end.IsValid() {
-			all = append(all, elementBytes{key: end.AsSlice(), edge: true})
-		}
-	}
-	return all
 }
 
 // put appends a change.
@@ -157,27 +136,19 @@ func (f *firewall) put(c change) {
 
 func (f *firewall) putElements(typ uint16, set string, all []element) {
 	for chunk := range slices.Chunk(all, elementsPerMessage) {
-		list := f.x.beginElements(typ, unix.NLM_F_CREATE, f.layout.table.Name, set)
+		list := f.x.BeginElements(typ, unix.NLM_F_CREATE, f.layout.table.Name, set)
 		for i := range chunk {
-			f.one.encode(&chunk[i])
-			f.x.addElement(&f.one)
+			encodeElement(&f.one, &chunk[i])
+			f.x.AddElement(&f.one)
 		}
-		f.x.endElements(list)
+		f.x.EndElements(list)
 	}
 }
 
 // commit sends the transaction.
 func (f *firewall) commit(ctx context.Context) error {
-	if err := f.open(ctx); err != nil {
-		return err
-	}
-	defer f.conn.close()
-	// As root this goes beyond the system's limit; else it goes as far as it may.
-	if unix.SetsockoptInt(f.conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, nftSendBuffer) != nil {
-		_ = unix.SetsockoptInt(f.conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, nftSendBuffer)
-	}
-	f.stats.nftMessages.Add(uint64(f.x.messages))
-	err := f.conn.transact(&f.x)
+	f.stats.nftMessages.Add(uint64(f.x.Messages))
+	err := f.conn.Commit(ctx, &f.x)
 	// ENOENT: a set or the table isn't there. The others are about elements, which
 	// a foreign hand has put where ours are to be.
 	for _, drift := range []error{unix.ENOENT, unix.EEXIST, unix.ENOTEMPTY, unix.EBUSY} {

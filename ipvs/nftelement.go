@@ -3,48 +3,19 @@ package ipvs
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 
-	"github.com/ironvip/ironvip/vip"
 	"go4.org/netipx"
+
+	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/vip"
 )
 
-// edge is the start of a range of addresses, or the first address behind one.
-type edge struct {
-	at  netip.Addr
-	end bool
-}
-
-func (x *elementBytes) asEdge() (edge, bool) {
-	a, ok := netip.AddrFromSlice(x.key)
-	return edge{a, x.edge}, ok
-}
-
-// addRanges reads what rangeElements writes, in any order.
-func addRanges(b *netipx.IPSetBuilder, edges []edge) {
-	slices.SortFunc(edges, func(a, b edge) int { return a.at.Compare(b.at) })
-	for i, e := range edges {
-		if e.end {
-			continue
-		}
-		last := lastAddr(e.at)
-		if i+1 < len(edges) {
-			last = edges[i+1].at.Prev()
-		}
-		b.AddRange(netipx.IPRangeFrom(e.at, last))
-	}
-}
-
-func lastAddr(a netip.Addr) netip.Addr {
-	return netipx.RangeOfPrefix(netip.PrefixFrom(a, 0).Masked()).To()
-}
-
-// encode writes an element as the kernel lays it out: each part of the
+// encodeElement writes an element as the kernel lays it out: each part of the
 // key padded to 4 bytes. A mark alone is in the host's byte order; as a map's data
 // and as a part of an interval it is in the network's, which is how nft shows
 // those, and the rules turn it round.
-func (x *elementBytes) encode(e *element) {
-	key, end, value := x.key[:0], x.end[:0], x.value[:0]
+func encodeElement(x *nftwire.Element, e *element) {
+	key, end, value := x.Key[:0], x.End[:0], x.Value[:0]
 	if e.set.isMap() {
 		value = binary.BigEndian.AppendUint32(value, e.mark)
 	}
@@ -66,7 +37,7 @@ func (x *elementBytes) encode(e *element) {
 	default:
 		key = appendAddress(key, addr)
 	}
-	*x = elementBytes{key: key, end: end, value: value}
+	*x = nftwire.Element{Key: key, End: end, Value: value}
 }
 
 func appendAddress(b []byte, a netip.Addr) []byte {
@@ -90,11 +61,11 @@ func appendRange(first, last []byte, p netip.Prefix) (from, to []byte) {
 	return appendAddress(first, r.From()), appendAddress(append(last, first...), r.To())
 }
 
-// decodeElement reads what encode writes. Of an element of a set of marks
+// decodeElement reads what encodeElement writes. Of an element of a set of marks
 // it can't tell the frontend: it gives it the unspecified address of its family.
-func decodeElement(s setID, f vip.Family, x *elementBytes) (e element, ok bool) {
+func decodeElement(s setID, f vip.Family, x *nftwire.Element) (e element, ok bool) {
 	e.set = s
-	key, end := reader{x.key}, reader{x.end}
+	key, end := reader{x.Key}, reader{x.End}
 	switch s.kind() {
 	case kindListener:
 		e.key = key.listener(f)
@@ -125,14 +96,14 @@ func decodeElement(s setID, f vip.Family, x *elementBytes) (e element, ok bool) 
 		ok = e.key.Addr.IsValid()
 	}
 	if s.isMap() {
-		val := reader{x.value}
+		val := reader{x.Value}
 		e.mark = val.mark(binary.BigEndian)
 		ok = ok && isMark(e.mark)
 	}
 	if s == setInternal || s == setInternalRanges {
 		e.key.Audience = vip.InternalClients
 	}
-	return e, ok && len(key.b) == 0 && (len(end.b) == 0) && (len(x.end) > 0) == (s.interval())
+	return e, ok && len(key.b) == 0 && (len(end.b) == 0) && (len(x.End) > 0) == (s.interval())
 }
 
 func unspecifiedOf(f vip.Family) netip.Addr {

@@ -3,15 +3,14 @@ package ipvs
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/ironvip/ironvip/vip"
 	"go4.org/netipx"
-	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // ruleset is what the table holds. Make it with newRuleset.
@@ -55,58 +54,13 @@ func (r *ruleset) has(e element) bool {
 	return ok
 }
 
-// query asks about inet tables. That a listing was interrupted by a change is no
-// error: ours has no other writer, and what is missed is found by the next one.
-func (f *firewall) query(ctx context.Context, typ, flags uint16, put func(b []byte) []byte, each func(data []byte) error) error {
-	err := f.conn.query(ctx, func(b []byte) []byte {
-		return put(appendTableMessage(b, typ, flags))
-	}, func(got uint16, data []byte) error {
-		if got>>8 != unix.NFNL_SUBSYS_NFTABLES || len(data) < 4 {
-			return errMalformed
-		}
-		return each(data)
-	})
-	if err == errInterrupted {
-		return nil
-	}
-	return err
-}
-
-// stringsOf returns an object's attributes of two types.
-func stringsOf(data []byte, first, second uint16) (a, b string) {
-	all := attrs{b: data[4:]}
-	for typ, v, ok := all.next(); ok; typ, v, ok = all.next() {
-		switch typ {
-		case first:
-			a = text(v)
-		case second:
-			b = text(v)
-		}
-	}
-	return a, b
-}
-
-// there reports whether there is a table.
-func (f *firewall) there(ctx context.Context) (bool, error) {
-	err := f.query(ctx, unix.NFT_MSG_GETTABLE, 0, func(b []byte) []byte {
-		return appendAttrString(b, unix.NFTA_TABLE_NAME, f.layout.table.Name)
-	}, func([]byte) error { return nil })
-	if err == unix.ENOENT {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look for nftables table inet %s: %w", f.layout.table.Name, err)
-	}
-	return true, nil
-}
-
 // read returns what the table holds. A missing table is an empty ruleset.
 func (f *firewall) read(ctx context.Context) (*ruleset, error) {
 	if err := f.open(ctx); err != nil {
 		return nil, err
 	}
-	defer f.conn.close()
-	there, err := f.there(ctx)
+	defer f.conn.Close()
+	there, err := f.tableExists(ctx)
 	if !there || err != nil {
 		return newRuleset(0), err
 	}
@@ -131,10 +85,10 @@ func (f *firewall) read(ctx context.Context) (*ruleset, error) {
 			if s.passing() {
 				continue
 			}
-			var edges []edge
-			err := f.elements(ctx, s.name(fam), func(x *elementBytes) {
+			var edges []nftwire.Edge
+			err := f.conn.Elements(ctx, f.layout.table.Name, s.name(fam), func(x *nftwire.Element) {
 				if s.kind() == kindRange {
-					if at, ok := x.asEdge(); ok {
+					if at, ok := x.AsEdge(); ok {
 						edges = append(edges, at)
 					}
 					return
@@ -150,9 +104,9 @@ func (f *firewall) read(ctx context.Context) (*ruleset, error) {
 				}
 			})
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("list nftables set %s: %w", s.name(fam), err)
 			}
-			addRanges(&pods, edges)
+			nftwire.AddRanges(&pods, edges)
 		}
 	}
 	r.assign(unowned)
@@ -161,53 +115,27 @@ func (f *firewall) read(ctx context.Context) (*ruleset, error) {
 	return r, err
 }
 
-// sets returns the names of the table's sets whose keys are as long as ours, or
-// are none of ours.
+// TableExists asks on the open socket.
+func (f *firewall) tableExists(ctx context.Context) (bool, error) {
+	there, err := f.conn.TableExists(ctx, f.layout.table.Name)
+	if err != nil {
+		return false, fmt.Errorf("look for nftables table inet %s: %w", f.layout.table.Name, err)
+	}
+	return there, nil
+}
+
+// sets returns the names of the table's sets, except those of ours whose keys
+// have another length.
 func (f *firewall) sets(ctx context.Context) (map[string]bool, error) {
 	found := make(map[string]bool, len(f.layout.order))
-	err := f.query(ctx, unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, func(b []byte) []byte {
-		return appendAttrString(b, unix.NFTA_SET_TABLE, f.layout.table.Name)
-	}, func(data []byte) error {
-		var name string
-		var size uint32
-		a := attrs{b: data[4:]}
-		for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
-			switch typ {
-			case unix.NFTA_SET_NAME:
-				name = text(v)
-			case unix.NFTA_SET_KEY_LEN:
-				if len(v) >= 4 {
-					size = binary.BigEndian.Uint32(v)
-				}
-			}
-		}
+	err := f.conn.Sets(ctx, f.layout.table.Name, func(name string, keyLen uint32) {
 		ours := f.layout.sets[name]
-		found[name] = ours == nil || size == ours.KeyType.Bytes
-		return a.err
+		found[name] = ours == nil || keyLen == ours.KeyType.Bytes
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list nftables sets: %w", err)
 	}
 	return found, nil
-}
-
-// elements lists a set's elements, each valid during the call only.
-func (f *firewall) elements(ctx context.Context, set string, each func(x *elementBytes)) error {
-	err := f.query(ctx, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, func(b []byte) []byte {
-		b = appendAttrString(b, unix.NFTA_SET_ELEM_LIST_TABLE, f.layout.table.Name)
-		return appendAttrString(b, unix.NFTA_SET_ELEM_LIST_SET, set)
-	}, func(data []byte) error {
-		list, err := elementList(data)
-		for err == nil && f.one.next(&list) {
-			each(&f.one)
-		}
-		return errors.Join(err, list.err)
-	})
-	f.one = elementBytes{} // what it points to belongs to the socket
-	if err != nil {
-		return fmt.Errorf("list nftables set %s: %w", set, err)
-	}
-	return nil
 }
 
 // assign adds elements of sets of marks, whose frontends the maps tell. A mark
@@ -243,14 +171,7 @@ func (r *ruleset) assign(unowned []element) {
 // chain by chain and in order.
 func (f *firewall) rulesIntact(ctx context.Context) (bool, error) {
 	chains := make([]nftables.Chain, 0, len(f.layout.chains))
-	err := f.query(ctx, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, func(b []byte) []byte { return b }, func(data []byte) error {
-		if table, _ := stringsOf(data, unix.NFTA_CHAIN_TABLE, 0); table != f.layout.table.Name {
-			return nil
-		}
-		c, err := decodeChain(data)
-		chains = append(chains, c)
-		return err
-	})
+	err := f.conn.Chains(ctx, f.layout.table.Name, func(c nftables.Chain) { chains = append(chains, c) })
 	if err != nil {
 		return false, fmt.Errorf("list nftables chains: %w", err)
 	}
@@ -269,20 +190,7 @@ func (f *firewall) rulesIntact(ctx context.Context) (bool, error) {
 		comments[r.chain] = append(comments[r.chain], r.userData())
 	}
 	left, intact := len(f.layout.rules), true
-	err = f.query(ctx, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, func(b []byte) []byte {
-		return appendAttrString(b, unix.NFTA_RULE_TABLE, f.layout.table.Name)
-	}, func(data []byte) error {
-		var chain string
-		var comment []byte
-		a := attrs{b: data[4:]}
-		for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
-			switch typ {
-			case unix.NFTA_RULE_CHAIN:
-				chain = text(v)
-			case unix.NFTA_RULE_USERDATA:
-				comment = v
-			}
-		}
+	err = f.conn.Rules(ctx, f.layout.table.Name, func(chain string, comment []byte) {
 		next, ours := comments[chain]
 		switch {
 		case !ours: // in a chain of somebody else
@@ -292,38 +200,9 @@ func (f *firewall) rulesIntact(ctx context.Context) (bool, error) {
 			comments[chain] = next[1:]
 			left--
 		}
-		return a.err
 	})
 	if err != nil {
 		return false, fmt.Errorf("list nftables rules: %w", err)
 	}
 	return intact && left == 0, nil
-}
-
-// decodeChain reads a chain's name, and its hook where it has one.
-func decodeChain(data []byte) (c nftables.Chain, err error) {
-	a := attrs{b: data[4:]}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
-		switch typ {
-		case unix.NFTA_CHAIN_NAME:
-			c.Name = text(v)
-		case unix.NFTA_CHAIN_HOOK:
-			hook := attrs{b: v}
-			for typ, v, ok := hook.next(); ok; typ, v, ok = hook.next() {
-				if len(v) < 4 {
-					continue
-				}
-				switch n := binary.BigEndian.Uint32(v); typ {
-				case unix.NFTA_HOOK_HOOKNUM:
-					c.Hooknum = nftables.ChainHookRef(nftables.ChainHook(n))
-				case unix.NFTA_HOOK_PRIORITY:
-					c.Priority = nftables.ChainPriorityRef(nftables.ChainPriority(int32(n)))
-				}
-			}
-			if hook.err != nil {
-				return c, hook.err
-			}
-		}
-	}
-	return c, a.err
 }

@@ -3,17 +3,18 @@ package ipvs
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/nftables"
-	"github.com/ironvip/ironvip/vip"
-	"github.com/mdlayher/netlink"
+	mdlayher "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // sent is what a transaction's message says.
@@ -24,22 +25,22 @@ type sent struct {
 
 // messagesOf splits a transaction, and checks its frame: how it begins and ends,
 // and that only the last message within is asked to be answered.
-func messagesOf(t *testing.T, x *transaction) (all []sent) {
+func messagesOf(t *testing.T, x *nftwire.Transaction) (all []sent) {
 	t.Helper()
-	for b := x.end(7, 8, 9); len(b) > 0; {
-		h, data, rest, err := nextMessage(b)
+	for b := x.End(7, 8, 9); len(b) > 0; {
+		h, data, rest, err := netlink.NextMessage(b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if port := binary.NativeEndian.Uint32(b[12:]); port != 9 || h.seq != 7 && h.flags&unix.NLM_F_ACK == 0 {
-			t.Errorf("message %d has number %d and is from %d", len(all), h.seq, port)
+		if port := binary.NativeEndian.Uint32(b[12:]); port != 9 || h.Seq != 7 && h.Flags&unix.NLM_F_ACK == 0 {
+			t.Errorf("message %d has number %d and is from %d", len(all), h.Seq, port)
 		}
 		b = rest
-		all = append(all, sent{h.typ, h.flags, data})
+		all = append(all, sent{h.Type, h.Flags, data})
 	}
 	last := len(all) - 1
-	if last != x.messages+1 || all[0].typ != unix.NFNL_MSG_BATCH_BEGIN || all[last].typ != unix.NFNL_MSG_BATCH_END {
-		t.Fatalf("%d messages are framed as %d", x.messages, len(all))
+	if last != x.Messages+1 || all[0].typ != unix.NFNL_MSG_BATCH_BEGIN || all[last].typ != unix.NFNL_MSG_BATCH_END {
+		t.Fatalf("%d messages are framed as %d", x.Messages, len(all))
 	}
 	for i, m := range all {
 		if (m.flags&unix.NLM_F_ACK != 0) != (i == last-1) {
@@ -49,10 +50,23 @@ func messagesOf(t *testing.T, x *transaction) (all []sent) {
 	return all[1:last]
 }
 
+// attribute returns the attribute of a type in the body of an nftables message.
+func attribute(t *testing.T, m sent, want uint16) []byte {
+	t.Helper()
+	a := netlink.Attrs{B: m.data[4:]}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
+		if typ == want {
+			return v
+		}
+	}
+	t.Fatalf("message %#x has no attribute %d: %v", m.typ, want, a.Err)
+	return nil
+}
+
 // library returns what a library of its own sends for a transaction.
 func library(t *testing.T, do func(c *nftables.Conn) error) (all []sent) {
 	t.Helper()
-	c, err := nftables.New(nftables.WithTestDial(func(req []netlink.Message) ([]netlink.Message, error) {
+	c, err := nftables.New(nftables.WithTestDial(func(req []mdlayher.Message) ([]mdlayher.Message, error) {
 		for _, m := range req {
 			all = append(all, sent{uint16(m.Header.Type), uint16(m.Header.Flags), slices.Clone(m.Data)})
 		}
@@ -72,9 +86,9 @@ func library(t *testing.T, do func(c *nftables.Conn) error) (all []sent) {
 // writes. It asks for more answers.
 func TestLayoutIsWrittenAsByALibrary(t *testing.T) {
 	l := newLayout("ironvip", DefaultMark)
-	var x transaction
-	x.begin()
-	if err := x.addLayout(l); err != nil {
+	var x nftwire.Transaction
+	x.Begin()
+	if err := addLayout(&x, l); err != nil {
 		t.Fatal(err)
 	}
 	got := messagesOf(t, &x)
@@ -112,11 +126,7 @@ func TestLayoutIsWrittenAsByALibrary(t *testing.T) {
 func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 	l := newLayout("ironvip", DefaultMark)
 	list := func(m sent) []byte {
-		found, err := elementList(m.data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return found.b
+		return attribute(t, m, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	}
 	for s := range setCount {
 		for _, addr := range []string{"10.96.0.1", "fd96::1"} {
@@ -135,13 +145,13 @@ func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 			fam := vip.FamilyOf(e.key.Addr)
 			f := newFirewall(l, &counters{})
 			for _, present := range []bool{true, false} {
-				f.x.begin()
+				f.x.Begin()
 				f.put(change{e: present})
-				var bytesOf elementBytes
-				bytesOf.encode(&e)
+				var bytesOf nftwire.Element
+				encodeElement(&bytesOf, &e)
 				want := library(t, func(c *nftables.Conn) error {
 					set := l.sets[s.name(fam)]
-					elem := []nftables.SetElement{{Key: bytesOf.key, KeyEnd: bytesOf.end, Val: bytesOf.value}}
+					elem := []nftables.SetElement{{Key: bytesOf.Key, KeyEnd: bytesOf.End, Val: bytesOf.Value}}
 					if present {
 						return c.SetAddElements(set, elem)
 					}
@@ -158,70 +168,13 @@ func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 					if got[i].typ != want[i].typ || !bytes.Equal(list(got[i]), list(want[i])) {
 						t.Errorf("%s: message %d of type %#x:\n%x, the library's %#x:\n%x", e, i, got[i].typ, list(got[i]), want[i].typ, list(want[i]))
 					}
-					table, set := stringsOf(got[i].data, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET)
+					table := netlink.String(attribute(t, got[i], unix.NFTA_SET_ELEM_LIST_TABLE))
+					set := netlink.String(attribute(t, got[i], unix.NFTA_SET_ELEM_LIST_SET))
 					if table != "ironvip" || set != s.name(fam) {
 						t.Errorf("%s goes to set %s of table %s", e, set, table)
 					}
 				}
 			}
 		}
-	}
-}
-
-// A transaction succeeds when its last message is answered, and fails with all
-// that was said of any message, also of the batch itself, which nothing follows.
-func TestTransact(t *testing.T) {
-	answer := func(seq uint32, errno unix.Errno) []byte {
-		b := beginMessage(nil, unix.NLMSG_ERROR, 0)
-		b = binary.NativeEndian.AppendUint32(b, -uint32(errno))
-		b = append(b, make([]byte, unix.SizeofNlMsghdr)...)
-		endMessage(b, seq, 0)
-		return b
-	}
-	for name, c := range map[string]struct {
-		answers [][]byte
-		want    []error
-	}{
-		"done":               {[][]byte{answer(6, 0)}, nil},
-		"an old answer":      {[][]byte{answer(4, unix.EPERM), answer(6, 0)}, nil},
-		"a message":          {[][]byte{answer(5, unix.ENOENT), answer(6, 0)}, []error{unix.ENOENT}},
-		"two messages":       {[][]byte{answer(5, unix.EEXIST), answer(5, unix.ENOENT), answer(6, 0)}, []error{unix.EEXIST, unix.ENOENT}},
-		"the last":           {[][]byte{answer(6, unix.EBUSY)}, []error{unix.EBUSY}},
-		"the batch":          {[][]byte{answer(5, unix.EPERM)}, []error{unix.EPERM}},
-		"no answer":          {nil, []error{errUnknown}},
-		"a malformed answer": {[][]byte{{1, 2, 3}}, []error{errMalformed}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer unix.Close(fds[1])
-			conn := &conn{fd: fds[0], in: make([]byte, recvBytes), stats: &counters{}, seq: 4}
-			defer conn.close()
-			for _, a := range c.answers {
-				if _, err := unix.Write(fds[1], a); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if c.answers == nil {
-				timeout := unix.NsecToTimeval((10 * time.Millisecond).Nanoseconds())
-				if err := unix.SetsockoptTimeval(fds[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var x transaction
-			x.begin()
-			x.addTable(newLayout("ironvip", DefaultMark).table)
-			err = conn.transact(&x)
-			if (err == nil) != (c.want == nil) {
-				t.Fatal(err)
-			}
-			for _, want := range c.want {
-				if !errors.Is(err, want) {
-					t.Errorf("%v, want %v", err, want)
-				}
-			}
-		})
 	}
 }

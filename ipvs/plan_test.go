@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/vip"
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 func addrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }

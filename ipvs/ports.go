@@ -3,8 +3,9 @@ package ipvs
 import (
 	"fmt"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // ports tells whether a process of this host has a port already. IPVS takes

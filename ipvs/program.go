@@ -7,8 +7,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // rounds bounds how often an item is read back and tried again in one Apply.
@@ -191,7 +193,7 @@ func (it *item) outcome(o *op, err error, stale flows) {
 			it.left(o, stale)
 		}
 		return
-	case errUnknown:
+	case netlink.ErrUnknown:
 		it.unread = true
 		it.asked = it.asked || o.cmd == cmdNewService
 		return

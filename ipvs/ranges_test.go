@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
-	"golang.org/x/sys/unix"
 )
 
 // rangeOf makes a listener's frontend one for the ports up to last.

@@ -9,9 +9,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/vip"
-	"github.com/vishvananda/netlink"
+	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Remains is what a dataplane left in the kernel, found without an agent and
@@ -208,8 +209,8 @@ var errNoNFTables = errors.New("this kernel has no nf_tables")
 func (f *firewall) exists(ctx context.Context) (bool, error) {
 	there, err := false, f.open(ctx)
 	if err == nil {
-		defer f.conn.close()
-		if there, err = f.there(ctx); err == nil {
+		defer f.conn.Close()
+		if there, err = f.tableExists(ctx); err == nil {
 			return there, nil
 		}
 	}
@@ -223,9 +224,9 @@ func (f *firewall) exists(ctx context.Context) (bool, error) {
 
 // remove deletes the table, if there is one.
 func (f *firewall) remove(ctx context.Context) error {
-	f.x.begin()
-	f.x.addTable(f.layout.table) // makes the deletion valid where there is none
-	f.x.deleteTable(f.layout.table)
+	f.x.Begin()
+	f.x.AddTable(f.layout.table) // makes the deletion valid where there is none
+	f.x.DeleteTable(f.layout.table)
 	return f.commit(ctx)
 }
 
@@ -255,7 +256,7 @@ func (d *device) removeAll() error {
 	if link == nil || link.Type() != deviceKind {
 		return nil
 	}
-	if err := h.LinkDel(link); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+	if err := h.LinkDel(link); err != nil && !errors.As(err, &rtnl.LinkNotFoundError{}) {
 		return fmt.Errorf("delete device %s: %w", d.name, err)
 	}
 	return nil

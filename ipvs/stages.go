@@ -6,8 +6,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // raise adds what must be in the table before an item is programmed.

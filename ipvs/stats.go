@@ -6,9 +6,10 @@ import (
 	"net/netip"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
-	"golang.org/x/sys/unix"
 )
 
 // meter reads what IPVS counts. It has a socket and a table of its own, so that
@@ -47,7 +48,7 @@ func (m *meter) all(ctx context.Context, want func(*service) bool, each func(*se
 		traffic reconcile.Traffic
 	}
 	var lacking []counted
-	err = m.kernel.query(ctx, func(b []byte) []byte {
+	err = m.kernel.Query(ctx, func(b []byte) []byte {
 		return appendCommand(b, m.kernel.family, cmdGetService, unix.NLM_F_DUMP)
 	}, func(_ uint16, data []byte) error {
 		s, t, err := decodeServiceStats(data)
@@ -81,7 +82,7 @@ func (m *meter) all(ctx context.Context, want func(*service) bool, each func(*se
 func (m *meter) one(ctx context.Context, s *service, each func(destStatus)) (t reconcile.Traffic, found bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	err = m.kernel.query(ctx, func(b []byte) []byte {
+	err = m.kernel.Query(ctx, func(b []byte) []byte {
 		return appendService(appendCommand(b, m.kernel.family, cmdGetService, 0), s, false)
 	}, func(_ uint16, data []byte) (err error) {
 		_, t, err = decodeServiceStats(data)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/reconcile"
 )
 
@@ -38,13 +39,13 @@ func decodeStats(b []byte) (reconcile.Traffic, error) {
 		statsInBPS:    &t.Rates.In.Bytes,
 		statsOutBPS:   &t.Rates.Out.Bytes,
 	}
-	a := attrs{b: b}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+	a := netlink.Attrs{B: b}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 		if int(typ) < len(fields) && fields[typ] != nil {
-			*fields[typ] = a.uint64(v)
+			*fields[typ] = a.Uint64(v)
 		}
 	}
-	return t, a.err
+	return t, a.Err
 }
 
 // destStatus is a destination with its connections, which are those of the
@@ -68,18 +69,18 @@ func decodeDestStatus(data []byte, svc netip.Addr) (destStatus, error) {
 	if err != nil {
 		return d, err
 	}
-	a := attrs{b: body}
-	for typ, v, ok := a.next(); ok && err == nil; typ, v, ok = a.next() {
+	a := netlink.Attrs{B: body}
+	for typ, v, ok := a.Next(); ok && err == nil; typ, v, ok = a.Next() {
 		switch typ {
 		case destActive:
-			d.active = a.uint32(v)
+			d.active = a.Uint32(v)
 		case destInactive:
-			d.inactive = a.uint32(v)
+			d.inactive = a.Uint32(v)
 		case destStats64:
 			d.traffic, err = decodeStats(v)
 		}
 	}
-	return d, cmp.Or(err, a.err)
+	return d, cmp.Or(err, a.Err)
 }
 
 // decodeServiceStats reads the body of a message about a service with its
@@ -92,8 +93,8 @@ func decodeServiceStats(data []byte) (s service, t reconcile.Traffic, err error)
 	if err != nil {
 		return s, t, err
 	}
-	a := attrs{b: body}
-	for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+	a := netlink.Attrs{B: body}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 		if typ == svcStats64 {
 			t, err = decodeStats(v)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -138,26 +139,26 @@ func parseService(line []byte) (id serviceID, known bool, err error) {
 func parseHexAddrPort(b []byte) (netip.AddrPort, error) {
 	i := bytes.LastIndexByte(b, ':')
 	if i < 0 {
-		return netip.AddrPort{}, errMalformed
+		return netip.AddrPort{}, netlink.ErrMalformed
 	}
 	port, err := strconv.ParseUint(string(b[i+1:]), 16, 16)
 	if err != nil {
-		return netip.AddrPort{}, errMalformed
+		return netip.AddrPort{}, netlink.ErrMalformed
 	}
 	host := b[:i]
 	if n := len(host); n > 2 && host[0] == '[' && host[n-1] == ']' {
 		a, err := netip.ParseAddr(string(host[1 : n-1]))
 		if err != nil || !a.Is6() || a.Zone() != "" {
-			return netip.AddrPort{}, errMalformed
+			return netip.AddrPort{}, netlink.ErrMalformed
 		}
 		return netip.AddrPortFrom(a, uint16(port)), nil
 	}
 	var a [4]byte
 	if len(host) != 8 {
-		return netip.AddrPort{}, errMalformed
+		return netip.AddrPort{}, netlink.ErrMalformed
 	}
 	if _, err := hex.Decode(a[:], host); err != nil {
-		return netip.AddrPort{}, errMalformed
+		return netip.AddrPort{}, netlink.ErrMalformed
 	}
 	return netip.AddrPortFrom(netip.AddrFrom4(a), uint16(port)), nil
 }
@@ -168,7 +169,7 @@ func parseDestination(line []byte) (o live, err error) {
 	var fields [6][]byte // arrow, address, method, weight, active, inactive
 	for i := range fields {
 		if fields[i], line = word(line); len(fields[i]) == 0 {
-			return o, errMalformed
+			return o, netlink.ErrMalformed
 		}
 	}
 	if o.active, err = parseCount(fields[4]); err == nil {

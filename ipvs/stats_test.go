@@ -14,10 +14,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/ironvip/ironvip/internal/reconcile"
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // What a 6.1 kernel sent of a TCP and a UDP service and of a destination after
@@ -109,15 +111,15 @@ func TestDecodeCapturedStatistics(t *testing.T) {
 // Counters beyond 32 bits are read whole, and those that nobody knows yet are
 // passed over.
 func TestStatisticsAreWide(t *testing.T) {
-	b := appendAttr(nil, 0, 1, 2, 3, 4, 5, 6, 7, 8)
-	b = appendAttr(b, statsInBytes, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
-	b = appendAttr(b, 11) // padding, as the kernel may send it
-	b = appendAttr(b, 200, 1, 2, 3, 4, 5, 6, 7, 8)
+	b := netlink.AppendAttr(nil, 0, 1, 2, 3, 4, 5, 6, 7, 8)
+	b = netlink.AppendAttr(b, statsInBytes, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
+	b = netlink.AppendAttr(b, 11) // padding, as the kernel may send it
+	b = netlink.AppendAttr(b, 200, 1, 2, 3, 4, 5, 6, 7, 8)
 	got, err := decodeStats(b)
 	if want := (reconcile.Traffic{In: reconcile.Volume{Bytes: math.MaxUint64}}); err != nil || got != want {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
-	if _, err := decodeStats(appendAttr(nil, statsConns, 1, 2, 3, 4)); !errors.Is(err, errMalformed) {
+	if _, err := decodeStats(netlink.AppendAttr(nil, statsConns, 1, 2, 3, 4)); !errors.Is(err, netlink.ErrMalformed) {
 		t.Errorf("a counter of 32 bits: %v", err)
 	}
 }
@@ -243,7 +245,7 @@ func FuzzDecodeStats(f *testing.F) {
 				t.Errorf("with statistics %+v, without %+v, %v", s, plain, err)
 			}
 		}
-		if _, err := decodeStats(b); err != nil && !errors.Is(err, errMalformed) {
+		if _, err := decodeStats(b); err != nil && !errors.Is(err, netlink.ErrMalformed) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -281,18 +283,18 @@ type cannedIPVS struct {
 	questions *int // counts them, if not nil
 }
 
-func (c cannedIPVS) query(_ context.Context, put func([]byte) []byte, each func(uint16, []byte) error) error {
+func (c cannedIPVS) Query(_ context.Context, put func([]byte) []byte, each func(uint16, []byte) error) error {
 	if c.questions != nil {
 		*c.questions++
 	}
 	m := put(nil)
-	endMessage(m, 1, 1)
-	h, data, _, err := nextMessage(m)
+	netlink.EndMessage(m, 1, 1)
+	h, data, _, err := netlink.NextMessage(m)
 	if err != nil {
 		return err
 	}
 	answers := c.all
-	if data[0] == cmdGetDest || h.flags&unix.NLM_F_DUMP == 0 {
+	if data[0] == cmdGetDest || h.Flags&unix.NLM_F_DUMP == 0 {
 		s, err := decodeService(data)
 		if err != nil {
 			return err

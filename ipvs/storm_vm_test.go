@@ -72,16 +72,16 @@ type mortalSocket struct {
 	agent *mortal
 }
 
-func (s *mortalSocket) write(ctx context.Context, n int, put func([]byte, int) []byte, done func(int, error)) error {
+func (s *mortalSocket) Write(ctx context.Context, n int, put func([]byte, int) []byte, done func(int, error)) error {
 	if n == 0 {
 		return nil
 	}
 	may := s.agent.spend(n)
 	if !s.agent.dead() {
-		return s.messenger.write(ctx, n, put, done)
+		return s.messenger.Write(ctx, n, put, done)
 	}
 	if may > 0 {
-		if err := s.messenger.write(ctx, may, put, func(int, error) {}); err != nil {
+		if err := s.messenger.Write(ctx, may, put, func(int, error) {}); err != nil {
 			return err
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ironvip/ironvip/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // setting is one sysctl below net that the dataplane needs.

@@ -177,7 +177,7 @@ func (t *Target) Close() error {
 func (t *Target) Stats() Stats {
 	c := t.stats
 	return Stats{
-		WritesSent: c.writes.Load(), SendsDone: c.sends.Load(), DumpsSent: c.dumps.Load(), AnswersLost: c.lost.Load(),
+		WritesSent: c.Writes.Load(), SendsDone: c.Sends.Load(), DumpsSent: c.Dumps.Load(), AnswersLost: c.Lost.Load(),
 		NFTMessages: c.nftMessages.Load(), AddressWrites: c.addresses.Load(), ConntrackFlows: c.conntrack.Load(),
 		ConntrackDumps: c.conntrackDumps.Load(), TablesRead: c.tables.Load(),
 	}

@@ -13,9 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
-	"golang.org/x/sys/unix"
 )
 
 // town is a lab with servers on port 8080 of each backend, both protocols and
@@ -556,12 +558,12 @@ func TestConntrackDumpIsFiltered(t *testing.T) {
 			match, _ := x.of.common(family)
 			n, has := 0, 0
 			w.Director.Do(func() {
-				conn, err := dial(unix.NETLINK_NETFILTER, &counters{})
+				conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Counters{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer conn.close()
-				err = conn.query(t.Context(), func(b []byte) []byte { return appendFlowDump(b, family, match) }, func(_ uint16, data []byte) error {
+				defer conn.Close()
+				err = conn.Query(t.Context(), func(b []byte) []byte { return appendFlowDump(b, family, match) }, func(_ uint16, data []byte) error {
 					f, _, err := decodeFlow(data)
 					if n++; x.of.has(f) {
 						has++

@@ -10,9 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ironvip/ironvip/vip"
-	"github.com/vishvananda/netlink"
+	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // tunnels are the devices that take the packets out of tunnels on a real server:
@@ -70,22 +71,22 @@ func looseFilter(device string) setting {
 var fallbacks = map[vip.Family]string{vip.IPv4: "tunl0", vip.IPv6: "ip6tnl0"}
 
 // device is what the device for local is to be.
-func (t *tunnels) device(local netip.Addr) netlink.Link {
-	attrs := netlink.NewLinkAttrs()
+func (t *tunnels) device(local netip.Addr) rtnl.Link {
+	attrs := rtnl.NewLinkAttrs()
 	attrs.Name = t.name(local)
 	if local.Is4() {
-		return &netlink.Iptun{LinkAttrs: attrs, Local: local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}
+		return &rtnl.Iptun{LinkAttrs: attrs, Local: local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}
 	}
-	return &netlink.Ip6tnl{LinkAttrs: attrs, Local: local.AsSlice(), Remote: net.IPv6zero, Proto: unix.IPPROTO_IPV6}
+	return &rtnl.Ip6tnl{LinkAttrs: attrs, Local: local.AsSlice(), Remote: net.IPv6zero, Proto: unix.IPPROTO_IPV6}
 }
 
 // end returns the address that a device is for, where it may be one of ours.
-func (t *tunnels) end(link netlink.Link) (netip.Addr, bool) {
+func (t *tunnels) end(link rtnl.Link) (netip.Addr, bool) {
 	var local, remote net.IP
 	switch l := link.(type) {
-	case *netlink.Iptun:
+	case *rtnl.Iptun:
 		local, remote = l.Local, l.Remote
-	case *netlink.Ip6tnl:
+	case *rtnl.Ip6tnl:
 		local, remote = l.Local, l.Remote
 	}
 	a, ok := netip.AddrFromSlice(local)
@@ -105,7 +106,7 @@ func (t *tunnels) ensure(local netip.Addr) error {
 	defer h.Close()
 	name := t.name(local)
 	link, err := h.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if errors.As(err, &rtnl.LinkNotFoundError{}) {
 		if err := t.add(h, local); err != nil {
 			return err
 		}
@@ -154,18 +155,18 @@ func (t *tunnels) add(h links, local netip.Addr) error {
 var tunnelModules = map[vip.Family]string{vip.IPv4: "ipip", vip.IPv6: "ip6_tunnel"}
 
 // admit gets IPv4 packets past the reverse path filter, see tunnelAddr.
-func (t *tunnels) admit(h links, link netlink.Link) error {
+func (t *tunnels) admit(h links, link rtnl.Link) error {
 	if f := t.sysctl.set(looseFilter(link.Attrs().Name)); !f.OK {
 		return f.err()
 	}
-	all, err := h.AddrList(link, netlink.FAMILY_V4)
+	all, err := h.AddrList(link, rtnl.FAMILY_V4)
 	if err != nil {
 		return fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
 	}
 	if len(all) > 0 {
 		return nil
 	}
-	err = h.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: tunnelAddr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}, Scope: unix.RT_SCOPE_HOST})
+	err = h.AddrAdd(link, &rtnl.Addr{IPNet: &net.IPNet{IP: tunnelAddr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}, Scope: unix.RT_SCOPE_HOST})
 	if err != nil {
 		return fmt.Errorf("put an address on %s: %w", link.Attrs().Name, err)
 	}
@@ -180,7 +181,7 @@ func (t *tunnels) remove(local netip.Addr) error {
 	}
 	defer h.Close()
 	link, err := h.LinkByName(t.name(local))
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if errors.As(err, &rtnl.LinkNotFoundError{}) {
 		return nil
 	}
 	if err != nil {
@@ -189,7 +190,7 @@ func (t *tunnels) remove(local netip.Addr) error {
 	if a, ours := t.end(link); !ours || a != local {
 		return nil
 	}
-	if err := h.LinkDel(link); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+	if err := h.LinkDel(link); err != nil && !errors.As(err, &rtnl.LinkNotFoundError{}) {
 		return fmt.Errorf("delete device %s: %w", link.Attrs().Name, err)
 	}
 	return nil
@@ -215,7 +216,7 @@ func (t *tunnels) read() (map[netip.Addr]bool, error) {
 		}
 		found[a] = link.Attrs().RawFlags&unix.IFF_UP != 0
 		if found[a] && a.Is4() {
-			own, err := h.AddrList(link, netlink.FAMILY_V4)
+			own, err := h.AddrList(link, rtnl.FAMILY_V4)
 			if err != nil {
 				return nil, fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
 			}
@@ -226,9 +227,9 @@ func (t *tunnels) read() (map[netip.Addr]bool, error) {
 }
 
 // listLinks lists the devices; a dump that a change interrupts is read again.
-func listLinks(h links) (all []netlink.Link, err error) {
+func listLinks(h links) (all []rtnl.Link, err error) {
 	for range 5 {
-		if all, err = h.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if all, err = h.LinkList(); !errors.Is(err, rtnl.ErrDumpInterrupted) {
 			break
 		}
 	}

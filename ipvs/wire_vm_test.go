@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/ironvip/ironvip/test/netlab"
-	"github.com/vishvananda/netlink"
+	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/netlab"
 )
 
 // wire is what a namespace's processes sent to the kernel over netlink, send by
@@ -79,7 +81,7 @@ func (w wire) count() int {
 // tap records what is sent in a node while do runs.
 func tap(t testing.TB, node *netlab.Node, do func()) wire {
 	t.Helper()
-	monitor := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "nlmon0"}, LinkType: "nlmon"}
+	monitor := &rtnl.GenericLink{LinkAttrs: rtnl.LinkAttrs{Name: "nlmon0"}, LinkType: "nlmon"}
 	if err := node.Netlink.LinkAdd(monitor); err != nil {
 		t.Fatal(err)
 	}
@@ -222,8 +224,8 @@ func (r *plainly) keep(protocol int, typ uint16, data []byte) {
 			r.services = append(r.services, s)
 		}
 	case protocol == unix.NETLINK_ROUTE && typ == unix.RTM_NEWADDR:
-		a := attrs{b: data[unix.SizeofIfAddrmsg:]}
-		for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		a := netlink.Attrs{B: data[unix.SizeofIfAddrmsg:]}
+		for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 			if typ == unix.IFA_ADDRESS {
 				addr, _ := netip.AddrFromSlice(v)
 				r.addresses = append(r.addresses, addr)
@@ -231,27 +233,27 @@ func (r *plainly) keep(protocol int, typ uint16, data []byte) {
 		}
 	case typ == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWRULE:
 		var chain, comment string
-		a := attrs{b: data[4:]}
-		for typ, v, ok := a.next(); ok; typ, v, ok = a.next() {
+		a := netlink.Attrs{B: data[4:]}
+		for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 			switch typ {
 			case unix.NFTA_RULE_CHAIN:
-				chain = text(v)
+				chain = netlink.String(v)
 			case unix.NFTA_RULE_USERDATA:
 				comment = string(v)
 			}
 		}
 		r.rules = append(r.rules, struct{ chain, comment string }{chain, comment})
 	case typ == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWSETELEM:
-		a := attrs{b: data[4:]}
-		for typ, list, ok := a.next(); ok; typ, list, ok = a.next() {
+		a := netlink.Attrs{B: data[4:]}
+		for typ, list, ok := a.Next(); ok; typ, list, ok = a.Next() {
 			if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 				continue
 			}
-			elements := attrs{b: list}
-			for _, one, ok := elements.next(); ok; _, one, ok = elements.next() {
+			elements := netlink.Attrs{B: list}
+			for _, one, ok := elements.Next(); ok; _, one, ok = elements.Next() {
 				var e struct{ key, end, data []byte }
-				parts := attrs{b: one}
-				for typ, v, ok := parts.next(); ok; typ, v, ok = parts.next() {
+				parts := netlink.Attrs{B: one}
+				for typ, v, ok := parts.Next(); ok; typ, v, ok = parts.Next() {
 					switch typ {
 					case unix.NFTA_SET_ELEM_KEY:
 						e.key = slices.Clone(v[4:])

@@ -28,8 +28,8 @@ var layers = [][]string{
 	{"ipam"},
 	{"internal/reconcile"},
 	{"internal/fleet"},
-	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet"},
-	{"internal/table", "internal/event", "internal/delayqueue", "internal/backoff", "internal/text", "internal/tomlfile"},
+	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},
+	{"internal/table", "internal/event", "internal/delayqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink"},
 	{"vip"},
 }
 

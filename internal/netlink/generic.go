@@ -1,0 +1,45 @@
+package netlink
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+)
+
+// querier is a Conn, or a fake of one.
+type querier interface {
+	Query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error
+}
+
+// FamilyID returns the number of a generic netlink family. The request makes the
+// kernel load the family's module if it can. ENOENT means that the kernel has no
+// such family.
+func FamilyID(ctx context.Context, c querier, name string) (uint16, error) {
+	var id uint16
+	err := c.Query(ctx, func(b []byte) []byte {
+		b = append(BeginMessage(b, unix.GENL_ID_CTRL, 0), unix.CTRL_CMD_GETFAMILY, 1, 0, 0)
+		return AppendAttrString(b, unix.CTRL_ATTR_FAMILY_NAME, name)
+	}, func(_ uint16, data []byte) (err error) {
+		id, err = decodeFamily(data)
+		return err
+	})
+	return id, err
+}
+
+// decodeFamily reads a family's number. It rejects the numbers of netlink's own
+// message types, because the kernel doesn't answer those.
+func decodeFamily(data []byte) (id uint16, err error) {
+	if len(data) < 4 {
+		return 0, ErrMalformed
+	}
+	a := Attrs{B: data[4:]}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
+		if typ == unix.CTRL_ATTR_FAMILY_ID {
+			id = a.Uint16(v)
+		}
+	}
+	if a.Err == nil && id < unix.NLMSG_MIN_TYPE {
+		a.Err = ErrMalformed
+	}
+	return id, a.Err
+}

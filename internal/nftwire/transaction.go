@@ -1,0 +1,200 @@
+package nftwire
+
+import (
+	"encoding/binary"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+)
+
+// The formats are those of linux/netfilter/nf_tables.h. Numbers are in network
+// byte order.
+
+const nftNested = unix.NLA_F_NESTED
+
+// Transaction is a batch of nftables messages that the kernel applies atomically.
+// Begin starts it, and makes it usable again after a commit.
+type Transaction struct {
+	b        []byte
+	last     int // position of the last message, 0 if there is none
+	Messages int // number of messages, without the batch's begin and end
+}
+
+// Begin starts an empty transaction. It reuses the memory of the last one.
+func (x *Transaction) Begin() {
+	x.b, x.last, x.Messages = appendBatch(x.b[:0], unix.NFNL_MSG_BATCH_BEGIN), 0, 0
+	binary.NativeEndian.PutUint32(x.b, uint32(len(x.b)))
+}
+
+func appendBatch(b []byte, typ uint16) []byte {
+	b = append(netlink.BeginMessage(b, typ, 0), unix.AF_UNSPEC, unix.NFNETLINK_V0)
+	return binary.BigEndian.AppendUint16(b, unix.NFNL_SUBSYS_NFTABLES)
+}
+
+// End implements netlink.Batch. The last message before the batch's end requests
+// the acknowledgement.
+func (x *Transaction) End(first, last, port uint32) []byte {
+	x.b = appendBatch(x.b, unix.NFNL_MSG_BATCH_END)
+	for at := 0; at < len(x.b); {
+		seq, size := first, int(binary.NativeEndian.Uint32(x.b[at:]))
+		switch {
+		case size == 0: // the batch's end, which has no length yet
+			size = len(x.b) - at
+		case at == x.last:
+			seq = last
+			flags := binary.NativeEndian.Uint16(x.b[at+6:])
+			binary.NativeEndian.PutUint16(x.b[at+6:], flags|unix.NLM_F_ACK)
+		}
+		netlink.EndMessage(x.b[at:at+size], seq, port)
+		at += size
+	}
+	return x.b
+}
+
+// message begins a message of the inet family. done ends it.
+func (x *Transaction) message(typ, flags uint16) {
+	x.last = len(x.b)
+	x.Messages++
+	x.b = appendTableMessage(x.b, typ, flags)
+}
+
+func (x *Transaction) done() {
+	binary.NativeEndian.PutUint32(x.b[x.last:], uint32(len(x.b)-x.last))
+}
+
+func appendTableMessage(b []byte, typ, flags uint16) []byte {
+	b = netlink.BeginMessage(b, unix.NFNL_SUBSYS_NFTABLES<<8|typ, flags)
+	return append(b, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
+}
+
+// appendData appends a value in a nested attribute.
+func appendData(b []byte, typ uint16, value []byte) []byte {
+	b, start := netlink.BeginNest(b, typ|nftNested)
+	return netlink.EndNest(netlink.AppendAttr(b, unix.NFTA_DATA_VALUE, value...), start)
+}
+
+// AddTable creates a table. It is no error if the table exists.
+func (x *Transaction) AddTable(t *nftables.Table) {
+	x.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t)
+}
+
+// DeleteTable deletes a table with all its contents.
+func (x *Transaction) DeleteTable(t *nftables.Table) { x.table(unix.NFT_MSG_DELTABLE, 0, t) }
+
+func (x *Transaction) table(typ, flags uint16, t *nftables.Table) {
+	x.message(typ, flags)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_TABLE_NAME, t.Name)
+	x.b = netlink.AppendAttr32BE(x.b, unix.NFTA_TABLE_FLAGS, 0)
+	x.done()
+}
+
+// AddSet creates a set. Number identifies it within the transaction.
+func (x *Transaction) AddSet(s *nftables.Set, number uint32) {
+	var flags uint32
+	if s.Interval {
+		flags |= unix.NFT_SET_INTERVAL
+	}
+	if s.IsMap {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.HasTimeout {
+		flags |= unix.NFT_SET_TIMEOUT
+	}
+	if s.Concatenation {
+		flags |= nftables.NFT_SET_CONCAT
+	}
+	x.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
+	b := netlink.AppendAttrString(x.b, unix.NFTA_SET_TABLE, s.Table.Name)
+	b = netlink.AppendAttrString(b, unix.NFTA_SET_NAME, s.Name)
+	b = netlink.AppendAttr32BE(b, unix.NFTA_SET_FLAGS, flags)
+	b = netlink.AppendAttr32BE(b, unix.NFTA_SET_KEY_TYPE, s.KeyType.GetNFTMagic())
+	b = netlink.AppendAttr32BE(b, unix.NFTA_SET_KEY_LEN, s.KeyType.Bytes)
+	b = netlink.AppendAttr32BE(b, unix.NFTA_SET_ID, number)
+	if s.IsMap {
+		b = netlink.AppendAttr32BE(b, unix.NFTA_SET_DATA_TYPE, s.DataType.GetNFTMagic())
+		b = netlink.AppendAttr32BE(b, unix.NFTA_SET_DATA_LEN, s.DataType.Bytes)
+	}
+	if s.HasTimeout {
+		b = netlink.AppendAttr64BE(b, unix.NFTA_SET_TIMEOUT, uint64(s.Timeout.Milliseconds()))
+	}
+	if s.Concatenation {
+		var desc, concat, field int
+		b, desc = netlink.BeginNest(b, unix.NFTA_SET_DESC|nftNested)
+		b, concat = netlink.BeginNest(b, nftables.NFTA_SET_DESC_CONCAT|nftNested)
+		for _, part := range nftables.ConcatSetTypeElements(s.KeyType) {
+			b, field = netlink.BeginNest(b, unix.NFTA_LIST_ELEM)
+			b = netlink.EndNest(netlink.AppendAttr32BE(b, nftSetFieldLen, part.Bytes), field)
+		}
+		b = netlink.EndNest(netlink.EndNest(b, concat), desc)
+	}
+	// The byte order in which nft prints the keys. The kernel ignores it.
+	order := uint32(1)
+	if s.Interval || s.KeyByteOrder == binaryutil.BigEndian {
+		order = 2
+	}
+	x.b = netlink.AppendAttr(b, unix.NFTA_SET_USERDATA, userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, order)...)
+	x.done()
+}
+
+const nftSetFieldLen = 1
+
+// AddChain creates a chain.
+func (x *Transaction) AddChain(c *nftables.Chain) {
+	x.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
+	b := netlink.AppendAttrString(x.b, unix.NFTA_CHAIN_TABLE, c.Table.Name)
+	b = netlink.AppendAttrString(b, unix.NFTA_CHAIN_NAME, c.Name)
+	if c.Hooknum != nil {
+		var hook int
+		b, hook = netlink.BeginNest(b, unix.NFTA_CHAIN_HOOK|nftNested)
+		b = netlink.AppendAttr32BE(b, unix.NFTA_HOOK_HOOKNUM, uint32(*c.Hooknum))
+		b = netlink.EndNest(netlink.AppendAttr32BE(b, unix.NFTA_HOOK_PRIORITY, uint32(*c.Priority)), hook)
+		b = netlink.AppendAttr32BE(b, unix.NFTA_CHAIN_POLICY, uint32(*c.Policy))
+		b = netlink.AppendAttrString(b, unix.NFTA_CHAIN_TYPE, string(c.Type))
+	}
+	x.b = b
+	x.done()
+}
+
+// BeginElements begins a message that adds elements to a set or deletes them.
+// AddElement appends to it, EndElements ends it.
+func (x *Transaction) BeginElements(typ, flags uint16, table, set string) (list int) {
+	x.message(typ, flags)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_SET_ELEM_LIST_SET, set)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	x.b, list = netlink.BeginNest(x.b, unix.NFTA_SET_ELEM_LIST_ELEMENTS|nftNested)
+	return list
+}
+
+// AddElement appends an element to the message that BeginElements began.
+func (x *Transaction) AddElement(e *Element) {
+	b, start := netlink.BeginNest(x.b, unix.NFTA_LIST_ELEM|nftNested)
+	if e.edge {
+		b = netlink.AppendAttr32BE(b, unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+	}
+	b = appendData(b, unix.NFTA_SET_ELEM_KEY, e.Key)
+	if len(e.End) > 0 {
+		b = appendData(b, nftables.NFTA_SET_ELEM_KEY_END, e.End)
+	}
+	if len(e.Value) > 0 {
+		b = appendData(b, unix.NFTA_SET_ELEM_DATA, e.Value)
+	}
+	x.b = netlink.EndNest(b, start)
+}
+
+// EndElements ends a message of elements.
+func (x *Transaction) EndElements(list int) {
+	x.b = netlink.EndNest(x.b, list)
+	x.done()
+}
+
+// Flush deletes all elements of a set.
+func (x *Transaction) Flush(table, set string) {
+	x.message(unix.NFT_MSG_DELSETELEM, 0)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_SET_ELEM_LIST_SET, set)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	x.done()
+}
