@@ -54,6 +54,14 @@ type reading struct {
 
 // load reads the kernel and makes what it found what the Target believes.
 func (t *Target) load(ctx context.Context) ([]observed, error) {
+	if t.unbuildable {
+		// Reading works without the modules that writing needs, and says nothing about
+		// whether the dataplane works.
+		if err := t.fw.missing(ctx); err != nil {
+			return nil, err
+		}
+		t.unbuildable = false
+	}
 	r, err := t.read(ctx)
 	if err != nil {
 		return nil, err
@@ -99,18 +107,13 @@ func (t *Target) untuned() []string {
 	if f := t.sysctl.check(expireConnections); t.keeping && !f.OK {
 		out = append(out, f.Name+" "+f.Detail)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for _, w := range t.wantedSettings() {
 		f := t.sysctl.check(w)
-		i := slices.IndexFunc(t.faults, func(g Finding) bool { return g.Name == f.Name })
-		switch {
-		case i < 0 && f.OK:
-			t.faults = append(t.faults, f)
-		case i < 0, t.faults[i].OK && !f.OK:
-			out = append(out, f.Name+" "+f.Detail)
+		switch before, known := t.findings.get(f.Name); {
 		case f.OK:
-			t.faults[i] = f
+			t.findings.set(f)
+		case !known || before.OK:
+			out = append(out, f.Name+" "+f.Detail)
 		}
 	}
 	return out

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/vip"
@@ -20,7 +19,8 @@ import (
 type Finding struct {
 	Name     string // "kernel module ip_vs", "sysctl net.ipv4.vs.conntrack"
 	OK       bool
-	Required bool   // without it there is no ipvs dataplane; else it works, less well
+	Unknown  bool   // not OK because this process may not check it
+	Required bool   // the dataplane can't run without it
 	Detail   string // what was found, and why it matters
 	Remedy   string // a command, or what to do; "" when OK
 }
@@ -30,11 +30,12 @@ func (f Finding) err() error {
 	return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s %s", f.Name, f.Detail), Hint: f.Remedy}
 }
 
-// Check looks at what the dataplane needs, changes nothing, and starts no
-// program. Asking for IPVS makes the kernel load it by itself where it is
-// allowed to. The ipvs dataplane can run where Usable says so of what is found.
-// With realServer, the host is to be one: then no sysctl matters before there is
-// a frontend that needs it, and the Target's Findings tell of these.
+// Check checks what the dataplane needs of this host, with trials where only the
+// kernel knows. It starts no program and leaves nothing behind, but its requests
+// make the kernel load the modules that it can load by itself. The ipvs dataplane
+// can run if Usable accepts the findings. With realServer, Check leaves out the
+// sysctls: a real server needs none until it has a frontend, and then the Target's
+// Findings report them.
 func Check(realServer bool) []Finding { return check(procSysNet, "/", realServer) }
 
 // Usable reports whether nothing required is wrong. Err, its opposite, says
@@ -66,9 +67,9 @@ func check(sysNet, root string, realServer bool) []Finding {
 		f.Required = s == vip.DefaultScheduler && ipvs.OK
 		out = append(out, f)
 	}
-	dummy := modules.check("dummy")
-	dummy.Required = true
-	out = append(out, checkNFTables(), dummy, modules.check("nf_conntrack"))
+	ctx := context.Background()
+	out = append(out, tryNFTables(ctx)...)
+	out = append(out, tryDummy(ctx), modules.check("nf_conntrack"), tryConntrackNetlink(ctx))
 	if ipvs.OK && !realServer { // without IPVS its sysctls don't exist
 		s := sysctls{root: sysNet}
 		for _, w := range settings(parseVersion(kernelRelease())) {
@@ -112,18 +113,6 @@ func checkIPVS() Finding {
 	f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe ip_vs"
 	if errors.Is(err, unix.EPERM) {
 		f.Remedy = "run the agent with CAP_NET_ADMIN in the host's own user namespace"
-	}
-	return f
-}
-
-func checkNFTables() Finding {
-	f := Finding{Name: "nf_tables", OK: true, Required: true, Detail: "usable"}
-	conn, err := nftables.New()
-	if err == nil {
-		_, err = conn.ListTablesOfFamily(nftables.TableFamilyINet)
-	}
-	if err != nil {
-		f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe nf_tables nft_masq nft_ct nft_reject_inet nft_chain_nat nft_fib_inet"
 	}
 	return f
 }

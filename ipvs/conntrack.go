@@ -18,6 +18,8 @@ const (
 	ctGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 	ctDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 
+	ctGetStats = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5
+
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
 	ctaID         = 12
@@ -128,6 +130,9 @@ func (f flows) common(family vip.Family) (c flow, any bool) {
 // conntrack is the kernel's connection tracking. Each call opens a socket in
 // the calling thread's network namespace.
 type conntrack struct{ stats *counters }
+
+// supported tries whether entries can be deleted.
+func (conntrack) supported(ctx context.Context) Finding { return tryConntrackNetlink(ctx) }
 
 // delete deletes the entries. For all of a batch it takes one dump a
 // family, of which the kernel sends those UDP entries only that have in common

@@ -69,7 +69,10 @@ func (d *device) ensure() (changed bool, err error) {
 	if link == nil {
 		attrs := rtnl.NewLinkAttrs()
 		attrs.Name = d.name
-		if err := h.LinkAdd(&rtnl.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+		switch err := h.LinkAdd(&rtnl.Dummy{LinkAttrs: attrs}); {
+		case errors.Is(err, unix.EOPNOTSUPP):
+			return false, noDummy.err()
+		case err != nil && !errors.Is(err, unix.EEXIST):
 			return false, fmt.Errorf("create the dummy device %s: %w", d.name, err)
 		}
 		changed = true

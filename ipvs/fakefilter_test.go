@@ -99,12 +99,24 @@ func (f fakeFilters) setPods(ctx context.Context, pods *netipx.IPSet, c change) 
 
 func (f fakeFilters) rebuild(ctx context.Context, pods *netipx.IPSet, c change) error {
 	return f.transaction(ctx, "of all", func() error {
+		if f.k.noModule != "" {
+			return unix.ENOENT
+		}
 		elements, err := f.change(map[element]struct{}{}, c)
 		if err == nil {
 			f.k.table = &fakeTable{intact: true, elements: elements, pods: pods}
 		}
 		return err
 	})
+}
+
+func (f fakeFilters) missing(context.Context) error {
+	f.k.mu.Lock()
+	defer f.k.mu.Unlock()
+	if f.k.noModule == "" {
+		return nil
+	}
+	return Err([]Finding{missingModule(f.k.noModule, "", true)})
 }
 
 func (f fakeFilters) remove(ctx context.Context) error {
@@ -153,6 +165,10 @@ func (f fakeTunables) set(w setting) Finding {
 
 // fakeFlows is connection tracking.
 type fakeFlows struct{ k *fakeKernel }
+
+func (f fakeFlows) supported(context.Context) Finding {
+	return Finding{Name: noConntrackNetlink.Name, OK: true}
+}
 
 func (f fakeFlows) delete(ctx context.Context, all flows) error {
 	if len(all) == 0 {

@@ -38,6 +38,7 @@ type fakeKernel struct {
 	tardy    int // so many questions for a route are asked before there is one
 
 	table     *fakeTable
+	noModule  string // a module that the rules need and the kernel lacks; "" if it has all
 	sysctls   map[string]string
 	entries   map[flow]struct{}        // connection tracking entries of UDP clients
 	processes map[vip.FrontendKey]bool // what processes listen on

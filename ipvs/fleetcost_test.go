@@ -139,6 +139,8 @@ func (f nullFilters) rebuild(_ context.Context, pods *netipx.IPSet, c change) er
 
 func (f nullFilters) remove(context.Context) error { return nil }
 
+func (f nullFilters) missing(context.Context) error { return nil }
+
 func fleetOf(n int) (all []*vip.Frontend) {
 	for i := range n {
 		f := &vip.Frontend{

@@ -63,6 +63,7 @@ type filters interface {
 	setPods(ctx context.Context, pods *netipx.IPSet, c change) error
 	rebuild(ctx context.Context, pods *netipx.IPSet, c change) error
 	remove(ctx context.Context) error
+	missing(ctx context.Context) error
 }
 
 // tunables are the sysctls (sysctl.go).
@@ -74,6 +75,7 @@ type tunables interface {
 // flowTable is connection tracking (conntrack.go).
 type flowTable interface {
 	delete(ctx context.Context, f flows) error
+	supported(ctx context.Context) Finding
 }
 
 // connectionTable is how many connections each service has (stats_proc.go).

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -133,4 +134,122 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 	l.says(all[1].Key, "IPVS")
 	comeBack()
 	l.right()
+}
+
+// findingOf returns Check's finding of a name in a node.
+func findingOf(t *testing.T, node *netlab.Node, name string) (f Finding, all []Finding) {
+	t.Helper()
+	node.Do(func() { all = Check(false) })
+	i := slices.IndexFunc(all, func(f Finding) bool { return f.Name == name })
+	if i < 0 {
+		t.Fatalf("no finding %q: %+v", name, all)
+	}
+	return all[i], all
+}
+
+// Check names each module that is missing and the command that loads it, and finds
+// nothing wrong once the module is loaded. It leaves nothing behind and doesn't
+// touch a table that has the name of its trial table.
+func TestCheckNamesMissingModules(t *testing.T) {
+	lab := netlab.New(t)
+	run(t, lab.Director, "nft", "add table inet "+scratchTable+"; add chain inet "+scratchTable+" mine; add rule inet "+scratchTable+" mine accept")
+	if f, _ := findingOf(t, lab.Director, "kernel module nft_ct"); f.OK {
+		t.Errorf("a foreign table of that name: %+v", f)
+	}
+	if got := run(t, lab.Director, "nft", "list table inet "+scratchTable); !strings.Contains(got, "accept") || strings.Contains(got, "chain trial") {
+		t.Errorf("the foreign table is now %s", got)
+	}
+	run(t, lab.Director, "nft", "delete table inet "+scratchTable)
+	rules, links := run(t, lab.Director, "nft", "list ruleset"), run(t, lab.Director, "ip", "-br", "link")
+	for module, required := range map[string]bool{
+		"nft_ct": true, "nft_fib_inet": true, "nft_masq": true, "nft_reject_inet": true, "nft_chain_nat": true,
+		"dummy": true, "nf_conntrack_netlink": false,
+	} {
+		t.Run(module, func(t *testing.T) {
+			t.Cleanup(func() { insertModule(t, module) })
+			removeModule(t, module)
+			f, all := findingOf(t, lab.Director, "kernel module "+module)
+			if f.OK || f.Unknown || f.Required != required || f.Remedy != "modprobe "+module || f.Detail == "" {
+				t.Errorf("without it: %+v", f)
+			}
+			if err := Err(all); (err != nil) != required || required && !strings.Contains(err.Error(), "ipvs needs kernel module "+module+": ") {
+				t.Errorf("without it: %v", err)
+			}
+			for _, f := range all {
+				if f.Required && !f.OK && f.Name != "kernel module "+module {
+					t.Errorf("without %s: %+v", module, f)
+				}
+			}
+			insertModule(t, module)
+			if f, all := findingOf(t, lab.Director, "kernel module "+module); !f.OK || f.Remedy != "" || Err(all) != nil {
+				t.Errorf("with it: %+v, %v", f, Err(all))
+			}
+		})
+	}
+	if got := run(t, lab.Director, "nft", "list ruleset"); got != rules {
+		t.Errorf("the rules are now %s", got)
+	}
+	if got := run(t, lab.Director, "ip", "-br", "link"); got != links {
+		t.Errorf("the devices are now %s", got)
+	}
+}
+
+// A running agent that must rebuild its table without a module names the module
+// until it is loaded, and then serves.
+func TestTableNeedsAModule(t *testing.T) {
+	for _, name := range []string{"nft_fib_inet", "nft_masq", "nft_ct", "nft_reject_inet", "nft_chain_nat"} {
+		t.Run(name, func(t *testing.T) {
+			lab := netlab.New(t)
+			p := newPlane(t, lab.Director)
+			t.Cleanup(func() { insertModule(t, name) })
+			removeModule(t, name)
+			l := newLoop(t, p, 200*time.Millisecond)
+			all := aFew()
+			l.set(all...)
+			for _, f := range all {
+				l.says(f.Key, "ipvs needs kernel module "+name)
+			}
+			for range 20 {
+				if got := l.r.Stats().TargetError; !strings.Contains(got, name) {
+					t.Fatalf("the dataplane's error is %q, but nothing was loaded", got)
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			insertModule(t, name)
+			l.right()
+		})
+	}
+}
+
+// Without ctnetlink a frontend is served all the same, and a finding names the
+// module while it is missing.
+func TestConntrackNetlinkMissing(t *testing.T) {
+	lab := netlab.New(t)
+	t.Cleanup(func() { insertModule(t, "nf_conntrack_netlink") })
+	removeModule(t, "nf_conntrack_netlink")
+	p := newPlane(t, lab.Director)
+	bad := func() string {
+		for _, f := range p.Findings() {
+			if !f.OK && f.Name == "kernel module nf_conntrack_netlink" {
+				return f.Remedy
+			}
+		}
+		return ""
+	}
+	if got := bad(); got != "modprobe nf_conntrack_netlink" {
+		t.Errorf("at the start the fix is %q", got)
+	}
+	f := frontend("10.96.0.1:53", vip.UDP, addrs("10.77.1.2:53", "10.77.2.2:53")...)
+	p.create(t, f)
+	fewer := with(f, func(f *vip.Frontend) { f.Backends = f.Backends[:1] })
+	p.change(t, f, fewer)
+	if got := bad(); got == "" {
+		t.Error("no finding after a backend was removed")
+	}
+	insertModule(t, "nf_conntrack_netlink")
+	p.change(t, fewer, f)
+	p.change(t, f, fewer)
+	if got := bad(); got != "" {
+		t.Errorf("with the module the fix is %q", got)
+	}
 }

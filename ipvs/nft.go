@@ -82,6 +82,10 @@ func addLayout(x *nftwire.Transaction, l *layout) error {
 	return nil
 }
 
+// missing returns an error that names the kernel modules that the table needs and
+// the kernel lacks, or nil.
+func (f *firewall) missing(ctx context.Context) error { return Err(tryNFTables(ctx)) }
+
 // setPods replaces the pod ranges in one transaction, together with a change.
 func (f *firewall) setPods(ctx context.Context, pods *netipx.IPSet, c change) error {
 	f.x.Begin()

@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -132,10 +131,8 @@ func (t *Target) expireAgain() {
 		return
 	}
 	t.keeping = !f.OK
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if i := slices.IndexFunc(t.faults, func(g Finding) bool { return g.Name == f.Name }); i >= 0 {
-		t.faults[i] = f
+	if _, known := t.findings.get(f.Name); known {
+		t.findings.set(f)
 	}
 	if !f.OK {
 		t.opt.Log.Warn("clients of deleted backends wait for a timeout until this sysctl can be set again", "sysctl", f.Name, "detail", f.Detail)
@@ -146,10 +143,12 @@ func (t *Target) expireAgain() {
 // since that last worked. Where it doesn't, the items are done but for that.
 func (t *Target) forgetFlows(ctx context.Context, items []*item) {
 	err := t.flows.delete(ctx, t.stale)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
-		// No retry helps a kernel without ctnetlink.
-		t.opt.Log.Warn("udp clients stay with backends that left for as long as they keep sending", "err", err)
+	if isConntrackNetlinkMissing(err) {
+		// No retry helps. A later batch tries again.
+		t.report(noConntrackNetlink)
 		err = nil
+	} else if err == nil && len(t.stale) > 0 {
+		t.findings.repaired(noConntrackNetlink.Name)
 	}
 	if err == nil {
 		clear(t.stale)

@@ -172,11 +172,15 @@ func (t *Target) orRebuild(ctx context.Context, err error) error {
 		return err
 	}
 	t.broken = true
-	if err := t.fw.rebuild(ctx, t.held.pods, t.held.all(&t.marks)); err != nil {
-		return err
+	err = t.fw.rebuild(ctx, t.held.pods, t.held.all(&t.marks))
+	t.broken, t.unbuildable = err != nil, errors.Is(err, errNoTable)
+	if t.unbuildable {
+		// The kernel answers ENOENT for a module, too.
+		if missing := t.fw.missing(ctx); missing != nil {
+			return missing
+		}
 	}
-	t.broken = false
-	return nil
+	return err
 }
 
 // dropAddresses takes the addresses off the device that nobody needs any more, and

@@ -7,7 +7,6 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -70,17 +69,18 @@ type Target struct {
 
 	// What the kernel is believed to hold, apart from the details of services,
 	// which Apply's caller knows.
-	held      *holdings
-	pods      []netip.Prefix // held.pods, as PodCIDRs gave it
-	stalePods bool           // the table's pod ranges are not PodCIDRs
-	loaded    bool           // held has been read from the kernel
-	broken    bool           // the table must be built anew
-	bare      bool           // the device may lack any address
-	wide      []netip.Prefix // addresses on the device that aren't single, when it was read
-	suspect   map[vip.FrontendKey]struct{}
-	room      room
-	stale     flows                   // connection tracking entries that are still to go
-	loose     map[netip.Addr]struct{} // backends whose hairpin elements a failed Apply may have left
+	held        *holdings
+	pods        []netip.Prefix // held.pods, as PodCIDRs gave it
+	stalePods   bool           // the table's pod ranges are not PodCIDRs
+	loaded      bool           // held has been read from the kernel
+	broken      bool           // the table must be rebuilt
+	unbuildable bool           // the last rebuild failed; a module may be missing
+	bare        bool           // the device may lack any address
+	wide        []netip.Prefix // addresses on the device that aren't single, when it was read
+	suspect     map[vip.FrontendKey]struct{}
+	room        room
+	stale       flows                   // connection tracking entries that are still to go
+	loose       map[netip.Addr]struct{} // backends whose hairpin elements a failed Apply may have left
 
 	keeping bool  // connections of deleted backends don't expire, see expireAgain
 	needs   needs // of sysctls, for what was applied so far
@@ -88,8 +88,7 @@ type Target struct {
 	idle  *idleWatch
 	meter *meter
 
-	mu     sync.Mutex
-	faults []Finding // the sysctls, as they were when last set or looked at
+	findings findings // the sysctls and modules, as last checked
 }
 
 // room is memory for a batch, used again by the next.
@@ -146,6 +145,7 @@ func newTarget(o Options, h host, stats *counters) (*Target, error) {
 		return nil, err
 	}
 	t.tune()
+	t.report(t.flows.supported(context.Background()))
 	return t, nil
 }
 
@@ -183,13 +183,10 @@ func (t *Target) Stats() Stats {
 	}
 }
 
-// Findings returns how the sysctls fared that the Target set; of one that it
-// couldn't, Actual notes that somebody put it right. It may be called at any time.
-func (t *Target) Findings() []Finding {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Clone(t.faults)
-}
+// Findings returns the sysctls that the Target sets and the optional modules that
+// it uses, as last checked: Actual notices that somebody has repaired one. It may be
+// called at any time.
+func (t *Target) Findings() []Finding { return t.findings.list() }
 
 func (t *Target) wantedSettings() []setting {
 	if t.opt.RealServer {
@@ -200,18 +197,16 @@ func (t *Target) wantedSettings() []setting {
 
 // tune sets the sysctls, and warns of those that newly can't be.
 func (t *Target) tune() {
-	want := t.wantedSettings()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var found []Finding
-	for _, w := range want {
-		f := t.sysctl.set(w)
-		if !f.OK && !slices.Contains(t.faults, f) {
-			t.opt.Log.Warn("a sysctl that ipvs needs is not set", "sysctl", f.Name, "detail", f.Detail, "remedy", f.Remedy)
-		}
-		found = append(found, f)
+	for _, w := range t.wantedSettings() {
+		t.report(t.sysctl.set(w))
 	}
-	t.faults = found
+}
+
+// report records a finding, and logs it if it is new and not OK.
+func (t *Target) report(f Finding) {
+	if t.findings.set(f) && !f.OK {
+		t.opt.Log.Warn(f.Name+" is not as ipvs needs it", "detail", f.Detail, "fix", f.Remedy)
+	}
 }
 
 // Same implements reconcile.Target. What unsupported refuses counts, so that

@@ -163,7 +163,8 @@ func (w *world) right() {
 		w.errorf("%d frontends fail, the dataplane %q", s.Failing, s.TargetError)
 	}
 	for _, f := range w.target.Findings() {
-		if key := strings.ReplaceAll(strings.TrimPrefix(f.Name, "sysctl net."), ".", "/"); len(w.want) > 0 && f.OK && w.k.sysctls[key] != "1" && key != "ipv4/conf/all/arp_announce" {
+		name, isSysctl := strings.CutPrefix(f.Name, "sysctl net.")
+		if key := strings.ReplaceAll(name, ".", "/"); isSysctl && len(w.want) > 0 && f.OK && w.k.sysctls[key] != "1" && key != "ipv4/conf/all/arp_announce" {
 			w.errorf("finding %+v, but it is %s", f, w.k.sysctls[key])
 		}
 	}

@@ -35,28 +35,45 @@ func (p *plane) now() api.Dataplane {
 	return about
 }
 
-// choosePlane makes the dataplane that the configuration asks for: IPVS where
-// the kernel and our rights allow it, else the userspace proxy. Asking for IPVS
-// where it can't work is an error that names what is missing and the remedy.
-// Own reports whether an address is one of the host's own.
+// choosePlane makes the dataplane that the configuration asks for. Own reports
+// whether an address is one of the host's own.
 func choosePlane(live *liveConfig, allocator *ipam.Allocator, own func(netip.Addr) bool, log *slog.Logger) (*plane, error) {
 	cfg := live.get()
 	if cfg.Dataplane.Mode == configs.ModeProxy {
 		return newProxy(cfg, allocator, own, "the configuration asks for it", log), nil
 	}
-	missing := ipvs.Err(ipvs.Check(cfg.Dataplane.Role == configs.RoleRealServer))
+	findings := ipvs.Check(cfg.Dataplane.Role == configs.RoleRealServer)
+	useIPVS, why, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, findings)
 	switch {
-	case missing == nil && cfg.Dataplane.Mode == configs.ModeIPVS:
-		return newIPVS(live, allocator, "the configuration asks for it", log)
-	case missing == nil:
-		return newIPVS(live, allocator, "the kernel and this process's rights allow it", log)
-	case cfg.Dataplane.Mode == configs.ModeIPVS:
-		return nil, fmt.Errorf("dataplane.mode = %q can't work here\n%w\nhint: mend this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", configs.ModeIPVS, withHints(missing))
-	case cfg.Dataplane.Role == configs.RoleRealServer:
-		return nil, fmt.Errorf("dataplane.role = %q needs the ipvs dataplane, which can't work here\n%w\nhint: mend this; `ironvip doctor` shows everything", configs.RoleRealServer, withHints(missing))
-	default:
-		return newProxy(cfg, allocator, own, firstLine(missing), log), nil
+	case err != nil:
+		return nil, err
+	case useIPVS:
+		return newIPVS(live, allocator, why, log)
 	}
+	for _, f := range findings {
+		if f.Required && !f.OK {
+			log.Warn("the ipvs dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
+		}
+	}
+	return newProxy(cfg, allocator, own, why, log), nil
+}
+
+// chooseMode decides between IPVS and the userspace proxy by what ipvs.Check
+// found, and gives the reason. It returns an error that names what is missing, and
+// the fix, if the configuration insists on IPVS.
+func chooseMode(mode, role string, findings []ipvs.Finding) (useIPVS bool, why string, err error) {
+	missing := ipvs.Err(findings)
+	switch {
+	case missing == nil && mode == configs.ModeIPVS:
+		return true, "the configuration asks for it", nil
+	case missing == nil:
+		return true, "the kernel and this process's rights allow it", nil
+	case mode == configs.ModeIPVS:
+		return false, "", fmt.Errorf("dataplane.mode = %q can't work here\n%w\nhint: fix this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", configs.ModeIPVS, withHints(missing))
+	case role == configs.RoleRealServer:
+		return false, "", fmt.Errorf("dataplane.role = %q needs the ipvs dataplane, which can't work here\n%w\nhint: fix this; `ironvip doctor` shows everything", configs.RoleRealServer, withHints(missing))
+	}
+	return false, firstLine(missing), nil
 }
 
 func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {

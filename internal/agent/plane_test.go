@@ -1,11 +1,42 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/ipvs"
 )
+
+// A missing module that the rules need makes "auto" choose the proxy, and is an
+// error that names the module and the fix where the configuration insists on IPVS.
+func TestMissingModuleChoosesTheProxy(t *testing.T) {
+	all := []ipvs.Finding{
+		{Name: "kernel module ip_vs", OK: true, Required: true}, {Name: "nf_tables", OK: true, Required: true},
+		{Name: "kernel module nft_masq", Required: true, Detail: "nf_tables has no expression \"masq\"", Remedy: "modprobe nft_masq"},
+		{Name: "kernel module nf_conntrack_netlink", Detail: "x", Remedy: "modprobe nf_conntrack_netlink"},
+	}
+	const reason = `ipvs needs kernel module nft_masq: nf_tables has no expression "masq"`
+	for _, c := range []struct {
+		mode, role string
+		findings   []ipvs.Finding
+		useIPVS    bool
+		why        string
+		err        string
+	}{
+		{configs.ModeAuto, "", all, false, reason, ""},
+		{configs.ModeIPVS, "", all, false, "", reason + "     fix: modprobe nft_masq"},
+		{configs.ModeAuto, configs.RoleRealServer, all, false, "", reason + "     fix: modprobe nft_masq"},
+		{configs.ModeAuto, "", all[:2], true, "the kernel and this process's rights allow it", ""},
+		{configs.ModeIPVS, "", append(all[:2:2], all[3]), true, "the configuration asks for it", ""},
+	} {
+		useIPVS, why, err := chooseMode(c.mode, c.role, c.findings)
+		if useIPVS != c.useIPVS || why != c.why || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("mode %q, role %q: %v, %q, %v", c.mode, c.role, useIPVS, why, err)
+		}
+	}
+}
 
 // What a host lacks for its dataplane is told as it is when somebody asks: what is
 // needed for single frontends shows later than the start, and what was mended goes.

@@ -82,6 +82,15 @@ func (x *Transaction) AddTable(t *nftables.Table) {
 	x.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t)
 }
 
+// AddScratchTable creates a table for a trial. The transaction fails if the table
+// exists. Its chains see no packets.
+func (x *Transaction) AddScratchTable(t *nftables.Table) {
+	x.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_TABLE_NAME, t.Name)
+	x.b = netlink.AppendAttr32BE(x.b, unix.NFTA_TABLE_FLAGS, unix.NFT_TABLE_F_DORMANT)
+	x.done()
+}
+
 // DeleteTable deletes a table with all its contents.
 func (x *Transaction) DeleteTable(t *nftables.Table) { x.table(unix.NFT_MSG_DELTABLE, 0, t) }
 
