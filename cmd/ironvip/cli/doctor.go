@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -62,9 +63,13 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		this := doctor.ThisHost(func() []doctor.Requirement { return ipvsRequirements(realServer) }, ipvsServices)
 		host = &this
 	}
-	want := doctor.Want{Mode: doctor.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
+	file, err := filepath.Abs(path)
+	if err != nil {
+		return doctorDoc{}, err
+	}
+	want := doctor.Want{Config: file, Mode: doctor.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
 	if c := v.config; c != nil {
-		want = doctor.Want{Mode: c.Dataplane.Mode, StateDir: c.Node.StateDir, Device: c.Dataplane.Device}
+		want.Mode, want.StateDir, want.Device = c.Dataplane.Mode, c.Node.StateDir, c.Dataplane.Device
 		if c.Dataplane.Role == configs.RoleRealServer {
 			want.Mode = doctor.ModeIPVS // the agent has nothing to fall back to
 		}

@@ -12,7 +12,7 @@ import (
 func ipvsRequirements(realServer bool) []doctor.Requirement {
 	var out []doctor.Requirement
 	for _, f := range ipvs.Check(realServer) {
-		out = append(out, doctor.Requirement{Name: f.Name, OK: f.OK, Required: f.Required, Detail: f.Detail, Remedy: f.Remedy})
+		out = append(out, doctor.Requirement{Name: f.Name, OK: f.OK, Unknown: f.Unknown, Required: f.Required, Detail: f.Detail, Remedy: f.Remedy})
 	}
 	return out
 }

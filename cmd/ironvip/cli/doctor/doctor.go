@@ -9,6 +9,7 @@
 package doctor
 
 import (
+	"cmp"
 	"io/fs"
 	"net/netip"
 
@@ -38,7 +39,8 @@ type Finding struct {
 type Requirement struct {
 	Name     string // "kernel module ip_vs", "sysctl net.ipv4.vs.conntrack"
 	OK       bool
-	Required bool   // without it there is no ipvs dataplane
+	Unknown  bool   // not OK because this process may not check it
+	Required bool   // the ipvs dataplane can't run without it
 	Detail   string // what was found, and why it matters
 	Remedy   string
 }
@@ -77,8 +79,13 @@ const (
 	ModeProxy = "proxy"
 )
 
+// DefaultConfig is the directory of the configuration of an agent that was started
+// without a path.
+const DefaultConfig = "/etc/ironvip"
+
 // Want is what the config asks of the host.
 type Want struct {
+	Config   string // absolute path of the configuration's directory or file; DefaultConfig if empty
 	Mode     string // ModeAuto, ModeIPVS or ModeProxy
 	StateDir string
 	Device   string         // that carries the VIPs
@@ -89,7 +96,7 @@ type Want struct {
 // Examine runs every check.
 func Examine(h Host, w Want) []Finding {
 	procs, procErr := processes(h.Files)
-	agent := findAgent(procs, h.PID)
+	agent := findAgent(h, procs, cmp.Or(w.Config, DefaultConfig))
 	var out []Finding
 	out = append(out, kernel(h))
 	out = append(out, dataplane(h, w)...)

@@ -125,6 +125,11 @@ func TestFindings(t *testing.T) {
 		{"agent without rights", agent("CapEff:\t0000000000000400\n"), want, Warn, "capabilities", "has no CAP_NET_ADMIN, CAP_NET_RAW"},
 		{"agent without rights, ipvs configured", agent("CapEff:\t0\n"), Want{Mode: ModeIPVS, StateDir: "/s"}, Fail, "capabilities", "AmbientCapabilities="},
 		{"agent without rights, userspace", agent("CapEff:\t0\n"), Want{Mode: ModeProxy, StateDir: "/s"}, OK, "capabilities", ""},
+		{"the agent of another configuration", with(agent("CapEff:\t0\n"), "proc/8/cmdline", args("/usr/bin/ironvip", "agent", "--config", "/srv/other")), want, OK, "capabilities", ""},
+		{"the limit of another configuration's agent", with(agent(agentStatus), "proc/8/cmdline", args("/usr/bin/ironvip", "agent", "--config=/srv/other")), want, OK, "open_files", "this shell may open 1048576 files"},
+		{"the agent of a configuration by its directory", with(agent(agentStatus), "proc/8/cmdline", args("/usr/bin/ironvip", "agent", "--config", "/srv/other/")),
+			Want{Mode: ModeAuto, StateDir: "/s", Config: "/srv/other/ironvip.toml"}, OK, "capabilities", "agent (pid 8)"},
+		{"another agent when this configuration has none", agent("CapEff:\t0\n"), Want{Mode: ModeIPVS, StateDir: "/s", Config: "/srv/other"}, OK, "capabilities", ""},
 		{"the agent's limit counts", agent(agentStatus), want, OK, "open_files", "agent (pid 8) may open 524288 files"},
 		{"few files", map[string]string{"proc/7/limits": "Max open files   1024   4096   files\n"}, want, Warn, "open_files", "LimitNOFILE="},
 		{"unlimited files", map[string]string{"proc/7/limits": "Max open files   1024   unlimited   files\n"}, want, OK, "open_files", "may open unlimited files"},
@@ -139,6 +144,37 @@ func TestFindings(t *testing.T) {
 				t.Errorf("found %+v, want one of level %q that says %q", found, c.level, c.says)
 			}
 		})
+	}
+}
+
+// An agent in another network namespace belongs to a container. One with a relative
+// path of its configuration is found by its working directory.
+func TestAgentOfThisHost(t *testing.T) {
+	for name, c := range map[string]struct {
+		config, cwd, network string
+		found                bool
+	}{
+		"same network":                  {"/etc/ironvip", "/", "net:[1]", true},
+		"another network":               {"/etc/ironvip", "/", "net:[2]", false},
+		"unreadable network":            {"/etc/ironvip", "/", "", true},
+		"relative path":                 {"ironvip", "/etc", "net:[1]", true},
+		"relative path elsewhere":       {"ironvip", "/srv", "net:[1]", false},
+		"relative path, cwd unreadable": {"ironvip", "", "net:[1]", false},
+	} {
+		h := host(map[string]string{"proc/8/comm": "ironvip\n", "proc/8/cmdline": args("ironvip", "agent", "--config", c.config)})
+		files := h.Files.(fstest.MapFS)
+		for path, target := range map[string]string{"proc/7/ns/net": "net:[1]", "proc/8/ns/net": c.network, "proc/8/cwd": c.cwd} {
+			if target != "" {
+				files[path] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
+			}
+		}
+		procs, err := processes(h.Files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := findAgent(h, procs, DefaultConfig) != nil; found != c.found {
+			t.Errorf("%s: found is %v", name, found)
+		}
 	}
 }
 
@@ -170,7 +206,8 @@ func TestDataplane(t *testing.T) {
 		{"not required", ModeIPVS, []Requirement{{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1", Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}},
 			[]Finding{{Warn, "ipvs", "net.ipv4.vs.conntrack is 0, needs 1", "sysctl -w net.ipv4.vs.conntrack=1"}}},
 		{"no rights to look", ModeIPVS, []Requirement{{Name: "capability CAP_NET_ADMIN", Required: true, Detail: "not held"},
-			{Name: "nf_tables", Required: true, Detail: "operation not permitted"}, {Name: "kernel module ip_vs", OK: true, Required: true}},
+			{Name: "nf_tables", Unknown: true, Required: true, Detail: "operation not permitted"},
+			{Name: "kernel module dummy", Unknown: true, Required: true, Detail: "not checked: operation not permitted"}, {Name: "kernel module ip_vs", OK: true, Required: true}},
 			[]Finding{{OK, "ipvs", "ipvs: ip_vs", ""},
 				{Warn, "ipvs", "this user may not look at IPVS and nf_tables (no CAP_NET_ADMIN): not everything was checked", "run ironvip doctor as root"}}},
 	} {

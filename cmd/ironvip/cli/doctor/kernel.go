@@ -56,21 +56,20 @@ func dataplane(h Host, w Want) []Finding {
 		return []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}
 	}
 	all := h.IPVS()
-	blind, noIPVS := false, false
+	unknown, noIPVS := false, false
 	for _, r := range all {
-		blind = blind || strings.Contains(r.Name, capability) && !r.OK
+		unknown = unknown || r.Unknown || shortName(r.Name) == capability && !r.OK
 		noIPVS = noIPVS || shortName(r.Name) == "ip_vs" && !r.OK
 	}
 	var met []string
 	var out []Finding
 	fallback := false
 	for _, r := range all {
-		readable := strings.HasPrefix(r.Name, "kernel module ") || strings.HasPrefix(r.Name, "sysctl ")
 		switch {
-		case r.OK && noIPVS && strings.HasPrefix(shortName(r.Name), "ip_vs_"): // says nothing without ip_vs
+		case r.OK && noIPVS && strings.HasPrefix(shortName(r.Name), "ip_vs_"): // useless without ip_vs
 		case r.OK:
 			met = append(met, shortName(r.Name))
-		case blind && !readable: // told below, once
+		case r.Unknown || shortName(r.Name) == capability: // one finding for all, below
 		case r.Required && w.Mode == ModeIPVS:
 			out = append(out, Finding{Fail, "ipvs", said(r), r.Remedy})
 		default:
@@ -81,7 +80,7 @@ func dataplane(h Host, w Want) []Finding {
 	if len(met) > 0 {
 		out = append([]Finding{{OK, "ipvs", "ipvs: " + strings.Join(met, ", "), ""}}, out...)
 	}
-	if blind {
+	if unknown {
 		out = append(out, Finding{Warn, "ipvs", "this user may not look at IPVS and nf_tables (no " + capability + "): not everything was checked",
 			"run ironvip doctor as root"})
 	}

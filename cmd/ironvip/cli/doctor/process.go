@@ -39,14 +39,50 @@ func processes(files fs.FS) ([]process, error) {
 	return out, nil
 }
 
-// findAgent returns the running agent, or nil.
-func findAgent(procs []process, self int) *process {
+// findAgent returns the running agent of a configuration, or nil. Agents of other
+// configurations and of other network namespaces are somebody else's.
+func findAgent(h Host, procs []process, config string) *process {
 	for i, p := range procs {
-		if p.pid != self && p.name == "ironvip" && len(p.args) > 1 && p.args[1] == "agent" {
+		if p.pid == h.PID || p.name != "ironvip" || len(p.args) < 2 || p.args[1] != "agent" {
+			continue
+		}
+		its, ok := p.flag("config")
+		if !ok {
+			its = DefaultConfig
+		}
+		if !path.IsAbs(its) {
+			dir, err := fs.ReadLink(h.Files, path.Join("proc", strconv.Itoa(p.pid), "cwd"))
+			if err != nil {
+				continue
+			}
+			its = path.Join(dir, its)
+		}
+		if configDir(its) == configDir(config) && sameNetwork(h, p.pid) {
 			return &procs[i]
 		}
 	}
 	return nil
+}
+
+// configDir returns the directory of a configuration, which a path names by its
+// directory or its file.
+func configDir(config string) string {
+	config = path.Clean(config)
+	if path.Ext(config) == ".toml" {
+		return path.Dir(config)
+	}
+	return config
+}
+
+// sameNetwork reports whether a process is in the network namespace of this one. It
+// returns true if that can't be read, which takes the rights to trace the process.
+func sameNetwork(h Host, pid int) bool {
+	namespace := func(pid int) string {
+		link, _ := fs.ReadLink(h.Files, path.Join("proc", strconv.Itoa(pid), "ns/net"))
+		return link
+	}
+	its, own := namespace(pid), namespace(h.PID)
+	return its == "" || own == "" || its == own
 }
 
 // flag returns the value of a command line flag given as "--name=v" or "--name v".
