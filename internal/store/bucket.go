@@ -37,7 +37,7 @@ type Tx[V any] struct {
 func (tx *Tx[V]) Put(key string, value V) {
 	if tx.err == nil {
 		var b []byte
-		if b, tx.err = encode(tx.bucket, key, value); tx.err == nil {
+		if b, tx.err = tx.encode(key, value); tx.err == nil {
 			tx.writes = append(tx.writes, write{tx.bucket, []byte(key), b})
 		}
 	}
@@ -93,7 +93,7 @@ func (b *Bucket[V]) Get(key string) (value V, ok bool, err error) {
 		if raw == nil {
 			return nil
 		}
-		if err := decode(key, raw, &value); err != nil {
+		if err := unseal(key, raw, &value); err != nil {
 			return b.damaged(fmt.Sprintf("%q: %v", key, err))
 		}
 		ok = true
@@ -110,11 +110,8 @@ func (b *Bucket[V]) All() (map[string]V, error) {
 	err := b.view(func(bucket *bbolt.Bucket) error {
 		return bucket.ForEach(func(k, raw []byte) error {
 			key := string(k)
-			if key == marker {
-				return nil
-			}
 			var v V
-			if err := decode(key, raw, &v); err != nil {
+			if err := unseal(key, raw, &v); err != nil {
 				keys, bad = append(keys, key), append(bad, fmt.Sprintf("%q: %v", key, err))
 				return nil
 			}
@@ -174,56 +171,34 @@ func checkKey(bucket, key string) error {
 	return nil
 }
 
-func encode[V any](bucket, key string, value V) ([]byte, error) {
-	if err := checkKey(bucket, key); err != nil {
+func (tx *Tx[V]) encode(key string, value V) ([]byte, error) {
+	if err := checkKey(tx.bucket, key); err != nil {
 		return nil, err
 	}
+	stored, err := seal(key, value)
+	if err != nil {
+		return nil, fmt.Errorf("write %s %q: %w", tx.bucket, key, err)
+	}
+	return stored, nil
+}
+
+// seal returns a value as it is stored.
+func seal(key string, value any) ([]byte, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
-		return nil, fmt.Errorf("write %s %q: %w", bucket, key, err)
+		return nil, err
 	}
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, sumSize+len(text)), checksum(key, text)), text...), nil
 }
 
-func decode[V any](key string, raw []byte, into *V) error {
-	if len(raw) < sumSize {
+// unseal reads a stored value, if its checksum is right.
+func unseal(key string, stored []byte, into any) error {
+	if len(stored) < sumSize {
 		return errors.New("cut off")
 	}
-	text := raw[sumSize:]
-	if binary.BigEndian.Uint32(raw) != checksum(key, text) {
-		return errors.New("checksum differs")
+	text := stored[sumSize:]
+	if binary.BigEndian.Uint32(stored) != checksum(key, text) {
+		return errors.New("damaged: checksum differs")
 	}
 	return json.Unmarshal(text, into)
-}
-
-// marker is the key under which each bucket has its own name's checksum, so
-// that a bucket whose name was damaged is noticed rather than missing.
-const marker = "\x00"
-
-// openBucket returns the bucket of that name and makes it where it is missing.
-func openBucket(tx *bbolt.Tx, name string) (*bbolt.Bucket, error) {
-	if bucket := tx.Bucket([]byte(name)); bucket != nil {
-		return bucket, nil
-	}
-	bucket, err := tx.CreateBucket([]byte(name))
-	if err != nil {
-		return nil, fmt.Errorf("make %s: %w", name, err)
-	}
-	return bucket, bucket.Put([]byte(marker), binary.BigEndian.AppendUint32(nil, checksum(name, nil)))
-}
-
-// checkMarkers says which bucket's name was damaged.
-func checkMarkers(db *bbolt.DB) error {
-	return db.View(func(tx *bbolt.Tx) error {
-		return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
-			if bucket == nil {
-				return fmt.Errorf("%q should be a bucket", name)
-			}
-			sum := bucket.Get([]byte(marker))
-			if len(sum) != sumSize || binary.BigEndian.Uint32(sum) != checksum(string(name), nil) {
-				return fmt.Errorf("bucket %q has another name's mark", name)
-			}
-			return nil
-		})
-	})
 }

@@ -1,13 +1,12 @@
 package store
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"runtime/debug"
 	"syscall"
 
-	"go.etcd.io/bbolt"
+	"github.com/ironvip/ironvip/internal/text"
 )
 
 // Check says what is wrong with the state file at path, without changing it: what
@@ -23,7 +22,7 @@ func Check(path string) (err error) {
 	defer release(file)
 	defer func() {
 		if r := recover(); r != nil {
-			err = damaged(path, fmt.Sprintf("%v", r))
+			err = unreadable(path, r)
 		}
 	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -31,43 +30,13 @@ func Check(path string) (err error) {
 	if err := lock(file, syscall.LOCK_SH, 0); err != nil {
 		return openError(path, err)
 	}
-	if err := verifyFile(path, file); err != nil {
+	bolt, c, err := openChecked(path, file, true)
+	if err != nil {
 		return err
 	}
-	bolt, err := openBolt(path, file, true)
-	if err != nil {
-		return openError(path, err)
-	}
 	defer bolt.Close()
-	if err := checkMarkers(bolt); err != nil {
-		return damaged(path, err.Error())
-	}
-	if err := checkValues(bolt); err != nil {
-		return damaged(path, err.Error())
+	if len(c.bad) > 0 {
+		return damaged(path, fmt.Sprintf("%s can't be trusted, the first is %s", text.Plural(len(c.bad), "value"), c.bad[0]))
 	}
 	return nil
-}
-
-// checkValues names the first value whose checksum isn't its own, and counts the
-// others.
-func checkValues(db *bbolt.DB) error {
-	first, bad := "", 0
-	err := db.View(func(tx *bbolt.Tx) error {
-		return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
-			return bucket.ForEach(func(k, raw []byte) error {
-				key := string(k)
-				if key == marker || len(raw) >= sumSize && binary.BigEndian.Uint32(raw) == checksum(key, raw[sumSize:]) {
-					return nil
-				}
-				if bad++; bad == 1 {
-					first = fmt.Sprintf("%s %q", name, key)
-				}
-				return nil
-			})
-		})
-	})
-	if err == nil && bad > 0 {
-		err = fmt.Errorf("%d values can't be trusted, the first is %s", bad, first)
-	}
-	return err
 }

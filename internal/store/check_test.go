@@ -52,7 +52,7 @@ func TestCheckReadsEveryValue(t *testing.T) {
 	if err := NewBucket[thing](db, "things").Put("a", thing{Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.bolt.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("things")).Put([]byte("c"), []byte("no sum")) }); err != nil {
+	if err := db.bolt.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("things")).Put([]byte("a"), []byte("no sum")) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
@@ -60,7 +60,7 @@ func TestCheckReadsEveryValue(t *testing.T) {
 	}
 	err := Check(path)
 	wantProblem(t, err, ErrDamaged, path)
-	if !strings.Contains(err.Error(), `1 values can't be trusted, the first is things "c"`) {
+	if !strings.Contains(err.Error(), `1 value can't be trusted, the first is things "a"`) {
 		t.Error(err)
 	}
 }

@@ -1,16 +1,19 @@
 // Package store is the agent's durable memory: one bbolt file, state_dir/ironvip.db.
 //
-// In come JSON values under string keys, grouped in named buckets; each write
-// is on disk (fsynced) when it returns, and writers that arrive together share
-// one fsync. Every value carries a checksum, and the file's whole structure is
-// verified before bbolt maps it, so that a damaged file is an error with a
-// remedy and never a crash. One process owns the file at a time; a second one
-// gets ErrLocked. A write that fails changes nothing and leaves the file usable.
+// It keeps JSON values under string keys in named buckets. Each write is on disk (fsynced) when it
+// returns, and concurrent writers share one fsync. Every value has a checksum, an index has the
+// number and the sum of all checksums of each bucket, and opening reads the whole file: damage is
+// an error with a hint and never a crash or a silent loss. One process owns the file at a time; a
+// second one gets ErrLocked. A failed write changes nothing and leaves the file usable.
+//
+// Source code organization: store.go (DB and its writes), bucket.go (typed buckets), open.go,
+// index.go (counts and checksums), verify.go (references between pages), check.go.
 package store
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -57,9 +60,10 @@ type DB struct {
 		sync.Mutex
 		waiting []*batch
 	}
-	writer sync.Mutex // held by the one goroutine that commits
-	file   *os.File   // what bbolt has open
-	broken atomic.Pointer[Error]
+	writer  sync.Mutex       // held by the one goroutine that commits
+	tallies map[string]tally // the index; written with writer held
+	file    *os.File         // what bbolt has open
+	broken  atomic.Pointer[Error]
 }
 
 // batch is the writes of one caller: all of them happen or none.
@@ -122,10 +126,24 @@ func (d *DB) commit(writes []write) error {
 
 // transact runs one bbolt transaction. The caller holds d.writer.
 func (d *DB) transact(group ...*batch) error {
+	tallies := map[string]tally{} // of the buckets that are written
 	err := d.guard(func() error {
 		return d.bolt.Update(func(tx *bbolt.Tx) error {
 			for _, b := range group {
-				if err := b.apply(tx); err != nil {
+				for _, w := range b.writes {
+					t, again := tallies[w.bucket]
+					if !again {
+						t = d.tallies[w.bucket]
+					}
+					if err := w.apply(tx, &t); err != nil {
+						return fmt.Errorf("%s %q: %w", w.bucket, w.key, err)
+					}
+					tallies[w.bucket] = t
+				}
+			}
+			index := tx.Bucket([]byte(indexName))
+			for name, t := range tallies {
+				if err := putIndex(index, name, t); err != nil {
 					return err
 				}
 			}
@@ -135,25 +153,22 @@ func (d *DB) transact(group ...*batch) error {
 	if err != nil {
 		return d.writeError(err)
 	}
+	maps.Copy(d.tallies, tallies)
 	return nil
 }
 
-func (b *batch) apply(tx *bbolt.Tx) error {
-	for _, w := range b.writes {
-		bucket, err := openBucket(tx, w.bucket)
-		if err != nil {
-			return err
-		}
-		if w.value == nil {
-			err = bucket.Delete(w.key)
-		} else {
-			err = bucket.Put(w.key, w.value)
-		}
-		if err != nil {
-			return fmt.Errorf("%s %q: %w", w.bucket, w.key, err)
-		}
+// apply makes one write and counts it in its bucket's tally.
+func (w *write) apply(tx *bbolt.Tx, t *tally) error {
+	bucket, err := tx.CreateBucketIfNotExists([]byte(w.bucket))
+	if err != nil {
+		return err
 	}
-	return nil
+	t.remove(bucket.Get(w.key))
+	t.add(w.value)
+	if w.value == nil {
+		return bucket.Delete(w.key)
+	}
+	return bucket.Put(w.key, w.value)
 }
 
 // guard runs f, which uses bbolt. A panic or memory fault in it comes from a
