@@ -32,7 +32,7 @@ func (s *Server) backendRoutes() {
 		description: "404 means: register again.", status: http.StatusNoContent}, s.heartbeat)
 	register(s, operation{method: http.MethodPut, path: one + "/state", id: "set-backend-state", tag: "backends", summary: "Drain a backend, and back",
 		description: "An operator's word, for a service of any source. It stays in force, also across restarts of the agent, until \"ready\" takes it back.",
-		body:        reflect.TypeFor[v1.BackendState]()}, s.setBackendState)
+		body:        reflect.TypeFor[v1.StateSpec]()}, s.setBackendState)
 }
 
 // BackendPath names a backend. Inputs embed it, so it is exported: huma
@@ -199,7 +199,7 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 	if err != nil {
 		return nil, err
 	}
-	var body v1.BackendState
+	var body v1.StateSpec
 	if p := in.decode(&body); p != nil {
 		return nil, p
 	}

@@ -83,6 +83,8 @@ type Deps struct {
 	Nodes func(context.Context) (v1.NodeList, error)
 	// Snapshot returns the whole store as one document.
 	Snapshot func(context.Context) (snapshot.Document, error)
+	// Tables are the tables that debug shows.
+	Tables []status.DebugTable
 	// Checks are further lines of `ironvip status`; may be nil.
 	Checks func() []v1.Check
 

@@ -12,4 +12,5 @@ func (s *Server) routes() {
 	s.eventRoutes()
 	s.nodeRoutes()
 	s.fleetRoutes()
+	s.debugRoutes()
 }

@@ -133,3 +133,15 @@ func page(cursor string, limit int) url.Values {
 	}
 	return q
 }
+
+// DebugTables lists the tables of the pipeline.
+func (c *Client) DebugTables(ctx context.Context) (out v1.DebugTableList, err error) {
+	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathDebugTables, out: &out})
+	return out, err
+}
+
+// DebugTable returns one table of the pipeline as text.
+func (c *Client) DebugTable(ctx context.Context, name string) (out v1.DebugTable, err error) {
+	err = c.do(ctx, call{method: http.MethodGet, path: v1.DebugTablePath(name), out: &out})
+	return out, err
+}

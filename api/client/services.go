@@ -183,6 +183,6 @@ func (c *Client) Heartbeat(ctx context.Context, namespace, name, id string) erro
 // ("ready"), in a service of any source.
 func (c *Client) SetBackendState(ctx context.Context, namespace, name, id, state string, w Write) (out v1.Backend, err error) {
 	err = c.do(ctx, call{method: http.MethodPut, path: v1.BackendStatePath(namespace, name, id), header: w.header(),
-		body: v1.BackendState{State: state}, out: &out, wait: w.Wait})
+		body: v1.StateSpec{State: state}, out: &out, wait: w.Wait})
 	return out, err
 }

@@ -31,8 +31,8 @@ type BackendList struct {
 	Revision uint64          `json:"revision"`
 }
 
-// BackendState is the body of a PUT on a backend's state. It works for the
+// StateSpec is the body of a PUT on a backend's state. It works for the
 // services of any source. "ready" takes an operator's word back.
-type BackendState struct {
+type StateSpec struct {
 	State string `toml:"state" json:"state" enum:"ready,drain,maint"`
 }

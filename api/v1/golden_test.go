@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "write the golden files anew: only for a
 // is written down. A field that is added shows as a line that is added.
 func TestJSONIsStable(t *testing.T) {
 	for _, v := range []any{ProblemDocument{}, Service{}, ServiceList{}, Deleted{}, Explanation{}, ApplyRequest{}, ApplyResult{},
-		BackendSpec{}, Backend{}, BackendList{}, BackendState{}, NodeStatus{}, Health{}, VIPList{}, PoolList{}, SourceList{}, NodeList{}, EventList{},
-		Dataplane{}, FrontendList{}, DataplaneDiff{}, RepairResult{}, ServiceStats{}, StatsList{}, Plan{}, ValidateResult{}, ReloadResult{}} {
+		BackendSpec{}, Backend{}, BackendList{}, StateSpec{}, NodeStatus{}, Health{}, VIPList{}, PoolList{}, SourceList{}, NodeList{}, EventList{},
+		Dataplane{}, FrontendList{}, DataplaneDiff{}, RepairResult{}, ServiceStats{}, StatsList{}, DebugTableList{}, DebugTable{}, Plan{}, ValidateResult{}, ReloadResult{}} {
 		kind := reflect.TypeOf(v)
 		t.Run(kind.Name(), func(t *testing.T) {
 			full := reflect.New(kind)

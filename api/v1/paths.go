@@ -20,6 +20,7 @@ const (
 	PathConfigPlan         = "/v1/config/plan"
 	PathReload             = "/v1/reload"
 	PathEvents             = "/v1/events"
+	PathDebugTables        = "/v1/debug/tables"
 	PathStats              = "/v1/stats"
 	PathStatus             = "/v1/status"
 	PathHealthz            = "/healthz"
@@ -44,6 +45,9 @@ func ExplainPath(namespace, name string) string { return ServicePath(namespace, 
 
 // ServiceStatsPath is the path of a service's traffic: GET.
 func ServiceStatsPath(namespace, name string) string { return ServicePath(namespace, name) + "/stats" }
+
+// DebugTablePath is the path of one table of the pipeline: GET.
+func DebugTablePath(name string) string { return PathDebugTables + "/" + url.PathEscape(name) }
 
 // BackendsPath is the path of a service's backends: GET.
 func BackendsPath(namespace, name string) string { return ServicePath(namespace, name) + "/backends" }

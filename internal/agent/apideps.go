@@ -40,6 +40,7 @@ func (a *agent) apiDeps() api.Deps {
 		},
 		Nodes:      a.nodes,
 		Snapshot:   a.snapshot,
+		Tables:     a.tables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
 		Statistics: statistics,

@@ -166,6 +166,7 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 		group("config", "the configuration", a.configValidateCommand(), a.configPlanCommand()),
 		group("snapshot", "save and restore all leases, registrations and operator states",
 			a.snapshotSaveCommand(), a.snapshotRestoreCommand(), a.snapshotCompareCommand()),
+		group("debug", "look into the agent", a.debugTableCommand()),
 		a.reloadCommand(),
 		a.eventsCommand(),
 		a.doctorCommand(),

@@ -39,6 +39,9 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/dataplane/diff", 200, diff())
 	a.on("POST /v1/config/plan", 200, plan())
 	a.on("GET /v1/events", 200, v1.EventList{Items: events(), Last: 42})
+	a.on("GET /v1/debug/tables", 200, v1.DebugTableList{Items: []v1.DebugTableInfo{{Name: "services", Rows: 2, Revision: 99}, {Name: "host", Rows: 0, Revision: 3}}})
+	a.on("GET /v1/debug/tables/services", 200, v1.DebugTable{Name: "services", Revision: 99, Columns: []string{"service", "node_ports"},
+		Rows: [][]string{{"shop/db", ""}, {"web", "80/tcp=30080"}}})
 	return a
 }
 
@@ -48,6 +51,7 @@ func TestReadingCommands(t *testing.T) {
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
 		"backend list shop/db", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
+		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {
 			var all strings.Builder
