@@ -12,14 +12,14 @@ import (
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/internal/book"
+	"github.com/ironvip/ironvip/ipam/internal/leasetable"
 )
 
 // bucketName is where the leases are, under the text of their resources.
 const bucketName = "leases"
 
 // Store is an ipam.Store. Make one with New.
-type Store struct{ *book.Book }
+type Store struct{ *leasetable.Store }
 
 // bucket is what a Store needs of the state file.
 type bucket interface {
@@ -42,7 +42,7 @@ func open(b bucket) (*Store, error) {
 		}
 		leases[lease.Resource] = lease
 	}
-	return &Store{book.New(leases, func(changes map[ipam.Resource]*ipam.Lease) error { return persist(b, changes) })}, nil
+	return &Store{leasetable.New(leases, func(changes map[ipam.Resource]*ipam.Lease) error { return persist(b, changes) })}, nil
 }
 
 func persist(b bucket, changes map[ipam.Resource]*ipam.Lease) error {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/internal/book"
+	"github.com/ironvip/ironvip/ipam/internal/leasetable"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -141,7 +141,7 @@ func (s *Store) plan(pending []*attempt) (groups []*group, later, behind []*atte
 		}
 	}
 	s.sync()
-	p.trial = book.NewTrial(s.view, len(pending))
+	p.trial = leasetable.NewTrial(s.view, len(pending))
 	for _, a := range pending {
 		switch err := p.add(a); {
 		case errors.Is(err, errBehind):
@@ -162,7 +162,7 @@ func (s *Store) plan(pending []*attempt) (groups []*group, later, behind []*atte
 // plan is one round of a commit.
 type plan struct {
 	store  *Store
-	trial  *book.Trial
+	trial  *leasetable.Trial
 	fences map[vip.ServiceKey]fence
 	groups []*group
 	of     map[any]*group // by resource and by service
@@ -188,7 +188,7 @@ var errFull = errors.New("the batch is full")
 // add judges an op and adds it to the group that it hangs together with.
 func (p *plan) add(a *attempt) error {
 	services := servicesOf(a.op)
-	resource, bad := book.ResourceOf(a.op)
+	resource, bad := leasetable.ResourceOf(a.op)
 	keys := []any{resource}
 	for _, k := range services {
 		keys = append(keys, k)
@@ -349,7 +349,7 @@ func (s *Store) conflict(op *ipam.Op) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sync()
-	r, err := book.ResourceOf(op)
+	r, err := leasetable.ResourceOf(op)
 	if err != nil {
 		return err
 	}
@@ -363,7 +363,7 @@ func (s *Store) conflict(op *ipam.Op) error {
 // servicesOf returns the services that an op gives its resource or takes it
 // from, and whom it claims it for.
 func servicesOf(op *ipam.Op) []vip.ServiceKey {
-	out := slices.AppendSeq(slices.Collect(book.Lost(op.Old, op.New)), book.Lost(op.New, op.Old))
+	out := slices.AppendSeq(slices.Collect(leasetable.Lost(op.Old, op.New)), leasetable.Lost(op.New, op.Old))
 	if op.Claim != nil && !slices.Contains(out, op.Claim.Service) {
 		out = append(out, op.Claim.Service)
 	}
@@ -409,7 +409,7 @@ func (s *Store) fenced(op *ipam.Op) error {
 			return s.disagree(k, f, since)
 		}
 	}
-	r, _ := book.ResourceOf(op)
+	r, _ := leasetable.ResourceOf(op)
 	return &ipam.ConflictError{Resource: r, Actual: s.view.Get(r)} // it has come right this moment
 }
 

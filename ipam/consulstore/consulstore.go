@@ -19,7 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/internal/book"
+	"github.com/ironvip/ironvip/ipam/internal/leasetable"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -51,7 +51,7 @@ type Store struct {
 	mu        sync.Mutex
 	feed      *table.Feed[string, fleet.Entry]
 	fenceFeed *table.Feed[string, fleet.Entry]
-	view      *book.Leases             // the leases as the feed has told them
+	view      *leasetable.Table        // the leases as the feed has told them
 	index     map[ipam.Resource]uint64 // which writing of each lease the view has
 	named     naming
 	odd       map[vip.ServiceKey]oddity
@@ -67,7 +67,7 @@ func New(tree *fleet.Tree) *Store {
 		leases:   fleet.NewCollection(tree, leasesFolder, version, checkLease),
 		fences:   tree.Folder(holdingsFolder),
 		holdings: fleet.NewCollection(tree, holdingsFolder, version, checkHoldings),
-		view:     book.NewLeases(),
+		view:     leasetable.NewTable(),
 		index:    make(map[ipam.Resource]uint64),
 		named:    newNaming(),
 		odd:      make(map[vip.ServiceKey]oddity),

@@ -7,12 +7,12 @@ import (
 	"sync"
 
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/internal/book"
+	"github.com/ironvip/ironvip/ipam/internal/leasetable"
 )
 
 // Store is an ipam.Store. Make one with New.
 type Store struct {
-	*book.Book
+	*leasetable.Store
 
 	mu      sync.Mutex
 	fault   error
@@ -22,7 +22,7 @@ type Store struct {
 // New returns an empty store.
 func New() *Store {
 	s := &Store{}
-	s.Book = book.New(nil, s.persist)
+	s.Store = leasetable.New(nil, s.persist)
 	return s
 }
 

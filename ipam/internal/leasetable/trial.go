@@ -1,4 +1,4 @@
-package book
+package leasetable
 
 import (
 	"errors"
@@ -10,43 +10,41 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Trial is ops tried on leases, one after the other, without changing them.
-// What one op does the next ones see. An op costs O(the holders of its resource
-// and what its claimer holds).
+// Trial tries ops on a table, one after the other, without changing it. Each op sees the
+// effect of those before it. An op costs O(holders of its resource + holdings of its claimer).
 type Trial struct {
-	Changes map[ipam.Resource]*ipam.Lease // what the ops come to; nil is a removal
-	leases  *Leases
+	Changes map[ipam.Resource]*ipam.Lease // the result of the ops; nil is a removal
+	table   *Table
 	held    map[vip.ServiceKey][]ipam.Resource
 }
 
-// NewTrial returns a trial of no ops yet, with room for n.
-func NewTrial(l *Leases, n int) *Trial {
+// NewTrial returns a trial without ops, with room for n.
+func NewTrial(table *Table, n int) *Trial {
 	return &Trial{
-		leases:  l,
+		table:   table,
 		Changes: make(map[ipam.Resource]*ipam.Lease, n),
 		held:    make(map[vip.ServiceKey][]ipam.Resource, n),
 	}
 }
 
-// Get returns a lease as the ops so far make it.
+// Get returns a lease with the ops so far applied.
 func (t *Trial) Get(r ipam.Resource) *ipam.Lease {
 	if l, changed := t.Changes[r]; changed {
 		return l
 	}
-	return t.leases.Get(r)
+	return t.table.Get(r)
 }
 
-// Held returns what a service holds, as the ops so far make it. It must not be
-// changed.
+// Held returns what a service holds with the ops so far applied. The caller must not change it.
 func (t *Trial) Held(k vip.ServiceKey) []ipam.Resource {
 	if list, changed := t.held[k]; changed {
 		return list
 	}
-	return t.leases.Held(k)
+	return t.table.Held(k)
 }
 
-// Try notes what an op changes if its conditions hold, and says why they don't:
-// with a *ipam.ConflictError where somebody was faster.
+// Try applies an op if its conditions hold, and otherwise returns why not: a
+// *ipam.ConflictError if the lease or the claimer's holdings have changed.
 func (t *Trial) Try(op *ipam.Op) error {
 	r, err := ResourceOf(op)
 	if err != nil {
@@ -70,7 +68,7 @@ func (t *Trial) Try(op *ipam.Op) error {
 	return nil
 }
 
-// hold notes that a service holds a resource, or no longer does.
+// hold records whether a service holds a resource.
 func (t *Trial) hold(k vip.ServiceKey, r ipam.Resource, holds bool) {
 	list := t.Held(k)
 	if holds {
@@ -81,7 +79,7 @@ func (t *Trial) hold(k vip.ServiceKey, r ipam.Resource, holds bool) {
 	t.held[k] = list
 }
 
-// others are the resources but r that a claim is wrong about, or may be.
+// others returns the resources except r that a claim names or that its service holds.
 func (t *Trial) others(r ipam.Resource, c *ipam.Claim) (out []ipam.LeaseChange) {
 	for _, list := range [][]ipam.Resource{t.Held(c.Service), c.Holds} {
 		for _, o := range list {
@@ -93,7 +91,7 @@ func (t *Trial) others(r ipam.Resource, c *ipam.Claim) (out []ipam.LeaseChange) 
 	return out
 }
 
-// ResourceOf returns what an op is about, or what is wrong with the op itself.
+// ResourceOf returns the resource of an op, and an error if the op is malformed.
 func ResourceOf(op *ipam.Op) (ipam.Resource, error) {
 	var r ipam.Resource
 	switch {
@@ -104,13 +102,13 @@ func ResourceOf(op *ipam.Op) (ipam.Resource, error) {
 	}
 	switch {
 	case r == (ipam.Resource{}) || op.Old != nil && op.Old.Resource != r:
-		return r, errors.New("commit: an op that names no resource, or two")
+		return r, errors.New("commit: op must name one resource")
 	case op.New != nil && op.New.State == ipam.Blocked:
-		return r, fmt.Errorf("commit: %s can't be blocked, only be found blocked", r)
+		return r, fmt.Errorf("commit: op must not block %s", r)
 	case op.Claim != nil && (op.New == nil || op.New.HeldBy(op.Claim.Service) < 0):
-		return r, fmt.Errorf("commit: a claim on %s by %s, to whom the op doesn't give it", r, op.Claim.Service)
+		return r, fmt.Errorf("commit: op with a claim of %s does not give it %s", op.Claim.Service, r)
 	case count(Lost(op.Old, op.New))+count(Lost(op.New, op.Old)) > ipam.MaxHolders:
-		return r, fmt.Errorf("commit: more than %d holders of %s in one op", ipam.MaxHolders, r)
+		return r, fmt.Errorf("commit: op changes more than %d holders of %s", ipam.MaxHolders, r)
 	}
 	return r, nil
 }
@@ -122,8 +120,8 @@ func count(services iter.Seq[vip.ServiceKey]) (n int) {
 	return n
 }
 
-// sameSet reports whether two lists without repetitions have the same members.
-// Mostly they are in the same order, too.
+// sameSet reports whether two lists without duplicates have the same members. Usually they
+// are in the same order.
 func sameSet(a, b []ipam.Resource) bool {
 	return slices.Equal(a, b) || len(a) == len(b) && !slices.ContainsFunc(a, func(r ipam.Resource) bool { return !slices.Contains(b, r) })
 }
