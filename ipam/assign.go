@@ -11,65 +11,97 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// tries is how often a service is planned anew because someone else changed a
-// lease meanwhile.
-const tries = 3
+const (
+	// tries is how often a service is planned again because a lease changed meanwhile.
+	tries = 3
+	// fencedRetry is how soon a service is asked for again that a store holds back.
+	fencedRetry = 5 * time.Second
+	// lockTimeout is how long AssignWith waits for an allocator that is busy: longer than it takes
+	// to record a change, and not longer than the commit that it would save.
+	lockTimeout = 5 * time.Millisecond
+)
 
-// Assign answers each service with what it holds, in the same order. None comes
-// twice. Services that lack something get it where it is to be had, all with one durable
-// commit; what can't be granted is a problem that says why and who has it, and
-// what the service holds is kept. A CodeStore problem says that the store
-// could not be written and that trying again may help; a CodeWaiting problem
-// that another host has the first word (Options.Turn), or that what the service
-// holds can't be read or changed for now; Run recalls it. One service costs
-// O(its own leases, ports and the pool's ranges).
+// Assign answers each service with what it holds, in the same order. No service may come twice.
+// Services that lack something get it if it is available, all with one durable commit. What can't
+// be granted is a problem that names the reason and the holder, and the service keeps what it
+// holds. A CodeStore problem says that the store could not be written and that trying again may
+// help. A CodeWaiting problem says that the leader comes first, or that what the service holds
+// can't be read or changed now; Run recalls the service. One service costs O(its own leases, its
+// ports and the pool's ranges).
 func (a *Allocator) Assign(ctx context.Context, services []*vip.Service) []vip.Allocation {
 	a.write.Lock()
 	defer a.write.Unlock()
 	out := make([]vip.Allocation, len(services))
 	for i := range services {
-		a.leaving.remove(services[i].Key) // it is here again
-		delete(a.cooldowns, services[i].Key)
+		a.releases.remove(services[i].Key) // it is back
 	}
-	todo := turns(services)
+	todo := planOrder(services)
 	for try := 0; len(todo) > 0; try++ {
 		todo = a.assign(ctx, services, todo, out, try+1 < tries)
 	}
 	return out
 }
 
-// Preview answers as Assign would if it were this host's turn, and changes
-// nothing.
+// Preview answers as Assign would on the leader, and changes nothing.
 func (a *Allocator) Preview(proposed []vip.Service) []vip.Allocation {
 	services := make([]*vip.Service, len(proposed))
 	for i := range proposed {
 		services[i] = &proposed[i]
 	}
-	a.write.Lock()
-	defer a.write.Unlock()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	d := newDraft(a, len(services))
-	defer d.undo()
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	p := newPlan(&a.state, a.now(), len(services))
 	out := make([]vip.Allocation, len(services))
 	answers := make([]*answer, len(services))
-	for _, i := range turns(services) {
-		answers[i] = d.service(services[i])
+	for _, i := range planOrder(services) {
+		answers[i] = p.service(request{service: services[i]})
 	}
 	for i := range answers {
-		out[i] = answers[i].allocation(d.lease)
+		out[i] = answers[i].allocation(p.lease)
 	}
 	return out
 }
 
-// turns is the order that services are served in: those first that ask for
-// something by number, lest another gets it automatically.
-func turns(services []*vip.Service) []int {
+// AssignWith assigns what a service needs before it is registered, so that the store can hold both
+// from the same moment. It calls commit in place of the Store's Commit, at most once. commit makes
+// the ops durable together with the registration, all or nothing, and sets each op's Err. The error
+// is commit's.
+//
+// AssignWith does nothing, and leaves the service to Assign, if it would take more than new leases:
+// while the allocator is busy or doesn't know all services yet, if something can't be granted, or
+// if the service gives something up. It allocates whoever the leader is: only this host knows of
+// the service yet, so there is no stampede.
+func (a *Allocator) AssignWith(ctx context.Context, s vip.Service, commit func(ctx context.Context, ops []Op) error) error {
+	if !a.write.LockWithin(lockTimeout) {
+		return nil
+	}
+	defer a.write.Unlock()
+	if a.known == nil || a.releases.has(s.Key) {
+		return nil
+	}
+	now := a.now()
+	p := newPlan(&a.state, now, 1)
+	w := p.service(request{service: &s, frozen: a.frozenUntil(s.Key, now)})
+	if w.unplanned || len(w.ops) == 0 || len(w.drops) > 0 || len(w.problems) > 0 {
+		return nil
+	}
+	if err := a.commitPlan(ctx, p, commit); err != nil {
+		return err
+	}
+	if p.failure(w) == nil {
+		a.granted(w, now)
+	}
+	return nil
+}
+
+// planOrder returns the order in which services are planned: first those that request an address
+// or a port by number, so that no other service gets it automatically.
+func planOrder(services []*vip.Service) []int {
 	var first, then []int
 	for i := range services {
 		s := services[i]
-		asks := len(s.VIPs) > 0 || s.HealthPort.Number != 0 || slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Number != 0 })
-		if asks {
+		byNumber := len(s.VIPs) > 0 || s.HealthPort.Number != 0 || slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Number != 0 })
+		if byNumber {
 			first = append(first, i)
 		} else {
 			then = append(then, i)
@@ -78,66 +110,49 @@ func turns(services []*vip.Service) []int {
 	return append(first, then...)
 }
 
-// assign plans, commits and answers the services at todo. It returns those
-// that met a lease that had changed meanwhile, unless this is the last try.
+// assign plans, commits and answers the services at todo. It returns those that met a lease that
+// had changed meanwhile, unless this is the last try.
 func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []int, out []vip.Allocation, again bool) (conflicted []int) {
-	now, mine := a.now(), a.mine()
-	a.mu.Lock()
-	d := newDraft(a, len(todo))
+	now, leader := a.now(), a.leads()
+	p := newPlan(&a.state, now, len(todo))
+	if !leader {
+		p.waiting = a.waitingProblem()
+	}
 	answers := make([]*answer, len(todo))
-	impatient := false
+	stepsIn := false
 	for n, i := range todo {
-		past := a.later.past(services[i].Key, now)
-		d.waits = !mine && !past
-		impatient = impatient || !mine && past
-		answers[n] = d.service(services[i])
+		k := services[i].Key
+		due := a.waiting.isDue(k)
+		stepsIn = stepsIn || !leader && due
+		answers[n] = p.service(request{service: services[i], waits: !leader && !due, frozen: a.frozenUntil(k, now)})
 	}
-	a.mu.Unlock()
-
-	err := d.commit(ctx, a.store.Commit)
-	if impatient {
-		a.tried(now, cmp.Or(err, d.slow()))
+	err := a.commitPlan(ctx, p, a.store.Commit)
+	if stepsIn && len(p.ops) > 0 {
+		a.grace.steppedIn(now, a.now(), cmp.Or(err, p.slow()))
+		a.nudge()
 	}
-	var moves []*answer
+	var moved []*answer
 	for n, i := range todo {
 		w := answers[n]
 		why := err
-		for _, op := range w.wants {
-			if why == nil {
-				why = d.ops[op].Err
-			}
+		if why == nil {
+			why = p.failure(w)
 		}
-		switch conflict := (*ConflictError)(nil); {
-		case len(w.wants) == 0:
-		case why == nil:
-			a.tell(w)
-		case again && errors.As(why, &conflict):
+		switch {
+		case len(w.ops) == 0 || why == nil:
+			a.granted(w, now)
+			if len(w.drops) > 0 {
+				moved = append(moved, w)
+			}
+		case again && isConflict(why):
 			conflicted = append(conflicted, i)
-			continue
 		default:
-			problem, soon := refusal(why)
-			answers[n] = a.holding(services[i])
-			if k := services[i].Key; !mine && a.later.past(k, now) && a.restraint.next.After(a.now()) {
-				a.later.putOff(k, a.restraint.next)
-				if errors.Is(why, ErrSlow) { // whoever is elected has no easier time of it
-					problem = a.turnProblem()
-				}
-			}
-			answers[n].problems = append(answers[n].problems, problem)
-			if soon {
-				a.revisit.add(services[i].Key, now.Add(fencedRetry))
-				a.nudge()
-			}
-			continue
-		}
-		a.settle(w, now)
-		if len(w.drops) > 0 {
-			moves = append(moves, w)
+			answers[n] = a.refused(services[i], why, leader)
 		}
 	}
-	if err := a.drop(ctx, moves); err != nil {
-		for _, m := range moves {
-			m.problems = append(m.problems, storeProblem(err))
+	if err := a.releaseDrops(ctx, moved); err != nil {
+		for _, w := range moved {
+			w.problems = append(w.problems, storeProblem(err))
 		}
 	}
 	for n, i := range todo {
@@ -148,128 +163,118 @@ func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []
 	return conflicted
 }
 
-// holding answers with what a service has and nothing more.
-func (a *Allocator) holding(s *vip.Service) *answer {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return newDraft(a, 0).holdingOf(s)
-}
-
-// drop releases what services gave up for something else, which they have by
-// now.
-func (a *Allocator) drop(ctx context.Context, moves []*answer) error {
-	if len(moves) == 0 {
-		return nil
-	}
-	r := a.newRelease()
-	for _, m := range moves {
-		for _, resource := range m.drops {
-			if r.leave(resource, m.service.Key, m.service.DrainTimeout) >= 0 {
-				a.ended(m.service.Key)
-			}
-		}
-	}
-	if err := a.commit(ctx, r.ops); err != nil {
-		return err
-	}
-	fenced := make(map[Resource]bool)
-	for i := range r.ops {
-		fenced[r.ops[i].resource()] = isFenced(r.ops[i].Err)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, m := range moves { // what changed meanwhile may be theirs to drop still
-		for _, resource := range m.drops {
-			switch l, _ := a.lease(resource); {
-			case l.HeldBy(m.service.Key) < 0:
-			case fenced[resource]:
-				a.revisit.add(m.service.Key, a.now().Add(fencedRetry))
-				a.nudge()
-			default:
-				a.recall.add(m.service.Key)
-			}
+// failure returns why the ops of an answer are not all durable.
+func (p *plan) failure(w *answer) error {
+	for _, op := range w.ops {
+		if err := p.ops[op].Err; err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// tell books addresses that are new to a service as events.
-func (a *Allocator) tell(w *answer) {
-	for _, r := range w.drawn {
+// slow returns the error of an op that failed because the store is slow.
+func (p *plan) slow() error {
+	for i := range p.ops {
+		if errors.Is(p.ops[i].Err, ErrSlow) {
+			return p.ops[i].Err
+		}
+	}
+	return nil
+}
+
+// granted publishes what is durable now and schedules what has to wait.
+func (a *Allocator) granted(w *answer, now time.Time) {
+	k := w.service.Key
+	for _, r := range w.gained {
 		if l, _, ok := a.leases.Get(r); ok {
-			message := r.String() + " is given to " + w.service.Key.String()
+			message := r.String() + " is given to " + k.String()
 			if l.Pool != "" {
 				message += " from pool " + l.Pool
 			}
-			a.events.Add(event.Event{Kind: "lease_given", Service: w.service.Key.String(), Object: r.String(), Message: message})
+			a.events.Add(event.Event{Kind: "lease_given", Service: k.String(), Object: r.String(), Message: message})
 		}
 	}
-}
-
-// answer is what was planned for one service.
-type answer struct {
-	service  *vip.Service
-	addrs    []Resource // IPv4 first
-	ports    map[vip.PortKey]Resource
-	wants    []int      // the draft's ops for it
-	drawn    []Resource // what is new to the service
-	drops    []Resource // to be released once everything in wants is durable
-	kept     []Lease    // what it has that is no lease now: it can't be read, or vanished
-	stays    bool       // nothing was planned for it
-	putOff   bool       // another host has the first word in something of it
-	revisit  time.Time  // when to ask again about something that other hosts keep changing
-	problems []vip.Problem
-}
-
-func (w *answer) nodePort(k vip.PortKey, r Resource) {
-	if w.ports == nil {
-		w.ports = make(map[vip.PortKey]Resource)
+	if w.unplanned {
+		return
 	}
-	w.ports[k] = r
-}
-
-func (w *answer) problem(p vip.Problem) {
-	p.Service = w.service.Key.String()
-	if !slices.Contains(w.problems, p) { // of two things that wait for the same host
-		w.problems = append(w.problems, p)
-	}
-}
-
-// allocation puts the answer into words, with the leases as lease tells them.
-func (w *answer) allocation(lease func(Resource) (Lease, bool)) vip.Allocation {
-	out := vip.Allocation{Asked: w.service, Problems: w.problems}
-	note := func(l Lease) {
-		if out.Since.IsZero() || !l.Since.IsZero() && l.Since.Before(out.Since) {
-			out.Since = l.Since
+	a.mu.Lock()
+	for _, r := range w.claimed {
+		if l, _, _ := a.leases.Get(r); l != nil && l.State == Held {
+			a.claimed[r] = w.service.Source
 		}
 	}
-	durable := lease
-	lease = func(r Resource) (Lease, bool) {
-		if i := slices.IndexFunc(w.kept, func(l Lease) bool { return l.Resource == r }); i >= 0 {
-			return w.kept[i], true
-		}
-		return durable(r)
+	if !w.waits {
+		delete(a.vanished, k)
 	}
-	for _, r := range w.addrs {
-		if l, ok := lease(r); ok && l.HeldBy(w.service.Key) >= 0 {
-			out.VIPs = append(out.VIPs, r.Addr)
-			if out.Pool == "" {
-				out.Pool = l.Pool
+	a.mu.Unlock()
+	if w.waits {
+		a.waiting.add(k, now.Add(a.grace.length), deferral{since: now})
+		a.nudge()
+	} else {
+		a.waiting.remove(k)
+	}
+	if !w.retry.IsZero() {
+		a.retry(k, w.retry)
+	}
+}
+
+// refused answers a service for which the store wrote nothing.
+func (a *Allocator) refused(s *vip.Service, why error, leader bool) *answer {
+	problem, soon := refusal(why)
+	now := a.now()
+	if !leader && a.waiting.isDue(s.Key) && a.grace.next.After(now) {
+		a.waiting.again(s.Key, a.grace.next)
+		if errors.Is(why, ErrSlow) { // for the leader, too
+			problem = a.waitingProblem()
+		}
+	}
+	if soon {
+		a.retry(s.Key, now.Add(fencedRetry))
+	}
+	w := newPlan(&a.state, now, 0).current(s)
+	w.problems = append(w.problems, problem)
+	return w
+}
+
+// retry recalls a service at that time.
+func (a *Allocator) retry(k vip.ServiceKey, at time.Time) {
+	a.retries.Hasten(k, at)
+	a.nudge()
+}
+
+// releaseDrops releases what services hold besides what they have now.
+func (a *Allocator) releaseDrops(ctx context.Context, moved []*answer) error {
+	if len(moved) == 0 {
+		return nil
+	}
+	p := newReleasePlan(&a.state, a.now())
+	for _, w := range moved {
+		for _, resource := range w.drops {
+			if p.release(resource, w.service.Key, w.service.DrainTimeout) >= 0 {
+				a.mayBeUndone(w.service.Key)
 			}
-			note(l)
 		}
 	}
-	for k, r := range w.ports {
-		if l, ok := lease(r); ok && l.HeldBy(w.service.Key) >= 0 {
-			if out.NodePorts == nil {
-				out.NodePorts = make(map[vip.PortKey]uint16)
+	if err := a.commit(ctx, p.ops, a.store.Commit); err != nil {
+		return err
+	}
+	fenced := make(map[Resource]bool)
+	for i := range p.ops {
+		fenced[p.ops[i].resource()] = isFenced(p.ops[i].Err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range moved { // what changed meanwhile may still have to be dropped
+		for _, resource := range w.drops {
+			switch l, _ := a.lease(resource); {
+			case l.HeldBy(w.service.Key) < 0:
+			case fenced[resource]:
+				a.retry(w.service.Key, a.now().Add(fencedRetry))
+			default:
+				a.recalls.add(w.service.Key)
 			}
-			out.NodePorts[k] = r.NodePort
-			note(l)
 		}
 	}
-	for i := range out.Problems {
-		out.Problems[i].Service = w.service.Key.String()
-	}
-	return out
+	return nil
 }

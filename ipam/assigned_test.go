@@ -152,10 +152,10 @@ func held(w *world, name string) (n int) {
 // Nothing is chosen for a service whose addresses are assigned.
 func TestAssignedIsNeverChosen(t *testing.T) {
 	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24", "fd00::/120")))
-	same(t, "address", w.refused(vip.CodeInvalid, "its source assigns its addresses, and has assigned none here", "none", assigned), "")
-	same(t, "address", w.refused(vip.CodeInvalid, "its source assigns its addresses", "none", assigned, families(vip.IPv4)), "")
+	same(t, "address", w.refused(vip.CodeInvalid, "source provided no address", "none", assigned), "")
+	same(t, "address", w.refused(vip.CodeInvalid, "source provided no address", "none", assigned, families(vip.IPv4)), "")
 	same(t, "of both families", w.get("one", assigned, requests("10.96.0.7"), families(vip.IPv4, vip.IPv6)), "10.96.0.7")
-	same(t, "address", w.refused(vip.CodeInvalid, "its source assigns its node ports", "auto", assigned, requests("10.96.0.8"), ports(on(tcp(80), 0))), "10.96.0.8")
+	same(t, "address", w.refused(vip.CodeInvalid, "source provided no node port", "auto", assigned, requests("10.96.0.8"), ports(on(tcp(80), 0))), "10.96.0.8")
 	same(t, "what it holds", w.get("one", assigned), "10.96.0.7")
 
 	// Other addresses than before are a move, and the former ones cool.

@@ -2,8 +2,8 @@ package ipam
 
 import "context"
 
-// Cool ends what has cooled down, as Run does when its time comes.
+// Cool ends what has cooled down, as Run does at its deadline.
 func (a *Allocator) Cool(ctx context.Context) error {
-	_, err := a.cool(ctx)
+	_, err := a.endCooling(ctx)
 	return err
 }

@@ -3,32 +3,35 @@ package ipam
 import (
 	"context"
 	"errors"
-	"slices"
+	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
-	"github.com/ironvip/ironvip/vip"
 )
 
-// follow books what other hosts write to the store, until the context ends.
-// One change costs O(its holders).
+// reclaimDelay is how long this host waits until it claims back what another host released: the
+// deletion of the service may be on its way to this host, too.
+const reclaimDelay = 300 * time.Millisecond
+
+// follow records what other hosts write to the store, until the context ends. One change costs
+// O(its holders).
 func (a *Allocator) follow(ctx context.Context) {
-	pace := newBackoff()
+	retry := storeBackoff()
 	for ctx.Err() == nil {
-		err := a.followOnce(ctx)
+		err := a.receiveChanges(ctx)
 		if err == nil {
-			pace.Reset()
+			retry.Reset()
 			continue
 		}
-		wait := pace.Next()
+		wait := retry.Next()
 		if ctx.Err() == nil {
-			a.log.Error("the lease store can't be followed; trying again", "err", err, "in", wait)
+			a.log.Error("lease store can't be followed; trying again", "err", err, "in", wait)
 		}
 		backoff.Sleep(ctx, wait)
 	}
 }
 
-// followOnce waits for changes and books them.
-func (a *Allocator) followOnce(ctx context.Context) error {
+// receiveChanges waits for changes and records them.
+func (a *Allocator) receiveChanges(ctx context.Context) error {
 	a.write.Lock()
 	since, commits := a.version, a.commits
 	a.write.Unlock()
@@ -36,12 +39,12 @@ func (a *Allocator) followOnce(ctx context.Context) error {
 	a.write.Lock()
 	defer a.write.Unlock()
 	if err == nil && a.commits != commits {
-		// They may be older than what was booked of a commit meanwhile. There are some,
-		// so asking again doesn't block.
+		// The changes may be older than a commit that was recorded meanwhile. There are some, so
+		// asking again doesn't block.
 		changes, version, err = a.store.Changes(ctx, since)
 	}
-	anew := errors.Is(err, ErrCompacted)
-	if anew {
+	compacted := errors.Is(err, ErrCompacted)
+	if compacted {
 		changes, version, err = a.store.Changes(ctx, 0)
 	}
 	if err != nil {
@@ -50,20 +53,20 @@ func (a *Allocator) followOnce(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range changes {
-		a.learn(c.Resource, c.Lease)
+		a.receive(c.Resource, c.Lease)
 	}
-	if anew {
-		a.unlearn(changes)
+	if compacted {
+		a.removeAllBut(changes)
 	}
 	a.version = version
 	a.nudge()
 	return nil
 }
 
-// unlearn ends every lease that is not among all those there are.
-func (a *Allocator) unlearn(all []LeaseChange) {
-	there := make(map[Resource]struct{}, len(all))
-	for _, c := range all {
+// removeAllBut removes every lease that isn't among all those in the store.
+func (a *Allocator) removeAllBut(stored []LeaseChange) {
+	there := make(map[Resource]struct{}, len(stored))
+	for _, c := range stored {
 		there[c.Resource] = struct{}{}
 	}
 	var gone []Resource
@@ -72,134 +75,82 @@ func (a *Allocator) unlearn(all []LeaseChange) {
 			gone = append(gone, r)
 		}
 	}
-	for r := range a.blocked {
+	for r := range a.unreadable {
 		if _, ok := there[r]; !ok {
 			gone = append(gone, r)
 		}
 	}
 	for _, r := range gone {
-		a.learn(r, nil)
+		a.receive(r, nil)
 	}
 }
 
-// learn books a lease as somebody else left it, and recalls the services that
-// it concerns. The caller holds both locks.
-func (a *Allocator) learn(r Resource, now *Lease) {
+// receive records a lease as the store has it, and recalls the services that a change by another
+// host concerns. The caller holds both locks.
+func (a *Allocator) receive(r Resource, now *Lease) {
 	old, there := a.lease(r)
-	b, blocked := a.blocked[r]
-	if !there && blocked {
-		old, there = b.told, true
+	u, unreadable := a.unreadable[r]
+	if !there && unreadable {
+		old, there = u.stored, true
 	}
 	if there == (now != nil) && (now == nil || now.Equal(old)) {
-		return // this host's own
+		return // written by this host
 	}
-	for _, h := range b.lease.Holders {
-		if now == nil { // whoever mended it so will have it back
-			a.missing[h.Service] = append(a.missing[h.Service], b.lease)
+	for _, h := range u.known.Holders {
+		if now == nil { // removed to repair the store: the holder gets it back
+			a.vanished[h.Service] = append(a.vanished[h.Service], u.known)
 		}
-		a.recall.add(h.Service)
+		a.recalls.add(h.Service)
 	}
-	if now == nil {
-		now = &Lease{}
+	if old.State == Held {
+		a.receiveLoss(&old, now)
 	}
-	for i := range old.Holders {
-		h := &old.Holders[i]
-		g := now.holder(h.Service)
-		switch {
-		case old.State != Held:
-		case now.Resource == (Resource{}):
-			a.missing[h.Service] = append(a.missing[h.Service], old)
-			a.recall.add(h.Service)
-		case now.State == Blocked && g != nil: // see below
-		case now.HeldBy(h.Service) < 0:
-			if g != nil {
-				a.broughtBy(g.Node, h.Service)
-			}
-			a.revisit.add(h.Service, a.now().Add(returnPatience))
-		case g.Node != h.Node && h.Node == a.node: // what this host wrote of it
-			a.contend(h.Service)
-		case g.Port != h.Port:
-			a.recall.add(h.Service)
-		}
-	}
-	if now.State == Blocked {
+	switch {
+	case now == nil:
+	case now.State == Blocked:
 		for i := range now.Holders {
-			a.recall.add(now.Holders[i].Service)
+			a.recalls.add(now.Holders[i].Service)
 		}
-	}
-	if now.State == Held {
+	case now.State == Held:
 		for i := range now.Holders {
 			k := now.Holders[i].Service
 			if old.HeldBy(k) >= 0 {
 				continue
 			}
-			a.recall.add(k)
-			a.broughtBy(now.Holders[i].Node, k)
-			if _, ended := a.contests[k]; ended {
-				a.contend(k)
+			a.recalls.add(k)
+			a.leaderActed(now.Holders[i].Node, k)
+			if _, released := a.undone[k]; released {
+				a.wasUndone(k)
 			}
 		}
-		if p := a.dynamicOf(now); p != nil && !there {
-			p.cursor = numberOf(r.Addr).plus(1)
+		if in := a.dynamicOf(now); in != nil && !there {
+			in.cursor = numberOf(r.Addr).plus(1)
 		}
 	}
-	if now.Resource == (Resource{}) {
-		now = nil
+	a.record(r, now)
+}
+
+// receiveLoss finds what a change means for the services that held old.
+func (a *Allocator) receiveLoss(old, now *Lease) {
+	for i := range old.Holders {
+		h := &old.Holders[i]
+		if now == nil {
+			a.vanished[h.Service] = append(a.vanished[h.Service], *old)
+			a.recalls.add(h.Service)
+			continue
+		}
+		g := now.holder(h.Service)
+		switch {
+		case now.State == Blocked && g != nil: // receive recalls it
+		case now.HeldBy(h.Service) < 0:
+			if g != nil {
+				a.leaderActed(g.Node, h.Service)
+			}
+			a.retries.Hasten(h.Service, a.now().Add(reclaimDelay))
+		case g.Node != h.Node && h.Node == a.node: // this host's change of it
+			a.wasUndone(h.Service)
+		case g.Port != h.Port:
+			a.recalls.add(h.Service)
+		}
 	}
-	a.book(r, now)
-}
-
-// holder returns a service's place in a lease, held or cooling.
-func (l *Lease) holder(k vip.ServiceKey) *Holder {
-	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.Service == k }); i >= 0 {
-		return &l.Holders[i]
-	}
-	return nil
-}
-
-// Recalls returns a channel that is closed when there are services to be asked
-// for again, for TakeRecalls. A closed one is replaced.
-func (a *Allocator) Recalls() <-chan struct{} {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.recall.some
-}
-
-// TakeRecalls returns the services that are to be asked for again, each once:
-// another host changed what they hold, or was to and didn't. Whoever calls
-// Assign for them takes them.
-func (a *Allocator) TakeRecalls() []vip.ServiceKey {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.recall.take()
-}
-
-// recalls are services to be asked for again.
-type recalls struct {
-	keys []vip.ServiceKey
-	set  map[vip.ServiceKey]struct{}
-	some chan struct{} // closed while there are keys
-}
-
-func newRecalls() recalls {
-	return recalls{set: make(map[vip.ServiceKey]struct{}), some: make(chan struct{})}
-}
-
-func (r *recalls) add(k vip.ServiceKey) {
-	if _, there := r.set[k]; there {
-		return
-	}
-	if len(r.keys) == 0 {
-		close(r.some)
-	}
-	r.set[k] = struct{}{}
-	r.keys = append(r.keys, k)
-}
-
-func (r *recalls) take() []vip.ServiceKey {
-	keys := r.keys
-	if len(keys) > 0 {
-		*r = newRecalls()
-	}
-	return keys
 }

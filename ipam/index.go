@@ -9,20 +9,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// index finds leases without looking at all of them. It follows the table of
-// leases; what is planned and not yet durable shows in addrs and ports only.
+// index finds leases without a scan. It has what is durable and nothing that is only planned.
 type index struct {
 	addrs  map[vip.Family]*bitmap
 	ports  map[vip.Protocol]*bitmap
-	cursor map[vip.Protocol]*number // where automatic node ports go on
+	cursor map[vip.Protocol]*number // where automatic allocation of node ports continues
 
-	owned   Holdings                  // held by a service, or cooling for it
-	shares  map[shareKey][]netip.Addr // held and for sharing
+	owned   Holdings                  // by service: what it holds and what cools down for it
+	shares  map[shareKey][]netip.Addr // held addresses that may be shared
 	usage   map[string]*usage         // by pool, addresses only
 	cooling coolingQueue
 }
 
-// shareKey is what services have in common that may share an address.
+// shareKey is what services that may share an address have in common.
 type shareKey struct {
 	pool   string
 	family vip.Family
@@ -32,7 +31,7 @@ type shareKey struct {
 type usage struct{ held, cooling uint64 }
 
 func newIndex() index {
-	return index{
+	x := index{
 		addrs:  map[vip.Family]*bitmap{vip.IPv4: newBitmap(32), vip.IPv6: newBitmap(128)},
 		ports:  make(map[vip.Protocol]*bitmap),
 		cursor: make(map[vip.Protocol]*number),
@@ -40,24 +39,21 @@ func newIndex() index {
 		shares: make(map[shareKey][]netip.Addr),
 		usage:  make(map[string]*usage),
 	}
+	for _, p := range []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP} {
+		x.ports[p], x.cursor[p] = newBitmap(16), new(number)
+	}
+	return x
 }
 
-// set returns the bitmap that a resource is in, and its place there.
+// set returns the bitmap of a resource and the resource's number in it.
 func (x *index) set(r Resource) (*bitmap, number) {
 	if r.Addr.IsValid() {
 		return x.addrs[vip.FamilyOf(r.Addr)], numberOf(r.Addr)
 	}
-	return x.portSet(r.Protocol), number{lo: uint64(r.NodePort)}
+	return x.ports[r.Protocol], number{lo: uint64(r.NodePort)}
 }
 
-func (x *index) portSet(p vip.Protocol) *bitmap {
-	if x.ports[p] == nil {
-		x.ports[p] = newBitmap(16)
-	}
-	return x.ports[p]
-}
-
-// update follows one lease from old to new; nil is none.
+// update replaces the lease old by now; nil is none.
 func (x *index) update(r Resource, old, now *Lease) {
 	set, k := x.set(r)
 	if now != nil {
@@ -107,7 +103,7 @@ func holds(l *Lease, k vip.ServiceKey) bool {
 	return slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.Service == k })
 }
 
-// shareOf returns under what an address may be shared; no key is not at all.
+// shareOf returns the share key of an address; one without a key can't be shared.
 func shareOf(l *Lease) shareKey {
 	if l == nil || l.State != Held || l.ShareKey == "" || !l.Resource.Addr.IsValid() {
 		return shareKey{}
@@ -128,12 +124,12 @@ func dropValue[K, V comparable](m map[K][]V, k K, v V) {
 	}
 }
 
-// coolingQueue is a heap of cooling leases by when to look at them. An entry whose lease
-// has moved on is passed over when its time comes.
+// coolingQueue is a heap of cooling leases by the time to end them. An entry is ignored if its
+// lease has changed since.
 type coolingQueue []coolingLease
 
 type coolingLease struct {
-	look     time.Time // their end, or later, to try once more
+	look     time.Time // the end of cooling, or later for another try
 	until    vip.Instant
 	resource Resource
 }
@@ -146,11 +142,4 @@ func (q *coolingQueue) Pop() any {
 	last := (*q)[len(*q)-1]
 	*q = (*q)[:len(*q)-1]
 	return last
-}
-
-func (x *index) portCursor(p vip.Protocol) *number {
-	if x.cursor[p] == nil {
-		x.cursor[p] = new(number)
-	}
-	return x.cursor[p]
 }

@@ -1,37 +1,96 @@
 package ipam
 
 import (
-	"encoding/json"
-	"errors"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
-
-	json2 "github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-	json1 "github.com/go-json-experiment/json/v1"
 
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Equal reports whether two leases say the same.
+// Resource is what can be leased: an address or a node port.
+type Resource struct {
+	Addr     netip.Addr   // set for an address
+	NodePort uint16       // set for a node port
+	Protocol vip.Protocol // set for a node port
+}
+
+// String returns "192.0.2.10" or "node port 30080/tcp".
+func (r Resource) String() string {
+	if r.Addr.IsValid() {
+		return r.Addr.String()
+	}
+	return fmt.Sprintf("node port %d/%s", r.NodePort, r.Protocol)
+}
+
+// compareResources orders addresses before node ports.
+func compareResources(a, b Resource) int {
+	if a.Addr.IsValid() != b.Addr.IsValid() {
+		return -a.Addr.Compare(b.Addr) // an invalid address is below all others
+	}
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.NodePort, b.NodePort))
+}
+
+// Lease is one resource that is assigned to services. A lease is durable before it is visible.
+type Lease struct {
+	Resource Resource
+	Pool     string
+	State    LeaseState
+	ShareKey string
+	Holders  []Holder    // oldest first; of a cooling lease, the last holder
+	Since    vip.Instant // when the first holder got it
+	Until    vip.Instant // of a cooling lease: when any service may have it
+	Reason   string      // of a blocked lease: what the store has instead, and where
+}
+
+// Holder is one service's share of a lease. An address with several holders has a share key.
+type Holder struct {
+	Service vip.ServiceKey
+	Source  string      // the source of the service
+	Port    vip.PortKey // of a node port: the service port it belongs to, or vip.HealthPortKey
+	// Ports are the ports of the service on a shared address, sorted. No other holder may have a
+	// port that overlaps them. It is empty on an address that can't be shared.
+	Ports []vip.PortKey
+	// Node is the host that last wrote this holder; "" if the store is one host's alone.
+	Node string
+}
+
+// LeaseState is the state of a lease. The zero LeaseState is none.
+type LeaseState uint8
+
+const (
+	// Held leases have holders.
+	Held LeaseState = iota + 1
+	// Cooling leases wait until Until before any service but their last holder may have them.
+	Cooling
+	// Blocked marks a resource for which the store has something that it can't read and never
+	// overwrites, so that nobody gets the resource. It has a Reason. Its Holders are the services
+	// that, according to the store, hold the resource, with their names only; it counts among
+	// what those services hold.
+	Blocked
+)
+
+var leaseStates = [...]string{"", Held: "held", Cooling: "cooling", Blocked: "blocked"}
+
+// String returns "held", "cooling" or "blocked", and "" for none.
+func (s LeaseState) String() string { return leaseStates[s] }
+
+// Equal reports whether two leases have equal contents.
 func (l Lease) Equal(m Lease) bool {
 	return l.Resource == m.Resource && l.Pool == m.Pool && l.State == m.State && l.ShareKey == m.ShareKey &&
 		l.Since == m.Since && l.Until == m.Until && l.Reason == m.Reason && slices.EqualFunc(l.Holders, m.Holders, Holder.Equal)
 }
 
-// sameLease is Equal for leases that are shared.
+// sameLease is Equal for shared leases.
 func sameLease(a, b *Lease) bool { return a == b || a.Equal(*b) }
 
-// Equal reports whether two holders say the same.
+// Equal reports whether two holders have equal contents.
 func (h Holder) Equal(g Holder) bool {
 	return h.Service == g.Service && h.Source == g.Source && h.Port == g.Port && h.Node == g.Node && slices.Equal(h.Ports, g.Ports)
 }
 
-// HeldBy returns the place of a service among the holders of a held lease, and
-// -1 where it is none.
+// HeldBy returns the index of a service among the holders of a held lease, or -1.
 func (l Lease) HeldBy(k vip.ServiceKey) int {
 	if l.State != Held {
 		return -1
@@ -39,161 +98,10 @@ func (l Lease) HeldBy(k vip.ServiceKey) int {
 	return slices.IndexFunc(l.Holders, func(h Holder) bool { return h.Service == k })
 }
 
-// MarshalText writes "192.0.2.10" or "node-port/tcp/30080".
-func (r Resource) MarshalText() ([]byte, error) {
-	if r.Addr.IsValid() {
-		return r.Addr.MarshalText()
-	}
-	return fmt.Appendf(nil, "node-port/%s/%d", r.Protocol, r.NodePort), nil
-}
-
-// UnmarshalText reads what MarshalText writes, and nothing else.
-func (r *Resource) UnmarshalText(b []byte) error {
-	text := string(b)
-	if rest, ok := strings.CutPrefix(text, "node-port/"); ok {
-		protocol, number, _ := strings.Cut(rest, "/")
-		var p vip.Protocol
-		n, err := strconv.ParseUint(number, 10, 16)
-		if err != nil || n == 0 || p.UnmarshalText([]byte(protocol)) != nil {
-			return fmt.Errorf("%q is not a node port", text)
-		}
-		*r = Resource{NodePort: uint16(n), Protocol: p}
-	} else {
-		a, err := netip.ParseAddr(text)
-		if err != nil || a.Zone() != "" || a.Is4In6() {
-			return fmt.Errorf("%q is not an address", text)
-		}
-		*r = Resource{Addr: a}
-	}
-	if canonical, _ := r.MarshalText(); string(canonical) != text {
-		return fmt.Errorf("%q is not written as %q", text, canonical)
+// holder returns a service's entry in a lease of any state, or nil.
+func (l *Lease) holder(k vip.ServiceKey) *Holder {
+	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.Service == k }); i >= 0 {
+		return &l.Holders[i]
 	}
 	return nil
-}
-
-// leaseJSON is how stores keep a lease. Fields may be added; a reader passes
-// over those it doesn't know.
-type leaseJSON struct {
-	Resource Resource     `json:"resource"`
-	Pool     string       `json:"pool,omitempty"`
-	State    string       `json:"state"`
-	ShareKey string       `json:"share_key,omitempty"`
-	Holders  []holderJSON `json:"holders"`
-	Since    vip.Instant  `json:"since"`
-	Until    vip.Instant  `json:"until,omitzero"`
-}
-
-type holderJSON struct {
-	Service string   `json:"service"` // "namespace/name", the default namespace written out
-	Source  string   `json:"source"`
-	Port    string   `json:"port,omitempty"`
-	Ports   []string `json:"ports,omitempty"`
-	Node    string   `json:"node,omitempty"`
-}
-
-// MarshalJSON writes the lease as stores keep it.
-func (l Lease) MarshalJSON() ([]byte, error) {
-	out := leaseJSON{Resource: l.Resource, Pool: l.Pool, State: l.State.String(), ShareKey: l.ShareKey, Since: l.Since, Until: l.Until}
-	for _, h := range l.Holders {
-		j := holderJSON{Service: h.Service.Namespace + "/" + h.Service.Name, Source: h.Source, Node: h.Node}
-		if h.Port != (vip.PortKey{}) {
-			j.Port = h.Port.String()
-		}
-		for _, p := range h.Ports {
-			j.Ports = append(j.Ports, p.String())
-		}
-		out.Holders = append(out.Holders, j)
-	}
-	return json.Marshal(out)
-}
-
-// UnmarshalJSON reads what MarshalJSON writes. A lease that the allocator
-// could not have made is an error.
-func (l *Lease) UnmarshalJSON(b []byte) error {
-	var in leaseJSON
-	if err := json1.Unmarshal(b, &in); err != nil {
-		return fmt.Errorf("lease: %w", err)
-	}
-	return l.read(&in)
-}
-
-// UnmarshalJSONFrom is UnmarshalJSON for the quicker decoder, with its rules.
-func (l *Lease) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	var in leaseJSON
-	if err := json2.UnmarshalDecode(dec, &in, json2.RejectUnknownMembers(false)); err != nil {
-		return fmt.Errorf("lease: %w", err)
-	}
-	return l.read(&in)
-}
-
-func (l *Lease) read(in *leaseJSON) error {
-	out := Lease{Resource: in.Resource, Pool: in.Pool, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
-	for _, j := range in.Holders {
-		h := Holder{Source: j.Source, Node: j.Node}
-		var named bool
-		if h.Service.Namespace, h.Service.Name, named = strings.Cut(j.Service, "/"); !named || h.Service.Name == "" {
-			return fmt.Errorf("lease of %s: %q is not a service", in.Resource, j.Service)
-		}
-		var err error
-		if j.Port != "" {
-			if j.Port == vip.HealthPortKey.String() {
-				h.Port = vip.HealthPortKey
-			} else if h.Port, err = parsePortKey(j.Port); err != nil {
-				return fmt.Errorf("lease of %s: %w", in.Resource, err)
-			}
-		}
-		for _, p := range j.Ports {
-			k, err := parsePortKey(p)
-			if err != nil {
-				return fmt.Errorf("lease of %s: %w", in.Resource, err)
-			}
-			h.Ports = append(h.Ports, k)
-		}
-		out.Holders = append(out.Holders, h)
-	}
-	if err := in.check(); err != nil {
-		return fmt.Errorf("lease of %s: %w", in.Resource, err)
-	}
-	if out.State = Held; in.State == Cooling.String() {
-		out.State = Cooling
-	}
-	*l = out
-	return nil
-}
-
-func (l *leaseJSON) check() error {
-	switch {
-	case l.Resource == Resource{}:
-		return errors.New("nothing is leased")
-	case l.State != Held.String() && l.State != Cooling.String():
-		return fmt.Errorf("%q is not a state", l.State)
-	case len(l.Holders) == 0:
-		return errors.New("it has no holder")
-	case len(l.Holders) > 1 && (l.ShareKey == "" || l.State == Cooling.String()):
-		return fmt.Errorf("%d holders, but not shared", len(l.Holders))
-	}
-	return nil
-}
-
-// parsePortKey reads "80/tcp" or "10000-10099/tcp".
-func parsePortKey(s string) (k vip.PortKey, err error) {
-	bad := fmt.Errorf("%q is not a port", s)
-	numbers, protocol, _ := strings.Cut(s, "/")
-	if k.Protocol.UnmarshalText([]byte(protocol)) != nil {
-		return k, bad
-	}
-	first, last, ranged := strings.Cut(numbers, "-")
-	n, err := strconv.ParseUint(first, 10, 16)
-	if err != nil || n == 0 {
-		return k, bad
-	}
-	k.Port = uint16(n)
-	if !ranged {
-		return k, nil
-	}
-	if n, err = strconv.ParseUint(last, 10, 16); err != nil || uint16(n) <= k.Port {
-		return k, bad
-	}
-	k.LastPort = uint16(n)
-	return k, nil
 }

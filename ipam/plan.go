@@ -2,42 +2,109 @@ package ipam
 
 import (
 	"cmp"
-	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
 )
 
-// service plans what one service is to hold. The caller holds both locks.
-func (d *draft) service(s *vip.Service) *answer {
-	if len(d.a.stuck[s.Key]) > 0 {
-		return d.stick(s)
+// plan computes the ops that give services what they ask for. It reads a state and changes
+// nothing: a plan that isn't committed leaves no trace. Each service sees what was planned for
+// those before it.
+type plan struct {
+	*state
+	now     vip.Instant
+	ops     []Op                    // in order; several on one resource build on each other
+	pending map[Resource]*Lease     // the leases that the ops make; none is nil
+	shares  map[shareKey][]Resource // addresses that become shareable
+	cursors map[*number]number      // the positions of automatic allocation after the ops
+	moves   []cursorMove            // what each op does to a position
+	waiting vip.Problem             // of services that wait for the leader
+
+	// of the service in hand
+	waits   bool       // the leader allocates what it lacks
+	frozen  time.Time  // until then it keeps what it holds as it is; see undoBackoff
+	holding []Resource // what it holds as planned
+	move    cursorMove // what the lease that was chosen last does to a position
+}
+
+// request is a service to plan for.
+type request struct {
+	service *vip.Service
+	waits   bool
+	frozen  time.Time
+}
+
+// cursorMove is the position from which automatic allocation continues once an op is durable.
+type cursorMove struct {
+	cursor *number // nil: it stays
+	to     number
+}
+
+// newPlan returns an empty plan with room for n services.
+func newPlan(s *state, now time.Time, n int) *plan {
+	return &plan{
+		state:   s,
+		now:     vip.InstantOf(now),
+		ops:     make([]Op, 0, n),
+		pending: make(map[Resource]*Lease, n),
+		shares:  make(map[shareKey][]Resource),
+		cursors: make(map[*number]number),
+		moves:   make([]cursorMove, 0, n),
 	}
+}
+
+// service plans what one service is to hold.
+func (p *plan) service(q request) *answer {
+	s := q.service
+	if len(p.unreadableOf[s.Key]) > 0 {
+		return p.keepUnreadable(s)
+	}
+	p.waits, p.frozen = q.waits, q.frozen
 	w := &answer{service: s}
-	held, cooling := d.of(s.Key)
-	d.holding = resourcesOf(held)
-	pool, noPool := d.poolFor(s, held)
-	families := d.families(s, pool, held)
-	for _, f := range families {
-		d.address(w, f, pool, noPool, addressesOf(held, f), addressesOf(cooling, f))
+	held, cooling := p.leasesOf(s.Key)
+	p.holding = resourcesOf(held)
+	p.addresses(w, held, cooling)
+	p.nodePorts(w, held, cooling)
+	if p.waits && len(w.drops) > 0 {
+		w.drops, w.waits = nil, true
 	}
-	switch {
-	case len(families) > 0:
-	case s.Assigned:
-		w.problem(unassigned("vips", "addresses"))
-	default:
-		w.problem(noPool)
+	if len(w.drops) > 0 && p.isFrozen(w) {
+		w.drops = nil
 	}
-	for _, l := range held {
-		if l.Resource.Addr.IsValid() && !slices.Contains(families, vip.FamilyOf(l.Resource.Addr)) {
-			w.drops = append(w.drops, l.Resource)
+	return w
+}
+
+// lease returns the lease of r as planned, or as it is.
+func (p *plan) lease(r Resource) (Lease, bool) {
+	if l := p.pending[r]; l != nil {
+		return *l, true
+	}
+	return p.state.lease(r)
+}
+
+// leasesOf returns the leases that a service holds and those that cool down for it. In a fleet
+// the older ones come first, so that every host chooses the same among them.
+func (p *plan) leasesOf(k vip.ServiceKey) (held, cooling []Lease) {
+	for r := range p.index.owned.Of(k) {
+		l, ok := p.lease(r)
+		switch {
+		case !ok:
+		case l.HeldBy(k) >= 0:
+			held = append(held, l)
+		case l.State == Cooling && l.Holders[0].Service == k:
+			cooling = append(cooling, l)
 		}
 	}
-	d.nodePorts(w, held, cooling)
-	d.deferDrops(w)
-	return w
+	if p.node != "" {
+		slices.SortFunc(held, olderFirst)
+	}
+	return held, cooling
+}
+
+func olderFirst(a, b Lease) int {
+	return cmp.Or(cmp.Compare(a.Since, b.Since), a.Resource.Addr.Compare(b.Resource.Addr),
+		cmp.Compare(a.Resource.NodePort, b.Resource.NodePort), cmp.Compare(a.Resource.Protocol, b.Resource.Protocol))
 }
 
 func resourcesOf(leases []Lease) []Resource {
@@ -48,416 +115,162 @@ func resourcesOf(leases []Lease) []Resource {
 	return out
 }
 
-func addressesOf(leases []Lease, f vip.Family) (out []Lease) {
-	for _, l := range leases {
-		if l.Resource.Addr.IsValid() && vip.FamilyOf(l.Resource.Addr) == f {
-			out = append(out, l)
+// shared returns the addresses that are shared under k, planned ones last.
+func (p *plan) shared(k shareKey) []Resource {
+	var out []Resource
+	for _, a := range p.index.shares[k] {
+		out = append(out, Resource{Addr: a})
+	}
+	for _, r := range p.shares[k] {
+		if !slices.Contains(out, r) {
+			out = append(out, r)
 		}
 	}
 	return out
 }
 
-// poolFor returns the pool that a service draws from: the one it names; else
-// the one that a requested address is in; else the one of what it holds; else
-// the first with AutoAssign. Without one the problem says why.
-func (d *draft) poolFor(s *vip.Service, held []Lease) (*pool, vip.Problem) {
-	if s.Pool != "" {
-		if p := d.a.pool(s.Pool); p != nil {
-			return p, vip.Problem{}
-		}
-		return nil, vip.Problem{Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("there is no pool %q", s.Pool), Hint: d.poolHint()}
-	}
-	for _, v := range s.VIPs {
-		for _, p := range d.a.pools {
-			if p.covers(v) {
-				return p, vip.Problem{}
-			}
+// lost returns a fitting lease of the service that vanished from the store and has no holder now.
+func (p *plan) lost(k vip.ServiceKey, fits func(*Lease) bool) *Lease {
+	for i := range p.vanished[k] {
+		l := &p.vanished[k][i]
+		if _, taken := p.lease(l.Resource); !taken && !p.isUnreadable(l.Resource) && fits(l) {
+			return l
 		}
 	}
-	if len(s.VIPs) > 0 {
-		return nil, vip.Problem{
-			Code: vip.CodeOutsidePool, Field: "vips", Message: fmt.Sprintf("%s is in no pool", s.VIPs[0]),
-			Hint: "request an address of a pool, or add a pool for it",
+	return nil
+}
+
+// leftToLeader reports whether the service in hand waits for the leader to allocate r. It takes
+// back itself what cools down for it and what vanished from the store, so that no address leaves
+// a host for a moment.
+func (p *plan) leftToLeader(s *vip.Service, r Resource) bool {
+	if !p.waits {
+		return false
+	}
+	if l, there := p.lease(r); there && l.State == Cooling && l.Holders[0].Service == s.Key {
+		return false
+	}
+	return !slices.ContainsFunc(p.vanished[s.Key], func(l Lease) bool { return l.Resource == r })
+}
+
+// isFrozen reports whether the service in hand keeps what it holds as it is, and notes in the
+// answer until when.
+func (p *plan) isFrozen(w *answer) bool {
+	if p.frozen.IsZero() {
+		return false
+	}
+	w.retry = p.frozen
+	return true
+}
+
+// set plans that the lease of its resource becomes l, for the service in hand, which is one of
+// its holders. Nobody changes l afterwards.
+func (p *plan) set(w *answer, l *Lease) {
+	r, by := l.Resource, w.service.Key
+	op, move := Op{New: l}, cursorMove{}
+	if now, there := p.lease(r); there {
+		op.Old = new(now)
+	}
+	if op.Old == nil || op.Old.HeldBy(by) < 0 {
+		held := p.holding
+		op.Claim = &Claim{Service: by, Holds: held[:len(held):len(held)]}
+		p.holding = append(held, r)
+		if move = p.move; move.cursor != nil {
+			p.cursors[move.cursor] = move.to
 		}
 	}
-	for _, l := range held {
-		if p := d.a.pool(l.Pool); p != nil && l.Resource.Addr.IsValid() {
-			return p, vip.Problem{}
-		}
-	}
-	for _, p := range d.a.pools {
-		if p.AutoAssign {
-			return p, vip.Problem{}
-		}
-	}
-	return nil, vip.Problem{
-		Code: vip.CodeNoPool, Field: "pool", Message: "the service names no pool, and none has auto_assign", Hint: d.poolHint(),
+	w.ops = append(w.ops, len(p.ops))
+	p.ops, p.moves = append(p.ops, op), append(p.moves, move)
+	p.pending[r] = l
+	if k := shareOf(l); k.key != "" {
+		p.shares[k] = append(p.shares[k], r)
 	}
 }
 
-func (d *draft) poolHint() string {
-	if len(d.a.pools) == 0 {
-		return "add a [[pool]] to the configuration"
+// free returns the next free number after a position, or else the lowest free one of the static
+// part. It notes the move of the position.
+func (p *plan) free(dynamic, static spans, used *bitmap, cursor *number, resource func(number) Resource) (Resource, bool) {
+	planned := func(k number) bool { return p.pending[resource(k)] != nil }
+	from, moved := p.cursors[cursor]
+	if !moved {
+		from = *cursor
 	}
-	hint := "the pools are"
-	for i, p := range d.a.pools {
-		if i == 10 {
-			return hint + " ..."
-		}
-		hint += " " + p.Name
-	}
-	return hint
-}
-
-// families returns those the service is to have an address of: what it says;
-// else those of the addresses it requests, or else of its pool, and in both
-// cases what it holds already. Of one whose addresses were assigned elsewhere it
-// is those of the addresses or, for want of any, of what it holds.
-func (d *draft) families(s *vip.Service, p *pool, held []Lease) []vip.Family {
-	want := s.Families.List()
-	if s.Assigned {
-		want = nil
-		for _, v := range s.VIPs {
-			want = append(want, vip.FamilyOf(v))
-		}
-		p = nil
-	}
-	if len(want) == 0 {
-		switch {
-		case len(s.VIPs) > 0:
-			for _, v := range s.VIPs {
-				want = append(want, vip.FamilyOf(v))
-			}
-		case p != nil:
-			want = p.families()
-		}
-		for _, l := range held {
-			if l.Resource.Addr.IsValid() {
-				want = append(want, vip.FamilyOf(l.Resource.Addr))
-			}
-		}
-	}
-	slices.Sort(want)
-	return slices.Compact(want)
-}
-
-// address plans the service's address of one family.
-func (d *draft) address(w *answer, f vip.Family, p *pool, noPool vip.Problem, held, cooling []Lease) {
-	s := w.service
-	var chosen *Lease
-	field, n := "pool", slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == f })
-	for i := range held {
-		if n >= 0 && held[i].Resource.Addr == s.VIPs[n] || n < 0 && d.fits(s, p, &held[i]) {
-			chosen = &held[i]
-			break
-		}
-	}
-	if chosen != nil {
-		d.refresh(w, p, chosen)
-	} else {
-		var problem vip.Problem
-		d.moved = moved{}
-		switch {
-		case n >= 0:
-			field = fmt.Sprintf("vips[%d]", n)
-			chosen, problem = d.request(s, s.VIPs[n], p, noPool)
-		case s.Assigned:
-			problem = unassigned("vips", "addresses")
-		case p == nil:
-			problem = noPool
-		case p.ranges[f] == nil:
-			problem = vip.Problem{
-				Code: vip.CodeNoPool, Message: fmt.Sprintf("pool %q has no %s range", p.Name, familyName(f)),
-				Hint: "add one to the pool, or state the families of the service",
-			}
-			field = "families"
-		default:
-			chosen, problem = d.draw(s, p, f, cooling)
-		}
-		if chosen != nil && d.defers(s, chosen.Resource) {
-			chosen, problem = nil, d.pend(w)
-		}
-		if chosen == nil {
-			if problem.Field == "" && problem.Code != vip.CodeWaiting {
-				problem.Field = field
-			}
-			if len(held) > 0 {
-				problem.Message += fmt.Sprintf("; the service keeps %s", held[0].Resource.Addr)
-				d.refresh(w, p, &held[0])
-				w.addrs = append(w.addrs, held[0].Resource)
-				w.drops = append(w.drops, resourcesOf(held[1:])...) // of a move that was cut short
-			}
-			w.problem(problem)
-			return
-		}
-		w.wants = append(w.wants, d.set(chosen, s.Key))
-		w.drawn = append(w.drawn, chosen.Resource)
-	}
-	w.addrs = append(w.addrs, chosen.Resource)
-	for _, l := range held {
-		if l.Resource != chosen.Resource {
-			w.drops = append(w.drops, l.Resource)
-		}
-	}
-}
-
-// unassigned says that a service is to take what it was assigned, and was
-// assigned nothing.
-func unassigned(field, what string) vip.Problem {
-	return vip.Problem{
-		Code: vip.CodeInvalid, Field: field, Message: fmt.Sprintf("its source assigns its %s, and has assigned none here", what),
-		Hint: "see why the source names none: nothing is chosen for such a service",
-	}
-}
-
-// fits reports whether a held lease is what a service without a requested
-// address may go on with. Only another pool in the service itself makes it
-// move, never what became of the pool.
-func (d *draft) fits(s *vip.Service, p *pool, l *Lease) bool {
-	return s.Pool == "" || l.Pool == s.Pool || p != nil && p.covers(l.Resource.Addr)
-}
-
-// refresh brings a kept lease up to date with its service: where it comes
-// from, its pool's name, what it shares.
-func (d *draft) refresh(w *answer, p *pool, l *Lease) {
-	s := w.service
-	now := *l
-	now.Holders = slices.Clone(l.Holders)
-	h := &now.Holders[now.HeldBy(s.Key)]
-	h.Source = s.Source
-	if p != nil && p.Name != now.Pool && d.a.pool(now.Pool) == nil && p.covers(now.Resource.Addr) {
-		now.Pool = p.Name // the pool has another name now
-	}
-	switch {
-	case len(now.Holders) == 1:
-		now.ShareKey, h.Ports = s.ShareKey, sharedPorts(s)
-	case s.ShareKey != now.ShareKey:
-		w.problem(vip.Problem{
-			Code: vip.CodeAddressTaken, Field: "share_key",
-			Message: fmt.Sprintf("%s is shared under %q, among others with %s", now.Resource.Addr, now.ShareKey, otherHolder(&now, s.Key)),
-			Hint:    fmt.Sprintf("set share_key back to %q, or delete one of the services", now.ShareKey),
-		})
-	default:
-		h.Ports = nil
-		for i, port := range s.Ports {
-			k := port.Key()
-			if other, its := portHolder(&now, k, s.Key); other != nil {
-				w.problem(portTaken(now.Resource, k, other, its, fmt.Sprintf("ports[%d].port", i)))
-				continue
-			}
-			h.Ports = append(h.Ports, k)
-		}
-		slices.SortFunc(h.Ports, comparePorts)
-	}
-	if now.Equal(*l) || d.contested(w) {
-		return
-	}
-	h.Node = d.a.node
-	*l = now
-	w.wants = append(w.wants, d.set(&now, s.Key))
-}
-
-// request plans a lease on the address that a service asks for.
-func (d *draft) request(s *vip.Service, addr netip.Addr, p *pool, noPool vip.Problem) (*Lease, vip.Problem) {
-	if p == nil {
-		return nil, noPool
-	}
-	r := Resource{Addr: addr}
-	if b, is := d.a.blocked[r]; is {
-		return nil, blockedProblem(r, b.told.Reason)
-	}
-	if l, taken := d.lease(r); taken && l.State == Held {
-		joined, problem := d.join(s, l, p)
-		if joined == nil {
-			d.await(s, r)
-		}
-		return joined, problem
-	}
-	if !p.allows(addr) {
-		return nil, p.refusal(addr, d.a.guard)
-	}
-	l, taken := d.lease(r)
-	if taken && !coolsFor(s, &l) {
-		return nil, vip.Problem{
-			Code:    vip.CodeAddressTaken,
-			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", addr, l.Holders[0].Service, l.Until.Time().Format(time.RFC3339)),
-			Hint:    "wait, or request another address",
-		}
-	}
-	if taken && l.Holders[0].Service == s.Key {
-		return d.revive(s, l), vip.Problem{}
-	}
-	return d.claim(s, r, p), vip.Problem{}
-}
-
-// coolsFor reports whether a service may have what cools: its own or, since
-// whoever assigned it has seen to the former holder, one that was assigned to it.
-func coolsFor(s *vip.Service, l *Lease) bool { return s.Assigned || l.Holders[0].Service == s.Key }
-
-// await notes that a service that was assigned r waits for the holder to give it
-// up, and not for it to cool.
-func (d *draft) await(s *vip.Service, r Resource) {
-	if s.Assigned {
-		d.a.awaited[r] = s.Source
-	}
-}
-
-// join plans to share an address that others hold.
-func (d *draft) join(s *vip.Service, l Lease, p *pool) (*Lease, vip.Problem) {
-	first := l.Holders[0]
-	if s.ShareKey == "" || s.ShareKey != l.ShareKey || l.Pool != p.Name {
-		hint := "request another address"
-		if l.ShareKey == "" || l.Pool == p.Name {
-			hint += ", or give both services the same share_key"
-		}
-		return nil, vip.Problem{
-			Code:    vip.CodeAddressTaken,
-			Message: fmt.Sprintf("%s is held by service %q of source %s since %s", l.Resource.Addr, first.Service, first.Source, l.Since.Time().Format(time.RFC3339)),
-			Hint:    hint,
-		}
-	}
-	for i, port := range s.Ports {
-		k := port.Key()
-		if other, its := portHolder(&l, k, s.Key); other != nil {
-			return nil, portTaken(l.Resource, k, other, its, fmt.Sprintf("ports[%d].port", i))
-		}
-	}
-	l.Holders = append(slices.Clone(l.Holders), Holder{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: d.a.node})
-	return &l, vip.Problem{}
-}
-
-// draw plans an address of the allocator's choice.
-func (d *draft) draw(s *vip.Service, p *pool, f vip.Family, cooling []Lease) (*Lease, vip.Problem) {
-	if s.ShareKey != "" {
-		var problem vip.Problem
-		shared := d.shared(shareKey{p.Name, f, s.ShareKey})
-		for _, r := range shared {
-			l, _ := d.lease(r)
-			if shareOf(&l).key != s.ShareKey {
-				continue // planned to be shared no more
-			}
-			joined, why := d.join(s, l, p)
-			if joined != nil {
-				return joined, vip.Problem{}
-			}
-			if problem.Code == "" {
-				problem = why
-			}
-		}
-		if problem.Code != "" {
-			problem.Hint = "choose another port, or another share_key for an address of its own"
-			return nil, problem
-		}
-	}
-	var own *Lease
-	for i := range cooling {
-		l := &cooling[i]
-		if p.allows(l.Resource.Addr) && (own == nil || l.Until.After(own.Until)) {
-			own = l
-		}
-	}
-	if own != nil {
-		return d.revive(s, *own), vip.Problem{}
-	}
-	if l := d.lost(s.Key, func(l *Lease) bool {
-		return l.Resource.Addr.IsValid() && p.allows(l.Resource.Addr) && vip.FamilyOf(l.Resource.Addr) == f
-	}); l != nil {
-		return d.claim(s, l.Resource, p), vip.Problem{}
-	}
-	r := p.ranges[f]
-	used := d.a.index.addrs[f]
-	k, ok := r.dynamic.nextFree(used, r.cursor)
+	k, ok := dynamic.nextFree(used, from, planned)
 	if ok {
-		d.move(&r.cursor, k.plus(1))
-	} else if k, ok = r.static.nextFree(used, number{}); !ok {
-		u := d.a.index.usage[p.Name]
-		if u == nil {
-			u = &usage{}
+		p.move = cursorMove{cursor, k.plus(1)}
+	} else if k, ok = static.nextFree(used, number{}, planned); !ok {
+		return Resource{}, false
+	}
+	return resource(k), true
+}
+
+// answer is what was planned for one service.
+type answer struct {
+	service   *vip.Service
+	addrs     []Resource // IPv4 first
+	ports     map[vip.PortKey]Resource
+	ops       []int      // the plan's ops for it
+	gained    []Resource // what is new to the service
+	drops     []Resource // to be released once all ops are durable
+	claimed   []Resource // what others hold and its source has assigned to it
+	unstored  []Lease    // what it has without a lease: unreadable, or vanished
+	unplanned bool       // nothing was planned for it
+	waits     bool       // the leader allocates a part of it
+	retry     time.Time  // when to ask again for what other hosts keep changing
+	problems  []vip.Problem
+}
+
+func (w *answer) nodePort(k vip.PortKey, r Resource) {
+	if w.ports == nil {
+		w.ports = make(map[vip.PortKey]Resource)
+	}
+	w.ports[k] = r
+}
+
+func (w *answer) problem(p vip.Problem) {
+	p.Service = w.service.Key.String()
+	if !slices.Contains(w.problems, p) { // two resources may wait for the same host
+		w.problems = append(w.problems, p)
+	}
+}
+
+// allocation returns the answer with the leases that lease finds.
+func (w *answer) allocation(lease func(Resource) (Lease, bool)) vip.Allocation {
+	out := vip.Allocation{Asked: w.service, Problems: w.problems}
+	held := func(r Resource) (Lease, bool) {
+		i := slices.IndexFunc(w.unstored, func(l Lease) bool { return l.Resource == r })
+		l, ok := Lease{}, i >= 0
+		if ok {
+			l = w.unstored[i]
+		} else {
+			l, ok = lease(r)
 		}
-		return nil, vip.Problem{
-			Code:    vip.CodePoolFull,
-			Message: fmt.Sprintf("pool %q has no free %s address: %d are held, %d cool down", p.Name, familyName(f), u.held, u.cooling),
-			Hint:    "add a range to the pool's cidrs, or delete services",
+		if !ok || l.HeldBy(w.service.Key) < 0 {
+			return l, false
 		}
-	}
-	return d.claim(s, Resource{Addr: k.addr(r.v4)}, p), vip.Problem{}
-}
-
-// claim is the first lease on a resource.
-func (d *draft) claim(s *vip.Service, r Resource, p *pool) *Lease {
-	return &Lease{
-		Resource: r, Pool: p.Name, State: Held, ShareKey: s.ShareKey, Since: d.a.stamp(),
-		Holders: []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: d.a.node}},
-	}
-}
-
-// revive gives a cooling address back to its last holder.
-func (d *draft) revive(s *vip.Service, l Lease) *Lease {
-	l.State, l.Until, l.ShareKey = Held, 0, s.ShareKey
-	l.Holders = []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: d.a.node}}
-	return &l
-}
-
-// stamp is the time as leases keep it.
-func (a *Allocator) stamp() vip.Instant { return vip.InstantOf(a.now()) }
-
-// sharedPorts returns what a service claims on an address it is ready to share.
-func sharedPorts(s *vip.Service) []vip.PortKey {
-	if s.ShareKey == "" {
-		return nil
-	}
-	var out []vip.PortKey
-	for i := range s.Ports {
-		out = append(out, s.Ports[i].Key())
-	}
-	slices.SortFunc(out, comparePorts)
-	return slices.Compact(out)
-}
-
-func comparePorts(a, b vip.PortKey) int {
-	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.LastPort, b.LastPort))
-}
-
-// portHolder returns who but the service has a port of a shared address, or
-// one of a range of ports, and as which port or range of its own.
-func portHolder(l *Lease, k vip.PortKey, but vip.ServiceKey) (*Holder, vip.PortKey) {
-	for i := range l.Holders {
-		h := &l.Holders[i]
-		if h.Service == but {
-			continue
+		if out.Since.IsZero() || !l.Since.IsZero() && l.Since.Before(out.Since) {
+			out.Since = l.Since
 		}
-		if j := slices.IndexFunc(h.Ports, k.Overlaps); j >= 0 {
-			return h, h.Ports[j]
-		}
+		return l, true
 	}
-	return nil, vip.PortKey{}
-}
-
-func otherHolder(l *Lease, but vip.ServiceKey) vip.ServiceKey {
-	for _, h := range l.Holders {
-		if h.Service != but {
-			return h.Service
+	for _, r := range w.addrs {
+		if l, ok := held(r); ok {
+			out.VIPs = append(out.VIPs, r.Addr)
+			if out.Pool == "" {
+				out.Pool = l.Pool
+			}
 		}
 	}
-	return but
-}
-
-// portTaken says that a holder of r has the port k, or a part of it, as its.
-func portTaken(r Resource, k vip.PortKey, by *Holder, its vip.PortKey, field string) vip.Problem {
-	what := fmt.Sprintf("port %s of the shared %s", k, r)
-	if k != its {
-		what += fmt.Sprintf(" overlaps %s, which", its)
+	for k, r := range w.ports {
+		if _, ok := held(r); ok {
+			if out.NodePorts == nil {
+				out.NodePorts = make(map[vip.PortKey]uint16)
+			}
+			out.NodePorts[k] = r.NodePort
+		}
 	}
-	return vip.Problem{
-		Code: vip.CodePortTaken, Field: field,
-		Message: fmt.Sprintf("%s is held by service %q of source %s", what, by.Service, by.Source),
-		Hint:    "choose another port, or another address",
+	for i := range out.Problems {
+		out.Problems[i].Service = w.service.Key.String()
 	}
-}
-
-func familyName(f vip.Family) string {
-	if f == vip.IPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
+	return out
 }

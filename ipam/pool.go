@@ -10,7 +10,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// pool is a Pool made ready for allocating.
+// pool is a Pool prepared for allocation.
 type pool struct {
 	Pool
 	ranges map[vip.Family]*ranges
@@ -20,16 +20,15 @@ type pool struct {
 type ranges struct {
 	v4     bool
 	usable spans // what the configuration allows
-	// static and dynamic are the usable ones less what is held out: first those
-	// left for requests, then those that automatic allocation takes from.
+	// static and dynamic are the usable addresses less what is held out: the band reserved for
+	// requests, and the rest, from which automatic allocation takes first.
 	static, dynamic spans
 	heldOut         uint64
-	cursor          number // where automatic allocation goes on looking
+	cursor          number // where automatic allocation continues
 }
 
-// newPool prepares p, keeping clear of what guard says. The band is measured
-// on what the configuration allows, so that it stays where it is when the host
-// gets an address.
+// newPool prepares p and holds out what g says. The band is a part of what the configuration allows,
+// so that it doesn't move when the host gets an address.
 func newPool(p Pool, g *guard) *pool {
 	out := &pool{Pool: p, ranges: make(map[vip.Family]*ranges)}
 	size := make(map[vip.Family]uint64)
@@ -62,12 +61,12 @@ func newPool(p Pool, g *guard) *pool {
 	return out
 }
 
-// covers reports whether a is in one of the pool's ranges, given out or not.
+// covers reports whether a is in one of the pool's ranges.
 func (p *pool) covers(a netip.Addr) bool {
 	return slices.ContainsFunc(p.CIDRs, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// families returns those the pool has, IPv4 first.
+// families returns the families of the pool's ranges, IPv4 first.
 func (p *pool) families() []vip.Family {
 	var out []vip.Family
 	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
@@ -78,7 +77,7 @@ func (p *pool) families() []vip.Family {
 	return out
 }
 
-// allows reports whether a may be given out now, taken or not.
+// allows reports whether a may be allocated, whether or not it is leased.
 func (p *pool) allows(a netip.Addr) bool {
 	r := p.ranges[vip.FamilyOf(a)]
 	return r != nil && (r.dynamic.contains(numberOf(a)) || r.static.contains(numberOf(a)))
@@ -104,4 +103,20 @@ func (p *pool) refusal(a netip.Addr, g *guard) vip.Problem {
 	}
 	code, why := g.why(a)
 	return vip.Problem{Code: code, Message: fmt.Sprintf("%s is held out of pool %q: %s", a, p.Name, why), Hint: "request another address"}
+}
+
+// addressBand returns how many of a range's lowest addresses are reserved for requests:
+// min(max(16, size/16), 256), and none in a range of 16 or fewer (KEP-3070). size includes the
+// network and broadcast addresses.
+func addressBand(size uint64) uint64 { return band(size, 16, 256) }
+
+// nodePortBand is the same for node ports: min(max(16, size/32), 128) (KEP-3668), so 86 of the 2768
+// ports from 30000 to 32767.
+func nodePortBand(size uint64) uint64 { return band(size, 32, 128) }
+
+func band(size, share, most uint64) uint64 {
+	if size <= 16 {
+		return 0
+	}
+	return min(max(16, size/share), most)
 }

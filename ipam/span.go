@@ -72,9 +72,9 @@ func (s spans) without(set *netipx.IPSet, v4 bool) spans {
 	return out
 }
 
-// nextFree returns the first number of the spans that is not in used, starting
-// at from where from is in one of them, and wrapping around once.
-func (s spans) nextFree(used *bitmap, from number) (number, bool) {
+// nextFree returns the first number of the spans that is neither used nor planned. It starts at
+// from, if that is in one of them, and wraps around once.
+func (s spans) nextFree(used *bitmap, from number, planned func(number) bool) (number, bool) {
 	if len(s) == 0 {
 		return number{}, false
 	}
@@ -92,8 +92,13 @@ func (s spans) nextFree(used *bitmap, from number) (number, bool) {
 		if i == 0 && !from.less(r.first) && !r.last.less(from) {
 			at = from
 		}
-		if free, ok := used.nextFree(at); ok && !r.last.less(free) {
-			return free, true
+		for free, ok := used.nextFree(at); ok && !r.last.less(free); free, ok = used.nextFree(free.plus(1)) {
+			if !planned(free) {
+				return free, true
+			}
+			if free == r.last {
+				break
+			}
 		}
 	}
 	return number{}, false

@@ -241,3 +241,42 @@ func TestStoreThatComesLater(t *testing.T) {
 	}
 	same(t, "what it held", w.get("web"), "192.0.2.1")
 }
+
+// stalledStore keeps commits waiting until it is let to.
+type stalledStore struct {
+	ipam.Store
+	reached, let chan struct{}
+}
+
+func (s *stalledStore) Commit(ctx context.Context, ops []ipam.Op) error {
+	s.reached <- struct{}{}
+	<-s.let
+	return s.Store.Commit(ctx, ops)
+}
+
+// A preview and the pools' state don't wait for a commit, and a preview leaves no trace: Assign then
+// allocates what it showed.
+func TestPreviewDuringACommit(t *testing.T) {
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	s := &stalledStore{Store: w.store, reached: make(chan struct{}), let: make(chan struct{})}
+	a, err := ipam.New(t.Context(), s, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.a = a
+	done := make(chan string)
+	go func() { done <- vips(a.Assign(context.Background(), []*vip.Service{new(service("first"))})[0]) }()
+	<-s.reached
+	for range 2 {
+		got := a.Preview([]vip.Service{service("second", ports(on(tcp(80), 0))), service("third")})
+		if vips(got[0]) != "192.0.2.1" || nodePorts(got[0])["80/tcp"] != 30086 || vips(got[1]) != "192.0.2.2" {
+			t.Errorf("preview: %+v", got)
+		}
+	}
+	same(t, "free addresses", w.status("p").Free, 14)
+	close(s.let)
+	same(t, "the first", <-done, "192.0.2.1")
+	go func() { <-s.reached }()
+	same(t, "the second", w.get("second"), "192.0.2.2")
+	w.durable()
+}

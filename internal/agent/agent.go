@@ -226,7 +226,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
 	o := ipam.Options{Clock: clock, Events: a.events, Log: a.log, Unreadable: func(k vip.ServiceKey) bool { return a.rest.Unreadable(k) }}
 	if tree := a.stores.tree; tree != nil {
-		o.Node, o.Turn = a.config.get().Node.Name, tree
+		o.Node, o.Leadership = a.config.get().Node.Name, tree
 		o.Away = func(node string) bool { return tree.AwayFor(node) >= goneAfter }
 		o.OwnName = tree.OwnName
 	}

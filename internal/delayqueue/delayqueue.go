@@ -40,6 +40,13 @@ func (q *Queue[K]) Set(k K, at time.Time) {
 	heap.Push(&q.heap, e)
 }
 
+// Hasten adds k, or moves its deadline if at is earlier.
+func (q *Queue[K]) Hasten(k K, at time.Time) {
+	if e := q.entries[k]; e == nil || at.Before(e.at) {
+		q.Set(k, at)
+	}
+}
+
 // Drop removes k. It does nothing if k is not in the queue.
 func (q *Queue[K]) Drop(k K) {
 	if e := q.entries[k]; e != nil {

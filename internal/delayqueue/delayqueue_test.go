@@ -23,7 +23,14 @@ func TestAgendaIsAMapInOrder(t *testing.T) {
 				continue
 			}
 			at := time.Unix(rapid.Int64Range(0, 10).Draw(t, "at"), 0)
-			a.Set(k, at)
+			if was, there := oracle[k]; rapid.Bool().Draw(t, "hasten") {
+				a.Hasten(k, at)
+				if there && was.Before(at) {
+					at = was
+				}
+			} else {
+				a.Set(k, at)
+			}
 			oracle[k] = at
 		}
 		if got, want := slices.Sorted(a.All()), slices.Sorted(maps.Keys(oracle)); !slices.Equal(got, want) || a.Len() != len(want) {

@@ -334,5 +334,5 @@ func TestCostOfOneLease(t *testing.T) {
 	}
 }
 
-var _ fleet.Turn = (*fleet.Tree)(nil) // what ipam.Options.Turn is in a fleet
-var _ ipam.Turn = (*fleet.Tree)(nil)
+var _ fleet.Turn = (*fleet.Tree)(nil) // what ipam.Options.Leadership is in a fleet
+var _ ipam.Leadership = (*fleet.Tree)(nil)

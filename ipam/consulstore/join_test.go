@@ -32,13 +32,13 @@ const registered = "services"
 
 // register starts a host whose allocator knows its sources' services, and of the
 // others' what known says.
-func register(t *testing.T, m *fleettest.Memory, name string, pool string, turn ipam.Turn) *registrar {
+func register(t *testing.T, m *fleettest.Memory, name string, pool string, turn ipam.Leadership) *registrar {
 	t.Helper()
 	var store *Store
 	h := m.Start(t, name, append(Folders(), registered), func(tree *fleet.Tree) { store = New(tree) })
 	cfg := ipam.Config{ReuseDelay: time.Minute, OrphanGrace: time.Hour,
 		Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}}
-	a, err := ipam.New(t.Context(), store, cfg, ipam.Options{Clock: &table.Clock{}, Node: name, Turn: turn, OwnName: func() bool { return true }})
+	a, err := ipam.New(t.Context(), store, cfg, ipam.Options{Clock: &table.Clock{}, Node: name, Leadership: turn, OwnName: func() bool { return true }})
 	if err != nil {
 		t.Fatal(err)
 	}

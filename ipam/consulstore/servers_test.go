@@ -107,7 +107,7 @@ func TestManyServicesOnAStallingConsul(t *testing.T) {
 	for i := range allocators {
 		name := fmt.Sprintf("lb%d", i+1)
 		store, _, _ := join(t, server, name, "ironvip")
-		a, err := ipam.New(ctx, store, bigPool(), ipam.Options{Clock: &table.Clock{}, Node: name, Turn: seat(name)})
+		a, err := ipam.New(ctx, store, bigPool(), ipam.Options{Clock: &table.Clock{}, Node: name, Leadership: seat(name)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -164,7 +164,7 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 		for i := range 3 {
 			name := fmt.Sprintf("lb%d", i+1)
 			hosts[i] = start(t, m, name)
-			a, err := ipam.New(ctx, hosts[i], bigPool(), ipam.Options{Clock: &table.Clock{}, Node: name, Turn: seat(name)})
+			a, err := ipam.New(ctx, hosts[i], bigPool(), ipam.Options{Clock: &table.Clock{}, Node: name, Leadership: seat(name)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -36,7 +36,7 @@ func direct(t testing.TB, m *fleettest.Memory, name string, services ...vip.Serv
 	d := &director{host: start(t, m, name), services: table.New(clock, vip.KeyOfService, nil),
 		answers: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation), events: event.NewLog(1000, time.Now)}
 	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}, ReuseDelay: time.Minute}
-	a, err := ipam.New(context.Background(), d.Store, cfg, ipam.Options{Clock: clock, Events: d.events, Node: name, Turn: d.Tree})
+	a, err := ipam.New(context.Background(), d.Store, cfg, ipam.Options{Clock: clock, Events: d.events, Node: name, Leadership: d.Tree})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -259,7 +259,7 @@ func (h *stormHost) set(change func()) {
 	h.turned = make(chan struct{})
 }
 
-// Mine, Elected and Changed are the host's ipam.Turn.
+// Mine, Elected and Changed are the host's ipam.Leadership.
 func (h *stormHost) Mine() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -289,7 +289,7 @@ func (h *stormHost) start() {
 	s := h.storm
 	h.store, h.end = s.Open(s.t, h.n)
 	clock := &table.Clock{}
-	a, err := ipam.New(context.Background(), h, s.config(), ipam.Options{Clock: clock, Now: h.now, Node: h.name, Turn: h})
+	a, err := ipam.New(context.Background(), h, s.config(), ipam.Options{Clock: clock, Now: h.now, Node: h.name, Leadership: h})
 	if err != nil {
 		s.t.Fatal(err)
 	}

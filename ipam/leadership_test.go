@@ -17,14 +17,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// office is an election that the test decides.
-type office struct {
+// election is an election that the test decides.
+type election struct {
 	mu      sync.Mutex
 	elected string
 	changed chan struct{}
 }
 
-func (o *office) elect(name string) {
+func (o *election) elect(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.elected = name
@@ -32,9 +32,9 @@ func (o *office) elect(name string) {
 	o.changed = make(chan struct{})
 }
 
-// seat is one host's view of an office.
+// seat is one host's view of an election.
 type seat struct {
-	*office
+	*election
 	name string
 }
 
@@ -53,15 +53,15 @@ func (s seat) Changed() <-chan struct{} {
 }
 
 // together runs hosts on one store in a synctest bubble; the first is elected.
-func together(t *testing.T, cfg ipam.Config, test func(o *office, a, b *world)) {
+func together(t *testing.T, cfg ipam.Config, test func(o *election, a, b *world)) {
 	bubble.Test(t, func(t *testing.T) {
-		store, o := memstore.New(), &office{elected: "lb1", changed: make(chan struct{})}
+		store, o := memstore.New(), &election{elected: "lb1", changed: make(chan struct{})}
 		var hosts []*world
 		for _, name := range []string{"lb1", "lb2"} {
 			w := &world{t: t, store: store, cfg: cfg}
 			hosts = append(hosts, w)
 			a, err := ipam.New(context.Background(), store, cfg, ipam.Options{
-				Clock: newClock(), Node: name, Turn: seat{o, name}, Away: func(node string) bool { return node == "gone" },
+				Clock: newClock(), Node: name, Leadership: seat{o, name}, Away: func(node string) bool { return node == "gone" },
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -75,6 +75,12 @@ func together(t *testing.T, cfg ipam.Config, test func(o *office, a, b *world)) 
 		hosts[1].durable()
 	})
 }
+
+// The session TTL of a leader, and how long after it another host steps in at the latest.
+const (
+	sessionTTL   = 15 * time.Second
+	stepInJitter = 5 * time.Second
+)
 
 func pass(d time.Duration) {
 	time.Sleep(d)
@@ -96,16 +102,15 @@ func (w *world) recalled(names ...string) {
 	}
 }
 
-// Who isn't elected waits for the one who is, and answers with what that one
-// gave.
-func TestAnotherHostsTurn(t *testing.T) {
-	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *office, a, b *world) {
-		same(t, "not its turn", b.refused(vip.CodeWaiting, "node lb1", "web", ports(on(tcp(80), 0)), families(vip.IPv4)), "")
+// A host that isn't the leader waits for the leader, and answers with what the leader allocated.
+func TestFollowerWaitsForTheLeader(t *testing.T) {
+	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *election, a, b *world) {
+		same(t, "of a follower", b.refused(vip.CodeWaiting, "node lb1", "web", ports(on(tcp(80), 0)), families(vip.IPv4)), "")
 	})
-	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *office, a, b *world) {
-		same(t, "not its turn", b.refused(vip.CodeWaiting, "node lb1", "web"), "")
+	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *election, a, b *world) {
+		same(t, "of a follower", b.refused(vip.CodeWaiting, "node lb1", "web"), "")
 		same(t, "leases", a.a.Leases().Len(), 0)
-		same(t, "its turn", a.get("web"), "192.0.2.1")
+		same(t, "of the leader", a.get("web"), "192.0.2.1")
 		pass(0)
 		b.recalled("web")
 		a.recalled()
@@ -115,19 +120,19 @@ func TestAnotherHostsTurn(t *testing.T) {
 	})
 }
 
-// What cooled for another service is the elected host's to give, also to one that
-// need not wait for the end of that.
-func TestAssignedOnAnotherHostsTurn(t *testing.T) {
-	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *office, a, b *world) {
+// Only the leader gives away what cools down for another service, even to a service that need not
+// wait for the end of cooling.
+func TestFollowerWaitsWithAnAssignedAddress(t *testing.T) {
+	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *election, a, b *world) {
 		a.get("former", assigned, requests("192.0.2.1"))
 		pass(0)
 		b.refused(vip.CodeAddressTaken, "192.0.2.1 is held by service \"former\"", "web", assigned, requests("192.0.2.1"))
 		waiting := b.a.Freed()
 		a.release("former")
 		pass(0)
-		same(t, "told of another host's release", freed(waiting), true)
-		same(t, "not its turn", b.refused(vip.CodeWaiting, "node lb1", "web", assigned, requests("192.0.2.1")), "")
-		same(t, "its turn", a.get("web", assigned, requests("192.0.2.1")), "192.0.2.1")
+		same(t, "freed by another host's release", freed(waiting), true)
+		same(t, "of a follower", b.refused(vip.CodeWaiting, "node lb1", "web", assigned, requests("192.0.2.1")), "")
+		same(t, "of the leader", a.get("web", assigned, requests("192.0.2.1")), "192.0.2.1")
 		pass(0)
 		b.recalled("former", "web")
 		same(t, "asked again", b.get("web", assigned, requests("192.0.2.1")), "192.0.2.1")
@@ -136,14 +141,14 @@ func TestAssignedOnAnotherHostsTurn(t *testing.T) {
 	})
 }
 
-// When the elected host does nothing, the others do it.
-func TestNobodysTurn(t *testing.T) {
-	together(t, pools(pool("p", "192.0.2.0/28")), func(o *office, a, b *world) {
+// If the leader does nothing for the session TTL plus jitter, the others step in.
+func TestFollowerStepsIn(t *testing.T) {
+	together(t, pools(pool("p", "192.0.2.0/28")), func(o *election, a, b *world) {
 		b.refused(vip.CodeWaiting, "node lb1", "web")
-		pass(1900 * time.Millisecond)
+		pass(sessionTTL - time.Millisecond)
 		b.recalled()
 		b.refused(vip.CodeWaiting, "node lb1", "web")
-		pass(1200 * time.Millisecond)
+		pass(stepInJitter)
 		b.recalled("web")
 		same(t, "its own", b.get("web"), "192.0.2.1")
 
@@ -158,11 +163,11 @@ func TestNobodysTurn(t *testing.T) {
 	})
 }
 
-// What a service has stays, whoever's turn it is: also a move waits, and what
-// another released is claimed back at once.
-func TestNoTurnForWhatIsHeld(t *testing.T) {
+// A follower keeps what a service holds without the leader: a move waits, and what another host
+// released is claimed back soon.
+func TestFollowerKeepsWhatIsHeld(t *testing.T) {
 	cfg := pools(pool("p", "192.0.2.0/28"), pool("q", "198.51.100.0/28"))
-	together(t, cfg, func(_ *office, a, b *world) {
+	together(t, cfg, func(_ *election, a, b *world) {
 		a.get("web", ports(on(tcp(80), 0)))
 		pass(0)
 		same(t, "kept", b.get("web", ports(on(tcp(80), 0)), source("rest")), "192.0.2.1")
@@ -181,22 +186,21 @@ func TestNoTurnForWhatIsHeld(t *testing.T) {
 	})
 }
 
-// A release waits for the elected host, and doesn't happen when the service is
-// back by then.
-func TestReleaseOnAnotherHostsTurn(t *testing.T) {
-	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *office, a, b *world) {
+// A follower leaves a release to the leader, then steps in, unless the service is back by then.
+func TestFollowerReleasesLate(t *testing.T) {
+	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *election, a, b *world) {
 		for _, name := range []string{"back", "gone", "taken"} {
 			a.get(name)
 		}
 		pass(0)
 		b.release("back", "gone", "taken", "never was")
 		a.release("taken")
-		pass(1900 * time.Millisecond)
+		pass(sessionTTL - time.Millisecond)
 		b.get("back")
 		if l, _ := a.lease("192.0.2.2"); l.State != ipam.Held {
 			t.Errorf("released at once: %+v", l)
 		}
-		pass(1200 * time.Millisecond)
+		pass(stepInJitter)
 		for addr, want := range map[string]ipam.LeaseState{"192.0.2.1": ipam.Held, "192.0.2.2": ipam.Cooling, "192.0.2.3": ipam.Cooling} {
 			if l, _ := a.lease(addr); l.State != want {
 				t.Errorf("%s: %+v, want %s", addr, l, want)
@@ -205,10 +209,10 @@ func TestReleaseOnAnotherHostsTurn(t *testing.T) {
 	})
 }
 
-// Cooling is ended by the elected host, and by the others when it doesn't.
-func TestCoolingEndsOnTurn(t *testing.T) {
-	for name, after := range map[string]time.Duration{"lb2": 0, "": 3 * time.Second} {
-		together(t, pools(pool("p", "192.0.2.0/28")), func(o *office, a, b *world) {
+// The leader ends cooling, and the others do if it doesn't.
+func TestFollowerEndsCoolingLate(t *testing.T) {
+	for name, after := range map[string]time.Duration{"lb2": 0, "": sessionTTL + stepInJitter} {
+		together(t, pools(pool("p", "192.0.2.0/28")), func(o *election, a, b *world) {
 			a.get("web")
 			a.release("web")
 			o.elect(name)
@@ -222,12 +226,12 @@ func TestCoolingEndsOnTurn(t *testing.T) {
 	}
 }
 
-// However little is configured, hosts that share a store have time to claim back
-// what another released.
+// However short the configured reuse delay is, hosts that share a store have time to claim back what
+// another released.
 func TestLeastCooling(t *testing.T) {
 	cfg := pools(pool("p", "192.0.2.0/28"))
 	cfg.ReuseDelay = 0
-	together(t, cfg, func(_ *office, a, b *world) {
+	together(t, cfg, func(_ *election, a, b *world) {
 		a.get("web")
 		a.release("web")
 		l, _ := a.lease("192.0.2.1")
@@ -235,10 +239,10 @@ func TestLeastCooling(t *testing.T) {
 	})
 }
 
-// A host sweeps what it claimed; what others claimed is swept by the elected one
-// when they are gone for good.
+// A host releases the orphans that it wrote. The leader releases those of hosts that are gone for
+// good.
 func TestSweepOfAFleet(t *testing.T) {
-	together(t, pools(pool("p", "192.0.2.0/28")), func(o *office, a, b *world) {
+	together(t, pools(pool("p", "192.0.2.0/28")), func(o *election, a, b *world) {
 		put := func(n byte, node string) {
 			l := ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.0").Next()}, Pool: "p", State: ipam.Held, Since: vip.InstantOf(time.Now())}
 			for range n {
@@ -270,13 +274,13 @@ func TestSweepOfAFleet(t *testing.T) {
 		o.elect("lb1")
 		a.a.Settled(nothing)
 		pass(7 * time.Minute)
-		same(t, "held after the elected one's", held(), "of-lb3")
+		same(t, "held after the leader's", held(), "of-lb3")
 	})
 }
 
-// While another host may have this one's name, nothing in that name is swept, nor
-// does the grace time run.
-func TestNoSweepInADoubtfulName(t *testing.T) {
+// While another host may have this one's name, no orphan of that name is released, and its grace
+// period does not run.
+func TestNoSweepWhileTheNameIsDoubtful(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var sure atomic.Bool
 		store := memstore.New()
@@ -317,7 +321,7 @@ func TestNoSweepInADoubtfulName(t *testing.T) {
 	})
 }
 
-// Hosts that were told different things of one service don't wear out the store.
+// Hosts with different definitions of one service don't wear out the store.
 func TestHostsThatDisagree(t *testing.T) {
 	cfg := pools(pool("p", "192.0.2.0/28", "2001:db8::/120"), pool("q", "198.51.100.0/28"))
 	for name, wants := range map[string][2]vip.Service{
@@ -327,7 +331,7 @@ func TestHostsThatDisagree(t *testing.T) {
 		"shares":   {service("web", share("k", tcp(80))), service("web", share("", tcp(81)))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, cfg, func(o *office, a, b *world) {
+			together(t, cfg, func(o *election, a, b *world) {
 				o.elect("lb1")
 				ctx, cancel := context.WithCancel(context.Background())
 				var asking sync.WaitGroup
@@ -357,10 +361,9 @@ func TestHostsThatDisagree(t *testing.T) {
 	}
 }
 
-// Leases that vanish from the store, as when Consul is set back, are claimed
-// again as they were.
+// Leases that vanish from the store, as after a restore of Consul, are claimed again as they were.
 func TestVanishedLeaseIsClaimedAgain(t *testing.T) {
-	together(t, pools(pool("p", "192.0.2.0/28")), func(o *office, a, b *world) {
+	together(t, pools(pool("p", "192.0.2.0/28")), func(o *election, a, b *world) {
 		a.get("first")
 		a.get("web", ports(on(tcp(80), 0)))
 		a.release("first")
@@ -383,9 +386,9 @@ func TestVanishedLeaseIsClaimedAgain(t *testing.T) {
 	})
 }
 
-// What the store can't read is not given out, and asking for it says why.
+// A resource that the store can't read is not allocated, and a request for it says why.
 func TestBlockedResources(t *testing.T) {
-	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *office, a, _ *world) {
+	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *election, a, _ *world) {
 		blocked := &blocking{Store: a.store, resources: []ipam.Resource{{Addr: addr("192.0.2.1")}, {NodePort: 30086, Protocol: vip.TCP}}}
 		one, err := ipam.New(context.Background(), blocked, a.cfg, ipam.Options{Clock: newClock(), Node: "lb3"})
 		if err != nil {
@@ -396,7 +399,7 @@ func TestBlockedResources(t *testing.T) {
 		if vips(got) != "192.0.2.2" || nodePorts(got)["80/tcp"] != 30087 {
 			t.Errorf("%+v", got)
 		}
-		w.refused(vip.CodeAddressTaken, "192.0.2.1 is not given out: junk", "asks", requests("192.0.2.1"))
+		w.refused(vip.CodeAddressTaken, "lease of 192.0.2.1 unreadable: junk", "asks", requests("192.0.2.1"))
 		w.refused(vip.CodePortTaken, "30086", "asks for a port", requests("192.0.2.3"), ports(on(tcp(80), 30086)))
 		if _, ok := w.lease("192.0.2.1"); ok || w.a.Owns(addr("203.0.113.1")) {
 			t.Error("a blocked resource shows as a lease")

@@ -1,0 +1,153 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// writeLock is the lock of the one who writes to the store. It is a channel and not a sync.Mutex
+// because testing/synctest then lets time pass while others wait for it during a slow commit.
+type writeLock chan struct{}
+
+func newWriteLock() writeLock { return make(writeLock, 1) }
+
+func (l writeLock) Lock() { l <- struct{}{} }
+
+// LockWithin takes the lock unless that takes longer than d.
+func (l writeLock) LockWithin(d time.Duration) bool {
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case l <- struct{}{}:
+		return true
+	case <-late.C:
+		return false
+	}
+}
+
+func (l writeLock) Unlock() { <-l }
+
+// committer is a Store's Commit, or a function that does the same.
+type committer func(ctx context.Context, ops []Op) error
+
+// commit makes ops durable and then visible, each alone. Each op's Err says how it went; the error
+// says why all failed. The caller holds write.
+func (a *Allocator) commit(ctx context.Context, ops []Op, by committer) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	err := by(ctx, ops)
+	a.commits++
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range ops {
+		op := &ops[i]
+		r := op.resource()
+		if op.Err == nil {
+			a.record(r, op.New)
+			continue
+		}
+		if conflict := (*ConflictError)(nil); errors.As(op.Err, &conflict) {
+			a.log.Log(ctx, a.conflictLevel(), "lease changed by another writer", "resource", r, "conflict", conflict)
+			a.receive(r, conflict.Actual)
+			for _, c := range conflict.Others {
+				a.receive(c.Resource, c.Lease)
+			}
+		}
+	}
+	a.nudge()
+	return nil
+}
+
+// commitPlan commits the ops of a plan. What nobody got is the next to be allocated, so that
+// failed tries don't use up a pool.
+func (a *Allocator) commitPlan(ctx context.Context, p *plan, by committer) error {
+	if err := a.commit(ctx, p.ops, by); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range p.ops {
+		if m := p.moves[i]; p.ops[i].Err == nil && m.cursor != nil {
+			*m.cursor = m.to
+		}
+	}
+	return nil
+}
+
+// conflictLevel is the log level of a change by another writer, which is normal if hosts share the
+// store.
+func (a *Allocator) conflictLevel() slog.Level {
+	if a.node == "" {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
+}
+
+// record makes now the lease of r; nil removes it. It wakes services that wait for what became
+// free. The caller holds both locks.
+func (a *Allocator) record(r Resource, now *Lease) {
+	old, _, _ := a.leases.Get(r)
+	if now != nil && now.State == Blocked {
+		if former, was := a.unreadable[r]; !was || former.stored.Reason != now.Reason {
+			a.log.Warn("lease unreadable; its resource is not allocated", "resource", r, "reason", now.Reason, "holders", len(now.Holders))
+		}
+		a.state.record(r, old, now)
+		return
+	}
+	a.state.record(r, old, now)
+	if now != nil {
+		for _, h := range now.Holders {
+			a.checkClaimed(h.Service)
+		}
+	}
+	_, claimed := a.claimed[r]
+	claimed = claimed && (now == nil || now.State != Held)
+	if claimed {
+		delete(a.claimed, r)
+	}
+	if old != nil && old.State == Held && old.ShareKey != "" || now == nil || claimed {
+		a.freed.send() // the resource, ports of a shared address, or a cooling lease for the service it is assigned to
+	}
+}
+
+// storeProblem says that a service gets nothing because the store can't be written.
+func storeProblem(err error) vip.Problem {
+	p := vip.Problem{Code: vip.CodeStore, Message: fmt.Sprintf("the lease could not be stored: %v", err), Hint: "what the service holds stays; this is tried again"}
+	var inner vip.Problem
+	if errors.As(err, &inner) && inner.Hint != "" {
+		p.Hint = inner.Hint
+	}
+	return p
+}
+
+// refusal says why the store wrote nothing for a service, and whether that concerns only this
+// service, which then asks again soon.
+func refusal(err error) (p vip.Problem, soon bool) {
+	var fenced *FencedError
+	switch {
+	case errors.As(err, &fenced):
+		return vip.Problem{Code: vip.CodeWaiting, Message: fenced.Error(), Hint: fenced.Hint}, true
+	case isConflict(err):
+		return vip.Problem{Code: vip.CodeWaiting, Message: fmt.Sprintf("other nodes change it at the same time: %v", err), Hint: "wait: it is tried again in some seconds"}, true
+	}
+	return storeProblem(err), false
+}
+
+func isConflict(err error) bool {
+	conflict := (*ConflictError)(nil)
+	return errors.As(err, &conflict)
+}
+
+func isFenced(err error) bool {
+	fenced := (*FencedError)(nil)
+	return errors.As(err, &fenced)
+}

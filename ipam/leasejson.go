@@ -1,0 +1,175 @@
+package ipam
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	json2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	json1 "github.com/go-json-experiment/json/v1"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// MarshalText writes "192.0.2.10" or "node-port/tcp/30080".
+func (r Resource) MarshalText() ([]byte, error) {
+	if r.Addr.IsValid() {
+		return r.Addr.MarshalText()
+	}
+	return fmt.Appendf(nil, "node-port/%s/%d", r.Protocol, r.NodePort), nil
+}
+
+// UnmarshalText reads what MarshalText writes and refuses everything else.
+func (r *Resource) UnmarshalText(b []byte) error {
+	text := string(b)
+	if rest, ok := strings.CutPrefix(text, "node-port/"); ok {
+		protocol, number, _ := strings.Cut(rest, "/")
+		var p vip.Protocol
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || n == 0 || p.UnmarshalText([]byte(protocol)) != nil {
+			return fmt.Errorf("%q is not a node port", text)
+		}
+		*r = Resource{NodePort: uint16(n), Protocol: p}
+	} else {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			return fmt.Errorf("%q is not an address", text)
+		}
+		*r = Resource{Addr: a}
+	}
+	if canonical, _ := r.MarshalText(); string(canonical) != text {
+		return fmt.Errorf("%q is not written as %q", text, canonical)
+	}
+	return nil
+}
+
+// leaseJSON is the stored form of a lease. Fields may be added; readers ignore those they don't
+// know.
+type leaseJSON struct {
+	Resource Resource     `json:"resource"`
+	Pool     string       `json:"pool,omitempty"`
+	State    string       `json:"state"`
+	ShareKey string       `json:"share_key,omitempty"`
+	Holders  []holderJSON `json:"holders"`
+	Since    vip.Instant  `json:"since"`
+	Until    vip.Instant  `json:"until,omitzero"`
+}
+
+type holderJSON struct {
+	Service string   `json:"service"` // "namespace/name", the default namespace written out
+	Source  string   `json:"source"`
+	Port    string   `json:"port,omitempty"`
+	Ports   []string `json:"ports,omitempty"`
+	Node    string   `json:"node,omitempty"`
+}
+
+// MarshalJSON writes the stored form.
+func (l Lease) MarshalJSON() ([]byte, error) {
+	out := leaseJSON{Resource: l.Resource, Pool: l.Pool, State: l.State.String(), ShareKey: l.ShareKey, Since: l.Since, Until: l.Until}
+	for _, h := range l.Holders {
+		j := holderJSON{Service: h.Service.Namespace + "/" + h.Service.Name, Source: h.Source, Node: h.Node}
+		if h.Port != (vip.PortKey{}) {
+			j.Port = h.Port.String()
+		}
+		for _, p := range h.Ports {
+			j.Ports = append(j.Ports, p.String())
+		}
+		out.Holders = append(out.Holders, j)
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. A lease that the allocator could not have made is an
+// error.
+func (l *Lease) UnmarshalJSON(b []byte) error {
+	var in leaseJSON
+	if err := json1.Unmarshal(b, &in); err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	return l.read(&in)
+}
+
+// UnmarshalJSONFrom is UnmarshalJSON for json/v2, which is faster and has stricter rules.
+func (l *Lease) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	var in leaseJSON
+	if err := json2.UnmarshalDecode(dec, &in, json2.RejectUnknownMembers(false)); err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	return l.read(&in)
+}
+
+func (l *Lease) read(in *leaseJSON) error {
+	out := Lease{Resource: in.Resource, Pool: in.Pool, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
+	for _, j := range in.Holders {
+		h := Holder{Source: j.Source, Node: j.Node}
+		var named bool
+		if h.Service.Namespace, h.Service.Name, named = strings.Cut(j.Service, "/"); !named || h.Service.Name == "" {
+			return fmt.Errorf("lease of %s: %q is not a service", in.Resource, j.Service)
+		}
+		var err error
+		if j.Port != "" {
+			if j.Port == vip.HealthPortKey.String() {
+				h.Port = vip.HealthPortKey
+			} else if h.Port, err = parsePortKey(j.Port); err != nil {
+				return fmt.Errorf("lease of %s: %w", in.Resource, err)
+			}
+		}
+		for _, p := range j.Ports {
+			k, err := parsePortKey(p)
+			if err != nil {
+				return fmt.Errorf("lease of %s: %w", in.Resource, err)
+			}
+			h.Ports = append(h.Ports, k)
+		}
+		out.Holders = append(out.Holders, h)
+	}
+	if err := in.check(); err != nil {
+		return fmt.Errorf("lease of %s: %w", in.Resource, err)
+	}
+	if out.State = Held; in.State == Cooling.String() {
+		out.State = Cooling
+	}
+	*l = out
+	return nil
+}
+
+func (l *leaseJSON) check() error {
+	switch {
+	case l.Resource == Resource{}:
+		return errors.New("nothing is leased")
+	case l.State != Held.String() && l.State != Cooling.String():
+		return fmt.Errorf("%q is not a state", l.State)
+	case len(l.Holders) == 0:
+		return errors.New("it has no holder")
+	case len(l.Holders) > 1 && (l.ShareKey == "" || l.State == Cooling.String()):
+		return fmt.Errorf("%d holders, but not shared", len(l.Holders))
+	}
+	return nil
+}
+
+// parsePortKey reads "80/tcp" or "10000-10099/tcp".
+func parsePortKey(s string) (k vip.PortKey, err error) {
+	bad := fmt.Errorf("%q is not a port", s)
+	numbers, protocol, _ := strings.Cut(s, "/")
+	if k.Protocol.UnmarshalText([]byte(protocol)) != nil {
+		return k, bad
+	}
+	first, last, ranged := strings.Cut(numbers, "-")
+	n, err := strconv.ParseUint(first, 10, 16)
+	if err != nil || n == 0 {
+		return k, bad
+	}
+	k.Port = uint16(n)
+	if !ranged {
+		return k, nil
+	}
+	if n, err = strconv.ParseUint(last, 10, 16); err != nil || uint16(n) <= k.Port {
+		return k, bad
+	}
+	k.LastPort = uint16(n)
+	return k, nil
+}

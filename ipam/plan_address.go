@@ -1,0 +1,437 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// addresses plans an address of each family that the service is to have, and drops those of
+// other families.
+func (p *plan) addresses(w *answer, held, cooling []Lease) {
+	s := w.service
+	from, noPool := p.poolFor(s, held)
+	families := p.families(s, from, held)
+	for _, f := range families {
+		p.address(w, f, from, noPool, addressesOf(held, f), addressesOf(cooling, f))
+	}
+	switch {
+	case len(families) > 0:
+	case s.Assigned:
+		w.problem(unassigned("vips", "address"))
+	default:
+		w.problem(noPool)
+	}
+	for _, l := range held {
+		if l.Resource.Addr.IsValid() && !slices.Contains(families, vip.FamilyOf(l.Resource.Addr)) {
+			w.drops = append(w.drops, l.Resource)
+		}
+	}
+}
+
+func addressesOf(leases []Lease, f vip.Family) (out []Lease) {
+	for _, l := range leases {
+		if l.Resource.Addr.IsValid() && vip.FamilyOf(l.Resource.Addr) == f {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// poolFor returns the pool of a service: the one it names; else the one of a requested address;
+// else the one of what it holds; else the first with AutoAssign. Without one the problem says why.
+func (p *plan) poolFor(s *vip.Service, held []Lease) (*pool, vip.Problem) {
+	if s.Pool != "" {
+		if named := p.pool(s.Pool); named != nil {
+			return named, vip.Problem{}
+		}
+		return nil, vip.Problem{Code: vip.CodeNoPool, Field: "pool", Message: fmt.Sprintf("there is no pool %q", s.Pool), Hint: p.poolHint()}
+	}
+	for _, v := range s.VIPs {
+		for _, from := range p.pools {
+			if from.covers(v) {
+				return from, vip.Problem{}
+			}
+		}
+	}
+	if len(s.VIPs) > 0 {
+		return nil, vip.Problem{
+			Code: vip.CodeOutsidePool, Field: "vips", Message: fmt.Sprintf("%s is in no pool", s.VIPs[0]),
+			Hint: "request an address of a pool, or add a pool for it",
+		}
+	}
+	for _, l := range held {
+		if from := p.pool(l.Pool); from != nil && l.Resource.Addr.IsValid() {
+			return from, vip.Problem{}
+		}
+	}
+	for _, from := range p.pools {
+		if from.AutoAssign {
+			return from, vip.Problem{}
+		}
+	}
+	return nil, vip.Problem{
+		Code: vip.CodeNoPool, Field: "pool", Message: "the service names no pool, and none has auto_assign", Hint: p.poolHint(),
+	}
+}
+
+func (p *plan) poolHint() string {
+	if len(p.pools) == 0 {
+		return "add a [[pool]] to the configuration"
+	}
+	hint := "choose one of the pools"
+	for i, from := range p.pools {
+		if i == 10 {
+			return hint + " ..."
+		}
+		hint += " " + from.Name
+	}
+	return hint
+}
+
+// families returns the families of which the service is to have an address: those it names; else
+// those of its requested addresses or of its pool, and of what it holds. If its source assigns
+// its addresses, they are the families of those, or else of what it holds.
+func (p *plan) families(s *vip.Service, from *pool, held []Lease) []vip.Family {
+	want := s.Families.List()
+	if s.Assigned {
+		want = nil
+		for _, v := range s.VIPs {
+			want = append(want, vip.FamilyOf(v))
+		}
+		from = nil
+	}
+	if len(want) == 0 {
+		switch {
+		case len(s.VIPs) > 0:
+			for _, v := range s.VIPs {
+				want = append(want, vip.FamilyOf(v))
+			}
+		case from != nil:
+			want = from.families()
+		}
+		for _, l := range held {
+			if l.Resource.Addr.IsValid() {
+				want = append(want, vip.FamilyOf(l.Resource.Addr))
+			}
+		}
+	}
+	slices.Sort(want)
+	return slices.Compact(want)
+}
+
+// address plans the service's address of one family.
+func (p *plan) address(w *answer, f vip.Family, from *pool, noPool vip.Problem, held, cooling []Lease) {
+	s := w.service
+	var chosen *Lease
+	field, n := "pool", slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == f })
+	for i := range held {
+		if n >= 0 && held[i].Resource.Addr == s.VIPs[n] || n < 0 && fits(s, from, &held[i]) {
+			chosen = &held[i]
+			break
+		}
+	}
+	if chosen != nil {
+		p.refresh(w, from, chosen)
+	} else {
+		var problem vip.Problem
+		p.move = cursorMove{}
+		switch {
+		case n >= 0:
+			field = fmt.Sprintf("vips[%d]", n)
+			chosen, problem = p.requestAddress(w, s.VIPs[n], from, noPool)
+		case s.Assigned:
+			problem = unassigned("vips", "address")
+		case from == nil:
+			problem = noPool
+		case from.ranges[f] == nil:
+			problem = vip.Problem{
+				Code: vip.CodeNoPool, Message: fmt.Sprintf("pool %q has no %s range", from.Name, familyName(f)),
+				Hint: "add one to the pool, or state the families of the service",
+			}
+			field = "families"
+		default:
+			chosen, problem = p.allocateAddress(s, from, f, cooling)
+		}
+		if chosen != nil && p.leftToLeader(s, chosen.Resource) {
+			chosen, problem, w.waits = nil, p.waiting, true
+		}
+		if chosen == nil {
+			if problem.Field == "" && problem.Code != vip.CodeWaiting {
+				problem.Field = field
+			}
+			if len(held) > 0 {
+				problem.Message += fmt.Sprintf("; the service keeps %s", held[0].Resource.Addr)
+				p.refresh(w, from, &held[0])
+				w.addrs = append(w.addrs, held[0].Resource)
+				w.drops = append(w.drops, resourcesOf(held[1:])...) // of a move that was cut short
+			}
+			w.problem(problem)
+			return
+		}
+		p.set(w, chosen)
+		w.gained = append(w.gained, chosen.Resource)
+	}
+	w.addrs = append(w.addrs, chosen.Resource)
+	for _, l := range held {
+		if l.Resource != chosen.Resource {
+			w.drops = append(w.drops, l.Resource)
+		}
+	}
+}
+
+// unassigned says that a service's source assigns it nothing of what only the source may assign.
+func unassigned(field, what string) vip.Problem {
+	return vip.Problem{
+		Code: vip.CodeInvalid, Field: field, Message: "source provided no " + what,
+		Hint: "find out why the source assigns none: ironvip chooses nothing for this service",
+	}
+}
+
+// fits reports whether a service without a requested address keeps a lease. It moves only if the
+// service itself names another pool, never because its pool changes.
+func fits(s *vip.Service, from *pool, l *Lease) bool {
+	return s.Pool == "" || l.Pool == s.Pool || from != nil && from.covers(l.Resource.Addr)
+}
+
+// refresh brings a kept lease up to date with its service: its source, pool name and share key.
+func (p *plan) refresh(w *answer, from *pool, l *Lease) {
+	s := w.service
+	now := *l
+	now.Holders = slices.Clone(l.Holders)
+	h := &now.Holders[now.HeldBy(s.Key)]
+	h.Source = s.Source
+	if from != nil && from.Name != now.Pool && p.pool(now.Pool) == nil && from.covers(now.Resource.Addr) {
+		now.Pool = from.Name // the pool was renamed
+	}
+	switch {
+	case len(now.Holders) == 1:
+		now.ShareKey, h.Ports = s.ShareKey, sharedPorts(s)
+	case s.ShareKey != now.ShareKey:
+		w.problem(vip.Problem{
+			Code: vip.CodeAddressTaken, Field: "share_key",
+			Message: fmt.Sprintf("%s is shared under %q, among others with %s", now.Resource.Addr, now.ShareKey, otherHolder(&now, s.Key)),
+			Hint:    fmt.Sprintf("set share_key back to %q, or delete one of the services", now.ShareKey),
+		})
+	default:
+		h.Ports = nil
+		for i, port := range s.Ports {
+			k := port.Key()
+			if other, its := portHolder(&now, k, s.Key); other != nil {
+				w.problem(portTaken(now.Resource, k, other, its, fmt.Sprintf("ports[%d].port", i)))
+				continue
+			}
+			h.Ports = append(h.Ports, k)
+		}
+		slices.SortFunc(h.Ports, comparePorts)
+	}
+	if now.Equal(*l) || p.isFrozen(w) {
+		return
+	}
+	h.Node = p.node
+	*l = now
+	p.set(w, &now)
+}
+
+// requestAddress plans a lease of the address that a service requests.
+func (p *plan) requestAddress(w *answer, addr netip.Addr, from *pool, noPool vip.Problem) (*Lease, vip.Problem) {
+	s := w.service
+	if from == nil {
+		return nil, noPool
+	}
+	r := Resource{Addr: addr}
+	if u, is := p.unreadable[r]; is {
+		return nil, unreadableProblem(r, u.stored.Reason)
+	}
+	l, taken := p.lease(r)
+	switch {
+	case taken && l.State == Held:
+		joined, problem := p.join(s, l, from)
+		if joined == nil {
+			w.claims(r)
+		}
+		return joined, problem
+	case !from.allows(addr):
+		return nil, from.refusal(addr, p.guard)
+	case !taken:
+		return p.newAddress(s, r, from), vip.Problem{}
+	case !coolsFor(s, &l):
+		return nil, vip.Problem{
+			Code:    vip.CodeAddressTaken,
+			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", addr, l.Holders[0].Service, l.Until.Time().Format(time.RFC3339)),
+			Hint:    "wait, or request another address",
+		}
+	case l.Holders[0].Service == s.Key:
+		return p.revive(s, l), vip.Problem{}
+	}
+	return p.newAddress(s, r, from), vip.Problem{}
+}
+
+// coolsFor reports whether a service may have a cooling lease: its own, or one that its source has
+// assigned to it, because the source knows that the former holder is done with it.
+func coolsFor(s *vip.Service, l *Lease) bool { return s.Assigned || l.Holders[0].Service == s.Key }
+
+// claims notes that a service waits for the holder of a resource that its source has assigned to
+// it. The service doesn't wait for the resource to cool down.
+func (w *answer) claims(r Resource) {
+	if w.service.Assigned {
+		w.claimed = append(w.claimed, r)
+	}
+}
+
+// join plans to share an address that others hold.
+func (p *plan) join(s *vip.Service, l Lease, from *pool) (*Lease, vip.Problem) {
+	first := l.Holders[0]
+	if s.ShareKey == "" || s.ShareKey != l.ShareKey || l.Pool != from.Name {
+		hint := "request another address"
+		if l.ShareKey == "" || l.Pool == from.Name {
+			hint += ", or give both services the same share_key"
+		}
+		return nil, vip.Problem{
+			Code:    vip.CodeAddressTaken,
+			Message: fmt.Sprintf("%s is held by service %q of source %s since %s", l.Resource.Addr, first.Service, first.Source, l.Since.Time().Format(time.RFC3339)),
+			Hint:    hint,
+		}
+	}
+	for i, port := range s.Ports {
+		k := port.Key()
+		if other, its := portHolder(&l, k, s.Key); other != nil {
+			return nil, portTaken(l.Resource, k, other, its, fmt.Sprintf("ports[%d].port", i))
+		}
+	}
+	l.Holders = append(slices.Clone(l.Holders), p.addressHolder(s)...)
+	return &l, vip.Problem{}
+}
+
+// allocateAddress plans a lease of an address that the allocator chooses.
+func (p *plan) allocateAddress(s *vip.Service, from *pool, f vip.Family, cooling []Lease) (*Lease, vip.Problem) {
+	if s.ShareKey != "" {
+		var problem vip.Problem
+		for _, r := range p.shared(shareKey{from.Name, f, s.ShareKey}) {
+			l, _ := p.lease(r)
+			if shareOf(&l).key != s.ShareKey {
+				continue // as planned it isn't shared any more
+			}
+			joined, why := p.join(s, l, from)
+			if joined != nil {
+				return joined, vip.Problem{}
+			}
+			if problem.Code == "" {
+				problem = why
+			}
+		}
+		if problem.Code != "" {
+			problem.Hint = "choose another port, or another share_key for an address of its own"
+			return nil, problem
+		}
+	}
+	var own *Lease
+	for i := range cooling {
+		l := &cooling[i]
+		if from.allows(l.Resource.Addr) && (own == nil || l.Until.After(own.Until)) {
+			own = l
+		}
+	}
+	if own != nil {
+		return p.revive(s, *own), vip.Problem{}
+	}
+	if l := p.lost(s.Key, func(l *Lease) bool {
+		return l.Resource.Addr.IsValid() && from.allows(l.Resource.Addr) && vip.FamilyOf(l.Resource.Addr) == f
+	}); l != nil {
+		return p.newAddress(s, l.Resource, from), vip.Problem{}
+	}
+	in := from.ranges[f]
+	r, ok := p.free(in.dynamic, in.static, p.index.addrs[f], &in.cursor, func(k number) Resource { return Resource{Addr: k.addr(in.v4)} })
+	if !ok {
+		u := p.index.usage[from.Name]
+		if u == nil {
+			u = &usage{}
+		}
+		return nil, vip.Problem{
+			Code:    vip.CodePoolFull,
+			Message: fmt.Sprintf("pool %q has no free %s address: %d are held, %d cool down", from.Name, familyName(f), u.held, u.cooling),
+			Hint:    "add a range to the pool's cidrs, or delete services",
+		}
+	}
+	return p.newAddress(s, r, from), vip.Problem{}
+}
+
+// newAddress returns the first lease of an address.
+func (p *plan) newAddress(s *vip.Service, r Resource, from *pool) *Lease {
+	return &Lease{Resource: r, Pool: from.Name, State: Held, ShareKey: s.ShareKey, Since: p.now, Holders: p.addressHolder(s)}
+}
+
+// revive gives a cooling address back to its last holder.
+func (p *plan) revive(s *vip.Service, l Lease) *Lease {
+	l.State, l.Until, l.ShareKey, l.Holders = Held, 0, s.ShareKey, p.addressHolder(s)
+	return &l
+}
+
+func (p *plan) addressHolder(s *vip.Service) []Holder {
+	return []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: p.node}}
+}
+
+// sharedPorts returns the ports that a service has on an address it may share, sorted.
+func sharedPorts(s *vip.Service) []vip.PortKey {
+	if s.ShareKey == "" {
+		return nil
+	}
+	var out []vip.PortKey
+	for i := range s.Ports {
+		out = append(out, s.Ports[i].Key())
+	}
+	slices.SortFunc(out, comparePorts)
+	return slices.Compact(out)
+}
+
+func comparePorts(a, b vip.PortKey) int {
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.LastPort, b.LastPort))
+}
+
+// portHolder returns the holder, other than but, that has port k of a shared address or a part of
+// that port range, and the port or range that it has.
+func portHolder(l *Lease, k vip.PortKey, but vip.ServiceKey) (*Holder, vip.PortKey) {
+	for i := range l.Holders {
+		h := &l.Holders[i]
+		if h.Service == but {
+			continue
+		}
+		if j := slices.IndexFunc(h.Ports, k.Overlaps); j >= 0 {
+			return h, h.Ports[j]
+		}
+	}
+	return nil, vip.PortKey{}
+}
+
+func otherHolder(l *Lease, but vip.ServiceKey) vip.ServiceKey {
+	for _, h := range l.Holders {
+		if h.Service != but {
+			return h.Service
+		}
+	}
+	return but
+}
+
+// portTaken says that a holder has port k of r, or a part of it, as its own port.
+func portTaken(r Resource, k vip.PortKey, by *Holder, its vip.PortKey, field string) vip.Problem {
+	what := fmt.Sprintf("port %s of the shared %s", k, r)
+	if k != its {
+		what += fmt.Sprintf(" overlaps %s, which", its)
+	}
+	return vip.Problem{
+		Code: vip.CodePortTaken, Field: field,
+		Message: fmt.Sprintf("%s is held by service %q of source %s", what, by.Service, by.Source),
+		Hint:    "choose another port, or another address",
+	}
+}
+
+func familyName(f vip.Family) string {
+	if f == vip.IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}

@@ -1,0 +1,103 @@
+package ipam
+
+import (
+	"net/netip"
+
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// state is what plans are made from: the leases and the pools. Only the holder of
+// Allocator.write changes it, and holds Allocator.mu meanwhile. So the holder of either may read
+// it, and a plan needs no lock of its own.
+type state struct {
+	node string // "" if the store is this host's alone
+
+	leases *table.Table[Resource, *Lease] // shared with the store: nobody changes a lease
+	index  index
+	// unreadable are the resources that the store can't read, which have no lease;
+	// unreadableOf are those of each service.
+	unreadable   map[Resource]unreadableLease
+	unreadableOf map[vip.ServiceKey][]Resource
+	// vanished are held leases that disappeared from the store, by service.
+	vanished map[vip.ServiceKey][]Lease
+
+	cfg   Config
+	pods  map[string][]netip.Prefix // ranges in use, by the source that reported them
+	host  hostnet.Snapshot
+	guard *guard
+	pools []*pool
+}
+
+// lease returns the lease of a resource, or the zero Lease.
+func (s *state) lease(r Resource) (Lease, bool) {
+	if l, _, ok := s.leases.Get(r); ok {
+		return *l, true
+	}
+	return Lease{}, false
+}
+
+// pool returns the pool of that name, or nil.
+func (s *state) pool(name string) *pool {
+	for _, p := range s.pools {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// dynamicOf returns the ranges in which automatic allocation may have found the lease's address,
+// or nil.
+func (s *state) dynamicOf(l *Lease) *ranges {
+	if !l.Resource.Addr.IsValid() {
+		return nil
+	}
+	p := s.pool(l.Pool)
+	if p == nil {
+		return nil
+	}
+	if r := p.ranges[vip.FamilyOf(l.Resource.Addr)]; r != nil && r.dynamic.contains(numberOf(l.Resource.Addr)) {
+		return r
+	}
+	return nil
+}
+
+// record makes now the lease of r in memory; nil removes it.
+func (s *state) record(r Resource, old, now *Lease) {
+	if now != nil && now.State == Blocked {
+		s.markUnreadable(r, *now, old)
+		s.index.update(r, old, nil)
+		set, k := s.index.set(r)
+		set.add(k)
+		s.leases.Delete(r)
+		return
+	}
+	s.clearUnreadable(r)
+	s.index.update(r, old, now)
+	if now != nil {
+		s.leases.Set(now)
+	} else {
+		s.leases.Delete(r)
+	}
+}
+
+// rebuildPools makes the pools from the configuration and what they must keep clear of. Each
+// keeps its position for automatic allocation.
+func (s *state) rebuildPools() {
+	s.guard = newGuard(s.cfg.PodCIDRs, s.pods, s.host)
+	pools := make([]*pool, 0, len(s.cfg.Pools))
+	for _, p := range s.cfg.Pools {
+		made := newPool(p, s.guard)
+		if former := s.pool(p.Name); former != nil {
+			for f, r := range made.ranges {
+				if was := former.ranges[f]; was != nil {
+					r.cursor = was.cursor
+				}
+			}
+		}
+		pools = append(pools, made)
+	}
+	s.pools = pools
+}
