@@ -142,6 +142,7 @@ type Backend struct {
 	Port    uint16 // 0 is each service port's TargetPort
 	State   State
 	Weight  uint32 // 0 to MaxWeight; 0 takes no new connections
+	Reason  Reason // why the source reports another state than ready, where known
 	Node    string // the host it runs on, where known
 	Zone    string // where that host is, where known
 

@@ -127,13 +127,12 @@ func idleBackends(in *Input) (lines []string) {
 			continue
 		}
 		if state != vip.Ready {
-			by := "by its source"
+			why = cmp.Or(b.Reason.Text(in.Now), fmt.Sprintf("set to %s by its source", state))
 			if in.Override != nil {
 				if _, overridden := in.Override(b.Key(in.Key)); overridden {
-					by = "by an operator"
+					why = fmt.Sprintf("set to %s by an operator", state)
 				}
 			}
-			why = fmt.Sprintf("it was set to %s %s", state, by)
 		}
 		lines = append(lines, fmt.Sprintf("Backend %s takes no new connections: %s.", b.ID(), why))
 	}

@@ -62,6 +62,9 @@ func TestStatus(t *testing.T) {
 	two := []string{"10.0.0.1", "10.0.0.2"}
 	weightZero := func(s *vip.Service) { s.Backends[1].Weight = 0 }
 	drained := func(s *vip.Service) { s.Backends[1].State = vip.Drain }
+	reason := func(r vip.Reason) func(*vip.Service) {
+		return func(s *vip.Service) { s.Backends[1].Reason = r }
+	}
 	maint := func(in *Input) {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) { return vip.Maint, k.Address == addrs("10.0.0.2")[0] }
 	}
@@ -89,11 +92,20 @@ func TestStatus(t *testing.T) {
 		name: "operator's maintenance", in: statusOf(service("web", two), "192.0.2.1", maint), want: Degraded, ready: 1,
 		lines: []string{
 			"web is degraded: 1 of 2 backends take new connections.",
-			"Backend 10.0.0.2 takes no new connections: it was set to maint by an operator.",
+			"Backend 10.0.0.2 takes no new connections: set to maint by an operator.",
 		},
 	}, {
 		name: "drained by the source", in: statusOf(service("web", two, drained), "192.0.2.1"), want: Degraded, ready: 1,
-		lines: []string{"Backend 10.0.0.2 takes no new connections: it was set to drain by its source."},
+		lines: []string{"Backend 10.0.0.2 takes no new connections: set to drain by its source."},
+	}, {
+		name: "without heartbeats", in: statusOf(service("web", two, drained, reason(vip.NoHeartbeat(vip.InstantOf(noon.Add(-12*time.Second)), 10*time.Second))), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"Backend 10.0.0.2 takes no new connections: no heartbeat for 12s (ttl 10s)."}, silent: []string{"by its source"},
+	}, {
+		name: "a critical check in Consul", in: statusOf(service("web", two, drained, reason(vip.ReasonText("Consul check critical: web: HTTP 500"))), "192.0.2.1"), want: Degraded, ready: 1,
+		lines: []string{"Backend 10.0.0.2 takes no new connections: Consul check critical: web: HTTP 500."}, silent: []string{"by its source"},
+	}, {
+		name: "an operator overrides the source's reason", in: statusOf(service("web", two, drained, reason(vip.ReasonText("x"))), "192.0.2.1", maint), want: Degraded, ready: 1,
+		lines: []string{"Backend 10.0.0.2 takes no new connections: set to maint by an operator."},
 	}, {
 		name: "weight 0", in: statusOf(service("web", two, weightZero), "192.0.2.1"), want: Degraded, ready: 1,
 		lines: []string{"Backend 10.0.0.2 takes no new connections: its weight is 0."},
@@ -230,7 +242,7 @@ func TestStatus(t *testing.T) {
 		name: "terminating beside ready", in: statusOf(service("web", two, func(s *vip.Service) { s.Backends[1].State = vip.Terminating }), "192.0.2.1"), want: Degraded, ready: 1,
 		lines: []string{
 			"web is degraded: 1 of 2 backends take new connections.",
-			"Backend 10.0.0.2 takes no new connections: it was set to terminating by its source.",
+			"Backend 10.0.0.2 takes no new connections: set to terminating by its source.",
 		},
 	}, {
 		name: "a real server without a part", in: statusOn(compile.Node{RealServer: true}, service("web", two, direct), "192.0.2.1"), want: Elsewhere, ready: 2,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -265,6 +266,11 @@ func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.
 			if leftOut > maxLeftOut {
 				b.warn("backends", "", fmt.Sprintf("%d instances more are left out", leftOut-maxLeftOut))
 			}
+			for i := range order {
+				if state, _ := order[i].health(); state == vip.Drain {
+					setReason(out.Backends, &s.Backends[i], order[i].reason())
+				}
+			}
 			return out, whole
 		}
 		kept := order[:0]
@@ -274,6 +280,20 @@ func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.
 			}
 		}
 		order = kept
+	}
+}
+
+// setReason sets the reason of the backend that was built from w.
+func setReason(backends []vip.Backend, w *spec.Backend, why vip.Reason) {
+	addr, err := netip.ParseAddr(w.Address)
+	addr = addr.Unmap()
+	if err != nil {
+		return
+	}
+	for i := range backends {
+		if b := &backends[i]; b.Address == addr && b.Port == uint16(w.Port) {
+			b.Reason = why
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -27,13 +28,13 @@ func inst(line string) instance {
 		key, value, pair := strings.Cut(word, "=")
 		switch {
 		case !pair && (word == "passing" || word == "warning" || word == "critical"):
-			i.Checks = append(i.Checks, check{"service:web", word})
+			i.Checks = append(i.Checks, check{CheckID: "service:web", Status: word})
 		case !pair && word == "node-critical":
-			i.Checks = append(i.Checks, check{"serfHealth", "critical"})
+			i.Checks = append(i.Checks, check{CheckID: "serfHealth", Status: "critical"})
 		case !pair && word == "maint":
-			i.Checks = append(i.Checks, check{"_service_maintenance:web", "critical"})
+			i.Checks = append(i.Checks, check{CheckID: "_service_maintenance:web", Status: "critical"})
 		case !pair && word == "node-maint":
-			i.Checks = append(i.Checks, check{nodeMaintenance, "critical"})
+			i.Checks = append(i.Checks, check{CheckID: nodeMaintenance, Status: "critical"})
 		case !pair && word == "proxy":
 			i.Service.Kind = "connect-proxy"
 		case !pair:
@@ -336,4 +337,32 @@ func FuzzBuild(f *testing.F) {
 			t.Errorf("%s %s\n%s %s", described(got.service), told(got.problems), described(again.service), told(again.problems))
 		}
 	})
+}
+
+// The reason of a drained backend names the check. Only the first line of a critical
+// check's output is kept, and nothing of the others.
+func TestReasonOfACriticalCheck(t *testing.T) {
+	var all []instance
+	text := `[{"Node": {"Node": "n1"}, "Service": {"ID": "web-1", "Address": "10.0.0.1", "Port": 80}, "Checks": [
+		{"CheckID": "serfHealth", "Name": "Serf Health Status", "Status": "passing", "Output": "Agent alive"},
+		{"CheckID": "service:web", "Name": "web http", "Status": "critical", "Output": "HTTP GET http://10.0.0.1/: 500\nbody"}]},
+	{"Node": {"Node": "n2"}, "Service": {"ID": "web-2", "Address": "10.0.0.2", "Port": 80}, "Checks": [{"CheckID": "c", "Status": "critical", "Output": "` + strings.Repeat("x", 500) + `"}]},
+	{"Node": {"Node": "n3"}, "Service": {"ID": "web-3", "Address": "10.0.0.3", "Port": 80}, "Checks": [{"CheckID": "c", "Status": "warning", "Output": "slow"}]}]`
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		t.Fatal(err)
+	}
+	if c := all[0].Checks[0]; c.Critical != "" {
+		t.Errorf("text of a passing check is kept: %+v", c)
+	}
+	o := Options{}.withDefaults()
+	got := o.build("web", all, nil)
+	want := []string{"Consul check critical: web http: HTTP GET http://10.0.0.1/: 500", "Consul check critical: c: " + strings.Repeat("x", 120) + "...", ""}
+	for i, b := range got.service.Backends {
+		if text := b.Reason.Text(time.Now()); text != want[i] {
+			t.Errorf("%s: reason %q, want %q", b.ID(), text, want[i])
+		}
+	}
+	if len(got.service.Backends) != 3 {
+		t.Errorf("%d backends", len(got.service.Backends))
+	}
 }

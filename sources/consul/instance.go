@@ -2,6 +2,7 @@ package consul
 
 import (
 	"cmp"
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"strings"
@@ -49,7 +50,35 @@ type serviceAddress struct {
 
 type locality struct{ Region, Zone string }
 
-type check struct{ CheckID, Status string }
+// check is a health check. Critical is the name of a critical check and the first line
+// of its output; other checks need no text, and every instance is kept in memory.
+type check struct{ CheckID, Status, Critical string }
+
+// maxOutput is how much of a check's output is kept, in bytes.
+const maxOutput = 120
+
+func (c *check) UnmarshalJSON(data []byte) error {
+	var in struct{ CheckID, Name, Status, Output string }
+	if err := json.Unmarshal(data, &in); err != nil {
+		return err
+	}
+	*c = check{CheckID: in.CheckID, Status: in.Status}
+	if !c.isCritical() {
+		return nil
+	}
+	c.Critical = cmp.Or(in.Name, in.CheckID)
+	if line, _, _ := strings.Cut(strings.TrimSpace(in.Output), "\n"); line != "" {
+		if len(line) > maxOutput {
+			line = strings.ToValidUTF8(line[:maxOutput], "") + "..."
+		}
+		c.Critical += ": " + line
+	}
+	return nil
+}
+
+// isCritical reports whether the check takes the instance out of use. An unknown
+// status does.
+func (c *check) isCritical() bool { return c.Status != "passing" && c.Status != "warning" }
 
 // port is one port of an instance; its name is "" where a service has but one.
 type port struct {
@@ -82,16 +111,21 @@ func (i *instance) health() (state vip.State, weight int) {
 		switch {
 		case c.CheckID == nodeMaintenance, strings.HasPrefix(c.CheckID, serviceMaintenance):
 			return vip.Maint, passing
-		case c.Status == "passing":
-		case c.Status == "warning":
-			if state == vip.Ready {
-				weight = warning
-			}
-		default: // critical, and what we don't know
+		case c.isCritical():
 			state, weight = vip.Drain, passing
+		case c.Status == "warning" && state == vip.Ready:
+			weight = warning
 		}
 	}
 	return state, weight
+}
+
+// reason names the first critical check of the instance.
+func (i *instance) reason() vip.Reason {
+	if at := slices.IndexFunc(i.Checks, func(c check) bool { return c.isCritical() }); at >= 0 {
+		return vip.ReasonText("Consul check critical: " + cmp.Or(i.Checks[at].Critical, i.Checks[at].CheckID))
+	}
+	return vip.Reason{}
 }
 
 // address returns where the instance serves, by the tagged address that the

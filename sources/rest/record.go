@@ -78,7 +78,7 @@ func (e *entry) published() vip.Service {
 		}
 		// One that terminates could still be chosen, in want of ready ones.
 		if b := &row.Backends[indexOf(row.Backends, id)]; b.State == vip.Ready || b.State == vip.Terminating {
-			b.State = vip.Drain
+			b.State, b.Reason = vip.Drain, vip.NoHeartbeat(vip.InstantOf(l.due.Add(-l.lapse-l.ttl)), l.ttl)
 		}
 	}
 	return row

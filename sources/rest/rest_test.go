@@ -501,7 +501,12 @@ func TestHeartbeats(t *testing.T) {
 		if l := f.src.Lives(webKey)["10.0.0.9"]; !l.Drained || !l.Removed.Equal(time.Now().Add(60*time.Second)) {
 			t.Errorf("its life: %+v", l)
 		}
-		time.Sleep(59 * time.Second)
+		time.Sleep(2 * time.Second)
+		row, _, _ := f.services.Get(webKey)
+		if got := row.Backends[1].Reason.Text(time.Now()); got != "no heartbeat for 12s (ttl 10s)" {
+			t.Errorf("the reason is %q", got)
+		}
+		time.Sleep(57 * time.Second)
 		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 			t.Fatal(err)
 		}

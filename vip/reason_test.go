@@ -1,0 +1,28 @@
+package vip
+
+import (
+	"testing"
+	"time"
+)
+
+func TestReason(t *testing.T) {
+	now := time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
+	last := InstantOf(now.Add(-12500 * time.Millisecond))
+	for _, c := range []struct {
+		reason Reason
+		want   string
+	}{
+		{Reason{}, ""},
+		{ReasonText(""), ""},
+		{ReasonText("Consul check critical: web"), "Consul check critical: web"},
+		{NoHeartbeat(last, 10*time.Second), "no heartbeat for 12s (ttl 10s)"},
+		{NoHeartbeat(InstantOf(now), 10*time.Second), "no heartbeat for 10s (ttl 10s)"}, // the clock was set back
+	} {
+		if got := c.reason.Text(now); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+	if NoHeartbeat(last, time.Second) != NoHeartbeat(last, time.Second) || ReasonText("a") == ReasonText("b") || ReasonText("a") == (Reason{}) {
+		t.Error("equal reasons are those of equal content")
+	}
+}
