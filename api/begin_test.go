@@ -34,7 +34,7 @@ func notBegun() (s *Server, begin func()) {
 	statuses.Set(sources.Status{Name: "files", Type: "static"})
 	services := table.New(clock, vip.KeyOfService, nil)
 	services.Initializer()
-	return New(Deps{Node: "lb1", Services: services, Sources: statuses,
+	return New(Deps{Node: "lb1", Services: services, Sources: statuses, Conflicts: pipeline.NewResolve(pipeline.ResolveOptions{Services: services}).Conflicts(),
 		States:      table.New(clock, vip.KeyOfBackendState, nil),
 		Leases:      table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
 		Allocations: table.New(clock, vip.KeyOfAllocation, nil),

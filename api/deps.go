@@ -48,6 +48,7 @@ type Deps struct {
 	Registrar   Registrar
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Sources     table.Reader[string, sources.Status]
+	Conflicts   table.Reader[pipeline.ConflictKey, pipeline.Conflict]
 	States      table.Reader[vip.BackendKey, vip.BackendState]
 	Leases      table.Reader[ipam.Resource, *ipam.Lease]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]

@@ -154,7 +154,8 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	supervisor := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Events: events, Log: log})
+	resolve := pipeline.NewResolve(pipeline.ResolveOptions{Clock: clock, Leases: allocator, Services: services, Events: events})
+	supervisor := sources.NewSupervisor(sources.Options{Resolver: resolve, Services: services, Statuses: statuses, Events: events, Log: log})
 	r.registry = &brokenStore{Store: store.NewBucket[rest.Record](db, "rest")}
 	registry, err := rest.NewLocal(r.registry)
 	if err != nil {
@@ -183,7 +184,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		Frontends: frontends, Compiled: compiled, Applied: applied, Events: events, Log: log})
 
 	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
-		Registrar: registrar, Services: services, Sources: statuses, States: states, Leases: allocator.Leases(), Allocations: allocations,
+		Registrar: registrar, Services: services, Sources: statuses, Conflicts: resolve.Conflicts(), States: states, Leases: allocator.Leases(), Allocations: allocations,
 		Compiled: compiled, Frontends: frontends, Applied: applied, Ready: reconciler.Synced(), Events: events, Pools: allocator.Pools,
 		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
@@ -194,7 +195,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	r.server = New(r.deps)
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context) error{allocator.Run, supervisor.Run, allocate.Run, compiler.Run, reconciler.Run, r.server.Run} {
+	for _, run := range []func(context.Context) error{allocator.Run, supervisor.Run, resolve.Run, allocate.Run, compiler.Run, reconciler.Run, r.server.Run} {
 		parts.Go(func() {
 			if err := run(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a part ended: %v", err)

@@ -429,9 +429,12 @@ func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}
-	for held := false; !held; time.Sleep(time.Millisecond) {
-		status, _, _ := r.deps.Sources.Get("files")
-		held = len(status.Problems) > 0
+	for lost := false; !lost; time.Sleep(time.Millisecond) {
+		source := must[v1.SourceList](r, "GET", v1.PathSources, "").Items[0]
+		lost = len(source.Problems) > 0
+		if want := `source "rest" holds the name, at `; lost && (source.Name != "files" || source.Level != v1.LevelWarn || source.Problems[0].Code != vip.CodeNameTaken || !strings.HasPrefix(source.Problems[0].Message, want)) {
+			t.Fatalf("source %+v, want the problem %q", source, want)
+		}
 	}
 	if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60"); !deleted.Applied {
 		t.Errorf("%+v", deleted)

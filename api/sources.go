@@ -11,6 +11,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func (s *Server) sourceRoutes() {
@@ -22,7 +23,7 @@ func (s *Server) sourceRoutes() {
 type listSourcesOutput struct{ Body v1.SourceList }
 
 func (s *Server) listSources(context.Context, *struct{}) (*listSourcesOutput, error) {
-	return &listSourcesOutput{Body: v1.SourceList{Revision: s.Sources.Revision(), Items: s.sources()}}, nil
+	return &listSourcesOutput{Body: v1.SourceList{Revision: max(s.Sources.Revision(), s.Conflicts.Revision()), Items: s.sources()}}, nil
 }
 
 // sources are the sources, by name.
@@ -46,12 +47,28 @@ func (s *Server) source(name string) (v1.Source, bool) {
 	if !ok {
 		return v1.Source{}, false
 	}
+	conflicts, newest := s.conflictsOf(name)
+	st.Problems = slices.Concat(st.Problems, conflicts)
+	rev = max(rev, newest)
 	out := v1.Source{Name: st.Name, Type: st.Type, Level: sourceLevel(&st), Synced: st.Synced, Stale: st.Stale, Services: st.Services,
 		Restarts: st.Restarts, Problems: problems(st.Problems), Revision: rev}
 	if st.LastSync != 0 {
 		out.LastSync = when(time.UnixMilli(st.LastSync))
 	}
 	return out, true
+}
+
+// conflictsOf returns the problems of a source's services that are not in force, by name, and the
+// revision of the newest. It costs O(conflicts).
+func (s *Server) conflictsOf(source string) (out []vip.Problem, newest uint64) {
+	for key := range s.Conflicts.All() {
+		if row := s.Conflicts.Row(key); row != nil && key.Source == source {
+			out = append(out, row.Value.Problem)
+			newest = max(newest, row.Rev)
+		}
+	}
+	slices.SortFunc(out, func(a, b vip.Problem) int { return strings.Compare(a.Service, b.Service) })
+	return out, newest
 }
 
 func sourceLevel(st *sources.Status) string {

@@ -322,7 +322,7 @@ func TestWhoOwnsWhat(t *testing.T) {
 
 	check := func(name, want string, known bool) {
 		t.Helper()
-		got, ok := w.a.PriorSource(key(name))
+		got, ok := w.a.SourceOf(key(name))
 		if got != want || ok != known {
 			t.Errorf("prior source of %s: %q, %v", name, got, ok)
 		}

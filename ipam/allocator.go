@@ -205,10 +205,10 @@ func (a *Allocator) Owns(addr netip.Addr) bool {
 	return a.owned.Contains(addr)
 }
 
-// PriorSource returns the source that a service came from when it got its leases, held or cooling.
-// If they differ, the lowest address decides, or else the lowest node port: every host gets the
-// same answer.
-func (a *Allocator) PriorSource(k vip.ServiceKey) (source string, known bool) {
+// SourceOf looks up in the leases table the source that a service came from when it got its
+// leases, held or cooling. If they differ, the lowest address decides, then the lowest node port:
+// the result is the same on every host.
+func (a *Allocator) SourceOf(k vip.ServiceKey) (source string, known bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	var first Resource

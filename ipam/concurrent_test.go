@@ -45,7 +45,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				}
 				w.a.Pools()
 				w.a.Owns(addr("192.0.2.1"))
-				w.a.PriorSource(s.Key)
+				w.a.SourceOf(s.Key)
 				w.a.Freed()
 			}
 		})

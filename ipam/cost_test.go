@@ -36,7 +36,7 @@ func churn(w *world, i int) {
 	w.a.Assign(context.Background(), []*vip.Service{&s})
 	w.a.Assign(context.Background(), []*vip.Service{&s})
 	w.a.Owns(addr("10.200.0.1"))
-	w.a.PriorSource(s.Key)
+	w.a.SourceOf(s.Key)
 	w.a.Pools()
 	if err := w.a.Release(context.Background(), []ipam.Released{{Service: s.Key}})[0]; err != nil {
 		w.t.Fatal(err)

@@ -6,119 +6,113 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// sink is the Sink of one run of one source. Once that run is over it is deaf,
-// so that a goroutine which a source left behind can't undo what a later run
-// says.
-type sink struct {
-	names *names
-	src   *supervised
-}
+// sink is the Sink of one run of a source. Calls after the end of the run are ignored, so that a
+// goroutine that a source left behind can't undo what a later run writes.
+type sink struct{ src *supervised }
 
-// end makes the sink deaf.
+// end ends the run.
 func (s *sink) end() {
-	s.names.mu.Lock()
-	defer s.names.mu.Unlock()
-	if c := s.names.claims[s.src]; c.run == s {
-		c.run = nil
+	s.src.mu.Lock()
+	defer s.src.mu.Unlock()
+	if s.src.run == s {
+		s.src.run = nil
 	}
 }
 
-// locked runs f on the source's claims, and publishes its status, unless the
-// run is over.
-func (s *sink) locked(f func(n *names, c *claims)) {
-	n := s.names
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	c := n.claims[s.src]
-	if c.run != s {
+// update runs f with the source locked, resolves the claims that f changed and writes the status,
+// unless the run is over.
+func (s *sink) update(f func(src *supervised)) {
+	s.src.mu.Lock()
+	defer s.src.mu.Unlock()
+	if s.src.run != s {
 		return
 	}
-	f(n, c)
-	n.tell(c)
+	f(s.src)
+	s.src.commit()
 }
 
-// heard is locked for a word from the source on how things are.
-func (s *sink) heard(f func(n *names, c *claims)) {
-	s.locked(func(n *names, c *claims) {
-		c.status.LastSync = time.Now().UnixMilli()
-		f(n, c)
+// received is update for news from the source itself.
+func (s *sink) received(f func(src *supervised)) {
+	s.update(func(src *supervised) {
+		src.status.LastSync = time.Now().UnixMilli()
+		f(src)
 	})
 }
 
-// Replace implements Sink. With nothing changed it returns 0.
+// Replace implements Sink.
 func (s *sink) Replace(services []vip.Service, problems []vip.Problem) (rev uint64) {
-	s.heard(func(n *names, c *claims) {
-		n.inTouch(s.src, c)
-		before := n.options.Services.Revision()
-		named := make(map[vip.ServiceKey]struct{}, len(services))
-		for _, service := range services {
-			named[service.Key] = struct{}{}
-			n.put(s.src, c, service)
+	s.received(func(src *supervised) {
+		before := src.Services.Revision()
+		src.recovered()
+		listed := make(map[vip.ServiceKey]struct{}, len(services))
+		for i := range services {
+			listed[services[i].Key] = struct{}{}
+			src.put(services[i])
 		}
 		var gone []vip.ServiceKey
-		for key := range c.rows {
-			if _, still := named[key]; !still {
+		for key := range src.claims.All() {
+			if _, still := listed[key]; !still {
 				gone = append(gone, key)
 			}
 		}
-		n.remove(s.src, c, gone, true)
-		c.problems = problems
-		n.untold[c] = struct{}{}
-		n.first(s.src, c)
-		if after := n.options.Services.Revision(); after != before {
+		src.remove(gone, true)
+		src.setProblems(problems)
+		src.listed()
+		src.resolve()
+		if after := src.Services.Revision(); after != before {
 			rev = after
 		}
 	})
 	return rev
 }
 
-// Put implements Sink. A service that is held aside, because another source
-// holds its name, has no row, and 0 for a revision.
+// Put implements Sink.
 func (s *sink) Put(services ...vip.Service) (revs []uint64) {
-	s.heard(func(n *names, c *claims) {
-		revs = make([]uint64, 0, len(services))
-		for _, service := range services {
-			revs = append(revs, n.put(s.src, c, service))
+	s.received(func(src *supervised) {
+		for i := range services {
+			src.put(services[i])
 		}
-		if c.doubted() {
-			n.first(s.src, c)
+		if src.doubted() {
+			src.listed()
+		}
+		src.resolve()
+		revs = make([]uint64, len(services))
+		for i := range services {
+			if row := src.Services.Row(services[i].Key); row != nil && row.Value.Source == src.name {
+				revs[i] = row.Rev
+			}
 		}
 	})
 	return revs
 }
 
-// Delete implements Sink. Keys that the source has not said are passed over.
+// Delete implements Sink.
 func (s *sink) Delete(keys ...vip.ServiceKey) {
-	s.heard(func(n *names, c *claims) { n.remove(s.src, c, keys, false) })
+	s.received(func(src *supervised) { src.remove(keys, false) })
 }
 
 // Problems implements Sink.
 func (s *sink) Problems(problems []vip.Problem) {
-	s.heard(func(n *names, c *claims) {
-		c.problems = problems
-		n.untold[c] = struct{}{}
-	})
+	s.received(func(src *supervised) { src.setProblems(problems) })
 }
 
 // Stale implements Sink.
 func (s *sink) Stale(err error) {
-	s.locked(func(n *names, c *claims) {
-		if c.status.Stale != err.Error() {
-			c.status.Stale = err.Error()
-			// A reason may name what is left of many things that come back one by one.
-			if now := time.Now(); !c.failing || now.Sub(c.logged) >= relogStale {
-				c.logged = now
-				n.options.Log.Warn("source is stale", "source", s.src.name, "why", err)
+	s.update(func(src *supervised) {
+		if src.status.Stale != err.Error() {
+			src.status.Stale = err.Error()
+			// A reason may count many failures, and change as they end one by one.
+			if now := time.Now(); !src.failing || now.Sub(src.logged) >= relogStale {
+				src.logged = now
+				src.Log.Warn("source is stale", "source", src.name, "err", err)
 			}
 		}
-		if !c.failing {
-			c.failing = true
-			n.event("source_stale", s.src, err.Error()+"; its services stay as they are")
+		if !src.failing {
+			src.failing = true
+			src.event("source_stale", err.Error()+"; its services stay unchanged")
 		}
 	})
 }
 
 // Fresh implements Sink.
-func (s *sink) Fresh() {
-	s.heard(func(n *names, c *claims) { n.inTouch(s.src, c) })
-}
+func (s *sink) Fresh() { s.received((*supervised).recovered) }

@@ -15,57 +15,37 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// DefaultSyncTimeout is how long the pipeline waits for a source's first full
-// list before it goes on without.
+// DefaultSyncTimeout is how long the pipeline waits for a source's first full list.
 const DefaultSyncTimeout = 30 * time.Second
 
-// The pause before a failed source is run again grows from one to the other.
+// The pause before a failed source is run again grows from minBackoff to maxBackoff.
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 10 * time.Second
 )
 
-// Options is what a Supervisor needs. Services and Statuses must be given; it
-// is their only writer.
+// Options are what a Supervisor needs. Resolver, Services and Statuses must be given.
 type Options struct {
-	Services *table.Table[vip.ServiceKey, vip.Service]
-	Statuses *table.Table[string, Status]
-	// PriorSource returns the source that a service's leases were drawn for, by
-	// an earlier run of the agent. It may be nil, and must not call back.
-	PriorSource func(vip.ServiceKey) (string, bool)
-	// Shared says that other hosts have the same leases: PriorSource then says which
-	// of several sources has a name, here as there, and Settle that it may have
-	// changed.
-	Shared bool
-	// PriorServices returns how many services an earlier run of the agent had of a
-	// source: what the source's shrink guard compares its first list with. It may be
-	// nil, and must not call back.
+	Resolver Resolver
+	Services table.Reader[vip.ServiceKey, vip.Service] // what the Resolver writes
+	Statuses *table.Table[string, Status]              // the Supervisor is its only writer
+	// PriorServices returns how many services of a source an earlier run of the agent had. The
+	// source's shrink guard compares its first list with that. It may be nil, and must not call
+	// the Supervisor.
 	PriorServices func(source string) int
 	SyncTimeout   time.Duration // 0 is DefaultSyncTimeout
 	Events        *event.Log    // may be nil
 	Log           *slog.Logger  // nil is the default one
 }
 
-// Supervisor runs sources and gathers what they say into one table. Its
-// methods may be called by any goroutine.
+// Supervisor runs sources and writes their services into their claims tables. Its methods may be
+// called by any goroutine.
 type Supervisor struct {
 	options Options
-	log     *slog.Logger
 	sources []*supervised // fixed once Run is called
-	names   *names
 }
 
-// supervised is one source. What names guards is said there.
-type supervised struct {
-	name, typ string
-	source    Source
-	synced    func() // marks its share of the services table ready
-
-	mu     sync.Mutex
-	cancel context.CancelCauseFunc // ends the present run; nil between runs
-}
-
-var errResync = errors.New("resync asked for")
+var errResync = errors.New("resync requested")
 
 // NewSupervisor returns a supervisor without sources.
 func NewSupervisor(o Options) *Supervisor {
@@ -75,82 +55,79 @@ func NewSupervisor(o Options) *Supervisor {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Supervisor{options: o, log: o.Log, names: newNames(o)}
+	return &Supervisor{options: o}
 }
 
-// Add registers a source under a name of its own; a name that is taken is a
-// mistake in the program, and panics. Add every source before Run: the services
-// table is not ready before each has synced, or its sync timeout has passed.
-func (s *Supervisor) Add(name, typ string, src Source) {
-	for _, other := range s.sources {
-		if other.name == name {
-			panic(fmt.Sprintf("sources: two sources are named %q", name))
+// Add registers a source under a unique name; a name that is taken is a programming error, and
+// panics. Add every source before Run.
+func (s *Supervisor) Add(name, typ string, source Source) {
+	if s.find(name) != nil {
+		panic(fmt.Sprintf("sources: two sources are named %q", name))
+	}
+	src := &supervised{Options: &s.options, name: name, typ: typ, source: source, claims: s.options.Resolver.Claims(name),
+		holding: make(chan struct{}, 1), status: Status{Name: name, Type: typ}}
+	src.synced = src.claims.Initializer()
+	if g, ok := source.(Guarded); ok && g.ShrinkGuard() > 0 {
+		src.guard = newShrinkGuard(g.ShrinkGuard())
+	}
+	s.options.Statuses.Set(src.status)
+	s.sources = append(s.sources, src)
+}
+
+// find returns the source of that name, or nil.
+func (s *Supervisor) find(name string) *supervised {
+	for _, src := range s.sources {
+		if src.name == name {
+			return src
 		}
 	}
-	added := &supervised{name: name, typ: typ, source: src, synced: s.options.Services.Initializer()}
-	s.sources = append(s.sources, added)
-	s.names.add(added)
+	return nil
 }
 
-// Run runs every source until the context ends, waits for them to return, and
-// returns the context's error. What they said stays in the tables.
+// Run runs every source until the context ends, waits for them to return, and returns the
+// context's error. Their services stay in the tables.
 func (s *Supervisor) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, src := range s.sources {
-		running.Go(func() { s.supervise(ctx, src) })
+		running.Go(func() { src.supervise(ctx) })
+		if src.guard != nil {
+			running.Go(func() { src.confirmDue(ctx) })
+		}
 	}
-	running.Go(func() { s.awaitSync(ctx) })
-	running.Go(func() { s.names.confirmDue(ctx) })
+	if backoff.Sleep(ctx, s.options.SyncTimeout) {
+		for _, src := range s.sources {
+			src.syncTimeout()
+		}
+	}
 	running.Wait()
 	<-ctx.Done() // also without sources
 	return ctx.Err()
 }
 
-// Resync makes a source say its full list again, by running it anew at once.
-// What is held back because it would remove much of it is let go: whoever asks
-// has seen that. The error names a source that there is not.
+// Resync makes a source send its full list again, by restarting it at once. What its shrink guard
+// holds back is applied: the operator has seen it.
 func (s *Supervisor) Resync(name string) error {
-	for _, src := range s.sources {
-		if src.name == name {
-			s.names.confirm(src, true)
-			src.mu.Lock()
-			defer src.mu.Unlock()
-			if src.cancel != nil {
-				src.cancel(errResync)
-			}
-			return nil
-		}
+	src := s.find(name)
+	if src == nil {
+		return fmt.Errorf("resync: source %q not found", name)
 	}
-	return fmt.Errorf("resync: there is no source %q", name)
+	src.confirm(true)
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	if src.cancel != nil {
+		src.cancel(errResync)
+	}
+	return nil
 }
 
-// Settle looks again at which source has a name, where leases are shared with
-// other hosts and one of the service's has changed: the source that it names now
-// has the name, if it claims it here, so that all hosts serve the same. Without a
-// contest it costs O(1).
-func (s *Supervisor) Settle(key vip.ServiceKey) { s.names.settle(key) }
-
-// awaitSync ends the waiting for sources that have not synced in time.
-func (s *Supervisor) awaitSync(ctx context.Context) {
-	if !backoff.Sleep(ctx, s.options.SyncTimeout) {
-		return
-	}
-	for _, src := range s.sources {
-		s.names.syncTimeout(src, s.options.SyncTimeout)
-	}
-}
-
-// supervise runs one source again and again.
-func (s *Supervisor) supervise(ctx context.Context, src *supervised) {
-	backoff := backoff.Backoff{Lo: minBackoff, Hi: maxBackoff}
+// supervise runs the source, again after each failure, until the context ends.
+func (src *supervised) supervise(ctx context.Context) {
+	wait := backoff.Backoff{Lo: minBackoff, Hi: maxBackoff}
 	for ctx.Err() == nil {
-		run, cancel := context.WithCancelCause(ctx)
-		src.mu.Lock()
-		src.cancel = cancel
-		src.mu.Unlock()
-		out := s.names.begin(src)
+		run, cancel := src.cancelable(ctx)
+		out := src.begin()
 		started := time.Now()
-		err := s.runOnce(run, src, out)
+		err := src.runOnce(run, out)
 		out.end()
 		resync := context.Cause(run) == errResync
 		cancel(nil)
@@ -160,36 +137,37 @@ func (s *Supervisor) supervise(ctx context.Context, src *supervised) {
 		if resync {
 			continue
 		}
-		if time.Since(started) > maxBackoff { // it was well for a while
-			backoff.Reset()
+		if time.Since(started) > maxBackoff {
+			wait.Reset()
 		}
-		pause := backoff.Next()
-		s.log.Warn("source failed", "source", src.name, "err", err, "retry_in", pause)
-		s.names.failed(src, err)
-		s.pause(ctx, src, pause)
+		pause := wait.Next()
+		src.Log.Warn("source failed", "source", src.name, "err", err, "retry_in", pause)
+		src.failed(err)
+		resting, cancel := src.cancelable(ctx)
+		backoff.Sleep(resting, pause)
+		cancel(nil)
 	}
 }
 
-// pause waits before the next run; Resync cuts it short.
-func (s *Supervisor) pause(ctx context.Context, src *supervised, d time.Duration) {
-	wait, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+// cancelable returns a context that Resync cancels.
+func (src *supervised) cancelable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	src.mu.Lock()
+	defer src.mu.Unlock()
 	src.cancel = cancel
-	src.mu.Unlock()
-	backoff.Sleep(wait, d)
+	return ctx, cancel
 }
 
-// runOnce makes a panic in a source that source's failure.
-func (s *Supervisor) runOnce(ctx context.Context, src *supervised, out *sink) (err error) {
+// runOnce runs the source once. A panic counts as a failure.
+func (src *supervised) runOnce(ctx context.Context, out *sink) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			s.log.Error("source panicked", "source", src.name, "panic", r, "stack", string(debug.Stack()))
+			src.Log.Error("source panicked", "source", src.name, "panic", r, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
 	if err := src.source.Run(ctx, out); err != nil {
 		return err
 	}
-	return errors.New("the source stopped by itself")
+	return errors.New("stopped without an error")
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +18,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -29,35 +32,64 @@ type sourceFunc func(ctx context.Context, out Sink) error
 
 func (f sourceFunc) Run(ctx context.Context, out Sink) error { return f(ctx, out) }
 
-// bench is a supervisor with its tables.
+// bench is a supervisor and a resolve stage with their tables.
 type bench struct {
 	*Supervisor
+	resolve  *pipeline.Resolve
 	services *table.Table[vip.ServiceKey, vip.Service]
 	statuses *table.Table[string, Status]
 	events   *event.Log
 	logged   bytes.Buffer
-	prior    map[vip.ServiceKey]string
+	leases   leases
+}
+
+// leases are one lease for each name, which names a source.
+type leases struct {
+	*table.Table[ipam.Resource, *ipam.Lease]
+}
+
+func (l leases) Leases() table.Reader[ipam.Resource, *ipam.Lease] { return l }
+
+func (l leases) SourceOf(k vip.ServiceKey) (source string, known bool) {
+	for _, lease := range l.All() {
+		if lease.Holders[0].Service == k {
+			return lease.Holders[0].Source, true
+		}
+	}
+	return "", false
+}
+
+func resourceOf(k vip.ServiceKey) ipam.Resource {
+	return ipam.Resource{Addr: netip.AddrFrom4([4]byte{192, 0, 2, k.Name[0]})}
+}
+
+func (l leases) set(k vip.ServiceKey, source string) {
+	l.Set(&ipam.Lease{Resource: resourceOf(k), Holders: []ipam.Holder{{Service: k, Source: source}}})
 }
 
 func newBench() *bench {
 	clock := &table.Clock{}
 	b := &bench{services: table.New(clock, vip.KeyOfService, nil), statuses: table.New(clock, KeyOfStatus, nil),
-		events: event.NewLog(100, time.Now), prior: map[vip.ServiceKey]string{}}
-	b.Supervisor = NewSupervisor(Options{Services: b.services, Statuses: b.statuses, Events: b.events, SyncTimeout: 30 * time.Second,
-		PriorSource: func(k vip.ServiceKey) (string, bool) { name, ok := b.prior[k]; return name, ok },
-		Log:         slog.New(slog.NewTextHandler(&b.logged, nil))})
+		events: event.NewLog(100, time.Now), leases: leases{table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)}}
+	b.resolve = pipeline.NewResolve(pipeline.ResolveOptions{Clock: clock, Leases: b.leases, Services: b.services, Events: b.events})
+	b.Supervisor = NewSupervisor(Options{Resolver: b.resolve, Services: b.services, Statuses: b.statuses, Events: b.events, SyncTimeout: 30 * time.Second,
+		Log: slog.New(slog.NewTextHandler(&b.logged, nil))})
 	return b
 }
 
-// start runs the supervisor until the test ends.
+// start runs both until the test ends.
 func (b *bench) start(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- b.Run(ctx) }()
+	for _, run := range []func(context.Context) error{b.Run, b.resolve.Run} {
+		go func() { ended <- run(ctx) }()
+	}
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run returned %v", err)
+		for range 2 {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("Run returned %v", err)
+			}
 		}
 	})
 }
@@ -305,7 +337,7 @@ func TestStaleIsLoggedOnceAMinute(t *testing.T) {
 		out := <-src.out
 		out.Replace(services("a"), nil)
 		lines := func() (warn, info int) {
-			return strings.Count(b.logged.String(), `"source is stale"`), strings.Count(b.logged.String(), `"source is in touch again"`)
+			return strings.Count(b.logged.String(), `"source is stale"`), strings.Count(b.logged.String(), `"source recovered"`)
 		}
 		for i := range 100 {
 			out.Stale(fmt.Errorf("%d are missing", 100-i))
@@ -405,9 +437,9 @@ func TestNameConflicts(t *testing.T) {
 		t.Run(test.what, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				b := newBench()
-				b.names.options.Shared = test.shared
+				b.resolve.Shared = test.shared
 				if test.prior != "" {
-					b.prior[key("web")] = test.prior
+					b.leases.set(key("web"), test.prior)
 				}
 				sinks := map[string]Sink{}
 				drivens := map[string]*driven{"a": newDriven(), "b": newDriven()}
@@ -420,10 +452,10 @@ func TestNameConflicts(t *testing.T) {
 				for i, step := range test.steps {
 					name, list, says := strings.Cut(step, ":")
 					if name == "lease" {
-						b.prior[key("web")] = strings.TrimSpace(list)
-						b.Settle(key("web"))
-					} else if name == "freed" { // the lease is gone, of which nobody tells
-						delete(b.prior, key("web"))
+						b.leases.set(key("web"), strings.TrimSpace(list))
+						synctest.Wait()
+					} else if name == "freed" {
+						b.leases.Delete(resourceOf(key("web")))
 					} else if says {
 						sinks[name].Replace(services(strings.Fields(list)...), nil)
 					} else {
@@ -439,7 +471,13 @@ func TestNameConflicts(t *testing.T) {
 	}
 }
 
-func TestConflictIsTold(t *testing.T) {
+// conflict is the problem of a source's claim to web.
+func (b *bench) conflict(source string) vip.Problem {
+	c, _, _ := b.resolve.Conflicts().Get(pipeline.ConflictKey{Service: key("web"), Source: source})
+	return c.Problem
+}
+
+func TestConflictIsReported(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b, first, second := newBench(), newDriven(), newDriven()
 		b.Add("static", "static", first)
@@ -453,15 +491,15 @@ func TestConflictIsTold(t *testing.T) {
 		}
 		loser.Put(service("web"))
 		got := b.status("rest")
-		if len(got.Problems) != 2 || got.Services != 1 {
-			t.Fatalf("status %+v", got)
+		if len(got.Problems) != 1 || got.Services != 1 || b.resolve.Conflicts().Len() != 1 {
+			t.Fatalf("status %+v, %d conflicts", got, b.resolve.Conflicts().Len())
 		}
-		if p := got.Problems[1]; p.Code != vip.CodeNameTaken || p.Service != "web" || p.Message != `source "static" holds the name, at web.toml:1` || p.Hint == "" {
+		if p := b.conflict("rest"); p.Code != vip.CodeNameTaken || p.Service != "web" || p.Message != `source "static" holds the name, at web.toml:1` || p.Hint == "" {
 			t.Errorf("problem %+v", p)
 		}
 		holder.Delete(key("web"))
-		if got := b.status("rest"); len(got.Problems) != 1 || b.rows() != "web=rest" {
-			t.Errorf("status %+v, rows %q", got, b.rows())
+		if b.resolve.Conflicts().Len() != 0 || b.rows() != "web=rest" {
+			t.Errorf("%d conflicts, rows %q", b.resolve.Conflicts().Len(), b.rows())
 		}
 		if got := b.kinds(); !slices.Equal(got, []string{"service_name_taken", "service_name_freed"}) {
 			t.Errorf("events %v", got)
@@ -481,12 +519,12 @@ func TestNamesAgainstOracle(t *testing.T) {
 			b.Add(name, "static", nil)
 		}
 		for _, src := range b.sources {
-			sinks[src.name] = b.names.begin(src)
+			sinks[src.name] = src.begin()
 		}
 		synced := map[string]bool{}
 		for _, name := range []string{"x", "y", "z"} {
 			if prior := rapid.SampledFrom([]string{"", "a", "b", "c", "gone"}).Draw(t, "prior of "+name); prior != "" {
-				b.prior[key(name)] = prior
+				b.leases.set(key(name), prior)
 			}
 		}
 		said := map[string]map[vip.ServiceKey]vip.Service{"a": {}, "b": {}, "c": {}}
@@ -523,7 +561,7 @@ func TestNamesAgainstOracle(t *testing.T) {
 						claimants = append(claimants, c)
 					}
 				}
-				prior := b.prior[k]
+				prior, _ := b.leases.SourceOf(k)
 				kept := slices.Contains(all, prior) && !synced[prior] && !slices.Contains(claimants, prior) && held[k] == ""
 				switch {
 				case len(claimants) == 0 || kept:
@@ -546,13 +584,12 @@ func TestNamesAgainstOracle(t *testing.T) {
 		for _, who := range all {
 			sinks[who].Replace(nil, nil)
 		}
-		n := b.names
-		if b.services.Len()+len(n.holders)+len(n.contests) > 0 {
-			t.Fatalf("left behind: %v %v %v", maps.Collect(b.services.All()), n.holders, n.contests)
+		if b.services.Len()+b.resolve.Conflicts().Len() > 0 {
+			t.Fatalf("left behind: %v %v", maps.Collect(b.services.All()), maps.Collect(b.resolve.Conflicts().All()))
 		}
-		for _, c := range n.claims {
-			if len(c.rows)+len(c.aside) > 0 {
-				t.Fatalf("left behind: %+v", c)
+		for _, src := range b.sources {
+			if src.claims.Len() > 0 {
+				t.Fatalf("left behind of %s: %v", src.name, maps.Collect(src.claims.All()))
 			}
 		}
 	})
@@ -580,16 +617,12 @@ func TestAddRefusesANameTwice(t *testing.T) {
 // Who waits for a name is told who took it, and where it is, as that changes.
 func TestConflictFollowsTheHolder(t *testing.T) {
 	b := newBench()
-	b.prior[key("web")] = "static"
+	b.leases.set(key("web"), "static")
 	b.Add("static", "static", nil)
 	b.Add("rest", "rest", nil)
-	holder, loser := b.names.begin(b.sources[0]), b.names.begin(b.sources[1])
+	holder, loser := b.sources[0].begin(), b.sources[1].begin()
 	message := func() string {
-		p := b.status("rest").Problems
-		if len(p) != 1 {
-			t.Fatalf("problems %+v", p)
-		}
-		return p[0].Message
+		return b.conflict("rest").Message
 	}
 	loser.Replace(services("web"), nil)
 	if got := message(); !strings.Contains(got, "has not synced yet") {
@@ -618,7 +651,7 @@ func TestHandOverOfManyNames(t *testing.T) {
 		for i := range n {
 			all = append(all, service(fmt.Sprint("s", i)))
 		}
-		holder, heir := b.names.begin(b.sources[0]), b.names.begin(b.sources[1])
+		holder, heir := b.sources[0].begin(), b.sources[1].begin()
 		holder.Replace(all, nil)
 		heir.Replace(all, nil)
 		return testing.AllocsPerRun(1, func() {
@@ -642,9 +675,9 @@ func TestPutCostDoesNotGrow(t *testing.T) {
 		for i := range rows {
 			taken = append(taken, service(fmt.Sprint("taken", i)))
 		}
-		b.names.begin(b.sources[0]).Replace(taken, nil)
+		b.sources[0].begin().Replace(taken, nil)
 		b.Add("s", "static", nil)
-		out := b.names.begin(b.sources[1])
+		out := b.sources[1].begin()
 		var all []vip.Service
 		for i := range rows {
 			all = append(all, service(fmt.Sprint("s", i)))

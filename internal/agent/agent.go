@@ -89,6 +89,7 @@ type agent struct {
 	stores    *stores
 	began     chan struct{} // closed once what the stores keep has been taken in
 
+	resolve     *pipeline.Resolve
 	supervisor  *sources.Supervisor
 	reloaders   map[string]sources.Reloader // the sources that read files, by name
 	remembered  []*cache.Source
@@ -156,7 +157,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 		level:       &slog.LevelVar{},
 		events:      event.NewLog(eventsKept, time.Now),
 		reloaders:   map[string]sources.Reloader{},
-		services:    table.New(clock, vip.KeyOfService, compile.SameService),
+		services:    table.New(clock, vip.KeyOfService, nil),
 		statuses:    table.New(clock, sources.KeyOfStatus, sources.SameStatus),
 		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
 		host:        table.New(clock, hostnet.KeyOf, hostnet.Same),
@@ -208,7 +209,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 		return nil, err
 	}
-	if err := a.newSources(cfg); err != nil {
+	if err := a.newSources(cfg, clock); err != nil {
 		return nil, err
 	}
 	if a.plane, err = choosePlane(a.config, a.allocator, ownAddress(a.host), a.log); err != nil {
@@ -236,12 +237,13 @@ func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
 // goneAfter is after how long without a node its leases may be swept.
 const goneAfter = 24 * time.Hour
 
-// newSources makes the sources and their supervisor: the first step of the
-// pipeline.
-func (a *agent) newSources(cfg *configs.Config) error {
+// newSources makes the first stages of the pipeline: the sources with their supervisor, and resolve.
+func (a *agent) newSources(cfg *configs.Config, clock *table.Clock) error {
+	a.resolve = pipeline.NewResolve(pipeline.ResolveOptions{
+		Clock: clock, Leases: a.allocator, Shared: a.stores.tree != nil, Services: a.services, Events: a.events,
+	})
 	a.supervisor = sources.NewSupervisor(sources.Options{
-		Services: a.services, Statuses: a.statuses, PriorSource: a.allocator.PriorSource, PriorServices: a.priorServices, Shared: a.stores.tree != nil,
-		Events: a.events, Log: a.log,
+		Resolver: a.resolve, Services: a.services, Statuses: a.statuses, PriorServices: a.priorServices, Events: a.events, Log: a.log,
 	})
 	for i := range cfg.Sources {
 		if err := a.newSource(&cfg.Sources[i]); err != nil {
@@ -297,32 +299,6 @@ func (a *agent) newSource(s *configs.Source) error {
 	}
 	a.supervisor.Add(s.Name, s.Type, source)
 	return nil
-}
-
-// settleNames has the fleet's leases say which source has a name that several
-// claim, until the context ends, and returns its error.
-func (a *agent) settleNames(ctx context.Context) error {
-	feed := a.allocator.Leases().Watch()
-	defer feed.Close()
-	for {
-		batch, more := feed.TryNext()
-		for _, c := range batch {
-			if c.Deleted {
-				continue
-			}
-			for i := range c.Value.Holders {
-				a.supervisor.Settle(c.Value.Holders[i].Service)
-			}
-		}
-		if len(batch) > 0 {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-more:
-		}
-	}
 }
 
 // priorServices returns how many services the last run of the agent had of a
@@ -414,10 +390,7 @@ func (a *agent) pipeline() []part {
 	for _, memory := range a.remembered {
 		parts = append(parts, part{"remembering services", memory.Keep})
 	}
-	parts = append(parts, part{"watching the host's addresses", a.watcher.Run}, part{"the sources", a.supervisor.Run})
-	if a.stores.tree != nil {
-		parts = append(parts, part{"settling names", a.settleNames})
-	}
+	parts = append(parts, part{"watching the host's addresses", a.watcher.Run}, part{"the sources", a.supervisor.Run}, part{"resolve", a.resolve.Run})
 	parts = append(parts, a.beside...)
 	return append(parts,
 		part{"the allocator", a.allocator.Run},

@@ -20,7 +20,7 @@ func (a *agent) apiDeps() api.Deps {
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
 		Registrar: a.rest,
-		Services:  a.services, Sources: a.statuses, States: a.states, Leases: a.allocator.Leases(),
+		Services:  a.services, Sources: a.statuses, Conflicts: a.resolve.Conflicts(), States: a.states, Leases: a.allocator.Leases(),
 		Allocations: a.allocations, Compiled: a.compiled, Frontends: a.frontends, Applied: a.applied,
 		Begun: a.began, Awaits: a.awaits, Ready: a.reconciler.Synced(), DrainsKept: a.compile.WaitKept,
 		Events:    a.events,

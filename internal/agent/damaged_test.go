@@ -60,7 +60,7 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 		if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.newSources(cfg); err != nil {
+		if err := a.newSources(cfg, clock); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.allocator.Restore(t.Context()); err != nil {

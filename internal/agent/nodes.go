@@ -33,6 +33,7 @@ func (a *agent) node() fleet.Node {
 		_, all := a.stores.tree.FirstProblems(0)
 		out.Problems += all
 	}
+	out.Problems += a.resolve.Conflicts().Len()
 	for _, s := range a.statuses.All() {
 		out.Problems += len(s.Problems)
 		if s.Stale != "" {

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
@@ -79,7 +80,7 @@ func startWith(t *testing.T, store Store) *run {
 	r := &run{t: t, remote: make(remote), services: table.New(clock, vip.KeyOfService, compile.SameService), statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)}
 	log := slog.New(slog.DiscardHandler)
 	s := New("consul", r.remote, store, r.services, log)
-	supervisor := sources.NewSupervisor(sources.Options{Services: r.services, Statuses: r.statuses, Log: log})
+	supervisor := sources.NewSupervisor(sources.Options{Resolver: pipeline.NewResolve(pipeline.ResolveOptions{Services: r.services}), Services: r.services, Statuses: r.statuses, Log: log})
 	supervisor.Add("consul", "consul", s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

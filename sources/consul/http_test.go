@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -172,7 +173,7 @@ func supervised(t *testing.T, f *fake) (services *table.Table[vip.ServiceKey, vi
 	clock := &table.Clock{}
 	services = table.New(clock, vip.KeyOfService, nil)
 	statuses := table.New(clock, sources.KeyOfStatus, nil)
-	super := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
+	super := sources.NewSupervisor(sources.Options{Resolver: pipeline.NewResolve(pipeline.ResolveOptions{Services: services}), Services: services, Statuses: statuses, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
 	src, err := New(Options{Config: *NewConfig(), asked: f})
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
@@ -19,7 +20,7 @@ func TestUnderTheSupervisor(t *testing.T) {
 	clock := &table.Clock{}
 	services := table.New(clock, vip.KeyOfService, nil)
 	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
-	supervisor := sources.NewSupervisor(sources.Options{Services: services, Statuses: statuses, Log: b.o.Log})
+	supervisor := sources.NewSupervisor(sources.Options{Resolver: pipeline.NewResolve(pipeline.ResolveOptions{Services: services}), Services: services, Statuses: statuses, Log: b.o.Log})
 	supervisor.Add("static", Type, b.Source)
 	b.write("a.toml", service("web", 80)+service("db", 5432))
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/kubernetes"
@@ -134,7 +135,7 @@ func firstSync(b *testing.B, client *kubeclient.Client, services int) (end func(
 	if err != nil {
 		b.Fatal(err)
 	}
-	supervisor := sources.NewSupervisor(sources.Options{Services: l.services, Statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)})
+	supervisor := sources.NewSupervisor(sources.Options{Resolver: pipeline.NewResolve(pipeline.ResolveOptions{Services: l.services}), Services: l.services, Statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)})
 	supervisor.Add(kubernetes.Type, kubernetes.Type, source)
 	l.complete()
 	ctx, cancel := context.WithCancel(b.Context())

@@ -25,7 +25,7 @@ func (d doubtful) ShrinkGuard() time.Duration { return d.patience }
 func guarded(t *testing.T, prior int) (*bench, Sink, *driven) {
 	b, src := newBench(), newDriven()
 	b.options.SyncTimeout = DefaultShrinkGuard / 3 // not what ends a doubt
-	b.names.options.PriorServices = func(string) int { return prior }
+	b.options.PriorServices = func(string) int { return prior }
 	b.Add("consul", "consul", doubtful{src, DefaultShrinkGuard})
 	b.start(t)
 	return b, <-src.out, src
@@ -124,12 +124,12 @@ func TestWhatVanishedComesBack(t *testing.T) {
 		all := numbered(10)
 		out.Replace(all, nil)
 		out.Replace(nil, []vip.Problem{{Message: "of the source"}})
-		if got := b.status("consul"); !strings.Contains(b.held(), "10 of 10 services vanished at once (s000, s001, s002, s003, s004 and 5 more)") || len(got.Problems) != 2 || got.Services != 10 {
+		if got := b.status("consul"); !strings.Contains(b.held(), "10 of 10 services disappeared at once (s000, s001, s002, s003, s004 and 5 more)") || len(got.Problems) != 2 || got.Services != 10 {
 			t.Errorf("status %+v", got)
 		}
 		time.Sleep(20 * time.Second)
 		out.Put(all[:8]...)
-		if !strings.Contains(b.held(), "2 of 10 services vanished at once (s008, s009)") {
+		if !strings.Contains(b.held(), "2 of 10 services disappeared at once (s008, s009)") {
 			t.Errorf("told of %q", b.held())
 		}
 		time.Sleep(11 * time.Second)

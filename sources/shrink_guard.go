@@ -1,0 +1,301 @@
+package sources
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// DefaultShrinkGuard is how long a shrink guard holds back an update.
+const DefaultShrinkGuard = 30 * time.Second
+
+// fewLosses is how many losses are normal: fewer are held back only if nothing would be left.
+const fewLosses = 3
+
+// shrinkGuard holds back what one source would remove. It counts the losses of a period as long as
+// its delay, so that services that disappear in steps count like services that disappear at once.
+// It is pure logic: the caller passes the time and locks. A change costs O(change); one that
+// confirms costs O(held back).
+//
+// A service that is held back stays unchanged. Only backends that take connections now are counted
+// and held: one that was drained before it disappeared is removed. New backends make up for removed
+// ones: a service that moves does not shrink.
+type shrinkGuard struct {
+	delay    time.Duration
+	services map[vip.ServiceKey]time.Time // held, and until when
+	backends map[vip.ServiceKey]*shrunk
+	lost     losses
+	lostOf   map[vip.ServiceKey]losses // backends
+	prior    int                       // how many services this host had of the source before it started
+	first    time.Time                 // until when the first list is doubted; zero: it is not
+	changed  bool                      // what is held, since the owner last looked
+	events   []guardEvent              // since takeEvents
+}
+
+// shrunk is a service with held backends.
+type shrunk struct {
+	wanted vip.Service // by the source
+	gone   []vip.Backend
+	until  time.Time
+}
+
+// guardEvent is the kind and the message of an event.
+type guardEvent struct{ kind, message string }
+
+func newShrinkGuard(delay time.Duration) *shrinkGuard {
+	return &shrinkGuard{delay: delay, services: map[vip.ServiceKey]time.Time{}, backends: map[vip.ServiceKey]*shrunk{}, lostOf: map[vip.ServiceKey]losses{}}
+}
+
+func (g *shrinkGuard) takeEvents() []guardEvent {
+	events := g.events
+	g.events = nil
+	return events
+}
+
+func (g *shrinkGuard) held(what string) {
+	g.events = append(g.events, guardEvent{"shrink_held", fmt.Sprintf("%s at once; they are kept for %s", what, g.delay)})
+}
+
+func (g *shrinkGuard) withdrawn(what string) {
+	g.events = append(g.events, guardEvent{"shrink_withdrawn", what})
+}
+
+// holds reports whether anything is held back.
+func (g *shrinkGuard) holds() bool { return len(g.services)+len(g.backends) > 0 || !g.first.IsZero() }
+
+// losses counts what was removed in one period.
+type losses struct {
+	since  time.Time
+	before int // how many there were at its beginning
+	count  int
+}
+
+// at returns the losses of the present period, in which there are many.
+func (l losses) at(now time.Time, period time.Duration, many int) losses {
+	if l.count == 0 || now.Sub(l.since) >= period {
+		return losses{since: now, before: many}
+	}
+	l.before = max(l.before, many+l.count)
+	return l
+}
+
+// tooMany reports whether n more losses are too many for one period. All says that nothing would be
+// left.
+func (l losses) tooMany(n int, all bool) bool {
+	total := l.count + n
+	return 2*total > l.before && (total >= fewLosses || all)
+}
+
+// put returns the claim to write for the service that the source wants, given its present backends.
+func (g *shrinkGuard) put(now time.Time, wanted vip.Service, present []vip.Backend) vip.Service {
+	if _, back := g.services[wanted.Key]; back {
+		delete(g.services, wanted.Key)
+		g.changed = true
+		if len(g.services) == 0 {
+			g.withdrawn("the services that had disappeared are back, or removed one by one")
+		}
+	}
+	held := g.backends[wanted.Key]
+	gone, came, before := replaced(present, wanted.Backends)
+	if held == nil {
+		n := len(gone) - came
+		if n <= 0 {
+			return wanted
+		}
+		lost := g.lostOf[wanted.Key].at(now, g.delay, before)
+		if !lost.tooMany(n, len(wanted.Backends) == 0) {
+			lost.count += n
+			g.lostOf[wanted.Key] = lost
+			return wanted
+		}
+		held = &shrunk{until: now.Add(g.delay)}
+		if len(g.backends) == 0 { // of many services, the event names the first; the status has all
+			g.held("most backends of a service disappeared")
+		}
+		g.backends[wanted.Key] = held
+	}
+	g.changed = true
+	if len(gone) == 0 {
+		g.dropBackends(wanted.Key)
+		return wanted
+	}
+	held.wanted, held.gone = wanted, gone
+	wanted.Backends = slices.Concat(wanted.Backends, gone)
+	slices.SortFunc(wanted.Backends, func(a, b vip.Backend) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
+	})
+	return wanted
+}
+
+// replaced compares the backends that take connections now (before is their number) with those that
+// the source wants.
+func replaced(now, then []vip.Backend) (gone []vip.Backend, came, before int) {
+	key := func(b vip.Backend) vip.BackendKey { return b.Key(vip.ServiceKey{}) }
+	stays := make(map[vip.BackendKey]struct{}, len(then))
+	for _, b := range then {
+		stays[key(b)] = struct{}{}
+	}
+	for _, b := range now {
+		if b.State == vip.Ready && b.Weight > 0 {
+			before++
+			if _, there := stays[key(b)]; !there {
+				gone = append(gone, b)
+			}
+		}
+		delete(stays, key(b))
+	}
+	for _, b := range then {
+		if _, fresh := stays[key(b)]; fresh && b.State == vip.Ready && b.Weight > 0 {
+			came++
+		}
+	}
+	return gone, came, before
+}
+
+// remove returns which of the keys to remove now; the others are held. Many is the number of all
+// claims. Full says that the keys were missing in a full list, and not named by the source.
+func (g *shrinkGuard) remove(now time.Time, keys []vip.ServiceKey, many int, full bool) []vip.ServiceKey {
+	keys = slices.DeleteFunc(slices.Clone(keys), func(k vip.ServiceKey) bool { _, held := g.services[k]; return held })
+	if len(keys) == 0 {
+		return nil
+	}
+	g.lost = g.lost.at(now, g.delay, many)
+	doubted := len(g.services) + len(keys)
+	if g.lost.tooMany(doubted, full && doubted == many) {
+		g.changed = true
+		until := now.Add(g.delay)
+		for _, key := range keys {
+			g.services[key] = until
+		}
+		g.held(fmt.Sprintf("%d of %d services disappeared", len(g.services), many))
+		return nil
+	}
+	g.lost.count += len(keys)
+	for _, key := range keys {
+		if g.backends[key] != nil {
+			g.changed = true
+			g.dropBackends(key)
+		}
+		g.forget(key)
+	}
+	return keys
+}
+
+// doubtFirst reports whether the source's first list, of many services, is much shorter than what
+// this host had of it before it started.
+func (g *shrinkGuard) doubtFirst(now time.Time, many int) bool {
+	if !(losses{before: g.prior}).tooMany(g.prior-many, many == 0) {
+		return false
+	}
+	if g.first.IsZero() {
+		g.first = now.Add(g.delay)
+	}
+	g.changed = true
+	return true
+}
+
+// acceptFirst ends the doubt of the first list.
+func (g *shrinkGuard) acceptFirst() { g.first, g.changed = time.Time{}, true }
+
+// dropBackends stops holding backends of a service.
+func (g *shrinkGuard) dropBackends(key vip.ServiceKey) {
+	delete(g.backends, key)
+	if len(g.backends) == 0 {
+		g.withdrawn("the backends that had disappeared are back, or removed with their service")
+	}
+}
+
+// forget drops all state of a service that is removed.
+func (g *shrinkGuard) forget(key vip.ServiceKey) {
+	delete(g.services, key)
+	delete(g.backends, key)
+	delete(g.lostOf, key)
+}
+
+// confirm returns what to remove and to write of what has been held until now, or of all of it.
+func (g *shrinkGuard) confirm(now time.Time, all bool) (remove []vip.ServiceKey, put []vip.Service) {
+	for key, until := range g.services {
+		if all || !until.After(now) {
+			remove = append(remove, key)
+			g.forget(key)
+		}
+	}
+	for key, held := range g.backends {
+		if all || !held.until.After(now) {
+			put = append(put, held.wanted)
+			delete(g.backends, key)
+			delete(g.lostOf, key)
+		}
+	}
+	if len(remove) > 0 {
+		g.lost = losses{}
+	}
+	return remove, put
+}
+
+// next returns when the next confirmation is due.
+func (g *shrinkGuard) next() (at time.Time, held bool) {
+	earlier := func(until time.Time) {
+		if !held || until.Before(at) {
+			at, held = until, true
+		}
+	}
+	for _, until := range g.services {
+		earlier(until)
+	}
+	for _, h := range g.backends {
+		earlier(h.until)
+	}
+	if !g.first.IsZero() {
+		earlier(g.first)
+	}
+	return at, held
+}
+
+// problems describes what is held back. Many is the number of all claims.
+func (g *shrinkGuard) problems(source string, many int) []vip.Problem {
+	hint := fmt.Sprintf("wait until they are back; or remove them at once: ironvip source resync %s", source)
+	var out []vip.Problem
+	if len(g.services) > 0 {
+		names, last := make([]string, 0, len(g.services)), time.Time{}
+		for key, until := range g.services {
+			names = append(names, key.String())
+			if until.After(last) {
+				last = until
+			}
+		}
+		slices.Sort(names)
+		out = append(out, vip.Problem{Code: vip.CodeHeldBack, Hint: hint,
+			Message: fmt.Sprintf("%d of %d services disappeared at once (%s); kept until %s", len(names), many, some(names), clock(last))})
+	}
+	if !g.first.IsZero() {
+		out = append(out, vip.Problem{Code: vip.CodeHeldBack, Hint: hint,
+			Message: fmt.Sprintf("has %d services, this host had %d of it before it started; the dataplane stays unchanged until %s", many, g.prior, clock(g.first))})
+	}
+	backends := len(out)
+	for key, h := range g.backends {
+		ids := make([]string, 0, len(h.gone))
+		for _, b := range h.gone {
+			ids = append(ids, b.ID())
+		}
+		out = append(out, vip.Problem{Code: vip.CodeHeldBack, Place: h.wanted.Origin, Service: key.String(), Field: "backends", Hint: hint,
+			Message: fmt.Sprintf("%d backends disappeared at once (%s), %d are left; kept until %s", len(ids), some(ids), len(h.wanted.Backends), clock(h.until))})
+	}
+	slices.SortFunc(out[backends:], func(a, b vip.Problem) int { return cmp.Compare(a.Service, b.Service) })
+	return out
+}
+
+// some lists the first few names.
+func some(names []string) string {
+	const few = 5
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }

@@ -1,0 +1,258 @@
+package sources
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// relogStale is how often a new reason for being stale is logged. The status has it at once.
+const relogStale = time.Minute
+
+// supervised is one source: its claims, its status and its shrink guard. A change costs O(change),
+// and O(problems) if the problems change.
+type supervised struct {
+	*Options
+	name, typ string
+	source    Source
+	claims    *table.Table[vip.ServiceKey, vip.Service]
+	synced    func()        // marks claims as Ready
+	holding   chan struct{} // has an element after the guard began to hold something
+
+	mu       sync.Mutex
+	cancel   context.CancelCauseFunc // ends the present run or the pause before the next; nil before the first
+	run      *sink                   // of the present run
+	changed  []vip.ServiceKey        // claims that are not resolved yet
+	problems []vip.Problem           // of the source's input
+	outdated bool                    // status.Problems is to be put together again
+	guard    *shrinkGuard            // nil: none
+	status   Status
+	waited   bool // synced or timed out: the pipeline no longer waits for it
+	failing  bool
+	logged   time.Time // when a reason for being stale was last logged
+}
+
+// begin returns the sink of a new run.
+func (src *supervised) begin() *sink {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	src.run = &sink{src}
+	return src.run
+}
+
+// failed marks the source stale after a run that ended by itself.
+func (src *supervised) failed(err error) {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	src.status.Restarts++
+	src.status.Stale = err.Error()
+	if !src.failing {
+		src.failing = true
+		src.event("source_failed", fmt.Sprintf("%s; its %d services stay unchanged", err, src.claims.Len()))
+	}
+	src.commit()
+}
+
+// syncTimeout ends the wait for a source that has not synced. A first list that the guard holds
+// back ends by itself.
+func (src *supervised) syncTimeout() {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	if src.waited || src.doubted() {
+		return
+	}
+	what := fmt.Sprintf("has not synced within %s; continuing without it", src.SyncTimeout)
+	if src.status.Stale == "" {
+		src.status.Stale = what
+	}
+	src.Log.Error("source "+what, "source", src.name, "err", src.status.Stale)
+	src.event("source_sync_timeout", what)
+	src.ready()
+	src.commit()
+}
+
+// ready ends the wait for the source.
+func (src *supervised) ready() {
+	if !src.waited {
+		src.waited = true
+		src.synced()
+		src.Resolver.Changed(src.name, nil)
+	}
+}
+
+// recovered ends the source's staleness.
+func (src *supervised) recovered() {
+	src.status.Stale = ""
+	if src.failing {
+		src.failing = false
+		src.Log.Info("source recovered", "source", src.name)
+		src.event("source_recovered", "recovered")
+	}
+}
+
+// put writes a claim, except for what the guard holds back.
+func (src *supervised) put(s vip.Service) {
+	s.Source = src.name
+	former := src.claims.Row(s.Key)
+	if src.guard != nil {
+		var inForce []vip.Backend
+		if former != nil {
+			inForce = former.Value.Backends
+		}
+		s = src.guard.put(time.Now(), s, inForce)
+	}
+	src.claim(s, former)
+}
+
+// claim writes a claim in the place of the former one.
+func (src *supervised) claim(s vip.Service, former *table.Row[vip.Service]) {
+	if src.claims.Put(s) != former {
+		src.changed = append(src.changed, s.Key)
+	}
+}
+
+// remove removes claims, except for those that the guard holds back. Full says that the keys were
+// missing in a full list.
+func (src *supervised) remove(keys []vip.ServiceKey, full bool) {
+	if src.guard != nil {
+		keys = slices.DeleteFunc(slices.Clone(keys), func(k vip.ServiceKey) bool { return src.claims.Row(k) == nil })
+		keys = src.guard.remove(time.Now(), keys, src.claims.Len(), full)
+	}
+	for _, key := range keys {
+		if src.claims.Delete(key) {
+			src.changed = append(src.changed, key)
+		}
+	}
+}
+
+func (src *supervised) setProblems(problems []vip.Problem) {
+	src.problems, src.outdated = problems, true
+}
+
+// listed handles a full list of the source, and additions to one that is doubted: the source is
+// synced, unless its guard doubts the first list.
+func (src *supervised) listed() {
+	if g := src.guard; g != nil && !src.status.Synced {
+		if src.PriorServices != nil && !src.doubted() {
+			g.prior = src.PriorServices(src.name)
+		}
+		if doubted := src.doubted(); g.doubtFirst(time.Now(), src.claims.Len()) {
+			if !doubted {
+				src.event("shrink_held", fmt.Sprintf("has %d services, this host had %d of it before; nothing is removed for %s", src.claims.Len(), g.prior, g.delay))
+			}
+			return
+		}
+	}
+	src.confirmSync()
+}
+
+// confirmSync marks the source as synced.
+func (src *supervised) confirmSync() {
+	if src.doubted() {
+		src.guard.acceptFirst()
+	}
+	src.status.Synced = true
+	src.resolve()
+	src.ready()
+}
+
+// doubted reports whether the guard doubts the first list.
+func (src *supervised) doubted() bool { return src.guard != nil && !src.guard.first.IsZero() }
+
+// resolve resolves the claims that changed.
+func (src *supervised) resolve() {
+	if len(src.changed) > 0 {
+		src.Resolver.Changed(src.name, src.changed)
+		clear(src.changed)
+		src.changed = src.changed[:0]
+	}
+}
+
+// commit resolves the claims that changed, reports what the guard holds, and writes the status.
+func (src *supervised) commit() {
+	src.resolve()
+	if g := src.guard; g != nil && g.changed {
+		g.changed, src.outdated = false, true
+		for _, e := range g.takeEvents() {
+			src.event(e.kind, e.message)
+		}
+		select {
+		case src.holding <- struct{}{}:
+		default:
+		}
+	}
+	if src.outdated {
+		src.outdated = false
+		src.status.Problems = src.problems
+		if g := src.guard; g != nil && g.holds() {
+			src.status.Problems = slices.Concat(src.problems, g.problems(src.name, src.claims.Len()))
+		}
+	}
+	src.status.Services = src.claims.Len()
+	src.Statuses.Set(src.status)
+}
+
+// confirm applies what the guard has held for long enough, or all that it holds.
+func (src *supervised) confirm(all bool) {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	g := src.guard
+	if g == nil || !g.holds() {
+		return
+	}
+	now := time.Now()
+	if src.doubted() && (all || !g.first.After(now)) {
+		src.confirmSync()
+	}
+	remove, put := g.confirm(now, all)
+	for _, key := range remove {
+		if src.claims.Delete(key) {
+			src.changed = append(src.changed, key)
+		}
+	}
+	for _, s := range put {
+		src.claim(s, src.claims.Row(s.Key))
+	}
+	if len(remove)+len(put) > 0 {
+		why := fmt.Sprintf("after %s", g.delay)
+		if all {
+			why = "by a resync"
+		}
+		src.event("shrink_confirmed", fmt.Sprintf("%d services that disappeared are removed, and backends of %d others, %s", len(remove), len(put), why))
+	}
+	src.outdated = true
+	src.commit()
+}
+
+// confirmDue applies what the guard has held for long enough, until the context ends.
+func (src *supervised) confirmDue(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		src.mu.Lock()
+		at, held := src.guard.next()
+		src.mu.Unlock()
+		if held {
+			timer.Reset(time.Until(at))
+		} else {
+			timer.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-src.holding:
+		case <-timer.C:
+			src.confirm(false)
+		}
+	}
+}
+
+func (src *supervised) event(kind, message string) {
+	src.Events.Add(event.Event{Kind: kind, Object: src.name, Message: fmt.Sprintf("source %q: %s", src.name, message)})
+}
