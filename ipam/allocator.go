@@ -11,11 +11,21 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
+
+const (
+	longestNap    = time.Minute // of Run, so that it notices a changed clock
+	shortestRetry = time.Second
+	longestRetry  = 30 * time.Second
+)
+
+// storeBackoff returns the waits for a store that fails.
+func storeBackoff() backoff.Backoff { return backoff.Backoff{Lo: shortestRetry, Hi: longestRetry} }
 
 // Options are the dependencies of an Allocator. Clock must be given.
 type Options struct {
@@ -65,7 +75,7 @@ type Allocator struct {
 	waiting  deferred // services that lack something
 	releases deferred // deleted services that still hold something
 	retries  delayqueue.Queue[vip.ServiceKey]
-	undone   map[vip.ServiceKey]undoBackoff
+	undone   undone
 	// unclaimed are, after Settled, the services that may hold leases without a source that
 	// names them.
 	unclaimed map[vip.ServiceKey]struct{}
@@ -102,7 +112,7 @@ func Prepare(store Store, cfg Config, o Options) (*Allocator, error) {
 		store: store, now: o.Now, events: o.Events, log: o.Log,
 		leadership: o.Leadership, away: o.Away, ownName: o.OwnName, unreadableService: o.Unreadable,
 		write: newWriteLock(), grace: newGracePeriod(), waiting: newDeferred(), releases: newDeferred(),
-		undone:    make(map[vip.ServiceKey]undoBackoff),
+		undone:    make(undone),
 		unclaimed: make(map[vip.ServiceKey]struct{}),
 		state: state{
 			node:         o.Node,
@@ -138,33 +148,6 @@ func Prepare(store Store, cfg Config, o Options) (*Allocator, error) {
 	return a, nil
 }
 
-// Restore reads every lease of the store. It is called once after Prepare, and before Run, Assign
-// and Release; Configure may be called meanwhile. It costs O(leases).
-func (a *Allocator) Restore(ctx context.Context) error {
-	changes, version, err := a.store.Changes(ctx, 0)
-	if err != nil {
-		return fmt.Errorf("restore leases: %w", err)
-	}
-	a.write.Lock()
-	defer a.write.Unlock()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.version = version
-	newest := make(map[*ranges]vip.Instant)
-	for _, c := range changes {
-		if c.Lease == nil {
-			continue
-		}
-		a.record(c.Resource, c.Lease)
-		if r := a.dynamicOf(c.Lease); r != nil && !c.Lease.Since.Before(newest[r]) {
-			newest[r] = c.Lease.Since
-			r.cursor = numberOf(c.Resource.Addr).plus(1) // automatic allocation continues behind the newest lease
-		}
-	}
-	a.rebuild() // alarms name the holders of addresses that pools must keep clear of
-	return nil
-}
-
 // Leases returns the table of durable leases.
 func (a *Allocator) Leases() table.Reader[Resource, *Lease] { return a.leases }
 
@@ -175,23 +158,6 @@ func (a *Allocator) Freed() <-chan struct{} { return a.freed.wait(&a.mu) }
 // Reconfigured returns a channel that is closed by Configure, after which any service may be
 // granted more. Every Configure replaces it.
 func (a *Allocator) Reconfigured() <-chan struct{} { return a.changed.wait(&a.mu) }
-
-// broadcast is a channel that is closed to wake every reader, and then replaced. It is guarded by
-// Allocator.mu.
-type broadcast struct{ c chan struct{} }
-
-func newBroadcast() broadcast { return broadcast{make(chan struct{})} }
-
-func (b *broadcast) wait(mu *sync.RWMutex) <-chan struct{} {
-	mu.RLock()
-	defer mu.RUnlock()
-	return b.c
-}
-
-func (b *broadcast) send() {
-	close(b.c)
-	b.c = make(chan struct{})
-}
 
 // Owns reports whether an address is leased, or in the ranges of a pool and not excluded. It costs
 // O(log ranges).
@@ -231,6 +197,26 @@ func (a *Allocator) Orphans() int {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return len(a.orphans)
+}
+
+// leads reports whether this host is the leader.
+func (a *Allocator) leads() bool { return a.leadership == nil || a.leadership.Mine() }
+
+// leaderActed restarts the grace period if the leader wrote something that this host waits for.
+func (a *Allocator) leaderActed(node string, k vip.ServiceKey) {
+	if a.leadership != nil && node != a.node && node == a.leadership.Elected() && (a.waiting.has(k) || a.releases.has(k)) {
+		a.grace.leaderActed(a.now())
+	}
+}
+
+// waitingProblem says that a service waits for the leader.
+func (a *Allocator) waitingProblem() vip.Problem {
+	message := "waiting for the leader: no node is elected to allocate the fleet's addresses"
+	if leader := a.leadership.Elected(); leader != "" {
+		message = fmt.Sprintf("waiting for the leader: node %s allocates the fleet's addresses", leader)
+	}
+	return vip.Problem{Code: vip.CodeWaiting, Message: message,
+		Hint: fmt.Sprintf("wait: this node allocates them itself after %s", sessionTTL+stepInJitter)}
 }
 
 // nudge makes Run look at its deadlines again.

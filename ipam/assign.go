@@ -81,7 +81,7 @@ func (a *Allocator) AssignWith(ctx context.Context, s vip.Service, commit func(c
 	}
 	now := a.now()
 	p := newPlan(&a.state, now, 1)
-	w := p.service(request{service: &s, frozen: a.frozenUntil(s.Key, now)})
+	w := p.service(request{service: &s, frozen: a.undone.frozenUntil(s.Key, now)})
 	if w.unplanned || len(w.ops) == 0 || len(w.drops) > 0 || len(w.problems) > 0 {
 		return nil
 	}
@@ -124,7 +124,7 @@ func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []
 		k := services[i].Key
 		due := a.waiting.isDue(k)
 		stepsIn = stepsIn || !leader && due
-		answers[n] = p.service(request{service: services[i], waits: !leader && !due, frozen: a.frozenUntil(k, now)})
+		answers[n] = p.service(request{service: services[i], waits: !leader && !due, frozen: a.undone.frozenUntil(k, now)})
 	}
 	err := a.commitPlan(ctx, p, a.store.Commit)
 	if stepsIn && len(p.ops) > 0 {
@@ -251,8 +251,8 @@ func (a *Allocator) releaseDrops(ctx context.Context, moved []*answer) error {
 	p := newReleasePlan(&a.state, a.now())
 	for _, w := range moved {
 		for _, resource := range w.drops {
-			if p.release(resource, w.service.Key, w.service.DrainTimeout) >= 0 {
-				a.mayBeUndone(w.service.Key)
+			if p.release(resource, w.service.Key, w.service.DrainTimeout) >= 0 && a.node != "" {
+				a.undone.released(w.service.Key)
 			}
 		}
 	}

@@ -10,27 +10,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// writeLock is the lock of the one who writes to the store. It is a channel and not a sync.Mutex
-// because testing/synctest then lets time pass while others wait for it during a slow commit.
-type writeLock chan struct{}
-
-func newWriteLock() writeLock { return make(writeLock, 1) }
-
-func (l writeLock) Lock() { l <- struct{}{} }
-
-// LockWithin takes the lock unless that takes longer than d.
-func (l writeLock) LockWithin(d time.Duration) bool {
-	late := time.NewTimer(d)
-	defer late.Stop()
-	select {
-	case l <- struct{}{}:
-		return true
-	case <-late.C:
-		return false
-	}
-}
-
-func (l writeLock) Unlock() { <-l }
+// reclaimDelay is how long this host waits until it claims back what another host released: the
+// deletion of the service may be on its way to this host, too.
+const reclaimDelay = 300 * time.Millisecond
 
 // committer is a Store's Commit, or a function that does the same.
 type committer func(ctx context.Context, ops []Op) error
@@ -116,6 +98,83 @@ func (a *Allocator) record(r Resource, now *Lease) {
 	}
 	if old != nil && old.State == Held && old.ShareKey != "" || now == nil || claimed {
 		a.freed.send() // the resource, ports of a shared address, or a cooling lease for the service it is assigned to
+	}
+}
+
+// checkClaimed has the next sweep look at a service if no source names it. The caller holds write.
+func (a *Allocator) checkClaimed(k vip.ServiceKey) {
+	if a.known != nil && !a.known(k) {
+		a.unclaimed[k] = struct{}{}
+	}
+}
+
+// receive records a lease as the store has it, and recalls the services that a change by another
+// host concerns. The caller holds both locks.
+func (a *Allocator) receive(r Resource, now *Lease) {
+	old, there := a.lease(r)
+	u, unreadable := a.unreadable[r]
+	if !there && unreadable {
+		old, there = u.stored, true
+	}
+	if there == (now != nil) && (now == nil || now.Equal(old)) {
+		return // written by this host
+	}
+	for _, h := range u.known.Holders {
+		if now == nil { // removed to repair the store: the holder gets it back
+			a.vanished[h.Service] = append(a.vanished[h.Service], u.known)
+		}
+		a.recalls.add(h.Service)
+	}
+	if old.State == Held {
+		a.receiveLoss(&old, now)
+	}
+	switch {
+	case now == nil:
+	case now.State == Blocked:
+		for i := range now.Holders {
+			a.recalls.add(now.Holders[i].Service)
+		}
+	case now.State == Held:
+		for i := range now.Holders {
+			k := now.Holders[i].Service
+			if old.HeldBy(k) >= 0 {
+				continue
+			}
+			a.recalls.add(k)
+			a.leaderActed(now.Holders[i].Node, k)
+			if a.undone.wasReleased(k) {
+				a.undone.again(k, a.now())
+			}
+		}
+		if in := a.dynamicOf(now); in != nil && !there {
+			in.cursor = numberOf(r.Addr).plus(1)
+		}
+	}
+	a.record(r, now)
+}
+
+// receiveLoss finds what a change means for the services that held old.
+func (a *Allocator) receiveLoss(old, now *Lease) {
+	for i := range old.Holders {
+		h := &old.Holders[i]
+		if now == nil {
+			a.vanished[h.Service] = append(a.vanished[h.Service], *old)
+			a.recalls.add(h.Service)
+			continue
+		}
+		g := now.holder(h.Service)
+		switch {
+		case now.State == Blocked && g != nil: // receive recalls it
+		case now.HeldBy(h.Service) < 0:
+			if g != nil {
+				a.leaderActed(g.Node, h.Service)
+			}
+			a.retries.Hasten(h.Service, a.now().Add(reclaimDelay))
+		case g.Node != h.Node && h.Node == a.node: // this host's change of it
+			a.undone.again(h.Service, a.now())
+		case g.Port != h.Port:
+			a.recalls.add(h.Service)
+		}
 	}
 }
 

@@ -24,17 +24,6 @@ func (a *Allocator) Configure(cfg Config) []vip.Problem {
 	return nil
 }
 
-// fatalProblems returns the problems with which an allocator must not run.
-func fatalProblems(cfg Config) []vip.Problem {
-	problems := slices.DeleteFunc(CheckPools(cfg.Pools, cfg.PodCIDRs), IsWarning)
-	if r := cfg.NodePorts; r.First == 0 || r.Last < r.First {
-		problems = append(problems, vip.Problem{
-			Code: vip.CodeInvalid, Field: "node_ports", Message: fmt.Sprintf("node ports %s are not a range", r), Hint: `write it as "30000-32767"`,
-		})
-	}
-	return problems
-}
-
 // SetHost reports the host's network.
 func (a *Allocator) SetHost(s hostnet.Snapshot) { a.change(false, func() { a.host = s }) }
 

@@ -18,19 +18,20 @@
 //
 // What is known:
 //   - number.go, bitmap.go, span.go: sets and ranges of addresses and ports as numbers
-//   - guard.go, pool.go: pools less what they must keep clear of
+//   - guard.go, pool.go: pools less what they must keep clear of, and their alarms
 //   - holdings.go, index.go: leases by service, by share key, and by the end of cooling
 //   - state.go: all of the above, and what the store can't read
 //
 // Plans, which are pure functions of that state and the requests:
-//   - plan.go, plan_address.go, plan_nodeport.go, unreadable.go: the ops that grant requests
+//   - plan.go, plan_address.go, plan_nodeport.go, plan_service.go: the ops that grant requests
 //   - plan_release.go: the ops that release
 //
 // The Allocator, which commits plans:
 //   - leadership.go, undo.go: when this host acts, if hosts share the store
+//   - signals.go: what goroutines wait for
 //   - allocator.go, configure.go: its construction, its settings, its readers
-//   - commit.go: from ops to durable and visible leases
-//   - follow.go: what other hosts write
-//   - assign.go, release.go: called by the pipeline
+//   - commit.go: from ops, and from changes by other hosts, to visible leases
+//   - assign.go, release.go: what the pipeline calls
+//   - follow.go: what the store has, at the start and later
 //   - cool.go, sweep.go, run.go: what Run does at a deadline
 package ipam

@@ -8,8 +8,8 @@ import (
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
-	"github.com/ironvip/ironvip/ipam/storetest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/storetest"
 )
 
 var storms = flag.Int("storms", 30, "how many storms on a shared store")

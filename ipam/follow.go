@@ -3,14 +3,38 @@ package ipam
 import (
 	"context"
 	"errors"
-	"time"
+	"fmt"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/vip"
 )
 
-// reclaimDelay is how long this host waits until it claims back what another host released: the
-// deletion of the service may be on its way to this host, too.
-const reclaimDelay = 300 * time.Millisecond
+// Restore reads every lease of the store. It is called once after Prepare, and before Run, Assign
+// and Release; Configure may be called meanwhile. It costs O(leases).
+func (a *Allocator) Restore(ctx context.Context) error {
+	changes, version, err := a.store.Changes(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("restore leases: %w", err)
+	}
+	a.write.Lock()
+	defer a.write.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version = version
+	newest := make(map[*ranges]vip.Instant)
+	for _, c := range changes {
+		if c.Lease == nil {
+			continue
+		}
+		a.record(c.Resource, c.Lease)
+		if r := a.dynamicOf(c.Lease); r != nil && !c.Lease.Since.Before(newest[r]) {
+			newest[r] = c.Lease.Since
+			r.cursor = numberOf(c.Resource.Addr).plus(1) // automatic allocation continues behind the newest lease
+		}
+	}
+	a.rebuild() // alarms name the holders of addresses that pools must keep clear of
+	return nil
+}
 
 // follow records what other hosts write to the store, until the context ends. One change costs
 // O(its holders).
@@ -82,75 +106,5 @@ func (a *Allocator) removeAllBut(stored []LeaseChange) {
 	}
 	for _, r := range gone {
 		a.receive(r, nil)
-	}
-}
-
-// receive records a lease as the store has it, and recalls the services that a change by another
-// host concerns. The caller holds both locks.
-func (a *Allocator) receive(r Resource, now *Lease) {
-	old, there := a.lease(r)
-	u, unreadable := a.unreadable[r]
-	if !there && unreadable {
-		old, there = u.stored, true
-	}
-	if there == (now != nil) && (now == nil || now.Equal(old)) {
-		return // written by this host
-	}
-	for _, h := range u.known.Holders {
-		if now == nil { // removed to repair the store: the holder gets it back
-			a.vanished[h.Service] = append(a.vanished[h.Service], u.known)
-		}
-		a.recalls.add(h.Service)
-	}
-	if old.State == Held {
-		a.receiveLoss(&old, now)
-	}
-	switch {
-	case now == nil:
-	case now.State == Blocked:
-		for i := range now.Holders {
-			a.recalls.add(now.Holders[i].Service)
-		}
-	case now.State == Held:
-		for i := range now.Holders {
-			k := now.Holders[i].Service
-			if old.HeldBy(k) >= 0 {
-				continue
-			}
-			a.recalls.add(k)
-			a.leaderActed(now.Holders[i].Node, k)
-			if _, released := a.undone[k]; released {
-				a.wasUndone(k)
-			}
-		}
-		if in := a.dynamicOf(now); in != nil && !there {
-			in.cursor = numberOf(r.Addr).plus(1)
-		}
-	}
-	a.record(r, now)
-}
-
-// receiveLoss finds what a change means for the services that held old.
-func (a *Allocator) receiveLoss(old, now *Lease) {
-	for i := range old.Holders {
-		h := &old.Holders[i]
-		if now == nil {
-			a.vanished[h.Service] = append(a.vanished[h.Service], *old)
-			a.recalls.add(h.Service)
-			continue
-		}
-		g := now.holder(h.Service)
-		switch {
-		case now.State == Blocked && g != nil: // receive recalls it
-		case now.HeldBy(h.Service) < 0:
-			if g != nil {
-				a.leaderActed(g.Node, h.Service)
-			}
-			a.retries.Hasten(h.Service, a.now().Add(reclaimDelay))
-		case g.Node != h.Node && h.Node == a.node: // this host's change of it
-			a.wasUndone(h.Service)
-		case g.Port != h.Port:
-			a.recalls.add(h.Service)
-		}
 	}
 }

@@ -107,3 +107,8 @@ func (h Holdings) remove(k vip.ServiceKey, r Resource) {
 		}
 	}
 }
+
+// holds reports whether a lease of any state names a service.
+func holds(l *Lease, k vip.ServiceKey) bool {
+	return slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.Service == k })
+}

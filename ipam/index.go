@@ -99,10 +99,6 @@ func (x *index) count(l *Lease, by uint64) {
 	}
 }
 
-func holds(l *Lease, k vip.ServiceKey) bool {
-	return slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.Service == k })
-}
-
 // shareOf returns the share key of an address; one without a key can't be shared.
 func shareOf(l *Lease) shareKey {
 	if l == nil || l.State != Held || l.ShareKey == "" || !l.Resource.Addr.IsValid() {

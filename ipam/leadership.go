@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -145,23 +144,4 @@ func (d *deferred) takeDue(g *gracePeriod, leader bool, now time.Time) (due []vi
 	}
 	_, next, _ = d.queue.First()
 	return due, next
-}
-
-func (a *Allocator) leads() bool { return a.leadership == nil || a.leadership.Mine() }
-
-// leaderActed restarts the grace period if the leader wrote something that this host waits for.
-func (a *Allocator) leaderActed(node string, k vip.ServiceKey) {
-	if a.leadership != nil && node != a.node && node == a.leadership.Elected() && (a.waiting.has(k) || a.releases.has(k)) {
-		a.grace.leaderActed(a.now())
-	}
-}
-
-// waitingProblem says that a service waits for the leader.
-func (a *Allocator) waitingProblem() vip.Problem {
-	message := "waiting for the leader: no node is elected to allocate the fleet's addresses"
-	if leader := a.leadership.Elected(); leader != "" {
-		message = fmt.Sprintf("waiting for the leader: node %s allocates the fleet's addresses", leader)
-	}
-	return vip.Problem{Code: vip.CodeWaiting, Message: message,
-		Hint: fmt.Sprintf("wait: this node allocates them itself after %s", sessionTTL+stepInJitter)}
 }

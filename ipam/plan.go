@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -28,13 +29,6 @@ type plan struct {
 	move    cursorMove // what the lease that was chosen last does to a position
 }
 
-// request is a service to plan for.
-type request struct {
-	service *vip.Service
-	waits   bool
-	frozen  time.Time
-}
-
 // cursorMove is the position from which automatic allocation continues once an op is durable.
 type cursorMove struct {
 	cursor *number // nil: it stays
@@ -52,27 +46,6 @@ func newPlan(s *state, now time.Time, n int) *plan {
 		cursors: make(map[*number]number),
 		moves:   make([]cursorMove, 0, n),
 	}
-}
-
-// service plans what one service is to hold.
-func (p *plan) service(q request) *answer {
-	s := q.service
-	if len(p.unreadableOf[s.Key]) > 0 {
-		return p.keepUnreadable(s)
-	}
-	p.waits, p.frozen = q.waits, q.frozen
-	w := &answer{service: s}
-	held, cooling := p.leasesOf(s.Key)
-	p.holding = resourcesOf(held)
-	p.addresses(w, held, cooling)
-	p.nodePorts(w, held, cooling)
-	if p.waits && len(w.drops) > 0 {
-		w.drops, w.waits = nil, true
-	}
-	if len(w.drops) > 0 && p.isFrozen(w) {
-		w.drops = nil
-	}
-	return w
 }
 
 // lease returns the lease of r as planned, or as it is.
@@ -273,4 +246,16 @@ func (w *answer) allocation(lease func(Resource) (Lease, bool)) vip.Allocation {
 		out.Problems[i].Service = w.service.Key.String()
 	}
 	return out
+}
+
+// unreadableProblem says that nobody can have a resource.
+func unreadableProblem(r Resource, reason string) vip.Problem {
+	p := vip.Problem{
+		Code: vip.CodeAddressTaken, Message: fmt.Sprintf("lease of %s unreadable: %s", r, reason),
+		Hint: "fix or remove that key, or request another",
+	}
+	if r.NodePort != 0 {
+		p.Code = vip.CodePortTaken
+	}
+	return p
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"go4.org/netipx"
 
@@ -103,6 +104,55 @@ func (p *pool) refusal(a netip.Addr, g *guard) vip.Problem {
 	}
 	code, why := g.why(a)
 	return vip.Problem{Code: code, Message: fmt.Sprintf("%s is held out of pool %q: %s", a, p.Name, why), Hint: "request another address"}
+}
+
+// most bounds how many alarms of one kind a pool shows.
+const most = 10
+
+// alarms says what a pool has in common with what it must keep clear of. Lease
+// tells who holds an address. It costs O(ranges and routes).
+func (g *guard) alarms(p *pool, lease func(netip.Addr) (Lease, bool)) []vip.Problem {
+	var out, own, routes []vip.Problem
+	for _, c := range p.CIDRs {
+		for _, r := range g.used {
+			if c.Overlaps(r.prefix) {
+				out = append(out, vip.Problem{
+					Code:    vip.CodeOverlap,
+					Message: fmt.Sprintf("pool %q %s overlaps range %s, which %s says is in use: nothing more is given out there, what is held stays", p.Name, c, r.prefix, r.from),
+					Hint:    "take that range out of the pool, and move the services that hold addresses of it",
+				})
+			}
+		}
+		for _, r := range g.host.Routes {
+			if r.Link != "lo" && c.Overlaps(r.Prefix) && c.Bits() <= r.Prefix.Bits() {
+				routes = append(routes, vip.Problem{
+					Code:    CodeNotice,
+					Message: fmt.Sprintf("pool %q %s covers the whole route %s of %s, so others there may have the same addresses", p.Name, c, r.Prefix, r.Link),
+					Hint:    fmt.Sprintf("exclude %s from the pool unless it is yours to give out", r.Prefix),
+				})
+			}
+		}
+	}
+	for a, what := range g.hosts {
+		if !p.covers(a) {
+			continue
+		}
+		message := fmt.Sprintf("%s is held out of pool %q: it is %s", a, p.Name, what)
+		code, hint := CodeNotice, ""
+		if l, ok := lease(a); ok && l.State == Held {
+			message = fmt.Sprintf("%s is leased to %s, but it is also %s", a, l.Holders[0].Service, what)
+			code, hint = vip.CodeAddressTaken, "take the address off the host, or delete the service"
+		}
+		own = append(own, vip.Problem{Code: code, Message: message, Hint: hint})
+	}
+	for _, list := range [][]vip.Problem{own, routes} {
+		slices.SortFunc(list, func(a, b vip.Problem) int { return strings.Compare(a.Message, b.Message) })
+		out = append(out, list[:min(len(list), most)]...)
+		if more := len(list) - most; more > 0 {
+			out = append(out, vip.Problem{Code: CodeNotice, Message: fmt.Sprintf("%d more such in pool %q", more, p.Name)})
+		}
+	}
+	return out
 }
 
 // addressBand returns how many of a range's lowest addresses are reserved for requests:

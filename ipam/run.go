@@ -5,18 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/vip"
 )
-
-const (
-	longestNap    = time.Minute // so that Run notices a changed clock
-	shortestRetry = time.Second
-	longestRetry  = 30 * time.Second
-)
-
-// storeBackoff returns the waits for a store that fails.
-func storeBackoff() backoff.Backoff { return backoff.Backoff{Lo: shortestRetry, Hi: longestRetry} }
 
 // Run does what has a deadline: it recalls services, releases what deleted services and orphans
 // held, and ends cooling. If hosts share the store it also follows what the others write. It returns
@@ -108,34 +98,4 @@ func (a *Allocator) TakeRecalls() []vip.ServiceKey {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.recalls.take()
-}
-
-// recalls are services to call Assign for again.
-type recalls struct {
-	keys []vip.ServiceKey
-	set  map[vip.ServiceKey]struct{}
-	some chan struct{} // closed while there are keys
-}
-
-func newRecalls() recalls {
-	return recalls{set: make(map[vip.ServiceKey]struct{}), some: make(chan struct{})}
-}
-
-func (r *recalls) add(k vip.ServiceKey) {
-	if _, there := r.set[k]; there {
-		return
-	}
-	if len(r.keys) == 0 {
-		close(r.some)
-	}
-	r.set[k] = struct{}{}
-	r.keys = append(r.keys, k)
-}
-
-func (r *recalls) take() []vip.ServiceKey {
-	keys := r.keys
-	if len(keys) > 0 {
-		*r = newRecalls()
-	}
-	return keys
 }

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
@@ -100,4 +101,43 @@ func (s *state) rebuildPools() {
 		pools = append(pools, made)
 	}
 	s.pools = pools
+}
+
+// unreadableLease is a resource whose lease the store can't read.
+type unreadableLease struct {
+	stored Lease // as the store reports it: Blocked
+	known  Lease // what is known all the same: held by the services that the store names, as they last held it
+}
+
+// markUnreadable records that the store can't read the lease of r. old is the last lease that
+// was known, or nil.
+func (s *state) markUnreadable(r Resource, now Lease, old *Lease) {
+	if former, was := s.unreadable[r]; was && old == nil {
+		old = &former.known
+	}
+	known := Lease{Resource: r, State: Held, Holders: slices.Clone(now.Holders)}
+	for i := range known.Holders {
+		if old == nil || old.HeldBy(known.Holders[i].Service) < 0 {
+			continue
+		}
+		known.Holders[i] = *old.holder(known.Holders[i].Service)
+		known.Pool, known.ShareKey, known.Since = old.Pool, old.ShareKey, old.Since
+	}
+	s.clearUnreadable(r)
+	s.unreadable[r] = unreadableLease{now, known}
+	for _, h := range known.Holders {
+		s.unreadableOf[h.Service] = append(s.unreadableOf[h.Service], r)
+	}
+}
+
+func (s *state) clearUnreadable(r Resource) {
+	for _, h := range s.unreadable[r].known.Holders {
+		dropValue(s.unreadableOf, h.Service, r)
+	}
+	delete(s.unreadable, r)
+}
+
+func (s *state) isUnreadable(r Resource) bool {
+	_, is := s.unreadable[r]
+	return is
 }

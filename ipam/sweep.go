@@ -27,13 +27,6 @@ func (a *Allocator) Settled(known func(vip.ServiceKey) bool) {
 	a.nudge()
 }
 
-// checkClaimed has the next sweep look at a service if no source names it. The caller holds write.
-func (a *Allocator) checkClaimed(k vip.ServiceKey) {
-	if a.known != nil && !a.known(k) {
-		a.unclaimed[k] = struct{}{}
-	}
-}
-
 // mayRelease returns a function that reports whether this host releases an orphan's lease: one that
 // it wrote itself, or, as the leader, one whose host is gone. While another host may have this one's
 // name, nobody releases what was written in that name, and its grace period begins again afterwards.

@@ -20,28 +20,37 @@ type undoBackoff struct {
 	until time.Time // when this host may change the service's leases again
 }
 
-// mayBeUndone notes that this host released what a service had besides what it has now.
-func (a *Allocator) mayBeUndone(k vip.ServiceKey) {
-	if _, there := a.undone[k]; !there && a.node != "" {
-		a.undone[k] = undoBackoff{}
+// undone are the services of which this host released something, or of which a change was undone.
+// The caller holds Allocator.write.
+type undone map[vip.ServiceKey]undoBackoff
+
+// released notes that this host released what a service had besides what it has now.
+func (u undone) released(k vip.ServiceKey) {
+	if _, there := u[k]; !there {
+		u[k] = undoBackoff{}
 	}
 }
 
-// wasUndone notes that another host undid this one's change of what k holds.
-func (a *Allocator) wasUndone(k vip.ServiceKey) {
-	now, u := a.now(), a.undone[k]
-	if now.Sub(u.until) > longestFreeze {
-		u.times = 0
+func (u undone) wasReleased(k vip.ServiceKey) bool {
+	_, there := u[k]
+	return there
+}
+
+// again notes that another host undid this one's change of what k holds.
+func (u undone) again(k vip.ServiceKey, now time.Time) {
+	b := u[k]
+	if now.Sub(b.until) > longestFreeze {
+		b.times = 0
 	}
-	u.until = now.Add(min(shortestFreeze<<min(u.times, 16), longestFreeze))
-	u.times++
-	a.undone[k] = u
+	b.until = now.Add(min(shortestFreeze<<min(b.times, 16), longestFreeze))
+	b.times++
+	u[k] = b
 }
 
 // frozenUntil returns until when a service keeps its leases as they are; zero if it need not.
-func (a *Allocator) frozenUntil(k vip.ServiceKey, now time.Time) time.Time {
-	if u := a.undone[k]; u.until.After(now) {
-		return u.until
+func (u undone) frozenUntil(k vip.ServiceKey, now time.Time) time.Time {
+	if b := u[k]; b.until.After(now) {
+		return b.until
 	}
 	return time.Time{}
 }

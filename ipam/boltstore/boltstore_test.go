@@ -16,7 +16,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/storetest"
+	"github.com/ironvip/ironvip/test/storetest"
 )
 
 // disk is the state file's bucket, with a switch for its writes.

@@ -10,8 +10,8 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/storetest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/storetest"
 )
 
 var storms = flag.Int("storms", 10, "how many storms on a shared store")

@@ -15,8 +15,8 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/storetest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/storetest"
 	"github.com/ironvip/ironvip/vip"
 )
 

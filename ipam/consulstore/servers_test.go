@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/storetest"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/storetest"
 )
 
 // join runs a store against a real server.

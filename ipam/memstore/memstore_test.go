@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/storetest"
+	"github.com/ironvip/ironvip/test/storetest"
 )
 
 func TestStore(t *testing.T) {

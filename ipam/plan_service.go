@@ -2,48 +2,37 @@ package ipam
 
 import (
 	"fmt"
-	"slices"
+	"time"
 
 	"github.com/ironvip/ironvip/vip"
 )
 
-// unreadableLease is a resource whose lease the store can't read.
-type unreadableLease struct {
-	stored Lease // as the store reports it: Blocked
-	known  Lease // what is known all the same: held by the services that the store names, as they last held it
+// request is a service to plan for.
+type request struct {
+	service *vip.Service
+	waits   bool
+	frozen  time.Time
 }
 
-// markUnreadable records that the store can't read the lease of r. old is the last lease that
-// was known, or nil.
-func (s *state) markUnreadable(r Resource, now Lease, old *Lease) {
-	if former, was := s.unreadable[r]; was && old == nil {
-		old = &former.known
+// service plans what one service is to hold.
+func (p *plan) service(q request) *answer {
+	s := q.service
+	if len(p.unreadableOf[s.Key]) > 0 {
+		return p.keepUnreadable(s)
 	}
-	known := Lease{Resource: r, State: Held, Holders: slices.Clone(now.Holders)}
-	for i := range known.Holders {
-		if old == nil || old.HeldBy(known.Holders[i].Service) < 0 {
-			continue
-		}
-		known.Holders[i] = *old.holder(known.Holders[i].Service)
-		known.Pool, known.ShareKey, known.Since = old.Pool, old.ShareKey, old.Since
+	p.waits, p.frozen = q.waits, q.frozen
+	w := &answer{service: s}
+	held, cooling := p.leasesOf(s.Key)
+	p.holding = resourcesOf(held)
+	p.addresses(w, held, cooling)
+	p.nodePorts(w, held, cooling)
+	if p.waits && len(w.drops) > 0 {
+		w.drops, w.waits = nil, true
 	}
-	s.clearUnreadable(r)
-	s.unreadable[r] = unreadableLease{now, known}
-	for _, h := range known.Holders {
-		s.unreadableOf[h.Service] = append(s.unreadableOf[h.Service], r)
+	if len(w.drops) > 0 && p.isFrozen(w) {
+		w.drops = nil
 	}
-}
-
-func (s *state) clearUnreadable(r Resource) {
-	for _, h := range s.unreadable[r].known.Holders {
-		dropValue(s.unreadableOf, h.Service, r)
-	}
-	delete(s.unreadable, r)
-}
-
-func (s *state) isUnreadable(r Resource) bool {
-	_, is := s.unreadable[r]
-	return is
+	return w
 }
 
 // keepUnreadable answers a service that holds a lease the store can't read. The service keeps
@@ -115,16 +104,4 @@ func (w *answer) onlyPortFor(r Resource) (vip.PortKey, bool) {
 		return vip.PortKey{}, false
 	}
 	return can[0], true
-}
-
-// unreadableProblem says that nobody can have a resource.
-func unreadableProblem(r Resource, reason string) vip.Problem {
-	p := vip.Problem{
-		Code: vip.CodeAddressTaken, Message: fmt.Sprintf("lease of %s unreadable: %s", r, reason),
-		Hint: "fix or remove that key, or request another",
-	}
-	if r.NodePort != 0 {
-		p.Code = vip.CodePortTaken
-	}
-	return p
 }
