@@ -23,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -351,6 +352,9 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 			err := p.run(ctx)
 			if ctx.Err() != nil {
 				return ctx.Err()
+			}
+			if _, refused := errors.AsType[*fleet.DuplicateNodeError](err); refused {
+				return err
 			}
 			return fmt.Errorf("%s ended: %w", p.name, err)
 		})

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/sources/rest"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // node is what this host tells the fleet, and `ironvip node list`, of itself.
@@ -82,6 +80,10 @@ func (a *agent) storeCheck() v1.Check {
 	c.More = all - len(problems)
 	why, advice, since := tree.StaleSince()
 	switch {
+	case tree.Duplicate() != nil: // among the problems
+		c.Level = v1.LevelFail
+		c.Message += " not writable: another host has this host's id or name"
+		c.Hint = "traffic goes on; new addresses and registrations wait"
 	case !a.hasBegun() && time.Since(since) < waitingEvery: // as at any start
 		c.Level, c.Message = v1.LevelWarn, a.awaits()
 	case !a.hasBegun():
@@ -107,9 +109,6 @@ func (a *agent) storeCheck() v1.Check {
 			elected = "nobody"
 		}
 		c.Message += " in touch, " + elected + " is elected"
-	}
-	if slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == vip.CodeNameTaken }) {
-		c.Level = v1.LevelFail // two hosts take each other's for their own
 	}
 	return c
 }

@@ -64,12 +64,12 @@ type idle struct {
 	*stores
 }
 
-// openIdle opens the store that a configuration names. It locks the state file, so no
-// agent of this host can start. The caller closes it.
-func openIdle(ctx context.Context, req StoreRequest) (*idle, error) {
+// openIdleState opens the state file of a stopped agent. While it is open, no agent of this host
+// can start.
+func openIdleState(req StoreRequest) (*configs.Config, *store.DB, error) {
 	cfg, problems := configs.Load(req.Config)
 	if cfg == nil {
-		return nil, problemsError("the configuration, which names the store, can't be used", problems)
+		return nil, nil, problemsError("the configuration, which names the store, can't be used", problems)
 	}
 	if req.StateDir != "" {
 		cfg.Node.StateDir = req.StateDir
@@ -77,11 +77,18 @@ func openIdle(ctx context.Context, req StoreRequest) (*idle, error) {
 	db, err := openState(cfg)
 	switch {
 	case errors.Is(err, store.ErrLocked):
-		return nil, &OfflineError{fmt.Errorf("an agent runs with the state directory %s", cfg.Node.StateDir), CauseRunning,
+		return nil, nil, &OfflineError{fmt.Errorf("an agent runs with the state directory %s", cfg.Node.StateDir), CauseRunning,
 			"stop it first: systemctl stop ironvip; the kernel goes on forwarding"}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, &OfflineError{err, CausePermission, "run this as root, or as the user ironvip"}
-	case err != nil:
+		return nil, nil, &OfflineError{err, CausePermission, "run this as root, or as the user ironvip"}
+	}
+	return cfg, db, err
+}
+
+// openIdle opens the store that a configuration names. Close it.
+func openIdle(ctx context.Context, req StoreRequest) (*idle, error) {
+	cfg, db, err := openIdleState(req)
+	if err != nil {
 		return nil, err
 	}
 	i := &idle{cfg: cfg, db: db}

@@ -172,11 +172,15 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	if err != nil {
 		return nil, fmt.Errorf("consul.token_file: %w", err)
 	}
+	identity, err := fleet.LoadIdentity(db)
+	if err != nil {
+		return nil, fmt.Errorf("%w\nhint: give this host a new one: ironvip node new-id", err)
+	}
 	kv, err := fleet.NewConsul(server)
 	if err != nil {
 		return nil, fmt.Errorf("the consul store: %w", err)
 	}
-	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
+	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
 		Folders: append(consulstore.Folders(), rest.ServicesFolder, rest.StatesFolder)})
 	s := &stores{tree: tree, ended: make(chan error, 1)}
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree), Node: cfg.Node.Name}
@@ -187,9 +191,17 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	s.stop = stop
 	go func() {
 		defer kv.Close()
-		s.ended <- tree.Run(ctx)
+		s.ended <- withHint(tree.Run(ctx))
 	}()
 	return s, nil
+}
+
+// withHint adds the hint of a host that may not join the fleet.
+func withHint(err error) error {
+	if duplicate, is := errors.AsType[*fleet.DuplicateNodeError](err); is {
+		return fmt.Errorf("%w\nhint: %s", err, duplicate.Hint())
+	}
+	return err
 }
 
 // wait returns once the stores can be read: those of a fleet when they have
@@ -229,6 +241,9 @@ func (s *stores) inTouch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %s", fleet.ErrUnavailable, stale)
+		case err := <-s.ended:
+			s.ended <- err
+			return err
 		case <-changed:
 		}
 	}

@@ -20,18 +20,14 @@ const (
 	flushMany  = 5 * time.Second
 )
 
-// cached is one value of the state bucket: an entry by its path, or one of the
-// notes.
+// cached is one value of the state bucket: an entry by its path, or the mark.
 type cached struct {
 	Value []byte `json:"value"`
 	Index uint64 `json:"index,omitempty"`
 }
 
-// Notes are kept beside the entries; no folder has a name that begins so.
-const (
-	noteMark    = ".mark"
-	noteSession = ".session"
-)
+// markKey is where the mark is, beside the entries; no folder has a name that begins so.
+const markKey = ".mark"
 
 // cache is the last known tree on this host's disk, for a start without Consul.
 // It is written behind: nothing waits for it, and what it lacks is read again.
@@ -42,12 +38,12 @@ type cache struct {
 
 	mu    sync.Mutex
 	dirty map[string]*cached // nil values: removed
-	notes map[string]string
-	kept  map[string]cached // what was there at the start, until the tree is loaded
+	fleet string             // the mark of the tree it holds; "" for none
+	kept  map[string]cached  // what was there at the start, until the tree is loaded
 }
 
 func newCache(db *store.DB) *cache {
-	c := &cache{dirty: map[string]*cached{}, notes: map[string]string{}, wake: make(chan struct{}, 1)}
+	c := &cache{dirty: map[string]*cached{}, wake: make(chan struct{}, 1)}
 	if db != nil {
 		c.bucket = store.NewBucket[cached](db, "fleet")
 	}
@@ -66,22 +62,19 @@ func (c *cache) open(t *Tree) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, note := range []string{noteMark, noteSession} {
-		c.notes[note] = string(all[note].Value)
-		delete(all, note)
-	}
+	c.fleet = string(all[markKey].Value)
+	delete(all, markKey)
 	c.kept = all
 }
 
-// remember begins with the last known tree when Consul hasn't been read yet.
-func (t *Tree) remember() {
+// startFromCache begins with the last known tree when Consul hasn't been read yet.
+func (t *Tree) startFromCache() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.cache.mu.Lock()
-	kept := t.cache.kept
-	known := t.cache.notes[noteMark] != ""
+	kept, known := t.cache.kept, t.cache.fleet != ""
 	t.cache.mu.Unlock()
-	if t.loaded || !known {
+	if t.loaded || t.prevented || !known {
 		return
 	}
 	t.log.Warn("consul has not been read yet: beginning with what was known last", "values", len(kept))
@@ -132,20 +125,17 @@ func (c *cache) set(path string, value *cached) {
 	}
 }
 
-func (c *cache) mark() string         { return c.note(noteMark) }
-func (c *cache) setMark(fleet string) { c.setNote(noteMark, fleet) }
-
-func (c *cache) note(name string) string {
+func (c *cache) mark() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.notes[name]
+	return c.fleet
 }
 
-func (c *cache) setNote(name, text string) {
+func (c *cache) setMark(fleet string) {
 	c.mu.Lock()
-	c.notes[name] = text
+	c.fleet = fleet
 	c.mu.Unlock()
-	c.set(name, &cached{Value: []byte(text)})
+	c.set(markKey, &cached{Value: []byte(fleet)})
 }
 
 // run writes what is new, until the context ends and all is written.

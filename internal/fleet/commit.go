@@ -10,8 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 const (
@@ -290,7 +291,7 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 		if errors.Is(err, ErrNoAnswer) {
 			// Those who wait behind it, and have waited for long, are not to find that out
 			// for themselves. What follows the journal looks whether it is so.
-			t.follower.stale(err)
+			t.setStale(err)
 			break
 		}
 		if err == nil || ctx.Err() != nil || attempt == attempts || !slices.ContainsFunc(jobs, func(j *job) bool { return j.request.ctx.Err() == nil }) {

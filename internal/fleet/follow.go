@@ -68,8 +68,11 @@ const (
 var errKicked = errors.New("asked again")
 
 func (f *follower) run(ctx context.Context) {
-	patience := time.AfterFunc(Patience, f.tree.remember)
-	defer patience.Stop()
+	select {
+	case <-f.tree.joined:
+	case <-ctx.Done():
+		return
+	}
 	wait := newBackoff()
 	todo, ask := restored, true // ask: don't wait for a change
 	for ctx.Err() == nil {
@@ -80,7 +83,7 @@ func (f *follower) run(ctx context.Context) {
 		case errors.Is(err, errKicked):
 			ask = true
 		case err != nil:
-			f.stale(err)
+			f.tree.setStale(err)
 			ask = true
 			backoff.Nap(ctx, wait.Next(), f.tree.kicks)
 			if next == inStep && time.Since(f.looked) > longAway {
@@ -123,14 +126,15 @@ func (f *follower) step(ctx context.Context, todo verdict, ask bool) (verdict, e
 	return next, nil
 }
 
-func (f *follower) stale(err error) {
+// setStale reports that the tables may be old.
+func (t *Tree) setStale(err error) {
 	advice, message := "", err.Error()
 	if a, is := errors.AsType[*advised](err); is {
 		advice, message = a.do, message+": "+a.do
 	}
-	if f.tree.status.setStale(err.Error(), advice) {
-		f.tree.log.Warn("out of touch with consul: going on with what is known", "err", message)
-		f.tree.o.Events.Add(event.Event{Kind: "fleet_stale", Message: message})
+	if t.status.setStale(err.Error(), advice) {
+		t.log.Warn("out of touch with consul: going on with what is known", "err", message)
+		t.o.Events.Add(event.Event{Kind: "fleet_stale", Message: message})
 	}
 }
 

@@ -43,9 +43,9 @@ const (
 // SetNode has the tree tell the fleet what of returns, which is asked every few
 // seconds.
 func (t *Tree) SetNode(of func() Node) {
-	t.turn.mu.Lock()
-	defer t.turn.mu.Unlock()
-	t.turn.info = of
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	t.session.info = of
 }
 
 // Nodes asks Consul for the fleet's nodes, in order of name. What is no node is
@@ -135,19 +135,14 @@ func (t *Tree) takeCensus(ctx context.Context) {
 			passed = began.Sub(last)
 		}
 		t.census.count(passed, names)
-		t.twins.census(t, pairs)
-		t.tellStrangers(pairs)
+		t.setNodesJunk(pairs)
 		last = began
-		pause := censusEvery
-		if t.twins.contested() {
-			pause = renewEvery
-		}
-		backoff.Nap(ctx, pause*9/10+rand.N(pause/5), t.twins.look)
+		backoff.Sleep(ctx, censusEvery*9/10+rand.N(censusEvery/5))
 	}
 }
 
-// tellStrangers tells of what lies among the nodes' rows and is none.
-func (t *Tree) tellStrangers(rows []Pair) {
+// setNodesJunk reports what lies among the nodes' rows and is none.
+func (t *Tree) setNodesJunk(rows []Pair) {
 	found := map[string]error{}
 	for _, p := range rows {
 		if err := t.paths.noNode(p); err != nil {
@@ -157,21 +152,18 @@ func (t *Tree) tellStrangers(rows []Pair) {
 	t.status.setJunk(inNodes, misplaced(found))
 }
 
-// presence is this host's row among the nodes.
-type presence struct {
-	tree    *Tree
-	session string
-	told    Node
-	at      time.Time
-	rival   rival
+// publishedRow is this host's row among the nodes as it was written last.
+type publishedRow struct {
+	node  Node
+	at    time.Time
+	index uint64 // of both locks; 0: not written yet
 }
 
-// publish tells what has changed, and reports whether that worked.
-func (p *presence) publish(ctx context.Context) bool {
-	t := p.tree
-	t.turn.mu.Lock()
-	info := t.turn.info
-	t.turn.mu.Unlock()
+// node is this host's row now.
+func (t *Tree) node() Node {
+	t.session.mu.Lock()
+	info := t.session.info
+	t.session.mu.Unlock()
 	var node Node
 	if info != nil {
 		node = info()
@@ -180,10 +172,12 @@ func (p *presence) publish(ctx context.Context) bool {
 	t.mu.Lock()
 	node.Index = t.high
 	t.mu.Unlock()
-	// Where the name is contested, the other is to see that this host lives.
-	if node == p.told && time.Since(p.at) < publishEvery && !t.twins.contested() {
-		return true
-	}
+	return node
+}
+
+// publish writes the node's row and the host's, which takes both locks, after the given
+// operations. It reports whether it got them.
+func (t *Tree) publish(ctx context.Context, session string, node Node, before ...Op) (taken bool, err error) {
 	row := node
 	row.Updated = time.Now().UnixMilli()
 	value, err := json.Marshal(row)
@@ -192,18 +186,12 @@ func (p *presence) publish(ctx context.Context) bool {
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(call, []Op{{Verb: Lock, Key: t.paths.node(t.o.Node), Value: value, Session: p.session}})
-	switch {
-	case err != nil:
-		return false
-	case len(out.Refused) > 0:
-		p.rival.stand(ctx, p, value)
-		return false
+	out, err := t.o.KV.Txn(call, append(before,
+		Op{Verb: Lock, Key: t.paths.host(t.o.Identity.ID), Value: t.hostRow(), Session: session},
+		Op{Verb: Lock, Key: t.paths.node(t.o.Node), Value: value, Session: session}))
+	if err != nil || len(out.Refused) > 0 {
+		return false, err
 	}
-	if p.at.IsZero() {
-		t.twins.taken()
-	}
-	p.told, p.at = node, time.Now()
-	p.rival.end(ctx, p)
-	return true
+	t.session.row = publishedRow{node, time.Now(), out.Index}
+	return true, nil
 }

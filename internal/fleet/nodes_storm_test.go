@@ -40,8 +40,8 @@ func nodesStorm(t *testing.T, seed uint64) {
 	watch := func(d time.Duration) {
 		for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 			for i, h := range hosts {
-				if h.NameTaken() {
-					t.Fatalf("%s takes itself for another: %v", names[i], h.Problems())
+				if h.Duplicate() != nil || h.Ended() != nil {
+					t.Fatalf("%s takes itself for another: %v, %v", names[i], h.Problems(), h.Ended())
 				}
 			}
 		}

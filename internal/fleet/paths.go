@@ -19,7 +19,8 @@ type paths struct {
 	mark    string // says whose tree it is
 	journal string // the newest entry of each lane
 	slots   string // the last entries, by lane and slot
-	nodes   string
+	hosts   string // a lock for each host's id
+	nodes   string // and for each node's name, with its row
 	leader  string
 }
 
@@ -28,8 +29,10 @@ const markName = ".fleet"
 func newPaths(prefix string) paths {
 	base := prefix + "/v1/"
 	return paths{prefix: prefix + "/", base: base, tree: base + "tree/", mark: base + "tree/" + markName, journal: base + "journal/",
-		slots: base + "slots/", nodes: base + "nodes/", leader: base + "leader"}
+		slots: base + "slots/", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
 }
+
+func (p paths) host(id string) string { return p.hosts + id }
 
 func (p paths) node(name string) string { return p.nodes + url.PathEscape(name) }
 

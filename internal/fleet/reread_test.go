@@ -112,8 +112,12 @@ func TestABrokenReadingChangesNothing(t *testing.T) {
 func TestFirstProblems(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
-		one, _, _ := life(t, kv, "lb1", "a")
-		life(t, kv, "lb1", "b")
+		one, client, _ := host(t, kv, fleet.Options{Node: "lb1"}, "a")
+		time.Sleep(time.Second)
+		client.SetDown(true)
+		time.Sleep(20 * time.Second)
+		host(t, kv, fleet.Options{Node: "lb1"}, "b") // has the name now
+		client.SetDown(false)
 		for i := range 150 {
 			kv.Put(fmt.Sprintf("%sjunk/%03d", treePrefix, i), "x")
 		}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,29 +195,15 @@ func TestOlderStateOnConsul(t *testing.T) {
 	}
 }
 
-// Two hosts of one name find each other out; what is done by hand is there after
-// a Reread.
-func TestTwoHostsOfOneNameOnConsul(t *testing.T) {
+// Junk that is written by hand is reported after a Reread, and no longer after the next one.
+func TestRereadOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
 	one := join(t, config(s), "lb1")
-	eventually(t, "alone, the name is its own", one.OwnName)
-	two, end := run(t, config(s), "lb1")
-	twin := func(tree *fleet.Tree) bool {
-		first, _ := tree.FirstProblems(1)
-		return len(first) == 1 && strings.Contains(first[0].Message, `"lb1"`) && !tree.OwnName()
+	if !one.OwnName() {
+		t.Error("alone, the name is not its own")
 	}
-	patiently(t, "both know of it", func() bool { return twin(one) && twin(two) })
 	if _, err := s.Client.KV().Put(&api.KVPair{Key: treePrefix + "nowhere/x", Value: []byte("junk")}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := one.Reread(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, all := one.FirstProblems(0); all != 2 {
-		t.Errorf("%v", one.Problems())
-	}
-	if _, err := s.Client.KV().Delete(treePrefix+"nowhere/x", nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := one.Reread(t.Context()); err != nil {
@@ -224,17 +212,120 @@ func TestTwoHostsOfOneNameOnConsul(t *testing.T) {
 	if _, all := one.FirstProblems(0); all != 1 {
 		t.Errorf("%v", one.Problems())
 	}
-	end()
-	patiently(t, "the name is its own again", func() bool { return len(one.Problems()) == 0 && one.OwnName() })
+	if _, err := s.Client.KV().Delete(treePrefix+"nowhere/x", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Reread(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, all := one.FirstProblems(0); all != 0 {
+		t.Errorf("%v", one.Problems())
+	}
 }
 
-// patiently is eventually for what takes some rounds of the census.
-func patiently(t testing.TB, what string, ok func() bool) {
+// severed is a connection to Consul that can be cut, as by a kill of the process.
+type severed struct {
+	*fleet.Consul
+	cut atomic.Bool
+}
+
+var errSevered = errors.New("cut")
+
+func (s *severed) Txn(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error) {
+	if s.cut.Load() {
+		return fleet.Outcome{}, errSevered
+	}
+	return s.Consul.Txn(ctx, ops)
+}
+
+func (s *severed) EndSession(ctx context.Context, id string) error {
+	if s.cut.Load() {
+		return errSevered
+	}
+	return s.Consul.EndSession(ctx, id)
+}
+
+// runAs runs a tree with an identity. Kill ends it and leaves its session behind.
+func runAs(t *testing.T, c fleet.Config, node string, id fleet.Identity) (tree *fleet.Tree, ended <-chan error, kill func()) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 2 minutes: %s", what)
+	kv, err := fleet.NewConsul(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connection := &severed{Consul: kv}
+	tree = fleet.New(fleet.Options{KV: connection, Clock: &table.Clock{}, Node: node, Identity: id, Folders: folders})
+	ctx, cancel := context.WithCancel(context.Background())
+	end, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer kv.Close()
+		end <- tree.Run(ctx)
+	}()
+	kill = sync.OnceFunc(func() {
+		connection.cut.Store(true)
+		cancel()
+		<-done
+	})
+	t.Cleanup(func() { cancel(); <-done })
+	return tree, end, kill
+}
+
+// Hosts with the id or the name of a live one are refused. An earlier run's locks are taken over
+// at once with the same state file, and with another one as soon as its session has expired.
+func TestIdentityOnConsul(t *testing.T) {
+	t.Parallel()
+	c := config(consultest.Start(t, consultest.Options{Memory: true}))
+	identity := func(id, file string) fleet.Identity { return fleet.Identity{ID: id, File: file, Hostname: "db7"} }
+	ready := func(tree *fleet.Tree) func() bool {
+		return func() bool {
+			select {
+			case <-tree.Folder("a").Ready():
+				return true
+			default:
+				return false
+			}
 		}
+	}
+	first, _, kill := runAs(t, c, "lb1", identity("id-1", "boot-1:1"))
+	eventually(t, "the first is there", ready(first))
+	for range 3 { // killed, and restarted at once
+		kill()
+		began := time.Now()
+		first, _, kill = runAs(t, c, "lb1", identity("id-1", "boot-1:1"))
+		eventually(t, "restarted", ready(first))
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("a restart took %v", took)
+		}
+	}
+	clone, refused, _ := runAs(t, c, "lb1", identity("id-1", "boot-2:1"))
+	namesake, alsoRefused, _ := runAs(t, c, "lb1", identity("id-2", "boot-2:1"))
+	for what, ended := range map[string]<-chan error{"host id id-1 is in use": refused, `node name "lb1" is in use`: alsoRefused} {
+		select {
+		case err := <-ended:
+			if _, is := errors.AsType[*fleet.DuplicateNodeError](err); !is || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), `node "lb1" on host db7`) {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("not refused: %s", what)
+		}
+	}
+	if ready(clone)() || ready(namesake)() {
+		t.Error("a refused host was ready")
+	}
+	if first.Stale() != "" || !first.OwnName() {
+		t.Errorf("the first one: %q", first.Stale())
+	}
+	kill()
+	began := time.Now()
+	reinstalled, ended, _ := runAs(t, c, "lb1", identity("id-2", "boot-2:1"))
+	for !ready(reinstalled)() {
+		if len(ended) > 0 || time.Since(began) > 2*time.Minute {
+			t.Fatalf("a reinstalled host doesn't get its name: %q", reinstalled.Stale())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if took := time.Since(began); took < 5*time.Second {
+		t.Errorf("after %v the session of the killed one can't have expired", took)
 	}
 }
 

@@ -13,16 +13,17 @@ import (
 // maxProblems bounds what Problems lists.
 const maxProblems = 100
 
-// status is what a tree tells about itself.
+// status is what a tree reports about itself.
 type status struct {
-	mu       sync.Mutex
-	stale    string
-	advice   string // what to do about stale; "" is to see to Consul
-	since    time.Time
-	touch    chan struct{} // closed while in touch
-	problems map[string]vip.Problem
-	junk     map[junkPlace]map[string]vip.Problem // by key
-	changed  chan struct{}
+	mu        sync.Mutex
+	stale     string
+	advice    string // what to do about stale; "" is to see to Consul
+	duplicate *DuplicateNodeError
+	since     time.Time
+	touch     chan struct{} // closed while in touch
+	problems  map[string]vip.Problem
+	junk      map[junkPlace]map[string]vip.Problem // by key
+	changed   chan struct{}
 }
 
 func newStatus() *status {
@@ -30,38 +31,60 @@ func newStatus() *status {
 		problems: map[string]vip.Problem{}, junk: map[junkPlace]map[string]vip.Problem{}, changed: make(chan struct{})}
 }
 
-// wake tells the readers. The caller holds mu.
+// wake wakes the readers. The caller holds mu.
 func (s *status) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
+// why is why the tables may be old and can't be written, "" when they are current. The caller
+// holds mu.
+func (s *status) why() (reason, advice string) {
+	if s.duplicate != nil {
+		return s.duplicate.Error(), s.duplicate.hint
+	}
+	return s.stale, s.advice
+}
+
+// update changes what why depends on, and returns the reasons before and after.
+func (s *status) update(change func()) (before, after string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, _ = s.why()
+	change()
+	after, _ = s.why()
+	switch {
+	case before == "" && after != "":
+		s.touch, s.since = make(chan struct{}), time.Now()
+	case before != "" && after == "":
+		close(s.touch)
+	}
+	if before != after {
+		s.wake()
+	}
+	return before, after
+}
+
 // setStale reports whether the tree was in touch until now. Advice is what to do,
 // "" to see to Consul.
 func (s *status) setStale(why, advice string) (was bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if was = s.stale == ""; was {
-		s.touch, s.since = make(chan struct{}), time.Now()
-	}
-	if s.stale != why {
-		s.stale, s.advice = why, advice
-		s.wake()
-	}
-	return was
+	before, _ := s.update(func() { s.stale, s.advice = why, advice })
+	return before == ""
 }
 
-// setFresh returns for how long the tree was out of touch; 0 when it was in.
-func (s *status) setFresh() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stale == "" {
+// setFresh returns for how long the tree was out of touch; 0 when it was in, or still is out.
+func (s *status) setFresh() (away time.Duration) {
+	before, after := s.update(func() { s.stale, away = "", time.Since(s.since) })
+	if before == "" || after != "" {
 		return 0
 	}
-	s.stale = ""
-	close(s.touch)
-	s.wake()
-	return time.Since(s.since)
+	return away
+}
+
+// setDuplicate returns the former one.
+func (s *status) setDuplicate(e *DuplicateNodeError) (before *DuplicateNodeError) {
+	s.update(func() { before, s.duplicate = s.duplicate, e })
+	return before
 }
 
 // inTouch returns a channel that is closed when the tree is in touch, and since
@@ -152,11 +175,17 @@ func (s *status) touched() {
 	s.wake()
 }
 
-// Stale says why the tables may be old; "" when they are not.
-func (t *Tree) Stale() string {
+// Duplicate returns which other live host has this host's id or name, or nil.
+func (t *Tree) Duplicate() *DuplicateNodeError {
 	t.status.mu.Lock()
 	defer t.status.mu.Unlock()
-	return t.status.stale
+	return t.status.duplicate
+}
+
+// Stale says why the tables may be old; "" when they are not.
+func (t *Tree) Stale() string {
+	why, _, _ := t.StaleSince()
+	return why
 }
 
 // StaleSince is Stale with the time since when, and with what to do about it, where
@@ -164,7 +193,8 @@ func (t *Tree) Stale() string {
 func (t *Tree) StaleSince() (why, advice string, since time.Time) {
 	t.status.mu.Lock()
 	defer t.status.mu.Unlock()
-	return t.status.stale, t.status.advice, t.status.since
+	why, advice = t.status.why()
+	return why, advice, t.status.since
 }
 
 // StatusChanged returns a channel that is closed when Stale or Problems change.

@@ -38,7 +38,7 @@ func (t *Tree) survey(ctx context.Context) {
 func (p paths) levels() map[string][]string {
 	return map[string][]string{
 		p.prefix: {p.base},
-		p.base:   {p.tree, p.journal, p.slots, p.nodes, p.leader},
+		p.base:   {p.tree, p.journal, p.slots, p.hosts, p.nodes, p.leader},
 	}
 }
 
@@ -70,13 +70,13 @@ func misplaced(junk map[string]error) map[string]vip.Problem {
 	return out
 }
 
-// noNode says why a row among the nodes is none, not even a rival's.
+// noNode says why a row among the nodes is none.
 func (p paths) noNode(row Pair) error {
 	var n Node
 	if err := json.Unmarshal(row.Value, &n); err != nil {
 		return fmt.Errorf("not a node's row: %w", err)
 	}
-	if row.Key != p.node(n.Name) && !strings.HasPrefix(row.Key, p.rivals(n.Name)) {
+	if row.Key != p.node(n.Name) {
 		return fmt.Errorf("not a node's row: it names the node %q", n.Name)
 	}
 	return nil

@@ -23,14 +23,16 @@ const DefaultPrefix = "ironvip"
 
 // Options are what a Tree needs.
 type Options struct {
-	KV      KV
-	Clock   *table.Clock
-	Node    string       // this host's name in the fleet, unlike every other's
-	Prefix  string       // in Consul's KV store, without slashes at its ends; "" is DefaultPrefix
-	Folders []string     // all that there will be
-	Cache   *store.DB    // where the last known tree is kept for a start without Consul; nil: nowhere
-	Events  *event.Log   // nil drops them
-	Log     *slog.Logger // nil discards
+	KV    KV
+	Clock *table.Clock
+	Node  string // this host's name in the fleet, unlike every other's
+	// Identity is this host's, whatever its name. The zero one is replaced by a new one.
+	Identity Identity
+	Prefix   string       // in Consul's KV store, without slashes at its ends; "" is DefaultPrefix
+	Folders  []string     // all that there will be
+	Cache    *store.DB    // where the last known tree is kept for a start without Consul; nil: nowhere
+	Events   *event.Log   // nil drops them
+	Log      *slog.Logger // nil discards
 }
 
 var _ Committer = (*Tree)(nil)
@@ -40,32 +42,34 @@ var _ Turn = (*Tree)(nil)
 // by any goroutine.
 type Tree struct {
 	o       Options
+	started time.Time
 	log     *slog.Logger
 	paths   paths
 	folders map[string]*folder
 	status  *status
 	cache   *cache
 	writer  *writer
-	turn    *turn
+	session *session
 	census  census
-	twins   *twins
+	joined  chan struct{} // closed once this host has held its locks
 
 	// reading is held while everything is read anew to replace what is known, and
 	// by the writer from sending a transaction until its outcome is in the tables:
 	// such a reading would take back what was written meanwhile.
 	reading lock
 
-	mu       sync.Mutex // guards what follows, and the writing of tables
-	known    graves
-	lookups  int    // readings of single keys that are under way: graves are kept for them
-	high     uint64 // up to which index the tables have known the tree
-	epoch    int    // how often what was known has been replaced
-	own      ownHead
-	mark     string // whose tree this is; "" while that isn't known
-	loaded   bool   // the folders are ready
-	held     context.CancelFunc
-	lastKick time.Time
-	asked    []chan error // who wait for everything to be read anew
+	mu        sync.Mutex // guards what follows, and the writing of tables
+	known     graves
+	lookups   int    // readings of single keys that are under way: graves are kept for them
+	high      uint64 // up to which index the tables have known the tree
+	epoch     int    // how often what was known has been replaced
+	own       ownHead
+	mark      string // whose tree this is; "" while that isn't known
+	loaded    bool   // the folders are ready
+	prevented bool   // they must not become so from the cache
+	held      context.CancelFunc
+	lastKick  time.Time
+	asked     []chan error // who wait for everything to be read anew
 
 	follower follower
 	kicks    chan struct{}
@@ -99,15 +103,19 @@ func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Identity.ID == "" {
+		o.Identity.ID = newUUID()
+	}
 	t := &Tree{
 		o:       o,
+		started: time.Now(),
 		log:     o.Log,
 		paths:   newPaths(o.Prefix),
 		folders: map[string]*folder{},
 		status:  newStatus(),
 		cache:   newCache(o.Cache),
-		turn:    newTurn(),
-		twins:   newTwins(),
+		session: newSession(),
+		joined:  make(chan struct{}),
 		kicks:   make(chan struct{}, 1),
 		ended:   make(chan struct{}),
 		reading: make(lock, 1),
@@ -124,17 +132,21 @@ func New(o Options) *Tree {
 	return t
 }
 
-// Run keeps the tree in step with Consul until the context ends, gives back
-// what the host holds in Consul, and returns the context's error. It is called
-// once.
+// Run keeps the tree in step with Consul until the context ends, gives back what the host
+// holds in Consul, and returns the context's error. It returns a *DuplicateNodeError when
+// another live host has this host's id or name, and this one has not begun: the folders are not
+// ready then, and nothing was written. It is called once.
 func (t *Tree) Run(ctx context.Context) error {
 	defer close(t.ended)
 	t.cache.open(t)
-	var group errgroup.Group
-	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.elect, t.watchLeader, t.takeCensus, t.cache.run} {
-		group.Go(func() error { run(ctx); return nil })
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return t.runSession(running) })
+	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.watchLeader, t.takeCensus, t.cache.run} {
+		group.Go(func() error { run(running); return nil })
 	}
-	_ = group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
 	return ctx.Err()
 }
 

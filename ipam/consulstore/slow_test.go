@@ -161,9 +161,11 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 		problems := make([]map[string]int, 3)
 		allocators := make([]*ipam.Allocator, 3)
 		hosts := make([]*host, 3)
-		for i := range 3 {
+		for i := range hosts {
+			hosts[i] = start(t, m, fmt.Sprintf("lb%d", i+1))
+		}
+		for i := range hosts {
 			name := fmt.Sprintf("lb%d", i+1)
-			hosts[i] = start(t, m, name)
 			a, err := ipam.New(ctx, hosts[i], bigPool(), ipam.Options{Clock: &table.Clock{}, Node: name, Leadership: seat(name)})
 			if err != nil {
 				t.Fatal(err)

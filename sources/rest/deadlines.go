@@ -138,10 +138,10 @@ func (s *Source) unkeep(l *life) {
 	}
 }
 
-// count has the life among the deadlines exactly if its keeper is this host and
-// surely this one, or one that this host stands in for.
+// count has the life among the deadlines exactly if its keeper is this host, or one that
+// this host stands in for.
 func (s *Source) count(l *life) {
-	mine := s.Fleet == nil || l.keeper == s.Node && !s.nameTaken || s.gone[l.keeper]
+	mine := s.Fleet == nil || l.keeper == s.Node || s.gone[l.keeper]
 	if mine {
 		s.due.Set(l, l.due)
 	} else {

@@ -14,8 +14,6 @@ type Fleet interface {
 	// AwayFor returns for how long the node has not been there, as far as this host
 	// has seen itself; 0 when it is there.
 	AwayFor(node string) time.Duration
-	// NameTaken reports whether another host is known to have this host's name.
-	NameTaken() bool
 }
 
 // keepersInterval is how often the elected host looks whether the nodes that
@@ -42,13 +40,11 @@ func (s *Source) watchKeepers(ctx context.Context) {
 	}
 }
 
-// standIn corrects for whom this host counts: itself, unless another host has its
-// name, and those for whom it stands in.
+// standIn corrects for whom this host counts beside itself.
 func (s *Source) standIn() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	mine, now := s.Fleet.Mine(), time.Now()
-	s.shareName(s.Fleet.NameTaken(), now)
 	gone := map[string]bool{}
 	for node, lives := range s.others {
 		is := mine && s.away(node)
@@ -66,26 +62,6 @@ func (s *Source) standIn() {
 		s.nudge()
 	}
 	s.gone = gone
-}
-
-// shareName notes whether another host has this one's name. Each then hears a part
-// of the heartbeats and would have everyone believe that the rest of the backends
-// are silent: so neither says that of any, and when the name is this host's again
-// they have a full ttl. The caller holds mu.
-func (s *Source) shareName(taken bool, now time.Time) {
-	if taken == s.nameTaken {
-		return
-	}
-	s.nameTaken = taken
-	for _, e := range s.entries {
-		for _, l := range e.lives {
-			if l.keeper == s.Node {
-				l.restart(now)
-				s.count(l)
-			}
-		}
-	}
-	s.nudge()
 }
 
 // awayAfter is how long a node may be missing before it counts as away: hosts

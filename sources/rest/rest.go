@@ -86,7 +86,6 @@ type Source struct {
 	due        delayqueue.Queue[*life]       // the lives that are counted here, by their due time
 	others     map[string]map[*life]struct{} // lives that other nodes keep, by node
 	gone       map[string]bool               // those nodes whose lives are counted here
-	nameTaken  bool                          // another host has this one's name
 	stale      string                        // why rows may be old; "" when they are not
 	staleSince time.Time
 

@@ -516,32 +516,39 @@ func TestLapseOutlivesItsKeeper(t *testing.T) {
 	})
 }
 
-// Two hosts of one name hear a part of the heartbeats each. From when they know of
-// each other, neither has a backend drained that only the other hears of; one that is
-// silent is drained once the name is one host's again.
-func TestKeepersOfOneName(t *testing.T) {
+// A host that was away comes back when another host has taken its name. It refuses heartbeats
+// once it has been refused for the ttl, so that they go to the other host. It has no backend
+// drained that only the other one receives heartbeats of. Once it has the name again, it drains
+// one that is silent.
+func TestHeartbeatsToAHostThatLostItsName(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		one, two := join(t, m, "a"), joinBy(t, m, "a", m.Client("b"))
+		one := join(t, m, "a")
 		defer func() { one.end(); one.Host.End() }()
 		one.put(web())
-		time.Sleep(time.Minute) // they have found each other out
-		one.register("10.0.0.8", 10*time.Second)
-		two.register("10.0.0.9", 10*time.Second)
-		beat := func(h *host, backend string) {
-			t.Helper()
-			if err := h.src.Heartbeat(t.Context(), bkey(backend)); err != nil {
-				t.Fatal(err)
-			}
+		one.Client.SetDown(true)
+		time.Sleep(20 * time.Second) // its session expires
+		two := joinBy(t, m, "a", m.Client("b"))
+		one.Client.SetDown(false)
+		time.Sleep(time.Minute)
+		if one.Duplicate() == nil || two.Duplicate() != nil {
+			t.Fatalf("%v, %v", one.Duplicate(), two.Duplicate())
 		}
+		two.register("10.0.0.8", 10*time.Second)
+		two.register("10.0.0.9", 10*time.Second)
+		beat := func(h *host, backend string) error { return h.src.Heartbeat(t.Context(), bkey(backend)) }
 		for i := range 60 {
 			time.Sleep(2 * time.Second)
-			if i/10%2 == 0 { // whom a name's heartbeats reach changes, for longer than a ttl
-				beat(one, "10.0.0.8")
-			} else {
-				beat(two, "10.0.0.8")
+			for _, backend := range []string{"10.0.0.8", "10.0.0.9"} {
+				if backend == "10.0.0.8" && i/10%2 == 0 { // it tries the other first, for longer than a ttl
+					if err := beat(one, backend); !errors.Is(err, ErrStore) {
+						t.Fatalf("a heartbeat that the holder of the name doesn't receive: %v", err)
+					}
+				}
+				if err := beat(two, backend); err != nil {
+					t.Fatal(err)
+				}
 			}
-			beat(two, "10.0.0.9")
 		}
 		for _, h := range []*host{one, two} {
 			h.sees("[10.0.0.8 ready 10.0.0.9 ready]")
@@ -553,7 +560,7 @@ func TestKeepersOfOneName(t *testing.T) {
 		two.Host.End()
 		for range 30 {
 			time.Sleep(2 * time.Second)
-			beat(one, "10.0.0.8")
+			_ = beat(one, "10.0.0.8") // refused until it has its name again
 		}
 		one.sees("[10.0.0.8 ready 10.0.0.9 drain]")
 	})

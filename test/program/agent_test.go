@@ -182,7 +182,9 @@ func (h *host) ready() {
 
 // fails starts an agent that must end by itself with exit code 1, and returns
 // what it said.
-func (h *host) fails() string {
+func (h *host) fails() string { return h.failsWithin(patience) }
+
+func (h *host) failsWithin(long time.Duration) string {
 	h.t.Helper()
 	h.log = nil
 	h.launch()
@@ -190,10 +192,10 @@ func (h *host) fails() string {
 	defer h.mu.Unlock()
 	select {
 	case <-h.done:
-	case <-time.After(patience):
+	case <-time.After(long):
 		h.cmd.Process.Kill()
 		<-h.done
-		h.t.Errorf("the agent did not end within %s", patience)
+		h.t.Errorf("the agent did not end within %s", long)
 	}
 	if code := h.cmd.ProcessState.ExitCode(); code != 1 {
 		h.t.Errorf("the agent ended with exit code %d, want 1", code)

@@ -9,12 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	consulapi "github.com/hashicorp/consul/api"
 
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/consultest"
 )
 
@@ -406,27 +409,161 @@ func TestJunkInTheStore(t *testing.T) {
 	}
 }
 
-// Two hosts of one name say so, both, and neither releases what the other holds.
-func TestTwoHostsOfOneName(t *testing.T) {
-	consul := consultest.Start(t, consultest.Options{Memory: true})
-	a := newBackend(t, "a")
-	one, two := withConsul(t, consul.URL, ""), withConsul(t, consul.URL, "")
-	one.write("services.d/first.toml", service("first", "", a))
-	two.write("services.d/second.toml", service("second", "", a))
-	one.start()
-	first := one.vip("first")
-	two.start()
-	second := two.vip("second")
-	for _, h := range []*host{one, two} {
-		for tries := 0; ; tries++ { // each as patient as any, for some rounds of looking
-			if r := h.cli("status"); strings.Contains(r.stdout, `another host calls itself "lb1", too`) && strings.Contains(r.stdout, "node.name") && strings.Contains(r.stdout, "FAIL  store") {
-				break
-			} else if tries > 600 {
-				t.Fatalf("not told of: exit %d\n%s", r.code, r.stdout)
-			}
-			time.Sleep(100 * time.Millisecond)
+// stored is what Consul has of the fleet, by key, but for what a live agent writes by itself.
+func stored(t *testing.T, c *consultest.Server) map[string]string {
+	t.Helper()
+	pairs, _, err := c.Client.KV().List("ironvip/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, p := range pairs {
+		if !strings.HasPrefix(p.Key, "ironvip/v1/nodes/") && p.Key != "ironvip/v1/leader" {
+			out[p.Key] = string(p.Value)
 		}
 	}
+	return out
+}
+
+// A host with the id or the name of a live one ends, names that host and the remedy, and changes
+// nothing in Consul. The live one notices nothing.
+func TestSecondHostIsRefused(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{Memory: true})
+	a := newBackend(t, "a")
+	one, namesake, clone := withConsul(t, consul.URL, ""), withConsul(t, consul.URL, ""), withConsul(t, consul.URL, "")
+	one.write("services.d/first.toml", service("first", "", a))
+	namesake.write("services.d/second.toml", service("second", "", a))
+	clone.write("services.d/third.toml", service("third", "", a))
+	clone.edit("ironvip.toml", `name = "lb1"`, `name = "lb2"`)
+	one.start()
+	first := one.vip("first")
+	one.stop()
+	state, err := os.ReadFile(filepath.Join(one.dir, "state", store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(clone.dir, "state"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	clone.write("state/"+store.FileName, string(state))
+	one.start()
 	one.serves(first+":8080", "a")
-	two.serves(second+":8080", "a")
+	before := stored(t, consul)
+	var refused sync.WaitGroup // each waits until the live host's session would have expired
+	said := map[*host]*string{namesake: new(string), clone: new(string)}
+	for h, text := range said {
+		refused.Go(func() { *text = h.failsWithin(2 * time.Minute) })
+	}
+	refused.Wait()
+	for h, wanted := range map[*host][]string{
+		namesake: {`node name "lb1" is in use: node "lb1"`, "started", "set node.name in ironvip.toml"},
+		clone:    {"host id", `is in use: node "lb1"`, "started", "ironvip node new-id"},
+	} {
+		for _, part := range wanted {
+			if !strings.Contains(*said[h], part) {
+				t.Errorf("it lacks %q:\n%s", part, *said[h])
+			}
+		}
+	}
+	if diff := cmp.Diff(before, stored(t, consul)); diff != "" {
+		t.Errorf("changed in Consul by the refused hosts:\n%s", diff)
+	}
+	one.serves(first+":8080", "a")
+	one.status("OK", "store", "in touch, lb1 is elected")
+
+	// The copy gets an identity of its own, and is one more host then.
+	if r := one.cli("node", "new-id", "--config", one.dir); r.code != 5 || !strings.Contains(r.stderr, "systemctl stop ironvip") {
+		t.Errorf("new-id while the agent runs: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	clone.ok("node", "new-id", "--config", clone.dir)
+	clone.log = nil
+	clone.start()
+	clone.serves(clone.vip("third")+":8080", "a")
+	if out := one.ok("node", "list"); !strings.Contains(out, "lb1") || !strings.Contains(out, "lb2") {
+		t.Errorf("node list:\n%s", out)
+	}
+	// The name is free again.
+	one.stop()
+	namesake.log = nil
+	namesake.start()
+	namesake.serves(namesake.vip("second")+":8080", "a")
+}
+
+// An agent that was killed starts at once again. A host that was killed and reinstalled gets its
+// name back when the session of its former self has expired.
+func TestRestartAndReinstallOfAFleetHost(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{Memory: true})
+	a := newBackend(t, "a")
+	h := withConsul(t, consul.URL, "")
+	h.write("services.d/web.toml", service("web", "", a))
+	h.start()
+	web := h.vip("web")
+	for range 3 {
+		h.kill()
+		began := time.Now()
+		h.start()
+		if took := time.Since(began); took > 10*time.Second { // a session takes 15 s at least
+			t.Errorf("a restart after a kill took %v", took)
+		}
+		h.serves(web+":8080", "a")
+		h.status("OK", "store", "in touch, lb1 is elected")
+	}
+	h.kill()
+	h.remove("state/" + store.FileName)
+	h.log = nil
+	h.launch()
+	h.status("FAIL", "store", `node name "lb1" is in use: node "lb1"`)
+	h.within(2*time.Minute, "the reinstalled host is ready", func() error {
+		if r := h.cli("status"); !strings.Contains(r.stdout, "in touch, lb1 is elected") {
+			return fmt.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		return nil
+	})
+	if got := h.vip("web"); got != web {
+		t.Errorf("web moved from %s to %s", web, got)
+	}
+	h.serves(web+":8080", "a")
+}
+
+// A stalled host comes back when another one has its name. It serves what it did, says so, writes
+// nothing, and has its name again once the other is gone.
+func TestStalledHostLosesItsName(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{Memory: true})
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	one, two := withConsul(t, consul.URL, ""), withConsul(t, consul.URL, "")
+	one.write("services.d/first.toml", service("first", "", a))
+	one.start()
+	first := one.vip("first")
+	one.serves(first+":8080", "a")
+	if err := one.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	two.write("services.d/second.toml", service("second", "", b))
+	two.launch()
+	two.within(2*time.Minute, "the second one is ready", func() error {
+		if r := two.cli("status"); !strings.Contains(r.stdout, "in touch, lb1 is elected") {
+			return fmt.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		return nil
+	})
+	second := two.vip("second")
+	if err := one.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	one.within(2*time.Minute, "the stalled one says so", func() error {
+		if r := one.cli("status"); !strings.Contains(r.stdout, `node name "lb1" is in use: node "lb1"`) || !strings.Contains(r.stdout, "FAIL  store") {
+			return fmt.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		return nil
+	})
+	one.serves(first+":8080", "a")
+	two.serves(second+":8080", "b")
+	if code, tree := one.rest("PUT", "/v1/services/default/third", `{"ports": [{"port": 8080}]}`); code != http.StatusServiceUnavailable {
+		t.Errorf("a registration in another host's name: %d %v", code, tree)
+	}
+	two.status("OK", "store", "in touch, lb1 is elected")
+	two.stop()
+	one.status("OK", "store", "in touch, lb1 is elected")
+	one.serves(first+":8080", "a")
+	one.serves(one.put("third", b)+":8080", "b")
 }

@@ -54,6 +54,8 @@ type Options struct {
 	Clean    func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
 	Save     func(context.Context, agent.StoreRequest, io.Writer) error
 	Restore  func(context.Context, agent.RestoreRequest) (agent.RestoreResult, error)
+
+	NewIdentity func(agent.StoreRequest) (agent.IdentityChange, error)
 }
 
 func (o Options) withDefaults() Options {
@@ -83,6 +85,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Restore == nil {
 		o.Restore = agent.Restore
+	}
+	if o.NewIdentity == nil {
+		o.NewIdentity = agent.NewIdentity
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -161,7 +166,7 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 		group("vip", "virtual addresses and node ports that are given out", a.vipListCommand()),
 		group("pool", "pools that virtual addresses are drawn from", a.poolListCommand()),
 		group("source", "sources that services come from", a.sourceListCommand(), a.sourceResyncCommand()),
-		group("node", "the hosts that share services and addresses", a.nodeListCommand()),
+		group("node", "the hosts that share services and addresses", a.nodeListCommand(), a.nodeNewIDCommand()),
 		group("dataplane", "what forwards the traffic", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
 		group("config", "the configuration", a.configValidateCommand(), a.configPlanCommand()),
 		group("snapshot", "save and restore all leases, registrations and operator states",

@@ -16,6 +16,7 @@ type Host struct {
 	*Client
 	stop context.CancelFunc
 	done chan struct{}
+	err  error // of the tree's Run
 	once sync.Once
 }
 
@@ -46,6 +47,12 @@ func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *
 	if o.Clock == nil {
 		o.Clock = &table.Clock{}
 	}
+	if o.Identity.ID == "" && o.Cache != nil {
+		var err error
+		if o.Identity, err = fleet.LoadIdentity(o.Cache); err != nil {
+			t.Fatal(err)
+		}
+	}
 	tree := fleet.New(o)
 	if prepare != nil {
 		prepare(tree)
@@ -54,7 +61,7 @@ func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *
 	h := &Host{Tree: tree, Client: client, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
-		_ = tree.Run(ctx)
+		h.err = tree.Run(ctx)
 	}()
 	t.Cleanup(h.End)
 	return h
@@ -64,4 +71,14 @@ func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *
 func (h *Host) End() {
 	h.once.Do(h.stop)
 	<-h.done
+}
+
+// Ended returns the error of the tree's Run, or nil while it runs.
+func (h *Host) Ended() error {
+	select {
+	case <-h.done:
+		return h.err
+	default:
+		return nil
+	}
 }

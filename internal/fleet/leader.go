@@ -1,0 +1,113 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/event"
+)
+
+// mine is Mine, with mu held.
+func (s *session) mine() bool { return s.leads && s.valid() }
+
+// Mine implements Turn.
+func (t *Tree) Mine() bool {
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	return t.session.mine()
+}
+
+// Elected implements Turn. While Consul can't be asked, it is the last one known.
+func (t *Tree) Elected() string {
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	return t.session.leader
+}
+
+// Changed implements Turn.
+func (t *Tree) Changed() <-chan struct{} {
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	return t.session.changed
+}
+
+// leaderValue is what the leader's key has.
+type leaderValue struct {
+	Node string `json:"node"`
+}
+
+// watchLeader follows who holds the leader's key.
+func (t *Tree) watchLeader(ctx context.Context) {
+	wait := newBackoff()
+	var after uint64
+	for ctx.Err() == nil {
+		q, timeout := Query{After: after, Wait: heldFor}, heldFor+heldFor/8+callTimeout
+		if after == 0 {
+			q, timeout = Query{}, callTimeout
+		}
+		call, cancel := context.WithTimeout(ctx, timeout)
+		began := time.Now()
+		pair, index, err := t.o.KV.Get(call, t.paths.leader, q)
+		cancel()
+		if err != nil {
+			after = 0
+			backoff.Sleep(ctx, wait.Next())
+			continue
+		}
+		wait.Reset()
+		early := q.After > 0 && index == q.After && time.Since(began) < q.Wait/2
+		if early { // as in follower.early
+			backoff.Sleep(ctx, noNewsPause)
+		}
+		backwards := index < q.After
+		if after = max(index, 1); backwards || early {
+			after = 0
+		}
+		var session, node string
+		if pair != nil && pair.Session != "" {
+			var v leaderValue
+			_ = json.Unmarshal(pair.Value, &v) // a name is for people
+			session, node = pair.Session, v.Node
+		}
+		t.session.set(func() {
+			if index >= t.session.since || backwards {
+				t.session.leader = node
+				t.session.leads = session != "" && session == t.session.id
+			}
+		})
+		select { // the newest only
+		case <-t.session.holder:
+		default:
+		}
+		t.session.holder <- session
+	}
+}
+
+// campaign tries to become the leader, and reports whether the key isn't free any more.
+func (t *Tree) campaign(ctx context.Context, session string) bool {
+	value, err := json.Marshal(leaderValue{t.o.Node})
+	if err != nil {
+		panic("fleet: leader: " + err.Error()) // a string
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := t.o.KV.Txn(call, []Op{{Verb: Lock, Key: t.paths.leader, Value: value, Session: session}})
+	if err != nil || len(out.Refused) > 0 {
+		return false
+	}
+	s := t.session
+	s.set(func() { s.leads, s.leader, s.since = s.id == session, t.o.Node, out.Index })
+	t.o.Events.Add(event.Event{Kind: "fleet_elected", Object: t.o.Node, Message: "this host gives out addresses first from now on"})
+	return true
+}
+
+// leadershipLost reports that this host was the leader until now.
+func (t *Tree) leadershipLost(ctx context.Context) {
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	if t.session.leads && ctx.Err() == nil {
+		t.o.Events.Add(event.Event{Kind: "fleet_not_elected", Object: t.o.Node, Message: "the session is over"})
+	}
+}

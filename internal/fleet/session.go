@@ -1,0 +1,395 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A host is in the fleet while its session in Consul holds two locks: on hosts/<id>, for the
+// UUID in its state file, and on nodes/<name>, for its node name. The tree is read only once
+// they are held, so that a copy of a host and a second host of one name change nothing.
+
+const (
+	sessionTTL = 15 * time.Second
+	lockDelay  = time.Second // after a session that wasn't ended by its host
+	renewEvery = sessionTTL / 3
+	// renewTimeout is short, because a renewal that hangs is the first sign of a
+	// Consul that does.
+	renewTimeout = 3 * time.Second
+	endTimeout   = 2 * time.Second // for giving back what is held
+
+	// liveAfter is after how long a host that still holds a lock counts as alive. Consul ends a
+	// session between one and two TTLs after its last renewal.
+	liveAfter   = 2*sessionTTL + 5*time.Second
+	holderPause = time.Second // between two looks at another holder
+)
+
+// session is this host's session in Consul, and what it holds.
+type session struct {
+	holder chan string // the session that holds the leader's key, "" for none; the newest only
+
+	// These belong to the goroutine of runSession.
+	own map[string]bool // sessions of this run that may still exist
+	row publishedRow
+
+	mu        sync.Mutex
+	id        string
+	renewed   time.Time // before the call that renewed it
+	leads     bool      // it holds the leader's key
+	since     uint64    // the index at which it took the leader's key
+	wasLeader bool      // Mine, as published last
+	leader    string    // the leader's node name
+	changed   chan struct{}
+	info      func() Node
+}
+
+func newSession() *session {
+	return &session{holder: make(chan string, 1), own: map[string]bool{}, changed: make(chan struct{})}
+}
+
+// valid reports whether the session surely lives, with mu held. The clock is monotonic: a
+// process that was stopped for longer than its session lives finds out here.
+func (s *session) valid() bool { return s.id != "" && time.Since(s.renewed) < sessionTTL }
+
+// set changes what is known and wakes those who wait if that makes a difference.
+func (s *session) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	leader := s.leader
+	change()
+	if mine := s.mine(); mine != s.wasLeader || leader != s.leader {
+		s.wasLeader = mine
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+}
+
+// OwnName reports whether this host surely holds its node name now. While it doesn't, what is
+// stored under that name may be another host's.
+func (t *Tree) OwnName() bool {
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	return t.session.valid()
+}
+
+// runSession keeps a session with both locks until the context ends. It returns a
+// *DuplicateNodeError if another live host holds one of them before this host has begun.
+//
+// A host that has begun, on its cache or before its session expired, goes on with its traffic
+// and with what it knows. It reports the other host, writes nothing, and tries again.
+func (t *Tree) runSession(ctx context.Context) error {
+	defer t.leave(ctx)
+	patience := time.AfterFunc(Patience, t.startFromCache)
+	defer patience.Stop()
+	wait := newBackoff()
+	var seen sighting
+	for {
+		err := t.join(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		held, isHeld := errors.AsType[*heldError](err)
+		if !isHeld && !errors.Is(err, errLockDelay) {
+			seen = sighting{}
+			if t.allowStart() {
+				patience.Reset(Patience)
+			}
+		}
+		switch {
+		case err == nil:
+			t.setDuplicate(nil)
+			t.joinedOnce()
+			wait.Reset()
+			t.keep(ctx)
+		case errors.Is(err, errLockDelay):
+			backoff.Sleep(ctx, lockDelay/2+rand.N(lockDelay/2))
+		case isHeld:
+			begun := t.preventStart()
+			other := t.duplicate(ctx, held)
+			switch alive := seen.alive(held.pair); {
+			case alive && !begun:
+				return other
+			case alive:
+				t.setDuplicate(other)
+			case !begun:
+				t.setWaiting(other)
+			}
+			backoff.Sleep(ctx, holderPause)
+		default:
+			t.setUnreachable(err)
+			backoff.Nap(ctx, wait.Next(), t.kicksUntilJoined())
+		}
+	}
+}
+
+// sighting is a lock as it was first seen with another session.
+type sighting struct {
+	key, session string
+	index        uint64
+	at           time.Time
+}
+
+// alive reports whether the lock's holder has shown that it lives: it has written the lock's
+// value again, or its session has not expired in the time in which that of a dead host does.
+func (s *sighting) alive(p *Pair) bool {
+	if s.key != p.Key || s.session != p.Session {
+		*s = sighting{p.Key, p.Session, p.Index, time.Now()}
+	}
+	return p.Index != s.index || time.Since(s.at) >= liveAfter
+}
+
+// locks are the two locks of a host as they were read; nil where there is no such key.
+type locks struct{ host, node *Pair }
+
+func (l locks) all() []*Pair {
+	return slices.DeleteFunc([]*Pair{l.host, l.node}, func(p *Pair) bool { return p == nil || p.Session == "" })
+}
+
+// heldError says that a session that may be a live host's holds a lock.
+type heldError struct {
+	locks
+	pair *Pair // that lock
+}
+
+func (e *heldError) Error() string { return e.pair.Key + " is locked by session " + e.pair.Session }
+
+// errLockDelay says that a lock was free, and couldn't be taken: another host was quicker, or
+// Consul holds it back after a session that was not ended by its host.
+var errLockDelay = errors.New("lock not taken")
+
+// join begins a session that holds both locks. It takes over those of an earlier run of this
+// host at once. The error is a *heldError, errLockDelay, or why Consul can't be asked.
+func (t *Tree) join(ctx context.Context) error {
+	s := t.session
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var l locks
+	var err error
+	if l.host, _, err = t.o.KV.Get(ctx, t.paths.host(t.o.Identity.ID), Query{Consistent: true}); err != nil {
+		return err
+	}
+	if l.node, _, err = t.o.KV.Get(ctx, t.paths.node(t.o.Node), Query{Consistent: true}); err != nil {
+		return err
+	}
+	if l.host != nil && l.host.Session != "" && t.isEarlierRun(l.host.Value) {
+		s.own[l.host.Session] = true
+	}
+	var ops []Op
+	for _, p := range l.all() {
+		if !s.own[p.Session] {
+			return &heldError{l, p}
+		}
+		ops = append(ops, Op{Verb: Unlock, Key: p.Key, Session: p.Session})
+	}
+	began := time.Now()
+	id, err := t.o.KV.NewSession(ctx, "ironvip on "+t.o.Node, sessionTTL, lockDelay)
+	if err != nil {
+		return err
+	}
+	ended := slices.Collect(maps.Keys(s.own))
+	s.own[id] = true
+	s.row = publishedRow{}
+	switch taken, err := t.publish(ctx, id, t.node(), ops...); {
+	case err != nil:
+		return err // it may have happened: id is among the own sessions
+	case !taken:
+		t.end(ctx, id)
+		return errLockDelay
+	}
+	for _, id := range ended {
+		t.end(ctx, id)
+	}
+	s.set(func() { s.id, s.renewed, s.leads = id, began, false })
+	return nil
+}
+
+// isEarlierRun reports whether a host's row was written by a run of this host that has ended:
+// by one that had the same state file open, on the kernel that is running.
+func (t *Tree) isEarlierRun(value []byte) bool {
+	var row hostRow
+	return json.Unmarshal(value, &row) == nil && row.File != "" && row.File == t.o.Identity.File
+}
+
+// end ends a session of this host. Its locks that weren't given back are subject to the lock delay.
+func (t *Tree) end(ctx context.Context, id string) {
+	if t.o.KV.EndSession(ctx, id) == nil { // otherwise it expires
+		delete(t.session.own, id)
+	}
+}
+
+// keep renews the session until it is lost. Meanwhile it publishes the node's row, and tries to
+// become the leader whenever there is none.
+func (t *Tree) keep(ctx context.Context) {
+	s := t.session
+	id := s.id
+	defer s.set(func() { s.id, s.leads = "", false })
+	defer t.leadershipLost(ctx)
+	renew := time.NewTimer(renewEvery)
+	defer renew.Stop()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	wait := newBackoff()
+	away := false
+	free := true // the leader's key, unless it turns out otherwise
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case holder := <-s.holder:
+			free = holder == ""
+		case <-retry.C:
+		case <-renew.C:
+			began := time.Now()
+			call, cancel := context.WithTimeout(ctx, renewTimeout)
+			alive, err := t.o.KV.Renew(call, id)
+			cancel()
+			next := renewEvery - time.Since(began)
+			switch {
+			case err == nil && !alive:
+				delete(s.own, id)
+				return
+			case err == nil:
+				s.set(func() { s.renewed = began })
+				wait.Reset()
+			default:
+				if t.Stale() == "" {
+					t.kick()
+				}
+				s.set(func() {})
+				next = min(wait.Next(), t.untilExpiry())
+			}
+			renew.Reset(max(next, 0))
+			away = err != nil
+		}
+		if away { // until a renewal succeeds
+			continue
+		}
+		again := false
+		if free {
+			free = !t.campaign(ctx, id)
+			again = free
+		}
+		if node := t.node(); node != s.row.node || time.Since(s.row.at) >= publishEvery {
+			switch taken, err := t.publish(ctx, id, node); {
+			case err != nil:
+				again = true
+			case !taken: // a lock was lost
+				return
+			}
+		}
+		if again {
+			retry.Reset(lockDelay + rand.N(lockDelay/2))
+		}
+	}
+}
+
+// untilExpiry is how long the session is surely good for, or no bound once it isn't.
+func (t *Tree) untilExpiry() time.Duration {
+	t.session.mu.Lock()
+	defer t.session.mu.Unlock()
+	if left := time.Until(t.session.renewed.Add(sessionTTL)); left > 0 {
+		return left + time.Millisecond
+	}
+	return maxWait
+}
+
+// leave gives back what the host holds, so that nobody waits for its session to expire.
+func (t *Tree) leave(ctx context.Context) {
+	s := t.session
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	// Each is refused if it isn't held. What is still held when the session ends can't be locked
+	// for the lock delay.
+	if s.row.index > 0 {
+		_, _ = t.o.KV.Txn(ctx, []Op{
+			{Verb: DeleteCas, Key: t.paths.host(t.o.Identity.ID), Index: s.row.index},
+			{Verb: DeleteCas, Key: t.paths.node(t.o.Node), Index: s.row.index}})
+	}
+	for id := range maps.Clone(s.own) {
+		_, _ = t.o.KV.Txn(ctx, []Op{{Verb: Unlock, Key: t.paths.leader, Session: id}})
+		t.end(ctx, id)
+	}
+}
+
+// preventStart keeps the tree from starting from the cache, and reports whether it has begun.
+func (t *Tree) preventStart() (begun bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.prevented = !t.loaded
+	return t.loaded
+}
+
+// allowStart undoes preventStart, and reports whether there was anything to undo.
+func (t *Tree) allowStart() (was bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was, t.prevented = t.prevented, false
+	return was
+}
+
+// joinedOnce has the tree read Consul.
+func (t *Tree) joinedOnce() {
+	select {
+	case <-t.joined:
+	default:
+		close(t.joined)
+	}
+}
+
+// kicksUntilJoined are the kicks while the follower doesn't take them.
+func (t *Tree) kicksUntilJoined() <-chan struct{} {
+	select {
+	case <-t.joined:
+		return nil
+	default:
+		return t.kicks
+	}
+}
+
+// setUnreachable reports why Consul can't be asked, until the follower does so.
+func (t *Tree) setUnreachable(err error) {
+	select {
+	case <-t.joined:
+	default:
+		t.setStale(err)
+	}
+}
+
+// setWaiting reports that the host waits until the other one turns out to be alive or not.
+func (t *Tree) setWaiting(other *DuplicateNodeError) {
+	why := fmt.Sprintf("%v; waiting up to %v for its session to expire", other, liveAfter)
+	if why != t.Stale() {
+		t.log.Warn("waiting for a lock in consul", "err", why)
+		t.status.setStale(why, other.hint)
+	}
+}
+
+// setDuplicate reports that another live host has this host's id or name, or with nil that none
+// has.
+func (t *Tree) setDuplicate(other *DuplicateNodeError) {
+	before := t.status.setDuplicate(other)
+	problem := vip.Problem{}
+	if other != nil {
+		problem = t.duplicateProblem(other)
+	}
+	t.status.setProblem("duplicate", problem)
+	switch {
+	case before == nil && other != nil:
+		t.log.Error("another host has this host's id or name: going on with what is known, and writing nothing", "err", other, "hint", other.hint)
+		t.o.Events.Add(event.Event{Kind: "fleet_name_taken", Object: t.o.Node, Message: other.Error()})
+	case before != nil && other == nil:
+		t.log.Info("this host holds its id and name again", "node", t.o.Node)
+		t.o.Events.Add(event.Event{Kind: "fleet_name_free", Object: t.o.Node, Message: "no other host has this host's id or name any more"})
+	}
+}

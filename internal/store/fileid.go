@@ -1,0 +1,28 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+)
+
+// FileID names the open file on the running kernel, by boot, device and inode, or returns ""
+// when that isn't known. The file's lock makes it exclusive: whoever has the file open now is
+// the only process with this FileID, and an earlier process with the same one has ended. A copy
+// of the file has another FileID, also on the same machine.
+func (d *DB) FileID() string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	info, err := d.file.Stat()
+	if err != nil {
+		return ""
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d:%d", strings.TrimSpace(string(boot)), stat.Dev, stat.Ino)
+}
