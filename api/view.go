@@ -3,6 +3,8 @@ package api
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -18,6 +20,32 @@ func backendID(k vip.BackendKey) string { return vip.Backend{Address: k.Address,
 func (s *Server) tables() *status.Tables {
 	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
 		Frontends: s.Frontends, Applied: s.Applied, States: s.States}
+}
+
+// input reads everything that the status of one service depends on. It costs O(one service +
+// problems of its source).
+func (s *Server) input(key vip.ServiceKey) status.Input {
+	in := s.tables().Input(key, time.Now())
+	if in.Service == nil || s.Sources == nil {
+		return in
+	}
+	source, _, _ := s.Sources.Get(in.Service.Source)
+	for _, p := range source.Problems {
+		if p.Service == key.String() || p.Service == "" && p.Place != "" && fileOf(p.Place) == fileOf(in.Service.Origin) {
+			in.Refused = append(in.Refused, p)
+		}
+	}
+	return in
+}
+
+// fileOf returns a place without its line.
+func fileOf(place string) string {
+	if i := strings.LastIndexByte(place, ':'); i >= 0 {
+		if _, err := strconv.Atoi(place[i+1:]); err == nil {
+			return place[:i]
+		}
+	}
+	return place
 }
 
 // statusRev is the revision of the newest thing that a service's status is made
@@ -53,7 +81,7 @@ func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
 // service is one service in the shape of the API.
 func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 	rev, ok := s.statusRev(key)
-	in := s.tables().Input(key, time.Now())
+	in := s.input(key)
 	if !ok || in.Service == nil {
 		return v1.Service{}, false
 	}
@@ -227,7 +255,7 @@ func plan(p status.Plan, more []vip.Problem) *v1.Plan {
 
 func (s *Server) explained(key vip.ServiceKey) (status.Report, uint64, bool) {
 	rev, ok := s.statusRev(key)
-	in := s.tables().Input(key, time.Now())
+	in := s.input(key)
 	if !ok || in.Service == nil {
 		return status.Report{}, 0, false
 	}

@@ -379,6 +379,19 @@ func TestLastGoodCounts(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 
+	// Nor is the state_dir of a file with a syntax error parsed: its line is found all the same.
+	for _, broken := range []string{
+		"[node]\n# state_dir = '/elsewhere'\n  state_dir = '" + state + "' # here\nzone = \n",
+		"zone = \n[node]\nstate_dir = \"" + state + "\"\n",
+		"node = { name = 'z1', state_dir = '" + state + "'\n[api]\n",
+		"[node]\nstate_dir = '" + state + "\nname = 'z1'\n",
+	} {
+		write(t, file, broken)
+		if c, problems := LoadOrLastGood(dir, ""); c == nil || !c.Remembered || c.Node.Name != "z1" || len(problems) != 1 || !strings.Contains(problems[0].Message, "not valid TOML") {
+			t.Errorf("%s%+v, %v", broken, c, problems)
+		}
+	}
+
 	set("[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24', '192.0.2.0/25']")
 	if c, problems := LoadOrLastGood(dir, state); c != nil || len(problems) == 0 {
 		t.Errorf("pools overlap, yet %+v, %v", c, problems)

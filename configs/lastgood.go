@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 
 	"github.com/ironvip/ironvip/internal/tomlfile"
@@ -35,6 +36,9 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 		return nil, problems
 	}
 	copyAt := filepath.Join(cmp.Or(stateDir, stateDirOf(data), DefaultStateDir), lastGoodName)
+	if stateDir == "" && missing(copyAt) {
+		copyAt = filepath.Join(DefaultStateDir, lastGoodName)
+	}
 	remembered, problem := tomlfile.ReadFile(copyAt, MaxSize)
 	if problem != nil {
 		if !missing(copyAt) {
@@ -67,19 +71,17 @@ func (c *Config) Remember() error {
 	return nil
 }
 
-// stateDirOf finds node.state_dir in a configuration that is refused for
-// something else.
-func stateDirOf(data []byte) string {
-	doc, problem := tomlfile.Parse("", data)
-	if problem != nil {
+// stateDirLine matches the line of node.state_dir, whether or not its string ends.
+var stateDirLine = regexp.MustCompile(`(?m)^[^#\n]*\bstate_dir\s*=\s*["']([^"'\n]+)`)
+
+// stateDirOf finds node.state_dir in a refused configuration. It does not parse the text, which
+// need not be valid TOML. No other key of the file is called state_dir.
+func stateDirOf(text []byte) string {
+	found := stateDirLine.FindSubmatch(text)
+	if found == nil || !filepath.IsAbs(string(found[1])) {
 		return ""
 	}
-	node, _ := doc.Tree["node"].(map[string]any)
-	dir, _ := node["state_dir"].(string)
-	if !filepath.IsAbs(dir) {
-		return ""
-	}
-	return dir
+	return string(found[1])
 }
 
 // remember writes the copy, durably and whole or not at all. One that is the
@@ -107,6 +109,10 @@ func remember(stateDir string, data []byte) error {
 	}
 	return syncDir(stateDir)
 }
+
+// RanBefore reports whether an agent has started with this state directory before: then the
+// last good configuration is there.
+func (c *Config) RanBefore() bool { return !missing(filepath.Join(c.Node.StateDir, lastGoodName)) }
 
 // syncDir makes a rename within the directory durable.
 func syncDir(dir string) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/tomlfile"
@@ -54,6 +55,7 @@ type Deps struct {
 	Cache func(Source) Source
 	// Background runs a part of the source for as long as the agent; what names it in errors.
 	Background func(what string, run func(context.Context) error)
+	Events     *event.Log
 	Log        *slog.Logger
 }
 

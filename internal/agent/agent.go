@@ -87,6 +87,7 @@ type agent struct {
 	config    *liveConfig
 	reloading sync.Mutex
 	db        *store.DB
+	stateLost bool // an earlier run's state file is gone
 	stores    *stores
 	began     chan struct{} // closed once what the stores keep has been taken in
 
@@ -193,6 +194,9 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 			a.db.Close()
 		}
 	}()
+	if a.stateLost, err = isStateLost(cfg, a.db); err != nil {
+		return nil, err
+	}
 	if err := checkStore(cfg, a.db); err != nil {
 		return nil, err
 	}
@@ -204,6 +208,11 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 			_ = a.stores.close() // the error that there is says more
 		}
 	}()
+	if a.stateLost {
+		p := a.stateLostProblem()
+		a.log.Error("state file: "+p.Error(), "hint", p.Hint)
+		a.events.Add(event.Event{Kind: "state_lost", Object: p.Place, Message: p.Message})
+	}
 	if a.allocator, err = ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
 		return nil, err
 	}
@@ -290,7 +299,7 @@ func (a *agent) newSource(s *configs.Source) error {
 		Background: func(what string, run func(context.Context) error) {
 			a.beside = append(a.beside, part{"source " + s.Name + ": " + what, run})
 		},
-		Log: a.log,
+		Events: a.events, Log: a.log,
 	})
 	if err != nil {
 		return fmt.Errorf("source %q: %w", s.Name, err)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // healthPatience is how long the dataplane may be out of reach before balancers
@@ -51,7 +53,7 @@ func (h *planeHealth) lasted(fault bool) time.Duration {
 
 // checks are the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
-	var checks []v1.Check
+	checks := a.stateChecks()
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}
@@ -64,6 +66,32 @@ func (a *agent) checks() []v1.Check {
 		c.Message += fmt.Sprintf(", and %d more", more)
 	}
 	return append(checks, c)
+}
+
+// stateChecks are the lines about the state file while something is wrong with it.
+func (a *agent) stateChecks() []v1.Check {
+	if err := a.db.Failing(); err != nil {
+		c := v1.Check{Name: "state", Level: v1.LevelFail, Message: err.Error(), Hint: "traffic goes on; new addresses and registrations are refused until the file can be written"}
+		if p, ok := errors.AsType[vip.Problem](err); ok && p.Hint != "" {
+			c.Hint = p.Hint
+		}
+		return []v1.Check{c}
+	}
+	if a.stateLost {
+		p := a.stateLostProblem()
+		return []v1.Check{{Name: "state", Level: v1.LevelWarn, Message: p.Error(), Hint: p.Hint}}
+	}
+	return nil
+}
+
+// stateLostProblem describes a state file that is new although an agent ran here before.
+func (a *agent) stateLostProblem() vip.Problem {
+	p := vip.Problem{Place: a.db.Path(), Message: "missing at the start, although an agent ran here before: created a new one",
+		Hint: "leases and registrations are in Consul; connections that were draining are not finished"}
+	if a.stores == nil || a.stores.tree == nil {
+		p.Hint = "services may have got other addresses; to return to the earlier ones, stop the agent, put a backup in its place, start it"
+	}
+	return p
 }
 
 // ownAddress returns a function that tells the host's own addresses. It costs

@@ -72,7 +72,6 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	if err := cfg.Remember(); err != nil {
 		a.log.Error("remember the configuration", "err", err)
 	}
-	a.config.set(cfg, restart, problems)
 	a.refused(problems)
 
 	out := v1.ReloadResult{Revision: a.services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}

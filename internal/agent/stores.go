@@ -110,6 +110,14 @@ func formerStore(db *store.DB) (lastStore, error) {
 	return lastStore{Kind: configs.StoreBolt}, nil
 }
 
+// isStateLost reports whether the state file is new although an agent ran with this state
+// directory before. Every start notes its store in the file, and keeps a copy of the
+// configuration beside it.
+func isStateLost(cfg *configs.Config, db *store.DB) (bool, error) {
+	_, known, err := noteOf(db).Get(lastStoreKey)
+	return err == nil && !known && cfg.RanBefore(), err
+}
+
 // checkStore refuses to start on another store than the last one, unless
 // something was imported, or there is nothing to lose.
 func checkStore(cfg *configs.Config, db *store.DB) error {

@@ -39,7 +39,10 @@ type Input struct {
 	Compiled   *pipeline.Compiled // nil: not compiled yet
 	Frontends  []Frontend
 	Override   func(vip.BackendKey) (vip.State, bool) // the operator's words; may be nil
-	Now        time.Time
+	// Refused are the problems of the newest input of its source: the service is the last good
+	// version. They don't change the state.
+	Refused []vip.Problem
+	Now     time.Time
 }
 
 // Frontend is a frontend as it is wanted and as the dataplane has it.
@@ -71,6 +74,7 @@ type Report struct {
 // Status derives how one service fares. It is pure and costs O(one service).
 func Of(in Input) Report {
 	out := standing(&in)
+	out.Problems = append(out.Problems, in.Refused...)
 	out.Lines = explain(&in, &out)
 	return out
 }

@@ -45,6 +45,21 @@ func fail(code string) func(*Input) {
 	}
 }
 
+// A refused newer version is among the problems of the service, and the last good version, which
+// is served, keeps its state.
+func TestRefusedInputIsShown(t *testing.T) {
+	in := statusOf(service("web", []string{"10.0.0.1"}), "192.0.2.10")
+	before := Of(in)
+	in.Refused = []vip.Problem{{Code: vip.CodeInvalid, Place: "web.toml:4", Service: "web", Field: "port", Message: "unknown key"}}
+	got := Of(in)
+	if got.State != before.State || len(got.Problems) != len(before.Problems)+1 {
+		t.Errorf("%s with %v, before %s with %v", got.State, got.Problems, before.State, before.Problems)
+	}
+	if text := strings.Join(got.Lines, "\n"); !strings.Contains(text, "web.toml:4") || !strings.Contains(text, "unknown key") {
+		t.Error(text)
+	}
+}
+
 func TestStatus(t *testing.T) {
 	direct := func(s *vip.Service) { s.Forward = vip.ForwardDirect }
 	near := func(s *vip.Service) {

@@ -162,6 +162,9 @@ func onAFullDisk(dir string) error {
 	if failures == 0 {
 		return errors.New("the disk was never full")
 	}
+	if err := db.Failing(); !errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("while writes fail, Failing returns %v", err)
+	}
 	check := func(db *DB) error {
 		all, err := NewBucket[thing](db, "things").All()
 		if err != nil {
@@ -182,6 +185,9 @@ func onAFullDisk(dir string) error {
 	}
 	if err := os.Remove(filler); err != nil {
 		return err
+	}
+	if err := db.Failing(); err != nil {
+		return fmt.Errorf("with room again, Failing returns %w", err)
 	}
 	for i := range 20 {
 		if err := put(fmt.Sprintf("later-%d", i)); err != nil {

@@ -11,11 +11,13 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -64,6 +66,7 @@ type DB struct {
 	tallies map[string]tally // the index; written with writer held
 	file    *os.File         // what bbolt has open
 	broken  atomic.Pointer[Error]
+	failing atomic.Pointer[error] // of a failed write; see Failing
 }
 
 // batch is the writes of one caller: all of them happen or none.
@@ -151,9 +154,28 @@ func (d *DB) transact(group ...*batch) error {
 		})
 	})
 	if err != nil {
-		return d.writeError(err)
+		err = d.writeError(err)
+		d.failing.Store(&err)
+		return err
 	}
 	maps.Copy(d.tallies, tallies)
+	return nil
+}
+
+// probeSize is what Failing writes: more than the file may have in free pages on a full disk, where
+// small writes succeed and larger ones fail.
+const probeSize = 64 << 10
+
+// Failing returns the error of an earlier write, if the file still can't be written: it tries.
+func (d *DB) Failing() error {
+	if d.failing.Load() == nil {
+		return nil
+	}
+	probe := NewBucket[string](d, "probe")
+	if err := cmp.Or(probe.Put("probe", strings.Repeat("x", probeSize)), probe.Delete("probe")); err != nil {
+		return err
+	}
+	d.failing.Store(nil)
 	return nil
 }
 

@@ -31,5 +31,5 @@ func (c *Config) Check(b *sources.Block) {
 
 // NewSource implements sources.Config.
 func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
-	return New(Options{Config: *c, Name: d.Name, Pools: d.Pools, Store: store.NewBucket[LastGood](d.DB, "static"), Log: d.Log}), nil
+	return New(Options{Config: *c, Name: d.Name, Pools: d.Pools, Store: store.NewBucket[LastGood](d.DB, "static"), Events: d.Events, Log: d.Log}), nil
 }

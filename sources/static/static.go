@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
@@ -68,7 +69,8 @@ type Options struct {
 	Pools    func() []spec.Pool
 	Debounce time.Duration // how long the directory must be quiet; 0 is DefaultDebounce
 	Poll     time.Duration // 0 is DefaultPoll
-	Log      *slog.Logger  // nil is the default one
+	Events   *event.Log
+	Log      *slog.Logger // nil is the default one
 }
 
 // Source implements sources.Source.
@@ -214,9 +216,27 @@ func (s *Source) tell(c change, err error) {
 }
 
 func (s *Source) replace() {
-	s.told = s.files.problems()
+	s.report(s.files.problems())
 	s.out.Replace(s.files.services(), s.told)
 	s.listed, s.stale = true, false
+}
+
+// maxEvents is how many refusals of one change become events.
+const maxEvents = 20
+
+// report adds an event for each new problem, and one when the last problem is solved.
+func (s *Source) report(problems []vip.Problem) {
+	added := 0
+	for _, p := range problems {
+		if !slices.Contains(s.told, p) && added < maxEvents {
+			added++
+			s.o.Events.Add(event.Event{Kind: "services_refused", Service: p.Service, Object: p.Place, Message: p.Error()})
+		}
+	}
+	if len(problems) == 0 && len(s.told) > 0 {
+		s.o.Events.Add(event.Event{Kind: "services_accepted", Object: s.o.Path, Message: "all files are good again"})
+	}
+	s.told = problems
 }
 
 // after logs, remembers what is now good, and tells how fresh it all is.

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -226,6 +227,40 @@ func TestBadServiceKeepsItsLastGoodVersion(t *testing.T) {
 	// A block without a usable name may be any of them.
 	b.write("a.toml", service("Db", 5434)+service("x", 1))
 	b.expect("db:5433 x:1", `a.toml:2: service "Db": name: "Db" is not a DNS label: use a-z, 0-9 and inner "-" | use 1 to 63 of a-z, 0-9 and inner "-"; the service`)
+}
+
+// A refused edit is an event, once, and so is its repair.
+func TestRefusedEditsAreEvents(t *testing.T) {
+	b := newBench(t)
+	events := event.NewLog(100, time.Now)
+	b.o.Events = events
+	b.write("web.toml", service("web", 80))
+	b.begin()
+	var last uint64
+	want := func(kinds ...string) {
+		t.Helper()
+		all, _ := events.Since(last)
+		var got []string
+		for _, e := range all {
+			got = append(got, e.Kind)
+			last = e.ID
+			if e.Kind == "services_refused" && (e.Service != "web" || !strings.HasPrefix(e.Object, b.path("web.toml")) || e.Message == "") {
+				t.Errorf("%+v", e)
+			}
+		}
+		if !slices.Equal(got, kinds) {
+			t.Errorf("events %v, want %v", got, kinds)
+		}
+	}
+	want()
+	b.write("web.toml", service("web", 80)+"schedular = 'rr'\n")
+	b.Reload(t.Context())
+	want("services_refused")
+	b.Reload(t.Context())
+	want()
+	b.write("web.toml", service("web", 81))
+	b.Reload(t.Context())
+	want("services_accepted")
 }
 
 func TestBrokenFileKeepsItsServices(t *testing.T) {

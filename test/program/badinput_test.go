@@ -108,7 +108,15 @@ func TestBadServices(t *testing.T) {
 	if r := h.cli("status"); r.code != 3 {
 		t.Errorf("status ends with %d while a file is wrong, want 3\n%s", r.code, r.stdout)
 	}
-	h.write("services.d/bad.toml", "# all is well\n")
+	// The repaired file ends the warning by itself, without a reload.
+	h.write("services.d/bad.toml", "# repaired\n")
+	h.eventually("status is good again", func() error {
+		if r := h.cli("status"); r.code != 0 {
+			return fmt.Errorf("exit %d\n%s", r.code, r.stdout)
+		}
+		return nil
+	})
+	mentions(t, "events", h.ok("events"), "services_refused", "services_accepted")
 	h.ok("reload")
 	h.ok("status", "--wait")
 }
@@ -158,6 +166,9 @@ func TestBadFiles(t *testing.T) {
 			t.Errorf("%s: reload ends with %d, want 1", c.what, r.code)
 		}
 		mentions(t, c.what, r.stderr, c.says...)
+		mentions(t, c.what+": explain", h.ok("service", "explain", "web"), "web.toml")
+		mentions(t, c.what+": get", h.ok("service", "get", "web"), "web.toml", "stays in force")
+		mentions(t, c.what+": events", h.ok("events"), "services_refused", "web.toml")
 		other := fmt.Sprintf("other%d", i)
 		h.write("services.d/other.toml", service(other, "", b))
 		h.ok("source", "list")
@@ -338,6 +349,15 @@ func TestDamagedDatabase(t *testing.T) {
 	if out := h.ok("service", "list", "-o", "name"); out != "" {
 		t.Errorf("services from a database that was moved away: %q", out)
 	}
+	r := h.cli("status")
+	if r.code != 3 {
+		t.Errorf("status ends with %d without the earlier database, want 3", r.code)
+	}
+	mentions(t, "status without the earlier database", r.stdout, path, "missing at the start", "backup")
+	mentions(t, "events", h.ok("events"), "state_lost")
+	h.kill()
+	h.start()
+	h.ok("status", "--wait")
 }
 
 // compact is a JSON tree in one line.

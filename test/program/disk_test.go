@@ -70,6 +70,11 @@ func TestFullDisk(t *testing.T) {
 	if refused < 3 {
 		t.Fatalf("the disk is never full: %d refusals", refused)
 	}
+	r := h.cli("status")
+	if r.code != 3 {
+		t.Errorf("status ends with %d on a full disk, want 3", r.code)
+	}
+	mentions(t, "status on a full disk", r.stdout, "disk is full", "state")
 	t.Logf("%d services acknowledged, then %d refusals", len(acknowledged), refused)
 	if code, tree := h.rest("DELETE", "/v1/services/default/early0", ""); code/100 == 2 {
 		delete(acknowledged, "early0") // a deletion may still fit

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/store"
+)
+
+// A state file that is missing at a later start is noticed, and at the first start it isn't.
+func TestMissingStateFileIsNoticed(t *testing.T) {
+	dir := t.TempDir()
+	cfg, problems := configs.Parse(filepath.Join(dir, "ironvip.toml"), []byte("[node]\nstate_dir = \""+dir+"\"\n"))
+	if cfg == nil {
+		t.Fatal(problems)
+	}
+	start := func(want bool) {
+		t.Helper()
+		db, err := openState(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if lost, err := isStateLost(cfg, db); err != nil || lost != want {
+			t.Errorf("lost: %v, %v, want %v", lost, err, want)
+		}
+		if err := checkStore(cfg, db); err != nil {
+			t.Fatal(err)
+		}
+		if err := cfg.Remember(); err != nil {
+			t.Fatal(err)
+		}
+		if !want {
+			return
+		}
+		a := &agent{db: db, stateLost: true}
+		if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelWarn || !strings.Contains(c[0].Message, db.Path()) || !strings.Contains(c[0].Hint, "backup") {
+			t.Errorf("%+v", c)
+		}
+	}
+	start(false)
+	start(false)
+	if err := os.Remove(filepath.Join(dir, store.FileName)); err != nil {
+		t.Fatal(err)
+	}
+	start(true)
+	start(false)
+}
+
+// Writes that fail make the status fail, for as long as they do.
+func TestFailingWritesAreAFailure(t *testing.T) {
+	db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{db: db}
+	if c := a.stateChecks(); len(c) != 0 {
+		t.Errorf("at first: %+v", c)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := noteStore(db, lastStore{}); err == nil {
+		t.Fatal("a write to a closed file succeeds")
+	}
+	if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "write state") {
+		t.Errorf("%+v", c)
+	}
+}
