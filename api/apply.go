@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -235,13 +236,13 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 
 // problemsOfError are the reasons for the refusal of one service of many.
 func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
-	var invalid *rest.InvalidError
+	var invalid *registry.InvalidError
 	if errors.As(err, &invalid) {
 		return invalid.Problems
 	}
 	p := vip.Problem{Code: vip.CodeInvalid, Service: key.String(), Message: err.Error()}
 	var owned *rest.OwnedError
-	var conflict *rest.ConflictError
+	var conflict *registry.ConflictError
 	switch {
 	case errors.As(err, &conflict):
 		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", conflict.Why(), conflictHint(conflict)

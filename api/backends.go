@@ -9,10 +9,10 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/status"
-	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -203,10 +203,10 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 	if p := in.decode(&body); p != nil {
 		return nil, p
 	}
-	state, err := rest.ParseState(body.State)
+	state, err := overrides.ParseState(body.State)
 	var rev uint64
 	if err == nil {
-		rev, err = s.Registrar.SetState(ctx, key, state)
+		rev, err = s.SetState(ctx, key, state)
 	}
 	if err != nil {
 		return nil, writeFailed(key, err)

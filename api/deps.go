@@ -30,8 +30,7 @@ type Registrar interface {
 	PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backend, ttl time.Duration, check rest.Check) (rev uint64, created bool, err error)
 	DeleteBackend(context.Context, vip.BackendKey, rest.Check) (rev uint64, err error)
 	Heartbeat(context.Context, vip.BackendKey) error
-	SetState(context.Context, vip.BackendKey, vip.State) (rev uint64, err error)
-	Lives(vip.ServiceKey) map[string]rest.Life
+	HeartbeatStatuses(vip.ServiceKey) map[string]rest.HeartbeatStatus
 }
 
 // Difference is one frontend that the dataplane has otherwise than desired.
@@ -46,6 +45,7 @@ type Deps struct {
 	Hosts   []string // further names that callers may use for this host over TCP
 
 	Registrar   Registrar
+	SetState    func(context.Context, vip.BackendKey, vip.State) (rev uint64, err error) // overrides a backend's state
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Sources     table.Reader[string, sources.Status]
 	Conflicts   table.Reader[pipeline.ConflictKey, pipeline.Conflict]

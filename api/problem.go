@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -81,8 +82,8 @@ func writeFailed(key vip.BackendKey, err error) error {
 	var (
 		own      *problem
 		owned    *rest.OwnedError
-		conflict *rest.ConflictError
-		invalid  *rest.InvalidError
+		conflict *registry.ConflictError
+		invalid  *registry.InvalidError
 	)
 	switch {
 	case errors.As(err, &own):
@@ -93,22 +94,22 @@ func writeFailed(key vip.BackendKey, err error) error {
 		return refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), conflictHint(conflict))
 	case errors.As(err, &invalid):
 		return refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, "what is asked for can't be accepted", "see errors", invalid.Problems...)
-	case errors.Is(err, rest.ErrNoService):
+	case errors.Is(err, registry.ErrNoService):
 		return noService(key.Service)
-	case errors.Is(err, rest.ErrNoBackend):
+	case errors.Is(err, registry.ErrNoBackend):
 		return noBackend(key)
-	case errors.Is(err, rest.ErrNotRunning):
+	case errors.Is(err, registry.ErrNotRunning):
 		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "the agent is starting and takes no registrations yet", "try again in a moment")
 		p.header = http.Header{"Retry-After": {"1"}}
 		return p
 	case errors.Is(err, fleet.ErrUnavailable):
 		hint := "traffic goes on. Try again once the store is in touch: GET " + v1.PathStatus + " says since when it isn't, and what to do"
-		var store *rest.StoreError
+		var store *registry.StoreError
 		if !errors.As(err, &store) || store.Unknown {
 			hint = "traffic goes on. Whether this was done shows once the store is in touch (GET " + v1.PathStatus + " says since when it isn't, and what to do); repeating it is safe"
 		}
 		return storeAway(err.Error(), hint)
-	case errors.Is(err, rest.ErrStore):
+	case errors.Is(err, registry.ErrStore):
 		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "see the agent's log; try again"
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			status, code, hint = http.StatusInsufficientStorage, v1.CodeStoreFull, "free some space on the disk of state_dir, then try again"
@@ -133,7 +134,7 @@ func ownedHint(o *rest.OwnedError) string {
 }
 
 // conflictHint says what to do about what another host wrote first.
-func conflictHint(c *rest.ConflictError) string {
+func conflictHint(c *registry.ConflictError) string {
 	path := v1.ServicePath(c.Service.Namespace, c.Service.Name)
 	switch {
 	case c.Unreadable:

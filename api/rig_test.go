@@ -22,10 +22,12 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
@@ -54,7 +56,7 @@ type rig struct {
 
 // brokenStore is a store that can be told to refuse writes, or to have something come before one.
 type brokenStore struct {
-	rest.Store[rest.Record]
+	registry.Bucket[rest.Record]
 	mu     sync.Mutex
 	err    error
 	before func() // the next write, once
@@ -70,7 +72,7 @@ func (b *brokenStore) Batch(fill func(*store.Tx[rest.Record])) error {
 		b.before = nil
 		before()
 	}
-	return b.Store.Batch(fill)
+	return b.Bucket.Batch(fill)
 }
 
 // interrupt has f come before the next write.
@@ -156,17 +158,16 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	resolve := pipeline.NewResolve(pipeline.ResolveOptions{Clock: clock, Leases: allocator, Services: services, Events: events})
 	supervisor := sources.NewSupervisor(sources.Options{Resolver: resolve, Services: services, Statuses: statuses, Events: events, Log: log})
-	r.registry = &brokenStore{Store: store.NewBucket[rest.Record](db, "rest")}
-	registry, err := rest.NewLocal(r.registry)
+	r.registry = &brokenStore{Bucket: store.NewBucket[rest.Record](db, "rest")}
+	records, err := registry.NewLocal(r.registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	overrides, err := rest.NewLocal(store.NewBucket[rest.Override](db, "states"))
+	stored, err := registry.NewLocal(store.NewBucket[overrides.Override](db, "states"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	registrar, err := rest.New(rest.Options{Store: registry, Overrides: overrides,
-		States: states, Services: services, Events: events, Log: log,
+	registrar, err := rest.New(rest.Options{Store: records, Services: services, Events: events, Log: log,
 		Check: func(s *spec.Service) []vip.Problem {
 			return spec.CheckAgainstPools(s, []spec.Pool{{Name: "lan", CIDRs: pools[0].CIDRs, AutoAssign: true}})
 		}})
@@ -174,6 +175,8 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		t.Fatal(err)
 	}
 	registrar.Restore()
+	overridden := overrides.New(overrides.Options{Store: stored, Table: states, Services: services, Events: events, Log: log})
+	overridden.Restore()
 	supervisor.Add("files", "static", r.files)
 	supervisor.Add(rest.Type, rest.Type, registrar)
 	r.plane = reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
@@ -184,7 +187,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		Frontends: frontends, Compiled: compiled, Applied: applied, Events: events, Log: log})
 
 	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
-		Registrar: registrar, Services: services, Sources: statuses, Conflicts: resolve.Conflicts(), States: states, Leases: allocator.Leases(), Allocations: allocations,
+		Registrar: registrar, SetState: overridden.Set, Services: services, Sources: statuses, Conflicts: resolve.Conflicts(), States: states, Leases: allocator.Leases(), Allocations: allocations,
 		Compiled: compiled, Frontends: frontends, Applied: applied, Ready: reconciler.Synced(), Events: events, Pools: allocator.Pools,
 		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
@@ -195,7 +198,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	r.server = New(r.deps)
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context) error{allocator.Run, supervisor.Run, resolve.Run, allocate.Run, compiler.Run, reconciler.Run, r.server.Run} {
+	for _, run := range []func(context.Context) error{allocator.Run, supervisor.Run, resolve.Run, overridden.Run, allocate.Run, compiler.Run, reconciler.Run, r.server.Run} {
 		parts.Go(func() {
 			if err := run(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a part ended: %v", err)

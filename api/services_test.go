@@ -19,6 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -277,7 +278,7 @@ func TestFullDisk(t *testing.T) {
 // overtaken is a Registrar whose writes all meet what another host wrote.
 type overtaken struct {
 	Registrar
-	err *rest.ConflictError
+	err *registry.ConflictError
 }
 
 func (o overtaken) PutService(context.Context, rest.Put) (rest.Result, error) {
@@ -297,7 +298,7 @@ func (o overtaken) DeleteService(context.Context, vip.ServiceKey, rest.Check) (u
 
 func TestConflictNamesTheOtherNode(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
-		d.Registrar = overtaken{d.Registrar, &rest.ConflictError{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Node: "lb2"}}
+		d.Registrar = overtaken{d.Registrar, &registry.ConflictError{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Node: "lb2"}}
 	})
 	for method, path := range map[string]string{"PUT": webPath, "DELETE": webPath} {
 		a := r.ask(method, path, webBody())
@@ -360,16 +361,18 @@ func (u undone) PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backe
 	return rev, created, u.after(key, err)
 }
 
-func (u undone) SetState(ctx context.Context, key vip.BackendKey, to vip.State) (uint64, error) {
-	rev, err := u.Registrar.SetState(ctx, key, to)
-	return rev, u.after(key.Service, err)
-}
-
 // A write that was done isn't answered as one that wasn't, whatever others do
 // next. What an operator said of a backend even outlives the service.
 func TestDeletedBeforeTheAnswer(t *testing.T) {
 	now := &atomic.Bool{}
-	r := newRig(t, func(d *Deps) { d.Registrar = undone{d.Registrar, now} })
+	r := newRig(t, func(d *Deps) {
+		u, set := undone{d.Registrar, now}, d.SetState
+		d.Registrar = u
+		d.SetState = func(ctx context.Context, key vip.BackendKey, to vip.State) (uint64, error) {
+			rev, err := set(ctx, key, to)
+			return rev, u.after(key.Service, err)
+		}
+	})
 	backend := webPath + "/backends/10.0.0.1:8080"
 	create := func() {
 		now.Store(false)

@@ -83,7 +83,7 @@ func (w *written) disown(f vip.FrontendKey, k vip.ServiceKey) {
 // nobody has registered anything.
 type nobody struct{ Registrar }
 
-func (nobody) Lives(vip.ServiceKey) map[string]rest.Life { return nil }
+func (nobody) HeartbeatStatuses(vip.ServiceKey) map[string]rest.HeartbeatStatus { return nil }
 
 func count(b bool) int {
 	if b {

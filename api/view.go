@@ -128,7 +128,7 @@ func ports(in *status.Input) []v1.PortStatus {
 }
 
 func (s *Server) backends(in *status.Input) []v1.BackendStatus {
-	lives := s.Registrar.Lives(in.Key)
+	heartbeats := s.Registrar.HeartbeatStatuses(in.Key)
 	out := make([]v1.BackendStatus, 0, len(in.Service.Backends))
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
@@ -143,8 +143,8 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 			row.SourceState = b.State.String()
 		}
 		row.LeavingAt = when(leavingAt(in, b).Time())
-		if life, ok := lives[row.ID]; ok {
-			addLife(&row, life)
+		if h, ok := heartbeats[row.ID]; ok {
+			addHeartbeat(&row, h)
 		}
 		out = append(out, row)
 	}
@@ -180,12 +180,12 @@ func endpointID(at netip.AddrPort) string {
 	return vip.Backend{Address: at.Addr(), Port: at.Port()}.ID()
 }
 
-func addLife(row *v1.BackendStatus, life rest.Life) {
-	row.TTL, row.Keeper = spec.Duration(life.TTL).String(), life.Keeper
-	if !life.Drained {
-		row.ExpiresAt = when(life.Due)
+func addHeartbeat(row *v1.BackendStatus, h rest.HeartbeatStatus) {
+	row.TTL, row.Keeper = spec.Duration(h.TTL).String(), h.Owner
+	if !h.Missed {
+		row.ExpiresAt = when(h.Due)
 	}
-	row.RemovedAt = when(life.Removed)
+	row.RemovedAt = when(h.Removed)
 }
 
 // leavingAt is when the last connections of a draining backend are cut; zero

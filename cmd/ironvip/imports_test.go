@@ -27,6 +27,8 @@ var layers = [][]string{
 	{"internal/pipeline"},
 	{"ipam"},
 	{"internal/reconcile"},
+	{"internal/overrides"},
+	{"internal/registry"},
 	{"internal/fleet"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},
 	{"internal/table", "internal/event", "internal/delayqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink"},

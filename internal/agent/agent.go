@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -97,6 +98,7 @@ type agent struct {
 	remembered  []*cache.Source
 	beside      []part // what sources write back
 	rest        *rest.Source
+	overrides   *overrides.Overrides
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	statuses    *table.Table[string, sources.Status]
 	states      *table.Table[vip.BackendKey, vip.BackendState]
@@ -219,6 +221,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 		return nil, err
 	}
+	a.overrides = overrides.New(a.overrideOptions(cfg))
 	if err := a.newSources(cfg, clock); err != nil {
 		return nil, err
 	}
@@ -271,11 +274,18 @@ func (a *agent) newSources(cfg *configs.Config, clock *table.Clock) error {
 // needs of the allocator.
 func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 	o := rest.Options{
-		Store: a.stores.Services, Overrides: a.stores.States,
-		States: a.states, Services: a.services,
+		Store: a.stores.Services, Services: a.services,
 		Check:  func(s *spec.Service) []vip.Problem { return spec.CheckAgainstPools(s, a.pools()) },
 		Events: a.events, Log: a.log,
 	}
+	if tree := a.stores.tree; tree != nil {
+		o.Fleet, o.Node = tree, cfg.Node.Name
+	}
+	return o
+}
+
+func (a *agent) overrideOptions(cfg *configs.Config) overrides.Options {
+	o := overrides.Options{Store: a.stores.States, Table: a.states, Services: a.services, Fetch: a.rest.Fetch, Events: a.events, Log: a.log}
 	if tree := a.stores.tree; tree != nil {
 		o.Fleet, o.Node = tree, cfg.Node.Name
 	}
@@ -403,7 +413,8 @@ func (a *agent) pipeline() []part {
 	for _, memory := range a.remembered {
 		parts = append(parts, part{"remembering services", memory.Keep})
 	}
-	parts = append(parts, part{"watching the host's addresses", a.watcher.Run}, part{"the sources", a.supervisor.Run}, part{"resolve", a.resolve.Run})
+	parts = append(parts, part{"watching the host's addresses", a.watcher.Run}, part{"the sources", a.supervisor.Run}, part{"resolve", a.resolve.Run},
+		part{"the overrides", a.overrides.Run})
 	parts = append(parts, a.beside...)
 	return append(parts,
 		part{"the allocator", a.allocator.Run},

@@ -19,8 +19,8 @@ func (a *agent) apiDeps() api.Deps {
 	statistics, _ := a.plane.Plane.(reconcile.Statistics)
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
-		Registrar: a.rest,
-		Services:  a.services, Sources: a.statuses, Conflicts: a.resolve.Conflicts(), States: a.states, Leases: a.allocator.Leases(),
+		Registrar: a.rest, SetState: a.overrides.Set,
+		Services: a.services, Sources: a.statuses, Conflicts: a.resolve.Conflicts(), States: a.states, Leases: a.allocator.Leases(),
 		Allocations: a.allocations, Compiled: a.compiled, Frontends: a.frontends, Applied: a.applied,
 		Begun: a.began, Awaits: a.awaits, Ready: a.reconciler.Synced(), DrainsKept: a.compile.WaitKept,
 		Events:    a.events,

@@ -17,6 +17,7 @@ func (a *agent) begin(ctx context.Context) error {
 	var taking errgroup.Group // each on a processor of its own
 	taking.Go(func() error { return a.allocator.Restore(ctx) })
 	taking.Go(func() error { a.rest.Restore(); return nil })
+	taking.Go(func() error { a.overrides.Restore(); return nil })
 	if err := taking.Wait(); err != nil {
 		return err
 	}

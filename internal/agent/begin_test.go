@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -39,7 +40,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 	}
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		folders := append(consulstore.Folders(), rest.ServicesFolder, rest.StatesFolder)
+		folders := append(consulstore.Folders(), rest.Folder, overrides.Folder)
 		var held *consulstore.Store
 		m.Start(t, "lb1", folders, func(tree *fleet.Tree) { held = consulstore.New(tree) })
 		lease := ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.17")}, Pool: "lan", State: ipam.Held, Since: vip.InstantOf(time.Now()),
@@ -53,7 +54,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		m.Client("late").SetDown(true)
 		host := m.Run(t, fleet.Options{Node: "late", Clock: clock, Folders: folders}, func(tree *fleet.Tree) {
 			a.stores.tree = tree
-			a.stores.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree)}
+			a.stores.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree)}
 		})
 		defer host.End()
 		var err error
@@ -64,6 +65,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 			t.Fatal(err)
 		}
+		a.overrides = overrides.New(a.overrideOptions(cfg))
 		if c := a.storeCheck(); c.Level != v1.LevelWarn || !strings.Contains(c.Message, "waiting for consul at 10.0.0.5:8500") {
 			t.Errorf("at first: %+v", c)
 		}

@@ -57,11 +57,16 @@ func (a *agent) checks() []v1.Check {
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}
-	problems := a.health.Problems()
+	checks = appendProblems(checks, "health ports", a.health.Problems())
+	return appendProblems(checks, "overrides", a.overrides.Problems())
+}
+
+// appendProblems appends a check that warns of problems, if there are any.
+func appendProblems(checks []v1.Check, name string, problems []vip.Problem) []v1.Check {
 	if len(problems) == 0 {
 		return checks
 	}
-	c := v1.Check{Name: "health ports", Level: v1.LevelWarn, Message: problems[0].Error(), Hint: problems[0].Hint}
+	c := v1.Check{Name: name, Level: v1.LevelWarn, Message: problems[0].Error(), Hint: problems[0].Hint}
 	if more := len(problems) - 1; more > 0 {
 		c.Message += fmt.Sprintf(", and %d more", more)
 	}

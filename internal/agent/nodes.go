@@ -31,7 +31,7 @@ func (a *agent) node() fleet.Node {
 		_, all := a.stores.tree.FirstProblems(0)
 		out.Problems += all
 	}
-	out.Problems += a.resolve.Conflicts().Len()
+	out.Problems += a.resolve.Conflicts().Len() + len(a.overrides.Problems())
 	for _, s := range a.statuses.All() {
 		out.Problems += len(s.Problems)
 		if s.Stale != "" {

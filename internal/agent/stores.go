@@ -12,6 +12,8 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
@@ -36,11 +38,11 @@ func localStores(db *store.DB) (snapshot.Stores, error) {
 	if err != nil {
 		return snapshot.Stores{}, err
 	}
-	services, err := rest.NewLocal(serviceBucket(db))
+	services, err := registry.NewLocal(serviceBucket(db))
 	if err != nil {
 		return snapshot.Stores{}, fmt.Errorf("restore the registrations: %w", err)
 	}
-	states, err := rest.NewLocal(stateBucket(db))
+	states, err := registry.NewLocal(stateBucket(db))
 	if err != nil {
 		return snapshot.Stores{}, fmt.Errorf("restore backend states: %w", err)
 	}
@@ -51,8 +53,8 @@ func serviceBucket(db *store.DB) *store.Bucket[rest.Record] {
 	return store.NewBucket[rest.Record](db, "rest")
 }
 
-func stateBucket(db *store.DB) *store.Bucket[rest.Override] {
-	return store.NewBucket[rest.Override](db, "states")
+func stateBucket(db *store.DB) *store.Bucket[overrides.Override] {
+	return store.NewBucket[overrides.Override](db, "states")
 }
 
 // lastStore is which store the agent last ran with, as the state file has it. An
@@ -189,9 +191,9 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 		return nil, fmt.Errorf("the consul store: %w", err)
 	}
 	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
-		Folders: append(consulstore.Folders(), rest.ServicesFolder, rest.StatesFolder)})
+		Folders: append(consulstore.Folders(), rest.Folder, overrides.Folder)})
 	s := &stores{tree: tree, ended: make(chan error, 1)}
-	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.SharedServices(tree), States: rest.SharedStates(tree), Node: cfg.Node.Name}
+	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }
 	started := time.Now().UnixMilli()
 	tree.SetNode(func() fleet.Node { return fleet.Node{Version: o.version, Since: started} }) // until the agent knows more
@@ -225,7 +227,7 @@ func (s *stores) wait(ctx context.Context, waiting func(why string)) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.tree.Folder(rest.ServicesFolder).Ready(): // as the others are
+		case <-s.tree.Folder(rest.Folder).Ready(): // as the others are
 			return nil
 		case <-tick.C:
 			waiting(s.tree.Stale())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -47,17 +48,17 @@ func TestUnheardOfIsNotMissing(t *testing.T) {
 	var service, backend = webKey, bkey("10.0.0.1")
 	for name, c := range map[string]struct {
 		known []string // the backends of the service that the deaf host knows; nil: it knows no service
-		do    func(*Source) error
+		do    func(*host) error
 		want  string // of the backends afterwards; "gone" for no service
 	}{
-		"deletion of a service": {nil, func(s *Source) error { return second(s.DeleteService(t.Context(), service, nil)) }, "gone"},
-		"registration of a backend": {nil, func(s *Source) error {
-			return third(s.PutBackend(t.Context(), service, spec.Backend{Address: "10.0.0.2"}, 0, nil))
+		"deletion of a service": {nil, func(h *host) error { return second(h.src.DeleteService(t.Context(), service, nil)) }, "gone"},
+		"registration of a backend": {nil, func(h *host) error {
+			return third(h.src.PutBackend(t.Context(), service, spec.Backend{Address: "10.0.0.2"}, 0, nil))
 		}, "10.0.0.1 10.0.0.2"},
-		"deletion of a backend":     {nil, func(s *Source) error { return second(s.DeleteBackend(t.Context(), backend, nil)) }, ""},
-		"deletion of a new backend": {[]string{"10.0.0.9"}, func(s *Source) error { return second(s.DeleteBackend(t.Context(), backend, nil)) }, ""},
-		"a state of a backend":      {nil, func(s *Source) error { return second(s.SetState(t.Context(), backend, vip.Drain)) }, "10.0.0.1"},
-		"a state of a new backend":  {[]string{"10.0.0.9"}, func(s *Source) error { return second(s.SetState(t.Context(), backend, vip.Drain)) }, "10.0.0.1"},
+		"deletion of a backend":     {nil, func(h *host) error { return second(h.src.DeleteBackend(t.Context(), backend, nil)) }, ""},
+		"deletion of a new backend": {[]string{"10.0.0.9"}, func(h *host) error { return second(h.src.DeleteBackend(t.Context(), backend, nil)) }, ""},
+		"a state of a backend":      {nil, func(h *host) error { return second(h.overrides.Set(t.Context(), backend, vip.Drain)) }, "10.0.0.1"},
+		"a state of a new backend":  {[]string{"10.0.0.9"}, func(h *host) error { return second(h.overrides.Set(t.Context(), backend, vip.Drain)) }, "10.0.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
@@ -68,7 +69,7 @@ func TestUnheardOfIsNotMissing(t *testing.T) {
 			}
 			b.deafen(a)
 			a.put(web("10.0.0.1"))
-			if err := c.do(b.src); err != nil {
+			if err := c.do(b); err != nil {
 				t.Errorf("on a host that has not heard of it: %v", err)
 			}
 			b.until("it is as asked for", func() bool {
@@ -113,15 +114,15 @@ func TestMissingIsAskedForOnce(t *testing.T) {
 		want error
 		asks int
 	}{
-		"deletion of a service": {func() error { return second(a.src.DeleteService(t.Context(), other.Service, nil)) }, ErrNoService, 1},
+		"deletion of a service": {func() error { return second(a.src.DeleteService(t.Context(), other.Service, nil)) }, registry.ErrNoService, 1},
 		"a backend of no service": {func() error {
 			return third(a.src.PutBackend(t.Context(), other.Service, spec.Backend{Address: "10.0.0.1"}, 0, nil))
-		}, ErrNoService, 1},
-		"deletion of a backend":     {func() error { return second(a.src.DeleteBackend(t.Context(), nobody, nil)) }, ErrNoBackend, 1},
-		"a state of no service":     {func() error { return second(a.src.SetState(t.Context(), other, vip.Drain)) }, ErrNoService, 1},
-		"a state of no backend":     {func() error { return second(a.src.SetState(t.Context(), nobody, vip.Drain)) }, ErrNoBackend, 1},
-		"a heartbeat of no service": {func() error { return a.src.Heartbeat(t.Context(), other) }, ErrNoService, 0},
-		"a heartbeat of no backend": {func() error { return a.src.Heartbeat(t.Context(), nobody) }, ErrNoBackend, 0},
+		}, registry.ErrNoService, 1},
+		"deletion of a backend":     {func() error { return second(a.src.DeleteBackend(t.Context(), nobody, nil)) }, registry.ErrNoBackend, 1},
+		"a state of no service":     {func() error { return second(a.overrides.Set(t.Context(), other, vip.Drain)) }, registry.ErrNoService, 1},
+		"a state of no backend":     {func() error { return second(a.overrides.Set(t.Context(), nobody, vip.Drain)) }, registry.ErrNoBackend, 1},
+		"a heartbeat of no service": {func() error { return a.src.Heartbeat(t.Context(), other) }, registry.ErrNoService, 0},
+		"a heartbeat of no backend": {func() error { return a.src.Heartbeat(t.Context(), nobody) }, registry.ErrNoBackend, 0},
 	} {
 		mu.Lock()
 		asked = nil
@@ -139,7 +140,7 @@ func TestMissingIsAskedForOnce(t *testing.T) {
 	a.until("it is out of touch", func() bool { return a.Stale() != "" })
 	began := time.Now()
 	err := second(a.src.DeleteService(t.Context(), other.Service, nil))
-	if store := (*StoreError)(nil); !errors.As(err, &store) || store.Unknown {
+	if store := (*registry.StoreError)(nil); !errors.As(err, &store) || store.Unknown {
 		t.Errorf("with the store away, after %v: %v", time.Since(began), err)
 	}
 }
@@ -149,22 +150,22 @@ func TestStateDuringAStart(t *testing.T) {
 	alone := newFixture(t)
 	defer alone.stop()
 	read := alone.services.Initializer()
-	if _, err := alone.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, ErrNotRunning) {
+	if _, err := alone.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNotRunning) {
 		t.Errorf("before every source has told its services: %v", err)
 	}
 	read()
-	if _, err := alone.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, ErrNoService) {
+	if _, err := alone.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNoService) {
 		t.Errorf("after that: %v", err)
 	}
 
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
 	hosts[1].by(func() {
 		hosts[0].put(web("10.0.0.1"))
-		if _, err := hosts[1].src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, ErrNotRunning) {
+		if _, err := hosts[1].overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNotRunning) {
 			t.Errorf("before the source runs: %v", err)
 		}
 	})
-	if _, err := hosts[1].src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+	if _, err := hosts[1].overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
 		t.Errorf("once it runs: %v", err)
 	}
 }
@@ -173,16 +174,14 @@ func TestStateDuringAStart(t *testing.T) {
 func TestHeardOfWhileItIsAskedFor(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
 	a, b := hosts[0], hosts[1]
-	unlock, err := b.src.names.lock(t.Context(), []vip.ServiceKey{webKey})
+	unlock, err := b.src.lock(t.Context(), webKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	result := make(chan error)
-	go func() { result <- second(b.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain)) }()
+	go func() { result <- second(b.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain)) }()
 	b.until("it waits for the name", func() bool {
-		b.src.names.mu.Lock()
-		defer b.src.names.mu.Unlock()
-		return b.src.names.held[webKey].users == 2
+		return b.src.locks.Users(registry.Key(webKey)) == 2
 	})
 	a.put(web("10.0.0.1"))
 	b.sees("[10.0.0.1 ready]")

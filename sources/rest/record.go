@@ -4,32 +4,36 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Record is one service as the registry keeps it. One of an agent without a
-// fleet has the first two fields alone.
+// Record is the stored registration of one service. On a host without a fleet it
+// has only the first two fields.
 type Record struct {
-	Spec spec.Service `json:"spec"` // with every default stated
-	// Registered are the backends of Spec that registered themselves, by ID,
-	// with their ttl; 0 has none.
+	Spec spec.Service `json:"spec"` // with all defaults filled in
+	// Registered are the backends of Spec that registered themselves, by ID, with
+	// their ttl; 0 for none.
 	Registered map[string]spec.Duration `json:"registered,omitempty"`
-	// Node is the one that the service was last stated through, and Stated when:
-	// together they tell one statement from another. Registrations of backends
-	// don't change them.
+	// Node is the host through which the service was last put, and Stated the time.
+	// Together they identify this put; registrations of backends don't change them.
 	Node   string     `json:"node,omitempty"`
 	Stated *time.Time `json:"stated,omitempty"`
-	// Keepers are the nodes that count the heartbeats of registered backends with
-	// a ttl, by ID; Lapsed are those that no heartbeat came from in time.
-	Keepers map[string]string `json:"keepers,omitempty"`
-	Lapsed  []string          `json:"lapsed,omitempty"`
+	// HeartbeatOwners are the nodes that count the heartbeats of backends with a ttl, by
+	// backend ID. Lapsed are the backends with no heartbeat in time.
+	HeartbeatOwners map[string]string `json:"keepers,omitempty"`
+	Lapsed          []string          `json:"lapsed,omitempty"`
 }
 
-// backendID names a backend within its service.
+// origin is the place that rows of this source name as where they come from.
+const origin = "api"
+
+// backendID identifies a backend of a service.
 type backendID struct {
 	addr netip.Addr
 	port uint16
@@ -39,55 +43,54 @@ func idOf(b vip.Backend) backendID { return backendID{b.Address, b.Port} }
 
 func (id backendID) String() string { return vip.Backend{Address: id.addr, Port: id.port}.ID() }
 
-// entry is one service in memory. An entry is replaced, never changed, but for
-// what mu guards: lives, rev and echo.
+// entry is one service in memory. It is replaced, not changed, except for what mu
+// guards: heartbeats and rev.
 type entry struct {
-	row        vip.Service                // as asked for, whatever the ttls say
-	registered map[backendID]registration // those that registered themselves
-	stated     statement
+	row        vip.Service                // as registered, whatever the heartbeats
+	registered map[backendID]registration // the backends that registered themselves
+	put        putID
 	version    uint64 // in the registry
 
-	lives map[backendID]*life // those registered with a ttl
-	rev   uint64              // of the row that was published; 0: none, or held aside
-	echo  bool                // written here, and the registry has not told it yet
+	heartbeats map[backendID]*heartbeat // of the backends with a ttl
+	rev        uint64                   // of the published row; 0: not published, or held aside
 }
 
-// registration is what is known of a backend that registered itself.
+// registration is the stored state of a backend that registered itself.
 type registration struct {
 	ttl    time.Duration // 0: none
-	keeper string        // the node that counts its heartbeats; "" without a ttl, or without a fleet
-	lapsed bool          // no heartbeat came in time, as its keeper has found
+	owner  string        // the node that counts its heartbeats; "" without a ttl or a fleet
+	lapsed bool          // the owner has found that no heartbeat came in time
 }
 
-// statement tells one statement of a service from another.
-type statement struct {
+// putID identifies the put that a service comes from.
+type putID struct {
 	node string
 	at   int64 // Unix nanoseconds
 }
 
-// published is the row with every backend drained whose ttl has passed. The
-// caller holds mu.
+// published returns the row with the backends drained that missed their heartbeats.
+// The caller holds mu.
 func (e *entry) published() vip.Service {
 	row, cloned := e.row, false
-	for id, l := range e.lives {
-		if !l.drained {
+	for id, h := range e.heartbeats {
+		if !h.missed {
 			continue
 		}
 		if !cloned {
 			row.Backends, cloned = slices.Clone(row.Backends), true
 		}
-		// One that terminates could still be chosen, in want of ready ones.
+		// A terminating backend would still get connections when no other is ready.
 		if b := &row.Backends[indexOf(row.Backends, id)]; b.State == vip.Ready || b.State == vip.Terminating {
-			b.State, b.Reason = vip.Drain, vip.NoHeartbeat(vip.InstantOf(l.due.Add(-l.lapse-l.ttl)), l.ttl)
+			b.State, b.Reason = vip.Drain, vip.NoHeartbeat(vip.InstantOf(h.due.Add(-h.grace-h.ttl)), h.ttl)
 		}
 	}
 	return row
 }
 
 func (e *entry) record() *Record {
-	r := &Record{Spec: spec.FromService(e.row), Node: e.stated.node}
-	if e.stated.at != 0 {
-		at := time.Unix(0, e.stated.at).UTC()
+	r := &Record{Spec: spec.FromService(e.row), Node: e.put.node}
+	if e.put.at != 0 {
+		at := time.Unix(0, e.put.at).UTC()
 		r.Stated = &at
 	}
 	for i := range e.row.Backends {
@@ -100,11 +103,11 @@ func (e *entry) record() *Record {
 			r.Registered = map[string]spec.Duration{}
 		}
 		r.Registered[b.ID()] = spec.Duration(reg.ttl)
-		if reg.keeper != "" {
-			if r.Keepers == nil {
-				r.Keepers = map[string]string{}
+		if reg.owner != "" {
+			if r.HeartbeatOwners == nil {
+				r.HeartbeatOwners = map[string]string{}
 			}
-			r.Keepers[b.ID()] = reg.keeper
+			r.HeartbeatOwners[b.ID()] = reg.owner
 		}
 		if reg.lapsed {
 			r.Lapsed = append(r.Lapsed, b.ID())
@@ -113,21 +116,21 @@ func (e *entry) record() *Record {
 	return r
 }
 
-// same reports whether two entries ask for the same.
+// same reports whether two entries register the same.
 func (e *entry) same(o *entry) bool {
 	return maps.Equal(e.registered, o.registered) && sameRow(&e.row, &o.row)
 }
 
-// edited is a copy of the entry whose registrations and backends may be
+// edited returns a copy of the entry with registrations and backends that may be
 // changed.
 func (e *entry) edited() *entry {
-	out := &entry{row: e.row, registered: maps.Clone(e.registered), stated: e.stated}
+	out := &entry{row: e.row, registered: maps.Clone(e.registered), put: e.put}
 	out.row.Backends = slices.Clone(e.row.Backends)
 	return out
 }
 
-// without takes one backend out of an edited entry.
-func (e *entry) without(id backendID) {
+// remove removes a backend from an edited entry.
+func (e *entry) remove(id backendID) {
 	delete(e.registered, id)
 	e.row.Backends = slices.DeleteFunc(e.row.Backends, func(b vip.Backend) bool { return idOf(b) == id })
 }
@@ -147,17 +150,16 @@ func indexOf(list []vip.Backend, id backendID) int {
 	return i
 }
 
-func storeKey(k vip.ServiceKey) string { return k.Namespace + "/" + k.Name }
+func sameRow(a, b *vip.Service) bool { return reflect.DeepEqual(a, b) }
 
-// read makes an entry of what the registry has at key. A record that makes no
-// valid service has problems, and no entry; one whose registrations are partly
-// odd has both.
-func (s *Source) read(key string, r *Record) (*entry, []vip.Problem) {
+// decode returns the entry of a record. An invalid service has problems and no
+// entry; one with invalid registrations of backends has both.
+func (s *Source) decode(key string, r *Record) (*entry, []vip.Problem) {
 	row, problems := r.Spec.Build(s.Name, "")
 	for i := range problems {
 		problems[i].Hint = "register the service again; it was stored by another version"
 	}
-	if len(problems) == 0 && storeKey(row.Key) != key {
+	if len(problems) == 0 && registry.Key(row.Key) != key {
 		problems = []vip.Problem{{Code: vip.CodeStore, Place: key, Service: row.Key.String(), Message: "is stored under the key of another service",
 			Hint: "remove what is stored there; register the service again"}}
 	}
@@ -165,9 +167,9 @@ func (s *Source) read(key string, r *Record) (*entry, []vip.Problem) {
 		return nil, problems
 	}
 	row.Origin = origin
-	e := &entry{row: row, registered: map[backendID]registration{}, stated: statement{node: r.Node}}
+	e := &entry{row: row, registered: map[backendID]registration{}, put: putID{node: r.Node}}
 	if r.Stated != nil {
-		e.stated.at = r.Stated.UnixNano()
+		e.put.at = r.Stated.UnixNano()
 	}
 	for id, ttl := range r.Registered {
 		addr, port, err := vip.ParseBackendID(id)
@@ -178,12 +180,9 @@ func (s *Source) read(key string, r *Record) (*entry, []vip.Problem) {
 		}
 		reg := registration{ttl: time.Duration(ttl)}
 		if s.Fleet != nil && ttl != 0 {
-			reg.keeper, reg.lapsed = r.Keepers[id], slices.Contains(r.Lapsed, id)
+			reg.owner, reg.lapsed = r.HeartbeatOwners[id], slices.Contains(r.Lapsed, id)
 		}
 		e.registered[backendID{addr, port}] = reg
 	}
 	return e, problems
 }
-
-// origin is what rows of this source name as the place they come from.
-const origin = "api"

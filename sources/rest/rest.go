@@ -1,13 +1,26 @@
 // Package rest is the source that the API writes into: services and backends
-// that callers registered, durable and without a file to edit.
+// that callers registered.
 //
-// In come registrations (PutServices, PutBackend, Heartbeat), and through a
-// Registry those that other hosts took; out go rows to the Sink, each durable
-// before anyone sees it, by one way wherever it was written. Every write is
-// conditional on what its writer knew. A backend may register with a ttl and
-// then lives by its heartbeats, which cost O(log n) and write nothing. The
-// package also owns the states table: what operators said of the backends of
-// any source. It gives out no address and knows no dataplane.
+// In come registrations (PutServices, PutBackend, Heartbeat), and through the
+// registry those of other hosts; out go rows to the Sink, after they are durable.
+// Every write is one optimistic transaction on the registry (see transact). A
+// backend may register with a ttl and then must send heartbeats, which cost
+// O(log n) and write nothing. The package assigns no address and knows no
+// dataplane.
+//
+// Files:
+//
+//	rest.go        the Source: options, start, run
+//	services.go    put, propose and delete services
+//	backends.go    register and remove single backends
+//	edits.go       combines the waiting edits of one service into one write
+//	write.go       the transaction that every write is
+//	withdraw.go    undoes a write whose name belongs to another source
+//	record.go      the stored record and the entry in memory
+//	follow.go      from the registry to the sink
+//	heartbeats.go  deadlines of backends with a ttl
+//	owners.go      which host of a fleet counts the heartbeats of a backend
+//	errors.go      OwnedError; all other errors are in internal/registry
 package rest
 
 import (
@@ -20,80 +33,88 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Type is the source's type; it is its name, too, unless Options say otherwise.
+// Type is the source's type, and its name unless Options say otherwise.
 const Type = "rest"
 
-// Options are what a Source depends on. Store, Overrides and States are needed,
-// and Services for anything that concerns other sources' names.
+// Folder is the folder of the fleet's tree with the registrations. Keys are
+// NAMESPACE/NAME.
+const Folder = "services"
+
+// Shared returns the registrations of a fleet. Call it before the tree runs.
+func Shared(tree *fleet.Tree) *registry.Shared[Record] {
+	return registry.NewShared(tree, Folder, func(key string, r Record) error {
+		own := vip.ServiceKey{Namespace: r.Spec.Namespace, Name: r.Spec.Name}
+		if own.Namespace == "" {
+			own.Namespace = vip.DefaultNamespace
+		}
+		if registry.Key(own) != key {
+			return fmt.Errorf("the value is of service %q", registry.Key(own))
+		}
+		return nil
+	})
+}
+
+// Options are what a Source depends on. Store is needed, and Services to detect the
+// names of other sources.
 type Options struct {
-	Name      string                                         // "" is Type
-	Store     Registry[Record]                               // services and their registrations
-	Overrides Registry[Override]                             // what operators said of backends
-	States    *table.Table[vip.BackendKey, vip.BackendState] // this package is its only writer
-	Services  table.Reader[vip.ServiceKey, vip.Service]      // every source's rows in force
-	// Fleet is the hosts that share the registries, of which this one is Node; nil
-	// for a host alone.
+	Name     string // "" is Type
+	Store    registry.Store[Record]
+	Services table.Reader[vip.ServiceKey, vip.Service] // rows in force, of every source
+	// Fleet is the hosts that share the store, nil for one host. Node is this host's
+	// name, needed with Fleet.
 	Fleet Fleet
-	Node  string // without a Fleet not used
-	// Joint writes a new service and what it is to hold at once; nil where hosts don't
-	// share both.
+	Node  string
+	// Joint writes a new service together with its leases; nil where hosts don't share
+	// both.
 	Joint Joint
-	// Check finds what only the agent's configuration can tell: a backend inside
-	// a VIP pool. Nil finds nothing.
+	// Check finds problems that depend on the agent's configuration, such as a backend
+	// inside a VIP pool; may be nil.
 	Check  func(*spec.Service) []vip.Problem
 	Events *event.Log
 	Log    *slog.Logger // nil: slog.Default()
 }
 
-// Joint writes a new service together with what it is to hold.
+// Joint writes a new service together with its leases.
 type Joint interface {
-	// Commit commits the batch, which registers the service, and with it leases; all
-	// of it happens, or nothing. It reports whether the batch has its outcome: one that
-	// hasn't is to be committed alone. The error is the tree's.
+	// Commit commits the batch, which registers the service, together with leases: all
+	// or nothing. It reports whether it has done so; if not, the batch is to be
+	// committed alone. The error is the tree's.
 	Commit(ctx context.Context, service vip.Service, b *fleet.Batch) (done bool, err error)
 }
 
-// Source implements sources.Source. Its methods may be called by any number of
-// goroutines; those that write serialise by service name.
+// Source implements sources.Source. Any number of goroutines may call its methods;
+// writers of one service take turns.
 type Source struct {
 	Options
-	names      nameLocks // of writers of services
-	stateNames nameLocks // of writers of states
-	edits      edits
-
-	servicesFeed Feed[Record] // these are Run's, and Restore's before
-	statesFeed   Feed[Override]
-	statesReady  func()
-	told         []vip.Problem // with the last Replace; by mu
+	locks registry.Locks // of services
+	edits editQueue
+	feed  registry.Feed[Record] // read by Restore, then by Run
 
 	problemsChanged chan struct{}
-	wake            chan struct{} // told when due's first entry got nearer
-	keepersChanged  chan struct{} // told when a node came that keeps backends
+	deadlineChanged chan struct{} // the first deadline may be earlier
+	ownersChanged   chan struct{} // a node has become a heartbeat owner
 
 	mu         sync.Mutex
 	sink       sources.Sink // nil while Run doesn't run
 	entries    map[vip.ServiceKey]*entry
-	unread     map[string]unread   // records that make no service here, by the registry's key
-	kept       map[string]struct{} // services in whose place something came that can't be read, likewise
-	oddStates  map[string]vip.Problem
-	keptStates map[string]struct{}
-	due        delayqueue.Queue[*life]       // the lives that are counted here, by their due time
-	others     map[string]map[*life]struct{} // lives that other nodes keep, by node
-	gone       map[string]bool               // those nodes whose lives are counted here
-	stale      string                        // why rows may be old; "" when they are not
+	invalid    map[string]invalid  // records with problems, by their key
+	kept       map[string]struct{} // keys of entries whose stored value has become unreadable
+	published  []vip.Problem       // the last problems published
+	deadlines  delayqueue.Queue[*heartbeat]
+	others     map[string]map[*heartbeat]struct{} // heartbeats counted by other nodes, by owner
+	takenOver  map[string]bool                    // absent owners for which this host counts
+	stale      string                             // why rows may be old, "" if they are not
 	staleSince time.Time
-
-	missing map[vip.BackendKey]time.Time // overrides without a backend, since when; the sweep's
 }
 
-// New returns a source for registries that need not have been read yet. The States
-// table is not ready before it has what they know of operators' words.
+// New returns a source for a store that need not have been read yet.
 func New(o Options) (*Source, error) {
 	if o.Name == "" {
 		o.Name = Type
@@ -104,24 +125,17 @@ func New(o Options) (*Source, error) {
 	if o.Fleet != nil && o.Node == "" {
 		return nil, fmt.Errorf("source %q: a host of a fleet needs a node name", o.Name)
 	}
-	s := &Source{Options: o, entries: map[vip.ServiceKey]*entry{}, unread: map[string]unread{}, kept: map[string]struct{}{}, keptStates: map[string]struct{}{}, oddStates: map[string]vip.Problem{},
-		others: map[string]map[*life]struct{}{}, gone: map[string]bool{}, missing: map[vip.BackendKey]time.Time{},
-		problemsChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), keepersChanged: make(chan struct{}, 1),
-		servicesFeed: o.Store.Watch(), statesFeed: o.Overrides.Watch(), statesReady: o.States.Initializer()}
-	return s, nil
+	return &Source{Options: o, feed: o.Store.Watch(), entries: map[vip.ServiceKey]*entry{}, invalid: map[string]invalid{}, kept: map[string]struct{}{},
+		others: map[string]map[*heartbeat]struct{}{}, takenOver: map[string]bool{},
+		problemsChanged: make(chan struct{}, 1), deadlineChanged: make(chan struct{}, 1), ownersChanged: make(chan struct{}, 1)}, nil
 }
 
-// Restore takes in what the registries have, which have been read: services,
-// registrations with a full ttl of grace, and operators' states, which are in the
-// States table when it returns. What can't be read or makes no valid service is left
-// as it is, logged, and told as a problem of the source; the rest goes on. It is called
-// once, before Run, which does the same in its own time for registries that are not ready yet.
+// Restore reads a store that is ready: services, and registered backends with a full
+// ttl. Records that can't be read or are invalid stay as they are, are logged, and
+// are problems of the source. Call it at most once, before Run, which otherwise does
+// the same when the store is ready.
 func (s *Source) Restore() {
-	drain(s.servicesFeed, s.takeServices)
-	drain(s.statesFeed, s.takeStates)
-	if isReady(s.Overrides.Ready()) {
-		s.statesReady()
-	}
+	registry.Drain(s.feed, s.receive)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.problems() {
@@ -131,17 +145,16 @@ func (s *Source) Restore() {
 	}
 }
 
-// Run implements sources.Source: once the registries have been read it states
-// the full list, and from then on what is written, here or by other hosts, goes
-// to out. It also carries out what ttls ask for.
+// Run implements sources.Source. When the store has been read it publishes all rows,
+// then every change, and acts on missed heartbeats.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
-	if err := s.await(ctx, out); err != nil {
+	if err := s.waitRead(ctx, out); err != nil {
 		return err
 	}
-	s.recheck() // what was put right while nobody looked
+	s.recheckKept()
 	s.mu.Lock()
 	s.sink = out
-	s.state()
+	s.publishAll()
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -155,33 +168,32 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	defer cancel()
 	parts.Go(func() { s.runDeadlines(ctx) })
 	if s.Fleet != nil {
-		parts.Go(func() { s.watchKeepers(ctx) })
+		parts.Go(func() { s.watchOwners(ctx) })
 	}
 	return s.follow(ctx)
 }
 
-// runDeadlines carries out what is due, and sweeps, until the context ends.
-func (s *Source) runDeadlines(ctx context.Context) {
-	sweep := time.NewTicker(sweepInterval)
-	defer sweep.Stop()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		wait := s.expire(ctx)
-		from := time.Now()
-		timer.Reset(wait)
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			s.wakeUp(time.Since(from) - wait)
-		case <-s.wake:
-			s.wakeUp(time.Since(from) - wait)
-		case <-sweep.C:
-			s.wakeUp(time.Since(from) - wait)
-			s.sweepStates(ctx)
-		}
+// Fetch publishes the newest value of a service of this source that another host may
+// have written a moment ago. Errors are ErrNotRunning, *registry.StoreError and the
+// context's.
+func (s *Source) Fetch(ctx context.Context, key vip.ServiceKey) error {
+	row, _, exists := s.inForce(key)
+	switch {
+	case s.Fleet == nil || exists && row.Source != s.Name:
+		return nil
+	case !s.running():
+		return registry.ErrNotRunning
 	}
+	unlock, err := s.lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := s.Store.Fetch(ctx, registry.Key(key)); err != nil {
+		return err
+	}
+	s.newest(key)
+	return nil
 }
 
 func (s *Source) running() bool {
@@ -190,7 +202,7 @@ func (s *Source) running() bool {
 	return s.sink != nil
 }
 
-// inForce returns the row in force for key, of whatever source.
+// inForce returns the row in force for key, of any source.
 func (s *Source) inForce(key vip.ServiceKey) (vip.Service, uint64, bool) {
 	if s.Services == nil {
 		return vip.Service{}, 0, false
@@ -198,11 +210,10 @@ func (s *Source) inForce(key vip.ServiceKey) (vip.Service, uint64, bool) {
 	return s.Services.Get(key)
 }
 
-// ownRev returns the revision of this source's row for key, 0 when it is not in
-// force.
+// ownRev returns the revision of this source's row for key, 0 if it is not in force.
 func (s *Source) ownRev(key vip.ServiceKey) uint64 {
-	now, rev, exists := s.inForce(key)
-	if !exists || now.Source != s.Name {
+	row, rev, exists := s.inForce(key)
+	if !exists || row.Source != s.Name {
 		return 0
 	}
 	return rev

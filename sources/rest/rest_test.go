@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,6 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -90,7 +91,7 @@ func (*sink) Fresh()      {}
 
 // breakable is a Store that counts writes and can be told to refuse them.
 type breakable[V any] struct {
-	Store[V]
+	registry.Bucket[V]
 	mu     sync.Mutex
 	err    error
 	writes int
@@ -103,7 +104,7 @@ func (b *breakable[V]) Batch(fill func(*store.Tx[V])) error {
 		return b.err
 	}
 	b.writes++
-	return b.Store.Batch(fill)
+	return b.Bucket.Batch(fill)
 }
 
 func (b *breakable[V]) fail(err error) {
@@ -123,7 +124,8 @@ type fixture struct {
 	db        *store.DB
 	clock     *table.Clock
 	store     *breakable[Record]
-	overrides *breakable[Override]
+	stored    *breakable[overrides.Override] // overrides
+	overrides *overrides.Overrides
 	services  *table.Table[vip.ServiceKey, vip.Service]
 	states    *table.Table[vip.BackendKey, vip.BackendState]
 	events    *event.Log
@@ -147,33 +149,33 @@ func newFixture(t *testing.T) *fixture {
 // runs it.
 func (f *fixture) start() {
 	f.t.Helper()
-	f.store = &breakable[Record]{Store: store.NewBucket[Record](f.db, "rest")}
-	f.overrides = &breakable[Override]{Store: store.NewBucket[Override](f.db, "states")}
+	f.store = &breakable[Record]{Bucket: store.NewBucket[Record](f.db, "rest")}
+	f.stored = &breakable[overrides.Override]{Bucket: store.NewBucket[overrides.Override](f.db, "states")}
 	f.services = table.New(f.clock, vip.KeyOfService, func(a, b vip.Service) bool { return sameRow(&a, &b) })
 	f.states = table.New(f.clock, vip.KeyOfBackendState, nil)
 	f.events = event.NewLog(100, time.Now)
 	f.sink = &sink{services: f.services}
-	src, err := New(Options{Store: local(f.t, f.store), Overrides: local(f.t, f.overrides), States: f.states, Services: f.services, Events: f.events})
+	src, err := New(Options{Store: local(f.t, f.store), Services: f.services, Events: f.events})
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	f.src = src
+	f.overrides = overrides.New(overrides.Options{Store: local(f.t, f.stored), Table: f.states, Services: f.services, Fetch: src.Fetch, Events: f.events})
 	src.Restore()
+	f.overrides.Restore()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = src.Run(ctx, f.sink)
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { _ = src.Run(ctx, f.sink) })
+	running.Go(func() { _ = f.overrides.Run(ctx) })
 	for !src.running() {
 		time.Sleep(time.Millisecond)
 	}
-	f.stop = func() { cancel(); <-done }
+	f.stop = func() { cancel(); running.Wait() }
 }
 
-func local[V any](t *testing.T, store Store[V]) Registry[V] {
+func local[V any](t *testing.T, bucket registry.Bucket[V]) registry.Store[V] {
 	t.Helper()
-	l, err := NewLocal(store)
+	l, err := registry.NewLocal(bucket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +248,7 @@ func TestPutIsDurableVisibleAndIdempotent(t *testing.T) {
 	if _, err := f.src.DeleteService(t.Context(), webKey, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.src.DeleteService(t.Context(), webKey, nil); !errors.Is(err, ErrNoService) {
+	if _, err := f.src.DeleteService(t.Context(), webKey, nil); !errors.Is(err, registry.ErrNoService) {
 		t.Errorf("second delete: %v", err)
 	}
 	f.restart()
@@ -263,7 +265,7 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 	before, rev, _ := f.services.Get(webKey)
 	full := fmt.Errorf("%w: %w", store.ErrUnavailable, syscall.ENOSPC)
 	f.store.fail(full)
-	f.overrides.fail(full)
+	f.stored.fail(full)
 	ctx := t.Context()
 	for name, try := range map[string]func() error{
 		"create": func() error {
@@ -277,10 +279,10 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 			return err
 		},
 		"delete backend": func() error { _, err := f.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
-		"state":          func() error { _, err := f.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); return err },
+		"state":          func() error { _, err := f.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); return err },
 	} {
 		err := try()
-		if !errors.Is(err, ErrStore) || !errors.Is(err, syscall.ENOSPC) {
+		if !errors.Is(err, registry.ErrStore) || !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s on a full disk: %v", name, err)
 		}
 	}
@@ -317,7 +319,7 @@ func TestPutAndRegisteredBackends(t *testing.T) {
 				if got := fmt.Sprint(f.backends()); got != c.want {
 					t.Errorf("backends %s, want %s", got, c.want)
 				}
-				if got := len(f.src.Lives(webKey)); got != c.ttls {
+				if got := len(f.src.HeartbeatStatuses(webKey)); got != c.ttls {
 					t.Errorf("%d backends with a ttl, want %d", got, c.ttls)
 				}
 				f.restart() // and so it is stored
@@ -350,20 +352,20 @@ func TestRefusals(t *testing.T) {
 	}
 	ghost := vip.ServiceKey{Namespace: "default", Name: "ghost"}
 	for name, c := range map[string]struct{ got, want error }{
-		"register with no service":  {third(f.src.PutBackend(ctx, ghost, spec.Backend{Address: "10.0.0.2"}, 0, nil)), ErrNoService},
-		"delete without backend":    {second(f.src.DeleteBackend(ctx, bkey("10.0.0.7"), nil)), ErrNoBackend},
-		"beat without service":      {f.src.Heartbeat(t.Context(), vip.BackendKey{Service: ghost}), ErrNoService},
-		"beat without backend":      {f.src.Heartbeat(t.Context(), bkey("10.0.0.7")), ErrNoBackend},
+		"register with no service":  {third(f.src.PutBackend(ctx, ghost, spec.Backend{Address: "10.0.0.2"}, 0, nil)), registry.ErrNoService},
+		"delete without backend":    {second(f.src.DeleteBackend(ctx, bkey("10.0.0.7"), nil)), registry.ErrNoBackend},
+		"beat without service":      {f.src.Heartbeat(t.Context(), vip.BackendKey{Service: ghost}), registry.ErrNoService},
+		"beat without backend":      {f.src.Heartbeat(t.Context(), bkey("10.0.0.7")), registry.ErrNoBackend},
 		"beat of one without ttl":   {f.src.Heartbeat(t.Context(), bkey("10.0.0.1")), nil},
-		"state without service":     {second(f.src.SetState(t.Context(), vip.BackendKey{Service: ghost}, vip.Drain)), ErrNoService},
-		"state without backend":     {second(f.src.SetState(t.Context(), bkey("10.0.0.7"), vip.Drain)), ErrNoBackend},
-		"state of another source's": {second(f.src.SetState(t.Context(), vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, vip.Drain)), nil},
+		"state without service":     {second(f.overrides.Set(t.Context(), vip.BackendKey{Service: ghost}, vip.Drain)), registry.ErrNoService},
+		"state without backend":     {second(f.overrides.Set(t.Context(), bkey("10.0.0.7"), vip.Drain)), registry.ErrNoBackend},
+		"state of another source's": {second(f.overrides.Set(t.Context(), vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, vip.Drain)), nil},
 	} {
 		if !errors.Is(c.got, c.want) {
 			t.Errorf("%s: %v, want %v", name, c.got, c.want)
 		}
 	}
-	var invalid *InvalidError
+	var invalid *registry.InvalidError
 	for name, c := range map[string]struct {
 		err   error
 		field string
@@ -372,9 +374,9 @@ func TestRefusals(t *testing.T) {
 		"bad backend":   {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "nowhere"}, 0, nil)), "address"},
 		"short ttl":     {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, time.Millisecond, nil)), "ttl"},
 		"long ttl":      {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, 25*time.Hour, nil)), "ttl"},
-		"unknown state": {second(f.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Terminating)), "state"},
-		"no state":      {second(f.src.SetState(t.Context(), bkey("10.0.0.1"), 0)), "state"},
-		"unknown word":  {second(ParseState("asleep")), "state"},
+		"unknown state": {second(f.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Terminating)), "state"},
+		"no state":      {second(f.overrides.Set(t.Context(), bkey("10.0.0.1"), 0)), "state"},
+		"unknown word":  {second(overrides.ParseState("asleep")), "state"},
 	} {
 		if !errors.As(c.err, &invalid) || invalid.Problems[0].Field != c.field {
 			t.Errorf("%s: %v, want a problem with %s", name, c.err, c.field)
@@ -390,7 +392,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("a failed check: %v", err)
 	}
 	f.stop()
-	if err := second(f.src.PutService(ctx, Put{Spec: web()})); !errors.Is(err, ErrNotRunning) {
+	if err := second(f.src.PutService(ctx, Put{Spec: web()})); !errors.Is(err, registry.ErrNotRunning) {
 		t.Errorf("put to a source that doesn't run: %v", err)
 	}
 }
@@ -467,7 +469,7 @@ func TestApplyOfManyIsOneWrite(t *testing.T) {
 			t.Fatalf("result %d: %+v", i, r)
 		}
 	}
-	if held := len(f.src.names.held); held != 0 {
+	if held := f.src.locks.Len(); held != 0 {
 		t.Errorf("%d name locks left", held)
 	}
 }
@@ -498,7 +500,7 @@ func TestHeartbeats(t *testing.T) {
 		expect("just before the ttl ends", both)
 		time.Sleep(1)
 		expect("at the end of the ttl", drained)
-		if l := f.src.Lives(webKey)["10.0.0.9"]; !l.Drained || !l.Removed.Equal(time.Now().Add(60*time.Second)) {
+		if l := f.src.HeartbeatStatuses(webKey)["10.0.0.9"]; !l.Missed || !l.Removed.Equal(time.Now().Add(60*time.Second)) {
 			t.Errorf("its life: %+v", l)
 		}
 		time.Sleep(2 * time.Second)
@@ -525,9 +527,9 @@ func TestHeartbeats(t *testing.T) {
 		time.Sleep(61 * time.Second)
 		expect("past its removal, which the store refuses", drained)
 		f.store.fail(nil)
-		time.Sleep(retryDue)
+		time.Sleep(retryInterval)
 		expect("once the store is back", "[10.0.0.1 ready]")
-		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); !errors.Is(err, ErrNoBackend) {
+		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); !errors.Is(err, registry.ErrNoBackend) {
 			t.Errorf("a heartbeat of the removed one: %v", err)
 		}
 		kinds := map[string]int{}
@@ -589,48 +591,6 @@ func TestRestartGivesAFullTTL(t *testing.T) {
 	})
 }
 
-func TestOverridesOutliveRestartsAndNotTheirBackends(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		defer func() { f.stop() }()
-		f.put(web("10.0.0.1", "10.0.0.2"))
-		for _, a := range []string{"10.0.0.1", "10.0.0.2"} {
-			if _, err := f.src.SetState(t.Context(), bkey(a), vip.Maint); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := f.src.SetState(t.Context(), bkey("10.0.0.2"), vip.Ready); err != nil {
-			t.Fatal(err)
-		}
-		f.restart()
-		if st, _, ok := f.states.Get(bkey("10.0.0.1")); !ok || st.State != vip.Maint || f.states.Len() != 1 {
-			t.Fatalf("after a restart: %v %v, %d rows", st, ok, f.states.Len())
-		}
-		f.put(web("10.0.0.2"))
-		time.Sleep(overrideGrace)
-		synctest.Wait()
-		if f.states.Len() != 1 {
-			t.Fatal("dropped within the grace time")
-		}
-		f.put(web("10.0.0.1"))
-		time.Sleep(2 * overrideGrace)
-		synctest.Wait()
-		if f.states.Len() != 1 {
-			t.Fatal("dropped although the backend is back")
-		}
-		f.put(web("10.0.0.2"))
-		time.Sleep(overrideGrace + 2*sweepInterval)
-		synctest.Wait()
-		if f.states.Len() != 0 {
-			t.Error("kept for a backend that is gone")
-		}
-		f.restart()
-		if f.states.Len() != 0 {
-			t.Error("came back with a restart")
-		}
-	})
-}
-
 func TestDamagedAndOutdatedRecordsLeaveTheRest(t *testing.T) {
 	f := newFixture(t)
 	f.put(web("10.0.0.1"))
@@ -651,8 +611,8 @@ func TestDamagedAndOutdatedRecordsLeaveTheRest(t *testing.T) {
 	}
 	f.sink.mu.Lock()
 	defer f.sink.mu.Unlock()
-	if len(f.sink.problems) != 3 || !strings.Contains(fmt.Sprint(f.sink.problems), `default/web/10.0.0.1: stored backend state: "asleep" is not a state`) {
-		t.Errorf("problems: %v", f.sink.problems)
+	if len(f.sink.problems) != 2 || len(f.overrides.Problems()) != 1 {
+		t.Errorf("problems: %v, of the overrides %v", f.sink.problems, f.overrides.Problems())
 	}
 }
 
@@ -672,8 +632,8 @@ func TestRecordsOfOlderVersions(t *testing.T) {
 	}
 	f.start()
 	defer func() { f.stop() }()
-	if got := fmt.Sprint(f.backends()); got != "[10.0.0.1 ready 10.0.0.9 ready]" || len(f.src.Lives(webKey)) != 1 || f.states.Len() != 1 {
-		t.Errorf("%s, lives %v, %d states", got, f.src.Lives(webKey), f.states.Len())
+	if got := fmt.Sprint(f.backends()); got != "[10.0.0.1 ready 10.0.0.9 ready]" || len(f.src.HeartbeatStatuses(webKey)) != 1 || f.states.Len() != 1 {
+		t.Errorf("%s, lives %v, %d states", got, f.src.HeartbeatStatuses(webKey), f.states.Len())
 	}
 	f.register("10.0.0.8", time.Minute)
 	now, _, err := bucket.Get("default/web")
@@ -708,8 +668,8 @@ func TestConcurrentRegistrations(t *testing.T) {
 	}
 	f.src.mu.Lock()
 	defer f.src.mu.Unlock()
-	if f.src.due.Len() != n/2 {
-		t.Errorf("%d deadlines for %d backends", f.src.due.Len(), n/2)
+	if f.src.deadlines.Len() != n/2 {
+		t.Errorf("%d deadlines for %d backends", f.src.deadlines.Len(), n/2)
 	}
 }
 
@@ -746,11 +706,9 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 		f.src.edits.mu.Lock()
 		held = 2 - len(f.src.edits.waiting[webKey])
 		f.src.edits.mu.Unlock()
-		f.src.names.mu.Lock()
-		if f.src.names.held[webKey] == nil {
+		if f.src.locks.Users(registry.Key(webKey)) == 0 {
 			held = 0
 		}
-		f.src.names.mu.Unlock()
 	}
 	const n = 20
 	var puts []*error
@@ -783,7 +741,7 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 			t.Errorf("edit %d: %v", i, *err)
 		}
 	}
-	if !errors.Is(missing, ErrNoBackend) || !errors.Is(*given, context.Canceled) || !errors.Is(*checked, outdated) {
+	if !errors.Is(missing, registry.ErrNoBackend) || !errors.Is(*given, context.Canceled) || !errors.Is(*checked, outdated) {
 		t.Errorf("a missing one: %v; one given up: %v; one refused: %v", missing, *given, *checked)
 	}
 	if got := f.store.count() - writes; got != 3 {
@@ -794,25 +752,6 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 	}
 	if left := len(f.src.edits.waiting); left != 0 {
 		t.Errorf("%d queues left", left)
-	}
-}
-
-// A waiter whose context ends leaves no lock behind.
-func TestLockHonoursContext(t *testing.T) {
-	var l nameLocks
-	unlock, err := l.lock(t.Context(), []vip.ServiceKey{webKey})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	other := vip.ServiceKey{Namespace: "default", Name: "a"}
-	if _, err := l.lock(ctx, []vip.ServiceKey{webKey, other}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("lock with a dead context: %v", err)
-	}
-	unlock()
-	if len(l.held) != 0 {
-		t.Errorf("%d locks left", len(l.held))
 	}
 }
 
@@ -830,44 +769,5 @@ func TestHeartbeatAllocatesNothing(t *testing.T) {
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations a heartbeat", n)
-	}
-}
-
-// What operators had said before a host ran is no news at its start, though the
-// service is known by then.
-func TestStatesOfBeforeAreNoNews(t *testing.T) {
-	f := newFixture(t)
-	f.put(web("10.0.0.1"))
-	key := bkey("10.0.0.1")
-	told := func() (n int) {
-		events, _ := f.events.Since(0)
-		for _, e := range events {
-			if e.Kind == "backend_state" {
-				n++
-			}
-		}
-		return n
-	}
-	if _, err := f.src.SetState(t.Context(), key, vip.Drain); err != nil {
-		t.Fatal(err)
-	}
-	if n := told(); n != 1 {
-		t.Errorf("%d events for one state", n)
-	}
-	f.stop()
-	f.states, f.events = table.New(f.clock, vip.KeyOfBackendState, nil), event.NewLog(100, time.Now)
-	again, err := New(Options{Store: local(t, f.store), Overrides: local(t, f.overrides), States: f.states, Services: f.services, Events: f.events})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if isReady(f.states.Ready()) {
-		t.Error("the states are ready, and not restored")
-	}
-	again.Restore()
-	if !isReady(f.states.Ready()) {
-		t.Error("restored states are not ready")
-	}
-	if st, _, ok := f.states.Get(key); !ok || st.State != vip.Drain || told() != 0 {
-		t.Errorf("at the start: %+v, %d events", st, told())
 	}
 }

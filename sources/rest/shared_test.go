@@ -16,6 +16,8 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -28,7 +30,9 @@ type host struct {
 	*fixture
 	*fleettest.Host
 	name string
-	end  func() // of the source
+	stop func() // ends the source
+
+	endOverrides func()
 }
 
 // join starts a host on a store in memory and waits until its source runs.
@@ -38,28 +42,36 @@ func join(t *testing.T, m *fleettest.Memory, name string) *host { return joinBy(
 func joinBy(t *testing.T, m *fleettest.Memory, name string, kv fleet.KV) *host {
 	t.Helper()
 	h := &host{name: name, fixture: &fixture{t: t, clock: &table.Clock{}}}
-	var store *Shared[Record]
-	var overrides *Shared[Override]
-	h.Host = m.Run(t, fleet.Options{Node: name, Folders: []string{ServicesFolder, StatesFolder}, KV: kv}, func(tree *fleet.Tree) {
-		store, overrides = SharedServices(tree), SharedStates(tree)
+	var store *registry.Shared[Record]
+	var stored *registry.Shared[overrides.Override]
+	h.Host = m.Run(t, fleet.Options{Node: name, Folders: []string{Folder, overrides.Folder}, KV: kv}, func(tree *fleet.Tree) {
+		store, stored = Shared(tree), overrides.Shared(tree)
 	})
-	h.begin(h.Tree, store, overrides)
+	h.begin(h.Tree, store, stored)
 	t.Cleanup(func() { h.end() })
 	return h
 }
 
 // begin runs a source on registries that hosts share.
-func (h *host) begin(of Fleet, store Registry[Record], overrides Registry[Override]) {
+func (h *host) begin(of Fleet, store registry.Store[Record], stored registry.Store[overrides.Override]) {
 	h.t.Helper()
 	h.services = table.New(h.clock, vip.KeyOfService, func(a, b vip.Service) bool { return sameRow(&a, &b) })
 	h.states = table.New(h.clock, vip.KeyOfBackendState, nil)
 	h.events = event.NewLog(1000, time.Now)
 	h.sink = &sink{services: h.services}
-	src, err := New(Options{Store: store, Overrides: overrides, States: h.states, Services: h.services, Events: h.events, Fleet: of, Node: h.name})
+	src, err := New(Options{Store: store, Services: h.services, Events: h.events, Fleet: of, Node: h.name})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.src = src
+	h.overrides = overrides.New(overrides.Options{Store: stored, Table: h.states, Services: h.services, Fleet: of, Node: h.name, Fetch: src.Fetch, Events: h.events})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = h.overrides.Run(ctx)
+	}()
+	h.endOverrides = sync.OnceFunc(func() { cancel(); <-ended })
 	h.run()
 }
 
@@ -72,11 +84,17 @@ func (h *host) run() {
 		defer close(done)
 		_ = h.src.Run(ctx, h.sink)
 	}()
-	h.end = sync.OnceFunc(func() { cancel(); <-done })
+	h.stop = sync.OnceFunc(func() { cancel(); <-done })
 	h.until("the source runs", h.src.running)
 }
 
-// rerun runs the source anew, as a resync does.
+// end ends the source and the overrides.
+func (h *host) end() {
+	h.stop()
+	h.endOverrides()
+}
+
+// rerun restarts the source, as a resync does.
 func (h *host) rerun() {
 	h.t.Helper()
 	h.by(func() {})
@@ -85,7 +103,7 @@ func (h *host) rerun() {
 // by runs the source anew after a change of it, as of its registries.
 func (h *host) by(change func()) {
 	h.t.Helper()
-	h.end()
+	h.stop()
 	change()
 	h.run()
 }
@@ -116,17 +134,6 @@ func (h *host) sees(want string) {
 			h.t.Fatalf("%s has %s, want %s", h.name, got, want)
 		}
 	}
-}
-
-// stateEvents are the messages of the events about what operators said.
-func (h *host) stateEvents() (out []string) {
-	events, _ := h.events.Since(0)
-	for _, e := range events {
-		if e.Kind == "backend_state" {
-			out = append(out, e.Message)
-		}
-	}
-	return out
 }
 
 func everyone(hosts []*host, do func(*host)) {
@@ -175,7 +182,7 @@ func TestFleetAgrees(t *testing.T) {
 
 // isWrite reports whether a call to the store writes services.
 func isWrite(c fleettest.Call) bool {
-	return slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.Contains(op.Key, "/tree/"+ServicesFolder) })
+	return slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) })
 }
 
 // overtaken runs a write that something comes before, once its conditions are
@@ -205,7 +212,7 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 	put := func(s spec.Service) func() error {
 		return func() error { _, err := b.src.PutService(t.Context(), Put{Spec: s}); return err }
 	}
-	var conflict *ConflictError
+	var conflict *registry.ConflictError
 
 	err := b.overtaken(put(web("10.0.0.2")), func() { a.put(web("10.0.0.1")) })
 	if !errors.As(err, &conflict) || conflict.Node != "a" || conflict.Service != webKey || !strings.Contains(err.Error(), `"a"`) {
@@ -305,8 +312,8 @@ func TestInTheWayForAMoment(t *testing.T) {
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
 
 	drained := bkey("10.0.0.1")
-	passing(func() error { _, err := b.src.SetState(t.Context(), drained, vip.Drain); return err }, "/states/default/web/10.0.0.1",
-		func() { must(a.src.SetState(t.Context(), drained, vip.Maint)) }, func() { must(a.src.SetState(t.Context(), drained, vip.Ready)) })
+	passing(func() error { _, err := b.overrides.Set(t.Context(), drained, vip.Drain); return err }, "/states/default/web/10.0.0.1",
+		func() { must(a.overrides.Set(t.Context(), drained, vip.Maint)) }, func() { must(a.overrides.Set(t.Context(), drained, vip.Ready)) })
 	everyone(hosts, func(h *host) {
 		h.until("it drains", func() bool { s, _, _ := h.states.Get(drained); return s.State == vip.Drain })
 	})
@@ -315,12 +322,12 @@ func TestInTheWayForAMoment(t *testing.T) {
 // afterwards is a registry in which something happens after each Commit, before its
 // caller goes on.
 type afterwards struct {
-	Registry[Record]
+	registry.Store[Record]
 	do func()
 }
 
-func (r afterwards) Commit(ctx context.Context, batches []*Batch[Record]) error {
-	err := r.Registry.Commit(ctx, batches)
+func (r afterwards) Commit(ctx context.Context, batches []*registry.Batch[Record]) error {
+	err := r.Store.Commit(ctx, batches)
 	r.do()
 	return err
 }
@@ -338,7 +345,7 @@ func TestCreatedAndDeletedAtOnce(t *testing.T) {
 			if _, err := b.src.DeleteService(t.Context(), webKey, nil); err != nil {
 				t.Error(err)
 			}
-			a.until("it knows that", func() bool { return store.Version(storeKey(webKey)) == 0 })
+			a.until("it knows that", func() bool { return store.Version(registry.Key(webKey)) == 0 })
 		}
 		a.by(func() { a.src.Store = afterwards{store, func() { once.Do(deleted) }} })
 		results, err := a.src.PutServices(t.Context(), []Put{{Spec: web("10.0.0.1")}}, atomic)
@@ -351,28 +358,28 @@ func TestCreatedAndDeletedAtOnce(t *testing.T) {
 
 // failing is a registry whose store is away from the nth Commit on.
 type failing[V any] struct {
-	Registry[V]
+	registry.Store[V]
 	nth    int
 	before func() // the first
 }
 
-func (f *failing[V]) Commit(ctx context.Context, batches []*Batch[V]) error {
+func (f *failing[V]) Commit(ctx context.Context, batches []*registry.Batch[V]) error {
 	if f.nth--; f.nth == 0 {
-		return &StoreError{Err: errors.New("away")}
+		return &registry.StoreError{Err: errors.New("away")}
 	}
 	f.before()
-	return f.Registry.Commit(ctx, batches)
+	return f.Store.Commit(ctx, batches)
 }
 
 // A write of which a part is done doesn't say that nothing has changed when the store
 // is away for the rest.
 func TestStoreAwayHalfWay(t *testing.T) {
-	db, nothing := web("10.0.0.9"), func() {}
+	db := web("10.0.0.9")
 	db.Name = "db"
 	for nth, unknown := range map[int]bool{1: false, 2: true} {
 		check := func(what string, err error) {
 			t.Helper()
-			var store *StoreError
+			var store *registry.StoreError
 			if !errors.As(err, &store) || store.Unknown != unknown {
 				t.Errorf("%s, away at the %d. write: %v", what, nth, err)
 			}
@@ -389,9 +396,6 @@ func TestStoreAwayHalfWay(t *testing.T) {
 		a.by(func() { a.src.Store = &failing[Record]{a.src.Store, nth, meanwhile} })
 		_, err := a.src.PutServices(t.Context(), []Put{{Spec: web("10.0.0.1")}, {Spec: db}}, false)
 		check("two services", err)
-		b.by(func() { b.src.Overrides = &failing[Override]{b.src.Overrides, nth, nothing} })
-		_, err = b.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Ready)
-		check("ready", err)
 	}
 }
 
@@ -414,8 +418,8 @@ func TestRegistrationsThroughAllHosts(t *testing.T) {
 	wg.Wait()
 	everyone(hosts, func(h *host) {
 		h.until("all are there", func() bool { return len(h.backends()) == each*len(hosts) })
-		for id, life := range h.src.Lives(webKey) {
-			if want := string("abc"[id[5]-'0']); life.Keeper != want || life.Due.IsZero() == (want == h.name) {
+		for id, life := range h.src.HeartbeatStatuses(webKey) {
+			if want := string("abc"[id[5]-'0']); life.Owner != want || life.Due.IsZero() == (want == h.name) {
 				t.Errorf("on %s: %s: %+v", h.name, id, life)
 			}
 		}
@@ -451,8 +455,8 @@ func TestKeeperCountsForAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		moved, _ := m.Get("ironvip/v1/tree/services/default/web")
-		if moved == value || b.src.Lives(webKey)["10.0.0.9"].Keeper != "b" {
-			t.Errorf("keeper: %+v", b.src.Lives(webKey))
+		if moved == value || b.src.HeartbeatStatuses(webKey)["10.0.0.9"].Owner != "b" {
+			t.Errorf("keeper: %+v", b.src.HeartbeatStatuses(webKey))
 		}
 		for range 5 {
 			time.Sleep(9 * time.Second)
@@ -480,7 +484,7 @@ func TestKeeperCountsForAll(t *testing.T) {
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 		time.Sleep(10*time.Second + 61*time.Second)
 		everyone(hosts, func(h *host) { h.sees("[]") })
-		if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); !errors.Is(err, ErrNoBackend) {
+		if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); !errors.Is(err, registry.ErrNoBackend) {
 			t.Errorf("a heartbeat of the removed one: %v", err)
 		}
 		everyone(hosts, func(h *host) {
@@ -541,7 +545,7 @@ func TestHeartbeatsToAHostThatLostItsName(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			for _, backend := range []string{"10.0.0.8", "10.0.0.9"} {
 				if backend == "10.0.0.8" && i/10%2 == 0 { // it tries the other first, for longer than a ttl
-					if err := beat(one, backend); !errors.Is(err, ErrStore) {
+					if err := beat(one, backend); !errors.Is(err, registry.ErrStore) {
 						t.Fatalf("a heartbeat that the holder of the name doesn't receive: %v", err)
 					}
 				}
@@ -595,7 +599,7 @@ func TestKeeperDies(t *testing.T) {
 		}
 		time.Sleep(time.Minute + 30*time.Second)
 		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 drain]") })
-		if life := others[0].src.Lives(webKey)["10.0.0.9"]; life.Keeper == "a" || !life.Drained {
+		if life := others[0].src.HeartbeatStatuses(webKey)["10.0.0.9"]; life.Owner == "a" || !life.Missed {
 			t.Errorf("after the lapse: %+v", life)
 		}
 		if err := others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")); err != nil {
@@ -612,14 +616,14 @@ func TestStoppedKeeperGivesTime(t *testing.T) {
 		a := hosts[0]
 		a.put(web())
 		a.register("10.0.0.9", 10*time.Second)
-		due := func() time.Time { return a.src.Lives(webKey)["10.0.0.9"].Due }
+		due := func() time.Time { return a.src.HeartbeatStatuses(webKey)["10.0.0.9"].Due }
 		before := due()
 		time.Sleep(8 * time.Second)
-		a.src.wakeUp(overslept - 1)
+		a.src.checkDelay(maxDelay - 1)
 		if got := due(); !got.Equal(before) {
 			t.Errorf("due at %s, was %s", got, before)
 		}
-		a.src.wakeUp(overslept)
+		a.src.checkDelay(maxDelay)
 		if got := due(); !got.Equal(time.Now().Add(10 * time.Second)) {
 			t.Errorf("due in %s", time.Until(got))
 		}
@@ -655,11 +659,11 @@ func TestStoreAway(t *testing.T) {
 				return err
 			},
 			"delete backend":         func() error { _, err := a.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
-			"state":                  func() error { _, err := a.src.SetState(ctx, bkey("10.0.0.1"), vip.Drain); return err },
+			"state":                  func() error { _, err := a.overrides.Set(ctx, bkey("10.0.0.1"), vip.Drain); return err },
 			"heartbeat to the other": func() error { return hosts[1].src.Heartbeat(ctx, bkey("10.0.0.9")) },
 		} {
-			var store *StoreError
-			if err := try(); !errors.Is(err, ErrStore) || !errors.Is(err, fleet.ErrUnavailable) || !errors.As(err, &store) || store.Unknown {
+			var store *registry.StoreError
+			if err := try(); !errors.Is(err, registry.ErrStore) || !errors.Is(err, fleet.ErrUnavailable) || !errors.As(err, &store) || store.Unknown {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -672,7 +676,7 @@ func TestStoreAway(t *testing.T) {
 			t.Errorf("a heartbeat to its keeper: %v", err)
 		}
 		time.Sleep(5 * time.Minute)
-		if err := a.src.Heartbeat(ctx, bkey("10.0.0.9")); !errors.Is(err, ErrStore) {
+		if err := a.src.Heartbeat(ctx, bkey("10.0.0.9")); !errors.Is(err, registry.ErrStore) {
 			t.Errorf("a heartbeat to a keeper that nobody hears: %v", err)
 		}
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 ready]") })
@@ -709,7 +713,7 @@ func TestLostAnswer(t *testing.T) {
 			return nil
 		})
 		_, err := b.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")})
-		var store *StoreError
+		var store *registry.StoreError
 		if !errors.As(err, &store) || !store.Unknown || !errors.Is(err, fleet.ErrUnavailable) {
 			t.Fatalf("a write that nobody confirmed: %v", err)
 		}
@@ -718,67 +722,6 @@ func TestLostAnswer(t *testing.T) {
 		if r := b.put(web("10.0.0.1")); r.Action != Unchanged {
 			t.Errorf("again: %+v", r)
 		}
-	})
-}
-
-func TestStatesAreShared(t *testing.T) {
-	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
-		a, b := hosts[0], hosts[1]
-		a.put(web("10.0.0.1"))
-		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
-		set := func(h *host, to vip.State) {
-			t.Helper()
-			if rev, err := h.src.SetState(t.Context(), bkey("10.0.0.1"), to); err != nil || rev == 0 {
-				t.Fatalf("revision %d, %v", rev, err)
-			}
-		}
-		all := func(want vip.State) {
-			t.Helper()
-			everyone(hosts, func(h *host) {
-				h.until("state "+want.String(), func() bool { st, _, _ := h.states.Get(bkey("10.0.0.1")); return st.State == want })
-			})
-		}
-		set(a, vip.Drain)
-		all(vip.Drain)
-		set(b, vip.Maint)
-		all(vip.Maint)
-		set(hosts[2], vip.Ready)
-		all(0)
-		everyone(hosts, func(h *host) {
-			want := []string{"set to drain", "set to maint", "set to ready"}
-			for i, by := range []string{"a", "b"} {
-				if by != h.name {
-					want[i] += " through node " + by
-				}
-			}
-			got := h.stateEvents()
-			if len(got) == 3 { // of a removal it isn't known through whom
-				got[2] = strings.TrimSuffix(got[2], " through node c")
-			}
-			if !slices.Equal(got, want) {
-				t.Errorf("%s has the events %q, want %q", h.name, got, want)
-			}
-		})
-		set(b, vip.Drain)
-		late := join(t, m, "d")
-		defer func() { late.end(); late.Host.End() }()
-		if got := late.stateEvents(); len(got) > 0 {
-			t.Errorf("a host that joins has events of what was said before: %q", got)
-		}
-		if st, _, _ := late.states.Get(bkey("10.0.0.1")); st.State != vip.Drain {
-			t.Errorf("a host that joins has %q", st.State)
-		}
-		// It goes an hour after its backend: by the host that it was said to, or,
-		// once that is gone, the elected one.
-		a.put(web("10.0.0.2"))
-		time.Sleep(overrideGrace / 2)
-		b.die()
-		time.Sleep(2*overrideGrace + 2*sweepInterval)
-		everyone([]*host{a, hosts[2], late}, func(h *host) {
-			if h.states.Len() != 0 {
-				t.Errorf("%s has kept the state of a backend that is gone", h.name)
-			}
-		})
 	})
 }
 
@@ -809,7 +752,7 @@ func TestJunkInTheFolders(t *testing.T) {
 		problems := func(h *host) string {
 			h.sink.mu.Lock()
 			defer h.sink.mu.Unlock()
-			return fmt.Sprint(h.sink.problems)
+			return fmt.Sprint(append(slices.Clone(h.sink.problems), h.overrides.Problems()...))
 		}
 		everyone(hosts, func(h *host) {
 			for key := range junk {
@@ -822,13 +765,13 @@ func TestJunkInTheFolders(t *testing.T) {
 				t.Errorf("%s: %d services, %d states", h.name, h.services.Len(), h.states.Len())
 			}
 		})
-		var conflict *ConflictError
+		var conflict *registry.ConflictError
 		for name, err := range map[string]error{
 			"junk":  second(a.src.PutService(t.Context(), Put{Spec: spec.Service{Name: "junk", Ports: []spec.Port{{Port: spec.PortRange{First: 1}}}}})),
 			"web":   second(a.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")})),
 			"edit":  third(a.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.2"}, 0, nil)),
 			"gone":  second(a.src.DeleteService(t.Context(), webKey, nil)),
-			"state": second(a.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain)),
+			"state": second(a.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain)),
 		} {
 			if !errors.As(err, &conflict) || !conflict.Unreadable {
 				t.Errorf("%s over junk: %v", name, err)
@@ -860,7 +803,7 @@ func TestJunkThatIsRemovedLeavesNothing(t *testing.T) {
 		const at, state = "ironvip/v1/tree/services/default/web", "ironvip/v1/tree/states/default/web/10.0.0.1"
 		h := hosts[0]
 		h.put(web("10.0.0.1"))
-		if _, err := h.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+		if _, err := h.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
 			t.Fatal(err)
 		}
 		reread := func() {
@@ -893,14 +836,14 @@ func TestStartWithoutTheStore(t *testing.T) {
 		hosts[0].put(web("10.0.0.1"))
 		m.Client("late").SetDown(true)
 		late := &host{name: "late", fixture: &fixture{t: t, clock: &table.Clock{}}}
-		var store *Shared[Record]
-		var overrides *Shared[Override]
-		late.Host = m.Run(t, fleet.Options{Node: "late", Folders: []string{ServicesFolder, StatesFolder}}, func(tree *fleet.Tree) {
-			store, overrides = SharedServices(tree), SharedStates(tree)
+		var store *registry.Shared[Record]
+		var stored *registry.Shared[overrides.Override]
+		late.Host = m.Run(t, fleet.Options{Node: "late", Folders: []string{Folder, overrides.Folder}}, func(tree *fleet.Tree) {
+			store, stored = Shared(tree), overrides.Shared(tree)
 		})
 		defer late.Host.End()
 		states := table.New(late.clock, vip.KeyOfBackendState, nil)
-		src, err := New(Options{Store: store, Overrides: overrides, States: states, Fleet: late.Tree, Node: "late"})
+		src, err := New(Options{Store: store, Fleet: late.Tree, Node: "late"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -909,21 +852,24 @@ func TestStartWithoutTheStore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
 		run.Go(func() { _ = src.Run(ctx, out) })
+		run.Go(func() {
+			_ = overrides.New(overrides.Options{Store: stored, Table: states, Services: late.services, Fleet: late.Tree, Node: "late"}).Run(ctx)
+		})
 		defer run.Wait()
 		defer cancel()
-		time.Sleep(startPatience / 2)
+		time.Sleep(startTimeout / 2)
 		if why := out.told(); why != "" {
 			t.Errorf("stale before any start can be over: %s", why)
 		}
 		time.Sleep(10 * time.Second)
-		if isReady(states.Ready()) || out.told() == "" || out.replaced != 0 {
+		if isClosed(states.Ready()) || out.told() == "" || out.replaced != 0 {
 			t.Errorf("states ready, stale %q, %d lists", out.told(), out.replaced)
 		}
-		if _, err := src.PutService(ctx, Put{Spec: web()}); !errors.Is(err, ErrNotRunning) {
+		if _, err := src.PutService(ctx, Put{Spec: web()}); !errors.Is(err, registry.ErrNotRunning) {
 			t.Errorf("put: %v", err)
 		}
 		time.Sleep(time.Minute)
-		if !isReady(states.Ready()) {
+		if !isClosed(states.Ready()) {
 			t.Error("the other sources' services wait for the states for ever")
 		}
 		m.Client("late").SetDown(false)
@@ -945,17 +891,17 @@ func TestStartFromWhatWasLastKnown(t *testing.T) {
 		defer db.Close()
 		start := func() *host {
 			h := &host{name: "d", fixture: &fixture{t: t, clock: &table.Clock{}}}
-			var store *Shared[Record]
-			var overrides *Shared[Override]
-			h.Host = m.Run(t, fleet.Options{Node: "d", Folders: []string{ServicesFolder, StatesFolder}, Cache: db}, func(tree *fleet.Tree) {
-				store, overrides = SharedServices(tree), SharedStates(tree)
+			var store *registry.Shared[Record]
+			var stored *registry.Shared[overrides.Override]
+			h.Host = m.Run(t, fleet.Options{Node: "d", Folders: []string{Folder, overrides.Folder}, Cache: db}, func(tree *fleet.Tree) {
+				store, stored = Shared(tree), overrides.Shared(tree)
 			})
-			h.begin(h.Tree, store, overrides)
+			h.begin(h.Tree, store, stored)
 			return h
 		}
 		first := start()
 		first.put(web("10.0.0.1"))
-		if _, err := first.src.SetState(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+		if _, err := first.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute) // it is remembered behind the changes' back

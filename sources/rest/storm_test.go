@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -60,7 +61,7 @@ func (h *history) end(about, content string, began int64, err error) error {
 	defer h.mu.Unlock()
 	h.now++
 	o := op{service: about, content: content, began: began, ended: h.now}
-	var store *StoreError
+	var store *registry.StoreError
 	switch {
 	case err == nil:
 	case errors.As(err, &store) && store.Unknown:
@@ -168,7 +169,7 @@ func (s *storm) write(ctx context.Context, r *rand.Rand, h *host) {
 			if to == vip.Ready {
 				content = ""
 			}
-			_, err := h.src.SetState(ctx, b, to)
+			_, err := h.overrides.Set(ctx, b, to)
 			s.history.end(fmt.Sprintf("state of %v", b), content, began, err)
 		}
 	}
@@ -185,8 +186,8 @@ func facts(h *host) map[string]string {
 		for _, b := range row.Backends {
 			out[key.Name+"/"+b.ID()] = "there"
 		}
-		for id, life := range h.src.Lives(key) {
-			out["keeper of "+key.Name+"/"+id] = life.Keeper
+		for id, life := range h.src.HeartbeatStatuses(key) {
+			out["keeper of "+key.Name+"/"+id] = life.Owner
 		}
 	}
 	for key, state := range h.states.All() {

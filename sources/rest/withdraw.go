@@ -6,123 +6,101 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// withdraw takes back what was written of services that are held aside, because
-// another source turned out to hold the name: a caller who is told that the
-// name is taken must not find the service there when that source lets go. Where the
-// write was to be all or nothing, it takes back the others, too. What another host has
-// stated anew or deleted since was written all the same, and what is there now is that
-// host's. The caller has the names' locks.
-func (s *Source) withdraw(ctx context.Context, results []Result, atomic bool) error {
+// withdraw undoes the changes to services that turned out to be held aside because
+// another source has the name. Their caller gets an error, so the services must not
+// appear when that source gives the name up. With atomic it then undoes all
+// changes. What another host has put or deleted since stays. The caller holds the
+// services' locks.
+func (s *Source) withdraw(ctx context.Context, changes []*change, atomic bool) error {
 	if !s.running() {
-		return nil // nothing gets a revision now
+		return nil // nothing is in force now
 	}
-	c := s.changes(func() {})
-	var todo []*Result
-	taken := false
-	for i := range results {
-		r := &results[i]
-		if r.Action != Created && r.Action != Updated {
+	var undo []*change
+	refused := false
+	for _, c := range changes {
+		if c.err != nil || c.action != Created && c.action != Updated {
 			continue
 		}
-		if r.Rev == 0 && s.heldAside(c, r) {
-			now, _, _ := s.inForce(r.Key)
-			r.refuse(&OwnedError{Service: r.Key, Source: now.Source, Origin: now.Origin})
-			taken = true
+		if s.heldAside(c) {
+			row, _, _ := s.inForce(c.key)
+			c.err = &OwnedError{Service: c.key, Source: row.Source, Origin: row.Origin}
+			refused = true
 		} else if !atomic {
 			continue
 		}
-		todo = append(todo, r)
+		undo = append(undo, &change{key: c.key, apply: func(now *entry, _ bool) (*entry, error) {
+			if now == nil || now.put != c.next.put {
+				return nil, errNoChange
+			}
+			return s.undone(c, now), nil
+		}})
 	}
-	if !taken {
+	if !refused {
 		return nil
 	}
-	// What is begun here is to be brought to its end, whether or not the caller waits.
-	ctx = context.WithoutCancel(ctx)
-	for try := 0; len(todo) > 0; try++ {
-		c.reset()
-		for _, r := range todo {
-			r.Rev = 0
-			if now := c.read(r.Key); now != nil && now.stated == r.wrote.stated {
-				c.set(r.Key, s.undone(r, now))
+	if atomic {
+		for _, c := range changes {
+			if c.action != Unchanged {
+				c.rev = 0
 			}
 		}
-		// Each for itself: a removal takes more of a transaction than the creation did.
-		if _, err := c.commit(ctx, false); err != nil {
-			return partly(err)
+	}
+	// The undo must be completed whether or not the caller waits. Each change is written
+	// on its own: a removal takes more of a transaction than the creation did.
+	if err := s.transact(context.WithoutCancel(ctx), undo, false); err != nil {
+		return registry.Partly(err)
+	}
+	for _, c := range undo {
+		var conflict *registry.ConflictError
+		if c.err != nil && !(errors.As(c.err, &conflict) && conflict.Unreadable) {
+			return &registry.StoreError{Unknown: true, Err: fmt.Errorf("undo the write of service %q: %w", c.key, c.err)}
 		}
-		var again []*Result
-		for _, r := range todo {
-			if c.lost[r.Key] == nil {
-				continue
-			}
-			conflict := (*ConflictError)(nil)
-			switch _, err := s.worthATry(ctx, c, r.Key, try); {
-			case err == nil:
-				again = append(again, r)
-			case errors.As(err, &conflict) && conflict.Unreadable: // somebody else's
-			default:
-				return &StoreError{Unknown: true, Err: fmt.Errorf("take back what was written of service %q: %w", r.Key, err)}
-			}
-		}
-		todo = again
 	}
 	return nil
 }
 
-// heldAside reports whether a service that was written, and got no revision, is
-// there without being in force.
-func (s *Source) heldAside(c *changes, r *Result) bool {
-	now := c.read(r.Key)
-	if now == nil || now.stated != r.wrote.stated {
+// heldAside reports whether a written service is stored without being in force.
+func (s *Source) heldAside(c *change) bool {
+	if c.rev != 0 {
 		return false
 	}
-	r.Rev = s.ownRev(r.Key)
-	return r.Rev == 0
+	if now, _ := s.newest(c.key); now == nil || now.put != c.next.put {
+		return false
+	}
+	c.rev = s.ownRev(c.key)
+	return c.rev == 0
 }
 
-// undone is what a service is to be again whose write is taken back: what it was
-// before, with the backends that came, went or changed since through other hosts. Nil
-// is none.
-func (s *Source) undone(r *Result, now *entry) *entry {
-	if r.before == nil {
+// undone returns the entry before a change, nil for none, with the backends that
+// other hosts have added, changed or removed since.
+func (s *Source) undone(c *change, now *entry) *entry {
+	if c.old == nil {
 		return nil
 	}
-	e := r.before.edited()
-	for _, b := range r.wrote.row.Backends {
+	out, wrote := c.old.edited(), c.next
+	for _, b := range wrote.row.Backends {
 		if indexOf(now.row.Backends, idOf(b)) < 0 {
-			e.without(idOf(b))
+			out.remove(idOf(b))
 		}
 	}
 	for _, b := range now.row.Backends {
 		id := idOf(b)
-		if i := indexOf(r.wrote.row.Backends, id); i < 0 || !reflect.DeepEqual(b, r.wrote.row.Backends[i]) || r.wrote.registered[id] != now.registered[id] {
-			s.carry(e, now, b)
+		if i := indexOf(wrote.row.Backends, id); i >= 0 && sameBackend(b, wrote.row.Backends[i]) && wrote.registered[id] == now.registered[id] {
+			continue
+		}
+		var reg *registration
+		if r, ok := now.registered[id]; ok {
+			reg = &r
+		}
+		if with, err := s.withBackend(out, b, reg); err == nil { // it may serve ports that are gone
+			out = with
 		}
 	}
-	return e
+	return out
 }
 
-// carry puts a backend of another entry of the service into an edited one, unless it
-// doesn't fit there: it may name ports that are no more.
-func (s *Source) carry(e, from *entry, b vip.Backend) {
-	id, full := idOf(b), spec.FromService(e.row)
-	if i := indexOf(e.row.Backends, id); i >= 0 {
-		full.Backends[i] = spec.FromBackend(b)
-	} else {
-		full.Backends = append(full.Backends, spec.FromBackend(b))
-	}
-	row, problems := s.build(&full)
-	if len(problems) > 0 {
-		return
-	}
-	e.row = row
-	if reg, registered := from.registered[id]; registered {
-		e.registered[id] = reg
-	} else {
-		delete(e.registered, id)
-	}
-}
+func sameBackend(a, b vip.Backend) bool { return reflect.DeepEqual(a, b) }

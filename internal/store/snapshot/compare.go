@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -16,8 +18,8 @@ import (
 // plan is what a restore writes.
 type plan struct {
 	ops      []ipam.Op // in the order in which they must happen
-	services []rest.Edit[rest.Record]
-	states   []rest.Edit[rest.Override]
+	services []registry.Edit[rest.Record]
+	states   []registry.Edit[overrides.Override]
 	result   Result
 	now      time.Time // for cooldowns
 
@@ -40,7 +42,7 @@ func newPlan(in, present Contents, node string, now time.Time) *plan {
 		switch {
 		case !exists:
 			record = adopted(record, node, now)
-			p.services = append(p.services, rest.Edit[rest.Record]{Key: key, Value: &record})
+			p.services = append(p.services, registry.Edit[rest.Record]{Key: key, Value: &record})
 			p.result.Services++
 		case reflect.DeepEqual(record.Spec, there.Spec) && maps.Equal(record.Registered, there.Registered):
 			p.result.Same++
@@ -57,7 +59,7 @@ func newPlan(in, present Contents, node string, now time.Time) *plan {
 		there, exists := present.States[key]
 		switch {
 		case !exists:
-			p.states = append(p.states, rest.Edit[rest.Override]{Key: key, Value: &o})
+			p.states = append(p.states, registry.Edit[overrides.Override]{Key: key, Value: &o})
 			p.result.States++
 		case there.State == o.State:
 			p.result.Same++
@@ -220,10 +222,10 @@ func adopted(r rest.Record, node string, now time.Time) rest.Record {
 		if ttl == 0 {
 			continue
 		}
-		if out.Keepers == nil {
-			out.Keepers = map[string]string{}
+		if out.HeartbeatOwners == nil {
+			out.HeartbeatOwners = map[string]string{}
 		}
-		out.Keepers[id] = node
+		out.HeartbeatOwners[id] = node
 	}
 	return out
 }

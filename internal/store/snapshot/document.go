@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -26,9 +27,9 @@ type Document struct {
 	Taken   time.Time `json:"taken"`
 	Version string    `json:"version"` // of ironvip
 
-	Leases   []ipam.Lease             `json:"leases"` // addresses in order, then node ports
-	Services map[string]rest.Record   `json:"services"`
-	States   map[string]rest.Override `json:"states"`
+	Leases   []ipam.Lease                  `json:"leases"` // addresses in order, then node ports
+	Services map[string]rest.Record        `json:"services"`
+	States   map[string]overrides.Override `json:"states"`
 
 	// Unreadable are values that the store could not read. A restore reports them as
 	// conflicts.
@@ -37,7 +38,7 @@ type Document struct {
 
 // NewDocument returns the document of contents; the caller fills in its origin.
 func NewDocument(c Contents) Document {
-	d := Document{Format: Format, Leases: []ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]rest.Override{}}
+	d := Document{Format: Format, Leases: []ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]overrides.Override{}}
 	for _, r := range sorted(c.Leases) {
 		if l := c.Leases[r]; l.State != ipam.Blocked {
 			d.Leases = append(d.Leases, l)
@@ -101,7 +102,7 @@ func Read(data []byte) (Contents, []vip.Problem) {
 		}
 		return Contents{}, []vip.Problem{{Code: vip.CodeInvalid, Field: "format", Message: fmt.Sprintf("is %q, not %q", in.Format, Format), Hint: hint}}
 	}
-	r := reader{out: Contents{Leases: map[ipam.Resource]ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]rest.Override{}}}
+	r := reader{out: Contents{Leases: map[ipam.Resource]ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]overrides.Override{}}}
 	for i, text := range in.Leases {
 		r.lease(fmt.Sprintf("leases[%d]", i), text)
 	}
@@ -163,7 +164,7 @@ func (r *reader) service(key string, text []byte) {
 
 func (r *reader) state(key string, text []byte) {
 	field := fmt.Sprintf("states[%q]", key)
-	var o rest.Override
+	var o overrides.Override
 	if err := strict(text, &o); err != nil {
 		r.bad(field, "", "%s", err)
 		return

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources/rest"
 )
@@ -23,8 +25,8 @@ import (
 // Contents is all that a store keeps.
 type Contents struct {
 	Leases   map[ipam.Resource]ipam.Lease
-	Services map[string]rest.Record   // by "namespace/name"
-	States   map[string]rest.Override // by "namespace/name/backend"
+	Services map[string]rest.Record        // by "namespace/name"
+	States   map[string]overrides.Override // by "namespace/name/backend"
 	// Unreadable are values that can't be read. A store's unreadable leases are
 	// Blocked leases instead; a document lists them here.
 	Unreadable []Unreadable
@@ -47,8 +49,8 @@ func (c Contents) Empty() bool { return c.Len() == 0 }
 // Stores are the stores that a restore writes to.
 type Stores struct {
 	Leases   ipam.Store
-	Services rest.Registry[rest.Record]
-	States   rest.Registry[rest.Override]
+	Services registry.Store[rest.Record]
+	States   registry.Store[overrides.Override]
 	// Node is written as the node of holders and registrations; "" for a store of one
 	// host.
 	Node string
@@ -57,7 +59,7 @@ type Stores struct {
 // ContentsOf reads everything in stores. It uses the first feeds of the registries,
 // so the caller must not have watched them.
 func ContentsOf(ctx context.Context, s Stores) (Contents, error) {
-	out := Contents{Leases: map[ipam.Resource]ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]rest.Override{}}
+	out := Contents{Leases: map[ipam.Resource]ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]overrides.Override{}}
 	changes, _, err := s.Leases.Changes(ctx, 0)
 	if err != nil {
 		return out, fmt.Errorf("read leases: %w", err)
@@ -74,7 +76,7 @@ func ContentsOf(ctx context.Context, s Stores) (Contents, error) {
 }
 
 // problemsOf lists the values that a registry can't read.
-func problemsOf[V any](kind string, from rest.Registry[V]) (out []Unreadable) {
+func problemsOf[V any](kind string, from registry.Store[V]) (out []Unreadable) {
 	for _, p := range from.Problems() {
 		u := Unreadable{Kind: kind, Key: p.Place, Message: p.Message}
 		if _, below, found := strings.Cut(p.Place, "/tree/"); found {
@@ -87,7 +89,7 @@ func problemsOf[V any](kind string, from rest.Registry[V]) (out []Unreadable) {
 	return out
 }
 
-func readAll[V any](from rest.Registry[V], into map[string]V) {
+func readAll[V any](from registry.Store[V], into map[string]V) {
 	for feed := from.Watch(); ; {
 		items, _ := feed.TryNext()
 		if len(items) == 0 {
@@ -171,10 +173,10 @@ func Empty(ctx context.Context, present Contents, from Stores) error {
 	return nil
 }
 
-func removeAll[V any](ctx context.Context, present map[string]V, from rest.Registry[V]) error {
-	batches := make([]*rest.Batch[V], 0, len(present))
+func removeAll[V any](ctx context.Context, present map[string]V, from registry.Store[V]) error {
+	batches := make([]*registry.Batch[V], 0, len(present))
 	for key := range present {
-		batches = append(batches, &rest.Batch[V]{Edits: []rest.Edit[V]{{Key: key, Version: from.Version(key)}}})
+		batches = append(batches, &registry.Batch[V]{Edits: []registry.Edit[V]{{Key: key, Version: from.Version(key)}}})
 	}
 	if err := from.Commit(ctx, batches); err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
@@ -85,11 +87,11 @@ func newBench(t *testing.T, node string) *bench {
 
 func (b *bench) reopen() {
 	b.t.Helper()
-	services, err := rest.NewLocal(store.NewBucket[rest.Record](b.db, "rest"))
+	services, err := registry.NewLocal(store.NewBucket[rest.Record](b.db, "rest"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	states, err := rest.NewLocal(store.NewBucket[rest.Override](b.db, "states"))
+	states, err := registry.NewLocal(store.NewBucket[overrides.Override](b.db, "states"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -140,7 +142,7 @@ func TestThereAndBack(t *testing.T) {
 		Leases: leases(lease(addr("192.0.2.1"), "web"), lease(addr("2001:db8::1"), "web"), nodePort, lease(addr("192.0.2.2"), "shared-a", "shared-b", "shared-c2"),
 			cooling(addr("192.0.2.3"), "gone", noon.Add(time.Minute)), cooling(addr("192.0.2.4"), "long-gone", noon)),
 		Services: map[string]rest.Record{"default/web": record(t, "web", 80), "default/db": record(t, "db", 5432)},
-		States:   map[string]rest.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}},
+		States:   map[string]overrides.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}},
 	}
 	fleet, back := newBench(t, "lb1"), newBench(t, "")
 	for _, to := range []*bench{fleet, back} {
@@ -169,13 +171,13 @@ func TestThereAndBack(t *testing.T) {
 		in = to.contents()
 	}
 	shared := fleet.contents()
-	if r := shared.Services["default/web"]; r.Node != "lb1" || r.Stated == nil || r.Keepers["10.1.0.1"] != "lb1" {
+	if r := shared.Services["default/web"]; r.Node != "lb1" || r.Stated == nil || r.HeartbeatOwners["10.1.0.1"] != "lb1" {
 		t.Errorf("in a fleet a registration is nobody's: %+v", r)
 	}
 	if l := shared.Leases[addr("192.0.2.2")]; len(l.Holders) != 3 || l.Holders[2].Node != "lb1" {
 		t.Errorf("%+v", l)
 	}
-	if r := in.Services["default/web"]; r.Node != "" || r.Stated != nil || r.Keepers != nil || in.Leases[addr("192.0.2.1")].Holders[0].Node != "" {
+	if r := in.Services["default/web"]; r.Node != "" || r.Stated != nil || r.HeartbeatOwners != nil || in.Leases[addr("192.0.2.1")].Holders[0].Node != "" {
 		t.Errorf("on one host's disk the fleet is left: %+v", r)
 	}
 }
@@ -242,8 +244,8 @@ func TestRegistrationsAndStatesClash(t *testing.T) {
 	b := newBench(t, "lb2")
 	other := record(t, "web", 81)
 	other.Node = "lb3"
-	state := func(s string) map[string]rest.Override {
-		return map[string]rest.Override{"default/web/10.1.0.1": {State: s, Since: noon}}
+	state := func(s string) map[string]overrides.Override {
+		return map[string]overrides.Override{"default/web/10.1.0.1": {State: s, Since: noon}}
 	}
 	if _, err := Restore(t.Context(), Contents{Services: map[string]rest.Record{"default/web": other}, States: state("maint")}, Contents{}, b.Stores, false, noon); err != nil {
 		t.Fatal(err)
@@ -264,7 +266,7 @@ func TestRegistrationsAndStatesClash(t *testing.T) {
 func TestEmpty(t *testing.T) {
 	b := newBench(t, "")
 	in := Contents{Leases: leases(lease(addr("192.0.2.1"), "web")), Services: map[string]rest.Record{"default/web": record(t, "web", 80)},
-		States: map[string]rest.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}}}
+		States: map[string]overrides.Override{"default/web/10.1.0.1": {State: "drain", Since: noon}}}
 	if _, err := Restore(t.Context(), in, Contents{}, b.Stores, false, noon); err != nil {
 		t.Fatal(err)
 	}

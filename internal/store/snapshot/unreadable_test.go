@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -23,8 +24,8 @@ const tree = "ironvip/v1/tree/"
 // fleetStores are those of a host of a fleet.
 func fleetStores(t *testing.T, m *fleettest.Memory) Stores {
 	s := Stores{Node: "lb9"}
-	m.Start(t, "lb9", append(consulstore.Folders(), rest.ServicesFolder, rest.StatesFolder), func(tree *fleet.Tree) {
-		s.Leases, s.Services, s.States = consulstore.New(tree), rest.SharedServices(tree), rest.SharedStates(tree)
+	m.Start(t, "lb9", append(consulstore.Folders(), rest.Folder, overrides.Folder), func(tree *fleet.Tree) {
+		s.Leases, s.Services, s.States = consulstore.New(tree), rest.Shared(tree), overrides.Shared(tree)
 	})
 	return s
 }

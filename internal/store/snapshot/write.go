@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -52,19 +52,19 @@ func (p *plan) writeLeases(ctx context.Context, to ipam.Store) error {
 	return nil
 }
 
-func writeAll[V any](ctx context.Context, p *plan, kind string, count *int, edits []rest.Edit[V], to rest.Registry[V]) error {
+func writeAll[V any](ctx context.Context, p *plan, kind string, count *int, edits []registry.Edit[V], to registry.Store[V]) error {
 	if len(edits) == 0 {
 		return nil
 	}
-	batches := make([]*rest.Batch[V], len(edits))
+	batches := make([]*registry.Batch[V], len(edits))
 	for i, e := range edits {
-		batches[i] = &rest.Batch[V]{Edits: []rest.Edit[V]{e}}
+		batches[i] = &registry.Batch[V]{Edits: []registry.Edit[V]{e}}
 	}
 	if err := to.Commit(ctx, batches); err != nil {
 		return err
 	}
 	for i, b := range batches {
-		var outdated *rest.OutdatedError
+		var outdated *registry.OutdatedError
 		switch {
 		case b.Err == nil:
 		case errors.As(b.Err, &outdated):

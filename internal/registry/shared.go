@@ -1,11 +1,10 @@
-package rest
+package registry
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
@@ -13,73 +12,46 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The folders of the fleet's tree that hold registrations, by namespace/name,
-// and what operators said of backends, by namespace/name/address:port.
-const (
-	ServicesFolder = "services"
-	StatesFolder   = "states"
-)
-
-// sharedVersion is that of the values in both folders. Who finds another one
-// leaves the value alone.
+// sharedVersion is the version of the values' format. A host that finds another
+// version leaves the value alone.
 const sharedVersion = 1
 
-// touchPatience is how long a write waits for a tree that is out of touch, as it
-// is for a moment whenever Consul elects a leader.
-const touchPatience = time.Second
+// staleTimeout is how long a write waits for a tree that can't reach Consul, which
+// happens for a moment whenever Consul elects a leader.
+const staleTimeout = time.Second
 
-// maxCommit is how many batches are given to the tree at once, whose patience is
-// with each such call.
+// maxCommit is how many batches the tree gets in one call. Each call has its own
+// timeout.
 const maxCommit = 1000
 
-// Shared is a Registry in a folder of the fleet's tree, which every host writes.
+// Shared is a Store in a folder of the fleet's tree, which every host writes.
 type Shared[V any] struct {
 	tree   *fleet.Tree
 	folder string
 	values *fleet.Collection[V]
 }
 
-// SharedServices returns the registry of services that the fleet has. It is to
-// be made before the tree runs.
-func SharedServices(tree *fleet.Tree) *Shared[Record] {
-	return newShared(tree, ServicesFolder, func(key string, r Record) error {
-		namespace, name, _ := strings.Cut(key, "/")
-		own := r.Spec.Namespace
-		if own == "" {
-			own = vip.DefaultNamespace
-		}
-		if namespace != own || name != r.Spec.Name {
-			return fmt.Errorf("the value is of service \"%s/%s\"", own, r.Spec.Name)
-		}
-		return nil
-	})
-}
-
-// SharedStates returns the registry of backends' states that the fleet has. It
-// is to be made before the tree runs.
-func SharedStates(tree *fleet.Tree) *Shared[Override] {
-	return newShared(tree, StatesFolder, func(key string, o Override) error { return checkOverride(key, o.State) })
-}
-
-func newShared[V any](tree *fleet.Tree, folder string, check func(string, V) error) *Shared[V] {
+// NewShared returns the values of a folder. Check reports what is wrong with a value
+// at its key. Call it before the tree runs.
+func NewShared[V any](tree *fleet.Tree, folder string, check func(string, V) error) *Shared[V] {
 	return &Shared[V]{tree: tree, folder: folder, values: fleet.NewCollection(tree, folder, sharedVersion, check)}
 }
 
-// Version implements Registry: it is Consul's index of the value.
+// Version implements Store. It is Consul's index of the value.
 func (s *Shared[V]) Version(key string) uint64 {
 	_, version := s.Get(key)
 	return version
 }
 
-// Get implements Registry.
+// Get implements Store.
 func (s *Shared[V]) Get(key string) (V, uint64) {
 	item, _ := s.values.Get(key)
 	return item.Value, item.Index
 }
 
-// Look implements Registry.
-func (s *Shared[V]) Look(ctx context.Context, key string) error {
-	if err := s.inTouch(ctx); err != nil {
+// Fetch implements Store.
+func (s *Shared[V]) Fetch(ctx context.Context, key string) error {
+	if err := s.waitFresh(ctx); err != nil {
 		return err
 	}
 	if err := s.tree.Look(ctx, s.folder, key); err != nil {
@@ -88,28 +60,32 @@ func (s *Shared[V]) Look(ctx context.Context, key string) error {
 	return nil
 }
 
-// Unreadable implements Registry.
+// Unreadable implements Store.
 func (s *Shared[V]) Unreadable(key string) bool {
 	_, is := s.values.Unreadable(key)
 	return is
 }
 
-// Commit implements Registry.
+// Commit implements Store.
 func (s *Shared[V]) Commit(ctx context.Context, batches []*Batch[V]) error {
-	if err := s.inTouch(ctx); err != nil {
+	if err := s.waitFresh(ctx); err != nil {
 		return err
 	}
 	var of []*Batch[V]
 	var writes []*fleet.Batch
 	for _, b := range batches {
+		if i := slices.IndexFunc(b.Edits, func(e Edit[V]) bool { return e.Value == nil && e.Version == 0 }); i >= 0 {
+			b.Err = &OutdatedError{[]string{b.Edits[i].Key}} // only a value that can't be read may be there
+			continue
+		}
 		w, err := s.encode(b)
 		if b.Err = err; err == nil {
 			of, writes = append(of, b), append(writes, w)
 		}
 	}
 	alone := writes
-	if len(writes) == 1 && of[0].With != nil {
-		done, err := of[0].With(ctx, writes[0])
+	if len(writes) == 1 && len(of[0].Edits) == 1 && of[0].Edits[0].With != nil {
+		done, err := of[0].Edits[0].With(ctx, writes[0])
 		if err != nil {
 			return &StoreError{Unknown: true, Err: err}
 		}
@@ -158,10 +134,10 @@ func (s *Shared[V]) encode(b *Batch[V]) (*fleet.Batch, error) {
 	return out, nil
 }
 
-// inTouch refuses a write while the tree is out of touch, before anything has
-// happened.
-func (s *Shared[V]) inTouch(ctx context.Context) error {
-	late := time.NewTimer(touchPatience)
+// waitFresh returns an error if the tree can't reach Consul, so that a write fails
+// before anything has happened.
+func (s *Shared[V]) waitFresh(ctx context.Context) error {
+	late := time.NewTimer(staleTimeout)
 	defer late.Stop()
 	for {
 		why, changed := s.Stale()
@@ -173,12 +149,12 @@ func (s *Shared[V]) inTouch(ctx context.Context) error {
 		case <-ctx.Done():
 			return &StoreError{Err: ctx.Err()}
 		case <-late.C:
-			return &StoreError{Err: errStale(why)}
+			return &StoreError{Err: Unavailable(why)}
 		}
 	}
 }
 
-// Watch implements Registry.
+// Watch implements Store.
 func (s *Shared[V]) Watch() Feed[V] { return sharedFeed[V]{s.values.Rows().Watch()} }
 
 type sharedFeed[V any] struct {
@@ -198,14 +174,14 @@ func (f sharedFeed[V]) TryNext() ([]Item[V], <-chan struct{}) {
 	return items, more
 }
 
-// Ready implements Registry.
+// Ready implements Store.
 func (s *Shared[V]) Ready() <-chan struct{} { return s.values.Rows().Ready() }
 
-// Stale implements Registry.
+// Stale implements Store.
 func (s *Shared[V]) Stale() (string, <-chan struct{}) {
 	changed := s.tree.StatusChanged()
 	return s.tree.Stale(), changed
 }
 
-// Problems implements Registry.
+// Problems implements Store.
 func (s *Shared[V]) Problems() []vip.Problem { return s.values.Problems() }

@@ -1,4 +1,4 @@
-package rest
+package registry
 
 import (
 	"context"
@@ -9,22 +9,22 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Store keeps values durably under string keys. A *store.Bucket is one.
-type Store[V any] interface {
+// Bucket keeps values durably under string keys. A *store.Bucket is one.
+type Bucket[V any] interface {
 	// All returns every value. With an error that is store.ErrDamaged the map
 	// holds those that could be read.
 	All() (map[string]V, error)
 	// Get returns the value at key and whether there is one.
 	Get(key string) (V, bool, error)
-	// Batch makes all the writes that fill asks for durable, or none.
+	// Batch makes all writes of fill durable, or none.
 	Batch(fill func(tx *store.Tx[V])) error
 }
 
-// Local is a Registry on this host's disk, which nobody else writes. It holds
-// versions only: the values are on the disk.
+// Local is a Store in this host's state file. It has only versions in memory:
+// the values are on the disk.
 type Local[V any] struct {
-	store    Store[V]
-	problems []vip.Problem // while anything is damaged
+	bucket   Bucket[V]
+	problems []vip.Problem // while any value is damaged
 
 	mu       sync.Mutex
 	damaged  map[string]struct{} // keys of values that can't be read, until they are written again or removed
@@ -34,11 +34,11 @@ type Local[V any] struct {
 	restored []Item[V] // for the first Watch
 }
 
-// NewLocal reads the store. Values that can't be read are problems of the
-// registry; an error is one of the store as a whole.
-func NewLocal[V any](kept Store[V]) (*Local[V], error) {
-	l := &Local[V]{store: kept, versions: map[string]uint64{}, damaged: map[string]struct{}{}, repaired: make(chan struct{})}
-	all, err := kept.All()
+// NewLocal reads the bucket. Values that can't be read are among the Problems; an
+// error concerns the whole bucket.
+func NewLocal[V any](bucket Bucket[V]) (*Local[V], error) {
+	l := &Local[V]{bucket: bucket, versions: map[string]uint64{}, damaged: map[string]struct{}{}, repaired: make(chan struct{})}
+	all, err := bucket.All()
 	if err != nil {
 		var damage *store.Error
 		if !errors.Is(err, store.ErrDamaged) || !errors.As(err, &damage) {
@@ -58,27 +58,27 @@ func NewLocal[V any](kept Store[V]) (*Local[V], error) {
 	return l, nil
 }
 
-// Version implements Registry.
+// Version implements Store.
 func (l *Local[V]) Version(key string) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.versions[key]
 }
 
-// Get implements Registry. It reads the disk.
+// Get implements Store. It reads the disk.
 func (l *Local[V]) Get(key string) (value V, version uint64) {
 	version = l.Version(key)
-	value, ok, err := l.store.Get(key)
+	value, ok, err := l.bucket.Get(key)
 	if err != nil || !ok {
 		return value, 0
 	}
 	return value, version
 }
 
-// Look implements Registry. Get knows everything.
-func (l *Local[V]) Look(context.Context, string) error { return nil }
+// Fetch implements Store. No other host writes.
+func (l *Local[V]) Fetch(context.Context, string) error { return nil }
 
-// Unreadable implements Registry. Commit may replace or remove a damaged value: no other
+// Unreadable implements Store. Commit may replace or remove a damaged value: no other
 // version of ironvip could read it.
 func (l *Local[V]) Unreadable(key string) bool {
 	l.mu.Lock()
@@ -87,8 +87,8 @@ func (l *Local[V]) Unreadable(key string) bool {
 	return is
 }
 
-// Commit implements Registry. All batches are one write: none happens if the
-// store refuses it.
+// Commit implements Store. All batches are one write to the disk: if it fails, none
+// happens.
 func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 	var written []*Edit[V]
 	l.mu.Lock()
@@ -112,7 +112,7 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 	if len(written) == 0 {
 		return nil
 	}
-	err := l.store.Batch(func(tx *store.Tx[V]) {
+	err := l.bucket.Batch(func(tx *store.Tx[V]) {
 		for _, e := range written {
 			if e.Value == nil {
 				tx.Delete(e.Key)
@@ -142,8 +142,8 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 	return nil
 }
 
-// Watch implements Registry. Only the first feed has what was restored: the
-// values are not kept for others.
+// Watch implements Store. Only the first feed has the values: they are not kept in
+// memory.
 func (l *Local[V]) Watch() Feed[V] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +161,7 @@ func (f *restoredFeed[V]) TryNext() ([]Item[V], <-chan struct{}) {
 	return items, nil
 }
 
-// Ready implements Registry.
+// Ready implements Store.
 func (l *Local[V]) Ready() <-chan struct{} { return always }
 
 var always = func() <-chan struct{} {
@@ -170,14 +170,14 @@ var always = func() <-chan struct{} {
 	return c
 }()
 
-// Stale implements Registry.
+// Stale implements Store.
 func (l *Local[V]) Stale() (string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return "", l.repaired
 }
 
-// Problems implements Registry.
+// Problems implements Store.
 func (l *Local[V]) Problems() []vip.Problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,0 +1,68 @@
+package overrides
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Folder is the folder of the fleet's tree with the overrides. Keys are
+// NAMESPACE/NAME/BACKEND.
+const Folder = "states"
+
+// Override is the stored override of one backend.
+type Override struct {
+	State string    `json:"state"` // see ParseState
+	Since time.Time `json:"since"`
+	Node  string    `json:"node,omitempty"` // in a fleet, the node that it was set through, which also sweeps it
+}
+
+// Shared returns the overrides of a fleet. Call it before the tree runs.
+func Shared(tree *fleet.Tree) *registry.Shared[Override] {
+	return registry.NewShared(tree, Folder, func(key string, o Override) error { _, err := o.state(key); return err })
+}
+
+// ParseState reads a state that an operator can set. The error is a
+// *registry.InvalidError.
+func ParseState(text string) (vip.State, error) {
+	for _, s := range []vip.State{vip.Ready, vip.Drain, vip.Maint} {
+		if s.String() == text {
+			return s, nil
+		}
+	}
+	return 0, &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Field: "state",
+		Message: fmt.Sprintf("%q is not a state", text), Hint: "use ready, drain or maint"}}}
+}
+
+// state returns the override's state, or what is wrong with the value at its key.
+func (o Override) state(at string) (vip.State, error) {
+	key, err := parseKey(at)
+	if err != nil {
+		return 0, err
+	}
+	if storeKey(key) != at {
+		return 0, fmt.Errorf("key %q is not canonical: use %q", at, storeKey(key))
+	}
+	state, err := ParseState(o.State)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a state", o.State)
+	}
+	return state, nil
+}
+
+func backendID(k vip.BackendKey) string { return vip.Backend{Address: k.Address, Port: k.Port}.ID() }
+
+func storeKey(k vip.BackendKey) string { return registry.Key(k.Service) + "/" + backendID(k) }
+
+func parseKey(at string) (vip.BackendKey, error) {
+	parts := strings.SplitN(at, "/", 3)
+	if len(parts) != 3 {
+		return vip.BackendKey{}, fmt.Errorf("key %q names no backend: use NAMESPACE/NAME/BACKEND", at)
+	}
+	addr, port, err := vip.ParseBackendID(parts[2])
+	return vip.BackendKey{Service: registry.ServiceOf(at), Address: addr, Port: port}, err
+}

@@ -1,0 +1,91 @@
+package overrides
+
+import (
+	"context"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// An override outlives its backend by gracePeriod, so that a backend that is
+// redeployed, or a source that restarts, finds it unchanged. A sweep costs
+// O(overrides).
+const (
+	gracePeriod   = time.Hour
+	sweepInterval = 10 * time.Minute
+)
+
+// sweep removes the overrides of backends that have been gone for gracePeriod. No
+// backend counts as gone before every source has synced. In a fleet each host
+// removes those that were set through it, because only this host may know why: its
+// static sources differ from another host's. The elected host also removes those
+// of hosts that are absent.
+func (o *Overrides) sweep(ctx context.Context) {
+	select {
+	case <-o.Services.Ready():
+	default:
+		return
+	}
+	now := time.Now()
+	var expired []vip.BackendKey
+	for key := range o.Table.All() {
+		since, known := o.missing[key]
+		switch {
+		case o.lookUp(key) == nil:
+			delete(o.missing, key)
+		case !known:
+			o.missing[key] = now
+		case now.Sub(since) >= gracePeriod && o.isMine(storeKey(key)):
+			expired = append(expired, key)
+		}
+	}
+	if len(expired) == 0 {
+		return
+	}
+	keys := make([]string, len(expired))
+	for i, key := range expired {
+		keys[i] = storeKey(key)
+	}
+	unlock, err := o.locks.Lock(ctx, keys...)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	ops := make([]*registry.Op[Override], len(keys))
+	for i, at := range keys {
+		version := o.Store.Version(at)
+		ops[i] = &registry.Op[Override]{Key: at, Apply: func(bool) (*registry.Edit[Override], error) {
+			if version == 0 || o.Store.Version(at) != version { // another host has changed it
+				return nil, nil
+			}
+			return &registry.Edit[Override]{Key: at, Version: version}, nil
+		}}
+	}
+	written := func(done []int) {
+		for _, i := range done {
+			o.refresh(keys[i])
+		}
+	}
+	if err := registry.Transact(ctx, o.Store, ops, false, written); err != nil {
+		o.Log.Error("overrides of removed backends not deleted, trying again", "after", sweepInterval, "err", err)
+		return
+	}
+	for _, key := range expired {
+		delete(o.missing, key)
+	}
+}
+
+// absentAfter is how long a node may be absent before the elected host sweeps for
+// it. A node that restarts is back sooner.
+const absentAfter = 5 * time.Second
+
+// isMine reports whether this host removes the override at a key.
+func (o *Overrides) isMine(at string) bool {
+	if o.Fleet == nil {
+		return true
+	}
+	stored, version := o.Store.Get(at)
+	absent := stored.Node == "" || o.Fleet.AwayFor(stored.Node) > absentAfter
+	return version != 0 && (stored.Node == o.Node || absent && o.Fleet.Mine())
+}

@@ -1,0 +1,229 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// change is the write of one service in a transaction.
+type change struct {
+	key vip.ServiceKey
+	// apply returns what becomes of the service, nil to remove it; now is nil if there
+	// is no such service. It is called again after a conflict, and may return
+	// errNoChange, or registry.ErrConfirm while confirmed is false.
+	apply func(now *entry, confirmed bool) (*entry, error)
+
+	old, next *entry // by the last apply
+	action    Action
+	rev       uint64 // of the row in force, or of its removal; 0 if it is not in force
+	err       error
+}
+
+// errNoChange is returned by an apply that leaves the service as it is.
+var errNoChange = errors.New("no change")
+
+// lock locks services against other writers.
+func (s *Source) lock(ctx context.Context, keys ...vip.ServiceKey) (unlock func(), err error) {
+	texts := make([]string, len(keys))
+	for i, k := range keys {
+		texts[i] = registry.Key(k)
+	}
+	return s.locks.Lock(ctx, texts...)
+}
+
+// transact writes the changes in one transaction and publishes them. Each is
+// written on its own, or with atomic all or none. Every write of this package goes
+// through it. The caller holds the services' locks. The error is a
+// *registry.StoreError.
+func (s *Source) transact(ctx context.Context, changes []*change, atomic bool) error {
+	ops := make([]*registry.Op[Record], len(changes))
+	for i, c := range changes {
+		ops[i] = &registry.Op[Record]{Key: registry.Key(c.key), Apply: func(confirmed bool) (*registry.Edit[Record], error) { return s.apply(c, confirmed) }}
+	}
+	err := registry.Transact(ctx, s.Store, ops, atomic, func(done []int) { s.publishWritten(changes, ops, done) })
+	for i, c := range changes {
+		if c.err = ops[i].Err; errors.Is(c.err, registry.ErrTooLarge) {
+			c.err = &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Service: c.key.String(), Message: c.err.Error(),
+				Hint: "use fewer services in an atomic apply, or fewer backends in a service"}}}
+		}
+		if c.err == nil && c.action == Unchanged {
+			c.rev = s.ownRev(c.key)
+		}
+	}
+	return err
+}
+
+// apply computes the edit of one change on the newest entry.
+func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error) {
+	old, version := s.newest(c.key)
+	next, err := c.apply(old, confirmed)
+	if err == errNoChange {
+		c.old, c.next, c.action = old, old, Unchanged
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.old, c.next = old, next
+	edit := &registry.Edit[Record]{Key: registry.Key(c.key), Version: version}
+	switch {
+	case next == nil:
+		return edit, nil
+	case old == nil:
+		c.action = Created
+		if s.Joint != nil {
+			edit.With = func(ctx context.Context, b *fleet.Batch) (bool, error) { return s.Joint.Commit(ctx, next.row, b) }
+		}
+	case old.version == version && next.same(old):
+		c.action = Unchanged
+		if s.Fleet == nil {
+			return nil, nil
+		}
+		// Another host may have changed the service. Committing the same value again finds
+		// that out, and writes nothing otherwise.
+		c.next = old.edited()
+	default:
+		c.action = Updated
+	}
+	edit.Value = c.next.record()
+	return edit, nil
+}
+
+// newest returns the entry that corresponds to the registry's present value, nil
+// for none, and the version to write on.
+func (s *Source) newest(key vip.ServiceKey) (*entry, uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := registry.Key(key)
+	if s.Store.Version(at) != s.known(key) {
+		item := registry.Item[Record]{Key: at}
+		item.Value, item.Version = s.Store.Get(at)
+		var t rows
+		s.receiveItem(&t, &item)
+		s.publish(&t)
+	}
+	return s.entries[key], s.known(key)
+}
+
+// known returns the version of key that this host has in memory. The caller holds
+// mu.
+func (s *Source) known(key vip.ServiceKey) uint64 {
+	if u, ok := s.invalid[registry.Key(key)]; ok {
+		return u.version
+	}
+	if e := s.entries[key]; e != nil {
+		return e.version
+	}
+	return 0
+}
+
+// publishWritten publishes the changes that a transaction has written.
+func (s *Source) publishWritten(changes []*change, ops []*registry.Op[Record], done []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var t rows
+	for _, i := range done {
+		s.setWritten(&t, changes[i], ops[i].Edit)
+	}
+	s.publish(&t)
+	for _, i := range done {
+		switch c := changes[i]; {
+		case c.next != nil && c.next.rev != 0:
+			c.rev = c.next.rev
+		case c.next != nil: // the registry's feed was first, or the row is held aside
+			c.rev = s.ownRev(c.key)
+		case s.Services != nil && s.sink != nil:
+			c.rev = s.Services.Revision()
+		}
+	}
+}
+
+// setWritten makes a written entry the one in memory. The caller holds mu and
+// publishes.
+func (s *Source) setWritten(t *rows, c *change, edit *registry.Edit[Record]) {
+	version := s.Store.Version(edit.Key)
+	if version != edit.Written { // another host has replaced it since
+		item := registry.Item[Record]{Key: edit.Key}
+		item.Value, item.Version = s.Store.Get(edit.Key)
+		s.receiveItem(t, &item)
+		return
+	}
+	old := s.entries[c.key]
+	s.setInvalid(edit.Key, nil)
+	switch {
+	case c.next == nil && old != nil:
+		s.removeEntry(old)
+		t.removed = append(t.removed, c.key)
+	case c.next != nil && (old == nil || old.version != version): // else it has come by the feed
+		c.next.version = version
+		s.setEntry(old, c.next)
+		t.put = append(t.put, c.next)
+	}
+}
+
+// unlessReplaced makes apply refuse the change with a *registry.ConflictError if
+// another host has put or removed the service since the last attempt, unless it
+// has done the same. Registrations of backends don't count.
+func (c *change) unlessReplaced(apply func(now *entry, confirmed bool) (*entry, error)) {
+	tried := false
+	c.apply = func(now *entry, confirmed bool) (next *entry, err error) {
+		same := now == c.old || now == nil && c.next == nil || now != nil && c.next != nil && c.next.same(now) ||
+			now != nil && c.old != nil && c.old.put == now.put && now.put.at != 0
+		switch {
+		case tried && now == nil && !same:
+			return nil, &registry.ConflictError{Service: c.key, Removed: true}
+		case tried && !same:
+			return nil, &registry.ConflictError{Service: c.key, Node: now.put.node}
+		}
+		next, err = apply(now, confirmed)
+		tried = tried || err == nil
+		return next, err
+	}
+}
+
+// checkDecoded refuses to change a part of a service that this host can't decode
+// completely: the rest would be lost.
+func (s *Source) checkDecoded(key vip.ServiceKey, e *entry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u, ok := s.invalid[registry.Key(key)]; ok && u.version != e.version {
+		return &registry.InvalidError{Problems: u.problems}
+	}
+	return nil
+}
+
+// editMany edits those services that exist, each on its own. It calls edit again
+// with a newer entry if another host was faster.
+func (s *Source) editMany(ctx context.Context, keys []vip.ServiceKey, edit func(key vip.ServiceKey, now *entry) *entry) error {
+	unlock, err := s.lock(ctx, keys...)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	changes := make([]*change, len(keys))
+	for i, key := range keys {
+		changes[i] = &change{key: key, apply: func(now *entry, _ bool) (*entry, error) {
+			if now == nil || s.checkDecoded(key, now) != nil {
+				return nil, errNoChange
+			}
+			next := edit(key, now)
+			if next.same(now) {
+				return nil, errNoChange
+			}
+			return next, nil
+		}}
+	}
+	if err := s.transact(ctx, changes, false); err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(changes, func(c *change) bool { return c.err != nil }); i >= 0 {
+		return fmt.Errorf("change service %q: %w", changes[i].key, changes[i].err)
+	}
+	return nil
+}
