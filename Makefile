@@ -1,5 +1,5 @@
-# ironvip's targets. `make help` lists them; `make demo` and `make test` do all
-# of their own set-up.
+# ironvip's targets. `make help` lists them. `make demo` and `make test` install
+# what they need.
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -33,7 +33,7 @@ quick: ## the quick lane: no set-up, no root
 	$(GO) test ./...
 
 .PHONY: check
-check: ## formatting and vet
+check: ## formatting, vet, staticcheck and prose
 	@test/run check
 
 .PHONY: unit vm program servers
@@ -45,7 +45,7 @@ bench: ## the benchmarks of BENCHMARKS.md (about ten minutes)
 	@test/run bench
 
 .PHONY: install
-install: build ## install the binary, the systemd unit and the samples (as root; DESTDIR is honoured)
+install: build ## install the binary, the systemd unit and the samples (as root; DESTDIR is honored)
 	install -Dm755 $(BIN) $(DESTDIR)/usr/local/bin/ironvip
 	install -Dm644 configs/systemd/ironvip.service $(DESTDIR)/etc/systemd/system/ironvip.service
 	install -Dm644 configs/systemd/sysusers.d/ironvip.conf $(DESTDIR)/etc/sysusers.d/ironvip.conf
@@ -55,5 +55,5 @@ install: build ## install the binary, the systemd unit and the samples (as root;
 	test -e $(DESTDIR)/etc/ironvip/ironvip.toml || install -m644 configs/ironvip.toml $(DESTDIR)/etc/ironvip/ironvip.toml
 
 .PHONY: clean
-clean: ## remove what was built; the download cache stays
+clean: ## remove build results; keep the download cache
 	rm -rf bin
