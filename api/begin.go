@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // beginPatience is how long a request waits for an agent that hasn't begun: longer
@@ -15,7 +16,7 @@ const beginPatience = time.Second
 // hasBegun reports whether what the store keeps has been taken in, so that what the
 // tables lack isn't there.
 func (s *Server) hasBegun() bool {
-	return s.Begun == nil || isClosed(s.Begun)
+	return s.Begun == nil || table.IsClosed(s.Begun)
 }
 
 // onceBegun is a handler for what can't be answered before the agent has begun: an
@@ -43,7 +44,7 @@ func (s *Server) waitsFor() string {
 	if !s.hasBegun() {
 		return s.Awaits()
 	}
-	if !isClosed(s.Services.Ready()) {
+	if !table.IsClosed(s.Services.Ready()) {
 		for _, src := range s.sources() {
 			if !src.Synced {
 				return "source \"" + src.Name + "\" has not been read: " + cmp.Or(src.Stale, "no answer yet")
@@ -56,13 +57,4 @@ func (s *Server) waitsFor() string {
 		}
 	}
 	return "the first full reconcile is not done"
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/status"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -32,7 +33,7 @@ func (s *Server) healthz(context.Context, *struct{}) (*healthOutput, error) {
 	return &healthOutput{Body: v1.Health{Status: "ok"}}, nil
 }
 
-func (s *Server) isReady() bool { return isClosed(s.Ready) }
+func (s *Server) isReady() bool { return table.IsClosed(s.Ready) }
 
 func (s *Server) readyz(context.Context, *struct{}) (*healthOutput, error) {
 	if !s.isReady() {

@@ -399,7 +399,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	})
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error {
-		a.systemd.watch(ctx, func() time.Time { return a.reconciler.Stats().LastTurn })
+		a.systemd.watch(ctx, func() time.Time { return a.reconciler.Stats().LastRound })
 		return nil
 	})
 	group.Go(func() error { a.tellSystemd(ctx, greet); return nil })

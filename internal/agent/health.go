@@ -34,7 +34,7 @@ func newPlaneHealth(stats func() reconcile.Stats) *planeHealth { return &planeHe
 // and when the dataplane has been out of reach for a while.
 func (h *planeHealth) ok() bool {
 	s := h.stats()
-	return s.Synced && time.Since(s.LastTurn) < healthPatience && h.lasted(s.TargetError != "") < healthPatience
+	return s.Synced && time.Since(s.LastRound) < healthPatience && h.lasted(s.TargetError != "") < healthPatience
 }
 
 // lasted returns for how long there has been a fault.

@@ -21,7 +21,7 @@ func TestPlaneHealth(t *testing.T) {
 				t.Errorf("%s: %t", when, got)
 			}
 		}
-		turn := func() { s.LastTurn = time.Now() }
+		turn := func() { s.LastRound = time.Now() }
 		turn()
 		expect("before the first full reconcile", false)
 		s.Synced = true

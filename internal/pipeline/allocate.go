@@ -115,7 +115,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 	var ask touched // of one turn
 	for ctx.Err() == nil {
 		servicesReady := a.Services.Ready()
-		complete := isClosed(servicesReady)
+		complete := table.IsClosed(servicesReady)
 		if snapshot, changed := host.next(); changed {
 			a.Allocator.SetHost(snapshot)
 		}
@@ -123,13 +123,13 @@ func (a *Allocate) Run(ctx context.Context) error {
 		for i := range batch {
 			a.take(&batch[i], &ask)
 		}
-		if isClosed(freed) {
+		if table.IsClosed(freed) {
 			freed = a.Allocator.Freed() // before asking: what is freed from here on is seen
 			for _, k := range a.waiting.keys() {
 				ask.add(k)
 			}
 		}
-		if isClosed(reconfigured) {
+		if table.IsClosed(reconfigured) {
 			reconfigured = a.Allocator.Reconfigured()
 			for k := range a.Services.All() {
 				a.anew.add(k)

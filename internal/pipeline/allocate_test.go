@@ -377,12 +377,12 @@ func TestHostUnknownForLong(t *testing.T) {
 		if w.allocations.Len() != 0 {
 			t.Error("allocated without waiting for the host")
 		}
-		if isClosed(w.frontends.Ready()) {
+		if table.IsClosed(w.frontends.Ready()) {
 			t.Error("frontends are complete without waiting for the host's node ports")
 		}
 		w.pass(time.Millisecond)
 		w.expect("192.0.2.1:80/tcp a:")
-		if !isClosed(w.frontends.Ready()) || !isClosed(w.compiled.Ready()) {
+		if !table.IsClosed(w.frontends.Ready()) || !table.IsClosed(w.compiled.Ready()) {
 			t.Error("frontends never become complete, and what waits for that never works")
 		}
 		if events, _ := w.events.Since(0); len(events) != 1 || events[0].Kind != "host_unknown" {
@@ -404,12 +404,12 @@ func TestHostKnownInTime(t *testing.T) {
 		statesKnown()
 		hostKnown()
 		w.pass(2 * DefaultHostWait) // the sources take their time
-		if isClosed(w.frontends.Ready()) {
+		if table.IsClosed(w.frontends.Ready()) {
 			t.Error("frontends are complete without the services")
 		}
 		sourcesSynced()
 		w.put()
-		if !isClosed(w.frontends.Ready()) {
+		if !table.IsClosed(w.frontends.Ready()) {
 			t.Error("frontends are not complete")
 		}
 		if events, _ := w.events.Since(0); len(events) != 0 {

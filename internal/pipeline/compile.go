@@ -163,11 +163,11 @@ func (c *Compile) loop(ctx context.Context) error {
 // inputsReady returns the Ready channel of an input that isn't ready yet, or
 // nil when all are.
 func (c *Compile) inputsReady() <-chan struct{} {
-	if ready := c.Allocations.Ready(); !isClosed(ready) {
+	if ready := c.Allocations.Ready(); !table.IsClosed(ready) {
 		return ready
 	}
 	if c.Host != nil && !c.blind {
-		if ready := c.Host.Ready(); !isClosed(ready) {
+		if ready := c.Host.Ready(); !table.IsClosed(ready) {
 			return ready
 		}
 	}
@@ -178,7 +178,7 @@ func (c *Compile) inputsReady() <-chan struct{} {
 // still unknown.
 func (c *Compile) giveUpHost() {
 	c.blind = true
-	if c.Host == nil || isClosed(c.Host.Ready()) {
+	if c.Host == nil || table.IsClosed(c.Host.Ready()) {
 		return
 	}
 	c.Log.Warn("compiling without knowing the host's own addresses; node ports are not served, and backends on this node not known by their address, until they are", "waited", c.HostWait)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -265,7 +266,7 @@ func TestNotReadyBeforeEveryInput(t *testing.T) {
 		expectReady := func(when string, want bool) {
 			t.Helper()
 			w.put()
-			if got := isClosed(w.frontends.Ready()) && isClosed(w.compiled.Ready()); got != want {
+			if got := table.IsClosed(w.frontends.Ready()) && table.IsClosed(w.compiled.Ready()); got != want {
 				t.Errorf("%s: ready is %t", when, got)
 			}
 		}

@@ -21,13 +21,3 @@ func logger(l *slog.Logger) *slog.Logger {
 	}
 	return l
 }
-
-// isClosed reports whether c is closed. A nil channel never is.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -33,7 +34,7 @@ func (w *world) wait(name string, rev uint64) *waiter {
 func (w *waiter) expect(t *testing.T, when string, ended bool, codes ...string) {
 	t.Helper()
 	synctest.Wait()
-	if isClosed(w.done) != ended {
+	if table.IsClosed(w.done) != ended {
 		t.Fatalf("%s: the wait has ended: %t", when, !ended)
 	}
 	if !ended {
@@ -160,11 +161,11 @@ func TestWaitGoneForTheDataplane(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if isClosed(ended) {
+		if table.IsClosed(ended) {
 			t.Error("ended while the dataplane is behind")
 		}
 		w.pass(time.Minute) // the frontend is gone, and with it its applied row
-		if !isClosed(ended) {
+		if !table.IsClosed(ended) {
 			t.Fatal("waits for a frontend that is gone")
 		}
 	})
@@ -174,7 +175,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		never := w.wait("nobody", 1)
 		w.pass(time.Hour)
-		if !isClosed(never.done) || !errors.Is(never.err, context.DeadlineExceeded) {
+		if !table.IsClosed(never.done) || !errors.Is(never.err, context.DeadlineExceeded) {
 			t.Errorf("ended with %v", never.err)
 		}
 	})

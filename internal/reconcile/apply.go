@@ -12,13 +12,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// take brings one batch of changes to the Target.
-func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[V], ready bool) {
+// receive applies one batch of changes to the Target.
+func (r *Reconciler[K, V]) receive(ctx context.Context, batch []table.Change[V], ready bool) {
 	updates, rows := r.updates, r.rows
 	for i := range batch {
 		c := &batch[i]
 		if c.Deleted && !ready {
-			continue // the sweep takes it, once it is known that nobody else wants it
+			continue // the sweep removes it when the table is complete
 		}
 		want := c.Row
 		if c.Deleted {
@@ -34,10 +34,9 @@ func (r *Reconciler[K, V]) take(ctx context.Context, batch []table.Change[V], re
 	r.updates, r.rows = updates[:0], rows[:0]
 }
 
-// update decides what, if anything, the Target must be asked for one key. Want
-// is nil where nobody wants it.
+// update returns the update that one key needs, if any. A nil want means that the key must go.
 func (r *Reconciler[K, V]) update(k K, want *table.Row[V]) (Update[K, V], bool) {
-	r.retries.remove(k) // whatever was to be tried again is overtaken
+	r.retries.remove(k) // this update replaces the retry
 	e, has := r.have.get(k)
 	switch {
 	case want == nil && !has:
@@ -47,20 +46,19 @@ func (r *Reconciler[K, V]) update(k K, want *table.Row[V]) (Update[K, V], bool) 
 		return Update[K, V]{Key: k, Old: &e.row.Value, Repair: e.suspect()}, true
 	case !has:
 		return Update[K, V]{Key: k, New: &want.Value}, true
-	case e.trouble == nil && r.Target.Same(&e.row.Value, &want.Value):
+	case e.fault == nil && r.Target.Same(&e.row.Value, &want.Value):
 		if r.Applied.Row(k) == nil {
 			r.note(func(s *Stats) { s.Adopted++ })
 		}
 		r.have.put(entry[V]{row: want})
-		r.tried(want, nil)
+		r.setApplied(want, nil)
 		return Update[K, V]{}, false
 	}
-	return Update[K, V]{Key: k, Old: &e.row.Value, New: &want.Value, Repair: e.trouble != nil}, true
+	return Update[K, V]{Key: k, Old: &e.row.Value, New: &want.Value, Repair: e.fault != nil}, true
 }
 
-// apply hands updates to the Target in bounded batches and books the outcome.
-// rows holds, for each update, the desired row that it is about, of a removal
-// the last one; nil where there was none.
+// apply passes updates to the Target in bounded batches and records the results. rows has the desired row of each
+// update: for a removal the last one, or nil if there was none.
 func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], rows []*table.Row[V]) {
 	for len(updates) > 0 && ctx.Err() == nil {
 		n := min(len(updates), maxBatch)
@@ -69,9 +67,9 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], ro
 			return
 		}
 		if err != nil {
-			r.targetFailed("program", err)
+			r.targetFailed(programming, err)
 		} else {
-			r.targetWorks()
+			r.targetWorks(programming)
 		}
 		r.note(func(s *Stats) { s.Writes += uint64(n) })
 		for i := range updates[:n] {
@@ -79,35 +77,36 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], ro
 			if err != nil {
 				u.Err = err
 			}
-			r.book(u, rows[i])
+			r.record(u, rows[i])
 		}
 		updates, rows = updates[n:], rows[n:]
 	}
 }
 
-// book records how one update went.
-func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[V]) {
+// record stores the result of one update.
+func (r *Reconciler[K, V]) record(u *Update[K, V], row *table.Row[V]) {
 	if u.Err == nil {
 		if u.New == nil {
 			r.have.drop(u.Key)
 			r.forget(u.Key)
 		} else {
 			r.have.put(entry[V]{row: row})
-			r.tried(row, nil)
+			r.setApplied(row, nil)
 		}
+		r.recovered(u)
 		return
 	}
-	if row == nil { // a stray that nobody wanted
+	if row == nil { // a stray that was never desired
 		row = &table.Row[V]{Value: *u.Old}
 	}
 	p := problemOf(u.Err)
-	r.tried(row, &p)
-	if p.Code == vip.CodeUnsupported { // refused before anything was touched
-		r.Log.Warn("the dataplane refuses a frontend", "key", u.Key, "problem", p.Error())
+	r.setApplied(row, &p)
+	if p.Code == vip.CodeUnsupported { // rejected before any change
+		r.Log.Warn("frontend not supported by the dataplane", "key", u.Key, "problem", p.Error())
 		if e, _ := r.have.get(u.Key); e.suspect() {
-			// An earlier update failed half-way and won't be tried again now: the
-			// resync makes what it was, or was on its way to be, whole.
-			r.have.put(e.with(trouble{damage: e.trouble.damage}))
+			// An earlier update failed half-way and is not retried any more. The resync repairs the value that it had,
+			// or should have got.
+			r.have.put(e.with(fault{damage: e.fault.damage}))
 		}
 		return
 	}
@@ -115,27 +114,42 @@ func (r *Reconciler[K, V]) book(u *Update[K, V], row *table.Row[V]) {
 	if !has {
 		e.row = row
 	}
-	var was trouble
-	if e.trouble != nil {
-		was = *e.trouble
+	var was fault
+	if e.fault != nil {
+		was = *e.fault
 	}
 	tries := was.tries + 1
-	r.have.put(e.with(trouble{damage: was.damage, suspect: true, tries: tries}))
+	r.have.put(e.with(fault{damage: was.damage, suspect: true, tries: tries}))
 	wait := r.backoff(tries)
 	r.retries.add(u.Key, time.Now().Add(wait))
 	level := slog.LevelError
-	if tries > 1 { // thousands may fail for one reason; the applied table says which still do
+	if tries > 1 { // thousands can fail for one cause; the applied table lists those that still do
 		level = slog.LevelDebug
 	}
-	r.Log.Log(context.Background(), level, "program the dataplane", "key", u.Key, "err", u.Err, "try", tries, "again_in", wait)
-	if tries == 1 {
-		r.Events.Add(event.Event{Kind: "dataplane_error", Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: p.Message})
+	r.Log.Log(context.Background(), level, "frontend not applied", "key", u.Key, "err", u.Err, "try", tries, "retry_in", wait)
+	if _, reported := r.reported[u.Key]; !reported {
+		r.reported[u.Key] = struct{}{}
+		r.Events.Add(event.Event{Kind: eventError, Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: p.Message})
 	}
 }
 
-// tried writes the applied row of a key. The repair of an older revision that
-// is still in force doesn't hide that a newer one was refused.
-func (r *Reconciler[K, V]) tried(row *table.Row[V], p *vip.Problem) {
+// recovered reports the first success of a key after a reported error.
+func (r *Reconciler[K, V]) recovered(u *Update[K, V]) {
+	if _, reported := r.reported[u.Key]; !reported {
+		return
+	}
+	delete(r.reported, u.Key)
+	message := "the dataplane applies it again"
+	if u.New == nil {
+		message = "removed from the dataplane"
+	}
+	r.Log.Info("frontend recovered", "key", u.Key)
+	r.Events.Add(event.Event{Kind: eventRecovered, Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: message})
+}
+
+// setApplied writes the applied row of a key. A repair of an older revision does not replace the row of a newer
+// revision that was rejected.
+func (r *Reconciler[K, V]) setApplied(row *table.Row[V], p *vip.Problem) {
 	k, now := r.Desired.KeyOf(&row.Value), Applied[V]{Tried: row, At: vip.InstantOf(time.Now()), Problem: p}
 	if former := r.Applied.Row(k); former != nil {
 		if former.Value.Tried.Rev > row.Rev {
@@ -152,14 +166,14 @@ func (r *Reconciler[K, V]) tried(row *table.Row[V], p *vip.Problem) {
 	r.note(func(s *Stats) { s.Failing = len(r.failing) })
 }
 
-// forget drops the applied row of a key that is gone.
+// forget removes the applied row of a key that is gone.
 func (r *Reconciler[K, V]) forget(k K) {
 	r.Applied.Delete(k)
 	delete(r.failing, k)
 	r.note(func(s *Stats) { s.Failing = len(r.failing) })
 }
 
-// retry tries the keys again whose time has come.
+// retry applies the keys with a due retry.
 func (r *Reconciler[K, V]) retry(ctx context.Context) {
 	due := r.retries.due(time.Now())
 	updates := make([]Update[K, V], 0, len(due))
@@ -176,8 +190,7 @@ func (r *Reconciler[K, V]) retry(ctx context.Context) {
 	r.apply(ctx, updates, rows)
 }
 
-// hasten makes those failed keys due that lack nothing more. It costs O(failed
-// keys), and nothing without any.
+// hasten makes the failed keys due that no longer wait for the host. It costs O(failed keys).
 func (r *Reconciler[K, V]) hasten() {
 	waiter, ok := r.Target.(Waiter[K])
 	if !ok || r.retries.keys.Len() == 0 {
@@ -192,7 +205,7 @@ func (r *Reconciler[K, V]) hasten() {
 	}
 }
 
-// backoff returns the wait after the given number of failures in a row.
+// backoff returns the wait after a number of failures in a row.
 func (r *Reconciler[K, V]) backoff(tries int) time.Duration {
 	wait := r.MinBackoff
 	for range tries - 1 {
@@ -213,7 +226,7 @@ func (r *Reconciler[K, V]) serviceOf(u *Update[K, V]) string {
 	return ""
 }
 
-// problemOf returns err as a Problem, keeping one that is inside.
+// problemOf returns the Problem in err, or err as a Problem.
 func problemOf(err error) vip.Problem {
 	if p, ok := errors.AsType[vip.Problem](err); ok {
 		return p

@@ -2,7 +2,7 @@ package reconcile
 
 import "context"
 
-// ask is a request from outside to the loop.
+// ask is a request to the loop.
 type ask[K comparable, V any] struct {
 	repair bool
 	answer chan<- answer[K, V]
@@ -13,13 +13,13 @@ type answer[K comparable, V any] struct {
 	err  error
 }
 
-// Diff reads the Target now and returns where it differs from what was
-// applied. It changes nothing. It costs a reading of the whole Target.
+// Diff reads the Target now and returns its differences from the applied state. It changes nothing. It costs a read of
+// the whole Target.
 func (r *Reconciler[K, V]) Diff(ctx context.Context) ([]Difference[K, V], error) {
 	return r.ask(ctx, false)
 }
 
-// Repair runs a resync now and returns the differences it found and repaired.
+// Repair runs a resync now and returns the repaired differences.
 func (r *Reconciler[K, V]) Repair(ctx context.Context) ([]Difference[K, V], error) {
 	return r.ask(ctx, true)
 }

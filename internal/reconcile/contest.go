@@ -8,45 +8,42 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Somebody else who keeps changing what is ours is not fought: each change
-// back costs both sides work and tells nobody. A key that is found altered for
-// the first times is repaired at once; from then on it is contested, which is
-// told once, and repairs wait. Times are counted in resyncs.
+// Repairs of a key that another program changes repeatedly are limited, because each repair costs both programs work
+// without an effect. The first changes are repaired immediately. After that, the key is contested, which is reported
+// once, and its repairs wait. All times are counted in resyncs.
 const (
-	patience  = 3  // drifts of one key that are repaired in the resync that finds them
-	maxWait   = 10 // resyncs; the waits before a repair are 2, 4, 8 and then this
-	calmAfter = 10 // resyncs in a row that find a key right end its contest
+	freeRepairs = 3  // changes of a key that are repaired in the resync that finds them
+	maxWait     = 10 // the waits before a repair are 2, 4, 8 and then this
+	calmAfter   = 10 // resyncs in a row without a change that end a contest
 )
 
-// contest is the history of one key that somebody else changed.
+// contest is the history of one key that another program changed.
 type contest struct {
 	since  time.Time // of the first drift
-	drifts int       // how often it was found altered after it had been right
-	what   string    // how it was found the last time
+	drifts int       // changes found after it had been right
+	what   string    // description of the last change
 	wait   int       // resyncs until the next repair
-	calm   int       // resyncs in a row that found it right
-	seen   bool      // found altered, or failing, in this resync
+	calm   int       // resyncs in a row without a change
+	seen   bool      // changed or failing in this resync
 }
 
-func (c *contest) contested() bool { return c.drifts > patience }
+func (c *contest) contested() bool { return c.drifts > freeRepairs }
 
 // waitAfter returns how many resyncs pass before a repair.
 func waitAfter(drifts int) int {
-	if n := drifts - patience; n < 4 {
+	if n := drifts - freeRepairs; n < 4 {
 		return 1 << n
 	}
 	return maxWait
 }
 
-// contests are the keys that somebody else changed not long ago. The zero value
-// is ready. It has an entry for each of these and for no others.
+// contests has the keys that another program changed recently. The zero value is ready.
 type contests[K comparable] struct {
 	byKey map[K]*contest
 	fresh []K // contested since the last resync
 }
 
-// found books that a resync found a key altered, and reports whether it is to
-// be repaired now.
+// found records that a resync found a key changed, and reports whether to repair it now.
 func (c *contests[K]) found(k K, what string, now time.Time) bool {
 	x := c.byKey[k]
 	if x == nil {
@@ -65,29 +62,27 @@ func (c *contests[K]) found(k K, what string, now time.Time) bool {
 		return true
 	}
 	x.wait = waitAfter(x.drifts)
-	if x.drifts == patience+1 {
+	if x.drifts == freeRepairs+1 {
 		c.fresh = append(c.fresh, k)
 	}
 	return false
 }
 
-// failing books that a resync found a key that waits for another try of ours:
-// neither somebody's drift nor calm.
+// failing records that a resync found a key with a pending retry, which is neither a change nor calm.
 func (c *contests[K]) failing(k K) {
 	if x := c.byKey[k]; x != nil {
 		x.seen = true
 	}
 }
 
-// end ends a resync and returns the contested keys that nobody has changed for
-// long enough. It costs O(contests).
+// end ends a resync and returns the keys that are no longer contested. It costs O(contests).
 func (c *contests[K]) end() (over []K) {
 	for k, x := range c.byKey {
 		switch {
 		case x.seen:
 			x.seen, x.calm = false, 0
 		default:
-			x.wait = 0 // somebody put it right: what comes next is a new drift
+			x.wait = 0 // another program restored it, so the next change is a new drift
 			if x.calm++; x.calm < calmAfter {
 				continue
 			}
@@ -111,47 +106,45 @@ func (c *contests[K]) count() int {
 	return n
 }
 
-// warning says since when and how often a key is changed by somebody else.
+// warning returns the problem of a contested key, with its start and the number of changes.
 func (r *Reconciler[K, V]) warning(c *contest) vip.Problem {
 	return vip.Problem{
 		Code: vip.CodeContested,
-		Message: fmt.Sprintf("somebody else keeps changing it: %d times since %s, the last time it %s; repairs now wait, for %s at most",
+		Message: fmt.Sprintf("somebody else keeps changing it: %d times since %s, the last time it %s; repairs now wait for up to %s",
 			c.drifts, c.since.UTC().Format(time.RFC3339), c.what, maxWait*r.Resync),
-		Hint: "ironvip doctor names the programs that do so and what to set",
+		Hint: "run ironvip doctor to find the program and its setting",
 	}
 }
 
-// settle ends a resync: it tells of keys that have become contested, or no
-// longer are, and brings their applied rows up to date. Diff is what the resync
-// found.
-func (r *Reconciler[K, V]) settle(diff []Difference[K, V]) {
+// updateContests ends a resync: it reports keys that became contested or calm, and updates their applied rows.
+func (r *Reconciler[K, V]) updateContests(diff []Difference[K, V]) {
 	for i := range diff {
 		d := &diff[i]
 		c := r.contests.byKey[d.Key]
 		e, has := r.have.get(d.Key)
-		if c == nil || !c.contested() || !has || e.suspect() { // what isn't ours to have has no row
+		if c == nil || !c.contested() || !has || e.suspect() { // strays have no row
 			continue
 		}
 		row, _, ok := r.Applied.Get(d.Key)
 		if !ok || row.Problem != nil && row.Problem.Code != vip.CodeContested {
-			continue // another problem is worse
+			continue // keep the more serious problem
 		}
 		w := r.warning(c)
 		if row.Warning != nil && *row.Warning == w && (row.Problem != nil) == (c.wait > 0) {
 			continue
 		}
 		row.Warning, row.Problem = &w, nil
-		if c.wait > 0 { // it is not as it should be
+		if c.wait > 0 { // the repair waits
 			row.Problem = &w
 		}
 		r.mark(d.Key, row)
 	}
 	for i, k := range r.contests.fresh {
 		if i == maxEvents {
-			r.tell(event.Event{Kind: "dataplane_contested", Message: fmt.Sprintf("%d more keys are contested as well", len(r.contests.fresh)-i)})
+			r.publish(event.Event{Kind: "dataplane_contested", Message: fmt.Sprintf("%d more keys are contested", len(r.contests.fresh)-i)})
 			break
 		}
-		r.tell(event.Event{Kind: "dataplane_contested", Service: r.serviceAt(k), Object: fmt.Sprint(k), Message: r.warning(r.contests.byKey[k]).Message})
+		r.publish(event.Event{Kind: "dataplane_contested", Service: r.serviceAt(k), Object: fmt.Sprint(k), Message: r.warning(r.contests.byKey[k]).Message})
 	}
 	r.contests.fresh = nil
 	for i, k := range r.contests.end() {
@@ -162,14 +155,14 @@ func (r *Reconciler[K, V]) settle(diff []Difference[K, V]) {
 			r.mark(k, row)
 		}
 		if i < maxEvents {
-			r.tell(event.Event{Kind: "dataplane_calm", Service: r.serviceAt(k), Object: fmt.Sprint(k),
-				Message: fmt.Sprintf("nobody else has changed it for %s: repairs no longer wait", calmAfter*r.Resync)})
+			r.publish(event.Event{Kind: "dataplane_calm", Service: r.serviceAt(k), Object: fmt.Sprint(k),
+				Message: fmt.Sprintf("unchanged by other programs for %s: repairs no longer wait", calmAfter*r.Resync)})
 		}
 	}
 	r.note(func(s *Stats) { s.Contested = r.contests.count() })
 }
 
-// mark writes the row of a key whose problem or warning has changed.
+// mark writes the applied row of a key with a changed problem or warning.
 func (r *Reconciler[K, V]) mark(k K, row Applied[V]) {
 	r.Applied.Set(row)
 	if row.Problem != nil {
@@ -180,12 +173,12 @@ func (r *Reconciler[K, V]) mark(k K, row Applied[V]) {
 	r.note(func(s *Stats) { s.Failing = len(r.failing) })
 }
 
-func (r *Reconciler[K, V]) tell(e event.Event) {
-	r.Log.Warn(e.Kind, "key", e.Object, "what", e.Message)
+func (r *Reconciler[K, V]) publish(e event.Event) {
+	r.Log.Warn(e.Kind, "key", e.Object, "message", e.Message)
 	r.Events.Add(e)
 }
 
-// serviceAt returns the service of a key, "" where nobody wants it.
+// serviceAt returns the service of a key, or "" if it is not desired.
 func (r *Reconciler[K, V]) serviceAt(k K) string {
 	if v, _, ok := r.Desired.Get(k); ok {
 		return r.Service(&v)

@@ -69,7 +69,7 @@ func TestContestedKeyIsNotFoughtOver(t *testing.T) {
 		if row.Problem == nil || row.Warning == nil || row.Problem.Code != vip.CodeContested || row.Problem.Hint == "" {
 			t.Fatalf("row %+v while its repair waits", row)
 		}
-		want := fmt.Sprintf("9 times since %s, the last time it was missing from the dataplane; repairs now wait, for 5m0s at most", began.Add(29*time.Second).UTC().Format(time.RFC3339))
+		want := fmt.Sprintf("9 times since %s, the last time it was missing from the dataplane; repairs now wait for up to 5m0s", began.Add(29*time.Second).UTC().Format(time.RFC3339))
 		if !strings.Contains(row.Problem.Message, want) {
 			t.Errorf("row says %q, want %q", row.Problem.Message, want)
 		}

@@ -7,36 +7,35 @@ import (
 	"github.com/ironvip/ironvip/internal/table/keyed"
 )
 
-// holdings are what is known of each key in the Target. A value has its key in it,
-// and few are in trouble, so that a key without any takes little more than a
-// pointer to what the desired table keeps anyway.
+// holdings has the known content of the Target, by key. Values contain their keys and few have a fault, so a key without
+// a fault takes little more than a pointer to the row of the desired table.
 type holdings[K comparable, V any] struct {
-	key      func(*V) K
-	rows     *keyed.Set[K, table.Row[V]]
-	troubles map[K]*trouble
-	orphans  map[K]struct{}
+	key     func(*V) K
+	rows    *keyed.Set[K, table.Row[V]]
+	faults  map[K]*fault
+	orphans map[K]struct{}
 }
 
-// entry is what is known of one key in the Target. Nothing in it changes.
+// entry is the known state of one key in the Target. It is immutable.
 type entry[V any] struct {
-	row     *table.Row[V] // the desired row, shared; of what a reading found, one without a revision
-	trouble *trouble      // nil: there is none
-	orphan  bool          // it is there to be removed: nobody can want its key
+	row    *table.Row[V] // the desired row, shared; for the result of a read, a row without a revision
+	fault  *fault        // nil: none
+	orphan bool          // to be removed; its key can't be desired
 }
 
-// trouble is what is wrong with a key in the Target.
-type trouble struct {
+// fault is a known error of a key in the Target.
+type fault struct {
 	damage  []string
-	suspect bool // an update failed half-way: the Target may have anything between two values
+	suspect bool // an update failed half-way, so the Target has any state between two values
 	tries   int  // failed attempts in a row
 }
 
 func newHoldings[K comparable, V any](key func(*V) K) holdings[K, V] {
 	return holdings[K, V]{
-		key:      key,
-		rows:     keyed.New(func(r *table.Row[V]) K { return key(&r.Value) }),
-		troubles: make(map[K]*trouble),
-		orphans:  make(map[K]struct{}),
+		key:     key,
+		rows:    keyed.New(func(r *table.Row[V]) K { return key(&r.Value) }),
+		faults:  make(map[K]*fault),
+		orphans: make(map[K]struct{}),
 	}
 }
 
@@ -50,17 +49,17 @@ func (h holdings[K, V]) get(k K) (e entry[V], has bool) {
 
 func (h holdings[K, V]) entry(k K, row *table.Row[V]) entry[V] {
 	_, orphan := h.orphans[k]
-	return entry[V]{row: row, trouble: h.troubles[k], orphan: orphan}
+	return entry[V]{row: row, fault: h.faults[k], orphan: orphan}
 }
 
-// put notes the entry under its value's key, in the place of a former one.
+// put stores the entry under its value's key.
 func (h holdings[K, V]) put(e entry[V]) {
 	h.rows.Put(e.row)
 	k := h.key(&e.row.Value)
-	if e.trouble != nil {
-		h.troubles[k] = e.trouble
+	if e.fault != nil {
+		h.faults[k] = e.fault
 	} else {
-		delete(h.troubles, k)
+		delete(h.faults, k)
 	}
 	if e.orphan {
 		h.orphans[k] = struct{}{}
@@ -71,11 +70,11 @@ func (h holdings[K, V]) put(e entry[V]) {
 
 func (h holdings[K, V]) drop(k K) {
 	h.rows.Delete(k)
-	delete(h.troubles, k)
+	delete(h.faults, k)
 	delete(h.orphans, k)
 }
 
-// all yields every key, in no particular order. Nothing may change meanwhile.
+// all yields every key, in no particular order. The holdings must not change meanwhile.
 func (h holdings[K, V]) all() iter.Seq2[K, entry[V]] {
 	return func(yield func(K, entry[V]) bool) {
 		for row := range h.rows.All() {
@@ -87,20 +86,20 @@ func (h holdings[K, V]) all() iter.Seq2[K, entry[V]] {
 	}
 }
 
-// with returns the entry with that trouble, or with none if it is none.
-func (e entry[V]) with(t trouble) entry[V] {
-	e.trouble = nil
+// with returns the entry with the fault t, or with none if t is empty.
+func (e entry[V]) with(t fault) entry[V] {
+	e.fault = nil
 	if t.suspect || len(t.damage) > 0 {
-		e.trouble = &t
+		e.fault = &t
 	}
 	return e
 }
 
-func (e entry[V]) suspect() bool { return e.trouble != nil && e.trouble.suspect }
+func (e entry[V]) suspect() bool { return e.fault != nil && e.fault.suspect }
 
 func (e entry[V]) damage() []string {
-	if e.trouble == nil {
+	if e.fault == nil {
 		return nil
 	}
-	return e.trouble.damage
+	return e.fault.damage
 }

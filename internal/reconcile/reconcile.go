@@ -17,42 +17,56 @@ const (
 	DefaultMinBackoff = 100 * time.Millisecond
 	DefaultMaxBackoff = 30 * time.Second
 
-	maxBatch  = 512             // updates handed to the Target at once
-	heartbeat = 5 * time.Second // the loop goes round at least this often
-	maxEvents = 20              // drift events told one by one in one resync
+	maxBatch  = 512             // updates per call of Apply
+	heartbeat = 5 * time.Second // the longest time between two rounds of the loop
+	maxEvents = 20              // drift events of one resync; one more event counts the others
 )
 
-// Options are what a Reconciler needs. Desired, Target and Applied must be
-// given.
+// Kinds of events. An error of a key, or of the whole Target, is reported once until it recovers.
+const (
+	eventError     = "dataplane_error"
+	eventRecovered = "dataplane_recovered"
+)
+
+// operation is an access to the whole Target that can fail.
+type operation string
+
+const (
+	reading     operation = "read"
+	programming operation = "program"
+)
+
+// Options are the settings of a Reconciler. Desired, Target and Applied are required.
 type Options[K comparable, V any] struct {
 	Desired table.Reader[K, V]
 	Target  Target[K, V]
 	Applied *table.Table[K, Applied[V]] // the Reconciler is its only writer
 
-	Resync     time.Duration // between two readings of the Target; 0 is DefaultResync, negative never
-	MinBackoff time.Duration // first wait before a failed key is tried again; doubles
+	Resync     time.Duration // between two reads of the Target; 0 is DefaultResync, negative never
+	MinBackoff time.Duration // first wait before a retry of a failed key; doubles
 	MaxBackoff time.Duration
-	// Moved tells that something happened that failed keys may have waited for:
-	// those that a Waiter says so of are tried at once. May be nil.
+	// Moved signals an event that failed keys may wait for. Those that a Waiter
+	// returns are retried immediately. May be nil.
 	Moved <-chan struct{}
 
-	Service func(*V) string // the service that a row belongs to, for events; may be nil
+	Service func(*V) string // the service of a row, for events; may be nil
 	Events  *event.Log
 	Log     *slog.Logger
 }
 
-// Reconciler is the loop. Make one with New and give it one goroutine with Run.
+// Reconciler is the loop. Create one with New and start its goroutine with Run.
 type Reconciler[K comparable, V any] struct {
 	Options[K, V]
 
-	// The loop's own, touched by nothing else.
-	have     holdings[K, V] // what the Target has, as far as known
+	// Used by the loop only.
+	have     holdings[K, V] // the known content of the Target
 	retries  retryQueue[K]
-	failing  map[K]struct{} // keys whose applied row has a problem
-	contests contests[K]    // keys that somebody else changes again and again
-	swept    bool           // strays of the start have been removed
-	fault    int            // failed readings or Applies of the whole Target in a row
-	updates  []Update[K, V] // room for those of one batch
+	failing  map[K]struct{}    // keys with a problem in their applied row
+	reported map[K]struct{}    // keys with a reported error and no success since
+	contests contests[K]       // keys that another program changes repeatedly
+	swept    bool              // strays of the start have been removed
+	faults   map[operation]int // failures in a row of the whole Target, by operation
+	updates  []Update[K, V]    // buffers of one batch
 	rows     []*table.Row[V]
 
 	asks   chan ask[K, V]
@@ -80,20 +94,21 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 		o.Service = func(*V) string { return "" }
 	}
 	return &Reconciler[K, V]{
-		Options: o,
-		have:    newHoldings(o.Desired.KeyOf),
-		failing: make(map[K]struct{}),
-		retries: newRetryQueue[K](),
-		asks:    make(chan ask[K, V]),
-		synced:  make(chan struct{}),
+		Options:  o,
+		have:     newHoldings(o.Desired.KeyOf),
+		failing:  make(map[K]struct{}),
+		reported: make(map[K]struct{}),
+		retries:  newRetryQueue[K](),
+		faults:   make(map[operation]int),
+		asks:     make(chan ask[K, V]),
+		synced:   make(chan struct{}),
 	}
 }
 
-// Synced is closed after the first full pass: the desired table was ready, and
-// every row of it has been tried once.
+// Synced is closed after the first full pass: the desired table is ready and each of its rows has been tried once.
 func (r *Reconciler[K, V]) Synced() <-chan struct{} { return r.synced }
 
-// Stats returns the present figures.
+// Stats returns the current values.
 func (r *Reconciler[K, V]) Stats() Stats {
 	r.mu.Lock()
 	s := r.stats
@@ -108,8 +123,7 @@ func (r *Reconciler[K, V]) note(change func(*Stats)) {
 	change(&r.stats)
 }
 
-// Run reconciles until the context ends and returns its error. It leaves the
-// Target as it is.
+// Run reconciles until the context ends and returns its error. It does not change the Target at its end.
 func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 	if err := r.adopt(ctx); err != nil {
 		return err
@@ -122,17 +136,17 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 	defer beat.Stop()
 
 	for {
-		ready := isClosed(r.Desired.Ready())
+		ready := table.IsClosed(r.Desired.Ready())
 		batch, changed := feed.TryNext()
 		if len(batch) > 0 {
-			r.take(ctx, batch, ready)
+			r.receive(ctx, batch, ready)
 		}
-		r.note(func(s *Stats) { s.LastTurn, s.AppliedRev = time.Now(), feed.Seen() })
+		r.note(func(s *Stats) { s.LastRound, s.AppliedRev = time.Now(), feed.Seen() })
 		if len(batch) > 0 {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			// A table that never rests must not keep the rest of the loop waiting.
+			// A table that changes all the time must not delay the rest of the loop.
 			select {
 			case <-r.retries.timer.C:
 				r.retry(ctx)
@@ -175,7 +189,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 	}
 }
 
-// adopt reads the Target until that works once.
+// adopt reads the Target until it succeeds.
 func (r *Reconciler[K, V]) adopt(ctx context.Context) error {
 	for {
 		have, err := r.read(ctx)
@@ -189,57 +203,60 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(r.backoff(r.fault)):
+		case <-time.After(r.backoff(r.faults[reading])):
 		}
 	}
 }
 
-// read returns everything of ours that the Target has.
+// read returns everything that the Target has and we own.
 func (r *Reconciler[K, V]) read(ctx context.Context) (have holdings[K, V], err error) {
 	have = newHoldings(r.Desired.KeyOf)
 	for o, err := range r.Target.Actual(ctx) {
 		if ctx.Err() != nil {
-			return have, ctx.Err() // we were stopped: that says nothing of the Target
+			return have, ctx.Err() // stopped by the caller, which is no error of the Target
 		}
 		if err != nil {
-			r.targetFailed("read", err)
+			r.targetFailed(reading, err)
 			return have, err
 		}
 		e := entry[V]{row: &table.Row[V]{Value: o.Value}, orphan: o.Orphan}
-		have.put(e.with(trouble{damage: o.Damage}))
+		have.put(e.with(fault{damage: o.Damage}))
 	}
-	r.targetWorks()
+	r.targetWorks(reading)
 	r.note(func(s *Stats) { s.LastResync = time.Now() })
 	return have, nil
 }
 
-func (r *Reconciler[K, V]) targetFailed(what string, err error) {
-	if r.fault++; r.fault == 1 {
-		r.Events.Add(event.Event{Kind: "dataplane_error", Message: fmt.Sprintf("%s the dataplane: %v", what, err)})
+// targetFailed records a failure of the whole Target. The first failure after a success is reported as an event.
+func (r *Reconciler[K, V]) targetFailed(op operation, err error) {
+	if len(r.faults) == 0 {
+		r.Events.Add(event.Event{Kind: eventError, Message: fmt.Sprintf("%s the dataplane: %v", op, err)})
 	}
-	r.Log.Error(what+" the dataplane", "err", err, "try", r.fault)
-	r.note(func(s *Stats) { s.TargetError = fmt.Sprintf("%s: %v", what, err) })
+	r.faults[op]++
+	r.Log.Error(string(op)+" the dataplane", "err", err, "try", r.faults[op])
+	r.note(func(s *Stats) { s.TargetError = fmt.Sprintf("%s: %v", op, err) })
 }
 
-func (r *Reconciler[K, V]) targetWorks() {
-	if r.fault == 0 {
+// targetWorks records a success of op. The Target has recovered when no operation fails any more: a successful read
+// does not end a failure to program, which would otherwise alternate with further errors. Without a key to retry,
+// nothing is left to program, and a read is enough.
+func (r *Reconciler[K, V]) targetWorks(op operation) {
+	if len(r.faults) == 0 {
 		return
 	}
-	r.fault = 0
-	r.Log.Info("the dataplane works again")
+	delete(r.faults, op)
+	if op == reading && r.retries.keys.Len() == 0 {
+		delete(r.faults, programming)
+	}
+	if len(r.faults) > 0 {
+		return
+	}
+	r.Log.Info("dataplane recovered")
+	r.Events.Add(event.Event{Kind: eventRecovered, Message: "the dataplane works again"})
 	r.note(func(s *Stats) { s.TargetError = "" })
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// newTicker returns a ticker, or one that never ticks for a negative period.
+// newTicker returns a ticker; with a negative period it never ticks.
 func newTicker(d time.Duration) *time.Ticker {
 	if d > 0 {
 		return time.NewTicker(d)

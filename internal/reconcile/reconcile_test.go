@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -263,7 +264,106 @@ func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
 	})
 }
 
-// waiting is a Recorder that says what failed keys lack nothing more.
+// eventsOf returns the events of one key, "" for the whole Target, as "kind: message".
+func (x *rig) eventsOf(object string) (out []string) {
+	events, _ := x.events.Since(0)
+	for _, e := range events {
+		if e.Object == object {
+			out = append(out, e.Kind+": "+e.Message)
+		}
+	}
+	return out
+}
+
+// A key that fails causes one error event, whatever the number of tries and changes, and one event when it succeeds.
+func TestErrorAndRecoveryOfAKeyAreReportedOnce(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		end  func(x *rig) // after it, the key succeeds
+		want string
+	}{
+		{"the Target accepts it", func(x *rig) { x.target.FailKey("bad", nil) }, "dataplane_recovered: the dataplane applies it again"},
+		{"it is removed", func(x *rig) { x.desired.Delete("bad"); x.target.FailKey("bad", nil) }, "dataplane_recovered: removed from the dataplane"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			run(t, func(x *rig) {
+				x.ready()
+				x.start()
+				x.target.FailKey("bad", errors.New("no such luck"))
+				x.desired.Set(pair{"bad", "1"})
+				time.Sleep(5 * time.Minute)
+				x.desired.Set(pair{"bad", "2"})
+				time.Sleep(5 * time.Minute)
+				want := []string{"dataplane_error: no such luck"}
+				if got := x.eventsOf("bad"); !slices.Equal(got, want) {
+					t.Fatalf("events %q, want %q", got, want)
+				}
+				test.end(x)
+				time.Sleep(5 * time.Minute)
+				want = append(want, test.want)
+				if got := x.eventsOf("bad"); !slices.Equal(got, want) {
+					t.Fatalf("events %q, want %q", got, want)
+				}
+				x.target.FailKey("bad", errors.New("out of luck again"))
+				x.desired.Set(pair{"bad", "3"})
+				time.Sleep(5 * time.Minute)
+				want = append(want, "dataplane_error: out of luck again")
+				if got := x.eventsOf("bad"); !slices.Equal(got, want) {
+					t.Errorf("events %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
+// unprogrammable is a Target that can be read but not programmed while err is set.
+type unprogrammable struct {
+	*reconciletest.Recorder[string, pair]
+	err error
+}
+
+func (u *unprogrammable) Apply(ctx context.Context, batch []reconcile.Update[string, pair]) error {
+	if u.err != nil {
+		return u.err
+	}
+	return u.Recorder.Apply(ctx, batch)
+}
+
+// A Target that can be read, but not programmed, has not recovered: errors and recoveries must not alternate.
+func TestReadableTargetThatCanNotBeProgrammedHasNotRecovered(t *testing.T) {
+	run(t, func(x *rig) {
+		target := &unprogrammable{x.target, errors.New("no nftables")}
+		x.ready()
+		x.start(func(o *reconcile.Options[string, pair]) {
+			o.Target = target
+			o.Log = slog.New(slog.NewTextHandler(&x.log, nil))
+		})
+		x.desired.Set(pair{"a", "1"})
+		time.Sleep(10 * time.Minute)
+		want := []string{"dataplane_error: program the dataplane: no nftables"}
+		if got := x.eventsOf(""); !slices.Equal(got, want) {
+			t.Fatalf("events %q, want %q", got, want)
+		}
+		if s := x.r.Stats(); !strings.Contains(s.TargetError, "no nftables") {
+			t.Errorf("stats %+v", s)
+		}
+		if strings.Contains(x.log.String(), "recovered") {
+			t.Errorf("recovery logged while programming fails:\n%s", x.log.String())
+		}
+		target.err = nil
+		time.Sleep(time.Minute)
+		x.wants(map[string]string{"a": "1"})
+		want = append(want, "dataplane_recovered: the dataplane works again")
+		if got := x.eventsOf(""); !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
+		if s := x.r.Stats(); s.TargetError != "" {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// waiting is a Recorder that reports which failed keys can succeed now.
 type waiting struct {
 	*reconciletest.Recorder[string, pair]
 	arrived map[string]bool
@@ -275,8 +375,7 @@ func (w *waiting) Arrived() func(string) bool {
 	return func(k string) bool { return w.arrived[k] }
 }
 
-// A failed key whose cause is gone is tried when that happens, not when its wait is
-// over; the others wait on.
+// A failed key is retried when its cause ends, not after its backoff. Others wait for their backoff.
 func TestFailedKeyIsTriedWhenWhatItLacksArrives(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
@@ -469,7 +568,7 @@ func TestDriftIsRepairedCountedAndTold(t *testing.T) {
 		for _, e := range events {
 			told[e.Object] = e.Message
 		}
-		for k, want := range map[string]string{"gone": "missing", "altered": "altered", "damaged": "192.0.2.1", "stray": "nobody wants"} {
+		for k, want := range map[string]string{"gone": "missing", "altered": "changed", "damaged": "192.0.2.1", "stray": "not desired"} {
 			if !strings.Contains(told[k], want) {
 				t.Errorf("event for %s: %q, want it to say %q", k, told[k], want)
 			}

@@ -9,21 +9,19 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 )
 
-// sweep removes what the Target has and nobody wants, once the desired table
-// is complete.
+// sweep removes what the Target has and the complete desired table has not.
 func (r *Reconciler[K, V]) sweep(ctx context.Context) {
 	var updates []Update[K, V]
 	for k, e := range r.have.all() {
 		if r.Desired.Row(k) == nil {
-			updates = append(updates, Update[K, V]{Key: k, Old: &e.row.Value, Repair: e.trouble != nil})
+			updates = append(updates, Update[K, V]{Key: k, Old: &e.row.Value, Repair: e.fault != nil})
 		}
 	}
 	r.apply(ctx, updates, make([]*table.Row[V], len(updates)))
 }
 
-// resync reads the Target, repairs what differs from what was applied and
-// returns the differences it found. What somebody else keeps changing waits,
-// unless the repair was asked for.
+// resync reads the Target, repairs the differences from the applied state and returns them. Repairs of contested keys
+// wait, unless a caller asked for this resync.
 func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference[K, V], error) {
 	diff, err := r.compare(ctx)
 	if err != nil {
@@ -38,10 +36,10 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference
 		e, has := r.have.get(d.Key)
 		if e.suspect() {
 			r.contests.failing(d.Key)
-			continue // ours to retry, not somebody's drift
+			continue // has a pending retry, so it is no drift
 		}
 		if !has && (!r.swept || r.Desired.Row(d.Key) != nil) {
-			continue // the feed brings it, or the sweep decides
+			continue // left to the feed or the sweep
 		}
 		what, cure := describe(d)
 		if !asked && !r.contests.found(d.Key, what, now) {
@@ -52,12 +50,12 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference
 	r.apply(ctx, updates, rows)
 	r.report(updates, found)
 	if !asked && ctx.Err() == nil {
-		r.settle(diff)
+		r.updateContests(diff)
 	}
 	return diff, nil
 }
 
-// report tells of repaired drift: found holds, for each update, what was wrong.
+// report logs repaired drift and sends events. found describes the drift of each update.
 func (r *Reconciler[K, V]) report(updates []Update[K, V], found []string) {
 	repaired := 0
 	for i := range updates {
@@ -66,7 +64,7 @@ func (r *Reconciler[K, V]) report(updates []Update[K, V], found []string) {
 			continue
 		}
 		if repaired++; repaired <= maxEvents {
-			r.Log.Warn("repaired drift", "key", u.Key, "what", found[i])
+			r.Log.Warn("repaired drift", "key", u.Key, "drift", found[i])
 			r.Events.Add(event.Event{Kind: "drift_repaired", Service: r.serviceOf(u), Object: fmt.Sprint(u.Key), Message: found[i]})
 		}
 	}
@@ -77,10 +75,8 @@ func (r *Reconciler[K, V]) report(updates []Update[K, V], found []string) {
 	}
 }
 
-// compare reads the Target and returns where it differs from what was applied.
-// An orphan that waits to be removed is no difference, whatever has become of it
-// meanwhile, also when it is gone: a frontend has begun to use it, or somebody else
-// has removed it.
+// compare reads the Target and returns its differences from the applied state. An orphan that waits for its removal is
+// no difference, even if it is gone: a frontend uses it now, or another program has removed it.
 func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], error) {
 	actual, err := r.read(ctx)
 	if err != nil {
@@ -95,7 +91,7 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 			orphans = append(orphans, k)
 		case !there:
 			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value})
-		case a.trouble != nil || !r.Target.Same(&a.row.Value, &e.row.Value):
+		case a.fault != nil || !r.Target.Same(&a.row.Value, &e.row.Value):
 			diff = append(diff, Difference[K, V]{Key: k, Want: &e.row.Value, Have: &a.row.Value, Damage: a.damage()})
 		}
 	}
@@ -114,16 +110,16 @@ func (r *Reconciler[K, V]) compare(ctx context.Context) ([]Difference[K, V], err
 	return diff, nil
 }
 
-// describe says in words what was found and what is done about it.
+// describe returns what was found, and the repair.
 func describe[K comparable, V any](d Difference[K, V]) (what, cure string) {
 	switch {
 	case d.Have == nil:
-		return "was missing from the dataplane", "put back"
+		return "was missing from the dataplane", "restored"
 	case d.Want == nil:
-		return "was in the dataplane and nobody wants it", "removed"
+		return "was in the dataplane and is not desired", "removed"
 	case len(d.Damage) > 0:
-		return d.Damage[0], "put right"
+		return d.Damage[0], "repaired"
 	default:
-		return "was altered in the dataplane", "put right"
+		return "was changed in the dataplane", "repaired"
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 )
 
-// retryQueue holds the keys to be tried again, by time. Adding, removing and
-// taking one cost O(log n) in the number of failing keys. Its timer fires when
-// the earliest is due.
+// retryQueue has the keys to retry, by time. Each operation costs O(log n) in the number of failing keys. Its timer
+// fires when the earliest key is due.
 type retryQueue[K comparable] struct {
 	timer *time.Timer
 	keys  delayqueue.Queue[K]
@@ -32,7 +31,7 @@ func (q *retryQueue[K]) remove(k K) {
 	}
 }
 
-// due takes out and returns the keys whose time has come.
+// due removes and returns the keys that are due.
 func (q *retryQueue[K]) due(now time.Time) []K {
 	var keys []K
 	for k := range q.keys.Due(now) {

@@ -141,3 +141,13 @@ func (t *Table[K, V]) All() iter.Seq2[K, V] {
 		}
 	}
 }
+
+// IsClosed reports whether c, such as a table's Ready channel, is closed. A nil channel never is.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
