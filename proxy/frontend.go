@@ -138,7 +138,7 @@ func (f *frontend) log() *slog.Logger { return f.target.log.With("frontend", f.k
 // complain logs a fault of this host's, such as no descriptor left, at most once
 // a second over all frontends: it concerns thousands of them at once.
 func (f *frontend) complain(doing string, err error) {
-	if f.target.complaints.pass(f.target.now()) {
+	if f.target.errorLog.pass(f.target.now()) {
 		f.log().Warn(doing, "err", err)
 	}
 }

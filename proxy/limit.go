@@ -55,7 +55,7 @@ func share(files uint64, listeners int) budget {
 
 // listens books a socket that is to listen, or refuses it when listeners have
 // all descriptors that they may have; then it is as if there were none left.
-func (t *Target) listens() error {
+func (t *Target) reserveListener() error {
 	t.files.Lock()
 	defer t.files.Unlock()
 	if t.listening >= share(t.rlimit, 0).listeners {
@@ -67,7 +67,7 @@ func (t *Target) listens() error {
 }
 
 // silenced takes back a listens.
-func (t *Target) silenced() {
+func (t *Target) releaseListener() {
 	t.files.Lock()
 	defer t.files.Unlock()
 	t.listening--

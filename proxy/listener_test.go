@@ -63,11 +63,11 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	told := func() int { return strings.Count(log.String(), "too many open files") }
-	until(t, "it is told", func() bool { return told() > 0 })
+	reported := func() int { return strings.Count(log.String(), "too many open files") }
+	until(t, "error logged", func() bool { return reported() > 0 })
 	time.Sleep(300 * time.Millisecond)
 	// However many attempts there were, they are told once a second.
-	if n, most := told(), 2+int(time.Since(start)/time.Second); n > most {
+	if n, most := reported(), 2+int(time.Since(start)/time.Second); n > most {
 		t.Errorf("%d lines of the log, want %d at most", n, most)
 	}
 	free()

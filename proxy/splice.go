@@ -149,7 +149,7 @@ func (s *stream) copy() (readErr, writeErr error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.letGo()
+	defer s.release()
 	fill, drain := s.fill, s.drain
 	for {
 		if err := s.do(src.Read, fill); err != nil {
@@ -197,10 +197,10 @@ func (s *stream) fill(fd uintptr) bool {
 			return true
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
-			s.letGo()
+			s.release()
 			return false
 		case s.pipe != nil && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)):
-			s.letGo()
+			s.release()
 			s.buffered = true
 		default:
 			s.pending, s.err = 0, err
@@ -245,8 +245,8 @@ func (s *stream) drain(fd uintptr) bool {
 	return true
 }
 
-// letGo gives pipe and buffer back.
-func (s *stream) letGo() {
+// release gives pipe and buffer back.
+func (s *stream) release() {
 	if s.pipe != nil {
 		s.pipes.put(s.pipe, s.pending == 0)
 		s.pipe = nil

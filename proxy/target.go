@@ -15,33 +15,34 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Options are what a Target takes; the zero value is usable.
+// Options are the settings of a Target. The zero value is usable.
 type Options struct {
-	// Device is the dummy device that VIPs which aren't the host's go on. It is
-	// made when it is first needed. Default "ironvip0".
+	// Device is the dummy device for VIPs that are not addresses of the host. It is
+	// created when first needed. Default "ironvip0".
 	Device string
-	// Owns reports whether ironvip gives out addr. Host addresses (/32, /128) on
-	// Device that it owns are ours to remove, also those an earlier process put
-	// there. Nil: only what this process put there.
+	// Owns reports whether ironvip assigns addr. Host addresses (/32, /128) on Device
+	// that it owns may be removed, even if an earlier process added them. Nil: only
+	// addresses that this process added.
 	Owns func(addr netip.Addr) bool
 
-	// Own reports whether addr is one of the host's own addresses, whose
-	// connections no source range keeps out. Nil: the loopback ones.
+	// Own reports whether addr is one of the host's own addresses. Source ranges
+	// always allow their connections. Nil: loopback addresses.
 	Own func(addr netip.Addr) bool
 
 	// ConnectTimeout bounds one attempt at a TCP backend; default 3 s.
 	ConnectTimeout time.Duration
 	// ConnectBudget bounds all attempts for one client; default 10 s.
 	ConnectBudget time.Duration
-	// UDPIdle ends a UDP session that neither side used for so long; default 60 s.
+	// UDPIdle ends a UDP session that neither side has used for this time; default
+	// 60 s.
 	UDPIdle time.Duration
 
 	// MaxConnections bounds the open TCP connections of clients; clients beyond
-	// it are reset. Default: a quarter of RLIMIT_NOFILE, less where very many
-	// frontends listen; more than that it never is.
+	// it are reset. Default and maximum: a quarter of RLIMIT_NOFILE, less if very
+	// many frontends listen.
 	MaxConnections int
 	// MaxSessions bounds the open UDP sessions; datagrams of clients beyond it
-	// are dropped. Default, and at most: likewise.
+	// are dropped. Default and maximum: as for MaxConnections.
 	MaxSessions int
 	// MaxAffinity bounds the clients that one frontend remembers; default 65536,
 	// about 13 MiB.
@@ -81,23 +82,22 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Target is the userspace dataplane. Apply, Actual, Arrived and Close are called by
-// one goroutine at a time; Connections, Stats and the methods of
-// reconcile.Statistics by any.
+// Target is the userspace dataplane. One goroutine at a time may call Apply, Actual, Arrived and Close. Connections, Stats
+// and the methods of reconcile.Statistics may be called concurrently.
 type Target struct {
-	opts        Options
-	log         *slog.Logger
-	epoch       time.Time
-	addresses   *addresses
-	awaited     map[vip.FrontendKey]struct{} // that failed while their address was not the host's
-	wildcards   wildcards                    // as of this Apply
-	pipes       *pipes
-	connections limit
-	sessions    limit
-	stats       counters
-	complaints  throttle
-	doorbell    doorbell
-	begun       sync.WaitGroup // what New began beside
+	opts         Options
+	log          *slog.Logger
+	epoch        time.Time
+	addresses    *addresses
+	awaited      map[vip.FrontendKey]struct{} // failed because their address was not the host's
+	wildcards    wildcards                    // as of this Apply
+	pipes        *pipes
+	connections  limit
+	sessions     limit
+	stats        counters
+	errorLog     throttle
+	acceptPoller acceptPoller
+	background   sync.WaitGroup // tasks that New started
 
 	rlimit    uint64     // RLIMIT_NOFILE
 	files     sync.Mutex // guards listening, and the bounds that follow from it
@@ -119,7 +119,7 @@ var (
 // errClosed is Apply's answer after Close.
 var errClosed = errors.New("the userspace proxy is closed")
 
-// New returns a Target that listens nowhere yet.
+// New returns a Target without listeners.
 func New(opts Options) *Target {
 	opts = opts.withDefaults()
 	t := &Target{
@@ -133,23 +133,21 @@ func New(opts Options) *Target {
 		frontends: make(map[vip.FrontendKey]*frontend),
 	}
 	t.divide()
-	t.begun.Go(makeRoom)
+	t.background.Go(makeRoom)
 	return t
 }
 
-// Apply implements reconcile.Target. An update of a frontend that listens
-// replaces what it chooses backends from and nothing else: the connections of
-// backends that stay, and the listener, are not touched. One that fails leaves
-// a frontend as it was.
+// Apply implements reconcile.Target. An update of a listening frontend replaces only its set of backends: the listener
+// and the connections of remaining backends are not affected. A failed update leaves the frontend unchanged.
 func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
 	t.wildcards.lists = nil
-	ahead := t.openAhead(batch)
-	defer ahead.close()
+	opened := t.preopenAll(batch)
+	defer opened.close()
 	for i := range batch {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if t.isClosed() {
+		if t.isShut() {
 			return errClosed
 		}
 		u := &batch[i]
@@ -157,7 +155,7 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 		case u.New == nil:
 			u.Err = t.remove(u.Key)
 		default:
-			u.Err = t.put(u.New, ahead.take(i))
+			u.Err = t.put(u.New, opened.remove(i))
 		}
 		if u.New != nil && u.Err != nil && !t.addresses.binds(u.Key.Addr) {
 			t.awaited[u.Key] = struct{}{}
@@ -168,8 +166,8 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 	return nil
 }
 
-// Arrived implements reconcile.Waiter by one reading of the host's routes: for
-// frontends whose address wasn't the host's, and is now.
+// Arrived implements reconcile.Waiter with one read of the host's routes. It reports frontends whose address has become
+// one of the host's.
 func (t *Target) Arrived() func(vip.FrontendKey) bool {
 	none := func(vip.FrontendKey) bool { return false }
 	if len(t.awaited) == 0 {
@@ -177,7 +175,7 @@ func (t *Target) Arrived() func(vip.FrontendKey) bool {
 	}
 	local, err := t.addresses.routes()
 	if err != nil {
-		return none // they are tried again all the same
+		return none // they have a retry anyway
 	}
 	return func(key vip.FrontendKey) bool {
 		_, ok := t.awaited[key]
@@ -185,10 +183,10 @@ func (t *Target) Arrived() func(vip.FrontendKey) bool {
 	}
 }
 
-// now is the monotonic clock of all that expires, in nanoseconds.
+// now returns the monotonic time for all expirations, in nanoseconds.
 func (t *Target) now() int64 { return int64(time.Since(t.epoch)) }
 
-func (t *Target) isClosed() bool {
+func (t *Target) isShut() bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.closed
@@ -200,9 +198,8 @@ func (t *Target) frontend(key vip.FrontendKey) *frontend {
 	return t.frontends[key]
 }
 
-// put makes spec true, whatever of it is already: with or without Repair, the
-// state that counts is the sockets and addresses themselves. Opened is what
-// openAhead made of it, or nil.
+// put applies spec. It checks the sockets and addresses themselves, so Repair makes no difference. opened is the result
+// of preopenAll for spec, or nil.
 func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	if err := check(spec); err != nil {
 		return err
@@ -215,7 +212,7 @@ func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 		t.addresses.unuse(f.spec)
 		t.addresses.use(spec)
 	}
-	f.choose(spec) // first: whatever is wrong with the address, traffic that comes goes to the right backends
+	f.choose(spec) // first, so that traffic reaches the right backends even if the address fails
 	if spec.Kind == vip.OnVIP {
 		if err := t.addresses.restore(spec.Key.Addr); err != nil {
 			return err
@@ -234,8 +231,8 @@ func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	return nil
 }
 
-// open starts a frontend: its backends first, then the address, then the
-// listener. With one that has been opened ahead it is only taken in.
+// open starts a frontend: its backends first, then the address, then the listener. A preopened f is only added to the
+// frontends.
 func (t *Target) open(spec *vip.Frontend, f *frontend) (err error) {
 	if f == nil {
 		f = newFrontend(t, spec)
@@ -260,8 +257,7 @@ func (t *Target) open(spec *vip.Frontend, f *frontend) (err error) {
 	return nil
 }
 
-// remove ends a frontend, if there is one, and takes its address off our
-// device when it was the last there.
+// remove ends a frontend, if there is one, and removes its address from the device if no other frontend uses it.
 func (t *Target) remove(key vip.FrontendKey) error {
 	if f := t.frontend(key); f != nil {
 		t.drop(f)
@@ -277,9 +273,8 @@ func (t *Target) drop(f *frontend) {
 	t.addresses.unuse(f.spec)
 }
 
-// Actual implements reconcile.Target. After a start it yields no frontend, but
-// what an earlier process left on the device: such an address is an orphan, under
-// a key of port 0.
+// Actual implements reconcile.Target. After a start it yields no frontends. It yields addresses that an earlier process
+// left on the device as orphans, with port 0 in their key.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
 	type observed = reconcile.Observed[vip.Frontend]
 	return func(yield func(observed, error) bool) {
@@ -326,8 +321,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 // Same implements reconcile.Target.
 func (t *Target) Same(a, b *vip.Frontend) bool { return same(a, b) }
 
-// Connections implements reconcile.Connections: TCP connections, those being
-// made included, and UDP sessions.
+// Connections implements reconcile.Connections: TCP connections, including those being set up, and UDP sessions.
 func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
 	f := t.frontend(key)
 	if f == nil {
@@ -356,13 +350,13 @@ func (t *Target) Close() error {
 	for _, f := range frontends {
 		f.close()
 	}
-	t.doorbell.close()
+	t.acceptPoller.close()
 	t.pipes.close()
-	t.begun.Wait()
+	t.background.Wait()
 	return nil
 }
 
-// counters are what Stats reads.
+// counters are the values that Stats reads.
 type counters struct {
 	accepted, sessions, failures, unserved, strangers, dropped atomic.Uint64
 }
@@ -376,7 +370,7 @@ type Stats struct {
 	Accepted    uint64 // TCP connections of clients
 	Started     uint64 // UDP sessions
 	Failures    uint64 // backends that refused or didn't answer a connect
-	Unserved    uint64 // TCP clients reset and datagrams dropped for want of a backend that answers
+	Unserved    uint64 // TCP clients reset and datagrams dropped because no backend answers
 	Strangers   uint64 // TCP clients reset and datagrams dropped that are outside source_ranges
 	OverLimit   uint64 // TCP clients reset and datagrams dropped for MaxConnections and MaxSessions
 	Dropped     uint64 // datagrams dropped because a send buffer was full

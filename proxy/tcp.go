@@ -9,8 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 // maxAttempts bounds how many backends one client's connection is tried on.
@@ -22,22 +23,22 @@ const maxAttempts = 8
 type tcpListener struct {
 	f      *frontend
 	l      *net.TCPListener
-	ticket uint64 // at the doorbell
+	ticket uint64 // at the acceptPoller
 	ended  atomic.Bool
 	death  atomic.Pointer[error]
 }
 
 func listenTCP(f *frontend) (*tcpListener, error) {
-	if err := f.target.listens(); err != nil {
+	if err := f.target.reserveListener(); err != nil {
 		return nil, err
 	}
 	l, err := listenConfig().Listen(f.ctx, network(f.key), f.key.AddrPort().String())
 	if err != nil {
-		f.target.silenced()
+		f.target.releaseListener()
 		return nil, err
 	}
 	t := &tcpListener{f: f, l: l.(*net.TCPListener)}
-	if t.ticket, err = f.target.doorbell.wait(t.l, func() { f.tasks.Go(t.accept) }); err != nil {
+	if t.ticket, err = f.target.acceptPoller.wait(t.l, func() { f.tasks.Go(t.accept) }); err != nil {
 		t.close()
 		return nil, err
 	}
@@ -48,9 +49,9 @@ func (t *tcpListener) usable(bool) error { return nil }
 
 func (t *tcpListener) close() {
 	if !t.ended.Swap(true) {
-		t.f.target.doorbell.leave(t.ticket)
+		t.f.target.acceptPoller.cancel(t.ticket)
 		t.l.Close()
-		t.f.target.silenced()
+		t.f.target.releaseListener()
 	}
 }
 

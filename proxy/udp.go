@@ -10,8 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 // maxDatagram is the most that one UDP datagram holds, rounded up.
@@ -37,7 +38,7 @@ type udpListener struct {
 
 	mu       sync.Mutex
 	conn     *net.UDPConn // nil while closed
-	ticket   uint64       // of conn, at the doorbell
+	ticket   uint64       // of conn, at the acceptPoller
 	sessions map[netip.AddrPort]*session
 	death    error
 }
@@ -57,18 +58,18 @@ func (u *udpListener) usable(yes bool) error {
 	defer u.mu.Unlock()
 	switch {
 	case yes && u.conn == nil:
-		if err := u.f.target.listens(); err != nil {
+		if err := u.f.target.reserveListener(); err != nil {
 			u.death = err
 			return err
 		}
 		conn, err := listenConfig().ListenPacket(u.f.ctx, network(u.f.key), u.f.key.AddrPort().String())
 		if u.death = err; err != nil {
-			u.f.target.silenced()
+			u.f.target.releaseListener()
 			return err
 		}
 		socket := conn.(*net.UDPConn)
 		u.conn = socket
-		if u.ticket, u.death = u.f.target.doorbell.wait(socket, func() { u.f.tasks.Go(func() { u.read(socket) }) }); u.death != nil {
+		if u.ticket, u.death = u.f.target.acceptPoller.wait(socket, func() { u.f.tasks.Go(func() { u.read(socket) }) }); u.death != nil {
 			u.shut()
 			return u.death
 		}
@@ -88,9 +89,9 @@ func (u *udpListener) close() {
 // mu.
 func (u *udpListener) shut() {
 	if u.conn != nil {
-		u.f.target.doorbell.leave(u.ticket)
+		u.f.target.acceptPoller.cancel(u.ticket)
 		u.conn.Close()
-		u.f.target.silenced()
+		u.f.target.releaseListener()
 		u.conn = nil
 	}
 	for _, s := range u.sessions {

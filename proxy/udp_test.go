@@ -171,7 +171,7 @@ func TestUDPIdleSessionsEnd(t *testing.T) {
 	busy, quiet := udpClient(t, key), udpClient(t, key)
 	mustAsk(t, busy, "x")
 	mustAsk(t, quiet, "x")
-	begun := time.Now()
+	background := time.Now()
 	// On a machine that has no time for us, the busy one may be idle for too long.
 	last, starts := time.Now(), uint64(2)
 	until(t, "the quiet session has ended", func() bool {
@@ -181,7 +181,7 @@ func TestUDPIdleSessionsEnd(t *testing.T) {
 		mustAsk(t, busy, "y")
 		last = time.Now()
 		time.Sleep(idle / 10)
-		return last.Sub(begun) > 2*idle && p.Stats().Sessions == 1
+		return last.Sub(background) > 2*idle && p.Stats().Sessions == 1
 	})
 	before := p.Stats().Started
 	if before > starts {

@@ -16,8 +16,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A listener has a goroutine of its own once its first client has come, and every
-// client is taken in, the first as the next.
+// A listener gets its own goroutine with its first client. Every client is accepted, including the first.
 func TestListenersWaitWithoutGoroutines(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 		t.Run(protocol.String(), func(t *testing.T) {
@@ -58,7 +57,7 @@ func TestListenersWaitWithoutGoroutines(t *testing.T) {
 	}
 }
 
-// One that breaks before its first client came is found broken all the same.
+// A listener that fails before its first client is detected.
 func TestAListenerBreaksWhileItWaits(t *testing.T) {
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
@@ -76,8 +75,8 @@ func TestAListenerBreaksWhileItWaits(t *testing.T) {
 	until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
 }
 
-// Clients come while their listener goes: nothing answers a doorbell whose
-// frontend has ended, which newTarget's count of goroutines would show.
+// Clients arrive while their listener closes: no function of a closed frontend is called, which newTarget's count of
+// goroutines would show.
 func TestClientsComeWhileListenersGo(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	p := newTarget(t, Options{})
@@ -96,8 +95,8 @@ func TestClientsComeWhileListenersGo(t *testing.T) {
 	clients.Wait()
 }
 
-// A UDP frontend's socket goes and comes with its usable backends: whatever was sent
-// to one of them, the next takes in what comes.
+// A UDP frontend's socket closes and opens with its usable backends. Each new socket receives datagrams, whatever was sent
+// to the previous one.
 func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 	a := udpBackend(t, "127.0.0.1", "a")
 	p := newTarget(t, Options{})
@@ -125,11 +124,10 @@ func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 	}
 }
 
-// The kernel has made room for thousands of descriptors, so that opening them
-// doesn't wait for it again and again.
+// The kernel's descriptor table has room for thousands, so opening them doesn't wait for its growth.
 func TestRoomForListeners(t *testing.T) {
 	p := newTarget(t, Options{})
-	p.begun.Wait()
+	p.background.Wait()
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Fatal(err)

@@ -8,23 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// doorbell waits for the first client of each listening socket, TCP or UDP, with one
-// goroutine for all of them. So one gets a goroutine of its own once somebody has come, and
-// most of thousands never do: their stacks are 4 KB each. The zero value is
-// ready; its methods may be called by any goroutine.
-type doorbell struct {
+// acceptPoller waits for the first client of each listening socket, TCP or UDP, in one goroutine. A listener gets its own
+// goroutine, with a stack of 4 KB, only when its first client arrives; most of thousands never need one. The zero value
+// is ready. Its methods may be called concurrently.
+type acceptPoller struct {
 	mu      sync.Mutex
-	epoll   *os.File // nil: nobody has waited yet. In it are the listeners; Go's own poller watches over it
+	epoll   *os.File // nil before the first wait. It contains the listeners, and Go's own poller polls it
 	fd      int      // of epoll
 	waiting map[uint64]func()
-	last    uint64 // key of waiting, never used again: descriptors are
+	last    uint64 // last key of waiting; keys are not reused, unlike descriptors
 	closed  bool
 	watch   sync.WaitGroup
 }
 
-// wait calls answer once, when a client of l has come, or l has broken. Answer
-// mustn't block. The ticket is for leave.
-func (d *doorbell) wait(l syscall.Conn, answer func()) (ticket uint64, err error) {
+// wait calls ready once, when a client of l arrives or l fails. ready must not block. Pass the ticket to cancel.
+func (d *acceptPoller) wait(l syscall.Conn, ready func()) (ticket uint64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.open(); err != nil {
@@ -35,8 +33,8 @@ func (d *doorbell) wait(l syscall.Conn, answer func()) (ticket uint64, err error
 		return 0, err
 	}
 	d.last++
-	// One shot: from then on it is the listener's own goroutine that is told. The
-	// kernel takes a socket out when it is closed.
+	// One shot: after the first event, the listener's own goroutine accepts. The
+	// kernel removes a socket from the set when it is closed.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(d.last), Pad: int32(d.last >> 32)}
 	var failed error
 	if err := socket.Control(func(fd uintptr) { failed = unix.EpollCtl(d.fd, unix.EPOLL_CTL_ADD, int(fd), &event) }); err != nil {
@@ -45,19 +43,19 @@ func (d *doorbell) wait(l syscall.Conn, answer func()) (ticket uint64, err error
 	if failed != nil {
 		return 0, os.NewSyscallError("epoll_ctl", failed)
 	}
-	d.waiting[d.last] = answer
+	d.waiting[d.last] = ready
 	return d.last, nil
 }
 
-// leave makes sure that the answer is not called from here on.
-func (d *doorbell) leave(ticket uint64) {
+// cancel ends a wait. Its function is not called after cancel returns.
+func (d *acceptPoller) cancel(ticket uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.waiting, ticket)
 }
 
-// open begins to watch, if need be. The caller holds mu.
-func (d *doorbell) open() error {
+// open starts the poller at its first use. The caller holds mu.
+func (d *acceptPoller) open() error {
 	switch {
 	case d.closed:
 		return errClosed
@@ -68,7 +66,7 @@ func (d *doorbell) open() error {
 	if err != nil {
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // else Go's poller wouldn't take it
+	if err := unix.SetNonblock(fd, true); err != nil { // required by Go's poller
 		unix.Close(fd)
 		return os.NewSyscallError("fcntl", err)
 	}
@@ -83,8 +81,8 @@ func (d *doorbell) open() error {
 	return nil
 }
 
-// run calls the answers until epoll is closed.
-func (d *doorbell) run(epoll syscall.RawConn) {
+// run calls the functions of ready listeners until epoll is closed.
+func (d *acceptPoller) run(epoll syscall.RawConn) {
 	events := make([]unix.EpollEvent, 128)
 	for {
 		n := 0
@@ -97,17 +95,17 @@ func (d *doorbell) run(epoll syscall.RawConn) {
 		d.mu.Lock()
 		for _, e := range events[:n] {
 			ticket := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
-			if answer := d.waiting[ticket]; answer != nil {
+			if ready := d.waiting[ticket]; ready != nil {
 				delete(d.waiting, ticket)
-				answer()
+				ready()
 			}
 		}
 		d.mu.Unlock()
 	}
 }
 
-// close ends the watch. No answer is called from here on.
-func (d *doorbell) close() {
+// close ends the poller. No function is called after close returns.
+func (d *acceptPoller) close() {
 	d.mu.Lock()
 	d.closed = true
 	clear(d.waiting)

@@ -22,8 +22,7 @@ func many(t *testing.T, n int) (batch []reconcile.Update[vip.FrontendKey, vip.Fr
 	return batch
 }
 
-// A batch of new frontends is in force when Apply returns, all but the one that
-// can't be, which says why.
+// A batch of new frontends is applied when Apply returns, except one that can't be, which has an error.
 func TestManyAtOnce(t *testing.T) {
 	p := newTarget(t, Options{})
 	batch := many(t, 40)
@@ -51,7 +50,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// An Apply that is cut short leaves nothing open of what hadn't its turn.
+// A canceled Apply closes the preopened frontends of its remaining updates.
 func TestManyCutShort(t *testing.T) {
 	p := newTarget(t, Options{})
 	batch := many(t, 10)
@@ -77,7 +76,7 @@ func TestOneTakesWhatAnotherGivesUp(t *testing.T) {
 		{Key: old, Old: onVIP(old, vip.RoundRobin, a)},
 		{Key: next, New: onVIP(next, vip.RoundRobin, a)},
 	}
-	if ahead := p.openAhead(batch); ahead != nil {
+	if ahead := p.preopenAll(batch); ahead != nil {
 		t.Error("something is opened before what it may need is given up")
 	}
 	if err := p.Apply(context.Background(), batch); err != nil || batch[0].Err != nil || batch[1].Err != nil {
