@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 func TestMetrics(t *testing.T) {
@@ -20,11 +21,10 @@ func TestMetrics(t *testing.T) {
 	})
 	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","state":"maint"}]}`, "Prefer: wait=60")
 	var a answer
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) { // the measurement is made beside the request
-		if a = r.ask("GET", v1.PathMetrics, ""); strings.Contains(string(a.body), `convergence_duration_seconds_count{source="rest"} 1`) {
-			break
-		}
-	}
+	wait.Until(t, "the convergence is measured", func() bool {
+		a = r.ask("GET", v1.PathMetrics, "")
+		return strings.Contains(string(a.body), `convergence_duration_seconds_count{source="rest"} 1`)
+	})
 	for _, want := range []string{
 		`ironvip_build_info{version="0.0.1"} 1`,
 		`ironvip_convergence_duration_seconds_count{source="rest"} 1`,

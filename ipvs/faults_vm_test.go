@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -73,17 +74,12 @@ func (l *loop) set(all ...*vip.Frontend) {
 // wait waits until ok returns "".
 func (l *loop) wait(ok func() string) {
 	l.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		why := ok()
-		if why == "" {
-			return
+	wait.For(l.t, "the dataplane", func() error {
+		if why := ok(); why != "" {
+			return errors.New(why)
 		}
-		if time.Now().After(deadline) {
-			l.t.Fatal(why)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // right waits until all is applied, and looks with other eyes than ours.

@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -56,13 +58,7 @@ func insertModule(t *testing.T, name string) {
 func removeModule(t *testing.T, name string) {
 	t.Helper()
 	insertable := module(t, name)
-	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if err = unix.DeleteModule(name, unix.O_NONBLOCK); err == nil {
-			return
-		}
-	}
-	t.Fatalf("remove %s (%s): %v", name, insertable, err)
+	wait.For(t, fmt.Sprintf("remove %s (%s)", name, insertable), func() error { return unix.DeleteModule(name, unix.O_NONBLOCK) })
 }
 
 // A scheduler that isn't loaded is named, its service alone is missing, one in

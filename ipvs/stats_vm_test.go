@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -123,18 +124,6 @@ func (w *town) compareShown(t *testing.T, all []*vip.Frontend) error {
 // patience is for how long the kernel may be busy with what earlier tests left behind.
 const patience = 2 * time.Minute
 
-// eventually polls: counters and rates move every 2 s, between two readings too.
-func eventually(t *testing.T, what string, try func() error) {
-	t.Helper()
-	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	t.Errorf("%s: %v", what, err)
-}
-
 // After real traffic over every protocol and family our figures are ipvsadm's,
 // whole node and single frontend alike, while connections are open and when
 // they are closed. Services by mark and without destinations don't disturb.
@@ -168,7 +157,7 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 		}
 		want[all[0].Key]++
 	}
-	eventually(t, "what was asked is counted", func() error {
+	wait.For(t, "what was asked is counted", func() error {
 		totals, err := w.Totals(t.Context(), everyFrontend)
 		if err != nil {
 			t.Fatal(err)
@@ -187,7 +176,7 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, "as ipvsadm shows it", func() error { return w.compareShown(t, all) })
+	wait.For(t, "as ipvsadm shows it", func() error { return w.compareShown(t, all) })
 
 	if _, found, err := w.Breakdown(t.Context(), addrPortKey("10.96.0.9:80", vip.TCP)); err != nil || found {
 		t.Errorf("a frontend that isn't there: %v, %v", found, err)
@@ -235,7 +224,7 @@ func TestStatisticsCostTheSame(t *testing.T) {
 		// Again, where other namespaces' services are in the way, such as those of
 		// earlier tests: see meter.all; and one that goes meanwhile has the kernel's
 		// dump pass over one of ours.
-		eventually(t, "totals of all", func() (wrong error) {
+		wait.For(t, "totals of all", func() (wrong error) {
 			if got, want := cost(func() {
 				totals, err := p.Totals(t.Context(), everyFrontend)
 				if err != nil || len(totals) != n {
@@ -359,7 +348,7 @@ func TestStatisticsWithoutEstimation(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "the clock ticks", func() error {
+		wait.For(t, "the clock ticks", func() error {
 			if got := read(clock); got.Connections != n {
 				return fmt.Errorf("%+v", got)
 			}
@@ -370,7 +359,7 @@ func TestStatisticsWithoutEstimation(t *testing.T) {
 		}
 	}
 	still.Director.Sysctl("ipv4/vs/run_estimation", "1")
-	eventually(t, "what was counted meanwhile shows", func() error {
+	wait.For(t, "what was counted meanwhile shows", func() error {
 		if got := read(still); got.Connections != 2 {
 			return fmt.Errorf("%+v", got)
 		}
@@ -399,7 +388,7 @@ func TestStatisticsBesideAnotherNamespace(t *testing.T) {
 	p := newPlane(t, lab.Director)
 	all := many(200, 3)
 	p.createAll(t, all)
-	eventually(t, "totals of all", func() error {
+	wait.For(t, "totals of all", func() error {
 		totals, err := p.Totals(t.Context(), everyFrontend)
 		if err != nil || len(totals) != len(all) {
 			return fmt.Errorf("%d totals of %d frontends, %v", len(totals), len(all), err)

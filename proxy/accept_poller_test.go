@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -72,7 +73,7 @@ func TestAListenerBreaksWhileItWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
+	wait.Until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
 }
 
 // Clients arrive while their listener closes: no function of a closed frontend is called, which newTarget's count of

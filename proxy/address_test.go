@@ -24,6 +24,7 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -92,17 +93,7 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 	}
 	await := func(what string, is func() bool) {
 		t.Helper()
-		for end := time.Now().Add(patience); !is(); {
-			changed := applied.Changed()
-			if is() {
-				return
-			}
-			select {
-			case <-changed:
-			case <-time.After(time.Until(end)):
-				t.Fatalf("%s: not within %s", what, patience)
-			}
-		}
+		wait.Until(t, what, is)
 	}
 	desired.Set(*onVIP(busy, vip.RoundRobin))
 	for _, text := range []string{"203.0.113.10", "2001:db8::10"} {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -122,8 +123,8 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 					}
 					clients.Wait()
 				}
-				until(t, "nothing is open", func() bool { return p.connections.open.Load() == 0 && p.sessions.open.Load() == 0 })
-				until(t, "every count is back at 0", func() bool {
+				wait.Until(t, "nothing is open", func() bool { return p.connections.open.Load() == 0 && p.sessions.open.Load() == 0 })
+				wait.Until(t, "every count is back at 0", func() bool {
 					for e := range ends {
 						if e.state.Open.Load() != 0 {
 							return false

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -58,11 +59,7 @@ func newTarget(t testing.TB, opts Options) *bench {
 		if err := goleak.Find(ignore); err != nil {
 			t.Error(err)
 		}
-		for end := time.Now().Add(patience); openFDs(t) > before; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d descriptors before, %d after", before, openFDs(t))
-			}
-		}
+		wait.Until(t, fmt.Sprintf("%d descriptors as before", before), func() bool { return openFDs(t) <= before }, func() any { return openFDs(t) })
 	})
 	return &bench{t, target}
 }
@@ -298,16 +295,6 @@ func who(t testing.TB, key vip.FrontendKey) string {
 	c := dial(t, key)
 	defer c.Close()
 	return c.line(t)
-}
-
-// until waits for what is bound to become true.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("still not: %s", what)
-		}
-	}
 }
 
 // closedPort returns an address that refuses TCP.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -44,14 +45,14 @@ func TestChurnLeavesNothing(t *testing.T) {
 		p.remove(udp)
 	}
 	round()
-	until(t, "idle", func() bool { return p.Stats().Connections == 0 && p.Stats().Sessions == 0 })
+	wait.Until(t, "idle", func() bool { return p.Stats().Connections == 0 && p.Stats().Sessions == 0 })
 	fds, goroutines := openFDs(t), runtime.NumGoroutine()
 	for range 20 {
 		round()
 	}
 	// Idle pipes are kept for reuse, at most idlePipes of them.
-	until(t, "descriptors as before", func() bool { return openFDs(t) <= fds+2*idlePipes })
-	until(t, "goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines })
+	wait.Until(t, "descriptors as before", func() bool { return openFDs(t) <= fds+2*idlePipes })
+	wait.Until(t, "goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
 // Two goroutines and two descriptors a connection; of the memory, see the
@@ -66,12 +67,12 @@ func TestCostOfAnIdleConnection(t *testing.T) {
 	first := dial(t, key)
 	first.line(t)
 	first.echo(t, "both its directions run")
-	until(t, "its pipes are put back", func() bool { return p.pipes.held() == 0 })
+	wait.Until(t, "its pipes are put back", func() bool { return p.pipes.held() == 0 })
 	fds, goroutines := openFDs(t), runtime.NumGoroutine()
 	for range n {
 		dial(t, key).line(t)
 	}
-	until(t, "pipes put back", func() bool { return p.pipes.held() == 0 })
+	wait.Until(t, "pipes put back", func() bool { return p.pipes.held() == 0 })
 	// The test's own share: the client's and the backend's descriptor, and the
 	// backend's goroutine.
 	if got := openFDs(t) - fds - 2*n; got > 2*n {

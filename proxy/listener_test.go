@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -25,7 +26,7 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	p.pipes.close() // keep none for reuse, so that they don't blur the count
 	fds := openFDs(t)
 	who(t, key)
-	until(t, "idle, and the backend is", func() bool { return p.Stats().Connections == 0 && openFDs(t) <= fds })
+	wait.Until(t, "idle, and the backend is", func() bool { return p.Stats().Connections == 0 && openFDs(t) <= fds })
 
 	// The client's socket is made first, then nothing is left.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -64,7 +65,7 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	}
 	start := time.Now()
 	reported := func() int { return strings.Count(log.String(), "too many open files") }
-	until(t, "error logged", func() bool { return reported() > 0 })
+	wait.Until(t, "error logged", func() bool { return reported() > 0 })
 	time.Sleep(300 * time.Millisecond)
 	// However many attempts there were, they are told once a second.
 	if n, most := reported(), 2+int(time.Since(start)/time.Second); n > most {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -36,10 +37,10 @@ func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 
 	f := onVIP(freeKey(t, used.String(), vip.TCP), vip.RoundRobin)
 	desired.Set(*f)
-	until(t, "the frontend listens", func() bool { _, _, tried := applied.Get(f.Key); return tried })
+	wait.Until(t, "the frontend listens", func() bool { _, _, tried := applied.Get(f.Key); return tried })
 	for range 3 {
 		last := r.Stats().LastResync
-		until(t, "a resync", func() bool { return r.Stats().LastResync.After(last) })
+		wait.Until(t, "a resync", func() bool { return r.Stats().LastResync.After(last) })
 	}
 	if applied.Len() != 1 {
 		t.Errorf("%d applied rows for one frontend", applied.Len())

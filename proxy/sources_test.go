@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -68,7 +69,7 @@ func TestSourceRangesUDP(t *testing.T) {
 	if _, err := stranger.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the stranger's datagram is dropped", func() bool { return p.Stats().Strangers == 1 })
+	wait.Until(t, "the stranger's datagram is dropped", func() bool { return p.Stats().Strangers == 1 })
 	if n := p.Stats().Sessions; n != 1 {
 		t.Errorf("%d sessions", n)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -22,7 +23,7 @@ func (b *bench) counted(key vip.FrontendKey, want reconcile.Breakdown) {
 			b.Logf("got  %+v\nwant %+v", got, want)
 		}
 	}()
-	until(b, "counted", func() bool {
+	wait.Until(b, "counted", func() bool {
 		var found bool
 		var err error
 		if got, found, err = b.Breakdown(b.Context(), key); err != nil || !found {

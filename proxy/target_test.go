@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -60,7 +61,7 @@ func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
 	old["a"].wantReset(t)
 	old["b"].echo(t, "alone")
 	old["b"].Close()
-	until(t, "idle", func() bool { return p.open(key, b) == 0 && p.Stats().Connections == 0 })
+	wait.Until(t, "idle", func() bool { return p.open(key, b) == 0 && p.Stats().Connections == 0 })
 	if p.frontend(key).listener != socket {
 		t.Error("the listener was opened again")
 	}
@@ -95,7 +96,7 @@ func TestRemovalDuringConnectTriesAnother(t *testing.T) {
 	f := onVIP(key, vip.RoundRobin, silent)
 	p.must(f)
 	c := dial(t, key)
-	until(t, "connecting", func() bool { return p.open(key, silent) == 1 })
+	wait.Until(t, "connecting", func() bool { return p.open(key, silent) == 1 })
 	p.must(onVIP(key, vip.RoundRobin, good))
 	if got := c.line(t); got != "good" {
 		t.Error(got)
@@ -240,7 +241,7 @@ func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
 	c.line(t)
 
 	p.frontend(key).listener.(*tcpListener).l.Close()
-	until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
+	wait.Until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
 	got := p.actual()
 	if len(got) != 1 || len(got[0].Damage) != 1 || !strings.Contains(got[0].Damage[0], "listener "+key.String()+" died") {
 		t.Fatalf("%v", got)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -96,7 +97,7 @@ func TestTCPHalfCloseByBackend(t *testing.T) {
 	if s := <-got; s != "012" {
 		t.Fatalf("backend got %q", s)
 	}
-	until(t, "connection gone", func() bool { return p.Stats().Connections == 0 })
+	wait.Until(t, "connection gone", func() bool { return p.Stats().Connections == 0 })
 }
 
 func TestTCPLargeTransfersBothWays(t *testing.T) {
@@ -284,7 +285,7 @@ func TestTCPBackendDiesMidStream(t *testing.T) {
 	c.line(t)
 	close(kill)
 	c.wantReset(t)
-	until(t, "connection gone", func() bool { return p.open(key, backend) == 0 })
+	wait.Until(t, "connection gone", func() bool { return p.open(key, backend) == 0 })
 }
 
 // The same while the client is sending: the error comes up in the other
@@ -372,7 +373,7 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 	for i := range atOnce {
 		clients[i] = dial(t, key)
 	}
-	until(t, "each has a backend", func() bool { return p.open(key, a)+p.open(key, b) == atOnce })
+	wait.Until(t, "each has a backend", func() bool { return p.open(key, a)+p.open(key, b) == atOnce })
 	// Those that choose at the same moment may choose the same one; who comes after
 	// them, one by one, makes up for it.
 	for i := atOnce; i < n; i++ {
@@ -400,7 +401,7 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	until(t, "idle connections hold no pipe", func() bool { return p.pipes.held() == 0 })
+	wait.Until(t, "idle connections hold no pipe", func() bool { return p.pipes.held() == 0 })
 	if fds := openFDs(t); fds > 4*n+200 {
 		t.Errorf("%d descriptors for %d connections of two descriptors each", fds, n)
 	}
@@ -411,6 +412,6 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	clients[0].Close()
-	until(t, "room again", func() bool { return p.Stats().Connections < n })
+	wait.Until(t, "room again", func() bool { return p.Stats().Connections < n })
 	who(t, key)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -174,7 +175,7 @@ func TestUDPIdleSessionsEnd(t *testing.T) {
 	background := time.Now()
 	// On a machine that has no time for us, the busy one may be idle for too long.
 	last, starts := time.Now(), uint64(2)
-	until(t, "the quiet session has ended", func() bool {
+	wait.Until(t, "the quiet session has ended", func() bool {
 		if time.Since(last) > idle/2 {
 			starts++
 		}
@@ -191,7 +192,7 @@ func TestUDPIdleSessionsEnd(t *testing.T) {
 	if s := p.Stats(); s.Started <= before {
 		t.Errorf("%+v", s)
 	}
-	until(t, "all ended", func() bool { return p.Stats().Sessions == 0 && p.open(key, a) == 0 })
+	wait.Until(t, "all ended", func() bool { return p.Stats().Sessions == 0 && p.open(key, a) == 0 })
 }
 
 func TestUDPRefusingBackendIsRetriedElsewhere(t *testing.T) {
@@ -236,7 +237,7 @@ func TestUDPBackendDiesMidSession(t *testing.T) {
 	}
 	p.must(onVIP(key, vip.RoundRobin, dying.LocalAddr().(*net.UDPAddr).AddrPort(), a))
 	dying.Close()
-	until(t, "answered by the other", func() bool {
+	wait.Until(t, "answered by the other", func() bool {
 		c.Write([]byte("y"))
 		_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		buf := make([]byte, 10)
@@ -266,7 +267,7 @@ func TestUDPNoBackendIsRefusedAtOnce(t *testing.T) {
 	mustAsk(t, old, "x")
 	p.must(weigh(f, a, 0))
 	refused()
-	until(t, "sessions ended", func() bool { return p.open(key, a) == 0 })
+	wait.Until(t, "sessions ended", func() bool { return p.open(key, a) == 0 })
 	if got := p.actual(); len(got) != 1 || len(got[0].Damage) != 0 {
 		t.Errorf("a socket closed on purpose: %v", got)
 	}
@@ -289,7 +290,7 @@ func TestUDPPortTakenWhileClosed(t *testing.T) {
 	f := onVIP(key, vip.RoundRobin, a)
 	for range 2 {
 		// The kernel's list of sockets, in which the holder is looked for, may lack some while others come and go.
-		until(t, "the holder is named", func() bool {
+		wait.Until(t, "the holder is named", func() bool {
 			var problem vip.Problem
 			err := p.apply(f)
 			if !errors.As(err, &problem) || !strings.Contains(problem.Message, "another process holds ") {
@@ -353,7 +354,7 @@ func TestUDPLimitAndAffinity(t *testing.T) {
 	}
 	fourth := udpClient(t, key)
 	fourth.Write([]byte("x"))
-	until(t, "refusal counted", func() bool { return p.Stats().OverLimit == 1 })
+	wait.Until(t, "refusal counted", func() bool { return p.Stats().OverLimit == 1 })
 	p.remove(key)
 	if s := p.Stats(); s.Sessions != 0 {
 		t.Errorf("%+v", s)

@@ -15,20 +15,16 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var folders = []string{"a", "b"}
 
-// eventually polls until ok, for at most a time that no healthy machine needs.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
+	wait.Until(t, what, ok)
 }
 
 func set(folder, key, value string, index uint64) fleet.Write {

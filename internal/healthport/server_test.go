@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -120,14 +121,12 @@ func (w *world) expectClosed(addr string, port uint16) {
 
 func (w *world) until(what string, ok func() bool, got *string) {
 	w.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			if got != nil {
-				what += ", got " + *got
-			}
-			w.Fatalf("still not: %s", what)
+	wait.Until(w.T, what, ok, func() any {
+		if got == nil {
+			return ""
 		}
-	}
+		return "got " + *got
+	})
 }
 
 // freePort returns a port that nothing listens on at the address, and that is the

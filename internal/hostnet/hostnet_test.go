@@ -3,6 +3,7 @@ package hostnet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 func nothingOurs(string, netip.Addr) bool { return false }
@@ -167,19 +169,12 @@ func first(s Snapshot) netip.Prefix {
 
 func await(t *testing.T, out *table.Table[struct{}, Snapshot], what string, check func(Snapshot) bool) {
 	t.Helper()
-	deadline := time.After(time.Minute)
-	for {
-		changed := out.Changed()
-		s, _, _ := out.Get(struct{}{})
-		if check(s) {
-			return
+	wait.For(t, what, func() error {
+		if s, _, _ := out.Get(struct{}{}); !check(s) {
+			return fmt.Errorf("the last snapshot is %+v", s)
 		}
-		select {
-		case <-changed:
-		case <-deadline:
-			t.Fatalf("%s: not seen; the last snapshot is %+v", what, s)
-		}
-	}
+		return nil
+	})
 }
 
 func do(t *testing.T, err error) {

@@ -2,6 +2,7 @@ package consulstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	testwait "github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -74,13 +76,12 @@ func (d *director) told(kind string) bool {
 
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for range 1200 {
-		if synctest.Wait(); is() {
-			return
+	testwait.Within(t, 20*time.Minute, what, func() error {
+		if synctest.Wait(); !is() {
+			return errors.New("the condition is false")
 		}
-		time.Sleep(time.Second)
-	}
-	t.Fatalf("in 20 minutes: %s", what)
+		return nil
+	})
 }
 
 func webService() vip.Service {

@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -103,23 +104,16 @@ func (r *run) says(do func(sources.Sink)) {
 // until waits for services of these names.
 func (r *run) until(names ...string) {
 	r.t.Helper()
-	late := time.After(time.Minute)
-	for {
-		changed := r.services.Changed()
+	wait.For(r.t, fmt.Sprintf("services %q", names), func() error {
 		var there []string
 		for key := range r.services.All() {
 			there = append(there, key.Name)
 		}
-		slices.Sort(there)
-		if slices.Equal(there, names) {
-			return
+		if slices.Sort(there); !slices.Equal(there, names) {
+			return fmt.Errorf("the services are %q", there)
 		}
-		select {
-		case <-changed:
-		case <-late:
-			r.t.Fatalf("there are %q, want %q", there, names)
-		}
-	}
+		return nil
+	})
 }
 
 func TestARestartWithoutTheServer(t *testing.T) {
@@ -172,18 +166,16 @@ func TestARestartWithoutTheServer(t *testing.T) {
 	r.says(func(out sources.Sink) { out.Replace([]vip.Service{web}, nil) })
 	r.until("web")
 	bucket := store.NewBucket[Row](db, "remembered consul")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	wait.For(t, "the cached services", func() error {
 		all, err := bucket.All()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, whole := all[heardKey]; len(all) == 2 && whole {
-			break
+		if _, whole := all[heardKey]; len(all) != 2 || !whole {
+			return fmt.Errorf("%d values are cached", len(all))
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d are remembered", len(all))
-		}
-	}
+		return nil
+	})
 	r.end()
 	r = start(t, db)
 	r.says(func(out sources.Sink) { out.Replace([]vip.Service{row(t, "new")}, nil) })
@@ -240,27 +232,21 @@ func TestThatThereAreNoServicesIsRemembered(t *testing.T) {
 	r := start(t, db)
 	r.says(func(out sources.Sink) { out.Replace(nil, nil) })
 	bucket := store.NewBucket[Row](db, "remembered consul")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if _, heard, err := bucket.Get(heardKey); err != nil {
+	wait.Until(t, "the list is cached", func() bool {
+		_, heard, err := bucket.Get(heardKey)
+		if err != nil {
 			t.Fatal(err)
-		} else if heard {
-			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("not remembered")
-		}
-	}
+		return heard
+	})
 	r.end()
 	r = start(t, db)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		status, _, _ := r.statuses.Get("consul")
-		if strings.Contains(status.Stale, "those of before") { // without a word of its own
-			break
+	wait.For(t, "the cache speaks for the source", func() error {
+		if status, _, _ := r.statuses.Get("consul"); !strings.Contains(status.Stale, "those of before") {
+			return fmt.Errorf("status %+v", status)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not spoken for: %+v", status)
-		}
-	}
+		return nil
+	})
 	if !r.ready() {
 		t.Error("not ready")
 	}
@@ -312,15 +298,15 @@ func (c *counting) Write(put map[string]Row, remove []string) error {
 
 func (c *counting) until(t *testing.T, written int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	wait.For(t, fmt.Sprintf("%d values written", written), func() error {
 		c.mu.Lock()
-		n := c.written
-		c.mu.Unlock()
-		switch {
-		case n == written:
-			return
-		case n > written, time.Now().After(deadline):
-			t.Fatalf("%d values written, want %d", n, written)
+		defer c.mu.Unlock()
+		if c.written > written {
+			t.Fatalf("%d values written, want %d", c.written, written)
 		}
-	}
+		if c.written < written {
+			return fmt.Errorf("%d written", c.written)
+		}
+		return nil
+	})
 }

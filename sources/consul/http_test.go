@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -67,16 +68,6 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, _ = w.Write(right)
-}
-
-// until polls, within bounds.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not %s", what)
-		}
-	}
 }
 
 // What Consul, or something in between, may answer instead of the truth: nothing
@@ -145,15 +136,15 @@ func TestWrongAnswers(t *testing.T) {
 				return out.stale
 			}
 			const both = "db 5432/tcp: 10.0.0.1:5432, 10.0.0.2:5432 w=2; web 443/tcp: 10.0.0.1:80"
-			until(t, "complete", func() bool { return out.String() == both })
+			wait.Until(t, "complete", func() bool { return out.String() == both })
 			s.wrong.Store(&test.answer)
-			until(t, "told why: "+test.why, func() bool { return strings.Contains(stale(), test.why) })
+			wait.Until(t, "told why: "+test.why, func() bool { return strings.Contains(stale(), test.why) })
 			if out.String() != both || out.deletes != 0 {
 				t.Errorf("in force %q, %d deletions", out, out.deletes)
 			}
 			s.set("web", "n3 10.0.0.3:80 port=443")
 			s.wrong.Store(nil)
-			until(t, "well again", func() bool {
+			wait.Until(t, "well again", func() bool {
 				return stale() == "" && out.String() == "db 5432/tcp: 10.0.0.1:5432, 10.0.0.2:5432 w=2; web 443/tcp: 10.0.0.3:80"
 			})
 			for _, want := range []string{`/v1/catalog/services ServiceKind == "" and "ironvip" in ServiceTags`, "/v1/health/service/web "} {

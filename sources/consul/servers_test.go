@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // live is a source that runs on real servers.
@@ -52,11 +53,9 @@ func at(s *consultest.Server) consulclient.Config {
 // eventually waits until what is in force is as wanted.
 func (l *live) eventually(what string, is func() bool) {
 	l.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("not %s: in force %q, stale %q, problems %v", what, l.sink, l.stale(), l.sink.problems)
-		}
-	}
+	wait.Until(l.t, what, is, func() any {
+		return fmt.Sprintf("in force %q, stale %q, problems %v", l.sink, l.stale(), l.sink.problems)
+	})
 }
 
 func (l *live) wants(rows string) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // with has a follower be who a kubeconfig says.
@@ -75,7 +76,7 @@ func TestEtcdIsRestored(t *testing.T) {
 		}
 	}
 	// A server that begins may refuse for a moment what it allows.
-	eventually(t, "without problems", func() bool { return len(a.said()) == 0 }, func() any { return a.said() })
+	wait.Until(t, "without problems", func() bool { return len(a.said()) == 0 }, func() any { return a.said() })
 	c.Apply(t, realSlice("web", 4))
 	f.has("api=9 old=7 web=4")
 }
@@ -221,12 +222,12 @@ func TestLeaseOfAHostWithAnotherClock(t *testing.T) {
 				last = time.Now()
 				renewed()
 			}
-			eventually(t, "taken over", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
+			wait.Until(t, "taken over", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
 			if left := leaseDuration - time.Since(last); left > 0 && !slow {
 				t.Errorf("taken over %s too early", left)
 			}
 			waitIngress(t, c, "web", "192.0.2.1/Proxy")
-			eventually(t, "without problems", func() bool { return len(a.said()) == 0 }, func() any { return a.said() })
+			wait.Until(t, "without problems", func() bool { return len(a.said()) == 0 }, func() any { return a.said() })
 			a.stop()
 		})
 	}

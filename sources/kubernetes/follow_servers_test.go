@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -64,12 +65,13 @@ func startFollower(t *testing.T, c *kubetest.Cluster, change func(*Options)) *fo
 // until waits for something.
 func (f *follower) until(what string, is func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			stale, problems := f.is()
-			f.t.Fatalf("not %s: in force %q, stale %q, problems %v, ranges %s", what, f.inForce(), stale, problems, f.known())
+	wait.Within(f.t, 3*time.Minute, what, func() error {
+		if is() {
+			return nil
 		}
-	}
+		stale, problems := f.is()
+		return fmt.Errorf("in force %q, stale %q, problems %v, ranges %s", f.inForce(), stale, problems, f.known())
+	})
 }
 
 func (f *follower) inForce() string {

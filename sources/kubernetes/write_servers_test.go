@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -155,16 +156,6 @@ func (a *agent) serve() (withdraw func()) {
 	return func() { close(serving) }
 }
 
-// eventually waits until something is so, and says what is when it doesn't get so.
-func eventually(t *testing.T, what string, is func() bool, now func() any) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not %s: %v", what, now())
-		}
-	}
-}
-
 // clusterWithRights is a cluster where the group ironvip has the rights that are
 // documented.
 func clusterWithRights(t *testing.T) *kubetest.Cluster {
@@ -201,7 +192,7 @@ func look(t *testing.T, c *kubetest.Cluster, name string) *corev1.Service {
 func waitIngress(t *testing.T, c *kubetest.Cluster, name string, want ...string) *corev1.Service {
 	t.Helper()
 	var s *corev1.Service
-	eventually(t, fmt.Sprintf("%s with ingress %q", name, want), func() bool {
+	wait.Until(t, fmt.Sprintf("%s with ingress %q", name, want), func() bool {
 		s = look(t, c, name)
 		return s != nil && slices.Equal(ingressOf(s), want)
 	}, func() any { return fmt.Sprintf("%+v", s) })
@@ -210,14 +201,14 @@ func waitIngress(t *testing.T, c *kubetest.Cluster, name string, want ...string)
 
 func waitGone(t *testing.T, c *kubetest.Cluster, name string) {
 	t.Helper()
-	eventually(t, name+" gone", func() bool { return look(t, c, name) == nil }, func() any { return look(t, c, name) })
+	wait.Until(t, name+" gone", func() bool { return look(t, c, name) == nil }, func() any { return look(t, c, name) })
 }
 
 func TestWriterOnServer(t *testing.T) {
 	c := clusterWithRights(t)
 	kubeconfig := c.Kubeconfig(t, "agents", "ironvip")
 	a := startAgent(t, kubeconfig, "a")
-	eventually(t, "elected", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
+	wait.Until(t, "elected", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
 	b := startAgent(t, kubeconfig, "b")
 
 	c.Apply(t, manifest("web", "RequireDualStack", `, finalizers: ["example.com/other"]`))
@@ -231,7 +222,7 @@ func TestWriterOnServer(t *testing.T) {
 	c.Apply(t, `{apiVersion: v1, kind: Event, metadata: {namespace: default, name: of-another}, type: Warning, reason: ClusterIPNotAllocated,
 involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, source: {component: ipallocator-repair-controller}}`)
 	var events corev1.EventList
-	eventually(t, "events", func() bool {
+	wait.Until(t, "events", func() bool {
 		c.Get(t, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=web,source="+component, &events)
 		return len(events.Items) > 0
 	}, func() any { return a.said() })
@@ -259,14 +250,14 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 			t.Error("given up while it is served")
 		}
 		withdraw()
-		eventually(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "four")) }, func() any { return b.said() })
+		wait.Until(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "four")) }, func() any { return b.said() })
 		expect(t, "ingress", ingressOf(look(t, c, "four")), []string(nil))
 	})
 
 	t.Run("selector", func(t *testing.T) {
 		c.Patch(t, livePath("later"), `{"metadata": {"labels": {"hidden": "yes"}}}`)
 		waitIngress(t, c, "later")
-		eventually(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "later")) }, func() any { return b.said() })
+		wait.Until(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "later")) }, func() any { return b.said() })
 	})
 
 	t.Run("deletion", func(t *testing.T) {
@@ -276,7 +267,7 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 		expect(t, "ingress while it is served", len(ingressOf(look(t, c, "web"))), 2)
 		withdraw()
 		waitIngress(t, c, "web")
-		eventually(t, "with the other's finalizer alone", func() bool { return slices.Equal(look(t, c, "web").Finalizers, []string{"example.com/other"}) },
+		wait.Until(t, "with the other's finalizer alone", func() bool { return slices.Equal(look(t, c, "web").Finalizers, []string{"example.com/other"}) },
 			func() any { return look(t, c, "web").Finalizers })
 		c.Patch(t, livePath("web"), `{"metadata": {"finalizers": null}}`)
 		waitGone(t, c, "web")
@@ -296,15 +287,15 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 		c.Patch(t, livePath("left"), `{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`)
 		c.Patch(t, livePath("strayed"), `{"metadata": {"labels": {"hidden": "yes"}}}`)
 		d := startAgent(t, kubeconfig, "d")
-		eventually(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "left")) }, func() any { return d.said() })
-		eventually(t, "let go", func() bool { s := look(t, c, "strayed"); return !hasFinalizer(s) && len(ingressOf(s)) == 0 }, func() any { return d.said() })
+		wait.Until(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "left")) }, func() any { return d.said() })
+		wait.Until(t, "let go", func() bool { s := look(t, c, "strayed"); return !hasFinalizer(s) && len(ingressOf(s)) == 0 }, func() any { return d.said() })
 		for _, name := range []string{"cloud", "foreign"} {
 			if !hasFinalizer(look(t, c, name)) {
 				t.Errorf("another's finalizer is gone from %s", name)
 			}
 		}
 		expect(t, "what was written stays as it was", look(t, c, "kept").ResourceVersion, kept.ResourceVersion)
-		eventually(t, "without problems", func() bool { return len(d.said()) == 0 }, func() any { return d.said() })
+		wait.Until(t, "without problems", func() bool { return len(d.said()) == 0 }, func() any { return d.said() })
 	})
 }
 
@@ -341,7 +332,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: half}]
 	c.Apply(t, manifest("web", "SingleStack", ""))
 	problem := func(want string) {
 		t.Helper()
-		eventually(t, "told "+want, func() bool { return slices.Contains(a.said(), want) }, func() any { return a.said() })
+		wait.Until(t, "told "+want, func() bool { return slices.Contains(a.said(), want) }, func() any { return a.said() })
 	}
 	problem("no right to get leases in namespace ironvip")
 	if s := look(t, c, "web"); len(s.Finalizers) > 0 {
@@ -358,6 +349,6 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: half}]
 `)
 	a = startAgent(t, c.Kubeconfig(t, "half"), "a")
 	const want = "no right to patch services in namespace default"
-	eventually(t, "told "+want+" and nothing else", func() bool { return slices.Equal(a.said(), []string{want}) }, func() any { return a.said() })
-	eventually(t, "elected", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
+	wait.Until(t, "told "+want+" and nothing else", func() bool { return slices.Equal(a.said(), []string{want}) }, func() any { return a.said() })
+	wait.Until(t, "elected", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -118,11 +119,7 @@ func (h *host) die() {
 // until waits for something to come true.
 func (h *host) until(what string, is func() bool) {
 	h.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("%s: not so after a minute: %s", h.name, what)
-		}
-	}
+	wait.Until(h.t, h.name+": "+what, is)
 }
 
 // sees waits until the host has the web service's backends so.

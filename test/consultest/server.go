@@ -21,8 +21,10 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // Place is where a server runs when not here: a network namespace. A node of
@@ -236,19 +238,14 @@ const (
 // eventually tries until there is no error.
 func (s *Server) eventually(what string, try func(context.Context) error) {
 	s.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	wait.For(s.t, s.Name+": "+what, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), asking)
-		err := try(ctx)
-		cancel()
-		if err == nil {
-			return
+		defer cancel()
+		if err := try(ctx); err != nil {
+			return fmt.Errorf("%w\n%s", err, s.Log())
 		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s: not %s within %s: %v\n%s", s.Name, what, patience, err, s.Log())
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 func (s *Server) must(what string, err error) {

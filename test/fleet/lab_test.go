@@ -23,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // lab is three agents and one or three Consul servers, each in a namespace of
@@ -311,19 +312,11 @@ const patience = time.Minute
 // eventually tries until there is no error.
 func (l *lab) eventually(what string, try func(context.Context) error) {
 	l.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	wait.For(l.t, what, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), answering)
-		err := try(ctx)
-		cancel()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			l.t.Fatalf("%s: not within %s: %v", what, patience, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		defer cancel()
+		return try(ctx)
+	})
 }
 
 func (l *lab) must(what string, err error) {

@@ -1,12 +1,14 @@
 package kubetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // binding is a RoleBinding or a ClusterRoleBinding.
@@ -75,14 +77,16 @@ func (c *Cluster) awaitAllowed(ctx context.Context, spec map[string]any) error {
 	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var failed error
+	err = wait.Poll(ctx, func() error {
 		var answer struct{ Status struct{ Allowed bool } }
-		err := c.Do(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "application/json", question, &answer)
-		if err != nil || answer.Status.Allowed {
-			return err
+		failed = c.Do(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "application/json", question, &answer)
+		if failed == nil && !answer.Status.Allowed {
+			return fmt.Errorf("not allowed within %s: %s", patience, question)
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("still not allowed after %s: %s", patience, question)
-		}
-	}
+		return nil
+	})
+	return cmp.Or(failed, err)
 }

@@ -2,8 +2,11 @@ package kubetest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // Server is one of a cluster's two. It keeps its data, address and port for as
@@ -88,22 +91,17 @@ const (
 // WaitReady waits until the server answers for what it is there for.
 func (s *Server) WaitReady(t testing.TB) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	wait.Within(t, patience, "kubetest: "+s.name+" ready", func() error {
 		if !s.proc.Running() {
 			t.Fatalf("kubetest: %s ended by itself, or is stopped: %s\n%s", s.name, s.proc.Ending(), s.Log())
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), asking)
-		err := s.ready(ctx)
-		cancel()
-		if err == nil {
-			return
+		defer cancel()
+		if err := s.ready(ctx); err != nil {
+			return fmt.Errorf("%w\n%s", err, s.Log())
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("kubetest: %s: not ready within %s: %v\n%s", s.name, patience, err, s.Log())
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // end is the server's last.

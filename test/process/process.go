@@ -7,6 +7,8 @@
 package process
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // patience is how long a process may take to end when it is asked to, or to stop.
@@ -186,17 +190,17 @@ func (p *Process) Resume() error {
 // waitStopped waits until the kernel says that all threads of a process are
 // stopped: a signal takes its time.
 func waitStopped(pid int) error {
-	deadline := time.Now().Add(patience)
-	for {
-		stopped, err := allStopped(pid)
-		if err != nil || stopped {
-			return err
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var gone error
+	err := wait.Poll(ctx, func() error {
+		var stopped bool
+		if stopped, gone = allStopped(pid); gone == nil && !stopped {
+			return fmt.Errorf("process %d not stopped within %s", pid, patience)
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("process %d did not stop within %s", pid, patience)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return nil
+	})
+	return cmp.Or(gone, err)
 }
 
 func allStopped(pid int) (bool, error) {

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // bin is the binary under test.
@@ -302,16 +304,21 @@ func (h *host) rest(method, path, body string, header ...string) (int, map[strin
 	return resp.StatusCode, tree
 }
 
-// eventually waits for something to be true, for as long as patience is.
+// eventually waits until check returns nil, for patience.
 func (h *host) eventually(what string, check func() error) {
 	h.t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
+	h.within(patience, what, check)
+}
+
+// within is eventually with another timeout. A failure prints the agent's log.
+func (h *host) within(timeout time.Duration, what string, check func() error) {
+	h.t.Helper()
+	wait.Within(h.t, timeout, what, func() error {
+		if err := check(); err != nil {
+			return fmt.Errorf("%w\n%s", err, h.log)
 		}
-	}
-	h.t.Fatalf("%s: not within %s: %v\n%s", what, patience, err, h.log)
+		return nil
+	})
 }
 
 // backend is a server that answers each connection with its name and closes.

@@ -12,9 +12,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // withoutModule takes a kernel module out until the test ends, or back is
@@ -38,13 +39,9 @@ func withoutModule(t *testing.T, name string) (back func()) {
 			t.Errorf("insert %s: %v", name, err)
 		}
 	}
-	err := error(unix.EAGAIN)
-	for end := time.Now().Add(patience); err != nil && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		err = unix.DeleteModule(name, unix.O_NONBLOCK) // an earlier test's namespaces may still use it
-	}
-	if err != nil {
-		t.Fatalf("remove %s (%s): %v", name, file, err)
-	}
+	wait.For(t, fmt.Sprintf("remove %s (%s)", name, file), func() error {
+		return unix.DeleteModule(name, unix.O_NONBLOCK) // an earlier test's namespaces may still use it
+	})
 	t.Cleanup(back)
 	return back
 }

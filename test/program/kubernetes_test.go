@@ -536,18 +536,6 @@ func (k *kube) stale(what string, want bool) {
 	})
 }
 
-// within is eventually for what takes its time.
-func (h *host) within(long time.Duration, what string, check func() error) {
-	h.t.Helper()
-	var err error
-	for deadline := time.Now().Add(long); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	h.t.Fatalf("%s: not within %s: %v\n%s", what, long, err, h.log)
-}
-
 // Two agents of one fleet serve the same Services at the same addresses; one of
 // them writes, and the other one when that is gone. Who comes back finds
 // everything as it should be, and writes nothing.

@@ -23,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/sources/static"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -166,21 +167,14 @@ func (m *host) stop(t testing.TB) {
 	}
 }
 
-// until asks again after a while until there is no error, or patience ends.
+// until calls ok until it returns nil, for patience.
 func until(ctx context.Context, ok func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
-		err := ok()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("still, after %s: %w", patience, err)
-		case <-time.After(wait):
-		}
+	if err := wait.Poll(ctx, ok); err != nil {
+		return fmt.Errorf("not within %s: %w", patience, err)
 	}
+	return nil
 }
 
 // settled reports whether the dataplane has the frontends that the table has.

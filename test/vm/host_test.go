@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // bin holds a runner and victims built from the sources as they are.
@@ -126,11 +128,12 @@ func noQEMU(t *testing.T, mark string) {
 // waitFor waits until the guest has printed text, for as long as TestRunnersTimeout gives a VM to boot.
 func waitFor(t *testing.T, b *syncBuffer, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(b.String(), text); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%q did not come; got %q", text, b.String())
+	wait.Within(t, 3*time.Minute, fmt.Sprintf("output %q", text), func() error {
+		if got := b.String(); !strings.Contains(got, text) {
+			return fmt.Errorf("the output is %q", got)
 		}
-	}
+		return nil
+	})
 }
 
 type syncBuffer struct{ tail }

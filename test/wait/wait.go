@@ -1,0 +1,67 @@
+// Package wait is how tests wait for a state: they poll it, and fail loudly after a time that no
+// healthy machine needs. In a synctest bubble, that time is fake.
+package wait
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Timeout is how long a test waits by default.
+const Timeout = 2 * time.Minute
+
+// For calls check until it returns nil. After Timeout, the test fails with the last error of check.
+func For(t testing.TB, what string, check func() error) {
+	t.Helper()
+	Within(t, Timeout, what, check)
+}
+
+// Within is For with another timeout.
+func Within(t testing.TB, timeout time.Duration, what string, check func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
+	defer cancel()
+	if err := Poll(ctx, check); err != nil {
+		t.Fatalf("%s: not within %s: %v", what, timeout, err)
+	}
+}
+
+// Until waits until ok returns true. After Timeout, the test fails and prints the values that state returns.
+func Until(t testing.TB, what string, ok func() bool, state ...func() any) {
+	t.Helper()
+	For(t, what, func() error {
+		if ok() {
+			return nil
+		}
+		return unmet(state)
+	})
+}
+
+// unmet is the error of a condition that is false.
+type unmet []func() any
+
+func (u unmet) Error() string {
+	text := "the condition is false"
+	for _, state := range u {
+		text += fmt.Sprintf(", %v", state())
+	}
+	return text
+}
+
+// Poll calls check until it returns nil or ctx ends, and then returns the last error of check. The pauses grow from 1 to
+// 20 ms.
+func Poll(ctx context.Context, check func() error) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package wait_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// fake is a testing.TB that records a failure.
+type fake struct {
+	testing.TB
+	failure string
+}
+
+func (f *fake) Fatalf(format string, args ...any) { f.failure = fmt.Sprintf(format, args...) }
+
+func TestWaitsForAState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		wait.Until(t, "five seconds", func() bool { return time.Since(start) >= 5*time.Second })
+		if took := time.Since(start); took > 5100*time.Millisecond {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestFailsWithTheState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{TB: t}
+		start := time.Now()
+		wait.Until(f, "a miracle", func() bool { return false }, func() any { return "nothing happened" })
+		if took := time.Since(start); took < wait.Timeout || took > wait.Timeout+time.Second {
+			t.Errorf("took %s", took)
+		}
+		if !strings.Contains(f.failure, "a miracle: not within 2m0s") || !strings.Contains(f.failure, "nothing happened") {
+			t.Errorf("failure %q", f.failure)
+		}
+		f.failure = ""
+		wait.Within(f, time.Second, "success", func() error { return errors.New("not yet") })
+		if f.failure != "success: not within 1s: not yet" {
+			t.Errorf("failure %q", f.failure)
+		}
+	})
+}
+
+func TestPollEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	want := errors.New("not yet")
+	if err := wait.Poll(ctx, func() error { return want }); err != want {
+		t.Errorf("error %v", err)
+	}
+}
