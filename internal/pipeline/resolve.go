@@ -102,7 +102,7 @@ func (r *Resolve) Changed(source string, keys []vip.ServiceKey) {
 		r.resolve(k, source)
 	}
 	for _, s := range r.sources {
-		if s.name != source || s.synced || !isClosed(s.claims.Ready()) {
+		if s.name != source || s.synced || !table.IsClosed(s.claims.Ready()) {
 			continue
 		}
 		s.synced = true
