@@ -6,5 +6,5 @@
 // said over time; Check reads that History and says which promises were broken:
 // an address held twice, one that changed hands, one leaked, a registration
 // acknowledged and lost. The checker is pure and has tests of its own; the
-// scenarios need the build tag servers, root, IRONVIP_BIN and Consul.
+// scenarios need the build tag system, root, IRONVIP_BIN and Consul.
 package fleet

@@ -1,4 +1,4 @@
-//go:build servers
+//go:build system
 
 package fleet
 

@@ -2,7 +2,7 @@
 // API and a real IPVS at once: kube-apiserver is too slow in an emulated machine,
 // and many hosts' kernels have no IPVS.
 //
-// Its test, with the build tags servers and vmhost, starts etcd and
+// Its test, with the build tag system, starts etcd and
 // kube-apiserver on this host for each scenario, and lends them (test/kubetest)
 // to test/program's test binary in the VM (test/vm), which reaches them by their
 // ports and drives everything: the cluster, the agent and the traffic. In goes

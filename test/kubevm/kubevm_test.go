@@ -1,4 +1,4 @@
-//go:build servers && vmhost
+//go:build system
 
 package kubevm
 
@@ -31,7 +31,7 @@ func TestScenarios(t *testing.T) {
 		t.Fatal("IRONVIP_BIN is not set: run `make servers`, or set it to the built binary's absolute path")
 	}
 	guest := filepath.Join(t.TempDir(), "program.test")
-	build := exec.Command("go", "test", "-c", "-tags", "nomsgpack vm servers", "-o", guest, "./test/program")
+	build := exec.Command("go", "test", "-c", "-tags", "nomsgpack vm system", "-o", guest, "./test/program")
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build.Args, err, out)

@@ -1,4 +1,4 @@
-//go:build linux && (vm || host)
+//go:build linux && (vm || system)
 
 package netlab_test
 

@@ -1,4 +1,4 @@
-//go:build program || vm || servers
+//go:build system || vm
 
 package program
 

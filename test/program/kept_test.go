@@ -1,4 +1,4 @@
-//go:build vm || servers
+//go:build system || vm
 
 package program
 

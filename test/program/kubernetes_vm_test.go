@@ -1,4 +1,4 @@
-//go:build vm && servers
+//go:build vm && system
 
 package program
 

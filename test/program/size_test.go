@@ -1,4 +1,4 @@
-//go:build program
+//go:build system
 
 package program
 

@@ -1,4 +1,4 @@
-//go:build program || vm
+//go:build system || vm
 
 package program
 

@@ -1,6 +1,6 @@
-//go:build linux && vmhost
+//go:build linux && system
 
-// These tests boot VMs, so they need what setup.sh prepares: go test -tags vmhost ./test/vm
+// These tests boot VMs, so they need what setup.sh prepares: go test -tags system ./test/vm
 package main
 
 import (
