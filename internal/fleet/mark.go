@@ -31,7 +31,7 @@ func (t *Tree) checkMark(ctx context.Context, found *Pair) error {
 		return t.makeMark(ctx)
 	case found == nil:
 		return &advised{fmt.Errorf("%s is not there: the tree has been removed, or the token may not read it; going on with what is known", t.paths.mark),
-			"to put it back see docs/operations.md, \"When a fleet's keys are gone\", before anything else; to drop it and " + t.paths.follow(known)}
+			"to put it back see docs/operations.md, \"Restoring a fleet's keys\", before anything else; to drop it and " + t.paths.follow(known)}
 	}
 	m, err := decodeMark(found.Value)
 	switch {
