@@ -80,7 +80,7 @@ func TestOrderOfAutomaticAddresses(t *testing.T) {
 			s := w.status("p")
 			same(t, "used", s.Used, c.size)
 			same(t, "free", s.Free, 0)
-			w.refused(vip.CodePoolFull, fmt.Sprintf(`pool "p" has no free`), "late")
+			w.refused(vip.CodePoolFull, `pool "p" has no free`, "late")
 			w.durable()
 		})
 	}

@@ -251,7 +251,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	who(t, six.Key)
 	mustAsk(t, udpClient(t, dns.Key), "x")
 
-	// Somebody takes the address away: damage, mended by repair.
+	// Somebody removes the address: damage, which a repair fixes.
 	link, err := netlink.LinkByName("ironvip0")
 	if err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	reported := func() int { return strings.Count(log.String(), "too many open files") }
 	wait.Until(t, "error logged", func() bool { return reported() > 0 })
 	time.Sleep(300 * time.Millisecond)
-	// However many attempts there were, they are told once a second.
+	// The log has one line a second, for any number of attempts.
 	if n, most := reported(), 2+int(time.Since(start)/time.Second); n > most {
 		t.Errorf("%d lines of the log, want %d at most", n, most)
 	}

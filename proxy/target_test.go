@@ -317,7 +317,7 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 		if strings.Contains(problem.Message, "masquerade") != (c.field == "masquerade") {
 			t.Errorf("%s: names what nobody asked for, or doesn't what somebody did: %v", c.says, problem)
 		}
-		if (problem.Hint == "") != (c.field == "backends") { // no field of a service mends these
+		if (problem.Hint == "") != (c.field == "backends") { // no field of a service fixes these
 			t.Errorf("%s: hint %q", c.says, problem.Hint)
 		}
 		if p.Same(plain, &f) {
@@ -409,7 +409,7 @@ func TestPortInUseNamesTheClash(t *testing.T) {
 			t.Error(got)
 		}
 		l.Close()
-		p.must(f) // a retry mends it
+		p.must(f) // a retry fixes it
 	}
 }
 

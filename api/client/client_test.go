@@ -153,7 +153,7 @@ func TestRefusalIsTyped(t *testing.T) {
 }
 
 func TestNoAgent(t *testing.T) {
-	stranger := newClient(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "nginx", 502) })
+	stranger := newClient(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "nginx", http.StatusBadGateway) })
 	if _, err := stranger.Status(t.Context()); !IsCode(err, CodeUnreachable) || !strings.Contains(err.Error(), "502") {
 		t.Errorf("another program on the port: %v", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is set and dropped, an agenda has what a map would have, and tells
+// After any sets and drops, a queue has the content of a map, and returns
 // the earliest first.
 func TestAgendaIsAMapInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -30,7 +30,7 @@ func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
 	})
 }
 
-// The allocator is asked when something changes that it is told of, and about
+// The allocator is asked when something that it reads changes, and about
 // nothing else; either way the answer is of the newest revision.
 func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
 	told := map[string]func(*vip.Service){

@@ -52,7 +52,7 @@ func (x *rig) begin(keys ...string) {
 }
 
 // What somebody else deletes again and again is put back at once three times,
-// then with growing waits up to ten resyncs; it is told once, and its row says
+// then with growing waits up to ten resyncs; that is reported once, and its row says
 // since when and how often.
 func TestContestedKeyIsNotFoughtOver(t *testing.T) {
 	run(t, func(x *rig) {

@@ -45,7 +45,7 @@ func newLarge(b *testing.B, services, endpoints int) large {
 		}
 		out[resource] = append(out[resource], text.String())
 	}
-	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat(`{"f:spec":{}}`, 60))}}}
+	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(strings.Repeat(`{"f:spec":{}}`, 60))}}
 	for from := 0; from < services; from += page {
 		meta := metav1.ListMeta{ResourceVersion: "100"}
 		if from+page < services {

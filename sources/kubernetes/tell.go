@@ -50,7 +50,7 @@ func (r *run) tell(ctx context.Context) {
 func (r *run) flush() (again time.Duration, told bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err, again := r.look()
+	again, err := r.look()
 	if r.readAllOnce() { // nothing may be said before the full list
 		r.place()
 		put, gone := r.settle()
@@ -215,7 +215,7 @@ func (r *run) problems() []vip.Problem {
 // look returns why the source can't be followed, after a failure that has lasted,
 // and notes what else can't. A server that has just begun may refuse what it will
 // allow a moment later.
-func (r *run) look() (err error, again time.Duration) {
+func (r *run) look() (again time.Duration, err error) {
 	var troubles []vip.Problem
 	for _, s := range r.streams {
 		if s.err == nil {
@@ -241,7 +241,7 @@ func (r *run) look() (err error, again time.Duration) {
 	if !slices.Equal(troubles, r.troubles) {
 		r.troubles, r.reworded = troubles, true
 	}
-	return err, again
+	return again, err
 }
 
 // trouble says what can't be done, and what to do about it.

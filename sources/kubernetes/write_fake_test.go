@@ -252,7 +252,7 @@ func (a *writable) store(path string, object map[string]any) map[string]any {
 
 func servicePath(name string) string { return "/api/v1/namespaces/default/services/" + name }
 
-// edit changes a Service as somebody else would.
+// edit changes a Service as another client would. It may run in another goroutine than the test.
 func (a *writable) edit(name string, change func(*corev1.Service)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -261,14 +261,16 @@ func (a *writable) edit(name string, change func(*corev1.Service)) {
 	if object := a.objects[servicePath(name)]; object != nil {
 		b, _ := json.Marshal(object)
 		if err := json.Unmarshal(b, &s); err != nil {
-			a.t.Fatal(err)
+			a.t.Error(err)
+			return
 		}
 	}
 	change(&s)
 	var object map[string]any
 	b, _ := json.Marshal(&s)
 	if err := json.Unmarshal(b, &object); err != nil {
-		a.t.Fatal(err)
+		a.t.Error(err)
+		return
 	}
 	a.store(servicePath(name), object)
 }

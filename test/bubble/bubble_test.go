@@ -27,7 +27,7 @@ func TestTimersOfManyGoroutines(t *testing.T) {
 					for i := range timers {
 						timers[i] = time.NewTimer(1)
 					}
-					time.Sleep(2)
+					time.Sleep(2 * time.Nanosecond)
 					for _, timer := range timers {
 						select {
 						case <-timer.C:

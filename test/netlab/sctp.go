@@ -86,7 +86,7 @@ func socketSCTP(family netip.Addr) (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	// Unlike TCP, SCTP goes on trying when it is told that nobody listens, unless errors are asked for.
+	// Unlike TCP, SCTP retries after an error that nobody listens, unless the socket reports errors.
 	level, option := unix.IPPROTO_IP, unix.IP_RECVERR
 	if family.Is6() {
 		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR

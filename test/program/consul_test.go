@@ -234,7 +234,7 @@ func TestMovingBetweenStores(t *testing.T) {
 }
 
 // An agent that starts on a catalog that has lost most of what this host had of it
-// leaves everything as it is for a while, unless it is told to go on.
+// leaves everything as it is for a while, unless an operator confirms it.
 func TestCatalogLostWhileDown(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{})
 	a := newBackend(t, "a")
@@ -365,7 +365,7 @@ func TestConsulIsNotThereYet(t *testing.T) {
 }
 
 // What is wrong in the store is told key by key, and gone with the resync after
-// it was mended.
+// it was fixed.
 func TestJunkInTheStore(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{Memory: true})
 	h := withConsul(t, consul.URL, "")
@@ -400,7 +400,7 @@ func TestJunkInTheStore(t *testing.T) {
 	}
 	h.ok("source", "resync", "rest")
 	if r := h.cli("status"); !strings.Contains(r.stdout, "in touch, lb1 is elected") {
-		t.Errorf("status once it is mended:\n%s", r.stdout)
+		t.Errorf("status after the fix:\n%s", r.stdout)
 	}
 	consul.Stop()
 	h.status("WARN", "store", "away for")

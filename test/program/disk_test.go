@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// A full disk: what is asked for is refused with the remedy, traffic goes on,
+// A full disk: writes are refused with a hint, traffic goes on,
 // nothing that was acknowledged is lost, and once there is space everything
 // goes on by itself.
 func TestFullDisk(t *testing.T) {

@@ -37,7 +37,7 @@ func (h *host) vips(name string) []string {
 }
 
 // Addresses drawn by themselves start above the band that is left for requests
-// (16 of 256), and pass over what is excluded and what is asked for by number.
+// (16 of 256), and skip what is excluded or requested by number.
 func TestRequestedBandAndExcludes(t *testing.T) {
 	parallel(t)
 	h := newHost(t)

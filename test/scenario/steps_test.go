@@ -504,8 +504,7 @@ func held(name string, checks ...check) step {
 	}
 }
 
-// ended expects that a connection ends: it is answered for as long as it is,
-// and then it is told.
+// ended expects that a connection ends: it gets replies until then, and then an error.
 func ended(name string) step {
 	return func(r *run) error {
 		return until(r.Context(), func() error {
@@ -524,9 +523,8 @@ func ended(name string) step {
 	}
 }
 
-// resend asks on a UDP socket that is held, again and again until it is told
-// something: with dr and tunnel, a datagram that comes while the kernel takes the
-// entries of a deleted backend apart is dropped.
+// resend sends on a held UDP socket until it gets a reply: with dr and tunnel, the kernel drops a
+// datagram that arrives while it removes the entries of a deleted backend.
 func resend(r *run, name string) (a answer, err error) {
 	const wait = 200 * time.Millisecond
 	c := r.held[name]
