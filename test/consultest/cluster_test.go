@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/consul/api"
+
 	"github.com/ironvip/ironvip/test/netlab"
 )
 

@@ -19,10 +19,11 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/ironvip/ironvip/test/need"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/need"
 )
 
 // Lab is one network. Its nodes are set up by New and AddBackend and not changed later; they may be used from several

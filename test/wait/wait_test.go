@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -21,7 +21,7 @@ type fake struct {
 func (f *fake) Fatalf(format string, args ...any) { f.failure = fmt.Sprintf(format, args...) }
 
 func TestWaitsForAState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
 		wait.Until(t, "five seconds", func() bool { return time.Since(start) >= 5*time.Second })
 		if took := time.Since(start); took > 5100*time.Millisecond {
@@ -31,7 +31,7 @@ func TestWaitsForAState(t *testing.T) {
 }
 
 func TestFailsWithTheState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &fake{TB: t}
 		start := time.Now()
 		wait.Until(f, "a miracle", func() bool { return false }, func() any { return "nothing happened" })
