@@ -264,7 +264,7 @@ func (a *agent) newSources(cfg *configs.Config, clock *table.Clock) error {
 		}
 	}
 	if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
-		a.rest.Joint = consulstore.Joint{Allocator: a.allocator, Store: leases}
+		a.rest.Joint = consulstore.Registrar{Allocator: a.allocator, Store: leases}
 	}
 	a.supervisor.Add(rest.Type, rest.Type, a.rest)
 	return nil

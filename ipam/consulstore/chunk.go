@@ -11,28 +11,25 @@ import (
 )
 
 const (
-	// maxChunk is how many operations go to the tree at once: as many as it packs into
-	// one transaction.
+	// maxChunk is how many operations go to the tree at once: as many as fit one transaction.
 	maxChunk = 112
-	// quick is how soon an answer must come for the next chunk to be larger: one of
-	// twice the size has plenty of time then.
+	// quick is how soon an answer must come for the next chunk to be larger.
 	quick = time.Second
 )
 
-// errSmaller says that there was no answer in time, and that it is to be tried
-// with less.
-var errSmaller = errors.New("less at once may be written")
+// errSmaller says that there was no answer in time, and that smaller chunks may succeed.
+var errSmaller = errors.New("a smaller write may succeed")
 
 // errLate says that the rest of a commit is left for the next.
-var errLate = fmt.Errorf("%w: it took all the time there is for one commit to write what came before", ipam.ErrSlow)
+var errLate = fmt.Errorf("%w: the earlier writes of this commit took too long", ipam.ErrSlow)
 
-// write writes groups, a chunk after the other and none after until, and tells their outcomes. It
-// returns whether any was written, and what is to be judged again. Of a chunk without
-// an answer nothing is known, so that after it all that is left is to be judged again:
-// with errSmaller in smaller chunks, or not before Consul is there again.
+// write writes groups, one chunk after the other and none after until, and sets their outcomes. It
+// returns whether any was written, and the attempts to plan again. The outcome of a chunk without an
+// answer is unknown. It and all that follow are planned again: with errSmaller in smaller chunks,
+// otherwise once Consul is available.
 func (s *Store) write(ctx context.Context, until time.Time, groups []*group) (wrote bool, again []*attempt, err error) {
 	for len(groups) > 0 {
-		chunk, size := s.take(groups)
+		chunk, size := s.nextChunk(groups)
 		switch {
 		case size == 0:
 		case !time.Now().Before(until):
@@ -46,7 +43,7 @@ func (s *Store) write(ctx context.Context, until time.Time, groups []*group) (wr
 			}
 			began := time.Now()
 			err = s.tree.Commit(ctx, batches)
-			err = s.pace(len(batches), size, time.Since(began), err)
+			err = s.resize(len(batches), size, time.Since(began), err)
 		}
 		if err != nil {
 			for _, g := range groups {
@@ -63,9 +60,8 @@ func (s *Store) write(ctx context.Context, until time.Time, groups []*group) (wr
 	return wrote, again, nil
 }
 
-// take returns the groups that go into the next chunk, at least one, and how many
-// operations they are.
-func (s *Store) take(groups []*group) (chunk []*group, size int) {
+// nextChunk returns the groups of the next chunk, at least one, and their number of operations.
+func (s *Store) nextChunk(groups []*group) (chunk []*group, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, g := range groups {
@@ -83,10 +79,9 @@ func (s *Store) take(groups []*group) (chunk []*group, size int) {
 	return groups, size
 }
 
-// pace judges by a chunk's outcome how large the next ones are: a Consul that is
-// slow for what it is asked is asked for half, so that some of it gets done. It returns
-// the outcome, as write does.
-func (s *Store) pace(batches, size int, took time.Duration, err error) error {
+// resize sets the size of the next chunks by the outcome of one: half of it for a Consul that is too
+// slow, so that some of it gets done. It returns the outcome.
+func (s *Store) resize(batches, size int, took time.Duration, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

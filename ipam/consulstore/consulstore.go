@@ -1,16 +1,24 @@
 // Package consulstore keeps leases in Consul, for all hosts of a fleet.
 //
-// In come commits; each op becomes conditional writes to the fleet's tree: the
-// lease, under its resource, in the folder "leases", and what each service that
-// gains or loses it holds then, in the folder "holdings". The second is a fence:
-// two hosts that give one service something at the same time meet there, and one of
-// them loses, whatever either of them knew. Out come the changes of all hosts.
-// What can't be read is a blocked resource: it is given to nobody, never written
-// over, and stays with the services whose holdings name it. The package owns those two folders and nothing else.
+// Its inputs are commits. Each op becomes conditional writes to the fleet's tree: the lease, under
+// its resource, in the folder "leases", and the holdings of each service that gains or loses it, in
+// the folder "holdings". The holdings are a fence: if two hosts give one service something at the
+// same time, both write that key and one of them loses. Its output is the changes of all hosts. A
+// lease that can't be read is a blocked resource: nobody gets it, it is never overwritten, and it
+// stays with the services whose holdings name it. The package owns those two folders and nothing
+// else.
+//
+//   - consulstore.go: Store, its view of the tree, Changes
+//   - holders.go: which services' holdings name a resource
+//   - plan.go: from ops to batches of the tree
+//   - chunk.go: how much is written at once
+//   - commit.go: Commit
+//   - register.go: Registrar, a registration and its leases in one transaction
 package consulstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,16 +31,16 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The folders that a tree must have for a Store.
+// The folders of the tree.
 const (
 	leasesFolder   = "leases"   // by the text of their resources
 	holdingsFolder = "holdings" // by "namespace/name"
 )
 
-// Folders returns the names of the folders that the store's tree must have.
+// Folders returns the names of the folders that a Store's tree must have.
 func Folders() []string { return []string{leasesFolder, holdingsFolder} }
 
-// version is that of what the store writes.
+// version is the version of the stored values.
 const version = 1
 
 // holdings is what one service holds.
@@ -43,23 +51,22 @@ type holdings struct {
 // Store is an ipam.Store. Make one with New.
 type Store struct {
 	tree     *fleet.Tree
-	entries  table.Reader[string, fleet.Entry] // all that is in the folder of leases, readable or not
+	entries  table.Reader[string, fleet.Entry] // the folder of leases, readable or not
 	leases   *fleet.Collection[ipam.Lease]
-	fences   table.Reader[string, fleet.Entry] // all that is in the folder of holdings
+	fences   table.Reader[string, fleet.Entry] // the folder of holdings, readable or not
 	holdings *fleet.Collection[holdings]
 
 	mu        sync.Mutex
 	feed      *table.Feed[string, fleet.Entry]
 	fenceFeed *table.Feed[string, fleet.Entry]
-	view      *leasetable.Table        // the leases as the feed has told them
-	index     map[ipam.Resource]uint64 // which writing of each lease the view has
-	named     naming
-	odd       map[vip.ServiceKey]oddity
-	chunk     int // operations in one transaction, as many as Consul manages in time
+	view      *leasetable.Table        // the leases that the feed has reported
+	index     map[ipam.Resource]uint64 // the version of each lease in the view, for compare-and-set
+	named     holderIndex
+	mismatch  map[vip.ServiceKey]mismatch
+	chunk     int // operations that Consul manages in time
 }
 
-// New returns the store of the leases in a tree that has its Folders. It need
-// not run yet.
+// New returns the store of the leases in a tree that has its Folders. The tree need not run yet.
 func New(tree *fleet.Tree) *Store {
 	return &Store{
 		tree:     tree,
@@ -69,30 +76,30 @@ func New(tree *fleet.Tree) *Store {
 		holdings: fleet.NewCollection(tree, holdingsFolder, version, checkHoldings),
 		view:     leasetable.NewTable(),
 		index:    make(map[ipam.Resource]uint64),
-		named:    newNaming(),
-		odd:      make(map[vip.ServiceKey]oddity),
+		named:    newHolderIndex(),
+		mismatch: make(map[vip.ServiceKey]mismatch),
 		chunk:    maxChunk,
 	}
 }
 
 func checkLease(key string, l ipam.Lease) error {
 	if want := keyOf(l.Resource); want != key {
-		return fmt.Errorf("it is the lease of %s", want)
+		return fmt.Errorf("the value is the lease of %s", want)
 	}
 	return nil
 }
 
 func checkHoldings(key string, h holdings) error {
 	if namespace, name, ok := strings.Cut(key, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return fmt.Errorf("%q is not a service's namespace and name", key)
+		return fmt.Errorf("%q is not a namespace and a service name", key)
 	}
 	if len(h.Holds) == 0 {
-		return fmt.Errorf("it holds nothing")
+		return errors.New("no resources")
 	}
 	return nil
 }
 
-// keyOf is where a resource's lease is.
+// keyOf returns the key of a resource's lease.
 func keyOf(r ipam.Resource) string {
 	text, _ := r.MarshalText() // fails on no resource
 	return string(text)
@@ -144,30 +151,30 @@ func (s *Store) after(since ipam.Version) ([]ipam.LeaseChange, ipam.Version, err
 	return s.view.After(since)
 }
 
-// sync brings the view up to date with the tree. The caller holds mu.
+// sync applies the tree's changes to the view. The caller holds mu.
 func (s *Store) sync() {
 	if s.feed == nil {
 		s.feed, s.fenceFeed = s.entries.Watch(), s.fences.Watch()
 	}
-	follow(s.fenceFeed, s.lookFence) // first: they say whose the leases are that can't be read
-	follow(s.feed, s.look)
+	follow(s.fenceFeed, s.readHoldings) // first: they name the holders of leases that can't be read
+	follow(s.feed, s.readLease)
 }
 
-func follow(feed *table.Feed[string, fleet.Entry], look func(key string)) {
+func follow(feed *table.Feed[string, fleet.Entry], read func(key string)) {
 	for {
 		batch, _ := feed.TryNext()
 		if len(batch) == 0 {
 			return
 		}
 		for i := range batch {
-			look(batch[i].Value.Key)
+			read(batch[i].Value.Key)
 		}
 	}
 }
 
-// lookFence takes over what is in the tree under the key of a service's
-// holdings. What can't be read leaves it at what was read last.
-func (s *Store) lookFence(key string) {
+// readHoldings updates the view with the holdings under a key of the tree. Holdings that can't be
+// read change nothing.
+func (s *Store) readHoldings(key string) {
 	if _, bad := s.holdings.Unreadable(key); bad {
 		return
 	}
@@ -176,20 +183,20 @@ func (s *Store) lookFence(key string) {
 	item, _ := s.holdings.Get(key)
 	for _, r := range s.named.set(k, item.Value.Holds) {
 		if l := s.view.Get(r); l != nil && l.State == ipam.Blocked {
-			s.look(keyOf(r))
+			s.readLease(keyOf(r))
 		}
 	}
 }
 
-// look takes over what is in the tree under the key of a lease.
-func (s *Store) look(key string) {
+// readLease updates the view with the lease under a key of the tree.
+func (s *Store) readLease(key string) {
 	var r ipam.Resource
 	if r.UnmarshalText([]byte(key)) != nil {
-		return // no resource's; the tree's problems have it
+		return // no lease; it is among the tree's problems
 	}
 	var now *ipam.Lease
 	var index uint64
-	problem, bad := s.leases.Unreadable(key) // first: from here on the collection has what the feed told
+	problem, bad := s.leases.Unreadable(key) // before Get: from here on the collection has what the feed reported
 	if item, ok := s.leases.Get(key); ok {
 		now, index = &item.Value, item.Index
 	} else if bad {
@@ -208,8 +215,7 @@ func (s *Store) look(key string) {
 	}
 }
 
-// held returns what the fence says that a service holds, and which writing of
-// it that is; 0 for nothing.
+// held returns a service's holdings and their version, which is 0 if there are none.
 func (s *Store) held(k vip.ServiceKey) (list []ipam.Resource, index uint64, err error) {
 	key := serviceKeyOf(k)
 	if item, ok := s.holdings.Get(key); ok {

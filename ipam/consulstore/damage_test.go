@@ -191,7 +191,7 @@ func TestHoldingsThatDontMatch(t *testing.T) {
 				if op := commit(t, h.Store, claim(two, holds...))[0]; !errors.As(op.Err, &fenced) || time.Since(begin) > 0 {
 					t.Fatalf("again: %v after %s, want no more waiting", op.Err, time.Since(begin))
 				}
-				time.Sleep(oddFor)
+				time.Sleep(mismatchTimeout)
 				if op := commit(t, h.Store, claim(two, holds...))[0]; op.Err != nil {
 					t.Fatal(op.Err)
 				}

@@ -25,7 +25,7 @@ import (
 // registrar is a host that registers services in a folder beside the leases.
 type registrar struct {
 	*fleettest.Host
-	joint Joint
+	registrar Registrar
 }
 
 const registered = "services"
@@ -50,7 +50,7 @@ func register(t *testing.T, m *fleettest.Memory, name string, pool string, turn 
 		_ = a.Run(ctx)
 	}()
 	t.Cleanup(func() { stop(); <-done })
-	return &registrar{h, Joint{a, store}}
+	return &registrar{h, Registrar{a, store}}
 }
 
 // batch registers a service, provided that its registration is of that index.
@@ -62,7 +62,7 @@ func batch(name string, index uint64) *fleet.Batch {
 func (r *registrar) together(t *testing.T, name string) (done bool, b *fleet.Batch) {
 	t.Helper()
 	b = batch(name, 0)
-	done, err := r.joint.Commit(t.Context(), plain(name), b)
+	done, err := r.registrar.Commit(t.Context(), plain(name), b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestServiceAndLeaseTogether(t *testing.T) {
 		synctest.Wait()
 		for _, h := range []*registrar{one, two} {
 			writes := h.writes()
-			got := h.joint.Allocator.Assign(t.Context(), []*vip.Service{new(plain("web"))})[0]
+			got := h.registrar.Allocator.Assign(t.Context(), []*vip.Service{new(plain("web"))})[0]
 			if fmt.Sprint(got.VIPs) != "[192.0.2.1]" || len(got.Problems) > 0 || writes.Load() != 0 {
 				t.Errorf("%+v after %d transactions", got, writes.Load())
 			}
@@ -205,7 +205,7 @@ func TestWhatIsLeftToAssign(t *testing.T) {
 			{Key: plain("pool").Key, Source: "rest", Pool: "none"},
 			{Key: plain("half").Key, Source: "rest", Families: vip.FamiliesOf(vip.IPv4, vip.IPv6)},
 		} {
-			done, err := one.joint.Commit(t.Context(), s, batch(s.Key.Name, 0))
+			done, err := one.registrar.Commit(t.Context(), s, batch(s.Key.Name, 0))
 			if done || err != nil || held(t, m, s.Key.Name) != nil {
 				t.Errorf("%s: %v, %v, holds %v", s.Key, done, err, held(t, m, s.Key.Name))
 			}
@@ -233,7 +233,7 @@ func TestAnswerOfBothIsLost(t *testing.T) {
 			one.LoseAnswers(i % 5)
 			name := fmt.Sprint("s", i)
 			b := batch(name, 0)
-			done, err := one.joint.Commit(t.Context(), plain(name), b)
+			done, err := one.registrar.Commit(t.Context(), plain(name), b)
 			one.LoseAnswers(0)
 			time.Sleep(time.Minute)
 			_, there := m.Get(prefix + registered + "/default/" + name)

@@ -8,20 +8,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// naming says which services' holdings name a resource. A change costs O(what
-// the service holds).
-type naming struct {
+// holderIndex finds the services whose holdings name a resource. A change costs O(what the service
+// holds).
+type holderIndex struct {
 	holds map[vip.ServiceKey][]ipam.Resource
 	by    map[ipam.Resource][]vip.ServiceKey
 }
 
-func newNaming() naming {
-	return naming{make(map[vip.ServiceKey][]ipam.Resource), make(map[ipam.Resource][]vip.ServiceKey)}
+func newHolderIndex() holderIndex {
+	return holderIndex{make(map[vip.ServiceKey][]ipam.Resource), make(map[ipam.Resource][]vip.ServiceKey)}
 }
 
-// set notes what a service's holdings name, and returns the resources of which
-// that is news.
-func (n *naming) set(k vip.ServiceKey, now []ipam.Resource) (changed []ipam.Resource) {
+// set replaces the holdings of a service, and returns the resources that it gained or lost.
+func (n *holderIndex) set(k vip.ServiceKey, now []ipam.Resource) (changed []ipam.Resource) {
 	was := n.holds[k]
 	for _, r := range was {
 		if slices.Contains(now, r) {
@@ -45,8 +44,8 @@ func (n *naming) set(k vip.ServiceKey, now []ipam.Resource) (changed []ipam.Reso
 	return changed
 }
 
-// holders are those whose holdings name the resource, in order.
-func (n *naming) holders(r ipam.Resource) (out []ipam.Holder) {
+// holders returns the services whose holdings name the resource, sorted.
+func (n *holderIndex) holders(r ipam.Resource) (out []ipam.Holder) {
 	for _, k := range n.by[r] {
 		out = append(out, ipam.Holder{Service: k})
 	}

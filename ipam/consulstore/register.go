@@ -9,32 +9,31 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Joint has a service and what it holds written in one transaction: sources/rest
-// asks it to, as services are registered.
-type Joint struct {
+// Registrar commits the registration of a new service together with its leases, in one Consul
+// transaction. Both are writes to the same tree: this is the only place that knows the tree's batch
+// and the allocator. sources/rest calls it. docs/decisions/0014 has the reason and the measurement.
+type Registrar struct {
 	Allocator *ipam.Allocator
 	Store     *Store // the allocator's
 }
 
-// Commit commits a batch that registers a service, together with what the service
-// is to hold: all of it happens, or nothing. It reports whether the batch has its
-// outcome. If not, nothing has happened that concerns it, and it can be committed alone:
-// what the service is to hold has to be asked for once it is there. The error is the
-// tree's.
-func (j Joint) Commit(ctx context.Context, service vip.Service, b *fleet.Batch) (done bool, err error) {
-	err = j.Allocator.AssignWith(ctx, service, func(ctx context.Context, ops []ipam.Op) error {
-		done, err = j.Store.commitWith(ctx, ops, b)
+// Commit commits a batch that registers a service, and the leases that the service gets, all or
+// nothing. It reports whether the batch has its outcome. If not, nothing has happened, and the
+// caller commits the batch alone; the service is then assigned its leases once it is registered. The
+// error is the tree's.
+func (r Registrar) Commit(ctx context.Context, service vip.Service, b *fleet.Batch) (done bool, err error) {
+	err = r.Allocator.AssignWith(ctx, service, func(ctx context.Context, ops []ipam.Op) error {
+		done, err = r.Store.commitWith(ctx, ops, b)
 		return err
 	})
 	return done, err
 }
 
-// errApart says that ops can't be one transaction with something else.
-var errApart = errors.New("not to be written together with the service")
+// errApart says that ops can't be in one transaction with other writes.
+var errApart = errors.New("not written together with the registration")
 
-// commitWith commits ops in one transaction with a batch of other folders, and
-// reports whether the batch has its outcome. It tries once: what others get in the way
-// of is left to who comes again.
+// commitWith commits ops in one transaction with a batch of other folders, and reports whether the
+// batch has its outcome. It tries once.
 func (s *Store) commitWith(ctx context.Context, ops []ipam.Op, with *fleet.Batch) (done bool, err error) {
 	if err := s.await(ctx); err != nil {
 		return false, err
@@ -65,7 +64,7 @@ func (s *Store) commitWith(ctx context.Context, ops []ipam.Op, with *fleet.Batch
 		with.Err, with.Indexes = nil, g.batch.Indexes[own:]
 		return true, nil
 	case errors.As(g.batch.Err, &conflict):
-		if theirs := writesOf(conflict, with); len(theirs) > 0 {
+		if theirs := conflictsOf(conflict, with); len(theirs) > 0 {
 			with.Err = &fleet.ConflictError{Writes: theirs}
 			return true, nil
 		}
@@ -73,8 +72,8 @@ func (s *Store) commitWith(ctx context.Context, ops []ipam.Op, with *fleet.Batch
 	return false, nil
 }
 
-// writesOf returns the writes of a conflict that are those of a batch.
-func writesOf(conflict *fleet.ConflictError, b *fleet.Batch) (out []fleet.Write) {
+// conflictsOf returns the writes of a conflict that belong to a batch.
+func conflictsOf(conflict *fleet.ConflictError, b *fleet.Batch) (out []fleet.Write) {
 	for _, c := range conflict.Writes {
 		for _, w := range b.Writes {
 			if w.Folder == c.Folder && w.Key == c.Key {
