@@ -185,7 +185,7 @@ func TestParseRefuses(t *testing.T) {
 		{"node ports", "[ipam]\nnode_ports = '32767-30000'", []string{`c.toml:2: ipam.node_ports: "32767-30000" is not a range of ports`}},
 		{"pool without anything", "[[pool]]", []string{`c.toml:1: pool[0].name: pool name: a name is needed`, `c.toml:1: pool[0].cidrs: pool "" has no ranges`}},
 		{"pool name", "[[pool]]\nname = 'A B'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:2: pool[0].name: pool name: "A B" is not a DNS label`}},
-		{"pool twice", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'a'\ncidrs = ['198.51.100.0/24']", []string{`c.toml:5: pool[1].name: pool "a" is there twice: c.toml:1 and c.toml:4 | give one`}},
+		{"pool twice", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'a'\ncidrs = ['198.51.100.0/24']", []string{`c.toml:5: pool[1].name: pool "a" is defined twice: c.toml:1 and c.toml:4 | give one`}},
 		{"pool ranges", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0',\n'192.0.2.1/24', 'x',\n'0.0.0.0/0', '224.0.0.0/8', '::ffff:10.0.0.0/104', 'fe80::/10']", []string{
 			`c.toml:3: pool[0].cidrs[0]: "192.0.2.0" is not a range of addresses | for this one address write 192.0.2.0/32`,
 			`c.toml:4: pool[0].cidrs[1]: 192.0.2.1/24 is not the first address of its range | write 192.0.2.0/24, or 192.0.2.1/32`,

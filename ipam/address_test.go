@@ -12,14 +12,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Which addresses are given out, in which order: the numbers of KEP-3070.
+// The order of automatic addresses, with the numbers of KEP-3070.
 func TestOrderOfAutomaticAddresses(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		cidrs       []string
 		exclude     []string
 		size        uint64
-		first, last string // of those given out one after the other until none is left
+		first, last string // of those allocated one after the other until none is left
 		turn        string // the first one out of the static band; "" is none
 		families    []vip.Family
 	}{
@@ -55,7 +55,7 @@ func TestOrderOfAutomaticAddresses(t *testing.T) {
 					t.Fatal(a.Problems)
 				}
 				if seen[vips(a)] {
-					t.Fatalf("%s is given out twice", vips(a))
+					t.Fatalf("%s is allocated twice", vips(a))
 				}
 				seen[vips(a)] = true
 				got = append(got, vips(a))
@@ -67,13 +67,13 @@ func TestOrderOfAutomaticAddresses(t *testing.T) {
 			}
 			for _, prefix := range p.CIDRs {
 				if last := lastOf(prefix.String()); prefix.Addr().Is4() && prefix.Bits() < 31 && (seen[prefix.Addr().String()] || seen[last]) {
-					t.Errorf("network or broadcast address of %s was given out", prefix)
+					t.Errorf("network or broadcast address of %s was allocated", prefix)
 				}
 			}
 			for _, e := range p.Exclude {
 				for a := range seen {
 					if e.Contains(addr(a)) {
-						t.Errorf("excluded %s was given out", a)
+						t.Errorf("excluded %s was allocated", a)
 					}
 				}
 			}
@@ -174,7 +174,7 @@ func TestRequestsThatCannotBeGranted(t *testing.T) {
 			t.Errorf("%s: got %s instead", request, got)
 		}
 	}
-	// Once the holder is gone and the time is up, it is to be had.
+	// Once the holder is gone and the time is up, it can be allocated.
 	waiting := w.a.Freed()
 	w.release("first")
 	if freed(waiting) {
@@ -193,7 +193,7 @@ func TestRequestsComeBeforeAutomaticOnesInABatch(t *testing.T) {
 	same(t, "commits", w.store.Commits(), 1)
 }
 
-// What a service holds is what it gets, whatever happens around it.
+// A service keeps what it holds, whatever else happens.
 func TestSticky(t *testing.T) {
 	big := pool("p", "192.0.2.0/24")
 	for name, between := range map[string]func(*world){
@@ -249,8 +249,7 @@ func TestSticky(t *testing.T) {
 	}
 }
 
-// Only the service itself can make itself move, and then it keeps what it has
-// until it has the other.
+// Only a change of the service itself moves it, and it keeps its address until it has the new one.
 func TestMoving(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28"), pool("q", "198.51.100.0/28")))
 	same(t, "start", w.get("web"), "192.0.2.1")
@@ -294,13 +293,13 @@ func TestCoolingKeepsOthersAway(t *testing.T) {
 	}
 }
 
-func TestReleaseOfTheUnknown(t *testing.T) {
+func TestReleaseOfAnUnknownService(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/30")))
 	w.release("never-seen")
 	same(t, "commits", w.store.Commits(), 0)
 }
 
-func TestWhoOwnsWhat(t *testing.T) {
+func TestOwns(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28", "2001:db8::/64"), pool("q", "198.51.100.0/28")))
 	w.get("web", from("q"), source("rest"))
 	for a, want := range map[string]bool{

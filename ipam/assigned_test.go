@@ -11,8 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// What was assigned to a service elsewhere is taken as it is, and recorded as
-// any lease is.
+// An address that a source assigns is recorded as any lease.
 func TestAssigned(t *testing.T) {
 	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24", "fd00::/120")))
 	same(t, "addresses", w.get("web", assigned, requests("10.96.0.7", "fd00::7"), ports(on(tcp(80), 30081))), "10.96.0.7 fd00::7")
@@ -30,9 +29,9 @@ func TestAssigned(t *testing.T) {
 		"overlap", assigned, requests("10.96.0.200"))
 }
 
-// What another service gave up needs no cooling for a service that it is
-// assigned to, whatever sources the two come from; for all others it cools.
-func TestAssignedWaitsForNoCooling(t *testing.T) {
+// A resource that another service released cools down for all services but the one that a source
+// assigns it to, whatever sources the two services have.
+func TestAssignedSkipsCooling(t *testing.T) {
 	held := []change{requests("10.96.0.7"), ports(on(tcp(80), 30081)), checked(30082)}
 	for _, tc := range []struct {
 		name   string
@@ -73,8 +72,8 @@ func TestAssignedWaitsForNoCooling(t *testing.T) {
 	}
 }
 
-// While the former service is there, the newer waits, is told who holds what, and
-// that it may ask again once that is given up.
+// While another service holds an assigned resource, the service waits, its problem names the holder,
+// and Freed is closed once the resource is released.
 func TestAssignedWaitsForTheHolder(t *testing.T) {
 	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24")))
 	w.get("former", assigned, source("rest"), requests("10.96.0.7"))
@@ -84,21 +83,21 @@ func TestAssignedWaitsForTheHolder(t *testing.T) {
 	waiting := w.a.Freed()
 	w.get("bystander", requests("10.96.0.9"))
 	w.release("bystander")
-	same(t, "told of what nobody waits for", freed(waiting), false)
+	same(t, "freed by what nobody waits for", freed(waiting), false)
 	w.release("former")
-	same(t, "told of the address", freed(waiting), true)
+	same(t, "freed by the address", freed(waiting), true)
 	waiting = w.a.Freed()
 	w.release("port")
-	same(t, "told of the node port", freed(waiting), true)
+	same(t, "freed by the node port", freed(waiting), true)
 	waiting = w.a.Freed()
 	same(t, "address", w.get("web", assigned, requests("10.96.0.7")), "10.96.0.7")
 	same(t, "other address", w.get("web2", assigned, requests("10.96.0.8"), ports(on(tcp(80), 30081))), "10.96.0.8")
 	w.release("web")
-	same(t, "told once more", freed(waiting), false)
+	same(t, "freed once more", freed(waiting), false)
 }
 
-// A service that went while no agent ran is not in the way of the one that its
-// source has given its address to since then. What another source gave it is.
+// A service that was deleted while no agent ran loses its address at once if its source has assigned
+// that to another service, and after the grace period if it came from another source.
 func TestAssignedAfterAnOrphan(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -107,7 +106,7 @@ func TestAssignedAfterAnOrphan(t *testing.T) {
 		atOnce  bool
 		atGrace bool
 	}{
-		{"its source has assigned it anew", "kubernetes", []string{"web"}, true, true},
+		{"its source has assigned it to another", "kubernetes", []string{"web"}, true, true},
 		{"it was another source's", "static", []string{"web"}, false, true},
 		{"it is there", "kubernetes", []string{"former", "web"}, false, false},
 	} {
@@ -124,7 +123,7 @@ func TestAssignedAfterAnOrphan(t *testing.T) {
 				waiting := w.a.Freed()
 				w.a.Settled(func(k vip.ServiceKey) bool { return slices.Contains(tc.known, k.Name) })
 				synctest.Wait()
-				same(t, "told at once", freed(waiting), tc.atOnce)
+				same(t, "freed at once", freed(waiting), tc.atOnce)
 				same(t, "leases held by former", held(w, "former"), map[bool]int{true: 0, false: 6}[tc.atOnce])
 				same(t, "leases held by a bystander", held(w, "bystander"), 1)
 				time.Sleep(10 * time.Minute)
@@ -149,7 +148,7 @@ func held(w *world, name string) (n int) {
 	return n
 }
 
-// Nothing is chosen for a service whose addresses are assigned.
+// Nothing is chosen for a service if its source assigns its addresses.
 func TestAssignedIsNeverChosen(t *testing.T) {
 	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24", "fd00::/120")))
 	same(t, "address", w.refused(vip.CodeInvalid, "source provided no address", "none", assigned), "")
@@ -168,14 +167,14 @@ func TestAssignedIsNeverChosen(t *testing.T) {
 	}
 }
 
-// One edit may have a node port stand for another port of its service.
+// One edit may move a node port to another port of its service.
 func TestAssignedNodePortMovesWithinAService(t *testing.T) {
 	w := newWorld(t, pools(pool("cluster", "10.96.0.0/24")))
 	w.get("web", assigned, requests("10.96.0.7"), ports(on(tcp(80), 30081), tcp(81)))
 	moved := []change{assigned, requests("10.96.0.7"), ports(tcp(80), on(tcp(81), 30081))}
 	waiting := w.a.Freed()
 	w.refused(vip.CodePortTaken, "node port 30081/tcp is held by port 80/tcp of service \"web\"", "web", moved...)
-	same(t, "told", freed(waiting), true)
+	same(t, "freed", freed(waiting), true)
 	got := w.assign(service("web", moved...))[0]
 	same(t, "node port", got.NodePorts[vip.PortKey{Port: 81, Protocol: vip.TCP}], 30081)
 	same(t, "problems", len(got.Problems), 0)

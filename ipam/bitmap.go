@@ -5,12 +5,10 @@ import (
 	"slices"
 )
 
-// bitmap is a sparse set of numbers: a trie of 64-way nodes, of which only
-// those with something in them exist. Nodes know which of their parts are full
-// and how many numbers are below them, so that add, remove, has, nextFree and
-// below cost one step a level whatever the set holds: 6 levels for IPv4, 22
-// for IPv6, 3 for ports. A full run of n neighbours takes about n/7 bytes.
-// It is not safe for concurrent use.
+// bitmap is a sparse set of numbers: a trie of 64-way nodes without empty ones. A node has which of
+// its parts are full and how many numbers are below it. So add, remove, has and nextFree cost one step
+// per level, whatever the set has: 6 levels for IPv4, 22 for IPv6, 3 for ports. A full run of n numbers
+// takes about n/7 bytes. It is not safe for concurrent use.
 type bitmap struct {
 	levels int
 	root   bitmapNode
@@ -23,7 +21,7 @@ type bitmapNode struct {
 	kids  []*bitmapNode
 }
 
-// newBitmap returns an empty set of numbers of that many bits.
+// newBitmap returns an empty set of numbers with width bits.
 func newBitmap(width int) *bitmap { return &bitmap{levels: (width + 5) / 6} }
 
 // kid returns the child for a digit, or nil.
@@ -45,7 +43,7 @@ func (b *bitmap) has(k number) bool {
 	return n.used>>k.digit(0)&1 != 0
 }
 
-// add puts k into the set and reports whether it was not there.
+// add adds k and reports whether it is new.
 func (b *bitmap) add(k number) bool { return b.root.add(k, b.levels-1) }
 
 func (n *bitmapNode) add(k number, level int) bool {
@@ -76,7 +74,7 @@ func (n *bitmapNode) add(k number, level int) bool {
 	return true
 }
 
-// remove takes k out of the set and reports whether it was there.
+// remove removes k and reports whether it was there.
 func (b *bitmap) remove(k number) bool { return b.root.remove(k, b.levels-1) }
 
 func (n *bitmapNode) remove(k number, level int) bool {
@@ -105,15 +103,14 @@ func (n *bitmapNode) remove(k number, level int) bool {
 	return true
 }
 
-// nextFree returns the lowest number from k on that is not in the set, and
-// false when there is none.
+// nextFree returns the lowest number from k on that is not in the set.
 func (b *bitmap) nextFree(k number) (number, bool) {
 	return b.root.nextFree(k, number{}, b.levels-1)
 }
 
-// nextFree looks below n, whose numbers all start with prefix. The part that k
-// is in may be full from k on although it is not full; any later part that is
-// not full has something, so at most one step a level is in vain.
+// nextFree searches below n, where all numbers start with prefix. The part with k may be full from k
+// on without being full; every later part that isn't full has a free number. So at most one step per
+// level finds nothing.
 func (n *bitmapNode) nextFree(k, prefix number, level int) (number, bool) {
 	first := k.digit(level)
 	for open := ^n.full >> first << first; open != 0; open &= open - 1 {
@@ -136,8 +133,7 @@ func (n *bitmapNode) nextFree(k, prefix number, level int) (number, bool) {
 	return number{}, false
 }
 
-// below returns how many members are lower than k. It adds up the siblings on
-// the way down, so it costs up to 64 steps a level.
+// below returns the number of members lower than k. It costs up to 64 steps per level.
 func (b *bitmap) below(k number) uint64 {
 	total := uint64(0)
 	n := &b.root
@@ -156,7 +152,7 @@ func (b *bitmap) below(k number) uint64 {
 	}
 }
 
-// count returns how many members are from first to last, both included.
+// count returns the number of members from first to last, both included.
 func (b *bitmap) count(first, last number) uint64 {
 	n := b.below(last) - b.below(first)
 	if b.has(last) {
@@ -165,5 +161,5 @@ func (b *bitmap) count(first, last number) uint64 {
 	return n
 }
 
-// len returns how many members there are.
+// len returns the number of members.
 func (b *bitmap) len() uint64 { return b.root.count }

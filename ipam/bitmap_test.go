@@ -39,7 +39,7 @@ func TestNumbersAreAddresses(t *testing.T) {
 	})
 }
 
-// Whatever is done to a bitmap, it answers as a plain map does.
+// A bitmap behaves like a map under random operations.
 func TestBitmapAgainstAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		width := rapid.SampledFrom([]int{6, 7, 16, 32, 64, 128}).Draw(t, "width")
@@ -139,8 +139,8 @@ func TestNextFreeFindsNothingInAFullSet(t *testing.T) {
 	}
 }
 
-// Finding, taking and freeing one address allocates nothing where a
-// neighbour's node is there, however many are held.
+// Finding, adding and removing one address allocates nothing if the node exists, however large the
+// set is.
 func TestBitmapAllocatesNothing(t *testing.T) {
 	for _, held := range []uint64{1_000, 1_000_000} {
 		b := newBitmap(128)
@@ -215,8 +215,8 @@ func TestSpansAgainstAList(t *testing.T) {
 	})
 }
 
-// BenchmarkMillion takes a million addresses and frees them again, and
-// compares the cost of one with 1,000 and with 1,000,000 held.
+// BenchmarkMillion adds and removes a million addresses, and compares the cost of one with 1,000 and
+// with 1,000,000 held.
 func BenchmarkMillion(b *testing.B) {
 	for _, base := range []string{"10.0.0.0", "2001:db8::"} {
 		a := netip.MustParseAddr(base)

@@ -8,17 +8,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// CodeNotice is the code of what an operator should know of a pool and that
-// keeps nothing from being given out.
+// CodeNotice is the code of a pool's problem that doesn't prevent allocation.
 const CodeNotice = "notice"
 
-// IsWarning reports whether a problem of CheckPools, or an alarm of a pool,
-// leaves the pools usable as they are.
+// IsWarning reports whether the pools are usable despite a problem of CheckPools or an alarm.
 func IsWarning(p vip.Problem) bool { return p.Code == CodeNotice }
 
-// CheckPools says everything that is wrong with pools, by themselves, against
-// each other and against the ranges of pods. Unless IsWarning says otherwise
-// of each, an allocator must not run with them. Fields are "pool[0].cidrs[1]".
+// CheckPools returns all problems of pools: of each alone, with each other, and with the ranges of
+// pods. An allocator must not run with them unless IsWarning is true for each. A field is written
+// "pool[0].cidrs[1]".
 func CheckPools(pools []Pool, podCIDRs []netip.Prefix) []vip.Problem {
 	var out []vip.Problem
 	add := func(code, field, hint, format string, args ...any) {
@@ -31,7 +29,7 @@ func CheckPools(pools []Pool, podCIDRs []netip.Prefix) []vip.Problem {
 		if err := vip.CheckLabel(p.Name); err != nil {
 			add(vip.CodeInvalid, field+".name", "a pool's name is a DNS label such as public-v4", "pool name: %s", err)
 		} else if j, twice := names[p.Name]; twice {
-			add(vip.CodeInvalid, field+".name", "give one of them another name", "pool %q is there twice: pool[%d] and pool[%d]", p.Name, j, i)
+			add(vip.CodeInvalid, field+".name", "give one of them another name", "pool %q is defined twice: pool[%d] and pool[%d]", p.Name, j, i)
 		} else {
 			names[p.Name] = i
 		}
@@ -48,11 +46,11 @@ func CheckPools(pools []Pool, podCIDRs []netip.Prefix) []vip.Problem {
 				if !c.Overlaps(other.prefix) {
 					continue
 				}
-				whose := fmt.Sprintf("pool %q %s", other.pool, other.prefix)
+				with := fmt.Sprintf("pool %q %s", other.pool, other.prefix)
 				if other.index == i {
-					whose = other.prefix.String() + " of the same pool"
+					with = other.prefix.String() + " of the same pool"
 				}
-				add(vip.CodeOverlap, at, "an address may be in one range only: change one of the two", "pool %q %s overlaps %s", p.Name, c, whose)
+				add(vip.CodeOverlap, at, "an address may be in one range only: change one of the two", "pool %q %s overlaps %s", p.Name, c, with)
 			}
 			for _, pod := range podCIDRs {
 				if pod.IsValid() && c.Overlaps(pod) {
@@ -81,7 +79,7 @@ type placedRange struct {
 	prefix netip.Prefix
 }
 
-// unfit are ranges whose addresses no service can be reached at.
+// unfit are ranges of addresses that no service can have.
 var unfit = []struct {
 	prefix netip.Prefix
 	what   string
@@ -95,7 +93,7 @@ var unfit = []struct {
 	{netip.MustParsePrefix("ff00::/8"), "multicast"},
 }
 
-// badRange says why a prefix can't be a range of addresses to give out.
+// badRange says why a prefix can't be a range of a pool.
 func badRange(p netip.Prefix) (why, hint string) {
 	if !p.IsValid() {
 		return "is not a range", `write it as "192.0.2.0/24"`

@@ -14,9 +14,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Everything at once, for the race detector, and in the end nobody has what
-// another has.
-func TestEverythingAtOnce(t *testing.T) {
+// All methods run concurrently, for the race detector, and in the end no resource has two holders.
+func TestConcurrentUse(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/24", "2001:db8::/64")))
 	w.cfg.ReuseDelay = 0
 	w.configure(w.cfg)
@@ -61,7 +60,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 }
 
-// On a real disk, over a real restart, in an order of its own.
+// Addresses survive a restart on a real disk, whatever the order of the services.
 func TestStickyOnDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	cfg := pools(pool("p", "192.0.2.0/24", "2001:db8::/64"))

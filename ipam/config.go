@@ -8,12 +8,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Pool is a named set of addresses to give out.
+// Pool is a named set of addresses to allocate from.
 type Pool struct {
 	Name       string         // a DNS label, unique
 	CIDRs      []netip.Prefix // IPv4, IPv6 or both; masked; used in this order
-	Exclude    []netip.Prefix // never given out
-	AutoAssign bool           // for services that name no pool; the first such pool is used
+	Exclude    []netip.Prefix // never allocated
+	AutoAssign bool           // for services that name no pool; the first pool that has it is used
 }
 
 // PortRange is a range of ports, both ends included.
@@ -23,17 +23,16 @@ func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last
 
 func (r PortRange) size() uint64 { return uint64(r.Last) - uint64(r.First) + 1 }
 
-// Config is what an operator says of addresses. The zero Config has no pools
-// and nothing cools down.
+// Config is the operator's configuration of addresses. The zero Config has no pools and no cooldown.
 type Config struct {
 	Pools     []Pool
-	PodCIDRs  []netip.Prefix // never given out; no pool may overlap them
-	NodePorts PortRange      // zero is DefaultNodePorts
-	// ReuseDelay is how long a released resource is kept for its last holder; 0
-	// is not at all. DefaultReuseDelay is what a configuration should default to.
+	PodCIDRs  []netip.Prefix // never allocated; no pool may overlap them
+	NodePorts PortRange      // zero: DefaultNodePorts
+	// ReuseDelay is how long a released resource is kept for its last holder. Zero is no time, so
+	// a configuration should default to DefaultReuseDelay.
 	ReuseDelay time.Duration
-	// OrphanGrace is how long a lease is kept whose service no source names, once
-	// the sources have told their services. Zero is DefaultOrphanGrace.
+	// OrphanGrace is how long the leases of an orphan are kept, from when all sources have reported
+	// their services. Zero: DefaultOrphanGrace.
 	OrphanGrace time.Duration
 }
 
@@ -57,14 +56,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// PoolStatus is how a pool fares. Numbers stop at 2^64-1, which IPv6 reaches.
+// PoolStatus is the state of a pool. Numbers stop at 2^64-1, which IPv6 reaches.
 type PoolStatus struct {
 	Pool
-	Removed bool   // not in the configuration any more, but addresses of it are held
-	Size    uint64 // addresses that the configuration allows to be given out, used or not
-	Used    uint64 // held, wherever they are now
+	Removed bool   // no longer in the configuration, but has leases
+	Size    uint64 // addresses that the configuration allows, used or not
+	Used    uint64 // held, in any range
 	Cooling uint64
-	HeldOut uint64 // of Size: not given out because something else has them
+	HeldOut uint64 // part of Size that is not allocated because something else has it
 	Free    uint64
-	Alarms  []vip.Problem // what is wrong and what was held out, sorted
+	Alarms  []vip.Problem // sorted
 }

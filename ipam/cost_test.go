@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// filled is a world in which so many services hold an address and a node port.
+// filled returns a world in which n services hold an address.
 func filled(t testing.TB, n int) *world {
 	w := newWorld(t, pools(pool("p", "10.0.0.0/8"), pool("q", "2001:db8::/64")))
 	batch := make([]vip.Service, 0, 1_000)
@@ -29,8 +29,7 @@ func filled(t testing.TB, n int) *world {
 	return w
 }
 
-// churn is one service that comes, asks again and goes, with everything that
-// others ask of the allocator on the way.
+// churn adds, repeats and removes one service, and calls the allocator's readers meanwhile.
 func churn(w *world, i int) {
 	s := service("churn"+strconv.Itoa(i%8), ports(on(tcp(80), 0)))
 	w.a.Assign(context.Background(), []*vip.Service{&s})
@@ -47,7 +46,7 @@ func churn(w *world, i int) {
 	}
 }
 
-// One service costs the same allocations, however many there are.
+// The cost of one service doesn't grow with the number of services.
 func TestCostOfOneServiceDoesntGrow(t *testing.T) {
 	cost := func(n int) float64 {
 		w := filled(t, n)
@@ -61,7 +60,7 @@ func TestCostOfOneServiceDoesntGrow(t *testing.T) {
 	}
 }
 
-// BenchmarkAssign compares one service's coming and going at two sizes.
+// BenchmarkAssign adds and removes one service, at two sizes.
 func BenchmarkAssign(b *testing.B) {
 	for _, n := range []int{1_000, 100_000} {
 		w := filled(b, n)
@@ -74,7 +73,7 @@ func BenchmarkAssign(b *testing.B) {
 	}
 }
 
-// BenchmarkRestore is a restart with 100,000 leases.
+// BenchmarkRestore restarts with 100,000 leases.
 func BenchmarkRestore(b *testing.B) {
 	w := filled(b, 100_000)
 	b.ReportAllocs()

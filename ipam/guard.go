@@ -12,21 +12,21 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// guard is what pools must keep clear of: ranges of pods and whatever else a
-// source says is in use, and what the host has.
+// guard is what pools must keep clear of: ranges that are in use according to the configuration or a
+// source, and the host's own addresses and gateways.
 type guard struct {
 	used  []usedRange
-	hosts map[netip.Addr]string // what else the address is: "this host's address on eth0"
+	hosts map[netip.Addr]string // the use of each: "this host's own address on eth0"
 	host  hostnet.Snapshot
-	set   *netipx.IPSet // all of it
+	set   *netipx.IPSet // used and hosts
 }
 
 type usedRange struct {
 	prefix netip.Prefix
-	from   string // who says so
+	from   string // "the configuration" or "source NAME"
 }
 
-func newGuard(configured []netip.Prefix, learnt map[string][]netip.Prefix, host hostnet.Snapshot) *guard {
+func newGuard(configured []netip.Prefix, learned map[string][]netip.Prefix, host hostnet.Snapshot) *guard {
 	g := &guard{hosts: make(map[netip.Addr]string), host: host}
 	var b netipx.IPSetBuilder
 	add := func(p netip.Prefix, from string) {
@@ -38,7 +38,7 @@ func newGuard(configured []netip.Prefix, learnt map[string][]netip.Prefix, host 
 	for _, p := range configured {
 		add(p, "the configuration")
 	}
-	for from, prefixes := range learnt {
+	for from, prefixes := range learned {
 		for _, p := range prefixes {
 			add(p, "source "+from)
 		}
@@ -65,7 +65,7 @@ func newGuard(configured []netip.Prefix, learnt map[string][]netip.Prefix, host 
 	return g
 }
 
-// why says what else has an address that is held out.
+// why says what an address that is held out is used for.
 func (g *guard) why(a netip.Addr) (code, what string) {
 	if what, ok := g.hosts[a]; ok {
 		return vip.CodeAddressTaken, "it is " + what

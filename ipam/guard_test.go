@@ -20,9 +20,9 @@ func alarms(s ipam.PoolStatus) string {
 	return strings.Join(out, "\n")
 }
 
-// A pod range learnt later: what is held stays, nothing more is given out
-// there, and an alarm says so.
-func TestPodRangeLearntLater(t *testing.T) {
+// If a pod range is reported later, held addresses are kept, nothing more is allocated there, and an
+// alarm says so.
+func TestPodRangeReportedLater(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "10.244.0.0/26"), pool("q", "192.0.2.0/28")))
 	same(t, "before", w.get("held"), "10.244.0.17")
 	w.a.SetPodCIDRs("kubernetes", prefixes("10.244.0.0/27", "10.245.0.0/16"))
@@ -30,7 +30,7 @@ func TestPodRangeLearntLater(t *testing.T) {
 	same(t, "automatic", w.get("auto"), "10.244.0.32")
 	w.refused(vip.CodeOverlap, "10.244.0.3 is held out of pool \"p\": it is in range 10.244.0.0/27, which source kubernetes says is in use", "asks", requests("10.244.0.3"))
 	s := w.status("p")
-	same(t, "alarms", alarms(s), `overlap: pool "p" 10.244.0.0/26 overlaps range 10.244.0.0/27, which source kubernetes says is in use: nothing more is given out there, what is held stays`)
+	same(t, "alarms", alarms(s), `overlap: pool "p" 10.244.0.0/26 overlaps range 10.244.0.0/27, which source kubernetes says is in use: nothing more is allocated there, held addresses are kept`)
 	same(t, "size", s.Size, 62)
 	same(t, "held out", s.HeldOut, 31)
 	same(t, "free", s.Free, 30)
@@ -47,7 +47,7 @@ func TestPodRangeLearntLater(t *testing.T) {
 	w.a.SetPodCIDRs("other", prefixes("172.16.0.0/12"))
 	w.a.SetPodCIDRs("kubernetes", nil)
 	if !freed(waiting) {
-		t.Error("waiting services are not told that the range is free")
+		t.Error("waiting services are not woken when the range is free")
 	}
 	same(t, "alarms afterwards", alarms(w.status("p")), "")
 	w.get("none")
@@ -110,8 +110,7 @@ func TestPoolOverAForeignRoute(t *testing.T) {
 	}
 }
 
-// The host's network may change all the time; those who wait are woken only
-// when that changes what may be given out.
+// A change of the host's network wakes waiting services only if it changes what may be allocated.
 func TestHostChangesThatDontMatter(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	waiting := w.a.Freed()
@@ -125,19 +124,19 @@ func TestHostChangesThatDontMatter(t *testing.T) {
 	}
 }
 
-func TestConfigureTellsEveryone(t *testing.T) {
+func TestConfigureWakesWaitingServices(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	everyone := w.a.Reconfigured()
 	w.get("a")
 	w.release("a")
 	w.a.SetPodCIDRs("kubernetes", prefixes("192.0.2.0/30"))
 	if freed(everyone) {
-		t.Error("everyone is told of what isn't the configuration")
+		t.Error("everyone is woken by what isn't the configuration")
 	}
 	waiting := w.a.Freed()
 	w.configure(pools(pool("p", "192.0.2.0/28", "2001:db8::/64")))
 	if !freed(everyone) || !freed(waiting) {
-		t.Errorf("everyone is told: %v, those who wait: %v", freed(everyone), freed(waiting))
+		t.Errorf("everyone woken: %v, waiting services: %v", freed(everyone), freed(waiting))
 	}
 	if freed(w.a.Reconfigured()) {
 		t.Error("the channel is not replaced")
@@ -161,7 +160,7 @@ func TestConfigureWithProblemsChangesNothing(t *testing.T) {
 		}
 	}
 	if freed(everyone) {
-		t.Error("everyone is told of a configuration that was refused")
+		t.Error("everyone is woken by a refused configuration")
 	}
 	same(t, "still", w.get("a"), "192.0.2.1")
 	useless := good.Pools[0]
@@ -187,7 +186,7 @@ func TestCheckPools(t *testing.T) {
 			`pool[0].name: pool name: a name is needed`,
 			`pool[1].name: pool name: "Public V4" is not a DNS label: use a-z, 0-9 and inner "-"`,
 		}},
-		{name: "same name", pools: []ipam.Pool{p("a", "192.0.2.0/32"), p("a", "192.0.2.1/32")}, want: []string{`pool[1].name: pool "a" is there twice: pool[0] and pool[1]`}},
+		{name: "same name", pools: []ipam.Pool{p("a", "192.0.2.0/32"), p("a", "192.0.2.1/32")}, want: []string{`pool[1].name: pool "a" is defined twice: pool[0] and pool[1]`}},
 		{name: "no ranges", pools: []ipam.Pool{p("a")}, want: []string{`pool[0].cidrs: pool "a" has no ranges`}},
 		{name: "host bits", pools: []ipam.Pool{p("a", "192.0.2.7/24", "2001:db8::1/64")}, want: []string{
 			`pool[0].cidrs[0]: pool "a" 192.0.2.7/24 has bits set behind its length | write it as "192.0.2.0/24", or as "192.0.2.7/32" for the one address`,

@@ -8,9 +8,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Holdings are leases by the services that hold them, mostly one a service: it
-// takes 40 bytes, as the lease has the service's name in it. It is not safe for
-// concurrent use. Make them with NewHoldings.
+// Holdings finds leases by the services that they name, usually one per service. A lease takes 40
+// bytes, because the key is read from the lease. Holdings are not safe for concurrent use. Make them
+// with NewHoldings.
 type Holdings struct {
 	first *keyed.Set[vip.ServiceKey, holding]
 }
@@ -18,16 +18,16 @@ type Holdings struct {
 // holding is one lease of one service.
 type holding struct {
 	lease  *Lease
-	holder int      // the service's place in it
+	holder int      // the index of the service among its holders
 	next   *holding // of the same service
 }
 
 func (h *holding) service() vip.ServiceKey { return h.lease.Holders[h.holder].Service }
 
-// NewHoldings returns none.
+// NewHoldings returns empty Holdings.
 func NewHoldings() Holdings { return Holdings{first: keyed.New((*holding).service)} }
 
-// Of yields what a service holds, oldest first. Nothing may change meanwhile.
+// Of yields what a service holds, oldest first. The loop body must not change the Holdings.
 func (h Holdings) Of(k vip.ServiceKey) iter.Seq[Resource] {
 	return func(yield func(Resource) bool) {
 		for one := h.first.Get(k); one != nil; one = one.next {
@@ -41,8 +41,8 @@ func (h Holdings) Of(k vip.ServiceKey) iter.Seq[Resource] {
 // Any reports whether a service holds anything.
 func (h Holdings) Any(k vip.ServiceKey) bool { return h.first.Get(k) != nil }
 
-// Follow notes that a lease changes from old to now, which nobody changes from
-// here on; nil is none. It costs O(its holders and what they hold).
+// Follow replaces the lease old by now; nil is none. Nobody may change now afterwards. It costs
+// O(holders and what they hold).
 func (h Holdings) Follow(old, now *Lease) {
 	for k := range holdersOf(old) {
 		if now == nil || !holds(now, k) {
@@ -54,7 +54,7 @@ func (h Holdings) Follow(old, now *Lease) {
 	}
 }
 
-// holdersOf yields the holders of a lease, each once, with their places.
+// holdersOf yields the holders of a lease, each once, with their indexes.
 func holdersOf(l *Lease) iter.Seq2[vip.ServiceKey, int] {
 	return func(yield func(vip.ServiceKey, int) bool) {
 		if l == nil {
@@ -70,7 +70,7 @@ func holdersOf(l *Lease) iter.Seq2[vip.ServiceKey, int] {
 	}
 }
 
-// set puts one at the end of what k holds, or in the place of the same resource.
+// set appends a lease to what k holds, or replaces the one of the same resource.
 func (h Holdings) set(k vip.ServiceKey, now holding) {
 	at := h.first.Get(k)
 	if at == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Whatever leases become, each service holds what names it, oldest first.
+// After random changes each service has the leases that name it, oldest first.
 func TestHoldingsFollowLeases(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h, leases, oracle := NewHoldings(), map[Resource]*Lease{}, map[vip.ServiceKey][]Resource{}

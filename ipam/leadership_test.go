@@ -52,7 +52,7 @@ func (s seat) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// together runs hosts on one store in a synctest bubble; the first is elected.
+// together runs hosts on one store in a synctest bubble; the first is the leader.
 func together(t *testing.T, cfg ipam.Config, test func(o *election, a, b *world)) {
 	bubble.Test(t, func(t *testing.T) {
 		store, o := memstore.New(), &election{elected: "lb1", changed: make(chan struct{})}

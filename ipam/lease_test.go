@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// How leases are kept: changing this needs a way to read the old form.
+// The stored form of leases. A change of it needs a way to read the old form.
 func TestLeaseAsJSON(t *testing.T) {
 	since := vip.InstantOf(time.Date(2026, 11, 8, 12, 0, 0, 5, time.UTC))
 	for _, c := range []struct {
@@ -44,8 +44,8 @@ func TestLeaseAsJSON(t *testing.T) {
 	}
 }
 
-// Times that no clock shows still are what they meant to whoever wrote them.
-func TestLeasesOfOtherTimes(t *testing.T) {
+// Times beyond the range of an Instant become the nearest one.
+func TestLeasesWithExtremeTimes(t *testing.T) {
 	for since, want := range map[string]string{
 		"0001-01-01T00:00:00Z":           "0001-01-01T00:00:00Z", // as a lease without one is written
 		"1970-01-01T00:00:00Z":           "1970-01-01T00:00:00.000000001Z",
@@ -68,7 +68,7 @@ func TestLeasesOfOtherTimes(t *testing.T) {
 	}
 }
 
-func TestLeasesThatNobodyWrote(t *testing.T) {
+func TestInvalidLeases(t *testing.T) {
 	for text, want := range map[string]string{
 		`{}`:                                     "nothing is leased",
 		`[]`:                                     "lease",

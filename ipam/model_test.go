@@ -29,9 +29,8 @@ type model struct {
 	leases map[ipam.Resource]*ipam.Lease
 }
 
-// Whatever services, operators, disks and restarts do: nobody has what another
-// has, nobody is moved, nothing is seen that is not stored, and the books of
-// the pools are right.
+// Under random services, configurations, store failures and restarts, no resource has two holders, no
+// service is moved, nothing is visible that is not stored, and the pools' numbers are right.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		configs := []ipam.Config{
@@ -161,25 +160,25 @@ func (m *model) checkAnswer(s *vip.Service, got vip.Allocation) {
 	for _, a := range got.VIPs {
 		l, _, ok := m.a.Leases().Get(ipam.Resource{Addr: a})
 		if !ok || l.HeldBy(s.Key) < 0 {
-			m.t.Fatalf("%s is told %s, whose lease is %+v", s.Key, a, l)
+			m.t.Fatalf("%s has %s, with lease %+v", s.Key, a, l)
 		}
 		asked := slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return v.Is4() == a.Is4() })
 		if asked >= 0 && s.VIPs[asked] != a && !slices.Contains(had.VIPs, a) {
 			m.t.Fatalf("%s asks for %s and is given %s", s.Key, s.VIPs[asked], a)
 		}
 		if asked >= 0 && s.VIPs[asked] != a && len(got.Problems) == 0 {
-			m.t.Fatalf("%s has %s, not %s, and is told no reason", s.Key, a, s.VIPs[asked])
+			m.t.Fatalf("%s has %s, not %s, and no problem says why", s.Key, a, s.VIPs[asked])
 		}
 	}
 	for k, n := range got.NodePorts {
 		l, _, ok := m.a.Leases().Get(ipam.Resource{NodePort: n, Protocol: k.Protocol})
 		if !ok || l.HeldBy(s.Key) != 0 || l.Holders[0].Port != k {
-			m.t.Fatalf("%s is told node port %d for %s, whose lease is %+v", s.Key, n, k, l)
+			m.t.Fatalf("%s has node port %d for %s, with lease %+v", s.Key, n, k, l)
 		}
 	}
 	m.checkAssigned(s, got)
 	if s.Families == 0 && len(got.VIPs) == 0 && len(got.Problems) == 0 {
-		m.t.Fatalf("%s has nothing and is told no reason", s.Key)
+		m.t.Fatalf("%s has nothing and no problem says why", s.Key)
 	}
 	settled := len(had.Problems) == 0 // else it waited for something that it may have now
 	same := settled && s.Assigned == former.Assigned && slices.Equal(s.VIPs, former.VIPs) && s.Pool == former.Pool && s.Families == former.Families
@@ -193,7 +192,7 @@ func (m *model) checkAnswer(s *vip.Service, got vip.Allocation) {
 // checkAssigned checks that a service whose addresses and node ports were
 // assigned has these, or what it had, and waits for holders alone.
 func (m *model) checkAssigned(s *vip.Service, got vip.Allocation) {
-	if !s.Assigned || m.fault { // then it is told all that it holds
+	if !s.Assigned || m.fault { // then the answer has all that it holds
 		return
 	}
 	had := func(r ipam.Resource) bool { return m.leases[r].HeldBy(s.Key) >= 0 }
@@ -213,7 +212,7 @@ func (m *model) checkAssigned(s *vip.Service, got vip.Allocation) {
 		l, _, leased := m.a.Leases().Get(ipam.Resource{Addr: a})
 		inPool := s.Pool == "" || pool >= 0 && slices.ContainsFunc(m.cfg.Pools[pool].CIDRs, func(c netip.Prefix) bool { return c.Contains(a) })
 		if inPool && m.mayGive(a) && (!leased || l.State != ipam.Held) && !freed(m.freed) {
-			m.t.Fatalf("%s was assigned %s and waits, nobody holds it, and nothing tells to ask again: %+v, %v", s.Key, a, l, got.Problems)
+			m.t.Fatalf("%s was assigned %s and waits, nobody holds it, and nothing recalls it: %+v, %v", s.Key, a, l, got.Problems)
 		}
 	}
 }
@@ -264,7 +263,7 @@ func (m *model) check(before map[ipam.Resource]*ipam.Lease) {
 	}
 }
 
-// mayGive is the naive form of what may be given out.
+// mayGive is the naive form of what may be allocated.
 func (m *model) mayGive(a netip.Addr) bool {
 	in := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })

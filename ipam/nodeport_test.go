@@ -18,12 +18,12 @@ func nodePorts(a vip.Allocation) map[string]uint16 {
 	return out
 }
 
-// The numbers of KEP-3668.
+// The order of automatic node ports, with the numbers of KEP-3668.
 func TestOrderOfNodePorts(t *testing.T) {
 	for _, c := range []struct {
 		set                ipam.PortRange
 		count              int
-		first, turn, final uint16
+		first, wrap, final uint16
 	}{
 		{ipam.PortRange{}, 2768, 30086, 30000, 30085},                          // the default: a band of 86
 		{ipam.PortRange{First: 30000, Last: 32767}, 2768, 30086, 30000, 30085}, // the same
@@ -53,8 +53,8 @@ func TestOrderOfNodePorts(t *testing.T) {
 			}
 			same(t, "first", got[0], c.first)
 			same(t, "last", got[len(got)-1], c.final)
-			if !seen[c.turn] {
-				t.Errorf("%d was never given out", c.turn)
+			if !seen[c.wrap] {
+				t.Errorf("%d was never allocated", c.wrap)
 			}
 			w.refused(vip.CodePoolFull, "no free udp node port in", "late", ports(on(udp(53), 0)))
 			if got := w.assign(service("tcp", ports(on(tcp(53), 0))))[0]; len(got.Problems) > 0 {
@@ -64,7 +64,7 @@ func TestOrderOfNodePorts(t *testing.T) {
 	}
 }
 
-// A service's own ports that ask for a number come before those that take any.
+// A service's ports with a requested number are planned before those with any number.
 func TestRequestedNodePortsFirst(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
 	got := nodePorts(w.assign(service("web", ports(on(tcp(80), 0), on(tcp(443), 30086), on(tcp(8443), 0)), checked(30087)))[0])
@@ -91,7 +91,7 @@ func TestNodePortsOfSCTP(t *testing.T) {
 	w.durable()
 }
 
-// A health port is a node port of TCP that stands for the whole service.
+// A health port is a TCP node port that belongs to the whole service.
 func TestHealthPorts(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
 	health := func(a vip.Allocation) uint16 { return a.NodePorts[vip.HealthPortKey] }

@@ -6,8 +6,7 @@ import (
 	"net/netip"
 )
 
-// number is an unsigned integer of 128 bits: an address or a port as a point
-// on a line.
+// number is an unsigned integer of 128 bits: an address or a port.
 type number struct{ hi, lo uint64 }
 
 func numberOf(a netip.Addr) number {
@@ -19,7 +18,7 @@ func numberOf(a netip.Addr) number {
 	return number{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
-// addr is the inverse of numberOf; v4 says which family n came from.
+// addr is the inverse of numberOf; v4 is the family of the address.
 func (n number) addr(v4 bool) netip.Addr {
 	if v4 {
 		var b [4]byte

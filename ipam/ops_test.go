@@ -8,8 +8,8 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 )
 
-// A lease of any number of holders is put and removed whole.
-func TestStepsOfALease(t *testing.T) {
+// Gain and Loss create and remove a lease with any number of holders.
+func TestGainAndLoss(t *testing.T) {
 	for _, holders := range []int{1, ipam.MaxHolders, ipam.MaxHolders + 1, 5*ipam.MaxHolders - 1} {
 		s := memstore.New()
 		l := ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, State: ipam.Held, ShareKey: "k"}

@@ -93,7 +93,7 @@ func (p *plan) poolHint() string {
 	return hint
 }
 
-// families returns the families of which the service is to have an address: those it names; else
+// families returns the families of the addresses that the service is to have: those it names; else
 // those of its requested addresses or of its pool, and of what it holds. If its source assigns
 // its addresses, they are the families of those, or else of what it holds.
 func (p *plan) families(s *vip.Service, from *pool, held []Lease) []vip.Family {

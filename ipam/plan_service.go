@@ -69,7 +69,7 @@ func (p *plan) current(s *vip.Service) *answer {
 			w.addrs = append(w.addrs, of[0].Resource)
 		}
 	}
-	var portless []Resource // node ports whose service port isn't known
+	var portless []Resource // node ports without a known service port
 	for i := range held {
 		l := &held[i]
 		if l.Resource.NodePort == 0 {

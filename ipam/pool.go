@@ -84,7 +84,7 @@ func (p *pool) allows(a netip.Addr) bool {
 	return r != nil && (r.dynamic.contains(numberOf(a)) || r.static.contains(numberOf(a)))
 }
 
-// refusal says why a is not allowed.
+// refusal says why a may not be allocated.
 func (p *pool) refusal(a netip.Addr, g *guard) vip.Problem {
 	outside := func(hint, format string, args ...any) vip.Problem {
 		return vip.Problem{Code: vip.CodeOutsidePool, Hint: hint, Message: fmt.Sprintf(format, args...)}
@@ -109,8 +109,8 @@ func (p *pool) refusal(a netip.Addr, g *guard) vip.Problem {
 // most bounds how many alarms of one kind a pool shows.
 const most = 10
 
-// alarms says what a pool has in common with what it must keep clear of. Lease
-// tells who holds an address. It costs O(ranges and routes).
+// alarms returns what a pool has in common with what it must keep clear of. lease returns the lease of
+// an address. It costs O(ranges and routes).
 func (g *guard) alarms(p *pool, lease func(netip.Addr) (Lease, bool)) []vip.Problem {
 	var out, own, routes []vip.Problem
 	for _, c := range p.CIDRs {
@@ -118,7 +118,7 @@ func (g *guard) alarms(p *pool, lease func(netip.Addr) (Lease, bool)) []vip.Prob
 			if c.Overlaps(r.prefix) {
 				out = append(out, vip.Problem{
 					Code:    vip.CodeOverlap,
-					Message: fmt.Sprintf("pool %q %s overlaps range %s, which %s says is in use: nothing more is given out there, what is held stays", p.Name, c, r.prefix, r.from),
+					Message: fmt.Sprintf("pool %q %s overlaps range %s, which %s says is in use: nothing more is allocated there, held addresses are kept", p.Name, c, r.prefix, r.from),
 					Hint:    "take that range out of the pool, and move the services that hold addresses of it",
 				})
 			}
@@ -128,7 +128,7 @@ func (g *guard) alarms(p *pool, lease func(netip.Addr) (Lease, bool)) []vip.Prob
 				routes = append(routes, vip.Problem{
 					Code:    CodeNotice,
 					Message: fmt.Sprintf("pool %q %s covers the whole route %s of %s, so others there may have the same addresses", p.Name, c, r.Prefix, r.Link),
-					Hint:    fmt.Sprintf("exclude %s from the pool unless it is yours to give out", r.Prefix),
+					Hint:    fmt.Sprintf("exclude %s from the pool unless its addresses are yours to allocate", r.Prefix),
 				})
 			}
 		}
@@ -149,7 +149,7 @@ func (g *guard) alarms(p *pool, lease func(netip.Addr) (Lease, bool)) []vip.Prob
 		slices.SortFunc(list, func(a, b vip.Problem) int { return strings.Compare(a.Message, b.Message) })
 		out = append(out, list[:min(len(list), most)]...)
 		if more := len(list) - most; more > 0 {
-			out = append(out, vip.Problem{Code: CodeNotice, Message: fmt.Sprintf("%d more such in pool %q", more, p.Name)})
+			out = append(out, vip.Problem{Code: CodeNotice, Message: fmt.Sprintf("and %d more of pool %q", more, p.Name)})
 		}
 	}
 	return out

@@ -8,8 +8,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Which of a service's leases says where it comes from is the same on all hosts,
-// whatever order they heard of them in.
+// The order of resources, which decides PriorSource, is the same on all hosts.
 func TestOrderOfResources(t *testing.T) {
 	want := []Resource{
 		{Addr: netip.MustParseAddr("192.0.2.1")},

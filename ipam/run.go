@@ -64,7 +64,7 @@ func (a *Allocator) Run(ctx context.Context) error {
 	}
 }
 
-// recallDue recalls the services whose wait is over, and returns when the next one's is.
+// recallDue recalls the services that have waited long enough, and returns the next deadline.
 func (a *Allocator) recallDue() (next time.Time) {
 	a.write.Lock()
 	defer a.write.Unlock()

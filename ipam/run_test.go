@@ -21,7 +21,7 @@ import (
 
 func newClock() *table.Clock { return &table.Clock{} }
 
-// running is a world whose allocator runs, in the fake time of a synctest
+// running returns a world with a running allocator, in the fake time of a synctest
 // bubble. Stop ends it.
 func running(t *testing.T, cfg ipam.Config) (w *world, stop func()) {
 	t.Helper()
@@ -87,14 +87,14 @@ func TestCoolingEnds(t *testing.T) {
 		synctest.Wait()
 		same(t, "leases after it", w.a.Leases().Len(), 1)
 		if !freed(waiting) {
-			t.Error("nobody was told")
+			t.Error("not freed")
 		}
 		w.durable()
 		stop()
 	})
 }
 
-func TestBackInTimeStaysHeld(t *testing.T) {
+func TestReturnWithinCoolingStaysHeld(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "192.0.2.0/30")))
 		w.get("a")
@@ -129,8 +129,7 @@ func TestCoolingEndsLateWhenTheStoreFails(t *testing.T) {
 	})
 }
 
-// One lease that the store refuses to end holds up no other, and is tried
-// again.
+// A lease that the store refuses to remove doesn't delay others, and is tried again.
 func TestCoolingEndsLateWhereTheStoreRefusesOne(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "192.0.2.0/29")))
@@ -202,7 +201,7 @@ func (s *refusing) Commit(ctx context.Context, ops []ipam.Op) error {
 	return err
 }
 
-// A clock that was set back doesn't keep an address from everyone for years.
+// A clock that was set back doesn't make a lease cool down for years.
 func TestClockSetBack(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/30")))
 	w.now = time.Now().AddDate(10, 0, 0)
@@ -296,9 +295,8 @@ func TestOrphanWaitsForTheStore(t *testing.T) {
 	})
 }
 
-// A sweep asks about nobody who is named: not about those that were at first,
-// nor again about those that came since.
-func TestSweepLooksAtWhatIsUnclaimedAlone(t *testing.T) {
+// A sweep doesn't look at services that a source names, from the start or later.
+func TestSweepSkipsKnownServices(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "10.0.0.0/16")))
 		asked := 0
@@ -318,10 +316,9 @@ func TestSweepLooksAtWhatIsUnclaimedAlone(t *testing.T) {
 	})
 }
 
-// What nobody claims is found also when that came to be after the sources have
-// spoken: a service that was named and whose release failed, and one that some
-// other host has written.
-func TestOrphansThatCameLater(t *testing.T) {
+// Orphans that appear after Settled are found: a service for which the release failed, and one that
+// another host wrote.
+func TestOrphansAfterSettled(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		w := &world{t: t, store: store, cfg: pools(pool("p", "192.0.2.0/28"))}

@@ -37,14 +37,14 @@ func TestSharing(t *testing.T) {
 	waiting := w.a.Freed()
 	w.get("https", share("web", tcp(8443)))
 	if !freed(waiting) {
-		t.Error("a waiting service is not told of the port")
+		t.Error("a waiting service is not woken by the port")
 	}
 	same(t, "the port given up", w.get("late", share("web", tcp(443))), "192.0.2.1")
 
 	waiting = w.a.Freed()
 	w.release("http")
 	if !freed(waiting) {
-		t.Error("a waiting service is not told that a holder left")
+		t.Error("a waiting service is not woken when a holder left")
 	}
 	same(t, "its port", w.get("http2", share("web", tcp(80))), "192.0.2.1")
 	for _, name := range []string{"https", "quic", "late", "http2"} {
@@ -58,8 +58,7 @@ func TestSharing(t *testing.T) {
 	w.durable()
 }
 
-// Ranges of ports on a shared address are disjoint, from each other and from
-// single ports.
+// Port ranges on a shared address must not overlap other ranges or ports.
 func TestSharingRanges(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	udps := tcps(100, 199)
@@ -88,15 +87,15 @@ func TestSharingRanges(t *testing.T) {
 	waiting := w.a.Freed()
 	w.get("range", share("k", tcps(100, 149)))
 	if !freed(waiting) {
-		t.Error("a waiting service is not told of the ports")
+		t.Error("a waiting service is not woken by the ports")
 	}
 	same(t, "the part given up", w.get("beside", share("k", tcp(150), tcps(200, 300))), "192.0.2.1")
 	w.durable()
 }
 
-// A holder that goes for a port which another has keeps its address and its
-// other ports, and is told.
-func TestSharerThatWantsAnothersPort(t *testing.T) {
+// A service that adds a port of another sharer keeps its address and its other ports, and gets a
+// problem.
+func TestSharerWithATakenPort(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	w.get("a", share("k", tcp(80)))
 	w.get("b", share("k", tcp(443)))
@@ -125,7 +124,7 @@ func TestShareKeyIsChanged(t *testing.T) {
 	w.durable()
 }
 
-// In one batch, too, the first of a group draws and the others join.
+// In one batch, too, the first service of a group gets an address and the others join.
 func TestGroupInOneBatch(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28", "2001:db8::/124")))
 	got := w.assign(service("a", share("k", tcp(80))), service("b", share("k", tcp(81))), service("c", share("k", tcp(80))))

@@ -14,7 +14,7 @@ func spanOf(r netipx.IPRange) span { return span{numberOf(r.From()), numberOf(r.
 // size is at most 2^64-1.
 func (s span) size() uint64 { return addSaturating(s.last.minus(s.first), 1) }
 
-// spans are runs in the order they are to be used in, none overlapping.
+// spans are runs in the order of their use. None overlap.
 type spans []span
 
 func (s spans) size() (n uint64) {
@@ -52,7 +52,7 @@ func (s spans) split(n uint64) (head, tail spans) {
 	return head, tail
 }
 
-// without returns the spans less what is in the set.
+// without returns the spans without the members of the set.
 func (s spans) without(set *netipx.IPSet, v4 bool) spans {
 	var out spans
 	for _, r := range s {
@@ -85,7 +85,7 @@ func (s spans) nextFree(used *bitmap, from number, planned func(number) bool) (n
 			break
 		}
 	}
-	// The span that from is in comes first from there on, and last as a whole.
+	// The span with from comes first, from there on, and last as a whole.
 	for i := range len(s) + 1 {
 		r := s[(start+i)%len(s)]
 		at := r.first
@@ -111,9 +111,9 @@ func addSaturating(a, b uint64) uint64 {
 	return a + b
 }
 
-// ends returns the addresses of a prefix that are never given out: network and
-// broadcast of IPv4 (a /31 and a /32 have none), the subnet-router anycast
-// address of IPv6 (RFC 4291; a /127 and a /128 have none).
+// ends returns the addresses of a prefix that are never allocated: the network and broadcast address of
+// IPv4 (a /31 and a /32 have none), and the subnet-router anycast address of IPv6 (RFC 4291; a /127
+// and a /128 have none).
 func ends(p netip.Prefix) []netip.Addr {
 	r := netipx.RangeOfPrefix(p)
 	switch {

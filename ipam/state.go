@@ -103,7 +103,7 @@ func (s *state) rebuildPools() {
 	s.pools = pools
 }
 
-// unreadableLease is a resource whose lease the store can't read.
+// unreadableLease is a resource with a lease that the store can't read.
 type unreadableLease struct {
 	stored Lease // as the store reports it: Blocked
 	known  Lease // what is known all the same: held by the services that the store names, as they last held it

@@ -13,8 +13,7 @@ import (
 
 var errFull = errors.New("no space left on device")
 
-// A lease that could not be stored is not seen by anyone, and what was held is
-// answered with.
+// A lease that could not be stored is not visible, and the service keeps what it held.
 func TestStoreThatFails(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	same(t, "before", w.get("web", ports(on(tcp(80), 0))), "192.0.2.1")
@@ -43,8 +42,8 @@ func TestStoreThatFails(t *testing.T) {
 	w.durable()
 }
 
-// The new address is stored and the old one can't be given up: both are held,
-// the service says so, and the next try mends it.
+// If the new address is stored and the old one can't be released, the service holds both and has a
+// problem, and the next try repairs that.
 func TestStoreThatFailsBetweenGainAndLoss(t *testing.T) {
 	inner := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	s := &failingSecond{Store: inner.store}
@@ -82,8 +81,7 @@ func (s *failingSecond) Commit(ctx context.Context, ops []ipam.Op) error {
 	return s.Store.Commit(ctx, ops)
 }
 
-// Another writer of the same store: the older lease keeps, and the service is
-// planned anew around it.
+// If another writer got the address first, its lease stays and the service is planned again.
 func TestLeaseChangedMeanwhile(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	taken := ipam.Lease{
@@ -124,8 +122,7 @@ func TestStoreThatCannotBeReadAtTheStart(t *testing.T) {
 	}
 }
 
-// Any number of services in one batch is one commit, and a batch that changes
-// nothing is none.
+// A batch of any size is one commit, and a batch that changes nothing is none.
 func TestCommitsOfABatch(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "10.0.0.0/16", "2001:db8::/64")))
 	var services []vip.Service
@@ -150,8 +147,7 @@ func TestCommitsOfABatch(t *testing.T) {
 	w.durable()
 }
 
-// Services that share an address give it up together: one change of one lease,
-// which cools for the last of them.
+// Services that share an address release it with one op; it cools down for the last of them.
 func TestSharersReleasedTogether(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	for i, name := range []string{"a", "b", "c"} {
@@ -171,7 +167,7 @@ func TestSharersReleasedTogether(t *testing.T) {
 	w.durable()
 }
 
-// What the store refuses of one service is that service's error alone.
+// If the store refuses the ops of one service, only that service has an error.
 func TestReleaseThatIsRefusedForOne(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	s := &refusing{Store: w.store}
@@ -199,7 +195,7 @@ func TestReleaseThatIsRefusedForOne(t *testing.T) {
 	w.durable()
 }
 
-// laterStore can't be read before it is there.
+// laterStore can't be read at first.
 type laterStore struct {
 	ipam.Store
 	there chan struct{}
@@ -214,8 +210,8 @@ func (s *laterStore) Changes(ctx context.Context, since ipam.Version) ([]ipam.Le
 	}
 }
 
-// A store that isn't there yet keeps nobody from configuring the allocator and from
-// looking at its pools; what it has counts when it comes, in the pools of then.
+// An allocator can be configured and read before its store is available. Restore applies the leases to
+// the current pools.
 func TestStoreThatComesLater(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	same(t, "before", w.get("web"), "192.0.2.1")
@@ -242,7 +238,7 @@ func TestStoreThatComesLater(t *testing.T) {
 	same(t, "what it held", w.get("web"), "192.0.2.1")
 }
 
-// stalledStore keeps commits waiting until it is let to.
+// stalledStore blocks commits until let is closed.
 type stalledStore struct {
 	ipam.Store
 	reached, let chan struct{}

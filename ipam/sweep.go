@@ -28,7 +28,7 @@ func (a *Allocator) Settled(known func(vip.ServiceKey) bool) {
 }
 
 // mayRelease returns a function that reports whether this host releases an orphan's lease: one that
-// it wrote itself, or, as the leader, one whose host is gone. While another host may have this one's
+// it wrote itself, or, as the leader, one of a host that is gone. While another host may have this one's
 // name, nobody releases what was written in that name, and its grace period begins again afterwards.
 func (a *Allocator) mayRelease() func(Holder) bool {
 	own, leader := a.ownName == nil || a.ownName(), a.leads()

@@ -13,14 +13,14 @@ const (
 	longestFreeze  = 10 * time.Minute
 )
 
-// undoBackoff is about a service whose leases this host changed and other hosts change back. Hosts
+// undoBackoff is about a service with leases that this host changes and other hosts change back. Hosts
 // with different definitions of one service would go on like that forever.
 type undoBackoff struct {
 	times int
 	until time.Time // when this host may change the service's leases again
 }
 
-// undone are the services of which this host released something, or of which a change was undone.
+// undone has the services of this host's releases and of changes that were undone.
 // The caller holds Allocator.write.
 type undone map[vip.ServiceKey]undoBackoff
 

@@ -1,10 +1,8 @@
 // Package boltstore keeps leases in the agent's state file, for one host.
 //
-// In come commits; each is one transaction and one fsync of the file, whatever
-// number of leases it changes. On start every lease is read and checked: one
-// that can't be read is an error, for an address must not be given out twice
-// because its lease was damaged. The file is the store.DB's; this package owns
-// the bucket "leases" in it.
+// A commit is one transaction and one fsync of the file, however many leases it changes. New reads and
+// checks every lease. One that can't be read is an error, because its address could otherwise be
+// allocated twice. The package owns the bucket "leases" of the state file and nothing else.
 package boltstore
 
 import (
@@ -15,13 +13,13 @@ import (
 	"github.com/ironvip/ironvip/ipam/internal/leasetable"
 )
 
-// bucketName is where the leases are, under the text of their resources.
+// bucketName is the bucket of the leases. Keys are the text of their resources.
 const bucketName = "leases"
 
 // Store is an ipam.Store. Make one with New.
 type Store struct{ *leasetable.Store }
 
-// bucket is what a Store needs of the state file.
+// bucket is the part of store.Bucket that a Store uses.
 type bucket interface {
 	All() (map[string]ipam.Lease, error)
 	Batch(fill func(*store.Tx[ipam.Lease])) error
@@ -38,7 +36,7 @@ func open(b bucket) (*Store, error) {
 	leases := make(map[ipam.Resource]ipam.Lease, len(all))
 	for key, lease := range all {
 		if name, _ := lease.Resource.MarshalText(); string(name) != key {
-			return nil, fmt.Errorf("read leases: the lease under %q is that of %s", key, name)
+			return nil, fmt.Errorf("read leases: key %q has the lease of %s", key, name)
 		}
 		leases[lease.Resource] = lease
 	}

@@ -62,8 +62,7 @@ func TestStore(t *testing.T) {
 		}))
 }
 
-// A lease that can't be read must not be forgotten: its address could be given
-// to another.
+// A lease that can't be read is an error: its address could otherwise be allocated again.
 func TestUnreadableLeaseIsAnError(t *testing.T) {
 	for name, write := range map[string]func(*store.DB) error{
 		"under another's name": func(db *store.DB) error {
@@ -143,8 +142,7 @@ func writeUntilKilled(path string) error {
 	}
 }
 
-// Whenever the agent is killed, every lease it acknowledged is there
-// afterwards, and every one it removed is not.
+// After a kill at any time, every acknowledged lease is there and every removed one is not.
 func TestKilledWhileWriting(t *testing.T) {
 	kills := 12
 	if testing.Short() {
@@ -223,8 +221,7 @@ func TestKilledWhileWriting(t *testing.T) {
 	t.Logf("%d acknowledged leases over %d kills", total, kills)
 }
 
-// BenchmarkReopen is a start on a file of 100,000 leases: verifying it, and
-// reading the leases.
+// BenchmarkReopen opens and reads a file of 100,000 leases.
 func BenchmarkReopen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "ironvip.db")
 	db, err := store.Open(path)
@@ -267,7 +264,7 @@ func BenchmarkReopen(b *testing.B) {
 	b.ReportMetric(float64(reading.Milliseconds())/float64(b.N), "ms/read")
 }
 
-// BenchmarkCommit is one lease made durable, with few and with many there.
+// BenchmarkCommit makes one lease durable, in a small and in a large file.
 func BenchmarkCommit(b *testing.B) {
 	for _, held := range []int{100, 100_000} {
 		b.Run(fmt.Sprintf("%d held", held), func(b *testing.B) {

@@ -17,7 +17,7 @@ import (
 const (
 	// tries is how often an op is written that conflicts with other hosts.
 	tries = 8
-	// catchUp is how long a commit waits for the rest of a change of which the tree has a part.
+	// catchUp is how long a commit waits for the rest of a change that the tree has only in part.
 	catchUp = time.Second
 	// mismatchTimeout is how long a service's leases and holdings must differ, while the tree is
 	// in touch with Consul, before the holdings are rewritten from the leases: somebody has edited

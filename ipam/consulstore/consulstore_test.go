@@ -73,7 +73,7 @@ func TestStore(t *testing.T) {
 		}))
 }
 
-// Hosts that share Consul, whatever goes wrong.
+// The storm of hosts that share a store, on a simulated Consul.
 func TestStorm(t *testing.T) {
 	for seed := range uint64(*storms) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestStorm(t *testing.T) {
 				m := fleettest.NewMemory()
 				hosts := map[int]*host{}
 				storetest.Storm{
-					Hosts: 3, Steps: 150, Seed: seed, Pause: 300 * time.Millisecond, Patience: 30 * time.Minute,
+					Hosts: 3, Steps: 150, Seed: seed, Pause: 300 * time.Millisecond, Timeout: 30 * time.Minute,
 					Open: func(t testing.TB, n int) (ipam.Store, func()) {
 						hosts[n] = start(t, m, fmt.Sprintf("lb%d", n+1))
 						return hosts[n].Store, hosts[n].End

@@ -37,7 +37,7 @@ func claim(l ipam.Lease, holds ...ipam.Resource) ipam.Op {
 // caughtUp waits until a host has all that is in the memory.
 func caughtUp(t testing.TB, h *host) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Minute); ; { // reading everything anew is what finds others' writes
+	for end := time.Now().Add(10 * time.Minute); ; { // a full read finds foreign writes
 		behind := false
 		for _, p := range h.memory.Pairs(prefix) {
 			folder, key, _ := strings.Cut(strings.TrimPrefix(p.Key, prefix), "/")
@@ -60,8 +60,7 @@ func caughtUp(t testing.TB, h *host) {
 	}
 }
 
-// Whatever else is under the keys of leases is told by key, given to nobody and
-// left as it is.
+// Foreign values under the keys of leases are reported by key, not allocated, and left alone.
 func TestJunk(t *testing.T) {
 	good := storetest.Lease(9, "good")
 	junk := map[string]string{
@@ -101,7 +100,7 @@ func TestJunk(t *testing.T) {
 				}
 				for key := range junk {
 					if !slices.Contains(places, key) {
-						t.Errorf("%s is not told among %v", key, places)
+						t.Errorf("%s is not reported among %v", key, places)
 					}
 				}
 				changes, _, _ := h.Store.Changes(context.Background(), 0)
@@ -138,7 +137,7 @@ func TestJunk(t *testing.T) {
 						t.Errorf("%s was overwritten with %q", key, got)
 					}
 				}
-				// What is put right can be had.
+				// A fixed key can be leased.
 				m.Delete(prefix + "leases/192.0.2.1")
 				caughtUp(t, h)
 				if op := commit(t, h.Store, claim(storetest.Lease(1, "other")))[0]; op.Err != nil {
@@ -159,9 +158,9 @@ func allocator(t testing.TB, s ipam.Store, pool string) *ipam.Allocator {
 	return a
 }
 
-// Leases and holdings that somebody edited apart are brought together again, by
-// the leases, after a while.
-func TestHoldingsThatDontMatch(t *testing.T) {
+// If somebody edits leases or holdings so that they differ, the holdings are rewritten from the leases
+// after a while.
+func TestHoldingsDifferFromLeases(t *testing.T) {
 	for name, damage := range map[string]func(*fleettest.Memory){
 		"the lease is gone":     func(m *fleettest.Memory) { m.Delete(prefix + "leases/192.0.2.1") },
 		"the holdings are gone": func(m *fleettest.Memory) { m.Delete(prefix + "holdings/default/web") },
@@ -203,8 +202,7 @@ func TestHoldingsThatDontMatch(t *testing.T) {
 	}
 }
 
-// Hosts that each give one service an address of their own choice, knowing
-// nothing of each other, give it one.
+// Hosts that allocate for one service at the same time give it one address.
 func TestRivalHosts(t *testing.T) {
 	m := fleettest.NewMemory()
 	var hosts []*host
@@ -247,9 +245,8 @@ func TestRivalHosts(t *testing.T) {
 	}
 }
 
-// Consul set back to what it was: what was given out since is claimed again as
-// it was.
-func TestConsulSetBack(t *testing.T) {
+// After a restore of an older Consul snapshot, the leases since then are claimed again as they were.
+func TestConsulRestored(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		h := start(t, m, "lb1")
@@ -273,7 +270,7 @@ func TestConsulSetBack(t *testing.T) {
 			want[name] = ask(name)
 		}
 		m.Restore(was, true)
-		for range 700 { // what comes in the same moment is found when everything is read anew
+		for range 700 { // what comes in the same moment is found by a full read
 			if a.Leases().Len() == 1 {
 				break
 			}
@@ -291,7 +288,7 @@ func TestConsulSetBack(t *testing.T) {
 	})
 }
 
-// A change costs one transaction, however much there is.
+// A change costs one transaction, however many leases there are.
 func TestCostOfOneLease(t *testing.T) {
 	m := fleettest.NewMemory()
 	h := start(t, m, "lb1")
@@ -334,5 +331,5 @@ func TestCostOfOneLease(t *testing.T) {
 	}
 }
 
-var _ fleet.Turn = (*fleet.Tree)(nil) // what ipam.Options.Leadership is in a fleet
+var _ fleet.Turn = (*fleet.Tree)(nil) // ipam.Options.Leadership in a fleet
 var _ ipam.Leadership = (*fleet.Tree)(nil)

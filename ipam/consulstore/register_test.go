@@ -30,15 +30,14 @@ type registrar struct {
 
 const registered = "services"
 
-// register starts a host whose allocator knows its sources' services, and of the
-// others' what known says.
-func register(t *testing.T, m *fleettest.Memory, name string, pool string, turn ipam.Leadership) *registrar {
+// register starts a host with an allocator that knows all services.
+func register(t *testing.T, m *fleettest.Memory, name string, pool string, leadership ipam.Leadership) *registrar {
 	t.Helper()
 	var store *Store
 	h := m.Start(t, name, append(Folders(), registered), func(tree *fleet.Tree) { store = New(tree) })
 	cfg := ipam.Config{ReuseDelay: time.Minute, OrphanGrace: time.Hour,
 		Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix(pool)}, AutoAssign: true}}}
-	a, err := ipam.New(t.Context(), store, cfg, ipam.Options{Clock: &table.Clock{}, Node: name, Leadership: turn, OwnName: func() bool { return true }})
+	a, err := ipam.New(t.Context(), store, cfg, ipam.Options{Clock: &table.Clock{}, Node: name, Leadership: leadership, OwnName: func() bool { return true }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +68,7 @@ func (r *registrar) together(t *testing.T, name string) (done bool, b *fleet.Bat
 	return done, b
 }
 
-// writes counts the host's transactions about the tree from now on: it has others,
-// such as those that say that it is there.
+// writes counts the host's transactions in the tree from now on. It has others, such as its heartbeats.
 func (r *registrar) writes() *atomic.Int32 {
 	var n atomic.Int32
 	r.Before(func(c fleettest.Call) error {
@@ -82,7 +80,7 @@ func (r *registrar) writes() *atomic.Int32 {
 	return &n
 }
 
-// held are the addresses that a service holds by what the memory has.
+// held returns the addresses that a service holds according to the memory.
 func held(t *testing.T, m *fleettest.Memory, name string) (out []string) {
 	t.Helper()
 	for _, p := range m.Pairs(prefix + leasesFolder + "/") {
@@ -97,20 +95,18 @@ func held(t *testing.T, m *fleettest.Memory, name string) (out []string) {
 	return out
 }
 
-// Nobody's turn: the host that registers a service is the one to draw for it all
-// the same.
-type nobodys struct{}
+// follower is never the leader. A host that registers a service allocates for it all the same.
+type follower struct{}
 
-func (nobodys) Mine() bool               { return false }
-func (nobodys) Elected() string          { return "another" }
-func (nobodys) Changed() <-chan struct{} { return nil }
+func (follower) Mine() bool               { return false }
+func (follower) Elected() string          { return "another" }
+func (follower) Changed() <-chan struct{} { return nil }
 
-// A service and its lease are there at the same time, after one transaction, and
-// Assign finds what there is.
+// A service and its lease are visible at the same time, after one transaction, and Assign finds them.
 func TestServiceAndLeaseTogether(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		one, two := register(t, m, "one", "192.0.2.0/29", nobodys{}), register(t, m, "two", "192.0.2.0/29", nobodys{})
+		one, two := register(t, m, "one", "192.0.2.0/29", follower{}), register(t, m, "two", "192.0.2.0/29", follower{})
 		writes := one.writes()
 		done, b := one.together(t, "web")
 		if !done || b.Err != nil || len(b.Indexes) != 1 {
@@ -139,12 +135,11 @@ func TestServiceAndLeaseTogether(t *testing.T) {
 	})
 }
 
-// A registration that is refused leaves no lease, and the address is free for
-// the next.
+// A refused registration leaves no lease, and the next service gets the address.
 func TestRefusedServiceLeavesNoLease(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		one := register(t, m, "one", "192.0.2.0/29", nobodys{})
+		one := register(t, m, "one", "192.0.2.0/29", follower{})
 		m.Put(prefix+registered+"/default/web", "another's")
 		done, b := one.together(t, "web")
 		conflict := (*fleet.ConflictError)(nil)
@@ -160,12 +155,11 @@ func TestRefusedServiceLeavesNoLease(t *testing.T) {
 	})
 }
 
-// An address that another has taken meanwhile leaves the registration to be
-// written alone, and the address to who has it.
-func TestLeaseThatIsTakenLeavesTheServiceAlone(t *testing.T) {
+// If another host takes the address meanwhile, the caller has to write the registration alone.
+func TestTakenAddressLeavesTheRegistrationAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		one, two := register(t, m, "one", "192.0.2.0/29", nobodys{}), register(t, m, "two", "192.0.2.0/29", nobodys{})
+		one, two := register(t, m, "one", "192.0.2.0/29", follower{}), register(t, m, "two", "192.0.2.0/29", follower{})
 		once := sync.OnceFunc(func() {
 			if done, _ := one.together(t, "first"); !done {
 				t.Error("the first")
@@ -195,11 +189,11 @@ func TestLeaseThatIsTakenLeavesTheServiceAlone(t *testing.T) {
 	})
 }
 
-// What can't be granted in one step is left to Assign.
+// A service that needs more than new leases is left to Assign.
 func TestWhatIsLeftToAssign(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		one := register(t, m, "one", "192.0.2.0/30", nobodys{})
+		one := register(t, m, "one", "192.0.2.0/30", follower{})
 		writes := one.writes()
 		for _, s := range []vip.Service{
 			{Key: plain("pool").Key, Source: "rest", Pool: "none"},
@@ -224,11 +218,11 @@ func TestWhatIsLeftToAssign(t *testing.T) {
 	})
 }
 
-// A lost answer leaves either both or neither.
-func TestAnswerOfBothIsLost(t *testing.T) {
+// After a lost answer there are both the registration and the lease, or neither.
+func TestLostAnswerOfARegistration(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		one := register(t, m, "one", "192.0.2.0/24", nobodys{})
+		one := register(t, m, "one", "192.0.2.0/24", follower{})
 		for i := range 20 {
 			one.LoseAnswers(i % 5)
 			name := fmt.Sprint("s", i)

@@ -79,7 +79,7 @@ func TestStormOnConsul(t *testing.T) {
 	var stalls sync.WaitGroup
 	defer stalls.Wait()
 	storetest.Storm{
-		Hosts: 3, Steps: 120, Seed: 1, Pause: 120 * time.Millisecond, Patience: 2 * time.Minute,
+		Hosts: 3, Steps: 120, Seed: 1, Pause: 120 * time.Millisecond, Timeout: 2 * time.Minute,
 		Open: func(t testing.TB, n int) (ipam.Store, func()) {
 			s, _, end := join(t, server, fmt.Sprintf("lb%d", n+1), "ironvip")
 			return s, end
@@ -95,8 +95,8 @@ func TestStormOnConsul(t *testing.T) {
 	}.Run(t)
 }
 
-// Many services come at once to three hosts while the real server stalls again and
-// again for longer than a transaction may take.
+// Three hosts get many services at once while the real server stalls repeatedly for longer than a
+// transaction may take.
 func TestManyServicesOnAStallingConsul(t *testing.T) {
 	server := consultest.Start(t, consultest.Options{Memory: true})
 	ctx, cancel := context.WithCancel(t.Context())

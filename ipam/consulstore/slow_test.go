@@ -34,9 +34,8 @@ func leaseOps(n int) []ipam.Op {
 	return ops
 }
 
-// A Consul that doesn't manage a full transaction in time is given less at once:
-// each commit gets some of its ops done, what isn't is told apart, and once Consul is
-// fast again transactions are full again.
+// If Consul is too slow for a full transaction, transactions get smaller: each commit completes some of
+// its ops and reports which. Once Consul is fast again, transactions are full again.
 func TestSlowConsulMakesProgress(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
@@ -98,7 +97,7 @@ func TestSlowConsulMakesProgress(t *testing.T) {
 	})
 }
 
-// seat is what a fleet's election says in a test: it is always lb1.
+// seat is a host in a fleet with the leader lb1.
 type seat string
 
 func (s seat) Mine() bool             { return s == "lb1" }
@@ -149,8 +148,8 @@ func sameLeases(t *testing.T, allocators []*ipam.Allocator, n int) {
 	}
 }
 
-// Many services come at once to all hosts while Consul is slow: the others stay
-// patient with the elected host, and every service gets its address.
+// If all hosts get many services at once while Consul is slow, the followers leave them to the leader,
+// and every service gets its address.
 func TestManyServicesOnASlowConsul(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
@@ -186,7 +185,7 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 		asking.Wait()
 		t.Logf("%d transactions by the others; problems %v", others.Load(), problems)
 		if n := others.Load(); n > 8 { // alone, they would need hundreds
-			t.Errorf("hosts that aren't elected wrote %d transactions", n)
+			t.Errorf("the followers wrote %d transactions", n)
 		}
 		for i, p := range problems[1:] {
 			if p[vip.CodeStore] > 0 {
@@ -199,8 +198,8 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 	})
 }
 
-// ask asks for services until each has an address, as the stage of the pipeline
-// does, and counts by code the problems that came meanwhile.
+// ask calls Assign until each service has an address, as the pipeline does, and counts the problems
+// by code.
 func ask(a *ipam.Allocator, services []*vip.Service, problems map[string]int) {
 	open := map[vip.ServiceKey]*vip.Service{}
 	for _, s := range services {

@@ -69,7 +69,7 @@ func (d *director) problems(name string) []vip.Problem {
 	return row.Problems
 }
 
-func (d *director) told(kind string) bool {
+func (d *director) reported(kind string) bool {
 	events, _ := d.events.Since(0)
 	return slices.ContainsFunc(events, func(e event.Event) bool { return e.Kind == kind })
 }
@@ -93,10 +93,9 @@ func plain(name string) vip.Service {
 	return vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Source: "static", Ports: []vip.Port{{Protocol: vip.TCP, Port: 80, TargetPort: 80}}}
 }
 
-// A lease that can't be read moves nothing: its service keeps what it has, on
-// hosts that run and on those that start anew, and gets nothing else until its key is
-// mended or removed.
-func TestLeaseThatCantBeRead(t *testing.T) {
+// The service of an unreadable lease keeps what it has, on running and on restarted hosts, and gets
+// nothing else until the key is fixed or removed.
+func TestUnreadableLease(t *testing.T) {
 	damages := map[string]func(string) string{
 		"cut":           func(was string) string { return was[:40] },
 		"newer version": func(was string) string { return strings.Replace(was, `{"v":1,`, `{"v":2,`, 1) },
@@ -155,7 +154,7 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 	}
 	m.Put(key, damage(was))
 	want := tree()
-	told := func(name string) bool {
+	reports := func(name string) bool {
 		p := hosts[name].problems("web")
 		return len(p) == 1 && p[0].Code == vip.CodeWaiting && strings.Contains(p[0].Message, key) && p[0].Hint != ""
 	}
@@ -163,7 +162,7 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 		t.Helper()
 		synctest.Wait()
 		for name, h := range hosts {
-			if h.serves("web") != web || h.serves("db") != db || len(h.problems("db")) > 0 || h.told("lease_store_down") {
+			if h.serves("web") != web || h.serves("db") != db || len(h.problems("db")) > 0 || h.reported("lease_store_down") {
 				t.Errorf("%s serves web at %s %v, db at %s %v", name, h.serves("web"), h.problems("web"), h.serves("db"), h.problems("db"))
 			}
 		}
@@ -173,20 +172,20 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 	}
 	hosts["lb3"].end()
 	hosts["lb3"] = direct(t, m, "lb3", webService(), plain("db"))
-	eventually(t, "the host that started anew doesn't say what it waits for", func() bool { return told("lb3") })
+	eventually(t, "a restarted host doesn't report what it waits for", func() bool { return reports("lb3") })
 	for range 120 {
 		unmoved()
 		time.Sleep(5 * time.Second)
 	}
 	for name := range hosts {
-		if !told(name) {
+		if !reports(name) {
 			t.Errorf("after 10 minutes, %s says of web: %v", name, hosts[name].problems("web"))
 		}
 	}
-	for _, name := range []string{"lb1", "lb2"} { // the elected one is among them
+	for _, name := range []string{"lb1", "lb2"} { // the leader is among them
 		hosts[name].end()
 		hosts[name] = direct(t, m, name, webService(), plain("db"))
-		eventually(t, "another one that starts anew doesn't say it", func() bool { return told(name) })
+		eventually(t, "another restarted host doesn't report it", func() bool { return reports(name) })
 		time.Sleep(time.Minute)
 		unmoved()
 	}
@@ -202,7 +201,7 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 	}
 	eventually(t, "the services don't go on", same("lb1", "lb2", "lb3"))
 	for name, h := range hosts {
-		if h.told("lease_store_down") {
+		if h.reported("lease_store_down") {
 			t.Errorf("%s says that the store can't be written", name)
 		}
 	}
@@ -211,8 +210,8 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 	}
 }
 
-// Holdings that can't be read keep their service as it is.
-func TestHoldingsThatCantBeRead(t *testing.T) {
+// The service of unreadable holdings keeps what it has.
+func TestUnreadableHoldings(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		h := direct(t, m, "lb1", plain("web"))
@@ -222,7 +221,7 @@ func TestHoldingsThatCantBeRead(t *testing.T) {
 		key := prefix + "holdings/default/web"
 		was, _ := m.Get(key)
 		m.Put(key, was[:20])
-		time.Sleep(10 * time.Minute) // until everything has been read anew
+		time.Sleep(10 * time.Minute) // until the next full read
 		more := webService()
 		h.services.Set(more)
 		for range 60 {
@@ -236,14 +235,14 @@ func TestHoldingsThatCantBeRead(t *testing.T) {
 		eventually(t, "it doesn't go on with the first node port", func() bool {
 			return h.serves("web") == "[192.0.2.17] map[80/tcp:30086]" && len(h.problems("web")) == 0
 		})
-		if h.told("lease_store_down") {
+		if h.reported("lease_store_down") {
 			t.Error("it said that the store can't be written")
 		}
 	})
 }
 
-// A lease deleted by hand is put back, and nobody says that the store can't be
-// written; holdings edited by hand have their service wait.
+// A lease that was deleted by hand is written again without a store problem. Holdings that were edited by
+// hand make their service wait.
 func TestEditedByHand(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
@@ -282,7 +281,7 @@ func TestEditedByHand(t *testing.T) {
 			return hosts[0].serves("web") == "[192.0.2.17] map[80/tcp:30086]" && hosts[1].serves("web") == hosts[0].serves("web")
 		})
 		for _, h := range hosts {
-			if h.told("lease_store_down") {
+			if h.reported("lease_store_down") {
 				t.Error("it said that the store can't be written")
 			}
 		}

@@ -1,6 +1,5 @@
-// Package memstore keeps leases in memory, for tests and for trying things
-// out. It keeps every promise of ipam.Store but to outlive the process, and
-// refuses what a real store would refuse.
+// Package memstore keeps leases in memory, for tests and previews. Apart from durability it does what
+// ipam.Store promises, and it refuses what a real store would refuse.
 package memstore
 
 import (
@@ -26,16 +25,14 @@ func New() *Store {
 	return s
 }
 
-// Fail makes every later commit fail for that reason, as a full disk would;
-// nil ends it.
+// Fail makes every later commit fail for that reason, as a full disk would; nil ends this.
 func (s *Store) Fail(reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fault = reason
 }
 
-// Commits returns how many commits changed something: what would have been an
-// fsync each.
+// Commits returns the number of commits that changed something. Each would have been an fsync.
 func (s *Store) Commits() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

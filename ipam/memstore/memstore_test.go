@@ -16,9 +16,8 @@ func TestStore(t *testing.T) {
 		}))
 }
 
-// Old removals are forgotten, and who asks from before them is told to start
-// anew.
-func TestOldRemovalsAreForgotten(t *testing.T) {
+// Old tombstones are dropped, and Changes since an older version returns ErrCompacted.
+func TestTombstonesAreCompacted(t *testing.T) {
 	s := New()
 	l := storetest.Lease(1, "a")
 	ops := []ipam.Op{{New: &l}}

@@ -1,6 +1,6 @@
-// Package storetest is the suite that every ipam.Store passes. A store's own
-// test calls Run with a way to make one, and with what it can do beyond:
-// outlive a restart, fail on demand.
+// Package storetest is the suite that every ipam.Store passes. A store's own test calls Run with a
+// function that makes one, and with options for stores that survive a restart or fail on demand. Storm
+// runs several hosts on one store.
 package storetest
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Option says what more a store can do.
+// Option is something that not every store can do.
 type Option func(*suite)
 
-// Reopen gives the way to close a store and open it again where it was.
+// Reopen closes a store and opens it again in the same place.
 func Reopen(reopen func(t *testing.T, s ipam.Store) ipam.Store) Option {
 	return func(c *suite) { c.reopen = reopen }
 }
 
-// Fault gives the way to make a store's writes fail, and to end that.
+// Fault makes a store's writes fail until end is called.
 func Fault(fault func(t *testing.T, s ipam.Store) (end func())) Option {
 	return func(c *suite) { c.fault = fault }
 }
@@ -36,8 +36,7 @@ type suite struct {
 	fault  func(t *testing.T, s ipam.Store) (end func())
 }
 
-// Run runs the suite. Open returns a new, empty store, and closes it in a
-// cleanup of t.
+// Run runs the suite. open returns a new, empty store and closes it in a cleanup of t.
 func Run(t *testing.T, open func(t *testing.T) ipam.Store, options ...Option) {
 	c := &suite{open: open}
 	for _, o := range options {

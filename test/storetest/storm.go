@@ -22,7 +22,7 @@ import (
 
 // Storm is several hosts that share a store: each an allocator and the stage
 // above it, on services that are the same everywhere but for a lag, while commits
-// fail, answers are lost, hosts crash, clocks are wrong and elections go wrong.
+// fail, answers get lost, hosts crash, and clocks and elections are wrong.
 // Run it inside a bubble, or, on a store that is somewhere else, in real
 // time.
 type Storm struct {
@@ -30,13 +30,13 @@ type Storm struct {
 	Seed         uint64
 	// Open returns a host's own handle of the store; End is called when the host crashes.
 	Open func(t testing.TB, host int) (s ipam.Store, end func())
-	// Trouble does something to a running host's way to the store, Calm ends all of that.
-	// Both may be nil.
+	// Trouble disturbs a running host's connection to the store, Calm ends all disturbances. Both may
+	// be nil.
 	Trouble func(host int, r *rand.Rand)
 	Calm    func()
-	// Pause is the mean time between two steps, Patience how long things may take to
+	// Pause is the mean time between two steps, Timeout how long hosts may take to
 	// settle in the end.
-	Pause, Patience time.Duration
+	Pause, Timeout time.Duration
 }
 
 // stormPools hold more than the services of a storm, but not much.
@@ -62,7 +62,7 @@ type storm struct {
 	commits atomic.Int64
 }
 
-// wanted is a service as all hosts are to have it, or one of them.
+// wanted is a service that all hosts have, or one of them.
 type wanted struct {
 	service vip.Service
 	only    int // the one host that has it; -1: all
@@ -80,7 +80,7 @@ type stormHost struct {
 	lost    float64 // how likely its answer is lost
 	elected bool
 	leader  string
-	turned  chan struct{}
+	changed chan struct{}
 	refused int
 
 	store       ipam.Store
@@ -95,7 +95,7 @@ type stormHost struct {
 func (o Storm) Run(t testing.TB) {
 	s := &storm{Storm: o, t: t, rand: rand.New(rand.NewPCG(o.Seed, 1)), wanted: map[vip.ServiceKey]wanted{}}
 	for i := range o.Hosts {
-		h := &stormHost{storm: s, name: fmt.Sprintf("lb%d", i+1), n: i, turned: make(chan struct{})}
+		h := &stormHost{storm: s, name: fmt.Sprintf("lb%d", i+1), n: i, changed: make(chan struct{})}
 		s.hosts = append(s.hosts, h)
 		h.start()
 	}
@@ -128,7 +128,7 @@ func (s *storm) step() {
 		}
 	case n < 80:
 		s.elect(s.rand.IntN(len(s.hosts)+1) - 1)
-	case n < 82: // a stalled host believes that it is its turn still
+	case n < 82: // a stalled host still believes that it leads
 		h.set(func() { h.elected = true })
 	case n < 87:
 		h.set(func() { h.down, h.lost = s.rand.Float64(), s.rand.Float64()/2 })
@@ -189,7 +189,7 @@ func (s *storm) put() {
 	}
 	s.wanted[k] = wanted{sv, only}
 	s.mu.Unlock()
-	s.tell(k)
+	s.publish(k)
 }
 
 func (s *storm) remove() {
@@ -197,11 +197,11 @@ func (s *storm) remove() {
 	s.mu.Lock()
 	delete(s.wanted, k)
 	s.mu.Unlock()
-	s.tell(k)
+	s.publish(k)
 }
 
-// tell brings a service's newest form to the hosts, to each in its own time.
-func (s *storm) tell(k vip.ServiceKey) {
+// publish sends a service's newest form to the hosts, to each after its own lag.
+func (s *storm) publish(k vip.ServiceKey) {
 	for _, h := range s.hosts {
 		late := time.Duration(s.rand.Int64N(int64(200 * time.Millisecond)))
 		s.lag.Go(func() {
@@ -225,7 +225,7 @@ func (h *stormHost) has(k vip.ServiceKey) {
 	}
 }
 
-// elect makes it one host's turn, or nobody's.
+// elect makes one host the leader, or none.
 func (s *storm) elect(n int) {
 	leader := ""
 	if n >= 0 {
@@ -255,8 +255,8 @@ func (h *stormHost) set(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change()
-	close(h.turned)
-	h.turned = make(chan struct{})
+	close(h.changed)
+	h.changed = make(chan struct{})
 }
 
 // Mine, Elected and Changed are the host's ipam.Leadership.
@@ -275,7 +275,7 @@ func (h *stormHost) Elected() string {
 func (h *stormHost) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.turned
+	return h.changed
 }
 
 func (h *stormHost) now() time.Time {
@@ -309,7 +309,7 @@ func (h *stormHost) start() {
 	h.stop = func() { cancel(); running.Wait() }
 }
 
-// crash ends it, wherever it is.
+// crash stops the host at any point.
 func (h *stormHost) crash() {
 	if h.allocator == nil {
 		return
@@ -324,7 +324,7 @@ func (h *stormHost) crash() {
 	}
 }
 
-// Commit is the host's way to the store, with what may go wrong on it.
+// Commit passes ops to the store, with faults.
 func (h *stormHost) Commit(ctx context.Context, ops []ipam.Op) error {
 	for i := range ops {
 		h.check(&ops[i])
@@ -336,7 +336,7 @@ func (h *stormHost) Commit(ctx context.Context, ops []ipam.Op) error {
 	}
 	h.mu.Unlock()
 	if down {
-		return fmt.Errorf("%w: the storm says so", ipam.ErrUnavailable)
+		return fmt.Errorf("%w: fault of the storm", ipam.ErrUnavailable)
 	}
 	h.storm.note(h, ops)
 	err := h.store.Commit(ctx, ops)
@@ -354,11 +354,11 @@ func (h *stormHost) Changes(ctx context.Context, since ipam.Version) ([]ipam.Lea
 	return h.store.Changes(ctx, since)
 }
 
-// mostCommits bounds how many commits a step may lead to, with all that others do
-// about it: more is hosts that fight.
+// mostCommits bounds how many commits a step may cause on all hosts. More means that hosts undo each
+// other's changes.
 const mostCommits = 200
 
-// note counts a commit. Hosts that go on for ever would never let the test end.
+// note counts a commit, and ends a test with hosts that go on forever.
 func (s *storm) note(h *stormHost, ops []ipam.Op) {
 	n, most := int(s.commits.Add(1)), mostCommits*s.Steps
 	if n < most-20 {
@@ -374,11 +374,10 @@ func (s *storm) note(h *stormHost, ops []ipam.Op) {
 	}
 }
 
-// chance is true that often. Commits are concurrent, so it isn't the storm's own randomness.
+// chance is true with probability p. Commits are concurrent, so it can't use the storm's own source.
 func (s *storm) chance(p float64) bool { return rand.Float64() < p }
 
-// check fails the test when an op takes a resource from one that holds it and
-// gives it to another that may not share it.
+// check fails the test if an op gives a held resource to a service that may not share it.
 func (h *stormHost) check(op *ipam.Op) {
 	if op.Old == nil || op.New == nil {
 		if op.Old != nil && op.Old.State == ipam.Held {
@@ -395,19 +394,19 @@ func (h *stormHost) check(op *ipam.Op) {
 	}
 }
 
-// settle waits until everything is as it should be in the end.
+// settle waits until wrong finds nothing.
 func (s *storm) settle() {
 	s.lag.Wait()
 	var wrong []error
-	for end := time.Now().Add(s.Patience); time.Now().Before(end); time.Sleep(s.Patience / 100) {
+	for end := time.Now().Add(s.Timeout); time.Now().Before(end); time.Sleep(s.Timeout / 100) {
 		if wrong = s.wrong(); len(wrong) == 0 {
 			return
 		}
 	}
-	s.t.Errorf("after %s: %v", s.Patience, errors.Join(wrong...))
+	s.t.Errorf("after %s: %v", s.Timeout, errors.Join(wrong...))
 }
 
-// wrong returns what isn't as it should be.
+// wrong returns all differences from the expected end state.
 func (s *storm) wrong() (out []error) {
 	bad := func(format string, args ...any) { out = append(out, fmt.Errorf(format, args...)) }
 	all, _, err := s.hosts[0].store.Changes(context.Background(), 0)
@@ -473,19 +472,19 @@ func (s *storm) wrong() (out []error) {
 			}
 			for _, a := range row.VIPs {
 				if !slices.Contains(held[k], ipam.Resource{Addr: a}) {
-					bad("%s: %s is told %s, and holds %v", h.name, k, a, held[k])
+					bad("%s: %s has %s, and holds %v", h.name, k, a, held[k])
 				}
 			}
 			if n := len(row.VIPs) + len(row.NodePorts); n != len(held[k]) {
-				bad("%s: %s is told %v and %v, and holds %v", h.name, k, row.VIPs, row.NodePorts, held[k])
+				bad("%s: %s has %v and %v, and holds %v", h.name, k, row.VIPs, row.NodePorts, held[k])
 			}
 		}
 	}
 	return out
 }
 
-// mayLack reports whether a service lacks something that others have: an
-// address that it asks for, a port of the address that it shares.
+// mayLack reports whether a service may lack what others have: an address that it requests, or a port of
+// an address that it shares.
 func (s *storm) mayLack(w wanted, problems []vip.Problem) bool {
 	return len(problems) > 0 && !slices.ContainsFunc(problems, func(p vip.Problem) bool {
 		return p.Code != vip.CodeAddressTaken && p.Code != vip.CodePortTaken
