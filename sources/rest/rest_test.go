@@ -89,7 +89,7 @@ func (k *sink) Problems(problems []vip.Problem) {
 func (*sink) Stale(error) {}
 func (*sink) Fresh()      {}
 
-// breakable is a Store that counts writes and can be told to refuse them.
+// breakable is a Store that counts writes and fails them on demand.
 type breakable[V any] struct {
 	registry.Bucket[V]
 	mu     sync.Mutex
@@ -401,8 +401,8 @@ func second[T any](_ T, err error) error        { return err }
 func third[T, U any](_ T, _ U, err error) error { return err }
 
 // A service of an earlier run may be held aside, too. Who writes to it must not
-// be told that the write is in force.
-func TestWriteToWhatIsHeldAsideIsRefused(t *testing.T) {
+// get the answer that the write is in force.
+func TestWriteToHeldAsideServiceIsRefused(t *testing.T) {
 	f := newFixture(t)
 	defer f.stop()
 	f.put(web("10.0.0.1"))

@@ -101,7 +101,7 @@ func (h *host) rerun() {
 	h.by(func() {})
 }
 
-// by runs the source anew after a change of it, as of its registries.
+// by restarts the source after a change of it.
 func (h *host) by(change func()) {
 	h.t.Helper()
 	h.stop()
@@ -201,8 +201,8 @@ func (h *host) overtaken(write func() error, by func()) error {
 	return err
 }
 
-// Of two hosts that register one name at the same time one wins, and the other
-// is told who.
+// Of two hosts that register one name at the same time one wins. The error of the other
+// names the winner.
 func TestOneNameThroughTwoHosts(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")
 	a, b := hosts[0], hosts[1]
@@ -234,8 +234,8 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 	}
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
-	// Who registers again is not told that all is as it was by a host that has
-	// not heard of the removal.
+	// A host that does not know of a removal yet must not answer that the backend is
+	// unchanged.
 	err = b.overtaken(func() error {
 		_, _, err := b.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.9"}, 0, nil)
 		return err
@@ -277,7 +277,7 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 
 // What comes in a write's way and goes again before the writer can look at it is no
 // reason to refuse the write, least of all as one of what can't be read.
-func TestInTheWayForAMoment(t *testing.T) {
+func TestConflictThatIsGoneIsRetried(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
 	a, b := hosts[0], hosts[1]
 	// passing runs a write that meets a value at key, which is gone when it is read.
@@ -370,7 +370,7 @@ func (f *failing[V]) Commit(ctx context.Context, batches []*registry.Batch[V]) e
 
 // A write of which a part is done doesn't say that nothing has changed when the store
 // is away for the rest.
-func TestStoreAwayHalfWay(t *testing.T) {
+func TestStoreAwayAfterPartOfAWrite(t *testing.T) {
 	db := web("10.0.0.9")
 	db.Name = "db"
 	for nth, unknown := range map[int]bool{1: false, 2: true} {
@@ -433,7 +433,7 @@ func fleetBubble(t *testing.T, f func(t *testing.T, m *fleettest.Memory, hosts [
 	})
 }
 
-func TestKeeperCountsForAll(t *testing.T) {
+func TestOwnerCountsForAll(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a, b := hosts[0], hosts[1]
 		a.put(web())
@@ -447,13 +447,13 @@ func TestKeeperCountsForAll(t *testing.T) {
 		value, _ := m.Get("ironvip/v1/tree/services/default/web")
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
-		// To another host: one write, and it is the keeper.
+		// To another host: one write, and it is the owner.
 		if err := b.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 			t.Fatal(err)
 		}
 		moved, _ := m.Get("ironvip/v1/tree/services/default/web")
 		if moved == value || b.src.HeartbeatStatuses(webKey)["10.0.0.9"].Owner != "b" {
-			t.Errorf("keeper: %+v", b.src.HeartbeatStatuses(webKey))
+			t.Errorf("owner: %+v", b.src.HeartbeatStatuses(webKey))
 		}
 		for range 5 {
 			time.Sleep(9 * time.Second)
@@ -497,8 +497,8 @@ func TestKeeperCountsForAll(t *testing.T) {
 	})
 }
 
-// The lapse is in the record: a restart of the keeper doesn't take it back.
-func TestLapseOutlivesItsKeeper(t *testing.T) {
+// The lapse is in the record: a restart of the owner doesn't take it back.
+func TestLapseOutlivesItsOwner(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a := hosts[0]
 		a.put(web())
@@ -577,9 +577,9 @@ func kindsOf(events *event.Log, kind string) (n int) {
 	return n
 }
 
-// When the keeper is gone the elected host counts a full ttl, and marks the
+// When the owner is gone the elected host counts a full ttl, and marks the
 // lapse; who was heard of by another host in time stays.
-func TestKeeperDies(t *testing.T) {
+func TestOwnerDies(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a, others := hosts[0], hosts[1:]
 		a.put(web())
@@ -608,7 +608,7 @@ func TestKeeperDies(t *testing.T) {
 }
 
 // A host that was stopped has not heard what it counts.
-func TestStoppedKeeperGivesTime(t *testing.T) {
+func TestSuspendedOwnerGivesTime(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a := hosts[0]
 		a.put(web())
@@ -670,11 +670,11 @@ func TestStoreAway(t *testing.T) {
 			return time.Since(a.src.staleSince)
 		}
 		if err := a.src.Heartbeat(ctx, bkey("10.0.0.9")); err != nil && staleFor() < 10*time.Second {
-			t.Errorf("a heartbeat to its keeper: %v", err)
+			t.Errorf("a heartbeat to its owner: %v", err)
 		}
 		time.Sleep(5 * time.Minute)
 		if err := a.src.Heartbeat(ctx, bkey("10.0.0.9")); !errors.Is(err, registry.ErrStore) {
-			t.Errorf("a heartbeat to a keeper that nobody hears: %v", err)
+			t.Errorf("a heartbeat to a owner that nobody hears: %v", err)
 		}
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 ready]") })
 		m.SetDown(false)
@@ -692,8 +692,8 @@ func TestStoreAway(t *testing.T) {
 	})
 }
 
-// A write whose answer is lost for good is told as not confirmed, and all hosts
-// agree on what became of it.
+// A write with a lost answer is reported as not confirmed, and all hosts agree on its
+// outcome.
 func TestLostAnswer(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		b := hosts[1]
@@ -722,8 +722,8 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// What others put into the folders is told by key and left alone, and takes
-// nothing away that is in force.
+// Values that ironvip did not write are reported by key, left alone, and remove nothing
+// that is in force.
 func TestJunkInTheFolders(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		const at = "ironvip/v1/tree/services/default/"
@@ -793,8 +793,8 @@ func TestJunkInTheFolders(t *testing.T) {
 	})
 }
 
-// Whoever removes what replaced a registration, and asks for it to be noticed, which
-// runs the source anew, finds the registration gone: on a host that starts it is, too.
+// When junk that replaced a registration is removed and the source is resynced, the
+// registration is gone, as on a host that starts.
 func TestJunkThatIsRemovedLeavesNothing(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		const at, state = "ironvip/v1/tree/services/default/web", "ironvip/v1/tree/states/default/web/10.0.0.1"
@@ -855,12 +855,12 @@ func TestStartWithoutTheStore(t *testing.T) {
 		defer run.Wait()
 		defer cancel()
 		time.Sleep(startTimeout / 2)
-		if why := out.told(); why != "" {
+		if why := out.why(); why != "" {
 			t.Errorf("stale before any start can be over: %s", why)
 		}
 		time.Sleep(10 * time.Second)
-		if isClosed(states.Ready()) || out.told() == "" || out.replaced != 0 {
-			t.Errorf("states ready, stale %q, %d lists", out.told(), out.replaced)
+		if isClosed(states.Ready()) || out.why() == "" || out.replaced != 0 {
+			t.Errorf("states ready, stale %q, %d lists", out.why(), out.replaced)
 		}
 		if _, err := src.PutService(ctx, Put{Spec: web()}); !errors.Is(err, registry.ErrNotRunning) {
 			t.Errorf("put: %v", err)
@@ -872,8 +872,8 @@ func TestStartWithoutTheStore(t *testing.T) {
 		m.Client("late").SetDown(false)
 		late.sees("[10.0.0.1 ready]")
 		synctest.Wait()
-		if out.told() != "" {
-			t.Errorf("still stale: %s", out.told())
+		if out.why() != "" {
+			t.Errorf("still stale: %s", out.why())
 		}
 	})
 }
@@ -932,7 +932,7 @@ func (k *staleSink) Replace(list []vip.Service, problems []vip.Problem) uint64 {
 	k.Fresh()
 	return k.sink.Replace(list, problems)
 }
-func (k *staleSink) told() string { k.mu.Lock(); defer k.mu.Unlock(); return k.stale }
+func (k *staleSink) why() string { k.mu.Lock(); defer k.mu.Unlock(); return k.stale }
 
 // joint is asked to write new services with what they are to hold.
 type joint struct {

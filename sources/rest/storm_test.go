@@ -19,7 +19,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// outcome is what a writer was told.
+// outcome is the answer to a writer.
 type outcome int
 
 const (
@@ -158,7 +158,7 @@ func (s *storm) write(ctx context.Context, r *rand.Rand, h *host) {
 		row, _, _ := h.services.Get(keyOf(shared(r.IntN(stormServices)).Name))
 		if len(row.Backends) > 0 {
 			b := row.Backends[r.IntN(len(row.Backends))]
-			_ = h.src.Heartbeat(ctx, b.Key(row.Key)) // which may make this host its keeper
+			_ = h.src.Heartbeat(ctx, b.Key(row.Key)) // which may make this host its owner
 		}
 	default:
 		key := keyOf(shared(r.IntN(stormServices)).Name)
@@ -187,7 +187,7 @@ func facts(h *host) map[string]string {
 			out[key.Name+"/"+b.ID()] = "there"
 		}
 		for id, life := range h.src.HeartbeatStatuses(key) {
-			out["keeper of "+key.Name+"/"+id] = life.Owner
+			out["owner of "+key.Name+"/"+id] = life.Owner
 		}
 	}
 	for key, state := range h.states.All() {
@@ -333,7 +333,7 @@ func (s *storm) check(hosts []*host) {
 		}
 	}
 	for about := range final {
-		if _, known := s.history.ops[about]; !known && !strings.HasPrefix(about, "keeper of ") {
+		if _, known := s.history.ops[about]; !known && !strings.HasPrefix(about, "owner of ") {
 			s.t.Errorf("nobody wrote %s", about)
 		}
 	}

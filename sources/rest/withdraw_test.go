@@ -136,7 +136,7 @@ func TestWithdrawalKeepsWhatOthersDid(t *testing.T) {
 				t.Error(err)
 			}
 		}, "db:81 10.0.0.2"},
-		"stated anew": {func(t *testing.T, b *host) { b.put(named("db", 99).Spec) }, "db:99"},
+		"put again": {func(t *testing.T, b *host) { b.put(named("db", 99).Spec) }, "db:99"},
 		"deleted": {func(t *testing.T, b *host) {
 			if _, err := b.src.DeleteService(t.Context(), db, nil); err != nil {
 				t.Error(err)

@@ -13,12 +13,12 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// deafen has the host hear nothing more of what others write, while all that it asks
-// for itself is answered, until the test ends.
-func (h *host) deafen(others *host) {
+// cutOff delays everything that other hosts write until the test ends. What the host
+// asks for itself is answered.
+func (h *host) cutOff(others *host) {
 	h.t.Helper()
-	over, deaf := make(chan struct{}), make(chan struct{})
-	once := sync.OnceFunc(func() { close(deaf) })
+	over, held := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(held) })
 	h.Client.Before(func(c fleettest.Call) error {
 		if c.Method == "List" {
 			once()
@@ -32,9 +32,9 @@ func (h *host) deafen(others *host) {
 	})
 	last := spec.Service{Name: "heard-last", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}}
 	others.put(last) // ends the question that is held already
-	h.until("it is deaf", func() bool {
+	h.until("its watch is held", func() bool {
 		select {
-		case <-deaf:
+		case <-held:
 			return true
 		default:
 			return false
@@ -42,12 +42,12 @@ func (h *host) deafen(others *host) {
 	})
 }
 
-// What another host has acknowledged a moment ago isn't answered as missing by one that
-// has not heard of it.
-func TestUnheardOfIsNotMissing(t *testing.T) {
+// A host fetches what it doesn't know before it answers that it is missing: another host
+// may have acknowledged it a moment ago.
+func TestRecentWriteOfAnotherHostIsNotMissing(t *testing.T) {
 	var service, backend = webKey, bkey("10.0.0.1")
 	for name, c := range map[string]struct {
-		known []string // the backends of the service that the deaf host knows; nil: it knows no service
+		known []string // the backends of the service that the host knows; nil: it knows no service
 		do    func(*host) error
 		want  string // of the backends afterwards; "gone" for no service
 	}{
@@ -67,7 +67,7 @@ func TestUnheardOfIsNotMissing(t *testing.T) {
 				a.put(web(c.known...))
 				b.until("it knows the service", func() bool { _, _, there := b.services.Get(webKey); return there })
 			}
-			b.deafen(a)
+			b.cutOff(a)
 			a.put(web("10.0.0.1"))
 			if err := c.do(b); err != nil {
 				t.Errorf("on a host that has not heard of it: %v", err)
@@ -90,9 +90,9 @@ func TestUnheardOfIsNotMissing(t *testing.T) {
 	}
 }
 
-// What is missing indeed is told so, at the price of one question; a heartbeat to it
-// asks none. While the store is away nobody knows.
-func TestMissingIsAskedForOnce(t *testing.T) {
+// What is missing costs one read, and a heartbeat to it none. While the store is away the
+// answer is a store error.
+func TestMissingIsFetchedOnce(t *testing.T) {
 	m := fleettest.NewMemory()
 	a := fleetOf(t, m, "a")[0]
 	a.put(web("10.0.0.1"))
@@ -145,13 +145,13 @@ func TestMissingIsAskedForOnce(t *testing.T) {
 	}
 }
 
-// While a start has yet to read the services, one that it doesn't find may be there.
-func TestStateDuringAStart(t *testing.T) {
+// During a start a service that is not found may not have been read yet.
+func TestOverrideDuringAStart(t *testing.T) {
 	alone := newFixture(t)
 	defer alone.stop()
 	read := alone.services.Initializer()
 	if _, err := alone.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNotRunning) {
-		t.Errorf("before every source has told its services: %v", err)
+		t.Errorf("before every source has synced: %v", err)
 	}
 	read()
 	if _, err := alone.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNoService) {
@@ -170,8 +170,8 @@ func TestStateDuringAStart(t *testing.T) {
 	}
 }
 
-// A service that comes while the host is about to ask for it isn't missing.
-func TestHeardOfWhileItIsAskedFor(t *testing.T) {
+// A service that arrives while the host waits to fetch it is found.
+func TestServiceArrivesDuringFetch(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
 	a, b := hosts[0], hosts[1]
 	unlock, err := b.src.lock(t.Context(), webKey)
