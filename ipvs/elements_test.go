@@ -218,8 +218,8 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 			}
 			for e, present := range up {
 				restricts := e.source.IsValid() || e.set == setRestricted || e.set == setMarkedRestricted
-				ousted := slices.ContainsFunc(items, func(it *item) bool { return slices.Contains(it.ousts, e.key) }) // vacate has deleted its service
-				if !present && !restricts && !ousted {
+				replaced := slices.ContainsFunc(items, func(it *item) bool { return slices.Contains(it.replaces, e.key) }) // vacate has deleted its service
+				if !present && !restricts && !replaced {
 					t.Fatalf("%v goes before its frontend", e)
 				}
 			}
@@ -232,8 +232,8 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 				}
 			}
 			for _, it := range items {
-				if it.want != nil && rapid.IntRange(0, 5).Draw(t, "refused") == 0 {
-					it.blocked, it.have = true, nil // the kernel doesn't make the service
+				if it.service.want != nil && rapid.IntRange(0, 5).Draw(t, "refused") == 0 {
+					it.service.rejected, it.service.have = true, nil // the kernel doesn't make the service
 					delete(want, it.key)
 				}
 			}

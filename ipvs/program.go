@@ -12,48 +12,49 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// rounds bounds how often an item is read back and tried again in one Apply.
+// rounds bounds how often one Apply reads a service again and retries.
 const rounds = 4
 
-// program carries out the items' changes of services and destinations.
+// program changes the items' services and destinations.
 func (t *Target) program(ctx context.Context, items []*item) error {
 	todo := make([]*item, 0, len(items))
 	for _, it := range items {
-		if !it.clashes && !it.vacated && !stray(it.key) {
+		if !it.result.blocked && !it.service.deleted && !stray(it.key) {
 			todo = append(todo, it)
 		}
 	}
 	for round := 0; len(todo) > 0; round++ {
 		if round == rounds {
 			for _, it := range todo {
-				it.errs = append(it.errs, fmt.Errorf("program %s: somebody else keeps changing it", it.key))
+				it.fail(fmt.Errorf("program %s: another program keeps changing it", it.key))
 			}
 			break
 		}
 		n := 0
 		for _, it := range todo {
-			n += 1 + it.want.size() + it.have.size()
+			n += 1 + it.service.want.size() + it.service.have.size()
 		}
 		ops := slices.Grow(t.room.ops[:0], n)
 		for i, it := range todo {
-			if it.unread {
+			s := &it.service
+			if s.unread {
 				have, err := t.kernel.state(ctx, it.key, it.mark)
 				if err != nil {
 					return err
 				}
-				// What came about while an answer was lost, and is what was asked for.
-				it.owned = it.owned || it.asked && have != nil && have.service == *it.want.begin() && len(have.dests) == 0
-				if have != nil && !it.owned {
-					if it.unread = false; it.want != nil {
-						it.clash(&have.service)
+				// It may be the requested service, if only the answer was lost.
+				s.owned = s.owned || s.requested && have != nil && have.service == *s.want.begin() && len(have.dests) == 0
+				if have != nil && !s.owned {
+					if s.unread = false; s.want != nil {
+						it.block(clash(it.key, &have.service))
 					}
 					continue
 				}
-				it.have = have
+				s.have = have
 				it.lost(t.stale)
 			}
-			it.refused, it.unread, it.more = nil, false, false
-			ops = it.plan(ops, i)
+			s.errs, s.unread, s.again = nil, false, false
+			ops = s.plan(ops, i)
 		}
 		err := t.carryOut(ctx, ops, todo)
 		clear(ops)
@@ -61,20 +62,23 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 		if err != nil {
 			return err
 		}
-		todo = slices.DeleteFunc(todo, func(it *item) bool { return it.clashes || it.blocked || !it.unread && !it.more })
+		todo = slices.DeleteFunc(todo, func(it *item) bool {
+			s := &it.service
+			return it.result.blocked || s.rejected || !s.unread && !s.again
+		})
 	}
 	t.forgetFlows(ctx, items)
 	return nil
 }
 
-// vacate deletes the services of ranges of ports that others take the place of.
-// Their records go with the transaction that lets the others in, and a service by
-// mark that an agent leaves without a record, as it is killed, is nobody's. What
-// takes the place of one that can't be deleted waits.
+// vacate deletes the services of ranges of ports that other items replace. It must
+// come before the transaction that admits the others, because that deletes the
+// records: a service by mark without a record is nobody's if the agent is killed
+// in between. Items that replace a service that can't be deleted are blocked.
 func (t *Target) vacate(ctx context.Context, items []*item) error {
 	var going []*item
 	for _, it := range items {
-		for _, k := range it.ousts {
+		for _, k := range it.replaces {
 			i := slices.IndexFunc(items, func(other *item) bool { return other.key == k })
 			if !slices.Contains(going, items[i]) {
 				going = append(going, items[i])
@@ -89,12 +93,12 @@ func (t *Target) vacate(ctx context.Context, items []*item) error {
 	}
 	left := map[vip.FrontendKey]bool{}
 	for _, it := range going {
-		it.vacated = true
+		it.service.deleted = true
 		left[it.key] = it.err() != nil
 	}
 	for _, it := range items {
-		if i := slices.IndexFunc(it.ousts, func(k vip.FrontendKey) bool { return left[k] }); i >= 0 {
-			it.clashes, it.errs = true, append(it.errs, stillThere(it.key, it.ousts[i]))
+		if i := slices.IndexFunc(it.replaces, func(k vip.FrontendKey) bool { return left[k] }); i >= 0 {
+			it.block(portsStillUsed(it.key, it.replaces[i]))
 		}
 	}
 	return nil
@@ -112,8 +116,8 @@ func (t *Target) carryOut(ctx context.Context, ops []op, todo []*item) error {
 			defer t.expireAgain()
 		} else {
 			for _, o := range ops {
-				if it := todo[o.item]; o.moves && !slices.Contains(it.errs, f.err()) {
-					it.errs = append(it.errs, f.err())
+				if it := todo[o.item]; o.moves && !slices.Contains(it.result.errs, f.err()) {
+					it.fail(f.err())
 				}
 			}
 			ops = slices.DeleteFunc(ops, moves)
@@ -160,76 +164,77 @@ func (t *Target) forgetFlows(ctx context.Context, items []*item) {
 	}
 	for _, it := range items {
 		if left[it.key] {
-			it.clients = fmt.Errorf("clients of %s may stay with backends that left: %w", it.key, err)
+			it.result.flows = fmt.Errorf("clients of %s may stay with backends that left: %w", it.key, err)
 		}
 	}
 }
 
-// plan appends the item's next changes.
-func (it *item) plan(ops []op, i int) []op {
-	if it.want != nil && it.have == nil && !it.owned {
-		// Destinations may follow once the service is known to be ours.
-		it.more = true
-		return append(ops, op{cmd: cmdNewService, service: it.want.begin(), item: i})
+// plan appends the next changes of item i's service.
+func (j *job) plan(ops []op, i int) []op {
+	if j.want != nil && j.have == nil && !j.owned {
+		// Destinations follow when the service is known to be ours.
+		j.again = true
+		return append(ops, op{cmd: cmdNewService, service: j.want.begin(), item: i})
 	}
-	return plan(ops, i, it.have, it.want)
+	return plan(ops, i, j.have, j.want)
 }
 
-// outcome books what became of one change.
+// outcome records the outcome of one change.
 func (it *item) outcome(o *op, err error, stale flows) {
-	if it.blocked || it.clashes {
-		return // what follows a service that isn't there fails by itself
+	s := &it.service
+	if s.rejected || it.result.blocked {
+		return // changes of a service that doesn't exist fail, too
 	}
 	switch err {
 	case nil:
 		switch o.cmd {
 		case cmdNewService:
-			it.owned = true
-			it.made = state{service: *o.service}
-			it.have = &it.made
-			stale.add(it.key, netip.AddrPort{}) // of clients that asked too early
+			s.owned = true
+			s.made = state{service: *o.service}
+			s.have = &s.made
+			stale.add(it.key, netip.AddrPort{}) // of clients that came too early
 		default:
-			it.left(o, stale)
+			it.removed(o, stale)
 		}
 		return
 	case netlink.ErrUnknown:
-		it.unread = true
-		it.asked = it.asked || o.cmd == cmdNewService
+		s.unread = true
+		s.requested = s.requested || o.cmd == cmdNewService
 		return
 	}
 	switch {
 	case err == unix.ESRCH && o.cmd == cmdDelService, err == unix.ENOENT && o.cmd == cmdDelDest:
-		it.left(o, stale) // whoever took it away left its clients
+		it.removed(o, stale) // by another program, which leaves the clients
 	case err == unix.EEXIST, err == unix.ESRCH, err == unix.ENOENT && o.cmd == cmdSetDest:
-		it.unread = true // not as it was believed to be
+		s.unread = true // the records are wrong
 	case o.cmd == cmdNewService || o.cmd == cmdSetService || o.cmd == cmdDelService:
-		it.blocked, it.unread, it.more = true, false, false
-		it.refused = append(it.refused, explain(o, err))
+		s.rejected, s.unread, s.again = true, false, false
+		s.errs = append(s.errs, explain(o, err))
 	default:
-		it.refused = append(it.refused, explain(o, err))
+		s.errs = append(s.errs, explain(o, err))
 	}
 }
 
-// left notes which clients may be with a backend that a change took away.
-func (it *item) left(o *op, stale flows) {
+// removed adds the clients that may be with a backend that a change removed.
+func (it *item) removed(o *op, stale flows) {
 	switch {
-	case o.moves: // it comes back
+	case o.moves: // it is added again
 	case o.cmd == cmdDelDest:
 		stale.add(it.key, o.dest.addr)
-	case o.cmd == cmdDelService && (it.have == nil || len(it.have.dests) > 0): // else they went with the destinations
+	case o.cmd == cmdDelService && (it.service.have == nil || len(it.service.have.dests) > 0): // otherwise its destinations were removed before
 		stale.add(it.key, netip.AddrPort{})
 	}
 }
 
-// lost notes the clients of backends that were believed to be there, have gone
-// without our doing, and aren't to come back.
+// lost adds the clients of recorded backends that another program removed and that
+// aren't wanted again.
 func (it *item) lost(stale flows) {
 	for _, f := range []*vip.Frontend{it.old, it.update.Old} {
 		if f == nil {
 			continue
 		}
 		for _, b := range f.Backends {
-			if !it.have.serves(b.Addr) && !it.want.serves(b.Addr) {
+			if !it.service.have.serves(b.Addr) && !it.service.want.serves(b.Addr) {
 				stale.add(it.key, b.Addr)
 			}
 		}

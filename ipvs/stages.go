@@ -14,11 +14,11 @@ import (
 // raise adds what must be in the table before an item is programmed.
 func (t *Target) raise(up change, it *item) {
 	f := it.update.New
-	if f == nil || it.clashes {
+	if f == nil || it.result.blocked {
 		return
 	}
 	t.room.elementChanges(up, nil, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair)
-	for _, k := range it.ousts { // whole: without its record nobody knows what a mark is for
+	for _, k := range it.replaces { // whole: without its record nobody knows what a mark is for
 		gone, mark := t.held.frontends[k], t.marks.get(k)
 		for _, e := range sourceElements(elements(nil, gone, mark), gone, mark) {
 			up[e] = false
@@ -68,7 +68,7 @@ func (t *Target) releaseMarks(items []*item) {
 func (t *Target) lower(down change, it *item) {
 	f, withdrawn := it.update.New, false
 	switch {
-	case it.clashes, it.blocked && it.have == nil && f != nil:
+	case it.result.blocked, it.service.failed() && f != nil:
 		// Not ours, or not there: nothing may be on record of it.
 		t.held.set(it.key, nil)
 		f, withdrawn = nil, true
@@ -93,16 +93,6 @@ func (t *Target) lower(down change, it *item) {
 	}
 }
 
-// before returns the frontends that may have left elements in the table, in the
-// room that it is given.
-func (it *item) before(room *[3]*vip.Frontend) []*vip.Frontend {
-	all := append(room[:0], it.old)
-	if it.repair || it.clashes || it.blocked {
-		all = append(all, it.update.Old, it.update.New)
-	}
-	return slices.DeleteFunc(all, func(f *vip.Frontend) bool { return f == nil })
-}
-
 // hairpinsAround returns the backends whose hairpin elements the item concerns,
 // before or after.
 func (t *Target) hairpinsAround(it *item) []netip.Addr {
@@ -113,16 +103,6 @@ func (t *Target) hairpinsAround(it *item) []netip.Addr {
 		}
 	}
 	return all
-}
-
-// onHost reports whether the item never had to do with a virtual address.
-func (it *item) onHost() bool {
-	for _, f := range []*vip.Frontend{it.old, it.update.Old, it.update.New} {
-		if f != nil && onDevice(f) {
-			return false
-		}
-	}
-	return true
 }
 
 // filter brings the table up to date before anything is programmed: what is in
@@ -204,15 +184,18 @@ func (t *Target) dropAddresses(ctx context.Context, items []*item) error {
 			}
 		}
 	}
-	return t.device.remove(ctx, gone, func(p netip.Prefix, err error) { by[p].errs = append(by[p].errs, err) })
+	return t.device.remove(ctx, gone, func(p netip.Prefix, err error) { by[p].fail(err) })
 }
 
-// addAddresses puts the addresses of new services on the device.
+// addAddresses puts the addresses of new frontends on the device.
 func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 	fresh := make([]netip.Addr, 0, len(items))
-	for _, it := range items {
+	placed := func(it *item) bool {
 		f := it.update.New
-		if it.placed = f != nil && onDevice(f) && !it.clashes && !it.blocked && (it.old == nil || it.repair); it.placed {
+		return f != nil && onDevice(f) && !it.result.blocked && !it.service.rejected && (it.old == nil || it.repair)
+	}
+	for _, it := range items {
+		if placed(it) {
 			fresh = append(fresh, it.key.Addr)
 		}
 	}
@@ -222,8 +205,9 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 	failed := func(a netip.Addr, err error) {
 		known := false
 		for _, it := range items { // each that has it lacks it
-			if it.placed && it.key.Addr == a {
-				it.errs, known = append(it.errs, err), true
+			if it.key.Addr == a && placed(it) {
+				it.fail(err)
+				known = true
 			}
 		}
 		if !known {
@@ -253,7 +237,7 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 func (t *Target) neededAddresses(items []*item) []netip.Addr {
 	without := map[netip.Addr]int{}
 	for _, it := range items {
-		if it.blocked && it.have == nil && it.update.New != nil && onDevice(it.update.New) {
+		if it.service.failed() && it.update.New != nil && onDevice(it.update.New) {
 			without[it.key.Addr]++
 		}
 	}

@@ -242,7 +242,7 @@ func (t *Target) openTunnels(ctx context.Context, items []*item) error {
 	for _, it := range items {
 		had := tunnelsHere(it.old)
 		for _, a := range tunnelsHere(it.update.New) {
-			if it.clashes || !it.repair && slices.Contains(had, a) {
+			if it.result.blocked || !it.repair && slices.Contains(had, a) {
 				continue
 			}
 			if _, asked := done[a]; !asked {
@@ -252,7 +252,7 @@ func (t *Target) openTunnels(ctx context.Context, items []*item) error {
 				done[a] = t.tunnels.ensure(a)
 			}
 			if err := done[a]; err != nil {
-				it.errs = append(it.errs, err)
+				it.fail(err)
 			}
 		}
 	}
@@ -274,7 +274,7 @@ func (t *Target) closeTunnels(ctx context.Context, items []*item) error {
 				return err
 			}
 			if err := t.tunnels.remove(a); err != nil {
-				it.errs = append(it.errs, err)
+				it.fail(err)
 			}
 		}
 	}

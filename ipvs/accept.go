@@ -1,0 +1,180 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// The first two phases of Apply: accept decides what each update needs, without
+// the kernel, and checkOwnership looks for foreign services and sockets in its
+// place.
+
+// accept turns a batch into items. It rejects the updates that this dataplane
+// can't carry out.
+func (t *Target) accept(batch []updateOf) []*item {
+	t.room.items = slices.Grow(t.room.items[:0], len(batch))[:len(batch)]
+	clear(t.room.items)
+	items := make([]*item, 0, len(batch))
+	needs := t.needs
+	dests := 0
+	for i := range batch {
+		for _, f := range []*vip.Frontend{batch[i].Old, batch[i].New} {
+			if f != nil {
+				dests += len(f.Backends)
+			}
+		}
+	}
+	// Nothing of the last batch points to these any more.
+	t.room.dests = slices.Grow(t.room.dests[:0], dests)
+	for i := range batch {
+		u := &batch[i]
+		u.Err = nil
+		it := &t.room.items[i]
+		it.update, it.key, it.old = u, u.Key, t.held.frontends[u.Key]
+		_, it.repair = t.suspect[u.Key]
+		it.repair = it.repair || u.Repair || (u.Old == nil) != (it.old == nil)
+		it.mark = t.marks.get(u.Key)
+		s := &it.service
+		s.owned = it.old != nil || t.opt.Owns(u.Key.Addr)
+		s.unread = it.repair
+		if byMark(u.Key) {
+			// Without a mark there is no service.
+			s.owned, s.unread = it.mark != 0, it.repair && it.mark != 0
+		}
+		if u.New != nil {
+			if u.Err = unsupported(u.New); u.Err == nil {
+				u.Err = t.admit(it, batch[:i], batch[i+1:])
+			}
+			if u.Err != nil {
+				continue
+			}
+			needs = needs.with(u.New)
+		}
+		if !it.repair && u.Old != nil && u.Old.Kind != vip.OnRealServer {
+			s.known = t.desired(u.Old, it.mark)
+			s.have = &s.known
+			// The order of the destinations matters only to the new scheduler, so it
+			// isn't recorded.
+			s.unread = s.want != nil && s.want.sched != s.have.sched && ordered(s.want.sched)
+		}
+		items = append(items, it)
+	}
+	if needs != t.needs {
+		t.needs = needs
+		t.tune()
+	}
+	return items
+}
+
+// admit finds a place for what an item wants: a mark if its service is one by
+// mark, and a range of ports that no other range overlaps.
+func (t *Target) admit(it *item, before, after []updateOf) (err error) {
+	f := it.update.New
+	if f.Key.Ranged() {
+		if it.replaces, err = t.overlaps(f, before, after); err != nil {
+			return err
+		}
+	}
+	if hasMark(f) && it.mark == 0 {
+		if it.mark, err = t.marks.draw(f.Key); err != nil {
+			return err
+		}
+		it.newMark = true
+	}
+	if f.Kind != vip.OnRealServer {
+		it.service.wanted = t.desired(f, it.mark)
+		it.service.want = &it.service.wanted
+	}
+	return nil
+}
+
+// desired calls the function desired with the memory for a batch.
+func (t *Target) desired(f *vip.Frontend, mark uint32) state {
+	first := len(t.room.dests)
+	t.room.dests = appendDests(t.room.dests, f)
+	return state{service: desiredService(f, mark), dests: slices.Clip(t.room.dests[first:])}
+}
+
+// overlaps returns the ranges of ports that overlap that of f and that another
+// update of the batch, in before or after, removes. Any other overlap is an error.
+// It costs O(ranges of the address and batch).
+func (t *Target) overlaps(f *vip.Frontend, before, after []updateOf) (replaces []vip.FrontendKey, err error) {
+	space := portSpaceOf(f)
+	clash := func(k vip.FrontendKey) bool { return k != f.Key && portsOf(k).Overlaps(portsOf(f.Key)) }
+	for _, u := range before {
+		if u.New != nil && u.Err == nil && u.Key.Ranged() && portSpaceOf(u.New) == space && clash(u.Key) {
+			return nil, portsStillUsed(f.Key, u.Key)
+		}
+	}
+	for _, k := range t.held.ranges[space] {
+		goes := func(u updateOf) bool { return u.Key == k && u.New == nil }
+		switch {
+		case !clash(k):
+		case slices.ContainsFunc(before, goes) || slices.ContainsFunc(after, goes):
+			replaces = append(replaces, k)
+		default:
+			return nil, portsStillUsed(f.Key, k)
+		}
+	}
+	return replaces, nil
+}
+
+// portsStillUsed is the error of a range of ports that overlaps another one.
+func portsStillUsed(k, other vip.FrontendKey) error {
+	return vip.Problem{
+		Code:    vip.CodePortTaken,
+		Message: fmt.Sprintf("the ports of %s overlap those of %s, which still exists", k, other),
+		Hint:    "wait: the agent tries again until the other one is removed",
+	}
+}
+
+// checkOwnership blocks items in the place of a foreign service or socket. It must
+// come before anything is recorded: afterwards the record says that the service is
+// ours.
+func (t *Target) checkOwnership(ctx context.Context, items []*item) error {
+	for _, it := range items {
+		if it.service.owned || it.service.want == nil {
+			continue
+		}
+		if it.update.New.Kind == vip.OnHost {
+			if err := t.ports.free(it.key); err != nil {
+				it.block(err)
+				continue
+			}
+		}
+		s, err := t.kernel.service(ctx, it.key, it.mark)
+		for err == nil && s != nil && it.mark != 0 {
+			// A foreign service has that mark. Try another one.
+			t.marks.avoid(it.mark)
+			if it.mark, err = t.marks.draw(it.key); err != nil {
+				it.block(err)
+				break
+			}
+			it.service.wanted.fwmark = it.mark
+			s, err = t.kernel.service(ctx, it.key, it.mark)
+		}
+		if it.result.blocked {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			it.block(clash(it.key, s))
+		}
+		it.service.unread = false
+	}
+	return nil
+}
+
+// clash is the error of a frontend in the place of a foreign service.
+func clash(k vip.FrontendKey, s *service) error {
+	return vip.Problem{
+		Code:    vip.CodePortTaken,
+		Message: fmt.Sprintf("clash with a foreign ipvs service on %s (scheduler %s), which is left alone", k, s.sched),
+		Hint:    fmt.Sprintf("see ipvsadm -Ln; remove it with ipvsadm -D, or use another port than %d", k.Port),
+	}
+}

@@ -1,0 +1,95 @@
+package ipvs
+
+import (
+	"fmt"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// item is one update of a batch on its way through Apply. Each part belongs to a
+// phase. Later phases only read it, except for the result.
+type item struct {
+	request        // set by accept; checkOwnership may replace the mark
+	service job    // set by accept; checkOwnership and program change it
+	result  result // each phase adds to it
+}
+
+// request is what an update asks for, and what is recorded about its key.
+type request struct {
+	update   *updateOf
+	key      vip.FrontendKey
+	old      *vip.Frontend     // the recorded frontend; nil: none
+	repair   bool              // the records about the key may be wrong
+	mark     uint32            // of its packets if the service is one by mark, otherwise 0
+	newMark  bool              // accept has drawn the mark
+	replaces []vip.FrontendKey // overlapping ranges of ports that the same batch removes
+}
+
+// job is the work on one IPVS service: program changes it from have to want.
+type job struct {
+	want    *state // nil: no service
+	have    *state // in the kernel; nil: no service
+	unread  bool   // have is unknown and must be read
+	owned   bool   // a service at this key is ours
+	deleted bool   // vacate has deleted the service
+
+	// The state between the rounds of program.
+	requested bool    // an addition of the service was sent, with an unknown outcome
+	again     bool    // another round is needed although nothing failed
+	rejected  bool    // the kernel rejected a change of the service itself
+	errs      []error // rejected changes of the last round
+
+	wanted, known, made state // what want and have point to
+}
+
+// failed reports whether the service doesn't exist because the kernel rejected it.
+func (j *job) failed() bool { return j.rejected && j.have == nil }
+
+// result is the outcome of an item.
+type result struct {
+	blocked bool    // the place is taken, so nothing is programmed
+	errs    []error // except those of the job
+	flows   error   // clients may stay with removed backends; everything else is done
+}
+
+func (it *item) fail(err error) { it.result.errs = append(it.result.errs, err) }
+
+// block records that the place of the item is taken.
+func (it *item) block(err error) {
+	it.result.blocked = true
+	it.fail(err)
+}
+
+// err returns the errors that keep the frontend from being as wanted.
+func (it *item) err() error {
+	errs := append(it.result.errs, it.service.errs...)
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return fmt.Errorf("%w (and %d more)", errs[0], len(errs)-1)
+}
+
+// before returns the frontends that may have left elements in the table, in the
+// array that the caller provides.
+func (it *item) before(room *[3]*vip.Frontend) []*vip.Frontend {
+	all := room[:0]
+	for i, f := range [...]*vip.Frontend{it.old, it.update.Old, it.update.New} {
+		if f != nil && (i == 0 || it.repair || it.result.blocked || it.service.rejected) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// onHost reports whether the item concerns no virtual address, before or after.
+func (it *item) onHost() bool {
+	for _, f := range [...]*vip.Frontend{it.old, it.update.Old, it.update.New} {
+		if f != nil && onDevice(f) {
+			return false
+		}
+	}
+	return true
+}
