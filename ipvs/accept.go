@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -58,7 +59,7 @@ func (t *Target) accept(batch []updateOf) []*item {
 			s.have = &s.known
 			// The order of the destinations matters only to the new scheduler, so it
 			// isn't recorded.
-			s.unread = s.want != nil && s.want.sched != s.have.sched && ordered(s.want.sched)
+			s.unread = s.want != nil && s.want.Scheduler != s.have.Scheduler && ordered(s.want.Scheduler)
 		}
 		items = append(items, it)
 	}
@@ -92,10 +93,10 @@ func (t *Target) admit(it *item, before, after []updateOf) (err error) {
 }
 
 // desired calls the function desired with the memory for a batch.
-func (t *Target) desired(f *vip.Frontend, mark uint32) state {
+func (t *Target) desired(f *vip.Frontend, mark uint32) kernel.State {
 	first := len(t.room.dests)
 	t.room.dests = appendDests(t.room.dests, f)
-	return state{service: desiredService(f, mark), dests: slices.Clip(t.room.dests[first:])}
+	return kernel.State{Service: desiredService(f, mark), Dests: slices.Clip(t.room.dests[first:])}
 }
 
 // overlaps returns the ranges of ports that overlap that of f and that another
@@ -140,12 +141,12 @@ func (t *Target) checkOwnership(ctx context.Context, items []*item) error {
 			continue
 		}
 		if it.update.New.Kind == vip.OnHost {
-			if err := t.ports.free(it.key); err != nil {
+			if err := t.ports.Free(it.key); err != nil {
 				it.block(err)
 				continue
 			}
 		}
-		s, err := t.kernel.service(ctx, it.key, it.mark)
+		s, err := t.kernel.Service(ctx, it.key, it.mark)
 		for err == nil && s != nil && it.mark != 0 {
 			// A foreign service has that mark. Try another one.
 			t.marks.avoid(it.mark)
@@ -153,8 +154,8 @@ func (t *Target) checkOwnership(ctx context.Context, items []*item) error {
 				it.block(err)
 				break
 			}
-			it.service.wanted.fwmark = it.mark
-			s, err = t.kernel.service(ctx, it.key, it.mark)
+			it.service.wanted.Mark = it.mark
+			s, err = t.kernel.Service(ctx, it.key, it.mark)
 		}
 		if it.result.blocked {
 			continue
@@ -171,10 +172,10 @@ func (t *Target) checkOwnership(ctx context.Context, items []*item) error {
 }
 
 // clash is the error of a frontend in the place of a foreign service.
-func clash(k vip.FrontendKey, s *service) error {
+func clash(k vip.FrontendKey, s *kernel.Service) error {
 	return vip.Problem{
 		Code:    vip.CodePortTaken,
-		Message: fmt.Sprintf("clash with a foreign ipvs service on %s (scheduler %s), which is left alone", k, s.sched),
+		Message: fmt.Sprintf("clash with a foreign ipvs service on %s (scheduler %s), which is left alone", k, s.Scheduler),
 		Hint:    fmt.Sprintf("see ipvsadm -Ln; remove it with ipvsadm -D, or use another port than %d", k.Port),
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -44,12 +46,12 @@ type reading struct {
 	table  *ruleset
 	ranges map[vip.FrontendKey][]netip.Prefix // the table's source ranges
 	marks  func(vip.FrontendKey) uint32
-	device deviceState
+	device host.DeviceState
 	// tunnels are the addresses that devices for tunnels are for, and whether these are whole.
 	tunnels map[netip.Addr]bool
-	states  map[vip.FrontendKey]*state
+	states  map[vip.FrontendKey]*kernel.State
 	// endpoints are those of the frontends that come of it.
-	endpoints slab[vip.Endpoint]
+	endpoints kernel.Slab[vip.Endpoint]
 }
 
 // load reads the kernel and makes what it found what the Target believes.
@@ -95,7 +97,7 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 		all[i].Damage = append(all[i].Damage, untuned...)
 	}
 	all = append(all, strays(r, held)...)
-	t.held, t.broken, t.stalePods, t.loaded, t.wide = held, broken, stale, true, r.device.wide
+	t.held, t.broken, t.stalePods, t.loaded, t.wide = held, broken, stale, true, r.device.Wide
 	return all, nil
 }
 
@@ -104,14 +106,14 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 // somebody has put right.
 func (t *Target) untuned() []string {
 	var out []string
-	if f := t.sysctl.check(expireConnections); t.keeping && !f.OK {
+	if f := t.sysctl.Check(expireConnections); t.keeping && !f.OK {
 		out = append(out, f.Name+" "+f.Detail)
 	}
 	for _, w := range t.wantedSettings() {
-		f := t.sysctl.check(w)
-		switch before, known := t.findings.get(f.Name); {
+		f := t.sysctl.Check(w)
+		switch before, known := t.findings.Get(f.Name); {
 		case f.OK:
-			t.findings.set(f)
+			t.findings.Set(f)
 		case !known || before.OK:
 			out = append(out, f.Name+" "+f.Detail)
 		}
@@ -132,38 +134,38 @@ func (t *Target) read(ctx context.Context) (*reading, error) {
 			r.ranges[e.key] = append(r.ranges[e.key], e.source)
 		}
 	}
-	if r.device, err = t.device.read(); err != nil {
+	if r.device, err = t.device.Read(); err != nil {
 		return nil, err
 	}
-	if r.tunnels, err = t.tunnels.read(); err != nil {
+	if r.tunnels, err = t.tunnels.Read(); err != nil {
 		return nil, err
 	}
-	services, err := t.kernel.services(ctx)
+	services, err := t.kernel.Services(ctx)
 	if err != nil {
 		return nil, err
 	}
 	t.marks.forgetForeign()
-	r.states = make(map[vip.FrontendKey]*state, len(services))
-	all := make([]state, len(services))
-	room := slab[dest]{size: slabSize}
-	r.endpoints.size = slabSize
+	r.states = make(map[vip.FrontendKey]*kernel.State, len(services))
+	all := make([]kernel.State, len(services))
+	room := kernel.Slab[kernel.Dest]{Size: kernel.SlabSize}
+	r.endpoints.Size = kernel.SlabSize
 	for i := range services {
 		s := &services[i]
-		if s.fwmark != 0 {
+		if s.Mark != 0 {
 			var known bool
-			mark := s.fwmark
-			if s.key, known = t.marks.frontend(mark, vip.FamilyOf(s.key.Addr)); !known {
+			mark := s.Mark
+			if s.Key, known = t.marks.frontend(mark, vip.FamilyOf(s.Key.Addr)); !known {
 				t.marks.avoid(mark)
 				continue
 			}
 		}
-		if r.states[s.key] != nil || s.fwmark == 0 && !t.ours(s.key, r.table) {
+		if r.states[s.Key] != nil || s.Mark == 0 && !t.ours(s.Key, r.table) {
 			continue
 		}
-		if err := t.kernel.stateOf(ctx, s, &all[i], &room); err != nil {
+		if err := t.kernel.StateOf(ctx, s, &all[i], &room); err != nil {
 			return nil, err
 		}
-		r.states[s.key] = &all[i]
+		r.states[s.Key] = &all[i]
 	}
 	return r, nil
 }
@@ -235,7 +237,7 @@ func (t *Target) interpret(r *reading) []observed {
 }
 
 // frontend is what a service in the kernel, which may be missing, amounts to.
-func (t *Target) frontend(k vip.FrontendKey, r *reading, s *state) vip.Frontend {
+func (t *Target) frontend(k vip.FrontendKey, r *reading, s *kernel.State) vip.Frontend {
 	sets, marked := r.table.sets[k], byMark(k)
 	has := func(s setID) bool { return sets&(1<<s) != 0 || marked && r.has(s, k) }
 	f := vip.Frontend{Key: k, Kind: vip.OnVIP, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeNever}
@@ -266,21 +268,21 @@ func (t *Target) frontend(k vip.FrontendKey, r *reading, s *state) vip.Frontend 
 	if s == nil {
 		return f
 	}
-	f.Scheduler = schedulerOf(s.sched)
+	f.Scheduler = kernel.SchedulerOf(s.Scheduler)
 	if hashes(f.Scheduler) {
-		f.SchedulerFallback = s.flags&flagSched1 != 0
-		f.SchedulerPort = s.flags&flagSched2 != 0
+		f.SchedulerFallback = s.Flags&kernel.FlagSched1 != 0
+		f.SchedulerPort = s.Flags&kernel.FlagSched2 != 0
 	}
-	if s.flags&flagPersistent != 0 {
-		f.Affinity = time.Duration(s.timeout) * time.Second
+	if s.Flags&kernel.FlagPersistent != 0 {
+		f.Affinity = time.Duration(s.Timeout) * time.Second
 	}
-	f.OnePacket = s.flags&flagOnePacket != 0
-	if f.Forward = forwardOf(s.dests); f.OnePacket && len(s.dests) == 0 {
+	f.OnePacket = s.Flags&kernel.FlagOnePacket != 0
+	if f.Forward = forwardOf(s.Dests); f.OnePacket && len(s.Dests) == 0 {
 		f.Forward = vip.ForwardDirect // with nat there is none
 	}
-	f.Backends = r.endpoints.cut(len(s.dests))
-	for i, d := range s.dests {
-		f.Backends[i] = vip.Endpoint{Addr: d.addr, Weight: d.weight}
+	f.Backends = r.endpoints.Cut(len(s.Dests))
+	for i, d := range s.Dests {
+		f.Backends[i] = vip.Endpoint{Addr: d.Addr, Weight: d.Weight}
 	}
 	return f
 }
@@ -299,10 +301,10 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 		}
 	}
 	if onDevice(f) {
-		if r.device.fault != "" {
-			d.addf("device %s %s", t.opt.Device, r.device.fault)
+		if r.device.Fault != "" {
+			d.addf("device %s %s", t.opt.Device, r.device.Fault)
 		}
-		if _, ok := r.device.addrs[o.Value.Key.Addr]; !ok {
+		if _, ok := r.device.Addrs[o.Value.Key.Addr]; !ok {
 			d.addf("address %s missing from %s", o.Value.Key.Addr, t.opt.Device)
 		}
 	}
@@ -310,20 +312,20 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 		t.inspectElements(&d, f, r, held)
 	}
 	if s := r.states[o.Value.Key]; s != nil {
-		whole := desiredService(f, s.fwmark)
+		whole := desiredService(f, s.Mark)
 		if f.Scheduler == vip.OtherScheduler { // a frontend can't say which
-			d.addf("scheduler is %s", s.sched)
-			whole.sched = s.sched
+			d.addf("scheduler is %s", s.Scheduler)
+			whole.Scheduler = s.Scheduler
 		}
-		if s.service != whole {
-			d.addf("service has flags %#x, timeout %d, netmask %#x, persistence engine %q", s.flags, s.timeout, s.netmask, s.pe)
+		if s.Service != whole {
+			d.addf("service has flags %#x, timeout %d, netmask %#x, persistence engine %q", s.Flags, s.Timeout, s.Netmask, s.PE)
 		}
-		if a := s.astray(); a.IsValid() {
-			d.addf("destinations are in another order than on other hosts, from %s on: %s goes by it", a, s.sched)
+		if a := astray(s); a.IsValid() {
+			d.addf("destinations are in another order than on other hosts, from %s on: %s goes by it", a, s.Scheduler)
 		}
-		for _, x := range s.dests {
-			if (x != dest{addr: x.addr, weight: x.weight, forward: methodOf(f.Forward)}) {
-				d.addf("destination %s has forwarding method %d, thresholds %d and %d, tunnel %v", x.addr, x.forward, x.upper, x.lower, x.tunnel)
+		for _, x := range s.Dests {
+			if (x != kernel.Dest{Addr: x.Addr, Weight: x.Weight, Forward: methodOf(f.Forward)}) {
+				d.addf("destination %s has forwarding method %d, thresholds %d and %d, tunnel %v", x.Addr, x.Forward, x.Upper, x.Lower, x.Tunnel)
 			}
 		}
 	}
@@ -363,12 +365,12 @@ func stray(k vip.FrontendKey) bool { return k.Protocol == 0 }
 // strays returns what is ours and belongs to no frontend, one for an address.
 func strays(r *reading, held *holdings) []observed {
 	found := map[netip.Addr]damage{}
-	for a := range r.device.addrs {
+	for a := range r.device.Addrs {
 		if held.vips[a] == 0 {
 			found[a] = append(found[a], fmt.Sprintf("address %s belongs to no service", a))
 		}
 	}
-	for _, p := range r.device.wide {
+	for _, p := range r.device.Wide {
 		found[p.Addr()] = append(found[p.Addr()], fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked()))
 	}
 	for k, sets := range r.table.sets {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -18,7 +19,7 @@ func BenchmarkProgramMaglev(b *testing.B) {
 	for _, f := range all {
 		f.Scheduler = vip.MaglevHash
 	}
-	timed := func(plans func(want *state) []op) (time.Duration, int) {
+	timed := func(plans func(want *kernel.State) []op) (time.Duration, int) {
 		p := newPlane(b, netlab.New(b).Director)
 		var ops []op
 		for _, f := range all {
@@ -26,7 +27,7 @@ func BenchmarkProgramMaglev(b *testing.B) {
 			ops = append(ops, plans(&want)...)
 		}
 		start := time.Now()
-		err := p.kernel.run(b.Context(), ops, func(i int, err error) {
+		err := runOps(b.Context(), p.kernel, ops, func(i int, err error) {
 			if err != nil {
 				b.Errorf("%s: %v", &ops[i], err)
 			}
@@ -38,23 +39,23 @@ func BenchmarkProgramMaglev(b *testing.B) {
 		run(b, p.node, "ipvsadm", "-C")
 		return d, len(ops)
 	}
-	as := func(first string, then bool) func(want *state) []op {
-		return func(want *state) []op {
-			begun := want.service
-			begun.sched = first
-			ops := []op{{cmd: cmdNewService, service: &begun}}
-			for _, d := range want.dests {
-				ops = append(ops, op{cmd: cmdNewDest, service: &begun, dest: d})
+	as := func(first string, then bool) func(want *kernel.State) []op {
+		return func(want *kernel.State) []op {
+			begun := want.Service
+			begun.Scheduler = first
+			ops := []op{{cmd: kernel.CmdNewService, service: &begun}}
+			for _, d := range want.Dests {
+				ops = append(ops, op{cmd: kernel.CmdNewDest, service: &begun, dest: d})
 			}
 			if then {
-				ops = append(ops, op{cmd: cmdSetService, service: &want.service})
+				ops = append(ops, op{cmd: kernel.CmdSetService, service: &want.Service})
 			}
 			return ops
 		}
 	}
 	timed(as(maglev, false)) // the first is slower than all that follow
 	for range b.N {
-		ours, messages := timed(func(want *state) []op { return plan(nil, 0, nil, want) })
+		ours, messages := timed(func(want *kernel.State) []op { return plan(nil, 0, nil, want) })
 		direct, fewer := timed(as(maglev, false))
 		exchanged, _ := timed(as("wrr", true))
 		weighted, _ := timed(as("wrr", false))

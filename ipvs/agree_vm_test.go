@@ -189,7 +189,7 @@ func TestDirectorsAgree(t *testing.T) {
 				histories[name](p)
 				p.wants(t, final)
 				lab.Director.Do(func() {
-					if f := p.Target.sysctl.check(expireConnections); !f.OK {
+					if f := p.Target.sysctl.Check(expireConnections); !f.OK {
 						t.Errorf("%s: %v", name, f)
 					}
 				})

@@ -14,6 +14,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	moby "github.com/moby/ipvs"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -106,25 +107,25 @@ func crossCheck(t *testing.T, all []*vip.Frontend) {
 			continue
 		}
 		want := desired(all[i], 0)
-		got := service{key: key, sched: s.SchedName, flags: s.Flags &^ flagHashed, timeout: s.Timeout, netmask: s.Netmask}
-		if got != want.service {
-			t.Errorf("moby/ipvs sees %+v, want %+v", got, want.service)
+		got := kernel.Service{Key: key, Scheduler: s.SchedName, Flags: s.Flags &^ kernel.FlagHashed, Timeout: s.Timeout, Netmask: s.Netmask}
+		if got != want.Service {
+			t.Errorf("moby/ipvs sees %+v, want %+v", got, want.Service)
 		}
 		dests, err := h.GetDestinations(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var have []dest
+		var have []kernel.Dest
 		for _, d := range dests {
 			a, _ := netip.AddrFromSlice(d.Address)
-			have = append(have, dest{
-				addr: netip.AddrPortFrom(a.Unmap(), d.Port), weight: uint32(d.Weight), forward: d.ConnectionFlags & forwardMask,
-				upper: d.UpperThreshold, lower: d.LowerThreshold,
+			have = append(have, kernel.Dest{
+				Addr: netip.AddrPortFrom(a.Unmap(), d.Port), Weight: uint32(d.Weight), Forward: d.ConnectionFlags & kernel.ForwardMask,
+				Upper: d.UpperThreshold, Lower: d.LowerThreshold,
 			})
 		}
-		slices.SortFunc(have, compareDests)
-		if !slices.Equal(have, want.dests) {
-			t.Errorf("moby/ipvs sees %s with %+v, want %+v", key, have, want.dests)
+		slices.SortFunc(have, kernel.CompareDests)
+		if !slices.Equal(have, want.Dests) {
+			t.Errorf("moby/ipvs sees %s with %+v, want %+v", key, have, want.Dests)
 		}
 	}
 }
@@ -139,26 +140,26 @@ func TestReadsWhatOthersWrite(t *testing.T) {
 -A -f 5 -s rr
 -A -f 5 -6 -s wrr
 `, "ipvsadm", "-R")
-	all, err := p.kernel.services(t.Context())
+	all, err := p.kernel.Services(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	key := frontend("10.96.0.1:80", vip.UDP).Key
-	slices.SortFunc(all, func(a, b service) int { return cmp.Or(int(a.fwmark)-int(b.fwmark), a.key.Addr.Compare(b.key.Addr)) })
-	want := []service{
-		{key: key, sched: "sed", flags: flagPersistent | flagOnePacket, timeout: 77, netmask: 0x00ffffff},
-		{key: vip.FrontendKey{Addr: netip.IPv4Unspecified()}, sched: "rr", fwmark: 5, netmask: netmask4},
-		{key: vip.FrontendKey{Addr: netip.IPv6Unspecified()}, sched: "wrr", fwmark: 5, netmask: netmask6},
+	slices.SortFunc(all, func(a, b kernel.Service) int { return cmp.Or(int(a.Mark)-int(b.Mark), a.Key.Addr.Compare(b.Key.Addr)) })
+	want := []kernel.Service{
+		{Key: key, Scheduler: "sed", Flags: kernel.FlagPersistent | kernel.FlagOnePacket, Timeout: 77, Netmask: 0x00ffffff},
+		{Key: vip.FrontendKey{Addr: netip.IPv4Unspecified()}, Scheduler: "rr", Mark: 5, Netmask: kernel.Netmask4},
+		{Key: vip.FrontendKey{Addr: netip.IPv6Unspecified()}, Scheduler: "wrr", Mark: 5, Netmask: kernel.Netmask6},
 	}
-	if d := gocmp.Diff(want, all, gocmp.AllowUnexported(service{}), gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+	if d := gocmp.Diff(want, all, gocmp.AllowUnexported(kernel.Service{}), gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Errorf("services, -want +got:\n%s", d)
 	}
-	have, err := p.kernel.state(t.Context(), key, 0)
+	have, err := p.kernel.State(t.Context(), key, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dests := have.dests
-	if w := []dest{{addr: addrs("10.77.1.2:80")[0], weight: 70000, forward: forwardTunnel, upper: 9, lower: 3}}; !slices.Equal(dests, w) {
+	dests := have.Dests
+	if w := []kernel.Dest{{Addr: addrs("10.77.1.2:80")[0], Weight: 70000, Forward: kernel.ForwardTunnel, Upper: 9, Lower: 3}}; !slices.Equal(dests, w) {
 		t.Errorf("destinations %+v, want %+v", dests, w)
 	}
 }
@@ -212,7 +213,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 		cases = append(cases, form{at: fmt.Sprintf("10.96.1.%d:80", i+1), proto: vip.TCP, line: line, dest: "-m -w 1",
 			variant: func(f *vip.Frontend) { f.Scheduler, f.SchedulerFallback = s, true }})
 	}
-	var states []state
+	var states []kernel.State
 	var want []string
 	var ops []op
 	for i, c := range cases {
@@ -243,7 +244,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 	}
 	ours, theirs := netlab.New(t), netlab.New(t)
 	p := newPlane(t, ours.Director)
-	err := p.kernel.run(t.Context(), ops, func(i int, err error) {
+	err := runOps(t.Context(), p.kernel, ops, func(i int, err error) {
 		if err != nil {
 			t.Errorf("%s: %v", &ops[i], err)
 		}
@@ -267,15 +268,15 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 	runWith(t, theirs.Director, unsorted, "ipvsadm", "-R")
 	q := newPlane(t, theirs.Director)
 	for _, s := range states {
-		have, err := q.kernel.state(t.Context(), s.key, s.fwmark)
+		have, err := q.kernel.State(t.Context(), s.Key, s.Mark)
 		switch {
 		case err != nil || have == nil:
-			t.Errorf("%s, mark %#x: %v, %v", s.key, s.fwmark, have, err)
-		case have.service != s.service || !slices.Equal(have.dests, s.dests):
+			t.Errorf("%s, mark %#x: %v, %v", s.Key, s.Mark, have, err)
+		case have.Service != s.Service || !slices.Equal(have.Dests, s.Dests):
 			t.Errorf("ipvsadm wrote %+v, want %+v", have, s)
 		}
 	}
-	if all, err := q.kernel.services(t.Context()); err != nil || len(all) != len(states) {
+	if all, err := q.kernel.Services(t.Context()); err != nil || len(all) != len(states) {
 		t.Errorf("%d services of %d are listed: %v", len(all), len(states), err)
 	}
 }

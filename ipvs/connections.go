@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -19,8 +21,8 @@ type idleWatch struct {
 	now func() time.Time
 
 	mu     sync.Mutex
-	kernel *kernel
-	seen   map[flow]sample
+	kernel *kernel.Conn
+	seen   map[conntrack.Flow]sample
 }
 
 // sample is when an endpoint's packet count last moved.
@@ -30,14 +32,14 @@ type sample struct {
 	refreshed time.Time
 }
 
-func newIdleWatch(k *kernel) *idleWatch {
-	return &idleWatch{kernel: k, now: time.Now, seen: map[flow]sample{}}
+func newIdleWatch(k *kernel.Conn) *idleWatch {
+	return &idleWatch{kernel: k, now: time.Now, seen: map[conntrack.Flow]sample{}}
 }
 
 func (w *idleWatch) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.kernel.close()
+	w.kernel.Close()
 }
 
 // Connections implements reconcile.Connections, by one dump of the frontend's
@@ -60,14 +62,14 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 	if byMark(key) && mark == 0 {
 		return out, nil // there is no such service
 	}
-	all := key.Protocol == vip.UDP || t.sysctl.check(countersStill).OK
-	err := destinations(ctx, w.kernel, key, mark, decodeDestStatus, func(d destStatus) {
-		n := int(d.active)
-		if d.inactive > 0 && (all || w.busy(flow{key, d.addr}, d.traffic.In.Packets+d.traffic.Out.Packets, now)) {
-			n += int(d.inactive)
+	all := key.Protocol == vip.UDP || t.sysctl.Check(countersStill).OK
+	err := kernel.Destinations(ctx, w.kernel, key, mark, kernel.DecodeDestStatus, func(d kernel.DestStatus) {
+		n := int(d.Active)
+		if d.Inactive > 0 && (all || w.busy(conntrack.Flow{Frontend: key, Backend: d.Addr}, d.Traffic.In.Packets+d.Traffic.Out.Packets, now)) {
+			n += int(d.Inactive)
 		}
 		if n > 0 {
-			out[d.addr] = n
+			out[d.Addr] = n
 		}
 	})
 	if err != nil {
@@ -79,7 +81,7 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 
 // busy reports whether an endpoint's packet count moved lately; one that is
 // seen for the first time counts as moving.
-func (w *idleWatch) busy(k flow, packets uint64, now time.Time) bool {
+func (w *idleWatch) busy(k conntrack.Flow, packets uint64, now time.Time) bool {
 	s, known := w.seen[k]
 	if !known || s.packets != packets {
 		s = sample{packets: packets, moved: now}

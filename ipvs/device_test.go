@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
@@ -27,14 +28,14 @@ func TestAddressesAreAwaited(t *testing.T) {
 		"at once":        {[]netip.Addr{v6}, 0, 0, 1},
 		"IPv4":           {[]netip.Addr{v4}, 5, 0, 0},
 		"a moment later": {[]netip.Addr{v4, v6, more}, 5, 5 * time.Millisecond, 7},
-		"never":          {[]netip.Addr{v6, more}, 1 << 30, localWithin + time.Millisecond, int(localWithin/time.Millisecond) + 2},
+		"never":          {[]netip.Addr{v6, more}, 1 << 30, host.LocalWithin + time.Millisecond, int(host.LocalWithin/time.Millisecond) + 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				k, d := fakeDeviceUp(t)
 				k.tardy = c.tardy
 				begun := time.Now()
-				if err := d.add(t.Context(), c.addrs, func(a netip.Addr, err error) { t.Error(a, err) }); err != nil {
+				if err := d.Add(t.Context(), c.addrs, func(a netip.Addr, err error) { t.Error(a, err) }); err != nil {
 					t.Error(err)
 				}
 				if took := time.Since(begun); took != c.takes {
@@ -57,7 +58,7 @@ func TestAddressesAreNotAwaitedInVain(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		begun := time.Now()
-		err := d.add(ctx, []netip.Addr{netip.MustParseAddr("fd96::1")}, func(a netip.Addr, err error) { t.Error(a, err) })
+		err := d.Add(ctx, []netip.Addr{netip.MustParseAddr("fd96::1")}, func(a netip.Addr, err error) { t.Error(a, err) })
 		if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took > 30*time.Millisecond {
 			t.Errorf("%v after %v", err, took)
 		}
@@ -70,7 +71,7 @@ func TestAddressesAreNotAwaitedInVain(t *testing.T) {
 		})
 		begun = time.Now()
 		failed := 0
-		if err := d.add(t.Context(), []netip.Addr{netip.MustParseAddr("fd96::2")}, func(netip.Addr, error) { failed++ }); err != nil || failed != 1 {
+		if err := d.Add(t.Context(), []netip.Addr{netip.MustParseAddr("fd96::2")}, func(netip.Addr, error) { failed++ }); err != nil || failed != 1 {
 			t.Errorf("%v, %d failed", err, failed)
 		}
 		if took := time.Since(begun); took > 0 {
@@ -80,13 +81,13 @@ func TestAddressesAreNotAwaitedInVain(t *testing.T) {
 }
 
 // fakeDeviceUp is a fake kernel's device, which is there.
-func fakeDeviceUp(t *testing.T) (*fakeKernel, *device) {
+func fakeDeviceUp(t *testing.T) (*fakeKernel, *host.Device) {
 	k := newFakeKernel()
 	h, err := k.open(t.Context(), &counters{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.device.ensure(); err != nil {
+	if _, err := h.device.Ensure(); err != nil {
 		t.Fatal(err)
 	}
 	return k, h.device

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -171,7 +172,7 @@ func TestSysctlDrift(t *testing.T) {
 	}
 	p.put(t, repairOf(f))
 	p.wants(t, f)
-	lab.Director.Do(func() { p.sysctl = sysctls{t.TempDir()}; p.tune() })
+	lab.Director.Do(func() { p.sysctl = host.Sysctls{Root: t.TempDir()}; p.tune() })
 	bad := 0
 	for _, f := range p.Findings() {
 		if !f.OK && f.Remedy != "" {

@@ -9,6 +9,8 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -116,7 +118,7 @@ func (f fakeFilters) missing(context.Context) error {
 	if f.k.noModule == "" {
 		return nil
 	}
-	return Err([]Finding{missingModule(f.k.noModule, "", true)})
+	return host.Err([]host.Finding{host.MissingModule(f.k.noModule, "", true)})
 }
 
 func (f fakeFilters) remove(ctx context.Context) error {
@@ -143,34 +145,34 @@ func (f fakeFilters) read(ctx context.Context) (*ruleset, error) {
 // fakeTunables are the sysctls.
 type fakeTunables struct{ k *fakeKernel }
 
-func (f fakeTunables) check(w setting) Finding {
-	out := Finding{Name: "sysctl " + sysctlName(w.key)}
-	err := f.k.call("sysctl read", w.key, func() error { out.OK = f.k.sysctls[w.key] == w.value; return nil })
+func (f fakeTunables) Check(w host.Setting) host.Finding {
+	out := host.Finding{Name: "sysctl " + host.SysctlName(w.Key)}
+	err := f.k.call("sysctl read", w.Key, func() error { out.OK = f.k.sysctls[w.Key] == w.Value; return nil })
 	if err != nil {
 		out.OK = false
 	}
 	if !out.OK {
-		out.Detail, out.Remedy = fmt.Sprintf("is not %s: %v", w.value, err), "sysctl -w"
+		out.Detail, out.Remedy = fmt.Sprintf("is not %s: %v", w.Value, err), "sysctl -w"
 	}
 	return out
 }
 
-func (f fakeTunables) set(w setting) Finding {
-	if out := f.check(w); out.OK {
+func (f fakeTunables) Set(w host.Setting) host.Finding {
+	if out := f.Check(w); out.OK {
 		return out
 	}
-	_ = f.k.call("sysctl write", w.key, func() error { f.k.sysctls[w.key] = w.value; return nil })
-	return f.check(w)
+	_ = f.k.call("sysctl write", w.Key, func() error { f.k.sysctls[w.Key] = w.Value; return nil })
+	return f.Check(w)
 }
 
 // fakeFlows is connection tracking.
 type fakeFlows struct{ k *fakeKernel }
 
-func (f fakeFlows) supported(context.Context) Finding {
-	return Finding{Name: noConntrackNetlink.Name, OK: true}
+func (f fakeFlows) Supported(context.Context) host.Finding {
+	return host.Finding{Name: conntrack.NoNetlink.Name, OK: true}
 }
 
-func (f fakeFlows) delete(ctx context.Context, all flows) error {
+func (f fakeFlows) Delete(ctx context.Context, all conntrack.Flows) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -178,7 +180,7 @@ func (f fakeFlows) delete(ctx context.Context, all flows) error {
 		return err
 	}
 	return f.k.call("conntrack delete", fmt.Sprint(all), func() error {
-		maps.DeleteFunc(f.k.entries, func(x flow, _ struct{}) bool { return all.has(x) })
+		maps.DeleteFunc(f.k.entries, func(x conntrack.Flow, _ struct{}) bool { return all.Has(x) })
 		return nil
 	})
 }
@@ -186,7 +188,7 @@ func (f fakeFlows) delete(ctx context.Context, all flows) error {
 // fakePorts are the sockets of processes.
 type fakePorts struct{ k *fakeKernel }
 
-func (f fakePorts) free(key vip.FrontendKey) error {
+func (f fakePorts) Free(key vip.FrontendKey) error {
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
 	if f.k.processes[key] {

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -37,50 +39,50 @@ func (k *fakeKernel) parseGeneric(h netlink.Header, data []byte) *message {
 			return do()
 		}
 	}
-	if cmd == cmdGetService && h.Flags&unix.NLM_F_DUMP != 0 {
+	if cmd == kernel.CmdGetService && h.Flags&unix.NLM_F_DUMP != 0 {
 		m.what = "list services"
 		m.do = known(func() error {
 			for _, s := range k.services {
-				m.answer = append(m.answer, serviceMessage(&s.service))
+				m.answer = append(m.answer, serviceMessage(&s.Service))
 			}
 			return nil
 		})
 		return m
 	}
-	s, err := decodeService(data)
+	s, err := kernel.DecodeService(data)
 	if err != nil {
 		panic(err)
 	}
-	if s.fwmark != 0 {
-		s.key = keyOfMark(s.fwmark, vip.FamilyOf(s.key.Addr))
+	if s.Mark != 0 {
+		s.Key = keyOfMark(s.Mark, vip.FamilyOf(s.Key.Addr))
 	}
 	switch cmd {
-	case cmdGetService:
-		m.what = "read service " + s.key.String()
+	case kernel.CmdGetService:
+		m.what = "read service " + s.Key.String()
 		m.do = known(func() error {
-			if k.services[s.key] == nil {
+			if k.services[s.Key] == nil {
 				return unix.ESRCH
 			}
-			m.answer = append(m.answer, serviceMessage(&k.services[s.key].service))
+			m.answer = append(m.answer, serviceMessage(&k.services[s.Key].Service))
 			return nil
 		})
 		return m
-	case cmdGetDest:
-		m.what = "list destinations of " + s.key.String()
+	case kernel.CmdGetDest:
+		m.what = "list destinations of " + s.Key.String()
 		m.do = known(func() error {
-			if k.services[s.key] == nil {
+			if k.services[s.Key] == nil {
 				return nil
 			}
-			for _, d := range k.services[s.key].list() {
-				m.answer = append(m.answer, appendDest([]byte{cmdNewDest, 1, 0, 0}, &d, true))
+			for _, d := range k.services[s.Key].list() {
+				m.answer = append(m.answer, kernel.AppendDest([]byte{kernel.CmdNewDest, 1, 0, 0}, &d, true))
 			}
 			return nil
 		})
 		return m
 	}
 	o := op{cmd: cmd, service: &s}
-	if cmd == cmdNewDest || cmd == cmdSetDest || cmd == cmdDelDest {
-		d, err := decodeDest(data, s.key.Addr)
+	if cmd == kernel.CmdNewDest || cmd == kernel.CmdSetDest || cmd == kernel.CmdDelDest {
+		d, err := kernel.DecodeDest(data, s.Key.Addr)
 		if err != nil {
 			panic(err)
 		}
@@ -96,10 +98,10 @@ func (k *fakeKernel) parseGeneric(h netlink.Header, data []byte) *message {
 	return m
 }
 
-func serviceMessage(s *service) []byte {
+func serviceMessage(s *kernel.Service) []byte {
 	t := *s
-	t.flags |= flagHashed
-	return appendService([]byte{cmdNewService, 1, 0, 0}, &t, true)
+	t.Flags |= kernel.FlagHashed
+	return kernel.AppendService([]byte{kernel.CmdNewService, 1, 0, 0}, &t, true)
 }
 
 // keyOfMark is the place that a fakeKernel has for a service by mark.
@@ -121,61 +123,61 @@ func (s *fakeService) age(a netip.AddrPort) {
 }
 
 // list returns the destinations, the newest first.
-func (s *fakeService) list() []dest {
-	all := slices.SortedFunc(maps.Values(s.dests), compareDests)
-	slices.SortStableFunc(all, func(a, b dest) int { return s.added[b.addr] - s.added[a.addr] })
+func (s *fakeService) list() []kernel.Dest {
+	all := slices.SortedFunc(maps.Values(s.dests), kernel.CompareDests)
+	slices.SortStableFunc(all, func(a, b kernel.Dest) int { return s.added[b.Addr] - s.added[a.Addr] })
 	return all
 }
 
 // carryOut changes a service or a destination, and answers as IPVS does.
 func (k *fakeKernel) carryOut(o *op) unix.Errno {
-	s := k.services[o.service.key]
+	s := k.services[o.service.Key]
 	switch o.cmd {
-	case cmdNewService, cmdSetService:
+	case kernel.CmdNewService, kernel.CmdSetService:
 		switch {
-		case o.cmd == cmdNewService && s != nil:
+		case o.cmd == kernel.CmdNewService && s != nil:
 			return unix.EEXIST
-		case o.cmd == cmdSetService && s == nil:
+		case o.cmd == kernel.CmdSetService && s == nil:
 			return unix.ESRCH
-		case !k.schedulers[o.service.sched] && o.service.sched != noScheduler:
+		case !k.schedulers[o.service.Scheduler] && o.service.Scheduler != noScheduler:
 			return unix.ENOENT
-		case o.service.key.Addr.Is6() && (o.service.netmask < 1 || o.service.netmask > 128):
+		case o.service.Key.Addr.Is6() && (o.service.Netmask < 1 || o.service.Netmask > 128):
 			return unix.EINVAL
 		}
 		if s == nil {
-			s = &fakeService{dests: map[netip.AddrPort]dest{}}
-			k.services[o.service.key] = s
+			s = &fakeService{dests: map[netip.AddrPort]kernel.Dest{}}
+			k.services[o.service.Key] = s
 		}
-		s.service = *o.service
+		s.Service = *o.service
 		return 0
 	}
 	if s == nil {
 		return unix.ESRCH
 	}
-	if o.cmd == cmdDelService {
-		delete(k.services, o.service.key)
+	if o.cmd == kernel.CmdDelService {
+		delete(k.services, o.service.Key)
 		return 0
 	}
-	_, there := s.dests[o.dest.addr]
+	_, there := s.dests[o.dest.Addr]
 	switch {
-	case o.cmd == cmdNewDest && there:
+	case o.cmd == kernel.CmdNewDest && there:
 		return unix.EEXIST
-	case o.cmd != cmdNewDest && !there:
+	case o.cmd != kernel.CmdNewDest && !there:
 		return unix.ENOENT
-	case o.cmd == cmdDelDest:
-		delete(s.dests, o.dest.addr)
+	case o.cmd == kernel.CmdDelDest:
+		delete(s.dests, o.dest.Addr)
 		return 0
-	case o.dest.lower > o.dest.upper, int32(o.dest.weight) < 0:
+	case o.dest.Lower > o.dest.Upper, int32(o.dest.Weight) < 0:
 		return unix.ERANGE
-	case o.cmd == cmdNewDest && !k.loopback && (k.device == nil || !k.device.up):
+	case o.cmd == kernel.CmdNewDest && !k.loopback && (k.device == nil || !k.device.up):
 		return unix.EINVAL
 	}
-	s.dests[o.dest.addr] = o.dest
-	if o.cmd == cmdNewDest {
-		s.age(o.dest.addr)
+	s.dests[o.dest.Addr] = o.dest
+	if o.cmd == kernel.CmdNewDest {
+		s.age(o.dest.Addr)
 	}
-	if o.cmd == cmdNewDest || o.dest.weight > 0 {
-		s.last[o.dest.addr] = o.dest.weight
+	if o.cmd == kernel.CmdNewDest || o.dest.Weight > 0 {
+		s.last[o.dest.Addr] = o.dest.Weight
 	}
 	return 0
 }
@@ -189,19 +191,19 @@ func (k *fakeKernel) traffic() {
 	defer k.mu.Unlock()
 	for key, s := range k.services {
 		for a, d := range s.dests {
-			if s.fwmark == 0 && key.Protocol == vip.UDP && d.weight > 0 && a.Port() != foreignPort {
-				k.entries[flow{key, a}] = struct{}{}
+			if s.Mark == 0 && key.Protocol == vip.UDP && d.Weight > 0 && a.Port() != foreignPort {
+				k.entries[conntrack.Flow{Frontend: key, Backend: a}] = struct{}{}
 			}
 		}
 	}
 }
 
 // put makes a service without the Target.
-func (k *fakeKernel) put(s service, dests ...dest) {
-	f := &fakeService{service: s, dests: map[netip.AddrPort]dest{}}
+func (k *fakeKernel) put(s kernel.Service, dests ...kernel.Dest) {
+	f := &fakeService{Service: s, dests: map[netip.AddrPort]kernel.Dest{}}
 	for _, d := range dests {
-		f.dests[d.addr] = d
-		f.age(d.addr)
+		f.dests[d.Addr] = d
+		f.age(d.Addr)
 	}
-	k.services[s.key] = f
+	k.services[s.Key] = f
 }

@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -40,8 +43,8 @@ type fakeKernel struct {
 	table     *fakeTable
 	noModule  string // a module that the rules need and the kernel lacks; "" if it has all
 	sysctls   map[string]string
-	entries   map[flow]struct{}        // connection tracking entries of UDP clients
-	processes map[vip.FrontendKey]bool // what processes listen on
+	entries   map[conntrack.Flow]struct{} // connection tracking entries of UDP clients
+	processes map[vip.FrontendKey]bool    // what processes listen on
 }
 
 // call is one call of the kernel, or one message of a batched one.
@@ -60,8 +63,8 @@ type fault struct {
 }
 
 type fakeService struct {
-	service
-	dests map[netip.AddrPort]dest
+	kernel.Service
+	dests map[netip.AddrPort]kernel.Dest
 	added map[netip.AddrPort]int // when, by counting
 	adds  int
 	last  map[netip.AddrPort]uint32 // the weights that mh goes by
@@ -86,10 +89,10 @@ func newFakeKernel() *fakeKernel {
 		schedulers: map[string]bool{"rr": true, "wrr": true, "lc": true, "wlc": true, "sh": true, "mh": true, "sed": true},
 		services:   map[vip.FrontendKey]*fakeService{},
 		sysctls:    map[string]string{},
-		entries:    map[flow]struct{}{},
+		entries:    map[conntrack.Flow]struct{}{},
 	}
-	for _, s := range append(settings(parseVersion(kernelRelease())), forwarding6) {
-		k.sysctls[s.key] = "0"
+	for _, s := range append(settings(host.ParseVersion(host.KernelRelease())), forwarding6) {
+		k.sysctls[s.Key] = "0"
 	}
 	return k
 }
@@ -151,19 +154,19 @@ func (k *fakeKernel) history() string {
 	return strings.Join(k.trace[max(0, len(k.trace)-40):], "\n")
 }
 
-// open is openHost.
-func (k *fakeKernel) open(ctx context.Context, stats *counters) (host, error) {
-	var h host
+// open is openAccess.
+func (k *fakeKernel) open(ctx context.Context, stats *counters) (access, error) {
+	var h access
 	var err error
-	for _, to := range []**kernel{&h.kernel, &h.watch, &h.count} {
-		*to = &kernel{conn: &fakeSocket{k: k, protocol: unix.NETLINK_GENERIC}}
-		if (*to).family, err = lookupFamily(ctx, (*to).conn); err != nil {
+	for _, to := range []**kernel.Conn{&h.kernel, &h.watch, &h.count} {
+		*to = &kernel.Conn{Socket: &fakeSocket{k: k, protocol: unix.NETLINK_GENERIC}}
+		if (*to).Family, err = kernel.LookupFamily(ctx, (*to).Socket); err != nil {
 			return h, err
 		}
 	}
-	h.device = &device{
-		name: DefaultDevice, stats: stats, conn: &fakeSocket{k: k, protocol: unix.NETLINK_ROUTE},
-		dial: func() (links, error) { return fakeLinks{k}, nil },
+	h.device = &host.Device{
+		Name: DefaultDevice, Stats: &stats.addresses, Conn: &fakeSocket{k: k, protocol: unix.NETLINK_ROUTE},
+		Dial: func() (host.Links, error) { return fakeLinks{k}, nil },
 	}
 	h.fw, h.sysctl, h.flows, h.ports, h.conns, h.tunnels = fakeFilters{k}, fakeTunables{k}, fakeFlows{k}, fakePorts{k}, fakeConnections{k}, fakeTunnels{k}
 	return h, nil
@@ -345,8 +348,8 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 		switch {
 		case places[key].Addr.IsValid():
 		case foreign[key] == nil:
-			say(key, "a service that nobody wants, mark %#x", s.fwmark)
-		case s.service != foreign[key].service || len(s.dests) != len(foreign[key].dests):
+			say(key, "a service that nobody wants, mark %#x", s.Mark)
+		case s.Service != foreign[key].Service || len(s.dests) != len(foreign[key].dests):
 			say(nobody, "the foreign service %s was changed", key)
 		}
 	}
@@ -403,14 +406,14 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 		}
 	}
 	for x := range k.entries {
-		s := k.services[x.frontend]
+		s := k.services[x.Frontend]
 		left := s == nil
 		if !left {
-			_, stays := s.dests[x.backend]
+			_, stays := s.dests[x.Backend]
 			left = !stays
 		}
 		if left {
-			say(x.frontend, "clients stay with %s, which has left", x.backend)
+			say(x.Frontend, "clients stay with %s, which has left", x.Backend)
 		}
 	}
 	return wrong
@@ -431,28 +434,28 @@ func (k *fakeKernel) witnessService(f *vip.Frontend, s *fakeService, mark uint32
 	}
 	flags := uint32(0)
 	if f.Affinity > 0 {
-		flags = flagPersistent
+		flags = kernel.FlagPersistent
 	}
 	if f.OnePacket {
-		flags |= flagOnePacket
+		flags |= kernel.FlagOnePacket
 	}
-	mask := uint32(netmask4)
+	mask := uint32(kernel.Netmask4)
 	if f.Key.Addr.Is6() {
-		mask = netmask6
+		mask = kernel.Netmask6
 	}
-	w := service{key: f.Key, fwmark: mark, sched: f.Scheduler.String(), flags: flags, timeout: uint32(f.Affinity.Seconds()), netmask: mask}
-	got := s.service
+	w := kernel.Service{Key: f.Key, Mark: mark, Scheduler: f.Scheduler.String(), Flags: flags, Timeout: uint32(f.Affinity.Seconds()), Netmask: mask}
+	got := s.Service
 	if mark != 0 {
-		got.key = f.Key // which the kernel doesn't know
+		got.Key = f.Key // which the kernel doesn't know
 	}
-	got.flags &^= flagSched1 | flagSched2 // the scheduler's own, which ipvsadm is witness of
+	got.Flags &^= kernel.FlagSched1 | kernel.FlagSched2 // the scheduler's own, which ipvsadm is witness of
 	if got != w {
 		say("service is %+v", got)
 	}
 	for _, b := range f.Backends {
 		d, ok := s.dests[b.Addr]
 		method := map[vip.Forward]uint32{vip.ForwardNAT: 0, vip.ForwardTunnel: 2, vip.ForwardDirect: 3}[f.Forward]
-		if w := (dest{addr: b.Addr, weight: b.Weight, forward: method}); !ok {
+		if w := (kernel.Dest{Addr: b.Addr, Weight: b.Weight, Forward: method}); !ok {
 			say("no destination %s", b.Addr)
 		} else if d != w {
 			say("destination is %+v", d)
@@ -461,10 +464,10 @@ func (k *fakeKernel) witnessService(f *vip.Frontend, s *fakeService, mark uint32
 	var order []netip.AddrPort
 	for _, d := range s.list() {
 		switch {
-		case counts(s.sched, &d):
-			order = append(order, d.addr)
-		case s.sched == maglev && s.last[d.addr] != 0:
-			say("destination %s of weight 0 has a part of the table by its last weight", d.addr)
+		case counts(s.Scheduler, &d):
+			order = append(order, d.Addr)
+		case s.Scheduler == maglev && s.last[d.Addr] != 0:
+			say("destination %s of weight 0 has a part of the table by its last weight", d.Addr)
 		}
 	}
 	slices.Reverse(order)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 )
 
 // parseRoute reads a message about an address, or the question where it is.
@@ -78,7 +79,7 @@ func (k *fakeKernel) parseRouteQuestion(h netlink.Header, data []byte) *message 
 			k.tardy--
 			return unix.ENETUNREACH
 		}
-		m.answer = [][]byte{{routeTypeAt: unix.RTN_LOCAL}}
+		m.answer = [][]byte{{host.RouteTypeAt: unix.RTN_LOCAL}}
 		return nil
 	}
 	return m
@@ -139,20 +140,20 @@ func (l fakeLinks) AddrAdd(link rtnl.Link, _ *rtnl.Addr) error { return nil }
 // fakeTunnels are the devices for tunnels, and whether they are up.
 type fakeTunnels struct{ k *fakeKernel }
 
-func (f fakeTunnels) read() (all map[netip.Addr]bool, err error) {
+func (f fakeTunnels) Read() (all map[netip.Addr]bool, err error) {
 	err = f.k.call("tunnel read", "", func() error { all = maps.Clone(f.k.tunnels); return nil })
 	return all, err
 }
 
-func (f fakeTunnels) ensure(a netip.Addr) error {
+func (f fakeTunnels) Ensure(a netip.Addr) error {
 	return f.k.call("tunnel set", a.String(), func() error { f.k.tunnels[a] = true; return nil })
 }
 
-func (f fakeTunnels) remove(a netip.Addr) error {
+func (f fakeTunnels) Remove(a netip.Addr) error {
 	return f.k.call("tunnel delete", a.String(), func() error { delete(f.k.tunnels, a); return nil })
 }
 
-func (f fakeTunnels) removeAll() error {
+func (f fakeTunnels) RemoveAll() error {
 	return f.k.call("tunnel delete", "all", func() error { clear(f.k.tunnels); return nil })
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -277,14 +278,14 @@ var drifts = map[string]func(w *world){
 	"service altered": func(w *world) {
 		for key, s := range w.k.services {
 			if w.foreign[key] == nil {
-				s.sched, s.flags = "sed", flagOnePacket
+				s.Scheduler, s.Flags = "sed", kernel.FlagOnePacket
 			}
 		}
 	},
 	"scheduler of no service's": func(w *world) {
 		for key, s := range w.k.services {
 			if w.foreign[key] == nil {
-				s.sched = "lblc"
+				s.Scheduler = "lblc"
 			}
 		}
 	},
@@ -299,7 +300,7 @@ var drifts = map[string]func(w *world){
 		for key, s := range w.k.services {
 			for a, d := range s.dests {
 				if w.foreign[key] == nil {
-					d.weight, d.forward = 99, forwardTunnel
+					d.Weight, d.Forward = 99, kernel.ForwardTunnel
 					s.dests[a] = d
 				}
 			}
@@ -309,13 +310,13 @@ var drifts = map[string]func(w *world){
 		for key, s := range w.k.services {
 			if w.foreign[key] == nil {
 				a := netip.AddrPortFrom(key.Addr.Next(), foreignPort)
-				s.dests[a] = dest{addr: a, weight: 1}
+				s.dests[a] = kernel.Dest{Addr: a, Weight: 1}
 			}
 		}
 	},
 	"service added": func(w *world) {
 		key := vip.FrontendKey{Addr: netip.MustParseAddr("10.96.9.9"), Port: 1, Protocol: vip.TCP}
-		w.k.put(service{key: key, sched: "rr", netmask: netmask4}, dest{addr: addrPort("10.1.0.1:1"), weight: 1})
+		w.k.put(kernel.Service{Key: key, Scheduler: "rr", Netmask: kernel.Netmask4}, kernel.Dest{Addr: addrPort("10.1.0.1:1"), Weight: 1})
 	},
 	"tunnels deleted": func(w *world) { clear(w.k.tunnels) },
 	"tunnels down": func(w *world) {
@@ -395,7 +396,7 @@ func TestForeignSchedulerIsNamed(t *testing.T) {
 		w.settle()
 		defer w.stop()
 		for _, name := range []string{"lblcr", "twos", "somebodys", noScheduler} {
-			w.k.alter(func() { w.k.services[f.Key].sched = name })
+			w.k.alter(func() { w.k.services[f.Key].Scheduler = name })
 			for o, err := range w.target.Actual(t.Context()) {
 				if err != nil || o.Value.Key != f.Key {
 					t.Fatal(o, err)

@@ -140,13 +140,13 @@ func (l *loop) says(key vip.FrontendKey, text string) {
 
 // hooked is a socket with something that happens before a write, once.
 type hooked struct {
-	messenger
+	netlink.Socket
 	before atomic.Pointer[func()]
 }
 
 // hook puts one in front of a socket. It comes before anything uses the socket.
-func hook(m *messenger) *hooked {
-	h := &hooked{messenger: *m}
+func hook(m *netlink.Socket) *hooked {
+	h := &hooked{Socket: *m}
 	*m = h
 	return h
 }
@@ -155,7 +155,7 @@ func (h *hooked) Write(ctx context.Context, n int, put func(b []byte, i int) []b
 	if f := h.before.Swap(nil); f != nil && n > 0 {
 		(*f)()
 	}
-	return h.messenger.Write(ctx, n, put, done)
+	return h.Socket.Write(ctx, n, put, done)
 }
 
 // aFew are frontends of all kinds: shared addresses, both families, a node
@@ -190,7 +190,7 @@ func TestForeignHandHalfWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lab := netlab.New(t)
 			p := newPlane(t, lab.Director)
-			services, addresses := hook(&p.kernel.conn), hook(&p.device.conn)
+			services, addresses := hook(&p.kernel.Socket), hook(&p.device.Conn)
 			all := aFew()
 			l := newLoop(t, p, 200*time.Millisecond)
 			l.set(all[0], all[2])
@@ -220,7 +220,7 @@ func TestRightsLostHalfWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lab := netlab.New(t)
 			p := newPlane(t, lab.Director)
-			services, addresses := hook(&p.kernel.conn), hook(&p.device.conn)
+			services, addresses := hook(&p.kernel.Socket), hook(&p.device.Conn)
 			all := aFew()
 			p.create(t, all[0])
 			at := services
@@ -294,7 +294,7 @@ func TestAnswersLost(t *testing.T) {
 				want = append(want, g)
 				batch = append(batch, updateOf{Key: f.Key, Old: f, New: g})
 			}
-			if err := deafen(p.kernel.conn.(*netlink.Conn).FD()); err != nil {
+			if err := deafen(p.kernel.Socket.(*netlink.Conn).FD()); err != nil {
 				t.Fatal(err)
 			}
 			p.put(t, batch...)
@@ -340,8 +340,8 @@ func TestNothingIsUp(t *testing.T) {
 				t.Errorf("try %d: %+v", try, batch[0].Err)
 			}
 		}
-		s, err := p.kernel.state(t.Context(), f.Key, 0)
-		if err != nil || s == nil || len(s.dests) != 1 {
+		s, err := p.kernel.State(t.Context(), f.Key, 0)
+		if err != nil || s == nil || len(s.Dests) != 1 {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})

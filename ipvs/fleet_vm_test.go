@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -72,8 +73,8 @@ func (f *recorded) measure(b *testing.B, round int, report func(name string, val
 		func(t testing.TB, lab *netlab.Lab) {
 			p := newPlane(t, lab.Director)
 			p.read(t)
-			timed := &timedMessenger{messenger: p.device.conn}
-			p.device.conn = timed
+			timed := &timedMessenger{Socket: p.device.Conn}
+			p.device.Conn = timed
 			settle(t)
 			start := time.Now()
 			p.createAll(t, f.all)
@@ -146,14 +147,14 @@ func (p *planeIn) observe(t testing.TB) (n int) {
 // timedMessenger adds up what writing by a socket takes, building of messages
 // included.
 type timedMessenger struct {
-	messenger
+	netlink.Socket
 	took time.Duration
 }
 
 func (m *timedMessenger) Write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
 	start := time.Now()
 	defer func() { m.took += time.Since(start) }()
-	return m.messenger.Write(ctx, n, put, done)
+	return m.Socket.Write(ctx, n, put, done)
 }
 
 // alone runs do with a lab of its own, all of which is gone afterwards: what

@@ -9,6 +9,8 @@ import (
 	"go4.org/netipx"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -33,9 +35,9 @@ func (k *nullKernel) hold(all []*vip.Frontend) {
 	k.device.device = &fakeDevice{index: 1, up: true, noARP: true, addrs: map[netip.Addr]bool{}}
 	for _, f := range all {
 		s := desired(f, 0)
-		k.services = append(k.services, serviceMessage(&s.service))
-		for _, d := range slices.Backward(s.dests) {
-			k.dests[f.Key] = append(k.dests[f.Key], appendDest([]byte{cmdNewDest, 1, 0, 0}, &d, true))
+		k.services = append(k.services, serviceMessage(&s.Service))
+		for _, d := range slices.Backward(s.Dests) {
+			k.dests[f.Key] = append(k.dests[f.Key], kernel.AppendDest([]byte{kernel.CmdNewDest, 1, 0, 0}, &d, true))
 		}
 		k.elements = append(elements(k.elements, f, 0), addrElement(setVIPs, f.Key.Addr))
 		k.device.device.addrs[f.Key.Addr] = true
@@ -43,12 +45,12 @@ func (k *nullKernel) hold(all []*vip.Frontend) {
 }
 
 func (k *nullKernel) target() *Target {
-	h := host{fw: nullFilters{k}}
-	for _, to := range []**kernel{&h.kernel, &h.watch, &h.count} {
-		*to = &kernel{conn: &nullSocket{k: k}, family: 33}
+	h := access{fw: nullFilters{k}}
+	for _, to := range []**kernel.Conn{&h.kernel, &h.watch, &h.count} {
+		*to = &kernel.Conn{Socket: &nullSocket{k: k}, Family: 33}
 	}
 	own := &counters{}
-	h.device = &device{name: DefaultDevice, stats: own, conn: &nullSocket{k: k}, dial: func() (links, error) { return fakeLinks{k.device}, nil }}
+	h.device = &host.Device{Name: DefaultDevice, Stats: &own.addresses, Conn: &nullSocket{k: k}, Dial: func() (host.Links, error) { return fakeLinks{k.device}, nil }}
 	h.sysctl, h.flows, h.ports, h.conns, h.tunnels = fakeTunables{k.device}, fakeFlows{k.device}, fakePorts{k.device}, fakeConnections{k.device}, fakeTunnels{k.device}
 	t, err := newTarget(Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwned}, h, own)
 	if err != nil {
@@ -85,12 +87,12 @@ func (s *nullSocket) Query(_ context.Context, put func(b []byte) []byte, each fu
 		return err
 	}
 	answer := s.k.services
-	if data[0] == cmdGetDest {
-		asked, err := decodeService(data)
+	if data[0] == kernel.CmdGetDest {
+		asked, err := kernel.DecodeService(data)
 		if err != nil {
 			return err
 		}
-		answer = s.k.dests[asked.key]
+		answer = s.k.dests[asked.Key]
 	}
 	for _, m := range answer {
 		if err := each(33, m); err != nil {

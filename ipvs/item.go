@@ -3,6 +3,7 @@ package ipvs
 import (
 	"fmt"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -27,11 +28,11 @@ type request struct {
 
 // job is the work on one IPVS service: program changes it from have to want.
 type job struct {
-	want    *state // nil: no service
-	have    *state // in the kernel; nil: no service
-	unread  bool   // have is unknown and must be read
-	owned   bool   // a service at this key is ours
-	deleted bool   // vacate has deleted the service
+	want    *kernel.State // nil: no service
+	have    *kernel.State // in the kernel; nil: no service
+	unread  bool          // have is unknown and must be read
+	owned   bool          // a service at this key is ours
+	deleted bool          // vacate has deleted the service
 
 	// The state between the rounds of program.
 	requested bool    // an addition of the service was sent, with an unknown outcome
@@ -39,7 +40,7 @@ type job struct {
 	rejected  bool    // the kernel rejected a change of the service itself
 	errs      []error // rejected changes of the last round
 
-	wanted, known, made state // what want and have point to
+	wanted, known, made kernel.State // what want and have point to
 }
 
 // failed reports whether the service doesn't exist because the kernel rejected it.

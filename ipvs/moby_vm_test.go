@@ -10,6 +10,7 @@ import (
 	moby "github.com/moby/ipvs"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -38,15 +39,15 @@ func TestReadsWhatMobyWrites(t *testing.T) {
 		for _, f := range all {
 			want := desired(f, 0)
 			s := &moby.Service{
-				Address: net.IP(f.Key.Addr.AsSlice()), Protocol: uint16(f.Key.Protocol), Port: f.Key.Port, AddressFamily: familyOf(f.Key.Addr),
-				SchedName: want.sched, Flags: want.flags, Timeout: want.timeout, Netmask: want.netmask,
+				Address: net.IP(f.Key.Addr.AsSlice()), Protocol: uint16(f.Key.Protocol), Port: f.Key.Port, AddressFamily: kernel.FamilyOf(f.Key.Addr),
+				SchedName: want.Scheduler, Flags: want.Flags, Timeout: want.Timeout, Netmask: want.Netmask,
 			}
 			if err := h.NewService(s); err != nil {
 				t.Fatalf("%s: %v", f.Key, err)
 			}
 			for _, b := range f.Backends {
 				d := &moby.Destination{
-					Address: net.IP(b.Addr.Addr().AsSlice()), Port: b.Addr.Port(), Weight: int(b.Weight), AddressFamily: familyOf(b.Addr.Addr()),
+					Address: net.IP(b.Addr.Addr().AsSlice()), Port: b.Addr.Port(), Weight: int(b.Weight), AddressFamily: kernel.FamilyOf(b.Addr.Addr()),
 					ConnectionFlags: moby.ConnectionFlagMasq, UpperThreshold: 0, LowerThreshold: 0,
 				}
 				if err := h.NewDestination(s, d); err != nil {
@@ -55,15 +56,15 @@ func TestReadsWhatMobyWrites(t *testing.T) {
 			}
 		}
 		// And what no frontend of ours asks for.
-		foreign := &moby.Service{FWMark: 77, AddressFamily: unix.AF_INET, SchedName: "sed", Netmask: netmask4}
+		foreign := &moby.Service{FWMark: 77, AddressFamily: unix.AF_INET, SchedName: "sed", Netmask: kernel.Netmask4}
 		if err := h.NewService(foreign); err != nil {
 			t.Fatal(err)
 		}
 	})
 	for _, f := range all {
 		want := desired(f, 0)
-		got, err := p.kernel.state(t.Context(), f.Key, 0)
-		if err != nil || got == nil || got.service != want.service || !slices.Equal(got.dests, want.dests) {
+		got, err := p.kernel.State(t.Context(), f.Key, 0)
+		if err != nil || got == nil || got.Service != want.Service || !slices.Equal(got.Dests, want.Dests) {
 			t.Errorf("%s is read as %+v, %v, want %+v", f.Key, got, err, want)
 		}
 		o, there := p.read(t)[f.Key]
@@ -71,11 +72,11 @@ func TestReadsWhatMobyWrites(t *testing.T) {
 			t.Errorf("%s is taken for %+v", f.Key, o.Value)
 		}
 	}
-	services, err := p.kernel.services(t.Context())
+	services, err := p.kernel.Services(t.Context())
 	if err != nil || len(services) != len(all)+1 {
 		t.Errorf("%d services, %v", len(services), err)
 	}
-	if !slices.ContainsFunc(services, func(s service) bool { return s.fwmark == 77 && s.sched == "sed" }) {
+	if !slices.ContainsFunc(services, func(s kernel.Service) bool { return s.Mark == 77 && s.Scheduler == "sed" }) {
 		t.Errorf("the service by mark is missing: %+v", services)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -88,7 +89,7 @@ func TestSchedulerNotLoaded(t *testing.T) {
 func TestModuleGoesAndComesBack(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
-	services := hook(&p.kernel.conn)
+	services := hook(&p.kernel.Socket)
 	l := newLoop(t, p, 200*time.Millisecond)
 	all := aFew()
 	l.set(all...)
@@ -133,10 +134,10 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 }
 
 // findingOf returns Check's finding of a name in a node.
-func findingOf(t *testing.T, node *netlab.Node, name string) (f Finding, all []Finding) {
+func findingOf(t *testing.T, node *netlab.Node, name string) (f host.Finding, all []host.Finding) {
 	t.Helper()
 	node.Do(func() { all = Check(false) })
-	i := slices.IndexFunc(all, func(f Finding) bool { return f.Name == name })
+	i := slices.IndexFunc(all, func(f host.Finding) bool { return f.Name == name })
 	if i < 0 {
 		t.Fatalf("no finding %q: %+v", name, all)
 	}
@@ -168,7 +169,7 @@ func TestCheckNamesMissingModules(t *testing.T) {
 			if f.OK || f.Unknown || f.Required != required || f.Remedy != "modprobe "+module || f.Detail == "" {
 				t.Errorf("without it: %+v", f)
 			}
-			if err := Err(all); (err != nil) != required || required && !strings.Contains(err.Error(), "ipvs needs kernel module "+module+": ") {
+			if err := host.Err(all); (err != nil) != required || required && !strings.Contains(err.Error(), "ipvs needs kernel module "+module+": ") {
 				t.Errorf("without it: %v", err)
 			}
 			for _, f := range all {
@@ -177,8 +178,8 @@ func TestCheckNamesMissingModules(t *testing.T) {
 				}
 			}
 			insertModule(t, module)
-			if f, all := findingOf(t, lab.Director, "kernel module "+module); !f.OK || f.Remedy != "" || Err(all) != nil {
-				t.Errorf("with it: %+v, %v", f, Err(all))
+			if f, all := findingOf(t, lab.Director, "kernel module "+module); !f.OK || f.Remedy != "" || host.Err(all) != nil {
+				t.Errorf("with it: %+v, %v", f, host.Err(all))
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -84,7 +85,7 @@ func addLayout(x *nftwire.Transaction, l *layout) error {
 
 // missing returns an error that names the kernel modules that the table needs and
 // the kernel lacks, or nil.
-func (f *firewall) missing(ctx context.Context) error { return Err(tryNFTables(ctx)) }
+func (f *firewall) missing(ctx context.Context) error { return host.Err(tryNFTables(ctx)) }
 
 // setPods replaces the pod ranges in one transaction, together with a change.
 func (f *firewall) setPods(ctx context.Context, pods *netipx.IPSet, c change) error {
@@ -164,4 +165,31 @@ func (f *firewall) commit(ctx context.Context) error {
 		return fmt.Errorf("change nftables table inet %s: %w", f.layout.table.Name, err)
 	}
 	return nil
+}
+
+var errNoNFTables = errors.New("this kernel has no nf_tables")
+
+// exists reports whether our table is there.
+func (f *firewall) exists(ctx context.Context) (bool, error) {
+	there, err := false, f.open(ctx)
+	if err == nil {
+		defer f.conn.Close()
+		if there, err = f.tableExists(ctx); err == nil {
+			return there, nil
+		}
+	}
+	for _, lack := range []error{unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.EINVAL} {
+		if errors.Is(err, lack) { // no netlink family, or one that doesn't know the question
+			return false, errNoNFTables
+		}
+	}
+	return false, err
+}
+
+// remove deletes the table, if there is one.
+func (f *firewall) remove(ctx context.Context) error {
+	f.x.Begin()
+	f.x.AddTable(f.layout.table) // makes the deletion valid where there is none
+	f.x.DeleteTable(f.layout.table)
+	return f.commit(ctx)
 }

@@ -2,100 +2,91 @@ package ipvs
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"net/netip"
 	"time"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// state is a service with its destinations, these sorted by compareDests.
-type state struct {
-	service
-	dests []dest
-	// ages tells which destinations the kernel was given earlier: the higher, the
-	// later. Nil where they are as this package gives them, see ordered.
-	ages map[netip.AddrPort]int
-}
 
 // op is one change of the kernel's services: one netlink message.
 type op struct {
 	cmd     uint8
-	service *service
-	dest    dest
+	service *kernel.Service
+	dest    kernel.Dest
 	moves   bool // one of two that only move a destination within its service
 	pauses  bool // while it is carried out the service has no scheduler
 	item    int  // which update of a batch it is for
 }
 
-func compareDests(a, b dest) int { return a.addr.Compare(b.addr) }
-
 func (o *op) append(b []byte, family uint16) []byte {
-	b = appendCommand(b, family, o.cmd, 0)
-	b = appendService(b, o.service, o.cmd == cmdNewService || o.cmd == cmdSetService)
+	b = kernel.AppendCommand(b, family, o.cmd, 0)
+	b = kernel.AppendService(b, o.service, o.cmd == kernel.CmdNewService || o.cmd == kernel.CmdSetService)
 	switch o.cmd {
-	case cmdNewDest, cmdSetDest:
-		b = appendDest(b, &o.dest, true)
-	case cmdDelDest:
-		b = appendDest(b, &o.dest, false)
+	case kernel.CmdNewDest, kernel.CmdSetDest:
+		b = kernel.AppendDest(b, &o.dest, true)
+	case kernel.CmdDelDest:
+		b = kernel.AppendDest(b, &o.dest, false)
 	}
 	return b
 }
 
 func (o *op) String() string {
 	switch o.cmd {
-	case cmdNewService:
-		return fmt.Sprintf("add ipvs service %s (%s)", o.service.key, o.service.sched)
-	case cmdSetService:
-		return fmt.Sprintf("change ipvs service %s (%s)", o.service.key, o.service.sched)
-	case cmdDelService:
-		return fmt.Sprintf("delete ipvs service %s", o.service.key)
-	case cmdNewDest:
-		return fmt.Sprintf("add destination %s to %s", o.dest.addr, o.service.key)
-	case cmdSetDest:
-		return fmt.Sprintf("change destination %s of %s", o.dest.addr, o.service.key)
-	case cmdDelDest:
-		return fmt.Sprintf("delete destination %s of %s", o.dest.addr, o.service.key)
+	case kernel.CmdNewService:
+		return fmt.Sprintf("add ipvs service %s (%s)", o.service.Key, o.service.Scheduler)
+	case kernel.CmdSetService:
+		return fmt.Sprintf("change ipvs service %s (%s)", o.service.Key, o.service.Scheduler)
+	case kernel.CmdDelService:
+		return fmt.Sprintf("delete ipvs service %s", o.service.Key)
+	case kernel.CmdNewDest:
+		return fmt.Sprintf("add destination %s to %s", o.dest.Addr, o.service.Key)
+	case kernel.CmdSetDest:
+		return fmt.Sprintf("change destination %s of %s", o.dest.Addr, o.service.Key)
+	case kernel.CmdDelDest:
+		return fmt.Sprintf("delete destination %s of %s", o.dest.Addr, o.service.Key)
 	}
-	return fmt.Sprintf("ipvs command %d on %s", o.cmd, o.service.key)
+	return fmt.Sprintf("ipvs command %d on %s", o.cmd, o.service.Key)
 }
 
 // desired is what the kernel must have for f, which is a service by mark where
 // mark isn't 0.
-func desired(f *vip.Frontend, mark uint32) state {
-	return state{service: desiredService(f, mark), dests: appendDests(make([]dest, 0, len(f.Backends)), f)}
+func desired(f *vip.Frontend, mark uint32) kernel.State {
+	return kernel.State{Service: desiredService(f, mark), Dests: appendDests(make([]kernel.Dest, 0, len(f.Backends)), f)}
 }
 
-func desiredService(f *vip.Frontend, mark uint32) service {
-	s := service{key: f.Key, fwmark: mark, sched: f.Scheduler.String(), netmask: netmask4}
+func desiredService(f *vip.Frontend, mark uint32) kernel.Service {
+	s := kernel.Service{Key: f.Key, Mark: mark, Scheduler: f.Scheduler.String(), Netmask: kernel.Netmask4}
 	if f.Key.Addr.Is6() {
-		s.netmask = netmask6
+		s.Netmask = kernel.Netmask6
 	}
 	if hashes(f.Scheduler) {
 		// Asked for or not: without it the kernel's tables keep a destination
 		// whose weight went to 0, and refuse the clients that it falls to for as
 		// long as it drains.
-		s.flags |= flagSched1
+		s.Flags |= kernel.FlagSched1
 		if f.SchedulerPort {
-			s.flags |= flagSched2
+			s.Flags |= kernel.FlagSched2
 		}
 	}
 	if f.OnePacket {
-		s.flags |= flagOnePacket
+		s.Flags |= kernel.FlagOnePacket
 	}
 	if f.Affinity > 0 {
-		s.flags |= flagPersistent
-		s.timeout = uint32((f.Affinity + time.Second - 1) / time.Second)
+		s.Flags |= kernel.FlagPersistent
+		s.Timeout = uint32((f.Affinity + time.Second - 1) / time.Second)
 	}
 	return s
 }
 
 // appendDests appends f's destinations.
-func appendDests(all []dest, f *vip.Frontend) []dest {
+func appendDests(all []kernel.Dest, f *vip.Frontend) []kernel.Dest {
 	method := methodOf(forward(f))
 	for _, b := range f.Backends {
-		all = append(all, dest{addr: b.Addr, weight: b.Weight, forward: method})
+		all = append(all, kernel.Dest{Addr: b.Addr, Weight: b.Weight, Forward: method})
 	}
 	return all
 }
@@ -106,18 +97,18 @@ var forwards = []vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunne
 func methodOf(f vip.Forward) uint32 {
 	switch f {
 	case vip.ForwardDirect:
-		return forwardDirect
+		return kernel.ForwardDirect
 	case vip.ForwardTunnel:
-		return forwardTunnel
+		return kernel.ForwardTunnel
 	}
-	return forwardNAT
+	return kernel.ForwardNAT
 }
 
 // forwardOf is the forwarding method of a service's first destination, nat where
 // it has none or one that frontends can't have. With none it is as good as any.
-func forwardOf(dests []dest) vip.Forward {
+func forwardOf(dests []kernel.Dest) vip.Forward {
 	for _, name := range forwards {
-		if len(dests) > 0 && dests[0].forward == methodOf(name) {
+		if len(dests) > 0 && dests[0].Forward == methodOf(name) {
 			return name
 		}
 	}
@@ -133,7 +124,7 @@ func hashes(s vip.Scheduler) bool { return s == vip.SourceHash || s == vip.Magle
 // ordered reports whether a scheduler fills a table by walking the destinations,
 // so that hosts with the same destinations in another order choose differently
 // for some clients. Those that count are given to the kernel in the order of
-// compareDests, the lowest first.
+// CompareDests, the lowest first.
 func ordered(sched string) bool {
 	return sched == maglev || sched == vip.SourceHash.String() || sched == vip.DestinationHash.String()
 }
@@ -144,17 +135,17 @@ var maglev = vip.MaglevHash.String()
 // gives it one by the last weight that was not 0, unless it never had another
 // since it was added. So that what a host chooses depends on the weights alone,
 // a destination whose weight becomes 0 is added anew.
-func counts(sched string, d *dest) bool {
-	return d != nil && ordered(sched) && (d.weight > 0 || sched != maglev)
+func counts(sched string, d *kernel.Dest) bool {
+	return d != nil && ordered(sched) && (d.Weight > 0 || sched != maglev)
 }
 
 // astray returns the lowest of those destinations that count which the kernel
 // was given before a lower one; zero where there is none.
-func (s *state) astray() netip.AddrPort {
-	o := s.order()
-	for i := range s.dests {
-		if d := &s.dests[i]; counts(s.sched, d) && !o.follows(d) {
-			return d.addr
+func astray(s *kernel.State) netip.AddrPort {
+	o := orderOf(s)
+	for i := range s.Dests {
+		if d := &s.Dests[i]; counts(s.Scheduler, d) && !o.follows(d) {
+			return d.Addr
 		}
 	}
 	return netip.AddrPort{}
@@ -166,15 +157,15 @@ type order struct {
 	last int
 }
 
-func (s *state) order() order { return order{s.ages, math.MinInt} }
+func orderOf(s *kernel.State) order { return order{s.Ages, math.MinInt} }
 
 // follows reports whether d was given to the kernel later than all that were
 // asked about before.
-func (o *order) follows(d *dest) bool {
+func (o *order) follows(d *kernel.Dest) bool {
 	if o.ages == nil {
 		return true
 	}
-	age := o.ages[d.addr]
+	age := o.ages[d.Addr]
 	if age < o.last {
 		return false
 	}
@@ -188,12 +179,12 @@ const noScheduler = "none"
 // begin returns the service as it is when it has just been added. Each change of
 // a destination makes mh fill its table anew, so a service that
 // has several to come gets its scheduler after them.
-func (s *state) begin() *service {
-	if s.sched != maglev || len(s.dests) < 2 {
-		return &s.service
+func begin(s *kernel.State) *kernel.Service {
+	if s.Scheduler != maglev || len(s.Dests) < 2 {
+		return &s.Service
 	}
-	bare := s.service
-	bare.sched = noScheduler
+	bare := s.Service
+	bare.Scheduler = noScheduler
 	return &bare
 }
 
@@ -201,34 +192,34 @@ func (s *state) begin() *service {
 type planner struct {
 	ops     []op
 	item    int
-	service *service
+	service *kernel.Service
 }
 
-func (p *planner) put(cmd uint8, d dest) {
+func (p *planner) put(cmd uint8, d kernel.Dest) {
 	p.ops = append(p.ops, op{cmd: cmd, service: p.service, dest: d, item: p.item})
 }
 
 // move makes a destination the newest of its service. Its connections stay with
 // it, but while it is gone the kernel does with their packets as it does with
 // those of a deleted one.
-func (p *planner) move(d dest) {
-	for _, cmd := range []uint8{cmdDelDest, cmdNewDest} {
+func (p *planner) move(d kernel.Dest) {
+	for _, cmd := range []uint8{kernel.CmdDelDest, kernel.CmdNewDest} {
 		p.ops = append(p.ops, op{cmd: cmd, service: p.service, dest: d, moves: true, item: p.item})
 	}
 }
 
 // plan appends the changes that turn have into want; nil is no service. What
 // adds capacity comes before what takes it away. It costs O(destinations).
-func plan(ops []op, item int, have, want *state) []op {
+func plan(ops []op, item int, have, want *kernel.State) []op {
 	switch {
 	case want == nil && have == nil:
 		return ops
 	case want == nil:
-		return append(ops, op{cmd: cmdDelService, service: &have.service, item: item})
+		return append(ops, op{cmd: kernel.CmdDelService, service: &have.Service, item: item})
 	}
 	if have == nil {
-		begun := state{service: *want.begin()}
-		ops = append(ops, op{cmd: cmdNewService, service: want.begin(), item: item})
+		begun := kernel.State{Service: *begin(want)}
+		ops = append(ops, op{cmd: kernel.CmdNewService, service: begin(want), item: item})
 		return alter(ops, item, &begun, want, false)
 	}
 	return alter(ops, item, have, want, true)
@@ -236,12 +227,12 @@ func plan(ops []op, item int, have, want *state) []op {
 
 // alter appends the changes of a service that is there, and serves or has just
 // been added.
-func alter(ops []op, item int, have, want *state, serves bool) []op {
-	p := planner{ops: ops, item: item, service: &want.service}
-	edited := have.service != want.service
+func alter(ops []op, item int, have, want *kernel.State, serves bool) []op {
+	p := planner{ops: ops, item: item, service: &want.Service}
+	edited := have.Service != want.Service
 	// The table is filled once, from what is there in the end.
-	late := edited && ordered(want.sched) && !ordered(have.sched)
-	edit := op{cmd: cmdSetService, service: p.service, pauses: serves && have.sched != want.sched, item: item}
+	late := edited && ordered(want.Scheduler) && !ordered(have.Scheduler)
+	edit := op{cmd: kernel.CmdSetService, service: p.service, pauses: serves && have.Scheduler != want.Scheduler, item: item}
 	if edited && !late {
 		p.ops = append(p.ops, edit)
 	}
@@ -255,10 +246,10 @@ func alter(ops []op, item int, have, want *state, serves bool) []op {
 // fill appends the changes of destinations: what is new or takes more, what takes
 // less, what goes. What is added is the newest of all; where the order counts,
 // all that belongs behind it follows.
-func (p *planner) fill(have, want *state) {
-	sched := want.sched
-	standing, fresh, moving := have.order(), sched == maglev && have.sched != maglev, false
-	walk(have.dests, want.dests, func(old, new *dest) {
+func (p *planner) fill(have, want *kernel.State) {
+	sched := want.Scheduler
+	standing, fresh, moving := orderOf(have), sched == maglev && have.Scheduler != maglev, false
+	walk(have.Dests, want.Dests, func(old, new *kernel.Dest) {
 		in := counts(sched, new)
 		if in && (!counts(sched, old) || !standing.follows(old)) {
 			moving = true
@@ -266,33 +257,33 @@ func (p *planner) fill(have, want *state) {
 		switch {
 		case new == nil:
 		case old == nil:
-			p.put(cmdNewDest, *new)
-		case in && moving, fresh && !in && old.weight == 0:
+			p.put(kernel.CmdNewDest, *new)
+		case in && moving, fresh && !in && old.Weight == 0:
 			d := *new
-			d.weight = max(d.weight, old.weight)
+			d.Weight = max(d.Weight, old.Weight)
 			p.move(d)
-		case *old != *new && new.weight >= old.weight:
-			p.put(cmdSetDest, *new)
+		case *old != *new && new.Weight >= old.Weight:
+			p.put(kernel.CmdSetDest, *new)
 		}
 	})
-	walk(have.dests, want.dests, func(old, new *dest) {
+	walk(have.Dests, want.Dests, func(old, new *kernel.Dest) {
 		switch {
-		case old == nil || new == nil || new.weight >= old.weight:
-		case sched == maglev && new.weight == 0:
+		case old == nil || new == nil || new.Weight >= old.Weight:
+		case sched == maglev && new.Weight == 0:
 			p.move(*new)
 		default:
-			p.put(cmdSetDest, *new)
+			p.put(kernel.CmdSetDest, *new)
 		}
 	})
-	walk(have.dests, want.dests, func(old, new *dest) {
+	walk(have.Dests, want.Dests, func(old, new *kernel.Dest) {
 		if new == nil {
-			p.put(cmdDelDest, *old)
+			p.put(kernel.CmdDelDest, *old)
 		}
 	})
 }
 
 // walk pairs two sorted lists by address.
-func walk(have, want []dest, each func(old, new *dest)) {
+func walk(have, want []kernel.Dest, each func(old, new *kernel.Dest)) {
 	for len(have) > 0 || len(want) > 0 {
 		var c int
 		switch {
@@ -301,7 +292,7 @@ func walk(have, want []dest, each func(old, new *dest)) {
 		case len(want) == 0:
 			c = -1
 		default:
-			c = compareDests(have[0], want[0])
+			c = kernel.CompareDests(have[0], want[0])
 		}
 		switch {
 		case c < 0:
@@ -315,4 +306,9 @@ func walk(have, want []dest, each func(old, new *dest)) {
 			have, want = have[1:], want[1:]
 		}
 	}
+}
+
+// runOps carries out ops, see kernel.run.
+func runOps(ctx context.Context, k *kernel.Conn, ops []op, done func(i int, err error)) error {
+	return k.Run(ctx, len(ops), func(b []byte, i int, family uint16) []byte { return ops[i].append(b, family) }, done)
 }

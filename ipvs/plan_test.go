@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -50,7 +51,7 @@ func adding(backend string) func(*vip.Frontend) {
 }
 
 func planned(old, new *vip.Frontend) []string {
-	var have, want *state
+	var have, want *kernel.State
 	if old != nil {
 		s := desired(old, 0)
 		have = &s
@@ -116,7 +117,7 @@ func TestPlan(t *testing.T) {
 // model is a kernel in miniature. It refuses what the kernel refuses, and counts
 // how often it filled a table.
 type model struct {
-	*state
+	*kernel.State
 	list   []netip.AddrPort // the kernel's, but with the newest last
 	filled int
 	last   map[netip.AddrPort]uint32 // the weights that mh goes by
@@ -124,69 +125,69 @@ type model struct {
 }
 
 func (m *model) run(o op) {
-	at := func() (int, bool) { return slices.BinarySearchFunc(m.dests, o.dest, compareDests) }
-	if o.cmd == cmdNewService {
-		if m.state != nil {
+	at := func() (int, bool) { return slices.BinarySearchFunc(m.Dests, o.dest, kernel.CompareDests) }
+	if o.cmd == kernel.CmdNewService {
+		if m.State != nil {
 			m.t.Fatal("a second service")
 		}
-		m.state = &state{service: *o.service}
+		m.State = &kernel.State{Service: *o.service}
 		return
 	}
-	if m.state == nil {
+	if m.State == nil {
 		m.t.Fatalf("%s: no service", &o)
 	}
-	if o.cmd != cmdDelService && (o.cmd == cmdSetService && o.service.sched == "mh" || o.cmd != cmdSetService && m.sched == "mh") {
+	if o.cmd != kernel.CmdDelService && (o.cmd == kernel.CmdSetService && o.service.Scheduler == "mh" || o.cmd != kernel.CmdSetService && m.Scheduler == "mh") {
 		m.filled++
 	}
 	switch o.cmd {
-	case cmdNewDest:
-		m.list = append(m.list, o.dest.addr)
-		m.last[o.dest.addr] = o.dest.weight
-	case cmdSetDest:
-		if o.dest.weight > 0 {
-			m.last[o.dest.addr] = o.dest.weight
+	case kernel.CmdNewDest:
+		m.list = append(m.list, o.dest.Addr)
+		m.last[o.dest.Addr] = o.dest.Weight
+	case kernel.CmdSetDest:
+		if o.dest.Weight > 0 {
+			m.last[o.dest.Addr] = o.dest.Weight
 		}
-	case cmdDelDest:
-		m.list = slices.DeleteFunc(m.list, func(a netip.AddrPort) bool { return a == o.dest.addr })
+	case kernel.CmdDelDest:
+		m.list = slices.DeleteFunc(m.list, func(a netip.AddrPort) bool { return a == o.dest.Addr })
 	}
 	switch o.cmd {
-	case cmdDelService:
-		m.state = nil
-	case cmdSetService:
-		m.service = *o.service
-	case cmdNewDest:
+	case kernel.CmdDelService:
+		m.State = nil
+	case kernel.CmdSetService:
+		m.Service = *o.service
+	case kernel.CmdNewDest:
 		i, there := at()
 		if there {
 			m.t.Fatalf("%s: it is there", &o)
 		}
-		m.dests = slices.Insert(m.dests, i, o.dest)
-	case cmdSetDest, cmdDelDest:
+		m.Dests = slices.Insert(m.Dests, i, o.dest)
+	case kernel.CmdSetDest, kernel.CmdDelDest:
 		i, there := at()
 		if !there {
 			m.t.Fatalf("%s: it isn't there", &o)
 		}
-		if o.cmd == cmdSetDest {
-			m.dests[i] = o.dest
+		if o.cmd == kernel.CmdSetDest {
+			m.Dests[i] = o.dest
 		} else {
-			m.dests = slices.Delete(m.dests, i, i+1)
+			m.Dests = slices.Delete(m.Dests, i, i+1)
 		}
 	}
 }
 
 func (m *model) usable() bool {
-	return m.state != nil && slices.ContainsFunc(m.dests, func(d dest) bool { return d.weight > 0 })
+	return m.State != nil && slices.ContainsFunc(m.Dests, func(d kernel.Dest) bool { return d.Weight > 0 })
 }
 
-func drawState(t *rapid.T, label string) *state {
+func drawState(t *rapid.T, label string) *kernel.State {
 	if rapid.IntRange(0, 5).Draw(t, label+" absent") == 0 {
 		return nil
 	}
-	s := &state{service: service{key: oneFrontend().Key, netmask: netmask4}}
-	s.sched = rapid.SampledFrom([]string{"rr", "wrr", "mh", "sh"}).Draw(t, label+" scheduler")
-	s.timeout = rapid.Uint32Range(0, 1).Draw(t, label+" timeout")
+	s := &kernel.State{Service: kernel.Service{Key: oneFrontend().Key, Netmask: kernel.Netmask4}}
+	s.Scheduler = rapid.SampledFrom([]string{"rr", "wrr", "mh", "sh"}).Draw(t, label+" scheduler")
+	s.Timeout = rapid.Uint32Range(0, 1).Draw(t, label+" timeout")
 	for i := range uint16(5) {
 		if w := rapid.IntRange(-2, 3).Draw(t, label+" weight"); w >= 0 {
-			s.dests = append(s.dests, dest{addr: netip.AddrPortFrom(netip.MustParseAddr("10.1.0.1"), i), weight: uint32(w)})
+			s.Dests = append(s.Dests, kernel.Dest{Addr: netip.AddrPortFrom(netip.MustParseAddr("10.1.0.1"), i), Weight: uint32(w)})
 		}
 	}
 	return s
@@ -200,18 +201,18 @@ func TestPlanAgainstModel(t *testing.T) {
 		have, want := drawState(t, "have"), drawState(t, "want")
 		m := &model{t: t, last: map[netip.AddrPort]uint32{}}
 		if have != nil {
-			for _, d := range have.dests {
-				m.list = append(m.list, d.addr)
-				m.last[d.addr] = d.weight
-				if d.weight == 0 && have.sched != maglev {
-					m.last[d.addr] = rapid.Uint32Range(0, 3).Draw(t, "last weight")
+			for _, d := range have.Dests {
+				m.list = append(m.list, d.Addr)
+				m.last[d.Addr] = d.Weight
+				if d.Weight == 0 && have.Scheduler != maglev {
+					m.last[d.Addr] = rapid.Uint32Range(0, 3).Draw(t, "last weight")
 				}
 			}
-			if !ordered(have.sched) || rapid.Bool().Draw(t, "drifted") {
+			if !ordered(have.Scheduler) || rapid.Bool().Draw(t, "drifted") {
 				m.list = rapid.Permutation(m.list).Draw(t, "list")
-				have.ages = map[netip.AddrPort]int{}
+				have.Ages = map[netip.AddrPort]int{}
 				for i, a := range m.list {
-					have.ages[a] = i
+					have.Ages[a] = i
 				}
 			}
 		}
@@ -220,73 +221,73 @@ func TestPlanAgainstModel(t *testing.T) {
 		case want == nil && have != nil:
 			fewest = 1
 		case want != nil:
-			old := map[netip.AddrPort]dest{}
-			if have == nil || have.service != want.service {
+			old := map[netip.AddrPort]kernel.Dest{}
+			if have == nil || have.Service != want.Service {
 				fewest++
 			}
 			if have != nil {
-				for _, d := range have.dests {
-					old[d.addr] = d
+				for _, d := range have.Dests {
+					old[d.Addr] = d
 				}
 			}
-			for _, d := range want.dests {
-				if old[d.addr] != d {
+			for _, d := range want.Dests {
+				if old[d.Addr] != d {
 					fewest++
 				}
-				delete(old, d.addr)
+				delete(old, d.Addr)
 			}
 			fewest += len(old)
 		}
 		if have != nil {
-			m.state = &state{service: have.service, dests: slices.Clone(have.dests)}
+			m.State = &kernel.State{Service: have.Service, Dests: slices.Clone(have.Dests)}
 		}
-		before, after := m.usable(), (&model{state: want}).usable()
+		before, after := m.usable(), (&model{State: want}).usable()
 		ops := plan(nil, 0, have, want)
-		inOrder := have == nil || have.ages == nil && (want == nil || have.sched == want.sched)
-		quiet := have == nil || want == nil || !slices.ContainsFunc(have.dests, func(d dest) bool { // none begins or ends to be of weight 0
-			return slices.ContainsFunc(want.dests, func(w dest) bool { return w.addr == d.addr && (w.weight == 0) != (d.weight == 0) })
+		inOrder := have == nil || have.Ages == nil && (want == nil || have.Scheduler == want.Scheduler)
+		quiet := have == nil || want == nil || !slices.ContainsFunc(have.Dests, func(d kernel.Dest) bool { // none begins or ends to be of weight 0
+			return slices.ContainsFunc(want.Dests, func(w kernel.Dest) bool { return w.Addr == d.Addr && (w.Weight == 0) != (d.Weight == 0) })
 		})
-		appended := have == nil || len(have.dests) == 0 || want != nil && !slices.ContainsFunc(want.dests, func(d dest) bool {
-			return d.addr.Compare(have.dests[len(have.dests)-1].addr) < 0 && !slices.ContainsFunc(have.dests, func(h dest) bool { return h.addr == d.addr })
+		appended := have == nil || len(have.Dests) == 0 || want != nil && !slices.ContainsFunc(want.Dests, func(d kernel.Dest) bool {
+			return d.Addr.Compare(have.Dests[len(have.Dests)-1].Addr) < 0 && !slices.ContainsFunc(have.Dests, func(h kernel.Dest) bool { return h.Addr == d.Addr })
 		})
-		late := want != nil && have == nil && want.sched == "mh" && len(want.dests) > 1
+		late := want != nil && have == nil && want.Scheduler == "mh" && len(want.Dests) > 1
 		if late {
 			fewest++
 		}
-		if (want == nil || !ordered(want.sched) || inOrder && appended && quiet) && len(ops) != fewest {
+		if (want == nil || !ordered(want.Scheduler) || inOrder && appended && quiet) && len(ops) != fewest {
 			t.Fatalf("%d messages, %d would do", len(ops), fewest)
 		}
 		for _, o := range ops {
 			m.run(o)
-			if o.moves && o.cmd == cmdDelDest {
+			if o.moves && o.cmd == kernel.CmdDelDest {
 				continue // it comes back at once
 			}
 			if before && after && !m.usable() {
 				t.Fatalf("after %q there is no usable backend", &o)
 			}
 		}
-		if want == nil || m.state == nil {
-			if want != nil || m.state != nil {
-				t.Fatalf("got %v, want %v", m.state, want)
+		if want == nil || m.State == nil {
+			if want != nil || m.State != nil {
+				t.Fatalf("got %v, want %v", m.State, want)
 			}
 			return
 		}
 		m.list = slices.DeleteFunc(m.list, func(a netip.AddrPort) bool {
-			i, _ := slices.BinarySearchFunc(m.dests, dest{addr: a}, compareDests)
-			d := m.dests[i]
-			if m.sched == maglev && d.weight == 0 && m.last[a] > 0 {
+			i, _ := slices.BinarySearchFunc(m.Dests, kernel.Dest{Addr: a}, kernel.CompareDests)
+			d := m.Dests[i]
+			if m.Scheduler == maglev && d.Weight == 0 && m.last[a] > 0 {
 				t.Fatalf("%s has a part of the table by its last weight, %d", a, m.last[a])
 			}
-			return !counts(m.sched, &d)
+			return !counts(m.Scheduler, &d)
 		})
-		if ordered(want.sched) && !slices.IsSortedFunc(m.list, netip.AddrPort.Compare) {
-			t.Fatalf("%s has its destinations in the order %v", want.sched, m.list)
+		if ordered(want.Scheduler) && !slices.IsSortedFunc(m.list, netip.AddrPort.Compare) {
+			t.Fatalf("%s has its destinations in the order %v", want.Scheduler, m.list)
 		}
 		if late && m.filled != 1 {
 			t.Fatalf("the table of a new service was filled %d times", m.filled)
 		}
-		if m.service != want.service || !slices.Equal(m.dests, want.dests) {
-			t.Fatalf("got %+v, want %+v", *m.state, *want)
+		if m.Service != want.Service || !slices.Equal(m.Dests, want.Dests) {
+			t.Fatalf("got %+v, want %+v", *m.State, *want)
 		}
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -32,21 +34,21 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 		}
 		n := 0
 		for _, it := range todo {
-			n += 1 + it.service.want.size() + it.service.have.size()
+			n += 1 + it.service.want.Size() + it.service.have.Size()
 		}
 		ops := slices.Grow(t.room.ops[:0], n)
 		for i, it := range todo {
 			s := &it.service
 			if s.unread {
-				have, err := t.kernel.state(ctx, it.key, it.mark)
+				have, err := t.kernel.State(ctx, it.key, it.mark)
 				if err != nil {
 					return err
 				}
 				// It may be the requested service, if only the answer was lost.
-				s.owned = s.owned || s.requested && have != nil && have.service == *s.want.begin() && len(have.dests) == 0
+				s.owned = s.owned || s.requested && have != nil && have.Service == *begin(s.want) && len(have.Dests) == 0
 				if have != nil && !s.owned {
 					if s.unread = false; s.want != nil {
-						it.block(clash(it.key, &have.service))
+						it.block(clash(it.key, &have.Service))
 					}
 					continue
 				}
@@ -110,33 +112,33 @@ func (t *Target) vacate(ctx context.Context, items []*item) error {
 func (t *Target) carryOut(ctx context.Context, ops []op, todo []*item) error {
 	moves := func(o op) bool { return o.moves }
 	if slices.ContainsFunc(ops, moves) {
-		if f := t.sysctl.set(keepConnections); f.OK {
+		if f := t.sysctl.Set(keepConnections); f.OK {
 			// The end of the context must not come between the two halves of a move.
 			ctx = context.WithoutCancel(ctx)
 			defer t.expireAgain()
 		} else {
 			for _, o := range ops {
-				if it := todo[o.item]; o.moves && !slices.Contains(it.result.errs, f.err()) {
-					it.fail(f.err())
+				if it := todo[o.item]; o.moves && !slices.Contains(it.result.errs, f.Err()) {
+					it.fail(f.Err())
 				}
 			}
 			ops = slices.DeleteFunc(ops, moves)
 		}
 	}
 	defer t.resume(ctx, t.pause(ctx, ops, todo))
-	return t.kernel.run(ctx, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, t.stale) })
+	return runOps(ctx, t.kernel, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, t.stale) })
 }
 
 // expireAgain ends what carryOut began. Where that fails, each Apply tries again,
 // and Actual says so.
 func (t *Target) expireAgain() {
-	f := t.sysctl.set(expireConnections)
+	f := t.sysctl.Set(expireConnections)
 	if f.OK && !t.keeping {
 		return
 	}
 	t.keeping = !f.OK
-	if _, known := t.findings.get(f.Name); known {
-		t.findings.set(f)
+	if _, known := t.findings.Get(f.Name); known {
+		t.findings.Set(f)
 	}
 	if !f.OK {
 		t.opt.Log.Warn("clients of deleted backends wait for a timeout until this sysctl can be set again", "sysctl", f.Name, "detail", f.Detail)
@@ -146,13 +148,13 @@ func (t *Target) expireAgain() {
 // forgetFlows deletes the connection tracking entries that have become wrong
 // since that last worked. Where it doesn't, the items are done but for that.
 func (t *Target) forgetFlows(ctx context.Context, items []*item) {
-	err := t.flows.delete(ctx, t.stale)
-	if isConntrackNetlinkMissing(err) {
+	err := t.flows.Delete(ctx, t.stale)
+	if conntrack.IsMissing(err) {
 		// No retry helps. A later batch tries again.
-		t.report(noConntrackNetlink)
+		t.report(conntrack.NoNetlink)
 		err = nil
 	} else if err == nil && len(t.stale) > 0 {
-		t.findings.repaired(noConntrackNetlink.Name)
+		t.findings.Repaired(conntrack.NoNetlink.Name)
 	}
 	if err == nil {
 		clear(t.stale)
@@ -160,7 +162,7 @@ func (t *Target) forgetFlows(ctx context.Context, items []*item) {
 	}
 	left := map[vip.FrontendKey]bool{}
 	for x := range t.stale {
-		left[x.frontend] = true
+		left[x.Frontend] = true
 	}
 	for _, it := range items {
 		if left[it.key] {
@@ -174,13 +176,13 @@ func (j *job) plan(ops []op, i int) []op {
 	if j.want != nil && j.have == nil && !j.owned {
 		// Destinations follow when the service is known to be ours.
 		j.again = true
-		return append(ops, op{cmd: cmdNewService, service: j.want.begin(), item: i})
+		return append(ops, op{cmd: kernel.CmdNewService, service: begin(j.want), item: i})
 	}
 	return plan(ops, i, j.have, j.want)
 }
 
 // outcome records the outcome of one change.
-func (it *item) outcome(o *op, err error, stale flows) {
+func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
 	s := &it.service
 	if s.rejected || it.result.blocked {
 		return // changes of a service that doesn't exist fail, too
@@ -188,26 +190,26 @@ func (it *item) outcome(o *op, err error, stale flows) {
 	switch err {
 	case nil:
 		switch o.cmd {
-		case cmdNewService:
+		case kernel.CmdNewService:
 			s.owned = true
-			s.made = state{service: *o.service}
+			s.made = kernel.State{Service: *o.service}
 			s.have = &s.made
-			stale.add(it.key, netip.AddrPort{}) // of clients that came too early
+			stale.Add(it.key, netip.AddrPort{}) // of clients that came too early
 		default:
 			it.removed(o, stale)
 		}
 		return
 	case netlink.ErrUnknown:
 		s.unread = true
-		s.requested = s.requested || o.cmd == cmdNewService
+		s.requested = s.requested || o.cmd == kernel.CmdNewService
 		return
 	}
 	switch {
-	case err == unix.ESRCH && o.cmd == cmdDelService, err == unix.ENOENT && o.cmd == cmdDelDest:
+	case err == unix.ESRCH && o.cmd == kernel.CmdDelService, err == unix.ENOENT && o.cmd == kernel.CmdDelDest:
 		it.removed(o, stale) // by another program, which leaves the clients
-	case err == unix.EEXIST, err == unix.ESRCH, err == unix.ENOENT && o.cmd == cmdSetDest:
+	case err == unix.EEXIST, err == unix.ESRCH, err == unix.ENOENT && o.cmd == kernel.CmdSetDest:
 		s.unread = true // the records are wrong
-	case o.cmd == cmdNewService || o.cmd == cmdSetService || o.cmd == cmdDelService:
+	case o.cmd == kernel.CmdNewService || o.cmd == kernel.CmdSetService || o.cmd == kernel.CmdDelService:
 		s.rejected, s.unread, s.again = true, false, false
 		s.errs = append(s.errs, explain(o, err))
 	default:
@@ -216,56 +218,39 @@ func (it *item) outcome(o *op, err error, stale flows) {
 }
 
 // removed adds the clients that may be with a backend that a change removed.
-func (it *item) removed(o *op, stale flows) {
+func (it *item) removed(o *op, stale conntrack.Flows) {
 	switch {
 	case o.moves: // it is added again
-	case o.cmd == cmdDelDest:
-		stale.add(it.key, o.dest.addr)
-	case o.cmd == cmdDelService && (it.service.have == nil || len(it.service.have.dests) > 0): // otherwise its destinations were removed before
-		stale.add(it.key, netip.AddrPort{})
+	case o.cmd == kernel.CmdDelDest:
+		stale.Add(it.key, o.dest.Addr)
+	case o.cmd == kernel.CmdDelService && (it.service.have == nil || len(it.service.have.Dests) > 0): // otherwise its destinations were removed before
+		stale.Add(it.key, netip.AddrPort{})
 	}
 }
 
 // lost adds the clients of recorded backends that another program removed and that
 // aren't wanted again.
-func (it *item) lost(stale flows) {
+func (it *item) lost(stale conntrack.Flows) {
 	for _, f := range []*vip.Frontend{it.old, it.update.Old} {
 		if f == nil {
 			continue
 		}
 		for _, b := range f.Backends {
-			if !it.service.have.serves(b.Addr) && !it.service.want.serves(b.Addr) {
-				stale.add(it.key, b.Addr)
+			if !it.service.have.Serves(b.Addr) && !it.service.want.Serves(b.Addr) {
+				stale.Add(it.key, b.Addr)
 			}
 		}
 	}
 }
 
-// size is the number of destinations; nil has none.
-func (s *state) size() int {
-	if s == nil {
-		return 0
-	}
-	return len(s.dests)
-}
-
-// serves reports whether a backend is a destination; nil has none.
-func (s *state) serves(backend netip.AddrPort) bool {
-	if s == nil {
-		return false
-	}
-	_, found := slices.BinarySearchFunc(s.dests, dest{addr: backend}, compareDests)
-	return found
-}
-
 // explain says what an error of the kernel means.
 func explain(o *op, err error) error {
 	p := vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s: %v", o, err)}
-	service := o.cmd == cmdNewService || o.cmd == cmdSetService
+	service := o.cmd == kernel.CmdNewService || o.cmd == kernel.CmdSetService
 	switch {
 	case err == unix.ENOENT && service:
-		p.Message = fmt.Sprintf("%s: the kernel has no scheduler %q", o, o.service.sched)
-		p.Hint = "modprobe ip_vs_" + o.service.sched
+		p.Message = fmt.Sprintf("%s: the kernel has no scheduler %q", o, o.service.Scheduler)
+		p.Hint = "modprobe ip_vs_" + o.service.Scheduler
 	case err == unix.EINVAL && !service:
 		p.Hint = "the kernel refuses multicast, broadcast and link-local addresses as backends, and any while no interface is up"
 	case err == unix.EPERM || err == unix.EACCES:

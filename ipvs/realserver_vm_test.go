@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -90,7 +91,7 @@ func TestRealServers(t *testing.T) {
 				})
 				for i, b := range lab.Backends {
 					out := run(t, b, "ip", "-o", "link", "show")
-					if strings.Contains(out, "ironvip0a4d") || strings.Contains(out, newTunnels(DefaultDevice, nil).name(b.Addr6)) || i == 0 && strings.Contains(out, "ironvip") {
+					if strings.Contains(out, "ironvip0a4d") || strings.Contains(out, host.NewTunnels(DefaultDevice, nil).Name(b.Addr6)) || i == 0 && strings.Contains(out, "ironvip") {
 						t.Errorf("%s has devices left: %s", b.Name, out)
 					}
 				}
@@ -118,7 +119,7 @@ func TestRealServerIsQuiet(t *testing.T) {
 	p := newPlane(t, b, func(o *Options) { o.RealServer = true })
 	p.create(t, real(direct(lab, "10.96.0.1:80", vip.TCP, vip.ForwardDirect), b))
 	b.Do(func() {
-		if f := p.Target.sysctl.check(setting{key: "ipv4/ip_forward", value: "0"}); !f.OK {
+		if f := p.Target.sysctl.Check(host.Setting{Key: "ipv4/ip_forward", Value: "0"}); !f.OK {
 			t.Errorf("a real server was made to forward: %v", f)
 		}
 	})

@@ -9,9 +9,8 @@ import (
 	"net/netip"
 	"slices"
 
-	rtnl "github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
+	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -32,7 +31,7 @@ type Remains struct {
 
 	target  *Target // nil where the kernel lacks a part
 	fw      *firewall
-	device  *device
+	device  *host.Device
 	tunnels unwrappers
 }
 
@@ -53,7 +52,7 @@ func Find(ctx context.Context, o Options) (*Remains, error) {
 	stats := &counters{}
 	r := &Remains{fw: newFirewall(newLayout(o.Table, cmp.Or(o.Mark, DefaultMark)), stats)}
 	var err error
-	if r.device, err = openDevice(o.Device, stats); err != nil {
+	if r.device, err = host.OpenDevice(o.Device, &stats.addresses); err != nil {
 		return nil, err
 	}
 	if err = r.find(ctx, o, stats); err != nil {
@@ -64,26 +63,26 @@ func Find(ctx context.Context, o Options) (*Remains, error) {
 }
 
 func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
-	kind, err := r.device.kind()
+	kind, err := r.device.Kind()
 	if err != nil {
 		return err
 	}
 	held := map[netip.Addr]struct{}{}
 	switch kind {
 	case "":
-	case deviceKind:
+	case host.DeviceKind:
 		r.Device = o.Device
-		state, err := r.device.read()
+		state, err := r.device.Read()
 		if err != nil {
 			return err
 		}
-		held = state.addrs
+		held = state.Addrs
 		r.Addresses = slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
 	default:
 		r.Foreign = kind
 	}
-	r.tunnels = newTunnels(o.Device, sysctls{procSysNet})
-	ends, err := r.tunnels.read()
+	r.tunnels = host.NewTunnels(o.Device, host.Sysctls{Root: host.ProcSysNet})
+	ends, err := r.tunnels.Read()
 	if err != nil {
 		return err
 	}
@@ -98,8 +97,8 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 	case there:
 		r.Table = o.Table
 	}
-	h, err := openHost(ctx, o, stats)
-	if errors.Is(err, errNoIPVS) {
+	h, err := openAccess(ctx, o, stats)
+	if errors.Is(err, kernel.ErrNoIPVS) {
 		r.Blind = append(r.Blind, err.Error())
 		return nil
 	}
@@ -123,16 +122,16 @@ func (r *Remains) findServices(ctx context.Context) error {
 	// With the ranges that the table has, going on from it changes none.
 	r.target.opt.PodCIDRs = found.table.pods.Prefixes
 	for k, s := range found.states {
-		r.Services = append(r.Services, Remnant{Key: k, Scheduler: s.sched, Backends: len(s.dests)})
+		r.Services = append(r.Services, Remnant{Key: k, Scheduler: s.Scheduler, Backends: len(s.Dests)})
 	}
 	slices.SortFunc(r.Services, func(a, b Remnant) int { return vip.CompareFrontendKeys(a.Key, b.Key) })
-	all, err := r.target.kernel.services(ctx)
+	all, err := r.target.kernel.Services(ctx)
 	if err != nil {
 		return err
 	}
 	for _, s := range all {
-		if found.states[s.key] == nil && s.fwmark == 0 {
-			r.Others = append(r.Others, s.key)
+		if found.states[s.Key] == nil && s.Mark == 0 {
+			r.Others = append(r.Others, s.Key)
 		}
 	}
 	slices.SortFunc(r.Others, vip.CompareFrontendKeys)
@@ -142,8 +141,8 @@ func (r *Remains) findServices(ctx context.Context) error {
 // Sysctls returns the names of those that a dataplane sets on this kernel.
 func Sysctls() []string {
 	var names []string
-	for _, s := range append(settings(parseVersion(kernelRelease())), needs{forward6: true, agree: true, realServer: true}.settings()...) {
-		names = append(names, sysctlName(s.key))
+	for _, s := range append(settings(host.ParseVersion(host.KernelRelease())), needs{forward6: true, agree: true, realServer: true}.settings()...) {
+		names = append(names, host.SysctlName(s.Key))
 	}
 	return names
 }
@@ -164,12 +163,12 @@ func (r *Remains) Remove(ctx context.Context) error {
 	if r.Table != "" {
 		errs = append(errs, r.fw.remove(ctx))
 	}
-	return errors.Join(append(errs, r.tunnels.removeAll(), r.device.removeAll())...)
+	return errors.Join(append(errs, r.tunnels.RemoveAll(), r.device.RemoveAll())...)
 }
 
 // Close gives back the sockets.
 func (r *Remains) Close() error {
-	r.device.close()
+	r.device.Close()
 	if r.target != nil {
 		return r.target.Close()
 	}
@@ -181,7 +180,7 @@ func (r *Remains) Close() error {
 // in place; this is for one that was never meant to stay, such as a demo. Nobody
 // else may use the Target meanwhile, and all that may follow is Close.
 func (t *Target) Remove(ctx context.Context) error {
-	return errors.Join(t.withdraw(ctx), t.fw.remove(ctx), t.tunnels.removeAll(), t.device.removeAll())
+	return errors.Join(t.withdraw(ctx), t.fw.remove(ctx), t.tunnels.RemoveAll(), t.device.RemoveAll())
 }
 
 // withdraw removes every frontend. What belongs to none goes with the table
@@ -201,63 +200,4 @@ func (t *Target) withdraw(ctx context.Context) error {
 		errs = append(errs, batch[i].Err)
 	}
 	return errors.Join(errs...)
-}
-
-var errNoNFTables = errors.New("this kernel has no nf_tables")
-
-// exists reports whether our table is there.
-func (f *firewall) exists(ctx context.Context) (bool, error) {
-	there, err := false, f.open(ctx)
-	if err == nil {
-		defer f.conn.Close()
-		if there, err = f.tableExists(ctx); err == nil {
-			return there, nil
-		}
-	}
-	for _, lack := range []error{unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.EINVAL} {
-		if errors.Is(err, lack) { // no netlink family, or one that doesn't know the question
-			return false, errNoNFTables
-		}
-	}
-	return false, err
-}
-
-// remove deletes the table, if there is one.
-func (f *firewall) remove(ctx context.Context) error {
-	f.x.Begin()
-	f.x.AddTable(f.layout.table) // makes the deletion valid where there is none
-	f.x.DeleteTable(f.layout.table)
-	return f.commit(ctx)
-}
-
-// deviceKind is what a device of ours is; another one of its name isn't ours.
-const deviceKind = "dummy"
-
-// kind returns what the device is, "" where there is none.
-func (d *device) kind() (string, error) {
-	h, link, err := d.open()
-	if err != nil {
-		return "", err
-	}
-	defer h.Close()
-	if link == nil {
-		return "", nil
-	}
-	return link.Type(), nil
-}
-
-// removeAll deletes the device with every address on it, if it is ours.
-func (d *device) removeAll() error {
-	h, link, err := d.open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	if link == nil || link.Type() != deviceKind {
-		return nil
-	}
-	if err := h.LinkDel(link); err != nil && !errors.As(err, &rtnl.LinkNotFoundError{}) {
-		return fmt.Errorf("delete device %s: %w", d.name, err)
-	}
-	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -176,7 +177,7 @@ func (t *Target) dropAddresses(ctx context.Context, items []*item) error {
 	for _, it := range items {
 		a := it.key.Addr
 		if it.update.New == nil && !it.onHost() && t.held.vips[a] == 0 {
-			drop(single(a), it)
+			drop(host.Single(a), it)
 		}
 		for _, p := range t.wide {
 			if stray(it.key) && p.Addr() == a {
@@ -184,7 +185,7 @@ func (t *Target) dropAddresses(ctx context.Context, items []*item) error {
 			}
 		}
 	}
-	return t.device.remove(ctx, gone, func(p netip.Prefix, err error) { by[p].fail(err) })
+	return t.device.Remove(ctx, gone, func(p netip.Prefix, err error) { by[p].fail(err) })
 }
 
 // addAddresses puts the addresses of new frontends on the device.
@@ -215,7 +216,7 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 		}
 	}
 	if !t.bare {
-		err := t.device.add(ctx, fresh, failed)
+		err := t.device.Add(ctx, fresh, failed)
 		if !errors.Is(err, unix.ENODEV) {
 			return err
 		}
@@ -225,7 +226,7 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 		}
 	}
 	t.bare = true
-	if err := t.device.add(ctx, t.neededAddresses(items), failed); err != nil {
+	if err := t.device.Add(ctx, t.neededAddresses(items), failed); err != nil {
 		return err
 	}
 	t.bare = astray != nil
@@ -253,7 +254,7 @@ func (t *Target) neededAddresses(items []*item) []netip.Addr {
 // ensureDevice makes the device as it must be. Where it wasn't, the addresses
 // that it had may have gone.
 func (t *Target) ensureDevice() error {
-	changed, err := t.device.ensure()
+	changed, err := t.device.Ensure()
 	t.bare = t.bare || changed || err != nil // which may be but an answer that got lost
 	return err
 }

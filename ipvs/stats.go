@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -18,15 +19,15 @@ type meter struct {
 	stats *counters
 
 	mu     sync.Mutex // one reading at a time
-	kernel *kernel
+	kernel *kernel.Conn
 	conns  connectionTable
 }
 
 func (m *meter) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.kernel.close()
-	m.conns.close()
+	m.kernel.Close()
+	m.conns.Close()
 }
 
 // all calls each for every service in the kernel that want chooses, with its
@@ -35,27 +36,27 @@ func (m *meter) close() {
 // lacks: where other namespaces have services, the kernel passes over one of
 // this namespace's or more at each page of the table. A service that was made or
 // deleted meanwhile may be there or not.
-func (m *meter) all(ctx context.Context, want func(*service) bool, each func(*service, reconcile.Traffic, live)) error {
+func (m *meter) all(ctx context.Context, want func(*kernel.Service) bool, each func(*kernel.Service, reconcile.Traffic, kernel.Live)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.tables.Add(1)
-	connections, err := m.conns.read()
+	connections, err := m.conns.Read()
 	if err != nil {
 		return err
 	}
 	type counted struct {
-		service service
+		service kernel.Service
 		traffic reconcile.Traffic
 	}
 	var lacking []counted
 	err = m.kernel.Query(ctx, func(b []byte) []byte {
-		return appendCommand(b, m.kernel.family, cmdGetService, unix.NLM_F_DUMP)
+		return kernel.AppendCommand(b, m.kernel.Family, kernel.CmdGetService, unix.NLM_F_DUMP)
 	}, func(_ uint16, data []byte) error {
-		s, t, err := decodeServiceStats(data)
+		s, t, err := kernel.DecodeServiceStats(data)
 		if err != nil || !want(&s) {
 			return err
 		}
-		if now, ok := connections[s.id()]; ok {
+		if now, ok := connections[kernel.IDOf(&s)]; ok {
 			each(&s, t, now)
 		} else {
 			lacking = append(lacking, counted{s, t})
@@ -66,9 +67,9 @@ func (m *meter) all(ctx context.Context, want func(*service) bool, each func(*se
 		return fmt.Errorf("read the statistics of the ipvs services: %w", err)
 	}
 	for i := range lacking {
-		s, now := &lacking[i].service, live{}
-		if err := destinations(ctx, m.kernel, s.key, s.fwmark, decodeDestStatus, func(d destStatus) {
-			now.active, now.inactive = now.active+uint64(d.active), now.inactive+uint64(d.inactive)
+		s, now := &lacking[i].service, kernel.Live{}
+		if err := kernel.Destinations(ctx, m.kernel, s.Key, s.Mark, kernel.DecodeDestStatus, func(d kernel.DestStatus) {
+			now.Active, now.Inactive = now.Active+uint64(d.Active), now.Inactive+uint64(d.Inactive)
 		}); err != nil {
 			return err
 		}
@@ -79,36 +80,36 @@ func (m *meter) all(ctx context.Context, want func(*service) bool, each func(*se
 
 // one reads a service's statistics and then calls each for its destinations;
 // false when there is no such service.
-func (m *meter) one(ctx context.Context, s *service, each func(destStatus)) (t reconcile.Traffic, found bool, err error) {
+func (m *meter) one(ctx context.Context, s *kernel.Service, each func(kernel.DestStatus)) (t reconcile.Traffic, found bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	err = m.kernel.Query(ctx, func(b []byte) []byte {
-		return appendService(appendCommand(b, m.kernel.family, cmdGetService, 0), s, false)
+		return kernel.AppendService(kernel.AppendCommand(b, m.kernel.Family, kernel.CmdGetService, 0), s, false)
 	}, func(_ uint16, data []byte) (err error) {
-		_, t, err = decodeServiceStats(data)
+		_, t, err = kernel.DecodeServiceStats(data)
 		return err
 	})
 	if err == unix.ESRCH {
 		return t, false, nil
 	}
 	if err != nil {
-		return t, false, fmt.Errorf("read the statistics of %s: %w", s.key, err)
+		return t, false, fmt.Errorf("read the statistics of %s: %w", s.Key, err)
 	}
-	return t, true, destinations(ctx, m.kernel, s.key, s.fwmark, decodeDestStatus, each)
+	return t, true, kernel.Destinations(ctx, m.kernel, s.Key, s.Mark, kernel.DecodeDestStatus, each)
 }
 
 // kernelService returns what the kernel knows a frontend's service by.
-func (t *Target) kernelService(key vip.FrontendKey) service {
-	return service{key: key, fwmark: t.marks.get(key)}
+func (t *Target) kernelService(key vip.FrontendKey) kernel.Service {
+	return kernel.Service{Key: key, Mark: t.marks.get(key)}
 }
 
 // frontendOf is the way back; false for a service that is no frontend's. One
 // without a mark may be somebody else's all the same.
-func (t *Target) frontendOf(s *service) (vip.FrontendKey, bool) {
-	if s.fwmark == 0 {
-		return s.key, true
+func (t *Target) frontendOf(s *kernel.Service) (vip.FrontendKey, bool) {
+	if s.Mark == 0 {
+		return s.Key, true
 	}
-	return t.marks.frontend(s.fwmark, vip.FamilyOf(s.key.Addr))
+	return t.marks.frontend(s.Mark, vip.FamilyOf(s.Key.Addr))
 }
 
 // Counted implements reconcile.Statistics: the kernel counts everything.
@@ -123,12 +124,12 @@ func (t *Target) Counted() reconcile.Counted {
 // net.ipv4.vs.run_estimation = 0; connections are those of the moment.
 func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	out := map[vip.FrontendKey]reconcile.Traffic{}
-	err := t.meter.all(ctx, func(s *service) bool {
+	err := t.meter.all(ctx, func(s *kernel.Service) bool {
 		key, ok := t.frontendOf(s)
 		return ok && want(key)
-	}, func(s *service, traffic reconcile.Traffic, now live) {
+	}, func(s *kernel.Service, traffic reconcile.Traffic, now kernel.Live) {
 		if key, ok := t.frontendOf(s); ok { // it may have given its mark back meanwhile
-			out[key] = now.of(key.Protocol, traffic)
+			out[key] = trafficOf(now, key.Protocol, traffic)
 		}
 	})
 	if err != nil {
@@ -141,24 +142,24 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 // of its destinations.
 func (t *Target) Breakdown(ctx context.Context, key vip.FrontendKey) (out reconcile.Breakdown, found bool, err error) {
 	out.Endpoints = map[netip.AddrPort]reconcile.Traffic{}
-	var sum live
+	var sum kernel.Live
 	s := t.kernelService(key)
-	out.Traffic, found, err = t.meter.one(ctx, &s, func(d destStatus) {
-		now := live{uint64(d.active), uint64(d.inactive)}
-		sum.active, sum.inactive = sum.active+now.active, sum.inactive+now.inactive
-		out.Endpoints[d.addr] = now.of(key.Protocol, d.traffic)
+	out.Traffic, found, err = t.meter.one(ctx, &s, func(d kernel.DestStatus) {
+		now := kernel.Live{Active: uint64(d.Active), Inactive: uint64(d.Inactive)}
+		sum.Active, sum.Inactive = sum.Active+now.Active, sum.Inactive+now.Inactive
+		out.Endpoints[d.Addr] = trafficOf(now, key.Protocol, d.Traffic)
 	})
-	out.Traffic = sum.of(key.Protocol, out.Traffic)
+	out.Traffic = trafficOf(sum, key.Protocol, out.Traffic)
 	return out, found && err == nil, err
 }
 
-// of returns t with these connections. The kernel calls all of UDP inactive,
+// trafficOf returns t with these connections. The kernel calls all of UDP inactive,
 // which has no state: a client that it remembers was heard of within the
 // timeout.
-func (l live) of(p vip.Protocol, t reconcile.Traffic) reconcile.Traffic {
-	t.Active, t.Inactive = l.active, l.inactive
+func trafficOf(l kernel.Live, p vip.Protocol, t reconcile.Traffic) reconcile.Traffic {
+	t.Active, t.Inactive = l.Active, l.Inactive
 	if p == vip.UDP {
-		t.Active, t.Inactive = l.active+l.inactive, 0
+		t.Active, t.Inactive = l.Active+l.Inactive, 0
 	}
 	return t
 }

@@ -410,7 +410,7 @@ func TestStatisticsBesideForeignServices(t *testing.T) {
 		fmt.Fprintf(&foreign, "-A -t 192.0.2.%d:%d -s rr\n", i%250+1, 80+i/250)
 	}
 	runWith(t, lab.Director, foreign.String(), "ipvsadm", "-R")
-	table, err := p.meter.conns.read()
+	table, err := p.meter.conns.Read()
 	if err != nil || len(table) > 300 {
 		t.Fatalf("the table has %d of 301 services, %v: this test needs one that lacks some", len(table), err)
 	}

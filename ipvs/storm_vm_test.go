@@ -17,6 +17,7 @@ import (
 	"go4.org/netipx"
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -68,7 +69,7 @@ func (m *mortal) spend(n int) (may int) {
 }
 
 type mortalSocket struct {
-	messenger
+	netlink.Socket
 	agent *mortal
 }
 
@@ -78,10 +79,10 @@ func (s *mortalSocket) Write(ctx context.Context, n int, put func([]byte, int) [
 	}
 	may := s.agent.spend(n)
 	if !s.agent.dead() {
-		return s.messenger.Write(ctx, n, put, done)
+		return s.Socket.Write(ctx, n, put, done)
 	}
 	if may > 0 {
-		if err := s.messenger.Write(ctx, may, put, func(int, error) {}); err != nil {
+		if err := s.Socket.Write(ctx, may, put, func(int, error) {}); err != nil {
 			return err
 		}
 	}
@@ -121,8 +122,8 @@ func (f *mortalFilters) rebuild(ctx context.Context, pods *netipx.IPSet, c chang
 func (s *stormLab) begin(t *testing.T) {
 	s.agent = &mortal{left: never}
 	p := newPlane(t, s.node)
-	p.kernel.conn = &mortalSocket{p.kernel.conn, s.agent}
-	p.device.conn = &mortalSocket{p.device.conn, s.agent}
+	p.kernel.Socket = &mortalSocket{p.kernel.Socket, s.agent}
+	p.device.Conn = &mortalSocket{p.device.Conn, s.agent}
 	p.fw = &mortalFilters{p.fw, s.agent}
 	s.loop = newLoop(t, p, 300*time.Millisecond)
 	for _, f := range s.kept {

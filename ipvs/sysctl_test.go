@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -25,16 +26,16 @@ func TestSuccessorKeepsTheSysctlsOfFrontends(t *testing.T) {
 		w.put(f)
 		w.settle()
 		w.stop()
-		w.k.alter(func() { w.k.sysctls[forwarding6.key], w.k.sysctls[sloppy[0].key] = "0", "0" })
+		w.k.alter(func() { w.k.sysctls[forwarding6.Key], w.k.sysctls[sloppy[0].Key] = "0", "0" })
 		w.start()
 		w.settle()
 		w.right()
-		for _, s := range append([]setting{forwarding6}, sloppy...) {
-			if got := w.k.sysctls[s.key]; got != s.value {
-				w.errorf("%s is %q", s.key, got)
+		for _, s := range append([]host.Setting{forwarding6}, sloppy...) {
+			if got := w.k.sysctls[s.Key]; got != s.Value {
+				w.errorf("%s is %q", s.Key, got)
 			}
-			if !slices.ContainsFunc(w.target.Findings(), func(f Finding) bool { return f.OK && f.Name == "sysctl "+sysctlName(s.key) }) {
-				w.errorf("no finding says how %s is: %+v", s.key, w.target.Findings())
+			if !slices.ContainsFunc(w.target.Findings(), func(f host.Finding) bool { return f.OK && f.Name == "sysctl "+host.SysctlName(s.Key) }) {
+				w.errorf("no finding says how %s is: %+v", s.Key, w.target.Findings())
 			}
 		}
 		w.stop()
@@ -48,7 +49,7 @@ func TestFindingEndsWithWhatItSays(t *testing.T) {
 	var w *world
 	bubble.Test(t, func(*testing.T) {
 		w = newWorld()
-		key := settings(parseVersion(kernelRelease()))[1].key
+		key := settings(host.ParseVersion(host.KernelRelease()))[1].Key
 		w.k.fail(func(c call) *fault {
 			if c.kind == "sysctl write" && c.what == key {
 				return &fault{err: unix.EPERM}
@@ -59,7 +60,7 @@ func TestFindingEndsWithWhatItSays(t *testing.T) {
 		w.start()
 		w.settle()
 		bad := func() bool {
-			return slices.ContainsFunc(w.target.Findings(), func(f Finding) bool { return !f.OK && f.Name == "sysctl "+sysctlName(key) })
+			return slices.ContainsFunc(w.target.Findings(), func(f host.Finding) bool { return !f.OK && f.Name == "sysctl "+host.SysctlName(key) })
 		}
 		if !bad() {
 			w.errorf("no finding about %s: %+v", key, w.target.Findings())

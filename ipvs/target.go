@@ -9,6 +9,9 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -62,7 +65,7 @@ func (s Stats) Writes() uint64 { return s.WritesSent + s.NFTMessages + s.Address
 // It works in the network namespace of the thread that calls it; a caller that
 // changes namespaces must keep to one. Make it with New.
 type Target struct {
-	host
+	access
 	opt   Options
 	stats *counters
 	marks marks
@@ -79,7 +82,7 @@ type Target struct {
 	wide        []netip.Prefix // addresses on the device that aren't single, when it was read
 	suspect     map[vip.FrontendKey]struct{}
 	room        room
-	stale       flows                   // connection tracking entries that are still to go
+	stale       conntrack.Flows         // connection tracking entries that are still to go
 	loose       map[netip.Addr]struct{} // backends whose hairpin elements a failed Apply may have left
 
 	keeping bool  // connections of deleted backends don't expire, see expireAgain
@@ -88,14 +91,14 @@ type Target struct {
 	idle  *idleWatch
 	meter *meter
 
-	findings findings // the sysctls and modules, as last checked
+	findings host.Findings // the sysctls and modules, as last checked
 }
 
 // room is memory for a batch, used again by the next.
 type room struct {
 	items       []item
 	ops         []op
-	dests       []dest
+	dests       []kernel.Dest
 	had, needed []element
 }
 
@@ -121,7 +124,7 @@ func New(o Options) (*Target, error) {
 		return nil, fmt.Errorf("mark %#x for masquerading: it must be one bit", o.Mark)
 	}
 	stats := &counters{}
-	h, err := openHost(context.Background(), o, stats)
+	h, err := openAccess(context.Background(), o, stats)
 	if err != nil {
 		return nil, err
 	}
@@ -138,19 +141,19 @@ func tableFor(device string) string {
 }
 
 // newTarget makes a Target of a host, which it closes if that fails.
-func newTarget(o Options, h host, stats *counters) (*Target, error) {
+func newTarget(o Options, h access, stats *counters) (*Target, error) {
 	t := idleTarget(o, h, stats)
 	if err := t.ensureDevice(); err != nil {
 		t.Close()
 		return nil, err
 	}
 	t.tune()
-	t.report(t.flows.supported(context.Background()))
+	t.report(t.flows.Supported(context.Background()))
 	return t, nil
 }
 
 // idleTarget makes a Target that has touched nothing yet.
-func idleTarget(o Options, h host, stats *counters) *Target {
+func idleTarget(o Options, h access, stats *counters) *Target {
 	if o.PodCIDRs == nil {
 		o.PodCIDRs = func() []netip.Prefix { return nil }
 	}
@@ -158,18 +161,18 @@ func idleTarget(o Options, h host, stats *counters) *Target {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Target{
-		host: h, opt: o, stats: stats,
+		access: h, opt: o, stats: stats,
 		idle: newIdleWatch(h.watch), meter: &meter{stats: stats, kernel: h.count, conns: h.conns},
-		held: newHoldings(podSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, stale: flows{}, loose: map[netip.Addr]struct{}{},
+		held: newHoldings(podSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, stale: conntrack.Flows{}, loose: map[netip.Addr]struct{}{},
 	}
 }
 
 // Close gives back the sockets. The kernel goes on forwarding as it is.
 func (t *Target) Close() error {
-	t.kernel.close()
+	t.kernel.Close()
 	t.idle.close()
 	t.meter.close()
-	t.device.close()
+	t.device.Close()
 	return nil
 }
 
@@ -186,25 +189,25 @@ func (t *Target) Stats() Stats {
 // Findings returns the sysctls that the Target sets and the optional modules that
 // it uses, as last checked: Actual notices that somebody has repaired one. It may be
 // called at any time.
-func (t *Target) Findings() []Finding { return t.findings.list() }
+func (t *Target) Findings() []host.Finding { return t.findings.List() }
 
-func (t *Target) wantedSettings() []setting {
+func (t *Target) wantedSettings() []host.Setting {
 	if t.opt.RealServer {
 		return t.needs.settings()
 	}
-	return append(settings(parseVersion(kernelRelease())), t.needs.settings()...)
+	return append(settings(host.ParseVersion(host.KernelRelease())), t.needs.settings()...)
 }
 
 // tune sets the sysctls, and warns of those that newly can't be.
 func (t *Target) tune() {
 	for _, w := range t.wantedSettings() {
-		t.report(t.sysctl.set(w))
+		t.report(t.sysctl.Set(w))
 	}
 }
 
 // report records a finding, and logs it if it is new and not OK.
-func (t *Target) report(f Finding) {
-	if t.findings.set(f) && !f.OK {
+func (t *Target) report(f host.Finding) {
+	if t.findings.Set(f) && !f.OK {
 		t.opt.Log.Warn(f.Name+" is not as ipvs needs it", "detail", f.Detail, "fix", f.Remedy)
 	}
 }

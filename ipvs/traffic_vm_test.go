@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -541,21 +542,21 @@ func TestConntrackDumpIsFiltered(t *testing.T) {
 		}
 		for _, x := range []struct {
 			name string
-			of   flows
+			of   conntrack.Flows
 			want int
 			six  int // by ports alone
 		}{
-			{"one backend", flows{{a.Key, a.Backends[1].Addr}: {}}, 1, 2},
-			{"both", flows{{a.Key, a.Backends[0].Addr}: {}, {a.Key, a.Backends[1].Addr}: {}}, 2, 2},
-			{"one frontend", flows{{frontend: b.Key}: {}}, 1, 1},
-			{"both frontends", flows{{frontend: a.Key}: {}, {frontend: b.Key}: {}}, 3, 3},
-			{"a backend of both", flows{{a.Key, a.Backends[0].Addr}: {}, {b.Key, a.Backends[0].Addr}: {}}, 2, 3},
+			{"one backend", conntrack.Flows{{Frontend: a.Key, Backend: a.Backends[1].Addr}: {}}, 1, 2},
+			{"both", conntrack.Flows{{Frontend: a.Key, Backend: a.Backends[0].Addr}: {}, {Frontend: a.Key, Backend: a.Backends[1].Addr}: {}}, 2, 2},
+			{"one frontend", conntrack.Flows{{Frontend: b.Key}: {}}, 1, 1},
+			{"both frontends", conntrack.Flows{{Frontend: a.Key}: {}, {Frontend: b.Key}: {}}, 3, 3},
+			{"a backend of both", conntrack.Flows{{Frontend: a.Key, Backend: a.Backends[0].Addr}: {}, {Frontend: b.Key, Backend: a.Backends[0].Addr}: {}}, 2, 3},
 		} {
 			family, want := vip.FamilyOf(a.Key.Addr), x.want
 			if family == vip.IPv6 {
 				want = x.six
 			}
-			match, _ := x.of.common(family)
+			match, _ := x.of.Common(family)
 			n, has := 0, 0
 			w.Director.Do(func() {
 				conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Counters{})
@@ -563,9 +564,9 @@ func TestConntrackDumpIsFiltered(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer conn.Close()
-				err = conn.Query(t.Context(), func(b []byte) []byte { return appendFlowDump(b, family, match) }, func(_ uint16, data []byte) error {
-					f, _, err := decodeFlow(data)
-					if n++; x.of.has(f) {
+				err = conn.Query(t.Context(), func(b []byte) []byte { return conntrack.AppendFlowDump(b, family, match) }, func(_ uint16, data []byte) error {
+					f, _, err := conntrack.DecodeFlow(data)
+					if n++; x.of.Has(f) {
 						has++
 					}
 					return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -25,7 +26,7 @@ func ends(n *netlab.Node) []netip.Addr { return []netip.Addr{n.Addr4, n.Addr6} }
 func TestTunnelDevice(t *testing.T) {
 	needTunnels(t)
 	node := netlab.New(t).Backends[0]
-	tun := newTunnels(DefaultDevice, sysctls{procSysNet})
+	tun := host.NewTunnels(DefaultDevice, host.Sysctls{Root: host.ProcSysNet})
 	do := func(what string, f func() error) {
 		t.Helper()
 		node.Do(func() {
@@ -37,7 +38,7 @@ func TestTunnelDevice(t *testing.T) {
 	wants := func(when string, want map[netip.Addr]bool) {
 		t.Helper()
 		do(when, func() error {
-			have, err := tun.read()
+			have, err := tun.Read()
 			if !maps.Equal(have, want) {
 				t.Errorf("%s: %v, want %v", when, have, want)
 			}
@@ -49,7 +50,7 @@ func TestTunnelDevice(t *testing.T) {
 	wants("before", map[netip.Addr]bool{})
 	whole := map[netip.Addr]bool{}
 	for _, a := range ends(node) {
-		do("ensure", func() error { return tun.ensure(a) })
+		do("ensure", func() error { return tun.Ensure(a) })
 		whole[a] = true
 	}
 	wants("after", whole)
@@ -58,27 +59,27 @@ func TestTunnelDevice(t *testing.T) {
 	}
 	made := run(t, node, "ip", "-d", "addr", "show")
 	for _, a := range ends(node) {
-		do("ensure again", func() error { return tun.ensure(a) })
+		do("ensure again", func() error { return tun.Ensure(a) })
 	}
 	if again := run(t, node, "ip", "-d", "addr", "show"); again != made {
 		t.Errorf("what is whole was changed: %s, before %s", again, made)
 	}
 	for _, a := range ends(node) {
-		run(t, node, "ip", "link", "set", tun.name(a), "down")
+		run(t, node, "ip", "link", "set", tun.Name(a), "down")
 	}
-	node.Sysctl("ipv4/conf/"+tun.name(node.Addr4)+"/rp_filter", "1")
+	node.Sysctl("ipv4/conf/"+tun.Name(node.Addr4)+"/rp_filter", "1")
 	wants("damaged", map[netip.Addr]bool{node.Addr4: false, node.Addr6: false})
 	for _, a := range ends(node) {
-		do("mend", func() error { return tun.ensure(a) })
+		do("mend", func() error { return tun.Ensure(a) })
 	}
 	wants("mended", whole)
-	run(t, node, "ip", "addr", "flush", "dev", tun.name(node.Addr4))
+	run(t, node, "ip", "addr", "flush", "dev", tun.Name(node.Addr4))
 	wants("without its address, which gets packets past the reverse path filter", map[netip.Addr]bool{node.Addr4: false, node.Addr6: true})
-	do("mend", func() error { return tun.ensure(node.Addr4) })
+	do("mend", func() error { return tun.Ensure(node.Addr4) })
 	wants("mended again", whole)
-	do("remove", func() error { return tun.remove(node.Addr6) })
-	do("remove again", func() error { return tun.remove(node.Addr6) })
-	do("remove all", tun.removeAll)
+	do("remove", func() error { return tun.Remove(node.Addr6) })
+	do("remove again", func() error { return tun.Remove(node.Addr6) })
+	do("remove all", tun.RemoveAll)
 	if after := run(t, node, "ip", "-d", "link", "show"); after != before {
 		t.Errorf("others were touched: %s, before %s", after, before)
 	}
@@ -87,7 +88,7 @@ func TestTunnelDevice(t *testing.T) {
 // A device that is in use by somebody else is left alone, by name.
 func TestTunnelDeviceOfOthers(t *testing.T) {
 	needTunnels(t)
-	tun := newTunnels(DefaultDevice, sysctls{procSysNet})
+	tun := host.NewTunnels(DefaultDevice, host.Sysctls{Root: host.ProcSysNet})
 	for _, c := range []struct {
 		name string
 		made []string
@@ -102,10 +103,10 @@ func TestTunnelDeviceOfOthers(t *testing.T) {
 			run(t, node, append([]string{"ip"}, c.made...)...)
 			before := run(t, node, "ip", "-d", "addr", "show")
 			node.Do(func() {
-				if err := tun.ensure(node.Addr4); err == nil || !strings.Contains(err.Error(), c.says) {
+				if err := tun.Ensure(node.Addr4); err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%v, want %q", err, c.says)
 				}
-				if err := tun.remove(node.Addr4); err != nil {
+				if err := tun.Remove(node.Addr4); err != nil {
 					t.Error(err)
 				}
 			})

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -204,8 +205,8 @@ func replay(t testing.TB, node *netlab.Node, w wire, each func(protocol int, typ
 // structs, in the order in which they came, and nothing that is looked up,
 // compared or joined. This is the unit for our own reading.
 type plainly struct {
-	services  []service
-	dests     []dest
+	services  []kernel.Service
+	dests     []kernel.Dest
 	addresses []netip.Addr
 	rules     []struct{ chain, comment string }
 	elements  []struct{ key, end, data []byte }
@@ -215,12 +216,12 @@ type plainly struct {
 // keep decodes one message.
 func (r *plainly) keep(protocol int, typ uint16, data []byte) {
 	switch {
-	case protocol == unix.NETLINK_GENERIC && data[0] == cmdNewDest:
-		if d, err := decodeDest(data, netip.IPv4Unspecified()); err == nil {
+	case protocol == unix.NETLINK_GENERIC && data[0] == kernel.CmdNewDest:
+		if d, err := kernel.DecodeDest(data, netip.IPv4Unspecified()); err == nil {
 			r.dests = append(r.dests, d)
 		}
 	case protocol == unix.NETLINK_GENERIC:
-		if s, err := decodeService(data); err == nil {
+		if s, err := kernel.DecodeService(data); err == nil {
 			r.services = append(r.services, s)
 		}
 	case protocol == unix.NETLINK_ROUTE && typ == unix.RTM_NEWADDR:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -51,7 +52,7 @@ func newWorld() *world {
 	for _, at := range []string{"10.50.0.1:80", "192.0.2.1:30081"} {
 		ap := netip.MustParseAddrPort(at)
 		key := vip.FrontendKey{Addr: ap.Addr(), Port: ap.Port(), Protocol: vip.TCP}
-		w.k.put(service{key: key, sched: "sed", netmask: netmask4}, dest{addr: addrPort("10.1.0.1:80"), weight: 7, forward: forwardDirect})
+		w.k.put(kernel.Service{Key: key, Scheduler: "sed", Netmask: kernel.Netmask4}, kernel.Dest{Addr: addrPort("10.1.0.1:80"), Weight: 7, Forward: kernel.ForwardDirect})
 		w.foreign[key] = w.k.services[key]
 	}
 	return w

@@ -56,6 +56,13 @@ type Conn struct {
 	stats    *Counters
 }
 
+// Socket is what the dataplanes use of a Conn. Tests put fakes in its place.
+type Socket interface {
+	Write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error
+	Query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error
+	Close()
+}
+
 // NewConn returns a closed socket. Open opens it.
 func NewConn(protocol int, stats *Counters) *Conn {
 	return &Conn{protocol: protocol, fd: -1, in: make([]byte, recvBytes), stats: stats}

@@ -6,15 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// querier is a Conn, or a fake of one.
-type querier interface {
-	Query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error
-}
-
 // FamilyID returns the number of a generic netlink family. The request makes the
 // kernel load the family's module if it can. ENOENT means that the kernel has no
 // such family.
-func FamilyID(ctx context.Context, c querier, name string) (uint16, error) {
+func FamilyID(ctx context.Context, c Socket, name string) (uint16, error) {
 	var id uint16
 	err := c.Query(ctx, func(b []byte) []byte {
 		b = append(BeginMessage(b, unix.GENL_ID_CTRL, 0), unix.CTRL_CMD_GETFAMILY, 1, 0, 0)

@@ -1,4 +1,4 @@
-package ipvs
+package kernel
 
 import (
 	"context"
@@ -18,14 +18,14 @@ const (
 	familyName    = "IPVS"
 	familyVersion = 1
 
-	cmdNewService = 1
-	cmdSetService = 2
-	cmdDelService = 3
-	cmdGetService = 4
-	cmdNewDest    = 5
-	cmdSetDest    = 6
-	cmdDelDest    = 7
-	cmdGetDest    = 8
+	CmdNewService = 1
+	CmdSetService = 2
+	CmdDelService = 3
+	CmdGetService = 4
+	CmdNewDest    = 5
+	CmdSetDest    = 6
+	CmdDelDest    = 7
+	CmdGetDest    = 8
 
 	attrService = 1
 	attrDest    = 2
@@ -60,111 +60,111 @@ const (
 // Flags of a service. Schedulers give the SCHED bits their meaning: for sh and
 // mh alike the first is fallback, the second is port.
 const (
-	flagPersistent = 0x1
-	flagHashed     = 0x2 // the kernel's own; it sets it on whatever it reports
-	flagOnePacket  = 0x4
-	flagSched1     = 0x8
-	flagSched2     = 0x10
+	FlagPersistent = 0x1
+	FlagHashed     = 0x2 // the kernel's own; it sets it on whatever it reports
+	FlagOnePacket  = 0x4
+	FlagSched1     = 0x8
+	FlagSched2     = 0x10
 )
 
 // The masks that tell client addresses apart for persistence: one address.
 const (
-	netmask4 = 0xffffffff
-	netmask6 = 128
+	Netmask4 = 0xffffffff
+	Netmask6 = 128
 )
 
 // Forwarding methods.
 const (
-	forwardNAT    = 0
+	ForwardNAT    = 0
 	forwardLocal  = 1
-	forwardTunnel = 2
-	forwardDirect = 3
-	forwardMask   = 7
+	ForwardTunnel = 2
+	ForwardDirect = 3
+	ForwardMask   = 7
 )
 
-// service is what the kernel keeps of a virtual service, apart from its
+// Service is what the kernel keeps of a virtual service, apart from its
 // destinations. Comparable. The kernel tells services apart by address, port and
 // protocol, or, where fwmark isn't 0, by the family of the address and the mark
 // alone: one read by mark has the unspecified address of its family in its key,
 // and nothing else.
-type service struct {
-	key     vip.FrontendKey
-	fwmark  uint32
-	sched   string
-	flags   uint32 // without flagHashed
-	timeout uint32 // seconds of persistence; the kernel reports 0 for none
-	netmask uint32
-	pe      string // persistence engine
+type Service struct {
+	Key       vip.FrontendKey
+	Mark      uint32
+	Scheduler string
+	Flags     uint32 // without FlagHashed
+	Timeout   uint32 // seconds of persistence; the kernel reports 0 for none
+	Netmask   uint32
+	PE        string // persistence engine
 }
 
-// dest is what the kernel keeps of a destination. Comparable.
-type dest struct {
-	addr         netip.AddrPort
-	weight       uint32
-	forward      uint32
-	upper, lower uint32 // connection thresholds
-	tunnel       tunnelKind
+// Dest is what the kernel keeps of a destination. Comparable.
+type Dest struct {
+	Addr         netip.AddrPort
+	Weight       uint32
+	Forward      uint32
+	Upper, Lower uint32 // connection thresholds
+	Tunnel       tunnelKind
 }
 
-// tunnelKind is how packets are wrapped under forwardTunnel. Ours is always the
+// tunnelKind is how packets are wrapped under ForwardTunnel. Ours is always the
 // zero value: IP in IP.
 type tunnelKind struct {
-	typ   uint8
+	Type  uint8
 	port  uint16
 	flags uint16
 }
 
-func familyOf(a netip.Addr) uint16 {
+func FamilyOf(a netip.Addr) uint16 {
 	if a.Is4() {
 		return unix.AF_INET
 	}
 	return unix.AF_INET6
 }
 
-// appendCommand appends the head of a message of the IPVS family.
-func appendCommand(b []byte, family uint16, cmd uint8, flags uint16) []byte {
+// AppendCommand appends the head of a message of the IPVS family.
+func AppendCommand(b []byte, family uint16, cmd uint8, flags uint16) []byte {
 	return append(netlink.BeginMessage(b, family, flags), cmd, familyVersion, 0, 0)
 }
 
-// appendService appends the service attribute: what identifies it and, when
+// AppendService appends the service attribute: what identifies it and, when
 // full, all the rest, which the kernel wants for adding and editing.
-func appendService(b []byte, s *service, full bool) []byte {
+func AppendService(b []byte, s *Service, full bool) []byte {
 	b, start := netlink.BeginNest(b, attrService)
-	b = netlink.AppendAttr16(b, svcFamily, familyOf(s.key.Addr))
-	if s.fwmark != 0 {
-		b = netlink.AppendAttr32(b, svcFWMark, s.fwmark)
+	b = netlink.AppendAttr16(b, svcFamily, FamilyOf(s.Key.Addr))
+	if s.Mark != 0 {
+		b = netlink.AppendAttr32(b, svcFWMark, s.Mark)
 	} else {
-		b = netlink.AppendAttr16(b, svcProtocol, uint16(s.key.Protocol))
-		b = netlink.AppendAddr(b, svcAddr, s.key.Addr)
-		b = netlink.AppendPort(b, svcPort, s.key.Port)
+		b = netlink.AppendAttr16(b, svcProtocol, uint16(s.Key.Protocol))
+		b = netlink.AppendAddr(b, svcAddr, s.Key.Addr)
+		b = netlink.AppendPort(b, svcPort, s.Key.Port)
 	}
 	if full {
-		b = netlink.AppendAttrString(b, svcSched, s.sched)
-		b = appendFlags(b, s.flags)
-		b = netlink.AppendAttr32(b, svcTimeout, s.timeout)
-		b = netlink.AppendAttr32(b, svcNetmask, s.netmask)
-		if s.pe != "" {
-			b = netlink.AppendAttrString(b, svcPE, s.pe)
+		b = netlink.AppendAttrString(b, svcSched, s.Scheduler)
+		b = appendFlags(b, s.Flags)
+		b = netlink.AppendAttr32(b, svcTimeout, s.Timeout)
+		b = netlink.AppendAttr32(b, svcNetmask, s.Netmask)
+		if s.PE != "" {
+			b = netlink.AppendAttrString(b, svcPE, s.PE)
 		}
 	}
 	return netlink.EndNest(b, start)
 }
 
-// appendDest appends the destination attribute, likewise.
-func appendDest(b []byte, d *dest, full bool) []byte {
+// AppendDest appends the destination attribute, likewise.
+func AppendDest(b []byte, d *Dest, full bool) []byte {
 	b, start := netlink.BeginNest(b, attrDest)
-	b = netlink.AppendAttr16(b, destFamily, familyOf(d.addr.Addr()))
-	b = netlink.AppendAddr(b, destAddr, d.addr.Addr())
-	b = netlink.AppendPort(b, destPort, d.addr.Port())
+	b = netlink.AppendAttr16(b, destFamily, FamilyOf(d.Addr.Addr()))
+	b = netlink.AppendAddr(b, destAddr, d.Addr.Addr())
+	b = netlink.AppendPort(b, destPort, d.Addr.Port())
 	if full {
-		b = netlink.AppendAttr32(b, destForward, d.forward)
-		b = netlink.AppendAttr32(b, destWeight, d.weight)
-		b = netlink.AppendAttr32(b, destUpper, d.upper)
-		b = netlink.AppendAttr32(b, destLower, d.lower)
-		if d.forward == forwardTunnel {
-			b = netlink.AppendAttr(b, destTunType, d.tunnel.typ)
-			b = netlink.AppendPort(b, destTunPort, d.tunnel.port)
-			b = netlink.AppendAttr16(b, destTunFlags, d.tunnel.flags)
+		b = netlink.AppendAttr32(b, destForward, d.Forward)
+		b = netlink.AppendAttr32(b, destWeight, d.Weight)
+		b = netlink.AppendAttr32(b, destUpper, d.Upper)
+		b = netlink.AppendAttr32(b, destLower, d.Lower)
+		if d.Forward == ForwardTunnel {
+			b = netlink.AppendAttr(b, destTunType, d.Tunnel.Type)
+			b = netlink.AppendPort(b, destTunPort, d.Tunnel.port)
+			b = netlink.AppendAttr16(b, destTunFlags, d.Tunnel.flags)
 		}
 	}
 	return netlink.EndNest(b, start)
@@ -193,9 +193,9 @@ func nested(data []byte, want uint16) ([]byte, error) {
 	return nil, netlink.ErrMalformed
 }
 
-// decodeService reads the body of a message about a service.
-func decodeService(data []byte) (service, error) {
-	var s service
+// DecodeService reads the body of a message about a service.
+func DecodeService(data []byte) (Service, error) {
+	var s Service
 	var family uint16
 	var addr []byte
 	body, err := nested(data, attrService)
@@ -208,46 +208,46 @@ func decodeService(data []byte) (service, error) {
 		case svcFamily:
 			family = a.Uint16(v)
 		case svcProtocol:
-			s.key.Protocol = vip.Protocol(a.Uint16(v))
+			s.Key.Protocol = vip.Protocol(a.Uint16(v))
 		case svcAddr:
 			addr = v
 		case svcPort:
-			s.key.Port = a.Port(v)
+			s.Key.Port = a.Port(v)
 		case svcFWMark:
-			s.fwmark = a.Uint32(v)
+			s.Mark = a.Uint32(v)
 		case svcSched:
-			s.sched = schedulerName(v)
+			s.Scheduler = schedulerName(v)
 		case svcFlags:
-			s.flags = a.Uint32(v) &^ flagHashed
+			s.Flags = a.Uint32(v) &^ FlagHashed
 		case svcTimeout:
-			s.timeout = a.Uint32(v)
+			s.Timeout = a.Uint32(v)
 		case svcNetmask:
-			s.netmask = a.Uint32(v)
+			s.Netmask = a.Uint32(v)
 		case svcPE:
-			s.pe = netlink.String(v)
+			s.PE = netlink.String(v)
 		}
 	}
 	if a.Err != nil {
 		return s, a.Err
 	}
-	if s.fwmark != 0 {
-		s.key = vip.FrontendKey{}
-		if s.key.Addr, err = unspecified(family); err != nil {
+	if s.Mark != 0 {
+		s.Key = vip.FrontendKey{}
+		if s.Key.Addr, err = unspecified(family); err != nil {
 			return s, err
 		}
 		return s, nil
 	}
-	s.key.Addr, err = decodeAddr(family, addr)
+	s.Key.Addr, err = decodeAddr(family, addr)
 	return s, err
 }
 
-// decodeDest reads the body of a message about a destination of a service of
+// DecodeDest reads the body of a message about a destination of a service of
 // the given address's family, which kernels before 3.18 don't repeat.
-func decodeDest(data []byte, svc netip.Addr) (dest, error) {
-	var d dest
+func DecodeDest(data []byte, svc netip.Addr) (Dest, error) {
+	var d Dest
 	var addr []byte
 	var port uint16
-	family := familyOf(svc)
+	family := FamilyOf(svc)
 	body, err := nested(data, attrDest)
 	if err != nil {
 		return d, err
@@ -262,31 +262,31 @@ func decodeDest(data []byte, svc netip.Addr) (dest, error) {
 		case destPort:
 			port = a.Port(v)
 		case destForward:
-			d.forward = a.Uint32(v) & forwardMask
+			d.Forward = a.Uint32(v) & ForwardMask
 		case destWeight:
-			d.weight = a.Uint32(v)
+			d.Weight = a.Uint32(v)
 		case destUpper:
-			d.upper = a.Uint32(v)
+			d.Upper = a.Uint32(v)
 		case destLower:
-			d.lower = a.Uint32(v)
+			d.Lower = a.Uint32(v)
 		case destTunType:
 			if len(v) > 0 {
-				d.tunnel.typ = v[0]
+				d.Tunnel.Type = v[0]
 			}
 		case destTunPort:
-			d.tunnel.port = a.Port(v)
+			d.Tunnel.port = a.Port(v)
 		case destTunFlags:
-			d.tunnel.flags = a.Uint16(v)
+			d.Tunnel.flags = a.Uint16(v)
 		}
 	}
 	if a.Err != nil {
 		return d, a.Err
 	}
-	if d.forward != forwardTunnel {
-		d.tunnel = tunnelKind{}
+	if d.Forward != ForwardTunnel {
+		d.Tunnel = tunnelKind{}
 	}
 	ip, err := decodeAddr(family, addr)
-	d.addr = netip.AddrPortFrom(ip, port)
+	d.Addr = netip.AddrPortFrom(ip, port)
 	return d, err
 }
 
@@ -322,8 +322,8 @@ func schedulerName(v []byte) string {
 	return netlink.String(v)
 }
 
-// schedulerOf is the scheduler of a name that the kernel has.
-func schedulerOf(name string) vip.Scheduler {
+// SchedulerOf is the scheduler of a name that the kernel has.
+func SchedulerOf(name string) vip.Scheduler {
 	for _, s := range knownSchedulers {
 		if s.String() == name {
 			return s
@@ -334,14 +334,14 @@ func schedulerOf(name string) vip.Scheduler {
 
 var knownSchedulers = vip.Schedulers()
 
-var errNoIPVS = vip.Problem{Code: vip.CodeDataplane, Message: "the kernel has no IPVS, or it isn't loaded", Hint: "modprobe ip_vs"}
+var ErrNoIPVS = vip.Problem{Code: vip.CodeDataplane, Message: "the kernel has no IPVS, or it isn't loaded", Hint: "modprobe ip_vs"}
 
-// lookupFamily asks the kernel for the number of the IPVS family. Where IPVS is
+// LookupFamily asks the kernel for the number of the IPVS family. Where IPVS is
 // a module that isn't loaded, asking makes the kernel load it if it can.
-func lookupFamily(ctx context.Context, c messenger) (uint16, error) {
+func LookupFamily(ctx context.Context, c netlink.Socket) (uint16, error) {
 	id, err := netlink.FamilyID(ctx, c, familyName)
 	if err == unix.ENOENT {
-		return 0, errNoIPVS
+		return 0, ErrNoIPVS
 	}
 	if err != nil {
 		return 0, fmt.Errorf("look for IPVS in the kernel: %w", err)

@@ -1,4 +1,4 @@
-package ipvs
+package kernel
 
 import (
 	"cmp"
@@ -48,21 +48,21 @@ func decodeStats(b []byte) (reconcile.Traffic, error) {
 	return t, a.Err
 }
 
-// destStatus is a destination with its connections, which are those of the
+// DestStatus is a destination with its connections, which are those of the
 // moment, and its traffic, which lags by 2 s and doesn't speak of them.
-type destStatus struct {
-	dest
-	active, inactive uint32
-	traffic          reconcile.Traffic
+type DestStatus struct {
+	Dest
+	Active, Inactive uint32
+	Traffic          reconcile.Traffic
 }
 
-// decodeDestStatus reads what decodeDest reads, and what goes through the
+// DecodeDestStatus reads what DecodeDest reads, and what goes through the
 // destination. Who only compares configurations does without: the statistics
 // are the greater part of the message.
-func decodeDestStatus(data []byte, svc netip.Addr) (destStatus, error) {
-	var d destStatus
+func DecodeDestStatus(data []byte, svc netip.Addr) (DestStatus, error) {
+	var d DestStatus
 	var err error
-	if d.dest, err = decodeDest(data, svc); err != nil {
+	if d.Dest, err = DecodeDest(data, svc); err != nil {
 		return d, err
 	}
 	body, err := nested(data, attrDest)
@@ -73,20 +73,20 @@ func decodeDestStatus(data []byte, svc netip.Addr) (destStatus, error) {
 	for typ, v, ok := a.Next(); ok && err == nil; typ, v, ok = a.Next() {
 		switch typ {
 		case destActive:
-			d.active = a.Uint32(v)
+			d.Active = a.Uint32(v)
 		case destInactive:
-			d.inactive = a.Uint32(v)
+			d.Inactive = a.Uint32(v)
 		case destStats64:
-			d.traffic, err = decodeStats(v)
+			d.Traffic, err = decodeStats(v)
 		}
 	}
 	return d, cmp.Or(err, a.Err)
 }
 
-// decodeServiceStats reads the body of a message about a service with its
+// DecodeServiceStats reads the body of a message about a service with its
 // statistics.
-func decodeServiceStats(data []byte) (s service, t reconcile.Traffic, err error) {
-	if s, err = decodeService(data); err != nil {
+func DecodeServiceStats(data []byte) (s Service, t reconcile.Traffic, err error) {
+	if s, err = DecodeService(data); err != nil {
 		return s, t, err
 	}
 	body, err := nested(data, attrService)

@@ -1,4 +1,4 @@
-package ipvs
+package conntrack
 
 import (
 	"bytes"
@@ -22,28 +22,28 @@ func entry(dst, reply netip.AddrPort) []byte {
 // What names an entry to the kernel, for it to delete, names the frontend that
 // the entry was read to be of: never another one, never all.
 func FuzzDecodeFlow(f *testing.F) {
-	four, six := entry(addrPort("10.96.0.1:53"), addrPort("10.1.0.1:53")), entry(addrPort("[fd96::1]:53"), addrPort("[fd01::1]:53"))
+	four, six := entry(netip.MustParseAddrPort("10.96.0.1:53"), netip.MustParseAddrPort("10.1.0.1:53")), entry(netip.MustParseAddrPort("[fd96::1]:53"), netip.MustParseAddrPort("[fd01::1]:53"))
 	f.Add(four)
 	f.Add(six)
 	f.Add(four[:40])
 	f.Add(four[4+len(four)/2:])
 	f.Add(append(bytes.Clone(four), six[4:]...))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		x, id, err := decodeFlow(b)
-		if err != nil || !x.frontend.Addr.IsValid() {
+		x, id, err := DecodeFlow(b)
+		if err != nil || !x.Frontend.Addr.IsValid() {
 			return // such an entry is nobody's
 		}
-		again, _, err := decodeFlow(append([]byte{0, 0, 0, 0}, id...))
-		if err != nil || again.frontend != x.frontend {
-			t.Errorf("an entry of %s is named as one of %s, %v", x.frontend, again.frontend, err)
+		again, _, err := DecodeFlow(append([]byte{0, 0, 0, 0}, id...))
+		if err != nil || again.Frontend != x.Frontend {
+			t.Errorf("an entry of %s is named as one of %s, %v", x.Frontend, again.Frontend, err)
 		}
 	})
 }
 
 func TestDecodeFlow(t *testing.T) {
 	for _, c := range []struct{ dst, backend string }{{"10.96.0.1:53", "10.1.0.1:5353"}, {"[fd96::1]:53", "[fd01::1]:5353"}} {
-		x, id, err := decodeFlow(entry(addrPort(c.dst), addrPort(c.backend)))
-		want := flow{frontend: vip.FrontendKey{Addr: addrPort(c.dst).Addr(), Port: 53, Protocol: vip.UDP}, backend: addrPort(c.backend)}
+		x, id, err := DecodeFlow(entry(netip.MustParseAddrPort(c.dst), netip.MustParseAddrPort(c.backend)))
+		want := Flow{Frontend: vip.FrontendKey{Addr: netip.MustParseAddrPort(c.dst).Addr(), Port: 53, Protocol: vip.UDP}, Backend: netip.MustParseAddrPort(c.backend)}
 		if err != nil || x != want {
 			t.Errorf("%+v, %v, want %+v", x, err, want)
 		}

@@ -1,4 +1,4 @@
-package ipvs
+package host
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	rtnl "github.com/vishvananda/netlink"
@@ -15,38 +16,51 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 )
 
-// device is the dummy device that holds the virtual addresses. Addresses on
+// Links is what the devices need of rtnetlink: a *rtnl.Handle.
+type Links interface {
+	LinkByName(name string) (rtnl.Link, error)
+	LinkList() ([]rtnl.Link, error)
+	LinkAdd(link rtnl.Link) error
+	LinkSetARPOff(link rtnl.Link) error
+	LinkSetUp(link rtnl.Link) error
+	LinkDel(link rtnl.Link) error
+	AddrList(link rtnl.Link, family int) ([]rtnl.Addr, error)
+	AddrAdd(link rtnl.Link, addr *rtnl.Addr) error
+	Close()
+}
+
+// Device is the dummy device that holds the virtual addresses. Addresses on
 // other devices are never looked at.
-type device struct {
-	name  string
-	dial  func() (links, error)
-	conn  messenger
-	stats *counters
+type Device struct {
+	Name  string
+	Dial  func() (Links, error)
+	Conn  netlink.Socket
+	Stats *atomic.Uint64 // addresses added or deleted
 	index int
 	fresh []netip.Addr // room for those that add has put there
 }
 
-func openDevice(name string, stats *counters) (*device, error) {
+func OpenDevice(name string, stats *atomic.Uint64) (*Device, error) {
 	var own netlink.Counters // addresses are counted apart from IPVS messages
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, &own)
 	if err != nil {
 		return nil, err
 	}
-	return &device{name: name, dial: dialLinks, conn: c, stats: stats}, nil
+	return &Device{Name: name, Dial: dialLinks, Conn: c, Stats: stats}, nil
 }
 
-func (d *device) close() { d.conn.Close() }
+func (d *Device) Close() { d.Conn.Close() }
 
-func dialLinks() (links, error) { return rtnl.NewHandle(unix.NETLINK_ROUTE) }
+func dialLinks() (Links, error) { return rtnl.NewHandle(unix.NETLINK_ROUTE) }
 
 // open opens rtnetlink, which the caller closes, and finds the device; the link
 // is nil where there is none.
-func (d *device) open() (links, rtnl.Link, error) {
-	h, err := d.dial()
+func (d *Device) open() (Links, rtnl.Link, error) {
+	h, err := d.Dial()
 	if err != nil {
 		return nil, nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
-	link, err := h.LinkByName(d.name)
+	link, err := h.LinkByName(d.Name)
 	if err == nil {
 		return h, link, nil
 	}
@@ -54,13 +68,13 @@ func (d *device) open() (links, rtnl.Link, error) {
 		return h, nil, nil
 	}
 	h.Close()
-	return nil, nil, fmt.Errorf("find device %s: %w", d.name, err)
+	return nil, nil, fmt.Errorf("find device %s: %w", d.Name, err)
 }
 
-// ensure makes the device and brings it up, where that isn't so yet. It doesn't
+// Ensure makes the device and brings it up, where that isn't so yet. It doesn't
 // touch a device of another kind that has the name. It reports whether it made
 // the device or brought it up: addresses that were there may be gone.
-func (d *device) ensure() (changed bool, err error) {
+func (d *Device) Ensure() (changed bool, err error) {
 	h, link, err := d.open()
 	if err != nil {
 		return false, err
@@ -68,29 +82,29 @@ func (d *device) ensure() (changed bool, err error) {
 	defer h.Close()
 	if link == nil {
 		attrs := rtnl.NewLinkAttrs()
-		attrs.Name = d.name
+		attrs.Name = d.Name
 		switch err := h.LinkAdd(&rtnl.Dummy{LinkAttrs: attrs}); {
 		case errors.Is(err, unix.EOPNOTSUPP):
-			return false, noDummy.err()
+			return false, noDummy.Err()
 		case err != nil && !errors.Is(err, unix.EEXIST):
-			return false, fmt.Errorf("create the dummy device %s: %w", d.name, err)
+			return false, fmt.Errorf("create the dummy device %s: %w", d.Name, err)
 		}
 		changed = true
-		if link, err = h.LinkByName(d.name); err != nil {
-			return true, fmt.Errorf("find device %s: %w", d.name, err)
+		if link, err = h.LinkByName(d.Name); err != nil {
+			return true, fmt.Errorf("find device %s: %w", d.Name, err)
 		}
 	}
-	if link.Type() != deviceKind {
-		return false, fmt.Errorf("device %s is a %s, not a dummy: rename it, or choose another name for ours", d.name, link.Type())
+	if link.Type() != DeviceKind {
+		return false, fmt.Errorf("device %s is a %s, not a dummy: rename it, or choose another name for ours", d.Name, link.Type())
 	}
 	if link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
 		if err := h.LinkSetARPOff(link); err != nil {
-			return changed, fmt.Errorf("switch ARP off on %s: %w", d.name, err)
+			return changed, fmt.Errorf("switch ARP off on %s: %w", d.Name, err)
 		}
 	}
 	if link.Attrs().RawFlags&unix.IFF_UP == 0 {
 		if err := h.LinkSetUp(link); err != nil {
-			return changed, fmt.Errorf("bring %s up: %w", d.name, err)
+			return changed, fmt.Errorf("bring %s up: %w", d.Name, err)
 		}
 		changed = true
 	}
@@ -98,34 +112,34 @@ func (d *device) ensure() (changed bool, err error) {
 	return changed, nil
 }
 
-// deviceState is what a device was found to have.
-type deviceState struct {
-	addrs map[netip.Addr]struct{}
-	wide  []netip.Prefix // addresses with more than themselves behind them, which the host then takes to be on the device
-	fault string         // what keeps it from being as ensure makes it; "" when nothing does
+// DeviceState is what a device was found to have.
+type DeviceState struct {
+	Addrs map[netip.Addr]struct{}
+	Wide  []netip.Prefix // addresses with more than themselves behind them, which the host then takes to be on the device
+	Fault string         // what keeps it from being as ensure makes it; "" when nothing does
 }
 
-// read returns what is on the device, and how it is. It passes over link-local
+// Read returns what is on the device, and how it is. It passes over link-local
 // addresses, which the kernel puts there by itself. A device of another kind that
 // has the name isn't there: nothing of it is ours.
-func (d *device) read() (s deviceState, err error) {
+func (d *Device) Read() (s DeviceState, err error) {
 	h, link, err := d.open()
 	if err != nil {
 		return s, err
 	}
 	defer h.Close()
-	s.addrs = map[netip.Addr]struct{}{}
-	if link == nil || link.Type() != deviceKind {
+	s.Addrs = map[netip.Addr]struct{}{}
+	if link == nil || link.Type() != DeviceKind {
 		d.index = 0 // nobody's: what is put there fails, and has ensure say why
-		s.fault = "is missing or down"
+		s.Fault = "is missing or down"
 		return s, nil
 	}
 	d.index = link.Attrs().Index
 	switch flags := link.Attrs().RawFlags; {
 	case flags&unix.IFF_UP == 0:
-		s.fault = "is missing or down"
+		s.Fault = "is missing or down"
 	case flags&unix.IFF_NOARP == 0:
-		s.fault = "speaks ARP"
+		s.Fault = "speaks ARP"
 	}
 	var list []rtnl.Addr
 	for range 5 { // a dump that a change interrupts is read again
@@ -134,7 +148,7 @@ func (d *device) read() (s deviceState, err error) {
 		}
 	}
 	if err != nil {
-		return s, fmt.Errorf("list the addresses of %s: %w", d.name, err)
+		return s, fmt.Errorf("list the addresses of %s: %w", d.Name, err)
 	}
 	for _, a := range list {
 		ip, ok := netip.AddrFromSlice(a.IP)
@@ -143,24 +157,24 @@ func (d *device) read() (s deviceState, err error) {
 		switch {
 		case !ok || ip.IsLinkLocalUnicast():
 		case bits == ip.BitLen():
-			s.addrs[ip] = struct{}{}
+			s.Addrs[ip] = struct{}{}
 		default:
-			s.wide = append(s.wide, netip.PrefixFrom(ip, bits))
+			s.Wide = append(s.Wide, netip.PrefixFrom(ip, bits))
 		}
 	}
 	return s, nil
 }
 
-// single is an address with nothing but itself behind it: as ours are.
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+// Single is an address with nothing but itself behind it: as ours are.
+func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// add puts addresses on the device; those that are there already are fine. Their
+// Add puts addresses on the device; those that are there already are fine. Their
 // packets come to this host when it returns. It tells failed of each that can't be
 // put there. Where the device is gone it returns ENODEV.
-func (d *device) add(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
+func (d *Device) Add(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
 	all := make([]netip.Prefix, len(addrs))
 	for i, a := range addrs {
-		all[i] = single(a)
+		all[i] = Single(a)
 	}
 	var missing map[netip.Addr]bool
 	err := d.change(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, all, func(p netip.Prefix, err error) {
@@ -169,7 +183,7 @@ func (d *device) add(ctx context.Context, addrs []netip.Addr, failed func(netip.
 				missing = map[netip.Addr]bool{}
 			}
 			missing[a] = true
-			failed(a, fmt.Errorf("put address %s on %s: %w", a, d.name, err))
+			failed(a, fmt.Errorf("put address %s on %s: %w", a, d.Name, err))
 		}
 	})
 	if err != nil {
@@ -187,22 +201,22 @@ func (d *device) add(ctx context.Context, addrs []netip.Addr, failed func(netip.
 	return d.awaitLocal(ctx, d.fresh)
 }
 
-// remove takes addresses off the device; those that are gone are fine.
-func (d *device) remove(ctx context.Context, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
+// Remove takes addresses off the device; those that are gone are fine.
+func (d *Device) Remove(ctx context.Context, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
 	return d.change(ctx, unix.RTM_DELADDR, 0, addrs, func(a netip.Prefix, err error) {
 		if err != unix.EADDRNOTAVAIL && err != unix.ENODEV && err != unix.ENOENT {
-			failed(a, fmt.Errorf("take address %s off %s: %w", a.Addr(), d.name, err))
+			failed(a, fmt.Errorf("take address %s off %s: %w", a.Addr(), d.Name, err))
 		}
 	})
 }
 
-func (d *device) change(ctx context.Context, typ, flags uint16, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
+func (d *Device) change(ctx context.Context, typ, flags uint16, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
 	if len(addrs) == 0 {
 		return nil
 	}
 	var gone error
-	d.stats.addresses.Add(uint64(len(addrs)))
-	err := d.conn.Write(ctx, len(addrs), func(b []byte, i int) []byte {
+	d.Stats.Add(uint64(len(addrs)))
+	err := d.Conn.Write(ctx, len(addrs), func(b []byte, i int) []byte {
 		return appendIfAddr(netlink.BeginMessage(b, typ, flags), d.index, addrs[i])
 	}, func(i int, err error) {
 		if err == unix.ENODEV && typ == unix.RTM_NEWADDR {
@@ -212,14 +226,14 @@ func (d *device) change(ctx context.Context, typ, flags uint16, addrs []netip.Pr
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("change the addresses of %s: %w", d.name, err)
+		return fmt.Errorf("change the addresses of %s: %w", d.Name, err)
 	}
 	return gone
 }
 
-// localWithin is how long a kernel may take, at the most, to have all addresses of a
+// LocalWithin is how long a kernel may take, at the most, to have all addresses of a
 // change for its own. It takes 1 ms, and some tens where it is busy.
-const localWithin = time.Second
+const LocalWithin = time.Second
 
 // awaitLocal waits until the host's routes lead the packets for new IPv6 addresses to
 // itself. The kernel makes these routes in a work queue, a moment after it has
@@ -227,18 +241,18 @@ const localWithin = time.Second
 // client who comes in between is told that there is no route. Where rules of the
 // host's own lead an address elsewhere, or nobody answers, that is no fault of the
 // address, and the wait ends: the error is the context's.
-func (d *device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
+func (d *Device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
 	var a netip.Addr
 	local := false
 	ask := func(b []byte) []byte { return appendRouteQuestion(b, a) }
 	hear := func(_ uint16, data []byte) error {
-		local = len(data) > routeTypeAt && data[routeTypeAt] == unix.RTN_LOCAL
+		local = len(data) > RouteTypeAt && data[RouteTypeAt] == unix.RTN_LOCAL
 		return nil
 	}
 	var late time.Time
 	for len(addrs) > 0 {
 		a, local = addrs[0], false
-		err := d.conn.Query(ctx, ask, hear)
+		err := d.Conn.Query(ctx, ask, hear)
 		if local {
 			addrs = addrs[1:]
 			continue
@@ -249,7 +263,7 @@ func (d *device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
 		case err != nil && !slices.Contains(elsewhere, err):
 			return nil
 		case late.IsZero():
-			late = now.Add(localWithin)
+			late = now.Add(LocalWithin)
 		case now.After(late):
 			return nil
 		}
@@ -262,8 +276,8 @@ func (d *device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
 // nowhere, or none: unreachable, prohibit, blackhole.
 var elsewhere = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
 
-// routeTypeAt is where a message about a route has the route's type.
-const routeTypeAt = 7
+// RouteTypeAt is where a message about a route has the route's type.
+const RouteTypeAt = 7
 
 // appendRouteQuestion asks which way packets for an IPv6 address go.
 func appendRouteQuestion(b []byte, a netip.Addr) []byte {
@@ -298,4 +312,59 @@ func appendIfAddr(b []byte, index int, p netip.Prefix) []byte {
 		b = netlink.EndNest(b, start)
 	}
 	return b
+}
+
+// DeviceKind is what a device of ours is; another one of its name isn't ours.
+const DeviceKind = "dummy"
+
+// Kind returns what the device is, "" where there is none.
+func (d *Device) Kind() (string, error) {
+	h, link, err := d.open()
+	if err != nil {
+		return "", err
+	}
+	defer h.Close()
+	if link == nil {
+		return "", nil
+	}
+	return link.Type(), nil
+}
+
+// RemoveAll deletes the device with every address on it, if it is ours.
+func (d *Device) RemoveAll() error {
+	h, link, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if link == nil || link.Type() != DeviceKind {
+		return nil
+	}
+	if err := h.LinkDel(link); err != nil && !errors.As(err, &rtnl.LinkNotFoundError{}) {
+		return fmt.Errorf("delete device %s: %w", d.Name, err)
+	}
+	return nil
+}
+
+// unusableName is a name that no network device can have.
+const unusableName = "/"
+
+// TryDummy asks the kernel for a dummy device with a name that it rejects. The
+// kernel looks for the type of the device first, and loads the module if it can.
+func TryDummy(ctx context.Context) Finding {
+	err := TryMessage(ctx, unix.NETLINK_ROUTE, appendUnusableDummy)
+	if err == unix.EINVAL {
+		err = nil // the kernel rejected only the name
+	}
+	return TrialOf(DeviceKind, noDummy.Detail, true, err, unix.EOPNOTSUPP)
+}
+
+var noDummy = MissingModule(DeviceKind, "the kernel can't create dummy devices", true)
+
+func appendUnusableDummy(b []byte) []byte {
+	b = netlink.BeginMessage(b, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	b = append(b, make([]byte, unix.SizeofIfInfomsg)...)
+	b = netlink.AppendAttrString(b, unix.IFLA_IFNAME, unusableName)
+	b, info := netlink.BeginNest(b, unix.IFLA_LINKINFO)
+	return netlink.EndNest(netlink.AppendAttrString(b, unix.IFLA_INFO_KIND, DeviceKind), info)
 }

@@ -1,4 +1,4 @@
-package ipvs
+package kernel
 
 import (
 	"bufio"
@@ -14,49 +14,49 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// procTable lists all services and destinations of the reader's network
+// ProcTable lists all services and destinations of the reader's network
 // namespace. Netlink gives the connections of one service's destinations at a
 // time; this is the one place that has those of all.
-const procTable = "/proc/thread-self/net/ip_vs"
+const ProcTable = "/proc/thread-self/net/ip_vs"
 
-// serviceID is what the kernel tells services apart by: where they listen, or a
+// ServiceID is what the kernel tells services apart by: where they listen, or a
 // firewall mark. The table doesn't say a mark's family, so that services of one
 // mark and two families look alike there.
-type serviceID struct {
+type ServiceID struct {
 	at       netip.AddrPort
 	protocol vip.Protocol
 	mark     uint32
 }
 
-func (s *service) id() serviceID {
-	if s.fwmark != 0 {
-		return serviceID{mark: s.fwmark}
+func IDOf(s *Service) ServiceID {
+	if s.Mark != 0 {
+		return ServiceID{mark: s.Mark}
 	}
-	return serviceID{at: s.key.AddrPort(), protocol: s.key.Protocol}
+	return ServiceID{at: s.Key.AddrPort(), protocol: s.Key.Protocol}
 }
 
-// live is how many connections there are at the moment.
-type live struct{ active, inactive uint64 }
+// Live is how many connections there are at the moment.
+type Live struct{ Active, Inactive uint64 }
 
-// openTable is the kernel's table as an open file: it stays that of the network
+// Table is the kernel's table as an open file: it stays that of the network
 // namespace it was opened in, whoever reads it. Not safe for concurrent use.
-type openTable struct {
-	path string
+type Table struct {
+	Path string
 	file *os.File // nil: to be opened
 }
 
-// read reads the table from its beginning, and sums up each service's
+// Read reads the table from its beginning, and sums up each service's
 // destinations. A file
 // that can't be read any more is opened anew: the module may have been taken
 // out and put back.
-func (t *openTable) read() (map[serviceID]live, error) {
+func (t *Table) Read() (map[ServiceID]Live, error) {
 	if t.file != nil {
 		if all, err := t.readOpen(); err == nil {
 			return all, nil
 		}
-		t.close()
+		t.Close()
 	}
-	f, err := os.Open(t.path)
+	f, err := os.Open(t.Path)
 	if err != nil {
 		return nil, fmt.Errorf("open the kernel's table of ipvs connections: %w", err)
 	}
@@ -64,29 +64,29 @@ func (t *openTable) read() (map[serviceID]live, error) {
 	return t.readOpen()
 }
 
-func (t *openTable) readOpen() (map[serviceID]live, error) {
+func (t *Table) readOpen() (map[ServiceID]Live, error) {
 	if _, err := t.file.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	all, err := parseTable(t.file)
+	all, err := ParseTable(t.file)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", t.path, err)
+		return nil, fmt.Errorf("read %s: %w", t.Path, err)
 	}
 	return all, nil
 }
 
-func (t *openTable) close() {
+func (t *Table) Close() {
 	if t.file != nil {
 		t.file.Close()
 		t.file = nil
 	}
 }
 
-// parseTable reads the table's text: three lines of heading, then for each
+// ParseTable reads the table's text: three lines of heading, then for each
 // service a line and one more for each destination.
-func parseTable(r io.Reader) (map[serviceID]live, error) {
-	all := map[serviceID]live{}
-	var id serviceID
+func ParseTable(r io.Reader) (map[ServiceID]Live, error) {
+	all := map[ServiceID]Live{}
+	var id ServiceID
 	known := false // the service that the lines belong to
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
@@ -95,14 +95,14 @@ func parseTable(r io.Reader) (map[serviceID]live, error) {
 		switch {
 		case n <= 3 || len(line) == 0:
 		case bytes.HasPrefix(line, []byte("  -> ")):
-			var o live
+			var o Live
 			if o, err = parseDestination(line); known {
 				sum := all[id]
-				all[id] = live{sum.active + o.active, sum.inactive + o.inactive}
+				all[id] = Live{sum.Active + o.Active, sum.Inactive + o.Inactive}
 			}
 		default:
 			if id, known, err = parseService(line); known {
-				all[id] = live{} // not what is there: one may come twice when others are added meanwhile
+				all[id] = Live{} // not what is there: one may come twice when others are added meanwhile
 			}
 		}
 		if err != nil {
@@ -114,7 +114,7 @@ func parseTable(r io.Reader) (map[serviceID]live, error) {
 
 // parseService reads "TCP  0A600001:0050 wrr ", "UDP  [fd96:...:0001]:0050 sh "
 // or "FWM  00000005 rr ". A protocol that we don't know is no error.
-func parseService(line []byte) (id serviceID, known bool, err error) {
+func parseService(line []byte) (id ServiceID, known bool, err error) {
 	name, rest := word(line)
 	at, _ := word(rest)
 	switch string(name) {
@@ -165,15 +165,15 @@ func parseHexAddrPort(b []byte) (netip.AddrPort, error) {
 
 // parseDestination reads the connections at the end of
 // "  -> 0A010007:1F90      Masq    1      3          4         ".
-func parseDestination(line []byte) (o live, err error) {
+func parseDestination(line []byte) (o Live, err error) {
 	var fields [6][]byte // arrow, address, method, weight, active, inactive
 	for i := range fields {
 		if fields[i], line = word(line); len(fields[i]) == 0 {
 			return o, netlink.ErrMalformed
 		}
 	}
-	if o.active, err = parseCount(fields[4]); err == nil {
-		o.inactive, err = parseCount(fields[5])
+	if o.Active, err = parseCount(fields[4]); err == nil {
+		o.Inactive, err = parseCount(fields[5])
 	}
 	return o, err
 }

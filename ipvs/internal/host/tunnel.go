@@ -1,13 +1,11 @@
-package ipvs
+package host
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	rtnl "github.com/vishvananda/netlink"
@@ -16,37 +14,23 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// tunnels are the devices that take the packets out of tunnels on a real server:
+// Tunnels are the devices that take the packets out of tunnels on a real server:
 // one for each address of this host that directors send them to, from wherever
 // they come. They send nothing.
-type tunnels struct {
+type Tunnels struct {
 	prefix string // of their names
-	dial   func() (links, error)
-	sysctl tunables
+	dial   func() (Links, error)
+	sysctl Tunables
 }
 
-func newTunnels(device string, sysctl tunables) *tunnels {
+func NewTunnels(device string, sysctl Tunables) *Tunnels {
 	prefix := strings.TrimRight(device, "0123456789")
-	return &tunnels{prefix: prefix[:min(len(prefix), unix.IFNAMSIZ-1-8)], dial: dialLinks, sysctl: sysctl}
+	return &Tunnels{prefix: prefix[:min(len(prefix), unix.IFNAMSIZ-1-8)], dial: dialLinks, sysctl: sysctl}
 }
 
-// tunnelsHere returns the addresses of this host at which f's packets come out of
-// a tunnel, sorted.
-func tunnelsHere(f *vip.Frontend) []netip.Addr {
-	if f == nil || f.Kind != vip.OnRealServer || forward(f) != vip.ForwardTunnel {
-		return nil
-	}
-	var all []netip.Addr
-	for _, b := range f.Backends {
-		all = append(all, b.Addr.Addr())
-	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
-}
-
-// name is that of the device for local: eight digits tell it apart, for IPv4
+// Name is that of the device for local: eight digits tell it apart, for IPv4
 // those of the address.
-func (t *tunnels) name(local netip.Addr) string {
+func (t *Tunnels) Name(local netip.Addr) string {
 	b := local.AsSlice()
 	if local.Is6() {
 		h := fnv.New32a()
@@ -63,17 +47,17 @@ func (t *tunnels) name(local netip.Addr) string {
 var tunnelAddr = netip.MustParsePrefix("127.0.0.4/32")
 
 // looseFilter lets clients' packets in by a device that doesn't lead to them.
-func looseFilter(device string) setting {
-	return setting{key: "ipv4/conf/" + device + "/rp_filter", value: "2", why: "packets out of a tunnel come from clients elsewhere"}
+func looseFilter(device string) Setting {
+	return Setting{Key: "ipv4/conf/" + device + "/rp_filter", Value: "2", Why: "packets out of a tunnel come from clients elsewhere"}
 }
 
 // fallbacks are the kernel's own devices, which take what no other one does.
 var fallbacks = map[vip.Family]string{vip.IPv4: "tunl0", vip.IPv6: "ip6tnl0"}
 
 // device is what the device for local is to be.
-func (t *tunnels) device(local netip.Addr) rtnl.Link {
+func (t *Tunnels) device(local netip.Addr) rtnl.Link {
 	attrs := rtnl.NewLinkAttrs()
-	attrs.Name = t.name(local)
+	attrs.Name = t.Name(local)
 	if local.Is4() {
 		return &rtnl.Iptun{LinkAttrs: attrs, Local: local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}
 	}
@@ -81,7 +65,7 @@ func (t *tunnels) device(local netip.Addr) rtnl.Link {
 }
 
 // end returns the address that a device is for, where it may be one of ours.
-func (t *tunnels) end(link rtnl.Link) (netip.Addr, bool) {
+func (t *Tunnels) end(link rtnl.Link) (netip.Addr, bool) {
 	var local, remote net.IP
 	switch l := link.(type) {
 	case *rtnl.Iptun:
@@ -93,18 +77,18 @@ func (t *tunnels) end(link rtnl.Link) (netip.Addr, bool) {
 	if a = a.Unmap(); !ok || a.IsUnspecified() || len(remote) > 0 && !remote.IsUnspecified() {
 		return netip.Addr{}, false
 	}
-	return a, link.Attrs().Name == t.name(a)
+	return a, link.Attrs().Name == t.Name(a)
 }
 
-// ensure makes the device for local, or makes it whole. Where nothing is wrong,
+// Ensure makes the device for local, or makes it whole. Where nothing is wrong,
 // nothing is written.
-func (t *tunnels) ensure(local netip.Addr) error {
+func (t *Tunnels) Ensure(local netip.Addr) error {
 	h, err := t.dial()
 	if err != nil {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
 	defer h.Close()
-	name := t.name(local)
+	name := t.Name(local)
 	link, err := h.LinkByName(name)
 	if errors.As(err, &rtnl.LinkNotFoundError{}) {
 		if err := t.add(h, local); err != nil {
@@ -134,7 +118,7 @@ func (t *tunnels) ensure(local netip.Addr) error {
 
 // add makes the device. The kernel would prefer it to its fallback device, which
 // takes the same packets for somebody else if it is up.
-func (t *tunnels) add(h links, local netip.Addr) error {
+func (t *Tunnels) add(h Links, local netip.Addr) error {
 	other := fallbacks[vip.FamilyOf(local)]
 	if link, err := h.LinkByName(other); err == nil && link.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("device %s is up: a tunnel to %s would take packets away from whoever uses it", other, local),
@@ -155,9 +139,9 @@ func (t *tunnels) add(h links, local netip.Addr) error {
 var tunnelModules = map[vip.Family]string{vip.IPv4: "ipip", vip.IPv6: "ip6_tunnel"}
 
 // admit gets IPv4 packets past the reverse path filter, see tunnelAddr.
-func (t *tunnels) admit(h links, link rtnl.Link) error {
-	if f := t.sysctl.set(looseFilter(link.Attrs().Name)); !f.OK {
-		return f.err()
+func (t *Tunnels) admit(h Links, link rtnl.Link) error {
+	if f := t.sysctl.Set(looseFilter(link.Attrs().Name)); !f.OK {
+		return f.Err()
 	}
 	all, err := h.AddrList(link, rtnl.FAMILY_V4)
 	if err != nil {
@@ -173,19 +157,19 @@ func (t *tunnels) admit(h links, link rtnl.Link) error {
 	return nil
 }
 
-// remove deletes the device for local, if it is there and ours.
-func (t *tunnels) remove(local netip.Addr) error {
+// Remove deletes the device for local, if it is there and ours.
+func (t *Tunnels) Remove(local netip.Addr) error {
 	h, err := t.dial()
 	if err != nil {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
 	defer h.Close()
-	link, err := h.LinkByName(t.name(local))
+	link, err := h.LinkByName(t.Name(local))
 	if errors.As(err, &rtnl.LinkNotFoundError{}) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("find device %s: %w", t.name(local), err)
+		return fmt.Errorf("find device %s: %w", t.Name(local), err)
 	}
 	if a, ours := t.end(link); !ours || a != local {
 		return nil
@@ -196,9 +180,9 @@ func (t *tunnels) remove(local netip.Addr) error {
 	return nil
 }
 
-// read returns the addresses that devices of ours are for, and whether each is
+// Read returns the addresses that devices of ours are for, and whether each is
 // as ensure makes it.
-func (t *tunnels) read() (map[netip.Addr]bool, error) {
+func (t *Tunnels) Read() (map[netip.Addr]bool, error) {
 	h, err := t.dial()
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
@@ -220,14 +204,14 @@ func (t *tunnels) read() (map[netip.Addr]bool, error) {
 			if err != nil {
 				return nil, fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
 			}
-			found[a] = len(own) > 0 && t.sysctl.check(looseFilter(link.Attrs().Name)).OK
+			found[a] = len(own) > 0 && t.sysctl.Check(looseFilter(link.Attrs().Name)).OK
 		}
 	}
 	return found, nil
 }
 
 // listLinks lists the devices; a dump that a change interrupts is read again.
-func listLinks(h links) (all []rtnl.Link, err error) {
+func listLinks(h Links) (all []rtnl.Link, err error) {
 	for range 5 {
 		if all, err = h.LinkList(); !errors.Is(err, rtnl.ErrDumpInterrupted) {
 			break
@@ -236,80 +220,12 @@ func listLinks(h links) (all []rtnl.Link, err error) {
 	return all, err
 }
 
-// openTunnels makes the devices that new items need, before packets may come.
-func (t *Target) openTunnels(ctx context.Context, items []*item) error {
-	done := map[netip.Addr]error{}
-	for _, it := range items {
-		had := tunnelsHere(it.old)
-		for _, a := range tunnelsHere(it.update.New) {
-			if it.result.blocked || !it.repair && slices.Contains(had, a) {
-				continue
-			}
-			if _, asked := done[a]; !asked {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				done[a] = t.tunnels.ensure(a)
-			}
-			if err := done[a]; err != nil {
-				it.fail(err)
-			}
-		}
-	}
-	return nil
-}
-
-// closeTunnels deletes the devices that nobody needs any more.
-func (t *Target) closeTunnels(ctx context.Context, items []*item) error {
-	for _, it := range items {
-		gone := append(tunnelsHere(it.old), tunnelsHere(it.update.Old)...)
-		if stray(it.key) {
-			gone = append(gone, it.key.Addr)
-		}
-		for _, a := range gone {
-			if t.held.tunnels[a] > 0 {
-				continue
-			}
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := t.tunnels.remove(a); err != nil {
-				it.fail(err)
-			}
-		}
-	}
-	return nil
-}
-
-// realServer completes what is known of a frontend on a real server from the
-// devices: the kernel has no record of how packets come to it. What isn't known
-// from before is taken to come through every tunnel that there is, so that none
-// counts as left over before it is known who needs it.
-func realServer(f, before *vip.Frontend, devices map[netip.Addr]bool) {
-	f.Forward = vip.ForwardDirect
-	if before != nil && before.Kind == vip.OnRealServer {
-		f.Forward, f.Backends = before.Forward, before.Backends
-		return
-	}
-	port := f.Key.Port
-	if f.Key.Ranged() {
-		port = 0
-	}
-	for a := range devices {
-		if vip.FamilyOf(a) == vip.FamilyOf(f.Key.Addr) {
-			f.Forward = vip.ForwardTunnel
-			f.Backends = append(f.Backends, vip.Endpoint{Addr: netip.AddrPortFrom(a, port), Weight: 1})
-		}
-	}
-	slices.SortFunc(f.Backends, vip.CompareEndpoints)
-}
-
-// removeAll deletes every device that is ours.
-func (t *tunnels) removeAll() error {
-	all, err := t.read()
+// RemoveAll deletes every device that is ours.
+func (t *Tunnels) RemoveAll() error {
+	all, err := t.Read()
 	errs := []error{err}
 	for a := range all {
-		errs = append(errs, t.remove(a))
+		errs = append(errs, t.Remove(a))
 	}
 	return errors.Join(errs...)
 }

@@ -1,4 +1,4 @@
-package ipvs
+package conntrack
 
 import (
 	"context"
@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -38,106 +40,109 @@ const (
 	ctFilterProto, ctFilterSport, ctFilterDport = 1 << 3, 1 << 4, 1 << 5
 )
 
-// flow is what tells one backend's UDP connection tracking entries of one
+// Flow is what tells one backend's UDP connection tracking entries of one
 // frontend. Parts that are zero are any: a backend's port, or all of it. The
 // clients of another audience of the same address and port have the same
 // entries; that theirs go too costs them nothing.
-type flow struct {
-	frontend vip.FrontendKey
-	backend  netip.AddrPort
+type Flow struct {
+	Frontend vip.FrontendKey
+	Backend  netip.AddrPort
 }
 
-// flows says which connection tracking entries of UDP clients have become
+// Flows says which connection tracking entries of UDP clients have become
 // wrong: those of one backend, or, where that is zero, of the whole frontend.
 // UDP has no end of a connection that would make them go by themselves: a
 // client that keeps sending would be sent to a backend that has left for as
 // long as it does.
-type flows map[flow]struct{}
+type Flows map[Flow]struct{}
 
-func (f flows) add(k vip.FrontendKey, b netip.AddrPort) {
+func (f Flows) Add(k vip.FrontendKey, b netip.AddrPort) {
 	if k.Protocol == vip.UDP {
-		f[flow{k, b}] = struct{}{}
+		f[Flow{k, b}] = struct{}{}
 	}
 }
 
-func (f flows) has(x flow) bool { return f.index().has(x) }
+func (f Flows) Has(x Flow) bool { return f.index().has(x) }
 
 // index prepares for being asked about many entries.
-func (f flows) index() flowIndex {
-	ix := flowIndex{flows{}, map[netip.Addr][]flow{}}
+func (f Flows) index() FlowIndex {
+	ix := FlowIndex{Flows{}, map[netip.Addr][]Flow{}}
 	for x := range f {
-		if a := x.frontend.Addr; x.frontend.Ranged() {
+		if a := x.Frontend.Addr; x.Frontend.Ranged() {
 			ix.ranges[a] = append(ix.ranges[a], x)
 			continue
 		}
-		x.frontend.Audience = vip.Everyone
+		x.Frontend.Audience = vip.Everyone
 		ix.single[x] = struct{}{}
 	}
 	return ix
 }
 
-// flowIndex finds flows: those of single ports in one step, those of ranges by
+// FlowIndex finds flows: those of single ports in one step, those of ranges by
 // their address.
-type flowIndex struct {
-	single flows
-	ranges map[netip.Addr][]flow
+type FlowIndex struct {
+	single Flows
+	ranges map[netip.Addr][]Flow
 }
 
 // has reports whether an entry, of which everything is known, is among the flows.
-func (ix flowIndex) has(x flow) bool {
+func (ix FlowIndex) has(x Flow) bool {
 	_, one := ix.single[x]
-	_, all := ix.single[flow{frontend: x.frontend}]
+	_, all := ix.single[Flow{Frontend: x.Frontend}]
 	if one || all {
 		return true
 	}
-	for _, r := range ix.ranges[x.frontend.Addr] {
-		k, b := r.frontend, r.backend
-		if k.Protocol == x.frontend.Protocol && k.Port <= x.frontend.Port && x.frontend.Port <= k.LastPort &&
-			(!b.IsValid() || b == x.backend || b.Port() == 0 && b.Addr() == x.backend.Addr()) {
+	for _, r := range ix.ranges[x.Frontend.Addr] {
+		k, b := r.Frontend, r.Backend
+		if k.Protocol == x.Frontend.Protocol && k.Port <= x.Frontend.Port && x.Frontend.Port <= k.LastPort &&
+			(!b.IsValid() || b == x.Backend || b.Port() == 0 && b.Addr() == x.Backend.Addr()) {
 			return true
 		}
 	}
 	return false
 }
 
-// common returns what all of a family have in common, and whether there are any.
-func (f flows) common(family vip.Family) (c flow, any bool) {
+// Common returns what all of a family have in common, and whether there are any.
+func (f Flows) Common(family vip.Family) (c Flow, any bool) {
 	for x := range f {
 		switch {
-		case vip.FamilyOf(x.frontend.Addr) != family:
+		case vip.FamilyOf(x.Frontend.Addr) != family:
 			continue
 		case !any:
-			if c, any = x, true; x.frontend.Ranged() {
-				c.frontend.Port = 0
+			if c, any = x, true; x.Frontend.Ranged() {
+				c.Frontend.Port = 0
 			}
 			continue
 		}
-		if c.frontend.Addr != x.frontend.Addr {
-			c.frontend.Addr = netip.Addr{}
+		if c.Frontend.Addr != x.Frontend.Addr {
+			c.Frontend.Addr = netip.Addr{}
 		}
-		if c.frontend.Port != x.frontend.Port || x.frontend.Ranged() {
-			c.frontend.Port = 0
+		if c.Frontend.Port != x.Frontend.Port || x.Frontend.Ranged() {
+			c.Frontend.Port = 0
 		}
-		if c.backend.Addr() != x.backend.Addr() {
-			c.backend = netip.AddrPort{}
-		} else if c.backend.Port() != x.backend.Port() {
-			c.backend = netip.AddrPortFrom(c.backend.Addr(), 0)
+		if c.Backend.Addr() != x.Backend.Addr() {
+			c.Backend = netip.AddrPort{}
+		} else if c.Backend.Port() != x.Backend.Port() {
+			c.Backend = netip.AddrPortFrom(c.Backend.Addr(), 0)
 		}
 	}
 	return c, any
 }
 
-// conntrack is the kernel's connection tracking. Each call opens a socket in
+// Table is the kernel's connection tracking. Each call opens a socket in
 // the calling thread's network namespace.
-type conntrack struct{ stats *counters }
+type Table struct {
+	Dumps   *atomic.Uint64 // counts queries
+	Deleted *atomic.Uint64 // counts deleted entries
+}
 
-// supported tries whether entries can be deleted.
-func (conntrack) supported(ctx context.Context) Finding { return tryConntrackNetlink(ctx) }
+// Supported tries whether entries can be deleted.
+func (Table) Supported(ctx context.Context) host.Finding { return Try(ctx) }
 
-// delete deletes the entries. For all of a batch it takes one dump a
+// Delete deletes the entries. For all of a batch it takes one dump a
 // family, of which the kernel sends those UDP entries only that have in common
 // what all of f have: for one IPv4 backend, exactly its own.
-func (t conntrack) delete(ctx context.Context, f flows) error {
+func (t Table) Delete(ctx context.Context, f Flows) error {
 	if len(f) == 0 {
 		return nil
 	}
@@ -150,13 +155,13 @@ func (t conntrack) delete(ctx context.Context, f flows) error {
 	var found [][]byte
 	wanted := f.index()
 	for _, family := range []vip.Family{vip.IPv4, vip.IPv6} {
-		filter, any := f.common(family)
+		filter, any := f.Common(family)
 		if !any {
 			continue
 		}
-		t.stats.conntrackDumps.Add(1)
-		err := c.Query(ctx, func(b []byte) []byte { return appendFlowDump(b, family, filter) }, func(_ uint16, data []byte) error {
-			x, id, err := decodeFlow(data)
+		t.Dumps.Add(1)
+		err := c.Query(ctx, func(b []byte) []byte { return AppendFlowDump(b, family, filter) }, func(_ uint16, data []byte) error {
+			x, id, err := DecodeFlow(data)
 			if err == nil && wanted.has(x) {
 				found = append(found, append(beginConntrack(nil, ctDelete, 0, family), id...))
 			}
@@ -170,7 +175,7 @@ func (t conntrack) delete(ctx context.Context, f flows) error {
 	err = c.Write(ctx, len(found), func(b []byte, i int) []byte { return append(b, found[i]...) }, func(_ int, err error) {
 		switch err {
 		case nil:
-			t.stats.conntrack.Add(1)
+			t.Deleted.Add(1)
 		case unix.ENOENT: // gone by itself
 		default:
 			refused = fmt.Errorf("delete a connection tracking entry of udp: %w", err)
@@ -188,22 +193,22 @@ func beginConntrack(b []byte, typ, flags uint16, family vip.Family) []byte {
 	return append(netlink.BeginMessage(b, typ, flags), af, unix.NFNETLINK_V0, 0, 0)
 }
 
-// appendFlowDump appends the request for the UDP entries that match. It filters
+// AppendFlowDump appends the request for the UDP entries that match. It filters
 // by no IPv6 address, as 6.1 leaves out those that match, not those that don't.
-func appendFlowDump(b []byte, family vip.Family, match flow) []byte {
+func AppendFlowDump(b []byte, family vip.Family, match Flow) []byte {
 	b = beginConntrack(b, ctGet, unix.NLM_F_DUMP, family)
 	orig, reply := uint32(ctFilterProto), uint32(0)
-	dst := netip.AddrPortFrom(match.frontend.Addr, match.frontend.Port)
+	dst := netip.AddrPortFrom(match.Frontend.Addr, match.Frontend.Port)
 	if dst.Addr().Is4() {
 		orig |= ctFilterDst
 	}
 	if dst.Port() != 0 {
 		orig |= ctFilterDport
 	}
-	if match.backend.Addr().Is4() {
+	if match.Backend.Addr().Is4() {
 		reply |= ctFilterSrc
 	}
-	if match.backend.Port() != 0 {
+	if match.Backend.Port() != 0 {
 		reply |= ctFilterProto | ctFilterSport
 	}
 	b, start := netlink.BeginNest(b, ctaFilter|unix.NLA_F_NESTED)
@@ -212,7 +217,7 @@ func appendFlowDump(b []byte, family vip.Family, match flow) []byte {
 	b = netlink.EndNest(b, start)
 	b = appendTuple(b, ctaTupleOrig, dst, ctaDst4, ctaDst6, ctaProtoDport)
 	if reply != 0 {
-		b = appendTuple(b, ctaTupleReply, match.backend, ctaSrc4, ctaSrc6, ctaProtoSport)
+		b = appendTuple(b, ctaTupleReply, match.Backend, ctaSrc4, ctaSrc6, ctaProtoSport)
 	}
 	return b
 }
@@ -234,9 +239,9 @@ func appendTuple(b []byte, typ uint16, end netip.AddrPort, addr4, addr6, port ui
 	return netlink.EndNest(netlink.EndNest(b, proto), tuple)
 }
 
-// decodeFlow reads an entry of a dump: whose it is, and the attributes by which
+// DecodeFlow reads an entry of a dump: whose it is, and the attributes by which
 // the kernel finds it again.
-func decodeFlow(data []byte) (x flow, id []byte, err error) {
+func DecodeFlow(data []byte) (x Flow, id []byte, err error) {
 	if len(data) < 4 {
 		return x, nil, netlink.ErrMalformed
 	}
@@ -248,10 +253,10 @@ func decodeFlow(data []byte) (x flow, id []byte, err error) {
 			if err != nil {
 				return x, nil, err
 			}
-			x.frontend = vip.FrontendKey{Addr: dst.Addr(), Port: dst.Port(), Protocol: vip.Protocol(proto)}
+			x.Frontend = vip.FrontendKey{Addr: dst.Addr(), Port: dst.Port(), Protocol: vip.Protocol(proto)}
 			id = netlink.AppendAttr(id, ctaTupleOrig|unix.NLA_F_NESTED, v...)
 		case ctaTupleReply:
-			if x.backend, _, _, err = decodeTuple(v); err != nil {
+			if x.Backend, _, _, err = decodeTuple(v); err != nil {
 				return x, nil, err
 			}
 		case ctaID, ctaZone:

@@ -1,4 +1,4 @@
-package ipvs
+package host
 
 import (
 	"fmt"
@@ -8,16 +8,16 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ports tells whether a process of this host has a port already. IPVS takes
+// PortOwnership tells whether a process of this host has a port already. IPVS takes
 // packets before any socket sees them, so a node port on such a port would cut
 // that process off without a word to anyone.
-type ports struct{}
+type PortOwnership struct{}
 
-// free returns a problem when a socket in the calling thread's network
+// Free returns a problem when a socket in the calling thread's network
 // namespace has the address and port of k, or that port on all addresses. It
 // asks by binding a socket, which is gone before free returns, so it costs the
 // same on a host with many sockets. What can't be asked counts as free.
-func (ports) free(k vip.FrontendKey) error {
+func (PortOwnership) Free(k vip.FrontendKey) error {
 	kind := unix.SOCK_STREAM
 	if k.Protocol == vip.UDP {
 		kind = unix.SOCK_DGRAM

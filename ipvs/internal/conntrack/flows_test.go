@@ -1,4 +1,4 @@
-package ipvs
+package conntrack
 
 import (
 	"net/netip"
@@ -17,7 +17,7 @@ func TestFlowsAgainstEach(t *testing.T) {
 			return netip.AddrFrom4([4]byte{10, 0, 0, rapid.ByteRange(1, 2).Draw(t, label)})
 		}
 		port := func(label string) uint16 { return rapid.Uint16Range(1, 6).Draw(t, label) }
-		all := flows{}
+		all := Flows{}
 		for range rapid.IntRange(1, 5).Draw(t, "flows") {
 			k := vip.FrontendKey{Addr: addr("frontend"), Port: port("first"), Protocol: vip.UDP, Audience: rapid.SampledFrom([]vip.Audience{0, 1}).Draw(t, "audience")}
 			if last := port("last"); last > k.Port {
@@ -32,17 +32,17 @@ func TestFlowsAgainstEach(t *testing.T) {
 					b = netip.AddrPortFrom(addr("backend"), 0)
 				}
 			}
-			all.add(k, b)
+			all.Add(k, b)
 		}
-		x := flow{
-			frontend: vip.FrontendKey{Addr: addr("client's frontend"), Port: port("client's port"), Protocol: vip.UDP},
-			backend:  netip.AddrPortFrom(addr("client's backend"), port("client's backend port")),
+		x := Flow{
+			Frontend: vip.FrontendKey{Addr: addr("client's frontend"), Port: port("client's port"), Protocol: vip.UDP},
+			Backend:  netip.AddrPortFrom(addr("client's backend"), port("client's backend port")),
 		}
 		want := false
 		for f := range all {
-			k, b := f.frontend, f.backend
-			want = want || k.Addr == x.frontend.Addr && k.Port <= x.frontend.Port && x.frontend.Port <= max(k.Port, k.LastPort) &&
-				(!b.IsValid() || b.Addr() == x.backend.Addr() && (b.Port() == 0 || b.Port() == x.backend.Port()))
+			k, b := f.Frontend, f.Backend
+			want = want || k.Addr == x.Frontend.Addr && k.Port <= x.Frontend.Port && x.Frontend.Port <= max(k.Port, k.LastPort) &&
+				(!b.IsValid() || b.Addr() == x.Backend.Addr() && (b.Port() == 0 || b.Port() == x.Backend.Port()))
 		}
 		if got := all.index().has(x); got != want {
 			t.Fatalf("%v among %v: %v, want %v", x, all, got, want)
@@ -50,9 +50,9 @@ func TestFlowsAgainstEach(t *testing.T) {
 		if !want {
 			return
 		}
-		c, any := all.common(vip.IPv4)
-		if !any || c.frontend.Addr.IsValid() && c.frontend.Addr != x.frontend.Addr || c.frontend.Port != 0 && c.frontend.Port != x.frontend.Port ||
-			c.backend.Addr().IsValid() && c.backend.Addr() != x.backend.Addr() || c.backend.Port() != 0 && c.backend.Port() != x.backend.Port() {
+		c, any := all.Common(vip.IPv4)
+		if !any || c.Frontend.Addr.IsValid() && c.Frontend.Addr != x.Frontend.Addr || c.Frontend.Port != 0 && c.Frontend.Port != x.Frontend.Port ||
+			c.Backend.Addr().IsValid() && c.Backend.Addr() != x.Backend.Addr() || c.Backend.Port() != 0 && c.Backend.Port() != x.Backend.Port() {
 			t.Fatalf("the kernel is asked for %v, which %v is not", c, x)
 		}
 	})

@@ -1,0 +1,104 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Setting is one sysctl below net that the dataplane needs.
+type Setting struct {
+	Key, Value string // "ipv4/vs/conntrack"
+	Why        string
+	Optional   bool // kernels without it do well
+}
+
+// Sysctls reads and writes sysctls of the calling thread's network namespace.
+type Sysctls struct{ Root string }
+
+const ProcSysNet = "/proc/sys/net"
+
+// Check compares a setting with the kernel's.
+func (s Sysctls) Check(w Setting) Finding {
+	f := Finding{Name: "sysctl " + SysctlName(w.Key), OK: true, Detail: w.Value}
+	have, err := os.ReadFile(filepath.Join(s.Root, w.Key))
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && w.Optional:
+		f.Detail = "this kernel has no such setting"
+		return f
+	case err != nil:
+		f.OK, f.Detail = false, fmt.Sprintf("can't be read: %v", errors.Unwrap(err))
+	case string(bytes.TrimSpace(have)) != w.Value:
+		f.OK, f.Detail = false, fmt.Sprintf("is %s, needs %s: %s", bytes.TrimSpace(have), w.Value, w.Why)
+	}
+	if !f.OK {
+		f.Remedy = fmt.Sprintf("sysctl -w %s=%s", SysctlName(w.Key), w.Value)
+	}
+	return f
+}
+
+// Set makes a setting true where it isn't, and says how that went.
+func (s Sysctls) Set(w Setting) Finding {
+	f := s.Check(w)
+	if f.OK {
+		return f
+	}
+	if err := s.write(w); err != nil {
+		f.Detail += fmt.Sprintf(" (and can't be set: %v)", errors.Unwrap(err))
+		return f
+	}
+	return s.Check(w)
+}
+
+func (s Sysctls) write(w Setting) error {
+	file, err := os.OpenFile(filepath.Join(s.Root, w.Key), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(w.Value)
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+func SysctlName(key string) string { return "net." + strings.ReplaceAll(key, "/", ".") }
+
+// Version is a kernel's.
+type Version struct{ major, minor int }
+
+func (v Version) Before(major, minor int) bool {
+	return v.major < major || v.major == major && v.minor < minor
+}
+
+// ParseVersion reads "6.1.0-56-cloud-amd64". What it can't read is 0.0.
+func ParseVersion(release string) Version {
+	major, rest, _ := strings.Cut(release, ".")
+	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+	var v Version
+	v.major, _ = strconv.Atoi(major)
+	v.minor, _ = strconv.Atoi(minor)
+	return v
+}
+
+// KernelRelease returns the running kernel's release, "" if it can't be told.
+func KernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// Tunables are the sysctls (sysctl.go).
+type Tunables interface {
+	Check(w Setting) Finding
+	Set(w Setting) Finding
+}

@@ -1,0 +1,195 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Conn speaks IPVS over one socket. It is not safe for concurrent use.
+type Conn struct {
+	Socket netlink.Socket
+	Family uint16
+
+	// For listing, one after the other: room for a service's destinations, whose
+	// service it is, and what asks and listens; how many services there were the
+	// last time.
+	dests  []Dest
+	listed Service
+	ask    func(b []byte) []byte
+	hear   func(typ uint16, data []byte) error
+	many   int
+}
+
+// Open connects to IPVS in the calling thread's network namespace.
+func Open(ctx context.Context, stats *netlink.Counters) (*Conn, error) {
+	c, err := netlink.Dial(unix.NETLINK_GENERIC, stats)
+	if err != nil {
+		return nil, err
+	}
+	family, err := LookupFamily(ctx, c)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return &Conn{Socket: c, Family: family}, nil
+}
+
+func (k *Conn) Close() { k.Socket.Close() }
+
+// Run sends n messages. It calls put to append each one, and done with its outcome.
+// Outcomes come in order except for ENOENT, which comes last: it may mean that the
+// family has another number now (see query). Then the outcome is ErrUnknown, and
+// the caller must read the service.
+func (k *Conn) Run(ctx context.Context, n int, put func(b []byte, i int, family uint16) []byte, done func(i int, err error)) error {
+	var absent []int
+	err := k.Socket.Write(ctx, n, func(b []byte, i int) []byte {
+		return put(b, i, k.Family)
+	}, func(i int, err error) {
+		if err == unix.ENOENT {
+			absent = append(absent, i)
+			return
+		}
+		done(i, err)
+	})
+	if err != nil || len(absent) == 0 {
+		return err
+	}
+	family, err := LookupFamily(ctx, k.Socket)
+	if err != nil {
+		return err
+	}
+	outcome := error(unix.ENOENT)
+	if family != k.Family {
+		k.Family, outcome = family, netlink.ErrUnknown
+	}
+	for _, i := range absent {
+		done(i, outcome)
+	}
+	return nil
+}
+
+// Query asks one question. Where the family's number is gone it is looked up
+// anew: the module may have been taken out and put back.
+func (k *Conn) Query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
+	err := k.Socket.Query(ctx, put, each)
+	if err != unix.ENOENT {
+		return err
+	}
+	family, err := LookupFamily(ctx, k.Socket)
+	if err != nil {
+		return err // and the old number stays: the kernel answers a wrong one, but not 0
+	}
+	k.Family = family
+	return k.Socket.Query(ctx, put, each)
+}
+
+// Services lists every service in the kernel, ours or not. Those by mark come
+// without a key but for its family, see service.
+func (k *Conn) Services(ctx context.Context) ([]Service, error) {
+	all := make([]Service, 0, k.many)
+	err := k.Query(ctx, func(b []byte) []byte {
+		return AppendCommand(b, k.Family, CmdGetService, unix.NLM_F_DUMP)
+	}, func(_ uint16, data []byte) error {
+		s, err := DecodeService(data)
+		all = append(all, s)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the ipvs services: %w", err)
+	}
+	k.many = len(all)
+	return all, nil
+}
+
+// Service reads the service at key, or, where mark isn't 0, the one of that mark
+// and of key's family; nil when there is none.
+func (k *Conn) Service(ctx context.Context, key vip.FrontendKey, mark uint32) (*Service, error) {
+	var found *Service
+	err := k.Query(ctx, func(b []byte) []byte {
+		return AppendService(AppendCommand(b, k.Family, CmdGetService, 0), &Service{Key: key, Mark: mark}, false)
+	}, func(_ uint16, data []byte) error {
+		s, err := DecodeService(data)
+		if s.Mark != 0 {
+			s.Key = key // which the kernel doesn't know
+		}
+		found = &s
+		return err
+	})
+	if err == unix.ESRCH {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the ipvs service %s: %w", key, err)
+	}
+	return found, nil
+}
+
+// Destinations reads one service's destinations in the kernel's order, the newest
+// first, with DecodeDest or DecodeDestStatus; none when there is no such service.
+func Destinations[D any](ctx context.Context, k *Conn, key vip.FrontendKey, mark uint32, decode func([]byte, netip.Addr) (D, error), each func(D)) error {
+	err := k.Query(ctx, func(b []byte) []byte {
+		return AppendService(AppendCommand(b, k.Family, CmdGetDest, unix.NLM_F_DUMP), &Service{Key: key, Mark: mark}, false)
+	}, func(_ uint16, data []byte) error {
+		d, err := decode(data, key.Addr)
+		if err == nil {
+			each(d)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("list the destinations of %s: %w", key, err)
+	}
+	return nil
+}
+
+// State reads one service with its destinations; nil when there is none.
+func (k *Conn) State(ctx context.Context, key vip.FrontendKey, mark uint32) (*State, error) {
+	s, err := k.Service(ctx, key, mark)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	var all State
+	if err := k.StateOf(ctx, s, &all, &Slab[Dest]{}); err != nil {
+		return nil, err
+	}
+	return &all, nil
+}
+
+// StateOf reads the destinations of a service into a state, which has them in
+// the room that it is given.
+func (k *Conn) StateOf(ctx context.Context, s *Service, all *State, room *Slab[Dest]) error {
+	if k.ask == nil {
+		k.ask = func(b []byte) []byte {
+			return AppendService(AppendCommand(b, k.Family, CmdGetDest, unix.NLM_F_DUMP), &k.listed, false)
+		}
+		k.hear = func(_ uint16, data []byte) error {
+			d, err := DecodeDest(data, k.listed.Key.Addr)
+			k.dests = append(k.dests, d)
+			return err
+		}
+	}
+	k.dests, k.listed = k.dests[:0], *s
+	if err := k.Query(ctx, k.ask, k.hear); err != nil {
+		return fmt.Errorf("list the destinations of %s: %w", s.Key, err)
+	}
+	*all = State{Service: *s, Dests: room.Cut(len(k.dests))}
+	for i, d := range k.dests {
+		all.Dests[len(k.dests)-1-i] = d // the kernel lists the newest first
+	}
+	if slices.IsSortedFunc(all.Dests, CompareDests) {
+		return nil // as this package gives them
+	}
+	all.Ages = make(map[netip.AddrPort]int, len(all.Dests))
+	for i, d := range all.Dests {
+		all.Ages[d.Addr] = i
+	}
+	slices.SortFunc(all.Dests, CompareDests)
+	return nil
+}
