@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -41,7 +42,7 @@ func (t *Target) accept(batch []updateOf) []*item {
 		s := &it.service
 		s.owned = it.old != nil || t.opt.Owns(u.Key.Addr)
 		s.unread = it.repair
-		if byMark(u.Key) {
+		if filter.ByMark(u.Key) {
 			// Without a mark there is no service.
 			s.owned, s.unread = it.mark != 0, it.repair && it.mark != 0
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
@@ -40,12 +41,12 @@ type counters struct {
 
 // filters is our nftables table (nft.go).
 type filters interface {
-	read(ctx context.Context) (*ruleset, error)
-	apply(ctx context.Context, c change) error
-	setPods(ctx context.Context, pods *netipx.IPSet, c change) error
-	rebuild(ctx context.Context, pods *netipx.IPSet, c change) error
-	remove(ctx context.Context) error
-	missing(ctx context.Context) error
+	Read(ctx context.Context) (*filter.Ruleset, error)
+	Apply(ctx context.Context, c filter.Change) error
+	SetPods(ctx context.Context, pods *netipx.IPSet, c filter.Change) error
+	Rebuild(ctx context.Context, pods *netipx.IPSet, c filter.Change) error
+	Remove(ctx context.Context) error
+	Missing(ctx context.Context) error
 }
 
 // flowTable is connection tracking (conntrack.go).
@@ -77,7 +78,7 @@ type unwrappers interface {
 func openAccess(ctx context.Context, o Options, stats *counters) (access, error) {
 	h := access{
 		conns:  &kernel.Table{Path: kernel.ProcTable},
-		fw:     newFirewall(newLayout(o.Table, o.Mark), stats),
+		fw:     filter.New(o.Table, o.Mark, &stats.nftMessages),
 		sysctl: host.Sysctls{Root: host.ProcSysNet},
 		flows:  conntrack.Table{Dumps: &stats.conntrackDumps, Deleted: &stats.conntrack},
 		ports:  host.PortOwnership{},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
@@ -43,7 +44,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 
 // reading is the kernel as it was read.
 type reading struct {
-	table  *ruleset
+	table  *filter.Ruleset
 	ranges map[vip.FrontendKey][]netip.Prefix // the table's source ranges
 	marks  func(vip.FrontendKey) uint32
 	device host.DeviceState
@@ -59,7 +60,7 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 	if t.unbuildable {
 		// Reading works without the modules that writing needs, and says nothing about
 		// whether the dataplane works.
-		if err := t.fw.missing(ctx); err != nil {
+		if err := t.fw.Missing(ctx); err != nil {
 			return nil, err
 		}
 		t.unbuildable = false
@@ -70,11 +71,11 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 	}
 	t.pods = slices.Clone(t.opt.PodCIDRs())
 	want := podSet(t.pods)
-	held, broken := newHoldings(want), !r.table.intact
-	stale := !broken && !r.table.pods.Equal(want)
+	held, broken := newHoldings(want), !r.table.Intact
+	stale := !broken && !r.table.Pods.Equal(want)
 	if stale {
 		// What the table has was made for these; the next Apply goes from them to those wanted.
-		held.pods = r.table.pods
+		held.pods = r.table.Pods
 	}
 	all := t.interpret(r)
 	for i := range all {
@@ -125,13 +126,13 @@ func (t *Target) untuned() []string {
 func (t *Target) read(ctx context.Context) (*reading, error) {
 	r := &reading{ranges: map[vip.FrontendKey][]netip.Prefix{}, marks: t.marks.get}
 	var err error
-	if r.table, err = t.fw.read(ctx); err != nil {
+	if r.table, err = t.fw.Read(ctx); err != nil {
 		return nil, err
 	}
 	t.learnMarks(r.table)
-	for e := range r.table.others {
-		if e.source.IsValid() {
-			r.ranges[e.key] = append(r.ranges[e.key], e.source)
+	for e := range r.table.Others {
+		if e.Source.IsValid() {
+			r.ranges[e.Key] = append(r.ranges[e.Key], e.Source)
 		}
 	}
 	if r.device, err = t.device.Read(); err != nil {
@@ -172,26 +173,26 @@ func (t *Target) read(ctx context.Context) (*reading, error) {
 
 // learnMarks takes over the marks that the table has on record. One that isn't
 // what this Target made it is a foreign hand's work: the table is built anew.
-func (t *Target) learnMarks(table *ruleset) {
-	for e := range table.others {
-		if e.set.isMap() && !t.marks.learn(e.key, e.mark) {
-			table.intact = false
+func (t *Target) learnMarks(table *filter.Ruleset) {
+	for e := range table.Others {
+		if e.Set.IsMap() && !t.marks.learn(e.Key, e.Mark) {
+			table.Intact = false
 		}
 	}
 }
 
 // ours reports whether a service at key is ours.
-func (t *Target) ours(k vip.FrontendKey, table *ruleset) bool {
+func (t *Target) ours(k vip.FrontendKey, table *filter.Ruleset) bool {
 	return t.opt.Owns(k.Addr) || t.held.frontends[k] != nil ||
-		table.has(element{set: setFrontends, key: k}) || table.has(element{set: setNodePorts, key: k})
+		table.Has(filter.Element{Set: filter.SetFrontends, Key: k}) || table.Has(filter.Element{Set: filter.SetNodePorts, Key: k})
 }
 
 // has reports whether s, or the set that has its part, has a frontend.
-func (r *reading) has(s setID, k vip.FrontendKey) bool {
-	if !byMark(k) {
-		return r.table.sets[k]&(1<<s) != 0
+func (r *reading) has(s filter.Set, k vip.FrontendKey) bool {
+	if !filter.ByMark(k) {
+		return r.table.Sets[k]&(1<<s) != 0
 	}
-	return r.table.has(elementOf(s, k, r.marks(k)))
+	return r.table.Has(filter.ElementOf(s, k, r.marks(k)))
 }
 
 // interpret makes frontends of what was read: one for each service of ours, and
@@ -215,17 +216,17 @@ func (t *Target) interpret(r *reading) []observed {
 		}
 		all = append(all, o)
 	}
-	for k, sets := range r.table.sets {
-		if sets&^bitsOfOthers != 0 {
+	for k, sets := range r.table.Sets {
+		if sets&^filter.BitsOfOthers != 0 {
 			left(k)
 		}
 	}
-	for e := range r.table.others {
-		if e.set.ofFrontends() {
-			left(e.key)
+	for e := range r.table.Others {
+		if e.Set.OfFrontends() {
+			left(e.Key)
 		}
 	}
-	if !r.table.intact {
+	if !r.table.Intact {
 		// What has nothing but elements is not to be seen without them.
 		for k, f := range t.held.frontends {
 			if f.Kind == vip.OnRealServer && r.states[k] == nil && !seen[k] {
@@ -238,31 +239,31 @@ func (t *Target) interpret(r *reading) []observed {
 
 // frontend is what a service in the kernel, which may be missing, amounts to.
 func (t *Target) frontend(k vip.FrontendKey, r *reading, s *kernel.State) vip.Frontend {
-	sets, marked := r.table.sets[k], byMark(k)
-	has := func(s setID) bool { return sets&(1<<s) != 0 || marked && r.has(s, k) }
+	sets, marked := r.table.Sets[k], filter.ByMark(k)
+	has := func(s filter.Set) bool { return sets&(1<<s) != 0 || marked && r.has(s, k) }
 	f := vip.Frontend{Key: k, Kind: vip.OnVIP, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeNever}
 	before := t.held.frontends[k]
 	switch {
-	case s == nil && (has(setServed) || has(setServedRanges)) && !has(recordOf(&f)):
+	case s == nil && (has(filter.SetServed) || has(filter.SetServedRanges)) && !has(recordOf(&f)):
 		f.Kind, f.Forward = vip.OnRealServer, 0 // which nothing there tells
 		return f
-	case has(setNodePorts), !has(setFrontends) && before != nil && before.Kind == vip.OnHost:
+	case has(filter.SetNodePorts), !has(filter.SetFrontends) && before != nil && before.Kind == vip.OnHost:
 		f.Kind = vip.OnHost
 	}
 	switch {
-	case has(setMasqAlways):
+	case has(filter.SetMasqAlways):
 		f.Masquerade = vip.MasqueradeAlways
-	case has(setMasqAuto):
+	case has(filter.SetMasqAuto):
 		f.Masquerade = vip.MasqueradeAuto
-	case has(setMasqOwn):
+	case has(filter.SetMasqOwn):
 		f.Masquerade = vip.MasqueradeOwn
-	case !r.table.intact && before != nil: // the elements may have gone with the table
+	case !r.table.Intact && before != nil: // the elements may have gone with the table
 		f.Masquerade = before.Masquerade
 	}
 	switch f.SourceRanges = r.ranges[k]; {
-	case f.SourceRanges == nil && has(setRestricted):
+	case f.SourceRanges == nil && has(filter.SetRestricted):
 		f.SourceRanges = nobody
-	case !r.table.intact && before != nil && f.SourceRanges == nil:
+	case !r.table.Intact && before != nil && f.SourceRanges == nil:
 		f.SourceRanges = before.SourceRanges
 	}
 	if s == nil {
@@ -339,20 +340,20 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *reading, held *h
 	t.room.had = possible(t.room.had[:0], f.Key, mark)
 	want := t.room.needed
 	for _, e := range t.room.had {
-		if !slices.Contains(want, e) && r.table.has(e) {
+		if !slices.Contains(want, e) && r.table.Has(e) {
 			d.addf("should not be: %s", e)
 		}
 	}
 	want = sourceElements(want, f, mark)
 	if onDevice(f) {
-		want = append(want, addrElement(setVIPs, f.Key.Addr))
+		want = append(want, filter.AddrElement(filter.SetVIPs, f.Key.Addr))
 	}
 	for _, a := range held.hairpinsOf(f) {
-		want = append(want, addrElement(setHairpin, a))
+		want = append(want, filter.AddrElement(filter.SetHairpin, a))
 	}
 	t.room.needed = want
 	for _, e := range want {
-		if !r.table.has(e) && (r.states[f.Key] != nil || !e.set.refuses()) {
+		if !r.table.Has(e) && (r.states[f.Key] != nil || !e.Set.Refuses()) {
 			d.addf("missing: %s", e)
 		}
 	}
@@ -373,13 +374,13 @@ func strays(r *reading, held *holdings) []observed {
 	for _, p := range r.device.Wide {
 		found[p.Addr()] = append(found[p.Addr()], fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked()))
 	}
-	for k, sets := range r.table.sets {
+	for k, sets := range r.table.Sets {
 		a := k.Addr
-		if sets&(1<<setVIPs) != 0 && held.vips[a] == 0 {
-			found[a] = append(found[a], fmt.Sprintf("should not be: %s", addrElement(setVIPs, a)))
+		if sets&(1<<filter.SetVIPs) != 0 && held.vips[a] == 0 {
+			found[a] = append(found[a], fmt.Sprintf("should not be: %s", filter.AddrElement(filter.SetVIPs, a)))
 		}
-		if sets&(1<<setHairpin) != 0 && held.hairpins[a] == 0 {
-			found[a] = append(found[a], fmt.Sprintf("should not be: %s", addrElement(setHairpin, a)))
+		if sets&(1<<filter.SetHairpin) != 0 && held.hairpins[a] == 0 {
+			found[a] = append(found[a], fmt.Sprintf("should not be: %s", filter.AddrElement(filter.SetHairpin, a)))
 		}
 	}
 	for a := range r.tunnels {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 )
 
 // Apply implements reconcile.Target. It costs as many messages as parts that
@@ -56,7 +58,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		t.tune()
 	}
 
-	up := make(change, 3*len(items))
+	up := make(filter.Change, 3*len(items))
 	for _, it := range items {
 		t.raise(up, it)
 	}
@@ -86,7 +88,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 
 // stages changes the kernel in the order in which no packet goes astray: rules and
 // backends before addresses when a frontend comes, addresses first when it goes.
-func (t *Target) stages(ctx context.Context, items []*item, up change) error {
+func (t *Target) stages(ctx context.Context, items []*item, up filter.Change) error {
 	if err := t.filter(ctx, up); err != nil {
 		return err
 	}
@@ -100,10 +102,10 @@ func (t *Target) stages(ctx context.Context, items []*item, up change) error {
 	down := t.lowerAll(items, up)
 	for a := range t.loose {
 		if t.held.hairpins[a] == 0 {
-			down[addrElement(setHairpin, a)] = false
+			down[filter.AddrElement(filter.SetHairpin, a)] = false
 		}
 	}
-	if err := t.fw.apply(ctx, down); errors.Is(err, errNoTable) {
+	if err := t.fw.Apply(ctx, down); errors.Is(err, filter.ErrNoTable) {
 		t.broken = true // the elements are gone with it; the next Apply rebuilds it
 	} else if err != nil {
 		return err

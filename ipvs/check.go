@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
@@ -44,7 +45,7 @@ func check(sysNet, root string, realServer bool) []Finding {
 		out = append(out, f)
 	}
 	ctx := context.Background()
-	out = append(out, tryNFTables(ctx)...)
+	out = append(out, filter.TryNFTables(ctx)...)
 	out = append(out, host.TryDummy(ctx), modules.Check("nf_conntrack"), conntrack.Try(ctx))
 	if ipvs.OK && !realServer { // without IPVS its sysctls don't exist
 		s := host.Sysctls{Root: sysNet}

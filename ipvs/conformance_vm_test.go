@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -143,7 +144,7 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 		switch {
 		case f.Kind == vip.OnRealServer:
 			continue
-		case byMark(f.Key):
+		case filter.ByMark(f.Key):
 			if marks == nil {
 				marks = witnessMarks(t, node)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -59,7 +60,7 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 	out := map[netip.AddrPort]int{}
 	now := w.now()
 	mark := t.marks.get(key)
-	if byMark(key) && mark == 0 {
+	if filter.ByMark(key) && mark == 0 {
 		return out, nil // there is no such service
 	}
 	all := key.Protocol == vip.UDP || t.sysctl.Check(countersStill).OK

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -52,65 +52,65 @@ func drawFrontend(t *rapid.T, key vip.FrontendKey) *vip.Frontend {
 }
 
 // needed is the plain statement of which elements a set of frontends needs.
-func needed(all map[vip.FrontendKey]*vip.Frontend) map[element]bool {
-	out := map[element]bool{}
+func needed(all map[vip.FrontendKey]*vip.Frontend) map[filter.Element]bool {
+	out := map[filter.Element]bool{}
 	for k, f := range all {
 		if f.Kind == vip.OnRealServer {
-			record := setServed
+			record := filter.SetServed
 			if k.LastPort != 0 {
-				record = setServedRanges
+				record = filter.SetServedRanges
 			}
-			out[element{set: record, key: k}] = true
-			out[addrElement(setVIPs, k.Addr)] = true
+			out[filter.Element{Set: record, Key: k}] = true
+			out[filter.AddrElement(filter.SetVIPs, k.Addr)] = true
 			continue
 		}
-		refused, always, auto, own, restricted, sources := setRefused, setMasqAlways, setMasqAuto, setMasqOwn, setRestricted, setSources
-		record := setFrontends
+		refused, always, auto, own, restricted, sources := filter.SetRefused, filter.SetMasqAlways, filter.SetMasqAuto, filter.SetMasqOwn, filter.SetRestricted, filter.SetSources
+		record := filter.SetFrontends
 		switch {
 		case k.LastPort != 0 && k.Audience == vip.InternalClients:
-			record = setInternalRanges
+			record = filter.SetInternalRanges
 		case k.LastPort != 0:
-			record = setRanges
+			record = filter.SetRanges
 		case k.Audience == vip.InternalClients:
-			record = setInternal
+			record = filter.SetInternal
 		}
-		if record != setFrontends {
-			refused, always, auto, own, restricted, sources = setMarkedRefused, setMarkedMasqAlways, setMarkedMasqAuto, setMarkedMasqOwn, setMarkedRestricted, setMarkedSources
-			out[element{set: setMarks, key: k}] = true
+		if record != filter.SetFrontends {
+			refused, always, auto, own, restricted, sources = filter.SetMarkedRefused, filter.SetMarkedMasqAlways, filter.SetMarkedMasqAuto, filter.SetMarkedMasqOwn, filter.SetMarkedRestricted, filter.SetMarkedSources
+			out[filter.Element{Set: filter.SetMarks, Key: k}] = true
 		}
 		usable := false
 		for _, b := range f.Backends {
 			usable = usable || b.Weight > 0
 			if f.Masquerade == vip.MasqueradeOwn || f.Kind == vip.OnVIP && f.Masquerade == vip.MasqueradeAuto && testPods.Contains(b.Addr.Addr()) {
-				out[addrElement(setHairpin, b.Addr.Addr())] = true
+				out[filter.AddrElement(filter.SetHairpin, b.Addr.Addr())] = true
 			}
 		}
 		if f.Kind == vip.OnVIP {
-			out[element{set: record, key: k}] = true
-			out[addrElement(setVIPs, k.Addr)] = true
+			out[filter.Element{Set: record, Key: k}] = true
+			out[filter.AddrElement(filter.SetVIPs, k.Addr)] = true
 		} else {
-			out[element{set: setNodePorts, key: k}] = true
+			out[filter.Element{Set: filter.SetNodePorts, Key: k}] = true
 		}
 		if !usable {
-			out[element{set: refused, key: k}] = true
+			out[filter.Element{Set: refused, Key: k}] = true
 		}
 		switch {
 		case f.Forward == vip.ForwardDirect, f.Forward == vip.ForwardTunnel: // packets go as they came
 		case f.Masquerade == vip.MasqueradeAlways, f.Masquerade == vip.MasqueradeAuto && f.Kind == vip.OnHost:
-			out[element{set: always, key: k}] = true
+			out[filter.Element{Set: always, Key: k}] = true
 		case f.Masquerade == vip.MasqueradeAuto:
-			out[element{set: auto, key: k}] = true
+			out[filter.Element{Set: auto, Key: k}] = true
 		case f.Masquerade == vip.MasqueradeOwn:
-			out[element{set: own, key: k}] = true
+			out[filter.Element{Set: own, Key: k}] = true
 		}
 		if len(f.SourceRanges) == 0 || f.Kind == vip.OnHost || slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return p.Bits() == 0 && p.Addr().Is4() == k.Addr.Is4() }) {
 			continue
 		}
-		out[element{set: restricted, key: k}] = true
+		out[filter.Element{Set: restricted, Key: k}] = true
 		for _, p := range f.SourceRanges {
 			within := slices.ContainsFunc(f.SourceRanges, func(q netip.Prefix) bool { return q != p && q.Overlaps(p) && q.Bits() < p.Bits() })
 			if p.Addr().Is4() == k.Addr.Is4() && !within {
-				out[element{set: sources, key: k, source: p}] = true
+				out[filter.Element{Set: sources, Key: k, Source: p}] = true
 			}
 		}
 	}
@@ -118,11 +118,11 @@ func needed(all map[vip.FrontendKey]*vip.Frontend) map[element]bool {
 }
 
 // modelTable is the table as the kernel keeps it.
-type modelTable map[element]bool
+type modelTable map[filter.Element]bool
 
 // put makes a change, what goes first, and finds fault with what the kernel
 // would not take or what would cut somebody off.
-func (m modelTable) put(c change) error {
+func (m modelTable) put(c filter.Change) error {
 	for e, present := range c {
 		if !present {
 			delete(m, e)
@@ -135,15 +135,15 @@ func (m modelTable) put(c change) error {
 		for o := range m {
 			switch {
 			case e == o:
-			case e.set == o.set && e.key == o.key && e.source == o.source,
-				e.set.kind() == kindPorts && e.set == o.set && e.key.Addr == o.key.Addr && portsOf(e.key).Overlaps(portsOf(o.key)),
-				e.source.IsValid() && e.set == o.set && e.key == o.key && e.source.Overlaps(o.source):
+			case e.Set == o.Set && e.Key == o.Key && e.Source == o.Source,
+				e.Set.Kind() == filter.KindPorts && e.Set == o.Set && e.Key.Addr == o.Key.Addr && portsOf(e.Key).Overlaps(portsOf(o.Key)),
+				e.Source.IsValid() && e.Set == o.Set && e.Key == o.Key && e.Source.Overlaps(o.Source):
 				return fmt.Errorf("%v, but there is %v", e, o)
-			case e.set.hasMark() && o.set.hasMark() && (e.mark == o.mark) != (e.key == o.key):
+			case e.Set.HasMark() && o.Set.HasMark() && (e.Mark == o.Mark) != (e.Key == o.Key):
 				return fmt.Errorf("%v and %v have a mark wrong", e, o)
 			}
 		}
-		if e.set.hasMark() != isMark(e.mark) {
+		if e.Set.HasMark() != filter.IsMark(e.Mark) {
 			return fmt.Errorf("%v", e)
 		}
 		m[e] = true
@@ -152,10 +152,10 @@ func (m modelTable) put(c change) error {
 }
 
 // unmarked leaves the marks out.
-func unmarked[M ~map[element]bool](m M) map[element]bool {
-	out := map[element]bool{}
+func unmarked[M ~map[filter.Element]bool](m M) map[filter.Element]bool {
+	out := map[filter.Element]bool{}
 	for e := range m {
-		e.mark = 0
+		e.Mark = 0
 		out[e] = true
 	}
 	return out
@@ -209,7 +209,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 					want[u.Key] = u.New
 				}
 			}
-			up := change{}
+			up := filter.Change{}
 			for _, it := range items {
 				target.raise(up, it)
 			}
@@ -217,8 +217,8 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 				target.held.set(it.key, it.update.New)
 			}
 			for e, present := range up {
-				restricts := e.source.IsValid() || e.set == setRestricted || e.set == setMarkedRestricted
-				replaced := slices.ContainsFunc(items, func(it *item) bool { return slices.Contains(it.replaces, e.key) }) // vacate has deleted its service
+				restricts := e.Source.IsValid() || e.Set == filter.SetRestricted || e.Set == filter.SetMarkedRestricted
+				replaced := slices.ContainsFunc(items, func(it *item) bool { return slices.Contains(it.replaces, e.Key) }) // vacate has deleted its service
 				if !present && !restricts && !replaced {
 					t.Fatalf("%v goes before its frontend", e)
 				}
@@ -244,7 +244,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 			if n := needed(want); !maps.Equal(n, unmarked(table)) {
 				t.Fatalf("the table has %v\nneeded is %v", table, n)
 			}
-			if all := target.held.all(&target.marks); !maps.Equal(map[element]bool(all), map[element]bool(table)) {
+			if all := target.held.all(&target.marks); !maps.Equal(map[filter.Element]bool(all), map[filter.Element]bool(table)) {
 				t.Fatalf("a table built anew would have %v, not %v", all, table)
 			}
 			for k := range target.marks.of {
@@ -254,81 +254,4 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestElementKeys(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := setID(rapid.IntRange(0, int(setPods)-1).Draw(t, "set"))
-		b := rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "address")
-		v4 := rapid.Bool().Draw(t, "v4")
-		addr := func(b []byte) netip.Addr {
-			if v4 {
-				return netip.AddrFrom4([4]byte(b))
-			}
-			return netip.AddrFrom16([16]byte(b))
-		}
-		e := addrElement(s, addr(b))
-		switch s.kind() {
-		case kindListener, kindSource, kindPorts:
-			e.key.Port = rapid.Uint16Range(0, 65534).Draw(t, "port")
-			e.key.Protocol = vip.Protocol(rapid.ByteRange(1, 255).Draw(t, "protocol"))
-		case kindMark, kindMarkSource:
-			e.key.Addr = unspecifiedOf(vip.FamilyOf(e.key.Addr)) // which the maps tell
-		}
-		if s.kind() == kindPorts {
-			e.key.LastPort = rapid.Uint16Range(e.key.Port+1, 65535).Draw(t, "last port")
-		}
-		if s == setInternal || s == setInternalRanges {
-			e.key.Audience = vip.InternalClients
-		}
-		if s.kind() == kindSource || s.kind() == kindMarkSource {
-			from := addr(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "source"))
-			e.source = netip.PrefixFrom(from, rapid.IntRange(0, from.BitLen()).Draw(t, "bits")).Masked()
-		}
-		if s.hasMark() {
-			e.mark = markAt(rapid.Uint32Range(0, markCount-1).Draw(t, "mark"))
-		}
-		var x nftwire.Element
-		encodeElement(&x, &e)
-		got, ok := decodeElement(s, vip.FamilyOf(e.key.Addr), &x)
-		if !ok || got != e {
-			t.Fatalf("%v is read as %v, %v", e, got, ok)
-		}
-	})
-}
-
-func FuzzDecodeElement(f *testing.F) {
-	f.Add(uint8(setFrontends), true, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}, []byte{})
-	f.Add(uint8(setHairpin), false, make([]byte, 32), []byte{})
-	f.Add(uint8(setSources), true, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 10, 0, 0, 0}, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 10, 255, 255, 255})
-	f.Fuzz(func(t *testing.T, set uint8, v4 bool, key, end []byte) {
-		s, fam := setID(set%uint8(setPods)), vip.IPv6
-		if v4 {
-			fam = vip.IPv4
-		}
-		e, ok := decodeElement(s, fam, &nftwire.Element{Key: key, End: end})
-		if !ok {
-			return
-		}
-		var again nftwire.Element
-		if encodeElement(&again, &e); len(again.Key) != len(key) {
-			t.Errorf("%x is read as %v", key, e)
-		}
-	})
-}
-
-func TestLayoutIsWhole(t *testing.T) {
-	l := newLayout("ironvip", DefaultMark)
-	chains := map[string]bool{}
-	for _, c := range l.chains {
-		chains[c.Name] = true
-	}
-	for _, r := range l.rules {
-		if !chains[r.chain] {
-			t.Errorf("rule %q is in no chain: %q", r.comment, r.chain)
-		}
-		if n := len(r.userData()); n > 128 {
-			t.Errorf("the comment of %q takes %d bytes, the kernel keeps 256 and nft shows 128", r.comment, n)
-		}
-	}
 }

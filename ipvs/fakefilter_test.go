@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -23,7 +24,7 @@ func (f fakeFilters) transaction(ctx context.Context, what string, do func() err
 	}
 	err := f.k.call("nft transaction", what, do)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%w: %w", errNoTable, err)
+		return fmt.Errorf("%w: %w", filter.ErrNoTable, err)
 	}
 	return err
 }
@@ -31,18 +32,18 @@ func (f fakeFilters) transaction(ctx context.Context, what string, do func() err
 // change makes a change of elements, what goes first, or none of it. As in the
 // kernel an element must neither overlap another one of its set nor have other
 // data than the one of its key.
-func (f fakeFilters) change(old map[element]struct{}, c change) (map[element]struct{}, error) {
+func (f fakeFilters) change(old map[filter.Element]struct{}, c filter.Change) (map[filter.Element]struct{}, error) {
 	elements := maps.Clone(old)
 	for _, adds := range []bool{false, true} {
 		for e, present := range c {
-			if !e.key.Addr.IsValid() {
+			if !e.Key.Addr.IsValid() {
 				panic(fmt.Sprintf("element %v without an address", e))
 			}
-			if present != adds || e.set.passing() { // which expire, before anyone could look
+			if present != adds || e.Set.Passing() { // which expire, before anyone could look
 				continue
 			}
 			for other := range elements {
-				if other != e && e.excludes(other) {
+				if other != e && excludes(e, other) {
 					return nil, fmt.Errorf("%s beside %s: %w", e, other, unix.EEXIST)
 				}
 			}
@@ -55,22 +56,22 @@ func (f fakeFilters) change(old map[element]struct{}, c change) (map[element]str
 }
 
 // excludes reports whether a set can't have both elements.
-func (e element) excludes(other element) bool {
-	if e.set != other.set || e.key.Addr != other.key.Addr {
+func excludes(e, other filter.Element) bool {
+	if e.Set != other.Set || e.Key.Addr != other.Key.Addr {
 		return false
 	}
-	switch e.set.kind() {
-	case kindPorts:
-		return e.key.Protocol == other.key.Protocol && portsOf(e.key).Overlaps(portsOf(other.key))
-	case kindSource:
-		return e.key == other.key && e.source.Overlaps(other.source)
-	case kindMarkSource:
-		return e.mark == other.mark && e.source.Overlaps(other.source)
+	switch e.Set.Kind() {
+	case filter.KindPorts:
+		return e.Key.Protocol == other.Key.Protocol && portsOf(e.Key).Overlaps(portsOf(other.Key))
+	case filter.KindSource:
+		return e.Key == other.Key && e.Source.Overlaps(other.Source)
+	case filter.KindMarkSource:
+		return e.Mark == other.Mark && e.Source.Overlaps(other.Source)
 	}
-	return e.set.isMap() && e.key == other.key
+	return e.Set.IsMap() && e.Key == other.Key
 }
 
-func (f fakeFilters) apply(ctx context.Context, c change) error {
+func (f fakeFilters) Apply(ctx context.Context, c filter.Change) error {
 	if len(c) == 0 {
 		return nil
 	}
@@ -86,7 +87,7 @@ func (f fakeFilters) apply(ctx context.Context, c change) error {
 	})
 }
 
-func (f fakeFilters) setPods(ctx context.Context, pods *netipx.IPSet, c change) error {
+func (f fakeFilters) SetPods(ctx context.Context, pods *netipx.IPSet, c filter.Change) error {
 	return f.transaction(ctx, "of pods", func() error {
 		if f.k.table == nil {
 			return unix.ENOENT
@@ -99,12 +100,12 @@ func (f fakeFilters) setPods(ctx context.Context, pods *netipx.IPSet, c change) 
 	})
 }
 
-func (f fakeFilters) rebuild(ctx context.Context, pods *netipx.IPSet, c change) error {
+func (f fakeFilters) Rebuild(ctx context.Context, pods *netipx.IPSet, c filter.Change) error {
 	return f.transaction(ctx, "of all", func() error {
 		if f.k.noModule != "" {
 			return unix.ENOENT
 		}
-		elements, err := f.change(map[element]struct{}{}, c)
+		elements, err := f.change(map[filter.Element]struct{}{}, c)
 		if err == nil {
 			f.k.table = &fakeTable{intact: true, elements: elements, pods: pods}
 		}
@@ -112,7 +113,7 @@ func (f fakeFilters) rebuild(ctx context.Context, pods *netipx.IPSet, c change) 
 	})
 }
 
-func (f fakeFilters) missing(context.Context) error {
+func (f fakeFilters) Missing(context.Context) error {
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
 	if f.k.noModule == "" {
@@ -121,20 +122,20 @@ func (f fakeFilters) missing(context.Context) error {
 	return host.Err([]host.Finding{host.MissingModule(f.k.noModule, "", true)})
 }
 
-func (f fakeFilters) remove(ctx context.Context) error {
+func (f fakeFilters) Remove(ctx context.Context) error {
 	return f.transaction(ctx, "of removal", func() error { f.k.table = nil; return nil })
 }
 
-func (f fakeFilters) read(ctx context.Context) (*ruleset, error) {
+func (f fakeFilters) Read(ctx context.Context) (*filter.Ruleset, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	r := newRuleset(0)
+	r := filter.NewRuleset(0)
 	err := f.k.call("nft read", "", func() error {
 		if t := f.k.table; t != nil {
-			r.intact, r.pods = t.intact, t.pods
+			r.Intact, r.Pods = t.intact, t.pods
 			for e := range t.elements {
-				r.add(e)
+				r.Add(e)
 			}
 		}
 		return nil

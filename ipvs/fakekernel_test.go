@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
@@ -78,7 +79,7 @@ type fakeDevice struct {
 
 type fakeTable struct {
 	intact   bool
-	elements map[element]struct{}
+	elements map[filter.Element]struct{}
 	pods     *netipx.IPSet
 }
 
@@ -310,8 +311,8 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 	marks, places := map[vip.FrontendKey]uint32{}, map[vip.FrontendKey]vip.FrontendKey{}
 	if k.table != nil {
 		for e := range k.table.elements {
-			if e.set.isMap() {
-				marks[e.key] = e.mark
+			if e.Set.IsMap() {
+				marks[e.Key] = e.Mark
 			}
 		}
 	}
@@ -323,7 +324,7 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 		}
 		if f.Kind != vip.OnRealServer {
 			place := key
-			if byMark(key) {
+			if filter.ByMark(key) {
 				place = keyOfMark(marks[key], vip.FamilyOf(key.Addr))
 			}
 			if other, twice := places[place]; twice {
@@ -333,7 +334,7 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 			k.witnessService(f, k.services[place], marks[key], func(format string, args ...any) { say(key, format, args...) })
 			continue
 		}
-		if !byMark(key) && k.services[key] != nil {
+		if !filter.ByMark(key) && k.services[key] != nil {
 			say(key, "a service on a real server")
 		}
 		for _, b := range f.Backends {
@@ -386,9 +387,9 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 	elements := needed(want)
 	for e := range elements {
 		if k.table == nil {
-			say(e.key, "no table")
-		} else if _, ok := k.table.elements[e.withMark(marks)]; !ok {
-			say(e.key, "missing: %s", e)
+			say(e.Key, "no table")
+		} else if _, ok := k.table.elements[withMark(e, marks)]; !ok {
+			say(e.Key, "missing: %s", e)
 		}
 	}
 	if k.table != nil {
@@ -400,8 +401,8 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 		}
 		for e := range k.table.elements {
 			bare := e
-			if bare.mark = 0; !elements[bare] || e != bare.withMark(marks) {
-				say(e.key, "element that nobody wants: %s", e)
+			if bare.Mark = 0; !elements[bare] || e != withMark(bare, marks) {
+				say(e.Key, "element that nobody wants: %s", e)
 			}
 		}
 	}
@@ -420,9 +421,9 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 }
 
 // withMark is an element as the table has it where frontends have these marks.
-func (e element) withMark(marks map[vip.FrontendKey]uint32) element {
-	if e.set.hasMark() {
-		e.mark = marks[e.key]
+func withMark(e filter.Element, marks map[vip.FrontendKey]uint32) filter.Element {
+	if e.Set.HasMark() {
+		e.Mark = marks[e.Key]
 	}
 	return e
 }

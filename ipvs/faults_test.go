@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
@@ -339,7 +340,7 @@ var drifts = map[string]func(w *world){
 	},
 	"elements added": func(w *world) {
 		if w.k.table != nil {
-			for _, e := range []element{{set: setRefused, key: oneFrontend().Key}, addrElement(setVIPs, netip.MustParseAddr("10.96.9.8")), addrElement(setHairpin, netip.MustParseAddr("10.1.0.2"))} {
+			for _, e := range []filter.Element{{Set: filter.SetRefused, Key: oneFrontend().Key}, filter.AddrElement(filter.SetVIPs, netip.MustParseAddr("10.96.9.8")), filter.AddrElement(filter.SetHairpin, netip.MustParseAddr("10.1.0.2"))} {
 				w.k.table.elements[e] = struct{}{}
 			}
 		}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"go4.org/netipx"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
@@ -19,14 +22,16 @@ import (
 type nullKernel struct {
 	services [][]byte
 	dests    map[vip.FrontendKey][][]byte
-	elements []element
-	fw       *firewall
+	elements []filter.Element
+	fw       *filter.Table
+	element  nftwire.Element // reused
+	keys     int             // in the table, when it was last read
 	device   *fakeKernel
 }
 
 func newNullKernel() *nullKernel {
 	k := &nullKernel{dests: map[vip.FrontendKey][][]byte{}, device: newFakeKernel()}
-	k.fw = newFirewall(newLayout(DefaultTable, DefaultMark), &counters{})
+	k.fw = filter.New(DefaultTable, DefaultMark, &atomic.Uint64{})
 	return k
 }
 
@@ -39,7 +44,7 @@ func (k *nullKernel) hold(all []*vip.Frontend) {
 		for _, d := range slices.Backward(s.Dests) {
 			k.dests[f.Key] = append(k.dests[f.Key], kernel.AppendDest([]byte{kernel.CmdNewDest, 1, 0, 0}, &d, true))
 		}
-		k.elements = append(elements(k.elements, f, 0), addrElement(setVIPs, f.Key.Addr))
+		k.elements = append(elements(k.elements, f, 0), filter.AddrElement(filter.SetVIPs, f.Key.Addr))
 		k.device.device.addrs[f.Key.Addr] = true
 	}
 }
@@ -105,43 +110,39 @@ func (s *nullSocket) Query(_ context.Context, put func(b []byte) []byte, each fu
 // nullFilters writes what it would send.
 type nullFilters struct{ k *nullKernel }
 
-func (f nullFilters) read(context.Context) (*ruleset, error) {
-	r := newRuleset(f.k.fw.size)
-	r.intact = len(f.k.elements) > 0
+func (f nullFilters) Read(context.Context) (*filter.Ruleset, error) {
+	r := filter.NewRuleset(f.k.keys)
+	r.Intact = len(f.k.elements) > 0
 	for i := range f.k.elements {
-		encodeElement(&f.k.fw.one, &f.k.elements[i])
-		e, _ := decodeElement(f.k.elements[i].set, vip.FamilyOf(f.k.elements[i].key.Addr), &f.k.fw.one)
-		r.add(e)
+		e := &f.k.elements[i]
+		filter.EncodeElement(&f.k.element, e)
+		got, _ := filter.DecodeElement(e.Set, vip.FamilyOf(e.Key.Addr), &f.k.element)
+		r.Add(got)
 	}
-	f.k.fw.size = len(r.sets)
+	f.k.keys = len(r.Sets)
 	return r, nil
 }
 
-func (f nullFilters) apply(_ context.Context, c change) error {
+func (f nullFilters) Apply(_ context.Context, c filter.Change) error {
 	if len(c) > 0 {
-		f.k.fw.x.Begin()
-		f.k.fw.put(c)
-		f.k.fw.x.End(1, 2, 3)
+		f.k.fw.EncodeChange(c).End(1, 2, 3)
 	}
 	return nil
 }
 
-func (f nullFilters) setPods(context.Context, *netipx.IPSet, change) error { return nil }
+func (f nullFilters) SetPods(context.Context, *netipx.IPSet, filter.Change) error { return nil }
 
-func (f nullFilters) rebuild(_ context.Context, pods *netipx.IPSet, c change) error {
-	f.k.fw.x.Begin()
-	if err := addLayout(&f.k.fw.x, f.k.fw.layout); err != nil {
-		return err
+func (f nullFilters) Rebuild(_ context.Context, pods *netipx.IPSet, c filter.Change) error {
+	tx, err := f.k.fw.EncodeRebuild(pods, c)
+	if err == nil {
+		tx.End(1, 2, 3)
 	}
-	f.k.fw.putPods(pods)
-	f.k.fw.put(c)
-	f.k.fw.x.End(1, 2, 3)
-	return nil
+	return err
 }
 
-func (f nullFilters) remove(context.Context) error { return nil }
+func (f nullFilters) Remove(context.Context) error { return nil }
 
-func (f nullFilters) missing(context.Context) error { return nil }
+func (f nullFilters) Missing(context.Context) error { return nil }
 
 func fleetOf(n int) (all []*vip.Frontend) {
 	for i := range n {

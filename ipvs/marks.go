@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -12,26 +13,7 @@ import (
 // IPVS goes by that. The element of the map is the record: a service by mark is
 // ours exactly if our maps have its mark.
 
-// Marks have bits of markMask only and always one of the upper byte, so that
-// they share none with kube-proxy (0xc000), CNI's port mapping (0x2000), AWS'
-// CNI (0x80), Tailscale (0xff0000) or our own DefaultMark.
-const (
-	markMask  = 0xff00007f
-	markCount = 255 << 7
-)
-
-// markAt numbers the marks from 0 to markCount-1.
-func markAt(i uint32) uint32 { return (i>>7+1)<<24 | i&0x7f }
-
-func indexOfMark(m uint32) uint32 { return (m>>24-1)<<7 | m&0x7f }
-
-func isMark(m uint32) bool { return m&^markMask == 0 && m>>24 != 0 }
-
-// byMark reports whether IPVS knows a frontend's service by mark. Those on a
-// real server have no service.
-func byMark(k vip.FrontendKey) bool { return k.Ranged() || k.Audience != vip.Everyone }
-
-func hasMark(f *vip.Frontend) bool { return byMark(f.Key) && f.Kind != vip.OnRealServer }
+func hasMark(f *vip.Frontend) bool { return filter.ByMark(f.Key) && f.Kind != vip.OnRealServer }
 
 // marks says which frontend has which mark. The zero value has none. It may be
 // used from several goroutines.
@@ -76,18 +58,18 @@ func (m *marks) take(k vip.FrontendKey, mark uint32) {
 		m.of, m.owner = map[vip.FrontendKey]uint32{}, map[uint32]vip.FrontendKey{}
 	}
 	m.of[k], m.owner[mark] = mark, k
-	m.next = max(m.next, indexOfMark(mark)+1)
+	m.next = max(m.next, filter.IndexOfMark(mark)+1)
 }
 
 // draw gives a frontend a mark that nobody has, as far as known.
 func (m *marks) draw(k vip.FrontendKey) (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for range uint32(markCount) {
-		if m.next >= markCount {
+	for range uint32(filter.MarkCount) {
+		if m.next >= filter.MarkCount {
 			m.next = 0
 		}
-		mark := markAt(m.next)
+		mark := filter.MarkAt(m.next)
 		m.next++
 		_, taken := m.owner[mark]
 		if _, foreign := m.foreign[mark]; taken || foreign {
@@ -100,7 +82,7 @@ func (m *marks) draw(k vip.FrontendKey) (uint32, error) {
 	}
 	return 0, vip.Problem{
 		Code:    vip.CodeDataplane,
-		Message: fmt.Sprintf("no firewall mark is left for %s: all %d are in use", k, markCount),
+		Message: fmt.Sprintf("no firewall mark is left for %s: all %d are in use", k, filter.MarkCount),
 		Hint:    "use fewer ranges of ports, and fewer services whose internal and external traffic policies differ",
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -275,7 +276,7 @@ func TestPortRangeWithBackendOnTheDirector(t *testing.T) {
 // that somebody else's service has is not used.
 func TestMarksOfOthers(t *testing.T) {
 	w := newTown(t)
-	run(t, w.Director, "ipvsadm", "-A", "-f", fmt.Sprint(markAt(0)), "-s", "sed")
+	run(t, w.Director, "ipvsadm", "-A", "-f", fmt.Sprint(filter.MarkAt(0)), "-s", "sed")
 	run(t, w.Director, "ipvsadm", "-A", "-f", "9", "-s", "sed")
 	theirs := run(t, w.Director, "ipvsadm", "-Sn")
 	runWith(t, w.Director, `table inet watch {
@@ -301,11 +302,11 @@ func TestMarksOfOthers(t *testing.T) {
 		t.Errorf("marks leave this host: %s", out)
 	}
 	// One that takes our next mark while we don't look.
-	run(t, w.Director, "ipvsadm", "-A", "-f", fmt.Sprint(markAt(2)), "-s", "sed")
+	run(t, w.Director, "ipvsadm", "-A", "-f", fmt.Sprint(filter.MarkAt(2)), "-s", "sed")
 	g := ranged(frontend("10.96.0.2:7000", vip.TCP, w.backends("10.96.0.1:80", 1)...), 7099, 0)
 	w.create(t, g)
 	w.wants(t, f, g)
-	if m := w.marks.get(g.Key); m == markAt(2) || !isMark(m) {
+	if m := w.marks.get(g.Key); m == filter.MarkAt(2) || !filter.IsMark(m) {
 		t.Errorf("the mark is %#x", m)
 	}
 	p := newPlane(t, w.Director)
@@ -315,7 +316,7 @@ func TestMarksOfOthers(t *testing.T) {
 	}
 	p.remove(t, f)
 	p.remove(t, g)
-	run(t, w.Director, "ipvsadm", "-D", "-f", fmt.Sprint(markAt(2)))
+	run(t, w.Director, "ipvsadm", "-D", "-f", fmt.Sprint(filter.MarkAt(2)))
 	if now := run(t, w.Director, "ipvsadm", "-Sn"); now != theirs {
 		t.Errorf("services were\n%s\nand are\n%s", theirs, now)
 	}

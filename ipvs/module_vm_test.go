@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
@@ -149,14 +150,14 @@ func findingOf(t *testing.T, node *netlab.Node, name string) (f host.Finding, al
 // touch a table that has the name of its trial table.
 func TestCheckNamesMissingModules(t *testing.T) {
 	lab := netlab.New(t)
-	run(t, lab.Director, "nft", "add table inet "+scratchTable+"; add chain inet "+scratchTable+" mine; add rule inet "+scratchTable+" mine accept")
+	run(t, lab.Director, "nft", "add table inet "+filter.ScratchTable+"; add chain inet "+filter.ScratchTable+" mine; add rule inet "+filter.ScratchTable+" mine accept")
 	if f, _ := findingOf(t, lab.Director, "kernel module nft_ct"); f.OK {
 		t.Errorf("a foreign table of that name: %+v", f)
 	}
-	if got := run(t, lab.Director, "nft", "list table inet "+scratchTable); !strings.Contains(got, "accept") || strings.Contains(got, "chain trial") {
+	if got := run(t, lab.Director, "nft", "list table inet "+filter.ScratchTable); !strings.Contains(got, "accept") || strings.Contains(got, "chain trial") {
 		t.Errorf("the foreign table is now %s", got)
 	}
-	run(t, lab.Director, "nft", "delete table inet "+scratchTable)
+	run(t, lab.Director, "nft", "delete table inet "+filter.ScratchTable)
 	rules, links := run(t, lab.Director, "nft", "list ruleset"), run(t, lab.Director, "ip", "-br", "link")
 	for module, required := range map[string]bool{
 		"nft_ct": true, "nft_fib_inet": true, "nft_masq": true, "nft_reject_inet": true, "nft_chain_nat": true,

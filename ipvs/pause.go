@@ -2,12 +2,9 @@ package ipvs
 
 import (
 	"context"
-	"time"
-)
 
-// longestPause is when a pause ends that nobody ends: the agent may be killed in
-// its midst.
-const longestPause = 5 * time.Second
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
+)
 
 // pause makes new connections wait for the services whose scheduler ops change,
 // and returns what resume needs. The kernel takes a service's old scheduler away,
@@ -17,26 +14,26 @@ const longestPause = 5 * time.Second
 //
 // Where it fails, the change is made all the same: a few refusals are less of an
 // evil than a service that isn't as wanted.
-func (t *Target) pause(ctx context.Context, ops []op, todo []*item) change {
-	c := change{}
+func (t *Target) pause(ctx context.Context, ops []op, todo []*item) filter.Change {
+	c := filter.Change{}
 	for i := range ops {
 		if ops[i].pauses {
 			it := todo[ops[i].item]
-			c[elementOf(setPaused, it.key, it.mark)] = true
+			c[filter.ElementOf(filter.SetPaused, it.key, it.mark)] = true
 		}
 	}
-	if err := t.fw.apply(ctx, c); err != nil {
+	if err := t.fw.Apply(ctx, c); err != nil {
 		t.opt.Log.Warn("new connections may be refused while a scheduler changes", "err", err)
 	}
 	return c
 }
 
 // resume ends a pause. Where it fails, the pause ends by itself.
-func (t *Target) resume(ctx context.Context, paused change) {
+func (t *Target) resume(ctx context.Context, paused filter.Change) {
 	for e := range paused {
 		paused[e] = false
 	}
-	if err := t.fw.apply(context.WithoutCancel(ctx), paused); err != nil {
-		t.opt.Log.Warn("new connections wait for as long as a pause may last", "longest", longestPause, "err", err)
+	if err := t.fw.Apply(context.WithoutCancel(ctx), paused); err != nil {
+		t.opt.Log.Warn("new connections wait for as long as a pause may last", "longest", filter.LongestPause, "err", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -63,7 +64,7 @@ func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 		w.place(old)
 		w.settle()
 		w.k.fail(func(c call) *fault {
-			if c.kind == "ipvs message" && c.what == fmt.Sprintf("delete ipvs service %s", keyOfMark(markAt(0), vip.IPv4)) {
+			if c.kind == "ipvs message" && c.what == fmt.Sprintf("delete ipvs service %s", keyOfMark(filter.MarkAt(0), vip.IPv4)) {
 				return &fault{err: unix.EPERM}
 			}
 			return nil
@@ -76,11 +77,11 @@ func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 		if row.Problem == nil || row.Problem.Code != vip.CodePortTaken {
 			w.errorf("the status is %+v", row.Problem)
 		}
-		if w.k.services[keyOfMark(markAt(0), vip.IPv4)] == nil || len(w.k.services) != 1+len(w.foreign) {
+		if w.k.services[keyOfMark(filter.MarkAt(0), vip.IPv4)] == nil || len(w.k.services) != 1+len(w.foreign) {
 			w.errorf("the services are %v", w.k.services)
 		}
 		for e := range w.k.table.elements {
-			if e.key == f.Key {
+			if e.Key == f.Key {
 				w.errorf("the table has %s", e)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
@@ -30,7 +31,7 @@ type Remains struct {
 	Blind []string
 
 	target  *Target // nil where the kernel lacks a part
-	fw      *firewall
+	fw      *filter.Table
 	device  *host.Device
 	tunnels unwrappers
 }
@@ -50,7 +51,7 @@ func Find(ctx context.Context, o Options) (*Remains, error) {
 	o.Device = cmp.Or(o.Device, DefaultDevice)
 	o.Table = cmp.Or(o.Table, tableFor(o.Device))
 	stats := &counters{}
-	r := &Remains{fw: newFirewall(newLayout(o.Table, cmp.Or(o.Mark, DefaultMark)), stats)}
+	r := &Remains{fw: filter.New(o.Table, cmp.Or(o.Mark, DefaultMark), &stats.nftMessages)}
 	var err error
 	if r.device, err = host.OpenDevice(o.Device, &stats.addresses); err != nil {
 		return nil, err
@@ -87,9 +88,9 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 		return err
 	}
 	r.Tunnels = slices.SortedFunc(maps.Keys(ends), netip.Addr.Compare)
-	there, err := r.fw.exists(ctx)
+	there, err := r.fw.Exists(ctx)
 	switch {
-	case errors.Is(err, errNoNFTables):
+	case errors.Is(err, filter.ErrNoNFTables):
 		r.Blind = append(r.Blind, err.Error())
 		return nil
 	case err != nil:
@@ -120,7 +121,7 @@ func (r *Remains) findServices(ctx context.Context) error {
 		return err
 	}
 	// With the ranges that the table has, going on from it changes none.
-	r.target.opt.PodCIDRs = found.table.pods.Prefixes
+	r.target.opt.PodCIDRs = found.table.Pods.Prefixes
 	for k, s := range found.states {
 		r.Services = append(r.Services, Remnant{Key: k, Scheduler: s.Scheduler, Backends: len(s.Dests)})
 	}
@@ -161,7 +162,7 @@ func (r *Remains) Remove(ctx context.Context) error {
 		errs = append(errs, r.target.withdraw(ctx))
 	}
 	if r.Table != "" {
-		errs = append(errs, r.fw.remove(ctx))
+		errs = append(errs, r.fw.Remove(ctx))
 	}
 	return errors.Join(append(errs, r.tunnels.RemoveAll(), r.device.RemoveAll())...)
 }
@@ -180,7 +181,7 @@ func (r *Remains) Close() error {
 // in place; this is for one that was never meant to stay, such as a demo. Nobody
 // else may use the Target meanwhile, and all that may follow is Close.
 func (t *Target) Remove(ctx context.Context) error {
-	return errors.Join(t.withdraw(ctx), t.fw.remove(ctx), t.tunnels.RemoveAll(), t.device.RemoveAll())
+	return errors.Join(t.withdraw(ctx), t.fw.Remove(ctx), t.tunnels.RemoveAll(), t.device.RemoveAll())
 }
 
 // withdraw removes every frontend. What belongs to none goes with the table

@@ -8,12 +8,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // raise adds what must be in the table before an item is programmed.
-func (t *Target) raise(up change, it *item) {
+func (t *Target) raise(up filter.Change, it *item) {
 	f := it.update.New
 	if f == nil || it.result.blocked {
 		return
@@ -26,7 +27,7 @@ func (t *Target) raise(up change, it *item) {
 		}
 	}
 	if onDevice(f) && (it.old == nil || it.repair) {
-		up[addrElement(setVIPs, it.key.Addr)] = true
+		up[filter.AddrElement(filter.SetVIPs, it.key.Addr)] = true
 	}
 	var had []netip.Addr
 	if it.old != nil && !it.repair {
@@ -34,15 +35,15 @@ func (t *Target) raise(up change, it *item) {
 	}
 	for _, a := range t.held.hairpinsOf(f) {
 		if !slices.Contains(had, a) {
-			up[addrElement(setHairpin, a)] = true
+			up[filter.AddrElement(filter.SetHairpin, a)] = true
 		}
 	}
 }
 
 // lowerAll returns what may leave the table now that all is programmed; up is
 // what was done to it before.
-func (t *Target) lowerAll(items []*item, up change) change {
-	down := change{}
+func (t *Target) lowerAll(items []*item, up filter.Change) filter.Change {
+	down := filter.Change{}
 	for _, it := range items {
 		t.lower(down, it)
 	}
@@ -66,7 +67,7 @@ func (t *Target) releaseMarks(items []*item) {
 
 // lower adds what may leave the table now that an item is programmed, and
 // takes back what was recorded of one that failed.
-func (t *Target) lower(down change, it *item) {
+func (t *Target) lower(down filter.Change, it *item) {
 	f, withdrawn := it.update.New, false
 	switch {
 	case it.result.blocked, it.service.failed() && f != nil:
@@ -86,11 +87,11 @@ func (t *Target) lower(down change, it *item) {
 	}
 	for _, a := range gone {
 		if t.held.hairpins[a] == 0 {
-			down[addrElement(setHairpin, a)] = false
+			down[filter.AddrElement(filter.SetHairpin, a)] = false
 		}
 	}
 	if t.held.vips[it.key.Addr] == 0 && !it.onHost() {
-		down[addrElement(setVIPs, it.key.Addr)] = false
+		down[filter.AddrElement(filter.SetVIPs, it.key.Addr)] = false
 	}
 }
 
@@ -108,7 +109,7 @@ func (t *Target) hairpinsAround(it *item) []netip.Addr {
 
 // filter brings the table up to date before anything is programmed: what is in
 // up, or all of it where it has to be built.
-func (t *Target) filter(ctx context.Context, up change) error {
+func (t *Target) filter(ctx context.Context, up filter.Change) error {
 	if pods := t.opt.PodCIDRs(); t.stalePods || !slices.Equal(pods, t.pods) {
 		t.pods, t.stalePods = slices.Clone(pods), true
 		before := t.held.hairpins
@@ -121,13 +122,13 @@ func (t *Target) filter(ctx context.Context, up change) error {
 		if !same && !t.broken {
 			for a := range before {
 				if held.hairpins[a] == 0 {
-					up[addrElement(setHairpin, a)] = false
+					up[filter.AddrElement(filter.SetHairpin, a)] = false
 				}
 			}
 			for a := range held.hairpins {
-				up[addrElement(setHairpin, a)] = true
+				up[filter.AddrElement(filter.SetHairpin, a)] = true
 			}
-			err := t.orRebuild(ctx, t.fw.setPods(ctx, held.pods, up))
+			err := t.orRebuild(ctx, t.fw.SetPods(ctx, held.pods, up))
 			if t.stalePods = err != nil; err != nil {
 				for a := range before {
 					t.loose[a] = struct{}{}
@@ -141,23 +142,23 @@ func (t *Target) filter(ctx context.Context, up change) error {
 		if len(t.held.frontends) == 0 && len(up) == 0 {
 			return nil // nothing to filter for yet
 		}
-		return t.orRebuild(ctx, errNoTable)
+		return t.orRebuild(ctx, filter.ErrNoTable)
 	}
-	return t.orRebuild(ctx, t.fw.apply(ctx, up))
+	return t.orRebuild(ctx, t.fw.Apply(ctx, up))
 }
 
 // orRebuild builds the table where err says that it is missing.
 func (t *Target) orRebuild(ctx context.Context, err error) error {
-	if !errors.Is(err, errNoTable) {
+	if !errors.Is(err, filter.ErrNoTable) {
 		t.broken = t.broken && err != nil
 		return err
 	}
 	t.broken = true
-	err = t.fw.rebuild(ctx, t.held.pods, t.held.all(&t.marks))
-	t.broken, t.unbuildable = err != nil, errors.Is(err, errNoTable)
+	err = t.fw.Rebuild(ctx, t.held.pods, t.held.all(&t.marks))
+	t.broken, t.unbuildable = err != nil, errors.Is(err, filter.ErrNoTable)
 	if t.unbuildable {
 		// The kernel answers ENOENT for a module, too.
-		if missing := t.fw.missing(ctx); missing != nil {
+		if missing := t.fw.Missing(ctx); missing != nil {
 			return missing
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -106,16 +107,16 @@ func (f *mortalFilters) mortally(transaction func() error) error {
 	return errKilled
 }
 
-func (f *mortalFilters) apply(ctx context.Context, c change) error {
-	return f.mortally(func() error { return f.filters.apply(ctx, c) })
+func (f *mortalFilters) Apply(ctx context.Context, c filter.Change) error {
+	return f.mortally(func() error { return f.filters.Apply(ctx, c) })
 }
 
-func (f *mortalFilters) setPods(ctx context.Context, pods *netipx.IPSet, c change) error {
-	return f.mortally(func() error { return f.filters.setPods(ctx, pods, c) })
+func (f *mortalFilters) SetPods(ctx context.Context, pods *netipx.IPSet, c filter.Change) error {
+	return f.mortally(func() error { return f.filters.SetPods(ctx, pods, c) })
 }
 
-func (f *mortalFilters) rebuild(ctx context.Context, pods *netipx.IPSet, c change) error {
-	return f.mortally(func() error { return f.filters.rebuild(ctx, pods, c) })
+func (f *mortalFilters) Rebuild(ctx context.Context, pods *netipx.IPSet, c filter.Change) error {
+	return f.mortally(func() error { return f.filters.Rebuild(ctx, pods, c) })
 }
 
 // begin starts an agent that knows nothing but what is wished for.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
@@ -99,7 +100,7 @@ type room struct {
 	items       []item
 	ops         []op
 	dests       []kernel.Dest
-	had, needed []element
+	had, needed []filter.Element
 }
 
 var (

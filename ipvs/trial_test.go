@@ -3,38 +3,13 @@
 package ipvs
 
 import (
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/nftables/expr"
-
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// A trial exists for each module that an expression or a chain of the rules
-// needs. The other expressions are part of nf_tables itself.
-func TestTrialsCoverTheRules(t *testing.T) {
-	inNFTables := []expr.Any{&expr.Meta{}, &expr.Cmp{}, &expr.Bitwise{}, &expr.Byteorder{}, &expr.Payload{}, &expr.Lookup{}, &expr.Immediate{}, &expr.Verdict{}}
-	covered := map[reflect.Type]bool{}
-	for _, e := range inNFTables {
-		covered[reflect.TypeOf(e)] = true
-	}
-	for _, m := range nftModules {
-		if m.rule != nil {
-			covered[reflect.TypeOf(m.rule)] = true
-		}
-	}
-	for _, r := range newLayout(DefaultTable, DefaultMark).rules {
-		for _, e := range r.exprs {
-			if !covered[reflect.TypeOf(e)] {
-				t.Errorf("no trial covers %T of rule %q", e, r.comment)
-			}
-		}
-	}
-}
 
 // While a module is missing that the rules need, the dataplane's error names it.
 // The error doesn't end before the module is there: a successful read of the kernel

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -62,7 +63,7 @@ func TestTableOfTheFirstLayoutIsReplaced(t *testing.T) {
 	}
 	before := p.Stats()
 	p.put(t, repair[0])
-	if now := run(t, lab.Director, "nft", "list", "table", "inet", "ironvip"); strings.Contains(now, "ironvip 1") || !strings.Contains(now, layoutVersion) {
+	if now := run(t, lab.Director, "nft", "list", "table", "inet", "ironvip"); strings.Contains(now, "ironvip 1") || !strings.Contains(now, filter.LayoutVersion) {
 		t.Errorf("the first repair leaves\n%s", now)
 	}
 	p.put(t, repair[1:]...)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -40,30 +41,30 @@ func witnessFilters(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	var marks map[vip.FrontendKey]uint32
 	for i := range want {
 		frontends[want[i].Key] = &want[i]
-		if byMark(want[i].Key) && marks == nil {
+		if filter.ByMark(want[i].Key) && marks == nil {
 			marks = witnessMarks(t, node)
 		}
 	}
 	wanted := map[string]bool{}
 	for e := range needed(frontends) {
-		k := e.key
+		k := e.Key
 		text := fmt.Sprintf("%s %s %d", k.Addr, k.Protocol, k.Port)
-		switch e.set.kind() {
-		case kindPair:
+		switch e.Set.Kind() {
+		case filter.KindPair:
 			continue
-		case kindAddr:
+		case filter.KindAddr:
 			text = k.Addr.String()
-		case kindPorts:
+		case filter.KindPorts:
 			text = fmt.Sprintf("%s-%d", text, k.LastPort)
-		case kindMark, kindMarkSource:
+		case filter.KindMark, filter.KindMarkSource:
 			text = fmt.Sprint(marks[k])
 		}
-		if e.source.IsSingleIP() {
-			text += " " + e.source.Addr().String()
-		} else if e.source.IsValid() {
-			text += " " + e.source.String()
+		if e.Source.IsSingleIP() {
+			text += " " + e.Source.Addr().String()
+		} else if e.Source.IsValid() {
+			text += " " + e.Source.String()
 		}
-		wanted[e.set.name(vip.FamilyOf(k.Addr))+" "+text] = true
+		wanted[e.Set.Name(vip.FamilyOf(k.Addr))+" "+text] = true
 	}
 	var out []byte
 	var err error

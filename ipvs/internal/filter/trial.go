@@ -1,4 +1,4 @@
-package ipvs
+package filter
 
 import (
 	"cmp"
@@ -13,9 +13,9 @@ import (
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 )
 
-// scratchTable is the name of the table of trial transactions. A table of that
+// ScratchTable is the name of the table of trial transactions. A table of that
 // name that exists stays as it is: the transaction fails.
-const scratchTable = "ironvip_trial"
+const ScratchTable = "ironvip_trial"
 
 // nftModules are the modules that the rules of our table need besides nf_tables.
 var nftModules = []struct {
@@ -30,17 +30,17 @@ var nftModules = []struct {
 	{"nft_chain_nat", `nf_tables has no chains of type "nat"`, nil},
 }
 
-// tryNFTables tries each module in a transaction of its own. The transaction also
+// TryNFTables tries each module in a transaction of its own. The transaction also
 // deletes the table that it creates, so no packet and no other program sees it.
-func tryNFTables(ctx context.Context) []host.Finding {
+func TryNFTables(ctx context.Context) []host.Finding {
 	conn := nftwire.NewConn()
-	table := &nftables.Table{Name: scratchTable, Family: nftables.TableFamilyINet}
+	table := &nftables.Table{Name: ScratchTable, Family: nftables.TableFamilyINet}
 	base := host.Finding{Name: "nf_tables", OK: true, Required: true, Detail: "usable"}
 	if err := conn.Open(ctx); err != nil {
 		base.OK, base.Detail, base.Remedy = false, err.Error(), "modprobe nf_tables"
 		return []host.Finding{base}
 	}
-	_, err := conn.TableExists(ctx, scratchTable)
+	_, err := conn.TableExists(ctx, ScratchTable)
 	conn.Close()
 	if err != nil {
 		base.OK, base.Unknown, base.Detail, base.Remedy = false, errors.Is(err, unix.EPERM), err.Error(), "modprobe nf_tables"

@@ -1,4 +1,4 @@
-package ipvs
+package filter
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/nftables"
@@ -85,7 +86,7 @@ func library(t *testing.T, do func(c *nftables.Conn) error) (all []sent) {
 // What we write of the table is, to the byte, what an independent library
 // writes. It asks for more answers.
 func TestLayoutIsWrittenAsByALibrary(t *testing.T) {
-	l := newLayout("ironvip", DefaultMark)
+	l := newLayout("ironvip", 0x1000)
 	var x nftwire.Transaction
 	x.Begin()
 	if err := addLayout(&x, l); err != nil {
@@ -124,33 +125,33 @@ func TestLayoutIsWrittenAsByALibrary(t *testing.T) {
 
 // So is one element of each set, but for how its set is named.
 func TestElementsAreWrittenAsByALibrary(t *testing.T) {
-	l := newLayout("ironvip", DefaultMark)
+	l := newLayout("ironvip", 0x1000)
 	list := func(m sent) []byte {
 		return attribute(t, m, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	}
 	for s := range setCount {
 		for _, addr := range []string{"10.96.0.1", "fd96::1"} {
-			e := element{set: s, key: vip.FrontendKey{Addr: netip.MustParseAddr(addr), Port: 80, Protocol: vip.TCP}}
-			switch s.kind() {
-			case kindPorts:
-				e.key.LastPort = 90
-			case kindSource, kindMarkSource:
-				e.source = netip.PrefixFrom(e.key.Addr, 24)
+			e := Element{Set: s, Key: vip.FrontendKey{Addr: netip.MustParseAddr(addr), Port: 80, Protocol: vip.TCP}}
+			switch s.Kind() {
+			case KindPorts:
+				e.Key.LastPort = 90
+			case KindSource, KindMarkSource:
+				e.Source = netip.PrefixFrom(e.Key.Addr, 24)
 			case kindRange:
 				continue
 			}
-			if s.hasMark() {
-				e.mark = markAt(5)
+			if s.HasMark() {
+				e.Mark = MarkAt(5)
 			}
-			fam := vip.FamilyOf(e.key.Addr)
-			f := newFirewall(l, &counters{})
+			fam := vip.FamilyOf(e.Key.Addr)
+			f := New("ironvip", 0x1000, &atomic.Uint64{})
 			for _, present := range []bool{true, false} {
 				f.x.Begin()
-				f.put(change{e: present})
+				f.put(Change{e: present})
 				var bytesOf nftwire.Element
-				encodeElement(&bytesOf, &e)
+				EncodeElement(&bytesOf, &e)
 				want := library(t, func(c *nftables.Conn) error {
-					set := l.sets[s.name(fam)]
+					set := l.sets[s.Name(fam)]
 					elem := []nftables.SetElement{{Key: bytesOf.Key, KeyEnd: bytesOf.End, Val: bytesOf.Value}}
 					if present {
 						return c.SetAddElements(set, elem)
@@ -170,7 +171,7 @@ func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 					}
 					table := netlink.String(attribute(t, got[i], unix.NFTA_SET_ELEM_LIST_TABLE))
 					set := netlink.String(attribute(t, got[i], unix.NFTA_SET_ELEM_LIST_SET))
-					if table != "ironvip" || set != s.name(fam) {
+					if table != "ironvip" || set != s.Name(fam) {
 						t.Errorf("%s goes to set %s of table %s", e, set, table)
 					}
 				}

@@ -1,4 +1,4 @@
-package ipvs
+package filter
 
 import (
 	"encoding/binary"
@@ -10,29 +10,29 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// encodeElement writes an element as the kernel lays it out: each part of the
+// EncodeElement writes an element as the kernel lays it out: each part of the
 // key padded to 4 bytes. A mark alone is in the host's byte order; as a map's data
 // and as a part of an interval it is in the network's, which is how nft shows
 // those, and the rules turn it round.
-func encodeElement(x *nftwire.Element, e *element) {
+func EncodeElement(x *nftwire.Element, e *Element) {
 	key, end, value := x.Key[:0], x.End[:0], x.Value[:0]
-	if e.set.isMap() {
-		value = binary.BigEndian.AppendUint32(value, e.mark)
+	if e.Set.IsMap() {
+		value = binary.BigEndian.AppendUint32(value, e.Mark)
 	}
-	switch addr := e.key.Addr; e.set.kind() {
+	switch addr := e.Key.Addr; e.Set.Kind() {
 	case kindListener:
-		key = appendListener(key, addr, e.key.Protocol, e.key.Port)
-	case kindPorts:
-		key = appendListener(key, addr, e.key.Protocol, e.key.Port)
-		end = appendListener(end, addr, e.key.Protocol, e.key.LastPort)
-	case kindSource:
-		key = appendListener(key, addr, e.key.Protocol, e.key.Port)
-		key, end = appendRange(key, end, e.source)
-	case kindMark:
-		key = binary.NativeEndian.AppendUint32(key, e.mark)
-	case kindMarkSource:
-		key, end = appendRange(binary.BigEndian.AppendUint32(key, e.mark), end, e.source)
-	case kindPair:
+		key = appendListener(key, addr, e.Key.Protocol, e.Key.Port)
+	case KindPorts:
+		key = appendListener(key, addr, e.Key.Protocol, e.Key.Port)
+		end = appendListener(end, addr, e.Key.Protocol, e.Key.LastPort)
+	case KindSource:
+		key = appendListener(key, addr, e.Key.Protocol, e.Key.Port)
+		key, end = appendRange(key, end, e.Source)
+	case KindMark:
+		key = binary.NativeEndian.AppendUint32(key, e.Mark)
+	case KindMarkSource:
+		key, end = appendRange(binary.BigEndian.AppendUint32(key, e.Mark), end, e.Source)
+	case KindPair:
 		key = appendAddress(appendAddress(key, addr), addr)
 	default:
 		key = appendAddress(key, addr)
@@ -61,47 +61,47 @@ func appendRange(first, last []byte, p netip.Prefix) (from, to []byte) {
 	return appendAddress(first, r.From()), appendAddress(append(last, first...), r.To())
 }
 
-// decodeElement reads what encodeElement writes. Of an element of a set of marks
+// DecodeElement reads what EncodeElement writes. Of an element of a set of marks
 // it can't tell the frontend: it gives it the unspecified address of its family.
-func decodeElement(s setID, f vip.Family, x *nftwire.Element) (e element, ok bool) {
-	e.set = s
+func DecodeElement(s Set, f vip.Family, x *nftwire.Element) (e Element, ok bool) {
+	e.Set = s
 	key, end := reader{x.Key}, reader{x.End}
-	switch s.kind() {
+	switch s.Kind() {
 	case kindListener:
-		e.key = key.listener(f)
-		ok = e.key.Protocol != 0 // which would stand for no frontend
-	case kindPorts:
-		e.key = key.listener(f)
+		e.Key = key.listener(f)
+		ok = e.Key.Protocol != 0 // which would stand for no frontend
+	case KindPorts:
+		e.Key = key.listener(f)
 		last := end.listener(f)
-		e.key.LastPort, last.Port = last.Port, e.key.Port
-		ok = e.key.Protocol != 0 && e.key.LastPort > e.key.Port && last == vip.FrontendKey{Addr: e.key.Addr, Port: e.key.Port, Protocol: e.key.Protocol}
-	case kindSource:
-		e.key = key.listener(f)
-		same := end.listener(f) == e.key
-		e.source, ok = netipx.IPRangeFrom(key.addr(f), end.addr(f)).Prefix()
-		ok = ok && same && e.key.Protocol != 0
-	case kindMark:
-		e.key.Addr, e.mark = unspecifiedOf(f), key.mark(binary.NativeEndian)
-		ok = isMark(e.mark)
-	case kindMarkSource:
-		e.key.Addr, e.mark = unspecifiedOf(f), key.mark(binary.BigEndian)
-		same := end.mark(binary.BigEndian) == e.mark
-		e.source, ok = netipx.IPRangeFrom(key.addr(f), end.addr(f)).Prefix()
-		ok = ok && same && isMark(e.mark)
-	case kindPair:
-		e.key.Addr = key.addr(f)
-		ok = key.addr(f) == e.key.Addr
+		e.Key.LastPort, last.Port = last.Port, e.Key.Port
+		ok = e.Key.Protocol != 0 && e.Key.LastPort > e.Key.Port && last == vip.FrontendKey{Addr: e.Key.Addr, Port: e.Key.Port, Protocol: e.Key.Protocol}
+	case KindSource:
+		e.Key = key.listener(f)
+		same := end.listener(f) == e.Key
+		e.Source, ok = netipx.IPRangeFrom(key.addr(f), end.addr(f)).Prefix()
+		ok = ok && same && e.Key.Protocol != 0
+	case KindMark:
+		e.Key.Addr, e.Mark = unspecifiedOf(f), key.mark(binary.NativeEndian)
+		ok = IsMark(e.Mark)
+	case KindMarkSource:
+		e.Key.Addr, e.Mark = unspecifiedOf(f), key.mark(binary.BigEndian)
+		same := end.mark(binary.BigEndian) == e.Mark
+		e.Source, ok = netipx.IPRangeFrom(key.addr(f), end.addr(f)).Prefix()
+		ok = ok && same && IsMark(e.Mark)
+	case KindPair:
+		e.Key.Addr = key.addr(f)
+		ok = key.addr(f) == e.Key.Addr
 	default:
-		e.key.Addr = key.addr(f)
-		ok = e.key.Addr.IsValid()
+		e.Key.Addr = key.addr(f)
+		ok = e.Key.Addr.IsValid()
 	}
-	if s.isMap() {
+	if s.IsMap() {
 		val := reader{x.Value}
-		e.mark = val.mark(binary.BigEndian)
-		ok = ok && isMark(e.mark)
+		e.Mark = val.mark(binary.BigEndian)
+		ok = ok && IsMark(e.Mark)
 	}
-	if s == setInternal || s == setInternalRanges {
-		e.key.Audience = vip.InternalClients
+	if s == SetInternal || s == SetInternalRanges {
+		e.Key.Audience = vip.InternalClients
 	}
 	return e, ok && len(key.b) == 0 && (len(end.b) == 0) && (len(x.End) > 0) == (s.interval())
 }

@@ -1,4 +1,4 @@
-package ipvs
+package filter
 
 import (
 	"encoding/binary"
@@ -13,10 +13,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// layoutVersion is part of every rule's comment. Raise it whenever the rules
+// LayoutVersion is part of every rule's comment. Raise it whenever the rules
 // or the sets change: a table of another version is replaced, in one
 // transaction, when the agent starts.
-const layoutVersion = "ironvip 2: "
+const LayoutVersion = "ironvip 2: "
 
 // Priorities of the base chains. IPVS takes packets for its services at 99 in
 // input and at -98 in output; conntrack has seen them at -200. What still goes
@@ -62,11 +62,11 @@ type rule struct {
 }
 
 func (r rule) userData() []byte {
-	return userdata.AppendString(nil, userdata.TypeComment, layoutVersion+r.comment)
+	return userdata.AppendString(nil, userdata.TypeComment, LayoutVersion+r.comment)
 }
 
-// layout is the table without its elements.
-type layout struct {
+// Layout is the table without its elements.
+type Layout struct {
 	table  *nftables.Table
 	chains []*nftables.Chain
 	sets   map[string]*nftables.Set
@@ -76,8 +76,8 @@ type layout struct {
 
 // newLayout describes the table. Bit is the one bit of the packet mark that is
 // used, between seeing a packet that needs masquerading and its leaving.
-func newLayout(name string, bit uint32) *layout {
-	l := &layout{
+func newLayout(name string, bit uint32) *Layout {
+	l := &Layout{
 		table: &nftables.Table{Name: name, Family: nftables.TableFamilyINet},
 		sets:  map[string]*nftables.Set{},
 	}
@@ -85,20 +85,20 @@ func newLayout(name string, bit uint32) *layout {
 		for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
 			set := &nftables.Set{
 				Table:        l.table,
-				Name:         s.name(f),
+				Name:         s.Name(f),
 				KeyType:      keyType(s, f),
 				Interval:     s.interval(),
 				KeyByteOrder: binaryutil.BigEndian,
-				IsMap:        s.isMap(),
+				IsMap:        s.IsMap(),
 			}
-			set.Concatenation = set.Interval && s.kind() != kindRange
-			if s.isMap() {
+			set.Concatenation = set.Interval && s.Kind() != kindRange
+			if s.IsMap() {
 				set.DataType = nftables.TypeMark
 			}
-			if s.passing() {
-				set.HasTimeout, set.Timeout = true, longestPause
+			if s.Passing() {
+				set.HasTimeout, set.Timeout = true, LongestPause
 			}
-			if s.kind() == kindMark {
+			if s.Kind() == KindMark {
 				set.KeyByteOrder = binaryutil.NativeEndian
 			}
 			l.sets[set.Name] = set
@@ -124,21 +124,21 @@ func newLayout(name string, bit uint32) *layout {
 	return l
 }
 
-func keyType(s setID, f vip.Family) nftables.SetDatatype {
+func keyType(s Set, f vip.Family) nftables.SetDatatype {
 	addr := nftables.TypeIPAddr
 	if f == vip.IPv6 {
 		addr = nftables.TypeIP6Addr
 	}
-	switch s.kind() {
-	case kindListener, kindPorts:
+	switch s.Kind() {
+	case kindListener, KindPorts:
 		return nftables.MustConcatSetType(addr, nftables.TypeInetProto, nftables.TypeInetService)
-	case kindSource:
+	case KindSource:
 		return nftables.MustConcatSetType(addr, nftables.TypeInetProto, nftables.TypeInetService, addr)
-	case kindMark:
+	case KindMark:
 		return nftables.TypeMark
-	case kindMarkSource:
+	case KindMarkSource:
 		return nftables.MustConcatSetType(nftables.TypeMark, addr)
-	case kindPair:
+	case KindPair:
 		return nftables.MustConcatSetType(addr, addr)
 	}
 	return addr
@@ -160,7 +160,7 @@ func keyType(s setID, f vip.Family) nftables.SetDatatype {
 // that is what it serves itself.
 //
 // Postrouting: the one bit.
-func (l *layout) describe(bit uint32) []rule {
+func (l *Layout) describe(bit uint32) []rule {
 	families := []vip.Family{vip.IPv4, vip.IPv6}
 	ret, drop := verdict(expr.VerdictReturn, ""), verdict(expr.VerdictDrop, "")
 	rules := []rule{
@@ -180,36 +180,36 @@ func (l *layout) describe(bit uint32) []rule {
 	}
 	for _, f := range families {
 		internal := join(family(f), l.source(f, setPods, false)...)
-		add(chainInput, "internal clients have their own", join(internal, l.mark(f, setInternal)...), verdict(expr.VerdictGoto, chainMarkedIn))
-		add(chainInput, "internal clients have their own", join(internal, l.mark(f, setInternalRanges)...), verdict(expr.VerdictGoto, chainMarkedIn))
-		add(chainInput, "ranges of ports", join(family(f), l.mark(f, setRanges)...), verdict(expr.VerdictGoto, chainMarkedIn))
+		add(chainInput, "internal clients have their own", join(internal, l.mark(f, SetInternal)...), verdict(expr.VerdictGoto, chainMarkedIn))
+		add(chainInput, "internal clients have their own", join(internal, l.mark(f, SetInternalRanges)...), verdict(expr.VerdictGoto, chainMarkedIn))
+		add(chainInput, "ranges of ports", join(family(f), l.mark(f, SetRanges)...), verdict(expr.VerdictGoto, chainMarkedIn))
 		add(chainInput, "only these clients", l.from(f), verdict(expr.VerdictGoto, chainRefuseNew))
 
-		add(chainOutput, "ipvs has sent it", l.marked(f, setMarks), verdict(expr.VerdictGoto, chainSent))
-		for _, s := range []setID{setInternal, setInternalRanges, setRanges} {
+		add(chainOutput, "ipvs has sent it", l.marked(f, SetMarks), verdict(expr.VerdictGoto, chainSent))
+		for _, s := range []Set{SetInternal, SetInternalRanges, SetRanges} {
 			add(chainOutput, "this host has its own, and ranges of ports", join(family(f), l.mark(f, s)...), verdict(expr.VerdictGoto, chainMarked))
 		}
-		add(chainOutput, "masquerade own connections", l.listener(f, setMasqOwn), addBit(bit)...)
+		add(chainOutput, "masquerade own connections", l.listener(f, SetMasqOwn), addBit(bit)...)
 
 		add(chainMarkedIn, "only these clients", l.markedFrom(f), verdict(expr.VerdictGoto, chainRefuseNew))
 		add(chainMarked, "new connections wait", l.marked(f, setMarkedPaused), drop)
-		add(chainMarked, "no usable backend", l.marked(f, setMarkedRefused), verdict(expr.VerdictGoto, chainRefuseNew))
+		add(chainMarked, "no usable backend", l.marked(f, SetMarkedRefused), verdict(expr.VerdictGoto, chainRefuseNew))
 
-		add(chainSent, "masquerade every client", l.marked(f, setMarkedMasqAlways), join(setMark(bit), ret)...)
-		add(chainSent, "masquerade clients that are no pods", join(l.marked(f, setMarkedMasqAuto), l.source(f, setPods, true)...), join(setMark(bit), ret)...)
-		add(chainSent, "masquerade own connections", join(l.marked(f, setMarkedMasqOwn), fromHere()...), join(setMark(bit), ret)...)
+		add(chainSent, "masquerade every client", l.marked(f, SetMarkedMasqAlways), join(setMark(bit), ret)...)
+		add(chainSent, "masquerade clients that are no pods", join(l.marked(f, SetMarkedMasqAuto), l.source(f, setPods, true)...), join(setMark(bit), ret)...)
+		add(chainSent, "masquerade own connections", join(l.marked(f, SetMarkedMasqOwn), fromHere()...), join(setMark(bit), ret)...)
 
-		add(chainGuard, "new connections wait", l.listener(f, setPaused), drop)
-		add(chainGuard, "no usable backend", l.listener(f, setRefused), verdict(expr.VerdictGoto, chainRefuseNew))
-		add(chainGuard, "masquerade every client", l.listener(f, setMasqAlways), addBit(bit)...)
-		add(chainGuard, "masquerade clients that are no pods", join(l.listener(f, setMasqAuto), l.source(f, setPods, true)...), addBit(bit)...)
+		add(chainGuard, "new connections wait", l.listener(f, SetPaused), drop)
+		add(chainGuard, "no usable backend", l.listener(f, SetRefused), verdict(expr.VerdictGoto, chainRefuseNew))
+		add(chainGuard, "masquerade every client", l.listener(f, SetMasqAlways), addBit(bit)...)
+		add(chainGuard, "masquerade clients that are no pods", join(l.listener(f, SetMasqAuto), l.source(f, setPods, true)...), addBit(bit)...)
 
-		add(chainUnserved, "the mark has served", l.marked(f, setMarks), setMark(0)...)
-		add(chainUnserved, "what a real server serves", l.listener(f, setServed), ret)
-		add(chainUnserved, "what a real server serves", l.listener(f, setServedRanges), ret)
-		add(chainUnserved, "nothing else on a virtual address", l.destination(f, setVIPs), verdict(expr.VerdictGoto, chainRefuse))
+		add(chainUnserved, "the mark has served", l.marked(f, SetMarks), setMark(0)...)
+		add(chainUnserved, "what a real server serves", l.listener(f, SetServed), ret)
+		add(chainUnserved, "what a real server serves", l.listener(f, SetServedRanges), ret)
+		add(chainUnserved, "nothing else on a virtual address", l.destination(f, SetVIPs), verdict(expr.VerdictGoto, chainRefuse))
 
-		add(chainPostrouting, "a backend that reaches itself", l.pair(f, setHairpin), &expr.Masq{})
+		add(chainPostrouting, "a backend that reaches itself", l.pair(f, SetHairpin), &expr.Masq{})
 	}
 	add(chainInput, "guard", nil, verdict(expr.VerdictJump, chainGuard))
 	add(chainOutput, "guard", nil, verdict(expr.VerdictJump, chainGuard))
@@ -319,13 +319,13 @@ func address(f vip.Family, source bool, register uint32) expr.Any {
 	return p
 }
 
-func (l *layout) lookup(f vip.Family, s setID, invert bool) expr.Any {
-	set := l.sets[s.name(f)]
+func (l *Layout) lookup(f vip.Family, s Set, invert bool) expr.Any {
+	set := l.sets[s.Name(f)]
 	return &expr.Lookup{SourceRegister: regAddr, SetName: set.Name, SetID: set.ID, Invert: invert}
 }
 
 // listener matches packets to an address . protocol . port in the set.
-func (l *layout) listener(f vip.Family, s setID) []expr.Any {
+func (l *Layout) listener(f vip.Family, s Set) []expr.Any {
 	return join(family(f), join(listenerKey(f), l.lookup(f, s, false))...)
 }
 
@@ -344,8 +344,8 @@ func listenerKey(f vip.Family) []expr.Any {
 
 // mark gives packets to an address . protocol . port in the map its mark, and
 // ends the rule for others.
-func (l *layout) mark(f vip.Family, s setID) []expr.Any {
-	set := l.sets[s.name(f)]
+func (l *Layout) mark(f vip.Family, s Set) []expr.Any {
+	set := l.sets[s.Name(f)]
 	return join(listenerKey(f),
 		&expr.Lookup{SourceRegister: regAddr, DestRegister: regAddr, IsDestRegSet: true, SetName: set.Name, SetID: set.ID},
 		&expr.Byteorder{SourceRegister: regAddr, DestRegister: regAddr, Op: expr.ByteorderNtoh, Len: 4, Size: 4},
@@ -353,37 +353,37 @@ func (l *layout) mark(f vip.Family, s setID) []expr.Any {
 }
 
 // marked matches packets whose mark is in the set.
-func (l *layout) marked(f vip.Family, s setID) []expr.Any {
+func (l *Layout) marked(f vip.Family, s Set) []expr.Any {
 	return join(family(f), &expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr}, l.lookup(f, s, false))
 }
 
 // markedFrom matches packets with a restricted mark whose source isn't allowed.
-func (l *layout) markedFrom(f vip.Family) []expr.Any {
-	return join(l.marked(f, setMarkedRestricted),
+func (l *Layout) markedFrom(f vip.Family) []expr.Any {
+	return join(l.marked(f, SetMarkedRestricted),
 		&expr.Byteorder{SourceRegister: regAddr, DestRegister: regAddr, Op: expr.ByteorderHton, Len: 4, Size: 4},
-		address(f, true, regPeer), l.lookup(f, setMarkedSources, true))
+		address(f, true, regPeer), l.lookup(f, SetMarkedSources, true))
 }
 
 // from matches packets to a restricted listener whose source isn't allowed.
-func (l *layout) from(f vip.Family) []expr.Any {
+func (l *Layout) from(f vip.Family) []expr.Any {
 	register := uint32(regFrom4)
 	if f == vip.IPv6 {
 		register = regFrom6
 	}
-	return join(l.listener(f, setRestricted), address(f, true, register), l.lookup(f, setSources, true))
+	return join(l.listener(f, SetRestricted), address(f, true, register), l.lookup(f, SetSources, true))
 }
 
-func (l *layout) destination(f vip.Family, s setID) []expr.Any {
+func (l *Layout) destination(f vip.Family, s Set) []expr.Any {
 	return append(family(f), address(f, false, regAddr), l.lookup(f, s, false))
 }
 
-func (l *layout) source(f vip.Family, s setID, invert bool) []expr.Any {
+func (l *Layout) source(f vip.Family, s Set, invert bool) []expr.Any {
 	return []expr.Any{address(f, true, regAddr), l.lookup(f, s, invert)}
 }
 
 // pair matches packets whose source . destination is in the set, unless they
 // stay on this host.
-func (l *layout) pair(f vip.Family, s setID) []expr.Any {
+func (l *Layout) pair(f vip.Family, s Set) []expr.Any {
 	peer := uint32(regPeer)
 	if f == vip.IPv6 {
 		peer = regPeer6

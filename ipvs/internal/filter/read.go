@@ -1,4 +1,4 @@
-package ipvs
+package filter
 
 import (
 	"bytes"
@@ -13,14 +13,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ruleset is what the table holds. Make it with newRuleset.
-type ruleset struct {
-	intact bool // the rules are ours, of this version
+// Ruleset is what the table holds. Make it with NewRuleset.
+type Ruleset struct {
+	Intact bool // the rules are ours, of this version
 	// sets say of a key in which sets it is: one bit for each. Others are elements
 	// that have more than a key.
-	sets   map[vip.FrontendKey]setBits
-	others map[element]struct{}
-	pods   *netipx.IPSet
+	Sets   map[vip.FrontendKey]setBits
+	Others map[Element]struct{}
+	Pods   *netipx.IPSet
 }
 
 // setBits is a set of setIDs.
@@ -28,41 +28,41 @@ type setBits uint32
 
 const _ = uint(32 - setCount) // there is a bit for each
 
-func newRuleset(size int) *ruleset {
-	return &ruleset{sets: make(map[vip.FrontendKey]setBits, size), others: map[element]struct{}{}, pods: &netipx.IPSet{}}
+func NewRuleset(size int) *Ruleset {
+	return &Ruleset{Sets: make(map[vip.FrontendKey]setBits, size), Others: map[Element]struct{}{}, Pods: &netipx.IPSet{}}
 }
 
-// bitsOfOthers are the sets whose elements are not single frontends'.
-const bitsOfOthers setBits = 1<<setVIPs | 1<<setHairpin | 1<<setPods
+// BitsOfOthers are the sets whose elements are not single frontends'.
+const BitsOfOthers setBits = 1<<SetVIPs | 1<<SetHairpin | 1<<setPods
 
 // plain reports whether an element is a key and nothing else.
-func (e *element) plain() bool { return e.mark == 0 && !e.source.IsValid() }
+func (e *Element) plain() bool { return e.Mark == 0 && !e.Source.IsValid() }
 
-func (r *ruleset) add(e element) {
+func (r *Ruleset) Add(e Element) {
 	if e.plain() {
-		r.sets[e.key] |= 1 << e.set
+		r.Sets[e.Key] |= 1 << e.Set
 	} else {
-		r.others[e] = struct{}{}
+		r.Others[e] = struct{}{}
 	}
 }
 
-func (r *ruleset) has(e element) bool {
+func (r *Ruleset) Has(e Element) bool {
 	if e.plain() {
-		return r.sets[e.key]&(1<<e.set) != 0
+		return r.Sets[e.Key]&(1<<e.Set) != 0
 	}
-	_, ok := r.others[e]
+	_, ok := r.Others[e]
 	return ok
 }
 
-// read returns what the table holds. A missing table is an empty ruleset.
-func (f *firewall) read(ctx context.Context) (*ruleset, error) {
+// Read returns what the table holds. A missing table is an empty ruleset.
+func (f *Table) Read(ctx context.Context) (*Ruleset, error) {
 	if err := f.open(ctx); err != nil {
 		return nil, err
 	}
 	defer f.conn.Close()
 	there, err := f.tableExists(ctx)
 	if !there || err != nil {
-		return newRuleset(0), err
+		return NewRuleset(0), err
 	}
 	intact, err := f.rulesIntact(ctx)
 	if err != nil {
@@ -72,51 +72,51 @@ func (f *firewall) read(ctx context.Context) (*ruleset, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := newRuleset(f.size)
-	r.intact = intact
-	var unowned []element
+	r := NewRuleset(f.size)
+	r.Intact = intact
+	var unowned []Element
 	var pods netipx.IPSetBuilder
 	for s := range setCount {
 		for _, fam := range families {
-			if !found[s.name(fam)] {
-				r.intact = false
+			if !found[s.Name(fam)] {
+				r.Intact = false
 				continue
 			}
-			if s.passing() {
+			if s.Passing() {
 				continue
 			}
 			var edges []nftwire.Edge
-			err := f.conn.Elements(ctx, f.layout.table.Name, s.name(fam), func(x *nftwire.Element) {
-				if s.kind() == kindRange {
+			err := f.conn.Elements(ctx, f.layout.table.Name, s.Name(fam), func(x *nftwire.Element) {
+				if s.Kind() == kindRange {
 					if at, ok := x.AsEdge(); ok {
 						edges = append(edges, at)
 					}
 					return
 				}
-				e, ok := decodeElement(s, fam, x)
+				e, ok := DecodeElement(s, fam, x)
 				switch {
 				case !ok:
-					r.intact = false
-				case s.hasMark() && !s.isMap():
+					r.Intact = false
+				case s.HasMark() && !s.IsMap():
 					unowned = append(unowned, e)
 				default:
-					r.add(e)
+					r.Add(e)
 				}
 			})
 			if err != nil {
-				return nil, fmt.Errorf("list nftables set %s: %w", s.name(fam), err)
+				return nil, fmt.Errorf("list nftables set %s: %w", s.Name(fam), err)
 			}
 			nftwire.AddRanges(&pods, edges)
 		}
 	}
 	r.assign(unowned)
-	f.size = len(r.sets)
-	r.pods, err = pods.IPSet()
+	f.size = len(r.Sets)
+	r.Pods, err = pods.IPSet()
 	return r, err
 }
 
 // TableExists asks on the open socket.
-func (f *firewall) tableExists(ctx context.Context) (bool, error) {
+func (f *Table) tableExists(ctx context.Context) (bool, error) {
 	there, err := f.conn.TableExists(ctx, f.layout.table.Name)
 	if err != nil {
 		return false, fmt.Errorf("look for nftables table inet %s: %w", f.layout.table.Name, err)
@@ -126,7 +126,7 @@ func (f *firewall) tableExists(ctx context.Context) (bool, error) {
 
 // sets returns the names of the table's sets, except those of ours whose keys
 // have another length.
-func (f *firewall) sets(ctx context.Context) (map[string]bool, error) {
+func (f *Table) sets(ctx context.Context) (map[string]bool, error) {
 	found := make(map[string]bool, len(f.layout.order))
 	err := f.conn.Sets(ctx, f.layout.table.Name, func(name string, keyLen uint32) {
 		ours := f.layout.sets[name]
@@ -140,36 +140,36 @@ func (f *firewall) sets(ctx context.Context) (map[string]bool, error) {
 
 // assign adds elements of sets of marks, whose frontends the maps tell. A mark
 // that no map has, or that several frontends have, is nothing that we left.
-func (r *ruleset) assign(unowned []element) {
+func (r *Ruleset) assign(unowned []Element) {
 	type owned struct {
 		family vip.Family
 		mark   uint32
 	}
 	keys := map[owned]vip.FrontendKey{}
-	for e := range r.others {
-		if !e.set.isMap() {
+	for e := range r.Others {
+		if !e.Set.IsMap() {
 			continue
 		}
-		at := owned{vip.FamilyOf(e.key.Addr), e.mark}
-		if other, taken := keys[at]; taken && other != e.key {
-			r.intact = false
+		at := owned{vip.FamilyOf(e.Key.Addr), e.Mark}
+		if other, taken := keys[at]; taken && other != e.Key {
+			r.Intact = false
 		}
-		keys[at] = e.key
+		keys[at] = e.Key
 	}
 	for _, e := range unowned {
-		key, ok := keys[owned{vip.FamilyOf(e.key.Addr), e.mark}]
+		key, ok := keys[owned{vip.FamilyOf(e.Key.Addr), e.Mark}]
 		if !ok {
-			r.intact = false
+			r.Intact = false
 			continue
 		}
-		e.key = key
-		r.add(e)
+		e.Key = key
+		r.Add(e)
 	}
 }
 
 // rulesIntact compares the rules by their comments, which carry the version,
 // chain by chain and in order.
-func (f *firewall) rulesIntact(ctx context.Context) (bool, error) {
+func (f *Table) rulesIntact(ctx context.Context) (bool, error) {
 	chains := make([]nftables.Chain, 0, len(f.layout.chains))
 	err := f.conn.Chains(ctx, f.layout.table.Name, func(c nftables.Chain) { chains = append(chains, c) })
 	if err != nil {

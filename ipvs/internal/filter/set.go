@@ -1,0 +1,139 @@
+package filter
+
+import (
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Set names one of the table's sets, up to the address family.
+type Set uint8
+
+// The sets. What is in them is all the state that the table has.
+const (
+	SetFrontends        Set = iota // address . protocol . port of frontends on virtual addresses
+	SetNodePorts                   // the same of node ports: how a restarted agent knows its own
+	SetRefused                     // frontends without a usable backend
+	SetMasqAlways                  // frontends whose clients' addresses are always replaced
+	SetMasqAuto                    // frontends where that depends on the client
+	SetMasqOwn                     // frontends where only this host's own connections are masqueraded
+	SetRestricted                  // frontends that not every client may reach
+	SetSources                     // who may: address . protocol . port . range of clients; an interval set
+	SetServed                      // what goes to this host's own listeners, on a real server
+	SetServedRanges                // the same for ranges of ports; an interval set
+	SetInternal                    // map: frontends for internal clients to their marks
+	SetInternalRanges              // the same for ranges of ports
+	SetRanges                      // map: frontends for ranges of ports to their marks
+	SetMarks                       // all of these marks; the sets of marks that follow say more of each
+	SetMarkedRefused               // as refused
+	SetMarkedMasqAlways            // as masq_always
+	SetMarkedMasqAuto              // as masq_auto
+	SetMarkedMasqOwn               // as masq_own
+	SetMarkedRestricted            // as restricted
+	SetMarkedSources               // as sources: mark . range of clients
+	SetPaused                      // frontends whose new connections wait, see pause.go; elements expire
+	setMarkedPaused                // as paused
+	SetVIPs                        // virtual addresses
+	SetHairpin                     // backends that may be their own client: address . the same address
+	setPods                        // pod ranges; an interval set
+	setCount
+)
+
+var setNames = [setCount]string{
+	"frontends", "nodeports", "refused", "masq_always", "masq_auto", "masq_own", "restricted", "sources",
+	"served", "served_ranges", "internal", "internal_ranges", "ranges",
+	"marks", "marked_refused", "marked_masq_always", "marked_masq_auto", "marked_masq_own", "marked_restricted", "marked_sources",
+	"paused", "marked_paused",
+	"vips", "hairpin", "pods",
+}
+
+// elemKind is the shape of a set's elements.
+type elemKind uint8
+
+const (
+	kindListener   elemKind = iota // address . protocol . port
+	KindSource                     // address . protocol . port . interval of addresses
+	KindPorts                      // address . protocol . interval of ports
+	KindMark                       // mark
+	KindMarkSource                 // mark . interval of addresses
+	KindAddr
+	KindPair  // address . address
+	kindRange // interval of addresses
+)
+
+func (s Set) Kind() elemKind {
+	switch s {
+	case SetSources:
+		return KindSource
+	case SetServedRanges, SetInternalRanges, SetRanges:
+		return KindPorts
+	case SetMarks, SetMarkedRefused, SetMarkedMasqAlways, SetMarkedMasqAuto, SetMarkedMasqOwn, SetMarkedRestricted, setMarkedPaused:
+		return KindMark
+	case SetMarkedSources:
+		return KindMarkSource
+	case SetVIPs:
+		return KindAddr
+	case SetHairpin:
+		return KindPair
+	case setPods:
+		return kindRange
+	}
+	return kindListener
+}
+
+// IsMap reports whether the elements have a mark for data.
+func (s Set) IsMap() bool { return s == SetInternal || s == SetInternalRanges || s == SetRanges }
+
+// HasMark reports whether a mark is part of the elements.
+func (s Set) HasMark() bool { return s.IsMap() || s.Kind() == KindMark || s.Kind() == KindMarkSource }
+
+// OfFrontends reports whether the elements are single frontends'.
+func (s Set) OfFrontends() bool { return s != SetVIPs && s != SetHairpin && s != setPods }
+
+// interval reports whether elements are intervals.
+func (s Set) interval() bool {
+	k := s.Kind()
+	return k == kindRange || k == KindSource || k == KindPorts || k == KindMarkSource
+}
+
+// Passing reports whether elements expire by themselves, so that they are
+// nobody's to read.
+func (s Set) Passing() bool { return s == SetPaused || s == setMarkedPaused }
+
+// Refuses reports whether elements say that a frontend has no usable backend.
+func (s Set) Refuses() bool { return s == SetRefused || s == SetMarkedRefused }
+
+// marked returns the set that has the same part for frontends with a mark.
+func (s Set) marked() Set {
+	switch s {
+	case SetRefused:
+		return SetMarkedRefused
+	case SetMasqAlways:
+		return SetMarkedMasqAlways
+	case SetMasqAuto:
+		return SetMarkedMasqAuto
+	case SetMasqOwn:
+		return SetMarkedMasqOwn
+	case SetRestricted:
+		return SetMarkedRestricted
+	case SetSources:
+		return SetMarkedSources
+	case SetPaused:
+		return setMarkedPaused
+	}
+	return s
+}
+
+func (s Set) Name(f vip.Family) string { return fullNames[s][f] }
+
+// fullNames are the sets' names with their families.
+var fullNames = func() (all [setCount][vip.IPv6 + 1]string) {
+	for s, name := range setNames {
+		all[s][vip.IPv4], all[s][vip.IPv6] = name+"4", name+"6"
+	}
+	return all
+}()
+
+// LongestPause is when a pause ends that nobody ends: the agent may be killed in
+// its midst.
+const LongestPause = 5 * time.Second
