@@ -17,10 +17,10 @@ import (
 // accept turns a batch into items. It rejects the updates that this dataplane
 // can't carry out.
 func (t *Target) accept(batch []updateOf) []*item {
-	t.room.items = slices.Grow(t.room.items[:0], len(batch))[:len(batch)]
-	clear(t.room.items)
+	t.buffers.items = slices.Grow(t.buffers.items[:0], len(batch))[:len(batch)]
+	clear(t.buffers.items)
 	items := make([]*item, 0, len(batch))
-	needs := t.needs
+	needs := t.optional
 	dests := 0
 	for i := range batch {
 		for _, f := range []*vip.Frontend{batch[i].Old, batch[i].New} {
@@ -30,12 +30,12 @@ func (t *Target) accept(batch []updateOf) []*item {
 		}
 	}
 	// Nothing of the last batch points to these any more.
-	t.room.dests = slices.Grow(t.room.dests[:0], dests)
+	t.buffers.dests = slices.Grow(t.buffers.dests[:0], dests)
 	for i := range batch {
 		u := &batch[i]
 		u.Err = nil
-		it := &t.room.items[i]
-		it.update, it.key, it.old = u, u.Key, t.held.frontends[u.Key]
+		it := &t.buffers.items[i]
+		it.update, it.key, it.old = u, u.Key, t.records.frontends[u.Key]
 		_, it.repair = t.suspect[u.Key]
 		it.repair = it.repair || u.Repair || (u.Old == nil) != (it.old == nil)
 		it.mark = t.marks.get(u.Key)
@@ -60,13 +60,13 @@ func (t *Target) accept(batch []updateOf) []*item {
 			s.have = &s.known
 			// The order of the destinations matters only to the new scheduler, so it
 			// isn't recorded.
-			s.unread = s.want != nil && s.want.Scheduler != s.have.Scheduler && ordered(s.want.Scheduler)
+			s.unread = s.want != nil && s.want.Scheduler != s.have.Scheduler && dependsOnOrder(s.want.Scheduler)
 		}
 		items = append(items, it)
 	}
-	if needs != t.needs {
-		t.needs = needs
-		t.tune()
+	if needs != t.optional {
+		t.optional = needs
+		t.setSysctls()
 	}
 	return items
 }
@@ -95,9 +95,9 @@ func (t *Target) admit(it *item, before, after []updateOf) (err error) {
 
 // desired calls the function desired with the memory for a batch.
 func (t *Target) desired(f *vip.Frontend, mark uint32) kernel.State {
-	first := len(t.room.dests)
-	t.room.dests = appendDests(t.room.dests, f)
-	return kernel.State{Service: desiredService(f, mark), Dests: slices.Clip(t.room.dests[first:])}
+	first := len(t.buffers.dests)
+	t.buffers.dests = appendDests(t.buffers.dests, f)
+	return kernel.State{Service: desiredService(f, mark), Dests: slices.Clip(t.buffers.dests[first:])}
 }
 
 // overlaps returns the ranges of ports that overlap that of f and that another
@@ -111,7 +111,7 @@ func (t *Target) overlaps(f *vip.Frontend, before, after []updateOf) (replaces [
 			return nil, portsStillUsed(f.Key, u.Key)
 		}
 	}
-	for _, k := range t.held.ranges[space] {
+	for _, k := range t.records.ranges[space] {
 		goes := func(u updateOf) bool { return u.Key == k && u.New == nil }
 		switch {
 		case !clash(k):
@@ -150,7 +150,7 @@ func (t *Target) checkOwnership(ctx context.Context, items []*item) error {
 		s, err := t.kernel.Service(ctx, it.key, it.mark)
 		for err == nil && s != nil && it.mark != 0 {
 			// A foreign service has that mark. Try another one.
-			t.marks.avoid(it.mark)
+			t.marks.markForeign(it.mark)
 			if it.mark, err = t.marks.draw(it.key); err != nil {
 				it.block(err)
 				break

@@ -15,13 +15,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// host is what a Target works on: the kernel of one network namespace. Each way
-// into it is an interface below, as near to the system calls as that is simple.
-// What their methods promise is said where they are implemented.
+// access is how a Target reaches the kernel of one network namespace. Each interface is
+// as close to the system calls as is simple; the implementations document the contracts.
+// Tests put a fake kernel in their place.
 type access struct {
 	kernel  *kernel.Conn
-	watch   *kernel.Conn // another socket, for what is asked meanwhile
-	count   *kernel.Conn // a third one, for statistics
+	watch   *kernel.Conn // for Connections, which may run during Apply
+	count   *kernel.Conn // for statistics
 	conns   connectionTable
 	device  *host.Device
 	fw      filters
@@ -31,15 +31,15 @@ type access struct {
 	tunnels unwrappers
 }
 
-// counters count what went to the kernel. All sockets of a Target share them.
-// They may be read at any time.
+// counters count messages to the kernel. All sockets of a Target share them, and they
+// may be read at any time.
 type counters struct {
 	netlink.Counters // IPVS messages
 
 	nftMessages, addresses, conntrack, conntrackDumps, tables atomic.Uint64
 }
 
-// filters is our nftables table (nft.go).
+// filters is our nftables table, see filter.Table.
 type filters interface {
 	Read(ctx context.Context) (*filter.Ruleset, error)
 	Apply(ctx context.Context, c filter.Change) error
@@ -49,24 +49,24 @@ type filters interface {
 	Missing(ctx context.Context) error
 }
 
-// flowTable is connection tracking (conntrack.go).
+// flowTable is connection tracking, see conntrack.Table.
 type flowTable interface {
 	Delete(ctx context.Context, f conntrack.Flows) error
 	Supported(ctx context.Context) host.Finding
 }
 
-// connectionTable is how many connections each service has (stats_proc.go).
+// connectionTable counts the connections of each service, see kernel.Table.
 type connectionTable interface {
 	Read() (map[kernel.ServiceID]kernel.Live, error)
 	Close()
 }
 
-// listeners are the sockets of this host's processes (ports.go).
+// listeners are the sockets of other processes, see host.PortOwnership.
 type listeners interface {
 	Free(k vip.FrontendKey) error
 }
 
-// unwrappers are the devices that take packets out of tunnels (tunnel.go).
+// unwrappers are the tunnel devices of a real server, see host.Tunnels.
 type unwrappers interface {
 	Read() (map[netip.Addr]bool, error)
 	Ensure(local netip.Addr) error
@@ -95,11 +95,11 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 		h.close()
 		return access{}, err
 	}
-	_, _ = h.conns.Read() // opens it here; what hides it is told to those who ask
+	_, _ = h.conns.Read() // opens it in this namespace; later reads report an error
 	return h, nil
 }
 
-// close gives back the sockets that are open.
+// close closes the open sockets.
 func (h *access) close() {
 	for _, k := range []*kernel.Conn{h.kernel, h.watch, h.count} {
 		if k != nil {

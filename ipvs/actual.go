@@ -20,16 +20,14 @@ type (
 	updateOf = reconcile.Update[vip.FrontendKey, vip.Frontend]
 )
 
-// Actual implements reconcile.Target. It costs one dump of all services and one
-// of the destinations of each of ours, one reading of the table and one of the
-// device.
+// Actual implements reconcile.Target. It costs one dump of all services, one dump of
+// destinations per service of ours, and one read each of the table and the device.
 //
-// What is left over of a frontend whose service is gone comes under its own
-// key, as damaged. An address that belongs to no frontend comes under port and
-// protocol 0.
+// A frontend without a service that has other parts is yielded as damaged, under its
+// key. An address without a frontend has port and protocol 0.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	return func(yield func(observed, error) bool) {
-		all, err := t.load(ctx)
+		all, err := t.readState(ctx)
 		if err != nil {
 			yield(observed{}, err)
 			return
@@ -42,54 +40,54 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	}
 }
 
-// reading is the kernel as it was read.
-type reading struct {
+// kernelState is what readKernel found.
+type kernelState struct {
 	table  *filter.Ruleset
 	ranges map[vip.FrontendKey][]netip.Prefix // the table's source ranges
 	marks  func(vip.FrontendKey) uint32
 	device host.DeviceState
-	// tunnels are the addresses that devices for tunnels are for, and whether these are whole.
+	// tunnels are the addresses of our tunnel devices, and whether each device is intact.
 	tunnels map[netip.Addr]bool
 	states  map[vip.FrontendKey]*kernel.State
-	// endpoints are those of the frontends that come of it.
+	// endpoints is memory for the frontends' backends.
 	endpoints kernel.Slab[vip.Endpoint]
 }
 
-// load reads the kernel and makes what it found what the Target believes.
-func (t *Target) load(ctx context.Context) ([]observed, error) {
+// readState reads the kernel and replaces the records by what it found.
+func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	if t.unbuildable {
-		// Reading works without the modules that writing needs, and says nothing about
-		// whether the dataplane works.
+		// A read works without the modules that a write needs. So a successful read doesn't
+		// mean that the dataplane works again.
 		if err := t.fw.Missing(ctx); err != nil {
 			return nil, err
 		}
 		t.unbuildable = false
 	}
-	r, err := t.read(ctx)
+	r, err := t.readKernel(ctx)
 	if err != nil {
 		return nil, err
 	}
 	t.pods = slices.Clone(t.opt.PodCIDRs())
 	want := podSet(t.pods)
-	held, broken := newHoldings(want), !r.table.Intact
+	held, broken := newRecords(want), !r.table.Intact
 	stale := !broken && !r.table.Pods.Equal(want)
 	if stale {
-		// What the table has was made for these; the next Apply goes from them to those wanted.
+		// The records describe the table. The next Apply changes it to the wanted ranges.
 		held.pods = r.table.Pods
 	}
 	all := t.interpret(r)
 	for i := range all {
 		held.set(all[i].Value.Key, &all[i].Value)
 		if f := &all[i].Value; (f.Kind == vip.OnRealServer) == t.opt.RealServer {
-			t.needs = t.needs.with(f) // an agent that adopts all has no other occasion
+			t.optional = t.optional.with(f) // Apply may have nothing to do after a restart
 		}
 	}
 	for i := range all {
 		t.inspect(&all[i], r, held, broken)
 	}
-	untuned := t.untuned()
+	untuned := t.sysctlDrift()
 	if len(all) > 0 {
-		// What concerns all alike is mended by any repair: one is enough.
+		// Any repair fixes what concerns all frontends, so report it for one of them.
 		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Value.Key, b.Value.Key) }).Value.Key
 		i := slices.IndexFunc(all, func(o observed) bool { return o.Value.Key == first })
 		if stale {
@@ -97,17 +95,16 @@ func (t *Target) load(ctx context.Context) ([]observed, error) {
 		}
 		all[i].Damage = append(all[i].Damage, untuned...)
 	}
-	all = append(all, strays(r, held)...)
-	t.held, t.broken, t.stalePods, t.loaded, t.wide = held, broken, stale, true, r.device.Wide
+	all = append(all, orphans(r, held)...)
+	t.records, t.broken, t.stalePods, t.adopted, t.widePrefixes = held, broken, stale, true, r.device.Wide
 	return all, nil
 }
 
-// untuned names the sysctls that are to be set: those that were as they should be
-// and no longer are, and those that were never tried. Of the others it notes which
-// somebody has put right.
-func (t *Target) untuned() []string {
+// sysctlDrift returns the sysctls that have changed since they were set, and those that
+// were never set. It records which of the others have been repaired.
+func (t *Target) sysctlDrift() []string {
 	var out []string
-	if f := t.sysctl.Check(expireConnections); t.keeping && !f.OK {
+	if f := t.sysctl.Check(expireConnections); t.expiryOff && !f.OK {
 		out = append(out, f.Name+" "+f.Detail)
 	}
 	for _, w := range t.wantedSettings() {
@@ -122,9 +119,9 @@ func (t *Target) untuned() []string {
 	return out
 }
 
-// read reads everything that may be ours.
-func (t *Target) read(ctx context.Context) (*reading, error) {
-	r := &reading{ranges: map[vip.FrontendKey][]netip.Prefix{}, marks: t.marks.get}
+// readKernel reads everything that may be ours.
+func (t *Target) readKernel(ctx context.Context) (*kernelState, error) {
+	r := &kernelState{ranges: map[vip.FrontendKey][]netip.Prefix{}, marks: t.marks.get}
 	var err error
 	if r.table, err = t.fw.Read(ctx); err != nil {
 		return nil, err
@@ -145,7 +142,7 @@ func (t *Target) read(ctx context.Context) (*reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.marks.forgetForeign()
+	t.marks.clearForeign()
 	r.states = make(map[vip.FrontendKey]*kernel.State, len(services))
 	all := make([]kernel.State, len(services))
 	room := kernel.Slab[kernel.Dest]{Size: kernel.SlabSize}
@@ -156,7 +153,7 @@ func (t *Target) read(ctx context.Context) (*reading, error) {
 			var known bool
 			mark := s.Mark
 			if s.Key, known = t.marks.frontend(mark, vip.FamilyOf(s.Key.Addr)); !known {
-				t.marks.avoid(mark)
+				t.marks.markForeign(mark)
 				continue
 			}
 		}
@@ -171,33 +168,33 @@ func (t *Target) read(ctx context.Context) (*reading, error) {
 	return r, nil
 }
 
-// learnMarks takes over the marks that the table has on record. One that isn't
-// what this Target made it is a foreign hand's work: the table is built anew.
+// learnMarks adopts the marks in the table. If one differs from the record, another
+// program has changed the table, which is then rebuilt.
 func (t *Target) learnMarks(table *filter.Ruleset) {
 	for e := range table.Others {
-		if e.Set.IsMap() && !t.marks.learn(e.Key, e.Mark) {
+		if e.Set.IsMap() && !t.marks.adopt(e.Key, e.Mark) {
 			table.Intact = false
 		}
 	}
 }
 
-// ours reports whether a service at key is ours.
+// ours reports whether the service at k is ours.
 func (t *Target) ours(k vip.FrontendKey, table *filter.Ruleset) bool {
-	return t.opt.Owns(k.Addr) || t.held.frontends[k] != nil ||
+	return t.opt.Owns(k.Addr) || t.records.frontends[k] != nil ||
 		table.Has(filter.Element{Set: filter.SetFrontends, Key: k}) || table.Has(filter.Element{Set: filter.SetNodePorts, Key: k})
 }
 
-// has reports whether s, or the set that has its part, has a frontend.
-func (r *reading) has(s filter.Set, k vip.FrontendKey) bool {
+// has reports whether k is in set s, or in its counterpart for marks.
+func (r *kernelState) has(s filter.Set, k vip.FrontendKey) bool {
 	if !filter.ByMark(k) {
 		return r.table.Sets[k]&(1<<s) != 0
 	}
 	return r.table.Has(filter.ElementOf(s, k, r.marks(k)))
 }
 
-// interpret makes frontends of what was read: one for each service of ours, and
-// one for each that has left elements behind.
-func (t *Target) interpret(r *reading) []observed {
+// interpret returns one frontend for each service of ours, and one for each key that
+// only has elements.
+func (t *Target) interpret(r *kernelState) []observed {
 	all := make([]observed, 0, len(r.states))
 	for k, s := range r.states {
 		all = append(all, observed{Value: t.frontend(k, r, s)})
@@ -210,7 +207,7 @@ func (t *Target) interpret(r *reading) []observed {
 		seen[k] = true
 		o := observed{Value: t.frontend(k, r, nil)}
 		if o.Value.Kind == vip.OnRealServer {
-			realServer(&o.Value, t.held.frontends[k], r.tunnels)
+			completeRealServer(&o.Value, t.records.frontends[k], r.tunnels)
 		} else {
 			o.Damage = append(o.Damage, "ipvs service missing")
 		}
@@ -227,8 +224,8 @@ func (t *Target) interpret(r *reading) []observed {
 		}
 	}
 	if !r.table.Intact {
-		// What has nothing but elements is not to be seen without them.
-		for k, f := range t.held.frontends {
+		// Without the table, nothing in the kernel shows a real server's frontends.
+		for k, f := range t.records.frontends {
 			if f.Kind == vip.OnRealServer && r.states[k] == nil && !seen[k] {
 				all = append(all, observed{Value: *f})
 			}
@@ -237,15 +234,16 @@ func (t *Target) interpret(r *reading) []observed {
 	return all
 }
 
-// frontend is what a service in the kernel, which may be missing, amounts to.
-func (t *Target) frontend(k vip.FrontendKey, r *reading, s *kernel.State) vip.Frontend {
+// frontend returns the frontend that the kernel's state at k stands for. S is nil if
+// there is no service.
+func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vip.Frontend {
 	sets, marked := r.table.Sets[k], filter.ByMark(k)
 	has := func(s filter.Set) bool { return sets&(1<<s) != 0 || marked && r.has(s, k) }
 	f := vip.Frontend{Key: k, Kind: vip.OnVIP, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeNever}
-	before := t.held.frontends[k]
+	before := t.records.frontends[k]
 	switch {
 	case s == nil && (has(filter.SetServed) || has(filter.SetServedRanges)) && !has(recordOf(&f)):
-		f.Kind, f.Forward = vip.OnRealServer, 0 // which nothing there tells
+		f.Kind, f.Forward = vip.OnRealServer, 0 // unknown here; see completeRealServer
 		return f
 	case has(filter.SetNodePorts), !has(filter.SetFrontends) && before != nil && before.Kind == vip.OnHost:
 		f.Kind = vip.OnHost
@@ -257,7 +255,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *reading, s *kernel.State) vip.Fr
 		f.Masquerade = vip.MasqueradeAuto
 	case has(filter.SetMasqOwn):
 		f.Masquerade = vip.MasqueradeOwn
-	case !r.table.Intact && before != nil: // the elements may have gone with the table
+	case !r.table.Intact && before != nil: // the elements may be lost with the table
 		f.Masquerade = before.Masquerade
 	}
 	switch f.SourceRanges = r.ranges[k]; {
@@ -270,7 +268,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *reading, s *kernel.State) vip.Fr
 		return f
 	}
 	f.Scheduler = kernel.SchedulerOf(s.Scheduler)
-	if hashes(f.Scheduler) {
+	if isHash(f.Scheduler) {
 		f.SchedulerFallback = s.Flags&kernel.FlagSched1 != 0
 		f.SchedulerPort = s.Flags&kernel.FlagSched2 != 0
 	}
@@ -279,7 +277,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *reading, s *kernel.State) vip.Fr
 	}
 	f.OnePacket = s.Flags&kernel.FlagOnePacket != 0
 	if f.Forward = forwardOf(s.Dests); f.OnePacket && len(s.Dests) == 0 {
-		f.Forward = vip.ForwardDirect // with nat there is none
+		f.Forward = vip.ForwardDirect // one-packet is never nat
 	}
 	f.Backends = r.endpoints.Cut(len(s.Dests))
 	for i, d := range s.Dests {
@@ -288,15 +286,15 @@ func (t *Target) frontend(k vip.FrontendKey, r *reading, s *kernel.State) vip.Fr
 	return f
 }
 
-// inspect looks for what the frontend can't express: parts that are missing,
-// and oddities that only a foreign hand puts there.
-func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
+// inspect adds the damage that a frontend can't express: missing parts, and settings
+// that only another program makes.
+func (t *Target) inspect(o *observed, r *kernelState, held *records, broken bool) {
 	d := damage(o.Damage)
 	if broken {
 		d.addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
 	}
 	f := &o.Value
-	for _, a := range tunnelsHere(f) {
+	for _, a := range localTunnels(f) {
 		if !r.tunnels[a] {
 			d.addf("the device that takes packets for %s out of tunnels is missing or not as it should be", a)
 		}
@@ -314,14 +312,14 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 	}
 	if s := r.states[o.Value.Key]; s != nil {
 		whole := desiredService(f, s.Mark)
-		if f.Scheduler == vip.OtherScheduler { // a frontend can't say which
+		if f.Scheduler == vip.OtherScheduler { // a frontend doesn't contain its name
 			d.addf("scheduler is %s", s.Scheduler)
 			whole.Scheduler = s.Scheduler
 		}
 		if s.Service != whole {
 			d.addf("service has flags %#x, timeout %d, netmask %#x, persistence engine %q", s.Flags, s.Timeout, s.Netmask, s.PE)
 		}
-		if a := astray(s); a.IsValid() {
+		if a := firstMisplaced(s); a.IsValid() {
 			d.addf("destinations are in another order than on other hosts, from %s on: %s goes by it", a, s.Scheduler)
 		}
 		for _, x := range s.Dests {
@@ -333,13 +331,13 @@ func (t *Target) inspect(o *observed, r *reading, held *holdings, broken bool) {
 	o.Damage = d
 }
 
-// inspectElements compares the sets with what f needs.
-func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *reading, held *holdings) {
+// inspectElements compares the sets with the elements that f needs.
+func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, held *records) {
 	mark := r.marks(f.Key)
-	t.room.needed = elements(t.room.needed[:0], f, mark)
-	t.room.had = possible(t.room.had[:0], f.Key, mark)
-	want := t.room.needed
-	for _, e := range t.room.had {
+	t.buffers.needed = elements(t.buffers.needed[:0], f, mark)
+	t.buffers.had = possible(t.buffers.had[:0], f.Key, mark)
+	want := t.buffers.needed
+	for _, e := range t.buffers.had {
 		if !slices.Contains(want, e) && r.table.Has(e) {
 			d.addf("should not be: %s", e)
 		}
@@ -351,7 +349,7 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *reading, held *h
 	for _, a := range held.hairpinsOf(f) {
 		want = append(want, filter.AddrElement(filter.SetHairpin, a))
 	}
-	t.room.needed = want
+	t.buffers.needed = want
 	for _, e := range want {
 		if !r.table.Has(e) && (r.states[f.Key] != nil || !e.Set.Refuses()) {
 			d.addf("missing: %s", e)
@@ -359,12 +357,12 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *reading, held *h
 	}
 }
 
-// stray reports whether a key stands for what is left over at an address, not
-// for a frontend.
-func stray(k vip.FrontendKey) bool { return k.Protocol == 0 }
+// isOrphanKey reports whether a key stands for leftovers at an address instead of a
+// frontend.
+func isOrphanKey(k vip.FrontendKey) bool { return k.Protocol == 0 }
 
-// strays returns what is ours and belongs to no frontend, one for an address.
-func strays(r *reading, held *holdings) []observed {
+// orphans returns what is ours and belongs to no frontend, one item per address.
+func orphans(r *kernelState, held *records) []observed {
 	found := map[netip.Addr]damage{}
 	for a := range r.device.Addrs {
 		if held.vips[a] == 0 {
@@ -395,7 +393,7 @@ func strays(r *reading, held *holdings) []observed {
 	return out
 }
 
-// damage collects what is wrong with one frontend in the kernel.
+// damage describes what is wrong with one frontend in the kernel.
 type damage []string
 
 func (d *damage) addf(format string, args ...any) { *d = append(*d, fmt.Sprintf(format, args...)) }

@@ -12,7 +12,7 @@ import (
 // change, in a few sends for the whole batch.
 func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 	err := t.apply(ctx, batch)
-	clear(t.room.items) // they may point to much memory
+	clear(t.buffers.items) // they may point to much memory
 	for i := range batch {
 		u := &batch[i]
 		if err != nil || u.Err != nil {
@@ -30,12 +30,12 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if !t.loaded {
-		if _, err := t.load(ctx); err != nil {
+	if !t.adopted {
+		if _, err := t.readState(ctx); err != nil {
 			return err
 		}
 	}
-	if t.keeping {
+	if t.expiryOff {
 		t.expireAgain()
 	}
 	items := t.accept(batch)
@@ -55,25 +55,25 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		if err := t.ensureDevice(); err != nil {
 			return err
 		}
-		t.tune()
+		t.setSysctls()
 	}
 
 	up := make(filter.Change, 3*len(items))
 	for _, it := range items {
-		t.raise(up, it)
+		t.addBefore(up, it)
 	}
 	for _, it := range items { // after raise has compared all: they may share addresses
 		if !it.result.blocked {
-			t.held.set(it.key, it.update.New)
+			t.records.set(it.key, it.update.New)
 		}
 	}
 	if err := t.stages(ctx, items, up); err != nil {
 		for _, it := range items {
 			if it.update.New == nil {
-				t.held.set(it.key, it.old) // parts of it may exist, and they are ours
+				t.records.set(it.key, it.old) // parts of it may exist, and they are ours
 			}
 			for _, a := range t.hairpinsAround(it) {
-				t.loose[a] = struct{}{}
+				t.looseHairpins[a] = struct{}{}
 			}
 		}
 		return err
@@ -89,19 +89,19 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 // stages changes the kernel in the order in which no packet goes astray: rules and
 // backends before addresses when a frontend comes, addresses first when it goes.
 func (t *Target) stages(ctx context.Context, items []*item, up filter.Change) error {
-	if err := t.filter(ctx, up); err != nil {
+	if err := t.updateTable(ctx, up); err != nil {
 		return err
 	}
 	for _, stage := range []func(context.Context, []*item) error{
-		t.dropAddresses, t.program, t.openTunnels, t.addAddresses, t.closeTunnels,
+		t.removeAddresses, t.program, t.addTunnels, t.addAddresses, t.removeTunnels,
 	} {
 		if err := stage(ctx, items); err != nil {
 			return err
 		}
 	}
-	down := t.lowerAll(items, up)
-	for a := range t.loose {
-		if t.held.hairpins[a] == 0 {
+	down := t.removalsAfter(items, up)
+	for a := range t.looseHairpins {
+		if t.records.hairpins[a] == 0 {
 			down[filter.AddrElement(filter.SetHairpin, a)] = false
 		}
 	}
@@ -110,7 +110,7 @@ func (t *Target) stages(ctx context.Context, items []*item, up filter.Change) er
 	} else if err != nil {
 		return err
 	}
-	clear(t.loose)
+	clear(t.looseHairpins)
 	t.releaseMarks(items)
 	return nil
 }

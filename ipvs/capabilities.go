@@ -2,6 +2,6 @@ package ipvs
 
 import "github.com/ironvip/ironvip/vip"
 
-// Unsupported says what the ipvs dataplane can't do of what f asks for, whatever
-// the host: a vip.Problem of code unsupported, or nil. Apply asks it first.
+// Unsupported returns what the ipvs dataplane can't do of f on any host: a vip.Problem of
+// code unsupported, or nil. Apply rejects the same.
 func Unsupported(f *vip.Frontend) error { return unsupported(f) }

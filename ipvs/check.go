@@ -28,7 +28,7 @@ func Err(findings []Finding) error { return host.Err(findings) }
 // Check checks what the dataplane needs of this host, with trials where only the
 // kernel knows. It starts no program and leaves nothing behind, but its requests
 // make the kernel load the modules that it can load by itself. The ipvs dataplane
-// can run if Usable accepts the findings. With realServer, Check leaves out the
+// can run if Usable accepts the findings. With completeRealServer, Check leaves out the
 // sysctls: a real server needs none until it has a frontend, and then the Target's
 // Findings report them.
 func Check(realServer bool) []Finding { return check(host.ProcSysNet, "/", realServer) }

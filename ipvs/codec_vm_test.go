@@ -207,7 +207,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 	}
 	for i, s := range vip.Schedulers() {
 		line := "-s " + s.String()
-		if hashes(s) {
+		if isHash(s) {
 			line += fmt.Sprintf(" -b %s-fallback", s)
 		}
 		cases = append(cases, form{at: fmt.Sprintf("10.96.1.%d:80", i+1), proto: vip.TCP, line: line, dest: "-m -w 1",

@@ -134,7 +134,7 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 			persistence = fmt.Sprintf(" -p %d", int(f.Affinity.Seconds()))
 		}
 		flags := ""
-		if hashes(f.Scheduler) {
+		if isHash(f.Scheduler) {
 			flags = fmt.Sprintf(" -b %s-fallback", f.Scheduler)
 		}
 		if f.OnePacket {

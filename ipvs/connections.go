@@ -12,13 +12,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// quiet is how long a backend must carry no packet before its connections that
-// the kernel calls inactive stop to count. The kernel's counters lag by 2 s.
+// quiet is how long a backend must receive no packets before its inactive connections
+// don't count any more. The kernel's counters lag by 2 s.
 const quiet = 5 * time.Second
 
-// idleWatch tells how many connections endpoints still have. It has a socket
-// of its own, so that it can be asked while the dataplane is programmed.
-type idleWatch struct {
+// idleTracker counts the connections that endpoints still have. It has its own socket,
+// so it can be used during Apply.
+type idleTracker struct {
 	now func() time.Time
 
 	mu     sync.Mutex
@@ -26,44 +26,42 @@ type idleWatch struct {
 	seen   map[conntrack.Flow]sample
 }
 
-// sample is when an endpoint's packet count last moved.
+// sample is when an endpoint's packet count last changed.
 type sample struct {
 	packets   uint64
 	moved     time.Time
 	refreshed time.Time
 }
 
-func newIdleWatch(k *kernel.Conn) *idleWatch {
-	return &idleWatch{kernel: k, now: time.Now, seen: map[conntrack.Flow]sample{}}
+func newIdleTracker(k *kernel.Conn) *idleTracker {
+	return &idleTracker{kernel: k, now: time.Now, seen: map[conntrack.Flow]sample{}}
 }
 
-func (w *idleWatch) close() {
+func (w *idleTracker) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.kernel.Close()
 }
 
-// Connections implements reconcile.Connections, by one dump of the frontend's
+// Connections implements reconcile.Connections. It costs one dump of the frontend's
 // destinations.
 //
-// A TCP connection that is established counts. What the kernel calls inactive
-// is anything else: half-closed connections that may still stream, and those
-// that only wait for their timers, up to 2 minutes. They can't be told apart
-// one by one, so they count while the endpoint carries packets, and until it
-// has carried none for 5 s. Where the kernel's counters stand still, nothing
-// says whether it does, and all count. UDP has inactive connections only:
-// clients that were heard of within the UDP timeout.
+// Established TCP connections count. The kernel calls all others inactive: half-closed
+// ones that may still transfer data, and those that only wait for their timers, up to
+// 2 minutes. Single ones can't be told apart, so they count until the endpoint has
+// received no packet for 5 s. If the kernel's counters are off, all count. UDP has
+// only inactive connections: clients that sent something within the UDP timeout.
 func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
-	w := t.idle
+	w := t.idleTracker
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := map[netip.AddrPort]int{}
 	now := w.now()
 	mark := t.marks.get(key)
 	if filter.ByMark(key) && mark == 0 {
-		return out, nil // there is no such service
+		return out, nil // no service
 	}
-	all := key.Protocol == vip.UDP || t.sysctl.Check(countersStill).OK
+	all := key.Protocol == vip.UDP || t.sysctl.Check(estimationOff).OK
 	err := kernel.Destinations(ctx, w.kernel, key, mark, kernel.DecodeDestStatus, func(d kernel.DestStatus) {
 		n := int(d.Active)
 		if d.Inactive > 0 && (all || w.busy(conntrack.Flow{Frontend: key, Backend: d.Addr}, d.Traffic.In.Packets+d.Traffic.Out.Packets, now)) {
@@ -80,9 +78,9 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 	return out, nil
 }
 
-// busy reports whether an endpoint's packet count moved lately; one that is
-// seen for the first time counts as moving.
-func (w *idleWatch) busy(k conntrack.Flow, packets uint64, now time.Time) bool {
+// busy reports whether an endpoint's packet count changed recently. It returns true for
+// a new endpoint.
+func (w *idleTracker) busy(k conntrack.Flow, packets uint64, now time.Time) bool {
 	s, known := w.seen[k]
 	if !known || s.packets != packets {
 		s = sample{packets: packets, moved: now}
@@ -92,9 +90,8 @@ func (w *idleWatch) busy(k conntrack.Flow, packets uint64, now time.Time) bool {
 	return now.Sub(s.moved) < quiet
 }
 
-// forget drops endpoints that nobody has asked about for a minute. It looks at
-// all of them when they have become many.
-func (w *idleWatch) forget(now time.Time) {
+// forget removes endpoints without a request in the last minute, if there are many.
+func (w *idleTracker) forget(now time.Time) {
 	if len(w.seen) < 1024 {
 		return
 	}

@@ -172,7 +172,7 @@ func TestSysctlDrift(t *testing.T) {
 	}
 	p.put(t, repairOf(f))
 	p.wants(t, f)
-	lab.Director.Do(func() { p.sysctl = host.Sysctls{Root: t.TempDir()}; p.tune() })
+	lab.Director.Do(func() { p.sysctl = host.Sysctls{Root: t.TempDir()}; p.setSysctls() })
 	bad := 0
 	for _, f := range p.Findings() {
 		if !f.OK && f.Remedy != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// recordOf is the set that says of a frontend that it is ours.
+// recordOf returns the set that records that a frontend is ours.
 func recordOf(f *vip.Frontend) filter.Set {
 	switch k := f.Key; {
 	case f.Kind == vip.OnRealServer && k.Ranged():
@@ -27,17 +27,16 @@ func recordOf(f *vip.Frontend) filter.Set {
 	return filter.SetFrontends
 }
 
-// frontendSets are the sets that have single frontends, but for their sources.
-// They stand for those of marks, too.
+// frontendSets are the sets of single frontends except sources. They stand for the
+// sets of marks, too.
 var frontendSets = []filter.Set{filter.SetRefused, filter.SetMasqAlways, filter.SetMasqAuto, filter.SetMasqOwn, filter.SetRestricted}
 
-// possible appends every element that a frontend at k could have, but for
-// sources.
+// possible appends every element that a frontend at k can have, except sources.
 func possible(out []filter.Element, k vip.FrontendKey, mark uint32) []filter.Element {
 	for _, kind := range [...]vip.FrontendKind{vip.OnVIP, vip.OnHost, vip.OnRealServer} {
 		f := vip.Frontend{Key: k, Kind: kind}
 		if hasMark(&f) && (mark == 0 || kind == vip.OnHost) || kind == vip.OnRealServer && k.Audience != vip.Everyone {
-			continue // there is none
+			continue
 		}
 		out = append(out, filter.ElementOf(recordOf(&f), k, mark))
 	}
@@ -53,11 +52,11 @@ func possible(out []filter.Element, k vip.FrontendKey, mark uint32) []filter.Ele
 	return out
 }
 
-// onDevice reports whether f's address is one that our device has.
+// onDevice reports whether f's address is on our device.
 func onDevice(f *vip.Frontend) bool { return f.Kind != vip.OnHost }
 
-// masquerade is f's mode in normal form: a node port's clients come from
-// anywhere, so there auto is always (as kube-proxy does for cluster policy).
+// masquerade returns f's mode in normal form. For a node port auto means always, as in
+// kube-proxy for cluster policy, because its clients come from anywhere.
 func masquerade(f *vip.Frontend) vip.Masquerade {
 	switch {
 	case forward(f) != vip.ForwardNAT, f.Kind == vip.OnRealServer:
@@ -70,13 +69,12 @@ func masquerade(f *vip.Frontend) vip.Masquerade {
 	return vip.MasqueradeAuto
 }
 
-// nobody is what stands for source ranges without a range of the frontend's own
-// family: no client may reach it then.
+// nobody stands for source ranges without a range of the frontend's family: no client
+// may reach it.
 var nobody = []netip.Prefix{{}}
 
-// sources returns f's source ranges in normal form, those of its own family
-// only: disjoint, as few as there can be, in order. Restricted is false where
-// everyone may reach f.
+// sources returns f's source ranges of its family in normal form: disjoint, sorted, and
+// as few as possible. Restricted is false if every client may reach f.
 func sources(f *vip.Frontend) (ranges []netip.Prefix, restricted bool) {
 	if len(f.SourceRanges) == 0 || f.Kind != vip.OnVIP {
 		return nil, false
@@ -94,7 +92,7 @@ func sources(f *vip.Frontend) (ranges []netip.Prefix, restricted bool) {
 	return ranges, true
 }
 
-// sameSources reports whether a and b, of one key, are open to the same clients.
+// sameSources reports whether a and b, of one key, allow the same clients.
 func sameSources(a, b *vip.Frontend) bool {
 	if a.Kind == b.Kind && slices.Equal(a.SourceRanges, b.SourceRanges) {
 		return true
@@ -104,8 +102,8 @@ func sameSources(a, b *vip.Frontend) bool {
 	return some == others && slices.Equal(x, y)
 }
 
-// elements appends the elements that f itself needs, but for its sources. Those
-// of its address and its backends are shared between frontends, see holdings.
+// elements appends the elements that f needs except sources. The elements of addresses
+// and backends are shared between frontends, see records.
 func elements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Element {
 	out = append(out, filter.ElementOf(recordOf(f), f.Key, mark))
 	if f.Kind == vip.OnRealServer {
@@ -142,11 +140,11 @@ func sourceElements(out []filter.Element, f *vip.Frontend, mark uint32) []filter
 	return out
 }
 
-// elementChanges adds to up what must be there before new is programmed, and to
-// down what must go after; of these one may be nil, which isn't asked for. With
-// repair nothing is taken for granted: every element of the key is stated.
-// Before are the frontends that may have left elements.
-func (r *room) elementChanges(up, down filter.Change, key vip.FrontendKey, mark uint32, before []*vip.Frontend, new *vip.Frontend, repair bool) {
+// elementChanges adds to up what must be in the table before new is programmed, and
+// to down what must be removed after. Either may be nil if it isn't wanted. With
+// repair, it doesn't rely on records and sets every element of the key. Before are the
+// frontends that may have left elements.
+func (r *buffers) elementChanges(up, down filter.Change, key vip.FrontendKey, mark uint32, before []*vip.Frontend, new *vip.Frontend, repair bool) {
 	had, needs := r.had[:0], r.needed[:0]
 	if up == nil && len(before) == 0 && !repair {
 		return
@@ -172,7 +170,7 @@ func (r *room) elementChanges(up, down filter.Change, key vip.FrontendKey, mark 
 		case slices.Contains(needs, e):
 		case (e.Set == filter.SetRestricted || e.Set == filter.SetMarkedRestricted) && new != nil:
 			if up != nil {
-				up[e] = false // together with the sources, else nobody could come in between
+				up[e] = false // in one transaction with the sources, otherwise no client is allowed in between
 			}
 		case down != nil:
 			down[e] = false
@@ -183,9 +181,9 @@ func (r *room) elementChanges(up, down filter.Change, key vip.FrontendKey, mark 
 	}
 }
 
-// sourceChanges does the same for source ranges. While there is a frontend they
-// change at once, whole: old ones may overlap new ones, and a set that has one
-// can't take the other.
+// sourceChanges does the same for source ranges. As long as there is a frontend, all
+// ranges change in one transaction: old ones may overlap new ones, which an interval
+// set rejects.
 func sourceChanges(up, down filter.Change, mark uint32, before []*vip.Frontend, new *vip.Frontend, repair bool) {
 	had := map[filter.Element]bool{}
 	for _, f := range before {

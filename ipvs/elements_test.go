@@ -178,7 +178,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 		{Addr: six, Port: 1, LastPort: 65535, Protocol: vip.UDP},
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		target := &Target{held: newHoldings(testPods), suspect: map[vip.FrontendKey]struct{}{}, needs: needs{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
+		target := &Target{records: newRecords(testPods), suspect: map[vip.FrontendKey]struct{}{}, optional: optionalSettings{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
 		want := map[vip.FrontendKey]*vip.Frontend{}
 		table := modelTable{}
 		for range rapid.IntRange(1, 8).Draw(t, "batches") {
@@ -211,10 +211,10 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 			}
 			up := filter.Change{}
 			for _, it := range items {
-				target.raise(up, it)
+				target.addBefore(up, it)
 			}
 			for _, it := range items {
-				target.held.set(it.key, it.update.New)
+				target.records.set(it.key, it.update.New)
 			}
 			for e, present := range up {
 				restricts := e.Source.IsValid() || e.Set == filter.SetRestricted || e.Set == filter.SetMarkedRestricted
@@ -237,14 +237,14 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 					delete(want, it.key)
 				}
 			}
-			if err := table.put(target.lowerAll(items, up)); err != nil {
+			if err := table.put(target.removalsAfter(items, up)); err != nil {
 				t.Fatal(err)
 			}
 			target.releaseMarks(items)
 			if n := needed(want); !maps.Equal(n, unmarked(table)) {
 				t.Fatalf("the table has %v\nneeded is %v", table, n)
 			}
-			if all := target.held.all(&target.marks); !maps.Equal(map[filter.Element]bool(all), map[filter.Element]bool(table)) {
+			if all := target.records.all(&target.marks); !maps.Equal(map[filter.Element]bool(all), map[filter.Element]bool(table)) {
 				t.Fatalf("a table built anew would have %v, not %v", all, table)
 			}
 			for k := range target.marks.of {

@@ -465,7 +465,7 @@ func (k *fakeKernel) witnessService(f *vip.Frontend, s *fakeService, mark uint32
 	var order []netip.AddrPort
 	for _, d := range s.list() {
 		switch {
-		case counts(s.Scheduler, &d):
+		case inTable(s.Scheduler, &d):
 			order = append(order, d.Addr)
 		case s.Scheduler == maglev && s.last[d.Addr] != 0:
 			say("destination %s of weight 0 has a part of the table by its last weight", d.Addr)

@@ -50,7 +50,7 @@ func (p *planeIn) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	return func(yield func(observed, error) bool) {
 		var all []observed
 		var err error
-		p.node.Do(func() { all, err = p.Target.load(ctx) })
+		p.node.Do(func() { all, err = p.Target.readState(ctx) })
 		if err != nil {
 			yield(observed{}, err)
 			return

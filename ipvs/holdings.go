@@ -10,19 +10,20 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// holdings count which frontends share an address of the device, and which a
-// hairpin element. The zero value is not ready: use newHoldings.
-type holdings struct {
+// records are the frontends that Apply has programmed or adopted. They count how many
+// frontends share an address of the device, a hairpin element and a tunnel device.
+// Use newRecords.
+type records struct {
 	frontends map[vip.FrontendKey]*vip.Frontend
 	ranges    map[portSpace][]vip.FrontendKey
 	vips      map[netip.Addr]int
 	hairpins  map[netip.Addr]int
-	tunnels   map[netip.Addr]int // see tunnelsHere
+	tunnels   map[netip.Addr]int // see localTunnels
 	pods      *netipx.IPSet
 }
 
-func newHoldings(pods *netipx.IPSet) *holdings {
-	return &holdings{
+func newRecords(pods *netipx.IPSet) *records {
+	return &records{
 		frontends: map[vip.FrontendKey]*vip.Frontend{},
 		ranges:    map[portSpace][]vip.FrontendKey{},
 		vips:      map[netip.Addr]int{},
@@ -32,8 +33,8 @@ func newHoldings(pods *netipx.IPSet) *holdings {
 	}
 }
 
-// set records that key is f from now on; nil is absent. It costs O(backends).
-func (h *holdings) set(key vip.FrontendKey, f *vip.Frontend) {
+// set records f at key. Nil means absent. It costs O(backends).
+func (h *records) set(key vip.FrontendKey, f *vip.Frontend) {
 	if old := h.frontends[key]; old != nil {
 		h.count(old, -1)
 		delete(h.frontends, key)
@@ -44,11 +45,11 @@ func (h *holdings) set(key vip.FrontendKey, f *vip.Frontend) {
 	}
 }
 
-func (h *holdings) count(f *vip.Frontend, n int) {
+func (h *records) count(f *vip.Frontend, n int) {
 	if onDevice(f) {
 		add(h.vips, f.Key.Addr, n)
 	}
-	for _, a := range tunnelsHere(f) {
+	for _, a := range localTunnels(f) {
 		add(h.tunnels, a, n)
 	}
 	if f.Key.Ranged() {
@@ -65,8 +66,8 @@ func (h *holdings) count(f *vip.Frontend, n int) {
 	}
 }
 
-// portSpace is within what ranges of ports must not overlap: an interval set
-// takes no element that overlaps another.
+// portSpace is where ranges of ports must not overlap, because an interval set rejects
+// overlapping elements.
 type portSpace struct {
 	set      filter.Set
 	addr     netip.Addr
@@ -89,10 +90,9 @@ func add(m map[netip.Addr]int, a netip.Addr, n int) {
 	}
 }
 
-// hairpinsOf returns the backends of f that need masquerading when they are
-// their own client: those that auto spares otherwise, for being pods, and under
-// own all.
-func (h *holdings) hairpinsOf(f *vip.Frontend) []netip.Addr {
+// hairpinsOf returns the backends of f that need masquerading when they are their own
+// client: under auto the pods, which keep their address otherwise, and under own all.
+func (h *records) hairpinsOf(f *vip.Frontend) []netip.Addr {
 	every := false
 	switch m := masquerade(f); {
 	case m == vip.MasqueradeOwn:
@@ -102,7 +102,7 @@ func (h *holdings) hairpinsOf(f *vip.Frontend) []netip.Addr {
 	}
 	var out []netip.Addr
 	for _, b := range f.Backends {
-		// Backends are sorted by address: two ports of one stand side by side.
+		// Backends are sorted by address.
 		if a := b.Addr.Addr(); (every || h.pods.Contains(a)) && (len(out) == 0 || out[len(out)-1] != a) {
 			out = append(out, a)
 		}
@@ -110,10 +110,10 @@ func (h *holdings) hairpinsOf(f *vip.Frontend) []netip.Addr {
 	return out
 }
 
-// all returns every element that the held frontends need, with their marks. It
-// leaves out what no table can hold and only a foreign hand leads to: a frontend
-// that has lost its mark, and the higher of two ranges of ports that overlap.
-func (h *holdings) all(m *marks) filter.Change {
+// all returns every element that the recorded frontends need. It leaves out what the
+// table can't contain and only another program causes: a frontend without its mark,
+// and the higher of two overlapping ranges of ports.
+func (h *records) all(m *marks) filter.Change {
 	c := make(filter.Change, 3*len(h.frontends)+len(h.hairpins))
 	var buf []filter.Element
 	for _, f := range h.frontends {
@@ -145,7 +145,7 @@ func podSet(prefixes []netip.Prefix) *netipx.IPSet {
 		b.AddPrefix(p.Masked())
 	}
 	s, err := b.IPSet()
-	if err != nil { // only from an invalid prefix; those before it count
+	if err != nil { // an invalid prefix; use those before it
 		s = &netipx.IPSet{}
 	}
 	return s

@@ -47,7 +47,7 @@ func TestCheckAnywhere(t *testing.T) {
 // Inactive connections count while packets come, and 5 s longer.
 func TestIdleWatch(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := &idleWatch{now: time.Now, seen: map[conntrack.Flow]sample{}}
+		w := &idleTracker{now: time.Now, seen: map[conntrack.Flow]sample{}}
 		k := conntrack.Flow{Frontend: vip.FrontendKey{Port: 80}, Backend: addrPort("10.1.0.1:80")}
 		steps := []struct {
 			packets uint64

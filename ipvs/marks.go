@@ -8,31 +8,31 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A frontend for a range of ports, or for an audience of its own, is an IPVS
-// service by firewall mark: a map of the table gives its packets their mark, and
-// IPVS goes by that. The element of the map is the record: a service by mark is
-// ours exactly if our maps have its mark.
+// A frontend for a range of ports, or for internal clients only, is an IPVS service by
+// firewall mark: a map of the table marks its packets, and IPVS selects the service by
+// mark. The map is the record: a service by mark is ours if one of our maps has its
+// mark.
 
 func hasMark(f *vip.Frontend) bool { return filter.ByMark(f.Key) && f.Kind != vip.OnRealServer }
 
-// marks says which frontend has which mark. The zero value has none. It may be
-// used from several goroutines.
+// marks assigns firewall marks to frontends. The zero value is empty. It may be used
+// from several goroutines.
 type marks struct {
 	mu      sync.RWMutex
 	of      map[vip.FrontendKey]uint32
 	owner   map[uint32]vip.FrontendKey
-	foreign map[uint32]struct{} // in use by services that aren't ours
-	next    uint32              // where the search for a free one goes on: one that was given back rests a while
+	foreign map[uint32]struct{} // used by foreign services
+	next    uint32              // index to try next; a released mark is reused late
 }
 
-// get returns a frontend's mark, 0 for none.
+// get returns a frontend's mark, or 0.
 func (m *marks) get(k vip.FrontendKey) uint32 {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.of[k]
 }
 
-// frontend returns whose mark it is in a family.
+// frontend returns the frontend of a mark in a family.
 func (m *marks) frontend(mark uint32, f vip.Family) (vip.FrontendKey, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -40,20 +40,20 @@ func (m *marks) frontend(mark uint32, f vip.Family) (vip.FrontendKey, bool) {
 	return k, ok && vip.FamilyOf(k.Addr) == f
 }
 
-// learn takes over what a record says. It is false where that can't be, as the
-// frontend has another mark or the mark another frontend.
-func (m *marks) learn(k vip.FrontendKey, mark uint32) bool {
+// adopt records a mark that the table has. It returns false if the frontend has
+// another mark or the mark another frontend.
+func (m *marks) adopt(k vip.FrontendKey, mark uint32) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	had, known := m.of[k]
 	if owner, taken := m.owner[mark]; known && had != mark || taken && owner != k {
 		return false
 	}
-	m.take(k, mark)
+	m.set(k, mark)
 	return true
 }
 
-func (m *marks) take(k vip.FrontendKey, mark uint32) {
+func (m *marks) set(k vip.FrontendKey, mark uint32) {
 	if m.of == nil {
 		m.of, m.owner = map[vip.FrontendKey]uint32{}, map[uint32]vip.FrontendKey{}
 	}
@@ -61,7 +61,7 @@ func (m *marks) take(k vip.FrontendKey, mark uint32) {
 	m.next = max(m.next, filter.IndexOfMark(mark)+1)
 }
 
-// draw gives a frontend a mark that nobody has, as far as known.
+// draw assigns a free mark to a frontend.
 func (m *marks) draw(k vip.FrontendKey) (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,7 +76,7 @@ func (m *marks) draw(k vip.FrontendKey) (uint32, error) {
 			continue
 		}
 		next := m.next
-		m.take(k, mark)
+		m.set(k, mark)
 		m.next = next
 		return mark, nil
 	}
@@ -87,7 +87,7 @@ func (m *marks) draw(k vip.FrontendKey) (uint32, error) {
 	}
 }
 
-// release gives a frontend's mark back.
+// release releases a frontend's mark.
 func (m *marks) release(k vip.FrontendKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,9 +97,8 @@ func (m *marks) release(k vip.FrontendKey) {
 	}
 }
 
-// avoid records that somebody else uses a mark, and takes it from whoever had
-// it.
-func (m *marks) avoid(mark uint32) {
+// markForeign records that a foreign service uses a mark, and releases it.
+func (m *marks) markForeign(mark uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.foreign == nil {
@@ -112,8 +111,8 @@ func (m *marks) avoid(mark uint32) {
 	}
 }
 
-// forgetForeign forgets who else uses marks, before they are read anew.
-func (m *marks) forgetForeign() {
+// clearForeign removes the records about foreign services before they are read again.
+func (m *marks) clearForeign() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.foreign)

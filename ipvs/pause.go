@@ -6,18 +6,17 @@ import (
 	"github.com/ironvip/ironvip/ipvs/internal/filter"
 )
 
-// pause makes new connections wait for the services whose scheduler ops change,
-// and returns what resume needs. The kernel takes a service's old scheduler away,
-// waits until no processor uses it (some 10 ms), and sets the new one; whoever
-// connects in between is refused. Dropped instead, a client tries again by
-// itself, after a second for TCP. Open connections go on.
+// pause drops new connections of the services that get another scheduler, and returns
+// the elements for resume. The kernel unbinds the old scheduler, waits until no
+// processor uses it (some 10 ms), and binds the new one. It would refuse clients in
+// between; dropped clients retry, after a second for TCP. Open connections continue.
 //
-// Where it fails, the change is made all the same: a few refusals are less of an
-// evil than a service that isn't as wanted.
+// If pause fails, the change is made anyway: it is worse to leave the service as it is
+// than to refuse a few clients.
 func (t *Target) pause(ctx context.Context, ops []op, todo []*item) filter.Change {
 	c := filter.Change{}
 	for i := range ops {
-		if ops[i].pauses {
+		if ops[i].switchesScheduler {
 			it := todo[ops[i].item]
 			c[filter.ElementOf(filter.SetPaused, it.key, it.mark)] = true
 		}
@@ -28,7 +27,7 @@ func (t *Target) pause(ctx context.Context, ops []op, todo []*item) filter.Chang
 	return c
 }
 
-// resume ends a pause. Where it fails, the pause ends by itself.
+// resume ends a pause. If it fails, the elements expire.
 func (t *Target) resume(ctx context.Context, paused filter.Change) {
 	for e := range paused {
 		paused[e] = false

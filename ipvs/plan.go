@@ -14,12 +14,12 @@ import (
 
 // op is one change of the kernel's services: one netlink message.
 type op struct {
-	cmd     uint8
-	service *kernel.Service
-	dest    kernel.Dest
-	moves   bool // one of two that only move a destination within its service
-	pauses  bool // while it is carried out the service has no scheduler
-	item    int  // which update of a batch it is for
+	cmd               uint8
+	service           *kernel.Service
+	dest              kernel.Dest
+	moves             bool // one of two ops that add a destination again
+	switchesScheduler bool // the service has no scheduler for a moment
+	item              int  // index of its item
 }
 
 func (o *op) append(b []byte, family uint16) []byte {
@@ -52,8 +52,8 @@ func (o *op) String() string {
 	return fmt.Sprintf("ipvs command %d on %s", o.cmd, o.service.Key)
 }
 
-// desired is what the kernel must have for f, which is a service by mark where
-// mark isn't 0.
+// desired returns what the kernel must have for f. The service is one by mark unless
+// mark is 0.
 func desired(f *vip.Frontend, mark uint32) kernel.State {
 	return kernel.State{Service: desiredService(f, mark), Dests: appendDests(make([]kernel.Dest, 0, len(f.Backends)), f)}
 }
@@ -63,10 +63,10 @@ func desiredService(f *vip.Frontend, mark uint32) kernel.Service {
 	if f.Key.Addr.Is6() {
 		s.Netmask = kernel.Netmask6
 	}
-	if hashes(f.Scheduler) {
-		// Asked for or not: without it the kernel's tables keep a destination
-		// whose weight went to 0, and refuse the clients that it falls to for as
-		// long as it drains.
+	if isHash(f.Scheduler) {
+		// Set the flag even if the frontend doesn't: without it the kernel's tables keep a
+		// destination of weight 0, and refuse the clients that are hashed to it while it
+		// drains.
 		s.Flags |= kernel.FlagSched1
 		if f.SchedulerPort {
 			s.Flags |= kernel.FlagSched2
@@ -93,7 +93,7 @@ func appendDests(all []kernel.Dest, f *vip.Frontend) []kernel.Dest {
 
 var forwards = []vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel}
 
-// methodOf is the forwarding method that the kernel has for one of ours.
+// methodOf returns the kernel's number of a forwarding method.
 func methodOf(f vip.Forward) uint32 {
 	switch f {
 	case vip.ForwardDirect:
@@ -104,8 +104,8 @@ func methodOf(f vip.Forward) uint32 {
 	return kernel.ForwardNAT
 }
 
-// forwardOf is the forwarding method of a service's first destination, nat where
-// it has none or one that frontends can't have. With none it is as good as any.
+// forwardOf returns the forwarding method of the first destination. It returns nat
+// without destinations, and for a method that frontends don't have.
 func forwardOf(dests []kernel.Dest) vip.Forward {
 	for _, name := range forwards {
 		if len(dests) > 0 && dests[0].Forward == methodOf(name) {
@@ -115,53 +115,53 @@ func forwardOf(dests []kernel.Dest) vip.Forward {
 	return vip.ForwardNAT
 }
 
-// forward is f's forwarding method in normal form.
+// forward returns f's forwarding method in normal form.
 func forward(f *vip.Frontend) vip.Forward { return cmp.Or(f.Forward, vip.ForwardNAT) }
 
-// hashes reports whether a scheduler takes the flags fallback and port.
-func hashes(s vip.Scheduler) bool { return s == vip.SourceHash || s == vip.MaglevHash }
+// isHash reports whether a scheduler has the flags fallback and port.
+func isHash(s vip.Scheduler) bool { return s == vip.SourceHash || s == vip.MaglevHash }
 
-// ordered reports whether a scheduler fills a table by walking the destinations,
-// so that hosts with the same destinations in another order choose differently
-// for some clients. Those that count are given to the kernel in the order of
-// CompareDests, the lowest first.
-func ordered(sched string) bool {
+// dependsOnOrder reports whether a scheduler fills a table in the order in which
+// destinations were added. Hosts with another order choose differently for some
+// clients, so destinations with a part of the table are added in the order of
+// CompareDests.
+func dependsOnOrder(sched string) bool {
 	return sched == maglev || sched == vip.SourceHash.String() || sched == vip.DestinationHash.String()
 }
 
 var maglev = vip.MaglevHash.String()
 
-// counts reports whether a destination has a part of its service's table. Mh
-// gives it one by the last weight that was not 0, unless it never had another
-// since it was added. So that what a host chooses depends on the weights alone,
-// a destination whose weight becomes 0 is added anew.
-func counts(sched string, d *kernel.Dest) bool {
-	return d != nil && ordered(sched) && (d.Weight > 0 || sched != maglev)
+// inTable reports whether a destination has a part of its service's table. Mh sizes
+// the part by the last weight above 0 since the destination was added. A destination
+// that gets weight 0 is therefore added again, so that the table depends on the
+// weights alone.
+func inTable(sched string, d *kernel.Dest) bool {
+	return d != nil && dependsOnOrder(sched) && (d.Weight > 0 || sched != maglev)
 }
 
-// astray returns the lowest of those destinations that count which the kernel
-// was given before a lower one; zero where there is none.
-func astray(s *kernel.State) netip.AddrPort {
-	o := orderOf(s)
+// firstMisplaced returns the lowest destination in the table that was added before a
+// lower one, or the zero value.
+func firstMisplaced(s *kernel.State) netip.AddrPort {
+	o := addOrderOf(s)
 	for i := range s.Dests {
-		if d := &s.Dests[i]; counts(s.Scheduler, d) && !o.follows(d) {
+		if d := &s.Dests[i]; inTable(s.Scheduler, d) && !o.inOrder(d) {
 			return d.Addr
 		}
 	}
 	return netip.AddrPort{}
 }
 
-// order is asked about destinations from the lowest to the highest.
-type order struct {
+// addOrder checks in which order destinations were added. Call inOrder from the
+// lowest to the highest.
+type addOrder struct {
 	ages map[netip.AddrPort]int
 	last int
 }
 
-func orderOf(s *kernel.State) order { return order{s.Ages, math.MinInt} }
+func addOrderOf(s *kernel.State) addOrder { return addOrder{s.Ages, math.MinInt} }
 
-// follows reports whether d was given to the kernel later than all that were
-// asked about before.
-func (o *order) follows(d *kernel.Dest) bool {
+// inOrder reports whether d was added later than all destinations of earlier calls.
+func (o *addOrder) inOrder(d *kernel.Dest) bool {
 	if o.ages == nil {
 		return true
 	}
@@ -173,13 +173,13 @@ func (o *order) follows(d *kernel.Dest) bool {
 	return true
 }
 
-// noScheduler is a service's scheduler until it is given one.
+// noScheduler is the kernel's name for a service without a scheduler.
 const noScheduler = "none"
 
-// begin returns the service as it is when it has just been added. Each change of
-// a destination makes mh fill its table anew, so a service that
-// has several to come gets its scheduler after them.
-func begin(s *kernel.State) *kernel.Service {
+// initialService returns the service in the form in which it is added. Mh fills its
+// table at each change of a destination, so a service with several destinations gets
+// its scheduler after them.
+func initialService(s *kernel.State) *kernel.Service {
 	if s.Scheduler != maglev || len(s.Dests) < 2 {
 		return &s.Service
 	}
@@ -188,7 +188,7 @@ func begin(s *kernel.State) *kernel.Service {
 	return &bare
 }
 
-// planner writes down changes of one service.
+// planner collects the changes of one service.
 type planner struct {
 	ops     []op
 	item    int
@@ -199,17 +199,17 @@ func (p *planner) put(cmd uint8, d kernel.Dest) {
 	p.ops = append(p.ops, op{cmd: cmd, service: p.service, dest: d, item: p.item})
 }
 
-// move makes a destination the newest of its service. Its connections stay with
-// it, but while it is gone the kernel does with their packets as it does with
-// those of a deleted one.
-func (p *planner) move(d kernel.Dest) {
+// readd deletes and adds a destination, which makes it the newest of its service. Its
+// connections stay with it, but in between their packets meet the kernel's rule for
+// deleted destinations.
+func (p *planner) readd(d kernel.Dest) {
 	for _, cmd := range []uint8{kernel.CmdDelDest, kernel.CmdNewDest} {
 		p.ops = append(p.ops, op{cmd: cmd, service: p.service, dest: d, moves: true, item: p.item})
 	}
 }
 
-// plan appends the changes that turn have into want; nil is no service. What
-// adds capacity comes before what takes it away. It costs O(destinations).
+// plan appends the changes from have to want. Nil means no service. Additions of
+// capacity come first. It costs O(destinations).
 func plan(ops []op, item int, have, want *kernel.State) []op {
 	switch {
 	case want == nil && have == nil:
@@ -218,21 +218,21 @@ func plan(ops []op, item int, have, want *kernel.State) []op {
 		return append(ops, op{cmd: kernel.CmdDelService, service: &have.Service, item: item})
 	}
 	if have == nil {
-		begun := kernel.State{Service: *begin(want)}
-		ops = append(ops, op{cmd: kernel.CmdNewService, service: begin(want), item: item})
+		begun := kernel.State{Service: *initialService(want)}
+		ops = append(ops, op{cmd: kernel.CmdNewService, service: initialService(want), item: item})
 		return alter(ops, item, &begun, want, false)
 	}
 	return alter(ops, item, have, want, true)
 }
 
-// alter appends the changes of a service that is there, and serves or has just
-// been added.
+// alter appends the changes of an existing service. Serves is false if it was just
+// added.
 func alter(ops []op, item int, have, want *kernel.State, serves bool) []op {
 	p := planner{ops: ops, item: item, service: &want.Service}
 	edited := have.Service != want.Service
-	// The table is filled once, from what is there in the end.
-	late := edited && ordered(want.Scheduler) && !ordered(have.Scheduler)
-	edit := op{cmd: kernel.CmdSetService, service: p.service, pauses: serves && have.Scheduler != want.Scheduler, item: item}
+	// Set the scheduler last, so that the kernel fills the table once.
+	late := edited && dependsOnOrder(want.Scheduler) && !dependsOnOrder(have.Scheduler)
+	edit := op{cmd: kernel.CmdSetService, service: p.service, switchesScheduler: serves && have.Scheduler != want.Scheduler, item: item}
 	if edited && !late {
 		p.ops = append(p.ops, edit)
 	}
@@ -243,15 +243,15 @@ func alter(ops []op, item int, have, want *kernel.State, serves bool) []op {
 	return p.ops
 }
 
-// fill appends the changes of destinations: what is new or takes more, what takes
-// less, what goes. What is added is the newest of all; where the order counts,
-// all that belongs behind it follows.
+// fill appends the changes of destinations: additions and higher weights, then lower
+// weights, then deletions. An added destination is the newest. If the order matters,
+// all destinations after it are added again.
 func (p *planner) fill(have, want *kernel.State) {
 	sched := want.Scheduler
-	standing, fresh, moving := orderOf(have), sched == maglev && have.Scheduler != maglev, false
+	standing, fresh, moving := addOrderOf(have), sched == maglev && have.Scheduler != maglev, false
 	walk(have.Dests, want.Dests, func(old, new *kernel.Dest) {
-		in := counts(sched, new)
-		if in && (!counts(sched, old) || !standing.follows(old)) {
+		in := inTable(sched, new)
+		if in && (!inTable(sched, old) || !standing.inOrder(old)) {
 			moving = true
 		}
 		switch {
@@ -261,7 +261,7 @@ func (p *planner) fill(have, want *kernel.State) {
 		case in && moving, fresh && !in && old.Weight == 0:
 			d := *new
 			d.Weight = max(d.Weight, old.Weight)
-			p.move(d)
+			p.readd(d)
 		case *old != *new && new.Weight >= old.Weight:
 			p.put(kernel.CmdSetDest, *new)
 		}
@@ -270,7 +270,7 @@ func (p *planner) fill(have, want *kernel.State) {
 		switch {
 		case old == nil || new == nil || new.Weight >= old.Weight:
 		case sched == maglev && new.Weight == 0:
-			p.move(*new)
+			p.readd(*new)
 		default:
 			p.put(kernel.CmdSetDest, *new)
 		}
@@ -308,7 +308,7 @@ func walk(have, want []kernel.Dest, each func(old, new *kernel.Dest)) {
 	}
 }
 
-// runOps carries out ops, see kernel.run.
+// runOps sends ops to the kernel.
 func runOps(ctx context.Context, k *kernel.Conn, ops []op, done func(i int, err error)) error {
 	return k.Run(ctx, len(ops), func(b []byte, i int, family uint16) []byte { return ops[i].append(b, family) }, done)
 }

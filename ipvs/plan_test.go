@@ -208,7 +208,7 @@ func TestPlanAgainstModel(t *testing.T) {
 					m.last[d.Addr] = rapid.Uint32Range(0, 3).Draw(t, "last weight")
 				}
 			}
-			if !ordered(have.Scheduler) || rapid.Bool().Draw(t, "drifted") {
+			if !dependsOnOrder(have.Scheduler) || rapid.Bool().Draw(t, "drifted") {
 				m.list = rapid.Permutation(m.list).Draw(t, "list")
 				have.Ages = map[netip.AddrPort]int{}
 				for i, a := range m.list {
@@ -254,7 +254,7 @@ func TestPlanAgainstModel(t *testing.T) {
 		if late {
 			fewest++
 		}
-		if (want == nil || !ordered(want.Scheduler) || inOrder && appended && quiet) && len(ops) != fewest {
+		if (want == nil || !dependsOnOrder(want.Scheduler) || inOrder && appended && quiet) && len(ops) != fewest {
 			t.Fatalf("%d messages, %d would do", len(ops), fewest)
 		}
 		for _, o := range ops {
@@ -278,9 +278,9 @@ func TestPlanAgainstModel(t *testing.T) {
 			if m.Scheduler == maglev && d.Weight == 0 && m.last[a] > 0 {
 				t.Fatalf("%s has a part of the table by its last weight, %d", a, m.last[a])
 			}
-			return !counts(m.Scheduler, &d)
+			return !inTable(m.Scheduler, &d)
 		})
-		if ordered(want.Scheduler) && !slices.IsSortedFunc(m.list, netip.AddrPort.Compare) {
+		if dependsOnOrder(want.Scheduler) && !slices.IsSortedFunc(m.list, netip.AddrPort.Compare) {
 			t.Fatalf("%s has its destinations in the order %v", want.Scheduler, m.list)
 		}
 		if late && m.filled != 1 {

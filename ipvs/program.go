@@ -21,7 +21,7 @@ const rounds = 4
 func (t *Target) program(ctx context.Context, items []*item) error {
 	todo := make([]*item, 0, len(items))
 	for _, it := range items {
-		if !it.result.blocked && !it.service.deleted && !stray(it.key) {
+		if !it.result.blocked && !it.service.deleted && !isOrphanKey(it.key) {
 			todo = append(todo, it)
 		}
 	}
@@ -36,7 +36,7 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 		for _, it := range todo {
 			n += 1 + it.service.want.Size() + it.service.have.Size()
 		}
-		ops := slices.Grow(t.room.ops[:0], n)
+		ops := slices.Grow(t.buffers.ops[:0], n)
 		for i, it := range todo {
 			s := &it.service
 			if s.unread {
@@ -45,7 +45,7 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 					return err
 				}
 				// It may be the requested service, if only the answer was lost.
-				s.owned = s.owned || s.requested && have != nil && have.Service == *begin(s.want) && len(have.Dests) == 0
+				s.owned = s.owned || s.requested && have != nil && have.Service == *initialService(s.want) && len(have.Dests) == 0
 				if have != nil && !s.owned {
 					if s.unread = false; s.want != nil {
 						it.block(clash(it.key, &have.Service))
@@ -53,14 +53,14 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 					continue
 				}
 				s.have = have
-				it.lost(t.stale)
+				it.addLostClients(t.staleFlows)
 			}
 			s.errs, s.unread, s.again = nil, false, false
 			ops = s.plan(ops, i)
 		}
 		err := t.carryOut(ctx, ops, todo)
 		clear(ops)
-		t.room.ops = ops
+		t.buffers.ops = ops
 		if err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 			return it.result.blocked || s.rejected || !s.unread && !s.again
 		})
 	}
-	t.forgetFlows(ctx, items)
+	t.deleteStaleFlows(ctx, items)
 	return nil
 }
 
@@ -106,14 +106,14 @@ func (t *Target) vacate(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// carryOut runs ops. While destinations move, the kernel drops the packets of
-// their connections instead of ending these. Where it can't be told to, nothing
-// moves, and the items say so.
+// carryOut sends ops. While destinations are added again, a sysctl makes the kernel
+// drop packets of their connections instead of ending the connections. If the sysctl
+// can't be set, these ops are left out and their items fail.
 func (t *Target) carryOut(ctx context.Context, ops []op, todo []*item) error {
 	moves := func(o op) bool { return o.moves }
 	if slices.ContainsFunc(ops, moves) {
 		if f := t.sysctl.Set(keepConnections); f.OK {
-			// The end of the context must not come between the two halves of a move.
+			// Don't stop between the deletion and the addition.
 			ctx = context.WithoutCancel(ctx)
 			defer t.expireAgain()
 		} else {
@@ -126,17 +126,17 @@ func (t *Target) carryOut(ctx context.Context, ops []op, todo []*item) error {
 		}
 	}
 	defer t.resume(ctx, t.pause(ctx, ops, todo))
-	return runOps(ctx, t.kernel, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, t.stale) })
+	return runOps(ctx, t.kernel, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, t.staleFlows) })
 }
 
-// expireAgain ends what carryOut began. Where that fails, each Apply tries again,
-// and Actual says so.
+// expireAgain resets the sysctl that carryOut set. If that fails, every Apply tries
+// again, and Actual reports it.
 func (t *Target) expireAgain() {
 	f := t.sysctl.Set(expireConnections)
-	if f.OK && !t.keeping {
+	if f.OK && !t.expiryOff {
 		return
 	}
-	t.keeping = !f.OK
+	t.expiryOff = !f.OK
 	if _, known := t.findings.Get(f.Name); known {
 		t.findings.Set(f)
 	}
@@ -145,23 +145,23 @@ func (t *Target) expireAgain() {
 	}
 }
 
-// forgetFlows deletes the connection tracking entries that have become wrong
-// since that last worked. Where it doesn't, the items are done but for that.
-func (t *Target) forgetFlows(ctx context.Context, items []*item) {
-	err := t.flows.Delete(ctx, t.stale)
+// deleteStaleFlows deletes outdated connection tracking entries. If that fails, the
+// items' results report it.
+func (t *Target) deleteStaleFlows(ctx context.Context, items []*item) {
+	err := t.flows.Delete(ctx, t.staleFlows)
 	if conntrack.IsMissing(err) {
-		// No retry helps. A later batch tries again.
+		// A retry doesn't help. The next batch tries again.
 		t.report(conntrack.NoNetlink)
 		err = nil
-	} else if err == nil && len(t.stale) > 0 {
+	} else if err == nil && len(t.staleFlows) > 0 {
 		t.findings.Repaired(conntrack.NoNetlink.Name)
 	}
 	if err == nil {
-		clear(t.stale)
+		clear(t.staleFlows)
 		return
 	}
 	left := map[vip.FrontendKey]bool{}
-	for x := range t.stale {
+	for x := range t.staleFlows {
 		left[x.Frontend] = true
 	}
 	for _, it := range items {
@@ -176,7 +176,7 @@ func (j *job) plan(ops []op, i int) []op {
 	if j.want != nil && j.have == nil && !j.owned {
 		// Destinations follow when the service is known to be ours.
 		j.again = true
-		return append(ops, op{cmd: kernel.CmdNewService, service: begin(j.want), item: i})
+		return append(ops, op{cmd: kernel.CmdNewService, service: initialService(j.want), item: i})
 	}
 	return plan(ops, i, j.have, j.want)
 }
@@ -185,7 +185,7 @@ func (j *job) plan(ops []op, i int) []op {
 func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
 	s := &it.service
 	if s.rejected || it.result.blocked {
-		return // changes of a service that doesn't exist fail, too
+		return // the following changes fail because the service doesn't exist
 	}
 	switch err {
 	case nil:
@@ -196,7 +196,7 @@ func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
 			s.have = &s.made
 			stale.Add(it.key, netip.AddrPort{}) // of clients that came too early
 		default:
-			it.removed(o, stale)
+			it.addRemovedClients(o, stale)
 		}
 		return
 	case netlink.ErrUnknown:
@@ -206,7 +206,7 @@ func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
 	}
 	switch {
 	case err == unix.ESRCH && o.cmd == kernel.CmdDelService, err == unix.ENOENT && o.cmd == kernel.CmdDelDest:
-		it.removed(o, stale) // by another program, which leaves the clients
+		it.addRemovedClients(o, stale) // by another program, which leaves the clients
 	case err == unix.EEXIST, err == unix.ESRCH, err == unix.ENOENT && o.cmd == kernel.CmdSetDest:
 		s.unread = true // the records are wrong
 	case o.cmd == kernel.CmdNewService || o.cmd == kernel.CmdSetService || o.cmd == kernel.CmdDelService:
@@ -217,8 +217,8 @@ func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
 	}
 }
 
-// removed adds the clients that may be with a backend that a change removed.
-func (it *item) removed(o *op, stale conntrack.Flows) {
+// addRemovedClients adds the clients that may be with a removed backend to stale.
+func (it *item) addRemovedClients(o *op, stale conntrack.Flows) {
 	switch {
 	case o.moves: // it is added again
 	case o.cmd == kernel.CmdDelDest:
@@ -228,9 +228,9 @@ func (it *item) removed(o *op, stale conntrack.Flows) {
 	}
 }
 
-// lost adds the clients of recorded backends that another program removed and that
-// aren't wanted again.
-func (it *item) lost(stale conntrack.Flows) {
+// addLostClients adds the clients of recorded backends that another program removed
+// and that aren't wanted again to stale.
+func (it *item) addLostClients(stale conntrack.Flows) {
 	for _, f := range []*vip.Frontend{it.old, it.update.Old} {
 		if f == nil {
 			continue
@@ -243,7 +243,7 @@ func (it *item) lost(stale conntrack.Flows) {
 	}
 }
 
-// explain says what an error of the kernel means.
+// explain returns a problem with a hint for an error of the kernel.
 func explain(o *op, err error) error {
 	p := vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s: %v", o, err)}
 	service := o.cmd == kernel.CmdNewService || o.cmd == kernel.CmdSetService

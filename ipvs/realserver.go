@@ -8,9 +8,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// tunnelsHere returns the addresses of this host at which f's packets come out of
-// a tunnel, sorted.
-func tunnelsHere(f *vip.Frontend) []netip.Addr {
+// localTunnels returns the addresses of this host to which directors tunnel f's packets,
+// sorted.
+func localTunnels(f *vip.Frontend) []netip.Addr {
 	if f == nil || f.Kind != vip.OnRealServer || forward(f) != vip.ForwardTunnel {
 		return nil
 	}
@@ -22,12 +22,12 @@ func tunnelsHere(f *vip.Frontend) []netip.Addr {
 	return slices.Compact(all)
 }
 
-// openTunnels makes the devices that new items need, before packets may come.
-func (t *Target) openTunnels(ctx context.Context, items []*item) error {
+// addTunnels creates the tunnel devices that items need, before packets can come.
+func (t *Target) addTunnels(ctx context.Context, items []*item) error {
 	done := map[netip.Addr]error{}
 	for _, it := range items {
-		had := tunnelsHere(it.old)
-		for _, a := range tunnelsHere(it.update.New) {
+		had := localTunnels(it.old)
+		for _, a := range localTunnels(it.update.New) {
 			if it.result.blocked || !it.repair && slices.Contains(had, a) {
 				continue
 			}
@@ -45,15 +45,15 @@ func (t *Target) openTunnels(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// closeTunnels deletes the devices that nobody needs any more.
-func (t *Target) closeTunnels(ctx context.Context, items []*item) error {
+// removeTunnels deletes the tunnel devices that no frontend needs any more.
+func (t *Target) removeTunnels(ctx context.Context, items []*item) error {
 	for _, it := range items {
-		gone := append(tunnelsHere(it.old), tunnelsHere(it.update.Old)...)
-		if stray(it.key) {
+		gone := append(localTunnels(it.old), localTunnels(it.update.Old)...)
+		if isOrphanKey(it.key) {
 			gone = append(gone, it.key.Addr)
 		}
 		for _, a := range gone {
-			if t.held.tunnels[a] > 0 {
+			if t.records.tunnels[a] > 0 {
 				continue
 			}
 			if err := ctx.Err(); err != nil {
@@ -67,11 +67,11 @@ func (t *Target) closeTunnels(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// realServer completes what is known of a frontend on a real server from the
-// devices: the kernel has no record of how packets come to it. What isn't known
-// from before is taken to come through every tunnel that there is, so that none
-// counts as left over before it is known who needs it.
-func realServer(f, before *vip.Frontend, devices map[netip.Addr]bool) {
+// completeRealServer sets the forwarding method and the backends of a real server's
+// frontend, which the kernel doesn't record. If no record exists, it assumes that every
+// tunnel device belongs to the frontend, so that none counts as an orphan before the
+// first Apply.
+func completeRealServer(f, before *vip.Frontend, devices map[netip.Addr]bool) {
 	f.Forward = vip.ForwardDirect
 	if before != nil && before.Kind == vip.OnRealServer {
 		f.Forward, f.Backends = before.Forward, before.Backends

@@ -15,22 +15,20 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Remains is what a dataplane left in the kernel, found without an agent and
-// without changing anything. Make one with Find; nobody may program the same
-// device and table meanwhile.
+// Remains is what a dataplane left in the kernel. Find finds it without an agent and
+// changes nothing. No agent may use the same device and table meanwhile.
 type Remains struct {
 	Services  []Remnant         // our IPVS services, by key
 	Addresses []netip.Addr      // on our device, sorted
-	Device    string            // our device; "" where there is none
-	Foreign   string            // of which kind another's device of our device's name is, such as "bridge"; "" where there is none
-	Tunnels   []netip.Addr      // of this host, for which a device of ours takes packets out of tunnels
-	Table     string            // our nftables table; "" where there is none
-	Others    []vip.FrontendKey // IPVS services that nothing says are ours, by key; those by firewall mark are left out
-	// Blind says of parts of the dataplane that this kernel lacks, so that
-	// nothing of ours can be in them.
+	Device    string            // our device, or ""
+	Foreign   string            // the type of a foreign device with our device's name, for example "bridge", or ""
+	Tunnels   []netip.Addr      // of our tunnel devices
+	Table     string            // our nftables table, or ""
+	Others    []vip.FrontendKey // other IPVS services by key, except those by firewall mark
+	// Blind describes parts that this kernel lacks, so that nothing of ours can be in them.
 	Blind []string
 
-	target  *Target // nil where the kernel lacks a part
+	target  *Target // nil if the kernel lacks a part
 	fw      *filter.Table
 	device  *host.Device
 	tunnels unwrappers
@@ -43,10 +41,10 @@ type Remnant struct {
 	Backends  int
 }
 
-// Find looks for what a dataplane of these options left in the kernel. Ours is
-// what the table has on record, every service on an address of our device, and
-// every service on an address that Owns claims; Owns may be nil. It needs the
-// rights that reading IPVS and nftables takes, and reads each once.
+// Find looks for what a dataplane with these options left in the kernel. These services
+// are ours: those recorded in the table, those on an address of our device, and those
+// on an address that Owns accepts; Owns may be nil. It needs the rights to read IPVS
+// and nftables, and reads each once.
 func Find(ctx context.Context, o Options) (*Remains, error) {
 	o.Device = cmp.Or(o.Device, DefaultDevice)
 	o.Table = cmp.Or(o.Table, tableFor(o.Device))
@@ -111,16 +109,16 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 		_, here := held[a]
 		return here || leased != nil && leased(a)
 	}
-	r.target = idleTarget(o, h, stats)
+	r.target = unopenedTarget(o, h, stats)
 	return r.findServices(ctx)
 }
 
 func (r *Remains) findServices(ctx context.Context) error {
-	found, err := r.target.read(ctx)
+	found, err := r.target.readKernel(ctx)
 	if err != nil {
 		return err
 	}
-	// With the ranges that the table has, going on from it changes none.
+	// Keep the ranges that the table has.
 	r.target.opt.PodCIDRs = found.table.Pods.Prefixes
 	for k, s := range found.states {
 		r.Services = append(r.Services, Remnant{Key: k, Scheduler: s.Scheduler, Backends: len(s.Dests)})
@@ -139,10 +137,10 @@ func (r *Remains) findServices(ctx context.Context) error {
 	return nil
 }
 
-// Sysctls returns the names of those that a dataplane sets on this kernel.
+// Sysctls returns the names of the sysctls that a dataplane sets on this kernel.
 func Sysctls() []string {
 	var names []string
-	for _, s := range append(settings(host.ParseVersion(host.KernelRelease())), needs{forward6: true, agree: true, realServer: true}.settings()...) {
+	for _, s := range append(settings(host.ParseVersion(host.KernelRelease())), optionalSettings{forward6: true, agree: true, realServer: true}.settings()...) {
 		names = append(names, host.SysctlName(s.Key))
 	}
 	return names
@@ -153,9 +151,8 @@ func (r *Remains) Empty() bool {
 	return len(r.Services) == 0 && r.Device == "" && r.Table == "" && len(r.Tunnels) == 0
 }
 
-// Remove takes what was found out of the kernel: addresses, services, the
-// table, the device. Sysctls stay. It goes on past what can't be removed. Only
-// Close may follow.
+// Remove removes what was found: addresses, services, the table and the device. Sysctls
+// stay. An error doesn't stop it. Only Close may follow.
 func (r *Remains) Remove(ctx context.Context) error {
 	var errs []error
 	if r.target != nil {
@@ -167,7 +164,7 @@ func (r *Remains) Remove(ctx context.Context) error {
 	return errors.Join(append(errs, r.tunnels.RemoveAll(), r.device.RemoveAll())...)
 }
 
-// Close gives back the sockets.
+// Close closes the sockets.
 func (r *Remains) Close() error {
 	r.device.Close()
 	if r.target != nil {
@@ -176,23 +173,21 @@ func (r *Remains) Close() error {
 	return nil
 }
 
-// Remove takes everything that is ours out of the kernel: services, addresses,
-// the table and the device; sysctls stay. An agent that stops leaves all of it
-// in place; this is for one that was never meant to stay, such as a demo. Nobody
-// else may use the Target meanwhile, and all that may follow is Close.
+// Remove removes everything that is ours: services, addresses, the table and the
+// device. Sysctls stay. An agent that stops leaves all of it in place; Remove is for a
+// demo. Only Close may follow.
 func (t *Target) Remove(ctx context.Context) error {
 	return errors.Join(t.withdraw(ctx), t.fw.Remove(ctx), t.tunnels.RemoveAll(), t.device.RemoveAll())
 }
 
-// withdraw removes every frontend. What belongs to none goes with the table
-// and the device.
+// withdraw removes every frontend.
 func (t *Target) withdraw(ctx context.Context) error {
 	var batch []updateOf
 	for o, err := range t.Actual(ctx) {
 		if err != nil {
 			return fmt.Errorf("read what is to be removed: %w", err)
 		}
-		if !stray(o.Value.Key) {
+		if !isOrphanKey(o.Value.Key) {
 			batch = append(batch, updateOf{Key: o.Value.Key, Old: &o.Value})
 		}
 	}

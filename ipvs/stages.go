@@ -13,15 +13,16 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// raise adds what must be in the table before an item is programmed.
-func (t *Target) raise(up filter.Change, it *item) {
+// addBefore adds to up the changes of the table that must come before an item is
+// programmed.
+func (t *Target) addBefore(up filter.Change, it *item) {
 	f := it.update.New
 	if f == nil || it.result.blocked {
 		return
 	}
-	t.room.elementChanges(up, nil, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair)
-	for _, k := range it.replaces { // whole: without its record nobody knows what a mark is for
-		gone, mark := t.held.frontends[k], t.marks.get(k)
+	t.buffers.elementChanges(up, nil, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair)
+	for _, k := range it.replaces { // with all elements: without the record, the meaning of its mark is unknown
+		gone, mark := t.records.frontends[k], t.marks.get(k)
 		for _, e := range sourceElements(elements(nil, gone, mark), gone, mark) {
 			up[e] = false
 		}
@@ -31,21 +32,21 @@ func (t *Target) raise(up filter.Change, it *item) {
 	}
 	var had []netip.Addr
 	if it.old != nil && !it.repair {
-		had = t.held.hairpinsOf(it.old)
+		had = t.records.hairpinsOf(it.old)
 	}
-	for _, a := range t.held.hairpinsOf(f) {
+	for _, a := range t.records.hairpinsOf(f) {
 		if !slices.Contains(had, a) {
 			up[filter.AddrElement(filter.SetHairpin, a)] = true
 		}
 	}
 }
 
-// lowerAll returns what may leave the table now that all is programmed; up is
-// what was done to it before.
-func (t *Target) lowerAll(items []*item, up filter.Change) filter.Change {
+// removalsAfter returns the elements to remove after all items are programmed. Up is
+// what was changed before.
+func (t *Target) removalsAfter(items []*item, up filter.Change) filter.Change {
 	down := filter.Change{}
 	for _, it := range items {
-		t.lower(down, it)
+		t.removeAfter(down, it)
 	}
 	for e, present := range up {
 		if !present {
@@ -55,70 +56,68 @@ func (t *Target) lowerAll(items []*item, up filter.Change) filter.Change {
 	return down
 }
 
-// releaseMarks gives back the marks that nothing has any more, neither a service
-// nor the table.
+// releaseMarks releases the marks that neither a service nor the table has any more.
 func (t *Target) releaseMarks(items []*item) {
 	for _, it := range items {
-		if f := t.held.frontends[it.key]; it.mark != 0 && (f == nil || !hasMark(f)) {
+		if f := t.records.frontends[it.key]; it.mark != 0 && (f == nil || !hasMark(f)) {
 			t.marks.release(it.key)
 		}
 	}
 }
 
-// lower adds what may leave the table now that an item is programmed, and
-// takes back what was recorded of one that failed.
-func (t *Target) lower(down filter.Change, it *item) {
+// removeAfter adds to down the elements to remove after an item is programmed. It
+// reverts the records of an item that failed.
+func (t *Target) removeAfter(down filter.Change, it *item) {
 	f, withdrawn := it.update.New, false
 	switch {
 	case it.result.blocked, it.service.failed() && f != nil:
-		// Not ours, or not there: nothing may be on record of it.
-		t.held.set(it.key, nil)
+		// It is foreign or missing, so it must not be recorded as ours.
+		t.records.set(it.key, nil)
 		f, withdrawn = nil, true
 	case f == nil && it.err() != nil:
-		t.held.set(it.key, it.old) // still there, still ours
+		t.records.set(it.key, it.old) // it still exists and is ours
 		return
 	}
-	if !stray(it.key) {
-		t.room.elementChanges(nil, down, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair || withdrawn)
+	if !isOrphanKey(it.key) {
+		t.buffers.elementChanges(nil, down, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair || withdrawn)
 	}
 	gone := t.hairpinsAround(it)
-	if stray(it.key) { // something left over at this address
+	if isOrphanKey(it.key) { // leftovers at this address
 		gone = append(gone, it.key.Addr)
 	}
 	for _, a := range gone {
-		if t.held.hairpins[a] == 0 {
+		if t.records.hairpins[a] == 0 {
 			down[filter.AddrElement(filter.SetHairpin, a)] = false
 		}
 	}
-	if t.held.vips[it.key.Addr] == 0 && !it.onHost() {
+	if t.records.vips[it.key.Addr] == 0 && !it.onHost() {
 		down[filter.AddrElement(filter.SetVIPs, it.key.Addr)] = false
 	}
 }
 
-// hairpinsAround returns the backends whose hairpin elements the item concerns,
-// before or after.
+// hairpinsAround returns the backends with hairpin elements of the item, before or
+// after.
 func (t *Target) hairpinsAround(it *item) []netip.Addr {
 	var all []netip.Addr
 	for _, f := range []*vip.Frontend{it.old, it.update.Old, it.update.New} {
 		if f != nil {
-			all = append(all, t.held.hairpinsOf(f)...)
+			all = append(all, t.records.hairpinsOf(f)...)
 		}
 	}
 	return all
 }
 
-// filter brings the table up to date before anything is programmed: what is in
-// up, or all of it where it has to be built.
-func (t *Target) filter(ctx context.Context, up filter.Change) error {
+// updateTable changes the table before anything is programmed: by up, or by a rebuild.
+func (t *Target) updateTable(ctx context.Context, up filter.Change) error {
 	if pods := t.opt.PodCIDRs(); t.stalePods || !slices.Equal(pods, t.pods) {
 		t.pods, t.stalePods = slices.Clone(pods), true
-		before := t.held.hairpins
-		held := newHoldings(podSet(pods))
-		for k, f := range t.held.frontends {
+		before := t.records.hairpins
+		held := newRecords(podSet(pods))
+		for k, f := range t.records.frontends {
 			held.set(k, f)
 		}
-		same := held.pods.Equal(t.held.pods)
-		t.held = held
+		same := held.pods.Equal(t.records.pods)
+		t.records = held
 		if !same && !t.broken {
 			for a := range before {
 				if held.hairpins[a] == 0 {
@@ -128,36 +127,36 @@ func (t *Target) filter(ctx context.Context, up filter.Change) error {
 			for a := range held.hairpins {
 				up[filter.AddrElement(filter.SetHairpin, a)] = true
 			}
-			err := t.orRebuild(ctx, t.fw.SetPods(ctx, held.pods, up))
+			err := t.rebuildIfMissing(ctx, t.fw.SetPods(ctx, held.pods, up))
 			if t.stalePods = err != nil; err != nil {
 				for a := range before {
-					t.loose[a] = struct{}{}
+					t.looseHairpins[a] = struct{}{}
 				}
 			}
 			return err
 		}
-		t.stalePods = false // or built anew below
+		t.stalePods = false // or it is rebuilt below
 	}
 	if t.broken {
-		if len(t.held.frontends) == 0 && len(up) == 0 {
-			return nil // nothing to filter for yet
+		if len(t.records.frontends) == 0 && len(up) == 0 {
+			return nil // the table isn't needed yet
 		}
-		return t.orRebuild(ctx, filter.ErrNoTable)
+		return t.rebuildIfMissing(ctx, filter.ErrNoTable)
 	}
-	return t.orRebuild(ctx, t.fw.Apply(ctx, up))
+	return t.rebuildIfMissing(ctx, t.fw.Apply(ctx, up))
 }
 
-// orRebuild builds the table where err says that it is missing.
-func (t *Target) orRebuild(ctx context.Context, err error) error {
+// rebuildIfMissing rebuilds the table if err is ErrNoTable.
+func (t *Target) rebuildIfMissing(ctx context.Context, err error) error {
 	if !errors.Is(err, filter.ErrNoTable) {
 		t.broken = t.broken && err != nil
 		return err
 	}
 	t.broken = true
-	err = t.fw.Rebuild(ctx, t.held.pods, t.held.all(&t.marks))
+	err = t.fw.Rebuild(ctx, t.records.pods, t.records.all(&t.marks))
 	t.broken, t.unbuildable = err != nil, errors.Is(err, filter.ErrNoTable)
 	if t.unbuildable {
-		// The kernel answers ENOENT for a module, too.
+		// The kernel answers ENOENT for a missing module, too.
 		if missing := t.fw.Missing(ctx); missing != nil {
 			return missing
 		}
@@ -165,9 +164,9 @@ func (t *Target) orRebuild(ctx context.Context, err error) error {
 	return err
 }
 
-// dropAddresses takes the addresses off the device that nobody needs any more, and
-// those that no frontend has in that form.
-func (t *Target) dropAddresses(ctx context.Context, items []*item) error {
+// removeAddresses removes the addresses from the device that no frontend has any more,
+// and prefixes that aren't ours.
+func (t *Target) removeAddresses(ctx context.Context, items []*item) error {
 	var gone []netip.Prefix
 	by := map[netip.Prefix]*item{}
 	drop := func(p netip.Prefix, it *item) {
@@ -177,11 +176,11 @@ func (t *Target) dropAddresses(ctx context.Context, items []*item) error {
 	}
 	for _, it := range items {
 		a := it.key.Addr
-		if it.update.New == nil && !it.onHost() && t.held.vips[a] == 0 {
+		if it.update.New == nil && !it.onHost() && t.records.vips[a] == 0 {
 			drop(host.Single(a), it)
 		}
-		for _, p := range t.wide {
-			if stray(it.key) && p.Addr() == a {
+		for _, p := range t.widePrefixes {
+			if isOrphanKey(it.key) && p.Addr() == a {
 				drop(p, it)
 			}
 		}
@@ -206,7 +205,7 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 	var astray error
 	failed := func(a netip.Addr, err error) {
 		known := false
-		for _, it := range items { // each that has it lacks it
+		for _, it := range items { // every frontend at the address
 			if it.key.Addr == a && placed(it) {
 				it.fail(err)
 				known = true
@@ -216,26 +215,26 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 			astray = err
 		}
 	}
-	if !t.bare {
+	if !t.addressesLost {
 		err := t.device.Add(ctx, fresh, failed)
 		if !errors.Is(err, unix.ENODEV) {
 			return err
 		}
-		// Somebody deleted the device, and with it every address.
+		// The device was deleted with all its addresses.
 		if err := t.ensureDevice(); err != nil {
 			return err
 		}
 	}
-	t.bare = true
+	t.addressesLost = true
 	if err := t.device.Add(ctx, t.neededAddresses(items), failed); err != nil {
 		return err
 	}
-	t.bare = astray != nil
+	t.addressesLost = astray != nil
 	return astray
 }
 
-// neededAddresses returns the addresses of all that is held, but for services
-// that could not be made.
+// neededAddresses returns the addresses of all recorded frontends except those without
+// a service.
 func (t *Target) neededAddresses(items []*item) []netip.Addr {
 	without := map[netip.Addr]int{}
 	for _, it := range items {
@@ -243,8 +242,8 @@ func (t *Target) neededAddresses(items []*item) []netip.Addr {
 			without[it.key.Addr]++
 		}
 	}
-	all := make([]netip.Addr, 0, len(t.held.vips))
-	for a, n := range t.held.vips {
+	all := make([]netip.Addr, 0, len(t.records.vips))
+	for a, n := range t.records.vips {
 		if n > without[a] {
 			all = append(all, a)
 		}
@@ -252,10 +251,9 @@ func (t *Target) neededAddresses(items []*item) []netip.Addr {
 	return all
 }
 
-// ensureDevice makes the device as it must be. Where it wasn't, the addresses
-// that it had may have gone.
+// ensureDevice creates or repairs the device. If it had to, addresses may be lost.
 func (t *Target) ensureDevice() error {
 	changed, err := t.device.Ensure()
-	t.bare = t.bare || changed || err != nil // which may be but an answer that got lost
+	t.addressesLost = t.addressesLost || changed || err != nil // an answer may have been lost after the change
 	return err
 }

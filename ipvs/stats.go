@@ -13,30 +13,29 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// meter reads what IPVS counts. It has a socket and a table of its own, so that
-// a long reading keeps neither changes nor drains waiting.
-type meter struct {
+// statsReader reads statistics of IPVS. It has its own socket and table, so a long read
+// delays neither changes nor drains.
+type statsReader struct {
 	stats *counters
 
-	mu     sync.Mutex // one reading at a time
+	mu     sync.Mutex // one read at a time
 	kernel *kernel.Conn
 	conns  connectionTable
 }
 
-func (m *meter) close() {
+func (m *statsReader) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kernel.Close()
 	m.conns.Close()
 }
 
-// all calls each for every service in the kernel that want chooses, with its
-// statistics and the connections of its destinations. It costs one dump and one
-// reading of the table, and one dump more for each such service that the table
-// lacks: where other namespaces have services, the kernel passes over one of
-// this namespace's or more at each page of the table. A service that was made or
-// deleted meanwhile may be there or not.
-func (m *meter) all(ctx context.Context, want func(*kernel.Service) bool, each func(*kernel.Service, reconcile.Traffic, kernel.Live)) error {
+// all calls each for every service that want selects, with its statistics and the
+// connections of its destinations. It costs one dump, one read of the /proc table, and
+// one dump for each service that the table lacks: if other namespaces have services,
+// the kernel skips some of this one at each page of the table. A service that is added
+// or deleted meanwhile may be missing.
+func (m *statsReader) all(ctx context.Context, want func(*kernel.Service) bool, each func(*kernel.Service, reconcile.Traffic, kernel.Live)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.tables.Add(1)
@@ -78,9 +77,9 @@ func (m *meter) all(ctx context.Context, want func(*kernel.Service) bool, each f
 	return nil
 }
 
-// one reads a service's statistics and then calls each for its destinations;
-// false when there is no such service.
-func (m *meter) one(ctx context.Context, s *kernel.Service, each func(kernel.DestStatus)) (t reconcile.Traffic, found bool, err error) {
+// one reads a service's statistics and calls each for its destinations. Found is false
+// if there is no service.
+func (m *statsReader) one(ctx context.Context, s *kernel.Service, each func(kernel.DestStatus)) (t reconcile.Traffic, found bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	err = m.kernel.Query(ctx, func(b []byte) []byte {
@@ -98,13 +97,13 @@ func (m *meter) one(ctx context.Context, s *kernel.Service, each func(kernel.Des
 	return t, true, kernel.Destinations(ctx, m.kernel, s.Key, s.Mark, kernel.DecodeDestStatus, each)
 }
 
-// kernelService returns what the kernel knows a frontend's service by.
+// kernelService returns the identity of a frontend's service in the kernel.
 func (t *Target) kernelService(key vip.FrontendKey) kernel.Service {
 	return kernel.Service{Key: key, Mark: t.marks.get(key)}
 }
 
-// frontendOf is the way back; false for a service that is no frontend's. One
-// without a mark may be somebody else's all the same.
+// frontendOf returns the frontend of a service. It returns false for a mark without a
+// frontend. A service without a mark may still be foreign.
 func (t *Target) frontendOf(s *kernel.Service) (vip.FrontendKey, bool) {
 	if s.Mark == 0 {
 		return s.Key, true
@@ -117,18 +116,18 @@ func (t *Target) Counted() reconcile.Counted {
 	return reconcile.Counted{Packets: true, Inactive: true, Rates: true}
 }
 
-// Totals implements reconcile.Statistics by one dump of all services and one
-// reading of the kernel's table, in the order of their number.
+// Totals implements reconcile.Statistics. It costs one dump of all services and one read
+// of the /proc table.
 //
-// The kernel brings its counters up to date every 2 s, and not at all with
-// net.ipv4.vs.run_estimation = 0; connections are those of the moment.
+// The kernel updates its counters every 2 s, and never if
+// net.ipv4.vs.run_estimation is 0. Numbers of connections are current.
 func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
 	out := map[vip.FrontendKey]reconcile.Traffic{}
-	err := t.meter.all(ctx, func(s *kernel.Service) bool {
+	err := t.statsReader.all(ctx, func(s *kernel.Service) bool {
 		key, ok := t.frontendOf(s)
 		return ok && want(key)
 	}, func(s *kernel.Service, traffic reconcile.Traffic, now kernel.Live) {
-		if key, ok := t.frontendOf(s); ok { // it may have given its mark back meanwhile
+		if key, ok := t.frontendOf(s); ok { // its mark may have been released meanwhile
 			out[key] = trafficOf(now, key.Protocol, traffic)
 		}
 	})
@@ -138,13 +137,13 @@ func (t *Target) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (m
 	return out, nil
 }
 
-// Breakdown implements reconcile.Statistics by reading one service and one dump
-// of its destinations.
+// Breakdown implements reconcile.Statistics. It costs one read of the service and one
+// dump of its destinations.
 func (t *Target) Breakdown(ctx context.Context, key vip.FrontendKey) (out reconcile.Breakdown, found bool, err error) {
 	out.Endpoints = map[netip.AddrPort]reconcile.Traffic{}
 	var sum kernel.Live
 	s := t.kernelService(key)
-	out.Traffic, found, err = t.meter.one(ctx, &s, func(d kernel.DestStatus) {
+	out.Traffic, found, err = t.statsReader.one(ctx, &s, func(d kernel.DestStatus) {
 		now := kernel.Live{Active: uint64(d.Active), Inactive: uint64(d.Inactive)}
 		sum.Active, sum.Inactive = sum.Active+now.Active, sum.Inactive+now.Inactive
 		out.Endpoints[d.Addr] = trafficOf(now, key.Protocol, d.Traffic)
@@ -153,9 +152,8 @@ func (t *Target) Breakdown(ctx context.Context, key vip.FrontendKey) (out reconc
 	return out, found && err == nil, err
 }
 
-// trafficOf returns t with these connections. The kernel calls all of UDP inactive,
-// which has no state: a client that it remembers was heard of within the
-// timeout.
+// trafficOf returns t with these connections. UDP has no state, so the kernel calls all
+// its connections inactive: clients that sent something within the timeout.
 func trafficOf(l kernel.Live, p vip.Protocol, t reconcile.Traffic) reconcile.Traffic {
 	t.Active, t.Inactive = l.Active, l.Inactive
 	if p == vip.UDP {

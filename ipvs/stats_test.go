@@ -98,7 +98,7 @@ func TestTotalsAndBreakdown(t *testing.T) {
 		t.Active, t.Inactive = active, inactive
 		return t
 	}
-	p := Target{meter: &meter{stats: &counters{}, kernel: &kernel.Conn{Socket: canned}, conns: tableText(kerneltest.Table)}}
+	p := Target{statsReader: &statsReader{stats: &counters{}, kernel: &kernel.Conn{Socket: canned}, conns: tableText(kerneltest.Table)}}
 	same := cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
 	all, err := p.Totals(t.Context(), everyFrontend)
 	want := map[vip.FrontendKey]reconcile.Traffic{tcp: with(kerneltest.WantTCP, 1, 5), udp: with(kerneltest.WantUDP6, 5, 0)}
@@ -117,20 +117,20 @@ func TestTotalsAndBreakdown(t *testing.T) {
 	if _, found, err := p.Breakdown(t.Context(), addrPortKey("10.96.0.9:80", vip.TCP)); err != nil || found {
 		t.Errorf("what isn't there: %v, %v", found, err)
 	}
-	p.meter.conns = tableText("\n\n\n" + "TCP  0A600001:0050 wrr  \n")
+	p.statsReader.conns = tableText("\n\n\n" + "TCP  0A600001:0050 wrr  \n")
 	all, err = p.Totals(t.Context(), everyFrontend)
 	want = map[vip.FrontendKey]reconcile.Traffic{tcp: with(kerneltest.WantTCP, 0, 0), udp: with(kerneltest.WantUDP6, 3, 0)}
 	if d := cmp.Diff(want, all, same); err != nil || d != "" {
 		t.Errorf("with a table of one service: %v, -want +got:\n%s", err, d)
 	}
 	canned.questions = new(int)
-	p.meter.kernel = &kernel.Conn{Socket: canned}
+	p.statsReader.kernel = &kernel.Conn{Socket: canned}
 	all, err = p.Totals(t.Context(), func(k vip.FrontendKey) bool { return k == tcp })
 	want = map[vip.FrontendKey]reconcile.Traffic{tcp: with(kerneltest.WantTCP, 0, 0)}
 	if d := cmp.Diff(want, all, same); err != nil || d != "" || *canned.questions != 1 {
 		t.Errorf("one of two is asked for, the table lacks the other: %d questions, %v, -want +got:\n%s", *canned.questions, err, d)
 	}
-	p.meter.conns = tableText("\n\n\n" + "TCP  0A600001\n")
+	p.statsReader.conns = tableText("\n\n\n" + "TCP  0A600001\n")
 	if all, err := p.Totals(t.Context(), everyFrontend); err == nil || all != nil {
 		t.Errorf("with a broken table: %+v, %v", all, err)
 	}

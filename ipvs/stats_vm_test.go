@@ -246,8 +246,8 @@ func TestStatisticsCostTheSame(t *testing.T) {
 
 	// A change is not held up by a reading that lasts: with the reader's lock
 	// taken, as it is in a reading, changes and drains go on.
-	p.meter.mu.Lock()
-	defer p.meter.mu.Unlock()
+	p.statsReader.mu.Lock()
+	defer p.statsReader.mu.Unlock()
 	p.change(t, all[0], with(all[0], func(f *vip.Frontend) { f.Backends[0].Weight = 9 }))
 	if _, err := p.Connections(t.Context(), all[0].Key); err != nil {
 		t.Error(err)
@@ -410,7 +410,7 @@ func TestStatisticsBesideForeignServices(t *testing.T) {
 		fmt.Fprintf(&foreign, "-A -t 192.0.2.%d:%d -s rr\n", i%250+1, 80+i/250)
 	}
 	runWith(t, lab.Director, foreign.String(), "ipvsadm", "-R")
-	table, err := p.meter.conns.Read()
+	table, err := p.statsReader.conns.Read()
 	if err != nil || len(table) > 300 {
 		t.Fatalf("the table has %d of 301 services, %v: this test needs one that lacks some", len(table), err)
 	}

@@ -20,32 +20,32 @@ import (
 const (
 	DefaultDevice = "ironvip0"
 	DefaultTable  = "ironvip"
-	// DefaultMark is a bit that neither kube-proxy (0x4000, 0x8000), CNI's
-	// port mapping (0x2000), AWS' CNI (0x80), Cilium (0xf00 and the upper half)
-	// nor Tailscale (0xff0000) uses.
+	// DefaultMark is a bit that these programs don't use: kube-proxy (0x4000, 0x8000), CNI's
+	// port mapping (0x2000), AWS' CNI (0x80), Cilium (0xf00 and the upper half) and
+	// Tailscale (0xff0000).
 	DefaultMark = 0x1000
 )
 
-// Options are what a Target needs. Owns must be given.
+// Options configure a Target. Owns is required.
 type Options struct {
 	Device string // the dummy device for virtual addresses
 	Table  string // our nftables table, of family inet; by default the device's name, DefaultTable for DefaultDevice
-	// Mark is the one bit of the packet mark that the table uses, from a
-	// packet's arrival to its departure.
+	// Mark is the bit of the packet mark that the table uses while a packet passes
+	// through this host.
 	Mark uint32
-	// Owns reports whether an address is ours: in a pool, or leased. Every IPVS
-	// service on one is ours to change and remove.
+	// Owns reports whether an address is ours: in a pool, or leased. The Target changes
+	// and removes every IPVS service on it.
 	Owns func(netip.Addr) bool
-	// PodCIDRs returns the ranges whose clients keep their address under
-	// masquerade "auto"; may be nil. It is asked at every Apply and must not block.
+	// PodCIDRs returns the ranges of clients that keep their address under masquerade
+	// "auto". It may be nil. Every Apply calls it, so it must not block.
 	PodCIDRs func() []netip.Prefix
-	// RealServer says that this host balances nothing, so that it needs none of a
-	// director's sysctls: it forwards no packets.
+	// RealServer means that this host forwards no packets, so it needs none of a
+	// director's sysctls.
 	RealServer bool
 	Log        *slog.Logger
 }
 
-// Stats count what a Target sent to the kernel since it was made.
+// Stats count what a Target has sent to the kernel.
 type Stats struct {
 	WritesSent     uint64 // IPVS messages that change something
 	SendsDone      uint64 // system calls that carried them and queries
@@ -58,45 +58,44 @@ type Stats struct {
 	TablesRead     uint64 // readings of the kernel's table of all connections
 }
 
-// Writes is the number of changes asked of the kernel, of all kinds.
+// Writes is the number of changes of all kinds.
 func (s Stats) Writes() uint64 { return s.WritesSent + s.NFTMessages + s.AddressWrites }
 
 // Target is the IPVS dataplane: a reconcile.Plane, reconcile.Connections and
-// reconcile.Statistics.
-// It works in the network namespace of the thread that calls it; a caller that
-// changes namespaces must keep to one. Make it with New.
+// reconcile.Statistics. It works in the network namespace of the calling thread, so
+// all calls must come from threads of one namespace.
 type Target struct {
 	access
 	opt   Options
 	stats *counters
 	marks marks
 
-	// What the kernel is believed to hold, apart from the details of services,
-	// which Apply's caller knows.
-	held        *holdings
-	pods        []netip.Prefix // held.pods, as PodCIDRs gave it
-	stalePods   bool           // the table's pod ranges are not PodCIDRs
-	loaded      bool           // held has been read from the kernel
-	broken      bool           // the table must be rebuilt
-	unbuildable bool           // the last rebuild failed; a module may be missing
-	bare        bool           // the device may lack any address
-	wide        []netip.Prefix // addresses on the device that aren't single, when it was read
-	suspect     map[vip.FrontendKey]struct{}
-	room        room
-	stale       conntrack.Flows         // connection tracking entries that are still to go
-	loose       map[netip.Addr]struct{} // backends whose hairpin elements a failed Apply may have left
+	// The recorded state of the kernel, without the details of services, which the
+	// caller of Apply knows.
+	records       *records
+	pods          []netip.Prefix // the last result of PodCIDRs
+	stalePods     bool           // the table has other pod ranges
+	adopted       bool           // records have been read from the kernel
+	broken        bool           // the table must be rebuilt
+	unbuildable   bool           // the last rebuild failed; a module may be missing
+	addressesLost bool           // the device may lack addresses
+	widePrefixes  []netip.Prefix // on the device when it was last read, besides single addresses
+	suspect       map[vip.FrontendKey]struct{}
+	buffers       buffers
+	staleFlows    conntrack.Flows         // connection tracking entries to delete
+	looseHairpins map[netip.Addr]struct{} // backends whose hairpin elements a failed Apply may have left
 
-	keeping bool  // connections of deleted backends don't expire, see expireAgain
-	needs   needs // of sysctls, for what was applied so far
+	expiryOff bool             // connections of deleted backends don't expire; see expireAgain
+	optional  optionalSettings // sysctls that applied frontends need
 
-	idle  *idleWatch
-	meter *meter
+	idleTracker *idleTracker
+	statsReader *statsReader
 
 	findings host.Findings // the sysctls and modules, as last checked
 }
 
-// room is memory for a batch, used again by the next.
-type room struct {
+// buffers is memory that each batch reuses.
+type buffers struct {
 	items       []item
 	ops         []op
 	dests       []kernel.Dest
@@ -109,8 +108,8 @@ var (
 	_ reconcile.Statistics  = (*Target)(nil)
 )
 
-// New connects to the kernel, makes the device and sets the sysctls. A sysctl
-// that can't be set is no error: see Findings.
+// New connects to the kernel, creates the device and sets the sysctls. A sysctl that
+// can't be set is a finding, not an error.
 func New(o Options) (*Target, error) {
 	if o.Device == "" {
 		o.Device = DefaultDevice
@@ -132,8 +131,8 @@ func New(o Options) (*Target, error) {
 	return newTarget(o, h, stats)
 }
 
-// tableFor names the table of a dataplane with that device: one beside another,
-// such as a demo's, has a table of its own, too.
+// tableFor returns the default name of the table. A dataplane with another device, as
+// in a demo, gets its own table.
 func tableFor(device string) string {
 	if device == DefaultDevice {
 		return DefaultTable
@@ -141,20 +140,20 @@ func tableFor(device string) string {
 	return device
 }
 
-// newTarget makes a Target of a host, which it closes if that fails.
+// newTarget returns a Target for h. It closes h on an error.
 func newTarget(o Options, h access, stats *counters) (*Target, error) {
-	t := idleTarget(o, h, stats)
+	t := unopenedTarget(o, h, stats)
 	if err := t.ensureDevice(); err != nil {
 		t.Close()
 		return nil, err
 	}
-	t.tune()
+	t.setSysctls()
 	t.report(t.flows.Supported(context.Background()))
 	return t, nil
 }
 
-// idleTarget makes a Target that has touched nothing yet.
-func idleTarget(o Options, h access, stats *counters) *Target {
+// unopenedTarget returns a Target that has changed nothing yet.
+func unopenedTarget(o Options, h access, stats *counters) *Target {
 	if o.PodCIDRs == nil {
 		o.PodCIDRs = func() []netip.Prefix { return nil }
 	}
@@ -163,21 +162,21 @@ func idleTarget(o Options, h access, stats *counters) *Target {
 	}
 	return &Target{
 		access: h, opt: o, stats: stats,
-		idle: newIdleWatch(h.watch), meter: &meter{stats: stats, kernel: h.count, conns: h.conns},
-		held: newHoldings(podSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, stale: conntrack.Flows{}, loose: map[netip.Addr]struct{}{},
+		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns},
+		records: newRecords(podSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, staleFlows: conntrack.Flows{}, looseHairpins: map[netip.Addr]struct{}{},
 	}
 }
 
-// Close gives back the sockets. The kernel goes on forwarding as it is.
+// Close closes the sockets. The kernel continues to forward.
 func (t *Target) Close() error {
 	t.kernel.Close()
-	t.idle.close()
-	t.meter.close()
+	t.idleTracker.close()
+	t.statsReader.close()
 	t.device.Close()
 	return nil
 }
 
-// Stats returns the present counts. It may be called at any time.
+// Stats returns the current counts. It may be called at any time.
 func (t *Target) Stats() Stats {
 	c := t.stats
 	return Stats{
@@ -194,13 +193,13 @@ func (t *Target) Findings() []host.Finding { return t.findings.List() }
 
 func (t *Target) wantedSettings() []host.Setting {
 	if t.opt.RealServer {
-		return t.needs.settings()
+		return t.optional.settings()
 	}
-	return append(settings(host.ParseVersion(host.KernelRelease())), t.needs.settings()...)
+	return append(settings(host.ParseVersion(host.KernelRelease())), t.optional.settings()...)
 }
 
-// tune sets the sysctls, and warns of those that newly can't be.
-func (t *Target) tune() {
+// setSysctls sets the sysctls, and reports those that can't be set.
+func (t *Target) setSysctls() {
 	for _, w := range t.wantedSettings() {
 		t.report(t.sysctl.Set(w))
 	}
@@ -213,18 +212,19 @@ func (t *Target) report(f host.Finding) {
 	}
 }
 
-// Same implements reconcile.Target. What unsupported refuses counts, so that
-// asking for it comes to Apply and is refused there.
+// Same implements reconcile.Target. Frontends that unsupported rejects differ from all
+// others, so that Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
 	if a.Kind == vip.OnRealServer && b.Kind == vip.OnRealServer {
-		return unsupported(a) == nil && unsupported(b) == nil && slices.Equal(tunnelsHere(a), tunnelsHere(b))
+		return unsupported(a) == nil && unsupported(b) == nil && slices.Equal(localTunnels(a), localTunnels(b))
 	}
-	// Destinations have the way of forwarding: without any it can't be told.
+	// The kernel stores the forwarding method per destination, so it is unknown without
+	// any.
 	empty := len(a.Backends)+len(b.Backends) == 0 && unsupported(a) == nil && unsupported(b) == nil
 	return a.Kind == b.Kind && (empty || forward(a) == forward(b)) && sameSources(a, b) &&
 		masquerade(a) == masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
 }
 
-// sameDest reports whether two endpoints of one way of forwarding are the same
+// sameDest reports whether two endpoints of one forwarding method are the same
 // destination.
 func sameDest(a, b vip.Endpoint) bool { return a.Addr == b.Addr && a.Weight == b.Weight }

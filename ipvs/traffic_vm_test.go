@@ -296,7 +296,7 @@ func ping(t *testing.T, from *netlab.Node, to netip.Addr) {
 func TestDrain(t *testing.T) {
 	w := newTown(t)
 	now := time.Now()
-	w.idle.now = func() time.Time { return now }
+	w.idleTracker.now = func() time.Time { return now }
 	f := w.serve(t, "10.96.0.1:80", vip.TCP, 1)
 	first := f.Backends[0].Addr
 	c, err := w.Client.Dial("tcp", f.Key.AddrPort())

@@ -8,11 +8,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// unsupported says what this dataplane can't do of what f asks for; nil when it
-// can do all.
+// unsupported returns a problem for what this dataplane can't do of f, or nil.
 func unsupported(f *vip.Frontend) error {
-	r := refusal{}
-	// A real server chooses among no backends.
+	r := refusals{}
+	// A real server has no scheduler.
 	if f.Kind != vip.OnRealServer && !slices.Contains(vip.Schedulers(), f.Scheduler) {
 		r.add("scheduler", "scheduler %q", f.Scheduler)
 	}
@@ -29,14 +28,14 @@ func unsupported(f *vip.Frontend) error {
 	return r.err()
 }
 
-// refusal collects what is not supported.
-type refusal []vip.Problem
+// refusals are the features that aren't supported.
+type refusals []vip.Problem
 
-func (r *refusal) add(field, feature string, args ...any) {
+func (r *refusals) add(field, feature string, args ...any) {
 	*r = append(*r, vip.Unsupported("the ipvs dataplane", field, fmt.Sprintf(feature, args...)))
 }
 
-func (r refusal) err() error {
+func (r refusals) err() error {
 	if len(r) == 0 {
 		return nil
 	}
@@ -46,9 +45,9 @@ func (r refusal) err() error {
 	return r[0]
 }
 
-// forwarding checks the way to the backends. Only nat rewrites packets: with the
-// other methods they arrive as the client sent them.
-func (r *refusal) forwarding(f *vip.Frontend) {
+// forwarding checks the forwarding method. Only nat rewrites packets, so the others need
+// the same port and family.
+func (r *refusals) forwarding(f *vip.Frontend) {
 	method := forward(f)
 	nat := method == vip.ForwardNAT
 	if !slices.Contains(forwards, method) {
@@ -77,9 +76,9 @@ func (r *refusal) forwarding(f *vip.Frontend) {
 	}
 }
 
-// onePacket checks what may go with scheduling every datagram anew: there is no
-// connection, so nothing can be remembered of one.
-func (r *refusal) onePacket(f *vip.Frontend) {
+// onePacket checks the combinations with one-packet scheduling, which has no connections
+// to remember.
+func (r *refusals) onePacket(f *vip.Frontend) {
 	if f.Key.Protocol != vip.UDP {
 		r.add("scheduler_flags", "one-packet for %s", f.Key.Protocol)
 	}
@@ -91,11 +90,11 @@ func (r *refusal) onePacket(f *vip.Frontend) {
 	}
 }
 
-// affinityByMark checks the ports of a service by mark that remembers its
-// clients. The kernel's ip_vs_sched_persist takes a destination's port only where
-// the client asked for the service's, which one by mark doesn't have: what it
-// remembers goes to the port that the client asked for.
-func (r *refusal) affinityByMark(f *vip.Frontend) {
+// affinityByMark checks the ports of a service by mark with affinity. The kernel's
+// ip_vs_sched_persist uses a destination's port only if the client asked for the
+// service's port, which a service by mark doesn't have. A remembered client is sent to
+// the port that it asked for.
+func (r *refusals) affinityByMark(f *vip.Frontend) {
 	for _, b := range f.Backends {
 		if p := b.Addr.Port(); p != 0 && (f.Key.Ranged() || p != f.Key.Port) {
 			r.add("affinity", "affinity on %s with backends at port %d: the kernel takes a remembered client to the port that it asked for", f.Key, p)

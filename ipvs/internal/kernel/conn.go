@@ -20,11 +20,11 @@ type Conn struct {
 	// For listing, one after the other: room for a service's destinations, whose
 	// service it is, and what asks and listens; how many services there were the
 	// last time.
-	dests  []Dest
-	listed Service
-	ask    func(b []byte) []byte
-	hear   func(typ uint16, data []byte) error
-	many   int
+	dests      []Dest
+	listed     Service
+	putRequest func(b []byte) []byte
+	onDest     func(typ uint16, data []byte) error
+	lastCount  int
 }
 
 // Open connects to IPVS in the calling thread's network namespace.
@@ -93,7 +93,7 @@ func (k *Conn) Query(ctx context.Context, put func(b []byte) []byte, each func(t
 // Services lists every service in the kernel, ours or not. Those by mark come
 // without a key but for its family, see service.
 func (k *Conn) Services(ctx context.Context) ([]Service, error) {
-	all := make([]Service, 0, k.many)
+	all := make([]Service, 0, k.lastCount)
 	err := k.Query(ctx, func(b []byte) []byte {
 		return AppendCommand(b, k.Family, CmdGetService, unix.NLM_F_DUMP)
 	}, func(_ uint16, data []byte) error {
@@ -104,7 +104,7 @@ func (k *Conn) Services(ctx context.Context) ([]Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the ipvs services: %w", err)
 	}
-	k.many = len(all)
+	k.lastCount = len(all)
 	return all, nil
 }
 
@@ -165,18 +165,18 @@ func (k *Conn) State(ctx context.Context, key vip.FrontendKey, mark uint32) (*St
 // StateOf reads the destinations of a service into a state, which has them in
 // the room that it is given.
 func (k *Conn) StateOf(ctx context.Context, s *Service, all *State, room *Slab[Dest]) error {
-	if k.ask == nil {
-		k.ask = func(b []byte) []byte {
+	if k.putRequest == nil {
+		k.putRequest = func(b []byte) []byte {
 			return AppendService(AppendCommand(b, k.Family, CmdGetDest, unix.NLM_F_DUMP), &k.listed, false)
 		}
-		k.hear = func(_ uint16, data []byte) error {
+		k.onDest = func(_ uint16, data []byte) error {
 			d, err := DecodeDest(data, k.listed.Key.Addr)
 			k.dests = append(k.dests, d)
 			return err
 		}
 	}
 	k.dests, k.listed = k.dests[:0], *s
-	if err := k.Query(ctx, k.ask, k.hear); err != nil {
+	if err := k.Query(ctx, k.putRequest, k.onDest); err != nil {
 		return fmt.Errorf("list the destinations of %s: %w", s.Key, err)
 	}
 	*all = State{Service: *s, Dests: room.Cut(len(k.dests))}

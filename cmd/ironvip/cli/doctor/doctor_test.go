@@ -306,7 +306,7 @@ func TestServicesInTheKernel(t *testing.T) {
 			t.Errorf("%s: found %+v, want one that says %q", c.name, found, c.says)
 		}
 	}
-	if got := some(strings.Fields("a b c d e f g")); got != "a, b, c, d, e and 2 more" {
+	if got := firstFew(strings.Fields("a b c d e f g")); got != "a, b, c, d, e and 2 more" {
 		t.Error(got)
 	}
 }

@@ -14,7 +14,7 @@ const keepalivedFiles = 1000
 
 // keepalived is a peaceful neighbour unless it is told to flush IPVS, or to use
 // addresses of our pools.
-func keepalived(h Host, p process, o *ours) []Finding {
+func keepalived(h Host, p process, o *ownRanges) []Finding {
 	config, ok := p.flag("use-file")
 	if !ok {
 		if config, ok = p.flag("f"); !ok {
@@ -37,11 +37,11 @@ func keepalived(h Host, p process, o *ours) []Finding {
 		return texts(slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !o.inPool(a) }))
 	}
 	if mine := inPool(c.servers); len(mine) > 0 && !vrrpOnly {
-		warn("keepalived runs here and has a virtual_server in our pools: "+some(mine),
+		warn("keepalived runs here and has a virtual_server in our pools: "+firstFew(mine),
 			"take these out of "+config+", or exclude their addresses from the pool")
 	}
 	if mine := inPool(c.addrs); len(mine) > 0 {
-		warn("keepalived runs here and brings up addresses of our pools: "+some(mine), "exclude these from the pool")
+		warn("keepalived runs here and brings up addresses of our pools: "+firstFew(mine), "exclude these from the pool")
 	}
 	if len(out) == 0 {
 		return []Finding{{OK, "keepalived", "keepalived runs here and leaves IPVS services of others alone", ""}}

@@ -71,10 +71,10 @@ func dataplane(h Host, w Want) []Finding {
 			met = append(met, shortName(r.Name))
 		case r.Unknown || shortName(r.Name) == capability: // one finding for all, below
 		case r.Required && w.Mode == ModeIPVS:
-			out = append(out, Finding{Fail, "ipvs", said(r), r.Remedy})
+			out = append(out, Finding{Fail, "ipvs", describe(r), r.Remedy})
 		default:
 			fallback = fallback || r.Required
-			out = append(out, Finding{Warn, "ipvs", said(r), r.Remedy})
+			out = append(out, Finding{Warn, "ipvs", describe(r), r.Remedy})
 		}
 	}
 	if len(met) > 0 {
@@ -98,8 +98,8 @@ func shortName(name string) string {
 	return name
 }
 
-// said joins a requirement's name and what was found.
-func said(r Requirement) string {
+// describe joins a requirement's name and what was found.
+func describe(r Requirement) string {
 	switch {
 	case r.Detail == "":
 		return shortName(r.Name) + " is missing"

@@ -19,15 +19,15 @@ const (
 	kubeRouterDevice = "kube-dummy-if"
 )
 
-// ours is what a neighbour must leave alone.
-type ours struct {
+// ownRanges is what a neighbour must leave alone.
+type ownRanges struct {
 	Want
 	ranges   []netip.Prefix // the pools, and the addresses of our node ports
 	services Services
 	known    bool // services could be told
 }
 
-func (o *ours) list() string {
+func (o *ownRanges) list() string {
 	if len(o.ranges) == 0 {
 		return "POOL_CIDRS"
 	}
@@ -36,7 +36,7 @@ func (o *ours) list() string {
 
 // spared reports whether all of ours is inside the ranges of a comma-separated
 // list.
-func (o *ours) spared(list string) bool {
+func (o *ownRanges) spared(list string) bool {
 	var has []netip.Prefix
 	for text := range strings.SplitSeq(list, ",") {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
@@ -48,7 +48,7 @@ func (o *ours) spared(list string) bool {
 	})
 }
 
-func (o *ours) inPool(a netip.Addr) bool { return within(o.Pools, a) && !within(o.Excluded, a) }
+func (o *ownRanges) inPool(a netip.Addr) bool { return within(o.Pools, a) && !within(o.Excluded, a) }
 
 func within(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -62,8 +62,8 @@ func texts[T fmt.Stringer](list []T) []string {
 	return out
 }
 
-// some joins the first of a list, and says how many more there are.
-func some(list []string) string {
+// firstFew joins the first of a list, and says how many more there are.
+func firstFew(list []string) string {
 	const few = 5
 	if len(list) <= few {
 		return strings.Join(list, ", ")
@@ -77,7 +77,7 @@ func neighbours(h Host, w Want, procs []process) []Finding {
 	if w.Mode == ModeProxy {
 		return nil
 	}
-	o := ours{Want: w, ranges: slices.Clone(w.Pools)}
+	o := ownRanges{Want: w, ranges: slices.Clone(w.Pools)}
 	if h.Services != nil {
 		var err error
 		o.services, err = h.Services(w.Device)
@@ -105,22 +105,22 @@ func neighbours(h Host, w Want, procs []process) []Finding {
 			out = append(out, Finding{OK, "lvs_sync", "the LVS sync daemon runs here (" + role + "), of our services, too; that does no harm", ""})
 		}
 	}
-	out = append(out, deserted(h, &o, procs, "kube-proxy", "kube_proxy", kubeProxyDevice, excludeFix(&o))...)
-	out = append(out, deserted(h, &o, procs, "kube-router", "kube_router", kubeRouterDevice, routerFix(&o))...)
-	return append(once(out), intruders(&o)...)
+	out = append(out, deviceLeft(h, &o, procs, "kube-proxy", "kube_proxy", kubeProxyDevice, excludeFix(&o))...)
+	out = append(out, deviceLeft(h, &o, procs, "kube-router", "kube_router", kubeRouterDevice, routerFix(&o))...)
+	return append(once(out), foreignInPools(&o)...)
 }
 
-func excludeFix(o *ours) string {
+func excludeFix(o *ownRanges) string {
 	return "--ipvs-exclude-cidrs " + o.list() + ", or ipvs.excludeCIDRs in its config"
 }
 
-func routerFix(o *ours) string {
+func routerFix(o *ownRanges) string {
 	return "--excluded-cidrs " + o.list() + ", or --run-service-proxy=false"
 }
 
-// deserted tells of a neighbour whose device is there, while no such process
+// deviceLeft tells of a neighbour whose device is there, while no such process
 // can be seen: it may be a thread of another one, or have left things behind.
-func deserted(h Host, o *ours, procs []process, name, check, device, fix string) []Finding {
+func deviceLeft(h Host, o *ownRanges, procs []process, name, check, device, fix string) []Finding {
 	if slices.ContainsFunc(procs, func(p process) bool { return p.name == name }) {
 		return nil
 	}
@@ -141,8 +141,8 @@ func deserted(h Host, o *ours, procs []process, name, check, device, fix string)
 	return []Finding{{Warn, check, text + "; where it runs, it deletes services it doesn't know", fix}}
 }
 
-// intruders are IPVS services in our pools that nothing says are ours.
-func intruders(o *ours) []Finding {
+// foreignInPools are IPVS services in our pools that nothing says are ours.
+func foreignInPools(o *ownRanges) []Finding {
 	var found []vip.FrontendKey
 	for _, k := range o.services.Others {
 		if o.inPool(k.Addr) {
@@ -157,12 +157,12 @@ func intruders(o *ours) []Finding {
 	for _, k := range found {
 		addrs = append(addrs, strconv.Quote(netip.PrefixFrom(k.Addr, k.Addr.BitLen()).String()))
 	}
-	fix += ", or in the pool: exclude = [" + some(slices.Compact(addrs)) + "]"
+	fix += ", or in the pool: exclude = [" + firstFew(slices.Compact(addrs)) + "]"
 	return []Finding{{Warn, "foreign_services",
-		"IPVS services in our pools that are not on record as ours: " + some(texts(found)) + "; the agent removes them", fix}}
+		"IPVS services in our pools that are not on record as ours: " + firstFew(texts(found)) + "; the agent removes them", fix}}
 }
 
-func kubeRouter(p process, o *ours) Finding {
+func kubeRouter(p process, o *ownRanges) Finding {
 	if v, set := p.flag("run-service-proxy"); set && v == "false" {
 		return Finding{OK, "kube_router", "kube-router runs here without its service proxy: it leaves IPVS alone", ""}
 	}
@@ -174,7 +174,7 @@ func kubeRouter(p process, o *ours) Finding {
 
 // kubeProxy looks for the IPVS mode in the flags and in the config file, which
 // is read as the process sees it.
-func kubeProxy(h Host, p process, o *ours) []Finding {
+func kubeProxy(h Host, p process, o *ownRanges) []Finding {
 	mode, _ := p.flag("proxy-mode")
 	excluded, _ := p.flag("ipvs-exclude-cidrs")
 	fix := "--ipvs-exclude-cidrs " + o.list()
