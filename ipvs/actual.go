@@ -260,7 +260,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 	}
 	switch f.SourceRanges = r.ranges[k]; {
 	case f.SourceRanges == nil && has(filter.SetRestricted):
-		f.SourceRanges = nobody
+		f.SourceRanges = noClient
 	case !r.table.Intact && before != nil && f.SourceRanges == nil:
 		f.SourceRanges = before.SourceRanges
 	}

@@ -1,13 +1,33 @@
-// Package ipvs is the kernel dataplane: frontends as services of Linux IPVS,
-// their virtual addresses on a dummy device, refusal and masquerade rules in an
-// nftables table of our own, and the sysctls all that needs.
+// Package ipvs is the kernel dataplane: frontends as services of Linux IPVS, their
+// virtual addresses on a dummy device, rules in an nftables table of its own, and
+// the sysctls that these need.
 //
-// In come updates of frontends (reconcile.Plane); out go as few netlink
-// messages as the change needs. Pure code decides (plan.go, elements.go, stages.go);
-// each kind of kernel access sits in one thin file (netlink.go, nft.go,
-// device.go, sysctl.go, conntrack.go). The package owns the IPVS services on
-// addresses of our pools, the node ports it recorded, the addresses on its own
-// device and its own table. It never flushes, runs no program, loads no module,
-// and leaves what isn't ours as it found it. docs/ipvs.md tells how to look at
-// what it does.
+// Its input are updates of frontends (reconcile.Plane). Its output are as few
+// netlink messages as the change needs. It owns the IPVS services on addresses of
+// our pools, the recorded node ports, the addresses on its own device, and its own
+// table. It never flushes, runs no program, loads no module, and never changes what
+// isn't ours.
+//
+// Source code organization, in the order of one change:
+//
+//	target.go       Target, its options and its recorded state
+//	apply.go        Apply: the phases of a batch; item.go has a struct for each
+//	accept.go       phase 1: checks updates, finds foreign services in their place
+//	stages.go       the table and the addresses, before and after the services
+//	program.go      the services: rounds of ops, retries, outcomes
+//	plan.go         pure: which ops change one service
+//	elements.go     pure: which elements of the table a frontend needs
+//	holdings.go     what frontends share: addresses, hairpin elements, tunnels
+//	marks.go        firewall marks of services by mark
+//	realserver.go   tunnel devices on a real server
+//	pause.go        no refusals while a scheduler changes
+//	actual.go       Actual: reads the kernel, adopts and reports damage
+//	remove.go       Find and Remove: what a dataplane left in the kernel
+//	connections.go  open connections of draining backends
+//	stats.go        statistics
+//	check.go        what the host lacks; settings.go has the sysctls
+//	access.go       the interfaces to the kernel, which tests replace
+//
+// The packages below internal carry out what ipvs decides: kernel (IPVS), filter
+// (the nftables table), host (devices, sysctls, ports) and conntrack.
 package ipvs

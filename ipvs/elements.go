@@ -69,9 +69,9 @@ func masquerade(f *vip.Frontend) vip.Masquerade {
 	return vip.MasqueradeAuto
 }
 
-// nobody stands for source ranges without a range of the frontend's family: no client
+// noClient stands for source ranges without a range of the frontend's family: no client
 // may reach it.
-var nobody = []netip.Prefix{{}}
+var noClient = []netip.Prefix{{}}
 
 // sources returns f's source ranges of its family in normal form: disjoint, sorted, and
 // as few as possible. Restricted is false if every client may reach f.

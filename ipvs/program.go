@@ -75,7 +75,7 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 
 // vacate deletes the services of ranges of ports that other items replace. It must
 // come before the transaction that admits the others, because that deletes the
-// records: a service by mark without a record is nobody's if the agent is killed
+// records: nothing shows that a service by mark is ours if the agent is killed
 // in between. Items that replace a service that can't be deleted are blocked.
 func (t *Target) vacate(ctx context.Context, items []*item) error {
 	var going []*item

@@ -187,7 +187,7 @@ func (t *Target) Stats() Stats {
 }
 
 // Findings returns the sysctls that the Target sets and the optional modules that
-// it uses, as last checked: Actual notices that somebody has repaired one. It may be
+// it uses, as last checked: Actual notices when one has been repaired. It may be
 // called at any time.
 func (t *Target) Findings() []host.Finding { return t.findings.List() }
 

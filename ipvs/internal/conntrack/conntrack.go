@@ -26,7 +26,7 @@ const (
 	ctaTupleReply = 2
 	ctaID         = 12
 	ctaZone       = 18
-	ctaFilter     = 25 // of a dump, from 5.8 on; older kernels pass over it and send all
+	ctaFilter     = 25 // of a dump, from 5.8 on; older kernels ignore it and send all entries
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -34,26 +34,23 @@ const (
 	ctaSrc4, ctaDst4, ctaSrc6, ctaDst6        = 1, 2, 3, 4
 	ctaProtoNum, ctaProtoSport, ctaProtoDport = 1, 2, 3
 
-	ctaFilterOrig, ctaFilterReply = 1, 2 // which parts of the tuples count:
+	ctaFilterOrig, ctaFilterReply = 1, 2 // which parts of the tuples must match:
 
 	ctFilterSrc, ctFilterDst                    = 1 << 0, 1 << 1
 	ctFilterProto, ctFilterSport, ctFilterDport = 1 << 3, 1 << 4, 1 << 5
 )
 
-// Flow is what tells one backend's UDP connection tracking entries of one
-// frontend. Parts that are zero are any: a backend's port, or all of it. The
-// clients of another audience of the same address and port have the same
-// entries; that theirs go too costs them nothing.
+// Flow selects the UDP entries of one backend of one frontend. Zero parts match all
+// values: a backend's port, or the whole backend. Frontends of another audience with the
+// same address and port have the same entries. It does no harm to delete those, too.
 type Flow struct {
 	Frontend vip.FrontendKey
 	Backend  netip.AddrPort
 }
 
-// Flows says which connection tracking entries of UDP clients have become
-// wrong: those of one backend, or, where that is zero, of the whole frontend.
-// UDP has no end of a connection that would make them go by themselves: a
-// client that keeps sending would be sent to a backend that has left for as
-// long as it does.
+// Flows are the outdated entries of UDP clients: of one backend, or, if Backend is zero,
+// of a whole frontend. UDP connections don't end by themselves. A client that keeps
+// sending would stay with a removed backend as long as it sends.
 type Flows map[Flow]struct{}
 
 func (f Flows) Add(k vip.FrontendKey, b netip.AddrPort) {
@@ -64,7 +61,7 @@ func (f Flows) Add(k vip.FrontendKey, b netip.AddrPort) {
 
 func (f Flows) Has(x Flow) bool { return f.index().has(x) }
 
-// index prepares for being asked about many entries.
+// index returns an index for many lookups.
 func (f Flows) index() FlowIndex {
 	ix := FlowIndex{Flows{}, map[netip.Addr][]Flow{}}
 	for x := range f {
@@ -78,14 +75,13 @@ func (f Flows) index() FlowIndex {
 	return ix
 }
 
-// FlowIndex finds flows: those of single ports in one step, those of ranges by
-// their address.
+// FlowIndex finds flows of single ports by a map lookup, and flows of ranges by address.
 type FlowIndex struct {
 	single Flows
 	ranges map[netip.Addr][]Flow
 }
 
-// has reports whether an entry, of which everything is known, is among the flows.
+// has reports whether a complete entry matches a flow.
 func (ix FlowIndex) has(x Flow) bool {
 	_, one := ix.single[x]
 	_, all := ix.single[Flow{Frontend: x.Frontend}]
@@ -102,7 +98,7 @@ func (ix FlowIndex) has(x Flow) bool {
 	return false
 }
 
-// Common returns what all of a family have in common, and whether there are any.
+// Common returns what all flows of a family have in common, and whether there are any.
 func (f Flows) Common(family vip.Family) (c Flow, any bool) {
 	for x := range f {
 		switch {
@@ -129,24 +125,24 @@ func (f Flows) Common(family vip.Family) (c Flow, any bool) {
 	return c, any
 }
 
-// Table is the kernel's connection tracking. Each call opens a socket in
-// the calling thread's network namespace.
+// Table is the kernel's connection tracking table. Each call opens a socket in the calling
+// thread's network namespace.
 type Table struct {
 	Dumps   *atomic.Uint64 // counts queries
 	Deleted *atomic.Uint64 // counts deleted entries
 }
 
-// Supported tries whether entries can be deleted.
+// Supported checks whether the kernel can delete entries.
 func (Table) Supported(ctx context.Context) host.Finding { return Try(ctx) }
 
-// Delete deletes the entries. For all of a batch it takes one dump a
-// family, of which the kernel sends those UDP entries only that have in common
-// what all of f have: for one IPv4 backend, exactly its own.
+// Delete deletes the entries of all flows. It costs one dump per family. The kernel filters
+// it by what the flows have in common: for one IPv4 backend, it sends exactly the entries
+// to delete.
 func (t Table) Delete(ctx context.Context, f Flows) error {
 	if len(f) == 0 {
 		return nil
 	}
-	var own netlink.Counters // these are no IPVS messages
+	var own netlink.Counters // not counted as IPVS messages
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &own)
 	if err != nil {
 		return err
@@ -176,7 +172,7 @@ func (t Table) Delete(ctx context.Context, f Flows) error {
 		switch err {
 		case nil:
 			t.Deleted.Add(1)
-		case unix.ENOENT: // gone by itself
+		case unix.ENOENT: // it has expired
 		default:
 			refused = fmt.Errorf("delete a connection tracking entry of udp: %w", err)
 		}
@@ -184,7 +180,7 @@ func (t Table) Delete(ctx context.Context, f Flows) error {
 	return errors.Join(err, refused)
 }
 
-// beginConntrack appends the head of a message and its nfgenmsg.
+// beginConntrack appends the header of a message and its nfgenmsg.
 func beginConntrack(b []byte, typ, flags uint16, family vip.Family) []byte {
 	af := byte(unix.AF_INET)
 	if family == vip.IPv6 {
@@ -193,8 +189,8 @@ func beginConntrack(b []byte, typ, flags uint16, family vip.Family) []byte {
 	return append(netlink.BeginMessage(b, typ, flags), af, unix.NFNETLINK_V0, 0, 0)
 }
 
-// AppendFlowDump appends the request for the UDP entries that match. It filters
-// by no IPv6 address, as 6.1 leaves out those that match, not those that don't.
+// AppendFlowDump appends a request for the matching UDP entries. It doesn't filter by IPv6
+// address: kernel 6.1 then leaves out the entries that match.
 func AppendFlowDump(b []byte, family vip.Family, match Flow) []byte {
 	b = beginConntrack(b, ctGet, unix.NLM_F_DUMP, family)
 	orig, reply := uint32(ctFilterProto), uint32(0)
@@ -222,7 +218,7 @@ func AppendFlowDump(b []byte, family vip.Family, match Flow) []byte {
 	return b
 }
 
-// appendTuple appends one end of a UDP tuple, as far as it is given.
+// appendTuple appends the known parts of one end of a UDP tuple.
 func appendTuple(b []byte, typ uint16, end netip.AddrPort, addr4, addr6, port uint16) []byte {
 	b, tuple := netlink.BeginNest(b, typ|unix.NLA_F_NESTED)
 	if a := end.Addr(); a.IsValid() {
@@ -239,8 +235,8 @@ func appendTuple(b []byte, typ uint16, end netip.AddrPort, addr4, addr6, port ui
 	return netlink.EndNest(netlink.EndNest(b, proto), tuple)
 }
 
-// DecodeFlow reads an entry of a dump: whose it is, and the attributes by which
-// the kernel finds it again.
+// DecodeFlow reads an entry of a dump: its flow, and the attributes that identify it to
+// the kernel.
 func DecodeFlow(data []byte) (x Flow, id []byte, err error) {
 	if len(data) < 4 {
 		return x, nil, netlink.ErrMalformed

@@ -10,10 +10,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// EncodeElement writes an element as the kernel lays it out: each part of the
-// key padded to 4 bytes. A mark alone is in the host's byte order; as a map's data
-// and as a part of an interval it is in the network's, which is how nft shows
-// those, and the rules turn it round.
+// EncodeElement encodes an element in the kernel's layout, with each part of the key padded
+// to 4 bytes. A mark is in the host's byte order in sets of marks. In maps and intervals
+// it is in network byte order, as nft shows it, and the rules convert it.
 func EncodeElement(x *nftwire.Element, e *Element) {
 	key, end, value := x.Key[:0], x.End[:0], x.Value[:0]
 	if e.Set.IsMap() {
@@ -55,21 +54,21 @@ func appendListener(b []byte, a netip.Addr, p vip.Protocol, port uint16) []byte 
 	return append(b, 0, 0)
 }
 
-// appendRange appends the two ends of an interval to what first begins with.
+// appendRange appends both ends of an interval to the prefix in first.
 func appendRange(first, last []byte, p netip.Prefix) (from, to []byte) {
 	r := netipx.RangeOfPrefix(p)
 	return appendAddress(first, r.From()), appendAddress(append(last, first...), r.To())
 }
 
-// DecodeElement reads what EncodeElement writes. Of an element of a set of marks
-// it can't tell the frontend: it gives it the unspecified address of its family.
+// DecodeElement reads the format of EncodeElement. An element of a set of marks doesn't
+// contain its frontend; its key is the unspecified address of the family.
 func DecodeElement(s Set, f vip.Family, x *nftwire.Element) (e Element, ok bool) {
 	e.Set = s
 	key, end := reader{x.Key}, reader{x.End}
 	switch s.Kind() {
 	case kindListener:
 		e.Key = key.listener(f)
-		ok = e.Key.Protocol != 0 // which would stand for no frontend
+		ok = e.Key.Protocol != 0 // protocol 0 isn't a frontend's
 	case KindPorts:
 		e.Key = key.listener(f)
 		last := end.listener(f)
@@ -113,7 +112,7 @@ func unspecifiedOf(f vip.Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// reader takes the parts of a key one after the other. What isn't there is zero.
+// reader reads the parts of a key in order. Missing parts are zero.
 type reader struct{ b []byte }
 
 func (r *reader) take(n int) []byte {

@@ -7,8 +7,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Element is one element of one set. For addresses and pairs, the key has an
-// address only. Elements of sets of marks have the key of the mark's frontend.
+// Element is one element of one set. In sets of addresses and pairs, Key contains only the
+// address. In sets of marks, Key is the mark's frontend.
 type Element struct {
 	Set    Set
 	Key    vip.FrontendKey
@@ -30,7 +30,7 @@ func (e Element) String() string {
 	return fmt.Sprintf("%s in set %s", what, e.Set.Name(vip.FamilyOf(e.Key.Addr)))
 }
 
-// ElementOf returns what s, or the set that has its part, has for a frontend.
+// ElementOf returns the frontend's element of s, or of its counterpart for marks.
 func ElementOf(s Set, k vip.FrontendKey, mark uint32) Element {
 	if ByMark(k) {
 		s = s.marked()
@@ -42,7 +42,7 @@ func ElementOf(s Set, k vip.FrontendKey, mark uint32) Element {
 	return e
 }
 
-// Change is what one nftables transaction does.
+// Change is the content of one transaction.
 type Change map[Element]bool // true: add, false: delete
 
 func AddrElement(s Set, a netip.Addr) Element {

@@ -13,14 +13,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// LayoutVersion is part of every rule's comment. Raise it whenever the rules
-// or the sets change: a table of another version is replaced, in one
-// transaction, when the agent starts.
+// LayoutVersion is part of every rule's comment. Raise it whenever the rules or sets
+// change: at its start, the agent replaces a table of another version in one transaction.
 const LayoutVersion = "ironvip 2: "
 
-// Priorities of the base chains. IPVS takes packets for its services at 99 in
-// input and at -98 in output; conntrack has seen them at -200. What still goes
-// to a virtual address after that was not for a service.
+// Priorities of the base chains. IPVS handles packets at 99 in input and at -98 in output,
+// conntrack at -200. Packets to a virtual address after that have no service.
 const (
 	priorityInput    = -10
 	priorityOutput   = -150
@@ -40,8 +38,8 @@ const (
 	chainPostrouting = "postrouting"
 )
 
-// Registers. A listener's key takes three in a row, and a source address may
-// follow; an IPv6 address is four 32-bit registers wide.
+// Registers. A listener's key takes three in a row, and a source address may follow. An
+// IPv6 address takes four 32-bit registers.
 const (
 	regAddr   = unix.NFT_REG_1
 	regProto4 = unix.NFT_REG32_00 + 1
@@ -54,7 +52,7 @@ const (
 	regFrom6  = unix.NFT_REG32_00 + 6
 )
 
-// rule is one rule of the table: where, what for, and its expressions.
+// rule is one rule of the table.
 type rule struct {
 	chain   string
 	comment string
@@ -65,17 +63,17 @@ func (r rule) userData() []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, LayoutVersion+r.comment)
 }
 
-// Layout is the table without its elements.
+// Layout describes the table without its elements.
 type Layout struct {
 	table  *nftables.Table
 	chains []*nftables.Chain
 	sets   map[string]*nftables.Set
-	order  []*nftables.Set // the same, as nft list shows them
+	order  []*nftables.Set // in the order of nft list
 	rules  []rule
 }
 
-// newLayout describes the table. Bit is the one bit of the packet mark that is
-// used, between seeing a packet that needs masquerading and its leaving.
+// newLayout returns the layout of a table. Bit is the bit of the packet mark that marks
+// packets for masquerading.
 func newLayout(name string, bit uint32) *Layout {
 	l := &Layout{
 		table: &nftables.Table{Name: name, Family: nftables.TableFamilyINet},
@@ -144,22 +142,20 @@ func keyType(s Set, f vip.Family) nftables.SetDatatype {
 	return addr
 }
 
-// describe returns the rules. What they do to a packet, in its order:
+// describe returns the rules. A packet passes these chains in order:
 //
-// Input, before IPVS, for packets that belong to no open connection: frontends
-// by mark come first, those for internal clients before those for everyone, and
-// such a packet meets nothing else of what is there for its address and port.
-// Then source ranges, then the guard: pauses, refusal, masquerading.
+// Input (before IPVS, new connections only): frontends by mark, first those for internal
+// clients, then those for everyone. Rules for its address and port don't apply to a packet
+// of these. Then source ranges, then the guard: pauses, refusals, masquerading.
 //
-// Output sees this host's own connections before IPVS does, and each packet once
-// more that IPVS sends to a backend. Of the latter, marks of frontends have
-// served: what of them masquerades becomes the one bit. The former are treated
-// as in input, but for source ranges, which don't concern them.
+// Output (before IPVS): this host's own connections, and again each packet that IPVS sends
+// to a backend. For the latter, the mark of the frontend is replaced by the bit if it is to
+// be masqueraded. For the former, the rules of input apply except source ranges.
 //
-// Unserved, after IPVS: what is left for a virtual address. On a real server
-// that is what it serves itself.
+// Unserved (after IPVS): what remains for a virtual address. On a real server, that is what
+// its own sockets serve.
 //
-// Postrouting: the one bit.
+// Postrouting: masquerades packets with the bit.
 func (l *Layout) describe(bit uint32) []rule {
 	families := []vip.Family{vip.IPv4, vip.IPv6}
 	ret, drop := verdict(expr.VerdictReturn, ""), verdict(expr.VerdictDrop, "")
@@ -221,12 +217,12 @@ func (l *Layout) describe(bit uint32) []rule {
 	return rules
 }
 
-// join returns a new list: what is matched is part of several rules.
+// join returns a new list, because several rules share what they match.
 func join(a []expr.Any, b ...expr.Any) []expr.Any { return slices.Concat(a, b) }
 
 func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
-// openConnection matches packets of connections that connection tracking knows.
+// openConnection matches packets of known connections.
 func openConnection() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: regAddr},
@@ -236,8 +232,7 @@ func openConnection() []expr.Any {
 	}
 }
 
-// addBit, clearBit and withoutBit are about one bit of the packet mark, and leave
-// the others alone.
+// addBit, clearBit and withoutBit concern one bit of the packet mark and keep the others.
 func addBit(bit uint32) []expr.Any { return changeMark(bit, bit) }
 
 func clearBit(bit uint32) []expr.Any { return changeMark(bit, 0) }
@@ -285,9 +280,9 @@ func protocol(n byte) []expr.Any {
 	}
 }
 
-// opensNothing matches TCP that is no opening of a connection. Of connections
-// whose answers pass by this host, and of old ones that it came to know in their
-// midst, connection tracking can't tell.
+// opensNothing matches TCP packets that don't open a connection. Connection tracking calls
+// them new if the answers take another path, or if the connection is older than the
+// entry.
 func opensNothing() []expr.Any {
 	const synAckRstFin, syn = 0x17, 0x02
 	return append(protocol(unix.IPPROTO_TCP),
@@ -342,8 +337,8 @@ func listenerKey(f vip.Family) []expr.Any {
 	}
 }
 
-// mark gives packets to an address . protocol . port in the map its mark, and
-// ends the rule for others.
+// mark sets the mark of packets with address . protocol . port in the map. The rule ends
+// for others.
 func (l *Layout) mark(f vip.Family, s Set) []expr.Any {
 	set := l.sets[s.Name(f)]
 	return join(listenerKey(f),
@@ -381,8 +376,7 @@ func (l *Layout) source(f vip.Family, s Set, invert bool) []expr.Any {
 	return []expr.Any{address(f, true, regAddr), l.lookup(f, s, invert)}
 }
 
-// pair matches packets whose source . destination is in the set, unless they
-// stay on this host.
+// pair matches packets with source . destination in the set that leave this host.
 func (l *Layout) pair(f vip.Family, s Set) []expr.Any {
 	peer := uint32(regPeer)
 	if f == vip.IPv6 {

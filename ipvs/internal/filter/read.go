@@ -13,29 +13,29 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Ruleset is what the table holds. Make it with NewRuleset.
+// Ruleset is the content of the table. Use NewRuleset.
 type Ruleset struct {
-	Intact bool // the rules are ours, of this version
-	// sets say of a key in which sets it is: one bit for each. Others are elements
-	// that have more than a key.
+	Intact bool // the rules are those of this version
+	// Sets contains one bit for each set that a key is in. Others are elements with more than
+	// a key.
 	Sets   map[vip.FrontendKey]setBits
 	Others map[Element]struct{}
 	Pods   *netipx.IPSet
 }
 
-// setBits is a set of setIDs.
+// setBits has one bit for each Set.
 type setBits uint32
 
-const _ = uint(32 - setCount) // there is a bit for each
+const _ = uint(32 - setCount) // each set has a bit
 
 func NewRuleset(size int) *Ruleset {
 	return &Ruleset{Sets: make(map[vip.FrontendKey]setBits, size), Others: map[Element]struct{}{}, Pods: &netipx.IPSet{}}
 }
 
-// BitsOfOthers are the sets whose elements are not single frontends'.
+// BitsOfOthers are the sets with elements that don't belong to a single frontend.
 const BitsOfOthers setBits = 1<<SetVIPs | 1<<SetHairpin | 1<<setPods
 
-// plain reports whether an element is a key and nothing else.
+// plain reports whether an element has only a key.
 func (e *Element) plain() bool { return e.Mark == 0 && !e.Source.IsValid() }
 
 func (r *Ruleset) Add(e Element) {
@@ -54,7 +54,7 @@ func (r *Ruleset) Has(e Element) bool {
 	return ok
 }
 
-// Read returns what the table holds. A missing table is an empty ruleset.
+// Read returns the content of the table. A missing table is an empty ruleset.
 func (f *Table) Read(ctx context.Context) (*Ruleset, error) {
 	if err := f.open(ctx); err != nil {
 		return nil, err
@@ -138,8 +138,8 @@ func (f *Table) sets(ctx context.Context) (map[string]bool, error) {
 	return found, nil
 }
 
-// assign adds elements of sets of marks, whose frontends the maps tell. A mark
-// that no map has, or that several frontends have, is nothing that we left.
+// assign adds elements of sets of marks to the frontends with these marks. A mark without a
+// frontend, or with several, isn't ours.
 func (r *Ruleset) assign(unowned []Element) {
 	type owned struct {
 		family vip.Family
@@ -167,8 +167,8 @@ func (r *Ruleset) assign(unowned []Element) {
 	}
 }
 
-// rulesIntact compares the rules by their comments, which carry the version,
-// chain by chain and in order.
+// rulesIntact compares the rules of each chain, in order, by their comments, which contain
+// the version.
 func (f *Table) rulesIntact(ctx context.Context) (bool, error) {
 	chains := make([]nftables.Chain, 0, len(f.layout.chains))
 	err := f.conn.Chains(ctx, f.layout.table.Name, func(c nftables.Chain) { chains = append(chains, c) })
@@ -184,7 +184,7 @@ func (f *Table) rulesIntact(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 	}
-	comments := map[string][][]byte{} // those that are still to come, by chain
+	comments := map[string][][]byte{} // expected comments by chain
 	for i := range f.layout.rules {
 		r := &f.layout.rules[i]
 		comments[r.chain] = append(comments[r.chain], r.userData())
@@ -193,7 +193,7 @@ func (f *Table) rulesIntact(ctx context.Context) (bool, error) {
 	err = f.conn.Rules(ctx, f.layout.table.Name, func(chain string, comment []byte) {
 		next, ours := comments[chain]
 		switch {
-		case !ours: // in a chain of somebody else
+		case !ours: // a foreign chain
 		case len(next) == 0 || !bytes.Equal(next[0], comment):
 			intact = false
 		default:

@@ -6,26 +6,26 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Set names one of the table's sets, up to the address family.
+// Set is one of the table's sets. Each exists once per address family.
 type Set uint8
 
-// The sets. What is in them is all the state that the table has.
+// The sets. Their elements are the table's only state.
 const (
 	SetFrontends        Set = iota // address . protocol . port of frontends on virtual addresses
-	SetNodePorts                   // the same of node ports: how a restarted agent knows its own
+	SetNodePorts                   // the same of node ports; a restarted agent recognizes its own by it
 	SetRefused                     // frontends without a usable backend
 	SetMasqAlways                  // frontends whose clients' addresses are always replaced
 	SetMasqAuto                    // frontends where that depends on the client
 	SetMasqOwn                     // frontends where only this host's own connections are masqueraded
 	SetRestricted                  // frontends that not every client may reach
-	SetSources                     // who may: address . protocol . port . range of clients; an interval set
+	SetSources                     // allowed clients: address . protocol . port . range of clients; an interval set
 	SetServed                      // what goes to this host's own listeners, on a real server
 	SetServedRanges                // the same for ranges of ports; an interval set
 	SetInternal                    // map: frontends for internal clients to their marks
 	SetInternalRanges              // the same for ranges of ports
 	SetRanges                      // map: frontends for ranges of ports to their marks
-	SetMarks                       // all of these marks; the sets of marks that follow say more of each
-	SetMarkedRefused               // as refused
+	SetMarks                       // all these marks; the following sets have the properties of each
+	SetMarkedRefused               // like refused
 	SetMarkedMasqAlways            // as masq_always
 	SetMarkedMasqAuto              // as masq_auto
 	SetMarkedMasqOwn               // as masq_own
@@ -47,7 +47,7 @@ var setNames = [setCount]string{
 	"vips", "hairpin", "pods",
 }
 
-// elemKind is the shape of a set's elements.
+// elemKind is the format of a set's elements.
 type elemKind uint8
 
 const (
@@ -134,6 +134,5 @@ var fullNames = func() (all [setCount][vip.IPv6 + 1]string) {
 	return all
 }()
 
-// LongestPause is when a pause ends that nobody ends: the agent may be killed in
-// its midst.
+// LongestPause is when elements of a pause expire: the agent may be killed during one.
 const LongestPause = 5 * time.Second

@@ -19,7 +19,7 @@ import (
 // element takes 108 bytes at most.
 const elementsPerMessage = 512
 
-// ErrNoTable says that the table, or a part of it, isn't there.
+// ErrNoTable means that the table or a part of it is missing or has been changed.
 var ErrNoTable = errors.New("our nftables table is missing or not as it should be")
 
 // Table is our nftables table in the kernel. Each call opens a socket in the
@@ -173,8 +173,8 @@ func (f *Table) putElements(typ uint16, set string, all []Element) {
 func (f *Table) commit(ctx context.Context, x *nftwire.Transaction) error {
 	f.stats.Add(uint64(x.Messages))
 	err := f.conn.Commit(ctx, x)
-	// ENOENT: a set or the table isn't there. The others are about elements, which
-	// a foreign hand has put where ours are to be.
+	// ENOENT: a set or the table is missing. The others concern elements that another program
+	// has added.
 	for _, drift := range []error{unix.ENOENT, unix.EEXIST, unix.ENOTEMPTY, unix.EBUSY} {
 		if errors.Is(err, drift) {
 			return fmt.Errorf("%w: %w", ErrNoTable, err)
@@ -208,7 +208,7 @@ func (f *Table) Exists(ctx context.Context) (bool, error) {
 // Remove deletes the table, if there is one.
 func (f *Table) Remove(ctx context.Context) error {
 	f.x.Begin()
-	f.x.AddTable(f.layout.table) // makes the deletion valid where there is none
+	f.x.AddTable(f.layout.table) // the deletion needs a table
 	f.x.DeleteTable(f.layout.table)
 	return f.commit(ctx, &f.x)
 }

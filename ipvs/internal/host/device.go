@@ -16,7 +16,7 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 )
 
-// Links is what the devices need of rtnetlink: a *rtnl.Handle.
+// Links are the used methods of *rtnl.Handle.
 type Links interface {
 	LinkByName(name string) (rtnl.Link, error)
 	LinkList() ([]rtnl.Link, error)
@@ -29,19 +29,18 @@ type Links interface {
 	Close()
 }
 
-// Device is the dummy device that holds the virtual addresses. Addresses on
-// other devices are never looked at.
+// Device is the dummy device with the virtual addresses.
 type Device struct {
 	Name  string
 	Dial  func() (Links, error)
 	Conn  netlink.Socket
 	Stats *atomic.Uint64 // addresses added or deleted
 	index int
-	fresh []netip.Addr // room for those that add has put there
+	fresh []netip.Addr // reused by Add
 }
 
 func OpenDevice(name string, stats *atomic.Uint64) (*Device, error) {
-	var own netlink.Counters // addresses are counted apart from IPVS messages
+	var own netlink.Counters // Stats counts addresses; these messages aren't IPVS messages
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, &own)
 	if err != nil {
 		return nil, err
@@ -53,8 +52,8 @@ func (d *Device) Close() { d.Conn.Close() }
 
 func dialLinks() (Links, error) { return rtnl.NewHandle(unix.NETLINK_ROUTE) }
 
-// open opens rtnetlink, which the caller closes, and finds the device; the link
-// is nil where there is none.
+// open opens rtnetlink and finds the device. The caller closes the handle. The link is
+// nil if there is no such device.
 func (d *Device) open() (Links, rtnl.Link, error) {
 	h, err := d.Dial()
 	if err != nil {
@@ -71,9 +70,9 @@ func (d *Device) open() (Links, rtnl.Link, error) {
 	return nil, nil, fmt.Errorf("find device %s: %w", d.Name, err)
 }
 
-// Ensure makes the device and brings it up, where that isn't so yet. It doesn't
-// touch a device of another kind that has the name. It reports whether it made
-// the device or brought it up: addresses that were there may be gone.
+// Ensure creates the device and brings it up if necessary. It rejects a device of that
+// name with another type. Changed means that it created the device or brought it up, so
+// addresses may be lost.
 func (d *Device) Ensure() (changed bool, err error) {
 	h, link, err := d.open()
 	if err != nil {
@@ -112,16 +111,15 @@ func (d *Device) Ensure() (changed bool, err error) {
 	return changed, nil
 }
 
-// DeviceState is what a device was found to have.
+// DeviceState is what Read found on the device.
 type DeviceState struct {
 	Addrs map[netip.Addr]struct{}
-	Wide  []netip.Prefix // addresses with more than themselves behind them, which the host then takes to be on the device
-	Fault string         // what keeps it from being as ensure makes it; "" when nothing does
+	Wide  []netip.Prefix // longer prefixes, which send foreign traffic to the device
+	Fault string         // what Ensure must repair, or ""
 }
 
-// Read returns what is on the device, and how it is. It passes over link-local
-// addresses, which the kernel puts there by itself. A device of another kind that
-// has the name isn't there: nothing of it is ours.
+// Read returns the addresses on the device and its state. It ignores link-local
+// addresses, which the kernel adds. A device of another type counts as missing.
 func (d *Device) Read() (s DeviceState, err error) {
 	h, link, err := d.open()
 	if err != nil {
@@ -130,7 +128,7 @@ func (d *Device) Read() (s DeviceState, err error) {
 	defer h.Close()
 	s.Addrs = map[netip.Addr]struct{}{}
 	if link == nil || link.Type() != DeviceKind {
-		d.index = 0 // nobody's: what is put there fails, and has ensure say why
+		d.index = 0 // Add fails, and Ensure then returns the reason
 		s.Fault = "is missing or down"
 		return s, nil
 	}
@@ -142,7 +140,7 @@ func (d *Device) Read() (s DeviceState, err error) {
 		s.Fault = "speaks ARP"
 	}
 	var list []rtnl.Addr
-	for range 5 { // a dump that a change interrupts is read again
+	for range 5 { // read again if a change interrupts the dump
 		if list, err = h.AddrList(link, rtnl.FAMILY_ALL); !errors.Is(err, rtnl.ErrDumpInterrupted) {
 			break
 		}
@@ -165,12 +163,12 @@ func (d *Device) Read() (s DeviceState, err error) {
 	return s, nil
 }
 
-// Single is an address with nothing but itself behind it: as ours are.
+// Single returns the prefix that contains only a.
 func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// Add puts addresses on the device; those that are there already are fine. Their
-// packets come to this host when it returns. It tells failed of each that can't be
-// put there. Where the device is gone it returns ENODEV.
+// Add adds addresses to the device and returns when the host accepts their packets. It
+// ignores addresses that exist, and calls failed for each one that it can't add. It
+// returns ENODEV if the device is gone.
 func (d *Device) Add(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
 	all := make([]netip.Prefix, len(addrs))
 	for i, a := range addrs {
@@ -201,7 +199,7 @@ func (d *Device) Add(ctx context.Context, addrs []netip.Addr, failed func(netip.
 	return d.awaitLocal(ctx, d.fresh)
 }
 
-// Remove takes addresses off the device; those that are gone are fine.
+// Remove removes addresses from the device. It ignores those that are gone.
 func (d *Device) Remove(ctx context.Context, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
 	return d.change(ctx, unix.RTM_DELADDR, 0, addrs, func(a netip.Prefix, err error) {
 		if err != unix.EADDRNOTAVAIL && err != unix.ENODEV && err != unix.ENOENT {
@@ -231,20 +229,19 @@ func (d *Device) change(ctx context.Context, typ, flags uint16, addrs []netip.Pr
 	return gone
 }
 
-// LocalWithin is how long a kernel may take, at the most, to have all addresses of a
-// change for its own. It takes 1 ms, and some tens where it is busy.
+// LocalWithin bounds the wait for the local routes of new addresses. The kernel takes
+// 1 ms, and some 10 ms under load.
 const LocalWithin = time.Second
 
-// awaitLocal waits until the host's routes lead the packets for new IPv6 addresses to
-// itself. The kernel makes these routes in a work queue, a moment after it has
-// answered that the address is there, also without duplicate address detection; a
-// client who comes in between is told that there is no route. Where rules of the
-// host's own lead an address elsewhere, or nobody answers, that is no fault of the
-// address, and the wait ends: the error is the context's.
+// awaitLocal waits until the host's routes deliver packets for new IPv6 addresses
+// locally. The kernel adds these routes in a work queue, after it has acknowledged the
+// address, also without duplicate address detection. In between, clients get "no route
+// to host". If rules of the host route an address elsewhere, or no answer comes, the
+// wait ends without an error, because the address isn't at fault.
 func (d *Device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
 	var a netip.Addr
 	local := false
-	ask := func(b []byte) []byte { return appendRouteQuestion(b, a) }
+	ask := func(b []byte) []byte { return appendRouteRequest(b, a) }
 	hear := func(_ uint16, data []byte) error {
 		local = len(data) > RouteTypeAt && data[RouteTypeAt] == unix.RTN_LOCAL
 		return nil
@@ -272,26 +269,26 @@ func (d *Device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
 	return nil
 }
 
-// elsewhere are the answers of a host that has a route for an address which leads
-// nowhere, or none: unreachable, prohibit, blackhole.
+// elsewhere are the answers for an address without a usable route: unreachable,
+// prohibit, blackhole.
 var elsewhere = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
 
-// RouteTypeAt is where a message about a route has the route's type.
+// RouteTypeAt is the position of the type in a message about a route.
 const RouteTypeAt = 7
 
-// appendRouteQuestion asks which way packets for an IPv6 address go.
-func appendRouteQuestion(b []byte, a netip.Addr) []byte {
+// appendRouteRequest appends a request for the route of an IPv6 address.
+func appendRouteRequest(b []byte, a netip.Addr) []byte {
 	b = netlink.BeginMessage(b, unix.RTM_GETROUTE, 0)
 	b = append(b, unix.AF_INET6, byte(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	return netlink.AppendAddr(b, unix.RTA_DST, a)
 }
 
-// forever is a lifetime without end, in an ifa_cacheinfo.
+// forever is an unlimited lifetime in an ifa_cacheinfo.
 const forever = 0xffffffff
 
-// appendIfAddr appends the body of an address message. An IPv6 address comes
-// without duplicate detection (every host may hold it), without a route, and
-// deprecated, so that it is no source address unless the peer is itself.
+// appendIfAddr appends the body of an address message. An IPv6 address has no duplicate
+// address detection, because every host may hold it, and no prefix route. It is
+// deprecated, so it isn't used as a source address, except to itself.
 func appendIfAddr(b []byte, index int, p netip.Prefix) []byte {
 	const flags6 = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
 	a, family := p.Addr(), byte(unix.AF_INET)
@@ -314,10 +311,10 @@ func appendIfAddr(b []byte, index int, p netip.Prefix) []byte {
 	return b
 }
 
-// DeviceKind is what a device of ours is; another one of its name isn't ours.
+// DeviceKind is the type of our device. A device of another type isn't ours.
 const DeviceKind = "dummy"
 
-// Kind returns what the device is, "" where there is none.
+// Kind returns the device's type, or "" if there is none.
 func (d *Device) Kind() (string, error) {
 	h, link, err := d.open()
 	if err != nil {
@@ -330,7 +327,7 @@ func (d *Device) Kind() (string, error) {
 	return link.Type(), nil
 }
 
-// RemoveAll deletes the device with every address on it, if it is ours.
+// RemoveAll deletes the device with all its addresses, if it is ours.
 func (d *Device) RemoveAll() error {
 	h, link, err := d.open()
 	if err != nil {

@@ -14,22 +14,22 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Finding is one thing that the dataplane needs of the host, and how it is.
+// Finding is one thing that the dataplane needs of the host, and its state.
 type Finding struct {
 	Name     string // "kernel module ip_vs", "sysctl net.ipv4.vs.conntrack"
 	OK       bool
 	Unknown  bool   // not OK because this process may not check it
 	Required bool   // the dataplane can't run without it
 	Detail   string // what was found, and why it matters
-	Remedy   string // a command, or what to do; "" when OK
+	Remedy   string // a command, or what to do; "" if OK
 }
 
-// Err says of a finding that isn't OK what it keeps from being done.
+// Err returns the problem of a finding that isn't OK.
 func (f Finding) Err() error {
 	return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s %s", f.Name, f.Detail), Hint: f.Remedy}
 }
 
-// Err says what keeps the dataplane from running, with the remedies, or nil.
+// Err returns the problems of the required findings that aren't OK, or nil.
 func Err(findings []Finding) error {
 	var errs []error
 	for _, f := range findings {
@@ -43,13 +43,13 @@ func Err(findings []Finding) error {
 	return errors.Join(errs...)
 }
 
-// MissingModule is the finding for a module that a trial found missing.
+// MissingModule returns the finding for a missing kernel module.
 func MissingModule(name, detail string, required bool) Finding {
 	return Finding{Name: "kernel module " + name, Required: required, Detail: detail, Remedy: "modprobe " + name}
 }
 
-// TrialOf is the finding for a trial of a module with the outcome err. Missing is
-// the kernel's error if it can't load the module.
+// TrialOf returns the finding for a trial of a module. Err is the trial's outcome, and
+// missing the error without the module.
 func TrialOf(module, detail string, required bool, err, missing error) Finding {
 	f := MissingModule(module, detail, required)
 	switch {
@@ -74,8 +74,8 @@ func TryMessage(ctx context.Context, protocol int, put func(b []byte) []byte) (o
 	return cmp.Or(err, outcome)
 }
 
-// Findings are the last findings about a Target's host, by name. They may be used
-// from several goroutines.
+// Findings are the last findings about a host, by name. They may be used from several
+// goroutines.
 type Findings struct {
 	mu  sync.Mutex
 	all []Finding

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Modules knows which kernel modules are there, and which could be loaded.
+// Modules knows which kernel modules are loaded and which can be loaded.
 type Modules struct {
 	root, release string
-	loadable      map[string]bool // nil when it can't be told
+	loadable      map[string]bool // nil if unknown
 }
 
-// ModuleIndex reads the lists of the modules that the running kernel has.
+// ModuleIndex reads the lists of the running kernel's modules.
 func ModuleIndex(root, release string) Modules {
 	m := Modules{root: root, release: release}
 	for _, list := range []string{"modules.dep", "modules.builtin"} {
@@ -35,7 +35,7 @@ func ModuleIndex(root, release string) Modules {
 	return m
 }
 
-// Check looks for a module that the kernel loads by itself when it is needed.
+// Check checks for a module that the kernel loads by itself when it is needed.
 func (m Modules) Check(name string) Finding {
 	f := Finding{Name: "kernel module " + name, OK: true}
 	_, err := os.Stat(filepath.Join(m.root, "sys/module", name))

@@ -8,15 +8,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// PortOwnership tells whether a process of this host has a port already. IPVS takes
-// packets before any socket sees them, so a node port on such a port would cut
-// that process off without a word to anyone.
+// PortOwnership checks whether another process of this host has a port. IPVS receives
+// packets before any socket does, so a node port on such a port would silently cut off
+// that process.
 type PortOwnership struct{}
 
-// Free returns a problem when a socket in the calling thread's network
-// namespace has the address and port of k, or that port on all addresses. It
-// asks by binding a socket, which is gone before free returns, so it costs the
-// same on a host with many sockets. What can't be asked counts as free.
+// Free returns a problem if a socket in the calling thread's network namespace has k's
+// port on k's address or on all addresses. It binds a socket and closes it, so the cost
+// doesn't depend on the number of sockets. It returns nil if it can't check.
 func (PortOwnership) Free(k vip.FrontendKey) error {
 	kind := unix.SOCK_STREAM
 	if k.Protocol == vip.UDP {
@@ -30,12 +29,12 @@ func (PortOwnership) Free(k vip.FrontendKey) error {
 	}
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, int(k.Protocol))
 	if err != nil {
-		return nil // a protocol that this host has no sockets for
+		return nil // the host has no sockets of this protocol
 	}
 	defer unix.Close(fd)
 	if k.Protocol != vip.UDP {
-		// Connections that only wait for their end, and those that this host made
-		// from that port, are in nobody's way; listeners are, with this option too.
+		// Connections in TIME_WAIT, and outgoing ones from this port, don't conflict.
+		// Listeners do, also with this option.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if unix.Bind(fd, address) != unix.EADDRINUSE {

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Setting is one sysctl below net that the dataplane needs.
+// Setting is the wanted value of one sysctl below net.
 type Setting struct {
 	Key, Value string // "ipv4/vs/conntrack"
 	Why        string
-	Optional   bool // kernels without it do well
+	Optional   bool // a kernel without this sysctl is fine
 }
 
 // Sysctls reads and writes sysctls of the calling thread's network namespace.
@@ -25,7 +25,7 @@ type Sysctls struct{ Root string }
 
 const ProcSysNet = "/proc/sys/net"
 
-// Check compares a setting with the kernel's.
+// Check compares a setting with the kernel's value.
 func (s Sysctls) Check(w Setting) Finding {
 	f := Finding{Name: "sysctl " + SysctlName(w.Key), OK: true, Detail: w.Value}
 	have, err := os.ReadFile(filepath.Join(s.Root, w.Key))
@@ -44,7 +44,7 @@ func (s Sysctls) Check(w Setting) Finding {
 	return f
 }
 
-// Set makes a setting true where it isn't, and says how that went.
+// Set sets the sysctl if it has another value, and returns the result.
 func (s Sysctls) Set(w Setting) Finding {
 	f := s.Check(w)
 	if f.OK {
@@ -71,14 +71,15 @@ func (s Sysctls) write(w Setting) error {
 
 func SysctlName(key string) string { return "net." + strings.ReplaceAll(key, "/", ".") }
 
-// Version is a kernel's.
+// Version is a kernel's version.
 type Version struct{ major, minor int }
 
 func (v Version) Before(major, minor int) bool {
 	return v.major < major || v.major == major && v.minor < minor
 }
 
-// ParseVersion reads "6.1.0-56-cloud-amd64". What it can't read is 0.0.
+// ParseVersion reads a release such as "6.1.0-56-cloud-amd64". It returns 0.0 for an
+// unknown format.
 func ParseVersion(release string) Version {
 	major, rest, _ := strings.Cut(release, ".")
 	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
@@ -88,7 +89,7 @@ func ParseVersion(release string) Version {
 	return v
 }
 
-// KernelRelease returns the running kernel's release, "" if it can't be told.
+// KernelRelease returns the running kernel's release, or "" if it is unknown.
 func KernelRelease() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -97,7 +98,7 @@ func KernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// Tunables are the sysctls (sysctl.go).
+// Tunables are the sysctls: Sysctls, or a fake of them.
 type Tunables interface {
 	Check(w Setting) Finding
 	Set(w Setting) Finding

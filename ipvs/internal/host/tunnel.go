@@ -14,9 +14,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Tunnels are the devices that take the packets out of tunnels on a real server:
-// one for each address of this host that directors send them to, from wherever
-// they come. They send nothing.
+// Tunnels are the devices of a real server that decapsulate packets. There is one for
+// each address to which directors send. They send nothing.
 type Tunnels struct {
 	prefix string // of their names
 	dial   func() (Links, error)
@@ -28,8 +27,8 @@ func NewTunnels(device string, sysctl Tunables) *Tunnels {
 	return &Tunnels{prefix: prefix[:min(len(prefix), unix.IFNAMSIZ-1-8)], dial: dialLinks, sysctl: sysctl}
 }
 
-// Name is that of the device for local: eight digits tell it apart, for IPv4
-// those of the address.
+// Name returns the name of the device for local. Its eight digits are the IPv4 address,
+// or a hash of the IPv6 address.
 func (t *Tunnels) Name(local netip.Addr) string {
 	b := local.AsSlice()
 	if local.Is6() {
@@ -40,21 +39,21 @@ func (t *Tunnels) Name(local netip.Addr) string {
 	return fmt.Sprintf("%s%x", t.prefix, b)
 }
 
-// tunnelAddr is on every device that takes IPv4. The kernel's reverse path filter
-// drops what comes in by a device without addresses even when it is loose, and
-// only loose is sure to be had: the stricter of the device's and the host's
-// setting counts. As a loopback address it means nothing to others.
+// tunnelAddr is on every IPv4 tunnel device. The kernel's reverse path filter drops
+// packets from a device without addresses even in loose mode, and strict mode may be
+// set for the whole host: the stricter setting counts. A loopback address doesn't
+// affect other traffic.
 var tunnelAddr = netip.MustParsePrefix("127.0.0.4/32")
 
-// looseFilter lets clients' packets in by a device that doesn't lead to them.
+// looseFilter accepts clients' packets from a device that has no route to the clients.
 func looseFilter(device string) Setting {
 	return Setting{Key: "ipv4/conf/" + device + "/rp_filter", Value: "2", Why: "packets out of a tunnel come from clients elsewhere"}
 }
 
-// fallbacks are the kernel's own devices, which take what no other one does.
+// fallbacks are the kernel's own devices, which receive packets without another device.
 var fallbacks = map[vip.Family]string{vip.IPv4: "tunl0", vip.IPv6: "ip6tnl0"}
 
-// device is what the device for local is to be.
+// device returns the wanted device for local.
 func (t *Tunnels) device(local netip.Addr) rtnl.Link {
 	attrs := rtnl.NewLinkAttrs()
 	attrs.Name = t.Name(local)
@@ -64,7 +63,8 @@ func (t *Tunnels) device(local netip.Addr) rtnl.Link {
 	return &rtnl.Ip6tnl{LinkAttrs: attrs, Local: local.AsSlice(), Remote: net.IPv6zero, Proto: unix.IPPROTO_IPV6}
 }
 
-// end returns the address that a device is for, where it may be one of ours.
+// end returns the address that a device is for. It returns false if the device isn't
+// ours.
 func (t *Tunnels) end(link rtnl.Link) (netip.Addr, bool) {
 	var local, remote net.IP
 	switch l := link.(type) {
@@ -80,8 +80,8 @@ func (t *Tunnels) end(link rtnl.Link) (netip.Addr, bool) {
 	return a, link.Attrs().Name == t.Name(a)
 }
 
-// Ensure makes the device for local, or makes it whole. Where nothing is wrong,
-// nothing is written.
+// Ensure creates or repairs the device for local. It changes nothing if the device is
+// intact.
 func (t *Tunnels) Ensure(local netip.Addr) error {
 	h, err := t.dial()
 	if err != nil {
@@ -101,7 +101,7 @@ func (t *Tunnels) Ensure(local netip.Addr) error {
 	}
 	if a, ours := t.end(link); !ours || a != local {
 		return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("device %s is not the tunnel to %s that it is to be", name, local),
-			Hint: "ip -d link show dev " + name + "; rename it if it is somebody else's"}
+			Hint: "ip -d link show dev " + name + "; rename it if another program uses it"}
 	}
 	if local.Is4() {
 		if err := t.admit(h, link); err != nil {
@@ -116,13 +116,13 @@ func (t *Tunnels) Ensure(local netip.Addr) error {
 	return nil
 }
 
-// add makes the device. The kernel would prefer it to its fallback device, which
-// takes the same packets for somebody else if it is up.
+// add creates the device. It refuses if the kernel's fallback device is up, because the
+// new device would take packets away from it.
 func (t *Tunnels) add(h Links, local netip.Addr) error {
 	other := fallbacks[vip.FamilyOf(local)]
 	if link, err := h.LinkByName(other); err == nil && link.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("device %s is up: a tunnel to %s would take packets away from whoever uses it", other, local),
-			Hint: `use forward dr, or backends on another address; ip link set ` + other + " down if nobody uses it"}
+			Hint: `use forward dr, or backends on another address; ip link set ` + other + " down if no program uses it"}
 	}
 	link := t.device(local)
 	switch err := h.LinkAdd(link); {
@@ -138,7 +138,7 @@ func (t *Tunnels) add(h Links, local netip.Addr) error {
 
 var tunnelModules = map[vip.Family]string{vip.IPv4: "ipip", vip.IPv6: "ip6_tunnel"}
 
-// admit gets IPv4 packets past the reverse path filter, see tunnelAddr.
+// admit makes the reverse path filter accept IPv4 packets, see tunnelAddr.
 func (t *Tunnels) admit(h Links, link rtnl.Link) error {
 	if f := t.sysctl.Set(looseFilter(link.Attrs().Name)); !f.OK {
 		return f.Err()
@@ -157,7 +157,7 @@ func (t *Tunnels) admit(h Links, link rtnl.Link) error {
 	return nil
 }
 
-// Remove deletes the device for local, if it is there and ours.
+// Remove deletes the device for local if it is ours.
 func (t *Tunnels) Remove(local netip.Addr) error {
 	h, err := t.dial()
 	if err != nil {
@@ -180,8 +180,8 @@ func (t *Tunnels) Remove(local netip.Addr) error {
 	return nil
 }
 
-// Read returns the addresses that devices of ours are for, and whether each is
-// as ensure makes it.
+// Read returns the addresses of our devices, and whether each device is as Ensure makes
+// it.
 func (t *Tunnels) Read() (map[netip.Addr]bool, error) {
 	h, err := t.dial()
 	if err != nil {
@@ -210,7 +210,7 @@ func (t *Tunnels) Read() (map[netip.Addr]bool, error) {
 	return found, nil
 }
 
-// listLinks lists the devices; a dump that a change interrupts is read again.
+// listLinks lists the devices. It retries if a change interrupts the dump.
 func listLinks(h Links) (all []rtnl.Link, err error) {
 	for range 5 {
 		if all, err = h.LinkList(); !errors.Is(err, rtnl.ErrDumpInterrupted) {
@@ -220,7 +220,7 @@ func listLinks(h Links) (all []rtnl.Link, err error) {
 	return all, err
 }
 
-// RemoveAll deletes every device that is ours.
+// RemoveAll deletes all our devices.
 func (t *Tunnels) RemoveAll() error {
 	all, err := t.Read()
 	errs := []error{err}

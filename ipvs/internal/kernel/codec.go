@@ -48,26 +48,26 @@ const (
 	destWeight   = 4
 	destUpper    = 5
 	destLower    = 6
-	destActive   = 7 // stats_codec.go reads these two and the statistics
+	destActive   = 7 // see stats.go, also for the statistics
 	destInactive = 8
 	destFamily   = 11
 	destStats64  = 12
-	destTunType  = 13 // 5.3 and later; older kernels pass over it and know one kind
+	destTunType  = 13 // from 5.3 on; older kernels ignore it
 	destTunPort  = 14
 	destTunFlags = 15
 )
 
-// Flags of a service. Schedulers give the SCHED bits their meaning: for sh and
-// mh alike the first is fallback, the second is port.
+// Flags of a service. Schedulers define the SCHED bits: for sh and mh, the first is
+// fallback and the second is port.
 const (
 	FlagPersistent = 0x1
-	FlagHashed     = 0x2 // the kernel's own; it sets it on whatever it reports
+	FlagHashed     = 0x2 // set by the kernel in all that it reports
 	FlagOnePacket  = 0x4
 	FlagSched1     = 0x8
 	FlagSched2     = 0x10
 )
 
-// The masks that tell client addresses apart for persistence: one address.
+// The netmasks of persistence: each client address is a client.
 const (
 	Netmask4 = 0xffffffff
 	Netmask6 = 128
@@ -82,11 +82,10 @@ const (
 	ForwardMask   = 7
 )
 
-// Service is what the kernel keeps of a virtual service, apart from its
-// destinations. Comparable. The kernel tells services apart by address, port and
-// protocol, or, where fwmark isn't 0, by the family of the address and the mark
-// alone: one read by mark has the unspecified address of its family in its key,
-// and nothing else.
+// Service is what the kernel stores of a virtual service, without its destinations. It is
+// comparable. The kernel identifies a service by address, port and protocol, or, if Mark
+// isn't 0, by address family and mark. If it was read by mark, Key contains only the
+// unspecified address of the family.
 type Service struct {
 	Key       vip.FrontendKey
 	Mark      uint32
@@ -97,7 +96,7 @@ type Service struct {
 	PE        string // persistence engine
 }
 
-// Dest is what the kernel keeps of a destination. Comparable.
+// Dest is what the kernel stores of a destination. It is comparable.
 type Dest struct {
 	Addr         netip.AddrPort
 	Weight       uint32
@@ -106,8 +105,8 @@ type Dest struct {
 	Tunnel       tunnelKind
 }
 
-// tunnelKind is how packets are wrapped under ForwardTunnel. Ours is always the
-// zero value: IP in IP.
+// tunnelKind is the encapsulation under ForwardTunnel. Ours is always the zero value: IP
+// in IP.
 type tunnelKind struct {
 	Type  uint8
 	port  uint16
@@ -121,13 +120,13 @@ func FamilyOf(a netip.Addr) uint16 {
 	return unix.AF_INET6
 }
 
-// AppendCommand appends the head of a message of the IPVS family.
+// AppendCommand appends the header of a message of the IPVS family.
 func AppendCommand(b []byte, family uint16, cmd uint8, flags uint16) []byte {
 	return append(netlink.BeginMessage(b, family, flags), cmd, familyVersion, 0, 0)
 }
 
-// AppendService appends the service attribute: what identifies it and, when
-// full, all the rest, which the kernel wants for adding and editing.
+// AppendService appends the service attribute: the identity of a service and, with full,
+// all its settings, which the kernel needs to add or change it.
 func AppendService(b []byte, s *Service, full bool) []byte {
 	b, start := netlink.BeginNest(b, attrService)
 	b = netlink.AppendAttr16(b, svcFamily, FamilyOf(s.Key.Addr))
@@ -150,7 +149,8 @@ func AppendService(b []byte, s *Service, full bool) []byte {
 	return netlink.EndNest(b, start)
 }
 
-// AppendDest appends the destination attribute, likewise.
+// AppendDest appends the destination attribute: its identity and, with full, all its
+// settings.
 func AppendDest(b []byte, d *Dest, full bool) []byte {
 	b, start := netlink.BeginNest(b, attrDest)
 	b = netlink.AppendAttr16(b, destFamily, FamilyOf(d.Addr.Addr()))
@@ -170,7 +170,7 @@ func AppendDest(b []byte, d *Dest, full bool) []byte {
 	return netlink.EndNest(b, start)
 }
 
-// appendFlags states all flags: those outside of the value are taken away.
+// appendFlags appends flags with a mask that resets all others.
 func appendFlags(b []byte, flags uint32) []byte {
 	b = binary.NativeEndian.AppendUint16(b, 12)
 	b = binary.NativeEndian.AppendUint16(b, svcFlags)
@@ -178,8 +178,7 @@ func appendFlags(b []byte, flags uint32) []byte {
 	return binary.NativeEndian.AppendUint32(b, 0xffffffff)
 }
 
-// nested returns the attribute of the wanted type in the body of a message of
-// the IPVS family.
+// nested returns the attribute want in the body of a message of the IPVS family.
 func nested(data []byte, want uint16) ([]byte, error) {
 	if len(data) < 4 {
 		return nil, netlink.ErrMalformed
@@ -241,8 +240,8 @@ func DecodeService(data []byte) (Service, error) {
 	return s, err
 }
 
-// DecodeDest reads the body of a message about a destination of a service of
-// the given address's family, which kernels before 3.18 don't repeat.
+// DecodeDest reads the body of a message about a destination. Svc is an address of the
+// service: kernels before 3.18 don't send the family.
 func DecodeDest(data []byte, svc netip.Addr) (Dest, error) {
 	var d Dest
 	var addr []byte
@@ -290,7 +289,7 @@ func DecodeDest(data []byte, svc netip.Addr) (Dest, error) {
 	return d, err
 }
 
-// decodeAddr reads an address; the kernel sends 16 bytes for either family.
+// decodeAddr reads an address. The kernel sends 16 bytes for both families.
 func decodeAddr(family uint16, v []byte) (netip.Addr, error) {
 	switch {
 	case family == unix.AF_INET && len(v) >= 4:
@@ -301,7 +300,7 @@ func decodeAddr(family uint16, v []byte) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("an address of family %d in %d bytes: %w", family, len(v), netlink.ErrMalformed)
 }
 
-// unspecified is what stands for a family where there is no address.
+// unspecified returns the unspecified address of a family.
 func unspecified(family uint16) (netip.Addr, error) {
 	switch family {
 	case unix.AF_INET:
@@ -312,7 +311,7 @@ func unspecified(family uint16) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("a service of family %d: %w", family, netlink.ErrMalformed)
 }
 
-// schedulerName is text, which takes no memory for those that we know.
+// schedulerName returns the string in v, without an allocation for known schedulers.
 func schedulerName(v []byte) string {
 	for _, s := range knownSchedulers {
 		if name := s.String(); len(v) == len(name)+1 && v[len(name)] == 0 && string(v[:len(name)]) == name {
@@ -322,7 +321,7 @@ func schedulerName(v []byte) string {
 	return netlink.String(v)
 }
 
-// SchedulerOf is the scheduler of a name that the kernel has.
+// SchedulerOf returns the scheduler with the kernel's name.
 func SchedulerOf(name string) vip.Scheduler {
 	for _, s := range knownSchedulers {
 		if s.String() == name {
@@ -336,8 +335,8 @@ var knownSchedulers = vip.Schedulers()
 
 var ErrNoIPVS = vip.Problem{Code: vip.CodeDataplane, Message: "the kernel has no IPVS, or it isn't loaded", Hint: "modprobe ip_vs"}
 
-// LookupFamily asks the kernel for the number of the IPVS family. Where IPVS is
-// a module that isn't loaded, asking makes the kernel load it if it can.
+// LookupFamily returns the number of the IPVS family. The request makes the kernel load
+// the module if it can.
 func LookupFamily(ctx context.Context, c netlink.Socket) (uint16, error) {
 	id, err := netlink.FamilyID(ctx, c, familyName)
 	if err == unix.ENOENT {

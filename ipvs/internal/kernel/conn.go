@@ -12,14 +12,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Conn speaks IPVS over one socket. It is not safe for concurrent use.
+// Conn is a connection to the kernel's IPVS. It is not safe for concurrent use.
 type Conn struct {
 	Socket netlink.Socket
 	Family uint16
 
-	// For listing, one after the other: room for a service's destinations, whose
-	// service it is, and what asks and listens; how many services there were the
-	// last time.
+	// Reused by StateOf for each service: destinations, the service, the callbacks.
+	// LastCount is the number of services in the last list.
 	dests      []Dest
 	listed     Service
 	putRequest func(b []byte) []byte
@@ -75,8 +74,8 @@ func (k *Conn) Run(ctx context.Context, n int, put func(b []byte, i int, family 
 	return nil
 }
 
-// Query asks one question. Where the family's number is gone it is looked up
-// anew: the module may have been taken out and put back.
+// Query sends one request. If the family's number is unknown to the kernel, it looks up
+// the number again, because the module may have been reloaded.
 func (k *Conn) Query(ctx context.Context, put func(b []byte) []byte, each func(typ uint16, data []byte) error) error {
 	err := k.Socket.Query(ctx, put, each)
 	if err != unix.ENOENT {
@@ -84,14 +83,14 @@ func (k *Conn) Query(ctx context.Context, put func(b []byte) []byte, each func(t
 	}
 	family, err := LookupFamily(ctx, k.Socket)
 	if err != nil {
-		return err // and the old number stays: the kernel answers a wrong one, but not 0
+		return err // keep the old number: the kernel answers a wrong one, but not 0
 	}
 	k.Family = family
 	return k.Socket.Query(ctx, put, each)
 }
 
-// Services lists every service in the kernel, ours or not. Those by mark come
-// without a key but for its family, see service.
+// Services lists every service in the kernel. A service by mark has no key except for
+// its family, see Service.
 func (k *Conn) Services(ctx context.Context) ([]Service, error) {
 	all := make([]Service, 0, k.lastCount)
 	err := k.Query(ctx, func(b []byte) []byte {
@@ -108,8 +107,8 @@ func (k *Conn) Services(ctx context.Context) ([]Service, error) {
 	return all, nil
 }
 
-// Service reads the service at key, or, where mark isn't 0, the one of that mark
-// and of key's family; nil when there is none.
+// Service reads the service at key or, if mark isn't 0, the one with this mark and key's
+// family. It returns nil if there is none.
 func (k *Conn) Service(ctx context.Context, key vip.FrontendKey, mark uint32) (*Service, error) {
 	var found *Service
 	err := k.Query(ctx, func(b []byte) []byte {
@@ -117,7 +116,7 @@ func (k *Conn) Service(ctx context.Context, key vip.FrontendKey, mark uint32) (*
 	}, func(_ uint16, data []byte) error {
 		s, err := DecodeService(data)
 		if s.Mark != 0 {
-			s.Key = key // which the kernel doesn't know
+			s.Key = key // the kernel doesn't store it
 		}
 		found = &s
 		return err
@@ -131,8 +130,8 @@ func (k *Conn) Service(ctx context.Context, key vip.FrontendKey, mark uint32) (*
 	return found, nil
 }
 
-// Destinations reads one service's destinations in the kernel's order, the newest
-// first, with DecodeDest or DecodeDestStatus; none when there is no such service.
+// Destinations calls each for each destination of a service, the newest first. Decode is
+// DecodeDest or DecodeDestStatus. There is no error if the service doesn't exist.
 func Destinations[D any](ctx context.Context, k *Conn, key vip.FrontendKey, mark uint32, decode func([]byte, netip.Addr) (D, error), each func(D)) error {
 	err := k.Query(ctx, func(b []byte) []byte {
 		return AppendService(AppendCommand(b, k.Family, CmdGetDest, unix.NLM_F_DUMP), &Service{Key: key, Mark: mark}, false)
@@ -149,7 +148,7 @@ func Destinations[D any](ctx context.Context, k *Conn, key vip.FrontendKey, mark
 	return nil
 }
 
-// State reads one service with its destinations; nil when there is none.
+// State reads one service with its destinations. It returns nil if there is none.
 func (k *Conn) State(ctx context.Context, key vip.FrontendKey, mark uint32) (*State, error) {
 	s, err := k.Service(ctx, key, mark)
 	if s == nil || err != nil {
@@ -162,8 +161,7 @@ func (k *Conn) State(ctx context.Context, key vip.FrontendKey, mark uint32) (*St
 	return &all, nil
 }
 
-// StateOf reads the destinations of a service into a state, which has them in
-// the room that it is given.
+// StateOf reads the destinations of a service into all, with memory from room.
 func (k *Conn) StateOf(ctx context.Context, s *Service, all *State, room *Slab[Dest]) error {
 	if k.putRequest == nil {
 		k.putRequest = func(b []byte) []byte {
@@ -184,7 +182,7 @@ func (k *Conn) StateOf(ctx context.Context, s *Service, all *State, room *Slab[D
 		all.Dests[len(k.dests)-1-i] = d // the kernel lists the newest first
 	}
 	if slices.IsSortedFunc(all.Dests, CompareDests) {
-		return nil // as this package gives them
+		return nil // as package ipvs adds them
 	}
 	all.Ages = make(map[netip.AddrPort]int, len(all.Dests))
 	for i, d := range all.Dests {

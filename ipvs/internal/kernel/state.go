@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// State is a service with its destinations, these sorted by CompareDests.
+// State is a service with its destinations, sorted by CompareDests.
 type State struct {
 	Service
 	Dests []Dest
-	// ages tells which destinations the kernel was given earlier: the higher, the
-	// later. Nil where they are as this package gives them, see ordered.
+	// Ages are the positions in the order in which destinations were added. Nil means that
+	// this is the order of Dests.
 	Ages map[netip.AddrPort]int
 }
 
 func CompareDests(a, b Dest) int { return a.Addr.Compare(b.Addr) }
 
-// Size is the number of destinations; nil has none.
+// Size returns the number of destinations. S may be nil.
 func (s *State) Size() int {
 	if s == nil {
 		return 0
@@ -24,7 +24,7 @@ func (s *State) Size() int {
 	return len(s.Dests)
 }
 
-// Serves reports whether a backend is a destination; nil has none.
+// Serves reports whether a backend is a destination. S may be nil.
 func (s *State) Serves(backend netip.AddrPort) bool {
 	if s == nil {
 		return false
@@ -33,14 +33,14 @@ func (s *State) Serves(backend netip.AddrPort) bool {
 	return found
 }
 
-// Slab cuts slices that live and die together off larger ones of a size. Where
-// that is 0, each is one of its own.
+// Slab allocates slices with a common lifetime as parts of larger ones. If Size is 0,
+// each is allocated by itself.
 type Slab[T any] struct {
 	Size int
 	free []T
 }
 
-// SlabSize is the size where thousands are to come.
+// SlabSize is a size for thousands of slices.
 const SlabSize = 1024
 
 func (s *Slab[T]) Cut(n int) []T {

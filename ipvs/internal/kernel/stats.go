@@ -8,8 +8,8 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 )
 
-// Attributes of the nested statistics in 64 bits, which kernels since 4.1 send
-// for services and destinations alike.
+// Attributes of the nested 64-bit statistics of services and destinations, which kernels
+// send since 4.1.
 const (
 	statsConns    = 1
 	statsInPkts   = 2
@@ -23,8 +23,7 @@ const (
 	statsOutBPS   = 10
 )
 
-// decodeStats reads the nested statistics. Active and Inactive are not among
-// them.
+// decodeStats reads the nested statistics, which don't contain Active and Inactive.
 func decodeStats(b []byte) (reconcile.Traffic, error) {
 	var t reconcile.Traffic
 	fields := [...]*uint64{
@@ -48,17 +47,16 @@ func decodeStats(b []byte) (reconcile.Traffic, error) {
 	return t, a.Err
 }
 
-// DestStatus is a destination with its connections, which are those of the
-// moment, and its traffic, which lags by 2 s and doesn't speak of them.
+// DestStatus is a destination with its current connections and its traffic, which lags by
+// 2 s.
 type DestStatus struct {
 	Dest
 	Active, Inactive uint32
 	Traffic          reconcile.Traffic
 }
 
-// DecodeDestStatus reads what DecodeDest reads, and what goes through the
-// destination. Who only compares configurations does without: the statistics
-// are the greater part of the message.
+// DecodeDestStatus is DecodeDest with connections and traffic, which are the greater part
+// of the message.
 func DecodeDestStatus(data []byte, svc netip.Addr) (DestStatus, error) {
 	var d DestStatus
 	var err error

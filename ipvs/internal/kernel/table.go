@@ -14,14 +14,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ProcTable lists all services and destinations of the reader's network
-// namespace. Netlink gives the connections of one service's destinations at a
-// time; this is the one place that has those of all.
+// ProcTable lists all services and destinations of the reader's network namespace. Only
+// this file has the connections of all services; netlink has those of one service at a
+// time.
 const ProcTable = "/proc/thread-self/net/ip_vs"
 
-// ServiceID is what the kernel tells services apart by: where they listen, or a
-// firewall mark. The table doesn't say a mark's family, so that services of one
-// mark and two families look alike there.
+// ServiceID identifies a service in the table. The table doesn't contain a mark's family,
+// so two services of one mark look alike.
 type ServiceID struct {
 	at       netip.AddrPort
 	protocol vip.Protocol
@@ -35,20 +34,18 @@ func IDOf(s *Service) ServiceID {
 	return ServiceID{at: s.Key.AddrPort(), protocol: s.Key.Protocol}
 }
 
-// Live is how many connections there are at the moment.
+// Live are the current numbers of connections.
 type Live struct{ Active, Inactive uint64 }
 
-// Table is the kernel's table as an open file: it stays that of the network
-// namespace it was opened in, whoever reads it. Not safe for concurrent use.
+// Table is the open ProcTable. It remains that of the network namespace in which it was
+// opened. It is not safe for concurrent use.
 type Table struct {
 	Path string
-	file *os.File // nil: to be opened
+	file *os.File // nil: closed
 }
 
-// Read reads the table from its beginning, and sums up each service's
-// destinations. A file
-// that can't be read any more is opened anew: the module may have been taken
-// out and put back.
+// Read reads the whole table and returns the sums of each service's destinations. It opens
+// the file again after an error, because the module may have been reloaded.
 func (t *Table) Read() (map[ServiceID]Live, error) {
 	if t.file != nil {
 		if all, err := t.readOpen(); err == nil {
@@ -82,12 +79,12 @@ func (t *Table) Close() {
 	}
 }
 
-// ParseTable reads the table's text: three lines of heading, then for each
-// service a line and one more for each destination.
+// ParseTable reads the table's text: a heading of three lines, then one line for each
+// service and one for each destination.
 func ParseTable(r io.Reader) (map[ServiceID]Live, error) {
 	all := map[ServiceID]Live{}
 	var id ServiceID
-	known := false // the service that the lines belong to
+	known := false // whether id is a known service
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		line := lines.Bytes()
@@ -102,7 +99,7 @@ func ParseTable(r io.Reader) (map[ServiceID]Live, error) {
 			}
 		default:
 			if id, known, err = parseService(line); known {
-				all[id] = Live{} // not what is there: one may come twice when others are added meanwhile
+				all[id] = Live{} // a service may appear twice if others are added meanwhile
 			}
 		}
 		if err != nil {
@@ -112,8 +109,8 @@ func ParseTable(r io.Reader) (map[ServiceID]Live, error) {
 	return all, lines.Err()
 }
 
-// parseService reads "TCP  0A600001:0050 wrr ", "UDP  [fd96:...:0001]:0050 sh "
-// or "FWM  00000005 rr ". A protocol that we don't know is no error.
+// parseService reads "TCP  0A600001:0050 wrr ", "UDP  [fd96:...:0001]:0050 sh " or
+// "FWM  00000005 rr ". An unknown protocol is no error.
 func parseService(line []byte) (id ServiceID, known bool, err error) {
 	name, rest := word(line)
 	at, _ := word(rest)
@@ -178,7 +175,7 @@ func parseDestination(line []byte) (o Live, err error) {
 	return o, err
 }
 
-// parseCount reads a counter, which the kernel shows signed.
+// parseCount reads a counter, which the kernel prints as a signed number.
 func parseCount(b []byte) (uint64, error) {
 	n, err := strconv.ParseInt(string(b), 10, 64)
 	return uint64(max(n, 0)), err
