@@ -340,7 +340,7 @@ func TestDoctorSeesNeighbours(t *testing.T) {
 	says(out, "WARN  kube-proxy in ipvs mode runs here and deletes services it doesn't know    fix: --ipvs-exclude-cidrs "+h.pool+".0/24")
 	says(out, "WARN  kube-router runs here and deletes IPVS services it doesn't know    fix: --excluded-cidrs "+h.pool+".0/24, or --run-service-proxy=false")
 	says(out, "WARN  keepalived runs here and has a virtual_server in our pools: "+h.pool+".200")
-	says(out, "WARN  IPVS services in our pools that are not on record as ours: "+h.pool+".200:80/tcp")
+	says(out, "WARN  IPVS services in our pools that ironvip didn't create: "+h.pool+".200:80/tcp")
 }
 
 // The userspace dataplane, when it is killed, leaves a device with addresses.

@@ -1,11 +1,8 @@
-// Package doctor looks at a host and says what would keep ironvip from working
-// there, and what to do about it.
+// Package doctor checks whether ironvip can work on a host, and suggests fixes.
 //
-// In goes a Host (the files of /proc and /sys, the answer of ipvs.Check, disk
-// facts) and what the config wants; out come findings, worst last in no
-// particular order but that of the checks. It needs no agent and no root, reads
-// only, and changes nothing. What it may not read it says so of, instead of
-// guessing.
+// Its input is a Host (the files of /proc and /sys, the findings of ipvs.Check, disk facts)
+// and what the config wants. Its output are findings in the order of the checks. It needs no
+// agent and no root, and changes nothing. It reports what it may not read.
 package doctor
 
 import (
@@ -16,11 +13,11 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
-// OK is as it should be; Warn works but not as well or as safely as it could;
-// Fail keeps ironvip from doing what the config asks for.
+// OK needs no action. Warn works, but not as well or as safely as it could. Fail keeps
+// ironvip from doing what the config asks for.
 const (
 	OK   Level = "ok"
 	Warn Level = "warn"
@@ -35,7 +32,7 @@ type Finding struct {
 	Fix   string `json:"fix,omitempty"` // a command or a setting
 }
 
-// Requirement is one thing IPVS needs of the host, as ipvs.Check reports it.
+// Requirement is one thing that IPVS needs of the host, see ipvs.Check.
 type Requirement struct {
 	Name     string // "kernel module ip_vs", "sysctl net.ipv4.vs.conntrack"
 	OK       bool
@@ -45,28 +42,28 @@ type Requirement struct {
 	Remedy   string
 }
 
-// Host is the machine that is looked at.
+// Host is the machine to examine.
 type Host struct {
 	Files    fs.FS                           // the root directory; /proc and /sys are read from it
 	PID      int                             // of this process
 	IPVS     func() []Requirement            // what IPVS needs
 	Disk     func(path string) (Disk, error) // the file system that holds path
 	Writable func(path string) (bool, error) // whether this process may write into the directory
-	State    func(path string) error         // what is wrong with the state file, as store.Check says it
-	// Services lists the IPVS services of a dataplane with that device, and all
-	// others; nil or an error is that it can't be told.
+	State    func(path string) error         // the result of store.Check
+	// Services lists the IPVS services of a dataplane with that device, and all others. It
+	// may be nil.
 	Services func(device string) (Services, error)
-	// Addrs lists the addresses of a device; nil is that it can't be told.
+	// Addrs lists the addresses of a device. It may be nil.
 	Addrs func(device string) ([]netip.Addr, error)
 }
 
 // Services are the IPVS services in the kernel that have an address.
 type Services struct {
-	Ours   []vip.FrontendKey // on record as ours, or on an address of our device
+	Ours   []vip.FrontendKey // recorded as ours, or on an address of our device
 	Others []vip.FrontendKey
 }
 
-// Disk is what matters of a file system.
+// Disk describes a file system.
 type Disk struct {
 	Free     uint64 // bytes an unprivileged process may still write
 	ReadOnly bool
@@ -83,14 +80,14 @@ const (
 // without a path.
 const DefaultConfig = "/etc/ironvip"
 
-// Want is what the config asks of the host.
+// Want is what the config needs of the host.
 type Want struct {
 	Config   string // absolute path of the configuration's directory or file; DefaultConfig if empty
 	Mode     string // ModeAuto, ModeIPVS or ModeProxy
 	StateDir string
 	Device   string         // that carries the VIPs
 	Pools    []netip.Prefix // the ranges VIPs are drawn from
-	Excluded []netip.Prefix // what of these is somebody else's
+	Excluded []netip.Prefix // excluded from the pools
 }
 
 // Examine runs every check.

@@ -37,14 +37,14 @@ var want = Want{Mode: ModeAuto, StateDir: "/var/lib/ironvip", Pools: []netip.Pre
 // args are a command line as /proc has it.
 func args(words ...string) string { return strings.Join(words, "\x00") + "\x00" }
 
-func TestWellHost(t *testing.T) {
+func TestHealthyHost(t *testing.T) {
 	findings := Examine(host(nil), want)
 	if Worst(findings) != OK {
 		t.Errorf("%+v", findings)
 	}
 	for _, f := range findings {
 		if f.Check == "" || f.Text == "" || f.Fix != "" {
-			t.Errorf("a finding of a well host: %+v", f)
+			t.Errorf("a finding of a healthy host: %+v", f)
 		}
 	}
 }
@@ -73,52 +73,52 @@ func TestFindings(t *testing.T) {
 	}{
 		{"old kernel", map[string]string{"proc/sys/kernel/osrelease": "4.19.0-26-amd64"}, want, Warn, "kernel", "kernel 4.19 is older than 5.10"},
 		{"new kernel", map[string]string{"proc/sys/kernel/osrelease": "7.0-rc1"}, want, OK, "kernel", "kernel 7.0-rc1"},
-		{"odd kernel", map[string]string{"proc/sys/kernel/osrelease": "custom"}, want, Warn, "kernel", "can't be read"},
+		{"odd kernel", map[string]string{"proc/sys/kernel/osrelease": "custom"}, want, Warn, "kernel", "unknown version format"},
 
 		{"connection table", map[string]string{"proc/sys/net/netfilter/nf_conntrack_count": "79\n", "proc/sys/net/netfilter/nf_conntrack_max": "100\n"}, want, OK, "conntrack", "79 of 100"},
 		{"connection table nearly full", map[string]string{"proc/sys/net/netfilter/nf_conntrack_count": "80\n", "proc/sys/net/netfilter/nf_conntrack_max": "100\n"}, want, Warn, "conntrack", "sysctl -w net.netfilter.nf_conntrack_max=200"},
 
 		{"kube-proxy, iptables by default", kubeProxy(), want, OK, "kube_proxy", ""},
 		{"kube-proxy, ipvs by flag", kubeProxy("--proxy-mode", "ipvs"), want, Warn, "kube_proxy", "--ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64"},
-		{"kube-proxy, ipvs, told to spare us", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=10.0.0.0/8,192.0.2.0/24,2001:db8::/64"), want, OK, "kube_proxy", "told to spare"},
-		{"kube-proxy, ipvs, told to spare more", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs", "192.0.0.0/16,::/0"), want, OK, "kube_proxy", "told to spare"},
+		{"kube-proxy, ipvs, excludes exactly our addresses us", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=10.0.0.0/8,192.0.2.0/24,2001:db8::/64"), want, OK, "kube_proxy", "excludes our addresses"},
+		{"kube-proxy, ipvs, excludes our addresses more", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs", "192.0.0.0/16,::/0"), want, OK, "kube_proxy", "excludes our addresses"},
 		{"kube-proxy, ipvs, spares a part", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs", "192.0.2.0/25,::/0"), want, Warn, "kube_proxy", "deletes services"},
-		{"kube-proxy's device alone", map[string]string{"sys/class/net/kube-ipvs0/mtu": "1500"}, want, Warn, "kube_proxy", "device kube-ipvs0 is there"},
-		{"kube-router's device alone", map[string]string{"sys/class/net/kube-dummy-if/mtu": "1500"}, want, Warn, "kube_router", "device kube-dummy-if is there"},
+		{"kube-proxy's device alone", map[string]string{"sys/class/net/kube-ipvs0/mtu": "1500"}, want, Warn, "kube_proxy", "device kube-ipvs0 exists"},
+		{"kube-router's device alone", map[string]string{"sys/class/net/kube-dummy-if/mtu": "1500"}, want, Warn, "kube_router", "device kube-dummy-if exists"},
 		{"kube-proxy's device, and its process in another mode", with(kubeProxy(), "sys/class/net/kube-ipvs0/mtu", "1500"), want, OK, "kube_proxy", ""},
 		{"kube-proxy, ipvs, spares one pool only", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=192.0.2.0/24"), want, Warn, "kube_proxy", "2001:db8::/64"},
 		{"kube-proxy, config not readable", kubeProxy("--config=/var/lib/kube-proxy/config.conf"), want, Warn, "kube_proxy", "/var/lib/kube-proxy/config.conf can't be read"},
 		{"kube-proxy, config with ipvs", with(kubeProxy("--config=/var/lib/kube-proxy/config.conf"), "proc/9/root/var/lib/kube-proxy/config.conf",
 			"kind: KubeProxyConfiguration\nipvs:\n  excludeCIDRs: null\n  scheduler: rr\nmode: ipvs\n"), want, Warn, "kube_proxy", "in /var/lib/kube-proxy/config.conf: ipvs.excludeCIDRs: [192.0.2.0/24,2001:db8::/64]"},
 		{"kube-proxy, config spares us", with(kubeProxy("--config=/c"), "proc/9/root/c",
-			"ipvs:\n  excludeCIDRs:\n  - 192.0.2.0/24\n  - \"2001:db8::/64\"\nmode: \"ipvs\"\n"), want, OK, "kube_proxy", "told to spare"},
+			"ipvs:\n  excludeCIDRs:\n  - 192.0.2.0/24\n  - \"2001:db8::/64\"\nmode: \"ipvs\"\n"), want, OK, "kube_proxy", "excludes our addresses"},
 		{"kube-proxy, config spares us in a line", with(kubeProxy("--config=/c"), "proc/9/root/c",
-			"ipvs:\n  excludeCIDRs: [\"192.0.2.0/24\", '2001:db8::/64']\nmode: ipvs\n"), want, OK, "kube_proxy", "told to spare"},
+			"ipvs:\n  excludeCIDRs: [\"192.0.2.0/24\", '2001:db8::/64']\nmode: ipvs\n"), want, OK, "kube_proxy", "excludes our addresses"},
 		{"kube-proxy, another block's mode", with(kubeProxy("--config=/c"), "proc/9/root/c", "detectLocal:\n  mode: ipvs\nmode: iptables\n"), want, OK, "kube_proxy", ""},
 		{"kube-proxy beside the userspace dataplane", kubeProxy("--proxy-mode=ipvs"), Want{Mode: ModeProxy, StateDir: "/s"}, OK, "kube_proxy", ""},
 		{"kube-proxy, no pools yet", kubeProxy("--proxy-mode=ipvs"), Want{Mode: ModeAuto, StateDir: "/s"}, Warn, "kube_proxy", "POOL_CIDRS"},
 
 		{"kube-router", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router")}, want, Warn, "kube_router", "--excluded-cidrs 192.0.2.0/24"},
-		{"kube-router without its service proxy", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--run-service-proxy=false")}, want, OK, "kube_router", "leaves IPVS alone"},
-		{"kube-router that spares us", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--excluded-cidrs=192.0.2.0/24,2001:db8::/32")}, want, OK, "kube_router", "told to spare"},
+		{"kube-router without its service proxy", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--run-service-proxy=false")}, want, OK, "kube_router", "doesn't use IPVS"},
+		{"kube-router that spares us", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--excluded-cidrs=192.0.2.0/24,2001:db8::/32")}, want, OK, "kube_router", "excludes our addresses"},
 		{"sync daemon", map[string]string{"proc/9/comm": "ipvs-m:0:0\n"}, want, OK, "lvs_sync", "master"},
 		{"backup sync daemon", map[string]string{"proc/9/comm": "ipvs-b:0:0\n"}, want, OK, "lvs_sync", "backup"},
 		{"ldirectord", map[string]string{"proc/9/comm": "ldirectord"}, want, Warn, "ldirectord", "outside of 192.0.2.0/24"},
 
 		{"keepalived that flushes", keepalived("global_defs {\n  lvs_flush\n}\n"), want, Warn, "keepalived", "take lvs_flush out of /etc/k.conf"},
-		{"keepalived that flushes its own", keepalived("global_defs {\n  lvs_flush_on_stop VS\n}\n"), want, OK, "keepalived", "leaves IPVS services of others alone"},
+		{"keepalived that flushes its own", keepalived("global_defs {\n  lvs_flush_on_stop VS\n}\n"), want, OK, "keepalived", "doesn't change other programs' IPVS services"},
 		{"keepalived with VRRP alone", with(map[string]string{"proc/9/comm": "keepalived", "proc/9/cmdline": args("keepalived", "--vrrp", "-f", "/etc/k.conf")},
-			"etc/k.conf", "global_defs {\n lvs_flush\n}\nvirtual_server 192.0.2.5 80 {\n}\n"), want, OK, "keepalived", "alone"},
+			"etc/k.conf", "global_defs {\n lvs_flush\n}\nvirtual_server 192.0.2.5 80 {\n}\n"), want, OK, "keepalived", "doesn't change"},
 		{"keepalived, a server of ours", keepalived("virtual_server 192.0.2.5 80\n{\n real_server 10.0.0.1 80 { weight 1 }\n}\nvirtual_server 198.51.100.1 80 {\n}\n"),
 			want, Warn, "keepalived", "virtual_server in our pools: 192.0.2.5 take"},
 		{"keepalived, a group of ours", keepalived("virtual_server_group g {\n  192.0.2.5-9 80\n  fwmark 3\n}\nvirtual_server group g {\n}\n"), want, Warn, "keepalived", "in our pools: 192.0.2.5 "},
 		{"keepalived, an address of ours", keepalived("vrrp_instance v {\n  virtual_ipaddress {\n    198.51.100.7\n    2001:db8::7/64 dev eth0\n  }\n}\n"),
 			want, Warn, "keepalived", "brings up addresses of our pools: 2001:db8::7 exclude"},
 		{"keepalived, included", with(keepalived("include conf.d/*.conf\n"), "etc/conf.d/a.conf", "include ../k.conf\nvirtual_server 192.0.2.6 80 {\n}\n"), want, Warn, "keepalived", "192.0.2.6"},
-		{"keepalived, its things elsewhere", keepalived("virtual_server 192.0.3.5 80 {\n}\n}}\n{ { virtual_ipaddress { 192.0.3.5/32 }"), want, OK, "keepalived", "alone"},
+		{"keepalived, its things elsewhere", keepalived("virtual_server 192.0.3.5 80 {\n}\n}}\n{ { virtual_ipaddress { 192.0.3.5/32 }"), want, OK, "keepalived", "doesn't change"},
 		{"keepalived, excluded", keepalived("virtual_server 192.0.2.5 80 {\n}\nvrrp_instance v {\n virtual_ipaddress { 192.0.2.5 }\n}\n"),
-			Want{Mode: ModeAuto, StateDir: "/s", Pools: want.Pools, Excluded: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}, OK, "keepalived", "alone"},
-		{"keepalived, comment", keepalived("global_defs {\n  # lvs_flush\n}\n"), want, OK, "keepalived", "alone"},
+			Want{Mode: ModeAuto, StateDir: "/s", Pools: want.Pools, Excluded: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}, OK, "keepalived", "doesn't change"},
+		{"keepalived, comment", keepalived("global_defs {\n  # lvs_flush\n}\n"), want, OK, "keepalived", "doesn't change"},
 		{"keepalived, default config not readable", map[string]string{"proc/9/comm": "keepalived"}, want, Warn, "keepalived", "/etc/keepalived/keepalived.conf can't be read"},
 
 		{"agent with its rights", agent(agentStatus), want, OK, "capabilities", "agent (pid 8) has CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW"},
@@ -200,7 +200,7 @@ func TestDataplane(t *testing.T) {
 			[]Finding{{OK, "ipvs", "ipvs: ip_vs, net.ipv4.ip_forward", ""}}},
 		{"required, auto", ModeAuto, []Requirement{missing, {Name: "kernel module ip_vs_wrr", OK: true, Detail: "not loaded; whether it can be is not known"}}, []Finding{
 			{Warn, "ipvs", "kernel module ip_vs: the kernel has no IPVS", "modprobe ip_vs"},
-			{OK, "dataplane", "dataplane: auto; until that is mended the userspace dataplane is used", ""}}},
+			{OK, "dataplane", "dataplane: auto; until this is fixed, the userspace dataplane is used", ""}}},
 		{"required, ipvs", ModeIPVS, []Requirement{missing}, []Finding{{Fail, "ipvs", "kernel module ip_vs: the kernel has no IPVS", "modprobe ip_vs"}}},
 		{"required, userspace", ModeProxy, []Requirement{missing}, []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}},
 		{"not required", ModeIPVS, []Requirement{{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1", Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}},
@@ -209,7 +209,7 @@ func TestDataplane(t *testing.T) {
 			{Name: "nf_tables", Unknown: true, Required: true, Detail: "operation not permitted"},
 			{Name: "kernel module dummy", Unknown: true, Required: true, Detail: "not checked: operation not permitted"}, {Name: "kernel module ip_vs", OK: true, Required: true}},
 			[]Finding{{OK, "ipvs", "ipvs: ip_vs", ""},
-				{Warn, "ipvs", "this user may not look at IPVS and nf_tables (no CAP_NET_ADMIN): not everything was checked", "run ironvip doctor as root"}}},
+				{Warn, "ipvs", "this user may not read IPVS and nf_tables (no CAP_NET_ADMIN): some requirements were not checked", "run ironvip doctor as root"}}},
 	} {
 		h := host(nil)
 		h.IPVS = func() []Requirement { return c.has }
@@ -235,7 +235,7 @@ func TestStateDir(t *testing.T) {
 		level    Level
 		says     string
 	}{
-		{"well", Disk{Free: 1 << 30}, true, nil, OK, "1024 MiB free"},
+		{"healthy", Disk{Free: 1 << 30}, true, nil, OK, "1024 MiB free"},
 		{"another user's", Disk{Free: 1 << 30}, false, nil, OK, "not writable for this user"},
 		{"little space", Disk{Free: diskWarn - 1}, true, nil, Warn, "free space there"},
 		{"no space", Disk{Free: diskFail - 1}, true, nil, Fail, "no lease can be stored"},
@@ -276,11 +276,11 @@ func TestServicesInTheKernel(t *testing.T) {
 		check    string
 		says     string // "" is no finding
 	}{
-		{"pools alone", kube, Services{Ours: ours[:1], Others: others}, nil, "kube_proxy", "told to spare"},
+		{"pools alone", kube, Services{Ours: ours[:1], Others: others}, nil, "kube_proxy", "excludes our addresses"},
 		{"node ports", kube, Services{Ours: ours, Others: others}, nil, "kube_proxy", "--ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64,198.51.100.1/32"},
-		{"no rights to look", kube, Services{}, errors.New("operation not permitted"), "kube_proxy", "told to spare"},
+		{"no rights to look", kube, Services{}, errors.New("operation not permitted"), "kube_proxy", "excludes our addresses"},
 		{"kube-proxy unseen", device, Services{Others: others}, nil, "kube_proxy", "(IPVS services on its addresses: 2)"},
-		{"kube-proxy unseen, no rights", device, Services{}, errors.New("operation not permitted"), "kube_proxy", "runs or ran here; where"},
+		{"kube-proxy unseen, no rights", device, Services{}, errors.New("operation not permitted"), "kube_proxy", "runs or ran here; if"},
 		{"others' outside of our pools", nil, Services{Ours: ours, Others: others}, nil, "foreign_services", ""},
 		{"others' in our pools", nil, Services{Others: append(keys("192.0.2.7:80", "192.0.2.7:81", "192.0.2.200:80", "[2001:db8::1]:80"), others...)}, nil, "foreign_services",
 			`192.0.2.7:80/tcp, 192.0.2.7:81/tcp, [2001:db8::1]:80/tcp; the agent removes them ipvsadm -D, or in the pool: exclude = ["192.0.2.7/32", "2001:db8::1/128"]`},
@@ -338,7 +338,7 @@ func TestStateFile(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	said("no agent runs", OK, "is whole")
+	said("no agent runs", OK, "is intact")
 	for _, c := range []struct{ name, content, says string }{{"empty", "", "it is empty"}, {"damaged", "no database", "damaged"}} {
 		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
 			t.Fatal(err)
@@ -354,7 +354,7 @@ func TestStateFile(t *testing.T) {
 	said("a directory", Warn, "not a regular file")
 	h := host(nil)
 	h.State = func(path string) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
-	if found := only(Examine(h, want), "state_file"); len(found) != 1 || found[0].Level != OK || !strings.Contains(found[0].Text, "only root") {
+	if found := only(Examine(h, want), "state_file"); len(found) != 1 || found[0].Level != OK || !strings.Contains(found[0].Text, "as root") {
 		t.Errorf("no rights: found %+v", found)
 	}
 }

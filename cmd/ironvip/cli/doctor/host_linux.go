@@ -12,8 +12,8 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 )
 
-// ThisHost is the machine this process runs on. What of its kernel's IPVS is
-// known, ipvs and services tell.
+// ThisHost returns the machine of this process. The functions ipvs and services read its
+// IPVS.
 func ThisHost(ipvs func() []Requirement, services func(device string) (Services, error)) Host {
 	return Host{
 		Files:    os.DirFS("/"),

@@ -12,8 +12,7 @@ import (
 // keepalivedFiles is how many files of a configuration are read at most.
 const keepalivedFiles = 1000
 
-// keepalived is a peaceful neighbour unless it is told to flush IPVS, or to use
-// addresses of our pools.
+// keepalived checks whether its config flushes IPVS or uses addresses of our pools.
 func keepalived(h Host, p process, o *ownRanges) []Finding {
 	config, ok := p.flag("use-file")
 	if !ok {
@@ -44,12 +43,12 @@ func keepalived(h Host, p process, o *ownRanges) []Finding {
 		warn("keepalived runs here and brings up addresses of our pools: "+firstFew(mine), "exclude these from the pool")
 	}
 	if len(out) == 0 {
-		return []Finding{{OK, "keepalived", "keepalived runs here and leaves IPVS services of others alone", ""}}
+		return []Finding{{OK, "keepalived", "keepalived runs here and doesn't change other programs' IPVS services", ""}}
 	}
 	return out
 }
 
-// keepalivedConfig is what matters of a keepalived.conf and the files that it
+// keepalivedConfig is the relevant part of a keepalived.conf and the files that it
 // includes.
 type keepalivedConfig struct {
 	files fs.FS
@@ -135,7 +134,7 @@ func (c *keepalivedConfig) statement(file string, blocks, words []string) {
 		}
 		found, _ := fs.Glob(c.files, strings.TrimPrefix(path.Clean(pattern), "/"))
 		for _, f := range found {
-			_ = c.load(f) // keepalived, too, goes on without by default
+			_ = c.load(f) // keepalived ignores the error by default, too
 		}
 	}
 }

@@ -19,7 +19,7 @@ func kernel(h Host) Finding {
 	}
 	major, minor, ok := version(release)
 	if !ok {
-		return Finding{Warn, "kernel", fmt.Sprintf("kernel %s: the version can't be read from that", release), ""}
+		return Finding{Warn, "kernel", fmt.Sprintf("kernel %s: unknown version format", release), ""}
 	}
 	if major < oldest[0] || major == oldest[0] && minor < oldest[1] {
 		return Finding{Warn, "kernel",
@@ -44,13 +44,12 @@ func version(release string) (major, minor int, ok bool) {
 	return major, minor, err1 == nil && err2 == nil
 }
 
-// capability names the requirement that says whether we may look at IPVS.
+// capability is the name of the requirement for reading IPVS.
 const capability = "CAP_NET_ADMIN"
 
-// dataplane checks what IPVS needs. Something required that is missing is a
-// failure only where the config insists on IPVS; elsewhere the userspace
-// dataplane takes over. What a process without rights can't see it reports as
-// unknown, not as missing.
+// dataplane checks what IPVS needs. A missing requirement fails only if the config insists
+// on IPVS; otherwise the userspace dataplane takes over. Requirements that this process may
+// not check are reported as unchecked, not as missing.
 func dataplane(h Host, w Want) []Finding {
 	if w.Mode == ModeProxy {
 		return []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}
@@ -69,7 +68,7 @@ func dataplane(h Host, w Want) []Finding {
 		case r.OK && noIPVS && strings.HasPrefix(shortName(r.Name), "ip_vs_"): // useless without ip_vs
 		case r.OK:
 			met = append(met, shortName(r.Name))
-		case r.Unknown || shortName(r.Name) == capability: // one finding for all, below
+		case r.Unknown || shortName(r.Name) == capability: // reported once, below
 		case r.Required && w.Mode == ModeIPVS:
 			out = append(out, Finding{Fail, "ipvs", describe(r), r.Remedy})
 		default:
@@ -81,16 +80,16 @@ func dataplane(h Host, w Want) []Finding {
 		out = append([]Finding{{OK, "ipvs", "ipvs: " + strings.Join(met, ", "), ""}}, out...)
 	}
 	if unknown {
-		out = append(out, Finding{Warn, "ipvs", "this user may not look at IPVS and nf_tables (no " + capability + "): not everything was checked",
+		out = append(out, Finding{Warn, "ipvs", "this user may not read IPVS and nf_tables (no " + capability + "): some requirements were not checked",
 			"run ironvip doctor as root"})
 	}
 	if fallback {
-		out = append(out, Finding{OK, "dataplane", "dataplane: auto; until that is mended the userspace dataplane is used", ""})
+		out = append(out, Finding{OK, "dataplane", "dataplane: auto; until this is fixed, the userspace dataplane is used", ""})
 	}
 	return out
 }
 
-// shortName leaves out of a requirement's name what a list of them repeats.
+// shortName returns a requirement's name without its kind.
 func shortName(name string) string {
 	for _, kind := range []string{"kernel module ", "sysctl ", "capability "} {
 		name = strings.TrimPrefix(name, kind)
@@ -98,7 +97,7 @@ func shortName(name string) string {
 	return name
 }
 
-// describe joins a requirement's name and what was found.
+// describe returns a requirement's name and what was found.
 func describe(r Requirement) string {
 	switch {
 	case r.Detail == "":
@@ -109,11 +108,11 @@ func describe(r Requirement) string {
 	return r.Name + ": " + r.Detail
 }
 
-// fullConntrack is the share of the connection table in use, in percent, from
-// which on a warning is due: a full one drops new connections.
+// fullConntrack is the used share of the connection table, in percent, that causes a
+// warning. A full table drops new connections.
 const fullConntrack = 80
 
-// conntrack checks how full the connection table is, where there is one.
+// conntrack checks the use of the connection table, if there is one.
 func conntrack(h Host) []Finding {
 	count, err1 := number(h, "proc/sys/net/netfilter/nf_conntrack_count")
 	size, err2 := number(h, "proc/sys/net/netfilter/nf_conntrack_max")
@@ -128,7 +127,7 @@ func conntrack(h Host) []Finding {
 		fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", size*2)}}
 }
 
-// line returns a file's content without white space around it.
+// line returns a file's content without surrounding white space.
 func line(h Host, path string) (string, error) {
 	b, err := fs.ReadFile(h.Files, path)
 	return strings.TrimSpace(string(b)), err

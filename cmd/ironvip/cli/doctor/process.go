@@ -14,7 +14,7 @@ type process struct {
 	args []string
 }
 
-// processes lists what runs on the host, as far as /proc shows it to us.
+// processes lists the visible processes.
 func processes(files fs.FS) ([]process, error) {
 	entries, err := fs.ReadDir(files, "proc")
 	if err != nil {
@@ -28,7 +28,7 @@ func processes(files fs.FS) ([]process, error) {
 		}
 		name, err := fs.ReadFile(files, path.Join("proc", e.Name(), "comm"))
 		if err != nil {
-			continue // it has ended since
+			continue // it has ended
 		}
 		p := process{pid: pid, name: strings.TrimSpace(string(name))}
 		if args, err := fs.ReadFile(files, path.Join("proc", e.Name(), "cmdline")); err == nil {

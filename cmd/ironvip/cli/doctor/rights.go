@@ -9,15 +9,14 @@ import (
 	"strings"
 )
 
-// needed are the capabilities that the IPVS dataplane works with, by their bit
-// (capability.h).
+// needed are the capabilities of the IPVS dataplane, by their bit in capability.h.
 var needed = []struct {
 	bit  uint
 	name string
 }{{10, "CAP_NET_BIND_SERVICE"}, {12, "CAP_NET_ADMIN"}, {13, "CAP_NET_RAW"}}
 
-// rights checks the capabilities of the running agent. Without one there is
-// nothing to check: ours say nothing about those the unit will give it.
+// rights checks the capabilities of the running agent. Without an agent it checks nothing:
+// this process's capabilities say nothing about those of the unit.
 func rights(h Host, w Want, agent *process) []Finding {
 	if agent == nil || w.Mode == ModeProxy {
 		return nil
@@ -50,12 +49,12 @@ func rights(h Host, w Want, agent *process) []Finding {
 		"AmbientCapabilities=" + strings.Join(all, " ") + " in its unit"}}
 }
 
-// fewFiles is how many open files the userspace dataplane should be allowed at
-// least: two for each connection.
+// fewFiles is the least number of open files that the userspace dataplane should be
+// allowed: two for each connection.
 const fewFiles = 65536
 
-// openFiles checks the hard limit of the agent, or else of this process. The
-// soft limit doesn't matter: Go programs raise it to the hard one.
+// openFiles checks the hard limit of the agent or, without one, of this process. Go programs
+// raise the soft limit to the hard limit.
 func openFiles(h Host, agent *process) Finding {
 	pid, whose := h.PID, "this shell"
 	if agent != nil {
@@ -82,14 +81,14 @@ func openFiles(h Host, agent *process) Finding {
 	return Finding{Warn, "open_files", "no limit of open files in /proc/" + strconv.Itoa(pid) + "/limits", ""}
 }
 
-// What the state directory's file system should have free: the database is
-// small, but a write that finds the disk full stops allocation.
+// Free space of the state directory's file system. The database is small, but without
+// space no address can be allocated.
 const (
 	diskWarn = 64 << 20
 	diskFail = 4 << 20
 )
 
-// stateDir checks the directory that leases are kept in.
+// stateDir checks the directory of the leases.
 func stateDir(h Host, w Want) []Finding {
 	mine, err := h.Writable(w.StateDir)
 	switch {
@@ -113,7 +112,7 @@ func stateDir(h Host, w Want) []Finding {
 	case disk.Free < diskWarn:
 		return []Finding{{Warn, "state_dir", free, "free space there, or set node.state_dir"}}
 	case !mine:
-		return []Finding{{OK, "state_dir", free + "; not writable for this user, which is well if the agent runs as another", ""}}
+		return []Finding{{OK, "state_dir", free + "; not writable for this user, which is fine if the agent runs as another user", ""}}
 	}
 	return []Finding{{OK, "state_dir", free, ""}}
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// stateFile checks what the agent would start with. While one runs it has the
-// file, which it verified when it started, and nobody else reads it.
+// stateFile checks the file with which the agent would start. A running agent has locked
+// and verified it.
 func stateFile(h Host, w Want) []Finding {
 	path := filepath.Join(w.StateDir, store.FileName)
 	err := h.State(path)
 	var p vip.Problem
 	switch {
 	case err == nil:
-		return []Finding{{OK, "state_file", "state file " + path + " is whole", ""}}
+		return []Finding{{OK, "state_file", "state file " + path + " is intact", ""}}
 	case errors.Is(err, fs.ErrNotExist):
 		return []Finding{{OK, "state_file", "no state file " + path + ": the agent starts without leases", ""}}
 	case errors.Is(err, store.ErrLocked):
-		return []Finding{{OK, "state_file", "state file " + path + " is in use by an agent, which found it whole", ""}}
+		return []Finding{{OK, "state_file", "state file " + path + " is in use by an agent, which found it intact", ""}}
 	case errors.Is(err, fs.ErrPermission):
-		return []Finding{{OK, "state_file", "state file " + path + " is not readable for this user, so that only root is told whether it is whole", ""}}
+		return []Finding{{OK, "state_file", "state file " + path + " is not readable for this user: run ironvip doctor as root to check it", ""}}
 	case errors.Is(err, store.ErrDamaged) && errors.As(err, &p):
 		return []Finding{{Fail, "state_file", p.Error(), p.Hint}}
 	}

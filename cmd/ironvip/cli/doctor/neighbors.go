@@ -12,19 +12,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The devices that hold the virtual addresses of kube-proxy in ipvs mode, and
-// of kube-router. They tell of both also where their processes can't be seen.
+// The devices with the virtual addresses of kube-proxy in ipvs mode, and of kube-router.
+// They show that these programs run, even if their processes are hidden.
 const (
 	kubeProxyDevice  = "kube-ipvs0"
 	kubeRouterDevice = "kube-dummy-if"
 )
 
-// ownRanges is what a neighbour must leave alone.
+// ownRanges are the addresses that other programs must not change.
 type ownRanges struct {
 	Want
 	ranges   []netip.Prefix // the pools, and the addresses of our node ports
 	services Services
-	known    bool // services could be told
+	known    bool // services have been read
 }
 
 func (o *ownRanges) list() string {
@@ -34,8 +34,7 @@ func (o *ownRanges) list() string {
 	return strings.Join(texts(o.ranges), ",")
 }
 
-// spared reports whether all of ours is inside the ranges of a comma-separated
-// list.
+// spared reports whether a comma-separated list of ranges contains all of ours.
 func (o *ownRanges) spared(list string) bool {
 	var has []netip.Prefix
 	for text := range strings.SplitSeq(list, ",") {
@@ -62,7 +61,7 @@ func texts[T fmt.Stringer](list []T) []string {
 	return out
 }
 
-// firstFew joins the first of a list, and says how many more there are.
+// firstFew joins the first items of a list, and counts the others.
 func firstFew(list []string) string {
 	const few = 5
 	if len(list) <= few {
@@ -71,8 +70,8 @@ func firstFew(list []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(list[:few], ", "), len(list)-few)
 }
 
-// neighbours looks for programs that also write the kernel's IPVS tables, most
-// of which delete what they don't know, and for what they put into our pools.
+// neighbours checks programs that also change the kernel's IPVS tables, and what they add
+// to our pools. Most of them delete services that they don't know.
 func neighbours(h Host, w Want, procs []process) []Finding {
 	if w.Mode == ModeProxy {
 		return nil
@@ -99,10 +98,10 @@ func neighbours(h Host, w Want, procs []process) []Finding {
 			out = append(out, keepalived(h, p, &o)...)
 		case p.name == "ldirectord":
 			out = append(out, Finding{Warn, "ldirectord",
-				"ldirectord runs here and writes IPVS services, too", "keep its virtual addresses outside of " + o.list()})
+				"ldirectord runs here and writes IPVS services", "keep its virtual addresses outside of " + o.list()})
 		case strings.HasPrefix(p.name, "ipvs-m:"), strings.HasPrefix(p.name, "ipvs-b:"):
-			role := map[byte]string{'m': "master, tells other hosts of this one's connections", 'b': "backup, takes over other hosts' connections"}[p.name[5]]
-			out = append(out, Finding{OK, "lvs_sync", "the LVS sync daemon runs here (" + role + "), of our services, too; that does no harm", ""})
+			role := map[byte]string{'m': "master, sends this host's connections to others", 'b': "backup, receives other hosts' connections"}[p.name[5]]
+			out = append(out, Finding{OK, "lvs_sync", "the LVS sync daemon runs here (" + role + "), also for our services; this is harmless", ""})
 		}
 	}
 	out = append(out, deviceLeft(h, &o, procs, "kube-proxy", "kube_proxy", kubeProxyDevice, excludeFix(&o))...)
@@ -118,8 +117,8 @@ func routerFix(o *ownRanges) string {
 	return "--excluded-cidrs " + o.list() + ", or --run-service-proxy=false"
 }
 
-// deviceLeft tells of a neighbour whose device is there, while no such process
-// can be seen: it may be a thread of another one, or have left things behind.
+// deviceLeft warns of a program with a device but without a visible process: it may run in
+// a container, or have stopped.
 func deviceLeft(h Host, o *ownRanges, procs []process, name, check, device, fix string) []Finding {
 	if slices.ContainsFunc(procs, func(p process) bool { return p.name == name }) {
 		return nil
@@ -127,7 +126,7 @@ func deviceLeft(h Host, o *ownRanges, procs []process, name, check, device, fix 
 	if _, err := fs.Stat(h.Files, "sys/class/net/"+device); err != nil {
 		return nil
 	}
-	text := fmt.Sprintf("device %s is there: %s runs or ran here", device, name)
+	text := fmt.Sprintf("device %s exists: %s runs or ran here", device, name)
 	if h.Addrs != nil && o.known {
 		addrs, _ := h.Addrs(device)
 		n := 0
@@ -138,10 +137,10 @@ func deviceLeft(h Host, o *ownRanges, procs []process, name, check, device, fix 
 		}
 		text += fmt.Sprintf(" (IPVS services on its addresses: %d)", n)
 	}
-	return []Finding{{Warn, check, text + "; where it runs, it deletes services it doesn't know", fix}}
+	return []Finding{{Warn, check, text + "; if it runs, it deletes services it doesn't know", fix}}
 }
 
-// foreignInPools are IPVS services in our pools that nothing says are ours.
+// foreignInPools warns of foreign IPVS services in our pools.
 func foreignInPools(o *ownRanges) []Finding {
 	var found []vip.FrontendKey
 	for _, k := range o.services.Others {
@@ -159,21 +158,21 @@ func foreignInPools(o *ownRanges) []Finding {
 	}
 	fix += ", or in the pool: exclude = [" + firstFew(slices.Compact(addrs)) + "]"
 	return []Finding{{Warn, "foreign_services",
-		"IPVS services in our pools that are not on record as ours: " + firstFew(texts(found)) + "; the agent removes them", fix}}
+		"IPVS services in our pools that ironvip didn't create: " + firstFew(texts(found)) + "; the agent removes them", fix}}
 }
 
 func kubeRouter(p process, o *ownRanges) Finding {
 	if v, set := p.flag("run-service-proxy"); set && v == "false" {
-		return Finding{OK, "kube_router", "kube-router runs here without its service proxy: it leaves IPVS alone", ""}
+		return Finding{OK, "kube_router", "kube-router runs here without its service proxy: it doesn't use IPVS", ""}
 	}
 	if v, _ := p.flag("excluded-cidrs"); o.spared(v) {
-		return Finding{OK, "kube_router", "kube-router runs here and is told to spare our addresses", ""}
+		return Finding{OK, "kube_router", "kube-router runs here and excludes our addresses", ""}
 	}
 	return Finding{Warn, "kube_router", "kube-router runs here and deletes IPVS services it doesn't know", routerFix(o)}
 }
 
-// kubeProxy looks for the IPVS mode in the flags and in the config file, which
-// is read as the process sees it.
+// kubeProxy checks for IPVS mode in the flags and the config file, which it reads in the
+// process's file system.
 func kubeProxy(h Host, p process, o *ownRanges) []Finding {
 	mode, _ := p.flag("proxy-mode")
 	excluded, _ := p.flag("ipvs-exclude-cidrs")
@@ -193,14 +192,14 @@ func kubeProxy(h Host, p process, o *ownRanges) []Finding {
 	case mode != "ipvs":
 		return nil
 	case o.spared(excluded):
-		return []Finding{{OK, "kube_proxy", "kube-proxy in ipvs mode runs here and is told to spare our addresses", ""}}
+		return []Finding{{OK, "kube_proxy", "kube-proxy in ipvs mode runs here and excludes our addresses", ""}}
 	}
 	return []Finding{{Warn, "kube_proxy", "kube-proxy in ipvs mode runs here and deletes services it doesn't know", fix}}
 }
 
-// kubeProxyConfig finds "mode" and the list "excludeCIDRs" in kube-proxy's
-// YAML. It reads lines, which serves for the files that kubeadm and the
-// distributions write, so that no YAML type of another project is needed.
+// kubeProxyConfig finds "mode" and "excludeCIDRs" in kube-proxy's YAML. It reads lines,
+// which suffices for the files of kubeadm and the distributions, and needs no types of
+// another project.
 func kubeProxyConfig(text string) (mode, excluded string) {
 	var cidrs []string
 	inList := false
@@ -228,7 +227,7 @@ func kubeProxyConfig(text string) (mode, excluded string) {
 	return mode, strings.Join(cidrs, ",")
 }
 
-// once drops findings that were made before: keepalived is several processes.
+// once removes duplicate findings: keepalived is several processes.
 func once(findings []Finding) []Finding {
 	seen := map[Finding]bool{}
 	return slices.DeleteFunc(findings, func(f Finding) bool {
