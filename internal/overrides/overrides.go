@@ -80,10 +80,8 @@ func New(o Options) *Overrides {
 // before Run, which otherwise does the same when the store is ready.
 func (o *Overrides) Restore() {
 	registry.Drain(o.feed, o.receive)
-	select {
-	case <-o.Store.Ready():
+	if table.IsClosed(o.Store.Ready()) {
 		o.ready()
-	default:
 	}
 }
 
@@ -189,9 +187,7 @@ func (o *Overrides) findBackend(ctx context.Context, key vip.BackendKey) error {
 	if err == nil {
 		return nil
 	}
-	select {
-	case <-o.Services.Ready():
-	default:
+	if !table.IsClosed(o.Services.Ready()) {
 		return registry.ErrNotRunning // a service that is missing may not have been read yet
 	}
 	if o.Fetch != nil {

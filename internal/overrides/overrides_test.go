@@ -234,14 +234,7 @@ func TestRestoredOverridesMakeNoEvents(t *testing.T) {
 		}
 		again := newHost(t, "alone", &table.Clock{}, Options{Store: local})
 		again.has("10.0.0.1")
-		ready := func() bool {
-			select {
-			case <-again.table.Ready():
-				return true
-			default:
-				return false
-			}
-		}
+		ready := func() bool { return table.IsClosed(again.table.Ready()) }
 		if ready() {
 			t.Error("the table is ready before it has been restored")
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -22,9 +23,7 @@ const (
 // static sources differ from another host's. The elected host also removes those
 // of hosts that are absent.
 func (o *Overrides) sweep(ctx context.Context) {
-	select {
-	case <-o.Services.Ready():
-	default:
+	if !table.IsClosed(o.Services.Ready()) {
 		return
 	}
 	now := time.Now()

@@ -49,18 +49,15 @@ func (s *Source) PutBackend(ctx context.Context, key vip.ServiceKey, w spec.Back
 // withBackend returns an entry with a backend added or replaced. The backend has no
 // registration if reg is nil.
 func (s *Source) withBackend(e *entry, b vip.Backend, reg *registration) (*entry, error) {
-	id, row := idOf(b), e.row
-	if i := indexOf(row.Backends, id); i < 0 || !sameBackend(row.Backends[i], b) {
-		full := spec.FromService(row)
-		if i < 0 {
-			full.Backends = append(full.Backends, spec.FromBackend(b))
-		} else {
-			full.Backends[i] = spec.FromBackend(b)
-		}
-		var problems []vip.Problem
-		if row, problems = s.build(&full); len(problems) > 0 {
-			return nil, &registry.InvalidError{Problems: problems}
-		}
+	id, full := idOf(b), spec.FromService(e.row)
+	if i := indexOf(e.row.Backends, id); i < 0 {
+		full.Backends = append(full.Backends, spec.FromBackend(b))
+	} else {
+		full.Backends[i] = spec.FromBackend(b)
+	}
+	row, problems := s.build(&full)
+	if len(problems) > 0 {
+		return nil, &registry.InvalidError{Problems: problems}
 	}
 	out := &entry{row: row, registered: maps.Clone(e.registered), put: e.put}
 	if delete(out.registered, id); reg != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -89,7 +90,7 @@ func (s *Source) edit(ctx context.Context, key vip.ServiceKey, e *edit) (uint64,
 	defer unlock()
 	// The write includes other callers' edits, which must not fail with this context.
 	ctx = context.WithoutCancel(ctx)
-	for !isClosed(e.done) {
+	for !table.IsClosed(e.done) {
 		s.writeEdits(ctx, key, s.edits.next(key))
 	}
 	return e.rev, e.err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -147,16 +148,6 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// isClosed reports whether a channel that carries no values is closed.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // startTimeout is how long a start may take before it is published as stale.
 const startTimeout = 250 * time.Millisecond
 
@@ -168,7 +159,7 @@ func (s *Source) waitRead(ctx context.Context, out sources.Sink) error {
 	for starting := true; ; {
 		unread := s.Store.Ready()
 		stale, changed := s.Store.Stale()
-		if isClosed(unread) {
+		if table.IsClosed(unread) {
 			registry.Drain(s.feed, s.receive)
 			unread = nil
 		}

@@ -397,6 +397,22 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A registration that changes nothing is validated, too: the agent's pools may have
+// changed since the last one.
+func TestUnchangedRegistrationIsValidated(t *testing.T) {
+	f := newFixture(t)
+	defer f.stop()
+	f.put(web())
+	f.register("10.0.0.1", time.Minute)
+	f.src.Check = func(*spec.Service) []vip.Problem {
+		return []vip.Problem{{Code: vip.CodeInvalid, Field: "backends[0].address", Message: "in a pool"}}
+	}
+	var invalid *registry.InvalidError
+	if _, _, err := f.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.1"}, time.Minute, nil); !errors.As(err, &invalid) {
+		t.Errorf("the same registration again: %v", err)
+	}
+}
+
 func second[T any](_ T, err error) error        { return err }
 func third[T, U any](_ T, _ U, err error) error { return err }
 

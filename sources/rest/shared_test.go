@@ -859,14 +859,14 @@ func TestStartWithoutTheStore(t *testing.T) {
 			t.Errorf("stale before any start can be over: %s", why)
 		}
 		time.Sleep(10 * time.Second)
-		if isClosed(states.Ready()) || out.why() == "" || out.replaced != 0 {
+		if table.IsClosed(states.Ready()) || out.why() == "" || out.replaced != 0 {
 			t.Errorf("states ready, stale %q, %d lists", out.why(), out.replaced)
 		}
 		if _, err := src.PutService(ctx, Put{Spec: web()}); !errors.Is(err, registry.ErrNotRunning) {
 			t.Errorf("put: %v", err)
 		}
 		time.Sleep(time.Minute)
-		if !isClosed(states.Ready()) {
+		if !table.IsClosed(states.Ready()) {
 			t.Error("the other sources' services wait for the states for ever")
 		}
 		m.Client("late").SetDown(false)

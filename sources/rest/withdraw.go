@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 
 	"github.com/ironvip/ironvip/internal/registry"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // withdraw undoes the changes to services that turned out to be held aside because
@@ -102,5 +100,3 @@ func (s *Source) undone(c *change, now *entry) *entry {
 	}
 	return out
 }
-
-func sameBackend(a, b vip.Backend) bool { return reflect.DeepEqual(a, b) }
