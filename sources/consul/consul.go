@@ -18,6 +18,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -93,7 +95,7 @@ type run struct {
 	o     *Options
 	ask   catalog
 	out   sources.Sink
-	total bucket // questions for services
+	total *rate.Limiter // of questions for services
 	slots slots
 	tidy  *time.Timer   // closes idle connections, some time after there were too many
 	wake  chan struct{} // has a word in it when there is something to tell
@@ -129,7 +131,7 @@ type epoch struct {
 
 func newRun(s *Source, ask catalog, out sources.Sink) *run {
 	t := s.o.timing
-	r := &run{s: s, o: &s.o, ask: ask, out: out, total: bucket{every: time.Second / time.Duration(t.rate), burst: t.burst},
+	r := &run{s: s, o: &s.o, ask: ask, out: out, total: rate.NewLimiter(rate.Limit(t.rate), t.burst),
 		wake: make(chan struct{}, 1), entries: s.entries, dirty: map[string]struct{}{}, failing: map[string]error{},
 		wrong: map[string]struct{}{}, claims: map[vip.ServiceKey]map[string]struct{}{}}
 	r.tidy = time.AfterFunc(time.Hour, ask.closeIdle)

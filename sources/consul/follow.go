@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
@@ -15,10 +17,10 @@ import (
 // watched. It is also what notices that Consul is away, and back.
 func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
 	t := r.o.timing
-	pace := bucket{every: t.listPace, burst: 2}
+	pace := rate.NewLimiter(rate.Every(t.listPace), 2)
 	wait := backoff.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
 	var index uint64
-	for pace.take(ctx) {
+	for pace.Wait(ctx) == nil {
 		names, a, err := r.ask.list(ctx, question{index: index, wait: t.listHold})
 		if ctx.Err() != nil {
 			return

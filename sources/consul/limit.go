@@ -5,36 +5,10 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
-
-	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 // about returns d, or a tenth more or less.
 func about(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
-
-// bucket is a token bucket: one token each every, and up to burst saved ones. It
-// keeps the time at which it would be full again instead of a count, so that who
-// waits is served in turn.
-type bucket struct {
-	every time.Duration
-	burst int
-
-	mu   sync.Mutex
-	full time.Time
-}
-
-// take waits for a token, and reports whether it came before the context ended.
-func (b *bucket) take(ctx context.Context) bool {
-	b.mu.Lock()
-	now := time.Now()
-	if b.full.Before(now) {
-		b.full = now
-	}
-	b.full = b.full.Add(b.every)
-	wait := b.full.Sub(now) - time.Duration(b.burst)*b.every
-	b.mu.Unlock()
-	return backoff.Sleep(ctx, wait)
-}
 
 // slots bounds how many questions are under way, once Consul has said that it
 // takes no more connections.

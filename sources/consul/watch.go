@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/consulclient"
 )
@@ -24,7 +26,7 @@ const (
 // watch asks for one service until the context ends, or the service is gone.
 func (r *run) watch(ctx context.Context, e *entry) {
 	t := r.o.timing
-	pace := bucket{every: t.pace, burst: 1}
+	pace := rate.NewLimiter(rate.Every(t.pace), 1)
 	wait := backoff.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
 	rest := backoff.Backoff{Lo: t.idle / 32, Hi: t.idle}
 	busy := 0
@@ -33,7 +35,7 @@ func (r *run) watch(ctx context.Context, e *entry) {
 		var index uint64
 		for turn.Err() == nil {
 			q := question{index: index, wait: r.holdFor()}
-			all, a, err := r.question(turn, &pace, e.name, q)
+			all, a, err := r.question(turn, pace, e.name, q)
 			switch {
 			case turn.Err() != nil:
 			case errors.Is(err, consulclient.ErrBusy):
@@ -79,8 +81,8 @@ func (r *run) watch(ctx context.Context, e *entry) {
 const maxBusy = 10
 
 // question asks, when it is its turn.
-func (r *run) question(ctx context.Context, pace *bucket, name string, q question) ([]instance, answer, error) {
-	if !pace.take(ctx) || !r.total.take(ctx) || !r.slots.take(ctx) {
+func (r *run) question(ctx context.Context, pace *rate.Limiter, name string, q question) ([]instance, answer, error) {
+	if pace.Wait(ctx) != nil || r.total.Wait(ctx) != nil || !r.slots.take(ctx) {
 		return nil, answer{}, ctx.Err()
 	}
 	defer r.slots.giveBack()

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,7 +67,7 @@ func (a *announcements) clear() { a.list = nil }
 type toldEvents struct {
 	standing map[string]bool   // names of events about what is still wrong
 	posted   map[string]posted // events that this host has written
-	pace     pacer             // so that a Service that changes all the time does not fill the server
+	pace     *rate.Limiter     // nil before the first; so that a Service that changes all the time does not fill the server
 }
 
 // posted is an event that this host has written.
@@ -181,8 +182,10 @@ func (w *Writer) tellAllocated(key vip.ServiceKey, e *entry, s *corev1.Service) 
 
 // enqueue has an event written, and reports whether there was room.
 func (w *Writer) enqueue(e *entry, a announcement) bool {
-	e.events.pace.every, e.events.pace.burst = time.Minute, perService
-	if len(w.events.list) >= maxAnnouncements || e.events.pace.take() > 0 {
+	if e.events.pace == nil {
+		e.events.pace = rate.NewLimiter(rate.Every(time.Minute), perService)
+	}
+	if len(w.events.list) >= maxAnnouncements || !e.events.pace.Allow() {
 		return false
 	}
 	w.events.list = append(w.events.list, a)
@@ -211,7 +214,7 @@ func (w *Writer) announce(ctx context.Context) (again time.Duration, waits bool)
 	if left := w.pause.left(); left > 0 {
 		return left, true
 	}
-	if left := w.pace.take(); left > 0 {
+	if left := take(w.pace); left > 0 {
 		return left, true
 	}
 	if a := &w.events.list[at]; w.post(ctx, a, w.entries[a.key]) {

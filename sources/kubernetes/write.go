@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -65,7 +66,7 @@ type Writer struct {
 
 	calls    *calls
 	election *election
-	pace     pacer
+	pace     *rate.Limiter
 	pause    pause
 	troubles *troubles
 
@@ -117,7 +118,7 @@ func newWriter(o WriterOptions, source *Options, store *objectStore, wrong *writ
 	w := &Writer{o: o, store: store, source: source.Name, adopts: source.AdoptClusterIPs, selects: source.selects, namespaces: source.Namespaces,
 		strays: newStrays(source),
 		calls:  &calls{manager: fieldManager(o.LeaseNamespace, o.LeaseName)}, election: newElection(),
-		pace: pacer{every: time.Second / writeRate, burst: writeBurst}, troubles: newTroubles(place, wrong, o.Log),
+		pace: rate.NewLimiter(writeRate, writeBurst), troubles: newTroubles(place, wrong, o.Log),
 		entries: map[vip.ServiceKey]*entry{}, woken: map[vip.ServiceKey]struct{}{}, wake: make(chan struct{}, 1)}
 	w.within = func(s *corev1.Service) bool {
 		return (len(source.Namespaces) == 0 || slices.Contains(source.Namespaces, s.Namespace)) && selector.Matches(labels.Set(s.Labels))

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -12,25 +14,13 @@ const (
 	writeBurst = 20
 )
 
-// pacer is a token bucket for one goroutine: one token each every, and up to burst
-// saved ones. It keeps the time at which it will be full.
-type pacer struct {
-	every time.Duration
-	burst int
-	full  time.Time
-}
-
 // take takes a token, or returns how long to wait for one.
-func (p *pacer) take() (wait time.Duration) {
-	now := time.Now()
-	if p.full.Before(now) {
-		p.full = now
+func take(l *rate.Limiter) (wait time.Duration) {
+	r := l.Reserve()
+	if wait = r.Delay(); wait > 0 {
+		r.Cancel()
 	}
-	if wait := p.full.Sub(now) - time.Duration(p.burst-1)*p.every; wait > 0 {
-		return wait
-	}
-	p.full = p.full.Add(p.every)
-	return 0
+	return wait
 }
 
 // grown returns the pause after so many failures in a row: twice as long each

@@ -234,7 +234,7 @@ func (w *Writer) lookAt(ctx context.Context, key vip.ServiceKey) (sent bool, wai
 	if left := w.pause.left(); left > 0 {
 		return false, left
 	}
-	if left := w.pace.take(); left > 0 {
+	if left := take(w.pace); left > 0 {
 		return false, left
 	}
 	w.do(ctx, key, e, &s, next)

@@ -50,7 +50,7 @@ func (w *Writer) seek(ctx context.Context) (again time.Duration, waits bool) {
 	if left := max(time.Until(l.until), w.pause.left()); left > 0 {
 		return left, true
 	}
-	if left := w.pace.take(); left > 0 {
+	if left := take(w.pace); left > 0 {
 		return left, true
 	}
 	page, err := w.calls.listMetadata(ctx, l.left[0], l.next, straysPage)
