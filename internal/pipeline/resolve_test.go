@@ -1,0 +1,82 @@
+package pipeline
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Claims that lost take over in the order in which they lost, whatever they change meanwhile, and
+// only the winner's claim wakes the readers of [services].
+func TestLosersTakeOverInOrder(t *testing.T) {
+	clock := &table.Clock{}
+	services := table.New(clock, vip.KeyOfService, nil)
+	events := event.NewLog(100, time.Now)
+	r := NewResolve(ResolveOptions{Clock: clock, Services: services, Events: events})
+	key := vip.ServiceKey{Namespace: "default", Name: "web"}
+	claims := map[string]*table.Table[vip.ServiceKey, vip.Service]{}
+	for _, source := range []string{"a", "b", "c"} {
+		claims[source] = r.Claims(source)
+	}
+	claim := func(source, pool string) {
+		claims[source].Set(vip.Service{Key: key, Source: source, Origin: source + ".toml", Pool: pool})
+		r.Changed(source, []vip.ServiceKey{key})
+	}
+	holder := func() string {
+		row, _, _ := services.Get(key)
+		return row.Source
+	}
+	claim("c", "1")
+	claim("b", "1")
+	claim("a", "1")
+	before := services.Revision()
+	claim("b", "2")
+	if holder() != "c" || services.Revision() != before || r.Conflicts().Len() != 2 {
+		t.Errorf("%s has the name, revision %d after %d, %d conflicts", holder(), services.Revision(), before, r.Conflicts().Len())
+	}
+	if c, _, _ := r.Conflicts().Get(ConflictKey{key, "a"}); c.Problem.Code != vip.CodeNameTaken || c.Problem.Place != "a.toml" || c.Problem.Message != `source "c" holds the name, at c.toml` {
+		t.Errorf("problem %+v", c.Problem)
+	}
+	var order []string
+	for _, source := range []string{"c", "b", "a"} {
+		order = append(order, holder())
+		claims[source].Delete(key)
+		r.Changed(source, []vip.ServiceKey{key})
+	}
+	if got := strings.Join(order, " "); got != "c b a" || services.Len()+r.Conflicts().Len() != 0 {
+		t.Errorf("order %q, %d services and %d conflicts are left", got, services.Len(), r.Conflicts().Len())
+	}
+	var kinds []string
+	all, _ := events.Since(0)
+	for _, e := range all {
+		kinds = append(kinds, e.Kind+" "+e.Object)
+	}
+	if want := []string{"service_name_taken b", "service_name_taken a", "service_name_freed b", "service_name_freed a"}; !slices.Equal(kinds, want) {
+		t.Errorf("events %q", kinds)
+	}
+}
+
+// [services] is complete once every source's claims are.
+func TestServicesAreReadyWhenAllClaimsAre(t *testing.T) {
+	services := table.New(&table.Clock{}, vip.KeyOfService, nil)
+	r := NewResolve(ResolveOptions{Services: services})
+	var done []func()
+	for _, source := range []string{"a", "b"} {
+		done = append(done, r.Claims(source).Initializer())
+	}
+	for i, source := range []string{"a", "b"} {
+		if table.IsClosed(services.Ready()) {
+			t.Errorf("ready before %s is", source)
+		}
+		done[i]()
+		r.Changed(source, nil)
+	}
+	if !table.IsClosed(services.Ready()) {
+		t.Error("not ready though all claims are")
+	}
+}
