@@ -66,11 +66,14 @@ func (s *sink) Replace(services []vip.Service, problems []vip.Problem) (rev uint
 	return rev
 }
 
-// Put implements Sink.
+// Put implements Sink. Services that are all unchanged don't change the status either.
 func (s *sink) Put(services ...vip.Service) (revs []uint64) {
-	s.received(func(src *supervised) {
+	s.update(func(src *supervised) {
 		for i := range services {
 			src.put(services[i])
+		}
+		if len(src.changed) > 0 {
+			src.status.LastSync = time.Now().UnixMilli()
 		}
 		if src.doubted() {
 			src.listed()

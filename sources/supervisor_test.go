@@ -69,7 +69,7 @@ func (l leases) set(k vip.ServiceKey, source string) {
 
 func newBench() *bench {
 	clock := &table.Clock{}
-	b := &bench{services: table.New(clock, vip.KeyOfService, nil), statuses: table.New(clock, KeyOfStatus, nil),
+	b := &bench{services: table.New(clock, vip.KeyOfService, nil), statuses: table.New(clock, KeyOfStatus, SameStatus),
 		events: event.NewLog(100, time.Now), leases: leases{table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)}}
 	b.resolve = pipeline.NewResolve(pipeline.ResolveOptions{Clock: clock, Leases: b.leases, Services: b.services, Events: b.events})
 	b.Supervisor = NewSupervisor(Options{Resolver: b.resolve, Services: b.services, Statuses: b.statuses, Events: b.events, SyncTimeout: 30 * time.Second,
@@ -195,6 +195,11 @@ func TestPutAndDelete(t *testing.T) {
 		revs := out.Put(services("a", "b")...)
 		if again := out.Put(service("a")); len(revs) != 2 || again[0] != revs[0] || revs[1] <= revs[0] {
 			t.Errorf("revisions %v, then %v", revs, again)
+		}
+		time.Sleep(time.Second)
+		before := b.statuses.Revision()
+		if out.Put(services("a", "b")...); b.statuses.Revision() != before {
+			t.Error("services that are unchanged change the status")
 		}
 		out.Delete(key("a"), key("nobody's"))
 		if b.rows() != "b=s" {

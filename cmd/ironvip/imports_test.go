@@ -23,6 +23,7 @@ var layers = [][]string{
 	{"internal/store/snapshot", "internal/status"},
 	{"configs"},
 	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "proxy", "internal/healthport"},
+	{"sources/publish"},
 	{"sources"},
 	{"internal/pipeline"},
 	{"ipam"},

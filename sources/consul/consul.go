@@ -21,6 +21,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -84,7 +85,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	defer running.Wait()
 	defer r.tidy.Stop()
 	running.Go(func() { r.follow(ctx, &running) })
-	running.Go(func() { r.tell(ctx) })
+	running.Go(func() { r.publisher.Run(ctx) })
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -94,46 +95,45 @@ type run struct {
 	s     *Source
 	o     *Options
 	ask   catalog
-	out   sources.Sink
 	total *rate.Limiter // of questions for services
 	slots slots
-	tidy  *time.Timer   // closes idle connections, some time after there were too many
-	wake  chan struct{} // has a word in it when there is something to tell
+	tidy  *time.Timer // closes idle connections, some time after there were too many
+
+	publisher *publish.Publisher
 
 	mu       sync.Mutex
 	entries  map[string]*entry
-	dirty    map[string]struct{} // to be told of
+	dirty    map[string]struct{} // to be built again
 	failing  map[string]error    // services that can't be read
 	wrong    map[string]struct{} // services with problems
 	claims   map[vip.ServiceKey]map[string]struct{}
 	listErr  error
-	heard    bool     // the list has answered since it was last told
+	heard    bool     // the list has answered since the last round
 	missing  []string // services that are asked for by name, and not there
 	blind    bool     // the list is empty, and something was left out of it
-	reworded bool     // there are other problems than were told
+	reworded bool     // the problems have changed since the last round
 	epoch    epoch
-	replaced bool   // the full list has been told once
-	stale    string // as told
-	limited  int    // slots, as told
+	limited  int // slots, as in the problems
 }
 
-// epoch is a time without a break in the contact with Consul. Each begins with
-// reading everything anew, and only then the full list is told: until it is
-// known, nothing is taken away.
+// epoch is a time without a loss of contact with Consul. Each begins with reading everything again.
+// Only then the full list is published: until then, nothing is removed.
 type epoch struct {
 	number  int // 0: there was none yet
 	ctx     context.Context
 	end     context.CancelFunc
 	waiting int       // services that were not read yet
 	last    time.Time // when one was
-	told    bool
+
+	published bool // the full list
 }
 
 func newRun(s *Source, ask catalog, out sources.Sink) *run {
 	t := s.o.timing
-	r := &run{s: s, o: &s.o, ask: ask, out: out, total: rate.NewLimiter(rate.Limit(t.rate), t.burst),
-		wake: make(chan struct{}, 1), entries: s.entries, dirty: map[string]struct{}{}, failing: map[string]error{},
+	r := &run{s: s, o: &s.o, ask: ask, total: rate.NewLimiter(rate.Limit(t.rate), t.burst),
+		entries: s.entries, dirty: map[string]struct{}{}, failing: map[string]error{},
 		wrong: map[string]struct{}{}, claims: map[vip.ServiceKey]map[string]struct{}{}}
+	r.publisher = publish.New(r, &r.mu, out, t.pace)
 	r.tidy = time.AfterFunc(time.Hour, ask.closeIdle)
 	r.tidy.Stop()
 	for name, e := range r.entries {
@@ -143,12 +143,4 @@ func newRun(s *Source, ask catalog, out sources.Sink) *run {
 		}
 	}
 	return r
-}
-
-// note has what is dirty told. The caller need not hold mu.
-func (r *run) note() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -215,6 +216,13 @@ type sink struct {
 	puts     map[string][]time.Time
 	deletes  int
 	calls    int
+	rev      uint64 // of the newest row
+}
+
+func (s *sink) row(key vip.ServiceKey) vip.Service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rows[key]
 }
 
 func newSink() *sink {
@@ -236,18 +244,31 @@ func (s *sink) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 		}
 		s.problems, s.stale = problems, ""
 		s.replaces++
+		s.rev = max(s.rev, 1)
 	})
-	return 0
+	return 1
 }
 
 func (s *sink) Put(services ...vip.Service) []uint64 {
+	revs := make([]uint64, len(services))
+	changed := slices.DeleteFunc(slices.Clone(services), func(row vip.Service) bool { return compile.SameService(s.row(row.Key), row) })
+	if len(changed) == 0 { // the claims table compares, and then nothing is to be done
+		for i := range revs {
+			revs[i] = 1
+		}
+		return revs
+	}
 	s.locked(func() {
-		for _, row := range services {
+		for _, row := range changed {
 			s.rows[row.Key] = row
 			s.puts[row.Key.Name] = append(s.puts[row.Key.Name], time.Now())
 		}
+		s.rev++
+		for i := range revs {
+			revs[i] = s.rev
+		}
 	})
-	return nil
+	return revs
 }
 
 func (s *sink) Delete(keys ...vip.ServiceKey) {

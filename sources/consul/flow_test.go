@@ -326,7 +326,7 @@ func TestTheTokenLosesItsRights(t *testing.T) {
 		s.fake.fail(nil)
 		s.after(time.Minute)
 		s.want(before)
-		if !strings.Contains(s.sink.stale, "service s0000: the token may not read its instances") || !strings.Contains(s.sink.stale, "and 2 services more") {
+		if !strings.Contains(s.sink.stale, "service s0000: the token may not read its instances") || !strings.Contains(s.sink.stale, "and 2 more") {
 			t.Errorf("stale %q", s.sink.stale)
 		}
 		s.fake.locked(func() { clear(s.fake.filtered); s.fake.listed++ })

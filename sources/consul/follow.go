@@ -49,7 +49,7 @@ func (r *run) away(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listErr = err
-	r.note()
+	r.publisher.Wake()
 }
 
 // listed takes in which services there are. Anew says that Consul was away, or
@@ -92,7 +92,7 @@ func (r *run) listed(ctx context.Context, names []string, blind, anew bool, runn
 	if blind != r.blind {
 		r.blind, r.reworded = blind, true
 	}
-	r.note()
+	r.publisher.Wake()
 }
 
 // begin begins an epoch. The caller holds mu.

@@ -1,85 +1,51 @@
 package consul
 
 import (
-	"context"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// tell passes on what has changed. After services it rests for a pace: so each is
-// told of at most that often, with its newest state.
-func (r *run) tell(ctx context.Context) {
-	quiet := time.NewTimer(time.Hour)
-	defer quiet.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.wake:
-		case <-quiet.C:
-		}
-		at, waits, told := r.flush()
-		if waits {
-			quiet.Reset(time.Until(at))
-		}
-		if told {
-			backoff.Sleep(ctx, r.o.timing.pace)
-		}
-	}
-}
-
-// flush tells what there is to tell, and reports whether that was services. While
-// the first questions of an epoch are open, it returns until when to wait for
-// their answers.
-func (r *run) flush() (at time.Time, waits, told bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	put, gone := r.settle()
+// Round implements publish.Source. While the first questions of an epoch are open, it asks for
+// another round when to stop waiting for their answers. As of all that follow, the caller holds mu.
+func (r *run) Round() publish.Round {
+	put, gone := r.build()
+	round := publish.Round{Put: put, Gone: gone, Heard: r.heard, Problems: r.reworded, Err: r.unreadable()}
+	r.heard, r.reworded = false, false
 	switch complete := r.epoch.number > 0 && (r.epoch.waiting <= 0 || time.Since(r.epoch.last) >= r.o.timing.firstQuiet); {
-	case complete && !r.epoch.told:
-		r.replace()
-		told = true
-	case !r.replaced: // nothing may be said before the full list
+	case r.epoch.published:
+	case complete:
+		round.Full, r.epoch.published = true, true
 	default:
-		if len(put) > 0 {
-			r.out.Put(put...)
-			told = true
-		}
-		if len(gone) > 0 && r.epoch.told { // else the full list will tell
-			r.out.Delete(gone...)
-		}
-		if r.reworded {
-			r.out.Problems(r.problems())
-			r.reworded = false
+		round.Incomplete = true
+		if r.epoch.number > 0 {
+			round.Again = time.Until(r.epoch.last.Add(r.o.timing.firstQuiet))
 		}
 	}
-	r.tellStale()
-	return r.epoch.last.Add(r.o.timing.firstQuiet), r.epoch.number > 0 && !r.epoch.told, told
+	return round
 }
 
-// settle makes services of what was read. The caller holds mu.
-func (r *run) settle() (put []vip.Service, gone []vip.ServiceKey) {
+// build makes services of what was read.
+func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 	todo := slices.Sorted(maps.Keys(r.dirty))
 	for ; len(todo) > 0; todo = slices.Sorted(maps.Keys(r.dirty)) {
-		clear(r.dirty) // who loses a name, or gets it, is looked at again
+		clear(r.dirty) // entries that lose or get a name are built again
 		for _, name := range todo {
 			e := r.entries[name]
 			if e == nil {
 				continue
 			}
-			before, was := e.service, e.inForce
-			problems := r.settleOne(e)
-			if e.inForce && (!was || !reflect.DeepEqual(before, e.service)) {
+			before, was := e.service.Key, e.inForce
+			problems := r.buildOne(e)
+			if e.inForce {
 				put = append(put, e.service)
 			}
-			if was && (!e.inForce || before.Key != e.service.Key) {
-				gone = append(gone, before.Key)
+			if was && (!e.inForce || before != e.service.Key) {
+				gone = append(gone, before)
 			}
 			if !slices.Equal(problems, e.problems) {
 				e.problems, r.reworded = problems, true
@@ -102,8 +68,8 @@ func (r *run) settle() (put []vip.Service, gone []vip.ServiceKey) {
 	return put, gone
 }
 
-// settleOne makes the service of an entry, and decides whether it is in force.
-func (r *run) settleOne(e *entry) []vip.Problem {
+// buildOne makes the service of an entry, and decides whether it is in force.
+func (r *run) buildOne(e *entry) []vip.Problem {
 	if e.gone {
 		r.unclaim(e)
 		e.inForce = false
@@ -120,7 +86,7 @@ func (r *run) settleOne(e *entry) []vip.Problem {
 		e.service, e.settings = b.service, b.settings
 		r.claim(e)
 	}
-	// With nothing good now, what was good stays.
+	// Without a valid service now, the last valid one stays.
 	if e.service.Key == (vip.ServiceKey{}) {
 		return b.problems
 	}
@@ -133,8 +99,8 @@ func (r *run) settleOne(e *entry) []vip.Problem {
 	return b.problems
 }
 
-// claim notes which name a service wants. Of several that want one, the first in
-// the order of their names in Consul has it, on every host.
+// claim records which name a service claims. Of several claims the one whose service comes first by
+// its name in Consul wins, on every host.
 func (r *run) claim(e *entry) {
 	key := e.service.Key
 	if key == (vip.ServiceKey{}) {
@@ -160,7 +126,7 @@ func (r *run) unclaim(e *entry) {
 	r.lookAgain(key, e.name)
 }
 
-// lookAgain has the others who want a name looked at again.
+// lookAgain marks the others that claim a name to be built again.
 func (r *run) lookAgain(key vip.ServiceKey, but string) {
 	for name := range r.claims[key] {
 		if name != but {
@@ -169,7 +135,7 @@ func (r *run) lookAgain(key vip.ServiceKey, but string) {
 	}
 }
 
-// first returns who of those that want a name has it.
+// first returns the service in Consul that has a name.
 func (r *run) first(key vip.ServiceKey) string {
 	var out string
 	for name := range r.claims[key] {
@@ -180,7 +146,7 @@ func (r *run) first(key vip.ServiceKey) string {
 	return out
 }
 
-// holder returns the entry that is in force under a name, nil for none.
+// holder returns the entry that is in force under a name, or nil.
 func (r *run) holder(key vip.ServiceKey) *entry {
 	if e := r.entries[r.first(key)]; e != nil && e.inForce {
 		return e
@@ -188,21 +154,20 @@ func (r *run) holder(key vip.ServiceKey) *entry {
 	return nil
 }
 
-// replace tells the full list. The caller holds mu.
-func (r *run) replace() {
+// Services implements publish.Source.
+func (r *run) Services() []vip.Service {
 	services := make([]vip.Service, 0, len(r.entries))
 	for _, e := range r.entries {
 		if e.inForce {
 			services = append(services, e.service)
 		}
 	}
-	r.out.Replace(services, r.problems())
-	r.replaced, r.epoch.told, r.reworded, r.stale = true, true, false, ""
+	return services
 }
 
-// problems are those of all services, in the order of their names, and those of
-// the source as a whole.
-func (r *run) problems() []vip.Problem {
+// Problems implements publish.Source: the problems of the source as a whole, and those of all
+// services by name.
+func (r *run) Problems() []vip.Problem {
 	var out []vip.Problem
 	if r.limited > 0 {
 		out = append(out, vip.Problem{Code: vip.CodeUnsupported, Place: "consul at " + r.o.Title(),
@@ -224,7 +189,7 @@ func (r *run) problems() []vip.Problem {
 	return out
 }
 
-// limit returns how many questions may be held, 0 where all may.
+// limit returns how many questions may be held; 0 is all.
 func (r *run) limit() int {
 	if bound := r.slots.bound(); bound > 0 && bound < len(r.entries) {
 		return bound
@@ -232,22 +197,15 @@ func (r *run) limit() int {
 	return 0
 }
 
-// tellStale tells whether all can be read. The caller holds mu.
-func (r *run) tellStale() {
-	err := r.listErr
-	if err == nil && len(r.failing) > 0 {
-		names := slices.Sorted(maps.Keys(r.failing))
-		err = fmt.Errorf("consul at %s: service %s: %w", r.o.Title(), names[0], r.failing[names[0]])
-		if len(names) > 1 {
-			err = fmt.Errorf("%w (and %d services more)", err, len(names)-1)
-		}
+// unreadable returns why not all can be read.
+func (r *run) unreadable() error {
+	if r.listErr != nil || len(r.failing) == 0 {
+		return r.listErr
 	}
-	switch {
-	case err != nil && err.Error() != r.stale:
-		r.stale = err.Error()
-		r.out.Stale(err)
-	case err == nil && r.epoch.told && (r.stale != "" || r.heard):
-		r.stale, r.heard = "", false
-		r.out.Fresh()
+	names := slices.Sorted(maps.Keys(r.failing))
+	err := fmt.Errorf("consul at %s: service %s: %w", r.o.Title(), names[0], r.failing[names[0]])
+	if len(names) > 1 {
+		err = fmt.Errorf("%w (and %d more)", err, len(names)-1)
 	}
+	return err
 }

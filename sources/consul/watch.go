@@ -120,7 +120,7 @@ func (r *run) crowded() {
 		}
 	}
 	r.tidy.Reset(time.Second)
-	r.note()
+	r.publisher.Wake()
 }
 
 // failed notes that a service can't be read, and reports whether Consul as a
@@ -129,7 +129,7 @@ func (r *run) failed(e *entry, err error) (away bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failing[e.name] = err
-	r.note()
+	r.publisher.Wake()
 	return r.listErr != nil
 }
 
@@ -143,7 +143,7 @@ func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 	ours := slices.ContainsFunc(all, func(i instance) bool { return !i.mesh() })
 	if !ours && a.filtered {
 		r.failing[e.name] = errors.New("the token may not read its instances: it needs service:read for them, and node:read for their nodes")
-		r.note()
+		r.publisher.Wake()
 		return idle
 	}
 	vanished := e.vanished(all)
@@ -165,7 +165,7 @@ func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 		r.epoch.last = time.Now()
 	}
 	r.dirty[e.name] = struct{}{}
-	r.note()
+	r.publisher.Wake()
 	switch {
 	case ours:
 		e.instances = all

@@ -163,7 +163,7 @@ func BenchmarkFirstSync(b *testing.B) {
 			})
 		}
 		reading.Wait()
-		r.flush()
+		r.publisher.Publish()
 		synced += time.Since(began)
 		if len(out.services) != services {
 			b.Fatalf("%d services", len(out.services))

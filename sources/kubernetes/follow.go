@@ -165,7 +165,7 @@ func (r *run) readAll(ctx context.Context, s *stream) error {
 			r.mu.Unlock()
 			return nil
 		}
-		r.note()
+		r.publisher.Wake()
 		r.mu.Unlock()
 		options.Continue = page.GetContinue()
 	}
@@ -281,7 +281,7 @@ func (r *run) event(s *stream, event watch.Event) error {
 		r.heard = true
 	}
 	s.version = o.GetResourceVersion()
-	r.note()
+	r.publisher.Wake()
 	return nil
 }
 
@@ -315,7 +315,7 @@ func (r *run) reached(s *stream) {
 	}
 	s.err, s.verb, s.since = nil, "", time.Time{}
 	r.heard = true
-	r.note()
+	r.publisher.Wake()
 }
 
 // failed notes that it can't.
@@ -326,7 +326,7 @@ func (r *run) failed(s *stream, verb string, err error) {
 		s.since = time.Now()
 	}
 	s.err, s.verb = err, verb
-	r.note()
+	r.publisher.Wake()
 }
 
 // about returns d, or up to a tenth more: never less than a server has asked for.

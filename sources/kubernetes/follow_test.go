@@ -19,6 +19,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -27,6 +28,7 @@ import (
 type told struct {
 	mu       sync.Mutex
 	words    []string
+	rev      uint64 // of the newest row, and 1 is none's
 	services map[vip.ServiceKey]vip.Service
 	problems []vip.Problem
 	stale    string
@@ -54,17 +56,24 @@ func (s *told) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 	slices.Sort(all)
 	s.problems, s.stale = problems, ""
 	s.say(strings.TrimSpace("replace " + strings.Join(all, " ")))
-	return 0
+	s.rev = max(s.rev, 1)
+	return 1
 }
 
 func (s *told) Put(services ...vip.Service) []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, v := range services {
+	revs := make([]uint64, len(services))
+	for i, v := range services {
+		if revs[i] = 1; compile.SameService(s.services[v.Key], v) { // as the claims table does
+			continue
+		}
+		s.rev++
+		revs[i] = s.rev
 		s.services[v.Key] = v
 		s.say("put " + brief(v))
 	}
-	return nil
+	return revs
 }
 
 func (s *told) Delete(keys ...vip.ServiceKey) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -16,65 +15,50 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// tell passes on what has changed. After services it rests for a pace: so each is
-// told of at most that often, with its newest state.
-func (r *run) tell(ctx context.Context) {
-	look := time.NewTimer(time.Hour)
-	defer look.Stop()
+// Round implements publish.Source. As of all that follow, the caller holds mu.
+func (r *run) Round() publish.Round {
+	again, err := r.look()
+	round := publish.Round{Err: err, Again: again, Heard: r.heard}
+	r.heard = false
+	if r.readAllOnce() { // nothing is published before the full list
+		r.place()
+		round.Put, round.Gone = r.build()
+		round.Full = !r.replaced || r.lost && err == nil
+		round.Problems, r.reworded = r.reworded, false
+	}
+	if round.Full {
+		r.forget()
+		r.replaced, r.lost = true, false
+	}
+	round.Incomplete = r.lost
+	return round
+}
+
+// published reports to the Writer and to the dataplane what has been read.
+func (r *run) published() {
+	r.mu.Lock()
+	r.s.store.touch(r.publisher.Fresh())
+	r.mu.Unlock()
+	r.reportRanges()
+}
+
+// followWriter publishes the Writer's problems until the context ends.
+func (r *run) followWriter(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.wake:
 		case <-r.s.wrong.changed:
-			r.reword()
-		case <-look.C:
 		}
-		again, told := r.flush()
-		r.tellRanges()
-		if again > 0 {
-			look.Reset(again)
-		}
-		if told {
-			backoff.Sleep(ctx, r.o.timing.pace)
-		}
+		r.mu.Lock()
+		r.reworded = true
+		r.mu.Unlock()
+		r.publisher.Wake()
 	}
-}
-
-// flush tells what there is to tell, and reports whether that was services, and
-// in how long to look again at what can't be read; 0 is not by itself.
-func (r *run) flush() (again time.Duration, told bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	again, err := r.look()
-	if r.readAllOnce() { // nothing may be said before the full list
-		r.place()
-		put, gone := r.settle()
-		switch {
-		case !r.replaced || r.lost && err == nil:
-			r.replace()
-			told = true
-		default:
-			if len(put) > 0 {
-				r.out.Put(put...)
-				told = true
-			}
-			if len(gone) > 0 && !r.lost { // else the full list will tell
-				r.out.Delete(gone...)
-				told = true
-			}
-			if r.reworded {
-				r.out.Problems(r.problems())
-				r.reworded = false
-			}
-		}
-	}
-	r.tellStale(err)
-	return again, told
 }
 
 // readAllOnce reports whether all has been read that services are made of.
@@ -82,17 +66,16 @@ func (r *run) readAllOnce() bool {
 	return !slices.ContainsFunc(r.streams, func(s *stream) bool { return s.required && !s.listed || s.awaited && !s.listed && s.err == nil })
 }
 
-// settle makes services of what was read. The caller holds mu, as of all that
-// follow.
-func (r *run) settle() (put []vip.Service, gone []vip.ServiceKey) {
+// build makes services of what was read.
+func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 	all := r.buildDirty()
 	for i := range all {
 		m := &all[i]
 		e, key := m.entry, m.entry.key
-		was, changed := e.inForce, !e.inForce || !reflect.DeepEqual(&e.built, &m.service)
-		problems := r.settleOne(m)
+		was := e.inForce
+		problems := r.accept(m)
 		switch {
-		case e.inForce && changed:
+		case e.inForce:
 			put = append(put, e.built)
 		case was && !e.inForce:
 			gone = append(gone, key)
@@ -124,8 +107,8 @@ type made struct {
 	built
 }
 
-// buildDirty makes the services that are to be told of, in the order of their
-// keys: of many, as of a new list, with all processors.
+// buildDirty makes the services that may have changed, in the order of their keys. Many, such as
+// those of a new list, are made on all processors.
 func (r *run) buildDirty() []made {
 	const part = 64
 	out := make([]made, 0, len(r.dirty))
@@ -162,9 +145,8 @@ func (r *run) buildOne(e *followed) built {
 	return r.o.build(in)
 }
 
-// settleOne takes in what was made of an entry, and decides whether it is in
-// force.
-func (r *run) settleOne(m *made) []vip.Problem {
+// accept stores what was made of an entry, and decides whether it is in force.
+func (r *run) accept(m *made) []vip.Problem {
 	e := m.entry
 	e.built, e.inForce = m.service, m.use
 	switch {
@@ -176,35 +158,32 @@ func (r *run) settleOne(m *made) []vip.Problem {
 	return m.problems
 }
 
-// replace tells the full list.
-func (r *run) replace() {
-	if !r.replaced {
-		for _, key := range r.s.store.Keys() { // what a former run knew
-			if e := r.entries[key]; e == nil || e.service == nil {
-				r.s.store.put(key, nil)
-			}
+// forget drops the Services that a former run read, and that this run hasn't found.
+func (r *run) forget() {
+	if r.replaced {
+		return
+	}
+	for _, key := range r.s.store.Keys() {
+		if e := r.entries[key]; e == nil || e.service == nil {
+			r.s.store.put(key, nil)
 		}
 	}
+}
+
+// Services implements publish.Source.
+func (r *run) Services() []vip.Service {
 	services := make([]vip.Service, 0, len(r.entries))
 	for _, e := range r.entries {
 		if e.inForce {
 			services = append(services, e.built)
 		}
 	}
-	r.out.Replace(services, r.problems())
-	r.replaced, r.lost, r.reworded, r.heard, r.stale = true, false, false, false, ""
+	return services
 }
 
-// reword has the problems told anew. The caller doesn't hold mu.
-func (r *run) reword() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reworded = true
-}
-
-// problems are those of the source as a whole and of its Writer, and those of
-// Services in the order of their keys.
-func (r *run) problems() []vip.Problem {
+// Problems implements publish.Source: the problems of the source as a whole and of its Writer, and
+// those of Services in the order of their keys.
+func (r *run) Problems() []vip.Problem {
 	out := slices.Concat(r.troubles, r.s.wrong.get())
 	for _, key := range slices.SortedFunc(maps.Keys(r.wrong), compareKeys) {
 		out = append(out, r.entries[key].problems...)
@@ -281,22 +260,9 @@ func (s *stream) problem(server string) vip.Problem {
 	return p
 }
 
-// tellStale tells whether all can be read.
-func (r *run) tellStale(err error) {
-	switch {
-	case err != nil && err.Error() != r.stale:
-		r.stale = err.Error()
-		r.out.Stale(err)
-	case err == nil && r.replaced && (r.stale != "" || r.heard):
-		r.stale, r.heard = "", false
-		r.out.Fresh()
-	}
-	r.s.store.touch(r.replaced && r.stale == "")
-}
-
-// tellRanges tells which ranges are in use, when that has changed. What hasn't
-// been read yet in this run is what the former one read.
-func (r *run) tellRanges() {
+// reportRanges reports which ranges are in use, when that has changed. What hasn't been read yet in
+// this run is what the former one read. The caller doesn't hold mu.
+func (r *run) reportRanges() {
 	if r.o.Ranges == nil {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -26,7 +27,8 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	for _, of := range r.streams {
 		running.Go(func() { r.follow(ctx, of) })
 	}
-	running.Go(func() { r.tell(ctx) })
+	running.Go(func() { r.publisher.Run(ctx) })
+	running.Go(func() { r.followWriter(ctx) })
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -49,9 +51,9 @@ type followed struct {
 type run struct {
 	s       *Source
 	o       *Options
-	out     sources.Sink
 	streams []*stream
-	wake    chan struct{} // has a word in it when there is something to tell
+
+	publisher *publish.Publisher
 
 	mu       sync.Mutex
 	entries  map[vip.ServiceKey]*followed
@@ -60,22 +62,24 @@ type run struct {
 	pods     ranges
 	cidrs    ranges
 	words    map[string]*string          // that endpoints share
-	dirty    map[vip.ServiceKey]struct{} // to be told of
+	dirty    map[vip.ServiceKey]struct{} // to be built again
 	wrong    map[vip.ServiceKey]struct{} // Services with problems
-	lost     bool                        // a new list had less in it: a full list is to be told
-	heard    bool                        // the server has spoken since it was last told
-	reworded bool                        // there are other problems than were told
+	lost     bool                        // a new list had less in it: a full list is to be published
+	heard    bool                        // the server has answered since the last round
+	reworded bool                        // the problems have changed since the last round
 	back     time.Time                   // when one that is required could be followed again
-	replaced bool                        // the full list has been told once
-	stale    string                      // as told
+	replaced bool                        // the full list has been built once
 	troubles []vip.Problem               // of the source as a whole
 }
 
 func newRun(s *Source, out sources.Sink) *run {
-	return &run{s: s, o: &s.o, out: out, streams: s.o.streams(), wake: make(chan struct{}, 1),
+	r := &run{s: s, o: &s.o, streams: s.o.streams(),
 		entries: map[vip.ServiceKey]*followed{}, sliceOf: map[types.NamespacedName]vip.ServiceKey{}, nodes: nodeSet{},
 		pods: newRanges(), cidrs: newRanges(), words: map[string]*string{},
 		dirty: map[vip.ServiceKey]struct{}{}, wrong: map[vip.ServiceKey]struct{}{}}
+	r.publisher = publish.New(r, &r.mu, out, s.o.timing.pace)
+	r.publisher.After = r.published
+	return r
 }
 
 // entry returns what is known of a Service, new where that is nothing.
@@ -86,12 +90,4 @@ func (r *run) entry(key vip.ServiceKey) *followed {
 		r.entries[key] = e
 	}
 	return e
-}
-
-// note has what is new told. The caller need not hold mu.
-func (r *run) note() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
 }
