@@ -22,7 +22,7 @@ type Config struct {
 	Log       Log       `toml:"log"`
 
 	Path       string `toml:"-"` // the file it was read from, whether or not it exists
-	Remembered bool   `toml:"-"` // it is the last good one, and not what Path holds now
+	IsLastGood bool   `toml:"-"` // it is the saved last good one, and Path is refused
 	doc        *tomlfile.Document
 }
 

@@ -336,17 +336,17 @@ func TestLastGoodCounts(t *testing.T) {
 
 	set("name = 1")
 	if c, problems := LoadOrLastGood(dir, ""); c != nil || len(problems) != 1 {
-		t.Fatalf("nothing is remembered, yet %+v, %v", c, problems)
+		t.Fatalf("nothing is saved, yet %+v, %v", c, problems)
 	}
 	set("name = 'z1'")
-	if c, problems := LoadOrLastGood(dir, ""); c == nil || c.Remembered || len(problems) > 0 {
+	if c, problems := LoadOrLastGood(dir, ""); c == nil || c.IsLastGood || len(problems) > 0 {
 		t.Fatalf("%+v, %v", c, problems)
 	}
 	if left, _ := os.ReadDir(state); len(left) != 0 {
-		t.Errorf("remembered before anybody started with it: %v", left)
+		t.Errorf("saved before an agent started with it: %v", left)
 	}
 	c, _ := LoadOrLastGood(dir, "")
-	if err := c.Remember(); err != nil {
+	if err := c.SaveLastGood(); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(state); len(left) != 1 {
@@ -355,7 +355,7 @@ func TestLastGoodCounts(t *testing.T) {
 
 	set("name = 2")
 	c, problems := LoadOrLastGood(dir, "")
-	if c == nil || !c.Remembered || c.Node.Name != "z1" || c.Path != file {
+	if c == nil || !c.IsLastGood || c.Node.Name != "z1" || c.Path != file {
 		t.Fatalf("%+v, %v", c, problems)
 	}
 	startWith(t, told(problems), []string{file + ":3: node.name: wants a string"})
@@ -365,7 +365,7 @@ func TestLastGoodCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, problems = LoadOrLastGood(dir, state)
-	if c == nil || !c.Remembered || c.Node.Name != "z1" || c.Path != file || c.Sources[0].Config.(*static.Config).Path != filepath.Join(dir, ServicesDir) {
+	if c == nil || !c.IsLastGood || c.Node.Name != "z1" || c.Path != file || c.Sources[0].Config.(*static.Config).Path != filepath.Join(dir, ServicesDir) {
 		t.Errorf("%+v, %v", c, problems)
 	}
 	startWith(t, told(problems), []string{file + ": the directory " + dir + ": no such file or directory"})
@@ -375,7 +375,7 @@ func TestLastGoodCounts(t *testing.T) {
 
 	// Not even TOML, so its state_dir can't be told: the caller's counts.
 	write(t, file, "[node")
-	if c, _ := LoadOrLastGood(dir, state); c == nil || !c.Remembered || c.Node.StateDir != state {
+	if c, _ := LoadOrLastGood(dir, state); c == nil || !c.IsLastGood || c.Node.StateDir != state {
 		t.Errorf("%+v", c)
 	}
 
@@ -387,7 +387,7 @@ func TestLastGoodCounts(t *testing.T) {
 		"[node]\nstate_dir = '" + state + "\nname = 'z1'\n",
 	} {
 		write(t, file, broken)
-		if c, problems := LoadOrLastGood(dir, ""); c == nil || !c.Remembered || c.Node.Name != "z1" || len(problems) != 1 || !strings.Contains(problems[0].Message, "not valid TOML") {
+		if c, problems := LoadOrLastGood(dir, ""); c == nil || !c.IsLastGood || c.Node.Name != "z1" || len(problems) != 1 || !strings.Contains(problems[0].Message, "not valid TOML") {
 			t.Errorf("%s%+v, %v", broken, c, problems)
 		}
 	}
@@ -415,7 +415,7 @@ func TestUnwritableStateDirIsNoObstacle(t *testing.T) {
 	if c == nil || len(problems) > 0 {
 		t.Fatalf("%+v, %v", c, problems)
 	}
-	if err := c.Remember(); err == nil || !strings.Contains(err.Error(), "remember the configuration") {
+	if err := c.SaveLastGood(); err == nil || !strings.Contains(err.Error(), "save the last good configuration") {
 		t.Errorf("%v", err)
 	}
 }

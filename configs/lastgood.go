@@ -13,17 +13,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// lastGoodName is the remembered copy's file within the state directory.
+// lastGoodName is the copy's file in the state directory.
 const lastGoodName = "ironvip.toml.last-good"
 
-// LoadOrLastGood is Load for the start of the agent: where Load refuses the
-// file, the one that Remember was last called for counts instead
-// (Config.Remembered says so). StateDir, when not "", is used in place of
-// node.state_dir.
+// LoadOrLastGood is Load for the start of the agent. For a refused file it returns the
+// configuration that SaveLastGood saved last, with IsLastGood set. StateDir replaces
+// node.state_dir, unless it is "".
 //
-// Problems beside a Config are to be shouted, and are not in the way of
-// starting. Without a Config the agent can't start: nothing was remembered, or
-// pools overlap, which no copy may paper over.
+// Problems with a Config don't prevent a start, and are for the log. Without a Config the agent
+// can't start: there is no saved copy, or pools overlap, which a copy must not hide.
 func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 	file, data, c, problems := load(path)
 	if c != nil {
@@ -39,34 +37,32 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 	if stateDir == "" && missing(copyAt) {
 		copyAt = filepath.Join(DefaultStateDir, lastGoodName)
 	}
-	remembered, problem := tomlfile.ReadFile(copyAt, MaxSize)
+	saved, problem := tomlfile.ReadFile(copyAt, MaxSize)
 	if problem != nil {
 		if !missing(copyAt) {
 			problems = append(problems, *problem)
 		}
 		return nil, problems
 	}
-	c, worse := Parse(file, remembered)
+	c, worse := Parse(file, saved)
 	if c == nil {
 		for i := range worse { // the lines are those of the copy
 			worse[i].Place = copyAt + worse[i].Place[len(file):]
 		}
 		return nil, append(problems, worse...)
 	}
-	c.Remembered = true
+	c.IsLastGood = true
 	if stateDir != "" {
 		c.Node.StateDir = stateDir
 	}
 	return c, problems
 }
 
-// Remember makes the configuration, as it was read, the one that counts when a
-// later start finds a bad file. Call it once the agent has started with it, for
-// one that can't be started with is not good, and when a reload has taken
-// effect. The state directory must be this agent's alone.
-func (c *Config) Remember() error {
-	if err := remember(c.Node.StateDir, c.doc.Text); err != nil {
-		return fmt.Errorf("remember the configuration: %w", tomlfile.Cause(err))
+// SaveLastGood saves the text of the configuration for a later start that finds a bad file. Call
+// it when the agent has started with the configuration, or a reload has applied it.
+func (c *Config) SaveLastGood() error {
+	if err := saveCopy(c.Node.StateDir, c.doc.Text); err != nil {
+		return fmt.Errorf("save the last good configuration: %w", tomlfile.Cause(err))
 	}
 	return nil
 }
@@ -84,9 +80,8 @@ func stateDirOf(text []byte) string {
 	return string(found[1])
 }
 
-// remember writes the copy, durably and whole or not at all. One that is the
-// same already is left alone.
-func remember(stateDir string, data []byte) error {
+// saveCopy writes the copy durably, completely or not at all. It leaves an identical one alone.
+func saveCopy(stateDir string, data []byte) error {
 	path := filepath.Join(stateDir, lastGoodName)
 	if old, problem := tomlfile.ReadFile(path, MaxSize); problem == nil && bytes.Equal(old, data) {
 		return nil
@@ -98,7 +93,7 @@ func remember(stateDir string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // nothing is there once it is renamed
+	defer os.Remove(f.Name()) // it is renamed by then, unless something failed
 	_, err = f.Write(data)
 	err = cmp.Or(err, f.Sync(), f.Close())
 	if err != nil {

@@ -2,8 +2,11 @@
 // their configuration and stops them. It also opens the stores of a stopped agent for the
 // commands that work without one.
 //
-// The wiring is in agent.go, in the order in which a service passes through the parts. The
-// package makes no decision about services.
+// Source code organization: agent.go creates all parts, tables.go the tables, sources.go the
+// sources, stages.go the stages behind them, plane.go the dataplane and stores.go the stores.
+// run.go runs them. reload.go applies a changed configuration. apideps.go, plan.go, nodes.go and
+// health.go answer the API. clean.go and snapshot.go work without a running agent. The package
+// makes no decision about services.
 package agent
 
 import (
@@ -18,12 +21,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/overrides"
@@ -33,12 +32,10 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/cache"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
-	"github.com/ironvip/ironvip/vip/spec"
 )
 
 const eventsKept = 1000
@@ -74,8 +71,8 @@ func Run(ctx context.Context, o Options) error {
 	return runAgent(ctx, o, func(a *agent) { d.greet(ctx, a, o.Stdout) })
 }
 
-// agent is one running daemon: every part of the pipeline, wired by hand. The
-// fields are in the order in which a service passes through them.
+// agent is one running daemon. The fields are in the order in which a service passes through
+// them.
 type agent struct {
 	path    string // of the configuration
 	version string
@@ -95,8 +92,8 @@ type agent struct {
 	resolve     *pipeline.Resolve
 	supervisor  *sources.Supervisor
 	reloaders   map[string]sources.Reloader // the sources that read files, by name
-	remembered  []*cache.Source
-	beside      []part // what sources write back
+	caches      []*cache.Source
+	background  []part // of sources: what they write back
 	rest        *rest.Source
 	overrides   *overrides.Overrides
 	services    *table.Table[vip.ServiceKey, vip.Service]
@@ -118,20 +115,12 @@ type agent struct {
 	lag        lag
 }
 
-// part is something that runs for as long as the agent, and what it is called
-// in the error that it ends with.
-type part struct {
-	name string
-	run  func(context.Context) error
-}
-
-// runAgent runs an agent until the context ends or a part of it fails for
-// good. A demo has a greet, which is called once the agent is ready; and it
-// leaves nothing in the kernel.
+// runAgent runs an agent until the context ends or a part of it fails for good. Greet, which only
+// a demo has, is called once the agent is ready. A demo leaves nothing in the kernel.
 func runAgent(ctx context.Context, o Options, greet func(*agent)) error {
 	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {
-		return problemsError("the configuration can't be used", problems)
+		return problemsError("configuration refused", problems)
 	}
 	a, err := newAgent(o, cfg, problems)
 	if err != nil {
@@ -152,8 +141,8 @@ func runAgent(ctx context.Context, o Options, greet func(*agent)) error {
 	return errors.Join(err, a.plane.Close(), a.stores.close(), a.db.Close())
 }
 
-// newAgent makes every part; nothing runs yet but what keeps a fleet's store in step, no
-// kernel is touched, and nothing is waited for.
+// newAgent creates every part. Only the watch of a fleet's store runs already. It does not wait,
+// and does not change the kernel.
 func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
@@ -176,16 +165,16 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	for _, p := range problems {
 		a.log.Error("configuration: "+p.Error(), "hint", p.Hint)
 	}
-	if cfg.Remembered {
+	if cfg.IsLastGood {
 		a.log.Error("running on the last good configuration", "config", cfg.Path)
 	}
 
-	if _, err := os.Stat(cfg.Path); errors.Is(err, os.ErrNotExist) && !cfg.Remembered {
-		a.log.Warn("there is no configuration file: the defaults count, which have no pool", "file", cfg.Path)
+	if _, err := os.Stat(cfg.Path); errors.Is(err, os.ErrNotExist) && !cfg.IsLastGood {
+		a.log.Warn("config file not found; using defaults (no pools)", "file", cfg.Path)
 	}
 
 	if dir := cfg.UnreadServices(); dir != "" {
-		a.log.Warn("services are not read: each source is written out, and none for them", "dir", dir, "hint", `add a [[source]] with type = "static" and path = "services.d"`)
+		a.log.Warn("services.d ignored: no static source configured", "dir", dir, "hint", `add a [[source]] with type = "static" and path = "services.d"`)
 	}
 
 	if a.db, err = openState(cfg); err != nil {
@@ -249,220 +238,3 @@ func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
 
 // goneAfter is after how long without a node its leases may be swept.
 const goneAfter = 24 * time.Hour
-
-// newSources makes the first stages of the pipeline: the sources with their supervisor, and resolve.
-func (a *agent) newSources(cfg *configs.Config, clock *table.Clock) error {
-	a.resolve = pipeline.NewResolve(pipeline.ResolveOptions{
-		Clock: clock, Leases: a.allocator, Shared: a.stores.tree != nil, Services: a.services, Events: a.events,
-	})
-	a.supervisor = sources.NewSupervisor(sources.Options{
-		Resolver: a.resolve, Services: a.services, Statuses: a.statuses, PriorServices: a.priorServices, Events: a.events, Log: a.log,
-	})
-	for i := range cfg.Sources {
-		if err := a.newSource(&cfg.Sources[i]); err != nil {
-			return err
-		}
-	}
-	if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
-		a.rest.Joint = consulstore.Registrar{Allocator: a.allocator, Store: leases}
-	}
-	a.supervisor.Add(rest.Type, rest.Type, a.rest)
-	return nil
-}
-
-// restOptions are those of the source that the API writes into, but for what it
-// needs of the allocator.
-func (a *agent) restOptions(cfg *configs.Config) rest.Options {
-	o := rest.Options{
-		Store: a.stores.Services, Services: a.services,
-		Check:  func(s *spec.Service) []vip.Problem { return spec.CheckAgainstPools(s, a.pools()) },
-		Events: a.events, Log: a.log,
-	}
-	if tree := a.stores.tree; tree != nil {
-		o.Fleet, o.Node = tree, cfg.Node.Name
-	}
-	return o
-}
-
-func (a *agent) overrideOptions(cfg *configs.Config) overrides.Options {
-	o := overrides.Options{Store: a.stores.States, Table: a.states, Services: a.services, Fetch: a.rest.Fetch, Events: a.events, Log: a.log}
-	if tree := a.stores.tree; tree != nil {
-		o.Fleet, o.Node = tree, cfg.Node.Name
-	}
-	return o
-}
-
-func (a *agent) pools() []spec.Pool { return a.config.get().SpecPools() }
-
-// newSource makes one source of the configuration.
-func (a *agent) newSource(s *configs.Source) error {
-	source, err := s.Config.NewSource(sources.Deps{
-		Name: s.Name, Node: a.config.get().Node.Name, Version: a.version, DB: a.db, Pools: a.pools,
-		SetPodCIDRs: func(ranges []netip.Prefix) { a.allocator.SetPodCIDRs(s.Name, ranges) },
-		Services:    a.services, Allocations: a.allocations,
-		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error { return a.withdrawn(ctx, s.Name, key) },
-		Cache: func(source sources.Source) sources.Source {
-			cached := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "remembered "+s.Name), a.services, a.log)
-			a.remembered = append(a.remembered, cached)
-			return cached
-		},
-		Background: func(what string, run func(context.Context) error) {
-			a.beside = append(a.beside, part{"source " + s.Name + ": " + what, run})
-		},
-		Events: a.events, Log: a.log,
-	})
-	if err != nil {
-		return fmt.Errorf("source %q: %w", s.Name, err)
-	}
-	if r, ok := source.(sources.Reloader); ok {
-		a.reloaders[s.Name] = r
-	}
-	a.supervisor.Add(s.Name, s.Type, source)
-	return nil
-}
-
-// priorServices returns how many services the last run of the agent had of a
-// source, where that is known.
-func (a *agent) priorServices(source string) int {
-	for _, memory := range a.remembered {
-		if memory.Name() == source {
-			return memory.Prior()
-		}
-	}
-	return 0
-}
-
-// newStages makes what joins the tables and brings them to the dataplane.
-func (a *agent) newStages(cfg *configs.Config) {
-	a.allocate = pipeline.NewAllocate(pipeline.AllocateOptions{
-		Services: a.services, Host: a.host, Allocator: a.allocator, Allocations: a.allocations, Events: a.events, Log: a.log,
-	})
-	connections, _ := a.plane.Plane.(reconcile.Connections)
-	a.compile = pipeline.NewCompile(pipeline.CompileOptions{
-		Services: a.services, Allocations: a.allocations, States: a.states, Host: a.host,
-		NodePorts: nodePortAddresses(cfg),
-		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
-		Frontends: a.frontends, Compiled: a.compiled,
-		Connections: connections, Applied: a.applied, Store: store.NewBucket[vip.Frontend](a.db, "drains"),
-		Events: a.events, Log: a.log,
-	})
-	a.reconciler = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: a.frontends, Target: a.plane.Plane, Applied: a.applied, Resync: time.Duration(cfg.Dataplane.ResyncInterval),
-		Moved:   a.watcher.Changed(),
-		Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: a.events, Log: a.log,
-	})
-	a.health = healthport.New(healthport.Options{
-		Compiled: a.compiled, Host: a.host, NodePorts: nodePortAddresses(cfg),
-		Healthy: newPlaneHealth(a.reconciler.Stats).ok, Events: a.events, Log: a.log,
-	})
-}
-
-// run starts every part and waits for the end of all of them. What answers and
-// tells runs at once; the pipeline begins with what the store has, however long
-// that takes.
-func (a *agent) run(ctx context.Context, greet func(*agent)) error {
-	listeners, err := listen(a.config.get())
-	if err != nil {
-		return err
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	run := func(p part) {
-		group.Go(func() error {
-			err := p.run(ctx)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if _, refused := errors.AsType[*fleet.DuplicateNodeError](err); refused {
-				return err
-			}
-			return fmt.Errorf("%s ended: %w", p.name, err)
-		})
-	}
-	run(part{"the store", a.stores.run})
-	group.Go(func() error {
-		if err := a.begin(ctx); err != nil {
-			return err
-		}
-		for _, p := range a.pipeline() {
-			run(p)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		// Its routes take as long to make as thousands of services: nothing waits for them.
-		server := api.New(a.apiDeps())
-		run(part{"the API", server.Run})
-		for _, l := range listeners {
-			run(part{"the API at " + l.Addr().String(), func(ctx context.Context) error { return server.Serve(ctx, l) }})
-		}
-		return nil
-	})
-	group.Go(func() error { a.followSignals(ctx); return nil })
-	group.Go(func() error {
-		a.systemd.watch(ctx, func() time.Time { return a.reconciler.Stats().LastRound })
-		return nil
-	})
-	group.Go(func() error { a.tellSystemd(ctx, greet); return nil })
-	return group.Wait()
-}
-
-// pipeline are the parts that a service passes through, in that order, and what
-// goes with them.
-func (a *agent) pipeline() []part {
-	var parts []part
-	for _, memory := range a.remembered {
-		parts = append(parts, part{"remembering services", memory.Keep})
-	}
-	parts = append(parts, part{"watching the host's addresses", a.watcher.Run}, part{"the sources", a.supervisor.Run}, part{"resolve", a.resolve.Run},
-		part{"the overrides", a.overrides.Run})
-	parts = append(parts, a.beside...)
-	return append(parts,
-		part{"the allocator", a.allocator.Run},
-		part{"allocate", a.allocate.Run},
-		part{"compile", a.compile.Run},
-		part{"reconcile", a.reconciler.Run},
-		part{"the health ports", a.health.Run},
-	)
-}
-
-// tellSystemd says when the agent is ready, then how it fares, and that it
-// stops.
-func (a *agent) tellSystemd(ctx context.Context, greet func(*agent)) {
-	defer a.systemd.stopping()
-	select {
-	case <-ctx.Done():
-		return
-	case <-a.reconciler.Synced():
-	}
-	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.services.Len(), "frontends", a.frontends.Len())
-	a.systemd.ready(a.summary())
-	if greet != nil {
-		greet(a)
-	}
-	tick := time.NewTicker(10 * time.Second)
-	defer tick.Stop()
-	for last := ""; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if s := a.summary(); s != last {
-			a.systemd.status(s)
-			last = s
-		}
-	}
-}
-
-// summary is the line that `systemctl status` shows.
-func (a *agent) summary() string {
-	s := a.reconciler.Stats()
-	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane.about.Mode, a.services.Len(), s.Wanted)
-	if s.Failing > 0 {
-		line += fmt.Sprintf(", %d failing", s.Failing)
-	}
-	if s.TargetError != "" {
-		line += ", the dataplane is out of reach: " + s.TargetError
-	}
-	return line
-}

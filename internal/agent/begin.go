@@ -6,44 +6,39 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/internal/table"
 )
 
-// begin takes in what the stores keep, once they can be read. Without that a
-// service would get an address that another one holds.
+// begin restores the content of the stores once they can be read. Before that, a service could get
+// an address that another one holds.
 func (a *agent) begin(ctx context.Context) error {
-	if err := a.stores.wait(ctx, a.tellWaiting); err != nil {
+	if err := a.stores.wait(ctx, a.reportWaiting); err != nil {
 		return err
 	}
-	var taking errgroup.Group // each on a processor of its own
-	taking.Go(func() error { return a.allocator.Restore(ctx) })
-	taking.Go(func() error { a.rest.Restore(); return nil })
-	taking.Go(func() error { a.overrides.Restore(); return nil })
-	if err := taking.Wait(); err != nil {
+	var restoring errgroup.Group // each on a processor of its own
+	restoring.Go(func() error { return a.allocator.Restore(ctx) })
+	restoring.Go(func() error { a.rest.Restore(); return nil })
+	restoring.Go(func() error { a.overrides.Restore(); return nil })
+	if err := restoring.Wait(); err != nil {
 		return err
 	}
-	// Only now, with the state, the listeners and the store its own, is it known to be good.
+	// The configuration is good: the agent has its state file, its listeners and its store.
 	a.reloading.Lock()
 	defer a.reloading.Unlock()
-	if cfg := a.config.get(); !cfg.Remembered {
-		if err := cfg.Remember(); err != nil {
-			a.log.Error("a bad edit of ironvip.toml will keep the agent from starting until this can be written", "err", err)
+	if cfg := a.config.get(); !cfg.IsLastGood {
+		if err := cfg.SaveLastGood(); err != nil {
+			a.log.Error("last good configuration not saved: after a bad edit of ironvip.toml the agent will not start", "err", err)
 		}
 	}
 	close(a.began)
 	return nil
 }
 
-// hasBegun reports whether what the stores keep has been taken in.
-func (a *agent) hasBegun() bool {
-	select {
-	case <-a.began:
-		return true
-	default:
-		return false
-	}
-}
+// hasBegun reports whether the content of the stores is restored.
+func (a *agent) hasBegun() bool { return table.IsClosed(a.began) }
 
-// awaits says what an agent waits for that hasn't begun.
+// awaits describes what an agent that has not begun waits for.
 func (a *agent) awaits() string {
 	if a.stores.tree == nil {
 		return "the state file is being read"
@@ -51,9 +46,8 @@ func (a *agent) awaits() string {
 	return fmt.Sprintf("waiting for consul at %s: %s", a.config.startedWith().Consul.Address, cmp.Or(a.stores.tree.Stale(), "it is being read"))
 }
 
-// tellWaiting tells whoever doesn't ask that there is no beginning without the
-// store, which this host has never read.
-func (a *agent) tellWaiting(why string) {
-	a.log.Warn("waiting for the store: this host has never read it, and gives out nothing before", "consul", a.config.startedWith().Consul.Address, "err", why)
+// reportWaiting reports to the log and systemd that the agent waits for the store.
+func (a *agent) reportWaiting(why string) {
+	a.log.Warn("waiting for the store: this host has never read it, and assigns nothing before", "consul", a.config.startedWith().Consul.Address, "err", why)
 	a.systemd.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s", (10 * waitingEvery).Microseconds(), a.awaits()))
 }

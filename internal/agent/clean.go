@@ -67,10 +67,10 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	}
 	note := func(format string, args ...any) { result.Notes = append(result.Notes, fmt.Sprintf(format, args...)) }
 	switch _, err := os.Stat(cfg.Path); {
-	case cfg.Remembered:
-		note("%s is not usable: the last good configuration counts", cfg.Path)
+	case cfg.IsLastGood:
+		note("%s refused: using the last good configuration", cfg.Path)
 	case errors.Is(err, fs.ErrNotExist):
-		note("no configuration at %s: the defaults count, which are the device %s and no pools", cfg.Path, cfg.Dataplane.Device)
+		note("config file %s not found; using defaults (device %s, no pools)", cfg.Path, cfg.Dataplane.Device)
 	}
 	if err := agentAnswers(ctx, cfg); err != nil && !req.Force {
 		return result, err

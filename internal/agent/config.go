@@ -64,7 +64,7 @@ func (l *liveConfig) set(cfg *configs.Config, pending []string, problems []vip.P
 func (l *liveConfig) last() (problems []vip.Problem, at time.Time, pending []string, remembered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.problems, l.at, l.pending, l.cfg.Remembered
+	return l.problems, l.at, l.pending, l.cfg.IsLastGood
 }
 
 func nodePortAddresses(cfg *configs.Config) []netip.Prefix {

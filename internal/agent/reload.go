@@ -69,25 +69,25 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	for _, name := range slices.Sorted(maps.Keys(a.reloaders)) {
 		problems = append(problems, a.reloaders[name].Reload(ctx)...)
 	}
-	if err := cfg.Remember(); err != nil {
-		a.log.Error("remember the configuration", "err", err)
+	if err := cfg.SaveLastGood(); err != nil {
+		a.log.Error("save the last good configuration", "err", err)
 	}
 	a.refused(problems)
 
 	out := v1.ReloadResult{Revision: a.services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
 	for _, key := range restart {
-		hint := "systemctl restart ironvip: the kernel goes on forwarding meanwhile"
+		hint := "run `systemctl restart ironvip`; the kernel keeps forwarding meanwhile"
 		if isMove(a.config.startedWith(), cfg, key) {
 			hint = "move what the store keeps, with the agent stopped: ironvip snapshot save, before the change, and ironvip snapshot restore"
 		}
-		out.Warnings = append(out.Warnings, v1.Problem{Field: key, Message: "changed, and takes effect when the agent is restarted", Hint: hint})
+		out.Warnings = append(out.Warnings, v1.Problem{Field: key, Message: "changed; takes effect at the next restart", Hint: hint})
 	}
 	a.log.Info("reloaded", "live", live, "wait_for_restart", restart, "problems", len(problems))
 	a.events.Add(event.Event{Kind: "config_reloaded", Message: out.Message})
 	return out, problems
 }
 
-// refused tells of what a reload would not take.
+// refused reports what a reload refused.
 func (a *agent) refused(problems []vip.Problem) {
 	for _, p := range problems {
 		a.log.Error("reload: "+p.Error(), "hint", p.Hint)
@@ -99,7 +99,7 @@ func (a *agent) refused(problems []vip.Problem) {
 
 func reloadMessage(live []string) string {
 	if len(live) == 0 {
-		return "services read again; ironvip.toml has no changes that take effect now"
+		return "services read again; no changes of ironvip.toml take effect now"
 	}
 	return "services read again; took over " + strings.Join(live, ", ")
 }
@@ -121,16 +121,16 @@ func (a *agent) configCheck() v1.Check {
 	switch {
 	case remembered:
 		c.Level, c.Message = v1.LevelWarn, "running on the last good ironvip.toml: "+problems[0].Error()
-		c.Hint = "mend the file, then: ironvip reload"
+		c.Hint = "correct the file, then: ironvip reload"
 	case len(problems) > 0:
 		c.Level = v1.LevelWarn
-		c.Message = "at the last load: " + problems[0].Error()
+		c.Message = "refused at the last load: " + problems[0].Error()
 		if more := len(problems) - 1; more > 0 {
 			c.Message += fmt.Sprintf(", and %d more", more)
 		}
-		c.Hint = "ironvip config validate shows all"
+		c.Hint = "run `ironvip config validate` to see all"
 	case len(pending) > 0:
-		c.Level, c.Message = v1.LevelWarn, "waits for a restart: "+strings.Join(pending, ", ")
+		c.Level, c.Message = v1.LevelWarn, "restart needed for "+strings.Join(pending, ", ")
 		c.Hint = "systemctl restart ironvip"
 	}
 	return c

@@ -31,7 +31,7 @@ func TestMissingStateFileIsNoticed(t *testing.T) {
 		if err := checkStore(cfg, db); err != nil {
 			t.Fatal(err)
 		}
-		if err := cfg.Remember(); err != nil {
+		if err := cfg.SaveLastGood(); err != nil {
 			t.Fatal(err)
 		}
 		if !want {

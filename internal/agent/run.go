@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/internal/fleet"
+)
+
+// part runs for as long as the agent. Its name appears in the error of its end.
+type part struct {
+	name string
+	run  func(context.Context) error
+}
+
+// run starts every part and waits for the end of all of them. The API and systemd's status run at
+// once. The pipeline starts when the store has been read, however long that takes.
+func (a *agent) run(ctx context.Context, greet func(*agent)) error {
+	listeners, err := listen(a.config.get())
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	run := func(p part) {
+		group.Go(func() error {
+			err := p.run(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if _, refused := errors.AsType[*fleet.DuplicateNodeError](err); refused {
+				return err
+			}
+			return fmt.Errorf("%s ended: %w", p.name, err)
+		})
+	}
+	run(part{"the store", a.stores.run})
+	group.Go(func() error {
+		if err := a.begin(ctx); err != nil {
+			return err
+		}
+		for _, p := range a.pipeline() {
+			run(p)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		// Creating its routes takes as long as thousands of services: nothing waits for them.
+		server := api.New(a.apiDeps())
+		run(part{"the API", server.Run})
+		for _, l := range listeners {
+			run(part{"the API at " + l.Addr().String(), func(ctx context.Context) error { return server.Serve(ctx, l) }})
+		}
+		return nil
+	})
+	group.Go(func() error { a.followSignals(ctx); return nil })
+	group.Go(func() error {
+		a.systemd.watch(ctx, func() time.Time { return a.reconciler.Stats().LastRound })
+		return nil
+	})
+	group.Go(func() error { a.reportToSystemd(ctx, greet); return nil })
+	return group.Wait()
+}
+
+// reportToSystemd notifies systemd when the agent is ready, of its status, and when it stops.
+func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
+	defer a.systemd.stopping()
+	select {
+	case <-ctx.Done():
+		return
+	case <-a.reconciler.Synced():
+	}
+	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.services.Len(), "frontends", a.frontends.Len())
+	a.systemd.ready(a.summary())
+	if greet != nil {
+		greet(a)
+	}
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	for last := ""; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if s := a.summary(); s != last {
+			a.systemd.status(s)
+			last = s
+		}
+	}
+}
+
+// summary is the line that `systemctl status` shows.
+func (a *agent) summary() string {
+	s := a.reconciler.Stats()
+	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane.about.Mode, a.services.Len(), s.Wanted)
+	if s.Failing > 0 {
+		line += fmt.Sprintf(", %d failing", s.Failing)
+	}
+	if s.TargetError != "" {
+		line += ", dataplane unreachable: " + s.TargetError
+	}
+	return line
+}
