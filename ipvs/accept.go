@@ -47,7 +47,7 @@ func (t *Target) accept(batch []updateOf) []*item {
 			s.owned, s.unread = it.mark != 0, it.repair && it.mark != 0
 		}
 		if u.New != nil {
-			if u.Err = unsupported(u.New); u.Err == nil {
+			if u.Err = Unsupported(u.New); u.Err == nil {
 				u.Err = t.admit(it, batch[:i], batch[i+1:])
 			}
 			if u.Err != nil {

@@ -227,7 +227,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 		if c.variant != nil {
 			c.variant(f)
 		}
-		if err := unsupported(f); err != nil {
+		if err := Unsupported(f); err != nil {
 			t.Errorf("%s: %v", f.Key, err)
 		}
 		s := desired(f, c.mark)

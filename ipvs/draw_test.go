@@ -115,7 +115,7 @@ func drawMarked(t *rapid.T, f *vip.Frontend) *vip.Frontend {
 		}
 		f.Backends = slices.CompactFunc(f.Backends, func(a, b vip.Endpoint) bool { return a.Addr == b.Addr })
 	}
-	if unsupported(f) != nil {
+	if Unsupported(f) != nil {
 		f.Affinity = 0
 	}
 	return f

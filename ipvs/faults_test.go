@@ -156,22 +156,22 @@ func play(t *testing.T, pause, resync time.Duration, script func(w *world, c cal
 				time.Sleep(pause)
 			}
 			step(w)
-			w.settle()
+			w.waitIdle()
 			if w.crashed.Load() {
 				w.stop()
 				w.crashed.Store(false)
 				w.amnesia = true
 				w.start()
-				w.settle()
+				w.waitIdle()
 			}
 			if resync == 0 {
-				w.told()
+				w.checkReported()
 			}
 		}
 		w.k.fail(nil)
 		time.Sleep(10*testBackoff + 3*resync)
-		w.settle()
-		w.right()
+		w.waitIdle()
+		w.checkApplied()
 		w.stop()
 	})
 	return w
@@ -394,7 +394,7 @@ func TestForeignSchedulerIsNamed(t *testing.T) {
 		w.start()
 		f := oneFrontend()
 		w.put(f)
-		w.settle()
+		w.waitIdle()
 		defer w.stop()
 		for _, name := range []string{"lblcr", "twos", "somebodys", noScheduler} {
 			w.k.alter(func() { w.k.services[f.Key].Scheduler = name })
@@ -420,7 +420,7 @@ func TestDeviceComesBackWhole(t *testing.T) {
 				w = newWorld()
 				w.start()
 				steps[0](w)
-				w.settle()
+				w.waitIdle()
 				failed := false
 				w.k.alter(func() { w.k.device = nil })
 				w.k.fail(func(c call) *fault {
@@ -432,8 +432,8 @@ func TestDeviceComesBackWhole(t *testing.T) {
 				})
 				steps[1](w)
 				time.Sleep(10 * testBackoff)
-				w.settle()
-				w.right()
+				w.waitIdle()
+				w.checkApplied()
 				w.stop()
 			})
 			report(t, w, fmt.Sprintf("%s fails with %+v", kind, honest(kind)[i]))

@@ -82,10 +82,10 @@ func (l *loop) wait(ok func() string) {
 	})
 }
 
-// right waits until all is applied, and looks with other eyes than ours.
-func (l *loop) right() {
+// waitApplied waits until all is applied, and looks with other eyes than ours.
+func (l *loop) waitApplied() {
 	l.t.Helper()
-	l.wait(l.mended)
+	l.wait(l.unapplied)
 	var all []vip.Frontend
 	for _, f := range l.want {
 		all = append(all, f)
@@ -93,8 +93,8 @@ func (l *loop) right() {
 	l.witness(all...)
 }
 
-// mended says what is missing yet until all is applied and stays so.
-func (l *loop) mended() string {
+// unapplied says what is missing yet until all is applied and stays so.
+func (l *loop) unapplied() string {
 	s := l.r.Stats()
 	for key := range l.want {
 		_, rev, _ := l.desired.Get(key)
@@ -121,8 +121,8 @@ func (l *loop) witness(want ...vip.Frontend) {
 	witness(l.t, l.p.node, want)
 }
 
-// says waits until a frontend's status contains a text, or the dataplane's.
-func (l *loop) says(key vip.FrontendKey, text string) {
+// waitReported waits until a frontend's status contains a text, or the dataplane's.
+func (l *loop) waitReported(key vip.FrontendKey, text string) {
 	l.t.Helper()
 	l.wait(func() string {
 		s := l.r.Stats()
@@ -194,7 +194,7 @@ func TestForeignHandHalfWay(t *testing.T) {
 			all := aFew()
 			l := newLoop(t, p, 200*time.Millisecond)
 			l.set(all[0], all[2])
-			l.right()
+			l.waitApplied()
 			now := services
 			if c.route {
 				now = addresses
@@ -206,7 +206,7 @@ func TestForeignHandHalfWay(t *testing.T) {
 			}
 			now.before.Store(&do)
 			l.set(with(all[0], func(f *vip.Frontend) { f.Backends = f.Backends[:1] }), all[1], all[3])
-			l.right()
+			l.waitApplied()
 			if now.before.Load() != nil {
 				t.Error("it never came to pass")
 			}

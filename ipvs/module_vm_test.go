@@ -73,16 +73,16 @@ func TestSchedulerNotLoaded(t *testing.T) {
 	l := newLoop(t, p, -1)
 	all := aFew()
 	l.set(all[0])
-	l.right()
+	l.waitApplied()
 	lacks := func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }
 	l.set(with(all[0], lacks), all[1], with(all[3], lacks))
 	for _, f := range []*vip.Frontend{all[0], all[3]} {
-		l.says(f.Key, "the kernel has no scheduler \"lc\"")
-		l.says(f.Key, "modprobe ip_vs_lc")
+		l.waitReported(f.Key, "the kernel has no scheduler \"lc\"")
+		l.waitReported(f.Key, "modprobe ip_vs_lc")
 	}
 	l.witness(*all[0], *all[1])
 	insertModule(t, "ip_vs_lc")
-	l.right()
+	l.waitApplied()
 }
 
 // ip_vs is taken out under a running agent, with all that it holds, and put
@@ -94,7 +94,7 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 	l := newLoop(t, p, 200*time.Millisecond)
 	all := aFew()
 	l.set(all...)
-	l.right()
+	l.waitApplied()
 
 	loaded, err := os.ReadFile("/proc/modules")
 	if err != nil {
@@ -127,11 +127,11 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 	}
 	removeModule(t, "ip_vs")
 	goOn()
-	l.says(all[0].Key, "modprobe ip_vs")
+	l.waitReported(all[0].Key, "modprobe ip_vs")
 	l.set(with(all[1], func(f *vip.Frontend) { f.Backends[0].Weight = 9 }))
-	l.says(all[1].Key, "IPVS")
+	l.waitReported(all[1].Key, "IPVS")
 	comeBack()
-	l.right()
+	l.waitApplied()
 }
 
 // findingOf returns Check's finding of a name in a node.
@@ -205,7 +205,7 @@ func TestTableNeedsAModule(t *testing.T) {
 			all := aFew()
 			l.set(all...)
 			for _, f := range all {
-				l.says(f.Key, "ipvs needs kernel module "+name)
+				l.waitReported(f.Key, "ipvs needs kernel module "+name)
 			}
 			for range 20 {
 				if got := l.r.Stats().TargetError; !strings.Contains(got, name) {
@@ -214,7 +214,7 @@ func TestTableNeedsAModule(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 			}
 			insertModule(t, name)
-			l.right()
+			l.waitApplied()
 		})
 	}
 }

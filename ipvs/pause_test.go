@@ -44,7 +44,7 @@ func TestSchedulerChangesInAPause(t *testing.T) {
 				return nil
 			})
 			w.set(f.Key, f)
-			w.settle()
+			w.waitIdle()
 			w.k.fail(nil)
 			return out
 		}
@@ -72,7 +72,7 @@ func TestSchedulerChangesInAPause(t *testing.T) {
 		if got := steps(func(f *vip.Frontend) { f.Scheduler = vip.SourceHash }, noTable); !slices.Contains(got, "change") {
 			t.Errorf("without a table: %q", got)
 		}
-		w.right()
+		w.checkApplied()
 		w.stop()
 		report(t, w, "at the end")
 	})

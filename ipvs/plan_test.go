@@ -317,7 +317,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{func(f *vip.Frontend) { f.Scheduler, f.Forward = vip.OtherScheduler, vip.ForwardTunnel+1 }, []string{`scheduler "other"`, `forward "vip.Forward(4)"`}},
 	}
 	for _, c := range cases {
-		err := unsupported(changed(c.change))
+		err := Unsupported(changed(c.change))
 		p, ok := errors.AsType[vip.Problem](err)
 		if !ok || p.Code != vip.CodeUnsupported || p.Field == "" {
 			t.Errorf("%v is no problem with code %q", err, vip.CodeUnsupported)
@@ -330,7 +330,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		}
 	}
 	for _, s := range vip.Schedulers() {
-		if err := unsupported(changed(func(f *vip.Frontend) { f.Scheduler, f.Forward = s, 0 })); err != nil {
+		if err := Unsupported(changed(func(f *vip.Frontend) { f.Scheduler, f.Forward = s, 0 })); err != nil {
 			t.Error(err)
 		}
 	}
@@ -356,7 +356,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		for _, c := range changes {
 			c(f)
 		}
-		if err := unsupported(f); err != nil {
+		if err := Unsupported(f); err != nil {
 			t.Errorf("case %d: %v", i, err)
 		}
 	}

@@ -29,7 +29,7 @@ func TestKilledWhileARangeTakesAnothersPlace(t *testing.T) {
 			w = newWorld()
 			w.start()
 			w.place(rangeOf(100, listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80")))
-			w.settle()
+			w.waitIdle()
 			s := storm{in: at, length: 1, crash: true}
 			w.k.fail(func(c call) *fault {
 				if w.crashed.Load() {
@@ -38,15 +38,15 @@ func TestKilledWhileARangeTakesAnothersPlace(t *testing.T) {
 				return s.script(w, c)
 			})
 			w.place(rangeOf(110, listener("10.96.0.1:90", vip.TCP, "10.1.0.2:80")))
-			w.settle()
+			w.waitIdle()
 			w.stop()
 			killed = w.crashed.Swap(false)
 			w.k.fail(nil)
 			w.amnesia = true
 			w.start()
 			time.Sleep(10 * testBackoff)
-			w.settle()
-			w.right()
+			w.waitIdle()
+			w.checkApplied()
 			w.stop()
 		})
 		report(t, w, fmt.Sprintf("killed at call %d", at))
@@ -62,7 +62,7 @@ func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 		w.start()
 		old := rangeOf(100, listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80"))
 		w.place(old)
-		w.settle()
+		w.waitIdle()
 		w.k.fail(func(c call) *fault {
 			if c.kind == "ipvs message" && c.what == fmt.Sprintf("delete ipvs service %s", keyOfMark(filter.MarkAt(0), vip.IPv4)) {
 				return &fault{err: unix.EPERM}
@@ -72,7 +72,7 @@ func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 		f := rangeOf(110, listener("10.96.0.1:90", vip.TCP, "10.1.0.2:80"))
 		w.place(f)
 		time.Sleep(5 * testBackoff)
-		w.settle()
+		w.waitIdle()
 		row, _, _ := w.applied.Get(f.Key)
 		if row.Problem == nil || row.Problem.Code != vip.CodePortTaken {
 			w.errorf("the status is %+v", row.Problem)
@@ -87,8 +87,8 @@ func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 		}
 		w.k.fail(nil)
 		time.Sleep(10 * testBackoff)
-		w.settle()
-		w.right()
+		w.waitIdle()
+		w.checkApplied()
 		w.stop()
 	})
 	report(t, w, "a service that can't be deleted")
@@ -107,8 +107,8 @@ func TestOnePacketWithoutBackendsIsNoDrift(t *testing.T) {
 			f.Forward, f.Masquerade, f.OnePacket = way, vip.MasqueradeNever, true
 			w.put(f)
 			time.Sleep(10 * time.Second)
-			w.settle()
-			w.right()
+			w.waitIdle()
+			w.checkApplied()
 			if n := w.r.Stats().DriftRepairs; n > 0 {
 				w.errorf("%d repairs of what was right", n)
 			}

@@ -107,7 +107,7 @@ func TestStorm(t *testing.T) {
 			for i, a := range acts {
 				a.do(w)
 				time.Sleep(pauses[i])
-				w.settle()
+				w.waitIdle()
 				if w.crashed.Load() {
 					w.stop()
 					w.k.fail(nil)
@@ -129,8 +129,8 @@ func TestStorm(t *testing.T) {
 				}
 			})
 			time.Sleep(time.Second)
-			w.settle()
-			w.right()
+			w.waitIdle()
+			w.checkApplied()
 			w.stop()
 		})
 		if len(w.errs) > 0 {

@@ -244,7 +244,7 @@ func drawStormy(t *rapid.T) stormy {
 		s.node.Do(func() { _ = exec.Command(args[0], args[1:]...).Run() }) // there may be nothing of the kind
 		if foreignHands[cmd] {
 			// Only the agent of before knows what the record said.
-			s.wait(s.mended)
+			s.wait(s.unapplied)
 		}
 	}}
 }
@@ -268,7 +268,7 @@ func TestStormOnKernel(t *testing.T) {
 			}
 			s.spare()
 			s.wait(s.unpaused)
-			s.right()
+			s.waitApplied()
 		})
 	}
 }

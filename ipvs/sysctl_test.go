@@ -24,12 +24,12 @@ func TestSuccessorKeepsTheSysctlsOfFrontends(t *testing.T) {
 		f := listener("[fd96::1]:80", vip.TCP, "[fd01::1]:80")
 		f.Scheduler = vip.MaglevHash
 		w.put(f)
-		w.settle()
+		w.waitIdle()
 		w.stop()
 		w.k.alter(func() { w.k.sysctls[forwarding6.Key], w.k.sysctls[sloppy[0].Key] = "0", "0" })
 		w.start()
-		w.settle()
-		w.right()
+		w.waitIdle()
+		w.checkApplied()
 		for _, s := range append([]host.Setting{forwarding6}, sloppy...) {
 			if got := w.k.sysctls[s.Key]; got != s.Value {
 				w.errorf("%s is %q", s.Key, got)
@@ -58,7 +58,7 @@ func TestFindingEndsWithWhatItSays(t *testing.T) {
 		})
 		w.resync = time.Second
 		w.start()
-		w.settle()
+		w.waitIdle()
 		bad := func() bool {
 			return slices.ContainsFunc(w.target.Findings(), func(f host.Finding) bool { return !f.OK && f.Name == "sysctl "+host.SysctlName(key) })
 		}
@@ -67,7 +67,7 @@ func TestFindingEndsWithWhatItSays(t *testing.T) {
 		}
 		w.k.alter(func() { w.k.sysctls[key] = "1" })
 		time.Sleep(2 * time.Second)
-		w.settle()
+		w.waitIdle()
 		if bad() {
 			w.errorf("what was put right is still a finding: %+v", w.target.Findings())
 		}

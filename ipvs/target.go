@@ -212,15 +212,15 @@ func (t *Target) report(f host.Finding) {
 	}
 }
 
-// Same implements reconcile.Target. Frontends that unsupported rejects differ from all
+// Same implements reconcile.Target. Frontends that Unsupported rejects differ from all
 // others, so that Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
 	if a.Kind == vip.OnRealServer && b.Kind == vip.OnRealServer {
-		return unsupported(a) == nil && unsupported(b) == nil && slices.Equal(localTunnels(a), localTunnels(b))
+		return Unsupported(a) == nil && Unsupported(b) == nil && slices.Equal(localTunnels(a), localTunnels(b))
 	}
 	// The kernel stores the forwarding method per destination, so it is unknown without
 	// any.
-	empty := len(a.Backends)+len(b.Backends) == 0 && unsupported(a) == nil && unsupported(b) == nil
+	empty := len(a.Backends)+len(b.Backends) == 0 && Unsupported(a) == nil && Unsupported(b) == nil
 	return a.Kind == b.Kind && (empty || forward(a) == forward(b)) && sameSources(a, b) &&
 		masquerade(a) == masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
 }

@@ -22,18 +22,18 @@ func TestMissingModuleIsReportedUntilLoaded(t *testing.T) {
 		w.start()
 		w.k.alter(func() { w.k.noModule = "nft_masq" })
 		w.put(listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80"))
-		w.settle()
+		w.waitIdle()
 		for range 20 {
 			if got := w.r.Stats().TargetError; !strings.Contains(got, "ipvs needs kernel module nft_masq") {
 				w.errorf("the dataplane's error is %q", got)
 			}
 			time.Sleep(testBackoff / 3)
-			w.settle()
+			w.waitIdle()
 		}
 		w.k.alter(func() { w.k.noModule = "" })
 		time.Sleep(2 * time.Second)
-		w.settle()
-		w.right()
+		w.waitIdle()
+		w.checkApplied()
 		w.stop()
 	})
 	report(t, w, "a missing module")

@@ -8,8 +8,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// unsupported returns a problem for what this dataplane can't do of f, or nil.
-func unsupported(f *vip.Frontend) error {
+// Unsupported returns what the ipvs dataplane can't do of f on any host: a vip.Problem of
+// code unsupported, or nil. Apply rejects the same.
+func Unsupported(f *vip.Frontend) error {
 	r := refusals{}
 	// A real server has no scheduler.
 	if f.Kind != vip.OnRealServer && !slices.Contains(vip.Schedulers(), f.Scheduler) {

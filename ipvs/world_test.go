@@ -102,8 +102,8 @@ func (w *world) errorf(format string, args ...any) {
 	w.errs = append(w.errs, fmt.Sprintf(format, args...))
 }
 
-// settle waits until nothing happens any more but for time to pass.
-func (w *world) settle() {
+// waitIdle waits until nothing happens any more but for time to pass.
+func (w *world) waitIdle() {
 	synctest.Wait()
 	w.k.traffic()
 }
@@ -116,9 +116,9 @@ func (w *world) wrong() map[vip.FrontendKey][]string {
 	return w.k.witness(w.want, w.foreign)
 }
 
-// told checks that whatever is wrong now is said: in the key's applied row, in
+// checkReported checks that whatever is wrong now is said: in the key's applied row, in
 // that of a key that shares the address, or of the dataplane as a whole.
-func (w *world) told() {
+func (w *world) checkReported() {
 	if s := w.r.Stats(); s.TargetError != "" || !s.Synced {
 		return
 	}
@@ -141,8 +141,8 @@ func (w *world) told() {
 	}
 }
 
-// right checks that all is as wished, and that nothing says otherwise.
-func (w *world) right() {
+// checkApplied checks that all is as wished, and that nothing says otherwise.
+func (w *world) checkApplied() {
 	wrong, s := w.wrong(), w.r.Stats()
 	// Which services on the host's own addresses are ours stands in the table: an
 	// agent that comes without it takes them for foreign, says so where one is

@@ -31,28 +31,28 @@ func getFamily(b []byte, name string) []byte {
 
 // Each of many messages gets its own outcome, though only the last of a pack
 // asks for an answer.
-func TestWriteTellsEachOutcome(t *testing.T) {
+func TestWriteReportsEachOutcome(t *testing.T) {
 	c, stats := testConn(t)
 	for _, n := range []int{0, 1, 2, PackMessages, PackMessages + 1, 3*PackMessages + 7} {
 		before := stats.Sends.Load()
 		bad := func(i int) bool { return i%3 == 1 || i == n-1 && n%2 == 0 }
-		told := 0
+		reported := 0
 		err := c.Write(t.Context(), n, func(b []byte, i int) []byte {
 			if bad(i) {
 				return getFamily(b, "no such family")
 			}
 			return getFamily(b, "nlctrl")
 		}, func(i int, err error) {
-			if i != told {
-				t.Fatalf("%d messages: told of %d, want %d", n, i, told)
+			if i != reported {
+				t.Fatalf("%d messages: outcome of %d, want of %d", n, i, reported)
 			}
-			told++
+			reported++
 			if bad(i) != (err == unix.ENOENT) || !bad(i) && err != nil {
 				t.Errorf("%d messages: outcome of %d is %v", n, i, err)
 			}
 		})
-		if err != nil || told != n {
-			t.Errorf("%d messages: told of %d, %v", n, told, err)
+		if err != nil || reported != n {
+			t.Errorf("%d messages: %d outcomes, %v", n, reported, err)
 		}
 		if got, want := stats.Sends.Load()-before, uint64((n+PackMessages-1)/PackMessages); got != want {
 			t.Errorf("%d messages took %d sends, want %d", n, got, want)

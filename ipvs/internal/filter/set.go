@@ -96,8 +96,7 @@ func (s Set) interval() bool {
 	return k == kindRange || k == KindSource || k == KindPorts || k == KindMarkSource
 }
 
-// Passing reports whether elements expire by themselves, so that they are
-// nobody's to read.
+// Passing reports whether elements expire by themselves, so that nothing reads them.
 func (s Set) Passing() bool { return s == SetPaused || s == setMarkedPaused }
 
 // Refuses reports whether elements say that a frontend has no usable backend.

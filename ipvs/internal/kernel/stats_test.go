@@ -197,7 +197,7 @@ func FuzzDecodeStats(f *testing.F) {
 
 // A table that can't be read any more is opened anew; one that isn't there is
 // an error each time, until it is.
-func TestTableIsOpenedAnew(t *testing.T) {
+func TestTableIsReopened(t *testing.T) {
 	table := Table{Path: filepath.Join(t.TempDir(), "ip_vs")}
 	defer table.Close()
 	if _, err := table.Read(); !errors.Is(err, os.ErrNotExist) {
