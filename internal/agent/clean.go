@@ -198,7 +198,7 @@ func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(st
 		db.Close()
 		return unknown(err.Error())
 	}
-	patience, cancel := context.WithTimeout(ctx, 2*fleet.Patience)
+	patience, cancel := context.WithTimeout(ctx, 2*fleet.GracePeriod)
 	defer cancel()
 	err = stores.wait(patience, func(string) {})
 	var all snapshot.Contents

@@ -6,10 +6,10 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// maxWait bounds the pause after failures in a row.
+// maxWait bounds the pause after repeated failures.
 const maxWait = 10 * time.Second
 
-// newBackoff paces what is asked of the KV store again after it failed.
+// newBackoff returns the pauses between requests to a Consul that fails.
 func newBackoff() backoff.Backoff {
 	return backoff.Backoff{Lo: 100 * time.Millisecond, Hi: maxWait}
 }

@@ -12,34 +12,33 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// flushEvery is how long what is new waits to be written to the cache, and
-// flushMany how much longer when a whole tree is new: whoever begins has more use
-// for its processors then.
+// flushEvery delays writes to the cache, and flushMany delays them further if a whole tree is new:
+// a starting agent needs its processors for other work.
 const (
 	flushEvery = time.Second
 	flushMany  = 5 * time.Second
 )
 
-// cached is one value of the state bucket: an entry by its path, or the mark.
+// cached is one value of the bucket: an entry under its path, or the mark.
 type cached struct {
 	Value []byte `json:"value"`
 	Index uint64 `json:"index,omitempty"`
 }
 
-// markKey is where the mark is, beside the entries; no folder has a name that begins so.
+// markKey is the key of the mark. No folder's name begins with a dot.
 const markKey = ".mark"
 
-// cache is the last known tree on this host's disk, for a start without Consul.
-// It is written behind: nothing waits for it, and what it lacks is read again.
+// cache is the last known tree on this host's disk, for a start without Consul. Writes are
+// asynchronous: nothing waits for them, and missing ones are read from Consul again.
 type cache struct {
-	bucket *store.Bucket[cached] // nil: there is none
+	bucket *store.Bucket[cached] // nil without a cache
 	status *status
 	wake   chan struct{}
 
 	mu    sync.Mutex
-	dirty map[string]*cached // nil values: removed
+	dirty map[string]*cached // a nil value is a removal
 	fleet string             // the mark of the tree it holds; "" for none
-	kept  map[string]cached  // what was there at the start, until the tree is loaded
+	kept  map[string]cached  // the content at the start, until the tree is loaded
 }
 
 func newCache(db *store.DB) *cache {
@@ -50,7 +49,7 @@ func newCache(db *store.DB) *cache {
 	return c
 }
 
-// open reads what there is.
+// open reads the cache.
 func (c *cache) open(t *Tree) {
 	c.status = t.status
 	if c.bucket == nil {
@@ -58,7 +57,7 @@ func (c *cache) open(t *Tree) {
 	}
 	all, err := c.bucket.All()
 	if err != nil {
-		t.log.Warn("some of the last known tree can't be read", "err", err)
+		t.log.Warn("cache incomplete: some of the last known tree can't be read", "err", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +66,7 @@ func (c *cache) open(t *Tree) {
 	c.kept = all
 }
 
-// startFromCache begins with the last known tree when Consul hasn't been read yet.
+// startFromCache loads the last known tree if Consul hasn't been read yet.
 func (t *Tree) startFromCache() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +76,7 @@ func (t *Tree) startFromCache() {
 	if t.loaded || t.prevented || !known {
 		return
 	}
-	t.log.Warn("consul has not been read yet: beginning with what was known last", "values", len(kept))
+	t.log.Warn("consul not read yet: starting with the last known tree", "values", len(kept))
 	for path, c := range kept {
 		if f, key := t.at(path); f != nil {
 			t.put(f, path, Entry{Key: key, Value: notNil(c.Value), Index: c.Index}, nil)
@@ -87,9 +86,8 @@ func (t *Tree) startFromCache() {
 	t.ready()
 }
 
-// settle compares what there was at the start with the tables, now that they
-// are loaded, so that only what differs is written. The caller holds the tree's
-// lock.
+// settle compares the content at the start with the loaded tables, so that only differences are
+// written. The caller holds the tree's lock.
 func (c *cache) settle(t *Tree) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +136,7 @@ func (c *cache) setMark(fleet string) {
 	c.set(markKey, &cached{Value: []byte(fleet)})
 }
 
-// run writes what is new, until the context ends and all is written.
+// run writes changes until the context ends, and then those that are left.
 func (c *cache) run(ctx context.Context) {
 	if c.bucket == nil {
 		return
@@ -147,7 +145,7 @@ func (c *cache) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			_ = c.flush() // the problem has been told; the rest is read again
+			_ = c.flush() // what is lost is read from Consul again
 			return
 		case <-c.wake:
 		}
@@ -162,7 +160,7 @@ func (c *cache) run(ctx context.Context) {
 			continue
 		}
 		var known *store.Error
-		problem := vip.Problem{Code: vip.CodeStore, Message: "the last known tree can't be kept: " + err.Error()}
+		problem := vip.Problem{Code: vip.CodeStore, Message: "cache not written: " + err.Error()}
 		if errors.As(err, &known) {
 			problem = known.Problem
 		}
@@ -178,7 +176,7 @@ func (c *cache) run(ctx context.Context) {
 // flushSize bounds one write to the disk.
 const flushSize = 2000
 
-// many reports whether there is more to write than goes into one write.
+// many reports whether there is more than one write's worth of changes.
 func (c *cache) many() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,9 +22,8 @@ type Item[V any] struct {
 	Index uint64 // the Entry's
 }
 
-// Collection is a folder whose values are of one type, kept as JSON in an
-// envelope with a version: {"v":1,"value":{...}}. Its methods may be called by
-// any goroutine.
+// Collection is a folder with values of one type, stored as JSON in an envelope with a version:
+// {"v":1,"value":{...}}. It is safe for concurrent use.
 type Collection[V any] struct {
 	tree    *Tree
 	folder  string
@@ -35,11 +34,10 @@ type Collection[V any] struct {
 	bad     map[string]vip.Problem // guarded by the tree's lock
 }
 
-// NewCollection returns the folder's values. Check, when not nil, says what is
-// wrong with a value at its key, such as that the key is not the canonical one.
-// What can't be decoded, has another version or fails the check is not among
-// the rows, and is in the tree's Problems. The rows are up to date when the
-// tree's Commit returns.
+// NewCollection returns the folder's values. Check, if not nil, validates a value at its key, for
+// example that the key is canonical. A value that can't be decoded, has another version or fails the
+// check is not among the rows, but in the tree's Problems. The rows are current when the tree's
+// Commit returns.
 func NewCollection[V any](t *Tree, folder string, version int, check func(key string, value V) error) *Collection[V] {
 	c := &Collection[V]{tree: t, folder: folder, version: version, check: check,
 		rows: table.New(t.o.Clock, func(i *Item[V]) string { return i.Key }, nil), bad: map[string]vip.Problem{}}
@@ -57,19 +55,17 @@ func NewCollection[V any](t *Tree, folder string, version int, check func(key st
 	return c
 }
 
-// Rows returns the values that could be read. The table is ready when the
-// folder's is.
+// Rows returns the values that could be read. The table is ready when the folder is.
 func (c *Collection[V]) Rows() table.Reader[string, Item[V]] { return c.rows }
 
-// Get returns the value at key, if it is there and could be read.
+// Get returns the value at key, if it exists and could be read.
 func (c *Collection[V]) Get(key string) (Item[V], bool) {
 	item, _, ok := c.rows.Get(key)
 	return item, ok
 }
 
-// Unreadable returns what is wrong with the value at key, if there is one that
-// can't be read. It is never overwritten by a writer who takes it not to be
-// there: that write conflicts.
+// Unreadable returns the problem of the value at key, if it exists and can't be read. A write that
+// expects no value there conflicts, so an unreadable value is never overwritten.
 func (c *Collection[V]) Unreadable(key string) (vip.Problem, bool) {
 	c.tree.mu.Lock()
 	defer c.tree.mu.Unlock()
@@ -77,9 +73,8 @@ func (c *Collection[V]) Unreadable(key string) (vip.Problem, bool) {
 	return p, ok
 }
 
-// Put returns the write that makes the value at key v, provided that it is the
-// one of index now (0: that there is none). The error is that of v's encoding,
-// or the check's.
+// Put returns the write that sets the value at key to v, if its version is index (0: it doesn't
+// exist). The error is that of v's encoding, or of the check.
 func (c *Collection[V]) Put(key string, index uint64, v V) (Write, error) {
 	if c.check != nil {
 		if err := c.check(key, v); err != nil {
@@ -96,20 +91,19 @@ func (c *Collection[V]) Put(key string, index uint64, v V) (Write, error) {
 	return Write{Folder: c.folder, Key: key, Index: index, Value: text}, nil
 }
 
-// Remove returns the write that removes the value at key, provided that it is
-// the one of index now.
+// Remove returns the write that removes the value at key, if its version is index.
 func (c *Collection[V]) Remove(key string, index uint64) Write {
 	return Write{Folder: c.folder, Key: key, Index: index}
 }
 
-// Problems returns what is wrong with each value that can't be read, in no order.
+// Problems returns the problems of the values that can't be read, unordered.
 func (c *Collection[V]) Problems() []vip.Problem {
 	c.tree.mu.Lock()
 	defer c.tree.mu.Unlock()
 	return c.problems()
 }
 
-// decoded is what an entry's value turned out to be.
+// decoded is an entry's value, or why it can't be read.
 type decoded[V any] struct {
 	value *V // nil with err
 	err   error
@@ -133,22 +127,22 @@ func (c *Collection[V]) put(e Entry, read any) {
 		}
 		c.rows.Delete(e.Key)
 		c.bad[e.Key] = keyProblem(c.place(e.Key), d.err, hint)
-		c.tree.status.touched()
+		c.tree.status.problemsChanged()
 		return
 	}
-	c.mend(e.Key)
+	c.clearProblem(e.Key)
 	c.rows.Set(Item[V]{Key: e.Key, Value: *d.value, Index: e.Index})
 }
 
 func (c *Collection[V]) remove(key string) {
-	c.mend(key)
+	c.clearProblem(key)
 	c.rows.Delete(key)
 }
 
-func (c *Collection[V]) mend(key string) {
+func (c *Collection[V]) clearProblem(key string) {
 	if _, was := c.bad[key]; was {
 		delete(c.bad, key)
-		c.tree.status.touched()
+		c.tree.status.problemsChanged()
 	}
 }
 
@@ -158,10 +152,10 @@ func (c *Collection[V]) problems() []vip.Problem { return slices.Collect(maps.Va
 
 func (c *Collection[V]) ready() { c.loaded() }
 
-var errVersion = errors.New("its version is not known here")
+var errVersion = errors.New("version not supported")
 
-// decodeValue reads a value in its envelope. A field that isn't known would be
-// lost with the next writing, so it is an error.
+// decodeValue decodes a value in its envelope. An unknown field is an error, because the next write
+// would lose it.
 func decodeValue[V any](text []byte, version int) (*V, error) {
 	var whole struct {
 		Version int `json:"v"`
@@ -177,13 +171,12 @@ func decodeValue[V any](text []byte, version int) (*V, error) {
 	return &v, nil
 }
 
-// known refuses what encoding/json would read otherwise: names in another case, or
-// twice, and what is no UTF-8; and fields that aren't known. That takes a quarter less
-// time than reading these as encoding/json does.
+// known rejects unknown fields, names in another case, duplicate names and invalid UTF-8, which
+// encoding/json accepts. That takes a quarter less time than to accept them.
 var known = json2.RejectUnknownMembers(true)
 
-// explainValue reads a value that can't be read at one go, step by step, to tell
-// why. The envelope may have more fields than are known here.
+// explainValue decodes a value step by step, to find out why decodeValue has failed. The envelope
+// may have unknown fields.
 func explainValue[V any](text []byte, version int) (v V, err error) {
 	var envelope struct {
 		Version *int            `json:"v"`
@@ -195,7 +188,7 @@ func explainValue[V any](text []byte, version int) (v V, err error) {
 	case envelope.Version == nil:
 		return v, errors.New(`not a value of ironvip's: it has no "v"`)
 	case *envelope.Version != version:
-		return v, fmt.Errorf("%w: it is %d, not %d", errVersion, *envelope.Version, version)
+		return v, fmt.Errorf("%w: it is %d, this release reads %d", errVersion, *envelope.Version, version)
 	case len(envelope.Value) == 0 || string(envelope.Value) == "null":
 		return v, errors.New(`not a value of ironvip's: it has no "value"`)
 	}

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// packOps and packBytes are how much of several batches goes into one
-	// transaction; there is room for more of the journal's old entries then.
+	// packOps and packBytes bound a transaction of several batches. They leave room to remove
+	// old entries of the journal.
 	packOps   = 112
 	packBytes = 192 << 10
 
-	commitTimeout = 20 * time.Second // of a Commit whose context allows more
-	attempts      = 3                // of a transaction whose outcome isn't known
+	commitTimeout = 20 * time.Second // of a Commit
+	attempts      = 3                // of a transaction with an unknown outcome
 )
 
-// Commit implements Committer. Batches must not be changed while it runs, nor
-// their writes' values ever. It returns within 20 seconds.
+// Commit implements Committer. The caller must not change the batches until it returns, and their
+// values never. It returns within 20 seconds.
 func (t *Tree) Commit(ctx context.Context, batches []*Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
@@ -74,7 +74,7 @@ func (t *Tree) checkBatch(b *Batch) error {
 	seen := make(map[[2]string]bool, len(b.Writes))
 	for _, w := range b.Writes {
 		if t.folders[w.Folder] == nil {
-			return fmt.Errorf("%w: there is no folder %q", ErrBadBatch, w.Folder)
+			return fmt.Errorf("%w: unknown folder %q", ErrBadBatch, w.Folder)
 		}
 		if err := checkKey(w.Key); err != nil {
 			return fmt.Errorf("%w: %w", ErrBadBatch, err)
@@ -83,7 +83,7 @@ func (t *Tree) checkBatch(b *Batch) error {
 			return fmt.Errorf("%w: it names %s/%s twice", ErrBadBatch, w.Folder, w.Key)
 		}
 		if w.Value == nil && w.Index == 0 {
-			return fmt.Errorf("%w: it removes %s/%s, which it takes not to be there", ErrBadBatch, w.Folder, w.Key)
+			return fmt.Errorf("%w: it removes %s/%s with index 0", ErrBadBatch, w.Folder, w.Key)
 		}
 		seen[[2]string{w.Folder, w.Key}] = true
 		ops += w.Ops()
@@ -108,15 +108,15 @@ func (w Write) size() int { return w.Ops()*(len(w.Folder)+len(w.Key)) + len(w.Va
 type request struct {
 	ctx  context.Context
 	done chan struct{}
-	left int   // jobs that are not done; the writer's, after add
+	left int   // unfinished jobs; owned by the writer after add
 	err  error // set before done is closed
 }
 
-// job is one batch on its way.
+// job is one batch in progress.
 type job struct {
 	request *request
 	writes  []Write
-	remove  []Pair // of the journal, instead of writes: what a sweep removes
+	remove  []Pair // keys of the journal that a sweep removes, instead of writes
 	indexes []uint64
 	err     error
 }
@@ -135,30 +135,29 @@ func (j *job) size() (n int) {
 	return n
 }
 
-// writer writes the batches of all callers, those that wait together in one
-// transaction. There is one transaction at a time: the lane of the journal has
-// no holes then.
+// writer writes the batches of all callers, and packs waiting ones into one transaction. It sends one
+// transaction at a time, so that its stream of the journal has no gaps.
 type writer struct {
 	tree  *Tree
 	wake  chan struct{}
 	mu    sync.Mutex
 	added []*job
 
-	lane *lane // nil: the next transaction begins one
+	stream *stream // nil if the next transaction begins one
 }
 
-// lane is the row of journal entries that this writer adds to.
-type lane struct {
+// stream is the stream of journal entries that this writer appends to.
+type stream struct {
 	name    string
 	epoch   int // the tree's
 	next    uint64
-	head    uint64 // the index of the newest entry; 0: there is none
+	head    uint64 // the index of the newest entry; 0 for none
 	used    time.Time
-	entries []laneEntry // that have their slots, oldest first
+	entries []streamEntry // in the slots, oldest first
 	bytes   int
 }
 
-type laneEntry struct {
+type streamEntry struct {
 	seq, index uint64
 	bytes      int
 }
@@ -179,7 +178,7 @@ func (w *writer) add(jobs []*job) {
 	}
 }
 
-// take returns what has been added, without what nobody waits for any more.
+// take returns the waiting jobs and those that were added, without those with an ended context.
 func (w *writer) take(waiting []*job) []*job {
 	w.mu.Lock()
 	waiting = append(waiting, w.added...)
@@ -215,7 +214,7 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
-// finish says that the job is done.
+// finish completes a job.
 func (j *job) finish(indexes []uint64, err error) {
 	j.indexes, j.err = indexes, err
 	if j.request.left--; j.request.left == 0 {
@@ -223,7 +222,7 @@ func (j *job) finish(indexes []uint64, err error) {
 	}
 }
 
-// fail ends the requests of jobs. It returns none.
+// fail ends the requests of the jobs with an error. It returns no jobs.
 func fail(jobs []*job, err error) []*job {
 	for _, j := range jobs {
 		if r := j.request; r.err == nil {
@@ -234,8 +233,8 @@ func fail(jobs []*job, err error) []*job {
 	return nil
 }
 
-// waitForTouch waits a little for a Consul that can't be reached. What is
-// written must not be judged by what is known from before.
+// waitForTouch waits until the tree is in touch, for GracePeriod. Conditions must not be judged by
+// old tables.
 func (t *Tree) waitForTouch(ctx context.Context) error {
 	touch, since := t.status.inTouch()
 	select {
@@ -244,7 +243,7 @@ func (t *Tree) waitForTouch(ctx context.Context) error {
 	default:
 	}
 	t.kick()
-	patience := time.NewTimer(max(Patience-time.Since(since), 200*time.Millisecond))
+	patience := time.NewTimer(max(GracePeriod-time.Since(since), 200*time.Millisecond))
 	defer patience.Stop()
 	select {
 	case <-touch:
@@ -256,15 +255,14 @@ func (t *Tree) waitForTouch(ctx context.Context) error {
 	}
 }
 
-// pack chooses what goes into one transaction: the first job, and what of the
-// others fits and doesn't touch the same keys.
+// pack chooses the jobs for one transaction: the first one, and those that fit and don't write the
+// same keys.
 func (w *writer) pack(waiting []*job) (now, later []*job) {
 	ops, size := 0, 0
 	taken := map[string]bool{}
 	for _, j := range waiting {
 		fits := len(now) == 0 || ops+j.ops() <= packOps && size+j.size() <= packBytes
-		// A key that an earlier batch touches, even one that has to wait, is not to
-		// be had before it.
+		// Batches with a key in common keep their order, even if the first one has to wait.
 		if slices.ContainsFunc(j.writes, func(write Write) bool { return taken[write.path()] }) {
 			fits = false
 		}
@@ -280,8 +278,8 @@ func (w *writer) pack(waiting []*job) (now, later []*job) {
 	return now, later
 }
 
-// transact writes the jobs, and returns those that have yet to be tried again.
-// The error leaves open what has happened.
+// transact writes the jobs, and returns those to be tried again. After an error the outcome is
+// unknown.
 func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err error) {
 	t := w.tree
 	x := w.prepare(jobs)
@@ -289,8 +287,8 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 	for attempt := 1; ; attempt++ {
 		again, err = w.attempt(ctx, x)
 		if errors.Is(err, ErrNoAnswer) {
-			// Those who wait behind it, and have waited for long, are not to find that out
-			// for themselves. What follows the journal looks whether it is so.
+			// Waiting jobs fail without a timeout of their own. The follower corrects this if
+			// Consul does answer.
 			t.setStale(err)
 			break
 		}
@@ -305,28 +303,28 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 	}
 	if err != nil {
 		t.kick()
-		w.lane = nil // the transaction may still happen, in its place
+		w.stream = nil // the transaction may still happen, with this number
 	}
 	return again, err
 }
 
-// transaction is one on its way.
+// transaction is a transaction in progress.
 type transaction struct {
 	jobs    []*job
 	ops     []Op
-	of      []place // by operation: the write that it belongs to
+	of      []place // by operation: its write
 	changes []change
-	head    []byte // the journal's; nil when nothing changes
+	head    []byte // the journal's; nil if nothing changes
 	size    int    // bytes of the journal's entry
-	lane    *lane
+	stream  *stream
 	seq     uint64
-	trimmed int // entries that it removes of the lane
-	sent    int // how often
+	trimmed int // entries of the stream that it removes
+	sent    int // attempts
 }
 
-type place struct{ job, write int } // job -1: the journal's own
+type place struct{ job, write int } // job is -1 for the journal's operations
 
-// prepare makes the operations: the journal's first.
+// prepare builds the operations, the journal's first.
 func (w *writer) prepare(jobs []*job) *transaction {
 	t := w.tree
 	x := &transaction{jobs: jobs}
@@ -343,11 +341,11 @@ func (w *writer) prepare(jobs []*job) *transaction {
 		for k, write := range j.writes {
 			at, key := place{i, k}, t.paths.tree+write.path()
 			if write.Value == nil {
-				// Consul takes the removal of what is already gone for done.
+				// Consul accepts the removal of a key that doesn't exist.
 				add(at, Op{Verb: CheckIndex, Key: key, Index: write.Index})
 				add(at, Op{Verb: DeleteCas, Key: key, Index: write.Index})
 			} else if e, _, ok := t.folders[write.Folder].rows.Get(write.Key); ok && e.Index == write.Index && bytes.Equal(e.Value, write.Value) {
-				// Consul leaves the index of a value that is written again.
+				// Consul keeps the index of a value that is written again unchanged.
 				add(at, Op{Verb: CheckIndex, Key: key, Index: write.Index})
 				j.indexes[k] = write.Index
 				continue
@@ -367,23 +365,22 @@ func (w *writer) prepare(jobs []*job) *transaction {
 	return x
 }
 
-// journal adds the operations on the journal: the lane's head, the new entry in
-// its slot, and the removal of old ones that make the lane too large, while there
-// is room for it.
+// journal adds the operations on the journal: the stream's head, the new entry in its slot, and, as
+// far as they fit, removals of old entries that make the stream too large.
 func (w *writer) journal(x *transaction, others int) {
 	t, now := w.tree, time.Now()
 	t.mu.Lock()
 	epoch := t.epoch
 	t.mu.Unlock()
-	if w.lane == nil || w.lane.epoch != epoch || now.Sub(w.lane.used) > idleLane {
-		w.lane = &lane{name: rand.Text()[:12], epoch: epoch, next: 1, used: now}
+	if w.stream == nil || w.stream.epoch != epoch || now.Sub(w.stream.used) > idleStream {
+		w.stream = &stream{name: rand.Text()[:12], epoch: epoch, next: 1, used: now}
 	}
-	l := w.lane
-	x.lane, x.seq = l, l.next
+	l := w.stream
+	x.stream, x.seq = l, l.next
 	head, whole := encodeEntry(t.o.Node, x.seq, l.head, x.changes)
 	x.head, x.size = head, len(whole)
-	var over uint64 // index of the entry whose slot it takes
-	if len(l.entries) == laneSlots {
+	var over uint64 // index of the entry that it overwrites
+	if len(l.entries) == streamSlots {
 		over = l.entries[0].index
 		x.trimmed++
 	}
@@ -392,7 +389,7 @@ func (w *writer) journal(x *transaction, others int) {
 	reused, size := x.trimmed, l.bytes+x.size
 	for n, old := range l.entries {
 		if n >= reused {
-			if size <= maxLaneBytes || n-reused == MaxBatch-others {
+			if size <= maxStreamBytes || n-reused == MaxBatch-others {
 				break
 			}
 			x.ops = append(x.ops, Op{Verb: DeleteCas, Key: t.paths.slot(l.name, old.seq), Index: old.index})
@@ -402,7 +399,7 @@ func (w *writer) journal(x *transaction, others int) {
 	}
 }
 
-// attempt sends the transaction, and takes in its outcome.
+// attempt sends the transaction, and applies its outcome.
 func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err error) {
 	t := w.tree
 	if err := t.reading.take(ctx); err != nil {
@@ -435,11 +432,11 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 	refused := map[int]map[int]bool{} // writes by job
 	for _, r := range out.Refused {
 		if r.Op < 0 || r.Op >= len(x.of) {
-			return nil, fmt.Errorf("the answer names operation %d of %d", r.Op, len(x.of))
+			return nil, fmt.Errorf("answer invalid: it names operation %d of %d", r.Op, len(x.of))
 		}
 		at := x.of[r.Op]
-		if at.job < 0 { // somebody meddles with the lane
-			w.lane = nil
+		if at.job < 0 { // something else has written to the stream
+			w.stream = nil
 			continue
 		}
 		if refused[at.job] == nil {
@@ -450,15 +447,14 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 	return w.conflicts(call, x, refused)
 }
 
-// refusesHead reports whether the lane's head was not the one before: its write is
-// a transaction's first operation.
+// refusesHead reports whether the write of the stream's head failed, which is a transaction's first
+// operation.
 func refusesHead(out Outcome) bool {
 	return slices.ContainsFunc(out.Refused, func(r Refusal) bool { return r.Op == 0 })
 }
 
-// happened looks why the head was refused. Ours is the only hand on the lane: an
-// earlier attempt has happened, whose outcome is taken in then. The error says that
-// this can't be told.
+// happened finds out why the head was refused. No other host writes to the stream, so an earlier
+// attempt has succeeded; its outcome is applied. After an error that is unknown.
 func (w *writer) happened(ctx context.Context, x *transaction) (bool, error) {
 	pair, _, err := w.tree.o.KV.Get(ctx, x.ops[0].Key, Query{Consistent: true})
 	switch {
@@ -468,23 +464,21 @@ func (w *writer) happened(ctx context.Context, x *transaction) (bool, error) {
 		w.done(x, pair.Index)
 		return true, nil
 	case x.sent > 1:
-		// Somebody meddles with the lane: what would tell of the attempt is gone.
-		return false, errors.New("it gave no answer first, and then refused what may have been done before")
+		// Something else has written to the stream, so the earlier attempt left no trace.
+		return false, errors.New("outcome unknown: an attempt got no answer, and the next was refused")
 	}
 	return false, nil
 }
 
-// fence sees to it that no earlier attempt of a transaction can happen any more
-// when its refusal is told. One that gave no answer may still be on its way, behind
-// a server that has no leader say, and what it met may be gone when it arrives: a key
-// that it creates can be free again. So the lane gets an entry without changes in its
-// place, after which it has the wrong head. It reports whether an attempt has happened
-// before that could be.
+// fence makes sure that no earlier attempt of a refused transaction can still succeed. An attempt
+// without an answer may be delayed, for example in a server without a leader, and its conditions
+// may hold when it arrives. The fence writes an entry without changes with the transaction's number,
+// so the attempt then has the wrong head. It reports whether an attempt has succeeded before.
 func (w *writer) fence(ctx context.Context, x *transaction) (happened bool, err error) {
 	f := &transaction{}
 	w.journal(f, 0)
-	if f.lane != x.lane {
-		return false, errors.New("it gave no answer first, and may still do what it refused then: the journal has begun anew")
+	if f.stream != x.stream {
+		return false, errors.New("outcome unknown: an attempt got no answer, and the stream was replaced since")
 	}
 	out, err := w.tree.o.KV.Txn(ctx, f.ops)
 	switch {
@@ -497,14 +491,14 @@ func (w *writer) fence(ctx context.Context, x *transaction) (happened bool, err 
 	return false, nil
 }
 
-// done brings what has happened into the tables and tells the callers.
+// done applies a successful transaction to the tables, and completes its jobs.
 func (w *writer) done(x *transaction, index uint64) {
-	t, l := w.tree, x.lane
+	t, l := w.tree, x.stream
 	if x.head != nil {
 		for _, old := range l.entries[:x.trimmed] {
 			l.bytes -= old.bytes
 		}
-		l.entries = append(slices.Clone(l.entries[x.trimmed:]), laneEntry{x.seq, index, x.size})
+		l.entries = append(slices.Clone(l.entries[x.trimmed:]), streamEntry{x.seq, index, x.size})
 		l.bytes += x.size
 		l.next, l.head, l.used = x.seq+1, index, time.Now()
 	}
@@ -528,7 +522,7 @@ func (w *writer) done(x *transaction, index uint64) {
 	}
 }
 
-// conflicts reads what the refused writes have met, tells their callers, and
+// conflicts reads the keys of the refused writes, completes their jobs with a ConflictError, and
 // returns the other jobs.
 func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]map[int]bool) (again []*job, err error) {
 	t := w.tree
@@ -576,7 +570,7 @@ func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]
 	return again, nil
 }
 
-// sweep removes what is left of a lane that nobody uses.
+// sweep removes the rest of an idle stream.
 func (w *writer) sweep(ctx context.Context, idle []Pair) {
 	w.add([]*job{{request: &request{ctx: ctx, done: make(chan struct{}), left: 1}, remove: idle}})
 }

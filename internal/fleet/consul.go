@@ -17,7 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/consulclient"
 )
 
-// Config is where Consul answers, and as whom it is asked.
+// Config has Consul's address and the credentials.
 type Config = consulclient.Config
 
 // Consul is the real KV.
@@ -28,14 +28,14 @@ type Consul struct {
 
 var _ KV = (*Consul)(nil)
 
-// NewConsul returns the KV store of a Consul, which is not asked yet.
+// NewConsul returns Consul's KV store. It makes no request.
 func NewConsul(c Config) (*Consul, error) {
 	client, closeIdle, err := consulclient.New(c)
 	if err != nil {
 		return nil, err
 	}
-	// Consul would compress its answers, for twice the time that it needs for them
-	// otherwise. It is near: a host's own agent, or servers of the same datacentre.
+	// Consul would otherwise compress its answers, which doubles its CPU time for them. It is
+	// near: the host's own Consul agent, or servers in the same data center.
 	client.AddHeader("Accept-Encoding", "identity")
 	return &Consul{client, closeIdle}, nil
 }
@@ -47,16 +47,15 @@ func (q Query) options(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{WaitIndex: q.After, WaitTime: q.Wait, RequireConsistent: q.Consistent}).WithContext(ctx)
 }
 
-// check judges an answer's headers. An answer of which the token may see a part
-// only is none.
+// check validates an answer's headers. An answer that ACLs have filtered is an error.
 func check(meta *api.QueryMeta, err error) (index uint64, _ error) {
 	switch {
 	case err != nil:
 		return 0, explain(err)
 	case meta.LastIndex == 0:
-		return 0, errors.New("consul: an answer without an index")
+		return 0, errors.New("consul: answer invalid: no index")
 	case meta.ResultsFilteredByACLs:
-		return 0, errors.New("consul: the token may not read all of it: it needs key_prefix read and write, and session write")
+		return 0, errors.New("consul: answer incomplete: the token may not read all of it; it needs key_prefix read and write, and session write")
 	}
 	return meta.LastIndex, nil
 }
@@ -79,7 +78,7 @@ func (c *Consul) Get(ctx context.Context, key string, q Query) (*Pair, uint64, e
 	return &Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}, index, nil
 }
 
-// partSize is how many pairs List hands on at a time.
+// partSize is how many pairs List passes on at a time.
 const partSize = 256
 
 // List implements KV.
@@ -105,13 +104,13 @@ func (c *Consul) Level(ctx context.Context, prefix string) ([]string, error) {
 	return names, err
 }
 
-// decodePairs reads a list of pairs and nothing else.
+// decodePairs decodes a list of pairs, and rejects everything else.
 func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
 	dec := jsontext.NewDecoder(from, jsontext.AllowDuplicateNames(true)) // as Consul has none
 	if begin, err := dec.ReadToken(); err != nil {
 		return err
 	} else if begin.Kind() != '[' {
-		return fmt.Errorf("the answer is no list but %s", begin.Kind())
+		return fmt.Errorf("answer invalid: %s instead of a list", begin.Kind())
 	}
 	for dec.PeekKind() != ']' {
 		var pairs []Pair
@@ -122,7 +121,7 @@ func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
 				return err
 			}
 			if !strings.HasPrefix(p.Key, prefix) {
-				return errors.New("the answer has keys that were not asked for")
+				return errors.New("answer invalid: keys outside the prefix")
 			}
 		}
 		part(pairs)
@@ -131,12 +130,12 @@ func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
 		return err
 	}
 	if _, err := dec.ReadToken(); err != io.EOF {
-		return errors.New("the answer goes on after its end")
+		return errors.New("answer invalid: data after its end")
 	}
 	return nil
 }
 
-// params are the question as it goes into a list's URL.
+// params encodes the query for a list's URL.
 func (q Query) params() url.Values {
 	out := url.Values{"recurse": {""}}
 	if q.Consistent {
@@ -163,7 +162,7 @@ func (c *Consul) Txn(ctx context.Context, ops []Op) (Outcome, error) {
 	case err != nil:
 		return Outcome{}, explain(err)
 	case !ok && len(answer.Errors) == 0:
-		return Outcome{}, errors.New("consul: a transaction was refused without a reason")
+		return Outcome{}, errors.New("consul: transaction refused without a reason")
 	}
 	var out Outcome
 	for _, e := range answer.Errors {
@@ -192,7 +191,7 @@ func (c *Consul) NewSession(ctx context.Context, name string, ttl, lockDelay tim
 		return "", explain(err)
 	}
 	if id == "" {
-		return "", errors.New("consul: a session without an id")
+		return "", errors.New("consul: answer invalid: a session without an id")
 	}
 	return id, nil
 }

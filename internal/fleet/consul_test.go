@@ -23,19 +23,19 @@ func TestWhatIsAList(t *testing.T) {
 	}{
 		"all":                {200, "7", false, good, "", 2},
 		"nothing":            {404, "7", false, "", "", 0},
-		"no index":           {200, "", false, good, "without an index", 0},
-		"nothing, no index":  {404, "", false, "", "without an index", 0},
+		"no index":           {200, "", false, good, "no index", 0},
+		"nothing, no index":  {404, "", false, "", "no index", 0},
 		"an odd index":       {200, "x", false, good, "index", 0},
 		"a part":             {200, "7", true, good, "may not read all", 0},
 		"no right":           {403, "7", false, "Permission denied", "not accepted: Permission denied", 0},
 		"out of order":       {500, "7", false, "No cluster leader", "No cluster leader", 0},
 		"cut off early":      {200, "7", false, good[:10], "EOF", 0},
 		"cut off":            {200, "7", false, good[:len(good)-3], "EOF", 0},
-		"more than a list":   {200, "7", false, good + "{}", "after its end", 0},
-		"no list":            {200, "7", false, `{}`, "no list", 0},
+		"more than a list":   {200, "7", false, good + "{}", "data after its end", 0},
+		"no list":            {200, "7", false, `{}`, "instead of a list", 0},
 		"a value that isn't": {200, "7", false, `[{"Key":"p/a","Value":"!","ModifyIndex":4}]`, "base64", 0},
-		"somebody's keys":    {200, "7", false, `[{"Key":"q/a","ModifyIndex":4}]`, "not asked for", 0},
-		"no key":             {200, "7", false, `[null]`, "not asked for", 0},
+		"somebody's keys":    {200, "7", false, `[{"Key":"q/a","ModifyIndex":4}]`, "outside the prefix", 0},
+		"no key":             {200, "7", false, `[null]`, "outside the prefix", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -63,7 +63,7 @@ func TestChangeCostsTheSameInALargeTree(t *testing.T) {
 	if largeW.Txns > changes+1 || largeW.Reads > 1 || largeR.Reads > 1 || largeR.Txns > 1 || largeR.Held > changes+2 {
 		t.Errorf("more calls than changes: writer %+v, reader %+v", largeW, largeR)
 	}
-	if each := largeR.Bytes / changes; each > 4*160 { // the lanes by the size of such an entry
+	if each := largeR.Bytes / changes; each > 4*160 { // the streams by the size of such an entry
 		t.Errorf("a host reads %d bytes for a change", each)
 	}
 }
@@ -87,7 +87,7 @@ func TestJournalIsBounded(t *testing.T) {
 		}
 		bounded := func(when string) {
 			t.Helper()
-			if n, bytes := size("journal/"); n > 2 || bytes > 8<<10 { // the one's lane, and that of the tree's beginning
+			if n, bytes := size("journal/"); n > 2 || bytes > 8<<10 { // the one's stream, and that of the tree's beginning
 				t.Fatalf("%s: %d heads with %d bytes", when, n, bytes)
 			}
 			if n, bytes := size("slots/"); n > 16 || bytes > 512<<10 {
@@ -129,7 +129,7 @@ func TestJournalIsBounded(t *testing.T) {
 			t.Errorf("%d reads for one large value", n)
 		}
 		bounded("a value that is fetched")
-		// The lanes of hosts that are gone disappear.
+		// The streams of hosts that are gone disappear.
 		e, _, _ = one.Folder("a").Get("key")
 		mustCommit(t, one, set("a", "key", "small", e.Index))
 		one.End()

@@ -96,13 +96,13 @@ func FuzzValue(f *testing.F) {
 }
 
 func FuzzHeadKey(f *testing.F) {
-	f.Add("p/v1/journal/lane")
-	f.Add("p/v1/journal/lane/1")
+	f.Add("p/v1/journal/stream")
+	f.Add("p/v1/journal/stream/1")
 	f.Add("p/v1/journal/")
 	f.Fuzz(func(t *testing.T, key string) {
 		p := newPaths("p")
-		if lane, ok := p.parseHead(key); ok && (p.head(lane) != key || strings.Contains(lane, "/")) {
-			t.Errorf("%q is the head of %q", key, lane)
+		if stream, ok := p.parseHead(key); ok && (p.head(stream) != key || strings.Contains(stream, "/")) {
+			t.Errorf("%q is the head of %q", key, stream)
 		}
 	})
 }
@@ -122,14 +122,14 @@ func TestEntryIsBounded(t *testing.T) {
 	}
 }
 
-// journal is one lane as its writer leaves it, and a reader of it.
+// journal is one stream as its writer leaves it, and a reader of it.
 type journal struct {
-	t     *testing.T
-	paths paths
-	heads map[string]Pair
-	slots map[string]Pair
-	lanes lanes
-	seen  uint64 // the reader's cursor
+	t       *testing.T
+	paths   paths
+	heads   map[string]Pair
+	slots   map[string]Pair
+	streams streams
+	seen    uint64 // the reader's cursor
 }
 
 func newJournal(t *testing.T) *journal {
@@ -137,14 +137,14 @@ func newJournal(t *testing.T) *journal {
 }
 
 // write adds an entry, of the size that has a head of its own or not.
-func (j *journal) write(lane string, seq, index, before uint64, large bool) {
+func (j *journal) write(stream string, seq, index, before uint64, large bool) {
 	value := []byte("v")
 	if large {
 		value = make([]byte, 2*maxHead)
 	}
 	head, whole := encodeEntry("n", seq, before, []change{{path: "a/x", value: value}})
-	j.heads[lane] = Pair{Key: j.paths.head(lane), Index: index, Value: head}
-	slot := j.paths.slot(lane, seq)
+	j.heads[stream] = Pair{Key: j.paths.head(stream), Index: index, Value: head}
+	slot := j.paths.slot(stream, seq)
 	j.slots[slot] = Pair{Key: slot, Index: index, Value: whole}
 }
 
@@ -156,10 +156,10 @@ func (j *journal) row(from, to uint64, large bool) {
 }
 
 // look is what a reader makes of it all: the verdict, how many changes there are,
-// and how many lanes' slots it has read for that.
+// and how many streams' slots it has read for that.
 func (j *journal) look() (v verdict, changes, lists int) {
 	j.t.Helper()
-	n, v := j.lanes.read(j.paths, slices.Collect(maps.Values(j.heads)), j.seen, ownHead{}, time.Now())
+	n, v := j.streams.read(j.paths, slices.Collect(maps.Values(j.heads)), j.seen, ownHead{}, time.Now())
 	for _, g := range n.gaps {
 		if v == inStep {
 			lists++
@@ -178,8 +178,8 @@ func (j *journal) look() (v verdict, changes, lists int) {
 	return v, len(n.changes), lists
 }
 
-// What a reader makes of a lane of which it knows entries 4 and 5, at 40 and 50.
-func TestLaneVerdicts(t *testing.T) {
+// What a reader makes of a stream of which it knows entries 4 and 5, at 40 and 50.
+func TestStreamVerdicts(t *testing.T) {
 	for name, c := range map[string]struct {
 		then  func(j *journal)
 		want  verdict
@@ -191,8 +191,8 @@ func TestLaneVerdicts(t *testing.T) {
 		"next, large":                 {func(j *journal) { j.row(6, 6, true) }, inStep, 1, 1},
 		"next three":                  {func(j *journal) { j.row(6, 8, false) }, inStep, 3, 1},
 		"next three, large":           {func(j *journal) { j.row(6, 8, true) }, inStep, 3, 1},
-		"as many as are kept":         {func(j *journal) { j.row(6, 5+laneSlots, true) }, inStep, laneSlots, 1},
-		"more than are kept":          {func(j *journal) { j.row(6, 6+laneSlots, false) }, missed, 0, 0},
+		"as many as are kept":         {func(j *journal) { j.row(6, 5+streamSlots, true) }, inStep, streamSlots, 1},
+		"more than are kept":          {func(j *journal) { j.row(6, 6+streamSlots, false) }, missed, 0, 0},
 		"trimmed unread":              {func(j *journal) { j.row(6, 8, false); delete(j.slots, j.paths.slot("l", 6)) }, missed, 0, 1},
 		"head gone":                   {func(j *journal) { delete(j.heads, "l") }, restored, 0, 0},
 		"older than known":            {func(j *journal) { j.write("l", 4, 40, 30, false) }, restored, 0, 0},
@@ -225,12 +225,12 @@ func TestLaneVerdicts(t *testing.T) {
 			j.slots["p/v1/slots/l/x"] = Pair{Key: "p/v1/slots/l/x", Index: 55}
 			j.row(6, 7, false)
 		}, inStep, 2, 1},
-		"junk far ahead":              {func(j *journal) { j.write("l", 1<<63, 70, 60, false) }, missed, 0, 0},
-		"another lane from the start": {func(j *journal) { j.write("m", 1, 60, 0, false) }, inStep, 1, 0},
-		"another lane, further on":    {func(j *journal) { j.write("m", 1, 60, 0, true); j.write("m", 2, 70, 60, false) }, inStep, 2, 1},
-		"another lane, trimmed":       {func(j *journal) { j.write("m", 9, 60, 55, false) }, missed, 0, 1},
-		"another lane of the past":    {func(j *journal) { j.write("m", 1, 45, 0, false) }, restored, 0, 0},
-		"can't be read":               {func(j *journal) { j.heads["l"] = Pair{Key: j.paths.head("l"), Index: 60, Value: []byte("?")} }, missed, 0, 0},
+		"junk far ahead":                {func(j *journal) { j.write("l", 1<<63, 70, 60, false) }, missed, 0, 0},
+		"another stream from the start": {func(j *journal) { j.write("m", 1, 60, 0, false) }, inStep, 1, 0},
+		"another stream, further on":    {func(j *journal) { j.write("m", 1, 60, 0, true); j.write("m", 2, 70, 60, false) }, inStep, 2, 1},
+		"another stream, trimmed":       {func(j *journal) { j.write("m", 9, 60, 55, false) }, missed, 0, 1},
+		"another stream of the past":    {func(j *journal) { j.write("m", 1, 45, 0, false) }, restored, 0, 0},
+		"can't be read":                 {func(j *journal) { j.heads["l"] = Pair{Key: j.paths.head("l"), Index: 60, Value: []byte("?")} }, missed, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJournal(t)
@@ -253,7 +253,7 @@ func TestHeadThatCantBeRead(t *testing.T) {
 	good := j.heads["l"]
 	j.heads["l"] = Pair{Key: good.Key, Index: 60, Value: []byte("?")}
 	for range 2 {
-		n, _ := j.lanes.read(j.paths, slices.Collect(maps.Values(j.heads)), 60, ownHead{}, time.Now())
+		n, _ := j.streams.read(j.paths, slices.Collect(maps.Values(j.heads)), 60, ownHead{}, time.Now())
 		if n.junk[good.Key] == nil {
 			t.Error("not named")
 		}
@@ -275,14 +275,14 @@ func TestSlotsAreTakenInTurn(t *testing.T) {
 	j.row(1, 1, false)
 	j.look()
 	seq := uint64(1)
-	for _, step := range []uint64{1, 1, laneSlots - 2, 5, laneSlots, 1, laneSlots, laneSlots - 1} {
+	for _, step := range []uint64{1, 1, streamSlots - 2, 5, streamSlots, 1, streamSlots, streamSlots - 1} {
 		j.row(seq+1, seq+step, seq%2 == 0)
 		seq += step
 		if v, changes, _ := j.look(); v != inStep || changes != int(step) {
 			t.Errorf("%d more, up to %d: verdict %d, %d changes", step, seq, v, changes)
 		}
 	}
-	if len(j.slots) != laneSlots {
+	if len(j.slots) != streamSlots {
 		t.Errorf("%d slots", len(j.slots))
 	}
 }
@@ -295,7 +295,7 @@ func TestOwnHeadIsKnown(t *testing.T) {
 	j.look()
 	j.row(6, 9, true)
 	read := func(own ownHead) (news, verdict) {
-		return j.lanes.read(j.paths, slices.Collect(maps.Values(j.heads)), j.seen, own, time.Now())
+		return j.streams.read(j.paths, slices.Collect(maps.Values(j.heads)), j.seen, own, time.Now())
 	}
 	if n, v := read(ownHead{"l", 9, 90}); v != inStep || len(n.changes) != 0 || len(n.gaps) != 0 {
 		t.Errorf("verdict %d, %+v", v, n)
@@ -306,16 +306,16 @@ func TestOwnHeadIsKnown(t *testing.T) {
 	}
 }
 
-func TestGravesAreBuried(t *testing.T) {
-	g := graves{index: map[string]uint64{}}
+func TestTombstonesAreDropped(t *testing.T) {
+	g := tombstones{index: map[string]uint64{}}
 	g.add("a", 1)
 	g.add("b", 2)
 	g.add("a", 3)
-	g.bury(2)
+	g.drop(2)
 	if len(g.index) != 1 || g.index["a"] != 3 || len(g.queue) != 1 {
 		t.Errorf("%+v", g)
 	}
-	g.bury(3)
+	g.drop(3)
 	if len(g.index) != 0 || len(g.queue) != 0 {
 		t.Errorf("%+v", g)
 	}

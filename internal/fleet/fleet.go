@@ -1,17 +1,29 @@
-// Package fleet is what the hosts of a fleet share: a tree of small values in
-// Consul's KV store, the same on every host.
+// Package fleet replicates a tree of small values in Consul's KV store to every host of a fleet.
 //
-// In come conditional writes (Commit) and what other hosts wrote; out go tables
-// of entries, a folder each, with the same change feed as every table of the
-// pipeline. Every write is durable in Consul before anyone sees it, and fails
-// when the value is not what the writer took it for, whoever writes. The package
-// also runs the election (which host gives out addresses first) and tells which
-// hosts are there (Nodes). It knows nothing of services or addresses; what the
-// values mean is said by ipam/consulstore and sources/rest.
+// It takes conditional writes (Commit) and the writes of other hosts. It publishes a table of
+// entries for each folder of the tree, with the change feed that every table of the pipeline has.
+// A write is durable in Consul before it is visible, and fails if the value has changed since the
+// writer read it. The package also elects the leader, which allocates addresses first, and lists
+// the hosts (Nodes). It knows nothing of services or addresses: ipam/consulstore and sources/rest
+// define the values.
 //
-// A change costs O(change) on every host, however much the tree holds: each
-// transaction adds an entry to a short journal, and hosts follow the journal.
-// docs/decisions/0010 has the why and the numbers.
+// A change costs O(change) on every host, whatever the size of the tree: each transaction adds an
+// entry to a short journal, and hosts follow the journal. docs/decisions/0010 has the reasons and
+// the measurements.
+//
+// Source code organization:
+//
+//   - tree.go, collection.go: the tables, and their typed values
+//   - commit.go: the writer, which packs batches into transactions
+//   - journal.go, streams.go: the format of the journal, and what is new in it
+//   - follow.go, reread.go: following the journal, and reading the whole tree
+//   - fullread.go: decoding the whole tree and merging it into the tables
+//   - cache.go: the last known tree on disk, for a start without Consul
+//   - session.go, identity.go: joining the fleet, and what happens if the host's id or name is in use
+//   - leader.go, nodes.go: the election, and the rows of the hosts
+//   - mark.go, survey.go: detecting another fleet's tree and foreign keys
+//   - status.go: problems, and whether the tree is current
+//   - kv.go, consul.go, paths.go: what is needed of Consul, its client, and the keys
 package fleet
 
 import (
@@ -21,25 +33,23 @@ import (
 	"strings"
 )
 
-// Entry is one value of the tree. Rows of a folder's table are entries; they
-// must not be changed.
+// Entry is one value of the tree and a row of its folder's table. It is immutable.
 type Entry struct {
 	Key   string // below its folder: "192.0.2.10"
 	Value []byte
-	Index uint64 // Consul's ModifyIndex: which writing of the value this is
+	Index uint64 // Consul's ModifyIndex: the version, for compare-and-set
 }
 
-// Write is one conditional write: make the value Value, provided that it is the
-// one of Index now.
+// Write is one compare-and-set: it sets the value if its version is Index.
 type Write struct {
 	Folder string
 	Key    string
-	Index  uint64 // of the Entry that the writer knows; 0: that there is none
-	Value  []byte // nil: remove it
+	Index  uint64 // of the Entry that the writer knows; 0 if there must be none
+	Value  []byte // nil removes the value
 }
 
-// Ops returns how many of Consul's operations the write takes: 2 for a removal,
-// whose condition Consul doesn't check when the key is already gone.
+// Ops returns how many of Consul's operations the write takes: 2 for a removal, because Consul
+// doesn't check the condition of one if the key is already gone.
 func (w Write) Ops() int {
 	if w.Value == nil {
 		return 2
@@ -47,34 +57,31 @@ func (w Write) Ops() int {
 	return 1
 }
 
-// Batch is writes that happen all or not at all. A batch names each key once,
-// has at most MaxBatch operations and MaxBatchBytes bytes.
+// Batch is a set of writes that happen together or not at all. It names each key once, and has at
+// most MaxBatch operations and MaxBatchBytes bytes.
 type Batch struct {
 	Writes []Write
-	// Indexes are those of the entries written, in order, once the batch has
-	// happened; 0 for removals.
+	// Indexes are the versions of the entries written, in order; 0 for removals.
 	Indexes []uint64
-	// Err is a *ConflictError when some value was not the expected one, and wraps
-	// ErrBadBatch when the batch is none that could ever be written. Nothing of
-	// the batch has happened then.
+	// Err is a *ConflictError if a value had another version, and wraps ErrBadBatch if the batch
+	// breaks a bound. Nothing of the batch has happened then.
 	Err error
 }
 
-// Bounds of a batch. Consul takes 128 operations in a transaction, and the
-// journal needs two of them; it takes 512 KiB as a request's body, in which
-// values are a third longer and in part repeated for the journal.
+// Bounds of a batch. Consul accepts 128 operations in a transaction, and the journal needs two of
+// them. It accepts request bodies of 512 KiB, in which values are a third longer (base64) and
+// partly repeated for the journal.
 const (
 	MaxBatch      = 126       // operations, see Write.Ops
 	MaxBatchBytes = 256 << 10 // keys and values
 	MaxKey        = 512       // bytes of a key
 )
 
-// ErrBadBatch says that a batch breaks a bound, names a key twice, or has a
-// folder or a key that can't be.
-var ErrBadBatch = errors.New("not a batch that can be written")
+// ErrBadBatch says that a batch breaks a bound, names a key twice, or has an invalid folder or key.
+var ErrBadBatch = errors.New("batch invalid")
 
-// ConflictError names the writes of a batch that met another value. The folders'
-// tables already have the actual ones when Commit returns.
+// ConflictError names the writes of a batch that found another version. The tables have the
+// current values when Commit returns.
 type ConflictError struct{ Writes []Write }
 
 func (e *ConflictError) Error() string {
@@ -85,32 +92,29 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s changed meanwhile", strings.Join(keys, ", "))
 }
 
-// ErrUnavailable says that Consul could not be asked, or didn't answer. Of a
-// Commit nothing is known then: the tables show what has become of it once
-// Consul is there again.
+// ErrUnavailable says that Consul could not be reached, or didn't answer. The outcome of a Commit
+// is unknown then; the tables show it once Consul answers again.
 var ErrUnavailable = errors.New("consul not available")
 
-// ErrNoAnswer says, beside ErrUnavailable, that Consul was asked and took too long:
-// less at once may get an answer.
+// ErrNoAnswer is wrapped together with ErrUnavailable if Consul took too long. A smaller batch may
+// get an answer.
 var ErrNoAnswer = errors.New("no answer in time")
 
 // Committer writes to the tree. A *Tree is one.
 type Committer interface {
-	// Commit tries every batch, each alone, and sets its Err and Indexes. When it
-	// returns, what has happened is durable and in the folders' tables of this
-	// host. The error means that the tree as a whole can't be written (it wraps
-	// ErrUnavailable, or is the context's), and no batch may be acted on.
+	// Commit writes the batches, each independently, and sets their Err and Indexes. When it
+	// returns, the writes are durable and in this host's tables. An error (it wraps
+	// ErrUnavailable, or is the context's) means that the outcome of every batch is unknown.
 	Commit(ctx context.Context, batches []*Batch) error
 }
 
-// Turn tells whether this host is the one to give out what a service lacks. It
-// only spares the fleet a stampede: the conditions of every write hold without it.
-type Turn interface {
-	// Mine reports whether this host is elected now.
+// Leadership tells which host is the leader, which allocates first. It prevents a stampede and
+// nothing else: the conditions of every write hold without it.
+type Leadership interface {
+	// Mine reports whether this host is the leader.
 	Mine() bool
-	// Elected returns the elected node's name, "" when there is none.
+	// Elected returns the leader's node name, or "" if there is none.
 	Elected() string
-	// Changed returns a channel that is closed when either changes. A closed one
-	// is replaced.
+	// Changed returns a channel that is closed when either changes. Every change replaces it.
 	Changed() <-chan struct{}
 }

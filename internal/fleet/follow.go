@@ -14,23 +14,22 @@ import (
 )
 
 const (
-	// Patience is how long a starting tree waits for Consul before it begins with
-	// what it remembers, and how long a Commit waits for a Consul that has just
-	// gone away.
-	Patience = 2 * time.Second
+	// GracePeriod is how long a starting tree waits for Consul before it uses the cache, and how
+	// long a Commit waits for a Consul that has just become unavailable.
+	GracePeriod = 2 * time.Second
 
-	heldFor     = 15 * time.Second // how long a question waits for a change
-	callTimeout = 5 * time.Second  // how long any other may take
-	readTimeout = 60 * time.Second // and the reading of everything
+	heldFor     = 15 * time.Second // how long a blocking query waits for a change
+	callTimeout = 5 * time.Second  // of any other request
+	readTimeout = 60 * time.Second // of a full read
 
-	// rereadEvery is when everything is read anew, for what was written past the
-	// journal. A fifth of it is drawn.
+	// rereadEvery is the time between full reads, for what was written without the journal. A
+	// fifth of it is jitter.
 	rereadEvery = 5 * time.Minute
-	// longAway is after how long without a look everything is read anew.
+	// longAway is how long the journal may go unread before a full read replaces it.
 	longAway = time.Minute
 
-	// Looks at the journal are minPause apart in the long run, with a burst
-	// allowed, and noNewsPause after one that came back early with nothing new.
+	// Reads of the journal are minPause apart on average, with bursts allowed, and noNewsPause
+	// after one that returned early without a change.
 	minPause    = time.Millisecond
 	burst       = 50
 	noNewsPause = 100 * time.Millisecond
@@ -38,33 +37,31 @@ const (
 	parallelGets = 8
 )
 
-// follower keeps the tables in step with Consul. Its state belongs to its
-// goroutine.
+// follower keeps the tables current. Its state belongs to its goroutine.
 type follower struct {
-	tree   *Tree
-	cursor uint64 // all of the journal up to here is in the tables
-	lanes  lanes
-	looked time.Time // when it was in touch last
-	reread time.Time // when to read everything next
-	swept  time.Time // when it looked for idle lanes
-	bucket bucket
-	// early says that the last held question came back before its time and with
-	// nothing new. That is what Consul does when a snapshot is restored; asked again
-	// it would wait until the index has passed the former one.
+	tree    *Tree
+	cursor  uint64 // the journal up to this index is in the tables
+	streams streams
+	looked  time.Time // when the journal was read last
+	reread  time.Time // when the next full read is due
+	swept   time.Time // when it searched for idle streams
+	bucket  bucket
+	// early says that the last blocking query returned before its time without a change. Consul
+	// does that when a snapshot is restored; the next blocking query would wait until the index
+	// has passed the former one.
 	early bool
 }
 
-// verdict is what a look at the journal comes to.
+// verdict is the result of reading the journal.
 type verdict int
 
 const (
 	inStep   verdict = iota
-	missed           // some entries are gone unread: the tree has to be read
-	restored         // the store's past has changed: what is known counts no more
+	missed           // entries were missed: read the whole tree
+	restored         // a snapshot was restored: replace the tables
 )
 
-// errKicked ends a held question because somebody has reason to doubt that
-// Consul is there.
+// errKicked ends a blocking query because Consul may be unavailable.
 var errKicked = errors.New("asked again")
 
 func (f *follower) run(ctx context.Context) {
@@ -74,7 +71,7 @@ func (f *follower) run(ctx context.Context) {
 		return
 	}
 	wait := newBackoff()
-	todo, ask := restored, true // ask: don't wait for a change
+	todo, ask := restored, true // ask: read at once, not with a blocking query
 	for ctx.Err() == nil {
 		next, err := f.step(ctx, todo, ask)
 		switch {
@@ -100,10 +97,10 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// step does what there is to do, or waits for a change, and returns what to do
-// next.
+// step does a full read if todo requires one, otherwise it follows the journal. It returns the next
+// todo.
 func (f *follower) step(ctx context.Context, todo verdict, ask bool) (verdict, error) {
-	asked := f.tree.whoAsked()
+	asked := f.tree.takeRereads()
 	if todo == inStep && (len(asked) > 0 || time.Now().After(f.reread)) {
 		todo = missed
 	}
@@ -116,10 +113,10 @@ func (f *follower) step(ctx context.Context, todo verdict, ask bool) (verdict, e
 	case err != nil:
 		answer(asked, err)
 		return todo, err
-	case next != inStep: // not this time
-		f.tree.askAgain(asked)
+	case next != inStep: // read again first
+		f.tree.requeueRereads(asked)
 	default:
-		f.fresh(ctx) // before the survey, for which nobody who starts has to wait
+		f.fresh(ctx) // before the survey, so that a start doesn't wait for it
 		f.tree.survey(ctx)
 		answer(asked, nil)
 	}
@@ -150,8 +147,7 @@ func (f *follower) fresh(ctx context.Context) {
 	}
 }
 
-// look reads the journal, if ask is not set once it has changed, and brings
-// what is new in it into the tables.
+// look reads the journal, with a blocking query unless ask is set, and applies what is new.
 func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	t := f.tree
 	if !backoff.Sleep(ctx, f.bucket.take(time.Now())) {
@@ -185,13 +181,13 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	t.mu.Lock()
 	own := t.own
 	t.mu.Unlock()
-	news, next := f.lanes.read(t.paths, pairs, f.cursor, own, time.Now())
+	news, next := f.streams.read(t.paths, pairs, f.cursor, own, time.Now())
 	t.status.setJunk(inJournal, misplaced(news.junk))
 	if next == inStep {
 		next, err = f.complete(ctx, &news)
 	}
 	if err != nil {
-		f.lanes = nil // what was noted as read is not
+		f.streams = nil // they are ahead of the tables
 		return missed, err
 	}
 	if next != inStep {
@@ -211,11 +207,11 @@ func (f *follower) pass(index uint64) {
 	f.cursor = index
 	f.tree.high = max(f.tree.high, index)
 	if f.tree.lookups == 0 {
-		f.tree.known.bury(index)
+		f.tree.known.drop(index)
 	}
 }
 
-// complete reads what the heads of the journal don't have of the news.
+// complete reads the changes that are not in the heads of the journal.
 func (f *follower) complete(ctx context.Context, n *news) (verdict, error) {
 	t := f.tree
 	for _, g := range n.gaps {
@@ -233,8 +229,7 @@ func (f *follower) complete(ctx context.Context, n *news) (verdict, error) {
 	return inStep, f.fetch(ctx, n.changes)
 }
 
-// slots reads the slots that the entries of a gap should be in, as far as there is
-// anything.
+// slots reads the slots of a gap that exist.
 func (f *follower) slots(ctx context.Context, g gap) ([]Pair, error) {
 	t := f.tree
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -244,7 +239,7 @@ func (f *follower) slots(ctx context.Context, g gap) ([]Pair, error) {
 	group.SetLimit(parallelGets)
 	for i := range pairs {
 		group.Go(func() (err error) {
-			pairs[i], _, err = t.o.KV.Get(ctx, t.paths.slot(g.lane, g.from+uint64(i)), Query{})
+			pairs[i], _, err = t.o.KV.Get(ctx, t.paths.slot(g.stream, g.from+uint64(i)), Query{})
 			return err
 		})
 	}
@@ -260,18 +255,18 @@ func (f *follower) slots(ctx context.Context, g gap) ([]Pair, error) {
 	return there, nil
 }
 
-// sweep has a lane removed that nobody uses any more.
+// sweep removes a stream that is no longer used.
 func (f *follower) sweep(ctx context.Context) {
 	t := f.tree
-	name, head := f.lanes.idle(f.looked)
+	name, head := f.streams.idle(f.looked)
 	if name == "" {
 		return
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	pairs, _, err := list(call, t.o.KV, t.paths.lane(name), Query{})
+	pairs, _, err := list(call, t.o.KV, t.paths.stream(name), Query{})
 	if err != nil {
-		return // there is another time
+		return // it is tried again a minute later
 	}
 	old := []Pair{{Key: t.paths.head(name), Index: head}}
 	for _, p := range pairs {
@@ -282,7 +277,7 @@ func (f *follower) sweep(ctx context.Context) {
 	t.writer.sweep(ctx, old)
 }
 
-// fetch reads what the journal only names.
+// fetch reads the values that the journal only names.
 func (f *follower) fetch(ctx context.Context, changes []change) error {
 	t := f.tree
 	group, ctx := errgroup.WithContext(ctx)
@@ -298,13 +293,12 @@ func (f *follower) fetch(ctx context.Context, changes []change) error {
 	return group.Wait()
 }
 
-// Look has the folder's table know what is at key by now, also what another host has
-// written a moment ago. It returns within 20 seconds, as Commit does. The error wraps
-// ErrUnavailable.
+// Look reads one key into the folder's table, with everything that was written before the call. It
+// returns within 20 seconds, as Commit does. The error wraps ErrUnavailable.
 func (t *Tree) Look(ctx context.Context, folder, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	// Not while everything is read anew to replace what is known: this may be older.
+	// Not during a full read that replaces the tables: this value may be older.
 	if err := t.reading.take(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -320,8 +314,7 @@ func (t *Tree) Look(ctx context.Context, folder, key string) error {
 	return nil
 }
 
-// lookUp has graves kept until the reading of single keys is in the tables, which
-// its result says.
+// lookUp keeps tombstones until end is called, after a read of single keys was applied.
 func (t *Tree) lookUp() (end func()) {
 	count := func(n int) {
 		t.mu.Lock()
@@ -346,7 +339,7 @@ func (t *Tree) get(ctx context.Context, path string) (change, error) {
 	return change{path: path, index: pair.Index, value: notNil(pair.Value)}, nil
 }
 
-// notNil keeps an empty value from being taken for none.
+// notNil distinguishes an empty value from a removal.
 func notNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -354,8 +347,8 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// readAll reads everything. With replace set, what is known until now doesn't
-// count; else what a commit has written since is kept.
+// readAll reads the whole tree. With replace, it overwrites the tables; otherwise newer values, from
+// commits since the read began, are kept.
 func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	t := f.tree
 	if replace {
@@ -369,8 +362,8 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	t.mu.Lock()
 	high := t.high
 	t.mu.Unlock()
-	// The journal first: what is written between the two readings is in the
-	// second one, and will be in the journal's next answer.
+	// The journal first: what is written between the two reads is in the second one, and again in
+	// the journal's next answer.
 	entries, cursor, err := list(ctx, t.o.KV, t.paths.journal, Query{Consistent: true})
 	if err != nil {
 		return inStep, err
@@ -388,15 +381,15 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	if err := t.checkMark(ctx, r.mark()); err != nil {
 		return inStep, err
 	}
-	former := f.lanes
-	f.lanes = nil
-	news, _ := f.lanes.read(t.paths, entries, cursor, ownHead{}, time.Now())
-	f.lanes.remember(former)
+	former := f.streams
+	f.streams = nil
+	news, _ := f.streams.read(t.paths, entries, cursor, ownHead{}, time.Now())
+	f.streams.remember(former)
 	t.status.setJunk(inJournal, misplaced(news.junk))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if replace {
-		t.known = graves{index: map[string]uint64{}}
+		t.known = tombstones{index: map[string]uint64{}}
 		t.high, t.own = 0, ownHead{}
 		t.epoch++
 	}
@@ -409,17 +402,17 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	return inStep, nil
 }
 
-// setKick sets what ends the held question, so that Consul is asked at once.
+// setKick sets the function that ends the blocking query, so that Consul is read at once.
 func (t *Tree) setKick(cancel context.CancelFunc) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.held = cancel; cancel != nil && len(t.asked) > 0 {
+	if t.held = cancel; cancel != nil && len(t.rereads) > 0 {
 		cancel()
 	}
 }
 
-// kick has Consul asked at once, at most twice a second: somebody found it
-// missing, or needs it.
+// kick makes the follower read Consul at once, at most twice a second. It is called when Consul was
+// found unavailable, or is needed.
 func (t *Tree) kick() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -430,7 +423,7 @@ func (t *Tree) kick() {
 	t.interrupt()
 }
 
-// interrupt ends whatever the follower waits for. The caller holds mu.
+// interrupt ends the follower's wait. The caller holds mu.
 func (t *Tree) interrupt() {
 	if t.held != nil {
 		t.held()

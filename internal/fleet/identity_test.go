@@ -212,7 +212,7 @@ func TestDuplicateOfAHostThatBeganWithoutConsul(t *testing.T) {
 		time.Sleep(time.Second)
 		kv.Client("b").SetDown(true)
 		clone, client, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: id("boot-2:1"), Cache: db}, "b")
-		time.Sleep(fleet.Patience + time.Second)
+		time.Sleep(fleet.GracePeriod + time.Second)
 		if !isReady(clone) || get(clone, "a", "x") != "1" {
 			t.Fatal("without Consul it doesn't begin on its cache")
 		}
@@ -247,7 +247,7 @@ func TestConsulGoesAwayWhileWaiting(t *testing.T) {
 			t.Fatal("it doesn't wait")
 		}
 		client.SetDown(true)
-		time.Sleep(2*fleet.Patience + time.Second)
+		time.Sleep(2*fleet.GracePeriod + time.Second)
 		if !isReady(next) || get(next, "a", "x") != "1" {
 			t.Errorf("not begun: %q", next.Stale())
 		}

@@ -8,54 +8,50 @@ import (
 	"unicode/utf8"
 )
 
-// The journal is what hosts follow, because a blocking query on the tree itself
-// would return all of it after every change. Each transaction adds one entry to
-// it that names what it wrote. All writes of a transaction have the same
-// index, so an entry's own index is that of the values it names.
+// Hosts follow the journal, because a blocking query on the tree itself would return all of it
+// after every change. Each transaction adds one entry to the journal, which names its writes. All
+// writes of a transaction have the same index, so the entry's index is also theirs.
 //
-// A lane is one writer's row of entries, numbered without holes; a writer that
-// can't tell whether its last transaction has happened begins another lane. An
-// entry names the index of the one before it, so that readers see whether they
-// have missed one, or somebody has restored a snapshot.
+// A stream is the sequence of one writer's entries, numbered without gaps. A writer that doesn't
+// know the outcome of its last transaction begins another stream. An entry has the index of the
+// one before it, so readers notice a missed entry or a restored snapshot.
 //
-// The newest entry of each lane is its head, and the heads are all that hosts
-// watch: every answer has every one of them. The last few entries are kept beside,
-// for who was too slow to see each of them as the head, and those that are too
-// large for a head are there alone. They take a few slots in turn: to remove old
-// ones instead would leave Consul with a tombstone of each for 15 minutes.
+// The newest entry of each stream is its head. Hosts watch only the heads, and every answer
+// has all of them. The last few entries are kept in slots, for readers that didn't see each one as
+// the head. An entry that is too large for a head is only in its slot. Slots are a ring: removing
+// old entries would leave a tombstone of each in Consul for 15 minutes.
 type journalEntry struct {
 	Version int            `json:"v"`
-	Seq     uint64         `json:"seq"`              // its number in the lane, from 1
+	Seq     uint64         `json:"seq"`              // the number in the stream, from 1
 	Before  uint64         `json:"before,omitempty"` // the index of the entry before it; 0 for the first
-	Node    string         `json:"node"`             // who writes, for people
-	Slot    bool           `json:"slot,omitempty"`   // of a head: the writes are in the slot alone
+	Node    string         `json:"node"`             // the writer, for people
+	Slot    bool           `json:"slot,omitempty"`   // of a head: the writes are only in the slot
 	Writes  []journalWrite `json:"writes,omitempty"`
 }
 
-// journalWrite names a path and says what has become of it in one of four ways.
+// journalWrite is one write, with exactly one of the four fields after Path.
 type journalWrite struct {
 	Path  string  `json:"path"`
 	Text  *string `json:"text,omitempty"`
 	Bytes []byte  `json:"bytes,omitempty"` // of a value that isn't UTF-8
 	Gone  bool    `json:"gone,omitempty"`
-	Fetch bool    `json:"fetch,omitempty"` // too large to be repeated here
+	Fetch bool    `json:"fetch,omitempty"` // too large for the journal: read the key
 }
 
 const journalVersion = 1
 
-// Bounds of the journal. A reader that hasn't looked while more than these were
-// written reads the whole tree instead.
+// Bounds of the journal. A reader that has missed more than these reads the whole tree.
 const (
-	maxHead      = 4 << 10   // bytes of a head
-	maxInline    = 32 << 10  // bytes of a value that is repeated in the journal
-	maxEntry     = 64 << 10  // bytes of values in an entry
-	maxEntryText = 96 << 10  // bytes of an entry
-	laneSlots    = 16        // entries of a lane that are kept
-	maxLaneBytes = 512 << 10 // bytes of a lane
+	maxHead        = 4 << 10   // bytes of a head
+	maxInline      = 32 << 10  // bytes of a value that is repeated in the journal
+	maxEntry       = 64 << 10  // bytes of values in an entry
+	maxEntryText   = 96 << 10  // bytes of an entry
+	streamSlots    = 16        // entries of a stream that are kept
+	maxStreamBytes = 512 << 10 // bytes of a stream
 )
 
-// encodeEntry writes an entry, and as much of it as goes into the lane's head;
-// values that it has no room for are only named.
+// encodeEntry encodes an entry, and the stream's head for it. Values that don't fit are only
+// named.
 func encodeEntry(node string, seq, before uint64, changes []change) (head, whole []byte) {
 	e := journalEntry{Version: journalVersion, Seq: seq, Before: before, Node: node, Writes: make([]journalWrite, 0, len(changes))}
 	room := maxEntry
@@ -78,7 +74,7 @@ func encodeEntry(node string, seq, before uint64, changes []change) (head, whole
 		e.Writes = append(e.Writes, w)
 	}
 	whole = marshalEntry(e)
-	if len(whole) > maxEntryText { // a lot had to be escaped
+	if len(whole) > maxEntryText { // escaping has made it longer
 		for i := range e.Writes {
 			if !e.Writes[i].Gone {
 				e.Writes[i] = journalWrite{Path: e.Writes[i].Path, Fetch: true}
@@ -101,28 +97,28 @@ func marshalEntry(e journalEntry) []byte {
 	return text
 }
 
-// entry is one of the journal as it was read.
+// entry is a decoded entry of the journal.
 type entry struct {
 	seq, index uint64
-	before     uint64 // the index of the one before it; 0: it is the lane's first
-	slot       bool   // it is a head, and its changes are in its slot alone
+	before     uint64 // the index of the one before it; 0 for the stream's first
+	slot       bool   // it is a head, and its changes are only in its slot
 	changes    []change
 }
 
-// decodeEntry reads an entry that has that index.
+// decodeEntry decodes an entry with the given index.
 func decodeEntry(text []byte, index uint64) (entry, error) {
 	var e journalEntry
 	if err := json.Unmarshal(text, &e); err != nil {
-		return entry{}, fmt.Errorf("not an entry of the journal: %w", err)
+		return entry{}, fmt.Errorf("journal entry invalid: %w", err)
 	}
 	if e.Version != journalVersion {
-		return entry{}, fmt.Errorf("version %d of the journal is not known here, only %d", e.Version, journalVersion)
+		return entry{}, fmt.Errorf("journal version %d not supported: this release reads %d", e.Version, journalVersion)
 	}
 	if e.Seq == 0 || (e.Seq == 1) != (e.Before == 0) {
-		return entry{}, errors.New("an entry of the journal doesn't say which one it is, or which is before it")
+		return entry{}, errors.New("journal entry invalid: seq and before don't match")
 	}
 	if e.Slot && len(e.Writes) > 0 {
-		return entry{}, errors.New("an entry of the journal has writes and says that they are elsewhere")
+		return entry{}, errors.New("journal entry invalid: it has both slot and writes")
 	}
 	out := entry{seq: e.Seq, index: index, before: e.Before, slot: e.Slot}
 	for i, w := range e.Writes {
@@ -134,7 +130,7 @@ func decodeEntry(text []byte, index uint64) (entry, error) {
 			}
 		}
 		if ways != 1 || w.Path == "" {
-			return entry{}, fmt.Errorf("write %d of the journal's entry has no path, or not one value", i)
+			return entry{}, fmt.Errorf("journal entry invalid: write %d has no path, or not exactly one value", i)
 		}
 		switch {
 		case w.Text != nil:
@@ -147,7 +143,7 @@ func decodeEntry(text []byte, index uint64) (entry, error) {
 	return out, nil
 }
 
-// newest leaves the last change of each path, in order.
+// newest keeps the last change of each path, in order.
 func newest(changes []change) []change {
 	last := make(map[string]int, len(changes))
 	for i, c := range changes {

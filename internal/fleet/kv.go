@@ -5,36 +5,33 @@ import (
 	"time"
 )
 
-// KV is what a Tree needs of Consul: NewConsul makes the real one, package
-// fleettest one in memory. Every method ends with its context, and an error of
-// any says that Consul could not be asked, or didn't answer in full.
+// KV is what a Tree needs of Consul. NewConsul returns the real one, package fleettest has one in
+// memory. Every method returns when its context ends. An error means that Consul could not be
+// reached, or didn't answer in full.
 type KV interface {
-	// Get reads one key; nil when there is none. The answer is not older than the
-	// call, and shows all writes up to index.
+	// Get reads one key, and returns nil if it doesn't exist. The answer is not older than the
+	// call, and includes all writes up to index.
 	Get(ctx context.Context, key string, q Query) (pair *Pair, index uint64, err error)
-	// List reads all keys under a prefix, in no particular order, and hands them to
-	// part as they come, some at a time; they are part's from then on. After an error
-	// what it was handed counts for nothing.
+	// List reads all keys under a prefix, in no particular order, and passes them to part in
+	// chunks as they arrive. Part owns the chunks. After an error they must be discarded.
 	List(ctx context.Context, prefix string, q Query, part func([]Pair)) (index uint64, err error)
-	// Level reads what lies directly below a prefix that ends with a slash: keys, and
-	// of those further below what they have in common up to their next slash. All
-	// are whole, with the prefix, in no particular order.
+	// Level lists what is directly below a prefix that ends with a slash: keys, and folders with
+	// a slash at their end. All are complete with the prefix, in no particular order.
 	Level(ctx context.Context, prefix string) (names []string, err error)
-	// Txn does all operations, at one index, or none of them. It is asked again
-	// after an error, which leaves open whether it has happened.
+	// Txn does all operations at one index, or none of them. After an error the outcome is
+	// unknown, and the caller may repeat it.
 	Txn(ctx context.Context, ops []Op) (Outcome, error)
 
-	// NewSession starts a session without health checks, whose keys are deleted
-	// when it ends.
+	// NewSession starts a session without health checks. Keys that it has locked are deleted when
+	// it ends.
 	NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (id string, err error)
-	// Renew makes the session live for another ttl and reports whether it still
-	// did.
+	// Renew extends the session by its TTL, and reports whether it still existed.
 	Renew(ctx context.Context, id string) (alive bool, err error)
-	// EndSession ends the session; one that isn't there is no error.
+	// EndSession ends the session. It is no error if the session doesn't exist.
 	EndSession(ctx context.Context, id string) error
 }
 
-// list reads all keys under a prefix, of which there are not many.
+// list reads all keys under a small prefix.
 func list(ctx context.Context, kv KV, prefix string, q Query) (pairs []Pair, index uint64, err error) {
 	index, err = kv.List(ctx, prefix, q, func(part []Pair) { pairs = append(pairs, part...) })
 	if err != nil {
@@ -43,13 +40,13 @@ func list(ctx context.Context, kv KV, prefix string, q Query) (pairs []Pair, ind
 	return pairs, index, nil
 }
 
-// Query says how to read.
+// Query selects the kind of read.
 type Query struct {
-	// After, when not 0, holds the question until something has changed after that
-	// index or Wait has passed. A return is not a change.
+	// After, if not 0, makes a blocking query: it returns when something has changed after that
+	// index, when Wait has passed, or without a change.
 	After uint64
 	Wait  time.Duration
-	// Consistent has the leader make sure that it still is.
+	// Consistent makes Consul's leader verify its leadership before it answers.
 	Consistent bool
 }
 
@@ -58,16 +55,16 @@ type Pair struct {
 	Key     string
 	Value   []byte
 	Index   uint64 `json:"ModifyIndex"`
-	Session string // that holds it as a lock; "" for none
+	Session string // the session that has locked the key, or ""
 }
 
-// Verb is what an Op does.
+// Verb is the kind of an Op.
 type Verb string
 
-// The verbs are Consul's. Cas with index 0 wants that there is no such key.
+// The verbs are Consul's. Cas with index 0 requires that the key doesn't exist.
 const (
 	Cas        Verb = "cas"
-	DeleteCas  Verb = "delete-cas" // happens also when there is no such key
+	DeleteCas  Verb = "delete-cas" // succeeds if the key doesn't exist
 	CheckIndex Verb = "check-index"
 	Lock       Verb = "lock"
 	Unlock     Verb = "unlock"
@@ -82,17 +79,15 @@ type Op struct {
 	Session string
 }
 
-// Outcome is what became of a transaction.
+// Outcome is the result of a transaction.
 type Outcome struct {
-	// Index is that of everything it wrote; 0 when it was refused, or wrote nothing.
+	// Index is the version of everything it wrote; 0 if it was refused, or wrote nothing.
 	Index uint64
-	// Refused are the operations that were refused. Nothing has happened if there
-	// are any.
+	// Refused lists the operations that failed. If there are any, nothing has happened.
 	Refused []Refusal
 }
 
-// Refusal names an operation by its place in the transaction and says why it was
-// refused.
+// Refusal names a failed operation by its place in the transaction.
 type Refusal struct {
 	Op     int
 	Reason string

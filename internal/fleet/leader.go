@@ -12,21 +12,21 @@ import (
 // mine is Mine, with mu held.
 func (s *session) mine() bool { return s.leads && s.valid() }
 
-// Mine implements Turn.
+// Mine implements Leadership.
 func (t *Tree) Mine() bool {
 	t.session.mu.Lock()
 	defer t.session.mu.Unlock()
 	return t.session.mine()
 }
 
-// Elected implements Turn. While Consul can't be asked, it is the last one known.
+// Elected implements Leadership. While Consul can't be asked, it is the last one known.
 func (t *Tree) Elected() string {
 	t.session.mu.Lock()
 	defer t.session.mu.Unlock()
 	return t.session.leader
 }
 
-// Changed implements Turn.
+// Changed implements Leadership.
 func (t *Tree) Changed() <-chan struct{} {
 	t.session.mu.Lock()
 	defer t.session.mu.Unlock()

@@ -8,17 +8,16 @@ import (
 	"fmt"
 )
 
-// mark is the one value beside the folders. It says which fleet's tree this is,
-// so that an answer without it (a token that may not read, a store that lost
-// everything) is never taken for an empty tree, and hosts don't follow another
-// fleet's.
+// mark is the one value of the tree outside of its folders. It names the fleet. An answer without
+// the mark (a token without rights, a store that lost everything) is therefore never mistaken for an
+// empty tree, and hosts don't follow another fleet's tree.
 type mark struct {
 	Version int    `json:"v"`
 	Fleet   string `json:"fleet"`
 }
 
-// checkMark makes sure that the values read are those of this host's fleet, by
-// the mark that was among them, or nil. The first host of all makes the mark.
+// checkMark verifies by the mark, which is nil if there is none, that the tree belongs to this
+// host's fleet. The first host of a fleet creates the mark.
 func (t *Tree) checkMark(ctx context.Context, found *Pair) error {
 	t.mu.Lock()
 	known := t.mark
@@ -30,7 +29,7 @@ func (t *Tree) checkMark(ctx context.Context, found *Pair) error {
 	case found == nil && known == "":
 		return t.makeMark(ctx)
 	case found == nil:
-		return &advised{fmt.Errorf("%s is not there: the tree has been removed, or the token may not read it; going on with what is known", t.paths.mark),
+		return &advised{fmt.Errorf("%s is missing: the tree has been removed, or the token may not read it; going on with what is known", t.paths.mark),
 			"to put it back see docs/operations.md, \"Restoring a fleet's keys\", before anything else; to drop it and " + t.paths.follow(known)}
 	}
 	m, err := decodeMark(found.Value)
@@ -45,15 +44,13 @@ func (t *Tree) checkMark(ctx context.Context, found *Pair) error {
 	return nil
 }
 
-// advised is an error of being out of touch with what to do about it, where that is
-// not to see to Consul.
+// advised is an error with a hint other than to check Consul.
 type advised struct {
 	error
 	do string
 }
 
-// follow says how to have the hosts of a fleet follow a tree that isn't marked as
-// theirs.
+// follow is the hint to make the hosts of a fleet follow a tree with another mark, or with none.
 func (p *paths) follow(fleet string) string {
 	return fmt.Sprintf("have the hosts follow what is there now: consul kv put %s '%s'", p.mark, encodeMark(fleet))
 }
@@ -71,8 +68,8 @@ func (t *Tree) makeMark(ctx context.Context) error {
 	fleet := rand.Text()[:12]
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	// With an entry in it, the journal has an index of its own: Consul answers
-	// about an empty prefix with the index of the whole store.
+	// The entry gives the journal an index of its own. Consul returns the index of the whole
+	// store for an empty prefix.
 	head, _ := encodeEntry(t.o.Node, 1, 0, nil)
 	out, err := t.o.KV.Txn(ctx, []Op{
 		{Verb: Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},
@@ -95,7 +92,7 @@ func decodeMark(text []byte) (m mark, err error) {
 	switch {
 	case err != nil:
 	case m.Version != 1:
-		err = fmt.Errorf("version %d of the tree is not known here, only 1", m.Version)
+		err = fmt.Errorf("tree version %d not supported: this release reads 1", m.Version)
 	case m.Fleet == "":
 		err = errors.New("names no fleet")
 	}

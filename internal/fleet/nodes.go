@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// Node is one host of the fleet, as it tells of itself: within five seconds of
-// a change, and every minute.
+// Node is one host of the fleet. Each host publishes its own, within five seconds of a change and
+// every minute.
 type Node struct {
 	Name      string `json:"name"`
 	Version   string `json:"version,omitempty"`   // of ironvip
@@ -26,36 +26,34 @@ type Node struct {
 	Problems  int    `json:"problems"` // of its services, sources and tables
 	Since     int64  `json:"since"`    // when the agent started, Unix milliseconds
 
-	// What follows is filled in by the tree.
-	Index   uint64 `json:"index"`   // up to which of Consul's indexes the host has followed the tree
-	Updated int64  `json:"updated"` // when it said so, Unix milliseconds of its own clock
+	// The tree sets these.
+	Index   uint64 `json:"index"`   // the highest of Consul's indexes that the host has reached
+	Updated int64  `json:"updated"` // when it published this, Unix milliseconds of its own clock
 	Elected bool   `json:"-"`
 }
 
 const (
 	publishEvery = time.Minute
-	// censusEvery is how often a host looks which others are there, about.
-	censusEvery = 15 * time.Second
-	// forgetNode is after how long a node that is away is not remembered.
+	// nodesEvery is roughly how often a host reads the nodes.
+	nodesEvery = 15 * time.Second
+	// forgetNode is after how long an absent node is forgotten.
 	forgetNode = 7 * 24 * time.Hour
 )
 
-// SetNode has the tree tell the fleet what of returns, which is asked every few
-// seconds.
+// SetNode makes the tree publish what of returns. It is called every few seconds.
 func (t *Tree) SetNode(of func() Node) {
 	t.session.mu.Lock()
 	defer t.session.mu.Unlock()
 	t.session.info = of
 }
 
-// Nodes asks Consul for the fleet's nodes, in order of name. What is no node is
-// left out.
+// Nodes reads the fleet's nodes from Consul, sorted by name. Invalid rows are left out.
 func (t *Tree) Nodes(ctx context.Context) ([]Node, error) {
 	nodes, _, err := t.rows(ctx)
 	return nodes, err
 }
 
-// rows is Nodes, with all that lies beside them.
+// rows is Nodes, with all pairs that were read.
 func (t *Tree) rows(ctx context.Context) ([]Node, []Pair, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -80,33 +78,31 @@ func (t *Tree) rows(ctx context.Context) ([]Node, []Pair, error) {
 	return nodes, pairs, nil
 }
 
-// census is who has been in the fleet, on a clock that runs only while this
-// host can look.
-type census struct {
+// lastSeen is when each node was seen last, on a clock that runs only while Consul can be read.
+type lastSeen struct {
 	mu   sync.Mutex
 	now  time.Duration
 	seen map[string]time.Duration
 }
 
-// AwayFor returns for how long the node has not been in the fleet, as far as
-// this host has seen itself while it was in touch with Consul; 0 when it is
-// there.
+// AwayFor returns for how long the node has been absent while this host could read Consul. It is 0
+// for a node that is present.
 func (t *Tree) AwayFor(node string) time.Duration {
-	t.census.mu.Lock()
-	defer t.census.mu.Unlock()
-	return t.census.now - t.census.seen[node]
+	t.lastSeen.mu.Lock()
+	defer t.lastSeen.mu.Unlock()
+	return t.lastSeen.now - t.lastSeen.seen[node]
 }
 
-func (c *census) count(passed time.Duration, there []string) {
+func (c *lastSeen) count(passed time.Duration, there []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.now += min(passed, 2*censusEvery)
+	c.now += min(passed, 2*nodesEvery)
 	if c.seen == nil {
 		c.seen = map[string]time.Duration{}
 	}
 	for name, at := range c.seen {
 		if c.now-at > forgetNode {
-			delete(c.seen, name) // away since the start, then
+			delete(c.seen, name) // counts as absent since the start
 		}
 	}
 	for _, name := range there {
@@ -114,7 +110,7 @@ func (c *census) count(passed time.Duration, there []string) {
 	}
 }
 
-func (t *Tree) takeCensus(ctx context.Context) {
+func (t *Tree) watchNodes(ctx context.Context) {
 	var last time.Time
 	wait := newBackoff()
 	for ctx.Err() == nil {
@@ -134,18 +130,18 @@ func (t *Tree) takeCensus(ctx context.Context) {
 		if !last.IsZero() {
 			passed = began.Sub(last)
 		}
-		t.census.count(passed, names)
+		t.lastSeen.count(passed, names)
 		t.setNodesJunk(pairs)
 		last = began
-		backoff.Sleep(ctx, censusEvery*9/10+rand.N(censusEvery/5))
+		backoff.Sleep(ctx, nodesEvery*9/10+rand.N(nodesEvery/5))
 	}
 }
 
-// setNodesJunk reports what lies among the nodes' rows and is none.
+// setNodesJunk reports invalid rows among the nodes.
 func (t *Tree) setNodesJunk(rows []Pair) {
 	found := map[string]error{}
 	for _, p := range rows {
-		if err := t.paths.noNode(p); err != nil {
+		if err := t.paths.checkNodeRow(p); err != nil {
 			found[p.Key] = err
 		}
 	}

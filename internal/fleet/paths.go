@@ -10,15 +10,15 @@ import (
 	"unicode/utf8"
 )
 
-// paths are the places in Consul's KV store. The number is that of the layout:
-// one that old releases could not read would be kept elsewhere.
+// paths are the keys in Consul's KV store. "v1" is the version of the layout: a layout that older
+// releases can't read gets another number.
 type paths struct {
 	prefix  string
 	base    string
 	tree    string // values, by folder and key
-	mark    string // says whose tree it is
-	journal string // the newest entry of each lane
-	slots   string // the last entries, by lane and slot
+	mark    string // names the fleet
+	journal string // the newest entry of each stream
+	slots   string // the last entries, by stream and slot
 	hosts   string // a lock for each host's id
 	nodes   string // and for each node's name, with its row
 	leader  string
@@ -36,23 +36,23 @@ func (p paths) host(id string) string { return p.hosts + id }
 
 func (p paths) node(name string) string { return p.nodes + url.PathEscape(name) }
 
-func (p paths) head(lane string) string { return p.journal + lane }
+func (p paths) head(stream string) string { return p.journal + stream }
 
-// slot is where a lane keeps the entry of that number: slots are taken in turn.
-func (p paths) slot(lane string, seq uint64) string {
-	return p.lane(lane) + strconv.FormatUint((seq-1)%laneSlots+1, 10)
+// slot is the key of a stream's entry of that number. The slots are a ring.
+func (p paths) slot(stream string, seq uint64) string {
+	return p.stream(stream) + strconv.FormatUint((seq-1)%streamSlots+1, 10)
 }
 
-// lane is where all slots of a lane are.
-func (p paths) lane(lane string) string { return p.slots + lane + "/" }
+// stream is the prefix of a stream's slots.
+func (p paths) stream(stream string) string { return p.slots + stream + "/" }
 
 // parseHead is the reverse of head.
-func (p paths) parseHead(key string) (lane string, ok bool) {
-	lane, ok = strings.CutPrefix(key, p.journal)
-	return lane, ok && lane != "" && !strings.Contains(lane, "/")
+func (p paths) parseHead(key string) (stream string, ok bool) {
+	stream, ok = strings.CutPrefix(key, p.journal)
+	return stream, ok && stream != "" && !strings.Contains(stream, "/")
 }
 
-// checkKey says what is wrong with a key of a folder.
+// checkKey validates a key of a folder.
 func checkKey(key string) error {
 	switch {
 	case key == "":

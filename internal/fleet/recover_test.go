@@ -155,22 +155,22 @@ func TestJunkIsNamedAndLeftAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		junk := map[string]string{
-			treePrefix + "other/x":     "there is no folder",
+			treePrefix + "other/x":     "unknown folder",
 			treePrefix + "a/":          "empty",
 			treePrefix + "a/" + "dir/": "slash",
 			treePrefix + "a/\x01":      "can't be shown",
-			treePrefix + "loose":       "there is no folder",
-			"ironvip/v1/journal/":      "not a key of the journal",
-			"ironvip/v1/journal/x/7":   "not a key of the journal",
-			"ironvip/v1/journal/bad":   "not an entry",
-			"ironvip/v1/nodes/bad":     "not a node's row",
-			"ironvip/v1/loose":         "nothing of that name",
-			"ironvip/loose":            "nothing of that name",
+			treePrefix + "loose":       "unknown folder",
+			"ironvip/v1/journal/":      "unknown key",
+			"ironvip/v1/journal/x/7":   "unknown key",
+			"ironvip/v1/journal/bad":   "journal entry invalid",
+			"ironvip/v1/nodes/bad":     "node row invalid",
+			"ironvip/v1/loose":         "unknown key",
+			"ironvip/loose":            "unknown key",
 		}
-		below := map[string]string{ // told as one, by what they have in common
-			"ironvip/v1/other/x":  "ironvip/v1/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/v1/other/;",
-			"ironvip/other/x/y":   "ironvip/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/other/;",
-			"ironvip/other/x/z":   "ironvip/other/: ironvip has nothing of that name, consul kv delete -recurse ironvip/other/;",
+		below := map[string]string{ // reported as one, by their prefix
+			"ironvip/v1/other/x":  "ironvip/v1/other/: unknown key, consul kv delete -recurse ironvip/v1/other/;",
+			"ironvip/other/x/y":   "ironvip/other/: unknown key, consul kv delete -recurse ironvip/other/;",
+			"ironvip/other/x/z":   "ironvip/other/: unknown key, consul kv delete -recurse ironvip/other/;",
 			"ironvip/v2/tree/a/b": "ironvip/v2/: another release of ironvip, bring all hosts to the same release",
 		}
 		one := kv.Start(t, "one", folders, nil)
@@ -192,8 +192,8 @@ func TestJunkIsNamedAndLeftAlone(t *testing.T) {
 					t.Errorf("%q: %q", key, found[key])
 				}
 			}
-			for key, told := range below {
-				place, words, _ := strings.Cut(told, ": ")
+			for key, wanted := range below {
+				place, words, _ := strings.Cut(wanted, ": ")
 				what, hint, _ := strings.Cut(words, ", ")
 				if !strings.Contains(found[place], what) || !strings.Contains(hints[place], hint) {
 					t.Errorf("%q: %q, %q", key, found[place], hints[place])
@@ -304,7 +304,7 @@ func TestStartWithoutConsul(t *testing.T) {
 		second := kv.Run(t, options, nil)
 		began := time.Now()
 		<-second.Folder("a").Ready()
-		if waited := time.Since(began); waited != fleet.Patience {
+		if waited := time.Since(began); waited != fleet.GracePeriod {
 			t.Errorf("ready after %v", waited)
 		}
 		if second.Folder("a").Len() != 2 || get(second, "a", "0") != "v" || second.Stale() == "" {

@@ -5,14 +5,13 @@ import (
 	"fmt"
 )
 
-// Reread reads everything anew, at once, for what was written past the journal:
-// by hand, say. It returns when the tables have it. The error, which wraps
-// ErrUnavailable, is that Consul can't be read, or that the context ended first;
-// the reading goes on then.
+// Reread reads the whole tree at once, for what was written without the journal, such as by hand.
+// It returns when the tables have it. An error wraps ErrUnavailable: Consul can't be read, or the
+// context ended first. The read goes on in that case.
 func (t *Tree) Reread(ctx context.Context) error {
 	done := make(chan error, 1)
 	t.mu.Lock()
-	t.asked = append(t.asked, done)
+	t.rereads = append(t.rereads, done)
 	t.interrupt()
 	t.mu.Unlock()
 	select {
@@ -22,25 +21,25 @@ func (t *Tree) Reread(ctx context.Context) error {
 		}
 		return nil
 	case <-t.ended:
-		return fmt.Errorf("%w: the tree has ended", ErrUnavailable)
+		return fmt.Errorf("%w: this agent is ending", ErrUnavailable)
 	case <-ctx.Done():
 		return fmt.Errorf("%w: not read in time: %v", ErrUnavailable, ctx.Err())
 	}
 }
 
-// whoAsked takes over those who wait for a reading that is yet to begin.
-func (t *Tree) whoAsked() []chan error {
+// takeRereads takes the callers that wait for a read that has not begun.
+func (t *Tree) takeRereads() []chan error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	asked := t.asked
-	t.asked = nil
+	asked := t.rereads
+	t.rereads = nil
 	return asked
 }
 
-func (t *Tree) askAgain(asked []chan error) {
+func (t *Tree) requeueRereads(asked []chan error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.asked = append(t.asked, asked...)
+	t.rereads = append(t.rereads, asked...)
 }
 
 func answer(asked []chan error, err error) {

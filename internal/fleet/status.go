@@ -17,7 +17,7 @@ const maxProblems = 100
 type status struct {
 	mu        sync.Mutex
 	stale     string
-	advice    string // what to do about stale; "" is to see to Consul
+	advice    string // the hint for stale; "" means to check Consul
 	duplicate *DuplicateNodeError
 	since     time.Time
 	touch     chan struct{} // closed while in touch
@@ -65,8 +65,7 @@ func (s *status) update(change func()) (before, after string) {
 	return before, after
 }
 
-// setStale reports whether the tree was in touch until now. Advice is what to do,
-// "" to see to Consul.
+// setStale reports whether the tree was in touch until now. Advice is the hint, "" to check Consul.
 func (s *status) setStale(why, advice string) (was bool) {
 	before, _ := s.update(func() { s.stale, s.advice = why, advice })
 	return before == ""
@@ -87,15 +86,14 @@ func (s *status) setDuplicate(e *DuplicateNodeError) (before *DuplicateNodeError
 	return before
 }
 
-// inTouch returns a channel that is closed when the tree is in touch, and since
-// when it is not.
+// inTouch returns a channel that is closed while the tree is in touch, and since when it isn't.
 func (s *status) inTouch() (touch <-chan struct{}, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.touch, s.since
 }
 
-// setProblem sets or, without a message, clears the problem of one name.
+// setProblem sets the problem of a name, or clears it if p has no message.
 func (s *status) setProblem(name string, p vip.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,17 +108,17 @@ func (s *status) setProblem(name string, p vip.Problem) {
 	s.wake()
 }
 
-// junkPlace is what was read when junk was found.
+// junkPlace is where foreign keys were found.
 type junkPlace int
 
 const (
 	inTree junkPlace = iota
 	inJournal
 	inNodes
-	beside // these
+	beside // anywhere else below the prefix
 )
 
-// setJunk replaces the problems of keys that aren't ours, in one place.
+// setJunk replaces the problems of foreign keys in one place.
 func (s *status) setJunk(where junkPlace, now map[string]vip.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,17 +128,17 @@ func (s *status) setJunk(where junkPlace, now map[string]vip.Problem) {
 	}
 }
 
-// removal says how to remove a key, and to have it noticed.
+// removal is the hint to remove a key.
 func removal(key string) string { return removalBy("consul kv delete ", key) }
 
-// removalOfAll is removal of all keys that begin so.
+// removalOfAll is the hint to remove all keys below a prefix.
 func removalOfAll(prefix string) string { return removalBy("consul kv delete -recurse ", prefix) }
 
 func removalBy(command, key string) string {
 	return ": " + command + shellword(key) + "; noticed within 5 minutes, or by ironvip source resync rest"
 }
 
-// shellword quotes what a shell would take apart.
+// shellword quotes a word for a shell if necessary.
 func shellword(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:", r)
@@ -151,13 +149,12 @@ func shellword(s string) string {
 	return s
 }
 
-// keyProblem is what is wrong with a key in Consul.
+// keyProblem is the problem of a key in Consul.
 func keyProblem(key string, err error, hint string) vip.Problem {
 	return vip.Problem{Code: vip.CodeInvalid, Place: "consul:" + key, Message: err.Error(), Hint: hint}
 }
 
-// list returns the problems of the tree as a whole, and those of keys that
-// belong nowhere, in no order.
+// list returns the problems of the tree as a whole and those of foreign keys, unordered.
 func (s *status) list() (whole, keys []vip.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,8 +165,8 @@ func (s *status) list() (whole, keys []vip.Problem) {
 	return whole, keys
 }
 
-// touched wakes those who follow Problems.
-func (s *status) touched() {
+// problemsChanged wakes the readers of Problems.
+func (s *status) problemsChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wake()
@@ -182,14 +179,14 @@ func (t *Tree) Duplicate() *DuplicateNodeError {
 	return t.status.duplicate
 }
 
-// Stale says why the tables may be old; "" when they are not.
+// Stale returns why the tables may be old, or "" if they are current.
 func (t *Tree) Stale() string {
 	why, _, _ := t.StaleSince()
 	return why
 }
 
-// StaleSince is Stale with the time since when, and with what to do about it, where
-// that is more than to see to Consul.
+// StaleSince is Stale with the time since when, and with a hint if there is more to do than to check
+// Consul.
 func (t *Tree) StaleSince() (why, advice string, since time.Time) {
 	t.status.mu.Lock()
 	defer t.status.mu.Unlock()
@@ -197,8 +194,8 @@ func (t *Tree) StaleSince() (why, advice string, since time.Time) {
 	return why, advice, t.status.since
 }
 
-// StatusChanged returns a channel that is closed when Stale or Problems change.
-// A closed one is replaced.
+// StatusChanged returns a channel that is closed when Stale or Problems change. Every change
+// replaces it.
 func (t *Tree) StatusChanged() <-chan struct{} {
 	t.status.mu.Lock()
 	defer t.status.mu.Unlock()

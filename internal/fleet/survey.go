@@ -12,10 +12,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// survey looks at what lies below the prefix beside the tree and the journal,
-// which are read anyway: what isn't ours is told, and left alone. It costs two
-// questions, whatever lies further below. Without an answer, what is known
-// stays; there is another survey after the next reading.
+// survey reports foreign keys below the prefix, and leaves them alone. Those in the tree and in
+// the journal are found when these are read. It costs two requests, whatever is below the foreign
+// keys. If one fails, the last result stays until the survey after the next full read.
 func (t *Tree) survey(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -27,14 +26,14 @@ func (t *Tree) survey(ctx context.Context) {
 		}
 		for _, name := range names {
 			if !slices.Contains(ours, name) {
-				found[name] = strange(level, name)
+				found[name] = foreign(level, name)
 			}
 		}
 	}
 	t.status.setJunk(beside, found)
 }
 
-// levels are the places that hold nothing but what is named here.
+// levels are the folders that are all ironvip's, with what is expected in each.
 func (p paths) levels() map[string][]string {
 	return map[string][]string{
 		p.prefix: {p.base},
@@ -45,23 +44,22 @@ func (p paths) levels() map[string][]string {
 var layout = regexp.MustCompile(`^v[0-9]+/$`)
 
 // strange says what is wrong with what isn't ours at a level: a key, or with a
-// slash at its end all keys that begin so.
-func strange(level, name string) vip.Problem {
+// slash at its end a foreign folder.
+func foreign(level, name string) vip.Problem {
 	if layout.MatchString(name[len(level):]) {
-		return keyProblem(name, errors.New("another release of ironvip keeps its fleet there, of which this one knows nothing"),
+		return keyProblem(name, errors.New("layout not supported: another release of ironvip keeps its fleet there"),
 			"bring all hosts to the same release")
 	}
 	hint := keepElsewhere + removal(name)
 	if strings.HasSuffix(name, "/") {
-		hint = "what is below the prefix is this fleet's: keep it elsewhere, another fleet too, or if nobody uses it remove all of it" + removalOfAll(name)
+		hint = "move it out of the prefix, which belongs to this fleet, or if nobody uses it remove all of it" + removalOfAll(name)
 	}
-	return keyProblem(name, errors.New("ironvip has nothing of that name"), hint)
+	return keyProblem(name, errors.New("unknown key: ironvip doesn't use it"), hint)
 }
 
-const keepElsewhere = "what is below the prefix is ironvip's: keep it elsewhere, or remove it"
+const keepElsewhere = "move it out of the prefix, which belongs to ironvip, or remove it"
 
-// misplaced is what is wrong with keys that are in a place of ours and belong to
-// nobody there.
+// misplaced returns the problems of keys that don't belong where they are.
 func misplaced(junk map[string]error) map[string]vip.Problem {
 	out := make(map[string]vip.Problem, len(junk))
 	for key, err := range junk {
@@ -70,14 +68,14 @@ func misplaced(junk map[string]error) map[string]vip.Problem {
 	return out
 }
 
-// noNode says why a row among the nodes is none.
-func (p paths) noNode(row Pair) error {
+// checkNodeRow validates a row of the nodes.
+func (p paths) checkNodeRow(row Pair) error {
 	var n Node
 	if err := json.Unmarshal(row.Value, &n); err != nil {
-		return fmt.Errorf("not a node's row: %w", err)
+		return fmt.Errorf("node row invalid: %w", err)
 	}
 	if row.Key != p.node(n.Name) {
-		return fmt.Errorf("not a node's row: it names the node %q", n.Name)
+		return fmt.Errorf("node row invalid: it has the node name %q", n.Name)
 	}
 	return nil
 }

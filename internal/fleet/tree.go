@@ -25,51 +25,50 @@ const DefaultPrefix = "ironvip"
 type Options struct {
 	KV    KV
 	Clock *table.Clock
-	Node  string // this host's name in the fleet, unlike every other's
-	// Identity is this host's, whatever its name. The zero one is replaced by a new one.
+	Node  string // this host's name, unique in the fleet
+	// Identity distinguishes this host whatever its name. New replaces the zero Identity.
 	Identity Identity
 	Prefix   string       // in Consul's KV store, without slashes at its ends; "" is DefaultPrefix
-	Folders  []string     // all that there will be
+	Folders  []string     // all folders
 	Cache    *store.DB    // where the last known tree is kept for a start without Consul; nil: nowhere
 	Events   *event.Log   // nil drops them
 	Log      *slog.Logger // nil discards
 }
 
 var _ Committer = (*Tree)(nil)
-var _ Turn = (*Tree)(nil)
+var _ Leadership = (*Tree)(nil)
 
-// Tree is this host's copy of what the fleet shares. Its methods may be called
-// by any goroutine.
+// Tree is this host's copy of the fleet's tree. It is safe for concurrent use.
 type Tree struct {
-	o       Options
-	started time.Time
-	log     *slog.Logger
-	paths   paths
-	folders map[string]*folder
-	status  *status
-	cache   *cache
-	writer  *writer
-	session *session
-	census  census
-	joined  chan struct{} // closed once this host has held its locks
+	o        Options
+	started  time.Time
+	log      *slog.Logger
+	paths    paths
+	folders  map[string]*folder
+	status   *status
+	cache    *cache
+	writer   *writer
+	session  *session
+	lastSeen lastSeen
+	joined   chan struct{} // closed once this host has held its locks
 
-	// reading is held while everything is read anew to replace what is known, and
-	// by the writer from sending a transaction until its outcome is in the tables:
-	// such a reading would take back what was written meanwhile.
+	// reading is held by a full read that replaces the tables, and by the writer from sending a
+	// transaction until its outcome is in the tables. Otherwise the full read could undo what
+	// was written meanwhile.
 	reading lock
 
 	mu        sync.Mutex // guards what follows, and the writing of tables
-	known     graves
-	lookups   int    // readings of single keys that are under way: graves are kept for them
-	high      uint64 // up to which index the tables have known the tree
-	epoch     int    // how often what was known has been replaced
+	known     tombstones
+	lookups   int    // reads of single keys in progress; tombstones are kept for them
+	high      uint64 // the highest index that the tables have reached
+	epoch     int    // how often the tables have been replaced
 	own       ownHead
-	mark      string // whose tree this is; "" while that isn't known
+	mark      string // the fleet's name; "" while unknown
 	loaded    bool   // the folders are ready
 	prevented bool   // they must not become so from the cache
 	held      context.CancelFunc
 	lastKick  time.Time
-	asked     []chan error // who wait for everything to be read anew
+	rereads   []chan error // callers of Reread that wait
 
 	follower follower
 	kicks    chan struct{}
@@ -84,10 +83,9 @@ type folder struct {
 	views []view
 }
 
-// view is what a Collection is to its tree. The methods are called under the
-// tree's lock.
+// view is a Collection's interface to its tree. Its methods are called under the tree's lock.
 type view interface {
-	// read decodes an entry: the costly part of a put, which needs no lock.
+	// read decodes an entry. This is the expensive part of a put, and needs no lock.
 	read(Entry) any
 	put(e Entry, read any)
 	remove(key string)
@@ -95,7 +93,7 @@ type view interface {
 	ready()
 }
 
-// New returns the tree, empty until Run.
+// New returns a tree. It is empty until Run.
 func New(o Options) *Tree {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
@@ -141,7 +139,7 @@ func (t *Tree) Run(ctx context.Context) error {
 	t.cache.open(t)
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.runSession(running) })
-	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.watchLeader, t.takeCensus, t.cache.run} {
+	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.watchLeader, t.watchNodes, t.cache.run} {
 		group.Go(func() error { run(running); return nil })
 	}
 	if err := group.Wait(); err != nil {
@@ -150,13 +148,12 @@ func (t *Tree) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Folder returns a folder's entries. It is ready once they have been read from
-// Consul, or else, after some patience, from the cache.
+// Folder returns a folder's entries. It is ready once they have been read from Consul, or, if
+// Consul isn't available for GracePeriod, from the cache.
 func (t *Tree) Folder(name string) table.Reader[string, Entry] { return t.folders[name].rows }
 
-// Problems lists what is wrong with the tree: first what concerns it as a whole,
-// then what can't be read in it, by key. They are at most 100, and one that says
-// how many more.
+// Problems lists the problems of the tree as a whole, then those of keys. It lists at most 100, and
+// one that counts the rest.
 func (t *Tree) Problems() []vip.Problem {
 	first, all := t.FirstProblems(maxProblems)
 	if more := all - len(first); more > 0 {
@@ -165,8 +162,7 @@ func (t *Tree) Problems() []vip.Problem {
 	return first
 }
 
-// FirstProblems returns at most that many of the problems, and how many there
-// are.
+// FirstProblems returns at most that many of the problems, and the number of all.
 func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
 	first, keys := t.status.list()
 	t.mu.Lock()
@@ -184,7 +180,7 @@ func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
 	return first[:min(all, most):min(all, most)], all
 }
 
-// ready tells those who wait for the first full reading. The caller holds mu.
+// ready makes all folders ready. The caller holds mu.
 func (t *Tree) ready() {
 	if t.loaded {
 		return
@@ -207,16 +203,15 @@ func (t *Tree) at(path string) (f *folder, key string) {
 	return f, key
 }
 
-// change is what has become of one path of the tree.
+// change is a write or a removal of one path of the tree.
 type change struct {
 	path  string
-	value []byte // nil: it is gone
-	index uint64 // of the writing or removal, or up to where that was looked for
-	fetch bool   // the value is to be read from Consul
+	value []byte // nil if the path was removed
+	index uint64 // of the write or removal, or up to which it was searched
+	fetch bool   // the value has to be read from Consul
 }
 
-// apply brings one change into the tables, unless they know a newer one. The
-// caller holds mu.
+// apply applies a change to the tables, unless they have a newer one. The caller holds mu.
 func (t *Tree) apply(c change) {
 	f, key := t.at(c.path)
 	if f == nil || c.index < t.knownIndex(f, key, c.path) {
@@ -229,8 +224,8 @@ func (t *Tree) apply(c change) {
 	}
 }
 
-// put brings an entry into the tables. Reads is what its folder's views read of
-// it, in their order, as far as that has been done. The caller holds mu.
+// put sets an entry in the tables. Reads are the decoded values for the folder's views, as far as
+// it was decoded already. The caller holds mu.
 func (t *Tree) put(f *folder, path string, e Entry, reads []any) {
 	before := f.rows.Revision()
 	f.rows.Set(e)
@@ -259,7 +254,7 @@ func (t *Tree) remove(f *folder, key, path string, index uint64) {
 	t.cache.remove(path)
 }
 
-// knownIndex returns up to which index the tables know what became of a key.
+// knownIndex returns up to which index the tables are current for a key.
 func (t *Tree) knownIndex(f *folder, key, path string) uint64 {
 	if e, _, ok := f.rows.Get(key); ok {
 		return e.Index
@@ -267,7 +262,7 @@ func (t *Tree) knownIndex(f *folder, key, path string) uint64 {
 	return t.known.index[path]
 }
 
-// lock is a mutex that is waited for no longer than a context.
+// lock is a mutex with a context.
 type lock chan struct{}
 
 func (l lock) take(ctx context.Context) error {
@@ -281,26 +276,26 @@ func (l lock) take(ctx context.Context) error {
 
 func (l lock) give() { <-l }
 
-// graves are the removals that older news could still contradict.
-type graves struct {
+// tombstones are the removals that older changes could still undo.
+type tombstones struct {
 	index map[string]uint64
-	queue []grave // about in the order of index
+	queue []tombstone // roughly ordered by index
 }
 
-type grave struct {
+type tombstone struct {
 	path  string
 	index uint64
 }
 
-func (g *graves) add(path string, index uint64) {
+func (g *tombstones) add(path string, index uint64) {
 	g.index[path] = index
-	g.queue = append(g.queue, grave{path, index})
+	g.queue = append(g.queue, tombstone{path, index})
 }
 
-func (g *graves) forget(path string) { delete(g.index, path) }
+func (g *tombstones) forget(path string) { delete(g.index, path) }
 
-// bury drops the removals up to index.
-func (g *graves) bury(index uint64) {
+// drop drops the removals up to index.
+func (g *tombstones) drop(index uint64) {
 	i := 0
 	for ; i < len(g.queue) && g.queue[i].index <= index; i++ {
 		if g.index[g.queue[i].path] <= index {
@@ -312,11 +307,11 @@ func (g *graves) bury(index uint64) {
 	}
 }
 
-// notOurs says why a path belongs to no folder.
+// notOurs returns why a path belongs to no folder.
 func (t *Tree) notOurs(path string) error {
 	name, key, _ := strings.Cut(path, "/")
 	if t.folders[name] == nil {
-		return fmt.Errorf("there is no folder %q in this release's tree", name)
+		return fmt.Errorf("unknown folder %q in this release", name)
 	}
 	return checkKey(key)
 }

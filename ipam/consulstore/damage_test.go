@@ -331,5 +331,5 @@ func TestCostOfOneLease(t *testing.T) {
 	}
 }
 
-var _ fleet.Turn = (*fleet.Tree)(nil) // ipam.Options.Leadership in a fleet
+var _ fleet.Leadership = (*fleet.Tree)(nil) // ipam.Options.Leadership in a fleet
 var _ ipam.Leadership = (*fleet.Tree)(nil)

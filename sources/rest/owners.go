@@ -9,7 +9,7 @@ import (
 
 // Fleet is what the source needs of the other hosts. A *fleet.Tree is one.
 type Fleet interface {
-	fleet.Turn
+	fleet.Leadership
 	// AwayFor returns how long a node has been absent, as far as this host has seen; 0
 	// if it is there.
 	AwayFor(node string) time.Duration

@@ -20,18 +20,18 @@ import (
 
 // Memory is the store. Its methods may be called by any goroutine.
 type Memory struct {
-	mu       sync.Mutex
-	index    uint64
-	pairs    map[string]fleet.Pair
-	graves   map[string]uint64 // when keys were removed
-	sessions map[string]*session
-	delays   map[string]time.Time // until when a key can't be locked
-	ids      int
-	changed  chan struct{}
-	clients  map[string]*Client
-	pace     time.Duration
-	slow     sync.WaitGroup
-	busy     chan struct{} // held by the transaction that is being done, where that takes time
+	mu         sync.Mutex
+	index      uint64
+	pairs      map[string]fleet.Pair
+	tombstones map[string]uint64 // when keys were removed
+	sessions   map[string]*session
+	delays     map[string]time.Time // until when a key can't be locked
+	ids        int
+	changed    chan struct{}
+	clients    map[string]*Client
+	pace       time.Duration
+	slow       sync.WaitGroup
+	busy       chan struct{} // held by the transaction that is being done, where that takes time
 }
 
 type session struct {
@@ -44,14 +44,14 @@ type session struct {
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
 	return &Memory{
-		index:    10,
-		pairs:    map[string]fleet.Pair{},
-		graves:   map[string]uint64{},
-		sessions: map[string]*session{},
-		delays:   map[string]time.Time{},
-		changed:  make(chan struct{}),
-		clients:  map[string]*Client{},
-		busy:     make(chan struct{}, 1),
+		index:      10,
+		pairs:      map[string]fleet.Pair{},
+		tombstones: map[string]uint64{},
+		sessions:   map[string]*session{},
+		delays:     map[string]time.Time{},
+		changed:    make(chan struct{}),
+		clients:    map[string]*Client{},
+		busy:       make(chan struct{}, 1),
 	}
 }
 
@@ -191,7 +191,7 @@ func (m *Memory) Restore(s Snapshot, rebuilt bool) {
 		session.expiry.Stop()
 		delete(m.sessions, id)
 	}
-	m.pairs, m.graves = maps.Clone(s.pairs), map[string]uint64{}
+	m.pairs, m.tombstones = maps.Clone(s.pairs), map[string]uint64{}
 	for key, p := range m.pairs {
 		if p.Session != "" {
 			delete(m.pairs, key)
@@ -235,13 +235,13 @@ func (m *Memory) set(key string, value []byte, index uint64) uint64 {
 		return old.Index
 	}
 	m.pairs[key] = fleet.Pair{Key: key, Value: bytes.Clone(value), Index: index, Session: old.Session}
-	delete(m.graves, key)
+	delete(m.tombstones, key)
 	return index
 }
 
 func (m *Memory) remove(key string, index uint64) {
 	delete(m.pairs, key)
-	m.graves[key] = index
+	m.tombstones[key] = index
 }
 
 func (m *Memory) under(prefix string) []fleet.Pair {
@@ -263,7 +263,7 @@ func (m *Memory) prefixIndex(prefix string) (index uint64) {
 			index = max(index, p.Index)
 		}
 	}
-	for key, at := range m.graves {
+	for key, at := range m.tombstones {
 		if strings.HasPrefix(key, prefix) {
 			index = max(index, at)
 		}
@@ -283,8 +283,8 @@ func (m *Memory) keyIndex(key string) uint64 {
 
 // txn does the operations on a copy first.
 func (m *Memory) txn(ops []fleet.Op) fleet.Outcome {
-	pairs, graves := m.pairs, m.graves
-	m.pairs, m.graves = maps.Clone(pairs), maps.Clone(graves)
+	pairs, tombstones := m.pairs, m.tombstones
+	m.pairs, m.tombstones = maps.Clone(pairs), maps.Clone(tombstones)
 	var out fleet.Outcome
 	next := m.index + 1
 	for i, op := range ops {
@@ -295,7 +295,7 @@ func (m *Memory) txn(ops []fleet.Op) fleet.Outcome {
 		out.Index = max(out.Index, index)
 	}
 	if len(out.Refused) > 0 {
-		m.pairs, m.graves = pairs, graves
+		m.pairs, m.tombstones = pairs, tombstones
 		return fleet.Outcome{Refused: out.Refused}
 	}
 	m.index = next

@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// reading is the whole tree on its way from Consul. Its values are decoded while
-// more come, with all processors and without the tree's lock: nobody is kept
-// waiting by it, and nothing of it is in the tables before it is complete.
+// reading is the whole tree while it is read from Consul. Values are decoded while more arrive, on
+// all processors and without the tree's lock. Nothing is in the tables before it is complete.
 type reading struct {
 	tree     *Tree
 	views    map[*folder][]view
@@ -16,13 +15,13 @@ type reading struct {
 	decoding sync.WaitGroup
 }
 
-// placed is a pair of a reading, and where in the tree it belongs.
+// placed is a pair of a reading with its place in the tree.
 type placed struct {
 	pair   *Pair
 	path   string
-	folder *folder // nil: no folder of ours
+	folder *folder // nil for a foreign key
 	key    string
-	reads  []any // what the folder's views read; none where the tables have it as it is
+	reads  []any // decoded for each of the folder's views; empty if the tables have this version
 }
 
 func (p *placed) entry() Entry {
@@ -39,7 +38,7 @@ func (t *Tree) newReading() *reading {
 	return r
 }
 
-// take begins to decode what has come.
+// take starts to decode a chunk.
 func (r *reading) take(pairs []Pair) {
 	part := make([]placed, len(pairs))
 	r.parts = append(r.parts, part)
@@ -51,7 +50,7 @@ func (r *reading) take(pairs []Pair) {
 	})
 }
 
-// wait waits until what was taken is decoded.
+// wait waits until all chunks are decoded.
 func (r *reading) wait() { r.decoding.Wait() }
 
 func (r *reading) place(p *placed) {
@@ -68,7 +67,7 @@ func (r *reading) place(p *placed) {
 	}
 }
 
-// all yields every pair, once they are decoded.
+// all yields every pair. Call wait first.
 func (r *reading) all() iter.Seq[*placed] {
 	return func(yield func(*placed) bool) {
 		for _, part := range r.parts {
@@ -81,7 +80,7 @@ func (r *reading) all() iter.Seq[*placed] {
 	}
 }
 
-// mark returns the pair that says whose tree it is, or nil, once they are decoded.
+// mark returns the pair that names the fleet, or nil. Call wait first.
 func (r *reading) mark() *Pair {
 	for p := range r.all() {
 		if p.path == markName {
@@ -91,10 +90,10 @@ func (r *reading) mark() *Pair {
 	return nil
 }
 
-// merge brings a reading of the whole tree, good up to an index, into the
-// tables. The caller holds mu.
+// merge merges a reading of the whole tree, current up to an index, into the tables. With replace,
+// newer values in the tables are overwritten too. The caller holds mu.
 func (t *Tree) merge(r *reading, upTo uint64, replace bool) {
-	there := make(map[*folder]map[string]bool, len(t.folders)) // of folders of which something may be gone
+	there := make(map[*folder]map[string]bool, len(t.folders)) // keys of the folders that had any
 	for _, f := range t.folders {
 		if n := f.rows.Len(); n > 0 {
 			there[f] = make(map[string]bool, n)
