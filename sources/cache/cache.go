@@ -1,13 +1,11 @@
-// Package cache lets an agent start with the services that a source had
-// before, while that source can't be read.
+// Package cache keeps a source's last services on disk, so that an agent can start with them while
+// the source can't be read.
 //
-// In come the rows in force, which are kept on disk behind everybody's back: no
-// change waits for it. Out of it comes, in a new run of the agent, what was kept,
-// if the source itself says nothing within a moment or says that it can't:
-// without that, what forwards would be taken down because Consul is away. What
-// the source says counts from its first word on. The package decides nothing
-// about services, and is for sources whose input isn't on this host's disk
-// already.
+// Its input are the source's rows in [services], which are written to disk within a second; no
+// change waits for that. In a new run of the agent, its output are those rows, if the source sends
+// nothing within a moment or reports that it can't be read. Otherwise traffic would stop because
+// Consul is away. The source's own full list replaces them. The package decides nothing about
+// services, and is for sources that read from a server.
 package cache
 
 import (
@@ -24,23 +22,22 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Patience is how long a source may say nothing before it is spoken for.
+// Patience is how long a source may send nothing before its cached services are used.
 const Patience = 2 * time.Second
 
-// flushEvery is how long a change may wait to be kept.
+// flushEvery is how long a change may wait to be written.
 const flushEvery = time.Second
 
-// Row is one service as it is kept.
+// Row is one service on disk.
 type Row struct {
 	Spec   spec.Service `json:"spec"` // with every default stated
 	Origin string       `json:"origin,omitempty"`
-	// Assigned is what the spec has no word for: no user writes it.
+	// Assigned is not part of the spec: no user writes it.
 	Assigned bool `json:"assigned,omitempty"`
 }
 
-// heardKey has an empty row once what is kept is all that the source has said: so
-// a source without services is told from one that was never heard. It is no
-// service's, which have a slash.
+// heardKey has an empty row once the cache holds the source's full list. It distinguishes a source
+// without services from one that was never read. It has no slash, which every service's key has.
 const heardKey = "heard"
 
 // Store keeps rows durably under "namespace/name". A *store.Bucket is one.
@@ -49,8 +46,7 @@ type Store interface {
 	Write(put map[string]Row, remove []string) error
 }
 
-// Source is a source with a memory. It implements sources.Source, and
-// sources.Guarded.
+// Source is a source with a cache. It implements sources.Source and sources.Guarded.
 type Source struct {
 	inner    sources.Source
 	name     string
@@ -58,12 +54,11 @@ type Source struct {
 	services table.Reader[vip.ServiceKey, vip.Service]
 	log      *slog.Logger
 
-	heard chan struct{} // closed when inner has stated its full list in this process
+	heard chan struct{} // closed when inner has sent its full list in this process
 	once  sync.Once
 }
 
-// New gives the source of that name a memory. Services are the rows in force of
-// all sources.
+// New returns a source with a cache. Services are the rows in force of all sources.
 func New(name string, inner sources.Source, store Store, services table.Reader[vip.ServiceKey, vip.Service], log *slog.Logger) *Source {
 	return &Source{inner: inner, name: name, store: store, services: services, log: log, heard: make(chan struct{})}
 }
@@ -79,10 +74,10 @@ func (s *Source) ShrinkGuard() time.Duration {
 // Name is the source's name.
 func (s *Source) Name() string { return s.name }
 
-// Prior returns how many services are remembered: before Keep, those that the
-// last run of the agent had. It costs O(those services).
+// Prior returns how many services the cache holds: before Keep, those of the last run of the agent.
+// It costs O(those services).
 func (s *Source) Prior() int {
-	all, _ := s.store.All() // what can't be read is told of by who restores it
+	all, _ := s.store.All() // restore logs the error
 	delete(all, heardKey)
 	return len(all)
 }
@@ -91,11 +86,11 @@ func (s *Source) Prior() int {
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	select {
 	case <-s.heard:
-		return s.inner.Run(ctx, out) // what it said is in force
+		return s.inner.Run(ctx, out) // its services are in force
 	default:
 	}
 	sink := &sink{Sink: out, source: s}
-	timer := time.AfterFunc(Patience, func() { sink.recall(errors.New("it has not answered yet")) })
+	timer := time.AfterFunc(Patience, func() { sink.recall(errors.New("no answer yet")) })
 	defer timer.Stop()
 	err := s.inner.Run(ctx, sink)
 	if ctx.Err() == nil {
@@ -105,16 +100,16 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	return err
 }
 
-// sink passes on what the source says, and what is remembered before that.
+// sink passes on the calls of the source, and the cached services before them.
 type sink struct {
 	sources.Sink
 	source *Source
 
 	mu     sync.Mutex
-	spoken bool // the source has stated its full list, was spoken for, or its run is over
+	spoken bool // the full list was sent, by the source or from the cache, or the run is over
 }
 
-// recall speaks for a source that hasn't spoken. Why is what keeps it.
+// recall sends the cached services if the source hasn't sent its full list. Why is the reason.
 func (k *sink) recall(why error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -126,12 +121,12 @@ func (k *sink) recall(why error) {
 	if len(rows) == 0 && !all {
 		return
 	}
-	k.source.log.Warn("a source can't be read: beginning with the services that it had before", "source", k.source.name, "services", len(rows), "err", why)
+	k.source.log.Warn("source can't be read: starting with its cached services", "source", k.source.name, "services", len(rows), "err", why)
 	k.Sink.Replace(rows, nil)
-	k.Sink.Stale(fmt.Errorf("not read since the agent started, its services are those of before: %w", why))
+	k.Sink.Stale(fmt.Errorf("not read since the agent started, using cached services: %w", why))
 }
 
-// close keeps the memory quiet once the run is over.
+// close disables recall once the run is over.
 func (k *sink) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -154,12 +149,11 @@ func (k *sink) Stale(err error) {
 	k.recall(err)
 }
 
-// restore returns what is remembered. That it is all that the source had says
-// whole.
+// restore returns the cached services. Whole says that they are all that the source had.
 func (s *Source) restore() (rows []vip.Service, whole bool) {
 	all, err := s.store.All()
 	if err != nil {
-		s.log.Warn("some of a source's services are not remembered", "source", s.name, "err", err)
+		s.log.Warn("cached services can't be read", "source", s.name, "err", err)
 	}
 	_, whole = all[heardKey]
 	whole = whole && err == nil
@@ -168,7 +162,7 @@ func (s *Source) restore() (rows []vip.Service, whole bool) {
 	for key, kept := range all {
 		row, problems := kept.Spec.Build(s.name, kept.Origin)
 		if len(problems) > 0 {
-			s.log.Warn("a service is not remembered", "source", s.name, "service", key, "err", problems[0].Error())
+			s.log.Warn("cached service is invalid", "source", s.name, "service", key, "err", problems[0].Error())
 			whole = false
 			continue
 		}
@@ -178,13 +172,13 @@ func (s *Source) restore() (rows []vip.Service, whole bool) {
 	return rows, whole
 }
 
-// Keep keeps the source's rows in force, until the context ends, and returns its
-// error. A change costs O(change), and a write to the disk within a second.
+// Keep writes the source's rows to the cache until the context ends, and returns its error. A
+// change costs O(change), and is on disk within a second.
 func (s *Source) Keep(ctx context.Context) error {
 	k := keeper{Source: s, known: map[string]struct{}{}, put: map[string]Row{}, remove: map[string]struct{}{}}
 	all, err := s.store.All()
 	if err != nil {
-		s.log.Warn("some of a source's services are not remembered", "source", s.name, "err", err)
+		s.log.Warn("cached services can't be read", "source", s.name, "err", err)
 	}
 	for key := range all {
 		k.known[key] = struct{}{}
@@ -213,7 +207,7 @@ func (s *Source) Keep(ctx context.Context) error {
 		case <-heard:
 			heard = nil
 		case <-flush.C:
-			// Once all is known that the source has now, what it had before is forgotten.
+			// Once the full list is known, drop what the source no longer has.
 			if !k.swept && ready == nil && heard == nil {
 				k.sweep()
 			}
@@ -225,7 +219,7 @@ func (s *Source) Keep(ctx context.Context) error {
 // keeper is the state of Keep.
 type keeper struct {
 	*Source
-	known  map[string]struct{} // that are kept
+	known  map[string]struct{} // on disk
 	put    map[string]Row
 	remove map[string]struct{}
 	swept  bool
@@ -252,8 +246,8 @@ func (k *keeper) drop(name string) {
 	}
 }
 
-// sweep drops what the source had in an earlier run of the agent, and hasn't now.
-// Then what is kept is all that there is.
+// sweep drops the services of an earlier run of the agent that the source no longer has. From then
+// on the cache is complete.
 func (k *keeper) sweep() {
 	k.swept = true
 	now := map[string]struct{}{}
@@ -262,7 +256,7 @@ func (k *keeper) sweep() {
 			continue
 		}
 		now[nameOf(key)] = struct{}{}
-		if _, known := k.known[nameOf(key)]; !known { // the feed is not as far yet
+		if _, known := k.known[nameOf(key)]; !known { // the feed hasn't delivered it yet
 			k.change(key, row, false)
 		}
 	}
@@ -277,7 +271,7 @@ func (k *keeper) sweep() {
 	}
 }
 
-// flush writes what has changed. What can't be written is tried again.
+// flush writes the changes. A failed write is retried.
 func (k *keeper) flush() {
 	if len(k.put)+len(k.remove) == 0 {
 		return
@@ -287,7 +281,7 @@ func (k *keeper) flush() {
 		gone = append(gone, name)
 	}
 	if err := k.store.Write(k.put, gone); err != nil {
-		k.log.Warn("a source's services can't be remembered; trying again", "source", k.name, "err", err)
+		k.log.Warn("cache can't be written; retrying", "source", k.name, "err", err)
 		return
 	}
 	clear(k.put)

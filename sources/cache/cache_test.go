@@ -242,7 +242,7 @@ func TestThatThereAreNoServicesIsRemembered(t *testing.T) {
 	r.end()
 	r = start(t, db)
 	wait.For(t, "the cache speaks for the source", func() error {
-		if status, _, _ := r.statuses.Get("consul"); !strings.Contains(status.Stale, "those of before") {
+		if status, _, _ := r.statuses.Get("consul"); !strings.Contains(status.Stale, "using cached services") {
 			return fmt.Errorf("status %+v", status)
 		}
 		return nil
