@@ -88,7 +88,7 @@ var (
 	fallback    = &feature{name: "`scheduler_flags = [\"fallback\"]` (`sh`, `mh`)", sample: someService + "scheduler = \"sh\"\nscheduler_flags = [ \"fallback\" ]\n"}
 	onePacket   = &feature{name: "`scheduler_flags = [\"one-packet\"]`", sample: udpPort + someBackend + "forward = \"dr\"\nscheduler_flags = [ \"one-packet\" ]\n"}
 	affinity    = &feature{name: "`affinity`", sample: someService + "affinity = { timeout = \"1h\" }\n"}
-	stickyRange = &feature{name: "`affinity` with a range of ports and a `target_port`",
+	stickyRange = &feature{name: "`affinity` with a port range and a `target_port`",
 		sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\naffinity = {}\n" + someBackend}
 	stickyInside = &feature{name: "`affinity` with different traffic policies and a `target_port`",
 		sample: "ports = [ { port = 80, target_port = 8080 } ]\naffinity = {}\nexternal_traffic = \"local\"\n" + someBackend}
@@ -97,7 +97,7 @@ var (
 		does: map[string]string{"ipvs": "the client is refused", "proxy": "another backend is tried"}}
 
 	localBoth    = &feature{name: "both traffic policies `local`", sample: someService + "external_traffic = \"local\"\ninternal_traffic = \"local\"\n"}
-	localOutside = &feature{name: "`external_traffic` other than `internal_traffic`", sample: someService + "external_traffic = \"local\"\n"}
+	localOutside = &feature{name: "different `external_traffic` and `internal_traffic`", sample: someService + "external_traffic = \"local\"\n"}
 	sameZone     = &feature{name: "`traffic_distribution = \"same-zone\"`", sample: someService + "traffic_distribution = \"same-zone\"\n"}
 	sameNode     = &feature{name: "`traffic_distribution = \"same-node\"`", sample: someService + "traffic_distribution = \"same-node\"\n"}
 	hints        = &feature{name: "`for_zones` and `for_nodes` of backends", sample: somePort + "backends = [ { address = \"10.1.0.11\", for_zones = [\"za\"], for_nodes = [\"here\"] } ]\n"}
@@ -113,9 +113,9 @@ var (
 	rangesOfUDP  = &feature{name: "a datagram from outside `source_ranges`", sample: udpPort + someBackend + "source_ranges = [ \"192.0.2.0/24\" ]\n",
 		does: map[string]string{"proxy": "dropped", "ipvs": "port unreachable"}}
 	nodePorts  = &feature{name: "`node_port`", sample: "ports = [ { port = 80, node_port = \"auto\" } ]\n" + someBackend}
-	portRange  = &feature{name: "a range of ports", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
+	portRange  = &feature{name: "a port range", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
 	allPorts   = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
-	rangeToOne = &feature{name: "a range of ports with a `target_port`", sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\n" + someBackend}
+	rangeToOne = &feature{name: "a port range with a `target_port`", sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\n" + someBackend}
 
 	halfClose = &feature{name: "half-closed connections", sample: someService}
 
@@ -124,14 +124,14 @@ var (
 	tunnel  = &feature{name: "`forward = \"tunnel\"`, IPv4", sample: someService + "forward = \"tunnel\"\n"}
 	tunnel6 = &feature{name: "`forward = \"tunnel\"`, IPv6", sample: somePort + "backends = [ { address = \"fd01::11\" } ]\nforward = \"tunnel\"\n"}
 
-	refusal  = &feature{name: "a service without a usable backend refuses at once", sample: somePort}
-	unserved = &feature{name: "a VIP's other ports refuse what listens on all addresses of the host", sample: someService,
+	refusal  = &feature{name: "a service without a usable backend refuses immediately", sample: somePort}
+	unserved = &feature{name: "a VIP's other ports don't expose listeners on all addresses of the host", sample: someService,
 		does: map[string]string{"proxy": "reachable at the VIP", "ipvs": "yes"}}
-	drain    = &feature{name: "a backend that leaves keeps its connections until the deadline", sample: someService + "drain_timeout = \"1h\"\n"}
+	drain    = &feature{name: "a removed backend keeps its connections until the deadline", sample: someService + "drain_timeout = \"1h\"\n"}
 	settings = &feature{name: "open connections when settings change", sample: someService}
-	udpMove  = &feature{name: "UDP clients of a backend that leaves move at once", sample: udpPort + someBackend}
+	udpMove  = &feature{name: "UDP clients of a removed backend move immediately", sample: udpPort + someBackend}
 	outlive  = &feature{name: "open connections at a restart of the agent", sample: someService,
-		does: map[string]string{"ipvs": "go on", "proxy": "end"}}
+		does: map[string]string{"ipvs": "continue", "proxy": "end"}}
 )
 
 // groups are the features as the document has them.
@@ -142,7 +142,7 @@ var groups = []struct {
 	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6}},
 	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
-	{"Who is seen, who is let in", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, refusal, unserved}},
+	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, refusal, unserved}},
 	{"Changes", []*feature{drain, settings, udpMove, outlive}},
 }
 

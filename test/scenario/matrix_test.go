@@ -37,10 +37,11 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-const intro = "# What each dataplane does\n\n" +
-	"This page is written by `go test ./test/scenario -run TestDocument -update`: a \"no\" is the dataplane's own word, which is in the\n" +
-	"status of a service that asks for it, and everything else is what the scenarios in the last column show with real connections, on\n" +
-	"both dataplanes. [testing-vm.md](testing-vm.md) says how to add one; [proxy.md](proxy.md) and [ipvs.md](ipvs.md) have the reasons.\n"
+const intro = "# Dataplane features\n\n" +
+	"`go test ./test/scenario -run TestDocument -update` generates this page. A \"no\" is followed by the\n" +
+	"dataplane's refusal, as the status of a service shows it. Everything else is shown by the\n" +
+	"scenarios in the last column, with real connections. [testing-vm.md](testing-vm.md) describes how to\n" +
+	"add a scenario; [proxy.md](proxy.md) and [ipvs.md](ipvs.md) give the reasons.\n"
 
 // matrix writes the document.
 func matrix() (string, error) {
