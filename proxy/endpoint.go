@@ -8,18 +8,17 @@ import (
 	"github.com/ironvip/ironvip/proxy/pick"
 )
 
-// How long a backend that refused is passed over: doubled for each failure in a
-// row. Short, because a refusal costs a client nothing but the next attempt.
+// How long a backend that refused is skipped; doubled for each failure in a row. It is short,
+// because a refusal costs a client only another attempt.
 const (
 	avoidFirst = 500 * time.Millisecond
 	avoidMost  = 5 * time.Second
 )
 
-// link is a connection, session or attempt at one that an endpoint has.
+// link is a connection, a session, or an attempt at one, of an endpoint.
 type link interface{ abort() }
 
-// endpoint is a backend of a frontend for as long as the frontend has it,
-// whatever its weight: an update of the frontend keeps it, and so its
+// endpoint is a backend of a frontend, with any weight. An update of the frontend keeps it with its
 // connections.
 type endpoint struct {
 	addr  netip.AddrPort
@@ -36,11 +35,10 @@ func newEndpoint(addr netip.AddrPort) *endpoint {
 	return &endpoint{addr: addr, links: make(map[link]struct{})}
 }
 
-// leave gives back a connection that attempt.next has counted.
+// leave ends a connection that attempt.next has counted.
 func (e *endpoint) leave() { e.state.Open.Add(-1) }
 
-// add makes l one of the endpoint's links. It reports false, and does not, when
-// the endpoint is gone.
+// add adds l to the endpoint's links. It returns false if the endpoint is closed.
 func (e *endpoint) add(l link) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -51,7 +49,7 @@ func (e *endpoint) add(l link) bool {
 	return true
 }
 
-// swap has next for a link in place of last, or reports false as add does.
+// swap replaces the link last by next. It returns false if the endpoint is closed.
 func (e *endpoint) swap(last, next link) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,7 +67,7 @@ func (e *endpoint) remove(l link) {
 	delete(e.links, l)
 }
 
-// close ends everything the endpoint has, at once, and lets nothing new in.
+// close ends all links immediately and accepts no new ones.
 func (e *endpoint) close() {
 	e.mu.Lock()
 	e.gone = true
@@ -81,8 +79,8 @@ func (e *endpoint) close() {
 	}
 }
 
-// failed has the endpoint passed over for a while from now (Target.now), and
-// returns for how long and whether it was well before.
+// failed makes the scheduler skip the endpoint from now (Target.now) on. It returns for how long,
+// and whether the endpoint had worked before.
 func (e *endpoint) failed(now int64) (avoid time.Duration, first bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -92,7 +90,7 @@ func (e *endpoint) failed(now int64) (avoid time.Duration, first bool) {
 	return avoid, e.failures == 1
 }
 
-// works forgets earlier failures.
+// works resets the failures.
 func (e *endpoint) works() {
 	if e.state.Avoid.Load() == 0 {
 		return

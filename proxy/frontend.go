@@ -12,19 +12,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// listener is what a frontend takes clients in with.
+// listener accepts the clients of a frontend.
 type listener interface {
-	// usable tells whether some backend takes new connections. A UDP listener
-	// closes and opens its socket by it.
+	// usable reports to the listener whether a backend accepts new connections. A UDP listener
+	// opens or closes its socket accordingly.
 	usable(bool) error
-	// died returns why the listener ended by itself, or nil.
+	// died returns the error that ended the listener, or nil.
 	died() error
-	// close ends it; no client is taken in afterwards.
+	// close ends the listener. No client is accepted afterwards.
 	close()
 }
 
-// frontend is one key's listener and backends. One goroutine at a time calls
-// update, repair and close; the others may be called by any.
+// frontend has the listener and the backends of one key. One goroutine at a time may call update,
+// repair and close. The other methods may be called concurrently.
 type frontend struct {
 	target *Target
 	key    vip.FrontendKey
@@ -40,8 +40,7 @@ type frontend struct {
 	tally    tally
 }
 
-// backends is what a frontend chooses from, and whom it does it for; immutable,
-// replaced by an update.
+// backends is the set from which a frontend chooses. It is immutable; an update replaces it.
 type backends struct {
 	all      map[netip.AddrPort]*endpoint
 	usable   []*endpoint            // those with a weight; what picker counts by
@@ -52,7 +51,7 @@ type backends struct {
 	sources  sources
 }
 
-// newFrontend returns a frontend that doesn't listen yet.
+// newFrontend returns a frontend without a listener.
 func newFrontend(t *Target, spec *vip.Frontend) *frontend {
 	f := &frontend{target: t, key: spec.Key}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -61,8 +60,7 @@ func newFrontend(t *Target, spec *vip.Frontend) *frontend {
 	return f
 }
 
-// choose makes spec's backends the ones to choose from, and closes what is
-// left of those it no longer has.
+// choose sets spec's backends and closes the endpoints that spec no longer has.
 func (f *frontend) choose(spec *vip.Frontend) {
 	old := f.backends.Load()
 	b := &backends{
@@ -115,7 +113,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	}
 }
 
-// close ends the listener, then every connection, and waits for all of it.
+// close ends the listener and every connection, and waits for all goroutines.
 func (f *frontend) close() {
 	if f.listener != nil {
 		f.listener.close()
@@ -131,19 +129,19 @@ func (f *frontend) close() {
 	}
 }
 
-// log names the frontend. It is made when there is something to say: most of
-// thousands never have anything.
+// log returns a logger with the frontend's key. It is created on demand, because most frontends
+// never log.
 func (f *frontend) log() *slog.Logger { return f.target.log.With("frontend", f.key.String()) }
 
-// complain logs a fault of this host's, such as no descriptor left, at most once
-// a second over all frontends: it concerns thousands of them at once.
+// complain logs an error of this host, such as missing file descriptors, at most once a second for
+// all frontends, because the error affects thousands at once.
 func (f *frontend) complain(doing string, err error) {
 	if f.target.errorLog.pass(f.target.now()) {
 		f.log().Warn(doing, "err", err)
 	}
 }
 
-// attempt is one client's way to a backend: each next is another backend.
+// attempt connects one client: each call of next returns another backend.
 type attempt struct {
 	f      *frontend
 	client netip.AddrPort
@@ -158,9 +156,8 @@ func (f *frontend) attempt(client netip.AddrPort) *attempt {
 	return &attempt{f: f, client: client}
 }
 
-// next returns a backend not tried yet, or nil when there is none. Those that
-// lately failed are taken only when no other is left. The backend counts the
-// connection from here on, until its endpoint.leave.
+// next returns a backend that was not tried yet, or nil. Backends that failed recently are used
+// only if no other is left. The connection counts from here on, until endpoint.leave.
 func (a *attempt) next() *endpoint {
 	b := a.f.backends.Load()
 	if b != a.from {
@@ -196,8 +193,7 @@ func (a *attempt) next() *endpoint {
 	return b.all[addr]
 }
 
-// pick asks the scheduler, which counts the connection, and notes the answer as
-// tried.
+// pick asks the scheduler, which counts the connection, and marks the result as tried.
 func (a *attempt) pick(b *backends) int {
 	i := b.picker.Pick(a.hash, a.f.target.now(), a.tried)
 	if i < 0 {
@@ -209,7 +205,7 @@ func (a *attempt) pick(b *backends) int {
 	return i
 }
 
-// works tells that the backend answered: the client's affinity moves to it.
+// works records that the backend answered: the client's affinity moves to it.
 func (a *attempt) works(e *endpoint) {
 	e.works()
 	if a.claim != nil {
@@ -217,7 +213,7 @@ func (a *attempt) works(e *endpoint) {
 	}
 }
 
-// failed tells that the backend did not, and why.
+// failed records that the backend did not answer, and why.
 func (a *attempt) failed(e *endpoint, err error) {
 	avoid, first := e.failed(a.f.target.now())
 	a.f.target.stats.failures.Add(1)
@@ -226,7 +222,7 @@ func (a *attempt) failed(e *endpoint, err error) {
 	}
 }
 
-// end gives the client's affinity back, after its connection.
+// end releases the client's affinity after its connection.
 func (a *attempt) end() {
 	if a.claim != nil {
 		a.keeper.release(a.claim)

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limit counts what is open against a bound.
+// limit counts open items against a bound.
 type limit struct {
 	most    atomic.Int64
 	open    atomic.Int64
 	refused atomic.Uint64
 }
 
-// take opens one more, or counts a refusal and reports false.
+// take counts one more item. Beyond the bound, it counts a refusal and returns false.
 func (l *limit) take() bool {
 	if l.open.Add(1) > l.most.Load() {
 		l.open.Add(-1)
@@ -26,8 +26,7 @@ func (l *limit) take() bool {
 
 func (l *limit) give() { l.open.Add(-1) }
 
-// throttle lets one message through a second, for what a flood of clients could
-// repeat without end.
+// throttle allows one message per second, for errors that a flood of clients could repeat.
 type throttle struct{ next atomic.Int64 }
 
 func (t *throttle) pass(now int64) bool {
@@ -35,17 +34,15 @@ func (t *throttle) pass(now int64) bool {
 	return now >= next && t.next.CompareAndSwap(next, now+int64(time.Second))
 }
 
-// budget is how the process' descriptors are divided: a TCP connection needs
-// two, a UDP session one, a pipe two. Pipes are held only while bytes are on
-// their way (see splice.go), and a copy without one goes through a buffer, so
-// few will do.
+// budget divides the process's file descriptors: a TCP connection needs two, a UDP session one, a
+// pipe two. Pipes are held only during a transfer (see splice.go), and a copy without one uses a
+// buffer, so few pipes are enough.
 type budget struct{ connections, sessions, pipes, listeners int }
 
-// share divides files descriptors of which listeners are listening: an eighth
-// to pipes, and of the rest half of all to TCP and a quarter to UDP. Listeners
-// beyond a sixteenth come out of what TCP and UDP have, up to three quarters of
-// all. So a sixteenth is always left to the rest of the agent: its API has to
-// answer when the proxy has too much to do.
+// share divides the descriptors while some listen already: an eighth for pipes,
+// half for TCP connections and a quarter for UDP sessions. Listeners beyond a sixteenth reduce the
+// parts of TCP and UDP, up to three quarters of all. A sixteenth always remains for the rest of the
+// agent, so that its API answers when the proxy is overloaded.
 func share(files uint64, listeners int) budget {
 	n := int(min(files, 1<<24))
 	traffic := n/4*3 - max(0, listeners-n/16)
@@ -53,8 +50,8 @@ func share(files uint64, listeners int) budget {
 	return budget{connections: each, sessions: each, pipes: max(n/16, 1), listeners: max(n/4*3, 1)}
 }
 
-// listens books a socket that is to listen, or refuses it when listeners have
-// all descriptors that they may have; then it is as if there were none left.
+// reserveListener reserves the descriptor of a listening socket. It fails like an exhausted process
+// if listeners have used their part.
 func (t *Target) reserveListener() error {
 	t.files.Lock()
 	defer t.files.Unlock()
@@ -66,7 +63,7 @@ func (t *Target) reserveListener() error {
 	return nil
 }
 
-// silenced takes back a listens.
+// releaseListener reverts reserveListener.
 func (t *Target) releaseListener() {
 	t.files.Lock()
 	defer t.files.Unlock()
@@ -74,15 +71,14 @@ func (t *Target) releaseListener() {
 	t.divide()
 }
 
-// divide sets what connections and sessions may have. The caller holds files.
+// divide sets the bounds of connections and sessions. The caller holds files.
 func (t *Target) divide() {
 	b := share(t.rlimit, t.listening)
 	t.connections.most.Store(int64(min(t.opts.MaxConnections, b.connections)))
 	t.sessions.most.Store(int64(min(t.opts.MaxSessions, b.sessions)))
 }
 
-// openFiles returns RLIMIT_NOFILE, which the Go runtime has raised to its hard
-// limit.
+// openFiles returns RLIMIT_NOFILE, which the Go runtime has raised to its hard limit.
 func openFiles() uint64 {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -91,14 +87,12 @@ func openFiles() uint64 {
 	return r.Cur
 }
 
-// roomFor is for how many descriptors there is room from the start, in 128 KiB of the
-// kernel's memory.
+// roomFor is the initial size of the descriptor table: 128 KiB of the kernel's memory.
 const roomFor = 1 << 14
 
-// makeRoom has the kernel make this process's table of descriptors as large as some
-// thousand listeners need. Otherwise it doubles the table each time that it is
-// full, and whoever opens a socket then waits until every processor has taken notice
-// of the new one: 10 ms each time, as the process has several threads.
+// makeRoom makes the kernel enlarge this process's descriptor table for some thousand listeners.
+// Otherwise, the kernel doubles a full table, and the opener of a socket waits until every
+// processor has noticed: 10 ms each time in a process with several threads.
 func makeRoom() {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {

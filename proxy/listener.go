@@ -14,11 +14,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// keepAlive finds dead peers, on both sides of a connection, within about
-// three minutes.
+// keepAlive detects dead peers, on both sides of a connection, within about three minutes.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interval: 20 * time.Second, Count: 6}
 
-// listen gives the frontend its listener.
+// listen opens the frontend's listener.
 func (f *frontend) listen() error {
 	if f.key.Protocol == vip.UDP {
 		l, err := listenUDP(f)
@@ -36,8 +35,7 @@ func (f *frontend) listen() error {
 	return nil
 }
 
-// network returns "tcp4", "udp6" and so on, so that no socket takes in both
-// families.
+// network returns "tcp4", "udp6" and so on, so that no socket accepts both families.
 func network(key vip.FrontendKey) string {
 	if key.Addr.Is4() {
 		return key.Protocol.String() + "4"
@@ -45,20 +43,18 @@ func network(key vip.FrontendKey) string {
 	return key.Protocol.String() + "6"
 }
 
-// listenConfig has no multipath TCP: its sockets can't be spliced on every
-// kernel.
+// listenConfig disables multipath TCP, because some kernels can't splice its sockets.
 func listenConfig() *net.ListenConfig {
 	c := &net.ListenConfig{KeepAliveConfig: keepAlive}
 	c.SetMultipathTCP(false)
 	return c
 }
 
-// newBackoff paces attempts at a socket that is short of something: file
-// descriptors, memory.
+// newBackoff returns the waits between attempts when file descriptors or memory are missing.
 func newBackoff() backoff.Backoff { return backoff.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second} }
 
-// passes reports whether an error of accept or receive is the moment's, so
-// that the socket is good for a later try.
+// passes reports whether an error of accept or receive is temporary, so that the socket can be used
+// again.
 func passes(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO,
 		unix.EPERM, unix.ENETDOWN, unix.ENETUNREACH, unix.EHOSTDOWN, unix.EHOSTUNREACH, unix.ECONNREFUSED,
@@ -70,8 +66,7 @@ func passes(err error) bool {
 	return false
 }
 
-// isLocalFault reports whether a failure to reach a backend is this host's and
-// says nothing of the backend.
+// isLocalFault reports whether an error to reach a backend is caused by this host.
 func isLocalFault(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN} {
 		if errors.Is(err, e) {
@@ -81,7 +76,7 @@ func isLocalFault(err error) bool {
 	return false
 }
 
-// listenProblem explains why spec can't be listened on.
+// listenProblem explains why spec's listener can't be opened.
 func (t *Target) listenProblem(spec *vip.Frontend, err error) error {
 	var known vip.Problem
 	if errors.As(err, &known) {
@@ -113,8 +108,7 @@ func (t *Target) listenProblem(spec *vip.Frontend, err error) error {
 	return p
 }
 
-// unprivilegedStart returns net.ipv4.ip_unprivileged_port_start, which counts
-// for IPv6 too.
+// unprivilegedStart returns net.ipv4.ip_unprivileged_port_start, which also applies to IPv6.
 func unprivilegedStart() string {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 	if err != nil {

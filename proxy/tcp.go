@@ -14,12 +14,12 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// maxAttempts bounds how many backends one client's connection is tried on.
+// maxAttempts bounds the number of backends tried for one client.
 const maxAttempts = 8
 
-// tcpListener takes in a frontend's TCP clients. It stays open when no backend
-// is usable, and resets them: closed, it would leave the port to any process
-// that listens on 0.0.0.0, and might not be opened again.
+// tcpListener accepts a frontend's TCP clients. It stays open without a usable backend and resets
+// clients: a closed port would be available to any process that listens on 0.0.0.0, and could not
+// be opened again.
 type tcpListener struct {
 	f      *frontend
 	l      *net.TCPListener
@@ -62,7 +62,7 @@ func (t *tcpListener) died() error {
 	return nil
 }
 
-// accept runs from the first client on, until the listener is closed or broken.
+// accept runs from the first client until the listener is closed or fails.
 func (t *tcpListener) accept() {
 	target := t.f.target
 	pause := newBackoff()
@@ -103,7 +103,7 @@ func (t *tcpListener) accept() {
 	}
 }
 
-// serve connects one client to a backend and relays until both are done.
+// serve connects one client to a backend and relays until both directions end.
 func (f *frontend) serve(client *net.TCPConn) {
 	defer f.tasks.Done()
 	defer f.target.connections.give()
@@ -122,9 +122,8 @@ func (f *frontend) serve(client *net.TCPConn) {
 	c.relay()
 }
 
-// connect makes c's connection to a backend: to the first one tried that
-// answers. Nothing of the client's has been read yet, so any will do. It
-// returns the endpoint, which has c as its link and counts it, or nil.
+// connect connects c to the first backend that answers. Nothing has been read from the client yet,
+// so any backend is possible. It returns the endpoint, which has c as a link and counts it, or nil.
 func (f *frontend) connect(a *attempt, c *connection) *endpoint {
 	deadline := time.Now().Add(f.target.opts.ConnectBudget)
 	for range maxAttempts {
@@ -144,7 +143,7 @@ func (f *frontend) connect(a *attempt, c *connection) *endpoint {
 	return nil
 }
 
-// connectTo makes c's connection to e, or deals with what is in the way.
+// connectTo connects c to e, or handles the error.
 func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout time.Duration) bool {
 	server, err := f.dial(e, timeout)
 	switch {
@@ -168,10 +167,10 @@ func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout tim
 	return false
 }
 
-// errGone is dial's answer for an endpoint that its frontend no longer has.
+// errGone is dial's error for an endpoint that was removed from its frontend.
 var errGone = errors.New("backend is gone")
 
-// dialing is an attempt at a backend, as a link of its endpoint.
+// dialing is an attempt to connect, as a link of its endpoint.
 type dialing struct {
 	cancel context.CancelFunc
 	conn   *net.TCPConn
@@ -179,7 +178,7 @@ type dialing struct {
 
 func (d *dialing) abort() { d.cancel() }
 
-// dial connects to e, which has the attempt for a link unless there is an error.
+// dial connects to e. Without an error, e has the attempt as a link.
 func (f *frontend) dial(e *endpoint, timeout time.Duration) (*dialing, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, timeout)
 	defer cancel()
@@ -205,7 +204,7 @@ type connection struct {
 	tallies        tallies
 }
 
-// abort ends the connection at once, with a reset to both sides.
+// abort resets both sides immediately.
 func (c *connection) abort() {
 	reset(c.client)
 	reset(c.server)
@@ -218,9 +217,8 @@ type direction struct {
 	writeErr error       // of the copy, after it
 }
 
-// relay copies both ways until both ends are done, passing on each side's end
-// as it comes (half-close), and a reset as a reset. It costs one goroutine
-// besides the caller's.
+// relay copies in both directions until both end. It passes on each end separately (half-close),
+// and a reset as a reset. It needs one goroutine in addition to the caller's.
 func (c *connection) relay() {
 	up := &direction{stream: stream{dst: c.server, src: c.client, pipes: c.pipes, count: c.tallies.in}}
 	down := &direction{stream: stream{dst: c.client, src: c.server, pipes: c.pipes, count: c.tallies.out}}
@@ -229,9 +227,9 @@ func (c *connection) relay() {
 	c.pump(up, down)
 	both.Wait()
 	if up.writeErr != nil {
-		// The backend answered and closed without reading all, as on a refused
-		// upload. Closing a socket with bytes unread sends a reset that can
-		// overtake the answer, so let the client have that first.
+		// The backend answered and closed without reading everything, as for a rejected upload.
+		// Closing a socket with unread bytes sends a reset, which can overtake the answer, so flush
+		// the answer to the client first.
 		flush(c.client)
 	}
 	c.client.Close()
@@ -247,27 +245,26 @@ func (c *connection) pump(d, back *direction) {
 		d.finished.Store(true)
 		_ = d.dst.CloseWrite()
 	case writeErr != nil && dead(d.dst):
-		// It may have sent something before it died: the other direction reads
-		// that to its end, which isn't far, and ends the connection.
+		// The source may have sent data before it failed: the other direction reads this to its end
+		// and then ends the connection.
 	default:
-		// The source was reset; or it has ended and we never ended it, but the
-		// kernel holds it for closed: the other direction came by the reset. The
-		// destination gets what was sent before, then a reset too: an end would
-		// make half an answer look whole.
+		// The source was reset; or it has ended, and the other direction found the reset. The
+		// destination gets the data sent before and then a reset, because an end would make an
+		// incomplete response look complete.
 		flush(d.dst)
 		reset(d.src)
 		reset(d.dst)
 	}
 }
 
-// dead reports whether the kernel has given the connection up, or we have.
+// dead reports whether the kernel or this process has closed the connection.
 func dead(c *net.TCPConn) bool {
 	_, alive := unsent(c)
 	return !alive
 }
 
-// unsent returns how many bytes written to c its peer has not acknowledged,
-// and whether the connection is alive at all.
+// unsent returns the number of written bytes that the peer has not acknowledged, and whether the
+// connection is alive.
 func unsent(c *net.TCPConn) (n int, alive bool) {
 	const closed = 7 // TCP_CLOSE
 	open := control(c, func(fd int) {
@@ -281,10 +278,10 @@ func unsent(c *net.TCPConn) (n int, alive bool) {
 	return n, open && alive
 }
 
-// flushTime bounds how long flush waits.
+// flushTime bounds the wait of flush.
 const flushTime = 2 * time.Second
 
-// flush waits until the peer has all that was written to c, or never will.
+// flush waits until the peer has received everything written to c, or the connection ends.
 func flush(c *net.TCPConn) {
 	wait := 200 * time.Microsecond
 	for end := time.Now().Add(flushTime); time.Now().Before(end); time.Sleep(wait) {

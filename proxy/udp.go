@@ -15,24 +15,22 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// maxDatagram is the most that one UDP datagram holds, rounded up.
+// maxDatagram is the largest UDP datagram, rounded up.
 const maxDatagram = 64 << 10
 
-// maxFirst bounds the datagram that a session keeps until its backend answers,
-// to send it to another if that one refuses.
+// maxFirst bounds the datagram that a session keeps until its backend answers, to send it to
+// another backend after a refusal.
 const maxFirst = 2 << 10
 
-// udpListener is a frontend's UDP socket and the sessions of its clients. Each
-// session has a socket of its own towards its backend, so that answers find
-// their client and refusals (ICMP) their session; answers go out through the
-// frontend's socket, so from the address and port the client used. Costs one
-// goroutine from the first datagram on, and one a session; none holds a buffer
-// while it waits.
+// udpListener has a frontend's UDP socket and the sessions of its clients. Each session has its own
+// socket to its backend, so that replies find their client and refusals (ICMP) their session.
+// Replies leave through the frontend's socket, from the address and port that the client used. It
+// needs one goroutine from the first datagram on, and one per session; none holds a buffer while it
+// waits.
 //
-// While no backend is usable the socket is closed and sessions ended, so that
-// the kernel answers port unreachable: only it can, without a raw socket. The
-// price is that another process may take the port meanwhile (not before: the
-// kernel lets no wildcard socket be bound beside ours).
+// Without a usable backend, the socket is closed and sessions end, so that the kernel answers port
+// unreachable, which would otherwise need a raw socket. Another process can take the port
+// meanwhile.
 type udpListener struct {
 	f *frontend
 
@@ -45,8 +43,8 @@ type udpListener struct {
 
 func listenUDP(f *frontend) (*udpListener, error) {
 	u := &udpListener{f: f, sessions: make(map[netip.AddrPort]*session)}
-	// Opened even if it is to be closed at once: so the address is known to be
-	// there and the port to be free.
+	// Opened even if it is closed immediately, to check that the address exists and the port is
+	// free.
 	if err := u.usable(true); err != nil {
 		return nil, err
 	}
@@ -85,8 +83,7 @@ func (u *udpListener) close() {
 	u.shut()
 }
 
-// shut closes the socket, if it is open, and ends every session. The caller holds
-// mu.
+// shut closes the socket and ends every session. The caller holds mu.
 func (u *udpListener) shut() {
 	if u.conn != nil {
 		u.f.target.acceptPoller.cancel(u.ticket)
@@ -106,9 +103,8 @@ func (u *udpListener) died() error {
 	return u.death
 }
 
-// read takes in datagrams, from the first that comes on, until conn is closed or
-// broken. It takes a buffer for each when it has come: thousands of frontends may
-// wait for their next.
+// read receives datagrams from the first one on, until conn is closed or fails. It takes a buffer
+// only when a datagram has arrived, because thousands of frontends may wait.
 func (u *udpListener) read(conn *net.UDPConn) {
 	raw, _ := conn.SyscallConn() // fails without a socket only
 	pause := newBackoff()
@@ -134,7 +130,7 @@ func (u *udpListener) read(conn *net.UDPConn) {
 	}
 }
 
-// readOne passes one datagram on.
+// readOne forwards one datagram.
 func (u *udpListener) readOne(conn *net.UDPConn) error {
 	buf := datagrams.Get().(*[maxDatagram]byte)
 	defer datagrams.Put(buf)
@@ -145,7 +141,7 @@ func (u *udpListener) readOne(conn *net.UDPConn) error {
 	return err
 }
 
-// awaitDatagram waits until there is something to read, or the socket is closed.
+// awaitDatagram waits for a datagram or the end of the socket.
 func awaitDatagram(raw syscall.RawConn) error {
 	return raw.Read(func(fd uintptr) bool {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
@@ -153,16 +149,16 @@ func awaitDatagram(raw syscall.RawConn) error {
 	})
 }
 
-// dropped reports whether conn was closed by us.
+// dropped reports whether this process closed conn.
 func (u *udpListener) dropped(conn *net.UDPConn) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.conn != conn
 }
 
-// forward sends a client's datagram to its session's backend, making the
-// session if need be. A backend that refuses ends the session and the datagram
-// goes to another; refusals is how many did so before.
+// forward sends a client's datagram to its session's backend, and creates the session if needed. If
+// a backend refuses, the session ends and the datagram goes to another; refusals counts earlier
+// ones.
 func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) {
 	for range maxAttempts {
 		s, err := u.session(client, data, refusals)
@@ -239,7 +235,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 	return s, nil
 }
 
-// forget takes s out of the table, if it is there.
+// forget removes s from the table.
 func (u *udpListener) forget(s *session) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -248,7 +244,7 @@ func (u *udpListener) forget(s *session) {
 	}
 }
 
-// session is one client's way to one backend.
+// session connects one client to one backend.
 type session struct {
 	listener *udpListener
 	front    *net.UDPConn // what the client sends to
@@ -286,8 +282,8 @@ func (s *session) connect() error {
 	return errUnserved
 }
 
-// connectTo gives the session that backend, or reports false: with an error when
-// another one wouldn't do either.
+// connectTo connects the session to a backend. It returns false if that fails, with an error if
+// other backends would fail, too.
 func (s *session) connectTo(e *endpoint) (done bool, err error) {
 	server, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(e.addr))
 	if err != nil { // no socket, or no route to this backend
@@ -310,7 +306,7 @@ func (s *session) connectTo(e *endpoint) (done bool, err error) {
 	return true, nil
 }
 
-// abort ends the session, when its endpoint goes.
+// abort ends the session because its endpoint is closed.
 func (s *session) abort() {
 	s.listener.forget(s)
 	s.server.Close()
@@ -322,8 +318,8 @@ func (s *session) fail(err error) {
 	s.abort()
 }
 
-// send sends a client's datagram to the backend without waiting: EAGAIN when
-// there is no room.
+// send sends a client's datagram to the backend without waiting. It returns EAGAIN if the buffer is
+// full.
 func (s *session) send(data []byte) error {
 	var failed error
 	err := s.raw.Write(func(fd uintptr) bool {
@@ -344,8 +340,8 @@ func (s *session) send(data []byte) error {
 	return err
 }
 
-// run passes on the backend's answers until the session is idle for too long,
-// the backend refuses, or the session is ended from elsewhere.
+// run forwards the backend's replies until the session is idle for too long, the backend refuses,
+// or the session is closed.
 func (s *session) run() {
 	u, t := s.listener, s.listener.f.target
 	defer u.f.tasks.Done()
@@ -363,7 +359,7 @@ func (s *session) run() {
 	}
 }
 
-// answers returns nil when the session ended in good order, else the refusal.
+// answers returns nil if the session ended normally, else the refusal.
 func (s *session) answers() error {
 	idle := s.listener.f.target.opts.UDPIdle
 	buf := new(*[maxDatagram]byte)
@@ -418,8 +414,8 @@ func (s *session) takeFirst() []byte {
 
 var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
 
-// receive waits for the backend's next datagram. It takes a buffer only once
-// there is one, and leaves it in *buf for the next call.
+// receive waits for the backend's next datagram. It takes a buffer only when there is one, and
+// leaves it in *buf for the next call.
 func (s *session) receive(buf **[maxDatagram]byte) (n int, err error) {
 	var failed error
 	err = s.raw.Read(func(fd uintptr) bool {

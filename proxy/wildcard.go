@@ -11,17 +11,16 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// wildcards are the ports that sockets of this host hold on 0.0.0.0 and [::]: the
-// usual reason why a key is in use. They serve one Apply: the kernel's lists are as
-// long as the host has sockets, so each is read once, however many frontends can't
-// listen, and none while all can. The zero value is ready.
+// wildcards has the ports that sockets of this host hold on 0.0.0.0 and [::], the usual reason why
+// a port is in use. It serves one Apply: the kernel's lists are as long as the host has sockets, so
+// each is read at most once, and only if a frontend can't listen. The zero value is ready.
 type wildcards struct {
 	open  func(name string) (io.ReadCloser, error) // for tests; nil is os.Open
 	lists map[string]map[uint16]struct{}           // by file
 }
 
-// of returns the wildcard address and port ("0.0.0.0:53", "[::]:53") that some
-// socket has on the key's port, and whether there is one.
+// of returns the wildcard address and port ("0.0.0.0:53", "[::]:53") of a socket on the key's port,
+// and whether there is one.
 func (w *wildcards) of(key vip.FrontendKey) (string, bool) {
 	name := "/proc/net/" + key.Protocol.String()
 	if key.Addr.Is4() && w.has(name, key) {
@@ -46,8 +45,8 @@ func (w *wildcards) has(name string, key vip.FrontendKey) bool {
 	return held
 }
 
-// read returns what a file has; of one that can't be read, nothing: it only serves
-// a better message.
+// read returns the ports in a file, or none if it can't be read, because the result only improves a
+// message.
 func (w *wildcards) read(name string, protocol vip.Protocol) map[uint16]struct{} {
 	open := w.open
 	if open == nil {
@@ -61,10 +60,10 @@ func (w *wildcards) read(name string, protocol vip.Protocol) map[uint16]struct{}
 	return wildcardPorts(file, protocol)
 }
 
-// wildcardPorts reads one of /proc/net/{tcp,udp}{,6}: a heading, then lines of
-// "sl local_address rem_address st ...", addresses and ports in hexadecimal. Of
-// TCP only sockets that listen (state 0A) count. The kernel lists them before the
-// connections, of which there may be very many, so the first of these ends it.
+// wildcardPorts reads one of /proc/net/{tcp,udp}{,6}: a heading, then lines of "sl local_address
+// rem_address st ...", with addresses and ports in hexadecimal. For TCP, only listening sockets
+// (state 0A) count. The kernel lists them before the connections, which can be many, so the first
+// connection ends the read.
 func wildcardPorts(r io.Reader, protocol vip.Protocol) map[uint16]struct{} {
 	const listens, connected = "0A", "01"
 	ports := make(map[uint16]struct{})

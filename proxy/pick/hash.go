@@ -7,10 +7,9 @@ import (
 	"sort"
 )
 
-// Hash returns the hash of a client that sh and mh go by: of its address, and
-// of its port too when withPort is set. It is the same on every host and in
-// every version, so it has no secret seed; an IPv4 client hashes alike in
-// either form.
+// Hash returns the hash of a client for sh and mh: of its address, and of its port if withPort is
+// set. It has no secret seed, so it is the same on every host and in every version. An IPv4 client
+// has the same hash in both forms.
 func Hash(client netip.AddrPort, withPort bool) uint64 {
 	var port uint16
 	if withPort {
@@ -41,8 +40,8 @@ func scale(hash, n uint64) uint64 {
 	return hi
 }
 
-// sourceHash gives each backend a share of the hash space by its weight, in
-// their order. A change of backends moves most clients; mh moves few.
+// sourceHash assigns each backend a share of the hash space by its weight. A change of backends
+// moves most clients; mh moves few.
 type sourceHash struct {
 	set
 	upto []uint64 // the sum of the weights up to and with each backend

@@ -2,8 +2,8 @@ package pick
 
 import "sync/atomic"
 
-// leastConnection takes the backend with the fewest open connections; among
-// equals, each in turn. O(backends).
+// leastConnection picks the backend with the fewest open connections, in turn among equals.
+// O(backends).
 type leastConnection struct {
 	set
 	turn *atomic.Uint64
@@ -14,9 +14,9 @@ func (l *leastConnection) Pick(_ uint64, now int64, tried []int) int {
 	return l.least(int(start), now, tried, func(int) uint64 { return 1 })
 }
 
-// weightedLeastConnection takes the backend with the fewest open connections
-// for its weight; among equals (all idle, mostly) it goes by weighted round
-// robin, where the kernel would always take the first. O(backends).
+// weightedLeastConnection picks the backend with the fewest open connections for its weight. Among
+// equals (mostly idle ones) it uses weighted round robin; the kernel would pick the first.
+// O(backends).
 type weightedLeastConnection struct {
 	set
 	stride
@@ -26,10 +26,8 @@ func (l *weightedLeastConnection) Pick(_ uint64, now int64, tried []int) int {
 	return l.least(l.next(), now, tried, func(i int) uint64 { return l.weight[i] })
 }
 
-// least counts a connection on the backend with the least open/weight; the first
-// at or after start, going round, among equals. It looks again where the one it
-// found has changed since, as it does when many choose at once: whenever one of them
-// has to, another connection has been counted or has ended.
+// least counts a connection on the backend with the least open/weight; among equals the first at or
+// after start. If another goroutine has changed that backend's count meanwhile, it searches again.
 func (s *set) least(start int, now int64, tried []int, weight func(int) uint64) int {
 	for {
 		i, open := s.leastOpen(start, now, tried, weight)
@@ -39,9 +37,8 @@ func (s *set) least(start int, now int64, tried []int, weight func(int) uint64) 
 	}
 }
 
-// leastOpen returns the backend that least looks for, and its connections.
-// Products stay far below 2^64: 16 bits of weight, and connections are bounded
-// by descriptors.
+// leastOpen returns the backend for least, and its connections. Products stay far below 2^64:
+// weights have 16 bits, and descriptors bound the connections.
 func (s *set) leastOpen(start int, now int64, tried []int, weight func(int) uint64) (best int, open int64) {
 	best, per := -1, uint64(1)
 	for k := range s.backends {

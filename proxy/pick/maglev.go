@@ -9,10 +9,9 @@ const (
 	smallTableBackends = 1024
 )
 
-// maglev is Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4), weighted:
-// every backend has its own order of preference over the table's slots, and in
-// rounds takes the next free slot, in every round those whose weight is due. A
-// change of one backend moves hardly any client of the others.
+// maglev is weighted Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4): every backend has
+// its own permutation of the table's slots and takes the next free slot in each round in which its
+// weight is due. A change of one backend moves hardly any client of the others.
 type maglev struct {
 	set
 	slots []uint16 // the backend of each slot
@@ -66,9 +65,9 @@ func (m *maglev) fill(size uint64) {
 	}
 }
 
-// Pick takes the client's slot, and from there on the next one whose backend
-// takes a connection, so that a client's second choice is the same everywhere
-// too. Failing backends cost a few steps; O(table) when almost all are.
+// Pick uses the client's slot, and then the next slots until a backend accepts a connection, so
+// that a client's second choice is the same on every host, too. Failing backends cost a few steps;
+// O(table) if almost all fail.
 func (m *maglev) Pick(hash uint64, now int64, tried []int) int {
 	start := int(scale(hash, uint64(len(m.slots))))
 	if i := int(m.slots[start]); m.takes(i, now, tried) {
