@@ -1,5 +1,5 @@
-// Package backoff has the waits of those who try again: they end with a context,
-// and they grow from one failure to the next.
+// Package backoff has the waits between retries: they end with a context and grow with each
+// failure.
 package backoff
 
 import (
@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Sleep waits for d, and reports whether it was let: false says that the context
-// has ended. With a d of 0 or less it only looks at the context.
+// Sleep waits for d and returns true, or returns false when ctx ends. With a d of 0 or less, it
+// only checks ctx.
 func Sleep(ctx context.Context, d time.Duration) bool { return Nap(ctx, d, nil) }
 
-// Nap is Sleep that also ends when early delivers or is closed.
+// Nap is Sleep that also ends when early receives or is closed.
 func Nap(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -28,9 +28,9 @@ func Nap(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
 	return true
 }
 
-// Backoff gives the pauses after failures in a row. Each doubles, from Lo to Hi,
-// and half of it is drawn, so that those who failed together don't come back
-// together. It belongs to one goroutine.
+// Backoff returns the pauses after failures in a row. They double from Lo to Hi, with half of each
+// as jitter, so that simultaneous failures don't retry at the same time. It is not safe for
+// concurrent use.
 type Backoff struct {
 	Lo, Hi time.Duration
 	now    time.Duration
@@ -42,5 +42,5 @@ func (b *Backoff) Next() time.Duration {
 	return b.now/2 + rand.N(b.now/2+1)
 }
 
-// Reset begins anew, after a success.
+// Reset restarts at Lo, after a success.
 func (b *Backoff) Reset() { b.now = 0 }

@@ -1,6 +1,5 @@
-// Package event keeps the newest happenings that an operator would want to
-// know of: a repaired drift, a conflict, a drained backend. It is a bounded
-// ring in memory; logs and metrics are for the long run.
+// Package event keeps the latest events for operators, such as a repaired drift, a conflict or a
+// drained backend. It is a bounded ring in memory; logs and metrics keep the history.
 package event
 
 import (
@@ -8,17 +7,17 @@ import (
 	"time"
 )
 
-// Event is one happening.
+// Event is one event.
 type Event struct {
 	ID      uint64    `json:"id"` // grows by one; unique within a run of the agent
 	Time    time.Time `json:"time"`
 	Kind    string    `json:"kind"` // stable and machine-readable: "drift_repaired"
 	Service string    `json:"service,omitempty"`
-	Object  string    `json:"object,omitempty"` // what it happened to: "192.0.2.10:80/tcp", "public-v4"
+	Object  string    `json:"object,omitempty"` // the affected object: "192.0.2.10:80/tcp", "public-v4"
 	Message string    `json:"message"`
 }
 
-// Log is a ring of events. Its methods may be called by any goroutine.
+// Log is a ring of events. Its methods may be called concurrently.
 type Log struct {
 	now func() time.Time
 
@@ -28,12 +27,12 @@ type Log struct {
 	changed chan struct{}
 }
 
-// NewLog returns a log that keeps the newest size events.
+// NewLog returns a log that keeps the latest size events.
 func NewLog(size int, now func() time.Time) *Log {
 	return &Log{now: now, ring: make([]Event, size), next: 1, changed: make(chan struct{})}
 }
 
-// Add appends e, filling in its ID and time. A nil Log drops it.
+// Add appends e, and sets its ID and time. A nil Log ignores it.
 func (l *Log) Add(e Event) {
 	if l == nil {
 		return
@@ -47,8 +46,8 @@ func (l *Log) Add(e Event) {
 	l.changed = make(chan struct{})
 }
 
-// Since returns the kept events with an ID above id, oldest first, and a
-// channel that is closed when the next one comes.
+// Since returns the kept events with an ID above id, oldest first, and a channel that is closed at
+// the next event.
 func (l *Log) Since(id uint64) ([]Event, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// chunk bounds how many rows are read under one hold of a table's lock.
+// chunk bounds the rows read per hold of a table's lock.
 const chunk = 512
 
-// Feed delivers the changes of a table to one reader. It is not safe for
-// concurrent use, apart from Close.
+// Feed delivers the changes of a table to one reader. Except for Close, it is not safe for
+// concurrent use.
 type Feed[K comparable, V any] struct {
 	table *Table[K, V]
 	at    *node[V] // everything up to it in the ring has been delivered; nil once closed
@@ -27,9 +27,9 @@ func (t *Table[K, V]) Watch() *Feed[K, V] {
 	return f
 }
 
-// Next blocks until something changed and returns the next batch: at most 512
-// changes, each key once with its newest value, in revision order. It returns
-// the context's error when that ends first. The slice is the caller's.
+// Next blocks until there are changes, and returns the next batch: at most 512 changes, each key
+// once with its newest value, in revision order. It returns ctx's error if ctx ends first. The
+// caller owns the slice.
 func (f *Feed[K, V]) Next(ctx context.Context) ([]Change[V], error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -47,13 +47,13 @@ func (f *Feed[K, V]) Next(ctx context.Context) ([]Change[V], error) {
 	}
 }
 
-// TryNext returns what Next would without waiting; an empty batch means that
-// the feed is at the table's end. The channel is closed at the next change.
+// TryNext is Next without waiting. An empty batch means that the feed is at the end of the table.
+// The channel is closed at the next change.
 func (f *Feed[K, V]) TryNext() ([]Change[V], <-chan struct{}) { return f.poll() }
 
-// Seen returns the revision up to which everything has been delivered that the
-// feed delivers: at the table's end, the table's. It can be ahead of the last
-// change delivered, since deletions from before Watch are not.
+// Seen returns the revision up to which the feed has delivered everything. At the end of the table,
+// this is the table's revision. It can be higher than the last delivered change, because deletions
+// from before Watch are not delivered.
 func (f *Feed[K, V]) Seen() uint64 { return f.seen }
 
 func (f *Feed[K, V]) poll() ([]Change[V], <-chan struct{}) {
@@ -83,8 +83,8 @@ func (f *Feed[K, V]) poll() ([]Change[V], <-chan struct{}) {
 	return batch, t.next()
 }
 
-// Close takes the feed off the table. A Next that waits returns at its
-// context's end; later ones find nothing.
+// Close removes the feed from the table. A waiting Next returns when its context ends; later calls
+// return nothing.
 func (f *Feed[K, V]) Close() {
 	t := f.table
 	t.mu.Lock()
@@ -97,29 +97,28 @@ func (f *Feed[K, V]) Close() {
 	t.bury()
 }
 
-// isBuried reports whether a node of the ring is a tombstone. The caller holds mu.
+// isBuried reports whether a node is a tombstone. The caller holds mu.
 func (t *Table[K, V]) isBuried(n *node[V]) bool {
 	return len(t.buried) > 0 && t.buried[t.key(&n.row.Value)] == n
 }
 
-// bury drops the tombstones that every feed has passed. The caller holds mu.
-// Graves are in revision order, so it touches only what it drops; a table has
-// a handful of feeds.
+// bury removes the tombstones that every feed has passed. Tombstones are in revision order, so it
+// visits only those that it removes. The caller holds mu.
 func (t *Table[K, V]) bury() {
 	passed := t.rev
 	for _, f := range t.feeds {
 		passed = min(passed, max(f.seen, f.born))
 	}
 	i := 0
-	for ; i < len(t.graves) && t.graves[i].row.Rev <= passed; i++ {
-		if n := t.graves[i]; n.next != nil { // else the key came back
+	for ; i < len(t.tombstones) && t.tombstones[i].row.Rev <= passed; i++ {
+		if n := t.tombstones[i]; n.next != nil { // else the key came back
 			t.unlink(n)
 			delete(t.buried, t.key(&n.row.Value))
 		}
-		t.graves[i] = nil
+		t.tombstones[i] = nil
 	}
-	if t.graves = t.graves[i:]; len(t.graves) == 0 {
-		t.graves = nil
+	if t.tombstones = t.tombstones[i:]; len(t.tombstones) == 0 {
+		t.tombstones = nil
 	}
 }
 

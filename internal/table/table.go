@@ -1,16 +1,13 @@
-// Package table is the joint of the pipeline: a revisioned table with one
-// writer and a change feed for any number of readers.
+// Package table has the tables that connect the stages of the pipeline: each one has one writer,
+// revisions, and change feeds for any number of readers.
 //
-// A row's revision is drawn from a clock that all tables of a process share, so
-// revisions of different tables can be compared. A Feed starts at revision 0,
-// so that the first synchronisation and every later change take one path, and
-// delivers each changed key once with its newest value, in revision order,
-// deletions included. Setting and delivering one change costs O(1), whatever
-// the table holds; a writer never waits for a reader.
+// All tables of a process take revisions from one Clock, so revisions of different tables can be
+// compared. A Feed starts at revision 0, so the initial sync and later changes use one path. It
+// delivers each changed key once with its newest value, in revision order, including deletions.
+// Setting and delivering a change costs O(1). A writer never waits for a reader.
 //
-// Rows are shared, not copied: a Row is as it was set for as long as somebody
-// holds it, and a change of its key makes another. Treat what is in it as
-// immutable. A value knows its own key, which is nowhere else in memory.
+// Rows are shared, not copied, and immutable: a change creates a new Row. A value contains its own
+// key, which is not stored again.
 package table
 
 import (
@@ -22,53 +19,50 @@ import (
 	"github.com/ironvip/ironvip/internal/table/keyed"
 )
 
-// Clock hands out revisions. Tables that share a clock have comparable
-// revisions. The zero Clock starts at 0; NewClock starts above any revision
-// that an earlier process is likely to have shown.
+// Clock assigns revisions. Revisions of tables with the same clock are comparable. The zero Clock
+// starts at 0. NewClock starts above the revisions of earlier processes.
 type Clock struct{ now atomic.Uint64 }
 
-// NewClock returns a clock that starts at the time of day in microseconds. A
-// process would have to make a million changes a second all its life for a
-// successor to repeat one of its revisions. The value fits a float64 (JSON)
-// exactly until the year 2255.
+// NewClock returns a clock that starts at the time of day in microseconds. A revision can repeat in
+// the next process only after a million changes per second for the whole life of this one. The
+// value fits a float64 (JSON) exactly until the year 2255.
 func NewClock(now time.Time) *Clock {
 	c := &Clock{}
 	c.now.Store(uint64(now.UnixMicro()))
 	return c
 }
 
-// Revision returns the newest revision handed out.
+// Revision returns the newest assigned revision.
 func (c *Clock) Revision() uint64 { return c.now.Load() }
 
-// Row is one row as it was set, shared by everybody who reads it.
+// Row is one row, shared by all readers.
 type Row[V any] struct {
 	Value V
 	Rev   uint64
 }
 
-// Change is one changed row. For a deletion, Deleted is set, Rev is that of the
-// deletion and Value the last one the row had.
+// Change is one changed row. For a deletion, Deleted is set, Rev is the revision of the deletion,
+// and Value is the last value.
 type Change[V any] struct {
 	*Row[V]
 	Deleted bool
 }
 
-// Reader is what everyone but a table's owner holds.
+// Reader is the read access to a table, for every package except its owner.
 type Reader[K comparable, V any] interface {
-	// Get returns the row, its revision, and whether it is there.
+	// Get returns the value, its revision, and whether the row exists.
 	Get(K) (V, uint64, bool)
-	// Row returns the row as it is shared, without a copy, or nil.
+	// Row returns the shared row, or nil.
 	Row(K) *Row[V]
 	// KeyOf returns the key of a value.
 	KeyOf(*V) K
 	// Len returns the number of rows.
 	Len() int
-	// All iterates over the rows in no particular order, in chunks, so that a
-	// writer waits for no more than one chunk. A row that changes meanwhile may
-	// come twice, the newer form later.
+	// All iterates over the rows in no particular order. It reads in chunks, so a writer waits for
+	// at most one chunk. A row that changes meanwhile can appear twice, the newer value later.
 	All() iter.Seq2[K, V]
-	// Sum makes the table keep the sum of what of says of each row, for its life,
-	// and returns what reads it. A change costs two calls of it.
+	// Sum makes the table maintain the sum of what over all rows, and returns a function that reads
+	// it. A change costs two calls of what.
 	Sum(of func(*V) int) (now func() int)
 	// Revision returns the revision of the newest change in this table.
 	Revision() uint64
@@ -76,26 +70,26 @@ type Reader[K comparable, V any] interface {
 	Changed() <-chan struct{}
 	// Watch returns a feed from revision 0. Close it when done.
 	Watch() *Feed[K, V]
-	// Ready is closed once every registered initializer is done.
+	// Ready is closed when every registered initializer is done.
 	Ready() <-chan struct{}
 }
 
-// Table implements Reader and is its owner's handle for writing. Its methods
-// may be called by any number of goroutines at once.
+// Table implements Reader and is the owner's handle for writing. Its methods may be called
+// concurrently.
 type Table[K comparable, V any] struct {
 	clock *Clock
 	key   func(*V) K
 	equal func(a, b V) bool
 
-	mu      sync.Mutex
-	rows    *keyed.Set[K, node[V]]
-	order   node[V]        // ring of live rows and tombstones by revision; the sentinel
-	graves  []*node[V]     // tombstones in revision order, for bury
-	buried  map[K]*node[V] // the same by key, so that a key that returns takes its tombstone away
-	feeds   []*Feed[K, V]  // a handful
-	sums    []*sum[V]
-	rev     uint64
-	changed chan struct{} // nil until somebody waits
+	mu         sync.Mutex
+	rows       *keyed.Set[K, node[V]]
+	order      node[V]        // ring of live rows and tombstones by revision; the sentinel
+	tombstones []*node[V]     // tombstones in revision order, for bury
+	buried     map[K]*node[V] // the same by key; a key that returns removes its tombstone
+	feeds      []*Feed[K, V]  // a handful
+	sums       []*sum[V]
+	rev        uint64
+	changed    chan struct{} // nil until a reader waits
 
 	pending int // initializers still running
 	ready   chan struct{}
@@ -106,17 +100,15 @@ type sum[V any] struct {
 	now int
 }
 
-// node is a row or a tombstone in the ring. Its row never changes once it is
-// there. A fleet has many, so it says nothing twice: the key is in the value, and
-// a tombstone is what the table has in buried.
+// node is a row or a tombstone in the ring. Its row is immutable. A fleet has many nodes, so it
+// stores nothing twice: the value contains the key, and a tombstone is a node in buried.
 type node[V any] struct {
 	prev, next *node[V]
 	row        Row[V]
 }
 
-// New returns an empty table. Key tells a value's key, by which the value is
-// kept. Equal, when not nil, makes Set of an equal value a no-op, so that no
-// reader is woken for nothing.
+// New returns an empty table. key returns a value's key. If equal is not nil, Set of an equal value
+// does nothing, so that no reader wakes.
 func New[K comparable, V any](clock *Clock, key func(*V) K, equal func(a, b V) bool) *Table[K, V] {
 	t := &Table[K, V]{
 		clock:  clock,
@@ -131,9 +123,9 @@ func New[K comparable, V any](clock *Clock, key func(*V) K, equal func(a, b V) b
 	return t
 }
 
-// Initializer registers a party whose first full contribution readers should
-// wait for. Call the returned function when it is in the table; further calls
-// do nothing. Register every initializer before the first is done.
+// Initializer registers a writer that must publish its initial content before the table is ready.
+// Call the returned function when that is done; further calls do nothing. Register every
+// initializer before the first is done.
 func (t *Table[K, V]) Initializer() (done func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,9 +155,8 @@ func (t *Table[K, V]) Ready() <-chan struct{} {
 // KeyOf implements Reader.
 func (t *Table[K, V]) KeyOf(v *V) K { return t.key(v) }
 
-// Set puts a row with the value in, in the place of one with the same key, and
-// returns its revision, which stays as it was when the value equals the present
-// one.
+// Set adds or replaces the row of v's key, and returns its revision. The revision does not change
+// if v equals the current value.
 func (t *Table[K, V]) Set(v V) uint64 { return t.Put(v).Rev }
 
 // Put is Set that returns the row.
@@ -191,7 +182,7 @@ func (t *Table[K, V]) Put(v V) *Row[V] {
 	return &n.row
 }
 
-// Delete removes the row at k and reports whether there was one.
+// Delete removes the row at k and reports whether it existed.
 func (t *Table[K, V]) Delete(k K) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,7 +196,7 @@ func (t *Table[K, V]) Delete(k K) bool {
 	if len(t.feeds) > 0 {
 		n := &node[V]{row: Row[V]{Value: former.row.Value}}
 		t.append(n)
-		t.graves = append(t.graves, n)
+		t.tombstones = append(t.tombstones, n)
 		t.buried[k] = n
 	} else {
 		t.rev = t.clock.now.Add(1)
@@ -214,7 +205,7 @@ func (t *Table[K, V]) Delete(k K) bool {
 	return true
 }
 
-// append puts a node last, with the next revision. The caller holds mu.
+// append adds a node at the end, with the next revision. The caller holds mu.
 func (t *Table[K, V]) append(n *node[V]) {
 	t.rev = t.clock.now.Add(1)
 	n.row.Rev = t.rev
@@ -222,8 +213,8 @@ func (t *Table[K, V]) append(n *node[V]) {
 	n.prev.next, t.order.prev = n, n
 }
 
-// unlink takes a node out of the ring. Feeds that were there stand at the one
-// before. The caller holds mu.
+// unlink removes a node from the ring. Feeds at this node move to the previous one. The caller
+// holds mu.
 func (t *Table[K, V]) unlink(n *node[V]) {
 	for _, f := range t.feeds {
 		if f.at == n {
@@ -231,17 +222,17 @@ func (t *Table[K, V]) unlink(n *node[V]) {
 		}
 	}
 	n.prev.next, n.next.prev = n.next, n.prev
-	n.prev, n.next = nil, nil // who holds the row holds no other
+	n.prev, n.next = nil, nil // a reader that keeps this row must not keep others alive
 }
 
-// count adds a row to the sums, or takes it off. The caller holds mu.
+// count adds a row to the sums, or subtracts it. The caller holds mu.
 func (t *Table[K, V]) count(n *node[V], by int) {
 	for _, s := range t.sums {
 		s.now += by * s.of(&n.row.Value)
 	}
 }
 
-// wake tells those who wait, and costs nothing without one. The caller holds mu.
+// wake wakes the waiting readers. It costs nothing without any. The caller holds mu.
 func (t *Table[K, V]) wake() {
 	if t.changed != nil {
 		close(t.changed)
@@ -249,8 +240,7 @@ func (t *Table[K, V]) wake() {
 	}
 }
 
-// next returns the channel that is closed at the next change. The caller holds
-// mu.
+// next returns the channel that is closed at the next change. The caller holds mu.
 func (t *Table[K, V]) next() <-chan struct{} {
 	if t.changed == nil {
 		t.changed = make(chan struct{})

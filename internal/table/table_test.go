@@ -115,8 +115,8 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 				t.Fatalf("a sum is %d, want %d", got, want)
 			}
 		}
-		if len(tab.graves) != 0 || len(tab.buried) != 0 {
-			t.Fatalf("%d tombstones left after every feed has passed", len(tab.graves))
+		if len(tab.tombstones) != 0 || len(tab.buried) != 0 {
+			t.Fatalf("%d tombstones left after every feed has passed", len(tab.tombstones))
 		}
 		all := map[int]int{}
 		for k, e := range tab.All() {

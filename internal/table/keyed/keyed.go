@@ -1,9 +1,8 @@
-// Package keyed has a set of things that know their own keys.
+// Package keyed has a set of values that contain their own keys.
 //
-// A map[K]*E keeps each key a second time. Where the keys are large, as names
-// and addresses are, and there are many maps of them, that is a good part of
-// all memory. A Set keeps pointers alone: 10 to 20 bytes for each, whatever the
-// key. It is not safe for concurrent use.
+// A map[K]*E stores each key again. With large keys, such as names and addresses, and many maps,
+// this is a large part of all memory. A Set stores only pointers: 10 to 20 bytes each, for any key.
+// It is not safe for concurrent use.
 package keyed
 
 import (
@@ -11,30 +10,30 @@ import (
 	"iter"
 )
 
-// pageSize bounds the slots of a page. A full one is split in two, so adding
-// costs O(pageSize) at worst, however many there are.
+// pageSize bounds the slots of a page. A full page is split in two, so adding costs at most
+// O(pageSize).
 const pageSize = 512
 
-// Set finds things by their keys. Make one with New.
+// Set finds values by their keys. Create one with New.
 type Set[K comparable, E any] struct {
 	key   func(*E) K
 	seed  maphash.Seed
-	bits  uint       // how many of a hash, from the top, choose the page
-	pages []*page[E] // 1 << bits; a page that has fewer bits is there several times
+	bits  uint       // number of top bits of a hash that select the page
+	pages []*page[E] // 1 << bits; a page with fewer bits appears several times
 	n     int
 }
 
-// page is a hash table with linear probing. A slot's mark is 0 where it is
-// empty, else a part of the hash, so that mostly one thing only is looked at.
+// page is a hash table with linear probing. The mark of an empty slot is 0; other marks are a part
+// of the hash, so that a search mostly reads one value.
 type page[E any] struct {
-	bits  uint // how many of a hash, from the top, all in it have in common
+	bits  uint // number of top bits of a hash that all its values have in common
 	n     int
 	marks []uint8
 	slots []*E
 }
 
-// New returns an empty set. Key tells a thing's key, which never changes while
-// the thing is in the set.
+// New returns an empty set. key returns a value's key, which must not change while the value is in
+// the set.
 func New[K comparable, E any](key func(*E) K) *Set[K, E] {
 	return &Set[K, E]{key: key, seed: maphash.MakeSeed(), pages: []*page[E]{newPage[E](8, 0)}}
 }
@@ -43,17 +42,16 @@ func newPage[E any](size int, bits uint) *page[E] {
 	return &page[E]{bits: bits, marks: make([]uint8, size), slots: make([]*E, size)}
 }
 
-// Len returns how many things there are.
+// Len returns the number of values.
 func (s *Set[K, E]) Len() int { return s.n }
 
-// Get returns the thing with that key, or nil.
+// Get returns the value with the key, or nil.
 func (s *Set[K, E]) Get(k K) *E {
 	p, i := s.find(k, s.hash(k))
 	return p.slots[i]
 }
 
-// All yields every thing, in no particular order. The set must not change
-// meanwhile.
+// All yields every value, in no particular order. The set must not change meanwhile.
 func (s *Set[K, E]) All() iter.Seq[*E] {
 	return func(yield func(*E) bool) {
 		for i := 0; i < len(s.pages); i += 1 << (s.bits - s.pages[i].bits) {
@@ -66,7 +64,7 @@ func (s *Set[K, E]) All() iter.Seq[*E] {
 	}
 }
 
-// Put adds a thing, in the place of one with the same key.
+// Put adds a value, or replaces the one with the same key.
 func (s *Set[K, E]) Put(e *E) {
 	k := s.key(e)
 	h := s.hash(k)
@@ -83,7 +81,7 @@ func (s *Set[K, E]) Put(e *E) {
 	p.add(e, h)
 }
 
-// Delete takes out the thing with that key, if there is one.
+// Delete removes the value with the key, if any.
 func (s *Set[K, E]) Delete(k K) {
 	p, i := s.find(k, s.hash(k))
 	if p.slots[i] == nil {
@@ -91,7 +89,7 @@ func (s *Set[K, E]) Delete(k K) {
 	}
 	s.n--
 	p.n--
-	// What follows moves up, unless that would be before where its search begins.
+	// The following values move up, except those whose search begins after the gap.
 	mask := len(p.slots) - 1
 	for j := (i + 1) & mask; p.slots[j] != nil; j = (j + 1) & mask {
 		if first := int(s.hash(s.key(p.slots[j]))) & mask; (j-first)&mask >= (j-i)&mask {
@@ -106,8 +104,7 @@ func (s *Set[K, E]) hash(k K) uint64 { return maphash.Comparable(s.seed, k) }
 
 func (s *Set[K, E]) page(h uint64) *page[E] { return s.pages[h>>(64-s.bits)] }
 
-// find returns where the thing with a key is, or else the empty slot where its
-// search ends.
+// find returns the place of the value with a key, or the empty slot where its search ends.
 func (s *Set[K, E]) find(k K, h uint64) (*page[E], int) {
 	p := s.page(h)
 	mask, mark := len(p.slots)-1, markOf(h)
@@ -123,10 +120,10 @@ func (s *Set[K, E]) find(k K, h uint64) (*page[E], int) {
 	}
 }
 
-// markOf is of other bits than the places in a page and, mostly, the page.
+// markOf uses other bits than the places in a page and, mostly, the page.
 func markOf(h uint64) uint8 { return uint8(h>>16) | 1 }
 
-// add puts in a thing that is not there; there is room.
+// add adds a value that is not in the page, which has room.
 func (p *page[E]) add(e *E, h uint64) {
 	mask := len(p.slots) - 1
 	i := int(h) & mask
@@ -137,7 +134,7 @@ func (p *page[E]) add(e *E, h uint64) {
 	p.n++
 }
 
-// grow makes room in p, the page of a hash: a larger one or two take its place.
+// grow makes room in p, the page of a hash: it replaces p by a larger page, or by two.
 func (s *Set[K, E]) grow(p *page[E], h uint64) {
 	size, bits := 2*len(p.slots), p.bits
 	if size > pageSize {
