@@ -18,7 +18,7 @@ import (
 )
 
 // Whatever a foreign hand does to what is ours, Actual tells, and one repair
-// mends it.
+// repairs it.
 func TestDriftIsSeenAndRepaired(t *testing.T) {
 	pods := []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24"), netip.MustParsePrefix("10.77.2.0/24")}
 	cases := []struct {

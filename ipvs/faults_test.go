@@ -365,7 +365,7 @@ var drifts = map[string]func(w *world){
 	},
 }
 
-// Whatever a foreign hand does, between any two calls, is put right.
+// Any foreign change between two calls is repaired.
 func TestDriftAtEachCall(t *testing.T) {
 	const pause, resync = 3 * time.Millisecond, 100 * time.Millisecond
 	n := len(calls(t, pause, resync))

@@ -17,7 +17,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// nullKernel takes everything and does nothing; what it is told to hold it
+// nullKernel takes everything and does nothing; what it should hold it
 // answers. So all that is measured on it is ours.
 type nullKernel struct {
 	services [][]byte

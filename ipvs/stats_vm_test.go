@@ -380,7 +380,7 @@ func BenchmarkTotals5000(b *testing.B) {
 }
 
 // Services of another network namespace have the kernel's table pass over some of
-// ours: they are told all the same.
+// ours: they are reported anyway.
 func TestStatisticsBesideAnotherNamespace(t *testing.T) {
 	lab, other := netlab.New(t), netlab.New(t)
 	beside := newPlane(t, other.Director)

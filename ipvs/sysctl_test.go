@@ -69,7 +69,7 @@ func TestFindingEndsWithWhatItSays(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.waitIdle()
 		if bad() {
-			w.errorf("what was put right is still a finding: %+v", w.target.Findings())
+			w.errorf("what was fixed is still a finding: %+v", w.target.Findings())
 		}
 		w.stop()
 	})

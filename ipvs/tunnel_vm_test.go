@@ -21,7 +21,7 @@ func needTunnels(t *testing.T) {
 
 func ends(n *netlab.Node) []netip.Addr { return []netip.Addr{n.Addr4, n.Addr6} }
 
-// The device comes whole, is mended, costs nothing when it is whole, and goes
+// The device comes whole, is repaired, costs nothing when it is whole, and goes
 // without touching others.
 func TestTunnelDevice(t *testing.T) {
 	needTunnels(t)
@@ -70,13 +70,13 @@ func TestTunnelDevice(t *testing.T) {
 	node.Sysctl("ipv4/conf/"+tun.Name(node.Addr4)+"/rp_filter", "1")
 	wants("damaged", map[netip.Addr]bool{node.Addr4: false, node.Addr6: false})
 	for _, a := range ends(node) {
-		do("mend", func() error { return tun.Ensure(a) })
+		do("repair", func() error { return tun.Ensure(a) })
 	}
-	wants("mended", whole)
+	wants("repaired", whole)
 	run(t, node, "ip", "addr", "flush", "dev", tun.Name(node.Addr4))
 	wants("without its address, which gets packets past the reverse path filter", map[netip.Addr]bool{node.Addr4: false, node.Addr6: true})
-	do("mend", func() error { return tun.Ensure(node.Addr4) })
-	wants("mended again", whole)
+	do("repair", func() error { return tun.Ensure(node.Addr4) })
+	wants("repaired again", whole)
 	do("remove", func() error { return tun.Remove(node.Addr6) })
 	do("remove again", func() error { return tun.Remove(node.Addr6) })
 	do("remove all", tun.RemoveAll)

@@ -61,7 +61,7 @@ const (
 	CodeNoPool       = "no_pool"       // no such pool, or none with auto_assign
 	CodeOverlap      = "overlap"       // ranges that must be disjoint are not
 	CodeStore        = "store"         // a durable store refused a write
-	CodeWaiting      = "pending"       // it is kept as it is until another host of the fleet sees to it, or else this one, or until what can't be read is put right
+	CodeWaiting      = "pending"       // unchanged until the leader or this host handles it, or until an unreadable value is repaired
 	CodeDataplane    = "dataplane"     // the dataplane refused a write
 	CodeHeldBack     = "held_back"     // what a source would remove is kept for a while, because it is much at once
 	CodeContested    = "contested"     // somebody else keeps changing it in the dataplane

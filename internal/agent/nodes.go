@@ -145,9 +145,8 @@ func nodeView(n fleet.Node) v1.Node {
 	return out
 }
 
-// lag measures how long the oldest change has waited that the dataplane doesn't
-// have yet, as far as somebody asked meanwhile: it is told of a change when it
-// is first asked about it.
+// lag measures the age of the oldest change that the dataplane has not applied. The
+// age counts from the first call after the change.
 type lag struct {
 	mu     sync.Mutex
 	behind uint64    // the revision that the dataplane didn't have

@@ -39,7 +39,7 @@ func TestMissingModuleChoosesTheProxy(t *testing.T) {
 }
 
 // What a host lacks for its dataplane is told as it is when somebody asks: what is
-// needed for single frontends shows later than the start, and what was mended goes.
+// needed for single frontends shows later than the start, and what was fixed disappears.
 func TestFindingsAreOfNow(t *testing.T) {
 	var found []ipvs.Finding
 	p := &plane{findings: func() []ipvs.Finding { return found }}
@@ -53,6 +53,6 @@ func TestFindingsAreOfNow(t *testing.T) {
 	}
 	found[1].OK = true
 	if got := p.now().Findings; len(got) != 0 {
-		t.Errorf("once it is mended: %+v", got)
+		t.Errorf("after the fix: %+v", got)
 	}
 }

@@ -102,7 +102,7 @@ func TestBatchWithABadKeyWritesNothing(t *testing.T) {
 	for _, key := range []string{"", strings.Repeat("k", maxKey+1)} {
 		err := b.Batch(func(tx *Tx[thing]) { tx.Put("good", thing{}); tx.Put(key, thing{}) })
 		if err == nil || errors.Is(err, ErrUnavailable) {
-			t.Errorf("key of %d bytes: %v, want an error that no retry mends", len(key), err)
+			t.Errorf("key of %d bytes: %v, want an error that no retry fixes", len(key), err)
 		}
 	}
 	if all, _ := b.All(); len(all) != 0 {

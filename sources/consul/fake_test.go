@@ -206,7 +206,7 @@ func (f *fake) instances(ctx context.Context, name string, q question) (all []in
 	}
 }
 
-// sink records what it is told, and when.
+// sink records what it receives, and when.
 type sink struct {
 	mu       sync.Mutex
 	rows     map[vip.ServiceKey]vip.Service

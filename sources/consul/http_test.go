@@ -71,7 +71,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // What Consul, or something in between, may answer instead of the truth: nothing
-// of it changes what is in force, and all of it is told.
+// of it changes what is in force, and all of it is reported.
 func TestWrongAnswers(t *testing.T) {
 	type wrong = func(w http.ResponseWriter, r *http.Request, right string)
 	for _, test := range []struct {

@@ -20,7 +20,7 @@ type slots struct {
 	lowered time.Time
 }
 
-// Consul takes 200 connections from a host, unless it is told otherwise, and
+// Consul takes 200 connections from a host, unless configured otherwise, and
 // other programs of the host want some of them. Where that is still too many, we
 // take a quarter less each time.
 const (

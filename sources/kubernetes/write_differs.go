@@ -28,7 +28,7 @@ type difference struct {
 
 const (
 	// differsFor is how long a status may be behind, and the writer not be seen to
-	// mend any: a dead one's successor is elected by then.
+	// fix any: a dead one's successor is elected by then.
 	differsFor   = 30 * time.Second
 	differsEvery = 10 * time.Second
 )

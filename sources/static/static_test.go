@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorder is a Sink that keeps what it is told, and counts.
+// recorder is a Sink that keeps what it receives, and counts.
 type recorder struct {
 	mu                        sync.Mutex
 	rows                      map[vip.ServiceKey]vip.Service

@@ -80,9 +80,9 @@ func TestWhatCantBeRead(t *testing.T) {
 		}
 		expect("into an empty store", Compare(in, Contents{}, "", noon),
 			"lease 192.0.2.1 of web: unreadable when saved", "registration db: unreadable when saved", "state db/10.1.0.1:5432: unreadable when saved")
-		mended := in
-		mended.Unreadable = in.Unreadable[:1]
-		expect("where it is mended", Compare(mended, Contents{Leases: leases(lease(addr("192.0.2.1"), "web"))}, "", noon))
+		repaired := in
+		repaired.Unreadable = in.Unreadable[:1]
+		expect("after the repair", Compare(repaired, Contents{Leases: leases(lease(addr("192.0.2.1"), "web"))}, "", noon))
 
 		other := Contents{Leases: leases(lease(addr("192.0.2.1"), "other"), lease(addr("192.0.2.2"), "web"))}
 		want := []string{
