@@ -3,11 +3,15 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"path/filepath"
+	"regexp"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -28,25 +32,26 @@ func (a *app) serviceApplyCommand() *cobra.Command {
 	var dryRun, atomic bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE...",
-		Short: "create services or replace their definition, from TOML or JSON",
-		Long: `Creates services, or replaces the definition of those there are. FILE is TOML with
-[[service]] blocks as in services.d, or JSON: one service, a list of them, or
-{"services": [...]}; "-" is stdin. Nothing is sent when the input has a mistake.
+		Short: "create services or replace their definition, from TOML, JSON or YAML",
+		Long: `Creates services or replaces their definition. FILE is TOML with [[service]] blocks as in
+services.d, or JSON or YAML with one service, a list of services, or {"services": [...]};
+"-" is stdin. "service get -o toml" prints this form. If the input has a mistake, nothing is
+sent.
 
-Services made so are kept by the agent. Those that another source defines are
-refused (exit code 5): change them there.`,
+The agent stores these services. A service of another source is refused (exit code 5):
+change it in that source.`,
 		Example: "  ironvip service apply -f web.toml\n  ironvip service apply -f - --dry-run < services.json",
 		Args:    cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVarP(&files, "file", "f", nil, "what to apply; \"-\" is stdin (may be given more than once)")
-	flags.BoolVar(&dryRun, "dry-run", false, "change nothing and show what would change (exit code 10 when anything would)")
-	flags.BoolVar(&atomic, "atomic", false, "change nothing when one of the services is refused")
+	flags.StringArrayVarP(&files, "file", "f", nil, "file to apply; \"-\" is stdin (repeatable)")
+	flags.BoolVar(&dryRun, "dry-run", false, "change nothing and show what would change (exit code 10 if anything would)")
+	flags.BoolVar(&atomic, "atomic", false, "change nothing if one of the services is refused")
 	dontWait := noWait(flags)
-	must(cmd.MarkFlagFilename("file", "toml", "json"))
+	must(cmd.MarkFlagFilename("file", "toml", "json", "yaml", "yml"))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(files) == 0 {
-			return usage(cmd, "%s: -f FILE is needed", cmd.CommandPath())
+			return usage(cmd, "%s: -f FILE is missing", cmd.CommandPath())
 		}
 		services, problems := a.readServices(files)
 		if len(problems) > 0 {
@@ -94,7 +99,7 @@ func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
 		services, more := parseServices(name, data)
 		if len(services) == 0 && len(more) == 0 {
 			more = []vip.Problem{{Code: vip.CodeInvalid, Place: name, Message: "has no services",
-				Hint: "TOML starts each with [[service]]; JSON is one object, or a list of them"}}
+				Hint: "start each service with [[service]] in TOML; in JSON, use an object or a list"}}
 		}
 		out, problems = append(out, services...), append(problems, more...)
 	}
@@ -115,14 +120,21 @@ func (a *app) readInput(file string, limit int) ([]byte, string, *vip.Problem) {
 		p.Message = err.Error()
 		return nil, "stdin", &p
 	case len(data) > limit:
-		p.Message = fmt.Sprintf("has more than the %d MiB that are read", limit>>20)
+		p.Message = fmt.Sprintf("must be at most %d MiB", limit>>20)
 		return nil, "stdin", &p
 	}
 	return data, "stdin", nil
 }
 
-// parseServices reads TOML, or JSON where the name or the text say so.
+// parseServices reads TOML, JSON or YAML, by the name's extension or else by the text.
 func parseServices(name string, data []byte) ([]spec.Service, []vip.Problem) {
+	if ext := filepath.Ext(name); ext == ".yaml" || ext == ".yml" || ext != ".toml" && ext != ".json" && looksLikeYAML(data) {
+		text, err := yamlToJSON(data)
+		if err != nil {
+			return nil, []vip.Problem{{Code: vip.CodeInvalid, Place: name, Message: "invalid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
+		}
+		return parseJSON(name, text)
+	}
 	if filepath.Ext(name) == ".json" || filepath.Ext(name) != ".toml" && looksLikeJSON(data) {
 		return parseJSON(name, data)
 	}
@@ -144,6 +156,21 @@ func looksLikeJSON(data []byte) bool {
 	rest, list := bytes.CutPrefix(data, []byte("["))
 	rest = bytes.TrimLeft(rest, " \t\r\n")
 	return list && (bytes.HasPrefix(rest, []byte("{")) || bytes.HasPrefix(rest, []byte("]")))
+}
+
+// yamlStart is how YAML begins, and TOML never: a document mark, a list item or a key
+// with a colon. Comments may come first.
+var yamlStart = regexp.MustCompile(`^(\s*(#[^\n]*)?\n)*(---|\s*- |\s*[\w"]+:(\s|$))`)
+
+func looksLikeYAML(data []byte) bool { return yamlStart.Match(data) }
+
+// yamlToJSON converts a YAML document, which must have strings as keys.
+func yamlToJSON(data []byte) ([]byte, error) {
+	var v any
+	if err := yaml.Unmarshal(data, &v); err != nil {
+		return nil, err
+	}
+	return json.Marshal(v)
 }
 
 // manyServices is the JSON of several services.

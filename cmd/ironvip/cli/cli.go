@@ -128,7 +128,13 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 		Version:       a.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if a.format == output.TOML && cmd.CommandPath() != "ironvip service get" {
+				return usage(cmd, "--output toml: only service get has a toml form")
+			}
+			return nil
+		},
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()

@@ -7,11 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 const twoServices = `
@@ -216,3 +219,63 @@ func TestApplyReadsNoMoreThanItMay(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// What "service get" prints for programs is what "service apply" reads.
+func TestGetPrintsWhatApplyReads(t *testing.T) {
+	weight, drain := 5, spec.Duration(90*time.Second)
+	full := media()
+	full.Spec.Labels = map[string]string{"team/x": "a \"b\"\\", "on": "yes"}
+	full.Spec.DrainTimeout, full.Spec.Forward, full.Spec.SchedulerFlags = &drain, "nat", nil
+	full.Spec.Backends = []spec.Backend{{Address: "2001:db8::1", Port: 8080, Weight: &weight, State: "maint"}, {Address: "10.0.0.2", ForZones: []string{"a", "b"}}}
+	full.Status.Backends = []v1.BackendStatus{{ID: "[2001:db8::1]:8080"}, {ID: "10.0.0.2"}}
+	full.Spec.Ports[1].NodePort = spec.NodePort{Auto: true}
+	registered := web()
+	registered.Spec.Name, registered.Spec.Backends = "registered", []spec.Backend{{Address: "10.0.0.3"}}
+	registered.Status.Backends = []v1.BackendStatus{{ID: "10.0.0.3", TTL: "10s"}, {ID: "10.0.0.4", Removed: true}}
+	a := newAgent(t)
+	a.on("GET /v1/services/default/media", 200, full)
+	a.on("GET /v1/services/default/registered", 200, registered)
+	want := []spec.Service{full.Spec, registered.Spec}
+	want[1].Backends = nil
+	for _, format := range []string{"toml", "json", "yaml"} {
+		for names, want := range map[string][]spec.Service{"media registered": want, "media": want[:1]} {
+			r := a.run(t, "service get "+names+" -o "+format)
+			if r.code != ExitOK {
+				t.Fatalf("%s: %s", format, r)
+			}
+			for _, file := range []string{"stdin", "x." + format} {
+				got, problems := parseServices(file, []byte(r.stdout))
+				if len(problems) > 0 {
+					t.Errorf("%s of %s: %v\n%s", format, names, problems, r.stdout)
+				}
+				for i := range got { // the parsers fill in defaults; compare what is built
+					g, _ := got[i].Build("rest", "")
+					w, wrong := want[i].Build("rest", "")
+					if len(wrong) > 0 || !compile.SameService(g, w) {
+						t.Errorf("%s of %s: %+v, want %+v %v\n%s", format, names, g, w, wrong, r.stdout)
+					}
+				}
+				if len(got) != len(want) {
+					t.Errorf("%s of %s: %d services\n%s", format, names, len(got), r.stdout)
+				}
+			}
+		}
+	}
+	if r := a.run(t, "service list -o toml"); r.code != ExitUsage {
+		t.Errorf("list -o toml: %s", r)
+	}
+}
+
+func TestYAMLIsRecognized(t *testing.T) {
+	for text, want := range map[string]bool{
+		"---\nname: web\n": true, "# c\n\nname: web": true, "services:\n- name: a": true, "- name: web": true, "\"name\": web": true,
+		"[[service]]\nname = \"a: b\"": false, "# a: b\n[[service]]": false, "": false, "{\"name\": 1}": false, "name = 1": false, "[{\"name\": 1}]": false,
+	} {
+		if got := looksLikeYAML([]byte(text)); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	if _, problems := parseServices("x.yaml", []byte("a: [")); len(problems) != 1 || !strings.Contains(problems[0].Error(), "x.yaml: invalid YAML: ") {
+		t.Errorf("%v", problems)
+	}
+}

@@ -96,9 +96,13 @@ func allServices(ctx context.Context, c *client.Client, by client.List) (v1.Serv
 
 func (a *app) serviceGetCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "get NAME...",
-		Short:             "show services in full: what is asked for, what was granted, every backend",
-		Example:           "  ironvip service get web\n  ironvip service get web -o yaml",
+		Use:   "get NAME...",
+		Short: "show services in full: definition, addresses, every backend",
+		Long: `Shows services in full. With -o toml, json or yaml it prints their definition in the form
+that "service apply" reads; "service list -o json" has the status as well. Backends that all
+registered themselves with a ttl are left out of the definition, because an apply would
+replace them.`,
+		Example:           "  ironvip service get web\n  ironvip service get web -o toml > web.toml",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete(services),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -106,14 +110,13 @@ func (a *app) serviceGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list := v1.ServiceList{Items: []v1.Service{}}
+			var list []v1.Service
 			for _, key := range keys {
 				s, err := c.Service(ctx, key.Namespace, key.Name, client.Wait{})
 				if err != nil {
 					return notFound(err, seeServices)
 				}
-				list.Items = append(list.Items, s)
-				list.Revision = max(list.Revision, s.Revision)
+				list = append(list, s)
 			}
 			return a.show(a.serviceView(list))
 		}),

@@ -47,23 +47,37 @@ func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64
 	}
 }
 
-// serviceView shows services in full, one below the other.
-func (a *app) serviceView(list v1.ServiceList) output.View {
+// serviceView shows services in full to people, and to programs what apply accepts.
+func (a *app) serviceView(list []v1.Service) output.View {
+	specs := make([]v1.ServiceSpec, len(list))
+	for i, s := range list {
+		specs[i] = definition(s)
+	}
 	v := output.View{
-		Data:  list,
-		Names: output.NamesOf(list.Items, serviceName),
+		Data:  v1.ApplyRequest{Services: specs},
+		Names: output.NamesOf(list, serviceName),
+		TOML:  func() (string, error) { return output.TOMLBlocks("service", specs) },
 		Text: func(wide bool) string {
-			texts := make([]string, len(list.Items))
-			for i, s := range list.Items {
+			texts := make([]string, len(list))
+			for i, s := range list {
 				texts[i] = a.serviceText(s, wide)
 			}
 			return strings.Join(texts, "\n")
 		},
 	}
-	if len(list.Items) == 1 {
-		v.Data = list.Items[0]
+	if len(specs) == 1 {
+		v.Data = specs[0]
 	}
 	return v
+}
+
+// definition returns what an apply of the same service would send. Backends that
+// registered themselves stay without the key "backends", so it leaves them out.
+func definition(s v1.Service) v1.ServiceSpec {
+	if !slices.ContainsFunc(s.Status.Backends, func(b v1.BackendStatus) bool { return !b.Removed && b.TTL == "" }) {
+		s.Spec.Backends = nil
+	}
+	return s.Spec
 }
 
 func (a *app) serviceText(s v1.Service, wide bool) string {

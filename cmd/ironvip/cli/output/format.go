@@ -8,14 +8,15 @@ import (
 // Format is one of the ways to show data.
 type Format string
 
-// The formats. Wide is a table with more columns; Name is one name a line, for
-// other programs.
+// The formats. Wide is a table with more columns, Name is one name a line for other
+// programs. TOML is for the few views that have a TOML form; Formats leaves it out.
 const (
 	Table Format = "table"
 	Wide  Format = "wide"
 	JSON  Format = "json"
 	YAML  Format = "yaml"
 	Name  Format = "name"
+	TOML  Format = "toml"
 )
 
 // Formats lists every format, the default first.
@@ -24,13 +25,13 @@ func Formats() []Format { return []Format{Table, Wide, JSON, YAML, Name} }
 // Set reads a format; with String and Type it makes *Format a command line
 // flag's value.
 func (f *Format) Set(s string) error {
-	for _, known := range Formats() {
+	for _, known := range append(Formats(), TOML) {
 		if s == string(known) {
 			*f = known
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is not an output format: use %s", s, FormatList())
+	return fmt.Errorf("invalid output format %q: use %s", s, FormatList())
 }
 
 // String returns the format's name.

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,8 +18,12 @@ type Printer struct {
 type View struct {
 	Data  any                    // what JSON and YAML show: the API's own document
 	Names func() []string        // what Name shows
+	TOML  func() (string, error) // what TOML shows; nil has no TOML form
 	Text  func(wide bool) string // what Table and Wide show; nil is nothing
 }
+
+// ErrNoTOML is the error of a view without a TOML form.
+var ErrNoTOML = errors.New("this output has no toml form")
 
 // NamesOf is a View's Names of things that each have one.
 func NamesOf[T any](things []T, name func(T) string) func() []string {
@@ -44,6 +49,16 @@ func (p *Printer) Show(v View) error {
 			b.WriteString(Clean(name) + "\n")
 		}
 		_, err := io.WriteString(p.Out, b.String())
+		return err
+	}
+	if p.Format == TOML {
+		if v.TOML == nil {
+			return ErrNoTOML
+		}
+		text, err := v.TOML()
+		if err == nil {
+			_, err = io.WriteString(p.Out, text)
+		}
 		return err
 	}
 	if v.Text == nil {
