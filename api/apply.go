@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/status"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -25,8 +26,8 @@ import (
 )
 
 type applyInput struct {
-	DryRun      bool   `query:"dry_run" doc:"change nothing, and answer with a plan"`
-	Atomic      bool   `query:"atomic" doc:"all or nothing: a service that can't be accepted refuses the whole"`
+	DryRun      bool   `query:"dry_run" doc:"change nothing and return a plan"`
+	Atomic      bool   `query:"atomic" doc:"all or nothing: one invalid service rejects the request"`
 	ContentType string `header:"Content-Type" hidden:"true"`
 	PreferWait
 
@@ -50,7 +51,7 @@ func (in *applyInput) Resolve(ctx huma.Context) []error {
 	body := &io.LimitedReader{R: ctx.BodyReader(), N: maxApplyBody + 1}
 	in.services, in.failed = readServices(body)
 	if body.N <= 0 {
-		in.failed = refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, "the body is larger than 64 MiB", "apply it in parts")
+		in.failed = refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, "the body is larger than 64 MiB", "split it into several requests")
 	}
 	return nil
 }
@@ -62,15 +63,15 @@ func readServices(body io.Reader) ([]read, *problem) {
 	fail := func(err error) ([]read, *problem) {
 		var late interface{ Timeout() bool }
 		if errors.As(err, &late) && late.Timeout() {
-			return nil, refuse(http.StatusRequestTimeout, v1.CodeRequestTimeout, "the body came too slowly", "")
+			return nil, refuse(http.StatusRequestTimeout, v1.CodeRequestTimeout, "request body timed out", "")
 		}
 		why := strings.TrimPrefix(err.Error(), "json: ")
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			why = "it ends too early"
+			why = "unexpected end of input"
 		}
 		return nil, notJSON([]vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("is not valid JSON near byte %d: %s", dec.InputOffset(), why)}})
 	}
-	shape := errors.New(`the body is to be {"services": [...]}`)
+	shape := errors.New(`the body must be {"services": [...]}`)
 	expect := func(want json.Delim) error {
 		tok, err := dec.Token()
 		if err == nil && tok != want {
@@ -87,9 +88,9 @@ func readServices(body io.Reader) ([]read, *problem) {
 			return fail(err)
 		}
 		if key != "services" || seen {
-			p := vip.Problem{Code: vip.CodeUnknownKey, Field: strict.Join("", key.(string)), Message: "unknown key", Hint: `the only one is "services"`}
+			p := vip.Problem{Code: vip.CodeUnknownKey, Field: strict.Join("", key.(string)), Message: "unknown key", Hint: `the only valid key is "services"`}
 			if key == "services" {
-				p.Code, p.Message, p.Hint = vip.CodeInvalid, "comes twice", "keep one of them"
+				p.Code, p.Message, p.Hint = vip.CodeInvalid, "is defined twice", "keep one of them"
 			}
 			return nil, invalid([]vip.Problem{p})
 		}
@@ -112,7 +113,7 @@ func readServices(body io.Reader) ([]read, *problem) {
 		return fail(err)
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return fail(errors.New("something follows the object"))
+		return fail(errors.New("unexpected data after the object"))
 	}
 	return out, nil
 }
@@ -201,7 +202,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	}
 	if out.Body.Refused > 0 && (in.Atomic && !in.DryRun || out.Body.Refused == len(in.services)) {
 		return nil, refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService,
-			fmt.Sprintf("%d of %d services can't be accepted, so nothing was changed", out.Body.Refused, len(in.services)), "see errors", refusals...)
+			fmt.Sprintf("%d of %s invalid; nothing was changed", out.Body.Refused, text.Plural(len(in.services), "service")), "see errors", refusals...)
 	}
 	if out.Body.Refused > 0 {
 		out.Status = http.StatusMultiStatus

@@ -23,15 +23,15 @@ func (s *Server) backendRoutes() {
 	register(s, operation{method: http.MethodGet, path: all, id: "list-backends", tag: "backends", summary: "List a service's backends"}, s.listBackends)
 	register(s, operation{method: http.MethodGet, path: one, id: "get-backend", tag: "backends", summary: "Get a backend"}, s.getBackend)
 	register(s, operation{method: http.MethodPut, path: one, id: "put-backend", tag: "backends", summary: "Register a backend",
-		description: "Adds one backend to a service that exists, or replaces what it said before. Its id is address:port, or the address alone " +
-			"for one that follows the service's target ports. With a ttl it must send heartbeats; registering again counts as one.",
+		description: "Adds one backend to an existing service, or replaces it. The id is address:port, or the address alone " +
+			"for a backend on the service's target ports. A backend with a ttl must send heartbeats; registering again counts as one.",
 		body: reflect.TypeFor[v1.BackendSpec](), bodyOptional: true, also: map[int]any{http.StatusCreated: v1.Backend{}}}, s.putBackend)
 	register(s, operation{method: http.MethodDelete, path: one, id: "delete-backend", tag: "backends", summary: "Delete a backend",
-		description: "It takes no new connections from then on; open ones drain."}, s.deleteBackend)
-	register(s, operation{method: http.MethodPut, path: one + "/heartbeat", id: "heartbeat", tag: "backends", summary: "Say that a backend lives",
-		description: "404 means: register again.", status: http.StatusNoContent}, s.heartbeat)
-	register(s, operation{method: http.MethodPut, path: one + "/state", id: "set-backend-state", tag: "backends", summary: "Drain a backend, and back",
-		description: "An operator's word, for a service of any source. It stays in force, also across restarts of the agent, until \"ready\" takes it back.",
+		description: "New connections stop at once; open ones drain."}, s.deleteBackend)
+	register(s, operation{method: http.MethodPut, path: one + "/heartbeat", id: "heartbeat", tag: "backends", summary: "Send a heartbeat",
+		description: "404: the backend must register again.", status: http.StatusNoContent}, s.heartbeat)
+	register(s, operation{method: http.MethodPut, path: one + "/state", id: "set-backend-state", tag: "backends", summary: "Set the state of a backend",
+		description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" removes it.",
 		body:        reflect.TypeFor[v1.StateSpec]()}, s.setBackendState)
 }
 
@@ -45,7 +45,7 @@ type BackendPath struct {
 func (p BackendPath) backend() (vip.BackendKey, error) {
 	addr, port, err := vip.ParseBackendID(p.ID)
 	if err != nil {
-		return vip.BackendKey{}, badRequest(err.Error(), "as in 10.1.0.11:8080",
+		return vip.BackendKey{}, badRequest(err.Error(), "use ADDRESS:PORT, for example 10.1.0.11:8080",
 			vip.Problem{Code: vip.CodeInvalid, Field: "path.id", Message: err.Error()})
 	}
 	return vip.BackendKey{Service: p.key(), Address: addr, Port: port}, nil
@@ -106,7 +106,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 		return nil, err
 	}
 	if in.IfNoneMatch != "" { // it would speak of the service
-		return nil, badRequest("If-None-Match has no meaning for a backend", "leave it out")
+		return nil, badRequest("If-None-Match is not supported for backends", "remove the header")
 	}
 	check, err := in.check(key.Service)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 	if body.TTL != nil {
 		if ttl = time.Duration(*body.TTL); ttl == 0 { // which would be none, further on
 			return nil, invalid([]vip.Problem{{Code: vip.CodeInvalid, Service: key.Service.String(), Field: "ttl",
-				Message: "0s is out of bounds", Hint: `use "1s" to "24h", or leave it out`}})
+				Message: "must be between 1s and 24h", Hint: `omit it for a backend without heartbeats`}})
 		}
 	}
 	rev, created, err := s.Registrar.PutBackend(ctx, key.Service, w, ttl, check)
@@ -152,7 +152,7 @@ func (s *Server) serviceApplied(key vip.ServiceKey, rev uint64) func(context.Con
 
 type deleteBackendInput struct {
 	BackendPath
-	IfMatch string `header:"If-Match" doc:"ETag of the service that the caller has seen"`
+	IfMatch string `header:"If-Match" doc:"ETag of the service version that the caller has read"`
 	PreferWait
 }
 
@@ -169,7 +169,7 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
-	applied, err := s.apply(ctx, in.PreferWait, "the removal of backend "+backendID(key), s.serviceApplied(key.Service, rev))
+	applied, err := s.apply(ctx, in.PreferWait, "deletion of backend "+backendID(key), s.serviceApplied(key.Service, rev))
 	if err != nil {
 		return nil, err
 	}

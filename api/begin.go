@@ -34,8 +34,8 @@ func onceBegun[I, O any](s *Server, handler func(context.Context, *I) (*O, error
 		case <-ctx.Done():
 		case <-late.C:
 		}
-		return nil, storeAway("the agent has not begun, and knows no services and no addresses yet: "+s.Awaits(),
-			"try again later; GET "+v1.PathStatus+" says since when it waits, and what to do")
+		return nil, storeAway("agent not ready: it has not loaded the stored services and addresses yet: "+s.Awaits(),
+			"try again later; GET "+v1.PathStatus+" shows the cause and the fix")
 	}
 }
 
@@ -47,14 +47,14 @@ func (s *Server) waitsFor() string {
 	if !table.IsClosed(s.Services.Ready()) {
 		for _, src := range s.sources() {
 			if !src.Synced {
-				return "source \"" + src.Name + "\" has not been read: " + cmp.Or(src.Stale, "no answer yet")
+				return "source \"" + src.Name + "\" not read yet: " + cmp.Or(src.Stale, "no answer")
 			}
 		}
 	}
 	if s.Stats != nil {
 		if why := s.Stats().TargetError; why != "" {
-			return "the dataplane is out of reach: " + why
+			return "dataplane unreachable: " + why
 		}
 	}
-	return "the first full reconcile is not done"
+	return "first full reconcile not finished"
 }

@@ -138,12 +138,12 @@ func TestWhatReadinessWaitsFor(t *testing.T) {
 	}
 	waits("consul at 10.0.0.5:8500")
 	begin()
-	waits(`source \"files\" has not been read: no answer yet`)
+	waits(`source \"files\" not read yet: no answer`)
 	statuses := s.Sources.(*table.Table[string, sources.Status])
 	statuses.Set(sources.Status{Name: "files", Stale: "no such directory"})
-	waits(`source \"files\" has not been read: no such directory`)
+	waits(`source \"files\" not read yet: no such directory`)
 	s.Services = table.New(&table.Clock{}, vip.KeyOfService, nil) // which is ready
-	waits("the first full reconcile is not done")
+	waits("first full reconcile not finished")
 	s.Stats = func() reconcile.Stats { return reconcile.Stats{TargetError: "read: no buffer space"} }
-	waits("the dataplane is out of reach: read: no buffer space")
+	waits("dataplane unreachable: read: no buffer space")
 }

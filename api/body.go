@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"mime"
 	"net/http"
 	"strings"
@@ -31,8 +32,8 @@ func media(contentType string) *problem {
 		kind == "application/octet-stream", kind == "application/x-www-form-urlencoded":
 		return nil
 	}
-	return refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "the body is "+contentType+", not JSON",
-		"send JSON, with Content-Type: application/json")
+	return refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "unsupported content type "+contentType,
+		"send JSON with Content-Type: application/json")
 }
 
 // decode reads a JSON object into a struct by its toml tags. An empty body is
@@ -62,7 +63,12 @@ func notJSON(problems []vip.Problem) *problem {
 	return badRequest("the body "+message, "send one JSON object", problems...)
 }
 
-// invalid is the problem of a body that is JSON and still can't be taken.
+// invalid is the problem of a body that is JSON but not a valid object. The detail is the
+// first error and the number of the others.
 func invalid(problems []vip.Problem) *problem {
-	return refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, "what is asked for can't be accepted", "see errors", problems...)
+	detail, hint := problems[0].Error(), problems[0].Hint
+	if more := len(problems) - 1; more > 0 {
+		detail, hint = fmt.Sprintf("%s, and %d more", detail, more), "see errors"
+	}
+	return refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, detail, hint, problems...)
 }

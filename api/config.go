@@ -9,11 +9,11 @@ import (
 
 func (s *Server) configRoutes() {
 	register(s, operation{method: http.MethodPost, path: v1.PathConfigValidate, early: true, id: "validate-config", tag: "config",
-		summary: "Check the configuration on the agent's disk", description: "Changes nothing."}, s.validateConfig)
+		summary: "Validate the configuration on the agent's disk", description: "Changes nothing."}, s.validateConfig)
 	register(s, operation{method: http.MethodPost, path: v1.PathConfigPlan, id: "plan-config", tag: "config",
-		summary: "Say what a reload would change", description: "Changes nothing."}, s.planConfig)
+		summary: "Show what a reload would change", description: "Changes nothing."}, s.planConfig)
 	register(s, operation{method: http.MethodPost, path: v1.PathReload, early: true, id: "reload", tag: "config",
-		summary: "Read the configuration again", description: "All of it or nothing: with a problem nothing changes."}, s.reload)
+		summary: "Reload the configuration", description: "Atomic: an invalid configuration changes nothing."}, s.reload)
 }
 
 type validateOutput struct{ Body v1.ValidateResult }
@@ -45,12 +45,12 @@ func (s *Server) reload(ctx context.Context, _ *struct{}) (*reloadOutput, error)
 	allow(ctx, maxWait)
 	result, found := s.Config.Reload(ctx)
 	if len(found) > 0 {
-		detail := "the configuration can't be loaded; the one in force stays"
+		detail := "configuration invalid: the current one stays in effect"
 		if result.Revision > 0 {
-			detail = "read again, except for what is wrong: that stays as it was"
+			detail = "reloaded, except for the listed errors"
 		}
 		return nil, refuse(http.StatusUnprocessableEntity, v1.CodeInvalidConfig, detail,
-			"mend what errors says; ironvip config validate shows the same", found...)
+			"fix the listed errors; ironvip config validate shows them too", found...)
 	}
 	if result.Warnings == nil {
 		result.Warnings = []v1.Problem{}

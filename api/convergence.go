@@ -36,7 +36,7 @@ func newConvergence(d *Deps) *convergence {
 		pending: map[vip.ServiceKey]changed{},
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "ironvip_convergence_duration_seconds",
-			Help:    "From a source's word on a service to the dataplane having all of it.",
+			Help:    "Time from a source's change of a service until the dataplane has applied it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"source"}),
 	}

@@ -22,13 +22,13 @@ import (
 
 func (s *Server) dataplaneRoutes() {
 	register(s, operation{method: http.MethodGet, path: v1.PathDataplane, early: true, id: "get-dataplane", tag: "dataplane",
-		summary: "Say whether the dataplane has what is desired", description: "Reads no kernel: what was applied is remembered."}, s.getDataplane)
+		summary: "Show the state of the dataplane", description: "Answers from the record of applied changes, without reading the kernel."}, s.getDataplane)
 	register(s, operation{method: http.MethodGet, path: v1.PathDataplaneFrontends, id: "list-frontends", tag: "dataplane",
-		summary: "List frontends, desired and applied"}, s.listFrontends)
+		summary: "List desired frontends and whether they are applied"}, s.listFrontends)
 	register(s, operation{method: http.MethodGet, path: v1.PathDataplaneDiff, id: "diff-dataplane", tag: "dataplane",
-		summary: "Compare what the dataplane has with what is desired", description: "Reads the whole dataplane."}, s.diffDataplane)
+		summary: "Compare the dataplane with the desired state", description: "Reads the whole dataplane."}, s.diffDataplane)
 	register(s, operation{method: http.MethodPost, path: v1.PathDataplaneRepair, id: "repair-dataplane", tag: "dataplane",
-		summary: "Mend what the dataplane has otherwise than desired"}, s.repairDataplane)
+		summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
 }
 
 type dataplaneOutput struct{ Body v1.Dataplane }
@@ -72,16 +72,16 @@ func (s *Server) dataplane() v1.Dataplane {
 	counts := fmt.Sprintf("%s, %s", text.Plural(services, "service"), text.Plural(out.Backends, "backend"))
 	switch {
 	case stats.TargetError != "":
-		out.Level, out.Summary = v1.LevelFail, "out of reach: "+stats.TargetError
+		out.Level, out.Summary = v1.LevelFail, "unreachable: "+stats.TargetError
 	case !stats.Synced:
-		out.Level, out.Summary = v1.LevelWarn, "starting: the first full pass is not done"
+		out.Level, out.Summary = v1.LevelWarn, "starting: first full reconcile not finished"
 	case out.Failed > 0:
 		first := slices.IndexFunc(out.Problems, func(p v1.Problem) bool { return p.Code != vip.CodeContested })
 		out.Level, out.Summary = v1.LevelWarn, fmt.Sprintf("%d of %s refused: %s", out.Failed, text.Plural(out.Frontends, "frontend"), out.Problems[max(first, 0)].Message)
 	case out.Contested > 0:
 		out.Level, out.Summary = v1.LevelWarn, text.Plural(out.Contested, "frontend")+" contested: "+contestedText(out.Problems)
 	case out.Pending > 0:
-		out.Summary = fmt.Sprintf("%d of %s on the way", out.Pending, text.Plural(out.Frontends, "frontend"))
+		out.Summary = fmt.Sprintf("%d of %s pending", out.Pending, text.Plural(out.Frontends, "frontend"))
 	default:
 		out.InSync, out.Summary = true, "in sync: "+counts
 	}
@@ -97,7 +97,7 @@ func (s *Server) dataplane() v1.Dataplane {
 // isn't ours and keeps coming back has no row.
 func contestedText(problems []v1.Problem) string {
 	if len(problems) == 0 {
-		return "somebody else keeps putting back what nobody wants here: see the events"
+		return "another program keeps adding entries that ironvip removed; run ironvip events"
 	}
 	return problems[0].Place + ": " + problems[0].Message
 }
@@ -233,7 +233,7 @@ type diffOutput struct{ Body v1.DataplaneDiff }
 
 func (s *Server) diffDataplane(ctx context.Context, _ *struct{}) (*diffOutput, error) {
 	if s.Diff == nil {
-		return nil, unavailable("dataplane to read")
+		return nil, unavailable("readable dataplane")
 	}
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
@@ -260,9 +260,9 @@ func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 func unreadable(what string, err error) error {
 	detail := what + " the dataplane: " + err.Error()
 	if errors.Is(err, context.DeadlineExceeded) {
-		detail = what + " the dataplane: no answer in time"
+		detail = what + " the dataplane: timed out"
 	}
-	return refuse(http.StatusServiceUnavailable, v1.CodeDataplane, detail, "GET "+v1.PathDataplane+" says how it fares")
+	return refuse(http.StatusServiceUnavailable, v1.CodeDataplane, detail, "GET "+v1.PathDataplane+" shows its state")
 }
 
 func diffEntry(d *Difference) v1.DiffEntry {
@@ -334,10 +334,10 @@ func otherDetails(want, have *vip.Frontend) (out []string) {
 	differ("hashing of ports", want.SchedulerPort, have.SchedulerPort)
 	differ("one-packet", want.OnePacket, have.OnePacket)
 	if !slices.Equal(want.SourceRanges, have.SourceRanges) {
-		out = append(out, fmt.Sprintf("%d source ranges let in others than the %d desired", len(have.SourceRanges), len(want.SourceRanges)))
+		out = append(out, fmt.Sprintf("%d source ranges differ from the %d desired", len(have.SourceRanges), len(want.SourceRanges)))
 	}
 	if want.Kind != have.Kind {
-		out = append(out, fmt.Sprintf("it is on record as another kind, not as %s", want.Kind))
+		out = append(out, fmt.Sprintf("recorded as another kind, not as %s", want.Kind))
 	}
 	return out
 }
@@ -356,13 +356,13 @@ type repairOutput struct{ Body v1.RepairResult }
 
 func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (*repairOutput, error) {
 	if s.Repair == nil {
-		return nil, unavailable("dataplane to mend")
+		return nil, unavailable("repairable dataplane")
 	}
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
 	found, err := s.Repair(ctx)
 	if err != nil {
-		return nil, unreadable("mend", err)
+		return nil, unreadable("repair", err)
 	}
 	out := &repairOutput{Body: v1.RepairResult{Problems: []v1.Problem{}}}
 	for _, d := range found {

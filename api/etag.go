@@ -17,14 +17,14 @@ func etag(specRev, statusRev uint64) string { return fmt.Sprintf(`"%d.%d"`, spec
 // Preconditions are the headers that make a write conditional. Inputs embed it, so it is exported: huma
 // passes over what is not.
 type Preconditions struct {
-	IfMatch     string `header:"If-Match" doc:"ETag of the service that the caller has seen: 412 when its spec has changed since. The part after the dot, the status, doesn't count"`
-	IfNoneMatch string `header:"If-None-Match" doc:"\"*\": create only, 412 when the service exists"`
+	IfMatch     string `header:"If-Match" doc:"ETag of the service version that the caller has read: 412 if the spec has changed since. The part after the dot, the status, is ignored"`
+	IfNoneMatch string `header:"If-None-Match" doc:"\"*\": create only, 412 if the service exists"`
 }
 
 // check returns what refuses a write whose Preconditions don't hold.
 func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	if p.IfNoneMatch != "" && strings.TrimSpace(p.IfNoneMatch) != "*" {
-		return nil, badRequest("a write understands If-None-Match: * only", "to write only what you have seen, use If-Match")
+		return nil, badRequest("If-None-Match must be * in a write", "use If-Match to write only to the version you have read")
 	}
 	var seen []uint64
 	anything := strings.TrimSpace(p.IfMatch) == "*"
@@ -33,7 +33,7 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 			text, _, _ := strings.Cut(tag, ".")
 			rev, err := strconv.ParseUint(text, 10, 64)
 			if err != nil {
-				return nil, badRequest("If-Match: "+p.IfMatch+" holds no ETag of this API", "send the ETag that a GET answered with")
+				return nil, badRequest("If-Match: "+p.IfMatch+" is not an ETag of this API", "send the ETag from a GET")
 			}
 			seen = append(seen, rev)
 		}
@@ -44,11 +44,11 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	return func(_ vip.Service, rev uint64, exists bool) error {
 		switch {
 		case p.IfNoneMatch != "" && exists:
-			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" exists", "leave out If-None-Match to replace it")
+			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" exists", "omit If-None-Match to replace it")
 		case p.IfMatch == "" || exists && anything:
 			return nil
 		case !exists:
-			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" does not exist", "leave out If-Match to create it")
+			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" does not exist", "omit If-Match to create it")
 		}
 		for _, r := range seen {
 			if r == rev {
@@ -56,7 +56,7 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 			}
 		}
 		return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed,
-			fmt.Sprintf("service %q has changed: its spec is at revision %d", key, rev), "GET it again, redo the change on that, and send its new ETag")
+			fmt.Sprintf("service %q was changed: its spec is at revision %d", key, rev), "GET it again, repeat the change on the new version, and send its ETag")
 	}, nil
 }
 

@@ -22,7 +22,7 @@ const keepAlive = 15 * time.Second
 
 func (s *Server) eventRoutes() {
 	register(s, operation{method: http.MethodGet, path: v1.PathEvents, early: true, id: "list-events", tag: "node", summary: "List or follow events",
-		description: "The newest happenings that an operator would want to know of. With Accept: text/event-stream a stream of them, which goes on " +
+		description: "The newest events. With Accept: text/event-stream the answer is a stream that continues " +
 			"after the event that Last-Event-ID names."}, s.listEvents)
 	answer := s.operation(http.MethodGet, v1.PathEvents).Responses["200"]
 	answer.Content = map[string]*huma.MediaType{
@@ -33,9 +33,9 @@ func (s *Server) eventRoutes() {
 
 type listEventsInput struct {
 	Since  uint64 `query:"since" doc:"events after the one with this id"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"the oldest so many after since; without since, the newest so many"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"maximum number of events: the oldest after since; without since, the newest"`
 	Accept string `header:"Accept" hidden:"true"`
-	LastID string `header:"Last-Event-ID" doc:"of a stream: the last event that the caller has"`
+	LastID string `header:"Last-Event-ID" doc:"for a stream: the last event that the caller has received"`
 }
 
 type listEventsOutput struct{ Body func(huma.Context) }
@@ -48,7 +48,7 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*listEvents
 	if in.LastID != "" {
 		id, err := strconv.ParseUint(in.LastID, 10, 64)
 		if err != nil {
-			return nil, badRequest("Last-Event-ID: "+in.LastID+" is no event's id", "send the id of the last event received",
+			return nil, badRequest("Last-Event-ID: "+in.LastID+" is not an event id", "send the id of the last event received",
 				vip.Problem{Code: vip.CodeInvalid, Field: "header.Last-Event-ID", Message: "is not a number"})
 		}
 		since = id

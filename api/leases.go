@@ -15,7 +15,7 @@ import (
 
 func (s *Server) leaseRoutes() {
 	register(s, operation{method: http.MethodGet, path: v1.PathVIPs, id: "list-vips", tag: "addresses", summary: "List leases",
-		description: "Addresses and node ports that are held or cool down."}, s.listVIPs)
+		description: "Addresses and node ports that are held or in cooldown."}, s.listVIPs)
 	register(s, operation{method: http.MethodGet, path: v1.PathVIPs + "/{ip}", id: "get-vip", tag: "addresses", summary: "Get the lease on an address"}, s.getVIP)
 	register(s, operation{method: http.MethodGet, path: v1.PathPools, id: "list-pools", tag: "addresses", summary: "List pools"}, s.listPools)
 }
@@ -127,7 +127,7 @@ func (s *Server) getVIP(_ context.Context, in *getVIPInput) (*getVIPOutput, erro
 	}
 	row, ok := s.vip(ipam.Resource{Addr: addr.Unmap()})
 	if !ok {
-		return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "nobody holds "+addr.String(), "list what is held: GET "+v1.PathVIPs)
+		return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "no lease for "+addr.String(), "list all leases: GET "+v1.PathVIPs)
 	}
 	return &getVIPOutput{Body: row}, nil
 }

@@ -81,7 +81,7 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			return
 		}
 		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // what of it can't be read would be passed over
-			writeProblem(rec, r, badRequest("the query can't be read: "+err.Error(), "separate parameters by &, and write % as %25"))
+			writeProblem(rec, r, badRequest("invalid query: "+err.Error(), "separate parameters with & and write % as %25"))
 			return
 		}
 		if r.Method == http.MethodHead { // the server leaves the body out
@@ -92,7 +92,7 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		// it is read off here.
 		body := &wholeBody{Reader: r.Body, brokeOff: func(err error) {
 			if rec.status == 0 {
-				writeProblem(rec, r, badRequest("the body breaks off: "+err.Error(), "send as much as the headers promise"))
+				writeProblem(rec, r, badRequest("incomplete body: "+err.Error(), "send as many bytes as Content-Length states"))
 			}
 			panic(http.ErrAbortHandler) // answered; the rest of the handler has nothing to go on with
 		}}
@@ -136,7 +136,7 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 		"request_id", requestID(r.Context()), "panic", p, "stack", string(debug.Stack()))
 	if w.status == 0 {
 		writeProblem(w, r, refuse(http.StatusInternalServerError, v1.CodeInternal,
-			"the agent failed to answer; its log has the request id", "please report it"))
+			"internal error: see the agent's log for the request id", "please report it"))
 	}
 }
 
@@ -177,14 +177,14 @@ func (s *Server) admit(r *http.Request) *problem {
 		host = h
 	}
 	if !s.knownHost(strings.Trim(host, "[]")) {
-		return refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "the Host header names \""+r.Host+"\", which this agent is not",
+		return refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "Host header \""+r.Host+"\" is not a name of this agent",
 			"use its address, localhost, or the node's name")
 	}
 	for _, origin := range r.Header["Origin"] {
 		u, err := url.Parse(origin)
 		if err != nil || u.Host == "" || u.Host != r.Host {
-			return refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "requests from origin \""+origin+"\" are refused",
-				"the API is not for web pages of other origins")
+			return refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "origin \""+origin+"\" not allowed",
+				"call the API from the same origin, or without a browser")
 		}
 	}
 	return nil

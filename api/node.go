@@ -17,10 +17,10 @@ import (
 )
 
 func (s *Server) nodeRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathStatus, early: true, id: "get-status", tag: "node", summary: "Say whether this node is well"}, s.getStatus)
-	register(s, operation{method: http.MethodGet, path: v1.PathHealthz, early: true, id: "healthz", tag: "node", summary: "Say that the agent answers"}, s.healthz)
-	register(s, operation{method: http.MethodGet, path: v1.PathReadyz, early: true, id: "readyz", tag: "node", summary: "Say whether the first full reconcile is done",
-		description: "503 until then, with what is waited for."}, s.readyz)
+	register(s, operation{method: http.MethodGet, path: v1.PathStatus, early: true, id: "get-status", tag: "node", summary: "Show node health"}, s.getStatus)
+	register(s, operation{method: http.MethodGet, path: v1.PathHealthz, early: true, id: "healthz", tag: "node", summary: "Liveness of the agent"}, s.healthz)
+	register(s, operation{method: http.MethodGet, path: v1.PathReadyz, early: true, id: "readyz", tag: "node", summary: "Readiness: the first full reconcile is finished",
+		description: "503 until then, with the cause."}, s.readyz)
 	register(s, operation{method: http.MethodGet, path: v1.PathMetrics, early: true, id: "metrics", tag: "node", summary: "Prometheus metrics",
 		content: "text/plain"}, s.metrics())
 	register(s, operation{method: http.MethodGet, path: v1.PathOpenAPI, early: true, id: "openapi", tag: "node", summary: "This document",
@@ -37,7 +37,7 @@ func (s *Server) isReady() bool { return table.IsClosed(s.Ready) }
 
 func (s *Server) readyz(context.Context, *struct{}) (*healthOutput, error) {
 	if !s.isReady() {
-		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "GET "+v1.PathStatus+" says more")
+		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "GET "+v1.PathStatus+" shows details")
 		p.header = http.Header{"Retry-After": {"1"}}
 		return nil, p
 	}

@@ -180,7 +180,7 @@ func TestContestedFrontend(t *testing.T) {
 	// What isn't ours has no row.
 	row.Warning, row.Problem = nil, nil
 	applied.Set(row)
-	if dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, ""); dp.Level != v1.LevelWarn || !strings.Contains(dp.Summary, "what nobody wants here") {
+	if dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, ""); dp.Level != v1.LevelWarn || !strings.Contains(dp.Summary, "entries that ironvip removed") {
 		t.Errorf("%+v", dp)
 	}
 }

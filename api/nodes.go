@@ -14,7 +14,7 @@ import (
 
 func (s *Server) fleetRoutes() {
 	register(s, operation{method: http.MethodGet, path: v1.PathNodes, id: "list-nodes", tag: "node", summary: "List the nodes of the fleet",
-		description: "With a store of its own, the node that answers. 503 while the store that they share is away."}, s.listNodes)
+		description: "Without a shared store, only the node that answers. 503 while the shared store is unavailable."}, s.listNodes)
 	register(s, operation{method: http.MethodGet, path: v1.PathExport, id: "export", tag: "addresses", summary: "Save a snapshot of the store",
 		description: "Leases, registrations and operator states, for a backup or another store. `ironvip snapshot restore` reads it.",
 		content:     "application/json"}, s.export)
@@ -29,7 +29,7 @@ func (s *Server) listNodes(ctx context.Context, _ *struct{}) (*listNodesOutput, 
 	list, err := s.Nodes(ctx)
 	switch {
 	case errors.Is(err, fleet.ErrUnavailable):
-		return nil, storeAway(err.Error(), "traffic goes on; this node by itself: GET "+v1.PathStatus)
+		return nil, storeAway(err.Error(), "traffic is not affected; for this node alone: GET "+v1.PathStatus)
 	case err != nil:
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func storeAway(detail, hint string) *problem {
 // export costs O(leases and registrations).
 func (s *Server) export(ctx context.Context, _ *struct{}) (*documentOutput, error) {
 	if s.Snapshot == nil {
-		return nil, unavailable("store to save")
+		return nil, unavailable("store")
 	}
 	document, err := s.Snapshot(ctx)
 	if err != nil {

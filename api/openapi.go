@@ -25,12 +25,12 @@ func newEngine() *gin.Engine {
 	e.UseEscapedPath = true
 	e.UnescapePathValues = true
 	e.NoRoute(func(c *gin.Context) {
-		writeProblem(c.Writer, c.Request, refuse(http.StatusNotFound, v1.CodeNoRoute, "there is no "+c.Request.URL.Path,
-			"GET "+v1.PathOpenAPI+" lists every path"))
+		writeProblem(c.Writer, c.Request, refuse(http.StatusNotFound, v1.CodeNoRoute, "path "+c.Request.URL.Path+" does not exist",
+			"GET "+v1.PathOpenAPI+" lists all paths"))
 	})
 	e.NoMethod(func(c *gin.Context) {
 		writeProblem(c.Writer, c.Request, refuse(http.StatusMethodNotAllowed, v1.CodeMethodNotAllowed,
-			c.Request.URL.Path+" has no "+c.Request.Method, "it has "+strings.Join(c.Writer.Header().Values("Allow"), ", ")))
+			"method "+c.Request.Method+" not allowed for "+c.Request.URL.Path, "use "+strings.Join(c.Writer.Header().Values("Allow"), ", ")))
 	})
 	return e
 }
@@ -131,7 +131,7 @@ func register[I, O any](s *Server, o operation, handler func(context.Context, *I
 		op.MaxBodyBytes = maxBody + 1 // huma refuses a body of exactly the limit
 	}
 	registry := s.api.OpenAPI().Components.Schemas
-	failure := &huma.Response{Description: "what is wrong", Content: map[string]*huma.MediaType{
+	failure := &huma.Response{Description: "a problem document", Content: map[string]*huma.MediaType{
 		v1.ProblemType: {Schema: registry.Schema(reflect.TypeFor[v1.ProblemDocument](), true, "")},
 	}}
 	op.Responses = map[string]*huma.Response{"default": failure}

@@ -11,7 +11,7 @@ import (
 // passes over what is not.
 type Paging struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"rows in a page"`
-	Cursor string `query:"cursor" doc:"the page after the one whose next this is"`
+	Cursor string `query:"cursor" doc:"next of the previous page"`
 }
 
 // A cursor is the key of the last row of the page before, in a form that nobody
@@ -27,7 +27,7 @@ func (p Paging) after() (string, error) {
 }
 
 func badCursor() error {
-	return badRequest("the cursor is not one of this list", "send the next of the page before, unchanged",
+	return badRequest("invalid cursor", "send next of the previous page unchanged",
 		vip.Problem{Code: vip.CodeInvalid, Field: "query.cursor", Message: "is not a cursor"})
 }
 

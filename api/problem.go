@@ -53,20 +53,20 @@ func problems(in []vip.Problem) []v1.Problem {
 }
 
 func noService(key vip.ServiceKey) *problem {
-	return refuse(http.StatusNotFound, v1.CodeNotFound, "there is no service \""+key.String()+"\"",
-		"create it first: PUT "+v1.ServicePath(key.Namespace, key.Name)+"; list what there is: GET "+v1.PathServices)
+	return refuse(http.StatusNotFound, v1.CodeNotFound, "service \""+key.String()+"\" does not exist",
+		"create it first: PUT "+v1.ServicePath(key.Namespace, key.Name)+"; list services: GET "+v1.PathServices)
 }
 
 func noBackend(key vip.BackendKey) *problem {
 	id := backendID(key)
 	return refuse(http.StatusNotFound, v1.CodeNotFound, "service \""+key.Service.String()+"\" has no backend "+id,
-		"register it (again): PUT "+v1.BackendPath(key.Service.Namespace, key.Service.Name, id))
+		"register it: PUT "+v1.BackendPath(key.Service.Namespace, key.Service.Name, id))
 }
 
 // goneMeanwhile is the problem of a write that was done, and undone by somebody
 // else before it could be answered. 404 would say that it never was.
 func goneMeanwhile(what string) *problem {
-	return refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, what+" was written, and deleted by somebody else meanwhile", "write it again if it is to be there")
+	return refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, what+" was written, but another client deleted it", "write it again if needed")
 }
 
 func unavailable(what string) *problem {
@@ -83,7 +83,7 @@ func writeFailed(key vip.BackendKey, err error) error {
 		own      *problem
 		owned    *rest.OwnedError
 		conflict *registry.ConflictError
-		invalid  *registry.InvalidError
+		refused  *registry.InvalidError
 	)
 	switch {
 	case errors.As(err, &own):
@@ -92,31 +92,31 @@ func writeFailed(key vip.BackendKey, err error) error {
 		return refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), ownedHint(owned))
 	case errors.As(err, &conflict):
 		return refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), conflictHint(conflict))
-	case errors.As(err, &invalid):
-		return refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, "what is asked for can't be accepted", "see errors", invalid.Problems...)
+	case errors.As(err, &refused):
+		return invalid(refused.Problems)
 	case errors.Is(err, registry.ErrNoService):
 		return noService(key.Service)
 	case errors.Is(err, registry.ErrNoBackend):
 		return noBackend(key)
 	case errors.Is(err, registry.ErrNotRunning):
-		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "the agent is starting and takes no registrations yet", "try again in a moment")
+		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "agent starting: it accepts no registrations yet", "try again in a moment")
 		p.header = http.Header{"Retry-After": {"1"}}
 		return p
 	case errors.Is(err, fleet.ErrUnavailable):
-		hint := "traffic goes on. Try again once the store is in touch: GET " + v1.PathStatus + " says since when it isn't, and what to do"
+		hint := "traffic is not affected; try again when the store is reachable. GET " + v1.PathStatus + " shows the cause and the fix"
 		var store *registry.StoreError
 		if !errors.As(err, &store) || store.Unknown {
-			hint = "traffic goes on. Whether this was done shows once the store is in touch (GET " + v1.PathStatus + " says since when it isn't, and what to do); repeating it is safe"
+			hint = "traffic is not affected; the result is unknown until the store is reachable, and repeating the request is safe. GET " + v1.PathStatus + " shows the cause and the fix"
 		}
 		return storeAway(err.Error(), hint)
 	case errors.Is(err, registry.ErrStore):
-		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "see the agent's log; try again"
+		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "check the agent's log and try again"
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			status, code, hint = http.StatusInsufficientStorage, v1.CodeStoreFull, "free some space on the disk of state_dir, then try again"
+			status, code, hint = http.StatusInsufficientStorage, v1.CodeStoreFull, "free disk space in state_dir and try again"
 		}
 		return refuse(status, code, err.Error(), hint)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "the request ended before the write began; nothing changed", "try again")
+		return refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "request canceled before the write; nothing changed", "try again")
 	}
 	return err // an own fault: 500, logged
 }
@@ -138,11 +138,11 @@ func conflictHint(c *registry.ConflictError) string {
 	path := v1.ServicePath(c.Service.Namespace, c.Service.Name)
 	switch {
 	case c.Unreadable:
-		return "see the problems of GET " + v1.PathSources + ": they name the key in the fleet's store; remove it there if it isn't ours"
+		return "GET " + v1.PathSources + " names the key in the fleet's store; remove it there if ironvip did not write it"
 	case c.Removed:
-		return "write it again if it is to be there"
+		return "write it again if needed"
 	}
-	return "see what there is now: GET " + path + "; write again to replace that (If-Match makes sure of what), or use another name"
+	return "read the current version: GET " + path + "; write again to replace it (with If-Match), or use another name"
 }
 
 // transform turns what huma answers with by itself into a problem of ours, and
@@ -158,7 +158,7 @@ func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
 			for _, d := range v.Errors {
 				s.log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)
 			}
-			p.Errors, p.Detail = nil, "the agent failed to answer; its log has the request id"
+			p.Errors, p.Detail = nil, "internal error: see the agent's log for the request id"
 		}
 		if v.Status == http.StatusRequestEntityTooLarge {
 			p.Detail = fmt.Sprintf("the body is larger than %d MiB", ctx.Operation().MaxBodyBytes>>20)
@@ -176,7 +176,7 @@ func fromHuma(m *huma.ErrorModel) *problem {
 	code, hint := v1.CodeInvalidRequest, ""
 	switch m.Status {
 	case http.StatusRequestEntityTooLarge:
-		code, hint = v1.CodeBodyTooLarge, "split it; many services go to "+v1.PathApply+", which takes 64 MiB"
+		code, hint = v1.CodeBodyTooLarge, "split it, or use "+v1.PathApply+", which accepts 64 MiB"
 	case http.StatusRequestTimeout:
 		code = v1.CodeRequestTimeout
 	case http.StatusInternalServerError:

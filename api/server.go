@@ -120,7 +120,7 @@ func ListenUnix(path string, mode os.FileMode) (net.Listener, error) {
 const maxSocketPath = 107
 
 func listenUnix(path string, mode os.FileMode) (l *unixListener, hint string, err error) {
-	const elsewhere = "set api.socket to a path in a directory that this process may write, or that it can make"
+	const elsewhere = "set api.socket to a path in a directory that this process can write or create"
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, elsewhere, err
 	}
@@ -129,11 +129,11 @@ func listenUnix(path string, mode os.FileMode) (l *unixListener, hint string, er
 	case err != nil:
 		return nil, elsewhere, err
 	case info.Mode().Type() != os.ModeSocket:
-		return nil, "remove it, or set api.socket to another path", errors.New("a file that is no socket is in the way")
+		return nil, "remove it, or set api.socket to another path", errors.New("the path exists and is not a socket")
 	default:
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			_ = c.Close()
-			return nil, "stop that one, or set api.socket to another path", errors.New("another agent serves it")
+			return nil, "stop that agent, or set api.socket to another path", errors.New("another agent listens on it")
 		}
 	}
 	// The socket gets its mode under a name of its own, and only then its place:

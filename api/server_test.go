@@ -115,7 +115,7 @@ func TestBodyThatBreaksOff(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := answer{resp, body}
-			if doc := a.problem(t); a.StatusCode != http.StatusBadRequest || doc.Code != v1.CodeInvalidRequest || !strings.HasPrefix(doc.Detail, "the body breaks off") {
+			if doc := a.problem(t); a.StatusCode != http.StatusBadRequest || doc.Code != v1.CodeInvalidRequest || !strings.HasPrefix(doc.Detail, "incomplete body: ") {
 				t.Errorf("%s %s", a.Status, body)
 			}
 		})
@@ -274,7 +274,7 @@ func TestSocketsInTheWay(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, says := range map[string]string{file: "no socket is in the way\nhint: remove it", filepath.Join(file, "sock"): "not a directory\nhint: set api.socket"} {
+	for path, says := range map[string]string{file: "is not a socket\nhint: remove it", filepath.Join(file, "sock"): "not a directory\nhint: set api.socket"} {
 		if _, err := ListenUnix(path, 0o660); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", path, err, says)
 		}

@@ -22,16 +22,16 @@ func (s *Server) serviceRoutes() {
 	register(s, operation{method: http.MethodGet, path: one, id: "get-service", tag: "services", summary: "Get a service",
 		also: map[int]any{http.StatusNotModified: nil}}, s.getService)
 	register(s, operation{method: http.MethodPut, path: one, id: "put-service", tag: "services", summary: "Create or replace a service",
-		description: "Idempotent. The service is durable when the answer comes, and the answer has its VIP, or says that it is pending. " +
-			"Without the key \"backends\" those that registered themselves stay; with it they are all replaced.",
+		description: "Idempotent. The answer comes after the durable write; it has the VIP, or the state pending. " +
+			"Without the key \"backends\", backends that registered themselves stay; with it, all are replaced.",
 		body: reflect.TypeFor[v1.ServiceSpec](), also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
 	register(s, operation{method: http.MethodDelete, path: one, id: "delete-service", tag: "services", summary: "Delete a service",
-		description: "It takes no new connections from then on; open ones drain."}, s.deleteService)
+		description: "New connections stop at once; open ones drain."}, s.deleteService)
 	register(s, operation{method: http.MethodGet, path: one + "/explain", id: "explain-service", tag: "services",
-		summary: "Say why a service is as it is"}, s.explainService)
+		summary: "Explain the state of a service"}, s.explainService)
 	register(s, operation{method: http.MethodPost, path: v1.PathApply, id: "apply-services", tag: "services", summary: "Create or replace many services",
-		description: "One durable write for all of them, up to 64 MiB. A service that can't be accepted is refused and the others are applied: " +
-			"the answer is 207 then. With atomic=true it is 422 and nothing changes.",
+		description: "One durable write for all services, up to 64 MiB. Invalid services are refused and the others applied: " +
+			"the status is 207 then. With atomic=true it is 422 and nothing changes.",
 		body: reflect.TypeFor[v1.ApplyRequest](), also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
 }
 
@@ -51,7 +51,7 @@ type listServicesInput struct {
 	WaitRead
 	Source string   `query:"source" doc:"of this source only"`
 	State  string   `query:"state" enum:"healthy,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
-	Label  []string `query:"label,explode" doc:"with this label: key or key=value; all of them, when it comes several times"`
+	Label  []string `query:"label,explode" doc:"with this label: key or key=value; repeatable, all must match"`
 }
 
 type listServicesOutput struct{ Body v1.ServiceList }
@@ -116,7 +116,7 @@ func compareKeys(a, b vip.ServiceKey) int {
 type getServiceInput struct {
 	ServicePath
 	WaitRead
-	IfNoneMatch string `header:"If-None-Match" doc:"304 when the service's ETag is one of these"`
+	IfNoneMatch string `header:"If-None-Match" doc:"304 if the service's ETag is one of these"`
 }
 
 type serviceOutput struct {
@@ -220,7 +220,7 @@ func (p ServicePath) name(w *spec.Service) *problem {
 	}{{"namespace", p.Namespace, &w.Namespace}, {"name", p.Name, &w.Name}} {
 		if *f.body != "" && *f.body != f.path {
 			problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Service: p.key().String(), Field: f.field,
-				Message: "\"" + *f.body + "\" is not the path's \"" + f.path + "\"", Hint: "leave it out of the body"})
+				Message: "\"" + *f.body + "\" differs from the path's \"" + f.path + "\"", Hint: "omit it in the body"})
 		}
 		*f.body = f.path
 	}
@@ -252,7 +252,7 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 	if err != nil {
 		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}
-	applied, err := s.apply(ctx, in.PreferWait, "the removal of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
+	applied, err := s.apply(ctx, in.PreferWait, "deletion of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
 		if _, heir, ok := s.Services.Get(key); ok { // another source's service of that name, which was held aside
 			_, err := pipeline.WaitApplied(ctx, s.Compiled, s.Applied, key, heir)
 			return nil, err // its own problems are not the removal's

@@ -386,7 +386,7 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 			body = webBody("10.0.0.2")
 		}
 		a := r.ask("PUT", path, body)
-		if doc := a.problem(t); a.StatusCode != http.StatusConflict || doc.Code != v1.CodeDeletedMeanwhile || !strings.Contains(doc.Detail, "deleted by somebody else") {
+		if doc := a.problem(t); a.StatusCode != http.StatusConflict || doc.Code != v1.CodeDeletedMeanwhile || !strings.Contains(doc.Detail, "another client deleted it") {
 			t.Errorf("PUT %s: %s %s", path, a.Status, a.body)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 func (s *Server) sourceRoutes() {
 	register(s, operation{method: http.MethodGet, path: v1.PathSources, early: true, id: "list-sources", tag: "sources", summary: "List sources"}, s.listSources)
 	register(s, operation{method: http.MethodPost, path: v1.PathSources + "/{source}/resync", id: "resync-source", tag: "sources",
-		summary: "Make a source read everything again", description: "Answers when it has begun; the source's last_sync says when it is done. It is about this host alone. For the services registered through the API of a fleet, all of the fleet's store is read first."}, s.resyncSource)
+		summary: "Resync a source", description: "Makes the source of this host read everything again. Answers when the resync has started; last_sync shows when it is finished. For the source rest of a fleet, the fleet's store is read first."}, s.resyncSource)
 }
 
 type listSourcesOutput struct{ Body v1.SourceList }
@@ -89,14 +89,14 @@ type sourceOutput struct{ Body v1.Source }
 
 func (s *Server) resyncSource(ctx context.Context, in *resyncInput) (*sourceOutput, error) {
 	if s.Resync == nil {
-		return nil, unavailable("sources to resync")
+		return nil, unavailable("source to resync")
 	}
 	if _, ok := s.source(in.Source); !ok {
-		return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "there is no source \""+in.Source+"\"", "list them: GET "+v1.PathSources)
+		return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "source \""+in.Source+"\" does not exist", "list sources: GET "+v1.PathSources)
 	}
 	switch err := s.Resync(ctx, in.Source); {
 	case errors.Is(err, fleet.ErrUnavailable):
-		return nil, storeAway(err.Error(), "what was known last stays in force; GET "+v1.PathStatus+" says since when the store is out of touch, and what to do")
+		return nil, storeAway(err.Error(), "the last known services stay in effect; GET "+v1.PathStatus+" shows the cause and the fix")
 	case err != nil:
 		return nil, refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
 	}

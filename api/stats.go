@@ -16,7 +16,7 @@ import (
 
 func (s *Server) statsRoutes() {
 	register(s, operation{method: http.MethodGet, path: v1.PathStats, id: "list-stats", tag: "services", summary: "Read the traffic of every service",
-		description: "Connections, bytes and packets as the dataplane counts them, of one reading for all. Services that it doesn't have are missing."}, s.listStats)
+		description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
 	register(s, operation{method: http.MethodGet, path: v1.PathServices + "/{namespace}/{name}/stats", id: "service-stats", tag: "services",
 		summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
 }
@@ -30,7 +30,7 @@ type statsListOutput struct{ Body v1.StatsList }
 // listStats costs O(frontends), and one reading of the dataplane.
 func (s *Server) listStats(ctx context.Context, _ *struct{}) (*statsListOutput, error) {
 	if s.Statistics == nil {
-		return nil, unavailable("dataplane that counts")
+		return nil, unavailable("dataplane with counters")
 	}
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
@@ -82,7 +82,7 @@ type serviceStatsOutput struct{ Body v1.ServiceStats }
 // serviceStats costs O(the service's frontends and backends).
 func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (*serviceStatsOutput, error) {
 	if s.Statistics == nil {
-		return nil, unavailable("dataplane that counts")
+		return nil, unavailable("dataplane with counters")
 	}
 	svc := s.tables().Input(in.key(), time.Now())
 	if svc.Service == nil {

@@ -17,12 +17,12 @@ var (
 	frontendLabels  = []string{"service", "port", "frontend"}
 	directionLabels = []string{"service", "port", "frontend", "direction"}
 
-	descStatsUp     = desc("statistics_up", "1: the dataplane's counters could be read in this scrape; 0: the series of service traffic are missing.")
+	descStatsUp     = desc("statistics_up", "1: the dataplane's counters were read in this scrape; 0: the service traffic series are missing.")
 	descConnections = desc("service_connections_total", "Connections given to a backend, by frontend; a UDP client counts as one.", frontendLabels...)
 	descBytes       = desc("service_bytes_total", "Bytes from clients (in) and to them (out), by frontend: of IP packets with ipvs, of payload with the proxy.", directionLabels...)
 	descPackets     = desc("service_packets_total", "Packets from clients (in) and to them (out), by frontend; ipvs only.", directionLabels...)
-	descActive      = desc("service_active_connections", "Open connections, by frontend: established TCP connections and UDP clients heard of lately.", frontendLabels...)
-	descInactive    = desc("service_inactive_connections", "TCP connections that are opening, closing or remembered, by frontend; ipvs only.", frontendLabels...)
+	descActive      = desc("service_active_connections", "Open connections, by frontend: established TCP connections and recently active UDP clients.", frontendLabels...)
+	descInactive    = desc("service_inactive_connections", "TCP connections that are opening, closing or in a timed wait, by frontend; ipvs only.", frontendLabels...)
 )
 
 // Describe implements prometheus.Collector.
@@ -41,7 +41,7 @@ func (c *statsCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	totals, err := c.s.Statistics.Totals(ctx, c.s.wanted)
 	if err != nil {
-		c.s.log.Warn("the dataplane's counters can't be read", "err", err)
+		c.s.log.Warn("read the dataplane's counters", "err", err)
 		send(descStatsUp, prometheus.GaugeValue, 0)
 		return
 	}

@@ -229,7 +229,7 @@ func conditions(in *status.Input, report *status.Report) []v1.Condition {
 		applied = verdict(v1.ConditionApplied, in.Compiled.FrontendsRev(), refused)
 		if len(in.Frontends) == 0 && !in.Compiled.NotHere {
 			applied = v1.Condition{Type: v1.ConditionApplied, Status: v1.False, Reason: "nothing_to_apply",
-				Message: "no frontend could be made of the service"}
+				Message: "the service has no frontend"}
 		}
 	}
 	return []v1.Condition{accepted, allocated, compiled, applied}

@@ -24,8 +24,8 @@ const (
 // WaitRead are the parameters of a read that may block. Inputs embed it, so it is exported: huma
 // passes over what is not.
 type WaitRead struct {
-	Wait     string `query:"wait" doc:"block for up to this long (\"30s\", at most 5m) until there is something newer than revision, then answer with what there is"`
-	Revision uint64 `query:"revision" doc:"the revision that the caller has seen"`
+	Wait     string `query:"wait" doc:"block until a change after revision, at most this long (\"30s\", up to 5m)"`
+	Revision uint64 `query:"revision" doc:"the revision that the caller has read"`
 }
 
 // until blocks as the caller asked, until newer says so.
@@ -35,8 +35,8 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 	}
 	d, err := time.ParseDuration(w.Wait)
 	if err != nil || d < 0 || d > maxWait {
-		return badRequest("wait="+w.Wait+" is no time to wait", "use a duration up to 5m: wait=30s",
-			vip.Problem{Code: vip.CodeInvalid, Field: "query.wait", Message: "wants a duration from 0s to 5m"})
+		return badRequest("wait must be between 0s and 5m", "use a duration such as wait=30s",
+			vip.Problem{Code: vip.CodeInvalid, Field: "query.wait", Message: "must be between 0s and 5m"})
 	}
 	allow(ctx, d+answerTime)
 	s.until(ctx, d, newer)
@@ -71,7 +71,7 @@ func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) b
 // PreferWait is the header that makes a write wait for the dataplane. Inputs embed it, so it is exported: huma
 // passes over what is not.
 type PreferWait struct {
-	Prefer string `header:"Prefer" doc:"\"wait=30\": answer when the dataplane has it, or why it hasn't, within so many seconds (at most 300)"`
+	Prefer string `header:"Prefer" doc:"\"wait=30\": answer when the dataplane has applied the write, or with the error, after at most this many seconds (up to 300)"`
 }
 
 // seconds returns how long to wait; 0 is not to. What it doesn't understand of
@@ -108,10 +108,10 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	switch {
 	case err != nil:
 		return "", refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout,
-			fmt.Sprintf("%s is stored, but the dataplane did not have it within %s", what, d),
-			"it goes on being tried; GET "+v1.PathDataplane+" says how the dataplane fares")
+			fmt.Sprintf("%s stored, but not applied within %s", what, d),
+			"the agent keeps trying; GET "+v1.PathDataplane+" shows the state of the dataplane")
 	case len(problems) > 0:
-		return "", refuse(http.StatusBadGateway, v1.CodeApplyFailed, what+" is stored, but not all of it is in force", "see errors; it goes on being tried", problems...)
+		return "", refuse(http.StatusBadGateway, v1.CodeApplyFailed, what+" stored, but not fully applied", "see errors; the agent keeps trying", problems...)
 	}
 	return fmt.Sprintf("wait=%d", int(d/time.Second)), nil
 }

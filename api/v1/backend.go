@@ -12,10 +12,10 @@ type BackendSpec struct {
 	Zone   string `toml:"zone" json:"zone,omitempty"`
 
 	Ports    []string `toml:"ports" json:"ports,omitempty" doc:"names of the service's ports that it serves; absent: all"`
-	ForZones []string `toml:"for_zones" json:"for_zones,omitempty" doc:"zones whose clients it is meant for; absent: whoever comes"`
-	ForNodes []string `toml:"for_nodes" json:"for_nodes,omitempty" doc:"nodes whose clients it is meant for; absent: whoever comes"`
+	ForZones []string `toml:"for_zones" json:"for_zones,omitempty" doc:"zones with the intended clients; absent: all clients"`
+	ForNodes []string `toml:"for_nodes" json:"for_nodes,omitempty" doc:"nodes with the intended clients; absent: all clients"`
 
-	TTL *spec.Duration `toml:"ttl" json:"ttl,omitempty" doc:"\"30s\", from 1s to 24h: drained when no heartbeat comes for so long, later removed; absent: stays until deleted"`
+	TTL *spec.Duration `toml:"ttl" json:"ttl,omitempty" doc:"\"30s\", from 1s to 24h: drained without a heartbeat within this time, and removed later; absent: stays until deleted"`
 }
 
 // Backend is the answer about one backend.

@@ -6,7 +6,7 @@ type Plan struct {
 	Add      int          `json:"add"`
 	Change   int          `json:"change"`
 	Remove   int          `json:"remove"`
-	Problems []Problem    `json:"problems" doc:"what is wrong with the proposed; what they concern is not in the changes"`
+	Problems []Problem    `json:"problems" doc:"problems of the proposed configuration; the services concerned are not in the changes"`
 }
 
 // PlanChange is one change of a plan.
@@ -29,5 +29,5 @@ type ValidateResult struct {
 type ReloadResult struct {
 	Revision uint64    `json:"revision" doc:"after the reload"`
 	Message  string    `json:"message" doc:"what changed"`
-	Warnings []Problem `json:"warnings" doc:"what took effect but deserves a look, or waits for a restart"`
+	Warnings []Problem `json:"warnings" doc:"applied with a warning, or effective after a restart"`
 }

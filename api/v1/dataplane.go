@@ -12,17 +12,17 @@ type Dataplane struct {
 	Ready   bool   `json:"ready" doc:"the first full reconcile is done"`
 
 	DesiredRevision uint64     `json:"desired_revision"`
-	AppliedRevision uint64     `json:"applied_revision" doc:"everything up to here is in the dataplane or has a problem"`
+	AppliedRevision uint64     `json:"applied_revision" doc:"all changes up to here are applied or have a problem"`
 	Frontends       int        `json:"frontends"`
 	Backends        int        `json:"backends"`
 	Pending         int        `json:"pending" doc:"frontends not yet applied at their newest revision"`
 	Failed          int        `json:"failed" doc:"frontends that the dataplane refused"`
-	Contested       int        `json:"contested" doc:"frontends that somebody else keeps changing; their repairs wait"`
+	Contested       int        `json:"contested" doc:"frontends that another program keeps changing; their repairs back off"`
 	Repairs         uint64     `json:"drift_repairs" doc:"since the agent started"`
 	LastResync      *time.Time `json:"last_resync,omitempty"`
 
 	Problems []Problem `json:"problems"`
-	Findings []Finding `json:"findings" doc:"what this host lacks for the dataplane, and the remedy"`
+	Findings []Finding `json:"findings" doc:"missing requirements of the dataplane on this host, with the fix"`
 }
 
 // Finding is something this host lacks for a dataplane.
@@ -37,7 +37,7 @@ type Finding struct {
 type Frontend struct {
 	Address    string     `json:"address" doc:"\"192.0.2.10:80\", or \"192.0.2.10:10000-10099\" of a range of ports"`
 	Protocol   string     `json:"protocol"`
-	Audience   string     `json:"audience,omitempty" enum:"internal" doc:"absent: everyone whom no other frontend of the address serves"`
+	Audience   string     `json:"audience,omitempty" enum:"internal" doc:"absent: all clients that no other frontend of the address serves"`
 	Kind       string     `json:"kind" enum:"vip,node-port,real-server"`
 	Service    string     `json:"service"`
 	Port       string     `json:"port" doc:"the service port's name"`
@@ -54,7 +54,7 @@ type Frontend struct {
 	AppliedRevision uint64     `json:"applied_revision,omitempty"`
 	AppliedAt       *time.Time `json:"applied_at,omitempty"`
 	Problem         *Problem   `json:"problem,omitempty"`
-	Warning         *Problem   `json:"warning,omitempty" doc:"somebody else keeps changing it, since when and how often"`
+	Warning         *Problem   `json:"warning,omitempty" doc:"another program keeps changing it, since when and how often"`
 }
 
 // Endpoint is one backend of a frontend.
@@ -90,12 +90,12 @@ const (
 type DiffEntry struct {
 	Frontend string   `json:"frontend" doc:"\"192.0.2.10:80/tcp\""`
 	Service  string   `json:"service,omitempty"`
-	Action   string   `json:"action" enum:"add,change,remove,repair" doc:"what would mend it"`
+	Action   string   `json:"action" enum:"add,change,remove,repair" doc:"the repair"`
 	Details  []string `json:"details" doc:"each difference"`
 }
 
 // RepairResult is the answer to a repair.
 type RepairResult struct {
-	Repaired int       `json:"repaired" doc:"frontends that were not as desired and now are"`
+	Repaired int       `json:"repaired" doc:"frontends that were repaired"`
 	Problems []Problem `json:"problems"`
 }

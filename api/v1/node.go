@@ -47,23 +47,23 @@ type Health struct {
 type Node struct {
 	Name      string     `json:"name"`
 	Self      bool       `json:"self" doc:"the node that answers"`
-	Elected   bool       `json:"elected" doc:"gives addresses to new services; the others wait for it, and step in when it doesn't"`
+	Elected   bool       `json:"elected" doc:"the leader: allocates addresses for new services; another node takes over if it fails"`
 	Version   string     `json:"version" doc:"of the agent"`
 	Dataplane string     `json:"dataplane" doc:"\"ipvs\", \"proxy\""`
 	Services  int        `json:"services" doc:"in force on it"`
-	Frontends int        `json:"frontends" doc:"that its dataplane is to have"`
+	Frontends int        `json:"frontends" doc:"desired in its dataplane"`
 	Problems  int        `json:"problems" doc:"of its services, sources and store"`
-	Revision  uint64     `json:"revision" doc:"of its own tables: the newest that its dataplane has"`
-	Lag       int64      `json:"lag_ms" doc:"how long the oldest change has waited that its dataplane doesn't have yet, in milliseconds"`
-	Index     uint64     `json:"index,omitempty" doc:"up to which write of the shared store it has read; nodes of one index know the same"`
+	Revision  uint64     `json:"revision" doc:"newest revision of its own tables that its dataplane has applied"`
+	Lag       int64      `json:"lag_ms" doc:"age of the oldest change that its dataplane has not applied, in milliseconds"`
+	Index     uint64     `json:"index,omitempty" doc:"the last write of the shared store that it has read; nodes with the same index have the same state"`
 	Started   *time.Time `json:"started,omitempty"`
-	Seen      *time.Time `json:"seen,omitempty" doc:"when it last said so, by its own clock"`
+	Seen      *time.Time `json:"seen,omitempty" doc:"time of its last report, by its own clock"`
 }
 
 // NodeList is every node of the fleet, ordered by name.
 type NodeList struct {
 	Items []Node `json:"items"`
-	Store string `json:"store" enum:"bolt,consul" doc:"what they share; bolt is this node's own"`
+	Store string `json:"store" enum:"bolt,consul" doc:"the store; bolt belongs to this node alone"`
 }
 
 // The kinds of leases.
@@ -108,8 +108,8 @@ type Pool struct {
 	CIDRs      []netip.Prefix `json:"cidrs"`
 	Exclude    []netip.Prefix `json:"exclude"`
 	AutoAssign bool           `json:"auto_assign"`
-	Removed    bool           `json:"removed,omitempty" doc:"not in the configuration any more, but addresses of it are held"`
-	Size       uint64         `json:"size" doc:"addresses that can be given out, used or not"`
+	Removed    bool           `json:"removed,omitempty" doc:"no longer in the configuration, but some addresses are held"`
+	Size       uint64         `json:"size" doc:"allocatable addresses, used or not"`
 	Used       uint64         `json:"used"`
 	Cooling    uint64         `json:"cooling"`
 	HeldOut    uint64         `json:"held_out" doc:"the host's own, its gateways and overlaps"`
@@ -127,8 +127,8 @@ type Source struct {
 	Name     string     `json:"name"`
 	Type     string     `json:"type"`
 	Level    string     `json:"level" enum:"ok,warn,fail"`
-	Synced   bool       `json:"synced" doc:"has said its full list once"`
-	Stale    string     `json:"stale,omitempty" doc:"why its services may be old"`
+	Synced   bool       `json:"synced" doc:"has delivered its first full list"`
+	Stale    string     `json:"stale,omitempty" doc:"why its services may be stale"`
 	Services int        `json:"services"`
 	LastSync *time.Time `json:"last_sync,omitempty"`
 	Restarts int        `json:"restarts"`
@@ -155,5 +155,5 @@ type Event struct {
 // EventList is a page of events, oldest first.
 type EventList struct {
 	Items []Event `json:"items"`
-	Last  uint64  `json:"last" doc:"ask since this for what follows"`
+	Last  uint64  `json:"last" doc:"pass it as since to get later events"`
 }

@@ -10,12 +10,12 @@ type ProblemDocument struct {
 	Type      string    `json:"type" doc:"a URI for the kind of problem; \"urn:ironvip:problem:\" and the code"`
 	Title     string    `json:"title" doc:"the kind of problem, for people"`
 	Status    int       `json:"status" doc:"the HTTP status"`
-	Detail    string    `json:"detail,omitempty" doc:"what is wrong with this request"`
+	Detail    string    `json:"detail,omitempty" doc:"the error"`
 	Instance  string    `json:"instance,omitempty" doc:"the path of the request"`
 	Code      string    `json:"code" doc:"stable and machine-readable: \"read_only_source\""`
 	Hint      string    `json:"hint,omitempty" doc:"what to do about it"`
 	RequestID string    `json:"request_id,omitempty" doc:"the request in the agent's log"`
-	Errors    []Problem `json:"errors,omitempty" doc:"each thing that is wrong, with its place"`
+	Errors    []Problem `json:"errors,omitempty" doc:"every error, with its location"`
 }
 
 // Problem is one thing wrong with a piece of input, a service, a source or the

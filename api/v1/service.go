@@ -36,12 +36,12 @@ const (
 type ServiceStatus struct {
 	State    string          `json:"state" enum:"healthy,elsewhere,degraded,down,pending,refused"`
 	Summary  string          `json:"summary" doc:"the state and its reason in a sentence"`
-	Revision uint64          `json:"revision" doc:"revision of the newest thing that this status is made of"`
+	Revision uint64          `json:"revision" doc:"newest revision that this status depends on"`
 	SpecRev  uint64          `json:"spec_revision" doc:"revision of the spec"`
-	Applied  bool            `json:"applied" doc:"the dataplane has tried all of the newest spec; the condition \"applied\" says how that went"`
+	Applied  bool            `json:"applied" doc:"the dataplane has tried all of the newest spec; the condition \"applied\" has the result"`
 	VIPs     []netip.Addr    `json:"vips" doc:"granted addresses, IPv4 first"`
 	Pool     string          `json:"pool,omitempty" doc:"the pool they came from"`
-	Since    *time.Time      `json:"allocated_at,omitempty" doc:"when the oldest of the addresses was drawn"`
+	Since    *time.Time      `json:"allocated_at,omitempty" doc:"when the oldest of the addresses was assigned"`
 	Ports    []PortStatus    `json:"ports"`
 	Health   uint16          `json:"health_check_node_port,omitempty" doc:"granted port on which this host answers health checks"`
 	Backends []BackendStatus `json:"backends"`
@@ -67,30 +67,30 @@ type BackendStatus struct {
 	Address string `json:"address"`
 	Port    uint16 `json:"port,omitempty" doc:"absent: the service's target ports"`
 	Weight  uint32 `json:"weight"`
-	State   string `json:"state" enum:"ready,drain,maint,terminating" doc:"in force: the operator's word, else the source's"`
+	State   string `json:"state" enum:"ready,drain,maint,terminating" doc:"in effect: the operator's override, else the source's"`
 	// SourceState is what the source says, where an operator overrode it.
-	SourceState string     `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"what the source says, where an operator overrode it"`
+	SourceState string     `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"the source's state, if an operator overrode it"`
 	Usable      bool       `json:"usable" doc:"is ready and has a weight: takes new connections where policies allow it"`
 	Node        string     `json:"node,omitempty"`
 	Zone        string     `json:"zone,omitempty"`
 	Ports       []string   `json:"ports,omitempty" doc:"names of the service's ports that it serves; absent: all"`
-	ForZones    []string   `json:"for_zones,omitempty" doc:"zones whose clients it is meant for; absent: whoever comes"`
-	ForNodes    []string   `json:"for_nodes,omitempty" doc:"nodes whose clients it is meant for; absent: whoever comes"`
-	LeavingAt   *time.Time `json:"leaving_at,omitempty" doc:"it is draining and is gone by then"`
+	ForZones    []string   `json:"for_zones,omitempty" doc:"zones with the intended clients; absent: all clients"`
+	ForNodes    []string   `json:"for_nodes,omitempty" doc:"nodes with the intended clients; absent: all clients"`
+	LeavingAt   *time.Time `json:"leaving_at,omitempty" doc:"deadline of its drain"`
 	Removed     bool       `json:"removed,omitempty" doc:"the service no longer lists it; open connections may keep it"`
 	TTL         string     `json:"ttl,omitempty" doc:"it must send heartbeats this often"`
-	Keeper      string     `json:"keeper,omitempty" doc:"in a fleet, the node that counts its heartbeats, and alone knows expires_at and removed_at"`
+	Keeper      string     `json:"keeper,omitempty" doc:"in a fleet, the node that counts its heartbeats; only it reports expires_at and removed_at"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"when the next heartbeat is due; after it the backend drains"`
-	RemovedAt   *time.Time `json:"removed_at,omitempty" doc:"when it is removed unless a heartbeat comes"`
+	RemovedAt   *time.Time `json:"removed_at,omitempty" doc:"when it is removed without a heartbeat"`
 }
 
 // Condition is one step of a service's way, in the order of the way.
 type Condition struct {
 	Type     string `json:"type" enum:"accepted,allocated,compiled,applied"`
 	Status   string `json:"status" enum:"true,false,unknown"`
-	Reason   string `json:"reason,omitempty" doc:"a word for machines"`
+	Reason   string `json:"reason,omitempty" doc:"machine-readable cause"`
 	Message  string `json:"message,omitempty"`
-	Revision uint64 `json:"revision,omitempty" doc:"of what the condition speaks of"`
+	Revision uint64 `json:"revision,omitempty" doc:"revision that the condition refers to"`
 }
 
 // The types of conditions, and what their status can be.

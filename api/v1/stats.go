@@ -6,11 +6,11 @@ package v1
 // at 0 with its frontend or backend, and with an agent that forwards by itself.
 type Traffic struct {
 	Connections uint64  `json:"connections" doc:"given to a backend; a UDP client's address and port count as one"`
-	Active      uint64  `json:"active_connections" doc:"open now: established TCP connections, UDP clients heard of within the timeout"`
+	Active      uint64  `json:"active_connections" doc:"open now: established TCP connections, UDP clients active within the timeout"`
 	Inactive    *uint64 `json:"inactive_connections,omitempty" doc:"TCP connections that are opening, half closed, or wait for a timer"`
 	In          Volume  `json:"in" doc:"from clients"`
 	Out         Volume  `json:"out" doc:"to clients"`
-	Rates       *Rates  `json:"rates,omitempty" doc:"a second: the kernel's means over the last seconds"`
+	Rates       *Rates  `json:"rates,omitempty" doc:"per second: the kernel's averages over the last seconds"`
 }
 
 // Volume is an amount of traffic in one direction.

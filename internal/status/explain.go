@@ -45,19 +45,19 @@ func reason(in *Input, s *Report) string {
 	switch s.State {
 	case Draining:
 		if s.Leaving == 0 {
-			return "it was removed, and nothing of it is left"
+			return "it was removed and nothing of it is left"
 		}
-		return "it was removed, and its open connections go on for a while"
+		return "it was removed and its open connections drain"
 	case Refused:
-		return "it asks for something that it can't have, so none of it is served"
+		return "it requests something unsupported or taken, so none of it is served"
 	case Pending:
 		switch {
 		case in.Allocation == nil:
 			return "it waits for an address"
 		case len(in.Allocation.VIPs) == 0 && len(s.Problems) > 0:
-			return "it waits for an address that it can't have now"
+			return "no address that it may use is available"
 		case in.Compiled == nil || in.Compiled.ServiceRev < in.ServiceRev:
-			return "its newest form is being worked out"
+			return "its newest version is being compiled"
 		}
 		return "the dataplane is being programmed"
 	case Down:
@@ -65,18 +65,18 @@ func reason(in *Input, s *Report) string {
 		case fails(in, func(code string) bool { return code != vip.CodeUnsupported }):
 			return "the dataplane can't be programmed"
 		case fails(in, func(code string) bool { return code == vip.CodeUnsupported }):
-			return "the dataplane doesn't support a part of it, and the rest has no backend here"
+			return "the dataplane doesn't support a part of it and the rest has no backend here"
 		case s.Total == 0:
 			return "it has no backends, so clients are refused"
 		case s.Ready > 0:
-			return "no backend that its clients may reach takes new connections, so they are refused"
+			return "no backend that its clients may use takes new connections, so they are refused"
 		case s.Total == 1:
 			return "its one backend takes no new connections, so clients are refused"
 		}
 		return fmt.Sprintf("none of its %s takes new connections, so clients are refused", text.Plural(s.Total, "backend"))
 	case Elsewhere:
 		if in.Compiled.NotHere {
-			return "this host is a real server, and has no part in it"
+			return "this host is a real server without a backend of it"
 		}
 		field, _ := policyOf(in.Service, &in.Frontends[0].Frontend)
 		return fmt.Sprintf("%s is local and its ready backends are on other nodes, so clients that come to this one are refused", field)
@@ -87,7 +87,7 @@ func reason(in *Input, s *Report) string {
 		if s.Ready < s.Total {
 			return fmt.Sprintf("%d of %s take new connections", s.Ready, text.Plural(s.Total, "backend"))
 		}
-		return "not all of it is served as asked"
+		return "a part of it is not served as requested"
 	}
 	if s.Total == 1 {
 		return "its one backend takes new connections"
@@ -123,7 +123,7 @@ func idleBackends(in *Input) (lines []string) {
 		why := "its weight is 0"
 		state := compile.EffectiveState(in.Key, b, in.Override)
 		if state == vip.Terminating && takesNew(in, b) {
-			lines = append(lines, fmt.Sprintf("Backend %s is terminating, and takes new connections where no other does.", b.ID()))
+			lines = append(lines, fmt.Sprintf("Backend %s is terminating and takes new connections because no other does.", b.ID()))
 			continue
 		}
 		if state != vip.Ready {
@@ -217,7 +217,7 @@ func narrowedFrontends(in *Input) (lines []string) {
 			switch {
 			case value == vip.Local:
 			case compile.Hinted(in.Service, vip.FamilyOf(f.Key.Addr), f.Port, in.Override):
-				why = "the others are meant for clients elsewhere (for_zones, for_nodes)"
+				why = "the others are for clients elsewhere (for_zones, for_nodes)"
 			default:
 				why = fmt.Sprintf("traffic_distribution is %s", in.Service.Distribution)
 			}
@@ -253,7 +253,7 @@ func leavingEndpoints(in *Input) (lines []string) {
 		for _, e := range f.Backends {
 			if e.IsLeaving() {
 				left := max(0, e.Leaving.Sub(vip.InstantOf(in.Now))).Round(time.Second)
-				lines = append(lines, fmt.Sprintf("%s leaves %s: open connections may go on for %s.", e.Addr, f.Key, left))
+				lines = append(lines, fmt.Sprintf("%s drains from %s: open connections may continue for %s.", e.Addr, f.Key, left))
 			}
 		}
 	}
@@ -267,11 +267,11 @@ func holdings(in *Input) (lines []string) {
 		return nil
 	}
 	for _, addr := range a.VIPs {
-		how := "was drawn"
+		how := "was assigned"
 		if in.Service != nil && slices.Contains(in.Service.VIPs, addr) {
-			how = "was asked for"
+			how = "was requested"
 			if in.Service.Assigned {
-				how = "was assigned by source " + in.Service.Source + " and taken"
+				how = "was assigned by source " + in.Service.Source
 			}
 		}
 		line := fmt.Sprintf("%s %s", addr, how)

@@ -94,7 +94,7 @@ func TestStatus(t *testing.T) {
 		name: "all well", in: statusOf(service("web", two), "192.0.2.1"), want: Healthy, ready: 2,
 		lines: []string{
 			"web is healthy: all of its 2 backends take new connections.",
-			"192.0.2.1 was drawn from pool public-v4 on 2026-11-08 and is held by this service.",
+			"192.0.2.1 was assigned from pool public-v4 on 2026-11-08 and is held by this service.",
 			"It comes from source static, services.d/web.toml:1.",
 		},
 	}, {
@@ -102,7 +102,7 @@ func TestStatus(t *testing.T) {
 		lines: []string{"web is healthy: its one backend takes new connections."},
 	}, {
 		name: "requested address", in: statusOf(service("web", two, on("", "192.0.2.1")), "192.0.2.1"), want: Healthy, ready: 2,
-		lines: []string{"192.0.2.1 was asked for from pool public-v4 on 2026-11-08 and is held by this service."},
+		lines: []string{"192.0.2.1 was requested from pool public-v4 on 2026-11-08 and is held by this service."},
 	}, {
 		name: "operator's maintenance", in: statusOf(service("web", two), "192.0.2.1", maint), want: Degraded, ready: 1,
 		lines: []string{
@@ -127,7 +127,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "a family without backends", in: statusOf(service("web", two), "192.0.2.1 2001:db8::1"), want: Degraded, ready: 2,
 		lines: []string{
-			"web is degraded: not all of it is served as asked.",
+			"web is degraded: a part of it is not served as requested.",
 			"[2001:db8::1]:80/tcp refuses clients: no ipv6 backend is listed.",
 		},
 	}, {
@@ -146,16 +146,16 @@ func TestStatus(t *testing.T) {
 		name: "somebody else keeps changing it", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
 			in.Frontends[0].Applied.Warning = &vip.Problem{Code: vip.CodeContested, Message: "somebody else keeps changing it"}
 		}), want: Degraded, ready: 2,
-		lines: []string{"web is degraded: not all of it is served as asked.", "192.0.2.1:80/tcp: somebody else keeps changing it."},
+		lines: []string{"web is degraded: a part of it is not served as requested.", "192.0.2.1:80/tcp: somebody else keeps changing it."},
 	}, {
 		name: "the dataplane fails at some", in: statusOf(service("web", two, port(443)), "192.0.2.1", fail(vip.CodeDataplane)), want: Degraded, ready: 2,
-		lines: []string{"web is degraded: not all of it is served as asked."},
+		lines: []string{"web is degraded: a part of it is not served as requested."},
 	}, {
 		name: "the dataplane supports none of it", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeUnsupported)), want: Refused, ready: 2,
 	}, {
 		name: "unsupported", in: statusOf(service("web", two, unsupported), "192.0.2.1"), want: Refused, ready: 2,
 		lines: []string{
-			"web is refused: it asks for something that it can't have, so none of it is served.",
+			"web is refused: it requests something unsupported or taken, so none of it is served.",
 			`services.d/web.toml:1: ports[1].protocol: this version does not support protocol "protocol(33)".`,
 		},
 	}, {
@@ -176,7 +176,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "external local, none here of one family and none ready of the other", in: statusOf(service("web", two, local), "192.0.2.1 2001:db8::1"), want: Down, ready: 2,
 		lines: []string{
-			"web is down: no backend that its clients may reach takes new connections, so they are refused.",
+			"web is down: no backend that its clients may use takes new connections, so they are refused.",
 			"192.0.2.1:80/tcp refuses clients: no backend on this node, and external_traffic is local.",
 			"[2001:db8::1]:80/tcp refuses clients: no ipv6 backend is listed.",
 		},
@@ -187,12 +187,12 @@ func TestStatus(t *testing.T) {
 		name: "external local, none here, and clients inside are not supported", in: statusOf(service("web", two, func(s *vip.Service) { s.ExternalTraffic = vip.Local }), "192.0.2.1", func(in *Input) {
 			in.Frontends[1].Applied.Problem = &vip.Problem{Code: vip.CodeUnsupported, Message: "not supported"}
 		}), want: Down, ready: 2,
-		lines: []string{"web is down: the dataplane doesn't support a part of it, and the rest has no backend here."},
+		lines: []string{"web is down: the dataplane doesn't support a part of it and the rest has no backend here."},
 	}, {
 		name: "external local, none here, and something is not granted", in: statusOf(service("web", two, local), "192.0.2.1", func(in *Input) {
 			in.Compiled.Problems = []vip.Problem{{Code: vip.CodePortTaken, Service: "web", Message: "node port 32000/tcp is held by db"}}
 		}), want: Degraded, ready: 2,
-		lines: []string{"web is degraded: not all of it is served as asked.", "node port 32000/tcp is held by db."},
+		lines: []string{"web is degraded: a part of it is not served as requested.", "node port 32000/tcp is held by db."},
 	}, {
 		name: "internal local, none here", in: statusOf(service("web", two, func(s *vip.Service) { s.InternalTraffic = vip.Local }), "192.0.2.1"), want: Healthy, ready: 2,
 		lines: []string{
@@ -224,7 +224,7 @@ func TestStatus(t *testing.T) {
 		name: "meant for clients here", in: statusOf(service("web", two, near, func(s *vip.Service) { s.Backends[0].ForZones, s.Backends[1].ForZones = "zb", "za zc" }), "192.0.2.1"), want: Healthy, ready: 2,
 		lines: []string{
 			"web is healthy: all of its 2 backends take new connections.",
-			"192.0.2.1:80/tcp sends clients to 1 of 2 backends: the others are meant for clients elsewhere (for_zones, for_nodes).",
+			"192.0.2.1:80/tcp sends clients to 1 of 2 backends: the others are for clients elsewhere (for_zones, for_nodes).",
 		},
 	}, {
 		name: "each port has its backend", in: statusOf(service("web", two, ofPorts("http", "admin")), "192.0.2.1"), want: Healthy, ready: 2,
@@ -232,7 +232,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "a port without a backend", in: statusOf(service("web", two, ofPorts("http", "http")), "192.0.2.1"), want: Degraded, ready: 2,
 		lines: []string{
-			"web is degraded: not all of it is served as asked.",
+			"web is degraded: a part of it is not served as requested.",
 			"192.0.2.1:81/tcp refuses clients: no ipv4 backend for port admin is listed.",
 		},
 	}, {
@@ -246,12 +246,12 @@ func TestStatus(t *testing.T) {
 		want: Down, ready: 2, lines: []string{"192.0.2.1:81/tcp refuses clients: no ipv4 backend for port admin is listed."},
 	}, {
 		name: "assigned", in: statusOf(service("web", two, func(s *vip.Service) { s.Assigned, s.VIPs, s.Source = true, addrs("192.0.2.1"), "kubernetes" }), "192.0.2.1"), want: Healthy, ready: 2,
-		lines: []string{"192.0.2.1 was assigned by source kubernetes and taken from pool public-v4 on 2026-11-08 and is held by this service."},
+		lines: []string{"192.0.2.1 was assigned by source kubernetes from pool public-v4 on 2026-11-08 and is held by this service."},
 	}, {
 		name: "terminating ones stand in", in: statusOf(service("web", two[1:], terminating), "192.0.2.1"), want: Degraded, ready: 0,
 		lines: []string{
 			"web is degraded: no backend is ready; those that are terminating take new connections.",
-			"Backend 10.0.0.2 is terminating, and takes new connections where no other does.",
+			"Backend 10.0.0.2 is terminating and takes new connections because no other does.",
 		},
 	}, {
 		name: "terminating beside ready", in: statusOf(service("web", two, func(s *vip.Service) { s.Backends[1].State = vip.Terminating }), "192.0.2.1"), want: Degraded, ready: 1,
@@ -261,7 +261,7 @@ func TestStatus(t *testing.T) {
 		},
 	}, {
 		name: "a real server without a part", in: statusOn(compile.Node{RealServer: true}, service("web", two, direct), "192.0.2.1"), want: Elsewhere, ready: 2,
-		lines: []string{"web is elsewhere: this host is a real server, and has no part in it."},
+		lines: []string{"web is elsewhere: this host is a real server without a backend of it."},
 	}, {
 		name: "a real server takes whom a director sends", in: statusOn(compile.Node{RealServer: true, Addrs: addrs("10.0.0.2")}, service("web", two, direct, drained), "192.0.2.1"),
 		want: Degraded, ready: 1,
@@ -274,13 +274,13 @@ func TestStatus(t *testing.T) {
 			in.Compiled = nil
 			in.Allocation.Problems = []vip.Problem{{Code: vip.CodePoolFull, Message: "pool p is full", Hint: "add a range to it"}}
 		}), want: Pending, ready: 2,
-		lines: []string{"web is pending: it waits for an address that it can't have now.", "pool p is full. Hint: add a range to it."},
+		lines: []string{"web is pending: no address that it may use is available.", "pool p is full. Hint: add a range to it."},
 	}, {
 		name: "newer than what was refused", in: statusOf(service("web", two), "192.0.2.1", fail(vip.CodeUnsupported), func(in *Input) { in.ServiceRev = 6 }), want: Pending, ready: 2,
-		lines: []string{"web is pending: its newest form is being worked out."},
+		lines: []string{"web is pending: its newest version is being compiled."},
 	}, {
 		name: "newer than compiled", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) { in.ServiceRev = 6 }), want: Pending, ready: 2,
-		lines: []string{"web is pending: its newest form is being worked out."},
+		lines: []string{"web is pending: its newest version is being compiled."},
 	}, {
 		name: "not programmed yet", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) { in.Frontends[0].Applied = nil }), want: Pending, ready: 2,
 		lines: []string{"web is pending: the dataplane is being programmed."},
@@ -288,19 +288,19 @@ func TestStatus(t *testing.T) {
 		name: "served, but not at the address asked for", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
 			in.Compiled.Problems = []vip.Problem{{Code: vip.CodeAddressTaken, Service: "web", Message: "192.0.2.9 is held by db"}}
 		}), want: Degraded, ready: 2,
-		lines: []string{"web is degraded: not all of it is served as asked.", "192.0.2.9 is held by db."},
+		lines: []string{"web is degraded: a part of it is not served as requested.", "192.0.2.9 is held by db."},
 	}, {
 		name: "removed", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
 			in.Service, in.Allocation, in.Compiled = nil, nil, nil
 			in.Frontends[0].Frontend.Backends[0].Leaving = vip.InstantOf(noon.Add(42 * time.Second))
 		}), want: Draining,
 		lines: []string{
-			"web is draining: it was removed, and its open connections go on for a while.",
-			"10.0.0.1:80 leaves 192.0.2.1:80/tcp: open connections may go on for 42s.",
+			"web is draining: it was removed and its open connections drain.",
+			"10.0.0.1:80 drains from 192.0.2.1:80/tcp: open connections may continue for 42s.",
 		},
 	}, {
 		name: "removed and gone", in: Input{Key: key("web")}, want: Draining,
-		lines: []string{"web is draining: it was removed, and nothing of it is left."},
+		lines: []string{"web is draining: it was removed and nothing of it is left."},
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := Of(tc.in)

@@ -255,7 +255,7 @@ func (r *recorder) record(ops []Op, ask func() error) error {
 // saysMissing reports whether an answer is that there is no such service.
 func saysMissing(err error) bool {
 	var e *client.Error
-	return errors.As(err, &e) && e.Code == v1.CodeNotFound && strings.HasPrefix(e.Detail, "there is no service")
+	return errors.As(err, &e) && e.Code == v1.CodeNotFound && strings.HasPrefix(e.Detail, "service ") && strings.HasSuffix(e.Detail, "does not exist")
 }
 
 // outcome says what an answer means. Nothing has happened by a request that an

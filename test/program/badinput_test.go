@@ -246,7 +246,7 @@ func TestNoStart(t *testing.T) {
 		says           []string
 	}{
 		{"a socket below a file", h.dir + "/sock", file + "/sock", []string{file + "/sock", "api.socket"}},
-		{"a socket where a file is", h.dir + "/sock", file, []string{file, "no socket", "api.socket"}},
+		{"a socket where a file is", h.dir + "/sock", file, []string{file, "not a socket", "api.socket"}},
 		{"a socket where nobody may write", h.dir + "/sock", "/proc/sock", []string{"/proc/sock", "api.socket"}},
 		{"a socket with too long a path", h.dir + "/sock", h.dir + "/" + strings.Repeat("s", 120), []string{"api.socket", "107"}},
 		{"a state directory that is a file", h.dir + "/state", file, []string{file, "node.state_dir"}},

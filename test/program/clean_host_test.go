@@ -41,10 +41,10 @@ func TestCleanWithoutIPVS(t *testing.T) {
 	clean := []string{bin(t), "dataplane", "clean", "--config", h.dir}
 	inside(0, "nft", "add", "table", "inet", "neighbour")
 	before := inside(0, "nft", "list", "ruleset")
-	mentions(t, "nothing there", inside(0, clean...), "no IPVS", "there can be no services of ours", "nothing of ours is in the kernel")
+	mentions(t, "nothing there", inside(0, clean...), "no IPVS", "there can be no services of ours", "nothing to remove")
 	inside(0, "nft", "add", "table", "inet", "ironvip")
 	mentions(t, "dry run", inside(10, append(clean, "--dry-run")...), "inet ironvip")
-	mentions(t, "clean", inside(0, clean...), "inet ironvip", "removed 1 thing")
+	mentions(t, "clean", inside(0, clean...), "inet ironvip", "removed 1 object")
 	if now := inside(0, "nft", "list", "ruleset"); now != before || !strings.Contains(now, "neighbour") {
 		t.Errorf("after clean there is %q, before there was %q", now, before)
 	}

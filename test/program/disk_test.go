@@ -59,7 +59,7 @@ func TestFullDisk(t *testing.T) {
 			t.Fatalf("PUT on a full disk: %d %s", code, compact(tree))
 		}
 		text := compact(tree)
-		mentions(t, "the refusal", text, "disk is full", "free some space", `"code":"store_full"`)
+		mentions(t, "the refusal", text, "disk is full", "free disk space", `"code":"store_full"`)
 		if got, _ := h.rest("GET", "/v1/services/default/"+name, ""); got != 404 {
 			t.Errorf("a refused service is there: %d", got)
 		}

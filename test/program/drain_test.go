@@ -126,7 +126,7 @@ func TestRemovedBackendDrains(t *testing.T) {
 	})
 	h.serves(web, "a")
 
-	// One without connections is not waited for: the deadline is ten minutes.
+	// One without connections is not waiting: the deadline is ten minutes.
 	h.serves(h.vip("idle")+":8080", "a", "b")
 	if mode == "proxy" { // the kernel remembers closed connections for two minutes
 		h.write("services.d/idle.toml", service("idle", "drain_timeout = \"10m\"", a))

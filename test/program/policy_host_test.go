@@ -135,7 +135,7 @@ func TestExternalTrafficLocal(t *testing.T) {
 	set("lb1", "terminating")
 	h.onlyBy(web, "a")
 	h.health(port, 503, 0)
-	h.explains("web", "is terminating, and takes new connections where no other does.")
+	h.explains("web", "is terminating and takes new connections because no other does.")
 
 	// Without local, there is no health port.
 	h.write("services.d/web.toml", serviceOf("web", "", a.placed("lb1", "", "ready"), b.placed("lb2", "", "ready")))

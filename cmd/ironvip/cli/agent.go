@@ -25,9 +25,9 @@ daemon and leaves a kernel dataplane forwarding.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.Config, "config", DefaultConfig, "configuration: a directory with ironvip.toml, or such a file")
-	flags.StringVar(&o.StateDir, "state-dir", "", "where leases and registrations are kept (default: node.state_dir of the configuration)")
-	flags.BoolVar(&o.Demo, "demo", false, "run with demo backends and two services in 127.0.0.0/8; needs no root and leaves nothing behind")
+	flags.StringVar(&o.Config, "config", DefaultConfig, "configuration: a file, or a directory with ironvip.toml")
+	flags.StringVar(&o.StateDir, "state-dir", "", "directory of leases and registrations (default: node.state_dir of the configuration)")
+	flags.BoolVar(&o.Demo, "demo", false, "run with demo backends and two services in 127.0.0.0/8; needs no root, leaves nothing behind")
 	cmd.MarkFlagsMutuallyExclusive("demo", "config")
 	return cmd
 }

@@ -72,7 +72,7 @@ change it in that source.`,
 				if w.Wait > 0 {
 					a.printer().Say("revision %d applied in %s", result.Revision, a.Now().Sub(start).Round(1e6))
 				} else {
-					a.printer().Say("revision %d, not waited for", result.Revision)
+					a.printer().Say("revision %d, not waiting", result.Revision)
 				}
 			}
 			if !a.printer().People() {

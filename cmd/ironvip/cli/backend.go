@@ -61,9 +61,9 @@ func (a *app) backendStateCommand(state, short string) *cobra.Command {
 		Short: short,
 		Long: `Sets a backend to "` + state + `": ` + short + `.
 
-Works for the services of every source and is kept across restarts. BACKEND is as
-"backend list" shows it: ADDRESS:PORT, or the ADDRESS alone. SERVICE/BACKEND in one
-word, as -o name prints it, does as well.`,
+It works for services of every source and survives restarts. BACKEND is an id from
+"backend list": ADDRESS:PORT or ADDRESS. SERVICE/BACKEND, as printed by -o name, also
+works.`,
 		Example:           "  ironvip backend " + state + " web 10.1.0.13:8080\n  ironvip backend " + state + " web/10.1.0.13:8080",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.complete(serviceThenBackend),
@@ -76,9 +76,9 @@ word, as -o name prints it, does as well.`,
 		}
 		b, err := c.SetBackendState(ctx, key.Namespace, key.Name, id, state, a.write(*dontWait))
 		if err != nil {
-			hint := "ironvip backend list shows what there is"
+			hint := "run ironvip backend list"
 			if _, port, _ := vip.ParseBackendID(id); port == 0 {
-				hint = "if it has a port, name that too, as ADDRESS:PORT: ironvip backend list " + key.String() + " shows what there is"
+				hint = "if it has a port, use ADDRESS:PORT; run ironvip backend list " + key.String()
 			}
 			return notFound(err, hint)
 		}
@@ -93,7 +93,7 @@ word, as -o name prints it, does as well.`,
 // that it isn't there any more.
 func lastOne(state string, b v1.Backend) string {
 	if b.Removed {
-		return "; it was deleted meanwhile, and is so if it comes back"
+		return "; it was deleted meanwhile, and gets this state if it returns"
 	}
 	if state != vip.Ready.String() || b.Usable {
 		return ""
@@ -109,8 +109,8 @@ func parseBackend(args []string) (vip.ServiceKey, string, error) {
 	} else if i := strings.LastIndexByte(args[0], '/'); i >= 0 {
 		service, id = args[0][:i], args[0][i+1:]
 	} else {
-		return vip.ServiceKey{}, "", &failure{code: ExitUsage, err: errText("backend: name the service and the backend"),
-			hint: "ironvip backend list " + args[0]}
+		return vip.ServiceKey{}, "", &failure{code: ExitUsage, err: errText("backend missing: use SERVICE BACKEND or SERVICE/BACKEND"),
+			hint: "run ironvip backend list " + args[0]}
 	}
 	key, err := parseKey(service)
 	if err != nil {
@@ -118,7 +118,7 @@ func parseBackend(args []string) (vip.ServiceKey, string, error) {
 	}
 	addr, port, err := vip.ParseBackendID(id)
 	if err != nil {
-		return key, "", &failure{code: ExitUsage, err: err, hint: "ironvip backend list " + key.String()}
+		return key, "", &failure{code: ExitUsage, err: err, hint: "run ironvip backend list " + key.String()}
 	}
 	return key, vip.Backend{Address: addr, Port: port}.ID(), nil
 }
@@ -155,7 +155,7 @@ func (a *app) addBackend(grid *output.Grid, service string, b v1.BackendStatus, 
 		row[2].Style = output.Caution
 	}
 	if b.LeavingAt != nil {
-		row[2].Text += ", gone " + output.Ago(*b.LeavingAt, a.Now()) + " at the latest"
+		row[2].Text += ", removed " + output.Ago(*b.LeavingAt, a.Now()) + " at the latest"
 	}
 	if withService {
 		row = append(output.Row(service), row...)

@@ -15,18 +15,17 @@ func (a *app) dataplaneCleanCommand() *cobra.Command {
 	var req agent.CleanRequest
 	cmd := &cobra.Command{
 		Use:   "clean",
-		Short: "take everything that an agent left out of the kernel; no agent needed",
+		Short: "remove everything that an agent left in the kernel; needs no agent",
 		Long: `Removes what an agent left in this host's kernel: its IPVS services, the device with
 the virtual addresses and the nftables table, and nothing else. It needs no agent and
-refuses while one runs (exit code 5).
+refuses to run beside one (exit code 5).
 
-Ours is what the nftables table has on record, what is on an address of our device, and
-what is on an address that is leased. A service in a pool that none of these know is shown
-and left alone, unless --pools is given. Where the state file is missing or damaged, the
-table and the device tell. Sysctls, the state file and the configuration stay.
+An IPVS service belongs to ironvip if the nftables table records it, or if its address is on
+ironvip's device or leased. Other services with addresses of a pool are shown and kept,
+unless --pools is given. If the state file is missing or damaged, the table and the device
+are enough. Sysctls, the state file and the configuration stay.
 
-With --dry-run nothing is changed, and the exit code is 10 when there is anything to
-remove.`,
+With --dry-run nothing is changed, and the exit code is 10 if there is anything to remove.`,
 		Example: "  ironvip dataplane clean --dry-run\n  systemctl stop ironvip && ironvip dataplane clean",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,11 +39,11 @@ remove.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&req.DryRun, "dry-run", false, "change nothing and show what would be removed (exit code 10 when anything would)")
-	flags.BoolVar(&req.Pools, "pools", false, "also remove the IPVS services in our pools that nothing else says are ours")
-	flags.BoolVar(&req.Force, "force", false, "also while an agent runs; one with the ipvs dataplane puts everything back at its next resync")
-	flags.StringVar(&req.Config, "config", DefaultConfig, "the configuration: a file, or a directory that holds ironvip.toml")
-	flags.StringVar(&req.StateDir, "state-dir", "", "where the state file is (default: node.state_dir of the configuration)")
+	flags.BoolVar(&req.DryRun, "dry-run", false, "change nothing and show what would be removed (exit code 10 if anything would)")
+	flags.BoolVar(&req.Pools, "pools", false, "also remove other IPVS services with addresses of the pools")
+	flags.BoolVar(&req.Force, "force", false, "run beside an agent; with the ipvs dataplane it restores everything at its next resync")
+	flags.StringVar(&req.Config, "config", DefaultConfig, "the configuration: a file, or a directory with ironvip.toml")
+	flags.StringVar(&req.StateDir, "state-dir", "", "directory of the state file (default: node.state_dir of the configuration)")
 	must(cmd.MarkFlagFilename("config", "toml"))
 	must(cmd.MarkFlagDirname("state-dir"))
 	return cmd
@@ -58,7 +57,7 @@ func (a *app) showClean(r agent.CleanResult) error {
 		}
 	}
 	if p.People() && len(r.Items)+len(r.Left) == 0 {
-		p.Say("nothing of ours is in the kernel")
+		p.Say("nothing to remove")
 		return nil
 	}
 	if err := a.show(a.cleanView(r)); err != nil {
@@ -66,7 +65,7 @@ func (a *app) showClean(r agent.CleanResult) error {
 	}
 	switch {
 	case r.Removed:
-		p.Say("removed %s", output.Plural(len(r.Items), "thing"))
+		p.Say("removed %s", output.Plural(len(r.Items), "object"))
 	case len(r.Items) > 0:
 		return exit(ExitChanges)
 	}

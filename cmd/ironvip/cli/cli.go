@@ -1,5 +1,5 @@
 // Package cli is the tree of client commands: everything "ironvip" can do
-// besides being the agent.
+// besides the agent.
 //
 // Commands ask a running agent through api/client and show its answers; some
 // ("config validate", "doctor") work without one. Data goes to stdout, talk to
@@ -122,9 +122,9 @@ func (a *app) root() *cobra.Command {
 	a.format, a.timeout = output.Table, defaultTimeout
 	root := &cobra.Command{
 		Use:   "ironvip",
-		Short: "stable virtual IPs in front of services, balanced by this host's kernel",
+		Short: "stable virtual IPs for services, balanced by this host's kernel",
 		Long: `ironvip gives services a stable virtual IP and port in front of a changing set of
-backends. "ironvip agent" is the daemon; every other command asks a running one.`,
+backends. "ironvip agent" is the daemon; the other commands talk to a running agent.`,
 		Version:       a.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -150,9 +150,9 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.addr, "addr", "", "the agent's address: unix://PATH or http://HOST:PORT (env "+EnvAddr+"; default "+client.DefaultAddr+")")
-	flags.VarP(&a.format, "output", "o", "how to show data: "+output.FormatList())
-	flags.DurationVar(&a.timeout, "timeout", a.timeout, "how long to wait for an answer and, after a change, until it is applied")
-	flags.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr: addresses, request ids")
+	flags.VarP(&a.format, "output", "o", "output format: "+output.FormatList())
+	flags.DurationVar(&a.timeout, "timeout", a.timeout, "maximum time for an answer and, after a change, until it is applied")
+	flags.BoolVarP(&a.verbose, "verbose", "v", false, "print more on stderr: addresses, request ids")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formatNames(), cobra.ShellCompDirectiveNoFileComp)))
 	for _, name := range []string{"addr", "timeout"} {
 		must(root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
@@ -161,23 +161,23 @@ backends. "ironvip agent" is the daemon; every other command asks a running one.
 	root.AddCommand(
 		a.agentCommand(),
 		a.statusCommand(),
-		group("service", "services: what is balanced, and how it fares",
+		group("service", "manage services",
 			a.serviceListCommand(), a.serviceGetCommand(), a.serviceApplyCommand(), a.serviceDeleteCommand(), a.serviceExplainCommand(),
 			a.serviceStatsCommand()),
-		group("backend", "backends: the servers behind the services",
+		group("backend", "manage backends",
 			a.backendListCommand(),
-			a.backendStateCommand("ready", "give a backend new connections again: takes drain and maint back"),
-			a.backendStateCommand("drain", "give a backend no new connections; open ones go on"),
-			a.backendStateCommand("maint", "like drain, and says that a person is at work on it")),
-		group("vip", "virtual addresses and node ports that are given out", a.vipListCommand()),
-		group("pool", "pools that virtual addresses are drawn from", a.poolListCommand()),
-		group("source", "sources that services come from", a.sourceListCommand(), a.sourceResyncCommand()),
-		group("node", "the hosts that share services and addresses", a.nodeListCommand(), a.nodeNewIDCommand()),
-		group("dataplane", "what forwards the traffic", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
-		group("config", "the configuration", a.configValidateCommand(), a.configPlanCommand()),
+			a.backendStateCommand("ready", "end drain or maint: the backend gets new connections again"),
+			a.backendStateCommand("drain", "stop new connections to a backend; open ones continue"),
+			a.backendStateCommand("maint", "like drain, but marks maintenance")),
+		group("vip", "show allocated addresses and node ports", a.vipListCommand()),
+		group("pool", "show address pools", a.poolListCommand()),
+		group("source", "manage sources of services", a.sourceListCommand(), a.sourceResyncCommand()),
+		group("node", "manage the hosts of the fleet", a.nodeListCommand(), a.nodeNewIDCommand()),
+		group("dataplane", "inspect the dataplane", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
+		group("config", "check the configuration", a.configValidateCommand(), a.configPlanCommand()),
 		group("snapshot", "save and restore all leases, registrations and operator states",
 			a.snapshotSaveCommand(), a.snapshotRestoreCommand(), a.snapshotCompareCommand()),
-		group("debug", "look into the agent", a.debugTableCommand()),
+		group("debug", "inspect the agent's internals", a.debugTableCommand()),
 		a.reloadCommand(),
 		a.eventsCommand(),
 		a.doctorCommand(),
@@ -209,7 +209,7 @@ func group(name, short string, children ...*cobra.Command) *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage(cmd, "%s: a command is needed: %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
+				return usage(cmd, "%s: command missing: use %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
 			}
 			return unknownCommand(cmd, args[0])
 		},
@@ -269,7 +269,7 @@ func (a *app) clientWithin(timeout time.Duration) (*client.Client, error) {
 		addr = a.Getenv(EnvAddr)
 	}
 	if a.timeout <= 0 {
-		return nil, &failure{code: ExitUsage, err: fmt.Errorf("--timeout %s: nothing can be waited for in that time", a.timeout), hint: "use a time such as 30s"}
+		return nil, &failure{code: ExitUsage, err: fmt.Errorf("invalid --timeout %s: must be positive", a.timeout), hint: "use a duration such as 30s"}
 	}
 	c, err := client.New(addr, client.Options{Timeout: timeout, UserAgent: "ironvip/" + a.Version})
 	if err != nil {
@@ -300,7 +300,7 @@ func (a *app) withClient(do func(ctx context.Context, c *client.Client, args []s
 
 // noWait adds the flag that every mutating command has and returns its value.
 func noWait(flags *pflag.FlagSet) *bool {
-	return flags.Bool("no-wait", false, "don't wait until the dataplane has the change")
+	return flags.Bool("no-wait", false, "don't wait until the dataplane has applied the change")
 }
 
 // write says how long a mutating command waits for the dataplane.

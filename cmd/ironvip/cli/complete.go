@@ -110,5 +110,5 @@ func oneOf(cmd *cobra.Command, flag, value string, of []string) error {
 	if value == "" || slices.Contains(of, value) {
 		return nil
 	}
-	return usage(cmd, "--%s %q: use %s", flag, value, strings.Join(of, ", "))
+	return usage(cmd, "invalid --%s %q: use %s", flag, value, strings.Join(of, ", "))
 }

@@ -23,7 +23,7 @@ type dataplaneDoc struct {
 func (a *app) dataplaneShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "show [SERVICE]",
-		Short:             "show which dataplane runs and every frontend it is to have",
+		Short:             "show the dataplane and all desired frontends",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.complete(first(1, services)),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -70,7 +70,7 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 			facts.Add(output.Row("revision", fmt.Sprintf("%d applied of %d", plane.AppliedRevision, plane.DesiredRevision))...)
 			resync := fmt.Sprintf("%s since the start", output.Plural(int(plane.Repairs), "repair"))
 			if plane.LastResync != nil {
-				resync += ", read back " + output.Ago(*plane.LastResync, a.Now())
+				resync += ", last read " + output.Ago(*plane.LastResync, a.Now())
 			}
 			facts.Add(output.Row("drift", resync)...)
 			b.WriteString(facts.Text(p.ColorOut))
@@ -135,9 +135,9 @@ func frontendName(f v1.Frontend) string {
 func (a *app) dataplaneDiffCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff",
-		Short: "read the dataplane and compare it with what is desired",
-		Long: `Reads what the kernel (or the userspace dataplane) has now and compares it with what
-is desired. The exit code is 0 when they are alike and 10 when they differ.`,
+		Short: "compare the dataplane with the desired state",
+		Long: `Reads the kernel (or the userspace dataplane) and compares it with the desired state. The
+exit code is 0 without differences and 10 with differences.`,
 		Args: cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			diff, err := c.Diff(ctx)
@@ -169,7 +169,7 @@ func (a *app) diffView(d v1.DataplaneDiff) output.View {
 				details := strings.Join(e.Details, "; ")
 				grid.Add(actionCell(e.Action), output.Cell{Text: e.Frontend}, output.Cell{Text: e.Service}, output.Cell{Text: details})
 			}
-			return grid.Text(a.printer().ColorOut) + output.Plural(len(d.Items), "difference") + ". They are mended at the next resync.\n"
+			return grid.Text(a.printer().ColorOut) + output.Plural(len(d.Items), "difference") + ". They are repaired at the next resync.\n"
 		},
 	}
 }

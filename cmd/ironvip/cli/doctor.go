@@ -26,12 +26,11 @@ func (a *app) doctorCommand() *cobra.Command {
 	config := DefaultConfig
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "what this host lacks, what gets in ironvip's way, and the command that mends it",
-		Long: `Looks at this host: its kernel, its settings, programs that get in the way, the
-configuration, the state directory and the agent, at the socket of that configuration
-unless --addr names another. It changes nothing and needs neither
-an agent nor root, though root sees more. The exit code is 0 when all is well, 1 with a
-FAIL and 3 with a WARN.`,
+		Short: "diagnose this host and suggest fixes",
+		Long: `Checks this host: the kernel, its settings, conflicting programs, the configuration, the
+state directory and the agent (at the socket of that configuration unless --addr names
+another). It changes nothing and needs neither an agent nor root; as root it sees more. The
+exit code is 0 if everything is ok, 1 with a FAIL and 3 with a WARN.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := a.examine(cmd.Context(), config)
@@ -50,7 +49,7 @@ FAIL and 3 with a WARN.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&config, "config", config, "the configuration: a file, or a directory that holds ironvip.toml")
+	cmd.Flags().StringVar(&config, "config", config, "the configuration: a file, or a directory with ironvip.toml")
 	must(cmd.MarkFlagFilename("config", "toml"))
 	return cmd
 }
@@ -102,10 +101,10 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 func fromConfig(path string, v validated) []doctor.Finding {
 	switch {
 	case v.missing:
-		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "nothing is at " + path + ": without pools services get no addresses, and without its directory no agent starts anew",
-			Fix: "write " + path + "/" + configs.ConfigName + " with a [[pool]], or name another with --config"}}
+		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "configuration " + path + " not found: services get no addresses, and no agent starts without the directory",
+			Fix: "write " + path + "/" + configs.ConfigName + " with a [[pool]], or use --config"}}
 	case len(v.problems) == 0 && v.unread != "":
-		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "config " + path + ": " + v.summary + "; " + v.unread + " is not read by any source", Fix: readServices}}
+		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "config " + path + ": " + v.summary + "; " + v.unread + " ignored: no static source configured", Fix: readServices}}
 	case len(v.problems) == 0:
 		return []doctor.Finding{{Level: doctor.OK, Check: "config", Text: "config " + path + ": " + v.summary}}
 	}
@@ -130,7 +129,7 @@ func noAgent(err error) doctor.Finding {
 func fromStatus(s v1.NodeStatus) []doctor.Finding {
 	out := []doctor.Finding{{Level: doctor.OK, Check: "agent", Text: "agent on " + s.Node + " answers, version " + s.Version}}
 	if !s.Ready {
-		out[0] = doctor.Finding{Level: doctor.Warn, Check: "agent", Text: "agent on " + s.Node + " answers and is not ready yet", Fix: "ironvip status --wait"}
+		out[0] = doctor.Finding{Level: doctor.Warn, Check: "agent", Text: "agent on " + s.Node + " answers but is not ready yet", Fix: "ironvip status --wait"}
 	}
 	for _, c := range s.Checks {
 		out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: c.Name + ": " + c.Message, Fix: c.Hint})

@@ -18,9 +18,9 @@ func (a *app) eventsCommand() *cobra.Command {
 	var service string
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "show what happened: repaired drift, conflicts, drained backends",
-		Long: `Shows the newest happenings, which the agent keeps in memory; its log has the long run.
-With --follow each new one is shown as it happens, until Ctrl-C.`,
+		Short: "show events: repaired drift, conflicts, drained backends",
+		Long: `Shows the newest events, which the agent keeps in memory; its log has older ones. With
+--follow it prints each new event until Ctrl-C.`,
 		Example: "  ironvip events --follow\n  ironvip events --service web -o json",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -53,9 +53,9 @@ With --follow each new one is shown as it happens, until Ctrl-C.`,
 		}),
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&follow, "follow", "f", false, "go on with new events as they happen")
-	flags.Uint64Var(&since, "since", 0, "only events after the one with this id")
-	flags.StringVar(&service, "service", "", "only events of this service")
+	flags.BoolVarP(&follow, "follow", "f", false, "print new events as they happen")
+	flags.Uint64Var(&since, "since", 0, "list events after the one with this id")
+	flags.StringVar(&service, "service", "", "list events of this service")
 	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("service", a.complete(services)))
 	return cmd

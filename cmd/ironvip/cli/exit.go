@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,8 +122,11 @@ func (a *app) explain(err error) explained {
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		r.text, _, _ = strings.Cut(r.text, "\n") // its parts follow as problems
 		r.code, r.hint, r.problems = exitCodeOf(e), hintOf(e), e.Problems
-		if len(r.problems) > 0 { // they are shown above the hint
+		if len(r.problems) > 0 { // they are printed before the hint
 			r.hint = strings.TrimPrefix(strings.TrimPrefix(r.hint, "see errors"), "; ")
+		}
+		if len(r.problems) > 0 && strings.HasPrefix(r.text, r.problems[0].String()) { // the detail is the first problem
+			r.hint, r.problems = cmp.Or(r.problems[0].Hint, r.hint), r.problems[1:]
 		}
 		if a.verbose && e.RequestID != "" {
 			r.text += " (request " + e.RequestID + ")"

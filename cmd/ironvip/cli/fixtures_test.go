@@ -119,7 +119,7 @@ func media() v1.Service {
 func waiting() v1.Service {
 	return v1.Service{
 		Spec:   v1.ServiceSpec{Name: "late", Namespace: "default", Scheduler: "rr"},
-		Status: v1.ServiceStatus{State: v1.StatePending, Summary: "late is pending: it waits for an address that it can't have now.", Ports: []v1.PortStatus{}},
+		Status: v1.ServiceStatus{State: v1.StatePending, Summary: "late is pending: the requested address is not available.", Ports: []v1.PortStatus{}},
 		Source: "rest", Revision: 230,
 	}
 }

@@ -23,7 +23,7 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/services/shop/db/explain", 200, v1.Explanation{Service: "shop/db", State: v1.StateDegraded, Revision: 99,
 		Lines: []string{"shop/db is degraded since 12m: 10.1.0.22:5432 is in maintenance.",
 			"vips[0]: 192.0.2.12 is held by api. Hint: ask for another address.",
-			"192.0.2.11 was drawn from pool public-v4 on 2026-11-08 and is held by this service."},
+			"192.0.2.11 was assigned from pool public-v4 on 2026-11-08 and is held by this service."},
 		Problems: db().Status.Problems})
 	a.on("GET /v1/stats", 200, statsList())
 	a.on("GET /v1/services/default/web/stats", 200, webStats())

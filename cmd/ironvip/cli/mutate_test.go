@@ -71,13 +71,13 @@ func TestMutatingCommands(t *testing.T) {
 		{"service apply -f FILE -o json", "POST /v1/services:apply", 207, refused, ExitConflict},
 		{"service apply -f FILE", "POST /v1/services:apply", 207, mixed, ExitError},
 		{"service apply -f FILE --atomic", "POST /v1/services:apply?atomic=true", 422,
-			problem(422, v1.CodeInvalidService, "1 of 2 services can't be accepted; nothing changed", "correct it",
+			problem(422, v1.CodeInvalidService, "1 of 2 services invalid; nothing was changed", "correct it",
 				v1.Problem{Code: "invalid", Service: "web", Field: "ports[0].port", Message: "invalid port 0: must be 1 to 65535"}), ExitError},
 		{"service apply -f FILE", "POST /v1/services:apply", 422,
-			problem(422, v1.CodeInvalidService, "1 of 1 services can't be accepted, so nothing was changed", "see errors",
+			problem(422, v1.CodeInvalidService, "1 of 1 service invalid; nothing was changed", "see errors",
 				v1.Problem{Code: "name_taken", Service: "web", Field: "services[0].name", Message: `belongs to source "static"`, Hint: "change it there"}), ExitConflict},
 		{"service apply -f FILE", "POST /v1/services:apply", 502,
-			problem(502, v1.CodeApplyFailed, "revision 220 is stored, but not all of it is in force", "see errors; it goes on being tried",
+			problem(502, v1.CodeApplyFailed, "service \"web\" stored, but not fully applied", "see errors; the agent keeps trying",
 				v1.Problem{Code: "pool_full", Service: "web", Message: "no free address in pool public-v4"}), ExitError},
 		{"service apply -f FILE --dry-run", "POST /v1/services:apply?dry_run=true", 200, dry, ExitChanges},
 		{"service apply -f FILE", "POST /v1/services:apply", 504,
@@ -91,7 +91,7 @@ func TestMutatingCommands(t *testing.T) {
 		{"source resync static", "POST /v1/sources/static/resync", 200, sourceList().Items[1], ExitOK},
 		{"reload --wait", "POST /v1/reload", 200, v1.ReloadResult{Revision: 224, Message: "1 pool added", Warnings: []v1.Problem{
 			{Code: "restart", Field: "api.listen", Message: "waits for a restart", Hint: "systemctl restart ironvip"}}}, ExitOK},
-		{"reload", "POST /v1/reload", 422, problem(422, v1.CodeInvalidConfig, "the configuration has a mistake; the last good one stays in force", "ironvip config validate",
+		{"reload", "POST /v1/reload", 422, problem(422, v1.CodeInvalidConfig, "configuration invalid: the current one stays in effect", "ironvip config validate",
 			v1.Problem{Code: "unknown_key", Place: "/etc/ironvip/ironvip.toml:3", Field: "pol", Message: "unknown key", Hint: `did you mean "pool"?`}), ExitError},
 	} {
 		a := newAgent(t)
@@ -200,7 +200,7 @@ func TestApplyReadsNoMoreThanItMay(t *testing.T) {
 	a := app{Options: Options{Stdin: zeros{}}}
 	const limit = 2 << 20
 	_, _, problem := a.readInput("-", limit)
-	if problem == nil || problem.Error() != "stdin: has more than the 2 MiB that are read" {
+	if problem == nil || problem.Error() != "stdin: must be at most 2 MiB" {
 		t.Errorf("%v", problem)
 	}
 	file := filepath.Join(t.TempDir(), "sparse")

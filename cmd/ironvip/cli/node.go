@@ -22,7 +22,7 @@ func (a *app) vipListCommand() *cobra.Command {
 	cmd = &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "list the addresses and node ports that services hold, and those that cool down",
+		Short:   "list the addresses and node ports that are held or in cooldown",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			if err := oneOf(cmd, "kind", kind, kinds); err != nil {
@@ -33,13 +33,13 @@ func (a *app) vipListCommand() *cobra.Command {
 				return err
 			}
 			if len(list.Items) == 0 && a.printer().People() {
-				a.printer().Say("nothing is given out")
+				a.printer().Say("no addresses or node ports allocated")
 				return nil
 			}
 			return a.show(a.vipListView(list))
 		}),
 	}
-	cmd.Flags().StringVar(&kind, "kind", "", "only this kind: address or node-port")
+	cmd.Flags().StringVar(&kind, "kind", "", "list only this kind: address or node-port")
 	must(cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -107,7 +107,7 @@ func (a *app) poolListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "list pools and what is left of them",
+		Short:   "list pools and their free addresses",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			list, err := c.Pools(ctx)
@@ -115,7 +115,7 @@ func (a *app) poolListCommand() *cobra.Command {
 				return err
 			}
 			if len(list.Items) == 0 && a.printer().People() {
-				a.printer().Say("no pools: services get no addresses until the configuration has a [[pool]]")
+				a.printer().Say("no pools: services get no addresses; add a [[pool]] to the configuration")
 				return nil
 			}
 			return a.show(a.poolListView(list))
@@ -180,7 +180,7 @@ func (a *app) sourceListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "list sources, how current they are, and what is wrong with their input",
+		Short:   "list sources, their sync state and problems",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			list, err := c.Sources(ctx)
@@ -240,9 +240,9 @@ func sourceState(s v1.Source) output.Cell {
 func (a *app) sourceResyncCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "resync NAME",
-		Short: "make a source read everything again",
-		Long: `Makes a source of this host read everything again. The other hosts of a fleet go on
-with what they have read: run it on each that is to, or give its --addr.`,
+		Short: "resync a source",
+		Long: `Makes a source of this host read everything again. It does not affect other hosts of the
+fleet: run it on each of them, or use --addr.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete(first(1, sourceNames)),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -250,7 +250,7 @@ with what they have read: run it on each that is to, or give its --addr.`,
 			if err != nil {
 				return err
 			}
-			a.printer().Say("source %s reads everything again (revision %d)", s.Name, s.Revision)
+			a.printer().Say("source %s resyncs (revision %d)", s.Name, s.Revision)
 			return showChange(a, []v1.Source{s}, []string{s.Name})
 		}),
 	}

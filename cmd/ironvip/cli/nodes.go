@@ -19,14 +19,14 @@ func (a *app) nodeListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "list the nodes of the fleet, what each balances with, and how current it is",
-		Long: `Lists the nodes that share a store (ipam.store = "consul"); with a store of its own, the
-one that answers.
+		Short:   "list the nodes of the fleet with dataplane and lag",
+		Long: `Lists the nodes that share a store (ipam.store = "consul"). Without a shared store it lists
+only the node that answers.
 
-ELECTED gives addresses to new services, the others wait for it and step in when it
-doesn't. REVISION is of the node's own tables: the newest that its dataplane has; LAG is
-how long the oldest change has waited that it doesn't have yet. INDEX (wide) is up to
-which write of the shared store the node has read: nodes of one index know the same.`,
+ELECTED is the leader, which allocates addresses for new services; another node takes over
+if it fails. REVISION is the newest revision of the node's own tables that its dataplane has
+applied. LAG is the age of the oldest change not applied yet. INDEX (wide) is the last write
+of the shared store that the node has read: nodes with the same index have the same state.`,
 		Args: cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			list, err := c.Nodes(ctx)

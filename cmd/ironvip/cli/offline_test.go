@@ -141,9 +141,9 @@ func TestCompletion(t *testing.T) {
 		"service list --source ":    "rest\trest\nstatic\tstatic\n:4\n",
 		"service list --state ":     "healthy\nelsewhere\ndegraded\ndown\npending\nrefused\n:4\n",
 		"service list -o ":          "table\nwide\njson\nyaml\nname\n:4\n",
-		"dataplane ":                "clean\ttake everything that an agent left out of the kernel; no agent needed\ndiff\tread the dataplane and compare it with what is desired\nshow\tshow which dataplane runs and every frontend it is to have\n:4\n",
+		"dataplane ":                "clean\tremove everything that an agent left in the kernel; needs no agent\ndiff\tcompare the dataplane with the desired state\nshow\tshow the dataplane and all desired frontends\n:4\n",
 		"config validate ":          "toml\n:8\n",
-		"service apply -f ":         "toml\njson\n:8\n",
+		"service apply -f ":         "toml\njson\nyaml\nyml\n:8\n",
 		"events --service shop/":    "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",
 		"service get BAD":           ":4\n",
 		"backend drain NOT_A_NAME ": ":4\n",
@@ -159,7 +159,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("completion %s: code %d, %d bytes", shell, r.code, len(r.stdout))
 		}
 	}
-	for line, says := range map[string]string{"completion bashh": `did you mean "ironvip completion bash"?`, "completion": "a command is needed: bash, fish"} {
+	for line, says := range map[string]string{"completion bashh": `did you mean "ironvip completion bash"?`, "completion": "command missing: use bash, fish"} {
 		if r := run(t, Options{}, line); r.code != ExitUsage || r.stdout != "" || !strings.Contains(r.stderr, says) {
 			t.Errorf("%s: %s", line, r)
 		}

@@ -16,9 +16,8 @@ func (a *app) configPlanCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "plan",
 		Short: "show what a reload would change, without changing it",
-		Long: `Asks the running agent what a reload of its configuration, as it is on disk now, would
-change. The exit code is 0 when nothing would, 10 when something would, and 1 when
-something is wrong with it.`,
+		Long: `Asks the running agent what a reload of its configuration would change. The exit code is 0
+without changes, 10 with changes, and 1 if the configuration is invalid.`,
 		Args: cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			plan, err := c.Plan(ctx)
@@ -73,12 +72,12 @@ func (a *app) reloadCommand() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "reload",
-		Short: "make the agent read its configuration again",
-		Long: `Makes the agent read its configuration again. A mistake in it changes nothing: the last
-good configuration stays in force and the mistakes are shown.`,
+		Short: "reload the configuration of the agent",
+		Long: `Makes the agent reload its configuration. If it is invalid, nothing changes, the last good
+configuration stays in effect and the errors are printed.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().Bool("wait", true, "wait until the agent has taken it over, which it always does; for unit files that say so")
+	cmd.Flags().Bool("wait", true, "accepted for unit files; reload always waits until the agent has applied the configuration")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "the same as config plan")
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		if dryRun {

@@ -12,13 +12,13 @@ import (
 )
 
 // seeServices is the hint for a service that doesn't exist.
-const seeServices = "ironvip service list shows what there is"
+const seeServices = "run ironvip service list"
 
 // parseKey reads a service's name from the command line.
 func parseKey(s string) (vip.ServiceKey, error) {
 	key, err := vip.ParseServiceKey(s)
 	if err != nil {
-		return key, &failure{code: ExitUsage, err: err, hint: "name a service as NAME or NAMESPACE/NAME; ironvip service list shows them"}
+		return key, &failure{code: ExitUsage, err: err, hint: "use NAME or NAMESPACE/NAME; run ironvip service list"}
 	}
 	return key, nil
 }
@@ -42,7 +42,7 @@ func (a *app) serviceListCommand() *cobra.Command {
 	cmd = &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "list services with their addresses and how they fare",
+		Short:   "list services with addresses and state",
 		Example: "  ironvip service list\n  ironvip service list --state degraded -o wide\n  ironvip service list --label team=web -o name",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -54,7 +54,7 @@ func (a *app) serviceListCommand() *cobra.Command {
 				return err
 			}
 			if len(list.Items) == 0 && a.printer().People() {
-				a.printer().Say("no services%s", map[bool]string{true: " like that"}[by.Source != "" || by.State != "" || len(by.Labels) > 0])
+				a.printer().Say("no %sservices", map[bool]string{true: "matching "}[by.Source != "" || by.State != "" || len(by.Labels) > 0])
 				return nil
 			}
 			var connections map[string]uint64
@@ -65,9 +65,9 @@ func (a *app) serviceListCommand() *cobra.Command {
 		}),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&by.Source, "source", "", "only those of this source")
-	flags.StringVar(&by.State, "state", "", "only those in this state: "+strings.Join(states(), ", "))
-	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "only those with this label: KEY or KEY=VALUE (may be given more than once)")
+	flags.StringVar(&by.Source, "source", "", "list services of this source")
+	flags.StringVar(&by.State, "state", "", "list services in this state: "+strings.Join(states(), ", "))
+	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "list services with this label: KEY or KEY=VALUE (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("source", a.complete(sourceNames)))
 	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions))
@@ -126,7 +126,7 @@ replace them.`,
 func (a *app) serviceExplainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "explain NAME",
-		Short:             "say in sentences why a service is as it is",
+		Short:             "explain the state of a service",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete(first(1, services)),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -148,15 +148,15 @@ func (a *app) serviceDeleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "delete NAME...",
 		Aliases: []string{"rm"},
-		Short:   "delete services that were made over the API; open connections drain",
-		Long: `Deletes services that were made over the API ("service apply" or REST). Their open
-connections drain, and their addresses cool down before another service gets them.
-Services of other sources are deleted where they are defined.`,
+		Short:   "delete services of the API; open connections drain",
+		Long: `Deletes services that were created with "service apply" or the REST API. Their open
+connections drain, and their addresses are reserved during a cooldown. Delete services of
+other sources in that source.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete(services),
 	}
 	dontWait := noWait(cmd.Flags())
-	cmd.Flags().BoolVar(&ignoreMissing, "ignore-not-found", false, "a service that doesn't exist is no error")
+	cmd.Flags().BoolVar(&ignoreMissing, "ignore-not-found", false, "ignore services that don't exist")
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		keys, err := parseKeys(args)
 		if err != nil {
@@ -185,7 +185,7 @@ func appliedWord(applied bool) string {
 	if applied {
 		return ", applied"
 	}
-	return ", not waited for"
+	return ", not waiting"
 }
 
 // showChange writes what a mutating command got back, to programs: people have

@@ -96,7 +96,7 @@ func (a *app) serviceText(s v1.Service, wide bool) string {
 	if st.Pool != "" && vips != "" {
 		vips += " from pool " + st.Pool
 		if st.Since != nil {
-			vips += ", drawn " + output.Ago(*st.Since, a.Now())
+			vips += ", assigned " + output.Ago(*st.Since, a.Now())
 		}
 	}
 	fact("vip", vips)

@@ -16,11 +16,11 @@ import (
 func (a *app) serviceStatsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stats [NAME]...",
-		Short: "show connections and traffic: of every service, or of some by backend",
-		Long: `Shows what the dataplane counted: open connections (CONN), connections since the counters
-began (TOTAL), bytes and rates. Without names one line for each service; with names their
-frontends and backends. A counter begins anew with its frontend or backend. "-" stands for
-what this dataplane doesn't count.`,
+		Short: "show connections and traffic by service, or by backend of some services",
+		Long: `Shows the dataplane's counters: open connections (CONN), connections since the counter
+started (TOTAL), bytes and rates. Without names it prints one line per service; with names,
+their frontends and backends. A counter starts at 0 with its frontend or backend. "-" means
+that this dataplane has no such counter.`,
 		Example:           "  ironvip service stats\n  ironvip service stats web -o wide",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.complete(services),
@@ -58,7 +58,7 @@ func (a *app) connections(ctx context.Context, c *client.Client) map[string]uint
 	list, err := c.Stats(ctx)
 	if err != nil {
 		if !client.IsNotFound(err) {
-			a.printer().Say("connections are not known: %v", err)
+			a.printer().Say("connections unknown: %v", err)
 		}
 		return nil
 	}

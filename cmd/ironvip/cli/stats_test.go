@@ -58,9 +58,9 @@ func TestStatsCommands(t *testing.T) {
 func TestServiceListWithoutConnections(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web()}})
-	a.on("GET /v1/stats", 503, problem(503, v1.CodeDataplane, "read the counters of the dataplane: no answer in time", ""))
+	a.on("GET /v1/stats", 503, problem(503, v1.CodeDataplane, "read the counters of the dataplane: timed out", ""))
 	r := a.run(t, "service list")
-	if r.code != ExitOK || !strings.Contains(r.stdout, "web ") || !strings.Contains(r.stderr, "connections are not known: read the counters") {
+	if r.code != ExitOK || !strings.Contains(r.stdout, "web ") || !strings.Contains(r.stderr, "connections unknown: read the counters") {
 		t.Errorf("%s", r)
 	}
 	before := len(a.requests())
@@ -85,7 +85,7 @@ func TestStatsOfNothing(t *testing.T) {
 	if r := a.run(t, "service stats -o json"); r.code != ExitOK || strings.Join(strings.Fields(r.stdout), "") != `{"items":[]}` {
 		t.Errorf("%s", r)
 	}
-	a.on("GET /v1/services/default/gone/stats", 404, problem(404, v1.CodeNotFound, `there is no service "gone"`, "create it first: PUT /v1/services/default/gone"))
+	a.on("GET /v1/services/default/gone/stats", 404, problem(404, v1.CodeNotFound, `service "gone" does not exist`, "create it first: PUT /v1/services/default/gone"))
 	if r := a.run(t, "service stats gone"); r.code != ExitNotFound || !strings.Contains(r.stderr, seeServices) {
 		t.Errorf("%s", r)
 	}

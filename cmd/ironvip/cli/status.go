@@ -21,9 +21,9 @@ func (a *app) statusCommand() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "is this node well: config, sources, pools, services, dataplane",
-		Long: `Shows whether this node is well: its configuration, sources, pools, services and
-dataplane. The exit code is 0 when it is and 3 when something deserves a look.`,
+		Short: "show node health: config, sources, pools, services, dataplane",
+		Long: `Shows the health of this node: configuration, sources, pools, services and dataplane. The
+exit code is 0 if all checks are ok and 3 otherwise.`,
 		Example: "  ironvip status\n  ironvip status --wait --timeout 60s",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -46,7 +46,7 @@ dataplane. The exit code is 0 when it is and 3 when something deserves a look.`,
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until an agent answers and the node is well, at most for --timeout")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the agent answers and the node is healthy, at most --timeout")
 	return cmd
 }
 

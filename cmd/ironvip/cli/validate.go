@@ -20,10 +20,10 @@ import (
 func (a *app) configValidateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate [PATH]",
-		Short: "find every mistake in a configuration and its services; no agent needed",
-		Long: `Reads a configuration (a file, or a directory that holds ironvip.toml; ` + DefaultConfig + ` by
-default) and the services of its static sources, and shows every mistake with its file
-and line. It needs no agent and no root. The exit code is 1 when there is any.`,
+		Short: "validate a configuration and its services; needs no agent",
+		Long: `Reads a configuration (a file, or a directory with ironvip.toml; default ` + DefaultConfig + `)
+and the services of its static sources, and prints every mistake with file and line. It
+needs no agent and no root. The exit code is 1 if there is a mistake.`,
 		Example: "  ironvip config validate\n  ironvip config validate ./etc -o json",
 		Args:    cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -46,7 +46,7 @@ and line. It needs no agent and no root. The exit code is 1 when there is any.`,
 			}
 			a.printer().Say("%s is valid: %s", path, v.summary)
 			if v.unread != "" {
-				a.printer().Say("warning: %s is not read by any source", v.unread)
+				a.printer().Say("warning: %s ignored: no static source configured", v.unread)
 				a.printer().Say("hint: %s", readServices)
 			}
 			return nil
@@ -73,7 +73,7 @@ const readServices = `add a [[source]] with type = "static" and path = "` + conf
 func (a *app) validate(path string) validated {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // the agent takes a file that is missing for an empty one
 		return validated{missing: true, problems: []vip.Problem{{Code: vip.CodeInvalid, Place: path, Message: "no such file or directory",
-			Hint: "make it, or name another; a directory without " + configs.ConfigName + " is a valid configuration"}}}
+			Hint: "create it or use another path; a directory without " + configs.ConfigName + " is a valid configuration"}}}
 	}
 	config, problems := configs.Load(path)
 	v := validated{config: config, problems: problems}

@@ -28,7 +28,7 @@ type agentVersion struct {
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "show the version of this program and of the agent, where one answers",
+		Short: "show the version of this program and of the running agent",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc := versionDoc{Version: a.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
