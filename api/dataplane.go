@@ -40,8 +40,8 @@ func (s *Server) getDataplane(context.Context, *struct{}) (*dataplaneOutput, err
 	return &dataplaneOutput{Body: s.dataplane()}, nil
 }
 
-// dataplane is the dataplane in the shape of the API. It costs no look at the
-// frontends that are in force, as standing says.
+// dataplane returns the dataplane's state in the API's form. It costs O(notable
+// frontends), see unhealthyIndex.
 func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
@@ -53,7 +53,7 @@ func (s *Server) dataplane() v1.Dataplane {
 			out.Problems = append(out.Problems, v1.Problem(p))
 		}
 	}
-	keys, services, backends := s.standing.remarkable()
+	keys, services, backends := s.unhealthy.notableFrontends()
 	out.Backends = backends
 	for _, key := range keys {
 		f, ok := s.tables().Frontend(key)
@@ -134,7 +134,7 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (*list
 	var keys []vip.FrontendKey
 	build := s.frontend
 	if in.Service != "" {
-		keys = s.standing.of(of)
+		keys = s.unhealthy.of(of)
 		build = func(k vip.FrontendKey) (v1.Frontend, bool) {
 			row, ok := s.frontend(k)
 			return row, ok && row.Service == of.String() // else another service has it by now

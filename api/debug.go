@@ -43,5 +43,5 @@ func (s *Server) getDebugTable(_ context.Context, in *debugTableInput) (*debugTa
 			return &debugTableOutput{Body: v1.DebugTable{Name: t.Name, Revision: t.Revision(), Columns: t.Columns, Rows: t.Rows()}}, nil
 		}
 	}
-	return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "table \""+in.Table+"\" does not exist", "the tables are "+strings.Join(names, ", "))
+	return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "table \""+in.Table+"\" does not exist", "use one of "+strings.Join(names, ", "))
 }

@@ -59,7 +59,7 @@ func (s *Server) getStatus(context.Context, *struct{}) (*statusOutput, error) {
 	return &statusOutput{Body: s.status()}, nil
 }
 
-// status says how this node is. It costs O(sources + pools + what is remarkable of
+// status returns the health of this node. It costs O(sources + pools + notable
 // frontends).
 func (s *Server) status() v1.NodeStatus {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
@@ -100,7 +100,7 @@ func (s *Server) status() v1.NodeStatus {
 	return out
 }
 
-// rank is how bad a level is: 0 is well.
+// rank orders levels: 0 is ok.
 func rank(level string) int {
 	switch level {
 	case v1.LevelFail:
@@ -111,7 +111,7 @@ func rank(level string) int {
 	return 0
 }
 
-// sourcesCheck says how many services each source gives, and what ails it.
+// sourcesCheck counts the services of each source and names its first problem.
 func (s *Server) sourcesCheck() v1.Check {
 	c := v1.Check{Name: "sources", Level: v1.LevelOK}
 	for i, src := range s.sources() {
@@ -160,10 +160,10 @@ func (s *Server) poolsCheck() v1.Check {
 	return c
 }
 
-// servicesCheck counts services by state, as standing knows them.
+// servicesCheck counts services by state, from the unhealthy index.
 func (s *Server) servicesCheck() v1.Check {
 	c := v1.Check{Name: "services", Level: v1.LevelOK}
-	total, count := s.standing.states()
+	total, count := s.unhealthy.states()
 	healthy := total
 	for _, n := range count {
 		healthy -= n

@@ -39,7 +39,7 @@ type Server struct {
 	api         huma.API
 	document    func() []byte // the OpenAPI document, written when it is first asked for
 	convergence *convergence
-	standing    *standing
+	unhealthy   *unhealthyIndex
 	handler     http.Handler
 }
 
@@ -49,7 +49,7 @@ func New(d Deps) *Server {
 		d.Log = slog.Default()
 	}
 	s := &Server{Deps: d, log: d.Log, convergence: newConvergence(&d)}
-	s.standing = &standing{tables: s.tables()}
+	s.unhealthy = &unhealthyIndex{tables: s.tables()}
 	s.engine = newEngine()
 	s.api = s.newAPI()
 	s.routes()
@@ -66,7 +66,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Run(ctx context.Context) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
-	keeping.Go(func() { s.standing.run(ctx) })
+	keeping.Go(func() { s.unhealthy.run(ctx) })
 	return s.convergence.run(ctx)
 }
 

@@ -32,7 +32,7 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 			}
 		}
 		// After the rows: a service that has come since isn't taken for one that is well.
-		states, leave := s.standing.unwell()
+		states, leave := s.unhealthy.notHealthy()
 		for key, row := range rows {
 			n := len(row.Value.Backends)
 			t := tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}

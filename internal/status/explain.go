@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// explain says in sentences why a service is as it is: the state and its main
-// reason, then each thing that is not as asked, then what it holds.
+// explain returns sentences on a service: the state and its main reason, then each
+// problem, then what the service holds.
 func explain(in *Input, s *Report) []string {
 	lines := []string{fmt.Sprintf("%s is %s: %s.", in.Key, s.State, reason(in, s))}
 	for _, p := range s.Problems {
@@ -40,7 +40,7 @@ func explain(in *Input, s *Report) []string {
 	return lines
 }
 
-// reason is the main reason for the state.
+// reason returns the main reason for the state.
 func reason(in *Input, s *Report) string {
 	switch s.State {
 	case Draining:
@@ -95,15 +95,14 @@ func reason(in *Input, s *Report) string {
 	return fmt.Sprintf("all of its %s take new connections", text.Plural(s.Total, "backend"))
 }
 
-// fails reports whether the dataplane doesn't have a frontend, for a reason with
-// such a code.
-func fails(in *Input, such func(code string) bool) bool {
+// fails reports whether the dataplane refused a frontend with a code that matches.
+func fails(in *Input, matches func(code string) bool) bool {
 	return slices.ContainsFunc(in.Frontends, func(f Frontend) bool {
-		return f.Applied.Problem != nil && such(f.Applied.Problem.Code)
+		return f.Applied.Problem != nil && matches(f.Applied.Problem.Code)
 	})
 }
 
-// sentence writes a problem as one, with its hint.
+// sentence returns a problem with its hint.
 func sentence(p vip.Problem) string {
 	p.Service = "" // the first line names it
 	text := p.Error() + "."
@@ -113,7 +112,7 @@ func sentence(p vip.Problem) string {
 	return text
 }
 
-// idleBackends says of each backend that takes no new connections why.
+// idleBackends gives the reason of each backend that takes no new connections.
 func idleBackends(in *Input) (lines []string) {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
@@ -148,8 +147,8 @@ func takesNew(in *Input, b *vip.Backend) bool {
 	})
 }
 
-// emptyFrontends names the frontends that refuse clients, where it isn't for
-// the same reason as all of them: that no backend is ready.
+// emptyFrontends names the frontends that refuse clients for a reason of their own,
+// other than that no backend of the service is ready.
 func emptyFrontends(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
@@ -172,7 +171,7 @@ func emptyFrontends(in *Input) (lines []string) {
 			lines = append(lines, fmt.Sprintf("%s refuses clients: no %s is listed.", f.Key, backend))
 		case policy == vip.Local && listed > 0:
 			why := "no backend on this node"
-			if staying(f) > 0 || f.Key.Protocol == vip.UDP { // whose idle backends it doesn't have
+			if staying(f) > 0 || f.Key.Protocol == vip.UDP { // its idle backends are not endpoints
 				why += " takes new connections"
 			}
 			lines = append(lines, fmt.Sprintf("%s refuses clients: %s, and %s is local.", f.Key, why, field))
@@ -183,7 +182,7 @@ func emptyFrontends(in *Input) (lines []string) {
 	return lines
 }
 
-// backendOf names the backends that are for a frontend's clients: "ipv4 backend",
+// backendOf names the backends that a frontend's clients may use: "ipv4 backend",
 // "ipv4 backend for port http".
 func backendOf(s *vip.Service, f *vip.Frontend) string {
 	name := vip.FamilyOf(f.Key.Addr).String() + " backend"
@@ -197,8 +196,8 @@ func anyUsable(in *Input) bool {
 	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { return usable(in, &b) })
 }
 
-// narrowedFrontends says where clients are sent to some of the backends only,
-// and why.
+// narrowedFrontends names the frontends that send clients to some of the backends only,
+// with the reason.
 func narrowedFrontends(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
@@ -227,8 +226,7 @@ func narrowedFrontends(in *Input) (lines []string) {
 	return lines
 }
 
-// policyOf returns the policy that a frontend's clients are under, and the field
-// that says so.
+// policyOf returns the traffic policy for a frontend's clients and its field.
 func policyOf(s *vip.Service, f *vip.Frontend) (field string, policy vip.TrafficPolicy) {
 	if f.Key.Audience == vip.InternalClients {
 		return "internal_traffic", cmp.Or(s.InternalTraffic, vip.Cluster)
@@ -246,7 +244,7 @@ func staying(f *vip.Frontend) (n int) {
 	return n
 }
 
-// leavingEndpoints says how long what drains may still take.
+// leavingEndpoints gives the remaining time of each draining endpoint.
 func leavingEndpoints(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
@@ -260,7 +258,7 @@ func leavingEndpoints(in *Input) (lines []string) {
 	return lines
 }
 
-// holdings says which addresses and node ports the service has, and since when.
+// holdings lists the addresses and node ports of the service, and since when it has them.
 func holdings(in *Input) (lines []string) {
 	a := in.Allocation
 	if a == nil {

@@ -16,54 +16,54 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// State is how a service fares, in a word.
+// State is the state of a service.
 type State string
 
 // The states of a service.
 const (
-	Healthy   State = "healthy"   // all of it is programmed and every backend takes new connections
-	Elsewhere State = "elsewhere" // as asked, other nodes serve it and this one doesn't
-	Degraded  State = "degraded"  // clients are served, but something is not as asked
-	Down      State = "down"      // programmed, but no backend takes new connections; or the dataplane fails
-	Pending   State = "pending"   // on its way: waits for an address, or for the dataplane
-	Draining  State = "draining"  // removed; open connections may still go on
-	Refused   State = "refused"   // it asks for something it can't have, and none of it is served
+	Healthy   State = "healthy"   // all frontends are applied and every backend takes new connections
+	Elsewhere State = "elsewhere" // served by other nodes only, as configured
+	Degraded  State = "degraded"  // clients are served, but not as requested
+	Down      State = "down"      // no backend takes new connections, or the dataplane fails
+	Pending   State = "pending"   // waits for an address or for the dataplane
+	Draining  State = "draining"  // removed; open connections may continue
+	Refused   State = "refused"   // it requests something unsupported or taken, and none of it is served
 )
 
-// Input is everything the status of one service depends on.
+// Input is everything that the status of one service depends on.
 type Input struct {
 	Key        vip.ServiceKey
 	Service    *vip.Service // nil: removed
 	ServiceRev uint64
-	Allocation *vip.Allocation    // nil: not answered yet
+	Allocation *vip.Allocation    // nil: not allocated yet
 	Compiled   *pipeline.Compiled // nil: not compiled yet
 	Frontends  []Frontend
-	Override   func(vip.BackendKey) (vip.State, bool) // the operator's words; may be nil
+	Override   func(vip.BackendKey) (vip.State, bool) // the operator's override; may be nil
 	// Refused are the problems of the newest input of its source: the service is the last good
 	// version. They don't change the state.
 	Refused []vip.Problem
 	Now     time.Time
 }
 
-// Frontend is a frontend as it is wanted and as the dataplane has it.
+// Frontend is a desired frontend and the result of applying it.
 type Frontend struct {
 	Frontend vip.Frontend
 	Rev      uint64
 	Applied  *reconcile.AppliedFrontend // nil: not tried yet
 }
 
-// Pending reports whether the dataplane has yet to try the newest row.
+// Pending reports whether the dataplane has not tried the newest row yet.
 func (f *Frontend) Pending() bool { return f.Applied == nil || f.Applied.Tried.Rev < f.Rev }
 
-// Leaves reports whether some of its endpoints leave.
+// Leaves reports whether an endpoint is leaving.
 func (f *Frontend) Leaves() bool {
 	return slices.ContainsFunc(f.Frontend.Backends, vip.Endpoint.IsLeaving)
 }
 
-// Report says how a service fares.
+// Report is the status of a service.
 type Report struct {
 	State    State
-	Ready    int  // backends that are ready and have a weight, wherever they are
+	Ready    int  // backends that are ready and have a weight, on any node
 	Total    int  // backends that the service lists
 	Leaving  int  // endpoints that drain, over all frontends
 	Applied  bool // the dataplane has tried everything of the newest spec
@@ -71,22 +71,22 @@ type Report struct {
 	Lines    []string // sentences that explain the state, the most important first
 }
 
-// Status derives how one service fares. It is pure and costs O(one service).
+// Of returns the status of one service. It is pure and costs O(one service).
 func Of(in Input) Report {
-	out := standing(&in)
+	out := compute(&in)
 	out.Problems = append(out.Problems, in.Refused...)
 	out.Lines = explain(&in, &out)
 	return out
 }
 
-// StateOf is the state alone, which takes less to find.
+// StateOf returns only the state, at less cost.
 func StateOf(in Input) State {
-	out := standing(&in)
+	out := compute(&in)
 	return out.State
 }
 
-// standing is Status without the sentences.
-func standing(in *Input) Report {
+// compute returns the report without the sentences.
+func compute(in *Input) Report {
 	out := Report{Problems: problemsOf(in)}
 	if in.Service != nil {
 		out.Total = len(in.Service.Backends)
@@ -108,14 +108,13 @@ func standing(in *Input) Report {
 	return out
 }
 
-// usable reports whether a listed backend is ready and takes new connections
-// wherever it may be chosen.
+// usable reports whether a listed backend is ready and has a weight.
 func usable(in *Input, b *vip.Backend) bool {
 	return b.Weight > 0 && compile.EffectiveState(in.Key, b, in.Override) == vip.Ready
 }
 
-// isFor reports whether a listed backend is one for clients of the frontend,
-// wherever it is.
+// isFor reports whether a listed backend, on any node, serves the frontend's family and
+// port.
 func isFor(b *vip.Backend, f *vip.Frontend) bool {
 	return vip.FamilyOf(b.Address) == vip.FamilyOf(f.Key.Addr) && b.Serves(f.Port)
 }
@@ -140,7 +139,7 @@ func stateOf(in *Input, s *Report) State {
 		return Pending
 	}
 	if !s.Applied {
-		return Pending // what is known is of an earlier form
+		return Pending // the rows belong to an earlier version
 	}
 	if refused(in) {
 		return Refused
@@ -175,9 +174,9 @@ func stateOf(in *Input, s *Report) State {
 	return Healthy
 }
 
-// servedElsewhere reports whether a frontend refuses its clients because they
-// are for other nodes: its policy is local, and a backend of its family and port
-// is ready. Since it refuses, that one isn't here.
+// servedElsewhere reports whether a refusing frontend leaves its clients to other nodes:
+// its policy is local and a backend of its family and port is ready. That backend is on
+// another node, because the frontend refuses.
 func servedElsewhere(in *Input, f *vip.Frontend) bool {
 	if _, policy := policyOf(in.Service, f); policy != vip.Local {
 		return false
@@ -205,12 +204,11 @@ func refused(in *Input) bool {
 	return len(in.Frontends) > 0
 }
 
-// problemsOf returns everything that is wrong with the service, from the
-// allocator, compile and the dataplane.
+// problemsOf returns the problems of the allocator, of compile and of the dataplane.
 func problemsOf(in *Input) []vip.Problem {
 	var problems []vip.Problem
 	switch {
-	case in.Compiled != nil: // holds the allocation's, too
+	case in.Compiled != nil: // includes the allocation's
 		problems = append(problems, in.Compiled.Problems...)
 	case in.Allocation != nil:
 		problems = append(problems, vip.OfService(in.Allocation.Problems, in.Key)...)
@@ -232,7 +230,7 @@ func problemsOf(in *Input) []vip.Problem {
 	return problems
 }
 
-// Tables are the tables that a status is read from. States may be nil.
+// Tables are the tables that a status depends on. States may be nil.
 type Tables struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
@@ -270,7 +268,7 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	return in
 }
 
-// Frontend reads one frontend and what the dataplane made of it.
+// Frontend reads one frontend and the result of applying it.
 func (t *Tables) Frontend(key vip.FrontendKey) (Frontend, bool) {
 	f, rev, ok := t.Frontends.Get(key)
 	out := Frontend{Frontend: f, Rev: rev}

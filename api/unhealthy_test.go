@@ -145,12 +145,12 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 	}
 }
 
-// Whatever is done to the tables, standing says what a look at all of them does.
+// Whatever is done to the tables, the index agrees with a scan.
 func TestStandingIsAsTheTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWritten()
 		server := New(w.deps())
-		s := server.standing
+		s := server.unhealthy
 		step := map[string]func(i int, k vip.ServiceKey, f vip.FrontendKey, odd bool){
 			"well": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
 				w.well(i)
@@ -255,7 +255,7 @@ func TestStandingIsAsTheTables(t *testing.T) {
 				}
 			}
 			slices.SortFunc(odd, vip.CompareFrontendKeys)
-			if keys, services, n := s.remarkable(); !slices.Equal(keys, odd) || services != served || n != endpoints {
+			if keys, services, n := s.notableFrontends(); !slices.Equal(keys, odd) || services != served || n != endpoints {
 				t.Fatalf("%v of %d services with %d endpoints, want %v of %d with %d", keys, services, n, odd, served, endpoints)
 			}
 			for i := range 4 {

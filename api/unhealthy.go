@@ -15,22 +15,22 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// standing knows what is not as it should be, so that nobody has to look at what
-// is. It follows the tables that statuses are made of. A question costs O(what
-// changed since the last look, and what isn't well), the first one O(all);
-// memory goes to what isn't well.
-type standing struct {
+// unhealthyIndex holds the services that aren't healthy and the notable frontends, so
+// that a status needs no scan of the rest. It follows the tables that a status
+// depends on. A query costs O(changes since the last update + unhealthy rows), the
+// first one O(all rows). Memory is O(unhealthy rows).
+type unhealthyIndex struct {
 	tables *status.Tables
 
 	mu        sync.Mutex
-	feeds     *standingFeeds // nil before the first question
-	served    func() int     // services with frontends in force
-	endpoints func() int     // of all frontends
+	feeds     *unhealthyFeeds // nil before the first query
+	served    func() int      // services with frontends
+	endpoints func() int      // of all frontends
 	services  map[vip.ServiceKey]status.State
-	frontends map[vip.FrontendKey]vip.ServiceKey // with the service, while endpoints of it leave; the zero one otherwise
+	frontends map[vip.FrontendKey]vip.ServiceKey // the service while its endpoints leave, else the zero key
 }
 
-type standingFeeds struct {
+type unhealthyFeeds struct {
 	services    *table.Feed[vip.ServiceKey, vip.Service]
 	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
 	compiled    *table.Feed[vip.ServiceKey, pipeline.Compiled]
@@ -39,15 +39,15 @@ type standingFeeds struct {
 	applied     *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
 }
 
-// lookEvery bounds how long a table has to keep what was deleted for us.
-const lookEvery = 10 * time.Second
+// updateInterval bounds how long tables keep tombstones for the feeds.
+const updateInterval = 10 * time.Second
 
-// run looks now and then, once somebody has asked, until ctx ends.
-func (s *standing) run(ctx context.Context) {
-	for backoff.Sleep(ctx, lookEvery) {
+// run updates the index in intervals after the first query, until ctx ends.
+func (s *unhealthyIndex) run(ctx context.Context) {
+	for backoff.Sleep(ctx, updateInterval) {
 		s.mu.Lock()
 		if s.feeds != nil {
-			s.look()
+			s.update()
 		}
 		s.mu.Unlock()
 	}
@@ -64,12 +64,11 @@ func (s *standing) run(ctx context.Context) {
 	}
 }
 
-// states returns how many services there are, and how many in each state but
-// Healthy.
-func (s *standing) states() (all int, count map[status.State]int) {
+// states returns the number of services, and of those in each state except Healthy.
+func (s *unhealthyIndex) states() (all int, count map[status.State]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.look()
+	s.update()
 	count = make(map[status.State]int)
 	for _, state := range s.services {
 		count[state]++
@@ -77,12 +76,12 @@ func (s *standing) states() (all int, count map[status.State]int) {
 	return s.tables.Services.Len(), count
 }
 
-// unwell returns the state of each service that isn't Healthy, and of which services
-// endpoints leave. All backends of the others are ready and have a weight.
-func (s *standing) unwell() (states map[vip.ServiceKey]status.State, leave map[vip.ServiceKey]struct{}) {
+// notHealthy returns the state of each service that isn't Healthy, and the services with
+// leaving endpoints. All backends of the other services are ready and have a weight.
+func (s *unhealthyIndex) notHealthy() (states map[vip.ServiceKey]status.State, leave map[vip.ServiceKey]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.look()
+	s.update()
 	leave = make(map[vip.ServiceKey]struct{})
 	for _, service := range s.frontends {
 		if service != (vip.ServiceKey{}) {
@@ -92,13 +91,12 @@ func (s *standing) unwell() (states map[vip.ServiceKey]status.State, leave map[v
 	return maps.Clone(s.services), leave
 }
 
-// remarkable returns the frontends that the dataplane has not tried yet in their
-// newest form, of which there is a problem or a warning, or from which endpoints
-// leave, sorted; and how many services and endpoints there are in all.
-func (s *standing) remarkable() (keys []vip.FrontendKey, services, endpoints int) {
+// notableFrontends returns, sorted, the frontends with an untried revision, a problem, a
+// warning or leaving endpoints; and the number of all services and endpoints.
+func (s *unhealthyIndex) notableFrontends() (keys []vip.FrontendKey, services, endpoints int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.look()
+	s.update()
 	for key := range s.frontends {
 		keys = append(keys, key)
 	}
@@ -106,12 +104,12 @@ func (s *standing) remarkable() (keys []vip.FrontendKey, services, endpoints int
 	return keys, s.served(), s.endpoints()
 }
 
-// of returns the frontends of a service, some twice, also of one that is gone and whose
-// frontends drain. It costs O(its own, and all frontends that are remarkable).
-func (s *standing) of(key vip.ServiceKey) (keys []vip.FrontendKey) {
+// of returns the frontends of a service, some twice. It includes the draining frontends
+// of a removed service. It costs O(its own frontends + notable frontends).
+func (s *unhealthyIndex) of(key vip.ServiceKey) (keys []vip.FrontendKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.look()
+	s.update()
 	if row := s.tables.Compiled.Row(key); row != nil {
 		for _, live := range row.Value.Frontends {
 			keys = append(keys, live.Value.Key)
@@ -125,11 +123,11 @@ func (s *standing) of(key vip.ServiceKey) (keys []vip.FrontendKey) {
 	return keys
 }
 
-// look takes in what has changed. The caller holds mu.
-func (s *standing) look() {
+// update applies the changes since the last update. The caller holds mu.
+func (s *unhealthyIndex) update() {
 	t := s.tables
 	if s.feeds == nil {
-		s.feeds = &standingFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
+		s.feeds = &unhealthyFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
 			states: t.States.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
 		s.services, s.frontends = make(map[vip.ServiceKey]status.State), make(map[vip.FrontendKey]vip.ServiceKey)
 	}
@@ -162,7 +160,7 @@ func (s *standing) look() {
 		}
 	}
 	for k := range frontends {
-		if f, there := t.Frontend(k); !there || !isRemarkable(&f) {
+		if f, there := t.Frontend(k); !there || !isNotable(&f) {
 			delete(s.frontends, k)
 		} else if f.Leaves() {
 			s.frontends[k] = f.Frontend.Service
@@ -170,7 +168,7 @@ func (s *standing) look() {
 			s.frontends[k] = vip.ServiceKey{}
 		}
 	}
-	// A map never gives back what it once took: of a start, room for everything.
+	// A map never shrinks: after a start it would keep room for every row.
 	if len(s.services) == 0 {
 		s.services = make(map[vip.ServiceKey]status.State)
 	}
@@ -179,11 +177,12 @@ func (s *standing) look() {
 	}
 }
 
-func isRemarkable(f *status.Frontend) bool {
+func isNotable(f *status.Frontend) bool {
 	return f.Pending() || f.Applied.Problem != nil || f.Applied.Warning != nil || f.Leaves()
 }
 
-// eachChange calls with the newest or last value of all that has changed.
+// eachChange calls with for the newest value of each changed row, or the last value of a
+// deleted one.
 func eachChange[K comparable, V any](feed *table.Feed[K, V], with func(*V)) {
 	for batch, _ := feed.TryNext(); len(batch) > 0; batch, _ = feed.TryNext() {
 		for i := range batch {
