@@ -249,7 +249,7 @@ func (s *Server) diffDataplane(ctx context.Context, _ *struct{}) (*diffOutput, e
 	return out, nil
 }
 
-// readingTime is how long a dataplane may take to be read, or mended: 50,000
+// readingTime is how long a dataplane may take to be read, or repaired: 50,000
 // backends take a few seconds.
 func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	const most = 2 * time.Minute

@@ -75,7 +75,7 @@ type Deps struct {
 	// Statistics reads what the dataplane carries; nil where it doesn't count.
 	Statistics reconcile.Statistics
 	Diff       func(context.Context) ([]Difference, error) // reads the dataplane
-	Repair     func(context.Context) ([]Difference, error) // the same, and mends what differs
+	Repair     func(context.Context) ([]Difference, error) // the same, and repairs the differences
 	// Preview says what the allocator would grant, and grants nothing.
 	Preview func([]vip.Service) []vip.Allocation
 	Config  Config

@@ -337,7 +337,7 @@ func TestNameTakenDuringAnAtomicApply(t *testing.T) {
 	}
 }
 
-// undone is a Registrar whose writes, while it is told so, are each followed by the
+// undone is a Registrar whose writes, while that is set, are each followed by the
 // deletion of the service, before they can be answered.
 type undone struct {
 	Registrar

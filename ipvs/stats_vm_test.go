@@ -29,7 +29,7 @@ func ipvsadmNumbers(t *testing.T, node *netlab.Node, numbers int, args ...string
 		if i < 3 || len(f) < 2 {
 			continue
 		}
-		name := f[1]
+		var name string
 		if f[0] == "->" {
 			name = service + " " + f[1]
 		} else {

@@ -22,7 +22,7 @@ func TestReason(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
-	if NoHeartbeat(last, time.Second) != NoHeartbeat(last, time.Second) || ReasonText("a") == ReasonText("b") || ReasonText("a") == (Reason{}) {
+	if one, two := NoHeartbeat(last, time.Second), NoHeartbeat(last, time.Second); one != two || ReasonText("a") == ReasonText("b") || ReasonText("a") == (Reason{}) {
 		t.Error("equal reasons are those of equal content")
 	}
 }

@@ -84,7 +84,7 @@ func (c *Client) Diff(ctx context.Context) (out v1.DataplaneDiff, err error) {
 	return out, err
 }
 
-// Repair reads the dataplane and mends what differs, now.
+// Repair reads the dataplane and repairs the differences now.
 func (c *Client) Repair(ctx context.Context) (out v1.RepairResult, err error) {
 	err = c.do(ctx, call{method: http.MethodPost, path: v1.PathDataplaneRepair, out: &out})
 	return out, err

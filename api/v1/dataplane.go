@@ -78,7 +78,7 @@ type DataplaneDiff struct {
 	Items  []DiffEntry `json:"items"`
 }
 
-// The actions that would mend a difference, or carry out a plan.
+// The actions that would repair a difference, or apply a plan.
 const (
 	ActionAdd    = "add"
 	ActionChange = "change"

@@ -29,7 +29,7 @@ const (
 	PathOpenAPI            = "/openapi.json"
 )
 
-// Where an agent listens unless it is told otherwise.
+// Where an agent listens by default.
 const (
 	DefaultSocket = "/run/ironvip/ironvip.sock"
 	DefaultListen = "127.0.0.1:7480"

@@ -11,7 +11,7 @@ import (
 // of TOML.
 type ServiceSpec = spec.Service
 
-// Service is one service: what is asked for and how it fares.
+// Service is one service: the requested one and its status.
 type Service struct {
 	Spec   ServiceSpec   `json:"spec"`
 	Status ServiceStatus `json:"status"`

@@ -68,7 +68,7 @@ func (a *app) awaitWell(ctx context.Context, c *client.Client) (v1.NodeStatus, e
 		case err == nil:
 			last, answered = status, true
 		case client.IsCode(err, client.CodeNotPermitted):
-			return last, err // waiting doesn't mend that
+			return last, err // waiting doesn't fix that
 		case lastErr == nil || !errors.Is(err, context.DeadlineExceeded): // that time is up says less than an error before
 			lastErr = err
 		}
