@@ -255,7 +255,7 @@ func TestCatalogLostWhileDown(t *testing.T) {
 	h.launch()
 	h.status("WARN", "sources", "not synced yet")
 	h.eventually("the list is doubted", func() error { // once there is one
-		if out := h.ok("source", "list"); !strings.Contains(out, "where this host had 3 of it before") || !strings.Contains(out, "ironvip source resync consul") {
+		if out := h.ok("source", "list"); !strings.Contains(out, "this host had 3 of it before") || !strings.Contains(out, "ironvip source resync consul") {
 			return errors.New(out)
 		}
 		return nil
