@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +43,7 @@ type rig struct {
 	applied *table.Table[string, reconcile.Applied[pair]]
 	target  *reconciletest.Recorder[string, pair]
 	events  *event.Log
-	log     bytes.Buffer // errors and worse
+	log     logBuffer // errors and worse
 	r       *reconcile.Reconciler[string, pair]
 	stop    func()
 }
@@ -316,14 +318,33 @@ func TestErrorAndRecoveryOfAKeyAreReportedOnce(t *testing.T) {
 	}
 }
 
+// logBuffer collects log lines while a test reads them.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // unprogrammable is a Target that can be read but not programmed while err is set.
 type unprogrammable struct {
 	*reconciletest.Recorder[string, pair]
-	err error
+	err      error
+	repaired atomic.Bool
 }
 
 func (u *unprogrammable) Apply(ctx context.Context, batch []reconcile.Update[string, pair]) error {
-	if u.err != nil {
+	if !u.repaired.Load() {
 		return u.err
 	}
 	return u.Recorder.Apply(ctx, batch)
@@ -332,7 +353,7 @@ func (u *unprogrammable) Apply(ctx context.Context, batch []reconcile.Update[str
 // A Target that can be read, but not programmed, has not recovered: errors and recoveries must not alternate.
 func TestReadableTargetThatCanNotBeProgrammedHasNotRecovered(t *testing.T) {
 	run(t, func(x *rig) {
-		target := &unprogrammable{x.target, errors.New("no nftables")}
+		target := &unprogrammable{Recorder: x.target, err: errors.New("no nftables")}
 		x.ready()
 		x.start(func(o *reconcile.Options[string, pair]) {
 			o.Target = target
@@ -350,7 +371,7 @@ func TestReadableTargetThatCanNotBeProgrammedHasNotRecovered(t *testing.T) {
 		if strings.Contains(x.log.String(), "recovered") {
 			t.Errorf("recovery logged while programming fails:\n%s", x.log.String())
 		}
-		target.err = nil
+		target.repaired.Store(true)
 		time.Sleep(time.Minute)
 		x.wants(map[string]string{"a": "1"})
 		want = append(want, "dataplane_recovered: the dataplane works again")
@@ -614,7 +635,7 @@ func TestStopWhileReadingIsNoFailureOfTheTarget(t *testing.T) {
 		x.stop()
 		x.stop = func() {}
 		events, _ := x.events.Since(0)
-		if s := x.r.Stats(); s.TargetError != "" || x.log.Len() > 0 || len(events) > 0 {
+		if s := x.r.Stats(); s.TargetError != "" || x.log.String() != "" || len(events) > 0 {
 			t.Errorf("stats %+v, log %q, events %v", s, x.log.String(), events)
 		}
 	})
