@@ -9,26 +9,29 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// referenceHead is the part of docs/cli.md that no command says of itself.
-const referenceHead = `# The commands
+// referenceHead begins docs/cli.md. It describes what all commands have in common.
+const referenceHead = `# Commands
 
-This page is written by ` + "`go test ./cmd/ironvip/cli -update`" + ` from the commands themselves; the same text is behind
-` + "`--help`" + `. ` + "`ironvip agent`" + ` is the daemon ([operations.md](operations.md)); every other command asks a running one, or says
-that it needs none.
+` + "`go test ./cmd/ironvip/cli -update`" + ` writes this page from the commands. ` + "`--help`" + ` shows the same
+text. ` + "`ironvip agent`" + ` is the daemon ([operations.md](operations.md)). Every other command sends
+requests to a running agent, unless its description says that it needs none.
 
 ## Rules
 
-- stdout is data, stderr is talk. Every reading command takes ` + "`-o table|wide|json|yaml|name`" + `. JSON is the API's own and stable
-  ([api.md](api.md)), YAML is the same document, ` + "`name`" + ` is one name a line in the form that commands take. Tables are for people
-  and may change.
-- A command that changes something says on stderr what changed and the revision, and waits until the dataplane has it, at most for
-  ` + "`--timeout`" + `; ` + "`--no-wait`" + ` doesn't. With ` + "`-o json`" + ` the API's answer is on stdout.
+- Data is on stdout, messages are on stderr.
+- Every reading command accepts ` + "`-o table|wide|json|yaml|name`" + `. JSON is the API's and stable
+  ([api.md](api.md)), YAML is the same document, and ` + "`name`" + ` prints one name per line in the form
+  that commands accept. Tables are for people and may change. ` + "`service get`" + ` is an exception: it
+  prints JSON, YAML or TOML in the form that ` + "`service apply`" + ` reads.
+- A command that changes something prints the change and the revision on stderr. It waits until the
+  dataplane has applied the change, for at most ` + "`--timeout`" + `; ` + "`--no-wait`" + ` omits this. With ` + "`-o json`" + `,
+  the API's response is on stdout.
 - Times are relative in tables and RFC 3339 in JSON.
-- An error is ` + "`error:`" + ` what and why, and ` + "`hint:`" + ` what next.
-- Colours are used on a terminal only, never without a word beside them, and not with ` + "`NO_COLOR`" + ` set.
+- ` + "`error:`" + ` states what failed and why, ` + "`hint:`" + ` what to do next.
+- Colors appear only on a terminal, only in addition to words, and not if ` + "`NO_COLOR`" + ` is set.
 - The agent's address is ` + "`--addr`" + `, else ` + "`IRONVIP_ADDR`" + `, else ` + "`unix:///run/ironvip/ironvip.sock`" + `.
-- A service is named ` + "`NAME`" + ` in the namespace ` + "`default`" + `, else ` + "`NAMESPACE/NAME`" + `; a backend ` + "`ADDRESS:PORT`" + `, or ` + "`ADDRESS`" + ` where it
-  follows the service's target ports.
+- A service is ` + "`NAME`" + ` in the namespace ` + "`default`" + `, else ` + "`NAMESPACE/NAME`" + `. A backend is
+  ` + "`ADDRESS:PORT`" + `, or ` + "`ADDRESS`" + ` if it uses the service's target ports.
 
 ## Exit codes
 
@@ -36,20 +39,20 @@ that it needs none.
 |---|---|
 `
 
-// meanings are the exit codes as the page explains them, in their order.
+// meanings lists the exit codes in their order, with the text of the page.
 var meanings = []struct {
 	code int
 	text string
 }{
-	{ExitOK, "done, and all is well"},
-	{ExitError, "error: a mistake in the input, or the agent could not do it; `doctor` found a FAIL"},
-	{ExitUsage, "the command line can't be understood"},
-	{ExitDegraded, "degraded: `status` found a node that isn't well, `doctor` only a WARN"},
-	{ExitNotFound, "no such object"},
-	{ExitConflict, "somebody else owns it, or changed it meanwhile; for `dataplane clean`, an agent runs"},
+	{ExitOK, "success"},
+	{ExitError, "error: the input is invalid, or the agent failed; `doctor` found a FAIL"},
+	{ExitUsage, "the command line is invalid"},
+	{ExitDegraded, "degraded: `status` found a warning or a failure, `doctor` found only a WARN, `snapshot save` found unreadable values"},
+	{ExitNotFound, "the object does not exist"},
+	{ExitConflict, "conflict: the object belongs to another owner or has changed meanwhile; for a command that needs a stopped agent, an agent runs"},
 	{ExitUnreachable, "no agent answers"},
-	{ExitNotPermitted, "not permitted: the socket's permissions, or the agent"},
-	{ExitChanges, "`config plan`, `service apply --dry-run`, `dataplane diff` or `dataplane clean --dry-run` has changes"},
+	{ExitNotPermitted, "not permitted: by the socket's permissions, or by the agent"},
+	{ExitChanges, "`config plan`, `service apply --dry-run`, `dataplane diff`, `dataplane clean --dry-run` or `snapshot compare` found changes"},
 }
 
 // TestReference keeps docs/cli.md equal to the commands.
@@ -68,7 +71,7 @@ func TestReference(t *testing.T) {
 	compareFile(t, "../../../docs/cli.md", b.String())
 }
 
-// document writes a command's part of the page, and its children's.
+// document writes the sections of a command and of its children.
 func document(b *strings.Builder, cmd *cobra.Command) {
 	if cmd.Hidden || cmd.Name() == "help" {
 		return
@@ -82,8 +85,8 @@ func document(b *strings.Builder, cmd *cobra.Command) {
 		return
 	}
 	if cmd.Name() == "completion" {
-		b.WriteString("Prints a script that makes a shell complete commands, flags and the live names of services, backends and sources.\n\n" +
-			"    source <(ironvip completion bash)     # or zsh, fish, powershell; `ironvip completion SHELL --help` says how to keep it\n")
+		b.WriteString("Prints a script that makes a shell complete commands, flags and the live names of services,\nbackends and sources.\n\n" +
+			"    source <(ironvip completion bash)     # or zsh, fish, powershell; `ironvip completion SHELL --help` describes a permanent setup\n")
 		return
 	}
 	text := cmd.Long
@@ -127,10 +130,10 @@ func flagTable(flags *pflag.FlagSet) string {
 	return "| flag | meaning | default |\n|---|---|---|\n" + rows.String()
 }
 
-// sentence makes a command's short text one.
+// sentence turns the short text of a command into a sentence.
 func sentence(short string) string { return strings.ToUpper(short[:1]) + short[1:] + "." }
 
-// Every command says what it is in one line, and wears the same clothes.
+// TestCommandsDescribeThemselves checks the short text and the completion of every command.
 func TestCommandsDescribeThemselves(t *testing.T) {
 	var check func(cmd *cobra.Command)
 	check = func(cmd *cobra.Command) {
