@@ -3,6 +3,8 @@
 package program
 
 import (
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -40,10 +42,13 @@ import (
 //	serves ADDR BACKEND...      wait until exactly these backends answer
 //	answers ADDR BACKEND...     the same, but at once
 //	closed ADDR                 wait until nobody answers
-//	rest CODE METHOD PATH [BODY]  call the API; stdout is the answer in one line
+//	rest CODE METHOD PATH [BODY]  call the API and wait until a write is applied; stdout is the answer in one line
+//	nowait CODE METHOD PATH [BODY]  the same without waiting
+//	bytes HEX NAME              replace etc/NAME with these bytes
+//	json                        fail if stdout is not one JSON document
 //	same X Y                    fail if the two differ
 //	until REGEXP ARG...         repeat a client command until its output matches
-//	log REGEXP                  wait until the agent's log matches
+//	log REGEXP                  wait until the agent's log matches; ! fails if it matches now
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -196,17 +201,37 @@ func (s *script) commands() map[string]scriptCommand {
 				ts.Fatalf("%s is not %s", args[0], args[1])
 			}
 		}),
-		"rest":  takes(3, 4, s.call),
+		"rest":   takes(3, 4, func(ts *testscript.TestScript, args []string) { s.call(ts, args, "Prefer", "wait=30") }),
+		"nowait": takes(3, 4, func(ts *testscript.TestScript, args []string) { s.call(ts, args) }),
+		"bytes": takes(2, 2, func(ts *testscript.TestScript, args []string) {
+			raw, err := hex.DecodeString(args[0])
+			ts.Check(err)
+			s.write(args[1], string(raw))
+		}),
+		"json": takes(0, 0, func(ts *testscript.TestScript, _ []string) {
+			if !json.Valid([]byte(ts.ReadFile("stdout"))) {
+				ts.Fatalf("stdout is not JSON")
+			}
+		}),
 		"until": takes(2, many, s.until),
-		"log": takes(1, 1, func(ts *testscript.TestScript, args []string) {
+		"log": func(ts *testscript.TestScript, neg bool, args []string) {
+			if len(args) != 1 {
+				ts.Fatalf("usage: log REGEXP")
+			}
 			want := pattern(ts, args[0])
+			if neg {
+				if want.MatchString(s.log.String()) {
+					ts.Fatalf("the log matches %s", args[0])
+				}
+				return
+			}
 			s.eventually("the log says "+args[0], func() error {
 				if !want.MatchString(s.log.String()) {
 					return errors.New("not in the log")
 				}
 				return nil
 			})
-		}),
+		},
 	}
 }
 
@@ -258,13 +283,13 @@ func (s *script) install(ts *testscript.TestScript, args []string) {
 	s.write(args[1], expand(ts.ReadFile(args[0]), ts.Getenv))
 }
 
-// call sends a request that waits until the dataplane has applied a write.
-func (s *script) call(ts *testscript.TestScript, args []string) {
+// call sends a request with these header fields.
+func (s *script) call(ts *testscript.TestScript, args []string, header ...string) {
 	body := ""
 	if len(args) == 4 {
 		body = expand(args[3], ts.Getenv)
 	}
-	code, tree := s.rest(args[1], args[2], body, "Prefer", "wait=30")
+	code, tree := s.rest(args[1], args[2], body, header...)
 	fmt.Fprintln(ts.Stdout(), compact(tree))
 	if strconv.Itoa(code) != args[0] {
 		ts.Fatalf("%s %s: status %d, want %s", args[1], args[2], code, args[0])
