@@ -38,7 +38,7 @@ func check(sysNet, root string, realServer bool) []Finding {
 	modules := host.ModuleIndex(root, host.KernelRelease())
 	ipvs := checkIPVS()
 	out := []host.Finding{capability, ipvs}
-	for _, s := range vip.Schedulers() {
+	for _, s := range kernel.Schedulers() {
 		f := modules.Check("ip_vs_" + s.String())
 		// A missing scheduler affects only the services that use it.
 		f.Required = s == vip.DefaultScheduler && ipvs.OK

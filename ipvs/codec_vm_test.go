@@ -205,7 +205,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 			f.Affinity, f.Scheduler, f.SchedulerFallback = time.Hour, vip.MaglevHash, true
 		}, line: "-s mh -p 3600 -b mh-fallback", dest: ipip},
 	}
-	for i, s := range vip.Schedulers() {
+	for i, s := range kernel.Schedulers() {
 		line := "-s " + s.String()
 		if isHash(s) {
 			line += fmt.Sprintf(" -b %s-fallback", s)

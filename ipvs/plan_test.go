@@ -329,7 +329,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range vip.Schedulers() {
+	for _, s := range kernel.Schedulers() {
 		if err := Unsupported(changed(func(f *vip.Frontend) { f.Scheduler, f.Forward = s, 0 })); err != nil {
 			t.Error(err)
 		}

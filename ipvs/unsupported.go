@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -13,7 +14,7 @@ import (
 func Unsupported(f *vip.Frontend) error {
 	r := refusals{}
 	// A real server has no scheduler.
-	if f.Kind != vip.OnRealServer && !slices.Contains(vip.Schedulers(), f.Scheduler) {
+	if f.Kind != vip.OnRealServer && !kernel.HasScheduler(f.Scheduler) {
 		r.add("scheduler", "scheduler %q", f.Scheduler)
 	}
 	if !slices.Contains([]vip.Protocol{vip.TCP, vip.UDP, vip.SCTP}, f.Key.Protocol) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -313,7 +314,7 @@ func unspecified(family uint16) (netip.Addr, error) {
 
 // schedulerName returns the string in v, without an allocation for known schedulers.
 func schedulerName(v []byte) string {
-	for _, s := range knownSchedulers {
+	for _, s := range schedulers {
 		if name := s.String(); len(v) == len(name)+1 && v[len(name)] == 0 && string(v[:len(name)]) == name {
 			return name
 		}
@@ -323,7 +324,7 @@ func schedulerName(v []byte) string {
 
 // SchedulerOf returns the scheduler with the kernel's name.
 func SchedulerOf(name string) vip.Scheduler {
-	for _, s := range knownSchedulers {
+	for _, s := range schedulers {
 		if s.String() == name {
 			return s
 		}
@@ -331,7 +332,15 @@ func SchedulerOf(name string) vip.Scheduler {
 	return vip.OtherScheduler
 }
 
-var knownSchedulers = vip.Schedulers()
+// Schedulers lists the schedulers that the kernel's IPVS has, each as a module ip_vs_NAME. A new
+// scheduler of package vip is not one of them.
+func Schedulers() []vip.Scheduler { return slices.Clone(schedulers) }
+
+// HasScheduler reports whether s is one of Schedulers.
+func HasScheduler(s vip.Scheduler) bool { return slices.Contains(schedulers, s) }
+
+var schedulers = []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash,
+	vip.MaglevHash, vip.ShortestExpectedDelay, vip.NeverQueue, vip.WeightedFailover, vip.DestinationHash}
 
 var ErrNoIPVS = vip.Problem{Code: vip.CodeDataplane, Message: "the kernel has no IPVS, or it isn't loaded", Hint: "modprobe ip_vs"}
 
