@@ -141,17 +141,26 @@ func (c *Config) UnreadServices() string {
 	return dir
 }
 
-// Services reads the files of all static sources, for validate and plan. It returns the good
-// services, each name once, and everything that is wrong.
+// HasFiles reports whether Services reads the source with this name.
+func (c *Config) HasFiles(source string) bool {
+	return slices.ContainsFunc(c.Sources, func(s Source) bool {
+		_, ok := s.Config.(sources.Loader)
+		return ok && s.Name == source
+	})
+}
+
+// Services reads the files of all sources that have files, for validate and plan. It returns the
+// valid services, each name once, and everything that is wrong.
 func (c *Config) Services() ([]vip.Service, []vip.Problem) {
 	var all []vip.Service
 	var problems []vip.Problem
 	seen := map[vip.ServiceKey]string{} // the place of the first service of a name
-	c.static(func(name string, s *static.Config) {
-		if s.Optional && missing(s.Path) {
-			return
+	for _, s := range c.Sources {
+		loader, ok := s.Config.(sources.Loader)
+		if !ok {
+			continue
 		}
-		found, more := static.LoadServices(s.Path, name, c.SpecPools())
+		found, more := loader.Load(s.Name, c.SpecPools())
 		problems = append(problems, more...)
 		for _, service := range found {
 			if first, twice := seen[service.Key]; twice {
@@ -161,7 +170,7 @@ func (c *Config) Services() ([]vip.Service, []vip.Problem) {
 			seen[service.Key] = service.Origin
 			all = append(all, service)
 		}
-	})
+	}
 	return all, problems
 }
 

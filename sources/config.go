@@ -26,6 +26,14 @@ type Config interface {
 	NewSource(Deps) (Source, error)
 }
 
+// Loader is a Config whose source reads files. `ironvip config validate` and `ironvip config plan`
+// read the services of the files with it, without running the source.
+type Loader interface {
+	// Load returns the valid services of the source with this name, each name once, and everything
+	// that is wrong.
+	Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Problem)
+}
+
 // FileNamer is a Config that names files. They are checked by `ironvip config validate`, and not
 // when the configuration is loaded.
 type FileNamer interface{ Files() []tomlfile.NamedFile }

@@ -33,7 +33,7 @@ func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	}
 	var present []status.Planned
 	for key, s := range a.services.All() {
-		if a.reloaders[s.Source] == nil {
+		if !a.config.startedWith().HasFiles(s.Source) {
 			continue
 		}
 		allocation, _, _ := a.allocations.Get(key)

@@ -1,8 +1,14 @@
 package static
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // Type is the type of these sources in configuration and status.
@@ -27,6 +33,17 @@ func (c *Config) Check(b *sources.Block) {
 	if by, taken := b.Claim("static " + c.Path); taken {
 		b.Bad("path", "remove one of the two sources", "%s is read by the source at %s, too", c.Path, by)
 	}
+}
+
+// Load implements sources.Loader. An optional directory that is missing has no services.
+func (c *Config) Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Problem) {
+	if c.Path == "" {
+		return nil, nil // Check has reported it
+	}
+	if _, err := os.Lstat(c.Path); c.Optional && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return LoadServices(c.Path, source, pools)
 }
 
 // NewSource implements sources.Config.
