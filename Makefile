@@ -25,11 +25,11 @@ demo: build ## run an agent with demo backends and two services; no root needed
 	@exec $(BIN) agent --demo
 
 .PHONY: test
-test: ## set up and run every lane: unit, host, kernel VM, whole program, real servers
+test: ## set up and run every lane: check, unit, kernel VM, whole program, real servers
 	@test/run all
 
 .PHONY: quick
-quick: ## the quick lane: no set-up, no root
+quick: ## the quick lane: no setup, no root
 	$(GO) test ./...
 
 .PHONY: check
