@@ -40,6 +40,17 @@ var layers = [][]string{
 var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue",
 	"internal/backoff", "internal/text", "api/v1"}
 
+// only narrows the rule for packages that must stay independent of the machinery. A folder of
+// the list stands for the packages below it, too.
+var only = map[string][]string{
+	"api/v1":                    {"vip"},
+	"api/client":                {"api/v1"},
+	"internal/pipeline/compile": {"vip"},
+	"ipvs":                      {"vip", "internal/reconcile", "internal/netlink", "internal/nftwire"},
+	"proxy":                     {"vip", "internal/reconcile", "internal/backoff"},
+	"sources/consul":            {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile"},
+}
+
 func TestImportRule(t *testing.T) {
 	used := map[string]bool{}
 	for _, p := range productPackages(t) {
@@ -58,6 +69,9 @@ func TestImportRule(t *testing.T) {
 				}
 				continue
 			}
+			if narrow := narrowest(name); narrow != "" && !below(inner, narrow) && !slices.ContainsFunc(only[narrow], func(f string) bool { return below(inner, f) }) {
+				t.Errorf("%s imports %s: %s may import only %s", name, inner, narrow, strings.Join(only[narrow], ", "))
+			}
 			f, l := layerOf(inner)
 			if f != folder && l <= layer {
 				t.Errorf("%s imports %s: imports must go down the layers", name, inner)
@@ -73,11 +87,24 @@ func TestImportRule(t *testing.T) {
 	}
 }
 
+// below reports whether pkg is folder or in it.
+func below(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
+
+// narrowest returns the longest folder of only that a package is below, or "".
+func narrowest(pkg string) (folder string) {
+	for f := range only {
+		if below(pkg, f) && len(f) > len(folder) {
+			folder = f
+		}
+	}
+	return folder
+}
+
 // layerOf returns the folder of layers that a package belongs to, and its line.
 func layerOf(pkg string) (folder string, layer int) {
 	for i, line := range layers {
 		for _, f := range line {
-			if (pkg == f || strings.HasPrefix(pkg, f+"/")) && len(f) > len(folder) {
+			if below(pkg, f) && len(f) > len(folder) {
 				folder, layer = f, i
 			}
 		}
