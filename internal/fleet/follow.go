@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/internal/backoff"
@@ -42,10 +44,10 @@ type follower struct {
 	tree    *Tree
 	cursor  uint64 // the journal up to this index is in the tables
 	streams streams
-	looked  time.Time // when the journal was read last
-	reread  time.Time // when the next full read is due
-	swept   time.Time // when it searched for idle streams
-	bucket  bucket
+	looked  time.Time     // when the journal was read last
+	reread  time.Time     // when the next full read is due
+	swept   time.Time     // when it searched for idle streams
+	pace    *rate.Limiter // of reads of the journal
 	// early says that the last blocking query returned before its time without a change. Consul
 	// does that when a snapshot is restored; the next blocking query would wait until the index
 	// has passed the former one.
@@ -150,8 +152,8 @@ func (f *follower) fresh(ctx context.Context) {
 // look reads the journal, with a blocking query unless ask is set, and applies what is new.
 func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	t := f.tree
-	if !backoff.Sleep(ctx, f.bucket.take(time.Now())) {
-		return inStep, ctx.Err()
+	if err := f.pace.Wait(ctx); err != nil {
+		return inStep, err
 	}
 	q, timeout := Query{}, callTimeout
 	if !ask {
@@ -432,23 +434,4 @@ func (t *Tree) interrupt() {
 	case t.kicks <- struct{}{}:
 	default:
 	}
-}
-
-// bucket spaces out what may come in bursts.
-type bucket struct {
-	tokens float64
-	filled time.Time
-}
-
-// take takes a token and returns how long to wait for it.
-func (b *bucket) take(now time.Time) time.Duration {
-	if b.filled.IsZero() {
-		b.tokens = burst
-	}
-	b.tokens = min(burst, b.tokens+float64(now.Sub(b.filled))/float64(minPause)) - 1
-	b.filled = now
-	if b.tokens >= 0 {
-		return 0
-	}
-	return time.Duration(-b.tokens * float64(minPause))
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/internal/event"
@@ -119,7 +121,7 @@ func New(o Options) *Tree {
 		reading: make(lock, 1),
 	}
 	t.writer = newWriter(t)
-	t.follower = follower{tree: t}
+	t.follower = follower{tree: t, pace: rate.NewLimiter(rate.Every(minPause), burst)}
 	t.known.index = map[string]uint64{}
 	for _, name := range o.Folders {
 		rows := table.New(o.Clock, func(e *Entry) string { return e.Key }, func(a, b Entry) bool {
