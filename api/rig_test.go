@@ -191,7 +191,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		Compiled: compiled, Frontends: frontends, Applied: applied, Ready: reconciler.Synced(), Events: events, Pools: allocator.Pools,
 		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
-		Tables:    []status.DebugTable{status.NewDebugTable("services", services, status.ServiceCells), status.NewDebugTable("frontends", frontends, status.FrontendCells)},
+		Tables:    []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, services), status.NewDebugTable("frontends", status.FrontendCells, frontends)},
 		Diff:      reconciler.Diff, Repair: reconciler.Repair, Preview: allocator.Preview, Log: log}
 	for _, e := range edit {
 		e(&r.deps)

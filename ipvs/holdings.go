@@ -145,7 +145,7 @@ func podSet(prefixes []netip.Prefix) *netipx.IPSet {
 		b.AddPrefix(p.Masked())
 	}
 	s, err := b.IPSet()
-	if err != nil { // an invalid prefix; use those before it
+	if err != nil { // an invalid prefix, which the configuration rejects
 		s = &netipx.IPSet{}
 	}
 	return s

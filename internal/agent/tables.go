@@ -6,14 +6,16 @@ import "github.com/ironvip/ironvip/internal/status"
 // pipeline.
 func (a *agent) tables() []status.DebugTable {
 	return []status.DebugTable{
-		status.NewDebugTable("sources", a.statuses, status.SourceCells),
-		status.NewDebugTable("services", a.services, status.ServiceCells),
-		status.NewDebugTable("overrides", a.states, status.OverrideCells),
-		status.NewDebugTable("leases", a.allocator.Leases(), status.LeaseCells),
-		status.NewDebugTable("allocations", a.allocations, status.AllocationCells),
-		status.NewDebugTable("host", a.host, status.HostCells),
-		status.NewDebugTable("compiled", a.compiled, status.CompiledCells),
-		status.NewDebugTable("frontends", a.frontends, status.FrontendCells),
-		status.NewDebugTable("applied", a.applied, status.AppliedCells),
+		status.NewDebugTable("sources", status.SourceCells, a.statuses),
+		status.NewDebugTable("claims", status.ServiceCells, a.resolve.ClaimTables()...),
+		status.NewDebugTable("conflicts", status.ConflictCells, a.resolve.Conflicts()),
+		status.NewDebugTable("services", status.ServiceCells, a.services),
+		status.NewDebugTable("overrides", status.OverrideCells, a.states),
+		status.NewDebugTable("leases", status.LeaseCells, a.allocator.Leases()),
+		status.NewDebugTable("allocations", status.AllocationCells, a.allocations),
+		status.NewDebugTable("host", status.HostCells, a.host),
+		status.NewDebugTable("compiled", status.CompiledCells, a.compiled),
+		status.NewDebugTable("frontends", status.FrontendCells, a.frontends),
+		status.NewDebugTable("applied", status.AppliedCells, a.applied),
 	}
 }

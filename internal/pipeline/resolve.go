@@ -82,6 +82,17 @@ func NewResolve(o ResolveOptions) *Resolve {
 // Conflicts returns the table of claims that are not in force.
 func (r *Resolve) Conflicts() table.Reader[ConflictKey, Conflict] { return r.conflicts }
 
+// ClaimTables returns the claims table of every source.
+func (r *Resolve) ClaimTables() []table.Reader[vip.ServiceKey, vip.Service] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []table.Reader[vip.ServiceKey, vip.Service]
+	for _, s := range r.sources {
+		out = append(out, s.claims)
+	}
+	return out
+}
+
 // Claims adds a source and returns its claims table. Its Ready says that the source has synced, or
 // is no longer waited for. [services] is not Ready before every source's claims are.
 func (r *Resolve) Claims(source string) *table.Table[vip.ServiceKey, vip.Service] {

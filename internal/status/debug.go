@@ -34,20 +34,36 @@ type Cells[V any] struct {
 	add     func(v *V, row func(cells ...string)) // calls row once per line, with one cell per column
 }
 
-// NewDebugTable returns the text form of a table.
-func NewDebugTable[K comparable, V any](name string, from table.Reader[K, V], cells Cells[V]) DebugTable {
-	return DebugTable{Name: name, Columns: strings.Fields(cells.columns), Len: from.Len, Revision: from.Revision, Rows: func() [][]string {
-		newest := map[K]V{} // All may return a changing row twice
-		for k, v := range from.All() {
-			newest[k] = v
+// NewDebugTable returns the text form of a table, or of several with the same kind of rows.
+func NewDebugTable[K comparable, V any](name string, cells Cells[V], from ...table.Reader[K, V]) DebugTable {
+	d := DebugTable{Name: name, Columns: strings.Fields(cells.columns)}
+	d.Len = func() (n int) {
+		for _, t := range from {
+			n += t.Len()
 		}
-		rows := make([][]string, 0, len(newest))
-		for _, v := range newest {
-			cells.add(&v, func(cells ...string) { rows = append(rows, cells) })
+		return n
+	}
+	d.Revision = func() (newest uint64) {
+		for _, t := range from {
+			newest = max(newest, t.Revision())
+		}
+		return newest
+	}
+	d.Rows = func() [][]string {
+		rows := [][]string{}
+		for _, t := range from {
+			newest := map[K]V{} // All may return a changing row twice
+			for k, v := range t.All() {
+				newest[k] = v
+			}
+			for _, v := range newest {
+				cells.add(&v, func(cells ...string) { rows = append(rows, cells) })
+			}
 		}
 		slices.SortFunc(rows, slices.Compare[[]string])
 		return rows
-	}}
+	}
+	return d
 }
 
 // The cells of the pipeline's tables.
@@ -62,6 +78,9 @@ var (
 			}
 		}
 		row(s.Key.String(), s.Source, portsText(s.Ports), joined(s.VIPs), strings.Join(backends, " "))
+	}}
+	ConflictCells = Cells[pipeline.Conflict]{"service source problem", func(c *pipeline.Conflict, row func(...string)) {
+		row(c.Service.String(), c.Source, c.Problem.Code)
 	}}
 	OverrideCells = Cells[vip.BackendState]{"service backend state", func(s *vip.BackendState, row func(...string)) {
 		row(s.Backend.Service.String(), vip.Backend{Address: s.Backend.Address, Port: s.Backend.Port}.ID(), s.State.String())

@@ -23,7 +23,7 @@ func rowsOf[K comparable, V any](t *testing.T, key func(*V) K, cells Cells[V], v
 	for _, v := range values {
 		from.Set(v)
 	}
-	d := NewDebugTable("t", from, cells)
+	d := NewDebugTable("t", cells, table.Reader[K, V](from))
 	for _, row := range d.Rows() {
 		if len(row) != len(d.Columns) {
 			t.Errorf("%q has %d cells for the columns %q", row, len(row), d.Columns)

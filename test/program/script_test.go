@@ -102,12 +102,16 @@ func (s *script) setup(env *testscript.Env) error {
 		return err
 	}
 	s.config(readIfThere(filepath.Join(env.WorkDir, "etc", "more.toml")))
-	files, err := filepath.Glob(filepath.Join(env.WorkDir, "etc", "services.d", "*"))
+	files, err := filepath.Glob(filepath.Join(env.WorkDir, "etc", "*.d", "*"))
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		s.write("services.d/"+filepath.Base(f), readIfThere(f))
+		dir := filepath.Base(filepath.Dir(f))
+		if err := os.MkdirAll(filepath.Join(s.dir, dir), 0o755); err != nil {
+			return err
+		}
+		s.write(filepath.Join(dir, filepath.Base(f)), readIfThere(f))
 	}
 	if err := os.RemoveAll(filepath.Join(env.WorkDir, "etc")); err != nil {
 		return err
