@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // host is one agent with a connection of its own to the store, and its events.
@@ -46,7 +48,8 @@ func identity(id, file string) fleet.Identity {
 }
 
 // A second host with the ID or the name of a live one is refused: it is never ready, writes
-// nothing, and its error names the other host and the remedy. The first one notices nothing.
+// nothing, and its error names the other host and the remedy. The first one and a host of another
+// name notice nothing, and the disputed name is listed once.
 func TestSecondHostIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		second fleet.Options
@@ -63,9 +66,24 @@ func TestSecondHostIsRefused(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				kv := fleettest.NewMemory()
 				first, _, events := host(t, kv, fleet.Options{Node: "lb/1", Identity: identity("id-1", "boot-1:1")}, "a")
+				third, _, thirdEvents := host(t, kv, fleet.Options{Node: "lb3", Identity: identity("id-3", "boot-3:1")}, "c")
 				time.Sleep(time.Second)
-				if !first.OwnName() || !isReady(first) {
-					t.Fatal("the first host is not in the fleet")
+				if !first.OwnName() || !isReady(first) || !third.OwnName() || !isReady(third) {
+					t.Fatal("the first or the third host is not in the fleet")
+				}
+				checkThird := func() {
+					t.Helper()
+					var names []string
+					nodes, err := third.Nodes(t.Context())
+					for _, n := range nodes {
+						names = append(names, n.Name)
+					}
+					if err != nil || !slices.Equal(names, []string{"lb/1", "lb3"}) {
+						t.Fatalf("the third host lists %q, %v", names, err)
+					}
+					if !third.OwnName() || third.Stale() != "" || len(third.Problems()) != 0 || kinds(thirdEvents, "fleet_name_taken") != 0 {
+						t.Fatalf("the third host: own name %v, stale %q, problems %v", third.OwnName(), third.Stale(), third.Problems())
+					}
 				}
 				writes := 0
 				second, client, _ := host(t, kv, c.second, "b")
@@ -82,7 +100,9 @@ func TestSecondHostIsRefused(t *testing.T) {
 					if time.Since(began) > 5*time.Second && !strings.Contains(second.Stale(), "waiting up to 35s") {
 						t.Fatalf("waits and says %q", second.Stale())
 					}
+					checkThird()
 				}
+				checkThird()
 				refused, is := errors.AsType[*fleet.DuplicateNodeError](second.Ended())
 				if !is {
 					t.Fatal(second.Ended())
@@ -157,7 +177,9 @@ func TestNameIsTakenWhileAway(t *testing.T) {
 		if one.OwnName() {
 			t.Error("the name is its own when its session is over")
 		}
-		two, _, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: identity("id-2", "boot-2:1")}, "b")
+		other := fleet.Identity{ID: "id-2", File: "boot-2:1", Hostname: "db8", Address: "10.0.0.8"}
+		holder := `node "lb1" on host db8 (10.0.0.8), started ` + time.Now().UTC().Format(time.RFC3339)
+		two, _, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: other}, "b")
 		time.Sleep(2 * time.Second)
 		if !two.OwnName() || !isReady(two) {
 			t.Fatal("the second has the name to itself and doesn't start")
@@ -172,6 +194,9 @@ func TestNameIsTakenWhileAway(t *testing.T) {
 		refused := one.Duplicate()
 		if refused == nil || !strings.Contains(one.Stale(), `node name "lb1" is in use`) || len(one.Problems()) != 1 || kinds(events, "fleet_name_taken") != 1 {
 			t.Fatalf("after a minute: %v, %q, %v", refused, one.Stale(), one.Problems())
+		}
+		if p := one.Problems()[0]; p.Code != vip.CodeNameTaken || !strings.Contains(p.Message, holder) || !strings.Contains(p.Hint, "node.name") {
+			t.Errorf("problem %+v, want code %q, message with %s, hint with node.name", p, vip.CodeNameTaken, holder)
 		}
 		if err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}}); !errors.Is(err, fleet.ErrUnavailable) {
 			t.Errorf("a write in another host's name: %v", err)
