@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -125,7 +126,7 @@ func TestSecondHostIsRefused(t *testing.T) {
 
 // An earlier run of this host that was killed holds the locks until its session expires. A run
 // with the same state file on the same kernel takes over at once. After a reboot, and with a new
-// id, it waits for the session to end. However often that happens, no other host is reported.
+// id, it waits for the session to end. No other host is reported.
 func TestRestartAfterKillTakesOver(t *testing.T) {
 	for name, c := range map[string]struct {
 		next   fleet.Options
@@ -160,6 +161,54 @@ func TestRestartAfterKillTakesOver(t *testing.T) {
 					}
 				})
 			}
+		})
+	}
+}
+
+// A host whose agent is killed several times, also while it waits for the session of an earlier
+// run to expire, never takes one of its runs for another host.
+func TestRepeatedKillsReportNoDuplicate(t *testing.T) {
+	for name, c := range map[string]struct {
+		next   func(run int) fleet.Identity
+		atOnce bool // each run takes over the locks of the one before
+	}{
+		"same file, same boot": {func(int) fleet.Identity { return identity("id-1", "boot-1:1") }, true},
+		"after reboots":        {func(run int) fleet.Identity { return identity("id-1", fmt.Sprintf("boot-%d:1", run)) }, false},
+		"reinstalled": {func(run int) fleet.Identity {
+			return identity(fmt.Sprintf("id-%d", run), fmt.Sprintf("boot-1:%d", run))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				kv := fleettest.NewMemory()
+				start := func(run int) (*fleettest.Host, *fleettest.Client, *event.Log) {
+					return host(t, kv, fleet.Options{Node: "lb1", Identity: c.next(run)}, fmt.Sprint(run))
+				}
+				h, client, events := start(0)
+				watch := func(run int, d time.Duration) {
+					t.Helper()
+					for range d / (100 * time.Millisecond) {
+						time.Sleep(100 * time.Millisecond)
+						if h.Ended() != nil || h.Duplicate() != nil || len(h.Problems()) != 0 || kinds(events, "fleet_name_taken") != 0 {
+							t.Fatalf("run %d: ended %v, problems %v", run, h.Ended(), h.Problems())
+						}
+						if c.atOnce && !h.OwnName() {
+							t.Fatalf("run %d doesn't take over: %q", run, h.Stale())
+						}
+					}
+				}
+				watch(0, 20*time.Second)
+				for i, lasts := range []time.Duration{100 * time.Millisecond, 3 * time.Second, 8 * time.Second, 14 * time.Second, time.Minute} {
+					client.SetDown(true) // its end is not noticed
+					h.End()
+					h, client, events = start(i + 1)
+					watch(i+1, lasts)
+				}
+				if !h.OwnName() || !isReady(h) || !h.Mine() || h.Stale() != "" || kv.Sessions() != 1 {
+					t.Errorf("a minute after the last start: own name %v, ready %v, leader %v, %q, %d sessions",
+						h.OwnName(), isReady(h), h.Mine(), h.Stale(), kv.Sessions())
+				}
+			})
 		})
 	}
 }
