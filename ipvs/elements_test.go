@@ -15,6 +15,32 @@ import (
 
 var testPods = podSet([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd01::/120")})
 
+func TestPodSetIsDisjoint(t *testing.T) {
+	for _, c := range []struct{ prefixes, want []string }{
+		{nil, nil},
+		{[]string{"10.0.0.0/8"}, []string{"10.0.0.0/8"}},
+		{[]string{"10.0.0.0/9", "10.128.0.0/9", "10.5.0.0/16"}, []string{"10.0.0.0/8"}},
+		{[]string{"10.5.0.0/16", "10.0.0.0/9", "10.5.0.0/16"}, []string{"10.0.0.0/9"}},
+		{[]string{"10.1.2.3/8"}, []string{"10.0.0.0/8"}},
+		{[]string{"10.1.2.3/8", "10.200.0.1/16", "fd00::1/64", "fd00::2/64"}, []string{"10.0.0.0/8", "fd00::/64"}},
+		{[]string{"fe00::/8", "10.0.2.0/24", "fd00::/8", "10.0.0.0/24"}, []string{"10.0.0.0/24", "10.0.2.0/24", "fd00::/8", "fe00::/8"}},
+		{[]string{"255.255.255.0/24", "ffff::/16"}, []string{"255.255.255.0/24", "ffff::/16"}},
+		{[]string{"192.0.2.0/24", "0.0.0.0/0", "::/0"}, []string{"0.0.0.0/0", "::/0"}},
+	} {
+		var prefixes []netip.Prefix
+		for _, p := range c.prefixes {
+			prefixes = append(prefixes, netip.MustParsePrefix(p))
+		}
+		var got []string
+		for _, p := range podSet(prefixes).Prefixes() {
+			got = append(got, p.String())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v is %v, want %v", c.prefixes, got, c.want)
+		}
+	}
+}
+
 // sourceRanges are drawn from: some are within others, some everything there is.
 var sourceRanges = []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.0.2.128/25"), netip.MustParsePrefix("192.0.0.0/16"),
