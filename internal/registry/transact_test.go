@@ -124,6 +124,14 @@ func TestTransact(t *testing.T) {
 			want: map[string]int{"a": 1, "b": 2}, errs: map[string]error{"a": &ConflictError{Service: key("a"), Unreadable: true}}, commits: 1},
 		"too large":  {add: map[string]int{"a": 5, "b": 5000}, want: map[string]int{"a": 6, "b": 2}, errs: map[string]error{"b": ErrTooLarge}, commits: 1},
 		"store away": {prepare: func(m *memory) { m.err = errors.New("away") }, add: map[string]int{"a": 5}, want: map[string]int{"a": 1, "b": 2}, err: ErrStore, commits: 1},
+		"store away after a conflict": {prepare: func(m *memory) {
+			m.err, m.errAt = errors.New("away"), 2
+			m.before = func(n int) {
+				if n == 1 {
+					m.set("default/a", 100)
+				}
+			}
+		}, add: map[string]int{"a": 5}, want: map[string]int{"a": 100, "b": 2}, err: ErrStore, commits: 2},
 		"store away after a part is written": {prepare: func(m *memory) {
 			m.err, m.errAt = errors.New("away"), 2
 			m.before = func(n int) {
