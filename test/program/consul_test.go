@@ -92,7 +92,7 @@ func TestConsulAway(t *testing.T) {
 		h.serves(web+":8080", "a", "b")
 		h.serves(api+":8080", "b")
 		code, tree := h.rest("PUT", "/v1/services/default/"+name, `{"ports": [{"port": 8080}]}`)
-		if hint, _ := tree["hint"].(string); code != http.StatusServiceUnavailable || tree["code"] != "store_unavailable" || !strings.Contains(hint, "store is in touch") {
+		if hint, _ := tree["hint"].(string); code != http.StatusServiceUnavailable || tree["code"] != "store_unavailable" || !strings.Contains(hint, "store is reachable") {
 			t.Errorf("PUT while Consul is away: %d %v", code, tree)
 		}
 		h.write("tried.toml", service(name, "", a))
