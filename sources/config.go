@@ -17,67 +17,69 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Config is the settings of one source: the keys of its [[source]] block other than type and
-// name, by their toml tags. It makes the source.
+// Config holds the settings of one source: the keys of its [[source]] block except type and name,
+// by their toml tags. It constructs the source.
 type Config interface {
-	// Check reports what is wrong, makes paths absolute and fills in what the block leaves out.
+	// Check reports errors in the settings, makes paths absolute and fills in defaults.
 	Check(*Block)
-	// NewSource makes the source of a checked Config.
+	// NewSource returns the source of a checked Config.
 	NewSource(Deps) (Source, error)
 }
 
-// Loader is a Config whose source reads files. `ironvip config validate` and `ironvip config plan`
-// read the services of the files with it, without running the source.
+// Loader is a Config of a source that reads files. `ironvip config validate` and `ironvip config
+// plan` use it to read the services of the files without running the source.
 type Loader interface {
-	// Load returns the valid services of the source with this name, each name once, and everything
-	// that is wrong.
+	// Load returns the valid services of the source with this name, without duplicates, and all
+	// problems.
 	Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Problem)
 }
 
-// FileNamer is a Config that names files. They are checked by `ironvip config validate`, and not
-// when the configuration is loaded.
+// FileNamer is a Config that names files. `ironvip config validate` checks the files. Loading the
+// configuration does not.
 type FileNamer interface{ Files() []tomlfile.NamedFile }
 
-// Reloader is a Source that a reload of the agent makes read everything again.
+// Reloader is a Source that reads everything again when the agent reloads.
 type Reloader interface {
-	// Reload returns everything that is wrong, once the result is published.
+	// Reload returns all problems after the result is published.
 	Reload(context.Context) []vip.Problem
 }
 
-// Deps are what the agent gives to a source.
+// Deps are the dependencies that the agent passes to a source.
 type Deps struct {
-	Name    string // of the source, unique
+	Name    string // name of the source, unique
 	Node    string // this host's name
 	Version string // of this binary
 	DB      *store.DB
 	// Pools returns the pools to check services against.
 	Pools func() []spec.Pool
-	// SetPodCIDRs replaces the ranges of the source that no pool may give out.
+	// SetPodCIDRs replaces the source's pod ranges. No address in them is allocated from a pool.
 	SetPodCIDRs func([]netip.Prefix)
 	Services    table.Reader[vip.ServiceKey, vip.Service] // of all sources
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	// Withdrawn waits until this host serves nothing for a service that the source has removed.
 	Withdrawn func(ctx context.Context, key vip.ServiceKey) error
-	// Cache wraps a source that follows a server: it keeps the last services on disk, for a start
-	// while the server is down.
+	// Cache wraps a source that follows a server. The wrapper keeps the source's last services on
+	// disk, for a start while the server is unavailable. A file source keeps its own last good
+	// services, see sources/static.
 	Cache func(Source) Source
-	// Background runs a part of the source for as long as the agent; what names it in errors.
+	// Background runs a part of the source until the agent stops. Errors contain what as the name
+	// of the part.
 	Background func(what string, run func(context.Context) error)
 	Events     *event.Log
 	Log        *slog.Logger
 }
 
-// Block is the [[source]] block of a Config that is being checked.
+// Block is the [[source]] block of a Config during its check.
 type Block struct {
 	*tomlfile.Checker
 	Pools  []string            // the names of the [[pool]] blocks
-	Consul consulclient.Config // [consul], for a source that names no server of its own
+	Consul consulclient.Config // [consul], for a source without its own server
 }
 
 // MaxShrinkGuard is the longest shrink_guard.
 const MaxShrinkGuard = 24 * time.Hour
 
-// Follower checks the keys of every source that follows a server: pool and shrink_guard.
+// Follower checks the keys that all sources following a server have: pool and shrink_guard.
 func (b *Block) Follower(pool string, guard spec.Duration) {
 	if pool != "" && !slices.Contains(b.Pools, pool) {
 		b.Bad("pool", "name one of the [[pool]] blocks, or leave it out", "there is no pool %s", strict.Quote(pool))

@@ -13,32 +13,33 @@ import (
 // DefaultShrinkGuard is how long a shrink guard holds back an update.
 const DefaultShrinkGuard = 30 * time.Second
 
-// fewLosses is how many losses are normal: fewer are held back only if nothing would be left.
+// fewLosses is a number of losses that is not normal any more. Fewer losses are held back only if
+// nothing would be left.
 const fewLosses = 3
 
-// shrinkGuard holds back what one source would remove. It counts the losses of a period as long as
-// its delay, so that services that disappear in steps count like services that disappear at once.
-// It is pure logic: the caller passes the time and locks. A change costs O(change); one that
-// confirms costs O(held back).
+// shrinkGuard holds back large removals by one source. It counts the losses of a period as long as
+// its delay. Therefore services that disappear in steps count like services that disappear at once.
+// It is pure logic: the caller passes the time and locks. A change costs O(change). A confirming
+// change costs O(held back).
 //
 // A service that is held back stays unchanged. Only backends that take connections now are counted
-// and held: one that was drained before it disappeared is removed. New backends make up for removed
-// ones: a service that moves does not shrink.
+// and held: a backend that was drained before it disappeared is removed. New backends offset
+// removed ones, so a service that moves does not shrink.
 type shrinkGuard struct {
 	delay    time.Duration
-	services map[vip.ServiceKey]time.Time // held, and until when
+	services map[vip.ServiceKey]time.Time // held services and their deadlines
 	backends map[vip.ServiceKey]*shrunk
 	lost     losses
-	lostOf   map[vip.ServiceKey]losses // backends
-	prior    int                       // how many services this host had of the source before it started
-	first    time.Time                 // until when the first list is doubted; zero: it is not
-	changed  bool                      // what is held, since the owner last looked
-	events   []guardEvent              // since takeEvents
+	lostOf   map[vip.ServiceKey]losses // lost backends by service
+	prior    int                       // the number of the source's services that this host had before the start
+	first    time.Time                 // deadline of the doubt about the first list; zero: no doubt
+	changed  bool                      // the held services or backends changed since the owner's last check
+	events   []guardEvent              // since the last takeEvents
 }
 
-// shrunk is a service with held backends.
+// shrunk is a service with backends that are held back.
 type shrunk struct {
-	wanted vip.Service // by the source
+	wanted vip.Service // as the source defines it
 	gone   []vip.Backend
 	until  time.Time
 }
@@ -70,11 +71,11 @@ func (g *shrinkGuard) holds() bool { return len(g.services)+len(g.backends) > 0 
 // losses counts what was removed in one period.
 type losses struct {
 	since  time.Time
-	before int // how many there were at its beginning
+	before int // the number at the beginning of the period
 	count  int
 }
 
-// at returns the losses of the present period, in which there are many.
+// at returns the losses of the current period. Many is the current number.
 func (l losses) at(now time.Time, period time.Duration, many int) losses {
 	if l.count == 0 || now.Sub(l.since) >= period {
 		return losses{since: now, before: many}
@@ -83,14 +84,14 @@ func (l losses) at(now time.Time, period time.Duration, many int) losses {
 	return l
 }
 
-// tooMany reports whether n more losses are too many for one period. All says that nothing would be
-// left.
+// tooMany reports whether n more losses are too many for one period. All means that nothing would
+// be left.
 func (l losses) tooMany(n int, all bool) bool {
 	total := l.count + n
 	return 2*total > l.before && (total >= fewLosses || all)
 }
 
-// put returns the claim to write for the service that the source wants, given its present backends.
+// put returns the claim to write for the service that the source wants, given its current backends.
 func (g *shrinkGuard) put(now time.Time, wanted vip.Service, present []vip.Backend) vip.Service {
 	if _, back := g.services[wanted.Key]; back {
 		delete(g.services, wanted.Key)
@@ -113,7 +114,7 @@ func (g *shrinkGuard) put(now time.Time, wanted vip.Service, present []vip.Backe
 			return wanted
 		}
 		held = &shrunk{until: now.Add(g.delay)}
-		if len(g.backends) == 0 { // of many services, the event names the first; the status has all
+		if len(g.backends) == 0 { // with many services the event names only the first; the status has all
 			g.held("most backends of a service disappeared")
 		}
 		g.backends[wanted.Key] = held
@@ -131,8 +132,8 @@ func (g *shrinkGuard) put(now time.Time, wanted vip.Service, present []vip.Backe
 	return wanted
 }
 
-// replaced compares the backends that take connections now (before is their number) with those that
-// the source wants.
+// replaced compares the backends that take connections now with those that the source wants. Before
+// is the number of the former.
 func replaced(now, then []vip.Backend) (gone []vip.Backend, came, before int) {
 	key := func(b vip.Backend) vip.BackendKey { return b.Key(vip.ServiceKey{}) }
 	stays := make(map[vip.BackendKey]struct{}, len(then))
@@ -156,8 +157,8 @@ func replaced(now, then []vip.Backend) (gone []vip.Backend, came, before int) {
 	return gone, came, before
 }
 
-// remove returns which of the keys to remove now; the others are held. Many is the number of all
-// claims. Full says that the keys were missing in a full list, and not named by the source.
+// remove returns the keys to remove now. The other keys are held back. Many is the number of all
+// claims. Full means that the keys were missing from a full list, not named by the source.
 func (g *shrinkGuard) remove(now time.Time, keys []vip.ServiceKey, many int, full bool) []vip.ServiceKey {
 	keys = slices.DeleteFunc(slices.Clone(keys), func(k vip.ServiceKey) bool { _, held := g.services[k]; return held })
 	if len(keys) == 0 {
@@ -185,8 +186,8 @@ func (g *shrinkGuard) remove(now time.Time, keys []vip.ServiceKey, many int, ful
 	return keys
 }
 
-// doubtFirst reports whether the source's first list, of many services, is much shorter than what
-// this host had of it before it started.
+// doubtFirst reports whether the source's first list, with many services, is much shorter than the
+// list that this host had before the start.
 func (g *shrinkGuard) doubtFirst(now time.Time, many int) bool {
 	if !(losses{before: g.prior}).tooMany(g.prior-many, many == 0) {
 		return false
@@ -198,7 +199,7 @@ func (g *shrinkGuard) doubtFirst(now time.Time, many int) bool {
 	return true
 }
 
-// acceptFirst ends the doubt of the first list.
+// acceptFirst ends the doubt about the first list.
 func (g *shrinkGuard) acceptFirst() { g.first, g.changed = time.Time{}, true }
 
 // dropBackends stops holding backends of a service.
@@ -216,7 +217,8 @@ func (g *shrinkGuard) forget(key vip.ServiceKey) {
 	delete(g.lostOf, key)
 }
 
-// confirm returns what to remove and to write of what has been held until now, or of all of it.
+// confirm returns the removals and the claims that are due. If all is set, it returns everything
+// that is held back.
 func (g *shrinkGuard) confirm(now time.Time, all bool) (remove []vip.ServiceKey, put []vip.Service) {
 	for key, until := range g.services {
 		if all || !until.After(now) {

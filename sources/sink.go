@@ -6,8 +6,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// sink is the Sink of one run of a source. Calls after the end of the run are ignored, so that a
-// goroutine that a source left behind can't undo what a later run writes.
+// sink is the Sink of one run of a source. Calls after the end of the run are ignored. Therefore a
+// leftover goroutine of the source can't undo what a later run writes.
 type sink struct{ src *supervised }
 
 // end ends the run.
@@ -19,8 +19,8 @@ func (s *sink) end() {
 	}
 }
 
-// update runs f with the source locked, resolves the claims that f changed and writes the status,
-// unless the run is over.
+// update runs f with the source locked, resolves the claims that f changed and writes the status.
+// It does nothing after the end of the run.
 func (s *sink) update(f func(src *supervised)) {
 	s.src.mu.Lock()
 	defer s.src.mu.Unlock()
@@ -31,7 +31,7 @@ func (s *sink) update(f func(src *supervised)) {
 	s.src.commit()
 }
 
-// received is update for news from the source itself.
+// received is update for calls that prove contact with the source's input. It sets LastSync.
 func (s *sink) received(f func(src *supervised)) {
 	s.update(func(src *supervised) {
 		src.status.LastSync = time.Now().UnixMilli()
@@ -66,7 +66,7 @@ func (s *sink) Replace(services []vip.Service, problems []vip.Problem) (rev uint
 	return rev
 }
 
-// Put implements Sink. Services that are all unchanged don't change the status either.
+// Put implements Sink. If all services are unchanged, the status stays unchanged too.
 func (s *sink) Put(services ...vip.Service) (revs []uint64) {
 	s.update(func(src *supervised) {
 		for i := range services {
@@ -104,7 +104,7 @@ func (s *sink) Stale(err error) {
 	s.update(func(src *supervised) {
 		if src.status.Stale != err.Error() {
 			src.status.Stale = err.Error()
-			// A reason may count many failures, and change as they end one by one.
+			// A reason can count many failures. It then changes each time one of them ends.
 			if now := time.Now(); !src.failing || now.Sub(src.logged) >= relogStale {
 				src.logged = now
 				src.Log.Warn("source is stale", "source", src.name, "err", err)

@@ -12,26 +12,27 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// relogStale is how often a new reason for being stale is logged. The status has it at once.
+// relogStale is the interval at which changed reasons for staleness are logged. The status has a
+// new reason immediately.
 const relogStale = time.Minute
 
-// supervised is one source: its claims, its status and its shrink guard. A change costs O(change),
-// and O(problems) if the problems change.
+// supervised holds one source's claims, status and shrink guard. A change costs O(change), plus
+// O(problems) if the problems change.
 type supervised struct {
 	*Options
 	name, typ string
 	source    Source
 	claims    *table.Table[vip.ServiceKey, vip.Service]
 	synced    func()        // marks claims as Ready
-	holding   chan struct{} // has an element after the guard began to hold something
+	holding   chan struct{} // has an element after the guard began to hold something back
 
 	mu       sync.Mutex
-	cancel   context.CancelCauseFunc // ends the present run or the pause before the next; nil before the first
-	run      *sink                   // of the present run
+	cancel   context.CancelCauseFunc // ends the current run or the pause before the next; nil before the first
+	run      *sink                   // of the current run
 	changed  []vip.ServiceKey        // claims that are not resolved yet
-	problems []vip.Problem           // of the source's input
-	outdated bool                    // status.Problems is to be put together again
-	guard    *shrinkGuard            // nil: none
+	problems []vip.Problem           // with the source's input
+	outdated bool                    // status.Problems must be rebuilt
+	guard    *shrinkGuard            // nil: no guard
 	status   Status
 	waited   bool // synced or timed out: the pipeline no longer waits for it
 	failing  bool
@@ -46,7 +47,7 @@ func (src *supervised) begin() *sink {
 	return src.run
 }
 
-// failed marks the source stale after a run that ended by itself.
+// failed marks the source stale after a run that returned an error.
 func (src *supervised) failed(err error) {
 	src.mu.Lock()
 	defer src.mu.Unlock()
@@ -59,8 +60,8 @@ func (src *supervised) failed(err error) {
 	src.commit()
 }
 
-// syncTimeout ends the wait for a source that has not synced. A first list that the guard holds
-// back ends by itself.
+// syncTimeout ends the wait for a source that has not synced. It ignores a first list that the
+// guard holds back, because the guard's delay ends that wait.
 func (src *supervised) syncTimeout() {
 	src.mu.Lock()
 	defer src.mu.Unlock()
@@ -77,7 +78,7 @@ func (src *supervised) syncTimeout() {
 	src.commit()
 }
 
-// ready ends the wait for the source.
+// ready lets the pipeline continue without waiting for the source.
 func (src *supervised) ready() {
 	if !src.waited {
 		src.waited = true
@@ -86,7 +87,7 @@ func (src *supervised) ready() {
 	}
 }
 
-// recovered ends the source's staleness.
+// recovered clears the source's staleness.
 func (src *supervised) recovered() {
 	src.status.Stale = ""
 	if src.failing {
@@ -110,15 +111,15 @@ func (src *supervised) put(s vip.Service) {
 	src.claim(s, former)
 }
 
-// claim writes a claim in the place of the former one.
+// claim writes a claim that replaces the former one.
 func (src *supervised) claim(s vip.Service, former *table.Row[vip.Service]) {
 	if src.claims.Put(s) != former {
 		src.changed = append(src.changed, s.Key)
 	}
 }
 
-// remove removes claims, except for those that the guard holds back. Full says that the keys were
-// missing in a full list.
+// remove removes claims, except for those that the guard holds back. Full means that the keys were
+// missing from a full list.
 func (src *supervised) remove(keys []vip.ServiceKey, full bool) {
 	if src.guard != nil {
 		keys = slices.DeleteFunc(slices.Clone(keys), func(k vip.ServiceKey) bool { return src.claims.Row(k) == nil })
@@ -135,8 +136,8 @@ func (src *supervised) setProblems(problems []vip.Problem) {
 	src.problems, src.outdated = problems, true
 }
 
-// listed handles a full list of the source, and additions to one that is doubted: the source is
-// synced, unless its guard doubts the first list.
+// listed handles a full list, and additions to a first list that is doubted. It marks the source as
+// synced, unless the guard doubts the first list.
 func (src *supervised) listed() {
 	if g := src.guard; g != nil && !src.status.Synced {
 		if src.PriorServices != nil && !src.doubted() {
@@ -174,7 +175,8 @@ func (src *supervised) resolve() {
 	}
 }
 
-// commit resolves the claims that changed, reports what the guard holds, and writes the status.
+// commit resolves the claims that changed, reports what the guard holds back, and writes the
+// status.
 func (src *supervised) commit() {
 	src.resolve()
 	if g := src.guard; g != nil && g.changed {
@@ -198,7 +200,7 @@ func (src *supervised) commit() {
 	src.Statuses.Set(src.status)
 }
 
-// confirm applies what the guard has held for long enough, or all that it holds.
+// confirm applies the held changes that are due, or all of them.
 func (src *supervised) confirm(all bool) {
 	src.mu.Lock()
 	defer src.mu.Unlock()
@@ -230,7 +232,7 @@ func (src *supervised) confirm(all bool) {
 	src.commit()
 }
 
-// confirmDue applies what the guard has held for long enough, until the context ends.
+// confirmDue applies held changes when they are due, until the context ends.
 func (src *supervised) confirmDue(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

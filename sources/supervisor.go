@@ -18,28 +18,28 @@ import (
 // DefaultSyncTimeout is how long the pipeline waits for a source's first full list.
 const DefaultSyncTimeout = 30 * time.Second
 
-// The pause before a failed source is run again grows from minBackoff to maxBackoff.
+// The backoff of a failed source grows from minBackoff to maxBackoff.
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 10 * time.Second
 )
 
-// Options are what a Supervisor needs. Resolver, Services and Statuses must be given.
+// Options are the dependencies of a Supervisor. Resolver, Services and Statuses are required.
 type Options struct {
 	Resolver Resolver
-	Services table.Reader[vip.ServiceKey, vip.Service] // what the Resolver writes
+	Services table.Reader[vip.ServiceKey, vip.Service] // written by the Resolver
 	Statuses *table.Table[string, Status]              // the Supervisor is its only writer
-	// PriorServices returns how many services of a source an earlier run of the agent had. The
-	// source's shrink guard compares its first list with that. It may be nil, and must not call
-	// the Supervisor.
+	// PriorServices returns the number of services that an earlier run of the agent had from a
+	// source. The source's shrink guard compares its first list with that number. The function may
+	// be nil. It must not call the Supervisor.
 	PriorServices func(source string) int
-	SyncTimeout   time.Duration // 0 is DefaultSyncTimeout
+	SyncTimeout   time.Duration // 0: DefaultSyncTimeout
 	Events        *event.Log    // may be nil
-	Log           *slog.Logger  // nil is the default one
+	Log           *slog.Logger  // nil: slog.Default
 }
 
-// Supervisor runs sources and writes their services into their claims tables. Its methods may be
-// called by any goroutine.
+// Supervisor runs sources and writes their services into their claims tables. Its methods are safe
+// for concurrent use.
 type Supervisor struct {
 	options Options
 	sources []*supervised // fixed once Run is called
@@ -58,8 +58,8 @@ func NewSupervisor(o Options) *Supervisor {
 	return &Supervisor{options: o}
 }
 
-// Add registers a source under a unique name; a name that is taken is a programming error, and
-// panics. Add every source before Run.
+// Add registers a source under a unique name. It panics if the name is taken, which is a
+// programming error. Add every source before Run.
 func (s *Supervisor) Add(name, typ string, source Source) {
 	if s.find(name) != nil {
 		panic(fmt.Sprintf("sources: two sources are named %q", name))
@@ -74,7 +74,7 @@ func (s *Supervisor) Add(name, typ string, source Source) {
 	s.sources = append(s.sources, src)
 }
 
-// find returns the source of that name, or nil.
+// find returns the source with that name, or nil.
 func (s *Supervisor) find(name string) *supervised {
 	for _, src := range s.sources {
 		if src.name == name {
@@ -104,8 +104,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Resync makes a source send its full list again, by restarting it at once. What its shrink guard
-// holds back is applied: the operator has seen it.
+// Resync restarts a source at once, so that it publishes its full list again. It also applies what
+// the shrink guard holds back, because the operator has seen it.
 func (s *Supervisor) Resync(name string) error {
 	src := s.find(name)
 	if src == nil {
@@ -120,7 +120,8 @@ func (s *Supervisor) Resync(name string) error {
 	return nil
 }
 
-// supervise runs the source, again after each failure, until the context ends.
+// supervise runs the source until the context ends. After a failure it runs the source again, with
+// backoff.
 func (src *supervised) supervise(ctx context.Context) {
 	wait := backoff.Backoff{Lo: minBackoff, Hi: maxBackoff}
 	for ctx.Err() == nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Type is the type of these sources in configuration and status.
+// Type is the type of a static source in configuration and status.
 const Type = "static"
 
 // Config is a [[source]] of type static.
 type Config struct {
-	Path string `toml:"path"` // of the directory; absolute
-	// Optional says that no [[source]] block names this directory: it is services.d beside
+	Path string `toml:"path"` // absolute path of the directory
+	// Optional means that no [[source]] block names this directory. It is services.d beside
 	// ironvip.toml, and may be missing.
 	Optional bool `toml:"-"`
 }

@@ -20,65 +20,64 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// mode is how the directory is read.
+// mode selects how the directory is read.
 type mode uint8
 
 const (
 	readChanged mode = 0
-	readAll     mode = 1 << (iota - 1) // also files that look unchanged
-	readPolled                         // take no file away
-	confirmed                          // an empty directory is meant to be empty
+	readAll     mode = 1 << (iota - 1) // also read files that look unchanged
+	readPolled                         // remove no file
+	confirmed                          // an empty directory is intended
 )
 
-// change is what reading the directory changed.
+// change is the difference that a read of the directory found.
 type change struct {
 	put     []vip.Service
 	gone    []vip.ServiceKey
-	files   []string // whose services are others now
-	missing bool     // files are gone, and were not taken away
+	files   []string // files with changed services
+	missing bool     // files are gone that this read did not remove
 }
 
-// files is what the directory says. Its cost for a change is O(the file), and
-// a stat for every file. It is not safe for concurrent use.
+// files is the state of the directory. A change costs O(size of the changed file), and one stat per
+// file. It is not safe for concurrent use.
 type files struct {
 	o       Options
 	byPath  map[string]*file
-	claims  map[vip.ServiceKey][]string // the files with that service, sorted; one, but for duplicates
-	force   map[vip.ServiceKey]row      // the services in force
-	twice   map[vip.ServiceKey]struct{} // those with more than one claim
+	claims  map[vip.ServiceKey][]string // the files that define the service, sorted; one file unless the name is a duplicate
+	force   map[vip.ServiceKey]row      // the services in effect
+	twice   map[vip.ServiceKey]struct{} // names with more than one claim
 	unsaved map[string]struct{}
-	dir     identity // of the directory when it was last read
-	parsed  int      // files parsed so far
+	dir     identity // of the directory at the last read
+	parsed  int      // number of files parsed so far
 }
 
-// file is one file and what is in force of it.
+// file is one file and the services that it contributes.
 type file struct {
 	stamp    stamp
 	hash     [sha256.Size]byte
 	rows     map[vip.ServiceKey]vip.Service
-	origins  map[vip.ServiceKey]string // where they are now; a row's own may be older
+	origins  map[vip.ServiceKey]string // current places; the Origin in a row may be older
 	problems []vip.Problem
 }
 
-// row is a service in force and the file that it is from.
+// row is a service in effect and the path of its file.
 type row struct {
 	service vip.Service
 	path    string
 }
 
-// identity tells one file or directory from another at the same path.
+// identity distinguishes files or directories that had the same path at different times.
 type identity struct{ dev, inode uint64 }
 
-// stamp changes when a file does, in all likelihood; the zero stamp is that of
-// a file to be read.
+// stamp very likely changes when its file changes. The zero stamp marks a file that must be read.
 type stamp struct {
 	identity
 	size  int64
 	mtime time.Time
 }
 
-// grain is more than the resolution of any file system's times: a file that
-// changed so shortly before it was read may change again with the same time.
+// grain is more than the time resolution of any file system. A file that changed less than grain
+// before it was read may change again and keep the same time.
 const grain = 2 * time.Second
 
 func newFiles(o Options) *files {
@@ -86,18 +85,18 @@ func newFiles(o Options) *files {
 		twice: map[vip.ServiceKey]struct{}{}, unsaved: map[string]struct{}{}}
 }
 
-// restore takes over what was last good in an earlier run of the agent.
+// restore loads the last good services of an earlier run of the agent.
 func (f *files) restore(all map[string]LastGood) {
 	var c change
 	holders := map[vip.ServiceKey]string{}
 	for _, path := range slices.Sorted(maps.Keys(all)) {
 		if filepath.Dir(path) != f.o.Path {
-			continue // another source's
+			continue // belongs to another source
 		}
 		was := &file{rows: map[vip.ServiceKey]vip.Service{}, origins: map[vip.ServiceKey]string{}}
 		for _, s := range all[path].Services {
 			service, problems := s.Spec.Build(f.o.Name, s.Origin)
-			if len(problems) > 0 { // good for an earlier version only
+			if len(problems) > 0 { // valid only in an earlier version
 				f.o.Log.Error("a remembered service is refused", "service", s.Spec.Title(), "err", problems[0])
 				continue
 			}
@@ -113,10 +112,10 @@ func (f *files) restore(all map[string]LastGood) {
 	}
 }
 
-// known reports whether any file is known, be it from an earlier run.
+// known reports whether any file is known, including files of an earlier run.
 func (f *files) known() bool { return len(f.byPath) > 0 }
 
-// distrust makes the next read look into these files, however they look.
+// distrust makes the next read check the content of these files even if their stamps are unchanged.
 func (f *files) distrust(paths map[string]struct{}) {
 	for path := range paths {
 		if known := f.byPath[path]; known != nil {
@@ -125,8 +124,7 @@ func (f *files) distrust(paths map[string]struct{}) {
 	}
 }
 
-// read brings everything up to date with the directory. On an error nothing
-// has changed.
+// read updates the state from the directory. On an error the state is unchanged.
 func (f *files) read(ctx context.Context, how mode) (c change, err error) {
 	dir := identityOf(f.o.Path)
 	paths, err := ListServices(f.o.Path)
@@ -135,7 +133,7 @@ func (f *files) read(ctx context.Context, how mode) (c change, err error) {
 	}
 	replaced := f.dir != (identity{}) && f.dir != dir
 	if replaced && len(paths) == 0 && len(f.byPath) > 0 && how&confirmed == 0 {
-		// The mount that was there is gone, more likely than not.
+		// The likely cause is that the directory's mount is gone.
 		return c, fmt.Errorf("services directory %s was replaced by an empty one; put files into it, or reload if that is meant", f.o.Path)
 	}
 	fresh := map[string]*file{}
@@ -169,7 +167,7 @@ func (f *files) read(ctx context.Context, how mode) (c change, err error) {
 	return c, nil
 }
 
-// look returns what a file says now, or nil when that is what is known.
+// look returns the new state of a file, or nil if it is unchanged.
 func (f *files) look(path string, how mode) *file {
 	known := f.byPath[path]
 	at := time.Now()
@@ -178,7 +176,7 @@ func (f *files) look(path string, how mode) *file {
 		return nil
 	}
 	if at.Sub(now.mtime) < grain {
-		now = stamp{} // look again next time
+		now = stamp{} // read it again next time
 	}
 	data, problem := tomlfile.ReadFile(path, MaxSize)
 	var hash [sha256.Size]byte
@@ -191,7 +189,7 @@ func (f *files) look(path string, how mode) *file {
 	}
 	var says ServicesFile
 	if problem != nil {
-		now = stamp{} // permissions and links change unseen
+		now = stamp{} // changes of permissions and links do not show in the stamp
 		says = ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
 	} else {
 		f.parsed++
@@ -200,8 +198,9 @@ func (f *files) look(path string, how mode) *file {
 	return f.settle(says, known, now, hash)
 }
 
-// settle decides what is in force of a file that says so: what it says that is
-// good, and for the rest what it was before.
+// settle returns the new state of a file with the content says. Valid services take effect. For
+// refused services, and for all missing ones if the content is incomplete or empty, the version
+// from before stays in effect.
 func (f *files) settle(says ServicesFile, before *file, at stamp, hash [sha256.Size]byte) *file {
 	now := &file{stamp: at, hash: hash, rows: map[vip.ServiceKey]vip.Service{}, origins: map[vip.ServiceKey]string{}, problems: says.Problems}
 	for _, s := range says.Services {
@@ -248,13 +247,13 @@ func (f *files) settle(says ServicesFile, before *file, at stamp, hash [sha256.S
 			p.Hint = join(p.Hint, "its last good version stays in force")
 		} else if others > 0 {
 			p.Hint = join(p.Hint, stay(others))
-			others = 0 // said once
+			others = 0 // add the hint once only
 		}
 	}
 	return now
 }
 
-// stay says that n services stay as they were.
+// stay returns a hint that n services stay in effect.
 func stay(n int) string {
 	if n == 1 {
 		return "the service that the file had before stays in force"
@@ -269,8 +268,7 @@ func join(a, b string) string {
 	return a + "; " + b
 }
 
-// set puts what a file says in the place of what it said before, nil for a file
-// that is gone, and notes what that changes.
+// set replaces the state of a file and adds the differences to c. Now is nil if the file is gone.
 func (f *files) set(path string, now *file, c *change) {
 	before := f.byPath[path]
 	touched := map[vip.ServiceKey]struct{}{}
@@ -311,7 +309,7 @@ func (f *file) has(key vip.ServiceKey) bool {
 	return has
 }
 
-// claim notes that a file has a service, or no more.
+// claim records whether a file defines a service.
 func (f *files) claim(key vip.ServiceKey, path string, has bool) {
 	list := f.claims[key]
 	i, _ := slices.BinarySearch(list, path)
@@ -331,8 +329,8 @@ func (f *files) claim(key vip.ServiceKey, path string, has bool) {
 	}
 }
 
-// decide puts the right claim in force: that of the file whose claim is in
-// force already, else of the first.
+// decide selects the claim in effect for a name. The claim that is in effect keeps its place.
+// Otherwise the first file's claim is selected.
 func (f *files) decide(key vip.ServiceKey, c *change) {
 	claims := f.claims[key]
 	was, had := f.force[key]
@@ -348,7 +346,7 @@ func (f *files) decide(key vip.ServiceKey, c *change) {
 		winner = was.path
 	}
 	if had && winner != was.path {
-		c.files = append(c.files, winner) // it is remembered as one that is held aside
+		c.files = append(c.files, winner) // store it again, because it is no longer Aside
 	}
 	now := row{f.byPath[winner].rows[key], winner}
 	f.force[key] = now
@@ -357,7 +355,7 @@ func (f *files) decide(key vip.ServiceKey, c *change) {
 	}
 }
 
-// services returns what is in force, in no order.
+// services returns the services in effect, in no order.
 func (f *files) services() []vip.Service {
 	out := make([]vip.Service, 0, len(f.force))
 	for _, r := range f.force {
@@ -366,7 +364,7 @@ func (f *files) services() []vip.Service {
 	return out
 }
 
-// problems returns everything that is wrong, sorted by place.
+// problems returns all problems, sorted by place.
 func (f *files) problems() []vip.Problem {
 	var out []vip.Problem
 	for _, file := range f.byPath {
@@ -380,13 +378,13 @@ func (f *files) problems() []vip.Problem {
 			}
 		}
 	}
-	// The maps have no order; within a file the problems have one already.
+	// Maps have no order. Within a file the problems already have one.
 	slices.SortStableFunc(out, func(a, b vip.Problem) int { return strings.Compare(a.Service, b.Service) })
 	tomlfile.SortProblems(out)
 	return out
 }
 
-// remembered returns what is to be remembered of a file.
+// remembered returns the value to store for a file. It returns false if the file is gone.
 func (f *files) remembered(path string) (LastGood, bool) {
 	known := f.byPath[path]
 	if known == nil {
@@ -403,8 +401,8 @@ func (f *files) remembered(path string) (LastGood, bool) {
 	return out, true
 }
 
-// alike reports whether two versions of a service differ in nothing but their
-// line: what another service above it changes.
+// alike reports whether two versions of a service differ at most in their line. Adding a service
+// above it changes the line.
 func alike(a, b vip.Service) bool {
 	if withoutLine(a.Origin) != withoutLine(b.Origin) {
 		return false
@@ -420,8 +418,8 @@ func withoutLine(origin string) string {
 	return origin
 }
 
-// stampOf looks at a file, through links; the zero stamp is one that can't be
-// looked at.
+// stampOf returns the stamp of a file and follows links. It is zero if the file can't be read by
+// stat.
 func stampOf(path string) stamp {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -13,27 +13,26 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// MaxSize is how many bytes a file of services may have.
+// MaxSize is the maximum size of a services file in bytes.
 const MaxSize = 4 << 20
 
-// ServicesFile is what one file of services says.
+// ServicesFile is the parsed content of one services file.
 type ServicesFile struct {
 	Path     string
-	Services []vip.Service    // the good ones in the file's order, no two of a name
-	Refused  []vip.ServiceKey // those with a good name and something else wrong
+	Services []vip.Service    // valid services in the order of the file, with unique names
+	Refused  []vip.ServiceKey // services with a valid name and other errors
 	Problems []vip.Problem    // sorted by line
-	// Incomplete says that some of the file could not be made sense of (all of
-	// it, where it isn't valid TOML; a block without a usable name): that a
-	// service is neither in Services nor in Refused says nothing.
+	// Incomplete means that some of the file could not be interpreted: invalid TOML, or a block
+	// without a usable name. A service that is neither in Services nor in Refused may still be in
+	// the file.
 	Incomplete bool
-	// Empty says that the file has no bytes but white space: what a write that
-	// was cut off leaves behind. A file of comments only is not Empty.
+	// Empty means that the file contains only white space, as after a write that was cut off. A
+	// file with only comments is not Empty.
 	Empty bool
 }
 
-// ParseServices reads the content of one file of services. Source becomes each
-// service's Source, "path:line" its Origin. Pools, which may be nil, are what
-// the services are checked against.
+// ParseServices parses the content of one services file. Source becomes each service's Source, and
+// "path:line" its Origin. The services are checked against pools, which may be nil.
 func ParseServices(path string, data []byte, source string, pools []spec.Pool) ServicesFile {
 	out := ServicesFile{Path: path, Empty: len(strings.TrimSpace(string(data))) == 0}
 	doc, problem := tomlfile.Parse(path, data)
@@ -69,7 +68,7 @@ func ParseServices(path string, data []byte, source string, pools []spec.Pool) S
 				hint = `did you mean [[service]]?`
 			}
 			out.add(doc, strict.Join("", key), vip.Problem{Code: vip.CodeUnknownKey, Message: "unknown key", Hint: hint})
-			// A misspelt header hides services: their absence says nothing.
+			// A misspelled header hides services, so missing services may still be in the file.
 			out.Incomplete = true
 		}
 	}
@@ -81,7 +80,7 @@ func ParseServices(path string, data []byte, source string, pools []spec.Pool) S
 	return out
 }
 
-// service reads one [[service]] block.
+// service parses one [[service]] block.
 func (f *ServicesFile) service(doc *tomlfile.Document, path string, block map[string]any, source string, pools []spec.Pool, first map[vip.ServiceKey]string) {
 	origin := doc.Place(path)
 	var written spec.Service
@@ -109,7 +108,7 @@ func (f *ServicesFile) service(doc *tomlfile.Document, path string, block map[st
 	}
 }
 
-// add notes a problem at a path; one at the top of the file has no field yet.
+// add records a problem at a path. A problem at the top level has no field yet.
 func (f *ServicesFile) add(doc *tomlfile.Document, path string, p vip.Problem) {
 	p.Place = doc.Place(strings.TrimSuffix(path, "."))
 	if p.Field == "" && p.Service == "" {
@@ -118,21 +117,20 @@ func (f *ServicesFile) add(doc *tomlfile.Document, path string, p vip.Problem) {
 	f.Problems = append(f.Problems, p)
 }
 
-// Duplicate is the problem of a service at place whose name the one at winner
-// has.
+// Duplicate returns the problem of a service at place with the same name as the service at winner.
 func Duplicate(key vip.ServiceKey, place, winner string) vip.Problem {
 	return vip.Problem{Code: vip.CodeNameTaken, Place: place, Service: key.String(), Field: "name",
 		Message: fmt.Sprintf("%q is the name of the service at %s, too", key, winner), Hint: "rename or remove one of the two"}
 }
 
-// ServicesName reports whether a name in a directory of services is that of a
-// file to read: *.toml, but no dotfile (editors and config maps keep theirs so).
+// ServicesName reports whether a file name in a services directory is that of a services file:
+// *.toml, except dotfiles. Editors and config maps use dotfiles for their own data.
 func ServicesName(name string) bool {
 	return strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".")
 }
 
-// ListServices returns the paths of a directory's files of services, sorted. It
-// looks at names only: what is no regular file is for ReadFile to refuse.
+// ListServices returns the sorted paths of the services files in a directory. It looks at names
+// only. ReadFile refuses paths that are not regular files.
 func ListServices(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -153,9 +151,9 @@ func ListServices(dir string) ([]string, error) {
 	return out, nil
 }
 
-// LoadServices reads a directory of services, for validate and plan. It returns the good services
-// and everything that is wrong. Of two services with one name the first wins; the other is a
-// problem that names both places.
+// LoadServices reads a services directory, for the validate and plan commands. It returns the valid
+// services and all problems. If two services have one name, the first wins. The second is a problem
+// that names both places.
 func LoadServices(dir, source string, pools []spec.Pool) ([]vip.Service, []vip.Problem) {
 	paths, err := ListServices(dir)
 	if err != nil {

@@ -1,13 +1,11 @@
-// Package static is the source of services written in a directory of TOML
-// files.
+// Package static is the source of services in a directory of TOML files.
 //
-// In goes the directory (services.d), watched and polled; out go its services,
-// and every problem with file and line. It reads only files that changed, and
-// tells only services that changed. It fails towards traffic: a file that can't
-// be made sense of keeps the services it last had, a service that is refused
-// keeps its last good version, and a directory that vanishes keeps everything;
-// a file that is removed takes its services along. What was last good is
-// remembered across restarts. The package never writes into the directory.
+// Its input is the directory (services.d), watched and polled. Its output is the services, and all
+// problems with file and line. It reads only changed files and publishes only changed services. A
+// file that cannot be parsed keeps its previous services. A refused service keeps its last good
+// version. If the directory disappears, all services stay in effect. Removing a file removes its
+// services. The last good services are stored for the next start. The package never writes to the
+// directory.
 package static
 
 import (
@@ -29,48 +27,47 @@ import (
 
 // Defaults of Options.
 const (
-	// DefaultDebounce is long enough for an editor's or a deployment's several
-	// steps to be taken as one, and too short for a person to notice.
+	// DefaultDebounce combines the steps of an editor or a deployment into one change. Its delay is
+	// too short for a person to notice.
 	DefaultDebounce = 100 * time.Millisecond
-	// DefaultPoll finds what no event tells: changes on network file systems,
-	// and behind links to files elsewhere.
+	// DefaultPoll is the interval of reads that find changes without an event: changes on network
+	// file systems, and changes behind links to files elsewhere.
 	DefaultPoll = 10 * time.Second
 )
 
-// LastGood is what one file last said that was good.
+// LastGood holds the last good services of one file.
 type LastGood struct {
 	Services []LastGoodService `json:"services"`
 }
 
-// LastGoodService is a service and where it was.
+// LastGoodService is a service and the place that defined it.
 type LastGoodService struct {
 	Origin string       `json:"origin"`
-	Aside  bool         `json:"aside,omitempty"` // another file has the name
+	Aside  bool         `json:"aside,omitempty"` // another file's definition of this name is in effect
 	Spec   spec.Service `json:"spec"`
 }
 
-// Store keeps what was last good, by the file's path. A *store.Bucket is one.
+// Store keeps the last good services of each file, by its path. *store.Bucket implements it.
 // Several static sources may share it.
 type Store interface {
-	// All returns every value. With an error that is store.ErrDamaged the map
-	// holds those that could be read.
+	// All returns every value. If the error is store.ErrDamaged, the map holds the readable values.
 	All() (map[string]LastGood, error)
-	// Batch makes all the writes that fill asks for durable, or none.
+	// Batch makes all writes by fill durable, or none.
 	Batch(fill func(tx *store.Tx[LastGood])) error
 }
 
-// Options are what a Source depends on. Path and Store are needed.
+// Options are the dependencies of a Source. Path and Store are required.
 type Options struct {
 	Config
-	Name  string // the source's name; "" is Type
+	Name  string // the source's name; "": Type
 	Store Store
-	// Pools returns what services are checked against; nil is nothing. It is
-	// asked anew whenever a file is read.
+	// Pools returns the pools to check services against; nil: none. It is called each time a file
+	// is read.
 	Pools    func() []spec.Pool
-	Debounce time.Duration // how long the directory must be quiet; 0 is DefaultDebounce
-	Poll     time.Duration // 0 is DefaultPoll
+	Debounce time.Duration // how long the directory must be quiet; 0: DefaultDebounce
+	Poll     time.Duration // interval of polls; 0: DefaultPoll
 	Events   *event.Log
-	Log      *slog.Logger // nil is the default one
+	Log      *slog.Logger // nil: slog.Default
 }
 
 // Source implements sources.Source.
@@ -78,11 +75,11 @@ type Source struct {
 	o   Options
 	log *slog.Logger
 
-	mu     sync.Mutex // held while the directory is read and told of
+	mu     sync.Mutex // held while the directory is read and published
 	files  *files
 	out    sources.Sink // nil while Run is not running
 	loaded bool         // the Store has been read
-	listed bool         // this run has told its full list
+	listed bool         // this run has published its full list
 	told   []vip.Problem
 	stale  bool
 }
@@ -107,8 +104,8 @@ func New(o Options) *Source {
 	return &Source{o: o, log: o.Log.With("source", o.Name), files: newFiles(o)}
 }
 
-// Run implements sources.Source. A directory that is missing is no failure: the
-// source is stale until it is there.
+// Run implements sources.Source. A missing directory is not an error: the source is stale until the
+// directory exists.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	w := newWatch(s.o.Path, s.o.Debounce, s.log)
 	defer w.close()
@@ -117,8 +114,8 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	s.out, s.listed, s.stale = out, false, false
 	s.load()
 	change, err := s.read(ctx, readAll)
-	// Every run starts with the full list; one of which nothing at all is known
-	// is none, and leaves the source unsynced.
+	// Every run starts with the full list. If the directory can't be read and no file is known,
+	// there is no list, and the source stays unsynced.
 	if err == nil || s.files.known() {
 		s.replace()
 	}
@@ -141,7 +138,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 			s.refresh(ctx, w.take(), readChanged)
 		case <-poll.C:
 			if s.refresh(ctx, nil, readPolled) {
-				w.arm() // what seems to be gone may be between two steps of an editor
+				w.arm() // a file that seems to be gone may be between two steps of an editor
 			}
 		case e, open := <-w.events():
 			if !open {
@@ -157,10 +154,9 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	}
 }
 
-// Reload reads every file again, whether it looks changed or not, and against
-// the present pools, and returns everything that is wrong once the outcome has
-// been told: all of it in one step. It also confirms a directory that was
-// replaced by an empty one. The context can only stop it before anything has
+// Reload reads every file again, even if it looks unchanged, and checks it against the current
+// pools. It publishes the result in one step and then returns all problems. It also confirms a
+// directory that was replaced by an empty one. The context can stop it only before anything has
 // changed.
 func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	s.mu.Lock()
@@ -177,7 +173,7 @@ func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	return problems
 }
 
-// read finds out what changed.
+// read updates the files from the directory. A missing optional directory is not an error.
 func (s *Source) read(ctx context.Context, how mode) (change, error) {
 	c, err := s.files.read(ctx, how)
 	if s.o.Optional && errors.Is(err, fs.ErrNotExist) && !s.files.known() {
@@ -186,8 +182,8 @@ func (s *Source) read(ctx context.Context, how mode) (change, error) {
 	return c, err
 }
 
-// refresh reads what changed and tells of it. It reports whether files seem to
-// be gone that a poll alone does not take away.
+// refresh reads and publishes changes. It reports whether files seem to be gone that a poll does
+// not remove.
 func (s *Source) refresh(ctx context.Context, dirty map[string]struct{}, how mode) (missing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +194,7 @@ func (s *Source) refresh(ctx context.Context, dirty map[string]struct{}, how mod
 	return change.missing
 }
 
-// tell passes on what changed. The caller holds mu.
+// tell publishes a change. The caller holds mu.
 func (s *Source) tell(c change, err error) {
 	if s.out == nil {
 		return
@@ -221,10 +217,10 @@ func (s *Source) replace() {
 	s.listed, s.stale = true, false
 }
 
-// maxEvents is how many refusals of one change become events.
+// maxEvents is the maximum number of refusals in one change that become events.
 const maxEvents = 20
 
-// report adds an event for each new problem, and one when the last problem is solved.
+// report adds an event for each new problem, and one event when the last problem is fixed.
 func (s *Source) report(problems []vip.Problem) {
 	added := 0
 	for _, p := range problems {
@@ -239,7 +235,7 @@ func (s *Source) report(problems []vip.Problem) {
 	s.told = problems
 }
 
-// after logs, remembers what is now good, and tells how fresh it all is.
+// after logs the change, stores the good services and updates the source's staleness.
 func (s *Source) after(c change, err error) {
 	if err == nil {
 		if saveErr := s.save(c.files); saveErr != nil {
@@ -273,7 +269,7 @@ func (s *Source) load() {
 	s.files.restore(all)
 }
 
-// save makes what the files say durable. Files whose saving fails are tried
+// save stores the last good services of the changed files. Files that could not be stored are tried
 // again with the next change.
 func (s *Source) save(changed []string) error {
 	for _, path := range changed {

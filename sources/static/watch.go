@@ -9,23 +9,21 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watch waits for changes of a directory to settle. It watches the directory,
-// and the one above it, where the directory itself comes, goes or is a link
-// that is turned. Without a watcher (no inotify left) it never fires, and the
-// poll has to do.
+// watch reports when changes to a directory have been followed by a quiet time. It watches the
+// directory and its parent, because the directory can be created, removed or be a link that
+// changes. Without a watcher (inotify is exhausted) it never fires, and the poll finds the changes.
 type watch struct {
 	dir, parent string
 	debounce    time.Duration
 	log         *slog.Logger
-	watcher     *fsnotify.Watcher // nil without one
-	watched     identity          // the directory that is watched; zero is none
+	watcher     *fsnotify.Watcher // nil: inotify is not available
+	watched     identity          // the watched directory; zero: none
 	dirty       map[string]struct{}
 	timer       *time.Timer
-	since       time.Time // the first event that is not settled; zero is none
+	since       time.Time // time of the first event that take has not returned; zero: none
 }
 
-// patience bounds how long a directory that is never quiet is waited for, in
-// debounce times.
+// patience bounds the wait for a directory that is never quiet, in multiples of debounce.
 const patience = 10
 
 func newWatch(dir string, debounce time.Duration, log *slog.Logger) *watch {
@@ -43,8 +41,8 @@ func newWatch(dir string, debounce time.Duration, log *slog.Logger) *watch {
 	return w
 }
 
-// follow watches the directory that is at the path now. Changes that came
-// before the watch are found by reading once more.
+// follow watches the directory that the path refers to now. One more read finds changes that were
+// made before the watch.
 func (w *watch) follow() {
 	if w.watcher == nil {
 		return
@@ -54,7 +52,7 @@ func (w *watch) follow() {
 		return
 	}
 	if w.watched != (identity{}) {
-		_ = w.watcher.Remove(w.dir) // it is gone already where the directory is
+		_ = w.watcher.Remove(w.dir) // fails if the directory is gone
 	}
 	w.watched = identity{}
 	if now == (identity{}) {
@@ -68,26 +66,26 @@ func (w *watch) follow() {
 	w.arm()
 }
 
-// note takes an event in.
+// note records an event.
 func (w *watch) note(e fsnotify.Event) {
 	dir, name := filepath.Split(e.Name)
 	switch {
 	case e.Name == w.dir:
 		if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
-			w.watched = identity{} // what follows it under the same inode is another
+			w.watched = identity{} // a later directory with the same inode is another one
 		}
 	case filepath.Clean(dir) != w.dir:
-		return // beside the directory
+		return // an event of another entry of the parent
 	case ServicesName(name):
 		w.dirty[e.Name] = struct{}{}
-	case strings.HasPrefix(name, ".."): // a config map turns its ..data link
+	case strings.HasPrefix(name, ".."): // a config map changes its ..data link
 	default:
 		return
 	}
 	w.arm()
 }
 
-// arm starts the waiting for quiet, or starts it again within bounds.
+// arm starts or restarts the quiet time, within the bound of patience.
 func (w *watch) arm() {
 	now := time.Now()
 	if w.since.IsZero() {
@@ -96,10 +94,10 @@ func (w *watch) arm() {
 	w.timer.Reset(min(w.debounce, max(0, w.since.Add(patience*w.debounce).Sub(now))))
 }
 
-// settled fires when the directory has been quiet.
+// settled returns the channel that fires after the quiet time.
 func (w *watch) settled() <-chan time.Time { return w.timer.C }
 
-// take returns the files that events named since the last time.
+// take returns the files in the events since the last call.
 func (w *watch) take() map[string]struct{} {
 	dirty := w.dirty
 	w.dirty, w.since = map[string]struct{}{}, time.Time{}
