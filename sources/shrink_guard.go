@@ -13,7 +13,7 @@ import (
 // DefaultShrinkGuard is how long a shrink guard holds back an update.
 const DefaultShrinkGuard = 30 * time.Second
 
-// fewLosses is a number of losses that is not normal any more. Fewer losses are held back only if
+// fewLosses is the smallest number of losses that is held back. Fewer losses are held back only if
 // nothing would be left.
 const fewLosses = 3
 

@@ -31,7 +31,7 @@ func (s *sink) update(f func(src *supervised)) {
 	s.src.commit()
 }
 
-// received is update for calls that prove contact with the source's input. It sets LastSync.
+// received is update for news from the source itself. It also sets LastSync.
 func (s *sink) received(f func(src *supervised)) {
 	s.update(func(src *supervised) {
 		src.status.LastSync = time.Now().UnixMilli()

@@ -14,23 +14,22 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// settings are what instances say of their service: keys of metadata, less
-// those of each instance by itself, and values.
+// settings are the service's metadata as its instances set it, by key. Keys that apply to single
+// instances are not included.
 type settings map[string]string
 
-// built is what the instances of a service make.
+// built is the result of a build.
 type built struct {
 	service  vip.Service
-	good     bool     // the service may be used
-	settings settings // that it was made with
+	good     bool     // the service is valid
+	settings settings // used for this build
 	problems []vip.Problem
 }
 
-// build makes a service of its instances. With settings that are no good it
-// takes those that last were, if there are any: what is wrong with how a service
-// is described must not keep it from following its instances. An instance that
-// can't be used is left out, and told of. It is pure: the same answer makes the
-// same service on every host.
+// build builds a service from its instances. If the settings are invalid, it uses the last valid
+// ones, if any. Thus a mistake in the settings does not prevent the service from following its
+// instances. An instance that can't be used is left out and becomes a problem. The function is
+// pure: the same answer results in the same service on every host.
 func (o *Options) build(name string, instances []instance, last settings) built {
 	instances = slices.DeleteFunc(slices.Clone(instances), func(i instance) bool { return i.mesh() })
 	sortInstances(instances)
@@ -59,7 +58,7 @@ func (o *Options) build(name string, instances []instance, last settings) built 
 	return out
 }
 
-// place says where a service of Consul's is found.
+// place returns where a Consul service is found, for messages.
 func (o *Options) place(name string) string {
 	if o.Datacenter != "" {
 		return fmt.Sprintf("consul service %s in %s", name, o.Datacenter)
@@ -67,7 +66,7 @@ func (o *Options) place(name string) string {
 	return "consul service " + name
 }
 
-// builder collects what is wrong with one service.
+// builder collects the problems with one service.
 type builder struct {
 	o           *Options
 	name, place string
@@ -75,19 +74,18 @@ type builder struct {
 	failed      bool // its settings can't be used
 }
 
-// bad notes that a key of the settings can't be used.
+// bad records that a key of the settings is invalid.
 func (b *builder) bad(key string, err error) {
 	b.problems, b.failed = append(b.problems, vip.FieldProblem(key, err)), true
 }
 
-// warn notes something that the service can do with.
+// warn records a problem that does not make the service invalid.
 func (b *builder) warn(key, hint, message string) {
 	b.problems = append(b.problems, vip.Problem{Code: vip.CodeInvalid, Field: key, Message: message, Hint: hint})
 }
 
-// agree returns the settings of the service: of each key, the value that most
-// instances have, where having none counts like a value; on a tie the value of
-// the first instance, in the order of their nodes and IDs.
+// agree returns the service's settings. Each key has the value that most instances have. A missing
+// key counts as a value. On a tie the first instance wins, in the order of nodes and IDs.
 func (b *builder) agree(instances []instance) settings {
 	keys := map[string]bool{}
 	for i := range instances {
@@ -110,8 +108,8 @@ func (b *builder) agree(instances []instance) settings {
 	return out
 }
 
-// vote returns the value that most instances have, and who says what where they
-// disagree.
+// vote returns the value that most instances have. If values differ, it also describes which
+// instances have which value.
 func vote(instances []instance, value func(*instance) string) (winner, disagree string) {
 	var values []string
 	who := map[string][]string{}
@@ -148,7 +146,7 @@ func shown(value string) string {
 	return strict.Quote(value)
 }
 
-// fewOf names the first few of many instances.
+// fewOf lists the first few IDs.
 func fewOf(ids []string) string {
 	const few = 3
 	if len(ids) <= few {
@@ -157,7 +155,7 @@ func fewOf(ids []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:few], " "), len(ids)-few)
 }
 
-// make builds the service with these settings.
+// make builds the service from the settings.
 func (b *builder) make(with settings, instances []instance) built {
 	d := b.read(with, instances)
 	own, disagree := b.ownPorts(instances)
@@ -165,14 +163,14 @@ func (b *builder) make(with settings, instances []instance) built {
 		b.warn(metaPrefix+"port", "add "+metaPrefix+`port, the VIP's port: "80"`, disagree)
 	}
 	d.readPorts(own, func(key string, err error) { b.bad(metaPrefix+key, err) })
-	// A single port leads to whatever port each instance has: many have one that a
-	// scheduler of jobs chose.
+	// With a single port, each backend uses its instance's own port. Job schedulers often assign a
+	// different port to each instance.
 	ownPort := len(d.Ports) == 1 && len(d.targets) == 0 && d.Ports[0].TargetPort == 0 && d.Ports[0].Port.Last == 0
 	service, problems := b.fit(&d.Service, instances, ownPort)
 	for _, p := range problems {
 		key := keyOf(p.Field)
 		if p.Field == "ports" && len(d.Ports) == 0 {
-			if b.failed { // ironvip-port is no good, which is told
+			if b.failed { // ironvip-port is invalid, which is a problem already
 				continue
 			}
 			p.Message, p.Hint = "is not there, and the instances have no port", "add "+metaPrefix+`port = "80", or register instances with a port`
@@ -185,11 +183,11 @@ func (b *builder) make(with settings, instances []instance) built {
 	return built{service: service, good: !b.failed, settings: with, problems: b.problems}
 }
 
-// read takes the settings in.
+// read converts the settings to a draft.
 func (b *builder) read(with settings, instances []instance) draft {
 	d := draft{Service: spec.Service{Name: b.name, Namespace: b.o.ServiceNamespace, Pool: b.o.Pool}}
 	if d.Namespace == "" && len(instances) > 0 {
-		d.Namespace = instances[0].Service.Namespace // the same for all of one answer
+		d.Namespace = instances[0].Service.Namespace // the same in all instances of one answer
 	}
 	for _, key := range slices.Sorted(maps.Keys(with)) {
 		name, ours := strings.CutPrefix(key, metaPrefix)
@@ -207,7 +205,8 @@ func (b *builder) read(with settings, instances []instance) draft {
 	return d
 }
 
-// ownPorts are the ports of the instances, and who disagrees on them.
+// ownPorts returns the ports of the instances. If ports differ, it also describes which instances
+// have which ports.
 func (b *builder) ownPorts(instances []instance) (own []port, disagree string) {
 	ports := map[string][]port{}
 	winner, disagree := vote(instances, func(i *instance) string {
@@ -226,13 +225,12 @@ func (b *builder) ownPorts(instances []instance) (own []port, disagree string) {
 	return own, disagree
 }
 
-// maxLeftOut bounds the problems of instances of one service.
+// maxLeftOut is the maximum number of problems with instances of one service.
 const maxLeftOut = 5
 
-// fit builds the service with those of its instances that it can use, and
-// returns what is wrong with the rest of it.
+// fit builds the service with the usable instances and returns the service's other problems.
 func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.Service, []vip.Problem) {
-	// Of two that are the same server, the healthier one is it.
+	// Of two instances with one address and port, the healthier one is used.
 	order := slices.Clone(instances)
 	slices.SortStableFunc(order, func(x, y instance) int { return rank(&x) - rank(&y) })
 	leftOut := 0
@@ -307,7 +305,7 @@ func rank(i *instance) int {
 	return 2
 }
 
-// backendOf takes a problem's field apart: "backends[3].address".
+// backendOf splits the field of a problem with a backend: "backends[3].address".
 func backendOf(field string) (at int, of string, is bool) {
 	rest, is := strings.CutPrefix(field, "backends[")
 	number, of, closed := strings.Cut(rest, "]")

@@ -13,31 +13,31 @@ import (
 	"github.com/ironvip/ironvip/internal/consulclient"
 )
 
-// catalog is what the source asks of Consul.
+// catalog is the part of Consul's catalog API that the source uses.
 type catalog interface {
-	// list returns the names of the services that are ours, with instances.
+	// list returns the names of our services with instances.
 	list(ctx context.Context, q question) (names []string, a answer, err error)
-	// instances returns the instances of one of them that are ours.
+	// instances returns our instances of one service.
 	instances(ctx context.Context, name string, q question) (all []instance, a answer, err error)
-	// closeIdle closes connections on which nothing is asked.
+	// closeIdle closes idle connections.
 	closeIdle()
 }
 
-// question says how to ask.
+// question holds the parameters of a query.
 type question struct {
-	index uint64        // hold the question until something is newer; 0: don't
-	wait  time.Duration // at most so long
+	index uint64        // make it a blocking query for a newer index; 0: answer at once
+	wait  time.Duration // the maximum wait of a blocking query
 }
 
-// answer is what comes with every answer.
+// answer holds the metadata of every answer.
 type answer struct {
 	index    uint64
-	filtered bool // something was left out that the token may not see
-	streamed bool // of Consul's streams, which don't say whether something was left out
+	filtered bool // the token's permissions removed results
+	streamed bool // from Consul's streaming backend, which does not report removed results
 }
 
-// client is the catalog of a real Consul. The list has connections of its own:
-// where there are not enough for all services, it must not wait for one.
+// client is the catalog of a real Consul. The list has its own connections. If there are too few
+// connections for all services, the list must not wait for one.
 type client struct {
 	lists, services           *consulclient.Client
 	closeLists, closeServices func()
@@ -57,8 +57,8 @@ func (c *client) closeIdle() {
 	c.closeServices()
 }
 
-// list leaves it to Consul to pick, so that a large catalog of others' services
-// is not sent again and again. Servers that are too old for that send all.
+// list lets Consul filter the services, so that a large catalog of other services is not sent again
+// and again. Older servers ignore the filter and send all services.
 func (c *client) list(ctx context.Context, q question) (names []string, a answer, err error) {
 	filter := `ServiceKind == ""`
 	if c.o.Tag != "" {
@@ -92,7 +92,7 @@ func (c *client) instances(ctx context.Context, name string, q question) (all []
 	return all, a, nil
 }
 
-// ask asks one question.
+// ask sends one query.
 func (c *client) ask(ctx context.Context, of *consulclient.Client, path string, into any, q question, o *api.QueryOptions) (answer, error) {
 	o.AllowStale, o.WaitIndex, o.WaitTime = c.o.AllowStale, q.index, q.wait
 	limit := c.o.timing.answer
@@ -111,7 +111,7 @@ func (c *client) ask(ctx context.Context, of *consulclient.Client, path string, 
 	return answer{index: meta.LastIndex, filtered: meta.ResultsFilteredByACLs, streamed: meta.QueryBackend == api.QueryBackendStreaming}, nil
 }
 
-// explain says what an error of the API means.
+// explain returns the API's error with its meaning.
 func (c *client) explain(err error) error {
 	var status api.StatusError
 	if errors.As(err, &status) {

@@ -8,38 +8,39 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Type is the type of these sources in configuration and status.
+// Type is the type of a Consul source in configuration and status.
 const Type = "consul"
 
-// DefaultTag is the tag of services that are ours.
+// DefaultTag is the default tag of our services.
 const DefaultTag = "ironvip"
 
 // Config is a [[source]] of type consul.
 type Config struct {
 	consulclient.Config
-	// Tag is the tag of our services: only instances that have it are backends. "" is DefaultTag.
-	// Services lists our services by their names in Consul instead, whatever their tags.
+	// Tag selects our services: only instances with this tag are backends. "" is DefaultTag. If
+	// Services is set, it selects services by their names in Consul, whatever their tags.
 	Tag      string   `toml:"tag"`
 	Services []string `toml:"services"`
-	// Pool and ServiceNamespace are for services that name none in their metadata. "" is the first
-	// pool with auto_assign, and the service's namespace in Consul or vip.DefaultNamespace.
+	// Pool and ServiceNamespace are defaults for services without these keys in their metadata. ""
+	// is the first pool with auto_assign, and the service's namespace in Consul or
+	// vip.DefaultNamespace.
 	Pool             string `toml:"pool"`
 	ServiceNamespace string `toml:"service_namespace"`
 	// TaggedAddress selects the address of an instance: "lan", "wan", "ipv4", "ipv6", or the name
 	// of a tagged address. "" is the instance's own.
 	TaggedAddress string `toml:"tagged_address"`
-	// AllowStale lets servers other than the leader answer. That is less load on the leader, and
-	// answers while there is no leader, but they may be out of date.
+	// AllowStale lets servers other than the leader answer. That reduces the leader's load and
+	// works without a leader. The answers may be out of date.
 	AllowStale bool `toml:"allow_stale"`
-	// ShrinkGuard is how long a shrink guard holds back a large removal; 0 is no guard.
+	// ShrinkGuard is how long a shrink guard holds back a large removal; 0: no guard.
 	ShrinkGuard spec.Duration `toml:"shrink_guard"`
 }
 
-// NewConfig returns the settings of an empty block.
+// NewConfig returns the default settings.
 func NewConfig() *Config { return &Config{ShrinkGuard: spec.Duration(sources.DefaultShrinkGuard)} }
 
 // Check implements sources.Config. Without an address the source uses the server and the
-// credentials of [consul]. With one it takes nothing from there, so that no token is sent to
+// credentials of [consul]. With an address it uses nothing of [consul], so that no token is sent to
 // another server.
 func (c *Config) Check(b *sources.Block) {
 	if c.Address == "" {

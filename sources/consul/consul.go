@@ -1,15 +1,12 @@
 // Package consul is the source of services in Consul's catalog.
 //
-// In goes the catalog of one datacentre: the services that carry a tag, or those
-// that are listed, what the metadata of their instances say, their health and
-// weights; out go services with their backends, and what is wrong with the
-// metadata by the name of its key. One question is held for the list of
-// services, and one for each service that has instances, so that a change wakes
-// what it concerns and nothing else. Changes are told in bundles, one a service
-// and 100 ms at most. It fails towards traffic: while Consul is away, or answers
-// nonsense, everything stays as it was; what it then has lost is taken away only
-// past the shrink guard. The package never writes into Consul, and takes nothing
-// of what the agent itself registers there.
+// Its input is the catalog of one datacenter: the services with a tag, or listed services, with the
+// metadata, health and weights of their instances. Its output is services with their backends, and
+// problems named by metadata key. It holds one blocking query for the list and one for each service
+// with instances, so that a change affects only its service. It publishes changes in batches, at
+// most one per 100 ms. While Consul is unavailable or its answers are invalid, the services stay
+// unchanged. A later large removal is held back by the shrink guard. The package never writes to
+// Consul and ignores what the agent itself registers there.
 package consul
 
 import (
@@ -28,29 +25,28 @@ import (
 // Source implements sources.Source.
 type Source struct {
 	o Options
-	// entries are the services that are known, by their names in Consul, also from
-	// one run to the next. Only a run uses them.
+	// entries are the known services by their names in Consul. They are kept between runs. Only a
+	// run uses them.
 	entries map[string]*entry
 }
 
-// entry is what is known of one of Consul's services.
+// entry is the state of one service in Consul.
 type entry struct {
 	name      string
-	instances []instance    // as last read; nil for not yet
-	settings  settings      // the last that were good
-	service   vip.Service   // the last that was good
-	inForce   bool          // service is what the sink has, or is about to get
-	problems  []vip.Problem // of its instances
-	filtered  bool          // some of them were left out of what Consul answered last
-	listed    bool          // Consul's list names it
-	gone      bool          // and it has no instances either
-	epoch     int           // in which it was last read
-	running   bool          // somebody watches it
+	instances []instance    // as last read; nil: not read yet
+	settings  settings      // the last valid ones
+	service   vip.Service   // the last valid one
+	inForce   bool          // service is the sink's row, or is about to be
+	problems  []vip.Problem // with its instances
+	filtered  bool          // the last answer lacked instances because of the token's permissions
+	listed    bool          // Consul's list contains it
+	gone      bool          // it has no instances either
+	epoch     int           // epoch of the last read
+	running   bool          // a watch of it is running
 	kick      context.CancelFunc
 }
 
-// New returns a source that asks nothing before Run. The error names an option
-// that can't be right.
+// New returns a source that sends no query before Run. The error names an invalid option.
 func New(o Options) (*Source, error) {
 	o = o.withDefaults()
 	if _, err := newClient(&o); err != nil {
@@ -62,8 +58,8 @@ func New(o Options) (*Source, error) {
 // ShrinkGuard implements sources.Guarded.
 func (s *Source) ShrinkGuard() time.Duration { return time.Duration(s.o.ShrinkGuard) }
 
-// Run implements sources.Source. A Consul that can't be reached is no failure:
-// the source is stale until it can.
+// Run implements sources.Source. An unreachable Consul is not an error: the source is stale until
+// Consul is reachable.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	ask := s.o.asked
 	if ask == nil {
@@ -79,7 +75,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	r := newRun(s, ask, out)
 	for _, e := range s.entries {
 		e.running, e.listed, e.epoch = false, false, 0
-		e.filtered = true // who runs it anew has seen what the token can't see
+		e.filtered = true // an operator who restarts the run accepts what the token can't read
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -95,37 +91,37 @@ type run struct {
 	s     *Source
 	o     *Options
 	ask   catalog
-	total *rate.Limiter // of questions for services
+	total *rate.Limiter // of queries for services
 	slots slots
-	tidy  *time.Timer // closes idle connections, some time after there were too many
+	tidy  *time.Timer // closes idle connections some time after Consul refused one
 
 	publisher *publish.Publisher
 
 	mu       sync.Mutex
 	entries  map[string]*entry
-	dirty    map[string]struct{} // to be built again
+	dirty    map[string]struct{} // must be built again
 	failing  map[string]error    // services that can't be read
 	wrong    map[string]struct{} // services with problems
 	claims   map[vip.ServiceKey]map[string]struct{}
 	listErr  error
 	heard    bool     // the list has answered since the last round
-	missing  []string // services that are asked for by name, and not there
-	blind    bool     // the list is empty, and something was left out of it
+	missing  []string // services of Config.Services that Consul does not list
+	blind    bool     // the list is empty, and the token's permissions removed services from it
 	reworded bool     // the problems have changed since the last round
 	epoch    epoch
-	limited  int // slots, as in the problems
+	limited  int // result of limit, as published in the problems
 }
 
-// epoch is a time without a loss of contact with Consul. Each begins with reading everything again.
-// Only then the full list is published: until then, nothing is removed.
+// epoch is a period of uninterrupted contact with Consul. Each epoch begins with a full read. The
+// full list is published after the full read. Nothing is removed before that.
 type epoch struct {
-	number  int // 0: there was none yet
+	number  int // 0: no epoch has begun
 	ctx     context.Context
 	end     context.CancelFunc
-	waiting int       // services that were not read yet
-	last    time.Time // when one was
+	waiting int       // services not read yet
+	last    time.Time // time of the last read of a service that was waiting
 
-	published bool // the full list
+	published bool // the full list is published
 }
 
 func newRun(s *Source, ask catalog, out sources.Sink) *run {

@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// follow holds the question for the list of services, and has each of them
-// watched. It is also what notices that Consul is away, and back.
+// follow queries the list of services and starts a watch for each service. It also detects that
+// Consul is unavailable or available again.
 func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
 	t := r.o.timing
 	pace := rate.NewLimiter(rate.Every(t.listPace), 2)
@@ -35,7 +35,7 @@ func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
 			continue
 		}
 		wait.Reset()
-		if a.index < index { // an older state than we know: read everything anew
+		if a.index < index { // an older state: read everything again
 			index = 0
 			continue
 		}
@@ -44,7 +44,7 @@ func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// away notes that Consul can't be asked.
+// away records that Consul can't be queried.
 func (r *run) away(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,9 +52,8 @@ func (r *run) away(err error) {
 	r.publisher.Wake()
 }
 
-// listed takes in which services there are. Anew says that Consul was away, or
-// has lost something, since the last list; blind, that there may be services
-// and the token may see none of them.
+// listed updates the entries from a list. Anew means that Consul was unavailable, or has lost data,
+// since the last list. Blind means that services may exist that the token can't read.
 func (r *run) listed(ctx context.Context, names []string, blind, anew bool, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +64,7 @@ func (r *run) listed(ctx context.Context, names []string, blind, anew bool, runn
 		if e := r.entries[name]; e == nil {
 			r.entries[name] = &entry{name: name}
 			r.epoch.waiting++
-		} else if e.gone { // and not told of yet
+		} else if e.gone { // and the removal is not built yet
 			e.gone, e.running = false, false
 		}
 	}
@@ -81,7 +80,7 @@ func (r *run) listed(ctx context.Context, names []string, blind, anew bool, runn
 		case !e.running:
 			e.running = true
 			running.Go(func() { r.watch(ctx, e) })
-		case turned && !anew && e.kick != nil: // nil: not asked yet
+		case turned && !anew && e.kick != nil: // nil: no query yet
 			e.kick()
 		}
 	}
@@ -111,8 +110,8 @@ func (r *run) begin(ctx context.Context) {
 	r.epoch = next
 }
 
-// turn returns the context of the next question for a service: it ends when that
-// has to be asked anew.
+// turn returns the context of the next query for a service. It ends when the service must be
+// queried again.
 func (r *run) turn(e *entry) (ctx context.Context, end context.CancelFunc, number int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

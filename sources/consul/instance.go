@@ -11,8 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// instance is one instance of a service, as /v1/health/service tells of it: of
-// that the parts that we read.
+// instance is one instance of a service, with the parts of /v1/health/service that the source uses.
 type instance struct {
 	Node struct {
 		Node            string
@@ -50,11 +49,11 @@ type serviceAddress struct {
 
 type locality struct{ Region, Zone string }
 
-// check is a health check. Critical is the name of a critical check and the first line
-// of its output; other checks need no text, and every instance is kept in memory.
+// check is a health check. Critical is the name of a critical check and the first line of its
+// output. Other checks have no text, because every instance is kept in memory.
 type check struct{ CheckID, Status, Critical string }
 
-// maxOutput is how much of a check's output is kept, in bytes.
+// maxOutput is the maximum length of a check's output in bytes. The rest is cut off.
 const maxOutput = 120
 
 func (c *check) UnmarshalJSON(data []byte) error {
@@ -76,34 +75,33 @@ func (c *check) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// isCritical reports whether the check takes the instance out of use. An unknown
-// status does.
+// isCritical reports whether the check takes the instance out of use. An unknown status counts as
+// critical.
 func (c *check) isCritical() bool { return c.Status != "passing" && c.Status != "warning" }
 
-// port is one port of an instance; its name is "" where a service has but one.
+// port is one port of an instance. Its name is "" if the instance has only one port.
 type port struct {
 	name   string
 	number int
 }
 
-// id names the instance in messages, uniquely in its service.
+// id returns a name for messages that is unique within the service.
 func (i *instance) id() string { return i.Node.Node + "/" + i.Service.ID }
 
-// mesh reports whether the instance is a proxy or a gateway of Consul's mesh,
-// which is none of ours: its listeners want the mesh's own TLS.
+// mesh reports whether the instance is a proxy or a gateway of Consul's service mesh. The source
+// ignores those, because their listeners require the mesh's TLS.
 func (i *instance) mesh() bool { return i.Service.Kind != "" }
 
-// Consul's marks of maintenance are checks of these names.
+// Consul sets maintenance mode by checks with these names.
 const (
 	nodeMaintenance    = "_node_maintenance"
 	serviceMaintenance = "_service_maintenance:"
 )
 
-// health returns what the instance's checks, and those of its node, make of it.
-// An instance has the worst of their states.
+// health returns the worst state of the instance's checks and its node's checks.
 func (i *instance) health() (state vip.State, weight int) {
 	passing, warning := i.Service.Weights.Passing, i.Service.Weights.Warning
-	if passing == 0 && warning == 0 { // registered without
+	if passing == 0 && warning == 0 { // registered without weights
 		passing, warning = vip.DefaultWeight, vip.DefaultWeight
 	}
 	state, weight = vip.Ready, passing
@@ -128,9 +126,8 @@ func (i *instance) reason() vip.Reason {
 	return vip.Reason{}
 }
 
-// address returns where the instance serves, by the tagged address that the
-// source asks for, if the instance has that, else by its own, else by its
-// node's.
+// address returns the address of the instance and its port. The source's tagged address comes
+// first, then the instance's own address, then the node's.
 func (i *instance) address(tag string) (address string, number int) {
 	s := &i.Service
 	for _, name := range taggedNames(tag) {
@@ -149,8 +146,8 @@ func (i *instance) address(tag string) (address string, number int) {
 	return cmp.Or(s.Address, i.Node.Address), i.port()
 }
 
-// taggedNames are the names of Consul's tagged addresses that a choice may mean,
-// the best first.
+// taggedNames returns the names of the tagged addresses in Consul that match a setting, the best
+// first.
 func taggedNames(tag string) []string {
 	switch tag {
 	case "":
@@ -163,13 +160,13 @@ func taggedNames(tag string) []string {
 	return []string{tag}
 }
 
-// wrongFamily reports whether an address is not of the family that is asked for.
+// wrongFamily reports whether an address does not have the family of the setting.
 func wrongFamily(tag, address string) bool {
 	a, err := netip.ParseAddr(address)
 	return err == nil && (tag == "ipv4" && !a.Is4() || tag == "ipv6" && a.Is4())
 }
 
-// port is the instance's own port, 0 for none.
+// port returns the instance's own port; 0: none.
 func (i *instance) port() int {
 	for _, p := range i.Service.Ports {
 		if p.Default {
@@ -179,7 +176,7 @@ func (i *instance) port() int {
 	return i.Service.Port
 }
 
-// ports are the instance's ports with their names.
+// ports returns the instance's ports with their names.
 func (i *instance) ports(tag string) []port {
 	if len(i.Service.Ports) == 0 {
 		if _, number := i.address(tag); number != 0 {
@@ -194,7 +191,7 @@ func (i *instance) ports(tag string) []port {
 	return out
 }
 
-// zone is where the instance is.
+// zone returns the instance's zone.
 func (i *instance) zone() string {
 	for _, l := range []*locality{i.Service.Locality, i.Node.Locality} {
 		if l != nil && l.Zone != "" {
@@ -204,8 +201,8 @@ func (i *instance) zone() string {
 	return cmp.Or(i.Service.Meta[metaPrefix+"zone"], i.Node.Meta[metaPrefix+"zone"], i.Node.Meta["zone"])
 }
 
-// backend is the instance as a backend. Own says that it has the instance's own
-// port, where it has one, rather than the service's target ports.
+// backend returns the instance as a backend. Own means that it uses the instance's own port, if
+// any, instead of the service's target ports.
 func (i *instance) backend(tag string, own bool) spec.Backend {
 	state, weight := i.health()
 	address, number := i.address(tag)
@@ -215,7 +212,7 @@ func (i *instance) backend(tag string, own bool) spec.Backend {
 	return spec.Backend{Address: address, Port: spec.PortNumber(number), Weight: &weight, State: state.String(), Node: i.Node.Node, Zone: i.zone()}
 }
 
-// sortInstances puts them in an order that is the same on every host.
+// sortInstances sorts instances by node and ID, so that the order is the same on every host.
 func sortInstances(in []instance) {
 	slices.SortFunc(in, func(a, b instance) int {
 		return cmp.Or(cmp.Compare(a.Node.Node, b.Node.Node), cmp.Compare(a.Service.ID, b.Service.ID))

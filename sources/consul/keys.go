@@ -13,23 +13,22 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// metaPrefix begins the keys of metadata that are for us.
+// metaPrefix is the prefix of our metadata keys.
 const metaPrefix = "ironvip-"
 
-// draft is a service as metadata say it.
+// draft is a service as the metadata define it.
 type draft struct {
 	spec.Service
 	ports, protocols, targets, nodePorts []string
 }
 
-// metaKey is one key of an instance's metadata.
+// metaKey is one metadata key.
 type metaKey struct {
 	field string // of spec.Service, as in its problems
 	read  func(d *draft, text string) error
 }
 
-// metaKeys are all keys, without their prefix. docs/consul.md has a row for
-// each.
+// metaKeys are all keys without their prefix. docs/consul.md has a row for each.
 var metaKeys = map[string]metaKey{
 	"name":                   {"name", text(func(d *draft) *string { return &d.Name })},
 	"namespace":              {"namespace", text(func(d *draft) *string { return &d.Namespace })},
@@ -55,7 +54,7 @@ var metaKeys = map[string]metaKey{
 	"drain-timeout":          {"drain_timeout", readDrainTimeout},
 }
 
-// instanceKeys are of each instance by itself: nothing to agree on.
+// instanceKeys apply to single instances. The instances need not agree on them.
 var instanceKeys = []string{"zone"}
 
 // keyNames are all keys with their prefix, sorted.
@@ -71,8 +70,8 @@ var keyNames = func() []string {
 	return out
 }()
 
-// isOurs reports whether a key of metadata is meant for us. Underscores are a
-// mistake that would else go unseen.
+// isOurs reports whether a metadata key is meant for ironvip. Keys with an underscore count too, so
+// that this mistake becomes a problem.
 func isOurs(key string) bool {
 	return strings.HasPrefix(key, metaPrefix) || strings.HasPrefix(key, "ironvip_")
 }
@@ -91,7 +90,7 @@ func list(field func(*draft) *[]string) func(*draft, string) error {
 	}
 }
 
-// split takes a list apart at its commas.
+// split splits a list at its commas.
 func split(text string) []string {
 	var out []string
 	for word := range strings.SplitSeq(text, ",") {
@@ -133,7 +132,7 @@ func readDrainTimeout(d *draft, text string) error {
 	return err
 }
 
-// duration reads seconds, or a time span with a unit.
+// duration parses seconds, or a duration with a unit.
 func duration(text string) (spec.Duration, error) {
 	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return spec.Duration(time.Duration(n) * time.Second), nil
@@ -147,7 +146,7 @@ func duration(text string) (spec.Duration, error) {
 
 func readHealthPort(d *draft, text string) error { return d.HealthPort.FromTree(number(text)) }
 
-// number is text as a value of a tree: a number where it is one.
+// number returns text as a tree value, which is a number if text is one.
 func number(text string) any {
 	if _, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return json.Number(text)
@@ -155,9 +154,9 @@ func number(text string) any {
 	return text
 }
 
-// readPorts turns the four keys of ports into the service's ports. Own are the
-// instances' own ports, for a service that doesn't say which. The keys beside
-// ironvip-port have one value for all ports, or one for each.
+// readPorts converts the four keys of ports to the service's ports. Own are the ports of the
+// instances, used if ironvip-port is not set. The other keys have one value for all ports, or one
+// value for each port.
 func (d *draft) readPorts(own []port, bad func(key string, err error)) {
 	for _, word := range d.ports {
 		var p spec.Port
@@ -209,8 +208,7 @@ func (d *draft) readPorts(own []port, bad func(key string, err error)) {
 	each("node-port", d.nodePorts, func(p *spec.Port, text string) error { return p.NodePort.FromTree(number(text)) })
 }
 
-// keyOf returns the key that a field of a service's problem comes from, "" for
-// one that no key sets.
+// keyOf returns the key of a field in a service's problem, or "" if no key sets the field.
 func keyOf(field string) string {
 	if rest, isPort := strings.CutPrefix(field, "ports"); isPort {
 		key := "port"

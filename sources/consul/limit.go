@@ -7,28 +7,26 @@ import (
 	"time"
 )
 
-// about returns d, or a tenth more or less.
+// about returns d with a jitter of up to a tenth in both directions.
 func about(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
 
-// slots bounds how many questions are under way, once Consul has said that it
-// takes no more connections.
+// slots limits the concurrent queries after Consul has refused a connection.
 type slots struct {
 	mu      sync.Mutex
 	used    int
-	limit   int // 0: none
+	limit   int // 0: no limit
 	waiting []chan struct{}
 	lowered time.Time
 }
 
-// Consul takes 200 connections from a host, unless configured otherwise, and
-// other programs of the host want some of them. Where that is still too many, we
-// take a quarter less each time.
+// Consul accepts 200 connections from a host by default, and other programs of the host need some
+// of them. If firstLimit is still too high, each refusal lowers the limit by a quarter.
 const (
 	firstLimit = 150
 	minLimit   = 8
 )
 
-// take waits for a slot, and reports whether it came before the context ended.
+// take waits for a slot and reports whether it got one before the context ended.
 func (s *slots) take(ctx context.Context) bool {
 	s.mu.Lock()
 	if s.limit == 0 || s.used < s.limit {
@@ -53,10 +51,10 @@ func (s *slots) take(ctx context.Context) bool {
 		}
 	}
 	s.mu.Unlock()
-	return s.giveBack() // it came at the same time
+	return s.giveBack() // pass granted the slot at the same time
 }
 
-// giveBack ends the use of a slot.
+// giveBack releases a slot. It returns false for the callers in take.
 func (s *slots) giveBack() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +63,7 @@ func (s *slots) giveBack() bool {
 	return false
 }
 
-// pass gives what is free to who waits. The caller holds mu.
+// pass grants free slots to the waiting callers. The caller holds mu.
 func (s *slots) pass() {
 	for len(s.waiting) > 0 && (s.limit == 0 || s.used < s.limit) {
 		close(s.waiting[0])
@@ -74,8 +72,8 @@ func (s *slots) pass() {
 	}
 }
 
-// busy lowers the limit, once for all questions that fail together, and reports
-// whether it did.
+// busy lowers the limit and reports whether it did. Queries that fail within a second lower it
+// once.
 func (s *slots) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +86,7 @@ func (s *slots) busy() bool {
 	return true
 }
 
-// open forgets the limit.
+// open removes the limit.
 func (s *slots) open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +94,7 @@ func (s *slots) open() {
 	s.pass()
 }
 
-// bound returns the limit, 0 for none.
+// bound returns the limit; 0: none.
 func (s *slots) bound() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

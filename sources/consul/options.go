@@ -7,39 +7,38 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Options are what a Source depends on. All of them have defaults.
+// Options are the dependencies of a Source. All of them have defaults.
 type Options struct {
 	Config
-	Name string // the source's name; "" is Type
-	// Pools returns what services are checked against; nil is nothing. It is asked
-	// anew for each service.
+	Name string // the source's name; "": Type
+	// Pools returns the pools to check services against; nil: none. It is called for each service.
 	Pools func() []spec.Pool
-	Log   *slog.Logger // nil is the default one
+	Log   *slog.Logger // nil: slog.Default
 
-	timing timing // that tests change
+	timing timing // changed by tests
 	asked  catalog
 }
 
-// timing is how long things take.
+// timing holds intervals, limits and timeouts.
 type timing struct {
-	pace       time.Duration // at least between two words on one service, and between two questions for it
-	hold       time.Duration // how long a question for a service is held
-	listHold   time.Duration // and that for the list: also how soon a server that is silent is noticed
-	listPace   time.Duration // at least between two questions for the list
-	answer     time.Duration // how long an answer may take that is not held
-	firstQuiet time.Duration // with no answer to a first question for so long, the list is given without the rest
-	rate       int           // questions a second for all services together, in the long run
-	burst      int           // and at once
+	pace       time.Duration // minimum interval between two batches, and between two queries for one service
+	hold       time.Duration // maximum wait of a blocking query for a service
+	listHold   time.Duration // maximum wait of one for the list; also bounds the detection of a silent server
+	listPace   time.Duration // minimum interval between two queries for the list
+	answer     time.Duration // timeout of a query that does not block
+	firstQuiet time.Duration // after so long without a new answer to a first query, the full list is published without the rest
+	rate       int           // queries a second for all services together, in the long run
+	burst      int           // burst of rate
 	minBackoff time.Duration
 	maxBackoff time.Duration
-	idle       time.Duration // between two questions for a service without instances, at most
-	cycle      time.Duration // in which all services are asked for, where not all questions can be held
+	idle       time.Duration // maximum interval between two queries for a service without instances
+	cycle      time.Duration // interval in which all services are queried if there are too few slots
 }
 
-// The numbers: a full resync every 5 minutes costs 1,000 services 3 questions a
-// second. At 500 questions a second, what a storm of changes costs is bounded to
-// about a tenth of a core here and in Consul, and each of 1,000 services that
-// all change all the time is read every 2 s.
+// The defaults have these reasons. A full resync every 5 minutes costs 3 queries a second with
+// 1,000 services. The limit of 500 queries a second bounds the cost of many changes to about a
+// tenth of a core here and in Consul. With 1,000 services that change all the time, each service is
+// read every 2 s.
 func (t timing) withDefaults() timing {
 	set := func(d *time.Duration, to time.Duration) {
 		if *d == 0 {

@@ -10,8 +10,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Round implements publish.Source. While the first questions of an epoch are open, it asks for
-// another round when to stop waiting for their answers. As of all that follow, the caller holds mu.
+// Round implements publish.Source. While the first queries of an epoch are open, it requests
+// another round at the time when to stop waiting for their answers. For this method and all below,
+// the caller holds mu.
 func (r *run) Round() publish.Round {
 	put, gone := r.build()
 	round := publish.Round{Put: put, Gone: gone, Heard: r.heard, Problems: r.reworded, Err: r.unreadable()}
@@ -29,7 +30,7 @@ func (r *run) Round() publish.Round {
 	return round
 }
 
-// build makes services of what was read.
+// build builds the services that were read.
 func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 	todo := slices.Sorted(maps.Keys(r.dirty))
 	for ; len(todo) > 0; todo = slices.Sorted(maps.Keys(r.dirty)) {
@@ -63,12 +64,12 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 	if bound := r.limit(); bound != r.limited {
 		r.limited, r.reworded = bound, true
 	}
-	// A name that one service left and another took is not gone.
+	// A name that moved from one service to another is not gone.
 	gone = slices.DeleteFunc(gone, func(key vip.ServiceKey) bool { return r.holder(key) != nil })
 	return put, gone
 }
 
-// buildOne makes the service of an entry, and decides whether it is in force.
+// buildOne builds the service of an entry and decides whether it is in effect.
 func (r *run) buildOne(e *entry) []vip.Problem {
 	if e.gone {
 		r.unclaim(e)
@@ -86,7 +87,7 @@ func (r *run) buildOne(e *entry) []vip.Problem {
 		e.service, e.settings = b.service, b.settings
 		r.claim(e)
 	}
-	// Without a valid service now, the last valid one stays.
+	// If there is no valid service now, the last valid one stays in effect.
 	if e.service.Key == (vip.ServiceKey{}) {
 		return b.problems
 	}
@@ -99,8 +100,8 @@ func (r *run) buildOne(e *entry) []vip.Problem {
 	return b.problems
 }
 
-// claim records which name a service claims. Of several claims the one whose service comes first by
-// its name in Consul wins, on every host.
+// claim records the name that a service claims. If several services claim a name, the first by its
+// name in Consul wins on every host.
 func (r *run) claim(e *entry) {
 	key := e.service.Key
 	if key == (vip.ServiceKey{}) {
@@ -126,7 +127,7 @@ func (r *run) unclaim(e *entry) {
 	r.lookAgain(key, e.name)
 }
 
-// lookAgain marks the others that claim a name to be built again.
+// lookAgain marks the other services that claim a name for another build.
 func (r *run) lookAgain(key vip.ServiceKey, but string) {
 	for name := range r.claims[key] {
 		if name != but {
@@ -135,7 +136,7 @@ func (r *run) lookAgain(key vip.ServiceKey, but string) {
 	}
 }
 
-// first returns the service in Consul that has a name.
+// first returns the Consul service that wins a name.
 func (r *run) first(key vip.ServiceKey) string {
 	var out string
 	for name := range r.claims[key] {
@@ -146,7 +147,7 @@ func (r *run) first(key vip.ServiceKey) string {
 	return out
 }
 
-// holder returns the entry that is in force under a name, or nil.
+// holder returns the entry in effect for a name, or nil.
 func (r *run) holder(key vip.ServiceKey) *entry {
 	if e := r.entries[r.first(key)]; e != nil && e.inForce {
 		return e
@@ -165,8 +166,8 @@ func (r *run) Services() []vip.Service {
 	return services
 }
 
-// Problems implements publish.Source: the problems of the source as a whole, and those of all
-// services by name.
+// Problems implements publish.Source. It returns the problems of the source as a whole, then those
+// of the services, sorted by name.
 func (r *run) Problems() []vip.Problem {
 	var out []vip.Problem
 	if r.limited > 0 {
@@ -189,7 +190,7 @@ func (r *run) Problems() []vip.Problem {
 	return out
 }
 
-// limit returns how many questions may be held; 0 is all.
+// limit returns the number of blocking queries that can be held; 0: enough for all services.
 func (r *run) limit() int {
 	if bound := r.slots.bound(); bound > 0 && bound < len(r.entries) {
 		return bound
@@ -197,7 +198,7 @@ func (r *run) limit() int {
 	return 0
 }
 
-// unreadable returns why not all can be read.
+// unreadable returns why the list or some services can't be read.
 func (r *run) unreadable() error {
 	if r.listErr != nil || len(r.failing) == 0 {
 		return r.listErr

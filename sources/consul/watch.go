@@ -13,17 +13,17 @@ import (
 	"github.com/ironvip/ironvip/internal/consulclient"
 )
 
-// What to do after an answer.
+// next is the next action after an answer.
 type next int
 
 const (
-	hold next = iota // ask what is newer
-	anew             // ask at once, holding nothing
-	idle             // ask again some time: there is nothing to hold a question for
+	hold next = iota // send a blocking query for a newer index
+	anew             // query at once, without blocking
+	idle             // query again after a backoff: there is nothing to wait for with a blocking query
 	end              // the service is gone
 )
 
-// watch asks for one service until the context ends, or the service is gone.
+// watch queries one service until the context ends or the service is gone.
 func (r *run) watch(ctx context.Context, e *entry) {
 	t := r.o.timing
 	pace := rate.NewLimiter(rate.Every(t.pace), 1)
@@ -47,7 +47,7 @@ func (r *run) watch(ctx context.Context, e *entry) {
 			case err != nil:
 				index = 0
 				if away := r.failed(e, err); away {
-					<-turn.Done() // the list will tell when Consul is back
+					<-turn.Done() // follow ends the turn when Consul is available again
 				}
 				backoff.Sleep(turn, wait.Next())
 			default:
@@ -76,11 +76,11 @@ func (r *run) watch(ctx context.Context, e *entry) {
 	}
 }
 
-// maxBusy is how often a question may be refused for want of a connection before
-// the service counts as one that can't be read: rotation needs a few.
+// maxBusy is the number of refused connections after which a service counts as unreadable. Rotation
+// of the connections causes a few refusals.
 const maxBusy = 10
 
-// question asks, when it is its turn.
+// question sends a query when the rate limits and the slots allow it.
 func (r *run) question(ctx context.Context, pace *rate.Limiter, name string, q question) ([]instance, answer, error) {
 	if pace.Wait(ctx) != nil || r.total.Wait(ctx) != nil || !r.slots.take(ctx) {
 		return nil, answer{}, ctx.Err()
@@ -89,8 +89,8 @@ func (r *run) question(ctx context.Context, pace *rate.Limiter, name string, q q
 	return r.ask.instances(ctx, name, q)
 }
 
-// holdFor returns how long to hold a question. Where not all can be held, they
-// take turns.
+// holdFor returns the maximum wait of a blocking query. If there are too few slots for all
+// services, the services take turns.
 func (r *run) holdFor() time.Duration {
 	bound := r.slots.bound()
 	if bound == 0 {
@@ -105,9 +105,9 @@ func (r *run) holdFor() time.Duration {
 	return max(r.o.timing.pace, r.o.timing.cycle*time.Duration(bound)/time.Duration(services))
 }
 
-// crowded notes that Consul takes no more connections. Who has one must not keep
-// it for long, now that others wait; and those that are left over belong to the
-// host's other programs.
+// crowded handles a connection that Consul refused. It ends the present blocking queries, because
+// other services wait for a connection. Idle connections are closed a second later, because other
+// programs of the host need them.
 func (r *run) crowded() {
 	if !r.slots.busy() {
 		return
@@ -123,8 +123,7 @@ func (r *run) crowded() {
 	r.publisher.Wake()
 }
 
-// failed notes that a service can't be read, and reports whether Consul as a
-// whole can't be.
+// failed records that a service can't be read. It reports whether Consul as a whole can't be read.
 func (r *run) failed(e *entry, err error) (away bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,11 +132,11 @@ func (r *run) failed(e *entry, err error) (away bool) {
 	return r.listErr != nil
 }
 
-// answered takes in what Consul says of a service.
+// answered updates a service from an answer.
 func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if number != r.epoch.number { // asked before all is read anew
+	if number != r.epoch.number { // the query was sent before the current epoch
 		return idle
 	}
 	ours := slices.ContainsFunc(all, func(i instance) bool { return !i.mesh() })
@@ -151,8 +150,8 @@ func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 		return anew
 	}
 	delete(r.failing, e.name)
-	// What the token may not see any more is not gone. A token that never could see
-	// all instances has those that it sees.
+	// An instance that the token can no longer read is kept. If the token could never read all
+	// instances, the readable ones count.
 	if a.filtered && !e.filtered && len(vanished) > 0 {
 		r.failing[e.name] = fmt.Errorf("the token may not read instance %s any more: it needs node:read for its node", fewOf(idsOf(vanished)))
 		all = slices.Concat(all, vanished)
@@ -174,12 +173,12 @@ func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 		e.gone = true
 		return end
 	}
-	// The list says that there are some, the answer that there are none. The list
-	// will follow.
+	// The list contains the service, but the answer has no instances. A later list will not contain
+	// it.
 	return idle
 }
 
-// vanished returns the instances that were there, and aren't now.
+// vanished returns the instances that the last answer had and this one lacks.
 func (e *entry) vanished(now []instance) (gone []instance) {
 	there := make(map[string]struct{}, len(now))
 	for i := range now {

@@ -17,7 +17,7 @@ type watch struct {
 	debounce    time.Duration
 	log         *slog.Logger
 	watcher     *fsnotify.Watcher // nil: inotify is not available
-	watched     identity          // the watched directory; zero: none
+	watched     identity          // nil: inotify is unavailable
 	dirty       map[string]struct{}
 	timer       *time.Timer
 	since       time.Time // time of the first event that take has not returned; zero: none
