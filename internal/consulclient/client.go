@@ -1,12 +1,10 @@
-// Package consulclient makes clients of Consul's HTTP API for whoever talks to
-// Consul: the source and the fleet.
+// Package consulclient creates clients of Consul's HTTP API, for the source and the fleet.
 //
-// In goes a Config, out comes HashiCorp's *api.Client on a transport for long
-// lives: tokens, certificates and CAs are read anew when their files change,
-// dead connections are noticed, thousands of held requests keep their
-// connections, and an answer without end is cut off. The package never talks to
-// Consul by itself, and never sends a token anywhere but to the configured
-// address.
+// Its input is a Config. Its output is HashiCorp's *api.Client on a transport for long-running
+// programs. The transport reads tokens, certificates and CAs again when their files change. It
+// detects dead connections, keeps connections for thousands of blocking queries, and limits the
+// size of answers. The package never sends requests on its own, and never sends a token to any
+// address except the configured one.
 package consulclient
 
 import (
@@ -24,14 +22,14 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// DefaultAddress is where a host's Consul agent answers.
+// DefaultAddress is the default address of a host's Consul agent.
 const DefaultAddress = "127.0.0.1:8500"
 
-// MaxAnswer is how many bytes an answer may have. Consul's own largest (a full
-// read of a tree's keys, at 512 KiB a value) stay well below.
+// MaxAnswer is the maximum size of an answer in bytes. Consul's largest answers (a full read of a
+// tree's keys, with up to 512 KiB per value) are much smaller.
 const MaxAnswer = 256 << 20
 
-// Title names the server in messages: its address.
+// Title returns the server's address, for messages.
 func (c Config) Title() string {
 	if c.Address == "" {
 		return DefaultAddress
@@ -39,7 +37,8 @@ func (c Config) Title() string {
 	return c.Address
 }
 
-// How soon a peer that vanished without a word is noticed: about half a minute.
+// These timeouts detect a peer that disappeared without closing the connection, after about half a
+// minute.
 const (
 	dialTimeout  = 5 * time.Second
 	probeIdle    = 15 * time.Second
@@ -48,26 +47,25 @@ const (
 	idleConnLife = 90 * time.Second
 )
 
-// Client is HashiCorp's, and can also hand over an answer unread.
+// Client is HashiCorp's client. It can also return an undecoded answer.
 type Client struct {
 	*api.Client
 	http   *http.Client
 	base   url.URL
-	params url.Values // of every question
+	params url.Values // of every request
 }
 
-// New returns a client, and what ends the connections that it keeps open. It
-// does not connect: with a server that is away, or a token file that is not
-// there yet, requests fail until it is. The error names a part of the
-// configuration that can't be right.
+// New returns a client and a function that closes its idle connections. It does not connect.
+// Requests fail while the server is unavailable or the token file does not exist. The error names
+// an invalid part of the configuration.
 func New(c Config) (client *Client, closeIdle func(), err error) {
 	scheme, host, socket, err := split(c.Title())
 	if err != nil {
 		return nil, nil, err
 	}
 	transport := &http.Transport{
-		// Each held request has its connection with HTTP/1.1. What it answers is
-		// asked again at once: closing in between would only churn.
+		// Each blocking query has its own HTTP/1.1 connection. The next query follows at once, so
+		// closing the connection in between would only cost time.
 		MaxIdleConnsPerHost: 1 << 14,
 		IdleConnTimeout:     idleConnLife,
 		ForceAttemptHTTP2:   true,
@@ -94,12 +92,12 @@ func New(c Config) (client *Client, closeIdle func(), err error) {
 	}
 	asker := &http.Client{
 		Transport: &roundTripper{next: transport, token: &token{fixed: c.Token, path: c.TokenFile}},
-		// Consul doesn't redirect, and our token is not for others.
+		// Consul doesn't redirect, and the token must not be sent to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	theirs, err := api.NewClient(&api.Config{Address: host, Scheme: scheme, Datacenter: c.Datacenter, Namespace: c.Namespace, Partition: c.Partition,
-		// The transport puts the right one in its place. With none, HashiCorp's
-		// client looks for one in the environment, and fails if its file is missing.
+		// The transport replaces this token. Without a token here, HashiCorp's client looks for one
+		// in the environment, and fails if its file is missing.
 		Token:     "unused",
 		Transport: transport, HttpClient: asker})
 	if err != nil {
@@ -116,8 +114,7 @@ func New(c Config) (client *Client, closeIdle func(), err error) {
 	return client, transport.CloseIdleConnections, nil
 }
 
-// split takes an address apart. For a socket the host is only a word to put into
-// requests.
+// split splits an address into its parts. For a socket the host is only a placeholder for requests.
 func split(address string) (scheme, host, socket string, err error) {
 	scheme, rest, written := strings.Cut(address, "://")
 	if !written {
@@ -135,7 +132,8 @@ func split(address string) (scheme, host, socket string, err error) {
 	return "", "", "", fmt.Errorf("consul address %q: use host:port, http://, https:// or unix://", address)
 }
 
-// tls is made for each connection, so that files may change.
+// tls returns the TLS settings of a new connection. It reads the files each time, because they may
+// change.
 func (c Config) tls(address string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName, NextProtos: []string{"h2", "http/1.1"}}
 	if config.ServerName == "" {

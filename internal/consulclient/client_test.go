@@ -30,14 +30,14 @@ func client(t *testing.T, c Config) *Client {
 	return out
 }
 
-// ask makes a request whose answer is a string.
+// ask sends a request and returns the answer, which is a string.
 func ask(c *Client) (string, error) {
 	var out string
 	_, err := c.Raw().Query("/v1/test", &out, nil)
 	return out, err
 }
 
-// tells answers with how it was asked.
+// tells answers with the properties of the request.
 var tells = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "%q", fmt.Sprint(r.Proto, " token=", r.Header.Get("X-Consul-Token"), " ", r.URL.RawQuery, " ", len(r.TLS.PeerCertificates)))
 })
@@ -68,8 +68,8 @@ func TestASocketAndWhomToAsk(t *testing.T) {
 	}
 }
 
-// A token that is rotated is used without a new client; nothing is sent without
-// the token that there should be, nor with one that the environment has.
+// A rotated token is used without a new client. Nothing is sent without the configured token, or
+// with a token of the environment.
 func TestTokensAreThoseOfTheFile(t *testing.T) {
 	t.Setenv("CONSUL_HTTP_TOKEN", "of the environment")
 	t.Setenv("CONSUL_HTTP_TOKEN_FILE", "/nowhere")
@@ -81,7 +81,7 @@ func TestTokensAreThoseOfTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	file := &token{path: path}
 	get := func() (string, error) {
-		file.checked = time.Time{} // a second later
+		file.checked = time.Time{} // as if a second had passed
 		return file.get()
 	}
 	if _, err := get(); err == nil {
@@ -118,8 +118,8 @@ func TestAnAnswerHasAnEndAndATokenIsNotForOthers(t *testing.T) {
 	}
 }
 
-// TLS is HTTP/2, on whose few connections thousands of requests can be held;
-// the CA's and the client's files are read anew.
+// TLS uses HTTP/2, so a few connections hold thousands of requests. The files of the CA and of the
+// client are read again.
 func TestTLS(t *testing.T) {
 	server := httptest.NewUnstartedServer(tells)
 	server.EnableHTTP2 = true
@@ -160,8 +160,8 @@ func TestBadAddresses(t *testing.T) {
 	}
 }
 
-// An agent that takes no more connections answers before it is asked. That is an
-// error that can be told from others.
+// An agent that refuses a connection answers before it receives a request. The client returns a
+// distinct error.
 func TestAnAgentThatIsBusy(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -176,7 +176,7 @@ func TestAnAgentThatIsBusy(t *testing.T) {
 			}
 			_, _ = io.WriteString(conn, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nContent-Length: 81\r\nConnection: close\r\n\r\n"+
 				"Your IP is issuing too many concurrent connections, please rate limit your calls\n")
-			_, _ = conn.Read(make([]byte, 4096)) // so that closing is not a reset, which loses what was said
+			_, _ = conn.Read(make([]byte, 4096)) // closing with unread data would be a reset, which loses the answer
 			_ = conn.Close()
 		}
 	}()

@@ -10,31 +10,31 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Config is the address of a Consul agent and the identity to use there. It is a part of
-// [consul] and of a [[source]]; the keys are Consul's own.
+// Config holds the address of a Consul agent and the credentials for it. It is a part of [consul]
+// and of a [[source]]. The keys have Consul's names.
 type Config struct {
 	// Address is "127.0.0.1:8500", "http://...", "https://host:8501" or
 	// "unix:///path"; "" is DefaultAddress.
 	Address    string `toml:"address"`
 	Datacenter string `toml:"datacenter"` // "": the one of the agent at Address
-	Namespace  string `toml:"namespace"`  // of Consul Enterprise; "": the token's
-	Partition  string `toml:"partition"`  // of Consul Enterprise; "": the agent's
+	Namespace  string `toml:"namespace"`  // of Consul Enterprise; "": the token's namespace
+	Partition  string `toml:"partition"`  // of Consul Enterprise; "": the agent's partition
 	Token      string `toml:"-"`          // "" with no TokenFile: the agent's default
 	TokenFile  string `toml:"token_file"` // takes precedence over Token; read again when it changes
 	// The keys below are for https.
-	CAFile     string `toml:"ca_file"`   // the CA of servers' certificates; "": the system's
-	CertFile   string `toml:"cert_file"` // our certificate, with KeyFile; read again for each connection
+	CAFile     string `toml:"ca_file"`   // CA of the server's certificate; "": the system's CAs
+	CertFile   string `toml:"cert_file"` // our certificate, with KeyFile; read for each connection
 	KeyFile    string `toml:"key_file"`
-	ServerName string `toml:"server_name"` // in the server's certificate; "": the address's host
+	ServerName string `toml:"server_name"` // name in the server's certificate; "": the host of the address
 }
 
-// Files lists the files that the keys name.
+// Files returns the files that the keys name.
 func (c *Config) Files() []tomlfile.NamedFile {
 	return []tomlfile.NamedFile{{Key: "token_file", Path: c.TokenFile}, {Key: "ca_file", Path: c.CAFile},
 		{Key: "cert_file", Path: c.CertFile}, {Key: "key_file", Path: c.KeyFile}}
 }
 
-// Resolved returns the settings with the paths of this process's systemd credentials.
+// Resolved returns the settings with the paths of systemd credentials of this process.
 func (c Config) Resolved() (Config, error) {
 	for _, file := range []*string{&c.TokenFile, &c.CAFile, &c.CertFile, &c.KeyFile} {
 		path, err := tomlfile.ResolvePath(*file)
@@ -46,7 +46,7 @@ func (c Config) Resolved() (Config, error) {
 	return c, nil
 }
 
-// Check checks everything but the address, and makes paths absolute.
+// Check checks all keys except the address, and makes paths absolute.
 func (c *Config) Check(t *tomlfile.Checker) {
 	for _, word := range []struct{ key, text string }{{"datacenter", c.Datacenter}, {"namespace", c.Namespace}, {"partition", c.Partition}, {"server_name", c.ServerName}} {
 		t.Word(word.key, word.text)
@@ -72,7 +72,7 @@ func (c *Config) Check(t *tomlfile.Checker) {
 	}
 }
 
-// CheckAddress checks the address that a key sets.
+// CheckAddress checks an address that is set by key.
 func CheckAddress(t *tomlfile.Checker, key, text string) {
 	const hint = `write "127.0.0.1:8500", "https://consul.example:8501" or "unix:///run/consul.sock"`
 	scheme, rest, written := strings.Cut(text, "://")

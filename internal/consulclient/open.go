@@ -13,11 +13,10 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// Open asks for a path such as "/v1/kv/app/" and returns the answer as it comes,
-// to be decoded by whoever knows a quicker way than HashiCorp's client, and to be
-// closed. Of the meta data it has the index, and whether the token kept something
-// back. For what isn't there the body is nil. Any other answer than that or a good
-// one is an api.StatusError, as with HashiCorp's own methods.
+// Open gets a path such as "/v1/kv/app/" and returns the undecoded answer. The caller decodes it,
+// possibly faster than HashiCorp's client, and closes it. The metadata contain only the index and
+// whether the token's permissions removed results. The body is nil if the path does not exist. For
+// other status codes the error is an api.StatusError, as with HashiCorp's methods.
 func (c *Client) Open(ctx context.Context, path string, params url.Values) (body io.ReadCloser, meta *api.QueryMeta, err error) {
 	params = maps.Clone(params)
 	maps.Copy(params, c.params)

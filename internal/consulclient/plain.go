@@ -7,9 +7,9 @@ import (
 	"net/url"
 )
 
-// Plain returns the error of a request without the request's URL: that is long, names
-// parameters that nobody who reads a status has asked for, and says less than whoever
-// asked can say of the question. Other errors are as they are.
+// Plain returns the error of a request without the request's URL. The URL is long and contains
+// internal parameters. The caller can describe the request better. Other errors are returned
+// unchanged.
 func Plain(err error) error {
 	var request *url.Error
 	if !errors.As(err, &request) {

@@ -25,7 +25,7 @@ func TestPlainErrorsNameNoURL(t *testing.T) {
 			if err != nil {
 				return
 			}
-			http.ReadRequest(bufio.NewReader(conn)) // all of it, or closing would be a reset
+			http.ReadRequest(bufio.NewReader(conn)) // read all of it, because closing with unread data would be a reset
 			conn.Close()
 		}
 	}()

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// ErrBusy says that the agent takes no more connections from this host: it has a
-// limit for each client, of 200 by default (limits.http_max_conns_per_client).
+// ErrBusy means that the agent accepts no more connections from this host. Its limit per client is
+// 200 by default (limits.http_max_conns_per_client).
 var ErrBusy = errors.New("consul takes no more connections from this host")
 
-// welcomed is a connection that may be refused: the agent takes it, answers
-// before anything was asked, and closes it. To net/http that is an answer to
-// nobody, and a connection like any other that has ended.
+// welcomed is a connection that the agent may refuse. To refuse it, the agent accepts it, answers
+// before it receives a request, and closes it. net/http ignores that answer and reports only a
+// closed connection.
 type welcomed struct {
 	net.Conn
 	answered bool
@@ -36,7 +36,7 @@ func (c *welcomed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// roundTripper gives every request its token, and every answer an end.
+// roundTripper adds the token to every request and limits the size of every answer.
 type roundTripper struct {
 	next  http.RoundTripper
 	token *token
@@ -61,16 +61,16 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// tokenAge is how old what is known of a token file may be.
+// tokenAge is the maximum age of a cached token file.
 const tokenAge = time.Second
 
-// token is the token as its file has it now.
+// token caches the token of a file.
 type token struct {
 	fixed, path string
 
 	mu      sync.Mutex
 	checked time.Time
-	read    os.FileInfo // the file as it was when its token was read
+	read    os.FileInfo // the file's state when its token was read
 	value   string
 	err     error
 }
@@ -88,9 +88,8 @@ func (t *token) get() (string, error) {
 	return t.value, t.err
 }
 
-// refresh reads the file if it is another than before. A file that can't be
-// read fails requests: without its token, Consul would answer as to anybody,
-// which may be with nothing at all.
+// refresh reads the file if it has changed. A file that can't be read fails requests. Without its
+// token, Consul would treat them as anonymous and could return empty answers.
 func (t *token) refresh() {
 	info, err := os.Stat(t.path)
 	if err != nil {
@@ -107,7 +106,7 @@ func (t *token) refresh() {
 	}
 }
 
-// bounded is a body that fails where it has no end.
+// bounded is a body that fails if it is too long.
 type bounded struct {
 	io.ReadCloser
 	left int64

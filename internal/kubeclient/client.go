@@ -1,15 +1,13 @@
-// Package kubeclient makes clients of a Kubernetes API server for long lives: for
-// the source and for what it writes back.
+// Package kubeclient creates long-lived clients of a Kubernetes API server, for the source and its
+// Writer.
 //
-// In goes a Config, out come client-go's REST clients, one for each group of the
-// API, on a transport of their own: the kubeconfig and the files that it names
-// are read anew when they change, so that certificates and addresses may, tokens
-// rotate, exec plugins are run, and a server that is silent is noticed within
-// about 20 s. The package knows the few kinds of objects that ironvip deals with
-// and no others, which keeps it small: neither the typed clientset nor anything
-// that pulls it in. It never talks to a server by itself, waits for no one in
-// turn (who makes many requests paces them), and never sends what it has of
-// credentials anywhere but to the configured server.
+// Its input is a Config. Its output is client-go's REST clients, one for each API group, on a
+// transport of this package. The transport reads the kubeconfig and its files again when they
+// change. Thus certificates, tokens and addresses can change, and exec plugins are run. A silent
+// server is detected within about 20 s. To stay small, the package knows only the kinds of objects
+// that ironvip uses, without the typed clientset and its dependencies. It never sends requests on
+// its own and never limits their rate. It never sends credentials to any server except the
+// configured one.
 package kubeclient
 
 import (
@@ -29,25 +27,25 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Config is which server to ask, and as whom.
+// Config selects the server and the credentials.
 type Config struct {
-	// Kubeconfig is the path of a kubeconfig file; "" is what a pod is given: the
-	// server in its environment, its service account's token.
+	// Kubeconfig is the path of a kubeconfig file. "" uses the settings of a pod: the server in the
+	// environment and the token of the service account.
 	Kubeconfig string
-	// Context is which of the file's contexts to use; "" is its current one.
+	// Context is the kubeconfig's context to use; "": its current one.
 	Context string
-	// UserAgent is what the server's logs say of us.
+	// UserAgent identifies this client in the server's logs.
 	UserAgent string
 }
 
-// Client is safe for concurrent use.
+// Client holds the REST clients of one server. It is safe for concurrent use.
 type Client struct {
 	transport server
 	clients   map[schema.GroupVersion]rest.Interface
 	params    runtime.ParameterCodec
 }
 
-// groups are the parts of the API that we know.
+// groups are the supported API groups.
 var groups = []struct {
 	version schema.GroupVersion
 	add     func(*runtime.Scheme) error
@@ -58,13 +56,13 @@ var groups = []struct {
 	{coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme},
 }
 
-// anyServer stands for the server in requests, until the transport puts the one
-// in its place that is configured at that time.
+// anyServer is a placeholder in requests. The transport replaces it by the server that is
+// configured at that time.
 const anyServer = "https://kubernetes.invalid"
 
-// New returns a client. It does not connect, and doesn't need the kubeconfig yet:
-// with a file that isn't there or can't be used, requests fail until it can (see
-// Check). The error names a part of the configuration that can't be right.
+// New returns a client. It does not connect, and does not need the kubeconfig yet. Requests fail
+// while the file is missing or invalid (see Check). The error names an invalid part of the
+// configuration.
 func New(c Config) (*Client, error) {
 	if c.Kubeconfig == "" && c.Context != "" {
 		return nil, fmt.Errorf("kubernetes context %q: contexts are those of a kubeconfig file, and none is given", c.Context)
@@ -72,18 +70,18 @@ func New(c Config) (*Client, error) {
 	return through(&transport{config: c})
 }
 
-// NewThrough returns a client whose requests go to next as they are, addressed to
-// no server in particular: for tests with a server that has no network.
+// NewThrough returns a client that passes its requests to next unchanged, with a placeholder as the
+// server. It is for tests with a server in this process.
 func NewThrough(next http.RoundTripper) (*Client, error) { return through(direct{next}) }
 
-// server is who has requests answered.
+// server is a transport to a server.
 type server interface {
 	http.RoundTripper
 	server() string
 	closeIdle()
 }
 
-// direct is a server that is in the same program.
+// direct is a server in this process.
 type direct struct{ http.RoundTripper }
 
 func (direct) server() string { return anyServer }
@@ -100,7 +98,7 @@ func through(to server) (*Client, error) {
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	out := &Client{transport: to, clients: map[schema.GroupVersion]rest.Interface{}, params: runtime.NewParameterCodec(scheme)}
 	client := &http.Client{Transport: to,
-		// The server redirects to nobody whom our credentials are for.
+		// Credentials must not be sent to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	for _, group := range groups {
 		root := "/apis"
@@ -108,9 +106,9 @@ func through(to server) (*Client, error) {
 			root = "/api"
 		}
 		made, err := rest.RESTClientForConfigAndClient(&rest.Config{Host: anyServer, APIPath: root, QPS: -1,
-			WarningHandler: rest.NoWarnings{}, // of what is deprecated: that is the build's business, not the user's
+			WarningHandler: rest.NoWarnings{}, // a deprecation concerns the developers, not the user
 			ContentConfig: rest.ContentConfig{GroupVersion: &group.version, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
-				// Half as many bytes, and a third of the work.
+				// Protobuf takes half as many bytes as JSON and a third of the CPU time.
 				ContentType:        runtime.ContentTypeProtobuf,
 				AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON}}, client)
 		if err != nil {
@@ -121,8 +119,8 @@ func through(to server) (*Client, error) {
 	return out, nil
 }
 
-// Check reads the configuration and what it names, and says what is wrong with
-// it. It does not connect.
+// Check reads the configuration and its files and returns an error if they are invalid. It does not
+// connect.
 func Check(c Config) error {
 	if _, err := New(c); err != nil {
 		return err
@@ -131,10 +129,9 @@ func Check(c Config) error {
 	return err
 }
 
-// REST returns the client of one group of the API: core, discovery.k8s.io,
-// networking.k8s.io or coordination.k8s.io, each in version v1. Any other is a
-// mistake in the program. Objects are sent as protobuf unless the request says
-// otherwise.
+// REST returns the client of one API group: core, discovery.k8s.io, networking.k8s.io or
+// coordination.k8s.io, each in version v1. It panics for other groups, which is a programming
+// error. Objects are sent as protobuf unless the request sets another format.
 func (c *Client) REST(gv schema.GroupVersion) rest.Interface {
 	client, known := c.clients[gv]
 	if !known {
@@ -143,18 +140,16 @@ func (c *Client) REST(gv schema.GroupVersion) rest.Interface {
 	return client
 }
 
-// Params is what turns metav1's options into parameters of a request.
+// Params returns the codec that converts metav1's options to request parameters.
 func (c *Client) Params() runtime.ParameterCodec { return c.params }
 
-// Server names the server in messages: its URL, or the kubeconfig while that
-// can't be read.
+// Server returns the server's name for messages: its URL, or the kubeconfig if that can't be read.
 func (c *Client) Server() string { return c.transport.server() }
 
-// CloseIdle closes connections on which nothing is asked.
+// CloseIdle closes idle connections.
 func (c *Client) CloseIdle() { c.transport.closeIdle() }
 
-// Cause returns what is behind a failed request, without the URL, in which
-// anyServer stands for the server.
+// Cause returns the cause of a failed request. It omits the URL, because that contains anyServer.
 func Cause(err error) error {
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {

@@ -26,7 +26,7 @@ import (
 	"github.com/ironvip/ironvip/test/authority"
 )
 
-// asked is a server that notes how it was asked, and has one Service.
+// asked is a server with one Service. It records the requests.
 type asked struct {
 	*httptest.Server
 	last chan *http.Request
@@ -76,7 +76,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// get asks for the Service, and returns how that looked to the server.
+// get requests the Service and returns the request that the server received.
 func (a asked) get(c *Client) (*http.Request, error) {
 	var service corev1.Service
 	err := c.REST(corev1.SchemeGroupVersion).Get().Namespace("shop").Resource("services").Name("web").MaxRetries(0).Do(context.Background()).Into(&service)
@@ -89,7 +89,7 @@ func (a asked) get(c *Client) (*http.Request, error) {
 	return <-a.last, nil
 }
 
-// later has files looked at again.
+// later makes the client check its files again.
 func later(c *Client) {
 	t := c.transport.(*transport)
 	t.mu.Lock()
@@ -97,9 +97,8 @@ func later(c *Client) {
 	t.checked = time.Time{}
 }
 
-// What a kubeconfig names is read anew when it changes; a request goes where the
-// file says then, by HTTP/2 and in protobuf. A file that can't be used leaves the
-// former in use.
+// The kubeconfig and its files are read again when they change. A request goes to the current
+// server, by HTTP/2 and in protobuf. An invalid file leaves the previous configuration in effect.
 func TestKubeconfigThatChanges(t *testing.T) {
 	first, second := serve(t), serve(t)
 	dir := t.TempDir()
@@ -143,7 +142,7 @@ func TestKubeconfigThatChanges(t *testing.T) {
 	}
 }
 
-// Certificates and tokens come from data, from files and from programs.
+// Certificates and tokens come from data, files and programs.
 func TestCredentials(t *testing.T) {
 	server := serve(t)
 	dir := t.TempDir()
@@ -204,8 +203,7 @@ func TestWhatCantBeRight(t *testing.T) {
 	}
 }
 
-// A redirect is no place for credentials; its cause is told without the URL that
-// stands for the server.
+// A redirect receives no credentials. The error does not contain the placeholder URL.
 func TestRedirectsAndCauses(t *testing.T) {
 	c, err := NewThrough(trip(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Path != "/apis/discovery.k8s.io/v1/endpointslices" {
@@ -239,7 +237,7 @@ type trip func(*http.Request) (*http.Response, error)
 
 func (f trip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// What would make the binary large stays out of it.
+// Large dependencies are not linked.
 func TestWhatIsLinked(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "../kubeclient", "../../sources/kubernetes").Output()
 	if err != nil {
@@ -260,7 +258,7 @@ func TestWhatIsLinked(t *testing.T) {
 	}
 }
 
-// client-go's own words are details.
+// client-go logs at debug level.
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	defer klog.ClearLogger()

@@ -7,14 +7,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// LogTo has what client-go logs go to log, at debug level: what matters of it is
-// also in an error that its caller gets. It is for a program's start, as
-// client-go has one log for the whole program.
+// LogTo redirects client-go's log to log, at debug level. Relevant messages are also errors that
+// client-go's callers receive. Call it at the program's start, because client-go has one log for
+// the whole program.
 func LogTo(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(quiet{log.Handler()}))
 }
 
-// quiet is a handler that takes everything for a detail.
+// quiet is a handler that lowers all records to debug level.
 type quiet struct{ slog.Handler }
 
 func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
@@ -23,7 +23,7 @@ func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
 
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
-	if !q.Enabled(ctx, r.Level) { // not everything of client-go asks first
+	if !q.Enabled(ctx, r.Level) { // not all of client-go calls Enabled first
 		return nil
 	}
 	return q.Handler.Handle(ctx, r)

@@ -16,25 +16,25 @@ import (
 	clientgo "k8s.io/client-go/transport"
 )
 
-// How soon a peer that vanished without a word, or whose process is stopped, is
-// noticed: client-go's own 45 s are changed by the environment alone.
+// These timeouts detect a peer that disappeared without closing the connection, or a stopped
+// process. client-go's own 45 s can be changed only by the environment.
 const (
 	dialTimeout  = 5 * time.Second
 	tlsTimeout   = 10 * time.Second
 	probeIdle    = 10 * time.Second
 	probeAnswer  = 10 * time.Second
 	idleConnLife = 90 * time.Second
-	// freshFor is how long files are taken for unchanged without a look.
+	// freshFor is how long files count as unchanged before they are checked again.
 	freshFor = time.Second
 )
 
-// loaded is the configuration as files have it.
+// loaded is the configuration from the files.
 type loaded struct {
 	server *url.URL
-	next   http.RoundTripper // with the credentials
+	next   http.RoundTripper // adds the credentials
 	inner  *http.Transport
-	files  []string // that it was made of
-	stamp  string   // what they looked like before
+	files  []string // the files that were read
+	stamp  string   // their state before they were read
 }
 
 // load reads the configuration.
@@ -50,9 +50,9 @@ func load(c Config) (*loaded, error) {
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeIdle, Interval: probeAnswer / 2, Count: 2}}
 	config.Dial = dialer.DialContext
 	if config.ExecProvider != nil {
-		config.ExecProvider.StdinUnavailable = true // an agent has nobody to ask
+		config.ExecProvider.StdinUnavailable = true // an agent has no terminal
 	}
-	if config.CAFile != "" { // certificates and tokens are read anew by client-go
+	if config.CAFile != "" { // client-go reads changed certificates and tokens itself
 		files = append(files, config.CAFile)
 		before += stamp(files[1:])
 	}
@@ -90,7 +90,7 @@ func load(c Config) (*loaded, error) {
 	return &loaded{server: server, next: next, inner: inner, files: files, stamp: before}, nil
 }
 
-// read takes the context that is asked for out of the kubeconfig.
+// read returns the configuration of the selected context of the kubeconfig.
 func read(c Config) (*rest.Config, error) {
 	if c.Kubeconfig == "" {
 		config, err := rest.InClusterConfig()
@@ -113,7 +113,7 @@ func read(c Config) (*rest.Config, error) {
 	return config, nil
 }
 
-// stamp is different when a file has changed.
+// stamp returns a text that changes when one of the files changes.
 func stamp(files []string) string {
 	var out strings.Builder
 	for _, path := range files {
@@ -126,19 +126,19 @@ func stamp(files []string) string {
 	return out.String()
 }
 
-// transport sends each request to the server that is configured at that time,
-// with the credentials of that time.
+// transport sends each request to the server that is configured at that time, with the credentials
+// of that time.
 type transport struct {
 	config Config
 
 	mu      sync.Mutex
 	loaded  *loaded
-	err     error // why there is none
+	err     error // why loaded is nil
 	checked time.Time
 }
 
-// current returns the configuration, read anew if files have changed. What can't
-// be used then, as when a file is half written, leaves the former in use.
+// current returns the configuration and reads it again if files have changed. If the new one is
+// invalid, for example a file that is half written, the previous one stays in effect.
 func (t *transport) current() (*loaded, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,11 +1,10 @@
-// Package overrides keeps the states that operators set for single backends:
-// drain and maint, for backends of any source.
+// Package overrides keeps the states that operators set for single backends: drain and maint, for
+// backends of any source.
 //
-// In come Set, and through the registry the overrides set on other hosts; out
-// goes the overrides table, which this package alone writes. An override is
-// durable before it is in the table, and stays in force until an operator sets
-// ready or the backend has been gone for an hour. The package never changes a
-// service's row.
+// Its inputs are Set and the overrides that other hosts set through the registry. Its output is the
+// overrides table. This package is the table's only writer. An override is durable before it is in
+// the table. It stays in effect until an operator sets ready or the backend has been gone for an
+// hour. The package never changes a service's row.
 //
 // Files:
 //
@@ -28,30 +27,27 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Options are what Overrides depend on. Store, Table and Services are needed.
+// Options are the dependencies of Overrides. Store, Table and Services are required.
 type Options struct {
 	Store    registry.Store[Override]
 	Table    *table.Table[vip.BackendKey, vip.BackendState] // this package is its only writer
 	Services table.Reader[vip.ServiceKey, vip.Service]      // of every source
-	// Fleet is the hosts that share the store, nil for one host. Node is this host's
-	// name.
+	// Fleet is the hosts that share the store; nil for one host. Node is the name of this host.
 	Fleet Fleet
 	Node  string
-	// Fetch brings a service into Services that another host has written a moment ago;
-	// may be nil.
+	// Fetch reads a service that another host has just written into Services. It may be nil.
 	Fetch  func(context.Context, vip.ServiceKey) error
 	Events *event.Log
 	Log    *slog.Logger // nil: slog.Default()
 }
 
-// Fleet is what the overrides need of the other hosts. A *fleet.Tree is one.
+// Fleet is the part of the fleet that the overrides use. *fleet.Tree implements it.
 type Fleet interface {
 	Mine() bool                        // this host is elected
-	AwayFor(node string) time.Duration // how long a node has been absent; 0 if it is there
+	AwayFor(node string) time.Duration // how long a node has been absent; 0 if it is present
 }
 
-// Overrides sets and follows overrides. Any number of goroutines may call its
-// methods.
+// Overrides sets and follows overrides. Its methods are safe for concurrent use.
 type Overrides struct {
 	Options
 	feed  registry.Feed[Override]
@@ -60,14 +56,14 @@ type Overrides struct {
 
 	mu      sync.Mutex
 	running bool
-	invalid map[string]vip.Problem // stored values that are no override, by their key
-	kept    map[string]struct{}    // keys of overrides in force whose stored value has become unreadable
+	invalid map[string]vip.Problem // problems with invalid stored values, by their key
+	kept    map[string]struct{}    // keys of overrides in effect with a stored value that has become unreadable
 
-	missing map[vip.BackendKey]time.Time // since when overrides have had no backend; for the sweep
+	missing map[vip.BackendKey]time.Time // when an override's backend was first missing; for the sweep
 }
 
-// New returns overrides for a store that need not have been read yet. The table is
-// not ready before Restore or Run has filled it.
+// New returns overrides for a store that may not have been read yet. The table becomes ready when
+// Restore or Run has filled it.
 func New(o Options) *Overrides {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -76,8 +72,8 @@ func New(o Options) *Overrides {
 		invalid: map[string]vip.Problem{}, kept: map[string]struct{}{}, missing: map[vip.BackendKey]time.Time{}}
 }
 
-// Restore fills the table from a store that has been read. Call it at most once,
-// before Run, which otherwise does the same when the store is ready.
+// Restore fills the table from a store that has been read. Call it at most once, before Run.
+// Without Restore, Run fills the table when the store is ready.
 func (o *Overrides) Restore() {
 	registry.Drain(o.feed, o.receive)
 	if table.IsClosed(o.Store.Ready()) {
@@ -85,11 +81,10 @@ func (o *Overrides) Restore() {
 	}
 }
 
-// readTimeout is how long the pipeline waits for a store that can't be read at the
-// start.
+// readTimeout is how long the pipeline waits at the start for a store that can't be read.
 const readTimeout = 30 * time.Second
 
-// Run follows the store and sweeps until the context ends.
+// Run follows the store and sweeps periodically until the context ends.
 func (o *Overrides) Run(ctx context.Context) error {
 	late := time.NewTimer(readTimeout)
 	defer late.Stop()
@@ -132,11 +127,10 @@ func (o *Overrides) setRunning(to bool) {
 	o.running = to
 }
 
-// Set sets the state that a backend of any source is to have: Drain and Maint stay
-// in force on all hosts until Ready removes them. It returns when the change is
-// durable and in the table, with its revision. Errors are ErrNoService,
-// ErrNoBackend, ErrNotRunning, ErrStore, *ConflictError and *InvalidError of
-// internal/registry.
+// Set sets the override of a backend of any source. Drain and Maint stay in effect on all hosts
+// until Ready removes them. Set returns the revision when the change is durable and in the table.
+// Errors are ErrNoService, ErrNoBackend, ErrNotRunning, ErrStore, *ConflictError and *InvalidError
+// of internal/registry.
 func (o *Overrides) Set(ctx context.Context, key vip.BackendKey, to vip.State) (rev uint64, err error) {
 	if _, err := ParseState(to.String()); err != nil {
 		return 0, err
@@ -180,15 +174,15 @@ func (o *Overrides) Set(ctx context.Context, key vip.BackendKey, to vip.State) (
 	return o.Table.Revision(), nil
 }
 
-// findBackend returns ErrNoService or ErrNoBackend if there is no such backend, and
-// finds one that another host has registered a moment ago.
+// findBackend returns ErrNoService or ErrNoBackend if the backend does not exist. It fetches the
+// service if needed, because another host may have just registered it.
 func (o *Overrides) findBackend(ctx context.Context, key vip.BackendKey) error {
 	err := o.lookUp(key)
 	if err == nil {
 		return nil
 	}
 	if !table.IsClosed(o.Services.Ready()) {
-		return registry.ErrNotRunning // a service that is missing may not have been read yet
+		return registry.ErrNotRunning // a missing service may not have been read yet
 	}
 	if o.Fetch != nil {
 		if err := o.Fetch(ctx, key.Service); err != nil {
@@ -199,8 +193,7 @@ func (o *Overrides) findBackend(ctx context.Context, key vip.BackendKey) error {
 	return err
 }
 
-// lookUp returns ErrNoService or ErrNoBackend if the services table has no such
-// backend.
+// lookUp returns ErrNoService or ErrNoBackend if the services table does not have the backend.
 func (o *Overrides) lookUp(key vip.BackendKey) error {
 	svc, _, ok := o.Services.Get(key.Service)
 	switch {
@@ -212,7 +205,7 @@ func (o *Overrides) lookUp(key vip.BackendKey) error {
 	return nil
 }
 
-// Problems lists the stored overrides that can't be used.
+// Problems returns the problems with stored overrides.
 func (o *Overrides) Problems() []vip.Problem {
 	out := slices.Clone(o.Store.Problems())
 	o.mu.Lock()
@@ -226,7 +219,7 @@ func (o *Overrides) Problems() []vip.Problem {
 	return out
 }
 
-// receive puts changes of the store into the table.
+// receive writes changes of the store to the table.
 func (o *Overrides) receive(items []registry.Item[Override]) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -237,7 +230,7 @@ func (o *Overrides) receive(items []registry.Item[Override]) {
 	}
 }
 
-// refresh puts the store's present value at a key into the table and returns it.
+// refresh writes the store's current value at a key to the table and returns it.
 func (o *Overrides) refresh(at string) (Override, uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -247,7 +240,7 @@ func (o *Overrides) refresh(at string) (Override, uint64) {
 	return item.Value, item.Version
 }
 
-// recheck looks again at overrides whose stored value had become unreadable.
+// recheck reads again the overrides with a stored value that had become unreadable.
 func (o *Overrides) recheck() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -258,8 +251,8 @@ func (o *Overrides) recheck() {
 	}
 }
 
-// put puts a value of the store into the table. An override stays in force while
-// its stored value is unreadable. The caller holds mu.
+// put writes a value of the store to the table. An override stays in effect while its stored value
+// is unreadable. The caller holds mu.
 func (o *Overrides) put(item *registry.Item[Override]) {
 	if item.Version == 0 && o.Store.Unreadable(item.Key) {
 		o.kept[item.Key] = struct{}{}
@@ -290,10 +283,9 @@ func (o *Overrides) put(item *registry.Item[Override]) {
 	}
 }
 
-// publishEvent publishes an event about a changed override, with the node that it was
-// set through ("" if unknown). It is silent about overrides that were set before
-// this host started, and about removals of overrides of a backend that is gone. The
-// caller holds mu.
+// publishEvent publishes an event about a changed override. Node is the node through which it was
+// set, or "" if unknown. It publishes nothing for overrides that were set before this host started,
+// or for overrides of a backend that is gone. The caller holds mu.
 func (o *Overrides) publishEvent(key vip.BackendKey, to vip.State, node string) {
 	if !o.running || o.lookUp(key) != nil {
 		return

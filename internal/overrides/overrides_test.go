@@ -33,7 +33,7 @@ func backend(address string) vip.BackendKey {
 	return vip.BackendKey{Service: webKey, Address: netip.MustParseAddr(address)}
 }
 
-// host is one host: overrides, and the services table that a test fills.
+// host is one host with overrides and the services table that a test fills.
 type host struct {
 	*Overrides
 	t        *testing.T
@@ -41,7 +41,7 @@ type host struct {
 	services *table.Table[vip.ServiceKey, vip.Service]
 	table    *table.Table[vip.BackendKey, vip.BackendState]
 	events   *event.Log
-	tree     *fleettest.Host // nil without a fleet
+	tree     *fleettest.Host // nil: no fleet
 	stop     func()
 }
 
@@ -76,7 +76,7 @@ func (h *host) set(address string, to vip.State) {
 	}
 }
 
-// overridden lists the table as "address state".
+// overridden returns the table's rows as "address state".
 func (h *host) overridden() string {
 	var out []string
 	for key, row := range h.table.All() {
@@ -102,7 +102,7 @@ func (h *host) messages() (out []string) {
 	return out
 }
 
-// writes counts the writes of a bucket, and fails them on demand.
+// writes counts the writes to a bucket and can make them fail.
 type writes struct {
 	registry.Bucket[Override]
 	n   int
@@ -117,8 +117,8 @@ func (w *writes) Batch(fill func(*store.Tx[Override])) error {
 	return w.Bucket.Batch(fill)
 }
 
-// restarts calls f with a function that starts overrides on one state file, after
-// stopping the last ones.
+// restarts calls f with a function that starts overrides on one state file. Each call stops the
+// previous overrides first.
 func restarts(t *testing.T, f func(t *testing.T, db *store.DB, start func() (*host, *writes))) {
 	bubble.Test(t, func(t *testing.T) {
 		db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
@@ -204,7 +204,7 @@ func TestSetRefuses(t *testing.T) {
 	})
 }
 
-// A backend that another host has registered a moment ago is found.
+// A backend that another host has just registered is found.
 func TestSetFetchesTheService(t *testing.T) {
 	restarts(t, func(t *testing.T, _ *store.DB, start func() (*host, *writes)) {
 		h, _ := start()
@@ -217,8 +217,8 @@ func TestSetFetchesTheService(t *testing.T) {
 	})
 }
 
-// Overrides that were set before a host started make no events, even if the
-// service is known by then.
+// Overrides that were set before a host started cause no events, even if the service is already
+// known then.
 func TestRestoredOverridesMakeNoEvents(t *testing.T) {
 	restarts(t, func(t *testing.T, db *store.DB, start func() (*host, *writes)) {
 		h, _ := start()
@@ -333,8 +333,8 @@ func TestOverridesAreShared(t *testing.T) {
 		if got := late.messages(); len(got) > 0 {
 			t.Errorf("a host that joins has events of earlier overrides: %q", got)
 		}
-		// An hour after its backend is gone, the override is removed by the host that it
-		// was set through, or if that is absent, by the elected one.
+		// One hour after its backend is gone, the override is removed by the host through which it
+		// was set. If that host is absent, the elected host removes it.
 		for _, h := range hosts {
 			h.has("10.0.0.2")
 		}
@@ -348,8 +348,8 @@ func TestOverridesAreShared(t *testing.T) {
 	})
 }
 
-// To set what is set already costs no write, but is checked against the store, in
-// which another host may have changed it.
+// Setting an override again costs no write. It is still compared with the store, because another
+// host may have changed it there.
 func TestSetConfirmsWhatIsSet(t *testing.T) {
 	inFleet(t, func(t *testing.T, m *fleettest.Memory, join func(string) *host) {
 		a := join("a")
@@ -381,8 +381,8 @@ func TestSetConfirmsWhatIsSet(t *testing.T) {
 	})
 }
 
-// A value that can't be read is never overwritten. The override before it stays in
-// force until the value is removed.
+// An unreadable value is never overwritten. The override from before stays in effect until the
+// value is removed.
 func TestUnreadableValueIsKept(t *testing.T) {
 	inFleet(t, func(t *testing.T, m *fleettest.Memory, join func(string) *host) {
 		const at = "ironvip/v1/tree/states/default/web/10.0.0.1"

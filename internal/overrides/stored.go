@@ -10,15 +10,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Folder is the folder of the fleet's tree with the overrides. Keys are
-// NAMESPACE/NAME/BACKEND.
+// Folder is the folder of the overrides in the fleet's tree. Keys are NAMESPACE/NAME/BACKEND.
 const Folder = "states"
 
 // Override is the stored override of one backend.
 type Override struct {
 	State string    `json:"state"` // see ParseState
 	Since time.Time `json:"since"`
-	Node  string    `json:"node,omitempty"` // in a fleet, the node that it was set through, which also sweeps it
+	Node  string    `json:"node,omitempty"` // in a fleet, the node through which it was set; that node also sweeps it
 }
 
 // Shared returns the overrides of a fleet. Call it before the tree runs.
@@ -26,8 +25,7 @@ func Shared(tree *fleet.Tree) *registry.Shared[Override] {
 	return registry.NewShared(tree, Folder, func(key string, o Override) error { _, err := o.state(key); return err })
 }
 
-// ParseState reads a state that an operator can set. The error is a
-// *registry.InvalidError.
+// ParseState parses a state that an operator can set. The error is a *registry.InvalidError.
 func ParseState(text string) (vip.State, error) {
 	for _, s := range []vip.State{vip.Ready, vip.Drain, vip.Maint} {
 		if s.String() == text {
@@ -38,7 +36,7 @@ func ParseState(text string) (vip.State, error) {
 		Message: fmt.Sprintf("%q is not a state", text), Hint: "use ready, drain or maint"}}}
 }
 
-// state returns the override's state, or what is wrong with the value at its key.
+// state returns the override's state, or the reason why the value at its key is invalid.
 func (o Override) state(at string) (vip.State, error) {
 	key, err := parseKey(at)
 	if err != nil {

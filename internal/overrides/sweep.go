@@ -9,19 +9,17 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// An override outlives its backend by gracePeriod, so that a backend that is
-// redeployed, or a source that restarts, finds it unchanged. A sweep costs
-// O(overrides).
+// An override outlives its backend by gracePeriod. Therefore it is still there after a backend was
+// redeployed or a source restarted. A sweep costs O(overrides).
 const (
 	gracePeriod   = time.Hour
 	sweepInterval = 10 * time.Minute
 )
 
-// sweep removes the overrides of backends that have been gone for gracePeriod. No
-// backend counts as gone before every source has synced. In a fleet each host
-// removes those that were set through it, because only this host may know why: its
-// static sources differ from another host's. The elected host also removes those
-// of hosts that are absent.
+// sweep removes the overrides of backends that have been gone for gracePeriod. No backend counts as
+// gone before every source has synced. In a fleet each host removes the overrides that were set
+// through it. Other hosts may have other static sources, and can't know whether the backend is
+// gone. The elected host also removes the overrides of absent hosts.
 func (o *Overrides) sweep(ctx context.Context) {
 	if !table.IsClosed(o.Services.Ready()) {
 		return
@@ -75,8 +73,8 @@ func (o *Overrides) sweep(ctx context.Context) {
 	}
 }
 
-// absentAfter is how long a node may be absent before the elected host sweeps for
-// it. A node that restarts is back sooner.
+// absentAfter is how long a node must be absent before the elected host sweeps its overrides. A
+// restart takes less time.
 const absentAfter = 5 * time.Second
 
 // isMine reports whether this host removes the override at a key.

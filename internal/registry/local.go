@@ -9,33 +9,31 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Bucket keeps values durably under string keys. A *store.Bucket is one.
+// Bucket stores values durably by string key. *store.Bucket implements it.
 type Bucket[V any] interface {
-	// All returns every value. With an error that is store.ErrDamaged the map
-	// holds those that could be read.
+	// All returns every value. If the error is store.ErrDamaged, the map holds the readable values.
 	All() (map[string]V, error)
-	// Get returns the value at key and whether there is one.
+	// Get returns the value at key and whether it exists.
 	Get(key string) (V, bool, error)
-	// Batch makes all writes of fill durable, or none.
+	// Batch makes all writes by fill durable, or none.
 	Batch(fill func(tx *store.Tx[V])) error
 }
 
-// Local is a Store in this host's state file. It has only versions in memory:
-// the values are on the disk.
+// Local is a Store in this host's state file. It keeps only versions in memory. The values are on
+// the disk.
 type Local[V any] struct {
 	bucket   Bucket[V]
 	problems []vip.Problem // while any value is damaged
 
 	mu       sync.Mutex
-	damaged  map[string]struct{} // keys of values that can't be read, until they are written again or removed
-	repaired chan struct{}       // closed when a damaged value was written again or removed
+	damaged  map[string]struct{} // keys of values that can't be read, until they are replaced or removed
+	repaired chan struct{}       // closed when a damaged value was replaced or removed
 	versions map[string]uint64
 	last     uint64
 	restored []Item[V] // for the first Watch
 }
 
-// NewLocal reads the bucket. Values that can't be read are among the Problems; an
-// error concerns the whole bucket.
+// NewLocal reads the bucket. Unreadable values become Problems. An error concerns the whole bucket.
 func NewLocal[V any](bucket Bucket[V]) (*Local[V], error) {
 	l := &Local[V]{bucket: bucket, versions: map[string]uint64{}, damaged: map[string]struct{}{}, repaired: make(chan struct{})}
 	all, err := bucket.All()
@@ -75,10 +73,10 @@ func (l *Local[V]) Get(key string) (value V, version uint64) {
 	return value, version
 }
 
-// Fetch implements Store. No other host writes.
+// Fetch implements Store. It does nothing, because no other host writes.
 func (l *Local[V]) Fetch(context.Context, string) error { return nil }
 
-// Unreadable implements Store. Commit may replace or remove a damaged value: no other
+// Unreadable implements Store. Commit may replace or remove a damaged value, because no other
 // version of ironvip could read it.
 func (l *Local[V]) Unreadable(key string) bool {
 	l.mu.Lock()
@@ -87,8 +85,8 @@ func (l *Local[V]) Unreadable(key string) bool {
 	return is
 }
 
-// Commit implements Store. All batches are one write to the disk: if it fails, none
-// happens.
+// Commit implements Store. It writes all batches to the disk at once. If the write fails, no batch
+// is written.
 func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 	var written []*Edit[V]
 	l.mu.Lock()
@@ -142,7 +140,7 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 	return nil
 }
 
-// Watch implements Store. Only the first feed has the values: they are not kept in
+// Watch implements Store. Only the first feed contains the values, because they are not kept in
 // memory.
 func (l *Local[V]) Watch() Feed[V] {
 	l.mu.Lock()

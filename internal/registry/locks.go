@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// Locks serializes writers by key. A slow disk then delays writers of one key
-// only, and writers of other keys share its fsync. The zero value has no locks.
+// Locks serializes writers by key. On a slow disk, only writers of the same key wait for each
+// other. Writers of different keys share an fsync. The zero value has no locks.
 type Locks struct {
 	mu   sync.Mutex
 	held map[string]*lock
 }
 
 type lock struct {
-	free  chan struct{} // holds a token while nobody has the lock
+	free  chan struct{} // holds a token while the lock is free
 	users int           // holders and waiters
 }
 
-// Lock waits until the caller has every key, or the context ends. It sorts keys
-// in place, so that two callers never wait for each other. No key may occur twice.
+// Lock waits until the caller has the locks of all keys, or the context ends. It sorts keys in
+// place, which prevents deadlocks. Keys must be unique.
 func (l *Locks) Lock(ctx context.Context, keys ...string) (unlock func(), err error) {
 	slices.Sort(keys)
 	for i, k := range keys {
@@ -35,7 +35,7 @@ func (l *Locks) Lock(ctx context.Context, keys ...string) (unlock func(), err er
 	return func() { l.release(keys) }, nil
 }
 
-// Users returns how many callers hold the lock of a key or wait for it.
+// Users returns the number of callers that hold the lock of a key or wait for it.
 func (l *Locks) Users(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,7 +45,7 @@ func (l *Locks) Users(key string) int {
 	return 0
 }
 
-// Len returns how many keys are locked.
+// Len returns the number of locked keys.
 func (l *Locks) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

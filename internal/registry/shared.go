@@ -12,32 +12,32 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// sharedVersion is the version of the values' format. A host that finds another
-// version leaves the value alone.
+// sharedVersion is the version of the values' format. A host does not change a value with another
+// version.
 const sharedVersion = 1
 
-// staleTimeout is how long a write waits for a tree that can't reach Consul, which
-// happens for a moment whenever Consul elects a leader.
+// staleTimeout is how long a write waits while the tree can't reach Consul. That happens briefly at
+// each election of a Consul leader.
 const staleTimeout = time.Second
 
-// maxCommit is how many batches the tree gets in one call. Each call has its own
+// maxCommit is the maximum number of batches in one call of the tree. Each call has its own
 // timeout.
 const maxCommit = 1000
 
-// Shared is a Store in a folder of the fleet's tree, which every host writes.
+// Shared is a Store in a folder of the fleet's tree. Every host writes to it.
 type Shared[V any] struct {
 	tree   *fleet.Tree
 	folder string
 	values *fleet.Collection[V]
 }
 
-// NewShared returns the values of a folder. Check reports what is wrong with a value
-// at its key. Call it before the tree runs.
+// NewShared returns the values of a folder. Check returns an error for an invalid value at its key.
+// Call NewShared before the tree runs.
 func NewShared[V any](tree *fleet.Tree, folder string, check func(string, V) error) *Shared[V] {
 	return &Shared[V]{tree: tree, folder: folder, values: fleet.NewCollection(tree, folder, sharedVersion, check)}
 }
 
-// Version implements Store. It is Consul's index of the value.
+// Version implements Store. The version is the value's index in Consul.
 func (s *Shared[V]) Version(key string) uint64 {
 	_, version := s.Get(key)
 	return version
@@ -75,7 +75,7 @@ func (s *Shared[V]) Commit(ctx context.Context, batches []*Batch[V]) error {
 	var writes []*fleet.Batch
 	for _, b := range batches {
 		if i := slices.IndexFunc(b.Edits, func(e Edit[V]) bool { return e.Value == nil && e.Version == 0 }); i >= 0 {
-			b.Err = &OutdatedError{[]string{b.Edits[i].Key}} // only a value that can't be read may be there
+			b.Err = &OutdatedError{[]string{b.Edits[i].Key}} // only an unreadable value can exist there
 			continue
 		}
 		w, err := s.encode(b)
@@ -134,8 +134,8 @@ func (s *Shared[V]) encode(b *Batch[V]) (*fleet.Batch, error) {
 	return out, nil
 }
 
-// waitFresh returns an error if the tree can't reach Consul, so that a write fails
-// before anything has happened.
+// waitFresh returns an error if the tree can't reach Consul within staleTimeout. A write then fails
+// before it has changed anything.
 func (s *Shared[V]) waitFresh(ctx context.Context) error {
 	late := time.NewTimer(staleTimeout)
 	defer late.Stop()

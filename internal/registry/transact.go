@@ -13,30 +13,29 @@ import (
 // Op is the change of one key in a transaction.
 type Op[V any] struct {
 	Key string
-	// Apply reads the newest value that this host has of the key, and returns the edit
-	// on it; nil for none. It must have no other effect, because Transact calls it again
-	// after a conflict. It may return ErrConfirm while confirmed is false.
+	// Apply reads the newest value of the key on this host and returns an edit of it, or nil for no
+	// edit. It must not have side effects, because Transact calls it again after a conflict. It may
+	// return ErrConfirm while confirmed is false.
 	Apply func(confirmed bool) (*Edit[V], error)
 
-	Edit *Edit[V] // by the last Apply
-	Err  error    // by the last Apply, or why the edit was not written
+	Edit *Edit[V] // of the last Apply
+	Err  error    // of the last Apply, or the reason why the edit was not written
 }
 
-// ErrConfirm is returned by an Apply that would write nothing, or refuse the
-// change, because of a value that another host may have changed a moment ago.
-// Transact fetches the value and calls Apply with confirmed set.
+// ErrConfirm is returned by an Apply that would write nothing, or refuse the change, because of a
+// value that another host may have just changed. Transact then fetches the value and calls Apply
+// with confirmed set.
 var ErrConfirm = errors.New("read the value again")
 
-// maxAttempts bounds the attempts of a transaction that conflicts every time. Of
-// writers that conflict, one succeeds each time.
+// maxAttempts bounds the attempts of a transaction that conflicts every time. Among conflicting
+// writers, one succeeds each time.
 const maxAttempts = 40
 
-// Transact applies the ops to the newest values and commits the edits if nobody
-// has changed these values meanwhile. Otherwise it tries again, with backoff. Each
-// op is committed on its own; atomic writes all of them or, if one has an Err,
-// none. After each commit, written gets the indexes of the ops that it has
-// written. The caller holds the locks of the keys. The error is a *StoreError and
-// concerns all ops that were not written.
+// Transact applies the ops to the newest values. It commits the edits if these values have not
+// changed in the meantime. Otherwise it tries again, with backoff. Each op is committed on its own.
+// With atomic set, all ops are written, or none if one has an Err. After each commit, written
+// receives the indexes of the written ops. The caller holds the locks of the keys. The error is a
+// *StoreError for all ops that were not written.
 func Transact[V any](ctx context.Context, s Store[V], ops []*Op[V], atomic bool, written func(ops []int)) error {
 	todo := make([]int, len(ops))
 	for i := range ops {
@@ -57,7 +56,7 @@ func Transact[V any](ctx context.Context, s Store[V], ops []*Op[V], atomic bool,
 		if len(edited) == 0 || atomic && refused {
 			return nil
 		}
-		of := [][]int{edited} // of each batch
+		of := [][]int{edited} // the indexes of each batch
 		if !atomic {
 			of = slices.Collect(slices.Chunk(edited, 1))
 		}
@@ -116,8 +115,8 @@ func (op *Op[V]) apply(ctx context.Context, s Store[V]) {
 	}
 }
 
-// conflict returns why a batch that was refused with err can't be tried again for
-// one of its keys, nil if it can.
+// conflict returns why one of the keys of a batch refused with err can't be tried again, or nil if
+// it can.
 func conflict[V any](s Store[V], key string, err error, try int) error {
 	var outdated *OutdatedError
 	switch {

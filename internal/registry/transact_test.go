@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// memory is a Store of ints in which other writers can be simulated.
+// memory is a Store of ints that can simulate other writers.
 type memory struct {
 	Store[int]
 	values     map[string]Item[int]
@@ -21,7 +21,7 @@ type memory struct {
 	before     func(commit int) // runs before each commit
 	fetch      func(key string) error
 	unreadable map[string]bool
-	err        error // of commits from errAt on
+	err        error // error of commits from errAt on
 	errAt      int
 }
 
@@ -72,7 +72,7 @@ func (m *memory) Commit(_ context.Context, batches []*Batch[int]) error {
 	return nil
 }
 
-// add returns an op that adds n to the value at key, and refuses a negative result.
+// add returns an op that adds n to the value at key. It refuses a negative result.
 func (m *memory) add(key string, n int) *Op[int] {
 	return &Op[int]{Key: key, Apply: func(bool) (*Edit[int], error) {
 		now, version := m.Get(key)
@@ -89,7 +89,7 @@ func TestTransact(t *testing.T) {
 	key := func(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default", Name: name} }
 	for name, c := range map[string]struct {
 		prepare func(m *memory)
-		add     map[string]int // to a=1, b=2
+		add     map[string]int // added to a=1, b=2
 		atomic  bool
 		want    map[string]int
 		errs    map[string]error
@@ -193,8 +193,8 @@ func TestTransact(t *testing.T) {
 	}
 }
 
-// An op that would write nothing decides on the value that the store has, not on
-// the one that this host knows.
+// An op that would write nothing depends on the value in the store, not on the value that this host
+// knows.
 func TestTransactConfirms(t *testing.T) {
 	unlessKnown := func(m *memory) *Op[int] {
 		return &Op[int]{Key: "default/a", Apply: func(confirmed bool) (*Edit[int], error) {
