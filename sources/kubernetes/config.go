@@ -17,15 +17,15 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Type is the source's type in configuration and status, and its default name.
+// Type is the type of a Kubernetes source in configuration and status, and its default name.
 const Type = "kubernetes"
 
-// The backends of a Service.
+// The types of a Service's backends.
 const (
-	// BackendsEndpoints are the addresses in its EndpointSlices: this host needs a route to the
-	// pods.
+	// BackendsEndpoints uses the addresses in the Service's EndpointSlices. This host needs a route
+	// to the pods.
 	BackendsEndpoints = "endpoints"
-	// BackendsNodePorts are the nodes' addresses with the Service's node ports.
+	// BackendsNodePorts uses the nodes' addresses with the Service's node ports.
 	BackendsNodePorts = "node-ports"
 )
 
@@ -40,37 +40,37 @@ const (
 type Config struct {
 	// Kubeconfig is an absolute path or a credential; "" with InCluster.
 	Kubeconfig string `toml:"kubeconfig"`
-	Context    string `toml:"context"`    // of the kubeconfig; "" is its current one
-	InCluster  bool   `toml:"in_cluster"` // the agent runs in a pod, and uses the pod's service account
-	// LoadBalancerClass is spec.loadBalancerClass of our Services of type LoadBalancer; "" is
+	Context    string `toml:"context"`    // the kubeconfig's context to use; "": its current one
+	InCluster  bool   `toml:"in_cluster"` // the agent runs in a pod and uses the pod's service account
+	// LoadBalancerClass is spec.loadBalancerClass of our Services of type LoadBalancer; "":
 	// DefaultLoadBalancerClass. Classless adds the Services without a class.
 	LoadBalancerClass string `toml:"load_balancer_class"`
 	Classless         bool   `toml:"classless"`
-	// Namespaces limits the source to the Services in them; empty is all, which needs rights in all.
-	// Selector limits it to the Services with matching labels, in kubectl's syntax; "" is all.
+	// Namespaces limits the source to Services in these namespaces. Empty means all, which needs
+	// permissions in all. Selector limits the source to Services with matching labels, in kubectl's
+	// syntax; "": all.
 	Namespaces []string `toml:"namespaces"`
 	Selector   string   `toml:"selector"`
-	// AdoptClusterIPs mirrors the cluster IPs and node ports of all Services as Kubernetes
-	// assigned them, as kube-proxy does, instead of serving load balancers. Nothing is written
-	// back.
+	// AdoptClusterIPs mirrors the cluster IPs and node ports of all Services as Kubernetes assigned
+	// them, like kube-proxy, instead of serving load balancers. Nothing is written to the cluster.
 	AdoptClusterIPs bool   `toml:"adopt_cluster_ips"`
-	Backends        string `toml:"backends"` // BackendsEndpoints or BackendsNodePorts; "" is the first
-	// IPMode is what is written to status.loadBalancer.ingress[].ipMode: "proxy", where pods reach
-	// the VIP through ironvip, too, or "vip", where their traffic stays on their node.
+	Backends        string `toml:"backends"` // BackendsEndpoints or BackendsNodePorts; "": BackendsEndpoints
+	// IPMode is the value of status.loadBalancer.ingress[].ipMode. With "proxy" pods also reach the
+	// VIP through ironvip. With "vip" their traffic stays on their node.
 	IPMode string `toml:"ip_mode"`
-	// LeaseNamespace and LeaseName are the Lease that elects the one host that writes. Sources of
-	// one cluster that don't replace each other need one each.
+	// LeaseNamespace and LeaseName identify the Lease that elects the one writing host. Sources of
+	// one cluster need different Leases unless they replace each other.
 	LeaseNamespace string `toml:"lease_namespace"`
 	LeaseName      string `toml:"lease_name"`
-	Pool           string `toml:"pool"` // for Services that name none in their annotations; "" is the first with auto_assign
-	// ShrinkGuard is how long a shrink guard holds back a large removal; 0 is no guard.
+	Pool           string `toml:"pool"` // default for Services without the annotation; "": the first pool with auto_assign
+	// ShrinkGuard is how long a shrink guard holds back a large removal; 0: no guard.
 	ShrinkGuard spec.Duration `toml:"shrink_guard"`
 }
 
-// ipModes are the values of ip_mode as Kubernetes writes them.
+// ipModes maps the values of ip_mode to those of Kubernetes.
 var ipModes = map[string]corev1.LoadBalancerIPMode{"proxy": corev1.LoadBalancerIPModeProxy, "vip": corev1.LoadBalancerIPModeVIP}
 
-// NewConfig returns the settings of an empty block.
+// NewConfig returns the default settings.
 func NewConfig() *Config { return &Config{ShrinkGuard: spec.Duration(sources.DefaultShrinkGuard)} }
 
 // Check implements sources.Config.
@@ -109,14 +109,14 @@ func (c *Config) Check(b *sources.Block) {
 	if !isSubdomain(c.LeaseName) {
 		b.Bad("lease_name", fmt.Sprintf("use %q", DefaultLeaseName), "%s is not a name for a Lease: up to 253 of a-z, 0-9, inner - and .", strict.Quote(c.LeaseName))
 	}
-	// With one Lease for two sources, each would take the other's election for its own.
+	// With one Lease, each of two sources would consider the other's election its own.
 	lease := c.LeaseNamespace + "/" + c.LeaseName
 	if by, taken := b.Claim(fmt.Sprint("kubernetes lease ", lease, c.InCluster, c.Kubeconfig, " ", c.Context)); taken {
 		b.Bad("lease_name", "give each source of one cluster a lease_name of its own", "%q is the Lease of the source at %s, too", lease, by)
 	}
 }
 
-// checkAdopting refuses the keys that have no meaning where ClusterIPs are mirrored.
+// checkAdopting refuses the keys that have no effect with adopted cluster IPs.
 func (c *Config) checkAdopting(b *sources.Block) {
 	for _, key := range []struct {
 		name string
@@ -148,7 +148,8 @@ func (c *Config) Files() []tomlfile.NamedFile {
 	}}}
 }
 
-// NewSource implements sources.Config. Unless the source only mirrors, it also runs the writer.
+// NewSource implements sources.Config. It also starts the Writer, unless the source adopts cluster
+// IPs.
 func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
 	path, err := tomlfile.ResolvePath(c.Kubeconfig)
 	if err != nil {
@@ -177,7 +178,7 @@ func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
 	return d.Cache(source), nil
 }
 
-// The names of Kubernetes, as its API server takes them.
+// Patterns of valid names in Kubernetes.
 var (
 	plainName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 	subdomains = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)

@@ -26,23 +26,23 @@ type object interface {
 	metav1.Object
 }
 
-// stream is one list of objects that is followed: a sort of them, in one
-// namespace or in all. What is not marked belongs to the goroutine that follows.
+// stream is one list of objects that is followed: one kind, in one namespace or in all. Fields
+// without a mark belong to the goroutine that follows the stream.
 type stream struct {
 	*kind
-	namespace string                          // "" is all
-	version   string                          // of the API's state that is known; "" for read it anew
-	doubt     bool                            // the server may have an older state than we know
-	known     map[types.NamespacedName]string // the objects that are known, and in which version
+	namespace string                          // "": all
+	version   string                          // the API version that is known; "": read everything again
+	doubt     bool                            // the server may have an older state than this one
+	known     map[types.NamespacedName]string // the known objects and their versions
 
-	// With run.mu held:
+	// Fields below are protected by run.mu.
 	listed bool      // has been read in this run
 	err    error     // why it can't be followed now
-	verb   string    // what was tried then
-	since  time.Time // when that began
+	verb   string    // the request that failed
+	since  time.Time // when the failure began
 }
 
-// errGone says that there is no keeping up with the API's state.
+// errGone means that a fresh list is already too old for a watch.
 var errGone = errors.New("what was listed is at once too old to be watched")
 
 // follow keeps a stream's objects up to date until the context ends.
@@ -60,7 +60,7 @@ func (r *run) follow(ctx context.Context, s *stream) {
 		case lostVersion(err):
 			s.version = ""
 			if !anew {
-				continue // that is how it should be after a while without contact
+				continue // normal after some time without contact
 			}
 			err = errGone
 		default:
@@ -71,19 +71,19 @@ func (r *run) follow(ctx context.Context, s *stream) {
 	}
 }
 
-// lostVersion reports whether an error says that the version we know is none of
-// those that the server can tell the difference to.
+// lostVersion reports whether an error means that the server can no longer return the changes since
+// the known version.
 func lostVersion(err error) bool {
 	return errors.Is(err, errGone) || apierrors.IsGone(err) || apierrors.IsResourceExpired(err)
 }
 
-// restAfter returns how long to wait after a failure. A server that says so is
-// right, within bounds.
+// restAfter returns the wait after a failure. It respects the wait that the server requests, within
+// bounds.
 func (r *run) restAfter(err error, rest *backoff.Backoff) time.Duration {
 	const longest = time.Minute
 	out := rest.Next()
 	if apierrors.IsNotFound(err) {
-		out = r.o.timing.watch // the server has no such objects; a newer one might
+		out = r.o.timing.watch // the server does not have this kind; a newer server may
 	}
 	if seconds, says := apierrors.SuggestsClientDelay(err); says {
 		out = max(out, about(min(time.Duration(seconds)*time.Second, longest)))
@@ -91,10 +91,9 @@ func (r *run) restAfter(err error, rest *backoff.Backoff) time.Duration {
 	return out
 }
 
-// catchUp makes sure that a watch can begin at the stream's version: it reads all
-// objects, anew, where there is none, or where the server has fallen behind it, as after
-// a restore. Such a server would answer a watch, and say nothing on it until it
-// has come that far.
+// catchUp makes sure that a watch can begin at the stream's version. It reads all objects again if
+// there is no version, or if the server's state is older, as after a restore. The older server
+// would accept a watch, but send no changes until it reaches that version.
 func (r *run) catchUp(ctx context.Context, s *stream) (verb string, anew bool, err error) {
 	if s.version != "" && s.doubt {
 		list := s.newList()
@@ -112,15 +111,14 @@ func (r *run) catchUp(ctx context.Context, s *stream) (verb string, anew bool, e
 	return "list", true, r.readAll(ctx, s)
 }
 
-// older reports whether a version of the API's state is from before another one.
+// older reports whether a version of the API's state is older than another one.
 func older(version, than string) bool {
 	a, errA := strconv.ParseUint(version, 10, 64)
 	b, errB := strconv.ParseUint(than, 10, 64)
 	return errA != nil || errB != nil || a < b
 }
 
-// readAll reads all objects of the stream, page by page, and takes away those
-// that are not there any more.
+// readAll reads all objects of the stream, page by page, and removes those that no longer exist.
 func (r *run) readAll(ctx context.Context, s *stream) error {
 	there := map[types.NamespacedName]struct{}{}
 	options := metav1.ListOptions{Limit: r.o.timing.page}
@@ -128,7 +126,7 @@ func (r *run) readAll(ctx context.Context, s *stream) error {
 		list := s.newList()
 		err := r.list(ctx, s, options, list)
 		if err != nil && options.Continue != "" && lostVersion(err) {
-			// Reading took longer than the server keeps what it is reading from.
+			// Reading took longer than the server keeps the list's state.
 			clear(there)
 			options = metav1.ListOptions{}
 			continue
@@ -140,7 +138,7 @@ func (r *run) readAll(ctx context.Context, s *stream) error {
 		if err != nil {
 			return err
 		}
-		// Copies, lest one object that stays keeps its whole page.
+		// Copy the objects. Otherwise one object keeps its whole page in memory.
 		var objects []object
 		if err := meta.EachListItemWithAlloc(list, func(o runtime.Object) error {
 			objects = append(objects, o.(object))
@@ -171,7 +169,7 @@ func (r *run) readAll(ctx context.Context, s *stream) error {
 	}
 }
 
-// list asks for one page.
+// list requests one page.
 func (r *run) list(ctx context.Context, s *stream, options metav1.ListOptions, into runtime.Object) error {
 	limit := r.o.timing.answer
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
@@ -179,8 +177,8 @@ func (r *run) list(ctx context.Context, s *stream, options metav1.ListOptions, i
 	return because(ctx, r.request(s, options).Do(ctx).Into(into))
 }
 
-// request is one for the stream's objects. What is to be tried again is decided
-// here, and not by client-go unseen.
+// request returns a request for the stream's objects. client-go's own retries are disabled, because
+// the source decides about retries.
 func (r *run) request(s *stream, options metav1.ListOptions) *rest.Request {
 	options.LabelSelector = s.labels
 	client := r.o.Client
@@ -188,7 +186,7 @@ func (r *run) request(s *stream, options metav1.ListOptions) *rest.Request {
 		VersionedParams(&options, client.Params()).MaxRetries(0)
 }
 
-// because returns what is behind an error.
+// because returns the cause of an error.
 func because(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -199,8 +197,8 @@ func because(ctx context.Context, err error) error {
 	return kubeclient.Cause(err)
 }
 
-// watch takes in changes until the server ends that, as it does every few
-// minutes, for which there is no error.
+// watch receives changes until the server ends the watch, which is normal every few minutes and not
+// an error.
 func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error {
 	t := r.o.timing
 	asked := (t.watch + rand.N(t.watch)).Truncate(time.Second)
@@ -216,7 +214,7 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 		return because(ctx, err)
 	}
 	defer from.Stop()
-	// The server ends a watch in time, if it still can.
+	// This timer ends a watch that the server fails to end in time.
 	late = time.AfterFunc(asked+t.answer, func() { cancel(errors.New("the watch should have ended")) })
 	defer late.Stop()
 	settled := time.NewTimer(settledAfter)
@@ -256,12 +254,11 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 	return nil
 }
 
-// settledAfter is how long a watch that tells nothing must live to count: where
-// the connection breaks instead of an answer, client-go gives a watch without
-// changes that ends at once.
+// settledAfter is how long a watch without changes must last to count as successful. If the
+// connection breaks instead of an answer, client-go returns a watch that ends at once.
 const settledAfter = time.Second
 
-// event takes in one change.
+// event handles one change.
 func (r *run) event(s *stream, event watch.Event) error {
 	if event.Type == watch.Error {
 		return apierrors.FromObject(event.Object)
@@ -289,7 +286,7 @@ func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// take takes in the newest version of an object. The caller holds mu.
+// take stores the newest version of an object. The caller holds mu.
 func (r *run) take(s *stream, o object) {
 	name, version := nameOf(o), string(o.GetUID())+" "+o.GetResourceVersion()
 	if s.known[name] == version {
@@ -300,7 +297,7 @@ func (r *run) take(s *stream, o object) {
 	s.put(r, o)
 }
 
-// drop notes that an object is gone. The caller holds mu.
+// drop removes an object. The caller holds mu.
 func (r *run) drop(s *stream, name types.NamespacedName) {
 	if _, there := s.known[name]; there {
 		delete(s.known, name)
@@ -308,7 +305,7 @@ func (r *run) drop(s *stream, name types.NamespacedName) {
 	}
 }
 
-// reached notes that the stream can be followed. The caller holds mu.
+// reached records that the stream can be followed. The caller holds mu.
 func (r *run) reached(s *stream) {
 	if s.err != nil && s.required {
 		r.back = time.Now()
@@ -318,7 +315,7 @@ func (r *run) reached(s *stream) {
 	r.publisher.Wake()
 }
 
-// failed notes that it can't.
+// failed records that the stream can't be followed.
 func (r *run) failed(s *stream, verb string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -329,5 +326,6 @@ func (r *run) failed(s *stream, verb string, err error) {
 	r.publisher.Wake()
 }
 
-// about returns d, or up to a tenth more: never less than a server has asked for.
+// about returns d plus a jitter of up to a tenth. The result is never less than a wait that the
+// server requested.
 func about(d time.Duration) time.Duration { return d + rand.N(d/10+1) }

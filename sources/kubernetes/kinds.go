@@ -16,21 +16,21 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// kind is a sort of objects that is followed, and what is done with them.
+// kind is a type of objects that the source follows, with its handlers.
 type kind struct {
 	gv       schema.GroupVersion
 	resource string
-	labels   string // only those that match
-	required bool   // nothing is told before they are read
-	awaited  bool   // or before they were asked for, where they aren't required
-	whole    bool   // some that are missing from a new list make the source tell a full list
-	missing  string // what goes without them, where they aren't required
+	labels   string // only objects with matching labels
+	required bool   // nothing is published before they are read
+	awaited  bool   // not required, but nothing is published before the first attempt to read them
+	whole    bool   // objects that are missing from a new list cause a full list
+	missing  string // the effect of a failure, for a kind that is not required
 	newList  func() runtime.Object
 	put      func(r *run, o object)
 	gone     func(r *run, name types.NamespacedName)
 }
 
-// streams returns what is to be followed.
+// streams returns the streams to follow.
 func (o *Options) streams() []*stream {
 	services := &kind{gv: corev1.SchemeGroupVersion, resource: "services", labels: o.Selector, required: true, whole: true,
 		newList: func() runtime.Object { return &corev1.ServiceList{} },
@@ -69,7 +69,7 @@ func (o *Options) streams() []*stream {
 	return out
 }
 
-// unplaced is what else goes without Nodes.
+// unplaced returns another effect of missing Nodes.
 func (o *Options) unplaced() string {
 	if o.Node == "" {
 		return ""
@@ -81,7 +81,7 @@ func keyOf(name types.NamespacedName) vip.ServiceKey {
 	return vip.ServiceKey{Namespace: name.Namespace, Name: name.Name}
 }
 
-// putService takes in a Service. The caller holds mu, as of all that follow.
+// putService stores a Service. For this method and all below, the caller holds mu.
 func (r *run) putService(service *corev1.Service) {
 	delete(service.Annotations, corev1.LastAppliedConfigAnnotation)
 	key := keyOf(nameOf(service))
@@ -99,8 +99,8 @@ func (r *run) dropService(name types.NamespacedName) {
 	}
 }
 
-// putSlice takes in an EndpointSlice, which may come before its Service, and may
-// even become another one's.
+// putSlice stores an EndpointSlice. It can arrive before its Service, and can later belong to
+// another Service.
 func (r *run) putSlice(slice *discoveryv1.EndpointSlice) {
 	name := nameOf(slice)
 	key := vip.ServiceKey{Namespace: name.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
@@ -123,8 +123,8 @@ func (r *run) dropSlice(name types.NamespacedName) {
 	r.dirty[key] = struct{}{}
 }
 
-// trim drops what nobody asks for, and has endpoints share what they have in
-// common: of 50,000 endpoints there are some 50 nodes and 3 zones.
+// trim removes unused fields and makes endpoints share equal texts. 50,000 endpoints have about 50
+// nodes and 3 zones.
 func (r *run) trim(slice *discoveryv1.EndpointSlice) {
 	slice.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
 	slice.Annotations, slice.OwnerReferences, slice.GenerateName = nil, nil, ""
@@ -148,7 +148,7 @@ func (r *run) shared(s *string) *string {
 	return s
 }
 
-var yes, no = true, false // whose addresses endpoints share; nobody writes to them
+var yes, no = true, false // endpoints share their addresses; they must not be changed
 
 func sharedBool(b *bool) *bool {
 	switch {
@@ -166,18 +166,18 @@ func (r *run) putCIDR(cidr *networkingv1.ServiceCIDR) {
 
 func (r *run) dropCIDR(name types.NamespacedName) { r.cidrs.set(name.Name, nil) }
 
-// ranges counts who has which range: a change costs O(the ranges of one).
+// ranges counts the owners of each range. A change costs O(ranges of one owner).
 type ranges struct {
 	of      map[string][]netip.Prefix
 	count   map[netip.Prefix]int
-	changed bool // since it was last read
+	changed bool // since the last read
 }
 
 func newRanges() ranges {
 	return ranges{of: map[string][]netip.Prefix{}, count: map[netip.Prefix]int{}, changed: true}
 }
 
-// read brings a list of all up to date.
+// read updates a list of all ranges.
 func (r *ranges) read(into *[]netip.Prefix) {
 	if r.changed {
 		*into = slices.SortedFunc(maps.Keys(r.count), netip.Prefix.Compare)
@@ -185,8 +185,8 @@ func (r *ranges) read(into *[]netip.Prefix) {
 	}
 }
 
-// set states the ranges of one. What is no range is passed over: the API server
-// takes none.
+// set sets the ranges of one owner. It ignores invalid ranges, because the API server refuses
+// those.
 func (r *ranges) set(name string, cidrs []string) {
 	var now []netip.Prefix
 	for _, text := range cidrs {

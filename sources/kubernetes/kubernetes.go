@@ -1,17 +1,14 @@
-// Package kubernetes is the source of Services in a Kubernetes cluster, for hosts
-// that need not be part of it.
+// Package kubernetes is the source of Services in a Kubernetes cluster, for hosts inside or outside
+// it.
 //
-// In go the Services of type LoadBalancer that are of our class (or, adopted, all
-// cluster IPs), their EndpointSlices, and of Nodes what is needed; out go
-// services with their backends, and what is wrong with a Service by the name of
-// its field or annotation. Everything is listed once and watched from then on:
-// one change of an endpoint costs one update. It fails towards traffic: while the
-// API server is away, or something may not be read, everything stays as it was;
-// what then turns out to be lost is taken away only past the shrink guard.
+// Its input is the Services of type LoadBalancer with our class (or, adopted, all cluster IPs),
+// their EndpointSlices and Nodes. Its output is services with their backends, and problems named by
+// field or annotation. It lists everything once and then watches, so one change of an endpoint
+// costs one update. While the API server is unavailable, or permissions are missing, services stay
+// unchanged. A later large removal is held back by the shrink guard.
 //
-// Source follows and never writes. A Writer beside it, on the one host that holds
-// the Lease, writes back a Service's VIPs, its finalizer and events, and nothing
-// else.
+// The Source never writes to the cluster. On the host that holds the Lease, a Writer writes a
+// Service's VIPs, its finalizer and its events, and nothing else.
 package kubernetes
 
 import (
@@ -27,16 +24,15 @@ import (
 type Source struct {
 	o     Options
 	store *objectStore
-	wrong *writerProblems // what the Writer can't do
-	// What one run leaves to the next: what each service was last made with,
-	// the ranges that were last read of Nodes, and of ServiceCIDRs.
+	wrong *writerProblems // the problems of the Writer
+	// The fields below are kept between runs: the settings of each service's last build, and the
+	// last ranges of Nodes and of ServiceCIDRs.
 	settings map[vip.ServiceKey]*corev1.Service
 	ranges   [2][]netip.Prefix
-	outside  bool // this host is none of the cluster's nodes, as far as was read
+	outside  bool // this host was not among the cluster's nodes at the last read
 }
 
-// New returns a source that asks nothing before Run. The error names an option
-// that can't be right.
+// New returns a source that sends no request before Run. The error names an invalid option.
 func New(o Options) (*Source, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -48,5 +44,5 @@ func New(o Options) (*Source, error) {
 // ShrinkGuard implements sources.Guarded.
 func (s *Source) ShrinkGuard() time.Duration { return time.Duration(s.o.ShrinkGuard) }
 
-// objects is what the Writer sees of the cluster.
+// objects returns the Services as the Writer sees them.
 func (s *Source) objects() *objectStore { return s.store }

@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// putNode takes in a Node. Its kubelet writes to it every few seconds: of that,
-// only what services are made of is news. The caller holds mu.
+// putNode stores a Node. Its kubelet writes to it every few seconds, so only changes that affect
+// services count. The caller holds mu.
 func (r *run) putNode(n *corev1.Node) {
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
@@ -14,7 +14,7 @@ func (r *run) putNode(n *corev1.Node) {
 	}
 	r.pods.set(n.Name, cidrs)
 	if !r.o.needsNodes() {
-		return // EndpointSlices have the zones
+		return // zones come from EndpointSlices
 	}
 	now := nodeOf(n)
 	if before, there := r.nodes[n.Name]; !there || before != now {
@@ -29,9 +29,9 @@ func (r *run) dropNode(name types.NamespacedName) {
 	}
 }
 
-// setNode takes in what a node is now, nil for none, and has those services made
-// anew that it may change. For a Service that is for local endpoints those are
-// the nodes that have one, unless what is true of the nodes as a whole has changed.
+// setNode stores the state of a node, nil to remove it, and marks the services that it can change
+// for another build. A Service with the external policy Local is affected if it has an endpoint on
+// the node, or if the sight of all nodes has changed.
 func (r *run) setNode(name string, now *node) {
 	var whole sight
 	if r.replaced {
@@ -43,7 +43,7 @@ func (r *run) setNode(name string, now *node) {
 		r.nodes[name] = *now
 	}
 	if !r.replaced {
-		return // all are yet to be made
+		return // all services are still to be built
 	}
 	all := whole != r.nodes.sight()
 	for key, e := range r.entries {
@@ -56,7 +56,7 @@ func (r *run) setNode(name string, now *node) {
 	}
 }
 
-// on reports whether an endpoint is on a node.
+// on reports whether the Service has an endpoint on a node.
 func (f *followed) on(node string) bool {
 	for _, slice := range f.slices {
 		for i := range slice.Endpoints {
@@ -68,9 +68,8 @@ func (f *followed) on(node string) bool {
 	return false
 }
 
-// place finds out whether this host is one of the cluster's nodes. Where it is
-// no longer as it was, the Services that say something of local endpoints are made
-// anew. What can't be read is as it was.
+// place finds out whether this host is one of the cluster's nodes. If that has changed, the
+// Services with a policy Local are built again. While Nodes can't be read, the last result stays.
 func (r *run) place() {
 	for _, s := range r.streams {
 		if r.o.Node == "" || s.resource != "nodes" || !s.listed {
@@ -89,11 +88,11 @@ func (r *run) place() {
 	}
 }
 
-// saysLocal reports whether some traffic of a Service is for local endpoints.
+// saysLocal reports whether a Service has a policy Local.
 func saysLocal(s *corev1.Service) bool {
 	internal := s.Spec.InternalTrafficPolicy
 	return s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal || internal != nil && *internal == corev1.ServiceInternalTrafficPolicyLocal
 }
 
-// needsNodes reports whether services are made of Nodes.
+// needsNodes reports whether services are built from Nodes.
 func (o *Options) needsNodes() bool { return o.Backends == BackendsNodePorts && !o.AdoptClusterIPs }

@@ -9,12 +9,11 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// objectStore is what the Source knows of Services, for the Writer: the newest
-// object of each that the configured namespaces and selector let through,
-// whatever its type or class, and which of them have changed since the Writer
-// last looked. Objects are shared and never written to; of what a Service has,
-// managedFields and kubectl's copy of it in an annotation are left out. It is
-// safe for concurrent use, and a change costs O(1).
+// objectStore holds the Services that the Source knows, for the Writer. It has the newest object of
+// each Service that matches the configured namespaces and selector, whatever its type or class. It
+// also records which Services have changed since the Writer last checked. Objects are shared and
+// must not be changed. They lack managedFields and the annotation with kubectl's copy of the
+// Service. The store is safe for concurrent use. A change costs O(1).
 type objectStore struct {
 	wake chan struct{}
 
@@ -30,8 +29,8 @@ func newObjectStore() *objectStore {
 		problems: map[vip.ServiceKey][]vip.Problem{}, changed: map[vip.ServiceKey]struct{}{}}
 }
 
-// Get returns the newest object. One that is not there may be one that isn't
-// known yet, unless the store is InTouch.
+// Get returns the newest object. Unless the store is InTouch, a missing Service may exist without
+// being known yet.
 func (s *objectStore) Get(key vip.ServiceKey) (*corev1.Service, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,28 +49,27 @@ func (s *objectStore) Keys() []vip.ServiceKey {
 	return keys
 }
 
-// Problems returns what is wrong with a Service's object.
+// Problems returns the problems with a Service's object.
 func (s *objectStore) Problems(key vip.ServiceKey) []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.problems[key]
 }
 
-// InTouch reports whether all objects have been read, and the server can be
-// asked: what is not in the store then is not in the cluster either, as far as
-// the newest word goes.
+// InTouch reports whether all objects have been read and the server can be reached. A Service that
+// is not in the store then does not exist in the cluster, according to the newest data.
 func (s *objectStore) InTouch() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inTouch
 }
 
-// Changed returns a channel that has a word in it when TakeChanged has news, or
-// InTouch has changed. It is for one reader.
+// Changed returns a channel with an element when TakeChanged has new keys or InTouch has changed.
+// It is for one reader.
 func (s *objectStore) Changed() <-chan struct{} { return s.wake }
 
-// TakeChanged returns the keys of Services whose object or problems have changed,
-// came or went since it was last called, in no order.
+// TakeChanged returns the keys of Services whose object or problems were added, changed or removed
+// since the last call, in no order.
 func (s *objectStore) TakeChanged() []vip.ServiceKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +81,7 @@ func (s *objectStore) TakeChanged() []vip.ServiceKey {
 	return keys
 }
 
-// put takes in the newest object of a Service, nil for one that is gone.
+// put stores the newest object of a Service; nil removes it.
 func (s *objectStore) put(key vip.ServiceKey, service *corev1.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +94,7 @@ func (s *objectStore) put(key vip.ServiceKey, service *corev1.Service) {
 	s.change(key)
 }
 
-// describe takes in what is wrong with a Service's object.
+// describe stores the problems with a Service's object.
 func (s *objectStore) describe(key vip.ServiceKey, problems []vip.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +109,7 @@ func (s *objectStore) describe(key vip.ServiceKey, problems []vip.Problem) {
 	s.change(key)
 }
 
-// touch says whether the objects are all that there are.
+// touch records whether the store is InTouch.
 func (s *objectStore) touch(in bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +119,7 @@ func (s *objectStore) touch(in bool) {
 	}
 }
 
-// change notes that there is news of a Service. The caller holds mu.
+// change records a change of a Service. The caller holds mu.
 func (s *objectStore) change(key vip.ServiceKey) {
 	s.changed[key] = struct{}{}
 	s.note()

@@ -12,39 +12,38 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Options are what a Source depends on. Only Client has no default.
+// Options are the dependencies of a Source. Only Client has no default.
 type Options struct {
 	Config
-	Name   string             // the source's name; "" is Type
-	Client *kubeclient.Client // whom to ask; the Writer may use the same
-	// Node is this host's name. Where it is none of the cluster's Nodes, no endpoint
-	// is local to the host, and what a Service says of local endpoints is not for
-	// it: traffic for such a Service may reach all. "" takes every host for a node.
+	Name   string             // the source's name; "": Type
+	Client *kubeclient.Client // the Writer may use the same client
+	// Node is the name of this host. If it is not the name of a Node of the cluster, no endpoint is
+	// local to this host. The policy Local of a Service then has no effect, and its traffic may
+	// reach all endpoints. "" means that every host counts as a node.
 	Node string
-	// Ranges is told the ranges that pods have and, unless the source adopts
-	// them, those that cluster IPs have: sorted, without doubles, the full list
-	// whenever it changes. It is called from one goroutine. With nil, nobody asks
-	// for them.
+	// Ranges receives the pod ranges and, unless the source adopts them, the cluster IP ranges. The
+	// list is full, sorted and without duplicates. It is called after each change, from one
+	// goroutine. If it is nil, the source does not read the ranges.
 	Ranges func([]netip.Prefix)
-	Log    *slog.Logger // nil is the default one
+	Log    *slog.Logger // nil: slog.Default
 
-	timing timing // that tests change
+	timing timing // changed by tests
 }
 
-// timing is how long things take.
+// timing holds intervals and timeouts.
 type timing struct {
-	pace       time.Duration // at least between two words on one Service
-	patience   time.Duration // a failure that lasts for so long makes the source stale
-	answer     time.Duration // how long an answer may take, and the beginning of a watch
-	watch      time.Duration // how long a watch is asked for; up to twice as long
+	pace       time.Duration // minimum interval between two batches
+	patience   time.Duration // a failure that lasts this long makes the source stale
+	answer     time.Duration // timeout of an answer, and of the beginning of a watch
+	watch      time.Duration // requested duration of a watch; up to twice as long
 	minBackoff time.Duration
 	maxBackoff time.Duration
-	page       int64 // how many objects to ask for at a time
+	page       int64 // number of objects to request at a time
 }
 
-// The numbers: watches of 5 to 10 minutes are what Kubernetes' own clients ask
-// for, spread so that a server that was restarted isn't asked by all at a time
-// ever after. A server that is replaced is away for 2 or 3 s, which is no news.
+// Watches last 5 to 10 minutes, like those of Kubernetes' own clients. The duration is random, so
+// that after a restart of the server the clients' requests spread over time. A server that is
+// replaced is unavailable for 2 or 3 s, which is too short to be reported.
 func (t timing) withDefaults() timing {
 	set := func(d *time.Duration, to time.Duration) {
 		if *d == 0 {
@@ -77,7 +76,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// check says which option can't be right.
+// check returns an error for an invalid option.
 func (o *Options) check() error {
 	if o.Client == nil {
 		return fmt.Errorf("kubernetes: a client is needed")

@@ -19,7 +19,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Round implements publish.Source. As of all that follow, the caller holds mu.
+// Round implements publish.Source. For this method and the methods below that do not lock mu, the
+// caller holds mu.
 func (r *run) Round() publish.Round {
 	again, err := r.look()
 	round := publish.Round{Err: err, Again: again, Heard: r.heard}
@@ -38,7 +39,7 @@ func (r *run) Round() publish.Round {
 	return round
 }
 
-// published reports to the Writer and to the dataplane what has been read.
+// published reports to the Writer whether the objects are current, and reports the ranges in use.
 func (r *run) published() {
 	r.mu.Lock()
 	r.s.store.touch(r.publisher.Fresh())
@@ -61,12 +62,12 @@ func (r *run) followWriter(ctx context.Context) {
 	}
 }
 
-// readAllOnce reports whether all has been read that services are made of.
+// readAllOnce reports whether all input of services has been read in this run.
 func (r *run) readAllOnce() bool {
 	return !slices.ContainsFunc(r.streams, func(s *stream) bool { return s.required && !s.listed || s.awaited && !s.listed && s.err == nil })
 }
 
-// build makes services of what was read.
+// build builds the services that may have changed.
 func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 	all := r.buildDirty()
 	for i := range all {
@@ -101,14 +102,14 @@ func compareKeys(a, b vip.ServiceKey) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// made is what an entry has become.
+// made is the result of building an entry.
 type made struct {
 	entry *followed
 	built
 }
 
-// buildDirty makes the services that may have changed, in the order of their keys. Many, such as
-// those of a new list, are made on all processors.
+// buildDirty builds the services that may have changed, in the order of their keys. It uses all
+// processors for many services, such as those of a new list.
 func (r *run) buildDirty() []made {
 	const part = 64
 	out := make([]made, 0, len(r.dirty))
@@ -133,7 +134,7 @@ func (r *run) buildDirty() []made {
 	return out
 }
 
-// buildOne makes the service of an entry. It changes nothing.
+// buildOne builds the service of an entry. It has no side effects.
 func (r *run) buildOne(e *followed) built {
 	if e.service == nil {
 		return built{}
@@ -145,7 +146,7 @@ func (r *run) buildOne(e *followed) built {
 	return r.o.build(in)
 }
 
-// accept stores what was made of an entry, and decides whether it is in force.
+// accept stores the result of a build and decides whether the service is in effect.
 func (r *run) accept(m *made) []vip.Problem {
 	e := m.entry
 	e.built, e.inForce = m.service, m.use
@@ -158,7 +159,7 @@ func (r *run) accept(m *made) []vip.Problem {
 	return m.problems
 }
 
-// forget drops the Services that a former run read, and that this run hasn't found.
+// forget removes the Services that an earlier run read and that this run has not found.
 func (r *run) forget() {
 	if r.replaced {
 		return
@@ -181,8 +182,8 @@ func (r *run) Services() []vip.Service {
 	return services
 }
 
-// Problems implements publish.Source: the problems of the source as a whole and of its Writer, and
-// those of Services in the order of their keys.
+// Problems implements publish.Source. It returns the problems of the source as a whole and of its
+// Writer, then those of the Services in the order of their keys.
 func (r *run) Problems() []vip.Problem {
 	out := slices.Concat(r.troubles, r.s.wrong.get())
 	for _, key := range slices.SortedFunc(maps.Keys(r.wrong), compareKeys) {
@@ -191,9 +192,9 @@ func (r *run) Problems() []vip.Problem {
 	return out
 }
 
-// look returns why the source can't be followed, after a failure that has lasted,
-// and notes what else can't. A server that has just begun may refuse what it will
-// allow a moment later.
+// look returns why the source can't be followed, if a failure has lasted for some time. It also
+// records the problems with streams that are not required. The wait is needed because a server that
+// has just started may refuse requests that it allows a moment later.
 func (r *run) look() (again time.Duration, err error) {
 	var troubles []vip.Problem
 	for _, s := range r.streams {
@@ -203,7 +204,7 @@ func (r *run) look() (again time.Duration, err error) {
 		refused := apierrors.IsForbidden(s.err) || apierrors.IsNotFound(s.err)
 		until := s.since.Add(r.o.timing.patience)
 		if !s.required && !refused && until.Before(r.back.Add(2*r.o.timing.maxBackoff)) {
-			until = r.back.Add(2 * r.o.timing.maxBackoff) // after a break they come back in any order
+			until = r.back.Add(2 * r.o.timing.maxBackoff) // after an outage streams recover in any order
 		}
 		if left := time.Until(until); left > 0 {
 			again = min(left, cmp.Or(again, left))
@@ -223,7 +224,7 @@ func (r *run) look() (again time.Duration, err error) {
 	return again, err
 }
 
-// trouble says what can't be done, and what to do about it.
+// trouble returns the problem of a stream as an error with a hint.
 func (s *stream) trouble(server string) error {
 	p := s.problem(server)
 	if p.Hint == "" {
@@ -232,7 +233,7 @@ func (s *stream) trouble(server string) error {
 	return fmt.Errorf("%s: %s (%s)", p.Place, p.Message, p.Hint)
 }
 
-// problem is what can't be done, as a problem of the source.
+// problem returns the failure of a stream as a problem of the source.
 func (s *stream) problem(server string) vip.Problem {
 	what := s.resource
 	if s.gv.Group != "" {
@@ -260,8 +261,8 @@ func (s *stream) problem(server string) vip.Problem {
 	return p
 }
 
-// reportRanges reports which ranges are in use, when that has changed. What hasn't been read yet in
-// this run is what the former one read. The caller doesn't hold mu.
+// reportRanges reports the ranges in use if they have changed. Ranges that this run has not read
+// yet are those of the previous run. The caller doesn't hold mu.
 func (r *run) reportRanges() {
 	if r.o.Ranges == nil {
 		return

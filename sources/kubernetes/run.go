@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Run implements sources.Source. A server that can't be reached is no failure:
-// the source is stale until it can.
+// Run implements sources.Source. An unreachable server is not an error: the source is stale until
+// the server is reachable.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -33,21 +33,20 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	return ctx.Err()
 }
 
-// followed is what is known of one Service.
+// followed is the state of one Service.
 type followed struct {
 	key      vip.ServiceKey
-	service  *corev1.Service // nil while there are slices alone
+	service  *corev1.Service // nil if only slices are known
 	slices   map[string]*discoveryv1.EndpointSlice
-	built    vip.Service   // what the sink has, or is about to get
-	inForce  bool          // and that it has it
-	problems []vip.Problem // of its objects
+	built    vip.Service   // the sink's row, or about to be
+	inForce  bool          // built is in effect
+	problems []vip.Problem // with its objects
 }
 
 // run is one run of the source.
 //
-// With 5,000 Services and 50,000 endpoints the objects that it holds take 28 MB
-// and the services made of them 11 MB, which are also what is in force
-// (BenchmarkFirstSync).
+// With 5,000 Services and 50,000 endpoints its objects take 28 MB. The services built from them
+// take 11 MB, which the tables share (BenchmarkFirstSync).
 type run struct {
 	s       *Source
 	o       *Options
@@ -61,15 +60,15 @@ type run struct {
 	nodes    nodeSet
 	pods     ranges
 	cidrs    ranges
-	words    map[string]*string          // that endpoints share
-	dirty    map[vip.ServiceKey]struct{} // to be built again
+	words    map[string]*string          // texts that endpoints share
+	dirty    map[vip.ServiceKey]struct{} // must be built again
 	wrong    map[vip.ServiceKey]struct{} // Services with problems
-	lost     bool                        // a new list had less in it: a full list is to be published
+	lost     bool                        // objects are missing from a new list, so a full list must be published
 	heard    bool                        // the server has answered since the last round
 	reworded bool                        // the problems have changed since the last round
-	back     time.Time                   // when one that is required could be followed again
+	back     time.Time                   // when a required stream could be followed again
 	replaced bool                        // the full list has been built once
-	troubles []vip.Problem               // of the source as a whole
+	troubles []vip.Problem               // with the source as a whole
 }
 
 func newRun(s *Source, out sources.Sink) *run {
@@ -82,7 +81,7 @@ func newRun(s *Source, out sources.Sink) *run {
 	return r
 }
 
-// entry returns what is known of a Service, new where that is nothing.
+// entry returns the state of a Service. It creates a new one if needed.
 func (r *run) entry(key vip.ServiceKey) *followed {
 	e := r.entries[key]
 	if e == nil {
