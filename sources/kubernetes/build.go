@@ -13,29 +13,29 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// input is what a service is built from. Nothing of it is written to.
+// input is the input of a build. It must not be changed.
 type input struct {
 	service *corev1.Service
-	slices  []*discoveryv1.EndpointSlice // those of the service, in any order
-	nodes   nodeSet                      // looked at only where node ports are the backends
-	outside bool                         // the host is none of the cluster's nodes
-	last    *corev1.Service              // settings of what was last built of this service; nil before
+	slices  []*discoveryv1.EndpointSlice // of the service, in any order
+	nodes   nodeSet                      // used only if node ports are the backends
+	outside bool                         // this host is not a node of the cluster
+	last    *corev1.Service              // the settings of the last build; nil before the first
 }
 
-// built is what an input makes.
+// built is the result of a build.
 type built struct {
 	service  vip.Service
-	use      bool            // the service may be used
-	settings *corev1.Service // what it was made with: the last of the next input
+	use      bool            // the service is valid and selected
+	settings *corev1.Service // used for this build; the next input's last
 	problems []vip.Problem
 }
 
-// selects reports whether a Service is one of ours. The label selector is left
-// to whoever asks the server.
+// selects reports whether the source takes a Service. The label selector is not checked here,
+// because the request contains it.
 //
-// A Service of type LoadBalancer is no longer ours once it is being deleted: it
-// stays in the API until its VIP is withdrawn. A cluster IP that is mirrored
-// stays for as long as the object does, as kube-proxy has it.
+// A Service of type LoadBalancer is no longer selected once its deletion has begun. It stays in the
+// API until its VIP is withdrawn. An adopted cluster IP stays until the object is gone, as with
+// kube-proxy.
 func (o *Options) selects(s *corev1.Service) bool {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || s.Spec.ClusterIP == corev1.ClusterIPNone {
 		return false
@@ -57,16 +57,15 @@ func (o *Options) selects(s *corev1.Service) bool {
 	return *s.Spec.LoadBalancerClass == cmp.Or(o.LoadBalancerClass, DefaultLoadBalancerClass)
 }
 
-// labelServiceProxyName is on Services that another proxy than the cluster's own
-// is to serve.
+// labelServiceProxyName is the label of Services for a proxy other than the cluster's own.
 const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// build makes a service of a Service. It is pure: the same input makes the same
-// service on every host, whatever the order of slices, in O(endpoints).
+// build builds a service from a Service. It is pure: the same input results in the same service on
+// every host, whatever the order of slices. It costs O(endpoints).
 //
-// With settings that are no good it takes the former ones, if there are any:
-// what is wrong with how a Service is described must not keep it from following
-// its endpoints. An endpoint that can't be used is left out, and told of.
+// If the settings are invalid, build uses the last valid ones, if any. Thus a mistake in a Service
+// does not prevent the service from following its endpoints. An endpoint that can't be used is left
+// out and becomes a problem.
 func (o *Options) build(in input) built {
 	if !o.selects(in.service) {
 		return built{}
@@ -89,13 +88,13 @@ func (o *Options) build(in input) built {
 	return out
 }
 
-// place says where a Service is found.
+// place returns the place of a Service for messages.
 func (o *Options) place(key vip.ServiceKey) string {
 	return fmt.Sprintf("service %s/%s in %s", key.Namespace, key.Name, cmp.Or(o.Name, Type))
 }
 
-// buildAs builds with the settings of s, and reports whether the outcome serves:
-// it may be used, and has a backend if there are endpoints.
+// buildAs builds with the settings of s. It reports whether the result serves: it is valid, and has
+// a backend if there are endpoints.
 func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) {
 	b := builder{o: o, s: s, outside: in.outside}
 	b.read()
@@ -116,39 +115,39 @@ func (o *Options) buildAs(s *corev1.Service, in input) (out built, serves bool) 
 	return out, out.use && (len(out.service.Backends) > 0 || !offered)
 }
 
-// builder collects a service as it is written, and what is wrong with it.
+// builder collects the definition of a service and its problems.
 type builder struct {
 	o           *Options
 	s           *corev1.Service
 	outside     bool // as in input
 	draft       spec.Service
-	families    []vip.Family // of the VIPs; empty is not stated
-	vipFields   []string     // where each of the draft's VIPs is from
-	rangeFields []string     // and each of its source ranges
+	families    []vip.Family // of the VIPs; empty: not stated
+	vipFields   []string     // the field that each of the draft's VIPs comes from
+	rangeFields []string     // the field that each of its source ranges comes from
 	problems    []vip.Problem
-	failed      bool // the service can't be used
+	failed      bool // the service is invalid
 }
 
-// bad notes that a field of the Service can't be used.
+// bad records that a field of the Service is invalid.
 func (b *builder) bad(field string, err error) {
 	b.problems, b.failed = append(b.problems, vip.FieldProblem(field, err)), true
 }
 
-// warn notes something that the service can do with.
+// warn records a problem that does not make the service invalid.
 func (b *builder) warn(code, field, hint, format string, args ...any) {
 	b.problems = append(b.problems, vip.Problem{Code: code, Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// nodePorts reports whether the backends are the nodes. For mirrored cluster IPs
-// they can't be: this host then listens on the same node ports.
+// nodePorts reports whether the backends are the nodes. Adopted cluster IPs never use the nodes,
+// because this host then listens on the same node ports.
 func (b *builder) nodePorts() bool {
 	return b.o.Backends == BackendsNodePorts && !b.o.AdoptClusterIPs
 }
 
-// maxLeftOut bounds the problems of single backends of one service.
+// maxLeftOut is the maximum number of problems with single backends of one service.
 const maxLeftOut = 5
 
-// fit builds the service with those of the backends that it can use.
+// fit builds the service with the usable backends.
 func (b *builder) fit(servers []server) vip.Service {
 	key := vip.ServiceKey{Namespace: b.s.Namespace, Name: b.s.Name}
 	leftOut := 0

@@ -13,18 +13,18 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// annotationPrefix begins the annotations that are for us.
+// annotationPrefix is the prefix of our annotations.
 const annotationPrefix = "ironvip.io/"
 
 // annotation is one annotation of a Service.
 type annotation struct {
 	field string // of spec.Service, as in its problems
 	read  func(s *spec.Service, text string) error
-	own   bool // is settled by Kubernetes where cluster IPs are mirrored
+	own   bool // Kubernetes determines it for adopted cluster IPs
 }
 
-// annotations are all that are read, without their prefix: what Kubernetes has
-// no field for. docs/kubernetes.md has a row for each.
+// annotations are all supported annotations without their prefix. They set what Kubernetes has no
+// field for. docs/kubernetes.md has a row for each.
 var annotations = map[string]annotation{
 	"pool":            {"pool", text(func(s *spec.Service) *string { return &s.Pool }), true},
 	"vips":            {"vips", list(func(s *spec.Service) *[]string { return &s.VIPs }), true},
@@ -44,8 +44,7 @@ var annotationKeys = func() (out []string) {
 	return out
 }()
 
-// fieldInstead says which field of a Service does what services elsewhere have a
-// setting for.
+// fieldInstead maps settings of other sources to the field of a Service that replaces them.
 var fieldInstead = map[string]string{
 	"affinity": "spec.sessionAffinity", "external-traffic": "spec.externalTrafficPolicy", "families": "spec.ipFamilies",
 	"health-check-node-port": "spec.healthCheckNodePort", "internal-traffic": "spec.internalTrafficPolicy",
@@ -54,7 +53,7 @@ var fieldInstead = map[string]string{
 	"target-port": "spec.ports", "traffic-distribution": "spec.trafficDistribution",
 }
 
-// readAnnotations takes in what annotations say. An empty one counts as none.
+// readAnnotations reads the annotations. An empty annotation counts as missing.
 func (b *builder) readAnnotations() {
 	later := b.draft.Later()
 	for _, key := range sorted(b.s.Annotations) {
@@ -83,7 +82,7 @@ func (b *builder) readAnnotations() {
 	}
 }
 
-// hintFor says what an unknown annotation may have been meant to be.
+// hintFor returns a hint for an unknown annotation.
 func hintFor(name string) string {
 	if field := fieldInstead[strings.ReplaceAll(name, "_", "-")]; field != "" {
 		return "use " + field
@@ -108,7 +107,7 @@ func list(field func(*spec.Service) *[]string) func(*spec.Service, string) error
 	}
 }
 
-// split takes a list apart at its commas.
+// split splits a list at its commas.
 func split(text string) (out []string) {
 	for word := range strings.SplitSeq(text, ",") {
 		if word = strings.TrimSpace(word); word != "" {
@@ -118,7 +117,7 @@ func split(text string) (out []string) {
 	return out
 }
 
-// readDrainTimeout reads seconds, or a time span with a unit.
+// readDrainTimeout parses seconds, or a duration with a unit.
 func readDrainTimeout(s *spec.Service, text string) error {
 	var timeout spec.Duration
 	if n, err := strconv.ParseUint(text, 10, 31); err == nil {

@@ -15,19 +15,18 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// group is a slice whose endpoints are of use, with where they have the
-// Service's ports.
+// group is a usable slice with the numbers of the Service's ports on its endpoints.
 type group struct {
 	slice   *discoveryv1.EndpointSlice
 	family  vip.Family
-	numbers []uint16 // by the Service's ports; 0: they don't serve it
+	numbers []uint16 // by port of the Service; 0: not served
 }
 
-// groups sorts out the slices that are of use, the newest first: where two say
-// different things of an endpoint that are equally good, the newer is right.
+// groups returns the usable slices, the newest first. If two slices differ about an endpoint and
+// both states are equally good, the newer slice is used.
 //
-// Slices of names are not: names are not looked up. Nor are those of a family
-// that the Service hasn't got, which are there while its families change.
+// Slices with names are left out, because names are not looked up. Slices of a family that the
+// Service does not have are left out too. They exist while its families change.
 func (b *builder) groups(slicesOf []*discoveryv1.EndpointSlice) []group {
 	slicesOf = slices.Clone(slicesOf)
 	slices.SortFunc(slicesOf, func(x, y *discoveryv1.EndpointSlice) int {
@@ -60,9 +59,9 @@ func (b *builder) groups(slicesOf []*discoveryv1.EndpointSlice) []group {
 	return out
 }
 
-// numbers returns where endpoints of a slice have the Service's ports, by name
-// and protocol, and whether they have any. A port without a number, which stands
-// for all, is passed over, as kube-proxy does.
+// numbers returns the port numbers on a slice's endpoints for the Service's ports, by name and
+// protocol, and whether any exist. A port without a number means all ports. It is ignored, as by
+// kube-proxy.
 func (b *builder) numbers(ports []discoveryv1.EndpointPort) (out []uint16, any bool) {
 	out = make([]uint16, len(b.s.Spec.Ports))
 	for i := range out {
@@ -87,10 +86,9 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// targets settles the ports' targets, and reports whether these are what all
-// backends serve: then they need no ports of their own. With direct routing,
-// which leaves the port as it is, an endpoint elsewhere is to be found out by
-// itself.
+// targets sets the target ports and reports whether all backends use the same ones. The backends
+// then need no own ports. Direct routing keeps the port number, so it is false if a target port
+// differs from the service's port. Each endpoint then has its own port and causes its own problem.
 func (b *builder) targets(groups []group) (common bool) {
 	if len(groups) == 0 {
 		return true
@@ -113,10 +111,9 @@ func (b *builder) targets(groups []group) (common bool) {
 	return true
 }
 
-// endpointServers returns the backends that the slices make: of each address one
-// or, where endpoints have ports in different places, one for each of them. An
-// endpoint that is in two slices, as while it moves, is one, in the better of
-// its two states.
+// endpointServers returns the backends from the slices. Each address has one backend, or one for
+// each port number if endpoints have different ports. An endpoint that moves can be in two slices.
+// It is one backend, in the better of its two states.
 func (b *builder) endpointServers(groups []group) []server {
 	common := b.targets(groups)
 	n := 0
@@ -151,9 +148,9 @@ func (b *builder) endpointServers(groups []group) []server {
 	return b.finished(all.list)
 }
 
-// address returns the address of an endpoint, of which only the first counts.
-// One of another family than the slice's is not of use. One that is no address
-// is left to spec to say so.
+// address returns the first address of an endpoint. Other addresses are ignored. Use is false if
+// its family differs from the slice's. An invalid address counts as usable here, because spec
+// reports it as a problem.
 func (g *group) address(e *discoveryv1.Endpoint) (a netip.Addr, use bool) {
 	if len(e.Addresses) == 0 {
 		return a, false
@@ -162,7 +159,7 @@ func (g *group) address(e *discoveryv1.Endpoint) (a netip.Addr, use bool) {
 	return a, err != nil || vip.FamilyOf(a) == g.family
 }
 
-// namesOf returns the names of hints, each once.
+// namesOf returns the names of hints without duplicates.
 func namesOf[T any](in []T, name func(T) string) []string {
 	if len(in) == 0 {
 		return nil
@@ -175,13 +172,13 @@ func namesOf[T any](in []T, name func(T) string) []string {
 	return slices.Compact(out)
 }
 
-// place is a port of an endpoint, and the ports of the Service that it serves.
+// place is a port number of an endpoint and the Service's ports that it serves.
 type place struct {
 	number uint16
 	ports  portSet
 }
 
-// placesOf turns where each port is served into what is served in each place.
+// placesOf groups the Service's ports by their port number on the endpoint.
 func placesOf(numbers []uint16) (out []place) {
 	for i, n := range numbers {
 		if n == 0 {
@@ -197,8 +194,8 @@ func placesOf(numbers []uint16) (out []place) {
 	return out
 }
 
-// portSet is a set of a Service's ports, by their places in the list. It has
-// room for as many as a service can have.
+// portSet is a set of a Service's ports, by index. It is large enough for the maximum number of
+// ports.
 type portSet [spec.MaxPorts / 64]uint64
 
 func (s *portSet) add(i int) {
@@ -223,8 +220,8 @@ func (b *builder) all() (out portSet) {
 	return out
 }
 
-// finished writes down the states of servers and, unless it is all, which ports
-// each of them serves.
+// finished sets the states of servers. It also sets the ports of servers that do not serve all
+// ports.
 func (b *builder) finished(servers []server) []server {
 	names := map[portSet][]string{b.all(): nil}
 	for i := range servers {
@@ -243,7 +240,7 @@ func (b *builder) finished(servers []server) []server {
 	return servers
 }
 
-// portName is what spec calls a port.
+// portName returns the name that spec uses for a port.
 func (b *builder) portName(i int) string {
 	p := &b.s.Spec.Ports[i]
 	if p.Name != "" {
@@ -252,17 +249,17 @@ func (b *builder) portName(i int) string {
 	return fmt.Sprintf("%d/%s", p.Port, strings.ToLower(string(cmp.Or(p.Protocol, corev1.ProtocolTCP))))
 }
 
-// server is one backend to be.
+// server is a backend before the build.
 type server struct {
 	spec.Backend
 	rank    rank
-	address netip.Addr // the zero Addr where it has none worth using
+	address netip.Addr // zero if it has no valid address
 	ports   portSet
-	slice   string // where it was found; "" for a node
+	slice   string // the slice that contains it; "" for a node
 	at      int
 }
 
-// field says where the server was found.
+// field returns the field that the server comes from.
 func (s *server) field() string {
 	if s.slice == "" {
 		return bracket("nodes", s.Node)
@@ -270,24 +267,23 @@ func (s *server) field() string {
 	return fmt.Sprintf("endpointslices[%s].endpoints[%d]", s.slice, s.at)
 }
 
-// rank is how good a server is, the best first.
+// rank orders servers, the best first.
 type rank uint8
 
 const (
 	rankReady       rank = iota
-	rankTerminating      // on its way out, and serves
-	rankIdle             // takes nothing new
+	rankTerminating      // terminating, and still serving
+	rankIdle             // receives no new connections
 )
 
 func (r rank) state() vip.State {
 	return [...]vip.State{rankReady: vip.Ready, rankTerminating: vip.Terminating, rankIdle: vip.Drain}[r]
 }
 
-// rankOf tells how good an endpoint is by its conditions, and what they are
-// without being said as kube-proxy takes it. One that is ready is, even where it
-// terminates: that is what publishNotReadyAddresses makes of it. One that is not
-// stays a backend without new connections, so that those it has go on for as
-// long as the pod is there.
+// rankOf returns the rank of an endpoint by its conditions. Missing conditions have kube-proxy's
+// defaults. A ready endpoint is rankReady even while it terminates, because
+// publishNotReadyAddresses has that effect. An endpoint that is not ready stays a backend without
+// new connections, so that its open connections continue while the pod exists.
 func rankOf(c *discoveryv1.EndpointConditions) rank {
 	switch {
 	case c.Ready == nil || *c.Ready:
@@ -298,7 +294,7 @@ func rankOf(c *discoveryv1.EndpointConditions) rank {
 	return rankIdle
 }
 
-// servers are backends to be, each address and port once.
+// servers are backends before the build, unique by address and port.
 type servers struct {
 	list  []server
 	index map[netip.AddrPort]int
@@ -308,8 +304,8 @@ func newServers(room int) *servers {
 	return &servers{list: make([]server, 0, room), index: make(map[netip.AddrPort]int, room)}
 }
 
-// add adds a server, or makes it one with the same that was there. Of two the
-// better counts, or the first.
+// add adds a server. If it duplicates an earlier one, the better of the two is kept, or the earlier
+// one if they are equal. The result serves the ports of both.
 func (all *servers) add(s server) {
 	key := netip.AddrPortFrom(s.address, uint16(s.Port))
 	at, twice := all.index[key]
@@ -327,8 +323,8 @@ func (all *servers) add(s server) {
 	was.ports = both
 }
 
-// limit drops what is more than a service can have: the worst, and of those
-// that are equally good the last of each family, in turns.
+// limit drops the servers above the maximum of a service. It drops the worst ones first. Among
+// equally good servers it keeps equal numbers of both families, and drops the last ones of each.
 func (b *builder) limit(in []server) []server {
 	if len(in) <= spec.MaxBackends {
 		return in
@@ -358,7 +354,7 @@ func (b *builder) limit(in []server) []server {
 	return kept
 }
 
-// backendOf returns which backend a problem's field is of: "backends[3].address".
+// backendOf returns the backend's index in a problem's field: "backends[3].address".
 func backendOf(field string) (at int, is bool) {
 	rest, is := strings.CutPrefix(field, "backends[")
 	number, _, closed := strings.Cut(rest, "]")

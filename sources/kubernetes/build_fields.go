@@ -15,11 +15,10 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// codeDeprecated is of problems with fields that work, and that Kubernetes gives
-// up.
+// codeDeprecated is the code of problems with fields that work and that Kubernetes has deprecated.
 const codeDeprecated = "deprecated"
 
-// read takes in what the Service says of itself; backends come later.
+// read reads the settings of the Service, without backends.
 func (b *builder) read() {
 	s := &b.s.Spec
 	b.draft = spec.Service{Name: b.s.Name, Namespace: b.s.Namespace, Pool: b.o.Pool}
@@ -45,8 +44,8 @@ func (b *builder) read() {
 	}
 }
 
-// readLabels takes labels over. They are for people: what is beyond our bounds,
-// which are below Kubernetes', is left out.
+// readLabels copies the labels. They only inform people, so labels above our limits are left out.
+// Our limits are lower than those of Kubernetes.
 func (b *builder) readLabels() {
 	if len(b.s.Labels) == 0 {
 		return
@@ -65,9 +64,8 @@ func (b *builder) readLabels() {
 	}
 }
 
-// readAddresses settles which addresses are asked for: the cluster IPs that are
-// mirrored, else those of the annotation, which has been read, else
-// spec.loadBalancerIP.
+// readAddresses determines the requested addresses. These are the adopted cluster IPs, or those of
+// the annotation, or spec.loadBalancerIP. The annotation must have been read before.
 func (b *builder) readAddresses() {
 	s := &b.s.Spec
 	if b.o.AdoptClusterIPs {
@@ -76,7 +74,7 @@ func (b *builder) readAddresses() {
 			b.draft.VIPs = append(b.draft.VIPs, address)
 			b.vipFields = append(b.vipFields, strict.Index("spec.clusterIPs", i))
 		}
-		if len(b.draft.VIPs) == 0 { // as servers before 1.20 have it
+		if len(b.draft.VIPs) == 0 { // servers before 1.20 have only this field
 			b.draft.VIPs, b.vipFields = []string{s.ClusterIP}, []string{"spec.clusterIP"}
 		}
 		if len(s.ExternalIPs) > 0 {
@@ -96,7 +94,7 @@ func (b *builder) readAddresses() {
 	for i := 0; i < len(b.draft.VIPs); i++ {
 		a, err := netip.ParseAddr(b.draft.VIPs[i])
 		if err != nil || b.has(vip.FamilyOf(a)) {
-			continue // spec says what is wrong with it
+			continue // spec reports it as a problem
 		}
 		b.bad(b.vipFields[i], vip.Problem{Message: a.String() + " is of a family that spec.ipFamilies leaves out",
 			Hint: "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"})
@@ -105,18 +103,17 @@ func (b *builder) readAddresses() {
 	}
 }
 
-// has reports whether the service has VIPs of a family, as far as is stated.
+// has reports whether the service has VIPs of a family. Without stated families it has both.
 func (b *builder) has(f vip.Family) bool {
 	return len(b.families) == 0 || slices.Contains(b.families, f)
 }
 
-// readSourceRanges takes in who may reach the VIP, of the Service's field, else of
-// the annotation that was there before it. Cluster IPs that are mirrored have no
-// such bounds.
+// readSourceRanges reads the ranges of clients that may reach the VIP. They come from the Service's
+// field or, if that is empty, from the older annotation. Adopted cluster IPs have no source ranges.
 //
-// Kubernetes takes ranges that don't begin with their first address, and of
-// families that the Service hasn't. Where none is left of those that were
-// written, the service can't be used: it would be open to all.
+// Kubernetes accepts ranges that don't begin with their first address, and ranges of families that
+// the Service does not have. If none of the ranges is usable, the service is invalid. Otherwise it
+// would be open to all clients.
 func (b *builder) readSourceRanges() {
 	if b.o.AdoptClusterIPs {
 		return
@@ -145,11 +142,11 @@ func (b *builder) readSourceRanges() {
 	}
 }
 
-// readPorts takes in the ports of the Service. Where the backends have them is
-// found out from endpoints; without any it is as written here.
+// readPorts reads the ports of the Service. Endpoints determine the target ports. Without endpoints
+// the Service's values are used.
 //
-// Node ports are the cluster's own, and its kube-proxy serves them on the nodes.
-// This host takes them only where it does kube-proxy's work.
+// kube-proxy serves the node ports on the nodes. This host serves them only if it replaces
+// kube-proxy.
 func (b *builder) readPorts() {
 	s := &b.s.Spec
 	for i := range s.Ports {
@@ -171,7 +168,7 @@ func (b *builder) readPorts() {
 	}
 }
 
-// readTraffic takes in which backends are for whom.
+// readTraffic reads the traffic policies and the traffic distribution.
 func (b *builder) readTraffic() {
 	s := &b.s.Spec
 	external, internal := strings.ToLower(string(s.ExternalTrafficPolicy)), ""
@@ -179,11 +176,11 @@ func (b *builder) readTraffic() {
 		internal = strings.ToLower(string(*s.InternalTrafficPolicy))
 	}
 	if b.o.AdoptClusterIPs && s.Type != corev1.ServiceTypeLoadBalancer && s.Type != corev1.ServiceTypeNodePort {
-		external = internal // all who come to a cluster IP are under the policy for it
+		external = internal // the internal policy applies to all clients of a cluster IP
 	}
 	switch {
 	case b.nodePorts():
-		external, internal = "", "" // kube-proxy keeps to them on the node that traffic is sent to
+		external, internal = "", "" // kube-proxy applies them on the node that receives the traffic
 	case b.outside:
 		external, internal = anyEndpoint(external), anyEndpoint(internal)
 	}
@@ -205,9 +202,9 @@ func (b *builder) readTraffic() {
 	}
 }
 
-// anyEndpoint is a traffic policy for a host that no endpoint is local to. Those
-// who asked for local ones wanted no second hop, and from there to an endpoint
-// there is but one.
+// anyEndpoint returns a traffic policy for a host without local endpoints. It replaces Local by
+// Cluster. The purpose of Local is to avoid a second hop, and from such a host there is only one
+// hop to an endpoint.
 func anyEndpoint(policy string) string {
 	if policy == vip.Local.String() {
 		return vip.Cluster.String()
@@ -215,7 +212,7 @@ func anyEndpoint(policy string) string {
 	return policy
 }
 
-// fieldOf returns which field of the Service a field of the draft comes from.
+// fieldOf returns the field of the Service that a field of the draft comes from.
 func (b *builder) fieldOf(path string) string {
 	head, rest := path, ""
 	if at := strings.IndexAny(path, "[."); at >= 0 {
@@ -230,7 +227,7 @@ func (b *builder) fieldOf(path string) string {
 		return b.rangeFields[i]
 	case head == "ports" && err == nil:
 		return strict.Index("spec.ports", i) + b.portField(of)
-	case head == "scheduler_flags": // a list within one annotation
+	case head == "scheduler_flags": // one annotation contains the list
 		rest = ""
 	case head == "labels":
 		return "metadata.labels" + rest
@@ -249,8 +246,8 @@ func (b *builder) fieldOf(path string) string {
 	return path
 }
 
-// portField returns the field of a Service's port that one of the draft's comes
-// from: ".target_port".
+// portField returns the field of a Service's port for a field of the draft's port, such as
+// ".target_port".
 func (b *builder) portField(of string) string {
 	switch of {
 	case ".target_port":
@@ -264,7 +261,7 @@ func (b *builder) portField(of string) string {
 	return of
 }
 
-// specFields are the fields of a Service by those of the draft.
+// specFields maps fields of the draft to fields of a Service.
 var specFields = map[string]string{
 	"name": "metadata.name", "namespace": "metadata.namespace", "families": "spec.ipFamilies", "ports": "spec.ports",
 	"source_ranges": "spec.loadBalancerSourceRanges", "affinity": "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
@@ -272,5 +269,5 @@ var specFields = map[string]string{
 	"traffic_distribution": "spec.trafficDistribution", "health_check_node_port": "spec.healthCheckNodePort",
 }
 
-// bracket returns the path of a key of a map: "metadata.annotations[a/b]".
+// bracket returns the path of a map's key: "metadata.annotations[a/b]".
 func bracket(path, key string) string { return path + "[" + key + "]" }

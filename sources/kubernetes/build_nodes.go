@@ -10,10 +10,10 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// node is what is needed of a Node to send traffic to its node ports. Two that
-// are equal make the same backends.
+// node holds the parts of a Node that are needed to send traffic to its node ports. Equal nodes
+// result in the same backends.
 type node struct {
-	ipv4, ipv6 netip.Addr // where its node ports are reached; the zero Addr is nowhere
+	ipv4, ipv6 netip.Addr // the addresses of its node ports; zero: none
 	zone       string
 	ready      bool
 }
@@ -21,10 +21,10 @@ type node struct {
 // nodeSet is the cluster's nodes by name.
 type nodeSet map[string]node
 
-// sight is what of all nodes together counts for a Service, whichever it runs on.
+// sight is the state of all nodes together that affects every Service.
 type sight struct {
-	ready      bool // one that traffic may be sent to is
-	ipv4, ipv6 bool // one has such an address
+	ready      bool // at least one node is ready and has an address
+	ipv4, ipv6 bool // at least one node has an address of the family
 }
 
 func (set nodeSet) sight() (out sight) {
@@ -35,12 +35,11 @@ func (set nodeSet) sight() (out sight) {
 	return out
 }
 
-// taintToBeDeleted is on nodes that the cluster autoscaler is about to take away.
+// taintToBeDeleted is the taint of nodes that the cluster autoscaler is about to remove.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// nodeOf reads a Node. One that is labelled to be left out has no address. One
-// that is cordoned is as good as others: it takes no new pods, and its node
-// ports work.
+// nodeOf reads a Node. A Node with the label that excludes it from load balancing has no address. A
+// cordoned Node is used like others: it gets no new pods, but its node ports work.
 func nodeOf(n *corev1.Node) node {
 	out := node{zone: n.Labels[corev1.LabelTopologyZone]}
 	if _, left := n.Labels[corev1.LabelNodeExcludeBalancers]; left {
@@ -70,7 +69,7 @@ func nodeOf(n *corev1.Node) node {
 	return out
 }
 
-// address returns where a node is reached by a family.
+// address returns the node's address of a family.
 func (n *node) address(f vip.Family) netip.Addr {
 	if f == vip.IPv6 {
 		return n.ipv6
@@ -80,10 +79,10 @@ func (n *node) address(f vip.Family) netip.Addr {
 
 // nodeServers returns the nodes as backends, each with the Service's node ports.
 //
-// A node that isn't ready takes nothing new, unless none is: then the cluster
-// has lost sight of its nodes, and they may well work. Under the external policy
-// Local a node without an endpoint drops what comes, so only those that have one
-// count, for the ports that it serves.
+// A node that isn't ready receives no new connections, unless no node is ready. In that case the
+// cluster has probably lost contact with its nodes, and they may still work. With the external
+// policy Local, a node without an endpoint drops the traffic. Therefore only nodes with endpoints
+// are used, for the ports that their endpoints serve.
 func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
 	var served portSet
 	for i := range b.s.Spec.Ports {
@@ -92,7 +91,7 @@ func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
 		}
 	}
 	if served == (portSet{}) {
-		return nil // there is a problem for each port
+		return nil // each port already has a problem
 	}
 	local := b.s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	var here map[nodeFamily]locals
@@ -136,20 +135,19 @@ func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
 	return b.finished(all.list)
 }
 
-// nodeFamily is one side of a node.
+// nodeFamily is a node and a family.
 type nodeFamily struct {
 	node   string
 	family vip.Family
 }
 
-// locals are the best endpoints of a Service on one node, and the ports that they
-// serve.
+// locals describes the best endpoints of a Service on one node and their ports.
 type locals struct {
 	rank  rank
 	ports portSet
 }
 
-// localsOf returns what each node has of the endpoints.
+// localsOf returns the endpoints of each node.
 func localsOf(groups []group, served portSet) map[nodeFamily]locals {
 	out := map[nodeFamily]locals{}
 	for i := range groups {

@@ -17,30 +17,30 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The reasons of events, as "kubectl describe service" shows them.
+// Reasons of events, as "kubectl describe service" shows them.
 const (
 	ReasonAllocated        = "Allocated"        // the status has the VIPs
 	ReasonPoolExhausted    = "PoolExhausted"    // no address is free
-	ReasonConflict         = "Conflict"         // another service has what this one asks for
-	ReasonAllocationFailed = "AllocationFailed" // it could not be given for another reason
+	ReasonConflict         = "Conflict"         // another service has the requested address, port or name
+	ReasonAllocationFailed = "AllocationFailed" // allocation was not possible for another reason
 	ReasonBadAnnotation    = "BadAnnotation"    // under ironvip.io/
 	ReasonDeprecatedField  = "DeprecatedField"  // such as spec.loadBalancerIP
-	ReasonUnsupported      = "Unsupported"      // ironvip can't do what the Service asks for
-	ReasonInvalid          = "Invalid"          // ironvip can't use a field
+	ReasonUnsupported      = "Unsupported"      // ironvip does not support a requested feature
+	ReasonInvalid          = "Invalid"          // a field is invalid
 )
 
 const (
 	component = "ironvip"
-	// eventLasts is how long a server keeps events, if not told otherwise.
+	// eventLasts is how long a server keeps events by default.
 	eventLasts = time.Hour
-	maxMessage = 1024 // the API's bound
-	// maxAnnouncements is how many events may wait to be written. What finds no
-	// room is told when the Service is next looked at.
+	maxMessage = 1024 // the API's limit
+	// maxAnnouncements is the maximum number of events that wait to be written. An event that finds
+	// no room is added when the Writer next checks the Service.
 	maxAnnouncements = 1000
 	eventTries       = 3
 )
 
-// announcement is one event that is to be written.
+// announcement is an event to be written.
 type announcement struct {
 	key     vip.ServiceKey
 	object  corev1.ObjectReference
@@ -50,24 +50,24 @@ type announcement struct {
 	tries   int
 }
 
-// name is the event's. It is the same on every host and after a restart, so that
-// what another has told already is not told again: the server has the name.
+// name returns the event's name. It is the same on every host and after a restart. An event that
+// another host has written is not written again, because the server already has the name.
 func (a *announcement) name() string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", a.object.UID, a.reason, a.message)
 	return fmt.Sprintf("%s.%016x", a.key.Name, h.Sum64())
 }
 
-// announcements are the events that wait, oldest first.
+// announcements are the waiting events, oldest first.
 type announcements struct{ list []announcement }
 
 func (a *announcements) clear() { a.list = nil }
 
-// toldEvents are what was said of one Service.
+// toldEvents are the events of one Service.
 type toldEvents struct {
-	standing map[string]bool   // names of events about what is still wrong
+	standing map[string]bool   // names of events about current problems
 	posted   map[string]posted // events that this host has written
-	pace     *rate.Limiter     // nil before the first; so that a Service that changes all the time does not fill the server
+	pace     *rate.Limiter     // nil before the first event; limits the events of a Service that changes all the time
 }
 
 // posted is an event that this host has written.
@@ -76,11 +76,11 @@ type posted struct {
 	at    time.Time
 }
 
-// perService is how many events a Service may have in a row, then one a minute.
+// perService is the maximum number of events of a Service in a row. After that the rate is one per
+// minute.
 const perService = 10
 
-// consider has events written about what has become wrong with a Service that is
-// as well served as can be.
+// consider adds events for new problems with a Service that needs no other step.
 func (w *Writer) consider(key vip.ServiceKey, e *entry, s *situation) {
 	if !s.ours || s.service == nil || e.deleting {
 		return
@@ -96,7 +96,7 @@ func (w *Writer) consider(key vip.ServiceKey, e *entry, s *situation) {
 	e.events.standing = standing
 }
 
-// wrong returns what is wrong with a Service, as events.
+// wrong returns the problems with a Service as events.
 func (w *Writer) wrong(key vip.ServiceKey, s *situation) (out []announcement) {
 	for _, p := range w.store.Problems(key) {
 		out = append(out, announcement{warning: true, reason: reasonOfSource(&p), message: messageOf(&p)})
@@ -116,7 +116,7 @@ func (w *Writer) wrong(key vip.ServiceKey, s *situation) (out []announcement) {
 	return out
 }
 
-// reasonOfSource returns the reason of an event about how a Service is described.
+// reasonOfSource returns the reason of an event for a problem with the Service's definition.
 func reasonOfSource(p *vip.Problem) string {
 	switch {
 	case p.Code == codeDeprecated:
@@ -130,8 +130,8 @@ func reasonOfSource(p *vip.Problem) string {
 	}
 }
 
-// reasonOfAllocator returns the reason of an event about what could not be given,
-// "" for what passes by itself.
+// reasonOfAllocator returns the reason of an event for a problem with the allocation. It returns ""
+// for temporary problems.
 func reasonOfAllocator(p *vip.Problem) string {
 	switch p.Code {
 	case vip.CodeWaiting, vip.CodeStore, vip.CodeHeldBack:
@@ -147,8 +147,8 @@ func reasonOfAllocator(p *vip.Problem) string {
 	}
 }
 
-// messageOf returns a problem in the words of an event, which is shown beside its
-// Service.
+// messageOf returns the message of an event for a problem. It omits the Service, because events are
+// shown with their Service.
 func messageOf(p *vip.Problem) string {
 	out := p.Message
 	if p.Field != "" {
@@ -167,7 +167,7 @@ func messageOf(p *vip.Problem) string {
 	return out
 }
 
-// tellAllocated has an event written that a Service's status has its VIPs.
+// tellAllocated adds an event that a Service's status has its VIPs.
 func (w *Writer) tellAllocated(key vip.ServiceKey, e *entry, s *corev1.Service) {
 	var vips []string
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
@@ -180,7 +180,7 @@ func (w *Writer) tellAllocated(key vip.ServiceKey, e *entry, s *corev1.Service) 
 	w.enqueue(e, announcement{key: key, object: reference(s), reason: ReasonAllocated, message: message})
 }
 
-// enqueue has an event written, and reports whether there was room.
+// enqueue adds an event and reports whether there was room.
 func (w *Writer) enqueue(e *entry, a announcement) bool {
 	if e.events.pace == nil {
 		e.events.pace = rate.NewLimiter(rate.Every(time.Minute), perService)
@@ -192,8 +192,8 @@ func (w *Writer) enqueue(e *entry, a announcement) bool {
 	return true
 }
 
-// announce writes the first event that may be written, and returns when to go on;
-// waits says that there is something left.
+// announce writes the first event that may be written. It returns the time until the next call.
+// Waits means that events are left.
 func (w *Writer) announce(ctx context.Context) (again time.Duration, waits bool) {
 	w.events.list = slices.DeleteFunc(w.events.list, func(a announcement) bool { return w.entries[a.key] == nil })
 	if len(w.events.list) == 0 {
@@ -223,7 +223,7 @@ func (w *Writer) announce(ctx context.Context) (again time.Duration, waits bool)
 	return 0, true
 }
 
-// post writes an event, and reports whether that is done with.
+// post writes an event and reports whether the event can be removed.
 func (w *Writer) post(ctx context.Context, a *announcement, e *entry) bool {
 	now, name := time.Now(), a.name()
 	last, before := e.events.posted[name]
@@ -241,7 +241,7 @@ func (w *Writer) post(ctx context.Context, a *announcement, e *entry) bool {
 	} else {
 		last = posted{count: 1}
 		err = w.calls.createEvent(ctx, a.event(w.o.Identity, now))
-		if apierrors.IsAlreadyExists(err) { // told by a former writer
+		if apierrors.IsAlreadyExists(err) { // an earlier writer wrote it
 			err = nil
 		}
 	}
@@ -269,7 +269,7 @@ func (w *Writer) post(ctx context.Context, a *announcement, e *entry) bool {
 	}
 }
 
-// event returns the event as the API has it.
+// event returns the API's object of the event.
 func (a *announcement) event(identity string, now time.Time) *corev1.Event {
 	kind := corev1.EventTypeNormal
 	if a.warning {

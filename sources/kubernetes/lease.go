@@ -14,53 +14,52 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// The numbers are those of Kubernetes' own components, but for how often the
-// Lease is renewed, which is less: two renewals may fail.
+// The values are those of Kubernetes' own components, except for leaseRenew. It is long enough to
+// save requests and lets two renewals fail.
 const (
 	leaseDuration = 15 * time.Second
 	leaseRenew    = 5 * time.Second
-	// leaseTrust is how long the holder takes itself for that. What it has sent by
-	// then is answered before another can take over.
+	// leaseTrust is how long the holder relies on the Lease after a renewal. Requests sent until
+	// then are answered before another host can take over.
 	leaseTrust   = leaseDuration - callTimeout
 	leaseRetry   = time.Second
 	leaseTimeout = 3 * time.Second
-	leaseRefused = 30 * time.Second // between tries that a right is missing for
+	leaseRefused = 30 * time.Second // retry interval while a permission is missing
 )
 
-// election makes one host of all the writer, by a Lease: who writes his name
-// into it renews it, and others take it over when they have seen it unchanged
-// for as long as it says. Only how long is measured, on each host's own clock;
-// the times in the Lease are for people. Two hosts that write at a time are kept
-// apart by its resourceVersion.
+// election elects one writer among all hosts by a Lease. The holder writes its name into the Lease
+// and renews it. Other hosts take it over when they have seen it unchanged for its duration. Each
+// host measures that duration on its own clock. The times in the Lease only inform people. The
+// Lease's resourceVersion prevents conflicting writes.
 //
-// A host that starts takes up a Lease in its own name at once: it was restarted.
-// Should another host have that name by mistake, that one finds that the Lease is
-// no longer as it wrote it, and follows.
+// A host that starts takes over a Lease with its own name at once, because it was restarted. If
+// another host has the same name by mistake, that host detects that the Lease differs from what it
+// wrote, and gives way.
 type election struct {
 	calls           *calls
 	namespace, name string
 	identity        string
-	fit             func() bool                  // whether this host could do the work
-	tried           func(verb string, err error) // told how each request went
+	fit             func() bool                  // whether this host can do the work
+	tried           func(verb string, err error) // receives the result of each request
 
 	// Only run uses these.
-	known  *coordinationv1.Lease // as last read or written; nil for none
-	seen   time.Time             // when it was first seen so
+	known  *coordinationv1.Lease // as last read or written; nil: none
+	seen   time.Time             // when this state was first seen
 	read   bool                  // it has been read once
-	sent   []renewal             // those that were sent since the last answer
-	unfit  time.Time             // since when this host isn't fit; zero while it is
-	change chan struct{}         // has a word in it when mine may have changed
+	sent   []renewal             // renewals since the last answer
+	unfit  time.Time             // since when this host is not fit; zero while it is fit
+	change chan struct{}         // has an element when mine may have changed
 
 	mu      sync.Mutex
-	ours    bool      // known is what this host wrote
-	renewed time.Time // before the request that wrote it
+	ours    bool      // this host wrote known
+	renewed time.Time // time before the request that wrote it
 	holder  string
 }
 
-// renewal is one that was sent.
+// renewal is a renewal that was sent.
 type renewal struct {
-	says  metav1.MicroTime // in the Lease
-	began time.Time        // by this host's clock
+	says  metav1.MicroTime // the time in the Lease
+	began time.Time        // the time on this host's clock
 }
 
 func newElection() *election { return &election{change: make(chan struct{}, 1)} }
@@ -72,22 +71,22 @@ func (e *election) mine() bool {
 	return e.ours && time.Since(e.renewed) < leaseTrust
 }
 
-// elected returns the name of the last known writer, "" for none.
+// elected returns the name of the last known writer; "": none.
 func (e *election) elected() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.holder
 }
 
-// run takes part until the context ends. It leaves the Lease as it is then; see
-// release.
+// run takes part in the election until the context ends. It leaves the Lease unchanged at the end;
+// see release.
 func (e *election) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		backoff.Sleep(ctx, e.step(ctx))
 	}
 }
 
-// step does what there is to do, and returns when to come back.
+// step performs the next action and returns the time until the next step.
 func (e *election) step(ctx context.Context) time.Duration {
 	if !e.fit() {
 		return e.stepAside(ctx)
@@ -119,11 +118,11 @@ func (e *election) step(ctx context.Context) time.Duration {
 	}
 	switch {
 	case e.holds():
-		return leaseRetry // an answer that got lost; renew
+		return leaseRetry // the answer to a renewal was lost; renew again
 	case left <= 0:
 		err := e.write(ctx, lease, e.identity)
 		if apierrors.IsConflict(err) {
-			err = nil // another was first
+			err = nil // another host was faster
 		}
 		return e.pause(err)
 	default:
@@ -131,8 +130,8 @@ func (e *election) step(ctx context.Context) time.Duration {
 	}
 }
 
-// stepAside leaves the election to hosts that can do the work. A host that may be
-// back soon keeps what it has.
+// stepAside leaves the election to hosts that can do the work. A host that may soon be fit again
+// keeps the Lease for leaseTrust.
 func (e *election) stepAside(ctx context.Context) time.Duration {
 	if e.unfit.IsZero() {
 		e.unfit = time.Now()
@@ -143,9 +142,8 @@ func (e *election) stepAside(ctx context.Context) time.Duration {
 	return leaseRetry
 }
 
-// release gives the Lease back, if it is this host's, so that the next need not
-// wait. It must not run at the same time as run, and nothing may be written
-// afterwards.
+// release gives up the Lease if this host holds it, so that the next holder need not wait. It must
+// not run concurrently with run. Nothing may be written afterwards.
 func (e *election) release(ctx context.Context) {
 	if !e.holds() {
 		return
@@ -154,10 +152,10 @@ func (e *election) release(ctx context.Context) {
 	e.learn(nil)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseTimeout)
 	defer cancel()
-	_ = e.write(ctx, lease, "") // else it runs out
+	_ = e.write(ctx, lease, "") // if this fails, the Lease expires
 }
 
-// pause returns how long to rest after a request.
+// pause returns the wait after a request.
 func (e *election) pause(err error) time.Duration {
 	verdict, wait := judge(err)
 	switch verdict {
@@ -170,14 +168,14 @@ func (e *election) pause(err error) time.Duration {
 	}
 }
 
-// holds reports whether the Lease is as this host last wrote it.
+// holds reports whether the Lease is unchanged since this host wrote it.
 func (e *election) holds() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ours
 }
 
-// left returns how long the Lease has to stay unchanged before it is free.
+// left returns how long the Lease must stay unchanged before another host may take it over.
 func (e *election) left() time.Duration {
 	lasts := leaseDuration
 	if seconds := e.known.Spec.LeaseDurationSeconds; seconds != nil && *seconds > 0 {
@@ -186,7 +184,7 @@ func (e *election) left() time.Duration {
 	return lasts - time.Since(e.seen)
 }
 
-// get reads the Lease, nil for none.
+// get reads the Lease. It returns nil if the Lease does not exist.
 func (e *election) get(ctx context.Context) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
@@ -202,7 +200,7 @@ func (e *election) get(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease, nil
 }
 
-// learn takes in what was read, nil for nothing that is sure.
+// learn updates the state from a Lease that was read; nil: the state is unknown.
 func (e *election) learn(lease *coordinationv1.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -213,7 +211,7 @@ func (e *election) learn(lease *coordinationv1.Lease) {
 	}
 	if e.known == nil || lease.ResourceVersion != e.known.ResourceVersion || lease.UID != e.known.UID {
 		e.seen = time.Now()
-		// A request whose answer was lost may have been carried out.
+		// A request with a lost answer may have succeeded.
 		if at := lease.Spec.RenewTime; at != nil && holderOf(lease) == e.identity {
 			if i := slices.IndexFunc(e.sent, func(r renewal) bool { return r.says.Equal(at) }); i >= 0 {
 				e.ours, e.renewed = true, e.sent[i].began
@@ -223,16 +221,16 @@ func (e *election) learn(lease *coordinationv1.Lease) {
 	e.known, e.holder = lease, holderOf(lease)
 }
 
-// write puts a holder into a Lease, "" for none, and renews it.
+// write sets the holder of a Lease, "" for none, and renews it.
 func (e *election) write(ctx context.Context, lease *coordinationv1.Lease, holder string) error {
 	began := time.Now()
-	now := metav1.NewMicroTime(began.Truncate(time.Microsecond)) // as the API keeps it
+	now := metav1.NewMicroTime(began.Truncate(time.Microsecond)) // the API's resolution
 	lease = lease.DeepCopy()
 	lease.ManagedFields = nil
 	spec := &lease.Spec
 	lasts := int32(leaseDuration / time.Second)
 	if holder == "" {
-		lasts = 1 // for clients that don't know that no holder is none
+		lasts = 1 // for clients that don't accept an empty holder as none
 	}
 	if before := holderOf(lease); before != holder && holder != "" {
 		transitions := int32(0)
@@ -266,7 +264,7 @@ func (e *election) write(ctx context.Context, lease *coordinationv1.Lease, holde
 	return nil
 }
 
-// maxSent is how many unanswered requests are kept in mind.
+// maxSent is the maximum number of unanswered renewals to remember.
 const maxSent = 16
 
 func (e *election) empty() *coordinationv1.Lease {
@@ -287,5 +285,5 @@ func holderOf(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// spread returns d or up to a fifth less, so that hosts don't stay in step.
+// spread returns d minus a jitter of up to a fifth, so that hosts do not act at the same time.
 func spread(d time.Duration) time.Duration { return d - rand.N(d/5) }

@@ -22,7 +22,7 @@ type Options struct {
 	// reach all endpoints. "" means that every host counts as a node.
 	Node string
 	// Ranges receives the pod ranges and, unless the source adopts them, the cluster IP ranges. The
-	// list is full, sorted and without duplicates. It is called after each change, from one
+	// list is full, sorted and without duplicates. Ranges is called after each change, from one
 	// goroutine. If it is nil, the source does not read the ranges.
 	Ranges func([]netip.Prefix)
 	Log    *slog.Logger // nil: slog.Default

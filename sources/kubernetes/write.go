@@ -19,49 +19,48 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// WriterOptions are what a Writer depends on. Source, Client, Identity, Services
-// and Allocations must be given.
+// WriterOptions are the dependencies of a Writer. Source, Client, Identity, Services and
+// Allocations are required.
 type WriterOptions struct {
-	Source *Source            // whose Services they are; what it knows of them is all that the Writer watches
-	Client *kubeclient.Client // the Source's will do
-	// Identity is this host's name among those that stand for the Lease.
+	Source *Source            // the source of the Services; the Writer watches only what the Source knows
+	Client *kubeclient.Client // may be the Source's client
+	// Identity is this host's name as a candidate for the Lease.
 	Identity string
-	// LeaseNamespace and LeaseName are the Lease that elects the one host that
-	// writes; "" are the defaults. Sources of one cluster that are not each other's
-	// stand-ins need each their own: by it they also know what is theirs.
+	// LeaseNamespace and LeaseName identify the Lease that elects the one writing host; "": the
+	// defaults. Sources of one cluster that don't replace each other need different Leases. The
+	// Lease also identifies what they have written.
 	LeaseNamespace string
 	LeaseName      string
-	// IPMode is status.loadBalancer.ingress[].ipMode; "" is Proxy.
+	// IPMode is status.loadBalancer.ingress[].ipMode; "": Proxy.
 	IPMode corev1.LoadBalancerIPMode
 
-	Services    table.Reader[vip.ServiceKey, vip.Service] // of all sources: whose a key is
+	Services    table.Reader[vip.ServiceKey, vip.Service] // of all sources, to find the source of a key
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
-	// Withdrawn waits until this host serves nothing on what a Service had, which
-	// the source has taken back or is about to. It must not take what isn't known
-	// yet, as at the start, for that. With nil, nobody is waited for.
+	// Withdrawn waits until this host serves nothing for a Service that the source has removed or
+	// is about to remove. It must not return early because the state is not known yet, as at the
+	// start. If it is nil, the Writer does not wait.
 	Withdrawn func(ctx context.Context, key vip.ServiceKey) error
-	Log       *slog.Logger // nil is the default one
+	Log       *slog.Logger // nil: slog.Default
 }
 
-// Writer tells a cluster the VIPs of its Services. Of each Service it writes the
-// ingress of the status and one finalizer, by patches that fail when the object
-// has changed meanwhile, and events about it; nothing is written that is there
-// already, so a restart or another writer costs no request but, with a selector or
-// namespaces, one list of what has left them. It acts only while it
-// holds the Lease and the source is in touch: an object that isn't known is never
-// taken for one that isn't there.
+// Writer writes the VIPs of Services to the cluster. For each Service it writes the ingress of the
+// status and one finalizer, and creates events. Its patches fail if the object has changed in the
+// meantime. It writes only differences. Therefore a restart or a change of the writer costs no
+// request. The exception is one list of Services that have left the selector or the namespaces, if
+// those are set. The Writer acts only while it holds the Lease and the source is in touch. An
+// unknown object never counts as deleted.
 //
-// Requests are sent one at a time, ten a second in the long run. What could not be
-// written is tried again with growing pauses, upon the newest state; for want of a
-// right, once a minute. What is wrong with writing is among the source's problems.
+// Requests are sent one at a time, up to ten a second in the long run. A failed write is tried
+// again with backoff, based on the newest state. If a permission is missing, it is tried once a
+// minute. Problems with writing are among the source's problems.
 type Writer struct {
 	o       WriterOptions
 	store   *objectStore
 	source  string // the source's name
 	adopts  bool
 	selects func(*corev1.Service) bool
-	within  func(*corev1.Service) bool // namespaces and selector let it through
-	// namespaces are the source's; empty is all.
+	within  func(*corev1.Service) bool // the namespaces and the selector match
+	// namespaces are the source's; empty: all.
 	namespaces []string
 
 	calls    *calls
@@ -70,12 +69,12 @@ type Writer struct {
 	pause    pause
 	troubles *troubles
 
-	entries map[vip.ServiceKey]*entry // of Services that there is something to remember of
-	queue   queue                     // to be looked at
+	entries map[vip.ServiceKey]*entry // Services with state to remember
+	queue   queue                     // keys to check
 	events  announcements
 	strays  strays
 	differs differing
-	leads   bool // as of the last look
+	leads   bool // this host was the writer at the last check
 
 	running sync.WaitGroup // waits for withdrawals
 	mu      sync.Mutex
@@ -83,8 +82,7 @@ type Writer struct {
 	wake    chan struct{}
 }
 
-// NewWriter returns a Writer that asks nothing before Run. The error names an
-// option that can't be right.
+// NewWriter returns a Writer that sends no request before Run. The error names an invalid option.
 func NewWriter(o WriterOptions) (*Writer, error) {
 	if o.Source == nil || o.Client == nil || o.Services == nil || o.Allocations == nil {
 		return nil, errors.New("kubernetes: a writer needs a source, a client, services and allocations")
@@ -97,7 +95,7 @@ func NewWriter(o WriterOptions) (*Writer, error) {
 	return w, nil
 }
 
-// newWriter is NewWriter without the requests.
+// newWriter is NewWriter without the REST clients.
 func newWriter(o WriterOptions, source *Options, store *objectStore, wrong *writerProblems) (*Writer, error) {
 	if o.Identity == "" {
 		return nil, errors.New("kubernetes: a writer needs an identity")
@@ -133,14 +131,14 @@ func newWriter(o WriterOptions, source *Options, store *objectStore, wrong *writ
 	return w, nil
 }
 
-// Elected returns the identity of the host that was last seen to hold the Lease,
-// "" for none, and whether it is this Writer.
+// Elected returns the identity of the last known holder of the Lease, "" for none, and whether it
+// is this Writer.
 func (w *Writer) Elected() (identity string, mine bool) {
 	return w.election.elected(), w.election.mine()
 }
 
-// Run writes until the context ends, gives the Lease back, and returns the
-// context's error. With a source that adopts cluster IPs it does nothing.
+// Run writes until the context ends, releases the Lease, and returns the context's error. If the
+// source adopts cluster IPs, Run does nothing.
 func (w *Writer) Run(ctx context.Context) error {
 	if w.adopts {
 		<-ctx.Done()
@@ -157,7 +155,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// able reports whether enough is known to write anything.
+// able reports whether the state needed for writing is known.
 func (w *Writer) able() bool {
 	select {
 	case <-w.o.Allocations.Ready():
@@ -167,12 +165,12 @@ func (w *Writer) able() bool {
 	}
 }
 
-// work looks at what has changed, until the context ends.
+// work handles changes until the context ends.
 func (w *Writer) work(ctx context.Context) {
 	feed := w.o.Allocations.Watch()
 	defer feed.Close()
 	defer w.stop()
-	// A word that comes while nobody may write is looked at later.
+	// A change that arrives while this host can't write is handled when it can.
 	ready := w.o.Allocations.Ready()
 	for ctx.Err() == nil {
 		for _, key := range w.store.TakeChanged() {
@@ -201,7 +199,7 @@ func (w *Writer) work(ctx context.Context) {
 	}
 }
 
-// rest waits until there is something to look at, or again has passed.
+// rest waits for a change or until again has passed.
 func (w *Writer) rest(ctx context.Context, ready, more <-chan struct{}, again time.Duration, waits bool) {
 	var due <-chan time.Time
 	if waits {
@@ -220,11 +218,11 @@ func (w *Writer) rest(ctx context.Context, ready, more <-chan struct{}, again ti
 	}
 }
 
-// look goes through the queue as far as it may, with one request at most, and
-// returns when to go on; waits says that there is something left.
+// look handles the queue as far as possible, with at most one request. It returns the time until
+// the next call. Waits means that work is left.
 func (w *Writer) look(ctx context.Context) (again time.Duration, waits bool) {
 	leads := w.election.mine()
-	if leads && !w.leads { // what the former writer has left undone
+	if leads && !w.leads { // the previous writer may have left work unfinished
 		for key := range w.entries {
 			w.queue.add(key)
 		}
@@ -269,7 +267,7 @@ func (w *Writer) stop() {
 	}
 }
 
-// later has a Service looked at again.
+// later adds a Service to the queue after some time.
 func (w *Writer) later(key vip.ServiceKey, e *entry, after time.Duration) {
 	if e.timer != nil {
 		e.timer.Stop()
@@ -277,7 +275,7 @@ func (w *Writer) later(key vip.ServiceKey, e *entry, after time.Duration) {
 	e.timer = time.AfterFunc(after, func() { w.wakeFor(key) })
 }
 
-// wakeFor has a Service looked at. It is safe for concurrent use.
+// wakeFor adds a Service to the queue. It is safe for concurrent use.
 func (w *Writer) wakeFor(key vip.ServiceKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,29 +20,28 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// calls are the Writer's requests. Each is sent once: what is tried again, and
-// when, is decided where the newest state is known.
+// calls sends the Writer's requests. Each is sent once. The caller decides about retries, because
+// it knows the newest state.
 //
-// Services are changed by merge patches that carry the resourceVersion which the
-// change was decided upon. Server-side apply would do as well for lists that are
-// ours alone, but it takes no notice of what has happened since, so a writer that
-// was stopped and wakes up could undo what its successor did; and it makes a
-// deleted object anew. With the version, other writers' finalizers can't be lost
-// either, though a patch replaces the list as a whole.
+// Services are changed by merge patches with the resourceVersion on which the change is based.
+// Server-side apply would also work for lists that only we write. But it ignores later changes, so
+// a writer that was suspended and continues could undo its successor's writes. It also creates a
+// deleted object again. A patch replaces the whole list, but the version ensures that finalizers of
+// other writers are not lost.
 type calls struct {
 	core, coordination rest.Interface
-	manager            string // what managedFields call us
+	manager            string // our name in managedFields
 }
 
 const (
 	callTimeout  = 5 * time.Second
-	listTimeout  = 30 * time.Second // a page of a list; nothing is decided upon it alone
-	maxManager   = 128              // the API's bound
+	listTimeout  = 30 * time.Second // for a page of a list; no decision depends on it alone
+	maxManager   = 128              // the API's limit
 	managerParam = "fieldManager"
 )
 
-// fieldManager returns a name that is the same on every host that stands for one
-// Lease, and another for other sources of the cluster: it says whose a finalizer is.
+// fieldManager returns a name that is the same on every host with the same Lease and differs for
+// other sources of the cluster. It identifies the writer of a finalizer.
 func fieldManager(leaseNamespace, leaseName string) string {
 	name := "ironvip:" + leaseNamespace + "/" + leaseName
 	if len(name) <= maxManager {
@@ -65,12 +64,11 @@ type patch struct {
 
 type patchStatus struct {
 	LoadBalancer struct {
-		Ingress []corev1.LoadBalancerIngress `json:"ingress"` // null takes it out
+		Ingress []corev1.LoadBalancerIngress `json:"ingress"` // null removes it
 	} `json:"loadBalancer"`
 }
 
-// setIngress replaces status.loadBalancer.ingress, and returns the object as the
-// server has it then.
+// setIngress replaces status.loadBalancer.ingress and returns the server's new object.
 func (c *calls) setIngress(ctx context.Context, s *corev1.Service, ingress []corev1.LoadBalancerIngress) (*corev1.Service, error) {
 	p := patch{Status: &patchStatus{}}
 	p.Status.LoadBalancer.Ingress = ingress
@@ -102,8 +100,8 @@ func (c *calls) patch(ctx context.Context, s *corev1.Service, p *patch, subresou
 	return &out, nil
 }
 
-// find reads one Service, nil for none. It lists by name, because the source has
-// the right to list and needs no other.
+// find reads one Service and returns nil if it does not exist. It uses a list with a field
+// selector, because the source has only the permission to list.
 func (c *calls) find(ctx context.Context, key vip.ServiceKey) (*corev1.Service, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -116,7 +114,7 @@ func (c *calls) find(ctx context.Context, key vip.ServiceKey) (*corev1.Service, 
 	return &out.Items[0], nil
 }
 
-// wrote returns what of a Service we have written, by its managedFields.
+// wrote returns which parts of a Service we have written, by its managedFields.
 func (c *calls) wrote(managed []metav1.ManagedFieldsEntry) (finalizer, ingress bool) {
 	for _, by := range managed {
 		if by.Manager != c.manager || by.FieldsV1 == nil {
@@ -147,7 +145,7 @@ func (c *calls) createEvent(ctx context.Context, e *corev1.Event) error {
 	return c.core.Post().Namespace(e.Namespace).Resource("events").Param(managerParam, c.manager).Body(e).MaxRetries(0).Do(ctx).Error()
 }
 
-// repeatEvent says that what an event tells has happened again.
+// repeatEvent increases the count of an event that has occurred again.
 func (c *calls) repeatEvent(ctx context.Context, namespace, name string, count int32, last metav1.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -167,7 +165,7 @@ func (c *calls) getLease(ctx context.Context, namespace, name string) (*coordina
 	return out, c.coordination.Get().Namespace(namespace).Resource("leases").Name(name).MaxRetries(0).Do(ctx).Into(out)
 }
 
-// putLease makes a Lease, or replaces the version of it that was read.
+// putLease creates a Lease, or replaces the version that was read.
 func (c *calls) putLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	request := c.coordination.Post().Namespace(l.Namespace).Resource("leases")
 	if l.ResourceVersion != "" {
@@ -177,28 +175,27 @@ func (c *calls) putLease(ctx context.Context, l *coordinationv1.Lease) (*coordin
 	return out, request.Param(managerParam, c.manager).Body(l).MaxRetries(0).Do(ctx).Into(out)
 }
 
-// finalizersWith returns a Service's finalizers with ours, and finalizersWithout
-// those without, in their order.
+// finalizersWith returns a Service's finalizers with ours. finalizersWithout returns them without
+// ours. Both keep the order.
 func finalizersWith(s *corev1.Service) []string { return append(slices.Clip(s.Finalizers), Finalizer) }
 
 func finalizersWithout(s *corev1.Service) []string {
 	return slices.DeleteFunc(append([]string{}, s.Finalizers...), func(f string) bool { return f == Finalizer })
 }
 
-// verdict is what to make of a request's end.
+// verdict classifies the result of a request.
 type verdict uint8
 
 const (
 	verdictDone     verdict = iota
-	verdictOutdated         // decided upon what has changed since, or is gone
-	verdictLacking          // a right is missing
-	verdictRefused          // this very request won't do
-	verdictBusy             // nobody is served at present
+	verdictOutdated         // the object has changed or is gone
+	verdictLacking          // a permission is missing
+	verdictRefused          // the server refuses this request
+	verdictBusy             // the server is unavailable for all requests
 	verdictEnding           // its namespace is being deleted
 )
 
-// judge says what to make of a request's end, and how long the server wants to be
-// left alone.
+// judge classifies the result of a request and returns the wait that the server requests.
 func judge(err error) (verdict, time.Duration) {
 	if err == nil {
 		return verdictDone, 0
@@ -216,11 +213,11 @@ func judge(err error) (verdict, time.Duration) {
 		return verdictOutdated, 0
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return verdictEnding, 0
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "): // admission says no in other words
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "): // admission refuses with other texts
 		return verdictLacking, 0
 	case apierrors.IsUnauthorized(err), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err):
 		return verdictBusy, wait
-	default: // also 500, which a webhook for one kind of object may cause
+	default: // includes 500, which a webhook for one kind of object can cause
 		return verdictRefused, wait
 	}
 }

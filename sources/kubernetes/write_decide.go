@@ -7,40 +7,40 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Finalizer keeps the object of a deleted Service until its VIPs are withdrawn.
-// It is Kubernetes' own name for that, so tools that know it treat it alike.
+// Finalizer keeps the object of a deleted Service until its VIPs are withdrawn. Kubernetes defines
+// the name, so tools treat it as usual.
 const Finalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// step is what the Writer does next for one Service. A Service may take several,
-// one after the other, each decided anew.
+// step is the next action of the Writer for one Service. A Service can need several steps. Each is
+// decided separately.
 type step uint8
 
 const (
 	stepNone            step = iota
-	stepLookUp               // read the object itself: whose is the finalizer, is it still there
+	stepLookUp               // read the object: does it exist, and who wrote the finalizer
 	stepAwait                // wait until the VIPs are withdrawn
-	stepAddFinalizer         // before the status tells anybody of a VIP
-	stepWriteIngress         // what situation.ingress has, nil for none
-	stepRemoveFinalizer      // the last thing
+	stepAddFinalizer         // before the status publishes a VIP
+	stepWriteIngress         // the value of situation.ingress; nil: none
+	stepRemoveFinalizer      // the last step
 )
 
-// granted is what the allocator says of a Service.
+// granted is the allocator's result for a Service.
 type granted uint8
 
 const (
-	grantUnknown granted = iota // it has not answered, or can't at present
-	grantNone                   // there is no VIP for it
+	grantUnknown granted = iota // no result yet, or not possible now
+	grantNone                   // the Service has no VIP
 	grantSome
 )
 
-// situation is all that the next step depends on.
+// situation is the whole input of decide.
 type situation struct {
-	service *corev1.Service // nil: the store has none
+	service *corev1.Service // nil: not in the store
 	ours    bool            // by class, type, namespace and labels, deleted or not
-	// held says that the finalizer is ours to remove, notHeld that it isn't; with
-	// neither, nobody has looked yet.
+	// held means that the finalizer is ours to remove, notHeld that it isn't. If neither is set, it
+	// has not been checked.
 	held, notHeld bool
-	// told are the VIPs that we have put into the status, as far as we know.
+	// told are the VIPs that we have written to the status, as far as known.
 	told      []netip.Addr
 	grant     granted
 	vips      []netip.Addr
@@ -48,12 +48,11 @@ type situation struct {
 	withdrawn bool
 }
 
-// decide returns the next step. It is a pure function, and what it returns is
-// safe to repeat.
+// decide returns the next step. It is a pure function. Every step can be repeated safely.
 func (s *situation) decide() step {
 	switch {
 	case s.service == nil:
-		if s.held { // it has left the selector, or it was deleted
+		if s.held { // it has left the selector or was deleted
 			return stepLookUp
 		}
 		return stepNone
@@ -64,7 +63,7 @@ func (s *situation) decide() step {
 	}
 }
 
-// serve is decide for a Service that is to have VIPs.
+// serve is decide for a Service that should have VIPs.
 func (s *situation) serve() step {
 	ingress := s.service.Status.LoadBalancer.Ingress
 	switch s.grant {
@@ -83,8 +82,8 @@ func (s *situation) serve() step {
 	return stepNone
 }
 
-// letGo is decide for a Service that is deleted or not ours (any longer). That it
-// was ours shows by the finalizer alone, whose name other controllers use, too.
+// letGo is decide for a Service that is deleted or not ours. Only the finalizer shows that it was
+// ours, and other controllers use the same finalizer.
 func (s *situation) letGo() step {
 	switch {
 	case !hasFinalizer(s.service) || s.notHeld:
@@ -100,8 +99,8 @@ func (s *situation) letGo() step {
 	}
 }
 
-// ingressIsOurs reports whether the status has something to be taken out. Where
-// another controller serves the Service now, what it wrote stays.
+// ingressIsOurs reports whether the status contains addresses to remove. If another controller
+// serves the Service now, its addresses stay.
 func (s *situation) ingressIsOurs() bool {
 	ingress := s.service.Status.LoadBalancer.Ingress
 	if len(ingress) == 0 {
@@ -118,8 +117,8 @@ func (s *situation) ingressIsOurs() bool {
 	return true
 }
 
-// ingress returns what the status is to have: the VIPs in the order of
-// spec.ipFamilies, none for a Service that is not to have any.
+// ingress returns the desired ingress of the status: the VIPs in the order of spec.ipFamilies, or
+// nil.
 func (s *situation) ingress() []corev1.LoadBalancerIngress {
 	if s.grant != grantSome || !s.ours || s.service.DeletionTimestamp != nil {
 		return nil
@@ -143,9 +142,9 @@ func (s *situation) ingress() []corev1.LoadBalancerIngress {
 	return out
 }
 
-// sameIngress reports whether the status has what it is to have. Servers that
-// know ipMode fill it in where it is left out, so one without it comes from a
-// server that drops it, and writing it again would change nothing.
+// sameIngress reports whether the status has the desired value. Servers that support ipMode fill in
+// a missing one. Therefore a missing ipMode means that the server drops the field, and writing it
+// again would have no effect.
 func sameIngress(have, want []corev1.LoadBalancerIngress) bool {
 	return slices.EqualFunc(have, want, func(have, want corev1.LoadBalancerIngress) bool {
 		return have.IP == want.IP && have.Hostname == "" && len(have.Ports) == 0 &&

@@ -9,35 +9,34 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// differing are the Services whose status has other addresses than this host
-// assigned, while another host is the writer: so it is with hosts that have no
-// store in common, whose clients then get different answers by the host they
-// reach. This host writes nothing, and tells of it once that can't be because the
-// writer has yet to write what is new.
+// differing are the Services with other addresses in their status than this host assigned, while
+// another host is the writer. This happens if hosts have no common store. Their clients then get
+// different results on different hosts. This host writes nothing. It reports the difference when it
+// has lasted too long for a delay of the writer.
 type differing struct {
 	of    map[vip.ServiceKey]difference
-	moved time.Time // when a status last became what it should be: the writer is at work
-	next  time.Time // when to look again
+	moved time.Time // when a status last became correct: the writer works
+	next  time.Time // time of the next check
 }
 
-// difference is one Service's.
+// difference is the difference of one Service.
 type difference struct {
 	theirs, ours string
 	since        time.Time
 }
 
 const (
-	// differsFor is how long a status may be behind, and the writer not be seen to
-	// fix any: a dead one's successor is elected by then.
+	// differsFor is how long a status may be outdated while the writer corrects none. If the writer
+	// is dead, its successor is elected within this time.
 	differsFor   = 30 * time.Second
 	differsEvery = 10 * time.Second
 )
 
-// codeDiffers is the code of a VIP that another host has told otherwise.
+// codeDiffers is the code of a VIP that another host has published differently.
 const codeDiffers = "vip_differs"
 
-// compare notes whether a Service's status is as this host would have written it.
-// The modes of addresses don't count.
+// compare records whether a Service's status has the addresses that this host would write. It
+// ignores ipMode.
 func (w *Writer) compare(key vip.ServiceKey, s *situation) {
 	var have, want []string
 	if s.service != nil && s.ours && s.service.DeletionTimestamp == nil && s.grant == grantSome {
@@ -65,8 +64,8 @@ func (w *Writer) compare(key vip.ServiceKey, s *situation) {
 	w.differs.of[key] = now
 }
 
-// tellDiffering says what has differed for long, and returns when to look again;
-// waits says that there is something to look at.
+// tellDiffering reports differences that have lasted and returns the time until the next check.
+// Waits means that there are differences.
 func (w *Writer) tellDiffering() (again time.Duration, waits bool) {
 	d := &w.differs
 	if len(d.of) == 0 {
@@ -77,7 +76,7 @@ func (w *Writer) tellDiffering() (again time.Duration, waits bool) {
 		return left, true
 	}
 	d.next = time.Now().Add(differsEvery)
-	if !w.able() { // what is known of the statuses is old
+	if !w.able() { // the known statuses are outdated
 		return differsEvery, true
 	}
 	var first vip.ServiceKey
@@ -105,7 +104,7 @@ func (w *Writer) tellDiffering() (again time.Duration, waits bool) {
 	return differsEvery, true
 }
 
-// agree is for a host that writes itself, or has nothing to say.
+// agree removes the report. A host that writes itself also forgets the differences.
 func (w *Writer) agree() {
 	if w.leads {
 		w.differs = differing{}

@@ -23,17 +23,17 @@ func take(l *rate.Limiter) (wait time.Duration) {
 	return wait
 }
 
-// grown returns the pause after so many failures in a row: twice as long each
-// time, of which the second half is drawn.
+// grown returns the backoff after a number of failures. It doubles each time, with a jitter of up
+// to half.
 func grown(first, most time.Duration, failures int) time.Duration {
 	d := most
-	if failures < 16 { // beyond, it would overflow at last
+	if failures < 16 { // more would overflow
 		d = min(first<<max(0, failures-1), most)
 	}
 	return d/2 + rand.N(d/2+1)
 }
 
-// pause is the rest that a server asks for which serves nobody at present.
+// pause is the wait after an answer that the server is unavailable for all requests.
 type pause struct {
 	failures int
 	until    time.Time
@@ -46,7 +46,7 @@ func (p *pause) fail(asked time.Duration) {
 
 func (p *pause) left() time.Duration { return time.Until(p.until) }
 
-// queue holds keys in the order in which they came, each once. A change costs O(1).
+// queue holds unique keys in the order in which they were added. A change costs O(1).
 type queue struct {
 	keys []vip.ServiceKey
 	has  map[vip.ServiceKey]struct{}
@@ -63,7 +63,7 @@ func (q *queue) add(key vip.ServiceKey) {
 	q.keys = append(q.keys, key)
 }
 
-// next returns the first key, which stays in the queue until it is dropped.
+// next returns the first key, which stays in the queue until drop.
 func (q *queue) next() (vip.ServiceKey, bool) {
 	if len(q.keys) == 0 {
 		return vip.ServiceKey{}, false
@@ -71,7 +71,7 @@ func (q *queue) next() (vip.ServiceKey, bool) {
 	return q.keys[0], true
 }
 
-// drop takes the first key out.
+// drop removes the first key.
 func (q *queue) drop() {
 	delete(q.has, q.keys[0])
 	if q.keys = q.keys[1:]; len(q.keys) == 0 {

@@ -15,10 +15,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// writerProblems are what is wrong with writing, for the source to tell among its
-// own. It is safe for concurrent use.
+// writerProblems are the Writer's problems, which the source publishes with its own. It is safe for
+// concurrent use.
 type writerProblems struct {
-	changed chan struct{} // has a word in it when there are others
+	changed chan struct{} // has an element after a change
 
 	mu  sync.Mutex
 	now []vip.Problem
@@ -26,14 +26,14 @@ type writerProblems struct {
 
 func newWriterProblems() *writerProblems { return &writerProblems{changed: make(chan struct{}, 1)} }
 
-// get returns them; the slice must not be changed.
+// get returns the problems. The slice must not be changed.
 func (p *writerProblems) get() []vip.Problem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now
 }
 
-// set replaces them.
+// set replaces the problems.
 func (p *writerProblems) set(now []vip.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,13 +44,13 @@ func (p *writerProblems) set(now []vip.Problem) {
 	}
 }
 
-// lackingFor is how long a missing right is not asked for again.
+// lackingFor is how long a request is not repeated after a permission was missing.
 const lackingFor = time.Minute
 
-// maxRefused is how many refused writes are told one by one.
+// maxRefused is the maximum number of refused writes that are reported individually.
 const maxRefused = 10
 
-// right is what RBAC gives: a verb on a resource of the API.
+// right is a permission in RBAC: a verb on a resource of the API.
 type right struct{ verb, resource string }
 
 var (
@@ -61,18 +61,17 @@ var (
 	mayRepeat   = right{"patch", "events"}
 )
 
-// troubles are what keeps the Writer from writing. Rights that are missing are one
-// problem each, however many writes are waiting for them. It is safe for
-// concurrent use.
+// troubles are the reasons why the Writer can't write. A missing permission is one problem,
+// whatever the number of writes that need it. It is safe for concurrent use.
 type troubles struct {
-	place  func() string // of the cluster
+	place  func() string // place of the cluster
 	report *writerProblems
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	lacks   map[right]map[string]time.Time // by namespace, until when not to try
+	lacks   map[right]map[string]time.Time // by namespace, the time of the next try
 	refused map[vip.ServiceKey]vip.Problem
-	lease   string // why there can be no election
+	lease   string // why an election is not possible
 	differs *vip.Problem
 	said    []vip.Problem
 }
@@ -81,7 +80,7 @@ func newTroubles(place func() string, report *writerProblems, log *slog.Logger) 
 	return &troubles{place: place, report: report, log: log, lacks: map[right]map[string]time.Time{}, refused: map[vip.ServiceKey]vip.Problem{}}
 }
 
-// told takes in how a request ended.
+// told handles the result of a request.
 func (t *troubles) told(r right, namespace string, err error) {
 	verdict, _ := judge(err)
 	t.mu.Lock()
@@ -92,7 +91,7 @@ func (t *troubles) told(r right, namespace string, err error) {
 			t.lacks[r] = map[string]time.Time{}
 		}
 		t.lacks[r][namespace] = time.Now().Add(lackingFor)
-	case verdictDone, verdictOutdated: // it was allowed
+	case verdictDone, verdictOutdated: // the request was permitted
 		if delete(t.lacks[r], namespace); len(t.lacks[r]) == 0 {
 			delete(t.lacks, r)
 		}
@@ -100,14 +99,14 @@ func (t *troubles) told(r right, namespace string, err error) {
 	t.tell()
 }
 
-// lacking returns how long not to ask for what a right is missing for.
+// lacking returns how long not to send requests that need a missing permission.
 func (t *troubles) lacking(r right, namespace string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return time.Until(t.lacks[r][namespace])
 }
 
-// elected takes in how a request about the Lease ended.
+// elected handles the result of a request for the Lease.
 func (t *troubles) elected(namespace, verb string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,8 +119,7 @@ func (t *troubles) elected(namespace, verb string, err error) {
 	t.tell()
 }
 
-// refuse notes that a write for a Service was refused, and accept that there is no
-// such write (any longer).
+// refuse records that a write for a Service was refused. accept removes the record.
 func (t *troubles) refuse(key vip.ServiceKey, place string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +137,7 @@ func (t *troubles) accept(key vip.ServiceKey) {
 	}
 }
 
-// differ takes in what another host has told otherwise, nil for nothing.
+// differ sets the problem of a differing status; nil: none.
 func (t *troubles) differ(p *vip.Problem) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,10 +148,10 @@ func (t *troubles) differ(p *vip.Problem) {
 	t.tell()
 }
 
-// codeWrite is the code of what can't be written into the cluster.
+// codeWrite is the code of a write to the cluster that is not possible.
 const codeWrite = "write_refused"
 
-// tell reports the problems when they have changed. The caller holds mu.
+// tell publishes the problems if they have changed. The caller holds mu.
 func (t *troubles) tell() {
 	now := t.problems()
 	if slices.Equal(now, t.said) {

@@ -16,50 +16,49 @@ import (
 )
 
 const (
-	// answerLasts is how long the server's answer to a write counts for more than
-	// the store, which hears of it by the watch.
+	// answerLasts is how long the server's answer to a write takes precedence over the store. The
+	// store receives the change through the watch.
 	answerLasts = 30 * time.Second
-	// contestLasts is how long ago the same may have been written for somebody to
-	// have changed it back.
+	// contestLasts is the period in which repeated writes of the same value mean that another
+	// program undoes them.
 	contestLasts = 10 * time.Minute
-	contestAfter = 3 // times
+	contestAfter = 3 // repeated writes
 )
 
-// entry is what the Writer remembers of one Service: of one that is ours, or that
-// has the finalizer, or that was such.
+// entry is the Writer's state of one Service that is or was ours, or has the finalizer.
 type entry struct {
 	uid           types.UID
 	held, notHeld bool         // as in situation
 	told          []netip.Addr // as in situation
-	deleting      bool         // it was being deleted when last seen
+	deleting      bool         // deletion had begun at the last check
 	answer        *corev1.Service
 	answered      time.Time
-	stray         bool // answer is of a Service that the source doesn't follow
+	stray         bool // answer is a Service that the source doesn't follow
 
 	withdrawal *withdrawal
 	failures   int
-	until      time.Time // not to be written before
-	outdated   string    // the version that was; another may be written at once
+	until      time.Time // do not write before this time
+	outdated   string    // the version that was outdated; another version may be written at once
 	done       map[step]deed
 	timer      *time.Timer
 	events     toldEvents
 }
 
-// deed is a write that was done.
+// deed is a completed write.
 type deed struct {
 	ingress string
 	at      time.Time
-	again   int // how often it was done again, that it was undone in between
+	again   int // how often it was repeated because another program had undone it
 }
 
-// withdrawal is a wait for a VIP's end.
+// withdrawal is a wait until a VIP is withdrawn.
 type withdrawal struct {
 	cancel context.CancelFunc
-	over   chan error // has a word in it at the end
+	over   chan error // has an element at the end
 	done   bool
 }
 
-// settle ends what is under way.
+// settle ends waits and timers.
 func (e *entry) settle() {
 	e.giveUp()
 	if e.timer != nil {
@@ -75,7 +74,7 @@ func (e *entry) giveUp() {
 	}
 }
 
-// forget is for a Service that there is nothing to remember of.
+// forget removes the state of a Service.
 func (w *Writer) forget(key vip.ServiceKey) {
 	if e := w.entries[key]; e != nil {
 		e.settle()
@@ -84,18 +83,18 @@ func (w *Writer) forget(key vip.ServiceKey) {
 	w.troubles.accept(key)
 }
 
-// observe returns how things are with a Service, and remembers what later counts.
+// observe returns the situation of a Service and updates its entry.
 func (w *Writer) observe(key vip.ServiceKey) situation {
 	e := w.entries[key]
 	out := situation{service: w.newest(key, e), mode: w.o.IPMode}
 	s := out.service
-	if s != nil && e != nil && e.uid != s.UID { // another of that name
+	if s != nil && e != nil && e.uid != s.UID { // a new Service with the same name
 		w.forget(key)
 		e = nil
 	}
 	if s == nil {
-		// The writer sees to it that nothing is left over; the others need not ask
-		// after what was going anyway.
+		// The writer ensures that nothing is left over. Other hosts need not check a Service after
+		// a deletion that had begun.
 		if e != nil && (!e.held || e.deleting && !w.leads) {
 			w.forget(key)
 			e = nil
@@ -103,7 +102,7 @@ func (w *Writer) observe(key vip.ServiceKey) situation {
 		out.held = e != nil
 		return out
 	}
-	alive := *s // whether it is deleted is looked at apart from whose it is
+	alive := *s // check ownership independently of deletion
 	alive.DeletionTimestamp = nil
 	stray := e != nil && e.stray
 	out.ours = !stray && w.selects(&alive)
@@ -128,7 +127,7 @@ func (w *Writer) observe(key vip.ServiceKey) situation {
 	return out
 }
 
-// newest returns the newest object of a Service that is known, nil for none.
+// newest returns the newest known object of a Service; nil: none.
 func (w *Writer) newest(key vip.ServiceKey, e *entry) *corev1.Service {
 	s, there := w.store.Get(key)
 	if e == nil || e.answer == nil {
@@ -147,7 +146,7 @@ func (w *Writer) newest(key vip.ServiceKey, e *entry) *corev1.Service {
 	return s
 }
 
-// granted returns what the allocator says.
+// granted returns the allocator's result.
 func (w *Writer) granted(key vip.ServiceKey) (granted, []netip.Addr) {
 	if row, _, there := w.o.Services.Get(key); !there || row.Source != w.source {
 		return grantUnknown, nil
@@ -165,8 +164,8 @@ func (w *Writer) granted(key vip.ServiceKey) (granted, []netip.Addr) {
 	}
 }
 
-// withdrawn reports whether nothing is served on what a Service had. What is
-// served under its name for another source is no concern of it.
+// withdrawn reports whether nothing is served for a Service any more. A service of the same name
+// from another source does not count.
 func (w *Writer) withdrawn(key vip.ServiceKey, e *entry) bool {
 	if row, _, there := w.o.Services.Get(key); w.o.Withdrawn == nil || there && row.Source != w.source {
 		return true
@@ -188,7 +187,7 @@ func (w *Writer) withdrawn(key vip.ServiceKey, e *entry) bool {
 	return e.withdrawal.done
 }
 
-// await has a withdrawal waited for.
+// await starts a wait for a withdrawal.
 func (w *Writer) await(ctx context.Context, key vip.ServiceKey, e *entry) {
 	if e.withdrawal != nil {
 		return
@@ -206,9 +205,8 @@ func (w *Writer) await(ctx context.Context, key vip.ServiceKey, e *entry) {
 	})
 }
 
-// lookAt does what there is to do next for the first key of the queue. It reports
-// whether a request was sent, and what is left of a pause that keeps it from that;
-// with neither, the key is out of the queue.
+// lookAt performs the next step of the queue's first key. It reports whether a request was sent, or
+// how long a pause delays the request. If neither, the key has left the queue.
 func (w *Writer) lookAt(ctx context.Context, key vip.ServiceKey) (sent bool, wait time.Duration) {
 	s := w.observe(key)
 	e := w.entries[key]
@@ -241,7 +239,7 @@ func (w *Writer) lookAt(ctx context.Context, key vip.ServiceKey) (sent bool, wai
 	return true, 0
 }
 
-// content notes that a Service is as it should be.
+// content records that a Service is in the desired state.
 func (w *Writer) content(key vip.ServiceKey, e *entry) {
 	e.failures = 0
 	for _, d := range e.done {
@@ -253,7 +251,7 @@ func (w *Writer) content(key vip.ServiceKey, e *entry) {
 	w.troubles.accept(key)
 }
 
-// rest returns how long a Service is not to be written.
+// rest returns how long a Service must not be written.
 func (e *entry) rest(s *corev1.Service) time.Duration {
 	if e.outdated != "" && s != nil && s.ResourceVersion != e.outdated {
 		return 0
@@ -261,7 +259,7 @@ func (e *entry) rest(s *corev1.Service) time.Duration {
 	return time.Until(e.until)
 }
 
-// right is what a step needs.
+// right returns the permission that a step needs.
 func (s step) right() right {
 	switch s {
 	case stepLookUp:
@@ -273,7 +271,7 @@ func (s step) right() right {
 	}
 }
 
-// do makes the request of a step.
+// do sends the request of a step.
 func (w *Writer) do(ctx context.Context, key vip.ServiceKey, e *entry, s *situation, next step) {
 	var out *corev1.Service
 	var err error
@@ -312,13 +310,12 @@ func (w *Writer) do(ctx context.Context, key vip.ServiceKey, e *entry, s *situat
 
 var errContested = errors.New("somebody else keeps undoing it")
 
-// did notes what was written. What has to be written again and again, because
-// somebody undoes it, is written less and less often.
+// did records a write. The interval grows for writes that another program undoes again and again.
 func (w *Writer) did(key vip.ServiceKey, e *entry, what step, ingress string) {
 	if e.done == nil {
 		e.done = map[step]deed{}
 	}
-	switch what { // what we undo ourselves
+	switch what { // undoing our own write does not count
 	case stepAddFinalizer:
 		delete(e.done, stepRemoveFinalizer)
 	case stepRemoveFinalizer:
@@ -339,10 +336,10 @@ func (w *Writer) did(key vip.ServiceKey, e *entry, what step, ingress string) {
 	e.done[what] = deed{ingress: ingress, at: now, again: again}
 }
 
-// failed notes a request that was not carried out, and when to try again.
+// failed records a failed request and when to try again.
 func (w *Writer) failed(key vip.ServiceKey, e *entry, s *situation, err error) {
 	verdict, asked := judge(err)
-	if verdict == verdictLacking { // which says itself for how long
+	if verdict == verdictLacking { // lacking returns its wait
 		return
 	}
 	e.failures++
@@ -366,9 +363,9 @@ func (w *Writer) failed(key vip.ServiceKey, e *entry, s *situation, err error) {
 	w.o.Log.Debug("kubernetes: a write is tried again", "service", key, "error", err)
 }
 
-// found takes in what a look at the object itself has shown: nil for nothing.
+// found handles an object that was read directly; nil: it does not exist.
 func (w *Writer) found(key vip.ServiceKey, e *entry, stored bool, s *corev1.Service) {
-	soon := func() { // the store will have it by then
+	soon := func() { // the store will have received it by then
 		e.failures++
 		e.until, e.outdated = time.Now().Add(grown(time.Second, time.Minute, e.failures)), ""
 	}
@@ -400,7 +397,7 @@ func (w *Writer) found(key vip.ServiceKey, e *entry, stored bool, s *corev1.Serv
 	}
 }
 
-// placeIn names a Service in messages, as the source does.
+// placeIn returns the place of a Service in messages, as the source does.
 func placeIn(source string, key vip.ServiceKey) string {
 	o := Options{Name: source}
 	return o.place(key)

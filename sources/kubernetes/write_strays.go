@@ -13,18 +13,17 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// strays looks for Services that bear our finalizer and that the source doesn't
-// follow: they have left its selector while no agent ran, or the selector or the
-// namespaces were changed. It is done once, when this host is first elected, by
-// one list of metadata, page by page: what leaves later is known. Whose a
-// finalizer is, is said by managedFields, so what another Lease's holders wrote
-// is not touched. Where the source follows all there is, nothing is asked.
+// strays finds Services with our finalizer that the source doesn't follow. They left its selector
+// while no agent ran, or the selector or the namespaces changed. The search runs once, when this
+// host is first elected, as one paged list of metadata. Later changes are known from the watch.
+// managedFields show who wrote a finalizer, so those of other Leases' holders are not changed. If
+// the source follows all Services, no request is sent.
 type strays struct {
-	inside   []string // namespaces to look in when all may not be
-	left     []string // namespaces to be listed, "" is all; empty at the end
-	next     string   // where the list goes on
+	inside   []string // namespaces to search if listing all is not permitted
+	left     []string // namespaces still to list, "": all; empty at the end
+	next     string   // the list's continue token
 	failures int
-	until    time.Time // not to be asked before
+	until    time.Time // do not send a request before this time
 }
 
 const straysPage = 500 // Services
@@ -40,8 +39,8 @@ func newStrays(source *Options) strays {
 	return out
 }
 
-// seek asks for the next page, if there is one to ask for. It returns when to go
-// on; waits says that there is something left.
+// seek requests the next page, if any. It returns the time until the next call. Waits means that
+// pages are left.
 func (w *Writer) seek(ctx context.Context) (again time.Duration, waits bool) {
 	l := &w.strays
 	if len(l.left) == 0 {
@@ -71,14 +70,14 @@ func (w *Writer) seek(ctx context.Context) (again time.Duration, waits bool) {
 	return 0, true
 }
 
-// notSought takes in that a page could not be had.
+// notSought handles a failed request for a page.
 func (w *Writer) notSought(err error) {
 	l := &w.strays
 	verdict, asked := judge(err)
 	l.failures++
 	switch {
 	case verdict == verdictLacking && len(w.namespaces) > 0:
-		// The right isn't needed. What is elsewhere could not be changed either.
+		// Listing all is not required. Services in other namespaces could not be changed either.
 		if l.left[0] == "" {
 			l.left, l.next, l.failures = l.inside, "", 0
 			return
@@ -86,7 +85,7 @@ func (w *Writer) notSought(err error) {
 		l.until = time.Now().Add(lackingFor)
 	case verdict == verdictLacking:
 		l.until = time.Now().Add(lackingFor)
-	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // reading took too long
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // the list took too long
 		l.next, l.until = "", time.Now().Add(grown(time.Second, time.Minute, l.failures))
 	default:
 		if verdict == verdictBusy {
@@ -97,7 +96,7 @@ func (w *Writer) notSought(err error) {
 	w.o.Log.Debug("kubernetes: looking for Services that were ours", "error", err)
 }
 
-// stray has a Service let go that bears our finalizer and is not the source's.
+// stray adds a Service with our finalizer that is not the source's to the queue, to release it.
 func (w *Writer) stray(of *metav1.PartialObjectMetadata) {
 	key := vip.ServiceKey{Namespace: of.Namespace, Name: of.Name}
 	object := corev1.Service{ObjectMeta: of.ObjectMeta}
@@ -115,8 +114,7 @@ func (w *Writer) stray(of *metav1.PartialObjectMetadata) {
 	w.queue.add(key)
 }
 
-// listMetadata lists Services, without what they are: a page from where another
-// one ended.
+// listMetadata lists one page of the metadata of Services, from a continue token on.
 func (c *calls) listMetadata(ctx context.Context, namespace, from string, limit int) (*metav1.PartialObjectMetadataList, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
