@@ -11,12 +11,11 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// PutBackend adds a backend to a service, or replaces it, and returns the revision
-// of the service's row when the backend is durable and in force. A ttl of 0 is none.
-// The call counts as a heartbeat; if nothing has changed it writes nothing. When
-// several hosts register backends at once, none is lost. Errors are ErrNoService,
-// *OwnedError, *InvalidError, check's, ErrStore, and *ConflictError if other hosts
-// were faster each time or the service can't be read.
+// PutBackend adds or replaces a backend of a service. It returns the revision of the service's row
+// when the backend is durable and in effect. A ttl of 0 means no ttl. The call counts as a
+// heartbeat. If nothing has changed, it writes nothing. When several hosts register backends at
+// once, none is lost. Errors are ErrNoService, *OwnedError, *InvalidError, check's, ErrStore, and
+// *ConflictError if other hosts were faster each time or the service can't be read.
 func (s *Source) PutBackend(ctx context.Context, key vip.ServiceKey, w spec.Backend, ttl time.Duration, check Check) (rev uint64, created bool, err error) {
 	b, problems := w.Build()
 	if ttl != 0 && (ttl < MinTTL || ttl > MaxTTL) {
@@ -46,8 +45,8 @@ func (s *Source) PutBackend(ctx context.Context, key vip.ServiceKey, w spec.Back
 	return rev, created, nil
 }
 
-// withBackend returns an entry with a backend added or replaced. The backend has no
-// registration if reg is nil.
+// withBackend returns a copy of an entry with a backend added or replaced. If reg is nil, the
+// backend has no registration.
 func (s *Source) withBackend(e *entry, b vip.Backend, reg *registration) (*entry, error) {
 	id, full := idOf(b), spec.FromService(e.row)
 	if i := indexOf(e.row.Backends, id); i < 0 {

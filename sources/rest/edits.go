@@ -11,19 +11,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// edit is a waiting change of a part of a service. The edits of one service that
-// wait together are one write: a thousand backends that register at once cost a few
-// writes of a large record, not a thousand.
+// edit is a waiting change of a part of a service. Waiting edits of one service are combined into
+// one write. A thousand backends that register at once cost a few writes of a large record instead
+// of a thousand.
 type edit struct {
 	check     Check                            // may be nil
-	heartbeat bool                             // needs neither the name nor the newest value
+	heartbeat bool                             // does not need the name or the newest value
 	apply     func(now *entry) (*entry, error) // called again after a conflict
 	rev       uint64
 	err       error
 	done      chan struct{} // closed when rev and err are set
 }
 
-// editQueue holds the edits that wait, by service.
+// editQueue holds the waiting edits by service.
 type editQueue struct {
 	mu      sync.Mutex
 	waiting map[vip.ServiceKey][]*edit
@@ -38,7 +38,7 @@ func (q *editQueue) add(key vip.ServiceKey, e *edit) {
 	q.waiting[key] = append(q.waiting[key], e)
 }
 
-// remove removes an edit, and reports whether it was still waiting.
+// remove removes an edit and reports whether it was still waiting.
 func (q *editQueue) remove(key vip.ServiceKey, e *edit) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,8 +50,8 @@ func (q *editQueue) remove(key vip.ServiceKey, e *edit) bool {
 	return true
 }
 
-// next removes and returns the edits of the next write. An edit with a precondition
-// begins a write, because it must see the result of the edits before it.
+// next removes and returns the edits of the next write. An edit with a precondition begins a new
+// write, because it must see the result of the earlier edits.
 func (q *editQueue) next(key vip.ServiceKey) []*edit {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,7 +72,7 @@ func (q *editQueue) set(key vip.ServiceKey, waiting []*edit) {
 	}
 }
 
-// edit makes one edit of a service and returns the revision of the row.
+// edit performs one edit of a service and returns the revision of the row.
 func (s *Source) edit(ctx context.Context, key vip.ServiceKey, e *edit) (uint64, error) {
 	if !s.running() {
 		return 0, registry.ErrNotRunning
@@ -96,7 +96,7 @@ func (s *Source) edit(ctx context.Context, key vip.ServiceKey, e *edit) (uint64,
 	return e.rev, e.err
 }
 
-// writeEdits makes the edits in one write. The caller holds the service's lock.
+// writeEdits performs the edits in one write. The caller holds the service's lock.
 func (s *Source) writeEdits(ctx context.Context, key vip.ServiceKey, list []*edit) {
 	applied := false
 	c := &change{key: key}
@@ -136,14 +136,14 @@ func (s *Source) writeEdits(ctx context.Context, key vip.ServiceKey, list []*edi
 	}
 }
 
-// notFound reports whether an edit is refused because of something missing that
-// another host may have written a moment ago. A heartbeat only makes its sender
-// register again then, which is not worth a read for every heartbeat.
+// notFound reports whether an edit is refused because something is missing that another host may
+// have just written. It is false for heartbeats. After a refused heartbeat the sender only
+// registers again, so a read for every heartbeat would cost too much.
 func (e *edit) notFound() bool {
 	return !e.heartbeat && (errors.Is(e.err, registry.ErrNoService) || errors.Is(e.err, registry.ErrNoBackend))
 }
 
-// admit returns why an edit must not change the service.
+// admit returns why an edit must not change the service, or nil.
 func (s *Source) admit(key vip.ServiceKey, e *edit, row vip.Service, rev uint64, exists bool, now *entry) error {
 	if !e.heartbeat {
 		if err := s.checkOwner(key, row, exists, now); err != nil {

@@ -10,7 +10,7 @@ import (
 type OwnedError struct {
 	Service vip.ServiceKey
 	Source  string // the owner; "" for one that has not synced yet
-	Origin  string // where the owner has the service from, if known
+	Origin  string // the place that the owner has the service from, if known
 }
 
 func (e *OwnedError) Error() string { return fmt.Sprintf("service %q %s", e.Service, e.Why()) }

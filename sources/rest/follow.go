@@ -25,8 +25,8 @@ type rows struct {
 	removed []vip.ServiceKey
 }
 
-// receive applies changes of the registry: all rows at the start, and later those
-// that other hosts wrote. It costs O(items).
+// receive applies changes of the registry: all rows at the start, then those that other hosts
+// wrote. It costs O(items).
 func (s *Source) receive(items []registry.Item[Record]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,9 +41,8 @@ func (s *Source) receive(items []registry.Item[Record]) {
 	s.publish(&t)
 }
 
-// receiveItem applies one value of the registry. The last valid entry stays in
-// force while the stored value is invalid or can't be read. The caller holds mu and
-// publishes.
+// receiveItem applies one value of the registry. While the stored value is invalid or unreadable,
+// the last valid entry stays in effect. The caller holds mu and publishes.
 func (s *Source) receiveItem(t *rows, item *registry.Item[Record]) {
 	key := registry.ServiceOf(item.Key)
 	old := s.entries[key]
@@ -85,9 +84,9 @@ func (s *Source) setInvalid(key string, to *invalid) {
 	s.signalProblems()
 }
 
-// publish gives changed rows to the sink and sets the revisions of their entries,
-// 0 while the source doesn't run: its next Run publishes all rows. The caller holds
-// mu, so that the rows of a service reach the sink in order.
+// publish writes changed rows to the sink and sets the revisions of their entries. While the source
+// doesn't run, it does nothing, because the next Run publishes all rows. The caller holds mu, so
+// that the sink receives the rows of a service in order.
 func (s *Source) publish(t *rows) {
 	if s.sink == nil {
 		return
@@ -106,7 +105,7 @@ func (s *Source) publish(t *rows) {
 	}
 }
 
-// publishAll gives all rows and problems to the sink. The caller holds mu.
+// publishAll writes all rows and problems to the sink. The caller holds mu.
 func (s *Source) publishAll() {
 	list := make([]vip.Service, 0, len(s.entries))
 	for _, e := range s.entries {
@@ -117,15 +116,14 @@ func (s *Source) publishAll() {
 	s.publishStale()
 }
 
-// publishStale tells the sink if the rows may be old. The caller holds mu.
+// publishStale marks the source stale if the rows may be outdated. The caller holds mu.
 func (s *Source) publishStale() {
 	if s.stale != "" && s.sink != nil {
 		s.sink.Stale(errors.New(s.stale))
 	}
 }
 
-// problems lists the problems of the registry and of its records. The caller holds
-// mu.
+// problems returns the problems of the registry and of its records. The caller holds mu.
 func (s *Source) problems() []vip.Problem {
 	out := slices.Clone(s.Store.Problems())
 	for _, u := range s.invalid {
@@ -148,11 +146,11 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// startTimeout is how long a start may take before it is published as stale.
+// startTimeout is how long a start may take before the source is marked stale.
 const startTimeout = 250 * time.Millisecond
 
-// waitRead waits until the registry has been read. While that takes longer than
-// startTimeout, the sink has the reason.
+// waitRead waits until the registry has been read. After startTimeout it publishes the reason for
+// the delay.
 func (s *Source) waitRead(ctx context.Context, out sources.Sink) error {
 	soon := time.NewTimer(startTimeout)
 	defer soon.Stop()
@@ -181,7 +179,7 @@ func (s *Source) waitRead(ctx context.Context, out sources.Sink) error {
 	}
 }
 
-// problemsDelay bounds how often problems are published, which costs O(problems).
+// problemsDelay is the minimum interval of publishing problems, which costs O(problems).
 const problemsDelay = 200 * time.Millisecond
 
 // follow applies the registry's changes until the context ends.
@@ -215,7 +213,7 @@ func (s *Source) follow(ctx context.Context) error {
 	}
 }
 
-// recheckKept reads again the services whose stored value could not be read.
+// recheckKept reads again the services with a stored value that could not be read.
 func (s *Source) recheckKept() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,36 +12,37 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Bounds of the ttl of a backend.
+// Bounds of a backend's ttl.
 const (
 	MinTTL = time.Second
 	MaxTTL = 24 * time.Hour
 )
 
-// retryInterval is how long a lapse or removal waits that the store refused.
+// retryInterval is how long to wait before a lapse or removal that the store refused is tried
+// again.
 const retryInterval = 10 * time.Second
 
-// heartbeat is the state of a backend that must send heartbeats. Mu guards it.
+// heartbeat is the state of a backend that must send heartbeats. mu protects it.
 type heartbeat struct {
 	service vip.ServiceKey
 	backend backendID
 	ttl     time.Duration
 	grace   time.Duration // from missed to removed: the longer of ttl and drain timeout
-	due     time.Time     // when it is drained, or once missed, removed
-	missed  bool          // no heartbeat came in time; in a fleet, as the registry says
+	due     time.Time     // when it is drained or, once missed, removed
+	missed  bool          // no heartbeat arrived in time; in a fleet, the registry's value
 
 	owner   string // the node that counts the heartbeats; "" without a fleet
-	marking bool   // overdue, and being marked as lapsed in the registry
+	marking bool   // overdue, and about to be marked as lapsed in the registry
 }
 
-// receive begins a new ttl and reports whether the backend had been drained.
+// receive starts a new ttl and reports whether the backend had been drained.
 func (h *heartbeat) receive(now time.Time) (revived bool) {
 	revived, h.missed = h.missed, false
 	h.due = now.Add(h.ttl)
 	return revived
 }
 
-// restart gives the backend its full time again: the ttl, or once missed, the grace.
+// restart sets a full time until the deadline: the ttl or, once missed, the grace.
 func (h *heartbeat) restart(now time.Time) {
 	h.marking = false
 	if h.due = now.Add(h.ttl); h.missed {
@@ -49,8 +50,8 @@ func (h *heartbeat) restart(now time.Time) {
 	}
 }
 
-// setEntry replaces old, nil for none, by e. A backend that stays keeps its
-// deadline. The caller holds mu.
+// setEntry replaces the entry old, which may be nil, by e. A backend in both keeps its deadline.
+// The caller holds mu.
 func (s *Source) setEntry(old, e *entry) {
 	now := time.Now()
 	e.heartbeats = map[backendID]*heartbeat{}
@@ -71,7 +72,7 @@ func (s *Source) setEntry(old, e *entry) {
 			s.untrack(h)
 		}
 		h.grace = max(reg.ttl, e.row.DrainTimeout)
-		if h.ttl != reg.ttl { // also if it is new
+		if h.ttl != reg.ttl { // includes a new heartbeat
 			h.ttl = reg.ttl
 			h.receive(now)
 		}
@@ -100,7 +101,7 @@ func (s *Source) removeEntry(e *entry) {
 	delete(s.entries, e.row.Key)
 }
 
-// forget drops the heartbeats of an entry.
+// forget removes the heartbeats of an entry.
 func (s *Source) forget(e *entry) {
 	for _, h := range e.heartbeats {
 		s.untrack(h)
@@ -108,8 +109,8 @@ func (s *Source) forget(e *entry) {
 	}
 }
 
-// publishLapse publishes an event about a backend that has missed its heartbeats, or
-// is back, on each host of a fleet.
+// publishLapse publishes an event about a backend that has missed its heartbeats or has sent one
+// again. Each host of a fleet publishes it.
 func (s *Source) publishLapse(h *heartbeat) {
 	e := event.Event{Kind: "backend_alive", Service: h.service.String(), Object: h.backend.String(), Message: "heartbeat received: takes connections again"}
 	if h.missed {
@@ -121,7 +122,7 @@ func (s *Source) publishLapse(h *heartbeat) {
 	s.Events.Add(e)
 }
 
-// track files the heartbeat under its owner and schedules it. The caller holds mu.
+// track adds the heartbeat to its owner's and schedules it. The caller holds mu.
 func (s *Source) track(h *heartbeat) {
 	if s.Fleet != nil && h.owner != s.Node {
 		of := s.others[h.owner]
@@ -135,8 +136,8 @@ func (s *Source) track(h *heartbeat) {
 	s.schedule(h)
 }
 
-// untrack removes the heartbeat from its owner's. Track or forget corrects the
-// deadline.
+// untrack removes the heartbeat from its owner's. It does not change the deadline. Call track or
+// forget afterwards.
 func (s *Source) untrack(h *heartbeat) {
 	if of := s.others[h.owner]; of != nil {
 		if delete(of, h); len(of) == 0 {
@@ -155,16 +156,14 @@ func (s *Source) schedule(h *heartbeat) {
 	}
 }
 
-// Heartbeat counts a heartbeat of a backend. It costs O(log n) of all backends with
-// a ttl, and gives a drained backend its connections back. A backend without a ttl
-// needs no heartbeats; one is not an error. After ErrNoService or ErrNoBackend the
-// backend must register again.
+// Heartbeat counts a heartbeat of a backend. It costs O(log n) of all backends with a ttl. A
+// drained backend receives new connections again. A backend without a ttl needs no heartbeats, but
+// sending one is not an error. After ErrNoService or ErrNoBackend the backend must register again.
 //
-// In a fleet a heartbeat is one write if this host doesn't own the backend's
-// heartbeats, or the backend is marked as lapsed. This host then becomes the owner.
-// The error may be ErrStore, also if the heartbeat counts but this host could not
-// reach the store for the ttl: the other hosts may consider the backend dead, so it
-// should send its heartbeats to one of them.
+// In a fleet a heartbeat needs one write if this host doesn't own the backend's heartbeats, or if
+// the backend is marked as lapsed. This host then becomes the owner. The error may be ErrStore even
+// if the heartbeat counts. In that case this host could not reach the store for the ttl, and other
+// hosts may consider the backend dead. The backend should then send its heartbeats to one of them.
 func (s *Source) Heartbeat(ctx context.Context, key vip.BackendKey) error {
 	id := backendID{key.Address, key.Port}
 	if counted, err := s.countHeartbeat(key.Service, id); counted || err != nil {
@@ -189,7 +188,7 @@ func (s *Source) Heartbeat(ctx context.Context, key vip.BackendKey) error {
 	return err
 }
 
-// countHeartbeat counts a heartbeat, unless that needs a write.
+// countHeartbeat counts a heartbeat unless a write is needed.
 func (s *Source) countHeartbeat(key vip.ServiceKey, id backendID) (counted bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,9 +221,9 @@ func (s *Source) countHeartbeat(key vip.ServiceKey, id backendID) (counted bool,
 type HeartbeatStatus struct {
 	TTL     time.Duration
 	Owner   string    // the node that counts the heartbeats; "" without a fleet
-	Missed  bool      // no heartbeat came within TTL: the backend is drained
-	Due     time.Time // when it is drained, or once missed, removed; zero if another node counts
-	Removed time.Time // when it is removed if no heartbeat comes; zero if another node counts
+	Missed  bool      // no heartbeat arrived within TTL: the backend is drained
+	Due     time.Time // when it is drained or, once missed, removed; zero if another node counts
+	Removed time.Time // when it is removed if no heartbeat arrives; zero if another node counts
 }
 
 // HeartbeatStatuses returns the state of a service's backends with a ttl, by ID.
@@ -248,7 +247,7 @@ func (s *Source) HeartbeatStatuses(key vip.ServiceKey) map[string]HeartbeatStatu
 	return out
 }
 
-// runDeadlines acts on deadlines until the context ends.
+// runDeadlines handles deadlines until the context ends.
 func (s *Source) runDeadlines(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -266,12 +265,12 @@ func (s *Source) runDeadlines(ctx context.Context) {
 	}
 }
 
-// overdue are backends by service.
+// overdue lists backends by service.
 type overdue map[vip.ServiceKey][]backendID
 
-// expire drains the backends that are overdue, removes those that were drained for
-// the grace period, and returns the time to the next deadline. While the store can't
-// be reached nothing is due: other hosts may have received heartbeats.
+// expire drains overdue backends and removes those that were drained for the grace period. It
+// returns the time until the next deadline. While the store is unreachable, no deadline is handled,
+// because other hosts may have received heartbeats.
 func (s *Source) expire(ctx context.Context) time.Duration {
 	const atMost = time.Hour
 	now := time.Now()
@@ -283,7 +282,7 @@ func (s *Source) expire(ctx context.Context) time.Duration {
 	}
 	drained := map[vip.ServiceKey]*entry{}
 	for h := range s.deadlines.Due(now) {
-		due := now.Add(retryInterval) // in case the store refuses
+		due := now.Add(retryInterval) // if the store refuses
 		switch {
 		case h.missed:
 			dead[h.service] = append(dead[h.service], h.backend)
@@ -292,7 +291,7 @@ func (s *Source) expire(ctx context.Context) time.Duration {
 			lapsed[h.service] = append(lapsed[h.service], h.backend)
 		default:
 			h.missed = true
-			due = now.Add(h.grace) // from now: after a suspension, every backend has time to return
+			due = now.Add(h.grace) // from now, so that after a suspension every backend has time to return
 			drained[h.service] = s.entries[h.service]
 			s.publishLapse(h)
 		}
@@ -313,8 +312,8 @@ func (s *Source) expire(ctx context.Context) time.Duration {
 	return max(0, min(atMost, time.Until(first)))
 }
 
-// markLapsed marks backends in the registry as lapsed, so that every host drains
-// them, and makes this host their heartbeat owner.
+// markLapsed marks backends in the registry as lapsed, so that every host drains them. This host
+// becomes their heartbeat owner.
 func (s *Source) markLapsed(ctx context.Context, lapsed overdue) {
 	if len(lapsed) == 0 {
 		return
@@ -333,7 +332,7 @@ func (s *Source) markLapsed(ctx context.Context, lapsed overdue) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, ids := range lapsed { // the next heartbeat of those that were not marked counts
+	for key, ids := range lapsed { // a backend that was not marked can send its next heartbeat without a write
 		for _, id := range ids {
 			if e := s.entries[key]; e != nil && e.heartbeats[id] != nil {
 				e.heartbeats[id].marking = false
@@ -342,8 +341,8 @@ func (s *Source) markLapsed(ctx context.Context, lapsed overdue) {
 	}
 }
 
-// removeDead removes backends, except those that have sent a heartbeat or registered
-// again meanwhile.
+// removeDead removes backends, except those that have sent a heartbeat or registered again in the
+// meantime.
 func (s *Source) removeDead(ctx context.Context, dead overdue) {
 	if len(dead) == 0 {
 		return
@@ -374,7 +373,7 @@ func (s *Source) removeDead(ctx context.Context, dead overdue) {
 	}
 }
 
-// heartbeatIs reports whether a backend has a heartbeat with a property.
+// heartbeatIs reports whether a backend has a heartbeat for which is returns true.
 func (s *Source) heartbeatIs(key vip.ServiceKey, id backendID, is func(*heartbeat) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,21 +7,20 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 )
 
-// Fleet is what the source needs of the other hosts. A *fleet.Tree is one.
+// Fleet is the part of the fleet that the source uses. *fleet.Tree implements it.
 type Fleet interface {
 	fleet.Leadership
-	// AwayFor returns how long a node has been absent, as far as this host has seen; 0
-	// if it is there.
+	// AwayFor returns how long a node has been absent, as far as this host knows; 0 if it is
+	// present.
 	AwayFor(node string) time.Duration
 }
 
-// ownersInterval is how often the elected host checks whether the heartbeat owners
-// are present.
+// ownersInterval is how often the elected host checks whether heartbeat owners are present.
 const ownersInterval = time.Second
 
-// watchOwners makes the elected host count heartbeats for owners that are absent.
-// Their backends get a full ttl from then on, to send a heartbeat to another host. A
-// check costs O(owners), plus O(backends) of an owner that goes or returns.
+// watchOwners makes the elected host count heartbeats for absent owners. Their backends get a full
+// ttl from then on, to send a heartbeat to another host. A check costs O(owners), plus O(backends)
+// of an owner that leaves or returns.
 func (s *Source) watchOwners(ctx context.Context) {
 	tick := time.NewTicker(ownersInterval)
 	defer tick.Stop()
@@ -38,7 +37,7 @@ func (s *Source) watchOwners(ctx context.Context) {
 	}
 }
 
-// takeOver updates for which owners this host counts.
+// takeOver updates the set of owners that this host counts heartbeats for.
 func (s *Source) takeOver() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,16 +61,16 @@ func (s *Source) takeOver() {
 	s.takenOver = takenOver
 }
 
-// absentAfter is how long a node may be missing before it counts as absent: hosts
-// that start together don't see each other at once, and a restart is short.
+// absentAfter is how long a node must be missing before it counts as absent. Hosts that start
+// together don't see each other at once, and a restart takes less time.
 const absentAfter = 5 * time.Second
 
-// absent reports whether a heartbeat owner is absent, as "" always is.
+// absent reports whether a heartbeat owner is absent. The owner "" is always absent.
 func (s *Source) absent(node string) bool { return node == "" || s.Fleet.AwayFor(node) > absentAfter }
 
-// setStale records whether the store can be reached. While it can't, no deadline
-// passes. Then every backend gets a full ttl, because no other host could accept its
-// heartbeats meanwhile.
+// setStale records whether the store is reachable. While it is not, no deadline is handled.
+// Afterwards every backend gets a full ttl, because no other host could accept its heartbeats in
+// the meantime.
 func (s *Source) setStale(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,12 +91,12 @@ func (s *Source) setStale(why string) {
 	s.publishStale()
 }
 
-// maxDelay is the delay of a deadline from which on this host counts as suspended:
-// it has not received the heartbeats of that time.
+// maxDelay is the delay of a deadline from which this host counts as suspended. It has not received
+// the heartbeats of that time.
 const maxDelay = 5 * time.Second
 
-// checkDelay restarts all deadlines after a suspension of a fleet's host, which
-// would mark backends as lapsed, for all hosts, that it only did not hear.
+// checkDelay restarts all deadlines after this host of a fleet was suspended. Otherwise it would
+// mark backends as lapsed on all hosts, although only this host missed their heartbeats.
 func (s *Source) checkDelay(late time.Duration) {
 	if s.Fleet == nil || late < maxDelay {
 		return
@@ -108,7 +107,7 @@ func (s *Source) checkDelay(late time.Duration) {
 	s.restartAll()
 }
 
-// restartAll gives every backend that is counted here its full time. The caller
+// restartAll sets a full time for every backend that this host counts heartbeats for. The caller
 // holds mu.
 func (s *Source) restartAll() {
 	now := time.Now()

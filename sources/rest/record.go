@@ -13,24 +13,24 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Record is the stored registration of one service. On a host without a fleet it
-// has only the first two fields.
+// Record is the stored registration of one service. On a host without a fleet only the first two
+// fields are set.
 type Record struct {
 	Spec spec.Service `json:"spec"` // with all defaults filled in
-	// Registered are the backends of Spec that registered themselves, by ID, with
-	// their ttl; 0 for none.
+	// Registered lists the backends of Spec that registered themselves, by ID, with their ttl; 0:
+	// no ttl.
 	Registered map[string]spec.Duration `json:"registered,omitempty"`
-	// Node is the host through which the service was last put, and Stated the time.
-	// Together they identify this put; registrations of backends don't change them.
+	// Node is the host that received the last put of the service, and Stated is its time. Together
+	// they identify this put. Registrations of backends don't change them.
 	Node   string     `json:"node,omitempty"`
 	Stated *time.Time `json:"stated,omitempty"`
-	// HeartbeatOwners are the nodes that count the heartbeats of backends with a ttl, by
-	// backend ID. Lapsed are the backends with no heartbeat in time.
+	// HeartbeatOwners are the nodes that count the heartbeats of backends with a ttl, by backend
+	// ID. Lapsed lists the backends without a heartbeat in time.
 	HeartbeatOwners map[string]string `json:"keepers,omitempty"`
 	Lapsed          []string          `json:"lapsed,omitempty"`
 }
 
-// origin is the place that rows of this source name as where they come from.
+// origin is the Origin of this source's rows.
 const origin = "api"
 
 // backendID identifies a backend of a service.
@@ -43,33 +43,32 @@ func idOf(b vip.Backend) backendID { return backendID{b.Address, b.Port} }
 
 func (id backendID) String() string { return vip.Backend{Address: id.addr, Port: id.port}.ID() }
 
-// entry is one service in memory. It is replaced, not changed, except for what mu
-// guards: heartbeats and rev.
+// entry is one service in memory. It is replaced, not changed. The exceptions are heartbeats and
+// rev, which mu protects.
 type entry struct {
-	row        vip.Service                // as registered, whatever the heartbeats
+	row        vip.Service                // as registered, regardless of heartbeats
 	registered map[backendID]registration // the backends that registered themselves
 	put        putID
 	version    uint64 // in the registry
 
 	heartbeats map[backendID]*heartbeat // of the backends with a ttl
-	rev        uint64                   // of the published row; 0: not published, or held aside
+	rev        uint64                   // of the published row; 0: not published, or not in effect
 }
 
 // registration is the stored state of a backend that registered itself.
 type registration struct {
 	ttl    time.Duration // 0: none
 	owner  string        // the node that counts its heartbeats; "" without a ttl or a fleet
-	lapsed bool          // the owner has found that no heartbeat came in time
+	lapsed bool          // the owner has received no heartbeat in time
 }
 
-// putID identifies the put that a service comes from.
+// putID identifies the put that defined a service.
 type putID struct {
 	node string
 	at   int64 // Unix nanoseconds
 }
 
-// published returns the row with the backends drained that missed their heartbeats.
-// The caller holds mu.
+// published returns the row with missed backends drained. The caller holds mu.
 func (e *entry) published() vip.Service {
 	row, cloned := e.row, false
 	for id, h := range e.heartbeats {
@@ -79,7 +78,7 @@ func (e *entry) published() vip.Service {
 		if !cloned {
 			row.Backends, cloned = slices.Clone(row.Backends), true
 		}
-		// A terminating backend would still get connections when no other is ready.
+		// A terminating backend would still receive connections if no backend is ready.
 		if b := &row.Backends[indexOf(row.Backends, id)]; b.State == vip.Ready || b.State == vip.Terminating {
 			b.State, b.Reason = vip.Drain, vip.NoHeartbeat(vip.InstantOf(h.due.Add(-h.grace-h.ttl)), h.ttl)
 		}
@@ -116,13 +115,12 @@ func (e *entry) record() *Record {
 	return r
 }
 
-// same reports whether two entries register the same.
+// same reports whether two entries have the same registration.
 func (e *entry) same(o *entry) bool {
 	return maps.Equal(e.registered, o.registered) && sameRow(&e.row, &o.row)
 }
 
-// edited returns a copy of the entry with registrations and backends that may be
-// changed.
+// edited returns a copy of the entry. Its registrations and backends may be changed.
 func (e *entry) edited() *entry {
 	out := &entry{row: e.row, registered: maps.Clone(e.registered), put: e.put}
 	out.row.Backends = slices.Clone(e.row.Backends)
@@ -135,8 +133,7 @@ func (e *entry) remove(id backendID) {
 	e.row.Backends = slices.DeleteFunc(e.row.Backends, func(b vip.Backend) bool { return idOf(b) == id })
 }
 
-// indexOf returns where a backend is, or -1. Backends are sorted by address,
-// then port.
+// indexOf returns the index of a backend, or -1. Backends are sorted by address, then port.
 func indexOf(list []vip.Backend, id backendID) int {
 	i, ok := slices.BinarySearchFunc(list, id, func(b vip.Backend, id backendID) int {
 		if c := b.Address.Compare(id.addr); c != 0 {
@@ -154,8 +151,8 @@ func sameBackend(a, b vip.Backend) bool { return reflect.DeepEqual(a, b) }
 
 func sameRow(a, b *vip.Service) bool { return reflect.DeepEqual(a, b) }
 
-// decode returns the entry of a record. An invalid service has problems and no
-// entry; one with invalid registrations of backends has both.
+// decode returns the entry of a record. If the service is invalid, it returns problems and no
+// entry. If registrations of backends are invalid, it returns both.
 func (s *Source) decode(key string, r *Record) (*entry, []vip.Problem) {
 	row, problems := r.Spec.Build(s.Name, "")
 	for i := range problems {

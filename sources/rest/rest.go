@@ -1,12 +1,10 @@
-// Package rest is the source that the API writes into: services and backends
-// that callers registered.
+// Package rest is the source that the API writes to: services and backends that callers registered.
 //
-// In come registrations (PutServices, PutBackend, Heartbeat), and through the
-// registry those of other hosts; out go rows to the Sink, after they are durable.
-// Every write is one optimistic transaction on the registry (see transact). A
-// backend may register with a ttl and then must send heartbeats, which cost
-// O(log n) and write nothing. The package assigns no address and knows no
-// dataplane.
+// Its input is registrations (PutServices, PutBackend, Heartbeat), and through the registry those
+// of other hosts. Its output is rows for the Sink, published after they are durable. Every write is
+// one optimistic transaction on the registry (see transact). A backend registered with a ttl must
+// send heartbeats. A heartbeat costs O(log n) and normally writes nothing. The package never
+// assigns addresses and does not depend on a dataplane.
 //
 // Files:
 //
@@ -14,8 +12,8 @@
 //	services.go    put, propose and delete services
 //	backends.go    register and remove single backends
 //	edits.go       combines the waiting edits of one service into one write
-//	write.go       the transaction that every write is
-//	withdraw.go    undoes a write whose name belongs to another source
+//	write.go       the transaction of every write
+//	withdraw.go    undoes a write if its name belongs to another source
 //	record.go      the stored record and the entry in memory
 //	follow.go      from the registry to the sink
 //	heartbeats.go  deadlines of backends with a ttl
@@ -40,11 +38,10 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Type is the source's type, and its name unless Options say otherwise.
+// Type is the source's type and its default name.
 const Type = "rest"
 
-// Folder is the folder of the fleet's tree with the registrations. Keys are
-// NAMESPACE/NAME.
+// Folder is the folder of the registrations in the fleet's tree. Keys are NAMESPACE/NAME.
 const Folder = "services"
 
 // Shared returns the registrations of a fleet. Call it before the tree runs.
@@ -61,21 +58,20 @@ func Shared(tree *fleet.Tree) *registry.Shared[Record] {
 	})
 }
 
-// Options are what a Source depends on. Store is needed, and Services to detect the
+// Options are the dependencies of a Source. Store is required. Services is required to detect the
 // names of other sources.
 type Options struct {
-	Name     string // "" is Type
+	Name     string // "": Type
 	Store    registry.Store[Record]
-	Services table.Reader[vip.ServiceKey, vip.Service] // rows in force, of every source
-	// Fleet is the hosts that share the store, nil for one host. Node is this host's
-	// name, needed with Fleet.
+	Services table.Reader[vip.ServiceKey, vip.Service] // the rows in effect, of all sources
+	// Fleet is the hosts that share the store; nil for one host. Node is the name of this host,
+	// required with Fleet.
 	Fleet Fleet
 	Node  string
-	// Joint writes a new service together with its leases; nil where hosts don't share
-	// both.
+	// Joint writes a new service together with its leases. It is nil unless hosts share both.
 	Joint Joint
-	// Check finds problems that depend on the agent's configuration, such as a backend
-	// inside a VIP pool; may be nil.
+	// Check finds problems that depend on the agent's configuration, such as a backend inside a VIP
+	// pool. It may be nil.
 	Check  func(*spec.Service) []vip.Problem
 	Events *event.Log
 	Log    *slog.Logger // nil: slog.Default()
@@ -83,14 +79,14 @@ type Options struct {
 
 // Joint writes a new service together with its leases.
 type Joint interface {
-	// Commit commits the batch, which registers the service, together with leases: all
-	// or nothing. It reports whether it has done so; if not, the batch is to be
-	// committed alone. The error is the tree's.
+	// Commit commits the batch with the service's registration together with leases: all or
+	// nothing. It reports whether it has done so. If not, the batch must be committed alone. The
+	// error is the tree's.
 	Commit(ctx context.Context, service vip.Service, b *fleet.Batch) (done bool, err error)
 }
 
-// Source implements sources.Source. Any number of goroutines may call its methods;
-// writers of one service take turns.
+// Source implements sources.Source. Its methods are safe for concurrent use. Writers of one service
+// are serialized.
 type Source struct {
 	Options
 	locks registry.Locks // of services
@@ -105,16 +101,16 @@ type Source struct {
 	sink       sources.Sink // nil while Run doesn't run
 	entries    map[vip.ServiceKey]*entry
 	invalid    map[string]invalid  // records with problems, by their key
-	kept       map[string]struct{} // keys of entries whose stored value has become unreadable
+	kept       map[string]struct{} // keys of entries with a stored value that has become unreadable
 	published  []vip.Problem       // the last problems published
 	deadlines  delayqueue.Queue[*heartbeat]
-	others     map[string]map[*heartbeat]struct{} // heartbeats counted by other nodes, by owner
-	takenOver  map[string]bool                    // absent owners for which this host counts
-	stale      string                             // why rows may be old, "" if they are not
+	others     map[string]map[*heartbeat]struct{} // heartbeats that other nodes count, by owner
+	takenOver  map[string]bool                    // absent owners that this host counts heartbeats for
+	stale      string                             // why rows may be outdated; "" if they are not
 	staleSince time.Time
 }
 
-// New returns a source for a store that need not have been read yet.
+// New returns a source for a store that may not have been read yet.
 func New(o Options) (*Source, error) {
 	if o.Name == "" {
 		o.Name = Type
@@ -130,10 +126,10 @@ func New(o Options) (*Source, error) {
 		problemsChanged: make(chan struct{}, 1), deadlineChanged: make(chan struct{}, 1), ownersChanged: make(chan struct{}, 1)}, nil
 }
 
-// Restore reads a store that is ready: services, and registered backends with a full
-// ttl. Records that can't be read or are invalid stay as they are, are logged, and
-// are problems of the source. Call it at most once, before Run, which otherwise does
-// the same when the store is ready.
+// Restore reads a store that is ready: services, and registered backends with a full ttl. Records
+// that are unreadable or invalid are not changed. They are logged and become problems of the
+// source. Call it at most once, before Run. Without Restore, Run does the same when the store is
+// ready.
 func (s *Source) Restore() {
 	registry.Drain(s.feed, s.receive)
 	s.mu.Lock()
@@ -145,8 +141,8 @@ func (s *Source) Restore() {
 	}
 }
 
-// Run implements sources.Source. When the store has been read it publishes all rows,
-// then every change, and acts on missed heartbeats.
+// Run implements sources.Source. When the store has been read it publishes all rows, and then every
+// change. It also handles missed heartbeats.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	if err := s.waitRead(ctx, out); err != nil {
 		return err
@@ -173,9 +169,8 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	return s.follow(ctx)
 }
 
-// Fetch publishes the newest value of a service of this source that another host may
-// have written a moment ago. Errors are ErrNotRunning, *registry.StoreError and the
-// context's.
+// Fetch publishes the newest value of a service of this source, because another host may have just
+// written it. Errors are ErrNotRunning, *registry.StoreError and the context's.
 func (s *Source) Fetch(ctx context.Context, key vip.ServiceKey) error {
 	row, _, exists := s.inForce(key)
 	switch {
@@ -202,7 +197,7 @@ func (s *Source) running() bool {
 	return s.sink != nil
 }
 
-// inForce returns the row in force for key, of any source.
+// inForce returns the row in effect for key, of any source.
 func (s *Source) inForce(key vip.ServiceKey) (vip.Service, uint64, bool) {
 	if s.Services == nil {
 		return vip.Service{}, 0, false
@@ -210,7 +205,7 @@ func (s *Source) inForce(key vip.ServiceKey) (vip.Service, uint64, bool) {
 	return s.Services.Get(key)
 }
 
-// ownRev returns the revision of this source's row for key, 0 if it is not in force.
+// ownRev returns the revision of this source's row for key, or 0 if that row is not in effect.
 func (s *Source) ownRev(key vip.ServiceKey) uint64 {
 	row, rev, exists := s.inForce(key)
 	if !exists || row.Source != s.Name {

@@ -12,13 +12,13 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Check is a precondition: it may refuse a write because of the row in force. It is
-// called with the service locked against other writers.
+// Check is a precondition. It can refuse a write because of the row in effect. It is called with
+// the service locked against other writers.
 type Check func(now vip.Service, rev uint64, exists bool) error
 
-// Put creates or replaces one service. With Backends nil (no key in the body) the
-// service keeps the backends that registered themselves. A list, even an empty
-// one, replaces all backends; those in it that registered with a ttl keep it.
+// Put creates or replaces one service. If Backends is nil (no key in the body), the service keeps
+// the backends that registered themselves. A list, even an empty one, replaces all backends.
+// Backends in the list that registered with a ttl keep it.
 type Put struct {
 	Spec  spec.Service
 	Check Check // may be nil
@@ -39,13 +39,13 @@ const (
 type Result struct {
 	Key    vip.ServiceKey
 	Action Action
-	Row    vip.Service // as it is in force, or would be with Propose
-	Rev    uint64      // of the row; 0 if it is not in force
-	Err    error       // of a refused one: *InvalidError, *OwnedError, *ConflictError, or Check's
+	Row    vip.Service // the row in effect, or its proposed value with Propose
+	Rev    uint64      // of the row; 0 if it is not in effect
+	Err    error       // why it was refused: *InvalidError, *OwnedError, *ConflictError, or Check's
 }
 
-// PutService creates or replaces one service and returns when it is durable and in
-// force. Its error is Result.Err or ErrStore.
+// PutService creates or replaces one service and returns when it is durable and in effect. Its
+// error is Result.Err or ErrStore.
 func (s *Source) PutService(ctx context.Context, p Put) (Result, error) {
 	results, err := s.PutServices(ctx, []Put{p}, true)
 	if err != nil {
@@ -54,17 +54,16 @@ func (s *Source) PutService(ctx context.Context, p Put) (Result, error) {
 	return results[0], results[0].Err
 }
 
-// PutServices creates or replaces services, on one host in one durable write. The
-// results are in the order of puts. Without atomic, a refused service does not
-// affect the others. With atomic nothing is written then, and what was written is
-// undone if the name turns out to belong to another source. The error is ErrStore,
-// an *InvalidError for more than can be written atomically, ErrNotRunning or the
-// context's.
+// PutServices creates or replaces services. On one host it is one durable write. The results are in
+// the order of puts. Without atomic, a refused service does not affect the others. With atomic, a
+// refused service means that nothing is written. If a name turns out to belong to another source,
+// all writes are undone. The error is ErrStore, an *InvalidError if the puts exceed an atomic
+// write, ErrNotRunning or the context's.
 func (s *Source) PutServices(ctx context.Context, puts []Put, atomic bool) ([]Result, error) {
 	return s.putServices(ctx, puts, atomic, true)
 }
 
-// Propose returns what PutServices would do, and changes nothing.
+// Propose returns the results of PutServices without changing anything.
 func (s *Source) Propose(ctx context.Context, puts []Put) ([]Result, error) {
 	return s.putServices(ctx, puts, false, false)
 }
@@ -75,7 +74,7 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 	}
 	results := make([]Result, len(puts))
 	first := make(map[vip.ServiceKey]int, len(puts))
-	changes, index := make([]*change, 0, len(puts)), make([]int, 0, len(puts)) // of each change, in puts
+	changes, index := make([]*change, 0, len(puts)), make([]int, 0, len(puts)) // the index in puts of each change
 	for i := range puts {
 		row, problems := s.build(&puts[i].Spec)
 		results[i] = Result{Key: row.Key}
@@ -134,8 +133,8 @@ func (s *Source) build(w *spec.Service) (vip.Service, []vip.Problem) {
 	return row, problems
 }
 
-// replaced returns the entry that a put makes of the present one, with the valid
-// row of the put. The caller holds the service's lock.
+// replaced returns the entry that results from a put on the current one. Row is the valid row of
+// the put. The caller holds the service's lock.
 func (s *Source) replaced(now *entry, p *Put, row vip.Service) (*entry, error) {
 	old, rev, exists := s.inForce(row.Key)
 	if err := s.checkOwner(row.Key, old, exists, now); err != nil {
@@ -173,10 +172,9 @@ func (s *Source) replaced(now *entry, p *Put, row vip.Service) (*entry, error) {
 	return next, nil
 }
 
-// checkOwner refuses a write to a name that belongs to another source. An entry of
-// this source with no row in force is held aside for the source that had the name
-// before the restart: a write could not take effect. The caller holds the service's
-// lock.
+// checkOwner refuses a write to a name that belongs to another source. If an entry of this source
+// has no row in effect, the source that had the name before the restart has precedence, so a write
+// could not take effect. The caller holds the service's lock.
 func (s *Source) checkOwner(key vip.ServiceKey, row vip.Service, exists bool, own *entry) error {
 	if exists && row.Source != s.Name {
 		return &OwnedError{Service: key, Source: row.Source, Origin: row.Origin}
@@ -219,9 +217,8 @@ func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Ch
 	return c.rev, c.err
 }
 
-// Unreadable reports whether a service has a registration that is damaged or not
-// valid here, so that it has no row. Its leases must be kept until the registration
-// is replaced or deleted.
+// Unreadable reports whether the registration of a service is damaged or invalid on this host, so
+// that it has no row. Its leases must be kept until the registration is replaced or deleted.
 func (s *Source) Unreadable(key vip.ServiceKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,14 +8,13 @@ import (
 	"github.com/ironvip/ironvip/internal/registry"
 )
 
-// withdraw undoes the changes to services that turned out to be held aside because
-// another source has the name. Their caller gets an error, so the services must not
-// appear when that source gives the name up. With atomic it then undoes all
-// changes. What another host has put or deleted since stays. The caller holds the
-// services' locks.
+// withdraw undoes the changes to services that are not in effect because another source has the
+// name. Their caller gets an error. Therefore the services must not appear when that source
+// releases the name. With atomic it then undoes all changes. Later puts and deletions by other
+// hosts stay. The caller holds the services' locks.
 func (s *Source) withdraw(ctx context.Context, changes []*change, atomic bool) error {
 	if !s.running() {
-		return nil // nothing is in force now
+		return nil // nothing is in effect now
 	}
 	var undo []*change
 	refused := false
@@ -47,8 +46,8 @@ func (s *Source) withdraw(ctx context.Context, changes []*change, atomic bool) e
 			}
 		}
 	}
-	// The undo must be completed whether or not the caller waits. Each change is written
-	// on its own: a removal takes more of a transaction than the creation did.
+	// The undo must be completed even if the caller does not wait. Each change is written on its
+	// own, because a removal takes more of a transaction than the creation.
 	if err := s.transact(context.WithoutCancel(ctx), undo, false); err != nil {
 		return registry.Partly(err)
 	}
@@ -61,7 +60,7 @@ func (s *Source) withdraw(ctx context.Context, changes []*change, atomic bool) e
 	return nil
 }
 
-// heldAside reports whether a written service is stored without being in force.
+// heldAside reports whether a written service is stored without being in effect.
 func (s *Source) heldAside(c *change) bool {
 	if c.rev != 0 {
 		return false
@@ -73,8 +72,8 @@ func (s *Source) heldAside(c *change) bool {
 	return c.rev == 0
 }
 
-// undone returns the entry before a change, nil for none, with the backends that
-// other hosts have added, changed or removed since.
+// undone returns the entry from before a change, or nil, with the later changes of backends by
+// other hosts.
 func (s *Source) undone(c *change, now *entry) *entry {
 	if c.old == nil {
 		return nil
@@ -94,7 +93,7 @@ func (s *Source) undone(c *change, now *entry) *entry {
 		if r, ok := now.registered[id]; ok {
 			reg = &r
 		}
-		if with, err := s.withBackend(out, b, reg); err == nil { // it may serve ports that are gone
+		if with, err := s.withBackend(out, b, reg); err == nil { // fails if it serves ports that no longer exist
 			out = with
 		}
 	}

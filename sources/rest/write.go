@@ -14,18 +14,18 @@ import (
 // change is the write of one service in a transaction.
 type change struct {
 	key vip.ServiceKey
-	// apply returns what becomes of the service, nil to remove it; now is nil if there
-	// is no such service. It is called again after a conflict, and may return
-	// errNoChange, or registry.ErrConfirm while confirmed is false.
+	// apply returns the new entry of the service, or nil to remove it. Now is nil if the service
+	// does not exist. It is called again after a conflict. It may return errNoChange, and
+	// registry.ErrConfirm while confirmed is false.
 	apply func(now *entry, confirmed bool) (*entry, error)
 
-	old, next *entry // by the last apply
+	old, next *entry // of the last apply
 	action    Action
-	rev       uint64 // of the row in force, or of its removal; 0 if it is not in force
+	rev       uint64 // of the row in effect, or of its removal; 0 if it is not in effect
 	err       error
 }
 
-// errNoChange is returned by an apply that leaves the service as it is.
+// errNoChange is returned by an apply that leaves the service unchanged.
 var errNoChange = errors.New("no change")
 
 // lock locks services against other writers.
@@ -37,10 +37,9 @@ func (s *Source) lock(ctx context.Context, keys ...vip.ServiceKey) (unlock func(
 	return s.locks.Lock(ctx, texts...)
 }
 
-// transact writes the changes in one transaction and publishes them. Each is
-// written on its own, or with atomic all or none. Every write of this package goes
-// through it. The caller holds the services' locks. The error is a
-// *registry.StoreError.
+// transact writes the changes in one transaction and publishes them. Each is written on its own.
+// With atomic set, all are written or none. Every write of this package uses it. The caller holds
+// the services' locks. The error is a *registry.StoreError.
 func (s *Source) transact(ctx context.Context, changes []*change, atomic bool) error {
 	ops := make([]*registry.Op[Record], len(changes))
 	for i, c := range changes {
@@ -85,8 +84,8 @@ func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error
 		if s.Fleet == nil {
 			return nil, nil
 		}
-		// Another host may have changed the service. Committing the same value again finds
-		// that out, and writes nothing otherwise.
+		// Another host may have changed the service. Committing the same value again detects that,
+		// and otherwise writes nothing.
 		c.next = old.edited()
 	default:
 		c.action = Updated
@@ -95,8 +94,8 @@ func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error
 	return edit, nil
 }
 
-// newest returns the entry that corresponds to the registry's present value, nil
-// for none, and the version to write on.
+// newest returns the entry of the registry's current value, nil for none, and the version to base a
+// write on.
 func (s *Source) newest(key vip.ServiceKey) (*entry, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +110,7 @@ func (s *Source) newest(key vip.ServiceKey) (*entry, uint64) {
 	return s.entries[key], s.known(key)
 }
 
-// known returns the version of key that this host has in memory. The caller holds
-// mu.
+// known returns the version of key that this host has in memory. The caller holds mu.
 func (s *Source) known(key vip.ServiceKey) uint64 {
 	if u, ok := s.invalid[registry.Key(key)]; ok {
 		return u.version
@@ -136,7 +134,7 @@ func (s *Source) publishWritten(changes []*change, ops []*registry.Op[Record], d
 		switch c := changes[i]; {
 		case c.next != nil && c.next.rev != 0:
 			c.rev = c.next.rev
-		case c.next != nil: // the registry's feed was first, or the row is held aside
+		case c.next != nil: // the registry's feed was faster, or the row is not in effect
 			c.rev = s.ownRev(c.key)
 		case s.Services != nil && s.sink != nil:
 			c.rev = s.Services.Revision()
@@ -144,11 +142,10 @@ func (s *Source) publishWritten(changes []*change, ops []*registry.Op[Record], d
 	}
 }
 
-// setWritten makes a written entry the one in memory. The caller holds mu and
-// publishes.
+// setWritten stores a written entry in memory. The caller holds mu and publishes.
 func (s *Source) setWritten(t *rows, c *change, edit *registry.Edit[Record]) {
 	version := s.Store.Version(edit.Key)
-	if version != edit.Written { // another host has replaced it since
+	if version != edit.Written { // another host has replaced it in the meantime
 		item := registry.Item[Record]{Key: edit.Key}
 		item.Value, item.Version = s.Store.Get(edit.Key)
 		s.receiveItem(t, &item)
@@ -160,16 +157,16 @@ func (s *Source) setWritten(t *rows, c *change, edit *registry.Edit[Record]) {
 	case c.next == nil && old != nil:
 		s.removeEntry(old)
 		t.removed = append(t.removed, c.key)
-	case c.next != nil && (old == nil || old.version != version): // else it has come by the feed
+	case c.next != nil && (old == nil || old.version != version): // else the feed has delivered it
 		c.next.version = version
 		s.setEntry(old, c.next)
 		t.put = append(t.put, c.next)
 	}
 }
 
-// unlessReplaced makes apply refuse the change with a *registry.ConflictError if
-// another host has put or removed the service since the last attempt, unless it
-// has done the same. Registrations of backends don't count.
+// unlessReplaced makes apply refuse the change with a *registry.ConflictError if another host has
+// put or removed the service since the last attempt. The same put or removal is not a conflict.
+// Registrations of backends don't count.
 func (c *change) unlessReplaced(apply func(now *entry, confirmed bool) (*entry, error)) {
 	tried := false
 	c.apply = func(now *entry, confirmed bool) (next *entry, err error) {
@@ -187,8 +184,8 @@ func (c *change) unlessReplaced(apply func(now *entry, confirmed bool) (*entry, 
 	}
 }
 
-// checkDecoded refuses to change a part of a service that this host can't decode
-// completely: the rest would be lost.
+// checkDecoded returns an error if this host can't decode the service completely. A partial change
+// would lose the rest.
 func (s *Source) checkDecoded(key vip.ServiceKey, e *entry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,8 +195,8 @@ func (s *Source) checkDecoded(key vip.ServiceKey, e *entry) error {
 	return nil
 }
 
-// editMany edits those services that exist, each on its own. It calls edit again
-// with a newer entry if another host was faster.
+// editMany edits the existing services, each on its own. It calls edit again with a newer entry if
+// another host was faster.
 func (s *Source) editMany(ctx context.Context, keys []vip.ServiceKey, edit func(key vip.ServiceKey, now *entry) *entry) error {
 	unlock, err := s.lock(ctx, keys...)
 	if err != nil {
