@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// doubtful is a driven source that asks for a guard.
+// doubtful is a driven source with a guard.
 type doubtful struct {
 	*driven
 	patience time.Duration
@@ -24,7 +24,7 @@ func (d doubtful) ShrinkGuard() time.Duration { return d.patience }
 // guarded runs a bench with one source that has a guard of 30 s.
 func guarded(t *testing.T, prior int) (*bench, Sink, *driven) {
 	b, src := newBench(), newDriven()
-	b.options.SyncTimeout = DefaultShrinkGuard / 3 // not what ends a doubt
+	b.options.SyncTimeout = DefaultShrinkGuard / 3 // so that the timeout does not end a doubt
 	b.options.PriorServices = func(string) int { return prior }
 	b.Add("consul", "consul", doubtful{src, DefaultShrinkGuard})
 	b.start(t)
@@ -47,7 +47,7 @@ func keysOf(in []vip.Service) []vip.ServiceKey {
 	return out
 }
 
-// held are the problems of guards, as "service: message".
+// held returns the problems of guards as "service: message".
 func (b *bench) held() string {
 	var out []string
 	for _, p := range b.status("consul").Problems {
@@ -58,15 +58,15 @@ func (b *bench) held() string {
 	return strings.Join(out, "; ")
 }
 
-// What would remove more than half of a source's services is held back until
-// its time, and what is not goes at once.
+// A removal of more than half of a source's services is held back until its deadline. Other
+// removals happen at once.
 func TestServicesThatVanishTogether(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		had    int
 		remove func(out Sink, all []vip.Service)
-		now    int // in force after it
-		then   int // and after 30 s
+		now    int // in effect after it
+		then   int // in effect after 30 s
 	}{
 		{"an empty list", 100, func(out Sink, all []vip.Service) { out.Replace(nil, nil) }, 100, 0},
 		{"an empty list, of two", 2, func(out Sink, all []vip.Service) { out.Replace(nil, nil) }, 2, 0},
@@ -117,7 +117,7 @@ func TestServicesThatVanishTogether(t *testing.T) {
 	}
 }
 
-// What comes back is as it was; the rest still goes when its time comes.
+// Services that return are unchanged. The others are removed at the deadline.
 func TestWhatVanishedComesBack(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b, out, _ := guarded(t, 0)
@@ -149,8 +149,8 @@ func TestWhatVanishedComesBack(t *testing.T) {
 	})
 }
 
-// A resync confirms what is held; what the source then says is guarded as ever.
-// A source that runs again after a failure finds what is held still held.
+// A resync confirms what is held back. Later updates are guarded as before. Held services stay held
+// while a failed source runs again.
 func TestResyncLetsGo(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b, out, src := guarded(t, 0)
@@ -170,8 +170,8 @@ func TestResyncLetsGo(t *testing.T) {
 	})
 }
 
-// The first list after a start is compared with what the host had before: the
-// dataplane is not touched while it is doubted.
+// The first list after a start is compared with the earlier services of this host. While it is
+// doubted, the dataplane stays unchanged.
 func TestTheFirstListAfterAStart(t *testing.T) {
 	for _, test := range []struct {
 		prior, says int
@@ -209,8 +209,7 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 	})
 }
 
-// web is a service with these backends: "1 2d 3" are 10.0.0.1, 10.0.0.2
-// draining, 10.0.0.3.
+// web returns a service with these backends: "1 2d 3" means 10.0.0.1, 10.0.0.2 draining, 10.0.0.3.
 func web(backends string) vip.Service {
 	s := service("web")
 	for _, word := range strings.Fields(backends) {
@@ -279,8 +278,8 @@ func TestBackendsThatVanishTogether(t *testing.T) {
 	}
 }
 
-// Everything else of a service of which backends are held is as the source says,
-// and the service may go as any other.
+// The other fields of a service with held backends follow the source. The service can be removed
+// like any other.
 func TestAHeldServiceFollows(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b, out, _ := guarded(t, 0)
@@ -303,7 +302,7 @@ func TestAHeldServiceFollows(t *testing.T) {
 	})
 }
 
-// Sources that don't ask for it have no guard.
+// Sources without a ShrinkGuard have no guard.
 func TestWithoutAGuard(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
@@ -317,8 +316,8 @@ func TestWithoutAGuard(t *testing.T) {
 	})
 }
 
-// What is held costs nothing to those that are not: problems are put together
-// only when what is held changes.
+// Held services add no cost to changes of others. Problems are rebuilt only when the held services
+// change.
 func TestManyHeldServices(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b, out, _ := guarded(t, 0)

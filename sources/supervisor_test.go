@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// sourceFunc is a Source made of its Run.
+// sourceFunc is a Source with this function as its Run.
 type sourceFunc func(ctx context.Context, out Sink) error
 
 func (f sourceFunc) Run(ctx context.Context, out Sink) error { return f(ctx, out) }
@@ -43,7 +43,7 @@ type bench struct {
 	leases   leases
 }
 
-// leases are one lease for each name, which names a source.
+// leases has one lease for each name. A lease names a source.
 type leases struct {
 	*table.Table[ipam.Resource, *ipam.Lease]
 }
@@ -108,7 +108,7 @@ func (b *bench) ready() bool {
 	}
 }
 
-// rows lists the services in force as "name=source".
+// rows returns the services in effect as "name=source".
 func (b *bench) rows() string {
 	var out []string
 	for key, s := range b.services.All() {
@@ -139,7 +139,7 @@ func services(names ...string) []vip.Service {
 	return out
 }
 
-// driven is a source whose sink the test drives by hand.
+// driven is a source with a sink that the test controls.
 type driven struct{ out chan Sink }
 
 func newDriven() *driven { return &driven{make(chan Sink, 1)} }
@@ -208,8 +208,8 @@ func TestPutAndDelete(t *testing.T) {
 	})
 }
 
-// A source that fails is run again after a growing pause; its rows stay and are
-// marked stale, and one event tells of it.
+// A source that fails is run again after a growing backoff. Its rows stay and are marked stale,
+// with one event.
 func TestFailedSourceRestartsWithBackoff(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench()
@@ -382,7 +382,7 @@ func TestResync(t *testing.T) {
 			t.Errorf("status %+v, rows %q", got, b.rows())
 		}
 		second.Replace(services("b"), nil)
-		// What the run before left behind is not heard any more.
+		// Calls of a leftover from the previous run are ignored.
 		first.Put(service("x"))
 		first.Delete(key("b"))
 		if rev := first.Replace(nil, nil); rev != 0 || b.rows() != "b=s" {
@@ -416,7 +416,7 @@ func TestResyncCutsThePauseShort(t *testing.T) {
 func TestNameConflicts(t *testing.T) {
 	tests := []struct {
 		what  string
-		prior string // who had "web" before
+		prior string // source that had "web" before
 		steps []string
 		want  []string // rows after each step
 
@@ -512,9 +512,9 @@ func TestConflictIsReported(t *testing.T) {
 	})
 }
 
-// Whatever sources say, in whatever order: a name is in force exactly when
-// someone claims it (or it is kept for one who has not synced), with the row of
-// a claimant; who has it keeps it while claiming it; nothing is left behind.
+// Random calls in random order. A name is in effect exactly if a source claims it, or if it is kept
+// for a source that has not synced. The row is a claimant's. The source in effect keeps the name
+// while it claims it. Nothing else is left.
 func TestNamesAgainstOracle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBench()
@@ -619,7 +619,7 @@ func TestAddRefusesANameTwice(t *testing.T) {
 	b.Add("s", "rest", newDriven())
 }
 
-// Who waits for a name is told who took it, and where it is, as that changes.
+// The problem of a waiting source names the current holder and its place.
 func TestConflictFollowsTheHolder(t *testing.T) {
 	b := newBench()
 	b.leases.set(key("web"), "static")
@@ -645,8 +645,8 @@ func TestConflictFollowsTheHolder(t *testing.T) {
 	}
 }
 
-// A source that goes hands its names over one by one: the cost of each must not
-// be that of all.
+// A source that removes its services hands over its names one by one. The cost of one must not be
+// O(all).
 func TestHandOverOfManyNames(t *testing.T) {
 	writes := func(n int) (per float64) {
 		b := newBench()
@@ -660,7 +660,7 @@ func TestHandOverOfManyNames(t *testing.T) {
 		holder.Replace(all, nil)
 		heir.Replace(all, nil)
 		return testing.AllocsPerRun(1, func() {
-			holder.Replace(nil, nil) // the first run, uncounted, hands over to the heir; the second back
+			holder.Replace(nil, nil) // the first run, not counted, hands over to the heir; the second hands back
 			holder, heir = heir, holder
 			heir.Replace(all, nil)
 		}) / float64(n)
@@ -670,8 +670,8 @@ func TestHandOverOfManyNames(t *testing.T) {
 	}
 }
 
-// A change of one service costs the same whatever the source has said before,
-// and whatever others hold of that.
+// The cost of changing one service depends neither on earlier calls nor on the claims of other
+// sources.
 func TestPutCostDoesNotGrow(t *testing.T) {
 	cost := func(rows int) float64 {
 		b := newBench()

@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// cutOff delays everything that other hosts write until the test ends. What the host
-// asks for itself is answered.
+// cutOff delays everything that other hosts write until the test ends. The host's own requests are
+// answered.
 func (h *host) cutOff(others *host) {
 	h.t.Helper()
 	over, held := make(chan struct{}), make(chan struct{})
@@ -31,7 +31,7 @@ func (h *host) cutOff(others *host) {
 		close(over)
 	})
 	last := spec.Service{Name: "heard-last", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}}
-	others.put(last) // ends the question that is held already
+	others.put(last) // ends the open blocking query
 	h.until("its watch is held", func() bool {
 		select {
 		case <-held:
@@ -42,14 +42,14 @@ func (h *host) cutOff(others *host) {
 	})
 }
 
-// A host fetches what it doesn't know before it answers that it is missing: another host
-// may have acknowledged it a moment ago.
+// A host fetches a missing value before it reports it missing, because another host may have just
+// acknowledged it.
 func TestRecentWriteOfAnotherHostIsNotMissing(t *testing.T) {
 	var service, backend = webKey, bkey("10.0.0.1")
 	for name, c := range map[string]struct {
-		known []string // the backends of the service that the host knows; nil: it knows no service
+		known []string // the backends of the service that the host knows; nil: it does not know the service
 		do    func(*host) error
-		want  string // of the backends afterwards; "gone" for no service
+		want  string // expected backends afterwards; "gone" for no service
 	}{
 		"deletion of a service": {nil, func(h *host) error { return second(h.src.DeleteService(t.Context(), service, nil)) }, "gone"},
 		"registration of a backend": {nil, func(h *host) error {
@@ -90,8 +90,8 @@ func TestRecentWriteOfAnotherHostIsNotMissing(t *testing.T) {
 	}
 }
 
-// What is missing costs one read, and a heartbeat to it none. While the store is away the
-// answer is a store error.
+// A missing value costs one read. A heartbeat to a missing value costs none. While the store is
+// unavailable, the result is a store error.
 func TestMissingIsFetchedOnce(t *testing.T) {
 	m := fleettest.NewMemory()
 	a := fleetOf(t, m, "a")[0]
@@ -145,7 +145,7 @@ func TestMissingIsFetchedOnce(t *testing.T) {
 	}
 }
 
-// During a start a service that is not found may not have been read yet.
+// During a start, a missing service may not have been read yet.
 func TestOverrideDuringAStart(t *testing.T) {
 	alone := newFixture(t)
 	defer alone.stop()

@@ -27,14 +27,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// sink is a Sink on a table, as the supervisor is without other sources.
+// sink is a Sink that writes to a table, like the supervisor without other sources.
 type sink struct {
 	services *table.Table[vip.ServiceKey, vip.Service]
 	mu       sync.Mutex
 	replaced int
 	puts     int
 	problems []vip.Problem
-	aside    func(vip.ServiceKey) bool // says what another source has the name of
+	aside    func(vip.ServiceKey) bool // reports names that another source has
 }
 
 func (k *sink) Replace(list []vip.Service, problems []vip.Problem) (rev uint64) {
@@ -89,7 +89,7 @@ func (k *sink) Problems(problems []vip.Problem) {
 func (*sink) Stale(error) {}
 func (*sink) Fresh()      {}
 
-// breakable is a Store that counts writes and fails them on demand.
+// breakable is a Store that counts writes and can make them fail.
 type breakable[V any] struct {
 	registry.Bucket[V]
 	mu     sync.Mutex
@@ -145,8 +145,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// start makes a source on the fixture's disk, with everything else new, and
-// runs it.
+// start creates and runs a source on the fixture's disk. Everything else is new.
 func (f *fixture) start() {
 	f.t.Helper()
 	f.store = &breakable[Record]{Bucket: store.NewBucket[Record](f.db, "rest")}
@@ -203,7 +202,7 @@ func (f *fixture) register(backend string, ttl time.Duration) {
 	}
 }
 
-// states returns the backends in force as "address state".
+// backends returns the backends in effect as "address state".
 func (f *fixture) backends() (out []string) {
 	row, _, _ := f.services.Get(webKey)
 	for _, b := range row.Backends {
@@ -322,7 +321,7 @@ func TestPutAndRegisteredBackends(t *testing.T) {
 				if got := len(f.src.HeartbeatStatuses(webKey)); got != c.ttls {
 					t.Errorf("%d backends with a ttl, want %d", got, c.ttls)
 				}
-				f.restart() // and so it is stored
+				f.restart() // to check what is stored
 			}
 			f.stop()
 		})
@@ -397,8 +396,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A registration that changes nothing is validated, too: the agent's pools may have
-// changed since the last one.
+// An unchanged registration is validated too, because the agent's pools may have changed.
 func TestUnchangedRegistrationIsValidated(t *testing.T) {
 	f := newFixture(t)
 	defer f.stop()
@@ -416,14 +414,14 @@ func TestUnchangedRegistrationIsValidated(t *testing.T) {
 func second[T any](_ T, err error) error        { return err }
 func third[T, U any](_ T, _ U, err error) error { return err }
 
-// A service of an earlier run may be held aside, too. Who writes to it must not
-// get the answer that the write is in force.
+// A service of an earlier run can be held aside. A write to it must not report that it is in
+// effect.
 func TestWriteToHeldAsideServiceIsRefused(t *testing.T) {
 	f := newFixture(t)
 	defer f.stop()
 	f.put(web("10.0.0.1"))
 	f.sink.holdAside(func(vip.ServiceKey) bool { return true })
-	f.services.Delete(webKey) // as after a restart, before the source that has the name has spoken
+	f.services.Delete(webKey) // as after a restart, before the source that has the name has synced
 	for what, err := range map[string]error{
 		"the same service":    second(f.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")})),
 		"another version":     second(f.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")})),
@@ -439,8 +437,8 @@ func TestWriteToHeldAsideServiceIsRefused(t *testing.T) {
 	}
 }
 
-// The supervisor may hold a service aside although no row has its name yet: the
-// source that had it before the restart has not spoken.
+// The supervisor can hold a service aside although no row has its name yet. The source that had the
+// name before the restart has not synced.
 func TestNameHeldAsideIsRefusedAndForgotten(t *testing.T) {
 	f := newFixture(t)
 	f.sink.holdAside(func(vip.ServiceKey) bool { return true })
@@ -561,8 +559,8 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// A backend that announces its end and falls silent is drained like any other:
-// in want of ready ones it would go on to get clients.
+// A terminating backend without heartbeats is drained like any other. Otherwise it would receive
+// clients when no backend is ready.
 func TestTerminatingBackendFallsSilent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -632,8 +630,7 @@ func TestDamagedAndOutdatedRecordsLeaveTheRest(t *testing.T) {
 	}
 }
 
-// What an older version stored is read, and what a host alone stores an older
-// version reads.
+// Records of older versions can be read. Older versions can read the records of a single host.
 func TestRecordsOfOlderVersions(t *testing.T) {
 	f := newFixture(t)
 	f.stop()
@@ -658,7 +655,7 @@ func TestRecordsOfOlderVersions(t *testing.T) {
 	}
 }
 
-// Writers of one name take turns, and none of them is lost.
+// Concurrent writers of one name are serialized, and no write is lost.
 func TestConcurrentRegistrations(t *testing.T) {
 	f := newFixture(t)
 	defer f.stop()
@@ -689,8 +686,8 @@ func TestConcurrentRegistrations(t *testing.T) {
 	}
 }
 
-// Edits of one service that wait for the disk are one write; each has its own
-// answer, and a precondition sees what those before it have left.
+// Edits of one service that wait for the disk are one write. Each has its own result. A
+// precondition sees the result of earlier edits.
 func TestWaitingEditsAreOneWrite(t *testing.T) {
 	f := newFixture(t)
 	defer f.stop()
@@ -718,7 +715,7 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 	}
 	f.store.mu.Lock() // the disk is busy
 	first := put(t.Context(), "10.0.1.1", nil)
-	for held := 0; held != 2; time.Sleep(time.Millisecond) { // the first has the lock, and no other waits
+	for held := 0; held != 2; time.Sleep(time.Millisecond) { // one holds the lock, one waits
 		f.src.edits.mu.Lock()
 		held = 2 - len(f.src.edits.waiting[webKey])
 		f.src.edits.mu.Unlock()
@@ -771,7 +768,7 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 	}
 }
 
-// The path of a heartbeat allocates nothing, and so writes nothing.
+// Counting a heartbeat does not allocate, and therefore does not write.
 func TestHeartbeatAllocatesNothing(t *testing.T) {
 	f := newFixture(t)
 	defer f.stop()

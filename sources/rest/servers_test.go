@@ -55,7 +55,7 @@ func TestConsulFleetAgrees(t *testing.T) {
 	}
 }
 
-// The storm against a real server, which is stalled, killed and restarted.
+// This is the storm against a real server that is suspended, killed and restarted.
 func TestConsulStorm(t *testing.T) {
 	server := consultest.Start(t, consultest.Options{})
 	var hosts []*host

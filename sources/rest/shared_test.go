@@ -26,7 +26,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// host is one host of a fleet: a tree, and a source on it.
+// host is one host of a fleet with a tree and a source.
 type host struct {
 	*fixture
 	*fleettest.Host
@@ -39,7 +39,7 @@ type host struct {
 // join starts a host on a store in memory and waits until its source runs.
 func join(t *testing.T, m *fleettest.Memory, name string) *host { return joinBy(t, m, name, nil) }
 
-// joinBy is join by another way than the memory's own, if kv is not nil.
+// joinBy is join through kv instead of the memory's own, unless kv is nil.
 func joinBy(t *testing.T, m *fleettest.Memory, name string, kv fleet.KV) *host {
 	t.Helper()
 	h := &host{name: name, fixture: &fixture{t: t, clock: &table.Clock{}}}
@@ -76,7 +76,7 @@ func (h *host) begin(of Fleet, store registry.Store[Record], stored registry.Sto
 	h.run()
 }
 
-// run runs the source and waits until it does.
+// run starts the source and waits until it runs.
 func (h *host) run() {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -101,7 +101,7 @@ func (h *host) rerun() {
 	h.by(func() {})
 }
 
-// by restarts the source after a change of it.
+// by restarts the source after changing it.
 func (h *host) by(change func()) {
 	h.t.Helper()
 	h.stop()
@@ -109,20 +109,20 @@ func (h *host) by(change func()) {
 	h.run()
 }
 
-// die ends the host without a word to the others.
+// die ends the host without notifying the others.
 func (h *host) die() {
 	h.Client.SetDown(true)
 	h.end()
 	h.Host.End()
 }
 
-// until waits for something to come true.
+// until waits for a condition.
 func (h *host) until(what string, is func() bool) {
 	h.t.Helper()
 	wait.Until(h.t, h.name+": "+what, is)
 }
 
-// sees waits until the host has the web service's backends so.
+// sees waits until the host has these backends of the web service.
 func (h *host) sees(want string) {
 	h.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -146,8 +146,8 @@ func fleetOf(t *testing.T, m *fleettest.Memory, names ...string) (hosts []*host)
 	return hosts
 }
 
-// What is registered through one host is in force on all; edits through each of
-// them add up; who comes later has it all.
+// A service registered through one host is in effect on all. Edits through different hosts are
+// combined. A later host has the result.
 func TestFleetAgrees(t *testing.T) {
 	m := fleettest.NewMemory()
 	hosts := fleetOf(t, m, "a", "b", "c")
@@ -182,8 +182,7 @@ func isWrite(c fleettest.Call) bool {
 	return slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) })
 }
 
-// overtaken runs a write that something comes before, once its conditions are
-// settled.
+// overtaken runs a write. Before its commit it calls by.
 func (h *host) overtaken(write func() error, by func()) error {
 	var once sync.Once
 	ran := false
@@ -201,8 +200,8 @@ func (h *host) overtaken(write func() error, by func()) error {
 	return err
 }
 
-// Of two hosts that register one name at the same time one wins. The error of the other
-// names the winner.
+// If two hosts register one name at the same time, one succeeds. The other's error names the first
+// host.
 func TestOneNameThroughTwoHosts(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")
 	a, b := hosts[0], hosts[1]
@@ -228,14 +227,13 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 	}
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.4 ready]") })
 
-	// Backends that register themselves don't make a new statement of a service.
+	// Registrations of backends do not count as a put of the service.
 	if err := b.overtaken(put(web()), func() { a.register("10.0.0.9", 0) }); err != nil {
 		t.Errorf("a service that backends registered with meanwhile: %v", err)
 	}
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
-	// A host that does not know of a removal yet must not answer that the backend is
-	// unchanged.
+	// A host that does not know of a removal yet must not report that the backend is unchanged.
 	err = b.overtaken(func() error {
 		_, _, err := b.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.9"}, 0, nil)
 		return err
@@ -275,12 +273,12 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 	}
 }
 
-// What comes in a write's way and goes again before the writer can look at it is no
-// reason to refuse the write, least of all as one of what can't be read.
+// A conflicting value that is gone before the writer can read it does not refuse the write. In
+// particular it does not count as unreadable.
 func TestConflictThatIsGoneIsRetried(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
 	a, b := hosts[0], hosts[1]
-	// passing runs a write that meets a value at key, which is gone when it is read.
+	// passing runs a write that conflicts with a value at key. The value is gone when it is read.
 	passing := func(write func() error, key string, come, goAway func()) {
 		t.Helper()
 		var came, went sync.Once
@@ -316,8 +314,7 @@ func TestConflictThatIsGoneIsRetried(t *testing.T) {
 	})
 }
 
-// afterwards is a registry in which something happens after each Commit, before its
-// caller goes on.
+// afterwards is a registry that calls a function after each Commit, before Commit returns.
 type afterwards struct {
 	registry.Store[Record]
 	do func()
@@ -329,8 +326,8 @@ func (r afterwards) Commit(ctx context.Context, batches []*registry.Batch[Record
 	return err
 }
 
-// A new service that another host deletes at once was created, and isn't refused as
-// one whose name another source has.
+// A new service that another host deletes at once was created. It isn't refused as a name of
+// another source.
 func TestCreatedAndDeletedAtOnce(t *testing.T) {
 	for _, atomic := range []bool{false, true} {
 		hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
@@ -353,11 +350,11 @@ func TestCreatedAndDeletedAtOnce(t *testing.T) {
 	}
 }
 
-// failing is a registry whose store is away from the nth Commit on.
+// failing is a registry with a store that is unavailable from the nth Commit on.
 type failing[V any] struct {
 	registry.Store[V]
 	nth    int
-	before func() // the first
+	before func() // before the first failure
 }
 
 func (f *failing[V]) Commit(ctx context.Context, batches []*registry.Batch[V]) error {
@@ -368,8 +365,8 @@ func (f *failing[V]) Commit(ctx context.Context, batches []*registry.Batch[V]) e
 	return f.Store.Commit(ctx, batches)
 }
 
-// A write of which a part is done doesn't say that nothing has changed when the store
-// is away for the rest.
+// If the store becomes unavailable after a part of a write, the error does not state that nothing
+// has changed.
 func TestStoreAwayAfterPartOfAWrite(t *testing.T) {
 	db := web("10.0.0.9")
 	db.Name = "db"
@@ -385,7 +382,7 @@ func TestStoreAwayAfterPartOfAWrite(t *testing.T) {
 		a, b := hosts[0], hosts[1]
 		b.put(web("10.0.0.1"))
 		a.sees("[10.0.0.1 ready]")
-		meanwhile := func() { // it knows the service with this backend too late
+		meanwhile := func() { // the host learns of the service with this backend too late
 			if _, _, err := b.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.2"}, 0, nil); err != nil {
 				t.Error(err)
 			}
@@ -396,7 +393,7 @@ func TestStoreAwayAfterPartOfAWrite(t *testing.T) {
 	}
 }
 
-// Backends that register through all hosts at once are all there.
+// No backend is lost when backends register through all hosts at once.
 func TestRegistrationsThroughAllHosts(t *testing.T) {
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b", "c")
 	hosts[0].put(web())
@@ -423,7 +420,7 @@ func TestRegistrationsThroughAllHosts(t *testing.T) {
 	})
 }
 
-// fleetBubble runs f with a fleet, on a clock of its own.
+// fleetBubble runs f with a fleet on a fake clock.
 func fleetBubble(t *testing.T, f func(t *testing.T, m *fleettest.Memory, hosts []*host)) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
@@ -447,7 +444,7 @@ func TestOwnerCountsForAll(t *testing.T) {
 		value, _ := m.Get("ironvip/v1/tree/services/default/web")
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
-		// To another host: one write, and it is the owner.
+		// A heartbeat to another host is one write and changes the owner.
 		if err := b.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 			t.Fatal(err)
 		}
@@ -497,7 +494,7 @@ func TestOwnerCountsForAll(t *testing.T) {
 	})
 }
 
-// The lapse is in the record: a restart of the owner doesn't take it back.
+// The lapse is in the record, so a restart of the owner does not revert it.
 func TestLapseOutlivesItsOwner(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a := hosts[0]
@@ -517,10 +514,10 @@ func TestLapseOutlivesItsOwner(t *testing.T) {
 	})
 }
 
-// A host that was away comes back when another host has taken its name. It refuses heartbeats
-// once it has been refused for the ttl, so that they go to the other host. It has no backend
-// drained that only the other one receives heartbeats of. Once it has the name again, it drains
-// one that is silent.
+// A host returns after another host has taken its name. When it could not get its name for the ttl,
+// it refuses heartbeats, so that backends send them to the other host. It does not drain backends
+// that send heartbeats only to the other host. When it has the name again, it drains a silent
+// backend.
 func TestHeartbeatsToAHostThatLostItsName(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
@@ -541,7 +538,7 @@ func TestHeartbeatsToAHostThatLostItsName(t *testing.T) {
 		for i := range 60 {
 			time.Sleep(2 * time.Second)
 			for _, backend := range []string{"10.0.0.8", "10.0.0.9"} {
-				if backend == "10.0.0.8" && i/10%2 == 0 { // it tries the other first, for longer than a ttl
+				if backend == "10.0.0.8" && i/10%2 == 0 { // it tries the other host first, for longer than a ttl
 					if err := beat(one, backend); !errors.Is(err, registry.ErrStore) {
 						t.Fatalf("a heartbeat that the holder of the name doesn't receive: %v", err)
 					}
@@ -577,8 +574,8 @@ func kindsOf(events *event.Log, kind string) (n int) {
 	return n
 }
 
-// When the owner is gone the elected host counts a full ttl, and marks the
-// lapse; who was heard of by another host in time stays.
+// When the owner is gone, the elected host waits for a full ttl and marks the lapse. A backend that
+// reached another host in time stays.
 func TestOwnerDies(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a, others := hosts[0], hosts[1:]
@@ -589,7 +586,7 @@ func TestOwnerDies(t *testing.T) {
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 ready]") })
 		time.Sleep(time.Minute) // every host has seen every other
 		a.die()
-		time.Sleep(ttl) // from its death: nobody has known of it for that long
+		time.Sleep(ttl) // since its death; nobody has known of it for the whole time
 		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 ready]") })
 		if err := others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")); err != nil {
 			t.Fatal(err)
@@ -607,7 +604,7 @@ func TestOwnerDies(t *testing.T) {
 	})
 }
 
-// A host that was stopped has not heard what it counts.
+// A suspended host has not received the heartbeats that it counts.
 func TestSuspendedOwnerGivesTime(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a := hosts[0]
@@ -631,8 +628,8 @@ func TestSuspendedOwnerGivesTime(t *testing.T) {
 	})
 }
 
-// While the store is away rows stay, writes are refused, and no deadline passes:
-// nobody else could hear a heartbeat.
+// While the store is unavailable, rows stay, writes are refused, and no deadline is handled. No
+// other host could receive a heartbeat.
 func TestStoreAway(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		a := hosts[0]
@@ -692,8 +689,7 @@ func TestStoreAway(t *testing.T) {
 	})
 }
 
-// A write with a lost answer is reported as not confirmed, and all hosts agree on its
-// outcome.
+// A write with a lost answer is reported as not confirmed. All hosts agree on its result.
 func TestLostAnswer(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		b := hosts[1]
@@ -722,8 +718,8 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// Values that ironvip did not write are reported by key, left alone, and remove nothing
-// that is in force.
+// Values that ironvip did not write are reported by key and not changed. They remove nothing that
+// is in effect.
 func TestJunkInTheFolders(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		const at = "ironvip/v1/tree/services/default/"
@@ -735,7 +731,7 @@ func TestJunkInTheFolders(t *testing.T) {
 			at + "junk":    "#!/bin/sh",
 			at + "short":   good[:len(good)/2],
 			at + "foreign": strings.Replace(good, `{"v":1,`, `{"v":2,`, 1),
-			at + "other":   good, // of another service
+			at + "other":   good, // the value of another service
 			"ironvip/v1/tree/states/default/web/10.0.0.1":         `{"v":1,"value":{"state":"asleep","since":"2020-01-01T00:00:00Z"}}`,
 			"ironvip/v1/tree/states/default/web/nobody":           `{"v":1,"value":{"state":"drain","since":"2020-01-01T00:00:00Z"}}`,
 			"ironvip/v1/tree/states/default/web/010.0.0.1":        "x",
@@ -745,7 +741,7 @@ func TestJunkInTheFolders(t *testing.T) {
 			m.Put(key, value)
 		}
 		m.Put(at+"web", "overwritten")
-		time.Sleep(10 * time.Minute) // what is written past the tree is found by reading it all
+		time.Sleep(10 * time.Minute) // writes that bypass the tree are found by a full read
 		problems := func(h *host) string {
 			h.sink.mu.Lock()
 			defer h.sink.mu.Unlock()
@@ -793,8 +789,8 @@ func TestJunkInTheFolders(t *testing.T) {
 	})
 }
 
-// When junk that replaced a registration is removed and the source is resynced, the
-// registration is gone, as on a host that starts.
+// After invalid data that replaced a registration is removed and the source is resynced, the
+// registration is gone, as on a new host.
 func TestJunkThatIsRemovedLeavesNothing(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		const at, state = "ironvip/v1/tree/services/default/web", "ironvip/v1/tree/states/default/web/10.0.0.1"
@@ -826,8 +822,8 @@ func TestJunkThatIsRemovedLeavesNothing(t *testing.T) {
 	})
 }
 
-// A host that starts while the store is away has nothing to say, and says why;
-// what it hears once the store is there is its first full list.
+// A host that starts while the store is unavailable publishes only the reason. Its first full list
+// follows when the store is available.
 func TestStartWithoutTheStore(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		hosts[0].put(web("10.0.0.1"))
@@ -878,7 +874,7 @@ func TestStartWithoutTheStore(t *testing.T) {
 	})
 }
 
-// A host that has been in the fleet before starts with what it last knew.
+// A host that was in the fleet before starts with its cached state.
 func TestStartFromWhatWasLastKnown(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
 		db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
@@ -901,7 +897,7 @@ func TestStartFromWhatWasLastKnown(t *testing.T) {
 		if _, err := first.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute) // it is remembered behind the changes' back
+		time.Sleep(time.Minute) // the cache is written later than the changes
 		first.end()
 		first.Host.End()
 		m.Client("d").SetDown(true)
@@ -934,7 +930,7 @@ func (k *staleSink) Replace(list []vip.Service, problems []vip.Problem) uint64 {
 }
 func (k *staleSink) why() string { k.mu.Lock(); defer k.mu.Unlock(); return k.stale }
 
-// joint is asked to write new services with what they are to hold.
+// joint records the new services that it should write with their leases.
 type joint struct {
 	tree   *fleet.Tree
 	writes bool
@@ -949,8 +945,8 @@ func (j *joint) Commit(ctx context.Context, service vip.Service, b *fleet.Batch)
 	return true, j.tree.Commit(ctx, []*fleet.Batch{b})
 }
 
-// One new service is written by who writes its leases with it, or alone where that
-// one doesn't; nothing else is.
+// A new service is written together with its leases, or alone if Joint does not do it. Other
+// changes are always written alone.
 func TestNewServiceIsWrittenJointly(t *testing.T) {
 	h := join(t, fleettest.NewMemory(), "a")
 	j := &joint{tree: h.Tree}

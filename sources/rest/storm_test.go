@@ -19,17 +19,17 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// outcome is the answer to a writer.
+// outcome is the result that a writer received.
 type outcome int
 
 const (
 	acknowledged outcome = iota
-	refused              // nothing of it has happened
-	unknown              // nobody knows
+	refused              // nothing has changed
+	unknown              // may have changed
 )
 
-// op is a write of the history. Began and ended order those of all hosts: one
-// that ended before another began came before it.
+// op is a write in the history. Began and ended order the writes of all hosts: one that ended
+// before another began came before it.
 type op struct {
 	service string
 	content string // the registration, "" for a removal
@@ -42,11 +42,11 @@ func (o op) String() string {
 	return fmt.Sprintf("[%d %d] %q, %v", o.began, o.ended, o.content, []string{"acknowledged", "refused", "unknown"}[o.outcome])
 }
 
-// history is what was asked for and answered, for a checker.
+// history records requests and results for a checker.
 type history struct {
 	mu  sync.Mutex
 	now int64
-	ops map[string][]op // by what they are about
+	ops map[string][]op // by object
 }
 
 func (h *history) begin() int64 {
@@ -73,10 +73,9 @@ func (h *history) end(about, content string, began int64, err error) error {
 	return err
 }
 
-// explain says why no order of the operations on one thing ends with the
-// content it has; "" when one does. Every acknowledged operation has happened
-// between its begin and its end; one that is unknown may happen at any time, or
-// never.
+// explain reports why no order of the operations on one object results in its content, or "" if one
+// does. Every acknowledged operation happened between its begin and its end. An operation with an
+// unknown result can happen at any time, or never.
 func (h *history) explain(about, has string) string {
 	ops := h.ops[about]
 	last := func(candidate op) bool {
@@ -95,12 +94,12 @@ func (h *history) explain(about, has string) string {
 		anything = anything || o.outcome == acknowledged
 	}
 	if has == "" && !anything {
-		return "" // it never was
+		return "" // it never existed
 	}
 	return fmt.Sprintf("%s has %q at the end, but its history is %v", about, has, ops)
 }
 
-// storm is random writes through the hosts of a fleet.
+// storm performs random writes through the hosts of a fleet.
 type storm struct {
 	t       *testing.T
 	hosts   []*host
@@ -117,8 +116,8 @@ func (s *storm) number() int {
 }
 
 const (
-	stormNames    = 5 // of services that hosts register and remove under each other's noses
-	stormServices = 3 // that stay, and take backends
+	stormNames    = 5 // services that hosts register and remove concurrently
+	stormServices = 3 // services that stay and receive backends
 )
 
 func shared(i int) spec.Service {
@@ -127,7 +126,7 @@ func shared(i int) spec.Service {
 
 func keyOf(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default", Name: name} }
 
-// write does one random write through a host, and keeps what became of it.
+// write performs one random write through a host and records its result.
 func (s *storm) write(ctx context.Context, r *rand.Rand, h *host) {
 	began := s.history.begin()
 	switch k := r.IntN(10); {
@@ -158,7 +157,7 @@ func (s *storm) write(ctx context.Context, r *rand.Rand, h *host) {
 		row, _, _ := h.services.Get(keyOf(shared(r.IntN(stormServices)).Name))
 		if len(row.Backends) > 0 {
 			b := row.Backends[r.IntN(len(row.Backends))]
-			_ = h.src.Heartbeat(ctx, b.Key(row.Key)) // which may make this host its owner
+			_ = h.src.Heartbeat(ctx, b.Key(row.Key)) // can make this host its owner
 		}
 	default:
 		key := keyOf(shared(r.IntN(stormServices)).Name)
@@ -175,7 +174,7 @@ func (s *storm) write(ctx context.Context, r *rand.Rand, h *host) {
 	}
 }
 
-// facts is everything that a host shows, by what it is about.
+// facts returns the visible state of a host by object.
 func facts(h *host) map[string]string {
 	out := map[string]string{}
 	for key, row := range h.services.All() {
@@ -196,10 +195,9 @@ func facts(h *host) map[string]string {
 	return out
 }
 
-// Whatever is written through three hosts while the store fails them, their
-// sessions end and answers are lost: in the end all hosts show the same, what
-// was acknowledged is there, what was refused isn't, and of what nobody
-// confirmed they agree what became of it.
+// Random writes through three hosts while the store fails them, sessions end and answers are lost.
+// In the end all hosts show the same state. Acknowledged writes are in it, refused writes are not.
+// The hosts agree on the results of unconfirmed writes.
 func TestStorm(t *testing.T) {
 	seeds, writes := 6, 60
 	if testing.Short() {
@@ -226,7 +224,7 @@ func runStorm(t *testing.T, seed uint64, writes int) {
 	s.check(append(hosts, late))
 }
 
-// memoryFault is one of the things that go wrong with a store, for a while.
+// memoryFault causes one temporary fault of a store.
 func memoryFault(r *rand.Rand, m *fleettest.Memory, h *host) {
 	pause := time.Duration(r.IntN(3000)) * time.Millisecond
 	switch r.IntN(7) {
@@ -241,7 +239,7 @@ func memoryFault(r *rand.Rand, m *fleettest.Memory, h *host) {
 	case 2:
 		h.Client.LoseAnswers(1 + r.IntN(5))
 		time.Sleep(pause / 100)
-		h.Client.SetDown(true) // so that nobody can be asked what has happened
+		h.Client.SetDown(true) // so that nobody can query the result
 		time.Sleep(pause + 20*time.Second*time.Duration(r.IntN(2)))
 		h.Client.SetDown(false)
 		h.Client.LoseAnswers(0)
@@ -251,7 +249,7 @@ func memoryFault(r *rand.Rand, m *fleettest.Memory, h *host) {
 		h.Client.SetSlow(0)
 	case 4:
 		m.ExpireSessions()
-	case 6: // a transaction that is late
+	case 6: // a delayed transaction
 		arrive := h.Client.Detain()
 		time.Sleep(pause)
 		arrive()
@@ -282,8 +280,7 @@ func newStorm(t *testing.T, hosts []*host) *storm {
 	return &storm{t: t, hosts: hosts, history: &history{ops: map[string][]op{}}}
 }
 
-// run writes through each host from three sides, so many times, while one fault
-// after the other comes and goes.
+// run writes through each host from three goroutines. Faults come and go one after the other.
 func (s *storm) run(seed uint64, writes int, fault func(*rand.Rand)) {
 	var wg sync.WaitGroup
 	for n, h := range s.hosts {
@@ -315,7 +312,7 @@ func (s *storm) run(seed uint64, writes int, fault func(*rand.Rand)) {
 	faults.Wait()
 }
 
-// check compares what the hosts show in the end with the history.
+// check compares the final state of the hosts with the history.
 func (s *storm) check(hosts []*host) {
 	final := facts(hosts[0])
 	for _, h := range hosts[1:] {
@@ -357,7 +354,7 @@ func differences(a, b map[string]string) (out []string) {
 	return out
 }
 
-// The checker finds what it is to find.
+// The checker detects errors.
 func TestHistoryChecker(t *testing.T) {
 	put := func(content string, began, ended int64, o outcome) op {
 		return op{content: content, began: began, ended: ended, outcome: o}

@@ -12,14 +12,14 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// named is a service with one port and backends.
+// named returns a service with one port and backends.
 func named(name string, port int, backends ...string) Put {
 	s := web(backends...)
 	s.Name, s.Ports = name, []spec.Port{{Name: fmt.Sprint("p", port), Port: spec.PortRange{First: port}, TargetPort: 8080}}
 	return Put{Spec: s}
 }
 
-// inForce are the services of the table, each with its port, backends and their weights.
+// inForce returns the services of the table, each with its port, backends and their weights.
 func (f *fixture) inForce() string {
 	var out []string
 	for _, row := range f.services.All() {
@@ -36,13 +36,13 @@ func (f *fixture) inForce() string {
 	return strings.Join(out, ", ")
 }
 
-// taking has another source take names from the next Put on.
+// taking lets another source take the names from the next Put on.
 func (f *fixture) taking(names ...string) {
 	f.sink.holdAside(func(k vip.ServiceKey) bool { return slices.Contains(names, k.Name) })
 }
 
-// wantTaken checks that of the results exactly those of names are refused, as another
-// source's, and that the others have no revision if nothing was to be done.
+// wantTaken checks that exactly the results of names are refused because another source has them.
+// If the apply was atomic, the other results must have no revision.
 func wantTaken(t *testing.T, results []Result, err error, atomic bool, names ...string) {
 	t.Helper()
 	if err != nil {
@@ -58,8 +58,8 @@ func wantTaken(t *testing.T, results []Result, err error, atomic bool, names ...
 	}
 }
 
-// Another source takes a name while an apply is on its way: of an atomic one nothing
-// is left, here, on disk and on other hosts; of another one all the rest.
+// Another source takes a name during an apply. An atomic apply leaves nothing here, on the disk or
+// on other hosts. Another apply leaves all other services.
 func TestNameTakenDuringAnApply(t *testing.T) {
 	before := []Put{named("db", 81, "10.0.0.1"), named("same", 82)}
 	puts := []Put{named("web", 80), named("new", 83), named("db", 91, "10.0.0.2"), named("same", 82)}
@@ -70,7 +70,7 @@ func TestNameTakenDuringAnApply(t *testing.T) {
 		want   string
 	}{
 		{"web", true, old},
-		{"db", true, "same:82"}, // and db as it was, held aside
+		{"db", true, "same:82"}, // and db from before, held aside
 		{"web", false, done},
 		{"db", false, "new:83, same:82, web:80"},
 	} {
@@ -86,7 +86,7 @@ func TestNameTakenDuringAnApply(t *testing.T) {
 			if got := f.inForce(); got != c.want {
 				t.Errorf("there is %s, want %s", got, c.want)
 			}
-			f.restart() // the other source lets go
+			f.restart() // the other source releases the names
 			defer f.stop()
 			want := c.want
 			if c.taken == "db" {
@@ -106,7 +106,7 @@ func TestNameTakenDuringAnApply(t *testing.T) {
 			results, err := a.src.PutServices(t.Context(), puts, c.atomic)
 			wantTaken(t, results, err, c.atomic, c.taken)
 			want := c.want
-			if c.taken == "db" { // on b nobody has taken it
+			if c.taken == "db" { // no source has taken it on b
 				want = "db:81 10.0.0.1, " + want
 			}
 			b.until("it has "+want, func() bool { return b.inForce() == want })
@@ -114,7 +114,7 @@ func TestNameTakenDuringAnApply(t *testing.T) {
 	}
 }
 
-// What other hosts did to a service between its writing and its withdrawal stays.
+// Changes by other hosts between the write of a service and its withdrawal stay.
 func TestWithdrawalKeepsWhatOthersDid(t *testing.T) {
 	db := vip.ServiceKey{Namespace: "default", Name: "db"}
 	putBackend := func(w spec.Backend) func(*testing.T, *host) {

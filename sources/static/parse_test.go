@@ -14,7 +14,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// told is how problems are compared: place, service, field, message and hint.
+// told returns problems for comparison: place, service, field, message and hint.
 func told(problems []vip.Problem) []string {
 	var out []string
 	for _, p := range problems {
@@ -27,7 +27,7 @@ func told(problems []vip.Problem) []string {
 	return out
 }
 
-// startWith compares each problem with the beginning wanted of it.
+// startWith compares each problem with its expected beginning.
 func startWith(t *testing.T, got, want []string) {
 	t.Helper()
 	for i := range max(len(got), len(want)) {
@@ -127,7 +127,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// What is no readable regular file is refused at once; the files beside it apply.
+// Anything except a readable regular file is refused at once. The other files take effect.
 func TestLoadServicesPassesOverOddFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -170,7 +170,7 @@ func TestLoadServicesPassesOverOddFiles(t *testing.T) {
 	}
 }
 
-// Reading services never panics, and what it refuses has a place and a code.
+// ParseServices never panics. Every problem has a place and a code.
 func FuzzParseServices(f *testing.F) {
 	f.Add([]byte(good + "backends = [{address = '10.0.0.1', weight = 3, port = '1-2'}]\naffinity = {}\nnode_port = 1"))
 	f.Add([]byte("title = \"x\" # [1]\n[node]\nname = \"\"\"\ntwo\"\"\"\n[[service]]\nname = 'a#b'\nports = [ { port = 80 },\n  { port = 81, name = \"x\" }, # {\n ]\nlabels.team.x = 1\n[[service.backends]]\naddress = \"10.0.0.1\"\n [[service]]\n when = 1979-05-27 07:32:00\n [service.affinity]\n timeout = \"3h\"\n"))

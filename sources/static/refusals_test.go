@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// Each refusal of things that don't go together names the line of what is to be
-// changed. In a row, >> stands before that line.
+// Refusing an invalid combination names the line to change. In a row, >> precedes that line.
 func TestCombinationsAreRefusedWhereTheyAreWritten(t *testing.T) {
 	const backend = "\n[[service.backends]]\naddress = '10.1.0.1'\n"
 	for _, c := range []struct{ field, service, ports string }{

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorder is a Sink that keeps what it receives, and counts.
+// recorder is a Sink that stores and counts the calls.
 type recorder struct {
 	mu                        sync.Mutex
 	rows                      map[vip.ServiceKey]vip.Service
@@ -33,7 +33,7 @@ type recorder struct {
 	stale                     string
 	synced                    bool
 	replaces, puts, deletions int
-	told                      chan struct{} // has one token after each word
+	told                      chan struct{} // has one token after each call
 }
 
 func newRecorder() *recorder {
@@ -85,7 +85,7 @@ func (r *recorder) Problems(problems []vip.Problem) { r.locked(func() { r.proble
 func (r *recorder) Stale(err error)                 { r.locked(func() { r.stale = err.Error() }) }
 func (r *recorder) Fresh()                          { r.locked(func() { r.stale = "" }) }
 
-// String is "name:port" of what is in force, sorted.
+// String returns "name:port" of the services in effect, sorted.
 func (r *recorder) String() string {
 	var out []string
 	for k, s := range r.rows {
@@ -95,7 +95,7 @@ func (r *recorder) String() string {
 	return strings.Join(out, " ")
 }
 
-// bench is a directory with a source on it.
+// bench is a directory with a source.
 type bench struct {
 	*Source
 	t    *testing.T
@@ -121,14 +121,14 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// restart is what a new start of the agent begins with.
+// restart creates the source again, as a new start of the agent does.
 func (b *bench) restart() {
 	b.sink = newRecorder()
 	b.Source = New(Options{Config: Config{Path: b.dir}, Store: store.NewBucket[LastGood](b.db, "static"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Pools: func() []spec.Pool { return b.pools }, Debounce: 5 * time.Millisecond})
 }
 
-// begin does what Run does first, without its loop.
+// begin performs the start of Run without its loop.
 func (b *bench) begin() {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	cancelled := make(chan struct{})
@@ -162,13 +162,13 @@ func (b *bench) remove(name string) {
 	}
 }
 
-// service is one block; port 0 makes it a bad one.
+// service returns one block; port 0 makes it invalid.
 func service(name string, port int) string {
 	return fmt.Sprintf("[[service]]\nname = %q\nports = [{ port = %d }]\n", name, port)
 }
 
-// expect reads what changed and checks what is in force and what is wrong:
-// each problem as "place: rest", of which wrong has the beginnings.
+// expect reads changes and checks the services in effect and the problems. Wrong has the beginning
+// of each problem as "place: rest".
 func (b *bench) expect(want string, wrong ...string) {
 	b.t.Helper()
 	b.refresh(b.t.Context(), nil, readChanged)
@@ -229,7 +229,7 @@ func TestBadServiceKeepsItsLastGoodVersion(t *testing.T) {
 	b.expect("db:5433 x:1", `a.toml:2: service "Db": name: "Db" is not a DNS label: use a-z, 0-9 and inner "-" | use 1 to 63 of a-z, 0-9 and inner "-"; the service`)
 }
 
-// A refused edit is an event, once, and so is its repair.
+// A refused edit causes one event, and its correction another.
 func TestRefusedEditsAreEvents(t *testing.T) {
 	b := newBench(t)
 	events := event.NewLog(100, time.Now)
@@ -281,7 +281,7 @@ func TestBrokenFileKeepsItsServices(t *testing.T) {
 			b.write("b.toml", service("dns", 54))
 			b.expect("db:5432 dns:54 web:80", test.wrong)
 
-			// Also when the agent is started anew meanwhile.
+			// This also applies after a restart of the agent.
 			b.restart()
 			b.begin()
 			b.inForce("db:5432 dns:54 web:80", test.wrong)
@@ -301,7 +301,7 @@ func TestFileThatIsNoFileKeepsItsServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.expect("web:80", `a.toml: no such file or directory | it is a link to gone`)
-	b.write("gone", service("web", 81)) // no event, no stamp: links are looked at again
+	b.write("gone", service("web", 81)) // no event and no stamp: links are always read again
 	b.expect("web:81")
 }
 
@@ -314,10 +314,10 @@ func TestDuplicates(t *testing.T) {
 	taken := func(at, by string) string {
 		return at + `: service "web": name: "web" is the name of the service at ` + b.path(by) + `, too | rename or remove`
 	}
-	b.expect("web:80", taken("a.toml:2", "b.toml:1")) // what is in force stays
+	b.expect("web:80", taken("a.toml:2", "b.toml:1")) // the service in effect stays
 	b.restart()
 	b.begin()
-	b.inForce("web:80", taken("a.toml:2", "b.toml:1")) // also across a restart
+	b.inForce("web:80", taken("a.toml:2", "b.toml:1")) // also after a restart
 	b.write("b.toml", "\n\n"+service("web", 82))
 	b.expect("web:82", taken("a.toml:2", "b.toml:3"))
 	b.remove("b.toml")
@@ -350,7 +350,7 @@ func TestVanishedDirectoryKeepsEverything(t *testing.T) {
 	}
 	b.inForce("web:80")
 
-	// A new start of the agent finds no directory and still knows.
+	// After a new start the agent finds no directory and keeps the services.
 	b.restart()
 	b.begin()
 	b.inForce("web:80")
@@ -363,8 +363,7 @@ func TestVanishedDirectoryKeepsEverything(t *testing.T) {
 		t.Errorf("stale: %q", b.sink.stale)
 	}
 
-	// Another directory that is empty is a mount that went away, more likely
-	// than not; a reload says that it is meant.
+	// Another directory that is empty is probably a lost mount. A reload confirms it.
 	move(b.dir, away)
 	if err := os.Mkdir(b.dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -397,7 +396,7 @@ func TestUnknownDirectoryIsNoFullList(t *testing.T) {
 	}
 }
 
-// A directory that nobody asked for may be missing, unless it held something.
+// A directory that is not configured may be missing, unless it had services.
 func TestOptionalDirectoryMayBeMissing(t *testing.T) {
 	b := newBench(t)
 	if err := os.Remove(b.dir); err != nil {
@@ -460,15 +459,15 @@ func TestUnchangedFileIsNotParsed(t *testing.T) {
 	if b.files.parsed != before {
 		t.Errorf("parsed %d times more", b.files.parsed-before)
 	}
-	// The same size and time, as on a coarse file system: an event tells.
+	// The size and time are the same, as on a coarse file system. An event reveals the change.
 	b.write("a.toml", service("web", 81))
 	touch(old.Add(time.Second))
 	b.refresh(t.Context(), map[string]struct{}{b.path("a.toml"): {}}, readChanged)
 	b.inForce("web:81")
 }
 
-// A file that changed just before it was read is looked at again: within the
-// grain of the file system's clock, its time may stay as it is.
+// A file that changed just before it was read is read again. Within the grain of the file system's
+// clock its time may stay the same.
 func TestRecentFileIsNotTrusted(t *testing.T) {
 	b := newBench(t)
 	b.begin()
@@ -485,7 +484,7 @@ func TestRecentFileIsNotTrusted(t *testing.T) {
 	b.expect("web:81")
 }
 
-// Lines that move are no change of the services in them.
+// Services with changed lines but equal definitions are unchanged.
 func TestOneChangeOfManyIsOnePut(t *testing.T) {
 	b := newBench(t)
 	old := time.Now().Add(-time.Hour)

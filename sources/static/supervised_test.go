@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Under the real supervisor: one edit is one changed row, a reload has told
-// the table when it returns, and the status follows the directory.
+// With the real supervisor, one edit changes one row. A reload returns after the table has changed.
+// The status follows the directory.
 func TestUnderTheSupervisor(t *testing.T) {
 	b := newBench(t)
 	clock := &table.Clock{}
@@ -39,7 +39,7 @@ func TestUnderTheSupervisor(t *testing.T) {
 	feed := services.Watch()
 	defer feed.Close()
 	feed.TryNext()
-	// In one step: the watch may read a file that is half written.
+	// The change must be atomic, because the watch may read a file that is half written.
 	b.write(".a.toml.tmp", service("web", 0)+service("db", 5433))
 	do(t, os.Rename(b.path(".a.toml.tmp"), b.path("a.toml")))
 	if problems := b.Reload(t.Context()); len(problems) != 1 {
@@ -67,7 +67,7 @@ func TestUnderTheSupervisor(t *testing.T) {
 		}
 	}
 	until("one problem", func(s sources.Status) bool { return s.Synced && s.Services == 2 && len(s.Problems) == 1 })
-	do(t, os.Rename(b.dir, b.dir+".away")) // in one step: files that go first are taken away
+	do(t, os.Rename(b.dir, b.dir+".away")) // atomically, because files that disappear first would be removed
 	until("stale", func(s sources.Status) bool { return s.Stale != "" })
 	if services.Len() != 2 {
 		t.Errorf("%d services without the directory", services.Len())

@@ -10,8 +10,7 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// run runs the source until the test ends. Events alone have to do, but for a
-// poll that is asked for.
+// run runs the source until the test ends. Without a poll interval, only events trigger reads.
 func (b *bench) run(poll time.Duration) {
 	b.o.Poll = poll
 	ctx, cancel := context.WithCancel(b.t.Context())
@@ -23,7 +22,7 @@ func (b *bench) run(poll time.Duration) {
 	b.t.Cleanup(func() { cancel(); <-ended })
 }
 
-// becomes waits until that is in force, and the source stale or not.
+// becomes waits until the services are in effect and the source is stale or not.
 func (b *bench) becomes(want string, stale bool) {
 	b.t.Helper()
 	late := time.After(time.Minute)
@@ -57,12 +56,12 @@ func TestWatchSeesWhatPeopleAndToolsDo(t *testing.T) {
 	b.write("a.toml", service("web", 80))
 	b.becomes("web:80", false)
 
-	// An editor that keeps a backup.
+	// This is an editor that keeps a backup.
 	do(t, os.Rename(b.path("a.toml"), b.path("a.toml~")))
 	b.write("a.toml", service("web", 81))
 	b.becomes("web:81", false)
 
-	// A tool that renames a new file over the old one.
+	// This is a tool that renames a new file over the old one.
 	b.write(".a.toml.tmp", service("web", 82))
 	do(t, os.Rename(b.path(".a.toml.tmp"), b.path("a.toml")))
 	b.becomes("web:82", false)
@@ -70,7 +69,7 @@ func TestWatchSeesWhatPeopleAndToolsDo(t *testing.T) {
 	b.remove("a.toml")
 	b.becomes("", false)
 
-	// A config map: every file a link through ..data, which is turned.
+	// This is a config map: every file is a link through ..data, and that link changes.
 	for name, port := range map[string]int{"..1": 90, "..2": 91} {
 		do(t, os.Mkdir(b.path(name), 0o755))
 		b.write(filepath.Join(name, "web.toml"), service("web", port))
@@ -87,7 +86,7 @@ func TestWatchFollowsTheDirectory(t *testing.T) {
 	b.run(time.Hour)
 	b.becomes("web:80", false)
 
-	// In one step: a directory whose files go first says that they are to go.
+	// The change must be atomic. If the files disappear first, they are removed.
 	do(t, os.Rename(b.dir, b.dir+".away"), os.RemoveAll(b.dir+".away"))
 	b.becomes("web:80", true)
 	do(t, os.Mkdir(b.dir, 0o755))
@@ -96,7 +95,7 @@ func TestWatchFollowsTheDirectory(t *testing.T) {
 	b.write("a.toml", service("web", 82)) // the new directory is watched
 	b.becomes("web:82", false)
 
-	// The directory becomes a link, and the link is turned.
+	// The directory becomes a link, and the link changes.
 	root := filepath.Dir(b.dir)
 	for name, port := range map[string]int{"r1": 83, "r2": 84} {
 		do(t, os.Mkdir(filepath.Join(root, name), 0o755))
@@ -120,7 +119,7 @@ func TestDirectoryThatComesLater(t *testing.T) {
 	b.becomes("web:80", false)
 }
 
-// What no event tells, the poll finds: here a file behind a link elsewhere.
+// The poll finds changes without events, here of a file behind a link to another directory.
 func TestPollFindsTheRest(t *testing.T) {
 	b := newBench(t)
 	elsewhere := filepath.Join(filepath.Dir(b.dir), "elsewhere")
@@ -133,7 +132,7 @@ func TestPollFindsTheRest(t *testing.T) {
 	b.becomes("", false)
 }
 
-// A directory that is never quiet is read all the same.
+// A directory that is never quiet is read nevertheless.
 func TestArmIsPatientWithinBounds(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := &watch{debounce: 50 * time.Millisecond, timer: time.NewTimer(time.Hour)}
