@@ -16,7 +16,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// inst makes an instance: "n1 10.0.0.1:8080 warning w=5/2 pool=lan".
+// inst returns an instance: "n1 10.0.0.1:8080 warning w=5/2 pool=lan".
 func inst(line string) instance {
 	var i instance
 	i.Service.Meta, i.Service.Tags = map[string]string{}, []string{DefaultTag}
@@ -85,7 +85,7 @@ func instances(lines ...string) []instance {
 	return out
 }
 
-// described is what matters of a service in these tests.
+// described returns the parts of a service that these tests compare.
 func described(s vip.Service) string {
 	var ports, backends []string
 	for _, p := range s.Ports {
@@ -194,7 +194,7 @@ func TestBuild(t *testing.T) {
 					t.Errorf("%+v", p)
 				}
 			}
-			// The order in which Consul lists instances makes no difference.
+			// The order of instances in Consul's answer does not matter.
 			slices.Reverse(test.instances)
 			if again := o.build("web", test.instances, nil); described(again.service) != described(got.service) || told(again.problems) != told(got.problems) {
 				t.Errorf("in another order: %q, %s", described(again.service), told(again.problems))
@@ -203,7 +203,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// Every field of a service has a key, and each key does what it says.
+// Every field of a service has a key, and each key sets its field.
 func TestEveryFieldHasAKey(t *testing.T) {
 	o := Options{}.withDefaults()
 	got := o.build("web", instances("n1 10.0.0.1:80 name=shop namespace=team labels=a=b,c=d pool=lan vips=192.0.2.1 families=ipv4 share-key=front port=80 protocol=tcp target-port=8080 node-port=30080 "+
@@ -239,8 +239,7 @@ func TestEveryFieldHasAKey(t *testing.T) {
 	}
 }
 
-// What is wrong with the settings doesn't keep a service from following its
-// instances.
+// A service with invalid settings still follows its instances.
 func TestFormerSettingsStay(t *testing.T) {
 	o := Options{}.withDefaults()
 	first := o.build("web", instances("n1 10.0.0.1:80 port=443 scheduler=mh"), nil)
@@ -251,7 +250,7 @@ func TestFormerSettingsStay(t *testing.T) {
 	if told(got.problems) != `ironvip-scheduler: "fast" is not a known value` || !strings.Contains(got.problems[0].Hint, "keeps its former settings") {
 		t.Errorf("%+v", got.problems)
 	}
-	// So with settings that leave no instance.
+	// This also applies to settings that leave no instance.
 	got = o.build("web", instances("n1 10.0.0.1:80 port=443 forward=dr"), first.settings)
 	if described(got.service) != "web 443/tcp: 10.0.0.1:80" || got.service.Forward != vip.ForwardNAT || len(got.problems) != 1 {
 		t.Errorf("%q, %+v", described(got.service), got.problems)
@@ -295,7 +294,7 @@ func TestTaggedAddresses(t *testing.T) {
 		{both, "nothing", "10.0.0.1:80"},
 		{"n1 10.0.0.1:80 node:lan_ipv6=2001:db8::9", "ipv6", "[2001:db8::9]:80"},
 		{"n1 [2001:db8::1]:80", "ipv6", "[2001:db8::1]:80"},
-		{"n1 10.0.0.1:80 node:wan=198.51.100.9", "wan", "10.0.0.1:80"}, // the node's says nothing of where the service listens
+		{"n1 10.0.0.1:80 node:wan=198.51.100.9", "wan", "10.0.0.1:80"}, // the node's address does not show where the service listens
 		{"n1 port=80 node:wan=198.51.100.9", "wan", "198.51.100.9"},
 		{"n1 port=80", "wan", "10.9.9.9"},
 	} {
@@ -307,7 +306,7 @@ func TestTaggedAddresses(t *testing.T) {
 	}
 }
 
-// The reference page has a row for every key, and no other.
+// The reference page has a row for every key, and no other rows.
 func TestReferencePageIsComplete(t *testing.T) {
 	page, err := os.ReadFile("../../docs/consul.md")
 	if err != nil {
@@ -323,7 +322,7 @@ func TestReferencePageIsComplete(t *testing.T) {
 	}
 }
 
-// Whatever instances say, building ends and is the same for any order.
+// Every build ends, and its result does not depend on the order of instances.
 func FuzzBuild(f *testing.F) {
 	f.Add("port", "80,443", "web=80/udp", "10.0.0.1", 80)
 	f.Add("labels", "a=b", "", "::1", 70000)
@@ -339,8 +338,8 @@ func FuzzBuild(f *testing.F) {
 	})
 }
 
-// The reason of a drained backend names the check. Only the first line of a critical
-// check's output is kept, and nothing of the others.
+// The reason of a drained backend names the check. Only the first line of a critical check's output
+// is kept. Other checks have no text.
 func TestReasonOfACriticalCheck(t *testing.T) {
 	var all []instance
 	text := `[{"Node": {"Node": "n1"}, "Service": {"ID": "web-1", "Address": "10.0.0.1", "Port": 80}, "Checks": [

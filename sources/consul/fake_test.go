@@ -17,23 +17,23 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// fake is a catalog in memory that answers as Consul does: a question with an
-// index is held until what it asks for is newer, or its time is over.
+// fake is a catalog in memory that answers like Consul. A query with an index blocks until there is
+// a newer result or its wait is over.
 type fake struct {
 	mu       sync.Mutex
 	index    uint64
-	used     map[uint64]bool // indexes that there were: none has two meanings
+	used     map[uint64]bool // indexes that were used; each has one meaning only
 	listed   uint64          // index of the list
 	services map[string]*fakeService
-	changed  chan struct{} // closed at each change of anything
+	changed  chan struct{} // closed at each change
 	fault    func(name string) error
 	filtered map[string]bool // the token may not read these
-	room     int             // how many questions for services may be under way; 0: any number
+	room     int             // limit of concurrent queries for services; 0: no limit
 
-	held      map[string]int // questions that are held, "" for the list
-	most      int            // most of them at once
+	held      map[string]int // blocking queries, "" for the list
+	most      int            // their maximum at one time
 	questions map[string]int
-	broken    []string // rules of blocking queries that were broken
+	broken    []string // violated rules of blocking queries
 }
 
 type fakeService struct {
@@ -52,7 +52,7 @@ func (f *fake) locked(do func()) {
 	do()
 }
 
-// set makes a service have these instances; none removes it.
+// set sets the instances of a service; without lines it removes the service.
 func (f *fake) set(name string, lines ...string) {
 	f.locked(func() {
 		f.next(f.index + 1)
@@ -73,13 +73,13 @@ func (f *fake) set(name string, lines ...string) {
 	})
 }
 
-// wake has held questions look again. The caller holds mu.
+// wake makes blocking queries check again. The caller holds mu.
 func (f *fake) wake() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// next moves to an index that there wasn't yet, this one or a later.
+// next moves to an unused index, this one or a later one.
 func (f *fake) next(index uint64) {
 	for f.used[index] {
 		index++
@@ -87,7 +87,7 @@ func (f *fake) next(index uint64) {
 	f.index, f.used[index] = index, true
 }
 
-// reset puts another state in its place, as a restore does.
+// reset replaces the state, as a restore does.
 func (f *fake) reset(index uint64, services map[string][]instance) {
 	f.locked(func() {
 		for _, s := range f.services {
@@ -103,7 +103,7 @@ func (f *fake) reset(index uint64, services map[string][]instance) {
 	})
 }
 
-// fail has every question fail from now on, also those that are held.
+// fail makes every query fail from now on, including open ones.
 func (f *fake) fail(fault func(name string) error) {
 	f.locked(func() {
 		f.fault = fault
@@ -117,7 +117,7 @@ func (f *fake) fail(fault func(name string) error) {
 
 func always(err error) func(string) error { return func(string) error { return err } }
 
-// begin counts a question.
+// begin counts a query.
 func (f *fake) begin(name string, q question) (end func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -206,7 +206,7 @@ func (f *fake) instances(ctx context.Context, name string, q question) (all []in
 	}
 }
 
-// sink records what it receives, and when.
+// sink records its calls and their times.
 type sink struct {
 	mu       sync.Mutex
 	rows     map[vip.ServiceKey]vip.Service
@@ -252,7 +252,7 @@ func (s *sink) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 func (s *sink) Put(services ...vip.Service) []uint64 {
 	revs := make([]uint64, len(services))
 	changed := slices.DeleteFunc(slices.Clone(services), func(row vip.Service) bool { return compile.SameService(s.row(row.Key), row) })
-	if len(changed) == 0 { // the claims table compares, and then nothing is to be done
+	if len(changed) == 0 { // the claims table compares, and nothing else follows
 		for i := range revs {
 			revs[i] = 1
 		}
@@ -284,7 +284,7 @@ func (s *sink) Problems(problems []vip.Problem) { s.locked(func() { s.problems =
 func (s *sink) Stale(err error)                 { s.locked(func() { s.stale = err.Error() }) }
 func (s *sink) Fresh()                          { s.locked(func() { s.stale = "" }) }
 
-// String is what is in force: "db 80/tcp: 10.0.0.1; web ...".
+// String returns the services in effect: "db 80/tcp: 10.0.0.1; web ...".
 func (s *sink) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,7 +298,7 @@ func (s *sink) String() string {
 	return out
 }
 
-// scene is a source on a fake catalog in a bubble of fake time.
+// scene is a source on a fake catalog with fake time.
 type scene struct {
 	t    *testing.T
 	fake *fake
@@ -330,7 +330,7 @@ func play(t *testing.T, o Options, prepare func(f *fake), then func(s *scene)) {
 	})
 }
 
-// run runs the source anew on the same sink.
+// run runs the source again on the same sink.
 func (s *scene) run() {
 	s.stop()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -353,8 +353,7 @@ func (s *scene) after(d time.Duration) {
 	s.order()
 }
 
-// order puts what the test has read, and reads next, in an order with what the
-// source writes.
+// order synchronizes the test's reads with the source's writes.
 func (s *scene) order() {
 	s.sink.mu.Lock()
 	defer s.sink.mu.Unlock()
@@ -368,7 +367,7 @@ func (s *scene) want(rows string) {
 	}
 }
 
-// asked returns how many questions were asked since the last time.
+// asked returns the number of queries since the last call.
 func (s *scene) asked() (list, services int) {
 	s.fake.locked(func() {
 		for name, n := range s.fake.questions {

@@ -38,8 +38,8 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 	})
 }
 
-// An empty catalog is a full list, too; a service that comes and goes while
-// nobody looks leaves nothing behind.
+// An empty catalog is a full list too. A service that appears and disappears unnoticed leaves
+// nothing behind.
 func TestAnEmptyCatalog(t *testing.T) {
 	play(t, Options{}, func(*fake) {}, func(s *scene) {
 		s.after(time.Second)
@@ -60,8 +60,8 @@ func TestAnEmptyCatalog(t *testing.T) {
 	})
 }
 
-// One question for each of 1,000 services and one for the list; a change of one
-// wakes one; a quiet hour is nearly quiet.
+// There is one blocking query for each of 1,000 services and one for the list. A change of one
+// service ends one query. Without changes there is nearly no traffic.
 func TestWhatItCosts(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 1000) }, func(s *scene) {
 		s.after(10 * time.Second)
@@ -80,7 +80,8 @@ func TestWhatItCosts(t *testing.T) {
 		calls := s.sink.calls
 		s.after(time.Hour)
 		list, services := s.asked()
-		// Every 5 minutes for each service, every 30 s for the list, a tenth more or less.
+		// The interval is 5 minutes for each service and 30 s for the list, with a jitter of a
+		// tenth.
 		if services < 10_000 || services > 14_000 || list > 130 {
 			t.Errorf("in an hour %d questions for services, %d for the list", services, list)
 		}
@@ -90,8 +91,8 @@ func TestWhatItCosts(t *testing.T) {
 	})
 }
 
-// 1,000 services that change 10 times a second: bounded questions, each service
-// told of at most once in 100 ms, and the final state of each within seconds.
+// 1,000 services change 10 times a second. The number of queries is bounded. Each service is
+// published at most once in 100 ms. The final state of each is reached within seconds.
 func TestStorm(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 1000) }, func(s *scene) {
 		s.after(10 * time.Second)
@@ -134,9 +135,9 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// Whatever Consul does wrong: what was known stays, marked stale, nobody hammers
-// it, and everything is as it should be again without a restart, with what
-// changed meanwhile.
+// For all faults of Consul: the known services stay and are marked stale, and the rate of queries
+// is limited. Afterwards everything is current without a restart, including changes made in the
+// meantime.
 func TestConsulIsAway(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -173,7 +174,8 @@ func TestConsulIsAway(t *testing.T) {
 				if s.sink.stale == "" || !strings.HasPrefix(s.sink.stale, "consul at 127.0.0.1:8500: ") {
 					t.Errorf("stale %q", s.sink.stale)
 				}
-				// 5 minutes of pauses between 5 and 10 s are 60 questions at most, and a few at first.
+				// 5 minutes of pauses between 5 and 10 s are 60 queries at most, and a few at the
+				// start.
 				if list, services := s.asked(); list > 100 || services > 20*100 {
 					t.Errorf("%d questions for the list, %d for services", list, services)
 				}
@@ -193,8 +195,8 @@ func TestConsulIsAway(t *testing.T) {
 	}
 }
 
-// A source that begins while Consul is away says nothing until it is there, and
-// one service that can't be read holds the others up for seconds only.
+// A source that starts while Consul is unavailable publishes nothing. One service that can't be
+// read delays the others only for seconds.
 func TestBeginningWithoutConsul(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 3); f.fault = always(errors.New("connection refused")) }, func(s *scene) {
 		s.after(time.Minute)
@@ -219,9 +221,8 @@ func TestBeginningWithoutConsul(t *testing.T) {
 	})
 }
 
-// A server with an older state (restored, or started from an older disk) is
-// followed from there, and what it has lost is told in a full list, which the
-// shrink guard doubts.
+// The source follows a server with an older state (restored, or started from an older disk). A full
+// list contains the losses, and the shrink guard doubts it.
 func TestTheIndexGoesBackwards(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 5) }, func(s *scene) {
 		s.after(5 * time.Second)
@@ -243,7 +244,7 @@ func TestTheIndexGoesBackwards(t *testing.T) {
 	})
 }
 
-// Only one service's index goes backwards: its state is read anew.
+// The index of only one service goes backwards. Its state is read again.
 func TestOneIndexGoesBackwards(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 2) }, func(s *scene) {
 		s.after(5 * time.Second)
@@ -258,14 +259,14 @@ func TestOneIndexGoesBackwards(t *testing.T) {
 		}
 		s.asked()
 		s.after(time.Second)
-		if _, services := s.asked(); services > 10 { // index 0 answers at once, always
+		if _, services := s.asked(); services > 10 { // index 0 is always answered at once
 			t.Errorf("%d questions in a second", services)
 		}
 	})
 }
 
-// A service whose instances all vanish while the list still names it stays: one
-// of the two is behind. It isn't asked for with held questions.
+// A service without instances stays while the list contains it, because one of the two answers is
+// outdated. The source does not use blocking queries for it.
 func TestTheListAndTheAnswerDisagree(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 1) }, func(s *scene) {
 		s.after(5 * time.Second)
@@ -292,8 +293,8 @@ func TestTheListAndTheAnswerDisagree(t *testing.T) {
 	})
 }
 
-// An empty list can't be told from that of a token without rights, but by what
-// Consul says of it.
+// An empty list may mean missing permissions. Only Consul's header on filtered results shows the
+// difference.
 func TestATokenThatMayReadNothingIsToldOf(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 1); f.filtered["s0000"] = true }, func(s *scene) {
 		s.after(5 * time.Second)
@@ -312,7 +313,7 @@ func TestATokenThatMayReadNothingIsToldOf(t *testing.T) {
 	})
 }
 
-// What the token may not see any more is not gone.
+// An instance that the token can no longer read is not removed.
 func TestTheTokenLosesItsRights(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 3) }, func(s *scene) {
 		s.after(5 * time.Second)
@@ -339,8 +340,8 @@ func TestTheTokenLosesItsRights(t *testing.T) {
 	})
 }
 
-// What is wrong with one service is told by the name of its key, and once; the
-// others, and its own instances, go on.
+// A problem with one service is published by the name of its key, once. The service and others
+// still follow their instances.
 func TestWrongMetadata(t *testing.T) {
 	play(t, Options{}, func(f *fake) {
 		f.set("web", "n1 10.0.0.1:80 scheduler=fast")
@@ -371,8 +372,8 @@ func TestWrongMetadata(t *testing.T) {
 	})
 }
 
-// Two services of Consul that want one name: the first by name has it, whoever
-// was there first; when it goes, the other has it.
+// Two services in Consul claim one name. The first by name has it, regardless of time. When it is
+// gone, the other has the name.
 func TestTwoServicesOfOneName(t *testing.T) {
 	play(t, Options{}, func(f *fake) { f.set("b", "n2 10.0.0.2:80 name=web") }, func(s *scene) {
 		s.after(time.Second)
@@ -395,8 +396,8 @@ func TestTwoServicesOfOneName(t *testing.T) {
 	})
 }
 
-// A source that is run anew begins with the full list, and takes away then what
-// went while it didn't run; what it can't read meanwhile stays.
+// A new run of a source begins with the full list. It then removes what disappeared between the
+// runs. What can't be read stays.
 func TestRunAnew(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 3) }, func(s *scene) {
 		s.after(time.Second)
@@ -420,7 +421,7 @@ func TestRunAnew(t *testing.T) {
 	})
 }
 
-// Services that are asked for by name, and are not there, are told of.
+// Missing services that are configured by name become problems.
 func TestServicesByName(t *testing.T) {
 	play(t, Options{Config: Config{Services: []string{"web", "db"}}}, func(f *fake) { f.set("web", "n1 10.0.0.1:80") }, func(s *scene) {
 		s.after(time.Second)
@@ -436,8 +437,8 @@ func TestServicesByName(t *testing.T) {
 	})
 }
 
-// A Consul that takes 200 connections from a host: the questions take turns,
-// which is told, and every change is seen within some 10 s.
+// Consul takes 200 connections from a host. The queries take turns, which becomes a problem. Every
+// change is seen within about 10 s.
 func TestTooFewConnections(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 1000); f.room = 200 }, func(s *scene) {
 		s.after(30 * time.Second)
@@ -469,7 +470,7 @@ func TestTooFewConnections(t *testing.T) {
 	})
 }
 
-// Whatever happens in whatever order, in the end everything is as Consul has it.
+// After random changes in random order, the final state is that of Consul.
 func TestAnythingInAnyOrder(t *testing.T) {
 	for seed := range uint64(60) {
 		play(t, Options{}, func(f *fake) { many(f, 4) }, func(s *scene) {

@@ -25,8 +25,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// scripted is Consul's HTTP API over a fake catalog, that can be told to answer
-// wrongly.
+// scripted is Consul's HTTP API on a fake catalog. It can return wrong answers.
 type scripted struct {
 	*fake
 	wrong atomic.Pointer[func(w http.ResponseWriter, r *http.Request, right string)]
@@ -70,8 +69,8 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(right)
 }
 
-// What Consul, or something in between, may answer instead of the truth: nothing
-// of it changes what is in force, and all of it is reported.
+// These are wrong answers from Consul or a program in between. They change no service in effect,
+// and all are reported.
 func TestWrongAnswers(t *testing.T) {
 	type wrong = func(w http.ResponseWriter, r *http.Request, right string)
 	for _, test := range []struct {
@@ -159,7 +158,7 @@ func TestWrongAnswers(t *testing.T) {
 	}
 }
 
-// supervised runs the source under a supervisor, with its shrink guard.
+// supervised runs the source with a supervisor and a shrink guard.
 func supervised(t *testing.T, f *fake) (services *table.Table[vip.ServiceKey, vip.Service], status func() sources.Status, resync func()) {
 	clock := &table.Clock{}
 	services = table.New(clock, vip.KeyOfService, nil)
@@ -190,8 +189,8 @@ func supervised(t *testing.T, f *fake) (services *table.Table[vip.ServiceKey, vi
 	}
 }
 
-// A catalog that is all of a sudden empty takes nothing away for 30 s, however
-// small it was; one service that is deregistered goes at once.
+// A catalog that suddenly becomes empty removes nothing for 30 s, whatever its size. A single
+// deregistered service is removed at once.
 func TestAnEmptyCatalogIsDoubted(t *testing.T) {
 	for _, n := range []int{1, 2, 100} {
 		bubble.Test(t, func(t *testing.T) {
@@ -234,8 +233,8 @@ func TestAnEmptyCatalogIsDoubted(t *testing.T) {
 	}
 }
 
-// All checks of a service turn critical: that is drain, and no matter for the
-// guard; that most of its instances vanish is.
+// If all checks of a service become critical, its backends are drained and the guard does nothing.
+// If most of its instances disappear, the guard holds them.
 func TestBackendsThatVanishAreDoubted(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -20,7 +20,7 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// live is a source that runs on real servers.
+// live is a source that follows real servers.
 type live struct {
 	t    *testing.T
 	sink *sink
@@ -50,7 +50,7 @@ func at(s *consultest.Server) consulclient.Config {
 	return consulclient.Config{Address: s.URL, Token: s.Token}
 }
 
-// eventually waits until what is in force is as wanted.
+// eventually waits for a condition.
 func (l *live) eventually(what string, is func() bool) {
 	l.t.Helper()
 	wait.Until(l.t, what, is, func() any {
@@ -74,8 +74,7 @@ func (l *live) fresh() {
 	l.eventually("fresh", func() bool { return l.stale() == "" })
 }
 
-// register registers an instance with a check of time to live, "web-1" of "web"
-// with address and port.
+// register registers an instance with a TTL check: "web-1" of "web" with address and port.
 func register(t *testing.T, s *consultest.Server, id, at string, change ...func(*api.AgentServiceRegistration)) {
 	t.Helper()
 	name, _, _ := strings.Cut(id, "-")
@@ -129,8 +128,8 @@ func TestRealRegistrations(t *testing.T) {
 	ok(t, agent.DisableServiceMaintenance("web-1"))
 	l.wants("web 80/tcp: 10.0.0.1:8080, 10.0.0.2:9090 w=10")
 
-	// An instance that loses its tag is no backend any more, nor is the service
-	// when the last has.
+	// An instance that loses its tag is no longer a backend. Without tagged instances the service
+	// is gone.
 	register(t, s, "web-1", "10.0.0.1:8080", meta("port", "80"), func(r *api.AgentServiceRegistration) { r.Tags = nil })
 	l.wants("web 80/tcp: 10.0.0.2:9090 w=10")
 	ok(t, agent.ServiceDeregister("web-2"))
@@ -143,10 +142,10 @@ func TestRealRegistrations(t *testing.T) {
 		defer l.sink.mu.Unlock()
 		return told(l.sink.problems) == `ironvip-scheduler: "fast" is not a known value`
 	})
-	register(t, s, "db-1", ":5432") // on the node's address
+	register(t, s, "db-1", ":5432") // uses the node's address
 	l.wants("db 5432/tcp: 127.0.0.1:5432; web 443/tcp: 10.0.0.2:9090")
 
-	// A node that is not there any more drains what is on it.
+	// When a node is gone, its instances are drained.
 	node := &api.CatalogRegistration{Node: "elsewhere", Address: "10.0.0.3", SkipNodeUpdate: false,
 		Service: &api.AgentService{ID: "db-2", Service: "db", Port: 5432, Tags: []string{DefaultTag}},
 		Checks:  api.HealthChecks{{Node: "elsewhere", CheckID: "serfHealth", Status: "passing"}}}
@@ -156,7 +155,8 @@ func TestRealRegistrations(t *testing.T) {
 	} {
 		node.Checks[0].Status = health.status
 		l.eventually(fmt.Sprintf("%q", health.rows), func() bool {
-			// Again and again: each minute Consul's leader takes away the nodes with this check that it doesn't know.
+			// This is repeated, because Consul's leader removes unknown nodes with this check every
+			// minute.
 			_, err := s.Client.Catalog().Register(node, nil)
 			ok(t, err)
 			return l.sink.String() == health.rows
@@ -178,12 +178,12 @@ func TestRealSocketServicesByNameAndAddresses(t *testing.T) {
 	l.wants("web 8080/tcp: 198.51.100.1:8080")
 }
 
-// Consul is stopped, stalled and restarted: what was known stays, and what
-// changed meanwhile comes.
+// Consul is stopped, suspended and restarted. The known services stay, and the changes made in the
+// meantime arrive.
 func TestRealServerStopsAndComesBack(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{})
-	unchecked := func(r *api.AgentServiceRegistration) { r.Check = nil } // one of time to live fails after a restart
+	unchecked := func(r *api.AgentServiceRegistration) { r.Check = nil } // a TTL check fails after a restart
 	register(t, s, "web-1", "10.0.0.1:80", unchecked)
 	register(t, s, "db-1", "10.0.0.1:5432", unchecked)
 	o := Options{Config: Config{Config: at(s)}}
@@ -209,8 +209,8 @@ func TestRealServerStopsAndComesBack(t *testing.T) {
 	}
 }
 
-// A server that is set back to an older state, and one that begins with an
-// older disk, are followed from there.
+// The source follows a server that is restored to an older state, and one that starts from an older
+// disk.
 func TestRealServerGoesBack(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{})
@@ -237,8 +237,8 @@ func TestRealServerGoesBack(t *testing.T) {
 	}
 }
 
-// A token that is revoked, or loses its rights, takes nothing away; a new one in
-// the token file is used.
+// A token that is revoked or loses its permissions removes nothing. A new token in the token file
+// is used.
 func TestRealToken(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{ACL: true})
@@ -253,7 +253,7 @@ func TestRealToken(t *testing.T) {
 	l.wants("web 80/tcp: 10.0.0.1:80")
 	s.RevokeToken(token)
 	l.eventually("stale without its token", func() bool { return strings.Contains(l.stale(), "403") })
-	// One that may see nothing.
+	// This token may read nothing.
 	ok(t, os.WriteFile(file, []byte(s.NewToken(`key "a" { policy = "read" }`)), 0o600))
 	l.eventually("stale with a token that may see nothing", func() bool { return strings.Contains(l.stale(), "the token may not read its instances") })
 	l.wants("web 80/tcp: 10.0.0.1:80")
@@ -264,8 +264,8 @@ func TestRealToken(t *testing.T) {
 	l.wants("web 80/tcp: 10.0.0.2:80")
 }
 
-// A token that loses the sight of one node takes none of its instances away, and
-// the others are followed; one that never saw it has what it sees.
+// A token that can no longer read one node removes none of its instances. Other instances are
+// followed. A token that never could read the node has the readable instances.
 func TestRealTokenLosesANode(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{ACL: true})
@@ -304,19 +304,19 @@ func TestRealTokenLosesANode(t *testing.T) {
 	l.fresh()
 }
 
-// The leader of three is killed: answers go on, or the source is stale until
-// there is a new one.
+// The leader of three servers is killed. Answers continue, or the source is stale until a new
+// leader is elected.
 func TestRealClusterLosesItsLeader(t *testing.T) {
 	t.Parallel()
 	c := consultest.StartCluster(t, consultest.Options{}, consultest.Options{}, consultest.Options{})
 	asked := c.Followers()[0]
 	register(t, asked, "web-1", "10.0.0.1:80")
 	o := Options{Config: Config{Config: at(asked)}}
-	o.timing.listHold = time.Second // a server that is no leader any more goes on holding a question
+	o.timing.listHold = time.Second // a former leader keeps blocking queries open
 	l := follow(t, o)
 	l.wants("web 80/tcp: 10.0.0.1:80")
 	others := slices.DeleteFunc(slices.Clone(c.Servers), func(s *consultest.Server) bool { return s == asked })
-	if c.Leader() == others[1] { // or asked, which a busy machine may have had elected meanwhile
+	if c.Leader() == others[1] { // the queried server may have been elected in the meantime on a busy machine
 		slices.Reverse(others)
 	}
 	others[0].Kill()
@@ -324,7 +324,7 @@ func TestRealClusterLosesItsLeader(t *testing.T) {
 	register(t, asked, "web-2", "10.0.0.2:80")
 	l.wants("web 80/tcp: 10.0.0.1:80, 10.0.0.2:80")
 	l.fresh()
-	// Without a majority there is no answer, and nothing is lost.
+	// Without a majority there are no answers, and nothing is lost.
 	others[1].Kill()
 	l.eventually("stale without a leader", func() bool { return l.stale() != "" })
 	l.wants("web 80/tcp: 10.0.0.1:80, 10.0.0.2:80")
@@ -336,7 +336,7 @@ func TestRealClusterLosesItsLeader(t *testing.T) {
 	l.wants("web 80/tcp: 10.0.0.2:80")
 }
 
-// Two sources for two datacentres, over one server.
+// Two sources read two datacenters through one server.
 func TestRealDatacentres(t *testing.T) {
 	t.Parallel()
 	one := consultest.Start(t, consultest.Options{Memory: true})
@@ -371,8 +371,8 @@ func fill(t *testing.T, s *consultest.Server, n int) {
 	}
 }
 
-// Over TLS, 1,000 questions are held on a few connections, within Consul's
-// default limit of 200; without, they take turns.
+// Over TLS, 1,000 blocking queries share a few connections, within Consul's default limit of 200.
+// Without TLS they take turns.
 func TestRealLimitOfConnections(t *testing.T) {
 	t.Parallel()
 	for _, secure := range []bool{true, false} {
@@ -394,7 +394,7 @@ func TestRealLimitOfConnections(t *testing.T) {
 			ok(t, err)
 			l.eventually("told of a change", func() bool { return strings.Contains(l.sink.String(), "s0700 80/tcp: 10.0.0.1:80, 10.0.0.2:80") })
 			if !secure {
-				// Room is left for others.
+				// Some connections stay free for other programs.
 				l.eventually("taking others' connections", func() bool {
 					for range 20 {
 						_, _, err := s.NewClient("").Catalog().Services(nil)

@@ -23,8 +23,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// large is an API server that has pages of 500 objects ready: 5,000 Services with
-// 50,000 endpoints, as controllers write them.
+// large is an API server with prepared pages of 500 objects: 5,000 Services with 50,000 endpoints,
+// as controllers write them.
 type large map[string][]string
 
 func newLarge(b *testing.B, services, endpoints int) large {
@@ -77,7 +77,7 @@ func newLarge(b *testing.B, services, endpoints int) large {
 	return out
 }
 
-// RoundTrip implements http.RoundTripper. Watches tell nothing.
+// RoundTrip implements http.RoundTripper. Watches have no events.
 func (l large) RoundTrip(r *http.Request) (*http.Response, error) {
 	header := http.Header{"Content-Type": {kruntime.ContentTypeProtobuf}}
 	query := r.URL.Query()
@@ -108,9 +108,8 @@ func (f *first) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 	return 0
 }
 
-// BenchmarkFirstSync is how long it takes from nothing to the full list of
-// services, and how much memory that has then, as multiples of listing and
-// decoding the same objects and doing nothing with them.
+// BenchmarkFirstSync measures the time and the memory for the full list of services from the start.
+// Both are multiples of listing and decoding the same objects without using them.
 func BenchmarkFirstSync(b *testing.B) {
 	const services, endpoints = 5000, 50000
 	client, err := kubeclient.NewThrough(newLarge(b, services, endpoints))

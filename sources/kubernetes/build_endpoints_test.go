@@ -117,7 +117,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// Ports without names are told apart by what spec calls them.
+// Ports without names are distinguished by their names in spec.
 func TestUnnamedPortsOfMany(t *testing.T) {
 	in := input{service: aService(ports("80", "53/udp")), slices: slicesOf(aSlice("a 8080/tcp", "10.1.0.1"))}
 	got := (&Options{}).build(in)
@@ -127,8 +127,7 @@ func TestUnnamedPortsOfMany(t *testing.T) {
 	checkBuilt(t, Options{}, in, got)
 }
 
-// manySlices makes full slices of one family: 1,000 endpoints each, as the API
-// allows.
+// manySlices returns full slices of one family: 1,000 endpoints each, which is the API's limit.
 func manySlices(n int, family vip.Family, more string) (out []*discoveryv1.EndpointSlice) {
 	for i := range n {
 		head, format := "s%d 8080", "10.%d.%d.%d"
@@ -187,7 +186,7 @@ func TestFullSlices(t *testing.T) {
 	}
 }
 
-// What is built is not written to, nor what it is built from.
+// A build changes neither its input nor its results.
 func TestInputIsLeftAlone(t *testing.T) {
 	make := func() input {
 		old := aSlice("b 8080", "10.1.0.2 zones=b,a")
@@ -201,7 +200,7 @@ func TestInputIsLeftAlone(t *testing.T) {
 	}
 }
 
-// What one endpoint costs doesn't grow with how many there are.
+// The cost of one endpoint does not grow with the number of endpoints.
 func BenchmarkBuild(b *testing.B) {
 	all := manySlices(10, vip.IPv4, " ready serving !terminating @n1 zone=a")
 	for _, n := range []int{10, 1000, 10_000} {

@@ -9,8 +9,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// aNode makes a Node: "ready zone=a internal=10.0.0.1 external=192.0.2.1
-// hostname=n1 cordoned excluded=false deleting".
+// aNode returns a Node: "ready zone=a internal=10.0.0.1 external=192.0.2.1 hostname=n1 cordoned
+// excluded=false deleting".
 func aNode(text string) *corev1.Node {
 	n := &corev1.Node{}
 	n.Labels = map[string]string{}

@@ -25,7 +25,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// aService makes shop/web, 80 to 8080, as an API server has it, with changes.
+// aService returns shop/web, 80 to 8080, as an API server returns it, with changes.
 func aService(changes ...func(*corev1.Service)) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1", Annotations: map[string]string{}, Labels: map[string]string{}}}
 	s.Spec = corev1.ServiceSpec{
@@ -41,7 +41,7 @@ func aService(changes ...func(*corev1.Service)) *corev1.Service {
 	return s
 }
 
-// aPort reads "http=80/udp>8080+30080", where the target may be a name.
+// aPort parses "http=80/udp>8080+30080". The target may be a name.
 func aPort(text string) corev1.ServicePort {
 	p := corev1.ServicePort{Protocol: corev1.ProtocolTCP}
 	if name, rest, named := strings.Cut(text, "="); named {
@@ -87,8 +87,8 @@ func local(s *corev1.Service) {
 	s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31999
 }
 
-// aSlice makes "web-a http=8080,dns=53/udp" of endpoints: "10.1.0.1 @n1 zone=a
-// !ready serving terminating zones=a,b nodes=n1". What is not said is not there.
+// aSlice returns the slice "web-a http=8080,dns=53/udp" with endpoints: "10.1.0.1 @n1 zone=a !ready
+// serving terminating zones=a,b nodes=n1". Other fields are not set.
 func aSlice(head string, endpoints ...string) *discoveryv1.EndpointSlice {
 	name, list, _ := strings.Cut(head, " ")
 	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, AddressType: discoveryv1.AddressTypeIPv4}
@@ -155,8 +155,8 @@ func anEndpoint(text string) discoveryv1.Endpoint {
 
 func slicesOf(s ...*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice { return s }
 
-// backendsOf writes a service's target ports and backends: "http>8080: 10.1.0.1
-// terminating; 10.1.0.2:9090 [http] @n1 zone=a zones=a".
+// backendsOf returns a service's target ports and backends: "http>8080: 10.1.0.1 terminating;
+// 10.1.0.2:9090 [http] @n1 zone=a zones=a".
 func backendsOf(s vip.Service) string {
 	var head, out []string
 	for _, p := range s.Ports {
@@ -180,7 +180,7 @@ func backendsOf(s vip.Service) string {
 	return strings.TrimSuffix(strings.Join(head, " ")+": "+strings.Join(out, "; "), ": ")
 }
 
-// toldOf writes problems as "field: message".
+// toldOf returns problems as "field: message".
 func toldOf(problems []vip.Problem) string {
 	var out []string
 	for _, p := range problems {
@@ -189,9 +189,8 @@ func toldOf(problems []vip.Problem) string {
 	return strings.Join(out, "; ")
 }
 
-// checkBuilt fails where something is not as everything that is built must be:
-// it passes spec's rules, problems say where they are, and the order of the
-// slices makes no difference.
+// checkBuilt checks what applies to every build: spec accepts the service, problems have a place,
+// and the order of the slices does not matter.
 func checkBuilt(t *testing.T, o Options, in input, got built) {
 	t.Helper()
 	for _, p := range got.problems {
@@ -274,7 +273,7 @@ func TestSelects(t *testing.T) {
 	}
 }
 
-// said is what a service says that the one of aService doesn't, as JSON.
+// said returns the differences of a service from that of aService as JSON.
 func said(t *testing.T, s vip.Service) string {
 	t.Helper()
 	plain := (&Options{}).build(input{service: aService()})
@@ -317,7 +316,7 @@ func TestPlainService(t *testing.T) {
 	}
 }
 
-// Each field of a Service, and each annotation.
+// TestFields covers each field of a Service and each annotation.
 func TestFields(t *testing.T) {
 	type S = *corev1.Service
 	adopt, nodePorts := Options{Config: Config{AdoptClusterIPs: true}}, Options{Config: Config{Backends: BackendsNodePorts}}
@@ -325,7 +324,7 @@ func TestFields(t *testing.T) {
 		name     string
 		change   func(S)
 		by       Options
-		want     string // "" for not used
+		want     string // "": not selected
 		problems string
 	}{
 		{"nothing", func(s S) {}, Options{}, `{}`, ""},
@@ -498,7 +497,7 @@ func TestManyLabels(t *testing.T) {
 	}
 }
 
-// Problems that a person can do something about say what.
+// Problems that a person can solve have a hint.
 func TestHints(t *testing.T) {
 	for _, test := range []struct{ name, value, hint string }{
 		{"shceduler", "mh", `did you mean "ironvip.io/scheduler"?`},
@@ -517,8 +516,8 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// Every setting that services have elsewhere is here an annotation or a field,
-// and who looks for an annotation where there is a field is told of it.
+// Every setting of other sources has an annotation or a field here. An annotation instead of a
+// field gets a hint with the field.
 func TestNoSettingIsForgotten(t *testing.T) {
 	for field := range reflect.TypeFor[spec.Service]().Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("toml"), ",")
@@ -529,7 +528,7 @@ func TestNoSettingIsForgotten(t *testing.T) {
 	}
 }
 
-// The reference page has a row for every annotation, and no other.
+// The reference page has a row for every annotation, and no other rows.
 func TestPageHasAllAnnotations(t *testing.T) {
 	page, err := os.ReadFile("../../docs/kubernetes.md")
 	if err != nil {
@@ -545,7 +544,7 @@ func TestPageHasAllAnnotations(t *testing.T) {
 	}
 }
 
-// What is wrong with a Service doesn't keep it from following its endpoints.
+// A Service with invalid settings still follows its endpoints.
 func TestFormerSettingsRemain(t *testing.T) {
 	o := Options{}
 	first := o.build(input{service: aService(annotate("scheduler", "mh"))})
@@ -563,32 +562,31 @@ func TestFormerSettingsRemain(t *testing.T) {
 	}
 	checkBuilt(t, o, in, got)
 
-	// So with settings that leave no endpoint.
+	// This also applies to settings that leave no endpoint.
 	in = input{service: aService(ports("80"), annotate("forward", "dr")), slices: in.slices, last: first.settings}
 	got = o.build(in)
 	if backendsOf(got.service) != "80/tcp>8080: 10.1.0.1" || got.service.Forward != vip.ForwardNAT || len(got.problems) != 1 || got.settings != first.settings {
 		t.Errorf("%+v", got)
 	}
-	// Without former ones such a service is there, and serves nobody.
+	// Without earlier settings, the service exists without backends.
 	in.last = nil
 	if got = o.build(in); !got.use || backendsOf(got.service) != "80/tcp>80" || got.settings != in.service ||
 		toldOf(got.problems) != "endpointslices[web-a].endpoints[0]: is left out: forward dr does not change the port: 8080 is not that of ports[0], 80/tcp" {
 		t.Errorf("%+v", got)
 	}
-	// A former Service of the name is another one.
+	// An earlier Service with the same name is a different one.
 	in = input{service: aService(annotate("scheduler", "fast"), func(s *corev1.Service) { s.UID = types.UID("2") }), last: first.settings}
 	if got = o.build(in); got.use || got.settings != nil || len(got.problems) != 1 {
 		t.Errorf("%+v", got)
 	}
-	// And one that is no longer ours has no settings to keep.
+	// A Service that is no longer ours keeps no settings.
 	in = input{service: aService(func(s *corev1.Service) { s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil }), last: first.settings}
 	if got = o.build(in); !reflect.DeepEqual(got, built{}) {
 		t.Errorf("%+v", got)
 	}
 }
 
-// Whatever objects say, building ends, and makes what passes the rules, the same
-// for any order of the slices.
+// Every build ends. Its result satisfies the rules and does not depend on the order of the slices.
 func FuzzBuild(f *testing.F) {
 	f.Add(uint8(0), "scheduler", "mh", "80>8080+30080", "web-a 8080", "10.1.0.1 @n1 zone=a", "10.1.0.1 !ready serving terminating", "192.0.2.7")
 	f.Add(uint8(1), "forward", "dr", "http=80>web dns=53/udp", "b http=80,dns=5353/udp", "10.1.0.1 zones=a,b nodes=n1", "10.1.0.1 @n1", "10.0.0.0/8")
@@ -621,7 +619,7 @@ func FuzzBuild(f *testing.F) {
 	})
 }
 
-// sayable drops the words that anEndpoint knows nothing of.
+// sayable removes the words that anEndpoint does not support.
 func sayable(text string) string {
 	var out []string
 	for i, word := range strings.Fields(text) {

@@ -27,21 +27,20 @@ import (
 	"github.com/ironvip/ironvip/internal/kubeclient"
 )
 
-// cluster is an API server in memory, for lists and watches, with its faults. It
-// answers in JSON and without a network, so that it can be used where time isn't
-// real.
+// cluster is an API server in memory for lists and watches, with faults. It answers in JSON without
+// a network, so that it works with fake time.
 type cluster struct {
 	mu       sync.Mutex
 	version  int
-	floor    int // changes up to here are compacted
+	floor    int // changes up to this version are compacted
 	objects  map[string]map[types.NamespacedName]object
 	history  []change
 	watches  map[*held]struct{}
 	requests []string
-	// refuse answers a request, given as it is in requests; nil is as usual.
+	// refuse answers a request, in the form of requests; nil means a normal answer.
 	refuse  func(request string) *http.Response
 	away    bool
-	stalled chan struct{} // closed when requests are answered again; nil while they are
+	stalled chan struct{} // closed when requests are answered again; nil while they are answered
 }
 
 type change struct {
@@ -128,7 +127,7 @@ func (c *cluster) happened(what change) {
 	}
 }
 
-// set changes how the cluster answers, and ends all watches if asked to.
+// set changes how the cluster answers. With cut it ends all watches.
 func (c *cluster) set(cut bool, f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,10 +140,10 @@ func (c *cluster) set(cut bool, f func()) {
 	}
 }
 
-// leave makes the cluster away: nobody answers, and all watches break.
+// leave makes the cluster unavailable: it does not answer, and all watches end.
 func (c *cluster) leave() { c.set(true, func() { c.away = true }) }
 
-// comeBack ends that; with its history compacted, if asked to.
+// comeBack makes the cluster available again. With compacted its history is lost.
 func (c *cluster) comeBack(compacted bool) {
 	c.set(true, func() {
 		c.away = false
@@ -155,8 +154,8 @@ func (c *cluster) comeBack(compacted bool) {
 	})
 }
 
-// asked returns what was asked since it was last called, sorted: "list services",
-// "probe services" for a list of one, "watch services".
+// asked returns the requests since the last call, sorted: "list services", "probe services" for a
+// list of one object, "watch services".
 func (c *cluster) asked() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +176,7 @@ func refusal(code int, header ...string) *http.Response {
 		status.Reason = metav1.StatusReasonNotFound
 	}
 	out := answer(code, status)
-	if status.Reason == "" { // as the server does that has too much to do
+	if status.Reason == "" { // like an overloaded server
 		out.Header.Set("Content-Type", "text/plain")
 		out.Body = io.NopCloser(strings.NewReader("not now"))
 	}
@@ -318,7 +317,7 @@ func (c *cluster) stream(ctx context.Context, w *held, to *io.PipeWriter, limit 
 		case <-w.wake:
 		case <-bookmark.C:
 			if latest < from {
-				continue // as the real one: nothing from the past
+				continue // like a real server: no past events
 			}
 			_, gvk := kindOf(map[string]object{"services": &corev1.Service{}, "nodes": &corev1.Node{},
 				"endpointslices": &discoveryv1.EndpointSlice{}, "servicecidrs": &networkingv1.ServiceCIDR{}}[resource])

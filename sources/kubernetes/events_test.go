@@ -67,7 +67,7 @@ func TestEventsAreWrittenOncePerChange(t *testing.T) {
 		full := &vip.Problem{Code: vip.CodePoolFull, Field: "pool", Message: "pool \"public\" is full", Hint: "add a range"}
 		warning := "Warning PoolExhausted: pool: pool \"public\" is full (hint: add a range)"
 		allocated := `Normal Allocated: assigned 192.0.2.1 from pool "public"`
-		for range 30 { // it is tried again and again
+		for range 30 { // it is tried repeatedly
 			h.grant("web", full)
 			settle(time.Second)
 		}
@@ -91,8 +91,8 @@ func TestEventsAreWrittenOncePerChange(t *testing.T) {
 	})
 }
 
-// The names of events say what they tell, so that the next writer finds that the
-// former has told it.
+// The names of events depend on their content. The next writer thus detects events that the
+// previous writer wrote.
 func TestTheNextWriterRepeatsNoEvents(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)

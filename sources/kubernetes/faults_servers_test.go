@@ -20,7 +20,7 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// with has a follower be who a kubeconfig says.
+// with makes a follower use the credentials of a kubeconfig.
 func with(t *testing.T, kubeconfig string) func(*Options) {
 	t.Helper()
 	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: kubeconfig})
@@ -30,17 +30,16 @@ func with(t *testing.T, kubeconfig string) func(*Options) {
 	return func(o *Options) { o.Client = client }
 }
 
-// anew ends the server at once and starts it: every connection, and what it
-// remembers of who is who, is gone.
+// anew kills the server and starts it again. All connections and its cache of authentication are
+// gone.
 func anew(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	c.API.Kill(t)
 	c.API.Start(t)
 }
 
-// Etcd is restored from a backup, so versions go back: what is in it then is in
-// force, what is in both stays throughout, and what the backup lacks is written
-// again.
+// etcd is restored from a backup, so versions go backwards. The state of the backup takes effect,
+// objects in both states stay, and what the backup lacks is written again.
 func TestEtcdIsRestored(t *testing.T) {
 	t.Parallel()
 	c, _ := realCluster(t, kubetest.Options{})
@@ -75,14 +74,14 @@ func TestEtcdIsRestored(t *testing.T) {
 			t.Errorf("%s without the finalizer", name)
 		}
 	}
-	// A server that begins may refuse for a moment what it allows.
+	// A server that starts can temporarily refuse requests that it permits later.
 	wait.Until(t, "without problems", func() bool { return len(a.said()) == 0 }, func() any { return a.said() })
 	c.Apply(t, realSlice("web", 4))
 	f.has("api=9 old=7 web=4")
 }
 
-// A token in a file is replaced, and the old one ended. One that was ended too
-// early is what the source says; with a new one it goes on by itself.
+// A token in a file is replaced, and the old token is revoked. If it is revoked too early, the
+// source reports it. With a new token the source continues by itself.
 func TestTokenThatRotates(t *testing.T) {
 	t.Parallel()
 	c, _ := realCluster(t, kubetest.Options{})
@@ -127,7 +126,7 @@ func TestTokenThatRotates(t *testing.T) {
 	f.onlySays("a token that came late", "put web=3")
 }
 
-// asBearer asks the server with a token, and returns the status code.
+// asBearer sends a request with a token and returns the status code.
 func asBearer(t *testing.T, c *kubetest.Cluster, token string) int {
 	t.Helper()
 	pem, err := os.ReadFile(c.CA)
@@ -150,8 +149,8 @@ func asBearer(t *testing.T, c *kubetest.Cluster, token string) int {
 	return answer.StatusCode
 }
 
-// Certificates that are not valid yet, the client's and the server's: one of the
-// clocks is wrong. It is said, and nothing changes until they are.
+// The certificates of the client and the server are not valid yet, because one of the clocks is
+// wrong. The source reports it and changes nothing until they are valid.
 func TestCertificatesOfTomorrow(t *testing.T) {
 	t.Parallel()
 	c, _ := realCluster(t, kubetest.Options{})
@@ -166,8 +165,8 @@ func TestCertificatesOfTomorrow(t *testing.T) {
 	from, until := valid(24 * time.Hour)
 	c.Recertify(t, kubeconfig, from, until, "host-1", "ironvip")
 	c.API.Kill(t)
-	// client-go goes on for a second with a certificate that it has read for a
-	// connection; it makes none while there is no server.
+	// client-go uses a certificate for up to a second after reading it. It reads none while the
+	// server is unavailable.
 	time.Sleep(1100 * time.Millisecond)
 	c.API.Start(t)
 	f.isStale("the server doesn't know these credentials")
@@ -187,8 +186,8 @@ func TestCertificatesOfTomorrow(t *testing.T) {
 	f.has("web=2")
 }
 
-// A host whose clock is an hour behind or ahead holds the Lease: it keeps it for
-// as long as it renews it, and no longer.
+// The host with the Lease has a clock that is an hour behind or ahead. It keeps the Lease exactly
+// as long as it renews it.
 func TestLeaseOfAHostWithAnotherClock(t *testing.T) {
 	t.Parallel()
 	const path = "/apis/coordination.k8s.io/v1/namespaces/ironvip/leases/ironvip"
@@ -205,14 +204,14 @@ func TestLeaseOfAHostWithAnotherClock(t *testing.T) {
 				c.Apply(t, fmt.Sprintf("{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: ironvip, name: ironvip}, spec: %s}", says()))
 			}
 			began, slow := time.Now(), false
-			last := began // renewed, or before that
+			last := began // time of the renewal, or earlier
 			renewed()
 			a := startAgent(t, c.Kubeconfig(t, "agents", "ironvip"), "a")
 			for time.Since(began) < leaseDuration+leaseRenew {
 				time.Sleep(time.Second)
 				var lease coordinationv1.Lease
 				c.Get(t, path, &lease)
-				slow = slow || time.Since(last) > leaseDuration/2 // by a machine that does other things, it may have run out
+				slow = slow || time.Since(last) > leaseDuration/2 // on a busy machine it may have expired
 				if holder := holderOf(&lease); holder != "other" {
 					if !slow {
 						t.Errorf("taken over by %q while it was renewed", holder)
