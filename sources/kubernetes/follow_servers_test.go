@@ -28,8 +28,8 @@ type follower struct {
 	ranges   string
 }
 
-// startFollower runs a source until the test ends, as a user who has the rights
-// of configs/kubernetes and no others.
+// startFollower runs a source until the test ends. Its user has only the permissions of
+// configs/kubernetes.
 func startFollower(t *testing.T, c *kubetest.Cluster, change func(*Options)) *follower {
 	t.Helper()
 	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: c.Kubeconfig(t, "host-1", "ironvip")})
@@ -62,7 +62,7 @@ func startFollower(t *testing.T, c *kubetest.Cluster, change func(*Options)) *fo
 	return f
 }
 
-// until waits for something.
+// until waits for a condition.
 func (f *follower) until(what string, is func() bool) {
 	f.t.Helper()
 	wait.Within(f.t, 3*time.Minute, what, func() error {
@@ -90,7 +90,7 @@ func (f *follower) has(services string) {
 	f.until(services, func() bool { return f.inForce() == services })
 }
 
-// isStale waits until the source is stale for this reason, "" for not at all.
+// isStale waits until the source is stale for this reason; "": not stale.
 func (f *follower) isStale(why string) {
 	f.t.Helper()
 	f.until("stale for "+why, func() bool {
@@ -105,7 +105,7 @@ func (f *follower) known() string {
 	return f.ranges
 }
 
-// onlySays fails the test if anything was told of services but this.
+// onlySays fails the test if other changes of services were published.
 func (f *follower) onlySays(what, want string) {
 	f.t.Helper()
 	words := slices.DeleteFunc(strings.Split(f.take(), "; "), func(word string) bool { return word == "" || word == "stale" || word == "fresh" })
@@ -146,9 +146,8 @@ func realNode(name, cidr string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Node\nmetadata: {name: %q}\nspec: {podCIDR: %q, podCIDRs: [%q]}\n", name, cidr, cidr)
 }
 
-// The server answers, is stalled, is killed, comes back without its history and
-// then without our rights: services stay, changes are caught up with, and nothing
-// is told twice.
+// The server answers, is suspended and killed, and returns without its history and then without our
+// permissions. Services stay, changes are read afterwards, and nothing is published twice.
 func TestFollowRealServer(t *testing.T) {
 	t.Parallel()
 	c, rights := realCluster(t, kubetest.Options{})
@@ -192,7 +191,7 @@ func TestFollowRealServer(t *testing.T) {
 	}
 
 	c.Delete(t, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/ironvip-follow")
-	c.API.Kill(t) // not Restart: a server that ends in order waits a minute for its watches
+	c.API.Kill(t) // not Restart: a server that stops normally waits a minute for its watches
 	c.API.Start(t)
 	c.WaitReady(t)
 	f.isStale("configs/kubernetes/clusterrole.yaml")
@@ -204,7 +203,8 @@ func TestFollowRealServer(t *testing.T) {
 	f.onlySays("with rights", "put web=5")
 }
 
-// A user who lacks one right follows all the rest, and has it when it is given.
+// A user without one permission can follow the rest. The permission takes effect when it is
+// granted.
 func TestFollowWithoutARight(t *testing.T) {
 	t.Parallel()
 	c, rights := realCluster(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})

@@ -24,11 +24,11 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// told is a Sink that remembers each word, and what is in force.
+// told is a Sink that records its calls and the services in effect.
 type told struct {
 	mu       sync.Mutex
 	words    []string
-	rev      uint64 // of the newest row, and 1 is none's
+	rev      uint64 // of the newest row; 1 belongs to no row
 	services map[vip.ServiceKey]vip.Service
 	problems []vip.Problem
 	stale    string
@@ -65,7 +65,7 @@ func (s *told) Put(services ...vip.Service) []uint64 {
 	defer s.mu.Unlock()
 	revs := make([]uint64, len(services))
 	for i, v := range services {
-		if revs[i] = 1; compile.SameService(s.services[v.Key], v) { // as the claims table does
+		if revs[i] = 1; compile.SameService(s.services[v.Key], v) { // like the claims table
 			continue
 		}
 		s.rev++
@@ -100,7 +100,7 @@ func (s *told) Stale(err error) {
 	s.stale = err.Error()
 }
 
-// Fresh is a word only if it ends something.
+// Fresh is recorded only if the source was stale.
 func (s *told) Fresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +110,7 @@ func (s *told) Fresh() {
 	s.stale = ""
 }
 
-// take returns the words since it was last called.
+// take returns the calls since the last take.
 func (s *told) take() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (c *cluster) start(t *testing.T, change func(*Options)) *bench {
 	return b
 }
 
-// says fails the test unless these were the words since it was last called.
+// says fails the test unless these were the calls since the last check.
 func (b *bench) says(what, want string) {
 	b.t.Helper()
 	synctest.Wait()
@@ -174,14 +174,13 @@ func (b *bench) says(what, want string) {
 	}
 }
 
-// after has time pass.
+// after lets time pass.
 func (b *bench) after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// asks fails the test unless the requests of this resource since the last call
-// are these.
+// asks fails the test unless these were the requests for this resource since the last call.
 func (b *bench) asks(what, resource string, want ...string) {
 	b.t.Helper()
 	synctest.Wait()
@@ -203,7 +202,7 @@ func balancer(name string) *corev1.Service {
 			Ports:      []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP, NodePort: 30080}}}}
 }
 
-// slice is an EndpointSlice of a Service with these last bytes of addresses.
+// slice returns an EndpointSlice of a Service. Ends are the last bytes of its addresses.
 func slice(name, service string, ends ...int) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "1",
 		Labels: map[string]string{discoveryv1.LabelServiceName: service}}, AddressType: discoveryv1.AddressTypeIPv4,
@@ -225,7 +224,7 @@ func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
 	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "1"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 }
 
-// small is a cluster with two Services.
+// small returns a cluster with two Services.
 func small() *cluster {
 	c := newCluster()
 	c.put(balancer("web"), slice("web-1", "web", 1, 2), balancer("api"), slice("api-1", "api", 9), nodeNamed("n1", "10.1.0.0/24"), serviceCIDR("kubernetes", "10.96.0.0/16"))
@@ -234,7 +233,7 @@ func small() *cluster {
 
 const smallIs = "replace shop/api=9 shop/web=1,2"
 
-// All is listed once; from then on each change is one word on one service.
+// Everything is listed once. Afterwards each change is one call for one service.
 func TestOneChangeIsOnePut(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
@@ -283,8 +282,8 @@ func TestOneChangeIsOnePut(t *testing.T) {
 	})
 }
 
-// The first change of a service is told at once, those that follow at most every
-// 100 ms, and the last one always.
+// The first change of a service is published at once, later ones at most every 100 ms. The last one
+// is always published.
 func TestBurstsAreBundled(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
@@ -302,7 +301,7 @@ func TestBurstsAreBundled(t *testing.T) {
 	})
 }
 
-// A list of many pages is one list, and nothing is told before its end.
+// A list with many pages is one list. Nothing is published before its end.
 func TestPages(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -318,7 +317,7 @@ func TestPages(t *testing.T) {
 	})
 }
 
-// What a server does on a good day is no news, and nothing is listed for it.
+// Normal behavior of a server is not reported and causes no list.
 func TestWatchesThatEnd(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
@@ -342,8 +341,8 @@ func TestWatchesThatEnd(t *testing.T) {
 	})
 }
 
-// A server that is away for minutes changes nothing but the source's status, and
-// what has happened meanwhile is caught up with.
+// A server that is unavailable for minutes changes only the source's status. Changes made in the
+// meantime are read afterwards.
 func TestServerAway(t *testing.T) {
 	for _, compacted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compacted %v", compacted), func(t *testing.T) {
@@ -374,7 +373,7 @@ func TestServerAway(t *testing.T) {
 				b.after(15 * time.Second)
 				got := strings.Split(b.out.take(), "; ")
 				slices.Sort(got)
-				// Services and slices may be read in any order, and a moment apart.
+				// Services and slices can be read in any order, a short time apart.
 				got = slices.DeleteFunc(got, func(word string) bool { return word == "put shop/fresh=" })
 				if want := []string{"fresh", "put shop/api=8,9", "put shop/web=1,2,3"}; !slices.Equal(got, want) {
 					t.Errorf("back: told %q, not %q", got, want)
@@ -392,8 +391,8 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// What is missing from a list that was read anew goes with a full list, which
-// the shrink guard can doubt; not by name.
+// Objects that are missing from a new list are removed by a full list, not by name, so that the
+// shrink guard can doubt it.
 func TestWhatIsMissingFromANewList(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
@@ -413,8 +412,8 @@ func TestWhatIsMissingFromANewList(t *testing.T) {
 	})
 }
 
-// A server that was restored answers a watch from our future with silence. Its
-// state is older than ours, which is noticed, and all is read anew.
+// A restored server accepts a watch from a version in its future and sends nothing. The source
+// detects that the server's state is older and reads everything again.
 func TestRestoredServer(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
@@ -434,8 +433,8 @@ func TestRestoredServer(t *testing.T) {
 	})
 }
 
-// A server that answers nothing is noticed, and one that has too much to do is
-// left alone for as long as it says.
+// A server that does not answer is detected. An overloaded server gets no requests for as long as
+// it asks.
 func TestStalledAndBusyServer(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := small()
@@ -474,8 +473,8 @@ func TestStalledAndBusyServer(t *testing.T) {
 	})
 }
 
-// A right that is lacking is told by name. What services are made of is waited
-// for, and kept when it can't be read any more; the rest is done without.
+// A missing permission is reported by name. Required objects are awaited, and kept if they can no
+// longer be read. The source works without the others.
 func TestLackingRights(t *testing.T) {
 	forbid := func(b *cluster, words ...string) {
 		b.set(true, func() {
@@ -550,8 +549,7 @@ func TestWithoutServiceCIDRs(t *testing.T) {
 	})
 }
 
-// The ranges in use are told when they change, and not for what kubelets write
-// all the time.
+// The ranges in use are published when they change. Frequent writes by kubelets cause nothing.
 func TestRanges(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := small()
@@ -608,8 +606,7 @@ func TestRanges(t *testing.T) {
 	})
 }
 
-// With node ports, a node concerns the services of which it is a backend, when
-// something of it changes that counts.
+// With node ports, a relevant change of a node affects the services that use it as a backend.
 func TestNodesAsBackends(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := small()
@@ -632,8 +629,8 @@ func TestNodesAsBackends(t *testing.T) {
 	})
 }
 
-// What is for local endpoints is so on the cluster's nodes alone: on another host
-// it is for all. A host may join the cluster, and leave it.
+// A policy Local is in effect only on the cluster's nodes. On another host it counts as Cluster. A
+// host can join and leave the cluster.
 func TestLocalTrafficOutside(t *testing.T) {
 	forbidden := func(request string) *http.Response {
 		if strings.Contains(request, "nodes") {
@@ -698,7 +695,7 @@ func TestLocalTrafficOutside(t *testing.T) {
 	}
 }
 
-// Each namespace is followed by itself, with the selector at the server.
+// Each namespace is followed separately. The server applies the selector.
 func TestNamespacesAndSelector(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := small()
@@ -732,8 +729,7 @@ func TestNamespacesAndSelector(t *testing.T) {
 	}
 }
 
-// A run that begins anew, as a resync has it, tells a full list before anything
-// else, and forgets what is gone.
+// A new run, as after a resync, publishes a full list first and removes what is gone.
 func TestAnotherRun(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := small()
@@ -758,14 +754,14 @@ func TestAnotherRun(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			if strings.Contains(want, "api") {
-				c.remove(balancer("api")) // while nobody follows
+				c.remove(balancer("api")) // while no run follows the cluster
 			}
 		}
 	})
 }
 
-// The Writer is told of each change of a Service's object, whether it is ours or
-// not, and sees it without what is of no use.
+// The Writer receives each change of a Service's object, whether it is ours or not, without unused
+// fields.
 func TestObjects(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)

@@ -14,8 +14,7 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// electionOf returns a running election of a host, and how to end it as a crash
-// does.
+// electionOf returns a running election of a host and a function that ends it like a crash.
 func electionOf(t *testing.T, api *writable, identity string) (e *election, crash func()) {
 	h := newHost(t, api, identity)
 	h.allocations.Initializer()() // ready
@@ -50,7 +49,7 @@ func TestOneOfAllIsElected(t *testing.T) {
 		expect(t, "seconds", *lease.Spec.LeaseDurationSeconds, 15)
 		expect(t, "transitions", *lease.Spec.LeaseTransitions, 0)
 
-		endA() // without a word
+		endA() // without releasing the Lease
 		crashed, renewed := time.Now(), api.lease().Spec.RenewTime.Time
 		for !b.mine() {
 			settle(100 * time.Millisecond)
@@ -92,7 +91,7 @@ func TestLeaseGivenBackIsTakenSoon(t *testing.T) {
 	})
 }
 
-// The times that others write say nothing: their clocks may be hours off.
+// The times in the Lease do not matter, because other hosts' clocks may be hours off.
 func TestSkewedClocks(t *testing.T) {
 	for _, skew := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
 		bubble.Test(t, func(t *testing.T) {
@@ -150,7 +149,7 @@ func TestTwoHostsOfOneNameAreNotBothWriters(t *testing.T) {
 		settle(leaseRenew)
 		b, endB := electionOf(t, api, "same")
 		defer endB()
-		settle(leaseTrust) // for the first to find out
+		settle(leaseTrust) // for the first host to detect it
 		for range 60 {
 			settle(time.Second)
 			if a.mine() == b.mine() {
@@ -251,7 +250,7 @@ func TestLeaseWithoutRights(t *testing.T) {
 	})
 }
 
-// Who has not applied what the documentation says finds nothing written, and why.
+// Without the documented setup nothing is written, and the reason is reported.
 func TestLeaseWithoutANamespace(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// onNodes is a run that has told of these many Services for every node's
-// endpoints, and of as many for local ones: service i has one on the node i.
+// onNodes returns a run that has published this many Services for the endpoints of all nodes, and
+// as many for local ones. Service i has an endpoint on node i.
 func onNodes(t *testing.T, nodes, services int) *run {
 	t.Helper()
 	o := Options{Config: Config{Backends: BackendsNodePorts}}.withDefaults()
@@ -42,8 +42,8 @@ func onNodes(t *testing.T, nodes, services int) *run {
 	return r
 }
 
-// A Node that changes has those services made anew that it is a backend of, and
-// one that only its kubelet writes to has none.
+// A relevant change of a Node builds the services again that use it as a backend. Writes by its
+// kubelet alone build none.
 func TestWhatANodeRebuilds(t *testing.T) {
 	const nodes, services = 10, 100
 	const every, local = services, services / nodes
@@ -82,7 +82,7 @@ func TestWhatANodeRebuilds(t *testing.T) {
 	}
 }
 
-// Services that are not made anew would come out as they are.
+// Services that are not built again would be unchanged by a build.
 func TestWhatANodeDoesNotRebuildIsAsItWas(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	r := onNodes(t, 4, 8)

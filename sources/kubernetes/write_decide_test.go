@@ -48,7 +48,7 @@ func TestNextStep(t *testing.T) {
 		name    string
 		in      situation
 		want    step
-		ingress string // what is written, where it is that
+		ingress string // the value that is written, if the step writes it
 	}{
 		{"nothing there", situation{}, stepNone, ""},
 		{"gone while we held it", situation{held: true}, stepLookUp, ""},

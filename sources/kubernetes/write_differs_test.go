@@ -12,8 +12,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Two hosts without a common store draw different VIPs: the one that doesn't
-// write says so, and writes nothing.
+// Two hosts without a common store assign different VIPs. The host that is not the writer reports
+// it and writes nothing.
 func TestHostsThatDiffer(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, a := withVIP(t)
@@ -40,7 +40,7 @@ func TestHostsThatDiffer(t *testing.T) {
 		settle(time.Minute)
 		expect(t, "problems", b.said(), []string{`host "a" wrote 2001:db8::3 and 192.0.2.3 into its status, this host assigned 2001:db8::3 and 192.0.2.4, and so with 2 more Services`})
 		settle(time.Hour)
-		expect(t, "requests", len(api.take()), 2*3) // those of a, for two new Services
+		expect(t, "requests", len(api.take()), 2*3) // the requests of a, for two new Services
 		expect(t, "problems of the writer", a.said(), []string(nil))
 
 		b.grant("more0", nil, "192.0.2.3", "2001:db8::3")
@@ -54,8 +54,7 @@ func TestHostsThatDiffer(t *testing.T) {
 	})
 }
 
-// Who is elected writes what he assigned, once, and then the other one has the
-// problem.
+// A newly elected host writes its VIPs once. Then the other host has the problem.
 func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, a := withVIP(t)
@@ -65,7 +64,7 @@ func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
 		b.start()
 		defer b.stop()
 		settle(time.Minute)
-		a.store.touch(false) // and so it steps aside
+		a.store.touch(false) // so it releases the Lease
 		settle(time.Minute)
 		expect(t, "problems of the next writer", b.said(), []string(nil))
 		a.store.touch(true)
@@ -76,15 +75,15 @@ func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
 	})
 }
 
-// While a VIP changes, and while there is no writer, the status is as it was:
-// that is no difference between hosts, however many Services there are.
+// While a VIP changes, and while there is no writer, the status is outdated. That does not count as
+// a difference between hosts, whatever the number of Services.
 func TestHostsThatAgreeInTime(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		a, b := newHost(t, api, "a").start(), newHost(t, api, "b").start()
 		defer b.stop()
 		defer a.end()
-		const services = 400 // more than differsFor's writes
+		const services = 400 // more than the writes within differsFor
 		move := func(to string) {
 			for i := range services {
 				name := fmt.Sprintf("web%d", i)
@@ -109,7 +108,7 @@ func TestHostsThatAgreeInTime(t *testing.T) {
 		watch(5 * time.Minute)
 		move("192.0.2.2")
 		watch(5 * time.Minute)
-		// The writer dies, and VIPs change before there is another.
+		// The writer dies, and VIPs change before another writer is elected.
 		a.election.fit = func() bool { return false }
 		a.end()
 		move("192.0.2.3")

@@ -31,9 +31,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// writable is an API server as far as the Writer talks to it: versions and their
-// conflicts, finalizers that keep a deleted object, managedFields, and the faults
-// that a test asks for. There is no network, so synctest's time goes on.
+// writable is the part of an API server that the Writer uses: versions and their conflicts,
+// finalizers that keep a deleted object, managedFields, and faults. It has no network, so fake time
+// advances.
 type writable struct {
 	t *testing.T
 
@@ -42,11 +42,11 @@ type writable struct {
 	objects map[string]map[string]any // by path
 	log     []string                  // requests: "PATCH services/web/status"
 	at      []time.Time
-	fault   func(request string) *http.Response // before anything is done; nil for none
-	lost    func(request string) bool           // the answer to what was done is lost
-	page    int                                 // at most so many objects in a list, if set
-	noMode  bool                                // it is of a version that knows no ipMode
-	mangle  func(object map[string]any)         // as an admission webhook may
+	fault   func(request string) *http.Response // before the request is handled; nil: none
+	lost    func(request string) bool           // the request succeeds, but its answer is lost
+	page    int                                 // maximum number of objects per list, if set
+	noMode  bool                                // a version without ipMode
+	mangle  func(object map[string]any)         // like an admission webhook
 	watch   []func(key vip.ServiceKey, s *corev1.Service)
 }
 
@@ -84,7 +84,7 @@ func (a *writable) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// briefPath leaves out the API's root and namespaces.
+// briefPath removes the API's root and namespaces from a path.
 func briefPath(path string) string {
 	_, rest, _ := strings.Cut(path, "/namespaces/")
 	_, rest, _ = strings.Cut(rest, "/")
@@ -94,7 +94,7 @@ func briefPath(path string) string {
 	return rest
 }
 
-// failure is an answer as the API gives it.
+// failure returns an error in the API's format.
 func failure(code int, reason metav1.StatusReason, message string) *http.Response {
 	return answerOf(code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reason, Message: message,
 		Details: &metav1.StatusDetails{}})
@@ -166,7 +166,7 @@ func (a *writable) serve(r *http.Request, request string, body []byte) *http.Res
 	return answerOf(http.StatusOK, a.store(path, object))
 }
 
-// metadata answers with a page of what Services are called, and who wrote them.
+// metadata returns a page of the Services' metadata with managedFields.
 func (a *writable) metadata(r *http.Request) *http.Response {
 	if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
 		a.t.Errorf("%s accepts %s", r.URL, r.Header.Get("Accept"))
@@ -194,7 +194,7 @@ func (a *writable) metadata(r *http.Request) *http.Response {
 		"metadata": map[string]any{"continue": next}, "items": items})
 }
 
-// manage notes who wrote what, as far as anybody looks.
+// manage records the writers of the fields that tests check.
 func (a *writable) manage(object, sent map[string]any, manager string) {
 	fields := map[string]any{}
 	if dig(sent, "metadata", "finalizers") != nil {
@@ -208,8 +208,7 @@ func (a *writable) manage(object, sent map[string]any, manager string) {
 	meta["managedFields"] = append(all, map[string]any{"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields})
 }
 
-// store keeps an object in a new version, and tells the watchers. The caller
-// holds mu.
+// store stores an object as a new version and notifies the watchers. The caller holds mu.
 func (a *writable) store(path string, object map[string]any) map[string]any {
 	a.version++
 	meta := object["metadata"].(map[string]any)
@@ -252,7 +251,7 @@ func (a *writable) store(path string, object map[string]any) map[string]any {
 
 func servicePath(name string) string { return "/api/v1/namespaces/default/services/" + name }
 
-// edit changes a Service as another client would. It may run in another goroutine than the test.
+// edit changes a Service like another client. It may run in another goroutine than the test.
 func (a *writable) edit(name string, change func(*corev1.Service)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -275,12 +274,12 @@ func (a *writable) edit(name string, change func(*corev1.Service)) {
 	a.store(servicePath(name), object)
 }
 
-// remove deletes a Service, which stays while it has finalizers.
+// remove deletes a Service. The Service stays while it has finalizers.
 func (a *writable) remove(name string) {
 	a.edit(name, func(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 }
 
-// get returns a Service, nil for none.
+// get returns a Service; nil: it does not exist.
 func (a *writable) get(name string) *corev1.Service {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -320,13 +319,13 @@ func (a *writable) events() (out []string) {
 	return out
 }
 
-// take returns the requests since the last call, but for those about the Lease
-// and the look for what has left the selector.
+// take returns the requests since the last call, except for those for the Lease and for the list of
+// strays.
 func (a *writable) take() []string {
 	return slices.DeleteFunc(a.takeAll(), func(request string) bool { return strings.HasPrefix(request, "LIST metadata") })
 }
 
-// takeAll returns the requests since the last call, but for those about the Lease.
+// takeAll returns the requests since the last call, except for those for the Lease.
 func (a *writable) takeAll() (out []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -339,14 +338,14 @@ func (a *writable) takeAll() (out []string) {
 	return out
 }
 
-// set changes a fault while requests may be on their way.
+// set changes a fault. Requests may be in progress.
 func (a *writable) set(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change()
 }
 
-// dig returns what is at a path of an object, nil for nothing.
+// dig returns the value at a path of an object; nil: none.
 func dig(object any, path ...string) any {
 	for _, key := range path {
 		fields, is := object.(map[string]any)
@@ -358,7 +357,7 @@ func dig(object any, path ...string) any {
 	return object
 }
 
-// merge returns an object with a merge patch done to it, as RFC 7386 has it.
+// merge returns an object with a merge patch applied, as in RFC 7386.
 func merge(object, patch map[string]any) map[string]any {
 	out := maps.Clone(object)
 	if out == nil {
@@ -379,7 +378,7 @@ func merge(object, patch map[string]any) map[string]any {
 	return out
 }
 
-// client returns a client of one group of the API.
+// client returns a client of one API group.
 func (a *writable) client(root string, gv schema.GroupVersion, add func(*runtime.Scheme) error) rest.Interface {
 	scheme := runtime.NewScheme()
 	if err := add(scheme); err != nil {
@@ -395,7 +394,7 @@ func (a *writable) client(root string, gv schema.GroupVersion, add func(*runtime
 	return client
 }
 
-// host is one host with a Writer, what its source knows, and its tables.
+// host is one host with a Writer, the objects of its source, and its tables.
 type host struct {
 	*Writer
 	t           *testing.T
@@ -403,23 +402,22 @@ type host struct {
 	store       *objectStore
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
-	deaf        bool // the watch tells nothing new
+	deaf        bool // the watch delivers nothing new
 
 	wrong *writerProblems
 
 	mu      sync.Mutex
-	serving map[vip.ServiceKey]chan struct{} // closed once it is withdrawn
+	serving map[vip.ServiceKey]chan struct{} // closed when it is withdrawn
 	end     context.CancelFunc
 	over    chan struct{}
 }
 
-// newHost returns a host whose source is in touch and whose Writer does not run
-// yet.
+// newHost returns a host with a source in touch. Its Writer does not run yet.
 func newHost(t *testing.T, api *writable, identity string) *host {
 	return newHostWith(t, api, identity, WriterOptions{}, Options{Config: Config{Selector: "!hidden"}})
 }
 
-// newHostWith is newHost with some more options.
+// newHostWith is newHost with additional options.
 func newHostWith(t *testing.T, api *writable, identity string, more WriterOptions, options Options) *host {
 	clock := &table.Clock{}
 	h := &host{t: t, api: api, store: newObjectStore(), wrong: newWriterProblems(), services: table.New(clock, vip.KeyOfService, nil),
@@ -461,7 +459,7 @@ func newHostWith(t *testing.T, api *writable, identity string, more WriterOption
 	return h
 }
 
-// start runs the Writer, and stop ends it.
+// start runs the Writer. stop ends it.
 func (h *host) start() *host {
 	ctx, cancel := context.WithCancel(context.Background())
 	h.end, h.over = cancel, make(chan struct{})
@@ -478,7 +476,7 @@ func (h *host) stop() {
 	<-h.over
 }
 
-// grant is the allocator's answer for a service of the source.
+// grant sets the allocator's result for a service of the source.
 func (h *host) grant(name string, problem *vip.Problem, vips ...string) {
 	key := vip.ServiceKey{Namespace: "default", Name: name}
 	asked := h.services.Put(vip.Service{Key: key, Source: "cluster"})
@@ -492,7 +490,7 @@ func (h *host) grant(name string, problem *vip.Problem, vips ...string) {
 	h.allocations.Set(answer)
 }
 
-// said returns the problems that were reported, in short.
+// said returns the reported problems in short form.
 func (h *host) said() (out []string) {
 	for _, p := range h.wrong.get() {
 		out = append(out, p.Message)
@@ -500,7 +498,7 @@ func (h *host) said() (out []string) {
 	return out
 }
 
-// serves has the dataplane serve a service until the returned function is called.
+// serves makes the dataplane serve a service until the returned function is called.
 func (h *host) serves(name string) (withdraw func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -509,7 +507,7 @@ func (h *host) serves(name string) (withdraw func()) {
 	return func() { close(gone) }
 }
 
-// oursWith makes a Service of it that is ours.
+// oursWith makes a Service ours.
 func oursWith(families ...corev1.IPFamily) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		class := DefaultLoadBalancerClass
@@ -529,7 +527,7 @@ func ingressOf(s *corev1.Service) (out []string) {
 	return out
 }
 
-// settle lets all that is due happen, but no more time than that takes.
+// settle waits until all due work is done, for at most this time.
 func settle(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

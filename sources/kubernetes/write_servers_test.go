@@ -26,8 +26,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// agent is one host: a source, an allocator that gives each service the same two
-// VIPs, and a Writer.
+// agent is one host: a source, an allocator that assigns the same two VIPs to each service, and a
+// Writer.
 type agent struct {
 	*Writer
 	t           *testing.T
@@ -39,10 +39,10 @@ type agent struct {
 
 	mu       sync.Mutex
 	problems []vip.Problem
-	serving  chan struct{} // closed once it is withdrawn; nil for at once
+	serving  chan struct{} // closed when it is withdrawn; nil: withdrawn at once
 }
 
-// startAgent runs a host as a user of the cluster until the test ends.
+// startAgent runs a host with the kubeconfig of a user until the test ends.
 func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 	t.Helper()
 	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: kubeconfig})
@@ -82,13 +82,13 @@ func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 	return a
 }
 
-// stop ends the host as a service manager does.
+// stop ends the host like a service manager.
 func (a *agent) stop() {
 	a.end()
 	a.over.Wait()
 }
 
-// crash ends it without giving back the Lease.
+// crash ends the host without releasing the Lease.
 func (a *agent) crash() {
 	a.crashed.Store(true)
 	a.election.mu.Lock()
@@ -105,7 +105,7 @@ func (a *agent) Put(services ...vip.Service) []uint64 {
 		for _, family := range s.Families.List() {
 			answer.VIPs = append(answer.VIPs, netip.MustParseAddr(map[vip.Family]string{vip.IPv4: "192.0.2.1", vip.IPv6: "2001:db8::1"}[family]))
 		}
-		slices.SortFunc(answer.VIPs, netip.Addr.Compare) // IPv4 first, as the allocator has it
+		slices.SortFunc(answer.VIPs, netip.Addr.Compare) // IPv4 first, like the allocator
 		a.allocations.Set(answer)
 	}
 	return make([]uint64, len(services))
@@ -147,7 +147,7 @@ func (a *agent) said() (out []string) {
 	return out
 }
 
-// serve has the dataplane serve until the returned function is called.
+// serve makes the dataplane serve until the returned function is called.
 func (a *agent) serve() (withdraw func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,8 +156,7 @@ func (a *agent) serve() (withdraw func()) {
 	return func() { close(serving) }
 }
 
-// clusterWithRights is a cluster where the group ironvip has the rights that are
-// documented.
+// clusterWithRights returns a cluster where the group ironvip has the documented permissions.
 func clusterWithRights(t *testing.T) *kubetest.Cluster {
 	t.Helper()
 	c := kubetest.Start(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
@@ -176,7 +175,7 @@ ipFamilyPolicy: %s, ports: [{port: 80}]}}`, name, more, policy)
 
 func livePath(name string) string { return "/api/v1/namespaces/default/services/" + name }
 
-// look reads a Service, nil for none.
+// look reads a Service; nil: it does not exist.
 func look(t *testing.T, c *kubetest.Cluster, name string) *corev1.Service {
 	t.Helper()
 	var s corev1.Service
@@ -217,7 +216,7 @@ func TestWriterOnServer(t *testing.T) {
 	c.Apply(t, manifest("four", "SingleStack", ""))
 	waitIngress(t, c, "four", "192.0.2.1/Proxy")
 
-	// Others tell of a Service, too: the API server itself does while its own allocator
+	// Other programs create events for a Service too. The API server does while its own allocator
 	// is behind.
 	c.Apply(t, `{apiVersion: v1, kind: Event, metadata: {namespace: default, name: of-another}, type: Warning, reason: ClusterIPNotAllocated,
 involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, source: {component: ipallocator-repair-controller}}`)
@@ -245,7 +244,7 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 	t.Run("type", func(t *testing.T) {
 		withdraw := b.serve()
 		c.Patch(t, livePath("four"), `{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`)
-		time.Sleep(300 * time.Millisecond) // it has all it needs to do the wrong thing
+		time.Sleep(300 * time.Millisecond) // enough time to make the error
 		if !hasFinalizer(look(t, c, "four")) {
 			t.Error("given up while it is served")
 		}
@@ -278,7 +277,7 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 		waitIngress(t, c, "left", "192.0.2.1/Proxy")
 		c.Apply(t, manifest("kept", "SingleStack", ""))
 		kept := waitIngress(t, c, "kept", "192.0.2.1/Proxy")
-		// Somebody else's, who uses the same finalizer.
+		// This Service belongs to another controller, which uses the same finalizer.
 		c.Apply(t, strings.Replace(manifest("cloud", "SingleStack", `, finalizers: ["`+Finalizer+`"]`), "ironvip.io/vip", "example.com/cloud", 1))
 		c.Apply(t, manifest("strayed", "SingleStack", ""))
 		waitIngress(t, c, "strayed", "192.0.2.1/Proxy")

@@ -13,10 +13,10 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// hidden has a Service leave the selector of newHost.
+// hidden makes a Service leave the selector of newHost.
 func hidden(s *corev1.Service) { s.Labels = map[string]string{"hidden": "yes"} }
 
-// restarted is another run of a host, whose source reads what there is.
+// restarted returns another run of a host. Its source reads the existing objects.
 func restarted(t *testing.T, api *writable, more WriterOptions, options Options) *host {
 	h := newHostWith(t, api, "a", more, options)
 	api.mu.Lock()
@@ -90,7 +90,7 @@ func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
 		expect(t, "version of what stays", api.get("kept").ResourceVersion, kept)
 		expect(t, "remembered", len(again.entries), 1)
 
-		// Elected once more, it knows.
+		// After another election the host does not search again.
 		again.store.touch(false)
 		settle(time.Minute)
 		again.store.touch(true)
@@ -99,7 +99,7 @@ func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
 	})
 }
 
-// Two fleets in one cluster, of the same class, keep apart by their Leases.
+// Two fleets in one cluster with the same class are separated by their Leases.
 func TestServicesOfAnotherFleetAreLeftAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
@@ -131,7 +131,7 @@ func TestWhereStraysAreLookedFor(t *testing.T) {
 		options Options
 		fault   func(string) *http.Response
 		want    []string // in ten minutes
-		left    bool     // the Service is let go
+		left    bool     // the Service is released
 	}{
 		{"all is followed", Options{}, nil, nil, false},
 		{"namespaces", Options{Config: Config{Namespaces: []string{"shop"}}}, nil, []string{listAll, "LIST services/web", writeStatus, addFinalizer}, true},
@@ -165,7 +165,7 @@ func TestWhereStraysAreLookedFor(t *testing.T) {
 	}
 }
 
-// The list comes in pages, of which one may be too late, or not come at all.
+// The list has pages. A page can be too late or fail.
 func TestPagesOfStrays(t *testing.T) {
 	for name, fault := range map[string]func() *http.Response{
 		"all come": nil,

@@ -25,7 +25,7 @@ const (
 	postEvent    = "POST events"
 )
 
-// withVIP is a host that writes, and a Service of ours with its VIP written.
+// withVIP returns a host that writes, and a Service of ours with its VIP written.
 func withVIP(t *testing.T) (*writable, *host) {
 	api := newWritable(t)
 	h := newHost(t, api, "a").start()
@@ -56,7 +56,7 @@ func TestVIPIsWrittenOnce(t *testing.T) {
 		expect(t, "ingress", ingressOf(s), []string{"2001:db8::1/Proxy", "192.0.2.1/Proxy"})
 		expect(t, "events", api.events(), []string{`Normal Allocated: assigned 2001:db8::1 and 192.0.2.1 from pool "public" x1`})
 
-		for i := range 20 { // endpoints come and go, and so do labels
+		for i := range 20 { // endpoints and labels change
 			h.grant("web", nil, "192.0.2.1", "2001:db8::1")
 			api.edit("web", func(s *corev1.Service) { s.Labels = map[string]string{"n": fmt.Sprint(i)} })
 			settle(time.Second)
@@ -69,7 +69,7 @@ func TestVIPIsWrittenOnce(t *testing.T) {
 	})
 }
 
-// The watch tells of our own writes late, with other changes before them.
+// The watch delivers our own writes late, after other changes.
 func TestSlowWatchCausesNoWrites(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
@@ -191,7 +191,7 @@ func TestDeletedServiceWithOthersFinalizersAndNoNews(t *testing.T) {
 		expect(t, "finalizers", s.Finalizers, []string{"example.com/other"})
 		expect(t, "ingress", ingressOf(s), []string(nil))
 		api.take()
-		h.grant("web", nil, "192.0.2.1") // a late answer
+		h.grant("web", nil, "192.0.2.1") // a late result
 		settle(time.Minute)
 		expect(t, "later requests", api.take(), []string(nil))
 	})
@@ -241,7 +241,7 @@ func TestServiceThatIsOursNoLonger(t *testing.T) {
 	}
 }
 
-// A Service that comes back before its VIP is withdrawn keeps everything.
+// A Service that becomes ours again before its VIP is withdrawn keeps everything.
 func TestServiceThatIsOursAgain(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
@@ -267,8 +267,8 @@ func TestServiceThatIsOursAgain(t *testing.T) {
 	})
 }
 
-// A Service that the store lacks, and that is in the cluster as it was, is about
-// to come back.
+// A Service that the store lacks and that still exists unchanged in the cluster will be in the
+// store again soon.
 func TestServiceThatTheStoreLacks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
@@ -291,8 +291,8 @@ func TestServiceThatTheStoreLacks(t *testing.T) {
 	})
 }
 
-// A server that serves nobody is asked by one request at a time, however many
-// Services wait.
+// A server that is unavailable for all requests gets one request at a time, whatever the number of
+// waiting Services.
 func TestBusyServerIsLeftAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
@@ -320,8 +320,8 @@ func TestBusyServerIsLeftAlone(t *testing.T) {
 	})
 }
 
-// What was ours while no writer ran shows by who wrote the finalizer: another
-// controller uses the same one.
+// The writer of the finalizer shows whether a Service was ours while no writer ran, because another
+// controller uses the same finalizer.
 func TestFinalizersFoundAfterARestart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
@@ -503,7 +503,7 @@ func TestChangedMeanwhile(t *testing.T) {
 		expect(t, "finalizers", api.get("web").Finalizers, []string{"example.com/other"})
 		api.set(func() { h.deaf = false })
 		api.edit("web", func(s *corev1.Service) {})
-		settle(50 * time.Millisecond) // no pause is waited for
+		settle(50 * time.Millisecond) // without a pause
 		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
 		expect(t, "finalizers", api.get("web").Finalizers, []string{"example.com/other", Finalizer})
 		expect(t, "problems", h.said(), []string(nil))
@@ -539,7 +539,7 @@ func TestFaultsOfTheServer(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		answer   func() *http.Response
-		min, max int // requests in 5 minutes
+		min, max int // limits of requests in 5 minutes
 		problem  string
 	}{
 		{"busy", func() *http.Response {
@@ -581,7 +581,7 @@ func TestFaultsOfTheServer(t *testing.T) {
 					api.edit(name, oursWith(corev1.IPv4Protocol))
 					h.grant(name, nil, "192.0.2.1")
 				}
-				for range 300 { // endpoints come and go
+				for range 300 { // endpoints change
 					h.grant("web", nil, "192.0.2.1")
 					settle(time.Second)
 				}
@@ -600,8 +600,7 @@ func TestFaultsOfTheServer(t *testing.T) {
 	}
 }
 
-// Rights that are missing in one namespace, or for one thing, keep nobody from
-// the others.
+// Missing permissions in one namespace, or for one action, do not affect others.
 func TestRightToWriteTheStatusAloneIsMissing(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
