@@ -40,7 +40,7 @@ type situation struct {
 	// held means that the finalizer is ours to remove, notHeld that it isn't. If neither is set, it
 	// has not been checked.
 	held, notHeld bool
-	// told are the VIPs that we have written to the status, as far as known.
+	// told are the VIPs that we have written to the status, if known.
 	told      []netip.Addr
 	grant     granted
 	vips      []netip.Addr

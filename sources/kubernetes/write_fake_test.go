@@ -527,7 +527,7 @@ func ingressOf(s *corev1.Service) (out []string) {
 	return out
 }
 
-// settle waits until all due work is done, for at most this time.
+// settle sleeps for d and then waits until all goroutines are idle.
 func settle(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

@@ -173,8 +173,8 @@ func (s *Source) replaced(now *entry, p *Put, row vip.Service) (*entry, error) {
 }
 
 // checkOwner refuses a write to a name that belongs to another source. If an entry of this source
-// has no row in effect, the source that had the name before the restart has precedence, so a write
-// could not take effect. The caller holds the service's lock.
+// has no row in effect, the source that had the name before the restart has precedence. A write
+// could then not take effect. The caller holds the service's lock.
 func (s *Source) checkOwner(key vip.ServiceKey, row vip.Service, exists bool, own *entry) error {
 	if exists && row.Source != s.Name {
 		return &OwnedError{Service: key, Source: row.Source, Origin: row.Origin}

@@ -586,7 +586,7 @@ func TestOwnerDies(t *testing.T) {
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 ready]") })
 		time.Sleep(time.Minute) // every host has seen every other
 		a.die()
-		time.Sleep(ttl) // since its death; nobody has known of it for the whole time
+		time.Sleep(ttl) // one ttl after its death; no other host has known about it that long
 		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 ready]") })
 		if err := others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")); err != nil {
 			t.Fatal(err)
