@@ -19,8 +19,8 @@ const fewLosses = 3
 
 // shrinkGuard holds back large removals by one source. It counts the losses of a period as long as
 // its delay. Therefore services that disappear in steps count like services that disappear at once.
-// It is pure logic: the caller passes the time and locks. A change costs O(change). A confirming
-// change costs O(held back).
+// It is pure logic: the caller passes the time and locks. A change costs O(change). A confirmation
+// costs O(held back).
 //
 // A service that is held back stays unchanged. Only backends that take connections now are counted
 // and held: a backend that was drained before it disappeared is removed. New backends offset

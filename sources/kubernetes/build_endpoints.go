@@ -87,7 +87,7 @@ func value[T any](p *T) (v T) {
 }
 
 // targets sets the target ports and reports whether all backends use the same ones. The backends
-// then need no own ports. Direct routing keeps the port number, so it is false if a target port
+// then need no own ports. Direct routing keeps the port number, so common is false if a target port
 // differs from the service's port. Each endpoint then has its own port and causes its own problem.
 func (b *builder) targets(groups []group) (common bool) {
 	if len(groups) == 0 {

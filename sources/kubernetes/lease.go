@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// The values are those of Kubernetes' own components, except for leaseRenew. It is long enough to
-// save requests and lets two renewals fail.
+// The values are those of Kubernetes' own components, except that the Lease is renewed less often.
+// Two renewals may fail.
 const (
 	leaseDuration = 15 * time.Second
 	leaseRenew    = 5 * time.Second
