@@ -1,11 +1,10 @@
-// Package api serves the REST API: what the tables hold, in the JSON of
-// api/v1, and the writes that go into sources/rest.
+// Package api serves the REST API: the content of the tables, as the JSON of api/v1, and the writes
+// to sources/rest.
 //
-// In come requests on a unix socket or TCP; out go answers read from the
-// tables at that moment, problem documents (RFC 9457) where something is
-// wrong, metrics, an event stream and the OpenAPI document. A write is
-// validated, stored durably, and answered with its revision; a caller may wait
-// until the dataplane has it and is told why it hasn't. The package owns
-// listeners and the requests on them, writes no table itself, and decides
-// nothing about services.
+// Its input is requests on a unix socket or TCP. Its output is responses read from the current
+// tables, problem documents (RFC 9457) for errors, metrics, an event stream and the OpenAPI
+// document. A write is validated, stored durably, and answered with its revision. A caller may wait
+// until the dataplane has applied the write; if that fails, the response gives the reason. The
+// package owns the listeners and their requests. It writes no table itself and makes no decisions
+// about services.
 package api

@@ -1,11 +1,9 @@
-// Package configs reads what people write: ironvip.toml and the service files
-// of services.d.
+// Package configs reads the configuration: ironvip.toml and the service files of services.d.
 //
-// In goes a path; out come a Config with every default filled in, or the
-// services of each file, and every problem at once, each with its file and
-// line, its field and a remedy. Reading is strict (a key nobody reads is an
-// error) and bounded (a file over its size limit, a FIFO or a directory is
-// refused, never waited for). The package also holds, as plain files, the
-// sample configuration, the systemd unit and its sysctl, modules-load and
-// sysusers files. It starts no goroutine and watches nothing.
+// Its input is a path. Its output is a Config with every default filled in, or the services of each
+// file, and all problems at once, each with its file and line, its field and a hint. Reading is
+// strict (an unknown key is an error) and bounded (a file over its size limit, a FIFO or a
+// directory is refused without waiting). The package also contains, as plain files, the sample
+// configuration, the systemd unit and its sysctl, modules-load and sysusers files. It starts no
+// goroutines and watches no files.
 package configs

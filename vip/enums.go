@@ -16,7 +16,7 @@ const (
 	IPv6 Family = 6
 )
 
-// FamilyOf returns the family of a; an IPv4-mapped IPv6 address counts as IPv6.
+// FamilyOf returns the family of a. An IPv4-mapped IPv6 address counts as IPv6.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4
@@ -24,12 +24,11 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// Families are the address families that a service asks for, each once, in the
-// order in which they were written: the first in the low four bits, the second in
-// the high ones. The zero Families is none.
+// Families are the address families that a service requests, each once, in the order of the
+// request: the first in the low four bits, the second in the high four. The zero Families has none.
 type Families uint8
 
-// FamiliesOf returns the families of a list, of which there are but two.
+// FamiliesOf returns the families of a list of at most two.
 func FamiliesOf(list ...Family) (f Families) {
 	for i, one := range list {
 		f |= Families(one) << (4 * i)
@@ -55,12 +54,12 @@ const (
 	SCTP Protocol = 132
 )
 
-// Scheduler is how a dataplane chooses a backend for a new connection. The
-// words are those of Linux IPVS. The zero Scheduler means "not stated".
+// Scheduler is how a dataplane chooses a backend for a new connection. The names are those of Linux
+// IPVS. The zero Scheduler means "not stated".
 type Scheduler uint8
 
-// The schedulers of the kernel's IPVS. OtherScheduler is any that no service can
-// ask for: a foreign hand's, found in the kernel.
+// The schedulers of the kernel's IPVS. OtherScheduler is any scheduler that a service cannot
+// request. It occurs only in the kernel, in services that ironvip did not create.
 const (
 	RoundRobin Scheduler = iota + 1
 	WeightedRoundRobin
@@ -75,7 +74,7 @@ const (
 	OtherScheduler
 )
 
-// Schedulers lists every scheduler a service may ask for.
+// Schedulers lists every scheduler that a service may request.
 func Schedulers() []Scheduler {
 	return []Scheduler{RoundRobin, WeightedRoundRobin, LeastConnection, WeightedLeastConnection, SourceHash,
 		MaglevHash, ShortestExpectedDelay, NeverQueue, WeightedFailover, DestinationHash}
@@ -92,24 +91,23 @@ const (
 	ForwardTunnel
 )
 
-// TrafficPolicy says which backends traffic of a kind may reach. The zero
-// TrafficPolicy means "not stated".
+// TrafficPolicy determines which backends a kind of traffic may reach. The zero TrafficPolicy means
+// "not stated".
 type TrafficPolicy uint8
 
-// Cluster uses every backend; Local only those on the balancing node.
+// Cluster uses every backend, Local only those on the balancing node.
 const (
 	Cluster TrafficPolicy = iota + 1
 	Local
 )
 
-// Masquerade says when the client's address is replaced by this host's. The zero
-// Masquerade means "not stated".
+// Masquerade determines when this host's address replaces the client's. The zero Masquerade means
+// "not stated".
 type Masquerade uint8
 
-// MasqueradeAuto masquerades only where a reply would otherwise miss this host.
-// MasqueradeOwn is what auto becomes where clients keep their address: only this
-// host's own connections, and those of a backend to itself, are masqueraded.
-// Frontends have it, services can't ask for it.
+// MasqueradeAuto masquerades only where a reply would otherwise miss this host. MasqueradeOwn
+// replaces auto where clients keep their address: it masquerades only this host's own connections
+// and those of a backend to itself. Frontends have it; services cannot request it.
 const (
 	MasqueradeAuto Masquerade = iota + 1
 	MasqueradeAlways
@@ -117,22 +115,21 @@ const (
 	MasqueradeOwn
 )
 
-// TrafficDistribution is which backends are preferred among those that the
-// traffic policy allows. The names are those of Kubernetes' trafficDistribution.
-// The zero TrafficDistribution means "not stated".
+// TrafficDistribution determines which backends are preferred among those that the traffic policy
+// allows. The names are those of Kubernetes' trafficDistribution. The zero TrafficDistribution
+// means "not stated".
 type TrafficDistribution uint8
 
-// DistributeAny prefers none. PreferSameZone uses the backends of this node's
-// zone where there are any ready; PreferSameNode those of this node, else of
-// its zone, else all.
+// DistributeAny prefers no backends. PreferSameZone uses the backends of this node's zone if any is
+// ready. PreferSameNode uses those of this node, else of its zone, else all.
 const (
 	DistributeAny TrafficDistribution = iota + 1
 	PreferSameZone
 	PreferSameNode
 )
 
-// The words, by their numbers. Each service, frontend and backend has some of
-// these, so that words in their place would be a good part of all memory.
+// The names, indexed by value. Values are numbers because every service, frontend and backend has
+// several, and strings would take a large part of the memory.
 var (
 	schedulers           = []string{"", "rr", "wrr", "lc", "wlc", "sh", "mh", "sed", "nq", "fo", "dh", "other"}
 	forwards             = []string{"", "nat", "dr", "tunnel"}
@@ -158,7 +155,7 @@ func readWord[T ~uint8](n *T, text []byte, words []string) error {
 	return nil
 }
 
-// String returns the word, as "rr", or "" where it is not stated.
+// String returns the name, as "rr", or "" if not stated.
 func (s Scheduler) String() string { return wordOf(s, schedulers) }
 
 // MarshalText writes String.
@@ -167,7 +164,7 @@ func (s Scheduler) MarshalText() ([]byte, error) { return []byte(s.String()), ni
 // UnmarshalText reads what MarshalText writes.
 func (s *Scheduler) UnmarshalText(b []byte) error { return readWord(s, b, schedulers) }
 
-// String returns "nat", "dr" or "tunnel", "" where it is not stated.
+// String returns "nat", "dr" or "tunnel", or "" if not stated.
 func (f Forward) String() string { return wordOf(f, forwards) }
 
 // MarshalText writes String.
@@ -176,7 +173,7 @@ func (f Forward) MarshalText() ([]byte, error) { return []byte(f.String()), nil 
 // UnmarshalText reads what MarshalText writes.
 func (f *Forward) UnmarshalText(b []byte) error { return readWord(f, b, forwards) }
 
-// String returns "cluster" or "local", "" where it is not stated.
+// String returns "cluster" or "local", or "" if not stated.
 func (p TrafficPolicy) String() string { return wordOf(p, trafficPolicies) }
 
 // MarshalText writes String.
@@ -185,7 +182,7 @@ func (p TrafficPolicy) MarshalText() ([]byte, error) { return []byte(p.String())
 // UnmarshalText reads what MarshalText writes.
 func (p *TrafficPolicy) UnmarshalText(b []byte) error { return readWord(p, b, trafficPolicies) }
 
-// String returns "auto", "always", "never" or "own", "" where it is not stated.
+// String returns "auto", "always", "never" or "own", or "" if not stated.
 func (m Masquerade) String() string { return wordOf(m, masquerades) }
 
 // MarshalText writes String.
@@ -194,7 +191,7 @@ func (m Masquerade) MarshalText() ([]byte, error) { return []byte(m.String()), n
 // UnmarshalText reads what MarshalText writes.
 func (m *Masquerade) UnmarshalText(b []byte) error { return readWord(m, b, masquerades) }
 
-// String returns "any", "same-zone" or "same-node", "" where it is not stated.
+// String returns "any", "same-zone" or "same-node", or "" if not stated.
 func (d TrafficDistribution) String() string { return wordOf(d, trafficDistributions) }
 
 // MarshalText writes String.
@@ -205,14 +202,13 @@ func (d *TrafficDistribution) UnmarshalText(b []byte) error {
 	return readWord(d, b, trafficDistributions)
 }
 
-// State is what an operator or a source says of a backend. The zero State means
-// "not stated", which is ready.
+// State is the state that an operator or a source sets for a backend. The zero State means "not
+// stated", which is ready.
 type State uint8
 
-// Ready takes new connections. Drain keeps the open ones and takes no new
-// ones. Maint is the same to the dataplane and says that a person did it.
-// Terminating is on its way out and still serves: it takes new connections only
-// where no backend is ready.
+// Ready accepts new connections. Drain keeps the open connections and accepts no new ones. Maint is
+// the same to the dataplane and shows that an operator did it. Terminating is about to end and
+// still serves: it accepts new connections only if no backend is ready.
 const (
 	Ready State = iota + 1
 	Drain
@@ -220,8 +216,7 @@ const (
 	Terminating
 )
 
-// String returns "ready", "drain", "maint" or "terminating", "" where it is not
-// stated.
+// String returns "ready", "drain", "maint" or "terminating", or "" if not stated.
 func (s State) String() string { return wordOf(s, states) }
 
 // MarshalText writes String.
@@ -271,7 +266,7 @@ func (p Protocol) String() string {
 // MarshalText writes the lower-case name.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads tcp, udp or sctp in either case.
+// UnmarshalText reads tcp, udp or sctp in upper or lower case.
 func (p *Protocol) UnmarshalText(b []byte) error {
 	switch strings.ToLower(string(b)) {
 	case "tcp":

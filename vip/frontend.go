@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// FrontendKey is where a frontend listens, and for whom: what a dataplane keys
-// its rules by.
+// FrontendKey identifies a frontend by where it listens and for which clients. Dataplanes key their
+// rules by it.
 type FrontendKey struct {
 	Addr     netip.Addr
 	Port     uint16 // the first of a range
@@ -16,13 +16,12 @@ type FrontendKey struct {
 	Audience Audience
 }
 
-// Audience is whom a frontend serves, where clients of one address and port
-// are not all served alike.
+// Audience is the set of clients that a frontend serves. It separates frontends that serve clients
+// of one address and port differently.
 type Audience uint8
 
-// Everyone is all clients but those that another frontend of the same address
-// and ports serves. InternalClients are this host itself and clients inside the
-// pod ranges.
+// Everyone is all clients except those that another frontend of the same address and ports serves.
+// InternalClients are this host itself and clients inside the pod ranges.
 const (
 	Everyone Audience = iota
 	InternalClients
@@ -44,8 +43,8 @@ func (k FrontendKey) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Add
 // Ranged reports whether the key is for a range of ports.
 func (k FrontendKey) Ranged() bool { return k.LastPort != 0 }
 
-// String returns "192.0.2.10:80/tcp", "192.0.2.10:10000-10099/tcp" for a range,
-// and "192.0.2.10:80/tcp+internal" for an audience of its own.
+// String returns "192.0.2.10:80/tcp", "192.0.2.10:10000-10099/tcp" for a range, and
+// "192.0.2.10:80/tcp+internal" for internal clients.
 func (k FrontendKey) String() string {
 	ports := k.AddrPort().String()
 	if k.Ranged() {
@@ -57,13 +56,13 @@ func (k FrontendKey) String() string {
 	return fmt.Sprintf("%s/%s", ports, k.Protocol)
 }
 
-// FrontendKind says what kind of address a frontend listens on.
+// FrontendKind is the kind of address that a frontend listens on.
 type FrontendKind uint8
 
-// OnVIP listens on a virtual address that ironvip brings up; OnHost on one of
-// the host's own addresses (a node port), which ironvip never adds or removes.
-// OnRealServer is the backend's side of direct routing and tunnels: the address
-// is brought up, and what arrives for it goes to this host's own listener.
+// OnVIP listens on a virtual address that ironvip adds to the host. OnHost listens on one of the
+// host's own addresses (a node port), which ironvip never adds or removes. OnRealServer is the
+// backend's side of direct routing and tunnels: ironvip adds the address, and traffic for it goes
+// to this host's own listener.
 const (
 	OnVIP FrontendKind = iota + 1
 	OnHost
@@ -82,8 +81,8 @@ func (k FrontendKind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
-// Frontend is one listener with its backends: the unit a dataplane programs.
-// It is what compile makes of a service, its leases and this node.
+// Frontend is one listener with its backends: the unit that a dataplane programs. The compile stage
+// derives it from a service, its leases and this node.
 type Frontend struct {
 	Key     FrontendKey
 	Service ServiceKey
@@ -93,28 +92,28 @@ type Frontend struct {
 	Scheduler         Scheduler
 	SchedulerFallback bool
 	SchedulerPort     bool
-	OnePacket         bool // UDP: every datagram is scheduled anew
+	OnePacket         bool // UDP: each datagram is scheduled separately
 	Masquerade        Masquerade
 	Forward           Forward
 	Affinity          time.Duration
 	SourceRanges      []netip.Prefix
 	DrainTimeout      time.Duration
 
-	Backends []Endpoint // sorted by address, then port; no two alike
+	Backends []Endpoint // sorted by address, then port; no duplicates
 }
 
 // Endpoint is one backend of one frontend.
 type Endpoint struct {
-	Addr   netip.AddrPort // port 0, with a range of ports only, is the port that the client asked for
-	Weight uint32         // 0 takes no new connections
-	// Leaving is when this endpoint is deleted even if connections remain; zero
-	// for one that is to stay. A leaving endpoint has weight 0. Dataplanes don't
-	// act on it: whoever owns the frontends takes the endpoint out in time.
+	Addr   netip.AddrPort // port 0, only for a range of ports, is the client's destination port
+	Weight uint32         // 0 accepts no new connections
+	// Leaving is when this endpoint is deleted even if connections remain; zero if it stays. A
+	// leaving endpoint has weight 0. Dataplanes ignore it: the owner of the frontends removes the
+	// endpoint in time.
 	Leaving Instant
 }
 
-// Usable reports whether any backend takes new connections. A dataplane must
-// refuse (reset, port unreachable) new clients of a frontend without one.
+// Usable reports whether any backend accepts new connections. Without one, a dataplane must refuse
+// new clients of the frontend (reset, port unreachable).
 func (f *Frontend) Usable() bool {
 	for i := range f.Backends {
 		if f.Backends[i].Weight > 0 {
@@ -124,11 +123,11 @@ func (f *Frontend) Usable() bool {
 	return false
 }
 
-// Refuses reports whether a frontend accepts no new client. A real server never
-// refuses: the director decides which clients it gets.
+// Refuses reports whether a frontend accepts no new clients. A real server never refuses, because
+// the director decides which clients it gets.
 func (f *Frontend) Refuses() bool { return f.Kind != OnRealServer && !f.Usable() }
 
-// IsLeaving reports whether the endpoint drains and is deleted at a deadline.
+// IsLeaving reports whether the endpoint is draining and has a deadline for its deletion.
 func (e Endpoint) IsLeaving() bool { return !e.Leaving.IsZero() }
 
 // CompareEndpoints orders endpoints by address, then port.

@@ -5,18 +5,16 @@ import (
 	"time"
 )
 
-// Instant is a point in time by the wall clock, in 8 bytes where time.Time has
-// 24 and a pointer: what is kept for each service, backend or lease has these.
-// It counts the nanoseconds since 1970 UTC, and the zero Instant is "not set",
-// which is before all others.
+// Instant is a point in time by the wall clock. It counts nanoseconds since 1970 UTC. The zero
+// Instant means "not set" and is before all others. It takes 8 bytes and no pointer, where
+// time.Time takes 24 with a pointer, because every service, backend and lease has some.
 //
-// Instants reach from 1970-01-01T00:00:00.000000001Z to 2262-04-11T23:47:16.854775807Z.
-// What lies beyond becomes the nearest of them: nobody's clock goes there, and
-// "cools until the year 9999", which somebody wrote into a store, still is a
-// lease that cools.
+// Instants range from 1970-01-01T00:00:00.000000001Z to 2262-04-11T23:47:16.854775807Z. Times
+// outside this range become the nearest Instant. A stored lease with a cooldown until the year 9999
+// therefore remains in its cooldown.
 //
-// An Instant knows nothing of the monotonic clock. Whoever waits for one has to
-// do without, or to see when the clock is set.
+// An Instant has no monotonic clock reading. Code that waits for one must accept or detect clock
+// changes.
 type Instant int64
 
 const (
@@ -24,7 +22,7 @@ const (
 	lastInstant  Instant = math.MaxInt64
 )
 
-// InstantOf returns the instant of t; the zero Time's is the zero Instant.
+// InstantOf returns the instant of t; the zero Time becomes the zero Instant.
 func InstantOf(t time.Time) Instant {
 	switch {
 	case t.IsZero():
@@ -37,7 +35,7 @@ func InstantOf(t time.Time) Instant {
 	return Instant(t.UnixNano())
 }
 
-// Time returns the instant in UTC; the zero Instant's is the zero Time.
+// Time returns the instant in UTC; the zero Instant becomes the zero Time.
 func (i Instant) Time() time.Time {
 	if i.IsZero() {
 		return time.Time{}
@@ -54,8 +52,8 @@ func (i Instant) Before(j Instant) bool { return i < j }
 // After reports whether i is after j.
 func (i Instant) After(j Instant) bool { return i > j }
 
-// Add returns the instant that is d later, or earlier where d is negative. One
-// that is not set stays so.
+// Add returns the instant that is d later, or earlier if d is negative. The zero Instant remains
+// zero.
 func (i Instant) Add(d time.Duration) Instant {
 	switch {
 	case i.IsZero():
@@ -66,10 +64,10 @@ func (i Instant) Add(d time.Duration) Instant {
 	return max(firstInstant, i+Instant(d))
 }
 
-// Sub returns how much later i is than j. Both are set.
+// Sub returns i - j. Both must be set.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
-// String returns the time as MarshalText writes it, "" where it is not set.
+// String returns the time as MarshalText writes it, or "" if not set.
 func (i Instant) String() string {
 	if i.IsZero() {
 		return ""
@@ -77,9 +75,8 @@ func (i Instant) String() string {
 	return i.Time().Format(time.RFC3339Nano)
 }
 
-// MarshalText writes RFC 3339 in UTC, with as many digits of the second's
-// fraction as it has: what a time.Time writes, "0001-01-01T00:00:00Z" of the zero
-// one included.
+// MarshalText writes the same as time.Time: RFC 3339 in UTC, with as many fractional digits as
+// needed. The zero Instant is "0001-01-01T00:00:00Z".
 func (i Instant) MarshalText() ([]byte, error) { return i.Time().MarshalText() }
 
 // UnmarshalText reads what a time.Time writes.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What stores hold was written of time.Time, and is read by earlier versions.
+// Stores contain times that time.Time wrote, and earlier versions read them.
 func TestInstantsAreWrittenAsTimesAre(t *testing.T) {
 	for _, at := range []time.Time{
 		{},
@@ -42,8 +42,8 @@ func TestInstantsAreWrittenAsTimesAre(t *testing.T) {
 	}
 }
 
-// The zero Instant is not set, so no time may become it, and none may wrap
-// around to the other end.
+// The zero Instant means "not set", so no time may become it. No time may wrap around to the other
+// end.
 func TestTimesBeyondInstants(t *testing.T) {
 	for at, want := range map[string]string{
 		"1970-01-01T00:00:00Z":           "1970-01-01T00:00:00.000000001Z",

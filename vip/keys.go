@@ -1,14 +1,14 @@
 package vip
 
-// Tables keep a value by the key that is in it, which these tell.
+// The functions below return the key that a value contains, for tables.
 
 // KeyOfService returns the key of a service.
 func KeyOfService(s *Service) ServiceKey { return s.Key }
 
-// KeyOfAllocation returns the key of the service that an allocation answers.
+// KeyOfAllocation returns the key of the service that an allocation is for.
 func KeyOfAllocation(a *Allocation) ServiceKey { return a.Asked.Key }
 
-// KeyOfBackendState returns the key of the backend that a state is of.
+// KeyOfBackendState returns the key of the state's backend.
 func KeyOfBackendState(s *BackendState) BackendKey { return s.Backend }
 
 // KeyOfFrontend returns the key of a frontend.

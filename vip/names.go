@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Names is a set of names without spaces in them. It can be compared with ==,
-// which is why it is no slice; the zero Names is the empty set.
+// Names is a set of names without spaces. It is a string so that it can be compared with ==. The
+// zero Names is the empty set.
 type Names string
 
-// NamesOf returns the set of what is given, each once, in any order.
+// NamesOf returns the set of names, which may be in any order and repeat.
 func NamesOf(names ...string) Names {
 	switch len(names) {
 	case 0:
@@ -21,7 +21,7 @@ func NamesOf(names ...string) Names {
 	return Names(strings.Join(slices.Compact(slices.Sorted(slices.Values(names))), " "))
 }
 
-// Has reports whether name is one of the set. It allocates nothing.
+// Has reports whether name is in the set. It allocates nothing.
 func (n Names) Has(name string) bool {
 	for one := range n.All() {
 		if one == name {
@@ -31,7 +31,7 @@ func (n Names) Has(name string) bool {
 	return false
 }
 
-// List returns the names in order, nil for none.
+// List returns the names in order, or nil if there are none.
 func (n Names) List() []string { return slices.Collect(n.All()) }
 
 // All yields the names in order.

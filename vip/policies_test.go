@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The words of IPVS and of operators are what earlier versions have on disk, too.
+// Earlier versions also have these names on disk.
 func TestNumbersAreWrittenAsWords(t *testing.T) {
 	written := func(n any, want string) {
 		t.Helper()
@@ -49,8 +49,7 @@ func TestNumbersAreWrittenAsWords(t *testing.T) {
 	}
 }
 
-// Policies are numbers in memory and words wherever they are written: drains
-// under way are kept on disk with them.
+// Policies are numbers in memory and names in every document, such as the drains kept on disk.
 func TestPoliciesAreWrittenAsWords(t *testing.T) {
 	type policies struct {
 		Traffic      TrafficPolicy
@@ -83,7 +82,7 @@ func TestPoliciesAreWrittenAsWords(t *testing.T) {
 	}
 }
 
-// A service's families come back in the order in which they were written.
+// A service's families keep their order.
 func TestFamilies(t *testing.T) {
 	seen := map[Families]bool{}
 	for _, list := range [][]Family{nil, {IPv4}, {IPv6}, {IPv4, IPv6}, {IPv6, IPv4}} {

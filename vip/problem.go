@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// Problem is one thing wrong with a piece of input or with a service: where it
-// is, what it is and what to do about it. Problems are data (they travel into
-// statuses and API answers) and also errors.
+// Problem describes one error in an input or a service: its place, its cause and a remedy. Problems
+// are data (in statuses and API responses) and also errors.
 type Problem struct {
 	Code    string // stable and machine-readable: "unknown_key", "address_taken", "unsupported"
 	Place   string // file:line, or the source's name for the place; may be empty
@@ -20,8 +19,8 @@ type Problem struct {
 	Hint    string // what to do; may be empty
 }
 
-// FieldProblem is an error as a problem of the field that it was found in: the
-// Problem that it is, or what it says, as an invalid one.
+// FieldProblem returns err as a problem of field. An err that is a Problem keeps its message, hint
+// and code; another err becomes an invalid one.
 func FieldProblem(field string, err error) Problem {
 	var p Problem
 	if !errors.As(err, &p) {
@@ -31,8 +30,8 @@ func FieldProblem(field string, err error) Problem {
 	return p
 }
 
-// Error returns "place: service "x": field: message", leaving out what is empty.
-// The hint is not part of it: printers put it on the same line after "hint:".
+// Error returns "place: service "x": field: message" without the parts that are empty. It omits the
+// hint: printers put that on the same line after "hint:".
 func (p Problem) Error() string {
 	var b strings.Builder
 	if p.Place != "" {
@@ -50,36 +49,36 @@ func (p Problem) Error() string {
 
 // The codes of problems that more than one package reports.
 const (
-	CodeUnsupported  = "unsupported"   // the dataplane or this version can't do what is asked
+	CodeUnsupported  = "unsupported"   // the dataplane or this version does not support the request
 	CodeInvalid      = "invalid"       // a value is out of its bounds or malformed
-	CodeUnknownKey   = "unknown_key"   // a key nobody reads
+	CodeUnknownKey   = "unknown_key"   // a key that nothing reads
 	CodeNameTaken    = "name_taken"    // another source holds the service's name
 	CodeAddressTaken = "address_taken" // another service holds the requested address
 	CodePortTaken    = "port_taken"    // another service holds the port on a shared address, or the node port
 	CodeOutsidePool  = "outside_pool"  // a requested address is in no range of the pool, or excluded
 	CodePoolFull     = "pool_full"     // no free address in the pool
 	CodeNoPool       = "no_pool"       // no such pool, or none with auto_assign
-	CodeOverlap      = "overlap"       // ranges that must be disjoint are not
+	CodeOverlap      = "overlap"       // ranges overlap that must be disjoint
 	CodeStore        = "store"         // a durable store refused a write
 	CodeWaiting      = "pending"       // unchanged until the leader or this host handles it, or until an unreadable value is repaired
 	CodeDataplane    = "dataplane"     // the dataplane refused a write
-	CodeHeldBack     = "held_back"     // what a source would remove is kept for a while, because it is much at once
-	CodeContested    = "contested"     // somebody else keeps changing it in the dataplane
+	CodeHeldBack     = "held_back"     // many removals at once, delayed
+	CodeContested    = "contested"     // another program keeps changing it in the dataplane
 )
 
-// Unsupported is the problem of a dataplane or version that can't do what a
-// service asks for.
+// Unsupported returns the problem that a dataplane or version, by, does not support a feature that
+// a service requests.
 func Unsupported(by, field, feature string) Problem {
 	return Problem{Code: CodeUnsupported, Field: field, Message: fmt.Sprintf("%s does not support %s", by, feature)}
 }
 
-// HasCode reports whether one of problems has the code.
+// HasCode reports whether any of problems has the code.
 func HasCode(problems []Problem, code string) bool {
 	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Code == code })
 }
 
-// OfService returns problems with the service filled in where it is missing. It
-// copies them only if one is.
+// OfService returns problems with the service set where it is missing. It copies them only if one
+// is missing it.
 func OfService(problems []Problem, key ServiceKey) []Problem {
 	missing := func(p Problem) bool { return p.Service == "" }
 	if !slices.ContainsFunc(problems, missing) {

@@ -6,15 +6,15 @@ import (
 	"unique"
 )
 
-// Reason explains why a source took a backend out of use. It is one pointer to an
-// interned value: a row carries it at little cost, and equal reasons compare equal
-// with ==. The zero value is no reason.
+// Reason explains why a source took a backend out of use. It is one pointer to an interned value.
+// It is therefore small in a row, and equal reasons compare equal with ==. The zero value is no
+// reason.
 type Reason struct{ handle unique.Handle[reason] }
 
 type reason struct {
 	text string
-	// Of a missed heartbeat: the last one and the time to live. The text depends on
-	// the time then.
+	// For a missed heartbeat: the last heartbeat and the TTL. Text computes the silence from the
+	// current time.
 	last Instant
 	ttl  time.Duration
 }
@@ -27,8 +27,8 @@ func ReasonText(text string) Reason {
 	return Reason{unique.Make(reason{text: text})}
 }
 
-// NoHeartbeat returns the reason of a backend without a heartbeat since last, which
-// is longer than ttl.
+// NoHeartbeat returns the reason for a backend without a heartbeat since last, which is longer ago
+// than ttl.
 func NoHeartbeat(last Instant, ttl time.Duration) Reason {
 	return Reason{unique.Make(reason{last: last, ttl: ttl})}
 }
@@ -36,8 +36,8 @@ func NoHeartbeat(last Instant, ttl time.Duration) Reason {
 // Equal is ==, for packages that compare with reflection.
 func (r Reason) Equal(other Reason) bool { return r == other }
 
-// Text returns the reason as of now: "Consul check critical: web", "no heartbeat for
-// 12s (ttl 10s)"; "" for no reason.
+// Text returns the reason as of now: "Consul check critical: web", "no heartbeat for 12s (ttl
+// 10s)"; "" for no reason.
 func (r Reason) Text(now time.Time) string {
 	if r == (Reason{}) {
 		return ""

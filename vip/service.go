@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Limits and defaults of a service, as the reference page docs/services.md
-// states them.
+// Limits and defaults of a service, as documented in docs/services.md.
 const (
 	DefaultNamespace    = "default"
 	DefaultScheduler    = WeightedRoundRobin
@@ -16,11 +15,11 @@ const (
 	MaxWeight           = 65535
 	DefaultDrainTimeout = 60 * time.Second
 	MaxDrainTimeout     = 24 * time.Hour
-	DefaultAffinity     = 10800 * time.Second // when affinity is asked for without a timeout
+	DefaultAffinity     = 10800 * time.Second // for affinity without a timeout
 	MaxAffinity         = 86400 * time.Second
 )
 
-// ServiceKey names a service, uniquely across all sources.
+// ServiceKey identifies a service. It is unique across all sources.
 type ServiceKey struct {
 	Namespace, Name string
 }
@@ -52,8 +51,8 @@ func ParseServiceKey(s string) (ServiceKey, error) {
 	return k, nil
 }
 
-// CheckLabel says why s is not a DNS label (RFC 1123: 1 to 63 of a-z, 0-9 and
-// "-", not at either end), or returns nil.
+// CheckLabel returns an error that explains why s is not a DNS label (RFC 1123: 1 to 63 of a-z, 0-9
+// and "-", not at either end), or nil.
 func CheckLabel(s string) error {
 	if s == "" {
 		return fmt.Errorf("a name is needed")
@@ -71,96 +70,94 @@ func CheckLabel(s string) error {
 	return nil
 }
 
-// Service is one desired service as its source gives it, validated and with
-// every default filled in. It says nothing of what the service was granted
-// (see Allocation) or of how it fares.
+// Service is one desired service as its source defines it, validated and with every default filled
+// in. It does not contain what the service was granted (see Allocation) or its status.
 type Service struct {
 	Key    ServiceKey
 	Source string // the name of the source that owns it
 	Origin string // where the source found it, for messages: "services.d/web.toml:7"
 	Labels map[string]string
 
-	Pool     string       // "" is the first pool with auto_assign
-	VIPs     []netip.Addr // requested addresses, at most one a family; empty is automatic
+	Pool     string       // "": the first pool with auto_assign
+	VIPs     []netip.Addr // requested addresses, at most one per family; empty: automatic
 	ShareKey string       // services with the same key may share a VIP on disjoint ports
 
 	Ports    []Port
-	Backends []Backend // sorted by address, then port; no two alike
+	Backends []Backend // sorted by address, then port; no duplicates
 
-	Families          Families // none is what the pool has
+	Families          Families // none: the families of the pool
 	Scheduler         Scheduler
 	SchedulerFallback bool // sh and mh: go to the next backend when the chosen one has weight 0
-	SchedulerPort     bool // sh and mh: hash the client's port too
-	OnePacket         bool // UDP: every datagram is scheduled anew; not with ForwardNAT
-	// Assigned says that VIPs and node ports were given out elsewhere, by whoever
-	// the source follows, and to no two services at a time: they are taken as they
-	// are, never chosen, and what another service gave up needs no cooling.
+	SchedulerPort     bool // sh and mh: also hash the port that the client used
+	OnePacket         bool // UDP: each datagram is scheduled separately; not with ForwardNAT
+	// Assigned states that the source determines the VIPs and node ports, and gives none to two
+	// services at a time. ironvip uses them unchanged: it chooses none, and an address that another
+	// service released has no cooldown.
 	Assigned bool
-	// HealthPort is a port of the host on which the agent answers, by HTTP,
-	// whether this node has a ready backend of the service: for upstream
-	// balancers, as Kubernetes' healthCheckNodePort. Only with ExternalTraffic
-	// Local.
+	// HealthPort is a host port on which the agent reports by HTTP whether this node has a ready
+	// backend of the service. It is for upstream balancers, as Kubernetes' healthCheckNodePort is.
+	// It is set only with ExternalTraffic Local.
 	HealthPort      NodePort
 	Forward         Forward
 	InternalTraffic TrafficPolicy
 	ExternalTraffic TrafficPolicy
 	Distribution    TrafficDistribution
 	Masquerade      Masquerade
-	Affinity        time.Duration  // 0 is none; else how long a client keeps its backend
-	SourceRanges    []netip.Prefix // clients that may reach the VIP; empty is all
+	Affinity        time.Duration  // 0: none; else how long a client keeps its backend
+	SourceRanges    []netip.Prefix // clients that may reach the VIP; empty: all
 	DrainTimeout    time.Duration
 }
 
-// Port is one port of a service, or a range of ports. Two ports of a service
-// never share both number and protocol.
+// Port is one port of a service, or a range of ports. No two ports of a service have both the same
+// number and the same protocol.
 type Port struct {
-	Name       string // unique in the service; "80/tcp" style when the source gave none
+	Name       string // unique in the service; "80/tcp" style if the source gave none
 	Protocol   Protocol
 	Port       uint16   // the first of a range
 	LastPort   uint16   // the last of a range, above Port; 0 for a single port
-	TargetPort uint16   // the backends' port unless a backend states its own; 0, for ranges only, is the port that the client asked for
+	TargetPort uint16   // default port of the backends; 0, for ranges only: the port that the client used
 	NodePort   NodePort // never for a range
 }
 
-// Key returns what names the port within its service.
+// Key returns the port's key within its service.
 func (p *Port) Key() PortKey {
 	return PortKey{Port: p.Port, LastPort: p.LastPort, Protocol: p.Protocol}
 }
 
-// NodePort is whether a port is also served on the host's own addresses.
+// NodePort determines whether a port is also served on the host's own addresses.
 type NodePort struct {
 	Auto   bool   // the allocator chooses
-	Number uint16 // requested; 0 with Auto false is off
+	Number uint16 // requested; 0 with Auto false: off
 }
 
-// Wanted reports whether a node port is asked for at all.
+// Wanted reports whether a node port is requested.
 func (n NodePort) Wanted() bool { return n.Auto || n.Number != 0 }
 
 // Backend is one server behind a service.
 type Backend struct {
 	Address netip.Addr
-	Port    uint16 // 0 is each service port's TargetPort
+	Port    uint16 // 0: each service port's TargetPort
 	State   State
-	Weight  uint32 // 0 to MaxWeight; 0 takes no new connections
-	Reason  Reason // why the source reports another state than ready, where known
-	Node    string // the host it runs on, where known
-	Zone    string // where that host is, where known
+	Weight  uint32 // 0 to MaxWeight; 0 accepts no new connections
+	Reason  Reason // why the source reports a state other than ready, if known
+	Node    string // its host, if known
+	Zone    string // the zone of that host, if known
 
-	Ports    Names // the service ports, by name, that it serves; empty is all
-	ForZones Names // whom it is meant for, as Kubernetes' topology hints say; empty
-	ForNodes Names // is whoever comes. See compile for when hints count.
+	Ports    Names // names of the service ports that it serves; empty: all
+	ForZones Names // zones that it is intended for (Kubernetes' topology hints); empty: all
+	ForNodes Names // nodes that it is intended for; empty: all. See compile for when hints apply.
 }
 
-// BackendKey names a backend of a service. Port is as in Backend, so 0 for one
-// that follows the service's target ports.
+// BackendKey identifies a backend of a service. Port is as in Backend: 0 if the backend uses the
+// service's target ports.
 type BackendKey struct {
 	Service ServiceKey
 	Address netip.Addr
 	Port    uint16
 }
 
-// ID returns the backend's name within its service: "10.1.0.11:8080",
-// "[2001:db8::1]:8080", or the address alone where it follows target ports.
+// ID returns the backend's name within its service: "10.1.0.11:8080", "[2001:db8::1]:8080", or only
+// the address if it uses target ports.
 func (b Backend) ID() string {
 	if b.Port == 0 {
 		return b.Address.String()
@@ -176,8 +173,7 @@ func (b Backend) Key(service ServiceKey) BackendKey {
 // Serves reports whether the backend serves the service port of that name.
 func (b *Backend) Serves(port string) bool { return b.Ports == "" || b.Ports.Has(port) }
 
-// Endpoint returns where the backend serves a service port whose TargetPort is
-// target.
+// Endpoint returns where the backend serves a service port with TargetPort target.
 func (b Backend) Endpoint(target uint16) netip.AddrPort {
 	if b.Port != 0 {
 		target = b.Port
@@ -201,32 +197,32 @@ func ParseBackendID(s string) (netip.Addr, uint16, error) {
 	return a.Unmap(), 0, nil
 }
 
-// BackendState is what an operator says of a backend.
+// BackendState is an operator's override of a backend's state.
 type BackendState struct {
 	Backend BackendKey
 	State   State
 }
 
-// Allocation is what the allocator granted a service.
+// Allocation is what the allocator granted to a service.
 type Allocation struct {
-	Asked      *Service     // the service that this answers, as it is in its row: shared, nobody changes it
+	Asked      *Service     // the service that this is for, as in its row: shared and immutable
 	ServiceRev uint64       // revision of that row
-	VIPs       []netip.Addr // at most one a family, IPv4 first
+	VIPs       []netip.Addr // at most one per family, IPv4 first
 	Pool       string
 	NodePorts  map[PortKey]uint16 // granted node ports
-	Since      Instant            // when the oldest of the leases was drawn
+	Since      Instant            // when the oldest of the leases was created
 	Problems   []Problem          // what could not be granted, and who holds it
 }
 
-// PortKey names a port, or a range of ports, of a service. Port 0 with TCP
-// stands for the service's HealthPort among its node ports.
+// PortKey identifies a port, or a range of ports, of a service. Port 0 with TCP is the service's
+// HealthPort among its node ports.
 type PortKey struct {
 	Port     uint16
 	LastPort uint16 // as in Port
 	Protocol Protocol
 }
 
-// HealthPortKey is what Allocation.NodePorts has a service's HealthPort under.
+// HealthPortKey is the key of a service's HealthPort in Allocation.NodePorts.
 var HealthPortKey = PortKey{Protocol: TCP}
 
 // String returns "80/tcp", "10000-10099/tcp" for a range, and "health-check"
@@ -241,7 +237,7 @@ func (k PortKey) String() string {
 	return fmt.Sprintf("%d/%s", k.Port, k.Protocol)
 }
 
-// Overlaps reports whether some port is in both.
+// Overlaps reports whether the two keys have a port in common.
 func (k PortKey) Overlaps(o PortKey) bool {
 	return k.Protocol == o.Protocol && k.Port <= max(o.Port, o.LastPort) && o.Port <= max(k.Port, k.LastPort)
 }

@@ -1,9 +1,8 @@
-// Package output writes what the client commands have to say.
+// Package output writes the output of the client commands.
 //
-// Data (a table, JSON, YAML or bare names) goes to one writer, talk (what
-// changed, hints, warnings) to the other. The JSON is the API's own and stable;
-// YAML is the same document with the same keys in the same order; tables are
-// for people and may change. Colours are used on terminals only, and never
-// without a word beside them. Everything that came from elsewhere is stripped
-// of control characters before it reaches a terminal.
+// Data (a table, JSON, YAML or bare names) goes to one writer, messages (changes, hints, warnings)
+// to the other. The JSON is the API's own and stable. YAML is the same document with the same keys
+// in the same order. Tables are for people and may change. Colors are used on terminals only, and
+// always together with a word. Control characters are removed from all external text before it
+// reaches a terminal.
 package output
