@@ -104,7 +104,7 @@ type Frontend struct {
 
 // Endpoint is one backend of one frontend.
 type Endpoint struct {
-	Addr   netip.AddrPort // port 0, only for a range of ports, is the client's destination port
+	Addr   netip.AddrPort // port 0, only for a range of ports, is the port that the client connects to
 	Weight uint32         // 0 accepts no new connections
 	// Leaving is when this endpoint is deleted even if connections remain; zero if it stays. A
 	// leaving endpoint has weight 0. Dataplanes ignore it: the owner of the frontends removes the

@@ -88,7 +88,7 @@ type Service struct {
 	Families          Families // none: the families of the pool
 	Scheduler         Scheduler
 	SchedulerFallback bool // sh and mh: go to the next backend when the chosen one has weight 0
-	SchedulerPort     bool // sh and mh: also hash the port that the client used
+	SchedulerPort     bool // sh and mh: also hash the client's port
 	OnePacket         bool // UDP: each datagram is scheduled separately; not with ForwardNAT
 	// Assigned states that the source determines the VIPs and node ports, and gives none to two
 	// services at a time. ironvip uses them unchanged: it chooses none, and an address that another
@@ -115,7 +115,7 @@ type Port struct {
 	Protocol   Protocol
 	Port       uint16   // the first of a range
 	LastPort   uint16   // the last of a range, above Port; 0 for a single port
-	TargetPort uint16   // default port of the backends; 0, for ranges only: the port that the client used
+	TargetPort uint16   // default port of the backends; 0, for ranges only: the port that the client connects to
 	NodePort   NodePort // never for a range
 }
 

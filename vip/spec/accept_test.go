@@ -13,7 +13,7 @@ import (
 
 var cmpPrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
-// Each row adds to a small service what goes together.
+// Each row adds a valid combination to a small service.
 func TestBuildAccepts(t *testing.T) {
 	prefixes := func(texts ...string) (out []netip.Prefix) {
 		for _, text := range texts {
@@ -123,8 +123,7 @@ func TestBuildAccepts(t *testing.T) {
 	}
 }
 
-// What the decoder can't see, as it was not written but built in a program, is
-// refused by Build.
+// Build refuses invalid ports of a spec that a program built. The decoder never sees those.
 func TestBuildChecksPortsOfPrograms(t *testing.T) {
 	for _, r := range []PortRange{{First: -1}, {First: 65536}, {Last: 5}, {First: 9, Last: 9}, {First: 9, Last: 8}, {First: 9, Last: 65536}, {First: -9, Last: 8}, {First: 9, Last: -8}} {
 		s := Service{Name: "a", Ports: []Port{{Port: r}}}

@@ -25,8 +25,8 @@ func (b *builder) backends(in []Backend) []vip.Backend {
 	return out
 }
 
-// backend builds one backend. The address of one that has none worth using is
-// the zero Addr. There may be many: unless something is wrong, no field is named.
+// backend builds one backend. An invalid or missing address becomes the zero Addr. A service may
+// have many backends, so field names are built only for problems.
 func (b *builder) backend(w *Backend) vip.Backend {
 	out := vip.Backend{Weight: vip.DefaultWeight, State: vip.Ready, Node: w.Node, Zone: w.Zone}
 	if a, ok := b.address("address", w.Address); ok {
@@ -55,7 +55,7 @@ func (b *builder) backend(w *Backend) vip.Backend {
 	return out
 }
 
-// isWord reports whether a text may name a node, a zone or a port of a service.
+// isWord reports whether s is a valid name of a node, a zone or a port of a service.
 func isWord(s string) bool {
 	return s != "" && len(s) <= MaxLabelKey && printable(s) && !strings.ContainsAny(s, " \t")
 }
@@ -64,7 +64,7 @@ func (b *builder) badWord(field string) {
 	b.bad(field, "", "wants up to %d printable characters without spaces", MaxLabelKey)
 }
 
-// names reads a list of names, each to be there once.
+// names reads a list of names without duplicates.
 func (b *builder) names(field string, in []string, most int) vip.Names {
 	if len(in) > most {
 		b.bad(field, "", "%d names are more than %d", len(in), most)
@@ -81,9 +81,8 @@ func (b *builder) names(field string, in []string, most int) vip.Names {
 	return vip.NamesOf(in...)
 }
 
-// servedPorts reports ports that a backend is said to serve and the service
-// doesn't have. Where something is wrong with the service's own ports, nothing is
-// said.
+// servedPorts reports ports that a backend names and the service doesn't have. It reports nothing
+// if the service's own ports are invalid.
 func (b *builder) servedPorts(in []Backend, ports []vip.Port) {
 	names := make([]string, len(ports))
 	for i := range ports {
@@ -106,8 +105,8 @@ func (b *builder) servedPorts(in []Backend, ports []vip.Port) {
 	}
 }
 
-// twice reports backends that are the same server: written twice, or once with
-// the port that they would have anyway. Out's backends are in the order of in.
+// twice reports backends that are the same server: defined twice, or once more with the port that
+// they have by default. The backends of out have the order of in.
 func (b *builder) twice(in []Backend, out vip.Service) {
 	if len(out.Backends) != len(in) {
 		return
@@ -118,7 +117,7 @@ func (b *builder) twice(in []Backend, out vip.Service) {
 	}
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	if len(slices.Compact(addresses)) == len(out.Backends) {
-		return // nor is one of them the same server in another way
+		return // so no server occurs twice
 	}
 	type server struct {
 		addr netip.Addr
@@ -151,9 +150,8 @@ func (b *builder) twice(in []Backend, out vip.Service) {
 	}
 }
 
-// wrongFamily reports backends that can't be reached from any VIP of the
-// service: no way of forwarding translates between families. Families are
-// those of the VIP, where they are known.
+// wrongFamily reports backends that no VIP of the service can reach, because no forwarding method
+// translates between families. families are those of the VIP, if known.
 func (b *builder) wrongFamily(in []Backend, forward vip.Forward, families []vip.Family) {
 	if len(families) == 0 || forward == 0 {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Bounds on how much one service may hold; those of single values are in vip.
+// Limits on the size of one service. The limits of single values are in vip.
 const (
 	MaxPorts        = 256
 	MaxBackends     = 10_000
@@ -22,13 +22,12 @@ const (
 	MaxLabels       = 64
 	MaxLabelKey     = 253  // bytes
 	MaxLabelValue   = 1024 // bytes
-	MaxHints        = 64   // zones, or nodes, that one backend is meant for
+	MaxHints        = 64   // zones or nodes in the topology hints of one backend
 )
 
-// Build validates the service, fills in the defaults and returns it as owned
-// by source and found at origin. It tells everything that is wrong at once;
-// with any problem, nothing of the returned service but its Key, where the
-// name is good, is to be used. It keeps no reference to s.
+// Build validates the service, fills in the defaults and returns the result with its source and
+// origin. It returns all problems at once. With any problem, the caller may use only the returned
+// Key, if the name is valid. Build keeps no reference to s.
 func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	b := builder{service: s.Title(), place: origin}
 	out := vip.Service{Source: source, Origin: origin, Pool: s.Pool, ShareKey: s.ShareKey}
@@ -87,8 +86,8 @@ func compareBackends(a, b vip.Backend) int {
 	return int(a.Port) - int(b.Port)
 }
 
-// statedFamilies returns the families that the service asks for, by families
-// or by vips; nil leaves them to the pool.
+// statedFamilies returns the families that the service requests through families or vips; nil
+// leaves them to the pool.
 func statedFamilies(s vip.Service) []vip.Family {
 	if s.Families != 0 {
 		return s.Families.List()
@@ -103,8 +102,8 @@ func statedFamilies(s vip.Service) []vip.Family {
 // builder collects the problems of one service.
 type builder struct {
 	service, place string
-	list           string // of what fields are one of: "backends"; "" for the service's own
-	index          int    // and which
+	list           string // the list that fields belong to: "backends"; "" for the service's own
+	index          int    // the index in list
 	problems       []vip.Problem
 }
 
@@ -204,7 +203,7 @@ func (b *builder) vips(in []string, families []vip.Family) []netip.Addr {
 	return out
 }
 
-// address reads a unicast address that packets can be routed to.
+// address reads a routable unicast address.
 func (b *builder) address(field, text string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
@@ -234,14 +233,14 @@ func (b *builder) address(field, text string) (netip.Addr, bool) {
 	return a, false
 }
 
-// The words of scheduler_flags.
+// The values of scheduler_flags.
 const (
 	flagFallback  = "fallback"
 	flagPort      = "port"
 	flagOnePacket = "one-packet"
 )
 
-// schedulerFlags reads the flags into out, whose scheduler is known.
+// schedulerFlags reads the flags into out. The scheduler of out must be set.
 func (b *builder) schedulerFlags(in []string, out *vip.Service) {
 	hashes := out.Scheduler == 0 || out.Scheduler == vip.SourceHash || out.Scheduler == vip.MaglevHash
 	for i, text := range in {
@@ -280,8 +279,7 @@ func (b *builder) affinity(in *Affinity) time.Duration {
 	return d
 }
 
-// choice reads one of a set of things by their words, the default when nothing is
-// written.
+// choice reads one of a set of values by their names. The default is for an empty text.
 func choice[T any](b *builder, field, text string, def T, all ...T) (none T) {
 	if text == "" {
 		return def
@@ -296,7 +294,7 @@ func choice[T any](b *builder, field, text string, def T, all ...T) (none T) {
 	return none
 }
 
-// oneOf is the hint for a word that should have been one of a few.
+// oneOf returns the hint for a name that is not one of use.
 func oneOf(text string, use []string) string {
 	hint := "use " + strings.Join(use, ", ")
 	if near := strict.Nearest(text, use); near != "" {

@@ -44,8 +44,9 @@ func TestBuildFillsDefaults(t *testing.T) {
 	}
 }
 
-// Each row breaks one thing in a good service; "field: message | hint" must be
-// the one problem.
+// Each row has one error in a valid service. The only problem must be "field: message
+//
+// hint".
 func TestBuildRefuses(t *testing.T) {
 	const ports, backends = `"ports": [{"port": 80}]`, `"backends": [{"address": "10.1.0.11"}]`
 	long := strings.Repeat("x", 70)

@@ -6,9 +6,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// FromService writes a service back the way a person would, with every default
-// stated: Build of the result gives s again, but for Assigned: nobody writes
-// that, and who keeps a service keeps it beside the text.
+// FromService returns the spec of a service with every default stated. Build of the result gives s
+// again, except for Assigned, which the spec does not have. Code that stores services must store
+// Assigned beside the spec.
 func FromService(s vip.Service) Service {
 	out := Service{
 		Name: s.Key.Name, Namespace: s.Key.Namespace, Labels: maps.Clone(s.Labels),
@@ -41,7 +41,7 @@ func FromService(s vip.Service) Service {
 	return out
 }
 
-// FromBackend is FromService for a single backend.
+// FromBackend is like FromService for a single backend.
 func FromBackend(b vip.Backend) Backend {
 	weight := int(b.Weight)
 	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: b.State.String(), Node: b.Node, Zone: b.Zone,

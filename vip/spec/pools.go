@@ -8,7 +8,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Pool is what a service is checked against.
+// Pool is the part of a pool that services are checked against.
 type Pool struct {
 	Name       string
 	CIDRs      []netip.Prefix
@@ -16,17 +16,16 @@ type Pool struct {
 	AutoAssign bool
 }
 
-// Contains reports whether a is one of the pool's addresses: in its ranges and
-// not excluded.
+// Contains reports whether a is one of the pool's addresses: in its ranges and not excluded.
 func (p *Pool) Contains(a netip.Addr) bool {
 	in := func(r netip.Prefix) bool { return r.Contains(a) }
 	return slices.ContainsFunc(p.CIDRs, in) && !slices.ContainsFunc(p.Exclude, in)
 }
 
-// CheckAgainstPools reports what only the configured pools can tell: a backend
-// on an address that a pool gives out (packets for it would come back to the
-// balancer), and one of a family that the service's pool has no addresses of.
-// Whether the pool exists and what it grants is the allocator's to say.
+// CheckAgainstPools reports what depends on the configured pools. It reports a backend on an
+// address of a pool, because packets for it would return to the balancer. It also reports a backend
+// of a family that the service's pool has no addresses of. The allocator checks whether the pool
+// exists and what it grants.
 func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 	b := builder{service: s.Title()}
 	for i, w := range s.Backends {
@@ -44,7 +43,7 @@ func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 	}
 	forward := vip.ForwardNAT
 	if s.Forward != "" && forward.UnmarshalText([]byte(s.Forward)) != nil {
-		return b.problems // Build tells
+		return b.problems // Build reports it
 	}
 	if len(s.Families) == 0 && len(s.VIPs) == 0 {
 		b.wrongFamily(s.Backends, forward, familiesOf(s.Pool, pools))
@@ -52,8 +51,7 @@ func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 	return b.problems
 }
 
-// familiesOf returns the families of the named pool, or of the first with
-// AutoAssign for "".
+// familiesOf returns the families of the named pool; for "", of the first pool with AutoAssign.
 func familiesOf(name string, pools []Pool) []vip.Family {
 	for _, p := range pools {
 		if p.Name != name && (name != "" || !p.AutoAssign) {

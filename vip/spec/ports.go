@@ -45,8 +45,8 @@ func (b *builder) ports(in []Port) []vip.Port {
 	return out
 }
 
-// ownPorts reports a port of the VIP or a node port that an earlier port of
-// the service has. There are few enough to look at each.
+// ownPorts reports a VIP port or node port that an earlier port of the service has. It compares
+// with each, because a service has at most MaxPorts.
 func (b *builder) ownPorts(field string, p *vip.Port, earlier []vip.Port) {
 	const hint = "change one of the two"
 	if p.Protocol == 0 {
@@ -73,10 +73,10 @@ func (b *builder) ownPorts(field string, p *vip.Port, earlier []vip.Port) {
 	}
 }
 
-// invalidPort is the message about a port number out of bounds.
+// invalidPort is the message for a port number out of bounds.
 const invalidPort = "invalid port %d: must be 1 to 65535"
 
-// port checks a number that FromTree has not seen, as one built in a program.
+// port checks a number that FromTree has not checked, because a program built the spec.
 func (b *builder) port(field string, n int) uint16 {
 	if n < 0 || n > 65535 {
 		b.bad(field, "", invalidPort, n)
@@ -85,7 +85,7 @@ func (b *builder) port(field string, n int) uint16 {
 	return uint16(n)
 }
 
-// portRange is port for a range; last is 0 for a single port.
+// portRange is like port for a range; last is 0 for a single port.
 func (b *builder) portRange(field string, r PortRange) (first, last uint16) {
 	switch {
 	case r.IsZero():
@@ -118,7 +118,7 @@ func (b *builder) protocol(field, text string) vip.Protocol {
 	return p
 }
 
-// writePort writes a port back.
+// writePort returns the spec of a port.
 func writePort(p *vip.Port) Port {
 	w := Port{Name: p.Name, Protocol: p.Protocol.String(), Port: PortRange{First: int(p.Port), Last: int(p.LastPort)},
 		TargetPort: PortNumber(p.TargetPort), NodePort: writeNodePort(p.NodePort)}

@@ -9,8 +9,8 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// sourceRanges reads prefixes and single addresses, and returns them sorted and
-// without repetitions. Families are those of the VIP where they are stated.
+// sourceRanges reads prefixes and single addresses, and returns them sorted and without duplicates.
+// families are those of the VIP if they are stated.
 func (b *builder) sourceRanges(in []string, families []vip.Family) []netip.Prefix {
 	if len(in) > MaxSourceRanges {
 		b.bad("source_ranges", "join ranges, or filter in front of this host", "%d ranges are more than %d", len(in), MaxSourceRanges)
@@ -33,7 +33,7 @@ func (b *builder) sourceRanges(in []string, families []vip.Family) []netip.Prefi
 	return slices.Compact(out)
 }
 
-// prefix reads a range of addresses, or one address.
+// prefix reads a range of addresses, or a single address.
 func (b *builder) prefix(field, text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Service is a service as written. Every field but Name and Ports may be left
-// out; see docs/services.md for bounds and defaults. Addresses and names are
-// kept as text, so that Build can tell all that is wrong with them.
+// Service is a service as written. Every field except Name and Ports is optional; see
+// docs/services.md for bounds and defaults. Addresses and names are text, so that Build can report
+// all problems with them.
 type Service struct {
 	Name      string            `toml:"name" json:"name"`
 	Namespace string            `toml:"namespace,omitempty" json:"namespace,omitempty"`
@@ -49,8 +49,7 @@ type Port struct {
 	NodePort   NodePort   `toml:"node_port,omitempty" json:"node_port,omitzero"`
 }
 
-// Backend is one server behind a service, for all of its ports unless Ports
-// names some.
+// Backend is one server behind a service, for all of its ports unless Ports names some.
 type Backend struct {
 	Address string     `toml:"address" json:"address"`
 	Port    PortNumber `toml:"port,omitzero" json:"port,omitempty"`
@@ -64,14 +63,13 @@ type Backend struct {
 	ForNodes []string `toml:"for_nodes,omitempty" json:"for_nodes,omitempty"`
 }
 
-// Affinity keeps a client on its backend. A Timeout left out is
-// vip.DefaultAffinity.
+// Affinity keeps a client on its backend. Without a Timeout, it is vip.DefaultAffinity.
 type Affinity struct {
 	Timeout *Duration `toml:"timeout,omitempty" json:"timeout,omitempty"`
 }
 
-// DecodeJSON reads a service from a JSON object. Unknown keys, keys that come
-// twice and values of a wrong type are problems, all told at once.
+// DecodeJSON reads a service from a JSON object. It reports unknown keys, duplicate keys and values
+// of a wrong type, all at once.
 func DecodeJSON(data []byte) (Service, []vip.Problem) {
 	s, problems := decodeJSON[Service](data)
 	for i := range problems {
@@ -80,7 +78,7 @@ func DecodeJSON(data []byte) (Service, []vip.Problem) {
 	return s, problems
 }
 
-// DecodeBackendJSON reads a single backend, as DecodeJSON does a service.
+// DecodeBackendJSON reads a single backend, as DecodeJSON reads a service.
 func DecodeBackendJSON(data []byte) (Backend, []vip.Problem) { return decodeJSON[Backend](data) }
 
 func decodeJSON[T any](data []byte) (out T, problems []vip.Problem) {
@@ -91,9 +89,8 @@ func decodeJSON[T any](data []byte) (out T, problems []vip.Problem) {
 	return out, problems
 }
 
-// Merge joins what decoding and what Build say of one service. Of a value that
-// could not be decoded only the first is told: that Build then finds it missing
-// is no news.
+// Merge combines the problems of decoding and of Build for one service. It drops Build's problems
+// with a value that could not be decoded, for example that the value is missing.
 func Merge(decoded, built []vip.Problem) []vip.Problem {
 	out := slices.Clone(decoded)
 	for _, p := range built {
@@ -106,14 +103,14 @@ func Merge(decoded, built []vip.Problem) []vip.Problem {
 	return out
 }
 
-// within reports whether path is outer or a part of it.
+// within reports whether path is outer or part of it.
 func within(path, outer string) bool {
 	rest, ok := strings.CutPrefix(path, outer)
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// Title names the service in messages, also where its name is no good:
-// "web", "shop/web", or "" without a name.
+// Title returns the service's name for messages, even if it is invalid: "web", "shop/web", or ""
+// without a name.
 func (s *Service) Title() string {
 	if s.Name == "" {
 		return ""

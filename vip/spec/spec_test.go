@@ -16,7 +16,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// services draws services as Build makes them.
+// services draws services in the form that Build returns.
 func services(t *rapid.T) vip.Service {
 	label := rapid.StringMatching(`[a-z]([a-z0-9-]{0,8}[a-z0-9])?`)
 	s := vip.Service{
@@ -117,7 +117,7 @@ func portNames(ports []vip.Port) (out []string) {
 	return out
 }
 
-// A service that is written back, in either format, is read as the same one.
+// A written service reads back as the same service, in both formats.
 func TestWrittenServicesReadAlike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := services(t)
@@ -139,7 +139,7 @@ func TestWrittenServicesReadAlike(t *testing.T) {
 		}
 		read, problems := DecodeJSON(asJSON)
 		check("JSON", string(asJSON), read, problems)
-		var plain Service // as a client in Go reads it
+		var plain Service // as a Go client reads it
 		if err := json.Unmarshal(asJSON, &plain); err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestDurationText(t *testing.T) {
 	}
 }
 
-// A service of 10,000 backends is built in time that grows with their number.
+// The time to build a service of 10,000 backends is linear in their number.
 func TestBuildIsLinear(t *testing.T) {
 	s := Service{Name: "a", Ports: []Port{{Port: PortRange{First: 80}}}}
 	for i := range MaxBackends {

@@ -12,8 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// PortNumber is a port as written. Zero is a port left out; Build checks the
-// bounds.
+// PortNumber is a port as written. Zero means that the port is omitted. Build checks the bounds.
 type PortNumber int
 
 // FromTree implements strict.Value.
@@ -33,12 +32,11 @@ func (p *PortNumber) FromTree(raw any) error {
 	return nil
 }
 
-// PortRange is a port, or a range of ports, as written: 80, "10000-10099", or
-// "all". Last is 0 for a single port; the zero value is a port left out. Build
-// checks the bounds.
+// PortRange is a port, or a range of ports, as written: 80, "10000-10099", or "all". Last is 0 for
+// a single port. The zero value means that the port is omitted. Build checks the bounds.
 type PortRange struct{ First, Last int }
 
-// allPorts is how the range of all ports is written.
+// allPorts is the text for the range of all ports.
 const allPorts = "all"
 
 var portRange = regexp.MustCompile(`^\s*(\d+)\s*[-:]\s*(\d+)\s*$`)
@@ -55,7 +53,7 @@ func (r *PortRange) FromTree(raw any) error {
 		last, err2 := strconv.Atoi(m[2])
 		read := PortRange{first, last}
 		if err1 != nil || err2 != nil {
-			read = PortRange{} // digits without end
+			read = PortRange{} // too many digits
 		}
 		if why, hint := read.check(); why != "" {
 			return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(text) + " " + why, Hint: hint}
@@ -78,7 +76,7 @@ func (r *PortRange) FromTree(raw any) error {
 	return nil
 }
 
-// check says what is wrong with a range, and what to do.
+// check returns what is wrong with a range, and a hint.
 func (r PortRange) check() (why, hint string) {
 	switch {
 	case r.First < 1 || r.First > 65535 || r.Last > 65535:
@@ -91,7 +89,7 @@ func (r PortRange) check() (why, hint string) {
 	return "", ""
 }
 
-// IsZero reports whether the port is left out.
+// IsZero reports whether the port is omitted.
 func (r PortRange) IsZero() bool { return r == PortRange{} }
 
 // String returns "80", "10000-10099" or "all".
@@ -113,7 +111,7 @@ func (r PortRange) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, r.String()), nil
 }
 
-// MarshalTOML writes what MarshalJSON does, which TOML reads alike.
+// MarshalTOML writes the same as MarshalJSON, which is also valid TOML.
 func (r PortRange) MarshalTOML() ([]byte, error) { return r.MarshalJSON() }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -165,14 +163,13 @@ func (n NodePort) MarshalJSON() ([]byte, error) {
 	return []byte(`"off"`), nil
 }
 
-// MarshalTOML writes what MarshalJSON does, which TOML reads alike.
+// MarshalTOML writes the same as MarshalJSON, which is also valid TOML.
 func (n NodePort) MarshalTOML() ([]byte, error) { return n.MarshalJSON() }
 
 // UnmarshalJSON reads what MarshalJSON writes.
 func (n *NodePort) UnmarshalJSON(b []byte) error { return fromJSON(b, n) }
 
-// Duration is a time span as written: "60s", "1h30m". Build checks the bounds
-// of each use.
+// Duration is a time span as written: "60s", "1h30m". Build checks the bounds of each use.
 type Duration time.Duration
 
 // FromTree implements strict.Value.
@@ -190,7 +187,7 @@ func (d *Duration) FromTree(raw any) error {
 	return nil
 }
 
-// String returns "90s" as "1m30s" and leaves out what is zero: "3h", not "3h0m0s".
+// String returns "1m30s" for 90 s and omits zero units: "3h", not "3h0m0s".
 func (d Duration) String() string {
 	s := time.Duration(d).String()
 	if strings.HasSuffix(s, "m0s") {

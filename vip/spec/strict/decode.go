@@ -16,40 +16,38 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Value is a type that reads itself from a tree: for unions such as "auto" or
-// a number. An error that is a vip.Problem keeps its code and hint.
+// Value is a type with its own decoding from a tree, for unions such as "auto" or a number. An
+// error that is a vip.Problem keeps its code and hint.
 type Value interface {
 	FromTree(v any) error
 }
 
-// Later is implemented by structs with keys that are known by name and belong
-// to a later version: they are refused as unsupported, not as unknown. It maps
-// such a key to the feature it stands for.
+// Later is implemented by structs with keys of a later version. Such a key is refused as
+// unsupported, not as unknown. Later maps each key to its feature.
 type Later interface {
 	Later() map[string]string
 }
 
-// Defaulter is implemented by items of lists whose defaults aren't zero.
+// Defaulter is implemented by list items with defaults that aren't zero.
 type Defaulter interface {
 	Defaults()
 }
 
-// Extended is implemented by structs with keys that depend on the value of another key: those of
-// a source by its type.
+// Extended is implemented by structs with keys that depend on the value of another key, as those of
+// a source depend on its type.
 type Extended interface {
 	// Extension returns a pointer to the struct for the keys of tree that the struct itself does
-	// not have, or nil. Foreign maps the keys of other extensions to the reason why they are
+	// not have, or nil. foreign maps the keys of other extensions to the reason why they are
 	// refused here; "" ignores the key.
 	Extension(tree map[string]any) (into any, foreign map[string]string)
 }
 
-// Decode fills the struct that into points to from tree, by the toml tags of the
-// struct and of those embedded in it, and returns everything that did not fit; the rest is filled in. Path
-// is put in front of every problem's field. A null counts as a key left out.
+// Decode fills the struct that into points to from tree, by the toml tags of the struct and of the
+// structs embedded in it. It returns all errors and still fills in the rest. path is the prefix of
+// every problem's field. A null counts as an omitted key.
 //
-// It handles strings, booleans, ints, structs, pointers and slices of these,
-// map[string]string, Values and encoding.TextUnmarshalers. Another type is a mistake in the program, and
-// panics.
+// It handles strings, booleans, ints, structs, pointers and slices of these, map[string]string,
+// Values and encoding.TextUnmarshalers. Any other type is a programming error and panics.
 func Decode(tree map[string]any, into any, path string) []vip.Problem {
 	d := decoder{}
 	d.table(tree, reflect.ValueOf(into).Elem(), path)
@@ -175,7 +173,7 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 			d.bad(path, "write it in brackets: [ ... ]", "wants a list, has %s", Describe(raw))
 			return
 		}
-		if list.Len() == 0 { // the same as none
+		if list.Len() == 0 { // the same as an omitted list
 			v.SetZero()
 			return
 		}
@@ -197,8 +195,8 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 	}
 }
 
-// text reads a type that reads itself from text. Prefixes must be written
-// without host bits: a slip there is more likely a slip in the length.
+// text reads an encoding.TextUnmarshaler. Prefixes with host bits are refused, because the likely
+// error is in their length.
 func (d *decoder) text(raw any, into encoding.TextUnmarshaler, path string) {
 	s, ok := raw.(string)
 	if !ok {
@@ -222,8 +220,7 @@ func (d *decoder) text(raw any, into encoding.TextUnmarshaler, path string) {
 	}
 }
 
-// Int returns the whole number in a tree's scalar. The error is a vip.Problem
-// without a field.
+// Int returns the integer in a tree's scalar. The error is a vip.Problem without a field.
 func Int(raw any) (int, error) {
 	p := vip.Problem{Code: vip.CodeInvalid, Message: "wants a whole number, has " + Describe(raw)}
 	switch n := raw.(type) {
@@ -246,7 +243,7 @@ func Int(raw any) (int, error) {
 	return 0, p
 }
 
-// Describe says what a tree's value is, for messages: `the string "80"`.
+// Describe describes a tree's value for messages: `the string "80"`.
 func Describe(raw any) string {
 	switch v := raw.(type) {
 	case nil:
@@ -272,7 +269,7 @@ func Describe(raw any) string {
 	return fmt.Sprintf("a %T", raw)
 }
 
-// Quote quotes s for a message, cut to a readable length.
+// Quote quotes s for a message, shortened to a readable length.
 func Quote(s string) string { return strconv.Quote(shorten(s)) }
 
 func shorten(s string) string {
@@ -283,8 +280,8 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// addFields adds the fields of a struct by their toml names, with those of the structs embedded
-// in it.
+// addFields adds the fields of a struct by their toml names, with those of the structs embedded in
+// it.
 func addFields(out map[string]reflect.Value, v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)

@@ -12,14 +12,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// maxDepth bounds how deep a tree may nest: no struct of ours needs more than
-// six, and each level costs stack.
+// maxDepth bounds the depth of a tree. No struct of the project needs more than six levels, and
+// each level costs stack.
 const maxDepth = 32
 
-// ParseJSON reads one JSON object into a tree, numbers as json.Number. Unlike
-// encoding/json it refuses invalid UTF-8, a key that comes twice in an object,
-// more than 32 levels, and anything after the object. The problem's place is
-// the caller's to fill in; syntax errors tell their line and column.
+// ParseJSON reads one JSON object into a tree, with numbers as json.Number. Unlike encoding/json,
+// it refuses invalid UTF-8, duplicate keys in an object, more than 32 levels, and anything after
+// the object. The caller fills in the problem's place. Syntax errors contain their line and column.
 func ParseJSON(data []byte) (map[string]any, []vip.Problem) {
 	if !utf8.Valid(data) {
 		return nil, []vip.Problem{{Code: vip.CodeInvalid, Message: "is not valid UTF-8", Hint: "save it as UTF-8"}}
@@ -69,7 +68,7 @@ func (r *jsonReader) value(path string, depth int) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			key := tok.(string) // the decoder gives nothing else here
+			key := tok.(string) // the decoder returns nothing else here
 			at := Join(path, key)
 			v, err := r.value(at, depth+1)
 			if err != nil {
@@ -98,7 +97,7 @@ func (r *jsonReader) value(path string, depth int) (any, error) {
 	return tok, nil
 }
 
-// position turns a byte offset into a line and a column, both from 1.
+// position converts a byte offset into a line and a column, both from 1.
 func position(data []byte, offset int64) (line, column int) {
 	before := data[:min(int(offset), len(data))]
 	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')

@@ -2,13 +2,13 @@ package strict
 
 import "strings"
 
-// Nearest returns the known word that word was most likely meant to be, or "".
-// Where of word and exactly one known word, three letters or more, one begins
-// the other, it is that one ("prot": "protocol", "warning": "warn"); else the one with the smallest edit distance
-// counts, a swap of neighbours being one edit, when no more than a third of
-// the letters differ. Of equals the first wins.
+// Nearest returns the known word that word was probably meant to be, or "". If exactly one known
+// word is a prefix of word, or has it as a prefix, Nearest returns that one ("prot": "protocol",
+// "warning": "warn"). Both must have at least three letters. Otherwise it returns the word with the
+// smallest edit distance, if at most a third of the letters differ. Swapping two neighboring
+// letters is one edit. Among equals, the first wins.
 func Nearest(word string, known []string) string {
-	if len(word) > 64 { // no typing slip, and the distance is quadratic
+	if len(word) > 64 { // no typing error, and the distance is quadratic
 		return ""
 	}
 	word = strings.ToLower(strings.ReplaceAll(word, "-", "_"))

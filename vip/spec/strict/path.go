@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Join returns the path of a key within the table at path. A key that isn't
-// bare in TOML's sense is quoted, so that paths are unambiguous.
+// Join returns the path of a key within the table at path. It quotes a key that isn't a bare TOML
+// key, so that paths are unambiguous.
 func Join(path, key string) string {
 	if !bare(key) {
 		key = strconv.Quote(key)
@@ -20,7 +20,7 @@ func Join(path, key string) string {
 // Index returns the path of the i-th item of the list at path.
 func Index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-// Parent returns the path of what encloses path, "" for a key at the top.
+// Parent returns the path of the table or list that contains path, or "" for a key at the top.
 func Parent(path string) string {
 	if strings.HasSuffix(path, "\"") { // a quoted key: skip to its opening quote
 		for i := len(path) - 2; i >= 0; i-- {
@@ -33,7 +33,7 @@ func Parent(path string) string {
 	return path[:max(i, 0)]
 }
 
-// escaped reports whether an odd number of backslashes stands before path[i].
+// escaped reports whether an odd number of backslashes precedes path[i].
 func escaped(path string, i int) bool {
 	n := 0
 	for i--; i >= 0 && path[i] == '\\'; i-- {

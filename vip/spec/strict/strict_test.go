@@ -42,7 +42,7 @@ func TestParent(t *testing.T) {
 	}
 }
 
-// Join and Parent are each other's inverse, for any key.
+// Parent is the inverse of Join for any key.
 func FuzzPath(f *testing.F) {
 	f.Add("a.b", `c"d`)
 	f.Add("", "\\")
