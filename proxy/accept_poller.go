@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acceptPoller waits for the first client of each listening socket, TCP or UDP, in one goroutine. A listener gets its own
-// goroutine, with a stack of 4 KB, only when its first client arrives; most of thousands never need one. The zero value
-// is ready. Its methods may be called concurrently.
+// acceptPoller waits for the first client of each listening socket, TCP or UDP, in one goroutine. A
+// listener gets its own goroutine, with a stack of 4 KB, only when its first client arrives. Most
+// of thousands of listeners never need one. The zero value is ready. Its methods may be called
+// concurrently.
 type acceptPoller struct {
 	mu      sync.Mutex
 	epoll   *os.File // nil before the first wait. It contains the listeners, and Go's own poller polls it
@@ -21,7 +22,8 @@ type acceptPoller struct {
 	watch   sync.WaitGroup
 }
 
-// wait calls ready once, when a client of l arrives or l fails. ready must not block. Pass the ticket to cancel.
+// wait calls ready once, when a client of l arrives or l fails. ready must not block. The ticket is
+// for cancel.
 func (d *acceptPoller) wait(l syscall.Conn, ready func()) (ticket uint64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -33,8 +35,8 @@ func (d *acceptPoller) wait(l syscall.Conn, ready func()) (ticket uint64, err er
 		return 0, err
 	}
 	d.last++
-	// One shot: after the first event, the listener's own goroutine accepts. The
-	// kernel removes a socket from the set when it is closed.
+	// After the first event (one-shot), the listener's own goroutine accepts. The kernel removes a
+	// socket from the set when it is closed.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(d.last), Pad: int32(d.last >> 32)}
 	var failed error
 	if err := socket.Control(func(fd uintptr) { failed = unix.EpollCtl(d.fd, unix.EPOLL_CTL_ADD, int(fd), &event) }); err != nil {

@@ -14,32 +14,32 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// device is the network device our VIP addresses are on.
+// device is the network device that has our VIP addresses.
 type device interface {
-	// list returns its host addresses (/32 and /128, no link-local ones); none
-	// when there is no such device.
+	// list returns its host addresses (/32 and /128, without link-local ones); none if the device
+	// doesn't exist.
 	list() ([]netip.Addr, error)
-	// add puts addr on it, making it and setting it up first; it is there
-	// already: fine.
+	// add puts addr on the device, and creates and configures the device first. It succeeds if the
+	// address exists.
 	add(addr netip.Addr) error
-	// remove takes addr off it; it isn't there: fine.
+	// remove removes addr from the device. It succeeds if the address doesn't exist.
 	remove(addr netip.Addr) error
 }
 
-// addresses keeps which VIPs are on our device and which frontends need them.
-// It is used by one goroutine at a time.
+// addresses records which VIPs are on our device and which frontends need them. One goroutine at a
+// time may use it.
 type addresses struct {
 	device device
 	name   string
 	owns   func(netip.Addr) bool
 
-	users map[netip.Addr]int  // frontends of kind OnVIP that listen there
-	put   map[netip.Addr]bool // what this process put on the device or adopted
-	there map[netip.Addr]bool // what the device has, as of the last refresh; nil before the first
+	users map[netip.Addr]int  // number of OnVIP frontends that listen there
+	put   map[netip.Addr]bool // addresses that this process added or adopted
+	there map[netip.Addr]bool // addresses of the device at the last refresh; nil before the first
 
-	routes func() (*netipx.IPSet, error) // what the host's routes say is local
-	binds  func(netip.Addr) bool         // what a socket says
-	local  *netipx.IPSet                 // of routes, since the last refresh; nil is not asked yet
+	routes func() (*netipx.IPSet, error) // the local addresses by the host's routes
+	binds  func(netip.Addr) bool         // whether a socket can be bound
+	local  *netipx.IPSet                 // result of routes since the last refresh; nil if not read yet
 }
 
 func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses {
@@ -50,7 +50,7 @@ func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses 
 		routes: localRoutes, binds: isLocal}
 }
 
-// refresh reads the device.
+// refresh reads the addresses of the device.
 func (a *addresses) refresh() error {
 	list, err := a.device.list()
 	if err != nil {
@@ -64,7 +64,7 @@ func (a *addresses) refresh() error {
 	return nil
 }
 
-// has reports what the last reading says; the first reading is made here.
+// has reports whether addr was on the device at the last refresh. It makes the first refresh.
 func (a *addresses) has(addr netip.Addr) bool {
 	if a.there == nil && a.refresh() != nil {
 		return false
@@ -72,12 +72,12 @@ func (a *addresses) has(addr netip.Addr) bool {
 	return a.there[addr]
 }
 
-// ours reports whether addr is one that we may remove from the device.
+// ours reports whether we may remove addr from the device.
 func (a *addresses) ours(addr netip.Addr) bool {
 	return a.put[addr] || a.has(addr) && a.owns(addr)
 }
 
-// add brings addr up on the device.
+// add adds addr to the device.
 func (a *addresses) add(addr netip.Addr) error {
 	if err := a.device.add(addr); err != nil {
 		return a.problem(addr, err)
@@ -89,7 +89,7 @@ func (a *addresses) add(addr netip.Addr) error {
 	return nil
 }
 
-// use counts a frontend that listens, if it does so on a VIP.
+// use counts a frontend that listens on a VIP. It ignores other kinds.
 func (a *addresses) use(spec *vip.Frontend) {
 	if spec.Kind != vip.OnVIP {
 		return
@@ -97,11 +97,11 @@ func (a *addresses) use(spec *vip.Frontend) {
 	addr := spec.Key.Addr
 	a.users[addr]++
 	if a.ours(addr) {
-		a.put[addr] = true // adopted: from now on its absence is damage
+		a.put[addr] = true // adopted: from now on, its absence is damage
 	}
 }
 
-// unuse takes back what use counted.
+// unuse reverts use.
 func (a *addresses) unuse(spec *vip.Frontend) {
 	if spec.Kind != vip.OnVIP {
 		return
@@ -112,8 +112,7 @@ func (a *addresses) unuse(spec *vip.Frontend) {
 	}
 }
 
-// restore puts addr back if it was ours and is gone, or if it was the host's
-// and is gone.
+// restore adds addr again if it is missing, no matter whether we or the host had added it.
 func (a *addresses) restore(addr netip.Addr) error {
 	if a.binds(addr) {
 		return nil
@@ -121,7 +120,7 @@ func (a *addresses) restore(addr netip.Addr) error {
 	return a.add(addr)
 }
 
-// drop takes addr off the device if it is ours and no frontend uses it.
+// drop removes addr from the device if it is ours and no frontend uses it.
 func (a *addresses) drop(addr netip.Addr) error {
 	if a.users[addr] > 0 || !a.ours(addr) {
 		return nil
@@ -134,8 +133,8 @@ func (a *addresses) drop(addr netip.Addr) error {
 	return nil
 }
 
-// damage says what is wrong with an address that frontends use, as of the last
-// refresh; "" is nothing.
+// damage returns what is wrong with an address that frontends use, as of the last refresh; "" if
+// nothing.
 func (a *addresses) damage(addr netip.Addr) string {
 	switch {
 	case a.put[addr] && !a.there[addr]:
@@ -146,9 +145,9 @@ func (a *addresses) damage(addr netip.Addr) string {
 	return ""
 }
 
-// isLocal is the function of that name, as of the last refresh where it says yes.
-// The routes are read once for all addresses; a socket is for one that they don't
-// have, which may be had all the same (ip_nonlocal_bind).
+// isLocal is like the function isLocal, with positive results as of the last refresh. It reads the
+// routes once for all addresses. It tries a socket only for an address that has no local route,
+// which ip_nonlocal_bind can still allow.
 func (a *addresses) isLocal(addr netip.Addr) bool {
 	if a.local == nil {
 		routes, err := a.routes()
@@ -160,7 +159,7 @@ func (a *addresses) isLocal(addr netip.Addr) bool {
 	return a.local.Contains(addr) || a.binds(addr)
 }
 
-// orphans returns what is ours on the device and used by no frontend.
+// orphans returns our addresses on the device that no frontend uses.
 func (a *addresses) orphans() []netip.Addr {
 	var out []netip.Addr
 	for _, addr := range slices.SortedFunc(maps.Keys(a.there), netip.Addr.Compare) {
@@ -171,7 +170,7 @@ func (a *addresses) orphans() []netip.Addr {
 	return out
 }
 
-// problem explains why addr could not be brought up.
+// problem explains why addr could not be added.
 func (a *addresses) problem(addr netip.Addr, err error) error {
 	p := vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s is not an address of this host", addr)}
 	switch {
@@ -179,7 +178,8 @@ func (a *addresses) problem(addr netip.Addr, err error) error {
 		p.Hint = "run with CAP_NET_ADMIN, use mode ipvs, or a pool inside 127.0.0.0/8"
 	case errors.Is(err, unix.EOPNOTSUPP):
 		p.Message += fmt.Sprintf(", and this kernel can't make the dummy device %s for it", a.name)
-		// Not "put the address on another device": the pool takes that for the host's own.
+		// Don't suggest putting the address on another device: the pool would treat it as the
+		// host's own.
 		p.Hint = fmt.Sprintf("load the module (modprobe dummy), make %[1]s of another kind (ip link add %[1]s type bridge), or use a pool inside 127.0.0.0/8", a.name)
 	default:
 		p.Message += fmt.Sprintf(", and putting it on %s failed: %v", a.name, err)
@@ -187,8 +187,8 @@ func (a *addresses) problem(addr netip.Addr, err error) error {
 	return p
 }
 
-// isLocal reports whether sockets can be bound to addr: the kernel's own word,
-// which knows 127.0.0.0/8 and local routes too. It costs a socket.
+// isLocal reports whether sockets can be bound to addr. It asks the kernel, which also counts
+// 127.0.0.0/8 and local routes. It costs a socket.
 func isLocal(addr netip.Addr) bool {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 	if err != nil {
@@ -198,6 +198,5 @@ func isLocal(addr netip.Addr) bool {
 	return true
 }
 
-// isNotLocal reports whether err is of a bind to an address that isn't the
-// host's.
+// isNotLocal reports whether err comes from binding to an address that is not the host's.
 func isNotLocal(err error) bool { return errors.Is(err, unix.EADDRNOTAVAIL) }

@@ -7,38 +7,37 @@ import (
 	"time"
 )
 
-// affinity remembers which backend each client address has, until the timeout
-// after the end of its last connection. It holds at most limit clients: when it
-// is full the one idle for longest is forgotten, and with none idle a newcomer
-// isn't remembered. Its methods may be called by any goroutine; each costs O(1).
+// affinity remembers the backend of each client address until the timeout after the end of its last
+// connection. It holds at most limit clients. When it is full, it forgets the client that has been
+// idle longest; if none is idle, it doesn't remember a new client. Its methods may be called
+// concurrently; each costs O(1).
 type affinity struct {
 	limit int
 
 	mu      sync.Mutex
 	timeout time.Duration
 	clients map[netip.Addr]*affine
-	idle    list.List   // of *affine without connections, idle for longest first
-	expiry  *time.Timer // of the first in idle; nil when idle is empty
+	idle    list.List   // of *affine without connections, longest idle first
+	expiry  *time.Timer // for the first in idle; nil if idle is empty
 }
 
 // affine is one client's affinity.
 type affine struct {
 	client  netip.Addr
 	backend netip.AddrPort
-	open    int           // connections
-	since   time.Time     // of the end of the last one
-	place   *list.Element // in idle; nil while open
+	open    int           // number of connections
+	since   time.Time     // end of the last connection
+	place   *list.Element // in idle; nil while a connection is open
 }
 
 func newAffinity(timeout time.Duration, limit int) *affinity {
 	return &affinity{limit: limit, timeout: timeout, clients: make(map[netip.Addr]*affine)}
 }
 
-// claim returns the client's backend if usable says it may still be used, else
-// the one that choose returns, and counts a connection of the client's. Two
-// first connections at once get the same answer. The entry goes to release
-// afterwards; it is nil when choose found none or the table has no room. Both
-// functions are called under the table's lock.
+// claim returns the client's backend if usable accepts it, else the backend that choose returns. It
+// counts a connection of the client. Two simultaneous first connections get the same backend. The
+// caller passes the entry to release afterwards. The entry is nil if choose found no backend or the
+// table has no room. Both functions are called with the table locked.
 func (a *affinity) claim(client netip.Addr, usable func(netip.AddrPort) bool, choose func() (netip.AddrPort, bool)) (*affine, netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -63,7 +62,7 @@ func (a *affinity) claim(client netip.Addr, usable func(netip.AddrPort) bool, ch
 	return e, e.backend
 }
 
-// enter makes an entry, or returns nil when there is no room.
+// enter creates an entry, or returns nil if there is no room.
 func (a *affinity) enter(client netip.Addr) *affine {
 	if len(a.clients) >= a.limit {
 		oldest := a.idle.Front()
@@ -81,7 +80,7 @@ func (a *affinity) forget(place *list.Element) {
 	delete(a.clients, a.idle.Remove(place).(*affine).client)
 }
 
-// move gives the entry another backend, after the claimed one failed.
+// move changes the entry's backend after the claimed one failed.
 func (a *affinity) move(e *affine, backend netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,7 +101,7 @@ func (a *affinity) release(e *affine) {
 	}
 }
 
-// expire forgets who is due and sets the timer for the next.
+// expire removes the expired clients and sets the timer for the next.
 func (a *affinity) expire() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +122,7 @@ func (a *affinity) expire() {
 	}
 }
 
-// setTimeout changes the timeout, for those already idle too.
+// setTimeout changes the timeout, also for clients that are already idle.
 func (a *affinity) setTimeout(timeout time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,7 +135,7 @@ func (a *affinity) setTimeout(timeout time.Duration) {
 	}
 }
 
-// close stops the timer and forgets everyone idle.
+// close stops the timer and removes all idle clients.
 func (a *affinity) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -2,7 +2,6 @@ package proxy
 
 import "github.com/ironvip/ironvip/vip"
 
-// Unsupported says what the userspace proxy can't do of what f asks for,
-// whatever the host: a vip.Problem of code unsupported, or nil. Apply asks it
-// first.
+// Unsupported returns what the userspace proxy doesn't support in f on any host: a vip.Problem with
+// code unsupported, or nil. Apply checks it first.
 func Unsupported(f *vip.Frontend) error { return check(f) }

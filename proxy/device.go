@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netlinkDevice is the kernel's device of that name: a dummy that doesn't
-// answer ARP, as the IPVS dataplane makes it.
+// netlinkDevice is the kernel's device with that name. It is a dummy that doesn't answer ARP, as in
+// the IPVS dataplane.
 type netlinkDevice struct{ name string }
 
 func (d *netlinkDevice) list() ([]netip.Addr, error) {
@@ -53,11 +53,10 @@ func (d *netlinkDevice) add(addr netip.Addr) error {
 	return nil
 }
 
-// awaitLocalRoute waits until packets to addr come to this host. The kernel
-// puts the local route of an IPv6 address in from a work queue, a moment after
-// the address, also without duplicate address detection; a client that comes
-// in between is sent out of the device. Where rules of the host's own route
-// the address elsewhere it gives up after 200 ms.
+// awaitLocalRoute waits until packets to addr reach this host. The kernel adds the local route of
+// an IPv6 address from a work queue, a moment after the address, also without duplicate address
+// detection. A client that connects in between would be routed out of the device. It gives up after
+// 200 ms, because the host's own rules may route the address elsewhere.
 func awaitLocalRoute(addr netip.Addr) {
 	for range 200 {
 		routes, err := netlink.RouteGet(addr.AsSlice())
@@ -82,7 +81,7 @@ func (d *netlinkDevice) remove(addr netip.Addr) error {
 	return nil
 }
 
-// up returns the device, made and set up if need be.
+// up returns the device. It creates and configures the device if needed.
 func (d *netlinkDevice) up() (netlink.Link, error) {
 	link, err := netlink.LinkByName(d.name)
 	if isNoLink(err) {
@@ -106,9 +105,9 @@ func (d *netlinkDevice) up() (netlink.Link, error) {
 	return link, nil
 }
 
-// localRoutes are the addresses that the host's routes make its own: those of its
-// devices, 127.0.0.0/8, and what else is routed so. Of IPv6 they are single
-// addresses, as only these can be bound to.
+// localRoutes returns the addresses that the host's routes make local: those of its devices,
+// 127.0.0.0/8, and others with a local route. It includes only single addresses of IPv6, because
+// only these can be bound to.
 func localRoutes() (*netipx.IPSet, error) {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL},
 		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
@@ -124,7 +123,8 @@ func localRoutes() (*netipx.IPSet, error) {
 	return set.IPSet()
 }
 
-// hostAddr is addr alone, usable at once (no duplicate address detection).
+// hostAddr returns addr as a single address that is usable at once (no duplicate address
+// detection).
 func hostAddr(addr netip.Addr) *netlink.Addr {
 	a := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}}
 	if addr.Is6() {

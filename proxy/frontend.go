@@ -29,9 +29,9 @@ type frontend struct {
 	target *Target
 	key    vip.FrontendKey
 
-	ctx    context.Context // ends with the frontend
+	ctx    context.Context // canceled when the frontend is closed
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // every goroutine of it
+	tasks  sync.WaitGroup // all goroutines of the frontend
 
 	spec     *vip.Frontend // as applied
 	listener listener
@@ -43,7 +43,7 @@ type frontend struct {
 // backends is the set from which a frontend chooses. It is immutable; an update replaces it.
 type backends struct {
 	all      map[netip.AddrPort]*endpoint
-	usable   []*endpoint            // those with a weight; what picker counts by
+	usable   []*endpoint            // those with a weight, in the order of picker's indexes
 	index    map[netip.AddrPort]int // of usable; only with affinity
 	picker   pick.Picker
 	withPort bool
@@ -83,7 +83,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	}
 	picker, err := pick.New(scheduler(spec), candidates, &f.turn)
 	if err != nil {
-		panic(err) // check has let it pass
+		panic(err) // check has accepted the scheduler
 	}
 	b.picker = picker
 	switch {
@@ -146,7 +146,7 @@ type attempt struct {
 	f      *frontend
 	client netip.AddrPort
 	hash   uint64
-	from   *backends // what tried counts by
+	from   *backends // the set that the indexes in tried refer to
 	tried  []int
 	claim  *affine
 	keeper *affinity // of claim
@@ -205,7 +205,7 @@ func (a *attempt) pick(b *backends) int {
 	return i
 }
 
-// works records that the backend answered: the client's affinity moves to it.
+// works records that the backend answered. The client's affinity moves to it.
 func (a *attempt) works(e *endpoint) {
 	e.works()
 	if a.claim != nil {

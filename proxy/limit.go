@@ -39,10 +39,10 @@ func (t *throttle) pass(now int64) bool {
 // buffer, so few pipes are enough.
 type budget struct{ connections, sessions, pipes, listeners int }
 
-// share divides the descriptors while some listen already: an eighth for pipes,
-// half for TCP connections and a quarter for UDP sessions. Listeners beyond a sixteenth reduce the
-// parts of TCP and UDP, up to three quarters of all. A sixteenth always remains for the rest of the
-// agent, so that its API answers when the proxy is overloaded.
+// share divides the descriptors: an eighth for pipes, half for TCP connections and a quarter for
+// UDP sessions. listeners is the number in use. Listeners beyond a sixteenth reduce the parts of
+// TCP and UDP, up to three quarters of all. A sixteenth always remains for the rest of the agent,
+// so that its API answers when the proxy is overloaded.
 func share(files uint64, listeners int) budget {
 	n := int(min(files, 1<<24))
 	traffic := n/4*3 - max(0, listeners-n/16)

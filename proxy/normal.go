@@ -9,11 +9,11 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// name is how this dataplane is called in messages.
+// name is the name of this dataplane in messages.
 const name = "the userspace proxy"
 
-// check says why the proxy can't serve f, whatever the host's state: a
-// vip.Problem that names everything at once, or nil.
+// check returns why the proxy can't serve f on any host: a vip.Problem that names all unsupported
+// features, or nil.
 func check(f *vip.Frontend) error {
 	var features []string
 	var field string
@@ -44,7 +44,7 @@ func check(f *vip.Frontend) error {
 	if f.Scheduler != 0 && !slices.Contains(pick.Supported(), f.Scheduler) {
 		refuse("scheduler", fmt.Sprintf("scheduler %q", f.Scheduler))
 	}
-	if f.Masquerade == vip.MasqueradeNever && forwardsNAT(f) { // other ways of forwarding never masquerade
+	if f.Masquerade == vip.MasqueradeNever && forwardsNAT(f) { // other forwarding methods never masquerade
 		refuse("masquerade", fmt.Sprintf("masquerade %q: backends always see this host's address", vip.MasqueradeNever))
 	}
 	if len(f.Backends) > pick.MaxBackends {
@@ -66,8 +66,8 @@ func check(f *vip.Frontend) error {
 	return p
 }
 
-// hints are by the field of the service. What only the kernel can do is for
-// hosts where it may.
+// hints are keyed by the field of the service. They suggest mode "ipvs" for features that only the
+// kernel has.
 var hints = map[string]string{
 	"forward":          `use forward "nat", or dataplane.mode "ipvs"`,
 	"internal_traffic": `make internal_traffic and external_traffic alike, or use dataplane.mode "ipvs"`,
@@ -78,7 +78,7 @@ var hints = map[string]string{
 	"scheduler_flags":  `remove the flag, or use dataplane.mode "ipvs"`,
 }
 
-// scheduler fills in the default.
+// scheduler returns f's scheduler or the default.
 func scheduler(f *vip.Frontend) vip.Scheduler {
 	if f.Scheduler == 0 {
 		return vip.DefaultScheduler
@@ -86,10 +86,10 @@ func scheduler(f *vip.Frontend) vip.Scheduler {
 	return f.Scheduler
 }
 
-// same reports whether the proxy would do the same for a and b. Names, drain
-// times and SchedulerFallback (it always falls back) don't count, nor does whom
-// it masquerades: backends always see this host. What check
-// refuses does, so that asking for it comes to Apply and is refused there.
+// same reports whether the proxy would serve a and b identically. It ignores names, drain times and
+// SchedulerFallback, because the proxy always falls back. It also ignores which connections are
+// masqueraded, because backends always see this host. It compares what check refuses, so that such
+// a request reaches Apply and is refused there.
 func same(a, b *vip.Frontend) bool {
 	return a.Key == b.Key &&
 		a.Kind == b.Kind &&

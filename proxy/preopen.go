@@ -12,9 +12,10 @@ import (
 // preopened has the frontends of a batch that listen before their update is applied, by index.
 type preopened []*frontend
 
-// preopenAll opens the new frontends of a batch on all processors, because opening is mostly kernel work. It does nothing
-// if the batch has removals: a new frontend may need a port or an address that a removal frees. A frontend that can't be
-// opened is tried again in order; that attempt adds its address, or reports the error.
+// preopenAll opens the new frontends of a batch on all processors, because opening is mostly kernel
+// work. It does nothing if the batch has removals: a new frontend may need a port or an address
+// that a removal frees. A frontend that can't be opened is tried again in order; that attempt adds
+// its address, or reports the error.
 func (t *Target) preopenAll(batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) preopened {
 	if len(batch) < 2 {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// sources are the clients that a frontend lets in; the zero value lets in all.
+// sources are the clients that a frontend accepts. The zero value accepts all.
 type sources struct {
 	vip    netip.Addr
 	ranges []netip.Prefix
@@ -17,9 +17,9 @@ func newSources(spec *vip.Frontend, own func(netip.Addr) bool) sources {
 	return sources{vip: spec.Key.Addr, ranges: spec.SourceRanges, own: own}
 }
 
-// admit reports whether a client may have a new connection: all may without
-// ranges, and this host's own always. The kernel gives these the VIP itself for
-// a source, unless they asked for another. It costs O(ranges).
+// admit reports whether a client may open a new connection. Without ranges, all clients may.
+// Clients on this host always may: the kernel gives them the VIP itself as their source address
+// unless they request another. It costs O(ranges).
 func (s *sources) admit(client netip.Addr) bool {
 	if len(s.ranges) == 0 {
 		return true

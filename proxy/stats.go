@@ -9,7 +9,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// tally is what a frontend or an endpoint has carried since it was made.
+// tally counts what a frontend or an endpoint has carried since it was created.
 type tally struct {
 	connections, in, out atomic.Uint64 // bytes: in is from clients
 }
@@ -23,8 +23,8 @@ func (t *tally) traffic(open int64) reconcile.Traffic {
 	}
 }
 
-// tallies are the two that a connection counts on: its frontend's, which stays
-// when the endpoint goes, and its endpoint's.
+// tallies are the two tallies of a connection: its frontend's, which remains when the endpoint is
+// removed, and its endpoint's.
 type tallies [2]*tally
 
 func (f *frontend) tallies(e *endpoint) tallies { return tallies{&f.tally, &e.tally} }
@@ -38,8 +38,8 @@ func (t tallies) connected() {
 func (t tallies) in(bytes int)  { t[0].in.Add(uint64(bytes)); t[1].in.Add(uint64(bytes)) }
 func (t tallies) out(bytes int) { t[0].out.Add(uint64(bytes)); t[1].out.Add(uint64(bytes)) }
 
-// Counted implements reconcile.Statistics: no packets, which the kernel alone
-// sees, no rates, and connections that are open or not there.
+// Counted implements reconcile.Statistics. The proxy counts no packets, which only the kernel sees,
+// and no rates. It has no inactive connections.
 func (t *Target) Counted() reconcile.Counted { return reconcile.Counted{} }
 
 // Totals implements reconcile.Statistics. It costs O(frontends and endpoints).

@@ -82,8 +82,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Target is the userspace dataplane. One goroutine at a time may call Apply, Actual, Arrived and Close. Connections, Stats
-// and the methods of reconcile.Statistics may be called concurrently.
+// Target is the userspace dataplane. One goroutine at a time may call Apply, Actual, Arrived and
+// Close. Connections, Stats and the methods of reconcile.Statistics may be called concurrently.
 type Target struct {
 	opts         Options
 	log          *slog.Logger
@@ -116,7 +116,7 @@ var (
 	_ reconcile.Waiter[vip.FrontendKey] = (*Target)(nil)
 )
 
-// errClosed is Apply's answer after Close.
+// errClosed is the error of Apply after Close.
 var errClosed = errors.New("the userspace proxy is closed")
 
 // New returns a Target without listeners.
@@ -137,8 +137,9 @@ func New(opts Options) *Target {
 	return t
 }
 
-// Apply implements reconcile.Target. An update of a listening frontend replaces only its set of backends: the listener
-// and the connections of remaining backends are not affected. A failed update leaves the frontend unchanged.
+// Apply implements reconcile.Target. An update of a listening frontend replaces only its set of
+// backends: the listener and the connections of remaining backends are not affected. A failed
+// update leaves the frontend unchanged.
 func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
 	t.wildcards.lists = nil
 	opened := t.preopenAll(batch)
@@ -166,8 +167,8 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 	return nil
 }
 
-// Arrived implements reconcile.Waiter with one read of the host's routes. It reports frontends whose address has become
-// one of the host's.
+// Arrived implements reconcile.Waiter with one read of the host's routes. It reports frontends
+// whose address has become one of the host's.
 func (t *Target) Arrived() func(vip.FrontendKey) bool {
 	none := func(vip.FrontendKey) bool { return false }
 	if len(t.awaited) == 0 {
@@ -175,7 +176,7 @@ func (t *Target) Arrived() func(vip.FrontendKey) bool {
 	}
 	local, err := t.addresses.routes()
 	if err != nil {
-		return none // they have a retry anyway
+		return none // they are retried anyway
 	}
 	return func(key vip.FrontendKey) bool {
 		_, ok := t.awaited[key]
@@ -198,8 +199,8 @@ func (t *Target) frontend(key vip.FrontendKey) *frontend {
 	return t.frontends[key]
 }
 
-// put applies spec. It checks the sockets and addresses themselves, so Repair makes no difference. opened is the result
-// of preopenAll for spec, or nil.
+// put applies spec. It checks the sockets and addresses themselves, so Repair makes no difference.
+// opened is the result of preopenAll for spec, or nil.
 func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	if err := check(spec); err != nil {
 		return err
@@ -231,8 +232,8 @@ func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	return nil
 }
 
-// open starts a frontend: its backends first, then the address, then the listener. A preopened f is only added to the
-// frontends.
+// open starts a frontend: its backends first, then the address, then the listener. A preopened f is
+// only added to the frontends.
 func (t *Target) open(spec *vip.Frontend, f *frontend) (err error) {
 	if f == nil {
 		f = newFrontend(t, spec)
@@ -257,7 +258,8 @@ func (t *Target) open(spec *vip.Frontend, f *frontend) (err error) {
 	return nil
 }
 
-// remove ends a frontend, if there is one, and removes its address from the device if no other frontend uses it.
+// remove ends a frontend, if it exists, and removes its address from the device if no other
+// frontend uses it.
 func (t *Target) remove(key vip.FrontendKey) error {
 	if f := t.frontend(key); f != nil {
 		t.drop(f)
@@ -273,8 +275,8 @@ func (t *Target) drop(f *frontend) {
 	t.addresses.unuse(f.spec)
 }
 
-// Actual implements reconcile.Target. After a start it yields no frontends. It yields addresses that an earlier process
-// left on the device as orphans, with port 0 in their key.
+// Actual implements reconcile.Target. After a start it yields no frontends. It yields addresses
+// that an earlier process left on the device as orphans, with port 0 in their key.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
 	type observed = reconcile.Observed[vip.Frontend]
 	return func(yield func(observed, error) bool) {
@@ -361,8 +363,8 @@ type counters struct {
 	accepted, sessions, failures, unserved, strangers, dropped atomic.Uint64
 }
 
-// Stats are totals since the start, apart from Listeners, Connections and
-// Sessions, which are open now.
+// Stats are totals since the start, except for Listeners, Connections and Sessions, which are the
+// current numbers.
 type Stats struct {
 	Listeners   int
 	Connections int64  // TCP

@@ -92,7 +92,7 @@ func (u *udpListener) shut() {
 		u.conn = nil
 	}
 	for _, s := range u.sessions {
-		s.server.Close() // its reader does the rest
+		s.server.Close() // its reader cleans up
 	}
 	clear(u.sessions)
 }
@@ -145,7 +145,7 @@ func (u *udpListener) readOne(conn *net.UDPConn) error {
 func awaitDatagram(raw syscall.RawConn) error {
 	return raw.Read(func(fd uintptr) bool {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 || err != nil // whoever reads learns of a fault
+		return n > 0 || err != nil // the reader gets the error
 	})
 }
 
@@ -180,7 +180,7 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 			u.f.target.stats.dropped.Add(1)
 			return
 		case errors.Is(err, net.ErrClosed):
-			u.forget(s) // ended just now
+			u.forget(s) // ended meanwhile
 		default:
 			s.fail(err)
 			refusals++
@@ -299,7 +299,7 @@ func (s *session) connectTo(e *endpoint) (done bool, err error) {
 		return false, err
 	}
 	s.endpoint, s.tallies, s.server, s.raw = e, s.listener.f.tallies(e), server, raw
-	if !e.add(s) { // gone since
+	if !e.add(s) { // removed meanwhile
 		server.Close()
 		return false, nil
 	}

@@ -1,8 +1,8 @@
 package pick
 
-// Sizes of the Maglev table, both prime. The small one costs 32 KiB a frontend
-// and keeps shares within about 1 % for 160 backends; the large one 256 KiB,
-// for those with more than smallTableBackends. The kernel's default is 4093.
+// Sizes of the Maglev table, both prime. The small one costs 32 KiB per frontend and keeps shares
+// within about 1 % for 160 backends. The large one costs 256 KiB and is for more than
+// smallTableBackends. The kernel's default is 4093.
 const (
 	smallTable         = 16381
 	largeTable         = 131071
@@ -41,9 +41,8 @@ func (m *maglev) fill(size uint64) {
 	}
 	taken := make([]bool, size)
 	left := size
-	// A backend is due when round*weight has passed the next multiple of the
-	// greatest weight. All are due in round 0, so that even the lightest backend
-	// gets a slot.
+	// A backend is due when round*weight has passed the next multiple of the greatest weight. All
+	// are due in round 0, so that even the lightest backend gets a slot.
 	for round := uint64(0); ; round++ {
 		for i := range fillers {
 			f := &fillers[i]

@@ -1,9 +1,10 @@
 // Package pick chooses a backend for a new connection.
 //
 // Its input is the usable backends of one frontend with their weights and shared counts of open
-// connections. Its output is a Picker, which returns one of them for a client. Pickers are pure
-// except for a shared turn counter and the counted connections: no I/O, no locks, no allocation in
-// Pick. They may be called concurrently. A change of backends or weights needs a new Picker.
+// Its input is the usable backends of one frontend with their weights, and shared counts of open
+// connections. Its output is a Picker, which returns one backend for a client. Pickers change only
+// a shared turn counter and the connection counts. Pick does no I/O, takes no locks and allocates
+// nothing; it may be called concurrently. A change of backends or weights needs a new Picker.
 // Hashing Pickers depend only on their input, so every host sends a client to the same backend.
 package pick
 
@@ -29,8 +30,8 @@ type Backend struct {
 // State is the part of a backend that changes with each connection. Its owner keeps it across
 // Pickers.
 type State struct {
-	Open  atomic.Int64 // connections it has, those being made included
-	Avoid atomic.Int64 // it is passed over before this time, in nanoseconds of the caller's clock
+	Open  atomic.Int64 // its connections, including those being established
+	Avoid atomic.Int64 // skipped before this time, in nanoseconds of the caller's clock
 }
 
 // Picker chooses among its backends.

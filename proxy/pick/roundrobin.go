@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 )
 
-// roundRobin gives each backend in turn one connection, whatever its weight.
+// roundRobin gives each backend one connection in turn and ignores weights.
 type roundRobin struct {
 	set
 	turn *atomic.Uint64
@@ -15,7 +15,7 @@ func (r *roundRobin) Pick(_ uint64, now int64, tried []int) int {
 	return r.from(int(start), now, tried)
 }
 
-// weightedRoundRobin gives each backend its weight's worth of every cycle.
+// weightedRoundRobin gives each backend its weight's share of every cycle.
 type weightedRoundRobin struct {
 	set
 	stride
@@ -32,12 +32,11 @@ func (w *weightedRoundRobin) Pick(_ uint64, now int64, tried []int) int {
 	return w.from(i, now, tried)
 }
 
-// stride is a weighted round robin without a lock, the static stride scheduler
-// of gRPC. The turn counter walks over generations of all backends; backend i
-// is taken in exactly weight[i] of every max generations, evenly spread. So
-// over one cycle, the sum of the weights divided by their common divisor, the
-// counts are exact, as with the kernel's wrr. One step costs
-// O(n * max / sum) on average, so O(1) for like weights and at most O(n).
+// stride is a weighted round robin without a lock: the static stride scheduler of gRPC. The turn
+// counter iterates over generations of all backends. Backend i is picked in exactly weight[i] of
+// every max generations, evenly spread. A cycle is the sum of the weights divided by their common
+// divisor; over one cycle, the counts are exact, as with the kernel's wrr. One step costs O(n * max
+// / sum) on average: O(1) for similar weights and at most O(n).
 type stride struct {
 	weight []uint64 // divided by their greatest common divisor
 	max    uint64
@@ -58,14 +57,14 @@ func newStride(backends []Backend, turn *atomic.Uint64) stride {
 	return s
 }
 
-// next returns the backend whose turn it is. It ends because the backend of
-// the greatest weight is taken in every generation.
+// next returns the backend that is next in turn. It terminates because the backend with the
+// greatest weight is picked in every generation.
 func (s *stride) next() int {
 	n := uint64(len(s.weight))
 	for {
 		seq := s.turn.Add(1) - 1
 		generation, i := seq/n, seq%n
-		// The offset keeps light backends from being taken in the same generation.
+		// The offset spreads light backends over different generations.
 		phase := (s.weight[i]*(generation%s.max) + i*(s.max/2)) % s.max
 		if phase >= s.max-s.weight[i] {
 			return int(i)
