@@ -7,9 +7,8 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// combinations reports what is good by itself and does not go with something
-// else of the service. Where one of the two is no good, nothing is said of the
-// pair. Ports and backends of out are in the order of those of s.
+// combinations reports values that are valid separately but not together. It ignores a pair if one
+// of its values is invalid. The ports and backends of out have the order of those of s.
 func (b *builder) combinations(s *Service, out *vip.Service) {
 	if out.OnePacket {
 		b.onePacket(strict.Index("scheduler_flags", slices.Index(s.SchedulerFlags, flagOnePacket)), s, out)
@@ -33,7 +32,7 @@ func (b *builder) combinations(s *Service, out *vip.Service) {
 	}
 }
 
-// onePacket reports what one-packet scheduling does not work with.
+// onePacket reports what one-packet scheduling does not support.
 func (b *builder) onePacket(field string, s *Service, out *vip.Service) {
 	if out.Forward == vip.ForwardNAT {
 		b.bad(field, "use forward dr or tunnel, or remove the flag",
@@ -51,8 +50,8 @@ func (b *builder) onePacket(field string, s *Service, out *vip.Service) {
 	}
 }
 
-// untranslated reports what needs packets to be changed, which direct routing
-// and tunnels don't do: a backend gets them as the client sent them.
+// untranslated reports settings that need changes to packets. Direct routing and tunnels deliver
+// packets as the client sent them.
 func (b *builder) untranslated(out *vip.Service) {
 	for i := range out.Ports {
 		p, field := &out.Ports[i], strict.Index("ports", i)
