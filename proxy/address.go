@@ -39,7 +39,7 @@ type addresses struct {
 
 	routes func() (*netipx.IPSet, error) // the local addresses by the host's routes
 	binds  func(netip.Addr) bool         // whether a socket can be bound
-	local  *netipx.IPSet                 // result of routes since the last refresh; nil if not read yet
+	local  *netipx.IPSet                 // of routes since the last refresh; nil if not read
 }
 
 func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses {

@@ -44,7 +44,7 @@ func check(f *vip.Frontend) error {
 	if f.Scheduler != 0 && !slices.Contains(pick.Supported(), f.Scheduler) {
 		refuse("scheduler", fmt.Sprintf("scheduler %q", f.Scheduler))
 	}
-	if f.Masquerade == vip.MasqueradeNever && forwardsNAT(f) { // other forwarding methods never masquerade
+	if f.Masquerade == vip.MasqueradeNever && forwardsNAT(f) { // other methods never masquerade
 		refuse("masquerade", fmt.Sprintf("masquerade %q: backends always see this host's address", vip.MasqueradeNever))
 	}
 	if len(f.Backends) > pick.MaxBackends {

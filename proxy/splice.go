@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// io.Copy between TCP connections splices too, but keeps a pipe (two
-// descriptors and its buffers) for each direction as long as it runs, which for
-// a mostly idle connection is all its life, and doesn't say which side failed.
-// Here a pipe, or a buffer, is held only while bytes are on their way, so an
+// io.Copy between TCP connections also splices, but it holds a pipe (two descriptors and its
+// buffers) for each direction while it runs. A mostly idle connection would hold it permanently.
+// io.Copy also doesn't report which side failed. The code below holds a pipe or a buffer only
+// during a transfer, so an idle connection costs two descriptors and no buffer.
 // idle connection costs two descriptors and no buffer.
 
 const (
-	spliceChunk = 1 << 20   // most bytes one splice moves; the pipe's size bounds it further
-	pipeSize    = 256 << 10 // asked for
-	leastPipe   = 64 << 10  // the kernel's default; a buffer does better than a smaller one
-	bufferSize  = 32 << 10  // of a copy without a pipe
+	spliceChunk = 1 << 20   // most bytes that one splice moves; the pipe's size is a further bound
+	pipeSize    = 256 << 10 // requested
+	leastPipe   = 64 << 10  // the kernel's default; a buffer is better than a smaller pipe
+	bufferSize  = 32 << 10  // for a copy without a pipe
 	idlePipes   = 64        // pipes kept for reuse
 )
 
-// pipe is an empty pipe, or one with bytes on their way.
+// pipe is a pipe that is empty or holds bytes in transfer.
 type pipe struct{ r, w int }
 
-// pipes makes, reuses and bounds pipes.
+// pipes creates, reuses and bounds pipes.
 type pipes struct {
 	most int
 
@@ -37,8 +37,7 @@ type pipes struct {
 	closed bool
 }
 
-// get returns an empty pipe, or nil when the bound is reached or the kernel has
-// none to give.
+// get returns an empty pipe. It returns nil at the bound, or if the kernel has no pipes left.
 func (p *pipes) get() *pipe {
 	p.mu.Lock()
 	if n := len(p.idle); n > 0 {
@@ -63,9 +62,8 @@ func (p *pipes) get() *pipe {
 	return q
 }
 
-// newPipe returns a pipe, or nil when the kernel has none of use. To a user
-// without privileges who has many it gives ever smaller ones, down to two pages
-// (fs.pipe-user-pages-soft).
+// newPipe returns a pipe, or nil if the kernel has none of a useful size. The kernel gives an
+// unprivileged user with many pipes smaller ones, down to two pages (fs.pipe-user-pages-soft).
 func newPipe() *pipe {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -83,7 +81,7 @@ func newPipe() *pipe {
 	return q
 }
 
-// put takes a pipe back; one that isn't empty is closed.
+// put returns a pipe. It closes a pipe that isn't empty.
 func (p *pipes) put(q *pipe, empty bool) {
 	p.mu.Lock()
 	if empty && !p.closed && len(p.idle) < idlePipes {
@@ -101,14 +99,14 @@ func (q *pipe) close() {
 	unix.Close(q.w)
 }
 
-// held returns how many pipes are in use.
+// held returns the number of pipes in use.
 func (p *pipes) held() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.open - len(p.idle)
 }
 
-// close closes the idle pipes, and those that come back later.
+// close closes the idle pipes. Pipes that are returned later are closed, too.
 func (p *pipes) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,12 +132,12 @@ type stream struct {
 	done    int // bytes of buffer already written
 	err     error
 	bytes   int64           // written
-	spliced int64           // of these, through a pipe
-	count   func(bytes int) // called for what was written; nil: nobody counts
+	spliced int64           // part of bytes that went through a pipe
+	count   func(bytes int) // called with the number of bytes written; nil: not counted
 }
 
-// copy runs the stream and returns what went wrong on which side; both are nil
-// when the source ended in good order.
+// copy runs the stream and returns the error of each side. Both are nil if the source ended
+// normally.
 func (s *stream) copy() (readErr, writeErr error) {
 	src, err := s.src.SyscallConn()
 	if err != nil {
@@ -172,8 +170,8 @@ func (s *stream) do(wait func(func(uintptr) bool) error, f func(uintptr) bool) e
 	return s.err
 }
 
-// fill takes what the source has and returns false when that is nothing yet,
-// keeping neither pipe nor buffer while waiting.
+// fill reads what the source has. It returns false if there is nothing yet, and then holds neither
+// pipe nor buffer while it waits.
 func (s *stream) fill(fd uintptr) bool {
 	for {
 		if s.pipe == nil && !s.buffered {
@@ -209,8 +207,8 @@ func (s *stream) fill(fd uintptr) bool {
 	}
 }
 
-// drain writes all that fill took, and returns false when the destination
-// takes no more for now.
+// drain writes everything that fill read. It returns false if the destination accepts no more for
+// now.
 func (s *stream) drain(fd uintptr) bool {
 	for s.pending > 0 {
 		var n int
@@ -245,7 +243,7 @@ func (s *stream) drain(fd uintptr) bool {
 	return true
 }
 
-// release gives pipe and buffer back.
+// release returns the pipe and the buffer.
 func (s *stream) release() {
 	if s.pipe != nil {
 		s.pipes.put(s.pipe, s.pending == 0)
@@ -257,13 +255,13 @@ func (s *stream) release() {
 	}
 }
 
-// reset closes c so that its peer sees a reset, whatever is unsent.
+// reset closes c so that its peer receives a reset, even if data is unsent.
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }
 
-// control runs f on c's descriptor, if c is open.
+// control runs f on c's descriptor if c is open.
 func control(c syscall.Conn, f func(fd int)) bool {
 	raw, err := c.SyscallConn()
 	return err == nil && raw.Control(func(fd uintptr) { f(int(fd)) }) == nil

@@ -75,7 +75,7 @@ func (t *tcpListener) accept() {
 			t.f.complain("accept", err)
 			backoff.Sleep(t.f.ctx, pause.Next())
 			continue
-		default: // closed by us, then nobody asks for it; or broken
+		default: // closed by us: the error is not used; or broken
 			t.death.Store(&err)
 			t.l.Close()
 			return
@@ -149,7 +149,7 @@ func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout tim
 	switch {
 	case err == nil:
 		c.server = server.conn
-		if !e.swap(server, c) { // gone since
+		if !e.swap(server, c) { // removed meanwhile
 			reset(server.conn)
 			return false
 		}
@@ -158,7 +158,7 @@ func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout tim
 		a.works(e)
 		return true
 	case f.ctx.Err() != nil:
-	case errors.Is(err, errGone), errors.Is(err, context.Canceled): // taken out while we tried: try another
+	case errors.Is(err, errGone), errors.Is(err, context.Canceled): // removed meanwhile: try another
 	case isLocalFault(err):
 		f.complain("connect to a backend", err)
 	default:
@@ -213,8 +213,8 @@ func (c *connection) abort() {
 // direction is one of a connection's two streams.
 type direction struct {
 	stream
-	finished atomic.Bool // the end was passed on to dst
-	writeErr error       // of the copy, after it
+	finished atomic.Bool // the end of the stream was passed on to dst
+	writeErr error       // of the copy, after its end
 }
 
 // relay copies in both directions until both end. It passes on each end separately (half-close),

@@ -26,7 +26,7 @@ func (w *wildcards) of(key vip.FrontendKey) (string, bool) {
 	if key.Addr.Is4() && w.has(name, key) {
 		return fmt.Sprintf("0.0.0.0:%d", key.Port), true
 	}
-	if w.has(name+"6", key) { // an IPv6 wildcard socket also accepts IPv4 unless configured otherwise
+	if w.has(name+"6", key) { // by default, it accepts IPv4, too
 		return fmt.Sprintf("[::]:%d", key.Port), true
 	}
 	return "", false
