@@ -35,14 +35,14 @@ type applyInput struct {
 	failed   *problem
 }
 
-// read is one service as it was read: one with problems is refused.
+// read is one service of the body. A service with problems is refused.
 type read struct {
 	spec     spec.Service
 	problems []vip.Problem
 }
 
-// Resolve reads the body as it comes, one service at a time, so that 64 MiB of
-// it are never in memory at once. Huma calls it before the handler.
+// Resolve reads the body one service at a time, so that 64 MiB of it are never in memory at once.
+// Huma calls it before the handler.
 func (in *applyInput) Resolve(ctx huma.Context) []error {
 	if in.failed = media(in.ContentType); in.failed != nil {
 		return nil
@@ -118,9 +118,8 @@ func readServices(body io.Reader) ([]read, *problem) {
 	return out, nil
 }
 
-// whole fills the buffer at every read. The decoder begins anew on a run of
-// white space after each read: with what a socket gives at a time, 64 MiB of
-// white space would cost minutes.
+// whole fills the buffer at every read. The decoder scans a run of white space from its start after
+// each read. With the short reads of a socket, 64 MiB of white space would cost minutes.
 type whole struct{ r io.Reader }
 
 func (w whole) Read(p []byte) (int, error) {
@@ -144,7 +143,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	allow(ctx, applyReadTimeout)
 	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(in.services)), DryRun: in.DryRun}}
 	var puts []rest.Put
-	var index []int // of each put, in the request
+	var index []int // position of each put in the request
 	var refusals []vip.Problem
 	refuseItem := func(i int, why ...vip.Problem) {
 		at := strict.Index("services", i)
@@ -235,7 +234,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	return out, nil
 }
 
-// problemsOfError are the reasons for the refusal of one service of many.
+// problemsOfError returns why one service of several was refused.
 func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 	var invalid *registry.InvalidError
 	if errors.As(err, &invalid) {
@@ -253,7 +252,7 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 	return []vip.Problem{p}
 }
 
-// proposed is the plan of what an apply would change.
+// proposed returns the plan of an apply.
 func (s *Server) proposed(results []rest.Result, refusals []vip.Problem) *v1.Plan {
 	var rows []vip.Service
 	for _, r := range results {

@@ -35,8 +35,8 @@ func (s *Server) backendRoutes() {
 		body:        reflect.TypeFor[v1.StateSpec]()}, s.setBackendState)
 }
 
-// BackendPath names a backend. Inputs embed it, so it is exported: huma
-// passes over what is not.
+// BackendPath identifies a backend. Inputs embed it, so it is exported: huma ignores unexported
+// fields.
 type BackendPath struct {
 	ServicePath
 	ID string `path:"id" doc:"address:port, or address; IPv6 with a port as [address]:port"`
@@ -69,7 +69,7 @@ type backendOutput struct {
 	Body              v1.Backend
 }
 
-// backend answers with one backend as it is now.
+// backend returns the current state of one backend.
 func (s *Server) backend(key vip.BackendKey) (*backendOutput, error) {
 	svc, ok := s.service(key.Service)
 	if !ok {
@@ -105,7 +105,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 	if err != nil {
 		return nil, err
 	}
-	if in.IfNoneMatch != "" { // it would speak of the service
+	if in.IfNoneMatch != "" { // it would refer to the service
 		return nil, badRequest("If-None-Match is not supported for backends", "remove the header")
 	}
 	check, err := in.check(key.Service)
@@ -120,7 +120,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 		Ports: body.Ports, ForZones: body.ForZones, ForNodes: body.ForNodes}
 	var ttl time.Duration
 	if body.TTL != nil {
-		if ttl = time.Duration(*body.TTL); ttl == 0 { // which would be none, further on
+		if ttl = time.Duration(*body.TTL); ttl == 0 { // later, 0 means that there is no TTL
 			return nil, invalid([]vip.Problem{{Code: vip.CodeInvalid, Service: key.Service.String(), Field: "ttl",
 				Message: "must be between 1s and 24h", Hint: `omit it for a backend without heartbeats`}})
 		}
@@ -218,7 +218,7 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 		return nil, err
 	}
 	out, err := s.backend(key)
-	if err != nil { // deleted meanwhile, which takes nothing of the operator's word back
+	if err != nil { // deleted meanwhile; the override remains
 		out = &backendOutput{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: rev,
 			BackendStatus: v1.BackendStatus{ID: backendID(key), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
 	}
@@ -226,8 +226,8 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 	return out, nil
 }
 
-// awaitState waits until the dataplane gives a backend new connections, or
-// none, as its state in force has it.
+// awaitState waits until the dataplane gives a backend new connections, or none, according to its
+// effective state.
 func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems []vip.Problem, err error) {
 	s.until(ctx, maxWait, func() bool {
 		problems = nil
@@ -265,8 +265,8 @@ func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems [
 	return problems, ctx.Err()
 }
 
-// hasAll reports whether a frontend of UDP, which has none but those that take new
-// clients, has every one of them that serves its port, wherever it is.
+// hasAll reports whether a UDP frontend contains every backend that serves its port and accepts new
+// clients, on any host. A UDP frontend has no other backends.
 func hasAll(in *status.Input, f *vip.Frontend) bool {
 	policy, internal := compile.Policies(in.Service)
 	if f.Key.Audience == vip.InternalClients {
@@ -277,8 +277,8 @@ func hasAll(in *status.Input, f *vip.Frontend) bool {
 		!compile.Hinted(in.Service, vip.FamilyOf(f.Key.Addr), f.Port, in.Override)
 }
 
-// isEndpointOf reports whether an endpoint of a frontend of the port stands for b:
-// not for another backend of the same address that states its number.
+// isEndpointOf reports whether endpoint is b in a frontend of the port, and not another backend of
+// the same address with its own port.
 func isEndpointOf(service *vip.Service, b *vip.Backend, port string, endpoint netip.AddrPort) bool {
 	if !b.Serves(port) {
 		return false

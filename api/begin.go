@@ -9,18 +9,18 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 )
 
-// beginPatience is how long a request waits for an agent that hasn't begun: longer
-// than a start takes that has nobody to wait for.
+// beginPatience is how long a request waits for an agent that hasn't begun. A start that waits for
+// nothing takes less.
 const beginPatience = time.Second
 
-// hasBegun reports whether what the store keeps has been taken in, so that what the
-// tables lack isn't there.
+// hasBegun reports whether the stored state has been loaded. Only then is a row that the tables
+// lack known not to exist.
 func (s *Server) hasBegun() bool {
 	return s.Begun == nil || table.IsClosed(s.Begun)
 }
 
-// onceBegun is a handler for what can't be answered before the agent has begun: an
-// empty list would be untrue, and a heartbeat would be told to register again.
+// onceBegun returns a handler for requests that can't be answered before the agent has begun. An
+// empty list would be wrong, and the response to a heartbeat would be to register again.
 func onceBegun[I, O any](s *Server, handler func(context.Context, *I) (*O, error)) func(context.Context, *I) (*O, error) {
 	return func(ctx context.Context, in *I) (*O, error) {
 		if s.Begun == nil {
@@ -39,7 +39,7 @@ func onceBegun[I, O any](s *Server, handler func(context.Context, *I) (*O, error
 	}
 }
 
-// waitsFor says what keeps the node from being ready.
+// waitsFor returns what keeps the node from being ready.
 func (s *Server) waitsFor() string {
 	if !s.hasBegun() {
 		return s.Awaits()

@@ -11,16 +11,15 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Payload is a body that the handler reads itself, strictly: huma's reader
-// passes over keys that come twice, and knows no places. Inputs embed it, so it is exported: huma
-// passes over what is not.
+// Payload is a body that the handler reads itself, strictly. Huma's reader accepts duplicate keys
+// and reports no places. Inputs embed it, so it is exported: huma ignores unexported fields.
 type Payload struct {
 	RawBody     []byte
 	ContentType string `header:"Content-Type" hidden:"true"`
 }
 
-// media refuses a body that says it is something else than JSON. Curl's -d says
-// that it is a form, whatever it is.
+// media refuses a body with a content type other than JSON. curl -d sets a form's type for any
+// body.
 func media(contentType string) *problem {
 	if contentType == "" {
 		return nil
@@ -36,8 +35,8 @@ func media(contentType string) *problem {
 		"send JSON with Content-Type: application/json")
 }
 
-// decode reads a JSON object into a struct by its toml tags. An empty body is
-// an empty object.
+// decode reads a JSON object into a struct by its toml tags. An empty body counts as an empty
+// object.
 func (b *Payload) decode(into any) *problem {
 	if p := media(b.ContentType); p != nil {
 		return p

@@ -12,9 +12,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// convergence measures how long a changed service takes from its source's word
-// to the dataplane having it. It follows three change feeds and costs O(1) a
-// change.
+// convergence measures the time from a source's change of a service until the dataplane has it. It
+// follows three change feeds and costs O(1) per change.
 type convergence struct {
 	services table.Reader[vip.ServiceKey, vip.Service]
 	compiled table.Reader[vip.ServiceKey, pipeline.Compiled]
@@ -42,8 +41,8 @@ func newConvergence(d *Deps) *convergence {
 	}
 }
 
-// run measures changes that come after the first full reconcile: those before
-// it waited for the agent's start.
+// run measures changes after the first full reconcile. Earlier changes waited for the agent's
+// start.
 func (c *convergence) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -63,7 +62,7 @@ func (c *convergence) run(ctx context.Context) error {
 				delete(c.pending, k)
 			case ch.Rev > started:
 				p, waits := c.pending[k]
-				if !waits { // else the earlier change is not in force yet, and its time counts
+				if !waits { // else the earlier change is not in effect yet, and its time counts
 					p = changed{at: time.Now(), source: ch.Value.Source}
 				}
 				p.rev = ch.Rev
@@ -80,7 +79,7 @@ func (c *convergence) run(ctx context.Context) error {
 				c.look(f.Service)
 			}
 		}
-		for _, ch := range changes { // what was faster than us
+		for _, ch := range changes { // changes that were applied before they were read here
 			c.look(ch.Value.Key)
 		}
 		if len(changes)+len(compiledChanges)+len(appliedChanges) > 0 {
@@ -96,7 +95,7 @@ func (c *convergence) run(ctx context.Context) error {
 	}
 }
 
-// look takes a service off the pending ones when the dataplane has it.
+// look removes a service from the pending ones if the dataplane has it.
 func (c *convergence) look(key vip.ServiceKey) {
 	p, waits := c.pending[key]
 	if !waits {

@@ -40,8 +40,8 @@ func (s *Server) getDataplane(context.Context, *struct{}) (*dataplaneOutput, err
 	return &dataplaneOutput{Body: s.dataplane()}, nil
 }
 
-// dataplane returns the dataplane's state in the API's form. It costs O(notable
-// frontends), see unhealthyIndex.
+// dataplane returns the dataplane's state in the API's form. It costs O(notable frontends), see
+// unhealthyIndex.
 func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
@@ -93,8 +93,8 @@ func (s *Server) dataplane() v1.Dataplane {
 	return out
 }
 
-// contestedText says of the first contested frontend what its row does. What
-// isn't ours and keeps coming back has no row.
+// contestedText returns the problem of the first contested frontend. Foreign entries that keep
+// returning have no row and therefore no problem.
 func contestedText(problems []v1.Problem) string {
 	if len(problems) == 0 {
 		return "another program keeps adding entries that ironvip removed; run ironvip events"
@@ -102,7 +102,7 @@ func contestedText(problems []v1.Problem) string {
 	return problems[0].Place + ": " + problems[0].Message
 }
 
-// maxProblems bounds a list of problems that is there to be looked at.
+// maxProblems bounds a list of problems for display.
 const maxProblems = 100
 
 type listFrontendsInput struct {
@@ -137,7 +137,7 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (*list
 		keys = s.unhealthy.of(of)
 		build = func(k vip.FrontendKey) (v1.Frontend, bool) {
 			row, ok := s.frontend(k)
-			return row, ok && row.Service == of.String() // else another service has it by now
+			return row, ok && row.Service == of.String() // else another service has it now
 		}
 	} else {
 		for k := range s.Frontends.All() {
@@ -155,7 +155,7 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (*list
 	return out, nil
 }
 
-// parseFrontendKey reads what vip.FrontendKey.String writes.
+// parseFrontendKey parses the result of vip.FrontendKey.String.
 func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
 	at, rest, _ := strings.Cut(s, "/")
 	at, last, ranged := strings.Cut(at, "-")
@@ -178,7 +178,7 @@ func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
 	return k, k.Protocol.UnmarshalText([]byte(protocol))
 }
 
-// frontendAddress is the address and ports of a key: "192.0.2.10:10000-10099".
+// frontendAddress returns the address and ports of a key: "192.0.2.10:10000-10099".
 func frontendAddress(k vip.FrontendKey) string {
 	at, _, _ := strings.Cut(k.String(), "/")
 	return at
@@ -249,8 +249,7 @@ func (s *Server) diffDataplane(ctx context.Context, _ *struct{}) (*diffOutput, e
 	return out, nil
 }
 
-// readingTime is how long a dataplane may take to be read, or repaired: 50,000
-// backends take a few seconds.
+// readingTime bounds a read or repair of the dataplane. 50,000 backends take a few seconds.
 func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	const most = 2 * time.Minute
 	allow(ctx, most+answerTime)
@@ -280,7 +279,7 @@ func diffEntry(d *Difference) v1.DiffEntry {
 			out.Action = v1.ActionRepair
 		}
 		if d.Have.Scheduler == 0 && len(d.Damage) > 0 {
-			break // there is nothing to compare with, as the damage says
+			break // nothing to compare with; the damage says so
 		}
 		details := frontendDetails(d.Want, d.Have)
 		if len(out.Details)+len(details) == 0 {
@@ -291,11 +290,10 @@ func diffEntry(d *Difference) v1.DiffEntry {
 	return out
 }
 
-// frontendDetails says in what two frontends differ. A dataplane that doesn't
-// know a field reports it as it pleases, so only fields that every dataplane
-// programs are compared.
+// frontendDetails returns how two frontends differ. It compares only fields that every dataplane
+// programs, because a dataplane reports an arbitrary value for other fields.
 func frontendDetails(want, have *vip.Frontend) (out []string) {
-	if want.Scheduler != have.Scheduler && have.Scheduler != vip.OtherScheduler { // of which the damage tells more
+	if want.Scheduler != have.Scheduler && have.Scheduler != vip.OtherScheduler { // the damage has more details
 		out = append(out, fmt.Sprintf("scheduler is %s, not %s", have.Scheduler, want.Scheduler))
 	}
 	if want.Affinity != have.Affinity {
@@ -320,8 +318,8 @@ func frontendDetails(want, have *vip.Frontend) (out []string) {
 	return out
 }
 
-// otherDetails compares what some dataplanes don't know. It is asked where what
-// all of them know is alike, and yet there is a difference.
+// otherDetails compares fields that some dataplanes don't program. It is called if the fields of
+// frontendDetails are equal although the frontends differ.
 func otherDetails(want, have *vip.Frontend) (out []string) {
 	differ := func(what string, want, have any) {
 		if w, h := fmt.Sprint(want), fmt.Sprint(have); w != h {

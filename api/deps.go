@@ -21,7 +21,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Registrar takes the writes: *rest.Source.
+// Registrar performs the writes: *rest.Source.
 type Registrar interface {
 	PutService(context.Context, rest.Put) (rest.Result, error)
 	PutServices(ctx context.Context, puts []rest.Put, atomic bool) ([]rest.Result, error)
@@ -33,16 +33,16 @@ type Registrar interface {
 	HeartbeatStatuses(vip.ServiceKey) map[string]rest.HeartbeatStatus
 }
 
-// Difference is one frontend that the dataplane has otherwise than desired.
+// Difference is one frontend that differs between the desired state and the dataplane.
 type Difference = reconcile.Difference[vip.FrontendKey, vip.Frontend]
 
-// Deps is everything the handlers read and call. The tables and Registrar are
-// needed; a nil function makes its endpoint answer 503 "unavailable".
+// Deps contains everything that the handlers read and call. The tables and Registrar are required.
+// If a function is nil, its endpoint returns 503 "unavailable".
 type Deps struct {
 	Node    string
 	Version string
 	Started time.Time
-	Hosts   []string // further names that callers may use for this host over TCP
+	Hosts   []string // additional names of this host that callers may use over TCP
 
 	Registrar   Registrar
 	SetState    func(context.Context, vip.BackendKey, vip.State) (rev uint64, err error) // overrides a backend's state
@@ -55,57 +55,55 @@ type Deps struct {
 	Compiled    table.Reader[vip.ServiceKey, pipeline.Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	// Begun is closed once what the store keeps is in the tables. Before, only what needs
-	// nothing of that is answered; the rest is refused, with what Awaits says is waited
-	// for. Nil: it is there.
+	// Begun is closed once the stored state is in the tables. Before that, only requests that don't
+	// need this state are answered. The others are refused; the message contains the result of
+	// Awaits. Nil: the state is loaded.
 	Begun  <-chan struct{}
 	Awaits func() string
 	Ready  <-chan struct{} // closed after the first full reconcile
-	// DrainsKept waits until what drains now would go on after a kill, too; nil where
-	// nothing is kept.
+	// DrainsKept waits until the current drains would survive a kill. Nil if nothing is stored.
 	DrainsKept func(context.Context) error
 
 	Events *event.Log
 	Pools  func() []ipam.PoolStatus
-	// Resync makes a source read everything again. An error that is
-	// fleet.ErrUnavailable is worth another try.
+	// Resync makes a source read everything again. With an error that is fleet.ErrUnavailable, the
+	// caller may retry.
 	Resync    func(ctx context.Context, source string) error
 	Stats     func() reconcile.Stats
 	Dataplane func() Dataplane
-	// Statistics reads what the dataplane carries; nil where it doesn't count.
+	// Statistics reads the dataplane's counters; nil if it has none.
 	Statistics reconcile.Statistics
 	Diff       func(context.Context) ([]Difference, error) // reads the dataplane
 	Repair     func(context.Context) ([]Difference, error) // the same, and repairs the differences
-	// Preview says what the allocator would grant, and grants nothing.
+	// Preview returns what the allocator would grant, and grants nothing.
 	Preview func([]vip.Service) []vip.Allocation
 	Config  Config
-	// Nodes lists the fleet; an error that is fleet.ErrUnavailable is worth
-	// another try.
+	// Nodes lists the fleet. With an error that is fleet.ErrUnavailable, the caller may retry.
 	Nodes func(context.Context) (v1.NodeList, error)
 	// Snapshot returns the whole store as one document.
 	Snapshot func(context.Context) (snapshot.Document, error)
-	// Tables are the tables that debug shows.
+	// Tables are the tables that the debug endpoints show.
 	Tables []status.DebugTable
-	// Checks are further lines of `ironvip status`; may be nil.
+	// Checks returns additional lines of `ironvip status`; may be nil.
 	Checks func() []v1.Check
 
-	Metrics *prometheus.Registry // what others collect; nil is none
+	Metrics *prometheus.Registry // metrics of other packages; nil: none
 	Log     *slog.Logger         // nil: slog.Default()
 }
 
 // Config is the agent's configuration as the API sees it.
 type Config struct {
-	Check    func() v1.Check                     // its line of `ironvip status`
-	Validate func(context.Context) []vip.Problem // what is wrong with what is on the disk
-	// Plan returns what would change if what is on the disk were loaded.
+	Check    func() v1.Check                     // the config line of `ironvip status`
+	Validate func(context.Context) []vip.Problem // the problems of the files on disk
+	// Plan returns what would change if the files on disk were loaded.
 	Plan   func(context.Context) (status.Plan, []vip.Problem)
-	Reload func(context.Context) (v1.ReloadResult, []vip.Problem) // problems: nothing has changed
-	Loaded func() (ok bool, at time.Time)                         // how and when the last reload went
+	Reload func(context.Context) (v1.ReloadResult, []vip.Problem) // with problems, nothing has changed
+	Loaded func() (ok bool, at time.Time)                         // result and time of the last reload
 }
 
-// Dataplane is which dataplane runs and why.
+// Dataplane is the running dataplane and the reason for its choice.
 type Dataplane struct {
 	Mode     string // "ipvs", "proxy"
 	Reason   string
-	Findings []v1.Finding // what the host lacks
+	Findings []v1.Finding // what the host lacks for a dataplane
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// etag is the ETag of a service: the revisions of its spec and of its status.
+// etag returns the ETag of a service: the revisions of its spec and of its status.
 func etag(specRev, statusRev uint64) string { return fmt.Sprintf(`"%d.%d"`, specRev, statusRev) }
 
-// Preconditions are the headers that make a write conditional. Inputs embed it, so it is exported: huma
-// passes over what is not.
+// Preconditions are the headers of a conditional write. Inputs embed it, so it is exported: huma
+// ignores unexported fields.
 type Preconditions struct {
 	IfMatch     string `header:"If-Match" doc:"ETag of the service version that the caller has read: 412 if the spec has changed since. The part after the dot, the status, is ignored"`
 	IfNoneMatch string `header:"If-None-Match" doc:"\"*\": create only, 412 if the service exists"`
 }
 
-// check returns what refuses a write whose Preconditions don't hold.
+// check returns a function that refuses the write if the Preconditions don't hold.
 func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	if p.IfNoneMatch != "" && strings.TrimSpace(p.IfNoneMatch) != "*" {
 		return nil, badRequest("If-None-Match must be * in a write", "use If-Match to write only to the version you have read")
@@ -60,8 +60,7 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	}, nil
 }
 
-// matches reports whether a header of ETags (If-None-Match of a GET) has this
-// one.
+// matches reports whether tag is in a header of ETags (If-None-Match of a GET).
 func matches(header, tag string) bool {
 	if strings.TrimSpace(header) == "*" {
 		return true
@@ -74,8 +73,8 @@ func matches(header, tag string) bool {
 	return false
 }
 
-// tags splits a list of ETags and takes off quotes and the mark of weak ones.
-// No ETag of ours holds a comma.
+// tags splits a list of ETags and removes quotes and the mark of weak ones. ironvip's ETags contain
+// no commas.
 func tags(header string) []string {
 	var out []string
 	for t := range strings.SplitSeq(header, ",") {

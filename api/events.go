@@ -17,7 +17,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// keepAlive is how often a stream without events says that it is there.
+// keepAlive is the interval of keep-alive comments in a stream without events.
 const keepAlive = 15 * time.Second
 
 func (s *Server) eventRoutes() {
@@ -76,8 +76,8 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*listEvents
 	}}, nil
 }
 
-// known is id, or 0 for an id that this run of the agent has not given out: the
-// caller's is of an earlier run, and everything of this one is news to it.
+// known returns id, or 0 if this run of the agent has not issued id. An unknown id comes from an
+// earlier run, so the caller needs all events of this run.
 func (s *Server) known(id uint64) uint64 {
 	if id == 0 {
 		return 0

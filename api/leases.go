@@ -67,7 +67,7 @@ func compareResources(a, b ipam.Resource) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.NodePort, b.NodePort), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// resourceKey is "192.0.2.10", or "30080/tcp" for a node port.
+// resourceKey returns "192.0.2.10", or "30080/tcp" for a node port.
 func resourceKey(r ipam.Resource) string {
 	if r.Addr.IsValid() {
 		return r.Addr.String()
@@ -89,7 +89,7 @@ func parseResource(s string) (r ipam.Resource, err error) {
 	return r, r.Protocol.UnmarshalText([]byte(protocol))
 }
 
-// vip is one lease in the shape of the API.
+// vip returns one lease in the API's form.
 func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {
 	l, rev, ok := s.Leases.Get(r)
 	if !ok {
@@ -134,8 +134,8 @@ func (s *Server) getVIP(_ context.Context, in *getVIPInput) (*getVIPOutput, erro
 
 type listPoolsOutput struct{ Body v1.PoolList }
 
-// maxCount is what counts stop at: the largest number that every reader of
-// JSON has exactly.
+// maxCount is the upper limit of counts: the largest integer that every JSON reader represents
+// exactly.
 const maxCount = 1<<53 - 1
 
 func (s *Server) listPools(context.Context, *struct{}) (*listPoolsOutput, error) {

@@ -15,7 +15,7 @@ import (
 
 type metricsOutput struct{ Body func(huma.Context) }
 
-// metrics is the handler of /metrics.
+// metrics returns the handler of /metrics.
 func (s *Server) metrics() func(context.Context, *struct{}) (*metricsOutput, error) {
 	own := prometheus.NewRegistry()
 	own.MustRegister(&tableCollector{s}, s.convergence.seconds, collectors.NewGoCollector(),
@@ -24,7 +24,7 @@ func (s *Server) metrics() func(context.Context, *struct{}) (*metricsOutput, err
 		own.MustRegister(&statsCollector{s})
 	}
 	if s.Metrics != nil {
-		own.MustRegister(s.Metrics) // in one registry: Gatherers of several check every series again
+		own.MustRegister(s.Metrics) // in one registry, because Gatherers of several check every series again
 	}
 	handler := promhttp.HandlerFor(own, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4})
 	return func(context.Context, *struct{}) (*metricsOutput, error) {
@@ -35,16 +35,16 @@ func (s *Server) metrics() func(context.Context, *struct{}) (*metricsOutput, err
 	}
 }
 
-// tableCollector reads the tables at the time of a scrape: there is no counter
-// to be kept in step with them. A scrape costs O(services + frontends).
+// tableCollector reads the tables at each scrape, so that no counters need updates. A scrape costs
+// O(services + frontends).
 type tableCollector struct{ s *Server }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("ironvip_"+name, help, labels, nil)
 }
 
-// The metrics that are read from tables. Labels are names of things that are
-// configured or registered, so their number is theirs.
+// The metrics that are read from tables. Labels are names of configured or registered objects, so
+// their number is bounded by those.
 var (
 	descBuild           = desc("build_info", "The agent's version; always 1.", "version")
 	descServices        = desc("services", "Services by source and state.", "source", "state")
@@ -104,7 +104,7 @@ func (c *tableCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descSourceProblems, float64(len(src.Problems)), src.Name)
 		counter(descSourceRestarts, float64(src.Restarts), src.Name)
 	}
-	if s.Pools != nil && s.hasBegun() { // else nobody knows which are free
+	if s.Pools != nil && s.hasBegun() { // else the free addresses are not known
 		for _, p := range s.Pools() {
 			gauge(descPool, float64(p.Used), p.Name, "used")
 			gauge(descPool, float64(p.Cooling), p.Name, "cooling")

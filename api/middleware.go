@@ -34,24 +34,24 @@ func requestID(ctx context.Context) string {
 	return id
 }
 
-// control of the connection that the request came on, for handlers that take
-// longer than the server's timeouts allow. Nil in a test without a connection.
+// connOf returns the control of the request's connection, for handlers that take longer than the
+// server's timeouts allow. It is nil in a test without a connection.
 func connOf(ctx context.Context) *http.ResponseController {
 	c, _ := ctx.Value(keyConn).(*http.ResponseController)
 	return c
 }
 
-// allow gives the request d more to be answered in. It also takes the deadline
-// off the reading side, where its passing would end the request's context.
+// allow gives the response to the request d more time. It also removes the read deadline, because
+// its expiration would end the request's context.
 func allow(ctx context.Context, d time.Duration) {
 	if c := connOf(ctx); c != nil {
-		_ = c.SetReadDeadline(time.Time{}) // a writer without deadlines has none to pass
+		_ = c.SetReadDeadline(time.Time{}) // a writer without deadlines has none to expire
 		_ = c.SetWriteDeadline(time.Now().Add(d))
 	}
 }
 
-// wrap puts around next what every request needs: an id, a log line, an answer
-// to a panic, and the check of who asks.
+// wrap adds to next what every request needs: an id, a log line, a response to a panic, and the
+// check of the caller.
 func (s *Server) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -80,39 +80,38 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			writeProblem(rec, r, p)
 			return
 		}
-		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // what of it can't be read would be passed over
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // an unparsable part would be ignored
 			writeProblem(rec, r, badRequest("invalid query: "+err.Error(), "separate parameters with & and write % as %25"))
 			return
 		}
-		if r.Method == http.MethodHead { // the server leaves the body out
+		if r.Method == http.MethodHead { // the server omits the body
 			r.Method = http.MethodGet
 		}
-		// A caller that still sends a refused body would see its connection break
-		// instead of the answer: so nobody may close the body before the rest of
-		// it is read off here.
+		// A caller that is still sending a refused body would get a broken connection instead of
+		// the response. The handler therefore can't close the body; the rest of it is read below.
 		body := &wholeBody{Reader: r.Body, brokeOff: func(err error) {
 			if rec.status == 0 {
 				writeProblem(rec, r, badRequest("incomplete body: "+err.Error(), "send as many bytes as Content-Length states"))
 			}
-			panic(http.ErrAbortHandler) // answered; the rest of the handler has nothing to go on with
+			panic(http.ErrAbortHandler) // answered; the handler can't continue
 		}}
 		r.Body = io.NopCloser(body)
 		next.ServeHTTP(rec, r)
-		if body.late { // the answer now, though reading has taken all the time there was; the passed deadline keeps anybody from reading on
+		if body.late { // reading has used all its time; the expired deadline prevents further reads
 			_ = http.NewResponseController(rec).SetWriteDeadline(time.Now().Add(readTimeout))
 			return
 		}
-		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // allow may have taken it off
+		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // allow may have removed it
 		_, _ = io.CopyN(io.Discard, body.Reader, maxDiscard)
 	})
 }
 
-// wholeBody is a body that tells when its caller breaks it off, which huma
-// would take for a fault of the agent. One that is too slow is huma's to tell.
+// wholeBody is a body that reports when its caller ends it early. Huma would treat that as an error
+// of the agent. Huma itself reports a body that is too slow.
 type wholeBody struct {
 	io.Reader
 	brokeOff func(error)
-	late     bool // it was too slow
+	late     bool // the body was too slow
 }
 
 func (b *wholeBody) Read(p []byte) (int, error) {
@@ -127,10 +126,10 @@ func (b *wholeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// panicked answers a request whose handler panicked.
+// panicked responds to a request with a handler that panicked.
 func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	if p == http.ErrAbortHandler || r.Context().Err() != nil {
-		return // the caller is gone; there is nobody to answer
+		return // the caller is gone
 	}
 	s.log.Error("panic in a request handler", "method", r.Method, "path", r.URL.Path,
 		"request_id", requestID(r.Context()), "panic", p, "stack", string(debug.Stack()))
@@ -140,7 +139,7 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	}
 }
 
-// writeProblem answers outside of huma.
+// writeProblem writes a problem without huma.
 func writeProblem(w http.ResponseWriter, r *http.Request, p *problem) {
 	doc := p.ProblemDocument
 	doc.RequestID, doc.Instance = requestID(r.Context()), r.URL.Path
@@ -164,10 +163,10 @@ func goodID(id string) bool {
 	return true
 }
 
-// admit refuses, on TCP, a Host that isn't this agent and an Origin that isn't
-// the Host: a web page that a person on this host looks at must not reach the
-// agent, neither under its own name (rebound to 127.0.0.1) nor across origins.
-// Nobody but a process of this host can speak to the unix socket.
+// admit checks requests on TCP. It refuses a Host that isn't this agent and an Origin that isn't
+// the Host. A web page in a browser on this host must not reach the agent, neither under its own
+// name (rebound to 127.0.0.1) nor across origins. Only processes of this host can use the unix
+// socket.
 func (s *Server) admit(r *http.Request) *problem {
 	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && a.Network() == "unix" {
 		return nil
@@ -190,8 +189,8 @@ func (s *Server) admit(r *http.Request) *problem {
 	return nil
 }
 
-// knownHost reports whether a name in a Host header is this agent. Addresses
-// are: a page under a foreign name can't make a browser send one.
+// knownHost reports whether a name in a Host header is this agent. It accepts all addresses,
+// because a page under a foreign name can't make a browser send one.
 func (s *Server) knownHost(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -200,8 +199,8 @@ func (s *Server) knownHost(host string) bool {
 	return host == "localhost" || host == strings.ToLower(s.Node) || slices.Contains(s.Hosts, host)
 }
 
-// levelOf is the level at which a request is logged: what changes something is
-// news, what is read is not, and what fails on our side wants a look.
+// levelOf returns the level for logging a request: info for changes, debug for reads and
+// heartbeats, and warn for errors of the agent.
 func (s *Server) levelOf(r *http.Request, status int) slog.Level {
 	switch {
 	case status >= 500 && status != http.StatusServiceUnavailable:
@@ -212,7 +211,7 @@ func (s *Server) levelOf(r *http.Request, status int) slog.Level {
 	return slog.LevelInfo
 }
 
-// recorder notes the status that was written.
+// recorder records the status that was written.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -232,8 +231,8 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return r.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// Flush is for gin, which flushes through an interface.
+// Flush supports gin, which flushes through an interface.
 func (r *recorder) Flush() { _ = http.NewResponseController(r.ResponseWriter).Flush() }

@@ -59,8 +59,7 @@ func (s *Server) getStatus(context.Context, *struct{}) (*statusOutput, error) {
 	return &statusOutput{Body: s.status()}, nil
 }
 
-// status returns the health of this node. It costs O(sources + pools + notable
-// frontends).
+// status returns the health of this node. It costs O(sources + pools + notable frontends).
 func (s *Server) status() v1.NodeStatus {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
 		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.servicesRevision(), Checks: []v1.Check{}}
@@ -76,7 +75,7 @@ func (s *Server) status() v1.NodeStatus {
 		add(s.Config.Check())
 	}
 	add(s.sourcesCheck())
-	if s.hasBegun() { // else nobody knows
+	if s.hasBegun() { // else it is not known
 		if s.Pools != nil {
 			add(s.poolsCheck())
 		}
@@ -100,7 +99,7 @@ func (s *Server) status() v1.NodeStatus {
 	return out
 }
 
-// rank orders levels: 0 is ok.
+// rank orders levels; 0 is ok.
 func rank(level string) int {
 	switch level {
 	case v1.LevelFail:
@@ -111,7 +110,7 @@ func rank(level string) int {
 	return 0
 }
 
-// sourcesCheck counts the services of each source and names its first problem.
+// sourcesCheck counts the services of each source and reports its first problem.
 func (s *Server) sourcesCheck() v1.Check {
 	c := v1.Check{Name: "sources", Level: v1.LevelOK}
 	for i, src := range s.sources() {
@@ -168,7 +167,7 @@ func (s *Server) servicesCheck() v1.Check {
 	for _, n := range count {
 		healthy -= n
 	}
-	c.Message = fmt.Sprintf("%d of %d healthy", max(healthy, 0), total) // services may go between two counts
+	c.Message = fmt.Sprintf("%d of %d healthy", max(healthy, 0), total) // services may be removed between the two counts
 	for _, state := range []string{v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
 		if n := count[status.State(state)]; n > 0 {
 			c.Message += fmt.Sprintf(", %d %s", n, state)

@@ -36,15 +36,15 @@ func (s *Server) listNodes(ctx context.Context, _ *struct{}) (*listNodesOutput, 
 	return &listNodesOutput{Body: list}, nil
 }
 
-// storeAway is the problem of what needs the store that the fleet shares, while
-// that can't be reached.
+// storeAway returns the problem of a request that needs the fleet's shared store while it is
+// unreachable.
 func storeAway(detail, hint string) *problem {
 	p := refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, detail, hint)
 	p.header = http.Header{"Retry-After": {"5"}}
 	return p
 }
 
-// export costs O(leases and registrations).
+// export returns the store as a document. It costs O(leases and registrations).
 func (s *Server) export(ctx context.Context, _ *struct{}) (*documentOutput, error) {
 	if s.Snapshot == nil {
 		return nil, unavailable("store")

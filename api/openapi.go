@@ -21,7 +21,7 @@ func newEngine() *gin.Engine {
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
 	e.RedirectTrailingSlash = false
-	// An id with an escaped slash stays one segment of the path.
+	// An id with an escaped slash remains one segment of the path.
 	e.UseEscapedPath = true
 	e.UnescapePathValues = true
 	e.NoRoute(func(c *gin.Context) {
@@ -35,7 +35,7 @@ func newEngine() *gin.Engine {
 	return e
 }
 
-// adapter is huma's gin adapter, but for paths that hold a colon.
+// adapter is huma's gin adapter with support for paths that contain a colon.
 type adapter struct {
 	http.Handler
 	engine *gin.Engine
@@ -53,7 +53,7 @@ func (s *Server) newAPI() huma.API {
 	}
 	config := huma.DefaultConfig("ironvip", version)
 	config.Info.Description = "Virtual IPs for services on bare metal: services, backends, leases and the dataplane of one agent."
-	config.CreateHooks = nil // its links take the Host header into bodies
+	config.CreateHooks = nil // its links copy the Host header into bodies
 	config.DocsPath, config.OpenAPIPath, config.SchemasPath = "", "", ""
 	config.RejectUnknownQueryParameters = true
 	config.Transformers = []huma.Transformer{s.transform}
@@ -66,7 +66,7 @@ func (s *Server) newAPI() huma.API {
 	return huma.NewAPI(config, adapter{s.engine, s.engine})
 }
 
-// schemaName keeps the types of vip/spec apart from those of api/v1.
+// schemaName separates the types of vip/spec from those of api/v1.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	for t.Kind() == reflect.Pointer {
@@ -78,7 +78,7 @@ func schemaName(t reflect.Type, hint string) string {
 	return name
 }
 
-// How the unions of vip/spec look in the OpenAPI document.
+// The schemas of vip/spec's unions in the OpenAPI document.
 type (
 	nodePortSchema  struct{}
 	portRangeSchema struct{}
@@ -115,12 +115,12 @@ type operation struct {
 	description  string
 	tag          string
 	status       int          // of success; 0: 200
-	also         map[int]any  // further successes and their bodies; nil: none
-	body         reflect.Type // of the request, which the handler reads itself
+	also         map[int]any  // other success statuses and their bodies; nil: none
+	body         reflect.Type // of the request, if the handler reads it itself
 	bodyOptional bool
 	maxBody      int64
-	content      string // of the answer, where it is not JSON
-	early        bool   // it can be answered before the agent has begun
+	content      string // type of a response that is not JSON
+	early        bool   // can be answered before the agent has begun
 }
 
 // register adds a route to the API and to its document.
@@ -166,7 +166,7 @@ func orNew[T any](p *T) *T {
 	return p
 }
 
-// operation finds a route in the document.
+// operation returns a route's entry in the document.
 func (s *Server) operation(method, path string) *huma.Operation {
 	item := s.api.OpenAPI().Paths[path]
 	switch method {
@@ -180,7 +180,7 @@ func (s *Server) operation(method, path string) *huma.Operation {
 	return item.Delete
 }
 
-// writeDocument renders the OpenAPI document, once every route is there.
+// writeDocument renders the OpenAPI document after all routes are registered.
 func (s *Server) writeDocument() []byte {
 	b, err := json.Marshal(s.api.OpenAPI())
 	if err != nil {

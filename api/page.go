@@ -7,15 +7,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Paging are the parameters of a list. Inputs embed it, so it is exported: huma
-// passes over what is not.
+// Paging contains the parameters of a list. Inputs embed it, so it is exported: huma ignores
+// unexported fields.
 type Paging struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"rows in a page"`
 	Cursor string `query:"cursor" doc:"next of the previous page"`
 }
 
-// A cursor is the key of the last row of the page before, in a form that nobody
-// is tempted to build: it holds across changes and restarts.
+// encodeCursor returns a cursor: the key of the previous page's last row, encoded to discourage
+// callers from building one. It remains valid across changes and restarts.
 func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 func (p Paging) after() (string, error) {
@@ -31,10 +31,9 @@ func badCursor() error {
 		vip.Problem{Code: vip.CodeInvalid, Field: "query.cursor", Message: "is not a cursor"})
 }
 
-// page sorts keys, builds rows of them until there are limit, and returns the
-// key to go on after, if there are more. A key may be there several times, as
-// a table's All names a row that changes meanwhile. Build says which keys make no
-// row.
+// page sorts keys, builds up to limit rows, and returns the key to continue after if there are
+// more. A key may occur several times, because a table's All can yield a row again that changes
+// meanwhile. build reports whether a key has a row.
 func page[K comparable, V any](keys []K, compare func(a, b K) int, limit int, build func(K) (V, bool)) (rows []V, last K, more bool) {
 	slices.SortFunc(keys, compare)
 	keys = slices.Compact(keys)

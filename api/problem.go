@@ -16,21 +16,20 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// problem is a problem document on its way to the caller.
+// problem is a problem document for a response.
 type problem struct {
 	v1.ProblemDocument
 	header http.Header
 }
 
-// The methods that huma asks of an error it is to answer with.
+// The methods that huma requires of an error response.
 
 func (p *problem) Error() string             { return p.Detail }
 func (p *problem) GetStatus() int            { return p.Status }
 func (p *problem) ContentType(string) string { return v1.ProblemType }
 func (p *problem) GetHeaders() http.Header   { return p.header }
 
-// refuse makes a problem. The rest of its document is filled in when it is
-// written.
+// refuse returns a problem. The rest of its document is filled in when it is written.
 func refuse(status int, code, detail, hint string, errs ...vip.Problem) *problem {
 	return &problem{ProblemDocument: v1.ProblemDocument{Type: "urn:ironvip:problem:" + code, Title: http.StatusText(status),
 		Status: status, Code: code, Detail: detail, Hint: hint, Errors: optionalProblems(errs)}}
@@ -43,7 +42,7 @@ func optionalProblems(in []vip.Problem) []v1.Problem {
 	return problems(in)
 }
 
-// problems converts; it never returns nil.
+// problems converts to the API's type. It never returns nil.
 func problems(in []vip.Problem) []v1.Problem {
 	out := make([]v1.Problem, 0, len(in))
 	for _, p := range in {
@@ -63,8 +62,8 @@ func noBackend(key vip.BackendKey) *problem {
 		"register it: PUT "+v1.BackendPath(key.Service.Namespace, key.Service.Name, id))
 }
 
-// goneMeanwhile is the problem of a write that was done, and undone by somebody
-// else before it could be answered. 404 would say that it never was.
+// goneMeanwhile returns the problem of a write that another client reverted before the response. A
+// 404 would mean that the object never existed.
 func goneMeanwhile(what string) *problem {
 	return refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, what+" was written, but another client deleted it", "write it again if needed")
 }
@@ -77,7 +76,7 @@ func badRequest(detail, hint string, errs ...vip.Problem) *problem {
 	return refuse(http.StatusBadRequest, v1.CodeInvalidRequest, detail, hint, errs...)
 }
 
-// writeFailed is the problem of a write that sources/rest refused.
+// writeFailed returns the problem of a write that sources/rest refused.
 func writeFailed(key vip.BackendKey, err error) error {
 	var (
 		own      *problem
@@ -121,7 +120,7 @@ func writeFailed(key vip.BackendKey, err error) error {
 	return err // an own fault: 500, logged
 }
 
-// ownedHint says what to do about a name that another source has.
+// ownedHint returns the hint for a name that another source owns.
 func ownedHint(o *rest.OwnedError) string {
 	hint := "change it in source \"" + o.Source + "\""
 	if o.Source == "" {
@@ -133,7 +132,7 @@ func ownedHint(o *rest.OwnedError) string {
 	return hint + ", or use another name"
 }
 
-// conflictHint says what to do about what another host wrote first.
+// conflictHint returns the hint for a conflicting write of another host.
 func conflictHint(c *registry.ConflictError) string {
 	path := v1.ServicePath(c.Service.Namespace, c.Service.Name)
 	switch {
@@ -145,8 +144,7 @@ func conflictHint(c *registry.ConflictError) string {
 	return "read the current version: GET " + path + "; write again to replace it (with If-Match), or use another name"
 }
 
-// transform turns what huma answers with by itself into a problem of ours, and
-// completes every problem.
+// transform converts huma's own errors to problems, and completes every problem.
 func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
 	var p *problem
 	switch v := v.(type) {

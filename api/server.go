@@ -16,8 +16,7 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Timeouts and bounds of the server. A request that waits for something is
-// given that time on top.
+// Timeouts and bounds of the server. A request that waits gets its waiting time in addition.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 30 * time.Second
@@ -28,7 +27,7 @@ const (
 	maxBody           = 1 << 20
 	maxApplyBody      = 64 << 20
 	applyReadTimeout  = 2 * time.Minute
-	maxDiscard        = 16 << 20 // of a body that was refused for its length
+	maxDiscard        = 16 << 20 // for a body that was refused for its length
 )
 
 // Server is the REST API. It may serve several listeners.
@@ -43,7 +42,7 @@ type Server struct {
 	handler     http.Handler
 }
 
-// New returns a server; nothing listens yet.
+// New returns a server without listeners.
 func New(d Deps) *Server {
 	if d.Log == nil {
 		d.Log = slog.Default()
@@ -58,11 +57,10 @@ func New(d Deps) *Server {
 	return s
 }
 
-// Handler is the whole API.
+// Handler returns the handler of the whole API.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Run keeps the measurements that need to be made as things happen, until ctx
-// ends.
+// Run updates the convergence measurements and the unhealthy index until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
@@ -70,8 +68,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.convergence.run(ctx)
 }
 
-// Serve answers requests on l until ctx ends. Requests that wait are then told
-// that time is up, and all have 5 s to finish.
+// Serve answers requests on l until ctx ends. Waiting requests then time out, and all requests have
+// 5 s to finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -96,7 +94,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	grace, end := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer end()
 	if server.Shutdown(grace) != nil {
-		_ = server.Close() // what still runs is cut off
+		_ = server.Close() // cut off the remaining requests
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
@@ -104,10 +102,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return ctx.Err()
 }
 
-// ListenUnix listens on a unix socket with the given permissions, which the
-// socket has from its first moment on. It takes the place of a socket that a former agent
-// left behind, but never of one that somebody serves, nor of another file. The
-// error says on a line of its own, after "hint: ", what to do.
+// ListenUnix listens on a unix socket that has the given permissions from its creation on. It
+// replaces a socket that an earlier agent left behind. It never replaces a socket in use or another
+// file. The error has the hint on a separate line, after "hint: ".
 func ListenUnix(path string, mode os.FileMode) (net.Listener, error) {
 	l, hint, err := listenUnix(path, mode)
 	if err != nil {
@@ -116,7 +113,7 @@ func ListenUnix(path string, mode os.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// maxSocketPath is how long a socket's name may be, in bytes.
+// maxSocketPath is the maximum length of a socket's name in bytes.
 const maxSocketPath = 107
 
 func listenUnix(path string, mode os.FileMode) (l *unixListener, hint string, err error) {
@@ -136,9 +133,8 @@ func listenUnix(path string, mode os.FileMode) (l *unixListener, hint string, er
 			return nil, "stop that agent, or set api.socket to another path", errors.New("another agent listens on it")
 		}
 	}
-	// The socket gets its mode under a name of its own, and only then its place:
-	// it is at no time open to more than it should be, without a change of the
-	// process's umask.
+	// The socket gets its mode under a temporary name and is then renamed. It never has wider
+	// permissions than mode, and the process's umask is unchanged.
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".ironvip-")
 	if err != nil {
 		return nil, elsewhere, err
@@ -147,8 +143,8 @@ func listenUnix(path string, mode os.FileMode) (l *unixListener, hint string, er
 	made := filepath.Join(dir, "s")
 	name := made
 	if len(name) > maxSocketPath {
-		// It may be longer than the one it gets. By the directory's descriptor it
-		// is short; not always, for it is this name that ss shows.
+		// The temporary name may be longer than the final one. A name through the directory's
+		// descriptor is short. It is used only if needed, because ss shows this name.
 		open, err := os.Open(dir)
 		if err != nil {
 			return nil, elsewhere, err
@@ -174,7 +170,7 @@ type unixListener struct {
 	path string
 }
 
-// Addr is where clients find it.
+// Addr returns the address for clients.
 func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 func (l *unixListener) Close() error {

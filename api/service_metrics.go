@@ -12,17 +12,17 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// tally is what the metrics say of one service.
+// tally contains the metrics of one service.
 type tally struct {
 	source string
 	state  status.State
-	// Backends by their state in force, those that only drain still included, and
-	// how many of them take new connections.
+	// Backends by their effective state, including those that are removed and still drain, and how
+	// many of them accept new connections.
 	ready, drain, maint, usable int
 }
 
-// tallies yields the tally of each service, once. Of those that are well, most of
-// many, it is known without a look at what their status is made of.
+// tallies yields the tally of each service once. It doesn't read the status of healthy services,
+// usually most of them.
 func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 	return func(yield func(vip.ServiceKey, tally) bool) {
 		rows := make(map[vip.ServiceKey]*table.Row[vip.Service], s.Services.Len())
@@ -31,7 +31,8 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 				rows[key] = row
 			}
 		}
-		// After the rows: a service that has come since isn't taken for one that is well.
+		// The states are read after the rows, so that a newly added service doesn't count as
+		// healthy.
 		states, leave := s.unhealthy.notHealthy()
 		for key, row := range rows {
 			n := len(row.Value.Backends)
@@ -54,7 +55,7 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 	}
 }
 
-// tallyOf counts the backends of a service, whose state it leaves at Healthy.
+// tallyOf counts the backends of a service. It sets the state to Healthy.
 func tallyOf(in *status.Input) tally {
 	t := tally{source: in.Service.Source, state: status.Healthy, drain: len(removed(in))}
 	for i := range in.Service.Backends {

@@ -35,8 +35,8 @@ func (s *Server) serviceRoutes() {
 		body: reflect.TypeFor[v1.ApplyRequest](), also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
 }
 
-// ServicePath names a service. Inputs embed it, so it is exported: huma
-// passes over what is not.
+// ServicePath identifies a service. Inputs embed it, so it is exported: huma ignores unexported
+// fields.
 type ServicePath struct {
 	Namespace string `path:"namespace"`
 	Name      string `path:"name"`
@@ -69,7 +69,7 @@ func (in *listServicesInput) selects(v *vip.Service) bool {
 	return true
 }
 
-// listServices costs O(services) a page, and more for each row in it.
+// listServices costs O(services) per page, and more for each row in it.
 func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*listServicesOutput, error) {
 	after, err := in.after()
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*list
 		return nil, err
 	}
 	out := &listServicesOutput{}
-	out.Body.Revision = s.servicesRevision() // before reading: too old costs a look, too new would lose a change
+	out.Body.Revision = s.servicesRevision() // before reading: too old costs one check, too new would lose a change
 	var keys []vip.ServiceKey
 	for k, v := range s.Services.All() {
 		if compareKeys(k, last) > 0 && in.selects(&v) {
@@ -199,7 +199,7 @@ func awaited(a vip.Allocation) bool {
 	return slices.ContainsFunc(a.Problems, func(p vip.Problem) bool { return p.Code == vip.CodeWaiting })
 }
 
-// decodeService reads a body. Syntax is 400, the rest 422.
+// decodeService reads a body. Syntax errors are 400, others 422.
 func decodeService(body []byte) (v1.ServiceSpec, *problem) {
 	w, problems := spec.DecodeJSON(body)
 	if len(problems) == 0 {
@@ -211,7 +211,7 @@ func decodeService(body []byte) (v1.ServiceSpec, *problem) {
 	return w, invalid(problems)
 }
 
-// name gives the spec the path's name, which the body need not repeat.
+// name sets the spec's name to that of the path. The body may omit it.
 func (p ServicePath) name(w *spec.Service) *problem {
 	var problems []vip.Problem
 	for _, f := range []struct {
@@ -253,9 +253,9 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}
 	applied, err := s.apply(ctx, in.PreferWait, "deletion of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
-		if _, heir, ok := s.Services.Get(key); ok { // another source's service of that name, which was held aside
+		if _, heir, ok := s.Services.Get(key); ok { // the same name of another source, not selected before
 			_, err := pipeline.WaitApplied(ctx, s.Compiled, s.Applied, key, heir)
-			return nil, err // its own problems are not the removal's
+			return nil, err // problems of that service do not concern the deletion
 		}
 		return pipeline.WaitGone(ctx, s.Compiled, s.Applied, key, last)
 	})

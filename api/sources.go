@@ -26,7 +26,7 @@ func (s *Server) listSources(context.Context, *struct{}) (*listSourcesOutput, er
 	return &listSourcesOutput{Body: v1.SourceList{Revision: max(s.Sources.Revision(), s.Conflicts.Revision()), Items: s.sources()}}, nil
 }
 
-// sources are the sources, by name.
+// sources returns the sources by name.
 func (s *Server) sources() []v1.Source {
 	rows := map[string]v1.Source{}
 	for name := range s.Sources.All() {
@@ -58,8 +58,8 @@ func (s *Server) source(name string) (v1.Source, bool) {
 	return out, true
 }
 
-// conflictsOf returns the problems of a source's services that are not in force, by name, and the
-// revision of the newest. It costs O(conflicts).
+// conflictsOf returns the problems of a source's services that are not in effect, sorted by name,
+// and the revision of the newest. It costs O(conflicts).
 func (s *Server) conflictsOf(source string) (out []vip.Problem, newest uint64) {
 	for key := range s.Conflicts.All() {
 		if row := s.Conflicts.Row(key); row != nil && key.Source == source {

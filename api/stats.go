@@ -21,13 +21,13 @@ func (s *Server) statsRoutes() {
 		summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
 }
 
-// countingTime bounds a reading of the dataplane's counters: those of 50,000
-// backends take a tenth of a second.
+// countingTime bounds a read of the dataplane's counters. Those of 50,000 backends take a tenth of
+// a second.
 const countingTime = 20 * time.Second
 
 type statsListOutput struct{ Body v1.StatsList }
 
-// listStats costs O(frontends), and one reading of the dataplane.
+// listStats costs O(frontends) and one read of the dataplane.
 func (s *Server) listStats(ctx context.Context, _ *struct{}) (*statsListOutput, error) {
 	if s.Statistics == nil {
 		return nil, unavailable("dataplane with counters")
@@ -57,11 +57,10 @@ func (s *Server) listStats(ctx context.Context, _ *struct{}) (*statsListOutput, 
 	return out, nil
 }
 
-// wanted reports whether the dataplane is to have a frontend.
+// wanted reports whether the dataplane should have a frontend.
 func (s *Server) wanted(key vip.FrontendKey) bool { return s.Frontends.Row(key) != nil }
 
-// counted yields those frontends that the dataplane is to have and has, each
-// once, with its traffic.
+// counted yields the desired frontends that the dataplane has, each once, with its traffic.
 func (s *Server) counted(totals map[vip.FrontendKey]reconcile.Traffic) func(yield func(*vip.Frontend, reconcile.Traffic) bool) {
 	return func(yield func(*vip.Frontend, reconcile.Traffic) bool) {
 		for key, f := range s.Frontends.All() {
@@ -69,7 +68,7 @@ func (s *Server) counted(totals map[vip.FrontendKey]reconcile.Traffic) func(yiel
 			if !ok {
 				continue
 			}
-			delete(totals, key) // All may name a row twice that changes meanwhile
+			delete(totals, key) // All may yield a changing row twice
 			if !yield(&f, t) {
 				return
 			}
@@ -128,7 +127,7 @@ func backendStats(in map[netip.AddrPort]reconcile.Traffic, counted reconcile.Cou
 	return out
 }
 
-// traffic is a traffic in the shape of the API, without what isn't counted.
+// traffic converts t to the API's form, without values that are not counted.
 func traffic(t reconcile.Traffic, counted reconcile.Counted) v1.Traffic {
 	volume := func(v reconcile.Volume) v1.Volume {
 		out := v1.Volume{Bytes: v.Bytes}

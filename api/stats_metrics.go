@@ -6,11 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// statsCollector reads what the dataplane has carried, at the time of a scrape
-// and with one reading for all frontends. The counters are the dataplane's own:
-// where it makes a frontend anew they fall to 0, which is how Prometheus knows a
-// reset. So there is a series for each frontend: a sum over some of them would
-// fall by a part, and be taken for a reset of the whole.
+// statsCollector reads the dataplane's counters at each scrape, with one read for all frontends.
+// When the dataplane recreates a frontend, its counters fall to 0, which Prometheus detects as a
+// reset. Each frontend therefore has its own series. A sum over several would fall only partly, and
+// Prometheus would count that as a reset of the sum.
 type statsCollector struct{ s *Server }
 
 var (

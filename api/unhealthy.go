@@ -15,10 +15,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// unhealthyIndex holds the services that aren't healthy and the notable frontends, so
-// that a status needs no scan of the rest. It follows the tables that a status
-// depends on. A query costs O(changes since the last update + unhealthy rows), the
-// first one O(all rows). Memory is O(unhealthy rows).
+// unhealthyIndex contains the services that aren't healthy and the notable frontends, so that a
+// status needs no scan of the rest. It follows the tables that a status depends on. A query costs
+// O(changes since the last update + unhealthy rows), the first one O(all rows). Memory is
+// O(unhealthy rows).
 type unhealthyIndex struct {
 	tables *status.Tables
 
@@ -27,7 +27,7 @@ type unhealthyIndex struct {
 	served    func() int      // services with frontends
 	endpoints func() int      // of all frontends
 	services  map[vip.ServiceKey]status.State
-	frontends map[vip.FrontendKey]vip.ServiceKey // the service while its endpoints leave, else the zero key
+	frontends map[vip.FrontendKey]vip.ServiceKey // the service if endpoints are leaving, else the zero key
 }
 
 type unhealthyFeeds struct {
@@ -42,7 +42,7 @@ type unhealthyFeeds struct {
 // updateInterval bounds how long tables keep tombstones for the feeds.
 const updateInterval = 10 * time.Second
 
-// run updates the index in intervals after the first query, until ctx ends.
+// run updates the index at intervals after the first query, until ctx ends.
 func (s *unhealthyIndex) run(ctx context.Context) {
 	for backoff.Sleep(ctx, updateInterval) {
 		s.mu.Lock()
@@ -91,8 +91,8 @@ func (s *unhealthyIndex) notHealthy() (states map[vip.ServiceKey]status.State, l
 	return maps.Clone(s.services), leave
 }
 
-// notableFrontends returns, sorted, the frontends with an untried revision, a problem, a
-// warning or leaving endpoints; and the number of all services and endpoints.
+// notableFrontends returns, sorted, the frontends with an untried revision, a problem, a warning or
+// leaving endpoints. It also returns the number of all services and endpoints.
 func (s *unhealthyIndex) notableFrontends() (keys []vip.FrontendKey, services, endpoints int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +168,8 @@ func (s *unhealthyIndex) update() {
 			s.frontends[k] = vip.ServiceKey{}
 		}
 	}
-	// A map never shrinks: after a start it would keep room for every row.
+	// Replace an empty map, because a map never shrinks: after a start, it would keep room for
+	// every row.
 	if len(s.services) == 0 {
 		s.services = make(map[vip.ServiceKey]status.State)
 	}

@@ -16,7 +16,7 @@ import (
 
 func backendID(k vip.BackendKey) string { return vip.Backend{Address: k.Address, Port: k.Port}.ID() }
 
-// tables are what control reads statuses from.
+// tables returns the tables that statuses are computed from.
 func (s *Server) tables() *status.Tables {
 	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
 		Frontends: s.Frontends, Applied: s.Applied, States: s.States}
@@ -48,10 +48,9 @@ func fileOf(place string) string {
 	return place
 }
 
-// statusRev is the revision of the newest thing that a service's status is made
-// of; false when there is no such service. It is asked before the status is read:
-// one that is too old costs those who wait a look, one too new would lose a change. It costs
-// O(one service).
+// statusRev returns the revision of the newest part of a service's status; false if the service
+// doesn't exist. Call it before reading the status: a revision that is too old costs the waiting
+// callers one check, one that is too new would lose a change. It costs O(one service).
 func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
 	in := s.tables().Input(key, time.Now())
 	if in.Service == nil {
@@ -78,7 +77,7 @@ func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
 	return rev, true
 }
 
-// service is one service in the shape of the API.
+// service returns one service in the API's form.
 func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 	rev, ok := s.statusRev(key)
 	in := s.input(key)
@@ -151,8 +150,8 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 	return append(out, removed(in)...)
 }
 
-// removed are the endpoints of backends that the service no longer lists, and
-// that still have connections.
+// removed returns the endpoints of backends that the service no longer lists but that still have
+// connections.
 func removed(in *status.Input) []v1.BackendStatus {
 	var out []v1.BackendStatus
 	for i := range in.Frontends {
@@ -174,8 +173,8 @@ func removed(in *status.Input) []v1.BackendStatus {
 	return out
 }
 
-// endpointID is where a backend serves a frontend: its address alone where it
-// does on the port that the client asked for.
+// endpointID returns where a backend serves a frontend. It is only the address if the port is the
+// one that the client connects to.
 func endpointID(at netip.AddrPort) string {
 	return vip.Backend{Address: at.Addr(), Port: at.Port()}.ID()
 }
@@ -188,8 +187,8 @@ func addHeartbeat(row *v1.BackendStatus, h rest.HeartbeatStatus) {
 	row.RemovedAt = when(h.Removed)
 }
 
-// leavingAt is when the last connections of a draining backend are cut; zero
-// for one that doesn't drain.
+// leavingAt returns when the last connections of a draining backend are closed; zero if the backend
+// isn't draining.
 func leavingAt(in *status.Input, b *vip.Backend) (last vip.Instant) {
 	for i := range in.Frontends {
 		for _, e := range in.Frontends[i].Frontend.Backends {
@@ -201,7 +200,7 @@ func leavingAt(in *status.Input, b *vip.Backend) (last vip.Instant) {
 	return last
 }
 
-// conditions are the steps of a service's way and how far it is.
+// conditions returns the stages of the pipeline and the service's progress through them.
 func conditions(in *status.Input, report *status.Report) []v1.Condition {
 	accepted := v1.Condition{Type: v1.ConditionAccepted, Status: v1.True, Revision: in.ServiceRev}
 
@@ -243,7 +242,7 @@ func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
 	return c
 }
 
-// plan is a plan in the shape of the API.
+// plan returns a plan in the API's form.
 func plan(p status.Plan, more []vip.Problem) *v1.Plan {
 	out := &v1.Plan{Changes: []v1.PlanChange{}, Add: p.Add, Change: p.Change, Remove: p.Remove,
 		Problems: problems(append(slices.Clone(more), p.Problems...))}

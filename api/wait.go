@@ -15,20 +15,20 @@ import (
 const (
 	// maxWait bounds how long a request may wait for something.
 	maxWait = 5 * time.Minute
-	// allocationWait is how long the answer to a PUT waits for the VIP.
+	// allocationWait is how long the response to a PUT waits for the VIP.
 	allocationWait = 2 * time.Second
-	// answerTime is what writing an answer may take after a wait.
+	// answerTime bounds the writing of a response after a wait.
 	answerTime = 30 * time.Second
 )
 
-// WaitRead are the parameters of a read that may block. Inputs embed it, so it is exported: huma
-// passes over what is not.
+// WaitRead contains the parameters of a blocking read. Inputs embed it, so it is exported: huma
+// ignores unexported fields.
 type WaitRead struct {
 	Wait     string `query:"wait" doc:"block until a change after revision, at most this long (\"30s\", up to 5m)"`
 	Revision uint64 `query:"revision" doc:"the revision that the caller has read"`
 }
 
-// until blocks as the caller asked, until newer says so.
+// until blocks as the caller requested, until newer returns true.
 func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error {
 	if w.Wait == "" {
 		return nil
@@ -43,9 +43,8 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 	return nil
 }
 
-// until waits until done, for at most d or until the request ends, and returns
-// what done says last. It looks again at each change of a table: one look must
-// be cheap.
+// until waits for done, at most for d or until the request ends, and returns the last result of
+// done. It calls done at each change of a table, so done must be cheap.
 func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -68,14 +67,14 @@ func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) b
 	}
 }
 
-// PreferWait is the header that makes a write wait for the dataplane. Inputs embed it, so it is exported: huma
-// passes over what is not.
+// PreferWait is the header that makes a write wait for the dataplane. Inputs embed it, so it is
+// exported: huma ignores unexported fields.
 type PreferWait struct {
 	Prefer string `header:"Prefer" doc:"\"wait=30\": answer when the dataplane has applied the write, or with the error, after at most this many seconds (up to 300)"`
 }
 
-// seconds returns how long to wait; 0 is not to. What it doesn't understand of
-// a Prefer header it ignores, as RFC 7240 has it.
+// seconds returns how long to wait; 0 means no wait. It ignores unknown parts of a Prefer header,
+// as RFC 7240 requires.
 func (p PreferWait) seconds() time.Duration {
 	for part := range strings.SplitSeq(p.Prefer, ",") {
 		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
@@ -89,10 +88,9 @@ func (p PreferWait) seconds() time.Duration {
 	return 0
 }
 
-// apply waits, when the caller asked for it, until wait says that the dataplane
-// has the write, and the drains that it began would survive the agent. It returns
-// what went wrong on the way as a problem document, which also says that the write
-// itself is done.
+// apply waits, if the caller requested it, until the dataplane has the write and the drains that it
+// began would survive the agent. wait reports whether the dataplane has it. An error is a problem
+// document that also states that the write itself succeeded.
 func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func(context.Context) ([]vip.Problem, error)) (applied string, err error) {
 	d := p.seconds()
 	if d == 0 {
