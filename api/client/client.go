@@ -1,9 +1,8 @@
-// Package client speaks to an agent's REST API, over its unix socket or TCP.
+// Package client calls an agent's REST API over its unix socket or TCP.
 //
-// In go calls with the types of api/v1, out come their answers; every refusal
-// is an *Error that carries the agent's problem document. The package retries
-// nothing, keeps no state besides idle connections, and logs nothing. A Client
-// may be used by several goroutines.
+// Its input is calls with the types of api/v1. Its output is their responses; every refused call
+// returns an *Error with the agent's problem document. The package doesn't retry, keeps no state
+// except idle connections, and logs nothing. A Client may be used concurrently.
 package client
 
 import (
@@ -23,22 +22,22 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// DefaultAddr is where an agent listens by default.
+// DefaultAddr is the default address of an agent.
 const DefaultAddr = "unix://" + v1.DefaultSocket
 
-// DefaultTimeout bounds a call that doesn't wait for anything.
+// DefaultTimeout bounds a call that doesn't wait.
 const DefaultTimeout = 10 * time.Second
 
-// maxAnswer bounds how much of an answer is read. The largest is a page of
-// 1,000 services with some hundred backends each.
+// maxAnswer bounds the size of a response. The largest is a page of 1,000 services with several
+// hundred backends each.
 const maxAnswer = 256 << 20
 
 // Options are a Client's settings; the zero value is the default.
 type Options struct {
-	// Timeout bounds every call, connecting included, on top of what the call
-	// itself waits for. 0 is DefaultTimeout.
+	// Timeout bounds every call, including connecting, in addition to the call's own waiting time.
+	// 0 means DefaultTimeout.
 	Timeout time.Duration
-	// UserAgent is told to the agent's log. "" is "ironvip-client".
+	// UserAgent is for the agent's log. "" means "ironvip-client".
 	UserAgent string
 }
 
@@ -51,9 +50,8 @@ type Client struct {
 	userAgent string
 }
 
-// New returns a client of the agent at addr: "unix:///run/ironvip/ironvip.sock"
-// (or a bare absolute path), "http://127.0.0.1:7480" (or a bare host:port). ""
-// is DefaultAddr. Nothing is dialled yet.
+// New returns a client of the agent at addr: "unix:///run/ironvip/ironvip.sock" (or a bare absolute
+// path), "http://127.0.0.1:7480" (or a bare host:port). "" means DefaultAddr. New does not connect.
 func New(addr string, o Options) (*Client, error) {
 	if addr == "" {
 		addr = DefaultAddr
@@ -107,13 +105,13 @@ func New(addr string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Addr returns the address the client was made for, in its full form.
+// Addr returns the client's address in its full form.
 func (c *Client) Addr() string { return c.addr }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call is one request. Out may be nil.
+// call is one request. out may be nil.
 type call struct {
 	method string
 	path   string // escaped
@@ -121,11 +119,10 @@ type call struct {
 	header http.Header
 	body   any
 	out    any
-	wait   time.Duration // what the server may wait on the caller's behalf
+	wait   time.Duration // how long the server may wait for the caller
 }
 
-// do sends the request and decodes its answer. A nil error means a status
-// below 300.
+// do sends the request and decodes its response. A nil error means a status below 300.
 func (c *Client) do(ctx context.Context, q call) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout+q.wait, errTimeout)
 	defer cancel()
@@ -145,8 +142,8 @@ func (c *Client) do(ctx context.Context, q call) error {
 	return nil
 }
 
-// send sends the request and returns an answer with a status below 300, whose
-// body the caller closes.
+// send sends the request and returns a response with a status below 300. The caller closes its
+// body.
 func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	target := c.base.String() + q.path
 	if len(q.query) > 0 {

@@ -16,27 +16,27 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// The codes of an Error that no agent sent: its Status is 0.
+// The codes of an Error that does not come from an agent. Its Status is 0.
 const (
-	CodeUnreachable  = "unreachable"   // nobody answers at the address, or the answer broke off
-	CodeNotPermitted = "not_permitted" // the socket is there, but its permissions keep us out
-	CodeTimeout      = "timeout"       // somebody is there, but no answer came in time
+	CodeUnreachable  = "unreachable"   // no response, or an incomplete one
+	CodeNotPermitted = "not_permitted" // the socket exists, but its permissions deny access
+	CodeTimeout      = "timeout"       // connected, but no response in time
 )
 
-// Error is a call that did not succeed: the agent's problem document, or, with
-// Status 0, why no agent answered.
+// Error is the error of a call: the agent's problem document, or, with Status 0, why no agent
+// answered.
 type Error struct {
-	Status    int    // the HTTP status; 0: there was no answer
+	Status    int    // the HTTP status; 0: no response
 	Code      string // of the problem document, or one of the codes above
 	Detail    string
 	Hint      string
 	RequestID string
-	Problems  []v1.Problem // each thing that is wrong, with its place
-	Err       error        // the cause, where Status is 0
+	Problems  []v1.Problem // each problem with its place
+	Err       error        // the cause, if Status is 0
 }
 
-// Error returns the detail and, when the problem has several parts, each of
-// them on a line of its own. The hint is left to the printer.
+// Error returns the detail. If there are several problems, each is on a separate line. It omits the
+// hint, which printers add.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Detail)
@@ -46,7 +46,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the cause of an error that no agent sent.
+// Unwrap returns the cause of an error that does not come from an agent.
 func (e *Error) Unwrap() error { return e.Err }
 
 // IsCode reports whether err is an *Error with this code.
@@ -55,10 +55,10 @@ func IsCode(err error, code string) bool {
 	return errors.As(err, &e) && e.Code == code
 }
 
-// IsNotFound reports whether err says that the object doesn't exist.
+// IsNotFound reports whether err means that the object doesn't exist.
 func IsNotFound(err error) bool { return IsCode(err, v1.CodeNotFound) }
 
-// refusal makes an Error of an answer of 300 and above.
+// refusal converts a response with a status of 300 and above to an Error.
 func refusal(resp *http.Response) *Error {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == v1.ProblemType {
@@ -72,16 +72,16 @@ func refusal(resp *http.Response) *Error {
 			return e
 		}
 	}
-	// Not one of ours: a proxy in between, or another program on the port.
+	// Not from an agent: from a proxy in between, or another program on the port.
 	return &Error{Status: resp.StatusCode, Code: CodeUnreachable,
 		Detail: fmt.Sprintf("%s %s answered %s, not as an ironvip agent would", resp.Request.Method, resp.Request.URL, resp.Status),
 		Hint:   "check --addr: another program or a proxy answers there"}
 }
 
-// unreachable says why there is no answer.
+// unreachable returns why there is no response.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if errors.Is(err, context.Canceled) && context.Cause(ctx) == context.Canceled {
-		return err // the caller's own doing
+		return err // canceled by the caller
 	}
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// Events returns the kept events after the one with this id, oldest first.
+// Events returns the stored events after the event with id since, oldest first.
 func (c *Client) Events(ctx context.Context, since uint64) (out v1.EventList, err error) {
 	q := url.Values{}
 	if since > 0 {
@@ -24,10 +24,9 @@ func (c *Client) Events(ctx context.Context, since uint64) (out v1.EventList, er
 	return out, err
 }
 
-// FollowEvents yields the kept events after the one with this id and then each
-// new one as it happens, until the context ends or the connection does. The
-// last pair then has the reason as its error; call again with the last id to go
-// on.
+// FollowEvents yields the stored events after the event with id since, and then each new event,
+// until the context or the connection ends. The last pair has the reason as its error. Call again
+// with the last id to continue.
 func (c *Client) FollowEvents(ctx context.Context, since uint64) iter.Seq2[v1.Event, error] {
 	return func(yield func(v1.Event, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

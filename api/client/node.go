@@ -10,19 +10,18 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// Status says whether the node is well.
+// Status returns the health of the node.
 func (c *Client) Status(ctx context.Context) (out v1.NodeStatus, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathStatus, out: &out})
 	return out, err
 }
 
-// Ready returns nil once the agent has done its first full reconcile.
+// Ready returns nil if the agent has done its first full reconcile.
 func (c *Client) Ready(ctx context.Context) error {
 	return c.do(ctx, call{method: http.MethodGet, path: v1.PathReadyz})
 }
 
-// VIPs returns one page of leases. Kind is "address", "node_port", or "" for
-// both.
+// VIPs returns one page of leases. kind is "address", "node_port", or "" for both.
 func (c *Client) VIPs(ctx context.Context, kind, cursor string, limit int) (out v1.VIPList, err error) {
 	q := page(cursor, limit)
 	if kind != "" {
@@ -56,19 +55,19 @@ func (c *Client) Nodes(ctx context.Context) (out v1.NodeList, err error) {
 	return out, err
 }
 
-// Resync asks a source to read everything again.
+// Resync makes a source read everything again.
 func (c *Client) Resync(ctx context.Context, source string) (out v1.Source, err error) {
 	err = c.do(ctx, call{method: http.MethodPost, path: v1.ResyncPath(source), out: &out})
 	return out, err
 }
 
-// Dataplane says whether the dataplane has what is desired.
+// Dataplane reports whether the dataplane matches the desired state.
 func (c *Client) Dataplane(ctx context.Context) (out v1.Dataplane, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathDataplane, out: &out})
 	return out, err
 }
 
-// Frontends returns one page of what the dataplane is asked to have.
+// Frontends returns one page of the desired frontends.
 func (c *Client) Frontends(ctx context.Context, service, cursor string, limit int) (out v1.FrontendList, err error) {
 	q := page(cursor, limit)
 	if service != "" {
@@ -78,13 +77,13 @@ func (c *Client) Frontends(ctx context.Context, service, cursor string, limit in
 	return out, err
 }
 
-// Diff reads the dataplane and compares it with what is desired.
+// Diff reads the dataplane and compares it with the desired state.
 func (c *Client) Diff(ctx context.Context) (out v1.DataplaneDiff, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathDataplaneDiff, out: &out})
 	return out, err
 }
 
-// Repair reads the dataplane and repairs the differences now.
+// Repair reads the dataplane and repairs the differences immediately.
 func (c *Client) Repair(ctx context.Context) (out v1.RepairResult, err error) {
 	err = c.do(ctx, call{method: http.MethodPost, path: v1.PathDataplaneRepair, out: &out})
 	return out, err
@@ -96,7 +95,7 @@ func (c *Client) Validate(ctx context.Context) (out v1.ValidateResult, err error
 	return out, err
 }
 
-// Plan says what a reload would change.
+// Plan returns what a reload would change.
 func (c *Client) Plan(ctx context.Context) (out v1.Plan, err error) {
 	err = c.do(ctx, call{method: http.MethodPost, path: v1.PathConfigPlan, out: &out})
 	return out, err
@@ -108,7 +107,7 @@ func (c *Client) Reload(ctx context.Context) (out v1.ReloadResult, err error) {
 	return out, err
 }
 
-// Get writes the answer of any path as it comes: metrics, the OpenAPI document.
+// Get writes the unmodified response of any path: metrics, the OpenAPI document.
 func (c *Client) Get(ctx context.Context, path string, to io.Writer) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errTimeout)
 	defer cancel()

@@ -12,18 +12,18 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// List says which services a list holds and which page of them.
+// List selects the services of a list, and a page of them.
 type List struct {
 	Source string   // of this source only
 	State  string   // in this state only: "healthy", "elsewhere", "degraded", "down", "pending", "refused"
 	Labels []string // with all of these: "key" or "key=value"
-	Limit  int      // rows in a page, 1 to 1,000; 0 is the server's default
-	Cursor string   // the page after the one whose Next this is
+	Limit  int      // rows in a page, 1 to 1,000; 0: the server's default
+	Cursor string   // Next of the previous page
 	Wait            // blocks until the list is newer
 }
 
-// Wait makes a read block until the object is newer than Revision, or until
-// For has passed; it then answers with what is there. Zero For doesn't block.
+// Wait makes a read block until the object is newer than Revision or For has passed. It then
+// returns the current state. With a zero For, the read doesn't block.
 type Wait struct {
 	For      time.Duration
 	Revision uint64
@@ -36,15 +36,15 @@ func (w Wait) query(q url.Values) {
 	}
 }
 
-// Write says under which conditions a write is done and what is waited for.
+// Write contains the conditions of a write and how long to wait for the dataplane.
 type Write struct {
-	// IfMatch is the ETag of the service that the caller has seen: a write
-	// meanwhile by someone else is refused (412).
+	// IfMatch is the ETag of the service that the caller has read. The write is refused (412) if
+	// the service has changed since.
 	IfMatch string
-	// CreateOnly refuses (412) when the service exists.
+	// CreateOnly refuses the write (412) if the service exists.
 	CreateOnly bool
-	// Wait is how long to wait until the dataplane has it; a failure to apply is
-	// an *Error with CodeApplyFailed or CodeApplyTimeout. 0 doesn't wait.
+	// Wait is how long to wait until the dataplane has applied the write. A failure is an *Error
+	// with CodeApplyFailed or CodeApplyTimeout. With 0, the write doesn't wait.
 	Wait time.Duration
 }
 
@@ -81,8 +81,8 @@ func (c *Client) Services(ctx context.Context, l List) (out v1.ServiceList, err 
 	return out, err
 }
 
-// AllServices yields every service that l selects, page by page. It ends at
-// the first error. Cursor and Wait of l are not used.
+// AllServices yields every service that l selects, page by page. It ends at the first error. It
+// ignores Cursor and Wait of l.
 func (c *Client) AllServices(ctx context.Context, l List) iter.Seq2[v1.Service, error] {
 	return func(yield func(v1.Service, error) bool) {
 		l.Cursor, l.Wait = "", Wait{}
@@ -119,16 +119,15 @@ func (c *Client) PutService(ctx context.Context, namespace, name string, s v1.Se
 	return out, err
 }
 
-// DeleteService removes the service; its open connections drain.
+// DeleteService removes the service. Its open connections drain.
 func (c *Client) DeleteService(ctx context.Context, namespace, name string, w Write) (out v1.Deleted, err error) {
 	err = c.do(ctx, call{method: http.MethodDelete, path: v1.ServicePath(namespace, name), header: w.header(), out: &out, wait: w.Wait})
 	return out, err
 }
 
-// Apply creates or replaces many services in one durable write. With dryRun
-// nothing changes and the result has a plan. Services that can't be accepted
-// are in the result as refused while the others are applied; with atomic one
-// of them makes the call an error and nothing changes.
+// Apply creates or replaces several services in one durable write. With dryRun, nothing changes and
+// the result has a plan. Invalid services are in the result as refused, and the others are applied.
+// With atomic, one refused service makes the call an error and nothing changes.
 func (c *Client) Apply(ctx context.Context, services []v1.ServiceSpec, dryRun, atomic bool, w Write) (out v1.ApplyResult, err error) {
 	q := url.Values{}
 	if dryRun {
@@ -142,7 +141,7 @@ func (c *Client) Apply(ctx context.Context, services []v1.ServiceSpec, dryRun, a
 	return out, err
 }
 
-// Explain says why a service is as it is.
+// Explain explains the state of a service.
 func (c *Client) Explain(ctx context.Context, namespace, name string) (out v1.Explanation, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: v1.ExplainPath(namespace, name), out: &out})
 	return out, err
@@ -160,27 +159,27 @@ func (c *Client) Backend(ctx context.Context, namespace, name, id string) (out v
 	return out, err
 }
 
-// PutBackend registers a backend with a service that exists, or replaces what
-// it registered before. It counts as a heartbeat.
+// PutBackend registers a backend with an existing service, or replaces its registration. It counts
+// as a heartbeat.
 func (c *Client) PutBackend(ctx context.Context, namespace, name, id string, b v1.BackendSpec, w Write) (out v1.Backend, err error) {
 	err = c.do(ctx, call{method: http.MethodPut, path: v1.BackendPath(namespace, name, id), header: w.header(), body: b, out: &out, wait: w.Wait})
 	return out, err
 }
 
-// DeleteBackend takes a backend out; its connections drain.
+// DeleteBackend removes a backend. Its connections drain.
 func (c *Client) DeleteBackend(ctx context.Context, namespace, name, id string, w Write) (out v1.Deleted, err error) {
 	err = c.do(ctx, call{method: http.MethodDelete, path: v1.BackendPath(namespace, name, id), header: w.header(), out: &out, wait: w.Wait})
 	return out, err
 }
 
-// Heartbeat says that a backend with a ttl lives. IsNotFound(err) means that
-// it must register again.
+// Heartbeat sends the heartbeat of a backend with a TTL. If IsNotFound(err), the backend must
+// register again.
 func (c *Client) Heartbeat(ctx context.Context, namespace, name, id string) error {
 	return c.do(ctx, call{method: http.MethodPut, path: v1.HeartbeatPath(namespace, name, id)})
 }
 
-// SetBackendState drains a backend ("drain", "maint") or takes that back
-// ("ready"), in a service of any source.
+// SetBackendState overrides a backend's state ("drain", "maint") or removes the override ("ready"),
+// in a service of any source.
 func (c *Client) SetBackendState(ctx context.Context, namespace, name, id, state string, w Write) (out v1.Backend, err error) {
 	err = c.do(ctx, call{method: http.MethodPut, path: v1.BackendStatePath(namespace, name, id), header: w.header(),
 		body: v1.StateSpec{State: state}, out: &out, wait: w.Wait})

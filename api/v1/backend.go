@@ -2,9 +2,9 @@ package v1
 
 import "github.com/ironvip/ironvip/vip/spec"
 
-// BackendSpec is the body of a PUT on one backend: a server that registers
-// itself. The address and port are those of the path. An empty body is a
-// backend of weight 1 that stays until it is deleted.
+// BackendSpec is the body of a PUT on one backend: a server that registers itself. The address and
+// port are those of the path. An empty body is a backend of weight 1 that remains until it is
+// deleted.
 type BackendSpec struct {
 	Weight *int   `toml:"weight" json:"weight,omitempty" minimum:"0" maximum:"65535" doc:"default 1; 0 takes no new connections"`
 	State  string `toml:"state" json:"state,omitempty" enum:"ready,drain,maint,terminating" doc:"default ready"`
@@ -18,7 +18,7 @@ type BackendSpec struct {
 	TTL *spec.Duration `toml:"ttl" json:"ttl,omitempty" doc:"\"30s\", from 1s to 24h: drained without a heartbeat within this time, and removed later; absent: stays until deleted"`
 }
 
-// Backend is the answer about one backend.
+// Backend is the response about one backend.
 type Backend struct {
 	Service  string `json:"service" doc:"\"name\" or \"namespace/name\""`
 	Revision uint64 `json:"revision" doc:"the service's revision, for wait"`
@@ -31,8 +31,8 @@ type BackendList struct {
 	Revision uint64          `json:"revision"`
 }
 
-// StateSpec is the body of a PUT on a backend's state. It works for the
-// services of any source. "ready" takes an operator's word back.
+// StateSpec is the body of a PUT on a backend's state. It applies to services of any source.
+// "ready" removes an operator's override.
 type StateSpec struct {
 	State string `toml:"state" json:"state" enum:"ready,drain,maint"`
 }

@@ -1,6 +1,6 @@
 package v1
 
-// Plan is what a change would do, before it is done.
+// Plan describes what a change would do.
 type Plan struct {
 	Changes  []PlanChange `json:"changes"`
 	Add      int          `json:"add"`
@@ -18,14 +18,14 @@ type PlanChange struct {
 	Impact string `json:"impact,omitempty" doc:"\"open connections keep their backend\""`
 }
 
-// ValidateResult is what is wrong with the configuration on the agent's disk.
+// ValidateResult lists the problems of the configuration on the agent's disk.
 type ValidateResult struct {
 	Valid    bool      `json:"valid"`
 	Problems []Problem `json:"problems"`
 }
 
-// ReloadResult is the answer to a reload that succeeded. One that fails is a
-// problem document, and nothing has changed.
+// ReloadResult is the response to a successful reload. The response to a failed one is a problem
+// document, and nothing has changed.
 type ReloadResult struct {
 	Revision uint64    `json:"revision" doc:"after the reload"`
 	Message  string    `json:"message" doc:"what changed"`

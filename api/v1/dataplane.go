@@ -2,7 +2,7 @@ package v1
 
 import "time"
 
-// Dataplane says which dataplane runs and whether it has what is desired.
+// Dataplane reports which dataplane runs and whether it matches the desired state.
 type Dataplane struct {
 	Mode    string `json:"mode" doc:"\"ipvs\" or \"proxy\", the one in userspace"`
 	Reason  string `json:"reason" doc:"why this one was chosen"`
@@ -25,7 +25,7 @@ type Dataplane struct {
 	Findings []Finding `json:"findings" doc:"missing requirements of the dataplane on this host, with the fix"`
 }
 
-// Finding is something this host lacks for a dataplane.
+// Finding is a requirement of a dataplane that this host does not meet.
 type Finding struct {
 	Level   string `json:"level" enum:"ok,warn,fail"`
 	Name    string `json:"name" doc:"\"net.ipv4.vs.conntrack\""`
@@ -33,7 +33,7 @@ type Finding struct {
 	Fix     string `json:"fix,omitempty" doc:"a command, or what to change"`
 }
 
-// Frontend is one listener with its backends, desired and applied.
+// Frontend is one listener with its backends, in the desired and the applied state.
 type Frontend struct {
 	Address    string     `json:"address" doc:"\"192.0.2.10:80\", or \"192.0.2.10:10000-10099\" of a range of ports"`
 	Protocol   string     `json:"protocol"`
@@ -71,14 +71,13 @@ type FrontendList struct {
 	Revision uint64     `json:"revision"`
 }
 
-// DataplaneDiff is what the dataplane has now, read from it, against what is
-// desired.
+// DataplaneDiff compares the dataplane's current state, read from it, with the desired state.
 type DataplaneDiff struct {
 	InSync bool        `json:"in_sync"`
 	Items  []DiffEntry `json:"items"`
 }
 
-// The actions that would repair a difference, or apply a plan.
+// The actions that would repair a difference or apply a plan.
 const (
 	ActionAdd    = "add"
 	ActionChange = "change"
@@ -86,7 +85,7 @@ const (
 	ActionRepair = "repair"
 )
 
-// DiffEntry is one frontend that the dataplane has otherwise than desired.
+// DiffEntry is one frontend that differs between the dataplane and the desired state.
 type DiffEntry struct {
 	Frontend string   `json:"frontend" doc:"\"192.0.2.10:80/tcp\""`
 	Service  string   `json:"service,omitempty"`
@@ -94,7 +93,7 @@ type DiffEntry struct {
 	Details  []string `json:"details" doc:"each difference"`
 }
 
-// RepairResult is the answer to a repair.
+// RepairResult is the response to a repair.
 type RepairResult struct {
 	Repaired int       `json:"repaired" doc:"frontends that were repaired"`
 	Problems []Problem `json:"problems"`

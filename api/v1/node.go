@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// The words for how well something is: of a node, a check, a source.
+// The levels of a node, a check or a source.
 const (
 	LevelOK   = "ok"
 	LevelWarn = "warn"
 	LevelFail = "fail"
 )
 
-// NodeStatus says whether this node is well.
+// NodeStatus reports whether this node is healthy.
 type NodeStatus struct {
 	Node     string    `json:"node"`
 	Version  string    `json:"version"`
@@ -32,18 +32,18 @@ type Check struct {
 	Level   string `json:"level" enum:"ok,warn,fail"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
-	// Problems are what the check found, one by one, where one line can't say it.
+	// Problems lists the individual problems if one line is not enough.
 	Problems []Problem `json:"problems,omitempty"`
 	More     int       `json:"more,omitempty" doc:"problems beyond these"`
 }
 
-// Health is the answer of /healthz and /readyz.
+// Health is the response of /healthz and /readyz.
 type Health struct {
 	Status string `json:"status" enum:"ok"`
 }
 
-// Node is one host of the fleet and how it fares. Without a store that hosts
-// share, the one that answers is all there is.
+// Node is the status of one host of the fleet. Without a shared store, the list contains only the
+// host that answers.
 type Node struct {
 	Name      string     `json:"name"`
 	Self      bool       `json:"self" doc:"the node that answers"`
@@ -72,7 +72,7 @@ const (
 	KindNodePort = "node_port"
 )
 
-// VIP is one lease: an address or a node port that is given out or cools down.
+// VIP is one lease: an address or a node port that is in use or in its cooldown.
 type VIP struct {
 	Kind     string      `json:"kind" enum:"address,node_port"`
 	Address  string      `json:"address,omitempty" doc:"of an address"`
@@ -101,8 +101,7 @@ type VIPList struct {
 	Revision uint64 `json:"revision"`
 }
 
-// Pool is one pool of addresses and what is left of it. Counts of IPv6 pools
-// stop at 2^53-1.
+// Pool is one pool of addresses with its usage. Counts of IPv6 pools stop at 2^53-1.
 type Pool struct {
 	Name       string         `json:"name"`
 	CIDRs      []netip.Prefix `json:"cidrs"`
@@ -122,7 +121,7 @@ type PoolList struct {
 	Items []Pool `json:"items"`
 }
 
-// Source is one source of services and how it fares.
+// Source is the status of one source of services.
 type Source struct {
 	Name     string     `json:"name"`
 	Type     string     `json:"type"`
@@ -142,7 +141,7 @@ type SourceList struct {
 	Revision uint64   `json:"revision"`
 }
 
-// Event is one happening.
+// Event is one event.
 type Event struct {
 	ID      uint64    `json:"id" doc:"grows by one; unique within a run of the agent"`
 	Time    time.Time `json:"time"`

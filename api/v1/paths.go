@@ -2,8 +2,7 @@ package v1
 
 import "net/url"
 
-// The paths of the API. Those with a name in them are built by the functions
-// below.
+// The paths of the API. The functions below build those that contain a name.
 const (
 	PathServices           = "/v1/services"
 	PathApply              = "/v1/services:apply"
@@ -29,7 +28,7 @@ const (
 	PathOpenAPI            = "/openapi.json"
 )
 
-// Where an agent listens by default.
+// The default addresses of an agent.
 const (
 	DefaultSocket = "/run/ironvip/ironvip.sock"
 	DefaultListen = "127.0.0.1:7480"
@@ -52,19 +51,18 @@ func DebugTablePath(name string) string { return PathDebugTables + "/" + url.Pat
 // BackendsPath is the path of a service's backends: GET.
 func BackendsPath(namespace, name string) string { return ServicePath(namespace, name) + "/backends" }
 
-// BackendPath is the path of one backend: GET, PUT, DELETE. The id is
-// "address:port", or the address alone for a backend that follows the
-// service's target ports.
+// BackendPath is the path of one backend: GET, PUT, DELETE. The id is "address:port", or only the
+// address for a backend that uses the service's target ports.
 func BackendPath(namespace, name, id string) string {
 	return BackendsPath(namespace, name) + "/" + url.PathEscape(id)
 }
 
-// HeartbeatPath is where a backend with a ttl says that it lives: PUT.
+// HeartbeatPath is the path for the heartbeats of a backend with a TTL: PUT.
 func HeartbeatPath(namespace, name, id string) string {
 	return BackendPath(namespace, name, id) + "/heartbeat"
 }
 
-// BackendStatePath is where an operator drains a backend and back: PUT.
+// BackendStatePath is the path for an operator's override of a backend's state: PUT.
 func BackendStatePath(namespace, name, id string) string {
 	return BackendPath(namespace, name, id) + "/state"
 }
@@ -72,7 +70,7 @@ func BackendStatePath(namespace, name, id string) string {
 // VIPPath is the path of one address's lease: GET.
 func VIPPath(address string) string { return PathVIPs + "/" + url.PathEscape(address) }
 
-// ResyncPath is where a source is asked to read everything again: POST.
+// ResyncPath is the path that makes a source read everything again: POST.
 func ResyncPath(source string) string {
 	return PathSources + "/" + url.PathEscape(source) + "/resync"
 }

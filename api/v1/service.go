@@ -7,11 +7,10 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// ServiceSpec is what a caller asks for: the body of a PUT. Its keys are those
-// of TOML.
+// ServiceSpec is the spec that a caller sets: the body of a PUT. Its keys are those of TOML.
 type ServiceSpec = spec.Service
 
-// Service is one service: the requested one and its status.
+// Service is one service: its spec and its status.
 type Service struct {
 	Spec   ServiceSpec   `json:"spec"`
 	Status ServiceStatus `json:"status"`
@@ -22,17 +21,17 @@ type Service struct {
 	ETag     string `json:"etag" doc:"the ETag header: \"<spec revision>.<status revision>\" in quotes"`
 }
 
-// The states of a service, from well to unwell.
+// The states of a service, best first.
 const (
-	StateHealthy   = "healthy"   // every backend takes connections and the dataplane has it all
-	StateElsewhere = "elsewhere" // as asked, other nodes serve it and this one doesn't
-	StateDegraded  = "degraded"  // traffic flows, but something is not as asked
-	StateDown      = "down"      // programmed, but no backend takes connections; or the dataplane fails
-	StatePending   = "pending"   // on its way: waiting for an address or for the dataplane
-	StateRefused   = "refused"   // it asks for something it can't have, and none of it is served
+	StateHealthy   = "healthy"   // every backend accepts connections and the dataplane has everything
+	StateElsewhere = "elsewhere" // other nodes serve it and this one doesn't, as requested
+	StateDegraded  = "degraded"  // traffic flows, but something is not as requested
+	StateDown      = "down"      // programmed, but no backend accepts connections; or the dataplane fails
+	StatePending   = "pending"   // waiting for an address or for the dataplane
+	StateRefused   = "refused"   // it requests something that is not possible, and nothing of it is served
 )
 
-// ServiceStatus is how a service fares.
+// ServiceStatus is the status of a service.
 type ServiceStatus struct {
 	State    string          `json:"state" enum:"healthy,elsewhere,degraded,down,pending,refused"`
 	Summary  string          `json:"summary" doc:"the state and its reason in a sentence"`
@@ -51,7 +50,7 @@ type ServiceStatus struct {
 	Problems   []Problem   `json:"problems"`
 }
 
-// PortStatus is one port of a service as it was granted.
+// PortStatus is one port of a service as granted.
 type PortStatus struct {
 	Name       string `json:"name"`
 	Protocol   string `json:"protocol"`
@@ -68,7 +67,7 @@ type BackendStatus struct {
 	Port    uint16 `json:"port,omitempty" doc:"absent: the service's target ports"`
 	Weight  uint32 `json:"weight"`
 	State   string `json:"state" enum:"ready,drain,maint,terminating" doc:"in effect: the operator's override, else the source's"`
-	// SourceState is what the source says, where an operator overrode it.
+	// SourceState is the state from the source if an operator overrode it.
 	SourceState string     `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"the source's state, if an operator overrode it"`
 	Usable      bool       `json:"usable" doc:"is ready and has a weight: takes new connections where policies allow it"`
 	Node        string     `json:"node,omitempty"`
@@ -84,7 +83,7 @@ type BackendStatus struct {
 	RemovedAt   *time.Time `json:"removed_at,omitempty" doc:"when it is removed without a heartbeat"`
 }
 
-// Condition is one step of a service's way, in the order of the way.
+// Condition is one stage of the pipeline for a service. Conditions are in the order of the stages.
 type Condition struct {
 	Type     string `json:"type" enum:"accepted,allocated,compiled,applied"`
 	Status   string `json:"status" enum:"true,false,unknown"`
@@ -93,11 +92,11 @@ type Condition struct {
 	Revision uint64 `json:"revision,omitempty" doc:"revision that the condition refers to"`
 }
 
-// The types of conditions, and what their status can be.
+// The types of conditions and the values of their status.
 const (
-	ConditionAccepted  = "accepted"  // the source's row is in force
-	ConditionAllocated = "allocated" // it holds every address and node port asked for
-	ConditionCompiled  = "compiled"  // it could be turned into frontends
+	ConditionAccepted  = "accepted"  // the source's row is in effect
+	ConditionAllocated = "allocated" // it holds every requested address and node port
+	ConditionCompiled  = "compiled"  // frontends were derived from it
 	ConditionApplied   = "applied"   // the dataplane has them
 
 	True    = "true"
@@ -112,7 +111,7 @@ type ServiceList struct {
 	Revision uint64    `json:"revision" doc:"what wait compares"`
 }
 
-// Deleted is the answer to a DELETE of a service or a backend.
+// Deleted is the response to a DELETE of a service or a backend.
 type Deleted struct {
 	Service  string `json:"service"`
 	Backend  string `json:"backend,omitempty" doc:"the backend's id, when only a backend was deleted"`
@@ -120,7 +119,7 @@ type Deleted struct {
 	Applied  bool   `json:"applied" doc:"the dataplane has it; asked for with Prefer: wait"`
 }
 
-// Explanation says in sentences why a service is as it is.
+// Explanation explains a service's state in sentences.
 type Explanation struct {
 	Service  string    `json:"service"`
 	State    string    `json:"state"`
@@ -134,8 +133,8 @@ type ApplyRequest struct {
 	Services []ServiceSpec `json:"services"`
 }
 
-// ApplyResult is the answer to services:apply. With dry_run nothing changed and
-// Plan says what would.
+// ApplyResult is the response to services:apply. With dry_run nothing changed, and Plan lists what
+// would change.
 type ApplyResult struct {
 	Items     []ApplyItem `json:"items" doc:"in the order of the request"`
 	Created   int         `json:"created"`
@@ -155,7 +154,7 @@ const (
 	Refused   = "refused"
 )
 
-// ApplyItem is what became of one service of an apply.
+// ApplyItem is the outcome of one service of an apply.
 type ApplyItem struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`

@@ -1,9 +1,9 @@
 package v1
 
-// Traffic is what has passed a service, a frontend or a backend, as its
-// dataplane counts it. What a dataplane doesn't count is absent: the userspace
-// proxy counts no packets, inactive connections or rates. A counter begins anew
-// at 0 with its frontend or backend, and with an agent that forwards by itself.
+// Traffic is the traffic of a service, a frontend or a backend, as its dataplane counts it. Values
+// that a dataplane doesn't count are absent: the userspace proxy counts no packets, inactive
+// connections or rates. A counter restarts at 0 with its frontend or backend, and with an agent
+// that forwards in userspace.
 type Traffic struct {
 	Connections uint64  `json:"connections" doc:"given to a backend; a UDP client's address and port count as one"`
 	Active      uint64  `json:"active_connections" doc:"open now: established TCP connections, UDP clients active within the timeout"`
@@ -19,23 +19,21 @@ type Volume struct {
 	Packets *uint64 `json:"packets,omitempty"`
 }
 
-// Rates are a second's worth.
+// Rates are values per second.
 type Rates struct {
 	Connections uint64 `json:"connections"`
 	In          Volume `json:"in"`
 	Out         Volume `json:"out"`
 }
 
-// ServiceStats is a service's traffic, that of its frontends and of their
-// backends.
+// ServiceStats is the traffic of a service, of its frontends and of their backends.
 type ServiceStats struct {
 	Service   string          `json:"service" doc:"\"name\" or \"namespace/name\""`
 	Traffic   Traffic         `json:"traffic" doc:"the sum over the frontends"`
 	Frontends []FrontendStats `json:"frontends" doc:"by address and port"`
 }
 
-// FrontendStats is one frontend's traffic. Its counters have what backends
-// carried that have left since.
+// FrontendStats is one frontend's traffic. Its counters include the traffic of removed backends.
 type FrontendStats struct {
 	Frontend string         `json:"frontend" doc:"\"192.0.2.10:80/tcp\""`
 	Kind     string         `json:"kind"`
@@ -50,8 +48,7 @@ type BackendStats struct {
 	Traffic Traffic `json:"traffic"`
 }
 
-// StatsList is the traffic of every service that the dataplane has, by
-// namespace and name.
+// StatsList is the traffic of every service in the dataplane, sorted by namespace and name.
 type StatsList struct {
 	Items []ServiceTotal `json:"items"`
 }
