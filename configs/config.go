@@ -9,8 +9,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Config is ironvip.toml, validated and with every default filled in.
-// docs/config.md is its reference.
+// Config is ironvip.toml, validated and with every default filled in. docs/config.md documents it.
 type Config struct {
 	Node      Node      `toml:"node"`
 	API       API       `toml:"api"`
@@ -21,32 +20,32 @@ type Config struct {
 	Sources   []Source  `toml:"source"`
 	Log       Log       `toml:"log"`
 
-	Path       string `toml:"-"` // the file it was read from, whether or not it exists
-	IsLastGood bool   `toml:"-"` // it is the saved last good one, and Path is refused
+	Path       string `toml:"-"` // its file, whether or not it exists
+	IsLastGood bool   `toml:"-"` // this is the last good configuration; the file at Path is refused
 	doc        *tomlfile.Document
 }
 
 // Node is this host.
 type Node struct {
-	Name     string `toml:"name"`      // the host's name where nothing is written
-	Zone     string `toml:"zone"`      // where it stands, as backends name their zones; "" is nowhere known
+	Name     string `toml:"name"`      // default: the host's name
+	Zone     string `toml:"zone"`      // the host's zone, as in the backends' zones; "": unknown
 	StateDir string `toml:"state_dir"` // absolute
 }
 
-// API is where the agent answers.
+// API contains the addresses of the API.
 type API struct {
-	Socket     string   `toml:"socket"`      // absolute path of a unix socket; "" is none
+	Socket     string   `toml:"socket"`      // absolute path of a unix socket; "": none
 	SocketMode FileMode `toml:"socket_mode"` // permissions of the socket
-	Listen     string   `toml:"listen"`      // loopback address and port; "" is none
+	Listen     string   `toml:"listen"`      // loopback address and port; "": none
 }
 
-// Dataplane is what forwards traffic.
+// Dataplane contains the settings of the dataplane.
 type Dataplane struct {
 	Mode              string         `toml:"mode"`                // ModeAuto, ModeIPVS or ModeProxy
 	Role              string         `toml:"role"`                // RoleDirector or RoleRealServer
 	NodePortAddresses []AddressRange `toml:"node_port_addresses"` // empty: the host's primary addresses
-	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // how often drift is looked for
-	Device            string         `toml:"device"`              // the interface that carries the VIPs
+	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // interval of the checks for drift
+	Device            string         `toml:"device"`              // the interface with the VIPs
 }
 
 // The modes of the dataplane.
@@ -56,52 +55,52 @@ const (
 	ModeProxy = "proxy"
 )
 
-// The roles of a host in the dataplane. A director balances; a real server is
-// a backend of direct routing and tunnels, and balances nothing.
+// The roles of a host in the dataplane. A director balances. A real server is a backend of direct
+// routing and tunnels, and balances nothing.
 const (
 	RoleDirector   = "director"
 	RoleRealServer = "real-server"
 )
 
-// IPAM is how addresses and node ports are given out.
+// IPAM contains the settings for the allocation of addresses and node ports.
 type IPAM struct {
-	Store      string         `toml:"store"`       // StoreBolt or StoreConsul: also of registrations and operators' states
-	PodCIDRs   []netip.Prefix `toml:"pod_cidrs"`   // never handed out
-	ReuseDelay spec.Duration  `toml:"reuse_delay"` // how long a released address rests
-	// OrphanGrace is how long what a service holds is kept when no source names it.
+	Store      string         `toml:"store"`       // StoreBolt or StoreConsul: also for registrations and overrides
+	PodCIDRs   []netip.Prefix `toml:"pod_cidrs"`   // never assigned
+	ReuseDelay spec.Duration  `toml:"reuse_delay"` // cooldown of a released address
+	// OrphanGrace is how long the leases of a service remain when no source defines it.
 	OrphanGrace spec.Duration `toml:"orphan_grace"`
-	NodePorts   PortRange     `toml:"node_ports"` // the range node ports are drawn from
-	// ConsulAddress is short for Consul.Address, and empty once that has it.
+	NodePorts   PortRange     `toml:"node_ports"` // the range of assigned node ports
+	// ConsulAddress is a short form of Consul.Address. It is empty after its value is copied there.
 	ConsulAddress string `toml:"consul_address"`
 }
 
-// The stores.
+// The types of stores.
 const (
 	StoreBolt   = "bolt"   // on this host's disk
 	StoreConsul = "consul" // in Consul, for a fleet
 )
 
-// Pool is a named set of addresses to give out.
+// Pool is a named set of addresses to assign.
 type Pool struct {
 	Name       string         `toml:"name"`
 	CIDRs      []netip.Prefix `toml:"cidrs"`
 	Exclude    []netip.Prefix `toml:"exclude"`
-	AutoAssign bool           `toml:"auto_assign"` // for services that name no pool; true where nothing is written
+	AutoAssign bool           `toml:"auto_assign"` // for services that name no pool; default true
 }
 
 // Defaults implements strict.Defaulter.
 func (p *Pool) Defaults() { p.AutoAssign = true }
 
-// Log is what the agent says of itself.
+// Log contains the settings of the agent's log.
 type Log struct {
 	Level  string `toml:"level"`  // "debug", "info", "warn" or "error"
 	Format string `toml:"format"` // "text" or "json"
 }
 
-// MaxSize is how many bytes ironvip.toml, and a file that it names, may have.
+// MaxSize bounds the size in bytes of ironvip.toml and of the files that it names.
 const MaxSize = 1 << 20
 
-// Defaults of ironvip.toml, as configs/ironvip.toml shows them.
+// Defaults of ironvip.toml, as in configs/ironvip.toml.
 const (
 	DefaultStateDir       = "/var/lib/ironvip"
 	DefaultSocket         = "/run/ironvip/ironvip.sock"
@@ -113,8 +112,8 @@ const (
 	ServicesDir           = "services.d"
 )
 
-// Default returns the configuration of an empty file, apart from what depends
-// on the host: the node's name and the source that services.d makes.
+// Default returns the configuration of an empty file. It lacks what depends on the host: the node's
+// name and the source for services.d.
 func Default() *Config {
 	return &Config{
 		Node: Node{StateDir: DefaultStateDir},
@@ -127,7 +126,7 @@ func Default() *Config {
 	}
 }
 
-// SpecPools returns the pools as services are checked against them.
+// SpecPools returns the pools in the form that services are checked against.
 func (c *Config) SpecPools() []spec.Pool {
 	out := make([]spec.Pool, 0, len(c.Pools))
 	for _, p := range c.Pools {
@@ -136,7 +135,7 @@ func (c *Config) SpecPools() []spec.Pool {
 	return out
 }
 
-// ipamPools returns the pools as the allocator takes them.
+// ipamPools returns the pools in the allocator's form.
 func (c *Config) ipamPools() []ipam.Pool {
 	out := make([]ipam.Pool, 0, len(c.Pools))
 	for _, p := range c.Pools {
@@ -145,7 +144,7 @@ func (c *Config) ipamPools() []ipam.Pool {
 	return out
 }
 
-// IPAMConfig returns what the allocator goes by.
+// IPAMConfig returns the allocator's configuration.
 func (c *Config) IPAMConfig() ipam.Config {
 	return ipam.Config{Pools: c.ipamPools(), PodCIDRs: c.IPAM.PodCIDRs, ReuseDelay: time.Duration(c.IPAM.ReuseDelay),
 		OrphanGrace: time.Duration(c.IPAM.OrphanGrace), NodePorts: ipam.PortRange{First: c.IPAM.NodePorts.First, Last: c.IPAM.NodePorts.Last}}

@@ -7,12 +7,11 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// liveKeys are what a running agent takes from a changed configuration.
+// liveKeys are the keys that a running agent applies on a reload.
 var liveKeys = []string{"pool", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.orphan_grace", "ipam.node_ports", "log.level"}
 
-// Diff names the keys in which two configurations differ: those that a running
-// agent takes over on a reload, and those that wait for its restart. Pools and
-// sources are one key each.
+// Diff returns the keys in which two configurations differ: those that a running agent applies on a
+// reload, and those that need a restart. Pools and sources are one key each.
 func Diff(old, new *Config) (live, restart []string) {
 	note := func(key string) {
 		if slices.Contains(liveKeys, key) {
@@ -39,15 +38,14 @@ func Diff(old, new *Config) (live, restart []string) {
 	return live, restart
 }
 
-// fields lists the struct's fields that the file sets, those of structs embedded
-// in it among them.
+// fields returns the fields of the struct that the file sets, including those of embedded structs.
 func fields(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
 		return f.Tag.Get("toml") == "-" || !f.IsExported() || f.Anonymous
 	})
 }
 
-// alike is DeepEqual where an empty list is the same as none.
+// alike is like DeepEqual, but an empty list equals nil.
 func alike(x, y reflect.Value) bool {
 	if x.Kind() == reflect.Slice && x.Len() == 0 && y.Len() == 0 {
 		return true

@@ -17,11 +17,11 @@ import (
 const lastGoodName = "ironvip.toml.last-good"
 
 // LoadOrLastGood is Load for the start of the agent. For a refused file it returns the
-// configuration that SaveLastGood saved last, with IsLastGood set. StateDir replaces
+// configuration that SaveLastGood saved last, with IsLastGood set. stateDir replaces
 // node.state_dir, unless it is "".
 //
-// Problems with a Config don't prevent a start, and are for the log. Without a Config the agent
-// can't start: there is no saved copy, or pools overlap, which a copy must not hide.
+// Problems that come with a Config don't prevent a start, and are for the log. Without a Config the
+// agent can't start: there is no saved copy, or pools overlap, which a copy must not hide.
 func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 	file, data, c, problems := load(path)
 	if c != nil {
@@ -46,7 +46,7 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 	}
 	c, worse := Parse(file, saved)
 	if c == nil {
-		for i := range worse { // the lines are those of the copy
+		for i := range worse { // the line numbers are those of the copy
 			worse[i].Place = copyAt + worse[i].Place[len(file):]
 		}
 		return nil, append(problems, worse...)
@@ -80,7 +80,7 @@ func stateDirOf(text []byte) string {
 	return string(found[1])
 }
 
-// saveCopy writes the copy durably, completely or not at all. It leaves an identical one alone.
+// saveCopy writes the copy durably and atomically. It doesn't write an identical copy again.
 func saveCopy(stateDir string, data []byte) error {
 	path := filepath.Join(stateDir, lastGoodName)
 	if old, problem := tomlfile.ReadFile(path, MaxSize); problem == nil && bytes.Equal(old, data) {
@@ -93,7 +93,7 @@ func saveCopy(stateDir string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // it is renamed by then, unless something failed
+	defer os.Remove(f.Name()) // renamed by now, unless something failed
 	_, err = f.Write(data)
 	err = cmp.Or(err, f.Sync(), f.Close())
 	if err != nil {
@@ -105,8 +105,8 @@ func saveCopy(stateDir string, data []byte) error {
 	return syncDir(stateDir)
 }
 
-// RanBefore reports whether an agent has started with this state directory before: then the
-// last good configuration is there.
+// RanBefore reports whether an agent has started with this state directory before. The last good
+// configuration then exists.
 func (c *Config) RanBefore() bool { return !missing(filepath.Join(c.Node.StateDir, lastGoodName)) }
 
 // syncDir makes a rename within the directory durable.

@@ -46,8 +46,8 @@ func Parse(path string, data []byte) (*Config, []vip.Problem) {
 	return c, nil
 }
 
-// Draft returns what is readable of the configuration at path, to check the files that it names
-// while it has other mistakes. It is nil for a file that can't be parsed. It is not for running.
+// Draft returns the readable part of the configuration at path, to check the files that it names
+// despite other errors. It returns nil for a file that can't be parsed. Don't run an agent with it.
 func Draft(path string) *Config {
 	file := fileAt(path)
 	data, problem := tomlfile.ReadFile(file, MaxSize)
@@ -58,7 +58,7 @@ func Draft(path string) *Config {
 	return c
 }
 
-// draft also returns a Config that has problems; nil for a file that can't be parsed.
+// draft also returns a Config that has problems. It returns nil for a file that can't be parsed.
 func draft(path string, data []byte) (*Config, []vip.Problem) {
 	doc, problem := tomlfile.Parse(path, data)
 	if problem != nil {

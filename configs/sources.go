@@ -16,8 +16,8 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// sourceTypes are the types of sources and the settings of an empty block of each. A new type
-// of source adds a line here.
+// sourceTypes lists the types of sources with the settings of an empty block. A new type of source
+// needs a line here.
 var sourceTypes = []struct {
 	name string
 	new  func() sources.Config // nil: not in this build
@@ -50,7 +50,7 @@ func (s *Source) Extension(tree map[string]any) (into any, foreign map[string]st
 			}
 		}
 	}
-	if s.Config == nil { // what is wrong is the type: every key may be right
+	if s.Config == nil { // the type is wrong; the keys may be valid
 		for key := range tree {
 			foreign[key] = ""
 		}
@@ -107,8 +107,8 @@ func (c *Config) checkSources(doc *tomlfile.Checker) {
 	}
 }
 
-// defaultSources is the source of a file without a [[source]]: services.d beside it. It is there
-// while the directory is missing, so that a directory that vanishes keeps its services.
+// defaultSources returns the source of a file without a [[source]]: services.d beside it. It exists
+// even if the directory is missing, so that the services of a vanished directory remain.
 func defaultSources(path string) []Source {
 	return []Source{{Type: static.Type, Name: static.Type, Config: &static.Config{Path: servicesDir(path), Optional: true}}}
 }
@@ -150,7 +150,7 @@ func (c *Config) HasFiles(source string) bool {
 }
 
 // Services reads the files of all sources that have files, for validate and plan. It returns the
-// valid services, each name once, and everything that is wrong.
+// valid services, each name once, and all problems.
 func (c *Config) Services() ([]vip.Service, []vip.Problem) {
 	var all []vip.Service
 	var problems []vip.Problem
@@ -202,7 +202,7 @@ func (c *Config) CheckFiles() []vip.Problem {
 	return problems
 }
 
-// missing reports whether there is nothing at path, not even a link.
+// missing reports whether path doesn't exist, not even as a link.
 func missing(path string) bool {
 	_, err := os.Lstat(path)
 	return os.IsNotExist(err)

@@ -21,10 +21,10 @@ const (
 	MaxResyncInterval = 24 * time.Hour
 	MaxReuseDelay     = 7 * 24 * time.Hour
 	minOrphanGrace    = time.Second
-	maxDevice         = 15 // bytes; IFNAMSIZ is 16 with the closing zero
+	maxDevice         = 15 // bytes; IFNAMSIZ is 16 with the terminating zero
 )
 
-// check checks a decoded configuration and fills in what depends on the host.
+// check validates a decoded configuration and fills in what depends on the host.
 func (c *Config) check(doc *tomlfile.Checker) {
 	c.checkNode(doc.In("node"))
 	c.checkAPI(doc.In("api"))
@@ -60,7 +60,7 @@ func (c *Config) checkAPI(t *tomlfile.Checker) {
 	}
 }
 
-// checkListen allows loopback only, as long as there is neither TLS nor a token.
+// checkListen allows only loopback addresses, because there is neither TLS nor a token.
 func checkListen(t *tomlfile.Checker, text string) {
 	const key, hint = "listen", `write a loopback address and a port: "127.0.0.1:7480"`
 	host, portText, err := net.SplitHostPort(text)
@@ -123,7 +123,7 @@ func checkPrefix(t *tomlfile.Checker, key string, p netip.Prefix) {
 }
 
 // checkPools reports the allocator's problems with the pools. Its warnings don't prevent a start;
-// they are shown with the pool.
+// they are displayed with the pool.
 func (c *Config) checkPools(doc *tomlfile.Checker) {
 	for _, p := range ipam.CheckPools(c.ipamPools(), c.IPAM.PodCIDRs) {
 		if ipam.IsWarning(p) {

@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// FileMode is a permission written in octal: "0660".
+// FileMode is a file permission written in octal: "0660".
 type FileMode os.FileMode
 
 // FromTree implements strict.Value.
@@ -32,7 +32,7 @@ func (m *FileMode) FromTree(raw any) error {
 // String returns "0660".
 func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 
-// AddressRange is a prefix, written as one or as a single address.
+// AddressRange is a prefix, written as a prefix or as a single address.
 type AddressRange struct{ netip.Prefix }
 
 // FromTree implements strict.Value.
@@ -57,8 +57,7 @@ func (r *AddressRange) FromTree(raw any) error {
 	return nil
 }
 
-// UnmarshalText reads what FromTree does; it is there so that the embedded
-// prefix's own does not apply.
+// UnmarshalText reads the same as FromTree. It overrides the method of the embedded prefix.
 func (r *AddressRange) UnmarshalText(b []byte) error { return r.FromTree(string(b)) }
 
 // PortRange is an inclusive range of ports: "30000-32767".
