@@ -23,8 +23,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// maxApply is how much is read from one file or stdin: what the API takes in
-// one call.
+// maxApply bounds the size of one file or of stdin. It is the limit of one API call.
 const maxApply = 64 << 20
 
 func (a *app) serviceApplyCommand() *cobra.Command {
@@ -86,7 +85,7 @@ change it in that source.`,
 	return cmd
 }
 
-// readServices reads every file, and says of all of them what is wrong.
+// readServices reads every file and returns the problems of all of them.
 func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
 	var out []spec.Service
 	var problems []vip.Problem
@@ -106,8 +105,8 @@ func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
 	return out, problems
 }
 
-// readInput returns the content of a file, or of stdin, of at most limit bytes,
-// and what to call it.
+// readInput returns the content of a file or of stdin, of at most limit bytes, and its name for
+// messages.
 func (a *app) readInput(file string, limit int) ([]byte, string, *vip.Problem) {
 	if file != "-" {
 		data, problem := tomlfile.ReadFile(file, limit)
@@ -126,7 +125,8 @@ func (a *app) readInput(file string, limit int) ([]byte, string, *vip.Problem) {
 	return data, "stdin", nil
 }
 
-// parseServices reads TOML, JSON or YAML, by the name's extension or else by the text.
+// parseServices parses TOML, JSON or YAML. The format depends on the name's extension or else on
+// the text.
 func parseServices(name string, data []byte) ([]spec.Service, []vip.Problem) {
 	if ext := filepath.Ext(name); ext == ".yaml" || ext == ".yml" || ext != ".toml" && ext != ".json" && looksLikeYAML(data) {
 		text, err := yamlToJSON(data)
@@ -146,8 +146,8 @@ func parseServices(name string, data []byte) ([]spec.Service, []vip.Problem) {
 	return out, parsed.Problems
 }
 
-// looksLikeJSON tells JSON from TOML by how it begins: "{", or "[" with
-// anything but a TOML header behind it.
+// looksLikeJSON distinguishes JSON from TOML by its beginning: "{", or "[" without a TOML header
+// after it.
 func looksLikeJSON(data []byte) bool {
 	data = bytes.TrimLeft(data, " \t\r\n")
 	if bytes.HasPrefix(data, []byte("{")) {
@@ -158,13 +158,13 @@ func looksLikeJSON(data []byte) bool {
 	return list && (bytes.HasPrefix(rest, []byte("{")) || bytes.HasPrefix(rest, []byte("]")))
 }
 
-// yamlStart is how YAML begins, and TOML never: a document mark, a list item or a key
-// with a colon. Comments may come first.
+// yamlStart matches the beginning of YAML that TOML never has: a document mark, a list item or a
+// key with a colon. Comments may come first.
 var yamlStart = regexp.MustCompile(`^(\s*(#[^\n]*)?\n)*(---|\s*- |\s*[\w"]+:(\s|$))`)
 
 func looksLikeYAML(data []byte) bool { return yamlStart.Match(data) }
 
-// yamlToJSON converts a YAML document, which must have strings as keys.
+// yamlToJSON converts a YAML document. Its keys must be strings.
 func yamlToJSON(data []byte) ([]byte, error) {
 	var v any
 	if err := yaml.Unmarshal(data, &v); err != nil {
@@ -181,7 +181,7 @@ type manyServices struct {
 func parseJSON(name string, data []byte) ([]spec.Service, []vip.Problem) {
 	data = bytes.TrimSpace(data)
 	if bytes.HasPrefix(data, []byte("[")) {
-		data = append(append([]byte(`{"services":`), data...), '}') // on the same line: line numbers stay true
+		data = append(append([]byte(`{"services":`), data...), '}') // on the same line, so that line numbers remain correct
 	}
 	tree, problems := strict.ParseJSON(data)
 	var many manyServices
@@ -206,7 +206,7 @@ func parseJSON(name string, data []byte) ([]spec.Service, []vip.Problem) {
 	return many.Services, problems
 }
 
-// refuseInput shows what is wrong with the input and ends the command.
+// refuseInput prints the problems of the input and ends the command.
 func (a *app) refuseInput(problems []vip.Problem) error {
 	for _, p := range problems {
 		a.printer().Label("error", output.Bad, problemLine(fromVIP(p)))
@@ -215,7 +215,7 @@ func (a *app) refuseInput(problems []vip.Problem) error {
 	return exit(ExitError)
 }
 
-// fromVIP is a problem in the API's shape.
+// fromVIP converts a problem to the API's type.
 func fromVIP(p vip.Problem) v1.Problem {
 	return v1.Problem{Code: p.Code, Place: p.Place, Service: p.Service, Field: p.Field, Message: p.Message, Hint: p.Hint}
 }
@@ -228,7 +228,7 @@ func fromVIPs(in []vip.Problem) []v1.Problem {
 	return out
 }
 
-// sayApplied says of each service what became of it.
+// sayApplied prints the outcome of each service.
 func (a *app) sayApplied(r v1.ApplyResult) {
 	p := a.printer()
 	for _, item := range r.Items {
@@ -253,8 +253,8 @@ func (a *app) sayApplied(r v1.ApplyResult) {
 	}
 }
 
-// refusedCode is how an apply ends: well, or with a conflict when that is all
-// that was wrong, or else with an error.
+// refusedCode returns the exit code of an apply: success, a conflict if all refusals are conflicts,
+// else an error.
 func refusedCode(r v1.ApplyResult) error {
 	if r.Refused == 0 {
 		return nil
@@ -270,13 +270,13 @@ func refusedCode(r v1.ApplyResult) error {
 	return exit(ExitConflict)
 }
 
-// showDryRun shows what an apply would do.
+// showDryRun shows what an apply would change.
 func (a *app) showDryRun(r v1.ApplyResult) error {
 	plan := v1.Plan{Changes: []v1.PlanChange{}, Problems: []v1.Problem{}}
 	if r.Plan != nil {
 		plan = *r.Plan
 	}
-	view := a.planView(plan) // with what is refused among its problems
+	view := a.planView(plan) // including refused services among its problems
 	if !a.printer().People() {
 		view = a.applyView(r)
 	}

@@ -89,8 +89,8 @@ works.`,
 	return cmd
 }
 
-// lastOne says what keeps a backend out of use that was made ready, and of any
-// that it isn't there any more.
+// lastOne returns why a backend is still not usable after it was set to ready, or for any state,
+// that the backend no longer exists.
 func lastOne(state string, b v1.Backend) string {
 	if b.Removed {
 		return "; it was deleted meanwhile, and gets this state if it returns"
@@ -173,8 +173,7 @@ func (a *app) addBackend(grid *output.Grid, service string, b v1.BackendStatus, 
 	grid.Add(row...)
 }
 
-// backendState is the state in words: "ready", "drain (source says ready)",
-// "ready, not usable".
+// backendState describes the state: "ready", "drain (source says ready)", "ready, not usable".
 func backendState(b v1.BackendStatus) string {
 	switch {
 	case b.LeavingAt != nil:

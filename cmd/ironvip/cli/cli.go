@@ -1,10 +1,9 @@
-// Package cli is the tree of client commands: everything "ironvip" can do
-// besides the agent.
+// Package cli contains the client commands: everything that "ironvip" does except the agent.
 //
-// Commands ask a running agent through api/client and show its answers; some
-// ("config validate", "doctor") work without one. Data goes to stdout, talk to
-// stderr; every outcome has an exit code of its own, listed in exit.go. The
-// package decides nothing about services: what is true is the agent's to say.
+// Commands call a running agent through api/client and print its responses. Some ("config
+// validate", "doctor") need no agent. Data goes to stdout, messages to stderr. Every outcome has
+// its own exit code, listed in exit.go. The package makes no decisions about services; it reports
+// the agent's state.
 package cli
 
 import (
@@ -26,19 +25,16 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// EnvAddr is the environment variable that names the agent's address, where
-// --addr doesn't.
+// EnvAddr is the environment variable for the agent's address if --addr is not set.
 const EnvAddr = "IRONVIP_ADDR"
 
-// DefaultConfig is where the configuration lies unless a command is told
-// otherwise.
+// DefaultConfig is the default path of the configuration.
 const DefaultConfig = "/etc/ironvip"
 
-// defaultTimeout is how long an answer, or the dataplane, is waited for.
+// defaultTimeout bounds the wait for a response or for the dataplane.
 const defaultTimeout = 30 * time.Second
 
-// Options is what the commands need of their surroundings. Zero fields are
-// those of this process.
+// Options contains the environment of the commands. Zero fields mean those of this process.
 type Options struct {
 	Version string // of this binary
 
@@ -48,8 +44,8 @@ type Options struct {
 	Now            func() time.Time
 	Host           *doctor.Host // what "doctor" looks at
 
-	// What internal/agent does for the commands that need no running agent, and the daemon
-	// itself. Tests replace these functions.
+	// The functions of internal/agent: the daemon itself, and the work of commands that need no
+	// running agent. Tests replace these functions.
 	RunAgent func(context.Context, agent.Options) error
 	Clean    func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
 	Save     func(context.Context, agent.StoreRequest, io.Writer) error
@@ -95,7 +91,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// app is what every command shares: the surroundings and the global flags.
+// app is the state that all commands share: the environment and the global flags.
 type app struct {
 	Options
 	addr    string
@@ -104,9 +100,8 @@ type app struct {
 	verbose bool
 }
 
-// Execute runs the command that args name and returns its exit code. Errors
-// are printed here. A program that wants Ctrl-C to end a command by the signal
-// passes a context that isn't bound to it.
+// Execute runs the command in args, prints its errors and returns its exit code. If the program
+// should be ended by the signal of Ctrl-C, pass a context that isn't bound to it.
 func Execute(ctx context.Context, o Options, args []string) int {
 	a := &app{Options: o.withDefaults()}
 	root := a.root()
@@ -114,8 +109,7 @@ func Execute(ctx context.Context, o Options, args []string) int {
 	return a.report(root.ExecuteContext(ctx))
 }
 
-// NewRoot returns the command tree, for those who document it or run it in
-// their own way.
+// NewRoot returns the command tree, for documentation or to run it differently.
 func NewRoot(o Options) *cobra.Command { return (&app{Options: o.withDefaults()}).root() }
 
 func (a *app) root() *cobra.Command {
@@ -189,8 +183,8 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 	return root
 }
 
-// needsShell makes cobra's own "completion" refuse a shell that it doesn't know, as
-// our groups do; left alone it shows its help, and a script goes on with that.
+// needsShell makes cobra's "completion" refuse an unknown shell, as ironvip's groups do. By default
+// it prints its help, and a script would continue with that.
 func needsShell(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -201,7 +195,7 @@ func needsShell(root *cobra.Command) {
 	}
 }
 
-// group makes a command that only holds others.
+// group returns a command that only contains other commands.
 func group(name, short string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   name,
@@ -218,8 +212,7 @@ func group(name, short string, children ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// positionals makes a wrong number of arguments a usage error, in every
-// command of the tree.
+// positionals makes a wrong number of arguments a usage error in every command of the tree.
 func positionals(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -260,7 +253,7 @@ func formatNames() []string {
 	return names
 }
 
-// client returns a client of the agent that the flags or the environment name.
+// client returns a client of the agent at the address from the flags or the environment.
 func (a *app) client() (*client.Client, error) { return a.clientWithin(a.timeout) }
 
 func (a *app) clientWithin(timeout time.Duration) (*client.Client, error) {
@@ -286,7 +279,7 @@ func (a *app) printer() *output.Printer {
 		ColorOut: output.ColorWanted(a.Stdout, a.Getenv), ColorErr: output.ColorWanted(a.Stderr, a.Getenv)}
 }
 
-// withClient makes a command's action of one that needs an agent.
+// withClient returns the action of a command that needs an agent.
 func (a *app) withClient(do func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := a.client()
@@ -298,12 +291,12 @@ func (a *app) withClient(do func(ctx context.Context, c *client.Client, args []s
 	}
 }
 
-// noWait adds the flag that every mutating command has and returns its value.
+// noWait adds the --no-wait flag of mutating commands and returns its value.
 func noWait(flags *pflag.FlagSet) *bool {
 	return flags.Bool("no-wait", false, "don't wait until the dataplane has applied the change")
 }
 
-// write says how long a mutating command waits for the dataplane.
+// write returns how long a mutating command waits for the dataplane.
 func (a *app) write(noWait bool) client.Write {
 	if noWait {
 		return client.Write{}
@@ -311,7 +304,7 @@ func (a *app) write(noWait bool) client.Write {
 	return client.Write{Wait: a.timeout}
 }
 
-// must is for calls that only fail when the program itself is wrong.
+// must panics on err. It is for calls that fail only because of a programming error.
 func must(err error) {
 	if err != nil {
 		panic(err)

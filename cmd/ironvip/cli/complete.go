@@ -12,15 +12,14 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// completionTimeout is how long a shell's Tab may wait for the agent.
+// completionTimeout bounds the wait of a shell's completion for the agent.
 const completionTimeout = time.Second
 
 // completer proposes values for the argument after args.
 type completer func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error)
 
-// complete makes a cobra completion of a completer that asks the agent. When
-// the agent doesn't answer there are no proposals, and no message in the
-// middle of a command line.
+// complete converts a completer to a cobra completion. If the agent doesn't answer, it proposes
+// nothing and prints no message into the command line.
 func (a *app) complete(propose completer) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), completionTimeout)
@@ -39,7 +38,7 @@ func (a *app) complete(propose completer) cobra.CompletionFunc {
 	}
 }
 
-// first limits a completer to the first n arguments; 0 is no limit.
+// first limits a completer to the first n arguments. 0 means no limit.
 func first(n int, propose completer) completer {
 	return func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
 		if n > 0 && len(args) >= n {
@@ -49,7 +48,7 @@ func first(n int, propose completer) completer {
 	}
 }
 
-// services proposes the names of services that args don't have yet.
+// services proposes the names of services that are not in args.
 func services(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
 	given := map[string]bool{}
 	for _, a := range args {
@@ -100,12 +99,12 @@ func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Com
 	return out, err
 }
 
-// states proposes the states that a service can be in.
+// states proposes the states of a service.
 func states() []cobra.Completion {
 	return []cobra.Completion{v1.StateHealthy, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
 }
 
-// oneOf refuses a flag's value that is none of those there are; "" is unset.
+// oneOf refuses a value of a flag that is not one of of. "" means unset.
 func oneOf(cmd *cobra.Command, flag, value string, of []string) error {
 	if value == "" || slices.Contains(of, value) {
 		return nil

@@ -13,8 +13,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
-// dataplaneDoc is the document of "dataplane show": two answers of the API in
-// one.
+// dataplaneDoc is the document of "dataplane show". It combines two API responses.
 type dataplaneDoc struct {
 	Dataplane v1.Dataplane  `json:"dataplane"`
 	Frontends []v1.Frontend `json:"frontends"`
@@ -88,7 +87,7 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 	}
 }
 
-// fewBackends is how many backends of a frontend a table shows; -o wide shows all.
+// fewBackends is the number of backends per frontend in a table; -o wide shows all.
 const fewBackends = 3
 
 func (a *app) frontendsText(frontends []v1.Frontend, wide bool) string {
@@ -174,7 +173,7 @@ func (a *app) diffView(d v1.DataplaneDiff) output.View {
 	}
 }
 
-// actionCell is the sign of a change, as in a plan.
+// actionCell returns the sign of a change, as in a plan.
 func actionCell(action string) output.Cell {
 	switch action {
 	case v1.ActionAdd:

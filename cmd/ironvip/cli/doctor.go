@@ -19,7 +19,7 @@ import (
 type doctorDoc struct {
 	Level    doctor.Level     `json:"level"` // the worst of the findings
 	Findings []doctor.Finding `json:"findings"`
-	Agent    *v1.NodeStatus   `json:"agent,omitempty"` // where one answers
+	Agent    *v1.NodeStatus   `json:"agent,omitempty"` // if one answers
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -97,7 +97,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	return doc, nil
 }
 
-// fromConfig makes findings of what is known of the configuration.
+// fromConfig returns the findings about the configuration.
 func fromConfig(path string, v validated) []doctor.Finding {
 	switch {
 	case v.missing:
@@ -115,7 +115,7 @@ func fromConfig(path string, v validated) []doctor.Finding {
 	return out
 }
 
-// noAgent is the finding of an agent that doesn't answer.
+// noAgent returns the finding for an agent that doesn't answer.
 func noAgent(err error) doctor.Finding {
 	f := doctor.Finding{Level: doctor.Warn, Check: "agent", Text: err.Error(), Fix: "systemctl start ironvip"}
 	if client.IsCode(err, client.CodeNotPermitted) {
@@ -125,7 +125,7 @@ func noAgent(err error) doctor.Finding {
 	return f
 }
 
-// fromStatus makes findings of an agent's own checks.
+// fromStatus converts an agent's own checks to findings.
 func fromStatus(s v1.NodeStatus) []doctor.Finding {
 	out := []doctor.Finding{{Level: doctor.OK, Check: "agent", Text: "agent on " + s.Node + " answers, version " + s.Version}}
 	if !s.Ready {
@@ -165,8 +165,8 @@ func (a *app) doctorView(doc doctorDoc) output.View {
 	}
 }
 
-// findingWord is the word before a finding. What is well is in lower case, so
-// that the rest stands out without colours, too.
+// findingWord returns the word before a finding. OK is in lower case, so that the other levels
+// stand out even without colors.
 func (a *app) findingWord(l doctor.Level) string {
 	p := a.printer()
 	switch l {

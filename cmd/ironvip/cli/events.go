@@ -61,8 +61,8 @@ func (a *app) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// followEvents shows events until the context ends, which is no error, or the
-// agent goes away.
+// followEvents prints events until the context ends, which is no error, or the connection to the
+// agent ends.
 func (a *app) followEvents(ctx context.Context, c *client.Client, since uint64, service string) error {
 	p := a.printer()
 	for e, err := range c.FollowEvents(ctx, since) {
@@ -102,8 +102,8 @@ func (a *app) eventsView(list v1.EventList) output.View {
 	}
 }
 
-// eventView is one line of --follow. Its time is the clock's: how long ago is
-// always "now" there, and wrong a moment later.
+// eventView returns one line of --follow. It shows the clock time, because a relative time would
+// always be "now" and soon be wrong.
 func (a *app) eventView(e v1.Event) output.View {
 	return output.View{
 		Data:  e,

@@ -23,25 +23,25 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The exit codes. Scripts rely on them: none ever gets another meaning.
+// The exit codes. Scripts rely on them, so their meanings never change.
 const (
 	ExitOK           = 0
 	ExitError        = 1
 	ExitUsage        = 2
-	ExitDegraded     = 3 // it works, but not as it should
+	ExitDegraded     = 3 // it works, but not as intended
 	ExitNotFound     = 4
-	ExitConflict     = 5 // somebody else has it, or changed it meanwhile
+	ExitConflict     = 5 // another source or host owns it, or changed it meanwhile
 	ExitUnreachable  = 6 // no agent answers
 	ExitNotPermitted = 7
 	ExitChanges      = 10 // a plan or diff has changes
 )
 
-// exit ends a command with a code and no message: its output has said it all.
+// exit ends a command with a code and no message, because its output is complete.
 type exit int
 
 func (e exit) Error() string { return "exit code " + strconv.Itoa(int(e)) }
 
-// failure is an error with an exit code and what to do about it.
+// failure is an error with an exit code and a hint.
 type failure struct {
 	code int
 	err  error
@@ -51,8 +51,8 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// notFound gives the error of an object that doesn't exist the command's own
-// hint. Other errors it leaves alone.
+// notFound adds the command's own hint to the error for an object that doesn't exist. It returns
+// other errors unchanged.
 func notFound(err error, hint string) error {
 	if !client.IsNotFound(err) {
 		return err
@@ -60,14 +60,14 @@ func notFound(err error, hint string) error {
 	return &failure{code: ExitNotFound, err: err, hint: hint}
 }
 
-// usage is the failure of a command line that can't be understood.
+// usage returns the failure for an invalid command line.
 func usage(cmd *cobra.Command, format string, args ...any) *failure {
 	return &failure{code: ExitUsage, err: fmt.Errorf(format, args...), hint: cmd.CommandPath() + " --help"}
 }
 
-// report prints err, if it is to be seen, and returns the exit code. Of joined
-// errors each is printed; the first gives the code. An error that wraps several
-// and has a text of its own is one.
+// report prints err, unless it is silent, and returns the exit code. It prints each of several
+// joined errors; the first one determines the code. An error that wraps several errors and has its
+// own text counts as one.
 func (a *app) report(err error) int {
 	if err == nil {
 		return ExitOK
@@ -104,11 +104,11 @@ func (a *app) report(err error) int {
 	return r.code
 }
 
-// explained is an error as it is shown.
+// explained is an error in the form for display.
 type explained struct {
 	code       int
 	text, hint string
-	problems   []v1.Problem // its parts, each shown with its hint
+	problems   []v1.Problem // its parts, each printed with its hint
 }
 
 func (a *app) explain(err error) explained {
@@ -120,7 +120,7 @@ func (a *app) explain(err error) explained {
 		r.code, r.hint = exitCodeOfCause[offline.Cause], offline.Hint
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		r.text, _, _ = strings.Cut(r.text, "\n") // its parts follow as problems
+		r.text, _, _ = strings.Cut(r.text, "\n") // the rest follows as problems
 		r.code, r.hint, r.problems = exitCodeOf(e), hintOf(e), e.Problems
 		if len(r.problems) > 0 { // they are printed before the hint
 			r.hint = strings.TrimPrefix(strings.TrimPrefix(r.hint, "see errors"), "; ")
@@ -132,7 +132,7 @@ func (a *app) explain(err error) explained {
 			r.text += " (request " + e.RequestID + ")"
 		}
 	}
-	if f, ok := errors.AsType[*failure](err); ok { // the command knows best
+	if f, ok := errors.AsType[*failure](err); ok { // the command's own hint and code take precedence
 		r.code, r.hint = f.code, f.hint
 	}
 	if errors.Is(err, context.Canceled) {
@@ -145,7 +145,7 @@ var exitCodeOfCause = map[agent.Cause]int{
 	agent.CauseOther: ExitError, agent.CauseRunning: ExitConflict, agent.CausePermission: ExitNotPermitted,
 }
 
-// exitCodeOf maps what the agent, or the way to it, answered.
+// exitCodeOf maps an error of the agent or of the connection to an exit code.
 func exitCodeOf(e *client.Error) int {
 	switch {
 	case e.Code == client.CodeUnreachable || e.Code == client.CodeTimeout:
@@ -160,7 +160,7 @@ func exitCodeOf(e *client.Error) int {
 	return ExitError
 }
 
-// conflicts reports whether all that is wrong is that somebody else owns it.
+// conflicts reports whether every problem is that another source owns the object or has changed it.
 func conflicts(problems []v1.Problem) bool {
 	for _, p := range problems {
 		if p.Code != v1.CodeReadOnlySource && p.Code != vip.CodeNameTaken && p.Code != v1.CodePreconditionFailed {
@@ -170,8 +170,8 @@ func conflicts(problems []v1.Problem) bool {
 	return len(problems) > 0
 }
 
-// hintOf returns what to do about a refusal. To a socket that keeps us out it
-// names the group that may use it, where that can be found out.
+// hintOf returns the hint for a refusal. For a socket without permission, it names the group that
+// may use the socket, if it can be determined.
 func hintOf(e *client.Error) string {
 	if e.Code == client.CodeNotPermitted {
 		if path, ok := socketOf(e); ok {
@@ -183,11 +183,10 @@ func hintOf(e *client.Error) string {
 	return inCommands(e.Hint)
 }
 
-// restCall is a call of the REST API, as the agent's hints name them.
+// restCall matches a call of the REST API in the agent's hints.
 var restCall = regexp.MustCompile(`(?:GET|PUT|POST) /v1/[^\s;,]+`)
 
-// inCommands puts a hint that was written for callers of the REST API in the
-// words of the command line, where a command makes that call.
+// inCommands replaces the REST calls in a hint by the commands that make these calls.
 func inCommands(hint string) string {
 	return restCall.ReplaceAllStringFunc(hint, func(call string) string {
 		method, path, _ := strings.Cut(call, " ")
@@ -212,7 +211,7 @@ func inCommands(hint string) string {
 	})
 }
 
-// socketOf returns the unix socket that an error speaks of.
+// socketOf returns the unix socket in an error's text.
 func socketOf(e *client.Error) (string, bool) {
 	_, rest, ok := strings.Cut(e.Detail, "unix://")
 	if !ok {
@@ -222,8 +221,7 @@ func socketOf(e *client.Error) (string, bool) {
 	return path, true
 }
 
-// groupOf returns the group of a file, or "": not found out, or root's, which
-// nobody should join.
+// groupOf returns the group of a file, or "" if it is unknown or root's, which no user should join.
 func groupOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -240,11 +238,11 @@ func groupOf(path string) string {
 	return g.Name
 }
 
-// inRequest is how the API's fields name a service of a request, which has a
-// name of its own.
+// inRequest matches the index of a service in the API's field names. It is removed because the
+// problem has the service's name.
 var inRequest = regexp.MustCompile(`^services\[\d+\]\.?`)
 
-// problemLine shows one problem with its hint on the same line.
+// problemLine returns one problem with its hint on the same line.
 func problemLine(p v1.Problem) string {
 	if p.Service != "" {
 		p.Field = inRequest.ReplaceAllString(p.Field, "")

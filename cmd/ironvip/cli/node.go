@@ -95,7 +95,7 @@ func (a *app) vipListView(list v1.VIPList) output.View {
 	}
 }
 
-// leaseName is "192.0.2.10", or "30080/tcp" for a node port.
+// leaseName returns "192.0.2.10", or "30080/tcp" for a node port.
 func leaseName(v v1.VIP) string {
 	if v.Kind == v1.KindNodePort {
 		return fmt.Sprintf("%d/%s", v.NodePort, v.Protocol)
@@ -154,7 +154,7 @@ func (a *app) poolListView(list v1.PoolList) output.View {
 }
 
 func count(n uint64) string {
-	const most = 1<<53 - 1 // where the API stops counting
+	const most = 1<<53 - 1 // the upper limit of the API's counts
 	if n >= most {
 		return "many"
 	}

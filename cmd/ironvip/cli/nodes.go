@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
-// nodeIsSilent is how long a node may say nothing before that deserves a look.
+// nodeIsSilent is how long a node may be silent before it is highlighted.
 const nodeIsSilent = 30 * time.Second
 
 func (a *app) nodeListCommand() *cobra.Command {
@@ -79,7 +79,7 @@ func (a *app) nodeListView(list v1.NodeList) output.View {
 	}
 }
 
-// seen is when a node last told of itself.
+// seen returns when a node last reported.
 func (a *app) seen(n v1.Node) output.Cell {
 	switch {
 	case n.Self:

@@ -32,7 +32,7 @@ without changes, 10 with changes, and 1 if the configuration is invalid.`,
 	}
 }
 
-// planCode is how a command that shows a plan ends.
+// planCode returns the exit code of a command that shows a plan.
 func planCode(p v1.Plan) error {
 	switch {
 	case len(p.Problems) > 0:
@@ -53,7 +53,7 @@ func (a *app) planView(plan v1.Plan) output.View {
 			grid := output.Grid{}
 			for _, c := range plan.Changes {
 				sign := actionCell(c.Action)
-				// One cell, so that the name follows its kind as in a sentence.
+				// One cell, so that the name directly follows its kind.
 				what := output.Cell{Text: fmt.Sprintf("%-7s %s", c.Kind, c.Name)}
 				grid.Rows = append(grid.Rows, []output.Cell{sign, what, {Text: c.Detail}, {Text: c.Impact, Style: output.Faint}})
 			}

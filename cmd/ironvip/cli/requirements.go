@@ -8,7 +8,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs"
 )
 
-// ipvsRequirements is what IPVS needs of this host in its role, in doctor's terms.
+// ipvsRequirements returns what IPVS needs of this host in its role, as doctor's type.
 func ipvsRequirements(realServer bool) []doctor.Requirement {
 	var out []doctor.Requirement
 	for _, f := range ipvs.Check(realServer) {
@@ -17,7 +17,7 @@ func ipvsRequirements(realServer bool) []doctor.Requirement {
 	return out
 }
 
-// ipvsServices tells our IPVS services from others', in doctor's terms.
+// ipvsServices separates our IPVS services from others, as doctor's type.
 func ipvsServices(device string) (doctor.Services, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -23,7 +23,7 @@ func parseKey(s string) (vip.ServiceKey, error) {
 	return key, nil
 }
 
-// parseKeys reads every name before anything is done with one of them.
+// parseKeys parses every name first, so that an invalid name prevents any action.
 func parseKeys(names []string) ([]vip.ServiceKey, error) {
 	keys := make([]vip.ServiceKey, len(names))
 	for i, name := range names {
@@ -74,8 +74,8 @@ func (a *app) serviceListCommand() *cobra.Command {
 	return cmd
 }
 
-// allServices reads every page of a list. Its revision is the first page's, so
-// that waiting for more misses nothing.
+// allServices reads every page of a list. Its revision is that of the first page, so that a wait
+// for changes misses nothing.
 func allServices(ctx context.Context, c *client.Client, by client.List) (v1.ServiceList, error) {
 	out := v1.ServiceList{Items: []v1.Service{}}
 	for first := true; ; first = false {
@@ -180,7 +180,7 @@ other sources in that source.`,
 	return cmd
 }
 
-// appliedWord ends a sentence about a change.
+// appliedWord returns the end of a message about a change.
 func appliedWord(applied bool) string {
 	if applied {
 		return ", applied"
@@ -188,8 +188,9 @@ func appliedWord(applied bool) string {
 	return ", not waiting"
 }
 
-// showChange writes what a mutating command got back, to programs: people have
-// read it on stderr already. One answer is shown alone, more as a list.
+// showChange writes the responses of a mutating command in the formats for programs. The
+// human-readable message is already on stderr. A single response is written alone, several as a
+// list.
 func showChange[T any](a *app, answers []T, names []string) error {
 	if a.printer().People() {
 		return nil
@@ -197,7 +198,7 @@ func showChange[T any](a *app, answers []T, names []string) error {
 	return a.show(viewOf(answers, names))
 }
 
-// itemsOf is the shape of a list that has no DTO of its own.
+// itemsOf is the form of a list that has no type in the API.
 type itemsOf[T any] struct {
 	Items []T `json:"items"`
 }
@@ -206,5 +207,5 @@ func nameOf(namespace, name string) string {
 	return vip.ServiceKey{Namespace: namespace, Name: name}.String()
 }
 
-// serviceName is a service's name as commands take it.
+// serviceName returns a service's name in the form that commands accept.
 func serviceName(s v1.Service) string { return nameOf(s.Spec.Namespace, s.Spec.Name) }

@@ -14,7 +14,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// viewOf is the view, for programs, of answers that people read as talk.
+// viewOf returns a view for programs. Its text is empty, because the human-readable messages are on
+// stderr.
 func viewOf[T any](answers []T, names []string) output.View {
 	v := output.View{Data: itemsOf[T]{answers}, Names: func() []string { return names }, Text: func(bool) string { return "" }}
 	if len(answers) == 1 {
@@ -47,7 +48,7 @@ func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64
 	}
 }
 
-// serviceView shows services in full to people, and to programs what apply accepts.
+// serviceView shows services in full as text. For programs, it writes what apply accepts.
 func (a *app) serviceView(list []v1.Service) output.View {
 	specs := make([]v1.ServiceSpec, len(list))
 	for i, s := range list {
@@ -71,8 +72,8 @@ func (a *app) serviceView(list []v1.Service) output.View {
 	return v
 }
 
-// definition returns what an apply of the same service would send. Backends that
-// registered themselves stay without the key "backends", so it leaves them out.
+// definition returns what an apply of the same service would send. It omits "backends" if all
+// backends registered themselves, because these remain without that key.
 func definition(s v1.Service) v1.ServiceSpec {
 	if !slices.ContainsFunc(s.Status.Backends, func(b v1.BackendStatus) bool { return !b.Removed && b.TTL == "" }) {
 		s.Spec.Backends = nil
@@ -83,7 +84,7 @@ func definition(s v1.Service) v1.ServiceSpec {
 func (a *app) serviceText(s v1.Service, wide bool) string {
 	p, st := a.printer(), s.Status
 	var b strings.Builder
-	// The summary is a sentence about the service: "web is healthy: ...".
+	// The summary is a sentence: "web is healthy: ...".
 	reason, _ := strings.CutPrefix(st.Summary, serviceName(s)+" is "+st.State)
 	fmt.Fprintf(&b, "%s is %s%s\n", p.Paint(serviceName(s), output.Strong), p.Paint(st.State, stateStyle(st.State)), output.Clean(reason))
 
@@ -143,7 +144,7 @@ func (a *app) serviceText(s v1.Service, wide bool) string {
 	return b.String()
 }
 
-// howApplied says whether the dataplane has what it is to have.
+// howApplied returns whether the dataplane has applied the service.
 func howApplied(st v1.ServiceStatus) string {
 	refused := func(c v1.Condition) bool { return c.Type == v1.ConditionApplied && c.Status == v1.False }
 	switch {
@@ -155,7 +156,7 @@ func howApplied(st v1.ServiceStatus) string {
 	return "applied"
 }
 
-// target is the backends' port that a port leads to.
+// target returns the target port of a port.
 func target(port v1.PortStatus, backends []v1.BackendStatus) string {
 	follows := func(b v1.BackendStatus) bool { return b.Port == 0 }
 	if len(backends) > 0 && !slices.ContainsFunc(backends, follows) {
@@ -173,12 +174,12 @@ func (a *app) explainView(e v1.Explanation) output.View {
 			for _, l := range e.Lines {
 				b.WriteString(output.Clean(l) + "\n")
 			}
-			return b.String() // the sentences tell of the problems and their hints, too
+			return b.String() // the sentences include the problems and their hints
 		},
 	}
 }
 
-// problemsText shows problems, one a line.
+// problemsText returns problems, one per line.
 func problemsText(indent string, problems []v1.Problem) string {
 	var b strings.Builder
 	for _, p := range problems {
@@ -214,18 +215,17 @@ func addresses(addrs []netip.Addr) string {
 	return strings.Join(texts, ",")
 }
 
-// ports shows a service's ports, those of one protocol together:
-// "80,10000-10099/tcp 443/udp".
+// ports returns a service's ports, grouped by protocol: "80,10000-10099/tcp 443/udp".
 func ports(in []v1.PortStatus) string {
 	return byProtocol(in, numbers)
 }
 
-// nodePorts shows the granted node ports likewise.
+// nodePorts returns the granted node ports in the same form.
 func nodePorts(in []v1.PortStatus) string {
 	return byProtocol(in, func(p v1.PortStatus) string { return number(p.NodePort) })
 }
 
-// numbers is a port's number, or its range: "10000-10099".
+// numbers returns a port's number, or its range: "10000-10099".
 func numbers(p v1.PortStatus) string {
 	return joinNonEmpty("-", number(p.Port), number(p.LastPort))
 }
@@ -249,8 +249,7 @@ func byProtocol(in []v1.PortStatus, text func(v1.PortStatus) string) string {
 	return strings.Join(protocols, " ")
 }
 
-// backendCount shows how many of the backends that are to stay take new
-// connections: "2/3".
+// backendCount returns how many of the backends that are not leaving accept new connections: "2/3".
 func backendCount(s v1.ServiceStatus) string {
 	staying := 0
 	for _, b := range s.Backends {
@@ -261,7 +260,7 @@ func backendCount(s v1.ServiceStatus) string {
 	return fmt.Sprintf("%d/%d", s.Usable, staying)
 }
 
-// balance says how a service chooses backends: "wrr, nat, affinity 3h".
+// balance returns how a service chooses backends: "wrr, nat, affinity 3h".
 func balance(s v1.ServiceSpec) string {
 	affinity := ""
 	if s.Affinity != nil {
@@ -281,7 +280,7 @@ func balance(s v1.ServiceSpec) string {
 	return joinNonEmpty(", ", scheduler, s.Forward, affinity, drain)
 }
 
-// fewRanges is how many source ranges are shown; -o wide shows all.
+// fewRanges is the number of source ranges shown; -o wide shows all.
 const fewRanges = 8
 
 func clients(ranges []string, wide bool) string {
@@ -291,8 +290,8 @@ func clients(ranges []string, wide bool) string {
 	return strings.Join(ranges, ",")
 }
 
-// traffic says what of a service's traffic is not as by default: "external
-// local, prefers same-zone, masquerade never".
+// traffic returns the traffic settings that differ from the defaults: "external local, prefers
+// same-zone, masquerade never".
 func traffic(s v1.ServiceSpec) string {
 	var parts []string
 	for _, f := range []struct{ word, value, usual string }{
@@ -308,7 +307,7 @@ func traffic(s v1.ServiceSpec) string {
 	return strings.Join(parts, ", ")
 }
 
-// labels shows labels in the order of their keys: "team=web,tier=1".
+// labels returns labels sorted by key: "team=web,tier=1".
 func labels(in map[string]string) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(in)) {
@@ -317,7 +316,7 @@ func labels(in map[string]string) string {
 	return strings.Join(out, ",")
 }
 
-// joinNonEmpty joins those texts that are not empty.
+// joinNonEmpty joins the texts that are not empty.
 func joinNonEmpty(sep string, texts ...string) string {
 	var out []string
 	for _, t := range texts {

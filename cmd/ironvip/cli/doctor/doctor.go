@@ -16,8 +16,8 @@ import (
 // Level is the severity of a finding.
 type Level string
 
-// OK needs no action. Warn works, but not as well or as safely as it could. Fail keeps
-// ironvip from doing what the config asks for.
+// OK needs no action. Warn works, but not as well or as safely as it could. Fail prevents ironvip
+// from doing what the config requests.
 const (
 	OK   Level = "ok"
 	Warn Level = "warn"

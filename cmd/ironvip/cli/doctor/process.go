@@ -39,8 +39,8 @@ func processes(files fs.FS) ([]process, error) {
 	return out, nil
 }
 
-// findAgent returns the running agent of a configuration, or nil. Agents of other
-// configurations and of other network namespaces are somebody else's.
+// findAgent returns the running agent of a configuration, or nil. It ignores agents of other
+// configurations and of other network namespaces.
 func findAgent(h Host, procs []process, config string) *process {
 	for i, p := range procs {
 		if p.pid == h.PID || p.name != "ironvip" || len(p.args) < 2 || p.args[1] != "agent" {

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Bytes shows an amount of bytes in its largest binary unit, cut to one
-// decimal: "0 B", "1.5 KiB", "16.0 EiB".
+// Bytes returns an amount of bytes in its largest binary unit, truncated to one decimal: "0 B",
+// "1.5 KiB", "16.0 EiB".
 func Bytes(n uint64) string {
 	if n < 1<<10 {
 		return strconv.FormatUint(n, 10) + " B"

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Format is one of the ways to show data.
+// Format is a format of the output.
 type Format string
 
-// The formats. Wide is a table with more columns, Name is one name a line for other
-// programs. TOML is for the few views that have a TOML form; Formats leaves it out.
+// The formats. Wide is a table with more columns. Name is one name per line, for other programs.
+// TOML is for the few views that have a TOML form; Formats omits it.
 const (
 	Table Format = "table"
 	Wide  Format = "wide"
@@ -22,8 +22,7 @@ const (
 // Formats lists every format, the default first.
 func Formats() []Format { return []Format{Table, Wide, JSON, YAML, Name} }
 
-// Set reads a format; with String and Type it makes *Format a command line
-// flag's value.
+// Set parses a format. With String and Type, it makes *Format the value of a command line flag.
 func (f *Format) Set(s string) error {
 	for _, known := range append(Formats(), TOML) {
 		if s == string(known) {
@@ -37,7 +36,7 @@ func (f *Format) Set(s string) error {
 // String returns the format's name.
 func (f *Format) String() string { return string(*f) }
 
-// Type is what help texts call the value.
+// Type returns the name of the value in help texts.
 func (f *Format) Type() string { return "format" }
 
 // FormatList returns "table, wide, json, yaml or name".

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// None stands in a table for a value that there is none of.
+// None is the text for a missing value in a table.
 const None = "-"
 
-// units are the units of time shown, each with its letter, largest first.
+// units are the displayed units of time with their letters, largest first.
 var units = []struct {
 	size   time.Duration
 	letter string
 }{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
 
-// Age shows a length of time in its largest unit, rounded down: "12d", "3h",
-// "4m", "9s". A negative one (clocks differ between hosts) is "0s".
+// Age returns a duration in its largest unit, rounded down: "12d", "3h", "4m", "9s". A negative
+// duration (clocks differ between hosts) is "0s".
 func Age(d time.Duration) string {
 	s, _, _ := largest(d)
 	return s
 }
 
-// Span shows a length of time in its two largest units: "4d3h", "2m10s".
+// Span returns a duration in its two largest units: "4d3h", "2m10s".
 func Span(d time.Duration) string {
 	s, rest, next := largest(d)
 	if next == len(units) || rest < units[next].size {
@@ -30,8 +30,7 @@ func Span(d time.Duration) string {
 	return s + Age(rest)
 }
 
-// largest shows d in its largest unit, and returns what is left of it and the
-// index of the next smaller unit.
+// largest returns d in its largest unit, the remainder, and the index of the next smaller unit.
 func largest(d time.Duration) (s string, rest time.Duration, next int) {
 	d = max(d, 0)
 	i := 0
@@ -41,8 +40,8 @@ func largest(d time.Duration) (s string, rest time.Duration, next int) {
 	return strconv.FormatInt(int64(d/units[i].size), 10) + units[i].letter, d % units[i].size, i + 1
 }
 
-// Ago shows how long before now t was: "2h ago"; "in 4m" for a time to come
-// and "never" for the zero time.
+// Ago returns how long before now t was: "2h ago"; "in 4m" for a future time, "never" for the zero
+// time.
 func Ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -53,7 +52,7 @@ func Ago(t, now time.Time) string {
 	return Age(now.Sub(t)) + " ago"
 }
 
-// Since shows the age of t in a table's cell, or None for the zero time.
+// Since returns the age of t for a table, or None for the zero time.
 func Since(t, now time.Time) string {
 	if t.IsZero() {
 		return None
@@ -61,7 +60,7 @@ func Since(t, now time.Time) string {
 	return Age(now.Sub(t))
 }
 
-// Count shows a number with its thousands apart: "1 204".
+// Count returns a number with separated thousands: "1 204".
 func Count(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	first := 0
@@ -74,7 +73,7 @@ func Count(n int64) string {
 	return s
 }
 
-// Plural shows a number of things: "1 service", "2 services".
+// Plural returns a number of things: "1 service", "2 services".
 func Plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// Printer writes a command's data and its talk. It is not for concurrent use.
+// Printer writes a command's data and messages. It is not safe for concurrent use.
 type Printer struct {
 	Out, Err           io.Writer
 	Format             Format
 	ColorOut, ColorErr bool
 }
 
-// View is one answer in all the shapes it can be asked for.
+// View is one result in every format.
 type View struct {
-	Data  any                    // what JSON and YAML show: the API's own document
-	Names func() []string        // what Name shows
-	TOML  func() (string, error) // what TOML shows; nil has no TOML form
-	Text  func(wide bool) string // what Table and Wide show; nil is nothing
+	Data  any                    // for JSON and YAML: the API's own document
+	Names func() []string        // for Name
+	TOML  func() (string, error) // for TOML; nil: no TOML form
+	Text  func(wide bool) string // for Table and Wide; nil: no text
 }
 
 // ErrNoTOML is the error of a view without a TOML form.
 var ErrNoTOML = errors.New("this output has no toml form")
 
-// NamesOf is a View's Names of things that each have one.
+// NamesOf returns the Names of a View for things that each have one name.
 func NamesOf[T any](things []T, name func(T) string) func() []string {
 	return func() []string {
 		names := make([]string, len(things))
@@ -68,8 +68,8 @@ func (p *Printer) Show(v View) error {
 	return err
 }
 
-// Stream writes one of a series of views that has no known end: JSON without
-// line breaks, so that each line is a document; YAML documents after "---".
+// Stream writes one of an unlimited series of views. JSON is on one line, so that each line is a
+// document. YAML documents follow "---".
 func (p *Printer) Stream(v View) error {
 	switch p.Format {
 	case JSON:
@@ -82,10 +82,10 @@ func (p *Printer) Stream(v View) error {
 	return p.Show(v)
 }
 
-// People reports whether the format is one for people to read.
+// People reports whether the format is human-readable.
 func (p *Printer) People() bool { return p.Format == Table || p.Format == Wide }
 
-// Paint colours text that goes to Out, where colours are wanted.
+// Paint colors text for Out, if colors are enabled.
 func (p *Printer) Paint(s string, style Style) string {
 	s = Clean(s)
 	if !p.ColorOut {
@@ -94,12 +94,12 @@ func (p *Printer) Paint(s string, style Style) string {
 	return paint(s, style)
 }
 
-// Say writes one line of talk.
+// Say writes one line of messages.
 func (p *Printer) Say(format string, args ...any) {
 	fmt.Fprintln(p.Err, Clean(fmt.Sprintf(format, args...)))
 }
 
-// Label writes one line of talk after a coloured word: "error: no such pool".
+// Label writes one line of messages after a colored word: "error: no such pool".
 func (p *Printer) Label(word string, style Style, text string) {
 	word += ":"
 	if p.ColorErr {

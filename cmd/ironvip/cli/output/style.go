@@ -8,7 +8,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Style is what a piece of text means; a terminal shows it as a colour.
+// Style is the meaning of a piece of text. A terminal shows it as a color.
 type Style uint8
 
 // The styles. Plain text has none.
@@ -21,11 +21,11 @@ const (
 	Strong
 )
 
-// codes are the SGR parameters of the styles: the eight basic colours only,
-// which every terminal theme keeps legible.
+// codes are the SGR parameters of the styles. They use only the eight basic colors, which every
+// terminal theme keeps legible.
 var codes = map[Style]string{Good: "32", Caution: "33", Bad: "31", Faint: "2", Strong: "1"}
 
-// paint wraps s in the colour of its style.
+// paint wraps s in the color of its style.
 func paint(s string, style Style) string {
 	code, ok := codes[style]
 	if !ok || s == "" {
@@ -34,15 +34,15 @@ func paint(s string, style Style) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// ColorWanted reports whether text written to w should be coloured: w is a
-// terminal, NO_COLOR (https://no-color.org) is not set and TERM isn't "dumb".
+// ColorWanted reports whether text written to w should be colored: w is a terminal, NO_COLOR
+// (https://no-color.org) is not set and TERM isn't "dumb".
 func ColorWanted(w any, getenv func(string) string) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
-// Clean makes s fit for one line of a terminal: line breaks and tabs become
-// spaces, other control characters (escape sequences among them) become "?".
+// Clean makes s safe for one line of a terminal. Line breaks and tabs become spaces; other control
+// characters, such as those of escape sequences, become "?".
 func Clean(s string) string {
 	if strings.IndexFunc(s, unprintable) < 0 {
 		return s
@@ -58,6 +58,6 @@ func Clean(s string) string {
 	}, s)
 }
 
-// unprintable is true of control characters and of the invisible format
-// characters that reorder text.
+// unprintable reports whether r is a control character or an invisible format character that
+// reorders text.
 func unprintable(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// gap is what stands between two columns.
+// gap separates two columns.
 const gap = "  "
 
 // Cell is one value of a table.
@@ -14,14 +14,14 @@ type Cell struct {
 	Style Style
 }
 
-// Grid is a table to be shown: aligned columns, the last one unpadded.
+// Grid is a table with aligned columns. The last column is not padded.
 type Grid struct {
 	Indent string   // before every line
-	Header []string // one a column; nil shows no header
+	Header []string // one per column; nil: no header
 	Rows   [][]Cell // each as long as Header, or shorter
 }
 
-// Row makes cells of plain strings.
+// Row returns cells of plain strings.
 func Row(texts ...string) []Cell {
 	row := make([]Cell, len(texts))
 	for i, t := range texts {
@@ -40,7 +40,7 @@ func (g *Grid) Add(cells ...Cell) {
 	g.Rows = append(g.Rows, cells)
 }
 
-// Text lays the grid out. Widths count characters, colours don't count.
+// Text returns the grid as text. Widths count characters and exclude color codes.
 func (g *Grid) Text(color bool) string {
 	var widths []int
 	measure := func(column int, text string) {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// TOMLBlocks writes values as [[name]] blocks with the keys of their JSON, in its
-// order. Lists of tables have one table a line.
+// TOMLBlocks writes values as [[name]] blocks with the keys of their JSON, in the same order. Lists
+// of tables have one table per line.
 func TOMLBlocks[T any](name string, values []T) (string, error) {
 	var out strings.Builder
 	for i, v := range values {
@@ -48,7 +48,7 @@ func tomlPair(d *json.Decoder, separator string) (key, value string, err error) 
 	return tomlKey(t.(string)), value, err
 }
 
-// tomlKey quotes a key unless it is a bare one.
+// tomlKey quotes a key that isn't a bare key.
 func tomlKey(key string) string {
 	bare := func(r rune) bool {
 		return r == '_' || r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
@@ -66,8 +66,8 @@ func tomlString(s string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\x7f", `\u007f`)
 }
 
-// tomlValue turns the decoder's next JSON value into an inline TOML value, "" for
-// null. The elements of a list of tables begin with separator.
+// tomlValue converts the decoder's next JSON value to an inline TOML value, or "" for null. The
+// elements of a list of tables begin with separator.
 func tomlValue(d *json.Decoder, separator string) (string, error) {
 	t, err := d.Token()
 	if err != nil {

@@ -46,7 +46,7 @@ func writeYAML(w io.Writer, v any) error {
 	return e.Close()
 }
 
-// yamlNode turns the decoder's next JSON value into a YAML node.
+// yamlNode converts the decoder's next JSON value to a YAML node.
 func yamlNode(d *json.Decoder) (*yaml.Node, error) {
 	t, err := d.Token()
 	if err != nil {
@@ -58,7 +58,7 @@ func yamlNode(d *json.Decoder) (*yaml.Node, error) {
 		if t == '{' {
 			n.Kind, n.Tag = yaml.MappingNode, "!!map"
 		}
-		for d.More() { // an object's keys come as values of their own, in order
+		for d.More() { // an object's keys are separate values, in order
 			child, err := yamlNode(d)
 			if err != nil {
 				return nil, err
@@ -80,9 +80,9 @@ func yamlNode(d *json.Decoder) (*yaml.Node, error) {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}, nil
 }
 
-// quoting returns the style of a string: the encoder's own choice, or double
-// quotes where that choice is not read back alike by every YAML reader: the
-// booleans of YAML 1.1, and anything that is not one line of printable text.
+// quoting returns the style of a string. It uses double quotes where not every YAML reader would
+// read the encoder's own choice correctly: the booleans of YAML 1.1, and text that is not one line
+// of printable characters.
 func quoting(s string) yaml.Style {
 	switch strings.ToLower(s) {
 	case "y", "n", "yes", "no", "on", "off":
