@@ -17,7 +17,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A listener gets its own goroutine with its first client. Every client is accepted, including the first.
+// A listener gets its own goroutine with its first client. Every client is accepted, including the
+// first.
 func TestListenersWaitWithoutGoroutines(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 		t.Run(protocol.String(), func(t *testing.T) {
@@ -76,8 +77,8 @@ func TestAListenerBreaksWhileItWaits(t *testing.T) {
 	wait.Until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
 }
 
-// Clients arrive while their listener closes: no function of a closed frontend is called, which newTarget's count of
-// goroutines would show.
+// Clients connect while their listener closes. No function of a closed frontend is called; the
+// goroutine count of newTarget would show that.
 func TestClientsComeWhileListenersGo(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	p := newTarget(t, Options{})
@@ -96,8 +97,8 @@ func TestClientsComeWhileListenersGo(t *testing.T) {
 	clients.Wait()
 }
 
-// A UDP frontend's socket closes and opens with its usable backends. Each new socket receives datagrams, whatever was sent
-// to the previous one.
+// A UDP frontend's socket closes and opens with its usable backends. Each new socket receives
+// datagrams, whatever was sent to the previous one.
 func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 	a := udpBackend(t, "127.0.0.1", "a")
 	p := newTarget(t, Options{})
@@ -125,7 +126,8 @@ func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 	}
 }
 
-// The kernel's descriptor table has room for thousands, so opening them doesn't wait for its growth.
+// The kernel's descriptor table has room for thousands of descriptors, so opening them doesn't wait
+// for its growth.
 func TestRoomForListeners(t *testing.T) {
 	p := newTarget(t, Options{})
 	p.background.Wait()

@@ -28,7 +28,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// noDevice is the device of a process without rights.
+// noDevice is the device of a process without privileges.
 type noDevice struct{}
 
 func (noDevice) list() ([]netip.Addr, error) { return nil, nil }
@@ -49,7 +49,7 @@ func TestForeignAddressWithoutRights(t *testing.T) {
 		if p.Stats().Listeners != 0 {
 			t.Error("listens")
 		}
-		// A node port is on the host's own addresses: no device, no such hint.
+		// A node port is on the host's own addresses: no device and no hint about one.
 		f.Kind = vip.OnHost
 		if err := p.apply(f); !errors.As(err, &problem) || problem.Hint != "" {
 			t.Errorf("%v, hint %q", err, problem.Hint)
@@ -57,9 +57,9 @@ func TestForeignAddressWithoutRights(t *testing.T) {
 	}
 }
 
-// A frontend whose address isn't the host's is served as soon as somebody puts the
-// address there, on whatever device, though its next try is half a minute away;
-// one that fails for another reason isn't tried more often for that.
+// A frontend with an address that isn't the host's is served as soon as the address is added to any
+// device, although its next retry is half a minute later. A frontend that fails for another reason
+// isn't retried more often.
 func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -111,7 +111,7 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 	}
 }
 
-// fakeDevice keeps what it was told, and refuses what the kernel would.
+// fakeDevice records its calls, and refuses what the kernel would refuse.
 type fakeDevice struct {
 	addrs []netip.Addr
 	err   error // of every write
@@ -207,7 +207,7 @@ func TestAddressesOwnership(t *testing.T) {
 	})
 }
 
-// On a real device, in a network namespace of the test's own.
+// Addresses on a real device, in the test's own network namespace.
 func TestAddressesOnARealDevice(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -251,7 +251,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	who(t, six.Key)
 	mustAsk(t, udpClient(t, dns.Key), "x")
 
-	// Somebody removes the address: damage, which a repair fixes.
+	// Another program removes the address: damage, which a repair fixes.
 	link, err := netlink.LinkByName("ironvip0")
 	if err != nil {
 		t.Fatal(err)
@@ -279,7 +279,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 		}
 	}
 
-	// The last frontend of an address takes it along; a foreign address stays.
+	// The address is removed with its last frontend; a foreign address remains.
 	foreign := netip.MustParseAddr("198.51.100.1")
 	if err := netlink.AddrAdd(link, hostAddr(foreign)); err != nil {
 		t.Fatal(err)
@@ -289,8 +289,8 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	p.remove(dns.Key)
 	want("198.51.100.1/32", "2001:db8::1/128")
 
-	// A successor finds what is left as an orphan and removes it when told, or
-	// adopts it.
+	// The next process finds the remaining address as an orphan and adopts it, or removes it on
+	// request.
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -301,15 +301,15 @@ func TestAddressesOnARealDevice(t *testing.T) {
 		t.Fatalf("%v", orphans)
 	}
 	q.must(six)
-	q.remove(orphans[0].Value.Key) // in use again: stays
+	q.remove(orphans[0].Value.Key) // in use again: remains
 	want("198.51.100.1/32", "2001:db8::1/128")
 	who(t, six.Key)
 	q.remove(six.Key)
 	want("198.51.100.1/32")
 }
 
-// Without the device the proxy makes it: a dummy, up, without ARP. Kernels
-// without the dummy module say so.
+// Without the device, the proxy creates it: a dummy, up, without ARP. On kernels without the dummy
+// module, the error states that.
 func TestDeviceIsMade(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -334,7 +334,7 @@ func TestDeviceIsMade(t *testing.T) {
 	}
 }
 
-// A process that really lacks the rights.
+// A process that really lacks the privileges.
 func TestWithoutRights(t *testing.T) {
 	if !asNobody(t) {
 		return
@@ -361,7 +361,7 @@ func TestWithoutRights(t *testing.T) {
 			t.Errorf("%v, hint %q", err, problem.Hint)
 		}
 	}
-	// What needs no rights works.
+	// What needs no privileges works.
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
 	who(t, key)
@@ -369,9 +369,8 @@ func TestWithoutRights(t *testing.T) {
 
 const childEnv = "IRONVIP_PROXY_TEST_CHILD"
 
-// inNamespace runs the calling test again in a child process with a network
-// namespace of its own, by way of a user namespace if the test isn't root. It
-// returns true in the child, with lo up.
+// inNamespace runs the calling test again in a child process with its own network namespace. It
+// uses a user namespace if the test isn't root. It returns true in the child, with lo up.
 func inNamespace(t *testing.T) bool {
 	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	if os.Geteuid() != 0 {
@@ -392,8 +391,7 @@ func inNamespace(t *testing.T) bool {
 	return true
 }
 
-// asNobody runs the calling test again without any rights, and returns true
-// there.
+// asNobody runs the calling test again without any privileges, and returns true there.
 func asNobody(t *testing.T) bool {
 	if os.Geteuid() != 0 {
 		return true
@@ -420,8 +418,8 @@ func child(t *testing.T, attr *syscall.SysProcAttr) bool {
 	return false
 }
 
-// makeDevice makes a device of that name: a dummy, or half of a veth pair
-// where the kernel has no dummies.
+// makeDevice creates a device of that name: a dummy, or half of a veth pair if the kernel has no
+// dummies.
 func makeDevice(t *testing.T, name string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -442,8 +440,8 @@ func hasDummy() bool {
 	return !errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// Whether addresses are the host's is read from its routes, once for all of them;
-// one that is not there is asked for by a socket, and is damage if that fails too.
+// The local addresses are read from the host's routes, once for all addresses. For an address that
+// is missing there, a socket is tried. It is damage if that fails, too.
 func TestManyLocalAddressesCostOneReading(t *testing.T) {
 	readings, sockets := 0, 0
 	a := newAddresses(&fakeDevice{}, "ironvip0", nil)
@@ -480,7 +478,7 @@ func TestManyLocalAddressesCostOneReading(t *testing.T) {
 	}
 }
 
-// Every address that the routes call local can be bound to.
+// Sockets can be bound to every address that the routes define as local.
 func TestLocalRoutesCanBeBoundTo(t *testing.T) {
 	routes, err := localRoutes()
 	if err != nil {

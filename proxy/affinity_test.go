@@ -75,7 +75,7 @@ func TestAffinityIsBounded(t *testing.T) {
 				t.Fatalf("%d clients of at most 3", n)
 			}
 		}
-		// The newest two are left, and the one with a connection.
+		// The newest two remain, and the one with a connection.
 		for _, i := range []int{0, 98, 99} {
 			e, got := a.claim(testClient(i), always, choosing(netip.AddrPort{}))
 			if !got.IsValid() {
@@ -83,7 +83,7 @@ func TestAffinityIsBounded(t *testing.T) {
 			}
 			defer a.release(e)
 		}
-		// All have connections now: a newcomer is served without memory.
+		// All have connections now: a new client is served but not remembered.
 		if e, got := a.claim(testClient(500), always, choosing(two)); e != nil || got != two {
 			t.Error(e, got)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// BenchmarkThroughput moves 64 KiB writes one way: straight to the backend,
-// through the proxy, and through the proxy without pipes. Compare within a run.
+// BenchmarkThroughput moves 64 KiB writes in one direction: directly to the backend, through the
+// proxy, and through the proxy without pipes. Compare within a run.
 func BenchmarkThroughput(b *testing.B) {
 	for _, c := range []struct {
 		name  string
@@ -48,7 +48,7 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundTrip sends 100 bytes and waits for them.
+// BenchmarkRoundTrip sends 100 bytes and waits for their echo.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, c := range []struct {
 		name  string
@@ -79,7 +79,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// BenchmarkConnect makes a connection, reads one byte and closes.
+// BenchmarkConnect opens a connection, reads one byte and closes it.
 func BenchmarkConnect(b *testing.B) {
 	for _, via := range []bool{false, true} {
 		b.Run(map[bool]string{false: "direct", true: "proxied"}[via], func(b *testing.B) {
@@ -101,7 +101,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkUDP asks and waits for the answer, in one session.
+// BenchmarkUDP sends a datagram and waits for the reply, in one session.
 func BenchmarkUDP(b *testing.B) {
 	for _, via := range []bool{false, true} {
 		b.Run(map[bool]string{false: "direct", true: "proxied"}[via], func(b *testing.B) {
@@ -131,8 +131,8 @@ func BenchmarkUDP(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleConnection reports the heap and stacks of an idle connection.
-// Clients and backends are bare descriptors, so all of it is the proxy's.
+// BenchmarkIdleConnection reports the heap and stacks of an idle connection. Clients and backends
+// are bare descriptors, so everything measured belongs to the proxy.
 func BenchmarkIdleConnection(b *testing.B) {
 	const n = 1000
 	backend := backlog(b, n+10)
@@ -158,8 +158,7 @@ func BenchmarkIdleConnection(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkIdleFrontends reports the heap, stacks and goroutines of frontends that no
-// client has come to.
+// BenchmarkIdleFrontends reports the heap, stacks and goroutines of frontends without clients.
 func BenchmarkIdleFrontends(b *testing.B) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 		for _, n := range []int{1000, 5000} {

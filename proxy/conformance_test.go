@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The suite that every dataplane passes. Its IPv6 VIP is ::1 on loopback.
+// TestConformance runs the suite for every dataplane. Its IPv6 VIP is ::1 on loopback.
 func TestConformance(t *testing.T) {
 	reconciletest.RunPlane(t, reconciletest.Harness{
 		New: func(t *testing.T) reconcile.Plane { return newTarget(t, Options{}).Target },

@@ -14,16 +14,16 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A connection counts from the choice on, before anybody dials: clients who come
-// in the same instant don't all choose the backend that had the fewest.
+// A connection counts as soon as its backend is chosen, before it is dialed. Clients that arrive at
+// the same time therefore don't all choose the backend with the fewest connections.
 func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 	busy, idle := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")
 	for _, c := range []struct {
 		scheduler vip.Scheduler
 		affinity  time.Duration
-		want      int // of 6 clients, with 3 on busy already
+		want      int // of 6 clients; 3 more are on busy already
 	}{
-		{vip.LeastConnection, 0, 4}, // or 5: among equals the turn decides
+		{vip.LeastConnection, 0, 4}, // or 5: among equals, the turn decides
 		{vip.WeightedLeastConnection, 0, 4},
 		{vip.LeastConnection, time.Hour, 4},
 	} {
@@ -61,7 +61,7 @@ func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 	}
 }
 
-// A client that is remembered counts on its backend, too.
+// A client with affinity counts on its backend, too.
 func TestARememberedClientCounts(t *testing.T) {
 	p := newTarget(t, Options{})
 	one := netip.MustParseAddrPort("192.0.2.1:80")
@@ -81,8 +81,8 @@ func TestARememberedClientCounts(t *testing.T) {
 	}
 }
 
-// Whatever becomes of a connection, its count is given back once: it is served,
-// refused, not answered, cut off by an update, or has no backend that answers.
+// Every connection's count is returned once, whether the connection is served, refused, unanswered,
+// closed by an update, or has no backend that answers.
 func TestEveryCountIsGivenBack(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 		for _, affinity := range []time.Duration{0, time.Hour} {
@@ -117,7 +117,7 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 							_, _ = c.Read(make([]byte, 10))
 						})
 					}
-					time.Sleep(10 * time.Millisecond) // some are under way when the next comes
+					time.Sleep(10 * time.Millisecond) // some are in progress when the next arrive
 					if spec != hopeless {
 						p.must(without(spec, silent))
 					}
@@ -144,8 +144,8 @@ func wantNoneOpen(t *testing.T, p *bench, key vip.FrontendKey) {
 	}
 }
 
-// BenchmarkChoose is the choice of a backend and the end of its connection, by
-// as many clients at once as there are processors.
+// BenchmarkChoose measures the choice of a backend and the end of its connection, by as many
+// simultaneous clients as there are processors.
 func BenchmarkChoose(b *testing.B) {
 	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.MaglevHash} {
 		b.Run(s.String(), func(b *testing.B) {

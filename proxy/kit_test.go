@@ -26,10 +26,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-const patience = time.Minute // for what is bound to happen
+const patience = time.Minute // for events that are certain to happen
 
-// bench is one Target under test with what it needs; it checks at the end that
-// nothing of it is left.
+// bench is one Target under test with its environment. At the end of the test, it checks for leaks.
 type bench struct {
 	testing.TB
 	*Target
@@ -71,7 +70,7 @@ func openFDs(t testing.TB) int {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, e := range entries { // the runtime's epoll and event descriptors come with the first socket
+	for _, e := range entries { // the runtime opens epoll and event descriptors with the first socket
 		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(target, "anon_inode:") {
 			n++
 		}
@@ -79,7 +78,7 @@ func openFDs(t testing.TB) int {
 	return n
 }
 
-// apply applies one frontend and returns its own error.
+// apply applies one frontend and returns the frontend's error.
 func (b *bench) apply(f *vip.Frontend) error {
 	b.Helper()
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: f}}
@@ -128,15 +127,15 @@ func (b *bench) open(key vip.FrontendKey, backend netip.AddrPort) int {
 	return open[backend]
 }
 
-// freeKey returns a frontend key on addr that nothing listens on, and that is
-// the test's own: the kernel gives its port to nobody who asks for any.
+// freeKey returns a frontend key on addr with a port that nothing listens on. The port is reserved:
+// the kernel doesn't assign it to sockets without a fixed port.
 func freeKey(t testing.TB, addr string, protocol vip.Protocol) vip.FrontendKey {
 	t.Helper()
 	a := netip.MustParseAddr(addr)
 	return vip.FrontendKey{Addr: a, Port: freeport.Reserve(t, nil, a)[1], Protocol: protocol}
 }
 
-// frontend returns one on a VIP with equal backends.
+// onVIP returns a frontend on a VIP with backends of equal weight.
 func onVIP(key vip.FrontendKey, s vip.Scheduler, backends ...netip.AddrPort) *vip.Frontend {
 	f := &vip.Frontend{Key: key, Kind: vip.OnVIP, Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Scheduler: s, Forward: vip.ForwardNAT}
 	for _, b := range backends {
@@ -146,7 +145,7 @@ func onVIP(key vip.FrontendKey, s vip.Scheduler, backends ...netip.AddrPort) *vi
 	return f
 }
 
-// weigh returns a copy of f in which backend has the weight.
+// weigh returns a copy of f with the weight of backend changed.
 func weigh(f *vip.Frontend, backend netip.AddrPort, weight uint32) *vip.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -158,14 +157,14 @@ func weigh(f *vip.Frontend, backend netip.AddrPort, weight uint32) *vip.Frontend
 	return &g
 }
 
-// without returns a copy of f that lacks backend.
+// without returns a copy of f without backend.
 func without(f *vip.Frontend, backend netip.AddrPort) *vip.Frontend {
 	g := *f
 	g.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return e.Addr == backend })
 	return &g
 }
 
-// tcpBackend runs serve on every connection until the test's end.
+// tcpBackend runs serve on every connection until the end of the test.
 func tcpBackend(t testing.TB, addr string, serve func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
@@ -271,11 +270,10 @@ func (c *client) wantReset(t testing.TB) {
 	}
 }
 
-// wantRefused connects, which must end in a reset: so soon, mostly, that the
-// connect itself reports it.
+// wantRefused connects, which must end in a reset. The connect itself usually reports it.
 func wantRefused(t testing.TB, key vip.FrontendKey) { t.Helper(); wantRefusedFrom(t, "", key) }
 
-// wantRefusedFrom wants a reset, be it while the connection is being made.
+// wantRefusedFrom expects a reset, possibly while it connects.
 func wantRefusedFrom(t testing.TB, from string, key vip.FrontendKey) {
 	t.Helper()
 	c, err := dialerFrom(from).Dial("tcp", key.AddrPort().String())
@@ -289,7 +287,7 @@ func wantRefusedFrom(t testing.TB, from string, key vip.FrontendKey) {
 	}
 }
 
-// who makes a connection, reads the backend's name and leaves.
+// who connects, reads the backend's name and closes the connection.
 func who(t testing.TB, key vip.FrontendKey) string {
 	t.Helper()
 	c := dial(t, key)
@@ -303,8 +301,7 @@ func closedPort(t testing.TB, addr string) netip.AddrPort {
 	return freeKey(t, addr, vip.TCP).AddrPort()
 }
 
-// backlog returns an address that takes in that many connections and does
-// nothing with them.
+// backlog returns an address that accepts n connections and never uses them.
 func backlog(t testing.TB, n int) netip.AddrPort {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -322,8 +319,7 @@ func backlog(t testing.TB, n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*unix.SockaddrInet4).Port))
 }
 
-// fullBacklog returns an address where connects are neither answered nor
-// refused: its backlog is full.
+// fullBacklog returns an address with a full backlog: connects are neither answered nor refused.
 func fullBacklog(t testing.TB) netip.AddrPort {
 	t.Helper()
 	addr := backlog(t, 0)

@@ -11,9 +11,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Frontends, connections and sessions that come and go leave nothing: every
-// newTarget checks descriptors and goroutines at its end, this test that they
-// don't grow while it runs.
+// Frontends, connections and sessions that start and end leave nothing. newTarget checks
+// descriptors and goroutines at the end of each test; this test checks that they don't grow during
+// the run.
 func TestChurnLeavesNothing(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
 	u := udpBackend(t, "127.0.0.1", "u")
@@ -36,7 +36,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		open := dial(t, tcp) // one is open when its backend goes
+		open := dial(t, tcp) // one is open when its backend is removed
 		open.line(t)
 		p.must(onVIP(tcp, vip.LeastConnection))
 		open.wantReset(t)
@@ -55,14 +55,13 @@ func TestChurnLeavesNothing(t *testing.T) {
 	wait.Until(t, "goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
-// Two goroutines and two descriptors a connection; of the memory, see the
-// benchmark.
+// A connection costs two goroutines and two descriptors. A benchmark measures its memory.
 func TestCostOfAnIdleConnection(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, vip.RoundRobin, a))
-	p.pipes.close() // keep none for reuse, so that they don't blur the count
+	p.pipes.close() // keep none for reuse, so that the count is exact
 	const n = 100
 	first := dial(t, key)
 	first.line(t)
@@ -73,8 +72,8 @@ func TestCostOfAnIdleConnection(t *testing.T) {
 		dial(t, key).line(t)
 	}
 	wait.Until(t, "pipes put back", func() bool { return p.pipes.held() == 0 })
-	// The test's own share: the client's and the backend's descriptor, and the
-	// backend's goroutine.
+	// The test's own part: the descriptors of the client and the backend, and the backend's
+	// goroutine.
 	if got := openFDs(t) - fds - 2*n; got > 2*n {
 		t.Errorf("%d connections have %d descriptors", n, got)
 	}
@@ -83,7 +82,7 @@ func TestCostOfAnIdleConnection(t *testing.T) {
 	}
 }
 
-// Updates, traffic and questions at once, for the race detector.
+// Concurrent updates, traffic and queries, for the race detector.
 func TestConcurrentUpdatesAndTraffic(t *testing.T) {
 	var all []netip.AddrPort
 	for i := range 4 {
@@ -119,7 +118,7 @@ func TestConcurrentUpdatesAndTraffic(t *testing.T) {
 			}
 		}
 	})
-	// A backend that only drains refuses nobody: every client is served.
+	// A draining backend causes no refusals: every client is served.
 	for i := range 200 {
 		p.must(weigh(full, all[i%4], 0))
 		p.must(full)

@@ -16,19 +16,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Out of descriptors, accept waits instead of spinning or ending, and goes on
-// once there are some.
+// Without free descriptors, accept waits instead of spinning or ending. It continues when
+// descriptors are free again.
 func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	var log syncBuffer
 	p := newTarget(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
-	p.pipes.close() // keep none for reuse, so that they don't blur the count
+	p.pipes.close() // keep none for reuse, so that the count is exact
 	fds := openFDs(t)
 	who(t, key)
 	wait.Until(t, "idle, and the backend is", func() bool { return p.Stats().Connections == 0 && openFDs(t) <= fds })
 
-	// The client's socket is made first, then nothing is left.
+	// The client's socket is created first; then no descriptors remain.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	reported := func() int { return strings.Count(log.String(), "too many open files") }
 	wait.Until(t, "error logged", func() bool { return reported() > 0 })
 	time.Sleep(300 * time.Millisecond)
-	// The log has one line a second, for any number of attempts.
+	// The log has at most one line per second, for any number of attempts.
 	if n, most := reported(), 2+int(time.Since(start)/time.Second); n > most {
 		t.Errorf("%d lines of the log, want %d at most", n, most)
 	}
@@ -115,8 +115,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Listeners leave descriptors to the rest of the agent, and those that close
-// give theirs back.
+// Listeners leave descriptors for the rest of the agent. Closing listeners return theirs.
 func TestListenersAreBounded(t *testing.T) {
 	b := newTarget(t, Options{})
 	b.rlimit = 256
@@ -134,7 +133,7 @@ func TestListenersAreBounded(t *testing.T) {
 	if err := b.Apply(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	refused := 0 // about the last
+	refused := 0 // approximately the last ones
 	for i := range batch {
 		if err := batch[i].Err; err != nil {
 			refused++

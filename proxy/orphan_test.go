@@ -15,9 +15,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Addresses that an earlier process left wait on the device until every source has
-// spoken, however long that takes. Meanwhile nobody says anything of them, whether a
-// frontend takes one up again or not; then those that none has are removed.
+// Addresses that an earlier process left on the device remain until every source has synced,
+// however long that takes. Until then, nothing is logged about them, whether or not a frontend uses
+// them again. Afterwards, the unused ones are removed.
 func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 	used, unused := netip.MustParseAddr("127.96.0.1"), netip.MustParseAddr("127.96.0.2")
 	device := &fakeDevice{addrs: []netip.Addr{used, unused}}

@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// many are updates that open so many frontends.
+// many returns updates that open n frontends.
 func many(t *testing.T, n int) (batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) {
 	t.Helper()
 	a := tcpBackend(t, "127.0.0.1", named("a"))
@@ -22,7 +22,8 @@ func many(t *testing.T, n int) (batch []reconcile.Update[vip.FrontendKey, vip.Fr
 	return batch
 }
 
-// A batch of new frontends is applied when Apply returns, except one that can't be, which has an error.
+// All new frontends of a batch are open when Apply returns. A frontend that can't be opened has an
+// error.
 func TestManyAtOnce(t *testing.T) {
 	p := newTarget(t, Options{})
 	batch := many(t, 40)
@@ -64,8 +65,8 @@ func TestManyCutShort(t *testing.T) {
 	}
 }
 
-// What one frontend of a batch gives up, another of it may have: an address on
-// our device stays for it.
+// A frontend of a batch may use what another one of the batch releases. An address on our device
+// remains for it.
 func TestOneTakesWhatAnotherGivesUp(t *testing.T) {
 	p := newTarget(t, Options{})
 	a := tcpBackend(t, "127.0.0.1", named("a"))

@@ -9,7 +9,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// nobody is an Options.Own for tests, whose clients are all on loopback.
+// nobody is an Options.Own for tests. All their clients are on loopback.
 func nobody(netip.Addr) bool { return false }
 
 func only(f *vip.Frontend, ranges ...string) *vip.Frontend {
@@ -35,11 +35,11 @@ func TestSourceRangesTCP(t *testing.T) {
 	if n := p.Stats().Strangers; n != 1 {
 		t.Errorf("%d strangers counted", n)
 	}
-	if got := dialFrom(t, "127.96.0.1", key).line(t); got != "a" { // as this host's own connections to its addresses come
+	if got := dialFrom(t, "127.96.0.1", key).line(t); got != "a" { // like this host's own connections to its addresses
 		t.Errorf("this host's own: %q", got)
 	}
 
-	// A change counts for new connections.
+	// A change applies to new connections.
 	narrower := only(f, "10.0.0.0/8")
 	if p.Same(only(f, "127.0.0.9/32"), narrower) {
 		t.Error("counts as the same, so nothing would change")
@@ -99,8 +99,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// Backends always see this host, whoever is to keep his address: a frontend of
-// the local policy is served, and no change.
+// Backends always see this host's address, with any masquerade setting. A frontend with the local
+// policy is served, and the setting is no change.
 func TestMasqueradeOwnIsServed(t *testing.T) {
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.TCP)

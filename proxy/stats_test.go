@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// counted waits until a frontend's figures are as wanted: bytes are counted
-// when they are written, which the peer may see a moment earlier.
+// counted waits until a frontend's counters have the wanted values. Bytes are counted when they are
+// written, and the peer may see them slightly earlier.
 func (b *bench) counted(key vip.FrontendKey, want reconcile.Breakdown) {
 	b.Helper()
 	var got reconcile.Breakdown
@@ -51,8 +51,8 @@ func traffic(connections, active, in, out uint64) reconcile.Traffic {
 
 type endpoints = map[netip.AddrPort]reconcile.Traffic
 
-// Every byte of TCP is counted once for its backend and once for the frontend,
-// spliced or not. A backend that leaves takes nothing away from the frontend.
+// Every byte of TCP is counted once for its backend and once for the frontend, spliced or not. The
+// frontend's counters keep the traffic of a removed backend.
 func TestTCPIsCounted(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -89,7 +89,7 @@ func TestTCPIsCounted(t *testing.T) {
 			all := traffic(2, 0, 2*up, 2*down)
 			p.must(without(both, backend))
 			p.counted(key, reconcile.Breakdown{Traffic: all, Endpoints: endpoints{idle: {}}})
-			p.must(both) // it comes back as a new one
+			p.must(both) // it returns as a new backend
 			p.counted(key, reconcile.Breakdown{Traffic: all, Endpoints: endpoints{backend: {}, idle: {}}})
 			p.remove(key)
 			if _, found, err := p.Breakdown(t.Context(), key); found || err != nil {
@@ -101,7 +101,7 @@ func TestTCPIsCounted(t *testing.T) {
 	}
 }
 
-// A backend that refuses gets no connection counted, the one that takes it does.
+// A refused connection isn't counted for its backend. The accepted one is counted.
 func TestRetriedConnectionIsCountedOnce(t *testing.T) {
 	refuses, works := closedPort(t, "127.0.0.1"), tcpBackend(t, "127.0.0.1", named("a"))
 	p := newTarget(t, Options{})
@@ -114,10 +114,9 @@ func TestRetriedConnectionIsCountedOnce(t *testing.T) {
 	p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{refuses: {}, works: n}})
 }
 
-// A UDP client is a connection; datagrams are counted by what they hold, the
-// empty ones too.
+// A UDP client counts as a connection. Datagrams count by their payload, including empty ones.
 func TestUDPIsCounted(t *testing.T) {
-	backend := udpBackend(t, "127.0.0.1", "b") // answers "b " and what it got
+	backend := udpBackend(t, "127.0.0.1", "b") // answers "b " and the datagram
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.UDP)
 	p.must(onVIP(key, vip.RoundRobin, backend))
@@ -137,7 +136,7 @@ func TestUDPIsCounted(t *testing.T) {
 	}
 }
 
-// Reading beside traffic and changes: for the race detector, and nothing falls.
+// Concurrent reads, traffic and changes, for the race detector. No counter decreases.
 func TestCountedWhileServing(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
 	p := newTarget(t, Options{})
@@ -177,5 +176,5 @@ func TestCountedWhileServing(t *testing.T) {
 	tasks.Wait()
 }
 
-// everyFrontend is for Totals of all that the dataplane has.
+// everyFrontend selects all frontends for Totals.
 func everyFrontend(vip.FrontendKey) bool { return true }

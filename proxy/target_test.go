@@ -18,8 +18,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A backend of weight 0 keeps its connections and gets no new ones; the others
-// don't notice, nor does the listener.
+// A backend of weight 0 keeps its connections and gets no new ones. The other backends and the
+// listener are not affected.
 func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
 	p := newTarget(t, Options{})
@@ -45,7 +45,7 @@ func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
 		t.Errorf("%d connections on the drained backend", n)
 	}
 
-	// It returns with its connection.
+	// It returns and still has its connection.
 	p.must(f)
 	old["a"].echo(t, "and still")
 	got := map[string]int{}
@@ -56,7 +56,7 @@ func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
 		t.Errorf("after the return: %v", got)
 	}
 
-	// It goes: its connection is closed at once, the other's isn't.
+	// It is removed: its connection is closed immediately, the other's isn't.
 	p.must(without(f, a))
 	old["a"].wantReset(t)
 	old["b"].echo(t, "alone")
@@ -82,13 +82,13 @@ func TestRemovalClosesListenerAndConnections(t *testing.T) {
 		t.Errorf("connect after removal: %v", err)
 	}
 	d.echo(t, "untouched")
-	p.remove(key) // again: fine
+	p.remove(key) // again: no error
 	if open, err := p.Connections(context.Background(), key); err != nil || len(open) != 0 {
 		t.Error(open, err)
 	}
 }
 
-// A backend that is taken out while a connect to it is under way.
+// A backend is removed while a connect to it is in progress.
 func TestRemovalDuringConnectTriesAnother(t *testing.T) {
 	good, silent := tcpBackend(t, "127.0.0.1", named("good")), fullBacklog(t)
 	p := newTarget(t, Options{ConnectTimeout: patience})
@@ -125,7 +125,7 @@ func TestAffinity(t *testing.T) {
 		}
 	}
 
-	// Its backend drains: the client moves, and stays where it went.
+	// Its backend drains: the client moves, and then keeps the new backend.
 	backend := map[string]netip.AddrPort{"a": a, "b": b}[first]
 	p.must(weigh(f, backend, 0))
 	if got := from("127.1.0.1"); got != second {
@@ -146,7 +146,7 @@ func TestAffinity(t *testing.T) {
 		}
 	}
 
-	// Off: no memory.
+	// Without affinity, clients aren't remembered.
 	off := *f
 	off.Affinity = 0
 	p.must(&off)
@@ -159,7 +159,7 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// The scheduler and the rest change without a connection noticing.
+// The scheduler and other settings change without affecting a connection.
 func TestUpdateChangesPolicyOnly(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
 	p := newTarget(t, Options{})
@@ -205,8 +205,8 @@ func TestActual(t *testing.T) {
 	}
 }
 
-// A node port is on an address of the host's, which no device of ours has a
-// part in, also when it becomes one in its life.
+// A node port is on one of the host's own addresses, and our device isn't involved. The same holds
+// for a frontend that becomes a node port.
 func TestNodePort(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	d := &fakeDevice{}
@@ -229,8 +229,8 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// A listener that ends by itself shows as damage; repair opens it again, and
-// its connections live through both.
+// A listener that ends by itself is reported as damage. A repair opens it again, and its
+// connections survive both.
 func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	p := newTarget(t, Options{})
@@ -339,7 +339,7 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 		t.Errorf("%d listeners", n)
 	}
 
-	// One that serves goes on as it was.
+	// A frontend that serves remains unchanged.
 	p.must(plain)
 	f := *plain
 	f.Forward = vip.ForwardDirect

@@ -56,7 +56,7 @@ func TestTCPWeightsAreExactOverACycle(t *testing.T) {
 	}
 }
 
-// The client ends its half first: the backend still answers all of it.
+// The client ends its direction first: the backend's full response still arrives.
 func TestTCPHalfCloseByClient(t *testing.T) {
 	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
 		all, _ := io.ReadAll(c) // until the client's end
@@ -73,7 +73,7 @@ func TestTCPHalfCloseByClient(t *testing.T) {
 	}
 }
 
-// The backend ends its half first: it still gets what the client sends.
+// The backend ends its direction first: it still receives what the client sends.
 func TestTCPHalfCloseByBackend(t *testing.T) {
 	got := make(chan string, 1)
 	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
@@ -142,7 +142,7 @@ func TestTCPLargeTransfersBothWays(t *testing.T) {
 	}
 }
 
-// Evidence that bytes go through a pipe in the kernel and not through us.
+// Bytes go through a pipe in the kernel and not through this process.
 func TestTCPIsSpliced(t *testing.T) {
 	client, near := tcpPair(t)
 	far, server := tcpPair(t)
@@ -269,8 +269,8 @@ func TestTCPSilentBackendsAreGivenUpInBoundedTime(t *testing.T) {
 	}
 }
 
-// A backend that dies in mid-stream: the client gets what was sent, then a
-// reset and not an end that looks complete.
+// A backend dies in mid-stream. The client receives what was sent, and then a reset instead of an
+// end, which would look complete.
 func TestTCPBackendDiesMidStream(t *testing.T) {
 	kill := make(chan struct{})
 	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
@@ -288,8 +288,7 @@ func TestTCPBackendDiesMidStream(t *testing.T) {
 	wait.Until(t, "connection gone", func() bool { return p.open(key, backend) == 0 })
 }
 
-// The same while the client is sending: the error comes up in the other
-// direction.
+// The same while the client is sending: the error occurs in the other direction.
 func TestTCPBackendDiesWhileClientSends(t *testing.T) {
 	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, 1000))
@@ -309,7 +308,7 @@ func TestTCPBackendDiesWhileClientSends(t *testing.T) {
 				}
 			}
 		}()
-		// A reset is told once, to whichever of the client's calls comes first.
+		// A reset is reported once, to whichever of the client's calls comes first.
 		_, readErr := io.Copy(io.Discard, c)
 		if writeErr := <-write; !errors.Is(readErr, syscall.ECONNRESET) && !errors.Is(writeErr, syscall.ECONNRESET) {
 			t.Fatalf("read: %v, write: %v; want a reset", readErr, writeErr)
@@ -317,7 +316,7 @@ func TestTCPBackendDiesWhileClientSends(t *testing.T) {
 	}
 }
 
-// A client that dies: its backend is told with a reset.
+// A client dies: its backend receives a reset.
 func TestTCPClientDies(t *testing.T) {
 	ended := make(chan error, 1)
 	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
@@ -337,8 +336,8 @@ func TestTCPClientDies(t *testing.T) {
 	}
 }
 
-// An upload refused early, as with HTTP 413: the answer arrives whole although
-// the backend closes with bytes unread.
+// An upload is refused early, as with HTTP 413. The response arrives completely, although the
+// backend closes with unread bytes.
 func TestTCPEarlyAnswerArrives(t *testing.T) {
 	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, 10))
@@ -374,8 +373,8 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 		clients[i] = dial(t, key)
 	}
 	wait.Until(t, "each has a backend", func() bool { return p.open(key, a)+p.open(key, b) == atOnce })
-	// Those that choose at the same moment may choose the same one; who comes after
-	// them, one by one, makes up for it.
+	// Clients that choose simultaneously may choose the same backend. Later clients, one at a time,
+	// balance that.
 	for i := atOnce; i < n; i++ {
 		clients[i] = dial(t, key)
 		clients[i].line(t)
@@ -406,7 +405,7 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 		t.Errorf("%d descriptors for %d connections of two descriptors each", fds, n)
 	}
 
-	// One more is refused, and counted.
+	// One more client is refused and counted.
 	wantRefused(t, key)
 	if s := p.Stats(); s.OverLimit != 1 || s.Connections != n {
 		t.Errorf("%+v", s)

@@ -16,8 +16,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// udpBackend answers every datagram with its name and the datagram; one without
-// a name with its address alone.
+// udpBackend answers every datagram with its name and the datagram. Without a name, it answers with
+// only its address.
 func udpBackend(t testing.TB, addr, name string) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
@@ -52,8 +52,8 @@ func closedUDP(t testing.TB, addr string) netip.AddrPort {
 	return freeKey(t, addr, vip.UDP).AddrPort()
 }
 
-// udpClient is connected to the VIP, so that the kernel passes it only what
-// comes from there.
+// udpClient returns a client that is connected to the VIP, so that the kernel passes only datagrams
+// from there.
 func udpClient(t testing.TB, key vip.FrontendKey) *net.UDPConn {
 	t.Helper()
 	c, err := net.Dial("udp", key.AddrPort().String())
@@ -114,16 +114,14 @@ func TestUDPSessionKeepsItsBackend(t *testing.T) {
 	}
 }
 
-// The answer's source is the VIP and port, also to a client that isn't
-// connected and would take anything.
-// A frontend that waits for its clients takes no room for what they may send.
+// A frontend that waits for clients holds no buffer for their datagrams.
 func TestUDPFrontendsWaitWithoutBuffers(t *testing.T) {
 	a := udpBackend(t, "127.0.0.1", "a")
 	p := newTarget(t, Options{})
 	const n = 100
 	inUse := func() uint64 {
 		runtime.GC()
-		runtime.GC() // what sync.Pool keeps goes with the second
+		runtime.GC() // the second one frees what sync.Pool keeps
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
@@ -145,6 +143,8 @@ func TestUDPFrontendsWaitWithoutBuffers(t *testing.T) {
 	}
 }
 
+// The source of a reply is the VIP and port, also for an unconnected client, which would accept any
+// source.
 func TestUDPAnswersComeFromTheVIP(t *testing.T) {
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.7", vip.UDP)

@@ -27,10 +27,10 @@ func TestWildcardPorts(t *testing.T) {
 		{"   0: 00000000:0050 00000000:0000 07 00000000:00000000 00:00000000", vip.UDP, []uint16{80}},
 		{"   0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A", vip.TCP, []uint16{80}},
 		{"   0: 00000000:0050 00000000:0000 01 00000000:00000000", vip.TCP, nil}, // doesn't listen
-		{"   0: 0100007F:0050 00000000:0000 0A 00000000:00000000", vip.TCP, nil}, // an address of its own
+		{"   0: 0100007F:0050 00000000:0000 0A 00000000:00000000", vip.TCP, nil}, // a specific address
 		{"   0: 0100007F:0050 00000000:0000 0A 0\n   1: 00000000:FFFF 00000000:0000 0A 0\n   2: 00000000:0016 00000000:0000 0A 0", vip.TCP, []uint16{22, 65535}},
 		{"   0: 00000000:0050 00000000:0000 03 0\n   1: 00000000:0051 00000000:0000 0A 0", vip.TCP, []uint16{81}}, // one that is being made, among the listening of old kernels
-		{"   0: 0100007F:0050 00000000:0000 01 0\n   1: 00000000:0051 00000000:0000 07 0", vip.UDP, []uint16{81}}, // UDP's come in any order
+		{"   0: 0100007F:0050 00000000:0000 01 0\n   1: 00000000:0051 00000000:0000 07 0", vip.UDP, []uint16{81}}, // UDP sockets are in any order
 		{"garbage", vip.TCP, nil}, {"a b c d", vip.UDP, nil}, {"a 0:10000 c d", vip.UDP, nil}, {"", vip.TCP, nil},
 	} {
 		got := slices.Sorted(maps.Keys(wildcardPorts(strings.NewReader(heading+c.table), c.protocol)))
@@ -40,7 +40,7 @@ func TestWildcardPorts(t *testing.T) {
 	}
 }
 
-// The connections of a busy host come after what listens, and aren't read.
+// The connections of a busy host follow the listening sockets in the list and aren't read.
 func TestWildcardPortsOfABusyHost(t *testing.T) {
 	connections := strings.NewReader(strings.Repeat("   1: 0100007F:0050 0100007F:8000 01 00000000:00000000\n", 100_000))
 	got := wildcardPorts(io.MultiReader(strings.NewReader("   0: 00000000:0050 00000000:0000 0A 0\n"), connections), vip.TCP)
@@ -52,8 +52,8 @@ func TestWildcardPortsOfABusyHost(t *testing.T) {
 	}
 }
 
-// Frontends that can't listen have the kernel's list of sockets read once for all
-// of a batch, and those that can not at all.
+// Frontends that can't listen cause one read of the kernel's list of sockets for the whole batch.
+// Others cause none.
 func TestSocketsAreListedOncePerApply(t *testing.T) {
 	p := newTarget(t, Options{})
 	read := map[string]int{}
@@ -75,7 +75,7 @@ func TestSocketsAreListedOncePerApply(t *testing.T) {
 		key := vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{127, 96, 1, byte(i)}), Port: l.Addr().(*net.TCPAddr).AddrPort().Port(), Protocol: vip.TCP}
 		batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: key, New: onVIP(key, vip.RoundRobin)})
 	}
-	for round := 1; round <= 2; round++ { // each looks for itself: what held a port may have changed
+	for round := 1; round <= 2; round++ { // each batch reads again, because the holder of a port may have changed
 		if err := p.Apply(context.Background(), batch); err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ func clientHash(i int) uint64 {
 	return Hash(netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), 40000), false)
 }
 
-// Over any whole cycle, wherever it begins, wrr's counts are the weights.
+// Over any complete cycle, wrr's counts equal the weights, wherever the cycle begins.
 func TestWeightedRoundRobinIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		weights := rapid.SliceOfN(rapid.Uint32Range(1, 40), 1, 9).Draw(t, "weights")
@@ -69,8 +69,8 @@ func TestWeightedRoundRobinIsExact(t *testing.T) {
 	})
 }
 
-// No backend waits for much longer than its fair share: in every run of picks
-// it has had its part but for a few.
+// No backend waits much longer than its fair share. In every run of picks, its count differs from
+// its share by only a few.
 func TestWeightedRoundRobinIsSmooth(t *testing.T) {
 	b := backends(5, 3, 2)
 	p := picker(t, vip.WeightedRoundRobin, b)
@@ -94,7 +94,7 @@ func TestRoundRobinIgnoresWeights(t *testing.T) {
 	}
 }
 
-// A new Picker with the same turn counter goes on where the last one was.
+// A new Picker with the same turn counter continues where the last one ended.
 func TestTurnOutlivesAPicker(t *testing.T) {
 	turn := &atomic.Uint64{}
 	b := backends(1, 1)
@@ -143,7 +143,7 @@ func TestLeastConnection(t *testing.T) {
 	}
 }
 
-// Connections that stay open fill backends by weight: Pick has counted them.
+// Connections that remain open fill backends by weight, because Pick counts them.
 func TestWeightedLeastConnectionFillsByWeight(t *testing.T) {
 	b := backends(5, 3, 2)
 	p := picker(t, vip.WeightedLeastConnection, b)
@@ -173,8 +173,7 @@ func TestHashingSharesByWeight(t *testing.T) {
 	}
 }
 
-// Two instances (two hosts) agree on every client, and on every client's
-// second choice.
+// Two instances (two hosts) agree on every client's first and second choice.
 func TestHashingAgreesAcrossInstances(t *testing.T) {
 	for _, s := range []vip.Scheduler{vip.SourceHash, vip.MaglevHash} {
 		one, two := picker(t, s, backends(1, 2, 3, 4, 5)), picker(t, s, backends(1, 2, 3, 4, 5))
@@ -191,8 +190,8 @@ func TestHashingAgreesAcrossInstances(t *testing.T) {
 	}
 }
 
-// What any version of any host must answer: changing these moves every
-// client of every fleet that is upgraded host by host.
+// The hashes that every version on every host must return. A change moves every client of every
+// fleet that is upgraded host by host.
 func TestHashesAreStable(t *testing.T) {
 	client := netip.MustParseAddrPort("192.0.2.1:1234")
 	mapped := netip.MustParseAddrPort("[::ffff:192.0.2.1]:1234")
@@ -219,8 +218,8 @@ func TestHashesAreStable(t *testing.T) {
 	}
 }
 
-// When one of n backends goes, its clients spread over the others, and of the
-// others' clients few move.
+// When one of n backends is removed, its clients spread over the others. Few clients of the others
+// move.
 func TestMaglevDisruptionIsMinimal(t *testing.T) {
 	for _, n := range []int{3, 10, 50} {
 		all := backends(slices.Repeat([]uint32{1}, n)...)
@@ -246,8 +245,7 @@ func TestMaglevDisruptionIsMinimal(t *testing.T) {
 	}
 }
 
-// Every backend has a slot, however light; the slots of equal backends differ
-// by little.
+// Every backend has a slot, however light. The numbers of slots of equal backends differ by little.
 func TestMaglevTable(t *testing.T) {
 	for _, n := range []int{1, 2, 160, smallTableBackends, smallTableBackends + 1, 5000} {
 		m := newMaglev(set{backends(slices.Repeat([]uint32{7}, n)...)})
@@ -329,8 +327,8 @@ func TestConcurrentPicksAreExact(t *testing.T) {
 	}
 }
 
-// A client for whom a backend was the least while others chose it looks again:
-// clients of one instant don't pile up on what each of them saw idle.
+// A client searches again if other clients chose its least-loaded backend meanwhile. Simultaneous
+// clients therefore don't all choose the backend that was idle.
 func TestLeastIsLeastWhenItIsCounted(t *testing.T) {
 	b := backends(1, 1)
 	b[0].State.Open.Store(5)
@@ -342,7 +340,7 @@ func TestLeastIsLeastWhenItIsCounted(t *testing.T) {
 	})
 	got := s.least(0, 0, nil, func(i int) uint64 {
 		if i == 1 {
-			others() // after this client has read that there is nobody
+			others() // after this client has read that the backend is idle
 		}
 		return 1
 	})
@@ -351,7 +349,7 @@ func TestLeastIsLeastWhenItIsCounted(t *testing.T) {
 	}
 }
 
-// Every scheduler counts what it chose, once, and nothing when it finds none.
+// Every scheduler counts its choice once, and nothing if it finds no backend.
 func TestPickCounts(t *testing.T) {
 	for _, s := range Supported() {
 		b := backends(1, 1, 1)
