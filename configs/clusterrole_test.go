@@ -15,7 +15,7 @@ import (
 	"github.com/ironvip/ironvip/sources/kubernetes"
 )
 
-// object is what clusterrole.yaml has in its documents.
+// object contains the fields of clusterrole.yaml's documents.
 type object struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string
@@ -35,9 +35,8 @@ type object struct {
 	}
 }
 
-// The rights that users are asked to give are these, each given to the service
-// account and to the group of the certificates, and nothing is left open by a
-// wildcard. That they are needed, and enough, is for test/program to show.
+// The documented rights are exactly these, granted to the service account and to the group of the
+// certificates, without wildcards. test/program shows that they are needed and sufficient.
 func TestClusterRole(t *testing.T) {
 	text, err := os.ReadFile("kubernetes/clusterrole.yaml")
 	if err != nil {

@@ -233,7 +233,7 @@ cidrs = ["192.0.2.128/25"]
 	}
 }
 
-// The sample says what counts when nothing is written.
+// The sample states the defaults.
 func TestSampleEqualsTheDefaults(t *testing.T) {
 	text, err := os.ReadFile("ironvip.toml")
 	if err != nil {
@@ -271,7 +271,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 	}
 }
 
-// The example does nothing until its comments are taken off, and then works.
+// The example does nothing until its comments are removed, and then works.
 func TestExampleOfServices(t *testing.T) {
 	text, err := os.ReadFile("services.d/example.toml")
 	if err != nil {
@@ -360,7 +360,7 @@ func TestLastGoodCounts(t *testing.T) {
 	}
 	startWith(t, told(problems), []string{file + ":3: node.name: wants a string"})
 
-	// The directory is gone, and with it every file: as after a mount that failed.
+	// The directory with all its files is missing, as after a failed mount.
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -373,13 +373,13 @@ func TestLastGoodCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Not even TOML, so its state_dir can't be told: the caller's counts.
+	// The file is not TOML, so its state_dir is unknown: the caller's applies.
 	write(t, file, "[node")
 	if c, _ := LoadOrLastGood(dir, state); c == nil || !c.IsLastGood || c.Node.StateDir != state {
 		t.Errorf("%+v", c)
 	}
 
-	// Nor is the state_dir of a file with a syntax error parsed: its line is found all the same.
+	// A file with a syntax error isn't parsed, but the line of its state_dir is found.
 	for _, broken := range []string{
 		"[node]\n# state_dir = '/elsewhere'\n  state_dir = '" + state + "' # here\nzone = \n",
 		"zone = \n[node]\nstate_dir = \"" + state + "\"\n",
@@ -397,7 +397,7 @@ func TestLastGoodCounts(t *testing.T) {
 		t.Errorf("pools overlap, yet %+v, %v", c, problems)
 	}
 
-	// A copy that can't be read any more is no way out, and says so.
+	// An unreadable copy isn't used, and the problems report it.
 	set("name = 2")
 	write(t, filepath.Join(state, lastGoodName), "\nx = 1")
 	c, problems = LoadOrLastGood(dir, "")
@@ -465,7 +465,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// The short form of UX's first lines, and what a credential becomes.
+// The short form of the Consul settings, and the paths of systemd credentials.
 func TestConsulInShort(t *testing.T) {
 	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte("[ipam]\nstore = 'consul'\nconsul_address = 'unix:///run/consul.sock'\n[[source]]\ntype = 'consul'\n"))
 	if len(problems) > 0 {
@@ -484,8 +484,7 @@ func TestConsulInShort(t *testing.T) {
 	}
 }
 
-// The files that a configuration with mistakes names are known all the same, and
-// nothing of it may be run.
+// The files that a configuration with errors names are known, but the configuration can't be run.
 func TestDraftNamesFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "ironvip.toml")
@@ -523,8 +522,8 @@ token_file = "no-such-token-either"
 	}
 }
 
-// Files that aren't there are told by name, those of systemd's credentials are
-// not looked for by a process that has none.
+// Missing files are reported by name. A process without systemd's credentials doesn't look for
+// those.
 func TestCheckFiles(t *testing.T) {
 	t.Setenv("CREDENTIALS_DIRECTORY", "")
 	dir := t.TempDir()

@@ -16,8 +16,8 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// documented lists the keys of the tables under a heading of a reference page:
-// the first cell of each row, in backquotes. No heading is the whole page.
+// documented returns the keys of the tables under a heading of a reference page: the first cell of
+// each row, in backquotes. Without a heading, it reads the whole page.
 func documented(t *testing.T, page, heading string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/" + page)
@@ -43,7 +43,7 @@ func documented(t *testing.T, page, heading string) []string {
 	return keys
 }
 
-// Every key that is read has a row in its reference page, and no other.
+// Every key that is read has a row in its reference page, and there are no other rows.
 func TestReferencePagesAreComplete(t *testing.T) {
 	service := append(strict.Keys(spec.Service{}), "affinity.timeout")
 	slices.Sort(service)
@@ -84,7 +84,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	}
 }
 
-// What config.md says of a reload is what Diff does.
+// Diff behaves as config.md describes for a reload.
 func TestReferenceOfReloads(t *testing.T) {
 	text, err := os.ReadFile("../docs/config.md")
 	if err != nil {
@@ -97,7 +97,7 @@ func TestReferenceOfReloads(t *testing.T) {
 	}
 }
 
-// The numbers and words of the pages are those of the code.
+// The numbers and names of the pages equal those of the code.
 func TestReferenceStatesTheDefaults(t *testing.T) {
 	d := Default()
 	for page, wants := range map[string][]string{

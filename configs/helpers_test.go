@@ -21,7 +21,7 @@ func told(problems []vip.Problem) []string {
 	return out
 }
 
-// startWith compares each problem with the beginning of the wanted one.
+// startWith checks that each problem starts with the wanted text.
 func startWith(t *testing.T, got, want []string) {
 	t.Helper()
 	for i := range max(len(got), len(want)) {

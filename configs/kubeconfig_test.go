@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// A kubeconfig that can't be used is a mistake of the configuration, also while
-// no agent runs; one that is nowhere is told of once, and what systemd or a pod
-// gives to the agent alone isn't looked for.
+// An unusable kubeconfig is a configuration error, also while no agent runs. A missing one is
+// reported once. Files that systemd or a pod gives only to the agent aren't checked.
 func TestCheckFilesReadsKubeconfigs(t *testing.T) {
 	t.Setenv("CREDENTIALS_DIRECTORY", "")
 	dir := t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// installedUnit copies the unit to where the program it names is there.
+// installedUnit writes a copy of the unit with the path of an existing program.
 func installedUnit(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("systemd/ironvip.service")
@@ -46,7 +46,7 @@ func TestUnitIsHardened(t *testing.T) {
 	}
 }
 
-// settings reads the unit's lines; a key may come more than once.
+// settings reads the unit's lines. A key may occur more than once.
 func settings(t *testing.T) map[string][]string {
 	t.Helper()
 	f, err := os.Open("systemd/ironvip.service")
@@ -74,7 +74,7 @@ func TestUnitFitsTheAgent(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}
 	}
-	// Stopping must not take down what the kernel forwards.
+	// Stopping must not remove what the kernel forwards.
 	for _, key := range []string{"ExecStop", "ExecStopPost"} {
 		if got := unit[key]; got != nil {
 			t.Errorf("%s is %q", key, got)
@@ -92,8 +92,8 @@ func TestUnitFitsTheAgent(t *testing.T) {
 	}
 }
 
-// systemd reads these files with parsers of its own; a line that is neither a
-// comment nor of the one form it takes would be skipped with a warning.
+// systemd's own parsers read these files. They skip a line with a warning if it is neither a
+// comment nor in the expected form.
 func TestKernelFiles(t *testing.T) {
 	for file, test := range map[string]struct {
 		form string
