@@ -10,8 +10,8 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// A server registers for some of the service's ports. One of the same address for
-// another port is another backend, with a state of its own.
+// A server registers for some of the service's ports. The same address with another port is a
+// separate backend with its own state.
 func TestBackendOfSomePorts(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80,"name":"http"},{"port":81,"name":"admin"}]}`, "Prefer: wait=60")
@@ -36,8 +36,8 @@ func TestBackendOfSomePorts(t *testing.T) {
 	}
 }
 
-// Of UDP only what takes new clients is in the dataplane, and who waits for a
-// backend's return waits until it is there again.
+// A UDP frontend in the dataplane contains only backends that accept new clients. A wait for a
+// backend's return ends when it is in the dataplane again.
 func TestStateOfUDPBackend(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":53,"protocol":"udp"}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2"}]}`, "Prefer: wait=60")
@@ -77,7 +77,7 @@ func TestBackendLife(t *testing.T) {
 	if list := must[v1.BackendList](r, "GET", webPath+"/backends", ""); len(list.Items) != 2 {
 		t.Errorf("list: %+v", list)
 	}
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.3", "") // no body: weight 1, no ttl
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.3", "") // no body: weight 1, no TTL
 	weight := func(address string) (w uint32, found bool) {
 		for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
 			for _, e := range f.Backends {
@@ -113,8 +113,7 @@ func TestBackendLife(t *testing.T) {
 	}
 }
 
-// A removed backend is listed for as long as it drains, and is no backend any
-// more for whoever asks for it by name.
+// A removed backend is listed while it drains. A request for it by name is not found.
 func TestRemovedBackendIsListedWhileItDrains(t *testing.T) {
 	r := newRig(t)
 	body := func(backends string) string {
@@ -131,9 +130,8 @@ func TestRemovedBackendIsListedWhileItDrains(t *testing.T) {
 	}
 }
 
-// What else is at a backend's address doesn't keep a wait for its state from
-// ending: another backend that states its port, or what the service left behind
-// when its target port changed.
+// Other endpoints at a backend's address don't delay the wait for its state: neither another
+// backend with its own port, nor an endpoint that remains after a change of the target port.
 func TestWaitForAStateLooksAtThatBackendAlone(t *testing.T) {
 	r := newRig(t)
 	body := func(target int) string {

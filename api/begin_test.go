@@ -25,8 +25,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// notBegun is a server of an agent whose store has never answered, and what ends
-// that. Nothing is in its tables, and there is nobody to write to.
+// notBegun returns a server of an agent with a store that has not responded, and a function that
+// makes the agent begin. The tables are empty, and there is no Registrar.
 func notBegun() (s *Server, begin func()) {
 	clock := &table.Clock{}
 	begun := make(chan struct{})
@@ -66,9 +66,9 @@ func askDirectly(t *testing.T, s *Server, method, path string) (int, http.Header
 	return rec.Code, rec.Header(), rec.Body.String()
 }
 
-// Before the agent knows what the store has, it answers what needs nothing of
-// that, and refuses everything else with what it waits for: nothing is empty, not
-// found or free that may not be so.
+// Before the stored state is loaded, the agent answers requests that don't need it. It refuses all
+// others with the reason for the wait, so that no response wrongly reports something as empty,
+// missing or free.
 func TestBeforeTheAgentHasBegun(t *testing.T) {
 	answered := []string{"GET /v1/status", "GET /healthz", "GET /metrics", "GET /openapi.json", "GET /v1/sources", "GET /v1/events", "GET /v1/dataplane",
 		"POST /v1/config/validate", "POST /v1/reload"}
@@ -110,7 +110,7 @@ func TestBeforeTheAgentHasBegun(t *testing.T) {
 	})
 }
 
-// A start that takes a moment refuses nobody.
+// Requests during a short start are not refused.
 func TestRequestsWaitForTheBegin(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, begin := notBegun()
@@ -127,7 +127,7 @@ func TestRequestsWaitForTheBegin(t *testing.T) {
 	})
 }
 
-// Until the first full reconcile, readiness says what is waited for.
+// Until the first full reconcile, readiness reports what the node waits for.
 func TestWhatReadinessWaitsFor(t *testing.T) {
 	s, begin := notBegun()
 	waits := func(want string) {

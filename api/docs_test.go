@@ -19,8 +19,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The examples of docs/api.md work, one after the other, and there is one for
-// every route. One that is to fail says its status behind a "#".
+// The examples of docs/api.md work in sequence, and every route has one. The status of an example
+// that should fail follows a "#".
 func TestExamplesOfTheManual(t *testing.T) {
 	text, err := os.ReadFile("../docs/api.md")
 	if err != nil {
@@ -76,8 +76,8 @@ type curl struct {
 	want    int // 0: any success
 }
 
-// curls reads command lines the way a shell does, as far as the manual goes:
-// words, single quotes, comments.
+// curls parses command lines like a shell, as far as the manual needs: words, single quotes,
+// comments.
 func curls(t *testing.T, block string) (out []curl) {
 	var words []string
 	var word strings.Builder
@@ -151,7 +151,7 @@ func (c curl) run(t *testing.T, r *rig) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if c.body != "" { // as curl -d does
+	if c.body != "" { // like curl -d
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	stream := false
@@ -165,7 +165,7 @@ func (c curl) run(t *testing.T, r *rig) (answer, error) {
 		return answer{}, err
 	}
 	defer resp.Body.Close()
-	if stream { // it has no end
+	if stream { // it is unlimited
 		return answer{Response: resp}, nil
 	}
 	body, err := io.ReadAll(resp.Body)

@@ -10,8 +10,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// What a service asks for is got as it was put, field by field, and putting it
-// back changes nothing.
+// A GET returns each field of a service as it was PUT, and a PUT of the result changes nothing.
 func TestFieldsAreGotAsTheyWerePut(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
@@ -62,7 +61,7 @@ func TestFieldsAreGotAsTheyWerePut(t *testing.T) {
 				t.Errorf("%s: %s is got as %v, want %v", c.what, key, got.Spec[key], want)
 			}
 		}
-		back, err := json.Marshal(must[v1.Service](r, "GET", webPath, "").Spec) // as a client in Go has it
+		back, err := json.Marshal(must[v1.Service](r, "GET", webPath, "").Spec) // as a Go client sees it
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +71,7 @@ func TestFieldsAreGotAsTheyWerePut(t *testing.T) {
 	}
 }
 
-// What was granted shows in the status, and in the list of what is held.
+// Granted ports are in the status and in the list of leases.
 func TestGrantedPortsAreShown(t *testing.T) {
 	r := newRig(t)
 	svc := must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":"10000-10099"},{"port":80,"node_port":"auto"}],"external_traffic":"local","health_check_node_port":31000}`)

@@ -9,8 +9,8 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// Whatever the body, the answer is a success or a complete problem, never a
-// fault of our own, and what was accepted can be got and put back unchanged.
+// For any body, the response is a success or a complete problem, never an error of the agent. An
+// accepted service can be read and written back unchanged.
 func FuzzPutService(f *testing.F) {
 	r := newRig(f)
 	for _, seed := range []string{webBody("10.0.0.1"), `{}`, `[]`, ``, `{"ports":[{"port":80,"node_port":"auto"}],"vips":["192.0.2.9"]}`,

@@ -20,7 +20,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// allAlike counts the same of every frontend, as IPVS would.
+// allAlike reports the same counters for every frontend, with the values that IPVS counts.
 type allAlike struct{ w *written }
 
 func (e allAlike) Counted() reconcile.Counted {
@@ -40,7 +40,7 @@ func (e allAlike) Breakdown(context.Context, vip.FrontendKey) (reconcile.Breakdo
 	return reconcile.Breakdown{}, false, nil
 }
 
-// fill puts n services with backends each there, all well.
+// fill adds n healthy services with the given number of backends each.
 func (w *written) fill(n, backends int) {
 	for i := range n {
 		k, f := serviceNo(i), frontendNo(i)
@@ -58,8 +58,8 @@ func (w *written) fill(n, backends int) {
 	}
 }
 
-// BenchmarkScrape is one scrape of a large fleet's metrics, all services well and
-// with one of a hundred degraded.
+// BenchmarkScrape measures one scrape of a large fleet's metrics, with all services healthy and
+// with one percent of them degraded.
 func BenchmarkScrape(b *testing.B) {
 	for _, unwell := range []int{0, 50} {
 		for _, encoding := range []string{"identity", "gzip"} {
@@ -94,8 +94,8 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// processTime is the CPU time of this process, all its threads, so far: of a scrape,
-// it is also that of the collection of its garbage, and other programs don't count.
+// processTime returns the CPU time of all threads of this process. It includes the garbage
+// collection that a scrape causes, and excludes other programs.
 func processTime(b *testing.B) time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
@@ -104,7 +104,7 @@ func processTime(b *testing.B) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// counter counts the body of an answer and drops it.
+// counter counts the bytes of a response body and discards them.
 type counter struct {
 	http.ResponseWriter
 	bytes int

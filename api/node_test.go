@@ -113,7 +113,7 @@ func TestDataplane(t *testing.T) {
 		strings.Join(diff.Items[0].Details, "; ") != "scheduler is rr, not wrr; backend 10.0.0.1:8080 is missing" {
 		t.Errorf("%+v", diff)
 	}
-	altered.Scheduler = vip.OtherScheduler // which the dataplane names
+	altered.Scheduler = vip.OtherScheduler // reported by the dataplane by name
 	if e := diffEntry(&Difference{Key: webFrontend, Want: new(have[webFrontend]), Have: &altered, Damage: []string{"scheduler is lblc"}}); e.Action != v1.ActionRepair ||
 		strings.Join(e.Details, "; ") != "scheduler is lblc; backend 10.0.0.1:8080 is missing" {
 		t.Errorf("%+v", e)
@@ -124,7 +124,7 @@ func TestDataplane(t *testing.T) {
 	if diff := must[v1.DataplaneDiff](r, "GET", v1.PathDataplaneDiff, ""); !diff.InSync {
 		t.Errorf("after the repair: %+v", diff)
 	}
-	// What not every dataplane knows is named where nothing else is.
+	// Fields that not every dataplane programs are reported if nothing else differs.
 	altered = r.plane.Have()[webFrontend]
 	altered.Masquerade = vip.MasqueradeNever
 	r.plane.Put(altered)
@@ -133,8 +133,8 @@ func TestDataplane(t *testing.T) {
 	}
 }
 
-// What somebody else keeps changing is a warning that says since when and how
-// often, of the node, the dataplane, the frontend and its service.
+// A contested frontend is a warning with its start and its number of changes, for the node, the
+// dataplane, the frontend and its service.
 func TestContestedFrontend(t *testing.T) {
 	contested := 0
 	r := newRig(t, func(d *Deps) {
@@ -146,7 +146,7 @@ func TestContestedFrontend(t *testing.T) {
 		}
 	})
 	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
-	applied := r.deps.Applied.(*table.Table[vip.FrontendKey, reconcile.AppliedFrontend]) // whose writer, without a resync, rests
+	applied := r.deps.Applied.(*table.Table[vip.FrontendKey, reconcile.AppliedFrontend]) // its writer is idle without a resync
 	row, _, _ := applied.Get(webFrontend)
 	w := vip.Problem{Code: vip.CodeContested, Message: "somebody else keeps changing it: 5 times since noon"}
 
@@ -177,7 +177,7 @@ func TestContestedFrontend(t *testing.T) {
 	applied.Set(row)
 	check(v1.StateDown, false)
 
-	// What isn't ours has no row.
+	// Foreign entries have no row.
 	row.Warning, row.Problem = nil, nil
 	applied.Set(row)
 	if dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, ""); dp.Level != v1.LevelWarn || !strings.Contains(dp.Summary, "entries that ironvip removed") {
@@ -276,7 +276,7 @@ func TestEvents(t *testing.T) {
 		query, want string
 		last        uint64
 	}{{"", "abcd", 4}, {"?limit=2", "cd", 4}, {"?since=1", "bcd", 4}, {"?since=1&limit=2", "bc", 3}, {"?since=4", "", 4},
-		{"?since=99", "abcd", 4}} { // 99 is of an earlier run
+		{"?since=99", "abcd", 4}} { // 99 is from an earlier run
 		if got, last := kinds(c.query); got != c.want || last != c.last {
 			t.Errorf("%s: %q up to %d, want %q up to %d", c.query, got, last, c.want, c.last)
 		}
@@ -315,8 +315,8 @@ func TestEvents(t *testing.T) {
 	expect(`data: {"id":5,`)
 }
 
-// In a fleet, most nodes have no backend of a service with the local policy:
-// that is as asked, and no reason for a warning.
+// In a fleet, most nodes have no backend of a service with the local policy. This is as requested
+// and no reason for a warning.
 func TestStatusOfServicesElsewhere(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, `{"external_traffic":"local","internal_traffic":"local",`+webBody("10.0.0.1")[1:], "Prefer: wait=60")

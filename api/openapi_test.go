@@ -31,8 +31,8 @@ type documented struct {
 	Responses map[string]struct{ Content map[string]json.RawMessage }
 }
 
-// Every route is in the document, and nothing else; names resolve; path
-// parameters are described.
+// The document contains every route and no others. References resolve, and path parameters are
+// described.
 func TestDocumentListsEveryRoute(t *testing.T) {
 	r := newRig(t)
 	a := r.ask("GET", v1.PathOpenAPI, "")

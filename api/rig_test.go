@@ -41,7 +41,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is the whole pipeline on a recording dataplane, and the API in front.
+// rig is the complete pipeline with a recording dataplane, and the API.
 type rig struct {
 	t        *testing.T
 	server   *Server
@@ -54,7 +54,7 @@ type rig struct {
 	log      *syncBuffer
 }
 
-// brokenStore is a store that can be told to refuse writes, or to have something come before one.
+// brokenStore is a store that can refuse writes, or run a function before a write.
 type brokenStore struct {
 	registry.Bucket[rest.Record]
 	mu     sync.Mutex
@@ -75,7 +75,7 @@ func (b *brokenStore) Batch(fill func(*store.Tx[rest.Record])) error {
 	return b.Bucket.Batch(fill)
 }
 
-// interrupt has f come before the next write.
+// interrupt runs f before the next write.
 func (b *brokenStore) interrupt(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +105,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// files is a source with one service, "from-file", and those that come later.
+// files is a source with the service "from-file" and the services sent to more.
 type files struct{ more chan spec.Service }
 
 func (f files) Run(ctx context.Context, out sources.Sink) error {
@@ -130,8 +130,7 @@ func (f files) Run(ctx context.Context, out sources.Sink) error {
 	}
 }
 
-// newRig starts everything and waits until it is ready. Edit may change what
-// the API is given.
+// newRig starts everything and waits until it is ready. edit may change the Deps.
 func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	t.Helper()
 	r := &rig{log: &syncBuffer{}, files: files{make(chan spec.Service)}}
@@ -262,7 +261,7 @@ func (r *rig) ask(method, path, body string, headers ...string) answer {
 	return answer{resp, b}
 }
 
-// must is ask for what has to succeed, with its JSON read into a T.
+// must is like ask for a request that must succeed. It decodes the JSON into a T.
 func must[T any](r *rig, method, path, body string, headers ...string) T {
 	r.t.Helper()
 	a := r.ask(method, path, body, headers...)
@@ -276,7 +275,7 @@ func must[T any](r *rig, method, path, body string, headers ...string) T {
 	return out
 }
 
-// problem reads the answer's problem document and checks what all of them have.
+// problem decodes the response's problem document and checks the common fields.
 func (a answer) problem(t *testing.T) v1.ProblemDocument {
 	t.Helper()
 	var doc v1.ProblemDocument

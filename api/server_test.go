@@ -83,7 +83,7 @@ func TestOwnFaultsAreLoggedAndNotTold(t *testing.T) {
 	}
 }
 
-// A caller that breaks its body off is told so, and is no fault of the agent.
+// A caller that ends its body early gets an error, and it doesn't count as an error of the agent.
 func TestBodyThatBreaksOff(t *testing.T) {
 	r := newRig(t)
 	for what, test := range map[string]struct{ path, rest string }{
@@ -125,13 +125,13 @@ func TestBodyThatBreaksOff(t *testing.T) {
 	}
 }
 
-// lateBody is a body whose time is up; asking it again would take as long again.
+// lateBody is a body with an expired deadline. Another read would take as long again.
 type lateBody struct{ reads int }
 
 func (b *lateBody) Read([]byte) (int, error) { b.reads++; return 0, os.ErrDeadlineExceeded }
 func (b *lateBody) Close() error             { return nil }
 
-// A caller that is too slow with its body is told so, and not waited for again.
+// A caller that sends its body too slowly gets an error, and the server doesn't wait for it again.
 func TestBodyThatIsTooSlow(t *testing.T) {
 	r := newRig(t)
 	body := &lateBody{}
@@ -149,7 +149,7 @@ func TestBodyThatIsTooSlow(t *testing.T) {
 	}
 }
 
-// pipes is a net.Listener without a network, which fake time can wait for.
+// pipes is a net.Listener without a network, so that it works with fake time.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -161,8 +161,8 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
-// The answer to a body that comes too slowly is written also where reading may take
-// longer than writing, as that of an apply may.
+// A body that is sent too slowly gets its response even if the read time exceeds the write time, as
+// for an apply.
 func TestSlowApplyIsAnswered(t *testing.T) {
 	if applyReadTimeout <= writeTimeout {
 		t.Fatal("reading takes no longer than writing may: another test is needed")
@@ -193,8 +193,8 @@ func TestSlowApplyIsAnswered(t *testing.T) {
 	})
 }
 
-// onSocket serves the rig on a unix socket and returns a client of it and what
-// ends the service.
+// onSocket serves the rig on a unix socket. It returns a client and a function that ends the
+// server.
 func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error) {
 	t.Helper()
 	l, err := ListenUnix(path, 0o660)
@@ -237,7 +237,7 @@ func TestUnixSocket(t *testing.T) {
 		t.Errorf("a second listener on a live socket: %v", err)
 	}
 
-	// A request that waits is told that time is up, and doesn't hold up the end.
+	// A waiting request times out at the shutdown and doesn't delay it.
 	got := make(chan int, 1)
 	go func() {
 		resp, err := client.Get("http://x/v1/services?wait=5m&revision=9007199254740991")
@@ -249,7 +249,7 @@ func TestUnixSocket(t *testing.T) {
 		got <- resp.StatusCode
 	}()
 	<-waits
-	time.Sleep(50 * time.Millisecond) // so that it waits; a miss makes the test weaker, not wrong
+	time.Sleep(50 * time.Millisecond) // lets the request wait; if it doesn't yet, the test is weaker but correct
 	begin := time.Now()
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Errorf("Serve ended with %v", err)
@@ -293,7 +293,7 @@ func TestSocketsInTheWay(t *testing.T) {
 	again.Close()
 }
 
-// A path may be as long as a socket's can be: 107 bytes.
+// A path may be as long as a socket path can be: 107 bytes.
 func TestLongestSocketPath(t *testing.T) {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -328,7 +328,7 @@ func TestServeTellsWhyItFailed(t *testing.T) {
 	}
 }
 
-// A new agent without its parts says so instead of failing.
+// A server without optional Deps reports them as unavailable.
 func TestWithoutParts(t *testing.T) {
 	r := newRig(t)
 	d := r.deps

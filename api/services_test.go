@@ -46,7 +46,7 @@ func TestServiceLife(t *testing.T) {
 			t.Errorf("condition %s is %s: %s", c.Type, c.Status, c.Message)
 		}
 	}
-	if len(r.plane.Have()) != 2 { // with from-file's
+	if len(r.plane.Have()) != 2 { // including from-file's
 		t.Errorf("the dataplane has %v", r.plane.Have())
 	}
 
@@ -78,8 +78,7 @@ func TestServiceLife(t *testing.T) {
 	}
 }
 
-// The answer to a PUT has the VIP, also for a caller who doesn't wait for the
-// dataplane.
+// The response to a PUT has the VIP, even without a wait for the dataplane.
 func TestPutAnswersWithTheVIP(t *testing.T) {
 	r := newRig(t)
 	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
@@ -146,7 +145,7 @@ func TestPreconditions(t *testing.T) {
 	}
 }
 
-// Every way to be refused, with its status, code and the field that is named.
+// Every kind of refusal, with its status, code and field.
 func TestRefusals(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
@@ -275,7 +274,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// overtaken is a Registrar whose writes all meet what another host wrote.
+// overtaken is a Registrar with a conflict of another host for every write.
 type overtaken struct {
 	Registrar
 	err *registry.ConflictError
@@ -313,8 +312,8 @@ func TestConflictNamesTheOtherNode(t *testing.T) {
 	}
 }
 
-// A file takes a name while an atomic apply of it is on its way: the answer is true,
-// nothing is changed.
+// A file takes a name during an atomic apply of it. The response is correct, and nothing is
+// changed.
 func TestNameTakenDuringAnAtomicApply(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", "/v1/services/default/db", `{"ports":[{"port":81}]}`)
@@ -337,8 +336,8 @@ func TestNameTakenDuringAnAtomicApply(t *testing.T) {
 	}
 }
 
-// undone is a Registrar whose writes, while that is set, are each followed by the
-// deletion of the service, before they can be answered.
+// undone is a Registrar that, while now is set, deletes the service after each write and before the
+// response.
 type undone struct {
 	Registrar
 	now *atomic.Bool
@@ -361,8 +360,8 @@ func (u undone) PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backe
 	return rev, created, u.after(key, err)
 }
 
-// A write that was done isn't answered as one that wasn't, whatever others do
-// next. What an operator said of a backend even outlives the service.
+// The response to a successful write is never "not found", even if another client deletes the
+// object immediately. An override even outlives the service.
 func TestDeletedBeforeTheAnswer(t *testing.T) {
 	now := &atomic.Bool{}
 	r := newRig(t, func(d *Deps) {
@@ -414,7 +413,7 @@ func TestPreferWaitSaysWhatFailed(t *testing.T) {
 	if a.StatusCode != http.StatusBadGateway || doc.Code != v1.CodeApplyFailed || len(doc.Errors) != 1 || !strings.Contains(doc.Errors[0].Message, "no such module") {
 		t.Fatalf("%s\n%s", a.Status, a.body)
 	}
-	svc := must[v1.Service](r, "GET", webPath, "") // stored all the same
+	svc := must[v1.Service](r, "GET", webPath, "") // stored nevertheless
 	if svc.Status.State != v1.StateDown || svc.Status.Conditions[3].Status != v1.False {
 		t.Errorf("status: %+v", svc.Status)
 	}
@@ -426,8 +425,8 @@ func TestPreferWaitSaysWhatFailed(t *testing.T) {
 	}
 }
 
-// The wait for a removal ends when another source's service of the name is in
-// force: it would never see the name gone.
+// The wait for a deletion ends when another source's service of the same name is in effect. The
+// name itself never disappears.
 func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
@@ -449,7 +448,7 @@ func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
 
 func TestPreferWaitTimesOut(t *testing.T) {
 	r := newRig(t)
-	d := r.deps // as it is while the dataplane hangs: nothing is ever applied
+	d := r.deps // as while the dataplane hangs: nothing is ever applied
 	d.Applied = table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
 	req := httptest.NewRequestWithContext(t.Context(), "PUT", "http://localhost"+webPath, strings.NewReader(webBody("10.0.0.1")))
 	req.Header.Set("Prefer", "wait=1")
@@ -501,9 +500,8 @@ func TestWaitForNewer(t *testing.T) {
 	}
 }
 
-// A service that changes while it is read is not answered with the revision of
-// a change that the answer doesn't have: whoever waits for what is newer would
-// never see it.
+// If a service changes during a read, the response's revision is not that of a change that the
+// response lacks. A caller that waits for a newer revision would otherwise miss the change.
 func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 	key, frontend := vip.ServiceKey{Namespace: "default", Name: "web"}, vip.FrontendKey{Port: 80}
 	for reading := range 4 {
@@ -531,7 +529,7 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 	}
 }
 
-// interrupted is a table whose reading number left is followed by f.
+// interrupted is a table that calls f after a number of reads.
 type interrupted struct {
 	table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	left int
@@ -643,7 +641,7 @@ func TestApplyTooLarge(t *testing.T) {
 	}
 }
 
-// A write that waits for the dataplane waits for the drains that it began, too.
+// A write that waits for the dataplane also waits until the drains that it began are stored.
 func TestWaitIsForDrains(t *testing.T) {
 	kept := make(chan error, 1)
 	r := newRig(t, func(d *Deps) {

@@ -17,7 +17,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// counting gives the API a dataplane that counts.
+// counting makes Deps use a dataplane with counters.
 func counting(counted reconcile.Counted) (*reconciletest.Statistics, func(*Deps)) {
 	s := &reconciletest.Statistics{Counts: counted}
 	return s, func(d *Deps) { d.Statistics = s }
@@ -25,7 +25,7 @@ func counting(counted reconcile.Counted) (*reconciletest.Statistics, func(*Deps)
 
 var everything = reconcile.Counted{Packets: true, Inactive: true, Rates: true}
 
-// carried is a traffic of which every figure is another.
+// carried returns traffic with a different value in each field.
 func carried(n uint64) reconcile.Traffic {
 	return reconcile.Traffic{Connections: n + 1, Active: n + 2, Inactive: n + 3,
 		In: reconcile.Volume{Packets: n + 4, Bytes: n + 5}, Out: reconcile.Volume{Packets: n + 6, Bytes: n + 7},
@@ -34,7 +34,8 @@ func carried(n uint64) reconcile.Traffic {
 
 func shown(n uint64) v1.Traffic { return shownSum(n, 1) }
 
-// shownSum is how the sum of times traffics looks whose n add up to sum.
+// shownSum returns the API's form of a sum of carried(n): times is the number of terms, sum the sum
+// of their n.
 func shownSum(sum, times uint64) v1.Traffic {
 	at := func(i uint64) *uint64 { v := sum + i*times; return &v }
 	return v1.Traffic{Connections: *at(1), Active: *at(2), Inactive: at(3), In: v1.Volume{Packets: at(4), Bytes: *at(5)},
@@ -42,7 +43,7 @@ func shownSum(sum, times uint64) v1.Traffic {
 		Rates: &v1.Rates{Connections: *at(8), In: v1.Volume{Packets: at(9), Bytes: *at(10)}, Out: v1.Volume{Packets: at(11), Bytes: *at(12)}}}
 }
 
-// frontends returns the keys of a service's frontends, by port.
+// frontends returns the keys of a service's frontends by port.
 func (r *rig) frontends(service string) map[uint16]vip.FrontendKey {
 	out := map[uint16]vip.FrontendKey{}
 	for key, f := range r.deps.Frontends.All() {
@@ -65,7 +66,7 @@ func TestServiceStats(t *testing.T) {
 		b: carried(200), a: carried(100), gone: carried(300)}})
 	stats.Set(keys[443], reconcile.Breakdown{Traffic: carried(1000)})
 	other := vip.FrontendKey{Addr: netip.MustParseAddr("198.51.100.1"), Port: 1, Protocol: vip.TCP}
-	stats.Set(other, reconcile.Breakdown{Traffic: carried(5000)}) // somebody else's, in the same kernel
+	stats.Set(other, reconcile.Breakdown{Traffic: carried(5000)}) // foreign, in the same kernel
 
 	got := must[v1.ServiceStats](r, "GET", v1.ServiceStatsPath("default", "web"), "")
 	one, two := shown(huge), shown(1000)
@@ -91,7 +92,7 @@ func TestServiceStats(t *testing.T) {
 	}
 }
 
-// What a dataplane doesn't count is absent, not 0.
+// Values that a dataplane doesn't count are absent, not 0.
 func TestStatsOfADataplaneThatCountsLess(t *testing.T) {
 	stats, edit := counting(reconcile.Counted{})
 	r := newRig(t, edit)
@@ -139,8 +140,7 @@ func TestStatsRefusals(t *testing.T) {
 	}
 }
 
-// A scrape reads the dataplane once, whatever the number of frontends, and has
-// a series for each of ours.
+// A scrape reads the dataplane once for any number of frontends. It has a series for each of ours.
 func TestStatsMetrics(t *testing.T) {
 	stats, edit := counting(everything)
 	r := newRig(t, edit)

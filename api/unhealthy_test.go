@@ -19,7 +19,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// written are the tables that the API reads, without anybody who fills them.
+// written contains the tables that the API reads. The tests fill them.
 type written struct {
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
@@ -59,7 +59,7 @@ func frontendNo(i int) vip.FrontendKey {
 	return vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP}
 }
 
-// well puts service i there, with all that a healthy one has.
+// well adds service i in a healthy state.
 func (w *written) well(i int) {
 	k, f := serviceNo(i), frontendNo(i)
 	wanted := w.services.Put(vip.Service{Key: k, Ports: []vip.Port{{Protocol: vip.TCP, Port: 80}}, Backends: []vip.Backend{oneBackend}})
@@ -70,7 +70,7 @@ func (w *written) well(i int) {
 	w.applied.Set(reconcile.AppliedFrontend{Tried: made})
 }
 
-// disown takes a frontend that is k's now from what was compiled of the others.
+// disown removes frontend f, which is now k's, from the compiled rows of other services.
 func (w *written) disown(f vip.FrontendKey, k vip.ServiceKey) {
 	for other, row := range w.compiled.All() {
 		if other != k && slices.ContainsFunc(row.Frontends, func(r *pipeline.FrontendRow) bool { return r.Value.Key == f }) {
@@ -80,7 +80,7 @@ func (w *written) disown(f vip.FrontendKey, k vip.ServiceKey) {
 	}
 }
 
-// nobody has registered anything.
+// nobody is a Registrar without registrations.
 type nobody struct{ Registrar }
 
 func (nobody) HeartbeatStatuses(vip.ServiceKey) map[string]rest.HeartbeatStatus { return nil }
@@ -92,8 +92,7 @@ func count(b bool) int {
 	return 0
 }
 
-// What is said of a node costs the same among many services as among few, once
-// it has been said.
+// The cost of a repeated status query doesn't depend on the number of healthy services.
 func TestStandingCostsNoLookAtWhatIsWell(t *testing.T) {
 	cost := func(n int) (status, frontends float64) {
 		w := newWritten()
@@ -128,7 +127,7 @@ func TestStandingCostsNoLookAtWhatIsWell(t *testing.T) {
 	}
 }
 
-// A service that is well counts what drains of it in its metrics, too.
+// The metrics of a healthy service include its draining backends.
 func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 	w := newWritten()
 	w.well(1)
@@ -145,7 +144,7 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 	}
 }
 
-// Whatever is done to the tables, the index agrees with a scan.
+// The index agrees with a scan after any changes to the tables.
 func TestStandingIsAsTheTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWritten()

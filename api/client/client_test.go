@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echo answers with what it was asked.
+// newClient returns a client of a test server with the handler h.
 func newClient(t *testing.T, h http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -61,7 +61,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Every method sends what the API expects.
+// Every method sends the request that the API expects.
 func TestRequests(t *testing.T) {
 	var got string
 	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
@@ -236,6 +236,6 @@ func TestFollowEvents(t *testing.T) {
 		t.Errorf("%v, then %v", ids, last)
 	}
 	for range c.FollowEvents(t.Context(), 3) {
-		break // ends the request, too: goleak would tell
+		break // this also ends the request; goleak would detect a leak
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew: only for additions, never for a change of what is there")
 
-// Version 1 of the JSON is stable: each type, with every field set, looks as it
-// is written down. A field that is added shows as a line that is added.
+// The JSON of version 1 is stable: each type with every field set equals its golden file. A new
+// field shows as an added line.
 func TestJSONIsStable(t *testing.T) {
 	for _, v := range []any{ProblemDocument{}, Service{}, ServiceList{}, Deleted{}, Explanation{}, ApplyRequest{}, ApplyResult{},
 		BackendSpec{}, Backend{}, BackendList{}, StateSpec{}, NodeStatus{}, Health{}, VIPList{}, PoolList{}, SourceList{}, NodeList{}, EventList{},
@@ -54,7 +54,7 @@ func TestJSONIsStable(t *testing.T) {
 	}
 }
 
-// fill sets every field, strings to the field's name.
+// fill sets every field; strings become the field's name.
 func fill(v reflect.Value, name string) {
 	switch p := v.Addr().Interface().(type) {
 	case *time.Time:
