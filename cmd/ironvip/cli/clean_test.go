@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
-// refused is an error of the agent's side, with what it says of itself.
+// The output, request and exit code of "dataplane clean" for each result.
 func TestDataplaneClean(t *testing.T) {
 	items := []agent.CleanItem{{Kind: "address", Name: "192.0.2.10", Detail: "on ironvip0"}, {Kind: "service", Name: "192.0.2.10:80/tcp", Detail: "wrr, 2 backends"},
 		{Kind: "table", Name: "inet ironvip", Detail: "nftables"}, {Kind: "device", Name: "ironvip0", Detail: ""}}

@@ -28,7 +28,7 @@ import (
 
 var update = flag.Bool("update", false, "write the expected outputs and docs/cli.md anew")
 
-// now is what every command in these tests takes for the present.
+// now is the current time of every command in these tests.
 var now = time.Date(2026, 11, 8, 12, 13, 7, 0, time.UTC)
 
 func TestMain(m *testing.M) {
@@ -43,8 +43,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata/script", UpdateScripts: *update})
 }
 
-// agent is a server on a unix socket that gives canned answers and remembers
-// what it was asked.
+// fakeAgent is a server on a unix socket that returns canned responses and records the requests.
 type fakeAgent struct {
 	socket string
 
@@ -84,7 +83,7 @@ func newAgent(t *testing.T) *fakeAgent {
 	return a
 }
 
-// on makes the agent answer a request line, such as "GET /v1/status".
+// on sets the response to a request line, such as "GET /v1/status".
 func (a *fakeAgent) on(line string, status int, body any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,12 +132,12 @@ func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// problem is an answer that refuses.
+// problem returns a problem document for a refusal.
 func problem(status int, code, detail, hint string, errors ...v1.Problem) v1.ProblemDocument {
 	return v1.ProblemDocument{Title: "title", Status: status, Code: code, Detail: detail, Hint: hint, RequestID: "req-1", Errors: errors}
 }
 
-// result is what a command did.
+// result is the output and exit code of a command.
 type result struct {
 	stdout, stderr string
 	code           int
@@ -148,8 +147,7 @@ func (r result) String() string {
 	return fmt.Sprintf("-- stdout --\n%s-- stderr --\n%s-- exit %d --\n", r.stdout, r.stderr, r.code)
 }
 
-// run executes a command line in the surroundings of the tests. Words are
-// parted by spaces.
+// run executes a command line in the environment of the tests. Spaces separate words.
 func run(t *testing.T, o Options, line string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -215,7 +213,7 @@ func compareFile(t *testing.T, path, got string) {
 	}
 }
 
-// wellHost is a host that lacks nothing, for doctor's tests.
+// wellHost returns a host that meets all requirements, for doctor's tests.
 func wellHost() *doctor.Host {
 	return &doctor.Host{
 		Files: fstest.MapFS{

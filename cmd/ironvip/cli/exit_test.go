@@ -92,7 +92,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestUnreachableNamesTheSocketAndWhatToDo(t *testing.T) {
 	dir := t.TempDir()
-	dead := filepath.Join(dir, "dead.sock") // left behind by an agent that was killed
+	dead := filepath.Join(dir, "dead.sock") // left behind by a killed agent
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestUnreachableNamesTheSocketAndWhatToDo(t *testing.T) {
 	}
 }
 
-// Another program on the port is no agent.
+// Another program on the port is reported as not being an agent.
 func TestNotAnAgent(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/status", 404, "hello")
@@ -123,7 +123,7 @@ func TestNotAnAgent(t *testing.T) {
 	}
 }
 
-// asNobody runs do without the rights of root, when this process has them.
+// asNobody runs do without root's privileges if this process has them.
 func asNobody(t *testing.T, do func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -168,7 +168,7 @@ func TestHintNamesTheSocketsGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	gid := os.Getegid()
-	if gid == 0 { // root's group is nobody's to join: any other that has a name
+	if gid == 0 { // users should not join root's group; use any other that has a name
 		daemon, err := user.LookupGroup("daemon")
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestHintNamesTheSocketsGroup(t *testing.T) {
 // offline is an error as internal/agent returns it.
 var offline = &agent.OfflineError{Err: errors.New("start the agent: pools overlap"), Cause: agent.CauseRunning, Hint: "change one of them"}
 
-// worded wraps a problem and its cause, and has a text of its own.
+// worded wraps a problem and its cause, and has its own text.
 type worded struct{}
 
 func (worded) Error() string { return "state.db: in use by another agent" }
@@ -228,7 +228,7 @@ func TestAgentCommandsErrors(t *testing.T) {
 	}
 }
 
-// The agent's hints name calls; on the command line they name commands.
+// Hints with REST calls become hints with commands on the command line.
 func TestHintsSpeakOfCommands(t *testing.T) {
 	for hint, want := range map[string]string{
 		"": "",
@@ -277,7 +277,7 @@ func TestStatusWait(t *testing.T) {
 	}
 	a.on("GET /v1/status", 200, nodeStatus())
 	r := a.run(t, "status --wait --timeout 50ms")
-	for longer := time.Second; r.code == ExitUnreachable && longer < time.Minute; longer *= 2 { // on a busy machine the one answer takes its time
+	for longer := time.Second; r.code == ExitUnreachable && longer < time.Minute; longer *= 2 { // on a busy machine, one response can take longer
 		r = a.run(t, fmt.Sprintf("status --wait --timeout %s", longer))
 	}
 	if r.code != ExitDegraded || !strings.Contains(r.stdout, "2 warnings") {

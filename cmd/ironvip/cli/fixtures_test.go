@@ -8,7 +8,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// The canned answers are those of the node that docs and samples speak of.
+// The canned responses are those of the node in the docs and samples.
 
 func ago(d time.Duration) *time.Time { t := now.Add(-d); return &t }
 
@@ -94,7 +94,7 @@ func db() v1.Service {
 	}
 }
 
-// media has what most services don't: ranges, policies, source ranges.
+// media returns a service with features that most services lack: ranges, policies, source ranges.
 func media() v1.Service {
 	return v1.Service{
 		Spec: v1.ServiceSpec{Name: "media", Namespace: "default", Scheduler: "sed", SchedulerFlags: []string{"one-packet"}, Forward: "dr",
@@ -214,7 +214,7 @@ func events() []v1.Event {
 	}
 }
 
-// web2 is the service that the apply tests write in every way.
+// web2 returns the service that the apply tests write in every format.
 func web2() *spec.Service {
 	return &spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}, Backends: []spec.Backend{{Address: "10.1.0.11"}}}
 }

@@ -36,7 +36,7 @@ func TestFollowEvents(t *testing.T) {
 	}
 }
 
-// cancelOnWrite ends a command once it has written.
+// cancelOnWrite cancels a command after its first output.
 type cancelOnWrite struct {
 	text   bytes.Buffer
 	cancel context.CancelFunc
@@ -62,7 +62,7 @@ func TestFollowEndsQuietlyWhenInterrupted(t *testing.T) {
 	}
 }
 
-// Every kind of command leaves no goroutine behind.
+// No kind of command leaks goroutines.
 func TestNoLeaks(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	a := &fakeAgent{answers: map[string]answer{}}

@@ -8,7 +8,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
-// node answers everything that reads.
+// node returns an agent with responses for all reading commands.
 func node(t *testing.T) *fakeAgent {
 	a := newAgent(t)
 	a.on("GET /v1/status", 200, nodeStatus())
@@ -82,8 +82,8 @@ func TestReadingCommandsWithFilters(t *testing.T) {
 	golden(t, "filters.txt", all.String())
 }
 
-// What commands say when there is nothing to show: nothing on stdout that a
-// program would take for data, and in JSON an empty list.
+// Commands without results write nothing to stdout that a program could treat as data. In JSON,
+// they write an empty list.
 func TestNothingToShow(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{}})

@@ -118,7 +118,7 @@ func TestMutatingCommands(t *testing.T) {
 	golden(t, "mutate.txt", all.String())
 }
 
-// The same services, however they are written, make the same request.
+// The same services make the same request in every format.
 func TestApplyReadsTOMLAndJSON(t *testing.T) {
 	one := `{"name": "web", "ports": [{"port": 80}], "backends": [{"address": "10.1.0.11"}]}`
 	for name, text := range map[string]string{
@@ -161,11 +161,11 @@ func TestApplyReadsTOMLAndJSON(t *testing.T) {
 	}
 }
 
-// Nothing is sent when the input has a mistake; every mistake is told.
+// With errors in the input, nothing is sent, and every error is reported.
 func TestApplyRefusesMistakesBeforeSending(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
-		says       []string // besides the number of mistakes
+		says       []string // in addition to the number of mistakes
 	}{
 		{"bad.toml", "[[service]]\nname = \"web\"\nprots = []\nports = [ { port = 0 } ]\n", []string{"bad.toml:3: ", "bad.toml:4: "}},
 		{"bad.json", `[{"name": "web", "ports": [{"port": 80}], "prot": 1}, {"name": "UP", "ports": [{"port": "9-1"}]}]`,
@@ -215,12 +215,12 @@ func TestApplyReadsNoMoreThanItMay(t *testing.T) {
 	}
 }
 
-// zeros never ends.
+// zeros is an unlimited input.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// What "service get" prints for programs is what "service apply" reads.
+// The output of "service get" for programs is valid input of "service apply".
 func TestGetPrintsWhatApplyReads(t *testing.T) {
 	weight, drain := 5, spec.Duration(90*time.Second)
 	full := media()

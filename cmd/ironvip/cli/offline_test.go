@@ -58,7 +58,7 @@ func TestDoctor(t *testing.T) {
 		name   string
 		config string
 		change func(*doctor.Host)
-		level  string // of the agent: "" is none
+		level  string // the agent's level; "": no agent
 		code   int
 	}{
 		{"well", dir, func(*doctor.Host) {}, v1.LevelOK, ExitOK},
@@ -100,7 +100,7 @@ func TestDoctor(t *testing.T) {
 	golden(t, "doctor.txt", strings.NewReplacer(dir, "CONFIG", broken, "BROKEN", insist, "INSIST", realServer, "REAL_SERVER", unread, "UNREAD").Replace(all.String()))
 }
 
-// Doctor on whatever machine this is: it must answer, and never crash.
+// Doctor works on any machine without a panic.
 func TestDoctorOnThisHost(t *testing.T) {
 	r := run(t, Options{}, "doctor --addr unix:///nonexistent.sock")
 	if r.code != ExitError && r.code != ExitDegraded {
@@ -166,7 +166,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// A Tab without an agent gives nothing, at once and without a message.
+// Completion without an agent proposes nothing, immediately and without a message.
 func TestCompletionWithoutAgent(t *testing.T) {
 	r := run(t, Options{}, "--addr unix:///nonexistent.sock __complete service get x")
 	if r.stdout != ":4\n" || strings.Contains(r.stderr, "error") {
@@ -174,7 +174,7 @@ func TestCompletionWithoutAgent(t *testing.T) {
 	}
 }
 
-// The text that every -o name prints is what the commands take.
+// Commands accept the text that -o name prints.
 func TestNamesAreTakenBack(t *testing.T) {
 	a := node(t)
 	for _, name := range strings.Fields(a.run(t, "service list -o name").stdout) {
@@ -207,8 +207,8 @@ func TestLooksLikeJSON(t *testing.T) {
 	}
 }
 
-// complete asks for completions as a shell does, for a command line whose last
-// word may be empty.
+// complete requests completions like a shell, for a command line with a last word that may be
+// empty.
 func complete(t *testing.T, a *fakeAgent, words []string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

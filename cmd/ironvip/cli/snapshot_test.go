@@ -107,7 +107,7 @@ func TestSnapshotRestore(t *testing.T) {
 	}
 }
 
-// A failed save leaves the file of the last one, and nothing beside it.
+// A failed save leaves the previous file and no other files.
 func TestSnapshotSaveToFile(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/export", 200, map[string]string{"format": "ironvip/export/1"})

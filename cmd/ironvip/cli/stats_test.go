@@ -8,7 +8,8 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
-// kernelTraffic is a traffic as IPVS counts it, proxyTraffic as the proxy does.
+// kernelTraffic returns traffic with the values that IPVS counts, proxyTraffic with those of the
+// proxy.
 func kernelTraffic(active, connections, bytes uint64) v1.Traffic {
 	u := func(n uint64) *uint64 { return &n }
 	return v1.Traffic{Connections: connections, Active: active, Inactive: u(active / 2), In: v1.Volume{Bytes: bytes, Packets: u(bytes / 1000)},
@@ -53,8 +54,8 @@ func TestStatsCommands(t *testing.T) {
 	}
 }
 
-// A list of services is shown whole where their connections can't be had; a
-// program's list doesn't ask for them.
+// A list of services is complete even if their connections are not available. A list for programs
+// doesn't request them.
 func TestServiceListWithoutConnections(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web()}})

@@ -14,7 +14,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// host is a machine that lacks nothing; each test takes something away.
+// host returns a machine that meets all requirements. Each test removes something.
 func host(files map[string]string) Host {
 	m := fstest.MapFS{
 		"proc/sys/kernel/osrelease": {Data: []byte("6.1.0-56-cloud-amd64\n")},
@@ -34,7 +34,7 @@ func host(files map[string]string) Host {
 
 var want = Want{Mode: ModeAuto, StateDir: "/var/lib/ironvip", Pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
 
-// args are a command line as /proc has it.
+// args returns a command line as in /proc.
 func args(words ...string) string { return strings.Join(words, "\x00") + "\x00" }
 
 func TestHealthyHost(t *testing.T) {
@@ -59,7 +59,7 @@ func TestFindings(t *testing.T) {
 		return map[string]string{"proc/9/comm": "kube-proxy\n", "proc/9/cmdline": args(append([]string{"/usr/local/bin/kube-proxy"}, words...)...)}
 	}
 	with := func(a map[string]string, path, text string) map[string]string { a[path] = text; return a }
-	keepalived := func(config string) map[string]string { // it is several processes with one command line
+	keepalived := func(config string) map[string]string { // several processes with one command line
 		line := args("keepalived", "-f", "/etc/k.conf")
 		return map[string]string{"proc/9/comm": "keepalived\n", "proc/9/cmdline": line, "proc/10/comm": "keepalived\n", "proc/10/cmdline": line, "etc/k.conf": config}
 	}
@@ -69,7 +69,7 @@ func TestFindings(t *testing.T) {
 		want  Want
 		level Level
 		check string
-		says  string // in the text or the fix; "" means that the check finds nothing
+		says  string // in the text or the fix; "": the check finds nothing
 	}{
 		{"old kernel", map[string]string{"proc/sys/kernel/osrelease": "4.19.0-26-amd64"}, want, Warn, "kernel", "kernel 4.19 is older than 5.10"},
 		{"new kernel", map[string]string{"proc/sys/kernel/osrelease": "7.0-rc1"}, want, OK, "kernel", "kernel 7.0-rc1"},
@@ -262,8 +262,8 @@ func keys(list ...string) []vip.FrontendKey {
 	return out
 }
 
-// What is in the kernel makes the advice exact: node ports are to be spared,
-// too, and services in our pools that nobody knows are named.
+// With the services in the kernel, the advice is exact: it includes node ports, and names foreign
+// services in our pools.
 func TestServicesInTheKernel(t *testing.T) {
 	kube := map[string]string{"proc/9/comm": "kube-proxy\n", "proc/9/cmdline": args("kube-proxy", "--proxy-mode=ipvs", "--ipvs-exclude-cidrs=192.0.2.0/24,2001:db8::/64")}
 	device := map[string]string{"sys/class/net/kube-ipvs0/mtu": "1500"}
@@ -274,7 +274,7 @@ func TestServicesInTheKernel(t *testing.T) {
 		services Services
 		err      error
 		check    string
-		says     string // "" is no finding
+		says     string // "": no finding
 	}{
 		{"pools alone", kube, Services{Ours: ours[:1], Others: others}, nil, "kube_proxy", "excludes our addresses"},
 		{"node ports", kube, Services{Ours: ours, Others: others}, nil, "kube_proxy", "--ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64,198.51.100.1/32"},
@@ -311,7 +311,7 @@ func TestServicesInTheKernel(t *testing.T) {
 	}
 }
 
-// The state file is judged by what an agent would say of it at its start.
+// The check of the state file reports what an agent would report at its start.
 func TestStateFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, store.FileName)
@@ -359,7 +359,7 @@ func TestStateFile(t *testing.T) {
 	}
 }
 
-// A host whose /proc can't be read gives warnings, never a crash or silence.
+// A host with an unreadable /proc causes warnings, no panic and no missing findings.
 func TestUnreadableHost(t *testing.T) {
 	h := host(nil)
 	h.Files = fstest.MapFS{}
@@ -375,7 +375,7 @@ func TestUnreadableHost(t *testing.T) {
 	}
 }
 
-// This very machine can be examined.
+// The checks run on this machine.
 func TestThisHost(t *testing.T) {
 	h := ThisHost(func() []Requirement { return nil }, nil)
 	if got := kernel(h); got.Level != OK && !strings.Contains(got.Text, "older") {

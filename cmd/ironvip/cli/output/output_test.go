@@ -172,7 +172,7 @@ func TestStreamKeepsDocumentsApart(t *testing.T) {
 	}
 }
 
-// Whatever string the API sends comes back from the YAML unchanged.
+// Any string from the API is read back unchanged from the YAML.
 func TestYAMLRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "doc")
@@ -243,7 +243,7 @@ func TestColorWantedOnlyOnTerminals(t *testing.T) {
 	}{
 		{map[string]string{"TERM": "xterm"}, true},
 		{map[string]string{"TERM": "xterm", "NO_COLOR": "1"}, false},
-		{map[string]string{"TERM": "xterm", "NO_COLOR": ""}, true}, // empty is not set
+		{map[string]string{"TERM": "xterm", "NO_COLOR": ""}, true}, // an empty value counts as unset
 		{map[string]string{"TERM": "dumb"}, false},
 	} {
 		if got := ColorWanted(terminal, env(c.vars)); got != c.want {
