@@ -14,7 +14,6 @@ import (
 // buffers) for each direction while it runs. A mostly idle connection would hold it permanently.
 // io.Copy also doesn't report which side failed. The code below holds a pipe or a buffer only
 // during a transfer, so an idle connection costs two descriptors and no buffer.
-// idle connection costs two descriptors and no buffer.
 
 const (
 	spliceChunk = 1 << 20   // most bytes that one splice moves; the pipe's size is a further bound

@@ -106,7 +106,7 @@ func (u *udpListener) died() error {
 // read receives datagrams from the first one on, until conn is closed or fails. It takes a buffer
 // only when a datagram has arrived, because thousands of frontends may wait.
 func (u *udpListener) read(conn *net.UDPConn) {
-	raw, _ := conn.SyscallConn() // fails without a socket only
+	raw, _ := conn.SyscallConn() // fails only without a socket
 	pause := newBackoff()
 	for {
 		err := awaitDatagram(raw)
@@ -247,7 +247,7 @@ func (u *udpListener) forget(s *session) {
 // session connects one client to one backend.
 type session struct {
 	listener *udpListener
-	front    *net.UDPConn // what the client sends to
+	front    *net.UDPConn // the socket that the client sends to
 	client   netip.AddrPort
 	attempt  *attempt
 	refusals int // backends that refused before this one
@@ -257,13 +257,13 @@ type session struct {
 	server   *net.UDPConn // connected to the backend
 	raw      syscall.RawConn
 
-	used atomic.Int64 // when a datagram last went either way, by Target.now
+	used atomic.Int64 // time of the last datagram in either direction, by Target.now
 
 	mu    sync.Mutex
 	first []byte // until the backend answers
 }
 
-// connect gives the session a backend and a socket.
+// connect selects a backend for the session and opens a socket.
 func (s *session) connect() error {
 	for range maxAttempts {
 		e := s.attempt.next()

@@ -213,8 +213,7 @@ func TestUDPRefusingBackendIsRetriedElsewhere(t *testing.T) {
 	}
 }
 
-// A backend that goes away in a session: the client's next datagrams find
-// another.
+// A backend disappears during a session: the client's next datagrams go to another.
 func TestUDPBackendDiesMidSession(t *testing.T) {
 	a := udpBackend(t, "127.0.0.1", "a")
 	dying, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -246,8 +245,8 @@ func TestUDPBackendDiesMidSession(t *testing.T) {
 	})
 }
 
-// Without a usable backend the kernel answers port unreachable; with one again
-// the frontend serves again.
+// Without a usable backend, the kernel answers port unreachable. With a usable backend again, the
+// frontend serves again.
 func TestUDPNoBackendIsRefusedAtOnce(t *testing.T) {
 	a := udpBackend(t, "127.0.0.1", "a")
 	p := newTarget(t, Options{})
@@ -275,8 +274,8 @@ func TestUDPNoBackendIsRefusedAtOnce(t *testing.T) {
 	mustAsk(t, udpClient(t, key), "x")
 }
 
-// Another process takes the port while the socket is closed: a named problem
-// and damage until it lets go.
+// Another process uses the port while the socket is closed. This is reported as a problem that
+// names the process's socket, and as damage, until the process closes its socket.
 func TestUDPPortTakenWhileClosed(t *testing.T) {
 	a := udpBackend(t, "127.0.0.1", "a")
 	p := newTarget(t, Options{})
@@ -289,7 +288,8 @@ func TestUDPPortTakenWhileClosed(t *testing.T) {
 	defer other.Close()
 	f := onVIP(key, vip.RoundRobin, a)
 	for range 2 {
-		// The kernel's list of sockets, in which the holder is looked for, may lack some while others come and go.
+		// The kernel's list of sockets, which is searched for the holder, may lack some while others
+		// open and close.
 		wait.Until(t, "the holder is named", func() bool {
 			var problem vip.Problem
 			err := p.apply(f)

@@ -1,6 +1,5 @@
 // Package pick chooses a backend for a new connection.
 //
-// Its input is the usable backends of one frontend with their weights and shared counts of open
 // Its input is the usable backends of one frontend with their weights, and shared counts of open
 // connections. Its output is a Picker, which returns one backend for a client. Pickers change only
 // a shared turn counter and the connection counts. Pick does no I/O, takes no locks and allocates
