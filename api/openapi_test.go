@@ -96,7 +96,8 @@ func TestDocumentListsEveryRoute(t *testing.T) {
 			t.Errorf("no schema %s among %v", name, slices.Sorted(maps.Keys(doc.Components.Schemas)))
 		}
 	}
-	// oapi-codegen names the type of an enum after its schema and property, and stops if a schema has that name.
+	// oapi-codegen names the type of an enum after its schema and property, and stops if a schema
+	// has that name.
 	for schema, text := range doc.Components.Schemas {
 		var of struct {
 			Properties map[string]struct{ Enum []any }

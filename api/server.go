@@ -36,7 +36,7 @@ type Server struct {
 	log         *slog.Logger
 	engine      *gin.Engine
 	api         huma.API
-	document    func() []byte // the OpenAPI document, written when it is first asked for
+	document    func() []byte // the OpenAPI document, rendered at the first request
 	convergence *convergence
 	unhealthy   *unhealthyIndex
 	handler     http.Handler
