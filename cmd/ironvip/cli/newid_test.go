@@ -36,7 +36,8 @@ func TestNodeNewID(t *testing.T) {
 	}
 }
 
-// The command replaces the id in the state file, and refuses while another process has the file open.
+// The command replaces the id in the state file. It refuses while another process has the file
+// open.
 func TestNodeNewIDInAStateFile(t *testing.T) {
 	dir := t.TempDir()
 	db, err := store.Open(dir + "/" + store.FileName)

@@ -19,7 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 )
 
-// maxSnapshot is the largest snapshot that is read: about 500,000 leases.
+// maxSnapshot bounds the size of a snapshot: about 500,000 leases.
 const maxSnapshot = 256 << 20
 
 // storeFlags adds the flags that name a store.
@@ -74,8 +74,7 @@ and the exit code is 3. "snapshot restore" reports them as conflicts.`,
 	return cmd
 }
 
-// writeFile replaces a file in one step, so that a failed write leaves the old
-// snapshot.
+// writeFile replaces a file atomically, so that a failed write keeps the old snapshot.
 func writeFile(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -214,10 +213,11 @@ func (a *app) readAndRestore(ctx context.Context, req agent.RestoreRequest, args
 	return a.Restore(ctx, req)
 }
 
-// maxConflicts is how many conflicts a table shows.
+// maxConflicts is the maximum number of conflicts in a table.
 const maxConflicts = 100
 
-// showConflicts names conflicts on stderr and, to programs, writes the whole result.
+// showConflicts prints conflicts on stderr. In the formats for programs, it writes the whole
+// result.
 func (a *app) showConflicts(r agent.RestoreResult, word string, style output.Style) error {
 	p := a.printer()
 	for i, c := range r.Conflicts {

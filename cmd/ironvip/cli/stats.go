@@ -51,9 +51,8 @@ that this dataplane has no such counter.`,
 	}
 }
 
-// connections asks for the open connections of every service, by its name, to
-// be shown beside something else: where they can't be had there are none, and
-// stderr says why.
+// connections returns the open connections of every service by name, for display in other output.
+// If they are unavailable, it returns none and prints the reason to stderr.
 func (a *app) connections(ctx context.Context, c *client.Client) map[string]uint64 {
 	list, err := c.Stats(ctx)
 	if err != nil {
@@ -69,7 +68,7 @@ func (a *app) connections(ctx context.Context, c *client.Client) map[string]uint
 	return out
 }
 
-// connectionsCell shows one service of connections.
+// connectionsCell returns the cell with the connections of one service.
 func connectionsCell(of map[string]uint64, service string) string {
 	n, known := of[service]
 	if !known {
@@ -110,7 +109,7 @@ func (a *app) statsView(all []v1.ServiceStats) output.View {
 	return v
 }
 
-// statsText shows a service's frontends, each with its backends below it.
+// statsText returns a service's frontends, each followed by its backends.
 func (a *app) statsText(s v1.ServiceStats, wide bool) string {
 	p := a.printer()
 	grid := trafficGrid("FRONTEND", wide)
@@ -133,7 +132,7 @@ func trafficGrid(first string, wide bool) *output.Grid {
 	return grid
 }
 
-// addTraffic adds a line; nil is traffic of what the dataplane doesn't have.
+// addTraffic adds a line. A nil t means that the dataplane doesn't have the object.
 func addTraffic(grid *output.Grid, name string, t *v1.Traffic, wide bool) {
 	cells := make([]string, len(grid.Header))
 	cells[0] = name
@@ -152,7 +151,7 @@ func addTraffic(grid *output.Grid, name string, t *v1.Traffic, wide bool) {
 	grid.Add(output.Row(cells...)...)
 }
 
-// counted shows a figure that a dataplane may not count.
+// counted returns the text of a value that some dataplanes don't count.
 func counted(n *uint64) string {
 	if n == nil {
 		return ""

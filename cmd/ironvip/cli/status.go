@@ -14,7 +14,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
-// pollEvery is how often "status --wait" asks again.
+// pollEvery is the polling interval of "status --wait".
 const pollEvery = 250 * time.Millisecond
 
 func (a *app) statusCommand() *cobra.Command {
@@ -50,8 +50,8 @@ exit code is 0 if all checks are ok and 3 otherwise.`,
 	return cmd
 }
 
-// awaitWell asks until the node is well or the timeout has passed, and returns
-// the last answer; an error only when there never was one.
+// awaitWell polls until the node is healthy or the timeout has passed, and returns the last status.
+// It returns an error only if there was no response.
 func (a *app) awaitWell(ctx context.Context, c *client.Client) (v1.NodeStatus, error) {
 	deadline, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -69,7 +69,7 @@ func (a *app) awaitWell(ctx context.Context, c *client.Client) (v1.NodeStatus, e
 			last, answered = status, true
 		case client.IsCode(err, client.CodeNotPermitted):
 			return last, err // waiting doesn't fix that
-		case lastErr == nil || !errors.Is(err, context.DeadlineExceeded): // that time is up says less than an error before
+		case lastErr == nil || !errors.Is(err, context.DeadlineExceeded): // an earlier error explains more than a timeout
 			lastErr = err
 		}
 		select {
@@ -101,8 +101,8 @@ func (a *app) statusView(s v1.NodeStatus) output.View {
 	}
 }
 
-// checksText shows a node's checks: one line each, as "status" and "doctor" do,
-// and below it one for each of its problems.
+// checksText returns a node's checks in the form of "status" and "doctor": one line per check,
+// followed by one line for each of its problems.
 func (a *app) checksText(checks []v1.Check) string {
 	grid := output.Grid{Indent: strings.Repeat(" ", 6)}
 	blank := output.Cell{Text: " "} // an empty one is shown as "-"
@@ -122,7 +122,7 @@ func (a *app) checksText(checks []v1.Check) string {
 	return grid.Text(a.printer().ColorOut)
 }
 
-// worries counts what is not well and says which command shows more of it.
+// worries counts the warnings and failures and names the command that shows details.
 func worries(s v1.NodeStatus) string {
 	warnings, failures := 0, 0
 	for _, c := range s.Checks {
@@ -150,7 +150,7 @@ func worries(s v1.NodeStatus) string {
 	return text + "\n"
 }
 
-// levelCell is the word for a level, as wide as the widest.
+// levelCell returns the word for a level, padded to the widest.
 func levelCell(level string) output.Cell {
 	switch level {
 	case v1.LevelOK:
@@ -163,5 +163,5 @@ func levelCell(level string) output.Cell {
 	return output.Cell{Text: level}
 }
 
-// show writes a view in the format that was asked for.
+// show writes a view in the selected format.
 func (a *app) show(v output.View) error { return a.printer().Show(v) }

@@ -54,24 +54,24 @@ needs no agent and no root. The exit code is 1 if there is a mistake.`,
 	}
 }
 
-// validated is what is known of a configuration on disk.
+// validated is the result of reading a configuration on disk.
 type validated struct {
-	config   *configs.Config // nil with a mistake in ironvip.toml
+	config   *configs.Config // nil with an error in ironvip.toml
 	problems []vip.Problem
-	missing  bool   // there is nothing at the path
+	missing  bool   // the path doesn't exist
 	summary  string // "1 pool, 1 source, 4 services"
 	unread   string // the directory of services that no source reads
 }
 
-// readServices is what to do about services that no source reads.
+// readServices is the hint for services that no source reads.
 const readServices = `add a [[source]] with type = "static" and path = "` + configs.ServicesDir + `"`
 
-// validate reads the configuration at path, the services of its static
-// sources, and the files that it names. With a mistake in ironvip.toml its sources
-// aren't known for certain: then the services.d beside it is read, and the files
-// that could be made out, so that one run shows as much as can be known.
+// validate reads the configuration at path, the services of its static sources, and the files that
+// it names. With an error in ironvip.toml, its sources are not certain. validate then reads
+// services.d beside it and the files in the readable part, so that one run shows as many problems
+// as possible.
 func (a *app) validate(path string) validated {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // the agent takes a file that is missing for an empty one
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // the agent treats a missing file as empty
 		return validated{missing: true, problems: []vip.Problem{{Code: vip.CodeInvalid, Place: path, Message: "no such file or directory",
 			Hint: "create it or use another path; a directory without " + configs.ConfigName + " is a valid configuration"}}}
 	}
@@ -102,7 +102,7 @@ func (a *app) validate(path string) validated {
 	return v
 }
 
-// validateView shows the mistakes, in JSON as the API's own validate does.
+// validateView shows the problems. Its JSON is that of the API's validate.
 func (a *app) validateView(problems []vip.Problem) output.View {
 	shown := fromVIPs(problems)
 	return output.View{

@@ -17,7 +17,7 @@ type versionDoc struct {
 	Go      string        `json:"go"`
 	OS      string        `json:"os"`
 	Arch    string        `json:"arch"`
-	Agent   *agentVersion `json:"agent,omitempty"` // where one answers
+	Agent   *agentVersion `json:"agent,omitempty"` // if one answers
 }
 
 type agentVersion struct {

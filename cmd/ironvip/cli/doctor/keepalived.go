@@ -105,7 +105,7 @@ func (c *keepalivedConfig) load(file string) error {
 	return nil
 }
 
-// statement takes one line, or the head of a block.
+// statement processes one line, or the head of a block.
 func (c *keepalivedConfig) statement(file string, blocks, words []string) {
 	inside := ""
 	if len(blocks) > 0 {
