@@ -59,7 +59,7 @@ const (
 type Scheduler uint8
 
 // The schedulers of the kernel's IPVS. OtherScheduler is any scheduler that a service cannot
-// request. It occurs only in the kernel, in services that ironvip did not create.
+// request. It occurs only in the kernel, set by another program.
 const (
 	RoundRobin Scheduler = iota + 1
 	WeightedRoundRobin
