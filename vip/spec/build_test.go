@@ -44,9 +44,7 @@ func TestBuildFillsDefaults(t *testing.T) {
 	}
 }
 
-// Each row has one error in a valid service. The only problem must be "field: message
-//
-// hint".
+// Each row has one error in a valid service. The only problem must be "field: message | hint".
 func TestBuildRefuses(t *testing.T) {
 	const ports, backends = `"ports": [{"port": 80}]`, `"backends": [{"address": "10.1.0.11"}]`
 	long := strings.Repeat("x", 70)
