@@ -88,8 +88,8 @@ func scheduler(f *vip.Frontend) vip.Scheduler {
 
 // same reports whether the proxy would serve a and b identically. It ignores names, drain times and
 // SchedulerFallback, because the proxy always falls back. It also ignores which connections are
-// masqueraded, because backends always see this host. It compares what check refuses, so that such
-// a request reaches Apply and is refused there.
+// masqueraded, because backends always see this host. It compares what check refuses, so that the
+// request reaches Apply and is refused there.
 func same(a, b *vip.Frontend) bool {
 	return a.Key == b.Key &&
 		a.Kind == b.Kind &&

@@ -50,8 +50,8 @@ const (
 	CodeInvalidRequest     = "invalid_request"      // 400: not JSON, a bad parameter, cursor or header
 	CodeInvalidService     = "invalid_service"      // 422: an invalid service; see errors
 	CodeInvalidConfig      = "invalid_config"       // 422: an invalid configuration; see errors
-	CodeNotFound           = "not_found"            // 404: no such object
-	CodeNoRoute            = "no_route"             // 404: no such path
+	CodeNotFound           = "not_found"            // 404: object not found
+	CodeNoRoute            = "no_route"             // 404: path not found
 	CodeMethodNotAllowed   = "method_not_allowed"   // 405
 	CodeReadOnlySource     = "read_only_source"     // 409: another source owns the name
 	CodeConflict           = "conflict"             // 409: another host of the fleet wrote the service first

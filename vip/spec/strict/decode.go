@@ -22,7 +22,7 @@ type Value interface {
 	FromTree(v any) error
 }
 
-// Later is implemented by structs with keys of a later version. Such a key is refused as
+// Later is implemented by structs with keys of a later version. These keys are refused as
 // unsupported, not as unknown. Later maps each key to its feature.
 type Later interface {
 	Later() map[string]string
