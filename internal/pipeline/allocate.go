@@ -13,45 +13,41 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Allocator is what Allocate needs of ipam. One goroutine calls its methods.
+// Allocator is what Allocate needs from ipam. One goroutine calls its methods.
 type Allocator interface {
-	// Assign answers each service with what it holds now, in the same order. None
-	// comes twice, and nobody changes one; the answer depends on nothing in it that
-	// sameRequest passes over. What could not be granted is a problem, and what the
-	// service held before is kept. Everything in the answer is durable, in one commit for the batch. A
-	// problem with CodeStore says that nothing could be made durable for that
-	// service and that trying again may help.
+	// Assign returns what each service holds now, in the same order. No service occurs twice, and
+	// none is changed. The answer depends on nothing that sameRequest ignores. What could not be
+	// granted is a problem, and the service keeps what it held before. Everything in the answer is
+	// durable, in one commit for the batch. A problem with CodeStore states that nothing could be
+	// stored for that service and that a retry may help.
 	Assign(ctx context.Context, services []*vip.Service) []vip.Allocation
-	// Release gives up everything that each service holds, in one commit for the
-	// batch, and answers in the same order. Nobody else gets it for at least the
-	// cooldown. An error means that the service still holds something and that
-	// trying again may help.
+	// Release releases everything that each service holds, in one commit for the batch, and returns
+	// the errors in the same order. No other service gets it for at least the cooldown. An error
+	// means that the service still holds something and that a retry may help.
 	Release(ctx context.Context, gone []ipam.Released) []error
-	// Freed returns a channel that is closed when something became free that a
-	// service with a problem may have been waiting for. A closed one is replaced.
+	// Freed returns a channel that is closed when something becomes free that a service with a
+	// problem may wait for. A closed channel is replaced.
 	Freed() <-chan struct{}
-	// Reconfigured returns a channel that is closed when any service may be
-	// granted more than it was, for there is a new configuration. A closed one is
-	// replaced.
+	// Reconfigured returns a channel that is closed when a new configuration may grant more to any
+	// service. A closed channel is replaced.
 	Reconfigured() <-chan struct{}
-	// Recalls returns a channel that is closed when there are services to be asked
-	// for again: what they hold was changed elsewhere, or the time has come for what
-	// was put off. TakeRecalls returns them, each once, and a closed channel is replaced.
+	// Recalls returns a channel that is closed when services must be assigned again: their holdings
+	// were changed elsewhere, or a postponed change is due. TakeRecalls returns them, each once. A
+	// closed channel is replaced.
 	Recalls() <-chan struct{}
 	TakeRecalls() []vip.ServiceKey
-	// SetHost tells the host's own addresses, which are never given out.
+	// SetHost sets the host's own addresses, which are never assigned.
 	SetHost(hostnet.Snapshot)
-	// Settled says that every source has told its services; known reports whether
-	// a service is among them. It may be called from any goroutine.
+	// Settled states that every source has listed its services. known reports whether a service is
+	// among them, and may be called from any goroutine.
 	Settled(known func(vip.ServiceKey) bool)
 }
 
-// DefaultHostWait is how long Allocate waits at the start for the host's own
-// addresses, so that none of them is given out.
+// DefaultHostWait is how long Allocate waits at the start for the host's own addresses, so that
+// none of them is assigned.
 const DefaultHostWait = 5 * time.Second
 
-// AllocateOptions are what Allocate needs. Services, Allocator and Allocations
-// must be given.
+// AllocateOptions are what Allocate needs. Services, Allocator and Allocations are required.
 type AllocateOptions struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Host        table.Reader[struct{}, hostnet.Snapshot] // may be nil
@@ -63,33 +59,32 @@ type AllocateOptions struct {
 	Log      *slog.Logger
 }
 
-// Allocate is the stage from services to allocations. Make one with
-// NewAllocate and give it one goroutine with Run.
+// Allocate is the stage from services to allocations. Create it with NewAllocate, and call Run in a
+// goroutine.
 //
-// Each row of the services table is answered by a row of the allocations table
-// that carries its revision. The allocator is asked when a service's request is
-// a new one; again when something became free, for a service with problems; when
-// the allocator recalls it; and for each one when the configuration is a new one. While the store can't be
-// written, rows stay as they are, say so, and are tried again with a growing
-// wait.
+// Each row of the services table has a row of the allocations table that carries its revision.
+// Allocate calls the allocator for a service when its request changes, when something became free
+// and it has problems, and when the allocator recalls it. It calls the allocator for every service
+// when the configuration changes. While the store can't be written, rows keep their content, report
+// the problem and are retried with a growing wait.
 type Allocate struct {
 	AllocateOptions
-	ready func() // the allocations are complete
+	ready func() // marks the allocations as complete
 
 	waiting  waiting // services that lack something
-	unstored waiting // services that the store kept from being answered
-	anew     touched // services to ask for whatever they were granted: recalled, or the configuration is a new one
+	unstored waiting // services without an answer because of the store
+	anew     touched // services to assign whatever they hold: recalled, or the configuration changed
 	releases releases
 	retry    *backoff
-	stored   bool // since the last pace the store took something
-	refused  bool // and it refused something
-	down     bool // it was told that the store can't be written
+	stored   bool // the store accepted something since the last pace
+	refused  bool // the store rejected something since the last pace
+	down     bool // it is logged that the store can't be written
 }
 
 type serviceRow = table.Row[vip.Service]
 
-// NewAllocate returns a stage that does nothing until Run. Allocations is not
-// Ready before Run has answered every service of a Ready services table.
+// NewAllocate returns a stage that does nothing until Run. Allocations is not Ready before Run has
+// answered every service of a Ready services table.
 func NewAllocate(o AllocateOptions) *Allocate {
 	if o.HostWait == 0 {
 		o.HostWait = DefaultHostWait
@@ -112,7 +107,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 	defer a.retry.stop()
 
 	settled := false
-	var ask touched // of one turn
+	var ask touched // of one iteration
 	for ctx.Err() == nil {
 		servicesReady := a.Services.Ready()
 		complete := table.IsClosed(servicesReady)
@@ -124,7 +119,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 			a.take(&batch[i], &ask)
 		}
 		if table.IsClosed(freed) {
-			freed = a.Allocator.Freed() // before asking: what is freed from here on is seen
+			freed = a.Allocator.Freed() // before assigning: what is freed later closes it
 			for _, k := range a.waiting.keys() {
 				ask.add(k)
 			}
@@ -149,7 +144,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 			}
 			a.releases.fresh = true
 		}
-		if a.releases.fresh { // first: what a service gave up is not in the way of the next
+		if a.releases.fresh { // first: released holdings are then free for the services below
 			a.release(ctx)
 		}
 		a.assign(ctx, ask.waiting())
@@ -184,7 +179,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// awaitHost waits until the host's addresses are known, within reason.
+// awaitHost waits, for at most HostWait, until the host's addresses are known.
 func (a *Allocate) awaitHost(ctx context.Context) error {
 	if a.Host == nil {
 		return ctx.Err()
@@ -203,7 +198,7 @@ func (a *Allocate) awaitHost(ctx context.Context) error {
 
 func (a *Allocate) known(k vip.ServiceKey) bool { return a.Services.Row(k) != nil }
 
-// take notes what one change of the services table asks for.
+// take processes one change of the services table.
 func (a *Allocate) take(c *table.Change[vip.Service], ask *touched) {
 	k := c.Value.Key
 	if !c.Deleted {
@@ -212,7 +207,7 @@ func (a *Allocate) take(c *table.Change[vip.Service], ask *touched) {
 		return
 	}
 	if a.known(k) {
-		return // it is back; the feed brings it
+		return // the service exists again; the feed delivers it
 	}
 	a.waiting.set(k, false)
 	a.unstored.set(k, false)
@@ -220,8 +215,8 @@ func (a *Allocate) take(c *table.Change[vip.Service], ask *touched) {
 	a.releases.add(k, c.Value.DrainTimeout)
 }
 
-// assign answers the newest form of each service: with what it was granted
-// before, or by asking the allocator.
+// assign answers the newest version of each service, with its former grant or with a new answer of
+// the allocator.
 func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
 	var open []*serviceRow
 	for _, k := range keys {
@@ -240,15 +235,15 @@ func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
 	}
 	answers := a.Allocator.Assign(ctx, services)
 	if ctx.Err() != nil {
-		return // cut short: what it says of the store means nothing
+		return // canceled: the answers say nothing about the store
 	}
 	for i := range answers {
 		a.write(open[i], answers[i])
 	}
 }
 
-// confirm says that what a service was granted answers its newest row too, and
-// reports whether it does: it lacks nothing, and asks for the same.
+// confirm marks a service's grant as valid for its newest row too, if the service lacks nothing and
+// its request is the same. It reports whether it did.
 func (a *Allocate) confirm(row *serviceRow) bool {
 	former := a.Allocations.Row(row.Value.Key)
 	if former == nil || len(former.Value.Problems) > 0 || a.anew.has(row.Value.Key) || !sameRequest(former.Value.Asked, &row.Value) {
@@ -260,7 +255,7 @@ func (a *Allocate) confirm(row *serviceRow) bool {
 	return true
 }
 
-// write puts the allocator's answer to a service into the allocations table.
+// write stores the allocator's answer for a service in the allocations table.
 func (a *Allocate) write(row *serviceRow, granted vip.Allocation) {
 	k := row.Value.Key
 	problems := vip.OfService(granted.Problems, k)
@@ -280,13 +275,11 @@ func (a *Allocate) write(row *serviceRow, granted vip.Allocation) {
 	a.Allocations.Set(granted)
 }
 
-// commitBatch bounds how many services go into one commit, so that others wait
-// for no more than that.
+// commitBatch bounds how many services share one commit, and thus how long others wait.
 const commitBatch = 512
 
-// release gives up what deleted services held. It stops when a whole batch was
-// refused: a store that is away would refuse the others, too. The next try
-// begins with those others.
+// release releases the holdings of deleted services. It stops when a whole batch is rejected,
+// because an unavailable store would reject the others too. The next try begins with those others.
 func (a *Allocate) release(ctx context.Context) {
 	a.releases.fresh = false
 	for batch := range slices.Chunk(a.releases.order.keys(), commitBatch) {
@@ -313,9 +306,9 @@ func (a *Allocate) release(ctx context.Context) {
 	}
 }
 
-// pace sets the time of the next try, if the store kept anything from being
-// done, and tells of the beginning and the end of that. A store that takes some of
-// what it is given isn't down, and the rest need not wait long.
+// pace schedules the next try if the store prevented anything, and reports the beginning and the
+// end of an outage. A store that accepts part of its input isn't down, and the rest is retried
+// soon.
 func (a *Allocate) pace() {
 	open, stored, refused := len(a.unstored.since)+a.releases.len(), a.stored, a.refused
 	a.stored, a.refused = false, false

@@ -2,14 +2,14 @@ package pipeline
 
 import "time"
 
-// Waits between two tries of what a store refused.
+// Bounds of the wait before a retry of what a store rejected.
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 10 * time.Second
 )
 
-// backoff paces the tries of a loop with a wait that doubles. It belongs to one
-// goroutine. Select on C and call ring when it delivers.
+// backoff paces the retries of a loop with a wait that doubles. One goroutine owns it. The owner
+// selects on C and calls ring when C delivers.
 type backoff struct {
 	timer *time.Timer
 	armed bool
@@ -17,20 +17,20 @@ type backoff struct {
 	tries int
 }
 
-// newBackoff returns a backoff that doesn't ring before it is set.
+// newBackoff returns a backoff that delivers nothing before set is called.
 func newBackoff() *backoff {
 	b := &backoff{timer: time.NewTimer(maxBackoff)}
 	b.timer.Stop()
 	return b
 }
 
-// C delivers when it is time for another try.
+// C delivers when the next retry is due.
 func (b *backoff) C() <-chan time.Time { return b.timer.C }
 
-// ring notes that C has delivered.
+// ring records that C has delivered.
 func (b *backoff) ring() { b.armed, b.rang = false, true }
 
-// due reports, once, that it is time for another try.
+// due reports, once, that the next retry is due.
 func (b *backoff) due() bool {
 	select {
 	case <-b.timer.C:
@@ -42,8 +42,8 @@ func (b *backoff) due() bool {
 	return was
 }
 
-// set says whether anything is left to be tried again. Saying so twice doesn't
-// put off the next try.
+// set states whether anything remains to be retried. A repeated call doesn't postpone the next
+// retry.
 func (b *backoff) set(failing bool) {
 	if !failing {
 		b.timer.Stop()
@@ -62,7 +62,7 @@ func (b *backoff) set(failing bool) {
 	b.timer.Reset(wait)
 }
 
-// failing reports whether anything was left at the last set.
+// failing reports whether anything remained at the last set.
 func (b *backoff) failing() bool { return b.tries > 0 }
 
 func (b *backoff) stop() { b.timer.Stop() }

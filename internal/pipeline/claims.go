@@ -9,22 +9,21 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// claims are which service has which ports of an address, and who would like
-// to. The allocator sees to it that no two services want the same, but for one
-// case: a service that shares its address and asks for a port that is taken
-// keeps its address, and thereby asks for the port. Ranges that overlap are such
-// a case as much as equal ports. Audiences of the same ports go together: who
-// has one has all.
+// claims records which service has which ports of an address, and which services wait for them. The
+// allocator prevents two services from requesting the same ports, with one exception: a service
+// that shares its address and requests a port that is taken keeps its address, and thus still
+// requests the port. This holds for overlapping ranges as for equal ports. The audiences of the
+// same ports belong together: the service that has one has all.
 type claims struct {
-	lanes  *keyed.Set[lane, laneClaims]         // those with claims
+	lanes  *keyed.Set[lane, laneClaims]         // lanes with claims
 	losing map[lane][]loser                     // in the order of their last try
-	lost   map[vip.ServiceKey][]vip.FrontendKey // what each service would like to have
-	taken  map[vip.ServiceKey]struct{}          // services that others took something from, and that don't know yet
+	lost   map[vip.ServiceKey][]vip.FrontendKey // the frontends that each service waits for
+	taken  map[vip.ServiceKey]struct{}          // services that lost a claim to others since their last withdrawal
 }
 
-// lane is the ports of one protocol at one address, all that a claim can meet.
+// lane is the ports of one protocol at one address. Claims conflict only within a lane.
 type lane struct {
-	addr     [16]byte // of either family; a frontend's is never IPv4 in IPv6
+	addr     [16]byte // of either family; a frontend's address is never IPv4 in IPv6
 	protocol vip.Protocol
 }
 
@@ -38,7 +37,7 @@ type laneClaims struct {
 
 type claim struct {
 	first, last uint16
-	audiences   uint8 // a bit for each that the service serves apart
+	audiences   uint8 // a bit for each audience that the service serves separately
 	service     vip.ServiceKey
 }
 
@@ -56,8 +55,8 @@ func newClaims() claims {
 	}
 }
 
-// robbed reports whether another service took something of k's since its last
-// withdrawal. A service that wasn't robbed has what it had.
+// robbed reports whether another service has taken a claim of k since k's last withdrawal.
+// Otherwise k still has its claims.
 func (c *claims) robbed(k vip.ServiceKey) bool {
 	_, yes := c.taken[k]
 	return yes
@@ -68,8 +67,8 @@ func ports(key vip.FrontendKey) (first, last uint16) { return key.Port, max(key.
 
 func bit(a vip.Audience) uint8 { return 1 << a }
 
-// meets returns where the claims that overlap key's ports begin and end. It
-// costs O(log claims at the address).
+// meets returns the index range of the claims that overlap key's ports. It costs O(log claims at
+// the address).
 func (l *laneClaims) meets(key vip.FrontendKey) (from, to int) {
 	first, last := ports(key)
 	from = sort.Search(len(l.claims), func(i int) bool { return l.claims[i].last >= first })
@@ -78,7 +77,7 @@ func (l *laneClaims) meets(key vip.FrontendKey) (from, to int) {
 	return from, to
 }
 
-// exactly returns the claim of just key's ports, or nil.
+// exactly returns the claim of exactly key's ports, or nil.
 func (l *laneClaims) exactly(key vip.FrontendKey) *claim {
 	first, last := ports(key)
 	if i, to := l.meets(key); i < to && l.claims[i].first == first && l.claims[i].last == last {
@@ -87,7 +86,7 @@ func (l *laneClaims) exactly(key vip.FrontendKey) *claim {
 	return nil
 }
 
-// held reports whether any service has the key.
+// held reports whether a service has the key.
 func (c *claims) held(key vip.FrontendKey) bool {
 	l := c.lanes.Get(laneOf(key))
 	if l == nil {
@@ -97,10 +96,10 @@ func (c *claims) held(key vip.FrontendKey) bool {
 	return held != nil && held.audiences&bit(key.Audience) != 0
 }
 
-// met reports whether any service has some of the key's ports.
+// met reports whether a service has some of the key's ports.
 func (c *claims) met(key vip.FrontendKey) bool { return len(c.rivals(key, vip.ServiceKey{})) > 0 }
 
-// rivals returns the claims to some of the key's ports, those of k left out.
+// rivals returns the claims of services other than k to some of the key's ports.
 func (c *claims) rivals(key vip.FrontendKey, k vip.ServiceKey) (rivals []claim) {
 	l := c.lanes.Get(laneOf(key))
 	if l == nil {
@@ -115,8 +114,8 @@ func (c *claims) rivals(key vip.FrontendKey, k vip.ServiceKey) (rivals []claim) 
 	return rivals
 }
 
-// take gives the key to k, and takes away whatever of its ports others have. A
-// claim of k's own to other ports that overlap is one that it has given up.
+// take gives the key to k, and removes the claims of others to its ports. It also removes k's own
+// claims to other ports that overlap, because k has given them up.
 func (c *claims) take(key vip.FrontendKey, k vip.ServiceKey) {
 	l := c.lanes.Get(laneOf(key))
 	if l == nil {
@@ -132,7 +131,7 @@ func (c *claims) take(key vip.FrontendKey, k vip.ServiceKey) {
 	l.claims = slices.Replace(l.claims, from, to, claim{first: first, last: last, audiences: bit(key.Audience), service: k})
 }
 
-// release gives up what k has of the key, if anything.
+// release removes k's claim to the key, if any.
 func (c *claims) release(key vip.FrontendKey, k vip.ServiceKey) {
 	l := c.lanes.Get(laneOf(key))
 	if l == nil {
@@ -151,15 +150,15 @@ func (c *claims) release(key vip.FrontendKey, k vip.ServiceKey) {
 	}
 }
 
-// lose notes that k would like to have the key.
+// lose records that k waits for the key.
 func (c *claims) lose(key vip.FrontendKey, k vip.ServiceKey) {
 	l := laneOf(key)
 	c.losing[l] = append(c.losing[l], loser{key, k})
 	c.lost[k] = append(c.lost[k], key)
 }
 
-// withdraw forgets what k would like to have, and what was taken from it: it is
-// about to claim anew.
+// withdraw removes what k waits for and the record of what was taken from it, before k claims
+// again.
 func (c *claims) withdraw(k vip.ServiceKey) {
 	for _, key := range c.lost[k] {
 		l := laneOf(key)
@@ -174,8 +173,8 @@ func (c *claims) withdraw(k vip.ServiceKey) {
 	delete(c.taken, k)
 }
 
-// losers calls yield with the services that would like to have some of the
-// key's ports, in the order of their last try.
+// losers calls yield with the services that wait for some of the key's ports, in the order of their
+// last try.
 func (c *claims) losers(key vip.FrontendKey, yield func(vip.ServiceKey)) {
 	first, last := ports(key)
 	for _, l := range c.losing[laneOf(key)] {
@@ -185,11 +184,10 @@ func (c *claims) losers(key vip.FrontendKey, yield func(vip.ServiceKey)) {
 	}
 }
 
-// contest claims the key for k. The first to claim its ports keeps them, unless
-// the allocator told the first and not k that this very port is taken: the
-// allocator's word decides, whatever the order of compiling was. Of several
-// claims to some of the ports, each must yield. Clashes says that the allocator
-// told k so of some port.
+// contest claims the key for k. The first service to claim its ports keeps them, unless the
+// allocator reported only to k's rival that this port is taken. The allocator thus decides,
+// whatever the order of compilation. If several claims overlap the ports, each of them must yield.
+// Clashes states that the allocator reported a taken port to k.
 func (c *Compile) contest(key vip.FrontendKey, k vip.ServiceKey, clashes bool) (winner vip.ServiceKey, lost bool) {
 	first, last := ports(key)
 	yields := clashes && c.yields(k, key.Protocol, first, last)
@@ -211,8 +209,8 @@ func (c *Compile) contest(key vip.FrontendKey, k vip.ServiceKey, clashes bool) (
 	return k, false
 }
 
-// yields reports whether the allocator refused k the port, or range of ports.
-// Others that it refused, node ports among them, don't count.
+// yields reports whether the allocator refused the port, or range of ports, to k. Other refused
+// ports, for example node ports, don't count.
 func (c *Compile) yields(k vip.ServiceKey, protocol vip.Protocol, first, last uint16) bool {
 	granted, _, _ := c.Allocations.Get(k)
 	if !vip.HasCode(granted.Problems, vip.CodePortTaken) {
@@ -230,7 +228,7 @@ func (c *Compile) yields(k vip.ServiceKey, protocol vip.Protocol, first, last ui
 	return false
 }
 
-// taken is the problem of a service that wants another one's ports.
+// taken returns the problem of a service that requests ports of another service.
 func taken(key vip.FrontendKey, k, winner vip.ServiceKey) vip.Problem {
 	return vip.Problem{
 		Code:    vip.CodePortTaken,

@@ -6,16 +6,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// clockSlack is how far the host's clock may be set without anybody noticing: a
-// reading of it and of the monotonic clock are not of the same moment.
+// clockSlack is the largest step of the host's clock that is ignored. The wall clock and the
+// monotonic clock are not read at the same instant.
 const clockSlack = time.Second
 
-// clock notices that somebody set the host's clock. Deadlines are by that one,
-// for they outlive the process and are shown to people; how long a drain takes
-// must not depend on who sets it.
+// clock detects steps of the host's clock. Deadlines use the wall clock, because they outlive the
+// process and are shown to people. The length of a drain must not depend on such steps.
 type clock struct {
-	read  func() (wall vip.Instant, steady time.Duration) // steady counts from any moment on, at the pace of wall
-	start vip.Instant                                     // when steady was 0, by the clock as it was last set
+	read  func() (wall vip.Instant, steady time.Duration) // steady counts from any moment, at the pace of wall
+	start vip.Instant                                     // the time at which steady was 0, by the clock as last set
 }
 
 func newClock(read func() (vip.Instant, time.Duration)) clock {
@@ -32,7 +31,7 @@ func hostClock() func() (vip.Instant, time.Duration) {
 	}
 }
 
-// now returns the time, and by how much the clock was set since the last call.
+// now returns the time, and the step of the clock since the last call.
 func (c *clock) now() (now vip.Instant, set time.Duration) {
 	now, steady := c.read()
 	start := now.Add(-steady)

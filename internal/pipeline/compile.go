@@ -17,23 +17,23 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// CompileOptions are what Compile needs. Services, Allocations, Frontends and
-// Compiled must be given.
+// CompileOptions are what Compile needs. Services, Allocations, Frontends and Compiled are
+// required.
 type CompileOptions struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
-	States      table.Reader[vip.BackendKey, vip.BackendState] // the operator's words; may be nil
+	States      table.Reader[vip.BackendKey, vip.BackendState] // overrides; may be nil
 	Host        table.Reader[struct{}, hostnet.Snapshot]       // may be nil: no node ports
-	NodePorts   []netip.Prefix                                 // where node ports are served; empty is on the primary addresses
-	Node        compile.Node                                   // name, zone and role of this host; its addresses are those of Host
-	// Compile is the only writer of these. Give them compile.SameFrontend and
-	// SameCompiled, so that what stays the same wakes nobody.
+	NodePorts   []netip.Prefix                                 // where node ports are served; empty: on the primary addresses
+	Node        compile.Node                                   // name, zone and role of this host; its addresses come from Host
+	// Compile is the only writer of these tables. Create them with compile.SameFrontend and
+	// SameCompiled, so that unchanged rows wake no reader.
 	Frontends *table.Table[vip.FrontendKey, vip.Frontend]
 	Compiled  *table.Table[vip.ServiceKey, Compiled]
 
-	// Draining. Without Connections only the deadline ends a drain. With Applied,
-	// a backend is asked for its connections only once the dataplane gives it no
-	// new ones. Without Store, deadlines don't survive a restart.
+	// Draining. Without Connections, only the deadline ends a drain. With Applied, a backend's
+	// connections are queried only once the dataplane gives it no new ones. Without Store,
+	// deadlines don't survive a restart.
 	Connections reconcile.Connections
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	Store       DrainStore
@@ -43,16 +43,16 @@ type CompileOptions struct {
 	Log      *slog.Logger
 }
 
-// Compile is the stage from services and their allocations to frontends. Make
-// one with NewCompile and give it one goroutine with Run.
+// Compile is the stage from services and their allocations to frontends. Create it with NewCompile,
+// and call Run in a goroutine.
 //
-// A change of a service's allocation row (each change of a service makes one)
-// or of the operator's word on a backend compiles that one service; a change
-// of the host's addresses those that depend on them (compile.DependsOnHost).
-// What compile no longer yields drains before it goes; see drains.
+// A change of a service's allocation row, which each change of a service causes, compiles that one
+// service. So does a change of an override of a backend. A change of the host's addresses compiles
+// the services that depend on them (compile.DependsOnHost). What compile no longer returns drains
+// before it is deleted; see drains.
 type Compile struct {
 	CompileOptions
-	ready []func() // frontends and compiled are complete
+	ready []func() // mark frontends and compiled as complete
 
 	todo   touched
 	hosted map[vip.ServiceKey]struct{} // services that depend on the host's addresses
@@ -60,14 +60,13 @@ type Compile struct {
 	claims claims
 	drains drains
 	state  func(vip.BackendKey) (vip.State, bool)
-	room   []vip.Frontend // for those of one service
+	room   []vip.Frontend // memory for the frontends of one service
 }
 
-// NewCompile returns a stage that does nothing until Run. Frontends and
-// Compiled are not Ready before Run has compiled every service of a Ready
-// allocations table with a Ready host table, or without one once HostWait has
-// passed: a host that can't be read must not stop the whole agent. What its
-// addresses bring is compiled when they are known.
+// NewCompile returns a stage that does nothing until Run. Frontends and Compiled are Ready once Run
+// has compiled every service of a Ready allocations table. Run first waits for a Ready host table,
+// but at most HostWait, because a host that can't be read must not stop the whole agent. Services
+// that depend on its addresses are compiled again when these are known.
 func NewCompile(o CompileOptions) *Compile {
 	if o.HostWait == 0 {
 		o.HostWait = DefaultHostWait
@@ -89,9 +88,9 @@ func NewCompile(o CompileOptions) *Compile {
 	return c
 }
 
-// Run compiles until the context ends and returns its error. Before that it
-// waits for the operator's words, so that no drained backend takes connections
-// for a moment. When it returns, the drains under way are in the Store.
+// Run compiles until the context ends and returns its error. It first waits for the overrides, so
+// that no drained backend briefly takes connections. When it returns, the drains under way are in
+// the Store.
 func (c *Compile) Run(ctx context.Context) error {
 	if c.States != nil {
 		select {
@@ -107,10 +106,9 @@ func (c *Compile) Run(ctx context.Context) error {
 	return c.loop(ctx)
 }
 
-// WaitKept waits until the Store has the drains of everything that is compiled by
-// now, or has refused them: an agent that is killed from then on goes on with them
-// when it is back. It may be called by any goroutine while Run runs. The error is
-// the context's.
+// WaitKept waits until the Store has accepted or rejected the drains of everything compiled so far.
+// An agent that is killed later continues them at its next start. Any goroutine may call it while
+// Run runs. It returns the context's error.
 func (c *Compile) WaitKept(ctx context.Context) error {
 	if c.Store == nil {
 		return nil
@@ -143,7 +141,7 @@ func (c *Compile) loop(ctx context.Context) error {
 			for _, done := range c.ready {
 				done()
 			}
-			continue // settle may have given the timer something to ring for
+			continue // settle may have set the timer
 		}
 		select {
 		case <-ctx.Done():
@@ -160,8 +158,7 @@ func (c *Compile) loop(ctx context.Context) error {
 	}
 }
 
-// inputsReady returns the Ready channel of an input that isn't ready yet, or
-// nil when all are.
+// inputsReady returns the Ready channel of an input that isn't ready yet, or nil if all are ready.
 func (c *Compile) inputsReady() <-chan struct{} {
 	if ready := c.Allocations.Ready(); !table.IsClosed(ready) {
 		return ready
@@ -174,8 +171,7 @@ func (c *Compile) inputsReady() <-chan struct{} {
 	return nil
 }
 
-// giveUpHost makes an end to waiting for the host's addresses, if they are
-// still unknown.
+// giveUpHost stops the wait for the host's addresses, if they are still unknown.
 func (c *Compile) giveUpHost() {
 	c.blind = true
 	if c.Host == nil || table.IsClosed(c.Host.Ready()) {
@@ -188,8 +184,7 @@ func (c *Compile) giveUpHost() {
 	})
 }
 
-// feeds are the inputs that Compile follows. Services are read when their
-// allocation says so.
+// feeds are the inputs that Compile follows. Services are read when their allocation changes.
 type feeds struct {
 	allocations        *table.Feed[vip.ServiceKey, vip.Allocation]
 	allocationsChanged <-chan struct{}
@@ -214,8 +209,8 @@ func (in *feeds) close() {
 	}
 }
 
-// read takes the next changes of every input, notes the services that they
-// touch, and reports whether there were any.
+// read receives the next changes of every input and queues the affected services. It reports
+// whether there were any changes.
 func (c *Compile) read(in *feeds) (busy bool) {
 	if snapshot, news := in.host.next(); news {
 		busy = true
@@ -245,7 +240,7 @@ func (c *Compile) read(in *feeds) (busy bool) {
 	return busy || len(batch) > 0
 }
 
-// compile brings the frontends of one service to what they should be.
+// compile updates the frontends of one service.
 func (c *Compile) compile(k vip.ServiceKey) {
 	wanted, answer := c.Services.Row(k), c.Allocations.Row(k)
 	if wanted == nil || answer == nil {
@@ -295,9 +290,9 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	c.room = frontends[:0]
 }
 
-// servesAll ends what would refuse clients whom one of live serves: a frontend
-// for clients inside that the service no longer has, or that another one left
-// to drain on ports that are the service's now. Live is sorted.
+// servesAll ends frontends that would reject clients that a frontend in live serves. These are
+// frontends for inside clients that the service no longer has, or that another service left to
+// drain on ports that the service now has. Live is sorted.
 func (c *Compile) servesAll(live []*FrontendRow) {
 	for i := range live {
 		key := live[i].Value.Key
@@ -311,7 +306,7 @@ func (c *Compile) servesAll(live []*FrontendRow) {
 	}
 }
 
-// remove takes away everything of a service that is gone.
+// remove removes everything of a deleted service.
 func (c *Compile) remove(k vip.ServiceKey) {
 	delete(c.hosted, k)
 	c.claims.withdraw(k)
@@ -320,7 +315,7 @@ func (c *Compile) remove(k vip.ServiceKey) {
 		return
 	}
 	c.letGo(k, former.Value.Frontends, nil, c.drains.now())
-	c.Compiled.Delete(k) // last: who sees it gone sees its frontends gone or leaving
+	c.Compiled.Delete(k) // last: a reader that sees it gone sees its frontends gone or leaving
 }
 
 // healthPort returns the granted port for health checks of a service, or 0.
@@ -332,8 +327,8 @@ func (c *Compile) healthPort(in *compile.Input) uint16 {
 	return in.Allocation.NodePorts[vip.HealthPortKey]
 }
 
-// letGo makes those of the former keys leave that are not kept, and gives
-// services that wait for some of their ports another try. Both lists are sorted.
+// letGo starts to drain those of the former keys that are not in kept, and retries services that
+// wait for some of their ports. Both lists are sorted.
 func (c *Compile) letGo(k vip.ServiceKey, former, kept []*FrontendRow, now vip.Instant) {
 	for i := range former {
 		key := former[i].Value.Key

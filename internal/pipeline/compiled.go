@@ -7,32 +7,31 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Compiled says what became of one service: the row of the compiled table.
+// Compiled is the result for one service: a row of the compiled table.
 type Compiled struct {
-	Service *vip.Service // what was compiled, as it is in its row: shared, nobody changes it
-	// ServiceRev is the newest revision of the service's row that is compiled
-	// together with the allocator's answer to it.
+	Service *vip.Service // the service that was compiled: shared with its row, must not be changed
+	// ServiceRev is the newest revision of the service's row that is compiled together with the
+	// allocator's answer to it.
 	ServiceRev uint64
-	// Frontends are the rows of the service's live frontends, sorted by key; none
-	// that drain.
+	// Frontends are the rows of the service's live frontends, sorted by key, without those that
+	// drain.
 	Frontends []*FrontendRow
-	// HealthPort is the port of the host's node-port addresses that tells how many
-	// ready backends of the service are on this node, and LocalReady is that
-	// number; 0 is none.
+	// HealthPort is the port of the host's node-port addresses that reports LocalReady, the number
+	// of the service's ready backends on this node. 0: the service has no health port.
 	HealthPort uint16
-	// NotHere says that the service has no frontend because this host has no part
-	// in it: it is a real server, and none of the service's.
+	// NotHere states that the service has no frontend because this host does not serve it: the host
+	// is a real server, and none of the service's backends are on it.
 	NotHere    bool
 	LocalReady int32
-	// Problems are what the allocator could not grant, what is not supported, and
-	// what another service has already.
+	// Problems are what the allocator could not grant, what is not supported, and what another
+	// service already uses.
 	Problems []vip.Problem
 }
 
 // FrontendRow is a row of the table of frontends, shared.
 type FrontendRow = table.Row[vip.Frontend]
 
-// FrontendsRev returns the newest revision of the frontends, 0 without one.
+// FrontendsRev returns the newest revision of the frontends, or 0 without frontends.
 func (c *Compiled) FrontendsRev() (rev uint64) {
 	for _, f := range c.Frontends {
 		rev = max(rev, f.Rev)
@@ -40,7 +39,7 @@ func (c *Compiled) FrontendsRev() (rev uint64) {
 	return rev
 }
 
-// find returns the place of a key among live frontends, sorted by key.
+// find returns the position of a key in live, which is sorted by key.
 func find(live []*FrontendRow, key vip.FrontendKey) (int, bool) {
 	return slices.BinarySearchFunc(live, key, func(f *FrontendRow, k vip.FrontendKey) int {
 		return vip.CompareFrontendKeys(f.Value.Key, k)
@@ -50,7 +49,7 @@ func find(live []*FrontendRow, key vip.FrontendKey) (int, bool) {
 // KeyOfCompiled returns the key of the service that was compiled.
 func KeyOfCompiled(c *Compiled) vip.ServiceKey { return c.Service.Key }
 
-// SameCompiled reports whether a and b say the same, without reflection.
+// SameCompiled reports whether a and b are equal, without reflection.
 func SameCompiled(a, b Compiled) bool {
 	return a.Service == b.Service &&
 		a.ServiceRev == b.ServiceRev &&

@@ -16,40 +16,40 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// idlePoll is how often the dataplane is asked which leaving endpoints have no
-// connections left.
+// idlePoll is the interval between queries to the dataplane for leaving endpoints without
+// connections.
 const idlePoll = time.Second
 
-// drains owns the frontends table for Compile: it is how frontends get in and
-// how they leave.
+// drains adds, drains and deletes rows of the frontends table for Compile.
 //
-// An endpoint that compile no longer yields stays with weight 0 until it has no
-// connections, or until its deadline, which is set once; one that comes back
-// gets its weight back. A whole frontend leaves as all of its endpoints do.
-// UDP has no connections to wait for and leaves at once. A leaving frontend
-// that another service takes over stays where it is: its endpoints go on
-// leaving beside the new ones. A range of ports that has some in common with a
-// new frontend ends at once: it would refuse the new one's clients. What leaves
-// is kept in a DrainStore, so that a restart neither cuts a drain short nor
-// starts it anew. Setting the host's clock does neither as well.
+// An endpoint that compile no longer returns stays with weight 0 until it has no connections, or
+// until its deadline, which is set once. An endpoint that returns gets its weight back. A whole
+// frontend leaves when all of its endpoints do. UDP has no connections to wait for and leaves at
+// once.
 //
-// All of it belongs to Compile's goroutine.
+// If another service takes over a leaving frontend, the frontend stays, and its endpoints continue
+// to leave beside the new ones. A leaving range of ports that overlaps a new frontend ends at once,
+// because it would reject the new frontend's clients. Leaving endpoints are kept in a DrainStore,
+// so that a restart neither shortens nor restarts a drain. Steps of the host's clock have no effect
+// on it either.
+//
+// Compile's goroutine owns it.
 type drains struct {
 	o     *CompileOptions
 	clock clock
 
 	leaving  delayqueue.Queue[vip.FrontendKey] // frontends with leaving endpoints, by their first deadline
-	poll     time.Time                         // when to ask for connections next; zero when there is nothing to ask
-	timer    *time.Timer                       // rings at the first deadline or poll
+	poll     time.Time                         // when to query connections next; zero: nothing to query
+	timer    *time.Timer                       // fires at the first deadline or poll
 	restored map[vip.FrontendKey]vip.Frontend  // from before the restart, until their key is compiled
 
 	ranged ranged // frontends of ranges of ports
 
 	asked   chan []question
 	idle    chan []question                             // the questions to which the answer was: none
-	keep    *table.Table[vip.FrontendKey, vip.Frontend] // what the store should hold
-	kept    *reached                                    // up to which revision of keep it was asked to
-	renewed func(vip.ServiceKey)                        // told of services to be compiled, see renew
+	keep    *table.Table[vip.FrontendKey, vip.Frontend] // the wanted content of the store
+	kept    *reached                                    // the revision of keep up to which it was written or tried
+	renewed func(vip.ServiceKey)                        // called for services to compile, see renew
 }
 
 func newDrains(o *CompileOptions, renewed func(vip.ServiceKey)) drains {
@@ -69,9 +69,8 @@ func newDrains(o *CompileOptions, renewed func(vip.ServiceKey)) drains {
 	return d
 }
 
-// start reads the store and starts the goroutines that write it and that ask
-// the dataplane. The returned function makes them end; the store has
-// everything by the time that helpers are done.
+// start reads the store and starts the goroutines that write it and that query the dataplane. The
+// returned function stops them. The store has everything when helpers is done.
 func (d *drains) start(ctx context.Context, helpers *sync.WaitGroup) (stop func()) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	if d.o.Store != nil {
@@ -88,9 +87,8 @@ func (d *drains) start(ctx context.Context, helpers *sync.WaitGroup) (stop func(
 	}
 }
 
-// restore reads what was leaving when an earlier process ended. It waits in
-// d.restored: put into the table now, it would hide from the dataplane the
-// endpoints that stay.
+// restore reads what was leaving when an earlier process ended into d.restored. In the table it
+// would, at this time, remove the frontends' remaining endpoints from the dataplane.
 func (d *drains) restore() {
 	stored, err := d.o.Store.All()
 	if err != nil {
@@ -105,7 +103,7 @@ func (d *drains) restore() {
 			misnamed = append(misnamed, name)
 			continue
 		}
-		d.keep.Set(f) // so that deleting it reaches the store
+		d.keep.Set(f) // so that its deletion reaches the store
 		f.Backends = unexpired(f.Backends, now)
 		if len(f.Backends) == 0 || !f.Key.Addr.IsValid() {
 			d.keep.Delete(f.Key)
@@ -121,8 +119,8 @@ func (d *drains) restore() {
 	}
 }
 
-// now returns the time, for deadlines. Those that there are it first moves with
-// the clock, when somebody has set that since.
+// now returns the time, for deadlines. If the clock was set since the last call, it first moves the
+// existing deadlines by the same amount.
 func (d *drains) now() vip.Instant {
 	now, set := d.clock.now()
 	if set != 0 {
@@ -131,7 +129,7 @@ func (d *drains) now() vip.Instant {
 	return now
 }
 
-// move puts all deadlines off, or forward where by is negative.
+// move moves all deadlines by the given duration, which may be negative.
 func (d *drains) move(by time.Duration) {
 	for key, f := range d.restored {
 		d.restored[key] = moved(f, by)
@@ -154,8 +152,8 @@ func moved(f vip.Frontend, by time.Duration) vip.Frontend {
 	return f
 }
 
-// unexpired returns the endpoints that have time left. A clock that was set
-// back while no agent ran does not make a drain longer than one may be.
+// unexpired returns the endpoints with time left. It limits their deadlines, so that a clock set
+// back while no agent ran does not extend a drain beyond the maximum.
 func unexpired(stored []vip.Endpoint, now vip.Instant) []vip.Endpoint {
 	var out []vip.Endpoint
 	longest := now.Add(vip.MaxDrainTimeout)
@@ -173,10 +171,9 @@ func unexpired(stored []vip.Endpoint, now vip.Instant) []vip.Endpoint {
 	return out
 }
 
-// settle puts what was leaving before the restart and belongs to no compiled
-// frontend into the table, as frontends that take no new connections. Held
-// reports whether a service has the key, met whether any has some of its ports.
-// Call it once, when everything has been compiled.
+// settle puts what was leaving before the restart and belongs to no compiled frontend into the
+// table, as frontends that take no new connections. Held reports whether a service has the key. Met
+// reports whether a service has some of its ports. Call it once, when everything has been compiled.
 func (d *drains) settle(held, met func(vip.FrontendKey) bool) {
 	for key, f := range d.restored {
 		everyone := key
@@ -184,7 +181,7 @@ func (d *drains) settle(held, met func(vip.FrontendKey) bool) {
 		switch {
 		case held(key):
 		case held(everyone), key.Ranged() && met(key):
-			d.keep.Delete(key) // it would be in the way of what is live
+			d.keep.Delete(key) // it would conflict with a live frontend
 		default:
 			d.set(f)
 		}
@@ -192,8 +189,7 @@ func (d *drains) settle(held, met func(vip.FrontendKey) bool) {
 	d.restored = nil
 }
 
-// publish puts a frontend into the table together with what is leaving it, and
-// returns the row.
+// publish puts a frontend into the table together with its leaving endpoints, and returns the row.
 func (d *drains) publish(f vip.Frontend, now vip.Instant) *FrontendRow {
 	have, _, there := d.o.Frontends.Get(f.Key)
 	if !there {
@@ -210,8 +206,8 @@ func (d *drains) publish(f vip.Frontend, now vip.Instant) *FrontendRow {
 	return d.set(f)
 }
 
-// leave begins the end of a frontend that k no longer wants, unless another
-// service has taken it over.
+// leave begins the drain of a frontend that k no longer wants, unless another service has taken it
+// over.
 func (d *drains) leave(key vip.FrontendKey, k vip.ServiceKey, now vip.Instant) {
 	f, _, there := d.o.Frontends.Get(key)
 	if !there || f.Service != k {
@@ -226,8 +222,8 @@ func (d *drains) leave(key vip.FrontendKey, k vip.ServiceKey, now vip.Instant) {
 	d.set(f)
 }
 
-// withLeaving returns f's backends and, with weight 0, those it had before and
-// has no more. Both lists and the result are sorted.
+// withLeaving returns f's backends and, with weight 0, those of before that f no longer has. Both
+// lists and the result are sorted.
 func withLeaving(f *vip.Frontend, before []vip.Endpoint, now vip.Instant) []vip.Endpoint {
 	if f.Key.Protocol == vip.UDP || len(before) == 0 {
 		return f.Backends
@@ -257,7 +253,7 @@ func withLeaving(f *vip.Frontend, before []vip.Endpoint, now vip.Instant) []vip.
 	return all
 }
 
-// set writes one row and books what is leaving it.
+// set writes one row and schedules the first deadline of its leaving endpoints.
 func (d *drains) set(f vip.Frontend) *FrontendRow {
 	row := d.o.Frontends.Put(f)
 	d.ranged.add(f.Key)
@@ -277,22 +273,22 @@ func (d *drains) set(f vip.Frontend) *FrontendRow {
 	return row
 }
 
-// renew is set for a frontend that may be live while its service isn't being
-// compiled, which is to follow: a compiled row that kept the former row of a
-// frontend would keep it in memory.
+// renew calls set for a frontend that may be live while its service isn't being compiled, and
+// requests that compilation. Otherwise the compiled row would keep the former row of the frontend
+// in memory.
 func (d *drains) renew(f vip.Frontend) {
 	d.set(f)
 	d.renewed(f.Service)
 }
 
-// cut ends a frontend at once, if there is one.
+// cut ends a frontend at once, if it exists.
 func (d *drains) cut(key vip.FrontendKey) {
 	if _, _, there := d.o.Frontends.Get(key); there {
 		d.end(key, "its clients have the frontend of everyone")
 	}
 }
 
-// end drops a frontend with whatever connections it has.
+// end drops a frontend with all of its connections.
 func (d *drains) end(key vip.FrontendKey, why string) {
 	f, _, _ := d.o.Frontends.Get(key)
 	d.drop(key)
@@ -306,7 +302,7 @@ func (d *drains) drop(key vip.FrontendKey) {
 	d.forget(key)
 }
 
-// forget notes that nothing is leaving the frontend.
+// forget records that nothing is leaving the frontend.
 func (d *drains) forget(key vip.FrontendKey) {
 	d.leaving.Drop(key)
 	d.keep.Delete(key)
@@ -322,10 +318,10 @@ func firstDeadline(f *vip.Frontend) (first vip.Instant, leaves bool) {
 	return first, leaves
 }
 
-// turn does what is due and sets the timer for what is next. Held reports
-// whether a service has the key; without one, a frontend goes with its last
-// endpoint. It costs O(1) when nothing is due, O(log leaving frontends) for each
-// frontend at a deadline, and O(leaving endpoints) for each poll.
+// turn does what is due and sets the timer for what is next. Held reports whether a service has the
+// key. A frontend that no service has is deleted with its last endpoint. The cost is O(1) when
+// nothing is due, O(log leaving frontends) for each frontend at a deadline, and O(leaving
+// endpoints) for each poll.
 func (d *drains) turn(held func(vip.FrontendKey) bool) {
 	now := d.now()
 	next, leaving := d.expire(now, held)
@@ -338,7 +334,7 @@ func (d *drains) turn(held func(vip.FrontendKey) bool) {
 		d.poll = time.Now().Add(idlePoll)
 		select {
 		case d.asked <- d.questions():
-		default: // the dataplane is slow to answer the last ones
+		default: // the dataplane has not answered the last queries yet
 		}
 	}
 	wait := next.Sub(now)
@@ -348,16 +344,16 @@ func (d *drains) turn(held func(vip.FrontendKey) bool) {
 	d.timer.Reset(wait)
 }
 
-// expire takes out the endpoints whose deadline has passed, and returns the
-// next deadline, if anything is still leaving.
+// expire removes the endpoints with a passed deadline. It returns the next deadline, and whether
+// anything is still leaving.
 func (d *drains) expire(now vip.Instant, held func(vip.FrontendKey) bool) (next vip.Instant, leaving bool) {
 	for {
 		key, at, leaving := d.leaving.First()
 		if !leaving || at.After(now.Time()) {
 			return vip.InstantOf(at), leaving
 		}
-		// This takes out at least the endpoint with that deadline, and so gives the
-		// frontend a later one or none.
+		// This removes at least the endpoint with that deadline, so that the frontend has a later
+		// deadline or none.
 		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
 	}
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 )
 
-// hostFeed follows the one row of the host table. Without a table it never has
-// anything to say.
+// hostFeed follows the only row of the host table. Without a table it reports no changes.
 type hostFeed struct {
 	feed    *table.Feed[struct{}, hostnet.Snapshot]
 	changed <-chan struct{}
@@ -22,8 +21,7 @@ func watchHost(r table.Reader[struct{}, hostnet.Snapshot]) *hostFeed {
 	return &hostFeed{feed: r.Watch()}
 }
 
-// next returns the newest snapshot and whether it is news. A deleted row is an
-// empty snapshot.
+// next returns the newest snapshot and whether it changed. A deleted row is an empty snapshot.
 func (h *hostFeed) next() (snapshot hostnet.Snapshot, news bool) {
 	if h.feed == nil {
 		return snapshot, false
@@ -45,13 +43,13 @@ func (h *hostFeed) close() {
 	}
 }
 
-// othersVIPLinks are the devices on which other load balancers keep their
-// virtual addresses: kube-proxy's in IPVS mode and kube-router's. What listens
-// there is theirs, and they delete what they don't know.
+// othersVIPLinks are the devices on which other load balancers keep their virtual addresses:
+// kube-proxy in IPVS mode and kube-router. Those programs own what listens there, and delete
+// entries that they don't know.
 var othersVIPLinks = []string{"kube-ipvs0", "kube-dummy-if"}
 
-// hostAddrsOf returns the host's own addresses, sorted, each once: those that
-// are other load balancers' virtual addresses are on many hosts.
+// hostAddrsOf returns the host's own addresses, sorted, each once. It omits virtual addresses of
+// other load balancers, because many hosts have them.
 func hostAddrsOf(host hostnet.Snapshot) []netip.Addr {
 	out := make([]netip.Addr, 0, len(host.Addrs))
 	for i := range host.Addrs {
@@ -63,10 +61,10 @@ func hostAddrsOf(host hostnet.Snapshot) []netip.Addr {
 	return slices.Compact(out)
 }
 
-// NodePortAddrs returns the host's addresses that node ports are served on,
-// sorted, each once: those inside chosen, or without a choice the primary ones,
-// which are all but secondary, loopback, link-local and multicast ones, and
-// those that are other load balancers' virtual addresses.
+// NodePortAddrs returns the host's addresses that serve node ports, sorted, each once. These are
+// the addresses inside chosen. If chosen is empty, they are the primary addresses: all but
+// secondary, loopback, link-local and multicast addresses and the virtual addresses of other load
+// balancers.
 func NodePortAddrs(host hostnet.Snapshot, chosen []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for i := range host.Addrs {

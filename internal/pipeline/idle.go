@@ -9,7 +9,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// askTimeout bounds one question to the dataplane.
+// askTimeout bounds one query to the dataplane.
 const askTimeout = 5 * time.Second
 
 // question asks whether leaving endpoints of a frontend still have connections.
@@ -18,10 +18,9 @@ type question struct {
 	endpoints []vip.Endpoint
 }
 
-// questions returns what to ask of the dataplane: the leaving endpoints that it
-// gives no new connections any more, as far as we can know. Of a real server's
-// the dataplane sees none: the host's own listener has them, and the deadline
-// alone ends their drain.
+// questions returns the queries for the dataplane: the leaving endpoints that, as far as is known,
+// get no new connections from it. It omits real servers, because the dataplane doesn't see their
+// connections. The host's own listener has them, and only the deadline ends their drain.
 func (d *drains) questions() []question {
 	out := make([]question, 0, d.leaving.Len())
 	for key := range d.leaving.All() {
@@ -45,9 +44,8 @@ func (d *drains) questions() []question {
 	return out
 }
 
-// askConnections answers lists of questions with those endpoints that have no
-// connection left, until the context ends. It is a goroutine of its own, so
-// that a slow dataplane holds up nobody.
+// askConnections answers lists of questions with the endpoints that have no connection left, until
+// ctx ends. It has its own goroutine, so that a slow dataplane delays nothing else.
 func askConnections(ctx context.Context, plane reconcile.Connections, asked <-chan []question, idle chan<- []question, log *slog.Logger) {
 	for {
 		var list []question
@@ -93,8 +91,8 @@ func withoutConnections(ctx context.Context, plane reconcile.Connections, q ques
 	return free, nil
 }
 
-// left takes out the endpoints that have no connection left. One that came back
-// and left again since the question has another deadline, and stays.
+// left removes the endpoints that have no connection left. An endpoint that returned and left again
+// since the question has another deadline, and is kept.
 func (d *drains) left(answers []question, held func(vip.FrontendKey) bool) {
 	for _, q := range answers {
 		d.takeOut(q.key, "drained, no connection left", held, func(e vip.Endpoint) bool {

@@ -9,28 +9,26 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// DrainStore keeps the drains under way across a restart: under a frontend
-// key's text, the frontend with its leaving endpoints only. A
-// store.Bucket[vip.Frontend] is one. One goroutine calls its methods.
+// DrainStore keeps the drains under way across a restart. The key is the text of a frontend key,
+// and the value is the frontend with its leaving endpoints only. A store.Bucket[vip.Frontend]
+// implements it. One goroutine calls its methods.
 type DrainStore interface {
-	// Write makes the values of put durable and removes those at remove, all of
-	// it or nothing, at the cost of one durable write; a key to remove that isn't
-	// there is no error. It keeps neither argument.
+	// Write stores the values of put durably and deletes the keys in remove, all or nothing, with
+	// one durable write. A missing key in remove is not an error. It keeps neither argument.
 	Write(put map[string]vip.Frontend, remove []string) error
-	// All returns every value that can be read, also beside an error.
+	// All returns every value that can be read, also together with an error.
 	All() (map[string]vip.Frontend, error)
 }
 
-// persister brings a DrainStore to what a table holds. It is a goroutine of its
-// own: no change of a frontend waits for a disk. What the store refuses is
-// tried again; all that is at stake is a drain cut short by a restart. Who has to
-// be sure of more waits for tried.
+// persister updates a DrainStore to the content of a table. It has its own goroutine, so that no
+// change of a frontend waits for a disk. It retries what the store rejects: at worst a restart cuts
+// a drain short. Callers that need certainty wait for tried.
 type persister struct {
 	store DrainStore
 	want  *table.Table[vip.FrontendKey, vip.Frontend]
 	feed  *table.Feed[vip.FrontendKey, vip.Frontend]
-	open  map[vip.FrontendKey]struct{} // keys that the store doesn't have as wanted
-	tried *reached                     // up to which revision of want the store was asked
+	open  map[vip.FrontendKey]struct{} // keys for which the store differs from want
+	tried *reached                     // the revision of want up to which the store was written or tried
 	log   *slog.Logger
 }
 
@@ -38,13 +36,13 @@ func newPersister(store DrainStore, want *table.Table[vip.FrontendKey, vip.Front
 	return &persister{store: store, want: want, feed: want.Watch(), open: make(map[vip.FrontendKey]struct{}), tried: tried, log: log}
 }
 
-// run writes until the context ends, and then what is left, once.
+// run writes until the context ends, and then writes the rest once.
 func (p *persister) run(ctx context.Context) {
 	defer p.feed.Close()
 	retry := newBackoff()
 	defer retry.stop()
 	for {
-		last, rev := ctx.Err() != nil, p.want.Revision() // before looking: whatever was set by then is seen
+		last, rev := ctx.Err() != nil, p.want.Revision() // before the feed: sees all rows set by then
 		batch, changed := p.feed.TryNext()
 		for _, c := range batch {
 			p.open[c.Value.Key] = struct{}{}
@@ -69,8 +67,7 @@ func (p *persister) run(ctx context.Context) {
 	}
 }
 
-// write brings the open keys into the store, in batches. It stops at the first
-// error.
+// write stores the open keys in batches. It stops at the first error.
 func (p *persister) write(quiet bool) {
 	for len(p.open) > 0 {
 		put := make(map[string]vip.Frontend)
@@ -98,11 +95,11 @@ func (p *persister) write(quiet bool) {
 	}
 }
 
-// reached is a revision that grows, and can be waited for.
+// reached is a growing revision that callers can wait for.
 type reached struct {
 	mu      sync.Mutex
 	rev     uint64
-	changed chan struct{} // closed at the next change; nil until somebody waits
+	changed chan struct{} // closed at the next change; nil without waiters
 }
 
 func (r *reached) set(rev uint64) {
@@ -118,7 +115,7 @@ func (r *reached) set(rev uint64) {
 	}
 }
 
-// wait waits until rev is reached. The error is the context's.
+// wait waits until rev is reached. It returns the context's error.
 func (r *reached) wait(ctx context.Context, rev uint64) error {
 	for {
 		r.mu.Lock()

@@ -6,8 +6,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ranged is which frontends of ranges of ports there are, live or leaving, by
-// the lane that they are in: few, and mostly none.
+// ranged lists the frontends with port ranges, live or leaving, by their lane. There are few, and
+// usually none.
 type ranged map[lane][]vip.FrontendKey
 
 func (r ranged) add(key vip.FrontendKey) {
@@ -29,8 +29,8 @@ func (r ranged) remove(key vip.FrontendKey) {
 	}
 }
 
-// overlapping returns the ranges that have ports in common with key, for
-// whomever they are, but for those of just its ports.
+// overlapping returns the ranges of any service that have ports in common with key, without those
+// of exactly its ports.
 func (r ranged) overlapping(key vip.FrontendKey) (out []vip.FrontendKey) {
 	first, last := ports(key)
 	for _, k := range r[laneOf(key)] {

@@ -6,21 +6,21 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// releases are the deleted services whose holdings are still to be given up,
-// with how long these must cool down. The zero value is empty and ready to use.
+// releases are the deleted services with holdings to release, and the cooldown of each. The zero
+// value is empty and ready to use.
 type releases struct {
 	order    waiting
 	cooldown map[vip.ServiceKey]time.Duration
 	fresh    bool // one was added since the last try
 }
 
-// add takes up a deleted service.
+// add adds a deleted service.
 func (r *releases) add(k vip.ServiceKey, cooldown time.Duration) {
 	r.again(k, cooldown)
 	r.fresh = true
 }
 
-// again puts a service behind the others that wait.
+// again moves a service behind the others that wait.
 func (r *releases) again(k vip.ServiceKey, cooldown time.Duration) {
 	if r.cooldown == nil {
 		r.cooldown = make(map[vip.ServiceKey]time.Duration)

@@ -6,9 +6,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// sameRequest reports whether two forms of a service ask the allocator for the
-// same. While they do, an answer without problems holds: a new weight or label
-// is no question to the allocator.
+// sameRequest reports whether two versions of a service request the same from the allocator. If
+// they do, an answer without problems remains valid: the allocator doesn't use weights or labels.
 func sameRequest(a, b *vip.Service) bool {
 	return a.Source == b.Source &&
 		a.Pool == b.Pool &&

@@ -12,28 +12,28 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Leases is what Resolve reads of ipam. *ipam.Allocator implements it.
+// Leases is what Resolve reads from ipam. *ipam.Allocator implements it.
 type Leases interface {
 	Leases() table.Reader[ipam.Resource, *ipam.Lease]
 	// SourceOf looks up in the leases table the source that a service had when it got its leases.
 	SourceOf(vip.ServiceKey) (source string, known bool)
 }
 
-// ConflictKey identifies a claim that lost: a service of a source.
+// ConflictKey identifies a claim that lost: a service and a source.
 type ConflictKey struct {
 	Service vip.ServiceKey
 	Source  string
 }
 
-// Conflict is a claim that is not in force because another source has the name, or may still
-// claim it.
+// Conflict is a claim that is not in effect because another source has the name, or may still claim
+// it.
 type Conflict struct {
 	ConflictKey
 	Since   uint64 // revision of the claim when it lost; the lowest takes over first
 	Problem vip.Problem
 }
 
-// ResolveOptions are what Resolve needs. Services must be given.
+// ResolveOptions are what Resolve needs. Services is required.
 type ResolveOptions struct {
 	Clock    *table.Clock                              // of the claims and conflicts tables
 	Leases   Leases                                    // nil: no lease decides
@@ -43,13 +43,13 @@ type ResolveOptions struct {
 }
 
 // Resolve is the stage from claims and leases to services. It decides which source's claim of a
-// name is in force: every conflict about names is decided here.
+// name is in effect. No other code decides conflicts about names.
 //
-// Each source has a claims table. A row of it becomes a row of [services], or of [conflicts] if
-// the source loses. The source that has the name keeps it. A name that no source has goes to the
-// source that its lease names; until that source has synced, the name is kept for it. Without a
-// lease the oldest claim wins. Where hosts share the leases, the lease also decides against the
-// source that has the name, so that all hosts serve the same claim.
+// Each source has a claims table. A row of it becomes a row of [services], or of [conflicts] if the
+// source loses. The source that has the name keeps it. A name that no source has goes to the source
+// in its lease. Until that source has synced, the name is reserved for it. Without a lease the
+// oldest claim wins. Where hosts share the leases, the lease also overrules the source that has the
+// name, so that all hosts serve the same claim.
 //
 // A claim is resolved in the goroutine that changed it, so that a write can be answered with the
 // revision of its row in [services]. One change costs O(sources).
@@ -79,7 +79,7 @@ func NewResolve(o ResolveOptions) *Resolve {
 		func(c *Conflict) ConflictKey { return c.ConflictKey }, func(a, b Conflict) bool { return a == b })}
 }
 
-// Conflicts returns the table of claims that are not in force.
+// Conflicts returns the table of claims that are not in effect.
 func (r *Resolve) Conflicts() table.Reader[ConflictKey, Conflict] { return r.conflicts }
 
 // ClaimTables returns the claims table of every source.
@@ -93,18 +93,18 @@ func (r *Resolve) ClaimTables() []table.Reader[vip.ServiceKey, vip.Service] {
 	return out
 }
 
-// Claims adds a source and returns its claims table. Its Ready says that the source has synced, or
-// is no longer waited for. [services] is not Ready before every source's claims are.
+// Claims adds a source and returns its claims table. The table is Ready once the source has synced,
+// or once it is no longer waited for. [services] is not Ready before every source's claims are.
 func (r *Resolve) Claims(source string) *table.Table[vip.ServiceKey, vip.Service] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The comparison of rows in this table is the only one: sources write unchanged services, too.
+	// Rows are compared only in this table: sources also write unchanged services.
 	claims := table.New(r.Clock, vip.KeyOfService, compile.SameService)
 	r.sources = append(r.sources, &claimant{name: source, claims: claims, done: r.Services.Initializer()})
 	return claims
 }
 
-// Changed resolves the names of claims that a source has changed, and looks whether its claims are
+// Changed resolves the names of claims that a source has changed, and checks whether its claims are
 // Ready now.
 func (r *Resolve) Changed(source string, keys []vip.ServiceKey) {
 	r.mu.Lock()
@@ -117,8 +117,8 @@ func (r *Resolve) Changed(source string, keys []vip.ServiceKey) {
 			continue
 		}
 		s.synced = true
-		// Nothing is kept for this source any longer. What was kept for it may by now be
-		// another's by its lease, so look at every name that is kept.
+		// No name is reserved for this source any longer. Its reserved names may belong to other
+		// sources now, so resolve every reserved name.
 		for k := range r.conflicts.All() {
 			if r.Services.Row(k.Service) == nil {
 				r.resolve(k.Service, "")
@@ -146,7 +146,7 @@ func (r *Resolve) Run(ctx context.Context) error {
 	}
 }
 
-// leaseChanged resolves a name again, if several sources claim it.
+// leaseChanged resolves a name again if several sources claim it.
 func (r *Resolve) leaseChanged(k vip.ServiceKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +155,8 @@ func (r *Resolve) leaseChanged(k vip.ServiceKey) {
 	}
 }
 
-// resolve brings the rows of a name in [services] and [conflicts] up to date. Changed names the
-// source whose claim is a new one. The caller holds mu.
+// resolve updates the rows of a name in [services] and [conflicts]. Changed is the source with a
+// new claim. The caller holds mu.
 func (r *Resolve) resolve(k vip.ServiceKey, changed string) {
 	for _, s := range r.sources {
 		s.claim = s.claims.Row(k)
@@ -184,12 +184,12 @@ func (r *Resolve) resolve(k vip.ServiceKey, changed string) {
 	}
 }
 
-// winner returns the source that has the name, nil for none. Holder is the source of the row in
-// [services], leased the one that the name's lease names.
+// winner returns the source that has the name, or nil. Holder is the source of the row in
+// [services]. Leased is the source in the name's lease.
 func (r *Resolve) winner(k vip.ServiceKey, holder, leased string) *claimant {
 	var held, byLease, oldest *claimant
 	var since uint64
-	kept := false // for a source that has not synced
+	kept := false // reserved for a source that has not synced
 	for _, s := range r.sources {
 		if s.claim == nil {
 			kept = kept || s.name == leased && !s.synced && holder == ""
@@ -220,8 +220,8 @@ func (r *Resolve) winner(k vip.ServiceKey, holder, leased string) *claimant {
 	return oldest
 }
 
-// lose writes the conflict of a claim that lost. Without a winner the name is kept for the source
-// that its lease names.
+// lose writes the conflict of a claim that lost. Without a winner, the name is reserved for the
+// source in its lease.
 func (r *Resolve) lose(k vip.ServiceKey, s, winner *claimant, leased string) {
 	p := vip.Problem{Code: vip.CodeNameTaken, Place: s.claim.Value.Origin, Service: k.String(), Field: "name",
 		Hint: "rename or remove one of the two; this one takes over when the other is removed"}

@@ -2,8 +2,8 @@ package pipeline
 
 import "github.com/ironvip/ironvip/vip"
 
-// touched is a queue of services to look at again, each once, in the order in
-// which they were first added. The zero value is empty and ready to use.
+// touched is a queue of services to process again, each once, in the order in which they were first
+// added. The zero value is empty and ready to use.
 type touched struct {
 	keys  []vip.ServiceKey
 	taken int // of keys
@@ -23,7 +23,7 @@ func (t *touched) add(k vip.ServiceKey) {
 
 func (t *touched) len() int { return len(t.keys) - t.taken }
 
-// waiting returns the services, first come first. It must not be changed.
+// waiting returns the services, first come first. Callers must not change it.
 func (t *touched) waiting() []vip.ServiceKey { return t.keys[t.taken:] }
 
 func (t *touched) has(k vip.ServiceKey) bool {
@@ -31,8 +31,7 @@ func (t *touched) has(k vip.ServiceKey) bool {
 	return there
 }
 
-// take removes and returns the first service. A queue that is empty again keeps
-// its room, for the next as many.
+// take removes and returns the first service. An empty queue keeps its memory for later services.
 func (t *touched) take() (k vip.ServiceKey, ok bool) {
 	if t.len() == 0 {
 		return k, false
@@ -46,7 +45,7 @@ func (t *touched) take() (k vip.ServiceKey, ok bool) {
 	return k, true
 }
 
-// empty takes every service.
+// empty removes every service.
 func (t *touched) empty() {
 	for t.len() > 0 {
 		t.take()

@@ -10,18 +10,17 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Gone is the service revision that WaitApplied takes for a deleted service.
+// Gone is the service revision that WaitApplied accepts for a deleted service.
 const Gone uint64 = 0
 
-// WaitApplied waits until row revision serviceRev of a service is compiled and
-// the dataplane has tried every frontend of it, and returns what went wrong on
-// the way: what could not be granted, is not supported, or was refused by the
-// dataplane. A service that another host of the fleet has yet to see to is on
-// its way still. It ends early, with an error, only when the context does.
+// WaitApplied waits until row revision serviceRev of a service is compiled and the dataplane has
+// tried every frontend of it. It returns the problems: what could not be granted, is not supported,
+// or was rejected by the dataplane. It also waits while another host of the fleet must still
+// process the service. It returns an error only when the context ends.
 //
-// A service that is replaced meanwhile is waited for in its newer form; one
-// that is deleted meanwhile never comes, so give the context a deadline. With
-// Gone it is WaitGone for the row that it finds.
+// If the service is replaced meanwhile, it waits for the newer version. If the service is deleted
+// meanwhile, the wait doesn't end, so give the context a deadline. With Gone it is WaitGone for the
+// row that it finds.
 func WaitApplied(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
 	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, serviceRev uint64) ([]vip.Problem, error) {
 	if serviceRev == Gone {
@@ -37,11 +36,10 @@ func WaitApplied(ctx context.Context, compiled table.Reader[vip.ServiceKey, Comp
 	})
 }
 
-// WaitGone waits until a deleted service is out of the compiled table and the
-// dataplane gives the frontends that it had no new connections; open ones may
-// go on draining. Last is the service's row of the compiled table, read before
-// the service was deleted. It returns what the dataplane refused, and an error
-// only when the context ends.
+// WaitGone waits until a deleted service is out of the compiled table and the dataplane sends no
+// new connections to its former frontends. Open connections may continue to drain. Last is the
+// service's row of the compiled table, read before the service was deleted. It returns what the
+// dataplane rejected, and an error only when the context ends.
 func WaitGone(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
 	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, last Compiled) ([]vip.Problem, error) {
 	return wait(ctx, compiled, applied, key, func() ([]vip.Problem, bool) {
@@ -53,11 +51,11 @@ func WaitGone(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compile
 	})
 }
 
-// wait asks done again after each change of the tables until it says so.
+// wait calls done after each change of the tables until done reports true.
 func wait(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
 	applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, done func() ([]vip.Problem, bool)) ([]vip.Problem, error) {
 	for {
-		compiledChanged, appliedChanged := compiled.Changed(), applied.Changed() // before looking
+		compiledChanged, appliedChanged := compiled.Changed(), applied.Changed() // read before done
 		if problems, ok := done(); ok {
 			return problems, nil
 		}
@@ -70,8 +68,8 @@ func wait(ctx context.Context, compiled table.Reader[vip.ServiceKey, Compiled],
 	}
 }
 
-// tried reports whether the dataplane has tried every frontend of a row, and
-// the problems of the row and of the dataplane.
+// tried reports whether the dataplane has tried every frontend of a row, and returns the problems
+// of the row and of the dataplane.
 func tried(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, row *Compiled) (problems []vip.Problem, done bool) {
 	problems = slices.Clone(row.Problems)
 	for _, f := range row.Frontends {
@@ -84,8 +82,8 @@ func tried(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key
 	return problems, true
 }
 
-// letGoBy reports whether the dataplane has tried a later form of each frontend
-// of a row, or has none. One that took no new connections need not have one.
+// letGoBy reports whether the dataplane has tried a later version of each frontend of a row, or
+// doesn't have it. A frontend that took no new connections may be missing.
 func letGoBy(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], key vip.ServiceKey, last *Compiled) (problems []vip.Problem, done bool) {
 	newest := last.FrontendsRev()
 	for _, f := range last.Frontends {
@@ -101,7 +99,7 @@ func letGoBy(applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend], k
 	return problems, true
 }
 
-// appendProblem appends p, if there is one, in the name of the service.
+// appendProblem appends p, if it is not nil, with the name of the service.
 func appendProblem(problems []vip.Problem, p *vip.Problem, key vip.ServiceKey) []vip.Problem {
 	if p == nil {
 		return problems

@@ -8,14 +8,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// waiting is a set of services in the order in which they began to wait. The
-// zero value is empty and ready to use.
+// waiting is a set of services in the order in which they began to wait. The zero value is empty
+// and ready to use.
 type waiting struct {
 	since map[vip.ServiceKey]uint64
 	next  uint64
 }
 
-// set adds or removes k. A service that waits already keeps its place.
+// set adds or removes k. A service that already waits keeps its position.
 func (w *waiting) set(k vip.ServiceKey, waits bool) {
 	if !waits {
 		delete(w.since, k)

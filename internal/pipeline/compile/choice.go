@@ -8,20 +8,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// choice is which backends of one family serve clients of one port under one
-// traffic policy: how far they may be, and which of those take new connections.
+// choice states which backends of one family serve clients of one port under one traffic policy:
+// how far away they may be, and which of those take new connections.
 //
-// Local reaches this node only. Cluster reaches all or, where backends are meant
-// for some clients or the service prefers near ones, and one such is ready,
-// those. Of what is within reach the ready ones with a weight take new
-// connections; if there are none, those that serve while they terminate. If
-// there are none of these either, nobody does: what is out of reach never stands
-// in.
+// The local policy reaches this node only. The cluster policy reaches all backends. Where backends
+// have topology hints, or the service prefers near backends, it reaches only those, if one of them
+// is ready. Within reach, the ready backends with a weight take new connections. Without any, those
+// that serve while they terminate take them. Without these, nothing takes new connections: a
+// backend out of reach is never a substitute.
 type choice struct {
 	family vip.Family
-	port   string // the port's name; "" is any, where all backends serve all ports
+	port   string // the port's name; "" is any port, where all backends serve all ports
 	reach  reach
-	takes  vip.State // takes new connections where it has a weight; zero is none
+	takes  vip.State // the state that takes new connections, with a weight above 0; zero: no backend does
 }
 
 // reach is how far from this node a backend may be.
@@ -31,11 +30,11 @@ const (
 	anywhere   reach = iota
 	sameZone         // backends in this node's zone
 	sameNode         // backends on this node
-	hintedZone       // backends meant for this node's zone
-	hintedNode       // backends meant for this node
+	hintedZone       // backends hinted for this node's zone
+	hintedNode       // backends hinted for this node
 )
 
-// choose decides in O(backends).
+// choose computes the choice. It costs O(backends).
 func choose(in *Input, family vip.Family, port string, policy vip.TrafficPolicy) choice {
 	c := choice{family: family, port: port, reach: sameNode}
 	if policy != vip.Local {
@@ -45,7 +44,7 @@ func choose(in *Input, family vip.Family, port string, policy vip.TrafficPolicy)
 	return c
 }
 
-// takers returns the state of those within reach that take new connections.
+// takers returns the state of the backends within reach that take new connections.
 func (c *choice) takers(in *Input) (state vip.State) {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
@@ -62,16 +61,15 @@ func (c *choice) takers(in *Input) (state vip.State) {
 	return state
 }
 
-// preferred returns how far clients reach under the cluster policy: as near as
-// hints say or, where no ready backend has any, as the service prefers and a
-// backend is ready. Hints and zones count only where each ready backend has
-// one: one that nobody placed may be the nearest of all.
+// preferred returns the reach of clients under the cluster policy. Hints decide it. If no ready
+// backend has hints, it is as near as the service prefers and a backend is ready. Hints and zones
+// count only if every ready backend has one, because a backend without one may be the nearest.
 func (c *choice) preferred(in *Input) reach {
 	var node, zone, unplaced bool
 	var hinted hints
 	n, s := &in.Node, in.Service
 	if s.Distribution != vip.PreferSameNode && s.Distribution != vip.PreferSameZone && !slices.ContainsFunc(s.Backends, hasHints) {
-		return anywhere // without asking for the state of each
+		return anywhere // without looking up any backend's state
 	}
 	for i := range s.Backends {
 		b := &s.Backends[i]
@@ -96,11 +94,11 @@ func (c *choice) preferred(in *Input) reach {
 	return anywhere
 }
 
-// hints are what the ready backends of a choice say of whom they are meant for.
+// hints summarizes the topology hints of the ready backends of a choice.
 type hints struct {
-	any                      bool // one of them says something
-	noNode, noZone           bool // one of them names no node, no zone
-	forThisNode, forThisZone bool // one of them is meant for clients here
+	any                      bool // at least one backend has a hint
+	noNode, noZone           bool // at least one backend names no node, no zone
+	forThisNode, forThisZone bool // at least one backend is meant for clients here
 }
 
 func (h *hints) note(n *Node, b *vip.Backend) {
@@ -111,7 +109,7 @@ func (h *hints) note(n *Node, b *vip.Backend) {
 	h.forThisZone = h.forThisZone || b.ForZones.Has(n.Zone)
 }
 
-// reach follows nodes before zones, as kube-proxy does.
+// reach prefers nodes to zones, as kube-proxy does.
 func (h *hints) reach() reach {
 	switch {
 	case h.forThisNode && !h.noNode:
@@ -129,7 +127,7 @@ func (c *choice) serves(b *vip.Backend) bool {
 	return vip.FamilyOf(b.Address) == c.family && (c.port == "" || b.Serves(c.port))
 }
 
-// reaches reports whether clients may be sent to b at all.
+// reaches reports whether clients may be sent to b.
 func (c *choice) reaches(in *Input, b *vip.Backend) bool {
 	if !c.serves(b) {
 		return false
@@ -155,22 +153,22 @@ func (c *choice) weight(in *Input, b *vip.Backend) uint32 {
 	return b.Weight
 }
 
-// byPort reports whether the ports of a service have backends of their own, so
-// that each has its own choice.
+// byPort reports whether the ports of a service have their own backends, so that each port needs
+// its own choice.
 func byPort(s *vip.Service) bool {
 	return slices.ContainsFunc(s.Backends, func(b vip.Backend) bool { return b.Ports != "" })
 }
 
-// choices are the backends of one service, by family and policy, each worked
-// out when it is first asked for: once for all ports, or once a port.
+// choices caches the backends of one service by family and policy. Each is computed at its first
+// use: once for all ports, or once per port.
 type choices struct {
 	byPort bool
 	made   [4]bool
 	choice [4]choice
-	ports  [4][]vip.Endpoint // of the port at hand
+	ports  [4][]vip.Endpoint // of the current port
 }
 
-// next begins with another port of the service.
+// next moves to another port of the service.
 func (c *choices) next() {
 	c.ports = [4][]vip.Endpoint{}
 	if c.byPort {
@@ -178,10 +176,9 @@ func (c *choices) next() {
 	}
 }
 
-// endpoints returns the endpoints of p, the port at hand, for clients of an
-// address. Those of UDP that take no new clients are not among them: UDP has no
-// connections that could be kept, and a client that goes on sending from one port
-// would stay with a backend that is down for as long as it does.
+// endpoints returns the endpoints of p, the current port, for clients of an address. It omits UDP
+// endpoints that take no new clients. UDP has no connections to keep, and a client that continues
+// to send from one port would stay with a backend that is down.
 func (c *choices) endpoints(in *Input, p *vip.Port, a netip.Addr, policy vip.TrafficPolicy) []vip.Endpoint {
 	i, family := 0, vip.FamilyOf(a)
 	if family == vip.IPv6 {
@@ -206,10 +203,10 @@ func (c *choices) endpoints(in *Input, p *vip.Port, a netip.Addr, policy vip.Tra
 	return c.ports[i]
 }
 
-// LocalReady returns how many ready backends of the service are on this node,
-// of the families that it is served on. Terminating ones don't count: it tells
-// those who balance over nodes where to send new connections. Backends of one
-// address that each serve some of the ports are one server, and count once.
+// LocalReady returns how many ready backends of the service are on this node, in the families that
+// the service is served on. Terminating backends don't count, because load balancers over nodes use
+// the number to place new connections. Backends of one address that each serve some of the ports
+// are one server and count once.
 func LocalReady(in *Input) (n int) {
 	var last netip.Addr // the last address counted that serves some of the ports
 	for i := range in.Service.Backends {
@@ -228,9 +225,9 @@ func LocalReady(in *Input) (n int) {
 	return n
 }
 
-// Hinted reports whether topology hints decide which backends the service's
-// clients are sent to under the cluster policy, at a port and in a family: some
-// ready backend has one. The service's traffic distribution then does not count.
+// Hinted reports whether topology hints decide which backends serve the service's clients under the
+// cluster policy, at a port and in a family. This is so if a ready backend has a hint. The
+// service's traffic distribution then has no effect.
 func Hinted(s *vip.Service, family vip.Family, port string, override func(vip.BackendKey) (vip.State, bool)) bool {
 	c := choice{family: family, port: port}
 	return slices.ContainsFunc(s.Backends, func(b vip.Backend) bool {
@@ -238,9 +235,8 @@ func Hinted(s *vip.Service, family vip.Family, port string, override func(vip.Ba
 	})
 }
 
-// EffectiveState returns the state that is in force for a backend: the
-// operator's word, else the source's. A backend without a state is ready.
-// Override may be nil.
+// EffectiveState returns the state in effect for a backend: the override if there is one, else the
+// source's state. A backend without a state is ready. Override may be nil.
 func EffectiveState(service vip.ServiceKey, b *vip.Backend, override func(vip.BackendKey) (vip.State, bool)) vip.State {
 	if override != nil {
 		if state, ok := override(b.Key(service)); ok {

@@ -1,14 +1,13 @@
-// Package compile turns one service into the frontends that a dataplane
-// programs.
+// Package compile computes the frontends of one service for a dataplane.
 //
-// In come the service, what the allocator granted it, the operator's word on
-// its backends and this node; out come its frontends in the order of their
-// keys, or the reasons why there are none. Which backends a frontend has, and
-// which of them take new connections, is decided here and nowhere else. It is a
-// pure function: the same input gives the same output on every host, and it
-// costs nothing that depends on any other service. It does no I/O, remembers
-// nothing, and knows no dataplane: draining and conflicts between services are
-// decided by those who have them in sight.
+// Its input is the service, its allocation, the overrides of its backends, and this node. Its
+// output is the frontends in the order of their keys, or the reasons why the service has no
+// frontends. Only this package decides which backends a frontend has and which of them take new
+// connections.
+//
+// It is a pure function: the same input gives the same output on every host, and the cost depends
+// on no other service. It does no I/O, keeps no state and knows no dataplane. Its callers decide
+// draining and conflicts between services.
 package compile
 
 import (
@@ -19,29 +18,28 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Input is everything the frontends of one service depend on. Nothing in it is
-// changed but Room, and the frontends share no other memory with it but SourceRanges.
+// Input is everything that the frontends of one service depend on. Only Room is changed. The
+// frontends share memory with Input only through SourceRanges and Room.
 type Input struct {
 	Service    *vip.Service
 	Allocation *vip.Allocation
-	// State returns the operator's word on a backend, which overrides the
-	// source's; nil when there is none on any.
+	// State returns the override of a backend's state, which has priority over the source's state.
+	// It is nil when no backend has an override.
 	State func(vip.BackendKey) (vip.State, bool)
 	Node  Node
-	// Room is where the frontends may be put, so that who compiles many services
-	// needs it once; nil makes room.
+	// Room is memory for the frontends, so that a caller that compiles many services allocates it
+	// once. If it is nil or too small, Service allocates memory.
 	Room []vip.Frontend
 }
 
-// Service returns the frontends of one service, sorted by key: one for each
-// granted VIP and port, and one for each granted node port and node-port address
-// of a family that the service has. Where clients inside the cluster are to be
-// served otherwise than those outside, a VIP's port has two, one for each
-// audience. On a real server see realServer.
+// Service returns the frontends of one service, sorted by key. There is one for each granted VIP
+// and port, and one for each granted node port and each node-port address of a family that the
+// service has. Where the policies for clients inside and outside the cluster differ, a VIP's port
+// has two frontends, one for each audience. For a real server, see realServer.
 //
-// Frontends of one port, family and traffic policy share their slice of
-// backends, which nobody may change. It costs O(ports x backends). A service that asks for something that is
-// not supported has no frontends at all, and a problem for each such thing.
+// Frontends of one port, family and traffic policy share their slice of backends. Callers must not
+// change it. The cost is O(ports x backends). A service that requests something unsupported has no
+// frontends, and one problem for each unsupported thing.
 func Service(in Input) ([]vip.Frontend, []vip.Problem) {
 	if problems := Unsupported(in.Service); len(problems) > 0 {
 		return nil, problems
@@ -56,7 +54,7 @@ func Service(in Input) ([]vip.Frontend, []vip.Problem) {
 	return slices.CompactFunc(out, func(a, b vip.Frontend) bool { return a.Key == b.Key }), nil
 }
 
-// director makes the frontends of a host that balances.
+// director returns the frontends of a host that balances.
 func director(in *Input) []vip.Frontend {
 	s, granted := in.Service, in.Allocation
 	external, internal := Policies(s)
@@ -96,16 +94,15 @@ func director(in *Input) []vip.Frontend {
 	return out
 }
 
-// Policies returns the policies of clients outside, and of those inside the
-// cluster. Where they differ, those inside have frontends of their own.
+// Policies returns the policies for clients outside the cluster and for clients inside it. Where
+// they differ, inside clients have their own frontends.
 func Policies(s *vip.Service) (external, internal vip.TrafficPolicy) {
 	return cmp.Or(s.ExternalTraffic, vip.Cluster), cmp.Or(s.InternalTraffic, vip.Cluster)
 }
 
-// servesFamily reports whether the service has a VIP of the address's family.
-// On another family there would be no backends for a node port, and clients
-// that the service never meant would be refused. Before any VIP is granted,
-// every address will do.
+// servesFamily reports whether the service has a VIP of the address's family. In another family a
+// node port would have no backends, and clients for which the service was not intended would be
+// rejected. Before any VIP is granted, every address is accepted.
 func servesFamily(in *Input, a netip.Addr) bool {
 	if len(in.Allocation.VIPs) == 0 {
 		return true
@@ -114,7 +111,7 @@ func servesFamily(in *Input, a netip.Addr) bool {
 	return slices.ContainsFunc(in.Allocation.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == family })
 }
 
-// count returns how many frontends a director has of in, at most.
+// count returns the maximum number of frontends that a director has for in.
 func count(in *Input) int {
 	audiences := 1
 	if external, internal := Policies(in.Service); internal != external {
@@ -129,8 +126,7 @@ func count(in *Input) int {
 	return n
 }
 
-// nodePort returns the node port that p wants and was granted, or 0. A range
-// has none.
+// nodePort returns the node port that p requests and was granted, or 0. A range has no node port.
 func nodePort(p *vip.Port, granted *vip.Allocation) uint16 {
 	if !p.NodePort.Wanted() || p.LastPort != 0 {
 		return 0
@@ -138,8 +134,8 @@ func nodePort(p *vip.Port, granted *vip.Allocation) uint16 {
 	return granted.NodePorts[p.Key()]
 }
 
-// onVIP is the frontend of a port on a VIP, without backends. Source ranges
-// count there alone: node ports are for who may reach the host.
+// onVIP returns the frontend of a port on a VIP, without backends. Only these frontends have source
+// ranges: a node port is for every client that can reach the host.
 func onVIP(s *vip.Service, p *vip.Port, a netip.Addr) vip.Frontend {
 	f := frontend(s, p, vip.OnVIP, vip.FrontendKey{Addr: a, Port: p.Port, LastPort: p.LastPort, Protocol: p.Protocol})
 	f.SourceRanges = s.SourceRanges
@@ -162,9 +158,9 @@ func frontend(s *vip.Service, p *vip.Port, kind vip.FrontendKind, key vip.Fronte
 	}
 }
 
-// masquerade returns whose addresses are replaced on the way to the backends of
-// a policy. With direct routing and tunnels the backends answer the clients
-// themselves; under the local policy clients keep their address.
+// masquerade returns which source addresses are replaced on the way to the backends of a policy.
+// With direct routing and tunnels, the backends answer the clients themselves. Under the local
+// policy, clients keep their address.
 func masquerade(s *vip.Service, policy vip.TrafficPolicy) vip.Masquerade {
 	switch {
 	case bypassed(s):
@@ -177,8 +173,7 @@ func masquerade(s *vip.Service, policy vip.TrafficPolicy) vip.Masquerade {
 	return vip.MasqueradeAuto
 }
 
-// bypassed reports whether the replies of the service's backends bypass the
-// balancing host.
+// bypassed reports whether the replies of the service's backends bypass the balancing host.
 func bypassed(s *vip.Service) bool {
 	return s.Forward == vip.ForwardDirect || s.Forward == vip.ForwardTunnel
 }

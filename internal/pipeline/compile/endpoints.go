@@ -6,14 +6,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// endpoints returns the backends that a choice reaches at its port, sorted, each
-// address and port once. It is never nil, so that callers can tell it from "not
-// made yet". Those that take no new connections are in it with weight 0: their
-// open ones go on.
+// endpoints returns the backends that a choice reaches at its port, sorted, each address and port
+// once. It is never nil, so that callers can distinguish it from "not computed yet". Backends that
+// take no new connections are included with weight 0: their open connections continue.
 //
-// A backend without a port of its own uses the port's TargetPort; where that
-// makes it the same as one that states its port, the one that states it is
-// meant. TargetPort 0, of a range, stays 0.
+// A backend without its own port uses the port's TargetPort. If it then equals a backend that
+// states its port, the one that states it is kept. TargetPort 0, of a range, stays 0.
 func endpoints(in *Input, c *choice, p *vip.Port) []vip.Endpoint {
 	backends := in.Service.Backends
 	out := make([]vip.Endpoint, 0, len(backends))
@@ -22,9 +20,9 @@ func endpoints(in *Input, c *choice, p *vip.Port) []vip.Endpoint {
 			out = append(out, vip.Endpoint{Addr: b.Endpoint(p.TargetPort), Weight: c.weight(in, b)})
 		}
 	}
-	// Backends come sorted by address and stated port, so this finds work only
-	// where a stated port is below the target port. The sort must be stable: of
-	// two alike the later is the one with a port of its own.
+	// Backends are sorted by address and stated port, so a sort is needed only where a stated port
+	// is below the target port. The sort must be stable: of two equal endpoints the later one
+	// states its port.
 	if !slices.IsSortedFunc(out, vip.CompareEndpoints) {
 		slices.SortStableFunc(out, vip.CompareEndpoints)
 	}

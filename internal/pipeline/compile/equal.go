@@ -7,9 +7,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// SameFrontend reports whether a and b ask a dataplane for the same, without
-// reflection or allocation. It costs O(backends), and O(1) for backends that
-// are the same slice.
+// SameFrontend reports whether a and b request the same from a dataplane, without reflection or
+// allocation. It costs O(backends), or O(1) if both have the same slice of backends.
 func SameFrontend(a, b vip.Frontend) bool {
 	return a.Key == b.Key &&
 		a.Kind == b.Kind &&
@@ -27,8 +26,8 @@ func SameFrontend(a, b vip.Frontend) bool {
 		SameEndpoints(a.Backends, b.Backends)
 }
 
-// SameEndpoints reports whether a and b are the same endpoints in the same
-// order, with the same weights and deadlines.
+// SameEndpoints reports whether a and b are the same endpoints in the same order, with the same
+// weights and deadlines.
 func SameEndpoints(a, b []vip.Endpoint) bool {
 	if len(a) != len(b) {
 		return false
@@ -39,8 +38,7 @@ func SameEndpoints(a, b []vip.Endpoint) bool {
 	return slices.Equal(a, b)
 }
 
-// SameAllocation reports whether a and b say the same, and of the same revision
-// of the service.
+// SameAllocation reports whether a and b are equal, including the revision of the service.
 func SameAllocation(a, b vip.Allocation) bool {
 	return a.Asked == b.Asked &&
 		a.ServiceRev == b.ServiceRev &&
@@ -51,8 +49,8 @@ func SameAllocation(a, b vip.Allocation) bool {
 		slices.Equal(a.Problems, b.Problems)
 }
 
-// SameService reports whether a and b say the same, the order of their lists
-// included. It costs O(ports + backends + labels).
+// SameService reports whether a and b are equal, including the order of their lists. It costs
+// O(ports + backends + labels).
 func SameService(a, b vip.Service) bool {
 	return a.Key == b.Key &&
 		a.Source == b.Source &&

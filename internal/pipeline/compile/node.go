@@ -7,20 +7,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Node is what compile must know of the host it runs on.
+// Node is what compile needs to know about this host.
 type Node struct {
-	Name string // what backends on this host have as their Node
-	Zone string // where this host is; "" where nobody said
-	// RealServer says that this host is a backend of others' direct routing and
-	// tunnels, and balances nothing.
+	Name string // the Node of backends on this host
+	Zone string // the zone of this host; "" if unknown
+	// RealServer states that this host is a backend of other hosts' direct routing and tunnels, and
+	// balances nothing.
 	RealServer    bool
-	Addrs         []netip.Addr // the host's own addresses, sorted; none that ironvip brought up
-	NodePortAddrs []netip.Addr // the host's addresses that node ports are served on, sorted
+	Addrs         []netip.Addr // the host's own addresses, sorted, without those that ironvip added
+	NodePortAddrs []netip.Addr // the host's addresses that serve node ports, sorted
 }
 
-// has reports whether a backend runs on this node: its source says so, or, where
-// the source says nothing, its address is one of the host's own. Every loopback
-// address is.
+// has reports whether a backend runs on this node. The source decides it. If the source doesn't
+// specify a node, the backend's address must be one of the host's own. Every loopback address is.
 func (n *Node) has(b *vip.Backend) bool {
 	if b.Node != "" {
 		return b.Node == n.Name
@@ -36,10 +35,9 @@ func (n *Node) owns(a netip.Addr) bool {
 	return own
 }
 
-// DependsOnHost reports whether what Service and LocalReady make of s depends on
-// the addresses of the host, so that it is to be made again when they change:
-// where it has node ports or, by the addresses of backends, distinguishes those
-// on this node.
+// DependsOnHost reports whether the results of Service and LocalReady for s depend on the host's
+// addresses, so that they must be computed again when these change. This is so if s has node ports,
+// or if the addresses of its backends decide which of them are on this node.
 func DependsOnHost(s *vip.Service, realServer bool) bool {
 	if realServer {
 		return bypassed(s)

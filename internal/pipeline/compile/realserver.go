@@ -2,14 +2,13 @@ package compile
 
 import "github.com/ironvip/ironvip/vip"
 
-// realServer makes the frontends of a host that is a real server: of the
-// services with direct routing or tunnels, each VIP and port of a family in
-// which the service has a backend at one of the host's addresses. Such a
-// frontend brings up the VIP, and lets the host's own listener have what a
-// director sends. It has the backends of this host alone, weighted as the
-// director weighs them: they are for people to read.
+// realServer returns the frontends of a host that is a real server. They cover services with direct
+// routing or tunnels: each VIP and port of a family in which the service has a backend at one of
+// the host's addresses. Such a frontend adds the VIP to the host, and delivers what a director
+// sends to the host's own listener. Its backends are those of this host, with the director's
+// weights, for display only.
 //
-// One that takes no new connections still counts: it may have open ones.
+// A backend that takes no new connections still counts, because it may have open ones.
 func realServer(in *Input) []vip.Frontend {
 	s := in.Service
 	if !bypassed(s) {
@@ -42,8 +41,8 @@ func realServer(in *Input) []vip.Frontend {
 	return out
 }
 
-// here returns the endpoints of a port at the host's own addresses, whatever
-// node their source says they are on: what counts is who gets the packets.
+// here returns the endpoints of a port at the host's own addresses. It ignores the node that their
+// source states, because the address decides which host receives the packets.
 func (c *choice) here(in *Input, p *vip.Port) []vip.Endpoint {
 	var out []vip.Endpoint
 	for _, e := range endpoints(in, c, p) {

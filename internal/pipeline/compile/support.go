@@ -6,9 +6,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Unsupported returns a problem for each thing that s asks for and no dataplane
-// can do. They are refused by name, never silently ignored. What some dataplane
-// may be able to do is for each dataplane to refuse.
+// Unsupported returns a problem for each thing that s requests and no dataplane can do. Such
+// requests are rejected by name, never silently ignored. Each dataplane itself rejects what only
+// other dataplanes can do.
 func Unsupported(s *vip.Service) []vip.Problem {
 	var problems []vip.Problem
 	for i := range s.Ports {
