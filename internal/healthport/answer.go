@@ -6,10 +6,10 @@ import (
 	"strconv"
 )
 
-// weightHeader tells a balancer how many backends are behind this node.
+// weightHeader is the header with the number of backends on this node.
 const weightHeader = "X-Load-Balancing-Endpoint-Weight"
 
-// body is the answer's, with the names that Kubernetes gives them.
+// body is the answer's body, with Kubernetes' names.
 type body struct {
 	Service struct {
 		Namespace string `json:"namespace"`
@@ -19,7 +19,7 @@ type body struct {
 	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
 }
 
-// ServeHTTP answers for one service, whatever the path and the method are.
+// ServeHTTP answers for one service, for every path and method.
 func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	ready, healthy := int(p.ready.Load()), p.healthy()
 	var b body
@@ -39,5 +39,5 @@ func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		status = http.StatusOK
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(text) // who went away needs no answer
+	_, _ = w.Write(text) // an error means that the client is gone
 }

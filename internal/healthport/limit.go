@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// limit bounds how many connections are open.
+// limit bounds the number of open connections.
 type limit struct {
 	most int64
 	open atomic.Int64
@@ -25,7 +25,7 @@ func (l *limit) give() { l.open.Add(-1) }
 // limited is a listener that resets the connections beyond its limits.
 type limited struct {
 	net.Listener
-	own, all *limit // of this listener, and of all together
+	own, all *limit // of this listener, and of all listeners together
 }
 
 func (l limited) Accept() (net.Conn, error) {
@@ -54,7 +54,7 @@ func reset(c net.Conn) {
 	c.Close()
 }
 
-// counted gives its place back when it is closed.
+// counted is a connection that decrements its limits when it is closed.
 type counted struct {
 	net.Conn
 	own, all *limit

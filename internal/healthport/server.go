@@ -26,40 +26,38 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Bounds of what the network may ask for.
+// Bounds of what clients may use.
 const (
 	requestTime    = 2 * time.Second // from the connection to the end of the answer, in each direction
 	shutdownTime   = time.Second     // for answers under way when a port closes
 	maxHeader      = 4 << 10         // bytes
-	maxConnections = 64              // open at once at one address and port
-	maxAll         = 1024            // at all of them together
+	maxConnections = 64              // open at once on one address and port
+	maxAll         = 1024            // on all of them together
 )
 
-// Bounds of the waits before another try to listen.
+// Bounds of the waits before a retry to listen.
 const (
 	minRetry = 200 * time.Millisecond
 	maxRetry = 30 * time.Second
 )
 
-// Options are what a Server needs. Compiled, Host and Healthy must be given.
+// Options are what a Server needs. Compiled, Host and Healthy are required.
 type Options struct {
 	Compiled  table.Reader[vip.ServiceKey, pipeline.Compiled]
 	Host      table.Reader[struct{}, hostnet.Snapshot]
-	NodePorts []netip.Prefix // where node ports are served; empty is on the primary addresses
-	// Healthy reports whether the dataplane does what the tables say. It is asked
-	// for each answer.
+	NodePorts []netip.Prefix // where node ports are served; empty: on the primary addresses
+	// Healthy reports whether the dataplane matches the tables. It is called for each answer.
 	Healthy func() bool
 	Events  *event.Log
 	Log     *slog.Logger
 }
 
-// Server listens and answers. Make one with New and give it one goroutine with
-// Run.
+// Server listens and answers. Create it with New, and call Run in a goroutine.
 type Server struct {
 	Options
 	all limit
 
-	// Run's own, touched by nothing else.
+	// Used only by Run.
 	ctx      context.Context
 	addrs    []netip.Addr // to listen on
 	ports    map[vip.ServiceKey]*port
@@ -69,10 +67,10 @@ type Server struct {
 	tasks    sync.WaitGroup // every goroutine
 
 	mu      sync.Mutex
-	failing map[place]vip.Problem // failures, as others see them
+	failing map[place]vip.Problem // failures, for Problems
 }
 
-// place is where a service's port is listened on.
+// place is the address at which a service's port listens.
 type place struct {
 	service vip.ServiceKey
 	at      netip.AddrPort
@@ -88,7 +86,7 @@ type port struct {
 	listeners map[netip.Addr]net.Listener
 }
 
-// failure is a place that could not be listened on.
+// failure is a place at which listening failed.
 type failure struct {
 	next    time.Time
 	backoff backoff.Backoff
@@ -115,7 +113,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Problems returns what can't be listened on at present, by service and address.
+// Problems returns where listening fails at present, by service and address.
 func (s *Server) Problems() []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +152,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.follow(snapshot)
 		}
 		batch, rowsChanged := rows.TryNext()
-		// First what goes: its port may be another's now.
+		// Deletions first: another service may have their ports now.
 		for i := range batch {
 			c := &batch[i]
 			if k := c.Value.Service.Key; c.Deleted || s.moves(k, c.Value.HealthPort) {
@@ -182,7 +180,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// follow listens on the addresses that the host has now.
+// follow listens on the present addresses of the host.
 func (s *Server) follow(snapshot hostnet.Snapshot) {
 	addrs := pipeline.NodePortAddrs(snapshot, s.NodePorts)
 	if slices.Equal(addrs, s.addrs) {
@@ -200,7 +198,7 @@ func (s *Server) moves(k vip.ServiceKey, number uint16) bool {
 	return p != nil && p.number != number
 }
 
-// set makes a service's answer the row's.
+// set updates a service's answer to the row.
 func (s *Server) set(k vip.ServiceKey, row *pipeline.Compiled) {
 	p := s.ports[k]
 	if p != nil {
@@ -213,14 +211,14 @@ func (s *Server) set(k vip.ServiceKey, row *pipeline.Compiled) {
 		Handler:           p,
 		ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: requestTime,
 		MaxHeaderBytes: maxHeader,
-		ErrorLog:       log.New(io.Discard, "", 0), // what strangers send is no news
+		ErrorLog:       log.New(io.Discard, "", 0), // errors of clients are not logged
 	}
-	p.http.SetKeepAlivesEnabled(false) // a check is one request; an idle connection would hold a place
+	p.http.SetKeepAlivesEnabled(false) // a check is one request; an idle connection would occupy a slot
 	s.ports[k] = p
 	s.listen(p)
 }
 
-// close ends a service's port, if it has one. Answers under way are given.
+// close closes a service's port, if it has one. Requests in progress are answered.
 func (s *Server) close(k vip.ServiceKey) {
 	p := s.ports[k]
 	if p == nil {
@@ -241,7 +239,7 @@ func (s *Server) close(k vip.ServiceKey) {
 	})
 }
 
-// listen brings a port's listeners to the addresses that there are.
+// listen opens and closes a port's listeners to match the addresses.
 func (s *Server) listen(p *port) {
 	for addr, l := range p.listeners {
 		if !slices.Contains(s.addrs, addr) {
@@ -263,7 +261,7 @@ func (p *port) place(addr netip.Addr) place {
 	return place{p.service, netip.AddrPortFrom(addr, p.number)}
 }
 
-// open listens on one address, or notes that it can't be and when to try again.
+// open listens on one address, or records the failure and schedules a retry.
 func (s *Server) open(p *port, addr netip.Addr) {
 	at := p.place(addr)
 	network := "tcp4"
@@ -290,7 +288,7 @@ func (s *Server) open(p *port, addr netip.Addr) {
 	})
 }
 
-// bury notes the end of a listener, unless it was wanted.
+// bury records the end of a listener, unless it was requested.
 func (s *Server) bury(d death) {
 	p := s.ports[d.service]
 	if p == nil || p.listeners[d.at.Addr()] != d.listener {
@@ -301,8 +299,7 @@ func (s *Server) bury(d death) {
 	s.fail(d.place, d.err)
 }
 
-// fail tells of a place that can't be listened on, once, and sets the time of
-// the next try.
+// fail reports a place at which listening fails, once, and schedules the next try.
 func (s *Server) fail(at place, err error) {
 	f := s.failures[at]
 	if f == nil {
@@ -330,7 +327,7 @@ func problem(at place, err error) vip.Problem {
 	return p
 }
 
-// again tries what is due.
+// again retries what is due.
 func (s *Server) again(now time.Time) {
 	var due []place
 	for at, f := range s.failures {
@@ -346,7 +343,7 @@ func (s *Server) again(now time.Time) {
 	s.schedule()
 }
 
-// forget drops failures of places that are no longer wanted, or that work.
+// forget drops failures of places that are no longer wanted or that work.
 func (s *Server) forget(which func(place) bool) {
 	for at := range s.failures {
 		if which(at) {

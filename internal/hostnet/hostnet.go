@@ -1,10 +1,9 @@
-// Package hostnet watches this host's network: its addresses, gateways and
-// routes, as a table of one row.
+// Package hostnet watches this host's network: its addresses, gateways and routes.
 //
-// In comes the kernel's rtnetlink; out goes a Snapshot whenever it differs from
-// the last. The allocator holds the host's own addresses out of its pools, and
-// node ports listen on them. Reading and watching need no rights. What ironvip
-// itself put on the host is left out. The package changes nothing.
+// Its input is the kernel's rtnetlink. Its output is a table of one row, a Snapshot, which it
+// writes whenever the network differs from the last one. The allocator excludes the host's own
+// addresses from its pools, and node ports listen on them. The package leaves out what ironvip
+// itself put on the host. It changes nothing, and needs no privileges.
 package hostnet
 
 import (
@@ -16,7 +15,7 @@ import (
 type Snapshot struct {
 	Addrs    []Addr
 	Gateways []netip.Addr // next hops of the main routing table
-	Routes   []Route      // of the main routing table, those through a gateway and the default ones left out
+	Routes   []Route      // of the main routing table, without default routes and those through a gateway
 }
 
 // Addr is one address of the host.
@@ -32,10 +31,10 @@ type Route struct {
 	Link   string
 }
 
-// KeyOf returns what a table keeps a host's one snapshot by: nothing.
+// KeyOf returns the key of a host's only snapshot in a table.
 func KeyOf(*Snapshot) struct{} { return struct{}{} }
 
-// Same reports whether two snapshots are alike.
+// Same reports whether two snapshots are equal.
 func Same(a, b Snapshot) bool {
 	return slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.Gateways, b.Gateways) && slices.Equal(a.Routes, b.Routes)
 }

@@ -40,7 +40,7 @@ func TestReadFindsLoopbackWithoutRights(t *testing.T) {
 	}
 }
 
-// Addresses, gateways and routes are followed as they come and go.
+// Added and removed addresses, gateways and routes appear in the table.
 func TestWatchFollowsTheKernel(t *testing.T) {
 	need.Root(t)
 	runtime.LockOSThread() // the namespace is this thread's; the thread ends with the test
@@ -90,8 +90,8 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 			slices.Contains(s.Routes, Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0"}) &&
 			!slices.ContainsFunc(s.Routes, func(r Route) bool { return r.Prefix == netip.MustParsePrefix("198.51.100.0/24") })
 	})
-	// What the table leaves out is told all the same: an address of ours, and one
-	// that no device has but a route makes local.
+	// Changed also reports what the table leaves out: an address of ours, and an address that no
+	// device has but a route makes local.
 	mine, err := netlink.ParseAddr("192.0.2.99/32")
 	do(t, err)
 	made, err := netlink.ParseIPNet("198.51.100.7/32")
@@ -104,7 +104,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: made, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST})
 		},
 	} {
-		for quiet := false; !quiet; { // what was changed before is told first
+		for quiet := false; !quiet; { // earlier changes are reported first
 			select {
 			case <-w.Changed():
 			case <-time.After(2 * longest):
@@ -132,7 +132,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		for { // each pause is shorter than the time to settle
+		for { // each pause is shorter than the interval that the watcher waits for
 			select {
 			case <-enough:
 				return

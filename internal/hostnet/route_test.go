@@ -20,7 +20,7 @@ func network(t *testing.T, s string) *net.IPNet {
 	return n
 }
 
-// What of a route counts: its gateways, or else the range that it names.
+// A route contributes its gateways or, without any, its range.
 func TestRoutes(t *testing.T) {
 	name := func(index int) string { return map[int]string{1: "lo", 2: "eth0", 3: "ironvip0"}[index] }
 	ours := func(link string, _ netip.Addr) bool { return link == "ironvip0" }
@@ -58,7 +58,7 @@ func TestRoutes(t *testing.T) {
 func TestPrefixes(t *testing.T) {
 	for _, c := range []struct {
 		in   *net.IPNet
-		want string // "" is none
+		want string // "": none
 	}{
 		{nil, ""},
 		{&net.IPNet{IP: net.ParseIP("192.0.2.7"), Mask: net.CIDRMask(24, 32)}, "192.0.2.7/24"}, // in 16 bytes

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	settle   = 100 * time.Millisecond // changes this close together are read once
+	settle   = 100 * time.Millisecond // changes within this interval are read together
 	longest  = time.Second            // but no change waits longer than this
-	slowPoll = time.Minute            // for whatever a subscription may lose
-	again    = time.Second            // after a failed reading or a broken subscription
+	slowPoll = time.Minute            // in case a subscription loses changes
+	again    = time.Second            // after a failed read or a broken subscription
 )
 
-// Watcher keeps a table's one row equal to the host's network.
+// Watcher updates a table's only row to the host's network.
 type Watcher struct {
 	out   *table.Table[struct{}, Snapshot]
 	ours  func(link string, addr netip.Addr) bool
@@ -34,20 +34,19 @@ type Watcher struct {
 	changed chan struct{}
 }
 
-// NewWatcher returns a Watcher that does nothing until Run; out is not Ready
-// before its first reading. Ours says which addresses ironvip itself put on the
-// host; they are left out.
+// NewWatcher returns a Watcher that does nothing until Run. Out is not Ready before its first read.
+// Ours reports which addresses ironvip itself put on the host. They are left out.
 func NewWatcher(out *table.Table[struct{}, Snapshot], ours func(link string, addr netip.Addr) bool, log *slog.Logger) *Watcher {
 	return &Watcher{out: out, ours: ours, log: log, first: out.Initializer(), changed: make(chan struct{}, 1)}
 }
 
-// Changed tells, once they have settled, that addresses or routes came or went:
-// also what the table leaves out, ironvip's own and routes of other tables. For
-// one reader.
+// Changed delivers after addresses or routes were added or removed and no change followed for a
+// short time. It includes what the table leaves out: ironvip's own addresses, and routes of other
+// tables. It has one reader.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Run watches until the context ends and returns its error. A kernel that can't
-// be read is logged and tried again; the last snapshot stays.
+// Run watches until the context ends and returns its error. If the kernel can't be read, it logs
+// the error and retries, and the last snapshot remains.
 func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		err := w.follow(ctx)
@@ -63,7 +62,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// follow watches until something breaks.
+// follow watches until an error.
 func (w *Watcher) follow(ctx context.Context) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -82,12 +81,12 @@ func (w *Watcher) follow(ctx context.Context) error {
 	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: report}); err != nil {
 		return fmt.Errorf("subscribe to routes: %w", err)
 	}
-	// The library writes to its channels until it notices that done is closed.
+	// The library writes to its channels until it sees that done is closed.
 	defer func() { go drain(addrs); go drain(routes) }()
 
 	read := time.NewTimer(0)
 	defer read.Stop()
-	var oldest time.Time // change that is not read yet
+	var oldest time.Time // the oldest change that is not read yet
 	touch := func() {
 		if oldest.IsZero() {
 			oldest = time.Now()
@@ -126,7 +125,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 			if !polled {
 				select {
 				case w.changed <- struct{}{}:
-				default: // it isn't read yet
+				default: // the last one was not received yet
 				}
 			}
 		}
@@ -138,8 +137,7 @@ func drain[T any](c <-chan T) {
 	}
 }
 
-// Read returns the host's network as it is now, without the addresses
-// that ours says ironvip put there.
+// Read returns the host's present network, without the addresses for which ours reports true.
 func Read(ours func(link string, addr netip.Addr) bool) (Snapshot, error) {
 	list, err := netlink.LinkList()
 	if err != nil {
@@ -174,8 +172,8 @@ func Read(ours func(link string, addr netip.Addr) bool) (Snapshot, error) {
 	return s, nil
 }
 
-// addRoute takes a route of the main table: as gateways, or as a range that
-// one interface owns.
+// addRoute adds a route of the main table: its gateways, or its range if it belongs to one
+// interface.
 func (s *Snapshot) addRoute(r *netlink.Route, name func(int) string, ours func(string, netip.Addr) bool) {
 	gateways := []net.IP{r.Gw}
 	for _, hop := range r.MultiPath {

@@ -129,7 +129,7 @@ var (
 	}}
 )
 
-// endpoints writes "10.0.0.1:80*1 10.0.0.2:80*0=leaving".
+// endpoints formats endpoints as "10.0.0.1:80*1 10.0.0.2:80*0=leaving".
 func endpoints(f *vip.Frontend) string {
 	texts := make([]string, len(f.Backends))
 	for i, e := range f.Backends {

@@ -95,7 +95,7 @@ func reason(in *Input, s *Report) string {
 	return fmt.Sprintf("all of its %s take new connections", text.Plural(s.Total, "backend"))
 }
 
-// fails reports whether the dataplane refused a frontend with a code that matches.
+// fails reports whether the dataplane rejected a frontend with a code that matches.
 func fails(in *Input, matches func(code string) bool) bool {
 	return slices.ContainsFunc(in.Frontends, func(f Frontend) bool {
 		return f.Applied.Problem != nil && matches(f.Applied.Problem.Code)
@@ -112,7 +112,7 @@ func sentence(p vip.Problem) string {
 	return text
 }
 
-// idleBackends gives the reason of each backend that takes no new connections.
+// idleBackends returns the reason of each backend that takes no new connections.
 func idleBackends(in *Input) (lines []string) {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
@@ -147,8 +147,8 @@ func takesNew(in *Input, b *vip.Backend) bool {
 	})
 }
 
-// emptyFrontends names the frontends that refuse clients for a reason of their own,
-// other than that no backend of the service is ready.
+// emptyFrontends returns the frontends that reject clients for their own reason, other than that no
+// backend of the service is ready.
 func emptyFrontends(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
@@ -182,8 +182,8 @@ func emptyFrontends(in *Input) (lines []string) {
 	return lines
 }
 
-// backendOf names the backends that a frontend's clients may use: "ipv4 backend",
-// "ipv4 backend for port http".
+// backendOf describes the backends that a frontend's clients may use: "ipv4 backend", "ipv4 backend
+// for port http".
 func backendOf(s *vip.Service, f *vip.Frontend) string {
 	name := vip.FamilyOf(f.Key.Addr).String() + " backend"
 	if slices.ContainsFunc(s.Backends, func(b vip.Backend) bool { return b.Ports != "" }) {
@@ -196,8 +196,8 @@ func anyUsable(in *Input) bool {
 	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { return usable(in, &b) })
 }
 
-// narrowedFrontends names the frontends that send clients to some of the backends only,
-// with the reason.
+// narrowedFrontends returns the frontends that send clients only to some of the backends, with the
+// reason.
 func narrowedFrontends(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
@@ -244,7 +244,7 @@ func staying(f *vip.Frontend) (n int) {
 	return n
 }
 
-// leavingEndpoints gives the remaining time of each draining endpoint.
+// leavingEndpoints returns the remaining time of each draining endpoint.
 func leavingEndpoints(in *Input) (lines []string) {
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
@@ -258,7 +258,7 @@ func leavingEndpoints(in *Input) (lines []string) {
 	return lines
 }
 
-// holdings lists the addresses and node ports of the service, and since when it has them.
+// holdings lists the addresses and node ports of the service, with the time of their allocation.
 func holdings(in *Input) (lines []string) {
 	a := in.Allocation
 	if a == nil {
@@ -309,7 +309,7 @@ func holdings(in *Input) (lines []string) {
 	return lines
 }
 
-// joined writes addresses with a space between.
+// joined formats addresses with a space between.
 func joined(addrs []netip.Addr) string {
 	var b strings.Builder
 	for i, a := range addrs {

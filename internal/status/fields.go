@@ -12,10 +12,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// none stands for a value that isn't there.
+// none is the text of a missing value.
 const none = "none"
 
-// fields gathers what differs.
+// fields collects the differences.
 type fields []FieldChange
 
 func (f *fields) compare(field, before, after string) {
@@ -24,16 +24,16 @@ func (f *fields) compare(field, before, after string) {
 	}
 }
 
-// changedFields returns what differs between two forms of a service, without
-// its backends, in the order of the spec's reference page.
+// changedFields returns the differences between two versions of a service, without its backends, in
+// the order of the spec's reference page.
 func changedFields(was, is *Planned) []FieldChange {
 	var f fields
 	a, b := &was.Service, &is.Service
 	f.compare("source", a.Source, b.Source)
 	f.compare("labels", labelsText(a.Labels), labelsText(b.Labels))
 	f.compare("pool", a.Pool, b.Pool)
-	// What counts to clients is what is held; a request that changes nothing of
-	// it is no change to them, but one to the spec.
+	// A change of the addresses that the service holds affects clients. A changed request without
+	// that changes only the spec.
 	if before, after := joined(was.Allocation.VIPs), joined(is.Allocation.VIPs); before != after {
 		f.compare("vips", before, after)
 	} else {
@@ -89,7 +89,7 @@ func backendFields(a, b *vip.Backend) []FieldChange {
 	return f
 }
 
-// backendText writes what is worth knowing of a new backend.
+// backendText describes a new backend.
 func backendText(b *vip.Backend) string {
 	text := fmt.Sprintf("weight %d", b.Weight)
 	if b.State != 0 && b.State != vip.Ready {
@@ -121,8 +121,7 @@ func comparePorts(a, b vip.PortKey) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.LastPort, b.LastPort))
 }
 
-// targetText writes a port's target; a range may keep the port that the client
-// asked for.
+// targetText describes a port's target. A range may keep the client's port.
 func targetText(p *vip.Port) string {
 	if p.TargetPort == 0 {
 		return "as the client's"
@@ -130,7 +129,7 @@ func targetText(p *vip.Port) string {
 	return strconv.Itoa(int(p.TargetPort))
 }
 
-// portsText writes ports as in "80,443,10000-10099/tcp 443/udp".
+// portsText formats ports as in "80,443,10000-10099/tcp 443/udp".
 func portsText(ports []vip.Port) string {
 	var texts []string
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP} {

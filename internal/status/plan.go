@@ -30,7 +30,7 @@ const (
 	KindConfig  = "config" // a key of ironvip.toml
 )
 
-// Planned is a service with what it holds or, proposed, would be granted.
+// Planned is a service with its allocation: the present one or, for a proposal, the expected one.
 type Planned struct {
 	Service    vip.Service
 	Allocation vip.Allocation
@@ -39,8 +39,8 @@ type Planned struct {
 // Plan is what a proposal would do.
 type Plan struct {
 	Changes             []Change // by service, the service itself before its backends
-	Add, Change, Remove int      // how many of Changes
-	// Problems are what the proposed services ask for and would not get.
+	Add, Change, Remove int      // numbers of Changes
+	// Problems are what the proposed services request and would not get.
 	Problems []vip.Problem
 }
 
@@ -67,19 +67,18 @@ func (c Change) Name() string {
 	return c.Service.String()
 }
 
-// FieldChange is one field that differs, in the words of a service's spec.
+// FieldChange is one field that differs, with the name from a service's spec.
 type FieldChange struct {
-	Field         string // "scheduler", "ports[80/tcp].target_port"
+	Field         string // "none" for a missing value
 	Before, After string // "none" where there was or will be nothing
 }
 
 // String returns "scheduler wrr -> mh".
 func (f FieldChange) String() string { return fmt.Sprintf("%s %s -> %s", f.Field, f.Before, f.After) }
 
-// NewPlan compares proposed services with the present ones and returns what
-// would change, in an order that depends on nothing but the names. Give it only
-// the present services that the proposal speaks for: those not proposed are
-// removed. It is pure.
+// NewPlan compares proposed services with the present ones and returns the changes, in an order
+// that depends only on the names. Present must hold only services that the proposal covers: those
+// that are not proposed are removed. It is pure.
 func NewPlan(present, proposed []Planned) Plan {
 	before := byKey(present)
 	after := byKey(proposed)
@@ -122,7 +121,7 @@ func byKey(list []Planned) map[vip.ServiceKey]*Planned {
 	return m
 }
 
-// Append adds a change that concerns no service, such as that of a pool.
+// Append adds a change that concerns no service, for example a changed pool.
 func (p *Plan) Append(change Change) { p.add(change) }
 
 func (p *Plan) add(change Change) {
@@ -137,7 +136,7 @@ func (p *Plan) add(change Change) {
 	p.Changes = append(p.Changes, change)
 }
 
-// compare adds what differs between two forms of one service.
+// compare adds the differences between two versions of one service.
 func (p *Plan) compare(was, is *Planned) {
 	k := is.Service.Key
 	if fields := changedFields(was, is); len(fields) > 0 {
@@ -164,7 +163,7 @@ func (p *Plan) compare(was, is *Planned) {
 	}
 }
 
-// nextBackend compares the heads of two sorted lists; an empty one is last.
+// nextBackend compares the heads of two sorted lists. An empty list sorts last.
 func nextBackend(a, b []vip.Backend) int {
 	switch {
 	case len(a) == 0:
@@ -175,8 +174,7 @@ func nextBackend(a, b []vip.Backend) int {
 	return cmp.Or(a[0].Address.Compare(b[0].Address), cmp.Compare(a[0].Port, b[0].Port))
 }
 
-// describe writes what a service has: "192.0.2.12 (new, from public-v4)
-// 443/tcp, 2 backends".
+// describe returns what a service has: "192.0.2.12 (new, from public-v4) 443/tcp, 2 backends".
 func describe(p *Planned, fresh bool) string {
 	var b strings.Builder
 	switch {
@@ -197,8 +195,8 @@ func describe(p *Planned, fresh bool) string {
 	return b.String()
 }
 
-// impact says what the clients of a changed service notice, the worst of it.
-// Which backends a policy excludes is for each node to say.
+// impact returns the most severe effect on the clients of a changed service. It ignores the
+// backends that a policy excludes, because that differs by node.
 func impact(was, is *Planned, fields []FieldChange) string {
 	if ports := givenWay(&was.Service, &is.Service); ports != "" {
 		return "open connections to " + ports + " end at once"
@@ -221,14 +219,13 @@ func impact(was, is *Planned, fields []FieldChange) string {
 	return "open connections keep their backend"
 }
 
-// apart reports whether clients inside have frontends of their own.
+// apart reports whether clients inside have their own frontends.
 func apart(s *vip.Service) bool {
 	external, internal := compile.Policies(s)
 	return external != internal
 }
 
-// givenWay returns the ranges of ports that others take the place of, so that
-// they can't drain.
+// givenWay returns the ranges of ports that can't drain because new ports replace them.
 func givenWay(was, is *vip.Service) string {
 	var ranges []string
 	for i := range was.Ports {
@@ -240,7 +237,7 @@ func givenWay(was, is *vip.Service) string {
 	return strings.Join(ranges, " ")
 }
 
-// drainImpact says what becomes of the connections of something removed.
+// drainImpact returns what happens to the connections of something removed.
 func drainImpact(s *vip.Service) string {
 	tcp := slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol != vip.UDP })
 	if !tcp || s.DrainTimeout == 0 {

@@ -174,9 +174,9 @@ func stateOf(in *Input, s *Report) State {
 	return Healthy
 }
 
-// servedElsewhere reports whether a refusing frontend leaves its clients to other nodes:
-// its policy is local and a backend of its family and port is ready. That backend is on
-// another node, because the frontend refuses.
+// servedElsewhere reports whether a frontend without backends leaves its clients to other nodes.
+// This is so if its policy is local and a backend of its family and port is ready. That backend is
+// on another node, because this frontend rejects its clients.
 func servedElsewhere(in *Input, f *vip.Frontend) bool {
 	if _, policy := policyOf(in.Service, f); policy != vip.Local {
 		return false
@@ -186,8 +186,8 @@ func servedElsewhere(in *Input, f *vip.Frontend) bool {
 	})
 }
 
-// refused reports whether the service was compiled to nothing, or the dataplane
-// supports none of it.
+// refused reports whether the service was compiled to nothing, or the dataplane supports none of
+// it.
 func refused(in *Input) bool {
 	if in.Compiled.NotHere {
 		return false
@@ -240,9 +240,8 @@ type Tables struct {
 	States      table.Reader[vip.BackendKey, vip.BackendState]
 }
 
-// Input reads what Status needs of one service. Frontends that a removed
-// service left behind are not found this way: they are in the frontends table
-// under its name.
+// Input reads what the status of one service depends on. It does not find the remaining frontends
+// of a removed service. They are in the frontends table with its name.
 func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	in := Input{Key: key, Now: now}
 	if s, rev, ok := t.Services.Get(key); ok {
