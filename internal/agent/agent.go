@@ -1,12 +1,12 @@
-// Package agent is the daemon: it wires the parts of the pipeline by hand, runs them, reloads
-// their configuration and stops them. It also opens the stores of a stopped agent for the
-// commands that work without one.
+// Package agent is the daemon: it wires the parts of the pipeline by hand, runs them, reloads their
+// configuration and stops them. It also opens the stores of a stopped agent for the commands that
+// work without a running agent. It makes no decision about services.
 //
-// Source code organization: agent.go creates all parts, tables.go the tables, sources.go the
-// sources, stages.go the stages behind them, plane.go the dataplane and stores.go the stores.
-// run.go runs them. reload.go applies a changed configuration. apideps.go, plan.go, nodes.go and
-// health.go answer the API. clean.go and snapshot.go work without a running agent. The package
-// makes no decision about services.
+// Source code organization: agent.go creates all parts with sources.go (sources), stages.go (the
+// stages behind them), plane.go (the dataplane) and stores.go (the stores). agent.go also creates
+// most tables. tables.go lists the tables for `ironvip debug table`. run.go runs the parts.
+// reload.go applies a changed configuration. apideps.go, plan.go, nodes.go and health.go answer the
+// API. clean.go and snapshot.go work without a running agent.
 package agent
 
 import (
@@ -40,11 +40,11 @@ import (
 
 const eventsKept = 1000
 
-// gcPercent is Go's GOGC while the agent runs: half of the default. BENCHMARKS.md has what it
-// costs and saves.
+// gcPercent is Go's GOGC while the agent runs: half of the default. BENCHMARKS.md gives its cost
+// and savings.
 const gcPercent = 50
 
-// Options say which agent to run.
+// Options specify which agent to run.
 type Options struct {
 	Config   string // the configuration: a directory with ironvip.toml, or the file
 	StateDir string // "": node.state_dir of the configuration
@@ -53,7 +53,7 @@ type Options struct {
 	Stdout   io.Writer
 }
 
-// Run runs an agent until ctx ends or a part of the agent fails for good. It returns nil after
+// Run runs an agent until ctx ends or a part of the agent fails permanently. It returns nil after
 // ctx ended.
 func Run(ctx context.Context, o Options) error {
 	if os.Getenv("GOGC") == "" {
@@ -93,7 +93,7 @@ type agent struct {
 	supervisor  *sources.Supervisor
 	reloaders   map[string]sources.Reloader // the sources that read files, by name
 	caches      []*cache.Source
-	background  []part // of sources: what they write back
+	background  []part // parts of sources that write back
 	rest        *rest.Source
 	overrides   *overrides.Overrides
 	services    *table.Table[vip.ServiceKey, vip.Service]
@@ -115,8 +115,8 @@ type agent struct {
 	lag        lag
 }
 
-// runAgent runs an agent until the context ends or a part of it fails for good. Greet, which only
-// a demo has, is called once the agent is ready. A demo leaves nothing in the kernel.
+// runAgent runs an agent until the context ends or a part of it fails permanently. Greet is called
+// once the agent is ready. Only a demo has it, and a demo leaves nothing in the kernel.
 func runAgent(ctx context.Context, o Options, greet func(*agent)) error {
 	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {
@@ -196,7 +196,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	}
 	defer func() {
 		if err != nil {
-			_ = a.stores.close() // the error that there is says more
+			_ = a.stores.close() // the first error is more informative
 		}
 	}()
 	if a.stateLost {
@@ -225,7 +225,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	return a, nil
 }
 
-// allocatorOptions make the allocator one of a fleet where the store is shared.
+// allocatorOptions adds what the allocator of a fleet needs, if the store is shared.
 func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
 	o := ipam.Options{Clock: clock, Events: a.events, Log: a.log, Unreadable: func(k vip.ServiceKey) bool { return a.rest.Unreadable(k) }}
 	if tree := a.stores.tree; tree != nil {
@@ -236,5 +236,5 @@ func (a *agent) allocatorOptions(clock *table.Clock) ipam.Options {
 	return o
 }
 
-// goneAfter is after how long without a node its leases may be swept.
+// goneAfter is the time after which the leases of an absent node may be swept.
 const goneAfter = 24 * time.Hour

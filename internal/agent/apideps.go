@@ -48,7 +48,7 @@ func (a *agent) apiDeps() api.Deps {
 	}
 }
 
-// greet prints what to do with a running demo.
+// greet prints how to use a running demo.
 func (d *demo) greet(ctx context.Context, a *agent, out io.Writer) {
 	fmt.Fprintf(out, "ironvip %s demo: three backends, two services, everything on this host's loopback\n", a.version)
 	fmt.Fprintf(out, "dataplane  %s (%s)\n", a.plane.about.Mode, a.plane.about.Reason)

@@ -16,14 +16,14 @@ func (a *agent) begin(ctx context.Context) error {
 	if err := a.stores.wait(ctx, a.reportWaiting); err != nil {
 		return err
 	}
-	var restoring errgroup.Group // each on a processor of its own
+	var restoring errgroup.Group // each on its own processor
 	restoring.Go(func() error { return a.allocator.Restore(ctx) })
 	restoring.Go(func() error { a.rest.Restore(); return nil })
 	restoring.Go(func() error { a.overrides.Restore(); return nil })
 	if err := restoring.Wait(); err != nil {
 		return err
 	}
-	// The configuration is good: the agent has its state file, its listeners and its store.
+	// The configuration works: the agent has its state file, its listeners and its store.
 	a.reloading.Lock()
 	defer a.reloading.Unlock()
 	if cfg := a.config.get(); !cfg.IsLastGood {

@@ -25,8 +25,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// An agent whose store has never answered says what it waits for, and begins with
-// what the store has when it does.
+// An agent with a store that has never answered reports what it waits for. It begins with the
+// store's content when the store answers.
 func TestAnAgentBeginsWithItsStore(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, configs.ConfigName)

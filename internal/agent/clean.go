@@ -26,21 +26,21 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// CleanRequest is what "dataplane clean" was asked for.
+// CleanRequest describes a "dataplane clean".
 type CleanRequest struct {
 	Config   string // a file, or a directory that holds ironvip.toml
-	StateDir string // "": as the configuration says
+	StateDir string // "": from the configuration
 	Force    bool   // also while an agent runs
-	Pools    bool   // also services in the pools that nothing else says are ours
+	Pools    bool   // also services in the pools that have no other sign of being ours
 	DryRun   bool   // change nothing
 }
 
-// CleanResult is what is ours in the kernel, or was.
+// CleanResult is what is, or was, ours in the kernel.
 type CleanResult struct {
 	Removed bool        `json:"removed"`
 	Items   []CleanItem `json:"items"`
-	Left    []CleanItem `json:"left"`  // what stays and might be taken for ours
-	Notes   []string    `json:"notes"` // what can't be known, and what stays beside that
+	Left    []CleanItem `json:"left"`  // what is kept although it might be ours
+	Notes   []string    `json:"notes"` // what can't be determined, and what else is kept
 }
 
 // CleanItem is one thing in the kernel. Kind is "service", "address", "tunnel",
@@ -51,12 +51,12 @@ type CleanItem struct {
 	Detail string `json:"detail"`
 }
 
-// Clean finds what an agent of this configuration left in the kernel and, unless it is a dry
-// run, removes it. No agent is needed. Its errors may be an OfflineError.
+// Clean finds what an agent of this configuration left in the kernel and, unless it is a dry run,
+// removes it. No running agent is needed. Its errors may be an OfflineError.
 func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	result := CleanResult{Items: []CleanItem{}, Left: []CleanItem{}, Notes: []string{}}
 	cfg, problems := configs.LoadOrLastGood(req.Config, req.StateDir)
-	if _, err := os.Stat(req.Config); cfg == nil && errors.Is(err, fs.ErrNotExist) { // cleaning comes after uninstalling, too
+	if _, err := os.Stat(req.Config); cfg == nil && errors.Is(err, fs.ErrNotExist) { // cleaning must also work after uninstalling
 		cfg, problems = configs.Parse(filepath.Join(req.Config, configs.ConfigName), nil)
 		if cfg != nil && req.StateDir != "" {
 			cfg.Node.StateDir = req.StateDir
@@ -122,7 +122,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	return result, nil
 }
 
-// list puts what was found in the order in which it goes.
+// list adds what was found, in the order of removal.
 func list(result *CleanResult, r *ipvs.Remains) {
 	add := func(kind, name, detail string) {
 		result.Items = append(result.Items, CleanItem{Kind: kind, Name: name, Detail: detail})
@@ -170,16 +170,16 @@ func agentRuns(where string) error {
 		"stop it first: systemctl stop ironvip; with --force what it programmed is removed all the same, and it puts that back at its next resync"}
 }
 
-// leasesOf reads the leases in the state file, or in the store of a fleet, where
-// that is away as the state file knows it. Without the file there are none, which a
-// note tells. Release gives back the file.
+// leasesOf reads the leases in the state file or in the store of a fleet. If that store is
+// unavailable, it reads the fleet's leases from the state file. Without the file it returns no
+// leases and calls note. Release releases the file.
 func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(string, ...any)) (leases map[ipam.Resource]ipam.Lease, release func(), err error) {
 	path := statePath(cfg)
 	unknown := func(why string) (map[ipam.Resource]ipam.Lease, func(), error) {
 		note("%s: which addresses are leased is not known; what the nftables table has on record and what is on %s is", why, cfg.Dataplane.Device)
 		return nil, func() {}, nil
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // which Open would make
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // Open would create the file
 		return unknown("there is no state file " + path)
 	}
 	db, err := store.Open(path)

@@ -16,12 +16,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// liveConfig is the configuration in force and how the last load went.
+// liveConfig is the configuration in effect and the result of the last load.
 type liveConfig struct {
 	mu       sync.Mutex
 	cfg      *configs.Config
-	started  *configs.Config // that the agent was started with
-	problems []vip.Problem   // of the last load; the configuration in force has none of them
+	started  *configs.Config // the configuration at the agent's start
+	problems []vip.Problem   // of the last load; the configuration in effect has none of them
 	at       time.Time       // of the last load
 	pending  []string        // changed keys that wait for a restart
 }
@@ -30,18 +30,18 @@ func newLiveConfig(cfg *configs.Config, problems []vip.Problem) *liveConfig {
 	return &liveConfig{cfg: cfg, started: cfg, problems: problems, at: time.Now()}
 }
 
-// get returns the configuration in force; nobody changes it.
+// get returns the configuration in effect. Callers must not change it.
 func (l *liveConfig) get() *configs.Config {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cfg
 }
 
-// startedWith returns the configuration that the agent was started with.
+// startedWith returns the configuration at the agent's start.
 func (l *liveConfig) startedWith() *configs.Config { return l.started }
 
-// diff names the keys in which a new configuration differs: those that a reload
-// takes over now, and those that wait for a restart, also from earlier reloads.
+// diff returns the keys that differ in a new configuration: those that a reload applies now, and
+// those that wait for a restart, including those of earlier reloads.
 func (l *liveConfig) diff(cfg *configs.Config) (live, restart []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +50,7 @@ func (l *liveConfig) diff(cfg *configs.Config) (live, restart []string) {
 	return live, restart
 }
 
-// set books a load. A nil configuration was refused: the old one stays.
+// set records a load. A nil configuration was rejected: the old one remains.
 func (l *liveConfig) set(cfg *configs.Config, pending []string, problems []vip.Problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *liveConfig) set(cfg *configs.Config, pending []string, problems []vip.P
 	l.problems, l.at = problems, time.Now()
 }
 
-// last returns how the last load went.
+// last returns the result of the last load.
 func (l *liveConfig) last() (problems []vip.Problem, at time.Time, pending []string, remembered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +75,7 @@ func nodePortAddresses(cfg *configs.Config) []netip.Prefix {
 	return out
 }
 
-// newLogger logs to stderr, without times where systemd adds them.
+// newLogger logs to stderr, without times if systemd adds them.
 func newLogger(cfg *configs.Config, level *slog.LevelVar) *slog.Logger {
 	setLevel(level, cfg)
 	options := &slog.HandlerOptions{Level: level}
@@ -95,12 +95,12 @@ func newLogger(cfg *configs.Config, level *slog.LevelVar) *slog.Logger {
 
 func setLevel(level *slog.LevelVar, cfg *configs.Config) {
 	var l slog.Level
-	if l.UnmarshalText([]byte(cfg.Log.Level)) == nil { // configs let nothing else through
+	if l.UnmarshalText([]byte(cfg.Log.Level)) == nil { // configs validates the level
 		level.Set(l)
 	}
 }
 
-// listen opens the API's listeners: both, one, or none.
+// listen opens the API's listeners: two, one, or none.
 func listen(cfg *configs.Config) ([]net.Listener, error) {
 	var all []net.Listener
 	closeAll := func() {
@@ -126,7 +126,7 @@ func listen(cfg *configs.Config) ([]net.Listener, error) {
 	return all, nil
 }
 
-// problemsError is one error that lists problems, one a line with its hint.
+// problemsError returns one error that lists problems, one per line with its hint.
 func problemsError(what string, problems []vip.Problem) error {
 	var b strings.Builder
 	b.WriteString(what + ":")

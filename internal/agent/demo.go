@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// demo is what `agent --demo` adds to an ordinary agent: a throw-away
-// configuration directory, and three small web servers to be backends. The
-// agent then runs on that directory as on any other.
+// demo is what `agent --demo` adds to an ordinary agent: a temporary configuration directory, and
+// three small web servers as backends. The agent runs with that directory as with any other.
 type demo struct {
 	dir     string
 	servers []*http.Server
@@ -84,13 +83,13 @@ func (d *demo) serve(ctx context.Context, name string) error {
 	s := &http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			// One answer a connection, so that each curl and each click is balanced.
+			// One answer per connection, so that each curl and each click is balanced.
 			w.Header().Set("Connection", "close")
 			fmt.Fprintf(w, "%s at %s answers\n", name, addr)
 		}),
 	}
 	d.servers, d.addrs = append(d.servers, s), append(d.addrs, addr)
-	go s.Serve(l) //nolint:errcheck // ends with ErrServerClosed in close
+	go s.Serve(l) //nolint:errcheck // returns ErrServerClosed after close
 	return nil
 }
 
@@ -135,8 +134,8 @@ func (d *demo) close() {
 	os.RemoveAll(d.dir)
 }
 
-// demoPort is 80 where this process may listen there, so that the line to
-// paste is as short as can be, else 8080.
+// demoPort returns 80 if this process may listen there, so that the printed URLs are short, else
+// 8080.
 func demoPort() int {
 	if os.Geteuid() == 0 {
 		return 80
@@ -149,8 +148,7 @@ func demoPort() int {
 	return 8080
 }
 
-// freeAPIAddress is the API's usual address, or a free one when another agent
-// has that.
+// freeAPIAddress returns the API's usual address, or a free one if another agent uses that.
 func freeAPIAddress() string {
 	for _, addr := range []string{"127.0.0.1:7480", "127.0.0.1:0"} {
 		if l, err := net.Listen("tcp", addr); err == nil {

@@ -15,29 +15,29 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// healthPatience is how long the dataplane may be out of reach before balancers
-// are told to send clients elsewhere. What it was programmed with goes on
-// meanwhile, so a short fault is no reason to move them.
+// healthPatience is how long the dataplane may be unreachable before the health ports send clients
+// to other nodes. The dataplane continues with its last programming, so a short fault is no reason
+// to move clients.
 const healthPatience = time.Minute
 
-// planeHealth judges whether the dataplane does what the tables say.
+// planeHealth determines whether the dataplane matches the tables.
 type planeHealth struct {
 	stats func() reconcile.Stats
 
 	mu    sync.Mutex
-	since time.Time // of the present fault, as first seen; zero is none
+	since time.Time // start of the present fault, as first seen; zero: no fault
 }
 
 func newPlaneHealth(stats func() reconcile.Stats) *planeHealth { return &planeHealth{stats: stats} }
 
-// ok reports no before the first full reconcile, when the reconcile loop hangs,
-// and when the dataplane has been out of reach for a while.
+// ok returns false before the first full reconcile, when the reconcile loop hangs, and when the
+// dataplane has been unreachable for healthPatience.
 func (h *planeHealth) ok() bool {
 	s := h.stats()
 	return s.Synced && time.Since(s.LastRound) < healthPatience && h.lasted(s.TargetError != "") < healthPatience
 }
 
-// lasted returns for how long there has been a fault.
+// lasted returns the duration of the present fault.
 func (h *planeHealth) lasted(fault bool) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,7 +51,7 @@ func (h *planeHealth) lasted(fault bool) time.Duration {
 	return time.Since(h.since)
 }
 
-// checks are the agent's own lines of `ironvip status`.
+// checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
 	checks := a.stateChecks()
 	if a.stores.tree != nil {
@@ -73,7 +73,7 @@ func appendProblems(checks []v1.Check, name string, problems []vip.Problem) []v1
 	return append(checks, c)
 }
 
-// stateChecks are the lines about the state file while something is wrong with it.
+// stateChecks returns the lines about problems of the state file.
 func (a *agent) stateChecks() []v1.Check {
 	if err := a.db.Failing(); err != nil {
 		c := v1.Check{Name: "state", Level: v1.LevelFail, Message: err.Error(), Hint: "traffic goes on; new addresses and registrations are refused until the file can be written"}
@@ -99,7 +99,7 @@ func (a *agent) stateLostProblem() vip.Problem {
 	return p
 }
 
-// ownAddress returns a function that tells the host's own addresses. It costs
+// ownAddress returns a function that reports whether an address is the host's own. It costs
 // O(addresses of the host).
 func ownAddress(host table.Reader[struct{}, hostnet.Snapshot]) func(netip.Addr) bool {
 	return func(addr netip.Addr) bool {

@@ -7,7 +7,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 )
 
-// IdentityChange is what "node new-id" did.
+// IdentityChange is the result of "node new-id".
 type IdentityChange struct {
 	Old string `json:"old,omitempty"` // "" if the state file had none that could be read
 	New string `json:"new"`

@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/sources/rest"
 )
 
-// node is what this host tells the fleet, and `ironvip node list`, of itself.
-// It costs O(services).
+// node returns what this host publishes about itself to the fleet and `ironvip node list`. It costs
+// O(services).
 func (a *agent) node() fleet.Node {
 	stats := a.reconciler.Stats()
 	out := fleet.Node{
@@ -41,7 +41,7 @@ func (a *agent) node() fleet.Node {
 	return out
 }
 
-// nodes lists the fleet; without one, this host.
+// nodes lists the nodes of the fleet or, without a fleet, this host.
 func (a *agent) nodes(ctx context.Context) (v1.NodeList, error) {
 	out := v1.NodeList{Store: a.config.get().IPAM.Store, Items: []v1.Node{}}
 	if a.stores.tree == nil {
@@ -56,7 +56,7 @@ func (a *agent) nodes(ctx context.Context) (v1.NodeList, error) {
 			out.Items = append(out.Items, nodeView(n))
 			continue
 		}
-		own := a.node() // what it told the others may be some seconds old
+		own := a.node() // the published one may be some seconds old
 		own.Index, own.Updated, own.Elected = n.Index, n.Updated, n.Elected
 		view := nodeView(own)
 		view.Self = true
@@ -65,10 +65,10 @@ func (a *agent) nodes(ctx context.Context) (v1.NodeList, error) {
 	return out, err
 }
 
-// maxStoreProblems bounds what `ironvip status` tells of the store.
+// maxStoreProblems bounds the number of store problems in `ironvip status`.
 const maxStoreProblems = 20
 
-// storeCheck is the line of `ironvip status` for a store that hosts share.
+// storeCheck returns the line of `ironvip status` for a store that hosts share.
 func (a *agent) storeCheck() v1.Check {
 	tree := a.stores.tree
 	at := "consul at " + a.config.startedWith().Consul.Address
@@ -113,12 +113,12 @@ func (a *agent) storeCheck() v1.Check {
 	return c
 }
 
-// rereadPatience is for how long whoever asks for a reading of the store waits for
-// it: less than its clients wait for an answer.
+// rereadPatience is how long a caller waits for a requested read of the store. It is less than the
+// timeout of API clients.
 const rereadPatience = 8 * time.Second
 
-// resync makes a source read everything again. What was registered through the
-// API of a fleet is read from its store, and with it all that is there.
+// resync makes a source read everything again. For services that were registered through the API of
+// a fleet, it reads the whole shared store.
 func (a *agent) resync(ctx context.Context, source string) error {
 	if tree := a.stores.tree; tree != nil && source == rest.Type {
 		ctx, cancel := context.WithTimeout(ctx, rereadPatience)
@@ -149,8 +149,8 @@ func nodeView(n fleet.Node) v1.Node {
 // age counts from the first call after the change.
 type lag struct {
 	mu     sync.Mutex
-	behind uint64    // the revision that the dataplane didn't have
-	since  time.Time // when that was seen
+	behind uint64    // the revision that the dataplane had not applied
+	since  time.Time // when behind was recorded
 }
 
 func (l *lag) of(s reconcile.Stats, now time.Time) time.Duration {

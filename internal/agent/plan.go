@@ -17,9 +17,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// plan returns what a reload would change: the services of the files on the
-// disk compared with those of the same sources in force, and the keys of
-// ironvip.toml that differ.
+// plan returns what a reload would change. It compares the services of the files on disk with those
+// of the same sources in effect, and returns the keys of ironvip.toml that differ.
 func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	cfg, problems := configs.Load(a.path)
 	if cfg == nil {
@@ -60,8 +59,8 @@ func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	return plan, problems
 }
 
-// proposedAllocator is an allocator with the leases of now and the pools of a
-// proposed configuration. It writes nothing anywhere. It costs O(leases).
+// proposedAllocator returns an allocator with the present leases and the pools of a proposed
+// configuration. It writes nothing. It costs O(leases).
 func (a *agent) proposedAllocator(ctx context.Context, cfg *configs.Config) (*ipam.Allocator, error) {
 	store := memstore.New()
 	var ops []ipam.Op
@@ -81,8 +80,8 @@ func (a *agent) proposedAllocator(ctx context.Context, cfg *configs.Config) (*ip
 	return would, nil
 }
 
-// configChanges are the pools and keys of ironvip.toml that differ. A reload
-// takes over the pools and what Diff calls live.
+// configChanges returns the pools and keys of ironvip.toml that differ. A reload applies the pools
+// and the keys that Diff reports as live.
 func configChanges(old, new *configs.Config) []status.Change {
 	out := poolChanges(old.Pools, new.Pools)
 	live, restart := configs.Diff(old, new)
@@ -103,7 +102,7 @@ func configChanges(old, new *configs.Config) []status.Change {
 	return out
 }
 
-// isMove reports whether a key is one of those that make it another store.
+// isMove reports whether a changed key selects another store.
 func isMove(old, new *configs.Config, key string) bool {
 	return storeOf(old) != storeOf(new) && slices.Contains([]string{"ipam.store", "consul.prefix", "consul.datacenter"}, key)
 }
@@ -159,8 +158,8 @@ func prefixes(list []netip.Prefix) string {
 	return strings.Join(text, " ")
 }
 
-// keepsLastGood reports whether a service that the files no longer give stays
-// in force all the same, because what is wrong is its file, directory or block.
+// keepsLastGood reports whether a service that is missing from the files remains in effect, because
+// its file, directory or block is invalid.
 func keepsLastGood(s *vip.Service, problems []vip.Problem) bool {
 	for _, p := range problems {
 		its := p.Service == "" || p.Service == s.Key.String()

@@ -18,25 +18,25 @@ import (
 	"github.com/ironvip/ironvip/proxy"
 )
 
-// plane is the dataplane that was chosen, and why.
+// plane is the selected dataplane and the reason for its selection.
 type plane struct {
 	reconcile.Plane
 	io.Closer
-	about    api.Dataplane // but for Findings, see now
+	about    api.Dataplane // without Findings, see now
 	findings func() []ipvs.Finding
 	metrics  *prometheus.Registry
-	remove   func(context.Context) error // takes all that is ours out of the kernel; nil: nothing outlives the process
+	remove   func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
 }
 
-// now is what the plane is at present: what the host lacks comes and goes.
+// now returns the present description of the plane, because findings appear and disappear.
 func (p *plane) now() api.Dataplane {
 	about := p.about
 	about.Findings = notOK(p.findings())
 	return about
 }
 
-// choosePlane makes the dataplane that the configuration asks for. Own reports
-// whether an address is one of the host's own.
+// choosePlane creates the dataplane that the configuration requests. Own reports whether an address
+// is one of the host's own.
 func choosePlane(live *liveConfig, allocator *ipam.Allocator, own func(netip.Addr) bool, log *slog.Logger) (*plane, error) {
 	cfg := live.get()
 	if cfg.Dataplane.Mode == configs.ModeProxy {
@@ -58,9 +58,9 @@ func choosePlane(live *liveConfig, allocator *ipam.Allocator, own func(netip.Add
 	return newProxy(cfg, allocator, own, why, log), nil
 }
 
-// chooseMode decides between IPVS and the userspace proxy by what ipvs.Check
-// found, and gives the reason. It returns an error that names what is missing, and
-// the fix, if the configuration insists on IPVS.
+// chooseMode selects IPVS or the userspace proxy from the findings of ipvs.Check, and returns the
+// reason. If the configuration requires IPVS and something is missing, it returns an error that
+// names it and the fix.
 func chooseMode(mode, role string, findings []ipvs.Finding) (useIPVS bool, why string, err error) {
 	missing := ipvs.Err(findings)
 	switch {
@@ -97,7 +97,7 @@ func newProxy(cfg *configs.Config, allocator *ipam.Allocator, own func(netip.Add
 		metrics: prometheus.NewRegistry()}
 }
 
-// notOK are the findings that an operator should see.
+// notOK returns the findings that an operator should see.
 func notOK(findings []ipvs.Finding) []v1.Finding {
 	out := []v1.Finding{}
 	for _, f := range findings {
@@ -113,7 +113,7 @@ func notOK(findings []ipvs.Finding) []v1.Finding {
 	return out
 }
 
-// ipvsMetrics counts what the dataplane asked of the kernel.
+// ipvsMetrics counts the dataplane's requests to the kernel.
 func ipvsMetrics(t *ipvs.Target) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	count := func(name, help string, value func(ipvs.Stats) uint64) {

@@ -9,8 +9,8 @@ import (
 	"github.com/ironvip/ironvip/ipvs"
 )
 
-// A missing module that the rules need makes "auto" choose the proxy, and is an
-// error that names the module and the fix where the configuration insists on IPVS.
+// If a module that the rules need is missing, "auto" selects the proxy. If the configuration
+// requires IPVS, it is an error that names the module and the fix.
 func TestMissingModuleChoosesTheProxy(t *testing.T) {
 	all := []ipvs.Finding{
 		{Name: "kernel module ip_vs", OK: true, Required: true}, {Name: "nf_tables", OK: true, Required: true},
@@ -38,8 +38,8 @@ func TestMissingModuleChoosesTheProxy(t *testing.T) {
 	}
 }
 
-// What a host lacks for its dataplane is told as it is when somebody asks: what is
-// needed for single frontends shows later than the start, and what was fixed disappears.
+// Findings are those at the time of the request: those of single frontends appear after the start,
+// and fixed ones disappear.
 func TestFindingsAreOfNow(t *testing.T) {
 	var found []ipvs.Finding
 	p := &plane{findings: func() []ipvs.Finding { return found }}

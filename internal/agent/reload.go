@@ -32,10 +32,9 @@ func (a *agent) followSignals(ctx context.Context) {
 	}
 }
 
-// reload reads ironvip.toml and every services directory again. A bad
-// ironvip.toml changes nothing at all. Of the services directories everything
-// good takes effect, and what is bad keeps its last good state. The problems
-// are all that was refused.
+// reload reads ironvip.toml and every services directory again. An invalid ironvip.toml changes
+// nothing. In the services directories, everything valid takes effect, and what is invalid keeps
+// its last good state. The problems are everything that was rejected.
 func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	a.reloading.Lock()
 	defer a.reloading.Unlock()
@@ -44,7 +43,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 		select {
 		case <-a.reconciler.Synced():
 			a.systemd.ready(a.summary())
-		default: // it isn't, yet: the first full reconcile says so
+		default: // not ready yet: the first full reconcile reports it
 		}
 	}()
 
@@ -55,7 +54,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 		a.refused(problems)
 		return v1.ReloadResult{}, problems
 	}
-	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; it waits for a restart in any case
+	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; a change waits for a restart anyway
 	live, restart := a.config.diff(cfg)
 	if len(live) > 0 {
 		if problems := a.allocator.Configure(cfg.IPAMConfig()); len(problems) > 0 {
@@ -87,7 +86,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	return out, problems
 }
 
-// refused reports what a reload refused.
+// refused reports what a reload rejected.
 func (a *agent) refused(problems []vip.Problem) {
 	for _, p := range problems {
 		a.log.Error("reload: "+p.Error(), "hint", p.Hint)
@@ -114,7 +113,7 @@ func (a *agent) validate(context.Context) []vip.Problem {
 	return append(append(problems, cfg.CheckFiles()...), more...)
 }
 
-// configCheck is the configuration's line of `ironvip status`.
+// configCheck returns the configuration's line of `ironvip status`.
 func (a *agent) configCheck() v1.Check {
 	problems, at, pending, remembered := a.config.last()
 	c := v1.Check{Name: "config", Level: v1.LevelOK, Message: fmt.Sprintf("loaded %s ago", time.Since(at).Round(time.Second))}

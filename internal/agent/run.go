@@ -18,7 +18,7 @@ type part struct {
 	run  func(context.Context) error
 }
 
-// run starts every part and waits for the end of all of them. The API and systemd's status run at
+// run starts every part and waits for the end of all of them. The API and systemd's status start at
 // once. The pipeline starts when the store has been read, however long that takes.
 func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	listeners, err := listen(a.config.get())
@@ -49,7 +49,8 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		return nil
 	})
 	group.Go(func() error {
-		// Creating its routes takes as long as thousands of services: nothing waits for them.
+		// Creating the API's routes takes as long as thousands of services, so nothing waits for
+		// it.
 		server := api.New(a.apiDeps())
 		run(part{"the API", server.Run})
 		for _, l := range listeners {
@@ -94,7 +95,7 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
 	}
 }
 
-// summary is the line that `systemctl status` shows.
+// summary returns the line that `systemctl status` shows.
 func (a *agent) summary() string {
 	s := a.reconciler.Stats()
 	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane.about.Mode, a.services.Len(), s.Wanted)

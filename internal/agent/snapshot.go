@@ -17,10 +17,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// StoreRequest names a store to be read or written without an agent.
+// StoreRequest names a store to read or write without an agent.
 type StoreRequest struct {
 	Config   string // a file, or a directory that holds ironvip.toml
-	StateDir string // "" is node.state_dir
+	StateDir string // "": node.state_dir of the configuration
 	Version  string // of this binary
 }
 
@@ -31,7 +31,7 @@ type RestoreRequest struct {
 	File          string // its name in messages
 	DryRun        bool   // change nothing
 	SkipConflicts bool   // restore the rest
-	None          bool   // restore nothing, and let the agent start on the store as it is
+	None          bool   // restore nothing, and allow the agent to start on the store as it is
 }
 
 // RestoreResult is what a restore wrote, or would write.
@@ -85,7 +85,7 @@ func openIdleState(req StoreRequest) (*configs.Config, *store.DB, error) {
 	return cfg, db, err
 }
 
-// openIdle opens the store that a configuration names. Close it.
+// openIdle opens the store that a configuration names. The caller closes it.
 func openIdle(ctx context.Context, req StoreRequest) (*idle, error) {
 	cfg, db, err := openIdleState(req)
 	if err != nil {
@@ -132,7 +132,7 @@ func Save(ctx context.Context, req StoreRequest, to io.Writer) (err error) {
 	return err
 }
 
-// maxProblems is how many mistakes of a file are shown.
+// maxProblems is the maximum number of displayed mistakes of a file.
 const maxProblems = 20
 
 // Restore writes a snapshot into the store that the configuration names, while its agent
@@ -166,8 +166,8 @@ func Restore(ctx context.Context, req RestoreRequest) (result RestoreResult, err
 	if err != nil {
 		return result, err
 	}
-	// If the host last ran on another store, its own store holds the state of an
-	// earlier time, which no service uses any more.
+	// If the host last ran on another store, its own store holds an earlier state, which no service
+	// uses any more.
 	former, err := formerStore(i.db)
 	if err != nil {
 		return result, err

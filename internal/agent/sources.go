@@ -18,7 +18,8 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// newSources makes the first stages of the pipeline: the sources with their supervisor, and resolve.
+// newSources creates the first stages of the pipeline: the sources with their supervisor, and
+// resolve.
 func (a *agent) newSources(cfg *configs.Config, clock *table.Clock) error {
 	a.resolve = pipeline.NewResolve(pipeline.ResolveOptions{
 		Clock: clock, Leases: a.allocator, Shared: a.stores.tree != nil, Services: a.services, Events: a.events,
@@ -38,7 +39,7 @@ func (a *agent) newSources(cfg *configs.Config, clock *table.Clock) error {
 	return nil
 }
 
-// restOptions are the options of the source that the API writes to. Its Joint comes later.
+// restOptions returns the options of the source that the API writes to. Its Joint is set later.
 func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 	o := rest.Options{
 		Store: a.stores.Services, Services: a.services,
@@ -61,7 +62,7 @@ func (a *agent) overrideOptions(cfg *configs.Config) overrides.Options {
 
 func (a *agent) pools() []spec.Pool { return a.config.get().SpecPools() }
 
-// newSource makes one source of the configuration.
+// newSource creates one source of the configuration.
 func (a *agent) newSource(s *configs.Source) error {
 	source, err := s.Config.NewSource(sources.Deps{
 		Name: s.Name, Node: a.config.get().Node.Name, Version: a.version, DB: a.db, Pools: a.pools,

@@ -51,7 +51,7 @@ func TestMissingStateFileIsNoticed(t *testing.T) {
 	start(false)
 }
 
-// Writes that fail make the status fail, for as long as they do.
+// Failing writes make the status fail, for as long as they fail.
 func TestFailingWritesAreAFailure(t *testing.T) {
 	db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/ironvip/ironvip/sources/rest"
 )
 
-// openState opens the state file, and makes its directory.
+// openState opens the state file, and creates its directory.
 func openState(cfg *configs.Config) (*store.DB, error) {
 	if err := os.MkdirAll(cfg.Node.StateDir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w\nhint: set node.state_dir to a directory that this process may write", err)
@@ -32,7 +32,7 @@ func openState(cfg *configs.Config) (*store.DB, error) {
 
 func statePath(cfg *configs.Config) string { return filepath.Join(cfg.Node.StateDir, store.FileName) }
 
-// localStores are the stores of a host alone, in its state file.
+// localStores returns the stores in the state file, for a host without a fleet.
 func localStores(db *store.DB) (snapshot.Stores, error) {
 	leases, err := boltstore.New(db)
 	if err != nil {
@@ -57,9 +57,8 @@ func stateBucket(db *store.DB) *store.Bucket[overrides.Override] {
 	return store.NewBucket[overrides.Override](db, "states")
 }
 
-// lastStore is which store the agent last ran with, as the state file has it. An
-// agent that began with another would find none of its leases there, and give
-// every service a new address.
+// lastStore is the store that the agent last ran with, as recorded in the state file. An agent that
+// starts on another store would find no leases there, and assign a new address to every service.
 type lastStore struct {
 	Kind       string `json:"kind"`
 	Prefix     string `json:"prefix,omitempty"`
@@ -84,12 +83,12 @@ func (s lastStore) String() string {
 	return fmt.Sprintf("consul (prefix %q)", s.Prefix)
 }
 
-// noteOf is where the state file has the lastStore.
+// noteOf returns the bucket of the state file with the lastStore.
 func noteOf(db *store.DB) *store.Bucket[lastStore] { return store.NewBucket[lastStore](db, "store") }
 
 const lastStoreKey = "last"
 
-// localContents reads what is in the state file.
+// localContents reads the contents of the state file.
 func localContents(db *store.DB) (snapshot.Contents, error) {
 	stores, err := localStores(db)
 	if err != nil {
@@ -98,8 +97,8 @@ func localContents(db *store.DB) (snapshot.Contents, error) {
 	return snapshot.ContentsOf(context.Background(), stores)
 }
 
-// formerStore returns the store with what this host last had; the zero one when
-// there is nothing to lose.
+// formerStore returns the store that this host last ran with, or a zero lastStore if there is
+// nothing to lose.
 func formerStore(db *store.DB) (lastStore, error) {
 	last, known, err := noteOf(db).Get(lastStoreKey)
 	if err != nil || known && last.Kind != configs.StoreBolt {
@@ -112,16 +111,16 @@ func formerStore(db *store.DB) (lastStore, error) {
 	return lastStore{Kind: configs.StoreBolt}, nil
 }
 
-// isStateLost reports whether the state file is new although an agent ran with this state
-// directory before. Every start notes its store in the file, and keeps a copy of the
-// configuration beside it.
+// isStateLost reports whether the state file is new although an agent ran with this state directory
+// before. Every start records its store in the file, and keeps a copy of the configuration beside
+// it.
 func isStateLost(cfg *configs.Config, db *store.DB) (bool, error) {
 	_, known, err := noteOf(db).Get(lastStoreKey)
 	return err == nil && !known && cfg.RanBefore(), err
 }
 
-// checkStore refuses to start on another store than the last one, unless
-// something was imported, or there is nothing to lose.
+// checkStore refuses to start on another store than the last one, unless a snapshot was restored or
+// there is nothing to lose.
 func checkStore(cfg *configs.Config, db *store.DB) error {
 	now := storeOf(cfg)
 	last, known, err := noteOf(db).Get(lastStoreKey)
@@ -147,19 +146,19 @@ func noteStore(db *store.DB, s lastStore) error {
 	return nil
 }
 
-// stores are where an agent keeps leases, registrations and operators' states:
-// in the state file, or in the fleet's tree. Close them.
+// stores are where an agent keeps leases, registrations and overrides: in the state file, or in the
+// fleet's tree. The caller closes them.
 type stores struct {
 	snapshot.Stores
-	// contents reads everything that they keep, at any time.
+	// contents reads all contents, at any time.
 	contents func(context.Context) (snapshot.Contents, error)
-	tree     *fleet.Tree // nil: they are this host's alone
+	tree     *fleet.Tree // nil: a host without a fleet
 
 	stop  context.CancelFunc
 	ended chan error // of the tree's Run
 }
 
-// storeOptions are what the stores are opened with.
+// storeOptions are the options of the stores.
 type storeOptions struct {
 	version string // of this binary
 	clock   *table.Clock
@@ -167,9 +166,8 @@ type storeOptions struct {
 	log     *slog.Logger
 }
 
-// openStores opens the stores that the configuration names. Those of a fleet
-// are kept in step with Consul from here on, until close; they can be read once
-// wait returns.
+// openStores opens the stores that the configuration names. It synchronizes those of a fleet with
+// Consul until close. They can be read once wait returns.
 func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, error) {
 	if cfg.IPAM.Store == configs.StoreBolt {
 		local, err := localStores(db)
@@ -196,7 +194,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }
 	started := time.Now().UnixMilli()
-	tree.SetNode(func() fleet.Node { return fleet.Node{Version: o.version, Since: started} }) // until the agent knows more
+	tree.SetNode(func() fleet.Node { return fleet.Node{Version: o.version, Since: started} }) // until the agent sets the full one
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() {
@@ -206,7 +204,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	return s, nil
 }
 
-// withHint adds the hint of a host that may not join the fleet.
+// withHint adds a hint if this host may not join the fleet.
 func withHint(err error) error {
 	if duplicate, is := errors.AsType[*fleet.DuplicateNodeError](err); is {
 		return fmt.Errorf("%w\nhint: %s", err, duplicate.Hint())
@@ -214,9 +212,9 @@ func withHint(err error) error {
 	return err
 }
 
-// wait returns once the stores can be read: those of a fleet when they have
-// been read from Consul, or were by an earlier run of the agent. Every few
-// seconds it says what it waits for.
+// wait returns once the stores can be read. Those of a fleet must have been read from Consul, now
+// or by an earlier run of the agent. Every few seconds it calls waiting with the reason for the
+// wait.
 func (s *stores) wait(ctx context.Context, waiting func(why string)) error {
 	if s.tree == nil {
 		return nil
@@ -227,7 +225,7 @@ func (s *stores) wait(ctx context.Context, waiting func(why string)) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.tree.Folder(rest.Folder).Ready(): // as the others are
+		case <-s.tree.Folder(rest.Folder).Ready(): // the other folders become ready with it
 			return nil
 		case <-tick.C:
 			waiting(s.tree.Stale())
@@ -237,7 +235,7 @@ func (s *stores) wait(ctx context.Context, waiting func(why string)) error {
 
 const waitingEvery = 5 * time.Second
 
-// inTouch returns once the stores are as they are now, and can be written.
+// inTouch returns once the stores are current and writable.
 func (s *stores) inTouch(ctx context.Context) error {
 	if s.tree == nil {
 		return nil
@@ -259,8 +257,8 @@ func (s *stores) inTouch(ctx context.Context) error {
 	}
 }
 
-// run returns when the context ends, once what this host holds in Consul is
-// given back; or when the tree ends by itself.
+// run returns when the context has ended and this host's session in Consul is released, or when the
+// tree ends by itself.
 func (s *stores) run(ctx context.Context) error {
 	if s.tree == nil {
 		<-ctx.Done()
@@ -275,7 +273,7 @@ func (s *stores) run(ctx context.Context) error {
 	}
 }
 
-// close gives back what this host holds in Consul.
+// close releases what this host holds in Consul.
 func (s *stores) close() error {
 	if s.tree == nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// An agent starts on the store that has its leases, and on another one only with
-// nothing to lose, or once a move is noted.
+// An agent starts on the store with its leases. It starts on another store only if there is nothing
+// to lose, or once a move is recorded.
 func TestAStartOnAnotherStore(t *testing.T) {
 	bolt := &configs.Config{IPAM: configs.IPAM{Store: configs.StoreBolt}}
 	consul := func(prefix, datacenter string) *configs.Config {
@@ -26,7 +26,7 @@ func TestAStartOnAnotherStore(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		leases bool
-		noted  *configs.Config // the last store; nil is none, as of an older version
+		noted  *configs.Config // the last store; nil: none, as in an older version
 		starts *configs.Config
 		ok     bool
 	}{

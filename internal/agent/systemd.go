@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemd tells the service manager how the agent fares. Without one
+// systemd reports the agent's state to the service manager. Without a service manager
 // (NOTIFY_SOCKET unset) every method does nothing.
 type systemd struct{ log *slog.Logger }
 
@@ -20,15 +20,15 @@ func (s systemd) send(state string) {
 	}
 }
 
-// ready says that the first full reconcile is done.
+// ready reports that the first full reconcile is done.
 func (s systemd) ready(status string) { s.send(daemon.SdNotifyReady + "\nSTATUS=" + status) }
 
 func (s systemd) status(status string) { s.send("STATUS=" + status) }
 
 func (s systemd) stopping() { s.send(daemon.SdNotifyStopping) }
 
-// reloading must be followed by ready. MONOTONIC_USEC is what Type=notify-reload
-// of newer versions asks for; older ones pass over it.
+// reloading must be followed by ready. Newer versions require MONOTONIC_USEC for
+// Type=notify-reload; older ones ignore it.
 func (s systemd) reloading() {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -38,9 +38,9 @@ func (s systemd) reloading() {
 	s.send(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000))
 }
 
-// watch feeds the watchdog for as long as the reconcile loop goes round: a loop
-// that hangs lets the service manager restart the agent, while the kernel goes
-// on forwarding. lastTurn says when the loop last went round.
+// watch notifies the watchdog for as long as the reconcile loop makes progress. If the loop hangs,
+// the service manager restarts the agent, while the kernel continues to forward. lastTurn returns
+// the time of the loop's last iteration.
 func (s systemd) watch(ctx context.Context, lastTurn func() time.Time) {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || limit == 0 {

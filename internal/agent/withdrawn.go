@@ -8,14 +8,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// withdrawn returns once a service that a source gave no longer takes new
-// connections here, or belongs to another source; an error only when the
-// context ends.
+// withdrawn returns once a service of a source takes no new connections here, or belongs to another
+// source. It returns an error only when the context ends.
 func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-a.reconciler.Synced(): // before, what isn't known may well be in the dataplane
+	case <-a.reconciler.Synced(): // earlier, an unknown service may be in the dataplane
 	}
 	for {
 		changed := a.services.Changed()
@@ -36,8 +35,8 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 	if _, err := pipeline.WaitGone(ctx, a.compiled, a.applied, key, last); err != nil {
 		return err
 	}
-	// Its row may have been gone before it could be read: then all that the
-	// dataplane was told until now is waited for.
+	// The row may have been deleted before it could be read. In that case, wait until the dataplane
+	// has applied everything up to now.
 	for until := a.frontends.Revision(); a.reconciler.Stats().AppliedRev < until; {
 		select {
 		case <-ctx.Done():
@@ -48,6 +47,5 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 	return nil
 }
 
-// withdrawnEvery is how often it is looked whether the dataplane is as far as it
-// should be, which says so to nobody.
+// withdrawnEvery is the interval of checks of the dataplane's progress, which has no notification.
 const withdrawnEvery = 100 * time.Millisecond

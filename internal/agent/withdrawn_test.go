@@ -18,7 +18,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// slowPlane takes each batch when it is let to.
+// slowPlane applies each batch when the test allows it.
 type slowPlane struct {
 	*reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 	let chan struct{}
@@ -33,8 +33,8 @@ func (p *slowPlane) Apply(ctx context.Context, batch []reconcile.Update[vip.Fron
 	return p.Recorder.Apply(ctx, batch)
 }
 
-// A service counts as withdrawn once the source has taken it back and the
-// dataplane has let it go, and not while that is only not known yet.
+// A service is withdrawn once the source has removed it and the dataplane has removed it too, and
+// not while its state is still unknown.
 func TestWithdrawn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		clock := table.NewClock(time.Now())
