@@ -121,7 +121,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 	await(t, out, "a table without them", func(s Snapshot) bool {
 		return !slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix.Addr() == ours })
 	})
-	// Changes that never pause don't put off the reading of them.
+	// Changes without a pause don't postpone the next read.
 	busy, err := netlink.ParseAddr("203.0.113.1/24")
 	do(t, err)
 	enough, calm := make(chan struct{}), make(chan struct{})

@@ -16,24 +16,24 @@ import (
 // maxKey is bbolt's limit for a key, in bytes.
 const maxKey = bbolt.MaxKeySize
 
-// Bucket is a named set of values of one type, kept as JSON.
+// Bucket is a named set of values of one type, stored as JSON.
 type Bucket[V any] struct {
 	db   *DB
 	name string
 }
 
-// NewBucket returns the bucket of that name; it comes into being with the first
-// write. Two buckets of one name are the same one.
+// NewBucket returns the bucket of that name. The first write creates it. Two buckets of one name
+// share their values.
 func NewBucket[V any](db *DB, name string) *Bucket[V] { return &Bucket[V]{db: db, name: name} }
 
-// Tx gathers the writes of one Batch.
+// Tx collects the writes of one Batch.
 type Tx[V any] struct {
 	bucket string
 	writes []write
 	err    error
 }
 
-// Put sets the value at key. The key has 1 to 32768 bytes, the first not 0.
+// Put sets the value at key. The key has 1 to 32768 bytes, and its first byte is not 0.
 func (tx *Tx[V]) Put(key string, value V) {
 	if tx.err == nil {
 		var b []byte
@@ -52,18 +52,17 @@ func (tx *Tx[V]) Delete(key string) {
 	}
 }
 
-// Put makes the value at key durable. An error that is ErrUnavailable left the
-// old value in place.
+// Put stores the value at key durably. After an ErrUnavailable error the old value is still there.
 func (b *Bucket[V]) Put(key string, value V) error {
 	return b.Batch(func(tx *Tx[V]) { tx.Put(key, value) })
 }
 
-// Delete removes the value at key, durably; a key that isn't there is no error.
+// Delete removes the value at key durably. A missing key is not an error.
 func (b *Bucket[V]) Delete(key string) error {
 	return b.Batch(func(tx *Tx[V]) { tx.Delete(key) })
 }
 
-// Batch does what fill asks for, all of it or nothing, with one fsync.
+// Batch applies the writes of fill, all or nothing, with one fsync.
 func (b *Bucket[V]) Batch(fill func(tx *Tx[V])) error {
 	tx := &Tx[V]{bucket: b.name}
 	fill(tx)
@@ -73,8 +72,8 @@ func (b *Bucket[V]) Batch(fill func(tx *Tx[V])) error {
 	return b.db.commit(tx.writes)
 }
 
-// Write sets the values of put and removes those at remove, all of it or
-// nothing, with one fsync. A key is in one of them only.
+// Write sets the values of put and removes the keys in remove, all or nothing, with one fsync. No
+// key may be in both.
 func (b *Bucket[V]) Write(put map[string]V, remove []string) error {
 	return b.Batch(func(tx *Tx[V]) {
 		for key, value := range put {
@@ -86,7 +85,7 @@ func (b *Bucket[V]) Write(put map[string]V, remove []string) error {
 	})
 }
 
-// Get returns the value at key and whether there is one.
+// Get returns the value at key and whether it exists.
 func (b *Bucket[V]) Get(key string) (value V, ok bool, err error) {
 	err = b.view(func(bucket *bbolt.Bucket) error {
 		raw := bucket.Get([]byte(key))
@@ -102,8 +101,8 @@ func (b *Bucket[V]) Get(key string) (value V, ok bool, err error) {
 	return value, ok, err
 }
 
-// All returns every value. Values that can't be read are left out of the map,
-// and named by an *Error that is ErrDamaged and has their Keys.
+// All returns every value. It omits unreadable values and returns an *Error that is ErrDamaged and
+// has their Keys.
 func (b *Bucket[V]) All() (map[string]V, error) {
 	all := make(map[string]V)
 	var keys, bad []string
@@ -152,7 +151,7 @@ func (b *Bucket[V]) view(read func(*bbolt.Bucket) error) error {
 	return err
 }
 
-// A stored value is the CRC-32C of key and JSON, big-endian, then the JSON.
+// A stored value is the CRC-32C of key and JSON in big-endian order, followed by the JSON.
 const sumSize = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -182,7 +181,7 @@ func (tx *Tx[V]) encode(key string, value V) ([]byte, error) {
 	return stored, nil
 }
 
-// seal returns a value as it is stored.
+// seal returns the stored form of a value.
 func seal(key string, value any) ([]byte, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -191,7 +190,7 @@ func seal(key string, value any) ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, sumSize+len(text)), checksum(key, text)), text...), nil
 }
 
-// unseal reads a stored value, if its checksum is right.
+// unseal decodes a stored value, if its checksum is correct.
 func unseal(key string, stored []byte, into any) error {
 	if len(stored) < sumSize {
 		return errors.New("cut off")

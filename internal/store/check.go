@@ -9,11 +9,10 @@ import (
 	"github.com/ironvip/ironvip/internal/text"
 )
 
-// Check says what is wrong with the state file at path, without changing it: what
-// Open would say, ErrDamaged also for a value that can't be trusted, and
-// fs.ErrNotExist where there is none. A file that an agent has open is ErrLocked
-// at once; that agent has verified it. An agent that starts meanwhile waits. It
-// reads the whole file.
+// Check verifies the state file at path without changing it, and reads the whole file. It returns
+// the error that Open would return, ErrDamaged also for an unreadable value, or fs.ErrNotExist for
+// a missing file. If an agent has the file open, it returns ErrLocked at once, because that agent
+// has verified the file. An agent that starts during the check waits.
 func Check(path string) (err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -26,7 +25,7 @@ func Check(path string) (err error) {
 		}
 	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	// Shared: two who only look don't keep each other out.
+	// A shared lock, so that concurrent checks don't exclude each other.
 	if err := lock(file, syscall.LOCK_SH, 0); err != nil {
 		return openError(path, err)
 	}

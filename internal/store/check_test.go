@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Whoever checks learns what Open would say, and the file stays as it was.
+// Check returns what Open would return, and doesn't change the file.
 func TestCheck(t *testing.T) {
 	content, _, _ := sample(t)
 	if err := Check(filepath.Join(t.TempDir(), "ironvip.db")); !errors.Is(err, fs.ErrNotExist) {
@@ -21,7 +21,7 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		content []byte
-		says    string // "": all is well
+		says    string // "": no error
 	}{
 		{"whole", content, ""},
 		{"empty", nil, "it is empty"},
@@ -45,7 +45,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A value that only its reader would stumble over is named, too.
+// A value that only its reader would find damaged is reported, too.
 func TestCheckReadsEveryValue(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	db := mustOpen(t, path)
@@ -65,7 +65,7 @@ func TestCheckReadsEveryValue(t *testing.T) {
 	}
 }
 
-// A check neither waits for an agent nor keeps one out for longer than it lasts.
+// A check neither waits for an agent nor blocks one for longer than the check takes.
 func TestCheckBesideAnAgent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	db := mustOpen(t, path)

@@ -16,8 +16,8 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// Some tests need a process of their own: another user, other mounts. They run
-// this test binary again, with the name of one of these functions.
+// Some tests need their own process, with another user or other mounts. They run this test binary
+// again, with the name of one of these functions.
 const childEnv = "IRONVIP_STATE_CHILD"
 
 var children = map[string]func(dir string) error{
@@ -84,8 +84,8 @@ func asAnotherUser(dir string) error {
 	return nil
 }
 
-// A real file system that is full: writes fail with ErrUnavailable, what was
-// acknowledged stays, and with room again the same DB goes on.
+// On a full file system, writes fail with ErrUnavailable and acknowledged values remain. When there
+// is space again, the same DB continues to work.
 func TestFullDisk(t *testing.T) {
 	need.Root(t)
 	runChild(t, "full disk", t.TempDir(), &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS})
@@ -114,7 +114,7 @@ func onAFullDisk(dir string) error {
 		}
 	}
 
-	// A disk that is full from the start leaves no half of a file behind.
+	// A disk that is full from the start leaves no incomplete file behind.
 	path := filepath.Join(dir, "ironvip.db")
 	if err := fill(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func onAFullDisk(dir string) error {
 	for i := range 200 {
 		err := put(fmt.Sprintf("full-%d", i))
 		if err == nil {
-			continue // pages it had already
+			continue // it used pages that it already had
 		}
 		failures++
 		var known *Error

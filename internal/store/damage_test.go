@@ -18,9 +18,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// sample makes a state file with several levels, overflowing pages, free pages
-// and two buckets, and returns its content and what it holds now and held
-// before the last write.
+// sample creates a state file with several levels, overflow pages, free pages and two buckets. It
+// returns the file's content, the present values, and the values before the last write.
 func sample(t *testing.T) (content []byte, now, before map[string]thing) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ironvip.db")
@@ -61,8 +60,8 @@ func sample(t *testing.T) (content []byte, now, before map[string]thing) {
 	return content, now, before
 }
 
-// Whatever byte of the file is damaged: Open refuses, or reading names what is
-// lost, or nothing is lost. Never a panic, a hang, or other data.
+// Whichever byte of the file is damaged, Open fails, or a read names the lost values, or nothing is
+// lost. There is never a panic, a hang, or wrong data.
 func TestDamageIsNeverSilent(t *testing.T) {
 	content, now, before := sample(t)
 	path := filepath.Join(t.TempDir(), "ironvip.db")
@@ -96,7 +95,7 @@ func TestDamageIsNeverSilent(t *testing.T) {
 			t.Errorf("%s: holds other data (%d values)", what, len(all))
 		}
 		if whole%8 != 0 {
-			return // an fsync costs too much to do it each time
+			return // an fsync each time would take too long
 		}
 		if err := b.Put("more", thing{Name: strings.Repeat("y", 20_000)}); err != nil && !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: Put: %v", what, err)
@@ -117,7 +116,7 @@ func TestDamageIsNeverSilent(t *testing.T) {
 	for range 1_000 {
 		flip(random.IntN(len(content)), byte(1+random.IntN(255)))
 	}
-	for range 200 { // a page that is another page's copy, or zeroes
+	for range 200 { // pages copied over other pages, or zeroed
 		bad := append([]byte(nil), content...)
 		to := bad[random.IntN(pages)*os.Getpagesize():][:os.Getpagesize()]
 		if random.IntN(4) == 0 {
@@ -133,8 +132,8 @@ func TestDamageIsNeverSilent(t *testing.T) {
 	}
 }
 
-// A page that lost some or all of its elements, or that has the content of an earlier write, is
-// refused: no value is lost without an error.
+// A page that lost some or all of its elements, or that has the content of an earlier write, makes
+// Open fail: no value is lost without an error.
 func TestLostValuesAreRefused(t *testing.T) {
 	content, now, before := sample(t)
 	size := os.Getpagesize()
@@ -231,7 +230,7 @@ func TestLostWriteIsRefused(t *testing.T) {
 	}
 }
 
-// A file of the format before the index is refused, with what to do about it.
+// A file in the format before the index is rejected with a hint.
 func TestEarlierFormatIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	bolt, err := bbolt.Open(path, 0o600, nil)
@@ -269,7 +268,7 @@ func TestTruncatedFileIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		db, err := open(path, 0)
-		if err == nil { // the end may hold nothing yet
+		if err == nil { // the end may be unused so far
 			all, err := NewBucket[thing](db, "things").All()
 			_ = db.Close()
 			if err != nil || !maps.Equal(all, now) {
@@ -281,7 +280,7 @@ func TestTruncatedFileIsRefused(t *testing.T) {
 	}
 }
 
-// The damage that a running agent meets when someone cuts its file.
+// A running agent gets this damage when its file is truncated.
 func TestFileCutUnderAnOpenDatabase(t *testing.T) {
 	content, _, _ := sample(t)
 	path := writeFile(t, content)
@@ -301,7 +300,7 @@ func TestFileCutUnderAnOpenDatabase(t *testing.T) {
 	}
 }
 
-// Opening a file ends, whatever its content, and refuses it or opens it.
+// Open returns for any content, with an error or a DB.
 func FuzzOpen(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "ironvip.db")
 	db, err := Open(path)

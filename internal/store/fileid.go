@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// FileID names the open file on the running kernel, by boot, device and inode, or returns ""
-// when that isn't known. The file's lock makes it exclusive: whoever has the file open now is
-// the only process with this FileID, and an earlier process with the same one has ended. A copy
-// of the file has another FileID, also on the same machine.
+// FileID identifies the open file on the running kernel, by boot, device and inode. It returns ""
+// if that isn't known. The file's lock makes the id exclusive: the process that has the file open
+// is the only one with this FileID, and an earlier process with the same one has ended. A copy of
+// the file has another FileID, also on the same machine.
 func (d *DB) FileID() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 )
 
 // The index is a bucket with an entry for each other bucket: the number of its values and the sum
-// of their checksums. Every write updates it in its transaction, so that a file that lost values,
-// or has older ones, is noticed when it is opened. Its name sorts first: a damaged root page
-// loses other buckets before it.
+// of their checksums. Every write updates it in the same transaction, so that Open detects a file
+// that lost values or has older ones. Its name sorts first, so a damaged root page loses other
+// buckets before the index.
 const indexName = "\x00index"
 
 // format is the version of the file's format, under formatKey of the index. Version 1 had no
@@ -43,8 +43,8 @@ func (t *tally) remove(stored []byte) {
 	}
 }
 
-// mix is the finalizer of splitmix64. A plain sum of checksums often stays the same when many values
-// change alike, because a CRC is linear.
+// mix is the finalizer of splitmix64. A CRC is linear, so a plain sum of checksums often remains
+// the same when many values change in the same way.
 func mix(sum uint32) uint64 {
 	x := uint64(sum) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -69,7 +69,7 @@ func putIndex(index *bbolt.Bucket, key string, entry any) error {
 	return index.Put([]byte(key), stored)
 }
 
-// contents is what reading a whole file found.
+// contents is the result of reading a whole file.
 type contents struct {
 	tallies map[string]tally // of each bucket
 	bad     []string         // values with a wrong checksum
@@ -117,7 +117,7 @@ func readContents(bolt *bbolt.DB) (c contents, err error) {
 	if err != nil {
 		return c, err
 	}
-	if len(c.bad) > 0 { // their checksums say nothing: only the counts do
+	if len(c.bad) > 0 { // bad checksums have no meaning, so only the counts are compared
 		return c, sameCounts(indexed, c.tallies)
 	}
 	if !maps.Equal(indexed, c.tallies) {
@@ -126,7 +126,7 @@ func readContents(bolt *bbolt.DB) (c contents, err error) {
 	return c, nil
 }
 
-// read tallies one bucket. Each key must be found where its order says, too.
+// read tallies one bucket. It also checks that each key is found in its order.
 func (c *contents) read(name string, bucket *bbolt.Bucket) error {
 	var t tally
 	if err := bucket.ForEach(func(k, v []byte) error {
@@ -159,11 +159,10 @@ func sameCounts(indexed, have map[string]tally) error {
 	return nil
 }
 
-// errFormat1 is the error of a file that an earlier version wrote.
+// errFormat1 is the error for a file that an earlier version wrote.
 var errFormat1 = errors.New("the state file has the format of an earlier version")
 
-// isFormat1 reports whether the file has a bucket as version 1 marked them: with the checksum of
-// its name.
+// isFormat1 reports whether the file has a bucket with version 1's mark, the checksum of its name.
 func isFormat1(tx *bbolt.Tx) bool {
 	return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
 		if bucket == nil {

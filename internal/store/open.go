@@ -16,16 +16,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// lockTimeout is how long Open waits for the process that has the file: an
-// agent that is being restarted may still be closing it.
+// lockTimeout is how long Open waits for the process that has the file. An agent that is being
+// restarted may still be closing it.
 const lockTimeout = 3 * time.Second
 
-// Open opens the state file at path and creates it, and its directory, where
-// they are missing. It waits up to 3 s for a process that has the file open and
-// then returns ErrLocked; content that can't be trusted is ErrDamaged, with the
-// damage named, and an empty file is too: it had content once. Every error is an
-// *Error.
-// It reads the whole file once: a quarter of a second for 100,000 values.
+// Open opens the state file at path. It creates the file and its directory if they are missing. It
+// waits up to 3 s for a process that has the file open, and then returns ErrLocked. For untrusted
+// content it returns ErrDamaged and names the damage. An empty file is damaged too, because it had
+// content once. Every error is an *Error. Open reads the whole file once, which takes a quarter of
+// a second for 100,000 values.
 func Open(path string) (*DB, error) { return open(path, lockTimeout) }
 
 func open(path string, wait time.Duration) (db *DB, err error) {
@@ -38,13 +37,13 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 			db, err = nil, unreadable(path, r)
 		}
 		if err != nil && file != nil {
-			_ = release(file) // an error: bbolt did it already
+			_ = release(file) // an error means that bbolt has done it
 		}
 	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 
-	// bbolt locks the same open file again, which does nothing. It has to be
-	// ours first, for the file may be read only when nobody writes it.
+	// bbolt locks the same open file again, which has no effect. The lock must be taken first,
+	// because the file may be read only while no process writes it.
 	file, err = os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = create(path); err == nil {
@@ -64,9 +63,9 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 	return &DB{path: path, bolt: bolt, file: file, tallies: c.tallies}, nil
 }
 
-// create makes a new file, which has its name once it is whole: who is killed
-// meanwhile leaves no half of one there. One that another process makes at the
-// same time is as good.
+// create makes a new file under a temporary name and gives it its name when it is complete. A
+// process that is killed meanwhile leaves no incomplete file there. A file that another process
+// creates at the same time is equivalent.
 func create(path string) error {
 	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
 	if err != nil {
@@ -87,7 +86,7 @@ func create(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// openBolt has bbolt use an open file.
+// openBolt opens a bbolt database on an open file.
 func openBolt(path string, file *os.File, readOnly bool) (*bbolt.DB, error) {
 	return bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout:      time.Second,
@@ -97,7 +96,7 @@ func openBolt(path string, file *os.File, readOnly bool) (*bbolt.DB, error) {
 	})
 }
 
-// openChecked has bbolt use a locked file, and checks all of its content.
+// openChecked opens a bbolt database on a locked file, and checks all of its content.
 func openChecked(path string, file *os.File, readOnly bool) (bolt *bbolt.DB, c contents, err error) {
 	info, err := file.Stat()
 	switch {
@@ -105,7 +104,7 @@ func openChecked(path string, file *os.File, readOnly bool) (bolt *bbolt.DB, c c
 		return nil, c, openError(path, err)
 	case !info.Mode().IsRegular():
 		return nil, c, openError(path, fmt.Errorf("not a regular file but %s", info.Mode().Type()))
-	case info.Size() == 0: // bbolt would take it for a new one
+	case info.Size() == 0: // bbolt would initialize it as new
 		return nil, c, damaged(path, "it is empty")
 	}
 	bolt, err = openBolt(path, file, readOnly)
@@ -130,12 +129,12 @@ func openChecked(path string, file *os.File, readOnly bool) (bolt *bbolt.DB, c c
 	return bolt, c, nil
 }
 
-// unreadable describes a panic or a memory fault while a damaged file is read.
+// unreadable describes a panic or a memory fault during a read of a damaged file.
 func unreadable(path string, panicked any) error {
 	return damaged(path, fmt.Sprintf("it is cut off, or pages are damaged: %v", panicked))
 }
 
-// lock takes the file's lock, LOCK_EX or LOCK_SH, trying for as long as wait.
+// lock takes the file's lock, LOCK_EX or LOCK_SH. It retries until wait has passed.
 func lock(f *os.File, how int, wait time.Duration) error {
 	for deadline := time.Now().Add(wait); ; time.Sleep(50 * time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
@@ -151,8 +150,8 @@ func lock(f *os.File, how int, wait time.Duration) error {
 	}
 }
 
-// release unlocks and closes a file. Closing alone would leave the lock with
-// the memory that bbolt may have mapped.
+// release unlocks and closes a file. Closing alone would keep the lock while bbolt's memory map
+// exists.
 func release(f *os.File) error {
 	if fd, err := f.SyscallConn(); err == nil {
 		_ = fd.Control(func(fd uintptr) { _ = syscall.Flock(int(fd), syscall.LOCK_UN) })

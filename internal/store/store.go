@@ -31,29 +31,28 @@ import (
 // FileName is the state file's name in the state directory.
 const FileName = "ironvip.db"
 
-// What can be wrong with a state file. Test with errors.Is.
+// The errors of a state file. Test with errors.Is.
 var (
-	// ErrLocked says that another process has the file open.
+	// ErrLocked means that another process has the file open.
 	ErrLocked = errors.New("in use by another process")
-	// ErrDamaged says that the file's content can't be trusted.
+	// ErrDamaged means that the file's content can't be trusted.
 	ErrDamaged = errors.New("damaged")
-	// ErrUnavailable says that a write did not happen; trying again may help.
+	// ErrUnavailable means that a write did not happen. A retry may help.
 	ErrUnavailable = errors.New("state not writable now")
 )
 
-// Error is what this package's functions return. It is found by errors.As both
-// as an *Error and as the vip.Problem within, which has the hint.
+// Error is the error type of this package. errors.As finds it as an *Error and as the vip.Problem
+// in it, which has the hint.
 type Error struct {
 	vip.Problem
 	Err  error
 	Keys []string // from Bucket.All: the keys of all values that can't be read
 }
 
-// Unwrap gives the cause and the problem to errors.Is and errors.As.
+// Unwrap returns the problem and the cause for errors.Is and errors.As.
 func (e *Error) Unwrap() []error { return []error{e.Problem, e.Err} }
 
-// DB is an open state file. Its methods and those of its buckets may be called
-// by any number of goroutines.
+// DB is an open state file. Its methods and those of its buckets may be called from any goroutine.
 type DB struct {
 	path string
 	bolt *bbolt.DB
@@ -62,14 +61,14 @@ type DB struct {
 		sync.Mutex
 		waiting []*batch
 	}
-	writer  sync.Mutex       // held by the one goroutine that commits
+	writer  sync.Mutex       // held by the goroutine that commits
 	tallies map[string]tally // the index; written with writer held
-	file    *os.File         // what bbolt has open
+	file    *os.File         // the file that bbolt uses
 	broken  atomic.Pointer[Error]
-	failing atomic.Pointer[error] // of a failed write; see Failing
+	failing atomic.Pointer[error] // the error of a failed write; see Failing
 }
 
-// batch is the writes of one caller: all of them happen or none.
+// batch is the writes of one caller, which are applied all or none.
 type batch struct {
 	writes []write
 	done   bool
@@ -89,7 +88,7 @@ func (d *DB) Close() error {
 	d.writer.Lock()
 	defer d.writer.Unlock()
 	if d.broken.Load() != nil {
-		return release(d.file) // bbolt would wait for locks that nobody gives back
+		return release(d.file) // bbolt would wait for locks that are never released
 	}
 	if err := d.bolt.Close(); err != nil {
 		return fmt.Errorf("close state file %s: %w", d.path, err)
@@ -97,8 +96,8 @@ func (d *DB) Close() error {
 	return nil
 }
 
-// commit makes writes durable, all or none. Callers that wait for their turn
-// are taken along in one transaction by whoever has it.
+// commit makes writes durable, all or none. The goroutine that holds the writer lock commits the
+// writes of all waiting callers in one transaction.
 func (d *DB) commit(writes []write) error {
 	if len(writes) == 0 {
 		return nil
@@ -162,11 +161,11 @@ func (d *DB) transact(group ...*batch) error {
 	return nil
 }
 
-// probeSize is what Failing writes: more than the file may have in free pages on a full disk, where
-// small writes succeed and larger ones fail.
+// probeSize is the size of Failing's test write. It exceeds the free pages that the file may have
+// on a full disk, where small writes succeed and larger ones fail.
 const probeSize = 64 << 10
 
-// Failing returns the error of an earlier write, if the file still can't be written: it tries.
+// Failing returns the error of an earlier write if a test write still fails.
 func (d *DB) Failing() error {
 	if d.failing.Load() == nil {
 		return nil
@@ -179,7 +178,7 @@ func (d *DB) Failing() error {
 	return nil
 }
 
-// apply makes one write and counts it in its bucket's tally.
+// apply performs one write and counts it in its bucket's tally.
 func (w *write) apply(tx *bbolt.Tx, t *tally) error {
 	bucket, err := tx.CreateBucketIfNotExists([]byte(w.bucket))
 	if err != nil {
@@ -193,10 +192,9 @@ func (w *write) apply(tx *bbolt.Tx, t *tally) error {
 	return bucket.Put(w.key, w.value)
 }
 
-// guard runs f, which uses bbolt. A panic or memory fault in it comes from a
-// file that was changed under us. It becomes an error, and the end of all use
-// of bbolt: its locks stay taken, and its list of free pages may be wrong, so
-// that writing by it would spread the damage.
+// guard runs f, which uses bbolt. A panic or memory fault in f means that another program changed
+// the file. guard returns it as an error, and no later call uses bbolt: its locks are still taken,
+// and its list of free pages may be wrong, so that its writes would spread the damage.
 func (d *DB) guard(f func() error) (err error) {
 	if broken := d.broken.Load(); broken != nil {
 		return broken

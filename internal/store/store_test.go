@@ -115,7 +115,7 @@ func TestConcurrentWritersShareTransactions(t *testing.T) {
 	b := NewBucket[thing](db, "things")
 	const writers = 64
 	before := db.bolt.Stats()
-	db.writer.Lock() // let all of them queue up first
+	db.writer.Lock() // let all of them queue first
 	var wg sync.WaitGroup
 	for i := range writers {
 		wg.Go(func() {
@@ -160,7 +160,7 @@ func TestSecondOpenerIsToldOfTheFirst(t *testing.T) {
 	if !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("message %q", err)
 	}
-	// The loser's attempt must not have taken the winner's lock away.
+	// The failed attempt must not have released the other's lock.
 	if _, err := open(path, 10*time.Millisecond); !errors.Is(err, ErrLocked) {
 		t.Errorf("third opener: %v", err)
 	}
@@ -213,8 +213,8 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A file that lost its content is no new one, in which services would get other
-// addresses without a word; and it stays as it is.
+// An empty file is not a new one, in which services would silently get other addresses. The file
+// remains unchanged.
 func TestEmptyFileIsRefused(t *testing.T) {
 	path := writeFile(t, nil)
 	_, err := open(path, 0)
@@ -227,8 +227,8 @@ func TestEmptyFileIsRefused(t *testing.T) {
 	}
 }
 
-// Of several that make the file at once, one has it and the others are told; none
-// leaves anything else behind.
+// If several processes create the file at once, one gets it and the others get an error. None
+// leaves another file behind.
 func TestTheFileIsMadeOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ironvip.db")

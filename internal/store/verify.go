@@ -10,11 +10,11 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// bbolt trusts the pages of its file. A damaged reference makes it recurse without end, which no
-// recover catches, and a damaged list of free pages makes the next write overwrite pages in use.
-// The walk below excludes both before anything reads the tree: every page is reached once, and
-// no free page is reached. What the pages hold is checked by reading it, see index.go.
-// docs/decisions/0025 has the reasons and what bbolt does without the walk.
+// bbolt trusts the pages of its file. A damaged reference makes it recurse without end, which
+// recover doesn't catch. A damaged list of free pages makes the next write overwrite pages in use.
+// The walk below excludes both before anything reads the tree: it reaches every page once, and no
+// free page. The content of the pages is checked by reading it, see index.go. docs/decisions/0025
+// describes the reasons and bbolt's behavior without the walk.
 //
 // The layout is that of bbolt's file format version 2, in the machine's byte order.
 const (
@@ -34,11 +34,11 @@ type walker struct {
 	file     io.ReaderAt
 	pageSize int64
 	high     uint64              // the number of pages
-	reached  map[uint64]struct{} // each page in use, with those that it overflows into
+	reached  map[uint64]struct{} // each page in use, with its overflow pages
 }
 
-// walk reports what is wrong with the references between the pages that bbolt uses. It reads each
-// page in use once and costs O(pages in use).
+// walk checks the references between the pages that bbolt uses. It reads each page in use once and
+// costs O(pages in use).
 func walk(bolt *bbolt.DB, file *os.File) error {
 	w := &walker{file: file, pageSize: int64(bolt.Info().PageSize), reached: map[uint64]struct{}{}}
 	var txid int64
@@ -74,7 +74,7 @@ func walk(bolt *bbolt.DB, file *os.File) error {
 	return w.freePages(order.Uint64(meta[32:]))
 }
 
-// page reads a page with what it overflows into, and records that it is reached.
+// page reads a page with its overflow pages, and records that it is reached.
 func (w *walker) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= w.high {
 		return nil, fmt.Errorf("page %d is outside of the file's %d", id, w.high)
@@ -100,8 +100,8 @@ func (w *walker) page(id uint64) ([]byte, error) {
 	return b, nil
 }
 
-// references returns the pages that a branch or leaf page refers to. A leaf refers to the roots
-// of the buckets in it; a small bucket is a leaf within the leaf.
+// references returns the pages that a branch or leaf page refers to. A leaf refers to the roots of
+// its buckets. A small bucket is a leaf within the leaf.
 func references(page []byte) (ids []uint64, err error) {
 	if len(page) < pageHeader {
 		return nil, errors.New("a bucket is cut off")
@@ -148,7 +148,7 @@ func references(page []byte) (ids []uint64, err error) {
 	return ids, nil
 }
 
-// freePages checks the list of free pages: none of them is in use.
+// freePages checks that no page in the list of free pages is in use.
 func (w *walker) freePages(id uint64) error {
 	page, err := w.page(id)
 	if err != nil {

@@ -21,12 +21,12 @@ type plan struct {
 	services []registry.Edit[rest.Record]
 	states   []registry.Edit[overrides.Override]
 	result   Result
-	now      time.Time // for cooldowns
+	now      time.Time // the time for cooldowns
 
 	holds map[vip.ServiceKey][]ipam.Resource // after the ops so far
 }
 
-// newPlan finds the new values of in, those that are present already, and conflicts.
+// newPlan finds the new values of in, its values that are present already, and conflicts.
 func newPlan(in, present Contents, node string, now time.Time) *plan {
 	p := &plan{now: now, result: Result{Conflicts: []Conflict{}}, holds: holdings(present.Leases)}
 	wants := holdings(in.Leases)
@@ -71,8 +71,8 @@ func newPlan(in, present Contents, node string, now time.Time) *plan {
 	return p
 }
 
-// unread reports a value that was unreadable when the snapshot was saved, unless the
-// store has a readable one.
+// unread reports a value that was unreadable when the snapshot was saved, unless the store has a
+// readable one.
 func (p *plan) unread(u Unreadable, present Contents) {
 	c := Conflict{Kind: u.Kind, Name: strings.TrimPrefix(u.Key, vip.DefaultNamespace+"/"), Service: strings.Join(u.Services, ", "),
 		Message: "unreadable when saved: " + u.Message}
@@ -196,8 +196,7 @@ func onNode(in []ipam.Holder, node string) []ipam.Holder {
 	return out
 }
 
-// overlaps reports whether ports of h are taken by another holder of a shared
-// address.
+// overlaps reports whether ports of h are taken by another holder of a shared address.
 func overlaps(there ipam.Lease, h ipam.Holder) bool {
 	for _, g := range there.Holders {
 		for _, a := range g.Ports {
@@ -244,8 +243,8 @@ func holdings(leases map[ipam.Resource]ipam.Lease) map[vip.ServiceKey][]ipam.Res
 	return out
 }
 
-// isLast reports whether a cooling lease was last held by the only holder of l, which
-// may have it back.
+// isLast reports whether the last holder of a cooling lease is the only holder of l, which may get
+// it again.
 func isLast(cooling, l ipam.Lease) bool {
 	return len(l.Holders) == 1 && len(cooling.Holders) == 1 && cooling.Holders[0].Service == l.Holders[0].Service
 }

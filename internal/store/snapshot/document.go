@@ -15,14 +15,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Format is the format of the documents, which "vip export" of earlier builds wrote as well.
+// Format is the format of the documents. "vip export" of earlier builds wrote it as well.
 const Format = "ironvip/export/1"
 
 // Document is a store's contents as one JSON object. Leases, services and states have
 // the form of the store.
 type Document struct {
 	Format  string    `json:"format"`
-	Node    string    `json:"node"`  // that wrote it
+	Node    string    `json:"node"`  // the node that wrote it
 	Store   string    `json:"store"` // its source: "bolt", "consul"
 	Taken   time.Time `json:"taken"`
 	Version string    `json:"version"` // of ironvip
@@ -53,7 +53,7 @@ func NewDocument(c Contents) Document {
 }
 
 func unreadableLease(l ipam.Lease) Unreadable {
-	key, _ := l.Resource.MarshalText() // fails on no resource
+	key, _ := l.Resource.MarshalText() // has no error for any resource
 	u := Unreadable{Kind: "lease", Key: string(key), Message: l.Reason}
 	for _, h := range l.Holders {
 		u.Services = append(u.Services, h.Service.String())

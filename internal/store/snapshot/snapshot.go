@@ -1,12 +1,10 @@
-// Package snapshot saves the leases, registrations and operator states of a store
-// as one document and restores a document into another store, so that moving
-// between stores keeps every address.
+// Package snapshot saves the leases, registrations and overrides of a store as one document, and
+// restores a document into another store. Moving between stores thus keeps every address.
 //
-// Its inputs are the contents of stores and documents. Its outputs are documents
-// and conditional writes through the contracts that the agent writes through. A
-// restore first finds all conflicts with the store and writes nothing if there is
-// one. It never overwrites a value that another host wrote in the meantime. The
-// package allocates no address and accesses neither Consul nor the disk.
+// Its inputs are the contents of stores and documents. Its outputs are documents and conditional
+// writes through the same interfaces as the agent's writes. A restore first finds all conflicts
+// with the store, and writes nothing if there is one. It never overwrites a value that another host
+// wrote in the meantime. The package allocates no address and accesses neither Consul nor the disk.
 package snapshot
 
 import (
@@ -22,7 +20,7 @@ import (
 	"github.com/ironvip/ironvip/sources/rest"
 )
 
-// Contents is all that a store keeps.
+// Contents is everything in a store.
 type Contents struct {
 	Leases   map[ipam.Resource]ipam.Lease
 	Services map[string]rest.Record        // by "namespace/name"
@@ -130,11 +128,10 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s %s: %s", c.Kind, c.Name, c.Message)
 }
 
-// Restore writes the contents of a document into stores with the contents present.
-// It writes only what differs, and nothing if there is a conflict, unless skip is
-// set. It stops at the first error. What it wrote until then stays, and the same
-// restore can be repeated. A concurrent write of another host becomes a conflict in
-// the result.
+// Restore writes the contents of a document into stores with the contents present. It writes only
+// differences, and nothing if there is a conflict, unless skip is set. It stops at the first error.
+// Earlier writes remain, and the same restore can be repeated. A concurrent write of another host
+// becomes a conflict in the result.
 func Restore(ctx context.Context, in, present Contents, to Stores, skip bool, now time.Time) (Result, error) {
 	p := newPlan(in, present, to.Node, now)
 	if len(p.result.Conflicts) > 0 && !skip {

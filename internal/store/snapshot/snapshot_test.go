@@ -28,7 +28,7 @@ func key(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default
 
 func addr(s string) ipam.Resource { return ipam.Resource{Addr: netip.MustParseAddr(s)} }
 
-// lease is one that services hold.
+// lease returns a lease that services hold.
 func lease(r ipam.Resource, services ...string) ipam.Lease {
 	l := ipam.Lease{Resource: r, Pool: "main", State: ipam.Held, Since: vip.InstantOf(noon.Add(-time.Hour))}
 	for i, s := range services {
@@ -132,8 +132,8 @@ func said(r Result) []string {
 	return out
 }
 
-// What an export writes an import reads, into an empty store, and out of it
-// comes the same again.
+// A restore into an empty store reads what a save wrote, and a save of that store gives the same
+// document.
 func TestThereAndBack(t *testing.T) {
 	port := ipam.Resource{NodePort: 30080, Protocol: vip.TCP}
 	nodePort := lease(port, "web")
@@ -164,7 +164,7 @@ func TestThereAndBack(t *testing.T) {
 		if got, err := Restore(t.Context(), read, to.contents(), to.Stores, false, noon); err != nil || !cmp.Equal(got, want) {
 			t.Fatalf("%v %s", err, cmp.Diff(want, got))
 		}
-		// Once more changes nothing.
+		// A second restore changes nothing.
 		if got, err := Restore(t.Context(), read, to.contents(), to.Stores, false, noon); err != nil || got.Leases+got.Services+got.States+len(got.Conflicts) != 0 || got.Same != 8 {
 			t.Errorf("again: %v %+v", err, got)
 		}
@@ -187,7 +187,7 @@ func TestClashes(t *testing.T) {
 		what      string
 		there, in []ipam.Lease
 		want      []string
-		leases    int // that are written with skip
+		leases    int // leases written with skip
 	}{
 		{"the address is another's", []ipam.Lease{lease(addr("192.0.2.1"), "api")}, []ipam.Lease{lease(addr("192.0.2.1"), "web")},
 			[]string{"lease 192.0.2.1 of web: the store has it for api"}, 0},
@@ -256,7 +256,7 @@ func TestRegistrationsAndStatesClash(t *testing.T) {
 	if err != nil || !slices.Equal(said(got), want) || len(b.contents().Services) != 1 {
 		t.Errorf("%v %q", err, said(got))
 	}
-	// Written by somebody else after the comparison: told, and not overwritten.
+	// A value that another writer wrote after the comparison is reported and not overwritten.
 	got, err = Restore(t.Context(), in, Contents{}, b.Stores, false, noon)
 	if err != nil || got.Services != 1 || len(got.Conflicts) != 2 || b.contents().Services["default/web"].Spec.Ports[0].Port.First != 81 {
 		t.Errorf("%v %+v", err, got)

@@ -21,7 +21,7 @@ import (
 
 const tree = "ironvip/v1/tree/"
 
-// fleetStores are those of a host of a fleet.
+// fleetStores returns the stores of a host of a fleet.
 func fleetStores(t *testing.T, m *fleettest.Memory) Stores {
 	s := Stores{Node: "lb9"}
 	m.Start(t, "lb9", append(consulstore.Folders(), rest.Folder, overrides.Folder), func(tree *fleet.Tree) {
@@ -39,8 +39,8 @@ func contentsOf(t *testing.T, s Stores) Contents {
 	return c
 }
 
-// What a store can't read is in the snapshot by key, and a restore reports it;
-// a service whose lease it is doesn't get another one by an import.
+// A snapshot lists unreadable values by key, and a restore reports them. A service with an
+// unreadable lease doesn't get another one by a restore.
 func TestWhatCantBeRead(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
@@ -86,7 +86,7 @@ func TestWhatCantBeRead(t *testing.T) {
 
 		other := Contents{Leases: leases(lease(addr("192.0.2.1"), "other"), lease(addr("192.0.2.2"), "web"))}
 		want := []string{
-			"lease 192.0.2.1 of other", // and the key
+			"lease 192.0.2.1 of other", // with its key
 			"lease 192.0.2.2 of web: in the store, web holds 192.0.2.1, whose lease can't be read",
 		}
 		expect("beforehand", Compare(other, present, "lb9", noon), want...)
@@ -98,7 +98,7 @@ func TestWhatCantBeRead(t *testing.T) {
 	})
 }
 
-// refusing is a store that refuses every op for a reason.
+// refusing is a store that rejects every op with an error.
 type refusing struct {
 	ipam.Store
 	why error
@@ -111,8 +111,7 @@ func (s refusing) Commit(_ context.Context, ops []ipam.Op) error {
 	return nil
 }
 
-// What the store refuses one lease is a clash that says why, in words that are said
-// once.
+// A lease that the store rejects is a conflict with the reason, without repetition.
 func TestRefusedMeanwhile(t *testing.T) {
 	for want, why := range map[string]error{
 		"lease 192.0.2.1 of web: not written: 192.0.2.1 changed meanwhile":                               &ipam.ConflictError{Resource: addr("192.0.2.1")},

@@ -11,8 +11,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// write applies the plan. Leases come first, so that the address of a registration is
-// there when another host reads it.
+// write applies the plan. It writes leases first, so that the address of a registration exists when
+// another host reads the registration.
 func (p *plan) write(ctx context.Context, to Stores) error {
 	if err := p.writeLeases(ctx, to.Leases); err != nil {
 		return fmt.Errorf("write leases: %w", err)
