@@ -87,7 +87,7 @@ type agent struct {
 	db        *store.DB
 	stateLost bool // an earlier run's state file is gone
 	stores    *stores
-	began     chan struct{} // closed once what the stores keep has been taken in
+	began     chan struct{} // closed once the contents of the stores are restored
 
 	resolve     *pipeline.Resolve
 	supervisor  *sources.Supervisor

@@ -144,13 +144,13 @@ func list(result *CleanResult, r *ipvs.Remains) {
 	}
 }
 
-// deletion is the command that deletes one IPVS service.
+// deletion returns the command that deletes one IPVS service.
 func deletion(k vip.FrontendKey) string {
 	kind := map[vip.Protocol]string{vip.TCP: "-t", vip.UDP: "-u"}
 	return fmt.Sprintf("ipvsadm -D %s %s", cmp.Or(kind[k.Protocol], "--sctp-service"), k.AddrPort())
 }
 
-// agentAnswers is an error when an agent listens at the configured socket.
+// agentAnswers returns an error if an agent listens on the configured socket.
 func agentAnswers(ctx context.Context, cfg *configs.Config) error {
 	if cfg.API.Socket == "" {
 		return nil
@@ -213,7 +213,8 @@ func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(st
 	return all.Leases, func() { db.Close() }, nil
 }
 
-// cleanFailed names what was attempted, and the rights where they were lacking.
+// cleanFailed returns an error that names the operation and, if they are the cause, the missing
+// privileges.
 func cleanFailed(what string, err error) error {
 	failed := &OfflineError{fmt.Errorf("%s: %w", what, err), CauseOther, ""}
 	if errors.Is(err, fs.ErrPermission) {

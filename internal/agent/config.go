@@ -156,7 +156,7 @@ func withHints(err error) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// collect gathers the problems of a tree of errors.
+// collect appends the problems of a tree of errors.
 func collect(err error, into *[]vip.Problem) {
 	switch e := err.(type) {
 	case vip.Problem:

@@ -103,7 +103,7 @@ func reloadMessage(live []string) string {
 	return "services read again; took over " + strings.Join(live, ", ")
 }
 
-// validate says what is wrong with the configuration on the disk.
+// validate returns the problems of the configuration on disk.
 func (a *agent) validate(context.Context) []vip.Problem {
 	cfg, problems := configs.Load(a.path)
 	if cfg == nil {

@@ -57,7 +57,7 @@ func documentOf(cfg *configs.Config, c snapshot.Contents, version string) snapsh
 	return d
 }
 
-// idle opens the state file of a host whose agent is stopped, and its store.
+// idle is the open state file and store of a host with a stopped agent.
 type idle struct {
 	cfg *configs.Config
 	db  *store.DB

@@ -27,7 +27,7 @@ const (
 // tally is an index entry.
 type tally struct{ Count, Sum uint64 }
 
-// add counts a stored value; nil is none.
+// add counts a stored value. A nil value counts as none.
 func (t *tally) add(stored []byte) {
 	if len(stored) >= sumSize {
 		t.Count++
