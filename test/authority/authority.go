@@ -1,6 +1,6 @@
-// Package authority makes certificates for the servers and clients of tests: an
-// authority and what it signs, in memory or as PEM files. Certificates are valid
-// from an hour ago for a day, unless asked otherwise.
+// Package authority creates certificates for the servers and clients of tests. Its output is an
+// authority and the certificates that it signs, in memory or as PEM files. Certificates are valid
+// from an hour ago for a day, unless a test specifies otherwise.
 package authority
 
 import (
@@ -19,13 +19,13 @@ import (
 	"time"
 )
 
-// Authority signs certificates. It is a value: a copy signs in the same name.
+// Authority signs certificates. It is a value: a copy signs with the same key.
 type Authority struct {
-	Pair                  // its own
-	from, until time.Time // when what it signs is valid; zero is as the package says
+	Pair                  // its own certificate
+	from, until time.Time // validity of what it signs; zero: as in the package comment
 }
 
-// New makes an authority that nobody trusts yet.
+// New creates an authority that no client trusts yet.
 func New(t testing.TB) Authority {
 	t.Helper()
 	template := &x509.Certificate{
@@ -36,7 +36,7 @@ func New(t testing.TB) Authority {
 	return Authority{Pair: Authority{Pair: Pair{Cert: template, Key: key}}.sign(t, template, key)}
 }
 
-// Read is the authority that was written to these files.
+// Read returns the authority in these files.
 func Read(t testing.TB, certFile, keyFile string) Authority {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -44,14 +44,14 @@ func Read(t testing.TB, certFile, keyFile string) Authority {
 	return Authority{Pair: Pair{Cert: pair.Leaf, Key: pair.PrivateKey.(*ecdsa.PrivateKey)}}
 }
 
-// Valid is the same authority, with another time for what it signs.
+// Valid returns the same authority with another validity for what it signs.
 func (a Authority) Valid(from, until time.Time) Authority {
 	a.from, a.until = from, until
 	return a
 }
 
-// Server makes the pair of a server with those addresses and names. It may be
-// the client of others of its kind, too.
+// Server creates the pair of a server with those addresses and names. The server may also be a
+// client of other servers of this authority.
 func (a Authority) Server(t testing.TB, addrs []netip.Addr, names ...string) Pair {
 	t.Helper()
 	c := &x509.Certificate{
@@ -64,8 +64,8 @@ func (a Authority) Server(t testing.TB, addrs []netip.Addr, names ...string) Pai
 	return a.sign(t, c, NewKey(t))
 }
 
-// Client makes the pair of a user. As Kubernetes reads it, organisations are the
-// user's groups.
+// Client creates the pair of a user. Groups are written as organizations, which Kubernetes reads as
+// the user's groups.
 func (a Authority) Client(t testing.TB, user string, groups ...string) Pair {
 	t.Helper()
 	return a.sign(t, &x509.Certificate{
@@ -74,15 +74,15 @@ func (a Authority) Client(t testing.TB, user string, groups ...string) Pair {
 	}, NewKey(t))
 }
 
-// Trusts is the configuration of a client that trusts the authority's servers,
-// and shows them the pair.
+// Trusts returns the configuration of a client that trusts the authority's servers and presents the
+// pair to them.
 func (a Authority) Trusts(client Pair) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.Cert)
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{{Certificate: [][]byte{client.Cert.Raw}, PrivateKey: client.Key}}}
 }
 
-// sign makes the certificate of a key.
+// sign creates the certificate of a key.
 func (a Authority) sign(t testing.TB, c *x509.Certificate, key *ecdsa.PrivateKey) Pair {
 	t.Helper()
 	var err error
@@ -111,14 +111,13 @@ func (p Pair) Write(t testing.TB, certFile, keyFile string) {
 	WriteKey(t, keyFile, p.Key)
 }
 
-// WriteCert writes the certificate alone, as those want it who are to trust an
-// authority.
+// WriteCert writes only the certificate, for programs that are to trust an authority.
 func (p Pair) WriteCert(t testing.TB, file string) {
 	t.Helper()
 	writePEM(t, file, "CERTIFICATE", p.Cert.Raw)
 }
 
-// NewKey makes a private key.
+// NewKey creates a private key.
 func NewKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -126,8 +125,8 @@ func NewKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// WriteKey writes a private key as a PEM file, in the form in which
-// kube-apiserver takes also the public one from it, for service accounts.
+// WriteKey writes a private key as a PEM file. kube-apiserver also reads the public key for service
+// accounts from this form.
 func WriteKey(t testing.TB, file string, key *ecdsa.PrivateKey) {
 	t.Helper()
 	der, err := x509.MarshalECPrivateKey(key)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A server of an authority, whose pair went through files, takes the clients of
-// that authority alone, while they are valid, and only they take it.
+// A server of an authority, read from files, accepts only valid clients of that authority, and only
+// they accept the server.
 func TestAuthority(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }

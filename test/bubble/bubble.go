@@ -7,14 +7,13 @@ import (
 	"testing/synctest"
 )
 
-// Test is synctest.Test. Built with the race detector it runs the bubble on one
-// processor, the whole process with it, and gives the others back at the end.
+// Test is synctest.Test. With the race detector it runs the bubble, and thus the whole process, on
+// one processor, and restores the number of processors at the end.
 //
-// In Go 1.26 all timers of a bubble share one context of the race detector. Two
-// goroutines of a bubble that find their timers expired at once, on two
-// processors, both write to it, and it takes the process down: with "CHECK
-// failed", a segmentation violation or worse (golang/go#78156). The detector
-// goes by what happens before what, not by what happens at once, so one
+// In Go 1.26 all timers of a bubble share one context of the race detector. If two goroutines of a
+// bubble find their timers expired at the same time on two processors, both write to that context
+// and the process crashes: with "CHECK failed", a segmentation violation or worse
+// (golang/go#78156). The detector uses the happens-before order and not real concurrency, so one
 // processor loses little.
 func Test(t *testing.T, f func(*testing.T)) {
 	t.Helper()

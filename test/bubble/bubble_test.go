@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// With two processors and the race detector this ends the process, nearly every
-// time, if the bubble may use both.
+// With two processors and the race detector, this nearly always ends the process if the bubble may
+// use both.
 func TestTimersOfManyGoroutines(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	bubble.Test(t, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestTimersOfManyGoroutines(t *testing.T) {
 	}
 }
 
-// Nobody goes round it.
+// All tests use this package and not synctest.Test.
 func TestUsedEverywhere(t *testing.T) {
 	call := []byte("synctest" + ".Test(")
 	root := filepath.Join("..", "..")

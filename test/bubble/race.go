@@ -9,8 +9,8 @@ import (
 
 var (
 	mu     sync.Mutex
-	alone  int // how many bubbles run on the one processor
-	before int // how many processors there were
+	alone  int // the number of bubbles that run on the one processor
+	before int // the number of processors before
 )
 
 func oneProcessor() (release func()) {

@@ -8,15 +8,15 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// NewToken makes a policy of these rules and a token of it, and returns the
-// token's secret; with Options.ACL. An example of rules:
+// NewToken creates a policy of these rules and a token with it, and returns the token's secret. It
+// requires Options.ACL. An example of rules:
 //
 //	key_prefix "ironvip/" { policy = "write" }
 //	session_prefix "" { policy = "write" }
 func (s *Server) NewToken(rules string) string {
 	s.t.Helper()
 	secret := ""
-	s.eventually("giving out a token", func(ctx context.Context) error { // a cluster may be without a leader for a moment
+	s.eventually("giving out a token", func(ctx context.Context) error { // a cluster may briefly have no leader
 		o := (&api.WriteOptions{}).WithContext(ctx)
 		policy, _, err := s.Client.ACL().PolicyCreate(&api.ACLPolicy{Name: "test-" + newToken(), Rules: rules}, o)
 		if err != nil {
@@ -32,7 +32,7 @@ func (s *Server) NewToken(rules string) string {
 	return secret
 }
 
-// RevokeToken deletes the token with that secret: it is as if it had never been.
+// RevokeToken deletes the token with that secret.
 func (s *Server) RevokeToken(secret string) {
 	s.t.Helper()
 	token, _, err := s.Client.ACL().TokenReadSelf(&api.QueryOptions{Token: secret})
@@ -41,7 +41,7 @@ func (s *Server) RevokeToken(secret string) {
 	s.must("revoke a token", err)
 }
 
-// newToken is a random UUID, the form of tokens' secrets.
+// newToken returns a random UUID, the form of tokens' secrets.
 func newToken() string {
 	var b [16]byte
 	rand.Read(b[:])

@@ -10,15 +10,15 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// Cluster is several servers of one datacentre.
+// Cluster is several servers of one datacenter.
 type Cluster struct {
 	Servers []*Server
 	t       testing.TB
 }
 
-// StartCluster runs a server for each of the options, three or five, and waits
-// until all are ready. The bootstrap token is the same for all. They must reach
-// each other: servers in several namespaces need Addr, and a network between.
+// StartCluster runs a server for each of the options, three or five, and waits until all are ready.
+// All have the same bootstrap token. They must reach each other: servers in several namespaces need
+// Addr and a network between them.
 func StartCluster(t testing.TB, each ...Options) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
@@ -41,8 +41,8 @@ func StartCluster(t testing.TB, each ...Options) *Cluster {
 	return c
 }
 
-// For returns the cluster as one whose failures are those of t, a subtest of the
-// test that started it.
+// For returns the cluster with t for its failures, where t is a subtest of the test that started
+// it.
 func (c *Cluster) For(t testing.TB) *Cluster {
 	d := &Cluster{t: t}
 	for _, s := range c.Servers {
@@ -61,8 +61,8 @@ func (c *Cluster) WaitReady() {
 	}
 }
 
-// Leader returns the leader: the server that a majority of the cluster names,
-// that runs, and that answers as such. It waits until there is one.
+// Leader returns the leader: the running server that a majority of the cluster names and that
+// answers as leader. It waits for one.
 func (c *Cluster) Leader() *Server {
 	c.t.Helper()
 	var leader *Server
@@ -74,7 +74,7 @@ func (c *Cluster) Leader() *Server {
 	return leader
 }
 
-// Followers are the servers that run and aren't the leader.
+// Followers returns the running servers other than the leader.
 func (c *Cluster) Followers() []*Server {
 	c.t.Helper()
 	leader := c.Leader()
@@ -110,7 +110,7 @@ func (c *Cluster) leader(ctx context.Context) (*Server, error) {
 	return nil, fmt.Errorf("no running server is the leader of a majority: %v: %w", votes, errors.Join(failed...))
 }
 
-// gossip is an address of the server's own with one of its ports.
+// gossip returns the server's address with one of its ports.
 func (s *Server) gossip(port uint16) string {
 	return netip.AddrPortFrom(s.opts.Addr, port).String()
 }

@@ -19,8 +19,8 @@ func (s *Server) arguments() []string {
 	return args
 }
 
-// configure writes the configuration of a server in a cluster of that size;
-// join are the gossip addresses of its members.
+// configure writes the configuration of a server in a cluster of that size. Join lists the gossip
+// addresses of the members.
 func (s *Server) configure(size int, join []string) {
 	s.t.Helper()
 	o := s.opts
@@ -34,8 +34,8 @@ func (s *Server) configure(size int, join []string) {
 			"dns": -1, "grpc": -1, "grpc_tls": -1,
 		},
 		"addresses":   map[string]any{"http": strings.Join([]string{addr, "unix://" + s.Socket}, " ")},
-		"performance": map[string]any{"raft_multiplier": 1}, // the fastest elections that operators have
-		// A member that is killed is not forgotten: it comes back.
+		"performance": map[string]any{"raft_multiplier": 1}, // the fastest elections that operators configure
+		// Keep a killed member, because it will return.
 		"autopilot":            map[string]any{"cleanup_dead_servers": false},
 		"connect":              map[string]any{"enabled": false},
 		"retry_join":           join,
@@ -57,7 +57,7 @@ func (s *Server) configure(size int, join []string) {
 		}
 	}
 	if o.TLS {
-		// Without encryption there is only the socket, which must have some port.
+		// Only the socket is unencrypted. Consul requires a port for it.
 		merge(c, map[string]any{
 			"ports":     map[string]any{"http": int(s.ports.lock), "https": int(s.ports.http)},
 			"addresses": map[string]any{"http": "unix://" + s.Socket, "https": addr},
@@ -72,7 +72,7 @@ func (s *Server) configure(size int, join []string) {
 	s.must("the configuration", os.WriteFile(filepath.Join(s.dir, "config.json"), b, 0o600))
 }
 
-// merge puts the settings of over on those of into, table by table.
+// merge overwrites the settings of into with those of over, table by table.
 func merge(into, over map[string]any) {
 	for key, value := range over {
 		sub, isTable := value.(map[string]any)
@@ -87,7 +87,7 @@ func merge(into, over map[string]any) {
 	}
 }
 
-// transport connects to the server from where it runs.
+// transport connects to the server from the server's namespace.
 func (s *Server) transport() *http.Transport {
 	tr := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: asking}).DialContext,

@@ -10,8 +10,7 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// Snapshot is the state of the server's cluster as `consul snapshot save` makes
-// it.
+// Snapshot returns the state of the server's cluster as `consul snapshot save` does.
 func (s *Server) Snapshot() []byte {
 	s.t.Helper()
 	r, _, err := s.Client.Snapshot().Save(nil)
@@ -22,12 +21,11 @@ func (s *Server) Snapshot() []byte {
 	return b
 }
 
-// Restore sets the running cluster back to a snapshot as `consul snapshot
-// restore` does: keys and their indexes are the former ones, and blocking
-// queries return.
+// Restore sets the running cluster back to a snapshot as `consul snapshot restore` does: keys and
+// their indexes are the former ones, and blocking queries return.
 func (s *Server) Restore(snapshot []byte) {
 	s.t.Helper()
-	s.eventually("restored from a snapshot", func(ctx context.Context) error { // a cluster may be without a leader for a moment
+	s.eventually("restored from a snapshot", func(ctx context.Context) error { // a cluster may briefly have no leader
 		return s.Client.Snapshot().Restore((&api.WriteOptions{}).WithContext(ctx), bytes.NewReader(snapshot))
 	})
 	s.WaitReady()
@@ -36,8 +34,7 @@ func (s *Server) Restore(snapshot []byte) {
 // Disk is a copy of a server's data folder.
 type Disk struct{ dir string }
 
-// Disk copies the server's data as they are on disk at this moment; a running
-// server is paused for it.
+// Disk copies the server's data that is on disk now. It pauses a running server for this.
 func (s *Server) Disk() Disk {
 	s.t.Helper()
 	if s.Running() {
@@ -49,9 +46,9 @@ func (s *Server) Disk() Disk {
 	return d
 }
 
-// RestartFrom kills the server if it runs and starts it with an older copy of
-// its data, as after the loss of a disk: of what was written since nothing is
-// there, and all indexes are the former ones. A single server.
+// RestartFrom kills the server if it runs, and starts it with an older copy of its data, as after
+// the loss of a disk. Later writes are lost, and all indexes are the former ones. It is for a
+// single server.
 func (s *Server) RestartFrom(d Disk) {
 	s.t.Helper()
 	s.Kill()

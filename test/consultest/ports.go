@@ -7,13 +7,13 @@ import (
 	"github.com/ironvip/ironvip/test/freeport"
 )
 
-// ports are those of one server, its own until the end of the test.
+// ports are the ports of one server, reserved until the end of the test.
 type ports struct {
-	lock                        uint16 // reserved, and not for use
+	lock                        uint16 // reserved, not to be used
 	http, rpc, serfLAN, serfWAN uint16
 }
 
-// reservePorts finds free ports at a place.
+// reservePorts reserves free ports at a place.
 func reservePorts(t testing.TB, in Place, addr netip.Addr) ports {
 	t.Helper()
 	b := freeport.Reserve(t, in, addr)

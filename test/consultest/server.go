@@ -1,13 +1,11 @@
-// Package consultest gives a test real Consul servers: one, or a cluster, on
-// loopback or in network namespaces, with ACLs or TLS where asked. In go a
-// testing.TB and Options; out come running servers with a client each, which can
-// be stopped, killed, stalled, restarted and set back to an older state.
+// Package consultest runs real Consul servers for a test: one or a cluster, on loopback or in
+// network namespaces, optionally with ACLs or TLS. Its inputs are a testing.TB and Options. Its
+// outputs are running servers with a client each. A test can stop, kill, stall and restart them,
+// and set them back to an older state.
 //
-// Every server is a process of its own that the package ends by its id, at the
-// end of the test at the latest, and that dies with the test's process. Without
-// the binary (test/servers/setup.sh consul, or IRONVIP_CONSUL) the test is
-// skipped for need.ReasonServer. Nothing here is for the product: Consul is a
-// tool of the tests.
+// Every server is a process that the package owns and ends by its id, at the latest at the end of
+// the test. It dies with the test's process. Without the binary (test/servers/setup.sh consul, or
+// IRONVIP_CONSUL) the test is skipped for need.ReasonServer. The package is only for tests.
 package consultest
 
 import (
@@ -27,49 +25,45 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// Place is where a server runs when not here: a network namespace. A node of
-// test/netlab is one.
+// Place is a network namespace for a server, for example a node of test/netlab.
 type Place interface {
-	// Do runs f in the namespace: sockets and processes made by it are there.
+	// Do runs f in the namespace. Sockets and processes that f creates are in it.
 	Do(f func())
-	// DialContext connects from there to an address and port.
+	// DialContext connects from the namespace to an address and port.
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Options say what server it is to be. The zero value is one server on
-// 127.0.0.1, durable, open to everyone.
+// Options configure a server. The zero value is one server on 127.0.0.1, durable and without access
+// control.
 type Options struct {
-	Name       string     // the node's; "consul1" (in a cluster "consul2", ...) by default
+	Name       string     // the node name; by default "consul1" (in a cluster "consul2", ...)
 	Datacenter string     // "dc1" by default
-	Addr       netip.Addr // what it listens on; 127.0.0.1 by default
-	In         Place      // nil: where the test is
+	Addr       netip.Addr // the listen address; 127.0.0.1 by default
+	In         Place      // nil: the namespace of the test
 
-	// Memory makes a server that has a leader after 0.3 s instead of 2, and keeps
-	// nothing: it comes back empty from a restart. For a single server.
+	// Memory makes a server that has a leader after 0.3 s instead of 2, and that stores nothing: it
+	// is empty after a restart. It is for a single server.
 	Memory bool
-	// ACL turns ACLs on, with nothing allowed but by a token. Server.Client has
-	// the right to everything.
+	// ACL enables ACLs, with everything denied without a token. Server.Client has all permissions.
 	ACL bool
-	// TLS serves HTTPS instead of HTTP, to clients with a certificate of
-	// Server.TLS's authority. The unix socket stays without.
+	// TLS serves HTTPS instead of HTTP, to clients with a certificate of Server.TLS's authority.
+	// The unix socket remains unencrypted.
 	TLS bool
-	// WAN joins the datacentre of that server, so that each serves requests for
-	// the other.
+	// WAN joins the datacenter of that server, so that each serves requests for the other.
 	WAN *Server
-	// Config are further settings of Consul's configuration, put over the
-	// package's own, table by table. Consul's default of 200 connections from one
-	// address is among those it may change: limits.http_max_conns_per_client.
+	// Config has further settings of Consul's configuration, which overwrite the package's own,
+	// table by table. They can also change Consul's limit of 200 connections from one address,
+	// limits.http_max_conns_per_client.
 	Config map[string]any
 }
 
-// Server is one Consul server. Its methods end the test when they fail, so they
-// belong to the test's goroutine; those that only send a signal (Kill, Pause,
-// Continue) may be called from any.
+// Server is one Consul server. Its methods end the test on an error, so only the test's goroutine
+// may call them. Kill, Pause and Continue only send a signal, and any goroutine may call them.
 type Server struct {
 	Name       string
 	Datacenter string
-	Addr       netip.AddrPort // of the HTTP API; of HTTPS with Options.TLS
-	URL        string         // the same as a client takes it: "http://127.0.0.1:20001"
+	Addr       netip.AddrPort // of the HTTP API, or of HTTPS with Options.TLS
+	URL        string         // the same as a URL: "http://127.0.0.1:20001"
 	Socket     string         // the HTTP API's unix socket: "/tmp/consul123/http.sock"
 	Token      string         // the bootstrap token with Options.ACL, else ""
 	TLS        *TLS           // with Options.TLS, else nil
@@ -82,8 +76,7 @@ type Server struct {
 	dir   string
 }
 
-// Start runs one server and waits until it is ready. It is gone at the end of
-// the test.
+// Start runs one server and waits until it is ready. The server ends with the test.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
 	s := prepare(t, o, 1, newToken())
@@ -93,16 +86,15 @@ func Start(t testing.TB, o Options) *Server {
 	return s
 }
 
-// For returns the server as one whose failures are those of t, a subtest of the
-// test that started it.
+// For returns the server with t for its failures, where t is a subtest of the test that started it.
 func (s *Server) For(t testing.TB) *Server {
 	c := *s
 	c.t = t
 	return &c
 }
 
-// prepare makes a server that is not running yet: number is its place in the
-// cluster, from 1, and token the bootstrap token with ACLs.
+// prepare creates a server that is not running yet. Number is its position in the cluster, from 1.
+// Token is the bootstrap token with ACLs.
 func prepare(t testing.TB, o Options, number int, token string) *Server {
 	t.Helper()
 	bin := need.Server(t, "consul")
@@ -116,7 +108,7 @@ func prepare(t testing.TB, o Options, number int, token string) *Server {
 		o.Addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	s := &Server{Name: o.Name, Datacenter: o.Datacenter, t: t, opts: o}
-	// Not t.TempDir, whose names are too long for a unix socket.
+	// The names of t.TempDir are too long for a unix socket.
 	var err error
 	s.dir, err = os.MkdirTemp("", "consul")
 	s.must("a folder", err)
@@ -146,8 +138,8 @@ func prepare(t testing.TB, o Options, number int, token string) *Server {
 	return s
 }
 
-// NewClient returns a client with that token, "" for none, that connects from
-// where the server runs.
+// NewClient returns a client with that token, "" for none, that connects from the server's
+// namespace.
 func (s *Server) NewClient(token string) *api.Client {
 	s.t.Helper()
 	transport := s.transport()
@@ -157,15 +149,14 @@ func (s *Server) NewClient(token string) *api.Client {
 	return c
 }
 
-// Start runs a server that is stopped, with the same data, addresses and ports,
-// and doesn't wait for it.
+// Start runs a stopped server with the same data, addresses and ports, and doesn't wait for it.
 func (s *Server) Start() {
 	s.t.Helper()
 	s.must("start", s.proc.Start())
 }
 
-// Stop ends the server as an operator does (SIGTERM), and waits for its end. It
-// stays a member of its cluster, so that it may come back.
+// Stop ends the server as an operator does (SIGTERM), and waits for its end. It remains a member of
+// its cluster, so that it can return.
 func (s *Server) Stop() {
 	s.t.Helper()
 	s.must("stop", s.proc.Stop())
@@ -177,7 +168,7 @@ func (s *Server) Kill() {
 	s.proc.Kill()
 }
 
-// Pause stalls the server (SIGSTOP): its connections stay, nothing answers.
+// Pause stalls the server (SIGSTOP): its connections remain, but it doesn't answer.
 func (s *Server) Pause() {
 	s.t.Helper()
 	s.must("pause", s.proc.Pause())
@@ -198,17 +189,17 @@ func (s *Server) Restart() {
 	s.WaitReady()
 }
 
-// Running says whether the server's process is there and not paused.
+// Running reports whether the server's process exists and is not paused.
 func (s *Server) Running() bool { return s.proc.Running() }
 
-// Pid is the id of the server's process, 0 while there is none.
+// Pid returns the id of the server's process, 0 without one.
 func (s *Server) Pid() int { return s.proc.Pid() }
 
-// Log is the end of what the server logged, over all its restarts: 16 KiB.
+// Log returns the end of the server's log, over all its restarts: 16 KiB.
 func (s *Server) Log() string { return s.proc.LogEnd(16 << 10) }
 
-// WaitReady waits until the server knows a leader that answers for the whole
-// cluster, and its own node is in the catalog, so that sessions can be made.
+// WaitReady waits until the server knows a leader that answers for the whole cluster, and until its
+// own node is in the catalog, so that sessions can be created.
 func (s *Server) WaitReady() {
 	s.t.Helper()
 	s.eventually("ready", func(ctx context.Context) error {
@@ -220,7 +211,7 @@ func (s *Server) WaitReady() {
 }
 
 func (s *Server) ready(ctx context.Context) error {
-	// A consistent read is answered by a leader that a majority confirms.
+	// Only a leader that a majority confirms answers a consistent read.
 	q := (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 	node, _, err := s.Client.Catalog().Node(s.Name, q)
 	if err == nil && (node == nil || node.Node == nil) {
@@ -229,13 +220,13 @@ func (s *Server) ready(ctx context.Context) error {
 	return err
 }
 
-// patience is how long anything is waited for; asking is how long for one answer.
+// patience bounds every wait; asking bounds one request.
 const (
 	patience = time.Minute
 	asking   = 5 * time.Second
 )
 
-// eventually tries until there is no error.
+// eventually retries try until it returns no error.
 func (s *Server) eventually(what string, try func(context.Context) error) {
 	s.t.Helper()
 	wait.For(s.t, s.Name+": "+what, func() error {

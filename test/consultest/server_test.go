@@ -22,8 +22,8 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// put and get are a key written and read as a client does that asks again: a
-// cluster may lose its leader for a moment whenever its machine is busy.
+// put and get write and read a key with retries, because a cluster on a busy machine may briefly
+// lose its leader.
 func put(t *testing.T, s *Server, key, value string) uint64 {
 	t.Helper()
 	s.eventually("writing "+key, func(ctx context.Context) error {
@@ -70,7 +70,7 @@ func TestStopKillAndRestartKeepDataAndPorts(t *testing.T) {
 		if _, _, err := s.Client.KV().Get("a", nil); err == nil {
 			t.Fatalf("%s: it still answers", name)
 		}
-		end() // again: nothing to end
+		end() // a second call has no effect
 		s.Start()
 		s.WaitReady()
 		wants(t, s, "a", "1")
@@ -102,7 +102,7 @@ func TestAPausedServerIsSilentAndComesBack(t *testing.T) {
 	if s.Running() {
 		t.Error("a paused server is running")
 	}
-	// It takes connections (the kernel does) and never answers.
+	// The kernel accepts connections, but the server never answers.
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if _, _, err := s.Client.KV().Get("a", (&api.QueryOptions{}).WithContext(ctx)); !errors.Is(err, context.DeadlineExceeded) {
@@ -112,7 +112,7 @@ func TestAPausedServerIsSilentAndComesBack(t *testing.T) {
 	s.WaitReady()
 	wants(t, s, "a", "1")
 	s.Pause()
-	s.Stop() // wakes it for its end
+	s.Stop() // continues it so that it can end
 	s.Start()
 	s.Pause()
 	s.Kill()
@@ -137,12 +137,12 @@ func TestRestartFromAnOlderDiskSetsIndexesBack(t *testing.T) {
 	s := Start(t, Options{})
 	first := put(t, s, "a", "1")
 	disk := s.Disk()
-	wants(t, s, "a", "1") // it runs on
+	wants(t, s, "a", "1") // the server still runs
 	var later uint64
 	for i := range 50 {
 		later = put(t, s, "a", fmt.Sprint("later", i))
 	}
-	for range 2 { // a copy serves again
+	for range 2 { // a copy can be used again
 		s.RestartFrom(disk)
 		got, index := get(t, s, "a")
 		if got != "1" || index != first {
@@ -239,7 +239,7 @@ func TestTLSAsksForACertificateOfItsAuthority(t *testing.T) {
 	if err := ask(&tls.Config{RootCAs: wrong.RootCAs, Certificates: right.Certificates}); err == nil {
 		t.Error("another authority vouches for it")
 	}
-	// As the product's own client is given the files.
+	// The same files as for the product's own client.
 	c, err := api.NewClient(&api.Config{Address: s.URL, Token: s.Token, TLSConfig: api.TLSConfig{CAFile: s.TLS.CA, CertFile: s.TLS.Cert, KeyFile: s.TLS.Key}})
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestAServerInANamespace(t *testing.T) {
 	l := netlab.New(t)
 	here, there := l.Backends[0], l.Backends[1]
 	s := Start(t, Options{In: here, Addr: here.Addr4})
-	put(t, s, "a", "1") // its client connects from there
+	put(t, s, "a", "1") // its client connects from the namespace
 	s.Restart()
 	wants(t, s, "a", "1")
 	other := &http.Client{Transport: &http.Transport{DialContext: there.DialContext, DisableKeepAlives: true}, Timeout: asking}
@@ -323,8 +323,7 @@ func TestIPv6(t *testing.T) {
 	wants(t, s, "a", "1")
 }
 
-// TestNothingOutlivesTheTest runs this binary again, which starts a server and
-// is killed.
+// TestNothingOutlivesTheTest runs this binary again, which starts a server and is then killed.
 func TestNothingOutlivesTheTest(t *testing.T) {
 	t.Parallel()
 	need.Server(t, "consul")
@@ -332,7 +331,7 @@ func TestNothingOutlivesTheTest(t *testing.T) {
 		s := Start(t, Options{Memory: true})
 		fmt.Printf("pid=%d dir=%s\n", s.Pid(), s.dir)
 		os.Stdout.Sync()
-		s.Pause() // what is stopped must die, too
+		s.Pause() // stopped processes must die, too
 		select {}
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestNothingOutlivesTheTest$", "-test.timeout=2m")
@@ -356,7 +355,7 @@ func TestNothingOutlivesTheTest(t *testing.T) {
 	cmd.Process.Kill()
 	for deadline := time.Now().Add(patience); !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); time.Sleep(10 * time.Millisecond) {
 		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(b), ") Z ") {
-			break // dead, and nobody's to wait for where there is no init
+			break // dead, and not reaped where there is no init
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("server %d outlived its test", pid)

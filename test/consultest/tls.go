@@ -9,17 +9,17 @@ import (
 	"github.com/ironvip/ironvip/test/authority"
 )
 
-// TLS are the files that a client of an HTTPS server needs, in PEM.
+// TLS holds the files that a client of an HTTPS server needs, in PEM.
 type TLS struct {
 	CA   string // the authority's certificate
 	Cert string // a client's certificate by that authority
-	Key  string // and its key
+	Key  string // the client's key
 
 	serverCert, serverKey string
 	config                *tls.Config // of a client with these files
 }
 
-// newTLS makes an authority, a client's certificate and one of a server at addr.
+// newTLS creates an authority, a client's certificate and a certificate of a server at addr.
 func newTLS(t testing.TB, addr netip.Addr) *TLS {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,9 +1,8 @@
-// Package freeport reserves ports for the servers that a test starts, stops and
-// starts again: they stay a server's own while it is down.
+// Package freeport reserves ports for the servers that a test starts, stops and starts again. A
+// port remains reserved while its server is down.
 //
-// In goes an address, in a network namespace where asked; out come ports that
-// nobody listens on. Who reserves through this package, in this process or in
-// another, never gets the same ones.
+// Its input is an address, optionally in a network namespace. Its output is ports without a
+// listener. Other users of this package, in this process or in another, never get the same ports.
 package freeport
 
 import (
@@ -14,28 +13,27 @@ import (
 	"testing"
 )
 
-// Blocks of ports lie below the range that the kernel gives to clients (32768 by
-// default), so that none is taken while its server is down for a restart.
+// Blocks of ports lie below the range that the kernel gives to clients (32768 by default), so that
+// no client takes a port while its server restarts.
 const (
 	first  = 20000
 	size   = 5
 	blocks = 2000
 )
 
-// Place is where a server runs when not here: a network namespace. A node of
-// test/netlab is one.
+// Place is a network namespace for a server, for example a node of test/netlab.
 type Place interface {
-	// Do runs f in the namespace: sockets made by it are there.
+	// Do runs f in the namespace. Sockets that f creates are in it.
 	Do(f func())
 }
 
-// Block is five ports in a row that are the test's until its end. The first is
-// listened on by the test itself, at every address of the place, so that others
-// pass over the block: nothing else can. The others are free, for TCP and for UDP.
+// Block is five consecutive ports that are reserved until the end of the test. The test itself
+// listens on the first one, at every address of the place, so that other tests skip the block.
+// Servers can't use it. The others are free, for TCP and for UDP.
 type Block [size]uint16
 
-// Reserve finds a block at an address of the place, nil for here. The numbers are
-// the test's at every other address of it, too: one may listen at all of them.
+// Reserve finds a block at an address of the place; nil is this namespace. The numbers are reserved
+// at every other address of the place, too, so a server may listen on all addresses.
 func Reserve(t testing.TB, in Place, addr netip.Addr) Block {
 	t.Helper()
 	var last error
@@ -66,7 +64,7 @@ func Reserve(t testing.TB, in Place, addr netip.Addr) Block {
 	return Block{}
 }
 
-// free says whether a port can be listened on, by TCP and UDP.
+// free returns an error if a server can't listen on the port by TCP and UDP.
 func free(addr netip.AddrPort) error {
 	tcp, err := net.Listen("tcp", addr.String())
 	if err != nil {
@@ -80,7 +78,7 @@ func free(addr netip.AddrPort) error {
 	return udp.Close()
 }
 
-// inside runs f at the place, or here when that is nil.
+// inside runs f at the place, or here if in is nil.
 func inside(in Place, f func()) {
 	if in == nil {
 		f()

@@ -26,7 +26,7 @@ func TestPortsAreReservedUntilTheEnd(t *testing.T) {
 			}
 		}
 	})
-	// Nor does another address give them out again.
+	// Another address doesn't give them out again either.
 	ours := Reserve(t, nil, addr)
 	for _, other := range []string{"127.0.0.2", "::1"} {
 		if err := free(netip.AddrPortFrom(netip.MustParseAddr(other), ours[0])); err == nil {
@@ -42,7 +42,7 @@ func TestPortsAreReservedUntilTheEnd(t *testing.T) {
 		}
 		l.Close()
 	}
-	if locked > len(early)/2 { // ours may be one of them, and so may those of tests that run beside this one
+	if locked > len(early)/2 { // this process or concurrent tests may have reserved some of them
 		t.Errorf("after their test, %d of %d blocks are still locked", locked, len(early))
 	}
 }

@@ -8,10 +8,9 @@ import (
 	"testing"
 )
 
-// Kubeconfig writes the config of a user with a client certificate, and returns
-// its path. The certificate and its key are files beside it, client.pem and
-// client.key. A user without groups may do nothing until some RoleBinding says
-// so; one of Masters may do everything.
+// Kubeconfig writes the config of a user with a client certificate, and returns its path. The
+// certificate and its key are the files client.pem and client.key beside it. A user without groups
+// has no permissions until a RoleBinding grants some. A user in Masters has all permissions.
 func (c *Cluster) Kubeconfig(t testing.TB, user string, groups ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -20,15 +19,15 @@ func (c *Cluster) Kubeconfig(t testing.TB, user string, groups ...string) string
 	return c.kubeconfig(t, dir, map[string]any{"client-certificate": certFile, "client-key": keyFile})
 }
 
-// TokenKubeconfig writes the config of a client that reads its token from a file,
-// again and again, and returns its path.
+// TokenKubeconfig writes the config of a client that reads its token repeatedly from a file, and
+// returns its path.
 func (c *Cluster) TokenKubeconfig(t testing.TB, tokenFile string) string {
 	t.Helper()
 	return c.kubeconfig(t, t.TempDir(), map[string]any{"tokenFile": tokenFile})
 }
 
-// TokenFile writes a new token of a service account, which is made if need be, to
-// a file and returns its path. Deleting the account revokes all its tokens.
+// TokenFile writes a new token of a service account to a file, and returns its path. It creates the
+// account if needed. Deleting the account revokes all its tokens.
 func (c *Cluster) TokenFile(t testing.TB, namespace, account string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
@@ -36,8 +35,8 @@ func (c *Cluster) TokenFile(t testing.TB, namespace, account string) string {
 	return file
 }
 
-// Token makes a token of a service account, which is made if need be. It is valid
-// for an hour. In RBAC its user is system:serviceaccount:NAMESPACE:ACCOUNT.
+// Token creates a token of a service account, and the account if needed. The token is valid for an
+// hour. In RBAC its user is system:serviceaccount:NAMESPACE:ACCOUNT.
 func (c *Cluster) Token(t testing.TB, namespace, account string) string {
 	t.Helper()
 	c.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: %q, name: %q}}", namespace, account))
@@ -48,8 +47,7 @@ func (c *Cluster) Token(t testing.TB, namespace, account string) string {
 	return answer.Status.Token
 }
 
-// kubeconfig writes a config with what the user has to show, in JSON, which is
-// YAML.
+// kubeconfig writes a config with the user's credentials, in JSON, which is also YAML.
 func (c *Cluster) kubeconfig(t testing.TB, dir string, user map[string]any) string {
 	t.Helper()
 	const name = "kubetest"

@@ -1,8 +1,7 @@
-// Package kubetest gives a test a real Kubernetes API: one etcd and one
-// kube-apiserver, on loopback or in a network namespace, with an authority,
-// certificates and service account keys of their own, and RBAC in force. In go a
-// testing.TB and Options; out comes a Cluster that answers, whose two servers can
-// be killed, stalled and restarted, and whose history can be compacted.
+// Package kubetest runs a real Kubernetes API for a test: one etcd and one kube-apiserver, on
+// loopback or in a network namespace, with its own authority, certificates and service account
+// keys, and with RBAC. Its inputs are a testing.TB and Options. Its output is a running Cluster. A
+// test can kill, stall and restart the two servers, and compact their history.
 //
 //	c := kubetest.Start(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
 //	c.URL, c.CA                                           // for a client's config
@@ -15,14 +14,13 @@
 //	restore := c.Backup(t)                                // and restore() brings back what there is now
 //	loan := c.Lend(t)                                     // for a test in the VM, which has it by Borrow(t, dir, host, nil)
 //
-// There is no controller-manager and no kubelet: nobody makes EndpointSlices
-// (a test applies what EndpointSlice makes) or runs pods, and a deleted namespace
-// stays as Terminating. The server makes a Service of its own,
-// default/kubernetes.
+// There is no controller-manager and no kubelet. So there are no EndpointSlices, unless a test
+// applies the output of EndpointSlice. No pods run, and a deleted namespace remains Terminating.
+// The server creates a Service of its own, default/kubernetes.
 //
-// Every process is ended by its id, at the end of the test at the latest, and
-// dies with the test's process. Without the binaries (test/servers/setup.sh etcd
-// kube-apiserver) the test is skipped for need.ReasonServer.
+// Every process is ended by its id, at the latest at the end of the test, and dies with the test's
+// process. Without the binaries (test/servers/setup.sh etcd kube-apiserver) the test is skipped for
+// need.ReasonServer.
 package kubetest
 
 import (
@@ -44,43 +42,40 @@ import (
 	"github.com/ironvip/ironvip/test/process"
 )
 
-// Place is where a cluster runs when not here: a network namespace. A node of
-// test/netlab is one.
+// Place is a network namespace for a cluster, for example a node of test/netlab.
 type Place interface {
-	// Do runs f in the namespace: sockets and processes made by it are there.
+	// Do runs f in the namespace. Sockets and processes that f creates are in it.
 	Do(f func())
-	// DialContext connects from there to an address and port.
+	// DialContext connects from the namespace to an address and port.
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Options say what cluster it is to be. The zero value is one on 127.0.0.1 with
-// IPv4 Services.
+// Options configure a cluster. The zero value is a cluster on 127.0.0.1 with IPv4 Services.
 type Options struct {
-	// ServiceCIDRs are the ranges of cluster IPs: one, or one of each family, the
-	// first of which is that of Services which don't ask. 10.96.0.0/16 by default.
+	// ServiceCIDRs are the ranges of cluster IPs: one, or one of each family. The first one is the
+	// default for Services. 10.96.0.0/16 by default.
 	ServiceCIDRs []netip.Prefix
-	Addr         netip.Addr // what both servers listen on; 127.0.0.1 by default
-	In           Place      // nil: where the test is
-	// Flags are further ones of kube-apiserver, after the package's own, such as
+	Addr         netip.Addr // the listen address of both servers; 127.0.0.1 by default
+	In           Place      // nil: the namespace of the test
+	// Flags are further flags of kube-apiserver, after the package's own, for example
 	// "--watch-cache=false".
 	Flags []string
 }
 
-// DualStack are ServiceCIDRs of both families, IPv4 first.
+// DualStack returns ServiceCIDRs of both families, IPv4 first.
 func DualStack() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112")}
 }
 
-// Masters is the group whose members may do everything.
+// Masters is the group with all permissions.
 const Masters = "system:masters"
 
-// Cluster is a running API. Methods may be called from any goroutine that may
-// call t's.
+// Cluster is a running API. Any goroutine that may call t's methods may call its methods.
 type Cluster struct {
 	Addr   netip.AddrPort // of kube-apiserver
-	URL    string         // the same as a client takes it: "https://127.0.0.1:20001"
-	CA     string         // the file of the authority's certificate, PEM
-	Client *http.Client   // of a member of Masters, connecting from where the cluster runs
+	URL    string         // the same as a URL: "https://127.0.0.1:20001"
+	CA     string         // the file with the authority's certificate, PEM
+	Client *http.Client   // with Masters' permissions; connects from the cluster's namespace
 	Etcd   *Server
 	API    *Server
 
@@ -90,14 +85,13 @@ type Cluster struct {
 	serverName string // in the server's certificate, "" for the address
 	authority  authority.Authority
 	transport  *http.Transport
-	plain      *http.Client // for etcd, and for who lends the cluster
+	plain      *http.Client // for etcd and for borrowers of the cluster
 
 	mu        sync.Mutex
 	resources map[string]resource // by apiVersion and kind
 }
 
-// Start runs a cluster and waits until it is ready. It is gone at the end of the
-// test.
+// Start runs a cluster and waits until it is ready. The cluster ends with the test.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	etcd, api := need.Server(t, "etcd"), need.Server(t, "kube-apiserver")
@@ -130,7 +124,8 @@ func Start(t testing.TB, o Options) *Cluster {
 		"--name=one", "--data-dir="+c.file("etcd"), "--log-level=warn",
 		"--listen-client-urls="+c.etcdURL, "--advertise-client-urls="+c.etcdURL,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=one="+peer,
-		// One member elects itself, and what the kernel has been given outlives it.
+		// A single member elects itself. Data that was passed to the kernel survives it, so no
+		// fsync is needed.
 		"--heartbeat-interval=10", "--election-timeout=100", "--unsafe-no-fsync",
 	)}
 	c.Etcd.ready = c.etcdReady
@@ -144,10 +139,10 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// file is the path of one of the cluster's own files.
+// file returns the path of one of the cluster's own files.
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-// connect makes the two clients.
+// connect creates the two clients.
 func (c *Cluster) connect(t testing.TB) {
 	t.Helper()
 	dial := (&net.Dialer{Timeout: asking}).DialContext
@@ -179,14 +174,14 @@ func (c *Cluster) apiFlags() []string {
 		"--service-cluster-ip-range=" + strings.Join(cidrs, ","),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.file("accounts.key"), "--service-account-signing-key-file=" + c.file("accounts.key"),
-		// A pod needs its namespace's account, which nobody makes here.
+		// A pod needs its namespace's service account, which no controller creates here.
 		"--disable-admission-plugins=ServiceAccount",
 	}, c.opts.Flags...)
 }
 
-// advertised is the endpoint of the Service default/kubernetes: the server's own
-// address where the API allows that, else one for documents. It doesn't allow
-// loopback, or another family than that of the first cluster IPs.
+// advertised returns the endpoint of the Service default/kubernetes. It is the server's own address
+// if the API allows that, else a documentation address. The API doesn't allow loopback addresses,
+// or another family than that of the first cluster IPs.
 func (c *Cluster) advertised() netip.Addr {
 	four := c.opts.ServiceCIDRs[0].Addr().Is4()
 	switch {
@@ -207,7 +202,7 @@ func (c *Cluster) WaitReady(t testing.TB) {
 }
 
 func (c *Cluster) apiReady(ctx context.Context) error {
-	// Besides, until its own Service is there the cluster IPs may not be served.
+	// Cluster IPs may not be served before the server's own Service exists.
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default/services/kubernetes"} {
 		if _, err := c.ask(ctx, http.MethodGet, path, "", nil); err != nil {
 			return err

@@ -26,7 +26,7 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// web is a Service as tests apply it, and its path.
+// web is the manifest of a Service and its path.
 const (
 	web = `
 apiVersion: v1
@@ -202,8 +202,8 @@ func TestAnOldWatchIsGoneAfterCompaction(t *testing.T) {
 	}
 }
 
-// firstEvent is the first of a watch of Services from a resource version, and
-// the status code where that is an error.
+// firstEvent returns the first event of a watch of Services from a resource version, and the status
+// code if the event is an error.
 func firstEvent(t *testing.T, c *Cluster, version string) (string, int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -230,7 +230,7 @@ func firstEvent(t *testing.T, c *Cluster, version string) (string, int) {
 	return event.Type, event.Object.Code
 }
 
-// as is a client that shows what a kubeconfig says, and the address there.
+// as returns a client with the credentials and the address of a kubeconfig.
 func as(t *testing.T, path string) func(method, path string) int {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -326,7 +326,7 @@ subjects:
 		{"another account", as(t, c.TokenKubeconfig(t, c.TokenFile(t, "default", "agent"))), 403, 403},
 		{"a master", as(t, c.Kubeconfig(t, "admin", Masters)), 200, 200},
 	} {
-		// The authorizer learns of bindings by a watch.
+		// The authorizer learns of bindings from a watch.
 		status := 0
 		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			if status = tc.ask("GET", webPath); status == tc.get {
@@ -349,7 +349,7 @@ subjects:
 	c.Delete(t, "/api/v1/namespaces/other/serviceaccounts/agent")
 	status := 0
 	for deadline := time.Now().Add(patience); status != 401 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		status = agent("GET", webPath) // tokens that were right are remembered for seconds
+		status = agent("GET", webPath) // valid tokens are cached for some seconds
 	}
 	if status != 401 {
 		t.Errorf("the token of a deleted account gets %d, want 401", status)
@@ -395,8 +395,7 @@ func TestIPv6InANamespace(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesTheTest runs this binary again, which starts a cluster and
-// is killed.
+// TestNothingOutlivesTheTest runs this binary again, which starts a cluster and is then killed.
 func TestNothingOutlivesTheTest(t *testing.T) {
 	t.Parallel()
 	need.Server(t, "etcd")
@@ -404,7 +403,7 @@ func TestNothingOutlivesTheTest(t *testing.T) {
 	if os.Getenv("KUBETEST_VICTIM") != "" {
 		c := Start(t, Options{})
 		fmt.Printf("pids=%d,%d dir=%s\n", c.Etcd.Pid(), c.API.Pid(), c.dir)
-		c.API.Stall(t) // what is stopped must die, too
+		c.API.Stall(t) // stopped processes must die, too
 		select {}
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestNothingOutlivesTheTest$", "-test.timeout=2m")
@@ -429,7 +428,7 @@ func TestNothingOutlivesTheTest(t *testing.T) {
 	for _, pid := range pids {
 		for deadline := time.Now().Add(patience); !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); time.Sleep(10 * time.Millisecond) {
 			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(b), ") Z ") {
-				break // dead, and nobody's to wait for where there is no init
+				break // dead, and not reaped where there is no init
 			}
 			if time.Now().After(deadline) {
 				t.Fatalf("server %d outlived its test", pid)

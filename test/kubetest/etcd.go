@@ -10,11 +10,10 @@ import (
 	"testing"
 )
 
-// Compact makes etcd forget all but what is there now, and returns the revision
-// of that: resource versions are etcd's revisions. A watch from an older one is
-// then 410 Gone, when etcd is asked for it, as by a kube-apiserver with the flag
-// --watch-cache=false. By default that serves watches from what it remembers
-// itself, since its start: so Restart it afterwards.
+// Compact removes etcd's history and returns the present revision. Resource versions are etcd's
+// revisions. A watch from an older revision is then 410 Gone, if kube-apiserver forwards it to
+// etcd, as with the flag --watch-cache=false. By default kube-apiserver serves watches from its own
+// cache, which begins at its start: so call Restart afterwards.
 func (c *Cluster) Compact(t testing.TB) int64 {
 	t.Helper()
 	var status struct {
@@ -27,12 +26,12 @@ func (c *Cluster) Compact(t testing.TB) int64 {
 	return status.Header.Revision
 }
 
-// etcdReady asks for a key of the leader, whichever.
+// etcdReady reads a key from the leader.
 func (c *Cluster) etcdReady(ctx context.Context) error {
 	return c.askEtcd(ctx, "/v3/kv/range", map[string]any{"key": []byte("a")}, nil)
 }
 
-// askEtcd calls etcd by its JSON gateway.
+// askEtcd calls etcd through its JSON gateway.
 func (c *Cluster) askEtcd(ctx context.Context, path string, question, into any) error {
 	body, err := json.Marshal(question)
 	if err != nil {

@@ -12,10 +12,9 @@ import (
 	"github.com/ironvip/ironvip/test/authority"
 )
 
-// Backup keeps what etcd has now. Restore, which may be called once, brings both
-// servers back with that, as after a disaster: resource versions are behind what
-// clients have seen since, and go on from there. Etcd is away for a moment, as of
-// both calls.
+// Backup saves etcd's present content. Restore, which may be called once, restarts both servers
+// with that content, as after a disaster. Resource versions continue from there, behind those that
+// clients have seen since. Etcd is briefly unavailable during both calls.
 func (c *Cluster) Backup(t testing.TB) (restore func()) {
 	t.Helper()
 	kept := filepath.Join(t.TempDir(), "etcd")
@@ -35,9 +34,8 @@ func (c *Cluster) Backup(t testing.TB) (restore func()) {
 	}
 }
 
-// RevocableToken makes a token of a service account, which is made if need be,
-// and a way to end it before its time; kube-apiserver may let it through for 10 s
-// more.
+// RevocableToken creates a token of a service account, and the account if needed, and returns a
+// function that revokes the token. kube-apiserver may accept a revoked token for 10 s more.
 func (c *Cluster) RevocableToken(t testing.TB, namespace, account string) (token string, revoke func()) {
 	t.Helper()
 	c.Token(t, namespace, account)
@@ -55,28 +53,28 @@ func (c *Cluster) RevocableToken(t testing.TB, namespace, account string) (token
 	}
 }
 
-// Recertify writes a new certificate for a kubeconfig that Kubeconfig made, of
-// the same user, valid for this time.
+// Recertify writes a new certificate for a kubeconfig of Kubeconfig, for the same user and with
+// this validity.
 func (c *Cluster) Recertify(t testing.TB, kubeconfig string, from, until time.Time, user string, groups ...string) {
 	t.Helper()
 	dir := filepath.Dir(kubeconfig)
 	c.authority.Valid(from, until).Client(t, user, groups...).Write(t, filepath.Join(dir, "client.pem"), filepath.Join(dir, "client.key"))
 }
 
-// RecertifyServer gives kube-apiserver a new certificate that is valid for this
-// time, which it has once it is started again.
+// RecertifyServer writes a new certificate for kube-apiserver with this validity. The server uses
+// it after its next start.
 func (c *Cluster) RecertifyServer(t testing.TB, from, until time.Time) {
 	t.Helper()
 	c.certify(t, c.authority.Valid(from, until))
 }
 
-// certify writes what kube-apiserver shows its clients.
+// certify writes kube-apiserver's certificate.
 func (c *Cluster) certify(t testing.TB, a authority.Authority) {
 	t.Helper()
 	a.Server(t, c.addrs(), "localhost", "kubernetes.default.svc").Write(t, c.file("server.pem"), c.file("server.key"))
 }
 
-// addrs are what the server's certificate is for.
+// addrs returns the addresses in the server's certificate.
 func (c *Cluster) addrs() []netip.Addr {
 	return []netip.Addr{c.opts.Addr, c.opts.ServiceCIDRs[0].Masked().Addr().Next()}
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/ironvip/ironvip/test/authority"
 )
 
-// Loan is a running cluster for a test in another machine, such as test/vm's,
-// that reaches only some ports of this one. That test has it by Borrow.
+// Loan is a running cluster for a test in another machine, for example test/vm's, that reaches only
+// some ports of this machine. That test accesses it through Borrow.
 type Loan struct {
-	Dir   string   // a folder for the other machine
-	Ports []uint16 // of this machine's 127.0.0.1, for the other one
+	Dir   string   // a directory for the other machine
+	Ports []uint16 // of this machine's 127.0.0.1, to be reachable from the other one
 }
 
-// loanFile, in the folder, is a terms; caFile and caKeyFile are the authority.
+// loanFile in the directory is a terms; caFile and caKeyFile are the authority.
 const (
 	loanFile, caFile, caKeyFile = "loan.json", "ca.pem", "ca.key"
-	// lentName is in the server's certificate, whatever address it is reached at.
+	// lentName is in the server's certificate, for every address of the server.
 	lentName = "localhost"
 )
 
@@ -38,8 +38,8 @@ type terms struct {
 	ServerName         string // in the API's certificate
 }
 
-// Lend makes the cluster, which must be on 127.0.0.1, one that can be borrowed
-// until the end of the test. Whoever has the folder may do everything.
+// Lend makes the cluster, which must be on 127.0.0.1, available to borrowers until the end of the
+// test. A borrower with the directory has all permissions.
 func (c *Cluster) Lend(t testing.TB) Loan {
 	t.Helper()
 	u, err := url.Parse(c.etcdURL)
@@ -60,9 +60,9 @@ func (c *Cluster) Lend(t testing.TB) Loan {
 	return Loan{Dir: dir, Ports: []uint16{loan.API, loan.Etcd, loan.Control}}
 }
 
-// Borrow is the cluster of a Loan, whose folder is here by now and whose machine
-// is host, seen from where the place is. Its servers can be stopped, stalled and
-// started as one's own; they don't end with the test.
+// Borrow returns the cluster of a Loan. Dir is its directory on this machine, and host the lender's
+// address as seen from the place. The borrower can stop, stall and start the servers. They don't
+// end with the test.
 func Borrow(t testing.TB, dir string, host netip.Addr, in Place) *Cluster {
 	t.Helper()
 	body, err := os.ReadFile(filepath.Join(dir, loanFile))
@@ -86,7 +86,7 @@ func Borrow(t testing.TB, dir string, host netip.Addr, in Place) *Cluster {
 	return c
 }
 
-// state is what a server's process is after it was told something.
+// state is the state of a server's process after a command.
 type state struct {
 	Error   string
 	Running bool
@@ -95,7 +95,7 @@ type state struct {
 	Log     string
 }
 
-// control lets a borrower tell the servers: POST /api/stall.
+// control lets a borrower control the servers: POST /api/stall.
 func (c *Cluster) control() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /{server}/{what}", func(w http.ResponseWriter, r *http.Request) {
@@ -117,19 +117,19 @@ func (c *Cluster) control() http.Handler {
 			now.Error = err.Error()
 		}
 		now.Running, now.Pid, now.Ending, now.Log = s.proc.Running(), s.proc.Pid(), s.proc.Ending(), s.Log()
-		json.NewEncoder(w).Encode(now) // a client that has gone doesn't care
+		json.NewEncoder(w).Encode(now) // ignored: the client is gone
 	})
 	return mux
 }
 
-// elsewhere is a server's process in the machine of the lender.
+// elsewhere is a server's process in the lender's machine.
 type elsewhere struct {
 	client *http.Client
 	url    string
 }
 
-// tell says the lender something, and returns how the process is then. That it
-// can't be asked is an error, too.
+// tell sends a command to the lender and returns the state of the process after it. It is also an
+// error if the lender can't be reached.
 func (e *elsewhere) tell(what string) (now state, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -159,7 +159,7 @@ func (e *elsewhere) Stop() error   { _, err := e.tell("stop"); return err }
 func (e *elsewhere) Pause() error  { _, err := e.tell("pause"); return err }
 func (e *elsewhere) Resume() error { _, err := e.tell("resume"); return err }
 
-// Kill has no error to tell; who waits for what follows finds out.
+// Kill ignores errors, because callers wait for its effect.
 func (e *elsewhere) Kill() { e.tell("kill") }
 
 func (e *elsewhere) Running() bool { now, err := e.tell("look"); return err == nil && now.Running }

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// Who borrows a cluster has all of it: objects, users, history and the servers
-// themselves.
+// A borrower has access to the whole cluster: objects, users, history and the servers themselves.
 func TestALoanIsTheSameCluster(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Options{})

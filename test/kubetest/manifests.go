@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// EndpointSlice is the manifest of the one slice, of the Service's name and one
-// family, that gives these ready endpoints to a Service's port without a name.
-// Without addresses it is an empty one of IPv4.
+// EndpointSlice returns the manifest of a Service's only slice, with the Service's name and one
+// family. It gives these ready endpoints to a Service's port without a name. Without addresses it
+// is an empty slice of IPv4.
 func EndpointSlice(namespace, service string, port uint16, addrs ...netip.Addr) string {
 	family := "IPv4"
 	var endpoints []string
@@ -28,8 +28,8 @@ ports: [{name: "", protocol: TCP, port: %d}]
 `, namespace, service, service, family, strings.Join(endpoints, ", "), port)
 }
 
-// Node is the manifest of a node with these internal addresses, ready, and a
-// zone where it isn't "".
+// Node returns the manifest of a ready node with these internal addresses, and a zone if it isn't
+// "".
 func Node(name, zone string, addrs ...netip.Addr) string {
 	var internal []string
 	for _, a := range addrs {

@@ -16,15 +16,14 @@ import (
 
 // Error is an answer of the API other than success.
 type Error struct {
-	Code    int    // HTTP's: 404
+	Code    int    // HTTP's status: 404
 	Reason  string // Kubernetes': "NotFound"; may be empty
 	Message string
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%d %s: %s", e.Code, e.Reason, e.Message) }
 
-// Code is the HTTP status code of an answer that is an error, 0 for anything else:
-// no error, or no answer.
+// Code returns the HTTP status code of an *Error, and 0 for other errors and for nil.
 func Code(err error) int {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
@@ -32,9 +31,9 @@ func Code(err error) int {
 	return 0
 }
 
-// Do makes one request with the rights of Masters, and decodes the answer's JSON
-// into what is given, nil for none. Path starts with /api or /apis and may have a
-// query. An answer that isn't success is an *Error.
+// Do sends one request with the permissions of Masters, and decodes the answer's JSON into into,
+// unless that is nil. Path starts with /api or /apis and may have a query. An answer other than
+// success is an *Error.
 func (c *Cluster) Do(ctx context.Context, method, path, contentType string, body []byte, into any) error {
 	b, err := c.ask(ctx, method, path, contentType, body)
 	if err != nil || into == nil {
@@ -46,7 +45,7 @@ func (c *Cluster) Do(ctx context.Context, method, path, contentType string, body
 	return nil
 }
 
-// ask makes one request and returns the answer's body.
+// ask sends one request and returns the answer's body.
 func (c *Cluster) ask(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.URL+path, bytes.NewReader(body))
 	if err != nil {
@@ -79,8 +78,8 @@ func (c *Cluster) Get(t testing.TB, path string, into any) {
 	must(t, "get", c.Do(t.Context(), http.MethodGet, path, "", nil, into))
 }
 
-// Patch changes the object at a path by a JSON merge patch: null removes a field.
-// The object's status has a path of its own, with /status at the end.
+// Patch changes the object at a path with a JSON merge patch: null removes a field. The object's
+// status has its own path, with /status at the end.
 func (c *Cluster) Patch(t testing.TB, path, patch string) {
 	t.Helper()
 	must(t, "patch", c.Do(t.Context(), http.MethodPatch, path, "application/merge-patch+json", []byte(patch), nil))
@@ -92,17 +91,16 @@ func (c *Cluster) Delete(t testing.TB, path string) {
 	must(t, "delete", c.Do(t.Context(), http.MethodDelete, path, "", nil, nil))
 }
 
-// Apply makes the objects of a manifest or changes them to be so, in their order:
-// YAML documents with --- between. Fields that an earlier Apply had and this one
-// hasn't are removed. An object's status, where it is given, is applied, too. The
-// namespace is "default" by default. The rights that a binding gives are in force
+// Apply creates or changes the objects of a manifest in their order: YAML documents separated by
+// ---. It removes fields that an earlier Apply had and this one hasn't. It also applies an object's
+// status, if present. The namespace is "default" by default. Permissions of a binding are in effect
 // when it returns.
 func (c *Cluster) Apply(t testing.TB, manifest string) {
 	t.Helper()
 	must(t, "apply", c.TryApply(t.Context(), manifest))
 }
 
-// TryApply is Apply for what the API may refuse, or not answer.
+// TryApply is Apply for manifests that the API may reject or not answer.
 func (c *Cluster) TryApply(ctx context.Context, manifest string) error {
 	for dec := yaml.NewDecoder(strings.NewReader(manifest)); ; {
 		var object map[string]any
@@ -112,7 +110,7 @@ func (c *Cluster) TryApply(ctx context.Context, manifest string) error {
 			return err
 		}
 		if object == nil {
-			continue // a comment alone
+			continue // only a comment
 		}
 		if err := c.apply(ctx, object); err != nil {
 			return err
@@ -140,7 +138,7 @@ func (c *Cluster) apply(ctx context.Context, object map[string]any) error {
 	if !has {
 		return nil
 	}
-	// Nothing but the status: what else is applied here would be kept by it.
+	// Only the status, because this request would become a manager of all other fields in it.
 	body, err = json.Marshal(map[string]any{"apiVersion": object["apiVersion"], "kind": object["kind"], "status": status})
 	if err != nil {
 		return err
@@ -148,14 +146,14 @@ func (c *Cluster) apply(ctx context.Context, object map[string]any) error {
 	return c.Do(ctx, http.MethodPatch, path+"/status"+query, apply, body, nil)
 }
 
-// resource is how a kind of object is addressed.
+// resource is the API resource of a kind of object.
 type resource struct {
 	Name       string // "services"
 	Kind       string // "Service"
 	Namespaced bool
 }
 
-// path is where an object is.
+// path returns the path of an object.
 func (c *Cluster) path(ctx context.Context, object []byte) (string, error) {
 	var head struct {
 		APIVersion, Kind string
@@ -184,7 +182,7 @@ func (c *Cluster) path(ctx context.Context, object []byte) (string, error) {
 	return root + "/namespaces/" + head.Metadata.Namespace + "/" + r.Name + "/" + head.Metadata.Name, nil
 }
 
-// resource asks once for the kinds of a group.
+// resource returns the resource of a kind. It requests the kinds of a group once.
 func (c *Cluster) resource(ctx context.Context, root, kind string) (resource, error) {
 	c.mu.Lock()
 	r, known := c.resources[root+kind]
@@ -197,7 +195,7 @@ func (c *Cluster) resource(ctx context.Context, root, kind string) (resource, er
 		return r, err
 	}
 	for _, r := range list.Resources {
-		if r.Kind == kind && !strings.Contains(r.Name, "/") { // services/status is one, too
+		if r.Kind == kind && !strings.Contains(r.Name, "/") { // skips subresources such as services/status
 			c.mu.Lock()
 			c.resources[root+kind] = r
 			c.mu.Unlock()

@@ -19,8 +19,8 @@ type binding struct {
 	Subjects []struct{ Kind, Namespace, Name string }
 }
 
-// awaitRights waits until the rights that a binding gives are in force: the
-// authorizer learns of them by a watch of its own, and refuses until then.
+// awaitRights waits until the permissions of a binding are in effect. The authorizer learns of them
+// from its own watch, and denies until then.
 func (c *Cluster) awaitRights(ctx context.Context, object []byte) error {
 	var b binding
 	if err := json.Unmarshal(object, &b); err != nil {
@@ -42,7 +42,7 @@ func (c *Cluster) awaitRights(ctx context.Context, object []byte) error {
 		Rules []struct{ APIGroups, Resources, Verbs []string }
 	}
 	if err := c.Do(ctx, http.MethodGet, path, "", nil, &role); Code(err) == http.StatusNotFound {
-		return nil // it gives none yet
+		return nil // it grants none yet
 	} else if err != nil {
 		return err
 	}
@@ -70,8 +70,7 @@ func (c *Cluster) awaitRights(ctx context.Context, object []byte) error {
 	return nil
 }
 
-// awaitAllowed asks the authorizer until it allows what a SubjectAccessReview
-// asks for.
+// awaitAllowed repeats a SubjectAccessReview until the authorizer allows it.
 func (c *Cluster) awaitAllowed(ctx context.Context, spec map[string]any) error {
 	question, err := json.Marshal(map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec})
 	if err != nil {

@@ -9,17 +9,16 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// Server is one of a cluster's two. It keeps its data, address and port for as
-// long as the test runs.
+// Server is one of a cluster's two servers. It keeps its data, address and port until the end of
+// the test.
 type Server struct {
 	name    string
 	proc    proc
 	ready   func(context.Context) error
-	changed func() // is called when the process has ended
+	changed func() // called when the process has ended
 }
 
-// proc is what is done with a server's process: a process.Process, or one that
-// is elsewhere.
+// proc controls a server's process: a process.Process, or one on another machine.
 type proc interface {
 	Start() error
 	Stop() error
@@ -32,7 +31,7 @@ type proc interface {
 	LogEnd(most int64) string
 }
 
-// Start runs a server that is stopped, and doesn't wait for it.
+// Start runs a stopped server, and doesn't wait for it.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	must(t, s.name+": start", s.proc.Start())
@@ -52,8 +51,7 @@ func (s *Server) Kill(t testing.TB) {
 	s.changed()
 }
 
-// Stall stops the server's threads (SIGSTOP): its connections stay, nothing
-// answers.
+// Stall stops the server's threads (SIGSTOP): its connections remain, but it doesn't answer.
 func (s *Server) Stall(t testing.TB) {
 	t.Helper()
 	must(t, s.name+": stall", s.proc.Pause())
@@ -73,22 +71,22 @@ func (s *Server) Restart(t testing.TB) {
 	s.WaitReady(t)
 }
 
-// Running says whether the server's process is there and not stalled.
+// Running reports whether the server's process exists and is not stalled.
 func (s *Server) Running() bool { return s.proc.Running() }
 
-// Pid is the id of the server's process, 0 while there is none.
+// Pid returns the id of the server's process, 0 without one.
 func (s *Server) Pid() int { return s.proc.Pid() }
 
-// Log is the end of what the server logged, over all its restarts: 16 KiB.
+// Log returns the end of the server's log, over all its restarts: 16 KiB.
 func (s *Server) Log() string { return s.proc.LogEnd(16 << 10) }
 
-// patience is how long anything is waited for; asking is how long for one answer.
+// patience bounds every wait; asking bounds one request.
 const (
 	patience = 2 * time.Minute
 	asking   = 5 * time.Second
 )
 
-// WaitReady waits until the server answers for what it is there for.
+// WaitReady waits until the server answers requests.
 func (s *Server) WaitReady(t testing.TB) {
 	t.Helper()
 	wait.Within(t, patience, "kubetest: "+s.name+" ready", func() error {
@@ -104,7 +102,7 @@ func (s *Server) WaitReady(t testing.TB) {
 	})
 }
 
-// end is the server's last.
+// end kills the server at the end of the test.
 func (s *Server) end(t testing.TB) {
 	s.proc.Kill()
 	if t.Failed() {

@@ -16,10 +16,10 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// scenarios are the tests of test/program that are run here.
+// scenarios are the tests of test/program that run here.
 const scenarios = "^TestKubernetesOnIPVS"
 
-// Each scenario has a cluster and a VM of its own.
+// Each scenario has its own cluster and VM.
 func TestScenarios(t *testing.T) {
 	vmrun := need.VM(t)
 	root, err := filepath.Abs("../..")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Packages that are missing are installed by whichever shell a script runs in, those
-// that dpkg has never heard of, too, and again where that breaks off.
+// Missing packages are installed by every shell that a script may use, including packages that dpkg
+// doesn't know, and again after a failed attempt.
 func TestMissingPackagesAreInstalled(t *testing.T) {
 	const script = `
 say() { :; }
@@ -21,12 +21,12 @@ tries=0
 apt_install() { tries=$((tries + 1)); echo "try $tries: $*"; [ $tries -gt %d ]; }
 packages %s
 echo done`
-	if _, err := os.Stat("../fetch.sh"); err != nil { // which has go test see that it has changed
+	if _, err := os.Stat("../fetch.sh"); err != nil { // makes go test notice its changes
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
 	for name, does := range map[string]string{
-		"dpkg-query": "printf 'ii here un half '; exit 1", // as for a package that it doesn't know
+		"dpkg-query": "printf 'ii here un half '; exit 1", // as for an unknown package
 		"apt-get":    "exit 1",
 	} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755); err != nil {

@@ -1,6 +1,5 @@
-// Package need states what a test cannot do without. A test that lacks it is
-// skipped with a typed reason, so that every skip can be counted by kind; where
-// IRONVIP_CI=1 is set nothing may be lacking, and the test fails instead.
+// Package need states the requirements of a test. Without one of them the test is skipped with a
+// typed reason, so that skips can be counted by kind. With IRONVIP_CI=1 the test fails instead.
 package need
 
 import (
@@ -8,10 +7,10 @@ import (
 	"testing"
 )
 
-// Reason is a kind of thing that a machine may lack.
+// Reason is a kind of requirement.
 type Reason string
 
-// What tests may lack.
+// The requirements of tests.
 const (
 	ReasonRoot Reason = "needs root"
 )
@@ -24,8 +23,7 @@ func Root(t testing.TB) {
 	}
 }
 
-// Lack ends the test for want of something: skipped, or failed under
-// IRONVIP_CI=1.
+// Lack ends the test because of a missing requirement: it skips it, or fails it with IRONVIP_CI=1.
 func Lack(t testing.TB, reason Reason, detail string) {
 	t.Helper()
 	if os.Getenv("IRONVIP_CI") == "1" {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// ReasonProgram is the lack of a program.
+// ReasonProgram means that a program is missing.
 const ReasonProgram Reason = "needs a program"
 
 // Program skips the test unless the program is in PATH, and returns its path.

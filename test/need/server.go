@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-// ReasonServer is the lack of a real server that tests run against.
+// ReasonServer means that a real server for tests is missing.
 const ReasonServer Reason = "needs a real server"
 
-// Server skips the test unless the server's binary is there, and returns its
-// path: that of the variable IRONVIP_ and the server's name in capitals
-// (IRONVIP_CONSUL, IRONVIP_KUBE_APISERVER), else what test/servers/setup.sh built.
+// Server skips the test unless the server's binary exists, and returns its path. The path comes
+// from the variable IRONVIP_ with the server's name in capitals (IRONVIP_CONSUL,
+// IRONVIP_KUBE_APISERVER), else from test/servers/setup.sh.
 func Server(t testing.TB, name string) string {
 	t.Helper()
 	variable := "IRONVIP_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 	if path := os.Getenv(variable); path != "" {
 		if _, err := os.Stat(path); err != nil {
-			t.Fatalf("%s: %v", variable, err) // asked for, so it is no lack
+			t.Fatalf("%s: %v", variable, err) // it was requested, so this is an error and not a skip
 		}
 		return path
 	}
@@ -32,8 +32,7 @@ func Server(t testing.TB, name string) string {
 	return ""
 }
 
-// moduleRoot is the folder of go.mod above the package under test, "" where
-// there is none.
+// moduleRoot returns the directory with go.mod above the package under test, or "".
 func moduleRoot() string {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// ReasonVM is the lack of the kernel VM.
+// ReasonVM means that the kernel VM is not set up.
 const ReasonVM Reason = "needs the kernel VM"
 
 // VM skips the test unless the kernel VM is set up, and returns the path of its

@@ -1,9 +1,9 @@
-// Package process runs a program for a test, again and again: started in a
-// network namespace where asked, ended politely or at once, stalled and revived.
+// Package process runs a program repeatedly for a test: it starts it, optionally in a network
+// namespace, and stops, kills, pauses and resumes it.
 //
-// In go a program's path and arguments; its output is collected in a file. Every
-// process is ended by its own id, and dies with the test's process. The package
-// knows nothing of what the program does.
+// Its input is a program's path and arguments. The program's output goes to a file. Every process
+// is ended by its own id, and dies with the test's process. The package doesn't depend on what the
+// program does.
 package process
 
 import (
@@ -23,18 +23,17 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// patience is how long a process may take to end when it is asked to, or to stop.
+// patience is how long a process may take to end, or to stop.
 const patience = 2 * time.Minute
 
-// Place is where a process runs when not here: a network namespace. A node of
-// test/netlab is one.
+// Place is a network namespace for a process, for example a node of test/netlab.
 type Place interface {
-	// Do runs f in the namespace: processes made by it are there.
+	// Do runs f in the namespace. Processes that f starts are in it.
 	Do(f func())
 }
 
-// Process is a program that may end and be started with the same arguments. All
-// methods may be called from any goroutine.
+// Process is a program that may end and be started again with the same arguments. Any goroutine may
+// call its methods.
 type Process struct {
 	bin  string
 	args []string
@@ -47,13 +46,13 @@ type Process struct {
 	paused bool
 }
 
-// New makes a process that is not running yet. What it writes goes to the end of
-// the file log. In is nil for here.
+// New creates a process that is not running yet. Its output is appended to the file log. In may be
+// nil for this namespace.
 func New(bin, log string, in Place, args ...string) *Process {
 	return &Process{bin: bin, args: args, in: in, log: log}
 }
 
-// Start starts the process, and doesn't wait for anything it does.
+// Start starts the process, and doesn't wait for any effect.
 func (p *Process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,8 +69,8 @@ func (p *Process) Start() error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, done := make(chan error), make(chan struct{})
 	go func() {
-		// The kernel sends Pdeathsig when the thread that started the child ends,
-		// not the process: so this thread does nothing else until the child's end.
+		// The kernel sends Pdeathsig when the thread that started the child ends, not when the
+		// process ends. So this thread does nothing else until the child's end.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		var err error
@@ -89,7 +88,7 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// alive says whether there is a process; p.mu is held.
+// alive reports whether the process exists. The caller holds p.mu.
 func (p *Process) alive() bool {
 	if p.cmd == nil {
 		return false
@@ -102,14 +101,14 @@ func (p *Process) alive() bool {
 	}
 }
 
-// Running says whether the process is there and not paused.
+// Running reports whether the process exists and is not paused.
 func (p *Process) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.alive() && !p.paused
 }
 
-// Pid is the process's id, 0 while there is none.
+// Pid returns the process's id, 0 without one.
 func (p *Process) Pid() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +118,7 @@ func (p *Process) Pid() int {
 	return p.cmd.Process.Pid
 }
 
-// Ending says how the last process ended.
+// Ending describes how the last process ended.
 func (p *Process) Ending() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,8 +128,8 @@ func (p *Process) Ending() string {
 	return p.cmd.ProcessState.String()
 }
 
-// Stop asks the process to end and waits for it. One that doesn't is killed, and
-// that is an error.
+// Stop asks the process to end and waits for it. It kills a process that doesn't end, and returns
+// an error for that.
 func (p *Process) Stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,8 +186,8 @@ func (p *Process) Resume() error {
 	return p.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// waitStopped waits until the kernel says that all threads of a process are
-// stopped: a signal takes its time.
+// waitStopped waits until all threads of a process are stopped according to the kernel, because a
+// signal takes effect later.
 func waitStopped(pid int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -214,9 +213,9 @@ func allStopped(pid int) (bool, error) {
 	for _, task := range tasks {
 		b, err := os.ReadFile(task)
 		if err != nil {
-			continue // a thread that ended
+			continue // the thread has ended
 		}
-		// "pid (name) state ...": the name is the binary's, without a space.
+		// "pid (name) state ...": the name is the binary's, which has no space.
 		var id int
 		var name, state string
 		if _, err := fmt.Sscan(string(b), &id, &name, &state); err != nil {
@@ -229,8 +228,7 @@ func allStopped(pid int) (bool, error) {
 	return true, nil
 }
 
-// LogEnd is the end of what the process wrote, over all its starts: at most so
-// many bytes.
+// LogEnd returns the end of the output, over all starts of the process: at most most bytes.
 func (p *Process) LogEnd(most int64) string {
 	f, err := os.Open(p.log)
 	if err != nil {
@@ -244,7 +242,7 @@ func (p *Process) LogEnd(most int64) string {
 	return string(b)
 }
 
-// inside runs f at the place, or here when that is nil.
+// inside runs f at the place, or here if in is nil.
 func inside(in Place, f func()) {
 	if in == nil {
 		f()

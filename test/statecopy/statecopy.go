@@ -1,5 +1,5 @@
-// Package statecopy looks into what a running agent keeps on its disk. The file is
-// the agent's alone while it runs, so it is a copy that is looked at.
+// Package statecopy reads the state file of a running agent. The agent has the file locked, so the
+// package reads a copy.
 package statecopy
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 )
 
-// Look copies the state file of a state directory and shows the copy to at. An
-// error may be of a copy that was made while the file was written, so try again.
+// Look copies the state file of a state directory and passes the copy to at. An error may come from
+// a copy during a write, so callers retry.
 func Look(stateDir string, at func(*store.DB) error) (err error) {
 	text, err := os.ReadFile(filepath.Join(stateDir, "ironvip.db"))
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 )
 
-// A state that is open can be looked at as often as one likes, and changes
-// nothing by it.
+// An open state file can be read repeatedly, without any change to it.
 func TestLookAtAnOpenState(t *testing.T) {
 	dir := t.TempDir()
 	db, err := store.Open(filepath.Join(dir, "ironvip.db"))

@@ -1,5 +1,5 @@
-// Package wait is how tests wait for a state: they poll it, and fail loudly after a time that no
-// healthy machine needs. In a synctest bubble, that time is fake.
+// Package wait lets tests wait for a state: it polls the state and fails the test after a time that
+// no healthy machine needs. In a synctest bubble, that time is fake.
 package wait
 
 import (
