@@ -9,15 +9,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// SecondDirector is a director beside the first.
+// SecondDirector is a director in addition to the first one.
 type SecondDirector struct {
 	*Node
 	facing map[*Node][2]netip.Addr // its addresses on the links to others
 }
 
-// AddDirector adds one more director. The first is every node's default route still: nobody's packets pass the new one
-// until a node is told so, by Via. It has a link of its own to the client and to each backend that there is, and
-// reaches their addresses by it. Its addresses are those on the client's side.
+// AddDirector adds a director. The first one remains every node's default route. No packets pass
+// the new one until Via directs a node's packets to it. It has its own link to the client and to
+// each present backend, and reaches their addresses through that link. Its addresses are those on
+// the client's side.
 func (l *Lab) AddDirector(name string) *SecondDirector {
 	l.t.Helper()
 	d := &SecondDirector{Node: newNode(l.t, name), facing: map[*Node][2]netip.Addr{}}
@@ -36,8 +37,8 @@ func (l *Lab) AddDirector(name string) *SecondDirector {
 	return d
 }
 
-// connect makes one more link from a director to a node. Each end has the other's name. It returns the addresses of
-// the director's end; the node's are the next ones.
+// connect creates another link from a director to a node. Each end has the other's name. It returns
+// the addresses of the director's end. The node's are the next ones.
 func (l *Lab) connect(d, n *Node, name string) (own4, own6 netip.Addr) {
 	l.t.Helper()
 	own4, own6 = gateway(l.links)
@@ -45,7 +46,7 @@ func (l *Lab) connect(d, n *Node, name string) (own4, own6 netip.Addr) {
 	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: name, PeerNamespace: netlink.NsFd(int(n.ns))}
 	veth.Name = n.Name
 	must(l.t, "veth to "+n.Name, d.Netlink.LinkAdd(veth))
-	// As for the first director: answers from the virtual address are no martians.
+	// As for the first director: replies from the virtual address are not martians.
 	d.Sysctl("ipv4/conf/"+n.Name+"/accept_local", "1")
 	d.Sysctl("ipv4/conf/"+n.Name+"/rp_filter", "0")
 	d.up(n.Name)
@@ -57,7 +58,7 @@ func (l *Lab) connect(d, n *Node, name string) (own4, own6 netip.Addr) {
 	return own4, own6
 }
 
-// Facing returns the address, of dst's family, by which a node reaches the director.
+// Facing returns the director's address, in dst's family, on its link to a node.
 func (d *SecondDirector) Facing(n *Node, dst netip.Addr) netip.Addr {
 	if dst.Is4() {
 		return d.facing[n][0]
@@ -65,7 +66,7 @@ func (d *SecondDirector) Facing(n *Node, dst netip.Addr) netip.Addr {
 	return d.facing[n][1]
 }
 
-// Via sends the node's packets for dst to a neighbour, whichever way they went before.
+// Via sends the node's packets for dst to a neighbor, whatever their former route.
 func (n *Node) Via(dst netip.Prefix, gateway netip.Addr) {
 	n.t.Helper()
 	to := &net.IPNet{IP: dst.Masked().Addr().AsSlice(), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())}

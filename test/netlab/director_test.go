@@ -9,8 +9,8 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// Packets pass a second director once both ends send them there, also those of a
-// connection that is open.
+// Packets, including those of open connections, pass a second director once both ends send them
+// there.
 func TestSecondDirector(t *testing.T) {
 	l := netlab.New(t)
 	second := l.AddDirector("director2")

@@ -10,8 +10,8 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// The lab carries what it is for: IPVS in the director by NAT and by direct routing, both families, TCP and UDP. The
-// service is programmed by ipvsadm, so a failure here is the lab's.
+// The lab carries IPVS in the director: NAT and direct routing, both families, TCP and UDP. ipvsadm
+// programs the service, so a failure here is the lab's.
 func TestIPVSBalancesInTheLab(t *testing.T) {
 	for _, tc := range []struct {
 		name, forward string

@@ -1,14 +1,16 @@
 //go:build linux
 
-// Package netlab gives a test a small network of its own: a client, a director and backends, each in its own network
-// namespace, with real addresses, routes, sockets and servers that say who they are.
+// Package netlab creates a small network for a test: a client, a director and backends. Each is in
+// its own network namespace, with real addresses, routes, sockets and servers that answer with
+// their name.
 //
 //	client eth0 ---- client  director  backend1 ---- eth0 backend1
 //	                                   backend2 ---- eth0 backend2
 //
-// The director forwards, and is everyone's default route by both families, so answers of a backend pass through it,
-// as NAT needs. In goes a testing.TB; all is gone at the end of that test. It needs root, and of the kernel only veth
-// and IPv6; it touches nothing outside of its namespaces.
+// The director forwards, and is every node's default route in both families, so replies of a
+// backend pass through it, as NAT requires. Its input is a testing.TB. Everything is removed at the
+// end of that test. It needs root, and only veth and IPv6 from the kernel. It changes nothing
+// outside its namespaces.
 package netlab
 
 import (
@@ -26,8 +28,8 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// Lab is one network. Its nodes are set up by New and AddBackend and not changed later; they may be used from several
-// goroutines, AddBackend may not.
+// Lab is one network. New and AddBackend set up its nodes, which don't change later. Nodes may be
+// used from several goroutines. AddBackend may not be called concurrently.
 type Lab struct {
 	Client   *Node
 	Director *Node
@@ -46,16 +48,18 @@ type Node struct {
 	ns      netns.NsHandle
 }
 
-// New makes a client, a director and two backends, named client, director, backend1 and backend2. Link number n, the
-// client's is 0, has the subnets 10.77.n.0/24 and fd77:n::/64; the director is .1 and ::1 in each, the other end 2.
+// New creates a client, a director and two backends, named client, director, backend1 and backend2.
+// Link number n, where the client's is 0, has the subnets 10.77.n.0/24 and fd77:n::/64. The
+// director is .1 and ::1 in each, and the other end is 2.
 func New(t testing.TB) *Lab {
 	t.Helper()
 	need.Root(t)
 	return newLab(t, newNode(t, "director"))
 }
 
-// NewHere is New with the namespace that the process is in as the director, so that its goroutines need no Do. It is
-// for a process that was started in a namespace of its own: what the lab's links leave behind goes with that.
+// NewHere is New with the process's namespace as the director, so that its goroutines need no Do.
+// It is for a process that was started in its own namespace: what the links leave is deleted with
+// that.
 func NewHere(t testing.TB) *Lab {
 	t.Helper()
 	need.Root(t)
@@ -71,13 +75,14 @@ func NewHere(t testing.TB) *Lab {
 	return newLab(t, n)
 }
 
-// Here returns a node that is no namespace of its own but a name and addresses of this one, such as loopback's. Its
-// Netlink is nil.
+// Here returns a node without a namespace of its own. It is a name and addresses of this namespace,
+// for example loopback addresses. Its Netlink is nil.
 func Here(t testing.TB, name string, addr4, addr6 netip.Addr) *Node {
 	return &Node{Name: name, Addr4: addr4, Addr6: addr6, t: t, ns: netns.None()}
 }
 
-// For returns the node as one whose failures and servers are those of t, a subtest of the test that made it.
+// For returns the node with t for its failures and servers, where t is a subtest of the test that
+// created it.
 func (n *Node) For(t testing.TB) *Node {
 	c := *n
 	c.t = t
@@ -97,7 +102,7 @@ func newLab(t testing.TB, director *Node) *Lab {
 	return l
 }
 
-// AddBackend adds one more backend, with the next number.
+// AddBackend adds a backend with the next number.
 func (l *Lab) AddBackend() *Node {
 	l.t.Helper()
 	n := l.join(fmt.Sprintf("backend%d", len(l.Backends)+1))
@@ -105,13 +110,14 @@ func (l *Lab) AddBackend() *Node {
 	return n
 }
 
-// AddClient adds one more client, on a link of its own.
+// AddClient adds a client on its own link.
 func (l *Lab) AddClient(name string) *Node {
 	l.t.Helper()
 	return l.join(name)
 }
 
-// join makes a node at the end of a new link from the director; the director's end has the node's name.
+// join creates a node at the end of a new link from the director. The director's end has the node's
+// name.
 func (l *Lab) join(name string) *Node {
 	l.t.Helper()
 	n := newNode(l.t, name)
@@ -123,8 +129,9 @@ func (l *Lab) join(name string) *Node {
 	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "eth0", PeerNamespace: netlink.NsFd(int(n.ns))}
 	veth.Name = name
 	must(l.t, "veth to "+name, l.Director.Netlink.LinkAdd(veth))
-	// A reply of a backend that holds the VIP itself (direct routing, tunnels) comes by way of the director, from an
-	// address the director holds too: without these two it is a martian there.
+	// A reply of a backend that itself holds the VIP (direct routing, tunnels) arrives through the
+	// director from an address that the director holds too. Without these two settings it is a
+	// martian there.
 	l.Director.Sysctl("ipv4/conf/"+name+"/accept_local", "1")
 	l.Director.Sysctl("ipv4/conf/"+name+"/rp_filter", "0")
 	for _, end := range []struct {
@@ -142,7 +149,7 @@ func (l *Lab) join(name string) *Node {
 	return n
 }
 
-// gateway is the director's addresses on a link.
+// gateway returns the director's addresses on a link.
 func gateway(number int) (netip.Addr, netip.Addr) {
 	return netip.AddrFrom4([4]byte{10, 77, byte(number), 1}),
 		netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 3: byte(number), 15: 1})
@@ -151,7 +158,7 @@ func gateway(number int) (netip.Addr, netip.Addr) {
 func newNode(t testing.TB, name string) *Node {
 	t.Helper()
 	n := &Node{Name: name, t: t, ns: netns.None()}
-	// netns.New moves the calling thread; what inside does is move it back.
+	// netns.New moves the calling thread. inside moves it back.
 	inside(t, netns.None(), func() {
 		ns, err := netns.New()
 		must(t, name+": new namespace", err)
@@ -166,31 +173,33 @@ func newNode(t testing.TB, name string) *Node {
 	return n
 }
 
-// prepare makes a new namespace fit for a lab.
+// prepare configures a new namespace for a lab.
 func (n *Node) prepare() {
 	n.t.Helper()
 	n.up("lo")
-	// What comes up later in this namespace needs no second of waiting for a duplicate that can't be.
+	// Devices that come up later need not wait a second for duplicate address detection.
 	n.Sysctl("ipv6/conf/default/accept_dad", "0")
 	n.Sysctl("ipv4/conf/all/rp_filter", "0") // some distributions set it; the stricter of all and the device's counts
-	// Refused datagrams are told by ICMP errors, of which a kernel sends each receiver few.
+	// Refused datagrams are reported by ICMP errors. By default the kernel limits their rate for
+	// each receiver.
 	n.Sysctl("ipv4/icmp_ratelimit", "0")
 	n.Sysctl("ipv6/icmp/ratelimit", "0")
 }
 
-// Do runs f inside the node's namespace, in the caller's goroutine: t.Fatal works, sockets and netlink handles opened
-// in it stay in the namespace, programs started in it run there. Goroutines started in it do not. Do may nest.
+// Do runs f inside the node's namespace, in the caller's goroutine, so f may call t.Fatal. Sockets
+// and netlink handles opened in f stay in the namespace. Programs started in f run in it, but
+// goroutines started in f don't. Do may nest.
 func (n *Node) Do(f func()) {
 	n.t.Helper()
-	if !n.ns.IsOpen() { // it is where the caller is, and going there would take rights
+	if !n.ns.IsOpen() { // the caller's namespace; entering it would need root
 		f()
 		return
 	}
 	inside(n.t, n.ns, f)
 }
 
-// inside runs f with its thread in ns, or anywhere when that is none, and puts the thread back, also when f panics
-// or ends its goroutine.
+// inside runs f with its thread in ns, or anywhere if ns is none. It restores the thread's
+// namespace, also if f panics or ends its goroutine.
 func inside(t testing.TB, ns netns.NsHandle, f func()) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -203,7 +212,8 @@ func inside(t testing.TB, ns netns.NsHandle, f func()) {
 		err := netns.Set(old)
 		old.Close()
 		if err != nil {
-			// The thread stays locked, so it ends with this goroutine and nothing else ever runs in a wrong namespace.
+			// The thread remains locked. It ends with this goroutine, and nothing else runs in a
+			// wrong namespace.
 			t.Errorf("netlab: back to the old namespace: %v", err)
 			return
 		}
@@ -215,8 +225,8 @@ func inside(t testing.TB, ns netns.NsHandle, f func()) {
 	f()
 }
 
-// AddAddr adds an address to a device of the node ("eth0", "lo"; the director's are named for the other end). An IPv6
-// address is usable at once.
+// AddAddr adds an address to a device of the node: "eth0", "lo", or, on the director, a device
+// named after the other end. An IPv6 address is usable at once.
 func (n *Node) AddAddr(dev string, p netip.Prefix) {
 	n.t.Helper()
 	link, err := n.Netlink.LinkByName(dev)
@@ -228,7 +238,7 @@ func (n *Node) AddAddr(dev string, p netip.Prefix) {
 	must(n.t, fmt.Sprintf("%s: address %v on %s", n.Name, p, dev), n.Netlink.AddrAdd(link, addr))
 }
 
-// Holds makes every address of a range the node's own, for sockets that bind to it.
+// Holds makes every address of a range local to the node, for sockets that bind to it.
 func (n *Node) Holds(p netip.Prefix) {
 	n.t.Helper()
 	lo, err := n.Netlink.LinkByName("lo")
@@ -242,7 +252,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// DelAddr takes an address off a device again.
+// DelAddr removes an address from a device.
 func (n *Node) DelAddr(dev string, p netip.Prefix) {
 	n.t.Helper()
 	link, err := n.Netlink.LinkByName(dev)
@@ -250,7 +260,7 @@ func (n *Node) DelAddr(dev string, p netip.Prefix) {
 	must(n.t, fmt.Sprintf("%s: take %v off %s", n.Name, p, dev), n.Netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(p)}))
 }
 
-// Sysctl sets a key below /proc/sys/net, such as "ipv4/vs/conntrack", in the node's namespace.
+// Sysctl sets a key below /proc/sys/net, for example "ipv4/vs/conntrack", in the node's namespace.
 func (n *Node) Sysctl(key, value string) {
 	n.t.Helper()
 	n.Do(func() {

@@ -28,7 +28,7 @@ func namespace(t *testing.T) string {
 	return ns
 }
 
-// addresses of a node by both families.
+// addresses returns a node's addresses of both families.
 func addresses(n *netlab.Node) []netip.Addr { return []netip.Addr{n.Addr4, n.Addr6} }
 
 func TestEveryNodeReachesEveryOther(t *testing.T) {
@@ -54,7 +54,7 @@ func TestEveryNodeReachesEveryOther(t *testing.T) {
 			}
 		}
 	}
-	// Not by a shortcut: the way from a backend to the client passes the director.
+	// Without forwarding by the director, a backend doesn't reach the client.
 	l.Director.Sysctl("ipv4/ip_forward", "0")
 	at := l.Client.Serve("tcp", netip.AddrPortFrom(l.Client.Addr4, 0))
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -147,7 +147,7 @@ func TestDoPutsTheThreadBack(t *testing.T) {
 	}
 }
 
-// held counts the namespaces and sockets this process holds open.
+// held counts the namespaces and sockets that this process holds open.
 func held(t *testing.T) (n int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -170,7 +170,7 @@ func TestNothingIsLeft(t *testing.T) {
 			l := netlab.New(t)
 			at := l.Backends[0].Serve("tcp", netip.AddrPortFrom(l.Backends[0].Addr4, 0))
 			l.Backends[0].Serve("udp", netip.AddrPortFrom(l.Backends[0].Addr4, 0))
-			if _, err := l.Client.Dial("tcp", at); err != nil { // silent, open: must not delay the end
+			if _, err := l.Client.Dial("tcp", at); err != nil { // silent and open: must not delay the end
 				t.Fatal(err)
 			}
 		})
@@ -192,7 +192,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A node may answer and ask for a range of addresses, and of this process's own
+// A node serves and dials from a range of addresses. So does a node in this process's own
 // namespace.
 func TestHeldAddressesAndNodesHere(t *testing.T) {
 	l := netlab.New(t)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SCTP's one-to-one sockets behave as TCP's do, so that package net carries them as such once they are made: it has no
-// word for making them.
+// SCTP's one-to-one sockets behave as TCP's do, so package net can use them once they exist. It has
+// no function that creates them.
 
 // listenSCTP listens in the present namespace.
 func listenSCTP(at netip.AddrPort) (net.Listener, error) {
@@ -53,7 +53,8 @@ func dialSCTP(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn
 	return net.FileConn(f)
 }
 
-// connected waits for the end of a connect. One that waits in the kernel isn't told of ICMP errors.
+// connected waits for the end of a connect. A connect that blocks in the kernel gets no ICMP
+// errors.
 func connected(ctx context.Context, fd int) error {
 	for {
 		events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
@@ -86,7 +87,7 @@ func socketSCTP(family netip.Addr) (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	// Unlike TCP, SCTP retries after an error that nobody listens, unless the socket reports errors.
+	// Unlike TCP, SCTP retries after a port-unreachable error, unless the socket reports errors.
 	level, option := unix.IPPROTO_IP, unix.IP_RECVERR
 	if family.Is6() {
 		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Take moves a device of the namespace that the process is in to the node, with its addresses, until the end of the
-// test: a kernel takes addresses away when a device moves.
+// Take moves a device from the process's namespace to the node until the end of the test. It
+// restores the device's addresses, because the kernel removes them when a device moves.
 func (n *Node) Take(dev string) {
 	n.t.Helper()
 	here, err := netlink.NewHandle(unix.NETLINK_ROUTE)

@@ -14,13 +14,13 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// A device is the node's with its addresses, and back with them at the test's end.
+// A device moves to the node with its addresses, and back with them at the end of the test.
 func TestTake(t *testing.T) {
 	need.Root(t)
 	lab := netlab.New(t)
 	show := func(n *netlab.Node) (out string) {
 		n.Do(func() {
-			b, _ := exec.Command("ip", "-br", "addr", "show", "taken").Output() // nothing where it isn't
+			b, _ := exec.Command("ip", "-br", "addr", "show", "taken").Output() // empty if it isn't there
 			out = strings.Join(strings.Fields(string(b)), " ")
 		})
 		return out

@@ -13,19 +13,20 @@ import (
 	"time"
 )
 
-// patience bounds one dial and one question. It is long because an emulated machine is slow, and only a test that is
-// about silence ever waits for it; such a test brings its own context.
+// patience bounds one dial and one request. It is long because an emulated machine is slow. Only a
+// test of silence ever waits for it, and such tests use their own context.
 const patience = 10 * time.Second
 
-// Answer is what a node's server says to a question: who it is and whom it sees.
+// Answer is a server's answer: its name and the client address that it sees.
 type Answer struct {
 	Name   string         // the node's
 	Client netip.AddrPort // the connection's other end, as the server sees it
 }
 
-// Serve starts a server of the network "tcp", "udp" or "sctp" at that address of the node, or on a free port when it is 0, and
-// returns where. It answers every line, or datagram, with its node's name and the client's address. It ends with the
-// test. A VIP that the node holds is an address like any other.
+// Serve starts a server of the network "tcp", "udp" or "sctp" at an address of the node, and
+// returns its address. With port 0 it uses a free port. The server answers every line or datagram
+// with its node's name and the client's address. It ends with the test. The address may be a VIP
+// that the node holds.
 func (n *Node) Serve(network string, at netip.AddrPort) netip.AddrPort {
 	n.t.Helper()
 	switch network {
@@ -87,7 +88,7 @@ func (n *Node) accept(l net.Listener, conns *sync.WaitGroup) {
 		}
 		conns.Go(func() {
 			defer c.Close()
-			// The test's end must not wait for a client that stays silent.
+			// A silent client must not delay the end of the test.
 			stop := context.AfterFunc(n.t.Context(), func() { c.Close() })
 			defer stop()
 			client := c.RemoteAddr().(*net.TCPAddr).AddrPort()
@@ -110,13 +111,14 @@ func (n *Node) answerDatagrams(c *net.UDPConn) {
 		if err != nil {
 			return // closed
 		}
-		// An error here is the client's absence, or the test's own firewall: the client notices.
+		// An error means that the client is gone or that the test's own firewall blocks it. The
+		// client notices.
 		c.WriteToUDPAddrPort(fmt.Appendln(nil, n.Name, client), client)
 	}
 }
 
-// DialContext dials from inside the namespace. The address must be literal: a resolver would run elsewhere. Its
-// signature fits an http.Transport.
+// DialContext dials from inside the namespace. The address must be literal, because a resolver
+// would run outside of it. The signature fits an http.Transport.
 func (n *Node) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if _, err := netip.ParseAddrPort(address); err != nil {
 		return nil, fmt.Errorf("dial from %s: %w", n.Name, err)
@@ -127,7 +129,7 @@ func (n *Node) DialContext(ctx context.Context, network, address string) (net.Co
 	return c, err
 }
 
-// DialFrom is Dial from one of the node's addresses; the zero Addr leaves the choice to the kernel.
+// DialFrom is Dial from one of the node's addresses. With the zero Addr the kernel selects it.
 func (n *Node) DialFrom(network string, from netip.Addr, to netip.AddrPort) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -160,7 +162,7 @@ type Conn struct {
 	r *bufio.Reader
 }
 
-// Dial connects from inside the namespace, and waits for ten seconds at most.
+// Dial connects from inside the namespace, and waits for at most ten seconds.
 func (n *Node) Dial(network string, to netip.AddrPort) (*Conn, error) {
 	c, err := n.dial(network, to)
 	if err == nil {
@@ -179,7 +181,7 @@ func (n *Node) dial(network string, to netip.AddrPort) (*Conn, error) {
 	return &Conn{c, bufio.NewReader(c)}, nil
 }
 
-// Ask asks the server once, and waits for ten seconds at most.
+// Ask sends one request to the server, and waits for at most ten seconds.
 func (c *Conn) Ask() (Answer, error) {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return Answer{}, err
@@ -199,7 +201,7 @@ func (c *Conn) Ask() (Answer, error) {
 	return a, nil
 }
 
-// Ask opens a connection, asks once and closes it.
+// Ask opens a connection, sends one request and closes the connection.
 func (n *Node) Ask(network string, to netip.AddrPort) (Answer, error) {
 	c, err := n.dial(network, to)
 	if err != nil {
