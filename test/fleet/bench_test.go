@@ -21,9 +21,9 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// BenchmarkFleet measures, among 10,000 services on three agents, how long one
-// agent's change takes to the dataplane of the others, in units of a bare write
-// to Consul's KV store that the same hosts wait for.
+// BenchmarkFleet measures how long one agent's change takes to the dataplanes of the others, with
+// 10,000 services on three agents. The unit is a bare write to Consul's KV store that the same
+// hosts wait for.
 func BenchmarkFleet(b *testing.B) {
 	const services, rounds = 10_000, 300
 	l := newLab(b, shape{servers: 1, reuse: time.Hour, pool: netip.MustParsePrefix("127.96.0.0/17")})
@@ -32,7 +32,7 @@ func BenchmarkFleet(b *testing.B) {
 	var bare, changed, added []time.Duration
 	b.ResetTimer()
 	for range b.N {
-		index := l.bareWrite(-1) // the same value again would be no news
+		index := l.bareWrite(-1) // writing the same value again would change nothing
 		for i := range rounds {
 			bare = append(bare, l.bareWait(&index, i)...)
 			changed = append(changed, l.put1(fmt.Sprintf("s%d", i*31%services), i+2)...)
@@ -54,9 +54,8 @@ func BenchmarkFleet(b *testing.B) {
 		percentile(bare, 50), percentile(changed, 50), percentile(added, 50), percentile(bare, 99), percentile(changed, 99), percentile(added, 99))
 }
 
-// BenchmarkJoin measures how long an agent without any state takes to join a
-// fleet of 10,000 services, in units of a bare reading of all keys, with which
-// it takes turns; and what CPU time it takes.
+// BenchmarkJoin measures how long an agent without any state takes to join a fleet of 10,000
+// services, and its CPU time. The unit is a bare read of all keys, with which it alternates.
 func BenchmarkJoin(b *testing.B) {
 	const services, rounds = 10_000, 9
 	l := newLab(b, shape{servers: 1, reuse: time.Hour, pool: netip.MustParsePrefix("127.96.0.0/17")})
@@ -102,13 +101,13 @@ func (l *lab) fill(services int) {
 	l.t.Logf("%d services on all agents after %s", services, time.Since(began))
 }
 
-// percentile of some durations, by the nearest rank.
+// percentile returns a percentile of durations, by the nearest rank.
 func percentile(all []time.Duration, p int) time.Duration {
 	all = slices.Sorted(slices.Values(all))
 	return all[(len(all)*p-1)/100]
 }
 
-// inForce waits until an agent's dataplane has so many services.
+// inForce waits until an agent's dataplane has the given number of services.
 func (l *lab) inForce(a *agent, services int) {
 	l.t.Helper()
 	l.eventually(fmt.Sprintf("%s has %d services", a.name, services), func(ctx context.Context) error {
@@ -144,7 +143,7 @@ func (l *lab) bareWrite(i int) uint64 {
 	return pair.ModifyIndex
 }
 
-// kv is a host's client of Consul, always the same.
+// kv returns a host's client of Consul, always the same one.
 func (l *lab) kv(a *agent) *api.KV {
 	if a.kv == nil {
 		a.kv = l.consulFrom(a)
@@ -152,11 +151,11 @@ func (l *lab) kv(a *agent) *api.KV {
 	return a.kv
 }
 
-// settled is how long a reader is given to be waiting when the write begins.
+// settled is the time for a reader to start waiting before the write begins.
 const settled = 5 * time.Millisecond
 
-// bareWait writes the key on the first host while the others wait for it, and
-// returns how long each has waited since the write began.
+// bareWait writes the key on the first host while the others wait for it. It returns how long each
+// has waited since the write began.
 func (l *lab) bareWait(index *uint64, i int) []time.Duration {
 	return l.wait(func(a *agent) error {
 		kv := l.kv(a)
@@ -175,9 +174,9 @@ func (l *lab) bareWait(index *uint64, i int) []time.Duration {
 	})
 }
 
-// put1 registers a service through the first agent, and returns how long after
-// the request began it was in the dataplane of each of the others, as these note
-// the time themselves: all have this machine's clock.
+// put1 registers a service through the first agent. It returns the time from the beginning of the
+// request until the service was in the dataplane of each of the others. The agents record these
+// times themselves with this machine's clock.
 func (l *lab) put1(name string, value int) []time.Duration {
 	time.Sleep(settled)
 	began := time.Now()
@@ -185,8 +184,8 @@ func (l *lab) put1(name string, value int) []time.Duration {
 	l.must("write", err)
 	var took []time.Duration
 	for _, a := range l.agents[1:] {
-		// Asking costs an agent what it costs to go through its frontends: not while
-		// it is timed.
+		// A request makes an agent iterate over its frontends, so there is none during the
+		// measurement.
 		for limit := began.Add(patience); ; {
 			time.Sleep(10 * settled)
 			list, err := a.api.Frontends(l.t.Context(), name, "", 2)
@@ -227,7 +226,7 @@ func (l *lab) wait(see func(*agent) error, do func() error, then func()) []time.
 	return took
 }
 
-// bareRead reads all keys of the tree, and returns how long that takes.
+// bareRead reads all keys of the tree, and returns the time for it.
 func (l *lab) bareRead(atLeast int) time.Duration {
 	l.t.Helper()
 	kv := l.consulFrom(l.agents[2])
@@ -241,16 +240,15 @@ func (l *lab) bareRead(atLeast int) time.Duration {
 	return took
 }
 
-// join starts an agent without any state, and returns how long it takes until it
-// knows all services, and until they are in its dataplane, with the CPU time that
-// it has taken by then.
+// join starts an agent without any state. It returns the times until the agent knows all services
+// and until they are in its dataplane, and the agent's CPU time until then.
 func (l *lab) join(a *agent, services int) (known, joined, cpu time.Duration) {
 	l.t.Helper()
 	l.must("stop", a.proc.Stop())
 	l.must("forget", os.RemoveAll(filepath.Join(a.dir, "state")))
 	began := time.Now()
 	l.launch(a)
-	for known == 0 || joined == 0 { // asking what costs the agent little
+	for known == 0 || joined == 0 { // with requests that cost the agent little
 		list, err := a.api.Sources(l.t.Context())
 		has := 0
 		for _, s := range list.Items {
@@ -270,14 +268,14 @@ func (l *lab) join(a *agent, services int) (known, joined, cpu time.Duration) {
 	return known, joined, cpu
 }
 
-// cpuTime returns what the agent's process has taken of the processors, which the
-// kernel tells in hundredths of seconds.
+// cpuTime returns the CPU time of the agent's process, which the kernel reports in hundredths of
+// seconds.
 func (l *lab) cpuTime(a *agent) time.Duration {
 	l.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.proc.Pid()))
 	l.must("cpu time", err)
 	var user, system time.Duration
-	rest := string(text[bytes.LastIndexByte(text, ')')+1:]) // the name may have anything
+	rest := string(text[bytes.LastIndexByte(text, ')')+1:]) // the name may contain anything
 	_, err = fmt.Sscan(strings.Join(strings.Fields(rest)[11:13], " "), &user, &system)
 	l.must("cpu time", err)
 	return (user + system) * 10 * time.Millisecond

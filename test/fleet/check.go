@@ -10,16 +10,17 @@ import (
 	"time"
 )
 
-// Check says what is wrong with a history: each broken promise once.
+// Check returns the broken guarantees of a history, each once:
 //
 //   - No address is held by two services, on one agent or on several, unless
-//     the first was deleted, and the address rested, before the second had it.
-//   - No service has two addresses, or one and later another, on the same terms.
-//   - An agent shows what it acknowledged, until somebody asks for something else:
-//     registrations, and what operators say of backends.
-//   - Nobody shows what was refused, nor again what had been replaced.
-//   - What was acknowledged on a condition was done where that was so.
-//   - Nobody is told that there is no service which another agent has acknowledged.
+//     the first was deleted, and the cooldown ended, before the second had it.
+//   - No service has two addresses, or one and later another, for the same request.
+//   - An agent shows what it acknowledged, until another request changes it:
+//     registrations and overrides of backends.
+//   - No agent shows what was refused, or shows again what had been replaced.
+//   - The condition of an acknowledged conditional request was true.
+//   - No request is answered with "no such service" for a service that another
+//     agent has acknowledged.
 func Check(h *History) []string {
 	c := newChecker(h)
 	c.addresses()
@@ -36,8 +37,8 @@ func Check(h *History) []string {
 
 type checker struct {
 	*History
-	// Of each service, without those refused: ops make and remove it, states are what
-	// operators say of its backend.
+	// The ops of each service, without refused ones: ops create and delete it, states are overrides
+	// of its backend.
 	ops, states map[string][]Op
 	of          map[int]Op // by Value, all Puts and Registers
 	wrong       []string
@@ -65,12 +66,12 @@ func newChecker(h *History, more ...View) *checker {
 	return c
 }
 
-// happened is the Outcome of an Unknown Op that was seen to be done, by its To. No
-// agent has promised to show it.
+// happened is the Outcome of an Unknown Op with a visible effect, at the latest by its To. No agent
+// has guaranteed to show it.
 const happened Outcome = "happened"
 
-// firstSeen returns by when each Value was shown first, or another of the same
-// atomic apply.
+// firstSeen returns the time at which each Value, or another one of the same atomic apply, was
+// first shown.
 func firstSeen(h *History, more []View) map[int]time.Duration {
 	seen := map[int]time.Duration{}
 	see := func(value int, at time.Duration) {
@@ -120,14 +121,14 @@ type pair struct {
 	address netip.Addr
 }
 
-// sighting is when somebody first said that a service has an address.
+// sighting is the first time at which an agent reported that a service has an address.
 type sighting struct {
 	pair
-	at  time.Duration // at the latest
+	at  time.Duration // upper bound
 	who Run
 }
 
-// addresses looks at who was said to hold what.
+// addresses checks the reported holders of addresses.
 func (c *checker) addresses() {
 	first := map[pair]sighting{}
 	see := func(service string, vips []netip.Addr, at time.Duration, who Run) {
@@ -172,10 +173,10 @@ func (c *checker) addresses() {
 	}
 }
 
-// released reports whether a service may have lost its address for good by then:
-// it was deleted so long ago that the address is no longer kept for it, and not
-// surely registered again before half of that time was over. (What is registered
-// in the other half may come too late to keep its address.)
+// released reports whether a service may have lost its address by the given time. It must have been
+// deleted so long ago that the address is no longer reserved for it, and not certainly registered
+// again in the first half of that time. A registration in the second half may be too late to keep
+// its address.
 func (c *checker) released(service string, by time.Duration) bool {
 	for _, d := range c.ops[service] {
 		if d.Kind != Delete || d.From+c.Reuse > by {
@@ -191,8 +192,8 @@ func (c *checker) released(service string, by time.Duration) bool {
 	return false
 }
 
-// acknowledged checks that a view has what its agent has acknowledged before,
-// where nobody else's request may have changed it.
+// acknowledged checks that a view shows what its agent has acknowledged before, where no other
+// request may have changed it.
 func (c *checker) acknowledged(v View) {
 	for service, ops := range c.ops {
 		o := surely(ops, v)
@@ -208,8 +209,8 @@ func (c *checker) acknowledged(v View) {
 	}
 }
 
-// surely returns the op that the view's agent acknowledged last before it, if
-// none of the others may have happened since.
+// surely returns the op that the view's agent acknowledged last before it, if none of the others
+// may have happened since.
 func surely(ops []Op, v View) *Op {
 	last := -1
 	for i, o := range ops {
@@ -223,8 +224,8 @@ func surely(ops []Op, v View) *Op {
 	return &ops[last]
 }
 
-// othersMeanwhile reports whether any but one of the ops may have happened after
-// the beginning of that one and before a time.
+// othersMeanwhile reports whether any op other than ops[one] may have happened after the start of
+// ops[one] and before the given time.
 func othersMeanwhile(ops []Op, one int, before time.Duration) bool {
 	for i, o := range ops {
 		if i != one && end(o) > ops[one].From && o.From < before {
@@ -234,7 +235,7 @@ func othersMeanwhile(ops []Op, one int, before time.Duration) bool {
 	return false
 }
 
-// end is when an op can have happened at the latest.
+// end returns the latest time at which an op can have happened.
 func end(o Op) time.Duration {
 	if o.Outcome == Unknown {
 		return math.MaxInt64
@@ -242,8 +243,7 @@ func end(o Op) time.Duration {
 	return o.To
 }
 
-// want is the value that an op leaves, 0 for none. 0 is also the state of which
-// nobody said anything.
+// want returns the value that an op leaves, 0 for none. 0 is also the state without an override.
 func want(o Op) int {
 	if o.Kind == Delete {
 		return 0
@@ -261,15 +261,15 @@ func value(v int) string {
 	return fmt.Sprintf("as registration %d", v)
 }
 
-// CheckEnd says what is wrong with the state in which a fleet came to rest:
+// CheckEnd returns the errors in the final state of a fleet. In a correct one:
 //
-//   - Every service is as the last request left it that was acknowledged (or as
-//     one left it whose fate is unknown), on every agent alike, with an address;
-//     of an atomic apply all was done if any of it was.
-//   - So is what operators said of its backend.
-//   - Every agent's dataplane has it.
-//   - Consul's leases are the services' addresses, and what rests; every agent
-//     says the same of them.
+//   - Every service is as the last acknowledged request left it, or as a request
+//     with an unknown outcome left it. It is the same on every agent and has an
+//     address. An atomic apply is done completely or not at all.
+//   - The same holds for the overrides of its backend.
+//   - Every agent's dataplane has the service.
+//   - Consul's leases are the services' addresses and the cooling addresses. Every
+//     agent reports the same leases.
 func CheckEnd(h *History, e *End) []string {
 	var last []View
 	for _, a := range e.Agents {
@@ -287,7 +287,7 @@ func CheckEnd(h *History, e *End) []string {
 	return c.wrong
 }
 
-// values compares what an agent shows with what may be.
+// values compares what an agent shows with the allowed values.
 func (c *checker) values(a AgentEnd) {
 	for service := range a.Services {
 		if _, asked := c.ops[service]; !asked {
@@ -327,9 +327,8 @@ func (c *checker) agree(a, b AgentEnd) {
 	}
 }
 
-// final returns the values that a service may have in the end: those of
-// requests after which no other was surely done; because is the last
-// one that was.
+// final returns the values that a service may have in the end: those of requests that no other
+// request certainly followed. Because is the last certain one.
 func final(ops []Op) (allowed []int, because string) {
 	ended := time.Duration(-1)
 	for _, o := range ops {
@@ -364,8 +363,8 @@ func (c *checker) dataplane(a AgentEnd) {
 	}
 }
 
-// serves reports whether a listener's backends are those of the service, or nobody
-// who takes connections if there are none or an operator has taken them out.
+// serves reports whether a listener's backends are those of the service. Without backends, or with
+// an override that takes them out, no backend may take connections.
 func serves(f Frontend, s Seen) bool {
 	if s.State != 0 || s.Value == NoBackend {
 		return f.Value <= 0
@@ -373,8 +372,7 @@ func serves(f Frontend, s Seen) bool {
 	return f.Value == s.Value
 }
 
-// leases compares leases, as somebody tells them, with the addresses of services
-// and with Consul's.
+// leases compares reported leases with the addresses of services and with Consul's leases.
 func (c *checker) leases(who string, leases []Lease, e *End) {
 	services := map[string]Seen{}
 	if len(e.Agents) > 0 {
@@ -406,10 +404,10 @@ func (c *checker) leases(who string, leases []Lease, e *End) {
 	}
 }
 
-// slack is how late a fleet may be with what is due by the clock.
+// slack is the permitted delay of timed changes.
 const slack = 15 * time.Second
 
-// holdings compares what Consul says that services hold with the leases there.
+// holdings compares the holdings of services in Consul with the leases there.
 func (c *checker) holdings(e *End) {
 	held := map[string][]netip.Addr{}
 	for _, l := range e.Leases {
@@ -437,7 +435,7 @@ func sameAddresses(a, b []netip.Addr) bool {
 	return slices.Equal(a, b)
 }
 
-// report is a text of what is wrong, so many lines of it at most.
+// report formats the first most errors.
 func report(wrong []string, most int) string {
 	if len(wrong) > most {
 		wrong = append(wrong[:most:most], fmt.Sprintf("and %d more", len(wrong)-most))

@@ -23,14 +23,14 @@ func del(r Run, service string, from float64) Op {
 	return Op{Agent: r, Service: service, Kind: Delete, From: sec(from), To: sec(from + 0.1), Outcome: Acknowledged}
 }
 
-// reg is a backend that registers itself.
+// reg is a registration of a backend by itself.
 func reg(r Run, service string, value int, from float64) Op {
 	o := put(r, service, value, from)
 	o.Kind = Register
 	return o
 }
 
-// said is what an operator says of a backend.
+// said is an override of a backend.
 func said(r Run, service string, state int, from float64) Op {
 	o := put(r, service, state, from)
 	o.Kind = SetState
@@ -49,11 +49,11 @@ func (s Seen) as(state int) Seen { s.State = state; return s }
 
 func (o Op) is(outcome Outcome) Op { o.Outcome = outcome; return o }
 
-// missing is the op refused as there is no such service.
+// missing returns the op refused because the service doesn't exist.
 func (o Op) missing() Op { o.Outcome, o.Missing = Refused, true; return o }
 
-// ifAbsent is the op on the condition that there is no such service, ifIs on the one that
-// it is as a registration left it, which was shown at once.
+// ifAbsent returns the op with the condition that the service doesn't exist. ifIs returns it with
+// the condition that the service is as a registration left it, which was shown at once.
 func (o Op) ifAbsent() Op { o.If.Absent = true; return o }
 
 func (o Op) ifIs(value int) Op { o.If = Condition{Value: value, Seen: o.From}; return o }
@@ -62,7 +62,7 @@ func (o Op) in(apply int) Op { o.Atomic = apply; return o }
 
 func (o Op) with(a netip.Addr) Op { o.VIPs = []netip.Addr{a}; return o }
 
-// view is what an agent shows at a time; pairs are a service's name and its Seen.
+// view is what an agent shows at a time, by the services' names.
 func view(r Run, from float64, services map[string]Seen) View {
 	return View{Agent: r, From: sec(from), To: sec(from + 0.1), Services: services}
 }
@@ -157,8 +157,7 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
-// refuses compares what a check found with what it should: one thing, or
-// nothing.
+// refuses checks that a check found one expected error, or none.
 func refuses(t *testing.T, what string, wrong []string, says string) {
 	t.Helper()
 	switch {
@@ -171,7 +170,7 @@ func refuses(t *testing.T, what string, wrong []string, says string) {
 
 func TestCheckEndRefuses(t *testing.T) {
 	now := time.Now()
-	// sound is a fleet at rest with service a, and b deleted.
+	// sound returns a fleet at rest with service a, and b deleted.
 	sound := func() (*History, *End) {
 		h := &History{Reuse: sec(10), Ops: []Op{put(lb1, "a", 1, 0), put(lb2, "b", 2, 0), put(lb2, "a", 3, 1), del(lb1, "b", 2)}}
 		e := &End{At: sec(3), Wall: now, Holdings: map[string][]netip.Addr{"a": {x}}}

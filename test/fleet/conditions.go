@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// conditions checks what was acknowledged on a condition.
+// conditions checks the acknowledged conditional requests.
 func (c *checker) conditions() {
 	for _, ops := range c.ops {
 		for i, o := range ops {
@@ -30,8 +30,7 @@ func (c *checker) conditions() {
 	}
 }
 
-// missing checks what was refused for the want of a service that was there all the
-// while.
+// missing checks requests that were refused for a missing service although it existed all the time.
 func (c *checker) missing() {
 	for _, o := range c.Ops {
 		if !o.Missing {
@@ -46,7 +45,7 @@ func (c *checker) missing() {
 	}
 }
 
-// done is by when the registration that a condition names was done.
+// done returns the time by which the registration that a condition names was done.
 func (c *checker) done(on Condition) time.Duration {
 	if o, is := c.of[on.Value]; is && o.Outcome != Unknown {
 		return min(o.To, on.Seen)

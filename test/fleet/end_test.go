@@ -20,8 +20,7 @@ import (
 	"github.com/ironvip/ironvip/test/statecopy"
 )
 
-// settles waits until the fleet is at rest as CheckEnd wants it, twice in a row,
-// and then checks the whole history.
+// settles waits until CheckEnd finds no error, twice in a row, and then checks the whole history.
 func (l *lab) settles() {
 	l.t.Helper()
 	good := 0
@@ -115,7 +114,7 @@ func leases(ctx context.Context, a *agent) (all []Lease, err error) {
 	return all, err
 }
 
-// consul reads leases and holdings from Consul, as they are written there.
+// consul reads the stored leases and holdings from Consul.
 func (l *lab) consul(ctx context.Context, e *End) error {
 	var failed error
 	read := func(folder string, each func(key string, value []byte) error) {
@@ -171,8 +170,8 @@ func decode(text []byte, into any) error {
 	return err
 }
 
-// answers asks every service of a host, from that host, and wants answers from
-// its own backend. At most so many.
+// answers sends a request to at most most services of a host, from that host. It requires an answer
+// from the host's own backend.
 func (l *lab) answers(a *agent, most int) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -181,7 +180,7 @@ func (l *lab) answers(a *agent, most int) {
 	all, err := frontends(ctx, a)
 	l.must(a.name+": its frontends", err)
 	for _, f := range all {
-		if !f.Applied || f.Value <= 0 { // it is on its way, or an operator has taken the backend out
+		if !f.Applied || f.Value <= 0 { // not applied yet, or an override has taken the backend out
 			continue
 		}
 		if asked++; asked > most {
@@ -193,7 +192,7 @@ func (l *lab) answers(a *agent, most int) {
 		}
 		v, _, failed := l.look(ctx, a, client.Wait{})
 		l.must(a.name+": its services", failed)
-		if slices.Contains(v.Services[f.Service].VIPs, f.Address) { // else it went meanwhile
+		if slices.Contains(v.Services[f.Service].VIPs, f.Address) { // else it was deleted meanwhile
 			l.t.Errorf("%s: service %s at %s: %q %v", a.name, f.Service, f.Address, answer.Name, err)
 		}
 	}
@@ -202,8 +201,8 @@ func (l *lab) answers(a *agent, most int) {
 	}
 }
 
-// remembers waits until an agent has on its disk what Consul has, which it writes
-// behind.
+// remembers waits until an agent has stored Consul's content on its disk, which it does with a
+// delay.
 func (l *lab) remembers(a *agent) {
 	l.t.Helper()
 	l.eventually(a.name+" has on its disk what Consul has", func(ctx context.Context) error {

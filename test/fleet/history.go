@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// History is what happened to one fleet. Times count from its beginning.
+// History is the events of one fleet. Times count from its beginning.
 type History struct {
 	Ops   []Op
 	Views []View
-	// Reuse is how long a released address rests before another service may have
-	// it.
+	// Reuse is the cooldown: how long a released address is reserved for its former holder.
 	Reuse time.Duration
 }
 
-// Kind is what an Op asks for.
+// Kind is the kind of an Op.
 type Kind string
 
-// What an Op may ask for.
+// The kinds of requests.
 const (
 	Put      Kind = "put"
 	Delete   Kind = "delete"
@@ -30,18 +29,18 @@ const (
 // NoBackend is the Value of a service whose backend was removed.
 const NoBackend = -1
 
-// States are what an operator may say of a backend; their places are the Values of
-// SetState. What was said stays, also while the service is deleted.
+// States are the overrides of a backend. Their indexes are the Values of SetState. An override
+// remains while the service is deleted.
 var States = []string{"ready", "drain", "maint"}
 
 // Outcome is what is known of an Op.
 type Outcome string
 
-// What may be known of an Op.
+// The outcomes of requests.
 const (
 	Acknowledged Outcome = "acknowledged"
-	Refused      Outcome = "refused" // nothing of it has happened, nor ever will
-	Unknown      Outcome = "unknown" // it may have happened, or happen later
+	Refused      Outcome = "refused" // it has had no effect, and will have none
+	Unknown      Outcome = "unknown" // it may have happened, or may happen later
 )
 
 // Op is one request to one agent.
@@ -51,19 +50,19 @@ type Op struct {
 	Kind     Kind
 	Value    int // of a Put or Register: which one it is, from 1 on; no other has the same. Of a Remove: NoBackend. Of a SetState: of States
 	If       Condition
-	Atomic   int // requests of one number are one: all of them happen, or none. 0: it is alone
+	Atomic   int // requests with the same number are atomic: all of them happen, or none. 0: not atomic
 	From, To time.Duration
 	Outcome  Outcome
-	VIPs     []netip.Addr // in the answer
-	Missing  bool         // of a refused one: it was told that there is no such service
-	Answer   string       // for people
+	VIPs     []netip.Addr // the VIPs in the answer
+	Missing  bool         // of a refused one: the answer was that the service doesn't exist
+	Answer   string       // for display
 }
 
-// Condition is on what terms an Op is asked for. The zero Condition is none.
+// Condition is the condition of an Op. The zero Condition is none.
 type Condition struct {
-	Absent bool // that there is no such service
-	// Value, when not 0, says that the service is as that registration left it, which
-	// the agent showed by the time of Seen, with this ETag.
+	Absent bool // the service doesn't exist
+	// Value, when not 0, requires that the service is as that registration left it. The agent
+	// showed it by the time of Seen, with this ETag.
 	Value int
 	Seen  time.Duration
 	ETag  string
@@ -100,8 +99,8 @@ type Run struct {
 
 func (r Run) String() string { return fmt.Sprintf("%s.%d", r.Agent, r.Number) }
 
-// View is what one agent's API said of all services. The answer was made between
-// From and To.
+// View is what one agent's API reported about all services. The answer was generated between From
+// and To.
 type View struct {
 	Agent    Run
 	From, To time.Duration
@@ -111,23 +110,22 @@ type View struct {
 // Seen is one service as an agent's API shows it.
 type Seen struct {
 	Value int
-	State int // the backend's in force, of States; 0 without a backend
+	State int // the backend's effective state, of States; 0 without a backend
 	VIPs  []netip.Addr
 }
 
-// End is the state of a fleet in which nothing happens any more.
+// End is the final state of a fleet.
 type End struct {
 	At     time.Duration
 	Agents []AgentEnd
-	// Leases are those in Consul itself, and Holdings what it says that each
-	// service holds.
+	// Leases are those in Consul itself. Holdings are the stored holdings of each service.
 	Leases   []Lease
 	Holdings map[string][]netip.Addr
-	// Wall is the time by the clock to which the leases' Until belongs.
+	// Wall is the time by the clock of the leases' Until.
 	Wall time.Time
 }
 
-// AgentEnd is what one agent says at the end.
+// AgentEnd is what one agent reports at the end.
 type AgentEnd struct {
 	View
 	Frontends []Frontend
@@ -138,14 +136,14 @@ type AgentEnd struct {
 type Frontend struct {
 	Service string
 	Address netip.Addr
-	Value   int // which registration its backends are of; 0 or less if they take nobody
+	Value   int // the registration of its backends; 0 or less if they take no connections
 	Applied bool
 }
 
 // Lease is an address that isn't free.
 type Lease struct {
 	Address netip.Addr
-	Service string // the holder; of a cooling lease the last one
+	Service string // the holder; of a cooling lease the last holder
 	Cooling bool
 	Until   time.Time // of a cooling lease
 }

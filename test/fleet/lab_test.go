@@ -26,31 +26,31 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// lab is three agents and one or three Consul servers, each in a namespace of
-// its own, with a router between them.
+// lab is three agents and one or three Consul servers, each in its own namespace, with a router
+// between them.
 type lab struct {
-	t       testing.TB // of the scenario that runs
+	t       testing.TB // of the running scenario
 	net     *netlab.Lab
 	cluster *consultest.Cluster // nil with one server
 	servers []*consultest.Server
 	agents  []*agent
 	reuse   time.Duration
-	// datacentres are those whose catalogs the agents follow: first that of servers, and
-	// then others with a server each.
+	// datacentres are those with catalogs that the agents follow. The first is that of servers.
+	// Each other one has a server.
 	datacentres []*consultest.Server
 
-	scenarios, ran int    // how many there are, and how many were to run
-	rest           func() // waits for the rest after a scenario and checks it; settles by default
+	scenarios, ran int    // the number of scenarios, and the number of those that ran
+	rest           func() // waits for the final state after a scenario and checks it; settles by default
 
 	*recorder // nil in a benchmark
 }
 
-// shape says what a lab is like.
+// shape is the configuration of a lab.
 type shape struct {
 	servers     int           // 1 or 3
-	datacentres int           // how many there are whose catalogs are followed
-	reuse       time.Duration // how long released addresses rest
-	pool        netip.Prefix  // 127.96.0.0/20 when not given
+	datacentres int           // number of datacenters with followed catalogs
+	reuse       time.Duration // the cooldown of released addresses
+	pool        netip.Prefix  // 127.96.0.0/20 by default
 }
 
 // agent is one host of the fleet.
@@ -61,22 +61,22 @@ type agent struct {
 	proc *process.Process
 	api  *client.Client
 	kv   *api.KV      // of a benchmark
-	runs atomic.Int64 // how often it was started
+	runs atomic.Int64 // number of starts
 }
 
-// target is the backend of all services: on every host's own loopback, where the
-// host's name answers.
+// target is the backend of all services. It is on every host's own loopback and answers with the
+// host's name.
 var target = netip.MustParseAddrPort("127.0.0.1:9000")
 
-// Every host reaches a cluster of Consul by way of a small proxy of its own,
-// which goes to the next server when one is down, as local Consul agents do.
+// Every host reaches a Consul cluster through its own small proxy, which uses the next server if
+// one is down, as local Consul agents do.
 const localConsul = "127.0.0.1:8500"
 
-// answering bounds one request to an agent, as users' clients have it: within
-// that time an agent is to say what is wrong, if anything is.
+// answering bounds one request to an agent, like users' clients. Within that time an agent must
+// report what is wrong.
 const answering = client.DefaultTimeout
 
-// newLab makes the lab and waits until all of it runs.
+// newLab creates the lab and waits until all of it runs.
 func newLab(t testing.TB, s shape) *lab {
 	t.Helper()
 	need.Root(t)
@@ -116,11 +116,11 @@ func newLab(t testing.TB, s shape) *lab {
 	return l
 }
 
-// newAgent makes a host without starting its agent.
+// newAgent creates a host without starting its agent.
 func (l *lab) newAgent(name string, s shape) *agent {
 	l.t.Helper()
 	a := &agent{name: name, node: l.net.AddClient(name)}
-	// Not TempDir, whose names are too long for a unix socket.
+	// The names of TempDir are too long for a unix socket.
 	var err error
 	a.dir, err = os.MkdirTemp("", "fleet")
 	l.must(name+": a folder", err)
@@ -165,7 +165,7 @@ cidrs = ["%[5]s"]
 	return a
 }
 
-// run is the agent's present run.
+// run returns the agent's present run.
 func (a *agent) run() Run { return Run{a.name, int(a.runs.Load())} }
 
 // launch starts the agent's process.
@@ -187,8 +187,8 @@ func (l *lab) start(a *agent) {
 	})
 }
 
-// proxyConsul listens in the host's namespace for connections to Consul, and
-// takes each to the first server that there is, from another one on for each host.
+// proxyConsul listens in the host's namespace for connections to Consul. It forwards each to the
+// first available server, starting with a different server for each host.
 func (l *lab) proxyConsul(a *agent) {
 	first := len(l.agents)
 	listener := a.node.Listen(netip.MustParseAddrPort(localConsul))
@@ -228,7 +228,7 @@ func (l *lab) proxyConsul(a *agent) {
 	}()
 }
 
-// cut takes the host off the network, and heal puts it back.
+// cut disconnects the host from the network, and heal reconnects it.
 func (l *lab) cut(a *agent) {
 	l.t.Helper()
 	link, err := l.net.Director.Netlink.LinkByName(a.name)
@@ -243,8 +243,7 @@ func (l *lab) heal(a *agent) {
 	l.must("heal "+a.name, l.net.Director.Netlink.LinkSetUp(link))
 }
 
-// elected returns the agent that is the fleet's allocator as these agents say,
-// all of them.
+// elected returns the agent that all of these agents report as the fleet's allocator.
 func (l *lab) elected(of ...*agent) *agent {
 	l.t.Helper()
 	var found *agent
@@ -275,8 +274,8 @@ func (l *lab) elected(of ...*agent) *agent {
 	return found
 }
 
-// electedInstead waits until the others say that one of them is the allocator:
-// until the session of the first is over.
+// electedInstead waits until the others report one of them as the allocator, which needs the end of
+// the first one's session.
 func (l *lab) electedInstead(first *agent) {
 	l.t.Helper()
 	l.eventually("another than "+first.name+" is elected", func(context.Context) error {
@@ -287,7 +286,7 @@ func (l *lab) electedInstead(first *agent) {
 	})
 }
 
-// server is a Consul server that runs.
+// server returns a running Consul server.
 func (l *lab) server() *consultest.Server {
 	for _, s := range l.servers {
 		if s.Running() {
@@ -301,15 +300,15 @@ func query(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }
 
-// others are all agents but one.
+// others returns all agents but one.
 func (l *lab) others(a *agent) []*agent {
 	return slices.DeleteFunc(slices.Clone(l.agents), func(b *agent) bool { return a == b })
 }
 
-// patience bounds everything that a test waits for.
+// patience bounds every wait of a test.
 const patience = time.Minute
 
-// eventually tries until there is no error.
+// eventually retries try until it returns no error.
 func (l *lab) eventually(what string, try func(context.Context) error) {
 	l.t.Helper()
 	wait.For(l.t, what, func() error {

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// load is requests at random, some clients of each agent, until end is called.
+// load is random requests of some clients of each agent, until end is called.
 type load struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
-// Each client has services of its own, and some are everybody's. A client rests
-// a while between two requests.
+// Each client has its own services, and some are shared by all. A client pauses between two
+// requests.
 const (
 	ownServices    = 6
 	sharedServices = 4
@@ -28,8 +28,8 @@ const (
 	pace           = 150 * time.Millisecond
 )
 
-// times is how many times as many clients there are as in every test run, for who
-// looks for rare faults.
+// times returns the factor for the number of clients, which is 1 by default. A larger one helps to
+// find rare faults.
 func (l *lab) times() int {
 	text := os.Getenv("IRONVIP_FLEET_LOAD")
 	if text == "" {
@@ -60,13 +60,13 @@ func (l *lab) load(agents ...*agent) *load {
 // end ends the requests and waits for the last answers.
 func (l *load) end() { l.stop(); l.done.Wait() }
 
-// seed makes the requests of every run alike, as far as their timing allows.
+// seed makes the requests of every run equal, as far as their timing allows.
 const seed = 15
 
 // client makes requests until the context ends.
 func (l *lab) client(ctx context.Context, a *agent, own string, rnd *rand.Rand) {
 	for ctx.Err() == nil {
-		// A request outlives the end of the load, so that its fate is known.
+		// The request has its own context, so that its outcome is known after the end of the load.
 		l.request(context.Background(), a, own, rnd)
 		select {
 		case <-ctx.Done():
@@ -98,7 +98,7 @@ func (l *lab) request(ctx context.Context, a *agent, own string, rnd *rand.Rand)
 		l.remove(ctx, a, name, on)
 	case n < 13:
 		l.delete(ctx, a, name, on)
-	case n < 17: // every other time it goes back
+	case n < 17: // half of them reset it
 		l.setState(ctx, a, name, max(0, rnd.IntN(4)-1))
 	default:
 		names := []string{name}

@@ -22,39 +22,39 @@ import (
 	"github.com/ironvip/ironvip/test/consultest"
 )
 
-// names is a fleet whose services come from the catalogs of two datacentres,
-// which name the same ones: hosts hear of the two in any order, and are to lead
-// each name to one of them, the same on all.
+// names is a fleet with services from the catalogs of two datacenters, which contain the same
+// names. Hosts receive changes of the two in any order. They must assign each name to one of the
+// catalogs, the same one on all hosts.
 type names struct {
 	*lab
 	catalogs []*catalog
 	rnd      *rand.Rand
 	value    int // the newest registered.weight
 
-	// calm is a clock that stands still when this machine does, as it was at ticked.
-	// What came into a catalog before heard, by that clock, is known to all agents;
-	// while deaf, one of them hears nothing.
+	// calm is a clock that stops when this machine does, with its last reading at ticked. All
+	// agents know what was registered before heard, by that clock. While deaf, one of them receives
+	// nothing.
 	calm, heard time.Duration
 	ticked      time.Time
 	deaf        bool
 }
 
-// catalog is one datacentre's, and a source of its name at every agent.
+// catalog is a datacenter's catalog, and a source with its name at every agent.
 type catalog struct {
 	*consultest.Server
-	node netip.Addr // of all its instances, so that a backend tells whose it is
+	node netip.Addr // of all its instances, so that a backend identifies its catalog
 	has  map[string]registered
 	gone bool          // the server doesn't run
-	back time.Duration // since when all agents hear it again, by names.calm
+	back time.Duration // when all agents received it again, by names.calm
 }
 
 // registered is one name in a catalog.
 type registered struct {
-	weight uint32        // of its one instance: a number that no other has
-	since  time.Duration // when it came into the catalog, by names.calm
+	weight uint32        // of its only instance: a unique number
+	since  time.Duration // when it was registered in the catalog, by names.calm
 }
 
-// Steady names are always in one of the catalogs at least, and others come and go.
+// Steady names are always in at least one of the catalogs. Others are added and removed.
 const (
 	steadyNames = 6
 	otherNames  = 6
@@ -62,15 +62,15 @@ const (
 
 func steady(name string) bool { return name[0] == 's' }
 
-// overlap is for how long a name that moves is in both catalogs at the least:
-// longer than it takes an agent to hear of it. Of a change and the rest after it
-// no more counts than step: a machine that stands still has no agent hear a thing.
+// overlap is the minimum time in which a moving name is in both catalogs. It is longer than an
+// agent takes to receive the change. No pause counts for more than step, because agents receive
+// nothing while the machine stands still.
 const (
 	overlap = 1500 * time.Millisecond
 	step    = 100 * time.Millisecond
 )
 
-// tick has the calm clock go on.
+// tick advances the calm clock.
 func (n *names) tick() {
 	now := time.Now()
 	n.calm += min(now.Sub(n.ticked), step)
@@ -80,8 +80,8 @@ func (n *names) tick() {
 }
 
 func newNames(t *testing.T) *names {
-	// Released addresses rest for longer than the test takes: a name that comes back
-	// has its own.
+	// The cooldown of released addresses is longer than the test, so that a returning name gets its
+	// former address.
 	l := newLab(t, shape{servers: 1, datacentres: 2, reuse: time.Hour}).record()
 	n := &names{lab: l, rnd: rand.New(rand.NewPCG(seed, 3))}
 	for i, s := range l.datacentres {
@@ -91,7 +91,7 @@ func newNames(t *testing.T) *names {
 	return n
 }
 
-// numbered is one of the names: the steady ones are first.
+// numbered returns a name by number. The steady ones are first.
 func numbered(i int) string {
 	if i < steadyNames {
 		return fmt.Sprintf("steady-%d", i)
@@ -99,7 +99,7 @@ func numbered(i int) string {
 	return fmt.Sprintf("other-%d", i)
 }
 
-// register puts the name into the catalog, or changes what it has there.
+// register adds the name to the catalog, or changes it there.
 func (n *names) register(c *catalog, name string) {
 	n.t.Helper()
 	n.value++
@@ -122,7 +122,7 @@ func (n *names) deregister(c *catalog, name string) {
 	delete(c.has, name)
 }
 
-// changes makes so many changes at random to the catalogs that are there.
+// changes makes many random changes to the running catalogs.
 func (n *names) changes(many int) {
 	n.t.Helper()
 	for range many {
@@ -135,8 +135,7 @@ func (n *names) changes(many int) {
 	}
 }
 
-// change is one change of a name in a catalog, and of a steady one perhaps a move to
-// the other.
+// change changes a name in a catalog, and may move a steady name to the other one.
 func (n *names) change(name string, in, other *catalog) {
 	n.t.Helper()
 	_, here := in.has[name]
@@ -145,7 +144,7 @@ func (n *names) change(name string, in, other *catalog) {
 		n.register(in, name)
 	case !steady(name):
 		n.deregister(in, name)
-		if n.rnd.IntN(3) == 0 { // with nothing between
+		if n.rnd.IntN(3) == 0 { // without a change in between
 			n.register(in, name)
 		}
 	default:
@@ -155,8 +154,7 @@ func (n *names) change(name string, in, other *catalog) {
 	}
 }
 
-// take takes a catalog's server away, and bring brings it back and waits until all
-// agents hear it.
+// take stops a catalog's server. bring starts it again and waits until all agents follow it.
 func (n *names) take(c *catalog) {
 	c.Kill()
 	c.gone = true
@@ -172,8 +170,8 @@ func (n *names) bring(c *catalog) {
 	c.gone, c.back = false, n.calm
 }
 
-// without cuts a host off, lets some changes pass by, and puts it back. What comes
-// into a catalog meanwhile it may hear of after what goes from the other.
+// without disconnects a host, makes some changes, and reconnects it. The host may receive additions
+// to one catalog after removals from the other.
 func (n *names) without(a *agent, changes int) {
 	n.t.Helper()
 	n.cut(a)
@@ -182,7 +180,7 @@ func (n *names) without(a *agent, changes int) {
 	n.heal(a)
 }
 
-// hears waits until the agent is in touch with all catalogs.
+// hears waits until the agent is connected to all catalogs.
 func (n *names) hears(a *agent) {
 	n.t.Helper()
 	n.eventually(a.name+" hears all catalogs", func(ctx context.Context) error {
@@ -196,7 +194,7 @@ func (n *names) hears(a *agent) {
 	})
 }
 
-// restart kills the agent, lets some changes pass by, and starts it.
+// restart kills the agent, makes some changes, and starts it.
 func (n *names) restart(a *agent, meanwhile int) {
 	n.t.Helper()
 	a.proc.Kill()
@@ -204,15 +202,15 @@ func (n *names) restart(a *agent, meanwhile int) {
 	n.start(a)
 }
 
-// outcome of one name at one agent.
+// led is the state of one name at one agent.
 type led struct {
 	Source   string
 	VIPs     []netip.Addr
-	Backends []string // that take connections, with their weights, in the dataplane
+	Backends []string // in the dataplane and with connections, with their weights
 }
 
-// rests waits until the agents agree with the catalogs and each other, and checks
-// that they then rest, and that no address has moved so far.
+// rests waits until the agents agree with the catalogs and each other. It then checks that nothing
+// changes any more, and that no address has moved so far.
 func (n *names) rests() {
 	n.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -226,7 +224,7 @@ func (n *names) rests() {
 			}
 		}
 		if err == nil {
-			n.calm++ // and what was before that has been heard
+			n.calm++ // earlier changes have been received
 			n.heard, n.deaf = n.calm, false
 			break
 		}
@@ -241,15 +239,15 @@ func (n *names) rests() {
 	}
 }
 
-// quiet is for how long a fleet that rests is watched: longer than the shortest
-// waits of hosts that undo each other's words.
+// quiet is how long a fleet at rest is watched. It exceeds the shortest waits of hosts that undo
+// each other's changes.
 const quiet = 2 * time.Second
 
-// fleetState is what is there while nothing is to change.
+// fleetState is the state that must remain unchanged at rest.
 type fleetState struct {
 	leads  map[string]led
-	writes map[string]uint64 // of each lease in Consul: the index of its last
-	told   map[string]uint64 // of each agent: the last event about who has a name
+	writes map[string]uint64 // the index of the last write of each lease in Consul
+	told   map[string]uint64 // the last event of each agent about the source of a name
 }
 
 func (s *fleetState) differs(t *fleetState) error {
@@ -264,8 +262,7 @@ func (s *fleetState) differs(t *fleetState) error {
 	return nil
 }
 
-// state returns the state of a fleet that agrees with the catalogs, or else what
-// is wrong.
+// state returns the state of a fleet that agrees with the catalogs, or the first difference.
 func (n *names) state() (*fleetState, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answering)
 	defer cancel()
@@ -297,7 +294,7 @@ func (n *names) state() (*fleetState, error) {
 	return s, err
 }
 
-// leads reads what an agent does with every name.
+// leads reads an agent's state of every name.
 func (n *names) leads(ctx context.Context, a *agent) (map[string]led, error) {
 	list, err := a.api.Services(ctx, client.List{Limit: 1000})
 	if err != nil {
@@ -323,8 +320,8 @@ func (n *names) leads(ctx context.Context, a *agent) (map[string]led, error) {
 	return of, err
 }
 
-// asCatalogs compares what an agent does with the catalogs: every name that is in
-// any has one address, and the backend of one of those catalogs, which is the owner.
+// asCatalogs compares an agent's state with the catalogs. Every name in any catalog must have one
+// address, and the backend of the owner, which is one of those catalogs.
 func (n *names) asCatalogs(leads map[string]led) error {
 	var wrong []error
 	for name := range merged(n.catalogs[0].has, n.catalogs[1].has) {
@@ -346,8 +343,8 @@ func (n *names) asCatalogs(leads map[string]led) error {
 	return errors.Join(wrong...)
 }
 
-// interrupted looks for views in which a steady name is gone that the same run of
-// the agent has shown before with an address.
+// interrupted finds views without a steady name that the same run of the agent has shown before
+// with an address.
 func (n *names) interrupted() (wrong []string) {
 	shown := map[Run]map[string]bool{}
 	for _, v := range n.history().Views {

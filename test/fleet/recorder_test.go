@@ -21,16 +21,15 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// recorder makes the requests to a fleet and writes down what becomes of them,
-// and what all agents show meanwhile.
+// recorder sends the requests to a fleet and records their outcome, and what all agents show
+// meanwhile.
 type recorder struct {
 	began time.Time
 	value atomic.Int64
-	// away is how often Consul was taken away and brought back: odd while no
-	// server runs.
+	// away counts the stops and starts of Consul. It is odd while no server runs.
 	away    atomic.Int64
-	loads   uint64       // how many clients there have been
-	applies atomic.Int64 // how many atomic ones
+	loads   uint64       // number of clients so far
+	applies atomic.Int64 // number of atomic applies
 
 	mu sync.Mutex
 	h  History
@@ -51,7 +50,7 @@ func (l *lab) record() *lab {
 
 func (r *recorder) now() time.Duration { return time.Since(r.began) }
 
-// history is what is recorded so far.
+// history returns what is recorded so far.
 func (r *recorder) history() *History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,10 +58,10 @@ func (r *recorder) history() *History {
 	return &h
 }
 
-// between is how long a watcher rests between two looks.
+// between is the pause of a watcher between two reads.
 const between = 100 * time.Millisecond
 
-// watch writes down every state of the agent's services that it sees.
+// watch records every state of the agent's services that it sees.
 func (r *recorder) watch(ctx context.Context, a *agent) {
 	var last View
 	var revision uint64
@@ -109,7 +108,7 @@ func (r *recorder) look(ctx context.Context, a *agent, w client.Wait) (View, uin
 	return v, list.Revision, nil
 }
 
-// weight is the value that a service was registered with: see service.
+// weight returns the value that a service was registered with: see service.
 func weight(s v1.Service) int {
 	if len(s.Spec.Backends) != 1 || s.Spec.Backends[0].Weight == nil {
 		return NoBackend
@@ -117,7 +116,7 @@ func weight(s v1.Service) int {
 	return *s.Spec.Backends[0].Weight
 }
 
-// inForce is the state of its backend, of States.
+// inForce returns the effective state of the service's backend, of States.
 func inForce(s v1.Service) int {
 	for _, b := range s.Status.Backends {
 		if !b.Removed {
@@ -127,15 +126,15 @@ func inForce(s v1.Service) int {
 	return 0
 }
 
-// service is registration number value of a service. Its number is its backend's
-// weight, so that the dataplane has it too.
+// service returns registration number value of a service. The number is its backend's weight, so
+// that the dataplane has it too.
 func service(name string, value int) v1.ServiceSpec {
 	return v1.ServiceSpec{Name: name, Ports: []spec.Port{{Port: spec.PortRange{First: 80}}},
 		Backends: []spec.Backend{{Address: target.Addr().String(), Port: spec.PortNumber(target.Port()), Weight: &value}}}
 }
 
-// shown is the condition that a service is as an agent shows it now; there must be
-// one, with a backend.
+// shown returns the condition that a service is as an agent shows it now. The service must exist
+// with a backend.
 func (r *recorder) shown(ctx context.Context, a *agent, name string) (Condition, error) {
 	s, err := a.api.Service(ctx, "default", name, client.Wait{})
 	if err == nil && weight(s) == NoBackend {
@@ -146,7 +145,7 @@ func (r *recorder) shown(ctx context.Context, a *agent, name string) (Condition,
 
 func (c Condition) write() client.Write { return client.Write{IfMatch: c.ETag, CreateOnly: c.Absent} }
 
-// put registers a service through an agent, and returns what is recorded.
+// put registers a service through an agent, and returns the recorded Op.
 func (r *recorder) put(ctx context.Context, a *agent, name string, on Condition) (Op, error) {
 	o := Op{Agent: a.run(), Service: name, Kind: Put, Value: int(r.value.Add(1)), If: on}
 	return r.ask(o, func() ([]netip.Addr, error) {
@@ -155,8 +154,7 @@ func (r *recorder) put(ctx context.Context, a *agent, name string, on Condition)
 	})
 }
 
-// apply registers several services by one request, all or none of them if it is
-// atomic.
+// apply registers several services with one request: all or none if it is atomic.
 func (r *recorder) apply(ctx context.Context, a *agent, names []string, atomic bool) error {
 	ops, specs := make([]Op, len(names)), make([]v1.ServiceSpec, len(names))
 	apply := 0
@@ -184,8 +182,8 @@ func (r *recorder) apply(ctx context.Context, a *agent, names []string, atomic b
 	})
 }
 
-// register registers the backend of a service through an agent: that is refused
-// where there is no such service.
+// register registers the backend of a service through an agent. The request is refused without that
+// service.
 func (r *recorder) register(ctx context.Context, a *agent, name string, on Condition) (Op, error) {
 	o := Op{Agent: a.run(), Service: name, Kind: Register, Value: int(r.value.Add(1)), If: on}
 	return r.ask(o, func() ([]netip.Addr, error) {
@@ -194,8 +192,8 @@ func (r *recorder) register(ctx context.Context, a *agent, name string, on Condi
 	})
 }
 
-// remove removes the backend of a service through an agent: that is refused where
-// there is none.
+// remove removes the backend of a service through an agent. The request is refused without that
+// service.
 func (r *recorder) remove(ctx context.Context, a *agent, name string, on Condition) (Op, error) {
 	return r.ask(Op{Agent: a.run(), Service: name, Kind: Remove, Value: NoBackend, If: on}, func() ([]netip.Addr, error) {
 		_, err := a.api.DeleteBackend(ctx, "default", name, target.String(), on.write())
@@ -211,8 +209,8 @@ func (r *recorder) delete(ctx context.Context, a *agent, name string, on Conditi
 	})
 }
 
-// setState says of a service's backend, as an operator does, that it is States[state]:
-// that is refused where there is no such backend.
+// setState sets the override of a service's backend to States[state]. The request is refused
+// without that backend.
 func (r *recorder) setState(ctx context.Context, a *agent, name string, state int) (Op, error) {
 	return r.ask(Op{Agent: a.run(), Service: name, Kind: SetState, Value: state}, func() ([]netip.Addr, error) {
 		_, err := a.api.SetBackendState(ctx, "default", name, target.String(), States[state], client.Write{})
@@ -220,7 +218,7 @@ func (r *recorder) setState(ctx context.Context, a *agent, name string, state in
 	})
 }
 
-// ask makes a request of one Op.
+// ask sends a request of one Op.
 func (r *recorder) ask(o Op, ask func() ([]netip.Addr, error)) (Op, error) {
 	ops := []Op{o}
 	err := r.record(ops, func() (err error) {
@@ -230,8 +228,8 @@ func (r *recorder) ask(o Op, ask func() ([]netip.Addr, error)) (Op, error) {
 	return ops[0], err
 }
 
-// record makes a request, and writes down what it says of its ops. Ask may know
-// better of some than the error of them all.
+// record sends a request and records the outcome of its ops. Ask may set more precise outcomes for
+// some of them than the error implies.
 func (r *recorder) record(ops []Op, ask func() error) error {
 	away := r.away.Load()
 	from := r.now()
@@ -252,15 +250,14 @@ func (r *recorder) record(ops []Op, ask func() error) error {
 	return err
 }
 
-// saysMissing reports whether an answer is that there is no such service.
+// saysMissing reports whether an answer states that the service doesn't exist.
 func saysMissing(err error) bool {
 	var e *client.Error
 	return errors.As(err, &e) && e.Code == v1.CodeNotFound && strings.HasPrefix(e.Detail, "service ") && strings.HasSuffix(e.Detail, "does not exist")
 }
 
-// outcome says what an answer means. Nothing has happened by a request that an
-// agent refused, that reached none, that failed while no Consul was there all the
-// time, or of which the agent says so.
+// outcome interprets an answer. A request has had no effect if the agent refused it, if it reached
+// no agent, if it failed while no Consul server ran all the time, or if the agent says so.
 func outcome(err error, away bool) (Outcome, string) {
 	var e *client.Error
 	switch {

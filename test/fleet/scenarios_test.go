@@ -17,8 +17,8 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// scenario runs one scenario on the lab, and then checks all that happened to it
-// so far. When it fails there are no more: what is broken stays so.
+// scenario runs one scenario on the lab, and then checks its whole history. After a failure no more
+// scenarios run, because the lab remains broken.
 func (l *lab) scenario(t *testing.T, name string, run func()) {
 	l.scenarios++
 	passed := t.Run(name, func(t *testing.T) {
@@ -34,12 +34,11 @@ func (l *lab) scenario(t *testing.T, name string, run func()) {
 	}
 }
 
-// operations is how many requests each lab makes at the least, over all of its
-// scenarios.
+// operations is the minimum number of requests of each lab, over all of its scenarios.
 const operations = 1000
 
-// enough checks that the scenarios have asked enough for their result to mean
-// something, unless only some of them were to run.
+// enough checks that the scenarios have sent enough requests for a meaningful result, unless only
+// some of them were selected.
 func (l *lab) enough() {
 	l.t.Helper()
 	if l.ran < l.scenarios {
@@ -57,8 +56,7 @@ func (l *lab) enough() {
 	}
 }
 
-// during makes requests at all agents while f runs and until so many more are
-// made.
+// during sends requests to all agents while f runs and until more further ones are sent.
 func (l *lab) during(more int, f func()) {
 	l.t.Helper()
 	load := l.load(l.agents...)
@@ -67,7 +65,7 @@ func (l *lab) during(more int, f func()) {
 	load.end()
 }
 
-// requests waits until so many more requests have been made.
+// requests waits until the given number of further requests has been sent.
 func (l *lab) requests(more int) {
 	l.t.Helper()
 	until := len(l.history().Ops) + more
@@ -81,8 +79,8 @@ func (l *lab) requests(more int) {
 
 func TestOneConsul(t *testing.T) {
 	t.Parallel()
-	// Released addresses rest for longer than the test takes: none may ever be
-	// seen with two services.
+	// The cooldown is longer than the test: no released address may ever be seen with a second
+	// service.
 	l := newLab(t, shape{servers: 1, reuse: time.Hour}).record()
 	rnd := rand.New(rand.NewPCG(seed, 1))
 
@@ -146,7 +144,7 @@ func TestOneConsul(t *testing.T) {
 
 func TestConsulCluster(t *testing.T) {
 	t.Parallel()
-	// Released addresses are soon given to others.
+	// Released addresses are soon assigned to others.
 	l := newLab(t, shape{servers: 3, reuse: 3 * time.Second}).record()
 	rnd := rand.New(rand.NewPCG(seed, 2))
 
@@ -207,8 +205,8 @@ func TestConsulCluster(t *testing.T) {
 	l.enough()
 }
 
-// killAllocating registers some services at once through an agent, and kills it
-// meanwhile, at any point on their way.
+// killAllocating registers some services at once through an agent, and kills it meanwhile at a
+// random time.
 func (l *lab) killAllocating(a *agent, round int, rnd *rand.Rand) {
 	l.t.Helper()
 	var done sync.WaitGroup
@@ -217,15 +215,15 @@ func (l *lab) killAllocating(a *agent, round int, rnd *rand.Rand) {
 			l.put(context.Background(), a, fmt.Sprintf("victim-%d-%d", round, i), Condition{})
 		})
 	}
-	time.Sleep(time.Duration(rnd.Int64N(int64(20 * time.Millisecond)))) // any point
+	time.Sleep(time.Duration(rnd.Int64N(int64(20 * time.Millisecond)))) // a random time
 	a.proc.Kill()
 	done.Wait()
 	l.requests(rnd.IntN(5))
 	l.start(a)
 }
 
-// oneName registers names through all hosts at the same time: one of them wins,
-// the others are told.
+// oneName registers names through all hosts at the same time: one of them wins, and the others get
+// an error.
 func (l *lab) oneName() {
 	const names = 20
 	decided := names
@@ -254,7 +252,7 @@ func (l *lab) oneName() {
 			}
 		}
 		if winners == 0 && slices.ContainsFunc(errs, late) {
-			decided-- // what became of that one is for the check of the whole history
+			decided-- // the check of the whole history covers its outcome
 		} else if winners != 1 {
 			l.t.Errorf("%s: %d winners: %v", name, winners, ops)
 		}
@@ -264,28 +262,28 @@ func (l *lab) oneName() {
 	}
 }
 
-// late reports whether an answer doesn't come, or says that the store's doesn't:
-// as happens now and then on a machine that stands still for seconds.
+// late reports whether an answer is missing, or states that the store's answer is. This happens
+// occasionally on a machine that stands still for seconds.
 func late(err error) bool {
 	var e *client.Error
 	return unanswered(err) || errors.As(err, &e) && e.Code == v1.CodeStoreUnavailable
 }
 
-// unanswered reports whether an agent that runs gave no answer in time, or gave
-// up waiting for the question.
+// unanswered reports whether a running agent gave no answer in time, or stopped waiting for the
+// request.
 func unanswered(err error) bool {
 	var e *client.Error
 	return errors.As(err, &e) && e.Status == 0
 }
 
-// refusesWrites checks that an agent without Consul refuses writes as it should.
+// refusesWrites checks that an agent without Consul refuses writes with the expected error.
 func (l *lab) refusesWrites(a *agent) {
 	l.t.Helper()
 	refused := func(write func() error) {
 		l.t.Helper()
 		err := write()
 		for tries := 1; tries < 3 && unanswered(err); tries++ {
-			err = write() // the machine stood still: an agent that waits for too long does so each time
+			err = write() // the machine may have stalled; an agent that is too slow is so each time
 		}
 		var e *client.Error
 		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Code != v1.CodeStoreUnavailable || e.Hint == "" {
@@ -299,7 +297,7 @@ func (l *lab) refusesWrites(a *agent) {
 	v, _, err := l.look(context.Background(), a, client.Wait{})
 	l.must(a.name+": its services", err)
 	for name, s := range v.Services {
-		if s.Value == NoBackend { // of which nothing can be said
+		if s.Value == NoBackend { // its state is unknown
 			continue
 		}
 		refused(func() error {
@@ -326,8 +324,8 @@ func (l *lab) bringConsul() {
 	}
 }
 
-// consulAway takes Consul away: reading and traffic go on, writes are refused, and
-// an agent that starts serves what it knew.
+// consulAway stops Consul: reads and traffic continue, writes are refused, and an agent that starts
+// serves its last known state.
 func (l *lab) consulAway() {
 	l.during(20, func() {})
 	l.settles()

@@ -1,6 +1,6 @@
 package fleet
 
-// refused checks that a view shows nothing that somebody was told hasn't happened.
+// refused checks that a view shows nothing that an answer reported as refused.
 func (c *checker) refused(v View) {
 	for service, got := range v.Services {
 		if o, is := c.of[got.Value]; is && o.Outcome == Refused {
@@ -9,10 +9,10 @@ func (c *checker) refused(v View) {
 	}
 }
 
-// showings are what each agent has shown of each service.
+// showings are the values of each service that each agent has shown.
 type showings map[showing]*sequence
 
-// sequence is a service's values: which was shown last, and which before.
+// sequence is a service's values: the last one shown, and the earlier ones.
 type sequence struct {
 	last   int
 	before map[int]bool
@@ -23,8 +23,8 @@ type showing struct {
 	service string
 }
 
-// back checks that a view, which is later than those that were looked at before,
-// shows no registration again that its agent has shown replaced.
+// back checks that a view doesn't show a registration again that its agent has shown as replaced.
+// Views must be passed in order of time.
 func (c *checker) back(shown showings, v View) {
 	for service := range c.ops {
 		got, of := v.Services[service].Value, showing{v.Agent, service}
