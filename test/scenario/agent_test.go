@@ -28,12 +28,10 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// patience bounds every wait for what is bound to happen. Nothing that goes well
-// takes a hundredth of it.
+// patience bounds every wait. A successful wait takes less than a hundredth of it.
 const patience = 60 * time.Second
 
-// hub is the part of the pipeline that hosts may share: the services and what
-// they were granted.
+// hub is the part of the pipeline that hosts may share: the services and their allocations.
 type hub struct {
 	clock       *table.Clock
 	pools       []spec.Pool
@@ -41,11 +39,11 @@ type hub struct {
 	states      *table.Table[vip.BackendKey, vip.BackendState]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	drains      drains
-	ready       func() // the services are complete
+	ready       func() // marks the services as complete
 	stages      stages
 }
 
-// stages are goroutines that end together.
+// stages are goroutines with a common end.
 type stages struct {
 	cancel context.CancelFunc
 	group  *errgroup.Group
@@ -109,7 +107,7 @@ func newHub(t testing.TB, pool, pods []netip.Prefix, host table.Reader[struct{},
 	return h
 }
 
-// parse reads services as services.d has them.
+// parse reads services in the format of services.d.
 func (h *hub) parse(text string) ([]vip.Service, error) {
 	file := static.ParseServices("scenario.toml", []byte(text), "scenario", h.pools)
 	for _, p := range file.Problems {
@@ -128,13 +126,13 @@ type host struct {
 	plane     plane
 }
 
-// plane is a dataplane at work.
+// plane is a running dataplane.
 type plane interface {
 	reconcile.Plane
 	io.Closer
 }
 
-// startHost begins with what the hub has, and whatever is in the dataplane.
+// startHost starts with the services of the hub, and with the present state of the dataplane.
 func (h *hub) startHost(plane plane, node compile.Node, addrs table.Reader[struct{}, hostnet.Snapshot], nodePorts []netip.Prefix, log *slog.Logger) *host {
 	m := &host{
 		frontends: table.New(h.clock, vip.KeyOfFrontend, compile.SameFrontend),
@@ -167,7 +165,7 @@ func (m *host) stop(t testing.TB) {
 	}
 }
 
-// until calls ok until it returns nil, for patience.
+// until calls ok until it returns nil, for at most patience.
 func until(ctx context.Context, ok func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -177,7 +175,7 @@ func until(ctx context.Context, ok func() error) error {
 	return nil
 }
 
-// settled reports whether the dataplane has the frontends that the table has.
+// settled reports whether the dataplane has the frontends of the table.
 func (m *host) settled(key vip.ServiceKey, is func(*vip.Frontend) bool) error {
 	row, _, ok := m.compiled.Get(key)
 	if !ok {

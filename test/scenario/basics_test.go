@@ -4,8 +4,8 @@ package scenario
 
 import "github.com/ironvip/ironvip/vip"
 
-// Services with nothing special: they answer, in each protocol and family, and
-// refuse where nobody is there to answer.
+// Plain services: they answer in each protocol and family, and reject clients where no backend is
+// ready.
 var basics = []scenario{
 	{
 		name: "tcp and udp", shows: []*feature{tcp, udp, ipv4, ipv6, nat}, families: both,
@@ -178,7 +178,7 @@ backends = [ { address = "{backend1}" } ]
 			noHostAddr("10.88.0.1/24"),
 			eventually(noFrontendAt("10.88.0.1")),
 			ask(client, "web@node", 1, only(b1)),
-			refused(client, "web:30080/tcp"), // the VIP is no address for node ports
+			refused(client, "web:30080/tcp"), // the VIP doesn't serve node ports
 		},
 	},
 	{
@@ -297,7 +297,7 @@ ports = [ { port = "all" } ]
 backends = [ { address = "{backend1}" } ]
 `),
 			ask(client, "many:7081/tcp", 1, only(b1)),
-			refused(client, "many:7022/tcp"), // nobody listens on the backend, the host does not stand in
+			refused(client, "many:7022/tcp"), // without a listener on the backend, the host doesn't answer instead
 			refused(client, "many:7081/udp"),
 		},
 	},

@@ -2,7 +2,7 @@
 
 package scenario
 
-// leaving is a service whose backends come and go.
+// leaving is a service with changing backends.
 func leaving(drain, backends string) string {
 	return `[[service]]
 name = "web"
@@ -15,7 +15,7 @@ backends = [ ` + backends + ` ]
 
 const first, second = `{ address = "{backend1}" }`, `{ address = "{backend2}" }`
 
-// What becomes of open connections.
+// The effects of changes on open connections.
 var changes = []scenario{
 	{
 		name: "a backend leaves and returns", shows: []*feature{drain, states}, families: both,
@@ -161,7 +161,7 @@ var changes = []scenario{
 			put(changing(`external_traffic = "local"`)), goOn,
 			hold("q", pod, "web"),
 			put(changing(``)), goOn,
-			ended("q"), // with the frontend that clients inside had of their own
+			ended("q"), // with the frontend for clients inside
 			ask(client, "web", 2, anyOf(b1, b2)), ask(pod, "web", 2, anyOf(b1, b2)),
 		},
 	},
@@ -219,5 +219,5 @@ backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}"
 `
 }
 
-// goOn expects that the connections x, p and d go on.
+// goOn expects that the connections x, p and d continue.
 var goOn = all(held("x", marked("x")), held("p", marked("p")), held("d", marked("d")))

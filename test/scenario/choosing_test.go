@@ -22,7 +22,7 @@ backends = [
 	return text + "]\n"
 }
 
-// forgetful is a service whose clients stay for so long.
+// forgetful is a service with this affinity timeout.
 func forgetful(timeout string) string {
 	return fmt.Sprintf(`[[service]]
 name = "web"
@@ -33,7 +33,7 @@ backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 `, timeout)
 }
 
-// Which backend a new connection gets.
+// The selection of a backend for a new connection.
 var choosing = []scenario{
 	{
 		name: "rr takes turns, whatever the weights", shows: []*feature{rr},
@@ -180,8 +180,8 @@ backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 	{
 		name: "affinity ends", shows: []*feature{affinity},
 		steps: []step{
-			// Each question renews it, and the kernel remembers for a minute more where
-			// it still knows of a connection when the time is over.
+			// Each request renews the affinity. At its timeout the kernel extends it for a minute
+			// if it still has an entry of a connection.
 			on{
 				kernel: all(quickUDP(), put(forgetful("3s")),
 					ask(client, "web:7053/udp", 1, as("first")), patiently(ask(client, "web:7053/udp", 1, not("first")))),

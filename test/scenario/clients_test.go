@@ -27,7 +27,7 @@ backends = [ { address = "{backend1}" } ]
 `
 }
 
-// Whom backends see, and who is let in.
+// The client addresses that backends see, and the clients that are accepted.
 var clients = []scenario{
 	{
 		name: "masquerade auto", shows: []*feature{masqAuto, clientAddress}, families: both,
@@ -43,8 +43,8 @@ var clients = []scenario{
 		name: "masquerade auto, backends are pods", shows: []*feature{masqAuto, clientAddress}, families: both, pods: []place{pod, b1, b2},
 		steps: []step{
 			put(masqueraded("auto")),
-			// A backend that reaches itself would answer itself; one that reaches
-			// another is seen.
+			// A backend that reaches itself would answer itself. The server sees a backend that
+			// reaches another one.
 			ask(b1, "web", 4, by(counts{b1: 2, b2: 2}), func(r *run, from place, got []answer) error {
 				for _, a := range got {
 					want := kept
@@ -87,11 +87,11 @@ var clients = []scenario{
 				kernel:    all(refused(client, "web:7053/udp"), refused(b2, "web:7053/udp")),
 				userspace: all(ignored(client, "web:7053/udp"), ignored(b2, "web:7053/udp")),
 			}.step,
-			ask(client, "web@node", 1, only(b1)), // node ports are for who may reach the host
+			ask(client, "web@node", 1, only(b1)), // node ports accept every client that can reach the host
 			ask(client, "open", 1, only(b1)),
 			hold("x", pod, "web"),
 			put(restricted(`"{net:client}"`)),
-			held("x", only(b1)), // open ones go on
+			held("x", only(b1)), // open connections continue
 			refused(pod, "web"), refused(b1, "web"),
 			ask(client, "web", 1, only(b1)), ask(client, "web:7053/udp", 1, only(b1)),
 			put(restricted(``)),

@@ -4,8 +4,7 @@ package scenario
 
 import "github.com/ironvip/ironvip/vip"
 
-// Features that meet: what each does alone, it does beside the others, in one
-// service and on one VIP.
+// Combined features: each has the same effect beside the others, in one service and on one VIP.
 var combined = []scenario{
 	{
 		name: "a range by tunnels of IPv6", shows: []*feature{tunnel6, portRange, outlive}, families: onlyIPv6, isolated: true, modules: []string{"ip6_tunnel"},
@@ -162,7 +161,7 @@ var combined = []scenario{
 					restart(),
 					refused(client, "web:7022/tcp"), refused(client, "web:7022/udp"), refused(pod, "web:7022/tcp"), refused(director, "web:7022/tcp"),
 				),
-				userspace: put(placed(`external_traffic = "local"`, first)), // it refuses the policies, and ports that others have
+				userspace: put(placed(`external_traffic = "local"`, first)), // it rejects the policies, and ports of other services
 			}.step,
 		},
 	},
@@ -171,7 +170,7 @@ var combined = []scenario{
 		steps: []step{
 			put(placed(`external_traffic = "local"`, `{ address = "{backend1}", node = "here" }, { address = "{backend2}", node = "there" }`)),
 			ask(client, "web@node", 2, only(b1), kept),
-			// Whoever comes to a node port comes from outside.
+			// Every client of a node port counts as outside.
 			ask(pod, "web@node", 2, only(b1), kept), ask(director, "web@node", 2, only(b1), replaced),
 			put(placed(`external_traffic = "local"`, `{ address = "{backend2}", node = "there" }`)),
 			refused(client, "web@node"), refused(pod, "web@node"), refused(director, "web@node"),

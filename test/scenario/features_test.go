@@ -17,7 +17,7 @@ import (
 // dataplane is one kind of dataplane.
 type dataplane struct {
 	name        string
-	unsupported func(*vip.Frontend) error // what Apply itself asks
+	unsupported func(*vip.Frontend) error // the check that Apply uses
 	open        func(l *lab, pods []netip.Prefix) (plane, error)
 }
 
@@ -41,18 +41,17 @@ var (
 	dataplanes = []*dataplane{userspace, kernel}
 )
 
-// feature is one thing that a service may ask for, or that its traffic relies
-// on. Sample is the part of a service that asks for it: what a dataplane's
-// Unsupported says of the frontends of such a service is what the dataplane
-// can't do. Where dataplanes differ in what they do, and nothing is refused, what
-// each does is in does.
+// feature is one thing that a service may request, or that its traffic depends on. Sample is the
+// part of a service that requests it. A dataplane doesn't support the feature if its Unsupported
+// rejects the frontends of the sample. Where dataplanes support a feature with different effects,
+// does describes them.
 type feature struct {
 	name   string
 	sample string
 	does   map[string]string
 }
 
-// Where nothing else is asked for.
+// The defaults of samples.
 const (
 	somePort    = "ports = [ { port = 80 } ]\n"
 	udpPort     = "ports = [ { port = 80, protocol = \"udp\" } ]\n"
@@ -64,8 +63,7 @@ func scheduler(name vip.Scheduler) *feature {
 	return &feature{name: fmt.Sprintf("`scheduler = %q`", name), sample: someService + fmt.Sprintf("scheduler = %q\n", name)}
 }
 
-// The features, in the order of the document. Add one here, and a scenario that
-// shows it.
+// The features, in the order of the document. To add one, also add a scenario that shows it.
 var (
 	tcp       = &feature{name: "TCP", sample: someService}
 	udp       = &feature{name: "UDP", sample: udpPort + someBackend}
@@ -134,7 +132,7 @@ var (
 		does: map[string]string{"ipvs": "continue", "proxy": "end"}}
 )
 
-// groups are the features as the document has them.
+// groups are the features in the document's groups.
 var groups = []struct {
 	title    string
 	features []*feature
@@ -146,7 +144,7 @@ var groups = []struct {
 	{"Changes", []*feature{drain, settings, udpMove, outlive}},
 }
 
-// frontends are those of a service that asks for the feature.
+// frontends returns the frontends of a service that requests the feature.
 func (f *feature) frontends() ([]vip.Frontend, error) {
 	h := hub{}
 	services, err := h.parse("[[service]]\nname = \"sample\"\n" + f.sample)
@@ -178,7 +176,7 @@ func (f *feature) frontends() ([]vip.Frontend, error) {
 	return frontends, nil
 }
 
-// refuses returns the dataplane's word on why it can't do f; "" is that it can.
+// refuses returns the dataplane's reason for refusing f; "" if it supports f.
 func (d *dataplane) refuses(f *feature) (string, error) {
 	frontends, err := f.frontends()
 	if err != nil {

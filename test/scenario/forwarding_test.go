@@ -4,7 +4,7 @@ package scenario
 
 import "fmt"
 
-// bypassed is a service whose backends answer the clients themselves.
+// bypassed is a service with backends that answer the clients directly.
 func bypassed(forward, drain, backends string) string {
 	return fmt.Sprintf(`[[service]]
 name = "web"
@@ -16,7 +16,7 @@ backends = [ %s ]
 `, forward, drain, backends)
 }
 
-// answering are the steps of a service by direct routing or tunnels.
+// answering returns the steps for a service with direct routing or tunnels.
 func answering(forward string) []step {
 	return []step{
 		realServers(b1, b2, b3),
@@ -35,8 +35,7 @@ func answering(forward string) []step {
 	}
 }
 
-// Direct routing and tunnels, between a director and real servers that have an
-// agent each.
+// Direct routing and tunnels between a director and real servers, with an agent on each.
 var forwarding = []scenario{
 	{name: "direct routing", shows: []*feature{dr}, families: both, isolated: true, steps: answering("dr")},
 	{name: "tunnels", shows: []*feature{tunnel}, isolated: true, modules: []string{"ipip"}, steps: answering("tunnel")},

@@ -20,11 +20,11 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// place is where a question is asked from, or who answers. The client has more
-// addresses than one: see other.
+// place is the origin of a request, or the server that answers. The client has several addresses:
+// see other.
 type place string
 
-// answer is what a server says.
+// answer is a server's answer.
 type answer = netlab.Answer
 
 const (
@@ -36,33 +36,32 @@ const (
 	b3       place = "backend3"
 )
 
-// other is the client with the n-th of its other addresses.
+// other returns the client with its n-th other address.
 func other(n int) place { return place(fmt.Sprintf("%s/%d", client, n)) }
 
-// Ports that the lab's servers have. They are unlikely numbers, because on
-// loopback the host's own processes are neighbours.
+// The ports of the lab's servers. They are unlikely numbers, because on loopback the host's own
+// processes also listen.
 const (
 	backendPort = 7081 // on each backend's address, and the director's
-	hostPort    = 7022 // on all addresses of the director, where the lab is isolated
+	hostPort    = 7022 // on all addresses of the director, if the lab is isolated
 )
 
-// lab is where a dataplane works: nodes with servers on them, and who they are.
+// lab is the environment of a dataplane: nodes with servers, and their addresses.
 type lab struct {
 	dataplane *dataplane
 	nodes     map[place]*netlab.Node
-	addrs     []netip.Addr                                // the director's: what backends see when a client's address is replaced
+	addrs     []netip.Addr                                // the director's: the addresses that backends see if a client's address is replaced
 	pool      func(n int, family vip.Family) netip.Prefix // of the n-th scenario
 	others    func(n int, family vip.Family) netip.Addr   // the client's other addresses
 	host      *table.Table[struct{}, hostnet.Snapshot]    // the director's addresses
 	nodePorts []netip.Prefix
-	// isolated says that the nodes are hosts of their own, with IPv6, and
-	// sockets on all addresses of each; else they are addresses of loopback, and
-	// clients must bind to theirs.
+	// isolated states that each node is a separate host, with IPv6 and with sockets on all of its
+	// addresses. Otherwise nodes are loopback addresses, and clients must bind to theirs.
 	isolated bool
 	runs     int
 }
 
-// families are those that the lab has.
+// families returns the families of the lab.
 func (l *lab) families() []vip.Family {
 	if l.isolated {
 		return []vip.Family{vip.IPv4, vip.IPv6}
@@ -70,7 +69,7 @@ func (l *lab) families() []vip.Family {
 	return []vip.Family{vip.IPv4}
 }
 
-// addr is the address of a place.
+// addr returns the address of a place.
 func (l *lab) addr(p place, family vip.Family) netip.Addr {
 	if _, n, is := strings.Cut(string(p), "/"); is {
 		var i int
@@ -87,7 +86,7 @@ func (l *lab) addr(p place, family vip.Family) netip.Addr {
 	return n.Addr4
 }
 
-// is reports whether a server that sees a sees p.
+// is reports whether a is an address of p, as servers see it.
 func (l *lab) is(a netip.Addr, p place) bool {
 	if p == director && slices.Contains(l.addrs, a) {
 		return true
@@ -95,7 +94,7 @@ func (l *lab) is(a netip.Addr, p place) bool {
 	return a == l.addr(p, vip.FamilyOf(a))
 }
 
-// subnet is the range around a place.
+// subnet returns the range around a place.
 func (l *lab) subnet(p place, family vip.Family) netip.Prefix {
 	a := l.addr(p, family)
 	bits := a.BitLen()
@@ -109,7 +108,7 @@ func (l *lab) subnet(p place, family vip.Family) netip.Prefix {
 	return netip.PrefixFrom(a, bits).Masked()
 }
 
-// dial connects from a place, in the name of t.
+// dial connects from a place, with t for failures.
 func (l *lab) dial(t testing.TB, from place, network string, to netip.AddrPort) (*netlab.Conn, error) {
 	name, _, bound := strings.Cut(string(from), "/")
 	var source netip.Addr
@@ -119,7 +118,7 @@ func (l *lab) dial(t testing.TB, from place, network string, to netip.AddrPort) 
 	return l.nodes[place(name)].For(t).DialFrom(network, source, to)
 }
 
-// serve starts the servers that every scenario finds.
+// serve starts the servers that every scenario uses.
 func (l *lab) serve() {
 	for _, p := range []place{b1, b2, b3, director} {
 		for _, family := range l.families() {
@@ -135,8 +134,8 @@ func (l *lab) serve() {
 	}
 }
 
-// newLoopback makes a lab of 127.0.0.0/8: no rights are needed, IPv4 only. Two
-// processes have different addresses.
+// newLoopback creates a lab in 127.0.0.0/8: it needs no privileges and has only IPv4. Two processes
+// have different addresses.
 func newLoopback(t *testing.T, d *dataplane) *lab {
 	nodes, pools := byte(64+2*(os.Getpid()%90)), byte(65+2*(os.Getpid()%90))
 	l := &lab{
@@ -159,8 +158,8 @@ func newLoopback(t *testing.T, d *dataplane) *lab {
 	return l
 }
 
-// newNamespaces makes a lab of network namespaces whose director is this
-// process's own. All of it ends with the test.
+// newNamespaces creates a lab of network namespaces with this process's own as the director. All of
+// it ends with the test.
 func newNamespaces(t *testing.T, d *dataplane) *lab {
 	n := netlab.NewHere(t)
 	n.AddBackend()
@@ -189,8 +188,8 @@ func newNamespaces(t *testing.T, d *dataplane) *lab {
 		n.Director.Via(netip.MustParsePrefix(range_), via)
 	}
 	if d == userspace {
-		// Not every kernel has dummy devices: the proxy finds all of its addresses
-		// there, which for IPv6 takes more than a route.
+		// Some kernels have no dummy devices, so the director gets all of the proxy's addresses as
+		// local ones. For IPv6 this needs this setting besides a route.
 		n.Director.Sysctl("ipv6/ip_nonlocal_bind", "1")
 		for _, p := range []string{"10.96.0.0/16", "fd96::/32"} {
 			n.Director.Holds(netip.MustParsePrefix(p))
@@ -209,10 +208,10 @@ func newNamespaces(t *testing.T, d *dataplane) *lab {
 	return l
 }
 
-// device is where dataplanes put virtual addresses.
+// device is the dataplanes' device for virtual addresses.
 const device = "ironvip0"
 
-// owns reports whether an address is in the pool of some scenario.
+// owns reports whether an address is in the pool of any scenario.
 func (l *lab) owns(a netip.Addr) bool {
 	family := vip.FamilyOf(a)
 	for n := range l.runs + 1 {
@@ -223,7 +222,7 @@ func (l *lab) owns(a netip.Addr) bool {
 	return false
 }
 
-// own reports whether an address is the director's, as the agent knows it.
+// own reports whether an address is the director's, as in the agent.
 func (l *lab) own(a netip.Addr) bool {
 	return slices.Contains(l.addrs, a) || a.IsLoopback() && l.isolated
 }
@@ -237,8 +236,8 @@ func (l *lab) startDirector(h *hub, pods, nodePorts []netip.Prefix) (*host, erro
 	return h.startHost(p, compile.Node{Name: "here", Zone: "za"}, l.host, nodePorts, slog.New(slog.DiscardHandler)), nil
 }
 
-// sweep takes away what a scenario left, as a new agent without services
-// does, and checks that nothing is left.
+// sweep removes what a scenario left, in the same way as a new agent without services, and checks
+// that nothing is left.
 func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
 	t.Helper()
 	h := newHub(t, []netip.Prefix{l.pool(l.runs, vip.IPv4)}, nil, l.host)

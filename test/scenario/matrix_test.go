@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write docs/dataplanes.md")
 
 const document = "../../docs/dataplanes.md"
 
-// TestDocument compares docs/dataplanes.md with what the dataplanes say.
+// TestDocument compares docs/dataplanes.md with the dataplanes.
 func TestDocument(t *testing.T) {
 	want, err := matrix()
 	if err != nil {
@@ -43,7 +43,7 @@ const intro = "# Dataplane features\n\n" +
 	"scenarios in the last column, with real connections. [testing-vm.md](testing-vm.md) describes how to\n" +
 	"add a scenario; [proxy.md](proxy.md) and [ipvs.md](ipvs.md) give the reasons.\n"
 
-// matrix writes the document.
+// matrix generates the document.
 func matrix() (string, error) {
 	var b strings.Builder
 	b.WriteString(intro)
@@ -74,7 +74,7 @@ func matrix() (string, error) {
 	return b.String(), nil
 }
 
-// cell is what a dataplane does of a feature, in words.
+// cell describes a dataplane's support of a feature.
 func (d *dataplane) cell(f *feature) (string, error) {
 	why, err := d.refuses(f)
 	if err != nil {
@@ -82,7 +82,7 @@ func (d *dataplane) cell(f *feature) (string, error) {
 	}
 	if why != "" {
 		_, what, _ := strings.Cut(why, " does not support ")
-		what, _, _ = strings.Cut(what, "; nor ") // what the first reason says is enough
+		what, _, _ = strings.Cut(what, "; nor ") // the first reason is enough
 		return "no: " + strings.ReplaceAll(what, "|", `\|`), nil
 	}
 	if does := f.does[d.name]; does != "" {
@@ -91,8 +91,7 @@ func (d *dataplane) cell(f *feature) (string, error) {
 	return "yes", nil
 }
 
-// Every feature is shown, on each dataplane that has it, by a scenario that goes
-// on to its end there.
+// Every feature has, on each dataplane that supports it, a scenario that runs to its end there.
 func TestEveryFeatureIsShown(t *testing.T) {
 	names := map[string]bool{}
 	listed := map[*feature]bool{}

@@ -8,13 +8,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestProxyOnLoopback needs no rights.
+// TestProxyOnLoopback needs no privileges.
 func TestProxyOnLoopback(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	t.Run("table", func(t *testing.T) { runTable(t, newLoopback(t, userspace)) })
 }
 
-// TestProxyInNamespaces runs the table between hosts of their own.
+// TestProxyInNamespaces runs the table between separate hosts.
 func TestProxyInNamespaces(t *testing.T) {
 	inNamespace(t, func(t *testing.T) { runTable(t, newNamespaces(t, userspace)) })
 }

@@ -60,7 +60,7 @@ func (p *planeAt) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.F
 	}
 }
 
-// Close takes away what was put into the namespace, which lives longer.
+// Close removes everything from the namespace, which outlives the dataplane.
 func (p *planeAt) Close() (err error) {
 	p.node.Do(func() { err = p.Remove(context.Background()) })
 	return errors.Join(err, p.Target.Close())

@@ -23,33 +23,33 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// scenario is one page of the table. It runs once for each of its families,
-// each time with VIPs that no other run has.
+// scenario is one page of the table. It runs once for each of its families, each time with VIPs
+// that no other run uses.
 type scenario struct {
 	name      string
 	shows     []*feature
 	families  []vip.Family // nil is IPv4
-	dual      bool         // VIPs of both families at once, asked in each of families
-	isolated  bool         // needs hosts of their own: IPv6, wildcard listeners, addresses that come and go
-	modules   []string     // what the kernel's IPVS needs for it beside its own
-	nodePorts string       // the range whose addresses of the host node ports are on; "" is the lab's choice
-	pods      []place      // who is inside the pod ranges; nil is the place pod
+	dual      bool         // VIPs of both families at once, with requests in each of families
+	isolated  bool         // needs separate hosts: IPv6, wildcard listeners, addresses that are added and removed
+	modules   []string     // additional modules that the kernel's IPVS needs
+	nodePorts string       // range of the host's addresses that serve node ports; "" is the lab's default
+	pods      []place      // the places inside the pod ranges; nil is the place pod
 	steps     []step
 }
 
 var both, onlyIPv6 = []vip.Family{vip.IPv4, vip.IPv6}, []vip.Family{vip.IPv6}
 
-// every is the table.
+// every returns the table.
 func every() []scenario {
 	return slices.Concat(basics, choosing, topology, clients, changes, forwarding, combined)
 }
 
-// fits reports whether the lab can run it in that family.
+// fits reports whether the lab can run the scenario in that family.
 func (s *scenario) fits(l *lab, family vip.Family) bool {
 	return slices.Contains(l.families(), family) && (l.isolated || !s.isolated && !s.dual)
 }
 
-// runTable runs what fits into the lab.
+// runTable runs the scenarios that fit the lab.
 func runTable(t *testing.T, l *lab) {
 	for _, s := range every() {
 		families := s.families
@@ -137,12 +137,11 @@ func (r *run) steps(s *scenario) error {
 	return nil
 }
 
-// marker is what a process that was started by inNamespace, and all of its
-// children, have in their environment.
+// marker is an environment variable of the processes that inNamespace starts and of their children.
 const marker = "IRONVIP_SCENARIO_LAB"
 
-// inNamespace runs a test in a process that has a network namespace of its own,
-// and checks that neither processes nor namespaces are left of it.
+// inNamespace runs a test in a process with its own network namespace, and checks that no processes
+// and no namespaces remain.
 func inNamespace(t *testing.T, test func(*testing.T)) {
 	need.Root(t)
 	if os.Getenv(marker) != "" {
@@ -164,7 +163,7 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 		if strings.HasPrefix(a, "-test.v") || strings.HasPrefix(a, "-test.failfast") {
 			args = append(args, a)
 		}
-		if run, is := strings.CutPrefix(a, "-test.run="); is { // keep what it says of scenarios
+		if run, is := strings.CutPrefix(a, "-test.run="); is { // keeps its selection of scenarios
 			if _, scenarios, found := strings.Cut(run, "/"); found {
 				args[1] = "^" + t.Name() + "$/" + scenarios
 			}
@@ -174,7 +173,7 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 	cmd.Env = append(os.Environ(), mark)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // whose end would be taken for the parent's death
+	runtime.LockOSThread() // the end of the thread would count as the parent's death
 	defer runtime.UnlockOSThread()
 	if err := cmd.Run(); err != nil {
 		t.Errorf("the table: %v", err)
@@ -198,7 +197,7 @@ func namespaces(t *testing.T) (n int) {
 	return n
 }
 
-// processesWith returns the processes that have a variable in their environment.
+// processesWith returns the processes with a variable in their environment.
 func processesWith(t *testing.T, variable string) (found []string) {
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// run is a scenario on its way, in one family.
+// run is a running scenario, in one family.
 type run struct {
 	testing.TB
 	*lab
@@ -37,21 +37,20 @@ type run struct {
 	servers     []*host // real servers
 	pods        []netip.Prefix
 	nodePorts   []netip.Prefix
-	unsupported string // why the dataplane must refuse the scenario's services; "" where it must not
+	unsupported string // why the dataplane must refuse the scenario's services; "" if it must accept them
 	held        map[string]*netlab.Conn
 	marks       map[string]place
-	answered    map[string]map[place]place // who answered whom
+	answered    map[string]map[place]place // the server that answered each client
 }
 
-// step is one thing that is done or expected.
+// step is one action or expectation.
 type step func(r *run) error
 
-// errRefused ends a scenario on a dataplane that can't do what it is about.
+// errRefused ends a scenario on a dataplane that doesn't support its feature.
 var errRefused = errors.New("the dataplane refuses the service, as it should")
 
-// text fills in addresses: {backend1} in the scenario's family, {backend1:6} in
-// another, {net:pod} for the range around a place, {gateway:pod} for the
-// director's address in it.
+// text inserts addresses: {backend1} in the scenario's family, {backend1:6} in another, {net:pod}
+// for the range around a place, {gateway:pod} for the director's address in it.
 func (r *run) text(s string) string {
 	var old []string
 	for p := range r.nodes {
@@ -70,8 +69,7 @@ func key(name string) vip.ServiceKey {
 	return vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: name}
 }
 
-// put adds services, or replaces those of their names, and waits until every
-// host has them.
+// put adds services, or replaces those of the same names, and waits until every host has them.
 func put(text string) step {
 	return func(r *run) error {
 		services, err := r.hub.parse(r.text(text))
@@ -97,7 +95,7 @@ func put(text string) step {
 	}
 }
 
-// remove takes a service away and waits until it gets no new connections.
+// remove removes a service and waits until it gets no new connections.
 func remove(name string) step {
 	return func(r *run) error {
 		last, _, _ := r.host.compiled.Get(key(name))
@@ -110,7 +108,7 @@ func remove(name string) step {
 	}
 }
 
-// state is the operator's word on the backend that a mark names, see as.
+// state sets the override of the backend that a mark names, see as.
 func state(name, mark string, s vip.State) step {
 	return func(r *run) error {
 		a := r.addr(r.marks[mark], r.family)
@@ -125,7 +123,7 @@ func state(name, mark string, s vip.State) step {
 	}
 }
 
-// restart ends the director's agent and starts another.
+// restart stops the director's agent and starts another one.
 func restart() step {
 	return func(r *run) error {
 		r.host.stop(r)
@@ -139,10 +137,9 @@ func restart() step {
 	}
 }
 
-// at resolves where a question goes: "web" is the VIP and the first port of a
-// service, "web:7053/udp" another port, "web@node" the node port of its first
-// port on the director's address, "web:7053/udp@node" that of another,
-// "host:7022/tcp" the director itself.
+// at resolves the target of a request: "web" is the VIP and the first port of a service,
+// "web:7053/udp" another port, "web@node" the node port of its first port on the director's
+// address, "web:7053/udp@node" that of another port, "host:7022/tcp" the director itself.
 func (r *run) at(to string) (network string, at netip.AddrPort, err error) {
 	service, where, _ := strings.Cut(to, "@")
 	name, port, stated := strings.Cut(service, ":")
@@ -191,10 +188,10 @@ func (r *run) at(to string) (network string, at netip.AddrPort, err error) {
 	return "", at, fmt.Errorf("%s has no %s address: %v", name, r.family, granted.Problems)
 }
 
-// check is an expectation of the answers to questions from one place.
+// check is an expectation of the answers to requests from one place.
 type check func(r *run, from place, got []answer) error
 
-// counts expects how often each answered.
+// counts expects how often each server answered.
 type counts map[place]int
 
 func by(want counts) check {
@@ -210,12 +207,12 @@ func by(want counts) check {
 	}
 }
 
-// only expects every answer of one place.
+// only expects that one place gave every answer.
 func only(p place) check {
 	return func(r *run, from place, got []answer) error { return by(counts{p: len(got)})(r, from, got) }
 }
 
-// anyOf expects answers of each of these places, and of no other.
+// anyOf expects answers from each of these places, and from no other.
 func anyOf(want ...place) check {
 	return func(_ *run, _ place, got []answer) error {
 		have := map[place]bool{}
@@ -234,7 +231,7 @@ func anyOf(want ...place) check {
 	}
 }
 
-// same expects that all answers are of one place, whichever; as remembers it.
+// same expects that one place gave all answers. as also records the place.
 func same(_ *run, _ place, got []answer) error {
 	for _, a := range got {
 		if a.Name != got[0].Name {
@@ -251,7 +248,7 @@ func as(mark string) check {
 	}
 }
 
-// marked expects who was remembered, other that it is not them.
+// marked expects the recorded server, other a different one.
 func marked(mark string) check {
 	return func(r *run, from place, got []answer) error { return only(r.marks[mark])(r, from, got) }
 }
@@ -267,7 +264,7 @@ func not(mark string) check {
 	}
 }
 
-// seen expects whom the servers see.
+// seen expects the client address that the servers see.
 func seen(p place) check {
 	return func(r *run, _ place, got []answer) error {
 		for _, a := range got {
@@ -279,8 +276,7 @@ func seen(p place) check {
 	}
 }
 
-// kept expects that the servers see who asks; where the dataplane can't, this
-// host.
+// kept expects that the servers see the client or, if the dataplane can't do that, this host.
 func kept(r *run, from place, got []answer) error {
 	if r.dataplane == userspace {
 		from = director
@@ -291,7 +287,7 @@ func kept(r *run, from place, got []answer) error {
 // replaced expects that the servers see this host.
 func replaced(r *run, from place, got []answer) error { return seen(director)(r, from, got) }
 
-// ask asks so often, each time with a new connection.
+// ask sends the given number of requests, each with a new connection.
 func ask(from place, to string, times int, checks ...check) step {
 	return func(r *run) error {
 		network, at, err := r.at(to)
@@ -315,8 +311,8 @@ func ask(from place, to string, times int, checks ...check) step {
 	}
 }
 
-// once asks with a new connection. UDP sockets stay until the scenario's end: a
-// later one on the same port would be the same client to a dataplane.
+// once sends a request with a new connection. UDP sockets stay open until the scenario's end,
+// because a later socket on the same port would be the same client to a dataplane.
 func (r *run) once(from place, network string, at netip.AddrPort) (answer, error) {
 	c, err := r.dial(r, from, network, at)
 	if err != nil {
@@ -328,7 +324,7 @@ func (r *run) once(from place, network string, at netip.AddrPort) (answer, error
 	return c.Ask()
 }
 
-// askHalfClosed asks and closes its side before the answer comes.
+// askHalfClosed sends a request and closes its side before the answer arrives.
 func askHalfClosed(from place, to string) step {
 	return func(r *run) error {
 		network, at, err := r.at(to)
@@ -355,8 +351,8 @@ func askHalfClosed(from place, to string) step {
 	}
 }
 
-// spread has each of the client's first n other addresses ask once, and
-// remembers who answered whom.
+// spread sends one request from each of the client's first n other addresses, and records which
+// server answered each client.
 func spread(n int, to, record string, checks ...check) step {
 	return func(r *run) error {
 		network, at, err := r.at(to)
@@ -382,8 +378,8 @@ func spread(n int, to, record string, checks ...check) step {
 	}
 }
 
-// stayed expects that of the clients whose backend isn't gone no more than so
-// many per cent were answered by another one in the later record.
+// stayed compares two records. Of the clients with a backend other than gone, at most the given
+// percentage may have another server in the later record.
 func stayed(before, after string, gone place, percent int) step {
 	return func(r *run) error {
 		of, moved := 0, 0
@@ -403,8 +399,7 @@ func stayed(before, after string, gone place, percent int) step {
 	}
 }
 
-// refused expects a refusal: a reset or an answer that nobody listens, not
-// silence.
+// refused expects a refusal: a reset or a port-unreachable error, not silence.
 func refused(from place, to string) step {
 	return func(r *run) error {
 		network, at, err := r.at(to)
@@ -425,7 +420,8 @@ func isRefusal(err error, from place, network string) bool {
 			return true
 		}
 	}
-	// In its own output, the kernel answers the sender of a refused datagram before the ICMP error arrives.
+	// For local output, the kernel returns an error to the sender of a refused datagram before the
+	// ICMP error arrives.
 	return network == "udp" && from == director && errors.Is(err, syscall.EPERM)
 }
 
@@ -452,7 +448,7 @@ func ignored(from place, to string) step {
 	}
 }
 
-// hold connects, asks once and keeps the connection.
+// hold connects, sends one request and keeps the connection.
 func hold(name string, from place, to string, checks ...check) step {
 	return func(r *run) error {
 		network, at, err := r.at(to)
@@ -468,7 +464,7 @@ func hold(name string, from place, to string, checks ...check) step {
 	}
 }
 
-// holdAll holds n connections and expects something of all their answers.
+// holdAll holds n connections and checks all their answers.
 func holdAll(n int, from place, to string, checks ...check) step {
 	return func(r *run) error {
 		var got []answer
@@ -488,7 +484,7 @@ func holdAll(n int, from place, to string, checks ...check) step {
 	}
 }
 
-// held asks once more on a connection that is held.
+// held sends another request on a held connection.
 func held(name string, checks ...check) step {
 	return func(r *run) error {
 		a, err := r.held[name].Ask()
@@ -549,7 +545,7 @@ func resend(r *run, name string) (a answer, err error) {
 	return a, fmt.Errorf("nothing within %s", patience)
 }
 
-// resent expects an answer to one of many datagrams.
+// resent expects an answer to one of several datagrams.
 func resent(name string, checks ...check) step {
 	return func(r *run) error {
 		a, err := resend(r, name)
@@ -565,7 +561,7 @@ func resent(name string, checks ...check) step {
 	}
 }
 
-// resentInVain expects a refusal of one of many datagrams.
+// resentInVain expects a refusal of one of several datagrams.
 func resentInVain(name string) step {
 	return func(r *run) error {
 		if a, err := resend(r, name); !isRefusal(err, client, "udp") {
@@ -585,7 +581,7 @@ func endedUDP(name string) step {
 	}
 }
 
-// release closes a connection that is held.
+// release closes held connections.
 func release(names ...string) step {
 	return func(r *run) error {
 		for _, n := range names {
@@ -595,17 +591,17 @@ func release(names ...string) step {
 	}
 }
 
-// eventually tries a step until it works.
+// eventually retries a step until it succeeds.
 func eventually(s step) step {
 	return func(r *run) error { return until(r.Context(), func() error { return s(r) }) }
 }
 
-// on has a step for each dataplane, where they differ.
+// on has a step for each dataplane, for differences between them.
 type on map[*dataplane]step
 
 func (o on) step(r *run) error { return o[r.dataplane](r) }
 
-// all are steps as one.
+// all combines steps into one.
 func all(steps ...step) step {
 	return func(r *run) error {
 		for i, s := range steps {
@@ -617,11 +613,11 @@ func all(steps ...step) step {
 	}
 }
 
-// serveAt starts one more server at a place, until the scenario ends.
+// serveAt starts another server at a place, until the scenario ends.
 func serveAt(p place, network string, port uint16) step {
 	return func(r *run) error {
 		if network == "sctp" && r.dataplane == userspace {
-			return nil // refused; this kernel may have none
+			return nil // refused; this kernel may not support it
 		}
 		r.nodes[p].For(r).Serve(network, netip.AddrPortFrom(r.addr(p, r.family), port))
 		return nil
@@ -655,8 +651,7 @@ func noFrontendAt(text string) step {
 	}
 }
 
-// patiently is eventually for a step that delays what it waits for: the waits
-// grow.
+// patiently is eventually for a step that delays the awaited state: the pauses grow.
 func patiently(s step) step {
 	return func(r *run) error {
 		var err error
@@ -674,8 +669,8 @@ func patiently(s step) step {
 	}
 }
 
-// quickUDP has the kernel forget UDP clients within a second, for this scenario:
-// affinity lasts for as long as it knows them.
+// quickUDP makes the kernel delete entries of UDP clients after a second, for this scenario.
+// Affinity lasts for as long as there are entries.
 func quickUDP() step {
 	return func(r *run) error {
 		if r.dataplane != kernel {
@@ -694,7 +689,7 @@ func ipvsadm(t testing.TB, args ...string) {
 	}
 }
 
-// endpoints expects that a port has these backends, leaving ones included.
+// endpoints expects that a port has these backends, including leaving ones.
 func endpoints(to string, want ...place) step {
 	return func(r *run) error {
 		network, at, err := r.at(to)
@@ -727,12 +722,12 @@ func endpoints(to string, want ...place) step {
 	}
 }
 
-// realServers starts an agent at each of these places that plays the real
-// server's part for the services that the director has.
+// realServers starts an agent at each of these places, as a real server for the services of the
+// director.
 func realServers(places ...place) step {
 	return func(r *run) error {
 		if r.dataplane == userspace {
-			return nil // it refuses what they are for
+			return nil // it refuses the services for real servers
 		}
 		for _, p := range places {
 			plane, err := r.openAt(p)
@@ -752,7 +747,7 @@ func realServers(places ...place) step {
 	}
 }
 
-// serveVIP starts servers at places on the VIP that these hold.
+// serveVIP starts servers at places that hold the VIP.
 func serveVIP(to string, places ...place) step {
 	return func(r *run) error {
 		network, at, err := r.at(to)
@@ -763,7 +758,7 @@ func serveVIP(to string, places ...place) step {
 	}
 }
 
-// heldFor asks more than once on a connection that is held.
+// heldFor sends several requests on a held connection.
 func heldFor(name string, times int, checks ...check) step {
 	return func(r *run) error {
 		var got []answer

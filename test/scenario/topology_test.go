@@ -2,7 +2,7 @@
 
 package scenario
 
-// placed is a service of a policy whose backends are placed by this text.
+// placed is a service with a policy and with backends at these locations.
 func placed(policy, backends string) string {
 	return `[[service]]
 name = "web"
@@ -15,8 +15,7 @@ backends = [ ` + backends + ` ]
 
 const localToAll = "external_traffic = \"local\"\ninternal_traffic = \"local\""
 
-// Which backends clients may reach from this node, whose name is here, in zone
-// za.
+// The backends that clients may reach from this node, which is named here and is in zone za.
 var topology = []scenario{
 	{
 		name: "local for everybody", shows: []*feature{localBoth}, families: both,
@@ -29,7 +28,8 @@ var topology = []scenario{
 			ask(b2, "web", 2, only(b1), kept),
 			ask(client, "web@node", 2, only(b1), kept),
 			ask(client, "web:7053/udp", 2, only(b1), kept),
-			// Terminating ones of this node stand in, those elsewhere never do.
+			// Terminating backends of this node serve as substitutes. Those on other nodes never
+			// do.
 			put(placed(localToAll, `{ address = "{backend1}", node = "here", state = "terminating" }, { address = "{backend2}", node = "there" }`)),
 			ask(client, "web", 2, only(b1)),
 			put(placed(localToAll, `{ address = "{backend1}", node = "here", state = "maint" }, { address = "{backend2}", node = "there" }`)),
@@ -92,7 +92,7 @@ var topology = []scenario{
 			put(placed(`traffic_distribution = "same-zone"`,
 				`{ address = "{backend1}", zone = "za", state = "drain" }, { address = "{backend2}", zone = "zb" }, { address = "{backend3}", zone = "zb" }`)),
 			ask(client, "web", 4, by(counts{b2: 2, b3: 2})),
-			// One that nobody placed may be the nearest of all.
+			// A backend without a location may be the nearest one.
 			put(placed(`traffic_distribution = "same-zone"`, `{ address = "{backend1}", zone = "za" }, { address = "{backend2}" }`)),
 			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
 		},
