@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpioWriter writes an uncompressed "newc" cpio archive, the form the kernel unpacks as its first root file system.
-// Parent folders are written on their own, and a name is written once: later entries of that name are dropped, so
-// that a library two programs share costs nothing. The first write error sticks and is returned by close.
+// cpioWriter writes an uncompressed "newc" cpio archive, the format of the kernel's initial root
+// file system. It adds parent directories automatically. It writes a name once and drops later
+// entries of that name, so that a library that two programs share is stored once. The first write
+// error is kept and returned by close.
 type cpioWriter struct {
 	w    io.Writer
 	ino  uint32
@@ -93,7 +94,8 @@ func (c *cpioWriter) header(name string, ino, mode uint32, rdev uint64, size int
 	c.pad(int64(n))
 }
 
-// pad fills up to the next multiple of four: headers start on one, so what follows an n-byte part is known from n.
+// pad fills up to the next multiple of four. Headers start on one, so the padding after an n-byte
+// part depends only on n.
 func (c *cpioWriter) pad(n int64) {
 	if rest := n % 4; rest != 0 && c.err == nil {
 		_, c.err = c.w.Write(make([]byte, 4-rest))

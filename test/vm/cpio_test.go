@@ -20,7 +20,8 @@ type cpioEntry struct {
 	body string
 }
 
-// readCpio is the oracle: it reads the format by its description and shares nothing with the writer.
+// readCpio is the oracle: it reads the format by its description and shares no code with the
+// writer.
 func readCpio(t *testing.T, b []byte) []cpioEntry {
 	t.Helper()
 	var entries []cpioEntry

@@ -14,15 +14,15 @@ import (
 
 const guestHostname = "vmrun"
 
-// guestMain is pid 1 of the guest. It ends with the VM. What it can't do goes to the console, and the host prints
-// that when the VM ends without an exit status.
+// guestMain is pid 1 of the guest. It ends with the VM. It writes its errors to the console, which
+// the host prints if the VM ends without an exit status.
 func guestMain() {
 	if err := guest(); err != nil {
 		fmt.Fprintf(os.Stderr, "vmrun: guest: %v\n", err)
 		drain(2)
 		unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // QEMU has -no-reboot: it ends
 	}
-	for { // the host has what it needs and kills us
+	for { // the host has the results and kills the VM
 		time.Sleep(time.Hour)
 	}
 }
@@ -73,7 +73,8 @@ func guest() error {
 	}
 	status, err := runProgram(&j, output)
 	if err != nil {
-		// Not a fault of the VM: the same status a shell gives, and the reason where the program's output goes.
+		// Not an error of the VM: use a shell's status, and write the reason to the program's
+		// output.
 		fmt.Fprintf(fdWriter(output), "vmrun: %s: %v\n", j.Args[0], err)
 		status = exitStatus{Code: 126}
 	}
@@ -81,8 +82,8 @@ func guest() error {
 	return sendResults(control, j.Collect, status)
 }
 
-// runProgram runs the program with its output on one port, and waits for it; every other orphan is reaped meanwhile.
-// It uses wait4 by itself because os/exec's own wait would lose its child to the reaper.
+// runProgram runs the program with its output on one port, waits for it, and reaps all orphans
+// meanwhile. It calls wait4 itself, because os/exec's wait would lose its child to the reaper.
 func runProgram(j *job, output int) (exitStatus, error) {
 	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -114,8 +115,8 @@ func runProgram(j *job, output int) (exitStatus, error) {
 }
 
 func mountAll() error {
-	// Nothing over /tmp: the test binary is there, where go test built it. Nothing over / or /run is shared yet;
-	// "ip netns add" makes its own folder so.
+	// Nothing is mounted over /tmp, because the test binary is there. "ip netns add" makes its own
+	// directory shared, so nothing over / or /run is shared yet.
 	for _, m := range []struct{ source, target, fstype, data string }{
 		{"proc", "/proc", "proc", ""},
 		{"sysfs", "/sys", "sysfs", ""},
@@ -143,8 +144,8 @@ func mountAll() error {
 	return os.MkdirAll("/run/netns", 0o755)
 }
 
-// loadModule does what insmod does. One that is there already is fine. The file stays, for tests that take the module
-// out and put it back.
+// loadModule loads a module as insmod does. A loaded module is not an error. The file remains, for
+// tests that unload the module and load it again.
 func loadModule(name string) error {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -178,8 +179,8 @@ func linkUp(fd int, device string) error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
 }
 
-// openSerial opens a port for bytes as they are. The file stays a plain, blocking descriptor, out of the Go poller's
-// sight: the program inherits it.
+// openSerial opens a port for raw bytes. The file is a plain, blocking descriptor without the Go
+// poller, because the program inherits it.
 func openSerial(name string) (int, error) {
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -197,7 +198,7 @@ func openSerial(name string) (int, error) {
 	return fd, nil
 }
 
-// drain waits until what was written to a terminal has left it.
+// drain waits until everything written to a terminal has been sent.
 func drain(fd int) { unix.IoctlSetInt(fd, unix.TCSBRK, 1) }
 
 // fdWriter writes to a blocking descriptor.

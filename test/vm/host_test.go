@@ -22,7 +22,7 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// bin holds a runner and victims built from the sources as they are.
+// bin holds a runner and victims built from the present sources.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// vmrun is a runner to be started, whose QEMU can be found by the mark in its environment.
+// vmrun is a runner to start. Its QEMU can be found by the mark in its environment.
 type vmrun struct {
 	*exec.Cmd
 	out, err bytes.Buffer
@@ -94,7 +94,7 @@ func (v *vmrun) code(t *testing.T) int {
 	return v.ProcessState.ExitCode()
 }
 
-// marked returns the processes whose program and environment contain these.
+// marked returns the processes with this program and mark.
 func marked(t *testing.T, program, mark string) (pids []string) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -102,7 +102,7 @@ func marked(t *testing.T, program, mark string) (pids []string) {
 		t.Fatal(err)
 	}
 	for _, d := range dirs {
-		exe, _ := os.Readlink(d + "/exe") // an error: it ended, or is someone else's
+		exe, _ := os.Readlink(d + "/exe") // an error means that it ended, or belongs to another user
 		env, _ := os.ReadFile(d + "/environ")
 		if strings.Contains(exe, program) && bytes.Contains(env, []byte(mark+"\x00")) {
 			pids = append(pids, filepath.Base(d))
@@ -180,8 +180,8 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// A program that hangs is ended at the runner's timeout, which says that it ran:
-// on a busy machine the VM may take longer than the first one to boot.
+// A program that hangs is ended at the runner's timeout, with a message that it ran. On a busy
+// machine the VM may need more than the first timeout to boot.
 func TestRunnersTimeout(t *testing.T) {
 	for _, timeout := range []string{"20s", "1m0s", "3m0s"} {
 		v := newVmrun(t, "-timeout", timeout, filepath.Join(bin, "victim"), "hang")
@@ -217,7 +217,7 @@ func TestOutputIsLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, &out, "hanging")
-	if len(marked(t, "qemu", v.mark)) != 1 { // the check of the checks below
+	if len(marked(t, "qemu", v.mark)) != 1 { // verifies that the checks below can find QEMU
 		t.Error("QEMU isn't found by its mark")
 	}
 	v.Process.Signal(syscall.SIGTERM)
@@ -227,7 +227,7 @@ func TestOutputIsLive(t *testing.T) {
 	}
 }
 
-// Each end of the runner takes QEMU with it; markVmrun checks that.
+// Every end of the runner also ends QEMU; markVmrun checks that.
 func TestNoQEMUIsLeft(t *testing.T) {
 	victim := filepath.Join(bin, "victim")
 	t.Run("SIGINT", func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestNoQEMUIsLeft(t *testing.T) {
 		v := markVmrun(t, exec.Command("sh", "-c", `"$@" & wait`, "sh", filepath.Join(bin, "vmrun"), victim, "hang"))
 		var out syncBuffer
 		v.Stdout = &out
-		v.WaitDelay = 10 * time.Second // the runner holds the pipe until it notices
+		v.WaitDelay = 10 * time.Second // the runner holds the pipe until it ends
 		if err := v.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +314,7 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-// A -race binary is dynamic and larger: its libraries and the memory come by themselves.
+// A -race binary is dynamic and larger. The runner adds its libraries and memory automatically.
 func TestGuestWithRaceDetector(t *testing.T) {
 	v := goTest(t, []string{"CGO_ENABLED=1"}, "-race", "-tags=vm", "./selftest")
 	if code := v.code(t); code != 0 {
@@ -359,8 +359,8 @@ func TestVerbose(t *testing.T) {
 	}
 }
 
-// echo answers each line on a port of the host's loopback with itself and hangs on to every connection, until the end
-// of the test.
+// echo answers each line on a port of the host's loopback with the same line, and keeps every
+// connection open until the end of the test.
 func echo(t *testing.T) (port string, ended func() int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -385,12 +385,13 @@ func echo(t *testing.T) (port string, ended func() int) {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), func() int { return int(gone.Load()) }
 }
 
-// The guest reaches the ports that it was given, over many connections at once, and no others; with the VM they end.
+// The guest reaches the given ports, over many connections at once, and no others. The connections
+// end with the VM.
 func TestReach(t *testing.T) {
 	port, ended := echo(t)
 	other, _ := echo(t)
 	victim := filepath.Join(bin, "victim")
-	// A path that QEMU and its shell have to be told with care.
+	// A path that needs quoting for QEMU and its shell.
 	dir := filepath.Join(t.TempDir(), "it's, here")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)

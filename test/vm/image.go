@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// buildImage writes the guest's whole file system into memory and returns it as a file, open for reading, that has
-// no name: nothing is left on the disk however the runner ends.
+// buildImage writes the guest's file system into memory and returns it as an unnamed file, open for
+// reading. Nothing is left on the disk, however the runner ends.
 func buildImage(o *options) (*os.File, error) {
 	fd, err := unix.MemfdCreate("vmrun-image", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -38,7 +38,7 @@ func writeImage(f *os.File, o *options) error {
 		return err
 	}
 	im.ship(self, "/init")
-	// Without it, a panic of the guest's init would have nowhere to go.
+	// Without it, a panic of the guest's init would not be printed.
 	im.cpio.charDevice("/dev/console", 0o600, 5, 1)
 	im.cpio.dir("/tmp", 0o1777)
 	im.cpio.dir("/var/log", 0o755)
@@ -68,7 +68,7 @@ func writeImage(f *os.File, o *options) error {
 	if testdata := filepath.Join(o.dir, "testdata"); isDir(testdata) {
 		im.shipTree(testdata, testdata)
 	}
-	// Where the program will write what is to come back.
+	// Create the directories of the program's result files.
 	for _, c := range o.collect {
 		im.cpio.dir(filepath.Dir(c), 0o755)
 	}
@@ -109,7 +109,7 @@ func writeImage(f *os.File, o *options) error {
 	return buf.Flush()
 }
 
-// image ships host files into an archive. Its first error sticks.
+// image copies host files into an archive. Its first error is kept.
 type image struct {
 	cpio     *cpioWriter
 	programs []string // host files that may need libraries
@@ -138,13 +138,13 @@ func (im *image) ship(host, guest string) {
 	}
 }
 
-// shipProgram copies a program, and remembers that its libraries must come too.
+// shipProgram copies a program, and records that its libraries are needed.
 func (im *image) shipProgram(host, guest string) {
 	im.ship(host, guest)
 	im.programs = append(im.programs, host)
 }
 
-// shipTree copies a file or a whole folder. What is executable in it gets its libraries.
+// shipTree copies a file or a directory, with the libraries of its executables.
 func (im *image) shipTree(host, guest string) {
 	err := filepath.WalkDir(host, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -155,7 +155,7 @@ func (im *image) shipTree(host, guest string) {
 			return err
 		}
 		to := filepath.Join(guest, rel)
-		st, err := os.Stat(name) // follows links; one to a folder is left out
+		st, err := os.Stat(name) // follows links; skips links to directories
 		switch {
 		case err != nil:
 			return err
@@ -188,7 +188,7 @@ func (im *image) shipLibraries() {
 	}
 }
 
-// findProgram looks in the PATH, and where the tools are that a user's PATH often leaves out.
+// findProgram searches the PATH, and directories with tools that a user's PATH often omits.
 func findProgram(name string) (string, error) {
 	for _, file := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
 		if found, err := exec.LookPath(file); err == nil {
@@ -203,8 +203,8 @@ func isDir(name string) bool {
 	return err == nil && st.IsDir()
 }
 
-// etcFiles is the little of /etc that programs and the Go resolver look for. Fixed, so that a test doesn't depend on
-// the host's.
+// etcFiles are the files of /etc that programs and the Go resolver need. They are fixed, so that
+// tests don't depend on the host's files.
 var etcFiles = map[string]string{
 	"passwd":        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 	"group":         "root:x:0:\nnogroup:x:65534:\n",

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// libraries returns the shared objects, the loader included, that the given programs need, each path once. Static
-// programs, scripts and plain data need none.
+// libraries returns the shared objects, including the loader, that the given programs need, each
+// path once. Static programs, scripts and data need none.
 func libraries(files ...string) ([]string, error) {
 	var dynamic []string
 	for _, f := range files {
@@ -28,7 +28,8 @@ func libraries(files ...string) ([]string, error) {
 	if len(dynamic) == 0 {
 		return nil, nil
 	}
-	// ldd asks the loader itself, so search paths, rpaths and hardware variants are settled as they will be at run time.
+	// ldd uses the loader itself, so search paths, rpaths and hardware variants resolve as at run
+	// time.
 	cmd := exec.Command("ldd", dynamic...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

@@ -1,14 +1,17 @@
 //go:build linux
 
-// Command vmrun runs a program, usually a compiled Go test binary, as root in a small virtual machine whose kernel
-// has IPVS: go test -exec .cache/vm/vmrun ./ipvs/...
+// Command vmrun runs a program, usually a compiled Go test binary, as root in a small virtual
+// machine with IPVS in its kernel: go test -exec .cache/vm/vmrun ./ipvs/...
 //
-// In goes a program with its arguments, its package's testdata and the tools tests use as witnesses (ipvsadm, nft, ip,
-// conntrack, ipset); out come its output, live, its profile files and its exit status. The one binary is both ends: the
-// host's runner, and pid 1 of the guest. It owns the QEMU process it starts and nothing outlives it. It needs no
-// root, no network and no hardware virtualisation; the guest has no network either, but for the ports of the host's
-// loopback that it is given by name (see reach.go). It never writes outside the result files that were asked for, and
-// never loads anything into the host's kernel. setup.sh prepares the kernel and builds it; docs/testing-vm.md says more.
+// Its inputs are a program with its arguments, its package's testdata, and tools for tests
+// (ipvsadm, nft, ip, conntrack, ipset). Its outputs are the program's output while it runs, its
+// profile files and its exit status. The binary is both the host's runner and pid 1 of the guest.
+//
+// It owns the QEMU process that it starts, and nothing outlives it. It needs no root, no network
+// and no hardware virtualization. The guest has no network either, except for explicitly listed
+// ports of the host's loopback (see reach.go). It writes only the requested result files, and never
+// loads anything into the host's kernel. setup.sh prepares the kernel and builds the binary. See
+// docs/testing-vm.md.
 package main
 
 import (
@@ -19,8 +22,8 @@ import (
 	"runtime"
 )
 
-// Exit statuses of the runner itself, those of timeout(1) and env(1); any other is the program's own, or 128 plus
-// the signal that ended it.
+// Exit statuses of the runner itself, as in timeout(1) and env(1). Others are the program's own, or
+// 128 plus the signal that ended it.
 const (
 	exitTimeout = 124
 	exitRunner  = 125
@@ -32,7 +35,7 @@ func main() {
 			guestMain() // never returns
 		}
 	}
-	// QEMU is started with a parent-death signal, which is bound to the thread that forks: keep that the main thread.
+	// QEMU's parent-death signal is bound to the thread that forks. Keep the main thread for that.
 	runtime.LockOSThread()
 	os.Exit(hostMain())
 }

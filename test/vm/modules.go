@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// baseModules are loaded in every guest, in this order: there is no modprobe in it, so nothing loads by itself.
-// Everything else (ipip, tun, bridge, sch_netem, 8021q, ...) is asked for by name: each module costs 5
-// to 10 ms of emulated relocation and signature check.
+// baseModules are loaded in every guest, in this order. The guest has no modprobe, so nothing loads
+// automatically. Other modules (ipip, tun, bridge, sch_netem, 8021q, ...) are requested by name,
+// because each module costs 5 to 10 ms of emulated relocation and signature check.
 var baseModules = []string{
 	"nf_defrag_ipv6", "nf_defrag_ipv4", "libcrc32c", "nf_conntrack", "ip_vs",
 	"ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_sh", "ip_vs_mh", "ip_vs_sed", "ip_vs_nq", "ip_vs_fo", "ip_vs_dh",
@@ -24,8 +24,9 @@ var baseModules = []string{
 	"ip_set_hash_ip",
 }
 
-// moduleOrder returns the files, relative to dir (a depmod'ed /lib/modules/<version>), that loading names takes:
-// each once, after everything it depends on. What is built into the kernel takes no file.
+// moduleOrder returns the files to load for names, relative to dir (a depmod'ed
+// /lib/modules/<version>). Each file occurs once, after its dependencies. Built-in modules need no
+// file.
 func moduleOrder(dir string, names []string) ([]string, error) {
 	deps, err := readModulesDep(filepath.Join(dir, "modules.dep"))
 	if err != nil {
@@ -69,7 +70,7 @@ func moduleOrder(dir string, names []string) ([]string, error) {
 	return order, nil
 }
 
-// readModulesDep reads lines of "file: dependency ...", all relative to the modules' folder.
+// readModulesDep reads lines of "file: dependency ...", all relative to the modules' directory.
 func readModulesDep(name string) (map[string][]string, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -17,40 +17,42 @@ import (
 	"time"
 )
 
-// options is one run: the runner's own settings and the program to run. Each setting is a flag, or for use under
-// go test -exec an environment variable; the flag wins.
+// options describes one run: the runner's settings and the program. Each setting is a flag or, for
+// use with go test -exec, an environment variable. The flag has priority.
 type options struct {
 	mem      int // MiB
 	cpus     int
 	timeout  time.Duration // 0: none
-	cache    string        // what setup.sh made: vmlinux and modules
-	verbose  bool          // stream the console, report times
+	cache    string        // the directory of setup.sh with vmlinux and modules
+	verbose  bool          // prints the console and times
 	programs []string      // host programs to ship, by name or path
 	files    []hostFile
-	modules  []string // beyond baseModules
+	modules  []string // in addition to baseModules
 	reach    []uint16 // ports of the host's loopback for the guest; none: no network
 	args     []string // the program and its arguments
 	env      []string // the guest program's
 	dir      string   // working directory, the same in the guest
-	collect  []string // what the program writes for its caller: absolute files, and all of outDirs
-	outDirs  []string // folders that must be there before it starts
+	collect  []string // result files of the program: absolute files, and all of outDirs
+	outDirs  []string // directories to create before it starts
 }
 
-// hostFile is a file or folder to ship, both paths absolute.
+// hostFile is a file or directory to copy; both paths are absolute.
 type hostFile struct{ host, guest string }
 
 const (
 	defaultTimeout = 10 * time.Minute
-	// testSlack is what the runner waits after the test binary's own -test.timeout, which then prints its goroutines.
-	// go test itself kills its child one minute after that timeout: stay below it.
+	// testSlack is the time that the runner waits after the test binary's -test.timeout, at which
+	// the binary prints its goroutines. go test kills its child one minute after that timeout, so
+	// it must be less.
 	testSlack = 40 * time.Second
 	guestPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// witnesses are shipped in every image, for tests to look at the kernel with other eyes than ours.
+// witnesses are in every image, for tests that check the kernel with independent tools.
 var witnesses = []string{"ipvsadm", "nft", "ip", "conntrack", "ipset"}
 
-// goVariables are passed on to the guest, as is all that begins with IRONVIP_. GOMAXPROCS follows -cpus if not set.
+// goVariables are passed to the guest, with all variables that begin with IRONVIP_. GOMAXPROCS is
+// -cpus by default.
 var goVariables = []string{"GOCOVERDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK", "TZ"}
 
 func parseOptions(args, environ []string) (*options, error) {
@@ -121,7 +123,7 @@ func parseOptions(args, environ []string) (*options, error) {
 		if o.timeout, err = time.ParseDuration(*timeout); err != nil {
 			return nil, fmt.Errorf("-timeout: %w", err)
 		}
-	case tf.timeout == 0: // "no limit" in the test's own words
+	case tf.timeout == 0: // 0 means no limit
 	case tf.timeout > 0:
 		o.timeout = tf.timeout + testSlack
 	default:
@@ -130,7 +132,8 @@ func parseOptions(args, environ []string) (*options, error) {
 	for _, pair := range list(*files) {
 		host, guest, ok := strings.Cut(pair, ":")
 		if !ok || !filepath.IsAbs(host) || !filepath.IsAbs(guest) {
-			// Relative to what would be a guess: go test runs the runner in the package's folder, not in the caller's.
+			// Relative paths are ambiguous: go test runs the runner in the package's directory, not
+			// in the caller's.
 			return nil, fmt.Errorf("-files %q: want /host/path:/guest/path, both absolute", pair)
 		}
 		o.files = append(o.files, hostFile{host, guest})
@@ -149,7 +152,7 @@ func guestEnv(env map[string]string, o *options) []string {
 			out = append(out, k+"="+v)
 		}
 	}
-	out = append(out, "IRONVIP_VM=1") // how a test knows where it is
+	out = append(out, "IRONVIP_VM=1") // tests detect the VM by it
 	if len(o.reach) > 0 {
 		out = append(out, "IRONVIP_VM_HOST="+reachAddr)
 	}
@@ -157,7 +160,7 @@ func guestEnv(env map[string]string, o *options) []string {
 	return out
 }
 
-// parseMem reads a size in MiB: "512M", "1G", "768". Nothing is 0.
+// parseMem reads a size in MiB: "512M", "1G", "768". An empty string is 0.
 func parseMem(s string) (int, error) {
 	if s == "" {
 		return 0, nil
@@ -175,8 +178,8 @@ func parseMem(s string) (int, error) {
 	return n * unit, nil
 }
 
-// memory returns the VM's size in MiB, given that of its image. The kernel holds the image twice while it unpacks it,
-// takes about 100 MiB itself, and lets the files have half of what is left.
+// memory returns the VM's memory in MiB for an image of the given size. The kernel holds the image
+// twice while it unpacks it, needs about 100 MiB itself, and limits files to half of the rest.
 func (o *options) memory(image int64) (int, error) {
 	mib := int(image >> 20)
 	if o.mem != 0 {
@@ -203,12 +206,12 @@ func isRace(program string) bool {
 	})
 }
 
-// testFlags is what a test binary's arguments mean for the runner.
+// testFlags is the meaning of a test binary's arguments for the runner.
 type testFlags struct {
-	args    []string      // as given, but for -test.testlogfile
-	timeout time.Duration // -1 when there is none in the arguments
-	files   []string      // what the test writes for its caller, absolute
-	dirs    []string      // folders it writes into, absolute
+	args    []string      // as given, without -test.testlogfile
+	timeout time.Duration // -1 without one in the arguments
+	files   []string      // result files of the test, absolute
+	dirs    []string      // result directories of the test, absolute
 }
 
 var resultFlags = []string{
@@ -217,7 +220,7 @@ var resultFlags = []string{
 
 func readTestFlags(args []string, dir string) testFlags {
 	tf := testFlags{timeout: -1}
-	var relative []string // profiles, by the test's -test.outputdir
+	var relative []string // profiles, relative to -test.outputdir
 	outputDir := dir
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -242,8 +245,8 @@ func readTestFlags(args []string, dir string) testFlags {
 		}
 		switch name {
 		case "testlogfile":
-			// go test caches a result by the files and variables this log names. The kernel isn't among them: without
-			// the log, a run in the VM is never taken from the cache.
+			// go test caches a result by the files and variables in this log. The log doesn't
+			// include the kernel. Without the log, a run in the VM is never taken from the cache.
 			continue
 		case "timeout":
 			if d, err := time.ParseDuration(value); err == nil {

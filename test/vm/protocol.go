@@ -14,33 +14,34 @@ import (
 	"strings"
 )
 
-// The host tells the guest what to do with one file in the image. The guest answers on its control port with a tar
-// stream: an empty entry "start" when the program is about to run, the result files by their absolute path without
-// the leading slash, and "exit" last. A stream that ends without "exit" means that the guest died.
+// The host describes the job in a file of the image. The guest answers on its control port with a
+// tar stream: an empty entry "start" before the program runs, the result files by their absolute
+// path without the leading slash, and "exit" last. A stream that ends without "exit" means that the
+// guest died.
 const (
 	jobFile    = "/vmrun.job"
 	startEntry = "start"
 	exitEntry  = "exit"
 )
 
-// job is what the guest's init is asked to do.
+// job is the job of the guest's init.
 type job struct {
 	Args    []string `json:"args"` // Args[0] is the program's path
 	Env     []string `json:"env"`
 	Dir     string   `json:"dir"`     // working directory
 	Modules []string `json:"modules"` // files of kernel modules, in load order
-	Collect []string `json:"collect"` // absolute files and folders to send back when they are there
-	Network bool     `json:"network"` // there is a network device, by which the host is reached
+	Collect []string `json:"collect"` // absolute files and directories to return if they exist
+	Network bool     `json:"network"` // the guest has a network device for access to the host
 }
 
-// exitStatus is how the program ended: by Signal when that isn't zero, with Code otherwise.
+// exitStatus is how the program ended: by Signal if that isn't zero, otherwise with Code.
 type exitStatus struct {
 	Code   int `json:"code"`
 	Signal int `json:"signal"`
 }
 
-// sendResults writes the files and folders of collect that exist, then the status. A file that can't be read is
-// reported and left out: the test's own status is worth more than its profile.
+// sendResults writes the existing files and directories of collect, then the status. It reports and
+// skips a file that can't be read, because the test's status is more important than its profile.
 func sendResults(w io.Writer, collect []string, st exitStatus) error {
 	tw := tar.NewWriter(w)
 	for _, root := range collect {
@@ -89,7 +90,7 @@ func sendStart(w io.Writer) error {
 	if err := tw.WriteHeader(&tar.Header{Name: startEntry, Mode: 0o644}); err != nil {
 		return err
 	}
-	return tw.Flush() // no Close: the stream goes on
+	return tw.Flush() // no Close: the stream continues
 }
 
 func ignoreMissing(err error) error {
@@ -99,8 +100,9 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// receive reads the control stream until the exit entry. It calls started once the program runs, and stores result
-// files under their own path; a file outside of collect is refused, so that a guest can't write where it likes.
+// receive reads the control stream until the exit entry. It calls started once the program runs,
+// and stores result files under their own path. It rejects a file outside of collect, so that a
+// guest can't write anywhere else.
 func receive(r io.Reader, collect []string, started func()) (exitStatus, error) {
 	tr := tar.NewReader(r)
 	running := false

@@ -48,7 +48,8 @@ func TestResultsRoundTrip(t *testing.T) {
 		}
 	}
 
-	// A guest that dies may do so after any byte. Last come the status in a block of 512 bytes and a trailer of 1024.
+	// A guest may die after any byte. The stream ends with the status in a block of 512 bytes and a
+	// trailer of 1024.
 	for n := 0; n <= len(stream)-1536; n += 64 {
 		if _, err := receive(bytes.NewReader(stream[:n]), collect, func() {}); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("cut at %d of %d: got %v, want an unexpected end", n, len(stream), err)

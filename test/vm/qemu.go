@@ -22,8 +22,8 @@ import (
 
 var errTimeout = errors.New("timeout")
 
-// run boots the VM, runs the program in it and returns the exit status to end with. An error means that there is no
-// such status: the VM didn't start, died or was killed. It returns when QEMU is gone.
+// run boots the VM, runs the program in it and returns the exit status. An error means that there
+// is no status: the VM didn't start, died or was killed. It returns when QEMU has ended.
 func run(o *options) (int, error) {
 	began := time.Now()
 	kernel, err := filepath.EvalSymlinks(filepath.Join(o.cache, "vmlinux"))
@@ -73,7 +73,7 @@ func run(o *options) (int, error) {
 			return 0, fmt.Errorf("the VM ended before the program did (%w)%s", r.err, vm.postMortem())
 		}
 		if o.verbose {
-			boot := <-started // it came before the status
+			boot := <-started // it was sent before the status
 			fmt.Fprintf(os.Stderr, "vmrun: image %v, boot %v, program %v, end %v\n", ms(imaged.Sub(began)),
 				ms(boot.Sub(imaged)), ms(done.Sub(boot)), ms(time.Since(done)))
 		}
@@ -101,13 +101,14 @@ func run(o *options) (int, error) {
 
 func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-// signalError is the cause of a run's end when the runner was told to.
+// signalError is the cause of a run's end by a signal.
 type signalError struct{ sig syscall.Signal }
 
 func (e signalError) Error() string { return "got the signal " + e.sig.String() }
 
-// watch cancels on a signal, when the time is up, and when the parent process is gone. It polls for the last one
-// because a parent-death signal would also come when only the parent's thread that forked us ends.
+// watch cancels on a signal, at the timeout, and when the parent process has ended. It polls for
+// the parent, because a parent-death signal would also come when only the parent's thread that
+// forked this process ends.
 func watch(cancel context.CancelCauseFunc, timeout time.Duration) (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
@@ -143,15 +144,15 @@ func watch(cancel context.CancelCauseFunc, timeout time.Duration) (stop func()) 
 	return func() { close(quit); wg.Wait() }
 }
 
-// qemu is a running VM with its three serial ports: the program's output goes to stdout, control is for the caller
-// to read, the console is kept.
+// qemu is a running VM with its three serial ports. The program's output goes to stdout, the caller
+// reads control, and the console is stored.
 type qemu struct {
 	cmd     *exec.Cmd
 	control *os.File
 	console *tail
 	stderr  *tail
-	pumps   sync.WaitGroup // end when QEMU has closed its ends
-	end     error          // how the process ended, after stop
+	pumps   sync.WaitGroup // end when QEMU has closed its side
+	end     error          // how the process ended, set by stop
 }
 
 func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error) {
@@ -170,21 +171,22 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 		cmdline = strings.Replace(cmdline, " quiet", "", 1)
 		vm.console.also = os.Stderr
 	}
-	// The child's file 3 is the image; 4, 5 and 6 are the serial ports, which are opened anew by path: QEMU then
-	// makes its own end non-blocking, not ours.
+	// The child's file 3 is the image. Files 4, 5 and 6 are the serial ports, which QEMU opens
+	// again by path, so that it makes only its own side non-blocking.
 	args := []string{
 		"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(mem) + "M",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", kernel, "-initrd", "/proc/self/fd/3", "-append", cmdline,
 		"-chardev", "file,id=output,path=/proc/self/fd/4", "-serial", "chardev:output",
 		"-chardev", "file,id=control,path=/proc/self/fd/5", "-serial", "chardev:control",
-		// The console must be the third port: it is the one whose interrupt (4) isn't needed by a waiting reader.
+		// The console must be the third port, because a waiting reader doesn't need that port's
+		// interrupt (4).
 		"-chardev", "file,id=console,path=/proc/self/fd/6", "-serial", "chardev:console",
 	}
 	args = append(args, reachArgs(o.reach, self)...)
 	vm.cmd = exec.Command(bin, args...)
 	vm.cmd.Stderr = vm.stderr
-	// The caller holds the main thread, so the signal comes when the runner dies, and only then.
+	// The caller holds the main thread, so the signal comes only when the runner dies.
 	vm.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	vm.cmd.ExtraFiles = []*os.File{image}
 
@@ -214,7 +216,7 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 		vm.pumps.Go(func() {
 			defer r.Close()
 			if _, err := io.Copy(w, r); err != nil {
-				io.Copy(io.Discard, r) // a reader who left must not stall the guest
+				io.Copy(io.Discard, r) // a closed reader must not stall the guest
 			}
 		})
 	}
@@ -223,8 +225,8 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 	return vm, nil
 }
 
-// stop kills QEMU and waits until it is gone and everything it wrote was passed on. The guest has drained its ports
-// before it said that it was finished, so that is all of its output; a kill is the quickest way out.
+// stop kills QEMU and waits until it has ended and all of its output was passed on. The guest
+// drains its ports before it reports the end, so the output is complete. A kill is the fastest end.
 func (vm *qemu) stop() {
 	vm.cmd.Process.Kill()
 	vm.end = vm.cmd.Wait()
@@ -232,7 +234,7 @@ func (vm *qemu) stop() {
 	vm.control.Close()
 }
 
-// postMortem is what there is to say about a VM that ended badly. For after stop.
+// postMortem describes a VM that ended with an error. Call it after stop.
 func (vm *qemu) postMortem() string {
 	var b strings.Builder
 	if s := strings.TrimSpace(vm.stderr.String()); s != "" {
@@ -250,7 +252,7 @@ func (vm *qemu) postMortem() string {
 type tail struct {
 	mu   sync.Mutex
 	buf  []byte
-	also io.Writer // gets everything too, at once
+	also io.Writer // also gets everything, immediately
 }
 
 const tailSize = 64 << 10

@@ -14,16 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a guest reaches of the host with -reach: these TCP ports of the host's 127.0.0.1, as the same ports of
-// reachAddr. QEMU's user network carries the packets; with restrict=on nothing else of the host or beyond is there, and
-// nobody outside reaches the guest. For each connection QEMU starts a command, which is this binary again, as a relay:
-// its other way to forward, a chardev, is one connection for all.
+// With -reach the guest reaches these TCP ports of the host's 127.0.0.1, as the same ports of
+// reachAddr. QEMU's user network carries the packets. With restrict=on nothing else of the host or
+// beyond is reachable, and nothing outside reaches the guest. For each connection QEMU starts a
+// command, which is this binary as a relay. A chardev, QEMU's other way to forward, is one
+// connection for all.
 const (
 	guestAddr   = "10.0.2.15"
 	guestMask   = "255.255.255.0"
 	guestDevice = "eth0"
 	reachAddr   = "10.0.2.100"
-	relayFlag   = "-relay" // and a port, instead of everything else; for QEMU
+	relayFlag   = "-relay" // with a port; used by QEMU
 )
 
 // reachModules are loaded in a guest that has a network device.
@@ -44,24 +45,24 @@ func parseReach(s string) ([]uint16, error) {
 	return ports, nil
 }
 
-// reachArgs is what QEMU is told, of which self is the path of this binary. Nothing without ports: the guest then has
-// no device.
+// reachArgs returns QEMU's arguments, where self is the path of this binary. Without ports it
+// returns none, and the guest has no device.
 func reachArgs(ports []uint16, self string) []string {
 	if len(ports) == 0 {
 		return nil
 	}
 	netdev := "user,id=host,restrict=on,ipv6=off,net=10.0.2.0/24"
 	for _, port := range ports {
-		// The command is split as a shell does; a comma within an option is doubled.
+		// QEMU splits the command like a shell. A comma within an option is doubled.
 		command := fmt.Sprintf("'%s' %s %d", strings.ReplaceAll(self, "'", `'\''`), relayFlag, port)
 		netdev += fmt.Sprintf(",guestfwd=tcp:%s:%d-cmd:%s", reachAddr, port, strings.ReplaceAll(command, ",", ",,"))
 	}
 	return []string{"-netdev", netdev, "-device", "virtio-net-pci,netdev=host,romfile="}
 }
 
-// relay joins its stdin and stdout, which are one connection of the guest's, with a port of the host, and returns the
-// exit status. The end of either side is the end of both, so that none outlives QEMU, whatever the host's server does.
-// It says nothing: stderr is the connection, too.
+// relay connects its stdin and stdout, which are one connection of the guest's, with a port of the
+// host, and returns the exit status. The end of either side ends both, so that no relay outlives
+// QEMU, whatever the host's server does. It prints nothing, because stderr is the connection, too.
 func relay(port string) int {
 	c, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", port), 10*time.Second)
 	if err != nil {
@@ -70,7 +71,7 @@ func relay(port string) int {
 	defer c.Close()
 	ended := make(chan struct{}, 2)
 	copyAll := func(w io.Writer, r io.Reader) {
-		io.Copy(w, r) // whoever is gone: it is over
+		io.Copy(w, r) // an error means that a side has ended
 		ended <- struct{}{}
 	}
 	go copyAll(c, os.Stdin)
@@ -79,7 +80,7 @@ func relay(port string) int {
 	return 0
 }
 
-// networkUp gives the guest's device its address.
+// networkUp sets the address of the guest's device.
 func networkUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -79,7 +79,7 @@ func TestNftables(t *testing.T) {
 	}
 }
 
-// Two namespaces made by ip, joined by a veth pair: TCP from one to the other, by both families.
+// TCP passes between two namespaces of ip with a veth pair, in both families.
 func TestNamespacesCarryTCP(t *testing.T) {
 	for _, ns := range []string{"left", "right"} {
 		run(t, "ip", "netns", "add", ns)
@@ -124,7 +124,8 @@ func TestNamespacesCarryTCP(t *testing.T) {
 	}
 }
 
-// inNamespace runs f on a thread of that namespace. The thread isn't given back: it ends with its goroutine.
+// inNamespace runs f on a thread of that namespace. The thread isn't reused: it ends with its
+// goroutine.
 func inNamespace(t *testing.T, name string, f func() error) {
 	t.Helper()
 	errs := make(chan error)
@@ -172,7 +173,7 @@ func TestSurroundings(t *testing.T) {
 	if wd, err := os.Getwd(); err != nil || filepath.Base(wd) != "selftest" {
 		t.Errorf("working directory: %s, %v", wd, err)
 	}
-	// Whoever starts the VM with the one variable sets the other to the same.
+	// Callers set both variables to the same value.
 	if a, b := os.Getenv("IRONVIP_SELFTEST_A"), os.Getenv("IRONVIP_SELFTEST_B"); a != b {
 		t.Errorf("environment: %q and %q", a, b)
 	}

@@ -1,4 +1,5 @@
-// Command victim ends in every way a program in the VM can; the runner's tests on the host use it.
+// Command victim ends in every way in which a program in the VM can end. The runner's tests on the
+// host use it.
 package main
 
 import (
