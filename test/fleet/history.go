@@ -33,7 +33,7 @@ const NoBackend = -1
 // remains while the service is deleted.
 var States = []string{"ready", "drain", "maint"}
 
-// Outcome is what is known of an Op.
+// Outcome is what is known about the effect of an Op.
 type Outcome string
 
 // The outcomes of requests.

@@ -192,8 +192,8 @@ func (r *recorder) register(ctx context.Context, a *agent, name string, on Condi
 	})
 }
 
-// remove removes the backend of a service through an agent. The request is refused without that
-// service.
+// remove removes the backend of a service through an agent. The request is refused if it doesn't
+// exist.
 func (r *recorder) remove(ctx context.Context, a *agent, name string, on Condition) (Op, error) {
 	return r.ask(Op{Agent: a.run(), Service: name, Kind: Remove, Value: NoBackend, If: on}, func() ([]netip.Addr, error) {
 		_, err := a.api.DeleteBackend(ctx, "default", name, target.String(), on.write())

@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// of makes services with that many backends each.
+// of returns a function that creates services with the given number of backends.
 func of(backends int) func(*line, int) vip.Service {
 	return func(_ *line, i int) vip.Service {
 		all := make([]vip.Backend, backends)
@@ -24,10 +24,9 @@ func of(backends int) func(*line, int) vip.Service {
 	}
 }
 
-// Filling an empty line costs no more for each service when there are more of
-// them: no stage looks at all services for each. What grows faster than the
-// services shows in what is allocated, by count and by bytes; steps that
-// allocate nothing are for BenchmarkFleet to show.
+// The cost per service of filling an empty line doesn't grow with their number, because no stage
+// iterates over all services for each one. Faster growth is visible in the number and bytes of
+// allocations. BenchmarkFleet covers steps without allocations.
 func TestFillingGrowsLinearly(t *testing.T) {
 	perService := func(n int) (objects, bytes float64) {
 		var before, after runtime.MemStats
@@ -36,7 +35,7 @@ func TestFillingGrowsLinearly(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return float64(after.Mallocs-before.Mallocs) / float64(n), float64(after.TotalAlloc-before.TotalAlloc) / float64(n)
 	}
-	perService(500) // what is only made once
+	perService(500) // allocates what is created only once
 	firstObjects, firstBytes := perService(1_000)
 	for n := 2_000; n <= 16_000; n *= 2 {
 		objects, bytes := perService(n)
@@ -47,11 +46,10 @@ func TestFillingGrowsLinearly(t *testing.T) {
 	}
 }
 
-// BenchmarkFleet fills a line with a whole fleet, into a recording Target that
-// itself keeps a map of all frontends: how long a service takes in units of
-// what it takes in a tenth of the fleet, and the process's memory in bytes a
-// backend: its peak from before the first service on, garbage included, and
-// what remains after a collection.
+// BenchmarkFleet fills a line with a whole fleet, into a recording Target that keeps a map of all
+// frontends. It reports the time per service in units of that for a tenth of the fleet, and the
+// process's memory in bytes per backend: the peak since before the first service, including
+// garbage, and the rest after a collection.
 func BenchmarkFleet(b *testing.B) {
 	for _, fleet := range []struct{ services, backends int }{{10_000, 10}, {100_000, 1}} {
 		b.Run(fmt.Sprintf("%dx%d", fleet.services, fleet.backends), func(b *testing.B) {
@@ -73,14 +71,14 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-// fill returns the time that one service takes on average.
+// fill returns the average time per service.
 func fill(b *testing.B, services, backends int) time.Duration {
 	start := time.Now()
 	newLineOf(b, services, of(backends))
 	return time.Since(start) / time.Duration(services)
 }
 
-// resetPeak makes peak count from now on, and returns what is resident now.
+// resetPeak restarts the measurement of the peak, and returns the present resident memory.
 func resetPeak(b *testing.B) int64 {
 	b.Helper()
 	debug.FreeOSMemory()
@@ -92,7 +90,7 @@ func resetPeak(b *testing.B) int64 {
 
 func peak(b *testing.B) int64 { b.Helper(); return status(b, "VmHWM:") }
 
-// status reads one line of this process's status, in bytes.
+// status returns one line of this process's status, in bytes.
 func status(b *testing.B, name string) int64 {
 	b.Helper()
 	text, err := os.ReadFile("/proc/self/status")

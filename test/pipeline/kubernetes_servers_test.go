@@ -28,7 +28,7 @@ import (
 	"github.com/ironvip/ironvip/test/kubetest"
 )
 
-// fillCluster makes services of ten endpoints each, as controllers write them.
+// fillCluster creates services of ten endpoints each, in the form of Kubernetes' controllers.
 func fillCluster(b *testing.B, c *kubetest.Cluster, services int) {
 	create := func(ctx context.Context, path string, object any) error {
 		text, err := json.Marshal(object)
@@ -72,11 +72,10 @@ func fillCluster(b *testing.B, c *kubetest.Cluster, services int) {
 	}
 }
 
-// BenchmarkKubernetesFirstSync is how long it takes with a real API server from
-// nothing until the Target has 5,000 Services with 50,000 endpoints, as a multiple
-// of listing and decoding the same objects, page by page, and doing nothing with
-// them. The two take turns, and the medians of the rounds are compared. The API
-// server has its share of both, on the same processors.
+// BenchmarkKubernetesFirstSync measures the time from nothing until the Target has 5,000 Services
+// with 50,000 endpoints from a real API server. The unit is listing and decoding the same objects,
+// page by page, without using them. The two alternate, and the medians of the rounds are compared.
+// Both include the API server's work on the same processors.
 func BenchmarkKubernetesFirstSync(b *testing.B) {
 	const services = 5000
 	c := kubetest.Start(b, kubetest.Options{})
@@ -107,8 +106,7 @@ func BenchmarkKubernetesFirstSync(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// listAll lists all objects of a resource in pages of the size that the source
-// asks for.
+// listAll lists all objects of a resource in pages of the source's size.
 func listAll(b *testing.B, client *kubeclient.Client, gv schema.GroupVersion, resource string, list func() kruntime.Object) {
 	options := metav1.ListOptions{Limit: 500}
 	for {
@@ -126,8 +124,8 @@ func listAll(b *testing.B, client *kubeclient.Client, gv schema.GroupVersion, re
 	}
 }
 
-// firstSync runs a source and every stage behind it until the Target has that many
-// frontends. End ends them.
+// firstSync runs a source and every stage behind it until the Target has that many frontends. End
+// stops them.
 func firstSync(b *testing.B, client *kubeclient.Client, services int) (end func()) {
 	clock := table.NewClock(time.Now())
 	l := newStages(b, clock)

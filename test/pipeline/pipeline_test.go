@@ -1,6 +1,6 @@
-// Package pipeline tests the whole way of a change, from a source's row to a
-// dataplane, with every real stage and a recording Target in the dataplane's
-// place: what one change costs, and that it costs the same in a large fleet.
+// Package pipeline tests the whole path of a change, from a source's row to a dataplane, with every
+// real stage and with a recording Target instead of a dataplane. It measures the cost of one
+// change, and checks that it is the same in a large fleet.
 package pipeline
 
 import (
@@ -32,19 +32,18 @@ type line struct {
 	applied   *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	target    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 	reconcile *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
-	complete  func() // the services are complete
-	end       func() // ends every stage; once more does nothing
+	complete  func() // marks the services as complete
+	end       func() // ends every stage; later calls have no effect
 	weight    uint32
 }
 
-// newLine starts every stage, puts n services of two backends in and waits
-// until the Target has them.
+// newLine starts every stage, adds n services of two backends and waits until the Target has them.
 func newLine(t testing.TB, n int) *line {
 	t.Helper()
 	return newLineOf(t, n, (*line).service)
 }
 
-// newLineOf is newLine with services of one's own making.
+// newLineOf is newLine with services of the given function.
 func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *line {
 	t.Helper()
 	l := newStages(t, table.NewClock(time.Now()))
@@ -60,7 +59,7 @@ func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *l
 	return l
 }
 
-// newStages starts every stage. They wait for the services to be complete.
+// newStages starts every stage. They wait until the services are complete.
 func newStages(t testing.TB, clock *table.Clock) *line {
 	t.Helper()
 	l := &line{
@@ -128,8 +127,8 @@ func (l *line) change(t testing.TB, i int) {
 	}
 }
 
-// One changed backend costs one update and no reading of the dataplane, and no
-// more allocations among 5,000 services than among ten.
+// One changed backend costs one update and no read of the dataplane, and no more allocations among
+// 5,000 services than among ten.
 func TestOneChangeCostsTheSameInALargeFleet(t *testing.T) {
 	cost := func(n int) float64 {
 		l := newLine(t, n)
@@ -150,12 +149,12 @@ func TestOneChangeCostsTheSameInALargeFleet(t *testing.T) {
 	}
 }
 
-// BenchmarkOneChange is the table of BENCHMARKS.md: what one change costs among
-// many services, in units of what it costs among few. The two take turns within
-// one run, so that a noisy machine is noisy for both, and the medians of the
-// rounds are compared. "thousand" has the same number of services change in both,
-// spread over the table: what the number of the others costs. The others have all
-// of them change, which also shows the processor's caches giving out.
+// BenchmarkOneChange is the table of BENCHMARKS.md: the cost of one change among many services, in
+// units of its cost among few. The two alternate within one run, so that noise of the machine
+// affects both, and the medians of the rounds are compared. In "thousand" the same number of
+// services changes in both, spread over the table: it shows the cost of the number of other
+// services. In the other cases all services change, which also shows the effect of the processor's
+// caches.
 func BenchmarkOneChange(b *testing.B) {
 	any := func(n, turn int) int { return turn * 7919 % n }
 	lines := map[int]*line{}
@@ -177,7 +176,7 @@ func BenchmarkOneChange(b *testing.B) {
 	}
 }
 
-// compareChanges reports what a change costs in two lines, taking turns.
+// compareChanges reports the cost of a change in two lines, which alternate.
 func compareChanges(b *testing.B, small, large *line, pick func(n, turn int) int) {
 	const changes = 500 // a round
 	var ofSmall, ofLarge []float64

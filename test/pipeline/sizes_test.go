@@ -11,16 +11,15 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// What a fleet has most of is no larger than it has to be: there is a row for
-// each service, frontend or lease, and a backend and an endpoint for each server
-// of each service. A table adds 24 bytes to a row, and Go rounds up to its size
-// classes (… 48 64 80 96 112 128 144 160 176 192 208 224 240 256 288 320 352 …).
+// The most numerous structs of a fleet are no larger than necessary. There is a row for each
+// service, frontend or lease, and a backend and an endpoint for each server of each service. A
+// table adds 24 bytes to a row, and Go rounds up to its size classes (… 48 64 80 96 112 128 144 160
+// 176 192 208 224 240 256 288 320 352 …).
 //
-// Where this fails because a struct shrank, write the new size down. Where one
-// grew, first see that nothing is lost to padding (bytes and bools stand
-// together, behind what is larger), whether a word can be a number (vip/enums.go), a
-// time a vip.Instant, and whether there is something twice; then whether BenchmarkFleet
-// minds, and then write the new size down.
+// If a struct shrank, update the size. If one grew, first check that nothing is lost to padding
+// (bytes and bools belong together, behind larger fields), whether a string can be a number
+// (vip/enums.go) and a time a vip.Instant, and whether a fact is stored twice. Then check the
+// effect on BenchmarkFleet, and update the size.
 func TestSizes(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		return // the sizes are those of 64-bit hosts

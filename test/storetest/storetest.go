@@ -1,6 +1,6 @@
 // Package storetest is the suite that every ipam.Store passes. A store's own test calls Run with a
-// function that makes one, and with options for stores that survive a restart or fail on demand. Storm
-// runs several hosts on one store.
+// function that creates a store, and with options for stores that survive a restart or fail on
+// demand. Storm runs several hosts on one store.
 package storetest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Option is something that not every store can do.
+// Option adds tests of something that not every store supports.
 type Option func(*suite)
 
 // Reopen closes a store and opens it again in the same place.
@@ -77,7 +77,7 @@ func Lease(n byte, service string) ipam.Lease {
 	}
 }
 
-// commit commits ops and fails the test when the store as a whole does.
+// commit commits ops and fails the test if the store as a whole fails.
 func commit(t *testing.T, s ipam.Store, ops ...ipam.Op) []ipam.Op {
 	t.Helper()
 	if err := s.Commit(t.Context(), ops); err != nil {
@@ -183,7 +183,7 @@ func (c *suite) compareAndSet(t *testing.T) {
 	gone := Lease(9, "z")
 	expectConflict(t, commit(t, s, ipam.Op{Old: &gone, New: &gone})[0], nil)
 	expect(t, s, cooling)
-	// The old lease is the caller's own again after a commit.
+	// The caller may change the old lease again after a commit.
 	old, now := cooling, Lease(1, "b")
 	put(t, s, &old, &now)
 	old.Pool = "changed afterwards"
@@ -220,7 +220,7 @@ func (c *suite) sequence(t *testing.T) {
 	expect(t, s, a)
 }
 
-// claim is an op that gives the service of a lease its resource.
+// claim returns an op that gives a resource to the service of a lease.
 func claim(old, now *ipam.Lease, holds ...ipam.Lease) ipam.Op {
 	c := &ipam.Claim{Service: now.Holders[len(now.Holders)-1].Service}
 	for _, l := range holds {
@@ -229,7 +229,7 @@ func claim(old, now *ipam.Lease, holds ...ipam.Lease) ipam.Op {
 	return ipam.Op{Old: old, New: now, Claim: c}
 }
 
-// expectClaimConflict checks that an op lost because its service holds others.
+// expectClaimConflict checks that an op lost because its service holds other leases.
 func expectClaimConflict(t *testing.T, op ipam.Op, others ...ipam.LeaseChange) {
 	t.Helper()
 	expectConflict(t, op, op.Old)
@@ -267,7 +267,7 @@ func (c *suite) claims(t *testing.T) {
 	if op := commit(t, s, claim(nil, &two, one))[0]; op.Err != nil {
 		t.Fatal(op.Err)
 	}
-	// What cools is not held, whatever the order of what is.
+	// A cooling lease is not held, whatever the order of the held ones.
 	cooling := two
 	cooling.State, cooling.Until = ipam.Cooling, start.Add(time.Minute)
 	put(t, s, &two, &cooling)
@@ -299,8 +299,8 @@ func (c *suite) claimSequence(t *testing.T) {
 	expect(t, s, two, three)
 }
 
-// A resource that is shared by more than one op may name changes hands in several,
-// and each service on it is known to hold it.
+// A resource that is shared by more holders than one op may name is transferred in several ops, and
+// the store knows every service on it as a holder.
 func (c *suite) crowd(t *testing.T) {
 	s := c.open(t)
 	const many = 150
@@ -423,7 +423,7 @@ func (c *suite) changes(t *testing.T) {
 
 func (c *suite) blocking(t *testing.T) {
 	s := c.open(t)
-	_, version := all(t, s) // empty: from 0 it doesn't block
+	_, version := all(t, s) // empty: a call from version 0 doesn't block
 	type result struct {
 		changes []ipam.LeaseChange
 		err     error
@@ -436,7 +436,7 @@ func (c *suite) blocking(t *testing.T) {
 	select {
 	case r := <-got:
 		t.Fatalf("returned at once: %+v", r)
-	case <-time.After(20 * time.Millisecond): // long enough to catch one that doesn't wait
+	case <-time.After(20 * time.Millisecond): // long enough to detect a call that doesn't block
 	}
 	a := Lease(1, "a")
 	put(t, s, nil, &a)
@@ -501,7 +501,7 @@ func (c *suite) claimers(t *testing.T) {
 	}
 }
 
-// However many allocators believe that a service has nothing yet, it gets one.
+// A service gets one address, however many allocators believe that it has none yet.
 func (c *suite) rivals(t *testing.T) {
 	s := c.open(t)
 	const rivals, services = 12, 6
@@ -601,7 +601,7 @@ func (c *suite) persistence(t *testing.T) {
 	expect(t, s, a2, b)
 	other := Lease(2, "other")
 	expectConflict(t, commit(t, s, ipam.Op{New: &other})[0], &b)
-	put(t, s, &a2, &a) // what was read back still compares
+	put(t, s, &a2, &a) // a lease that was read still compares as equal
 	expect(t, c.reopen(t, s), a, b)
 }
 

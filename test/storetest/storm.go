@@ -20,32 +20,31 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Storm is several hosts that share a store: each an allocator and the stage
-// above it, on services that are the same everywhere but for a lag, while commits
-// fail, answers get lost, hosts crash, and clocks and elections are wrong.
-// Run it inside a bubble, or, on a store that is somewhere else, in real
-// time.
+// Storm is several hosts that share a store. Each has an allocator and the stage above it, with
+// services that are the same everywhere except for a delay. Meanwhile commits fail, answers get
+// lost, hosts crash, and clocks and elections are wrong. Run it inside a bubble or, with an
+// external store, in real time.
 type Storm struct {
 	Hosts, Steps int
 	Seed         uint64
-	// Open returns a host's own handle of the store; End is called when the host crashes.
+	// Open returns a host's own handle of the store. End is called when the host crashes.
 	Open func(t testing.TB, host int) (s ipam.Store, end func())
-	// Trouble disturbs a running host's connection to the store, Calm ends all disturbances. Both may
-	// be nil.
+	// Trouble disturbs a running host's connection to the store. Calm ends all disturbances. Both
+	// may be nil.
 	Trouble func(host int, r *rand.Rand)
 	Calm    func()
-	// Pause is the mean time between two steps, Timeout how long hosts may take to
-	// settle in the end.
+	// Pause is the mean time between two steps. Timeout is how long hosts may take to reach the
+	// final state.
 	Pause, Timeout time.Duration
 }
 
-// stormPools hold more than the services of a storm, but not much.
+// stormPools have room for the services of a storm, but little more.
 var stormPools = []ipam.Pool{
 	{Name: "p", AutoAssign: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/27"), netip.MustParsePrefix("2001:db8::/120")}},
 	{Name: "q", CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/27"), netip.MustParsePrefix("2001:db8:1::/120")}},
 }
 
-// stormServices is how many names there are.
+// stormServices is the number of names.
 const stormServices = 16
 
 type storm struct {
@@ -62,10 +61,10 @@ type storm struct {
 	commits atomic.Int64
 }
 
-// wanted is a service that all hosts have, or one of them.
+// wanted is a service of all hosts, or of one of them.
 type wanted struct {
 	service vip.Service
-	only    int // the one host that has it; -1: all
+	only    int // the only host with it; -1: all
 }
 
 // stormHost is one host.
@@ -76,8 +75,8 @@ type stormHost struct {
 
 	mu      sync.Mutex
 	skew    time.Duration
-	down    float64 // how likely a commit is refused
-	lost    float64 // how likely its answer is lost
+	down    float64 // the probability that a commit is refused
+	lost    float64 // the probability that its answer is lost
 	elected bool
 	leader  string
 	changed chan struct{}
@@ -91,7 +90,7 @@ type stormHost struct {
 	stop        func()
 }
 
-// Run runs the storm and checks what is left when it is over.
+// Run runs the storm and checks the final state.
 func (o Storm) Run(t testing.TB) {
 	s := &storm{Storm: o, t: t, rand: rand.New(rand.NewPCG(o.Seed, 1)), wanted: map[vip.ServiceKey]wanted{}}
 	for i := range o.Hosts {
@@ -114,7 +113,7 @@ func (o Storm) Run(t testing.TB) {
 	s.settle()
 }
 
-// step does one thing, most of the time with one service.
+// step performs one action, usually on one service.
 func (s *storm) step() {
 	h := s.hosts[s.rand.IntN(len(s.hosts))]
 	switch n := s.rand.IntN(100); {
@@ -200,7 +199,7 @@ func (s *storm) remove() {
 	s.publish(k)
 }
 
-// publish sends a service's newest form to the hosts, to each after its own lag.
+// publish sends a service's newest version to the hosts, to each after its own delay.
 func (s *storm) publish(k vip.ServiceKey) {
 	for _, h := range s.hosts {
 		late := time.Duration(s.rand.Int64N(int64(200 * time.Millisecond)))
@@ -213,7 +212,7 @@ func (s *storm) publish(k vip.ServiceKey) {
 	}
 }
 
-// has brings one service of one host up to date. The caller holds the storm's mu.
+// has updates one service of one host. The caller holds the storm's mu.
 func (h *stormHost) has(k vip.ServiceKey) {
 	if h.services == nil {
 		return
@@ -284,7 +283,7 @@ func (h *stormHost) now() time.Time {
 	return time.Now().Add(h.skew)
 }
 
-// start makes the host's allocator and stage.
+// start creates the host's allocator and stage.
 func (h *stormHost) start() {
 	s := h.storm
 	h.store, h.end = s.Open(s.t, h.n)
@@ -309,7 +308,7 @@ func (h *stormHost) start() {
 	h.stop = func() { cancel(); running.Wait() }
 }
 
-// crash stops the host at any point.
+// crash stops the host at an arbitrary point.
 func (h *stormHost) crash() {
 	if h.allocator == nil {
 		return
@@ -349,16 +348,16 @@ func (h *stormHost) Commit(ctx context.Context, ops []ipam.Op) error {
 	return err
 }
 
-// Changes is the store's.
+// Changes calls the store's Changes.
 func (h *stormHost) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
 	return h.store.Changes(ctx, since)
 }
 
-// mostCommits bounds how many commits a step may cause on all hosts. More means that hosts undo each
+// mostCommits bounds the commits per step on all hosts. More commits mean that hosts undo each
 // other's changes.
 const mostCommits = 200
 
-// note counts a commit, and ends a test with hosts that go on forever.
+// note counts a commit, and fails a test with hosts that never stop committing.
 func (s *storm) note(h *stormHost, ops []ipam.Op) {
 	n, most := int(s.commits.Add(1)), mostCommits*s.Steps
 	if n < most-20 {
@@ -374,7 +373,8 @@ func (s *storm) note(h *stormHost, ops []ipam.Op) {
 	}
 }
 
-// chance is true with probability p. Commits are concurrent, so it can't use the storm's own source.
+// chance returns true with probability p. Commits are concurrent, so it can't use the storm's own
+// source of random numbers.
 func (s *storm) chance(p float64) bool { return rand.Float64() < p }
 
 // check fails the test if an op gives a held resource to a service that may not share it.
@@ -406,7 +406,7 @@ func (s *storm) settle() {
 	s.t.Errorf("after %s: %v", s.Timeout, errors.Join(wrong...))
 }
 
-// wrong returns all differences from the expected end state.
+// wrong returns all differences from the expected final state.
 func (s *storm) wrong() (out []error) {
 	bad := func(format string, args ...any) { out = append(out, fmt.Errorf(format, args...)) }
 	all, _, err := s.hosts[0].store.Changes(context.Background(), 0)
@@ -483,8 +483,8 @@ func (s *storm) wrong() (out []error) {
 	return out
 }
 
-// mayLack reports whether a service may lack what others have: an address that it requests, or a port of
-// an address that it shares.
+// mayLack reports whether a service may lack what others have: an address that it requests, or a
+// port of an address that it shares.
 func (s *storm) mayLack(w wanted, problems []vip.Problem) bool {
 	return len(problems) > 0 && !slices.ContainsFunc(problems, func(p vip.Problem) bool {
 		return p.Code != vip.CodeAddressTaken && p.Code != vip.CodePortTaken
