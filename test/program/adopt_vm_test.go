@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// witness returns what the kernel holds, by other programs than ours.
+// witness returns the kernel's state, as reported by other programs.
 func witness(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
 	for _, args := range [][]string{{"ipvsadm", "-Sn"}, {"nft", "list", "table", "inet", "ironvip"}, {"nft", "list", "table", "inet", "neighbour"}, {"ip", "-o", "addr"}} {
 		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-		if err != nil && args[0] != "nft" { // a table that isn't there is an answer
+		if err != nil && args[0] != "nft" { // a missing table is a valid answer
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
 		fmt.Fprintf(&all, "# %v\n%s", args, out)
@@ -54,14 +54,14 @@ func (h *host) metric(name string) float64 {
 	return sum
 }
 
-// writes is the number of kernel writes of every kind since the agent started.
+// writes returns the number of kernel writes of every kind since the agent started.
 func (h *host) writes() float64 {
 	return h.metric("ironvip_ipvs_service_writes_total") + h.metric("ironvip_ipvs_nftables_writes_total") +
 		h.metric("ironvip_ipvs_address_writes_total")
 }
 
-// After kill -9 the kernel is adopted as it is: no write at all when nothing
-// changed, one when one backend did, and a connection that was open goes on.
+// After kill -9 the agent adopts the kernel's state: it writes nothing if nothing changed, and once
+// if one backend did. An open connection continues.
 func TestKillAndAdopt(t *testing.T) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")
@@ -115,8 +115,8 @@ func TestKillAndAdopt(t *testing.T) {
 	}
 }
 
-// Whatever somebody else does to what is ours is repaired within a resync,
-// counted and told; what is theirs stays.
+// Changes by others to what is ours are repaired within a resync, counted and reported. What
+// belongs to others remains.
 func TestDriftAndNeighbours(t *testing.T) {
 	h := newHost(t)
 	a := newBackend(t, "a")
@@ -162,7 +162,7 @@ func TestDriftAndNeighbours(t *testing.T) {
 	if code, tree := h.rest(http.MethodGet, "/v1/events", ""); code != 200 || !strings.Contains(fmt.Sprint(tree), "drift_repaired") {
 		t.Errorf("events: %d %v", code, tree)
 	}
-	// Foreign things survive our removal, too.
+	// Foreign objects survive the removal of ours, too.
 	h.remove("services.d/web.toml")
 	h.ok("reload")
 	h.eventually("ours is gone", func() error {
@@ -187,7 +187,7 @@ func run(t *testing.T, args ...string) {
 	}
 }
 
-// "dataplane diff" shows what somebody else removed from the kernel, and a repair restores it.
+// "dataplane diff" shows what another program removed from the kernel, and a repair restores it.
 func TestDiffAndRepair(t *testing.T) {
 	h := newHost(t)
 	a := newBackend(t, "a")

@@ -38,10 +38,10 @@ type host struct {
 	t    *testing.T
 	dir  string
 	pool string // the first three bytes of the pool's addresses: "127.96.7"
-	// adjust changes the agent's process before it starts; nil is not at all.
+	// adjust changes the agent's process before its start; nil changes nothing.
 	adjust func(*exec.Cmd)
-	// inside runs the start of the process somewhere else, such as in a network
-	// namespace; nil is here.
+	// inside runs the start of the process elsewhere, for example in a network namespace; nil is
+	// here.
 	inside func(func())
 
 	mu   sync.Mutex
@@ -55,7 +55,7 @@ var (
 	lastPool = 10
 )
 
-// newHost makes a configuration directory with one pool of 256 addresses.
+// newHost creates a configuration directory with one pool of 256 addresses.
 func newHost(t *testing.T) *host {
 	t.Helper()
 	poolMu.Lock()
@@ -93,7 +93,7 @@ cidrs = ["%[3]s.0/24"]
 `, h.dir, mode, h.pool, more))
 }
 
-// write replaces a file of the configuration as a careful editor does: whole.
+// write replaces a file of the configuration atomically, as a careful editor does.
 func (h *host) write(name, text string) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
@@ -113,7 +113,7 @@ func (h *host) remove(name string) {
 	}
 }
 
-// edit replaces a part of a file of the configuration, which must be there.
+// edit replaces a text that must exist in a file of the configuration.
 func (h *host) edit(name, from, to string) {
 	h.t.Helper()
 	text, err := os.ReadFile(filepath.Join(h.dir, name))
@@ -182,8 +182,7 @@ func (h *host) ready() {
 	})
 }
 
-// fails starts an agent that must end by itself with exit code 1, and returns
-// what it said.
+// fails starts an agent that must end by itself with exit code 1, and returns its output.
 func (h *host) fails() string { return h.failsWithin(patience) }
 
 func (h *host) failsWithin(long time.Duration) string {
@@ -206,10 +205,10 @@ func (h *host) failsWithin(long time.Duration) string {
 	return h.log.String()
 }
 
-// stop ends the agent politely and waits for its end.
+// stop ends the agent with SIGTERM and waits for its end.
 func (h *host) stop() { h.signal(syscall.SIGTERM) }
 
-// kill ends it as a crash does.
+// kill ends the agent with SIGKILL, as a crash does.
 func (h *host) kill() { h.signal(syscall.SIGKILL) }
 
 func (h *host) signal(s syscall.Signal) {
@@ -238,7 +237,7 @@ func (h *host) http() *http.Client {
 	}}
 }
 
-// result is how one command went.
+// result is the result of one command.
 type result struct {
 	stdout, stderr string
 	code           int
@@ -304,7 +303,7 @@ func (h *host) rest(method, path, body string, header ...string) (int, map[strin
 	return resp.StatusCode, tree
 }
 
-// eventually waits until check returns nil, for patience.
+// eventually waits until check returns nil, for at most patience.
 func (h *host) eventually(what string, check func() error) {
 	h.t.Helper()
 	h.within(patience, what, check)
@@ -354,7 +353,7 @@ func newBackend(t *testing.T, name string) *backend {
 	return b
 }
 
-// toml returns the backend as a line of a backends array.
+// toml returns the backend as an element of a backends array.
 func (b *backend) toml() string {
 	return fmt.Sprintf(`{ address = "127.0.0.1", port = %d }`, b.port)
 }
@@ -363,7 +362,7 @@ func (b *backend) json() string {
 	return fmt.Sprintf(`{"address": "127.0.0.1", "port": %d}`, b.port)
 }
 
-// who connects once and returns the name that answers.
+// who connects once and returns the name in the answer.
 func who(addr string) (string, error) {
 	c, err := net.DialTimeout("tcp", addr, 20*time.Second)
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// block is one [[service]] on a port, in one backend's charge.
+// block is one [[service]] on a port, with one backend.
 func block(name string, port int, more string, b *backend) string {
 	return fmt.Sprintf("[[service]]\nname = %q\nports = [ { port = %d } ]\nbackends = [ %s ]\n%s\n", name, port, b.toml(), more)
 }
 
-// problems returns what the sources have to say, each with place and hint.
+// problems returns the sources' problems, each with place and hint.
 func (h *host) problems() string {
 	h.t.Helper()
 	_, tree := h.rest("GET", "/v1/sources", "")
@@ -38,7 +38,7 @@ func (h *host) problems() string {
 	return all.String()
 }
 
-// mentions fails the test for each word that is not in the text.
+// mentions fails the test for each word that is missing in the text.
 func mentions(t *testing.T, what, text string, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -48,9 +48,8 @@ func mentions(t *testing.T, what, text string, words ...string) {
 	}
 }
 
-// Whatever is wrong with a service is refused with place, field and remedy, at
-// validate, at reload and in the source's status; the other service of the
-// same file is served, and so is what was served before.
+// Every mistake in a service is rejected with place, field and hint: by validate, by a reload and
+// in the source's status. The other service of the same file is served, and so is the former state.
 func TestBadServices(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -83,7 +82,7 @@ func TestBadServices(t *testing.T) {
 		{"a feature of later", block("BAD", 80, `health = {}`, a), 5, []string{"health", "does not support"}},
 		{"a range of ports in reverse", "[[service]]\nname = \"BAD\"\nports = [ { port = \"90-80\" } ]\n", 3, []string{"ports[0].port", "ends before it begins", `write "80-90"`}},
 	} {
-		// The good one has a name and a place of its own in each round.
+		// The valid service has its own name and file in each round.
 		good := fmt.Sprintf("good%d", i)
 		bad := fmt.Sprintf("bad%d", i)
 		h.write("services.d/bad.toml", strings.ReplaceAll(c.text, "BAD", bad)+block(good, 8080, "", b))
@@ -108,7 +107,7 @@ func TestBadServices(t *testing.T) {
 	if r := h.cli("status"); r.code != 3 {
 		t.Errorf("status ends with %d while a file is wrong, want 3\n%s", r.code, r.stdout)
 	}
-	// The repaired file ends the warning by itself, without a reload.
+	// The repaired file ends the warning without a reload.
 	h.write("services.d/bad.toml", "# repaired\n")
 	h.eventually("status is good again", func() error {
 		if r := h.cli("status"); r.code != 0 {
@@ -121,9 +120,8 @@ func TestBadServices(t *testing.T) {
 	h.ok("status", "--wait")
 }
 
-// Files that can't be read at all are named with the reason, keep what they
-// had, and keep nobody else from being served. The agent neither waits for
-// them nor reads gigabytes.
+// Unreadable files are reported with the reason, keep their former services, and don't prevent
+// other services from being served. The agent neither waits for them nor reads gigabytes.
 func TestBadFiles(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -151,7 +149,7 @@ func TestBadFiles(t *testing.T) {
 			return os.WriteFile(made, []byte(strings.Replace(service("web", "", b), "[[service]]", "[[servise]]", 1)), 0o644)
 		}, []string{"web.toml:1", "did you mean [[service]]"}},
 	} {
-		// In one step: the file isn't missed meanwhile.
+		// Atomically, so that the file is never missing.
 		if err := c.make(); err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +175,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// sparse makes a file that is large in name only.
+// sparse creates a large sparse file.
 func sparse(path string, size int64) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -186,8 +184,7 @@ func sparse(path string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Close())
 }
 
-// Every mistake in ironvip.toml is refused at a reload with its field and line, and changes
-// nothing.
+// A reload rejects every mistake in ironvip.toml with its field and line, and changes nothing.
 func TestBadConfig(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -228,7 +225,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// What keeps an agent from starting is said with the path and the remedy.
+// A failed start is reported with the path and a hint.
 func TestNoStart(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -266,12 +263,12 @@ func TestNoStart(t *testing.T) {
 		t.Errorf("a configuration that is not there: exit %d, want 1", r.code)
 	}
 	mentions(t, "a configuration that is not there", r.stderr, h.dir+"/nowhere/at/all", "hint: ")
-	h.config("") // none of it is in the way of a start
+	h.config("") // nothing of it prevents a start
 	h.start()
 }
 
-// A second agent on the same state or the same socket is refused by name, and
-// the first one doesn't notice.
+// A second agent on the same state or the same socket gets an error with the path, and the first
+// one is not affected.
 func TestSecondAgent(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -292,15 +289,15 @@ func TestSecondAgent(t *testing.T) {
 	mentions(t, "the same socket", third.fails(), h.dir+"/sock", "another agent", "api.socket")
 	h.serves(web, "a")
 	h.ok("status", "--wait")
-	// Nor is theirs what the first one falls back to.
+	// The first one's last good configuration is not that of the others.
 	h.config("[log]\nlevle = \"info\"\n")
 	h.kill()
 	h.start()
 	h.serves(web, "a")
 }
 
-// A database that is damaged is refused with its path and the remedy; it isn't
-// touched, nor is what the kernel has. Moving it aside is a new start.
+// A damaged database is rejected with its path and a hint. Neither the file nor the kernel is
+// changed. After the file is moved aside, the agent starts with a new one.
 func TestDamagedDatabase(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -319,7 +316,7 @@ func TestDamagedDatabase(t *testing.T) {
 		"a few bytes": good[:100],
 		"one page overwritten": func() []byte {
 			bad := bytes.Clone(good)
-			for page := 2; page < len(good)/4096; page++ { // behind the two meta pages, whatever is in use
+			for page := 2; page < len(good)/4096; page++ { // after the two meta pages, whether in use or not
 				copy(bad[page*4096:], bytes.Repeat([]byte{0xff}, 64))
 			}
 			return bad
@@ -333,7 +330,7 @@ func TestDamagedDatabase(t *testing.T) {
 			t.Errorf("%s: the refused file was changed: %v", what, err)
 		}
 		if mode == "ipvs" {
-			h.serves(web, "a") // by the kernel, with no agent
+			h.serves(web, "a") // by the kernel, without an agent
 		}
 	}
 	if err := os.WriteFile(path, good, 0o600); err != nil {
@@ -360,7 +357,7 @@ func TestDamagedDatabase(t *testing.T) {
 	h.ok("status", "--wait")
 }
 
-// compact is a JSON tree in one line.
+// compact formats a JSON tree in one line.
 func compact(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// withoutModule takes a kernel module out until the test ends, or back is
-// called.
+// withoutModule unloads a kernel module until the test ends, or back is called.
 func withoutModule(t *testing.T, name string) (back func()) {
 	t.Helper()
 	var file string
@@ -46,10 +45,9 @@ func withoutModule(t *testing.T, name string) (back func()) {
 	return back
 }
 
-// A scheduler whose module isn't loaded, somebody else's service by the mark
-// that ours would have, and listeners of the host on a node port and on a health
-// port: each is told by name, is left alone, spoils nothing else, and is over by
-// itself when its cause is.
+// The faults are a scheduler without its module, another program's service with the mark that ours
+// would have, and listeners of the host on a node port and on a health port. Each is reported by
+// name, is left unchanged, affects nothing else, and ends automatically with its cause.
 func TestBadLuck(t *testing.T) {
 	h, lab := newLab(t)
 	loaded := withoutModule(t, "ip_vs_mh")
@@ -136,8 +134,8 @@ func TestBadLuck(t *testing.T) {
 	}
 }
 
-// What needs a range, a node port and a health port while the disk is full says
-// so, and has them once there is space.
+// Services that need a range, a node port and a health port report a full disk, and get them once
+// there is space.
 func TestDrawsOnAFullDisk(t *testing.T) {
 	h := newHost(t)
 	a := newBackend(t, "a")
@@ -166,7 +164,7 @@ func TestDrawsOnAFullDisk(t *testing.T) {
 		}
 		h.rest("PUT", fmt.Sprintf("/v1/services/default/filler%d", i), fmt.Sprintf(`{"labels": {"a": %q}, "ports": [{"port": 1}]}`, strings.Repeat("x", 1000)))
 	}
-	// Each has four leases: together more than what is free inside of the file.
+	// Each has four leases, which together exceed the free space inside the file.
 	var late strings.Builder
 	for i := range 120 {
 		fmt.Fprintf(&late, `[[service]]

@@ -20,14 +20,14 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// The churn: how many connections stay open while how much is changed.
+// The numbers of open connections and of changes.
 const (
 	churnLong     = 500
 	churnChanges  = 1000
 	churnRestarts = 20
 	churnServers  = 8 // behind each service
 
-	// The traffic leaves the emulated machine's one processor to the changes.
+	// The pace leaves time on the emulated machine's only processor for the changes.
 	churnLongPace  = 4 * time.Millisecond
 	churnShortPace = 20 * time.Millisecond
 )
@@ -40,11 +40,11 @@ type farm struct {
 	backends []string // as JSON, without weight
 
 	mu   sync.Mutex
-	left map[string]bool // servers that were ever taken out
+	left map[string]bool // servers that were ever removed
 }
 
-// newFarm starts a farm's servers. Each says its own name to a client that
-// connects, and then echoes lines.
+// newFarm starts a farm's servers. Each sends its name to a client that connects, and then echoes
+// lines.
 func newFarm(t *testing.T, lab *netlab.Lab, name, drain string) *farm {
 	f := &farm{name: name, drain: drain, left: map[string]bool{}}
 	for i := range churnServers {
@@ -57,7 +57,7 @@ func newFarm(t *testing.T, lab *netlab.Lab, name, drain string) *farm {
 			for {
 				c, err := l.Accept()
 				if err != nil {
-					return // the test's end
+					return // the test has ended
 				}
 				go func() {
 					defer c.Close()
@@ -72,8 +72,7 @@ func newFarm(t *testing.T, lab *netlab.Lab, name, drain string) *farm {
 	return f
 }
 
-// put registers the farm with those of its servers that are in, and waits until
-// the kernel has it.
+// put registers the farm with its present servers, and waits until the kernel has it.
 func (f *farm) put(h *host, scheduler string, weights [churnServers]int) {
 	var in []string
 	f.mu.Lock()
@@ -87,35 +86,34 @@ func (f *farm) put(h *host, scheduler string, weights [churnServers]int) {
 	f.mu.Unlock()
 	body := fmt.Sprintf(`{"ports": [{"port": 80}], "scheduler": %q, "drain_timeout": %q, "backends": [%s]}`, scheduler, f.drain, strings.Join(in, ","))
 	code, tree := h.rest("PUT", "/v1/services/default/"+f.name, body, "Prefer", "wait=60")
-	if code/100 != 2 { // 502 and 504 say that the kernel doesn't have it
+	if code/100 != 2 { // 502 and 504 mean that the kernel doesn't have it
 		h.t.Fatalf("PUT %s: %d %v", f.name, code, tree)
 	}
 	status := tree["status"].(map[string]any)
 	f.vip = netip.AddrPortFrom(netip.MustParseAddr(status["vips"].([]any)[0].(string)), 80)
 }
 
-// change is one random change: servers out and back, weights, schedulers. The
-// first server always takes connections.
+// change is one random change: removed and added servers, weights, schedulers. The first server
+// always takes connections.
 func (f *farm) change(h *host, r *rand.Rand) {
 	var weights [churnServers]int
 	for i := range weights {
-		weights[i] = r.IntN(6) - 2 // -2 and -1: out; 0: in, and takes nothing new
+		weights[i] = r.IntN(6) - 2 // -2 and -1: removed; 0: present without new connections
 	}
 	weights[0] = 1 + r.IntN(3)
 	f.put(h, []string{"rr", "wrr", "lc", "wlc", "mh"}[r.IntN(5)], weights)
 }
 
-// session is a connection that is to stay open.
+// session is a connection that must stay open.
 type session struct {
 	farm   *farm
-	server string // who answered first
+	server string // the server that answered first
 	c      net.Conn
 	r      *bufio.Reader
 	n      int
 }
 
-// open connects to a farm and reads who answers, which must be one of its
-// own servers.
+// open connects to a farm and reads the server's name, which must be one of the farm's.
 func (f *farm) open(node *netlab.Node) (*session, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -152,15 +150,14 @@ func (s *session) lives() error {
 	return err
 }
 
-// 500 long-lived connections and a steady stream of short ones, while services
-// are changed 1,000 times and the agent is killed or stopped and started 20
-// times: no reset, timeout or misdirected connection, but for those to servers
-// that were taken out and stayed so past their deadline.
+// There are 500 long-lived connections and a steady stream of short ones, while services are
+// changed 1,000 times and the agent is killed or stopped and started 20 times. No reset, timeout or
+// misdirected connection may occur, except to servers that were removed until after their deadline.
 func TestChurn(t *testing.T) {
 	h, lab := newLab(t)
 	h.start()
-	patient := newFarm(t, lab, "patient", "1h") // no deadline within the test
-	hasty := newFarm(t, lab, "hasty", "1s")     // its removed servers may take their connections along
+	patient := newFarm(t, lab, "patient", "1h") // its deadline is after the test
+	hasty := newFarm(t, lab, "hasty", "1s")     // its removed servers may end their connections
 	farms := []*farm{patient, hasty}
 	for _, f := range farms {
 		f.put(h, "wrr", [churnServers]int{1, 1, 1, 1, 1, 1, 1, 1})
@@ -180,7 +177,7 @@ func TestChurn(t *testing.T) {
 	stop := make(chan struct{})
 	var traffic sync.WaitGroup
 	exchanges, short := 0, 0
-	traffic.Go(func() { // the long-lived ones, in turn, for as long as there are changes
+	traffic.Go(func() { // the long-lived ones, in turn, during the changes
 		for {
 			kept := sessions[:0]
 			for _, s := range sessions {
@@ -205,7 +202,7 @@ func TestChurn(t *testing.T) {
 			}
 		}
 	})
-	traffic.Go(func() { // the stream of short ones
+	traffic.Go(func() { // the short ones
 		for {
 			for _, f := range farms {
 				time.Sleep(churnShortPace)
@@ -241,7 +238,7 @@ func TestChurn(t *testing.T) {
 			h.start()
 		}
 		farms[r.IntN(2)].change(h, r)
-		if i%10 == 0 { // and neighbours that come and go
+		if i%10 == 0 { // and neighbors that are added and removed
 			path := fmt.Sprintf("/v1/services/default/guest%d", i%50)
 			h.rest("PUT", path, fmt.Sprintf(`{"ports": [{"port": 80}], "backends": [{%s}]}`, patient.backends[0]))
 			if code, tree := h.rest("DELETE", path, ""); code/100 != 2 && code != http.StatusNotFound {
@@ -266,7 +263,7 @@ func TestChurn(t *testing.T) {
 		churnChanges, churnRestarts, exchanges, churnLong, alive, short)
 }
 
-// failures collects what went wrong in several goroutines.
+// failures collects the errors of several goroutines.
 type failures struct {
 	mu  sync.Mutex
 	all []error

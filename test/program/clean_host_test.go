@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// On a kernel without IPVS clean says so, and takes away what can be there:
-// such as a table that came with the host from another kernel's time.
+// On a kernel without IPVS, clean reports that, and removes what can exist there, for example a
+// table from a time with another kernel.
 func TestCleanWithoutIPVS(t *testing.T) {
 	parallel(t)
 	need.Root(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// Without rights nothing is removed, and the exit code says so.
+// Without privileges nothing is removed, and the exit code reports that.
 func TestCleanWithoutRights(t *testing.T) {
 	parallel(t)
 	need.Root(t)

@@ -15,11 +15,11 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// nobody is a user without rights of any kind.
+// nobody is a user without privileges.
 const nobody = 65534
 
-// Every command that reads answers in JSON, one document and nothing else on
-// stdout; names are one a line, and tables are not empty.
+// Every command that reads returns with -o json one document and nothing else on stdout. Names are
+// printed one per line, and tables are not empty.
 func TestCommandsRead(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -73,7 +73,7 @@ func TestCommandsRead(t *testing.T) {
 			t.Errorf("%s -o yaml: exit %d\n%s%s", c.args, r.code, r.stdout, r.stderr)
 		}
 	}
-	// doctor judges this host, whatever it is, and always as a document.
+	// doctor examines this host and always returns a document.
 	r := h.cli("doctor", "--config", h.dir, "-o", "json")
 	if r.code != 0 && r.code != 1 && r.code != 3 || !json.Valid([]byte(r.stdout)) {
 		t.Errorf("doctor: exit %d\n%s%s", r.code, r.stdout, r.stderr)
@@ -84,13 +84,13 @@ func TestCommandsRead(t *testing.T) {
 			t.Errorf("completion %s: exit %d, %d bytes", shell, r.code, len(r.stdout))
 		}
 	}
-	// What the shell's completion asks for live names.
+	// The shell's completion requests names from the agent.
 	if r := h.cli("__complete", "service", "get", ""); !strings.Contains(r.stdout, "web\t") && !strings.Contains(r.stdout, "web\n") {
 		t.Errorf("completion of names: %q %q", r.stdout, r.stderr)
 	}
 }
 
-// A user who may not use the socket gets exit code 7 and a hint.
+// A user without access to the socket gets exit code 7 and a hint.
 func TestNotPermitted(t *testing.T) {
 	parallel(t)
 	need.Root(t)
@@ -101,7 +101,7 @@ func TestNotPermitted(t *testing.T) {
 	}
 }
 
-// as runs a client command as another user, who may read the binary.
+// as runs a client command as another user. It makes the binary readable.
 func (h *host) as(uid uint32, args ...string) result {
 	h.t.Helper()
 	dir := publicDir(h.t)
@@ -123,7 +123,7 @@ func (h *host) as(uid uint32, args ...string) result {
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// publicDir is a directory that every user may enter; t.TempDir's are not.
+// publicDir returns a directory that every user may enter, unlike t.TempDir's.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ironvip-test-")
@@ -137,8 +137,9 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// copyBinary puts the binary where every user may run it. No process is started
-// meanwhile, which would have the copy open for writing when it is to be run.
+// copyBinary copies the binary to a place where every user may run it. It blocks the start of
+// processes meanwhile: a child would inherit the copy open for writing, and the copy could not be
+// run.
 func copyBinary(t *testing.T, to string) {
 	t.Helper()
 	data, err := os.ReadFile(bin(t))
@@ -151,7 +152,7 @@ func copyBinary(t *testing.T, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(to, 0o755); err != nil { // whatever the umask is
+	if err := os.Chmod(to, 0o755); err != nil { // independent of the umask
 		t.Fatal(err)
 	}
 }

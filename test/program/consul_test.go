@@ -21,8 +21,8 @@ import (
 	"github.com/ironvip/ironvip/test/consultest"
 )
 
-// withConsul makes a host whose store and one of whose sources are a Consul's.
-// More goes behind.
+// withConsul creates a host with a Consul as its store and as one of its sources. More is appended
+// to its configuration.
 func withConsul(t *testing.T, address, more string) *host {
 	t.Helper()
 	h := newHost(t)
@@ -40,7 +40,7 @@ path = "services.d"
 	return h
 }
 
-// register puts backends into Consul's catalog as instances of a service.
+// register adds backends to Consul's catalog as instances of a service.
 func register(t *testing.T, c *consultest.Server, name string, backends ...*backend) {
 	t.Helper()
 	for _, b := range backends {
@@ -53,7 +53,7 @@ func register(t *testing.T, c *consultest.Server, name string, backends ...*back
 	}
 }
 
-// status waits for a line of `ironvip status` that begins and goes on so.
+// status waits for a line of `ironvip status` with this level, name and text.
 func (h *host) status(level, name, says string) {
 	h.t.Helper()
 	h.eventually(fmt.Sprintf("status has %s %s %q", level, name, says), func() error {
@@ -68,9 +68,9 @@ func (h *host) status(level, name, says string) {
 	})
 }
 
-// A service that is in Consul gets a VIP and its traffic. While Consul is away
-// everything that there is goes on, what would need it says so, and nothing has
-// to be restarted when it is back; not even if the agent was meanwhile.
+// A service in Consul gets a VIP and its traffic. While Consul is unavailable, everything
+// continues, and what needs Consul reports that. When Consul is back, no restart is needed, not
+// even if the agent was restarted meanwhile.
 func TestConsulAway(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{})
 	a, b := newBackend(t, "a"), newBackend(t, "b")
@@ -157,8 +157,8 @@ func TestConsulAway(t *testing.T) {
 	h.serves(web+":8080", "b")
 }
 
-// A host moves from its own disk to Consul and back, and every service keeps its
-// address. Without the move it doesn't start, which would give each a new one.
+// A host moves from its own disk to Consul and back, and every service keeps its address. Without
+// the move the agent doesn't start, because it would assign new addresses.
 func TestMovingBetweenStores(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{Memory: true})
 	h := newHost(t)
@@ -166,7 +166,7 @@ func TestMovingBetweenStores(t *testing.T) {
 	h.start()
 	addresses := h.hoard(a, b)
 	file := filepath.Join(t.TempDir(), "vips.json")
-	// move takes it to another store: with a restore that prints says.
+	// move moves the host to another store with a restore that prints says.
 	move := func(from, to, says string) {
 		t.Helper()
 		h.stop()
@@ -189,7 +189,7 @@ func TestMovingBetweenStores(t *testing.T) {
 	move("[[pool]]", fleet, "restored 4 leases, 2 registrations, 1 state into the store consul")
 	h.kept(addresses, a, b)
 	h.status("OK", "store", "in touch")
-	addresses["newer"] = h.put("newer", b) // and what came meanwhile is there when it goes back
+	addresses["newer"] = h.put("newer", b) // later services are there after the move back
 	if code, tree := h.rest("DELETE", "/v1/services/default/late", "", "Prefer", "wait=30"); code/100 != 2 {
 		t.Fatalf("DELETE: %d %v", code, tree)
 	}
@@ -206,7 +206,7 @@ func TestMovingBetweenStores(t *testing.T) {
 		t.Errorf("what was deleted meanwhile (%s) is back: %d", late, code)
 	}
 
-	// A second host with the same services at other addresses is told so.
+	// A second host with the same services at other addresses gets conflicts.
 	other := newHost(t)
 	other.edit("ironvip.toml", other.pool, h.pool)
 	other.write("services.d/other.toml", service("other", `vips = ["`+addresses["web"]+`"]`, a))
@@ -233,8 +233,8 @@ func TestMovingBetweenStores(t *testing.T) {
 	}
 }
 
-// An agent that starts on a catalog that has lost most of what this host had of it
-// leaves everything as it is for a while, unless an operator confirms it.
+// An agent that starts on a catalog without most of this host's former services keeps everything
+// for a while, unless an operator confirms the loss.
 func TestCatalogLostWhileDown(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{})
 	a := newBackend(t, "a")
@@ -254,7 +254,7 @@ func TestCatalogLostWhileDown(t *testing.T) {
 	}
 	h.launch()
 	h.status("WARN", "sources", "not synced yet")
-	h.eventually("the list is doubted", func() error { // once there is one
+	h.eventually("the list is doubted", func() error { // once there is a list
 		if out := h.ok("source", "list"); !strings.Contains(out, "this host had 3 of it before") || !strings.Contains(out, "ironvip source resync consul") {
 			return errors.New(out)
 		}
@@ -268,8 +268,8 @@ func TestCatalogLostWhileDown(t *testing.T) {
 	h.status("OK", "sources", "consul 0 services")
 }
 
-// With ACLs, over the unix socket: the token is a file's, a revoked one leaves
-// everything as it is, and a new one in the file is used without a restart.
+// With ACLs, over the unix socket: the token comes from a file. A revoked token leaves everything
+// as it is, and a new one in the file is used without a restart.
 func TestConsulTokens(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{ACL: true})
 	a := newBackend(t, "a")
@@ -309,8 +309,8 @@ node_prefix "" { policy = "read" }`
 	}
 }
 
-// An agent that has never read the store says what it waits for, gives out nothing
-// and denies nothing; when the store is there it begins, without a restart.
+// An agent that has never read the store reports what it waits for, and assigns and rejects
+// nothing. When the store is available, it begins without a restart.
 func TestConsulIsNotThereYet(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{})
 	a := newBackend(t, "a")
@@ -364,8 +364,7 @@ func TestConsulIsNotThereYet(t *testing.T) {
 	h.status("OK", "store", "in touch")
 }
 
-// What is wrong in the store is told key by key, and gone with the resync after
-// it was fixed.
+// Invalid values in the store are reported by key. A resync after the fix ends the report.
 func TestJunkInTheStore(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{Memory: true})
 	h := withConsul(t, consul.URL, "")
@@ -384,7 +383,7 @@ func TestJunkInTheStore(t *testing.T) {
 		}
 	}
 	h.ok("source", "resync", "rest")
-	r := h.cli("status") // at once
+	r := h.cli("status") // immediately
 	for _, key := range keys {
 		if !strings.Contains(r.stdout, "ironvip/v1/"+key+":") || !strings.Contains(r.stdout, "consul kv delete ironvip/v1/"+key+";") {
 			t.Errorf("status lacks %s:\n%s", key, r.stdout)
@@ -409,7 +408,8 @@ func TestJunkInTheStore(t *testing.T) {
 	}
 }
 
-// stored is what Consul has of the fleet, by key, but for what a live agent writes by itself.
+// stored returns the fleet's content in Consul by key, without what a live agent writes
+// periodically.
 func stored(t *testing.T, c *consultest.Server) map[string]string {
 	t.Helper()
 	pairs, _, err := c.Client.KV().List("ironvip/", nil)
@@ -425,8 +425,8 @@ func stored(t *testing.T, c *consultest.Server) map[string]string {
 	return out
 }
 
-// A host with the id or the name of a live one ends, names that host and the remedy, and changes
-// nothing in Consul. The live one notices nothing.
+// A host with the id or the name of a live one ends, names that host and a fix, and changes nothing
+// in Consul. The live one is not affected.
 func TestSecondHostIsRefused(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{Memory: true})
 	a := newBackend(t, "a")
@@ -471,7 +471,7 @@ func TestSecondHostIsRefused(t *testing.T) {
 	one.serves(first+":8080", "a")
 	one.status("OK", "store", "in touch, lb1 is elected")
 
-	// The copy gets an identity of its own, and is one more host then.
+	// The copy gets its own identity, and is then another host.
 	if r := one.cli("node", "new-id", "--config", one.dir); r.code != 5 || !strings.Contains(r.stderr, "systemctl stop ironvip") {
 		t.Errorf("new-id while the agent runs: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
@@ -489,8 +489,8 @@ func TestSecondHostIsRefused(t *testing.T) {
 	namesake.serves(namesake.vip("second")+":8080", "a")
 }
 
-// An agent that was killed starts at once again. A host that was killed and reinstalled gets its
-// name back when the session of its former self has expired.
+// An agent that was killed starts again at once. A host that was killed and reinstalled gets its
+// name back when the session of its former run has expired.
 func TestRestartAndReinstallOfAFleetHost(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{Memory: true})
 	a := newBackend(t, "a")
@@ -502,7 +502,7 @@ func TestRestartAndReinstallOfAFleetHost(t *testing.T) {
 		h.kill()
 		began := time.Now()
 		h.start()
-		if took := time.Since(began); took > 10*time.Second { // a session takes 15 s at least
+		if took := time.Since(began); took > 10*time.Second { // a session takes at least 15 s
 			t.Errorf("a restart after a kill took %v", took)
 		}
 		h.serves(web+":8080", "a")
@@ -525,8 +525,8 @@ func TestRestartAndReinstallOfAFleetHost(t *testing.T) {
 	h.serves(web+":8080", "a")
 }
 
-// A stalled host comes back when another one has its name. It serves what it did, says so, writes
-// nothing, and has its name again once the other is gone.
+// A stalled host resumes when another one has its name. It serves its former state, reports the
+// conflict, writes nothing, and gets its name back once the other host is gone.
 func TestStalledHostLosesItsName(t *testing.T) {
 	consul := consultest.Start(t, consultest.Options{Memory: true})
 	a, b := newBackend(t, "a"), newBackend(t, "b")

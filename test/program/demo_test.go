@@ -18,9 +18,8 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// What `make demo` promises: two services, a line to paste that three requests
-// of reach three backends by, and nothing left after Ctrl-C. As root and as a
-// user without any rights.
+// `make demo` creates two services, prints a line to paste whose three requests reach three
+// backends, and leaves nothing after Ctrl-C. It works as root and as a user without privileges.
 func TestDemo(t *testing.T) {
 	need.Root(t)
 	for _, uid := range []uint32{0, nobody} {

@@ -13,9 +13,8 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// A full disk: writes are refused with a hint, traffic goes on,
-// nothing that was acknowledged is lost, and once there is space everything
-// goes on by itself.
+// On a full disk writes are rejected with a hint, traffic continues, and nothing that was
+// acknowledged is lost. Once there is space, everything continues automatically.
 func TestFullDisk(t *testing.T) {
 	parallel(t)
 	need.Root(t)
@@ -43,7 +42,7 @@ func TestFullDisk(t *testing.T) {
 		acknowledged[name] = h.put(name, a)
 	}
 
-	// First nothing but a filler grows, then the state grows into the rest.
+	// First only a filler grows, then the state grows into the rest.
 	filler := filepath.Join(disk, "filler")
 	fill(t, filler)
 	refused := 0
@@ -82,7 +81,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("DELETE on a full disk: %d %s", code, compact(tree))
 	}
 	h.serves(web, "a")
-	// Backends of what is there can be changed: that needs no lease.
+	// Backends of existing services can be changed, because that needs no lease.
 	h.write("services.d/web.toml", service("web", "", b))
 	h.serves(web, "b")
 	h.write("services.d/new.toml", service("new", "", b))
@@ -99,7 +98,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("apply of a file that is not there: exit %d", r.code)
 	}
 
-	// A crash on the full disk, and a start on it, lose nothing.
+	// A crash on the full disk and a start on it lose nothing.
 	vips := map[string]string{}
 	for name := range acknowledged {
 		if list := h.vips(name); len(list) > 0 {
@@ -125,7 +124,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	h.serves(h.vip("new")+":8080", "b") // by itself
+	h.serves(h.vip("new")+":8080", "b") // automatically
 	h.serves(h.put("after", a)+":8080", "a")
 	acknowledged["after"] = ""
 	h.kill()

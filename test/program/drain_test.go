@@ -46,7 +46,7 @@ func dial(t *testing.T, addr, name string) *call {
 	return nil
 }
 
-// lives fails the test unless the connection still carries bytes both ways.
+// lives fails the test unless the connection still carries bytes in both directions.
 func (c *call) lives(when string) {
 	c.t.Helper()
 	if err := c.say(when); err != nil {
@@ -66,8 +66,7 @@ func (c *call) say(text string) error {
 	return err
 }
 
-// drained waits until a backend is no longer listed, and returns how long that
-// took.
+// drained waits until a backend is no longer listed, and returns the time for that.
 func (h *host) drained(service, backend string) time.Duration {
 	h.t.Helper()
 	start := time.Now()
@@ -80,7 +79,7 @@ func (h *host) drained(service, backend string) time.Duration {
 	return time.Since(start)
 }
 
-// frontends is what the dataplane is to have for a service, as JSON.
+// frontends returns the desired frontends of a service, as JSON.
 func (h *host) frontends(service string) string {
 	h.t.Helper()
 	r := h.cli("dataplane", "show", service, "-o", "json")
@@ -90,8 +89,8 @@ func (h *host) frontends(service string) string {
 	return r.stdout
 }
 
-// A backend that is removed while a connection is open gets no new ones; the
-// open one goes on. It is let go when it is idle, else at the deadline.
+// A backend that is removed while a connection is open gets no new ones, and the open one
+// continues. The backend is deleted when it is idle, else at the deadline.
 func TestRemovedBackendDrains(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -126,17 +125,17 @@ func TestRemovedBackendDrains(t *testing.T) {
 	})
 	h.serves(web, "a")
 
-	// One without connections is not waiting: the deadline is ten minutes.
+	// A backend without connections doesn't wait for its deadline of ten minutes.
 	h.serves(h.vip("idle")+":8080", "a", "b")
-	if mode == "proxy" { // the kernel remembers closed connections for two minutes
+	if mode == "proxy" { // the kernel keeps entries of closed connections for two minutes
 		h.write("services.d/idle.toml", service("idle", "drain_timeout = \"10m\"", a))
 		h.serves(h.vip("idle")+":8080", "a")
 		h.drained("idle", b.addr)
 	}
 }
 
-// A backend that returns while it drains gets its connections back, and the
-// one that was open all the time never notices.
+// A backend that returns while it drains gets new connections again, and an open connection is not
+// affected.
 func TestReturningBackend(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -155,8 +154,8 @@ func TestReturningBackend(t *testing.T) {
 	}
 }
 
-// What an operator says of a backend holds for any source, over a change of
-// its file and over kill -9, until it is taken back.
+// An override of a backend is in effect for any source, across a change of its file and kill -9,
+// until it is removed.
 func TestOperatorDrain(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -193,8 +192,8 @@ func TestOperatorDrain(t *testing.T) {
 	}
 }
 
-// A whole service that is deleted drains: open connections go on until its
-// deadline, new ones are refused at once, and then nothing of it is left.
+// A deleted service drains: open connections continue until its deadline, new ones are refused at
+// once, and then nothing of it remains.
 func TestDeletedServiceDrains(t *testing.T) {
 	parallel(t)
 	h := newHost(t)

@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// The deadline of a drain is kept over kill -9: the backend stays, with its
-// connection, and goes when it was to go; not earlier, and not a whole
-// drain_timeout after the restart.
+// The deadline of a drain survives kill -9: the backend and its connection remain until the
+// original deadline, not less, and not for a whole drain_timeout after the restart.
 func TestDrainDeadlineSurvivesKill(t *testing.T) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")
-	drain := `drain_timeout = "60s"` // longer than all that is done before, on a busy machine too
+	drain := `drain_timeout = "60s"` // longer than all steps before, on a busy machine too
 	h.write("services.d/web.toml", service("web", drain, a, b))
 	h.start()
 	web := h.vip("web") + ":8080"
@@ -36,7 +35,7 @@ func TestDrainDeadlineSurvivesKill(t *testing.T) {
 	if !strings.Contains(kernel(), "-r "+b.addr+" -m -w 0") {
 		t.Errorf("b does not drain in the kernel:\n%s", kernel())
 	}
-	time.Sleep(2 * time.Second) // what is left of the deadline must not start anew
+	time.Sleep(2 * time.Second) // the rest of the deadline must not start again
 	h.start()
 	if now := h.leavingAt("web"); !now.Equal(deadline) {
 		t.Errorf("b is to leave at %s, after the restart at %s", deadline, now)
@@ -59,7 +58,7 @@ func TestDrainDeadlineSurvivesKill(t *testing.T) {
 	}
 }
 
-// leavingAt is when the one backend of a service that drains is to be taken out.
+// leavingAt returns when the only draining backend of a service is to be removed.
 func (h *host) leavingAt(service string) (at time.Time) {
 	h.t.Helper()
 	h.eventually("a backend of "+service+" leaves", func() error {

@@ -12,8 +12,8 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// everything is services that ask for all that the kernel does, of both
-// families, with the first backend on this node.
+// everything is services with all features of the kernel, in both families, with the first backend
+// on this node.
 func everything(lab *netlab.Lab) string {
 	var list, plain []string
 	for i, b := range lab.Backends {
@@ -74,8 +74,8 @@ scheduler_flags = ["one-packet"]`, ""},
 	return all.String()
 }
 
-// onlyNobodyIsDown waits until everything is in the kernel. A service without
-// backends counts as unwell, and nothing else does.
+// onlyNobodyIsDown waits until everything is in the kernel. Only a service without backends counts
+// as unhealthy.
 func (h *host) onlyNobodyIsDown() string {
 	h.t.Helper()
 	r := h.cli("status", "--wait")
@@ -85,9 +85,8 @@ func (h *host) onlyNobodyIsDown() string {
 	return r.stdout
 }
 
-// After kill -9 all that can be asked for is adopted as it is, without a write;
-// a backend that was changed meanwhile is one write, also of a service that the
-// kernel knows by its mark.
+// After kill -9 all features are adopted as they are, without a write. A backend that was changed
+// meanwhile is one write, also in a service that the kernel identifies by its mark.
 func TestKillAndAdoptEverything(t *testing.T) {
 	need.Module(t, "sctp")
 	h, lab := newLab(t)
@@ -118,7 +117,7 @@ func TestKillAndAdoptEverything(t *testing.T) {
 		t.Errorf("status says\n%s\nbefore the restart it said\n%s", now, status)
 	}
 
-	// A backend is another in a service by address, and in one by mark.
+	// The changed backend is in a service by address, and in one by mark.
 	h.kill()
 	for i, line := range []string{`traffic_distribution = "same-zone"`, `scheduler = "sed"`} {
 		from := line + "\nbackends = [ { address = \"10.77.1.2\","

@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// Everything that a service may ask for is accepted by config validate, and
-// everything that doesn't go together is refused
-// with its place and a remedy.
+// config validate accepts all features of a service, and rejects every invalid combination with its
+// place and a hint.
 func TestValidateOfServices(t *testing.T) {
 	parallel(t)
 	dir := t.TempDir()
@@ -51,7 +50,7 @@ func TestValidateOfServices(t *testing.T) {
 		t.Errorf("good services: validate ends with %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 
-	// What is wrong is on the first line of each.
+	// The mistake is on the first line of each.
 	bad := []struct{ field, text, hint string }{
 		{"ports[0].port", "ports = [ { port = '99-80' } ]", `write "80-99"`},
 		{"ports[0].port", "ports = [ { port = '80-65536' } ]", "1 to 65535"},

@@ -20,9 +20,8 @@ func (h *host) save(args ...string) (text string, document map[string]any) {
 	return r.stdout, document
 }
 
-// hoard registers services, of which some go again, so that their addresses are
-// not those that they would get on an empty store, and drains a backend. It
-// returns the addresses.
+// hoard registers services and deletes some of them, so that the addresses differ from those of an
+// empty store, and drains a backend. It returns the addresses.
 func (h *host) hoard(a, b *backend) map[string]string {
 	h.t.Helper()
 	addresses := map[string]string{}

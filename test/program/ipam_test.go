@@ -23,7 +23,7 @@ func last(t *testing.T, addr string) int {
 	return int(ip.As4()[3])
 }
 
-// vips returns what a service holds now, without waiting.
+// vips returns the present addresses of a service, without waiting.
 func (h *host) vips(name string) []string {
 	h.t.Helper()
 	_, tree := h.rest("GET", "/v1/services/default/"+name, "")
@@ -36,8 +36,8 @@ func (h *host) vips(name string) []string {
 	return out
 }
 
-// Addresses drawn by themselves start above the band that is left for requests
-// (16 of 256), and skip what is excluded or requested by number.
+// Automatically assigned addresses start above the band for requests (16 of 256), and skip excluded
+// and requested addresses.
 func TestRequestedBandAndExcludes(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -45,7 +45,7 @@ func TestRequestedBandAndExcludes(t *testing.T) {
 	h.config("exclude = [\"" + h.pool + ".18/31\", \"" + h.pool + ".24/29\"]\n")
 	asked := []string{h.pool + ".3", h.pool + ".17", h.pool + ".200"}
 	for i, addr := range asked {
-		// Named so that the files are read after those of the others.
+		// The names make these files sort after those of the others.
 		h.write(fmt.Sprintf("services.d/z%d.toml", i), service(fmt.Sprintf("asked%d", i), `vips = ["`+addr+`"]`, a))
 	}
 	for i := range 8 {
@@ -73,8 +73,8 @@ func TestRequestedBandAndExcludes(t *testing.T) {
 	}
 }
 
-// A pool of both families gives a service both, one of IPv6 alone gives IPv6;
-// a client elsewhere reaches backends of either, also after kill -9.
+// A pool of both families gives a service both, and one of IPv6 only gives IPv6. A client elsewhere
+// reaches backends of either family, also after kill -9.
 func TestIPv6Pool(t *testing.T) {
 	parallel(t)
 	h, l := newLab(t)
@@ -124,8 +124,8 @@ func TestIPv6Pool(t *testing.T) {
 	check()
 }
 
-// Node ports are drawn, or given as asked, and serve on the host's own
-// addresses to clients elsewhere; one that is taken is refused by name.
+// Node ports are assigned automatically or on request, and serve on the host's own addresses for
+// clients elsewhere. One that is taken is rejected by name.
 func TestNodePorts(t *testing.T) {
 	parallel(t)
 	h, l := newLab(t)
@@ -140,7 +140,7 @@ func TestNodePorts(t *testing.T) {
 	}
 	h.write("services.d/1.toml", node("auto", "tcp", `"auto"`, one))
 	h.write("services.d/2.toml", node("asked", "tcp", "30003", two))
-	h.write("services.d/3.toml", node("udp", "udp", "30003", one)) // another protocol is another port
+	h.write("services.d/3.toml", node("udp", "udp", "30003", one)) // the same number of another protocol is free
 	h.start()
 	auto := h.nodePort("auto")
 	if auto < 30000+86 || auto > 32767 {
@@ -171,7 +171,7 @@ func TestNodePorts(t *testing.T) {
 	h.reaches(l.Client, "tcp", addr, 30003, "backend1") // of late, which waited for it
 }
 
-// explains waits until a service's explanation says all of this.
+// explains waits until a service's explanation contains all of these texts.
 func (h *host) explains(name string, says ...string) {
 	h.t.Helper()
 	h.eventually(name+" is explained", func() error {

@@ -11,8 +11,7 @@ import (
 	"github.com/ironvip/ironvip/test/statecopy"
 )
 
-// keeps waits until the agent has a value on its disk that is as wanted, which it
-// writes behind what it does.
+// keeps waits until the agent has stored a wanted value on its disk, which it does with a delay.
 func (h *host) keeps(bucket, key string, wanted func(json string) bool) {
 	h.t.Helper()
 	h.eventually(fmt.Sprintf("%s is kept in %q", key, bucket), func() error {

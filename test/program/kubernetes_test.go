@@ -22,18 +22,18 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// kube is a cluster whose Services an agent beside it follows, with the rights
-// of configs/kubernetes and nothing more. All of it is on one host of a lab,
-// whose backends are the pods, or the nodes.
+// kube is a cluster and an agent that follows its Services with only the permissions of
+// configs/kubernetes. All of it is on one host of a lab. The lab's backends are the pods or the
+// nodes.
 type kube struct {
 	*host
 	lab     *netlab.Lab
 	cluster *kubetest.Cluster
-	audit   string // the API server's log of who asked for what
+	audit   string // the API server's log of requests
 }
 
-// ourClass is that of the source that withKubernetes has. nodeSource is one more,
-// of another class, that sends traffic to node ports.
+// ourClass is the class of the source in withKubernetes. nodeSource is another source, with another
+// class, that sends traffic to node ports.
 const (
 	ourClass   = "ironvip.io/vip"
 	nodeClass  = "ironvip.io/nodes"
@@ -50,7 +50,7 @@ backends = "node-ports"
 func withKubernetes(t *testing.T, o kubetest.Options) *kube {
 	t.Helper()
 	h, l := newLab(t)
-	h.pool = "198.51.100" // the lab's own, apart from the cluster's ranges
+	h.pool = "198.51.100" // the lab's own pool, outside of the cluster's ranges
 	holds(l.Director)
 	k := &kube{host: h, lab: l, audit: filepath.Join(t.TempDir(), "audit.log")}
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
@@ -70,7 +70,7 @@ rules: [{level: Metadata, userGroups: [ironvip]}, {level: None}]
 	return k
 }
 
-// grant gives the group ironvip the rights of configs/kubernetes.
+// grant gives the permissions of configs/kubernetes to the group ironvip.
 func (k *kube) grant() {
 	k.t.Helper()
 	rights, err := os.ReadFile("../../configs/kubernetes/clusterrole.yaml")
@@ -80,17 +80,17 @@ func (k *kube) grant() {
 	k.cluster.Apply(k.t, string(rights))
 }
 
-// holds makes the pool's addresses a node's own: not every kernel has the dummy
-// devices that the proxy would put them on.
+// holds makes the pool's addresses local to a node, because some kernels have no dummy devices for
+// the proxy's addresses.
 func holds(n *netlab.Node) {
-	n.Sysctl("ipv6/ip_nonlocal_bind", "1") // for IPv6 it takes more than a route
+	n.Sysctl("ipv6/ip_nonlocal_bind", "1") // IPv6 needs this besides a route
 	for _, p := range []string{"198.51.100.0/24", "fd00:96::/64"} {
 		n.Holds(netip.MustParsePrefix(p))
 	}
 }
 
-// source writes the configuration, with more in it. In that, KUBECONFIG is the
-// path of the agent's.
+// source writes the configuration with more appended. KUBECONFIG in more is replaced by the path of
+// the agent's kubeconfig.
 func (k *kube) source(more string) {
 	k.t.Helper()
 	path := k.cluster.Kubeconfig(k.t, "lb1", "ironvip")
@@ -98,8 +98,8 @@ func (k *kube) source(more string) {
 	k.edit("ironvip.toml", `.0/24"]`, `.0/24", "fd00:96::/64"]`)
 }
 
-// loadBalancer is the manifest of a Service with port 80, which is 8080 on the
-// pods. More is more of its spec.
+// loadBalancer returns the manifest of a Service with port 80, which is 8080 on the pods. More is
+// appended to its spec.
 func loadBalancer(name, class, more string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -124,7 +124,7 @@ func (k *kube) pods(port uint16) (four, six []netip.Addr) {
 	return four, six
 }
 
-// endpoints is the manifest of a Service's slice, of the family of its addresses.
+// endpoints returns the manifest of a Service's slice, of the family of its addresses.
 func endpoints(name string, addrs ...netip.Addr) string {
 	slice := kubetest.EndpointSlice("default", name, 8080, addrs...)
 	if addrs[0].Is6() {
@@ -135,7 +135,7 @@ func endpoints(name string, addrs ...netip.Addr) string {
 
 const services = "/api/v1/namespaces/default/services/"
 
-// object reads a Service, nil for one that is gone.
+// object reads a Service; it returns nil for a deleted one.
 func (k *kube) object(name string) (*corev1.Service, error) {
 	var s corev1.Service
 	ctx, cancel := context.WithTimeout(k.t.Context(), 20*time.Second)
@@ -147,7 +147,7 @@ func (k *kube) object(name string) (*corev1.Service, error) {
 	return &s, err
 }
 
-// ingress waits until a Service's status has as many addresses, and returns them.
+// ingress waits until a Service's status has the given number of addresses, and returns them.
 func (k *kube) ingress(name string, many int) (out []string) {
 	k.t.Helper()
 	k.eventually(fmt.Sprintf("the status of %s has %d addresses", name, many), func() error {
@@ -170,7 +170,7 @@ func (k *kube) ingress(name string, many int) (out []string) {
 	return out
 }
 
-// tells waits for an event of a Service that was told so many times.
+// tells waits for an event of a Service with the given count.
 func (k *kube) tells(name, reason, says string, times int) {
 	k.t.Helper()
 	k.eventually(fmt.Sprintf("%s has an event %s: %s", name, reason, says), func() error {
@@ -187,13 +187,13 @@ func (k *kube) tells(name, reason, says string, times int) {
 	})
 }
 
-// asks reports who answers one connection of the lab's client.
+// asks returns the server that answers one connection of the lab's client.
 func (k *kube) asks(addr string) (string, error) {
 	a, err := k.lab.Client.Ask("tcp", netip.AddrPortFrom(netip.MustParseAddr(addr), 80))
 	return a.Name, err
 }
 
-// silent waits until nobody answers at an address.
+// silent waits until no server answers at an address.
 func (k *kube) silent(addr string) {
 	k.t.Helper()
 	k.eventually("nobody answers at "+addr, func() error {
@@ -208,7 +208,7 @@ func (k *kube) silent(addr string) {
 	})
 }
 
-// rest of what a Service's row is, without waiting.
+// revision returns the revision of a Service's row, without waiting.
 func (k *kube) revision(name string) string {
 	k.t.Helper()
 	code, tree := k.rest("GET", "/v1/services/default/"+name, "")
@@ -218,9 +218,8 @@ func (k *kube) revision(name string) string {
 	return fmt.Sprint(tree["revision"], tree["status"].(map[string]any)["vips"])
 }
 
-// A Service gets its VIPs in its status, connections to them reach its endpoints,
-// and everything that a user does to it is followed, with the rights that
-// configs/kubernetes gives, all of which are used.
+// A Service gets its VIPs in its status, connections to them reach its endpoints, and all changes
+// by a user are followed. The permissions of configs/kubernetes suffice, and all of them are used.
 func TestKubernetes(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
@@ -246,8 +245,7 @@ func TestKubernetes(t *testing.T) {
 	k.rights()
 }
 
-// drains: an endpoint that leaves gets no new connections, and keeps those that
-// it has.
+// drains: an endpoint that leaves gets no new connections, and keeps its open ones.
 func (k *kube) drains(vips []string, four, six []netip.Addr) {
 	k.t.Helper()
 	var open *netlab.Conn
@@ -271,8 +269,7 @@ func (k *kube) drains(vips []string, four, six []netip.Addr) {
 	}
 }
 
-// annotations: what is wrong is told where the Service's user looks, and harms
-// nothing.
+// annotations: invalid ones are reported on the Service, and have no other effect.
 func (k *kube) annotations(vip string, four []netip.Addr) {
 	k.t.Helper()
 	for times := range 2 {
@@ -300,7 +297,7 @@ func (k *kube) nodePorts() {
 		nodes += kubetest.Node(n.Name, "", n.Addr4)
 		names = append(names, n.Name)
 	}
-	// Pods that nobody could reach but by way of the nodes.
+	// Pods that are reachable only through the nodes.
 	k.cluster.Apply(k.t, nodes+strings.Replace(loadBalancer("far", nodeClass, ""), "port: 80,", "port: 80, nodePort: 30080,", 1)+
 		endpoints("far", netip.MustParseAddr("10.244.1.7")))
 	vip := k.ingress("far", 1)[0]
@@ -309,8 +306,8 @@ func (k *kube) nodePorts() {
 	k.reaches(k.lab.Client, "tcp", vip, 80, names[1:]...)
 }
 
-// ends: a Service that is no longer one of ours, or is deleted, leaves nothing
-// behind, and what others hold of it stays.
+// ends: a Service that no longer has our class, or is deleted, leaves nothing behind. Finalizers of
+// others remain.
 func (k *kube) ends(vips []string) {
 	k.t.Helper()
 	k.cluster.Patch(k.t, services+"web", `{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`)
@@ -319,10 +316,10 @@ func (k *kube) ends(vips []string) {
 		k.silent(vip)
 	}
 	k.cluster.Patch(k.t, services+"asking", `{"metadata": {"finalizers": ["example.com/other"]}}`)
-	k.ingress("asking", 1) // ours is put back beside the other
+	k.ingress("asking", 1) // our finalizer is added again beside the other
 	k.cluster.Delete(k.t, services+"asking")
 	k.silent("198.51.100.77")
-	k.ingress("asking", 0) // the other one still holds it
+	k.ingress("asking", 0) // the other finalizer still holds it
 	k.cluster.Patch(k.t, services+"asking", `{"metadata": {"finalizers": null}}`)
 	k.cluster.Delete(k.t, services+"far")
 	for _, name := range []string{"asking", "far"} {
@@ -335,7 +332,7 @@ func (k *kube) ends(vips []string) {
 	}
 }
 
-// rights compares what the agent asks for with what the rights are for.
+// rights compares the agent's requests with its permissions.
 func (k *kube) rights() {
 	k.t.Helper()
 	given := map[string]bool{}
@@ -361,8 +358,8 @@ func (k *kube) rights() {
 	})
 }
 
-// asked returns what the agent has asked the API server for: "services list".
-// Nothing of it may have been refused.
+// asked returns the agent's requests to the API server, for example "services list". None of them
+// may have been denied.
 func (k *kube) asked() map[string]bool {
 	k.t.Helper()
 	text, err := os.ReadFile(k.audit)
@@ -372,7 +369,7 @@ func (k *kube) asked() map[string]bool {
 	used := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasSuffix(line, "\n") {
-			break // it is being written
+			break // the line is incomplete
 		}
 		var e struct {
 			Verb           string
@@ -391,8 +388,8 @@ func (k *kube) asked() map[string]bool {
 	return used
 }
 
-// A source that adopts has every cluster IP with its ports and node ports as they
-// are in the cluster, with the right to read alone, and changes nothing there.
+// A source that adopts has every cluster IP with its ports and node ports as in the cluster. It
+// needs only read permission, and changes nothing in the cluster.
 func TestKubernetesAdopts(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
@@ -403,8 +400,8 @@ func TestKubernetesAdopts(t *testing.T) {
 	k.adopts(four, six, func(...netip.AddrPort) {})
 }
 
-// adopts is TestKubernetesAdopts with these endpoints, which are those of the
-// lab's first two backends. Served is called with where they have answered.
+// adopts is TestKubernetesAdopts with these endpoints, which are those of the lab's first two
+// backends. Served is called with the addresses at which they have answered.
 func (k *kube) adopts(four, six []netip.Addr, served func(...netip.AddrPort)) {
 	k.t.Helper()
 	k.cluster.Apply(k.t, `apiVersion: rbac.authorization.k8s.io/v1
@@ -439,7 +436,7 @@ spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, ports: [{port: 80, targ
 	k.reaches(k.lab.Client, "tcp", k.lab.Director.Addr4.String(), 30081, "backend1", "backend2")
 	served(netip.AddrPortFrom(netip.MustParseAddr(written.Spec.ClusterIPs[0]), 80),
 		netip.AddrPortFrom(netip.MustParseAddr(written.Spec.ClusterIPs[1]), 80), netip.AddrPortFrom(k.lab.Director.Addr4, 30081))
-	k.status("OK", "sources", "kubernetes 2 services") // and default/kubernetes
+	k.status("OK", "sources", "kubernetes 2 services") // includes default/kubernetes
 	if now, err := k.object("web"); err != nil || now.ResourceVersion != written.ResourceVersion {
 		k.t.Errorf("written to: %v %+v", err, now)
 	}
@@ -447,9 +444,9 @@ spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, ports: [{port: 80, targ
 	k.silent(written.Spec.ClusterIP)
 }
 
-// While the API server is silent, away or without its memory, traffic goes on,
-// and nothing is withdrawn or moved; when it is back it is followed again, by an
-// agent that was restarted meanwhile, too.
+// While the API server is silent, unavailable or without its data, traffic continues, and nothing
+// is withdrawn or moved. When it is back, the agent follows it again, also after a restart
+// meanwhile.
 func TestKubernetesAway(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{})
@@ -519,7 +516,7 @@ func TestKubernetesAway(t *testing.T) {
 	}
 }
 
-// stale waits until the source is in touch with the server, or not.
+// stale waits until the source is connected to the server, or not.
 func (k *kube) stale(what string, want bool) {
 	k.t.Helper()
 	k.within(2*time.Minute, "the server "+what, func() error {
@@ -536,9 +533,9 @@ func (k *kube) stale(what string, want bool) {
 	})
 }
 
-// Two agents of one fleet serve the same Services at the same addresses; one of
-// them writes, and the other one when that is gone. Who comes back finds
-// everything as it should be, and writes nothing.
+// Two agents of one fleet serve the same Services at the same addresses. One of them writes, and
+// the other one takes over when it is gone. An agent that returns finds everything correct, and
+// writes nothing.
 func TestKubernetesWriters(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{})
@@ -580,7 +577,7 @@ func TestKubernetesWriters(t *testing.T) {
 	k.kill()
 	add("more")
 	more := other.vip("more")
-	other.reaches(second, "tcp", more, 80, "backend1", "backend2") // whoever writes
+	other.reaches(second, "tcp", more, 80, "backend1", "backend2") // whichever agent writes
 	k.within(2*time.Minute, "the other agent writes the status", func() error {
 		s, err := k.object("more")
 		if err != nil || s == nil || len(s.Status.LoadBalancer.Ingress) != 1 || s.Status.LoadBalancer.Ingress[0].IP != more {
@@ -600,7 +597,7 @@ func TestKubernetesWriters(t *testing.T) {
 	if got := k.vip("more"); got != more {
 		t.Errorf("back again, lb1 has more at %s, lb2 at %s", got, more)
 	}
-	other.stop() // which gives the Lease away
+	other.stop() // this releases the Lease
 	add("last")
 	if last := k.ingress("last", 1)[0]; last != k.vip("last") {
 		t.Errorf("last is at %s, its status says %s", k.vip("last"), last)

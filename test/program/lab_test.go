@@ -11,20 +11,19 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// newLab makes a network of namespaces with an agent on its director: clients and
-// backends elsewhere, addresses of both families.
+// newLab creates a network of namespaces with an agent on its director. Clients and backends are on
+// other nodes, with addresses of both families.
 func newLab(t *testing.T) (*host, *netlab.Lab) {
 	t.Helper()
 	l := netlab.New(t)
 	h := newHost(t)
-	h.pool = "10." + strings.SplitN(h.pool, ".", 2)[1] // no loopback
+	h.pool = "10." + strings.SplitN(h.pool, ".", 2)[1] // not a loopback address
 	h.config("")
 	h.inside = l.Director.Do
 	return h, l
 }
 
-// reaches waits until a node's questions to an address are answered by exactly
-// these nodes.
+// reaches waits until exactly these nodes answer a node's requests to an address.
 func (h *host) reaches(n *netlab.Node, network, addr string, port int, names ...string) {
 	h.t.Helper()
 	to := netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port))
