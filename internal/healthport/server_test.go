@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = time.Minute // for what is bound to happen
+const patience = time.Minute // bounds every wait
 
 // world is a running Server on loopback addresses.
 type world struct {
@@ -80,12 +80,12 @@ func (w *world) addresses(addrs ...string) {
 
 func key(name string) vip.ServiceKey { return vip.ServiceKey{Namespace: "default", Name: name} }
 
-// row gives a service a port and so many ready backends.
+// row sets a service's port and number of ready backends.
 func (w *world) row(name string, port uint16, ready int) {
 	w.compiled.Set(pipeline.Compiled{Service: &vip.Service{Key: key(name)}, HealthPort: port, LocalReady: int32(ready)})
 }
 
-// get asks once; a refused connection is an error.
+// get sends one request; a refused connection is an error.
 func get(addr string, port uint16) (status int, header http.Header, answer body, err error) {
 	c := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := c.Get(fmt.Sprintf("http://%s/healthz", netip.AddrPortFrom(netip.MustParseAddr(addr), port)))
@@ -110,7 +110,7 @@ func (w *world) expect(addr string, port uint16, service string, status, ready i
 	}, &got)
 }
 
-// expectClosed waits until nobody listens.
+// expectClosed waits until the port has no listener.
 func (w *world) expectClosed(addr string, port uint16) {
 	w.Helper()
 	w.until(fmt.Sprintf("%s:%d is closed", addr, port), func() bool {
@@ -129,8 +129,7 @@ func (w *world) until(what string, ok func() bool, got *string) {
 	})
 }
 
-// freePort returns a port that nothing listens on at the address, and that is the
-// test's own.
+// freePort returns a port without a listener at the address, reserved for the test.
 func freePort(t *testing.T, addr string) uint16 {
 	t.Helper()
 	return freeport.Reserve(t, nil, netip.MustParseAddr(addr))[1]
@@ -160,7 +159,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// The answer's bytes are what others' balancers parse.
+// Other load balancers parse the bytes of the answer.
 func TestAnswerIsThatOfKubernetes(t *testing.T) {
 	w := newWorld(t, here)
 	port := freePort(t, here)
@@ -189,7 +188,7 @@ func TestPortsComeAndGo(t *testing.T) {
 	w.row("web", a, 1)
 	w.row("plain", 0, 1)
 	w.expect(here, a, "web", 200, 1)
-	w.row("web", b, 1) // another number
+	w.row("web", b, 1) // another port
 	w.expect(here, b, "web", 200, 1)
 	w.expectClosed(here, a)
 	w.row("db", a, 2)
@@ -203,7 +202,7 @@ func TestPortsComeAndGo(t *testing.T) {
 	}
 }
 
-// A port that goes from one service to another at once is never in its own way.
+// A port that moves from one service to another at once never conflicts with itself.
 func TestPortChangesHands(t *testing.T) {
 	w := newWorld(t, here)
 	port := freePort(t, here)
@@ -236,8 +235,7 @@ func TestFollowsTheHostsAddresses(t *testing.T) {
 	w.expectClosed(second, port)
 }
 
-// Somebody else's listener is told of by name, left alone, and followed by ours
-// when it goes.
+// Another program's listener is reported by name and left unchanged. When it closes, ours opens.
 func TestTakenPort(t *testing.T) {
 	w := newWorld(t, here)
 	l, err := net.Listen("tcp", net.JoinHostPort(here, "0"))
@@ -253,7 +251,7 @@ func TestTakenPort(t *testing.T) {
 		!strings.Contains(p.Message, "address already in use") || !strings.Contains(p.Hint, fmt.Sprint(port)) {
 		t.Errorf("problem %+v", p)
 	}
-	w.row("web", port, 2) // no reason to try, nor to tell again
+	w.row("web", port, 2) // neither a retry nor another report
 	l.Close()
 	w.expect(here, port, "web", 200, 2)
 	w.until("the problem is over", func() bool { return len(w.Problems()) == 0 }, nil)
@@ -263,7 +261,7 @@ func TestTakenPort(t *testing.T) {
 	}
 }
 
-// A problem ends with what it is of: the address or the service.
+// A problem ends with its address or service.
 func TestProblemEndsWithItsCause(t *testing.T) {
 	for name, end := range map[string]func(*world){
 		"the service goes":    func(w *world) { w.compiled.Delete(key("web")) },
@@ -287,8 +285,8 @@ func TestProblemEndsWithItsCause(t *testing.T) {
 	}
 }
 
-// A listener that breaks is a problem, and opened again; the end of one that was
-// closed is none.
+// A listener that breaks is a problem, and is opened again. A listener that was closed is no
+// problem.
 func TestBrokenListener(t *testing.T) {
 	w := newWorld(t, here)
 	w.end()
@@ -325,8 +323,7 @@ func TestBrokenListener(t *testing.T) {
 	}
 }
 
-// Clients beyond the bound are reset, and the place of one that leaves is free
-// again.
+// Clients beyond the limit are reset, and a client that leaves frees its slot.
 func TestConnectionsAreBounded(t *testing.T) {
 	w := newWorld(t, here)
 	number := freePort(t, here)
@@ -355,7 +352,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	w.expect(here, number, "web", 200, 1)
 }
 
-// Who says nothing, or never ends his request, is cut off.
+// A client that sends nothing, or never ends its request, is disconnected.
 func TestSlowClientsAreCutOff(t *testing.T) {
 	w := newWorld(t, here)
 	number := freePort(t, here)
@@ -409,7 +406,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// A change of one row costs the same among many.
+// The cost of a change of one row doesn't grow with the number of rows.
 func TestChangeCostDoesNotGrow(t *testing.T) {
 	cost := func(n int) float64 {
 		s := New(Options{})

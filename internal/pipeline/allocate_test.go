@@ -30,8 +30,8 @@ func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
 	})
 }
 
-// The allocator is asked when something that it reads changes, and about
-// nothing else; either way the answer is of the newest revision.
+// The allocator is called only when something that it reads changes. In every case the answer is
+// for the newest revision.
 func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
 	told := map[string]func(*vip.Service){
 		"Source":       func(s *vip.Service) { s.Source = "rest" },
@@ -58,7 +58,7 @@ func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
 					w.allocator.asked()
 					s := service("a", []string{"10.0.0.1"})
 					change(&s)
-					for _, want := range []int{asks, 0} { // the second time there is nothing new
+					for _, want := range []int{asks, 0} { // the second time nothing has changed
 						w.put(s)
 						if got := len(w.allocator.asked()); got != want {
 							t.Errorf("asked %d times, want %d", got, want)
@@ -76,8 +76,8 @@ func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
 	check(untold, 0)
 }
 
-// What an answer was worth ends with a problem, a deletion and a new
-// configuration: the same request is asked for again.
+// An answer becomes invalid with a problem, a deletion or a new configuration: the same request is
+// sent again.
 func TestAllocatorIsAskedAgain(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		expect := func(when string, asks int) {
@@ -107,13 +107,12 @@ func TestAllocatorIsAskedAgain(t *testing.T) {
 	})
 }
 
-// A service that is recalled is asked for again, though it lacks nothing; one
-// that is gone meanwhile is not.
+// A recalled service is requested again although it lacks nothing, unless it was deleted meanwhile.
 func TestRecalledServiceIsAskedForAgain(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("a", []string{"10.0.0.1"}), service("b", nil))
 		w.allocator.asked()
-		w.allocator.set(func(a *fakeAllocator) { a.vips[key("a")] = addrs("192.0.2.77")[0] }) // another host did
+		w.allocator.set(func(a *fakeAllocator) { a.vips[key("a")] = addrs("192.0.2.77")[0] }) // as another host did
 		w.allocator.recall(key("a"), key("never was"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*0@1m0s", "192.0.2.2:80/tcp b:", "192.0.2.77:80/tcp a: 10.0.0.1:80*1")
@@ -127,7 +126,7 @@ func TestRecalledServiceIsAskedForAgain(t *testing.T) {
 	})
 }
 
-// Many recalls at once are asked for in batches of bounded size.
+// Many recalls at once are requested in batches of bounded size.
 func TestManyRecallsAreFewBatches(t *testing.T) {
 	settledWorld(t, 1200, func(w *world) {
 		var all []vip.ServiceKey
@@ -149,8 +148,8 @@ func TestManyRecallsAreFewBatches(t *testing.T) {
 	})
 }
 
-// A service that another host has yet to see to keeps what it has, and whoever
-// waits for it goes on waiting.
+// A service that another host must process keeps its grant, and callers that wait for it continue
+// to wait.
 func TestServiceThatWaitsForAnotherHost(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("kept", nil))
@@ -175,7 +174,7 @@ func TestServiceThatWaitsForAnotherHost(t *testing.T) {
 		default:
 		}
 		w.allocator.set(func(a *fakeAllocator) {
-			a.others, a.capacity = nil, 0 // so that it is compiled to nothing: no dataplane is here to wait for
+			a.others, a.capacity = nil, 0 // so that it is compiled to nothing, because there is no dataplane to wait for
 		})
 		w.allocator.recall(key("a"))
 		w.put()
@@ -195,7 +194,7 @@ func TestWaitingServiceGetsWhatBecomesFree(t *testing.T) {
 		}
 		w.allocator.asked()
 		w.remove("a")
-		w.expect("192.0.2.2:80/tcp b:") // the one that waits longest
+		w.expect("192.0.2.2:80/tcp b:") // the one that waited longest
 		if got := w.allocator.asked(); len(got) != 1 || !slices.Equal(got[0], []vip.ServiceKey{key("b"), key("c")}) {
 			t.Errorf("asked for %v, want the waiting ones in their order", got)
 		}
@@ -270,8 +269,7 @@ func TestStoreDownKeepsWhatThereIs(t *testing.T) {
 	})
 }
 
-// A store that takes some of what it is given, and leaves the rest for later, isn't
-// down: the rest follows soon.
+// A store that accepts part of its input, and the rest later, isn't down: the rest is retried soon.
 func TestSlowStoreIsNotDown(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.few = 2 })
@@ -293,7 +291,7 @@ func TestSlowStoreIsNotDown(t *testing.T) {
 	})
 }
 
-// Deleting many services is a few commits, not one each.
+// Deleting many services takes a few commits, not one each.
 func TestServicesThatGoTogetherAreFewCommits(t *testing.T) {
 	settledWorld(t, 1200, func(w *world) {
 		for i := range 1200 {
@@ -301,15 +299,15 @@ func TestServicesThatGoTogetherAreFewCommits(t *testing.T) {
 		}
 		w.put()
 		released, _, _ := w.allocator.told()
-		// Three where the feed is behind by all of them; the stage may run meanwhile.
+		// Three if the feed has all of them at once; the stage may run meanwhile.
 		if n := w.allocator.releases; len(released) != 1200 || n > 120 {
 			t.Errorf("released %d services with %d commits, want 1200 with a few", len(released), n)
 		}
 	})
 }
 
-// The release of many that the store was away for is a few commits, too, and
-// one that is refused for itself holds up no other.
+// The release of many services after an outage of the store also takes a few commits. One that is
+// rejected by itself delays no other.
 func TestReleasesThatWaited(t *testing.T) {
 	settledWorld(t, 1200, func(w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.down = true })
@@ -335,7 +333,7 @@ func TestServiceThatReturnsIsNotReleased(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("a", []string{"10.0.0.1"}))
 		w.services.Delete(key("a"))
-		w.put(service("a", []string{"10.0.0.1"})) // before anybody looked
+		w.put(service("a", []string{"10.0.0.1"})) // before the feed was read
 		if released, _, _ := w.allocator.told(); len(released) != 0 {
 			t.Errorf("released %v", released)
 		}
@@ -351,8 +349,7 @@ func TestServiceThatReturnsIsNotReleased(t *testing.T) {
 	})
 }
 
-// A deletion may be read when the service is back already: the rows count, not
-// the news of them.
+// A deletion may be read when the service already exists again: only the row counts.
 func TestOutdatedDeletionIsPassedOver(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -367,7 +364,7 @@ func TestOutdatedDeletionIsPassedOver(t *testing.T) {
 	})
 }
 
-// A host that can't be read must not keep the fleet from having addresses.
+// A host that can't be read must not prevent the fleet from getting addresses.
 func TestHostUnknownForLong(t *testing.T) {
 	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
 		sourcesSynced()
@@ -388,7 +385,7 @@ func TestHostUnknownForLong(t *testing.T) {
 		if events, _ := w.events.Since(0); len(events) != 1 || events[0].Kind != "host_unknown" {
 			t.Errorf("events %+v", events)
 		}
-		// Known late, its node ports are served late.
+		// When its addresses are known later, its node ports are served.
 		w.put(service("a", nil, nodePort))
 		w.expect("192.0.2.1:80/tcp a:")
 		w.host.Set(hostAddrs("10.9.0.1/24"))
@@ -398,7 +395,7 @@ func TestHostUnknownForLong(t *testing.T) {
 	})
 }
 
-// A host that is known in time is nothing to talk about.
+// A host that is known in time is not logged.
 func TestHostKnownInTime(t *testing.T) {
 	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
 		statesKnown()
@@ -426,7 +423,7 @@ func TestStagesEndWhileTheyWait(t *testing.T) {
 					done()
 				}
 				w.put()
-				w.stop() // synctest fails the test if a goroutine stays
+				w.stop() // synctest fails the test if a goroutine remains
 			})
 		})
 	}
@@ -440,7 +437,7 @@ func TestBackoffDoublesAndRestarts(t *testing.T) {
 			t.Helper()
 			start := time.Now()
 			b.set(true)
-			b.set(true) // saying so again doesn't put it off
+			b.set(true) // a repeated call doesn't postpone it
 			<-b.C()
 			b.ring()
 			if got := time.Since(start); got != want {

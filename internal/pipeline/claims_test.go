@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Ranges that overlap are one port taken twice.
+// Overlapping ranges conflict like equal ports.
 func TestOverlappingRangesOnOneAddress(t *testing.T) {
 	const shared = "192.0.2.99"
 	inWorld(t, func(t *testing.T, w *world) {
@@ -29,10 +29,10 @@ func TestOverlappingRangesOnOneAddress(t *testing.T) {
 				t.Errorf("%s has problems %+v", name, row.Problems)
 			}
 		}
-		// When a makes room for c, c has its port, and b still not.
+		// When a releases ports for c, c gets its port, and b still not.
 		w.put(service("a", []string{"10.0.0.1"}, on("s", shared), portRange(100, 160)))
 		w.expect("192.0.2.99:100-160/tcp a: 10.0.0.1:0*1", "192.0.2.99:170/tcp c: 10.0.0.3:80*1", "192.0.2.99:170/udp d: 10.0.0.4:80*1")
-		w.allocator.reconfigure() // the allocator of these tests tells nobody of a port that became free
+		w.allocator.reconfigure() // this allocator doesn't report freed ports
 		w.put()
 		w.remove("a")
 		w.pass(time.Minute)
@@ -45,21 +45,21 @@ func TestOverlappingRangesOnOneAddress(t *testing.T) {
 	})
 }
 
-// The allocator's word decides over ranges, too, whoever was compiled first;
-// and who loses a part of its ports loses the whole range.
+// The allocator's answer also decides about ranges, whatever the order of compilation. A service
+// that loses a part of its ports loses the whole range.
 func TestAllocatorsWordIsOfRanges(t *testing.T) {
 	const shared = "192.0.2.99"
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("a", []string{"10.0.0.1"}, on("s", shared), portRange(100, 199)))
-		w.allocator.set(func(f *fakeAllocator) { // as if b had had its port for longer
+		w.allocator.set(func(f *fakeAllocator) { // as if b had held its port for longer
 			f.vips[key("b")], f.ports[key("b")] = addrs(shared)[0], []vip.Port{{Protocol: vip.TCP, Port: 170}}
 			delete(f.ports, key("a"))
 		})
 		w.put(service("b", []string{"10.0.0.2"}, on("s", shared), func(s *vip.Service) { s.Ports[0].Port = 170 }))
 		w.services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared), portRange(100, 199)))
-		w.allocator.reconfigure() // so that a is asked for again
+		w.allocator.reconfigure() // so that a is requested again
 		w.put()
-		// The range doesn't drain: until its end it would refuse b's clients.
+		// The range doesn't drain, because it would reject b's clients until its end.
 		w.expect("192.0.2.99:170/tcp b: 10.0.0.2:80*1")
 		w.remove("b")
 		w.pass(time.Minute)
@@ -67,8 +67,8 @@ func TestAllocatorsWordIsOfRanges(t *testing.T) {
 	})
 }
 
-// A range that is widened is never two ranges with ports in common, also not
-// while it drains; one that moves away drains.
+// A widened range never becomes two overlapping ranges, also not while it drains. A range that
+// moves to other ports drains.
 func TestRangeIsWidened(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		web := func(first, last uint16) vip.Service {
@@ -80,7 +80,7 @@ func TestRangeIsWidened(t *testing.T) {
 		w.put(web(500, 599))
 		w.expect("192.0.2.1:150-249/tcp web: 10.0.0.1:0*0@1m0s", "192.0.2.1:500-599/tcp web: 10.0.0.1:0*1")
 		w.expectStored("192.0.2.1:150-249/tcp")
-		w.put(web(200, 300)) // over one that leaves
+		w.put(web(200, 300)) // over a range that drains
 		w.expect("192.0.2.1:200-300/tcp web: 10.0.0.1:0*1", "192.0.2.1:500-599/tcp web: 10.0.0.1:0*0@1m0s")
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:200-300/tcp web: 10.0.0.1:0*1")
@@ -94,8 +94,8 @@ func TestRangeIsWidened(t *testing.T) {
 	})
 }
 
-// A range that leaves refuses clients of all its ports: it makes way for each
-// new frontend of one of them, whosever that is and whomever it serves.
+// A draining range rejects clients of all its ports. It ends for each new frontend on one of them,
+// of any service and audience.
 func TestRangeThatDrainsIsInNobodysWay(t *testing.T) {
 	apart := func(s *vip.Service) { s.InternalTraffic = vip.Local }
 	single := func(number uint16) func(*vip.Service) { return func(s *vip.Service) { s.Ports[0].Port = number } }
@@ -117,9 +117,8 @@ func TestRangeThatDrainsIsInNobodysWay(t *testing.T) {
 	})
 }
 
-// What serves clients inside and leaves refuses them: it makes way for another
-// service that serves everyone on its ports, and not for one that serves them
-// apart, too.
+// A draining frontend for inside clients rejects them. It ends for another service that serves
+// everyone on its ports, but not for one that serves inside clients separately, too.
 func TestDrainOfClientsInsideIsInNobodysWay(t *testing.T) {
 	inWorldOf(t, n1, func(t *testing.T, w *world) {
 		shared := func(s *vip.Service) { on("s", "192.0.2.99")(s) }
@@ -136,7 +135,7 @@ func TestDrainOfClientsInsideIsInNobodysWay(t *testing.T) {
 	})
 }
 
-// claims against the plainest way to say the same.
+// claims compared with a naive implementation.
 func TestClaimsOracle(t *testing.T) {
 	type held struct {
 		key     vip.FrontendKey

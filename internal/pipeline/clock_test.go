@@ -9,8 +9,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A host that learns the time after it has started, or whose clock somebody
-// corrects, neither cuts connections nor keeps them for longer.
+// A step of the host's clock after the start neither cuts connections nor keeps them longer.
 func TestDrainsTakeAsLongWhoeverSetsTheClock(t *testing.T) {
 	for _, set := range []time.Duration{time.Hour, -time.Hour, 50 * 365 * 24 * time.Hour, 2 * time.Second} {
 		t.Run(set.String(), func(t *testing.T) {
@@ -22,7 +21,7 @@ func TestDrainsTakeAsLongWhoeverSetsTheClock(t *testing.T) {
 				w.put(service("web", []string{"10.0.0.1"}))
 				w.pass(20 * time.Second)
 				w.setClock(set)
-				w.put(service("web", []string{"10.0.0.1", "10.0.0.3"})) // at once, so that this is the first to see it
+				w.put(service("web", []string{"10.0.0.1", "10.0.0.3"})) // at once, so that this is the first to detect it
 				w.expect(web(40*time.Second, " 10.0.0.3:80*1"))
 				w.setClock(-set)
 				w.pass(idlePoll)
@@ -42,7 +41,7 @@ func TestDrainsTakeAsLongWhoeverSetsTheClock(t *testing.T) {
 	}
 }
 
-// What waits for its frontend since a restart is moved with the clock, too.
+// Restored drains that wait for their frontend are moved with the clock, too.
 func TestRestoredDrainsMoveWithTheClock(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil).run()
@@ -76,7 +75,7 @@ func TestClock(t *testing.T) {
 		{time.Minute, time.Minute, 0},
 		{time.Minute - time.Hour, time.Minute, -time.Hour},
 		{clockSlack, 0, 0},
-		{1, 0, clockSlack + 1}, // little by little
+		{1, 0, clockSlack + 1}, // in small steps
 		{0, 0, 0},
 	} {
 		wall, steady = wall.Add(step.wall), steady+step.steady

@@ -103,8 +103,8 @@ func TestUnsupportedIsNotExposed(t *testing.T) {
 	})
 }
 
-// Two services that share an address and ask for the same port: the allocator
-// refuses the second, which keeps its address.
+// Two services share an address and request the same port: the allocator refuses it to the second,
+// which keeps its address.
 func TestSamePortOnOneAddress(t *testing.T) {
 	const shared = "192.0.2.99"
 	a := service("a", []string{"10.0.0.1"}, on("s", shared))
@@ -129,8 +129,8 @@ func TestSamePortOnOneAddress(t *testing.T) {
 	})
 }
 
-// expectClaims looks into a stage that has stopped: so many claims, and nobody
-// who would like to have what another has.
+// expectClaims checks a stopped stage: it must have this number of claims, and no service that
+// waits for another's.
 func expectClaims(t *testing.T, w *world, want int) {
 	t.Helper()
 	got, losers := 0, len(w.compiler.claims.losing)
@@ -142,8 +142,8 @@ func expectClaims(t *testing.T, w *world, want int) {
 	}
 }
 
-// Should the allocator ever grant one port twice, the second service has it
-// when the first goes, though the allocator has no news of it.
+// If the allocator ever grants one port twice, the second service gets it when the first is
+// deleted, although the allocator reports no change.
 func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("a", []string{"10.0.0.1"}), service("b", []string{"10.0.0.2"}), service("c", []string{"10.0.0.3"}))
@@ -166,8 +166,8 @@ func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
 	})
 }
 
-// A row says which form of the service it answers: the newest only once the
-// allocator has answered it, too.
+// A row states which version of the service it answers: the newest one only after the allocator has
+// answered it, too.
 func TestCompiledRevisionIsTheAllocatorsAnswer(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -183,20 +183,20 @@ func TestCompiledRevisionIsTheAllocatorsAnswer(t *testing.T) {
 	})
 }
 
-// Whoever was compiled first, the allocator's word decides who has the port.
+// The allocator's answer decides who has the port, whatever the order of compilation.
 func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
 	const shared = "192.0.2.99"
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("a", []string{"10.0.0.1"}, on("s", shared)))
 		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1")
-		w.allocator.set(func(f *fakeAllocator) { // as if b had had it for longer
+		w.allocator.set(func(f *fakeAllocator) { // as if b had held it for longer
 			f.vips[key("b")], f.ports[key("b")] = addrs(shared)[0], service("b", nil).Ports
 			delete(f.ports, key("a"))
 		})
 		w.put(service("b", []string{"10.0.0.2"}, on("s", shared)))
 		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1") // neither was refused: the first keeps it
 		w.services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared)))
-		w.allocator.reconfigure() // so that a is asked for again
+		w.allocator.reconfigure() // so that a is requested again
 		w.put()
 		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1 10.0.0.3:80*0@1m0s")
 		if got := w.problems("a"); !slices.Equal(got, []string{vip.CodePortTaken, vip.CodePortTaken}) {
@@ -208,8 +208,8 @@ func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
 	})
 }
 
-// Each of two services may have a port that the other asks for, too. Who is
-// compiled first, as after a restart, must not get both.
+// Each of two services may have a port that the other requests, too. The one that is compiled
+// first, as after a restart, must not get both.
 func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 	const shared = "192.0.2.99"
 	bubble.Test(t, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 	})
 }
 
-// A node port that was refused says nothing of the port itself.
+// A refused node port has no effect on the port itself.
 func TestRefusedNodePortCostsNoPort(t *testing.T) {
 	const shared = "192.0.2.99"
 	bubble.Test(t, func(t *testing.T) {
@@ -259,8 +259,8 @@ func TestRefusedNodePortCostsNoPort(t *testing.T) {
 	})
 }
 
-// Nothing may be declared complete before it is: the reconciler removes what is
-// not in a table that is ready.
+// No table may be Ready before it is complete, because the reconciler removes what is missing in a
+// Ready table.
 func TestNotReadyBeforeEveryInput(t *testing.T) {
 	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
 		expectReady := func(when string, want bool) {

@@ -12,13 +12,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// What the agent gives to the stages fits what they ask for.
+// The agent's parts implement the interfaces of the stages.
 var (
 	_ Allocator  = (*ipam.Allocator)(nil)
 	_ DrainStore = (*store.Bucket[vip.Frontend])(nil)
 )
 
-// A drain reads from a real store as it was written, to the nanosecond.
+// A real store returns a drain as it was written, to the nanosecond.
 func TestDrainsInTheRealStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	db, err := store.Open(path)

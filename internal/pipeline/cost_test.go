@@ -11,8 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// settledWorld runs a scenario in a world with n services that has come to
-// rest.
+// settledWorld runs a scenario in a world with n services after all stages have become idle.
 func settledWorld(t *testing.T, n int, scenario func(w *world)) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -41,7 +40,7 @@ func TestChangeCostDoesNotGrow(t *testing.T) {
 		"state": func(w *world, i int) {
 			w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: forms[0].Key, Address: forms[0].Backends[0].Address}, State: []vip.State{vip.Ready, vip.Maint}[i%2]})
 		},
-		// Nobody has a node port, so nobody is compiled.
+		// No service has a node port, so none is compiled.
 		"host": func(w *world, i int) { w.host.Set(hostAddrs(fmt.Sprintf("10.9.0.%d/24", i%2+1))) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +64,7 @@ func TestChangeCostDoesNotGrow(t *testing.T) {
 	}
 }
 
-// A change while thousands of endpoints drain costs no more than when few do.
+// A change while thousands of endpoints drain costs no more than with a few.
 func TestChangeCostDoesNotGrowWithDrains(t *testing.T) {
 	cost := func(n int) (allocs float64) {
 		settledWorld(t, n, func(w *world) {
@@ -86,8 +85,8 @@ func TestChangeCostDoesNotGrowWithDrains(t *testing.T) {
 	}
 }
 
-// A thousand services that drain with one deadline end in one pass; asking the
-// dataplane about them is one round a second, and storing them a few writes.
+// A thousand services that drain with one deadline end in one pass. The queries to the dataplane
+// about them take one round per second, and storing them takes a few writes.
 func TestMassDrain(t *testing.T) {
 	settledWorld(t, 1000, func(w *world) {
 		w.changedRows()
@@ -114,8 +113,7 @@ func TestMassDrain(t *testing.T) {
 	})
 }
 
-// Frontends that leave one after the other, each with a deadline of its own,
-// cost as much each however many there are.
+// The cost of each frontend that leaves with its own deadline doesn't depend on their number.
 func TestMassDrainWithManyDeadlines(t *testing.T) {
 	cost := func(n int) (each float64) {
 		bubble.Test(t, func(t *testing.T) {

@@ -38,7 +38,7 @@ func TestRemovedBackendDrains(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@1m0s")
 		w.pass(20 * time.Second)
-		// What else happens to the service doesn't put the deadline off.
+		// Other changes of the service don't postpone the deadline.
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.3"}, func(s *vip.Service) { s.DrainTimeout = time.Hour }))
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@40s 10.0.0.3:80*1")
 		w.pass(39 * time.Second)
@@ -144,7 +144,7 @@ func TestIdleBackendLeavesEarly(t *testing.T) {
 	})
 }
 
-// A backend that the dataplane still gives connections may be idle by chance.
+// A backend that still gets connections from the dataplane may be idle by chance.
 func TestBackendIsIdleOnlyOnceTheDataplaneKnows(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.conns.set(nil, nil)
@@ -157,13 +157,13 @@ func TestBackendIsIdleOnlyOnceTheDataplaneKnows(t *testing.T) {
 			t.Errorf("taken out before the dataplane stopped using it: %s", showFrontend(row))
 		}
 		w.plane.FailKey(frontend, nil)
-		w.pass(25 * time.Second) // the reconciler's back-off, and a poll
+		w.pass(25 * time.Second) // the reconciler's backoff, and a poll
 		w.expect(web1)
 	})
 }
 
-// The dataplane's answer may come late: it says nothing of a backend that came
-// back, took connections and left again meanwhile.
+// A late answer of the dataplane doesn't apply to a backend that meanwhile returned, took
+// connections and left again.
 func TestLateAnswerIsNotOfTheNextDrain(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		both := service("web", []string{"10.0.0.1", "10.0.0.2"})
@@ -231,8 +231,8 @@ func TestRemovedPortDrains(t *testing.T) {
 	})
 }
 
-// The frontend of a service that is gone is taken over by another one while it
-// drains: open connections of the one and new ones of the other go on.
+// Another service takes over the frontend of a deleted service while it drains: open connections of
+// the former and new ones of the latter continue.
 func TestDrainingFrontendIsTakenOver(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("old", []string{"10.0.0.1", "10.0.0.2"}, on("", "192.0.2.9")))
@@ -244,7 +244,7 @@ func TestDrainingFrontendIsTakenOver(t *testing.T) {
 		w.expect("192.0.2.9:80/tcp new: 10.0.0.2:80*1 10.0.0.3:80*1")
 		w.put(service("new", nil, on("", "192.0.2.9")))
 		w.pass(time.Minute)
-		w.expect("192.0.2.9:80/tcp new:") // it stays, to refuse clients
+		w.expect("192.0.2.9:80/tcp new:") // it remains, to reject clients
 	})
 }
 
@@ -326,8 +326,8 @@ func TestStoredDrainsAreNotTrusted(t *testing.T) {
 	})
 }
 
-// A disk that can't be written holds up no change and no drain, and gets what
-// it missed when it works again, or at the end.
+// A disk that can't be written delays no change and no drain. It gets the missed writes when it
+// works again, or at the end.
 func TestDrainStoreOutOfOrder(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.store.fail(errFull)
@@ -351,8 +351,8 @@ func TestDrainStoreOutOfOrder(t *testing.T) {
 	})
 }
 
-// Who was told that a change is in force has drains that a kill doesn't end, or a
-// disk that has refused them: nobody waits for that.
+// After a change is reported as applied, its drains survive a kill, unless the disk has rejected
+// them: nothing waits for that.
 func TestWaitKept(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		wait := func(want time.Duration) {

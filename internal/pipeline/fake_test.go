@@ -15,9 +15,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// fakeAllocator grants requested addresses, and addresses from 192.0.2.1 on in
-// turn, while there are any; node ports are 30000 above the port for the first
-// service that wants one, 31000 for the second, and so on.
+// fakeAllocator grants requested addresses, and other addresses from 192.0.2.1 on in turn, while
+// there are any. Node ports are 30000 above the port for the first service that requests one, 31000
+// for the second, and so on.
 type fakeAllocator struct {
 	mu       sync.Mutex
 	vips     map[vip.ServiceKey]netip.Addr
@@ -27,8 +27,8 @@ type fakeAllocator struct {
 	next     int
 	capacity int
 	down     bool
-	few      int            // when not 0: how many services a call stores something for
-	stuck    vip.ServiceKey // its release is refused
+	few      int            // if not 0: the number of services that a call stores something for
+	stuck    vip.ServiceKey // its release is rejected
 
 	batches  [][]vip.ServiceKey
 	released []string
@@ -39,7 +39,7 @@ type fakeAllocator struct {
 	anew     chan struct{} // closed at a new configuration
 	recalls  []vip.ServiceKey
 	recalled chan struct{}
-	others   map[vip.ServiceKey]bool // another host has yet to see to them
+	others   map[vip.ServiceKey]bool // services that another host must process
 }
 
 func newFakeAllocator() *fakeAllocator {
@@ -135,7 +135,7 @@ func (a *fakeAllocator) assign(s *vip.Service) vip.Allocation {
 
 func portKey(p vip.Port) vip.PortKey { return p.Key() }
 
-// clash finds another service that has the port of s on the same address.
+// clash returns another service that has the port of s on the same address.
 func (a *fakeAllocator) clash(s *vip.Service, held netip.Addr, port vip.Port) (vip.ServiceKey, bool) {
 	if s.ShareKey == "" {
 		return vip.ServiceKey{}, false
@@ -207,7 +207,7 @@ func (a *fakeAllocator) TakeRecalls() []vip.ServiceKey {
 	return keys
 }
 
-// recall has services asked for again.
+// recall makes services be requested again.
 func (a *fakeAllocator) recall(keys ...vip.ServiceKey) {
 	a.set(func(a *fakeAllocator) {
 		if len(a.recalls) == 0 {
@@ -217,7 +217,7 @@ func (a *fakeAllocator) recall(keys ...vip.ServiceKey) {
 	})
 }
 
-// reconfigure tells of a new configuration.
+// reconfigure reports a new configuration.
 func (a *fakeAllocator) reconfigure() {
 	a.set(func(a *fakeAllocator) {
 		close(a.anew)
@@ -237,21 +237,21 @@ func (a *fakeAllocator) Settled(known func(vip.ServiceKey) bool) {
 	a.settled = known
 }
 
-// set changes the allocator's circumstances.
+// set changes the allocator's state.
 func (a *fakeAllocator) set(change func(*fakeAllocator)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change(a)
 }
 
-// told returns what the allocator was told since the beginning.
+// told returns what the allocator has received since the beginning.
 func (a *fakeAllocator) told() (released []string, settled func(vip.ServiceKey) bool, host hostnet.Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.released), a.settled, a.host
 }
 
-// asked returns the batches that were asked for since the last call.
+// asked returns the batches of requests since the last call.
 func (a *fakeAllocator) asked() [][]vip.ServiceKey {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -260,13 +260,13 @@ func (a *fakeAllocator) asked() [][]vip.ServiceKey {
 	return out
 }
 
-// fakeConnections is a dataplane that knows how many connections endpoints have.
+// fakeConnections is a dataplane that counts the connections of endpoints.
 type fakeConnections struct {
 	mu    sync.Mutex
 	open  map[netip.AddrPort]int
 	asked int
 	err   error
-	held  chan struct{} // when set: the next answer, which is "none", waits for it
+	held  chan struct{} // if set, the next answer, which is "none", waits for it
 }
 
 func (c *fakeConnections) Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
@@ -298,19 +298,19 @@ func (c *fakeConnections) set(open map[netip.AddrPort]int, err error) {
 	c.open, c.err = open, err
 }
 
-// count returns how often connections were asked for.
+// count returns the number of queries for connections.
 func (c *fakeConnections) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.asked
 }
 
-// memStore is a DrainStore in memory that can be out of order.
+// memStore is a DrainStore in memory that can fail.
 type memStore struct {
 	mu     sync.Mutex
 	values map[string]vip.Frontend
 	writes int
-	fsync  time.Duration // how long a write takes
+	fsync  time.Duration // duration of a write
 	err    error
 }
 
@@ -337,7 +337,7 @@ func (s *memStore) All() (map[string]vip.Frontend, error) {
 	return maps.Clone(s.values), nil
 }
 
-// has returns what is stored and how many writes there have been.
+// has returns the stored values and the number of writes.
 func (s *memStore) has() (values map[string]vip.Frontend, writes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// oracle says what the frontends should be, by the simplest means: all of them
-// worked out anew after every step.
+// oracle computes the expected frontends in the simplest way: all of them again after every step.
 type oracle struct {
 	rows map[vip.FrontendKey]oracleRow
 }
@@ -28,7 +27,7 @@ type oracleRow struct {
 	leaving map[netip.AddrPort]time.Time
 }
 
-// step brings the oracle up to date with a world's inputs.
+// step updates the oracle to a world's inputs.
 func (o *oracle) step(w *world) {
 	now := time.Now()
 	next := map[vip.FrontendKey]oracleRow{}
@@ -90,7 +89,7 @@ func (o *oracle) step(w *world) {
 	o.rows = next
 }
 
-// show writes rows so that two lists of them can be compared.
+// show formats rows so that two lists of them can be compared.
 func (o *oracle) show() map[string]string {
 	out := map[string]string{}
 	for key, row := range o.rows {

@@ -19,8 +19,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 	return out
 }
 
-// service makes a service with port 80/tcp and the given backends on their port
-// 80, unless changed.
+// service returns a service with port 80/tcp and the given backends on their port 80, with changes.
 func service(name string, backends []string, change ...func(*vip.Service)) vip.Service {
 	s := vip.Service{
 		Key: key(name), Source: "static", Origin: "services.d/" + name + ".toml:1",
@@ -65,17 +64,17 @@ func hostAddrs(prefixes ...string) (s hostnet.Snapshot) {
 	return s
 }
 
-// unknownProtocol is one that no dataplane can balance.
+// unknownProtocol is a protocol that no dataplane supports.
 const unknownProtocol vip.Protocol = 33
 
-// unsupported makes a service ask for what no dataplane can do.
+// unsupported makes a service request what no dataplane supports.
 func unsupported(s *vip.Service) {
 	s.Ports = append(s.Ports, vip.Port{Name: "strange", Port: 33, TargetPort: 33, Protocol: unknownProtocol})
 }
 
 func local(s *vip.Service) { s.ExternalTraffic, s.InternalTraffic = vip.Local, vip.Local }
 
-// onNode says on which node the i-th backend is.
+// onNode sets the node of the i-th backend.
 func onNode(i int, node string) func(*vip.Service) {
 	return func(s *vip.Service) { s.Backends[i].Node = node }
 }

@@ -23,7 +23,7 @@ func planned(s vip.Service, vips string) Planned {
 	return Planned{Service: s, Allocation: a}
 }
 
-// show writes a plan as the CLI does: "~ service web: detail (impact)".
+// show formats a plan as the CLI does: "~ service web: detail (impact)".
 func show(p Plan) (lines []string) {
 	for _, c := range p.Changes {
 		sign := map[Action]string{ActionAdd: "+", ActionChange: "~", ActionRemove: "-"}[c.Action]

@@ -14,8 +14,7 @@ import (
 
 var noon = time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
 
-// statusOf builds the input of a service that was granted vips and programmed,
-// then changes it.
+// statusOf returns the input of a service with granted and programmed vips, with changes.
 func statusOf(s vip.Service, vips string, change ...func(*Input)) Input {
 	return statusOn(compile.Node{Name: "n1", Zone: "za"}, s, vips, change...)
 }
@@ -88,8 +87,8 @@ func TestStatus(t *testing.T) {
 		in     Input
 		want   State
 		ready  int
-		lines  []string // those that must be there, the first one first
-		silent []string // what no line says
+		lines  []string // required lines, the first one first
+		silent []string // texts that no line contains
 	}{{
 		name: "all well", in: statusOf(service("web", two), "192.0.2.1"), want: Healthy, ready: 2,
 		lines: []string{

@@ -18,7 +18,7 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// `make demo` creates two services, prints a line to paste whose three requests reach three
+// `make demo` creates two services, prints a command with three requests that reach three
 // backends, and leaves nothing after Ctrl-C. It works as root and as a user without privileges.
 func TestDemo(t *testing.T) {
 	need.Root(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// here is the node of these tests: n1 in zone za, at 10.9.0.1.
+// here returns the node of these tests: n1 in zone za, at 10.9.0.1.
 func here() Node {
 	return Node{Name: "n1", Zone: "za", Addrs: sorted("10.9.0.1", "2001:db8:9::1")}
 }
@@ -38,8 +38,8 @@ func be(address string, words ...string) vip.Backend {
 	return b
 }
 
-// Each line of how backends are chosen has its rows here. What is wanted is each
-// frontend's backends by the last byte of their address, with their weight.
+// Each rule for the selection of backends has its rows here. want lists each frontend's backends by
+// the last byte of their address, with their weight.
 func TestChoice(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
@@ -50,14 +50,14 @@ func TestChoice(t *testing.T) {
 		override     vip.State // of 10.1.0.1
 		backends     []vip.Backend
 		want         string // external
-		wantInternal string // "" is no frontend of its own
+		wantInternal string // "": no separate frontend
 	}{
 		// Ready backends.
 		{name: "ready ones", backends: []vip.Backend{be("10.1.0.1"), be("10.1.0.2")}, want: "1*1 2*1"},
 		{name: "a backend without a state is ready", backends: []vip.Backend{{Address: addr("10.1.0.1"), Weight: 3}}, want: "1*3"},
 		{name: "no backend", want: ""},
 
-		// If there are none, those that are serving while terminating.
+		// Without them, those that serve while they terminate.
 		{name: "terminating ones where none is ready", backends: []vip.Backend{be("10.1.0.1", "terminating"), be("10.1.0.2", "terminating")}, want: "1*1 2*1"},
 		{name: "terminating beside ready takes nothing new", backends: []vip.Backend{be("10.1.0.1", "terminating"), be("10.1.0.2")}, want: "1*0 2*1"},
 		{name: "ready with weight 0 is not ready", backends: []vip.Backend{be("10.1.0.1", "terminating"), weightless("10.1.0.2")}, want: "1*1 2*0"},
@@ -87,13 +87,13 @@ func TestChoice(t *testing.T) {
 		{name: "local with a draining one only refuses", external: vip.Local, internal: vip.Local,
 			backends: []vip.Backend{be("10.1.0.1", "drain", "n1"), be("10.1.0.2", "ready", "n2")}, want: "1*0"},
 
-		// By the same rule: ready, else terminating.
+		// The same rule: ready, else terminating.
 		{name: "local terminating beside local ready", external: vip.Local, internal: vip.Local,
 			backends: []vip.Backend{be("10.1.0.1", "terminating", "n1"), be("10.1.0.2", "ready", "n1")}, want: "1*0 2*1"},
 		{name: "local terminating though others are ready elsewhere", external: vip.Local, internal: vip.Local,
 			backends: []vip.Backend{be("10.1.0.1", "terminating", "n1"), be("10.1.0.2", "ready", "n2")}, want: "1*1"},
 
-		// Internal local without one drops, never falls over.
+		// Internal local without such a backend drops and uses no other backend.
 		{name: "internal local, external cluster", internal: vip.Local,
 			backends: []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.1.0.2", "ready", "n2")}, want: "1*1 2*1", wantInternal: "1*1"},
 		{name: "external local, internal cluster", external: vip.Local,
@@ -123,7 +123,7 @@ func TestChoice(t *testing.T) {
 		{name: "an operator's drain of the last one here reaches further", distribution: vip.PreferSameZone, override: vip.Drain,
 			backends: []vip.Backend{be("10.1.0.1", "ready", "-", "za"), be("10.1.0.2", "ready", "-", "zb")}, want: "1*0 2*1"},
 
-		// Nodes likewise, else zones, else all.
+		// The same for nodes, else zones, else all.
 		{name: "same node", distribution: vip.PreferSameNode,
 			backends: []vip.Backend{be("10.1.0.1", "ready", "n1", "za"), be("10.1.0.2", "ready", "n2", "za")}, want: "1*1"},
 		{name: "same node by the host's address", distribution: vip.PreferSameNode,
@@ -135,7 +135,7 @@ func TestChoice(t *testing.T) {
 		{name: "same node falls to all", distribution: vip.PreferSameNode,
 			backends: []vip.Backend{be("10.1.0.1", "ready", "n2", "zb"), be("10.1.0.2", "ready", "n3")}, want: "1*1 2*1"},
 
-		// Where ready backends have hints these count, and the preference doesn't.
+		// If ready backends have hints, the hints count and the preference doesn't.
 		{name: "hints against zones", distribution: vip.PreferSameZone,
 			backends: []vip.Backend{hinted("10.1.0.1", "zb", "za"), hinted("10.1.0.2", "za", "zb")}, want: "1*1"},
 		{name: "hints against the node", distribution: vip.PreferSameNode,
@@ -154,13 +154,13 @@ func TestChoice(t *testing.T) {
 		{name: "the other family's hints don't count", distribution: vip.PreferSameZone,
 			backends: []vip.Backend{be("10.1.0.1", "ready", "-", "za"), be("10.1.0.2", "ready", "-", "zb"), hinted("2001:db8::1", "za", "zb")}, want: "1*1"},
 
-		// A preference is for the cluster policy alone.
+		// A preference applies only to the cluster policy.
 		{name: "local knows no zones", external: vip.Local, internal: vip.Local, distribution: vip.PreferSameZone,
 			backends: []vip.Backend{be("10.1.0.1", "ready", "n1", "zb"), be("10.1.0.2", "ready", "n2", "za")}, want: "1*1"},
 		{name: "local outside, zone inside", external: vip.Local, distribution: vip.PreferSameZone,
 			backends: []vip.Backend{be("10.1.0.1", "ready", "n1", "zb"), be("10.1.0.2", "ready", "n2", "za"), be("10.1.0.3", "ready", "n3", "zb")}, want: "1*1", wantInternal: "2*1"},
 
-		// A family's choice is its own.
+		// Each family has its own choice.
 		{name: "the other family has one in the zone", distribution: vip.PreferSameZone,
 			backends: []vip.Backend{be("10.1.0.1", "ready", "-", "zb"), be("2001:db8::1", "ready", "-", "za")}, want: "1*1"},
 		{name: "the other family has one without a zone", distribution: vip.PreferSameZone,
@@ -203,7 +203,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// short writes "1*1 2*0": the last byte of each address, and the weight.
+// short formats "1*1 2*0": the last byte of each address, and the weight.
 func short(backends []vip.Endpoint) string {
 	out := ""
 	for i, e := range backends {
@@ -216,8 +216,7 @@ func short(backends []vip.Endpoint) string {
 	return cmp.Or(out, "none")
 }
 
-// hinted is a backend in a zone ("" for none) that is meant for clients of
-// another.
+// hinted is a backend in a zone ("" for none) that is hinted for clients of another zone.
 func hinted(address, zone, forZone string, state ...vip.State) vip.Backend {
 	b := vip.Backend{Address: addr(address), Weight: 1, State: vip.Ready, Zone: zone, ForZones: vip.NamesOf(forZone)}
 	if len(state) > 0 {
@@ -230,8 +229,7 @@ func weightless(address string) vip.Backend {
 	return vip.Backend{Address: addr(address), State: vip.Ready}
 }
 
-// Each port of a service has the backends that serve it, and chooses among
-// these alone.
+// Each port of a service has the backends that serve it, and selects only from these.
 func TestBackendsOfSomePorts(t *testing.T) {
 	on := func(b vip.Backend, number uint16, ports ...string) vip.Backend {
 		b.Port, b.Ports = number, vip.NamesOf(ports...)
@@ -303,8 +301,7 @@ func TestHinted(t *testing.T) {
 	}
 }
 
-// Node ports are for clients outside; a VIP's port has two frontends only where
-// the policies differ.
+// Node ports are for clients outside. A VIP's port has two frontends only if the policies differ.
 func TestNodePortsFollowTheExternalPolicy(t *testing.T) {
 	s := service(func(s *vip.Service) {
 		s.Ports[0].NodePort.Auto = true

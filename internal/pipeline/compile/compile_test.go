@@ -46,7 +46,7 @@ func input(s vip.Service, vips ...string) Input {
 	return in
 }
 
-// show writes frontends one a line: "key kind port endpoint*weight ...".
+// show formats frontends one per line: "key kind port endpoint*weight ...".
 func show(frontends []vip.Frontend) []string {
 	var out []string
 	for _, f := range frontends {
@@ -205,7 +205,7 @@ func TestServiceHandsOnEveryPolicy(t *testing.T) {
 	}
 }
 
-// What a dataplane may be able to do is not refused here.
+// What some dataplane may support is not rejected here.
 func TestServiceRefusesWhatNobodyCanDo(t *testing.T) {
 	s := service(func(s *vip.Service) { s.Ports = append(s.Ports, vip.Port{Port: 1, Protocol: 33}) })
 	got, problems := Service(input(s, "192.0.2.10"))

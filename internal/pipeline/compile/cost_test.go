@@ -30,7 +30,7 @@ func TestServiceAllocations(t *testing.T) {
 	}
 }
 
-// Who compiles many services makes room for frontends once, and is told the same.
+// A caller that compiles many services allocates the frontends once, and gets the same result.
 func TestRoomIsUsedAgain(t *testing.T) {
 	in := big(10)
 	in.Service.Ports = append(in.Service.Ports, vip.Port{Name: "admin", Protocol: vip.TCP, Port: 70, TargetPort: 70})
@@ -47,8 +47,7 @@ func TestRoomIsUsedAgain(t *testing.T) {
 	}
 }
 
-// Backends that serve some of the ports cost a list a port, and nothing for
-// choosing.
+// Backends that serve some of the ports cost one list per port, and nothing for the selection.
 func TestServiceAllocationsByPort(t *testing.T) {
 	in := big(1000)
 	in.Service.Ports = append(in.Service.Ports, vip.Port{Name: "admin", Protocol: vip.TCP, Port: 90, TargetPort: 90})

@@ -42,8 +42,8 @@ func exampleService() vip.Service {
 	}
 }
 
-// A field added to the vocabulary and forgotten in the comparison would let a
-// change go unnoticed: altering any one field of an example must be seen.
+// A new field that is missing in the comparison would hide changes, so a change of any single field
+// of an example must be detected.
 func TestSameSeesEveryField(t *testing.T) {
 	t.Run("frontend", func(t *testing.T) { everyField(t, exampleFrontend, SameFrontend) })
 	t.Run("allocation", func(t *testing.T) { everyField(t, exampleAllocation, SameAllocation) })

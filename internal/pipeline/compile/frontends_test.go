@@ -48,7 +48,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// Sources are filtered on VIPs, for every audience, and not on node ports.
+// Source ranges apply to VIPs, for every audience, and not to node ports.
 func TestSourceRangesAreForVIPs(t *testing.T) {
 	in := input(service(func(s *vip.Service) {
 		s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
@@ -68,8 +68,8 @@ func TestSourceRangesAreForVIPs(t *testing.T) {
 	}
 }
 
-// A backend that takes no new clients keeps the open connections of TCP. UDP has
-// none, so its clients leave it.
+// A backend that takes no new clients keeps its open TCP connections. UDP has no connections, so
+// its clients leave the backend.
 func TestIdleBackendsAreOutOfUDP(t *testing.T) {
 	in := input(service(func(s *vip.Service) {
 		auto := vip.NodePort{Auto: true}

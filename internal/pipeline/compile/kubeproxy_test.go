@@ -10,27 +10,25 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// kubeProxyCase is one case of the unit tests by which kube-proxy says which
-// endpoints a Service uses on a node.
+// kubeProxyCase is one case of kube-proxy's unit tests for the endpoints of a Service on a node.
 type kubeProxyCase struct {
 	name               string
 	external, internal vip.TrafficPolicy // zero is Cluster
 	node, zone         string            // this node's; its name is n1 unless stated, "-" for none
 	endpoints          string            // see endpoint
-	// What kube-proxy uses under each policy, by the numbers of the endpoints: "none" is
-	// a policy that is in use and has nobody, "-" one that is not in use.
+	// The endpoints that kube-proxy uses under each policy, by number: "none" is a policy in use
+	// without an endpoint, "-" one that is not in use.
 	cluster, local string
 
-	// Where ours is another outcome on purpose: why, and for whom.
+	// If the result of ironvip differs intentionally: the reason, and the clients.
 	differs         string
-	outside, inside string // the clients that get something else; "" are those that don't
+	outside, inside string // the clients with a different result; "" if there is no difference
 }
 
-// endpoint reads "1 ready here zones=za,zb nodes=n1": its number, its condition
-// (ready, unready, terminating, or down for one that no longer serves while it
-// terminates), whether it is on this node, and its hints. The adapter for
-// Kubernetes leaves out an endpoint that is not ready and not terminating; drain
-// says the same of one that is listed.
+// endpoint parses "1 ready here zones=za,zb nodes=n1": the number, the condition (ready, unready,
+// terminating, or down for one that no longer serves while it terminates), whether it is on this
+// node, and the hints. The Kubernetes adapter omits an endpoint that is not ready and not
+// terminating. Drain has the same effect for a listed one.
 func endpoint(t *testing.T, text string) vip.Backend {
 	words := strings.Fields(text)
 	b := vip.Backend{Address: addr("10.1.0." + words[0]), Weight: 1, Node: "n2"}
@@ -55,7 +53,7 @@ func endpoint(t *testing.T, text string) vip.Backend {
 	return b
 }
 
-// Reasons why ours differs, each for several cases.
+// The reasons for differences, each for several cases.
 const (
 	everyVIPIsExternal = "a VIP is there for clients outside, too: they have a policy of their own, and kube-proxy's Service had none"
 	internalPolicyOnly = "kube-proxy sends clients inside the cluster that come to an external address by all endpoints, though both policies are Local; " +
@@ -63,10 +61,10 @@ const (
 	refusesInsteadOfDropping = "kube-proxy drops packets where endpoints are on other nodes only; here no endpoint means that clients are refused at once"
 )
 
-// kubeProxyCases are the cases of kube-proxy's own tests of endpoints and
-// topology, told in our words. Cases for feature gates that are no more, and for
-// the annotation that once switched hints on, have no row: hints count where they
-// are. Those with hints for nodes follow the rule of kube-proxy from 1.33 on.
+// kubeProxyCases are the cases of kube-proxy's own tests of endpoints and topology in this
+// notation. Cases for removed feature gates, and for the annotation that once enabled hints, have
+// no row: hints always count. Cases with hints for nodes follow the rule of kube-proxy 1.33 and
+// later.
 var kubeProxyCases = []kubeProxyCase{
 	// Hints for zones.
 	{name: "every endpoint is hinted, and some for this zone", zone: "za",
@@ -89,7 +87,7 @@ var kubeProxyCases = []kubeProxyCase{
 	{name: "hints and localness choose differently", external: vip.Local, zone: "za",
 		endpoints: "1 ready here zones=za; 2 ready here zones=zb; 3 ready zones=za; 4 ready zones=zb", cluster: "1 3", local: "1 2"},
 
-	// Hints for nodes, which go before those for zones.
+	// Hints for nodes, which have priority over those for zones.
 	{name: "every endpoint is hinted for a node, and one for this", zone: "za",
 		endpoints: "1 ready nodes=n1 zones=za; 2 ready nodes=n2 zones=za; 3 ready nodes=n3 zones=zb", cluster: "1", local: "-"},
 	{name: "an endpoint is hinted for several nodes", zone: "za",
@@ -114,7 +112,7 @@ var kubeProxyCases = []kubeProxyCase{
 	{name: "external Local knows no hints for nodes", external: vip.Local,
 		endpoints: "1 ready here nodes=n2; 2 ready nodes=n1", cluster: "2", local: "1"},
 
-	// Internal Local on a Service that has no clients outside.
+	// Internal Local on a Service without clients outside.
 	{name: "internal Local without endpoints", internal: vip.Local, endpoints: "", cluster: "-", local: "none",
 		differs: everyVIPIsExternal, outside: "none"},
 	{name: "internal Local, all endpoints elsewhere", internal: vip.Local, endpoints: "1 ready; 2 ready", cluster: "-", local: "none",
@@ -147,7 +145,7 @@ var kubeProxyCases = []kubeProxyCase{
 		differs: everyVIPIsExternal, outside: "2"},
 }
 
-// taking writes the numbers of the backends that take new connections.
+// taking formats the numbers of the backends that take new connections.
 func taking(f *vip.Frontend) string {
 	var out []string
 	for _, e := range f.Backends {
@@ -158,7 +156,7 @@ func taking(f *vip.Frontend) string {
 	return cmp.Or(strings.Join(out, " "), "none")
 }
 
-// What a Service of Kubernetes uses, compared with kube-proxy case by case.
+// The endpoints of a Kubernetes Service, compared with kube-proxy case by case.
 func TestAsKubeProxy(t *testing.T) {
 	for _, tc := range kubeProxyCases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -195,7 +193,7 @@ func TestAsKubeProxy(t *testing.T) {
 	}
 }
 
-// Hints are each family's and each port's own, as kube-proxy has them.
+// Each family and each port has its own hints, as in kube-proxy.
 func TestHintsAreOfOneFamilyAndPort(t *testing.T) {
 	hinted := func(address, zone string, ports ...string) vip.Backend {
 		return vip.Backend{Address: addr(address), Weight: 1, ForZones: vip.NamesOf(zone), Ports: vip.NamesOf(ports...)}

@@ -16,7 +16,7 @@ func compareBackends(a, b vip.Backend) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
 }
 
-// inputs draws a service with everything that decides over its frontends.
+// inputs draws a service with everything that affects its frontends.
 func inputs(t *rapid.T) Input {
 	s := service()
 	s.ExternalTraffic = rapid.SampledFrom([]vip.TrafficPolicy{0, vip.Cluster, vip.Local}).Draw(t, "external")
@@ -52,7 +52,7 @@ func inputs(t *rapid.T) Input {
 	return in
 }
 
-// policyOf returns the policy that a frontend serves its clients by.
+// policyOf returns the policy for a frontend's clients.
 func policyOf(in *Input, f *vip.Frontend) vip.TrafficPolicy {
 	external, internal := Policies(in.Service)
 	if f.Key.Audience == vip.InternalClients {
@@ -61,14 +61,13 @@ func policyOf(in *Input, f *vip.Frontend) vip.TrafficPolicy {
 	return external
 }
 
-// backendOf returns the listed backend behind an endpoint: addresses of these
-// services are distinct.
+// backendOf returns the listed backend of an endpoint. Addresses of these services are distinct.
 func backendOf(in *Input, e vip.Endpoint) *vip.Backend {
 	i := slices.IndexFunc(in.Service.Backends, func(b vip.Backend) bool { return b.Address == e.Addr.Addr() })
 	return &in.Service.Backends[i]
 }
 
-// isHere says again, in plain words, what a backend on this node is.
+// isHere is a naive definition of a backend on this node.
 func isHere(in *Input, b *vip.Backend) bool {
 	return b.Node == in.Node.Name || b.Node == "" && slices.Contains(in.Node.Addrs, b.Address)
 }
@@ -121,8 +120,8 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// A frontend is usable if and only if its policy allows some backend that is
-// ready or, where none is, terminating; and then takes only the first kind.
+// A frontend is usable if and only if its policy allows a backend that is ready or, without ready
+// ones, terminating. It then uses only backends of that state.
 func checkUsable(t *rapid.T, in *Input, f *vip.Frontend, policy vip.TrafficPolicy) {
 	var ready, terminating int
 	for i := range in.Service.Backends {
@@ -151,7 +150,7 @@ func checkUsable(t *rapid.T, in *Input, f *vip.Frontend, policy vip.TrafficPolic
 	}
 }
 
-// The order in which a source lists things means nothing.
+// The order of a source's lists has no effect.
 func TestOrderMeansNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(t)
@@ -172,7 +171,7 @@ func TestOrderMeansNothing(t *testing.T) {
 	})
 }
 
-// Other addresses of the host change nothing of what doesn't depend on them.
+// Other addresses of the host change nothing that doesn't depend on them.
 func TestDependsOnHostIsComplete(t *testing.T) {
 	independent := rapid.Custom(inputs).Filter(func(in Input) bool { return !DependsOnHost(in.Service, in.Node.RealServer) })
 	rapid.Check(t, func(t *rapid.T) {
