@@ -18,8 +18,8 @@ import (
 	"github.com/ironvip/ironvip/test/kubetest"
 )
 
-// shown waits until a Service's status has these addresses in this mode, and
-// until it has the finalizer, or neither.
+// shown waits until a Service's status has these addresses in this mode. With addresses it also
+// requires the finalizer, without them no finalizer.
 func (k *kube) shown(name string, mode corev1.LoadBalancerIPMode, want ...string) {
 	k.t.Helper()
 	k.eventually(fmt.Sprintf("the status of %s has %q as %s", name, want, mode), func() error {
@@ -41,9 +41,9 @@ func (k *kube) shown(name string, mode corev1.LoadBalancerIPMode, want ...string
 	})
 }
 
-// What of a source's options shows in the cluster: Services without a class, the
-// mode of their addresses, and what becomes of those that are taken no longer
-// when the agent is back with other options.
+// The effects of a source's options in the cluster: Services without a class, the mode of their
+// addresses, and the release of Services that are no longer selected after a restart with other
+// options.
 func TestKubernetesOptions(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
@@ -70,7 +70,7 @@ func TestKubernetesOptions(t *testing.T) {
 		nodes += kubetest.Node(n.Name, "", n.Addr4)
 	}
 	k.cluster.Apply(t, nodes)
-	for _, n := range k.lab.Backends { // which can't be applied, but is how kubelets write it
+	for _, n := range k.lab.Backends { // apply can't set it, so write it as kubelets do
 		k.cluster.Patch(t, "/api/v1/nodes/"+n.Name+"/status", fmt.Sprintf(`{"status": {"addresses": [{"type": "InternalIP", "address": %q}, {"type": "InternalIP", "address": %q}]}}`, n.Addr4, n.Addr6))
 	}
 	k.cluster.Apply(t, strings.Replace(loadBalancer("far", nodeClass, "  ipFamilyPolicy: RequireDualStack"), "port: 80,", "port: 80, nodePort: 30080,", 1)+
@@ -83,8 +83,8 @@ func TestKubernetesOptions(t *testing.T) {
 	k.shown("plain", corev1.LoadBalancerIPModeProxy, plain)
 	k.shown("web", corev1.LoadBalancerIPModeProxy, web)
 
-	// While no agent runs, one leaves the selector, and then the other's class is
-	// none of this source's.
+	// While no agent runs, one no longer matches the selector, and the source's class then excludes
+	// the other.
 	k.stop()
 	k.cluster.Patch(t, services+"web", `{"metadata": {"labels": {"internal": "yes"}}}`)
 	again("selector = \"!internal\"\n")
@@ -97,8 +97,7 @@ func TestKubernetesOptions(t *testing.T) {
 	k.status("OK", "sources", "kubernetes 1 service")
 }
 
-// In a pod the agent asks the server that its environment names, with the account
-// whose files a pod has.
+// In a pod the agent uses the server in its environment and the account in the pod's files.
 func TestKubernetesInCluster(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{})
@@ -113,7 +112,7 @@ func TestKubernetesInCluster(t *testing.T) {
 		}
 	}
 	k.config("[[source]]\ntype = \"kubernetes\"\nin_cluster = true\n")
-	// The files are where every pod has them, for this process alone.
+	// The files are at the same paths as in a pod, for this process only.
 	k.adjust = func(cmd *exec.Cmd) {
 		const place = `set -e
 run=$(readlink -f /var/run)
@@ -141,8 +140,8 @@ exec "$@"`
 	k.status("WARN", "sources", "this is not in a pod")
 }
 
-// Two agents that have no store in common assign different VIPs: the one that
-// doesn't write the status says so, and writes nothing.
+// Two agents without a common store assign different VIPs. The one that doesn't write the status
+// reports that, and writes nothing.
 func TestKubernetesHostsThatDiffer(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{})

@@ -17,9 +17,9 @@ import (
 	"github.com/ironvip/ironvip/test/process"
 )
 
-// onIPVS is a cluster on the VM's host (test/kubevm runs these tests), and an
-// agent on the lab's director, which reaches that cluster by the VM's device and
-// clients and endpoints through this kernel.
+// onIPVS returns a cluster on the VM's host (test/kubevm runs these tests), and an agent on the
+// lab's director. The agent reaches the cluster through the VM's device, and clients and endpoints
+// through this kernel.
 func onIPVS(t *testing.T) *kube {
 	t.Helper()
 	host, err := netip.ParseAddr(os.Getenv("IRONVIP_VM_HOST"))
@@ -27,7 +27,7 @@ func onIPVS(t *testing.T) *kube {
 		t.Fatalf("nothing of the VM's host can be reached: run test/kubevm: %v", err)
 	}
 	h, l := newLab(t)
-	h.pool = "198.51.100" // apart from the cluster's ranges
+	h.pool = "198.51.100" // outside of the cluster's ranges
 	l.Director.Take("eth0")
 	k := &kube{host: h, lab: l, cluster: kubetest.Borrow(t, os.Getenv("IRONVIP_KUBETEST"), host, l.Director)}
 	k.grant()
@@ -55,8 +55,8 @@ func (k *kube) endpoint(n *netlab.Node) {
 	})
 }
 
-// TestEndpoint is the process of an endpoint: a name, and the addresses to serve
-// at. It ends when it is killed.
+// TestEndpoint is the process of an endpoint. Its input is a name and the addresses to serve. It
+// runs until it is killed.
 func TestEndpoint(t *testing.T) {
 	if flag.NArg() == 0 {
 		return
@@ -119,7 +119,7 @@ func (k *kube) open(vip, name string) *netlab.Conn {
 	return open
 }
 
-// goesOn asks over a connection that is open, and over new ones.
+// goesOn sends requests on an open connection and on new ones.
 func (k *kube) goesOn(when string, open *netlab.Conn, name string, vips []string) {
 	k.t.Helper()
 	if a, err := open.Ask(); err != nil || a.Name != name {
@@ -134,8 +134,8 @@ func (k *kube) goesOn(when string, open *netlab.Conn, name string, vips []string
 	}
 }
 
-// connections is how many the kernel's IPVS has taken to each backend of an
-// address since that was there. The kernel counts them some seconds late.
+// connections returns the kernel's count of IPVS connections to each backend of an address. The
+// kernel counts them some seconds late.
 func (k *kube) connections(at netip.AddrPort) map[string]int {
 	k.t.Helper()
 	counts := map[string]int{}
@@ -158,8 +158,8 @@ func (k *kube) connections(at netip.AddrPort) map[string]int {
 	return counts
 }
 
-// carries makes connections to addresses that nobody has used yet, until these
-// backends have answered, and compares with what IPVS has counted.
+// carries makes connections to addresses without earlier connections until these backends have
+// answered, and compares the answers with the counts of IPVS.
 func (k *kube) carries(vips []string, names ...string) {
 	k.t.Helper()
 	for _, vip := range vips {
@@ -193,8 +193,7 @@ func (k *kube) carries(vips []string, names ...string) {
 	}
 }
 
-// programmed is what of a Service is in the kernel: its address, and what IPVS
-// does with it.
+// programmed returns a Service's state in the kernel: its address, and its IPVS services.
 func (k *kube) programmed(vip string) string {
 	k.t.Helper()
 	var out strings.Builder
@@ -208,7 +207,7 @@ func (k *kube) programmed(vip string) string {
 	return out.String()
 }
 
-// gone waits until a Service is no more: in the cluster, then in the kernel.
+// gone waits until a Service is deleted: in the cluster, then in the kernel.
 func (k *kube) gone(name string, vips []string) {
 	k.t.Helper()
 	k.eventually(name+" is gone", func() error {
@@ -218,8 +217,8 @@ func (k *kube) gone(name string, vips []string) {
 		return nil
 	})
 	for _, vip := range vips {
-		// The finalizer goes when no backend takes new connections any more; those
-		// that there were may drain still.
+		// The finalizer is removed when no backend takes new connections. Open connections may
+		// still drain.
 		for l := range strings.Lines(k.programmed(vip)) {
 			if strings.HasPrefix(l, "-a ") && !strings.Contains(l, " -w 0") {
 				k.t.Errorf("%s is deleted, and in the kernel is\n%s", name, l)
@@ -248,7 +247,7 @@ func (k *kube) hurries(name string) {
 	})
 }
 
-// ours is all that the agent has in the kernel.
+// ours returns everything of the agent in the kernel.
 func (k *kube) ours() map[string]string {
 	k.t.Helper()
 	all := map[string]string{}
@@ -260,9 +259,9 @@ func (k *kube) ours() map[string]string {
 
 const dualStack = "  ipFamilyPolicy: RequireDualStack\n  ipFamilies: [IPv6, IPv4]\n"
 
-// A Service of a real cluster gets its VIPs in its status, and the kernel's IPVS
-// carries its traffic, of both families, to the processes that are its endpoints,
-// as they come, terminate and go, by the Service's policies, until it is deleted.
+// A Service of a real cluster gets its VIPs in its status. The kernel's IPVS carries its traffic,
+// in both families, to the processes of its endpoints. It follows them as they are added, terminate
+// and are removed, and the Service's policies, until the Service is deleted.
 func TestKubernetesOnIPVS(t *testing.T) {
 	k := onIPVS(t)
 	k.source(nodeSource)
@@ -283,7 +282,7 @@ func TestKubernetesOnIPVS(t *testing.T) {
 	k.carries(vips, "backend1", "backend2")
 	k.tells("web", "Allocated", vips[0], 1)
 
-	// Endpoints come and go.
+	// Endpoints are added and removed.
 	k.slices("web", "1", "2", "3")
 	k.both(vips, "backend1", "backend2", "backend3")
 	open := k.open(vips[1], "backend1")
@@ -291,7 +290,7 @@ func TestKubernetesOnIPVS(t *testing.T) {
 	k.both(vips, "backend2", "backend3")
 	k.goesOn("while its endpoint terminates", open, "backend1", vips)
 	k.slices("web", "1 terminating")
-	k.both(vips, "backend1") // there is no other
+	k.both(vips, "backend1") // there is no other backend
 	k.slices("web", "2", "3")
 	k.both(vips, "backend2", "backend3")
 	k.goesOn("when its endpoint has left", open, "backend1", vips)
@@ -317,8 +316,8 @@ func TestKubernetesOnIPVS(t *testing.T) {
 	})
 }
 
-// local: with the policy Local, a host that is a node of the cluster uses its own
-// endpoints alone, which see their clients; one that is none uses all.
+// local: with the policy Local, a host that is a node of the cluster uses only its own endpoints,
+// which see the clients' addresses. A host that is not a node uses all endpoints.
 func (k *kube) local(vips []string) {
 	k.t.Helper()
 	k.cluster.Patch(k.t, services+"web", `{"spec": {"externalTrafficPolicy": "Local"}}`)
@@ -340,8 +339,8 @@ func (k *kube) local(vips []string) {
 	k.both(vips, "backend1", "backend2", "backend3")
 }
 
-// Whatever becomes of the API server, of the way to it, or of the agent, the
-// kernel goes on as it is; what changed meanwhile is followed afterwards.
+// During every failure of the API server, of the network to it, or of the agent, the kernel's state
+// remains. Changes during the failure are applied afterwards.
 func TestKubernetesOnIPVSAway(t *testing.T) {
 	k := onIPVS(t)
 	k.start()
@@ -382,7 +381,7 @@ func TestKubernetesOnIPVSAway(t *testing.T) {
 	k.stale("is noticed to be away", true)
 	k.stop()
 	k.goesOn("without server and agent", open, "backend2", vips)
-	k.start() // from what it remembers
+	k.start() // from its cache
 	k.stale("can't be read from the start", true)
 	steadyWrites := func(when string) {
 		t.Helper()
@@ -411,7 +410,7 @@ func TestKubernetesOnIPVSAway(t *testing.T) {
 		t.Errorf("an open connection to an endpoint that left: %v %v", a, err)
 	}
 
-	// What is deleted while nobody looks waits for the agent.
+	// Deletions while no agent runs wait for the agent.
 	k.hurries("web")
 	k.stop()
 	k.cluster.Delete(t, services+"web")

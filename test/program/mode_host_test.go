@@ -15,8 +15,8 @@ const (
 	patience = time.Minute
 )
 
-// poolBase differs between runs of this package, which may run side by side.
+// poolBase differs between runs of this package, which may be concurrent.
 var poolBase = fmt.Sprintf("127.%d", 96+os.Getpid()%100)
 
-// parallel lets a test run beside others: each has its own pool and state.
+// parallel lets a test run concurrently with others: each has its own pool and state.
 func parallel(t *testing.T) { t.Parallel() }

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// What other programs keep in the same kernel: IPVS services of every kind,
-// nftables tables, ipsets, addresses.
+// The state of other programs in the same kernel: IPVS services of every kind, nftables tables,
+// ipsets, addresses.
 var neighbours = []struct{ do, undo string }{
 	{"ipvsadm -A -t 203.0.113.7:99 -s wrr", "ipvsadm -D -t 203.0.113.7:99"},
 	{"ipvsadm -a -t 203.0.113.7:99 -r 198.51.100.1:99 -m -w 7", ""},
@@ -49,7 +49,7 @@ var neighbours = []struct{ do, undo string }{
 	{"ip addr add 203.0.113.8/32 dev lo", "ip addr del 203.0.113.8/32 dev lo"},
 }
 
-// moveIn puts the neighbours' things into the kernel until the test ends.
+// moveIn adds the neighbors' state to the kernel until the test ends.
 func moveIn(t *testing.T) {
 	t.Helper()
 	for _, n := range neighbours {
@@ -60,7 +60,7 @@ func moveIn(t *testing.T) {
 	}
 }
 
-// newHostAlone is a host in whose kernel no earlier test's agent left anything.
+// newHostAlone is newHost with a kernel that has nothing of an earlier test's agent.
 func newHostAlone(t *testing.T) *host {
 	t.Helper()
 	h := newHost(t)
@@ -70,8 +70,8 @@ func newHostAlone(t *testing.T) *host {
 	return h
 }
 
-// theKernel is all that the kernel holds of what a load balancer may touch, by
-// other programs than ours.
+// theKernel returns all of the kernel's state that a load balancer may change, as reported by other
+// programs.
 func theKernel(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -86,8 +86,8 @@ func theKernel(t *testing.T) map[string]string {
 	return all
 }
 
-// withoutOurs leaves out what is ours: our table, device, and services on the
-// pool's addresses or a node port.
+// withoutOurs removes what is ours: our table, device, and services on the pool's addresses or a
+// node port.
 func (h *host) withoutOurs(kernel map[string]string, nodePort string) map[string]string {
 	rest := map[string]string{}
 	for command, text := range kernel {
@@ -124,8 +124,8 @@ func same(t *testing.T, step string, now, before map[string]string) {
 	}
 }
 
-// Through start, changes, crash, stop and clean, all that isn't ours stays as
-// it was, to the byte; after clean nothing of ours is left.
+// During start, changes, crash, stop and clean, the state of others remains identical to the byte.
+// After clean nothing of ours is left.
 func TestNeighboursAreLeftAlone(t *testing.T) {
 	h := newHostAlone(t)
 	moveIn(t)
@@ -207,7 +207,7 @@ ports = [ { port = 80 } ]
 	same(t, "a dry run", theKernel(t), whole)
 	cleaned("clean")
 
-	// The leases were kept: a new start gives everything its address again.
+	// The leases remain: a new start assigns every address again.
 	h.start()
 	if now := h.vip("web"); now != web {
 		t.Errorf("after clean and start web has %s, had %s", now, web)
@@ -216,7 +216,7 @@ ports = [ { port = 80 } ]
 	check("a start after clean")
 	h.kill()
 
-	// What the state file can't say, the table and the device do.
+	// Without the state file, the table and the device identify what is ours.
 	db := filepath.Join(h.dir, "state", "ironvip.db")
 	if err := os.WriteFile(db, []byte("not a database"), 0o600); err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ ports = [ { port = 80 } ]
 	if err := os.Remove(db); err != nil {
 		t.Fatal(err)
 	}
-	// A flush of all tables takes the record of node ports with it.
+	// A flush of all tables removes the record of node ports, too.
 	run(t, "nft", "delete", "table", "inet", "ironvip")
 	for _, addr := range []string{"198.18.0.1", "203.0.113.8"} {
 		run(t, "ipvsadm", "-D", "-t", addr+":"+nodePort)
@@ -238,7 +238,7 @@ ports = [ { port = 80 } ]
 	}
 }
 
-// A service in a pool that nothing says is ours stays, and is shown.
+// A service in a pool without a sign of being ours remains, and is reported.
 func TestCleanLeavesTheUnknown(t *testing.T) {
 	h := newHostAlone(t)
 	theirs := h.pool + ".200:80"
@@ -266,15 +266,14 @@ func TestCleanLeavesTheUnknown(t *testing.T) {
 
 const stayVariable = "IRONVIP_TEST_STAY"
 
-// TestStay is not a test: it is the program that pose runs.
+// TestStay is not a test but the program that pose runs.
 func TestStay(t *testing.T) {
 	if os.Getenv(stayVariable) != "" {
 		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // until the test ends
 	}
 }
 
-// pose runs a program of that name and these arguments that does nothing, until
-// the test ends.
+// pose runs an idle program with that name and these arguments until the test ends.
 func pose(t *testing.T, name string, args ...string) {
 	t.Helper()
 	self, err := os.ReadFile("/proc/self/exe")
@@ -297,7 +296,7 @@ func pose(t *testing.T, name string, args ...string) {
 	t.Cleanup(func() { stdin.Close(); cmd.Wait() })
 }
 
-// Doctor sees the neighbours of a real kernel and says what to set.
+// Doctor detects the neighbors of a real kernel and suggests settings.
 func TestDoctorSeesNeighbours(t *testing.T) {
 	h := newHostAlone(t)
 	moveIn(t)
@@ -343,7 +342,7 @@ func TestDoctorSeesNeighbours(t *testing.T) {
 	says(out, "WARN  IPVS services in our pools that ironvip didn't create: "+h.pool+".200:80/tcp")
 }
 
-// The userspace dataplane, when it is killed, leaves a device with addresses.
+// After a kill, the userspace dataplane leaves a device with addresses.
 func TestCleanAfterTheProxy(t *testing.T) {
 	h := newHostAlone(t)
 	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "proxy"`)
@@ -360,9 +359,9 @@ func TestCleanAfterTheProxy(t *testing.T) {
 	same(t, "clean", theKernel(t), before)
 }
 
-// Somebody who deletes what is ours again and again, as kube-proxy does, is
-// not fought: it is repaired, then with growing waits, and reported; calm ends
-// that. Nothing else suffers.
+// If another program deletes what is ours repeatedly, as kube-proxy does, it is repaired with
+// growing waits and reported. The report ends when the deletions stop. Other services are not
+// affected.
 func TestContestedServiceIsNotFoughtOver(t *testing.T) {
 	h := newHost(t)
 	h.write("services.d/web.toml", service("web", "", newBackend(t, "a")))
@@ -376,7 +375,7 @@ func TestContestedServiceIsNotFoughtOver(t *testing.T) {
 	var deleter sync.WaitGroup
 	deleter.Go(func() {
 		for ctx.Err() == nil {
-			exec.CommandContext(ctx, "ipvsadm", "-D", "-t", web).Run() //nolint:errcheck // mostly it is gone
+			exec.CommandContext(ctx, "ipvsadm", "-D", "-t", web).Run() //nolint:errcheck // usually it doesn't exist
 		}
 	})
 	t.Cleanup(deleter.Wait)
@@ -408,7 +407,7 @@ func TestContestedServiceIsNotFoughtOver(t *testing.T) {
 		t.Errorf("explain says\n%s", out)
 	}
 	h.serves(other, "b")
-	// What an operator asks for is done at once all the same.
+	// A repair that an operator requests runs at once nevertheless.
 	if code, tree := h.rest("POST", "/v1/dataplane/repair", ""); code != 200 {
 		t.Errorf("repair: %d %v", code, tree)
 	}

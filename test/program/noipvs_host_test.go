@@ -9,8 +9,8 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// Asked for IPVS on a kernel without it, the agent says what is missing and
-// what to do, and ends; left to choose, it takes the proxy and says why.
+// With IPVS configured on a kernel without it, the agent reports what is missing with a fix, and
+// ends. Without a configured mode, it selects the proxy and reports the reason.
 func TestNoIPVS(t *testing.T) {
 	parallel(t)
 	need.Root(t)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// placed is a backend as its service lists it, with where it runs.
+// placed returns a backend of a service with its location.
 func (b *backend) placed(node, zone, state string) string {
 	return fmt.Sprintf(`{ address = "127.0.0.1", port = %d, node = %q, zone = %q, state = %q }`, b.port, node, zone, state)
 }
@@ -22,7 +22,7 @@ func serviceOf(name, more string, backends ...string) string {
 	return fmt.Sprintf("[[service]]\nname = %q\nports = [ { port = 8080 } ]\n%s\nbackends = [ %s ]\n", name, more, strings.Join(backends, ", "))
 }
 
-// onlyBy waits until each of several connections is answered by one backend.
+// onlyBy waits until one backend answers each of several connections.
 func (h *host) onlyBy(addr, name string) {
 	h.t.Helper()
 	h.eventually(addr+" is answered by "+name+" alone", func() error {
@@ -71,8 +71,7 @@ func (h *host) health(port, status, ready int) {
 	})
 }
 
-// onNode makes the agent a node in a zone, with node ports on the loopback and
-// one port to draw.
+// onNode makes the agent a node in a zone, with node ports on the loopback and one port to assign.
 func (h *host) onNode(zone string) (port int) {
 	port = h.freeNodePort()
 	h.config(fmt.Sprintf("[ipam]\nnode_ports = \"%d-%d\"", port, port))
@@ -81,8 +80,8 @@ func (h *host) onNode(zone string) (port int) {
 	return port
 }
 
-// freeNodePort returns a port below those that the kernel gives to clients, that
-// nothing listens on and that no other test of this run gets.
+// freeNodePort returns a port below those that the kernel gives to clients, without a listener,
+// that no other test of this run gets.
 func (h *host) freeNodePort() int {
 	h.t.Helper()
 	var own, third int
@@ -98,8 +97,8 @@ func (h *host) freeNodePort() int {
 	return 0
 }
 
-// A service of the local policy is served by the backends of this node alone,
-// and its health port tells others so.
+// A service with the local policy is served only by this node's backends, and its health port
+// reports their number.
 func TestExternalTrafficLocal(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -125,13 +124,13 @@ func TestExternalTrafficLocal(t *testing.T) {
 	h.onlyBy(web, "a")
 	h.health(port, 200, 1)
 
-	// It moves elsewhere: nobody falls over to other nodes' backends.
+	// The backends move to another node: its backends are not used.
 	set("lb2", "ready")
 	h.refuses(web)
 	h.health(port, 503, 0)
 	h.explains("web", "refuses clients: no backend on this node, and external_traffic is local.")
 
-	// One that terminates here serves whom comes, and calls for nobody.
+	// A terminating backend on this node serves clients, and doesn't count on the health port.
 	set("lb1", "terminating")
 	h.onlyBy(web, "a")
 	h.health(port, 503, 0)
@@ -150,7 +149,7 @@ func TestExternalTrafficLocal(t *testing.T) {
 	})
 }
 
-// Backends that terminate serve while none is ready, under any policy.
+// Terminating backends serve while none is ready, under any policy.
 func TestTerminatingBackendsStandIn(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -167,7 +166,7 @@ func TestTerminatingBackendsStandIn(t *testing.T) {
 	h.onlyBy(web, "b")
 }
 
-// Clients are kept in this node's zone for as long as a backend is ready there.
+// Clients stay in this node's zone for as long as a backend is ready there.
 func TestSameZone(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -183,10 +182,10 @@ func TestSameZone(t *testing.T) {
 	h.ok("backend", "ready", "web", a.addr)
 	h.onlyBy(web, "a")
 	h.write("services.d/web.toml", serviceOf("web", `traffic_distribution = "same-zone"`, a.placed("", "za", "ready"), b.placed("", "", "ready")))
-	h.serves(web, "a", "b") // one that nobody placed may be the nearest of all
+	h.serves(web, "a", "b") // a backend without a zone may be the nearest
 }
 
-// Somebody else's listener on the health port is told of and left alone.
+// Another program's listener on the health port is reported and left unchanged.
 func TestHealthPortTaken(t *testing.T) {
 	parallel(t)
 	h := newHost(t)

@@ -16,8 +16,7 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// on makes one more host of the fleet, in a node's namespace, with the same
-// pool.
+// on creates another host of the fleet, in a node's namespace, with the same pool.
 func (h *host) on(t *testing.T, n *netlab.Node, more string) *host {
 	t.Helper()
 	other := newHost(t)
@@ -34,7 +33,7 @@ func (h *host) here(args ...string) (r result) {
 	return r
 }
 
-// sees returns what a program prints in a node's namespace.
+// sees returns the output of a program in a node's namespace.
 func sees(t *testing.T, n *netlab.Node, line string) string {
 	t.Helper()
 	args := strings.Fields(line)
@@ -54,10 +53,9 @@ func kernelOf(t *testing.T, n *netlab.Node) (all map[string]string) {
 	return all
 }
 
-// Directors and real servers are given the same services, differ by their role,
-// and bring clients to the backends with their own address; a crash costs the
-// kernel nothing, a stop leaves traffic as it is, and clean takes all of it
-// away again and nothing else.
+// Directors and real servers get the same services, differ by their role, and preserve the client
+// address up to the backends. A crash changes nothing in the kernel, a stop keeps the traffic, and
+// clean removes everything of ours and nothing else.
 func TestRealServerRole(t *testing.T) {
 	need.Module(t, "ipip")
 	need.Module(t, "ip6_tunnel")
@@ -155,8 +153,8 @@ backends = [ %[3]s ]
 		}
 	}
 
-	// A way to a real server that doesn't pass the director: what is served is
-	// open there, and no other port of the address.
+	// Packets that reach a real server without passing the director find open only the served ports
+	// of the address.
 	second := lab.AddDirector("director2")
 	for _, addr := range []netip.Addr{four, six} {
 		second.Via(netip.PrefixFrom(addr, addr.BitLen()), second.Facing(lab.Backends[0], addr).Next())
@@ -211,7 +209,7 @@ backends = [ %[3]s ]
 		}
 		now := kernelOf(t, n)
 		for _, command := range []string{"ip -o addr", "ip -o link", "ip route show table all", "ip -6 route show table all"} {
-			if i > 0 { // director2's links came in between
+			if i > 0 { // director2's links were added in between
 				now[command], before[n][command] = ours(now[command]), ours(before[n][command])
 			}
 		}
@@ -219,7 +217,7 @@ backends = [ %[3]s ]
 	}
 }
 
-// ours is what is said of our devices.
+// ours returns the parts about our devices.
 func ours(text string) string {
 	var kept strings.Builder
 	for l := range strings.Lines(text) {

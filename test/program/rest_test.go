@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A backend that registers with a ttl and falls silent drains, and is removed
-// later; a heartbeat keeps it.
+// A backend that registers with a TTL and stops its heartbeats drains, and is removed later. A
+// heartbeat keeps it.
 func TestBackendHeartbeat(t *testing.T) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")
@@ -41,7 +41,7 @@ func TestBackendHeartbeat(t *testing.T) {
 		}
 		return nil
 	})
-	h.serves(vip+":8080", "a") // silent now
+	h.serves(vip+":8080", "a") // no heartbeats from here on
 	h.eventually("a heartbeat of a removed backend is told to register again", func() error {
 		if code, _ := h.rest("GET", path, ""); code != 404 {
 			return fmt.Errorf("still there: %d", code)
@@ -53,8 +53,7 @@ func TestBackendHeartbeat(t *testing.T) {
 	})
 }
 
-// What was acknowledged is there after kill -9: the services, their VIPs and
-// their traffic.
+// Acknowledged services, their VIPs and their traffic survive kill -9.
 func TestRegistrationsSurviveKill(t *testing.T) {
 	h := newHost(t)
 	a := newBackend(t, "a")

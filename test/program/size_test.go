@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// kubernetesMayCost is by how many bytes the Kubernetes adapter, with the parts of
-// client-go that it uses, may make the binary larger.
+// kubernetesMayCost is the maximum number of bytes that the Kubernetes adapter, with its parts of
+// client-go, may add to the binary.
 const kubernetesMayCost = 10_000_000
 
-// The adapter costs what it may, and a build for hosts that don't want it refuses
-// by name what would need it.
+// The adapter stays within its size limit. A build without it rejects by name the configuration
+// that needs it.
 func TestBuildWithoutKubernetes(t *testing.T) {
 	parallel(t)
 	dir := t.TempDir()

@@ -64,7 +64,7 @@ func TestSnapshotSaveAndRestore(t *testing.T) {
 	}
 	h.stop()
 
-	// A store that has given the address to somebody else.
+	// A store that has assigned the address to another service.
 	h.edit("ironvip.toml", "/state2\"", "/state3\"")
 	h.remove("services.d/web.toml")
 	h.write("services.d/other.toml", service("other", `vips = ["`+addresses["late"]+`"]`, a))

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// Moving to another store while the agent is stopped is nothing to the kernel:
-// it forwards all the while, the agent finds there what it would program, and a
-// connection that was open goes on.
+// Moving to another store while the agent is stopped changes nothing in the kernel. It forwards all
+// the time, the agent finds the state that it would program, and an open connection continues.
 func TestMovingStoresLeavesTheKernelAlone(t *testing.T) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")

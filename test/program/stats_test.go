@@ -13,8 +13,7 @@ import (
 	"testing"
 )
 
-// stats returns a service's traffic over REST, and that of its one frontend's
-// backends by address.
+// stats returns a service's traffic from REST, and that of its only frontend's backends by address.
 func (h *host) stats(service string) (total map[string]any, backends map[string]map[string]any) {
 	h.t.Helper()
 	code, tree := h.rest("GET", "/v1/services/default/"+service+"/stats", "")
@@ -31,7 +30,8 @@ func (h *host) stats(service string) (total map[string]any, backends map[string]
 	return tree["traffic"].(map[string]any), backends
 }
 
-// carries waits until a service's counters are as wanted: the kernel's lag.
+// carries waits until a service's counters have the wanted values, because the kernel's counters
+// lag.
 func (h *host) carries(service string, connections, active float64, of map[string]float64) {
 	h.t.Helper()
 	h.eventually(fmt.Sprintf("%s carried %v connections, %v open", service, connections, active), func() error {
@@ -62,8 +62,8 @@ func (h *host) scrape() string {
 	return string(b)
 }
 
-// What clients send is counted for the service and for the backend that took
-// it, and REST, metrics and commands say the same.
+// Client traffic is counted for the service and for the backend that received it. REST, metrics and
+// commands report the same numbers.
 func TestStatistics(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -136,14 +136,14 @@ func TestStatistics(t *testing.T) {
 
 	open.Close()
 	h.carries("web", 5, 0, of)
-	// A backend that leaves takes nothing from its service.
+	// A removed backend does not reduce its service's counters.
 	if code, tree := h.rest("DELETE", "/v1/services/default/web/backends/"+b.addr, "", "Prefer", "wait=30"); code/100 != 2 {
 		t.Fatalf("%d %v", code, tree)
 	}
 	delete(of, b.addr)
 	h.carries("web", 5, 0, of)
 
-	// The kernel goes on counting while no agent runs; the proxy begins anew.
+	// The kernel continues to count while no agent runs. The proxy starts again from zero.
 	h.kill()
 	h.start()
 	before := 5.0

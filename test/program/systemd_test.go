@@ -17,7 +17,7 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// manager plays systemd: it has the socket that the agent tells how it fares.
+// manager plays systemd: it owns the socket on which the agent reports its state.
 type manager struct {
 	t    *testing.T
 	conn *net.UnixConn
@@ -50,14 +50,14 @@ func newManager(t *testing.T, h *host, env ...string) *manager {
 	return m
 }
 
-// lines returns what came so far.
+// lines returns the lines received so far.
 func (m *manager) lines() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]string(nil), m.got...)
 }
 
-// count is how many lines begin so.
+// count returns the number of lines with the prefix.
 func (m *manager) count(prefix string) int {
 	n := 0
 	for _, line := range m.lines() {
@@ -78,8 +78,8 @@ func (m *manager) await(h *host, prefix string, n int) {
 	})
 }
 
-// READY comes when every service is served and not before; then the watchdog
-// is fed, a reload is framed, and the end is announced.
+// READY is sent once every service is served. After that the watchdog is notified, a reload is
+// reported at its start and end, and the stop is reported.
 func TestNotify(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -91,7 +91,7 @@ func TestNotify(t *testing.T) {
 	m := newManager(t, h, "WATCHDOG_USEC=2000000")
 	h.launch()
 	m.await(h, "READY=1", 1)
-	for i := range services { // at once: nothing is waited for
+	for i := range services { // immediately, without waiting
 		list := h.vips(fmt.Sprintf("s%d", i))
 		if len(list) != 1 {
 			t.Fatalf("s%d has %v when systemd is told READY", i, list)
@@ -115,7 +115,7 @@ func TestNotify(t *testing.T) {
 	m.await(h, "RELOADING=1", 1)
 	m.await(h, "MONOTONIC_USEC=", 1)
 	m.await(h, "READY=1", 2)
-	h.edit("ironvip.toml", `mode = "`, `moed = "`) // a bad file ends the reload all the same
+	h.edit("ironvip.toml", `mode = "`, `moed = "`) // an invalid file ends the reload as well
 	h.signalOnly(syscall.SIGHUP)
 	m.await(h, "READY=1", 3)
 	if n := m.count("STOPPING=1"); n != 0 {
@@ -125,15 +125,15 @@ func TestNotify(t *testing.T) {
 	m.await(h, "STOPPING=1", 1)
 }
 
-// signalOnly sends a signal and waits for nothing.
+// signalOnly sends a signal and doesn't wait.
 func (h *host) signalOnly(s syscall.Signal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cmd.Process.Signal(s)
 }
 
-// READY doesn't come while a source has not spoken: a stopped host is told of
-// by systemd, one that serves half of its services is not.
+// READY isn't sent before every source has synced. systemd reports a host that doesn't start, but
+// not one that serves half of its services.
 func TestNotReadyBeforeSourcesSpoke(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -171,8 +171,7 @@ func TestNotReadyBeforeSourcesSpoke(t *testing.T) {
 	h.serves(h.vip("web")+":8080", "a")
 }
 
-// The agent does all of its work as a user that has the unit's three
-// capabilities and nothing else.
+// The agent works as a user with only the unit's three capabilities.
 func TestUnprivilegedAgent(t *testing.T) {
 	parallel(t)
 	need.Root(t)
@@ -197,7 +196,7 @@ func TestUnprivilegedAgent(t *testing.T) {
 	h.ok("status", "--wait")
 	h.stop()
 
-	// Without any, what can't be had is said with the remedy.
+	// Without capabilities, missing privileges are reported with a hint.
 	h.adjust = func(cmd *exec.Cmd) {
 		cmd.Path = h.publicBinary()
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
@@ -206,13 +205,13 @@ func TestUnprivilegedAgent(t *testing.T) {
 	mentions(t, "ipvs without rights", h.fails(), `dataplane.mode = "ipvs"`, "fix: ", "hint: ", "CAP_NET_ADMIN")
 	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "auto"`)
 	if mode == "proxy" {
-		h.start() // on the loopback the proxy needs no rights
+		h.start() // on the loopback the proxy needs no privileges
 		mentions(t, "dataplane show", h.ok("dataplane", "show"), "proxy")
 		h.serves(h.vip("api")+":8080", "a")
 	}
 }
 
-// belongsTo gives the host's files to a user.
+// belongsTo changes the owner of the host's files.
 func (h *host) belongsTo(uid int) {
 	h.t.Helper()
 	err := filepath.WalkDir(h.dir, func(path string, _ os.DirEntry, err error) error {
@@ -229,7 +228,7 @@ func (h *host) belongsTo(uid int) {
 	}
 }
 
-// publicBinary is a copy of the binary that every user may run.
+// publicBinary returns a copy of the binary that every user may run.
 func (h *host) publicBinary() string {
 	h.t.Helper()
 	path := filepath.Join(h.dir, "ironvip-binary")
