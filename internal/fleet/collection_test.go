@@ -44,7 +44,7 @@ func TestCollection(t *testing.T) {
 		var c1, c2 *fleet.Collection[thing]
 		one := kv.Start(t, "one", folders, func(t *fleet.Tree) { c1 = fleet.NewCollection(t, "a", 1, checkThing) })
 		two := kv.Start(t, "two", folders, nil)
-		c2 = fleet.NewCollection(two.Tree, "a", 1, checkThing) // while it runs
+		c2 = fleet.NewCollection(two.Tree, "a", 1, checkThing) // while the tree runs
 		<-c2.Rows().Ready()
 
 		w, err := c1.Put("x", 0, thing{"x", 1})

@@ -10,7 +10,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 )
 
-// A list is believed only when it is a whole answer to what was asked.
+// A list is accepted only if it is a complete answer to the query.
 func TestWhatIsAList(t *testing.T) {
 	const good = `[{"LockIndex":0,"Key":"p/a b%2F","Flags":0,"Value":"eDo=","CreateIndex":3,"ModifyIndex":4,"Session":"s"},{"Key":"p/b","Value":null,"ModifyIndex":5,"Namespace":"default"}]` + "\n"
 	for name, c := range map[string]struct {
@@ -18,7 +18,7 @@ func TestWhatIsAList(t *testing.T) {
 		index    string
 		filtered bool
 		body     string
-		refused  string // what the error says; "" for none
+		refused  string // text of the error; "" for none
 		many     int
 	}{
 		"all":                {200, "7", false, good, "", 2},

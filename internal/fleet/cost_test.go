@@ -12,8 +12,7 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// One change costs the same calls and bytes on every host, whatever the tree
-// holds.
+// One change costs the same calls and bytes on every host, independent of the size of the tree.
 func TestChangeCostsTheSameInALargeTree(t *testing.T) {
 	const changes = 50
 	cost := func(size int) (writer, reader fleettest.Counts) {
@@ -72,8 +71,8 @@ func less(a, b fleettest.Counts) fleettest.Counts {
 	return fleettest.Counts{Reads: a.Reads - b.Reads, Held: a.Held - b.Held, Txns: a.Txns - b.Txns, Sessions: a.Sessions - b.Sessions, Bytes: a.Bytes - b.Bytes}
 }
 
-// What the journal holds is bounded, however much is written and however large,
-// and what hosts watch of it more so.
+// The size of the journal is bounded, whatever the number and size of writes. The part that hosts
+// watch has a smaller bound.
 func TestJournalIsBounded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -87,7 +86,7 @@ func TestJournalIsBounded(t *testing.T) {
 		}
 		bounded := func(when string) {
 			t.Helper()
-			if n, bytes := size("journal/"); n > 2 || bytes > 8<<10 { // the one's stream, and that of the tree's beginning
+			if n, bytes := size("journal/"); n > 2 || bytes > 8<<10 { // the stream of the one host, and that of the tree's beginning
 				t.Fatalf("%s: %d heads with %d bytes", when, n, bytes)
 			}
 			if n, bytes := size("slots/"); n > 16 || bytes > 512<<10 {
@@ -106,13 +105,13 @@ func TestJournalIsBounded(t *testing.T) {
 		}
 		txns := one.Counts().Txns
 		time.Sleep(10 * time.Minute)
-		if n := one.Counts().Txns - txns; n > 12 { // the host says each minute that it is there
+		if n := one.Counts().Txns - txns; n > 12 { // the host refreshes its row each minute
 			t.Errorf("%d transactions in peace", n)
 		}
-		// Values that are too large for it are fetched.
+		// Values that exceed its limit are fetched.
 		time.Sleep(time.Second)
 		e, _, _ := one.Folder("a").Get("key")
-		var fetched atomic.Int32 // a host reads more than that: who is there, now and then everything
+		var fetched atomic.Int32 // a host reads other keys, too: the nodes, and occasionally everything
 		kv.Client("two").Before(func(call fleettest.Call) error {
 			if call.Method == "Get" && call.Key == treePrefix+"a/key" {
 				fetched.Add(1)
@@ -129,7 +128,7 @@ func TestJournalIsBounded(t *testing.T) {
 			t.Errorf("%d reads for one large value", n)
 		}
 		bounded("a value that is fetched")
-		// The streams of hosts that are gone disappear.
+		// The streams of absent hosts disappear.
 		e, _, _ = one.Folder("a").Get("key")
 		mustCommit(t, one, set("a", "key", "small", e.Index))
 		one.End()
@@ -137,7 +136,7 @@ func TestJournalIsBounded(t *testing.T) {
 		if n, _ := size("journal/"); n > 1 {
 			t.Errorf("%d heads hours after the last change", n)
 		}
-		if n, _ := size("slots/"); n > 2 { // of those who removed the others
+		if n, _ := size("slots/"); n > 2 { // of the hosts that removed the others
 			t.Errorf("%d entries hours after the last change", n)
 		}
 		if got := get(two, "a", "key"); got != "small" || two.Stale() != "" {

@@ -54,7 +54,7 @@ func FuzzMark(f *testing.F) {
 	})
 }
 
-// A value is read at one go as it is read step by step.
+// Decoding a value at once and step by step gives the same result.
 func FuzzValue(f *testing.F) {
 	for _, text := range []string{
 		`{"v":1,"value":{"name":"x","more":[{"at":"2026-01-02T03:04:05Z","n":3}]}}`,
@@ -107,7 +107,7 @@ func FuzzHeadKey(f *testing.F) {
 	})
 }
 
-// An entry is bounded whatever its values are, and its head more so.
+// The size of an entry is bounded for all values, and that of its head has a smaller bound.
 func TestEntryIsBounded(t *testing.T) {
 	for name, value := range map[string]string{"text": "x", "escaped": "\x01", "bytes": "\xff", "html": "<"} {
 		for _, each := range []int{10, 30, 2000} {
@@ -122,7 +122,7 @@ func TestEntryIsBounded(t *testing.T) {
 	}
 }
 
-// journal is one stream as its writer leaves it, and a reader of it.
+// journal is one stream in the form of its writer, and a reader of it.
 type journal struct {
 	t       *testing.T
 	paths   paths
@@ -148,15 +148,15 @@ func (j *journal) write(stream string, seq, index, before uint64, large bool) {
 	j.slots[slot] = Pair{Key: slot, Index: index, Value: whole}
 }
 
-// row adds entries from one number to another, each at ten times its number.
+// row adds entries with consecutive numbers, each at the index of ten times its number.
 func (j *journal) row(from, to uint64, large bool) {
 	for seq := from; seq <= to; seq++ {
 		j.write("l", seq, 10*seq, 10*(seq-1), large)
 	}
 }
 
-// look is what a reader makes of it all: the verdict, how many changes there are,
-// and how many streams' slots it has read for that.
+// look returns a reader's results: the verdict, the number of changes, and the number of streams
+// with slots that it has read.
 func (j *journal) look() (v verdict, changes, lists int) {
 	j.t.Helper()
 	n, v := j.streams.read(j.paths, slices.Collect(maps.Values(j.heads)), j.seen, ownHead{}, time.Now())
@@ -178,7 +178,7 @@ func (j *journal) look() (v verdict, changes, lists int) {
 	return v, len(n.changes), lists
 }
 
-// What a reader makes of a stream of which it knows entries 4 and 5, at 40 and 50.
+// The verdict of a reader that knows entries 4 and 5 of a stream, at 40 and 50.
 func TestStreamVerdicts(t *testing.T) {
 	for name, c := range map[string]struct {
 		then  func(j *journal)
@@ -245,8 +245,7 @@ func TestStreamVerdicts(t *testing.T) {
 	}
 }
 
-// A head that can't be read is named, and read over once somebody has put it
-// right.
+// An unreadable head is reported, and ignored once it is repaired.
 func TestHeadThatCantBeRead(t *testing.T) {
 	j := newJournal(t)
 	j.row(4, 5, false)
@@ -268,8 +267,8 @@ func TestHeadThatCantBeRead(t *testing.T) {
 	}
 }
 
-// Slots are written over in turn: a reader has each entry once, however many come
-// between its looks, up to as many as there are slots.
+// Slots are reused in turn. A reader gets each entry once, for any number of entries between its
+// reads up to the number of slots.
 func TestSlotsAreTakenInTurn(t *testing.T) {
 	j := newJournal(t)
 	j.row(1, 1, false)
@@ -287,8 +286,8 @@ func TestSlotsAreTakenInTurn(t *testing.T) {
 	}
 }
 
-// What this host has written is in its tables, and its head isn't read again;
-// what it writes next is judged as ever.
+// This host's own writes are in its tables, and its head isn't read again. Its next write is
+// handled as usual.
 func TestOwnHeadIsKnown(t *testing.T) {
 	j := newJournal(t)
 	j.row(4, 5, false)

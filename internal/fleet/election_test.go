@@ -60,8 +60,8 @@ func TestOneIsElectedAndHandsOver(t *testing.T) {
 	})
 }
 
-// At no time are two hosts elected, whatever happens to sessions and to who can
-// reach Consul.
+// Two hosts are never elected at the same time, whatever happens to sessions and connections to
+// Consul.
 func TestNeverTwoElected(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -77,7 +77,7 @@ func TestNeverTwoElected(t *testing.T) {
 			return some
 		}
 		watch(5 * time.Second)
-		// Cut off, the elected host ends its turn before another's begins.
+		// When it is disconnected, the elected host ends its leadership before another's begins.
 		for _, h := range hosts {
 			if h.Mine() {
 				h.SetDown(true)
@@ -139,7 +139,7 @@ func TestNodes(t *testing.T) {
 		if nodes, _ := hosts[1].Nodes(t.Context()); nodes[0].Revision != 8 {
 			t.Errorf("%+v six seconds after a change", nodes[0])
 		}
-		// Nothing changes: a fleet in peace writes a row a minute and host.
+		// Without changes, each host of a fleet writes one row per minute.
 		before := kv.Index()
 		time.Sleep(10 * time.Minute)
 		if n := kv.Index() - before; n > 40 {
@@ -169,8 +169,8 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// A host that was killed finds its session in its state and ends it, so that
-// it isn't its own rival.
+// A host that was killed finds its session in its state and ends it, so that it doesn't compete
+// with itself.
 func TestRestartAfterKill(t *testing.T) {
 	db, err := store.Open(t.TempDir() + "/state.db")
 	if err != nil {
@@ -184,7 +184,7 @@ func TestRestartAfterKill(t *testing.T) {
 		if !first.Mine() {
 			t.Fatal("alone and not elected")
 		}
-		first.SetDown(true) // its end is not heard
+		first.SetDown(true) // its end can't reach the store
 		first.End()
 		first.SetDown(false)
 		if kv.Sessions() != 1 {

@@ -10,8 +10,7 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// onCommit has f called before each transaction of a host's Commit, with its
-// number, from 1.
+// onCommit calls f before each transaction of a host's Commit, with its number, from 1.
 func onCommit(h *fleettest.Host, f func(n int)) {
 	n := 0
 	h.Before(func(c fleettest.Call) error {
@@ -23,8 +22,8 @@ func onCommit(h *fleettest.Host, f func(n int)) {
 	})
 }
 
-// A write is refused when it is sent again, after an attempt without an answer. That
-// attempt is never done later, also where what was in its way is gone by then.
+// A write is refused on a retry after an attempt without an answer. That attempt is never applied
+// later, even if what it conflicted with has been removed by then.
 func TestRefusedIsNotDoneLater(t *testing.T) {
 	for name, beside := range map[string][]*fleet.Batch{
 		"alone":               nil,
@@ -68,8 +67,8 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 	}
 }
 
-// The attempt without an answer happens at the last moment before the refusal of
-// the next one is told: then it has happened, and is told as that.
+// The attempt without an answer is applied just before the refusal of the next one is reported: it
+// is then reported as done.
 func TestDoneBeforeItsRefusalIsTold(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -96,7 +95,7 @@ func TestDoneBeforeItsRefusalIsTold(t *testing.T) {
 	})
 }
 
-// Where it can't be made sure that the attempt is never done, nothing is said of it.
+// If the attempt can't be fenced, no result is reported.
 func TestRefusalIsNotToldUnfenced(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()

@@ -16,7 +16,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// host is one agent with a connection of its own to the store, and its events.
+// host starts one agent with its own connection to the store, and returns its events.
 func host(t *testing.T, kv *fleettest.Memory, o fleet.Options, connection string) (*fleettest.Host, *fleettest.Client, *event.Log) {
 	t.Helper()
 	events, client := event.NewLog(100, time.Now), kv.Client(connection)
@@ -49,8 +49,8 @@ func identity(id, file string) fleet.Identity {
 }
 
 // A second host with the ID or the name of a live one is refused: it is never ready, writes
-// nothing, and its error names the other host and the remedy. The first one and a host of another
-// name notice nothing, and the disputed name is listed once.
+// nothing, and its error names the other host and a fix. The first host and a host with another
+// name are not affected, and the disputed name is listed once.
 func TestSecondHostIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		second fleet.Options
@@ -144,7 +144,7 @@ func TestRestartAfterKillTakesOver(t *testing.T) {
 					kv := fleettest.NewMemory()
 					first, client, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: identity("id-1", "boot-1:1")}, "a")
 					time.Sleep(20 * time.Second)
-					client.SetDown(true) // its end is not noticed
+					client.SetDown(true) // its end can't reach the store
 					first.End()
 					time.Sleep(after)
 					next, _, events := host(t, kv, c.next, "b")
@@ -199,7 +199,7 @@ func TestRepeatedKillsReportNoDuplicate(t *testing.T) {
 				}
 				watch(0, 20*time.Second)
 				for i, lasts := range []time.Duration{100 * time.Millisecond, 3 * time.Second, 8 * time.Second, 14 * time.Second, time.Minute} {
-					client.SetDown(true) // its end is not noticed
+					client.SetDown(true) // its end can't reach the store
 					h.End()
 					h, client, events = start(i + 1)
 					watch(i+1, lasts)
@@ -270,8 +270,8 @@ func TestNameIsTakenWhileAway(t *testing.T) {
 	})
 }
 
-// A host that began on its cache, without Consul, and then finds a live host of its id goes on
-// with what it has. It neither writes nor ends.
+// A host that began from its cache, without Consul, and then finds a live host with its id
+// continues with its state. It neither writes nor ends.
 func TestDuplicateOfAHostThatBeganWithoutConsul(t *testing.T) {
 	db := open(t)
 	bubble.Test(t, func(t *testing.T) {
@@ -304,7 +304,8 @@ func TestDuplicateOfAHostThatBeganWithoutConsul(t *testing.T) {
 	})
 }
 
-// Consul goes away while a host waits whether the holder of its lock lives: it begins on its cache.
+// Consul becomes unavailable while a host checks whether the holder of its lock lives: the host
+// begins from its cache.
 func TestConsulGoesAwayWhileWaiting(t *testing.T) {
 	db := open(t)
 	bubble.Test(t, func(t *testing.T) {
@@ -333,7 +334,7 @@ func TestConsulGoesAwayWhileWaiting(t *testing.T) {
 	})
 }
 
-// Somebody removes the locks by hand: the hosts take them again.
+// The hosts take their locks again after a manual removal.
 func TestLocksRemovedByHand(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()

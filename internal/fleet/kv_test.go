@@ -10,8 +10,8 @@ import (
 
 func TestMemoryIsAKV(t *testing.T) { kvContract(t, fleettest.NewMemory().Client("one")) }
 
-// kvContract is what a Tree takes a KV store to do; the one in memory and Consul
-// itself are held to it.
+// kvContract is the behavior that a Tree requires from a KV store. It is tested for the store in
+// memory and for Consul.
 func kvContract(t *testing.T, kv fleet.KV) {
 	ctx := t.Context()
 	txn := func(ops ...fleet.Op) fleet.Outcome {
@@ -41,7 +41,7 @@ func kvContract(t *testing.T, kv fleet.KV) {
 	if both.Index == 0 || a.Index != both.Index || b.Index != both.Index || indexA < both.Index || len(b.Value) != 0 {
 		t.Errorf("%+v, %+v, %+v", both, a, b)
 	}
-	// Conditions; all or nothing; every refused operation is named.
+	// Conditions; all or nothing; every refused operation is reported.
 	out := txn(cas("t/c", "1", 0), cas("t/a", "2", 0), cas("t/b", "2", b.Index), cas("t/d", "2", 7))
 	if len(out.Refused) != 2 || out.Refused[0].Op != 1 || out.Refused[1].Op != 3 || out.Index != 0 {
 		t.Errorf("%+v", out)
@@ -49,7 +49,7 @@ func kvContract(t *testing.T, kv fleet.KV) {
 	if c, index := read("t/c"); c != nil || index < both.Index {
 		t.Errorf("half of a transaction: %+v; %d", c, index)
 	}
-	// A value that is there already keeps its index.
+	// Writing an equal value keeps its index.
 	txn(cas("t/a", "1", a.Index))
 	if again, _ := read("t/a"); again.Index != a.Index {
 		t.Errorf("index %d became %d", a.Index, again.Index)
@@ -69,7 +69,7 @@ func kvContract(t *testing.T, kv fleet.KV) {
 		}
 	}
 
-	// A held question returns with a change, removals included.
+	// A blocking query returns at a change, including removals.
 	list := func(after uint64, wait time.Duration) (pairs []fleet.Pair, index uint64) {
 		t.Helper()
 		index, err := kv.List(ctx, "t/", fleet.Query{After: after, Wait: wait}, func(part []fleet.Pair) { pairs = append(pairs, part...) })
@@ -100,7 +100,7 @@ func kvContract(t *testing.T, kv fleet.KV) {
 	if gone, at := read("t/b"); gone != nil || at < got.index {
 		t.Errorf("%+v at %d, removed at %d", gone, at, got.index)
 	}
-	// With nothing new, it returns when the time is over.
+	// Without a change, it returns at its timeout.
 	if _, index := list(got.index, 10*time.Millisecond); index != got.index {
 		t.Errorf("%d became %d", got.index, index)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// Whatever happens to their sessions, calls and answers, hosts of different names
-// never take one of themselves for another by their name, and a while after the last
-// trouble all know who is there, what each says of itself, and the one that is elected.
+// Despite failing sessions, calls and answers, hosts with different names never treat each other as
+// duplicates by name. Some time after the last fault, all know which hosts are present, what each
+// publishes, and which one is elected.
 func TestNodesInAStorm(t *testing.T) {
 	seeds := 10
 	if testing.Short() {
@@ -82,7 +82,7 @@ func nodesStorm(t *testing.T, seed uint64) {
 	}
 }
 
-// nodesTrouble makes some for a host, or for all, and ends it.
+// nodesTrouble causes a fault for one host, or for all, and ends it.
 func nodesTrouble(r *rand.Rand, kv *fleettest.Memory, h *fleettest.Host, watch func(time.Duration)) {
 	short, long := time.Duration(r.IntN(4000))*time.Millisecond, time.Duration(r.IntN(40))*time.Second
 	switch r.IntN(8) {

@@ -22,8 +22,8 @@ func wantSame(t *testing.T, kv *fleettest.Memory, hosts ...*fleettest.Host) {
 	}
 }
 
-// A snapshot is restored: the trees follow it back, whatever the hosts do at
-// that moment, and go on.
+// A snapshot is restored: the trees follow it back, whatever the hosts do at that moment, and
+// continue.
 func TestSnapshotRestored(t *testing.T) {
 	for _, rebuilt := range []bool{false, true} {
 		for _, deaf := range []bool{false, true} {
@@ -51,7 +51,7 @@ func TestSnapshotRestored(t *testing.T) {
 					mustCommit(t, one, fleet.Write{Folder: "a", Key: "old", Index: e.Index})
 					synctest.Wait()
 					wantSame(t, kv, one, two)
-					if deaf { // two hears of nothing until others have written again
+					if deaf { // two receives nothing until others have written again
 						two.SetDown(true)
 						synctest.Wait()
 					}
@@ -76,8 +76,8 @@ func TestSnapshotRestored(t *testing.T) {
 	}
 }
 
-// What is committed while the whole tree is on its way here is not undone by
-// that older reading, whether it adds to what is known or replaces it.
+// An older full read that is in progress doesn't undo a commit, whether it adds to the known rows
+// or replaces them.
 func TestCommitDuringFullReading(t *testing.T) {
 	for name, cause := range map[string]func(*fleettest.Memory){
 		"adding": func(kv *fleettest.Memory) { kv.Put("ironvip/v1/journal/odd", "?") },
@@ -92,8 +92,7 @@ func TestCommitDuringFullReading(t *testing.T) {
 				one := kv.Start(t, "one", folders, nil)
 				old := mustCommit(t, one, set("a", "old", "1", 0), set("a", "changed", "1", 0))
 				time.Sleep(20 * time.Second)
-				// Each answer takes 1 s: the look at the journal, then the journal
-				// and the tree.
+				// Each answer takes 1 s: the check of the journal, then the journal and the tree.
 				one.SetLate(time.Second)
 				time.Sleep(20 * time.Second)
 				cause(kv)
@@ -114,8 +113,8 @@ func TestCommitDuringFullReading(t *testing.T) {
 	}
 }
 
-// After hours of peace, when no entry of the journal would have to be there any
-// more, a restored snapshot is noticed all the same.
+// A restored snapshot is also detected after hours without changes, when the journal may have no
+// entries.
 func TestSnapshotRestoredInPeace(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -130,8 +129,8 @@ func TestSnapshotRestoredInPeace(t *testing.T) {
 	})
 }
 
-// What an operator writes past the journal is found by the next full reading,
-// and at once by a writer who meets it.
+// Manual writes that bypass the journal are found by the next full read, and at once by a writer
+// that conflicts with them.
 func TestWrittenPastTheJournal(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -241,14 +240,14 @@ func TestJunkCantBeAFlood(t *testing.T) {
 	})
 }
 
-// advises reports whether a host that is out of touch says to do that.
+// advises reports whether a disconnected host gives this advice.
 func advises(h *fleettest.Host, what string) bool {
 	_, advice, _ := h.StaleSince()
 	return strings.Contains(advice, what)
 }
 
-// An answer without the fleet's mark is no empty tree, and another fleet's is
-// not followed, until an operator says so.
+// An answer without the fleet's mark is not an empty tree. Another fleet's mark is not followed
+// until an operator confirms it.
 func TestTreeThatIsNotOurs(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -260,7 +259,7 @@ func TestTreeThatIsNotOurs(t *testing.T) {
 		if get(one, "a", "x") != "1" || !advises(one, "consul kv put") {
 			t.Errorf("%q, stale %q", get(one, "a", "x"), one.Stale())
 		}
-		// A new host takes what is there for a new fleet.
+		// A new host accepts the content as a new fleet.
 		two := kv.Start(t, "two", folders, nil)
 		mustCommit(t, two, set("a", "y", "2", 0))
 		time.Sleep(10 * time.Minute)
@@ -319,7 +318,7 @@ func TestStartWithoutConsul(t *testing.T) {
 		wantSame(t, kv, second)
 		second.End()
 
-		// What the cache has is what the tree had, after removals too.
+		// The cache has the content of the tree, after removals too.
 		kv.SetDown(true)
 		third := kv.Run(t, options, nil)
 		<-third.Folder("a").Ready()
@@ -329,7 +328,7 @@ func TestStartWithoutConsul(t *testing.T) {
 		third.End()
 		kv.SetDown(false)
 		kv.Delete(treePrefix + "a/2")
-		fourth := kv.Run(t, options, nil) // reads at once that it is gone
+		fourth := kv.Run(t, options, nil) // reads immediately that it is removed
 		<-fourth.Folder("a").Ready()
 		fourth.End()
 		kv.SetDown(true)
@@ -339,7 +338,7 @@ func TestStartWithoutConsul(t *testing.T) {
 			t.Error(err)
 		}
 		fifth.End()
-		// Without a cache there is nothing to begin with.
+		// Without a cache there is no state to begin with.
 		last := kv.Run(t, fleet.Options{Node: "last", KV: kv.Client("one"), Folders: folders}, nil)
 		time.Sleep(time.Hour)
 		select {
@@ -350,7 +349,7 @@ func TestStartWithoutConsul(t *testing.T) {
 	})
 }
 
-// Back-off grows to ten seconds, so that a Consul that is away isn't stormed.
+// The backoff grows to ten seconds, so that an unavailable Consul isn't overloaded.
 func TestBackOff(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -370,8 +369,8 @@ func TestBackOff(t *testing.T) {
 	})
 }
 
-// A Consul that stalls, so that calls hang instead of failing, is noticed long
-// before the held question is over, and Commit doesn't hang with it.
+// A stalled Consul, where calls hang instead of failing, is detected long before the timeout of the
+// blocking query, and Commit doesn't hang with it.
 func TestStall(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()

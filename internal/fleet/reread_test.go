@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// What an operator did by hand is there when Reread returns.
+// Manual changes are visible when Reread returns.
 func TestReread(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -34,7 +34,7 @@ func TestReread(t *testing.T) {
 				t.Fatalf("%v after %v", err, time.Since(before))
 			}
 		}
-		time.Sleep(time.Second) // a question is held
+		time.Sleep(time.Second) // a blocking query is in progress
 		reread()
 		problems := one.Problems()
 		if _, ok := values.Get("x"); ok || len(problems) != 2 {
@@ -51,7 +51,7 @@ func TestReread(t *testing.T) {
 		kv.Delete(treePrefix + "a/junk's")
 		kv.Delete(treePrefix + "elsewhere")
 		reread()
-		reread() // at once after another
+		reread() // immediately after another
 		if got := one.Problems(); len(got) != 0 {
 			t.Errorf("%v", got)
 		}
@@ -70,8 +70,7 @@ func TestReread(t *testing.T) {
 	})
 }
 
-// Of a reading that breaks off, nothing counts: neither what it had, nor what it
-// lacked.
+// An incomplete read has no effect: neither its content nor what is missing in it.
 func TestABrokenReadingChangesNothing(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -81,14 +80,14 @@ func TestABrokenReadingChangesNothing(t *testing.T) {
 			mustCommit(t, one, fleet.Write{Folder: "a", Key: fmt.Sprintf("x%02d", i), Value: []byte("old")})
 		}
 		before := rows.Revision()
-		for i := range 10 { // past the journal
+		for i := range 10 { // bypasses the journal
 			kv.Put(fmt.Sprintf("%sa/w%02d", treePrefix, i), "new")
 			kv.Put(fmt.Sprintf("%sa/x%02d", treePrefix, i), "changed")
 			kv.Delete(fmt.Sprintf("%sa/x%02d", treePrefix, 19-i))
 		}
 		one.SetLate(time.Second)
 		go func() {
-			time.Sleep(1500 * time.Millisecond) // the journal has come, of the tree a half
+			time.Sleep(1500 * time.Millisecond) // the journal has arrived, and half of the tree
 			one.SetDown(true)
 		}()
 		if err := one.Reread(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
@@ -108,7 +107,7 @@ func TestABrokenReadingChangesNothing(t *testing.T) {
 	})
 }
 
-// Many problems hide none that concerns the tree as a whole, and are counted.
+// Many problems don't hide one that concerns the whole tree, and are counted.
 func TestFirstProblems(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()

@@ -25,7 +25,7 @@ import (
 	"github.com/ironvip/ironvip/test/consultest"
 )
 
-// join runs a tree against real servers and waits for its first reading.
+// join runs a tree against real servers and waits for its first read.
 func join(t testing.TB, c fleet.Config, node string) *fleet.Tree {
 	t.Helper()
 	tree, _ := run(t, c, node)
@@ -59,7 +59,7 @@ func run(t testing.TB, c fleet.Config, node string) (tree *fleet.Tree, end func(
 
 func config(s *consultest.Server) fleet.Config { return fleet.Config{Address: s.URL, Token: s.Token} }
 
-// pairs reads what the servers have in the tree.
+// pairs reads the servers' content of the tree.
 func pairs(t testing.TB, s *consultest.Server) (out []fleet.Pair) {
 	t.Helper()
 	list, _, err := s.Client.KV().List(treePrefix, &api.QueryOptions{RequireConsistent: true})
@@ -88,7 +88,7 @@ func at(tree *fleet.Tree, folder, key string) string {
 	return string(e.Value)
 }
 
-// put writes a key whatever it was, and goes on until it has.
+// put writes a key unconditionally, with retries.
 func put(t testing.TB, tree *fleet.Tree, key, value string) {
 	t.Helper()
 	eventually(t, "written: "+key, func() bool {
@@ -135,7 +135,7 @@ func TestStormOnConsul(t *testing.T) {
 	}, s.WaitReady)
 }
 
-// A storm on a cluster of three whose leader is killed again and again.
+// A storm on a cluster of three with repeated kills of the leader.
 func TestStormOnACluster(t *testing.T) {
 	t.Parallel()
 	c := consultest.StartCluster(t, consultest.Options{}, consultest.Options{}, consultest.Options{})
@@ -159,8 +159,8 @@ func TestStormOnACluster(t *testing.T) {
 	}, c.WaitReady)
 }
 
-// A snapshot is restored into the running server, and the server comes back
-// from an older copy of its disk.
+// A snapshot is restored into the running server, and the server restarts from an older copy of its
+// disk.
 func TestOlderStateOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{})
@@ -195,7 +195,7 @@ func TestOlderStateOnConsul(t *testing.T) {
 	}
 }
 
-// Junk that is written by hand is reported after a Reread, and no longer after the next one.
+// Manually written invalid keys are reported after a Reread, and no longer after the next one.
 func TestRereadOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
@@ -288,7 +288,7 @@ func TestIdentityOnConsul(t *testing.T) {
 	}
 	first, _, kill := runAs(t, c, "lb1", identity("id-1", "boot-1:1"))
 	eventually(t, "the first is there", ready(first))
-	for range 3 { // killed, and restarted at once
+	for range 3 { // killed, and restarted immediately
 		kill()
 		began := time.Now()
 		first, _, kill = runAs(t, c, "lb1", identity("id-1", "boot-1:1"))
@@ -337,8 +337,8 @@ func TestSessionInvalidatedOnConsul(t *testing.T) {
 	for _, node := range []string{"one", "two", "three"} {
 		trees[node], ends[node] = run(t, config(s), node)
 	}
-	// elected is whose turn it is, and nobody's while two say so: whose session was
-	// ended by others hears of it at any time after the next may have been elected.
+	// elected returns the elected host, or "" while two report their election. A host with a
+	// session that others ended may learn of it after the next one has been elected.
 	elected := func() (name string) {
 		for node, tree := range trees {
 			if tree.Mine() {
@@ -364,7 +364,7 @@ func TestSessionInvalidatedOnConsul(t *testing.T) {
 	}
 	eventually(t, "all know who is elected and who is there", everybody(3))
 	sessions, _, err := s.Client.Session().List(nil)
-	if err != nil || len(sessions) < 3 { // more where an answer came too late
+	if err != nil || len(sessions) < 3 { // more if an answer was too late
 		t.Fatalf("%v %v", sessions, err)
 	}
 	for _, session := range sessions {
@@ -379,8 +379,8 @@ func TestSessionInvalidatedOnConsul(t *testing.T) {
 	eventually(t, "the next is", everybody(2))
 }
 
-// Rights that are taken away, and given again, and files of tokens that
-// rotate. An answer with less in it than there is, is none.
+// Permissions are revoked and granted again, and token files rotate. An answer that a missing
+// permission shortens is not accepted.
 func TestTokensOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{ACL: true, Memory: true})
@@ -462,7 +462,7 @@ func TestWaysToConsul(t *testing.T) {
 	eventually(t, "the certificate is not trusted", func() bool { return strings.Contains(tree.Stale(), "certificate") })
 }
 
-// A server that stalls is noticed, and what is written meanwhile is not lost.
+// A stalled server is detected, and writes during the stall are not lost.
 func TestStalledConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{})
@@ -475,8 +475,8 @@ func TestStalledConsul(t *testing.T) {
 	wantSameOn(t, s, one, two)
 }
 
-// BenchmarkFollow compares what a host reads for one change when it follows the
-// journal and when it watches the tree itself, with 10,000 values of 400 bytes.
+// BenchmarkFollow compares the data that a host reads for one change when it follows the journal
+// and when it watches the tree itself, with 10,000 values of 400 bytes.
 func BenchmarkFollow(b *testing.B) {
 	const size = 10_000
 	s := consultest.Start(b, consultest.Options{})
@@ -493,7 +493,7 @@ func BenchmarkFollow(b *testing.B) {
 			follow(b, s, tree, way.prefix)
 		})
 	}
-	b.Run("bare key", func(b *testing.B) { // what Consul itself takes
+	b.Run("bare key", func(b *testing.B) { // the cost in Consul itself
 		kv := s.Client.KV()
 		p := &api.KVPair{Key: "bare", Value: []byte("start")}
 		if _, err := kv.Put(p, nil); err != nil {
@@ -559,8 +559,7 @@ func follow(b *testing.B, s *consultest.Server, tree *fleet.Tree, prefix string)
 	b.ReportMetric(float64(bytes)/float64(b.N), "bytes/change")
 }
 
-// What other hands leave below the prefix is named, left alone and in nobody's
-// way.
+// Keys of other programs below the prefix are reported, left unchanged, and have no other effect.
 func TestJunkOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})

@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 )
 
-// A value of the storm names its writing and the one it replaces, so that the
-// history of a key is a chain: "writer-7<writer-3".
+// A value of the storm names its write and the one that it replaces, so that the history of a key
+// is a chain: "writer-7<writer-3".
 func link(id, before string) string { return id + "<" + before }
 
 func unlink(v string) (id, before string) {
@@ -23,7 +23,7 @@ func unlink(v string) (id, before string) {
 	return id, before
 }
 
-// history is what the storm's writers were told.
+// history is the results that the storm's writers got.
 type history struct {
 	mu     sync.Mutex
 	acked  map[string]map[string]string // by key: writing -> the one before it
@@ -36,8 +36,8 @@ func newHistory() *history {
 	return &history{acked: map[string]map[string]string{}, open: map[string]string{}, failed: map[string]bool{}}
 }
 
-// one does one random conditional write of one to three keys on a host. Nothing
-// is removed, so that chains don't break.
+// one performs one random conditional write of one to three keys on a host. It removes nothing, so
+// that chains remain complete.
 func (h *history) one(ctx context.Context, r *rand.Rand, name string, n int, tree *fleet.Tree, keys int) error {
 	b := &fleet.Batch{}
 	ids, before, paths := []string{}, []string{}, []string{}
@@ -84,9 +84,9 @@ func (h *history) one(ctx context.Context, r *rand.Rand, name string, n int, tre
 	return nil
 }
 
-// check follows each key's chain: every acknowledged writing replaced exactly
-// the one its writer knew, no two replaced the same one, and the last of them,
-// or one whose outcome was left open, is what is there.
+// check follows each key's chain. Every acknowledged write replaced exactly the one that its writer
+// knew, and no two replaced the same one. The present value is the last of them, or a write with an
+// unknown outcome.
 func (h *history) check(t *testing.T, pairs []fleet.Pair, prefix string) {
 	t.Helper()
 	there := map[string]string{}
@@ -106,7 +106,7 @@ func (h *history) check(t *testing.T, pairs []fleet.Pair, prefix string) {
 				t.Errorf("%s: %s is acknowledged and refused", path, id)
 			}
 		}
-		on := map[string]bool{} // the chain, from what is there back to the first
+		on := map[string]bool{} // the chain, from the present value back to the first
 		for id, _ := unlink(there[path]); id != "" && !on[id]; {
 			on[id] = true
 			if h.failed[id] {
@@ -131,7 +131,7 @@ func (h *history) check(t *testing.T, pairs []fleet.Pair, prefix string) {
 	}
 }
 
-// same checks that a tree holds exactly what the store does.
+// same checks that a tree has exactly the store's content.
 func same(tree *fleet.Tree, pairs []fleet.Pair, prefix string) error {
 	n := 0
 	for _, p := range pairs {
@@ -157,9 +157,9 @@ func same(tree *fleet.Tree, pairs []fleet.Pair, prefix string) error {
 
 const treePrefix = "ironvip/v1/tree/"
 
-// storm has three writers on each tree write at random while chaos makes
-// trouble again and again, then ends the trouble and checks that all trees are
-// what the store is, and the histories of the keys have no hole and no fork.
+// storm runs three random writers on each tree while chaos causes faults. It then ends the faults
+// and checks that all trees equal the store, and that the histories of the keys have no gap and no
+// fork.
 func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store func() []fleet.Pair, chaos func(context.Context, *rand.Rand), calm func()) {
 	h := newHistory()
 	var writers, troubles sync.WaitGroup
@@ -201,7 +201,7 @@ func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store fun
 	t.Logf("%d batches, %d writes open, %d refused", h.n, len(h.open), len(h.failed))
 }
 
-// Everything goes wrong that can, on the store in memory.
+// All kinds of faults occur, on the store in memory.
 func TestStorm(t *testing.T) {
 	rounds := 150
 	if testing.Short() {
@@ -239,7 +239,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// trouble makes some for a while, and ends it.
+// trouble causes a fault for a while, and ends it.
 func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*fleettest.Host) {
 	pause := func(d time.Duration) { pause(ctx, d) }
 	h := hosts[r.IntN(len(hosts))]
@@ -262,7 +262,7 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		h.SetSlow(0)
 	case 5:
 		kv.ExpireSessions()
-	case 6: // a reader so slow that the journal is trimmed under it
+	case 6: // a reader so slow that the journal is trimmed before it reads
 		h.Before(func(c fleettest.Call) error {
 			if c.Method == "List" {
 				pause(short * 5)
@@ -271,7 +271,7 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		})
 		pause(short * 5)
 		h.Before(nil)
-	case 8: // answers that are old when they arrive
+	case 8: // answers that are outdated when they arrive
 		h.SetLate(time.Duration(1+r.IntN(10)) * time.Millisecond)
 		pause(short * 5)
 		h.SetLate(0)
@@ -279,7 +279,7 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		arrive := h.Detain()
 		pause(short)
 		arrive()
-	case 7: // somebody meddles with the journal
+	case 7: // a manual change of the journal
 		if pairs := kv.Pairs("ironvip/v1/journal/"); len(pairs) > 0 && r.IntN(4) == 0 {
 			kv.Delete(pairs[r.IntN(len(pairs))].Key)
 		}

@@ -69,7 +69,7 @@ func TestCommitIsSeenHereAndThere(t *testing.T) {
 	if e.Index != b.Indexes[0] {
 		t.Errorf("the writer has index %d, the other %d", b.Indexes[0], e.Index)
 	}
-	// A value that is written again keeps its index.
+	// Writing an equal value again keeps its index.
 	again := mustCommit(t, one, set("a", "x", "1", b.Indexes[0]), set("b", "y", "3", b.Indexes[1]))
 	if again.Indexes[0] != b.Indexes[0] || again.Indexes[1] == b.Indexes[1] {
 		t.Errorf("indexes %v became %v", b.Indexes, again.Indexes)
@@ -89,7 +89,7 @@ func TestConflictNamesWritesAndShowsWhatIsThere(t *testing.T) {
 	one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
 	b := mustCommit(t, one, set("a", "x", "1", 0))
 	eventually(t, "seen", func() bool { return get(two, "a", "x") == "1" })
-	two.Before(func(c fleettest.Call) error { // two hears nothing more by itself
+	two.Before(func(c fleettest.Call) error { // two receives no further changes by itself
 		if c.Method == "List" {
 			return fleettest.ErrDown
 		}
@@ -148,7 +148,7 @@ func TestAnswerLost(t *testing.T) {
 		t.Error("the write is not known to its writer")
 	}
 	eventually(t, "seen", func() bool { return get(two, "a", "x") == "1" })
-	// With more of them lost than it tries, the outcome is open, and shows.
+	// If more of them are lost than the retries, the outcome is unknown, and is reported so.
 	one.LoseAnswers(100)
 	err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}})
 	if !errors.Is(err, fleet.ErrUnavailable) {
@@ -169,7 +169,7 @@ func TestManyBatchesArePacked(t *testing.T) {
 	for i := range batches {
 		batches[i] = &fleet.Batch{Writes: []fleet.Write{set("a", fmt.Sprint(i), "v", 0)}}
 	}
-	var sent atomic.Int32 // the host's session has transactions of its own
+	var sent atomic.Int32 // the host's session has its own transactions
 	one.Before(func(c fleettest.Call) error {
 		if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.HasPrefix(op.Key, treePrefix) }) {
 			sent.Add(1)
@@ -184,7 +184,7 @@ func TestManyBatchesArePacked(t *testing.T) {
 			t.Fatalf("batch %d: %v", i, b.Err)
 		}
 	}
-	if n := sent.Load(); n > 12 { // 1,000 / 112, and room for one that is half full
+	if n := sent.Load(); n > 12 { // 1,000 / 112, with a margin for one that is half full
 		t.Errorf("%d transactions for 1,000 batches of one write", n)
 	}
 	eventually(t, "all there", func() bool { return two.Folder("a").Len() == 1000 })
@@ -206,8 +206,8 @@ func TestCommitHonoursContext(t *testing.T) {
 	}
 }
 
-// Two callers want one key: the second one's conflict comes when what it met is
-// in the tables.
+// Two callers write one key: the second one's conflict is reported when the conflicting value is in
+// the tables.
 func TestCallersOfOneKeyGoOneAfterTheOther(t *testing.T) {
 	kv := fleettest.NewMemory()
 	one := kv.Start(t, "one", folders, nil)
@@ -281,7 +281,7 @@ func TestBadBatches(t *testing.T) {
 			t.Errorf("%s: %v; %v; %v", name, err, bad.Err, good.Err)
 		}
 	}
-	// The largest there may be, and both of the most.
+	// The largest permitted value, and the maximum of both limits.
 	mustCommit(t, one, set("a", "large", strings.Repeat("\x01", fleet.MaxBatchBytes-6), 0))
 	b := mustCommit(t, one, many[:fleet.MaxBatch]...)
 	for i := range gone {
