@@ -120,8 +120,7 @@ func showWorld(w *world) map[string]string {
 	return out
 }
 
-// drawService makes a service that is likely to differ a little from another
-// one of its name.
+// drawService returns a service that is likely to differ a little from another one with its name.
 func drawService(t *rapid.T, name string) vip.Service {
 	var backends []string
 	for i := range 4 {
@@ -148,11 +147,11 @@ func drawService(t *rapid.T, name string) vip.Service {
 	return s
 }
 
-// Whatever is done to services, states and the host, in any order, with drains
-// under way and the agent restarted, frontends are what a naive oracle says.
+// Frontends equal those of a naive oracle after any sequence of changes to services, overrides and
+// the host, with drains under way and restarts of the agent.
 func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		// Not a *testing.T: rapid would ask for its deadline, which a bubble has not.
+		// Not a *testing.T, because rapid would use its deadline, which a bubble doesn't have.
 		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
 			w := newWorld(t, nil).run()
 			o := &oracle{}
