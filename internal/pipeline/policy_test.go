@@ -11,8 +11,8 @@ import (
 
 var n1 = compile.Node{Name: "n1", Zone: "za"}
 
-// Where nodes aren't named, addresses that come and go decide who is local; who
-// names them isn't compiled for that.
+// For backends without a node, changed host addresses decide which are local. Services that name
+// the nodes aren't compiled for such changes.
 func TestLocalFollowsTheHostsAddresses(t *testing.T) {
 	inWorldOf(t, n1, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1", "10.9.0.1"}, local),
@@ -28,7 +28,7 @@ func TestLocalFollowsTheHostsAddresses(t *testing.T) {
 		w.host.Set(hostAddrs("10.9.0.7/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*0@1m0s", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
-		// One that node ports aren't on is the host's own, too.
+		// An address that doesn't serve node ports is also the host's own.
 		host := hostAddrs("10.9.0.7/24", "10.9.0.1/24")
 		host.Addrs[1].Secondary = true
 		w.host.Set(host)
@@ -41,7 +41,7 @@ func TestLocalFollowsTheHostsAddresses(t *testing.T) {
 	})
 }
 
-// What a policy excludes drains as if it had been removed, and comes back.
+// A backend that a policy excludes drains as if it had been removed, and can return.
 func TestExcludedBackendDrains(t *testing.T) {
 	both := []string{"10.0.0.1", "10.0.0.2"}
 	inWorldOf(t, n1, func(t *testing.T, w *world) {
@@ -58,9 +58,8 @@ func TestExcludedBackendDrains(t *testing.T) {
 	})
 }
 
-// The frontend for internal clients comes and goes with the difference of the
-// policies. When it goes, what serves everyone serves them at once: left to
-// drain, it would refuse them.
+// The frontend for internal clients exists while the policies differ. When it is removed, the
+// frontend for everyone serves them at once, because a draining one would reject them.
 func TestAudiences(t *testing.T) {
 	both := []string{"10.0.0.1", "10.0.0.2"}
 	internal := func(s *vip.Service) { s.InternalTraffic = vip.Local }
@@ -81,7 +80,7 @@ func TestAudiences(t *testing.T) {
 	})
 }
 
-// Who has a port has it for every audience.
+// A service that has a port has it for every audience.
 func TestAudiencesAreOneClaim(t *testing.T) {
 	const shared = "192.0.2.99"
 	internal := func(s *vip.Service) { s.InternalTraffic = vip.Local }
@@ -93,8 +92,7 @@ func TestAudiencesAreOneClaim(t *testing.T) {
 	})
 }
 
-// A row tells what to answer to health checks: it changes with the backends'
-// states, and with nothing else.
+// A row contains the answer to health checks: it changes only with the backends' states.
 func TestHealthPortRow(t *testing.T) {
 	health := func(s *vip.Service) { s.HealthPort.Auto = true }
 	web := service("web", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}, local, health, onNode(0, "n1"), onNode(1, "n1"), onNode(2, "n2"))
@@ -134,8 +132,8 @@ func TestHealthPortRow(t *testing.T) {
 	})
 }
 
-// On a real server, services of direct routing with a backend here are
-// frontends, others are not its business.
+// On a real server, services with direct routing and a backend on this host are frontends. Other
+// services are ignored.
 func TestRealServerStage(t *testing.T) {
 	direct := func(s *vip.Service) { s.Forward = vip.ForwardDirect }
 	inWorldOf(t, compile.Node{RealServer: true}, func(t *testing.T, w *world) {
@@ -164,8 +162,7 @@ func TestRealServerStage(t *testing.T) {
 	})
 }
 
-// A drain from before a restart is not taken up where it would be in the way of
-// what is served now.
+// A drain from before a restart is not restored if it would conflict with a present frontend.
 func TestDrainsInTheWayAreNotTakenUpAgain(t *testing.T) {
 	internal := func(s *vip.Service) { s.InternalTraffic = vip.Local }
 	both := []string{"10.0.0.1", "10.0.0.2"}

@@ -17,8 +17,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A new configuration may give any service something more, so each is asked
-// for again, once, in batches; nothing else does that.
+// A new configuration may grant more to any service, so each is requested again, once, in batches.
+// Nothing else does that.
 func TestNewConfigurationAsksForAll(t *testing.T) {
 	const n = 1200
 	settledWorld(t, n, func(w *world) {
@@ -53,7 +53,7 @@ func TestNewConfigurationAsksForAll(t *testing.T) {
 	})
 }
 
-// Who waits is served before the rest, and two reloads at once are one.
+// Waiting services are served before the rest, and two reloads at once count as one.
 func TestNewConfigurationServesTheWaitingFirst(t *testing.T) {
 	settledWorld(t, 700, func(w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.capacity = 700 })
@@ -81,9 +81,8 @@ func TestNewConfigurationServesTheWaitingFirst(t *testing.T) {
 	})
 }
 
-// A pool that gets a range of another family gives each of its services an
-// address of it, at the reload and not only at the next restart, and moves
-// nothing.
+// When a pool gets a range of another family, each of its services gets an address of it at the
+// reload, not only at the next restart, and no address changes.
 func TestRangeAddedByAReload(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const n = 1000
@@ -139,7 +138,7 @@ func TestRangeAddedByAReload(t *testing.T) {
 			t.Errorf("%d commits for %d services", got, n)
 		}
 
-		// And back: what is held stays.
+		// Removing the range again keeps the held addresses.
 		commits = store.Commits()
 		rev := allocations.Revision()
 		if problems := allocator.Configure(cfg("10.0.0.0/16")); len(problems) > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// waiter runs a wait in the background and says whether it has ended.
+// waiter runs a wait in the background and reports whether it has ended.
 type waiter struct {
 	done     chan struct{}
 	problems []vip.Problem
@@ -60,11 +60,11 @@ func TestWaitUntilApplied(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		early.expect(t, "after it was applied", true)
 
-		// A change that no frontend shows is applied once it is compiled.
+		// A change without effect on frontends is applied once it is compiled.
 		rev := w.services.Set(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Origin = "x" }))
 		w.wait("web", rev).expect(t, "nothing to program", true)
 
-		// An older revision than the newest is long applied.
+		// An older revision than the newest is already applied.
 		w.wait("web", rev-1).expect(t, "older revision", true)
 	})
 }
@@ -91,7 +91,7 @@ func TestWaitForTheDataplane(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		row, _, _ := w.compiled.Get(key("web"))
 		newer := *row.Frontends[0]
-		newer.Rev += 1000 // as if the dataplane were behind
+		newer.Rev += 1000 // as if the dataplane were late
 		row.Frontends = []*FrontendRow{&newer}
 		row.ServiceRev++
 		w.compiled.Set(row)
@@ -118,8 +118,8 @@ func TestWaitUntilGone(t *testing.T) {
 	})
 }
 
-// A service whose frontend takes no new connections already is gone for its
-// clients: deleting it changes no row, so no row is waited for.
+// A service with a frontend that takes no new connections is already gone for its clients. Deleting
+// it changes no row, so WaitGone waits for no row.
 func TestWaitUntilGoneWithNothingLeftToApply(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
@@ -131,7 +131,7 @@ func TestWaitUntilGoneWithNothingLeftToApply(t *testing.T) {
 	})
 }
 
-// Who deletes first and waits then has the row of before at hand.
+// A caller that waits after the deletion passes the former row.
 func TestWaitGoneAfterTheFact(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
@@ -145,13 +145,13 @@ func TestWaitGoneAfterTheFact(t *testing.T) {
 	})
 }
 
-// A frontend that the dataplane has yet to let go still takes connections.
+// A frontend that the dataplane has not removed yet still takes connections.
 func TestWaitGoneForTheDataplane(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		last, _, _ := w.compiled.Get(key("web"))
 		last.Frontends = slices.Clone(last.Frontends)
-		last.Frontends[0].Rev += 1000 // as if the dataplane were behind
+		last.Frontends[0].Rev += 1000 // as if the dataplane were late
 		w.remove("web")
 		ended := make(chan struct{})
 		go func() {
@@ -164,7 +164,7 @@ func TestWaitGoneForTheDataplane(t *testing.T) {
 		if table.IsClosed(ended) {
 			t.Error("ended while the dataplane is behind")
 		}
-		w.pass(time.Minute) // the frontend is gone, and with it its applied row
+		w.pass(time.Minute) // the frontend and its applied row are gone
 		if !table.IsClosed(ended) {
 			t.Fatal("waits for a frontend that is gone")
 		}

@@ -29,15 +29,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// tester is what a world needs of a *testing.T or a *rapid.T.
+// tester is what a world needs from a *testing.T or a *rapid.T.
 type tester interface {
 	Helper()
 	Errorf(format string, args ...any)
 	Cleanup(func())
 }
 
-// world is one agent's tables with both stages, the real reconciler and fakes
-// of all that is outside. Use it inside synctest.Test only.
+// world is one agent's tables with both stages, the real reconciler and fakes of everything
+// external. Use it only inside synctest.Test.
 type world struct {
 	t           tester
 	services    *table.Table[vip.ServiceKey, vip.Service]
@@ -49,7 +49,7 @@ type world struct {
 	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	events      *event.Log
 
-	clockSet  atomic.Int64 // by how much somebody has set the host's clock, in nanoseconds
+	clockSet  atomic.Int64 // the sum of the steps of the host's clock, in nanoseconds
 	node      compile.Node
 	allocator *fakeAllocator
 	conns     *fakeConnections
@@ -57,13 +57,12 @@ type world struct {
 	plane     *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 
 	rows     *table.Feed[vip.FrontendKey, vip.Frontend] // for changedRows
-	compiler *Compile                                   // to be looked into after stop only
+	compiler *Compile                                   // to be read only after stop
 	stop     context.CancelFunc
 	stages   sync.WaitGroup
 }
 
-// newWorld starts an agent. What outlives an agent is taken from the one
-// before, if there was one.
+// newWorld starts an agent. It takes what outlives an agent from before, if that is not nil.
 func newWorld(t tester, before *world) *world {
 	clock := table.NewClock(time.Now())
 	w := &world{
@@ -124,7 +123,7 @@ func (w *world) run() *world {
 	return w
 }
 
-// inWorld runs a scenario in a world of its own, with time of its own.
+// inWorld runs a scenario in its own world, with its own time.
 func inWorld(t *testing.T, scenario func(t *testing.T, w *world)) {
 	inWorldOf(t, compile.Node{}, scenario)
 }
@@ -142,7 +141,7 @@ func inWorldOf(t *testing.T, node compile.Node, scenario func(t *testing.T, w *w
 	})
 }
 
-// put sets services and waits until nothing moves any more.
+// put sets services and waits until all goroutines are idle.
 func (w *world) put(services ...vip.Service) {
 	for _, s := range services {
 		w.services.Set(s)
@@ -157,17 +156,16 @@ func (w *world) remove(names ...string) {
 	synctest.Wait()
 }
 
-// pass lets time pass and everything happen that it brings.
+// pass lets time pass, with all of its effects.
 func (w *world) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// setClock sets the clock that deadlines are by. Expect goes by the one that is
-// never set.
+// setClock sets the clock for deadlines. expect uses the clock that is never set.
 func (w *world) setClock(by time.Duration) { w.clockSet.Add(int64(by)) }
 
-// changedRows returns how many frontends changed since the last call.
+// changedRows returns the number of frontends that changed since the last call.
 func (w *world) changedRows() (n int) {
 	for {
 		batch, _ := w.rows.TryNext()
@@ -178,9 +176,9 @@ func (w *world) changedRows() (n int) {
 	}
 }
 
-// expect compares the frontends, in the order of their keys, with lines such as
-// "192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@60s": weight, and how much
-// longer the endpoint may stay. The dataplane must have the same.
+// expect compares the frontends, in the order of their keys, with lines such as "192.0.2.1:80/tcp
+// web: 10.0.0.1:80*1 10.0.0.2:80*0@60s": the weight and the remaining time of each endpoint. The
+// dataplane must have the same.
 func (w *world) expect(want ...string) {
 	w.t.Helper()
 	var got []string
@@ -204,8 +202,8 @@ func (w *world) expect(want ...string) {
 	}
 }
 
-// former returns a row of a frontend that a compiled row has and the table of
-// frontends has no more; nil is none.
+// former returns a row of a frontend that a compiled row refers to and that is no longer in the
+// table of frontends, or nil.
 func (w *world) former() (vip.ServiceKey, *FrontendRow) {
 	for k, row := range w.compiled.All() {
 		for _, f := range row.Frontends {
@@ -256,8 +254,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 	return out
 }
 
-// service makes a service with port 80/tcp and the given backends on their port
-// 80, unless changed.
+// service returns a service with port 80/tcp and the given backends on their port 80, with changes.
 func service(name string, backends []string, change ...func(*vip.Service)) vip.Service {
 	s := vip.Service{
 		Key: key(name), Source: "static", Origin: "services.d/" + name + ".toml:1",
@@ -302,17 +299,17 @@ func hostAddrs(prefixes ...string) (s hostnet.Snapshot) {
 	return s
 }
 
-// unknownProtocol is one that no dataplane can balance.
+// unknownProtocol is a protocol that no dataplane supports.
 const unknownProtocol vip.Protocol = 33
 
-// unsupported makes a service ask for what no dataplane can do.
+// unsupported makes a service request what no dataplane supports.
 func unsupported(s *vip.Service) {
 	s.Ports = append(s.Ports, vip.Port{Name: "strange", Port: 33, TargetPort: 33, Protocol: unknownProtocol})
 }
 
 func local(s *vip.Service) { s.ExternalTraffic, s.InternalTraffic = vip.Local, vip.Local }
 
-// onNode says on which node the i-th backend is.
+// onNode sets the node of the i-th backend.
 func onNode(i int, node string) func(*vip.Service) {
 	return func(s *vip.Service) { s.Backends[i].Node = node }
 }
