@@ -15,7 +15,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// fakeFilters is the nftables table. A transaction happens as a whole or not.
+// fakeFilters is the nftables table. A transaction is atomic.
 type fakeFilters struct{ k *fakeKernel }
 
 func (f fakeFilters) transaction(ctx context.Context, what string, do func() error) error {
@@ -29,9 +29,8 @@ func (f fakeFilters) transaction(ctx context.Context, what string, do func() err
 	return err
 }
 
-// change makes a change of elements, what goes first, or none of it. As in the
-// kernel an element must neither overlap another one of its set nor have other
-// data than the one of its key.
+// change applies a change of elements, removals first, or none of it. As in the kernel an element
+// must not overlap another one of its set, and equal keys must have equal data.
 func (f fakeFilters) change(old map[filter.Element]struct{}, c filter.Change) (map[filter.Element]struct{}, error) {
 	elements := maps.Clone(old)
 	for _, adds := range []bool{false, true} {
@@ -39,7 +38,7 @@ func (f fakeFilters) change(old map[filter.Element]struct{}, c filter.Change) (m
 			if !e.Key.Addr.IsValid() {
 				panic(fmt.Sprintf("element %v without an address", e))
 			}
-			if present != adds || e.Set.Passing() { // which expire, before anyone could look
+			if present != adds || e.Set.Passing() { // these expire before a check
 				continue
 			}
 			for other := range elements {

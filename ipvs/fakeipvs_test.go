@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// parseGeneric reads a message of generic netlink.
+// parseGeneric parses a message of generic netlink.
 func (k *fakeKernel) parseGeneric(h netlink.Header, data []byte) *message {
 	cmd := data[0]
 	if h.Type < unix.NLMSG_MIN_TYPE {
@@ -104,7 +104,7 @@ func serviceMessage(s *kernel.Service) []byte {
 	return kernel.AppendService([]byte{kernel.CmdNewService, 1, 0, 0}, &t, true)
 }
 
-// keyOfMark is the place that a fakeKernel has for a service by mark.
+// keyOfMark returns a fakeKernel's key for a service by mark.
 func keyOfMark(mark uint32, f vip.Family) vip.FrontendKey {
 	k := vip.FrontendKey{Addr: netip.IPv4Unspecified(), Port: uint16(mark >> 16), LastPort: uint16(mark), Protocol: vip.TCP}
 	if f == vip.IPv6 {
@@ -113,7 +113,7 @@ func keyOfMark(mark uint32, f vip.Family) vip.FrontendKey {
 	return k
 }
 
-// age notes that a destination is the newest.
+// age records that a destination is the newest.
 func (s *fakeService) age(a netip.AddrPort) {
 	if s.added == nil {
 		s.added, s.last = map[netip.AddrPort]int{}, map[netip.AddrPort]uint32{}
@@ -182,10 +182,10 @@ func (k *fakeKernel) carryOut(o *op) unix.Errno {
 	return 0
 }
 
-// foreignPort is that of the backends which tests add behind the Target's back.
+// foreignPort is the port of backends that tests add without the Target.
 const foreignPort = 9
 
-// traffic lets clients come to every backend of every UDP service of ours.
+// traffic simulates clients of every backend of every UDP service of ours.
 func (k *fakeKernel) traffic() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -198,7 +198,7 @@ func (k *fakeKernel) traffic() {
 	}
 }
 
-// put makes a service without the Target.
+// put adds a service without the Target.
 func (k *fakeKernel) put(s kernel.Service, dests ...kernel.Dest) {
 	f := &fakeService{Service: s, dests: map[netip.AddrPort]kernel.Dest{}}
 	for _, d := range dests {

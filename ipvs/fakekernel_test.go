@@ -20,55 +20,54 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// fakeKernel is one network namespace's kernel in memory, as far as a Target
-// works on it: IPVS and addresses by the bytes of their netlink messages, the
-// nftables table by its transactions. It refuses what the kernel refuses, and
-// can be told to fail at any call. It outlives the Targets that work on it.
+// fakeKernel is one network namespace's kernel in memory, as far as a Target uses it: IPVS and
+// addresses by the bytes of their netlink messages, the nftables table by its transactions. It
+// rejects what the kernel rejects, and can fail at any call. It outlives the Targets that use it.
 type fakeKernel struct {
 	mu     sync.Mutex
 	calls  int
-	script func(c call) *fault // what is to go wrong, if anything; nil never
+	script func(c call) *fault // the faults of calls; nil: none
 	trace  []string
 
 	module     bool // ip_vs is loaded
 	ipvsFamily uint16
-	schedulers map[string]bool // those that are loaded
+	schedulers map[string]bool // the loaded schedulers
 	tunnels    map[netip.Addr]bool
 	services   map[vip.FrontendKey]*fakeService
 
-	loopback bool // an interface is up, apart from the device
+	loopback bool // an interface other than the device is up
 	device   *fakeDevice
 	nextLink int
-	tardy    int // so many questions for a route are asked before there is one
+	tardy    int // the number of route queries before a route exists
 
 	table     *fakeTable
-	noModule  string // a module that the rules need and the kernel lacks; "" if it has all
+	noModule  string // a missing module that the rules need; "" if there are all
 	sysctls   map[string]string
 	entries   map[conntrack.Flow]struct{} // connection tracking entries of UDP clients
-	processes map[vip.FrontendKey]bool    // what processes listen on
+	processes map[vip.FrontendKey]bool    // the sockets of processes
 }
 
 // call is one call of the kernel, or one message of a batched one.
 type call struct {
 	n    int    // the first is 1
-	kind string // what it is, "ipvs message"
-	what string // and what on, "new service 10.96.0.1:80/tcp"
+	kind string // for example "ipvs message"
+	what string // the object, "new service 10.96.0.1:80/tcp"
 }
 
 func (c call) String() string { return fmt.Sprintf("%d: %s %s", c.n, c.kind, c.what) }
 
-// fault is how a call goes wrong.
+// fault is how a call fails.
 type fault struct {
 	err  error
-	done bool // it is carried out, only the answer is lost
+	done bool // it is done, and only the answer is lost
 }
 
 type fakeService struct {
 	kernel.Service
 	dests map[netip.AddrPort]kernel.Dest
-	added map[netip.AddrPort]int // when, by counting
+	added map[netip.AddrPort]int // order of addition
 	adds  int
-	last  map[netip.AddrPort]uint32 // the weights that mh goes by
+	last  map[netip.AddrPort]uint32 // the weights that mh uses
 }
 
 type fakeDevice struct {
@@ -98,7 +97,7 @@ func newFakeKernel() *fakeKernel {
 	return k
 }
 
-// enter books a call and says how it is to go wrong. The caller holds the lock.
+// enter records a call and returns its fault. The caller holds the lock.
 func (k *fakeKernel) enter(kind, format string, args ...any) *fault {
 	k.calls++
 	c := call{n: k.calls, kind: kind, what: fmt.Sprintf(format, args...)}
@@ -117,7 +116,7 @@ func (k *fakeKernel) enter(kind, format string, args ...any) *fault {
 	return f
 }
 
-// call makes one call of a kind that is done or not as a whole.
+// call performs one atomic call.
 func (k *fakeKernel) call(kind, what string, do func() error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -134,14 +133,14 @@ func (k *fakeKernel) call(kind, what string, do func() error) error {
 	return nil
 }
 
-// fail sets what is to go wrong from now on.
+// fail sets the faults of later calls.
 func (k *fakeKernel) fail(script func(c call) *fault) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.script = script
 }
 
-// alter does something behind the Target's back.
+// alter changes the kernel without the Target.
 func (k *fakeKernel) alter(do func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -173,12 +172,12 @@ func (k *fakeKernel) open(ctx context.Context, stats *counters) (access, error) 
 	return h, nil
 }
 
-// unload takes ip_vs out, with all that it holds.
+// unload unloads ip_vs with all of its state.
 func (k *fakeKernel) unload() {
 	k.module, k.services = false, map[vip.FrontendKey]*fakeService{}
 }
 
-// reload puts it back, as a new family of netlink.
+// reload loads it again, as a new netlink family.
 func (k *fakeKernel) reload() {
 	k.module = true
 	k.ipvsFamily++
@@ -227,7 +226,7 @@ func (s *fakeSocket) Write(ctx context.Context, n int, put func(b []byte, i int)
 	return nil
 }
 
-// message carries out one message, with its fault.
+// message performs one message, with its fault.
 func (s *fakeSocket) message(b []byte) error {
 	m := s.k.parse(s.protocol, b)
 	f := s.k.enter(s.kind("message"), "%s", m.what)
@@ -262,7 +261,7 @@ func (s *fakeSocket) Query(ctx context.Context, put func(b []byte) []byte, each 
 	}
 	s.k.mu.Unlock()
 	if f != nil && f.done && len(parts) > 0 {
-		parts = parts[:len(parts)-1] // the answer breaks off
+		parts = parts[:len(parts)-1] // the answer is incomplete
 	}
 	for _, p := range parts {
 		if err := each(m.typ, p); err != nil {
@@ -283,7 +282,7 @@ type message struct {
 	answer [][]byte // set by do
 }
 
-// parse reads what a message asks for. What no kernel would take panics.
+// parse parses a message. It panics on a message that no kernel would accept.
 func (k *fakeKernel) parse(protocol int, b []byte) *message {
 	netlink.EndMessage(b, 1, 1)
 	h, data, rest, err := netlink.NextMessage(b)
@@ -296,10 +295,9 @@ func (k *fakeKernel) parse(protocol int, b []byte) *message {
 	return k.parseGeneric(h, data)
 }
 
-// witness compares what is there with what is wanted, by its own account of
-// what a frontend needs, and returns for each key what is wrong. What is wrong
-// with no key in particular is at the zero key. Foreign things are those that
-// ours doesn't know.
+// witness compares the actual state with want, with its own implementation of what a frontend
+// needs. It returns the differences for each key. Differences without a key are at the zero key.
+// Foreign objects are those that ours doesn't know.
 func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map[vip.FrontendKey]*fakeService) map[vip.FrontendKey][]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -420,7 +418,7 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 	return wrong
 }
 
-// withMark is an element as the table has it where frontends have these marks.
+// withMark returns an element in the table's form if frontends have these marks.
 func withMark(e filter.Element, marks map[vip.FrontendKey]uint32) filter.Element {
 	if e.Set.HasMark() {
 		e.Mark = marks[e.Key]
@@ -447,9 +445,9 @@ func (k *fakeKernel) witnessService(f *vip.Frontend, s *fakeService, mark uint32
 	w := kernel.Service{Key: f.Key, Mark: mark, Scheduler: f.Scheduler.String(), Flags: flags, Timeout: uint32(f.Affinity.Seconds()), Netmask: mask}
 	got := s.Service
 	if mark != 0 {
-		got.Key = f.Key // which the kernel doesn't know
+		got.Key = f.Key // the kernel doesn't know it
 	}
-	got.Flags &^= kernel.FlagSched1 | kernel.FlagSched2 // the scheduler's own, which ipvsadm is witness of
+	got.Flags &^= kernel.FlagSched1 | kernel.FlagSched2 // the scheduler's own flags, which ipvsadm checks
 	if got != w {
 		say("service is %+v", got)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 )
 
-// parseRoute reads a message about an address, or the question where it is.
+// parseRoute parses a message about an address, or a query for its route.
 func (k *fakeKernel) parseRoute(h netlink.Header, data []byte) *message {
 	if h.Type == unix.RTM_GETROUTE {
 		return k.parseRouteQuestion(h, data)
@@ -64,8 +64,8 @@ func (k *fakeKernel) parseRoute(h netlink.Header, data []byte) *message {
 	return m
 }
 
-// parseRouteQuestion reads the question which way packets for an address go: to this
-// host, unless it is too early.
+// parseRouteQuestion parses a query for the route of an address. The answer is this host, unless it
+// is too early.
 func (k *fakeKernel) parseRouteQuestion(h netlink.Header, data []byte) *message {
 	a := netlink.Attrs{B: data[12:]}
 	_, v, _ := a.Next()
@@ -85,7 +85,7 @@ func (k *fakeKernel) parseRouteQuestion(h netlink.Header, data []byte) *message 
 	return m
 }
 
-// setDown takes the device down; the kernel then drops its IPv6 addresses.
+// setDown sets the device down; the kernel then drops its IPv6 addresses.
 func (k *fakeKernel) setDown() {
 	if k.device == nil {
 		return
@@ -137,7 +137,7 @@ func (l fakeLinks) LinkAdd(link rtnl.Link) error {
 func (l fakeLinks) LinkList() ([]rtnl.Link, error)             { return nil, nil }
 func (l fakeLinks) AddrAdd(link rtnl.Link, _ *rtnl.Addr) error { return nil }
 
-// fakeTunnels are the devices for tunnels, and whether they are up.
+// fakeTunnels are the tunnel devices and their states.
 type fakeTunnels struct{ k *fakeKernel }
 
 func (f fakeTunnels) Read() (all map[netip.Addr]bool, err error) {
@@ -157,7 +157,7 @@ func (f fakeTunnels) RemoveAll() error {
 	return f.k.call("tunnel delete", "all", func() error { clear(f.k.tunnels); return nil })
 }
 
-// on makes a call about the device that a link stands for.
+// on performs a call about a link's device.
 func (l fakeLinks) on(link rtnl.Link, kind string, do func(d *fakeDevice)) error {
 	return l.k.call(kind, link.Attrs().Name, func() error {
 		if l.k.device == nil || l.k.device.index != link.Attrs().Index {

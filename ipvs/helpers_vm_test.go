@@ -17,8 +17,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// planeIn is a Target that works in a node's namespace, whichever goroutine
-// calls it.
+// planeIn is a Target that works in a node's namespace, in any goroutine.
 type planeIn struct {
 	*Target
 	node *netlab.Node
@@ -92,7 +91,7 @@ func (p *planeIn) change(t testing.TB, old, new *vip.Frontend) {
 
 func (p *planeIn) remove(t testing.TB, old *vip.Frontend) { t.Helper(); p.change(t, old, nil) }
 
-// read returns what Actual yields, by key.
+// read returns Actual's results by key.
 func (p *planeIn) read(t testing.TB) map[vip.FrontendKey]observed {
 	t.Helper()
 	all := map[vip.FrontendKey]observed{}
@@ -108,7 +107,7 @@ func (p *planeIn) read(t testing.TB) map[vip.FrontendKey]observed {
 	return all
 }
 
-// wants checks that the kernel has exactly these frontends, undamaged.
+// wants checks that the kernel has exactly these frontends, without differences.
 func (p *planeIn) wants(t testing.TB, all ...*vip.Frontend) {
 	t.Helper()
 	have := p.read(t)
@@ -129,7 +128,7 @@ func (p *planeIn) wants(t testing.TB, all ...*vip.Frontend) {
 	}
 }
 
-// run runs a program in the node and returns what it prints.
+// run runs a program in the node and returns its output.
 func run(t testing.TB, node *netlab.Node, args ...string) string {
 	t.Helper()
 	var out []byte
@@ -157,8 +156,7 @@ func runWith(t testing.TB, node *netlab.Node, input string, args ...string) stri
 	return string(out)
 }
 
-// frontend makes a frontend on a virtual address, "10.96.0.1:80", with backends
-// of weight 1.
+// frontend returns a frontend on a virtual address, "10.96.0.1:80", with backends of weight 1.
 func frontend(at string, p vip.Protocol, backends ...netip.AddrPort) *vip.Frontend {
 	ap := netip.MustParseAddrPort(at)
 	f := &vip.Frontend{
@@ -200,7 +198,7 @@ func nth(p netip.Prefix, i int) netip.Addr {
 	return a
 }
 
-// many makes n frontends with m backends each.
+// many returns n frontends with m backends each.
 func many(n, m int) []*vip.Frontend {
 	var all []*vip.Frontend
 	for i := range n {

@@ -16,13 +16,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// act is one thing that happens: a wish, a fault, a foreign hand, time.
+// act is one event: a desired change, a fault, a change by another program, or time.
 type act struct {
 	what string
 	do   func(w *world)
 }
 
-// storm is what goes wrong, as script.
+// storm is the script of faults.
 type storm struct {
 	in, length, way int // from the in-th call on, length calls fail
 	crash, done     bool
@@ -89,8 +89,8 @@ func drawAct(t *rapid.T) act {
 	}}
 }
 
-// Whatever is wished for, fails and is altered behind our back, in whatever
-// order: once it ends, all is as wished, and nothing else was touched.
+// After any sequence of desired changes, faults and changes by other programs, the final state is
+// the desired one, and nothing else was changed.
 func TestStorm(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var acts []act
@@ -143,7 +143,7 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// place wishes for a frontend, and no longer for those that have one of its ports.
+// place adds a desired frontend, and removes those with one of its ports.
 func (w *world) place(f *vip.Frontend) {
 	for _, k := range displaced(w.want, f) {
 		w.set(k, nil)

@@ -20,8 +20,8 @@ import (
 //go:embed testdata/table.nft
 var goldenTable string
 
-// The table without its elements is what nft shows of it in testdata: rules and
-// sets are fixed, and whoever changes them sees what an operator will see.
+// The table without its elements equals nft's output in testdata. Rules and sets are fixed, and a
+// change of them shows what an operator will see.
 func TestTableAsNftShowsIt(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
@@ -33,8 +33,8 @@ func TestTableAsNftShowsIt(t *testing.T) {
 	}
 }
 
-// witnessFilters compares, through nft's eyes, what is in the sets with what is
-// wanted; but for backends that may be their own clients.
+// witnessFilters compares the sets in nft's output with the wanted ones, without backends that may
+// be their own clients.
 func witnessFilters(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
 	frontends := map[vip.FrontendKey]*vip.Frontend{}
@@ -96,7 +96,7 @@ func witnessFilters(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 		}
 		for _, e := range set.Elem {
 			if object.Map != nil {
-				e = e.([]any)[0] // the mark is another witness'
+				e = e.([]any)[0] // another check compares the mark
 			}
 			has := set.Name + " " + elementText(e)
 			if !wanted[has] {
@@ -110,7 +110,7 @@ func witnessFilters(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	}
 }
 
-// witnessMarks returns, through nft's eyes, which frontends have which marks.
+// witnessMarks returns the marks of frontends from nft's output.
 func witnessMarks(t *testing.T, node *netlab.Node) map[vip.FrontendKey]uint32 {
 	t.Helper()
 	var ruleset struct {
@@ -147,8 +147,7 @@ func witnessMarks(t *testing.T, node *netlab.Node) map[vip.FrontendKey]uint32 {
 	return out
 }
 
-// elementText joins the parts of a set's element with spaces, the ends of a range
-// with a dash.
+// elementText joins the parts of a set's element with spaces, and the ends of a range with a dash.
 func elementText(e any) string {
 	if n, ok := e.(float64); ok {
 		return strconv.FormatFloat(n, 'f', -1, 64)

@@ -19,10 +19,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// world is a fleet's wish, a Reconciler, a Target and a fake kernel, in a
-// synctest bubble.
+// world is a fleet's desired state, a Reconciler, a Target and a fake kernel, in a synctest bubble.
 type world struct {
-	errs    []string // what the test found wrong
+	errs    []string // the errors that the test found
 	k       *fakeKernel
 	foreign map[vip.FrontendKey]*fakeService
 
@@ -30,8 +29,8 @@ type world struct {
 	clock   table.Clock
 	desired *table.Table[vip.FrontendKey, vip.Frontend]
 
-	amnesia    bool        // an agent ended and didn't tell the next which clients' backends left
-	unrecorded bool        // the table or what is in it was deleted
+	amnesia    bool        // an agent ended without a record of the clients with backends that left
+	unrecorded bool        // the table or its content was deleted
 	crashed    atomic.Bool // at a call of the script; nothing reaches the kernel until restart
 
 	resync  time.Duration
@@ -58,7 +57,7 @@ func newWorld() *world {
 	return w
 }
 
-// start makes a Target, as often as it takes, and a Reconciler on it.
+// start creates a Target, with retries, and a Reconciler with it.
 func (w *world) start() {
 	o := Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}
 	for try := 0; ; try++ {
@@ -87,7 +86,7 @@ func (w *world) start() {
 	w.stop = func() { cancel(); <-done; w.target.Close() }
 }
 
-// set wishes for a frontend from now on, or with nil no longer for it.
+// set sets the desired state of a frontend; nil removes it.
 func (w *world) set(key vip.FrontendKey, f *vip.Frontend) {
 	if f == nil {
 		delete(w.want, key)
@@ -102,13 +101,13 @@ func (w *world) errorf(format string, args ...any) {
 	w.errs = append(w.errs, fmt.Sprintf(format, args...))
 }
 
-// waitIdle waits until nothing happens any more but for time to pass.
+// waitIdle waits until all goroutines wait for time to pass.
 func (w *world) waitIdle() {
 	synctest.Wait()
 	w.k.traffic()
 }
 
-// wrong is the kernel's witness of what isn't as wished.
+// wrong returns the differences between the kernel and the desired state.
 func (w *world) wrong() map[vip.FrontendKey][]string {
 	if w.amnesia {
 		w.k.alter(func() { clear(w.k.entries) })
@@ -116,8 +115,8 @@ func (w *world) wrong() map[vip.FrontendKey][]string {
 	return w.k.witness(w.want, w.foreign)
 }
 
-// checkReported checks that whatever is wrong now is said: in the key's applied row, in
-// that of a key that shares the address, or of the dataplane as a whole.
+// checkReported checks that every present difference is reported: in the key's applied row, in that
+// of a key with the same address, or for the dataplane as a whole.
 func (w *world) checkReported() {
 	if s := w.r.Stats(); s.TargetError != "" || !s.Synced {
 		return
@@ -141,12 +140,11 @@ func (w *world) checkReported() {
 	}
 }
 
-// checkApplied checks that all is as wished, and that nothing says otherwise.
+// checkApplied checks that the desired state is applied, and that no report contradicts this.
 func (w *world) checkApplied() {
 	wrong, s := w.wrong(), w.r.Stats()
-	// Which services on the host's own addresses are ours stands in the table: an
-	// agent that comes without it takes them for foreign, says so where one is
-	// wanted, and leaves them alone.
+	// The table records which services on the host's own addresses are ours. An agent without that
+	// record treats them as foreign, reports conflicts with them, and leaves them unchanged.
 	if w.amnesia && w.unrecorded {
 		maps.DeleteFunc(wrong, func(key vip.FrontendKey, _ []string) bool { return key.Protocol != 0 && !owns(key.Addr) })
 	}
