@@ -17,8 +17,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Whatever a foreign hand does to what is ours, Actual tells, and one repair
-// repairs it.
+// Actual reports every change by other programs to what is ours, and one repair repairs it.
 func TestDriftIsSeenAndRepaired(t *testing.T) {
 	pods := []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24"), netip.MustParsePrefix("10.77.2.0/24")}
 	cases := []struct {
@@ -158,8 +157,7 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 	}
 }
 
-// A sysctl that somebody changes is drift, too; one that was never to be had is
-// a finding, and no drift without end.
+// A changed sysctl is drift, too. A sysctl that can't be set is a finding, and not endless drift.
 func TestSysctlDrift(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
@@ -185,8 +183,7 @@ func TestSysctlDrift(t *testing.T) {
 	p.wants(t, f)
 }
 
-// New pod ranges take effect at the next change, and without one at the next
-// reading.
+// New pod ranges take effect at the next change or, without one, at the next read.
 func TestPodRangesChange(t *testing.T) {
 	lab := netlab.New(t)
 	now := []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}
@@ -224,7 +221,7 @@ func TestPodRangesChange(t *testing.T) {
 	p.wants(t, b, c)
 }
 
-// A change that comes before the drift is noticed finds its way, too.
+// A change before the detection of drift is applied, too.
 func TestChangeOfWhatIsNotAsBelieved(t *testing.T) {
 	cases := map[string]string{
 		"service gone":              "ipvsadm -D -t 10.96.0.1:80",
@@ -257,7 +254,7 @@ func TestChangeOfWhatIsNotAsBelieved(t *testing.T) {
 	}
 }
 
-// What isn't ours is the same, to the byte, after all that we do.
+// What isn't ours is identical, to the byte, after everything that we do.
 func TestForeignThingsStay(t *testing.T) {
 	lab := netlab.New(t)
 	runWith(t, lab.Director, `-A -t 10.50.0.1:80 -s sed -p 60
@@ -337,8 +334,8 @@ func TestForeignThingsStay(t *testing.T) {
 	p.wants(t, clash)
 }
 
-// A new agent takes over 50 services without a write, changes one with one
-// message, and an agent that ends leaves everything as it is.
+// A new agent adopts 50 services without a write, and changes one with one message. An agent that
+// ends leaves everything as it is.
 func TestAdopt(t *testing.T) {
 	lab := netlab.New(t)
 	pods := func(o *Options) {

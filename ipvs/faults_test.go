@@ -22,8 +22,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// steps is what a fleet goes through: each step wishes, and time passes between
-// them.
+// steps are the changes of a fleet's desired state, with time between them.
 var steps = []func(w *world){
 	func(w *world) {
 		w.put(listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80", "10.1.0.2:80*2"))
@@ -69,8 +68,7 @@ func (w *world) put(f *vip.Frontend) { w.set(f.Key, f) }
 
 func (w *world) drop(at string, p vip.Protocol) { w.set(listener(at, p).Key, nil) }
 
-// honest returns the ways in which a call may go wrong without the kernel's
-// saying what isn't so.
+// honest returns the ways in which a call may fail without a wrong answer of the kernel.
 func honest(kind string) []fault {
 	lost := func(e ...error) (out []fault) {
 		for _, err := range e {
@@ -134,9 +132,9 @@ func lies(kind string) []fault {
 	return nil
 }
 
-// play goes through all steps while script decides what fails; at the end,
-// nothing fails any more, and all must be right. A resync of 0 is none. Without
-// one, what is wrong must be said at each step.
+// play runs all steps while script decides what fails. At the end nothing fails any more, and
+// everything must be correct. A resync of 0 is none. Without a resync, every error must be reported
+// at each step.
 func play(t *testing.T, pause, resync time.Duration, script func(w *world, c call) *fault) (w *world) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
@@ -179,7 +177,7 @@ func play(t *testing.T, pause, resync time.Duration, script func(w *world, c cal
 
 var errCrashed = errors.New("the agent is no more")
 
-// calls returns the calls that the steps take when nothing fails.
+// calls returns the calls of the steps without faults.
 func calls(t *testing.T, pause, resync time.Duration) []call {
 	t.Helper()
 	var all []call
@@ -191,7 +189,7 @@ func calls(t *testing.T, pause, resync time.Duration) []call {
 	return all
 }
 
-// report fails the test with what was found wrong, at the first that is.
+// report fails the test with the errors, at the first step with any.
 func report(t *testing.T, w *world, what string) {
 	t.Helper()
 	if len(w.errs) > 0 {
@@ -199,8 +197,8 @@ func report(t *testing.T, w *world, what string) {
 	}
 }
 
-// eachFault plays the steps once for each call and each way in which it may go
-// wrong, for as many calls of its kind as length.
+// eachFault runs the steps once for each call and each way in which it may fail, for length calls
+// of its kind.
 func eachFault(t *testing.T, pause, resync time.Duration, length int, ways func(kind string) []fault) {
 	t.Helper()
 	runs := 0
@@ -226,8 +224,8 @@ func eachFault(t *testing.T, pause, resync time.Duration, length int, ways func(
 	t.Logf("%d runs", runs)
 }
 
-// Whichever call fails, and however, what is missing is said while it is, and
-// tries bring it about without a reading of the whole kernel.
+// Whichever call fails, and however, what is missing is reported while it is, and retries apply it
+// without a read of the whole kernel.
 func TestEachCallFails(t *testing.T) {
 	for _, c := range []struct {
 		length int
@@ -249,8 +247,7 @@ func TestEachCallLies(t *testing.T) {
 	}
 }
 
-// An agent that ends at any call, before it is carried out or after, is
-// succeeded by one that takes over.
+// If an agent ends at any call, before or after it is carried out, the next agent takes over.
 func TestCrashAtEachCall(t *testing.T) {
 	for _, pause := range []time.Duration{0, 3 * time.Millisecond} {
 		for n := range len(calls(t, pause, 0)) {
@@ -270,7 +267,7 @@ func TestCrashAtEachCall(t *testing.T) {
 	}
 }
 
-// drifts are what a foreign hand may do at any time.
+// drifts are changes by another program at any time.
 var drifts = map[string]func(w *world){
 	"service deleted": func(w *world) { delete(w.k.services, oneFrontend().Key) },
 	"all ours deleted": func(w *world) {
@@ -365,7 +362,7 @@ var drifts = map[string]func(w *world){
 	},
 }
 
-// Any foreign change between two calls is repaired.
+// Any change by another program between two calls is repaired.
 func TestDriftAtEachCall(t *testing.T) {
 	const pause, resync = 3 * time.Millisecond, 100 * time.Millisecond
 	n := len(calls(t, pause, resync))
@@ -410,8 +407,8 @@ func TestForeignSchedulerIsNamed(t *testing.T) {
 	})
 }
 
-// A device that somebody deleted comes back with every address, not only those
-// of the change that met its absence, however its making fails.
+// A deleted device is created again with every address, not only those of the change that detected
+// its absence, however its creation fails.
 func TestDeviceComesBackWhole(t *testing.T) {
 	for _, kind := range []string{"link find", "link add", "link set", "route send", "route message"} {
 		for i := range honest(kind) {
@@ -441,8 +438,8 @@ func TestDeviceComesBackWhole(t *testing.T) {
 	}
 }
 
-// A module that was taken out and put back between two changes is no missing
-// scheduler: the change that meets it finds the family again and does all.
+// A module that was unloaded and loaded again between two changes is not a missing scheduler: the
+// next change finds the netlink family again and is applied.
 func TestChangeAfterAReload(t *testing.T) {
 	k := newFakeKernel()
 	stats := &counters{}

@@ -190,7 +190,7 @@ func (s *scope) end() {
 	}
 }
 
-// settle collects our garbage and waits until the kernel has nothing left to do.
+// settle collects our garbage and waits until the kernel is idle.
 func settle(t testing.TB) {
 	runtime.GC()
 	idle, ticks := idleTicks(t)
@@ -224,7 +224,7 @@ func idleTicks(t testing.TB) (idle, all int) {
 	return idle, all
 }
 
-// middle is the median.
+// middle returns the median.
 func middle(all []float64) float64 {
 	slices.Sort(all)
 	return all[len(all)/2]

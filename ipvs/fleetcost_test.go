@@ -17,8 +17,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// nullKernel takes everything and does nothing; what it should hold it
-// answers. So all that is measured on it is ours.
+// nullKernel accepts everything and does nothing, and answers reads with the expected state. So all
+// measured cost is ours.
 type nullKernel struct {
 	services [][]byte
 	dests    map[vip.FrontendKey][][]byte
@@ -35,7 +35,7 @@ func newNullKernel() *nullKernel {
 	return k
 }
 
-// hold makes it answer as a kernel that has these frontends.
+// hold makes it answer as a kernel with these frontends.
 func (k *nullKernel) hold(all []*vip.Frontend) {
 	k.device.device = &fakeDevice{index: 1, up: true, noARP: true, addrs: map[netip.Addr]bool{}}
 	for _, f := range all {
@@ -158,7 +158,7 @@ func fleetOf(n int) (all []*vip.Frontend) {
 	return all
 }
 
-// programAll is what a cold start does, in batches as the reconciler does.
+// programAll does what a cold start does, in batches as in the reconciler.
 func programAll(t *Target, all []*vip.Frontend) {
 	for chunk := range slices.Chunk(all, 512) {
 		batch := make([]updateOf, len(chunk))

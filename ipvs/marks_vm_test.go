@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ranged makes f one for all ports up to last; target is the backends' port, 0
-// for the one that the client asked for.
+// ranged makes f a frontend for all ports up to last. Target is the backends' port, or 0 for the
+// client's destination port.
 func ranged(f *vip.Frontend, last, target uint16) *vip.Frontend {
 	return with(f, func(f *vip.Frontend) {
 		f.Key.LastPort = last
@@ -54,8 +54,8 @@ func (w *town) port(f *vip.Frontend, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(f.Key.Addr, port)
 }
 
-// A range of ports is served from its first to its last, at the port that the
-// client asked for, by all backends; what is beside it is refused.
+// All backends serve a range of ports from its first to its last, at the client's destination port.
+// Other ports are refused.
 func TestPortRange(t *testing.T) {
 	everyRange(t, func(t *testing.T, w *town, f *vip.Frontend) {
 		p := f.Key.Protocol.String()
@@ -101,7 +101,7 @@ func TestPortRange(t *testing.T) {
 		}
 		w.wants(t, fixed)
 
-		// Another range takes its place, which overlaps it.
+		// Another range that overlaps it replaces it.
 		wider := ranged(f, 7100, 0)
 		w.put(t, updateOf{Key: fixed.Key, Old: fixed}, updateOf{Key: wider.Key, New: wider})
 		w.wants(t, wider)
@@ -121,7 +121,7 @@ func TestPortRange(t *testing.T) {
 	})
 }
 
-// clean removes what is there and checks that nothing stays behind.
+// clean removes the present state and checks that nothing remains.
 func (w *town) clean(t *testing.T, all ...*vip.Frontend) {
 	t.Helper()
 	for _, f := range all {
@@ -135,7 +135,7 @@ func (w *town) clean(t *testing.T, all ...*vip.Frontend) {
 	}
 }
 
-// Masquerading and source ranges are the same for ranges of ports.
+// Masquerading and source ranges work in the same way for ranges of ports.
 func TestPortRangeMasqueradeAndSources(t *testing.T) {
 	everyRange(t, func(t *testing.T, w *town, f *vip.Frontend) {
 		p := f.Key.Protocol.String()
@@ -193,8 +193,8 @@ func TestPortRangeMasqueradeAndSources(t *testing.T) {
 	})
 }
 
-// Clients in the pod ranges and this host itself have backends of their own,
-// and all else of their own, beside those of everyone.
+// Clients in the pod ranges and this host itself have their own backends and settings, beside those
+// for everyone.
 func TestInternalAudience(t *testing.T) {
 	everyRange(t, func(t *testing.T, w *town, wide *vip.Frontend) {
 		p := wide.Key.Protocol
@@ -228,7 +228,7 @@ func TestInternalAudience(t *testing.T) {
 			asks(w.Director, "backend1", "backend2")
 			asks(w.Backends[0], "backend1", "backend2") // a pod
 
-			// Neither falls over to the other's backends.
+			// Neither uses the other's backends.
 			none := with(local, func(f *vip.Frontend) { f.Backends = nil })
 			w.change(t, local, none)
 			w.refused(t, w.Client, p, w.port(cluster, port))
@@ -253,8 +253,7 @@ func TestInternalAudience(t *testing.T) {
 	})
 }
 
-// A backend on the director itself serves, too, and the mark doesn't stay on
-// its packets.
+// A backend on the director itself also serves, and its packets don't keep the mark.
 func TestPortRangeWithBackendOnTheDirector(t *testing.T) {
 	everyRange(t, func(t *testing.T, w *town, f *vip.Frontend) {
 		own := w.node4or6(w.Director, f.Key.AddrPort().String())
@@ -272,8 +271,7 @@ func TestPortRangeWithBackendOnTheDirector(t *testing.T) {
 	})
 }
 
-// The mark that a frontend's packets have is on no packet that leaves, and one
-// that somebody else's service has is not used.
+// No packet that leaves has a frontend's mark, and a mark of another program's service is not used.
 func TestMarksOfOthers(t *testing.T) {
 	w := newTown(t)
 	run(t, w.Director, "ipvsadm", "-A", "-f", fmt.Sprint(filter.MarkAt(0)), "-s", "sed")
@@ -322,8 +320,7 @@ func TestMarksOfOthers(t *testing.T) {
 	}
 }
 
-// What a real server serves reaches its own listener; all else on the address
-// is refused.
+// The services of a real server reach its own listener. All other ports of the address are refused.
 func TestRealServer(t *testing.T) {
 	every(t, func(t *testing.T, at string, p vip.Protocol) {
 		w := newTown(t)
@@ -348,8 +345,8 @@ func TestRealServer(t *testing.T) {
 	})
 }
 
-// What is asked of a frontend by its key is that of its service by mark:
-// connections, statistics, UDP clients whose backend leaves.
+// Queries for a frontend by its key cover its service by mark: connections, statistics, UDP clients
+// of a backend that leaves.
 func TestPortRangeIsCounted(t *testing.T) {
 	everyRange(t, func(t *testing.T, w *town, f *vip.Frontend) {
 		p := f.Key.Protocol.String()
@@ -406,7 +403,8 @@ func TestPortRangeIsCounted(t *testing.T) {
 	})
 }
 
-// What a dataplane left is found and removed by mark, too, and nobody else's.
+// What a dataplane left is also found and removed by mark, without changes to other programs'
+// services.
 func TestFindAndRemoveByMark(t *testing.T) {
 	lab := netlab.New(t)
 	run(t, lab.Director, "ipvsadm", "-A", "-f", "7", "-s", "wlc")

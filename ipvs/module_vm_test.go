@@ -22,9 +22,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// This file comes after those that use moby/ipvs, and must: that package looks
-// up the number of the kernel's IPVS family once for a whole process, and the
-// family has another one after its module was taken out and put back.
+// This file must come after those that use moby/ipvs. That package looks up the number of the
+// kernel's IPVS family once per process, and the number changes when the module is unloaded and
+// loaded again.
 
 // module is a kernel module's file.
 func module(t *testing.T, name string) string {
@@ -54,17 +54,16 @@ func insertModule(t *testing.T, name string) {
 	}
 }
 
-// removeModule takes a module out, which waits for those that use it to let go:
-// the kernel clears up the namespaces of earlier tests, with thousands of
-// services, by and by.
+// removeModule unloads a module. It waits for users of the module: the kernel removes the
+// namespaces of earlier tests, with thousands of services, with a delay.
 func removeModule(t *testing.T, name string) {
 	t.Helper()
 	insertable := module(t, name)
 	wait.For(t, fmt.Sprintf("remove %s (%s)", name, insertable), func() error { return unix.DeleteModule(name, unix.O_NONBLOCK) })
 }
 
-// A scheduler that isn't loaded is named, its service alone is missing, one in
-// force stays as it was, and once it is loaded all is as wished.
+// A scheduler that isn't loaded is reported, and only its service is missing. An existing service
+// remains. Once the scheduler is loaded, everything is applied.
 func TestSchedulerNotLoaded(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
@@ -85,8 +84,8 @@ func TestSchedulerNotLoaded(t *testing.T) {
 	l.waitApplied()
 }
 
-// ip_vs is taken out under a running agent, with all that it holds, and put
-// back: meanwhile the status says so, afterwards all is as wished.
+// ip_vs is unloaded under a running agent, with all of its state, and loaded again. Meanwhile the
+// status reports it, and afterwards everything is applied.
 func TestModuleGoesAndComesBack(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
@@ -145,9 +144,8 @@ func findingOf(t *testing.T, node *netlab.Node, name string) (f host.Finding, al
 	return all[i], all
 }
 
-// Check names each module that is missing and the command that loads it, and finds
-// nothing wrong once the module is loaded. It leaves nothing behind and doesn't
-// touch a table that has the name of its trial table.
+// Check reports each missing module with the command that loads it, and no problem once it is
+// loaded. It leaves nothing behind and doesn't change a table with the name of its trial table.
 func TestCheckNamesMissingModules(t *testing.T) {
 	lab := netlab.New(t)
 	run(t, lab.Director, "nft", "add table inet "+filter.ScratchTable+"; add chain inet "+filter.ScratchTable+" mine; add rule inet "+filter.ScratchTable+" mine accept")
@@ -192,8 +190,8 @@ func TestCheckNamesMissingModules(t *testing.T) {
 	}
 }
 
-// A running agent that must rebuild its table without a module names the module
-// until it is loaded, and then serves.
+// A running agent that must rebuild its table without a module reports the module until it is
+// loaded, and then serves.
 func TestTableNeedsAModule(t *testing.T) {
 	for _, name := range []string{"nft_fib_inet", "nft_masq", "nft_ct", "nft_reject_inet", "nft_chain_nat"} {
 		t.Run(name, func(t *testing.T) {
@@ -219,8 +217,7 @@ func TestTableNeedsAModule(t *testing.T) {
 	}
 }
 
-// Without ctnetlink a frontend is served all the same, and a finding names the
-// module while it is missing.
+// Without ctnetlink a frontend is served, and a finding reports the module while it is missing.
 func TestConntrackNetlinkMissing(t *testing.T) {
 	lab := netlab.New(t)
 	t.Cleanup(func() { insertModule(t, "nf_conntrack_netlink") })

@@ -11,8 +11,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// While a service's scheduler changes again and again, no client is refused: the
-// kernel has none in between, so new connections wait.
+// While a service's scheduler changes repeatedly, no client is refused. The kernel has no scheduler
+// in between, so new connections wait.
 func TestSchedulerChangesRefuseNobody(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)

@@ -12,9 +12,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A node port that a process of the host listens on is refused by name, and the
-// process goes on to be reached; when it ends, the node port is served. One that
-// is served already is not given up when its agent starts anew.
+// A node port on which a process of the host listens is rejected by name, and the process remains
+// reachable. When the process ends, the node port is served. A served node port is kept when its
+// agent restarts.
 func TestNodePortThatTheHostListensOn(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)

@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// real returns the frontend of a real server for a director's.
+// real returns a real server's frontend for a director's frontend.
 func real(f *vip.Frontend, node *netlab.Node) *vip.Frontend {
 	return with(f, func(f *vip.Frontend) {
 		f.Kind, f.Masquerade = vip.OnRealServer, vip.MasqueradeNever
@@ -21,7 +21,7 @@ func real(f *vip.Frontend, node *netlab.Node) *vip.Frontend {
 	})
 }
 
-// direct makes a frontend that is reached without nat, at the servers' own port.
+// direct returns a frontend without NAT, at the servers' own port.
 func direct(lab *netlab.Lab, at string, p vip.Protocol, way vip.Forward) *vip.Frontend {
 	ap := netip.MustParseAddrPort(at)
 	var backends []netip.AddrPort
@@ -81,7 +81,7 @@ func TestRealServers(t *testing.T) {
 				if n := again.Stats().Writes(); n != 0 {
 					t.Errorf("a restart wrote %d times", n)
 				}
-				// When it is over, nothing is left.
+				// At the end nothing is left.
 				planes[1].remove(t, real(f, lab.Backends[1]))
 				planes[1].wants(t)
 				lab.Backends[0].Do(func() {
@@ -128,8 +128,8 @@ func TestRealServerIsQuiet(t *testing.T) {
 	}
 }
 
-// A connection goes on when its packets come to another director in its middle:
-// that one chooses the same backend, and begins with any packet.
+// A connection continues when its packets move to another director. That director selects the same
+// backend, and accepts any packet as the first.
 func TestConnectionMovesBetweenDirectors(t *testing.T) {
 	needTunnels(t)
 	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {

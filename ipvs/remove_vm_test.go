@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// everything is what the kernel holds that the dataplane may touch, by other
-// programs than ours.
+// everything returns the kernel's state that the dataplane may change, as reported by other
+// programs.
 func everything(t *testing.T, node *netlab.Node) string {
 	t.Helper()
 	return run(t, node, "ipvsadm", "-Sn") + run(t, node, "nft", "list", "ruleset") + run(t, node, "ip", "-o", "addr")
@@ -31,8 +31,8 @@ func found(r *Remains) string {
 	return fmt.Sprintf("%saddresses %v, device %q, table %q, others %v, blind %v", s.String(), r.Addresses, r.Device, r.Table, r.Others, r.Blind)
 }
 
-// What a dataplane left is found and removed without one, whatever is missing
-// of it; what is somebody else's stays as it was, and so do the sysctls.
+// What a dataplane left is found and removed without a dataplane, even if parts are missing. The
+// state of other programs and the sysctls remain unchanged.
 func TestFindAndRemove(t *testing.T) {
 	leased := func(a netip.Addr) bool { return a == netip.MustParseAddr("10.96.0.1") }
 	const (
@@ -151,8 +151,8 @@ func TestFindAndRemove(t *testing.T) {
 	}
 }
 
-// A device that another program puts in the place of ours while we run is told, and
-// neither gets addresses nor loses any.
+// A device of another program in the place of ours is reported, and no address is added to it or
+// removed from it.
 func TestAnothersDeviceInTheRoomOfOurs(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)

@@ -24,9 +24,8 @@ func restricted(f *vip.Frontend, ranges ...string) *vip.Frontend {
 	return with(f, func(f *vip.Frontend) { f.SourceRanges = prefixes(ranges...) })
 }
 
-// A client outside of a frontend's source ranges is refused at once; this
-// host's own connections and those that are open pass; nobody else's frontend is
-// touched by it.
+// A client outside of a frontend's source ranges is refused at once. This host's own connections
+// and open ones pass. Other frontends are not affected.
 func TestSourceRanges(t *testing.T) {
 	every(t, func(t *testing.T, at string, p vip.Protocol) {
 		w := newTown(t)
@@ -92,8 +91,8 @@ func TestSourceRanges(t *testing.T) {
 	})
 }
 
-// Where clients keep their address, only this host's own connections, and those
-// of a backend to itself, are masqueraded.
+// Where clients keep their address, only this host's own connections, and those of a backend to
+// itself, are masqueraded.
 func TestMasqueradeOwn(t *testing.T) {
 	every(t, func(t *testing.T, at string, p vip.Protocol) {
 		w := newTown(t)
@@ -157,8 +156,8 @@ func TestOneChangeAmongRestrictedServices(t *testing.T) {
 	}
 }
 
-// BenchmarkChangeAmongRestricted is how long changes take where 1,000 services
-// have 2 source ranges each: of a service without any, and of one with.
+// BenchmarkChangeAmongRestricted measures changes where 1,000 services have 2 source ranges each:
+// of a service without source ranges, and of one with them.
 func BenchmarkChangeAmongRestricted(b *testing.B) {
 	for _, size := range []int{0, 1000} {
 		for _, own := range []bool{false, true} {
