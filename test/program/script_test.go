@@ -26,7 +26,7 @@ import (
 //
 // Variables: $POOL is the first three bytes of the pool's addresses, $MODE the dataplane,
 // $SOCKET the API's address. $a is the address and port of backend a, ${a_port} its port,
-// and ${a_toml} and ${a_json} name it in a list of backends; b and c likewise. Every file of
+// and ${a_toml} and ${a_json} name it in a list of backends. b and c have the same variables. Every file of
 // the archive may use them.
 //
 // Commands, beside those of testscript (cmp, stdout, stderr, ...):
@@ -36,7 +36,7 @@ import (
 //	ironvip ARG...              run a client command; ! expects a failure
 //	exit CODE ARG...            run a client command that ends with this exit code
 //	install FILE NAME           replace etc/NAME in one step, with FILE's text
-//	config [FILE]               write ironvip.toml anew, with FILE's text appended
+//	config [FILE]               rewrite ironvip.toml, with FILE's text appended
 //	edit NAME FROM TO           replace text in etc/NAME
 //	vip SERVICE [VARIABLE]      wait until a service has a VIP; the variable is its name, or this
 //	serves ADDR BACKEND...      wait until exactly these backends answer
