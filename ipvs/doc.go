@@ -2,7 +2,7 @@
 // virtual addresses on a dummy device, rules in an nftables table of its own, and
 // the sysctls that these need.
 //
-// Its input are updates of frontends (reconcile.Plane). Its output are as few
+// Its inputs are updates of frontends (reconcile.Plane). Its outputs are as few
 // netlink messages as the change needs. It owns the IPVS services on addresses of
 // our pools, the recorded node ports, the addresses on its own device, and its own
 // table. It never flushes, runs no program, loads no module, and never changes what

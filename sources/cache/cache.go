@@ -1,7 +1,7 @@
 // Package cache keeps a source's last services on disk, so that an agent can start with them while
 // the source can't be read.
 //
-// Its input are the source's rows in [services], which are written to disk within a second; no
+// Its inputs are the source's rows in [services], which are written to disk within a second; no
 // change waits for that. In a new run of the agent, its output are those rows, if the source sends
 // nothing within a moment or reports that it can't be read. Otherwise traffic would stop because
 // Consul is away. The source's own full list replaces them. The package decides nothing about

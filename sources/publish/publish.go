@@ -1,9 +1,9 @@
-// Package publish sends to a sink what a source makes of a server's state.
+// Package publish sends the services of a source that follows a server to its sink.
 //
-// Its input are a source's rounds: which services to write and to remove, whether all has been
-// read, and why it can't be. Its output are calls of the sink, in the right order: the full list
+// Its inputs are a source's rounds: which services to write and to remove, whether all has been
+// read, and why it can't be. Its outputs are calls of the sink, in the right order: the full list
 // first, no removal while something may be missing, and the loss and the return of the server once
-// each. It makes no services, and compares none: their claims table does. One Publisher serves one
+// each. It makes and compares no services; the claims table compares them. One Publisher serves one
 // run of a source.
 package publish
 

@@ -1,7 +1,7 @@
 // Package doctor checks whether ironvip can work on a host, and suggests fixes.
 //
 // Its input is a Host (the files of /proc and /sys, the findings of ipvs.Check, disk facts)
-// and what the config wants. Its output are findings in the order of the checks. It needs no
+// and what the config wants. Its outputs are findings in the order of the checks. It needs no
 // agent and no root, and changes nothing. It reports what it may not read.
 package doctor
 
