@@ -196,6 +196,25 @@ func TestRunnersTimeout(t *testing.T) {
 	}
 }
 
+// A VM that hangs while it boots is replaced by another one. The first QEMU is a script that hangs.
+func TestHungBootIsRepeated(t *testing.T) {
+	real, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	hung := filepath.Join(dir, "hung")
+	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s ] && exec %[2]s \"$@\"\ntouch %[1]s\nexec sleep 1000\n", hung, real)
+	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	v := newVmrun(t, "-boot-timeout", "10s", filepath.Join(bin, "victim"), "exit", "7")
+	v.Env = append(v.Env, "PATH="+dir+":"+os.Getenv("PATH"))
+	if code := v.code(t); code != 7 || v.out.String() != "to stdout\nto stderr\n" || !strings.Contains(v.err.String(), "the VM did not boot within 10s") {
+		t.Errorf("status %d, want 7\nstdout %q\nstderr %s", code, v.out.String(), v.err.String())
+	}
+}
+
 func TestOutputArrivesWhole(t *testing.T) {
 	const n = 1<<20 + 7
 	v := newVmrun(t, filepath.Join(bin, "victim"), "flood", fmt.Sprint(n))

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"debug/buildinfo"
 	"errors"
 	"flag"
@@ -20,27 +21,29 @@ import (
 // options describes one run: the runner's settings and the program. Each setting is a flag or, for
 // use with go test -exec, an environment variable. The flag has priority.
 type options struct {
-	mem      int // MiB
-	cpus     int
-	timeout  time.Duration // 0: none
-	cache    string        // the directory of setup.sh with vmlinux and modules
-	verbose  bool          // prints the console and times
-	programs []string      // host programs to ship, by name or path
-	files    []hostFile
-	modules  []string // in addition to baseModules
-	reach    []uint16 // ports of the host's loopback for the guest; none: no network
-	args     []string // the program and its arguments
-	env      []string // the guest program's
-	dir      string   // working directory, the same in the guest
-	collect  []string // result files of the program: absolute files, and all of outDirs
-	outDirs  []string // directories to create before it starts
+	mem         int // MiB
+	cpus        int
+	timeout     time.Duration // of the whole run; 0: none
+	bootTimeout time.Duration // of the first boot; each repeated boot has twice the time of the one before
+	cache       string        // the directory of setup.sh with vmlinux and modules
+	verbose     bool          // prints the console and times
+	programs    []string      // host programs to ship, by name or path
+	files       []hostFile
+	modules     []string // in addition to baseModules
+	reach       []uint16 // ports of the host's loopback for the guest; none: no network
+	args        []string // the program and its arguments
+	env         []string // the guest program's
+	dir         string   // working directory, the same in the guest
+	collect     []string // result files of the program: absolute files, and all of outDirs
+	outDirs     []string // directories to create before it starts
 }
 
 // hostFile is a file or directory to copy; both paths are absolute.
 type hostFile struct{ host, guest string }
 
 const (
-	defaultTimeout = 10 * time.Minute
+	defaultTimeout     = 10 * time.Minute
+	defaultBootTimeout = time.Minute // a boot takes 2 s, and about 10 s on a busy machine
 	// testSlack is the time that the runner waits after the test binary's -test.timeout, at which
 	// the binary prints its goroutines. go test kills its child one minute after that timeout, so
 	// it must be less.
@@ -66,6 +69,7 @@ func parseOptions(args, environ []string) (*options, error) {
 	mem := fs.String("mem", env["IRONVIP_VM_MEM"], "memory, such as 768M or 2G; IRONVIP_VM_MEM (default 512M, 1G for -race binaries, and more for large images)")
 	cpus := fs.String("cpus", env["IRONVIP_VM_CPUS"], "processors; IRONVIP_VM_CPUS (default 1)")
 	timeout := fs.String("timeout", env["IRONVIP_VM_TIMEOUT"], "kill the VM after this time, 0 for never; IRONVIP_VM_TIMEOUT (default: -test.timeout and some slack, else 10m)")
+	bootTimeout := fs.String("boot-timeout", cmp.Or(env["IRONVIP_VM_BOOT_TIMEOUT"], defaultBootTimeout.String()), "boot again, with twice the time, if the program has not started after this time; IRONVIP_VM_BOOT_TIMEOUT")
 	cache := fs.String("cache", env["IRONVIP_VM_CACHE"], "folder with the kernel; IRONVIP_VM_CACHE (default: \"current\" next to vmrun)")
 	programs := fs.String("programs", env["IRONVIP_VM_PROGRAMS"], "more programs to ship with their libraries, besides "+strings.Join(witnesses, ", ")+"; comma-separated; IRONVIP_VM_PROGRAMS")
 	files := fs.String("files", env["IRONVIP_VM_FILES"], "files and folders to ship: /host/path:/guest/path, comma-separated; IRONVIP_VM_FILES")
@@ -128,6 +132,9 @@ func parseOptions(args, environ []string) (*options, error) {
 		o.timeout = tf.timeout + testSlack
 	default:
 		o.timeout = defaultTimeout
+	}
+	if o.bootTimeout, err = time.ParseDuration(*bootTimeout); err != nil || o.bootTimeout <= 0 {
+		return nil, fmt.Errorf("-boot-timeout %q: want a time above zero, such as 90s", *bootTimeout)
 	}
 	for _, pair := range list(*files) {
 		host, guest, ok := strings.Cut(pair, ":")

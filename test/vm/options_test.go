@@ -61,7 +61,7 @@ func TestParseOptions(t *testing.T) {
 		want       any
 	}{
 		{"defaults", "/bin/x", nil,
-			func(o *options) any { return fmt.Sprint(o.mem, o.cpus, o.timeout, o.verbose) }, "0 1 10m0s false"},
+			func(o *options) any { return fmt.Sprint(o.mem, o.cpus, o.timeout, o.bootTimeout, o.verbose) }, "0 1 10m0s 1m0s false"},
 		{"environment", "/bin/x", []string{"IRONVIP_VM_MEM=1G", "IRONVIP_VM_CPUS=2", "IRONVIP_VM_TIMEOUT=3s", "IRONVIP_VM_VERBOSE=1"},
 			func(o *options) any { return fmt.Sprint(o.mem, o.cpus, o.timeout, o.verbose) }, "1024 2 3s true"},
 		{"flags win", "-mem 768 -cpus 3 -timeout 0 /bin/x", []string{"IRONVIP_VM_MEM=1G", "IRONVIP_VM_CPUS=2", "IRONVIP_VM_TIMEOUT=3s"},
@@ -107,6 +107,7 @@ func TestParseOptions(t *testing.T) {
 func TestParseOptionsRefuses(t *testing.T) {
 	for _, args := range []string{
 		"", "-cpus 0 /bin/x", "-cpus two /bin/x", "-mem 12 /bin/x", "-mem lots /bin/x", "-mem -5G /bin/x", "-mem 99999999999999G /bin/x", "-timeout 5 /bin/x",
+		"-boot-timeout 0s /bin/x", "-boot-timeout soon /bin/x",
 		"-files a:/b /bin/x", "-files /a:b /bin/x", "-files /a /bin/x", "-nonsense /bin/x",
 		"-reach 0 /bin/x", "-reach 65536 /bin/x", "-reach 127.0.0.1:80 /bin/x", "-reach 80,80 /bin/x", "-reach http /bin/x",
 	} {

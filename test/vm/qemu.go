@@ -24,6 +24,10 @@ var errTimeout = errors.New("timeout")
 
 // run boots the VM, runs the program in it and returns the exit status. An error means that there
 // is no status: the VM didn't start, died or was killed. It returns when QEMU has ended.
+//
+// A boot that doesn't reach the program within the boot timeout is repeated with twice the time,
+// until o.timeout: QEMU without hardware virtualization sometimes hangs before the kernel's first
+// message, mostly with more than one processor.
 func run(o *options) (int, error) {
 	began := time.Now()
 	kernel, err := filepath.EvalSymlinks(filepath.Join(o.cache, "vmlinux"))
@@ -35,8 +39,6 @@ func run(o *options) (int, error) {
 		return 0, err
 	}
 	defer image.Close()
-	imaged := time.Now()
-
 	st, err := image.Stat()
 	if err != nil {
 		return 0, err
@@ -45,10 +47,35 @@ func run(o *options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	vm, err := startQEMU(o, mem, kernel, image)
-	if err != nil {
-		return 0, err
+	if o.verbose {
+		fmt.Fprintf(os.Stderr, "vmrun: image %v\n", ms(time.Since(began)))
 	}
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	stop := watch(cancel, o.timeout)
+	defer stop()
+	for limit := o.bootTimeout; ; limit *= 2 {
+		vm, err := startQEMU(o, mem, kernel, image)
+		if err != nil {
+			return 0, err
+		}
+		code, err := vm.run(ctx, o, limit)
+		if !errors.Is(err, errNotBooted) {
+			return code, err
+		}
+		fmt.Fprintf(os.Stderr, "vmrun: %v; booting again\n", err)
+	}
+}
+
+// errNotBooted is the error of a VM that was killed at its boot timeout, before the program
+// started. A new VM can run the program.
+var errNotBooted = errors.New("the VM did not boot")
+
+// run waits until the VM's program has ended, and returns its exit status. It kills the VM then,
+// when ctx ends, and when the program has not started within bootTimeout.
+func (vm *qemu) run(ctx context.Context, o *options, bootTimeout time.Duration) (int, error) {
+	began := time.Now()
 	started := make(chan time.Time, 1)
 	type result struct {
 		exitStatus
@@ -59,43 +86,54 @@ func run(o *options) (int, error) {
 		st, err := receive(vm.control, o.collect, func() { started <- time.Now() })
 		results <- result{st, err}
 	}()
+	late := time.NewTimer(bootTimeout)
+	defer late.Stop()
 
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	stop := watch(cancel, o.timeout)
-	defer stop()
-
-	select {
-	case r := <-results:
-		done := time.Now()
-		vm.stop()
-		if r.err != nil {
-			return 0, fmt.Errorf("the VM ended before the program did (%w)%s", r.err, vm.postMortem())
-		}
-		if o.verbose {
-			boot := <-started // it was sent before the status
-			fmt.Fprintf(os.Stderr, "vmrun: image %v, boot %v, program %v, end %v\n", ms(imaged.Sub(began)),
-				ms(boot.Sub(imaged)), ms(done.Sub(boot)), ms(time.Since(done)))
-		}
-		if r.Signal != 0 {
-			fmt.Fprintf(os.Stderr, "vmrun: the program was ended by a signal: %v\n", syscall.Signal(r.Signal))
-			return 128 + r.Signal, nil
-		}
-		return r.Code, nil
-	case <-ctx.Done():
-		vm.stop()
-		phase := "the program had not started"
+	var boot time.Time // when the program started
+	for {
 		select {
-		case <-started:
-			phase = "the program was running"
-		default:
+		case boot = <-started:
+			late.Stop()
+		case <-late.C:
+			vm.stop()
+			<-results
+			select {
+			case <-started: // the program may have had an effect already
+				return 0, fmt.Errorf("the VM was killed after %v, when the program was starting", bootTimeout)
+			default:
+				return 0, fmt.Errorf("%w within %v%s", errNotBooted, bootTimeout, vm.postMortem())
+			}
+		case r := <-results:
+			done := time.Now()
+			vm.stop()
+			if r.err != nil {
+				return 0, fmt.Errorf("the VM ended before the program did (%w)%s", r.err, vm.postMortem())
+			}
+			if boot.IsZero() {
+				boot = <-started // it was sent before the status
+			}
+			if o.verbose {
+				fmt.Fprintf(os.Stderr, "vmrun: boot %v, program %v, end %v\n", ms(boot.Sub(began)), ms(done.Sub(boot)), ms(time.Since(done)))
+			}
+			if r.Signal != 0 {
+				fmt.Fprintf(os.Stderr, "vmrun: the program was ended by a signal: %v\n", syscall.Signal(r.Signal))
+				return 128 + r.Signal, nil
+			}
+			return r.Code, nil
+		case <-ctx.Done():
+			vm.stop()
+			<-results
+			phase := "the program had not started"
+			if !boot.IsZero() || len(started) > 0 {
+				phase = "the program was running"
+			}
+			cause := context.Cause(ctx)
+			if s := (signalError{}); errors.As(cause, &s) {
+				fmt.Fprintf(os.Stderr, "vmrun: %v: %s\n", cause, phase)
+				return 128 + int(s.sig), nil
+			}
+			return 0, fmt.Errorf("%w: %s%s", cause, phase, vm.postMortem())
 		}
-		cause := context.Cause(ctx)
-		if s := (signalError{}); errors.As(cause, &s) {
-			fmt.Fprintf(os.Stderr, "vmrun: %v: %s\n", cause, phase)
-			return 128 + int(s.sig), nil
-		}
-		return 0, fmt.Errorf("%w: %s%s", cause, phase, vm.postMortem())
 	}
 }
 
