@@ -23,7 +23,7 @@ var layers = [][]string{
 	{"internal/store/snapshot", "internal/status"},
 	{"configs"},
 	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "proxy", "internal/healthport"},
-	{"sources/publish"},
+	{"sources/publish", "sources/draft"},
 	{"sources"},
 	{"internal/pipeline"},
 	{"ipam"},

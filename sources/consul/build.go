@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/sources/draft"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -41,10 +41,7 @@ func (o *Options) build(name string, instances []instance, last settings) built 
 		again := builder{o: o, name: name, place: b.place}
 		if former := again.make(last, instances); usable(former) {
 			former.problems = out.problems
-			for i := range former.problems {
-				p := &former.problems[i]
-				p.Hint = strings.TrimPrefix(p.Hint+"; the service keeps its former settings until then", "; ")
-			}
+			draft.KeepsFormer(former.problems)
 			out = former
 		}
 	}
@@ -184,8 +181,8 @@ func (b *builder) make(with settings, instances []instance) built {
 }
 
 // read converts the settings to a draft.
-func (b *builder) read(with settings, instances []instance) draft {
-	d := draft{Service: spec.Service{Name: b.name, Namespace: b.o.ServiceNamespace, Pool: b.o.Pool}}
+func (b *builder) read(with settings, instances []instance) definition {
+	d := definition{Service: spec.Service{Name: b.name, Namespace: b.o.ServiceNamespace, Pool: b.o.Pool}}
 	if d.Namespace == "" && len(instances) > 0 {
 		d.Namespace = instances[0].Service.Namespace // the same in all instances of one answer
 	}
@@ -225,74 +222,27 @@ func (b *builder) ownPorts(instances []instance) (own []port, disagree string) {
 	return own, disagree
 }
 
-// maxLeftOut is the maximum number of problems with instances of one service.
-const maxLeftOut = 5
-
 // fit builds the service with the usable instances and returns the service's other problems.
 func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.Service, []vip.Problem) {
 	// Of two instances with one address and port, the healthier one is used.
 	order := slices.Clone(instances)
 	slices.SortStableFunc(order, func(x, y instance) int { return rank(&x) - rank(&y) })
-	leftOut := 0
-	for {
-		s.Backends = s.Backends[:0]
-		for i := range order {
-			s.Backends = append(s.Backends, order[i].backend(b.o.TaggedAddress, ownPort))
-		}
+	for i := range order {
+		s.Backends = append(s.Backends, order[i].backend(b.o.TaggedAddress, ownPort))
+	}
+	out, problems, more := draft.Fit(s, func() (vip.Service, []vip.Problem) {
 		out, problems := s.Build(b.o.Name, b.place)
-		problems = append(problems, spec.CheckAgainstPools(s, b.o.Pools())...)
-		var whole []vip.Problem
-		bad := map[int]bool{}
-		for _, p := range problems {
-			at, field, of := backendOf(p.Field)
-			if !of {
-				whole = append(whole, p)
-				continue
-			}
-			if bad[at] {
-				continue
-			}
-			bad[at] = true
-			if leftOut++; leftOut <= maxLeftOut {
-				if field == "" {
-					p.Message = order[at].Service.Address + ": another instance is the same server"
-				}
-				b.warn(cmp.Or(field, "address"), p.Hint, fmt.Sprintf("instance %s is left out: %s", order[at].id(), p.Message))
-			}
+		return out, append(problems, spec.CheckAgainstPools(s, b.o.Pools())...)
+	}, func(i int, field string, p vip.Problem) {
+		if field == "" {
+			p.Message = order[i].Service.Address + ": another instance is the same server"
 		}
-		if len(bad) == 0 {
-			if leftOut > maxLeftOut {
-				b.warn("backends", "", fmt.Sprintf("%d instances more are left out", leftOut-maxLeftOut))
-			}
-			for i := range order {
-				if state, _ := order[i].health(); state == vip.Drain {
-					setReason(out.Backends, &s.Backends[i], order[i].reason())
-				}
-			}
-			return out, whole
-		}
-		kept := order[:0]
-		for i := range order {
-			if !bad[i] {
-				kept = append(kept, order[i])
-			}
-		}
-		order = kept
+		b.warn(cmp.Or(field, "address"), p.Hint, fmt.Sprintf("instance %s is left out: %s", order[i].id(), p.Message))
+	}, func(i int) vip.Reason { return order[i].reason() })
+	if more > 0 {
+		b.warn("backends", "", fmt.Sprintf("%d instances more are left out", more))
 	}
-}
-
-// setReason sets the reason of the backend that was built from w.
-func setReason(backends []vip.Backend, w *spec.Backend, why vip.Reason) {
-	addr, err := netip.ParseAddr(w.Address)
-	addr = addr.Unmap()
-	if err != nil {
-		return
-	}
-	for i := range backends {
-		if b := &backends[i]; b.Address == addr && b.Port == uint16(w.Port) {
-			b.Reason = why
-		}
-	}
+	return out, problems
 }
 
 func rank(i *instance) int {
@@ -303,12 +253,4 @@ func rank(i *instance) int {
 		return 1
 	}
 	return 2
-}
-
-// backendOf splits the field of a problem with a backend: "backends[3].address".
-func backendOf(field string) (at int, of string, is bool) {
-	rest, is := strings.CutPrefix(field, "backends[")
-	number, of, closed := strings.Cut(rest, "]")
-	at, err := strconv.Atoi(number)
-	return at, strings.TrimPrefix(of, "."), is && closed && err == nil
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/ironvip/ironvip/sources/draft"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -16,8 +16,8 @@ import (
 // metaPrefix is the prefix of our metadata keys.
 const metaPrefix = "ironvip-"
 
-// draft is a service as the metadata define it.
-type draft struct {
+// definition is a service as the metadata define it.
+type definition struct {
 	spec.Service
 	ports, protocols, targets, nodePorts []string
 }
@@ -25,33 +25,33 @@ type draft struct {
 // metaKey is one metadata key.
 type metaKey struct {
 	field string // of spec.Service, as in its problems
-	read  func(d *draft, text string) error
+	read  func(d *definition, text string) error
 }
 
 // metaKeys are all keys without their prefix. docs/consul.md has a row for each.
 var metaKeys = map[string]metaKey{
-	"name":                   {"name", text(func(d *draft) *string { return &d.Name })},
-	"namespace":              {"namespace", text(func(d *draft) *string { return &d.Namespace })},
+	"name":                   {"name", draft.Text(func(d *definition) *string { return &d.Name })},
+	"namespace":              {"namespace", draft.Text(func(d *definition) *string { return &d.Namespace })},
 	"labels":                 {"labels", readLabels},
-	"pool":                   {"pool", text(func(d *draft) *string { return &d.Pool })},
-	"vips":                   {"vips", list(func(d *draft) *[]string { return &d.VIPs })},
-	"families":               {"families", list(func(d *draft) *[]string { return &d.Families })},
-	"share-key":              {"share_key", text(func(d *draft) *string { return &d.ShareKey })},
-	"port":                   {"port", list(func(d *draft) *[]string { return &d.ports })},
-	"protocol":               {"protocol", list(func(d *draft) *[]string { return &d.protocols })},
-	"target-port":            {"target_port", list(func(d *draft) *[]string { return &d.targets })},
-	"node-port":              {"node_port", list(func(d *draft) *[]string { return &d.nodePorts })},
-	"scheduler":              {"scheduler", text(func(d *draft) *string { return &d.Scheduler })},
-	"scheduler-flags":        {"scheduler_flags", list(func(d *draft) *[]string { return &d.SchedulerFlags })},
-	"forward":                {"forward", text(func(d *draft) *string { return &d.Forward })},
+	"pool":                   {"pool", draft.Text(func(d *definition) *string { return &d.Pool })},
+	"vips":                   {"vips", draft.List(func(d *definition) *[]string { return &d.VIPs })},
+	"families":               {"families", draft.List(func(d *definition) *[]string { return &d.Families })},
+	"share-key":              {"share_key", draft.Text(func(d *definition) *string { return &d.ShareKey })},
+	"port":                   {"port", draft.List(func(d *definition) *[]string { return &d.ports })},
+	"protocol":               {"protocol", draft.List(func(d *definition) *[]string { return &d.protocols })},
+	"target-port":            {"target_port", draft.List(func(d *definition) *[]string { return &d.targets })},
+	"node-port":              {"node_port", draft.List(func(d *definition) *[]string { return &d.nodePorts })},
+	"scheduler":              {"scheduler", draft.Text(func(d *definition) *string { return &d.Scheduler })},
+	"scheduler-flags":        {"scheduler_flags", draft.List(func(d *definition) *[]string { return &d.SchedulerFlags })},
+	"forward":                {"forward", draft.Text(func(d *definition) *string { return &d.Forward })},
 	"affinity":               {"affinity", readAffinity},
-	"internal-traffic":       {"internal_traffic", text(func(d *draft) *string { return &d.InternalTraffic })},
-	"external-traffic":       {"external_traffic", text(func(d *draft) *string { return &d.ExternalTraffic })},
-	"traffic-distribution":   {"traffic_distribution", text(func(d *draft) *string { return &d.Distribution })},
+	"internal-traffic":       {"internal_traffic", draft.Text(func(d *definition) *string { return &d.InternalTraffic })},
+	"external-traffic":       {"external_traffic", draft.Text(func(d *definition) *string { return &d.ExternalTraffic })},
+	"traffic-distribution":   {"traffic_distribution", draft.Text(func(d *definition) *string { return &d.Distribution })},
 	"health-check-node-port": {"health_check_node_port", readHealthPort},
-	"masquerade":             {"masquerade", text(func(d *draft) *string { return &d.Masquerade })},
-	"source-ranges":          {"source_ranges", list(func(d *draft) *[]string { return &d.SourceRanges })},
-	"drain-timeout":          {"drain_timeout", readDrainTimeout},
+	"masquerade":             {"masquerade", draft.Text(func(d *definition) *string { return &d.Masquerade })},
+	"source-ranges":          {"source_ranges", draft.List(func(d *definition) *[]string { return &d.SourceRanges })},
+	"drain-timeout":          {"drain_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.DrainTimeout })},
 }
 
 // instanceKeys apply to single instances. The instances need not agree on them.
@@ -76,34 +76,9 @@ func isOurs(key string) bool {
 	return strings.HasPrefix(key, metaPrefix) || strings.HasPrefix(key, "ironvip_")
 }
 
-func text(field func(*draft) *string) func(*draft, string) error {
-	return func(d *draft, text string) error {
-		*field(d) = strings.TrimSpace(text)
-		return nil
-	}
-}
-
-func list(field func(*draft) *[]string) func(*draft, string) error {
-	return func(d *draft, text string) error {
-		*field(d) = split(text)
-		return nil
-	}
-}
-
-// split splits a list at its commas.
-func split(text string) []string {
-	var out []string
-	for word := range strings.SplitSeq(text, ",") {
-		if word = strings.TrimSpace(word); word != "" {
-			out = append(out, word)
-		}
-	}
-	return out
-}
-
-func readLabels(d *draft, text string) error {
+func readLabels(d *definition, text string) error {
 	d.Labels = map[string]string{}
-	for _, word := range split(text) {
+	for _, word := range draft.Split(text) {
 		name, value, has := strings.Cut(word, "=")
 		if _, twice := d.Labels[name]; twice || !has {
 			return vip.Problem{Message: fmt.Sprintf("%s is no list of labels", strict.Quote(text)), Hint: `write "team=shop,tier=front", each name once`}
@@ -113,38 +88,18 @@ func readLabels(d *draft, text string) error {
 	return nil
 }
 
-func readAffinity(d *draft, text string) error {
+func readAffinity(d *definition, text string) error {
 	if text = strings.TrimSpace(text); text == "none" {
 		return nil
 	}
-	timeout, err := duration(text)
+	timeout, err := draft.Duration(text)
 	if err == nil {
 		d.Affinity = &spec.Affinity{Timeout: &timeout}
 	}
 	return err
 }
 
-func readDrainTimeout(d *draft, text string) error {
-	timeout, err := duration(text)
-	if err == nil {
-		d.DrainTimeout = &timeout
-	}
-	return err
-}
-
-// duration parses seconds, or a duration with a unit.
-func duration(text string) (spec.Duration, error) {
-	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return spec.Duration(time.Duration(n) * time.Second), nil
-	}
-	var d spec.Duration
-	if err := d.FromTree(text); err != nil {
-		return 0, vip.Problem{Message: strict.Quote(text) + " is not a time span", Hint: `write seconds, or a unit with them: "90", "5m"`}
-	}
-	return d, nil
-}
-
-func readHealthPort(d *draft, text string) error { return d.HealthPort.FromTree(number(text)) }
+func readHealthPort(d *definition, text string) error { return d.HealthPort.FromTree(number(text)) }
 
 // number returns text as a tree value, which is a number if text is one.
 func number(text string) any {
@@ -157,7 +112,7 @@ func number(text string) any {
 // readPorts converts the four keys of ports to the service's ports. Own are the ports of the
 // instances, used if ironvip-port is not set. The other keys have one value for all ports, or one
 // value for each port.
-func (d *draft) readPorts(own []port, bad func(key string, err error)) {
+func (d *definition) readPorts(own []port, bad func(key string, err error)) {
 	for _, word := range d.ports {
 		var p spec.Port
 		if name, rest, named := strings.Cut(word, "="); named {

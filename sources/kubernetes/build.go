@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/ironvip/ironvip/sources/draft"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -74,10 +74,7 @@ func (o *Options) build(in input) built {
 	if former := in.last; !serves && former != nil && former != in.service && former.UID == in.service.UID {
 		if again, served := o.buildAs(former, in); served || again.use && !out.use {
 			again.problems = out.problems
-			for i := range again.problems {
-				p := &again.problems[i]
-				p.Hint = strings.TrimPrefix(p.Hint+"; the service keeps its former settings until then", "; ")
-			}
+			draft.KeepsFormer(again.problems)
 			out = again
 		}
 	}
@@ -144,50 +141,22 @@ func (b *builder) nodePorts() bool {
 	return b.o.Backends == BackendsNodePorts && !b.o.AdoptClusterIPs
 }
 
-// maxLeftOut is the maximum number of problems with single backends of one service.
-const maxLeftOut = 5
-
 // fit builds the service with the usable backends.
 func (b *builder) fit(servers []server) vip.Service {
-	key := vip.ServiceKey{Namespace: b.s.Namespace, Name: b.s.Name}
-	leftOut := 0
-	for {
-		b.draft.Backends = make([]spec.Backend, len(servers))
-		for i := range servers {
-			b.draft.Backends[i] = servers[i].Backend
-		}
-		out, problems := b.draft.Build(cmp.Or(b.o.Name, Type), b.o.place(key))
-		var whole []vip.Problem
-		bad := map[int]bool{}
-		for _, p := range problems {
-			at, of := backendOf(p.Field)
-			if !of {
-				whole = append(whole, p)
-				continue
-			}
-			if bad[at] {
-				continue
-			}
-			bad[at] = true
-			if leftOut++; leftOut <= maxLeftOut {
-				b.warn(vip.CodeInvalid, servers[at].field(), p.Hint, "is left out: %s", p.Message)
-			}
-		}
-		if len(bad) == 0 {
-			if leftOut > maxLeftOut {
-				b.warn(vip.CodeInvalid, "endpoints", "", "%d more are left out", leftOut-maxLeftOut)
-			}
-			for _, p := range whole {
-				b.bad(b.fieldOf(p.Field), p)
-			}
-			return out
-		}
-		kept := make([]server, 0, len(servers)-len(bad))
-		for i := range servers {
-			if !bad[i] {
-				kept = append(kept, servers[i])
-			}
-		}
-		servers = kept
+	b.draft.Backends = make([]spec.Backend, len(servers))
+	for i := range servers {
+		b.draft.Backends[i] = servers[i].Backend
 	}
+	out, problems, more := draft.Fit(&b.draft, func() (vip.Service, []vip.Problem) {
+		return b.draft.Build(cmp.Or(b.o.Name, Type), b.o.place(keyOf(nameOf(b.s))))
+	}, func(i int, _ string, p vip.Problem) {
+		b.warn(vip.CodeInvalid, servers[i].field(), p.Hint, "is left out: %s", p.Message)
+	}, func(i int) vip.Reason { return vip.ReasonText(servers[i].why) })
+	if more > 0 {
+		b.warn(vip.CodeInvalid, "endpoints", "", "%d more are left out", more)
+	}
+	for _, p := range problems {
+		b.bad(b.fieldOf(p.Field), p)
+	}
+	return out
 }

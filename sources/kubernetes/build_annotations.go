@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
+	"github.com/ironvip/ironvip/sources/draft"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -26,14 +25,14 @@ type annotation struct {
 // annotations are all supported annotations without their prefix. They set what Kubernetes has no
 // field for. docs/kubernetes.md has a row for each.
 var annotations = map[string]annotation{
-	"pool":            {"pool", text(func(s *spec.Service) *string { return &s.Pool }), true},
-	"vips":            {"vips", list(func(s *spec.Service) *[]string { return &s.VIPs }), true},
-	"share-key":       {"share_key", text(func(s *spec.Service) *string { return &s.ShareKey }), true},
-	"scheduler":       {"scheduler", text(func(s *spec.Service) *string { return &s.Scheduler }), false},
-	"scheduler-flags": {"scheduler_flags", list(func(s *spec.Service) *[]string { return &s.SchedulerFlags }), false},
-	"forward":         {"forward", text(func(s *spec.Service) *string { return &s.Forward }), false},
-	"masquerade":      {"masquerade", text(func(s *spec.Service) *string { return &s.Masquerade }), false},
-	"drain-timeout":   {"drain_timeout", readDrainTimeout, false},
+	"pool":            {"pool", draft.Text(func(s *spec.Service) *string { return &s.Pool }), true},
+	"vips":            {"vips", draft.List(func(s *spec.Service) *[]string { return &s.VIPs }), true},
+	"share-key":       {"share_key", draft.Text(func(s *spec.Service) *string { return &s.ShareKey }), true},
+	"scheduler":       {"scheduler", draft.Text(func(s *spec.Service) *string { return &s.Scheduler }), false},
+	"scheduler-flags": {"scheduler_flags", draft.List(func(s *spec.Service) *[]string { return &s.SchedulerFlags }), false},
+	"forward":         {"forward", draft.Text(func(s *spec.Service) *string { return &s.Forward }), false},
+	"masquerade":      {"masquerade", draft.Text(func(s *spec.Service) *string { return &s.Masquerade }), false},
+	"drain-timeout":   {"drain_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.DrainTimeout }), false},
 }
 
 // annotationKeys are all annotations with their prefix, sorted.
@@ -91,42 +90,6 @@ func hintFor(name string) string {
 		return fmt.Sprintf("did you mean %q?", annotationPrefix+near)
 	}
 	return "remove it; known: " + strings.Join(annotationKeys, ", ")
-}
-
-func text(field func(*spec.Service) *string) func(*spec.Service, string) error {
-	return func(s *spec.Service, text string) error {
-		*field(s) = strings.TrimSpace(text)
-		return nil
-	}
-}
-
-func list(field func(*spec.Service) *[]string) func(*spec.Service, string) error {
-	return func(s *spec.Service, text string) error {
-		*field(s) = split(text)
-		return nil
-	}
-}
-
-// split splits a list at its commas.
-func split(text string) (out []string) {
-	for word := range strings.SplitSeq(text, ",") {
-		if word = strings.TrimSpace(word); word != "" {
-			out = append(out, word)
-		}
-	}
-	return out
-}
-
-// readDrainTimeout parses seconds, or a duration with a unit.
-func readDrainTimeout(s *spec.Service, text string) error {
-	var timeout spec.Duration
-	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
-		timeout = spec.Duration(time.Duration(n) * time.Second)
-	} else if timeout.FromTree(text) != nil {
-		return vip.Problem{Message: strict.Quote(text) + " is not a time span", Hint: `write seconds, or a unit with them: "90", "5m"`}
-	}
-	s.DrainTimeout = &timeout
-	return nil
 }
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -133,7 +132,7 @@ func (b *builder) endpointServers(groups []group) []server {
 			if !use {
 				continue
 			}
-			made := server{rank: rankOf(&e.Conditions), address: a, slice: g.slice.Name, at: j}
+			made := server{rank: rankOf(&e.Conditions), why: whyIdle(&e.Conditions), address: a, slice: g.slice.Name, at: j}
 			made.Address, made.Node, made.Zone = e.Addresses[0], value(e.NodeName), value(e.Zone)
 			if h := e.Hints; h != nil {
 				made.ForZones = namesOf(h.ForZones, func(z discoveryv1.ForZone) string { return z.Name })
@@ -253,6 +252,7 @@ func (b *builder) portName(i int) string {
 type server struct {
 	spec.Backend
 	rank    rank
+	why     string     // why it receives no new connections, if so
 	address netip.Addr // zero if it has no valid address
 	ports   portSet
 	slice   string // the slice that contains it; "" for a node
@@ -292,6 +292,14 @@ func rankOf(c *discoveryv1.EndpointConditions) rank {
 		return rankTerminating
 	}
 	return rankIdle
+}
+
+// whyIdle returns why an endpoint is rankIdle.
+func whyIdle(c *discoveryv1.EndpointConditions) string {
+	if value(c.Terminating) {
+		return "Kubernetes endpoint terminating"
+	}
+	return "Kubernetes endpoint not ready"
 }
 
 // servers are backends before the build, unique by address and port.
@@ -352,12 +360,4 @@ func (b *builder) limit(in []server) []server {
 		kept[i] = in[order[i]]
 	}
 	return kept
-}
-
-// backendOf returns the backend's index in a problem's field: "backends[3].address".
-func backendOf(field string) (at int, is bool) {
-	rest, is := strings.CutPrefix(field, "backends[")
-	number, _, closed := strings.Cut(rest, "]")
-	at, err := strconv.Atoi(number)
-	return at, is && closed && err == nil
 }

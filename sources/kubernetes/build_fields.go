@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/ironvip/ironvip/sources/draft"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -121,7 +122,7 @@ func (b *builder) readSourceRanges() {
 	texts := b.s.Spec.LoadBalancerSourceRanges
 	field := func(i int) string { return strict.Index("spec.loadBalancerSourceRanges", i) }
 	if len(texts) == 0 {
-		texts = split(b.s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey])
+		texts = draft.Split(b.s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey])
 		field = func(int) string { return bracket("metadata.annotations", corev1.AnnotationLoadBalancerSourceRangesKey) }
 	}
 	for i, text := range texts {

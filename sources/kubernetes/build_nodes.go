@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -114,12 +115,15 @@ func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
 			}
 			reached[f] = true
 			if !n.ready && anyReady {
-				made.rank = rankIdle
+				made.rank, made.why = rankIdle, fmt.Sprintf("Kubernetes node %s not ready", name)
 			}
 			if local {
 				l, has := here[nodeFamily{name, f}]
 				if !has {
 					continue
+				}
+				if l.rank == rankIdle && made.why == "" {
+					made.why = fmt.Sprintf("no ready endpoint on Kubernetes node %s", name)
 				}
 				made.ports, made.rank = l.ports, max(made.rank, l.rank)
 			}

@@ -2,8 +2,10 @@ package kubernetes
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -140,5 +142,31 @@ func TestNodePorts(t *testing.T) {
 			}
 			checkBuilt(t, o, in, got)
 		})
+	}
+}
+
+// An idle backend has the reason, in the words of explain.
+func TestReasonsOfIdleBackends(t *testing.T) {
+	both := slicesOf(aSlice("web 8080", "10.1.0.1 !ready !serving !terminating @n1", "10.1.0.2 !ready !serving terminating @n2", "10.1.0.3 @n3"))
+	lost, found := node{ipv4: netip.MustParseAddr("10.0.0.1")}, node{ipv4: netip.MustParseAddr("10.0.0.2"), ready: true}
+	byNode := Options{Config: Config{Backends: BackendsNodePorts}}
+	for _, test := range []struct {
+		name string
+		by   Options
+		in   input
+		want []string
+	}{
+		{"endpoints", Options{}, input{service: aService(), slices: both}, []string{"Kubernetes endpoint not ready", "Kubernetes endpoint terminating", ""}},
+		{"a node", byNode, input{service: aService(ports("80+30080")), slices: both, nodes: nodeSet{"n1": lost, "n2": found}}, []string{"Kubernetes node n1 not ready", ""}},
+		{"a node without ready endpoints", byNode, input{service: aService(ports("80+30080"), local), slices: both, nodes: nodeSet{"n1": lost, "n2": found}},
+			[]string{"Kubernetes node n1 not ready", "no ready endpoint on Kubernetes node n2"}},
+	} {
+		var got []string
+		for _, b := range test.by.build(test.in).service.Backends {
+			got = append(got, b.Reason.Text(time.Time{}))
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: %q, not %q", test.name, got, test.want)
+		}
 	}
 }

@@ -190,7 +190,7 @@ func toldOf(problems []vip.Problem) string {
 }
 
 // checkBuilt checks what applies to every build: spec accepts the service, problems have a place,
-// and the order of the slices does not matter.
+// exactly the idle backends have a reason, and the order of the slices does not matter.
 func checkBuilt(t *testing.T, o Options, in input, got built) {
 	t.Helper()
 	for _, p := range got.problems {
@@ -204,6 +204,12 @@ func checkBuilt(t *testing.T, o Options, in input, got built) {
 		written := spec.FromService(got.service)
 		again, problems := written.Build(got.service.Source, got.service.Origin)
 		again.Assigned = got.service.Assigned
+		for i, b := range got.service.Backends { // no user writes a reason
+			if idle := b.State == vip.Drain; idle == (b.Reason == vip.Reason{}) {
+				t.Errorf("%s is %s: %q", b.Address, b.State, b.Reason.Text(time.Time{}))
+			}
+			again.Backends[i].Reason = b.Reason
+		}
 		if len(problems) > 0 || !reflect.DeepEqual(again, got.service) {
 			t.Errorf("%v\n%+v\n%+v", problems, again, got.service)
 		}
