@@ -1,6 +1,7 @@
 package vip
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -30,6 +31,11 @@ func (k ServiceKey) String() string {
 		return k.Name
 	}
 	return k.Namespace + "/" + k.Name
+}
+
+// Compare orders keys by namespace and name.
+func (k ServiceKey) Compare(other ServiceKey) int {
+	return cmp.Or(cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name))
 }
 
 // ParseServiceKey reads "name" or "namespace/name".

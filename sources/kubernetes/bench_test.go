@@ -144,10 +144,7 @@ func BenchmarkFirstSync(b *testing.B) {
 
 		b.StopTimer()
 		before := used()
-		source, err := New(Options{Client: client})
-		if err != nil {
-			b.Fatal(err)
-		}
+		source := New(Options{Client: client})
 		ctx, cancel := context.WithCancel(b.Context())
 		out := &first{end: cancel}
 		r := newRun(source, out)

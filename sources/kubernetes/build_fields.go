@@ -11,13 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/ironvip/ironvip/sources/draft"
+	"github.com/ironvip/ironvip/sources/kubernetes/statuswriter"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
-
-// codeDeprecated is the code of problems with fields that work and that Kubernetes has deprecated.
-const codeDeprecated = "deprecated"
 
 // read reads the settings of the Service, without backends.
 func (b *builder) read() {
@@ -86,9 +84,9 @@ func (b *builder) readAddresses() {
 	if s.LoadBalancerIP != "" {
 		const field, hint = "spec.loadBalancerIP", "use the annotation " + annotationPrefix + "vips instead"
 		if len(b.draft.VIPs) > 0 {
-			b.warn(codeDeprecated, field, "remove it", "is not used: the annotation %svips counts", annotationPrefix)
+			b.warn(statuswriter.CodeDeprecated, field, "remove it", "is not used: the annotation %svips counts", annotationPrefix)
 		} else {
-			b.warn(codeDeprecated, field, hint, "is deprecated by Kubernetes")
+			b.warn(statuswriter.CodeDeprecated, field, hint, "is deprecated by Kubernetes")
 			b.draft.VIPs, b.vipFields = []string{s.LoadBalancerIP}, []string{field}
 		}
 	}

@@ -3,15 +3,15 @@ package kubernetes
 import (
 	"cmp"
 	"fmt"
-	"regexp"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/sources/kubernetes/statuswriter"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -98,7 +98,7 @@ func (c *Config) Check(b *sources.Block) {
 		return
 	}
 	c.LoadBalancerClass = cmp.Or(c.LoadBalancerClass, DefaultLoadBalancerClass)
-	if !isQualifiedName(c.LoadBalancerClass) {
+	if len(validation.IsQualifiedName(c.LoadBalancerClass)) > 0 {
 		b.Bad("load_balancer_class", fmt.Sprintf("use %q, or another name in a domain of yours", DefaultLoadBalancerClass),
 			"%s is not a load balancer class: a name, or a DNS name, / and a name", strict.Quote(c.LoadBalancerClass))
 	}
@@ -106,7 +106,7 @@ func (c *Config) Check(b *sources.Block) {
 	b.Choice("ip_mode", c.IPMode, "proxy", "vip")
 	c.LeaseNamespace, c.LeaseName = cmp.Or(c.LeaseNamespace, DefaultLeaseNamespace), cmp.Or(c.LeaseName, DefaultLeaseName)
 	b.Label("lease_namespace", c.LeaseNamespace)
-	if !isSubdomain(c.LeaseName) {
+	if len(validation.IsDNS1123Subdomain(c.LeaseName)) > 0 {
 		b.Bad("lease_name", fmt.Sprintf("use %q", DefaultLeaseName), "%s is not a name for a Lease: up to 253 of a-z, 0-9, inner - and .", strict.Quote(c.LeaseName))
 	}
 	// With one Lease, each of two sources would consider the other's election its own.
@@ -160,13 +160,10 @@ func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, err := New(Options{Config: *c, Name: d.Name, Client: client, Node: d.Node, Ranges: d.SetPodCIDRs, Log: d.Log})
-	if err != nil {
-		return nil, err
-	}
+	source := New(Options{Config: *c, Name: d.Name, Client: client, Node: d.Node, Ranges: d.SetPodCIDRs})
 	if !c.AdoptClusterIPs {
-		writer, err := NewWriter(WriterOptions{
-			Source: source, Client: client, Identity: d.Node,
+		writer, err := source.Writer(statuswriter.Options{
+			Client: client, Identity: d.Node,
 			LeaseNamespace: c.LeaseNamespace, LeaseName: c.LeaseName, IPMode: ipModes[c.IPMode],
 			Services: d.Services, Allocations: d.Allocations, Withdrawn: d.Withdrawn, Log: d.Log,
 		})
@@ -176,21 +173,4 @@ func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
 		d.Background("writing the status of Services", writer.Run)
 	}
 	return d.Cache(source), nil
-}
-
-// Patterns of valid names in Kubernetes.
-var (
-	plainName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
-	subdomains = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
-)
-
-func isSubdomain(s string) bool { return len(s) <= 253 && subdomains.MatchString(s) }
-
-// isQualifiedName reports whether s is "name" or "domain/name".
-func isQualifiedName(s string) bool {
-	domain, name, qualified := strings.Cut(s, "/")
-	if !qualified {
-		return plainName.MatchString(s)
-	}
-	return isSubdomain(domain) && plainName.MatchString(name)
 }

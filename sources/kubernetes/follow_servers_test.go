@@ -45,10 +45,7 @@ func startFollower(t *testing.T, c *kubetest.Cluster, change func(*Options)) *fo
 	if change != nil {
 		change(&o)
 	}
-	source, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := New(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

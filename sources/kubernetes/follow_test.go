@@ -148,10 +148,7 @@ func (c *cluster) start(t *testing.T, change func(*Options)) *bench {
 	if change != nil {
 		change(&o)
 	}
-	var err error
-	if b.source, err = New(o); err != nil {
-		t.Fatal(err)
-	}
+	b.source = New(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -359,7 +356,7 @@ func TestServerAway(t *testing.T) {
 				if stale, _ := b.out.is(); !strings.HasPrefix(stale, "kubernetes at https://kubernetes.invalid: list services: dial tcp") {
 					t.Errorf("stale: %s", stale)
 				}
-				if b.source.objects().InTouch() {
+				if b.source.objects.InTouch() {
 					t.Error("in touch")
 				}
 				b.after(10 * time.Minute)
@@ -378,7 +375,7 @@ func TestServerAway(t *testing.T) {
 				if want := []string{"fresh", "put shop/api=8,9", "put shop/web=1,2,3"}; !slices.Equal(got, want) {
 					t.Errorf("back: told %q, not %q", got, want)
 				}
-				if !b.source.objects().InTouch() {
+				if !b.source.objects.InTouch() {
 					t.Error("not in touch")
 				}
 				if compacted {
@@ -500,7 +497,7 @@ func TestLackingRights(t *testing.T) {
 				t.Errorf("no %q in %s", word, stale)
 			}
 		}
-		if _, there := b.source.objects().Get(vip.ServiceKey{Namespace: "shop", Name: "web"}); !there || b.source.objects().InTouch() {
+		if b.source.objects.Row(vip.ServiceKey{Namespace: "shop", Name: "web"}) == nil || b.source.objects.InTouch() {
 			t.Error("the others don't work on")
 		}
 		if b.mu.Lock(); !slices.Equal(b.ranges[len(b.ranges)-1:], []string{"[10.1.0.0/24 10.96.0.0/16]"}) {
@@ -718,25 +715,13 @@ func TestNamespacesAndSelector(t *testing.T) {
 		b.after(time.Minute)
 		b.says("read anew, one by one", "")
 	})
-	for _, bad := range []Options{{Config: Config{Selector: "a=b=c"}}, {Config: Config{Namespaces: []string{"No Name"}}}} {
-		bad.Client = newCluster().client(t)
-		if _, err := New(bad); err == nil {
-			t.Errorf("%+v is taken", bad)
-		}
-	}
-	if _, err := New(Options{}); err == nil {
-		t.Error("no client is needed")
-	}
 }
 
 // A new run, as after a resync, publishes a full list first and removes what is gone.
 func TestAnotherRun(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := small()
-		s, err := New(Options{Client: c.client(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := New(Options{Client: c.client(t)})
 		for _, want := range []string{smallIs, "replace shop/web=1,2"} {
 			out := &told{}
 			ctx, cancel := context.WithCancel(t.Context())
@@ -746,11 +731,11 @@ func TestAnotherRun(t *testing.T) {
 			if got := out.take(); got != want {
 				t.Errorf("told %q, not %q", got, want)
 			}
-			if n := strings.Count(want, "shop/"); len(s.objects().Keys()) != n || !s.objects().InTouch() {
-				t.Errorf("objects %v, not %d", s.objects().Keys(), n)
+			if n := strings.Count(want, "shop/"); s.objects.Len() != n || !s.objects.InTouch() {
+				t.Errorf("%d objects, not %d", s.objects.Len(), n)
 			}
 			cancel()
-			if err := <-done; err != context.Canceled || s.objects().InTouch() {
+			if err := <-done; err != context.Canceled || s.objects.InTouch() {
 				t.Errorf("%v", err)
 			}
 			if strings.Contains(want, "api") {
@@ -766,18 +751,16 @@ func TestObjects(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := small().start(t, nil)
 		synctest.Wait()
-		store := b.source.objects()
+		objects := b.source.objects
+		feed := objects.Watch()
+		defer feed.Close()
 		taken := func(what string, want ...string) {
 			t.Helper()
 			synctest.Wait()
-			select {
-			case <-store.Changed():
-			default:
-				t.Errorf("%s: no word", what)
-			}
 			var got []string
-			for _, key := range store.TakeChanged() {
-				got = append(got, key.Name)
+			changes, _ := feed.TryNext()
+			for _, c := range changes {
+				got = append(got, c.Value.Key.Name)
 			}
 			if slices.Sort(got); !slices.Equal(got, want) {
 				t.Errorf("%s: changed %q, not %q", what, got, want)
@@ -785,12 +768,7 @@ func TestObjects(t *testing.T) {
 		}
 		taken("first", "api", "web")
 		b.put(slice("web-1", "web", 3))
-		synctest.Wait()
-		select {
-		case <-store.Changed():
-			t.Error("woken for an endpoint")
-		default:
-		}
+		taken("an endpoint")
 		mine := balancer("web")
 		mine.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "ironvip.io/nonsense": "1"}
 		mine.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
@@ -798,15 +776,33 @@ func TestObjects(t *testing.T) {
 		b.after(time.Second)
 		b.put(mine)
 		taken("no more of ours", "web")
-		got, there := store.Get(vip.ServiceKey{Namespace: "shop", Name: "web"})
-		if !there || got.Spec.Type != corev1.ServiceTypeNodePort || got.ManagedFields != nil || !reflect.DeepEqual(slices.Sorted(maps.Keys(got.Annotations)), []string{"ironvip.io/nonsense"}) {
+		row, _, there := objects.Get(vip.ServiceKey{Namespace: "shop", Name: "web"})
+		if got := row.Service; !there || got.Spec.Type != corev1.ServiceTypeNodePort || got.ManagedFields != nil || !reflect.DeepEqual(slices.Sorted(maps.Keys(got.Annotations)), []string{"ironvip.io/nonsense"}) {
 			t.Errorf("%v %+v", there, got)
 		}
 		b.after(time.Second)
 		b.remove(balancer("api"))
 		taken("gone", "api")
-		if _, there := store.Get(vip.ServiceKey{Namespace: "shop", Name: "api"}); there {
+		if objects.Row(vip.ServiceKey{Namespace: "shop", Name: "api"}) != nil {
 			t.Error("still there")
+		}
+	})
+}
+
+func TestProblemsWithWritingAreTheSources(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		b.after(time.Second)
+		b.out.take()
+		b.source.report([]vip.Problem{{Message: "no right"}})
+		synctest.Wait()
+		if _, problems := b.out.is(); len(problems) != 1 || problems[0].Message != "no right" {
+			t.Errorf("problems %+v", problems)
+		}
+		b.source.report(nil)
+		synctest.Wait()
+		if _, problems := b.out.is(); len(problems) != 0 {
+			t.Errorf("problems %+v", problems)
 		}
 	})
 }

@@ -86,7 +86,7 @@ func (r *run) putService(service *corev1.Service) {
 	delete(service.Annotations, corev1.LastAppliedConfigAnnotation)
 	key := keyOf(nameOf(service))
 	r.entry(key).service = service
-	r.s.store.put(key, service)
+	r.s.objects.Store(service)
 	r.dirty[key] = struct{}{}
 }
 
@@ -94,7 +94,7 @@ func (r *run) dropService(name types.NamespacedName) {
 	key := keyOf(name)
 	if e := r.entries[key]; e != nil {
 		e.service = nil
-		r.s.store.put(key, nil)
+		r.s.objects.Delete(key)
 		r.dirty[key] = struct{}{}
 	}
 }

@@ -7,24 +7,28 @@
 // costs one update. While the API server is unavailable, or permissions are missing, services stay
 // unchanged. A later large removal is held back by the shrink guard.
 //
-// The Source never writes to the cluster. On the host that holds the Lease, a Writer writes a
-// Service's VIPs, its finalizer and its events, and nothing else.
+// The Source never writes to the cluster. Its Writer does, in package statuswriter: the VIPs, the
+// finalizer and the events of Services, on the host that holds the Lease.
 package kubernetes
 
 import (
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/ironvip/ironvip/sources/kubernetes/statuswriter"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // Source implements sources.Source.
 type Source struct {
-	o     Options
-	store *objectStore
-	wrong *writerProblems // the problems of the Writer
+	o       Options
+	objects *statuswriter.Objects         // the Services, for the Writer
+	writing atomic.Pointer[[]vip.Problem] // the problems of the Writer
+	current atomic.Pointer[run]
 	// The fields below are kept between runs: the settings of each service's last build, and the
 	// last ranges of Nodes and of ServiceCIDRs.
 	settings map[vip.ServiceKey]*corev1.Service
@@ -32,17 +36,34 @@ type Source struct {
 	outside  bool // this host was not among the cluster's nodes at the last read
 }
 
-// New returns a source that sends no request before Run. The error names an invalid option.
-func New(o Options) (*Source, error) {
-	o = o.withDefaults()
-	if err := o.check(); err != nil {
+// New returns a source that sends no request before Run.
+func New(o Options) *Source {
+	s := &Source{o: o.withDefaults(), objects: statuswriter.NewObjects(), settings: map[vip.ServiceKey]*corev1.Service{}, outside: o.Node != ""}
+	s.report(nil)
+	return s
+}
+
+// Writer returns the Writer of the source's Services. It sets the options that describe the source.
+// The error names an invalid selector.
+func (s *Source) Writer(o statuswriter.Options) (*statuswriter.Writer, error) {
+	selector, err := labels.Parse(s.o.Selector)
+	if err != nil {
 		return nil, err
 	}
-	return &Source{o: o, store: newObjectStore(), wrong: newWriterProblems(), settings: map[vip.ServiceKey]*corev1.Service{}, outside: o.Node != ""}, nil
+	o.Source, o.Objects, o.Selects, o.Namespaces, o.Selector, o.Place, o.Report = s.o.Name, s.objects, s.o.selects, s.o.Namespaces, selector, s.o.place, s.report
+	return statuswriter.New(o), nil
+}
+
+// report publishes the problems of the Writer.
+func (s *Source) report(problems []vip.Problem) {
+	s.writing.Store(&problems)
+	if r := s.current.Load(); r != nil {
+		r.mu.Lock()
+		r.reworded = true
+		r.mu.Unlock()
+		r.publisher.Wake()
+	}
 }
 
 // ShrinkGuard implements sources.Guarded.
 func (s *Source) ShrinkGuard() time.Duration { return time.Duration(s.o.ShrinkGuard) }
-
-// objects returns the Services as the Writer sees them.
-func (s *Source) objects() *objectStore { return s.store }

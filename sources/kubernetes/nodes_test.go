@@ -19,7 +19,7 @@ import (
 func onNodes(t *testing.T, nodes, services int) *run {
 	t.Helper()
 	o := Options{Config: Config{Backends: BackendsNodePorts}}.withDefaults()
-	r := newRun(&Source{o: o, store: newObjectStore(), wrong: newWriterProblems(), settings: map[vip.ServiceKey]*corev1.Service{}}, nil)
+	r := newRun(New(o), nil)
 	for i := range nodes {
 		n := aNode(fmt.Sprintf("ready internal=10.0.0.%d", i+1))
 		n.Name = fmt.Sprintf("n%d", i)

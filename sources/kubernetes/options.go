@@ -1,15 +1,11 @@
 package kubernetes
 
 import (
-	"fmt"
-	"log/slog"
+	"cmp"
 	"net/netip"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
-
 	"github.com/ironvip/ironvip/internal/kubeclient"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // Options are the dependencies of a Source. Only Client has no default.
@@ -25,7 +21,6 @@ type Options struct {
 	// list is full, sorted and without duplicates. Ranges is called after each change, from one
 	// goroutine. If it is nil, the source does not read the ranges.
 	Ranges func([]netip.Prefix)
-	Log    *slog.Logger // nil: slog.Default
 
 	timing timing // changed by tests
 }
@@ -45,49 +40,20 @@ type timing struct {
 // that after a restart of the server the clients' requests spread over time. A server that is
 // replaced is unavailable for 2 or 3 s, which is too short to be reported.
 func (t timing) withDefaults() timing {
-	set := func(d *time.Duration, to time.Duration) {
-		if *d == 0 {
-			*d = to
-		}
+	return timing{
+		pace:       cmp.Or(t.pace, 100*time.Millisecond),
+		patience:   cmp.Or(t.patience, 3*time.Second),
+		answer:     cmp.Or(t.answer, 30*time.Second),
+		watch:      cmp.Or(t.watch, 5*time.Minute),
+		minBackoff: cmp.Or(t.minBackoff, 100*time.Millisecond),
+		maxBackoff: cmp.Or(t.maxBackoff, 10*time.Second),
+		page:       cmp.Or(t.page, 500),
 	}
-	set(&t.pace, 100*time.Millisecond)
-	set(&t.patience, 3*time.Second)
-	set(&t.answer, 30*time.Second)
-	set(&t.watch, 5*time.Minute)
-	set(&t.minBackoff, 100*time.Millisecond)
-	set(&t.maxBackoff, 10*time.Second)
-	if t.page == 0 {
-		t.page = 500
-	}
-	return t
 }
 
 func (o Options) withDefaults() Options {
-	if o.Name == "" {
-		o.Name = Type
-	}
-	if o.LoadBalancerClass == "" {
-		o.LoadBalancerClass = DefaultLoadBalancerClass
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Name = cmp.Or(o.Name, Type)
+	o.LoadBalancerClass = cmp.Or(o.LoadBalancerClass, DefaultLoadBalancerClass)
 	o.timing = o.timing.withDefaults()
 	return o
-}
-
-// check returns an error for an invalid option.
-func (o *Options) check() error {
-	if o.Client == nil {
-		return fmt.Errorf("kubernetes: a client is needed")
-	}
-	if _, err := labels.Parse(o.Selector); err != nil {
-		return fmt.Errorf("kubernetes: selector %q: %w", o.Selector, err)
-	}
-	for _, ns := range o.Namespaces {
-		if err := vip.CheckLabel(ns); err != nil {
-			return fmt.Errorf("kubernetes: namespaces: %w", err)
-		}
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -42,24 +41,9 @@ func (r *run) Round() publish.Round {
 // published reports to the Writer whether the objects are current, and reports the ranges in use.
 func (r *run) published() {
 	r.mu.Lock()
-	r.s.store.touch(r.publisher.Fresh())
+	r.s.objects.SetInTouch(r.publisher.Fresh())
 	r.mu.Unlock()
 	r.reportRanges()
-}
-
-// followWriter publishes the Writer's problems until the context ends.
-func (r *run) followWriter(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.s.wrong.changed:
-		}
-		r.mu.Lock()
-		r.reworded = true
-		r.mu.Unlock()
-		r.publisher.Wake()
-	}
 }
 
 // readAllOnce reports whether all input of services has been read in this run.
@@ -83,7 +67,7 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 		}
 		if !slices.Equal(problems, e.problems) {
 			e.problems, r.reworded = problems, true
-			r.s.store.describe(key, problems)
+			r.s.objects.Describe(key, problems)
 		}
 		if len(problems) > 0 {
 			r.wrong[key] = struct{}{}
@@ -98,10 +82,6 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 	return put, gone
 }
 
-func compareKeys(a, b vip.ServiceKey) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
 // made is the result of building an entry.
 type made struct {
 	entry *followed
@@ -113,7 +93,7 @@ type made struct {
 func (r *run) buildDirty() []made {
 	const part = 64
 	out := make([]made, 0, len(r.dirty))
-	for _, key := range slices.SortedFunc(maps.Keys(r.dirty), compareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(r.dirty), vip.ServiceKey.Compare) {
 		out = append(out, made{entry: r.entries[key]})
 	}
 	var next atomic.Int64
@@ -164,9 +144,9 @@ func (r *run) forget() {
 	if r.replaced {
 		return
 	}
-	for _, key := range r.s.store.Keys() {
+	for key := range r.s.objects.All() {
 		if e := r.entries[key]; e == nil || e.service == nil {
-			r.s.store.put(key, nil)
+			r.s.objects.Delete(key)
 		}
 	}
 }
@@ -185,8 +165,8 @@ func (r *run) Services() []vip.Service {
 // Problems implements publish.Source. It returns the problems of the source as a whole and of its
 // Writer, then those of the Services in the order of their keys.
 func (r *run) Problems() []vip.Problem {
-	out := slices.Concat(r.troubles, r.s.wrong.get())
-	for _, key := range slices.SortedFunc(maps.Keys(r.wrong), compareKeys) {
+	out := slices.Concat(r.troubles, *r.s.writing.Load())
+	for _, key := range slices.SortedFunc(maps.Keys(r.wrong), vip.ServiceKey.Compare) {
 		out = append(out, r.entries[key].problems...)
 	}
 	return out

@@ -20,15 +20,16 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer s.o.Client.CloseIdle()
-	defer s.store.touch(false)
+	defer s.objects.SetInTouch(false)
 	r := newRun(s, out)
+	s.current.Store(r)
+	defer s.current.Store(nil)
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, of := range r.streams {
 		running.Go(func() { r.follow(ctx, of) })
 	}
 	running.Go(func() { r.publisher.Run(ctx) })
-	running.Go(func() { r.followWriter(ctx) })
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -129,10 +129,7 @@ func listAll(b *testing.B, client *kubeclient.Client, gv schema.GroupVersion, re
 func firstSync(b *testing.B, client *kubeclient.Client, services int) (end func()) {
 	clock := table.NewClock(time.Now())
 	l := newStages(b, clock)
-	source, err := kubernetes.New(kubernetes.Options{Client: client})
-	if err != nil {
-		b.Fatal(err)
-	}
+	source := kubernetes.New(kubernetes.Options{Client: client})
 	supervisor := sources.NewSupervisor(sources.Options{Resolver: pipeline.NewResolve(pipeline.ResolveOptions{Services: l.services}), Services: l.services, Statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)})
 	supervisor.Add(kubernetes.Type, kubernetes.Type, source)
 	l.complete()

@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"context"
@@ -61,8 +61,6 @@ type renewal struct {
 	says  metav1.MicroTime // the time in the Lease
 	began time.Time        // the time on this host's clock
 }
-
-func newElection() *election { return &election{change: make(chan struct{}, 1)} }
 
 // mine reports whether this host is the writer. It is safe for concurrent use.
 func (e *election) mine() bool {

@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"context"
@@ -28,37 +28,36 @@ type strays struct {
 
 const straysPage = 500 // Services
 
-func newStrays(source *Options) strays {
+func newStrays(o *Options) strays {
 	out := strays{}
-	if source.Selector != "" {
-		out.inside = source.Namespaces
+	if !o.Selector.Empty() {
+		out.inside = o.Namespaces
 	}
-	if source.Selector != "" || len(source.Namespaces) > 0 {
+	if !o.Selector.Empty() || len(o.Namespaces) > 0 {
 		out.left = []string{""}
 	}
 	return out
 }
 
-// seek requests the next page, if any. It returns the time until the next call. Waits means that
-// pages are left.
-func (w *Writer) seek(ctx context.Context) (again time.Duration, waits bool) {
+// seek requests the next page, if any. It returns the time until the next call.
+func (w *Writer) seek(ctx context.Context) (again time.Duration) {
 	l := &w.strays
 	if len(l.left) == 0 {
-		return 0, false
+		return forever
 	}
-	if left := max(time.Until(l.until), w.pause.left()); left > 0 {
-		return left, true
+	if again = time.Until(l.until); again > 0 {
+		return again
 	}
-	if left := take(w.pace); left > 0 {
-		return left, true
+	if again = w.delay(); again > 0 {
+		return again
 	}
 	page, err := w.calls.listMetadata(ctx, l.left[0], l.next, straysPage)
 	if ctx.Err() != nil {
-		return 0, false
+		return forever
 	}
 	if err != nil {
 		w.notSought(err)
-		return max(0, time.Until(l.until)), true
+		return time.Until(l.until)
 	}
 	l.failures, l.until, w.pause = 0, time.Time{}, pause{}
 	for i := range page.Items {
@@ -67,7 +66,7 @@ func (w *Writer) seek(ctx context.Context) (again time.Duration, waits bool) {
 	if l.next = page.Continue; l.next == "" {
 		l.left = l.left[1:]
 	}
-	return 0, true
+	return 0
 }
 
 // notSought handles a failed request for a page.
@@ -76,7 +75,7 @@ func (w *Writer) notSought(err error) {
 	verdict, asked := judge(err)
 	l.failures++
 	switch {
-	case verdict == verdictLacking && len(w.namespaces) > 0:
+	case verdict == verdictLacking && len(w.o.Namespaces) > 0:
 		// Listing all is not required. Services in other namespaces could not be changed either.
 		if l.left[0] == "" {
 			l.left, l.next, l.failures = l.inside, "", 0
@@ -103,7 +102,7 @@ func (w *Writer) stray(of *metav1.PartialObjectMetadata) {
 	if !hasFinalizer(&object) || w.within(&object) || w.entries[key] != nil {
 		return
 	}
-	if _, there := w.store.Get(key); there {
+	if w.o.Objects.Row(key) != nil {
 		return
 	}
 	if finalizer, _ := w.calls.wrote(object.ManagedFields); !finalizer {
@@ -111,7 +110,7 @@ func (w *Writer) stray(of *metav1.PartialObjectMetadata) {
 	}
 	w.o.Log.Info("kubernetes: a Service that the source no longer takes has its finalizer and status", "service", key)
 	w.entries[key] = &entry{uid: of.UID, held: true}
-	w.queue.add(key)
+	w.check(key)
 }
 
 // listMetadata lists one page of the metadata of Services, from a continue token on.

@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"context"
@@ -40,7 +40,6 @@ type entry struct {
 	until      time.Time // do not write before this time
 	outdated   string    // the version that was outdated; another version may be written at once
 	done       map[step]deed
-	timer      *time.Timer
 	events     toldEvents
 }
 
@@ -54,16 +53,14 @@ type deed struct {
 // withdrawal is a wait until a VIP is withdrawn.
 type withdrawal struct {
 	cancel context.CancelFunc
-	over   chan error // has an element at the end
 	done   bool
 }
 
-// settle ends waits and timers.
-func (e *entry) settle() {
-	e.giveUp()
-	if e.timer != nil {
-		e.timer.Stop()
-	}
+// withdrawn is the end of a withdrawal.
+type withdrawn struct {
+	key vip.ServiceKey
+	of  *withdrawal
+	err error
 }
 
 // giveUp ends the wait for a withdrawal.
@@ -77,7 +74,7 @@ func (e *entry) giveUp() {
 // forget removes the state of a Service.
 func (w *Writer) forget(key vip.ServiceKey) {
 	if e := w.entries[key]; e != nil {
-		e.settle()
+		e.giveUp()
 		delete(w.entries, key)
 	}
 	w.troubles.accept(key)
@@ -105,7 +102,7 @@ func (w *Writer) observe(key vip.ServiceKey) situation {
 	alive := *s // check ownership independently of deletion
 	alive.DeletionTimestamp = nil
 	stray := e != nil && e.stray
-	out.ours = !stray && w.selects(&alive)
+	out.ours = !stray && w.o.Selects(&alive)
 	if !out.ours && !hasFinalizer(s) {
 		w.forget(key)
 		return out
@@ -123,13 +120,14 @@ func (w *Writer) observe(key vip.ServiceKey) situation {
 	}
 	out.held, out.notHeld, out.told = e.held, e.notHeld, e.told
 	out.grant, out.vips = w.granted(key)
-	out.withdrawn = w.withdrawn(key, e)
+	out.withdrawn = e.withdrawal != nil && e.withdrawal.done || w.servedByOther(key)
 	return out
 }
 
 // newest returns the newest known object of a Service; nil: none.
 func (w *Writer) newest(key vip.ServiceKey, e *entry) *corev1.Service {
-	s, there := w.store.Get(key)
+	object, _, there := w.o.Objects.Get(key)
+	s := object.Service
 	if e == nil || e.answer == nil {
 		return s
 	}
@@ -148,7 +146,7 @@ func (w *Writer) newest(key vip.ServiceKey, e *entry) *corev1.Service {
 
 // granted returns the allocator's result.
 func (w *Writer) granted(key vip.ServiceKey) (granted, []netip.Addr) {
-	if row, _, there := w.o.Services.Get(key); !there || row.Source != w.source {
+	if row, _, there := w.o.Services.Get(key); !there || row.Source != w.o.Source {
 		return grantUnknown, nil
 	}
 	allocation, _, there := w.o.Allocations.Get(key)
@@ -164,27 +162,11 @@ func (w *Writer) granted(key vip.ServiceKey) (granted, []netip.Addr) {
 	}
 }
 
-// withdrawn reports whether nothing is served for a Service any more. A service of the same name
-// from another source does not count.
-func (w *Writer) withdrawn(key vip.ServiceKey, e *entry) bool {
-	if row, _, there := w.o.Services.Get(key); w.o.Withdrawn == nil || there && row.Source != w.source {
-		return true
-	}
-	if e.withdrawal == nil {
-		return false
-	}
-	select {
-	case err := <-e.withdrawal.over:
-		if err != nil {
-			e.giveUp()
-			w.o.Log.Warn("kubernetes: waiting for a VIP's withdrawal", "service", key, "error", err)
-			e.until = time.Now().Add(grown(time.Second, time.Minute, 3))
-			return false
-		}
-		e.withdrawal.done = true
-	default:
-	}
-	return e.withdrawal.done
+// servedByOther reports whether another source serves a service of this name. Nothing of ours is
+// served then.
+func (w *Writer) servedByOther(key vip.ServiceKey) bool {
+	row, _, there := w.o.Services.Get(key)
+	return there && row.Source != w.o.Source
 }
 
 // await starts a wait for a withdrawal.
@@ -193,47 +175,61 @@ func (w *Writer) await(ctx context.Context, key vip.ServiceKey, e *entry) {
 		return
 	}
 	if rest := time.Until(e.until); rest > 0 {
-		w.later(key, e, rest)
+		w.later(key, rest)
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	wait := &withdrawal{cancel: cancel, over: make(chan error, 1)}
+	wait := &withdrawal{cancel: cancel}
 	e.withdrawal = wait
-	w.running.Go(func() {
-		wait.over <- w.o.Withdrawn(ctx, key)
-		w.wakeFor(key)
+	w.waiting.Go(func() {
+		err := w.o.Withdrawn(ctx, key)
+		select {
+		case w.over <- withdrawn{key, wait, err}:
+		case <-ctx.Done():
+		}
 	})
 }
 
-// lookAt performs the next step of the queue's first key. It reports whether a request was sent, or
-// how long a pause delays the request. If neither, the key has left the queue.
+// ended handles the end of a withdrawal, unless the wait for it was given up.
+func (w *Writer) ended(end withdrawn) {
+	e := w.entries[end.key]
+	if e == nil || e.withdrawal != end.of {
+		return
+	}
+	e.withdrawal.done = true
+	if end.err != nil {
+		e.giveUp()
+		w.o.Log.Warn("kubernetes: waiting for a VIP's withdrawal", "service", end.key, "error", end.err)
+		e.until = time.Now().Add(grown(time.Second, time.Minute, 3))
+	}
+	w.check(end.key)
+}
+
+// lookAt performs the next step of a Service that is due. It reports whether a request was sent, or
+// how long a pause delays the request. If neither, the Service is no longer due.
 func (w *Writer) lookAt(ctx context.Context, key vip.ServiceKey) (sent bool, wait time.Duration) {
 	s := w.observe(key)
 	e := w.entries[key]
 	next := s.decide()
 	switch next {
 	case stepNone:
-		w.queue.drop()
+		w.queue.Drop(key)
 		if e != nil {
 			w.content(key, e)
 			w.consider(key, e, &s)
 		}
 		return false, 0
 	case stepAwait:
-		w.queue.drop()
+		w.queue.Drop(key)
 		w.await(ctx, key, e)
 		return false, 0
 	}
 	if rest := max(e.rest(s.service), w.troubles.lacking(next.right(), key.Namespace)); rest > 0 {
-		w.queue.drop()
-		w.later(key, e, rest)
+		w.later(key, rest)
 		return false, 0
 	}
-	if left := w.pause.left(); left > 0 {
-		return false, left
-	}
-	if left := take(w.pace); left > 0 {
-		return false, left
+	if wait = w.delay(); wait > 0 {
+		return false, wait
 	}
 	w.do(ctx, key, e, &s, next)
 	return true, 0
@@ -244,7 +240,7 @@ func (w *Writer) content(key vip.ServiceKey, e *entry) {
 	e.failures = 0
 	for _, d := range e.done {
 		if left := contestLasts - time.Since(d.at); d.again >= contestAfter && left > 0 {
-			w.later(key, e, left)
+			w.later(key, left)
 			return
 		}
 	}
@@ -330,7 +326,7 @@ func (w *Writer) did(key vip.ServiceKey, e *entry, what step, ingress string) {
 		again = d.again + 1
 		e.until = now.Add(grown(time.Second, contestLasts/2, again))
 		if again >= contestAfter {
-			w.troubles.refuse(key, placeIn(w.source, key), errContested)
+			w.troubles.refuse(key, w.o.Place(key), errContested)
 		}
 	}
 	e.done[what] = deed{ingress: ingress, at: now, again: again}
@@ -357,7 +353,7 @@ func (w *Writer) failed(key vip.ServiceKey, e *entry, s *situation, err error) {
 	default:
 		e.until = time.Now().Add(max(asked, grown(time.Second, 10*time.Minute, e.failures)))
 		if e.failures > 1 {
-			w.troubles.refuse(key, placeIn(w.source, key), err)
+			w.troubles.refuse(key, w.o.Place(key), err)
 		}
 	}
 	w.o.Log.Debug("kubernetes: a write is tried again", "service", key, "error", err)
@@ -395,10 +391,4 @@ func (w *Writer) found(key vip.ServiceKey, e *entry, stored bool, s *corev1.Serv
 		s.ManagedFields = nil
 		e.answer, e.answered, e.stray = s, time.Now(), true
 	}
-}
-
-// placeIn returns the place of a Service in messages, as the source does.
-func placeIn(source string, key vip.ServiceKey) string {
-	o := Options{Name: source}
-	return o.place(key)
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"net/http"
@@ -17,8 +17,8 @@ import (
 func hidden(s *corev1.Service) { s.Labels = map[string]string{"hidden": "yes"} }
 
 // restarted returns another run of a host. Its source reads the existing objects.
-func restarted(t *testing.T, api *writable, more WriterOptions, options Options) *host {
-	h := newHostWith(t, api, "a", more, options)
+func restarted(t *testing.T, api *writable, o Options) *host {
+	h := newHostWith(t, api, "a", o)
 	api.mu.Lock()
 	var names []string
 	for path := range api.objects {
@@ -30,7 +30,7 @@ func restarted(t *testing.T, api *writable, more WriterOptions, options Options)
 	for _, name := range names {
 		if s := api.get(name); h.within(s) {
 			s.ManagedFields = nil
-			h.store.put(keyOf(nameOf(s)), s)
+			h.store.Store(s)
 		}
 	}
 	return h
@@ -67,7 +67,7 @@ func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
 		kept := api.get("kept").ResourceVersion
 		api.takeAll()
 
-		again := restarted(t, api, WriterOptions{}, Options{Config: Config{Selector: "!hidden"}})
+		again := restarted(t, api, Options{Selector: matching("!hidden")})
 		withdraw := again.serves("web")
 		again.grant("kept", nil, "192.0.2.2")
 		again.start()
@@ -91,9 +91,9 @@ func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
 		expect(t, "remembered", len(again.entries), 1)
 
 		// After another election the host does not search again.
-		again.store.touch(false)
+		again.store.SetInTouch(false)
 		settle(time.Minute)
-		again.store.touch(true)
+		again.store.SetInTouch(true)
 		settle(time.Hour)
 		expect(t, "later requests", api.takeAll(), []string(nil))
 	})
@@ -104,7 +104,7 @@ func TestServicesOfAnotherFleetAreLeftAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		h.stop()
-		other := restarted(t, api, WriterOptions{LeaseName: "other"}, Options{Config: Config{Selector: "tier=back"}}).start()
+		other := restarted(t, api, Options{LeaseName: "other", Selector: matching("tier=back")}).start()
 		settle(time.Minute)
 		if _, mine := other.Elected(); !mine {
 			t.Fatal("not elected")
@@ -112,7 +112,7 @@ func TestServicesOfAnotherFleetAreLeftAlone(t *testing.T) {
 		other.stop()
 		expect(t, "requests of the other", api.takeAll(), []string{listAll})
 		expect(t, "ingress", ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"})
-		own := restarted(t, api, WriterOptions{}, Options{Config: Config{Selector: "tier=front"}}).start()
+		own := restarted(t, api, Options{Selector: matching("tier=front")}).start()
 		defer own.stop()
 		settle(time.Minute)
 		expect(t, "requests of its own", api.takeAll(), []string{listAll, "LIST services/web", writeStatus, addFinalizer})
@@ -134,20 +134,20 @@ func TestWhereStraysAreLookedFor(t *testing.T) {
 		left    bool     // the Service is released
 	}{
 		{"all is followed", Options{}, nil, nil, false},
-		{"namespaces", Options{Config: Config{Namespaces: []string{"shop"}}}, nil, []string{listAll, "LIST services/web", writeStatus, addFinalizer}, true},
-		{"rights in namespaces alone", Options{Config: Config{Namespaces: []string{"shop"}}}, forbidden, []string{listAll}, false},
-		{"rights in namespaces alone, and a selector", Options{Config: Config{Namespaces: []string{"shop", "default"}, Selector: "!hidden"}}, forbidden,
+		{"namespaces", Options{Namespaces: []string{"shop"}}, nil, []string{listAll, "LIST services/web", writeStatus, addFinalizer}, true},
+		{"rights in namespaces alone", Options{Namespaces: []string{"shop"}}, forbidden, []string{listAll}, false},
+		{"rights in namespaces alone, and a selector", Options{Namespaces: []string{"shop", "default"}, Selector: matching("!hidden")}, forbidden,
 			[]string{listAll, "LIST metadata namespaces/shop", "LIST metadata namespaces/default", "LIST services/web", writeStatus, addFinalizer}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				api, h := withVIP(t)
 				h.stop()
-				if tc.options.Selector != "" || tc.options.Namespaces == nil {
+				if tc.options.Selector != nil || tc.options.Namespaces == nil {
 					api.edit("web", hidden)
 				}
 				api.takeAll()
-				again := restarted(t, api, WriterOptions{}, tc.options)
+				again := restarted(t, api, tc.options)
 				again.grant("web", nil, "192.0.2.1")
 				if tc.options.Namespaces != nil {
 					again.services.Delete(web)
@@ -205,7 +205,7 @@ func TestPagesOfStrays(t *testing.T) {
 						return nil
 					}
 				})
-				again := restarted(t, api, WriterOptions{}, Options{Config: Config{Selector: "!hidden"}}).start()
+				again := restarted(t, api, Options{Selector: matching("!hidden")}).start()
 				defer again.stop()
 				settle(time.Minute)
 				for _, name := range names {

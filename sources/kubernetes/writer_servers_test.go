@@ -4,9 +4,12 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -16,11 +19,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/sources/kubernetes/statuswriter"
 	"github.com/ironvip/ironvip/test/kubetest"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -29,13 +33,13 @@ import (
 // agent is one host: a source, an allocator that assigns the same two VIPs to each service, and a
 // Writer.
 type agent struct {
-	*Writer
+	*statuswriter.Writer
 	t           *testing.T
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	end         context.CancelFunc
 	over        sync.WaitGroup
-	crashed     atomic.Bool
+	cut         atomic.Bool // its requests fail
 
 	mu       sync.Mutex
 	problems []vip.Problem
@@ -45,18 +49,13 @@ type agent struct {
 // startAgent runs a host with the kubeconfig of a user until the test ends.
 func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 	t.Helper()
-	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: kubeconfig})
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := slog.New(slog.DiscardHandler)
-	source, err := New(Options{Name: "cluster", Client: client, Config: Config{Selector: "!hidden"}, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
 	clock := &table.Clock{}
 	a := &agent{t: t, services: table.New(clock, vip.KeyOfService, nil), allocations: table.New(clock, vip.KeyOfAllocation, nil)}
-	a.Writer, err = NewWriter(WriterOptions{Source: source, Client: client, Identity: identity, Services: a.services, Allocations: a.allocations, Log: log,
+	client := a.client(kubeconfig)
+	source := New(Options{Name: "cluster", Client: client, Config: Config{Selector: "!hidden"}})
+	var err error
+	a.Writer, err = source.Writer(statuswriter.Options{Client: client, Identity: identity, LeaseNamespace: DefaultLeaseNamespace, LeaseName: DefaultLeaseName,
+		IPMode: corev1.LoadBalancerIPModeProxy, Services: a.services, Allocations: a.allocations, Log: slog.New(slog.DiscardHandler),
 		Withdrawn: func(ctx context.Context, _ vip.ServiceKey) error {
 			a.mu.Lock()
 			serving := a.serving
@@ -72,8 +71,6 @@ func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	able := a.election.fit
-	a.election.fit = func() bool { return !a.crashed.Load() && able() }
 	ctx, cancel := context.WithCancel(context.Background())
 	a.end = cancel
 	a.over.Go(func() { _ = source.Run(ctx, a) })
@@ -90,13 +87,42 @@ func (a *agent) stop() {
 
 // crash ends the host without releasing the Lease.
 func (a *agent) crash() {
-	a.crashed.Store(true)
-	a.election.mu.Lock()
-	a.election.ours = false
-	a.election.mu.Unlock()
-	a.end()
-	a.over.Wait()
+	a.cut.Store(true)
+	a.stop()
 }
+
+// client returns a client with the kubeconfig of a user, and no connection once the host is cut.
+func (a *agent) client(kubeconfig string) *kubeclient.Client {
+	a.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	next, err := rest.TransportFor(config)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	client, err := kubeclient.NewThrough(transport(func(r *http.Request) (*http.Response, error) {
+		if a.cut.Load() {
+			return nil, errors.New("cut")
+		}
+		r = r.Clone(r.Context())
+		r.URL.Host = server.Host
+		return next.RoundTrip(r)
+	}))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return client
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func (a *agent) Put(services ...vip.Service) []uint64 {
 	for _, s := range services {
@@ -156,6 +182,25 @@ func (a *agent) serve() (withdraw func()) {
 	return func() { close(serving) }
 }
 
+func hasFinalizer(s *corev1.Service) bool {
+	return slices.Contains(s.Finalizers, statuswriter.Finalizer)
+}
+
+// ingressOf returns a Service's ingress as "ip/mode".
+func ingressOf(s *corev1.Service) (out []string) {
+	for _, ingress := range s.Status.LoadBalancer.Ingress {
+		out = append(out, fmt.Sprintf("%s/%s", ingress.IP, value(ingress.IPMode)))
+	}
+	return out
+}
+
+func expect[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
+		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
+	}
+}
+
 // clusterWithRights returns a cluster where the group ironvip has the documented permissions.
 func clusterWithRights(t *testing.T) *kubetest.Cluster {
 	t.Helper()
@@ -212,7 +257,7 @@ func TestWriterOnServer(t *testing.T) {
 
 	c.Apply(t, manifest("web", "RequireDualStack", `, finalizers: ["example.com/other"]`))
 	s := waitIngress(t, c, "web", "192.0.2.1/Proxy", "2001:db8::1/Proxy")
-	expect(t, "finalizers", s.Finalizers, []string{"example.com/other", Finalizer})
+	expect(t, "finalizers", s.Finalizers, []string{"example.com/other", statuswriter.Finalizer})
 	c.Apply(t, manifest("four", "SingleStack", ""))
 	waitIngress(t, c, "four", "192.0.2.1/Proxy")
 
@@ -222,14 +267,11 @@ func TestWriterOnServer(t *testing.T) {
 involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, source: {component: ipallocator-repair-controller}}`)
 	var events corev1.EventList
 	wait.Until(t, "events", func() bool {
-		c.Get(t, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=web,source="+component, &events)
+		c.Get(t, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=web,source="+statuswriter.Component, &events)
 		return len(events.Items) > 0
 	}, func() any { return a.said() })
-	expect(t, "reason", events.Items[0].Reason, ReasonAllocated)
+	expect(t, "reason", events.Items[0].Reason, statuswriter.ReasonAllocated)
 	expect(t, "events", len(events.Items), 1)
-	if err := a.calls.repeatEvent(t.Context(), "default", events.Items[0].Name, 2, metav1.Now()); err != nil {
-		t.Errorf("an event that happens again: %v", err)
-	}
 
 	t.Run("the next writer after a crash", func(t *testing.T) {
 		a.crash()
@@ -278,10 +320,10 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 		c.Apply(t, manifest("kept", "SingleStack", ""))
 		kept := waitIngress(t, c, "kept", "192.0.2.1/Proxy")
 		// This Service belongs to another controller, which uses the same finalizer.
-		c.Apply(t, strings.Replace(manifest("cloud", "SingleStack", `, finalizers: ["`+Finalizer+`"]`), "ironvip.io/vip", "example.com/cloud", 1))
+		c.Apply(t, strings.Replace(manifest("cloud", "SingleStack", `, finalizers: ["`+statuswriter.Finalizer+`"]`), "ironvip.io/vip", "example.com/cloud", 1))
 		c.Apply(t, manifest("strayed", "SingleStack", ""))
 		waitIngress(t, c, "strayed", "192.0.2.1/Proxy")
-		c.Apply(t, strings.Replace(manifest("foreign", "SingleStack", `, labels: {hidden: "yes"}, finalizers: ["`+Finalizer+`"]`), "ironvip.io/vip", "example.com/cloud", 1))
+		c.Apply(t, strings.Replace(manifest("foreign", "SingleStack", `, labels: {hidden: "yes"}, finalizers: ["`+statuswriter.Finalizer+`"]`), "ironvip.io/vip", "example.com/cloud", 1))
 		b.stop()
 		c.Patch(t, livePath("left"), `{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`)
 		c.Patch(t, livePath("strayed"), `{"metadata": {"labels": {"hidden": "yes"}}}`)
@@ -296,26 +338,6 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 		expect(t, "what was written stays as it was", look(t, c, "kept").ResourceVersion, kept.ResourceVersion)
 		wait.Until(t, "without problems", func() bool { return len(d.said()) == 0 }, func() any { return d.said() })
 	})
-}
-
-func TestOutdatedWritesAreRefused(t *testing.T) {
-	c := clusterWithRights(t)
-	a := startAgent(t, c.Kubeconfig(t, "agents", "ironvip"), "a")
-	c.Apply(t, strings.Replace(manifest("web", "SingleStack", ""), "ironvip.io/vip", "example.com/none", 1))
-	old := look(t, c, "web")
-	c.Patch(t, livePath("web"), `{"metadata": {"finalizers": ["example.com/other"]}}`)
-	if _, err := a.calls.setFinalizers(t.Context(), old, []string{Finalizer}); !apierrors.IsConflict(err) {
-		t.Errorf("finalizers: %v", err)
-	}
-	if _, err := a.calls.setIngress(t.Context(), old, []corev1.LoadBalancerIngress{{IP: "192.0.2.9"}}); !apierrors.IsConflict(err) {
-		t.Errorf("status: %v", err)
-	}
-	c.Delete(t, livePath("web"))
-	c.Patch(t, livePath("web"), `{"metadata": {"finalizers": null}}`)
-	waitGone(t, c, "web")
-	if _, err := a.calls.setFinalizers(t.Context(), old, []string{Finalizer}); !apierrors.IsNotFound(err) {
-		t.Errorf("finalizers of what is gone: %v", err)
-	}
 }
 
 func TestWriterWithoutRightsOnServer(t *testing.T) {

@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ func TestReasons(t *testing.T) {
 		source, allocator *vip.Problem
 		want              string
 	}{
-		{source: &vip.Problem{Code: codeDeprecated, Field: "spec.loadBalancerIP"}, want: ReasonDeprecatedField},
+		{source: &vip.Problem{Code: CodeDeprecated, Field: "spec.loadBalancerIP"}, want: ReasonDeprecatedField},
 		{source: &vip.Problem{Code: vip.CodeUnknownKey, Field: "metadata.annotations[ironvip.io/pol]"}, want: ReasonBadAnnotation},
 		{source: &vip.Problem{Code: vip.CodeUnsupported, Field: "spec.ports[0].protocol"}, want: ReasonUnsupported},
 		{source: &vip.Problem{Code: vip.CodeInvalid, Field: "spec.loadBalancerSourceRanges[1]"}, want: ReasonInvalid},
@@ -83,7 +83,7 @@ func TestEventsAreWrittenOncePerChange(t *testing.T) {
 		expect(t, "events that happen again", api.events(), []string{allocated + " x1", warning + " x2"})
 		api.take()
 
-		h.store.describe(web, []vip.Problem{{Code: vip.CodeUnknownKey, Field: "metadata.annotations[ironvip.io/pol]", Message: "is no annotation of ours", Hint: "did you mean pool"}})
+		h.store.Describe(web, []vip.Problem{{Code: vip.CodeUnknownKey, Field: "metadata.annotations[ironvip.io/pol]", Message: "is no annotation of ours", Hint: "did you mean pool"}})
 		settle(time.Second)
 		expect(t, "requests", api.take(), []string{postEvent})
 		expect(t, "events", api.events(), []string{allocated + " x1",

@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"context"
@@ -77,13 +77,13 @@ func TestSlowWatchCausesNoWrites(t *testing.T) {
 		defer h.stop()
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		synctest.Wait()
-		old, _ := h.store.Get(vip.ServiceKey{Namespace: "default", Name: "web"})
+		old := h.known(vip.ServiceKey{Namespace: "default", Name: "web"})
 		api.set(func() { h.deaf = true })
 		h.grant("web", nil, "192.0.2.1")
 		settle(time.Second)
 		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
 		for range 5 {
-			h.store.put(vip.ServiceKey{Namespace: "default", Name: "web"}, old.DeepCopy())
+			h.put(vip.ServiceKey{Namespace: "default", Name: "web"}, old.DeepCopy())
 			settle(time.Second)
 		}
 		expect(t, "requests upon the older object", api.take(), []string(nil))
@@ -102,7 +102,7 @@ func TestNothingIsWrittenAfterARestartOrByTheNextWriter(t *testing.T) {
 			h := newHost(t, api, identity)
 			for _, name := range names {
 				if s := api.get(name); s != nil {
-					h.store.put(vip.ServiceKey{Namespace: "default", Name: name}, s)
+					h.put(vip.ServiceKey{Namespace: "default", Name: name}, s)
 				}
 				h.grant(name, nil, "192.0.2.1")
 			}
@@ -145,7 +145,7 @@ func TestTheNextWriterFinishesTheWork(t *testing.T) {
 		for _, h := range []*host{a, b} {
 			h.grant("web", nil, "192.0.2.1")
 		}
-		a.store.touch(false) // before it could write
+		a.store.SetInTouch(false) // before it could write
 		settle(time.Millisecond)
 		a.stop()
 		api.take()
@@ -273,8 +273,8 @@ func TestServiceThatTheStoreLacks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
 		defer h.stop()
-		object, _ := h.store.Get(web)
-		h.store.put(web, nil)
+		object := h.known(web)
+		h.put(web, nil)
 		settle(time.Minute)
 		got := api.take()
 		for _, request := range got {
@@ -285,7 +285,7 @@ func TestServiceThatTheStoreLacks(t *testing.T) {
 		if len(got) < 2 || len(got) > 10 {
 			t.Errorf("%d requests", len(got))
 		}
-		h.store.put(web, object)
+		h.put(web, object)
 		settle(time.Hour)
 		expect(t, "requests when it is back", api.take(), []string(nil))
 	})
@@ -338,7 +338,7 @@ func TestFinalizersFoundAfterARestart(t *testing.T) {
 		api.take()
 		again := newHost(t, api, "a")
 		for _, name := range []string{"web", "cloud"} {
-			again.store.put(vip.ServiceKey{Namespace: "default", Name: name}, api.get(name))
+			again.put(vip.ServiceKey{Namespace: "default", Name: name}, api.get(name))
 		}
 		again.start()
 		defer again.stop()
@@ -360,16 +360,16 @@ func TestNothingIsDoneOutOfTouch(t *testing.T) {
 		api, h := withVIP(t)
 		defer h.stop()
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
-		object, _ := h.store.Get(key)
-		h.store.touch(false)
-		h.store.put(key, nil)
+		object := h.known(key)
+		h.store.SetInTouch(false)
+		h.put(key, nil)
 		h.services.Delete(key)
 		h.allocations.Delete(key)
 		settle(5 * time.Second)
 		expect(t, "requests", api.take(), []string(nil))
-		h.store.put(key, object)
+		h.put(key, object)
 		h.grant("web", nil, "192.0.2.1")
-		h.store.touch(true)
+		h.store.SetInTouch(true)
 		settle(time.Minute)
 		expect(t, "requests", api.take(), []string(nil))
 	})
@@ -522,7 +522,7 @@ func TestDeletedMeanwhile(t *testing.T) {
 		h.grant("web", nil, "192.0.2.1")
 		settle(time.Second)
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
-		h.store.put(key, nil)
+		h.put(key, nil)
 		api.take()
 		settle(time.Hour)
 		expect(t, "requests", api.take(), []string(nil))
@@ -686,32 +686,11 @@ func TestWithdrawalThatFailsIsAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestWriterOptionsAreChecked(t *testing.T) {
-	if _, err := NewWriter(WriterOptions{Identity: "a"}); err == nil {
-		t.Error("a writer for nobody")
-	}
+func TestFieldManagers(t *testing.T) {
 	if got := fieldManager(strings.Repeat("a", 63), strings.Repeat("b", 253)); len(got) > 128 {
 		t.Errorf("a field manager of %d characters", len(got))
 	}
 	if fieldManager("a", "b") == fieldManager("a", "c") {
 		t.Error("two Leases have one field manager")
 	}
-}
-
-func TestProblemsWithWritingAreTheSources(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b := small().start(t, nil)
-		b.after(time.Second)
-		b.out.take()
-		b.source.wrong.set([]vip.Problem{{Code: codeWrite, Message: "no right"}})
-		synctest.Wait()
-		if _, problems := b.out.is(); len(problems) != 1 || problems[0].Message != "no right" {
-			t.Errorf("problems %+v", problems)
-		}
-		b.source.wrong.set(nil)
-		synctest.Wait()
-		if _, problems := b.out.is(); len(problems) != 0 {
-			t.Errorf("problems %+v", problems)
-		}
-	})
 }

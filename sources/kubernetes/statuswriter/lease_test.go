@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"context"
@@ -210,19 +210,19 @@ func TestUnfitHostGivesTheLeaseBack(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newWritable(t)
 		h := newHost(t, api, "a")
-		h.store.touch(false)
+		h.store.SetInTouch(false)
 		h.start()
 		defer h.stop()
 		settle(time.Minute)
 		if len(api.log) != 0 {
 			t.Fatalf("asked while not in touch: %q", api.log)
 		}
-		h.store.touch(true)
+		h.store.SetInTouch(true)
 		settle(2 * time.Second)
 		if _, mine := h.Elected(); !mine {
 			t.Fatal("not elected")
 		}
-		h.store.touch(false)
+		h.store.SetInTouch(false)
 		settle(leaseTrust + leaseRenew + 2*time.Second)
 		expect(t, "holder", *api.lease().Spec.HolderIdentity, "")
 	})

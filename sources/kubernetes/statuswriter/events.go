@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"context"
@@ -29,8 +29,12 @@ const (
 	ReasonInvalid          = "Invalid"          // a field is invalid
 )
 
+// CodeDeprecated is the code of problems with fields that work and that Kubernetes has deprecated.
+const CodeDeprecated = "deprecated"
+
 const (
-	component = "ironvip"
+	// Component is the component that reports the events.
+	Component = "ironvip"
 	// eventLasts is how long a server keeps events by default.
 	eventLasts = time.Hour
 	maxMessage = 1024 // the API's limit
@@ -57,11 +61,6 @@ func (a *announcement) name() string {
 	fmt.Fprintf(h, "%s\x00%s\x00%s", a.object.UID, a.reason, a.message)
 	return fmt.Sprintf("%s.%016x", a.key.Name, h.Sum64())
 }
-
-// announcements are the waiting events, oldest first.
-type announcements struct{ list []announcement }
-
-func (a *announcements) clear() { a.list = nil }
 
 // toldEvents are the events of one Service.
 type toldEvents struct {
@@ -98,10 +97,11 @@ func (w *Writer) consider(key vip.ServiceKey, e *entry, s *situation) {
 
 // wrong returns the problems with a Service as events.
 func (w *Writer) wrong(key vip.ServiceKey, s *situation) (out []announcement) {
-	for _, p := range w.store.Problems(key) {
+	object, _, _ := w.o.Objects.Get(key)
+	for _, p := range object.Problems {
 		out = append(out, announcement{warning: true, reason: reasonOfSource(&p), message: messageOf(&p)})
 	}
-	if row, _, there := w.o.Services.Get(key); there && row.Source != w.source {
+	if row, _, there := w.o.Services.Get(key); there && row.Source != w.o.Source {
 		p := vip.Problem{Message: fmt.Sprintf("source %q has a service of this name", row.Source), Hint: "rename one of them"}
 		return append(out, announcement{warning: true, reason: ReasonConflict, message: messageOf(&p)})
 	} else if !there {
@@ -119,7 +119,7 @@ func (w *Writer) wrong(key vip.ServiceKey, s *situation) (out []announcement) {
 // reasonOfSource returns the reason of an event for a problem with the Service's definition.
 func reasonOfSource(p *vip.Problem) string {
 	switch {
-	case p.Code == codeDeprecated:
+	case p.Code == CodeDeprecated:
 		return ReasonDeprecatedField
 	case strings.HasPrefix(p.Field, "metadata.annotations"):
 		return ReasonBadAnnotation
@@ -185,23 +185,22 @@ func (w *Writer) enqueue(e *entry, a announcement) bool {
 	if e.events.pace == nil {
 		e.events.pace = rate.NewLimiter(rate.Every(time.Minute), perService)
 	}
-	if len(w.events.list) >= maxAnnouncements || !e.events.pace.Allow() {
+	if len(w.events) >= maxAnnouncements || !e.events.pace.Allow() {
 		return false
 	}
-	w.events.list = append(w.events.list, a)
+	w.events = append(w.events, a)
 	return true
 }
 
 // announce writes the first event that may be written. It returns the time until the next call.
-// Waits means that events are left.
-func (w *Writer) announce(ctx context.Context) (again time.Duration, waits bool) {
-	w.events.list = slices.DeleteFunc(w.events.list, func(a announcement) bool { return w.entries[a.key] == nil })
-	if len(w.events.list) == 0 {
-		return 0, false
+func (w *Writer) announce(ctx context.Context) (again time.Duration) {
+	w.events = slices.DeleteFunc(w.events, func(a announcement) bool { return w.entries[a.key] == nil })
+	if len(w.events) == 0 {
+		return forever
 	}
 	at, lacking := -1, lackingFor
-	for i := range w.events.list {
-		left := w.troubles.lacking(mayTell, w.events.list[i].key.Namespace)
+	for i := range w.events {
+		left := w.troubles.lacking(mayTell, w.events[i].key.Namespace)
 		if left <= 0 {
 			at = i
 			break
@@ -209,18 +208,15 @@ func (w *Writer) announce(ctx context.Context) (again time.Duration, waits bool)
 		lacking = min(lacking, left)
 	}
 	if at < 0 {
-		return lacking, true
+		return lacking
 	}
-	if left := w.pause.left(); left > 0 {
-		return left, true
+	if again = w.delay(); again > 0 {
+		return again
 	}
-	if left := take(w.pace); left > 0 {
-		return left, true
+	if a := &w.events[at]; w.post(ctx, a, w.entries[a.key]) {
+		w.events = slices.Delete(w.events, at, at+1)
 	}
-	if a := &w.events.list[at]; w.post(ctx, a, w.entries[a.key]) {
-		w.events.list = slices.Delete(w.events.list, at, at+1)
-	}
-	return 0, true
+	return 0
 }
 
 // post writes an event and reports whether the event can be removed.
@@ -279,9 +275,9 @@ func (a *announcement) event(identity string, now time.Time) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: a.key.Namespace, Name: a.name()},
 		InvolvedObject: a.object, Type: kind, Reason: a.reason, Message: a.message,
-		Source:         corev1.EventSource{Component: component, Host: identity},
+		Source:         corev1.EventSource{Component: Component, Host: identity},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-		ReportingController: component, ReportingInstance: identity,
+		ReportingController: Component, ReportingInstance: identity,
 	}
 }
 

@@ -1,7 +1,8 @@
-package kubernetes
+package statuswriter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,12 +22,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -399,14 +402,13 @@ type host struct {
 	*Writer
 	t           *testing.T
 	api         *writable
-	store       *objectStore
+	store       *Objects
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	deaf        bool // the watch delivers nothing new
 
-	wrong *writerProblems
-
 	mu      sync.Mutex
+	wrong   []vip.Problem                    // as reported
 	serving map[vip.ServiceKey]chan struct{} // closed when it is withdrawn
 	end     context.CancelFunc
 	over    chan struct{}
@@ -414,35 +416,58 @@ type host struct {
 
 // newHost returns a host with a source in touch. Its Writer does not run yet.
 func newHost(t *testing.T, api *writable, identity string) *host {
-	return newHostWith(t, api, identity, WriterOptions{}, Options{Config: Config{Selector: "!hidden"}})
+	return newHostWith(t, api, identity, Options{Selector: matching("!hidden")})
 }
 
-// newHostWith is newHost with additional options.
-func newHostWith(t *testing.T, api *writable, identity string, more WriterOptions, options Options) *host {
+// matching returns a label selector.
+func matching(text string) labels.Selector {
+	selector, err := labels.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return selector
+}
+
+// newHostWith is newHost with a Lease's name, namespaces and a selector.
+func newHostWith(t *testing.T, api *writable, identity string, o Options) *host {
 	clock := &table.Clock{}
-	h := &host{t: t, api: api, store: newObjectStore(), wrong: newWriterProblems(), services: table.New(clock, vip.KeyOfService, nil),
+	h := &host{t: t, api: api, store: NewObjects(), services: table.New(clock, vip.KeyOfService, nil),
 		allocations: table.New(clock, vip.KeyOfAllocation, nil), serving: map[vip.ServiceKey]chan struct{}{}}
-	options.Name, options.Classless = "cluster", true
-	writer, err := newWriter(WriterOptions{Identity: identity, LeaseName: more.LeaseName, Services: h.services, Allocations: h.allocations,
-		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error {
-			h.mu.Lock()
-			gone := h.serving[key]
-			h.mu.Unlock()
-			if gone == nil {
-				return nil
-			}
-			select {
-			case <-gone:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		},
-		Log: slog.New(slog.DiscardHandler)}, &options, h.store, h.wrong)
+	client, err := kubeclient.NewThrough(api)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Writer = writer
+	o.Source, o.Objects, o.Client, o.Identity, o.IPMode = "cluster", h.store, client, identity, corev1.LoadBalancerIPModeProxy
+	o.LeaseNamespace, o.LeaseName = "ironvip", cmp.Or(o.LeaseName, "ironvip")
+	o.Services, o.Allocations, o.Log = h.services, h.allocations, slog.New(slog.DiscardHandler)
+	if o.Selector == nil {
+		o.Selector = labels.Everything()
+	}
+	o.Selects = func(s *corev1.Service) bool {
+		return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.DeletionTimestamp == nil && (s.Spec.LoadBalancerClass == nil || *s.Spec.LoadBalancerClass == ourClass) &&
+			(len(o.Namespaces) == 0 || slices.Contains(o.Namespaces, s.Namespace))
+	}
+	o.Place = func(key vip.ServiceKey) string { return "service " + key.String() }
+	o.Report = func(problems []vip.Problem) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.wrong = problems
+	}
+	o.Withdrawn = func(ctx context.Context, key vip.ServiceKey) error {
+		h.mu.Lock()
+		gone := h.serving[key]
+		h.mu.Unlock()
+		if gone == nil {
+			return nil
+		}
+		select {
+		case <-gone:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	h.Writer = New(o)
 	h.calls.core = api.client("/api", corev1.SchemeGroupVersion, corev1.AddToScheme)
 	h.calls.coordination = api.client("/apis", coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
 	api.mu.Lock()
@@ -452,10 +477,10 @@ func newHostWith(t *testing.T, api *writable, identity string, more WriterOption
 			s = nil
 		}
 		if !h.deaf {
-			h.store.put(key, s)
+			h.put(key, s)
 		}
 	})
-	h.store.touch(true)
+	h.store.SetInTouch(true)
 	return h
 }
 
@@ -492,7 +517,9 @@ func (h *host) grant(name string, problem *vip.Problem, vips ...string) {
 
 // said returns the reported problems in short form.
 func (h *host) said() (out []string) {
-	for _, p := range h.wrong.get() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.wrong {
 		out = append(out, p.Message)
 	}
 	return out
@@ -507,10 +534,28 @@ func (h *host) serves(name string) (withdraw func()) {
 	return func() { close(gone) }
 }
 
+// put makes the watch deliver a Service; nil: it is gone.
+func (h *host) put(key vip.ServiceKey, s *corev1.Service) {
+	if s == nil {
+		h.store.Delete(key)
+	} else {
+		h.store.Store(s)
+	}
+}
+
+// known returns the newest Service that the watch has delivered.
+func (h *host) known(key vip.ServiceKey) *corev1.Service {
+	object, _, _ := h.store.Get(key)
+	return object.Service
+}
+
+// ourClass is the class of Services that the source serves, like no class.
+const ourClass = "ironvip.io/vip"
+
 // oursWith makes a Service ours.
 func oursWith(families ...corev1.IPFamily) func(*corev1.Service) {
 	return func(s *corev1.Service) {
-		class := DefaultLoadBalancerClass
+		class := ourClass
 		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, ClusterIP: "10.96.0.9", IPFamilies: families}
 	}
 }

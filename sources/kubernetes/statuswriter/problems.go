@@ -1,9 +1,8 @@
-package kubernetes
+package statuswriter
 
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -14,35 +13,6 @@ import (
 
 	"github.com/ironvip/ironvip/vip"
 )
-
-// writerProblems are the Writer's problems, which the source publishes with its own. It is safe for
-// concurrent use.
-type writerProblems struct {
-	changed chan struct{} // has an element after a change
-
-	mu  sync.Mutex
-	now []vip.Problem
-}
-
-func newWriterProblems() *writerProblems { return &writerProblems{changed: make(chan struct{}, 1)} }
-
-// get returns the problems. The slice must not be changed.
-func (p *writerProblems) get() []vip.Problem {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.now
-}
-
-// set replaces the problems.
-func (p *writerProblems) set(now []vip.Problem) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.now = now
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
-}
 
 // lackingFor is how long a request is not repeated after a permission was missing.
 const lackingFor = time.Minute
@@ -64,20 +34,18 @@ var (
 // troubles are the reasons why the Writer can't write. A missing permission is one problem,
 // whatever the number of writes that need it. It is safe for concurrent use.
 type troubles struct {
-	place  func() string // place of the cluster
-	report *writerProblems
-	log    *slog.Logger
+	o *Options
 
 	mu      sync.Mutex
 	lacks   map[right]map[string]time.Time // by namespace, the time of the next try
 	refused map[vip.ServiceKey]vip.Problem
 	lease   string // why an election is not possible
 	differs *vip.Problem
-	said    []vip.Problem
+	said    []vip.Problem // as reported
 }
 
-func newTroubles(place func() string, report *writerProblems, log *slog.Logger) *troubles {
-	return &troubles{place: place, report: report, log: log, lacks: map[right]map[string]time.Time{}, refused: map[vip.ServiceKey]vip.Problem{}}
+func newTroubles(o *Options) *troubles {
+	return &troubles{o: o, lacks: map[right]map[string]time.Time{}, refused: map[vip.ServiceKey]vip.Problem{}}
 }
 
 // told handles the result of a request.
@@ -108,6 +76,7 @@ func (t *troubles) lacking(r right, namespace string) time.Duration {
 
 // elected handles the result of a request for the Lease.
 func (t *troubles) elected(namespace, verb string, err error) {
+	t.told(right{verb, "leases"}, namespace, err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch verdict, _ := judge(err); {
@@ -165,13 +134,14 @@ func (t *troubles) tell() {
 		if p.Code == codeDiffers {
 			what = "kubernetes: hosts differ"
 		}
-		t.log.Warn(what, "why", p.Error(), "hint", p.Hint)
+		t.o.Log.Warn(what, "why", p.Error(), "hint", p.Hint)
 	}
 	t.said = now
-	t.report.set(now)
+	t.o.Report(now)
 }
 
 func (t *troubles) problems() (out []vip.Problem) {
+	place := "kubernetes at " + t.o.Client.Server()
 	rights := slices.SortedFunc(maps.Keys(t.lacks), func(a, b right) int {
 		return cmp.Or(strings.Compare(a.resource, b.resource), strings.Compare(a.verb, b.verb))
 	})
@@ -181,23 +151,21 @@ func (t *troubles) problems() (out []vip.Problem) {
 		if more := len(namespaces) - 1; more > 0 {
 			where += fmt.Sprintf(" and %d more", more)
 		}
-		out = append(out, vip.Problem{Code: codeWrite, Place: t.place(),
+		out = append(out, vip.Problem{Code: codeWrite, Place: place,
 			Message: fmt.Sprintf("no right to %s %s in %s", r.verb, r.resource, where),
 			Hint:    "grant what configs/kubernetes/clusterrole.yaml has; it is tried again once a minute"})
 	}
 	if t.lease != "" {
-		out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: t.lease,
+		out = append(out, vip.Problem{Code: codeWrite, Place: place, Message: t.lease,
 			Hint: "without it nothing is written: make the namespace, or name another as lease_namespace"})
 	}
 	if t.differs != nil {
 		out = append(out, *t.differs)
 	}
-	keys := slices.SortedFunc(maps.Keys(t.refused), func(a, b vip.ServiceKey) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
+	keys := slices.SortedFunc(maps.Keys(t.refused), vip.ServiceKey.Compare)
 	for i, key := range keys {
 		if i == maxRefused {
-			out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: fmt.Sprintf("%d more Services can't be written to", len(keys)-i)})
+			out = append(out, vip.Problem{Code: codeWrite, Place: place, Message: fmt.Sprintf("%d more Services can't be written to", len(keys)-i)})
 			break
 		}
 		out = append(out, t.refused[key])

@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"fmt"
@@ -65,19 +65,18 @@ func (w *Writer) compare(key vip.ServiceKey, s *situation) {
 }
 
 // tellDiffering reports differences that have lasted and returns the time until the next check.
-// Waits means that there are differences.
-func (w *Writer) tellDiffering() (again time.Duration, waits bool) {
+func (w *Writer) tellDiffering() (again time.Duration) {
 	d := &w.differs
 	if len(d.of) == 0 {
 		w.agree()
-		return 0, false
+		return forever
 	}
 	if left := time.Until(d.next); left > 0 {
-		return left, true
+		return left
 	}
 	d.next = time.Now().Add(differsEvery)
 	if !w.able() { // the known statuses are outdated
-		return differsEvery, true
+		return differsEvery
 	}
 	var first vip.ServiceKey
 	many := 0
@@ -85,23 +84,23 @@ func (w *Writer) tellDiffering() (again time.Duration, waits bool) {
 		if time.Since(one.since) < differsFor || time.Since(d.moved) < differsFor {
 			continue
 		}
-		if many++; many == 1 || compareKeys(key, first) < 0 {
+		if many++; many == 1 || key.Compare(first) < 0 {
 			first = key
 		}
 	}
 	holder, _ := w.Elected()
 	if many == 0 || holder == "" || holder == w.o.Identity {
 		w.troubles.differ(nil)
-		return differsEvery, true
+		return differsEvery
 	}
 	one := d.of[first]
 	message := fmt.Sprintf("host %q wrote %s into its status, this host assigned %s", holder, one.theirs, one.ours)
 	if many > 1 {
 		message += fmt.Sprintf(", and so with %d more Services", many-1)
 	}
-	w.troubles.differ(&vip.Problem{Code: codeDiffers, Place: placeIn(w.source, first), Service: first.String(), Message: message,
+	w.troubles.differ(&vip.Problem{Code: codeDiffers, Place: w.o.Place(first), Service: first.String(), Message: message,
 		Hint: `give all hosts one store (ipam.store = "consul"); where they have, "ironvip status" on that host says why it writes nothing newer`})
-	return differsEvery, true
+	return differsEvery
 }
 
 // agree removes the report. A host that writes itself also forgets the differences.

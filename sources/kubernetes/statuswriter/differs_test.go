@@ -1,4 +1,4 @@
-package kubernetes
+package statuswriter
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ func TestHostsThatDiffer(t *testing.T) {
 		api, a := withVIP(t)
 		defer a.stop()
 		b := newHost(t, api, "b")
-		b.store.put(web, api.get("web"))
+		b.put(web, api.get("web"))
 		b.grant("web", nil, "192.0.2.7")
 		b.start()
 		defer b.stop()
@@ -27,7 +27,7 @@ func TestHostsThatDiffer(t *testing.T) {
 		expect(t, "problems at first", b.said(), []string(nil))
 		settle(30 * time.Second)
 		expect(t, "problems", b.said(), []string{`host "a" wrote 192.0.2.1 into its status, this host assigned 192.0.2.7`})
-		if p := b.wrong.get()[0]; p.Code != codeDiffers || p.Service != web.String() || p.Hint == "" {
+		if p := b.wrong[0]; p.Code != codeDiffers || p.Service != web.String() || p.Hint == "" {
 			t.Errorf("%+v", p)
 		}
 
@@ -59,15 +59,15 @@ func TestHostsThatDifferChangeTheirPlaces(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, a := withVIP(t)
 		b := newHost(t, api, "b")
-		b.store.put(web, api.get("web"))
+		b.put(web, api.get("web"))
 		b.grant("web", nil, "192.0.2.7")
 		b.start()
 		defer b.stop()
 		settle(time.Minute)
-		a.store.touch(false) // so it releases the Lease
+		a.store.SetInTouch(false) // so it releases the Lease
 		settle(time.Minute)
 		expect(t, "problems of the next writer", b.said(), []string(nil))
-		a.store.touch(true)
+		a.store.SetInTouch(true)
 		settle(10 * time.Minute)
 		expect(t, "requests", api.take(), []string{writeStatus, postEvent})
 		expect(t, "problems of the former", a.said(), []string{`host "b" wrote 192.0.2.7 into its status, this host assigned 192.0.2.1`})

@@ -1,0 +1,65 @@
+package statuswriter
+
+import (
+	"slices"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Object is a Service that a source knows, and the problems with its definition. The Service is
+// shared and must not be changed.
+type Object struct {
+	Key      vip.ServiceKey
+	Service  *corev1.Service
+	Problems []vip.Problem
+}
+
+// Objects is the table of the Services that a source knows. It has each Service that matches the
+// configured namespaces and selector, whatever its type or class. They lack managedFields and the
+// annotation with kubectl's copy of the Service. The source is its only writer.
+type Objects struct {
+	*table.Table[vip.ServiceKey, Object]
+	inTouch atomic.Bool
+	touched chan struct{} // has an element after inTouch has changed
+}
+
+// NewObjects returns an empty table.
+func NewObjects() *Objects {
+	same := func(a, b Object) bool { return a.Service == b.Service && slices.Equal(a.Problems, b.Problems) }
+	return &Objects{Table: table.New(&table.Clock{}, func(o *Object) vip.ServiceKey { return o.Key }, same), touched: make(chan struct{}, 1)}
+}
+
+// Store stores the newest object of a Service.
+func (o *Objects) Store(s *corev1.Service) {
+	key := vip.ServiceKey{Namespace: s.Namespace, Name: s.Name}
+	row, _, _ := o.Get(key)
+	row.Key, row.Service = key, s
+	o.Set(row)
+}
+
+// Describe stores the problems with a Service's definition.
+func (o *Objects) Describe(key vip.ServiceKey, problems []vip.Problem) {
+	if row, _, there := o.Get(key); there {
+		row.Problems = problems
+		o.Set(row)
+	}
+}
+
+// SetInTouch records whether all objects have been read and the server can be reached. Only then, a
+// Service that is not in the table does not exist in the cluster, according to the newest data.
+func (o *Objects) SetInTouch(in bool) {
+	if o.inTouch.Swap(in) == in {
+		return
+	}
+	select {
+	case o.touched <- struct{}{}:
+	default:
+	}
+}
+
+// InTouch returns what SetInTouch has recorded.
+func (o *Objects) InTouch() bool { return o.inTouch.Load() }
