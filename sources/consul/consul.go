@@ -129,7 +129,7 @@ func newRun(s *Source, ask catalog, out sources.Sink) *run {
 	r := &run{s: s, o: &s.o, ask: ask, total: rate.NewLimiter(rate.Limit(t.rate), t.burst),
 		entries: s.entries, dirty: map[string]struct{}{}, failing: map[string]error{},
 		wrong: map[string]struct{}{}, claims: map[vip.ServiceKey]map[string]struct{}{}}
-	r.publisher = publish.New(r, &r.mu, out, t.pace)
+	r.publisher = publish.New(r.round, &r.mu, out, t.pace)
 	r.tidy = time.AfterFunc(time.Hour, ask.closeIdle)
 	r.tidy.Stop()
 	for name, e := range r.entries {

@@ -10,22 +10,26 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Round implements publish.Source. While the first queries of an epoch are open, it requests
-// another round at the time when to stop waiting for their answers. For this method and all below,
-// the caller holds mu.
-func (r *run) Round() publish.Round {
+// round is what has changed since the last round. While the first queries of an epoch are open, it
+// requests another round at the time when to stop waiting for their answers. For this method and
+// all below, the caller holds mu.
+func (r *run) round() publish.Round {
 	put, gone := r.build()
-	round := publish.Round{Put: put, Gone: gone, Heard: r.heard, Problems: r.reworded, Err: r.unreadable()}
+	round := publish.Round{Put: put, Gone: gone, Heard: r.heard, Reworded: r.reworded, Err: r.unreadable()}
 	r.heard, r.reworded = false, false
 	switch complete := r.epoch.number > 0 && (r.epoch.waiting <= 0 || time.Since(r.epoch.last) >= r.o.timing.firstQuiet); {
 	case r.epoch.published:
 	case complete:
 		round.Full, r.epoch.published = true, true
+		round.Put = r.services()
 	default:
 		round.Incomplete = true
 		if r.epoch.number > 0 {
 			round.Again = time.Until(r.epoch.last.Add(r.o.timing.firstQuiet))
 		}
+	}
+	if round.Full || round.Reworded {
+		round.Problems = r.problems()
 	}
 	return round
 }
@@ -155,8 +159,8 @@ func (r *run) holder(key vip.ServiceKey) *entry {
 	return nil
 }
 
-// Services implements publish.Source.
-func (r *run) Services() []vip.Service {
+// services returns all services in effect.
+func (r *run) services() []vip.Service {
 	services := make([]vip.Service, 0, len(r.entries))
 	for _, e := range r.entries {
 		if e.inForce {
@@ -166,9 +170,9 @@ func (r *run) Services() []vip.Service {
 	return services
 }
 
-// Problems implements publish.Source. It returns the problems of the source as a whole, then those
-// of the services, sorted by name.
-func (r *run) Problems() []vip.Problem {
+// problems returns the problems of the source as a whole, then those of the services, sorted by
+// name.
+func (r *run) problems() []vip.Problem {
 	var out []vip.Problem
 	if r.limited > 0 {
 		out = append(out, vip.Problem{Code: vip.CodeUnsupported, Place: "consul at " + r.o.Title(),

@@ -166,22 +166,20 @@ func (r *run) putCIDR(cidr *networkingv1.ServiceCIDR) {
 
 func (r *run) dropCIDR(name types.NamespacedName) { r.cidrs.set(name.Name, nil) }
 
-// ranges counts the owners of each range. A change costs O(ranges of one owner).
+// ranges are the ranges of Nodes or ServiceCIDRs. A change costs O(ranges of one owner).
 type ranges struct {
-	of      map[string][]netip.Prefix
-	count   map[netip.Prefix]int
-	changed bool // since the last read
+	of      map[string][]netip.Prefix // by owner
+	changed bool                      // since the last read
 }
 
-func newRanges() ranges {
-	return ranges{of: map[string][]netip.Prefix{}, count: map[netip.Prefix]int{}, changed: true}
-}
+func newRanges() ranges { return ranges{of: map[string][]netip.Prefix{}, changed: true} }
 
-// read updates a list of all ranges.
+// read updates a list of all ranges. It costs O(owners) if one has changed.
 func (r *ranges) read(into *[]netip.Prefix) {
 	if r.changed {
-		*into = slices.SortedFunc(maps.Keys(r.count), netip.Prefix.Compare)
-		r.changed = false
+		all := slices.Concat(slices.Collect(maps.Values(r.of))...)
+		slices.SortFunc(all, netip.Prefix.Compare)
+		*into, r.changed = slices.Compact(all), false
 	}
 }
 
@@ -197,17 +195,7 @@ func (r *ranges) set(name string, cidrs []string) {
 	if slices.Equal(now, r.of[name]) {
 		return
 	}
-	for _, p := range now {
-		if r.count[p]++; r.count[p] == 1 {
-			r.changed = true
-		}
-	}
-	for _, p := range r.of[name] {
-		if r.count[p]--; r.count[p] == 0 {
-			delete(r.count, p)
-			r.changed = true
-		}
-	}
+	r.changed = true
 	if r.of[name] = now; now == nil {
 		delete(r.of, name)
 	}

@@ -18,21 +18,25 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Round implements publish.Source. For this method and the methods below that do not lock mu, the
-// caller holds mu.
-func (r *run) Round() publish.Round {
+// round builds what has changed since the last round, or everything for a full list. For this
+// method and the methods below that do not lock mu, the caller holds mu.
+func (r *run) round() publish.Round {
 	again, err := r.look()
 	round := publish.Round{Err: err, Again: again, Heard: r.heard}
 	r.heard = false
 	if r.readAllOnce() { // nothing is published before the full list
 		r.place()
+		if round.Full = !r.replaced || r.lost && err == nil; round.Full {
+			for key := range r.entries {
+				r.dirty[key] = struct{}{}
+			}
+			r.forget()
+			r.replaced, r.lost = true, false
+		}
 		round.Put, round.Gone = r.build()
-		round.Full = !r.replaced || r.lost && err == nil
-		round.Problems, r.reworded = r.reworded, false
-	}
-	if round.Full {
-		r.forget()
-		r.replaced, r.lost = true, false
+		if round.Reworded = r.reworded; round.Reworded || round.Full {
+			round.Problems, r.reworded = r.problems(), false
+		}
 	}
 	round.Incomplete = r.lost
 	return round
@@ -57,19 +61,24 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 	for i := range all {
 		m := &all[i]
 		e, key := m.entry, m.entry.key
-		was := e.inForce
-		problems := r.accept(m)
 		switch {
-		case e.inForce:
-			put = append(put, e.built)
-		case was && !e.inForce:
+		case m.use:
+			put = append(put, m.service)
+		case e.used:
 			gone = append(gone, key)
 		}
-		if !slices.Equal(problems, e.problems) {
-			e.problems, r.reworded = problems, true
-			r.s.objects.Describe(key, problems)
+		e.used = m.use
+		switch {
+		case m.settings != nil:
+			r.s.settings[key] = m.settings
+		case e.service == nil || !r.o.selects(e.service):
+			delete(r.s.settings, key)
 		}
-		if len(problems) > 0 {
+		if !slices.Equal(m.problems, e.problems) {
+			e.problems, r.reworded = m.problems, true
+			r.s.objects.Describe(key, m.problems)
+		}
+		if len(m.problems) > 0 {
 			r.wrong[key] = struct{}{}
 		} else {
 			delete(r.wrong, key)
@@ -126,19 +135,6 @@ func (r *run) buildOne(e *followed) built {
 	return r.o.build(in)
 }
 
-// accept stores the result of a build and decides whether the service is in effect.
-func (r *run) accept(m *made) []vip.Problem {
-	e := m.entry
-	e.built, e.inForce = m.service, m.use
-	switch {
-	case m.settings != nil:
-		r.s.settings[e.key] = m.settings
-	case e.service == nil || !r.o.selects(e.service):
-		delete(r.s.settings, e.key)
-	}
-	return m.problems
-}
-
 // forget removes the Services that an earlier run read and that this run has not found.
 func (r *run) forget() {
 	if r.replaced {
@@ -151,20 +147,9 @@ func (r *run) forget() {
 	}
 }
 
-// Services implements publish.Source.
-func (r *run) Services() []vip.Service {
-	services := make([]vip.Service, 0, len(r.entries))
-	for _, e := range r.entries {
-		if e.inForce {
-			services = append(services, e.built)
-		}
-	}
-	return services
-}
-
-// Problems implements publish.Source. It returns the problems of the source as a whole and of its
-// Writer, then those of the Services in the order of their keys.
-func (r *run) Problems() []vip.Problem {
+// problems returns the problems of the source as a whole and of its Writer, then those of the
+// Services in the order of their keys.
+func (r *run) problems() []vip.Problem {
 	out := slices.Concat(r.troubles, *r.s.writing.Load())
 	for _, key := range slices.SortedFunc(maps.Keys(r.wrong), vip.ServiceKey.Compare) {
 		out = append(out, r.entries[key].problems...)

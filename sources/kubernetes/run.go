@@ -39,8 +39,7 @@ type followed struct {
 	key      vip.ServiceKey
 	service  *corev1.Service // nil if only slices are known
 	slices   map[string]*discoveryv1.EndpointSlice
-	built    vip.Service   // the sink's row, or about to be
-	inForce  bool          // built is in effect
+	used     bool          // its service is in the sink's table, or is about to be
 	problems []vip.Problem // with its objects
 }
 
@@ -77,7 +76,7 @@ func newRun(s *Source, out sources.Sink) *run {
 		entries: map[vip.ServiceKey]*followed{}, sliceOf: map[types.NamespacedName]vip.ServiceKey{}, nodes: nodeSet{},
 		pods: newRanges(), cidrs: newRanges(), words: map[string]*string{},
 		dirty: map[vip.ServiceKey]struct{}{}, wrong: map[vip.ServiceKey]struct{}{}}
-	r.publisher = publish.New(r, &r.mu, out, s.o.timing.pace)
+	r.publisher = publish.New(r.round, &r.mu, out, s.o.timing.pace)
 	r.publisher.After = r.published
 	return r
 }

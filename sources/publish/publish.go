@@ -18,21 +18,11 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Source is what a Publisher needs of a source. Its methods are called with the source locked.
-type Source interface {
-	// Round makes services of what has been read since the last round.
-	Round() Round
-	// Services returns the full list.
-	Services() []vip.Service
-	// Problems returns all problems with the input.
-	Problems() []vip.Problem
-}
-
 // Round is what a source has to publish.
 type Round struct {
-	Put  []vip.Service
+	Put  []vip.Service // changed services, or the full list
 	Gone []vip.ServiceKey
-	// Full says that the full list is to be replaced: all has been read, for the first time or
+	// Full says that Put and Problems replace all: everything has been read, for the first time or
 	// after a loss.
 	Full bool
 	// Incomplete says that something may be missing since the last full list. Nothing is removed
@@ -40,7 +30,8 @@ type Round struct {
 	Incomplete bool
 	Err        error         // why the source can't be read; nil: it can
 	Heard      bool          // the server has answered since the last round
-	Problems   bool          // they have changed
+	Problems   []vip.Problem // all problems with the input, if Full or Reworded
+	Reworded   bool          // the problems have changed since the last round
 	Again      time.Duration // when to ask for another round; 0: when Wake is called
 }
 
@@ -48,22 +39,22 @@ type Round struct {
 type Publisher struct {
 	After func() // called after each round, with the source unlocked; may be nil
 
-	source   Source
+	round    func() Round
 	lock     sync.Locker
 	out      sources.Sink
 	pace     time.Duration
 	wake     chan struct{}
 	replaced bool   // the full list has been published once
-	problems bool   // they have changed since they were published
 	heard    bool   // the server has answered since that was published
 	stale    string // as published
 	newest   uint64 // revision of the newest row
 }
 
-// New returns a publisher of a source, which lock protects. After services it pauses for pace: so
-// each is published at most that often, in its newest state.
-func New(source Source, lock sync.Locker, out sources.Sink, pace time.Duration) *Publisher {
-	return &Publisher{source: source, lock: lock, out: out, pace: pace, wake: make(chan struct{}, 1)}
+// New returns a publisher of a source, which lock protects. Round makes services of what the source
+// has read since the last round; it is called with the source locked. After services the publisher
+// pauses for pace: so each is published at most that often, in its newest state.
+func New(round func() Round, lock sync.Locker, out sources.Sink, pace time.Duration) *Publisher {
+	return &Publisher{round: round, lock: lock, out: out, pace: pace, wake: make(chan struct{}, 1)}
 }
 
 // Wake asks for a round. It may be called by any goroutine.
@@ -106,13 +97,12 @@ func (p *Publisher) Fresh() bool { return p.replaced && p.stale == "" }
 func (p *Publisher) Publish() (again time.Duration, sent bool) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	round := p.source.Round()
-	p.problems = p.problems || round.Problems
+	round := p.round()
 	p.heard = p.heard || round.Heard
 	switch {
 	case round.Full:
-		p.newest = max(p.newest, p.out.Replace(p.source.Services(), p.source.Problems()))
-		p.replaced, p.problems, p.heard, p.stale, sent = true, false, false, "", true
+		p.newest = max(p.newest, p.out.Replace(round.Put, round.Problems))
+		p.replaced, p.heard, p.stale, sent = true, false, "", true
 	case p.replaced:
 		if len(round.Put) > 0 {
 			sent = p.changed(p.out.Put(round.Put...))
@@ -121,9 +111,8 @@ func (p *Publisher) Publish() (again time.Duration, sent bool) {
 			p.out.Delete(round.Gone...)
 			sent = true
 		}
-		if p.problems {
-			p.out.Problems(p.source.Problems())
-			p.problems = false
+		if round.Reworded {
+			p.out.Problems(round.Problems)
 		}
 	}
 	switch {

@@ -19,10 +19,6 @@ type script struct {
 	revs  []uint64
 }
 
-func (s *script) Round() Round            { return s.round }
-func (s *script) Services() []vip.Service { return nil }
-func (s *script) Problems() []vip.Problem { return nil }
-
 func (s *script) call(format string, args ...any) {
 	s.calls = append(s.calls, fmt.Sprintf(format, args...))
 }
@@ -33,33 +29,28 @@ func (s *script) Put(services ...vip.Service) []uint64 {
 	return s.revs
 }
 func (s *script) Delete(keys ...vip.ServiceKey) { s.call("delete %d", len(keys)) }
-func (s *script) Problems_([]vip.Problem)       { s.call("problems") }
+func (s *script) Problems([]vip.Problem)        { s.call("problems") }
 func (s *script) Stale(err error)               { s.call("stale %s", err) }
 func (s *script) Fresh()                        { s.call("fresh") }
-
-// out is the script as a sink: both have a method Problems.
-type out struct{ *script }
-
-func (o out) Problems(problems []vip.Problem) { o.Problems_(problems) }
 
 func TestRoundsArePublishedInOrder(t *testing.T) {
 	put, gone, lost := make([]vip.Service, 1), make([]vip.ServiceKey, 2), errors.New("lost")
 	s := &script{revs: []uint64{7}}
-	p := New(s, s, out{s}, 0)
+	p := New(func() Round { return s.round }, s, s, 0)
 	for _, step := range []struct {
 		what  string
 		round Round
 		want  string
 		sent  bool
 	}{
-		{"nothing before the full list", Round{Put: put, Gone: gone, Problems: true, Heard: true}, "", false},
+		{"nothing before the full list", Round{Put: put, Gone: gone, Reworded: true, Heard: true}, "", false},
 		{"why there is none", Round{Err: lost}, "stale lost", false},
 		{"the same reason", Round{Err: lost}, "", false},
 		{"the full list", Round{Full: true}, "replace", true},
 		{"a change", Round{Put: put}, "put 1", true},
 		{"no change", Round{Put: put}, "put 1", false},
 		{"a removal", Round{Gone: gone}, "delete 2", true},
-		{"problems", Round{Problems: true}, "problems", false},
+		{"problems", Round{Reworded: true}, "problems", false},
 		{"an answer", Round{Heard: true}, "fresh", false},
 		{"a loss, and no removal", Round{Gone: gone, Incomplete: true, Err: lost}, "stale lost", false},
 		{"read in part", Round{Incomplete: true}, "", false},
