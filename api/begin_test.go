@@ -32,16 +32,13 @@ func notBegun() (s *Server, begin func()) {
 	begun := make(chan struct{})
 	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
 	statuses.Set(sources.Status{Name: "files", Type: "static"})
-	services := table.New(clock, vip.KeyOfService, nil)
-	services.Initializer()
-	return New(Deps{Node: "lb1", Services: services, Sources: statuses, Conflicts: pipeline.NewResolve(pipeline.ResolveOptions{Services: services}).Conflicts(),
-		States:      table.New(clock, vip.KeyOfBackendState, nil),
-		Leases:      table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
-		Allocations: table.New(clock, vip.KeyOfAllocation, nil),
-		Compiled:    table.New(clock, pipeline.KeyOfCompiled, nil),
-		Frontends:   table.New(clock, vip.KeyOfFrontend, nil),
-		Applied:     table.New(clock, reconcile.KeyOfApplied, nil),
-		Begun:       begun, Awaits: func() string { return "waiting for consul at 10.0.0.5:8500: connection refused" }, Ready: make(chan struct{}),
+	tables := pipeline.NewTables(clock)
+	tables.Services.Initializer()
+	return New(Deps{Node: "lb1", Services: tables.Services, Sources: statuses,
+		Conflicts: pipeline.NewResolve(pipeline.ResolveOptions{Services: tables.Services}).Conflicts(),
+		Leases:    table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
+		Overrides: tables.Overrides, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+		Begun: begun, Awaits: func() string { return "waiting for consul at 10.0.0.5:8500: connection refused" }, Ready: make(chan struct{}),
 		Log:       slog.New(slog.DiscardHandler),
 		Events:    event.NewLog(10, time.Now),
 		Pools:     func() []ipam.PoolStatus { return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "lan"}, Size: 10, Free: 10}} },

@@ -49,7 +49,7 @@ type Deps struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Sources     table.Reader[string, sources.Status]
 	Conflicts   table.Reader[pipeline.ConflictKey, pipeline.Conflict]
-	States      table.Reader[vip.BackendKey, vip.BackendState]
+	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
 	Leases      table.Reader[ipam.Resource, *ipam.Lease]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Compiled    table.Reader[vip.ServiceKey, pipeline.Compiled]

@@ -24,8 +24,6 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/status"
@@ -142,21 +140,17 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	clock := &table.Clock{}
 	ctx, cancel := context.WithCancel(context.Background())
-	services := table.New(clock, vip.KeyOfService, compile.SameService)
+	tables := pipeline.NewTables(clock)
 	statuses := table.New(clock, sources.KeyOfStatus, sources.SameStatus)
-	states := table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b })
-	allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
-	frontends := table.New(clock, vip.KeyOfFrontend, compile.SameFrontend)
-	compiled := table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled)
-	applied := table.New(clock, reconcile.KeyOfApplied, nil)
 	events := event.NewLog(200, time.Now)
 	pools := []ipam.Pool{{Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}
 	allocator, err := ipam.New(ctx, memstore.New(), ipam.Config{Pools: pools, ReuseDelay: time.Minute}, ipam.Options{Clock: clock, Events: events})
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolve := pipeline.NewResolve(pipeline.ResolveOptions{Clock: clock, Leases: allocator, Services: services, Events: events})
-	supervisor := sources.NewSupervisor(sources.Options{Resolver: resolve, Services: services, Statuses: statuses, Events: events, Log: log})
+	r.plane = reconciletest.NewPlane()
+	line := pipeline.New(pipeline.Options{Tables: tables, Allocator: allocator, Plane: r.plane, Resync: -1, Events: events, Log: log})
+	supervisor := sources.NewSupervisor(sources.Options{Resolver: line.Resolve, Services: tables.Services, Statuses: statuses, Events: events, Log: log})
 	r.registry = &brokenStore{Bucket: store.NewBucket[rest.Record](db, "rest")}
 	records, err := registry.NewLocal(r.registry)
 	if err != nil {
@@ -166,7 +160,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registrar, err := rest.New(rest.Options{Store: records, Services: services, Events: events, Log: log,
+	registrar, err := rest.New(rest.Options{Store: records, Services: tables.Services, Events: events, Log: log,
 		Check: func(s *spec.Service) []vip.Problem {
 			return spec.CheckAgainstPools(s, []spec.Pool{{Name: "lan", CIDRs: pools[0].CIDRs, AutoAssign: true}})
 		}})
@@ -174,30 +168,24 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		t.Fatal(err)
 	}
 	registrar.Restore()
-	overridden := overrides.New(overrides.Options{Store: stored, Table: states, Services: services, Events: events, Log: log})
+	overridden := overrides.New(overrides.Options{Store: stored, Table: tables.Overrides, Services: tables.Services, Events: events, Log: log})
 	overridden.Restore()
 	supervisor.Add("files", "static", r.files)
 	supervisor.Add(rest.Type, rest.Type, registrar)
-	r.plane = reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
-	reconciler := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: frontends, Target: r.plane, Applied: applied,
-		Resync: -1, Events: events, Log: log})
-	allocate := pipeline.NewAllocate(pipeline.AllocateOptions{Services: services, Allocator: allocator, Allocations: allocations, Events: events, Log: log})
-	compiler := pipeline.NewCompile(pipeline.CompileOptions{Services: services, Allocations: allocations, States: states,
-		Frontends: frontends, Compiled: compiled, Applied: applied, Events: events, Log: log})
-
 	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
-		Registrar: registrar, SetState: overridden.Set, Services: services, Sources: statuses, Conflicts: resolve.Conflicts(), States: states, Leases: allocator.Leases(), Allocations: allocations,
-		Compiled: compiled, Frontends: frontends, Applied: applied, Ready: reconciler.Synced(), Events: events, Pools: allocator.Pools,
-		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: reconciler.Stats,
+		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
+		Services: tables.Services, Overrides: tables.Overrides, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+		Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools,
+		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
-		Tables:    []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, services), status.NewDebugTable("frontends", status.FrontendCells, frontends)},
-		Diff:      reconciler.Diff, Repair: reconciler.Repair, Preview: allocator.Preview, Log: log}
+		Tables:    []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)},
+		Diff:      line.Reconciler.Diff, Repair: line.Reconciler.Repair, Preview: allocator.Preview, Log: log}
 	for _, e := range edit {
 		e(&r.deps)
 	}
 	r.server = New(r.deps)
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context) error{allocator.Run, supervisor.Run, resolve.Run, overridden.Run, allocate.Run, compiler.Run, reconciler.Run, r.server.Run} {
+	for _, run := range []func(context.Context) error{supervisor.Run, overridden.Run, line.Run, r.server.Run} {
 		parts.Go(func() {
 			if err := run(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a part ended: %v", err)
@@ -213,7 +201,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		parts.Wait()
 		db.Close()
 	})
-	<-reconciler.Synced()
+	<-line.Reconciler.Synced()
 	r.server.until(ctx, time.Minute, func() bool {
 		svc, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "from-file"})
 		return ok && svc.Status.Applied

@@ -106,7 +106,7 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*list
 // servicesRevision is the newest revision that a list of services depends on.
 func (s *Server) servicesRevision() uint64 {
 	return max(s.Services.Revision(), s.Allocations.Revision(), s.Compiled.Revision(), s.Frontends.Revision(),
-		s.Applied.Revision(), s.States.Revision())
+		s.Applied.Revision(), s.Overrides.Revision())
 }
 
 func compareKeys(a, b vip.ServiceKey) int {

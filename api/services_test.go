@@ -520,7 +520,7 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 		var changed uint64
 		s := &Server{Deps: Deps{Registrar: &rest.Source{}, Services: services, Frontends: frontends, Compiled: compiled,
 			Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
-			States:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
+			Overrides:   table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
 			Applied:     &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}}}
 		got, ok := s.service(key)
 		if !ok || len(got.Spec.Backends) == 1 && changed > 0 && got.Revision >= changed {

@@ -128,7 +128,7 @@ func (s *unhealthyIndex) update() {
 	t := s.tables
 	if s.feeds == nil {
 		s.feeds = &unhealthyFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
-			states: t.States.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
+			states: t.Overrides.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
 		s.services, s.frontends = make(map[vip.ServiceKey]status.State), make(map[vip.FrontendKey]vip.ServiceKey)
 	}
 	if s.served == nil {

@@ -19,7 +19,7 @@ func backendID(k vip.BackendKey) string { return vip.Backend{Address: k.Address,
 // tables returns the tables that statuses are computed from.
 func (s *Server) tables() *status.Tables {
 	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
-		Frontends: s.Frontends, Applied: s.Applied, States: s.States}
+		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides}
 }
 
 // input reads everything that the status of one service depends on. It costs O(one service +
@@ -70,7 +70,7 @@ func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
 		}
 	}
 	for i := range in.Service.Backends {
-		if _, r, ok := s.States.Get(in.Service.Backends[i].Key(key)); ok {
+		if _, r, ok := s.Overrides.Get(in.Service.Backends[i].Key(key)); ok {
 			rev = max(rev, r)
 		}
 	}

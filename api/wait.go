@@ -50,7 +50,7 @@ func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) b
 	defer cancel()
 	for {
 		services, allocations, compiled, frontends, applied, states := s.Services.Changed(), s.Allocations.Changed(),
-			s.Compiled.Changed(), s.Frontends.Changed(), s.Applied.Changed(), s.States.Changed() // before looking
+			s.Compiled.Changed(), s.Frontends.Changed(), s.Applied.Changed(), s.Overrides.Changed() // before looking
 		if done() {
 			return true
 		}

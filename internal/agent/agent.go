@@ -2,11 +2,11 @@
 // configuration and stops them. It also opens the stores of a stopped agent for the commands that
 // work without a running agent. It makes no decision about services.
 //
-// Source code organization: agent.go creates all parts with sources.go (sources), stages.go (the
-// stages behind them), plane.go (the dataplane) and stores.go (the stores). agent.go also creates
-// most tables. tables.go lists the tables for `ironvip debug table`. run.go runs the parts.
-// reload.go applies a changed configuration. apideps.go, plan.go, nodes.go and health.go answer the
-// API. clean.go and snapshot.go work without a running agent.
+// Source code organization: agent.go creates all parts with stores.go (the stores), plane.go (the
+// dataplane), pipeline.go (the stages) and sources.go (the sources). tables.go lists the tables for
+// `ironvip debug table`. run.go runs the parts. reload.go applies a changed configuration.
+// apideps.go, plan.go, nodes.go and health.go answer the API. clean.go and snapshot.go work without
+// a running agent.
 package agent
 
 import (
@@ -27,8 +27,6 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -89,28 +87,18 @@ type agent struct {
 	stores    *stores
 	began     chan struct{} // closed once the contents of the stores are restored
 
-	resolve     *pipeline.Resolve
-	supervisor  *sources.Supervisor
-	reloaders   map[string]sources.Reloader // the sources that read files, by name
-	caches      []*cache.Source
-	background  []part // parts of sources that write back
-	rest        *rest.Source
-	overrides   *overrides.Overrides
-	services    *table.Table[vip.ServiceKey, vip.Service]
-	statuses    *table.Table[string, sources.Status]
-	states      *table.Table[vip.BackendKey, vip.BackendState]
-	watcher     *hostnet.Watcher
-	host        *table.Table[struct{}, hostnet.Snapshot]
-	allocator   *ipam.Allocator
-	allocations *table.Table[vip.ServiceKey, vip.Allocation]
-	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
-	compiled    *table.Table[vip.ServiceKey, pipeline.Compiled]
-	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
-
-	allocate   *pipeline.Allocate
-	compile    *pipeline.Compile
+	tables     pipeline.Tables
+	supervisor *sources.Supervisor
+	statuses   *table.Table[string, sources.Status]
+	reloaders  map[string]sources.Reloader // the sources that read files, by name
+	caches     []*cache.Source
+	background []part // parts of sources that write back
+	rest       *rest.Source
+	overrides  *overrides.Overrides
+	watcher    *hostnet.Watcher
+	allocator  *ipam.Allocator
 	plane      *plane
-	reconciler *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	pipeline   *pipeline.Pipeline
 	health     *healthport.Server
 	lag        lag
 }
@@ -138,7 +126,22 @@ func runAgent(ctx context.Context, o Options, greet func(*agent)) error {
 			err = errors.Join(err, fmt.Errorf("leave nothing behind: %w", removeErr))
 		}
 	}
-	return errors.Join(err, a.plane.Close(), a.stores.close(), a.db.Close())
+	return errors.Join(err, a.close())
+}
+
+// close closes what newAgent has opened.
+func (a *agent) close() error {
+	var errs []error
+	if a.plane != nil {
+		errs = append(errs, a.plane.Close())
+	}
+	if a.stores != nil {
+		errs = append(errs, a.stores.close())
+	}
+	if a.db != nil {
+		errs = append(errs, a.db.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // newAgent creates every part. Only the watch of a fleet's store runs already. It does not wait,
@@ -147,23 +150,22 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	clock := table.NewClock(time.Now())
 	a := &agent{
 		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}),
-		level:       &slog.LevelVar{},
-		events:      event.NewLog(eventsKept, time.Now),
-		reloaders:   map[string]sources.Reloader{},
-		services:    table.New(clock, vip.KeyOfService, nil),
-		statuses:    table.New(clock, sources.KeyOfStatus, sources.SameStatus),
-		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
-		host:        table.New(clock, hostnet.KeyOf, hostnet.Same),
-		allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
-		frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
-		compiled:    table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
-		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
+		level:     &slog.LevelVar{},
+		events:    event.NewLog(eventsKept, time.Now),
+		tables:    pipeline.NewTables(clock),
+		statuses:  table.New(clock, sources.KeyOfStatus, sources.SameStatus),
+		reloaders: map[string]sources.Reloader{},
 	}
+	defer func() {
+		if err != nil {
+			_ = a.close() // the first error is more informative
+		}
+	}()
 	a.log = newLogger(cfg, a.level)
 	a.systemd = systemd{log: a.log}
 	a.config = newLiveConfig(cfg, problems)
 	for _, p := range problems {
-		a.log.Error("configuration: "+p.Error(), "hint", p.Hint)
+		a.logProblem("configuration", p)
 	}
 	if cfg.IsLastGood {
 		a.log.Error("running on the last good configuration", "config", cfg.Path)
@@ -180,11 +182,6 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	if a.db, err = openState(cfg); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			a.db.Close()
-		}
-	}()
 	if a.stateLost, err = isStateLost(cfg, a.db); err != nil {
 		return nil, err
 	}
@@ -194,14 +191,9 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	if a.stores, err = openStores(cfg, a.db, storeOptions{version: o.Version, clock: clock, events: a.events, log: a.log}); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = a.stores.close() // the first error is more informative
-		}
-	}()
 	if a.stateLost {
 		p := a.stateLostProblem()
-		a.log.Error("state file: "+p.Error(), "hint", p.Hint)
+		a.logProblem("state file", p)
 		a.events.Add(event.Event{Kind: "state_lost", Object: p.Place, Message: p.Message})
 	}
 	if a.allocator, err = ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
@@ -211,14 +203,14 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 		return nil, err
 	}
 	a.overrides = overrides.New(a.overrideOptions(cfg))
-	if err := a.newSources(cfg, clock); err != nil {
+	if a.plane, err = choosePlane(a.config, a.allocator, ownAddress(a.tables.Host), a.log); err != nil {
 		return nil, err
 	}
-	if a.plane, err = choosePlane(a.config, a.allocator, ownAddress(a.host), a.log); err != nil {
+	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
+	a.newPipeline(cfg)
+	if err := a.newSources(cfg); err != nil {
 		return nil, err
 	}
-	a.watcher = hostnet.NewWatcher(a.host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
-	a.newStages(cfg)
 	if tree := a.stores.tree; tree != nil {
 		tree.SetNode(a.node)
 	}

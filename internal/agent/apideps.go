@@ -20,16 +20,16 @@ func (a *agent) apiDeps() api.Deps {
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
 		Registrar: a.rest, SetState: a.overrides.Set,
-		Services: a.services, Sources: a.statuses, Conflicts: a.resolve.Conflicts(), States: a.states, Leases: a.allocator.Leases(),
-		Allocations: a.allocations, Compiled: a.compiled, Frontends: a.frontends, Applied: a.applied,
-		Begun: a.began, Awaits: a.awaits, Ready: a.reconciler.Synced(), DrainsKept: a.compile.WaitKept,
+		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Leases: a.allocator.Leases(),
+		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
+		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), DrainsKept: a.pipeline.Compile.WaitKept,
 		Events:    a.events,
 		Pools:     a.allocator.Pools,
 		Resync:    a.resync,
-		Stats:     a.reconciler.Stats,
+		Stats:     a.pipeline.Reconciler.Stats,
 		Dataplane: a.plane.now,
-		Diff:      a.reconciler.Diff,
-		Repair:    a.reconciler.Repair,
+		Diff:      a.pipeline.Reconciler.Diff,
+		Repair:    a.pipeline.Reconciler.Repair,
 		Preview:   a.allocator.Preview,
 		Config: api.Config{
 			Check: a.configCheck, Validate: a.validate, Plan: a.plan, Reload: a.reload,
@@ -40,7 +40,7 @@ func (a *agent) apiDeps() api.Deps {
 		},
 		Nodes:      a.nodes,
 		Snapshot:   a.snapshot,
-		Tables:     a.tables(),
+		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
 		Statistics: statistics,
@@ -78,7 +78,7 @@ func (d *demo) greet(ctx context.Context, a *agent, out io.Writer) {
 
 func (a *agent) sortedFrontends() []vip.Frontend {
 	var all []vip.Frontend
-	for _, f := range a.frontends.All() {
+	for _, f := range a.tables.Frontends.All() {
 		all = append(all, f)
 	}
 	slices.SortFunc(all, func(x, y vip.Frontend) int {

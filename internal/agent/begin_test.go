@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -61,7 +62,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		if a.allocator, err = ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
 			t.Fatal(err)
 		}
-		a.states = table.New(clock, vip.KeyOfBackendState, nil)
+		a.tables = pipeline.NewTables(clock)
 		if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 			t.Error("what others hold is not known")
 		}
 		select {
-		case <-a.states.Ready():
+		case <-a.tables.Overrides.Ready():
 		default:
 			t.Error("what operators said is not known")
 		}

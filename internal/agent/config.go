@@ -174,3 +174,12 @@ func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
 }
+
+// logProblem logs a problem as an error, with its hint if it has one.
+func (a *agent) logProblem(what string, p vip.Problem) {
+	var attrs []any
+	if p.Hint != "" {
+		attrs = append(attrs, "hint", p.Hint)
+	}
+	a.log.Error(what+": "+p.Error(), attrs...)
+}

@@ -14,7 +14,8 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -50,9 +51,8 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 		a := &agent{
 			began: make(chan struct{}), config: newLiveConfig(cfg, nil), stores: &stores{Stores: local}, log: slog.New(slog.DiscardHandler),
 			events:   event.NewLog(100, time.Now),
-			services: table.New(clock, vip.KeyOfService, compile.SameService),
+			tables:   pipeline.NewTables(clock),
 			statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus),
-			states:   table.New(clock, vip.KeyOfBackendState, nil),
 		}
 		if a.allocator, err = ipam.Prepare(local.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,8 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 		if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.newSources(cfg, clock); err != nil {
+		a.pipeline = pipeline.New(pipeline.Options{Tables: a.tables, Allocator: a.allocator, Plane: reconciletest.NewPlane(), Resync: -1, Events: a.events})
+		if err := a.newSources(cfg); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.allocator.Restore(t.Context()); err != nil {
@@ -70,11 +71,9 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = a.supervisor.Run(ctx) })
-		running.Go(func() { _ = a.allocator.Run(ctx) })
+		running.Go(func() { _ = a.pipeline.Run(ctx) })
 		defer running.Wait()
 		defer cancel()
-		<-a.services.Ready()
-		a.allocator.Settled(func(k vip.ServiceKey) bool { return a.services.Row(k) != nil })
 
 		expect := func(when string, want ...string) {
 			t.Helper()

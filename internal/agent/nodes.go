@@ -16,13 +16,13 @@ import (
 // node returns what this host publishes about itself to the fleet and `ironvip node list`. It costs
 // O(services).
 func (a *agent) node() fleet.Node {
-	stats := a.reconciler.Stats()
+	stats := a.pipeline.Reconciler.Stats()
 	out := fleet.Node{
 		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.plane.about.Mode,
-		Services: a.services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
+		Services: a.tables.Services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
 		Problems: stats.Failing, Since: a.started.UnixMilli(),
 	}
-	for _, c := range a.compiled.All() {
+	for _, c := range a.tables.Compiled.All() {
 		if len(c.Problems) > 0 {
 			out.Problems++
 		}
@@ -31,7 +31,7 @@ func (a *agent) node() fleet.Node {
 		_, all := a.stores.tree.FirstProblems(0)
 		out.Problems += all
 	}
-	out.Problems += a.resolve.Conflicts().Len() + len(a.overrides.Problems())
+	out.Problems += a.pipeline.Resolve.Conflicts().Len() + len(a.overrides.Problems())
 	for _, s := range a.statuses.All() {
 		out.Problems += len(s.Problems)
 		if s.Stale != "" {

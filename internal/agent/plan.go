@@ -31,11 +31,11 @@ func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 		named[proposed[i].Key] = true
 	}
 	var present []status.Planned
-	for key, s := range a.services.All() {
+	for key, s := range a.tables.Services.All() {
 		if !a.config.startedWith().HasFiles(s.Source) {
 			continue
 		}
-		allocation, _, _ := a.allocations.Get(key)
+		allocation, _, _ := a.tables.Allocations.Get(key)
 		present = append(present, status.Planned{Service: s, Allocation: allocation})
 		if !named[key] && keepsLastGood(&s, problems) {
 			proposed = append(proposed, s)
@@ -74,7 +74,7 @@ func (a *agent) proposedAllocator(ctx context.Context, cfg *configs.Config) (*ip
 	if err != nil {
 		return nil, err
 	}
-	if host, _, known := a.host.Get(struct{}{}); known {
+	if host, _, known := a.tables.Host.Get(struct{}{}); known {
 		would.SetHost(host)
 	}
 	return would, nil

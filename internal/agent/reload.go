@@ -41,7 +41,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	a.systemd.reloading()
 	defer func() {
 		select {
-		case <-a.reconciler.Synced():
+		case <-a.pipeline.Reconciler.Synced():
 			a.systemd.ready(a.summary())
 		default: // not ready yet: the first full reconcile reports it
 		}
@@ -73,7 +73,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	}
 	a.refused(problems)
 
-	out := v1.ReloadResult{Revision: a.services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
+	out := v1.ReloadResult{Revision: a.tables.Services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
 	for _, key := range restart {
 		hint := "run `systemctl restart ironvip`; the kernel keeps forwarding meanwhile"
 		if isMove(a.config.startedWith(), cfg, key) {
@@ -89,7 +89,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 // refused reports what a reload rejected.
 func (a *agent) refused(problems []vip.Problem) {
 	for _, p := range problems {
-		a.log.Error("reload: "+p.Error(), "hint", p.Hint)
+		a.logProblem("reload", p)
 	}
 	if len(problems) > 0 {
 		a.events.Add(event.Event{Kind: "config_refused", Message: problems[0].Error()})

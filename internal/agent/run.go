@@ -43,7 +43,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		if err := a.begin(ctx); err != nil {
 			return err
 		}
-		for _, p := range a.pipeline() {
+		for _, p := range a.parts() {
 			run(p)
 		}
 		return nil
@@ -60,7 +60,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	})
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error {
-		a.systemd.watch(ctx, func() time.Time { return a.reconciler.Stats().LastRound })
+		a.systemd.watch(ctx, func() time.Time { return a.pipeline.Reconciler.Stats().LastRound })
 		return nil
 	})
 	group.Go(func() error { a.reportToSystemd(ctx, greet); return nil })
@@ -73,9 +73,9 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-a.reconciler.Synced():
+	case <-a.pipeline.Reconciler.Synced():
 	}
-	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.services.Len(), "frontends", a.frontends.Len())
+	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
 	a.systemd.ready(a.summary())
 	if greet != nil {
 		greet(a)
@@ -97,8 +97,8 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
 
 // summary returns the line that `systemctl status` shows.
 func (a *agent) summary() string {
-	s := a.reconciler.Stats()
-	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane.about.Mode, a.services.Len(), s.Wanted)
+	s := a.pipeline.Reconciler.Stats()
+	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane.about.Mode, a.tables.Services.Len(), s.Wanted)
 	if s.Failing > 0 {
 		line += fmt.Sprintf(", %d failing", s.Failing)
 	}

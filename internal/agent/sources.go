@@ -7,9 +7,7 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/overrides"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/store"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/cache"
@@ -18,14 +16,10 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// newSources creates the first stages of the pipeline: the sources with their supervisor, and
-// resolve.
-func (a *agent) newSources(cfg *configs.Config, clock *table.Clock) error {
-	a.resolve = pipeline.NewResolve(pipeline.ResolveOptions{
-		Clock: clock, Leases: a.allocator, Shared: a.stores.tree != nil, Services: a.services, Events: a.events,
-	})
+// newSources creates the sources and their supervisor.
+func (a *agent) newSources(cfg *configs.Config) error {
 	a.supervisor = sources.NewSupervisor(sources.Options{
-		Resolver: a.resolve, Services: a.services, Statuses: a.statuses, PriorServices: a.priorServices, Events: a.events, Log: a.log,
+		Resolver: a.pipeline.Resolve, Services: a.tables.Services, Statuses: a.statuses, PriorServices: a.priorServices, Events: a.events, Log: a.log,
 	})
 	for i := range cfg.Sources {
 		if err := a.newSource(&cfg.Sources[i]); err != nil {
@@ -42,7 +36,7 @@ func (a *agent) newSources(cfg *configs.Config, clock *table.Clock) error {
 // restOptions returns the options of the source that the API writes to. Its Joint is set later.
 func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 	o := rest.Options{
-		Store: a.stores.Services, Services: a.services,
+		Store: a.stores.Services, Services: a.tables.Services,
 		Check:  func(s *spec.Service) []vip.Problem { return spec.CheckAgainstPools(s, a.pools()) },
 		Events: a.events, Log: a.log,
 	}
@@ -53,7 +47,7 @@ func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 }
 
 func (a *agent) overrideOptions(cfg *configs.Config) overrides.Options {
-	o := overrides.Options{Store: a.stores.States, Table: a.states, Services: a.services, Fetch: a.rest.Fetch, Events: a.events, Log: a.log}
+	o := overrides.Options{Store: a.stores.States, Table: a.tables.Overrides, Services: a.tables.Services, Fetch: a.rest.Fetch, Events: a.events, Log: a.log}
 	if tree := a.stores.tree; tree != nil {
 		o.Fleet, o.Node = tree, cfg.Node.Name
 	}
@@ -67,10 +61,10 @@ func (a *agent) newSource(s *configs.Source) error {
 	source, err := s.Config.NewSource(sources.Deps{
 		Name: s.Name, Node: a.config.get().Node.Name, Version: a.version, DB: a.db, Pools: a.pools,
 		SetPodCIDRs: func(ranges []netip.Prefix) { a.allocator.SetPodCIDRs(s.Name, ranges) },
-		Services:    a.services, Allocations: a.allocations,
+		Services:    a.tables.Services, Allocations: a.tables.Allocations,
 		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error { return a.withdrawn(ctx, s.Name, key) },
 		Cache: func(source sources.Source) sources.Source {
-			cached := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "remembered "+s.Name), a.services, a.log)
+			cached := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "remembered "+s.Name), a.tables.Services, a.log)
 			a.caches = append(a.caches, cached)
 			return cached
 		},

@@ -2,20 +2,20 @@ package agent
 
 import "github.com/ironvip/ironvip/internal/status"
 
-// tables lists the tables that `ironvip debug table` prints, in the order of the
+// debugTables lists the tables that `ironvip debug table` prints, in the order of the
 // pipeline.
-func (a *agent) tables() []status.DebugTable {
+func (a *agent) debugTables() []status.DebugTable {
 	return []status.DebugTable{
 		status.NewDebugTable("sources", status.SourceCells, a.statuses),
-		status.NewDebugTable("claims", status.ServiceCells, a.resolve.ClaimTables()...),
-		status.NewDebugTable("conflicts", status.ConflictCells, a.resolve.Conflicts()),
-		status.NewDebugTable("services", status.ServiceCells, a.services),
-		status.NewDebugTable("overrides", status.OverrideCells, a.states),
+		status.NewDebugTable("claims", status.ServiceCells, a.pipeline.Resolve.ClaimTables()...),
+		status.NewDebugTable("conflicts", status.ConflictCells, a.pipeline.Resolve.Conflicts()),
+		status.NewDebugTable("services", status.ServiceCells, a.tables.Services),
+		status.NewDebugTable("overrides", status.OverrideCells, a.tables.Overrides),
 		status.NewDebugTable("leases", status.LeaseCells, a.allocator.Leases()),
-		status.NewDebugTable("allocations", status.AllocationCells, a.allocations),
-		status.NewDebugTable("host", status.HostCells, a.host),
-		status.NewDebugTable("compiled", status.CompiledCells, a.compiled),
-		status.NewDebugTable("frontends", status.FrontendCells, a.frontends),
-		status.NewDebugTable("applied", status.AppliedCells, a.applied),
+		status.NewDebugTable("allocations", status.AllocationCells, a.tables.Allocations),
+		status.NewDebugTable("host", status.HostCells, a.tables.Host),
+		status.NewDebugTable("compiled", status.CompiledCells, a.tables.Compiled),
+		status.NewDebugTable("frontends", status.FrontendCells, a.tables.Frontends),
+		status.NewDebugTable("applied", status.AppliedCells, a.tables.Applied),
 	}
 }

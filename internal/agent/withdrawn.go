@@ -14,11 +14,11 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-a.reconciler.Synced(): // earlier, an unknown service may be in the dataplane
+	case <-a.pipeline.Reconciler.Synced(): // earlier, an unknown service may be in the dataplane
 	}
 	for {
-		changed := a.services.Changed()
-		row, _, there := a.services.Get(key)
+		changed := a.tables.Services.Changed()
+		row, _, there := a.tables.Services.Get(key)
 		if there && row.Source != source {
 			return nil
 		}
@@ -31,13 +31,13 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 		case <-changed:
 		}
 	}
-	last, _, _ := a.compiled.Get(key)
-	if _, err := pipeline.WaitGone(ctx, a.compiled, a.applied, key, last); err != nil {
+	last, _, _ := a.tables.Compiled.Get(key)
+	if _, err := pipeline.WaitGone(ctx, a.tables.Compiled, a.tables.Applied, key, last); err != nil {
 		return err
 	}
 	// The row may have been deleted before it could be read. In that case, wait until the dataplane
 	// has applied everything up to now.
-	for until := a.frontends.Revision(); a.reconciler.Stats().AppliedRev < until; {
+	for until := a.tables.Frontends.Revision(); a.pipeline.Reconciler.Stats().AppliedRev < until; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

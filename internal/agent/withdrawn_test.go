@@ -2,15 +2,12 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/pipeline"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/internal/table"
@@ -37,16 +34,10 @@ func (p *slowPlane) Apply(ctx context.Context, batch []reconcile.Update[vip.Fron
 // not while its state is still unknown.
 func TestWithdrawn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		clock := table.NewClock(time.Now())
-		a := &agent{
-			services:  table.New(clock, vip.KeyOfService, compile.SameService),
-			compiled:  table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
-			frontends: table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
-			applied:   table.New(clock, reconcile.KeyOfApplied, nil),
-		}
-		plane := &slowPlane{reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }), make(chan struct{})}
-		a.reconciler = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: a.frontends, Target: plane, Applied: a.applied,
-			Resync: -1, Events: event.NewLog(10, time.Now), Log: slog.New(slog.DiscardHandler)})
+		a := &agent{tables: pipeline.NewTables(table.NewClock(time.Now()))}
+		plane := &slowPlane{reconciletest.NewPlane(), make(chan struct{})}
+		loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: a.tables.Frontends, Target: plane, Applied: a.tables.Applied, Resync: -1})
+		a.pipeline = &pipeline.Pipeline{Reconciler: loop} // the test is in the place of the other stages
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
 		ask := func() chan error {
 			done := make(chan error, 1)
@@ -67,19 +58,19 @@ func TestWithdrawn(t *testing.T) {
 		early := ask()
 		still(early, "before the dataplane is known")
 		frontend := vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}
-		row := a.frontends.Put(vip.Frontend{Key: frontend, Service: key})
-		a.services.Set(vip.Service{Key: key, Source: "kubernetes"})
-		a.compiled.Set(pipeline.Compiled{Service: &vip.Service{Key: key}, Frontends: []*pipeline.FrontendRow{row}})
+		row := a.tables.Frontends.Put(vip.Frontend{Key: frontend, Service: key})
+		a.tables.Services.Set(vip.Service{Key: key, Source: "kubernetes"})
+		a.tables.Compiled.Set(pipeline.Compiled{Service: &vip.Service{Key: key}, Frontends: []*pipeline.FrontendRow{row}})
 
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); a.reconciler.Run(ctx) }()
+		go func() { defer close(ended); loop.Run(ctx) }()
 		plane.let <- struct{}{}
 		still(early, "while it is there")
-		a.services.Delete(key)
+		a.tables.Services.Delete(key)
 		still(early, "while it is compiled")
-		a.compiled.Delete(key)
-		a.frontends.Delete(frontend)
+		a.tables.Compiled.Delete(key)
+		a.tables.Frontends.Delete(frontend)
 		late := ask() // finds nothing in any table
 		still(early, "while the dataplane has it")
 		still(late, "while the dataplane has it, and no table")
@@ -90,11 +81,11 @@ func TestWithdrawn(t *testing.T) {
 			}
 		}
 
-		a.services.Set(vip.Service{Key: key, Source: "another"})
+		a.tables.Services.Set(vip.Service{Key: key, Source: "another"})
 		if err := <-ask(); err != nil {
 			t.Errorf("with another source's service of that name: %v", err)
 		}
-		a.services.Set(vip.Service{Key: key, Source: "kubernetes"})
+		a.tables.Services.Set(vip.Service{Key: key, Source: "kubernetes"})
 		last := ask()
 		still(last, "back again")
 		cancel()

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -13,8 +12,11 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Allocator is what Allocate needs from ipam. One goroutine calls its methods.
+// Allocator is what the stages need from ipam. One goroutine calls the methods from Assign on.
 type Allocator interface {
+	Leases
+	// Run does what is due without a request, until its context ends.
+	Run(ctx context.Context) error
 	// Assign returns what each service holds now, in the same order. No service occurs twice, and
 	// none is changed. The answer depends on nothing that sameRequest ignores. What could not be
 	// granted is a problem, and the service keeps what it held before. Everything in the answer is
@@ -43,32 +45,19 @@ type Allocator interface {
 	Settled(known func(vip.ServiceKey) bool)
 }
 
-// DefaultHostWait is how long Allocate waits at the start for the host's own addresses, so that
+// hostWait is how long Allocate and Compile wait at the start for the host's own addresses, so that
 // none of them is assigned.
-const DefaultHostWait = 5 * time.Second
+const hostWait = 5 * time.Second
 
-// AllocateOptions are what Allocate needs. Services, Allocator and Allocations are required.
-type AllocateOptions struct {
-	Services    table.Reader[vip.ServiceKey, vip.Service]
-	Host        table.Reader[struct{}, hostnet.Snapshot] // may be nil
-	Allocator   Allocator
-	Allocations *table.Table[vip.ServiceKey, vip.Allocation] // Allocate is its only writer
-
-	HostWait time.Duration // 0 is DefaultHostWait
-	Events   *event.Log
-	Log      *slog.Logger
-}
-
-// Allocate is the stage from services to allocations. Create it with NewAllocate, and call Run in a
-// goroutine.
+// Allocate is the stage from services to allocations.
 //
 // Each row of the services table has a row of the allocations table that carries its revision.
-// Allocate calls the allocator for a service when its request changes, when something became free
+// It calls the allocator for a service when its request changes, when something became free
 // and it has problems, and when the allocator recalls it. It calls the allocator for every service
 // when the configuration changes. While the store can't be written, rows keep their content, report
 // the problem and are retried with a growing wait.
 type Allocate struct {
-	AllocateOptions
+	Options
 	ready func() // marks the allocations as complete
 
 	waiting  waiting // services that lack something
@@ -83,14 +72,10 @@ type Allocate struct {
 
 type serviceRow = table.Row[vip.Service]
 
-// NewAllocate returns a stage that does nothing until Run. Allocations is not Ready before Run has
+// newAllocate returns a stage that does nothing until Run. Allocations is not Ready before Run has
 // answered every service of a Ready services table.
-func NewAllocate(o AllocateOptions) *Allocate {
-	if o.HostWait == 0 {
-		o.HostWait = DefaultHostWait
-	}
-	o.Log = logger(o.Log)
-	return &Allocate{AllocateOptions: o, ready: o.Allocations.Initializer(), retry: newBackoff()}
+func newAllocate(o Options) *Allocate {
+	return &Allocate{Options: o, ready: o.Allocations.Initializer(), retry: newBackoff()}
 }
 
 // Run allocates until the context ends and returns its error.
@@ -179,19 +164,16 @@ func (a *Allocate) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// awaitHost waits, for at most HostWait, until the host's addresses are known.
+// awaitHost waits, for at most hostWait, until the host's addresses are known.
 func (a *Allocate) awaitHost(ctx context.Context) error {
-	if a.Host == nil {
-		return ctx.Err()
-	}
-	patience := time.NewTimer(a.HostWait)
-	defer patience.Stop()
+	timeout := time.NewTimer(hostWait)
+	defer timeout.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-a.Host.Ready():
-	case <-patience.C:
-		a.Log.Warn("allocating without knowing the host's own addresses", "waited", a.HostWait)
+	case <-timeout.C:
+		a.Log.Warn("allocating without knowing the host's own addresses", "waited", hostWait)
 	}
 	return nil
 }

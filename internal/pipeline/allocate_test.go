@@ -16,7 +16,7 @@ func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		for _, name := range []string{"a", "b", "c"} {
-			w.services.Set(service(name, nil))
+			w.Services.Set(service(name, nil))
 		}
 		w.run().put()
 		if got := w.allocator.asked(); len(got) != 1 || len(got[0]) != 3 {
@@ -63,8 +63,8 @@ func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
 						if got := len(w.allocator.asked()); got != want {
 							t.Errorf("asked %d times, want %d", got, want)
 						}
-						_, rev, _ := w.services.Get(s.Key)
-						if row, _, _ := w.compiled.Get(s.Key); row.ServiceRev != rev {
+						_, rev, _ := w.Services.Get(s.Key)
+						if row, _, _ := w.Compiled.Get(s.Key); row.ServiceRev != rev {
 							t.Errorf("revision %d is compiled, want %d", row.ServiceRev, rev)
 						}
 					}
@@ -160,9 +160,9 @@ func TestServiceThatWaitsForAnotherHost(t *testing.T) {
 			t.Errorf("problems %v", got)
 		}
 		waited := make(chan []vip.Problem, 1)
-		_, rev, _ := w.services.Get(key("a"))
+		_, rev, _ := w.Services.Get(key("a"))
 		go func() {
-			problems, err := WaitApplied(t.Context(), w.compiled, table.New(&table.Clock{}, reconcile.KeyOfApplied, nil), key("a"), rev)
+			problems, err := WaitApplied(t.Context(), w.Compiled, table.New(&table.Clock{}, reconcile.KeyOfApplied, nil), key("a"), rev)
 			if err == nil {
 				waited <- problems
 			}
@@ -212,7 +212,7 @@ func TestUpdateWithProblemsKeepsFormerAddress(t *testing.T) {
 		if got := w.problems("b"); !slices.Equal(got, []string{vip.CodeAddressTaken}) {
 			t.Errorf("b has problems %v", got)
 		}
-		row, _, _ := w.compiled.Get(key("b"))
+		row, _, _ := w.Compiled.Get(key("b"))
 		if row.Problems[0].Service != "b" {
 			t.Errorf("problem %+v names no service", row.Problems[0])
 		}
@@ -233,8 +233,8 @@ func TestStoreDownKeepsWhatThereIs(t *testing.T) {
 				t.Errorf("%s has problems %v", name, got)
 			}
 		}
-		row, _, _ := w.compiled.Get(key("a"))
-		if _, rev, _ := w.services.Get(key("a")); row.ServiceRev != rev {
+		row, _, _ := w.Compiled.Get(key("a"))
+		if _, rev, _ := w.Services.Get(key("a")); row.ServiceRev != rev {
 			t.Error("the newest row of a is not compiled: a broken disk must not hold up its backends")
 		}
 
@@ -274,7 +274,7 @@ func TestSlowStoreIsNotDown(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.few = 2 })
 		for i := range 40 {
-			w.services.Set(service(fmt.Sprintf("s%d", i), nil))
+			w.Services.Set(service(fmt.Sprintf("s%d", i), nil))
 		}
 		w.pass(3 * time.Second)
 		for i := range 40 {
@@ -295,7 +295,7 @@ func TestSlowStoreIsNotDown(t *testing.T) {
 func TestServicesThatGoTogetherAreFewCommits(t *testing.T) {
 	settledWorld(t, 1200, func(w *world) {
 		for i := range 1200 {
-			w.services.Delete(key(fmt.Sprintf("s%d", i)))
+			w.Services.Delete(key(fmt.Sprintf("s%d", i)))
 		}
 		w.put()
 		released, _, _ := w.allocator.told()
@@ -312,7 +312,7 @@ func TestReleasesThatWaited(t *testing.T) {
 	settledWorld(t, 1200, func(w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.down = true })
 		for i := range 1200 {
-			w.services.Delete(key(fmt.Sprintf("s%d", i)))
+			w.Services.Delete(key(fmt.Sprintf("s%d", i)))
 		}
 		w.put()
 		w.allocator.set(func(a *fakeAllocator) { a.down, a.stuck, a.releases = false, key("s5"), 0 })
@@ -332,7 +332,7 @@ func TestReleasesThatWaited(t *testing.T) {
 func TestServiceThatReturnsIsNotReleased(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("a", []string{"10.0.0.1"}))
-		w.services.Delete(key("a"))
+		w.Services.Delete(key("a"))
 		w.put(service("a", []string{"10.0.0.1"})) // before the feed was read
 		if released, _, _ := w.allocator.told(); len(released) != 0 {
 			t.Errorf("released %v", released)
@@ -353,12 +353,12 @@ func TestServiceThatReturnsIsNotReleased(t *testing.T) {
 func TestOutdatedDeletionIsPassedOver(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		a := NewAllocate(AllocateOptions{Services: w.services, Allocator: w.allocator, Allocations: w.allocations})
-		w.services.Set(service("a", nil))
-		w.allocations.Set(vip.Allocation{Asked: &vip.Service{Key: key("a")}})
+		a := newAllocate(w.options())
+		w.Services.Set(service("a", nil))
+		w.Allocations.Set(vip.Allocation{Asked: &vip.Service{Key: key("a")}})
 		var ask touched
 		a.take(&table.Change[vip.Service]{Row: &serviceRow{Value: vip.Service{Key: key("a")}}, Deleted: true}, &ask)
-		if _, _, there := w.allocations.Get(key("a")); !there || a.releases.len() != 0 {
+		if _, _, there := w.Allocations.Get(key("a")); !there || a.releases.len() != 0 {
 			t.Error("a service that is there was given up")
 		}
 	})
@@ -370,16 +370,16 @@ func TestHostUnknownForLong(t *testing.T) {
 		sourcesSynced()
 		statesKnown()
 		w.put(service("a", nil))
-		w.pass(DefaultHostWait - time.Millisecond)
-		if w.allocations.Len() != 0 {
+		w.pass(hostWait - time.Millisecond)
+		if w.Allocations.Len() != 0 {
 			t.Error("allocated without waiting for the host")
 		}
-		if table.IsClosed(w.frontends.Ready()) {
+		if table.IsClosed(w.Frontends.Ready()) {
 			t.Error("frontends are complete without waiting for the host's node ports")
 		}
 		w.pass(time.Millisecond)
 		w.expect("192.0.2.1:80/tcp a:")
-		if !table.IsClosed(w.frontends.Ready()) || !table.IsClosed(w.compiled.Ready()) {
+		if !table.IsClosed(w.Frontends.Ready()) || !table.IsClosed(w.Compiled.Ready()) {
 			t.Error("frontends never become complete, and what waits for that never works")
 		}
 		if events, _ := w.events.Since(0); len(events) != 1 || events[0].Kind != "host_unknown" {
@@ -388,7 +388,7 @@ func TestHostUnknownForLong(t *testing.T) {
 		// When its addresses are known later, its node ports are served.
 		w.put(service("a", nil, nodePort))
 		w.expect("192.0.2.1:80/tcp a:")
-		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		hostKnown()
 		w.put()
 		w.expect("10.9.0.1:30080/tcp a:", "192.0.2.1:80/tcp a:")
@@ -400,13 +400,13 @@ func TestHostKnownInTime(t *testing.T) {
 	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
 		statesKnown()
 		hostKnown()
-		w.pass(2 * DefaultHostWait) // the sources take their time
-		if table.IsClosed(w.frontends.Ready()) {
+		w.pass(2 * hostWait) // the sources take their time
+		if table.IsClosed(w.Frontends.Ready()) {
 			t.Error("frontends are complete without the services")
 		}
 		sourcesSynced()
 		w.put()
-		if !table.IsClosed(w.frontends.Ready()) {
+		if !table.IsClosed(w.Frontends.Ready()) {
 			t.Error("frontends are not complete")
 		}
 		if events, _ := w.events.Since(0); len(events) != 0 {

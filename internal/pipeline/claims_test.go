@@ -24,7 +24,7 @@ func TestOverlappingRangesOnOneAddress(t *testing.T) {
 		for name, message := range map[string]string{
 			"b": `192.0.2.99:150-249/tcp is served by service "a"`, "c": `192.0.2.99:170/tcp is served by service "a"`,
 		} {
-			row, _, _ := w.compiled.Get(key(name))
+			row, _, _ := w.Compiled.Get(key(name))
 			if n := len(row.Problems); n == 0 || row.Problems[n-1].Code != vip.CodePortTaken || row.Problems[n-1].Message != message {
 				t.Errorf("%s has problems %+v", name, row.Problems)
 			}
@@ -56,7 +56,7 @@ func TestAllocatorsWordIsOfRanges(t *testing.T) {
 			delete(f.ports, key("a"))
 		})
 		w.put(service("b", []string{"10.0.0.2"}, on("s", shared), func(s *vip.Service) { s.Ports[0].Port = 170 }))
-		w.services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared), portRange(100, 199)))
+		w.Services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared), portRange(100, 199)))
 		w.allocator.reconfigure() // so that a is requested again
 		w.put()
 		// The range doesn't drain, because it would reject b's clients until its end.

@@ -3,55 +3,24 @@ package pipeline
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// CompileOptions are what Compile needs. Services, Allocations, Frontends and Compiled are
-// required.
-type CompileOptions struct {
-	Services    table.Reader[vip.ServiceKey, vip.Service]
-	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
-	States      table.Reader[vip.BackendKey, vip.BackendState] // overrides; may be nil
-	Host        table.Reader[struct{}, hostnet.Snapshot]       // may be nil: no node ports
-	NodePorts   []netip.Prefix                                 // where node ports are served; empty: on the primary addresses
-	Node        compile.Node                                   // name, zone and role of this host; its addresses come from Host
-	// Compile is the only writer of these tables. Create them with compile.SameFrontend and
-	// SameCompiled, so that unchanged rows wake no reader.
-	Frontends *table.Table[vip.FrontendKey, vip.Frontend]
-	Compiled  *table.Table[vip.ServiceKey, Compiled]
-
-	// Draining. Without Connections, only the deadline ends a drain. With Applied, a backend's
-	// connections are queried only once the dataplane gives it no new ones. Without Store,
-	// deadlines don't survive a restart.
-	Connections reconcile.Connections
-	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	Store       DrainStore
-
-	HostWait time.Duration // how long to wait for a Ready host table; 0 is DefaultHostWait
-	Events   *event.Log
-	Log      *slog.Logger
-}
-
-// Compile is the stage from services and their allocations to frontends. Create it with NewCompile,
-// and call Run in a goroutine.
+// Compile is the stage from services and their allocations to frontends.
 //
 // A change of a service's allocation row, which each change of a service causes, compiles that one
 // service. So does a change of an override of a backend. A change of the host's addresses compiles
 // the services that depend on them (compile.DependsOnHost). What compile no longer returns drains
 // before it is deleted; see drains.
 type Compile struct {
-	CompileOptions
+	Options
 	ready []func() // mark frontends and compiled as complete
 
 	todo   touched
@@ -63,41 +32,33 @@ type Compile struct {
 	room   []vip.Frontend // memory for the frontends of one service
 }
 
-// NewCompile returns a stage that does nothing until Run. Frontends and Compiled are Ready once Run
+// newCompile returns a stage that does nothing until Run. Frontends and Compiled are Ready once Run
 // has compiled every service of a Ready allocations table. Run first waits for a Ready host table,
-// but at most HostWait, because a host that can't be read must not stop the whole agent. Services
+// but at most hostWait, because a host that can't be read must not stop the whole agent. Services
 // that depend on its addresses are compiled again when these are known.
-func NewCompile(o CompileOptions) *Compile {
-	if o.HostWait == 0 {
-		o.HostWait = DefaultHostWait
-	}
-	o.Log = logger(o.Log)
+func newCompile(o Options) *Compile {
 	c := &Compile{
-		CompileOptions: o,
-		ready:          []func(){o.Frontends.Initializer(), o.Compiled.Initializer()},
-		hosted:         make(map[vip.ServiceKey]struct{}),
-		claims:         newClaims(),
-	}
-	c.drains = newDrains(&c.CompileOptions, c.todo.add)
-	if o.States != nil {
-		c.state = func(k vip.BackendKey) (vip.State, bool) {
-			s, _, ok := o.States.Get(k)
+		Options: o,
+		ready:   []func(){o.Frontends.Initializer(), o.Compiled.Initializer()},
+		hosted:  make(map[vip.ServiceKey]struct{}),
+		claims:  newClaims(),
+		state: func(k vip.BackendKey) (vip.State, bool) {
+			s, _, ok := o.Overrides.Get(k)
 			return s.State, ok
-		}
+		},
 	}
+	c.drains = newDrains(&c.Options, c.todo.add)
 	return c
 }
 
 // Run compiles until the context ends and returns its error. It first waits for the overrides, so
 // that no drained backend briefly takes connections. When it returns, the drains under way are in
-// the Store.
+// the store.
 func (c *Compile) Run(ctx context.Context) error {
-	if c.States != nil {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.States.Ready():
-		}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.Overrides.Ready():
 	}
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -106,11 +67,11 @@ func (c *Compile) Run(ctx context.Context) error {
 	return c.loop(ctx)
 }
 
-// WaitKept waits until the Store has accepted or rejected the drains of everything compiled so far.
+// WaitKept waits until the store has accepted or rejected the drains of everything compiled so far.
 // An agent that is killed later continues them at its next start. Any goroutine may call it while
 // Run runs. It returns the context's error.
 func (c *Compile) WaitKept(ctx context.Context) error {
-	if c.Store == nil {
+	if c.Drains == nil {
 		return nil
 	}
 	return c.drains.kept.wait(ctx, c.drains.keep.Revision())
@@ -119,8 +80,8 @@ func (c *Compile) WaitKept(ctx context.Context) error {
 func (c *Compile) loop(ctx context.Context) error {
 	in := c.watch()
 	defer in.close()
-	patience := time.NewTimer(c.HostWait)
-	defer patience.Stop()
+	timeout := time.NewTimer(hostWait)
+	defer timeout.Stop()
 	complete := false
 	for {
 		if err := ctx.Err(); err != nil {
@@ -147,9 +108,9 @@ func (c *Compile) loop(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-inputs:
 		case <-in.allocationsChanged:
-		case <-in.statesChanged:
+		case <-in.overridesChanged:
 		case <-in.host.changed:
-		case <-patience.C:
+		case <-timeout.C:
 			c.giveUpHost()
 		case <-c.drains.timer.C:
 		case r := <-c.drains.idle:
@@ -163,10 +124,8 @@ func (c *Compile) inputsReady() <-chan struct{} {
 	if ready := c.Allocations.Ready(); !table.IsClosed(ready) {
 		return ready
 	}
-	if c.Host != nil && !c.blind {
-		if ready := c.Host.Ready(); !table.IsClosed(ready) {
-			return ready
-		}
+	if ready := c.Host.Ready(); !c.blind && !table.IsClosed(ready) {
+		return ready
 	}
 	return nil
 }
@@ -174,13 +133,13 @@ func (c *Compile) inputsReady() <-chan struct{} {
 // giveUpHost stops the wait for the host's addresses, if they are still unknown.
 func (c *Compile) giveUpHost() {
 	c.blind = true
-	if c.Host == nil || table.IsClosed(c.Host.Ready()) {
+	if table.IsClosed(c.Host.Ready()) {
 		return
 	}
-	c.Log.Warn("compiling without knowing the host's own addresses; node ports are not served, and backends on this node not known by their address, until they are", "waited", c.HostWait)
+	c.Log.Warn("compiling without knowing the host's own addresses; node ports are not served, and backends on this node not known by their address, until they are", "waited", hostWait)
 	c.Events.Add(event.Event{
 		Kind:    "host_unknown",
-		Message: fmt.Sprintf("the host's own addresses are not known after %s; node ports are not served until they are", c.HostWait),
+		Message: fmt.Sprintf("the host's own addresses are not known after %s; node ports are not served until they are", hostWait),
 	})
 }
 
@@ -188,25 +147,19 @@ func (c *Compile) giveUpHost() {
 type feeds struct {
 	allocations        *table.Feed[vip.ServiceKey, vip.Allocation]
 	allocationsChanged <-chan struct{}
-	states             *table.Feed[vip.BackendKey, vip.BackendState] // nil without a table
-	statesChanged      <-chan struct{}
+	overrides          *table.Feed[vip.BackendKey, vip.BackendState]
+	overridesChanged   <-chan struct{}
 	host               *hostFeed
 }
 
 func (c *Compile) watch() *feeds {
-	in := &feeds{allocations: c.Allocations.Watch(), host: watchHost(c.Host)}
-	if c.States != nil {
-		in.states = c.States.Watch()
-	}
-	return in
+	return &feeds{allocations: c.Allocations.Watch(), overrides: c.Overrides.Watch(), host: watchHost(c.Host)}
 }
 
 func (in *feeds) close() {
 	in.allocations.Close()
+	in.overrides.Close()
 	in.host.close()
-	if in.states != nil {
-		in.states.Close()
-	}
 }
 
 // read receives the next changes of every input and queues the affected services. It reports
@@ -222,22 +175,19 @@ func (c *Compile) read(in *feeds) (busy bool) {
 			}
 		}
 	}
-	if in.states != nil {
-		var batch []table.Change[vip.BackendState]
-		batch, in.statesChanged = in.states.TryNext()
-		for i := range batch {
-			if k := batch[i].Value.Backend.Service; c.Compiled.Row(k) != nil {
-				c.todo.add(k)
-			}
+	overrides, changed := in.overrides.TryNext()
+	in.overridesChanged = changed
+	for i := range overrides {
+		if k := overrides[i].Value.Backend.Service; c.Compiled.Row(k) != nil {
+			c.todo.add(k)
 		}
-		busy = busy || len(batch) > 0
 	}
-	var batch []table.Change[vip.Allocation]
-	batch, in.allocationsChanged = in.allocations.TryNext()
-	for i := range batch {
-		c.todo.add(batch[i].Value.Asked.Key)
+	allocations, changed := in.allocations.TryNext()
+	in.allocationsChanged = changed
+	for i := range allocations {
+		c.todo.add(allocations[i].Value.Asked.Key)
 	}
-	return busy || len(batch) > 0
+	return busy || len(overrides)+len(allocations) > 0
 }
 
 // compile updates the frontends of one service.

@@ -15,8 +15,8 @@ func TestServiceBecomesFrontends(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", nil))
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db:")
-		row, _, _ := w.compiled.Get(key("web"))
-		_, rev, _ := w.services.Get(key("web"))
+		row, _, _ := w.Compiled.Get(key("web"))
+		_, rev, _ := w.Services.Get(key("web"))
 		if row.ServiceRev != rev || len(row.Frontends) != 1 || row.FrontendsRev() != row.Frontends[0].Rev || row.Frontends[0].Value.Refuses() {
 			t.Errorf("compiled row %+v of service revision %d", row, rev)
 		}
@@ -43,16 +43,16 @@ func TestOperatorsWordTouchesOneService(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", []string{"10.0.0.1"}))
 		w.changedRows()
 		backend := vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}
-		w.states.Set(vip.BackendState{Backend: backend, State: vip.Maint})
+		w.Overrides.Set(vip.BackendState{Backend: backend, State: vip.Maint})
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
-		w.states.Delete(backend)
+		w.Overrides.Delete(backend)
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db: 10.0.0.1:80*1")
 		if n := w.changedRows(); n != 1 {
 			t.Errorf("%d frontends changed, want 1", n)
 		}
-		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("nobody")}, State: vip.Maint})
+		w.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("nobody")}, State: vip.Maint})
 		w.put()
 	})
 }
@@ -62,12 +62,12 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}, nodePort), service("db", nil))
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
 
-		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*1", "192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
 
 		w.changedRows()
-		w.host.Set(hostAddrs("10.9.0.2/24"))
+		w.Host.Set(hostAddrs("10.9.0.2/24"))
 		w.put()
 		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*0@1m0s", "10.9.0.2:30080/tcp web: 10.0.0.1:80*1",
 			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
@@ -75,13 +75,13 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 			t.Errorf("%d frontends changed, want the two node ports", n)
 		}
 
-		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("10.9.0.1:30080/tcp web: 10.0.0.1:80*1", "10.9.0.2:30080/tcp web: 10.0.0.1:80*0@1m0s",
 			"192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
 
 		w.put(service("web", []string{"10.0.0.1"}))
-		w.host.Delete(struct{}{})
+		w.Host.Delete(struct{}{})
 		w.pass(service("web", nil).DrainTimeout)
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1", "192.0.2.2:80/tcp db:")
 		w.stop()
@@ -112,7 +112,7 @@ func TestSamePortOnOneAddress(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(a, b)
 		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
-		row, _, _ := w.compiled.Get(key("b"))
+		row, _, _ := w.Compiled.Get(key("b"))
 		last := row.Problems[len(row.Problems)-1]
 		if last.Code != vip.CodePortTaken || last.Service != "b" || last.Message != `192.0.2.99:80/tcp is served by service "a"` {
 			t.Errorf("problem %+v", last)
@@ -148,9 +148,9 @@ func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("a", []string{"10.0.0.1"}), service("b", []string{"10.0.0.2"}), service("c", []string{"10.0.0.3"}))
 		for _, name := range []string{"b", "c"} {
-			row, _, _ := w.allocations.Get(key(name))
+			row, _, _ := w.Allocations.Get(key(name))
 			row.VIPs = addrs("192.0.2.1")
-			w.allocations.Set(row)
+			w.Allocations.Set(row)
 		}
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*1")
@@ -160,7 +160,7 @@ func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
 		w.remove("a")
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:80/tcp b: 10.0.0.2:80*1")
-		if row, _, _ := w.compiled.Get(key("c")); len(row.Problems) != 1 || row.Problems[0].Message != `192.0.2.1:80/tcp is served by service "b"` {
+		if row, _, _ := w.Compiled.Get(key("c")); len(row.Problems) != 1 || row.Problems[0].Message != `192.0.2.1:80/tcp is served by service "b"` {
 			t.Errorf("c has problems %+v", row.Problems)
 		}
 	})
@@ -171,12 +171,12 @@ func TestLoserIsCompiledWhenTheWinnerGoes(t *testing.T) {
 func TestCompiledRevisionIsTheAllocatorsAnswer(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
-		asked := w.services.Put(service("web", nil))
-		w.allocations.Set(vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, VIPs: addrs("192.0.2.1")})
-		w.services.Set(service("web", []string{"10.0.0.1"}))
+		c := w.bareCompile()
+		asked := w.Services.Put(service("web", nil))
+		w.Allocations.Set(vip.Allocation{Asked: &asked.Value, ServiceRev: asked.Rev, VIPs: addrs("192.0.2.1")})
+		w.Services.Set(service("web", []string{"10.0.0.1"}))
 		c.compile(key("web"))
-		row, _, _ := w.compiled.Get(key("web"))
+		row, _, _ := w.Compiled.Get(key("web"))
 		if row.ServiceRev != asked.Rev || len(row.Frontends) != 1 {
 			t.Errorf("row %+v, want revision %d with what is known so far", row, asked.Rev)
 		}
@@ -195,7 +195,7 @@ func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
 		})
 		w.put(service("b", []string{"10.0.0.2"}, on("s", shared)))
 		w.expect("192.0.2.99:80/tcp a: 10.0.0.1:80*1") // neither was refused: the first keeps it
-		w.services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared)))
+		w.Services.Set(service("a", []string{"10.0.0.1", "10.0.0.3"}, on("s", shared)))
 		w.allocator.reconfigure() // so that a is requested again
 		w.put()
 		w.expect("192.0.2.99:80/tcp b: 10.0.0.1:80*0@1m0s 10.0.0.2:80*1 10.0.0.3:80*0@1m0s")
@@ -214,10 +214,10 @@ func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 	const shared = "192.0.2.99"
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
+		c := w.bareCompile()
 		grant := func(name, backend, refused string) {
 			s := service(name, []string{backend}, on("s", shared), port(443))
-			w.allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.services.Set(s), VIPs: addrs(shared),
+			w.Allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.Services.Set(s), VIPs: addrs(shared),
 				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: refused, Message: "taken"}}})
 		}
 		grant("a", "10.0.0.1", "ports[1].port")
@@ -229,7 +229,7 @@ func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 			c.compile(k)
 		}
 		var got []string
-		for _, f := range sortedFrontends(w.frontends) {
+		for _, f := range sortedFrontends(w.Frontends) {
 			got = append(got, fmt.Sprintf("%d %s", f.Key.Port, f.Service))
 		}
 		if want := []string{"80 a", "443 b"}; !slices.Equal(got, want) {
@@ -243,15 +243,15 @@ func TestRefusedNodePortCostsNoPort(t *testing.T) {
 	const shared = "192.0.2.99"
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		c := NewCompile(CompileOptions{Services: w.services, Allocations: w.allocations, Frontends: w.frontends, Compiled: w.compiled})
+		c := w.bareCompile()
 		for name, field := range map[string]string{"a": "ports[0].node_port", "b": "ports[0].port"} {
 			s := service(name, []string{"10.0.0.1"}, on("s", shared))
-			w.allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.services.Set(s), VIPs: addrs(shared),
+			w.Allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.Services.Set(s), VIPs: addrs(shared),
 				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: field, Message: "taken"}}})
 		}
 		c.compile(key("b"))
 		c.compile(key("a"))
-		for _, f := range sortedFrontends(w.frontends) {
+		for _, f := range sortedFrontends(w.Frontends) {
 			if f.Service != key("a") {
 				t.Errorf("%s is served by %s, which was refused it", f.Key, f.Service)
 			}
@@ -266,19 +266,19 @@ func TestNotReadyBeforeEveryInput(t *testing.T) {
 		expectReady := func(when string, want bool) {
 			t.Helper()
 			w.put()
-			if got := table.IsClosed(w.frontends.Ready()) && table.IsClosed(w.compiled.Ready()); got != want {
+			if got := table.IsClosed(w.Frontends.Ready()) && table.IsClosed(w.Compiled.Ready()); got != want {
 				t.Errorf("%s: ready is %t", when, got)
 			}
 		}
 		w.put(service("web", []string{"10.0.0.1"}))
 		expectReady("nothing known", false)
-		if w.allocations.Len() != 0 {
+		if w.Allocations.Len() != 0 {
 			t.Error("an address was given out before the host's own were known")
 		}
-		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		hostKnown()
 		expectReady("host known", false)
-		if w.frontends.Len() != 0 {
+		if w.Frontends.Len() != 0 {
 			t.Error("a backend was exposed before the operator's words were known")
 		}
 		statesKnown()

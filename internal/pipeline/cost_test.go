@@ -17,7 +17,7 @@ func settledWorld(t *testing.T, n int, scenario func(w *world)) {
 		w := newWorld(t, nil)
 		for i := range n {
 			s := service(fmt.Sprintf("s%d", i), []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"})
-			w.services.Set(s)
+			w.Services.Set(s)
 		}
 		w.run().put()
 		if got := len(w.plane.Have()); got != n {
@@ -36,12 +36,12 @@ func TestChangeCostDoesNotGrow(t *testing.T) {
 		service("s0", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}, func(s *vip.Service) { s.Backends[0].Weight = 7 }),
 	}
 	for name, change := range map[string]func(w *world, i int){
-		"service": func(w *world, i int) { w.services.Set(forms[i%2]) },
+		"service": func(w *world, i int) { w.Services.Set(forms[i%2]) },
 		"state": func(w *world, i int) {
-			w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: forms[0].Key, Address: forms[0].Backends[0].Address}, State: []vip.State{vip.Ready, vip.Maint}[i%2]})
+			w.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: forms[0].Key, Address: forms[0].Backends[0].Address}, State: []vip.State{vip.Ready, vip.Maint}[i%2]})
 		},
 		// No service has a node port, so none is compiled.
-		"host": func(w *world, i int) { w.host.Set(hostAddrs(fmt.Sprintf("10.9.0.%d/24", i%2+1))) },
+		"host": func(w *world, i int) { w.Host.Set(hostAddrs(fmt.Sprintf("10.9.0.%d/24", i%2+1))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cost := func(n int) (allocs float64) {
@@ -69,7 +69,7 @@ func TestChangeCostDoesNotGrowWithDrains(t *testing.T) {
 	cost := func(n int) (allocs float64) {
 		settledWorld(t, n, func(w *world) {
 			for i := range n {
-				w.services.Set(service(fmt.Sprintf("s%d", i), []string{"10.0.0.1"}))
+				w.Services.Set(service(fmt.Sprintf("s%d", i), []string{"10.0.0.1"}))
 			}
 			w.put()
 			i := 0
@@ -92,7 +92,7 @@ func TestMassDrain(t *testing.T) {
 		w.changedRows()
 		w.store.fsync = 10 * time.Millisecond
 		for i := range 1000 {
-			w.services.Delete(key(fmt.Sprintf("s%d", i)))
+			w.Services.Delete(key(fmt.Sprintf("s%d", i)))
 		}
 		w.put()
 		w.pass(10 * time.Second)
@@ -118,7 +118,7 @@ func TestMassDrainWithManyDeadlines(t *testing.T) {
 	cost := func(n int) (each float64) {
 		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
-			c := NewCompile(CompileOptions{Frontends: w.frontends, Compiled: w.compiled, Events: w.events})
+			c := w.bareCompile()
 			gone := func(vip.FrontendKey) bool { return false }
 			each = testing.AllocsPerRun(2, func() {
 				start := vip.InstantOf(time.Now())
@@ -130,14 +130,14 @@ func TestMassDrainWithManyDeadlines(t *testing.T) {
 					})
 				}
 				for left := n; left > 0; left-- {
-					if got := w.frontends.Len(); got != left {
+					if got := w.Frontends.Len(); got != left {
 						t.Fatalf("%d frontends, want %d", got, left)
 					}
 					time.Sleep(time.Millisecond)
 					c.drains.turn(gone)
 				}
 			}) / float64(n)
-			if n := w.frontends.Len(); n != 0 {
+			if n := w.Frontends.Len(); n != 0 {
 				t.Errorf("%d frontends stay", n)
 			}
 			c.drains.timer.Stop()
@@ -155,14 +155,12 @@ func BenchmarkCompileStage(b *testing.B) {
 	for _, n := range []int{10, 5000} {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			w := newWorld(b, nil)
-			c := NewCompile(CompileOptions{
-				Services: w.services, Allocations: w.allocations, States: w.states, Host: w.host, Frontends: w.frontends, Compiled: w.compiled,
-			})
+			c := w.bareCompile()
 			grant := func(s vip.Service) {
-				rev := w.services.Set(s)
+				rev := w.Services.Set(s)
 				a := w.allocator.assign(&s)
 				a.Asked, a.ServiceRev = &s, rev
-				w.allocations.Set(a)
+				w.Allocations.Set(a)
 				c.compile(s.Key)
 			}
 			for i := range n {

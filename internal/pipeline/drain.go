@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -35,8 +36,10 @@ const idlePoll = time.Second
 //
 // Compile's goroutine owns it.
 type drains struct {
-	o     *CompileOptions
+	o     *Options
 	clock clock
+
+	connections reconcile.Connections // nil: only the deadline ends a drain
 
 	leaving  delayqueue.Queue[vip.FrontendKey] // frontends with leaving endpoints, by their first deadline
 	poll     time.Time                         // when to query connections next; zero: nothing to query
@@ -52,7 +55,7 @@ type drains struct {
 	renewed func(vip.ServiceKey)                        // called for services to compile, see renew
 }
 
-func newDrains(o *CompileOptions, renewed func(vip.ServiceKey)) drains {
+func newDrains(o *Options, renewed func(vip.ServiceKey)) drains {
 	d := drains{
 		o:     o,
 		clock: newClock(hostClock()),
@@ -64,6 +67,7 @@ func newDrains(o *CompileOptions, renewed func(vip.ServiceKey)) drains {
 
 		renewed: renewed,
 	}
+	d.connections, _ = o.Plane.(reconcile.Connections)
 	d.ranged = make(ranged)
 	d.timer.Stop()
 	return d
@@ -73,13 +77,13 @@ func newDrains(o *CompileOptions, renewed func(vip.ServiceKey)) drains {
 // returned function stops them. The store has everything when helpers is done.
 func (d *drains) start(ctx context.Context, helpers *sync.WaitGroup) (stop func()) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
-	if d.o.Store != nil {
-		p := newPersister(d.o.Store, d.keep, d.kept, d.o.Log)
+	if d.o.Drains != nil {
+		p := newPersister(d.o.Drains, d.keep, d.kept, d.o.Log)
 		d.restore()
 		helpers.Go(func() { p.run(background) })
 	}
-	if d.o.Connections != nil {
-		helpers.Go(func() { askConnections(background, d.o.Connections, d.asked, d.idle, d.o.Log) })
+	if d.connections != nil {
+		helpers.Go(func() { askConnections(background, d.connections, d.asked, d.idle, d.o.Log) })
 	}
 	return func() {
 		d.timer.Stop()
@@ -90,7 +94,7 @@ func (d *drains) start(ctx context.Context, helpers *sync.WaitGroup) (stop func(
 // restore reads what was leaving when an earlier process ended into d.restored. In the table it
 // would, at this time, remove the frontends' remaining endpoints from the dataplane.
 func (d *drains) restore() {
-	stored, err := d.o.Store.All()
+	stored, err := d.o.Drains.All()
 	if err != nil {
 		d.o.Log.Error("read the drains under way before the restart; what is lost leaves at once", "err", err)
 	}
@@ -114,7 +118,7 @@ func (d *drains) restore() {
 	if len(misnamed) == 0 {
 		return
 	}
-	if err := d.o.Store.Write(nil, misnamed); err != nil {
+	if err := d.o.Drains.Write(nil, misnamed); err != nil {
 		d.o.Log.Error("drop stored drains", "names", misnamed, "err", err)
 	}
 }
@@ -263,10 +267,10 @@ func (d *drains) set(f vip.Frontend) *FrontendRow {
 		return row
 	}
 	d.leaving.Set(f.Key, first.Time())
-	if d.poll.IsZero() && d.o.Connections != nil {
+	if d.poll.IsZero() && d.connections != nil {
 		d.poll = time.Now().Add(idlePoll)
 	}
-	if d.o.Store != nil {
+	if d.o.Drains != nil {
 		f.Backends = slices.DeleteFunc(slices.Clone(f.Backends), func(e vip.Endpoint) bool { return !e.IsLeaving() })
 		d.keep.Set(f)
 	}

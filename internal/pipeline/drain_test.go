@@ -78,7 +78,7 @@ func TestDeletedServiceDrainsThenIsGone(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", nil))
 		w.remove("web", "db")
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0@1m0s 10.0.0.2:80*0@1m0s")
-		if n := w.compiled.Len() + w.allocations.Len(); n != 0 {
+		if n := w.Compiled.Len() + w.Allocations.Len(); n != 0 {
 			t.Errorf("%d rows of deleted services", n)
 		}
 		released, _, _ := w.allocator.told()
@@ -149,11 +149,11 @@ func TestBackendIsIdleOnlyOnceTheDataplaneKnows(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.conns.set(nil, nil)
 		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
-		frontend := sortedFrontends(w.frontends)[0].Key
+		frontend := sortedFrontends(w.Frontends)[0].Key
 		w.plane.FailKey(frontend, errFull)
 		w.put(service("web", []string{"10.0.0.1"}))
 		w.pass(30 * time.Second)
-		if row, _, _ := w.frontends.Get(frontend); len(row.Backends) != 2 {
+		if row, _, _ := w.Frontends.Get(frontend); len(row.Backends) != 2 {
 			t.Errorf("taken out before the dataplane stopped using it: %s", showFrontend(row))
 		}
 		w.plane.FailKey(frontend, nil)
@@ -183,7 +183,7 @@ func TestLateAnswerIsNotOfTheNextDrain(t *testing.T) {
 func TestNoQuestionBeforeTheDataplaneHasTheRow(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		c := NewCompile(CompileOptions{Frontends: w.frontends, Compiled: w.compiled, Applied: w.applied})
+		c := w.bareCompile()
 		f := vip.Frontend{
 			Key:      vip.FrontendKey{Addr: addrs("192.0.2.1")[0], Port: 80, Protocol: vip.TCP},
 			Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Leaving: vip.InstantOf(time.Now().Add(time.Minute))}},
@@ -198,7 +198,7 @@ func TestNoQuestionBeforeTheDataplaneHasTheRow(t *testing.T) {
 			{reconcile.AppliedFrontend{Tried: row(rev), Problem: &vip.Problem{}}, 0},
 			{reconcile.AppliedFrontend{Tried: row(rev)}, 1},
 		} {
-			w.applied.Set(tc.applied)
+			w.Applied.Set(tc.applied)
 			if got := c.drains.questions(); len(got) != tc.want {
 				t.Errorf("%+v, row %d: questions %+v", tc.applied, rev, got)
 			}
@@ -262,10 +262,10 @@ func TestDrainSurvivesRestart(t *testing.T) {
 		time.Sleep(40 * time.Second)
 
 		again := newWorld(t, w)
-		synced := again.services.Initializer()
+		synced := again.Services.Initializer()
 		again.run()
 		synctest.Wait()
-		if n := again.frontends.Len(); n != 0 {
+		if n := again.Frontends.Len(); n != 0 {
 			t.Errorf("%d frontends before anything is known: restored alone, they would take the others' place", n)
 		}
 		again.put(service("web", []string{"10.0.0.1"}))
@@ -295,7 +295,7 @@ func TestBackendReturnsAcrossRestart(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		w.stop()
 		again := newWorld(t, w)
-		again.services.Set(service("web", []string{"10.0.0.1", "10.0.0.2"}))
+		again.Services.Set(service("web", []string{"10.0.0.1", "10.0.0.2"}))
 		again.run().put()
 		again.expect(web2)
 		again.expectStored()

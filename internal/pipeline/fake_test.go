@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -48,6 +49,17 @@ func newFakeAllocator() *fakeAllocator {
 		hosted: map[vip.ServiceKey]uint16{}, capacity: 10_000, freed: make(chan struct{}), anew: make(chan struct{}),
 		recalled: make(chan struct{}),
 	}
+}
+
+func (a *fakeAllocator) Leases() table.Reader[ipam.Resource, *ipam.Lease] {
+	return table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+}
+
+func (a *fakeAllocator) SourceOf(vip.ServiceKey) (source string, known bool) { return "", false }
+
+func (a *fakeAllocator) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (a *fakeAllocator) Assign(ctx context.Context, services []*vip.Service) []vip.Allocation {

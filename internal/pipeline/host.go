@@ -8,24 +8,18 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 )
 
-// hostFeed follows the only row of the host table. Without a table it reports no changes.
+// hostFeed follows the only row of the host table.
 type hostFeed struct {
 	feed    *table.Feed[struct{}, hostnet.Snapshot]
 	changed <-chan struct{}
 }
 
 func watchHost(r table.Reader[struct{}, hostnet.Snapshot]) *hostFeed {
-	if r == nil {
-		return &hostFeed{}
-	}
 	return &hostFeed{feed: r.Watch()}
 }
 
 // next returns the newest snapshot and whether it changed. A deleted row is an empty snapshot.
 func (h *hostFeed) next() (snapshot hostnet.Snapshot, news bool) {
-	if h.feed == nil {
-		return snapshot, false
-	}
 	var batch []table.Change[hostnet.Snapshot]
 	batch, h.changed = h.feed.TryNext()
 	if len(batch) == 0 {
@@ -37,11 +31,7 @@ func (h *hostFeed) next() (snapshot hostnet.Snapshot, news bool) {
 	return snapshot, true
 }
 
-func (h *hostFeed) close() {
-	if h.feed != nil {
-		h.feed.Close()
-	}
-}
+func (h *hostFeed) close() { h.feed.Close() }
 
 // othersVIPLinks are the devices on which other load balancers keep their virtual addresses:
 // kube-proxy in IPVS mode and kube-router. Those programs own what listens there, and delete

@@ -28,10 +28,8 @@ func (d *drains) questions() []question {
 		if f.Kind == vip.OnRealServer {
 			continue
 		}
-		if d.o.Applied != nil {
-			if a, _, ok := d.o.Applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {
-				continue
-			}
+		if a, _, ok := d.o.Applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {
+			continue
 		}
 		q := question{key: key}
 		for _, e := range f.Backends {

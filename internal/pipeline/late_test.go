@@ -12,7 +12,7 @@ import (
 func inLateWorld(t *testing.T, scenario func(t *testing.T, w *world, services, host, states func())) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		services, host, states := w.services.Initializer(), w.host.Initializer(), w.states.Initializer()
+		services, host, states := w.Services.Initializer(), w.Host.Initializer(), w.Overrides.Initializer()
 		w.run()
 		synctest.Wait()
 		scenario(t, w, services, host, states)

@@ -31,8 +31,8 @@ type oracleRow struct {
 func (o *oracle) step(w *world) {
 	now := time.Now()
 	next := map[vip.FrontendKey]oracleRow{}
-	for k, s := range w.services.All() {
-		granted, _, _ := w.allocations.Get(k)
+	for k, s := range w.Services.All() {
+		granted, _, _ := w.Allocations.Get(k)
 		if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == unknownProtocol }) {
 			continue
 		}
@@ -41,7 +41,7 @@ func (o *oracle) step(w *world) {
 			for _, b := range s.Backends {
 				weight := b.Weight
 				state := b.State
-				if word, _, ok := w.states.Get(vip.BackendKey{Service: k, Address: b.Address}); ok {
+				if word, _, ok := w.Overrides.Get(vip.BackendKey{Service: k, Address: b.Address}); ok {
 					state = word.State
 				}
 				if state != vip.Ready {
@@ -52,7 +52,7 @@ func (o *oracle) step(w *world) {
 				}
 			}
 			listen := map[netip.AddrPort]bool{netip.AddrPortFrom(granted.VIPs[0], p.Port): true}
-			if host, _, ok := w.host.Get(struct{}{}); ok && p.NodePort.Wanted() {
+			if host, _, ok := w.Host.Get(struct{}{}); ok && p.NodePort.Wanted() {
 				for _, a := range host.Addrs {
 					listen[netip.AddrPortFrom(a.Prefix.Addr(), granted.NodePorts[portKey(p)])] = true
 				}
@@ -107,7 +107,7 @@ func (o *oracle) show() map[string]string {
 
 func showWorld(w *world) map[string]string {
 	out := map[string]string{}
-	for key, f := range w.frontends.All() {
+	for key, f := range w.Frontends.All() {
 		endpoints := map[string]string{}
 		for _, e := range f.Backends {
 			endpoints[e.Addr.String()] = fmt.Sprint(e.Weight)
@@ -168,9 +168,9 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 						Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 4).Draw(t, "backend"))}),
 					}
 					if rapid.Bool().Draw(t, "set") {
-						w.states.Set(vip.BackendState{Backend: backend, State: rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint}).Draw(t, "word")})
+						w.Overrides.Set(vip.BackendState{Backend: backend, State: rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint}).Draw(t, "word")})
 					} else {
-						w.states.Delete(backend)
+						w.Overrides.Delete(backend)
 					}
 					w.put()
 				case 6:
@@ -180,7 +180,7 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 							prefixes = append(prefixes, p)
 						}
 					}
-					w.host.Set(hostAddrs(prefixes...))
+					w.Host.Set(hostAddrs(prefixes...))
 					w.put()
 				case 7, 8:
 					w.pass(time.Duration(rapid.IntRange(1, 70).Draw(t, "seconds")) * time.Second)
@@ -204,14 +204,14 @@ func TestFrontendsAreWhatTheOracleSays(t *testing.T) {
 func restart(t *rapid.T, w *world) *world {
 	w.stop()
 	again := newWorld(t, w)
-	for _, s := range w.services.All() {
-		again.services.Set(s)
+	for _, s := range w.Services.All() {
+		again.Services.Set(s)
 	}
-	for _, s := range w.states.All() {
-		again.states.Set(s)
+	for _, s := range w.Overrides.All() {
+		again.Overrides.Set(s)
 	}
-	for _, s := range maps.Collect(w.host.All()) {
-		again.host.Set(s)
+	for _, s := range maps.Collect(w.Host.All()) {
+		again.Host.Set(s)
 	}
 	again.run().put()
 	return again

@@ -13,13 +13,113 @@
 package pipeline
 
 import (
+	"cmp"
+	"context"
+	"fmt"
 	"log/slog"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
 )
 
-// logger returns l, or a logger that discards everything if l is nil.
-func logger(l *slog.Logger) *slog.Logger {
-	if l == nil {
-		return slog.New(slog.DiscardHandler)
+// Tables are the tables between the sources and the dataplane, on one revision clock. Each has one
+// writer. A copy has the same tables.
+type Tables struct {
+	Clock       *table.Clock
+	Services    *table.Table[vip.ServiceKey, vip.Service]                // by Resolve
+	Overrides   *table.Table[vip.BackendKey, vip.BackendState]           // by internal/overrides
+	Host        *table.Table[struct{}, hostnet.Snapshot]                 // by internal/hostnet
+	Allocations *table.Table[vip.ServiceKey, vip.Allocation]             // by Allocate
+	Frontends   *table.Table[vip.FrontendKey, vip.Frontend]              // by Compile
+	Compiled    *table.Table[vip.ServiceKey, Compiled]                   // by Compile
+	Applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend] // by the Reconciler
+}
+
+// NewTables returns empty tables. A table is Ready at once, unless its writer prevents that with an
+// Initializer.
+func NewTables(clock *table.Clock) Tables {
+	return Tables{
+		Clock:       clock,
+		Services:    table.New(clock, vip.KeyOfService, nil), // Resolve compares claims, not services
+		Overrides:   table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
+		Host:        table.New(clock, hostnet.KeyOf, hostnet.Same),
+		Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
+		Frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
+		Compiled:    table.New(clock, KeyOfCompiled, SameCompiled),
+		Applied:     table.New(clock, reconcile.KeyOfApplied, nil),
 	}
-	return l
+}
+
+// Options are what the stages need. Tables, Allocator and Plane are required.
+type Options struct {
+	Tables
+	Allocator Allocator
+	Shared    bool // other hosts have the same leases
+
+	Node      compile.Node   // name, zone and role of this host; its addresses come from Host
+	NodePorts []netip.Prefix // where node ports are served; empty: on the primary addresses
+	Drains    DrainStore     // nil: deadlines don't survive a restart
+
+	// Plane is the dataplane. If it is a reconcile.Connections, a drain also ends when the backend
+	// has no connections left.
+	Plane  reconcile.Plane
+	Resync time.Duration   // of the Reconciler
+	Moved  <-chan struct{} // of the Reconciler
+
+	Events *event.Log
+	Log    *slog.Logger // nil: discards
+}
+
+// Pipeline is the stages from claims to the dataplane, connected by their tables. The agent and
+// the tests of a whole pipeline create one with New.
+type Pipeline struct {
+	Tables
+	Resolve    *Resolve
+	Compile    *Compile
+	Reconciler *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+
+	allocator Allocator
+	allocate  *Allocate
+}
+
+// New connects the stages. They do nothing until Run.
+func New(o Options) *Pipeline {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &Pipeline{
+		Tables:    o.Tables,
+		Resolve:   NewResolve(ResolveOptions{Clock: o.Clock, Leases: o.Allocator, Shared: o.Shared, Services: o.Services, Events: o.Events}),
+		Compile:   newCompile(o),
+		allocator: o.Allocator,
+		allocate:  newAllocate(o),
+		Reconciler: reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+			Desired: o.Frontends, Target: o.Plane, Applied: o.Applied, Resync: o.Resync, Moved: o.Moved,
+			Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: o.Events, Log: o.Log,
+		}),
+	}
+}
+
+// Run runs the stages until the context ends, and returns its error, or until one of them fails.
+func (p *Pipeline) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, stage := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"resolve", p.Resolve.Run},
+		{"the allocator", p.allocator.Run},
+		{"allocate", p.allocate.Run},
+		{"compile", p.Compile.Run},
+		{"reconcile", p.Reconciler.Run},
+	} {
+		group.Go(func() error { return fmt.Errorf("%s: %w", stage.name, stage.run(ctx)) })
+	}
+	return group.Wait()
 }

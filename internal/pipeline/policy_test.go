@@ -19,19 +19,19 @@ func TestLocalFollowsTheHostsAddresses(t *testing.T) {
 			service("named", []string{"10.0.0.1", "10.9.0.1"}, local, onNode(0, "n1"), onNode(1, "n2")))
 		w.expect("192.0.2.1:80/tcp web:", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		w.changedRows()
-		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		if n := w.changedRows(); n != 1 {
 			t.Errorf("%d frontends changed, want 1", n)
 		}
-		w.host.Set(hostAddrs("10.9.0.7/24"))
+		w.Host.Set(hostAddrs("10.9.0.7/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*0@1m0s", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		// An address that doesn't serve node ports is also the host's own.
 		host := hostAddrs("10.9.0.7/24", "10.9.0.1/24")
 		host.Addrs[1].Secondary = true
-		w.host.Set(host)
+		w.Host.Set(host)
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1", "192.0.2.2:80/tcp named: 10.0.0.1:80*1")
 		w.stop()
@@ -97,7 +97,7 @@ func TestHealthPortRow(t *testing.T) {
 	health := func(s *vip.Service) { s.HealthPort.Auto = true }
 	web := service("web", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}, local, health, onNode(0, "n1"), onNode(1, "n1"), onNode(2, "n2"))
 	row := func(w *world) (port uint16, ready int) {
-		r, _, _ := w.compiled.Get(key("web"))
+		r, _, _ := w.Compiled.Get(key("web"))
 		return r.HealthPort, int(r.LocalReady)
 	}
 	inWorldOf(t, n1, func(t *testing.T, w *world) {
@@ -113,7 +113,7 @@ func TestHealthPortRow(t *testing.T) {
 		expect("not asked for", 0, 0)
 		w.put(web)
 		expect("at first", 32000, 2)
-		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}, State: vip.Drain})
+		w.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}, State: vip.Drain})
 		w.put()
 		expect("one drained", 32000, 1)
 		terminating := web
@@ -126,7 +126,7 @@ func TestHealthPortRow(t *testing.T) {
 		cluster.ExternalTraffic = vip.Cluster
 		w.put(cluster)
 		expect("cluster", 0, 0)
-		w.states.Delete(vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]})
+		w.Overrides.Delete(vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]})
 		w.put(service("web", []string{"10.0.0.1"}, local, health, onNode(0, "n1"), unsupported))
 		expect("nothing of it is served", 32000, 0)
 	})
@@ -140,18 +140,18 @@ func TestRealServerStage(t *testing.T) {
 		w.conns.set(nil, nil) // the dataplane has no part in them
 		w.put(service("web", []string{"10.0.0.1", "10.9.0.1"}, direct), service("db", []string{"10.9.0.1"}, nodePort))
 		w.expect()
-		if row, _, _ := w.compiled.Get(key("web")); !row.NotHere || len(row.Problems) > 0 {
+		if row, _, _ := w.Compiled.Get(key("web")); !row.NotHere || len(row.Problems) > 0 {
 			t.Errorf("row %+v", row)
 		}
-		w.host.Set(hostAddrs("10.9.0.1/24"))
+		w.Host.Set(hostAddrs("10.9.0.1/24"))
 		w.put()
 		w.expect("192.0.2.1:80/tcp web: 10.9.0.1:80*1")
-		if f := sortedFrontends(w.frontends)[0]; f.Kind != vip.OnRealServer {
+		if f := sortedFrontends(w.Frontends)[0]; f.Kind != vip.OnRealServer {
 			t.Errorf("it is %s", f.Kind)
 		}
-		w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.9.0.1")[0]}, State: vip.Drain})
+		w.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.9.0.1")[0]}, State: vip.Drain})
 		w.put()
-		if row, _, _ := w.compiled.Get(key("web")); row.NotHere || len(row.Frontends) != 1 || row.Frontends[0].Value.Refuses() {
+		if row, _, _ := w.Compiled.Get(key("web")); row.NotHere || len(row.Frontends) != 1 || row.Frontends[0].Value.Refuses() {
 			t.Errorf("row %+v: the directors decide whom it serves", row)
 		}
 		w.put(service("web", []string{"10.0.0.1"}, direct))
@@ -176,10 +176,10 @@ func TestDrainsInTheWayAreNotTakenUpAgain(t *testing.T) {
 		w.stop()
 
 		again := newWorld(t, w)
-		again.services.Set(service("web", both, onNode(0, "n1"), on("", "192.0.2.1")))
-		again.services.Set(service("media", both[:1], portRange(150, 249), on("", "192.0.2.2")))
-		again.services.Set(service("phone", both[:1], on("", "192.0.2.3"), func(s *vip.Service) { s.Ports[0].Port = 170 }))
-		again.services.Set(service("games", both[:1], on("", "192.0.2.4"), func(s *vip.Service) { s.Ports[0].Port = 200 }))
+		again.Services.Set(service("web", both, onNode(0, "n1"), on("", "192.0.2.1")))
+		again.Services.Set(service("media", both[:1], portRange(150, 249), on("", "192.0.2.2")))
+		again.Services.Set(service("phone", both[:1], on("", "192.0.2.3"), func(s *vip.Service) { s.Ports[0].Port = 170 }))
+		again.Services.Set(service("games", both[:1], on("", "192.0.2.4"), func(s *vip.Service) { s.Ports[0].Port = 200 }))
 		again.run().put()
 		again.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:150-249/tcp media: 10.0.0.1:0*1",
 			"192.0.2.3:170/tcp phone: 10.0.0.1:80*1", "192.0.2.4:100-199/tcp games: 10.0.0.1:0*0@1m0s", "192.0.2.4:200/tcp games: 10.0.0.1:80*1")

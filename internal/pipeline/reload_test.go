@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
@@ -99,22 +99,20 @@ func TestRangeAddedByAReload(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		services := table.New(clock, vip.KeyOfService, nil)
-		allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
-		a := NewAllocate(AllocateOptions{Services: services, Allocator: allocator, Allocations: allocations})
+		p := New(Options{Tables: NewTables(clock), Allocator: allocator, Plane: reconciletest.NewPlane(), Resync: -1})
 		for i := range n {
 			s := service(fmt.Sprint("s", i), nil)
-			services.Set(s)
+			p.Services.Set(s)
 		}
 		only4 := service("only4", nil, func(s *vip.Service) { s.Families = vip.FamiliesOf(vip.IPv4) })
-		services.Set(only4)
+		p.Services.Set(only4)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- a.Run(ctx) }()
+		go func() { ended <- p.Run(ctx) }()
 		synctest.Wait()
 
 		before := map[vip.ServiceKey]netip.Addr{}
-		for k, granted := range allocations.All() {
+		for k, granted := range p.Allocations.All() {
 			if len(granted.VIPs) != 1 {
 				t.Fatalf("%s has %v", k, granted.VIPs)
 			}
@@ -125,7 +123,7 @@ func TestRangeAddedByAReload(t *testing.T) {
 			t.Fatal(problems)
 		}
 		synctest.Wait()
-		for k, granted := range allocations.All() {
+		for k, granted := range p.Allocations.All() {
 			want := 2
 			if k == only4.Key {
 				want = 1
@@ -140,19 +138,19 @@ func TestRangeAddedByAReload(t *testing.T) {
 
 		// Removing the range again keeps the held addresses.
 		commits = store.Commits()
-		rev := allocations.Revision()
+		rev := p.Allocations.Revision()
 		if problems := allocator.Configure(cfg("10.0.0.0/16")); len(problems) > 0 {
 			t.Fatal(problems)
 		}
 		synctest.Wait()
 		moved := 0
-		for k, granted := range allocations.All() {
+		for k, granted := range p.Allocations.All() {
 			if len(granted.VIPs) == 0 || granted.VIPs[0] != before[k] || k != only4.Key && len(granted.VIPs) != 2 {
 				moved++
 			}
 		}
 		if got := store.Commits() - commits; moved != 0 || got != 0 {
-			t.Errorf("a range taken out of the pool moved %d services with %d commits; rows went from revision %d to %d", moved, got, rev, allocations.Revision())
+			t.Errorf("a range taken out of the pool moved %d services with %d commits; rows went from revision %d to %d", moved, got, rev, p.Allocations.Revision())
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {

@@ -239,7 +239,7 @@ func (r *Resolve) lose(k vip.ServiceKey, s, winner *claimant, leased string) {
 	if former := r.conflicts.Row(conflict.ConflictKey); former != nil {
 		conflict.Since = former.Value.Since
 	} else {
-		r.event("service_name_taken", k, s.name, fmt.Sprintf("source %q has a service of this name, which source %q holds; it is not in force", s.name, by))
+		r.event("service_name_taken", k, s.name, fmt.Sprintf("source %q has a service of this name, which source %q holds; it is not in effect", s.name, by))
 	}
 	r.conflicts.Set(conflict)
 }

@@ -25,7 +25,7 @@ func (w *world) wait(name string, rev uint64) *waiter {
 	go func() {
 		defer close(out.done)
 		defer cancel()
-		out.problems, out.err = WaitApplied(ctx, w.compiled, w.applied, key(name), rev)
+		out.problems, out.err = WaitApplied(ctx, w.Compiled, w.Applied, key(name), rev)
 	}()
 	synctest.Wait()
 	return out
@@ -55,13 +55,13 @@ func (w *waiter) expect(t *testing.T, when string, ended bool, codes ...string) 
 
 func TestWaitUntilApplied(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
-		early := w.wait("web", w.services.Revision()+1)
+		early := w.wait("web", w.Services.Revision()+1)
 		early.expect(t, "before the service is there", false)
 		w.put(service("web", []string{"10.0.0.1"}))
 		early.expect(t, "after it was applied", true)
 
 		// A change without effect on frontends is applied once it is compiled.
-		rev := w.services.Set(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Origin = "x" }))
+		rev := w.Services.Set(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Origin = "x" }))
 		w.wait("web", rev).expect(t, "nothing to program", true)
 
 		// An older revision than the newest is already applied.
@@ -72,8 +72,8 @@ func TestWaitUntilApplied(t *testing.T) {
 func TestWaitReportsWhatTheDataplaneRefused(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}, port(443)))
-		w.plane.FailKey(sortedFrontends(w.frontends)[0].Key, errFull)
-		rev := w.services.Set(service("web", []string{"10.0.0.2"}, port(443)))
+		w.plane.FailKey(sortedFrontends(w.Frontends)[0].Key, errFull)
+		rev := w.Services.Set(service("web", []string{"10.0.0.2"}, port(443)))
 		w.wait("web", rev).expect(t, "one of two frontends failed", true, vip.CodeDataplane)
 	})
 }
@@ -81,7 +81,7 @@ func TestWaitReportsWhatTheDataplaneRefused(t *testing.T) {
 func TestWaitReportsWhatIsNotGrantedOrSupported(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.capacity = 0 })
-		rev := w.services.Set(service("web", nil, unsupported))
+		rev := w.Services.Set(service("web", nil, unsupported))
 		w.wait("web", rev).expect(t, "nothing granted", true, vip.CodePoolFull, vip.CodeUnsupported)
 	})
 }
@@ -89,17 +89,17 @@ func TestWaitReportsWhatIsNotGrantedOrSupported(t *testing.T) {
 func TestWaitForTheDataplane(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
-		row, _, _ := w.compiled.Get(key("web"))
+		row, _, _ := w.Compiled.Get(key("web"))
 		newer := *row.Frontends[0]
 		newer.Rev += 1000 // as if the dataplane were late
 		row.Frontends = []*FrontendRow{&newer}
 		row.ServiceRev++
-		w.compiled.Set(row)
+		w.Compiled.Set(row)
 		behind := w.wait("web", row.ServiceRev)
 		behind.expect(t, "the dataplane is behind", false)
-		applied, _, _ := w.applied.Get(newer.Value.Key)
+		applied, _, _ := w.Applied.Get(newer.Value.Key)
 		applied.Tried = &newer
-		w.applied.Set(applied)
+		w.Applied.Set(applied)
 		behind.expect(t, "the dataplane has caught up", true)
 	})
 }
@@ -135,10 +135,10 @@ func TestWaitUntilGoneWithNothingLeftToApply(t *testing.T) {
 func TestWaitGoneAfterTheFact(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
-		last, _, _ := w.compiled.Get(key("web"))
+		last, _, _ := w.Compiled.Get(key("web"))
 		w.plane.FailKey(last.Frontends[0].Value.Key, errFull)
 		w.remove("web")
-		problems, err := WaitGone(t.Context(), w.compiled, w.applied, key("web"), last)
+		problems, err := WaitGone(t.Context(), w.Compiled, w.Applied, key("web"), last)
 		if err != nil || len(problems) != 1 || problems[0].Code != vip.CodeDataplane {
 			t.Errorf("%v, %v: the dataplane still serves it", problems, err)
 		}
@@ -149,14 +149,14 @@ func TestWaitGoneAfterTheFact(t *testing.T) {
 func TestWaitGoneForTheDataplane(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}))
-		last, _, _ := w.compiled.Get(key("web"))
+		last, _, _ := w.Compiled.Get(key("web"))
 		last.Frontends = slices.Clone(last.Frontends)
 		last.Frontends[0].Rev += 1000 // as if the dataplane were late
 		w.remove("web")
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			if problems, err := WaitGone(context.Background(), w.compiled, w.applied, key("web"), last); err != nil || len(problems) > 0 {
+			if problems, err := WaitGone(context.Background(), w.Compiled, w.Applied, key("web"), last); err != nil || len(problems) > 0 {
 				t.Errorf("%v, %v", problems, err)
 			}
 		}()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -39,15 +40,9 @@ type tester interface {
 // world is one agent's tables with both stages, the real reconciler and fakes of everything
 // external. Use it only inside synctest.Test.
 type world struct {
-	t           tester
-	services    *table.Table[vip.ServiceKey, vip.Service]
-	states      *table.Table[vip.BackendKey, vip.BackendState]
-	host        *table.Table[struct{}, hostnet.Snapshot]
-	allocations *table.Table[vip.ServiceKey, vip.Allocation]
-	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
-	compiled    *table.Table[vip.ServiceKey, Compiled]
-	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
-	events      *event.Log
+	Tables
+	t      tester
+	events *event.Log
 
 	clockSet  atomic.Int64 // the sum of the steps of the host's clock, in nanoseconds
 	node      compile.Node
@@ -64,29 +59,37 @@ type world struct {
 
 // newWorld starts an agent. It takes what outlives an agent from before, if that is not nil.
 func newWorld(t tester, before *world) *world {
-	clock := table.NewClock(time.Now())
 	w := &world{
-		t:           t,
-		services:    table.New(clock, vip.KeyOfService, nil),
-		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
-		host:        table.New(clock, hostnet.KeyOf, nil),
-		allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
-		frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
-		compiled:    table.New(clock, KeyOfCompiled, SameCompiled),
-		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
-		events:      event.NewLog(100, time.Now),
-		allocator:   newFakeAllocator(),
-		conns:       &fakeConnections{err: errors.New("not asked for in this test")},
-		store:       newMemStore(),
-		plane: reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool {
-			return compile.SameFrontend(*a, *b)
-		}),
+		Tables:    NewTables(table.NewClock(time.Now())),
+		t:         t,
+		events:    event.NewLog(100, time.Now),
+		allocator: newFakeAllocator(),
+		conns:     &fakeConnections{err: errors.New("not asked for in this test")},
+		store:     newMemStore(),
+		plane:     reconciletest.NewPlane(),
 	}
 	if before != nil {
 		w.allocator, w.conns, w.store, w.plane = before.allocator, before.conns, before.store, before.plane
 	}
-	w.rows = w.frontends.Watch()
+	w.rows = w.Frontends.Watch()
 	return w
+}
+
+// options returns the options of the stages.
+func (w *world) options() Options {
+	return Options{
+		Tables: w.Tables, Allocator: w.allocator, Node: w.node, Drains: w.store,
+		Plane: struct {
+			reconcile.Plane
+			*fakeConnections
+		}{w.plane, w.conns},
+		Resync: -1, Events: w.events, Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// bareCompile returns a stage that does not run, without connections and a store.
+func (w *world) bareCompile() *Compile {
+	return newCompile(Options{Tables: w.Tables, Events: w.events, Log: slog.New(slog.DiscardHandler)})
 }
 
 // run starts the stages.
@@ -97,29 +100,18 @@ func (w *world) run() *world {
 		w.stages.Wait()
 	}
 	w.t.Cleanup(func() { w.stop() })
-	allocate := NewAllocate(AllocateOptions{
-		Services: w.services, Host: w.host, Allocator: w.allocator, Allocations: w.allocations, Events: w.events,
-	})
-	w.compiler = NewCompile(CompileOptions{
-		Services: w.services, Allocations: w.allocations, States: w.states, Host: w.host,
-		Node: w.node, Frontends: w.frontends, Compiled: w.compiled,
-		Connections: w.conns, Applied: w.applied, Store: w.store, Events: w.events,
-	})
+	p := New(w.options())
+	w.compiler = p.Compile
 	host := hostClock()
 	w.compiler.drains.clock = newClock(func() (vip.Instant, time.Duration) {
 		now, steady := host()
 		return now.Add(time.Duration(w.clockSet.Load())), steady
 	})
-	loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: w.frontends, Target: w.plane, Applied: w.applied, Resync: -1,
+	w.stages.Go(func() {
+		if err := p.Run(ctx); !errors.Is(err, context.Canceled) {
+			w.t.Errorf("the pipeline ended with %v", err)
+		}
 	})
-	for _, stage := range []interface{ Run(context.Context) error }{allocate, w.compiler, loop} {
-		w.stages.Go(func() {
-			if err := stage.Run(ctx); !errors.Is(err, context.Canceled) {
-				w.t.Errorf("%T ended with %v", stage, err)
-			}
-		})
-	}
 	return w
 }
 
@@ -144,14 +136,14 @@ func inWorldOf(t *testing.T, node compile.Node, scenario func(t *testing.T, w *w
 // put sets services and waits until all goroutines are idle.
 func (w *world) put(services ...vip.Service) {
 	for _, s := range services {
-		w.services.Set(s)
+		w.Services.Set(s)
 	}
 	synctest.Wait()
 }
 
 func (w *world) remove(names ...string) {
 	for _, n := range names {
-		w.services.Delete(key(n))
+		w.Services.Delete(key(n))
 	}
 	synctest.Wait()
 }
@@ -182,7 +174,7 @@ func (w *world) changedRows() (n int) {
 func (w *world) expect(want ...string) {
 	w.t.Helper()
 	var got []string
-	for _, f := range sortedFrontends(w.frontends) {
+	for _, f := range sortedFrontends(w.Frontends) {
 		got = append(got, showFrontend(f))
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
@@ -192,11 +184,11 @@ func (w *world) expect(want ...string) {
 		w.t.Errorf("the compiled row of %s keeps a former row of %s", k, former.Value.Key)
 	}
 	have := w.plane.Have()
-	if len(have) != w.frontends.Len() {
-		w.t.Errorf("the dataplane has %d frontends, %d are wanted", len(have), w.frontends.Len())
+	if len(have) != w.Frontends.Len() {
+		w.t.Errorf("the dataplane has %d frontends, %d are wanted", len(have), w.Frontends.Len())
 	}
 	for k, f := range have {
-		if row, _, ok := w.frontends.Get(k); !ok || !compile.SameFrontend(f, row) {
+		if row, _, ok := w.Frontends.Get(k); !ok || !compile.SameFrontend(f, row) {
 			w.t.Errorf("the dataplane has %s, wanted is %s", showFrontend(f), showFrontend(row))
 		}
 	}
@@ -205,9 +197,9 @@ func (w *world) expect(want ...string) {
 // former returns a row of a frontend that a compiled row refers to and that is no longer in the
 // table of frontends, or nil.
 func (w *world) former() (vip.ServiceKey, *FrontendRow) {
-	for k, row := range w.compiled.All() {
+	for k, row := range w.Compiled.All() {
 		for _, f := range row.Frontends {
-			if f != w.frontends.Row(f.Value.Key) {
+			if f != w.Frontends.Row(f.Value.Key) {
 				return k, f
 			}
 		}
@@ -238,7 +230,7 @@ func showFrontend(f vip.Frontend) string {
 
 // problems returns the codes of a service's problems.
 func (w *world) problems(name string) (codes []string) {
-	row, _, _ := w.compiled.Get(key(name))
+	row, _, _ := w.Compiled.Get(key(name))
 	for _, p := range row.Problems {
 		codes = append(codes, p.Code)
 	}

@@ -230,14 +230,14 @@ func problemsOf(in *Input) []vip.Problem {
 	return problems
 }
 
-// Tables are the tables that a status depends on. States may be nil.
+// Tables are the tables that a status depends on. Overrides may be nil.
 type Tables struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Compiled    table.Reader[vip.ServiceKey, pipeline.Compiled]
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	States      table.Reader[vip.BackendKey, vip.BackendState]
+	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
 }
 
 // Input reads what the status of one service depends on. It does not find the remaining frontends
@@ -258,9 +258,9 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 			}
 		}
 	}
-	if t.States != nil {
+	if t.Overrides != nil {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) {
-			s, _, ok := t.States.Get(k)
+			s, _, ok := t.Overrides.Get(k)
 			return s.State, ok
 		}
 	}

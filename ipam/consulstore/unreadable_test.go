@@ -15,7 +15,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/pipeline"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -23,33 +23,29 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// director is a host with its allocator and the stage that asks it.
+// director is a host with its pipeline.
 type director struct {
 	*host
-	services *table.Table[vip.ServiceKey, vip.Service]
-	answers  *table.Table[vip.ServiceKey, vip.Allocation]
-	events   *event.Log
-	end      func()
+	pipeline.Tables
+	events *event.Log
+	end    func()
 }
 
 func direct(t testing.TB, m *fleettest.Memory, name string, services ...vip.Service) *director {
 	t.Helper()
-	clock := table.NewClock(time.Now())
-	d := &director{host: start(t, m, name), services: table.New(clock, vip.KeyOfService, nil),
-		answers: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation), events: event.NewLog(1000, time.Now)}
+	d := &director{host: start(t, m, name), Tables: pipeline.NewTables(table.NewClock(time.Now())), events: event.NewLog(1000, time.Now)}
 	cfg := ipam.Config{Pools: []ipam.Pool{{Name: "p", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, AutoAssign: true}}, ReuseDelay: time.Minute}
-	a, err := ipam.New(context.Background(), d.Store, cfg, ipam.Options{Clock: clock, Events: d.events, Node: name, Leadership: d.Tree})
+	a, err := ipam.New(context.Background(), d.Store, cfg, ipam.Options{Clock: d.Clock, Events: d.events, Node: name, Leadership: d.Tree})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range services {
-		d.services.Set(s)
+		d.Services.Set(s)
 	}
-	stage := pipeline.NewAllocate(pipeline.AllocateOptions{Services: d.services, Allocator: a, Allocations: d.answers, Events: d.events})
+	line := pipeline.New(pipeline.Options{Tables: d.Tables, Allocator: a, Shared: true, Plane: reconciletest.NewPlane(), Resync: -1, Events: d.events})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { _ = a.Run(ctx) })
-	running.Go(func() { _ = stage.Run(ctx) })
+	running.Go(func() { _ = line.Run(ctx) })
 	d.end = func() {
 		cancel()
 		running.Wait()
@@ -60,12 +56,12 @@ func direct(t testing.TB, m *fleettest.Memory, name string, services ...vip.Serv
 
 // serves is what a service has, in one line.
 func (d *director) serves(name string) string {
-	row, _, _ := d.answers.Get(vip.ServiceKey{Namespace: "default", Name: name})
+	row, _, _ := d.Allocations.Get(vip.ServiceKey{Namespace: "default", Name: name})
 	return fmt.Sprint(row.VIPs, row.NodePorts)
 }
 
 func (d *director) problems(name string) []vip.Problem {
-	row, _, _ := d.answers.Get(vip.ServiceKey{Namespace: "default", Name: name})
+	row, _, _ := d.Allocations.Get(vip.ServiceKey{Namespace: "default", Name: name})
 	return row.Problems
 }
 
@@ -191,7 +187,7 @@ func leaseThatCantBeRead(t *testing.T, of string, damage func(string) string, re
 	}
 	next := plain("next")
 	for _, h := range hosts {
-		h.services.Set(next)
+		h.Services.Set(next)
 	}
 	eventually(t, "a new service doesn't get the next address", func() bool { return hosts["lb2"].serves("next") == "[192.0.2.19] map[]" })
 	if removed {
@@ -223,7 +219,7 @@ func TestUnreadableHoldings(t *testing.T) {
 		m.Put(key, was[:20])
 		time.Sleep(10 * time.Minute) // until the next full read
 		more := webService()
-		h.services.Set(more)
+		h.Services.Set(more)
 		for range 60 {
 			synctest.Wait()
 			if p := h.problems("web"); h.serves("web") != web || len(p) != 1 || p[0].Code != vip.CodeWaiting || !strings.Contains(p[0].Message, key) {
@@ -266,7 +262,7 @@ func TestEditedByHand(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		for _, h := range hosts {
 			more := webService()
-			h.services.Set(more)
+			h.Services.Set(more)
 		}
 		waits := func(h *director) bool {
 			return slices.ContainsFunc(h.problems("web"), func(p vip.Problem) bool {

@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/kubernetes"
@@ -130,13 +129,13 @@ func firstSync(b *testing.B, client *kubeclient.Client, services int) (end func(
 	clock := table.NewClock(time.Now())
 	l := newStages(b, clock)
 	source := kubernetes.New(kubernetes.Options{Client: client})
-	supervisor := sources.NewSupervisor(sources.Options{Resolver: pipeline.NewResolve(pipeline.ResolveOptions{Services: l.services}), Services: l.services, Statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)})
+	supervisor := sources.NewSupervisor(sources.Options{Resolver: l.Resolve, Services: l.Services, Statuses: table.New(clock, sources.KeyOfStatus, sources.SameStatus)})
 	supervisor.Add(kubernetes.Type, kubernetes.Type, source)
 	l.complete()
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
 	go func() { done <- supervisor.Run(ctx) }()
-	<-l.reconcile.Synced()
+	<-l.Reconciler.Synced()
 	if got := len(l.target.Have()); got != services {
 		b.Fatalf("the target has %d frontends of %d", got, services)
 	}

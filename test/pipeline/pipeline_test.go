@@ -13,11 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/internal/pipeline"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -27,14 +23,11 @@ import (
 
 // line is the pipeline with a number of services in it.
 type line struct {
-	services  *table.Table[vip.ServiceKey, vip.Service]
-	compiled  *table.Table[vip.ServiceKey, pipeline.Compiled]
-	applied   *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
-	target    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
-	reconcile *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
-	complete  func() // marks the services as complete
-	end       func() // ends every stage; later calls have no effect
-	weight    uint32
+	*pipeline.Pipeline
+	target   *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	complete func() // marks the services as complete
+	end      func() // ends every stage; later calls have no effect
+	weight   uint32
 }
 
 // newLine starts every stage, adds n services of two backends and waits until the Target has them.
@@ -49,10 +42,10 @@ func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *l
 	l := newStages(t, table.NewClock(time.Now()))
 	for i := range n {
 		s := service(l, i)
-		l.services.Set(s)
+		l.Services.Set(s)
 	}
 	l.complete()
-	<-l.reconcile.Synced()
+	<-l.Reconciler.Synced()
 	if got := l.target.Len(); got != n {
 		t.Fatalf("the target has %d frontends of %d", got, n)
 	}
@@ -62,36 +55,21 @@ func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *l
 // newStages starts every stage. They wait until the services are complete.
 func newStages(t testing.TB, clock *table.Clock) *line {
 	t.Helper()
-	l := &line{
-		services: table.New(clock, vip.KeyOfService, compile.SameService),
-		compiled: table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
-		applied:  table.New(clock, reconcile.KeyOfApplied, nil),
-		target:   reconciletest.NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) }),
-	}
 	allocator, err := ipam.New(t.Context(), memstore.New(), ipam.Config{
 		Pools: []ipam.Pool{{Name: "main", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/12")}, AutoAssign: true}},
 	}, ipam.Options{Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
-	allocations := table.New(clock, vip.KeyOfAllocation, compile.SameAllocation)
-	frontends := table.New(clock, vip.KeyOfFrontend, compile.SameFrontend)
-	l.complete = l.services.Initializer()
-	allocate := pipeline.NewAllocate(pipeline.AllocateOptions{Services: l.services, Allocator: allocator, Allocations: allocations})
-	stage := pipeline.NewCompile(pipeline.CompileOptions{
-		Services: l.services, Allocations: allocations, Frontends: frontends, Compiled: l.compiled, Applied: l.applied,
-	})
-	l.reconcile = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: frontends, Target: l.target, Applied: l.applied, Resync: -1,
-	})
+	target := reconciletest.NewPlane()
+	l := &line{target: target, Pipeline: pipeline.New(pipeline.Options{Tables: pipeline.NewTables(clock), Allocator: allocator, Plane: target, Resync: -1})}
+	l.complete = l.Services.Initializer()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{allocator.Run, allocate.Run, stage.Run, l.reconcile.Run} {
-		group.Go(func() error { return run(ctx) })
-	}
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
 	l.end = sync.OnceFunc(func() {
 		cancel()
-		if err := group.Wait(); !errors.Is(err, context.Canceled) {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("the pipeline ended with %v", err)
 		}
 	})
@@ -120,8 +98,8 @@ func serviceOf(i int, backends []vip.Backend) vip.Service {
 // change alters the weight of one backend and waits until the Target has it.
 func (l *line) change(t testing.TB, i int) {
 	s := l.service(i)
-	rev := l.services.Set(s)
-	problems, err := pipeline.WaitApplied(t.Context(), l.compiled, l.applied, s.Key, rev)
+	rev := l.Services.Set(s)
+	problems, err := pipeline.WaitApplied(t.Context(), l.Compiled, l.Applied, s.Key, rev)
 	if err != nil || len(problems) > 0 {
 		t.Fatalf("change of %s: %v %v", s.Key, err, problems)
 	}
@@ -185,7 +163,7 @@ func compareChanges(b *testing.B, small, large *line, pick func(n, turn int) int
 		round := func(l *line) float64 {
 			start := time.Now()
 			for k := range changes {
-				l.change(b, pick(l.services.Len(), turn+k))
+				l.change(b, pick(l.Services.Len(), turn+k))
 			}
 			return float64(time.Since(start).Nanoseconds()) / changes
 		}

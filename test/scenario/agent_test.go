@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"testing"
@@ -31,16 +30,13 @@ import (
 // patience bounds every wait. A successful wait takes less than a hundredth of it.
 const patience = 60 * time.Second
 
-// hub is the part of the pipeline that hosts may share: the services and their allocations.
+// hub is what hosts share: the services, the overrides and the store of the leases.
 type hub struct {
-	clock       *table.Clock
-	pools       []spec.Pool
-	services    *table.Table[vip.ServiceKey, vip.Service]
-	states      *table.Table[vip.BackendKey, vip.BackendState]
-	allocations *table.Table[vip.ServiceKey, vip.Allocation]
-	drains      drains
-	ready       func() // marks the services as complete
-	stages      stages
+	tables pipeline.Tables // only Services and Overrides
+	pools  []spec.Pool
+	config ipam.Config
+	leases *memstore.Store
+	drains drains // the director's
 }
 
 // stages are goroutines with a common end.
@@ -81,30 +77,14 @@ func (d drains) Write(put map[string]vip.Frontend, remove []string) error {
 // All implements pipeline.DrainStore.
 func (d drains) All() (map[string]vip.Frontend, error) { return maps.Clone(d), nil }
 
-func newHub(t testing.TB, pool, pods []netip.Prefix, host table.Reader[struct{}, hostnet.Snapshot]) *hub {
-	t.Helper()
-	clock := table.NewClock(time.Now())
-	h := &hub{
-		clock:       clock,
-		pools:       []spec.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}},
-		services:    table.New(clock, vip.KeyOfService, compile.SameService),
-		states:      table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
-		allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
+func newHub(pool, pods []netip.Prefix) *hub {
+	return &hub{
+		tables: pipeline.NewTables(table.NewClock(time.Now())),
+		pools:  []spec.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}},
+		config: ipam.Config{Pools: []ipam.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}}, PodCIDRs: pods},
+		leases: memstore.New(),
+		drains: drains{},
 	}
-	h.drains = drains{}
-	h.ready = h.services.Initializer()
-	allocator, err := ipam.New(t.Context(), memstore.New(), ipam.Config{
-		Pools:    []ipam.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}},
-		PodCIDRs: pods,
-	}, ipam.Options{Clock: clock})
-	if err != nil {
-		t.Fatal(err)
-	}
-	allocate := pipeline.NewAllocate(pipeline.AllocateOptions{
-		Services: h.services, Host: host, Allocator: allocator, Allocations: h.allocations,
-	})
-	h.stages = start(allocator.Run, allocate.Run)
-	return h
 }
 
 // parse reads services in the format of services.d.
@@ -116,14 +96,11 @@ func (h *hub) parse(text string) ([]vip.Service, error) {
 	return file.Services, nil
 }
 
-// host is one host's part of the pipeline: its frontends and its dataplane.
+// host is one host's agent, without sources: its pipeline and its dataplane.
 type host struct {
-	frontends *table.Table[vip.FrontendKey, vip.Frontend]
-	compiled  *table.Table[vip.ServiceKey, pipeline.Compiled]
-	applied   *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
-	synced    <-chan struct{}
-	stages    stages
-	plane     plane
+	*pipeline.Pipeline
+	stages stages
+	plane  plane
 }
 
 // plane is a running dataplane.
@@ -133,28 +110,22 @@ type plane interface {
 }
 
 // startHost starts with the services of the hub, and with the present state of the dataplane.
-func (h *hub) startHost(plane plane, node compile.Node, addrs table.Reader[struct{}, hostnet.Snapshot], nodePorts []netip.Prefix, log *slog.Logger) *host {
-	m := &host{
-		frontends: table.New(h.clock, vip.KeyOfFrontend, compile.SameFrontend),
-		compiled:  table.New(h.clock, pipeline.KeyOfCompiled, pipeline.SameCompiled),
-		applied:   table.New(h.clock, reconcile.KeyOfApplied, nil),
-		plane:     plane,
+func (h *hub) startHost(t testing.TB, plane plane, node compile.Node, addrs *table.Table[struct{}, hostnet.Snapshot], nodePorts []netip.Prefix) *host {
+	t.Helper()
+	tables := pipeline.NewTables(h.tables.Clock)
+	tables.Services, tables.Overrides, tables.Host = h.tables.Services, h.tables.Overrides, addrs
+	allocator, err := ipam.New(t.Context(), h.leases, h.config, ipam.Options{Clock: tables.Clock, Node: node.Name})
+	if err != nil {
+		t.Fatal(err)
 	}
-	connections, _ := plane.(reconcile.Connections)
-	var store pipeline.DrainStore
+	o := pipeline.Options{
+		Tables: tables, Allocator: allocator, Shared: true, Node: node, NodePorts: nodePorts, Plane: plane, Resync: -1,
+	}
 	if !node.RealServer {
-		store = h.drains
+		o.Drains = h.drains
 	}
-	stage := pipeline.NewCompile(pipeline.CompileOptions{
-		Services: h.services, Allocations: h.allocations, States: h.states, Host: addrs, NodePorts: nodePorts, Node: node,
-		Frontends: m.frontends, Compiled: m.compiled, Connections: connections, Applied: m.applied, Store: store, Log: log,
-	})
-	loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: m.frontends, Target: plane, Applied: m.applied, Resync: -1, Log: log,
-	})
-	m.synced = loop.Synced()
-	m.stages = start(stage.Run, loop.Run)
-	return m
+	line := pipeline.New(o)
+	return &host{line, start(line.Run), plane}
 }
 
 func (m *host) stop(t testing.TB) {
@@ -177,17 +148,17 @@ func until(ctx context.Context, ok func() error) error {
 
 // settled reports whether the dataplane has the frontends of the table.
 func (m *host) settled(key vip.ServiceKey, is func(*vip.Frontend) bool) error {
-	row, _, ok := m.compiled.Get(key)
+	row, _, ok := m.Compiled.Get(key)
 	if !ok {
 		return fmt.Errorf("%s is not compiled", key)
 	}
 	for _, live := range row.Frontends {
 		k := live.Value.Key
-		f, rev, ok := m.frontends.Get(k)
+		f, rev, ok := m.Frontends.Get(k)
 		if !ok || !is(&f) {
 			return fmt.Errorf("%s is %+v", k, f)
 		}
-		if a, _, ok := m.applied.Get(k); !ok || a.Tried.Rev < rev {
+		if a, _, ok := m.Applied.Get(k); !ok || a.Tried.Rev < rev {
 			return fmt.Errorf("%s is not applied", k)
 		}
 	}

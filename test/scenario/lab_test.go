@@ -227,28 +227,26 @@ func (l *lab) own(a netip.Addr) bool {
 	return slices.Contains(l.addrs, a) || a.IsLoopback() && l.isolated
 }
 
-// startDirector starts the director's part of the pipeline.
-func (l *lab) startDirector(h *hub, pods, nodePorts []netip.Prefix) (*host, error) {
+// startDirector starts the director's agent.
+func (l *lab) startDirector(t testing.TB, h *hub, pods, nodePorts []netip.Prefix) (*host, error) {
 	p, err := l.dataplane.open(l, pods)
 	if err != nil {
 		return nil, err
 	}
-	return h.startHost(p, compile.Node{Name: "here", Zone: "za"}, l.host, nodePorts, slog.New(slog.DiscardHandler)), nil
+	return h.startHost(t, p, compile.Node{Name: "here", Zone: "za"}, l.host, nodePorts), nil
 }
 
 // sweep removes what a scenario left, in the same way as a new agent without services, and checks
 // that nothing is left.
 func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
 	t.Helper()
-	h := newHub(t, []netip.Prefix{l.pool(l.runs, vip.IPv4)}, nil, l.host)
-	h.ready()
-	defer h.stages.stop(t, "the pipeline")
-	m, err := l.startDirector(h, pods, l.nodePorts)
+	h := newHub([]netip.Prefix{l.pool(l.runs, vip.IPv4)}, nil)
+	m, err := l.startDirector(t, h, pods, l.nodePorts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-m.synced:
+	case <-m.Reconciler.Synced():
 	case <-time.After(patience):
 		t.Error("the sweep takes too long")
 	}

@@ -95,23 +95,21 @@ func (l *lab) run(t *testing.T, s *scenario, family vip.Family) {
 			r.pods = append(r.pods, l.subnet(p, family))
 		}
 	}
-	r.hub = newHub(t, pool, r.pods, l.host)
-	r.hub.ready()
+	r.hub = newHub(pool, r.pods)
 	var err error
 	r.nodePorts = l.nodePorts
 	if s.nodePorts != "" {
 		r.nodePorts = []netip.Prefix{netip.MustParsePrefix(r.text(s.nodePorts))}
 	}
-	if r.host, err = l.startDirector(r.hub, r.pods, r.nodePorts); err != nil {
+	if r.host, err = l.startDirector(t, r.hub, r.pods, r.nodePorts); err != nil {
 		t.Fatal(err)
 	}
-	<-r.host.synced
+	<-r.host.Reconciler.Synced()
 	err = r.steps(s)
 	r.host.stop(t)
 	for _, m := range r.servers {
 		m.stop(t)
 	}
-	r.hub.stages.stop(t, "the pipeline")
 	for _, c := range r.held {
 		c.Close()
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -77,9 +76,9 @@ func put(text string) step {
 			return err
 		}
 		for _, s := range services {
-			rev := r.hub.services.Set(s)
+			rev := r.hub.tables.Services.Set(s)
 			for _, m := range append([]*host{r.host}, r.servers...) {
-				problems, err := pipeline.WaitApplied(r.Context(), m.compiled, m.applied, s.Key, rev)
+				problems, err := pipeline.WaitApplied(r.Context(), m.Compiled, m.Applied, s.Key, rev)
 				if err != nil {
 					return err
 				}
@@ -98,9 +97,9 @@ func put(text string) step {
 // remove removes a service and waits until it gets no new connections.
 func remove(name string) step {
 	return func(r *run) error {
-		last, _, _ := r.host.compiled.Get(key(name))
-		r.hub.services.Delete(key(name))
-		problems, err := pipeline.WaitGone(r.Context(), r.host.compiled, r.host.applied, key(name), last)
+		last, _, _ := r.host.Compiled.Get(key(name))
+		r.hub.tables.Services.Delete(key(name))
+		problems, err := pipeline.WaitGone(r.Context(), r.host.Compiled, r.host.Applied, key(name), last)
 		for _, p := range problems {
 			err = errors.Join(err, p)
 		}
@@ -112,7 +111,7 @@ func remove(name string) step {
 func state(name, mark string, s vip.State) step {
 	return func(r *run) error {
 		a := r.addr(r.marks[mark], r.family)
-		r.hub.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: key(name), Address: a}, State: s})
+		r.hub.tables.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: key(name), Address: a}, State: s})
 		return until(r.Context(), func() error {
 			return r.host.settled(key(name), func(f *vip.Frontend) bool {
 				return !slices.ContainsFunc(f.Backends, func(e vip.Endpoint) bool {
@@ -127,12 +126,12 @@ func state(name, mark string, s vip.State) step {
 func restart() step {
 	return func(r *run) error {
 		r.host.stop(r)
-		m, err := r.startDirector(r.hub, r.pods, r.nodePorts)
+		m, err := r.startDirector(r, r.hub, r.pods, r.nodePorts)
 		if err != nil {
 			return err
 		}
 		r.host = m
-		<-m.synced
+		<-m.Reconciler.Synced()
 		return nil
 	}
 }
@@ -158,8 +157,8 @@ func (r *run) at(to string) (network string, at netip.AddrPort, err error) {
 	if name == "host" {
 		return k.Protocol.String(), netip.AddrPortFrom(r.addr(director, r.family), k.Port), nil
 	}
-	s, _, ok := r.hub.services.Get(key(name))
-	granted, _, _ := r.hub.allocations.Get(key(name))
+	s, _, ok := r.hub.tables.Services.Get(key(name))
+	granted, _, _ := r.host.Allocations.Get(key(name))
 	if !ok {
 		return "", at, fmt.Errorf("there is no service %s", name)
 	}
@@ -642,7 +641,7 @@ func noHostAddr(text string) step {
 // noFrontendAt expects that nothing is served on an address.
 func noFrontendAt(text string) step {
 	return func(r *run) error {
-		for k := range r.host.frontends.All() {
+		for k := range r.host.Frontends.All() {
 			if k.Addr == netip.MustParseAddr(text) {
 				return fmt.Errorf("%s is still there", k)
 			}
@@ -696,7 +695,7 @@ func endpoints(to string, want ...place) step {
 		if err != nil {
 			return err
 		}
-		for k, f := range r.host.frontends.All() {
+		for k, f := range r.host.Frontends.All() {
 			if k.AddrPort() != at || k.Protocol.String() != network {
 				continue
 			}
@@ -735,13 +734,13 @@ func realServers(places ...place) step {
 				return err
 			}
 			own := []netip.Addr{r.addr(p, vip.IPv4), r.addr(p, vip.IPv6)}
-			addrs := table.New(r.hub.clock, hostnet.KeyOf, hostnet.Same)
+			addrs := table.New(r.hub.tables.Clock, hostnet.KeyOf, hostnet.Same)
 			addrs.Set(hostnet.Snapshot{Addrs: []hostnet.Addr{
 				{Prefix: netip.PrefixFrom(own[0], 24), Link: "eth0"}, {Prefix: netip.PrefixFrom(own[1], 64), Link: "eth0"},
 			}})
-			m := r.hub.startHost(plane, compile.Node{Name: string(p), RealServer: true}, addrs, nil, slog.New(slog.DiscardHandler))
+			m := r.hub.startHost(r, plane, compile.Node{Name: string(p), RealServer: true}, addrs, nil)
 			r.servers = append(r.servers, m)
-			<-m.synced
+			<-m.Reconciler.Synced()
 		}
 		return nil
 	}

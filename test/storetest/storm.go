@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Storm is several hosts that share a store. Each has an allocator and the stage above it, with
+// Storm is several hosts that share a store. Each has an allocator and the stages around it, with
 // services that are the same everywhere except for a delay. Meanwhile commits fail, answers get
 // lost, hosts crash, and clocks and elections are wrong. Run it inside a bubble or, with an
 // external store, in real time.
@@ -283,28 +284,27 @@ func (h *stormHost) now() time.Time {
 	return time.Now().Add(h.skew)
 }
 
-// start creates the host's allocator and stage.
+// start creates the host's allocator and stages.
 func (h *stormHost) start() {
 	s := h.storm
 	h.store, h.end = s.Open(s.t, h.n)
-	clock := &table.Clock{}
-	a, err := ipam.New(context.Background(), h, s.config(), ipam.Options{Clock: clock, Now: h.now, Node: h.name, Leadership: h})
+	tables := pipeline.NewTables(&table.Clock{})
+	a, err := ipam.New(context.Background(), h, s.config(), ipam.Options{Clock: tables.Clock, Now: h.now, Node: h.name, Leadership: h})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.mu.Lock()
-	h.services = table.New(clock, vip.KeyOfService, nil)
+	h.services = tables.Services
 	for k := range s.wanted {
 		h.has(k)
 	}
 	s.mu.Unlock()
 	h.allocator = a
-	h.allocations = table.New(clock, vip.KeyOfAllocation, nil)
+	h.allocations = tables.Allocations
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	stage := pipeline.NewAllocate(pipeline.AllocateOptions{Services: h.services, Allocator: a, Allocations: h.allocations})
-	running.Go(func() { _ = stage.Run(ctx) })
-	running.Go(func() { _ = a.Run(ctx) })
+	line := pipeline.New(pipeline.Options{Tables: tables, Allocator: a, Shared: true, Plane: reconciletest.NewPlane(), Resync: -1})
+	running.Go(func() { _ = line.Run(ctx) })
 	h.stop = func() { cancel(); running.Wait() }
 }
 

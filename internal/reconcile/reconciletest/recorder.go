@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -37,6 +38,11 @@ type Recorder[K comparable, V any] struct {
 // compares with same.
 func NewRecorder[K comparable, V any](key func(*V) K, same func(a, b *V) bool) *Recorder[K, V] {
 	return &Recorder[K, V]{key: key, same: same, have: map[K]*V{}, damage: map[K][]string{}, orphans: map[K]bool{}, failKey: map[K]error{}}
+}
+
+// NewPlane returns an empty Recorder of frontends.
+func NewPlane() *Recorder[vip.FrontendKey, vip.Frontend] {
+	return NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
 }
 
 // Apply implements reconcile.Target.
