@@ -48,7 +48,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descBuild           = desc("build_info", "The agent's version; always 1.", "version")
 	descServices        = desc("services", "Services by source and state.", "source", "state")
-	descBackends        = desc("service_backends", "Backends of each service by their state in force.", "service", "state")
+	descBackends        = desc("service_backends", "Backends of each service by their effective state.", "service", "state")
 	descUsable          = desc("service_usable_backends", "Backends of each service that take new connections.", "service")
 	descSourceUp        = desc("source_up", "1: the source is synced and current; 0: its services may be stale.", "source")
 	descSourceSync      = desc("source_last_sync_timestamp_seconds", "Time of the source's last update, in Unix time; 0: never.", "source")

@@ -50,7 +50,7 @@ type Node struct {
 	Elected   bool       `json:"elected" doc:"the leader: allocates addresses for new services; another node takes over if it fails"`
 	Version   string     `json:"version" doc:"of the agent"`
 	Dataplane string     `json:"dataplane" doc:"\"ipvs\", \"proxy\""`
-	Services  int        `json:"services" doc:"in force on it"`
+	Services  int        `json:"services" doc:"in effect on it"`
 	Frontends int        `json:"frontends" doc:"desired in its dataplane"`
 	Problems  int        `json:"problems" doc:"of its services, sources and store"`
 	Revision  uint64     `json:"revision" doc:"newest revision of its own tables that its dataplane has applied"`
