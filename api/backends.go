@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"reflect"
 	"slices"
 	"time"
 
@@ -20,19 +19,19 @@ import (
 func (s *Server) backendRoutes() {
 	const all = v1.PathServices + "/{namespace}/{name}/backends"
 	const one = all + "/{id}"
-	register(s, operation{method: http.MethodGet, path: all, id: "list-backends", tag: "backends", summary: "List a service's backends"}, s.listBackends)
-	register(s, operation{method: http.MethodGet, path: one, id: "get-backend", tag: "backends", summary: "Get a backend"}, s.getBackend)
+	register(s, operation{path: all, id: "list-backends", tag: "backends", summary: "List a service's backends"}, s.listBackends)
+	register(s, operation{path: one, id: "get-backend", tag: "backends", summary: "Get a backend"}, s.getBackend)
 	register(s, operation{method: http.MethodPut, path: one, id: "put-backend", tag: "backends", summary: "Register a backend",
 		description: "Adds one backend to an existing service, or replaces it. The id is address:port, or the address alone " +
 			"for a backend on the service's target ports. A backend with a ttl must send heartbeats; registering again counts as one.",
-		body: reflect.TypeFor[v1.BackendSpec](), bodyOptional: true, also: map[int]any{http.StatusCreated: v1.Backend{}}}, s.putBackend)
+		body: v1.BackendSpec{}, bodyOptional: true, also: map[int]any{http.StatusCreated: v1.Backend{}}}, s.putBackend)
 	register(s, operation{method: http.MethodDelete, path: one, id: "delete-backend", tag: "backends", summary: "Delete a backend",
 		description: "New connections stop at once; open ones drain."}, s.deleteBackend)
 	register(s, operation{method: http.MethodPut, path: one + "/heartbeat", id: "heartbeat", tag: "backends", summary: "Send a heartbeat",
 		description: "404: the backend must register again.", status: http.StatusNoContent}, s.heartbeat)
 	register(s, operation{method: http.MethodPut, path: one + "/state", id: "set-backend-state", tag: "backends", summary: "Set the state of a backend",
 		description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" removes it.",
-		body:        reflect.TypeFor[v1.StateSpec]()}, s.setBackendState)
+		body:        v1.StateSpec{}}, s.setBackendState)
 }
 
 // BackendPath identifies a backend. Inputs embed it, so it is exported: huma ignores unexported

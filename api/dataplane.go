@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -15,29 +16,26 @@ import (
 	"github.com/ironvip/ironvip/internal/text"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
 func (s *Server) dataplaneRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathDataplane, early: true, id: "get-dataplane", tag: "dataplane",
+	serve(s, operation{path: v1.PathDataplane, early: true, lacks: needs(s.Stats != nil && s.Deps.Dataplane != nil, "dataplane"),
+		id: "get-dataplane", tag: "dataplane",
 		summary: "Show the state of the dataplane", description: "Answers from the record of applied changes, without reading the kernel."}, s.getDataplane)
-	register(s, operation{method: http.MethodGet, path: v1.PathDataplaneFrontends, id: "list-frontends", tag: "dataplane",
+	serve(s, operation{path: v1.PathDataplaneFrontends, id: "list-frontends", tag: "dataplane",
 		summary: "List desired frontends and whether they are applied"}, s.listFrontends)
-	register(s, operation{method: http.MethodGet, path: v1.PathDataplaneDiff, id: "diff-dataplane", tag: "dataplane",
+	serve(s, operation{path: v1.PathDataplaneDiff, lacks: needs(s.Diff != nil, "readable dataplane"),
+		id: "diff-dataplane", tag: "dataplane",
 		summary: "Compare the dataplane with the desired state", description: "Reads the whole dataplane."}, s.diffDataplane)
-	register(s, operation{method: http.MethodPost, path: v1.PathDataplaneRepair, id: "repair-dataplane", tag: "dataplane",
+	serve(s, operation{method: http.MethodPost, path: v1.PathDataplaneRepair, lacks: needs(s.Repair != nil, "repairable dataplane"),
+		id: "repair-dataplane", tag: "dataplane",
 		summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
 }
 
-type dataplaneOutput struct{ Body v1.Dataplane }
-
-func (s *Server) getDataplane(context.Context, *struct{}) (*dataplaneOutput, error) {
-	if s.Stats == nil || s.Dataplane == nil {
-		return nil, unavailable("dataplane")
-	}
-	return &dataplaneOutput{Body: s.dataplane()}, nil
+func (s *Server) getDataplane(context.Context, *struct{}) (v1.Dataplane, error) {
+	return s.dataplane(), nil
 }
 
 // dataplane returns the dataplane's state in the API's form. It costs O(notable frontends), see
@@ -110,30 +108,19 @@ type listFrontendsInput struct {
 	Service string `query:"service" doc:"of this service only: \"name\" or \"namespace/name\""`
 }
 
-type listFrontendsOutput struct{ Body v1.FrontendList }
-
-func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (*listFrontendsOutput, error) {
-	after, err := in.after()
+func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (v1.FrontendList, error) {
+	last, err := frontendOrder.after(in.Paging)
 	if err != nil {
-		return nil, err
+		return v1.FrontendList{}, err
 	}
-	var last vip.FrontendKey
-	if after != "" {
-		if last, err = parseFrontendKey(after); err != nil {
-			return nil, badCursor()
-		}
-	}
-	var of vip.ServiceKey
-	if in.Service != "" {
-		if of, err = vip.ParseServiceKey(in.Service); err != nil {
-			return nil, badRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
-		}
-	}
-	out := &listFrontendsOutput{}
-	out.Body.Revision = max(s.Frontends.Revision(), s.Applied.Revision())
+	out := v1.FrontendList{Revision: max(s.Frontends.Revision(), s.Applied.Revision())}
 	var keys []vip.FrontendKey
 	build := s.frontend
 	if in.Service != "" {
+		of, err := vip.ParseServiceKey(in.Service)
+		if err != nil {
+			return out, badRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+		}
 		keys = s.unhealthy.of(of)
 		build = func(k vip.FrontendKey) (v1.Frontend, bool) {
 			row, ok := s.frontend(k)
@@ -144,16 +131,11 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (*list
 			keys = append(keys, k)
 		}
 	}
-	if after != "" {
-		keys = slices.DeleteFunc(keys, func(k vip.FrontendKey) bool { return vip.CompareFrontendKeys(k, last) <= 0 })
-	}
-	items, last, more := page(keys, vip.CompareFrontendKeys, in.Limit, build)
-	out.Body.Items = items
-	if more {
-		out.Body.Next = encodeCursor(last.String())
-	}
+	out.Items, out.Next = page(in.Paging, frontendOrder, last, keys, build)
 	return out, nil
 }
+
+var frontendOrder = order[vip.FrontendKey]{vip.CompareFrontendKeys, vip.FrontendKey.String, parseFrontendKey}
 
 // parseFrontendKey parses the result of vip.FrontendKey.String.
 func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
@@ -178,29 +160,25 @@ func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
 	return k, k.Protocol.UnmarshalText([]byte(protocol))
 }
 
-// frontendAddress returns the address and ports of a key: "192.0.2.10:10000-10099".
-func frontendAddress(k vip.FrontendKey) string {
-	at, _, _ := strings.Cut(k.String(), "/")
-	return at
-}
-
 func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	fs, ok := s.tables().Frontend(key)
 	if !ok {
 		return v1.Frontend{}, false
 	}
 	f := &fs.Frontend
-	out := v1.Frontend{Address: frontendAddress(key), Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
+	address, _, _ := strings.Cut(key.String(), "/") // "192.0.2.10:10000-10099"
+	out := v1.Frontend{Address: address, Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
 		Port: f.Port, Scheduler: f.Scheduler.String(), Forward: f.Forward.String(), Masquerade: f.Masquerade.String(),
-		Backends: make([]v1.Endpoint, 0, len(f.Backends)), Revision: fs.Rev}
-	if f.SchedulerFallback {
-		out.Flags = append(out.Flags, "fallback")
-	}
-	if f.SchedulerPort {
-		out.Flags = append(out.Flags, "port")
-	}
-	if f.OnePacket {
-		out.Flags = append(out.Flags, "one-packet")
+		Revision: fs.Rev, Backends: convert(f.Backends, func(e vip.Endpoint) v1.Endpoint {
+			return v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, LeavingAt: when(e.Leaving.Time())}
+		})}
+	for _, flag := range []struct {
+		set  bool
+		name string
+	}{{f.SchedulerFallback, "fallback"}, {f.SchedulerPort, "port"}, {f.OnePacket, "one-packet"}} {
+		if flag.set {
+			out.Flags = append(out.Flags, flag.name)
+		}
 	}
 	if key.Audience != vip.Everyone {
 		out.Audience = key.Audience.String()
@@ -211,41 +189,23 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	if f.Affinity > 0 {
 		out.Affinity = spec.Duration(f.Affinity).String()
 	}
-	for _, e := range f.Backends {
-		out.Backends = append(out.Backends, v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, LeavingAt: when(e.Leaving.Time())})
-	}
 	if a := fs.Applied; a != nil {
 		out.AppliedRevision, out.AppliedAt = a.Tried.Rev, when(a.At.Time())
 		out.Applied = a.Tried.Rev >= fs.Rev && a.Problem == nil
-		if a.Problem != nil {
-			p := v1.Problem(*a.Problem)
-			out.Problem = &p
-		}
-		if a.Warning != nil {
-			w := v1.Problem(*a.Warning)
-			out.Warning = &w
-		}
+		out.Problem, out.Warning = (*v1.Problem)(a.Problem), (*v1.Problem)(a.Warning)
 	}
 	return out, true
 }
 
-type diffOutput struct{ Body v1.DataplaneDiff }
-
-func (s *Server) diffDataplane(ctx context.Context, _ *struct{}) (*diffOutput, error) {
-	if s.Diff == nil {
-		return nil, unavailable("readable dataplane")
-	}
+func (s *Server) diffDataplane(ctx context.Context, _ *struct{}) (v1.DataplaneDiff, error) {
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
 	found, err := s.Diff(ctx)
 	if err != nil {
-		return nil, unreadable("read", err)
+		return v1.DataplaneDiff{}, unreadable("read", err)
 	}
-	out := &diffOutput{Body: v1.DataplaneDiff{InSync: len(found) == 0, Items: make([]v1.DiffEntry, 0, len(found))}}
-	for i := range found {
-		out.Body.Items = append(out.Body.Items, diffEntry(&found[i]))
-	}
-	slices.SortFunc(out.Body.Items, func(a, b v1.DiffEntry) int { return strings.Compare(a.Frontend, b.Frontend) })
+	out := v1.DataplaneDiff{InSync: len(found) == 0, Items: convert(found, diffEntry)}
+	slices.SortFunc(out.Items, func(a, b v1.DiffEntry) int { return strings.Compare(a.Frontend, b.Frontend) })
 	return out, nil
 }
 
@@ -264,7 +224,7 @@ func unreadable(what string, err error) error {
 	return refuse(http.StatusServiceUnavailable, v1.CodeDataplane, detail, "GET "+v1.PathDataplane+" shows its state")
 }
 
-func diffEntry(d *Difference) v1.DiffEntry {
+func diffEntry(d Difference) v1.DiffEntry {
 	out := v1.DiffEntry{Frontend: d.Key.String(), Details: append([]string{}, d.Damage...)}
 	switch {
 	case d.Have == nil:
@@ -281,56 +241,57 @@ func diffEntry(d *Difference) v1.DiffEntry {
 		if d.Have.Scheduler == 0 && len(d.Damage) > 0 {
 			break // nothing to compare with; the damage says so
 		}
-		details := frontendDetails(d.Want, d.Have)
-		if len(out.Details)+len(details) == 0 {
-			details = otherDetails(d.Want, d.Have)
+		out.Details = append(out.Details, frontendDetails(d.Want, d.Have)...)
+		if len(out.Details) == 0 {
+			out.Details = otherDetails(d.Want, d.Have)
 		}
-		out.Details = append(out.Details, details...)
 	}
 	return out
 }
 
+// differences lists the differing properties of a frontend.
+type differences []string
+
+func (d *differences) compare(what string, want, have any) {
+	if want != have {
+		*d = append(*d, fmt.Sprintf("%s is %v, not %v", what, have, want))
+	}
+}
+
 // frontendDetails returns how two frontends differ. It compares only fields that every dataplane
 // programs, because a dataplane reports an arbitrary value for other fields.
-func frontendDetails(want, have *vip.Frontend) (out []string) {
-	if want.Scheduler != have.Scheduler && have.Scheduler != vip.OtherScheduler { // the damage has more details
-		out = append(out, fmt.Sprintf("scheduler is %s, not %s", have.Scheduler, want.Scheduler))
+func frontendDetails(want, have *vip.Frontend) (out differences) {
+	if have.Scheduler != vip.OtherScheduler { // the damage has more details
+		out.compare("scheduler", want.Scheduler, have.Scheduler)
 	}
-	if want.Affinity != have.Affinity {
-		out = append(out, fmt.Sprintf("affinity is %s, not %s", have.Affinity, want.Affinity))
+	out.compare("affinity", want.Affinity, have.Affinity)
+	undesired := map[netip.AddrPort]uint32{}
+	for _, e := range have.Backends {
+		undesired[e.Addr] = e.Weight
 	}
-	i, j := 0, 0
-	for i < len(want.Backends) || j < len(have.Backends) {
-		switch order := compareHeads(want.Backends[i:], have.Backends[j:]); {
-		case order < 0:
-			out = append(out, fmt.Sprintf("backend %s is missing", endpointID(want.Backends[i].Addr)))
-			i++
-		case order > 0:
-			out = append(out, fmt.Sprintf("backend %s is not desired", endpointID(have.Backends[j].Addr)))
-			j++
-		default:
-			if w, h := want.Backends[i].Weight, have.Backends[j].Weight; w != h {
-				out = append(out, fmt.Sprintf("backend %s has weight %d, not %d", endpointID(want.Backends[i].Addr), h, w))
-			}
-			i, j = i+1, j+1
+	for _, e := range want.Backends {
+		weight, there := undesired[e.Addr]
+		delete(undesired, e.Addr)
+		if !there {
+			out = append(out, fmt.Sprintf("backend %s is missing", endpointID(e.Addr)))
+		} else if weight != e.Weight {
+			out = append(out, fmt.Sprintf("backend %s has weight %d, not %d", endpointID(e.Addr), weight, e.Weight))
 		}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(undesired), netip.AddrPort.Compare) {
+		out = append(out, fmt.Sprintf("backend %s is not desired", endpointID(addr)))
 	}
 	return out
 }
 
 // otherDetails compares fields that some dataplanes don't program. It is called if the fields of
 // frontendDetails are equal although the frontends differ.
-func otherDetails(want, have *vip.Frontend) (out []string) {
-	differ := func(what string, want, have any) {
-		if w, h := fmt.Sprint(want), fmt.Sprint(have); w != h {
-			out = append(out, fmt.Sprintf("%s is %s, not %s", what, h, w))
-		}
-	}
-	differ("masquerade", want.Masquerade, have.Masquerade)
-	differ("forward", want.Forward, have.Forward)
-	differ("fallback", want.SchedulerFallback, have.SchedulerFallback)
-	differ("hashing of ports", want.SchedulerPort, have.SchedulerPort)
-	differ("one-packet", want.OnePacket, have.OnePacket)
+func otherDetails(want, have *vip.Frontend) (out differences) {
+	out.compare("masquerade", want.Masquerade, have.Masquerade)
+	out.compare("forward", want.Forward, have.Forward)
+	out.compare("fallback", want.SchedulerFallback, have.SchedulerFallback)
+	out.compare("hashing of ports", want.SchedulerPort, have.SchedulerPort)
+	out.compare("one-packet", want.OnePacket, have.OnePacket)
 	if !slices.Equal(want.SourceRanges, have.SourceRanges) {
 		out = append(out, fmt.Sprintf("%d source ranges differ from the %d desired", len(have.SourceRanges), len(want.SourceRanges)))
 	}
@@ -340,38 +301,23 @@ func otherDetails(want, have *vip.Frontend) (out []string) {
 	return out
 }
 
-func compareHeads(a, b []vip.Endpoint) int {
-	switch {
-	case len(a) == 0:
-		return 1
-	case len(b) == 0:
-		return -1
-	}
-	return vip.CompareEndpoints(a[0], b[0])
-}
-
-type repairOutput struct{ Body v1.RepairResult }
-
-func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (*repairOutput, error) {
-	if s.Repair == nil {
-		return nil, unavailable("repairable dataplane")
-	}
+func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (v1.RepairResult, error) {
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
+	out := v1.RepairResult{Problems: []v1.Problem{}}
 	found, err := s.Repair(ctx)
 	if err != nil {
-		return nil, unreadable("repair", err)
+		return out, unreadable("repair", err)
 	}
-	out := &repairOutput{Body: v1.RepairResult{Problems: []v1.Problem{}}}
 	for _, d := range found {
-		var applied reconcile.AppliedFrontend
-		if applied, _, _ = s.Applied.Get(d.Key); applied.Problem == nil {
-			out.Body.Repaired++
+		applied, _, _ := s.Applied.Get(d.Key)
+		if applied.Problem == nil {
+			out.Repaired++
 			continue
 		}
 		p := v1.Problem(*applied.Problem)
 		p.Place = cmp.Or(p.Place, d.Key.String())
-		out.Body.Problems = append(out.Body.Problems, p)
+		out.Problems = append(out.Problems, p)
 	}
 	return out, nil
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -45,15 +46,10 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 		switch {
 		case p.IfNoneMatch != "" && exists:
 			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" exists", "omit If-None-Match to replace it")
-		case p.IfMatch == "" || exists && anything:
+		case p.IfMatch == "" || exists && (anything || slices.Contains(seen, rev)):
 			return nil
 		case !exists:
 			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" does not exist", "omit If-Match to create it")
-		}
-		for _, r := range seen {
-			if r == rev {
-				return nil
-			}
 		}
 		return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed,
 			fmt.Sprintf("service %q was changed: its spec is at revision %d", key, rev), "GET it again, repeat the change on the new version, and send its ETag")
@@ -62,15 +58,7 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 
 // matches reports whether tag is in a header of ETags (If-None-Match of a GET).
 func matches(header, tag string) bool {
-	if strings.TrimSpace(header) == "*" {
-		return true
-	}
-	for _, t := range tags(header) {
-		if t == strings.Trim(tag, `"`) {
-			return true
-		}
-	}
-	return false
+	return strings.TrimSpace(header) == "*" || slices.Contains(tags(header), strings.Trim(tag, `"`))
 }
 
 // tags splits a list of ETags and removes quotes and the mark of weak ones. ironvip's ETags contain

@@ -4,8 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -21,14 +22,11 @@ import (
 const keepAlive = 15 * time.Second
 
 func (s *Server) eventRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathEvents, early: true, id: "list-events", tag: "node", summary: "List or follow events",
+	content := s.content("application/json", v1.EventList{})
+	maps.Copy(content, plain("text/event-stream", "each event as JSON in a data line, its id in an id line"))
+	register(s, operation{path: v1.PathEvents, early: true, id: "list-events", tag: "node", summary: "List or follow events",
 		description: "The newest events. With Accept: text/event-stream the answer is a stream that continues " +
-			"after the event that Last-Event-ID names."}, s.listEvents)
-	answer := s.operation(http.MethodGet, v1.PathEvents).Responses["200"]
-	answer.Content = map[string]*huma.MediaType{
-		"application/json":  {Schema: s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[v1.EventList](), true, "")},
-		"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString, Description: "each event as JSON in a data line, its id in an id line"}},
-	}
+			"after the event that Last-Event-ID names.", content: content, lacks: needs(s.Events != nil, "events")}, s.listEvents)
 }
 
 type listEventsInput struct {
@@ -38,12 +36,7 @@ type listEventsInput struct {
 	LastID string `header:"Last-Event-ID" doc:"for a stream: the last event that the caller has received"`
 }
 
-type listEventsOutput struct{ Body func(huma.Context) }
-
-func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*listEventsOutput, error) {
-	if s.Events == nil {
-		return nil, unavailable("events")
-	}
+func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*stream, error) {
 	since := in.Since
 	if in.LastID != "" {
 		id, err := strconv.ParseUint(in.LastID, 10, 64)
@@ -55,7 +48,7 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*listEvents
 	}
 	since = s.known(since)
 	if strings.Contains(in.Accept, "text/event-stream") {
-		return &listEventsOutput{Body: func(ctx huma.Context) { s.streamEvents(ctx, since) }}, nil
+		return &stream{func(ctx huma.Context) { s.streamEvents(ctx, since) }}, nil
 	}
 	events, _ := s.Events.Since(since)
 	if len(events) > in.Limit {
@@ -65,15 +58,12 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*listEvents
 			events = events[:in.Limit]
 		}
 	}
-	list := v1.EventList{Items: make([]v1.Event, 0, len(events)), Last: since}
-	for _, e := range events {
-		list.Items = append(list.Items, v1.Event(e))
-		list.Last = e.ID
+	list := v1.EventList{Items: convert(events, func(e event.Event) v1.Event { return v1.Event(e) }), Last: since}
+	if n := len(events); n > 0 {
+		list.Last = events[n-1].ID
 	}
-	return &listEventsOutput{Body: func(ctx huma.Context) {
-		ctx.SetHeader("Content-Type", "application/json")
-		_ = json.NewEncoder(ctx.BodyWriter()).Encode(list) // the caller may be gone
-	}}, nil
+	body, err := json.Marshal(list)
+	return raw("application/json", append(body, '\n')), err
 }
 
 // known returns id, or 0 if this run of the agent has not issued id. An unknown id comes from an
@@ -119,7 +109,7 @@ func (s *Server) streamEvents(ctx huma.Context, since uint64) {
 	}
 }
 
-func writeEvent(w interface{ Write([]byte) (int, error) }, e event.Event) error {
+func writeEvent(w io.Writer, e event.Event) error {
 	b, err := json.Marshal(v1.Event(e))
 	if err != nil {
 		return err

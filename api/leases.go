@@ -14,10 +14,10 @@ import (
 )
 
 func (s *Server) leaseRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathVIPs, id: "list-vips", tag: "addresses", summary: "List leases",
+	serve(s, operation{path: v1.PathVIPs, id: "list-vips", tag: "addresses", summary: "List leases",
 		description: "Addresses and node ports that are held or in cooldown."}, s.listVIPs)
-	register(s, operation{method: http.MethodGet, path: v1.PathVIPs + "/{ip}", id: "get-vip", tag: "addresses", summary: "Get the lease on an address"}, s.getVIP)
-	register(s, operation{method: http.MethodGet, path: v1.PathPools, id: "list-pools", tag: "addresses", summary: "List pools"}, s.listPools)
+	serve(s, operation{path: v1.PathVIPs + "/{ip}", id: "get-vip", tag: "addresses", summary: "Get the lease on an address"}, s.getVIP)
+	serve(s, operation{path: v1.PathPools, id: "list-pools", tag: "addresses", summary: "List pools", lacks: needs(s.Pools != nil, "pools")}, s.listPools)
 }
 
 type listVIPsInput struct {
@@ -25,46 +25,34 @@ type listVIPsInput struct {
 	Kind string `query:"kind" enum:"address,node_port" doc:"leases of this kind only"`
 }
 
-type listVIPsOutput struct{ Body v1.VIPList }
-
-func (s *Server) listVIPs(_ context.Context, in *listVIPsInput) (*listVIPsOutput, error) {
-	after, err := in.after()
+func (s *Server) listVIPs(_ context.Context, in *listVIPsInput) (v1.VIPList, error) {
+	last, err := resourceOrder.after(in.Paging)
 	if err != nil {
-		return nil, err
+		return v1.VIPList{}, err
 	}
-	last := ipam.Resource{}
-	if after != "" {
-		if last, err = parseResource(after); err != nil {
-			return nil, badCursor()
-		}
-	}
-	out := &listVIPsOutput{}
-	out.Body.Revision = s.Leases.Revision()
+	out := v1.VIPList{Revision: s.Leases.Revision()}
 	var keys []ipam.Resource
 	for r := range s.Leases.All() {
-		isAddress := r.Addr.IsValid()
-		if in.Kind != "" && isAddress != (in.Kind == v1.KindAddress) || after != "" && compareResources(r, last) <= 0 {
-			continue
+		if in.Kind == "" || in.Kind == kindOf(r) {
+			keys = append(keys, r)
 		}
-		keys = append(keys, r)
 	}
-	items, last, more := page(keys, compareResources, in.Limit, s.vip)
-	out.Body.Items = items
-	if more {
-		out.Body.Next = encodeCursor(resourceKey(last))
-	}
+	out.Items, out.Next = page(in.Paging, resourceOrder, last, keys, s.vip)
 	return out, nil
 }
 
+func kindOf(r ipam.Resource) string {
+	if r.Addr.IsValid() {
+		return v1.KindAddress
+	}
+	return v1.KindNodePort
+}
+
+var resourceOrder = order[ipam.Resource]{compareResources, resourceKey, parseResource}
+
 // compareResources orders addresses before node ports.
 func compareResources(a, b ipam.Resource) int {
-	if a.Addr.IsValid() != b.Addr.IsValid() {
-		if a.Addr.IsValid() {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.NodePort, b.NodePort), cmp.Compare(a.Protocol, b.Protocol))
+	return cmp.Or(cmp.Compare(kindOf(a), kindOf(b)), a.Addr.Compare(b.Addr), cmp.Compare(a.NodePort, b.NodePort), cmp.Compare(a.Protocol, b.Protocol))
 }
 
 // resourceKey returns "192.0.2.10", or "30080/tcp" for a node port.
@@ -95,10 +83,12 @@ func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {
 	if !ok {
 		return v1.VIP{}, false
 	}
-	out := v1.VIP{Kind: v1.KindAddress, Address: r.String(), Pool: l.Pool, State: l.State.String(), ShareKey: l.ShareKey,
+	out := v1.VIP{Kind: kindOf(r), Pool: l.Pool, State: l.State.String(), ShareKey: l.ShareKey,
 		Holders: make([]v1.VIPHolder, 0, len(l.Holders)), Since: l.Since.Time(), Revision: rev}
-	if !r.Addr.IsValid() {
-		out.Kind, out.Address, out.NodePort, out.Protocol = v1.KindNodePort, "", r.NodePort, r.Protocol.String()
+	if out.Kind == v1.KindAddress {
+		out.Address = r.Addr.String()
+	} else {
+		out.NodePort, out.Protocol = r.NodePort, r.Protocol.String()
 	}
 	if l.State == ipam.Cooling {
 		out.Until = when(l.Until.Time())
@@ -117,37 +107,28 @@ type getVIPInput struct {
 	IP string `path:"ip"`
 }
 
-type getVIPOutput struct{ Body v1.VIP }
-
-func (s *Server) getVIP(_ context.Context, in *getVIPInput) (*getVIPOutput, error) {
+func (s *Server) getVIP(_ context.Context, in *getVIPInput) (v1.VIP, error) {
 	addr, err := netip.ParseAddr(in.IP)
 	if err != nil {
-		return nil, badRequest("\""+in.IP+"\" is not an address", "use an IPv4 or IPv6 address",
+		return v1.VIP{}, badRequest("\""+in.IP+"\" is not an address", "use an IPv4 or IPv6 address",
 			vip.Problem{Code: vip.CodeInvalid, Field: "path.ip", Message: "is not an address"})
 	}
 	row, ok := s.vip(ipam.Resource{Addr: addr.Unmap()})
 	if !ok {
-		return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "no lease for "+addr.String(), "list all leases: GET "+v1.PathVIPs)
+		return v1.VIP{}, refuse(http.StatusNotFound, v1.CodeNotFound, "no lease for "+addr.String(), "list all leases: GET "+v1.PathVIPs)
 	}
-	return &getVIPOutput{Body: row}, nil
+	return row, nil
 }
-
-type listPoolsOutput struct{ Body v1.PoolList }
 
 // maxCount is the upper limit of counts: the largest integer that every JSON reader represents
 // exactly.
 const maxCount = 1<<53 - 1
 
-func (s *Server) listPools(context.Context, *struct{}) (*listPoolsOutput, error) {
-	if s.Pools == nil {
-		return nil, unavailable("pools")
-	}
-	out := &listPoolsOutput{Body: v1.PoolList{Items: []v1.Pool{}}}
-	for _, p := range s.Pools() {
-		out.Body.Items = append(out.Body.Items, v1.Pool{Name: p.Name, Removed: p.Removed,
+func (s *Server) listPools(context.Context, *struct{}) (v1.PoolList, error) {
+	return v1.PoolList{Items: convert(s.Pools(), func(p ipam.PoolStatus) v1.Pool {
+		return v1.Pool{Name: p.Name, Removed: p.Removed,
 			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign,
 			Size: min(p.Size, maxCount), Used: min(p.Used, maxCount), Cooling: min(p.Cooling, maxCount),
-			HeldOut: min(p.HeldOut, maxCount), Free: min(p.Free, maxCount), Alarms: problems(p.Alarms)})
-	}
-	return out, nil
+			HeldOut: min(p.HeldOut, maxCount), Free: min(p.Free, maxCount), Alarms: problems(p.Alarms)}
+	})}, nil
 }

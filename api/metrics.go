@@ -13,10 +13,8 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 )
 
-type metricsOutput struct{ Body func(huma.Context) }
-
 // metrics returns the handler of /metrics.
-func (s *Server) metrics() func(context.Context, *struct{}) (*metricsOutput, error) {
+func (s *Server) metrics() func(context.Context, *struct{}) (*stream, error) {
 	own := prometheus.NewRegistry()
 	own.MustRegister(&tableCollector{s}, s.convergence.seconds, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -27,8 +25,8 @@ func (s *Server) metrics() func(context.Context, *struct{}) (*metricsOutput, err
 		own.MustRegister(s.Metrics) // in one registry, because Gatherers of several check every series again
 	}
 	handler := promhttp.HandlerFor(own, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4})
-	return func(context.Context, *struct{}) (*metricsOutput, error) {
-		return &metricsOutput{Body: func(ctx huma.Context) {
+	return func(context.Context, *struct{}) (*stream, error) {
+		return &stream{func(ctx huma.Context) {
 			c := humagin.Unwrap(ctx)
 			handler.ServeHTTP(c.Writer, c.Request)
 		}}, nil

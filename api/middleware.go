@@ -134,8 +134,7 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	s.log.Error("panic in a request handler", "method", r.Method, "path", r.URL.Path,
 		"request_id", requestID(r.Context()), "panic", p, "stack", string(debug.Stack()))
 	if w.status == 0 {
-		writeProblem(w, r, refuse(http.StatusInternalServerError, v1.CodeInternal,
-			"internal error: see the agent's log for the request id", "please report it"))
+		writeProblem(w, r, internalError("please report it"))
 	}
 }
 

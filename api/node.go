@@ -11,60 +11,46 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
 func (s *Server) nodeRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathStatus, early: true, id: "get-status", tag: "node", summary: "Show node health"}, s.getStatus)
-	register(s, operation{method: http.MethodGet, path: v1.PathHealthz, early: true, id: "healthz", tag: "node", summary: "Liveness of the agent"}, s.healthz)
-	register(s, operation{method: http.MethodGet, path: v1.PathReadyz, early: true, id: "readyz", tag: "node", summary: "Readiness: the first full reconcile is finished",
+	serve(s, operation{path: v1.PathStatus, early: true, id: "get-status", tag: "node", summary: "Show node health"}, s.getStatus)
+	serve(s, operation{path: v1.PathHealthz, early: true, id: "healthz", tag: "node", summary: "Liveness of the agent"}, s.healthz)
+	serve(s, operation{path: v1.PathReadyz, early: true, id: "readyz", tag: "node", summary: "Readiness: the first full reconcile is finished",
 		description: "503 until then, with the cause."}, s.readyz)
-	register(s, operation{method: http.MethodGet, path: v1.PathMetrics, early: true, id: "metrics", tag: "node", summary: "Prometheus metrics",
-		content: "text/plain"}, s.metrics())
-	register(s, operation{method: http.MethodGet, path: v1.PathOpenAPI, early: true, id: "openapi", tag: "node", summary: "This document",
-		content: "application/openapi+json"}, s.openAPI)
+	register(s, operation{path: v1.PathMetrics, early: true, id: "metrics", tag: "node", summary: "Prometheus metrics",
+		content: plain("text/plain", "")}, s.metrics())
+	register(s, operation{path: v1.PathOpenAPI, early: true, id: "openapi", tag: "node", summary: "This document",
+		content: plain("application/openapi+json", "")}, s.openAPI)
 }
 
-type healthOutput struct{ Body v1.Health }
-
-func (s *Server) healthz(context.Context, *struct{}) (*healthOutput, error) {
-	return &healthOutput{Body: v1.Health{Status: "ok"}}, nil
+func (s *Server) healthz(context.Context, *struct{}) (v1.Health, error) {
+	return v1.Health{Status: "ok"}, nil
 }
 
 func (s *Server) isReady() bool { return table.IsClosed(s.Ready) }
 
-func (s *Server) readyz(context.Context, *struct{}) (*healthOutput, error) {
+func (s *Server) readyz(context.Context, *struct{}) (v1.Health, error) {
 	if !s.isReady() {
-		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "GET "+v1.PathStatus+" shows details")
-		p.header = http.Header{"Retry-After": {"1"}}
-		return nil, p
+		return v1.Health{}, refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "GET "+v1.PathStatus+" shows details").retryAfter(1)
 	}
-	return &healthOutput{Body: v1.Health{Status: "ok"}}, nil
+	return v1.Health{Status: "ok"}, nil
 }
 
-type documentOutput struct{ Body func(huma.Context) }
-
-func (s *Server) openAPI(context.Context, *struct{}) (*documentOutput, error) {
-	return &documentOutput{Body: func(ctx huma.Context) {
-		ctx.SetHeader("Content-Type", "application/openapi+json")
-		_, _ = ctx.BodyWriter().Write(s.document()) // the caller may be gone
-	}}, nil
+func (s *Server) openAPI(context.Context, *struct{}) (*stream, error) {
+	return raw("application/openapi+json", s.document()), nil
 }
 
-type statusOutput struct{ Body v1.NodeStatus }
-
-func (s *Server) getStatus(context.Context, *struct{}) (*statusOutput, error) {
-	return &statusOutput{Body: s.status()}, nil
-}
+func (s *Server) getStatus(context.Context, *struct{}) (v1.NodeStatus, error) { return s.status(), nil }
 
 // status returns the health of this node. It costs O(sources + pools + notable frontends).
 func (s *Server) status() v1.NodeStatus {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
 		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.servicesRevision(), Checks: []v1.Check{}}
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
-		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip debug table overrides", "store": "ironvip events", "state": "ironvip doctor"}
+		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip debug table overrides",
+		"store": "ironvip events", "state": "ironvip doctor"}
 	add := func(c v1.Check) {
 		out.Checks = append(out.Checks, c)
 		if rank(c.Level) > rank(out.Level) {
@@ -84,9 +70,7 @@ func (s *Server) status() v1.NodeStatus {
 	if s.Stats != nil && s.Deps.Dataplane != nil {
 		d := s.dataplane()
 		c := v1.Check{Name: "dataplane", Level: d.Level, Message: fmt.Sprintf("%s, %s, %d drift", d.Mode, d.Summary, d.Repairs)}
-		if d.Level == v1.LevelOK && len(d.Problems) == 0 || len(d.Findings) == 0 {
-			c.Hint = ""
-		} else {
+		if len(d.Findings) > 0 && (d.Level != v1.LevelOK || len(d.Problems) > 0) {
 			c.Hint = d.Findings[0].Message
 		}
 		add(c)

@@ -114,7 +114,7 @@ func TestDataplane(t *testing.T) {
 		t.Errorf("%+v", diff)
 	}
 	altered.Scheduler = vip.OtherScheduler // reported by the dataplane by name
-	if e := diffEntry(&Difference{Key: webFrontend, Want: new(have[webFrontend]), Have: &altered, Damage: []string{"scheduler is lblc"}}); e.Action != v1.ActionRepair ||
+	if e := diffEntry(Difference{Key: webFrontend, Want: new(have[webFrontend]), Have: &altered, Damage: []string{"scheduler is lblc"}}); e.Action != v1.ActionRepair ||
 		strings.Join(e.Details, "; ") != "scheduler is lblc; backend 10.0.0.1:8080 is missing" {
 		t.Errorf("%+v", e)
 	}

@@ -1,11 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -47,11 +48,7 @@ func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 }
 
 func (s *Server) newAPI() huma.API {
-	version := s.Version
-	if version == "" {
-		version = "dev"
-	}
-	config := huma.DefaultConfig("ironvip", version)
+	config := huma.DefaultConfig("ironvip", cmp.Or(s.Version, "dev"))
 	config.Info.Description = "Virtual IPs for services on bare metal: services, backends, leases and the dataplane of one agent."
 	config.CreateHooks = nil // its links copy the Host header into bodies
 	config.DocsPath, config.OpenAPIPath, config.SchemasPath = "", "", ""
@@ -109,75 +106,91 @@ func (durationSchema) Schema(huma.Registry) *huma.Schema {
 
 // operation describes one route.
 type operation struct {
-	method, path string
+	method, path string // no method: GET
 	id           string
 	summary      string
 	description  string
 	tag          string
-	status       int          // of success; 0: 200
-	also         map[int]any  // other success statuses and their bodies; nil: none
-	body         reflect.Type // of the request, if the handler reads it itself
+	status       int         // of success; 0: 200
+	also         map[int]any // other success statuses and their bodies; nil: none
+	body         any         // of the request, a value of its type, if the handler reads it itself
 	bodyOptional bool
-	maxBody      int64
-	content      string // type of a response that is not JSON
-	early        bool   // can be answered before the agent has begun
+	content      map[string]*huma.MediaType // of a response that is not JSON
+	early        bool                       // can be answered before the agent has begun
+	lacks        string                     // what this agent doesn't have for the route: the response is 503; "" if it has everything
+}
+
+// needs returns the value of operation.lacks.
+func needs(has bool, what string) (lacks string) {
+	if has {
+		return ""
+	}
+	return what
+}
+
+// reply is a response that consists of its JSON body.
+type reply[T any] struct{ Body T }
+
+// stream is a response that its handler writes itself.
+type stream = reply[func(huma.Context)]
+
+// raw returns a response with a body that is ready.
+func raw(contentType string, body []byte) *stream {
+	return &stream{func(ctx huma.Context) {
+		ctx.SetHeader("Content-Type", contentType)
+		_, _ = ctx.BodyWriter().Write(body) // the caller may be gone
+	}}
+}
+
+// serve adds a route with a handler that returns the JSON body.
+func serve[I, T any](s *Server, o operation, handler func(context.Context, *I) (T, error)) {
+	register(s, o, func(ctx context.Context, in *I) (*reply[T], error) {
+		body, err := handler(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return &reply[T]{body}, nil
+	})
 }
 
 // register adds a route to the API and to its document.
 func register[I, O any](s *Server, o operation, handler func(context.Context, *I) (*O, error)) {
-	op := huma.Operation{Method: o.method, Path: o.path, OperationID: o.id, Summary: o.summary, Description: o.description,
-		Tags: []string{o.tag}, DefaultStatus: o.status, MaxBodyBytes: o.maxBody}
-	if op.MaxBodyBytes == 0 {
-		op.MaxBodyBytes = maxBody + 1 // huma refuses a body of exactly the limit
-	}
-	registry := s.api.OpenAPI().Components.Schemas
-	failure := &huma.Response{Description: "a problem document", Content: map[string]*huma.MediaType{
-		v1.ProblemType: {Schema: registry.Schema(reflect.TypeFor[v1.ProblemDocument](), true, "")},
-	}}
-	op.Responses = map[string]*huma.Response{"default": failure}
+	op := huma.Operation{Method: cmp.Or(o.method, http.MethodGet), Path: o.path, OperationID: o.id, Summary: o.summary, Description: o.description,
+		Tags: []string{o.tag}, DefaultStatus: o.status, MaxBodyBytes: maxBody + 1} // huma refuses a body of exactly the limit
+	op.Responses = map[string]*huma.Response{"default": {Description: "a problem document", Content: s.content(v1.ProblemType, v1.ProblemDocument{})}}
 	for status, body := range o.also {
 		r := &huma.Response{Description: http.StatusText(status)}
 		if body != nil {
-			r.Content = map[string]*huma.MediaType{"application/json": {Schema: registry.Schema(reflect.TypeOf(body), true, "")}}
+			r.Content = s.content("application/json", body)
 		}
-		op.Responses[fmt.Sprint(status)] = r
+		op.Responses[strconv.Itoa(status)] = r
+	}
+	if o.content != nil {
+		op.Responses["200"] = &huma.Response{Description: "OK", Content: o.content}
+	}
+	if o.body != nil {
+		op.RequestBody = &huma.RequestBody{}
+	}
+	if o.lacks != "" {
+		handler = func(context.Context, *I) (*O, error) { return nil, unavailable(o.lacks) }
 	}
 	if !o.early {
 		handler = onceBegun(s, handler)
 	}
 	huma.Register(s.api, op, handler)
-
-	doc := s.operation(o.method, o.path)
-	if o.body != nil {
-		doc.RequestBody = orNew(doc.RequestBody)
-		doc.RequestBody.Required = !o.bodyOptional
-		doc.RequestBody.Content = map[string]*huma.MediaType{"application/json": {Schema: registry.Schema(o.body, true, "")}}
-	}
-	if o.content != "" {
-		doc.Responses["200"] = &huma.Response{Description: "OK", Content: map[string]*huma.MediaType{
-			o.content: {Schema: &huma.Schema{Type: huma.TypeString}}}}
+	if o.body != nil { // with a schema before, huma would validate the body, and less strictly
+		op.RequestBody.Required, op.RequestBody.Content = !o.bodyOptional, s.content("application/json", o.body)
 	}
 }
 
-func orNew[T any](p *T) *T {
-	if p == nil {
-		return new(T)
-	}
-	return p
+// content describes a body in the document. Of is a value of its type.
+func (s *Server) content(kind string, of any) map[string]*huma.MediaType {
+	return map[string]*huma.MediaType{kind: {Schema: s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(of), true, "")}}
 }
 
-// operation returns a route's entry in the document.
-func (s *Server) operation(method, path string) *huma.Operation {
-	item := s.api.OpenAPI().Paths[path]
-	switch method {
-	case http.MethodGet:
-		return item.Get
-	case http.MethodPut:
-		return item.Put
-	case http.MethodPost:
-		return item.Post
-	}
-	return item.Delete
+// plain describes the body of a response that is no JSON of this API.
+func plain(kind, description string) map[string]*huma.MediaType {
+	return map[string]*huma.MediaType{kind: {Schema: &huma.Schema{Type: huma.TypeString, Description: description}}}
 }
 
 // writeDocument renders the OpenAPI document after all routes are registered.

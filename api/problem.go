@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"syscall"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -29,24 +30,29 @@ func (p *problem) GetStatus() int            { return p.Status }
 func (p *problem) ContentType(string) string { return v1.ProblemType }
 func (p *problem) GetHeaders() http.Header   { return p.header }
 
+// retryAfter adds the header that makes clients try again after some seconds.
+func (p *problem) retryAfter(seconds int) *problem {
+	p.header = http.Header{"Retry-After": {strconv.Itoa(seconds)}}
+	return p
+}
+
 // refuse returns a problem. The rest of its document is filled in when it is written.
 func refuse(status int, code, detail, hint string, errs ...vip.Problem) *problem {
 	return &problem{ProblemDocument: v1.ProblemDocument{Type: "urn:ironvip:problem:" + code, Title: http.StatusText(status),
-		Status: status, Code: code, Detail: detail, Hint: hint, Errors: optionalProblems(errs)}}
-}
-
-func optionalProblems(in []vip.Problem) []v1.Problem {
-	if len(in) == 0 {
-		return nil
-	}
-	return problems(in)
+		Status: status, Code: code, Detail: detail, Hint: hint, Errors: problems(errs)}}
 }
 
 // problems converts to the API's type. It never returns nil.
 func problems(in []vip.Problem) []v1.Problem {
-	out := make([]v1.Problem, 0, len(in))
-	for _, p := range in {
-		out = append(out, v1.Problem(p))
+	return convert(in, func(p vip.Problem) v1.Problem { return v1.Problem(p) })
+}
+
+// convert returns the results of f for all elements. It never returns nil, because lists in the API
+// are never null.
+func convert[T, U any](in []T, f func(T) U) []U {
+	out := make([]U, len(in))
+	for i := range in {
+		out[i] = f(in[i])
 	}
 	return out
 }
@@ -78,36 +84,31 @@ func badRequest(detail, hint string, errs ...vip.Problem) *problem {
 
 // writeFailed returns the problem of a write that sources/rest refused.
 func writeFailed(key vip.BackendKey, err error) error {
-	var (
-		own      *problem
-		owned    *rest.OwnedError
-		conflict *registry.ConflictError
-		refused  *registry.InvalidError
-	)
-	switch {
-	case errors.As(err, &own):
+	if own, ok := errors.AsType[*problem](err); ok {
 		return own
-	case errors.As(err, &owned):
+	}
+	if owned, ok := errors.AsType[*rest.OwnedError](err); ok {
 		return refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), ownedHint(owned))
-	case errors.As(err, &conflict):
+	}
+	if conflict, ok := errors.AsType[*registry.ConflictError](err); ok {
 		return refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), conflictHint(conflict))
-	case errors.As(err, &refused):
+	}
+	if refused, ok := errors.AsType[*registry.InvalidError](err); ok {
 		return invalid(refused.Problems)
+	}
+	switch {
 	case errors.Is(err, registry.ErrNoService):
 		return noService(key.Service)
 	case errors.Is(err, registry.ErrNoBackend):
 		return noBackend(key)
 	case errors.Is(err, registry.ErrNotRunning):
-		p := refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "agent starting: it accepts no registrations yet", "try again in a moment")
-		p.header = http.Header{"Retry-After": {"1"}}
-		return p
+		return refuse(http.StatusServiceUnavailable, v1.CodeNotReady, "agent starting: it accepts no registrations yet", "try again in a moment").retryAfter(1)
 	case errors.Is(err, fleet.ErrUnavailable):
-		hint := "traffic is not affected; try again when the store is reachable. GET " + v1.PathStatus + " shows the cause and the fix"
-		var store *registry.StoreError
-		if !errors.As(err, &store) || store.Unknown {
-			hint = "traffic is not affected; the result is unknown until the store is reachable, and repeating the request is safe. GET " + v1.PathStatus + " shows the cause and the fix"
+		what := "try again when the store is reachable"
+		if store, ok := errors.AsType[*registry.StoreError](err); !ok || store.Unknown {
+			what = "the result is unknown until the store is reachable, and repeating the request is safe"
 		}
-		return storeAway(err.Error(), hint)
+		return storeAway(err.Error(), "traffic is not affected; "+what+". GET "+v1.PathStatus+" shows the cause and the fix")
 	case errors.Is(err, registry.ErrStore):
 		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "check the agent's log and try again"
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -146,22 +147,10 @@ func conflictHint(c *registry.ConflictError) string {
 
 // transform converts huma's own errors to problems, and completes every problem.
 func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
-	var p *problem
-	switch v := v.(type) {
-	case *problem:
-		p = v
-	case *huma.ErrorModel:
-		p = fromHuma(v)
-		if v.Status == http.StatusInternalServerError {
-			for _, d := range v.Errors {
-				s.log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)
-			}
-			p.Errors, p.Detail = nil, "internal error: see the agent's log for the request id"
-		}
-		if v.Status == http.StatusRequestEntityTooLarge {
-			p.Detail = fmt.Sprintf("the body is larger than %d MiB", ctx.Operation().MaxBodyBytes>>20)
-		}
-	default:
+	p, ok := v.(*problem)
+	if m, isHumas := v.(*huma.ErrorModel); isHumas {
+		p = s.fromHuma(ctx, m)
+	} else if !ok {
 		return v, nil
 	}
 	u := ctx.URL()
@@ -170,21 +159,30 @@ func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
 	return doc, nil
 }
 
-func fromHuma(m *huma.ErrorModel) *problem {
-	code, hint := v1.CodeInvalidRequest, ""
+func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *problem {
+	code, detail, hint := v1.CodeInvalidRequest, m.Detail, ""
 	switch m.Status {
 	case http.StatusRequestEntityTooLarge:
-		code, hint = v1.CodeBodyTooLarge, "split it, or use "+v1.PathApply+", which accepts 64 MiB"
+		code, detail = v1.CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d MiB", ctx.Operation().MaxBodyBytes>>20)
+		hint = "split it, or use " + v1.PathApply + ", which accepts 64 MiB"
 	case http.StatusRequestTimeout:
 		code = v1.CodeRequestTimeout
 	case http.StatusInternalServerError:
-		code = v1.CodeInternal
+		for _, d := range m.Errors {
+			s.log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)
+		}
+		return internalError("")
 	}
-	p := refuse(m.Status, code, m.Detail, hint)
+	p := refuse(m.Status, code, detail, hint)
 	for _, d := range m.Errors {
 		if d != nil {
 			p.Errors = append(p.Errors, v1.Problem{Code: vip.CodeInvalid, Field: d.Location, Message: d.Message})
 		}
 	}
 	return p
+}
+
+// internalError returns the problem of a fault of the agent.
+func internalError(hint string) *problem {
+	return refuse(http.StatusInternalServerError, v1.CodeInternal, "internal error: see the agent's log for the request id", hint)
 }

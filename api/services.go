@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -17,22 +18,22 @@ import (
 
 func (s *Server) serviceRoutes() {
 	const one = v1.PathServices + "/{namespace}/{name}"
-	register(s, operation{method: http.MethodGet, path: v1.PathServices, id: "list-services", tag: "services",
+	serve(s, operation{path: v1.PathServices, id: "list-services", tag: "services",
 		summary: "List services", description: "Ordered by namespace and name, of every source."}, s.listServices)
-	register(s, operation{method: http.MethodGet, path: one, id: "get-service", tag: "services", summary: "Get a service",
+	register(s, operation{path: one, id: "get-service", tag: "services", summary: "Get a service",
 		also: map[int]any{http.StatusNotModified: nil}}, s.getService)
 	register(s, operation{method: http.MethodPut, path: one, id: "put-service", tag: "services", summary: "Create or replace a service",
 		description: "Idempotent. The answer comes after the durable write; it has the VIP, or the state pending. " +
 			"Without the key \"backends\", backends that registered themselves stay; with it, all are replaced.",
-		body: reflect.TypeFor[v1.ServiceSpec](), also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
+		body: v1.ServiceSpec{}, also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
 	register(s, operation{method: http.MethodDelete, path: one, id: "delete-service", tag: "services", summary: "Delete a service",
 		description: "New connections stop at once; open ones drain."}, s.deleteService)
-	register(s, operation{method: http.MethodGet, path: one + "/explain", id: "explain-service", tag: "services",
+	serve(s, operation{path: one + "/explain", id: "explain-service", tag: "services",
 		summary: "Explain the state of a service"}, s.explainService)
 	register(s, operation{method: http.MethodPost, path: v1.PathApply, id: "apply-services", tag: "services", summary: "Create or replace many services",
 		description: "One durable write for all services, up to 64 MiB. Invalid services are refused and the others applied: " +
 			"the status is 207 then. With atomic=true it is 422 and nothing changes.",
-		body: reflect.TypeFor[v1.ApplyRequest](), also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
+		body: v1.ApplyRequest{}, also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
 }
 
 // ServicePath identifies a service. Inputs embed it, so it is exported: huma ignores unexported
@@ -54,8 +55,6 @@ type listServicesInput struct {
 	Label  []string `query:"label,explode" doc:"with this label: key or key=value; repeatable, all must match"`
 }
 
-type listServicesOutput struct{ Body v1.ServiceList }
-
 func (in *listServicesInput) selects(v *vip.Service) bool {
 	if in.Source != "" && v.Source != in.Source {
 		return false
@@ -70,38 +69,29 @@ func (in *listServicesInput) selects(v *vip.Service) bool {
 }
 
 // listServices costs O(services) per page, and more for each row in it.
-func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*listServicesOutput, error) {
-	after, err := in.after()
+func (s *Server) listServices(ctx context.Context, in *listServicesInput) (v1.ServiceList, error) {
+	last, err := serviceOrder.after(in.Paging)
+	if err == nil {
+		err = in.until(s, ctx, func() bool { return s.servicesRevision() > in.Revision })
+	}
 	if err != nil {
-		return nil, err
+		return v1.ServiceList{}, err
 	}
-	last := vip.ServiceKey{}
-	if after != "" {
-		if last, err = vip.ParseServiceKey(after); err != nil {
-			return nil, badCursor()
-		}
-	}
-	if err := in.until(s, ctx, func() bool { return s.servicesRevision() > in.Revision }); err != nil {
-		return nil, err
-	}
-	out := &listServicesOutput{}
-	out.Body.Revision = s.servicesRevision() // before reading: too old costs one check, too new would lose a change
+	out := v1.ServiceList{Revision: s.servicesRevision()} // before reading: too old costs one check, too new would lose a change
 	var keys []vip.ServiceKey
 	for k, v := range s.Services.All() {
-		if compareKeys(k, last) > 0 && in.selects(&v) {
+		if in.selects(&v) {
 			keys = append(keys, k)
 		}
 	}
-	items, last, more := page(keys, compareKeys, in.Limit, func(k vip.ServiceKey) (v1.Service, bool) {
+	out.Items, out.Next = page(in.Paging, serviceOrder, last, keys, func(k vip.ServiceKey) (v1.Service, bool) {
 		row, ok := s.service(k)
 		return row, ok && (in.State == "" || row.Status.State == in.State)
 	})
-	out.Body.Items = items
-	if more {
-		out.Body.Next = encodeCursor(last.Namespace + "/" + last.Name)
-	}
 	return out, nil
 }
+
+var serviceOrder = order[vip.ServiceKey]{compareKeys, registry.Key, vip.ParseServiceKey}
 
 // servicesRevision is the newest revision that a list of services depends on.
 func (s *Server) servicesRevision() uint64 {
@@ -171,9 +161,7 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceO
 	if err != nil {
 		return nil, writeFailed(vip.BackendKey{Service: in.key()}, err)
 	}
-	applied, err := s.apply(ctx, in.PreferWait, "service \""+in.key().String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
-		return pipeline.WaitApplied(ctx, s.Compiled, s.Applied, in.key(), result.Rev)
-	})
+	applied, err := s.apply(ctx, in.PreferWait, "service \""+in.key().String()+"\"", s.serviceApplied(in.key(), result.Rev))
 	if err != nil {
 		return nil, err
 	}
@@ -253,8 +241,8 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}
 	applied, err := s.apply(ctx, in.PreferWait, "deletion of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
-		if _, heir, ok := s.Services.Get(key); ok { // the same name of another source, not selected before
-			_, err := pipeline.WaitApplied(ctx, s.Compiled, s.Applied, key, heir)
+		if _, rev, ok := s.Services.Get(key); ok { // the same name of another source, not selected before
+			_, err := s.serviceApplied(key, rev)(ctx)
 			return nil, err // problems of that service do not concern the deletion
 		}
 		return pipeline.WaitGone(ctx, s.Compiled, s.Applied, key, last)
@@ -265,17 +253,11 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 	return &deletedOutput{PreferenceApplied: applied, Body: v1.Deleted{Service: key.String(), Revision: rev, Applied: applied != ""}}, nil
 }
 
-type explainOutput struct{ Body v1.Explanation }
-
-func (s *Server) explainService(_ context.Context, in *ServicePath) (*explainOutput, error) {
-	status, rev, ok := s.explained(in.key())
+func (s *Server) explainService(_ context.Context, in *ServicePath) (v1.Explanation, error) {
+	_, report, rev, ok := s.report(in.key())
 	if !ok {
-		return nil, noService(in.key())
+		return v1.Explanation{}, noService(in.key())
 	}
-	out := &explainOutput{Body: v1.Explanation{Service: in.key().String(), State: string(status.State), Lines: status.Lines,
-		Revision: rev, Problems: problems(status.Problems)}}
-	if out.Body.Lines == nil {
-		out.Body.Lines = []string{}
-	}
-	return out, nil
+	return v1.Explanation{Service: in.key().String(), State: string(report.State), Lines: append([]string{}, report.Lines...),
+		Revision: rev, Problems: problems(report.Problems)}, nil
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,29 +16,25 @@ import (
 )
 
 func (s *Server) sourceRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathSources, early: true, id: "list-sources", tag: "sources", summary: "List sources"}, s.listSources)
-	register(s, operation{method: http.MethodPost, path: v1.PathSources + "/{source}/resync", id: "resync-source", tag: "sources",
+	serve(s, operation{path: v1.PathSources, early: true, id: "list-sources", tag: "sources", summary: "List sources"}, s.listSources)
+	serve(s, operation{method: http.MethodPost, path: v1.PathSources + "/{source}/resync", lacks: needs(s.Resync != nil, "source to resync"),
+		id: "resync-source", tag: "sources",
 		summary: "Resync a source", description: "Makes the source of this host read everything again. Answers when the resync has started; last_sync shows when it is finished. For the source rest of a fleet, the fleet's store is read first."}, s.resyncSource)
 }
 
-type listSourcesOutput struct{ Body v1.SourceList }
-
-func (s *Server) listSources(context.Context, *struct{}) (*listSourcesOutput, error) {
-	return &listSourcesOutput{Body: v1.SourceList{Revision: max(s.Sources.Revision(), s.Conflicts.Revision()), Items: s.sources()}}, nil
+func (s *Server) listSources(context.Context, *struct{}) (v1.SourceList, error) {
+	return v1.SourceList{Revision: max(s.Sources.Revision(), s.Conflicts.Revision()), Items: s.sources()}, nil
 }
 
 // sources returns the sources by name.
 func (s *Server) sources() []v1.Source {
-	rows := map[string]v1.Source{}
+	rows := map[string]v1.Source{} // All may yield a changing row twice
 	for name := range s.Sources.All() {
 		if row, ok := s.source(name); ok {
 			rows[name] = row
 		}
 	}
-	out := make([]v1.Source, 0, len(rows))
-	for _, row := range rows {
-		out = append(out, row)
-	}
+	out := slices.AppendSeq(make([]v1.Source, 0, len(rows)), maps.Values(rows))
 	slices.SortFunc(out, func(a, b v1.Source) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
@@ -49,9 +46,8 @@ func (s *Server) source(name string) (v1.Source, bool) {
 	}
 	conflicts, newest := s.conflictsOf(name)
 	st.Problems = slices.Concat(st.Problems, conflicts)
-	rev = max(rev, newest)
 	out := v1.Source{Name: st.Name, Type: st.Type, Level: sourceLevel(&st), Synced: st.Synced, Stale: st.Stale, Services: st.Services,
-		Restarts: st.Restarts, Problems: problems(st.Problems), Revision: rev}
+		Restarts: st.Restarts, Problems: problems(st.Problems), Revision: max(rev, newest)}
 	if st.LastSync != 0 {
 		out.LastSync = when(time.UnixMilli(st.LastSync))
 	}
@@ -85,21 +81,16 @@ type resyncInput struct {
 	Source string `path:"source"`
 }
 
-type sourceOutput struct{ Body v1.Source }
-
-func (s *Server) resyncSource(ctx context.Context, in *resyncInput) (*sourceOutput, error) {
-	if s.Resync == nil {
-		return nil, unavailable("source to resync")
-	}
+func (s *Server) resyncSource(ctx context.Context, in *resyncInput) (v1.Source, error) {
 	if _, ok := s.source(in.Source); !ok {
-		return nil, refuse(http.StatusNotFound, v1.CodeNotFound, "source \""+in.Source+"\" does not exist", "list sources: GET "+v1.PathSources)
+		return v1.Source{}, refuse(http.StatusNotFound, v1.CodeNotFound, "source \""+in.Source+"\" does not exist", "list sources: GET "+v1.PathSources)
 	}
 	switch err := s.Resync(ctx, in.Source); {
 	case errors.Is(err, fleet.ErrUnavailable):
-		return nil, storeAway(err.Error(), "the last known services stay in effect; GET "+v1.PathStatus+" shows the cause and the fix")
+		return v1.Source{}, storeAway(err.Error(), "the last known services stay in effect; GET "+v1.PathStatus+" shows the cause and the fix")
 	case err != nil:
-		return nil, refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
+		return v1.Source{}, refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
 	}
 	row, _ := s.source(in.Source)
-	return &sourceOutput{Body: row}, nil
+	return row, nil
 }

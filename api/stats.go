@@ -1,9 +1,9 @@
 package api
 
 import (
-	"cmp"
 	"context"
-	"net/http"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -15,9 +15,10 @@ import (
 )
 
 func (s *Server) statsRoutes() {
-	register(s, operation{method: http.MethodGet, path: v1.PathStats, id: "list-stats", tag: "services", summary: "Read the traffic of every service",
+	counters := needs(s.Statistics != nil, "dataplane with counters")
+	serve(s, operation{path: v1.PathStats, lacks: counters, id: "list-stats", tag: "services", summary: "Read the traffic of every service",
 		description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
-	register(s, operation{method: http.MethodGet, path: v1.PathServices + "/{namespace}/{name}/stats", id: "service-stats", tag: "services",
+	serve(s, operation{path: v1.PathServices + "/{namespace}/{name}/stats", lacks: counters, id: "service-stats", tag: "services",
 		summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
 }
 
@@ -25,18 +26,13 @@ func (s *Server) statsRoutes() {
 // a second.
 const countingTime = 20 * time.Second
 
-type statsListOutput struct{ Body v1.StatsList }
-
 // listStats costs O(frontends) and one read of the dataplane.
-func (s *Server) listStats(ctx context.Context, _ *struct{}) (*statsListOutput, error) {
-	if s.Statistics == nil {
-		return nil, unavailable("dataplane with counters")
-	}
+func (s *Server) listStats(ctx context.Context, _ *struct{}) (v1.StatsList, error) {
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
 	totals, err := s.Statistics.Totals(ctx, s.wanted)
 	if err != nil {
-		return nil, unreadable("read the counters of", err)
+		return v1.StatsList{}, unreadable("read the counters of", err)
 	}
 	of := map[vip.ServiceKey]reconcile.Traffic{}
 	for f, t := range s.counted(totals) {
@@ -45,23 +41,17 @@ func (s *Server) listStats(ctx context.Context, _ *struct{}) (*statsListOutput, 
 		of[f.Service] = sum
 	}
 	counted := s.Statistics.Counted()
-	out := &statsListOutput{Body: v1.StatsList{Items: make([]v1.ServiceTotal, 0, len(of))}}
-	keys := make([]vip.ServiceKey, 0, len(of))
-	for key := range of {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, compareKeys)
-	for _, key := range keys {
-		out.Body.Items = append(out.Body.Items, v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)})
-	}
-	return out, nil
+	keys := slices.SortedFunc(maps.Keys(of), compareKeys)
+	return v1.StatsList{Items: convert(keys, func(key vip.ServiceKey) v1.ServiceTotal {
+		return v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)}
+	})}, nil
 }
 
 // wanted reports whether the dataplane should have a frontend.
 func (s *Server) wanted(key vip.FrontendKey) bool { return s.Frontends.Row(key) != nil }
 
 // counted yields the desired frontends that the dataplane has, each once, with its traffic.
-func (s *Server) counted(totals map[vip.FrontendKey]reconcile.Traffic) func(yield func(*vip.Frontend, reconcile.Traffic) bool) {
+func (s *Server) counted(totals map[vip.FrontendKey]reconcile.Traffic) iter.Seq2[*vip.Frontend, reconcile.Traffic] {
 	return func(yield func(*vip.Frontend, reconcile.Traffic) bool) {
 		for key, f := range s.Frontends.All() {
 			t, ok := totals[key]
@@ -76,55 +66,38 @@ func (s *Server) counted(totals map[vip.FrontendKey]reconcile.Traffic) func(yiel
 	}
 }
 
-type serviceStatsOutput struct{ Body v1.ServiceStats }
-
 // serviceStats costs O(the service's frontends and backends).
-func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (*serviceStatsOutput, error) {
-	if s.Statistics == nil {
-		return nil, unavailable("dataplane with counters")
-	}
+func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (v1.ServiceStats, error) {
+	out := v1.ServiceStats{Service: in.key().String(), Frontends: []v1.FrontendStats{}}
 	svc := s.tables().Input(in.key(), time.Now())
 	if svc.Service == nil {
-		return nil, noService(in.key())
+		return out, noService(in.key())
 	}
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
 	counted := s.Statistics.Counted()
-	out := &serviceStatsOutput{Body: v1.ServiceStats{Service: in.key().String(), Frontends: make([]v1.FrontendStats, 0, len(svc.Frontends))}}
 	slices.SortFunc(svc.Frontends, func(a, b status.Frontend) int { return vip.CompareFrontendKeys(a.Frontend.Key, b.Frontend.Key) })
 	var sum reconcile.Traffic
 	for i := range svc.Frontends {
 		f := &svc.Frontends[i].Frontend
-		row := v1.FrontendStats{Frontend: f.Key.String(), Kind: f.Kind.String(), Port: f.Port, Backends: []v1.BackendStats{}}
+		row := v1.FrontendStats{Frontend: f.Key.String(), Kind: f.Kind.String(), Port: f.Port}
 		one, there, err := s.Statistics.Breakdown(ctx, f.Key)
 		if err != nil {
-			return nil, unreadable("read the counters of", err)
+			return out, unreadable("read the counters of", err)
 		}
 		if there {
 			sum.Add(one.Traffic)
 			t := traffic(one.Traffic, counted)
 			row.Traffic = &t
-			row.Backends = backendStats(one.Endpoints, counted)
 		}
-		out.Body.Frontends = append(out.Body.Frontends, row)
+		addrs := slices.SortedFunc(maps.Keys(one.Endpoints), netip.AddrPort.Compare)
+		row.Backends = convert(addrs, func(a netip.AddrPort) v1.BackendStats {
+			return v1.BackendStats{Address: endpointID(a), Traffic: traffic(one.Endpoints[a], counted)}
+		})
+		out.Frontends = append(out.Frontends, row)
 	}
-	out.Body.Traffic = traffic(sum, counted)
+	out.Traffic = traffic(sum, counted)
 	return out, nil
-}
-
-func backendStats(in map[netip.AddrPort]reconcile.Traffic, counted reconcile.Counted) []v1.BackendStats {
-	addrs := make([]netip.AddrPort, 0, len(in))
-	for a := range in {
-		addrs = append(addrs, a)
-	}
-	slices.SortFunc(addrs, func(a, b netip.AddrPort) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Port(), b.Port()))
-	})
-	out := make([]v1.BackendStats, 0, len(in))
-	for _, a := range addrs {
-		out = append(out, v1.BackendStats{Address: endpointID(a), Traffic: traffic(in[a], counted)})
-	}
-	return out
 }
 
 // traffic converts t to the API's form, without values that are not counted.

@@ -106,13 +106,13 @@ func TestStandingCostsNoLookAtWhatIsWell(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := []string{fmt.Sprintf("%d of %d healthy", n, n), fmt.Sprintf("proxy, in sync: %d services, %d backends, 0 drift", n, n)}
-			if got := out.Body.Checks; got[1].Message != want[0] || got[2].Message != want[1] {
+			if got := out.Checks; got[1].Message != want[0] || got[2].Message != want[1] {
 				t.Fatalf("%+v", got)
 			}
 		}
 		list := func() {
 			out, err := s.listFrontends(t.Context(), &listFrontendsInput{Paging: Paging{Limit: 100}, Service: "s7"})
-			if err != nil || len(out.Body.Items) != 1 || out.Body.Items[0].Service != "s7" {
+			if err != nil || len(out.Items) != 1 || out.Items[0].Service != "s7" {
 				t.Fatalf("%+v, %v", out, err)
 			}
 		}

@@ -77,14 +77,23 @@ func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
 	return rev, true
 }
 
+// report returns the status of one service, what it was computed from, and its revision; false if
+// the service doesn't exist.
+func (s *Server) report(key vip.ServiceKey) (in status.Input, out status.Report, rev uint64, ok bool) {
+	rev, ok = s.statusRev(key)
+	in = s.input(key)
+	if !ok || in.Service == nil {
+		return in, out, 0, false
+	}
+	return in, status.Of(in), rev, true
+}
+
 // service returns one service in the API's form.
 func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
-	rev, ok := s.statusRev(key)
-	in := s.input(key)
-	if !ok || in.Service == nil {
+	in, report, rev, ok := s.report(key)
+	if !ok {
 		return v1.Service{}, false
 	}
-	report := status.Of(in)
 	out := v1.Service{
 		Spec: spec.FromService(*in.Service), Source: in.Service.Source, Origin: in.Service.Origin,
 		Revision: rev, ETag: etag(in.ServiceRev, rev),
@@ -114,16 +123,13 @@ func when(t time.Time) *time.Time {
 }
 
 func ports(in *status.Input) []v1.PortStatus {
-	out := make([]v1.PortStatus, 0, len(in.Service.Ports))
-	for i := range in.Service.Ports {
-		p := &in.Service.Ports[i]
+	return convert(in.Service.Ports, func(p vip.Port) v1.PortStatus {
 		row := v1.PortStatus{Name: p.Name, Protocol: p.Protocol.String(), Port: p.Port, LastPort: p.LastPort, TargetPort: p.TargetPort}
 		if in.Allocation != nil {
 			row.NodePort = in.Allocation.NodePorts[p.Key()]
 		}
-		out = append(out, row)
-	}
-	return out
+		return row
+	})
 }
 
 func (s *Server) backends(in *status.Input) []v1.BackendStatus {
@@ -244,19 +250,8 @@ func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
 
 // plan returns a plan in the API's form.
 func plan(p status.Plan, more []vip.Problem) *v1.Plan {
-	out := &v1.Plan{Changes: []v1.PlanChange{}, Add: p.Add, Change: p.Change, Remove: p.Remove,
-		Problems: problems(append(slices.Clone(more), p.Problems...))}
-	for _, c := range p.Changes {
-		out.Changes = append(out.Changes, v1.PlanChange{Action: string(c.Action), Kind: c.Kind, Name: c.Name(), Detail: c.Detail, Impact: c.Impact})
-	}
-	return out
-}
-
-func (s *Server) explained(key vip.ServiceKey) (status.Report, uint64, bool) {
-	rev, ok := s.statusRev(key)
-	in := s.input(key)
-	if !ok || in.Service == nil {
-		return status.Report{}, 0, false
-	}
-	return status.Of(in), rev, true
+	return &v1.Plan{Add: p.Add, Change: p.Change, Remove: p.Remove, Problems: problems(slices.Concat(more, p.Problems)),
+		Changes: convert(p.Changes, func(c status.Change) v1.PlanChange {
+			return v1.PlanChange{Action: string(c.Action), Kind: c.Kind, Name: c.Name(), Detail: c.Detail, Impact: c.Impact}
+		})}
 }
