@@ -145,10 +145,10 @@ func (o *Overrides) Set(ctx context.Context, key vip.BackendKey, to vip.State) (
 	}
 	defer unlock()
 	op := registry.Op[Override]{Key: at, Apply: func(confirmed bool) (*registry.Edit[Override], error) {
-		now, version := o.refresh(at)
-		unchanged := version != 0 && now.State == to.String()
+		now := o.refresh(at)
+		unchanged := now.Version != 0 && now.Value.State == to.String()
 		if to == vip.Ready {
-			unchanged = version == 0 && !o.Store.Unreadable(at)
+			unchanged = now.Version == 0 && !o.Store.Unreadable(at)
 		}
 		switch {
 		case unchanged && !confirmed:
@@ -156,7 +156,7 @@ func (o *Overrides) Set(ctx context.Context, key vip.BackendKey, to vip.State) (
 		case unchanged:
 			return nil, nil
 		}
-		edit := &registry.Edit[Override]{Key: at, Version: version}
+		edit := &registry.Edit[Override]{Key: at, Version: now.Version}
 		if to != vip.Ready {
 			edit.Value = &Override{State: to.String(), Since: time.Now().UTC(), Node: o.Node}
 		}
@@ -223,21 +223,20 @@ func (o *Overrides) Problems() []vip.Problem {
 func (o *Overrides) receive(items []registry.Item[Override]) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for i := range items {
-		if o.Store.Version(items[i].Key) == items[i].Version { // else a later item follows
-			o.put(&items[i])
+	for _, item := range items {
+		if o.Store.Version(item.Key) == item.Version { // else a later item follows
+			o.put(item)
 		}
 	}
 }
 
 // refresh writes the store's current value at a key to the table and returns it.
-func (o *Overrides) refresh(at string) (Override, uint64) {
+func (o *Overrides) refresh(at string) registry.Item[Override] {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	item := registry.Item[Override]{Key: at}
-	item.Value, item.Version = o.Store.Get(at)
-	o.put(&item)
-	return item.Value, item.Version
+	item := o.Store.Get(at)
+	o.put(item)
+	return item
 }
 
 // recheck reads again the overrides with a stored value that had become unreadable.
@@ -245,15 +244,13 @@ func (o *Overrides) recheck() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for at := range o.kept {
-		item := registry.Item[Override]{Key: at}
-		item.Value, item.Version = o.Store.Get(at)
-		o.put(&item)
+		o.put(o.Store.Get(at))
 	}
 }
 
 // put writes a value of the store to the table. An override stays in effect while its stored value
 // is unreadable. The caller holds mu.
-func (o *Overrides) put(item *registry.Item[Override]) {
+func (o *Overrides) put(item registry.Item[Override]) {
 	if item.Version == 0 && o.Store.Unreadable(item.Key) {
 		o.kept[item.Key] = struct{}{}
 		return

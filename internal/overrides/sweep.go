@@ -82,7 +82,8 @@ func (o *Overrides) isMine(at string) bool {
 	if o.Fleet == nil {
 		return true
 	}
-	stored, version := o.Store.Get(at)
+	item := o.Store.Get(at)
+	stored := item.Value
 	absent := stored.Node == "" || o.Fleet.AwayFor(stored.Node) > absentAfter
-	return version != 0 && (stored.Node == o.Node || absent && o.Fleet.Mine())
+	return item.Version != 0 && (stored.Node == o.Node || absent && o.Fleet.Mine())
 }

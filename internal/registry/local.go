@@ -64,13 +64,14 @@ func (l *Local[V]) Version(key string) uint64 {
 }
 
 // Get implements Store. It reads the disk.
-func (l *Local[V]) Get(key string) (value V, version uint64) {
-	version = l.Version(key)
+func (l *Local[V]) Get(key string) Item[V] {
+	item := Item[V]{Key: key, Version: l.Version(key)}
 	value, ok, err := l.bucket.Get(key)
 	if err != nil || !ok {
-		return value, 0
+		item.Version = 0
 	}
-	return value, version
+	item.Value = value
+	return item
 }
 
 // Fetch implements Store. It does nothing, because no other host writes.

@@ -32,7 +32,7 @@ type Store[V any] interface {
 	// readable value. Different values of a key have different versions. Versions have no order.
 	Version(key string) uint64
 	// Get returns the value and its version.
-	Get(key string) (value V, version uint64)
+	Get(key string) Item[V]
 	// Fetch reads key from the store. Afterwards Get returns what another host had written before
 	// the call. The error is a *StoreError.
 	Fetch(ctx context.Context, key string) error
@@ -63,7 +63,7 @@ type Feed[V any] interface {
 	TryNext() ([]Item[V], <-chan struct{})
 }
 
-// Item is a value of a store. Version 0 means that the value was removed.
+// Item is a value of a store. Version 0 means that there is no readable value.
 type Item[V any] struct {
 	Key     string
 	Value   V

@@ -38,15 +38,12 @@ func NewShared[V any](tree *fleet.Tree, folder string, check func(string, V) err
 }
 
 // Version implements Store. The version is the value's index in Consul.
-func (s *Shared[V]) Version(key string) uint64 {
-	_, version := s.Get(key)
-	return version
-}
+func (s *Shared[V]) Version(key string) uint64 { return s.Get(key).Version }
 
 // Get implements Store.
-func (s *Shared[V]) Get(key string) (V, uint64) {
+func (s *Shared[V]) Get(key string) Item[V] {
 	item, _ := s.values.Get(key)
-	return item.Value, item.Index
+	return Item[V]{key, item.Value, item.Index}
 }
 
 // Fetch implements Store.

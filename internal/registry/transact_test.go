@@ -35,7 +35,7 @@ func (m *memory) set(key string, value int) {
 }
 
 func (m *memory) Version(key string) uint64                 { return m.values[key].Version }
-func (m *memory) Get(key string) (int, uint64)              { return m.values[key].Value, m.values[key].Version }
+func (m *memory) Get(key string) Item[int]                  { return m.values[key] }
 func (m *memory) Unreadable(key string) bool                { return m.unreadable[key] }
 func (m *memory) Fetch(_ context.Context, key string) error { return m.fetch(key) }
 func (m *memory) Commit(_ context.Context, batches []*Batch[int]) error {
@@ -75,11 +75,11 @@ func (m *memory) Commit(_ context.Context, batches []*Batch[int]) error {
 // add returns an op that adds n to the value at key. It refuses a negative result.
 func (m *memory) add(key string, n int) *Op[int] {
 	return &Op[int]{Key: key, Apply: func(bool) (*Edit[int], error) {
-		now, version := m.Get(key)
-		if now += n; now < 0 {
+		now := m.Get(key)
+		if now.Value += n; now.Value < 0 {
 			return nil, errNegative
 		}
-		return &Edit[int]{Key: key, Version: version, Value: &now}, nil
+		return &Edit[int]{Key: key, Version: now.Version, Value: &now.Value}, nil
 	}}
 }
 
@@ -157,7 +157,7 @@ func TestTransact(t *testing.T) {
 				err := Transact(t.Context(), m, ops, c.atomic, func(done []int) {
 					for _, i := range done {
 						written[ServiceOf(ops[i].Key).Name] = true
-						if _, version := m.Get(ops[i].Key); ops[i].Edit.Written != version {
+						if version := m.Version(ops[i].Key); ops[i].Edit.Written != version {
 							t.Errorf("%s: written as %d, not %d", ops[i].Key, ops[i].Edit.Written, version)
 						}
 					}
@@ -198,15 +198,15 @@ func TestTransact(t *testing.T) {
 func TestTransactConfirms(t *testing.T) {
 	unlessKnown := func(m *memory) *Op[int] {
 		return &Op[int]{Key: "default/a", Apply: func(confirmed bool) (*Edit[int], error) {
-			now, version := m.Get("default/a")
+			now := m.Get("default/a")
 			switch {
-			case version == 0 && !confirmed:
+			case now.Version == 0 && !confirmed:
 				return nil, ErrConfirm
-			case version == 0:
+			case now.Version == 0:
 				return nil, ErrNoService
 			}
-			now++
-			return &Edit[int]{Key: "default/a", Version: version, Value: &now}, nil
+			now.Value++
+			return &Edit[int]{Key: "default/a", Version: now.Version, Value: &now.Value}, nil
 		}}
 	}
 	away := &StoreError{Err: errors.New("away")}

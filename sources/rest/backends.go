@@ -38,7 +38,7 @@ func (s *Source) PutBackend(ctx context.Context, key vip.ServiceKey, w spec.Back
 		return 0, false, err
 	}
 	if counted, err := s.countHeartbeat(key, id); counted && err == nil && ttl != 0 {
-		if _, now, ok := s.inForce(key); ok {
+		if _, now, ok := s.inEffect(key); ok {
 			rev = now // the backend may have been drained
 		}
 	}

@@ -100,10 +100,10 @@ func (s *Source) edit(ctx context.Context, key vip.ServiceKey, e *edit) (uint64,
 func (s *Source) writeEdits(ctx context.Context, key vip.ServiceKey, list []*edit) {
 	applied := false
 	c := &change{key: key}
-	c.apply = func(now *entry, confirmed bool) (*entry, error) {
+	c.edit = func(now *entry, confirmed bool) (*entry, error) {
 		next := now
 		applied = false
-		row, rev, exists := s.inForce(key)
+		row, rev, exists := s.inEffect(key)
 		for _, e := range list {
 			if e.rev, e.err = rev, s.admit(key, e, row, rev, exists, now); e.err != nil {
 				continue
@@ -123,7 +123,7 @@ func (s *Source) writeEdits(ctx context.Context, key vip.ServiceKey, list []*edi
 	}
 	err := s.transact(ctx, []*change{c}, false)
 	if err == nil {
-		err = c.err
+		err = c.Err
 	}
 	for _, e := range list {
 		switch {

@@ -13,6 +13,11 @@ type OwnedError struct {
 	Origin  string // the place that the owner has the service from, if known
 }
 
+// ownedBy returns the error for the name of a row in effect of another source.
+func ownedBy(row vip.Service) *OwnedError {
+	return &OwnedError{Service: row.Key, Source: row.Source, Origin: row.Origin}
+}
+
 func (e *OwnedError) Error() string { return fmt.Sprintf("service %q %s", e.Service, e.Why()) }
 
 // Why returns the error without the service's name.

@@ -31,8 +31,7 @@ func (s *Source) receive(items []registry.Item[Record]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var t rows
-	for i := range items {
-		item := &items[i]
+	for _, item := range items {
 		if s.Store.Version(item.Key) != item.Version || item.Version != 0 && item.Version == s.known(registry.ServiceOf(item.Key)) {
 			continue // a later item follows, or this host wrote it
 		}
@@ -43,7 +42,7 @@ func (s *Source) receive(items []registry.Item[Record]) {
 
 // receiveItem applies one value of the registry. While the stored value is invalid or unreadable,
 // the last valid entry stays in effect. The caller holds mu and publishes.
-func (s *Source) receiveItem(t *rows, item *registry.Item[Record]) {
+func (s *Source) receiveItem(t *rows, item registry.Item[Record]) {
 	key := registry.ServiceOf(item.Key)
 	old := s.entries[key]
 	if item.Version == 0 && old != nil && s.Store.Unreadable(item.Key) {
@@ -219,9 +218,7 @@ func (s *Source) recheckKept() {
 	defer s.mu.Unlock()
 	var t rows
 	for at := range s.kept {
-		item := registry.Item[Record]{Key: at}
-		item.Value, item.Version = s.Store.Get(at)
-		s.receiveItem(&t, &item)
+		s.receiveItem(&t, s.Store.Get(at))
 	}
 	s.publish(&t)
 }

@@ -172,7 +172,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 // Fetch publishes the newest value of a service of this source, because another host may have just
 // written it. Errors are ErrNotRunning, *registry.StoreError and the context's.
 func (s *Source) Fetch(ctx context.Context, key vip.ServiceKey) error {
-	row, _, exists := s.inForce(key)
+	row, _, exists := s.inEffect(key)
 	switch {
 	case s.Fleet == nil || exists && row.Source != s.Name:
 		return nil
@@ -197,8 +197,8 @@ func (s *Source) running() bool {
 	return s.sink != nil
 }
 
-// inForce returns the row in effect for key, of any source.
-func (s *Source) inForce(key vip.ServiceKey) (vip.Service, uint64, bool) {
+// inEffect returns the row in effect for key, of any source.
+func (s *Source) inEffect(key vip.ServiceKey) (vip.Service, uint64, bool) {
 	if s.Services == nil {
 		return vip.Service{}, 0, false
 	}
@@ -207,7 +207,7 @@ func (s *Source) inForce(key vip.ServiceKey) (vip.Service, uint64, bool) {
 
 // ownRev returns the revision of this source's row for key, or 0 if that row is not in effect.
 func (s *Source) ownRev(key vip.ServiceKey) uint64 {
-	row, rev, exists := s.inForce(key)
+	row, rev, exists := s.inEffect(key)
 	if !exists || row.Source != s.Name {
 		return 0
 	}

@@ -100,10 +100,10 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 		err = s.transact(ctx, changes, atomic)
 	} else {
 		for _, c := range changes {
-			_, c.err = s.apply(c, true)
+			_, c.Err = s.apply(c, true)
 		}
 	}
-	if err == nil && write && !(atomic && slices.ContainsFunc(changes, func(c *change) bool { return c.err != nil })) {
+	if err == nil && write && !(atomic && slices.ContainsFunc(changes, func(c *change) bool { return c.Err != nil })) {
 		err = s.withdraw(ctx, changes, atomic)
 	}
 	if err != nil {
@@ -114,8 +114,8 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 		if r.Action, r.Rev = c.action, c.rev; c.next != nil {
 			r.Row = c.next.row
 		}
-		if c.err != nil {
-			r.refuse(c.err)
+		if c.Err != nil {
+			r.refuse(c.Err)
 		}
 	}
 	return results, nil
@@ -136,7 +136,7 @@ func (s *Source) build(w *spec.Service) (vip.Service, []vip.Problem) {
 // replaced returns the entry that results from a put on the current one. Row is the valid row of
 // the put. The caller holds the service's lock.
 func (s *Source) replaced(now *entry, p *Put, row vip.Service) (*entry, error) {
-	old, rev, exists := s.inForce(row.Key)
+	old, rev, exists := s.inEffect(row.Key)
 	if err := s.checkOwner(row.Key, old, exists, now); err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (s *Source) replaced(now *entry, p *Put, row vip.Service) (*entry, error) {
 // could then not take effect. The caller holds the service's lock.
 func (s *Source) checkOwner(key vip.ServiceKey, row vip.Service, exists bool, own *entry) error {
 	if exists && row.Source != s.Name {
-		return &OwnedError{Service: key, Source: row.Source, Origin: row.Origin}
+		return ownedBy(row)
 	}
 	if !exists && own != nil && s.Services != nil {
 		return &OwnedError{Service: key}
@@ -198,10 +198,10 @@ func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Ch
 	defer unlock()
 	c := &change{key: key}
 	c.unlessReplaced(func(now *entry, confirmed bool) (*entry, error) {
-		row, rev, exists := s.inForce(key)
+		row, rev, exists := s.inEffect(key)
 		switch {
 		case now == nil && exists && row.Source != s.Name:
-			return nil, &OwnedError{Service: key, Source: row.Source, Origin: row.Origin}
+			return nil, ownedBy(row)
 		case now == nil && !s.Unreadable(key) && !confirmed:
 			return nil, registry.ErrConfirm
 		case now == nil && !s.Unreadable(key):
@@ -214,7 +214,7 @@ func (s *Source) DeleteService(ctx context.Context, key vip.ServiceKey, check Ch
 	if err := s.transact(ctx, []*change{c}, false); err != nil {
 		return 0, err
 	}
-	return c.rev, c.err
+	return c.rev, c.Err
 }
 
 // Unreadable reports whether the registration of a service is damaged or invalid on this host, so

@@ -19,17 +19,17 @@ func (s *Source) withdraw(ctx context.Context, changes []*change, atomic bool) e
 	var undo []*change
 	refused := false
 	for _, c := range changes {
-		if c.err != nil || c.action != Created && c.action != Updated {
+		if c.Err != nil || c.action != Created && c.action != Updated {
 			continue
 		}
 		if s.heldAside(c) {
-			row, _, _ := s.inForce(c.key)
-			c.err = &OwnedError{Service: c.key, Source: row.Source, Origin: row.Origin}
+			row, _, _ := s.inEffect(c.key)
+			c.Err = &OwnedError{Service: c.key, Source: row.Source, Origin: row.Origin}
 			refused = true
 		} else if !atomic {
 			continue
 		}
-		undo = append(undo, &change{key: c.key, apply: func(now *entry, _ bool) (*entry, error) {
+		undo = append(undo, &change{key: c.key, edit: func(now *entry, _ bool) (*entry, error) {
 			if now == nil || now.put != c.next.put {
 				return nil, errNoChange
 			}
@@ -53,8 +53,8 @@ func (s *Source) withdraw(ctx context.Context, changes []*change, atomic bool) e
 	}
 	for _, c := range undo {
 		var conflict *registry.ConflictError
-		if c.err != nil && !(errors.As(c.err, &conflict) && conflict.Unreadable) {
-			return &registry.StoreError{Unknown: true, Err: fmt.Errorf("undo the write of service %q: %w", c.key, c.err)}
+		if c.Err != nil && !(errors.As(c.Err, &conflict) && conflict.Unreadable) {
+			return &registry.StoreError{Unknown: true, Err: fmt.Errorf("undo the write of service %q: %w", c.key, c.Err)}
 		}
 	}
 	return nil

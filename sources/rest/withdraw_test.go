@@ -19,8 +19,8 @@ func named(name string, port int, backends ...string) Put {
 	return Put{Spec: s}
 }
 
-// inForce returns the services of the table, each with its port, backends and their weights.
-func (f *fixture) inForce() string {
+// inEffect returns the services of the table, each with its port, backends and their weights.
+func (f *fixture) inEffect() string {
 	var out []string
 	for _, row := range f.services.All() {
 		text := fmt.Sprintf("%s:%d", row.Key.Name, row.Ports[0].Port)
@@ -83,7 +83,7 @@ func TestNameTakenDuringAnApply(t *testing.T) {
 			f.taking(c.taken)
 			results, err := f.src.PutServices(t.Context(), puts, c.atomic)
 			wantTaken(t, results, err, c.atomic, c.taken)
-			if got := f.inForce(); got != c.want {
+			if got := f.inEffect(); got != c.want {
 				t.Errorf("there is %s, want %s", got, c.want)
 			}
 			f.restart() // the other source releases the names
@@ -92,7 +92,7 @@ func TestNameTakenDuringAnApply(t *testing.T) {
 			if c.taken == "db" {
 				want = "db:81 10.0.0.1, " + want
 			}
-			if got := f.inForce(); got != want {
+			if got := f.inEffect(); got != want {
 				t.Errorf("after a restart there is %s, want %s", got, want)
 			}
 		})
@@ -109,7 +109,7 @@ func TestNameTakenDuringAnApply(t *testing.T) {
 			if c.taken == "db" { // no source has taken it on b
 				want = "db:81 10.0.0.1, " + want
 			}
-			b.until("it has "+want, func() bool { return b.inForce() == want })
+			b.until("it has "+want, func() bool { return b.inEffect() == want })
 		})
 	}
 }
@@ -151,7 +151,7 @@ func TestWithdrawalKeepsWhatOthersDid(t *testing.T) {
 			a.by(func() {
 				a.src.Store = afterwards{store, func() {
 					if n++; n == 1 {
-						b.until("it is there", func() bool { return strings.Contains(b.inForce(), "db:91") })
+						b.until("it is there", func() bool { return strings.Contains(b.inEffect(), "db:91") })
 						c.meanwhile(t, b)
 					}
 				}}
@@ -160,7 +160,7 @@ func TestWithdrawalKeepsWhatOthersDid(t *testing.T) {
 			results, err := a.src.PutServices(t.Context(), []Put{named("web", 80), named("db", 91, "10.0.0.1")}, true)
 			wantTaken(t, results, err, true, "web")
 			for _, h := range hosts {
-				h.until("it has "+c.want, func() bool { return h.inForce() == c.want })
+				h.until("it has "+c.want, func() bool { return h.inEffect() == c.want })
 			}
 		})
 	}

@@ -13,19 +13,19 @@ import (
 
 // change is the write of one service in a transaction.
 type change struct {
-	key vip.ServiceKey
-	// apply returns the new entry of the service, or nil to remove it. Now is nil if the service
-	// does not exist. It is called again after a conflict. It may return errNoChange, and
+	registry.Op[Record] // see transact
+	key                 vip.ServiceKey
+	// edit returns the new entry of the service, or nil to remove it. Now is nil if the service does
+	// not exist. It is called again after a conflict. It may return errNoChange, and
 	// registry.ErrConfirm while confirmed is false.
-	apply func(now *entry, confirmed bool) (*entry, error)
+	edit func(now *entry, confirmed bool) (*entry, error)
 
-	old, next *entry // of the last apply
+	old, next *entry // of the last edit
 	action    Action
 	rev       uint64 // of the row in effect, or of its removal; 0 if it is not in effect
-	err       error
 }
 
-// errNoChange is returned by an apply that leaves the service unchanged.
+// errNoChange is returned by an edit that leaves the service unchanged.
 var errNoChange = errors.New("no change")
 
 // lock locks services against other writers.
@@ -43,15 +43,16 @@ func (s *Source) lock(ctx context.Context, keys ...vip.ServiceKey) (unlock func(
 func (s *Source) transact(ctx context.Context, changes []*change, atomic bool) error {
 	ops := make([]*registry.Op[Record], len(changes))
 	for i, c := range changes {
-		ops[i] = &registry.Op[Record]{Key: registry.Key(c.key), Apply: func(confirmed bool) (*registry.Edit[Record], error) { return s.apply(c, confirmed) }}
+		c.Key, c.Apply = registry.Key(c.key), func(confirmed bool) (*registry.Edit[Record], error) { return s.apply(c, confirmed) }
+		ops[i] = &c.Op
 	}
-	err := registry.Transact(ctx, s.Store, ops, atomic, func(done []int) { s.publishWritten(changes, ops, done) })
-	for i, c := range changes {
-		if c.err = ops[i].Err; errors.Is(c.err, registry.ErrTooLarge) {
-			c.err = &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Service: c.key.String(), Message: c.err.Error(),
+	err := registry.Transact(ctx, s.Store, ops, atomic, func(done []int) { s.publishWritten(changes, done) })
+	for _, c := range changes {
+		if errors.Is(c.Err, registry.ErrTooLarge) {
+			c.Err = &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Service: c.key.String(), Message: c.Err.Error(),
 				Hint: "use fewer services in an atomic apply, or fewer backends in a service"}}}
 		}
-		if c.err == nil && c.action == Unchanged {
+		if c.Err == nil && c.action == Unchanged {
 			c.rev = s.ownRev(c.key)
 		}
 	}
@@ -61,7 +62,7 @@ func (s *Source) transact(ctx context.Context, changes []*change, atomic bool) e
 // apply computes the edit of one change on the newest entry.
 func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error) {
 	old, version := s.newest(c.key)
-	next, err := c.apply(old, confirmed)
+	next, err := c.edit(old, confirmed)
 	if err == errNoChange {
 		c.old, c.next, c.action = old, old, Unchanged
 		return nil, nil
@@ -101,10 +102,8 @@ func (s *Source) newest(key vip.ServiceKey) (*entry, uint64) {
 	defer s.mu.Unlock()
 	at := registry.Key(key)
 	if s.Store.Version(at) != s.known(key) {
-		item := registry.Item[Record]{Key: at}
-		item.Value, item.Version = s.Store.Get(at)
 		var t rows
-		s.receiveItem(&t, &item)
+		s.receiveItem(&t, s.Store.Get(at))
 		s.publish(&t)
 	}
 	return s.entries[key], s.known(key)
@@ -122,12 +121,12 @@ func (s *Source) known(key vip.ServiceKey) uint64 {
 }
 
 // publishWritten publishes the changes that a transaction has written.
-func (s *Source) publishWritten(changes []*change, ops []*registry.Op[Record], done []int) {
+func (s *Source) publishWritten(changes []*change, done []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var t rows
 	for _, i := range done {
-		s.setWritten(&t, changes[i], ops[i].Edit)
+		s.setWritten(&t, changes[i])
 	}
 	s.publish(&t)
 	for _, i := range done {
@@ -143,16 +142,14 @@ func (s *Source) publishWritten(changes []*change, ops []*registry.Op[Record], d
 }
 
 // setWritten stores a written entry in memory. The caller holds mu and publishes.
-func (s *Source) setWritten(t *rows, c *change, edit *registry.Edit[Record]) {
-	version := s.Store.Version(edit.Key)
-	if version != edit.Written { // another host has replaced it in the meantime
-		item := registry.Item[Record]{Key: edit.Key}
-		item.Value, item.Version = s.Store.Get(edit.Key)
-		s.receiveItem(t, &item)
+func (s *Source) setWritten(t *rows, c *change) {
+	version := s.Store.Version(c.Key)
+	if version != c.Edit.Written { // another host has replaced it in the meantime
+		s.receiveItem(t, s.Store.Get(c.Key))
 		return
 	}
 	old := s.entries[c.key]
-	s.setInvalid(edit.Key, nil)
+	s.setInvalid(c.Key, nil)
 	switch {
 	case c.next == nil && old != nil:
 		s.removeEntry(old)
@@ -164,12 +161,12 @@ func (s *Source) setWritten(t *rows, c *change, edit *registry.Edit[Record]) {
 	}
 }
 
-// unlessReplaced makes apply refuse the change with a *registry.ConflictError if another host has
+// unlessReplaced makes edit refuse the change with a *registry.ConflictError if another host has
 // put or removed the service since the last attempt. The same put or removal is not a conflict.
 // Registrations of backends don't count.
-func (c *change) unlessReplaced(apply func(now *entry, confirmed bool) (*entry, error)) {
+func (c *change) unlessReplaced(edit func(now *entry, confirmed bool) (*entry, error)) {
 	tried := false
-	c.apply = func(now *entry, confirmed bool) (next *entry, err error) {
+	c.edit = func(now *entry, confirmed bool) (next *entry, err error) {
 		same := now == c.old || now == nil && c.next == nil || now != nil && c.next != nil && c.next.same(now) ||
 			now != nil && c.old != nil && c.old.put == now.put && now.put.at != 0
 		switch {
@@ -178,7 +175,7 @@ func (c *change) unlessReplaced(apply func(now *entry, confirmed bool) (*entry, 
 		case tried && !same:
 			return nil, &registry.ConflictError{Service: c.key, Node: now.put.node}
 		}
-		next, err = apply(now, confirmed)
+		next, err = edit(now, confirmed)
 		tried = tried || err == nil
 		return next, err
 	}
@@ -205,7 +202,7 @@ func (s *Source) editMany(ctx context.Context, keys []vip.ServiceKey, edit func(
 	defer unlock()
 	changes := make([]*change, len(keys))
 	for i, key := range keys {
-		changes[i] = &change{key: key, apply: func(now *entry, _ bool) (*entry, error) {
+		changes[i] = &change{key: key, edit: func(now *entry, _ bool) (*entry, error) {
 			if now == nil || s.checkDecoded(key, now) != nil {
 				return nil, errNoChange
 			}
@@ -219,8 +216,8 @@ func (s *Source) editMany(ctx context.Context, keys []vip.ServiceKey, edit func(
 	if err := s.transact(ctx, changes, false); err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(changes, func(c *change) bool { return c.err != nil }); i >= 0 {
-		return fmt.Errorf("change service %q: %w", changes[i].key, changes[i].err)
+	if i := slices.IndexFunc(changes, func(c *change) bool { return c.Err != nil }); i >= 0 {
+		return fmt.Errorf("change service %q: %w", changes[i].key, changes[i].Err)
 	}
 	return nil
 }
