@@ -14,6 +14,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/registry"
@@ -25,6 +26,12 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
+// Bounds of an apply. It may take longer than other requests.
+const (
+	maxApplyBody     = 64 << 20
+	applyReadTimeout = 2 * time.Minute
+)
+
 type applyInput struct {
 	DryRun      bool   `query:"dry_run" doc:"change nothing and return a plan"`
 	Atomic      bool   `query:"atomic" doc:"all or nothing: one invalid service rejects the request"`
@@ -32,7 +39,7 @@ type applyInput struct {
 	PreferWait
 
 	services []read
-	failed   *problem
+	failed   *server.Problem
 }
 
 // read is one service of the body. A service with problems is refused.
@@ -51,19 +58,19 @@ func (in *applyInput) Resolve(ctx huma.Context) []error {
 	body := &io.LimitedReader{R: ctx.BodyReader(), N: maxApplyBody + 1}
 	in.services, in.failed = readServices(body)
 	if body.N <= 0 {
-		in.failed = refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, "the body is larger than 64 MiB", "split it into several requests")
+		in.failed = server.Refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, "the body is larger than 64 MiB", "split it into several requests")
 	}
 	return nil
 }
 
 // readServices reads {"services": [...]}.
-func readServices(body io.Reader) ([]read, *problem) {
+func readServices(body io.Reader) ([]read, *server.Problem) {
 	var out []read
 	dec := json.NewDecoder(whole{bufio.NewReaderSize(body, 64<<10)})
-	fail := func(err error) ([]read, *problem) {
+	fail := func(err error) ([]read, *server.Problem) {
 		var late interface{ Timeout() bool }
 		if errors.As(err, &late) && late.Timeout() {
-			return nil, refuse(http.StatusRequestTimeout, v1.CodeRequestTimeout, "request body timed out", "")
+			return nil, server.Refuse(http.StatusRequestTimeout, v1.CodeRequestTimeout, "request body timed out", "")
 		}
 		why := strings.TrimPrefix(err.Error(), "json: ")
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -140,7 +147,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	if in.failed != nil {
 		return nil, in.failed
 	}
-	allow(ctx, applyReadTimeout)
+	server.Allow(ctx, applyReadTimeout)
 	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(in.services)), DryRun: in.DryRun}}
 	var puts []rest.Put
 	var index []int // position of each put in the request
@@ -156,7 +163,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 			}
 		}
 		refusals = append(refusals, own...)
-		out.Body.Items[i].Action, out.Body.Items[i].Problems = v1.Refused, problems(own)
+		out.Body.Items[i].Action, out.Body.Items[i].Problems = v1.Refused, server.Problems(own)
 		out.Body.Refused++
 	}
 	for i, r := range in.services {
@@ -200,7 +207,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		}
 	}
 	if out.Body.Refused > 0 && (in.Atomic && !in.DryRun || out.Body.Refused == len(in.services)) {
-		return nil, refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService,
+		return nil, server.Refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService,
 			fmt.Sprintf("%d of %s invalid; nothing was changed", out.Body.Refused, text.Plural(len(in.services), "service")), "see errors", refusals...)
 	}
 	if out.Body.Refused > 0 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -19,19 +20,19 @@ import (
 func (s *Server) backendRoutes() {
 	const all = v1.PathServices + "/{namespace}/{name}/backends"
 	const one = all + "/{id}"
-	register(s, operation{path: all, id: "list-backends", tag: "backends", summary: "List a service's backends"}, s.listBackends)
-	register(s, operation{path: one, id: "get-backend", tag: "backends", summary: "Get a backend"}, s.getBackend)
-	register(s, operation{method: http.MethodPut, path: one, id: "put-backend", tag: "backends", summary: "Register a backend",
-		description: "Adds one backend to an existing service, or replaces it. The id is address:port, or the address alone " +
+	server.Handle(s.http, server.Route{Path: all, ID: "list-backends", Tag: "backends", Summary: "List a service's backends"}, s.listBackends)
+	server.Handle(s.http, server.Route{Path: one, ID: "get-backend", Tag: "backends", Summary: "Get a backend"}, s.getBackend)
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, ID: "put-backend", Tag: "backends", Summary: "Register a backend",
+		Description: "Adds one backend to an existing service, or replaces it. The id is address:port, or the address alone " +
 			"for a backend on the service's target ports. A backend with a ttl must send heartbeats; registering again counts as one.",
-		body: v1.BackendSpec{}, bodyOptional: true, also: map[int]any{http.StatusCreated: v1.Backend{}}}, s.putBackend)
-	register(s, operation{method: http.MethodDelete, path: one, id: "delete-backend", tag: "backends", summary: "Delete a backend",
-		description: "New connections stop at once; open ones drain."}, s.deleteBackend)
-	register(s, operation{method: http.MethodPut, path: one + "/heartbeat", id: "heartbeat", tag: "backends", summary: "Send a heartbeat",
-		description: "404: the backend must register again.", status: http.StatusNoContent}, s.heartbeat)
-	register(s, operation{method: http.MethodPut, path: one + "/state", id: "set-backend-state", tag: "backends", summary: "Set the state of a backend",
-		description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" removes it.",
-		body:        v1.StateSpec{}}, s.setBackendState)
+		Body: v1.BackendSpec{}, BodyOptional: true, Also: map[int]any{http.StatusCreated: v1.Backend{}}}, s.putBackend)
+	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: one, ID: "delete-backend", Tag: "backends", Summary: "Delete a backend",
+		Description: "New connections stop at once; open ones drain."}, s.deleteBackend)
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one + "/heartbeat", ID: "heartbeat", Tag: "backends", Summary: "Send a heartbeat",
+		Description: "404: the backend must register again.", Status: http.StatusNoContent}, s.heartbeat)
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one + "/state", ID: "set-backend-state", Tag: "backends", Summary: "Set the state of a backend",
+		Description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" removes it.",
+		Body:        v1.StateSpec{}}, s.setBackendState)
 }
 
 // BackendPath identifies a backend. Inputs embed it, so it is exported: huma ignores unexported
@@ -44,7 +45,7 @@ type BackendPath struct {
 func (p BackendPath) backend() (vip.BackendKey, error) {
 	addr, port, err := vip.ParseBackendID(p.ID)
 	if err != nil {
-		return vip.BackendKey{}, badRequest(err.Error(), "use ADDRESS:PORT, for example 10.1.0.11:8080",
+		return vip.BackendKey{}, server.BadRequest(err.Error(), "use ADDRESS:PORT, for example 10.1.0.11:8080",
 			vip.Problem{Code: vip.CodeInvalid, Field: "path.id", Message: err.Error()})
 	}
 	return vip.BackendKey{Service: p.key(), Address: addr, Port: port}, nil
@@ -105,7 +106,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 		return nil, err
 	}
 	if in.IfNoneMatch != "" { // it would refer to the service
-		return nil, badRequest("If-None-Match is not supported for backends", "remove the header")
+		return nil, server.BadRequest("If-None-Match is not supported for backends", "remove the header")
 	}
 	check, err := in.check(key.Service)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 )
 
-// beginPatience is how long a request waits for an agent that hasn't begun. A start that waits for
+// beginTimeout is how long a request waits for an agent that hasn't begun. A start that waits for
 // nothing takes less.
-const beginPatience = time.Second
+const beginTimeout = time.Second
 
 // hasBegun reports whether the stored state has been loaded. Only then is a row that the tables
 // lack known not to exist.
@@ -19,24 +19,22 @@ func (s *Server) hasBegun() bool {
 	return s.Begun == nil || table.IsClosed(s.Begun)
 }
 
-// onceBegun returns a handler for requests that can't be answered before the agent has begun. An
-// empty list would be wrong, and the response to a heartbeat would be to register again.
-func onceBegun[I, O any](s *Server, handler func(context.Context, *I) (*O, error)) func(context.Context, *I) (*O, error) {
-	return func(ctx context.Context, in *I) (*O, error) {
-		if s.Begun == nil {
-			return handler(ctx, in)
-		}
-		late := time.NewTimer(beginPatience)
-		defer late.Stop()
-		select {
-		case <-s.Begun:
-			return handler(ctx, in)
-		case <-ctx.Done():
-		case <-late.C:
-		}
-		return nil, storeAway("agent not ready: it has not loaded the stored services and addresses yet: "+s.Awaits(),
-			"try again later; GET "+v1.PathStatus+" shows the cause and the fix")
+// waitBegun returns an error if the agent has not begun. Requests are refused then: an empty list
+// would be wrong, and the response to a heartbeat would be to register again.
+func (s *Server) waitBegun(ctx context.Context) error {
+	if s.Begun == nil {
+		return nil
 	}
+	late := time.NewTimer(beginTimeout)
+	defer late.Stop()
+	select {
+	case <-s.Begun:
+		return nil
+	case <-ctx.Done():
+	case <-late.C:
+	}
+	return storeAway("agent not ready: it has not loaded the stored services and addresses yet: "+s.Awaits(),
+		"try again later; GET "+v1.PathStatus+" shows the cause and the fix")
 }
 
 // waitsFor returns what keeps the node from being ready.

@@ -71,7 +71,7 @@ func TestBeforeTheAgentHasBegun(t *testing.T) {
 		"POST /v1/config/validate", "POST /v1/reload"}
 	bubble.Test(t, func(t *testing.T) {
 		s, _ := notBegun()
-		for _, route := range s.engine.Routes() {
+		for _, route := range s.http.Engine.Routes() {
 			path := strings.NewReplacer(`\:`, ":", ":namespace", "default", ":name", "web", ":id", "10.0.0.1:80", ":ip", "192.0.2.1", ":source", "files").Replace(route.Path)
 			code, header, body := askDirectly(t, s, route.Method, path)
 			if i := slices.Index(answered, route.Method+" "+path); i >= 0 {
@@ -111,7 +111,7 @@ func TestBeforeTheAgentHasBegun(t *testing.T) {
 func TestRequestsWaitForTheBegin(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, begin := notBegun()
-		time.AfterFunc(beginPatience/2, begin)
+		time.AfterFunc(beginTimeout/2, begin)
 		if code, _, body := askDirectly(t, s, "GET", v1.PathServices); code != http.StatusOK {
 			t.Errorf("%d %s", code, body)
 		}

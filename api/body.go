@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -20,7 +21,7 @@ type Payload struct {
 
 // media refuses a body with a content type other than JSON. curl -d sets a form's type for any
 // body.
-func media(contentType string) *problem {
+func media(contentType string) *server.Problem {
 	if contentType == "" {
 		return nil
 	}
@@ -31,13 +32,13 @@ func media(contentType string) *problem {
 		kind == "application/octet-stream", kind == "application/x-www-form-urlencoded":
 		return nil
 	}
-	return refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "unsupported content type "+contentType,
+	return server.Refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "unsupported content type "+contentType,
 		"send JSON with Content-Type: application/json")
 }
 
 // decode reads a JSON object into a struct by its toml tags. An empty body counts as an empty
 // object.
-func (b *Payload) decode(into any) *problem {
+func (b *Payload) decode(into any) *server.Problem {
 	if p := media(b.ContentType); p != nil {
 		return p
 	}
@@ -54,20 +55,20 @@ func (b *Payload) decode(into any) *problem {
 	return nil
 }
 
-func notJSON(problems []vip.Problem) *problem {
+func notJSON(problems []vip.Problem) *server.Problem {
 	message := problems[0].Message
 	if strings.HasPrefix(message, "not ") {
 		message = "is " + message
 	}
-	return badRequest("the body "+message, "send one JSON object", problems...)
+	return server.BadRequest("the body "+message, "send one JSON object", problems...)
 }
 
 // invalid is the problem of a body that is JSON but not a valid object. The detail is the
 // first error and the number of the others.
-func invalid(problems []vip.Problem) *problem {
+func invalid(problems []vip.Problem) *server.Problem {
 	detail, hint := problems[0].Error(), problems[0].Hint
 	if more := len(problems) - 1; more > 0 {
 		detail, hint = fmt.Sprintf("%s, and %d more", detail, more), "see errors"
 	}
-	return refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, detail, hint, problems...)
+	return server.Refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, detail, hint, problems...)
 }

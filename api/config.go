@@ -4,24 +4,25 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
 func (s *Server) configRoutes() {
-	serve(s, operation{method: http.MethodPost, path: v1.PathConfigValidate, early: true, lacks: needs(s.Config.Validate != nil, "configuration"),
-		id: "validate-config", tag: "config",
-		summary: "Validate the configuration on the agent's disk", description: "Changes nothing."}, s.validateConfig)
-	serve(s, operation{method: http.MethodPost, path: v1.PathConfigPlan, lacks: needs(s.Config.Plan != nil, "configuration"),
-		id: "plan-config", tag: "config",
-		summary: "Show what a reload would change", description: "Changes nothing."}, s.planConfig)
-	serve(s, operation{method: http.MethodPost, path: v1.PathReload, early: true, lacks: needs(s.Config.Reload != nil, "configuration"),
-		id: "reload", tag: "config",
-		summary: "Reload the configuration", description: "Atomic: an invalid configuration changes nothing."}, s.reload)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathConfigValidate, Early: true, Lacks: server.Needs(s.Config.Validate != nil, "configuration"),
+		ID: "validate-config", Tag: "config",
+		Summary: "Validate the configuration on the agent's disk", Description: "Changes nothing."}, s.validateConfig)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathConfigPlan, Lacks: server.Needs(s.Config.Plan != nil, "configuration"),
+		ID: "plan-config", Tag: "config",
+		Summary: "Show what a reload would change", Description: "Changes nothing."}, s.planConfig)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathReload, Early: true, Lacks: server.Needs(s.Config.Reload != nil, "configuration"),
+		ID: "reload", Tag: "config",
+		Summary: "Reload the configuration", Description: "Atomic: an invalid configuration changes nothing."}, s.reload)
 }
 
 func (s *Server) validateConfig(ctx context.Context, _ *struct{}) (v1.ValidateResult, error) {
 	found := s.Config.Validate(ctx)
-	return v1.ValidateResult{Valid: len(found) == 0, Problems: problems(found)}, nil
+	return v1.ValidateResult{Valid: len(found) == 0, Problems: server.Problems(found)}, nil
 }
 
 func (s *Server) planConfig(ctx context.Context, _ *struct{}) (*v1.Plan, error) {
@@ -30,14 +31,14 @@ func (s *Server) planConfig(ctx context.Context, _ *struct{}) (*v1.Plan, error) 
 }
 
 func (s *Server) reload(ctx context.Context, _ *struct{}) (v1.ReloadResult, error) {
-	allow(ctx, maxWait)
+	server.Allow(ctx, maxWait)
 	result, found := s.Config.Reload(ctx)
 	if len(found) > 0 {
 		detail := "configuration invalid: the current one stays in effect"
 		if result.Revision > 0 {
 			detail = "reloaded, except for the listed errors"
 		}
-		return result, refuse(http.StatusUnprocessableEntity, v1.CodeInvalidConfig, detail,
+		return result, server.Refuse(http.StatusUnprocessableEntity, v1.CodeInvalidConfig, detail,
 			"fix the listed errors; ironvip config validate shows them too", found...)
 	}
 	if result.Warnings == nil {

@@ -15,23 +15,24 @@ import (
 
 	"github.com/ironvip/ironvip/internal/text"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
 func (s *Server) dataplaneRoutes() {
-	serve(s, operation{path: v1.PathDataplane, early: true, lacks: needs(s.Stats != nil && s.Deps.Dataplane != nil, "dataplane"),
-		id: "get-dataplane", tag: "dataplane",
-		summary: "Show the state of the dataplane", description: "Answers from the record of applied changes, without reading the kernel."}, s.getDataplane)
-	serve(s, operation{path: v1.PathDataplaneFrontends, id: "list-frontends", tag: "dataplane",
-		summary: "List desired frontends and whether they are applied"}, s.listFrontends)
-	serve(s, operation{path: v1.PathDataplaneDiff, lacks: needs(s.Diff != nil, "readable dataplane"),
-		id: "diff-dataplane", tag: "dataplane",
-		summary: "Compare the dataplane with the desired state", description: "Reads the whole dataplane."}, s.diffDataplane)
-	serve(s, operation{method: http.MethodPost, path: v1.PathDataplaneRepair, lacks: needs(s.Repair != nil, "repairable dataplane"),
-		id: "repair-dataplane", tag: "dataplane",
-		summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplane, Early: true, Lacks: server.Needs(s.Stats != nil && s.Deps.Dataplane != nil, "dataplane"),
+		ID: "get-dataplane", Tag: "dataplane",
+		Summary: "Show the state of the dataplane", Description: "Answers from the record of applied changes, without reading the kernel."}, s.getDataplane)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneFrontends, ID: "list-frontends", Tag: "dataplane",
+		Summary: "List desired frontends and whether they are applied"}, s.listFrontends)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneDiff, Lacks: server.Needs(s.Diff != nil, "readable dataplane"),
+		ID: "diff-dataplane", Tag: "dataplane",
+		Summary: "Compare the dataplane with the desired state", Description: "Reads the whole dataplane."}, s.diffDataplane)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneRepair, Lacks: server.Needs(s.Repair != nil, "repairable dataplane"),
+		ID: "repair-dataplane", Tag: "dataplane",
+		Summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
 }
 
 func (s *Server) getDataplane(context.Context, *struct{}) (v1.Dataplane, error) {
@@ -119,7 +120,7 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (v1.Fr
 	if in.Service != "" {
 		of, err := vip.ParseServiceKey(in.Service)
 		if err != nil {
-			return out, badRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+			return out, server.BadRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
 		}
 		keys = s.unhealthy.of(of)
 		build = func(k vip.FrontendKey) (v1.Frontend, bool) {
@@ -212,7 +213,7 @@ func (s *Server) diffDataplane(ctx context.Context, _ *struct{}) (v1.DataplaneDi
 // readingTime bounds a read or repair of the dataplane. 50,000 backends take a few seconds.
 func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	const most = 2 * time.Minute
-	allow(ctx, most+answerTime)
+	server.Allow(ctx, most+answerTime)
 	return context.WithTimeout(ctx, most)
 }
 
@@ -221,7 +222,7 @@ func unreadable(what string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		detail = what + " the dataplane: timed out"
 	}
-	return refuse(http.StatusServiceUnavailable, v1.CodeDataplane, detail, "GET "+v1.PathDataplane+" shows its state")
+	return server.Refuse(http.StatusServiceUnavailable, v1.CodeDataplane, detail, "GET "+v1.PathDataplane+" shows its state")
 }
 
 func diffEntry(d Difference) v1.DiffEntry {

@@ -5,15 +5,16 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/status"
 )
 
 func (s *Server) debugRoutes() {
-	serve(s, operation{path: v1.PathDebugTables, id: "list-debug-tables", tag: "debug",
-		summary: "List the tables of the pipeline"}, s.listDebugTables)
-	serve(s, operation{path: v1.PathDebugTables + "/{table}", id: "get-debug-table", tag: "debug",
-		summary: "Get a table of the pipeline as text", description: "Its columns may change between versions."}, s.getDebugTable)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables, ID: "list-debug-tables", Tag: "debug",
+		Summary: "List the tables of the pipeline"}, s.listDebugTables)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables + "/{table}", ID: "get-debug-table", Tag: "debug",
+		Summary: "Get a table of the pipeline as text", Description: "Its columns may change between versions."}, s.getDebugTable)
 }
 
 func (s *Server) listDebugTables(context.Context, *struct{}) (v1.DebugTableList, error) {
@@ -33,5 +34,5 @@ func (s *Server) getDebugTable(_ context.Context, in *debugTableInput) (v1.Debug
 			return v1.DebugTable{Name: t.Name, Revision: t.Revision(), Columns: t.Columns, Rows: t.Rows()}, nil
 		}
 	}
-	return v1.DebugTable{}, refuse(http.StatusNotFound, v1.CodeNotFound, "table \""+in.Table+"\" does not exist", "use one of "+strings.Join(names, ", "))
+	return v1.DebugTable{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "table \""+in.Table+"\" does not exist", "use one of "+strings.Join(names, ", "))
 }

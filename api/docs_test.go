@@ -51,7 +51,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 			if got.StatusCode != command.want && (command.want != 0 || got.StatusCode >= 300) {
 				t.Errorf("%s: %s\n%s", command.text, got.Status, got.body)
 			}
-			for _, route := range r.server.engine.Routes() {
+			for _, route := range r.server.http.Engine.Routes() {
 				pattern := regexp.MustCompile(`:[a-z]+`).ReplaceAllString(strings.ReplaceAll(route.Path, `\:`, "COLON"), `[^/]+`)
 				if regexp.MustCompile("^" + strings.ReplaceAll(pattern, "COLON", ":") + "$").MatchString(got.Request.URL.Path) {
 					used[got.Request.Method+" "+route.Path] = true
@@ -59,7 +59,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 			}
 		}
 	}
-	for _, route := range r.server.engine.Routes() {
+	for _, route := range r.server.http.Engine.Routes() {
 		if !used[route.Method+" "+route.Path] {
 			t.Errorf("no example of %s %s", route.Method, route.Path)
 		}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -25,7 +26,7 @@ type Preconditions struct {
 // check returns a function that refuses the write if the Preconditions don't hold.
 func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	if p.IfNoneMatch != "" && strings.TrimSpace(p.IfNoneMatch) != "*" {
-		return nil, badRequest("If-None-Match must be * in a write", "use If-Match to write only to the version you have read")
+		return nil, server.BadRequest("If-None-Match must be * in a write", "use If-Match to write only to the version you have read")
 	}
 	var seen []uint64
 	anything := strings.TrimSpace(p.IfMatch) == "*"
@@ -34,7 +35,7 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 			text, _, _ := strings.Cut(tag, ".")
 			rev, err := strconv.ParseUint(text, 10, 64)
 			if err != nil {
-				return nil, badRequest("If-Match: "+p.IfMatch+" is not an ETag of this API", "send the ETag from a GET")
+				return nil, server.BadRequest("If-Match: "+p.IfMatch+" is not an ETag of this API", "send the ETag from a GET")
 			}
 			seen = append(seen, rev)
 		}
@@ -45,13 +46,13 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	return func(_ vip.Service, rev uint64, exists bool) error {
 		switch {
 		case p.IfNoneMatch != "" && exists:
-			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" exists", "omit If-None-Match to replace it")
+			return server.Refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" exists", "omit If-None-Match to replace it")
 		case p.IfMatch == "" || exists && (anything || slices.Contains(seen, rev)):
 			return nil
 		case !exists:
-			return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" does not exist", "omit If-Match to create it")
+			return server.Refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" does not exist", "omit If-Match to create it")
 		}
-		return refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed,
+		return server.Refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed,
 			fmt.Sprintf("service %q was changed: its spec is at revision %d", key, rev), "GET it again, repeat the change on the new version, and send its ETag")
 	}, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
@@ -22,11 +23,11 @@ import (
 const keepAlive = 15 * time.Second
 
 func (s *Server) eventRoutes() {
-	content := s.content("application/json", v1.EventList{})
-	maps.Copy(content, plain("text/event-stream", "each event as JSON in a data line, its id in an id line"))
-	register(s, operation{path: v1.PathEvents, early: true, id: "list-events", tag: "node", summary: "List or follow events",
-		description: "The newest events. With Accept: text/event-stream the answer is a stream that continues " +
-			"after the event that Last-Event-ID names.", content: content, lacks: needs(s.Events != nil, "events")}, s.listEvents)
+	content := s.http.JSON("application/json", v1.EventList{})
+	maps.Copy(content, server.Text("text/event-stream", "each event as JSON in a data line, its id in an id line"))
+	server.Handle(s.http, server.Route{Path: v1.PathEvents, Early: true, ID: "list-events", Tag: "node", Summary: "List or follow events",
+		Description: "The newest events. With Accept: text/event-stream the answer is a stream that continues " +
+			"after the event that Last-Event-ID names.", Content: content, Lacks: server.Needs(s.Events != nil, "events")}, s.listEvents)
 }
 
 type listEventsInput struct {
@@ -36,19 +37,19 @@ type listEventsInput struct {
 	LastID string `header:"Last-Event-ID" doc:"for a stream: the last event that the caller has received"`
 }
 
-func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*stream, error) {
+func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*server.Stream, error) {
 	since := in.Since
 	if in.LastID != "" {
 		id, err := strconv.ParseUint(in.LastID, 10, 64)
 		if err != nil {
-			return nil, badRequest("Last-Event-ID: "+in.LastID+" is not an event id", "send the id of the last event received",
+			return nil, server.BadRequest("Last-Event-ID: "+in.LastID+" is not an event id", "send the id of the last event received",
 				vip.Problem{Code: vip.CodeInvalid, Field: "header.Last-Event-ID", Message: "is not a number"})
 		}
 		since = id
 	}
 	since = s.known(since)
 	if strings.Contains(in.Accept, "text/event-stream") {
-		return &stream{func(ctx huma.Context) { s.streamEvents(ctx, since) }}, nil
+		return server.NewStream(func(ctx huma.Context) { s.streamEvents(ctx, since) }), nil
 	}
 	events, _ := s.Events.Since(since)
 	if len(events) > in.Limit {
@@ -63,7 +64,7 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*stream, er
 		list.Last = events[n-1].ID
 	}
 	body, err := json.Marshal(list)
-	return raw("application/json", append(body, '\n')), err
+	return server.Raw("application/json", append(body, '\n')), err
 }
 
 // known returns id, or 0 if this run of the agent has not issued id. An unknown id comes from an
@@ -87,7 +88,7 @@ func (s *Server) streamEvents(ctx huma.Context, since uint64) {
 	defer tick.Stop()
 	for {
 		events, more := s.Events.Since(since)
-		allow(ctx.Context(), answerTime)
+		server.Allow(ctx.Context(), answerTime)
 		for _, e := range events {
 			if err := writeEvent(w, e); err != nil {
 				return

@@ -8,16 +8,17 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
 
 func (s *Server) leaseRoutes() {
-	serve(s, operation{path: v1.PathVIPs, id: "list-vips", tag: "addresses", summary: "List leases",
-		description: "Addresses and node ports that are held or in cooldown."}, s.listVIPs)
-	serve(s, operation{path: v1.PathVIPs + "/{ip}", id: "get-vip", tag: "addresses", summary: "Get the lease on an address"}, s.getVIP)
-	serve(s, operation{path: v1.PathPools, id: "list-pools", tag: "addresses", summary: "List pools", lacks: needs(s.Pools != nil, "pools")}, s.listPools)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs, ID: "list-vips", Tag: "addresses", Summary: "List leases",
+		Description: "Addresses and node ports that are held or in cooldown."}, s.listVIPs)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs + "/{ip}", ID: "get-vip", Tag: "addresses", Summary: "Get the lease on an address"}, s.getVIP)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathPools, ID: "list-pools", Tag: "addresses", Summary: "List pools", Lacks: server.Needs(s.Pools != nil, "pools")}, s.listPools)
 }
 
 type listVIPsInput struct {
@@ -110,12 +111,12 @@ type getVIPInput struct {
 func (s *Server) getVIP(_ context.Context, in *getVIPInput) (v1.VIP, error) {
 	addr, err := netip.ParseAddr(in.IP)
 	if err != nil {
-		return v1.VIP{}, badRequest("\""+in.IP+"\" is not an address", "use an IPv4 or IPv6 address",
+		return v1.VIP{}, server.BadRequest("\""+in.IP+"\" is not an address", "use an IPv4 or IPv6 address",
 			vip.Problem{Code: vip.CodeInvalid, Field: "path.ip", Message: "is not an address"})
 	}
 	row, ok := s.vip(ipam.Resource{Addr: addr.Unmap()})
 	if !ok {
-		return v1.VIP{}, refuse(http.StatusNotFound, v1.CodeNotFound, "no lease for "+addr.String(), "list all leases: GET "+v1.PathVIPs)
+		return v1.VIP{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no lease for "+addr.String(), "list all leases: GET "+v1.PathVIPs)
 	}
 	return row, nil
 }
@@ -129,6 +130,6 @@ func (s *Server) listPools(context.Context, *struct{}) (v1.PoolList, error) {
 		return v1.Pool{Name: p.Name, Removed: p.Removed,
 			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign,
 			Size: min(p.Size, maxCount), Used: min(p.Used, maxCount), Cooling: min(p.Cooling, maxCount),
-			HeldOut: min(p.HeldOut, maxCount), Free: min(p.Free, maxCount), Alarms: problems(p.Alarms)}
+			HeldOut: min(p.HeldOut, maxCount), Free: min(p.Free, maxCount), Alarms: server.Problems(p.Alarms)}
 	})}, nil
 }

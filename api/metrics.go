@@ -9,12 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/ipam"
 )
 
 // metrics returns the handler of /metrics.
-func (s *Server) metrics() func(context.Context, *struct{}) (*stream, error) {
+func (s *Server) metrics() func(context.Context, *struct{}) (*server.Stream, error) {
 	own := prometheus.NewRegistry()
 	own.MustRegister(&tableCollector{s}, s.convergence.seconds, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -25,11 +26,11 @@ func (s *Server) metrics() func(context.Context, *struct{}) (*stream, error) {
 		own.MustRegister(s.Metrics) // in one registry, because Gatherers of several check every series again
 	}
 	handler := promhttp.HandlerFor(own, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4})
-	return func(context.Context, *struct{}) (*stream, error) {
-		return &stream{func(ctx huma.Context) {
+	return func(context.Context, *struct{}) (*server.Stream, error) {
+		return server.NewStream(func(ctx huma.Context) {
 			c := humagin.Unwrap(ctx)
 			handler.ServeHTTP(c.Writer, c.Request)
-		}}, nil
+		}), nil
 	}
 }
 

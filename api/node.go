@@ -11,18 +11,19 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
 func (s *Server) nodeRoutes() {
-	serve(s, operation{path: v1.PathStatus, early: true, id: "get-status", tag: "node", summary: "Show node health"}, s.getStatus)
-	serve(s, operation{path: v1.PathHealthz, early: true, id: "healthz", tag: "node", summary: "Liveness of the agent"}, s.healthz)
-	serve(s, operation{path: v1.PathReadyz, early: true, id: "readyz", tag: "node", summary: "Readiness: the first full reconcile is finished",
-		description: "503 until then, with the cause."}, s.readyz)
-	register(s, operation{path: v1.PathMetrics, early: true, id: "metrics", tag: "node", summary: "Prometheus metrics",
-		content: plain("text/plain", "")}, s.metrics())
-	register(s, operation{path: v1.PathOpenAPI, early: true, id: "openapi", tag: "node", summary: "This document",
-		content: plain("application/openapi+json", "")}, s.openAPI)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathStatus, Early: true, ID: "get-status", Tag: "node", Summary: "Show node health"}, s.getStatus)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathHealthz, Early: true, ID: "healthz", Tag: "node", Summary: "Liveness of the agent"}, s.healthz)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathReadyz, Early: true, ID: "readyz", Tag: "node", Summary: "Readiness: the first full reconcile is finished",
+		Description: "503 until then, with the cause."}, s.readyz)
+	server.Handle(s.http, server.Route{Path: v1.PathMetrics, Early: true, ID: "metrics", Tag: "node", Summary: "Prometheus metrics",
+		Content: server.Text("text/plain", "")}, s.metrics())
+	server.Handle(s.http, server.Route{Path: v1.PathOpenAPI, Early: true, ID: "openapi", Tag: "node", Summary: "This document",
+		Content: server.Text("application/openapi+json", "")}, s.openAPI)
 }
 
 func (s *Server) healthz(context.Context, *struct{}) (v1.Health, error) {
@@ -33,13 +34,13 @@ func (s *Server) isReady() bool { return table.IsClosed(s.Ready) }
 
 func (s *Server) readyz(context.Context, *struct{}) (v1.Health, error) {
 	if !s.isReady() {
-		return v1.Health{}, refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "GET "+v1.PathStatus+" shows details").retryAfter(1)
+		return v1.Health{}, server.Refuse(http.StatusServiceUnavailable, v1.CodeNotReady, s.waitsFor(), "GET "+v1.PathStatus+" shows details").RetryAfter(1)
 	}
 	return v1.Health{Status: "ok"}, nil
 }
 
-func (s *Server) openAPI(context.Context, *struct{}) (*stream, error) {
-	return raw("application/openapi+json", s.document()), nil
+func (s *Server) openAPI(context.Context, *struct{}) (*server.Stream, error) {
+	return server.Raw("application/openapi+json", s.http.Document()), nil
 }
 
 func (s *Server) getStatus(context.Context, *struct{}) (v1.NodeStatus, error) { return s.status(), nil }

@@ -6,16 +6,17 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/fleet"
 )
 
 func (s *Server) fleetRoutes() {
-	serve(s, operation{path: v1.PathNodes, lacks: needs(s.Nodes != nil, "fleet"), id: "list-nodes", tag: "node", summary: "List the nodes of the fleet",
-		description: "Without a shared store, only the node that answers. 503 while the shared store is unavailable."}, s.listNodes)
-	register(s, operation{path: v1.PathExport, lacks: needs(s.Snapshot != nil, "store"), id: "export", tag: "addresses", summary: "Save a snapshot of the store",
-		description: "Leases, registrations and operator states, for a backup or another store. `ironvip snapshot restore` reads it.",
-		content:     plain("application/json", "")}, s.export)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
+		Description: "Without a shared store, only the node that answers. 503 while the shared store is unavailable."}, s.listNodes)
+	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
+		Description: "Leases, registrations and operator states, for a backup or another store. `ironvip snapshot restore` reads it.",
+		Content:     server.Text("application/json", "")}, s.export)
 }
 
 func (s *Server) listNodes(ctx context.Context, _ *struct{}) (v1.NodeList, error) {
@@ -28,12 +29,12 @@ func (s *Server) listNodes(ctx context.Context, _ *struct{}) (v1.NodeList, error
 
 // storeAway returns the problem of a request that needs the fleet's shared store while it is
 // unreachable.
-func storeAway(detail, hint string) *problem {
-	return refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, detail, hint).retryAfter(5)
+func storeAway(detail, hint string) *server.Problem {
+	return server.Refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, detail, hint).RetryAfter(5)
 }
 
 // export returns the store as a document. It costs O(leases and registrations).
-func (s *Server) export(ctx context.Context, _ *struct{}) (*stream, error) {
+func (s *Server) export(ctx context.Context, _ *struct{}) (*server.Stream, error) {
 	document, err := s.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -42,5 +43,5 @@ func (s *Server) export(ctx context.Context, _ *struct{}) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return raw("application/json", append(text, '\n')), nil
+	return server.Raw("application/json", append(text, '\n')), nil
 }

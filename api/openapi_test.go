@@ -47,7 +47,7 @@ func TestDocumentListsEveryRoute(t *testing.T) {
 		t.Errorf("version %q", doc.OpenAPI)
 	}
 	var routes, listed []string
-	for _, route := range r.server.engine.Routes() {
+	for _, route := range r.server.http.Engine.Routes() {
 		path := regexp.MustCompile(`/:([a-z]+)`).ReplaceAllString(route.Path, "/{$1}")
 		routes = append(routes, route.Method+" "+strings.ReplaceAll(path, `\:`, ":"))
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"slices"
 
+	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -31,7 +32,7 @@ func (o order[K]) after(p Paging) (last K, err error) {
 		last, err = o.parse(string(text))
 	}
 	if err != nil {
-		return last, badRequest("invalid cursor", "send next of the previous page unchanged",
+		return last, server.BadRequest("invalid cursor", "send next of the previous page unchanged",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.cursor", Message: "is not a cursor"})
 	}
 	return last, nil

@@ -17,11 +17,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
+
+const requestIDHeader = server.RequestIDHeader
 
 func TestHostAndOrigin(t *testing.T) {
 	r := newRig(t, func(d *Deps) { d.Hosts = []string{"vip.example.org"} })
@@ -52,7 +55,7 @@ func TestHostAndOrigin(t *testing.T) {
 func TestRequestIDs(t *testing.T) {
 	r := newRig(t)
 	for sent, kept := range map[string]bool{"abc-1.2_3": true, "": false, "two words": false, strings.Repeat("x", 65): false} {
-		got := r.ask("GET", v1.PathHealthz, "", requestIDHeader+": "+sent).Header.Get(requestIDHeader)
+		got := r.ask("GET", v1.PathHealthz, "", server.RequestIDHeader+": "+sent).Header.Get(server.RequestIDHeader)
 		if (got == sent) != kept || got == "" {
 			t.Errorf("sent %q, answered with %q", sent, got)
 		}
@@ -164,7 +167,7 @@ func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
 // A body that is sent too slowly gets its response even if the read time exceeds the write time, as
 // for an apply.
 func TestSlowApplyIsAnswered(t *testing.T) {
-	if applyReadTimeout <= writeTimeout {
+	if applyReadTimeout <= server.WriteTimeout {
 		t.Fatal("reading takes no longer than writing may: another test is needed")
 	}
 	r := newRig(t)
@@ -172,8 +175,8 @@ func TestSlowApplyIsAnswered(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		l, ended := make(pipes), make(chan error)
 		go func() { ended <- r.server.Serve(ctx, l) }()
-		client, server := net.Pipe()
-		l <- server
+		client, conn := net.Pipe()
+		l <- conn
 		start := time.Now()
 		if _, err := io.WriteString(client, "POST "+v1.PathApply+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"); err != nil {
 			t.Fatal(err)
@@ -182,7 +185,7 @@ func TestSlowApplyIsAnswered(t *testing.T) {
 		if err != nil {
 			t.Fatalf("after %s: %v", time.Since(start), err)
 		}
-		if took := time.Since(start); resp.StatusCode != http.StatusRequestTimeout || took < writeTimeout || took > applyReadTimeout+time.Second {
+		if took := time.Since(start); resp.StatusCode != http.StatusRequestTimeout || took < server.WriteTimeout || took > applyReadTimeout+time.Second {
 			t.Errorf("%s after %s", resp.Status, took)
 		}
 		client.Close()
@@ -197,7 +200,7 @@ func TestSlowApplyIsAnswered(t *testing.T) {
 // server.
 func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error) {
 	t.Helper()
-	l, err := ListenUnix(path, 0o660)
+	l, err := server.ListenUnix(path, 0o660)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,8 +216,8 @@ func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error)
 
 func TestUnixSocket(t *testing.T) {
 	r := newRig(t)
-	waits, inner := make(chan struct{}), r.server.handler
-	r.server.handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	waits, inner := make(chan struct{}), r.server.http.Handler
+	r.server.http.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Query().Has("wait") {
 			close(waits)
 		}
@@ -233,7 +236,7 @@ func TestUnixSocket(t *testing.T) {
 	if resp.StatusCode != 200 {
 		t.Errorf("%s", resp.Status)
 	}
-	if _, err := ListenUnix(path, 0o660); err == nil || !strings.Contains(err.Error(), "another agent") {
+	if _, err := server.ListenUnix(path, 0o660); err == nil || !strings.Contains(err.Error(), "another agent") {
 		t.Errorf("a second listener on a live socket: %v", err)
 	}
 
@@ -265,66 +268,6 @@ func TestUnixSocket(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
-	}
-}
-
-func TestSocketsInTheWay(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for path, says := range map[string]string{file: "is not a socket\nhint: remove it", filepath.Join(file, "sock"): "not a directory\nhint: set api.socket"} {
-		if _, err := ListenUnix(path, 0o660); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want %q", path, err, says)
-		}
-	}
-	stale := filepath.Join(dir, "stale")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.SetUnlinkOnClose(false)
-	l.Close()
-	again, err := ListenUnix(stale, 0o660)
-	if err != nil {
-		t.Fatalf("a socket that nobody serves: %v", err)
-	}
-	again.Close()
-}
-
-// A path may be as long as a socket path can be: 107 bytes.
-func TestLongestSocketPath(t *testing.T) {
-	dir, err := os.MkdirTemp("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, strings.Repeat("d", 107-len(dir)-len("//s")), "s")
-	l, err := ListenUnix(path, 0o660)
-	if err != nil {
-		t.Fatalf("%d bytes: %v", len(path), err)
-	}
-	defer l.Close()
-	if l.Addr().String() != path {
-		t.Errorf("listens on %s", l.Addr())
-	}
-	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Close()
-}
-
-func TestServeTellsWhyItFailed(t *testing.T) {
-	r := newRig(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	if err := r.server.Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
-		t.Errorf("on a closed listener: %v", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/registry"
@@ -18,22 +19,22 @@ import (
 
 func (s *Server) serviceRoutes() {
 	const one = v1.PathServices + "/{namespace}/{name}"
-	serve(s, operation{path: v1.PathServices, id: "list-services", tag: "services",
-		summary: "List services", description: "Ordered by namespace and name, of every source."}, s.listServices)
-	register(s, operation{path: one, id: "get-service", tag: "services", summary: "Get a service",
-		also: map[int]any{http.StatusNotModified: nil}}, s.getService)
-	register(s, operation{method: http.MethodPut, path: one, id: "put-service", tag: "services", summary: "Create or replace a service",
-		description: "Idempotent. The answer comes after the durable write; it has the VIP, or the state pending. " +
+	server.HandleJSON(s.http, server.Route{Path: v1.PathServices, ID: "list-services", Tag: "services",
+		Summary: "List services", Description: "Ordered by namespace and name, of every source."}, s.listServices)
+	server.Handle(s.http, server.Route{Path: one, ID: "get-service", Tag: "services", Summary: "Get a service",
+		Also: map[int]any{http.StatusNotModified: nil}}, s.getService)
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, ID: "put-service", Tag: "services", Summary: "Create or replace a service",
+		Description: "Idempotent. The answer comes after the durable write; it has the VIP, or the state pending. " +
 			"Without the key \"backends\", backends that registered themselves stay; with it, all are replaced.",
-		body: v1.ServiceSpec{}, also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
-	register(s, operation{method: http.MethodDelete, path: one, id: "delete-service", tag: "services", summary: "Delete a service",
-		description: "New connections stop at once; open ones drain."}, s.deleteService)
-	serve(s, operation{path: one + "/explain", id: "explain-service", tag: "services",
-		summary: "Explain the state of a service"}, s.explainService)
-	register(s, operation{method: http.MethodPost, path: v1.PathApply, id: "apply-services", tag: "services", summary: "Create or replace many services",
-		description: "One durable write for all services, up to 64 MiB. Invalid services are refused and the others applied: " +
+		Body: v1.ServiceSpec{}, Also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
+	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: one, ID: "delete-service", Tag: "services", Summary: "Delete a service",
+		Description: "New connections stop at once; open ones drain."}, s.deleteService)
+	server.HandleJSON(s.http, server.Route{Path: one + "/explain", ID: "explain-service", Tag: "services",
+		Summary: "Explain the state of a service"}, s.explainService)
+	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathApply, ID: "apply-services", Tag: "services", Summary: "Create or replace many services",
+		Description: "One durable write for all services, up to 64 MiB. Invalid services are refused and the others applied: " +
 			"the status is 207 then. With atomic=true it is 422 and nothing changes.",
-		body: v1.ApplyRequest{}, also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
+		Body: v1.ApplyRequest{}, Also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
 }
 
 // ServicePath identifies a service. Inputs embed it, so it is exported: huma ignores unexported
@@ -188,7 +189,7 @@ func awaited(a vip.Allocation) bool {
 }
 
 // decodeService reads a body. Syntax errors are 400, others 422.
-func decodeService(body []byte) (v1.ServiceSpec, *problem) {
+func decodeService(body []byte) (v1.ServiceSpec, *server.Problem) {
 	w, problems := spec.DecodeJSON(body)
 	if len(problems) == 0 {
 		return w, nil
@@ -200,7 +201,7 @@ func decodeService(body []byte) (v1.ServiceSpec, *problem) {
 }
 
 // name sets the spec's name to that of the path. The body may omit it.
-func (p ServicePath) name(w *spec.Service) *problem {
+func (p ServicePath) name(w *spec.Service) *server.Problem {
 	var problems []vip.Problem
 	for _, f := range []struct {
 		field, path string
@@ -259,5 +260,5 @@ func (s *Server) explainService(_ context.Context, in *ServicePath) (v1.Explanat
 		return v1.Explanation{}, noService(in.key())
 	}
 	return v1.Explanation{Service: in.key().String(), State: string(report.State), Lines: append([]string{}, report.Lines...),
-		Revision: rev, Problems: problems(report.Problems)}, nil
+		Revision: rev, Problems: server.Problems(report.Problems)}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/sources"
@@ -16,10 +17,10 @@ import (
 )
 
 func (s *Server) sourceRoutes() {
-	serve(s, operation{path: v1.PathSources, early: true, id: "list-sources", tag: "sources", summary: "List sources"}, s.listSources)
-	serve(s, operation{method: http.MethodPost, path: v1.PathSources + "/{source}/resync", lacks: needs(s.Resync != nil, "source to resync"),
-		id: "resync-source", tag: "sources",
-		summary: "Resync a source", description: "Makes the source of this host read everything again. Answers when the resync has started; last_sync shows when it is finished. For the source rest of a fleet, the fleet's store is read first."}, s.resyncSource)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathSources, Early: true, ID: "list-sources", Tag: "sources", Summary: "List sources"}, s.listSources)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathSources + "/{source}/resync", Lacks: server.Needs(s.Resync != nil, "source to resync"),
+		ID: "resync-source", Tag: "sources",
+		Summary: "Resync a source", Description: "Makes the source of this host read everything again. Answers when the resync has started; last_sync shows when it is finished. For the source rest of a fleet, the fleet's store is read first."}, s.resyncSource)
 }
 
 func (s *Server) listSources(context.Context, *struct{}) (v1.SourceList, error) {
@@ -47,7 +48,7 @@ func (s *Server) source(name string) (v1.Source, bool) {
 	conflicts, newest := s.conflictsOf(name)
 	st.Problems = slices.Concat(st.Problems, conflicts)
 	out := v1.Source{Name: st.Name, Type: st.Type, Level: sourceLevel(&st), Synced: st.Synced, Stale: st.Stale, Services: st.Services,
-		Restarts: st.Restarts, Problems: problems(st.Problems), Revision: max(rev, newest)}
+		Restarts: st.Restarts, Problems: server.Problems(st.Problems), Revision: max(rev, newest)}
 	if st.LastSync != 0 {
 		out.LastSync = when(time.UnixMilli(st.LastSync))
 	}
@@ -83,13 +84,13 @@ type resyncInput struct {
 
 func (s *Server) resyncSource(ctx context.Context, in *resyncInput) (v1.Source, error) {
 	if _, ok := s.source(in.Source); !ok {
-		return v1.Source{}, refuse(http.StatusNotFound, v1.CodeNotFound, "source \""+in.Source+"\" does not exist", "list sources: GET "+v1.PathSources)
+		return v1.Source{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "source \""+in.Source+"\" does not exist", "list sources: GET "+v1.PathSources)
 	}
 	switch err := s.Resync(ctx, in.Source); {
 	case errors.Is(err, fleet.ErrUnavailable):
 		return v1.Source{}, storeAway(err.Error(), "the last known services stay in effect; GET "+v1.PathStatus+" shows the cause and the fix")
 	case err != nil:
-		return v1.Source{}, refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
+		return v1.Source{}, server.Refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, err.Error(), "try again")
 	}
 	row, _ := s.source(in.Source)
 	return row, nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
@@ -15,11 +16,11 @@ import (
 )
 
 func (s *Server) statsRoutes() {
-	counters := needs(s.Statistics != nil, "dataplane with counters")
-	serve(s, operation{path: v1.PathStats, lacks: counters, id: "list-stats", tag: "services", summary: "Read the traffic of every service",
-		description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
-	serve(s, operation{path: v1.PathServices + "/{namespace}/{name}/stats", lacks: counters, id: "service-stats", tag: "services",
-		summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
+	counters := server.Needs(s.Statistics != nil, "dataplane with counters")
+	server.HandleJSON(s.http, server.Route{Path: v1.PathStats, Lacks: counters, ID: "list-stats", Tag: "services", Summary: "Read the traffic of every service",
+		Description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Lacks: counters, ID: "service-stats", Tag: "services",
+		Summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
 }
 
 // countingTime bounds a read of the dataplane's counters. Those of 50,000 backends take a tenth of

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -100,7 +101,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: rev, SpecRev: in.ServiceRev, Applied: report.Applied,
 			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in), Usable: report.Ready,
-			Conditions: conditions(&in, &report), Problems: problems(report.Problems),
+			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),
 		},
 	}
 	if len(report.Lines) > 0 {
@@ -250,8 +251,18 @@ func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
 
 // plan returns a plan in the API's form.
 func plan(p status.Plan, more []vip.Problem) *v1.Plan {
-	return &v1.Plan{Add: p.Add, Change: p.Change, Remove: p.Remove, Problems: problems(slices.Concat(more, p.Problems)),
+	return &v1.Plan{Add: p.Add, Change: p.Change, Remove: p.Remove, Problems: server.Problems(slices.Concat(more, p.Problems)),
 		Changes: convert(p.Changes, func(c status.Change) v1.PlanChange {
 			return v1.PlanChange{Action: string(c.Action), Kind: c.Kind, Name: c.Name(), Detail: c.Detail, Impact: c.Impact}
 		})}
+}
+
+// convert returns the results of f for all elements. It never returns nil, because lists in the API
+// are never null.
+func convert[T, U any](in []T, f func(T) U) []U {
+	out := make([]U, len(in))
+	for i := range in {
+		out[i] = f(in[i])
+	}
+	return out
 }

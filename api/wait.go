@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -35,10 +36,10 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 	}
 	d, err := time.ParseDuration(w.Wait)
 	if err != nil || d < 0 || d > maxWait {
-		return badRequest("wait must be between 0s and 5m", "use a duration such as wait=30s",
+		return server.BadRequest("wait must be between 0s and 5m", "use a duration such as wait=30s",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.wait", Message: "must be between 0s and 5m"})
 	}
-	allow(ctx, d+answerTime)
+	server.Allow(ctx, d+answerTime)
 	s.until(ctx, d, newer)
 	return nil
 }
@@ -96,7 +97,7 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	if d == 0 {
 		return "", nil
 	}
-	allow(ctx, d+answerTime)
+	server.Allow(ctx, d+answerTime)
 	waiting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	problems, err := wait(waiting)
@@ -105,11 +106,11 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	}
 	switch {
 	case err != nil:
-		return "", refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout,
+		return "", server.Refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout,
 			fmt.Sprintf("%s stored, but not applied within %s", what, d),
 			"the agent keeps trying; GET "+v1.PathDataplane+" shows the state of the dataplane")
 	case len(problems) > 0:
-		return "", refuse(http.StatusBadGateway, v1.CodeApplyFailed, what+" stored, but not fully applied", "see errors; the agent keeps trying", problems...)
+		return "", server.Refuse(http.StatusBadGateway, v1.CodeApplyFailed, what+" stored, but not fully applied", "see errors; the agent keeps trying", problems...)
 	}
 	return fmt.Sprintf("wait=%d", int(d/time.Second)), nil
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -109,7 +109,7 @@ func listen(cfg *configs.Config) ([]net.Listener, error) {
 		}
 	}
 	if cfg.API.Socket != "" {
-		l, err := api.ListenUnix(cfg.API.Socket, os.FileMode(cfg.API.SocketMode))
+		l, err := server.ListenUnix(cfg.API.Socket, os.FileMode(cfg.API.SocketMode))
 		if err != nil {
 			return nil, err
 		}

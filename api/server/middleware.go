@@ -1,10 +1,9 @@
-package api
+package server
 
 import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -27,7 +26,7 @@ const (
 	keyConn
 )
 
-const requestIDHeader = "X-Request-Id"
+const RequestIDHeader = "X-Request-Id"
 
 func requestID(ctx context.Context) string {
 	id, _ := ctx.Value(keyRequestID).(string)
@@ -41,9 +40,9 @@ func connOf(ctx context.Context) *http.ResponseController {
 	return c
 }
 
-// allow gives the response to the request d more time. It also removes the read deadline, because
+// Allow gives the response to the request d more time. It also removes the read deadline, because
 // its expiration would end the request's context.
-func allow(ctx context.Context, d time.Duration) {
+func Allow(ctx context.Context, d time.Duration) {
 	if c := connOf(ctx); c != nil {
 		_ = c.SetReadDeadline(time.Time{}) // a writer without deadlines has none to expire
 		_ = c.SetWriteDeadline(time.Now().Add(d))
@@ -55,13 +54,13 @@ func allow(ctx context.Context, d time.Duration) {
 func (s *Server) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		id := r.Header.Get(requestIDHeader)
+		id := r.Header.Get(RequestIDHeader)
 		if !goodID(id) {
 			var b [8]byte
 			_, _ = rand.Read(b[:]) // never fails
 			id = hex.EncodeToString(b[:])
 		}
-		w.Header().Set(requestIDHeader, id)
+		w.Header().Set(RequestIDHeader, id)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		ctx := context.WithValue(r.Context(), keyRequestID, id)
@@ -73,15 +72,15 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 				s.panicked(rec, r, p)
 			}
 			level := s.levelOf(r, rec.status)
-			s.log.Log(ctx, level, "request", "method", r.Method, "path", r.URL.Path, "status", rec.status,
+			s.Log.Log(ctx, level, "request", "method", r.Method, "path", r.URL.Path, "status", rec.status,
 				"duration", time.Since(start).Round(time.Microsecond), "request_id", id, "remote", r.RemoteAddr, "agent", r.UserAgent())
 		}()
 		if p := s.admit(r); p != nil {
-			writeProblem(rec, r, p)
+			write(rec, r, p)
 			return
 		}
 		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // an unparsable part would be ignored
-			writeProblem(rec, r, badRequest("invalid query: "+err.Error(), "separate parameters with & and write % as %25"))
+			write(rec, r, BadRequest("invalid query: "+err.Error(), "separate parameters with & and write % as %25"))
 			return
 		}
 		if r.Method == http.MethodHead { // the server omits the body
@@ -91,7 +90,7 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		// the response. The handler therefore can't close the body; the rest of it is read below.
 		body := &wholeBody{Reader: r.Body, brokeOff: func(err error) {
 			if rec.status == 0 {
-				writeProblem(rec, r, badRequest("incomplete body: "+err.Error(), "send as many bytes as Content-Length states"))
+				write(rec, r, BadRequest("incomplete body: "+err.Error(), "send as many bytes as Content-Length states"))
 			}
 			panic(http.ErrAbortHandler) // answered; the handler can't continue
 		}}
@@ -101,7 +100,7 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			_ = http.NewResponseController(rec).SetWriteDeadline(time.Now().Add(readTimeout))
 			return
 		}
-		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // allow may have removed it
+		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // Allow may have removed it
 		_, _ = io.CopyN(io.Discard, body.Reader, maxDiscard)
 	})
 }
@@ -131,23 +130,11 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	if p == http.ErrAbortHandler || r.Context().Err() != nil {
 		return // the caller is gone
 	}
-	s.log.Error("panic in a request handler", "method", r.Method, "path", r.URL.Path,
+	s.Log.Error("panic in a request handler", "method", r.Method, "path", r.URL.Path,
 		"request_id", requestID(r.Context()), "panic", p, "stack", string(debug.Stack()))
 	if w.status == 0 {
-		writeProblem(w, r, internalError("please report it"))
+		write(w, r, internalError("please report it"))
 	}
-}
-
-// writeProblem writes a problem without huma.
-func writeProblem(w http.ResponseWriter, r *http.Request, p *problem) {
-	doc := p.ProblemDocument
-	doc.RequestID, doc.Instance = requestID(r.Context()), r.URL.Path
-	w.Header().Set("Content-Type", v1.ProblemType)
-	for k, v := range p.header {
-		w.Header()[k] = v
-	}
-	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(doc) // the caller may be gone
 }
 
 func goodID(id string) bool {
@@ -166,7 +153,7 @@ func goodID(id string) bool {
 // the Host. A web page in a browser on this host must not reach the agent, neither under its own
 // name (rebound to 127.0.0.1) nor across origins. Only processes of this host can use the unix
 // socket.
-func (s *Server) admit(r *http.Request) *problem {
+func (s *Server) admit(r *http.Request) *Problem {
 	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && a.Network() == "unix" {
 		return nil
 	}
@@ -175,13 +162,13 @@ func (s *Server) admit(r *http.Request) *problem {
 		host = h
 	}
 	if !s.knownHost(strings.Trim(host, "[]")) {
-		return refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "Host header \""+r.Host+"\" is not a name of this agent",
+		return Refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "Host header \""+r.Host+"\" is not a name of this agent",
 			"use its address, localhost, or the node's name")
 	}
 	for _, origin := range r.Header["Origin"] {
 		u, err := url.Parse(origin)
 		if err != nil || u.Host == "" || u.Host != r.Host {
-			return refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "origin \""+origin+"\" not allowed",
+			return Refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "origin \""+origin+"\" not allowed",
 				"call the API from the same origin, or without a browser")
 		}
 	}

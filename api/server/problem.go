@@ -1,0 +1,106 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Problem is a problem document for a response.
+type Problem struct {
+	v1.ProblemDocument
+	header http.Header
+}
+
+// The methods that huma requires of an error response.
+
+func (p *Problem) Error() string             { return p.Detail }
+func (p *Problem) GetStatus() int            { return p.Status }
+func (p *Problem) ContentType(string) string { return v1.ProblemType }
+func (p *Problem) GetHeaders() http.Header   { return p.header }
+
+// RetryAfter adds the header that makes clients try again after some seconds.
+func (p *Problem) RetryAfter(seconds int) *Problem {
+	p.header = http.Header{"Retry-After": {strconv.Itoa(seconds)}}
+	return p
+}
+
+// Refuse returns a problem. The rest of its document is filled in when it is written.
+func Refuse(status int, code, detail, hint string, errs ...vip.Problem) *Problem {
+	return &Problem{ProblemDocument: v1.ProblemDocument{Type: "urn:ironvip:problem:" + code, Title: http.StatusText(status),
+		Status: status, Code: code, Detail: detail, Hint: hint, Errors: Problems(errs)}}
+}
+
+// Problems converts to the API's type. It never returns nil.
+func Problems(in []vip.Problem) []v1.Problem {
+	out := make([]v1.Problem, len(in))
+	for i := range in {
+		out[i] = v1.Problem(in[i])
+	}
+	return out
+}
+
+// BadRequest returns the problem of a malformed request.
+func BadRequest(detail, hint string, errs ...vip.Problem) *Problem {
+	return Refuse(http.StatusBadRequest, v1.CodeInvalidRequest, detail, hint, errs...)
+}
+
+// transform converts huma's own errors to problems, and completes every problem.
+func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
+	p, ok := v.(*Problem)
+	if m, isHumas := v.(*huma.ErrorModel); isHumas {
+		p = s.fromHuma(ctx, m)
+	} else if !ok {
+		return v, nil
+	}
+	u := ctx.URL()
+	doc := p.ProblemDocument // a copy: the problem may be shared
+	doc.RequestID, doc.Instance = requestID(ctx.Context()), u.Path
+	return doc, nil
+}
+
+func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
+	code, detail, hint := v1.CodeInvalidRequest, m.Detail, ""
+	switch m.Status {
+	case http.StatusRequestEntityTooLarge:
+		code, detail = v1.CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d MiB", ctx.Operation().MaxBodyBytes>>20)
+		hint = "split it, or use " + v1.PathApply + ", which accepts 64 MiB"
+	case http.StatusRequestTimeout:
+		code = v1.CodeRequestTimeout
+	case http.StatusInternalServerError:
+		for _, d := range m.Errors {
+			s.Log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)
+		}
+		return internalError("")
+	}
+	p := Refuse(m.Status, code, detail, hint)
+	for _, d := range m.Errors {
+		if d != nil {
+			p.Errors = append(p.Errors, v1.Problem{Code: vip.CodeInvalid, Field: d.Location, Message: d.Message})
+		}
+	}
+	return p
+}
+
+// internalError returns the problem of a fault of the agent.
+func internalError(hint string) *Problem {
+	return Refuse(http.StatusInternalServerError, v1.CodeInternal, "internal error: see the agent's log for the request id", hint)
+}
+
+// write writes a problem without huma.
+func write(w http.ResponseWriter, r *http.Request, p *Problem) {
+	doc := p.ProblemDocument
+	doc.RequestID, doc.Instance = requestID(r.Context()), r.URL.Path
+	w.Header().Set("Content-Type", v1.ProblemType)
+	for k, v := range p.header {
+		w.Header()[k] = v
+	}
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(doc) // the caller may be gone
+}

@@ -1,0 +1,131 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humagin"
+	"github.com/gin-gonic/gin"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+func newEngine() *gin.Engine {
+	gin.SetMode(gin.ReleaseMode) // else gin prints its routes on stdout
+	e := gin.New()
+	e.HandleMethodNotAllowed = true
+	e.RedirectTrailingSlash = false
+	// An id with an escaped slash remains one segment of the path.
+	e.UseEscapedPath = true
+	e.UnescapePathValues = true
+	e.NoRoute(func(c *gin.Context) {
+		write(c.Writer, c.Request, Refuse(http.StatusNotFound, v1.CodeNoRoute, "path "+c.Request.URL.Path+" does not exist",
+			"GET "+v1.PathOpenAPI+" lists all paths"))
+	})
+	e.NoMethod(func(c *gin.Context) {
+		write(c.Writer, c.Request, Refuse(http.StatusMethodNotAllowed, v1.CodeMethodNotAllowed,
+			"method "+c.Request.Method+" not allowed for "+c.Request.URL.Path, "use "+strings.Join(c.Writer.Header().Values("Allow"), ", ")))
+	})
+	return e
+}
+
+// adapter is huma's gin adapter with support for paths that contain a colon.
+type adapter struct {
+	http.Handler
+	engine *gin.Engine
+}
+
+func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
+	path := strings.NewReplacer(":", `\:`, "{", ":", "}", "").Replace(op.Path)
+	a.engine.Handle(op.Method, path, func(c *gin.Context) { handler(humagin.NewContext(op, c)) })
+}
+
+// Route describes one route.
+type Route struct {
+	Method, Path string // no method: GET
+	ID           string
+	Summary      string
+	Description  string
+	Tag          string
+	Status       int         // of success; 0: 200
+	Also         map[int]any // other success statuses and their bodies; nil: none
+	Body         any         // of the request, a value of its type, if the handler reads it itself
+	BodyOptional bool
+	Content      map[string]*huma.MediaType // of a response that is not JSON
+	Early        bool                       // passes the Gate
+	Lacks        string                     // what this agent doesn't have for the route: the response is 503; "" if it has everything
+}
+
+// Needs returns the value of Route.Lacks.
+func Needs(has bool, what string) (lacks string) {
+	if has {
+		return ""
+	}
+	return what
+}
+
+// reply is a response that consists of its JSON body.
+type reply[T any] struct{ Body T }
+
+// Stream is a response that its handler writes itself.
+type Stream = reply[func(huma.Context)]
+
+// NewStream returns a response that write writes.
+func NewStream(write func(huma.Context)) *Stream { return &Stream{write} }
+
+// Raw returns a response with a body that is ready.
+func Raw(contentType string, body []byte) *Stream {
+	return NewStream(func(ctx huma.Context) {
+		ctx.SetHeader("Content-Type", contentType)
+		_, _ = ctx.BodyWriter().Write(body) // the caller may be gone
+	})
+}
+
+// HandleJSON adds a route with a handler that returns the JSON body of its response.
+func HandleJSON[I, T any](s *Server, r Route, handler func(context.Context, *I) (T, error)) {
+	Handle(s, r, func(ctx context.Context, in *I) (*reply[T], error) {
+		body, err := handler(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return &reply[T]{body}, nil
+	})
+}
+
+// Handle adds a route. Huma fills in the handler's input, and writes its output.
+func Handle[I, O any](s *Server, r Route, handler func(context.Context, *I) (*O, error)) {
+	op := huma.Operation{Method: cmp.Or(r.Method, http.MethodGet), Path: r.Path, OperationID: r.ID, Summary: r.Summary, Description: r.Description,
+		Tags: []string{r.Tag}, DefaultStatus: r.Status, MaxBodyBytes: maxBody + 1} // huma refuses a body of exactly the limit
+	op.Responses = map[string]*huma.Response{"default": {Description: "a problem document", Content: s.JSON(v1.ProblemType, v1.ProblemDocument{})}}
+	for status, body := range r.Also {
+		also := &huma.Response{Description: http.StatusText(status)}
+		if body != nil {
+			also.Content = s.JSON("application/json", body)
+		}
+		op.Responses[strconv.Itoa(status)] = also
+	}
+	if r.Content != nil {
+		op.Responses["200"] = &huma.Response{Description: "OK", Content: r.Content}
+	}
+	if r.Body != nil {
+		op.RequestBody = &huma.RequestBody{}
+	}
+	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
+		if !r.Early {
+			if err := s.Gate(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if r.Lacks != "" {
+			return nil, Refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "this agent has no "+r.Lacks, "")
+		}
+		return handler(ctx, in)
+	})
+	if r.Body != nil { // with a schema before, huma would validate the body, and less strictly
+		op.RequestBody.Required, op.RequestBody.Content = !r.BodyOptional, s.JSON("application/json", r.Body)
+	}
+}

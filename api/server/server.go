@@ -1,0 +1,105 @@
+// Package server is the HTTP server of the API: listeners, limits, middleware, routes and problem
+// documents.
+//
+// Its input is routes, each with its documentation and a handler, and requests on a unix socket or
+// TCP. Its output is the handlers' responses, problem documents (RFC 9457) for errors, and the
+// OpenAPI document of all routes. It gives each request an id, logs it, bounds its size and time,
+// and refuses callers that a browser may have sent. It makes no decisions about services.
+//
+// Files:
+//
+//	server.go      the Server and its limits
+//	unix.go        the unix socket
+//	middleware.go  what every request needs: id, log, check of the caller, panics
+//	route.go       adding routes
+//	openapi.go     the OpenAPI document and its schemas
+//	problem.go     problem documents
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/gin-gonic/gin"
+)
+
+// Timeouts and bounds of the server. A request that waits gets its waiting time in addition.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 30 * time.Second
+	WriteTimeout      = 60 * time.Second // see Allow
+	idleTimeout       = 2 * time.Minute
+	shutdownTimeout   = 5 * time.Second
+	maxHeaderBytes    = 64 << 10
+	maxBody           = 1 << 20
+	maxDiscard        = 16 << 20 // for a body that was refused for its length
+)
+
+// Options are the settings of a Server.
+type Options struct {
+	Node    string   // the name of this host
+	Hosts   []string // additional names of this host that callers may use over TCP
+	Version string   // of the agent, for the OpenAPI document
+	// Gate returns why a route that isn't Early can't be answered now, or nil.
+	Gate func(context.Context) error
+	Log  *slog.Logger
+}
+
+// Server answers requests with the handlers of its routes. It may serve several listeners.
+type Server struct {
+	Options
+	Engine   *gin.Engine   // the routes
+	Handler  http.Handler  // the routes with the middleware
+	Document func() []byte // the OpenAPI document, rendered at the first call, after all routes were added
+	api      huma.API
+}
+
+// New returns a server without routes and listeners.
+func New(o Options) *Server {
+	s := &Server{Options: o, Engine: newEngine()}
+	s.api = s.newAPI()
+	s.Handler = s.wrap(s.Engine)
+	s.Document = sync.OnceValue(s.writeDocument)
+	return s
+}
+
+// Serve answers requests on l until ctx ends. Waiting requests then time out, and all requests have
+// 5 s to finish.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	server := &http.Server{
+		Handler:           s.Handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      WriteTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	cancel()
+	grace, end := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer end()
+	if server.Shutdown(grace) != nil {
+		_ = server.Close() // cut off the remaining requests
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
+	}
+	return ctx.Err()
+}
