@@ -24,10 +24,8 @@ daemon and leaves a kernel dataplane forwarding.`,
 			return a.RunAgent(ctx, o)
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&o.Config, "config", DefaultConfig, "configuration: a file, or a directory with ironvip.toml")
-	flags.StringVar(&o.StateDir, "state-dir", "", "directory of leases and registrations (default: node.state_dir of the configuration)")
-	flags.BoolVar(&o.Demo, "demo", false, "run with demo backends and two services in 127.0.0.0/8; needs no root, leaves nothing behind")
+	storeFlags(cmd, &o.Config, &o.StateDir, theConfig)
+	cmd.Flags().BoolVar(&o.Demo, "demo", false, "run with demo backends and two services in 127.0.0.0/8; needs no root, leaves nothing behind")
 	cmd.MarkFlagsMutuallyExclusive("demo", "config")
 	return cmd
 }

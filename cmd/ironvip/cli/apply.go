@@ -1,26 +1,20 @@
 package cli
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"path/filepath"
-	"regexp"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"gopkg.in/yaml.v3"
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/input"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/internal/tomlfile"
-	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
-	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // maxApply bounds the size of one file or of stdin. It is the limit of one API call.
@@ -74,12 +68,7 @@ change it in that source.`,
 					a.printer().Say("revision %d, not waiting", result.Revision)
 				}
 			}
-			if !a.printer().People() {
-				if err := a.show(a.applyView(result)); err != nil {
-					return err
-				}
-			}
-			return refusedCode(result)
+			return cmp.Or(a.show(applyView(result)), refusedCode(result))
 		})(cmd, nil)
 	}
 	return cmd
@@ -95,7 +84,7 @@ func (a *app) readServices(files []string) ([]spec.Service, []vip.Problem) {
 			problems = append(problems, *problem)
 			continue
 		}
-		services, more := parseServices(name, data)
+		services, more := input.Services(name, data)
 		if len(services) == 0 && len(more) == 0 {
 			more = []vip.Problem{{Code: vip.CodeInvalid, Place: name, Message: "has no services",
 				Hint: "start each service with [[service]] in TOML; in JSON, use an object or a list"}}
@@ -113,119 +102,22 @@ func (a *app) readInput(file string, limit int) ([]byte, string, *vip.Problem) {
 		return data, file, problem
 	}
 	data, err := io.ReadAll(io.LimitReader(a.Stdin, int64(limit)+1))
-	p := vip.Problem{Code: vip.CodeInvalid, Place: "stdin"}
-	switch {
-	case err != nil:
-		p.Message = err.Error()
-		return nil, "stdin", &p
-	case len(data) > limit:
-		p.Message = fmt.Sprintf("must be at most %d MiB", limit>>20)
-		return nil, "stdin", &p
+	if err == nil && len(data) > limit {
+		err = fmt.Errorf("must be at most %d MiB", limit>>20)
+	}
+	if err != nil {
+		return nil, "stdin", &vip.Problem{Code: vip.CodeInvalid, Place: "stdin", Message: err.Error()}
 	}
 	return data, "stdin", nil
-}
-
-// parseServices parses TOML, JSON or YAML. The format depends on the name's extension or else on
-// the text.
-func parseServices(name string, data []byte) ([]spec.Service, []vip.Problem) {
-	if ext := filepath.Ext(name); ext == ".yaml" || ext == ".yml" || ext != ".toml" && ext != ".json" && looksLikeYAML(data) {
-		text, err := yamlToJSON(data)
-		if err != nil {
-			return nil, []vip.Problem{{Code: vip.CodeInvalid, Place: name, Message: "invalid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
-		}
-		return parseJSON(name, text)
-	}
-	if filepath.Ext(name) == ".json" || filepath.Ext(name) != ".toml" && looksLikeJSON(data) {
-		return parseJSON(name, data)
-	}
-	parsed := static.ParseServices(name, data, "rest", nil)
-	var out []spec.Service
-	for _, s := range parsed.Services {
-		out = append(out, spec.FromService(s))
-	}
-	return out, parsed.Problems
-}
-
-// looksLikeJSON distinguishes JSON from TOML by its beginning: "{", or "[" without a TOML header
-// after it.
-func looksLikeJSON(data []byte) bool {
-	data = bytes.TrimLeft(data, " \t\r\n")
-	if bytes.HasPrefix(data, []byte("{")) {
-		return true
-	}
-	rest, list := bytes.CutPrefix(data, []byte("["))
-	rest = bytes.TrimLeft(rest, " \t\r\n")
-	return list && (bytes.HasPrefix(rest, []byte("{")) || bytes.HasPrefix(rest, []byte("]")))
-}
-
-// yamlStart matches the beginning of YAML that TOML never has: a document mark, a list item or a
-// key with a colon. Comments may come first.
-var yamlStart = regexp.MustCompile(`^(\s*(#[^\n]*)?\n)*(---|\s*- |\s*[\w"]+:(\s|$))`)
-
-func looksLikeYAML(data []byte) bool { return yamlStart.Match(data) }
-
-// yamlToJSON converts a YAML document. Its keys must be strings.
-func yamlToJSON(data []byte) ([]byte, error) {
-	var v any
-	if err := yaml.Unmarshal(data, &v); err != nil {
-		return nil, err
-	}
-	return json.Marshal(v)
-}
-
-// manyServices is the JSON of several services.
-type manyServices struct {
-	Services []spec.Service `toml:"services"`
-}
-
-func parseJSON(name string, data []byte) ([]spec.Service, []vip.Problem) {
-	data = bytes.TrimSpace(data)
-	if bytes.HasPrefix(data, []byte("[")) {
-		data = append(append([]byte(`{"services":`), data...), '}') // on the same line, so that line numbers remain correct
-	}
-	tree, problems := strict.ParseJSON(data)
-	var many manyServices
-	if _, several := tree["services"]; several {
-		problems = append(problems, strict.Decode(tree, &many, "")...)
-	} else if tree != nil {
-		many.Services = make([]spec.Service, 1)
-		problems = append(problems, strict.Decode(tree, &many.Services[0], "")...)
-	}
-	if len(problems) == 0 {
-		for i := range many.Services {
-			_, wrong := many.Services[i].Build("rest", name)
-			for _, p := range wrong {
-				p.Service = many.Services[i].Title()
-				problems = append(problems, p)
-			}
-		}
-	}
-	for i := range problems {
-		problems[i].Place = name
-	}
-	return many.Services, problems
 }
 
 // refuseInput prints the problems of the input and ends the command.
 func (a *app) refuseInput(problems []vip.Problem) error {
 	for _, p := range problems {
-		a.printer().Label("error", output.Bad, problemLine(fromVIP(p)))
+		a.printer().Label("error", output.Bad, problemLine(v1.Problem(p)))
 	}
 	a.printer().Say("%s; nothing was changed", output.Plural(len(problems), "mistake"))
 	return exit(ExitError)
-}
-
-// fromVIP converts a problem to the API's type.
-func fromVIP(p vip.Problem) v1.Problem {
-	return v1.Problem{Code: p.Code, Place: p.Place, Service: p.Service, Field: p.Field, Message: p.Message, Hint: p.Hint}
-}
-
-func fromVIPs(in []vip.Problem) []v1.Problem {
-	out := make([]v1.Problem, len(in))
-	for i, p := range in {
-		out[i] = fromVIP(p)
-	}
-	return out
 }
 
 // sayApplied prints the outcome of each service.
@@ -260,10 +152,7 @@ func refusedCode(r v1.ApplyResult) error {
 		return nil
 	}
 	for _, item := range r.Items {
-		if item.Action != v1.Refused {
-			continue
-		}
-		if !conflicts(item.Problems) {
+		if item.Action == v1.Refused && !conflicts(item.Problems) {
 			return exit(ExitError)
 		}
 	}
@@ -276,31 +165,19 @@ func (a *app) showDryRun(r v1.ApplyResult) error {
 	if r.Plan != nil {
 		plan = *r.Plan
 	}
-	view := a.planView(plan) // including refused services among its problems
+	view := planView(plan) // including refused services among its problems
 	if !a.printer().People() {
-		view = a.applyView(r)
+		view = applyView(r)
 	}
-	if err := a.show(view); err != nil {
-		return err
-	}
-	if r.Refused > 0 {
-		return refusedCode(r)
-	}
-	return planCode(plan)
+	return cmp.Or(a.show(view), refusedCode(r), planCode(plan))
 }
 
-func (a *app) applyView(r v1.ApplyResult) output.View {
-	return output.View{
-		Data: r,
-		Names: func() []string {
-			var names []string
-			for _, item := range r.Items {
-				if item.Action != v1.Refused {
-					names = append(names, nameOf(item.Namespace, item.Name))
-				}
-			}
-			return names
-		},
-		Text: func(bool) string { return "" },
+func applyView(r v1.ApplyResult) output.View {
+	view := output.View{Data: r}
+	for _, item := range r.Items {
+		if item.Action != v1.Refused {
+			view.Names = append(view.Names, nameOf(item.Namespace, item.Name))
+		}
 	}
+	return view
 }

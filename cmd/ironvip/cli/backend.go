@@ -2,7 +2,8 @@ package cli
 
 import (
 	"context"
-	"strconv"
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,10 +46,6 @@ func (a *app) backendListCommand() *cobra.Command {
 					return notFound(err, seeServices)
 				}
 				add(key.String(), backends.Revision, backends.Items)
-			}
-			if len(list.Items) == 0 && a.printer().People() {
-				a.printer().Say("no backends")
-				return nil
 			}
 			return a.show(a.backendListView(list))
 		}),
@@ -98,7 +95,7 @@ func lastOne(state string, b v1.Backend) string {
 	if state != vip.Ready.String() || b.Usable {
 		return ""
 	}
-	return "; it takes no new connections yet: " + backendState(b.BackendStatus) + ", weight " + strconv.FormatUint(uint64(b.Weight), 10)
+	return "; it takes no new connections yet: " + backendState(b.BackendStatus) + ", weight " + fmt.Sprint(b.Weight)
 }
 
 // parseBackend reads "SERVICE BACKEND" or "SERVICE/BACKEND".
@@ -109,7 +106,7 @@ func parseBackend(args []string) (vip.ServiceKey, string, error) {
 	} else if i := strings.LastIndexByte(args[0], '/'); i >= 0 {
 		service, id = args[0][:i], args[0][i+1:]
 	} else {
-		return vip.ServiceKey{}, "", &failure{code: ExitUsage, err: errText("backend missing: use SERVICE BACKEND or SERVICE/BACKEND"),
+		return vip.ServiceKey{}, "", &failure{code: ExitUsage, err: errors.New("backend missing: use SERVICE BACKEND or SERVICE/BACKEND"),
 			hint: "run ironvip backend list " + args[0]}
 	}
 	key, err := parseKey(service)
@@ -124,53 +121,27 @@ func parseBackend(args []string) (vip.ServiceKey, string, error) {
 }
 
 func (a *app) backendListView(list itemsOf[v1.Backend]) output.View {
-	return output.View{
-		Data:  list,
-		Names: output.NamesOf(list.Items, func(b v1.Backend) string { return b.Service + "/" + b.ID }),
-		Text: func(wide bool) string {
-			grid := a.backendGrid(wide, true)
-			for _, b := range list.Items {
-				a.addBackend(grid, b.Service, b.BackendStatus, wide, true)
-			}
-			return grid.Text(a.printer().ColorOut)
-		},
+	grid := output.NewGrid(append([]string{"SERVICE"}, backendHeader...)...)
+	for _, b := range list.Items {
+		grid.Add(append([]any{b.Service}, a.backendRow(b.BackendStatus)...)...)
 	}
+	view := output.List(list, grid, "no backends")
+	view.Names = output.Texts(list.Items, func(b v1.Backend) string { return b.Service + "/" + b.ID })
+	return view
 }
 
-func (a *app) backendGrid(wide, withService bool) *output.Grid {
-	grid := &output.Grid{Header: []string{"BACKEND", "WEIGHT", "STATE", "NODE", "ZONE"}}
-	if withService {
-		grid.Header = append([]string{"SERVICE"}, grid.Header...)
-	}
-	if wide {
-		grid.Header = append(grid.Header, "TTL", "HEARTBEAT DUE", "REMOVED")
-	}
-	return grid
-}
+// backendHeader names the cells of backendRow.
+var backendHeader = []string{"BACKEND", "WEIGHT", "STATE", "NODE", "ZONE", "+TTL", "+HEARTBEAT DUE", "+REMOVED"}
 
-func (a *app) addBackend(grid *output.Grid, service string, b v1.BackendStatus, wide, withService bool) {
-	row := output.Row(b.ID, strconv.FormatUint(uint64(b.Weight), 10), "", b.Node, b.Zone)
-	row[2] = output.Cell{Text: backendState(b), Style: output.Good}
+func (a *app) backendRow(b v1.BackendStatus) []any {
+	state := output.Cell{Text: backendState(b), Style: output.Good}
 	if !b.Usable {
-		row[2].Style = output.Caution
+		state.Style = output.Caution
 	}
 	if b.LeavingAt != nil {
-		row[2].Text += ", removed " + output.Ago(*b.LeavingAt, a.Now()) + " at the latest"
+		state.Text += ", removed " + a.ago(b.LeavingAt) + " at the latest"
 	}
-	if withService {
-		row = append(output.Row(service), row...)
-	}
-	if wide {
-		due, removed := "", ""
-		if b.ExpiresAt != nil {
-			due = output.Ago(*b.ExpiresAt, a.Now())
-		}
-		if b.RemovedAt != nil {
-			removed = output.Ago(*b.RemovedAt, a.Now())
-		}
-		row = append(row, output.Row(b.TTL, due, removed)...)
-	}
-	grid.Add(row...)
+	return []any{b.ID, b.Weight, state, b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt)}
 }
 
 // backendState describes the state: "ready", "drain (source says ready)", "ready, not usable".

@@ -7,29 +7,27 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"reflect"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/agent"
-
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
-	"github.com/ironvip/ironvip/vip/spec/strict"
+	"github.com/ironvip/ironvip/internal/agent"
 )
 
 // EnvAddr is the environment variable for the agent's address if --addr is not set.
 const EnvAddr = "IRONVIP_ADDR"
 
 // DefaultConfig is the default path of the configuration.
-const DefaultConfig = "/etc/ironvip"
+const DefaultConfig = doctor.DefaultConfig
 
 // defaultTimeout bounds the wait for a response or for the dataplane.
 const defaultTimeout = 30 * time.Second
@@ -55,40 +53,26 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Version == "" {
-		o.Version = "devel"
-	}
-	if o.Stdin == nil {
-		o.Stdin = os.Stdin
-	}
-	if o.Stdout == nil {
-		o.Stdout = os.Stdout
-	}
-	if o.Stderr == nil {
-		o.Stderr = os.Stderr
-	}
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
-	if o.RunAgent == nil {
-		o.RunAgent = agent.Run
-	}
-	if o.Clean == nil {
-		o.Clean = agent.Clean
-	}
-	if o.Save == nil {
-		o.Save = agent.Save
-	}
-	if o.Restore == nil {
-		o.Restore = agent.Restore
-	}
-	if o.NewIdentity == nil {
-		o.NewIdentity = agent.NewIdentity
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
+	o.Version = or(o.Version, "devel")
+	o.Stdin = or[io.Reader](o.Stdin, os.Stdin)
+	o.Stdout = or[io.Writer](o.Stdout, os.Stdout)
+	o.Stderr = or[io.Writer](o.Stderr, os.Stderr)
+	o.Getenv = or(o.Getenv, os.Getenv)
+	o.Now = or(o.Now, time.Now)
+	o.RunAgent = or(o.RunAgent, agent.Run)
+	o.Clean = or(o.Clean, agent.Clean)
+	o.Save = or(o.Save, agent.Save)
+	o.Restore = or(o.Restore, agent.Restore)
+	o.NewIdentity = or(o.NewIdentity, agent.NewIdentity)
 	return o
+}
+
+// or returns v, or otherwise if v is zero. Unlike cmp.Or it accepts functions.
+func or[T any](v, otherwise T) T {
+	if reflect.ValueOf(&v).Elem().IsZero() {
+		return otherwise
+	}
+	return v
 }
 
 // app is the state that all commands share: the environment and the global flags.
@@ -109,9 +93,7 @@ func Execute(ctx context.Context, o Options, args []string) int {
 	return a.report(root.ExecuteContext(ctx))
 }
 
-// NewRoot returns the command tree, for documentation or to run it differently.
-func NewRoot(o Options) *cobra.Command { return (&app{Options: o.withDefaults()}).root() }
-
+// root returns the command tree.
 func (a *app) root() *cobra.Command {
 	a.format, a.timeout = output.Table, defaultTimeout
 	root := &cobra.Command{
@@ -147,7 +129,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 	flags.VarP(&a.format, "output", "o", "output format: "+output.FormatList())
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "maximum time for an answer and, after a change, until it is applied")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "print more on stderr: addresses, request ids")
-	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formatNames(), cobra.ShellCompDirectiveNoFileComp)))
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.FormatNames(), cobra.ShellCompDirectiveNoFileComp)))
 	for _, name := range []string{"addr", "timeout"} {
 		must(root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
 	}
@@ -178,93 +160,22 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 		a.versionCommand(),
 	)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	needsShell(root)
+	completionNeedsShell(root)
 	positionals(root)
 	return root
 }
 
-// needsShell makes cobra's "completion" refuse an unknown shell, as ironvip's groups do. By default
-// it prints its help, and a script would continue with that.
-func needsShell(root *cobra.Command) {
-	root.InitDefaultCompletionCmd()
-	for _, cmd := range root.Commands() {
-		if cmd.Name() == "completion" {
-			like := group(cmd.Name(), cmd.Short)
-			cmd.Args, cmd.RunE = like.Args, like.RunE
-		}
-	}
-}
+// namedAddr returns the agent's address from the flags or the environment, or "".
+func (a *app) namedAddr() string { return cmp.Or(a.addr, a.Getenv(EnvAddr)) }
 
-// group returns a command that only contains other commands.
-func group(name, short string, children ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   name,
-		Short: short,
-		Args:  cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usage(cmd, "%s: command missing: use %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
-			}
-			return unknownCommand(cmd, args[0])
-		},
-	}
-	cmd.AddCommand(children...)
-	return cmd
-}
-
-// positionals makes a wrong number of arguments a usage error in every command of the tree.
-func positionals(cmd *cobra.Command) {
-	if check := cmd.Args; check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if check(cmd, args) == nil {
-				return nil
-			}
-			err := usage(cmd, "%s: %s given", cmd.CommandPath(), output.Plural(len(args), "argument"))
-			err.hint = "usage: " + strings.TrimSuffix(cmd.UseLine(), " [flags]")
-			return err
-		}
-	}
-	for _, child := range cmd.Commands() {
-		positionals(child)
-	}
-}
-
-func unknownCommand(cmd *cobra.Command, name string) error {
-	err := usage(cmd, "unknown command %q for %q", name, cmd.CommandPath())
-	if near := strict.Nearest(name, commandNames(cmd)); near != "" {
-		err.hint = fmt.Sprintf("did you mean %q?", cmd.CommandPath()+" "+near)
-	}
-	return err
-}
-
-func commandNames(cmd *cobra.Command) []string {
-	var names []string
-	for _, c := range cmd.Commands() {
-		names = append(names, c.Name())
-	}
-	return names
-}
-
-func formatNames() []string {
-	var names []string
-	for _, f := range output.Formats() {
-		names = append(names, string(f))
-	}
-	return names
-}
-
-// client returns a client of the agent at the address from the flags or the environment.
+// client returns a client of the agent at namedAddr or the default address.
 func (a *app) client() (*client.Client, error) { return a.clientWithin(a.timeout) }
 
 func (a *app) clientWithin(timeout time.Duration) (*client.Client, error) {
-	addr := a.addr
-	if addr == "" {
-		addr = a.Getenv(EnvAddr)
-	}
 	if a.timeout <= 0 {
 		return nil, &failure{code: ExitUsage, err: fmt.Errorf("invalid --timeout %s: must be positive", a.timeout), hint: "use a duration such as 30s"}
 	}
-	c, err := client.New(addr, client.Options{Timeout: timeout, UserAgent: "ironvip/" + a.Version})
+	c, err := client.New(a.namedAddr(), client.Options{Timeout: timeout, UserAgent: "ironvip/" + a.Version})
 	if err != nil {
 		return nil, &failure{code: ExitUsage, err: err, hint: "--addr and " + EnvAddr + " take unix://PATH or http://HOST:PORT"}
 	}
@@ -279,34 +190,5 @@ func (a *app) printer() *output.Printer {
 		ColorOut: output.ColorWanted(a.Stdout, a.Getenv), ColorErr: output.ColorWanted(a.Stderr, a.Getenv)}
 }
 
-// withClient returns the action of a command that needs an agent.
-func (a *app) withClient(do func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		c, err := a.client()
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return do(cmd.Context(), c, args)
-	}
-}
-
-// noWait adds the --no-wait flag of mutating commands and returns its value.
-func noWait(flags *pflag.FlagSet) *bool {
-	return flags.Bool("no-wait", false, "don't wait until the dataplane has applied the change")
-}
-
-// write returns how long a mutating command waits for the dataplane.
-func (a *app) write(noWait bool) client.Write {
-	if noWait {
-		return client.Write{}
-	}
-	return client.Write{Wait: a.timeout}
-}
-
-// must panics on err. It is for calls that fail only because of a programming error.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
+// show writes a view in the selected format.
+func (a *app) show(v output.View) error { return a.printer().Show(v) }

@@ -24,6 +24,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/ipvs"
 )
 
 var update = flag.Bool("update", false, "write the expected outputs and docs/cli.md anew")
@@ -222,8 +223,8 @@ func wellHost() *doctor.Host {
 			"proc/7/comm":               {Data: []byte("bash\n")},
 		},
 		PID: 7,
-		IPVS: func() []doctor.Requirement {
-			return []doctor.Requirement{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true}, {Name: "kernel module ip_vs", OK: true, Required: true},
+		IPVS: func() []ipvs.Finding {
+			return []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true}, {Name: "kernel module ip_vs", OK: true, Required: true},
 				{Name: "kernel module ip_vs_wrr", OK: true, Required: true}, {Name: "sysctl net.ipv4.vs.conntrack", OK: true}}
 		},
 		Disk:     func(string) (doctor.Disk, error) { return doctor.Disk{Free: 10 << 30}, nil },

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ironvip/ironvip/api/client"
-	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
 // completionTimeout bounds the wait of a shell's completion for the agent.
@@ -38,10 +37,10 @@ func (a *app) complete(propose completer) cobra.CompletionFunc {
 	}
 }
 
-// first limits a completer to the first n arguments. 0 means no limit.
-func first(n int, propose completer) completer {
+// onlyFirst limits a completer to the first argument.
+func onlyFirst(propose completer) completer {
 	return func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
-		if n > 0 && len(args) >= n {
+		if len(args) > 0 {
 			return nil, nil
 		}
 		return propose(ctx, c, args)
@@ -50,16 +49,12 @@ func first(n int, propose completer) completer {
 
 // services proposes the names of services that are not in args.
 func services(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
-	given := map[string]bool{}
-	for _, a := range args {
-		given[a] = true
-	}
 	var out []cobra.Completion
 	for s, err := range c.AllServices(ctx, client.List{}) {
 		if err != nil {
 			return nil, err
 		}
-		if name := serviceName(s); !given[name] {
+		if name := serviceName(s); !slices.Contains(args, name) {
 			out = append(out, cobra.CompletionWithDesc(name, s.Status.State+" "+addresses(s.Status.VIPs)))
 		}
 	}
@@ -67,7 +62,7 @@ func services(ctx context.Context, c *client.Client, args []string) ([]cobra.Com
 }
 
 // serviceThenBackend proposes services, and then the backends of the chosen one.
-func serviceThenBackend(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+func serviceThenBackend(ctx context.Context, c *client.Client, args []string) (out []cobra.Completion, err error) {
 	switch len(args) {
 	case 0:
 		return services(ctx, c, args)
@@ -77,14 +72,10 @@ func serviceThenBackend(ctx context.Context, c *client.Client, args []string) ([
 			return nil, err
 		}
 		list, err := c.Backends(ctx, key.Namespace, key.Name)
-		if err != nil {
-			return nil, err
-		}
-		var out []cobra.Completion
 		for _, b := range list.Items {
 			out = append(out, cobra.CompletionWithDesc(b.ID, b.State))
 		}
-		return out, nil
+		return out, err
 	}
 	return nil, nil
 }
@@ -99,15 +90,16 @@ func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Com
 	return out, err
 }
 
-// states proposes the states of a service.
-func states() []cobra.Completion {
-	return []cobra.Completion{v1.StateHealthy, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
+// tableNames proposes the names of the agent's tables.
+func tableNames(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+	list, err := c.DebugTables(ctx)
+	for _, t := range list.Items {
+		out = append(out, t.Name)
+	}
+	return out, err
 }
 
-// oneOf refuses a value of a flag that is not one of of. "" means unset.
-func oneOf(cmd *cobra.Command, flag, value string, of []string) error {
-	if value == "" || slices.Contains(of, value) {
-		return nil
-	}
-	return usage(cmd, "invalid --%s %q: use %s", flag, value, strings.Join(of, ", "))
+// completeFiles proposes files with an extension.
+func completeFiles(extension string) cobra.CompletionFunc {
+	return cobra.FixedCompletions([]cobra.Completion{extension}, cobra.ShellCompDirectiveFilterFileExt)
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/internal/agent"
 )
 
 // dataplaneDoc is the document of "dataplane show". It combines two API responses.
@@ -20,11 +20,11 @@ type dataplaneDoc struct {
 }
 
 func (a *app) dataplaneShowCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:               "show [SERVICE]",
 		Short:             "show the dataplane and all desired frontends",
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.complete(first(1, services)),
+		ValidArgsFunction: a.complete(onlyFirst(services)),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 			service := ""
 			if len(args) == 1 {
@@ -38,50 +38,40 @@ func (a *app) dataplaneShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			doc := dataplaneDoc{Dataplane: plane, Frontends: []v1.Frontend{}}
-			for cursor := ""; ; {
-				page, err := c.Frontends(ctx, service, cursor, 0)
-				if err != nil {
-					return err
-				}
-				doc.Frontends = append(doc.Frontends, page.Items...)
-				if cursor = page.Next; cursor == "" {
-					break
-				}
+			frontends, err := allPages(func(cursor string) (v1.FrontendList, error) { return c.Frontends(ctx, service, cursor, 0) },
+				func(page *v1.FrontendList) (*[]v1.Frontend, *string) { return &page.Items, &page.Next })
+			if err != nil {
+				return err
 			}
-			return a.show(a.dataplaneView(doc))
+			return a.show(a.dataplaneView(dataplaneDoc{Dataplane: plane, Frontends: frontends.Items}))
 		}),
 	}
-	return cmd
 }
 
 func (a *app) dataplaneView(d dataplaneDoc) output.View {
 	return output.View{
 		Data:  d,
-		Names: output.NamesOf(d.Frontends, frontendName),
-		Text: func(wide bool) string {
-			p, plane := a.printer(), d.Dataplane
+		Names: output.Texts(d.Frontends, frontendName),
+		Text: func(p *output.Printer) string {
+			plane := d.Dataplane
 			var b strings.Builder
-			level := levelCell(plane.Level)
-			fmt.Fprintf(&b, "%s  %s: %s\n", p.Paint(level.Text, level.Style), output.Clean(plane.Mode), output.Clean(plane.Summary))
+			fmt.Fprintf(&b, "%s  %s: %s\n", levelWord(p, plane.Level), output.Clean(plane.Mode), output.Clean(plane.Summary))
 			facts := output.Grid{Indent: "      "}
-			facts.Add(output.Row("chosen", plane.Reason)...)
-			facts.Add(output.Row("revision", fmt.Sprintf("%d applied of %d", plane.AppliedRevision, plane.DesiredRevision))...)
+			facts.Add("chosen", plane.Reason)
+			facts.Add("revision", fmt.Sprintf("%d applied of %d", plane.AppliedRevision, plane.DesiredRevision))
 			resync := fmt.Sprintf("%s since the start", output.Plural(int(plane.Repairs), "repair"))
 			if plane.LastResync != nil {
-				resync += ", last read " + output.Ago(*plane.LastResync, a.Now())
+				resync += ", last read " + a.ago(plane.LastResync)
 			}
-			facts.Add(output.Row("drift", resync)...)
-			b.WriteString(facts.Text(p.ColorOut))
+			facts.Add("drift", resync)
+			b.WriteString(facts.Text(p))
 			for _, f := range plane.Findings {
-				c := levelCell(f.Level)
-				fmt.Fprintf(&b, "%s  %s\n", p.Paint(c.Text, c.Style), output.Clean(joinNonEmpty("    fix: ", f.Message, f.Fix)))
+				fmt.Fprintf(&b, "%s  %s\n", levelWord(p, f.Level), output.Clean(joinNonEmpty("    fix: ", f.Message, f.Fix)))
 			}
 			b.WriteString(problemsText("      ", plane.Problems))
-			if len(d.Frontends) == 0 {
-				return b.String()
+			if len(d.Frontends) > 0 {
+				b.WriteString("\n" + frontendsText(p, d.Frontends))
 			}
-			b.WriteString("\n" + a.frontendsText(d.Frontends, wide))
 			return b.String()
 		},
 	}
@@ -90,19 +80,19 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 // fewBackends is the number of backends per frontend in a table; -o wide shows all.
 const fewBackends = 3
 
-func (a *app) frontendsText(frontends []v1.Frontend, wide bool) string {
-	grid := output.Grid{Header: []string{"FRONTEND", "SERVICE", "KIND", "SCHEDULER", "BACKENDS"}}
-	if wide {
-		grid.Header = append(grid.Header, "FORWARD", "AFFINITY", "MASQUERADE", "REVISION")
-	}
-	grid.Header = append(grid.Header, "STATE") // last: a problem's text is long
+func frontendsText(p *output.Printer, frontends []v1.Frontend) string {
+	// STATE is the last column, because a problem's text is long.
+	grid := output.NewGrid("FRONTEND", "SERVICE", "KIND", "SCHEDULER", "BACKENDS", "+FORWARD", "+AFFINITY", "+MASQUERADE", "+REVISION", "STATE")
 	for _, f := range frontends {
-		backends := make([]string, len(f.Backends))
-		for i, e := range f.Backends {
-			backends[i] = e.Address + "=" + strconv.FormatUint(uint64(e.Weight), 10)
+		backends := output.Texts(f.Backends, func(e v1.Endpoint) string {
 			if e.LeavingAt != nil {
-				backends[i] = e.Address + "=leaving"
+				return e.Address + "=leaving"
 			}
+			return fmt.Sprintf("%s=%d", e.Address, e.Weight)
+		})
+		shown := strings.Join(backends, " ")
+		if p.Format != output.Wide && len(backends) > fewBackends {
+			shown = strings.Join(backends[:fewBackends], " ") + fmt.Sprintf(" and %d more", len(backends)-fewBackends)
 		}
 		state := output.Cell{Text: "pending", Style: output.Caution}
 		switch {
@@ -113,18 +103,10 @@ func (a *app) frontendsText(frontends []v1.Frontend, wide bool) string {
 		case f.Applied:
 			state = output.Cell{Text: "applied", Style: output.Good}
 		}
-		shown := strings.Join(backends, " ")
-		if !wide && len(backends) > fewBackends {
-			shown = strings.Join(backends[:fewBackends], " ") + fmt.Sprintf(" and %d more", len(backends)-fewBackends)
-		}
-		row := []output.Cell{{Text: frontendName(f)}, {Text: f.Service}, {Text: f.Kind},
-			{Text: joinNonEmpty(" ", f.Scheduler, strings.Join(f.Flags, " "))}, {Text: shown}}
-		if wide {
-			row = append(row, output.Row(f.Forward, f.Affinity, f.Masquerade, strconv.FormatUint(f.Revision, 10))...)
-		}
-		grid.Add(append(row, state)...)
+		grid.Add(frontendName(f), f.Service, f.Kind, joinNonEmpty(" ", f.Scheduler, strings.Join(f.Flags, " ")), shown,
+			f.Forward, f.Affinity, f.Masquerade, f.Revision, state)
 	}
-	return grid.Text(a.printer().ColorOut)
+	return grid.Text(p)
 }
 
 func frontendName(f v1.Frontend) string {
@@ -143,11 +125,7 @@ exit code is 0 without differences and 10 with differences.`,
 			if err != nil {
 				return err
 			}
-			if diff.InSync && a.printer().People() {
-				a.printer().Say("no differences")
-				return nil
-			}
-			if err := a.show(a.diffView(diff)); err != nil {
+			if err := a.show(diffView(diff)); err != nil {
 				return err
 			}
 			if !diff.InSync {
@@ -158,19 +136,14 @@ exit code is 0 without differences and 10 with differences.`,
 	}
 }
 
-func (a *app) diffView(d v1.DataplaneDiff) output.View {
-	return output.View{
-		Data:  d,
-		Names: output.NamesOf(d.Items, func(e v1.DiffEntry) string { return e.Frontend }),
-		Text: func(bool) string {
-			grid := output.Grid{}
-			for _, e := range d.Items {
-				details := strings.Join(e.Details, "; ")
-				grid.Add(actionCell(e.Action), output.Cell{Text: e.Frontend}, output.Cell{Text: e.Service}, output.Cell{Text: details})
-			}
-			return grid.Text(a.printer().ColorOut) + output.Plural(len(d.Items), "difference") + ". They are repaired at the next resync.\n"
-		},
+func diffView(d v1.DataplaneDiff) output.View {
+	grid := &output.Grid{Footer: output.Plural(len(d.Items), "difference") + ". They are repaired at the next resync.\n"}
+	for _, e := range d.Items {
+		grid.Add(actionCell(e.Action), e.Frontend, e.Service, strings.Join(e.Details, "; "))
 	}
+	view := output.List(d, grid, "no differences")
+	view.Names = output.Texts(d.Items, func(e v1.DiffEntry) string { return e.Frontend })
+	return view
 }
 
 // actionCell returns the sign of a change, as in a plan.
@@ -184,4 +157,72 @@ func actionCell(action string) output.Cell {
 		return output.Cell{Text: "~", Style: output.Caution}
 	}
 	return output.Cell{Text: action}
+}
+
+func (a *app) dataplaneCleanCommand() *cobra.Command {
+	var req agent.CleanRequest
+	cmd := &cobra.Command{
+		Use:   "clean",
+		Short: "remove everything that an agent left in the kernel; needs no agent",
+		Long: `Removes what an agent left in this host's kernel: its IPVS services, the device with
+the virtual addresses and the nftables table, and nothing else. It needs no agent and
+refuses to run beside one (exit code 5).
+
+An IPVS service belongs to ironvip if the nftables table records it, or if its address is on
+ironvip's device or leased. Other services with addresses of a pool are shown and kept,
+unless --pools is given. If the state file is missing or damaged, the table and the device
+are enough. Sysctls, the state file and the configuration stay.
+
+With --dry-run nothing is changed, and the exit code is 10 if there is anything to remove.`,
+		Example: "  ironvip dataplane clean --dry-run\n  systemctl stop ironvip && ironvip dataplane clean",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
+			defer cancel()
+			result, err := a.Clean(ctx, req)
+			if err != nil {
+				return err
+			}
+			return a.showClean(result)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&req.DryRun, "dry-run", false, "change nothing and show what would be removed (exit code 10 if anything would)")
+	flags.BoolVar(&req.Pools, "pools", false, "also remove other IPVS services with addresses of the pools")
+	flags.BoolVar(&req.Force, "force", false, "run beside an agent; with the ipvs dataplane it restores everything at its next resync")
+	storeFlags(cmd, &req.Config, &req.StateDir, theConfig)
+	return cmd
+}
+
+func (a *app) showClean(r agent.CleanResult) error {
+	p := a.printer()
+	if p.People() {
+		for _, note := range r.Notes {
+			p.Label("note", output.Faint, note)
+		}
+	}
+	if err := a.show(cleanView(r)); err != nil {
+		return err
+	}
+	switch {
+	case r.Removed:
+		p.Say("removed %s", output.Plural(len(r.Items), "object"))
+	case len(r.Items) > 0:
+		return exit(ExitChanges)
+	}
+	return nil
+}
+
+func cleanView(r agent.CleanResult) output.View {
+	grid := &output.Grid{}
+	rows := func(sign output.Cell, items []agent.CleanItem) {
+		for _, x := range items {
+			grid.AddSparse(sign, x.Kind, x.Name, output.Cell{Text: x.Detail, Style: output.Faint})
+		}
+	}
+	rows(output.Cell{Text: "-", Style: output.Bad}, r.Items)
+	rows(output.Cell{Text: "left", Style: output.Caution}, r.Left)
+	view := output.List(r, grid, "nothing to remove")
+	view.Names = output.Texts(r.Items, func(x agent.CleanItem) string { return x.Name })
+	return view
 }

@@ -23,7 +23,7 @@ type doctorDoc struct {
 }
 
 func (a *app) doctorCommand() *cobra.Command {
-	config := DefaultConfig
+	var config string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "diagnose this host and suggest fixes",
@@ -37,20 +37,13 @@ exit code is 0 if everything is ok, 1 with a FAIL and 3 with a WARN.`,
 			if err != nil {
 				return err
 			}
-			if err := a.show(a.doctorView(doc)); err != nil {
+			if err := a.show(doctorView(doc)); err != nil || doc.Level == doctor.OK {
 				return err
 			}
-			switch doc.Level {
-			case doctor.Fail:
-				return exit(ExitError)
-			case doctor.Warn:
-				return exit(ExitDegraded)
-			}
-			return nil
+			return exit(map[doctor.Level]int{doctor.Fail: ExitError, doctor.Warn: ExitDegraded}[doc.Level])
 		},
 	}
-	cmd.Flags().StringVar(&config, "config", config, "the configuration: a file, or a directory with ironvip.toml")
-	must(cmd.MarkFlagFilename("config", "toml"))
+	configFlag(cmd, &config, theConfig)
 	return cmd
 }
 
@@ -58,19 +51,18 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	v := a.validate(path)
 	host := a.Host
 	if host == nil {
-		realServer := v.config != nil && v.config.Dataplane.Role == configs.RoleRealServer
-		this := doctor.ThisHost(func() []doctor.Requirement { return ipvsRequirements(realServer) }, ipvsServices)
+		this := doctor.ThisHost(v.config != nil && v.config.Dataplane.Role == configs.RoleRealServer)
 		host = &this
 	}
 	file, err := filepath.Abs(path)
 	if err != nil {
 		return doctorDoc{}, err
 	}
-	want := doctor.Want{Config: file, Mode: doctor.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
+	want := doctor.Want{Config: file, Mode: configs.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
 	if c := v.config; c != nil {
 		want.Mode, want.StateDir, want.Device = c.Dataplane.Mode, c.Node.StateDir, c.Dataplane.Device
 		if c.Dataplane.Role == configs.RoleRealServer {
-			want.Mode = doctor.ModeIPVS // the agent has nothing to fall back to
+			want.Mode = configs.ModeIPVS // the agent has nothing to fall back to
 		}
 		for _, p := range c.Pools {
 			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)
@@ -78,7 +70,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	}
 	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
 	doc.Findings = append(doc.Findings, fromConfig(path, v)...)
-	if c := v.config; c != nil && c.API.Socket != "" && a.addr == "" && a.Getenv(EnvAddr) == "" {
+	if c := v.config; c != nil && c.API.Socket != "" && a.namedAddr() == "" {
 		a.addr = "unix://" + c.API.Socket // the agent of this configuration
 	}
 	c, err := a.client()
@@ -99,18 +91,21 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 
 // fromConfig returns the findings about the configuration.
 func fromConfig(path string, v validated) []doctor.Finding {
+	finding := func(level doctor.Level, text, fix string) doctor.Finding {
+		return doctor.Finding{Level: level, Check: "config", Text: text, Fix: fix}
+	}
 	switch {
 	case v.missing:
-		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "configuration " + path + " not found: services get no addresses, and no agent starts without the directory",
-			Fix: "write " + path + "/" + configs.ConfigName + " with a [[pool]], or use --config"}}
+		return []doctor.Finding{finding(doctor.Warn, "configuration "+path+" not found: services get no addresses, and no agent starts without the directory",
+			"write "+path+"/"+configs.ConfigName+" with a [[pool]], or use --config")}
 	case len(v.problems) == 0 && v.unread != "":
-		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "config " + path + ": " + v.summary + "; " + v.unread + " ignored: no static source configured", Fix: readServices}}
+		return []doctor.Finding{finding(doctor.Warn, "config "+path+": "+v.summary+"; "+v.unread+" ignored: no static source configured", readServices)}
 	case len(v.problems) == 0:
-		return []doctor.Finding{{Level: doctor.OK, Check: "config", Text: "config " + path + ": " + v.summary}}
+		return []doctor.Finding{finding(doctor.OK, "config "+path+": "+v.summary, "")}
 	}
 	var out []doctor.Finding
 	for _, p := range v.problems {
-		out = append(out, doctor.Finding{Level: doctor.Fail, Check: "config", Text: p.Error(), Fix: p.Hint})
+		out = append(out, finding(doctor.Fail, p.Error(), p.Hint))
 	}
 	return out
 }
@@ -132,48 +127,41 @@ func fromStatus(s v1.NodeStatus) []doctor.Finding {
 		out[0] = doctor.Finding{Level: doctor.Warn, Check: "agent", Text: "agent on " + s.Node + " answers but is not ready yet", Fix: "ironvip status --wait"}
 	}
 	for _, c := range s.Checks {
-		out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: c.Name + ": " + c.Message, Fix: c.Hint})
+		add := func(text, fix string) {
+			out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: c.Name + ": " + text, Fix: fix})
+		}
+		add(c.Message, c.Hint)
 		for _, p := range c.Problems {
-			out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: c.Name + ": " + p.String(), Fix: p.Hint})
+			add(p.String(), p.Hint)
 		}
 		if c.More > 0 {
-			out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: fmt.Sprintf("%s: and %d more", c.Name, c.More)})
+			add(fmt.Sprintf("and %d more", c.More), "")
 		}
 	}
 	return out
 }
 
-func (a *app) doctorView(doc doctorDoc) output.View {
-	return output.View{
-		Data: doc,
-		Names: func() []string {
-			var names []string
-			for _, f := range doc.Findings {
-				if f.Level != doctor.OK {
-					names = append(names, f.Check)
-				}
-			}
-			return names
-		},
-		Text: func(bool) string {
-			var b strings.Builder
-			for _, f := range doc.Findings {
-				b.WriteString(a.findingWord(f.Level) + "  " + output.Clean(joinNonEmpty("    fix: ", f.Text, f.Fix)) + "\n")
-			}
-			return b.String()
-		},
+func doctorView(doc doctorDoc) output.View {
+	view := output.View{Data: doc, Text: func(p *output.Printer) string {
+		var b strings.Builder
+		for _, f := range doc.Findings {
+			b.WriteString(findingWord(p, f.Level) + "  " + output.Clean(joinNonEmpty("    fix: ", f.Text, f.Fix)) + "\n")
+		}
+		return b.String()
+	}}
+	for _, f := range doc.Findings {
+		if f.Level != doctor.OK {
+			view.Names = append(view.Names, f.Check)
+		}
 	}
+	return view
 }
 
 // findingWord returns the word before a finding. OK is in lower case, so that the other levels
 // stand out even without colors.
-func (a *app) findingWord(l doctor.Level) string {
-	p := a.printer()
-	switch l {
-	case doctor.OK:
+func findingWord(p *output.Printer, l doctor.Level) string {
+	if l == doctor.OK {
 		return p.Paint("ok  ", output.Good)
-	case doctor.Warn:
-		return p.Paint("WARN", output.Caution)
 	}
-	return p.Paint("FAIL", output.Bad)
+	return levelWord(p, string(l))
 }

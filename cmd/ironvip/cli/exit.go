@@ -6,20 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"os/user"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
-
-	"github.com/ironvip/ironvip/internal/agent"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/internal/agent"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -174,61 +173,48 @@ func conflicts(problems []v1.Problem) bool {
 // may use the socket, if it can be determined.
 func hintOf(e *client.Error) string {
 	if e.Code == client.CodeNotPermitted {
-		if path, ok := socketOf(e); ok {
-			if name := groupOf(path); name != "" {
-				return fmt.Sprintf("use sudo, or join the group %s that owns the socket: usermod -aG %s USER", name, name)
-			}
+		_, socket, _ := strings.Cut(e.Detail, "unix://")
+		socket, _, _ = strings.Cut(socket, ":")
+		if name := groupOf(socket); name != "" {
+			return fmt.Sprintf("use sudo, or join the group %s that owns the socket: usermod -aG %s USER", name, name)
 		}
 	}
 	return inCommands(e.Hint)
 }
 
 // restCall matches a call of the REST API in the agent's hints.
-var restCall = regexp.MustCompile(`(?:GET|PUT|POST) /v1/[^\s;,]+`)
+var restCall = regexp.MustCompile(`(?:GET|PUT) /v1/[^\s;,]+`)
+
+// commandOf has the commands that make REST calls, by patterns of path.Match.
+var commandOf = []struct{ call, command string }{
+	{"PUT " + v1.PathServices + "/*/*", "ironvip service apply"},
+	{"GET " + v1.PathServices, "ironvip service list"},
+	{"GET " + v1.PathServices + "/*/*/backends", "ironvip backend list"},
+	{"GET " + v1.PathStatus, "ironvip status"},
+	{"GET " + v1.PathDataplane, "ironvip dataplane show"},
+	{"GET " + v1.PathDataplaneDiff, "ironvip dataplane diff"},
+	{"GET " + v1.PathSources, "ironvip source list"},
+	{"GET " + v1.PathNodes, "ironvip node list"},
+	{"GET " + v1.PathPools, "ironvip pool list"},
+	{"GET " + v1.PathVIPs, "ironvip vip list"},
+}
 
 // inCommands replaces the REST calls in a hint by the commands that make these calls.
 func inCommands(hint string) string {
 	return restCall.ReplaceAllStringFunc(hint, func(call string) string {
-		method, path, _ := strings.Cut(call, " ")
-		parts := strings.Split(strings.TrimPrefix(path, "/v1/"), "/")
-		switch {
-		case method == "PUT" && parts[0] == "services" && len(parts) == 3:
-			return "ironvip service apply"
-		case method != "GET":
-			return call
-		case path == v1.PathStatus:
-			return "ironvip status"
-		case path == v1.PathDataplaneDiff:
-			return "ironvip dataplane diff"
-		case parts[0] == "dataplane":
-			return "ironvip dataplane show"
-		case parts[len(parts)-1] == "backends":
-			return "ironvip backend list"
-		case path == v1.PathServices || path == v1.PathSources || path == v1.PathNodes || path == v1.PathPools || path == v1.PathVIPs:
-			return "ironvip " + strings.TrimSuffix(parts[0], "s") + " list"
+		for _, c := range commandOf {
+			if is, _ := path.Match(c.call, call); is {
+				return c.command
+			}
 		}
 		return call
 	})
 }
 
-// socketOf returns the unix socket in an error's text.
-func socketOf(e *client.Error) (string, bool) {
-	_, rest, ok := strings.Cut(e.Detail, "unix://")
-	if !ok {
-		return "", false
-	}
-	path, _, _ := strings.Cut(rest, ":")
-	return path, true
-}
-
 // groupOf returns the group of a file, or "" if it is unknown or root's, which no user should join.
 func groupOf(path string) string {
-	info, err := os.Stat(path)
-	if err != nil {
-		return ""
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || stat.Gid == 0 || info.Mode().Perm()&0o020 == 0 {
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil || stat.Gid == 0 || stat.Mode&unix.S_IWGRP == 0 {
 		return ""
 	}
 	g, err := user.LookupGroupId(strconv.FormatUint(uint64(stat.Gid), 10))
@@ -247,13 +233,5 @@ func problemLine(p v1.Problem) string {
 	if p.Service != "" {
 		p.Field = inRequest.ReplaceAllString(p.Field, "")
 	}
-	if p.Hint == "" {
-		return p.String()
-	}
-	return p.String() + "     hint: " + p.Hint
+	return joinNonEmpty("     hint: ", p.String(), p.Hint)
 }
-
-// errText is an error that is its text.
-type errText string
-
-func (e errText) Error() string { return string(e) }

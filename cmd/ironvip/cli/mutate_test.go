@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/input"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -244,7 +245,7 @@ func TestGetPrintsWhatApplyReads(t *testing.T) {
 				t.Fatalf("%s: %s", format, r)
 			}
 			for _, file := range []string{"stdin", "x." + format} {
-				got, problems := parseServices(file, []byte(r.stdout))
+				got, problems := input.Services(file, []byte(r.stdout))
 				if len(problems) > 0 {
 					t.Errorf("%s of %s: %v\n%s", format, names, problems, r.stdout)
 				}
@@ -263,19 +264,5 @@ func TestGetPrintsWhatApplyReads(t *testing.T) {
 	}
 	if r := a.run(t, "service list -o toml"); r.code != ExitUsage {
 		t.Errorf("list -o toml: %s", r)
-	}
-}
-
-func TestYAMLIsRecognized(t *testing.T) {
-	for text, want := range map[string]bool{
-		"---\nname: web\n": true, "# c\n\nname: web": true, "services:\n- name: a": true, "- name: web": true, "\"name\": web": true,
-		"[[service]]\nname = \"a: b\"": false, "# a: b\n[[service]]": false, "": false, "{\"name\": 1}": false, "name = 1": false, "[{\"name\": 1}]": false,
-	} {
-		if got := looksLikeYAML([]byte(text)); got != want {
-			t.Errorf("%q: %v", text, got)
-		}
-	}
-	if _, problems := parseServices("x.yaml", []byte("a: [")); len(problems) != 1 || !strings.Contains(problems[0].Error(), "x.yaml: invalid YAML: ") {
-		t.Errorf("%v", problems)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
+	"github.com/ironvip/ironvip/ipvs"
 )
 
 func TestDoctor(t *testing.T) {
@@ -41,14 +42,14 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	noIPVS := func(h *doctor.Host) {
-		h.IPVS = func() []doctor.Requirement {
-			return []doctor.Requirement{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true},
+		h.IPVS = func() []ipvs.Finding {
+			return []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true},
 				{Name: "kernel module ip_vs", Required: true, Detail: "the kernel has no IPVS, or it isn't loaded", Remedy: "modprobe ip_vs"}}
 		}
 	}
 	oneSetting := func(h *doctor.Host) {
-		h.IPVS = func() []doctor.Requirement {
-			return []doctor.Requirement{{Name: "kernel module ip_vs", OK: true, Required: true},
+		h.IPVS = func() []ipvs.Finding {
+			return []ipvs.Finding{{Name: "kernel module ip_vs", OK: true, Required: true},
 				{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1: masquerading needs it; the agent sets it when it may",
 					Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}}
 		}
@@ -195,14 +196,6 @@ func TestNamesAreTakenBack(t *testing.T) {
 	for _, args := range [][]string{{"web", "[2001:db8::1]:80"}, {"web/[2001:db8::1]:80"}, {"shop/web", "2001:db8::1"}} {
 		if _, _, err := parseBackend(args); err != nil {
 			t.Errorf("%v: %v", args, err)
-		}
-	}
-}
-
-func TestLooksLikeJSON(t *testing.T) {
-	for text, want := range map[string]bool{"{}": true, " \n[ {": true, "[]": true, "[[service]]": false, "[node]": false, "# x": false, "": false, "a = 1": false} {
-		if looksLikeJSON([]byte(text)) != want {
-			t.Errorf("%q: %v, want %v", text, !want, want)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestReference(t *testing.T) {
 	for _, m := range meanings {
 		fmt.Fprintf(&b, "| %d | %s |\n", m.code, m.text)
 	}
-	root := NewRoot(Options{})
+	root := (&app{Options: Options{}.withDefaults()}).root()
 	root.InitDefaultCompletionCmd()
 	b.WriteString("\n## Flags of every command\n\n" + flagTable(root.PersistentFlags()))
 	for _, cmd := range root.Commands() {
@@ -147,5 +147,5 @@ func TestCommandsDescribeThemselves(t *testing.T) {
 			check(child)
 		}
 	}
-	check(NewRoot(Options{}))
+	check((&app{Options: Options{}.withDefaults()}).root())
 }

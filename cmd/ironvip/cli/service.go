@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -36,62 +37,56 @@ func parseKeys(names []string) ([]vip.ServiceKey, error) {
 	return keys, nil
 }
 
+// forEach reads an answer of the agent for each named service.
+func forEach[T any](names []string, read func(vip.ServiceKey) (T, error)) ([]T, error) {
+	keys, err := parseKeys(names)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]T, len(keys))
+	for i, key := range keys {
+		if out[i], err = read(key); err != nil {
+			return nil, notFound(err, seeServices)
+		}
+	}
+	return out, nil
+}
+
 func (a *app) serviceListCommand() *cobra.Command {
 	var by client.List
-	var cmd *cobra.Command
-	cmd = &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "list services with addresses and state",
 		Example: "  ironvip service list\n  ironvip service list --state degraded -o wide\n  ironvip service list --label team=web -o name",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-			if err := oneOf(cmd, "state", by.State, states()); err != nil {
-				return err
-			}
-			list, err := allServices(ctx, c, by)
+			list, err := allPages(func(cursor string) (v1.ServiceList, error) {
+				by.Cursor = cursor
+				return c.Services(ctx, by)
+			}, func(page *v1.ServiceList) (*[]v1.Service, *string) { return &page.Items, &page.Next })
 			if err != nil {
 				return err
 			}
-			if len(list.Items) == 0 && a.printer().People() {
-				a.printer().Say("no %sservices", map[bool]string{true: "matching "}[by.Source != "" || by.State != "" || len(by.Labels) > 0])
-				return nil
-			}
 			var connections map[string]uint64
-			if a.printer().People() {
+			if a.printer().People() && len(list.Items) > 0 {
 				connections = a.connections(ctx, c)
 			}
-			return a.show(a.serviceListView(list, connections))
+			empty := "no services"
+			if by.Source != "" || by.State != "" || len(by.Labels) > 0 {
+				empty = "no matching services"
+			}
+			return a.show(a.serviceListView(list, connections, empty))
 		}),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&by.Source, "source", "", "list services of this source")
-	flags.StringVar(&by.State, "state", "", "list services in this state: "+strings.Join(states(), ", "))
+	states := []string{v1.StateHealthy, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
+	choiceFlag(cmd, &by.State, "state", "list services in this state: "+strings.Join(states, ", "), states...)
 	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "list services with this label: KEY or KEY=VALUE (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("source", a.complete(sourceNames)))
-	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions))
 	return cmd
-}
-
-// allServices reads every page of a list. Its revision is that of the first page, so that a wait
-// for changes misses nothing.
-func allServices(ctx context.Context, c *client.Client, by client.List) (v1.ServiceList, error) {
-	out := v1.ServiceList{Items: []v1.Service{}}
-	for first := true; ; first = false {
-		page, err := c.Services(ctx, by)
-		if err != nil {
-			return out, err
-		}
-		if first {
-			out.Revision = page.Revision
-		}
-		out.Items = append(out.Items, page.Items...)
-		if page.Next == "" {
-			return out, nil
-		}
-		by.Cursor = page.Next
-	}
 }
 
 func (a *app) serviceGetCommand() *cobra.Command {
@@ -106,17 +101,11 @@ replace them.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete(services),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-			keys, err := parseKeys(args)
+			list, err := forEach(args, func(key vip.ServiceKey) (v1.Service, error) {
+				return c.Service(ctx, key.Namespace, key.Name, client.Wait{})
+			})
 			if err != nil {
 				return err
-			}
-			var list []v1.Service
-			for _, key := range keys {
-				s, err := c.Service(ctx, key.Namespace, key.Name, client.Wait{})
-				if err != nil {
-					return notFound(err, seeServices)
-				}
-				list = append(list, s)
 			}
 			return a.show(a.serviceView(list))
 		}),
@@ -128,17 +117,15 @@ func (a *app) serviceExplainCommand() *cobra.Command {
 		Use:               "explain NAME",
 		Short:             "explain the state of a service",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.complete(first(1, services)),
+		ValidArgsFunction: a.complete(onlyFirst(services)),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-			key, err := parseKey(args[0])
+			list, err := forEach(args, func(key vip.ServiceKey) (v1.Explanation, error) {
+				return c.Explain(ctx, key.Namespace, key.Name)
+			})
 			if err != nil {
 				return err
 			}
-			e, err := c.Explain(ctx, key.Namespace, key.Name)
-			if err != nil {
-				return notFound(err, seeServices)
-			}
-			return a.show(a.explainView(e))
+			return a.show(explainView(list[0]))
 		}),
 	}
 }
@@ -189,13 +176,17 @@ func appliedWord(applied bool) string {
 }
 
 // showChange writes the responses of a mutating command in the formats for programs. The
-// human-readable message is already on stderr. A single response is written alone, several as a
-// list.
+// human-readable message is already on stderr.
 func showChange[T any](a *app, answers []T, names []string) error {
-	if a.printer().People() {
-		return nil
+	return a.show(output.View{Data: oneOrList(answers), Names: names})
+}
+
+// oneOrList returns the document of some objects: a single one alone, several as a list.
+func oneOrList[T any](objects []T) any {
+	if len(objects) == 1 {
+		return objects[0]
 	}
-	return a.show(viewOf(answers, names))
+	return itemsOf[T]{objects}
 }
 
 // itemsOf is the form of a list that has no type in the API.

@@ -14,38 +14,19 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// viewOf returns a view for programs. Its text is empty, because the human-readable messages are on
-// stderr.
-func viewOf[T any](answers []T, names []string) output.View {
-	v := output.View{Data: itemsOf[T]{answers}, Names: func() []string { return names }, Text: func(bool) string { return "" }}
-	if len(answers) == 1 {
-		v.Data = answers[0]
+func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64, empty string) output.View {
+	grid := output.NewGrid("NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "CONN", "AGE",
+		"+POOL", "+SCHEDULER", "+NODE PORTS", "+REVISION", "+SUMMARY")
+	for _, s := range list.Items {
+		name, st := serviceName(s), s.Status
+		conn := ""
+		if n, known := connections[name]; known {
+			conn = count(n)
+		}
+		grid.Add(name, addresses(st.VIPs), ports(st.Ports), backendCount(st), output.Cell{Text: st.State, Style: stateStyle(st.State)}, s.Source,
+			conn, a.age(st.Since), st.Pool, s.Spec.Scheduler, nodePorts(st.Ports), s.Revision, st.Summary)
 	}
-	return v
-}
-
-func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64) output.View {
-	return output.View{
-		Data:  list,
-		Names: output.NamesOf(list.Items, serviceName),
-		Text: func(wide bool) string {
-			grid := output.Grid{Header: []string{"NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "CONN", "AGE"}}
-			if wide {
-				grid.Header = append(grid.Header, "POOL", "SCHEDULER", "NODE PORTS", "REVISION", "SUMMARY")
-			}
-			for _, s := range list.Items {
-				row := output.Row(serviceName(s), addresses(s.Status.VIPs), ports(s.Status.Ports), backendCount(s.Status),
-					"", s.Source, connectionsCell(connections, serviceName(s)), a.age(s.Status.Since))
-				row[4] = output.Cell{Text: s.Status.State, Style: stateStyle(s.Status.State)}
-				if wide {
-					row = append(row, output.Row(s.Status.Pool, s.Spec.Scheduler, nodePorts(s.Status.Ports),
-						strconv.FormatUint(s.Revision, 10), s.Status.Summary)...)
-				}
-				grid.Add(row...)
-			}
-			return grid.Text(a.printer().ColorOut)
-		},
-	}
+	return output.List(list, grid, empty)
 }
 
 // serviceView shows services in full as text. For programs, it writes what apply accepts.
@@ -56,14 +37,10 @@ func (a *app) serviceView(list []v1.Service) output.View {
 	}
 	v := output.View{
 		Data:  v1.ApplyRequest{Services: specs},
-		Names: output.NamesOf(list, serviceName),
+		Names: output.Texts(list, serviceName),
 		TOML:  func() (string, error) { return output.TOMLBlocks("service", specs) },
-		Text: func(wide bool) string {
-			texts := make([]string, len(list))
-			for i, s := range list {
-				texts[i] = a.serviceText(s, wide)
-			}
-			return strings.Join(texts, "\n")
+		Text: func(p *output.Printer) string {
+			return strings.Join(output.Texts(list, func(s v1.Service) string { return a.serviceText(p, s) }), "\n")
 		},
 	}
 	if len(specs) == 1 {
@@ -81,61 +58,57 @@ func definition(s v1.Service) v1.ServiceSpec {
 	return s.Spec
 }
 
-func (a *app) serviceText(s v1.Service, wide bool) string {
-	p, st := a.printer(), s.Status
+func (a *app) serviceText(p *output.Printer, s v1.Service) string {
+	st := s.Status
 	var b strings.Builder
 	// The summary is a sentence: "web is healthy: ...".
 	reason, _ := strings.CutPrefix(st.Summary, serviceName(s)+" is "+st.State)
 	fmt.Fprintf(&b, "%s is %s%s\n", p.Paint(serviceName(s), output.Strong), p.Paint(st.State, stateStyle(st.State)), output.Clean(reason))
 
 	facts := output.Grid{Indent: "  "}
-	fact := func(name, text string) {
-		facts.Add(output.Cell{Text: name, Style: output.Faint}, output.Cell{Text: text})
+	fact := func(name, text string) { facts.Add(output.Cell{Text: name, Style: output.Faint}, text) }
+	optional := func(name, text string) {
+		if text != "" {
+			fact(name, text)
+		}
 	}
 	fact("source", joinNonEmpty(", ", s.Source, s.Origin))
 	vips := addresses(st.VIPs)
 	if st.Pool != "" && vips != "" {
 		vips += " from pool " + st.Pool
 		if st.Since != nil {
-			vips += ", assigned " + output.Ago(*st.Since, a.Now())
+			vips += ", assigned " + a.ago(st.Since)
 		}
 	}
 	fact("vip", vips)
 	fact("balance", balance(s.Spec))
-	for _, f := range []struct{ name, text string }{
-		{"traffic", traffic(s.Spec)},
-		{"clients", clients(s.Spec.SourceRanges, wide)},
-		{"health check", joinNonEmpty(" ", map[bool]string{true: "port"}[st.Health != 0], number(st.Health))},
-	} {
-		if f.text != "" {
-			fact(f.name, f.text)
-		}
+	optional("traffic", traffic(s.Spec))
+	optional("clients", clients(s.Spec.SourceRanges, p.Format == output.Wide))
+	if st.Health != 0 {
+		fact("health check", "port "+number(st.Health))
 	}
-	if len(s.Spec.Labels) > 0 {
-		fact("labels", labels(s.Spec.Labels))
-	}
+	optional("labels", labels(s.Spec.Labels))
 	fact("revision", fmt.Sprintf("%d, %s", s.Revision, howApplied(st)))
-	b.WriteString(facts.Text(p.ColorOut))
+	b.WriteString(facts.Text(p))
 
-	portGrid := output.Grid{Indent: "  ", Header: []string{"PORT", "NAME", "TARGET", "NODE PORT"}}
+	ports := output.Grid{Indent: "  ", Header: []string{"PORT", "NAME", "TARGET", "NODE PORT"}}
 	for _, port := range st.Ports {
-		portGrid.Add(output.Row(numbers(port)+"/"+port.Protocol, port.Name, target(port, st.Backends), number(port.NodePort))...)
+		ports.Add(numbers(port)+"/"+port.Protocol, port.Name, target(port, st.Backends), number(port.NodePort))
 	}
-	b.WriteString(portGrid.Text(p.ColorOut))
+	b.WriteString(ports.Text(p))
 	if len(st.Backends) > 0 {
-		grid := a.backendGrid(wide, false)
-		grid.Indent = "  "
+		backends := output.Grid{Indent: "  ", Header: backendHeader}
 		for _, be := range st.Backends {
-			a.addBackend(grid, "", be, wide, false)
+			backends.Add(a.backendRow(be)...)
 		}
-		b.WriteString(grid.Text(p.ColorOut))
+		b.WriteString(backends.Text(p))
 	}
-	if wide {
+	if p.Format == output.Wide {
 		conditions := output.Grid{Indent: "  ", Header: []string{"CONDITION", "STATUS", "REASON", "MESSAGE"}}
 		for _, c := range st.Conditions {
-			conditions.Add(output.Row(c.Type, c.Status, c.Reason, c.Message)...)
+			conditions.Add(c.Type, c.Status, c.Reason, c.Message)
 		}
-		b.WriteString(conditions.Text(p.ColorOut))
+		b.WriteString(conditions.Text(p))
 	}
 	for _, problem := range st.Problems {
 		problem.Service = "" // named above
@@ -165,34 +138,35 @@ func target(port v1.PortStatus, backends []v1.BackendStatus) string {
 	return number(port.TargetPort)
 }
 
-func (a *app) explainView(e v1.Explanation) output.View {
+func explainView(e v1.Explanation) output.View {
 	return output.View{
 		Data:  e,
-		Names: func() []string { return []string{e.Service} },
-		Text: func(bool) string {
-			var b strings.Builder
-			for _, l := range e.Lines {
-				b.WriteString(output.Clean(l) + "\n")
-			}
-			return b.String() // the sentences include the problems and their hints
+		Names: []string{e.Service},
+		Text: func(*output.Printer) string { // the sentences include the problems and their hints
+			return strings.Join(output.Texts(e.Lines, output.Clean), "\n") + "\n"
 		},
 	}
 }
 
 // problemsText returns problems, one per line.
 func problemsText(indent string, problems []v1.Problem) string {
-	var b strings.Builder
-	for _, p := range problems {
-		b.WriteString(indent + output.Clean(problemLine(p)) + "\n")
-	}
-	return b.String()
+	return strings.Join(output.Texts(problems, func(p v1.Problem) string { return indent + output.Clean(problemLine(p)) + "\n" }), "")
 }
 
+// age returns how old t is, or "" without t.
 func (a *app) age(t *time.Time) string {
 	if t == nil {
 		return ""
 	}
 	return output.Since(*t, a.Now())
+}
+
+// ago returns how long ago t was, or "" without t.
+func (a *app) ago(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return output.Ago(*t, a.Now())
 }
 
 func stateStyle(state string) output.Style {
@@ -208,11 +182,7 @@ func stateStyle(state string) output.Style {
 }
 
 func addresses(addrs []netip.Addr) string {
-	texts := make([]string, len(addrs))
-	for i, a := range addrs {
-		texts[i] = a.String()
-	}
-	return strings.Join(texts, ",")
+	return strings.Join(output.Texts(addrs, netip.Addr.String), ",")
 }
 
 // ports returns a service's ports, grouped by protocol: "80,10000-10099/tcp 443/udp".
@@ -309,22 +279,12 @@ func traffic(s v1.ServiceSpec) string {
 
 // labels returns labels sorted by key: "team=web,tier=1".
 func labels(in map[string]string) string {
-	var out []string
-	for _, k := range slices.Sorted(maps.Keys(in)) {
-		out = append(out, k+"="+in[k])
-	}
-	return strings.Join(out, ",")
+	return strings.Join(output.Texts(slices.Sorted(maps.Keys(in)), func(k string) string { return k + "=" + in[k] }), ",")
 }
 
 // joinNonEmpty joins the texts that are not empty.
 func joinNonEmpty(sep string, texts ...string) string {
-	var out []string
-	for _, t := range texts {
-		if t != "" {
-			out = append(out, t)
-		}
-	}
-	return strings.Join(out, sep)
+	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), sep)
 }
 
 func number(n uint16) string {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,20 +23,6 @@ import (
 // maxSnapshot bounds the size of a snapshot: about 500,000 leases.
 const maxSnapshot = 256 << 20
 
-// storeFlags adds the flags that name a store.
-func storeFlags(cmd *cobra.Command, req *agent.StoreRequest, config string) {
-	flags := cmd.Flags()
-	flags.StringVar(&req.Config, "config", DefaultConfig, config)
-	flags.StringVar(&req.StateDir, "state-dir", "", "directory of the state file (default: node.state_dir of the configuration)")
-	must(cmd.MarkFlagFilename("config", "toml"))
-	must(cmd.MarkFlagDirname("state-dir"))
-}
-
-// completeJSON proposes files that end in .json.
-func completeJSON(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return []cobra.Completion{"json"}, cobra.ShellCompDirectiveFilterFileExt
-}
-
 func (a *app) snapshotSaveCommand() *cobra.Command {
 	var req agent.StoreRequest
 	cmd := &cobra.Command{
@@ -53,10 +40,10 @@ If the store has values that cannot be read, they are listed on stderr and in th
 and the exit code is 3. "snapshot restore" reports them as conflicts.`,
 		Example:           "  ironvip snapshot save vips.json\n  systemctl stop ironvip && ironvip snapshot save vips.json",
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeJSON,
+		ValidArgsFunction: completeFiles("json"),
 	}
 	req.Version = a.Version
-	storeFlags(cmd, &req, "read the store that this configuration names, without an agent")
+	storeFlags(cmd, &req.Config, &req.StateDir, "read the store that this configuration names, without an agent")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var out bytes.Buffer // write the whole document or nothing
 		if err := a.save(cmd.Context(), req, cmd.Flags().Changed("config") || req.StateDir != "", &out); err != nil {
@@ -82,13 +69,7 @@ func writeFile(path string, data []byte) error {
 	}
 	defer os.Remove(f.Name()) // fails after the rename
 	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
+	if err := cmp.Or(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), path)
@@ -124,8 +105,7 @@ func (a *app) save(ctx context.Context, req agent.StoreRequest, offline bool, to
 		}
 		defer c.Close()
 		err = c.Get(ctx, v1.PathExport, to)
-		named := a.addr != "" || a.Getenv(EnvAddr) != ""
-		if err == nil || named || !client.IsCode(err, client.CodeUnreachable) {
+		if err == nil || a.namedAddr() != "" || !client.IsCode(err, client.CodeUnreachable) {
 			return err
 		}
 		a.printer().Say("no agent answers at %s: reading the store of %s", c.Addr(), req.Config)
@@ -153,12 +133,12 @@ because every service would get a new address. --none lifts this for a host that
 addresses that the fleet has for its services.`,
 		Example:           "  ironvip snapshot compare vips.json\n  ironvip snapshot restore vips.json && systemctl start ironvip",
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeJSON,
+		ValidArgsFunction: completeFiles("json"),
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&req.SkipConflicts, "skip-conflicts", false, "restore everything that has no conflict")
 	flags.BoolVar(&req.None, "none", false, "restore nothing, and let the agent start on the store as it is")
-	storeFlags(cmd, &req.StoreRequest, "the configuration that names the store: a file, or a directory with ironvip.toml")
+	storeFlags(cmd, &req.Config, &req.StateDir, "the configuration that names the store: a file, or a directory with ironvip.toml")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0 && !req.None:
@@ -185,9 +165,9 @@ nothing. Stop this host's agent first (exit code 5). The exit code is 0 if the s
 has everything, 10 if a restore would write, and 5 if it would be refused.`,
 		Example:           "  ironvip snapshot compare vips.json",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeJSON,
+		ValidArgsFunction: completeFiles("json"),
 	}
-	storeFlags(cmd, &req.StoreRequest, "the configuration that names the store: a file, or a directory with ironvip.toml")
+	storeFlags(cmd, &req.Config, &req.StateDir, "the configuration that names the store: a file, or a directory with ironvip.toml")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		result, err := a.readAndRestore(cmd.Context(), req, args)
 		if err != nil {
@@ -220,20 +200,13 @@ const maxConflicts = 100
 // result.
 func (a *app) showConflicts(r agent.RestoreResult, word string, style output.Style) error {
 	p := a.printer()
-	for i, c := range r.Conflicts {
-		if i == maxConflicts {
-			p.Say("and %d more; -o json lists all", len(r.Conflicts)-i)
-			break
-		}
+	for _, c := range r.Conflicts[:min(len(r.Conflicts), maxConflicts)] {
 		p.Label(word, style, c.String())
 	}
-	if p.People() {
-		return nil
+	if more := len(r.Conflicts) - maxConflicts; more > 0 {
+		p.Say("and %d more; -o json lists all", more)
 	}
-	return a.show(output.View{
-		Data:  r,
-		Names: output.NamesOf(r.Conflicts, func(c snapshot.Conflict) string { return c.Name }),
-	})
+	return a.show(output.View{Data: r, Names: output.Texts(r.Conflicts, func(c snapshot.Conflict) string { return c.Name })})
 }
 
 // restoredText counts what a restore writes.

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func (a *app) serviceStatsCommand() *cobra.Command {
@@ -30,23 +31,15 @@ that this dataplane has no such counter.`,
 				if err != nil {
 					return err
 				}
-				if len(list.Items) == 0 && a.printer().People() {
-					a.printer().Say("no services in the dataplane")
-					return nil
-				}
-				return a.show(a.statsListView(list))
+				return a.show(statsListView(list))
 			}
-			keys, err := parseKeys(args)
+			all, err := forEach(args, func(key vip.ServiceKey) (v1.ServiceStats, error) {
+				return c.ServiceStats(ctx, key.Namespace, key.Name)
+			})
 			if err != nil {
 				return err
 			}
-			all := make([]v1.ServiceStats, len(keys))
-			for i, key := range keys {
-				if all[i], err = c.ServiceStats(ctx, key.Namespace, key.Name); err != nil {
-					return notFound(err, seeServices)
-				}
-			}
-			return a.show(a.statsView(all))
+			return a.show(statsView(all))
 		}),
 	}
 }
@@ -68,87 +61,55 @@ func (a *app) connections(ctx context.Context, c *client.Client) map[string]uint
 	return out
 }
 
-// connectionsCell returns the cell with the connections of one service.
-func connectionsCell(of map[string]uint64, service string) string {
-	n, known := of[service]
-	if !known {
-		return ""
+func statsListView(list v1.StatsList) output.View {
+	grid := trafficGrid("NAME")
+	for _, s := range list.Items {
+		addTraffic(grid, s.Service, &s.Traffic)
 	}
-	return count(n)
+	return output.List(list, grid, "no services in the dataplane")
 }
 
-func (a *app) statsListView(list v1.StatsList) output.View {
+func statsView(all []v1.ServiceStats) output.View {
 	return output.View{
-		Data:  list,
-		Names: output.NamesOf(list.Items, func(s v1.ServiceTotal) string { return s.Service }),
-		Text: func(wide bool) string {
-			grid := trafficGrid("NAME", wide)
-			for _, s := range list.Items {
-				addTraffic(grid, s.Service, &s.Traffic, wide)
-			}
-			return grid.Text(a.printer().ColorOut)
+		Data:  oneOrList(all),
+		Names: output.Texts(all, func(s v1.ServiceStats) string { return s.Service }),
+		Text: func(p *output.Printer) string {
+			return strings.Join(output.Texts(all, func(s v1.ServiceStats) string { return statsText(p, s) }), "\n")
 		},
 	}
-}
-
-func (a *app) statsView(all []v1.ServiceStats) output.View {
-	v := output.View{
-		Data:  itemsOf[v1.ServiceStats]{all},
-		Names: output.NamesOf(all, func(s v1.ServiceStats) string { return s.Service }),
-		Text: func(wide bool) string {
-			texts := make([]string, len(all))
-			for i, s := range all {
-				texts[i] = a.statsText(s, wide)
-			}
-			return strings.Join(texts, "\n")
-		},
-	}
-	if len(all) == 1 {
-		v.Data = all[0]
-	}
-	return v
 }
 
 // statsText returns a service's frontends, each followed by its backends.
-func (a *app) statsText(s v1.ServiceStats, wide bool) string {
-	p := a.printer()
-	grid := trafficGrid("FRONTEND", wide)
+func statsText(p *output.Printer, s v1.ServiceStats) string {
+	grid := trafficGrid("FRONTEND")
 	grid.Indent = "  "
 	for _, f := range s.Frontends {
-		addTraffic(grid, f.Frontend, f.Traffic, wide)
+		addTraffic(grid, f.Frontend, f.Traffic)
 		for _, b := range f.Backends {
-			addTraffic(grid, "  "+b.Address, &b.Traffic, wide)
+			addTraffic(grid, "  "+b.Address, &b.Traffic)
 		}
 	}
-	text := fmt.Sprintf("%s: %s open, %s in all\n", p.Paint(s.Service, output.Strong), output.Plural(shownInt(s.Traffic.Active), "connection"), count(s.Traffic.Connections))
-	return text + grid.Text(p.ColorOut)
+	open := output.Plural(int(min(s.Traffic.Active, math.MaxInt)), "connection")
+	return fmt.Sprintf("%s: %s open, %s in all\n", p.Paint(s.Service, output.Strong), open, count(s.Traffic.Connections)) + grid.Text(p)
 }
 
-func trafficGrid(first string, wide bool) *output.Grid {
-	grid := &output.Grid{Header: []string{first, "CONN", "TOTAL", "IN", "OUT", "CONN/S", "IN/S", "OUT/S"}}
-	if wide {
-		grid.Header = append(grid.Header, "INACTIVE", "PACKETS IN", "PACKETS OUT", "PACKETS IN/S", "PACKETS OUT/S")
-	}
-	return grid
+func trafficGrid(first string) *output.Grid {
+	return output.NewGrid(first, "CONN", "TOTAL", "IN", "OUT", "CONN/S", "IN/S", "OUT/S",
+		"+INACTIVE", "+PACKETS IN", "+PACKETS OUT", "+PACKETS IN/S", "+PACKETS OUT/S")
 }
 
 // addTraffic adds a line. A nil t means that the dataplane doesn't have the object.
-func addTraffic(grid *output.Grid, name string, t *v1.Traffic, wide bool) {
-	cells := make([]string, len(grid.Header))
-	cells[0] = name
+func addTraffic(grid *output.Grid, name string, t *v1.Traffic) {
+	cells := []any{name, "", "", "", "", "", "", "", "", "", "", "", ""}
 	if t != nil {
-		copy(cells[1:], []string{count(t.Active), count(t.Connections), output.Bytes(t.In.Bytes), output.Bytes(t.Out.Bytes)})
+		copy(cells[1:], []any{count(t.Active), count(t.Connections), output.Bytes(t.In.Bytes), output.Bytes(t.Out.Bytes)})
+		copy(cells[8:], []any{counted(t.Inactive), counted(t.In.Packets), counted(t.Out.Packets)})
 		if r := t.Rates; r != nil {
-			copy(cells[5:], []string{count(r.Connections), output.Bytes(r.In.Bytes), output.Bytes(r.Out.Bytes)})
-		}
-		if wide {
-			copy(cells[8:], []string{counted(t.Inactive), counted(t.In.Packets), counted(t.Out.Packets)})
-			if r := t.Rates; r != nil {
-				copy(cells[11:], []string{counted(r.In.Packets), counted(r.Out.Packets)})
-			}
+			copy(cells[5:], []any{count(r.Connections), output.Bytes(r.In.Bytes), output.Bytes(r.Out.Bytes)})
+			copy(cells[11:], []any{counted(r.In.Packets), counted(r.Out.Packets)})
 		}
 	}
-	grid.Add(output.Row(cells...)...)
+	grid.Add(cells...)
 }
 
 // counted returns the text of a value that some dataplanes don't count.
@@ -158,5 +119,3 @@ func counted(n *uint64) string {
 	}
 	return count(*n)
 }
-
-func shownInt(n uint64) int { return int(min(n, math.MaxInt)) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -30,29 +31,26 @@ exit code is 0 if all checks are ok and 3 otherwise.`,
 			var status v1.NodeStatus
 			var err error
 			if wait {
-				status, err = a.awaitWell(ctx, c)
+				status, err = a.awaitHealthy(ctx, c)
 			} else {
 				status, err = c.Status(ctx)
 			}
 			if err != nil {
 				return err
 			}
-			if err := a.show(a.statusView(status)); err != nil {
+			if err := a.show(statusView(status)); err != nil || status.Level == v1.LevelOK {
 				return err
 			}
-			if status.Level != v1.LevelOK {
-				return exit(ExitDegraded)
-			}
-			return nil
+			return exit(ExitDegraded)
 		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the agent answers and the node is healthy, at most --timeout")
 	return cmd
 }
 
-// awaitWell polls until the node is healthy or the timeout has passed, and returns the last status.
-// It returns an error only if there was no response.
-func (a *app) awaitWell(ctx context.Context, c *client.Client) (v1.NodeStatus, error) {
+// awaitHealthy polls until the node is healthy or the timeout has passed, and returns the last
+// status. It returns an error only if there was no response.
+func (a *app) awaitHealthy(ctx context.Context, c *client.Client) (v1.NodeStatus, error) {
 	deadline, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
@@ -86,68 +84,55 @@ func (a *app) awaitWell(ctx context.Context, c *client.Client) (v1.NodeStatus, e
 	}
 }
 
-func (a *app) statusView(s v1.NodeStatus) output.View {
+func statusView(s v1.NodeStatus) output.View {
 	return output.View{
 		Data:  s,
-		Names: func() []string { return []string{s.Node} },
-		Text: func(bool) string {
-			var b strings.Builder
-			fmt.Fprintf(&b, "node  %s   ironvip %s   up %s\n", output.Clean(s.Node), output.Clean(s.Version),
-				output.Span(time.Duration(s.Uptime)*time.Second))
-			b.WriteString(a.checksText(s.Checks))
-			b.WriteString(worries(s))
-			return b.String()
+		Names: []string{s.Node},
+		Text: func(p *output.Printer) string {
+			return fmt.Sprintf("node  %s   ironvip %s   up %s\n", output.Clean(s.Node), output.Clean(s.Version),
+				output.Span(time.Duration(s.Uptime)*time.Second)) + checksText(p, s.Checks) + levelCounts(s)
 		},
 	}
 }
 
-// checksText returns a node's checks in the form of "status" and "doctor": one line per check,
-// followed by one line for each of its problems.
-func (a *app) checksText(checks []v1.Check) string {
+// checksText returns a node's checks: one line per check, followed by one line for each of its
+// problems.
+func checksText(p *output.Printer, checks []v1.Check) string {
 	grid := output.Grid{Indent: strings.Repeat(" ", 6)}
-	blank := output.Cell{Text: " "} // an empty one is shown as "-"
 	for _, c := range checks {
-		text := c.Message
-		if c.Hint != "" {
-			text += "     hint: " + c.Hint
-		}
-		grid.Add(levelCell(c.Level), output.Cell{Text: c.Name + " "}, output.Cell{Text: text})
-		for _, p := range c.Problems {
-			grid.Add(blank, blank, output.Cell{Text: "- " + problemLine(p)})
+		grid.AddSparse(levelCell(c.Level), c.Name+" ", joinNonEmpty("     hint: ", c.Message, c.Hint))
+		for _, problem := range c.Problems {
+			grid.AddSparse("", "", "- "+problemLine(problem))
 		}
 		if c.More > 0 {
-			grid.Add(blank, blank, output.Cell{Text: fmt.Sprintf("- and %d more", c.More)})
+			grid.AddSparse("", "", fmt.Sprintf("- and %d more", c.More))
 		}
 	}
-	return grid.Text(a.printer().ColorOut)
+	return grid.Text(p)
 }
 
-// worries counts the warnings and failures and names the command that shows details.
-func worries(s v1.NodeStatus) string {
-	warnings, failures := 0, 0
-	for _, c := range s.Checks {
-		switch c.Level {
-		case v1.LevelWarn:
-			warnings++
-		case v1.LevelFail:
-			failures++
-		}
-	}
+// levelCounts counts the warnings and failures and names the command that shows details.
+func levelCounts(s v1.NodeStatus) string {
 	var parts []string
-	if failures > 0 {
-		parts = append(parts, output.Plural(failures, "failure"))
-	}
-	if warnings > 0 {
-		parts = append(parts, output.Plural(warnings, "warning"))
+	for _, kind := range []struct{ level, name string }{{v1.LevelFail, "failure"}, {v1.LevelWarn, "warning"}} {
+		n := 0
+		for _, c := range s.Checks {
+			if c.Level == kind.level {
+				n++
+			}
+		}
+		if n > 0 {
+			parts = append(parts, output.Plural(n, kind.name))
+		}
 	}
 	if len(parts) == 0 {
 		return ""
 	}
-	text := strings.Join(parts, ", ") + "."
+	next := ""
 	if s.Next != "" {
-		text += " Next: " + output.Clean(s.Next)
+		next = " Next: " + output.Clean(s.Next)
 	}
-	return text + "\n"
+	return strings.Join(parts, ", ") + "." + next + "\n"
 }
 
 // levelCell returns the word for a level, padded to the widest.
@@ -163,5 +148,60 @@ func levelCell(level string) output.Cell {
 	return output.Cell{Text: level}
 }
 
-// show writes a view in the selected format.
-func (a *app) show(v output.View) error { return a.printer().Show(v) }
+// levelWord returns the painted word for a level.
+func levelWord(p *output.Printer, level string) string {
+	c := levelCell(level)
+	return p.Paint(c.Text, c.Style)
+}
+
+// versionDoc is the document of "version".
+type versionDoc struct {
+	Version string        `json:"version"`
+	Go      string        `json:"go"`
+	OS      string        `json:"os"`
+	Arch    string        `json:"arch"`
+	Agent   *agentVersion `json:"agent,omitempty"` // if one answers
+}
+
+type agentVersion struct {
+	Node    string `json:"node"`
+	Version string `json:"version"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "show the version of this program and of the running agent",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			doc := versionDoc{Version: a.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+			c, err := a.clientWithin(min(a.timeout, time.Second))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+			defer cancel()
+			if status, err := c.Status(ctx); err == nil {
+				doc.Agent = &agentVersion{Node: status.Node, Version: status.Version}
+			} else if a.verbose {
+				a.printer().Say("%v", err)
+			}
+			return a.show(versionView(doc))
+		},
+	}
+}
+
+func versionView(doc versionDoc) output.View {
+	return output.View{
+		Data:  doc,
+		Names: []string{doc.Version},
+		Text: func(*output.Printer) string {
+			text := fmt.Sprintf("ironvip %s (%s, %s/%s)\n", doc.Version, doc.Go, doc.OS, doc.Arch)
+			if doc.Agent != nil {
+				text += output.Clean(fmt.Sprintf("agent   %s on %s", doc.Agent.Version, doc.Agent.Node)) + "\n"
+			}
+			return text
+		},
+	}
+}

@@ -9,7 +9,9 @@ import (
 	"cmp"
 	"io/fs"
 	"net/netip"
+	"slices"
 
+	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -32,21 +34,11 @@ type Finding struct {
 	Fix   string `json:"fix,omitempty"` // a command or a setting
 }
 
-// Requirement is one thing that IPVS needs of the host, see ipvs.Check.
-type Requirement struct {
-	Name     string // "kernel module ip_vs", "sysctl net.ipv4.vs.conntrack"
-	OK       bool
-	Unknown  bool   // not OK because this process may not check it
-	Required bool   // the ipvs dataplane can't run without it
-	Detail   string // what was found, and why it matters
-	Remedy   string
-}
-
 // Host is the machine to examine.
 type Host struct {
 	Files    fs.FS                           // the root directory; /proc and /sys are read from it
 	PID      int                             // of this process
-	IPVS     func() []Requirement            // what IPVS needs
+	IPVS     func() []ipvs.Finding           // what IPVS needs
 	Disk     func(path string) (Disk, error) // the file system that holds path
 	Writable func(path string) (bool, error) // whether this process may write into the directory
 	State    func(path string) error         // the result of store.Check
@@ -69,13 +61,6 @@ type Disk struct {
 	ReadOnly bool
 }
 
-// The dataplane modes of the config.
-const (
-	ModeAuto  = "auto"
-	ModeIPVS  = "ipvs"
-	ModeProxy = "proxy"
-)
-
 // DefaultConfig is the directory of the configuration of an agent that was started
 // without a path.
 const DefaultConfig = "/etc/ironvip"
@@ -83,7 +68,7 @@ const DefaultConfig = "/etc/ironvip"
 // Want is what the config needs of the host.
 type Want struct {
 	Config   string // absolute path of the configuration's directory or file; DefaultConfig if empty
-	Mode     string // ModeAuto, ModeIPVS or ModeProxy
+	Mode     string // dataplane.mode
 	StateDir string
 	Device   string         // that carries the VIPs
 	Pools    []netip.Prefix // the ranges VIPs are drawn from
@@ -111,14 +96,12 @@ func Examine(h Host, w Want) []Finding {
 
 // Worst returns the worst level among the findings.
 func Worst(findings []Finding) Level {
-	worst := OK
-	for _, f := range findings {
-		switch {
-		case f.Level == Fail:
-			return Fail
-		case f.Level == Warn:
-			worst = Warn
-		}
+	has := func(l Level) bool { return slices.ContainsFunc(findings, func(f Finding) bool { return f.Level == l }) }
+	switch {
+	case has(Fail):
+		return Fail
+	case has(Warn):
+		return Warn
 	}
-	return worst
+	return OK
 }

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -25,14 +27,14 @@ func host(files map[string]string) Host {
 		m[path] = &fstest.MapFile{Data: []byte(text)}
 	}
 	return Host{Files: m, PID: 7,
-		IPVS:     func() []Requirement { return []Requirement{{Name: "kernel module ip_vs", OK: true, Required: true}} },
+		IPVS:     func() []ipvs.Finding { return []ipvs.Finding{{Name: "kernel module ip_vs", OK: true, Required: true}} },
 		Disk:     func(string) (Disk, error) { return Disk{Free: 1 << 30}, nil },
 		Writable: func(string) (bool, error) { return true, nil },
 		State:    func(string) error { return nil },
 	}
 }
 
-var want = Want{Mode: ModeAuto, StateDir: "/var/lib/ironvip", Pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
+var want = Want{Mode: configs.ModeAuto, StateDir: "/var/lib/ironvip", Pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
 
 // args returns a command line as in /proc.
 func args(words ...string) string { return strings.Join(words, "\x00") + "\x00" }
@@ -95,8 +97,8 @@ func TestFindings(t *testing.T) {
 		{"kube-proxy, config spares us in a line", with(kubeProxy("--config=/c"), "proc/9/root/c",
 			"ipvs:\n  excludeCIDRs: [\"192.0.2.0/24\", '2001:db8::/64']\nmode: ipvs\n"), want, OK, "kube_proxy", "excludes our addresses"},
 		{"kube-proxy, another block's mode", with(kubeProxy("--config=/c"), "proc/9/root/c", "detectLocal:\n  mode: ipvs\nmode: iptables\n"), want, OK, "kube_proxy", ""},
-		{"kube-proxy beside the userspace dataplane", kubeProxy("--proxy-mode=ipvs"), Want{Mode: ModeProxy, StateDir: "/s"}, OK, "kube_proxy", ""},
-		{"kube-proxy, no pools yet", kubeProxy("--proxy-mode=ipvs"), Want{Mode: ModeAuto, StateDir: "/s"}, Warn, "kube_proxy", "POOL_CIDRS"},
+		{"kube-proxy beside the userspace dataplane", kubeProxy("--proxy-mode=ipvs"), Want{Mode: configs.ModeProxy, StateDir: "/s"}, OK, "kube_proxy", ""},
+		{"kube-proxy, no pools yet", kubeProxy("--proxy-mode=ipvs"), Want{Mode: configs.ModeAuto, StateDir: "/s"}, Warn, "kube_proxy", "POOL_CIDRS"},
 
 		{"kube-router", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router")}, want, Warn, "kube_router", "--excluded-cidrs 192.0.2.0/24"},
 		{"kube-router without its service proxy", map[string]string{"proc/9/comm": "kube-router", "proc/9/cmdline": args("kube-router", "--run-service-proxy=false")}, want, OK, "kube_router", "doesn't use IPVS"},
@@ -117,19 +119,19 @@ func TestFindings(t *testing.T) {
 		{"keepalived, included", with(keepalived("include conf.d/*.conf\n"), "etc/conf.d/a.conf", "include ../k.conf\nvirtual_server 192.0.2.6 80 {\n}\n"), want, Warn, "keepalived", "192.0.2.6"},
 		{"keepalived, its things elsewhere", keepalived("virtual_server 192.0.3.5 80 {\n}\n}}\n{ { virtual_ipaddress { 192.0.3.5/32 }"), want, OK, "keepalived", "doesn't change"},
 		{"keepalived, excluded", keepalived("virtual_server 192.0.2.5 80 {\n}\nvrrp_instance v {\n virtual_ipaddress { 192.0.2.5 }\n}\n"),
-			Want{Mode: ModeAuto, StateDir: "/s", Pools: want.Pools, Excluded: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}, OK, "keepalived", "doesn't change"},
+			Want{Mode: configs.ModeAuto, StateDir: "/s", Pools: want.Pools, Excluded: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}, OK, "keepalived", "doesn't change"},
 		{"keepalived, comment", keepalived("global_defs {\n  # lvs_flush\n}\n"), want, OK, "keepalived", "doesn't change"},
 		{"keepalived, default config not readable", map[string]string{"proc/9/comm": "keepalived"}, want, Warn, "keepalived", "/etc/keepalived/keepalived.conf can't be read"},
 
 		{"agent with its rights", agent(agentStatus), want, OK, "capabilities", "agent (pid 8) has CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW"},
 		{"agent without rights", agent("CapEff:\t0000000000000400\n"), want, Warn, "capabilities", "has no CAP_NET_ADMIN, CAP_NET_RAW"},
-		{"agent without rights, ipvs configured", agent("CapEff:\t0\n"), Want{Mode: ModeIPVS, StateDir: "/s"}, Fail, "capabilities", "AmbientCapabilities="},
-		{"agent without rights, userspace", agent("CapEff:\t0\n"), Want{Mode: ModeProxy, StateDir: "/s"}, OK, "capabilities", ""},
+		{"agent without rights, ipvs configured", agent("CapEff:\t0\n"), Want{Mode: configs.ModeIPVS, StateDir: "/s"}, Fail, "capabilities", "AmbientCapabilities="},
+		{"agent without rights, userspace", agent("CapEff:\t0\n"), Want{Mode: configs.ModeProxy, StateDir: "/s"}, OK, "capabilities", ""},
 		{"the agent of another configuration", with(agent("CapEff:\t0\n"), "proc/8/cmdline", args("/usr/bin/ironvip", "agent", "--config", "/srv/other")), want, OK, "capabilities", ""},
 		{"the limit of another configuration's agent", with(agent(agentStatus), "proc/8/cmdline", args("/usr/bin/ironvip", "agent", "--config=/srv/other")), want, OK, "open_files", "this shell may open 1048576 files"},
 		{"the agent of a configuration by its directory", with(agent(agentStatus), "proc/8/cmdline", args("/usr/bin/ironvip", "agent", "--config", "/srv/other/")),
-			Want{Mode: ModeAuto, StateDir: "/s", Config: "/srv/other/ironvip.toml"}, OK, "capabilities", "agent (pid 8)"},
-		{"another agent when this configuration has none", agent("CapEff:\t0\n"), Want{Mode: ModeIPVS, StateDir: "/s", Config: "/srv/other"}, OK, "capabilities", ""},
+			Want{Mode: configs.ModeAuto, StateDir: "/s", Config: "/srv/other/ironvip.toml"}, OK, "capabilities", "agent (pid 8)"},
+		{"another agent when this configuration has none", agent("CapEff:\t0\n"), Want{Mode: configs.ModeIPVS, StateDir: "/s", Config: "/srv/other"}, OK, "capabilities", ""},
 		{"the agent's limit counts", agent(agentStatus), want, OK, "open_files", "agent (pid 8) may open 524288 files"},
 		{"few files", map[string]string{"proc/7/limits": "Max open files   1024   4096   files\n"}, want, Warn, "open_files", "LimitNOFILE="},
 		{"unlimited files", map[string]string{"proc/7/limits": "Max open files   1024   unlimited   files\n"}, want, OK, "open_files", "may open unlimited files"},
@@ -189,30 +191,30 @@ func only(findings []Finding, check string) []Finding {
 }
 
 func TestDataplane(t *testing.T) {
-	missing := Requirement{Name: "kernel module ip_vs", Required: true, Detail: "the kernel has no IPVS", Remedy: "modprobe ip_vs"}
+	missing := ipvs.Finding{Name: "kernel module ip_vs", Required: true, Detail: "the kernel has no IPVS", Remedy: "modprobe ip_vs"}
 	for _, c := range []struct {
 		name string
 		mode string
-		has  []Requirement
+		has  []ipvs.Finding
 		want []Finding
 	}{
-		{"all there", ModeAuto, []Requirement{{Name: "kernel module ip_vs", OK: true, Required: true}, {Name: "sysctl net.ipv4.ip_forward", OK: true}},
+		{"all there", configs.ModeAuto, []ipvs.Finding{{Name: "kernel module ip_vs", OK: true, Required: true}, {Name: "sysctl net.ipv4.ip_forward", OK: true}},
 			[]Finding{{OK, "ipvs", "ipvs: ip_vs, net.ipv4.ip_forward", ""}}},
-		{"required, auto", ModeAuto, []Requirement{missing, {Name: "kernel module ip_vs_wrr", OK: true, Detail: "not loaded; whether it can be is not known"}}, []Finding{
+		{"required, auto", configs.ModeAuto, []ipvs.Finding{missing, {Name: "kernel module ip_vs_wrr", OK: true, Detail: "not loaded; whether it can be is not known"}}, []Finding{
 			{Warn, "ipvs", "kernel module ip_vs: the kernel has no IPVS", "modprobe ip_vs"},
 			{OK, "dataplane", "dataplane: auto; until this is fixed, the userspace dataplane is used", ""}}},
-		{"required, ipvs", ModeIPVS, []Requirement{missing}, []Finding{{Fail, "ipvs", "kernel module ip_vs: the kernel has no IPVS", "modprobe ip_vs"}}},
-		{"required, userspace", ModeProxy, []Requirement{missing}, []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}},
-		{"not required", ModeIPVS, []Requirement{{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1", Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}},
+		{"required, ipvs", configs.ModeIPVS, []ipvs.Finding{missing}, []Finding{{Fail, "ipvs", "kernel module ip_vs: the kernel has no IPVS", "modprobe ip_vs"}}},
+		{"required, userspace", configs.ModeProxy, []ipvs.Finding{missing}, []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}},
+		{"not required", configs.ModeIPVS, []ipvs.Finding{{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1", Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}},
 			[]Finding{{Warn, "ipvs", "net.ipv4.vs.conntrack is 0, needs 1", "sysctl -w net.ipv4.vs.conntrack=1"}}},
-		{"no rights to look", ModeIPVS, []Requirement{{Name: "capability CAP_NET_ADMIN", Required: true, Detail: "not held"},
+		{"no rights to look", configs.ModeIPVS, []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", Required: true, Detail: "not held"},
 			{Name: "nf_tables", Unknown: true, Required: true, Detail: "operation not permitted"},
 			{Name: "kernel module dummy", Unknown: true, Required: true, Detail: "not checked: operation not permitted"}, {Name: "kernel module ip_vs", OK: true, Required: true}},
 			[]Finding{{OK, "ipvs", "ipvs: ip_vs", ""},
 				{Warn, "ipvs", "this user may not read IPVS and nf_tables (no CAP_NET_ADMIN): some requirements were not checked", "run ironvip doctor as root"}}},
 	} {
 		h := host(nil)
-		h.IPVS = func() []Requirement { return c.has }
+		h.IPVS = func() []ipvs.Finding { return c.has }
 		got := dataplane(h, Want{Mode: c.mode})
 		if len(got) != len(c.want) {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
@@ -377,7 +379,7 @@ func TestUnreadableHost(t *testing.T) {
 
 // The checks run on this machine.
 func TestThisHost(t *testing.T) {
-	h := ThisHost(func() []Requirement { return nil }, nil)
+	h := ThisHost(false)
 	if got := kernel(h); got.Level != OK && !strings.Contains(got.Text, "older") {
 		t.Errorf("kernel: %+v", got)
 	}

@@ -1,24 +1,26 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/ipvs"
 )
 
-// ThisHost returns the machine of this process. The functions ipvs and services read its
-// IPVS.
-func ThisHost(ipvs func() []Requirement, services func(device string) (Services, error)) Host {
+// ThisHost returns the machine of this process, a real server or a director.
+func ThisHost(realServer bool) Host {
 	return Host{
 		Files:    os.DirFS("/"),
 		PID:      os.Getpid(),
-		IPVS:     ipvs,
+		IPVS:     func() []ipvs.Finding { return ipvs.Check(realServer) },
 		Services: services,
 		Addrs:    addrs,
 		State:    store.Check,
@@ -59,4 +61,20 @@ func addrs(device string) ([]netip.Addr, error) {
 		}
 	}
 	return out, nil
+}
+
+// services separates our IPVS services from others.
+func services(device string) (Services, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	found, err := ipvs.Find(ctx, ipvs.Options{Device: device})
+	if err != nil {
+		return Services{}, err
+	}
+	defer found.Close()
+	s := Services{Others: found.Others}
+	for _, mine := range found.Services {
+		s.Ours = append(s.Ours, mine.Key)
+	}
+	return s, nil
 }

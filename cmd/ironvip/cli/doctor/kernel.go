@@ -5,6 +5,9 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/ipvs"
 )
 
 // oldest is the oldest kernel that ironvip is tested for: the long-term one
@@ -17,8 +20,8 @@ func kernel(h Host) Finding {
 	if err != nil {
 		return Finding{Warn, "kernel", "can't read the kernel's version: " + err.Error(), ""}
 	}
-	major, minor, ok := version(release)
-	if !ok {
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil { // "6.1.0-56-cloud-amd64"
 		return Finding{Warn, "kernel", fmt.Sprintf("kernel %s: unknown version format", release), ""}
 	}
 	if major < oldest[0] || major == oldest[0] && minor < oldest[1] {
@@ -29,21 +32,6 @@ func kernel(h Host) Finding {
 	return Finding{OK, "kernel", fmt.Sprintf("kernel %s", release), ""}
 }
 
-// version reads "6.1" from "6.1.0-56-cloud-amd64".
-func version(release string) (major, minor int, ok bool) {
-	first, rest, found := strings.Cut(release, ".")
-	if !found {
-		return 0, 0, false
-	}
-	digits := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
-	if digits >= 0 {
-		rest = rest[:digits]
-	}
-	major, err1 := strconv.Atoi(first)
-	minor, err2 := strconv.Atoi(rest)
-	return major, minor, err1 == nil && err2 == nil
-}
-
 // capability is the name of the requirement for reading IPVS.
 const capability = "CAP_NET_ADMIN"
 
@@ -51,7 +39,7 @@ const capability = "CAP_NET_ADMIN"
 // on IPVS; otherwise the userspace dataplane takes over. Requirements that this process may
 // not check are reported as unchecked, not as missing.
 func dataplane(h Host, w Want) []Finding {
-	if w.Mode == ModeProxy {
+	if w.Mode == configs.ModeProxy {
 		return []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}
 	}
 	all := h.IPVS()
@@ -69,7 +57,7 @@ func dataplane(h Host, w Want) []Finding {
 		case r.OK:
 			met = append(met, shortName(r.Name))
 		case r.Unknown || shortName(r.Name) == capability: // reported once, below
-		case r.Required && w.Mode == ModeIPVS:
+		case r.Required && w.Mode == configs.ModeIPVS:
 			out = append(out, Finding{Fail, "ipvs", describe(r), r.Remedy})
 		default:
 			fallback = fallback || r.Required
@@ -98,7 +86,7 @@ func shortName(name string) string {
 }
 
 // describe returns a requirement's name and what was found.
-func describe(r Requirement) string {
+func describe(r ipvs.Finding) string {
 	switch {
 	case r.Detail == "":
 		return shortName(r.Name) + " is missing"

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -9,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 
+	"gopkg.in/yaml.v3"
+
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -53,6 +57,9 @@ func within(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
+// hostRange returns the range of one address.
+func hostRange(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
 func texts[T fmt.Stringer](list []T) []string {
 	out := make([]string, len(list))
 	for i, x := range list {
@@ -73,7 +80,7 @@ func firstFew(list []string) string {
 // neighbours checks programs that also change the kernel's IPVS tables, and what they add
 // to our pools. Most of them delete services that they don't know.
 func neighbours(h Host, w Want, procs []process) []Finding {
-	if w.Mode == ModeProxy {
+	if w.Mode == configs.ModeProxy {
 		return nil
 	}
 	o := ownRanges{Want: w, ranges: slices.Clone(w.Pools)}
@@ -83,8 +90,8 @@ func neighbours(h Host, w Want, procs []process) []Finding {
 		o.known = err == nil
 	}
 	for _, k := range o.services.Ours { // node ports
-		if host := netip.PrefixFrom(k.Addr, k.Addr.BitLen()); !within(o.ranges, k.Addr) {
-			o.ranges = append(o.ranges, host)
+		if !within(o.ranges, k.Addr) {
+			o.ranges = append(o.ranges, hostRange(k.Addr))
 		}
 	}
 	var out []Finding
@@ -151,12 +158,11 @@ func foreignInPools(o *ownRanges) []Finding {
 	if len(found) == 0 {
 		return nil
 	}
-	fix := "ipvsadm -D"
 	var addrs []string
 	for _, k := range found {
-		addrs = append(addrs, strconv.Quote(netip.PrefixFrom(k.Addr, k.Addr.BitLen()).String()))
+		addrs = append(addrs, strconv.Quote(hostRange(k.Addr).String()))
 	}
-	fix += ", or in the pool: exclude = [" + firstFew(slices.Compact(addrs)) + "]"
+	fix := "ipvsadm -D, or in the pool: exclude = [" + firstFew(slices.Compact(addrs)) + "]"
 	return []Finding{{Warn, "foreign_services",
 		"IPVS services in our pools that ironvip didn't create: " + firstFew(texts(found)) + "; the agent removes them", fix}}
 }
@@ -178,15 +184,15 @@ func kubeProxy(h Host, p process, o *ownRanges) []Finding {
 	excluded, _ := p.flag("ipvs-exclude-cidrs")
 	fix := "--ipvs-exclude-cidrs " + o.list()
 	if config, ok := p.flag("config"); ok && path.IsAbs(config) {
-		inside := path.Join("proc", strconv.Itoa(p.pid), "root", config)
-		b, err := fs.ReadFile(h.Files, inside)
 		fix = "in " + config + ": ipvs.excludeCIDRs: [" + o.list() + "]" // flags don't count beside a config
-		if err != nil {
+		var c kubeProxyConfig
+		b, err := fs.ReadFile(h.Files, path.Join("proc", strconv.Itoa(p.pid), "root", config))
+		if cmp.Or(err, yaml.Unmarshal(b, &c)) != nil {
 			return []Finding{{Warn, "kube_proxy",
 				fmt.Sprintf("kube-proxy runs here and its config %s can't be read; in ipvs mode it deletes services it doesn't know", config),
 				"run ironvip doctor as root, or " + fix}}
 		}
-		mode, excluded = kubeProxyConfig(string(b))
+		mode, excluded = c.Mode, strings.Join(c.IPVS.ExcludeCIDRs, ",")
 	}
 	switch {
 	case mode != "ipvs":
@@ -197,34 +203,12 @@ func kubeProxy(h Host, p process, o *ownRanges) []Finding {
 	return []Finding{{Warn, "kube_proxy", "kube-proxy in ipvs mode runs here and deletes services it doesn't know", fix}}
 }
 
-// kubeProxyConfig finds "mode" and "excludeCIDRs" in kube-proxy's YAML. It reads lines,
-// which suffices for the files of kubeadm and the distributions, and needs no types of
-// another project.
-func kubeProxyConfig(text string) (mode, excluded string) {
-	var cidrs []string
-	inList := false
-	for l := range strings.Lines(text) {
-		trimmed := strings.TrimSpace(l)
-		if item, ok := strings.CutPrefix(trimmed, "- "); inList && ok {
-			cidrs = append(cidrs, strings.Trim(item, `"' `))
-			continue
-		}
-		inList = false
-		key, value, _ := strings.Cut(trimmed, ":")
-		value = strings.Trim(value, `"'[] `)
-		switch key {
-		case "mode":
-			if l[0] != ' ' { // the top level's
-				mode = value
-			}
-		case "excludeCIDRs":
-			inList = value == ""
-			if value != "" && value != "null" {
-				cidrs = append(cidrs, strings.Split(strings.NewReplacer(`"`, "", "'", "", " ", "").Replace(value), ",")...)
-			}
-		}
+// kubeProxyConfig has the relevant fields of kube-proxy's config.
+type kubeProxyConfig struct {
+	Mode string
+	IPVS struct {
+		ExcludeCIDRs []string `yaml:"excludeCIDRs"`
 	}
-	return mode, strings.Join(cidrs, ",")
 }
 
 // once removes duplicate findings: keepalived is several processes.

@@ -7,6 +7,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/ironvip/ironvip/configs"
 )
 
 // needed are the capabilities of the IPVS dataplane, by their bit in capability.h.
@@ -18,7 +20,7 @@ var needed = []struct {
 // rights checks the capabilities of the running agent. Without an agent it checks nothing:
 // this process's capabilities say nothing about those of the unit.
 func rights(h Host, w Want, agent *process) []Finding {
-	if agent == nil || w.Mode == ModeProxy {
+	if agent == nil || w.Mode == configs.ModeProxy {
 		return nil
 	}
 	status, err := fs.ReadFile(h.Files, path.Join("proc", strconv.Itoa(agent.pid), "status"))
@@ -42,7 +44,7 @@ func rights(h Host, w Want, agent *process) []Finding {
 		return []Finding{{OK, "capabilities", fmt.Sprintf("agent (pid %d) has %s", agent.pid, strings.Join(all, ", ")), ""}}
 	}
 	level := Warn
-	if w.Mode == ModeIPVS {
+	if w.Mode == configs.ModeIPVS {
 		level = Fail
 	}
 	return []Finding{{level, "capabilities", fmt.Sprintf("agent (pid %d) has no %s", agent.pid, strings.Join(missing, ", ")),

@@ -2,6 +2,7 @@ package output
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -24,13 +25,11 @@ func Formats() []Format { return []Format{Table, Wide, JSON, YAML, Name} }
 
 // Set parses a format. With String and Type, it makes *Format the value of a command line flag.
 func (f *Format) Set(s string) error {
-	for _, known := range append(Formats(), TOML) {
-		if s == string(known) {
-			*f = known
-			return nil
-		}
+	if !slices.Contains(append(FormatNames(), string(TOML)), s) {
+		return fmt.Errorf("invalid output format %q: use %s", s, FormatList())
 	}
-	return fmt.Errorf("invalid output format %q: use %s", s, FormatList())
+	*f = Format(s)
+	return nil
 }
 
 // String returns the format's name.
@@ -39,12 +38,14 @@ func (f *Format) String() string { return string(*f) }
 // Type returns the name of the value in help texts.
 func (f *Format) Type() string { return "format" }
 
+// FormatNames returns the names of Formats.
+func FormatNames() []string {
+	return Texts(Formats(), func(f Format) string { return string(f) })
+}
+
 // FormatList returns "table, wide, json, yaml or name".
 func FormatList() string {
-	var names []string
-	for _, f := range Formats() {
-		names = append(names, string(f))
-	}
+	names := FormatNames()
 	last := len(names) - 1
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }

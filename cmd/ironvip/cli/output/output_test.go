@@ -56,14 +56,14 @@ func TestCount(t *testing.T) {
 }
 
 func TestGridAlignsByCharactersNotColours(t *testing.T) {
-	g := Grid{Header: []string{"NAME", "STATE", "AGE"}}
-	g.Add(Cell{Text: "wéb"}, Cell{Text: "healthy", Style: Good}, Cell{})
-	g.Add(Cell{Text: "database"}, Cell{Text: "down", Style: Bad}, Cell{Text: "3h"})
+	g := NewGrid("NAME", "STATE", "+SIZE", "AGE")
+	g.Add("wéb", Cell{Text: "healthy", Style: Good}, 12, "")
+	g.Add("database", Cell{Text: "down", Style: Bad}, 3, "3h")
 	want := "NAME      STATE    AGE\nwéb       healthy  -\ndatabase  down     3h\n"
-	if got := g.Text(false); got != want {
+	if got := g.Text(&Printer{}); got != want {
 		t.Errorf("plain:\n%s\nwant\n%s", got, want)
 	}
-	coloured := g.Text(true)
+	coloured := g.Text(&Printer{ColorOut: true})
 	if !strings.Contains(coloured, "\x1b[32mhealthy\x1b[0m") {
 		t.Errorf("no colour in %q", coloured)
 	}
@@ -72,6 +72,10 @@ func TestGridAlignsByCharactersNotColours(t *testing.T) {
 	}
 	if coloured != want {
 		t.Errorf("colours move the columns:\n%s", coloured)
+	}
+	want = "NAME      STATE    SIZE  AGE\nwéb       healthy  12    -\ndatabase  down     3     3h\n"
+	if got := g.Text(&Printer{Format: Wide}); got != want {
+		t.Errorf("wide:\n%s\nwant\n%s", got, want)
 	}
 }
 
@@ -91,11 +95,11 @@ func TestCleanDisarmsControlCharacters(t *testing.T) {
 	p := Printer{Out: &out, Err: &out, Format: Name}
 	p.Say("said %s", "\x1b[2J")
 	p.Label("error", Bad, "\x1b[2J")
-	if err := p.Show(View{Names: func() []string { return []string{"\x1b[2J"} }}); err != nil {
+	if err := p.Show(View{Names: []string{"\x1b[2J"}}); err != nil {
 		t.Fatal(err)
 	}
-	g := Grid{Rows: [][]Cell{Row("\x1b[2J")}}
-	if s := out.String() + g.Text(false) + p.Paint("\x1b[2J", Plain); strings.Contains(s, "\x1b") {
+	g := Grid{Rows: [][]Cell{{{Text: "\x1b[2J"}}}}
+	if s := out.String() + g.Text(&p) + p.Paint("\x1b[2J", Plain); strings.Contains(s, "\x1b") {
 		t.Errorf("an escape sequence got through: %q", s)
 	}
 }
@@ -113,8 +117,8 @@ var sample = doc{Zulu: "no", Alpha: []int{1, 2}, When: time.Date(2026, 11, 8, 12
 	Empty: map[string]any{}, Text: "a < b\nand more"}
 
 func TestShowFormats(t *testing.T) {
-	view := View{Data: sample, Names: func() []string { return []string{"one", "two"} },
-		Text: func(wide bool) string { return map[bool]string{true: "wide\n", false: "table\n"}[wide] }}
+	view := View{Data: sample, Names: []string{"one", "two"},
+		Text: func(p *Printer) string { return string(p.Format) + "\n" }}
 	for format, want := range map[Format]string{
 		Table: "table\n",
 		Wide:  "wide\n",
@@ -161,7 +165,7 @@ func TestStreamKeepsDocumentsApart(t *testing.T) {
 		var out bytes.Buffer
 		p := Printer{Out: &out, Format: format}
 		for range 2 {
-			v := View{Data: map[string]int{"a": 1}, Text: func(bool) string { return "row\n" }}
+			v := View{Data: map[string]int{"a": 1}, Text: func(*Printer) string { return "row\n" }}
 			if err := p.Stream(v); err != nil {
 				t.Fatal(err)
 			}

@@ -1,7 +1,6 @@
 package output
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,54 +16,58 @@ type Printer struct {
 // View is one result in every format.
 type View struct {
 	Data  any                    // for JSON and YAML: the API's own document
-	Names func() []string        // for Name
+	Names []string               // for Name
 	TOML  func() (string, error) // for TOML; nil: no TOML form
-	Text  func(wide bool) string // for Table and Wide; nil: no text
+	Text  func(*Printer) string  // for Table and Wide; nil: no text
+	Empty string                 // the message in place of Text; "": none
 }
 
-// ErrNoTOML is the error of a view without a TOML form.
-var ErrNoTOML = errors.New("this output has no toml form")
-
-// NamesOf returns the Names of a View for things that each have one name.
-func NamesOf[T any](things []T, name func(T) string) func() []string {
-	return func() []string {
-		names := make([]string, len(things))
-		for i := range things {
-			names[i] = name(things[i])
-		}
-		return names
+// List returns the view of a table whose first column has the names. Without rows, the message
+// empty takes the place of the table, unless it is "".
+func List(data any, grid *Grid, empty string) View {
+	v := View{Data: data, Text: grid.Text}
+	for _, row := range grid.Rows {
+		v.Names = append(v.Names, row[0].Text)
 	}
+	if len(grid.Rows) == 0 {
+		v.Empty = empty
+	}
+	return v
+}
+
+// Texts returns the text of each thing.
+func Texts[T any](things []T, text func(T) string) []string {
+	texts := make([]string, len(things))
+	for i, t := range things {
+		texts[i] = text(t)
+	}
+	return texts
 }
 
 // Show writes the view in the printer's format.
-func (p *Printer) Show(v View) error {
-	switch p.Format {
-	case JSON:
+func (p *Printer) Show(v View) (err error) {
+	text := ""
+	switch {
+	case p.Format == JSON:
 		return writeJSON(p.Out, v.Data)
-	case YAML:
+	case p.Format == YAML:
 		return writeYAML(p.Out, v.Data)
-	case Name:
+	case p.Format == Name:
 		var b strings.Builder
-		for _, name := range v.Names() {
+		for _, name := range v.Names {
 			b.WriteString(Clean(name) + "\n")
 		}
-		_, err := io.WriteString(p.Out, b.String())
-		return err
+		text = b.String()
+	case p.Format == TOML:
+		text, err = v.TOML()
+	case v.Empty != "":
+		p.Say("%s", v.Empty)
+	case v.Text != nil:
+		text = v.Text(p)
 	}
-	if p.Format == TOML {
-		if v.TOML == nil {
-			return ErrNoTOML
-		}
-		text, err := v.TOML()
-		if err == nil {
-			_, err = io.WriteString(p.Out, text)
-		}
-		return err
+	if err == nil {
+		_, err = io.WriteString(p.Out, text)
 	}
-	if v.Text == nil {
-		return nil
-	}
-	_, err := io.WriteString(p.Out, v.Text(p.Format == Wide))
 	return err
 }
 

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -17,73 +18,85 @@ type Cell struct {
 // Grid is a table with aligned columns. The last column is not padded.
 type Grid struct {
 	Indent string   // before every line
-	Header []string // one per column; nil: no header
+	Header []string // one per column; "+SIZE" is a column of -o wide only; nil: no header
 	Rows   [][]Cell // each as long as Header, or shorter
+	Footer string   // after the rows
 }
 
-// Row returns cells of plain strings.
-func Row(texts ...string) []Cell {
-	row := make([]Cell, len(texts))
-	for i, t := range texts {
-		row[i].Text = t
-	}
-	return row
-}
+// NewGrid returns a table with a header.
+func NewGrid(header ...string) *Grid { return &Grid{Header: header} }
 
-// Add appends a row; an empty cell becomes None.
-func (g *Grid) Add(cells ...Cell) {
-	for i := range cells {
-		if cells[i].Text == "" {
-			cells[i].Text = None
+// Add appends a row. Its values are cells, texts or numbers; an empty one becomes None.
+func (g *Grid) Add(values ...any) {
+	g.AddSparse(values...)
+	last := g.Rows[len(g.Rows)-1]
+	for i := range last {
+		if last[i].Text == "" {
+			last[i].Text = None
 		}
 	}
-	g.Rows = append(g.Rows, cells)
+}
+
+// AddSparse is Add for rows with empty cells.
+func (g *Grid) AddSparse(values ...any) {
+	row := make([]Cell, len(values))
+	for i, v := range values {
+		if cell, ok := v.(Cell); ok {
+			row[i] = cell
+		} else {
+			row[i].Text = fmt.Sprint(v)
+		}
+	}
+	g.Rows = append(g.Rows, row)
 }
 
 // Text returns the grid as text. Widths count characters and exclude color codes.
-func (g *Grid) Text(color bool) string {
-	var widths []int
-	measure := func(column int, text string) {
-		if column == len(widths) {
-			widths = append(widths, 0)
+func (g *Grid) Text(p *Printer) string {
+	var lines [][]Cell
+	if g.Header != nil {
+		header := make([]Cell, len(g.Header))
+		for i, h := range g.Header {
+			header[i].Text = strings.TrimPrefix(h, "+")
 		}
-		widths[column] = max(widths[column], utf8.RuneCountInString(Clean(text)))
+		lines = append(lines, header)
 	}
-	for i, h := range g.Header {
-		measure(i, h)
-	}
-	for _, row := range g.Rows {
-		for i, c := range row {
-			measure(i, c.Text)
+	lines = append(lines, g.Rows...)
+
+	var widths []int
+	for i, line := range lines {
+		lines[i] = g.shown(line, p.Format == Wide)
+		for column, c := range lines[i] {
+			if column == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[column] = max(widths[column], utf8.RuneCountInString(Clean(c.Text)))
 		}
 	}
 	var b strings.Builder
-	if g.Header != nil {
-		header := Row(g.Header...)
-		g.line(&b, header, widths, false)
+	for _, line := range lines {
+		b.WriteString(g.Indent)
+		for i, c := range line {
+			b.WriteString(p.Paint(c.Text, c.Style))
+			if i < len(line)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(Clean(c.Text))) + gap)
+			}
+		}
+		b.WriteByte('\n')
 	}
-	for _, row := range g.Rows {
-		g.line(&b, row, widths, color)
-	}
-	return b.String()
+	return b.String() + g.Footer
 }
 
-func (g *Grid) line(b *strings.Builder, row []Cell, widths []int, color bool) {
-	last := len(row) - 1
-	for last >= 0 && row[last].Text == "" {
-		last--
-	}
-	b.WriteString(g.Indent)
-	for i, c := range row[:last+1] {
-		text := Clean(c.Text)
-		if color {
-			b.WriteString(paint(text, c.Style))
-		} else {
-			b.WriteString(text)
-		}
-		if i < last {
-			b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text)) + gap)
+// shown returns the cells of a row that are printed: without the columns of -o wide unless wide is
+// set, and without empty cells at the end.
+func (g *Grid) shown(row []Cell, wide bool) []Cell {
+	var out []Cell
+	for i, c := range row {
+		if wide || i >= len(g.Header) || !strings.HasPrefix(g.Header[i], "+") {
+			out = append(out, c)
 		}
 	}
-	b.WriteByte('\n')
+	for len(out) > 0 && out[len(out)-1].Text == "" {
+		out = out[:len(out)-1]
+	}
+	return out
 }

@@ -2,9 +2,10 @@ package output
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"strings"
+
+	"gopkg.in/yaml.v3"
 )
 
 // TOMLBlocks writes values as [[name]] blocks with the keys of their JSON, in the same order. Lists
@@ -12,40 +13,57 @@ import (
 func TOMLBlocks[T any](name string, values []T) (string, error) {
 	var out strings.Builder
 	for i, v := range values {
-		b, err := json.Marshal(v)
+		tree, err := treeOf(v)
 		if err != nil {
 			return "", err
 		}
-		d := json.NewDecoder(bytes.NewReader(b))
-		d.UseNumber()
 		if i > 0 {
 			out.WriteByte('\n')
 		}
 		fmt.Fprintf(&out, "[[%s]]\n", name)
-		if _, err := d.Token(); err != nil { // the opening brace
-			return "", err
-		}
-		for d.More() {
-			key, value, err := tomlPair(d, "\n  ")
-			if err != nil {
-				return "", err
-			}
-			if value != "" {
-				out.WriteString(key + " = " + value + "\n")
-			}
+		for _, pair := range tomlPairs(tree, "\n  ") {
+			out.WriteString(pair + "\n")
 		}
 	}
 	return out.String(), nil
 }
 
-// tomlPair reads a key and its value.
-func tomlPair(d *json.Decoder, separator string) (key, value string, err error) {
-	t, err := d.Token()
-	if err != nil {
-		return "", "", err
+// tomlPairs returns the keys and values of an object, without those that are null.
+func tomlPairs(object *yaml.Node, separator string) []string {
+	var pairs []string
+	for i := 0; i < len(object.Content); i += 2 {
+		if value := tomlValue(object.Content[i+1], separator); value != "" {
+			pairs = append(pairs, tomlKey(object.Content[i].Value)+" = "+value)
+		}
 	}
-	value, err = tomlValue(d, separator)
-	return tomlKey(t.(string)), value, err
+	return pairs
+}
+
+// tomlValue returns an inline TOML value, or "" for null. The elements of a list of tables begin
+// with separator.
+func tomlValue(n *yaml.Node, separator string) string {
+	switch {
+	case n.Kind == yaml.MappingNode && len(n.Content) == 0:
+		return "{}"
+	case n.Kind == yaml.MappingNode:
+		return "{ " + strings.Join(tomlPairs(n, ""), ", ") + " }"
+	case n.Kind == yaml.SequenceNode:
+		var items []string
+		tables := false
+		for _, item := range n.Content {
+			items = append(items, tomlValue(item, ""))
+			tables = tables || item.Kind == yaml.MappingNode
+		}
+		if tables && separator != "" {
+			return "[" + separator + strings.Join(items, ","+separator) + ",\n]"
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	case n.Tag == "!!str":
+		return tomlString(n.Value)
+	case n.Tag == "!!null":
+		return ""
+	}
+	return n.Value
 }
 
 // tomlKey quotes a key that isn't a bare key.
@@ -64,53 +82,4 @@ func tomlString(s string) string {
 	var b bytes.Buffer
 	_ = writeJSONLine(&b, s) // can't fail
 	return strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\x7f", `\u007f`)
-}
-
-// tomlValue converts the decoder's next JSON value to an inline TOML value, or "" for null. The
-// elements of a list of tables begin with separator.
-func tomlValue(d *json.Decoder, separator string) (string, error) {
-	t, err := d.Token()
-	if err != nil {
-		return "", err
-	}
-	switch t := t.(type) {
-	case json.Delim:
-		var parts []string
-		tables := false
-		for d.More() {
-			if t == '{' {
-				key, value, err := tomlPair(d, "")
-				if err != nil {
-					return "", err
-				}
-				if value != "" {
-					parts = append(parts, key+" = "+value)
-				}
-				continue
-			}
-			value, err := tomlValue(d, "")
-			if err != nil {
-				return "", err
-			}
-			tables = tables || strings.HasPrefix(value, "{")
-			parts = append(parts, value)
-		}
-		_, err := d.Token() // the closing delimiter
-		switch {
-		case t == '{' && len(parts) == 0:
-			return "{}", err
-		case t == '{':
-			return "{ " + strings.Join(parts, ", ") + " }", err
-		case tables && separator != "":
-			return "[" + separator + strings.Join(parts, ","+separator) + ",\n]", err
-		}
-		return "[" + strings.Join(parts, ", ") + "]", err
-	case string:
-		return tomlString(t), nil
-	case json.Number:
-		return t.String(), nil
-	case bool:
-		return fmt.Sprint(t), nil
-	}
-	return "", nil
 }

@@ -28,22 +28,27 @@ func writeJSON(w io.Writer, v any) error {
 
 // writeYAML writes v's JSON as YAML: the same keys in the same order.
 func writeYAML(w io.Writer, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	node, err := yamlNode(d)
+	tree, err := treeOf(v)
 	if err != nil {
 		return err
 	}
 	e := yaml.NewEncoder(w)
 	e.SetIndent(2)
-	if err := e.Encode(node); err != nil {
+	if err := e.Encode(tree); err != nil {
 		return err
 	}
 	return e.Close()
+}
+
+// treeOf returns v's JSON as a tree with the keys in their order.
+func treeOf(v any) (*yaml.Node, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	return yamlNode(d)
 }
 
 // yamlNode converts the decoder's next JSON value to a YAML node.

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+)
+
+func (a *app) eventsCommand() *cobra.Command {
+	var follow bool
+	var since uint64
+	var service string
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "show events: repaired drift, conflicts, drained backends",
+		Long: `Shows the newest events, which the agent keeps in memory; its log has older ones. With
+--follow it prints each new event until Ctrl-C.`,
+		Example: "  ironvip events --follow\n  ironvip events --service web -o json",
+		Args:    cobra.NoArgs,
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+			if service != "" {
+				key, err := parseKey(service)
+				if err != nil {
+					return err
+				}
+				service = key.String()
+			}
+			if follow {
+				return a.followEvents(ctx, c, since, service)
+			}
+			list, err := c.Events(ctx, since)
+			if err != nil {
+				return err
+			}
+			list.Items = slices.DeleteFunc(list.Items, func(e v1.Event) bool { return service != "" && e.Service != service })
+			return a.show(a.eventsView(list))
+		}),
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&follow, "follow", "f", false, "print new events as they happen")
+	flags.Uint64Var(&since, "since", 0, "list events after the one with this id")
+	flags.StringVar(&service, "service", "", "list events of this service")
+	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("service", a.complete(services)))
+	return cmd
+}
+
+// followEvents prints events until the context ends, which is no error, or the connection to the
+// agent ends.
+func (a *app) followEvents(ctx context.Context, c *client.Client, since uint64, service string) error {
+	p := a.printer()
+	for e, err := range c.FollowEvents(ctx, since) {
+		switch {
+		case errors.Is(err, context.Canceled):
+			return nil
+		case err != nil:
+			return err
+		case service != "" && e.Service != service:
+			continue
+		}
+		if err := p.Stream(eventView(e)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) eventsView(list v1.EventList) output.View {
+	grid := output.NewGrid("+ID", "+TIME", "WHEN", "KIND", "SERVICE", "OBJECT", "MESSAGE")
+	for _, e := range list.Items {
+		grid.Add(output.Count(int64(e.ID)), e.Time.Format(time.RFC3339), output.Ago(e.Time, a.Now()), e.Kind, e.Service, e.Object, e.Message)
+	}
+	view := output.List(list, grid, "no events")
+	view.Names = output.Texts(list.Items, func(e v1.Event) string { return e.Kind })
+	return view
+}
+
+// eventView returns one line of --follow. It shows the clock time, because a relative time would
+// always be "now" and soon be wrong.
+func eventView(e v1.Event) output.View {
+	grid := &output.Grid{}
+	grid.Add(e.Time.Format(time.RFC3339), joinNonEmpty("  ", e.Kind, e.Service, e.Object, e.Message))
+	return output.View{Data: e, Names: []string{e.Kind}, Text: grid.Text}
+}
+
+func (a *app) debugTableCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "table [NAME]",
+		Short: "print a table of the pipeline, or list the tables",
+		Long: `Prints the rows of one table of the agent's pipeline, sorted. The same state always gives
+the same text: the cells hold no revisions and no times. Without NAME it lists the tables.
+The columns may change between versions.`,
+		Example:           "  ironvip debug table\n  ironvip debug table frontends",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.complete(onlyFirst(tableNames)),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			if len(args) == 0 {
+				list, err := c.DebugTables(ctx)
+				if err != nil {
+					return err
+				}
+				return a.show(debugTablesView(list))
+			}
+			t, err := c.DebugTable(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return a.show(debugTableView(t))
+		}),
+	}
+}
+
+func debugTablesView(list v1.DebugTableList) output.View {
+	grid := output.NewGrid("TABLE", "ROWS", "REVISION")
+	for _, t := range list.Items {
+		grid.Add(t.Name, t.Rows, t.Revision)
+	}
+	return output.List(list, grid, "")
+}
+
+func debugTableView(t v1.DebugTable) output.View {
+	grid := &output.Grid{}
+	for _, c := range t.Columns {
+		grid.Header = append(grid.Header, strings.ToUpper(strings.ReplaceAll(c, "_", " ")))
+	}
+	for _, row := range t.Rows {
+		values := make([]any, len(row))
+		for i, text := range row {
+			values[i] = text
+		}
+		grid.Add(values...)
+	}
+	return output.List(t, grid, "")
+}

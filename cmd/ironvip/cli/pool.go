@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+)
+
+func (a *app) vipListCommand() *cobra.Command {
+	var kind string
+	cmd := listCommand(a, "list the addresses and node ports that are held or in cooldown", func(c *client.Client, ctx context.Context) (v1.VIPList, error) {
+		return allPages(func(cursor string) (v1.VIPList, error) {
+			return c.VIPs(ctx, strings.ReplaceAll(kind, "-", "_"), cursor, 0)
+		},
+			func(page *v1.VIPList) (*[]v1.VIP, *string) { return &page.Items, &page.Next })
+	}, a.vipListView)
+	choiceFlag(cmd, &kind, "kind", "list only this kind: address or node-port", "address", "node-port")
+	return cmd
+}
+
+func (a *app) vipListView(list v1.VIPList) output.View {
+	grid := output.NewGrid("VIP", "POOL", "STATE", "SERVICE", "SINCE", "+SOURCE", "+SHARE KEY", "+REVISION")
+	for _, v := range list.Items {
+		var holders, sources []string
+		for _, h := range v.Holders {
+			holders = append(holders, joinNonEmpty(":", h.Service, h.Port))
+			sources = append(sources, h.Source)
+		}
+		state := output.Cell{Text: v.State, Style: output.Good}
+		if v.State != "held" {
+			state.Style = output.Faint
+			if v.Until != nil {
+				state.Text += ", free " + a.ago(v.Until)
+			}
+		}
+		grid.Add(leaseName(v), v.Pool, state, strings.Join(holders, ","), output.Since(v.Since, a.Now()),
+			strings.Join(slices.Compact(sources), ","), v.ShareKey, v.Revision)
+	}
+	return output.List(list, grid, "no addresses or node ports allocated")
+}
+
+// leaseName returns "192.0.2.10", or "30080/tcp" for a node port.
+func leaseName(v v1.VIP) string {
+	if v.Kind == v1.KindNodePort {
+		return fmt.Sprintf("%d/%s", v.NodePort, v.Protocol)
+	}
+	return v.Address
+}
+
+func (a *app) poolListCommand() *cobra.Command {
+	return listCommand(a, "list pools and their free addresses", (*client.Client).Pools, a.poolListView)
+}
+
+func (a *app) poolListView(list v1.PoolList) output.View {
+	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "HELD OUT", "AUTO", "+SIZE", "+EXCLUDE")
+	for _, p := range list.Items {
+		used := output.Cell{Text: fmt.Sprintf("%s of %s", count(p.Used), count(p.Size))}
+		if p.Free == 0 {
+			used.Style = output.Caution
+		}
+		grid.Add(p.Name, prefixes(p.CIDRs), used, count(p.Free), count(p.Cooling), count(p.HeldOut), yesNo(p.AutoAssign),
+			count(p.Size), prefixes(p.Exclude))
+		for _, alarm := range p.Alarms {
+			grid.Footer += a.printer().Paint("WARN", output.Caution) + "  pool " + output.Clean(p.Name+": "+problemLine(alarm)) + "\n"
+		}
+	}
+	return output.List(list, grid, "no pools: services get no addresses; add a [[pool]] to the configuration")
+}
+
+func count(n uint64) string {
+	const most = 1<<53 - 1 // the upper limit of the API's counts
+	if n >= most {
+		return "many"
+	}
+	return output.Count(int64(n))
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func prefixes(in []netip.Prefix) string {
+	return strings.Join(output.Texts(in, netip.Prefix.String), ",")
+}
