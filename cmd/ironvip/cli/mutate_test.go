@@ -86,6 +86,7 @@ func TestMutatingCommands(t *testing.T) {
 		{"service delete shop/db", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223, Applied: true}, ExitOK},
 		{"service delete shop/db --no-wait -o yaml", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223}, ExitOK},
 		{"service delete gone --ignore-not-found", "DELETE /v1/services/default/gone", 404, problem(404, v1.CodeNotFound, "no service gone", ""), ExitOK},
+		{"service delete gone --ignore-not-found -o name", "DELETE /v1/services/default/gone", 404, problem(404, v1.CodeNotFound, "no service gone", ""), ExitOK},
 		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend maint web/10.1.0.13:8080 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend ready web 10.1.0.13:8080 -o name", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, back, ExitOK},

@@ -162,7 +162,7 @@ other sources in that source.`,
 			a.printer().Say("service %s deleted (revision %d)%s", key, d.Revision, appliedWord(d.Applied))
 			deleted = append(deleted, d)
 		}
-		return showChange(a, deleted, args)
+		return showChange(a, deleted, output.Texts(deleted, func(d v1.Deleted) string { return d.Service }))
 	})
 	return cmd
 }
