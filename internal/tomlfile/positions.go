@@ -9,17 +9,16 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// maxDepth bounds how deep keys, arrays and inline tables may nest. Nothing we
-// read needs more than six levels, and the TOML reader takes stack for each
-// level of an array and cubic time for each dot of a key.
+// maxDepth bounds the nesting of keys, arrays and inline tables. No file of the project needs more
+// than six levels. The TOML reader uses stack for each level of an array, and cubic time for the
+// dots of a key.
 const maxDepth = 32
 
-// positions is the line of each key and item of a TOML document, by the paths of package
-// strict. The TOML reader gives no line for an unknown key or for a value out of bounds.
+// positions is the line of each key and item of a TOML document, by the paths of package strict.
+// The TOML reader gives no line for an unknown key or for a value out of bounds.
 type positions map[string]int
 
-// line returns the line of path, or of the nearest thing around it; 1 when
-// nothing is known.
+// line returns the line of path, or of the nearest table or list around it, or 1.
 func (p positions) line(path string) int {
 	for ; path != ""; path = strict.Parent(path) {
 		if n := p[path]; n > 0 {
@@ -29,18 +28,17 @@ func (p positions) line(path string) int {
 	return 1
 }
 
-// depthError says that a document nests deeper than maxDepth.
+// depthError means that a document nests deeper than maxDepth.
 type depthError struct{ line int }
 
 func (e depthError) Error() string { return fmt.Sprintf("more than %d levels", maxDepth) }
 
-// scan finds the lines of a TOML document. It trusts the document to be valid
-// and stops where it is not, for the TOML reader to complain; the one thing it
-// refuses itself is nesting, so run it first.
+// scan finds the lines of a TOML document. At invalid TOML it stops without an error, because the
+// TOML reader reports it. Scan first, because only scan bounds the depth.
 func scan(src []byte) (positions, error) {
 	s := scanner{src: bytes.TrimPrefix(src, []byte("\ufeff")), at: 1, lines: positions{}, arrays: map[string]int{}}
-	err := s.document()
-	return s.lines, err
+	s.document()
+	return s.lines, s.err
 }
 
 // node is a table or value within the document.
@@ -49,14 +47,19 @@ type node struct {
 	depth int
 }
 
+// scanner reads a document from front to back. Its methods need no results for failures: stop
+// removes the rest of the document, and every loop ends with the document.
 type scanner struct {
-	src    []byte // what is left
+	src    []byte // the rest of the document
 	at     int    // its line
 	lines  positions
-	arrays map[string]int // how many [[headers]] a path has had
+	arrays map[string]int // the number of [[headers]] of a path so far
+	err    error          // a depthError
 }
 
-// found notes where a path is first seen.
+func (s *scanner) stop() { s.src = nil }
+
+// found records the line of a path, at its first occurrence.
 func (s *scanner) found(path string) {
 	if _, known := s.lines[path]; !known {
 		s.lines[path] = s.at
@@ -71,12 +74,27 @@ func (s *scanner) peek() byte {
 }
 
 func (s *scanner) skip(n int) {
-	n = min(n, len(s.src))
 	s.at += bytes.Count(s.src[:n], []byte("\n"))
 	s.src = s.src[n:]
 }
 
-// blanks skips white space, and with it line ends and comments where asked to.
+// accept skips text if the document continues with it.
+func (s *scanner) accept(text string) bool {
+	found := bytes.HasPrefix(s.src, []byte(text))
+	if found {
+		s.skip(len(text))
+	}
+	return found
+}
+
+// expect skips blanks and text, or stops.
+func (s *scanner) expect(text string) {
+	if s.blanks(false); !s.accept(text) {
+		s.stop()
+	}
+}
+
+// blanks skips white space. If lines is set, it also skips line ends and comments.
 func (s *scanner) blanks(lines bool) {
 	for len(s.src) > 0 {
 		switch c := s.src[0]; {
@@ -85,248 +103,161 @@ func (s *scanner) blanks(lines bool) {
 		case c == '\n' && lines:
 			s.skip(1)
 		case c == '#' && lines:
-			end := bytes.IndexByte(s.src, '\n')
-			if end < 0 {
-				end = len(s.src)
-			}
-			s.skip(end)
+			s.skipTo("\n")
 		default:
 			return
 		}
 	}
 }
 
-func (s *scanner) document() error {
+// skipTo skips to the first of some characters, or to the end.
+func (s *scanner) skipTo(chars string) {
+	n := bytes.IndexAny(s.src, chars)
+	if n < 0 {
+		n = len(s.src)
+	}
+	s.skip(n)
+}
+
+func (s *scanner) document() {
 	var table node
-	for {
-		s.blanks(true)
-		if len(s.src) == 0 {
-			return nil
+	for s.blanks(true); len(s.src) > 0; s.blanks(true) {
+		switch {
+		case s.accept("[["):
+			table = s.key(node{}, true)
+			s.expect("]]")
+		case s.accept("["):
+			table = s.key(node{}, false)
+			s.expect("]")
+		default:
+			s.entry(table)
 		}
-		if s.peek() != '[' {
-			key, ok, err := s.key(table)
-			if !ok {
-				return err
-			}
-			if s.blanks(false); s.peek() != '=' {
-				return nil
-			}
-			s.skip(1)
-			if ok, err := s.value(key); !ok {
-				return err
-			}
-			continue
-		}
-		brackets := 1
-		if bytes.HasPrefix(s.src, []byte("[[")) {
-			brackets = 2
-		}
-		s.skip(brackets)
-		header, ok, err := s.header(brackets == 2)
-		if !ok {
-			return err
-		}
-		if !bytes.HasPrefix(s.src, []byte("]]")[:brackets]) {
-			return nil
-		}
-		s.skip(brackets)
-		table = header
 	}
 }
 
-// header reads the key of a [table] or [[item]] and finds which item it means.
-func (s *scanner) header(item bool) (node, bool, error) {
-	var at node
+// entry reads a key in a table, and its value.
+func (s *scanner) entry(table node) {
+	key := s.key(table, false)
+	s.expect("=")
+	s.blanks(false)
+	s.value(key)
+}
+
+// key reads a dotted key within a table. A key that passes through an array of tables means the
+// array's last item so far. If item is set, the key is that of an [[item]] and adds one.
+func (s *scanner) key(at node, item bool) node {
 	for {
-		part, ok := s.part()
-		if !ok {
-			return at, false, nil
-		}
-		if at.depth++; at.depth > maxDepth {
-			return at, false, depthError{s.at}
-		}
-		list := strict.Join(at.path, part)
-		more := s.dot()
+		s.blanks(false)
+		path := strict.Join(at.path, s.part())
+		s.deepen(&at)
+		s.blanks(false)
+		more := s.accept(".")
 		if !more && item {
-			at.path = strict.Index(list, s.arrays[list])
-			s.arrays[list]++
-		} else if n := s.arrays[list]; n > 0 {
-			at.path = strict.Index(list, n-1)
-		} else {
-			at.path = list
+			s.arrays[path]++
 		}
-		s.found(list)
+		at.path = path
+		if n := s.arrays[path]; n > 0 {
+			at.path = strict.Index(path, n-1)
+		}
+		s.found(path)
 		s.found(at.path)
 		if !more {
-			return at, true, nil
+			return at
 		}
 	}
 }
 
-// key reads a dotted key within a table.
-func (s *scanner) key(at node) (node, bool, error) {
-	for {
-		part, ok := s.part()
-		if !ok {
-			return at, false, nil
-		}
-		if at.depth++; at.depth > maxDepth {
-			return at, false, depthError{s.at}
-		}
-		at.path = strict.Join(at.path, part)
-		s.found(at.path)
-		if !s.dot() {
-			return at, true, nil
-		}
+// deepen adds a level to the depth of a node.
+func (s *scanner) deepen(at *node) {
+	if at.depth++; at.depth > maxDepth && s.err == nil {
+		s.err = depthError{s.at}
+		s.stop()
 	}
 }
-
-// dot skips the dot before a further part of a key.
-func (s *scanner) dot() bool {
-	s.blanks(false)
-	if s.peek() != '.' {
-		return false
-	}
-	s.skip(1)
-	return true
-}
-
-// notBare ends a bare key.
-const notBare = " \t\r\n.=[]{},#\"'"
 
 // part reads one bare or quoted part of a key.
-func (s *scanner) part() (string, bool) {
-	s.blanks(false)
+func (s *scanner) part() string {
 	switch s.peek() {
 	case '"':
-		raw, ok := s.quoted()
-		if !ok {
-			return "", false
-		}
+		raw := s.quoted()
 		if text, err := strconv.Unquote(raw); err == nil {
-			return text, true
+			return text
 		}
-		return strings.Trim(raw, `"`), true
+		return strings.Trim(raw, `"`)
 	case '\'':
-		raw, ok := s.quoted()
-		if !ok {
-			return "", false
-		}
-		return raw[1 : len(raw)-1], true
+		return strings.Trim(s.quoted(), "'")
 	}
-	n := 0
-	for n < len(s.src) && strings.IndexByte(notBare, s.src[n]) < 0 {
-		n++
+	rest := s.src
+	s.skipTo(" \t\r\n.=[]{},#\"'")
+	if len(s.src) == len(rest) {
+		s.stop()
+		return ""
 	}
-	part := string(s.src[:n])
-	s.skip(n)
-	return part, n > 0
+	return string(rest[:len(rest)-len(s.src)])
 }
 
 // quoted skips a string of any of the four kinds and returns its source.
-func (s *scanner) quoted() (string, bool) {
-	quote := s.src[0]
-	end := 1
-	if long := strings.Repeat(string(quote), 3); bytes.HasPrefix(s.src, []byte(long)) {
-		for end = 3; ; end++ {
-			if end >= len(s.src) {
-				return "", false
-			}
-			if quote == '"' && s.src[end] == '\\' {
-				end++
-			} else if bytes.HasPrefix(s.src[end:], []byte(long)) {
-				break
-			}
+func (s *scanner) quoted() string {
+	all, quote := s.src, s.src[0]
+	ending := all[:1]
+	if long := bytes.Repeat(ending, 3); bytes.HasPrefix(all, long) {
+		ending = long
+	}
+	end := len(ending)
+	for ; end < len(all) && !bytes.HasPrefix(all[end:], ending); end++ {
+		if len(ending) == 1 && all[end] == '\n' {
+			s.stop()
+			return ""
 		}
-		// Up to two quotes may stand right before the closing three.
-		for end += 3; end < len(s.src) && s.src[end] == quote; end++ {
+		if quote == '"' && all[end] == '\\' {
+			end++
 		}
-	} else {
-		for ; ; end++ {
-			if end >= len(s.src) || s.src[end] == '\n' {
-				return "", false
-			}
-			if quote == '"' && s.src[end] == '\\' {
-				end++
-			} else if s.src[end] == quote {
-				break
-			}
-		}
+	}
+	if end >= len(all) {
+		s.stop()
+		return ""
+	}
+	end += len(ending)
+	// Up to two quotes may precede the closing three.
+	for len(ending) == 3 && end < len(all) && all[end] == quote {
 		end++
 	}
-	raw := string(s.src[:end])
 	s.skip(end)
-	return raw, true
+	return string(all[:end])
 }
 
-// frame is an array or inline table that is being read.
-type frame struct {
-	node
-	table bool
-	items int
-}
-
-// value reads one value, with all that is in it.
-func (s *scanner) value(at node) (bool, error) {
-	var open []frame
-	for {
-		s.blanks(len(open) > 0)
-		switch c := s.peek(); c {
-		case '"', '\'':
-			if _, ok := s.quoted(); !ok {
-				return false, nil
-			}
-		case '[', '{':
-			if at.depth++; at.depth > maxDepth {
-				return false, depthError{s.at}
-			}
-			open = append(open, frame{node: at, table: c == '{'})
-			s.skip(1)
-		default:
-			n := bytes.IndexAny(s.src, ",]}#\n")
-			if n < 0 {
-				n = len(s.src)
-			}
-			if n == 0 {
-				return false, nil
-			}
-			s.skip(n)
+// value reads one value and everything in it. The depth bounds the recursion.
+func (s *scanner) value(at node) {
+	switch c := s.peek(); c {
+	case '"', '\'':
+		s.quoted()
+	case '[':
+		s.skip(1)
+		s.deepen(&at)
+		for i := 0; s.another("]"); i++ {
+			item := node{strict.Index(at.path, i), at.depth}
+			s.found(item.path)
+			s.value(item)
 		}
-		// After a value: close what ends here, then find the next one.
-		for {
-			if len(open) == 0 {
-				return true, nil
-			}
-			in := &open[len(open)-1]
-			s.blanks(true)
-			if s.peek() == ',' {
-				s.skip(1)
-				s.blanks(true)
-			}
-			if c := s.peek(); c == ']' && !in.table || c == '}' && in.table {
-				open = open[:len(open)-1]
-				s.skip(1)
-				continue
-			}
-			if len(s.src) == 0 {
-				return false, nil
-			}
-			if !in.table {
-				at = node{strict.Index(in.path, in.items), in.depth}
-				in.items++
-				s.found(at.path)
-				break
-			}
-			key, ok, err := s.key(in.node)
-			if !ok {
-				return false, err
-			}
-			if s.blanks(true); s.peek() != '=' {
-				return false, nil
-			}
-			s.skip(1)
-			at = key
-			break
+	case '{':
+		s.skip(1)
+		s.deepen(&at)
+		for s.another("}") {
+			s.entry(at)
 		}
+	case ',', ']', '}', '#', '\n':
+		s.stop()
+	default:
+		s.skipTo(",]}#\n")
 	}
+}
+
+// another reports whether an array or inline table has another item, and skips the comma before it.
+// Otherwise it skips the closing bracket.
+func (s *scanner) another(closing string) bool {
+	s.blanks(true)
+	if s.accept(",") {
+		s.blanks(true)
+	}
+	return !s.accept(closing) && len(s.src) > 0
 }
