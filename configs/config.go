@@ -130,22 +130,17 @@ func Default() *Config {
 func (c *Config) SpecPools() []spec.Pool {
 	out := make([]spec.Pool, 0, len(c.Pools))
 	for _, p := range c.Pools {
-		out = append(out, spec.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
-	}
-	return out
-}
-
-// ipamPools returns the pools in the allocator's form.
-func (c *Config) ipamPools() []ipam.Pool {
-	out := make([]ipam.Pool, 0, len(c.Pools))
-	for _, p := range c.Pools {
-		out = append(out, ipam.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
+		out = append(out, spec.Pool(p))
 	}
 	return out
 }
 
 // IPAMConfig returns the allocator's configuration.
 func (c *Config) IPAMConfig() ipam.Config {
-	return ipam.Config{Pools: c.ipamPools(), PodCIDRs: c.IPAM.PodCIDRs, ReuseDelay: time.Duration(c.IPAM.ReuseDelay),
-		OrphanGrace: time.Duration(c.IPAM.OrphanGrace), NodePorts: ipam.PortRange{First: c.IPAM.NodePorts.First, Last: c.IPAM.NodePorts.Last}}
+	out := ipam.Config{PodCIDRs: c.IPAM.PodCIDRs, ReuseDelay: time.Duration(c.IPAM.ReuseDelay),
+		OrphanGrace: time.Duration(c.IPAM.OrphanGrace), NodePorts: ipam.PortRange(c.IPAM.NodePorts)}
+	for _, p := range c.Pools {
+		out.Pools = append(out.Pools, ipam.Pool(p))
+	}
+	return out
 }

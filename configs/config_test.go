@@ -179,7 +179,7 @@ func TestParseRefuses(t *testing.T) {
 		{"device", "[dataplane]\ndevice = 'an-interface-too-long'", []string{`c.toml:2: dataplane.device: "an-interface-too-long" is not a name for an interface`}},
 		{"device lo", "[dataplane]\ndevice = 'lo'", []string{`c.toml:2: dataplane.device: "lo" is the host's own`}},
 		{"node port address", "[dataplane]\nnode_port_addresses = ['eth0', '10.0.0.1/8']", []string{
-			`c.toml:2: dataplane.node_port_addresses[0]: "eth0" is not a range of addresses`, `c.toml:2: dataplane.node_port_addresses[1]: 10.0.0.1/8 is not the first address of its range | write 10.0.0.0/8 or 10.0.0.1`}},
+			`c.toml:2: dataplane.node_port_addresses[0]: "eth0" is not a range of addresses`, `c.toml:2: dataplane.node_port_addresses[1]: 10.0.0.1/8 is not the first address of its range | write 10.0.0.0/8, or 10.0.0.1/32`}},
 		{"reuse delay", "[ipam]\nreuse_delay = '-1s'", []string{`c.toml:2: ipam.reuse_delay: -1s is out of bounds | use "0s" to "168h"`}},
 		{"orphan grace", "[ipam]\norphan_grace = '0s'", []string{`c.toml:2: ipam.orphan_grace: 0s is out of bounds | use "1s" to "168h"`}},
 		{"node ports", "[ipam]\nnode_ports = '32767-30000'", []string{`c.toml:2: ipam.node_ports: "32767-30000" is not a range of ports`}},

@@ -125,7 +125,7 @@ func checkPrefix(t *tomlfile.Checker, key string, p netip.Prefix) {
 // checkPools reports the allocator's problems with the pools. Its warnings don't prevent a start;
 // they are displayed with the pool.
 func (c *Config) checkPools(doc *tomlfile.Checker) {
-	for _, p := range ipam.CheckPools(c.ipamPools(), c.IPAM.PodCIDRs) {
+	for _, p := range ipam.CheckPools(c.IPAMConfig().Pools, c.IPAM.PodCIDRs) {
 		if ipam.IsWarning(p) {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
@@ -42,19 +43,9 @@ func (r *AddressRange) FromTree(raw any) error {
 	if !ok {
 		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
 	}
-	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" && !a.Is4In6() {
-		r.Prefix = netip.PrefixFrom(a, a.BitLen())
-		return nil
-	}
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not a range of addresses", Hint: hint}
-	}
-	if p.Masked() != p {
-		return vip.Problem{Code: vip.CodeInvalid, Message: s + " is not the first address of its range", Hint: fmt.Sprintf("write %s or %s", p.Masked(), p.Addr())}
-	}
-	r.Prefix = p
-	return nil
+	var err error
+	r.Prefix, err = spec.ParseRange(s)
+	return err
 }
 
 // UnmarshalText reads the same as FromTree. It overrides the method of the embedded prefix.

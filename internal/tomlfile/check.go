@@ -77,14 +77,9 @@ func (c *Checker) Claim(id string) (by string, taken bool) {
 
 // Choice requires one of the words in use.
 func (c *Checker) Choice(key, value string, use ...string) {
-	if slices.Contains(use, value) {
-		return
+	if !slices.Contains(use, value) {
+		c.Bad(key, strict.OneOf(value, use...), "%s is not a known value", strict.Quote(value))
 	}
-	hint := "use " + strings.Join(use, ", ")
-	if near := strict.Nearest(value, use); near != "" {
-		hint = fmt.Sprintf("did you mean %q? %s", near, hint)
-	}
-	c.Bad(key, hint, "%s is not a known value", strict.Quote(value))
 }
 
 // Between requires a duration within bounds.

@@ -41,7 +41,7 @@ func (b *builder) backend(w *Backend) vip.Backend {
 		}
 	}
 	if w.State != "" && out.State.UnmarshalText([]byte(w.State)) != nil {
-		b.bad("state", oneOf(w.State, []string{"ready", "drain", "maint", "terminating"}), "%s is not a state", strict.Quote(w.State))
+		b.bad("state", strict.OneOf(w.State, "ready", "drain", "maint", "terminating"), "%s is not a state", strict.Quote(w.State))
 	}
 	if w.Node != "" && !isWord(w.Node) {
 		b.badWord("node")
@@ -110,14 +110,6 @@ func (b *builder) servedPorts(in []Backend, ports []vip.Port) {
 func (b *builder) twice(in []Backend, out vip.Service) {
 	if len(out.Backends) != len(in) {
 		return
-	}
-	addresses := make([]netip.Addr, len(out.Backends))
-	for i := range addresses {
-		addresses[i] = out.Backends[i].Address
-	}
-	slices.SortFunc(addresses, netip.Addr.Compare)
-	if len(slices.Compact(addresses)) == len(out.Backends) {
-		return // so no server occurs twice
 	}
 	type server struct {
 		addr netip.Addr

@@ -253,7 +253,7 @@ func (b *builder) schedulerFlags(in []string, out *vip.Service) {
 		case flagOnePacket:
 			out.OnePacket = true
 		default:
-			b.bad(field, oneOf(text, []string{flagFallback, flagPort, flagOnePacket}), "%s is not a scheduler flag", strict.Quote(text))
+			b.bad(field, strict.OneOf(text, flagFallback, flagPort, flagOnePacket), "%s is not a scheduler flag", strict.Quote(text))
 			continue
 		}
 		if !hashes && text != flagOnePacket {
@@ -290,15 +290,6 @@ func choice[T any](b *builder, field, text string, def T, all ...T) (none T) {
 			return all[i]
 		}
 	}
-	b.bad(field, oneOf(text, use), "%s is not a known value", strict.Quote(text))
+	b.bad(field, strict.OneOf(text, use...), "%s is not a known value", strict.Quote(text))
 	return none
-}
-
-// oneOf returns the hint for a name that is not one of use.
-func oneOf(text string, use []string) string {
-	hint := "use " + strings.Join(use, ", ")
-	if near := strict.Nearest(text, use); near != "" {
-		return fmt.Sprintf("did you mean %q? %s", near, hint)
-	}
-	return hint
 }

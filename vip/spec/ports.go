@@ -112,7 +112,7 @@ func (b *builder) protocol(field, text string) vip.Protocol {
 	}
 	var p vip.Protocol
 	if err := p.UnmarshalText([]byte(text)); err != nil {
-		b.bad(field, oneOf(text, []string{"tcp", "udp", "sctp"}), "%s is not a protocol", strict.Quote(text))
+		b.bad(field, strict.OneOf(text, "tcp", "udp", "sctp"), "%s is not a protocol", strict.Quote(text))
 		return 0
 	}
 	return p

@@ -19,8 +19,10 @@ func (b *builder) sourceRanges(in []string, families []vip.Family) []netip.Prefi
 	var out []netip.Prefix
 	for i, text := range in {
 		field := strict.Index("source_ranges", i)
-		p, ok := b.prefix(field, text)
-		if !ok {
+		p, err := ParseRange(text)
+		if err != nil {
+			problem := err.(vip.Problem)
+			b.bad(field, problem.Hint, "%s", problem.Message)
 			continue
 		}
 		if f := vip.FamilyOf(p.Addr()); len(families) > 0 && !slices.Contains(families, f) {
@@ -33,29 +35,22 @@ func (b *builder) sourceRanges(in []string, families []vip.Family) []netip.Prefi
 	return slices.Compact(out)
 }
 
-// prefix reads a range of addresses, or a single address.
-func (b *builder) prefix(field, text string) (netip.Prefix, bool) {
-	p, err := netip.ParsePrefix(text)
-	if err != nil {
-		a, err := netip.ParseAddr(text)
-		if err != nil || a.Zone() != "" {
-			b.bad(field, "write it as 192.0.2.0/24 or 2001:db8::/64, or as an address", "%s is not a range of addresses", strict.Quote(text))
-			return p, false
-		}
-		p = netip.PrefixFrom(a, a.BitLen())
+// ParseRange reads a range of addresses, or a single address. The error is a vip.Problem without a
+// field.
+func ParseRange(text string) (netip.Prefix, error) {
+	p, err := strict.ParsePrefix(text)
+	if a, notAddr := netip.ParseAddr(text); notAddr == nil && a.Zone() == "" {
+		p, err = netip.PrefixFrom(a, a.BitLen()), nil
+	} else if problem, ok := err.(vip.Problem); ok && !p.IsValid() {
+		problem.Hint += ", or as an address"
+		return p, problem
 	}
-	one := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
-	switch {
-	case p.Addr().Is4In6():
-		hint := "write it in IPv4 form"
-		if p.Bits() >= 96 {
-			hint = fmt.Sprintf("write it as %s", netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96))
-		}
-		b.bad(field, hint, "%s is an IPv4 range in IPv6 form", text)
-	case p.Masked() != p:
-		b.bad(field, fmt.Sprintf("write %s, or %s for the one address", p.Masked(), one), "%s is not the first address of its range", p)
-	default:
-		return p, true
+	if !p.Addr().Is4In6() {
+		return p, err
 	}
-	return p, false
+	hint := "write it in IPv4 form"
+	if p.Bits() >= 96 {
+		hint = fmt.Sprintf("write it as %s", netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96))
+	}
+	return p, vip.Problem{Code: vip.CodeInvalid, Message: text + " is an IPv4 range in IPv6 form", Hint: hint}
 }

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -61,6 +61,19 @@ func (d *decoder) bad(path, hint, format string, args ...any) {
 		Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
+// add reports an error that is a vip.Problem without a field, or any other error. It ignores nil.
+func (d *decoder) add(path string, err error) {
+	if err == nil {
+		return
+	}
+	p, isProblem := errors.AsType[vip.Problem](err)
+	if !isProblem {
+		p = vip.Problem{Code: vip.CodeInvalid, Message: err.Error()}
+	}
+	p.Field = path
+	d.problems = append(d.problems, p)
+}
+
 func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 	fields := map[string]reflect.Value{}
 	addFields(fields, v)
@@ -89,8 +102,9 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 				continue
 			}
 		}
-		hint := "remove it; known keys: " + strings.Join(sortedKeys(fields), ", ")
-		if near := Nearest(key, sortedKeys(fields)); near != "" {
+		known := sortedKeys(fields)
+		hint := "remove it; known keys: " + strings.Join(known, ", ")
+		if near := Nearest(key, known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		d.problems = append(d.problems, vip.Problem{Code: vip.CodeUnknownKey, Field: Join(path, key),
@@ -112,14 +126,7 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 		return
 	}
 	if own, ok := v.Addr().Interface().(Value); ok {
-		if err := own.FromTree(raw); err != nil {
-			p, isProblem := errors.AsType[vip.Problem](err)
-			if !isProblem {
-				p = vip.Problem{Code: vip.CodeInvalid, Message: err.Error()}
-			}
-			p.Field = path
-			d.problems = append(d.problems, p)
-		}
+		d.add(path, own.FromTree(raw))
 		return
 	}
 	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
@@ -141,23 +148,16 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 		d.bad(path, "write true or false, without quotes", "wants true or false, has %s", Describe(raw))
 	case reflect.Int:
 		n, err := Int(raw)
-		if err != nil {
-			p := err.(vip.Problem)
-			p.Field = path
-			d.problems = append(d.problems, p)
-			return
-		}
+		d.add(path, err)
 		v.SetInt(int64(n))
-	case reflect.Struct:
-		if tree, ok := raw.(map[string]any); ok {
-			d.table(tree, v, path)
-			return
-		}
-		d.bad(path, "write keys and their values in braces", "wants a table, has %s", Describe(raw))
-	case reflect.Map:
+	case reflect.Struct, reflect.Map:
 		tree, ok := raw.(map[string]any)
 		if !ok {
 			d.bad(path, "write keys and their values in braces", "wants a table, has %s", Describe(raw))
+			return
+		}
+		if v.Kind() == reflect.Struct {
+			d.table(tree, v, path)
 			return
 		}
 		out := reflect.MakeMapWithSize(v.Type(), len(tree))
@@ -195,29 +195,38 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 	}
 }
 
-// text reads an encoding.TextUnmarshaler. Prefixes with host bits are refused, because the likely
-// error is in their length.
+// text reads an encoding.TextUnmarshaler. It reads a prefix by ParsePrefix, which is stricter.
 func (d *decoder) text(raw any, into encoding.TextUnmarshaler, path string) {
 	s, ok := raw.(string)
 	if !ok {
 		d.bad(path, "put it in quotes", "wants a string, has %s", Describe(raw))
 		return
 	}
-	err := into.UnmarshalText([]byte(s))
-	prefix, isPrefix := into.(*netip.Prefix)
-	switch {
-	case isPrefix && (err != nil || !prefix.IsValid()):
+	if prefix, ok := into.(*netip.Prefix); ok {
+		var err error
+		*prefix, err = ParsePrefix(s)
+		d.add(path, err)
+	} else if err := into.UnmarshalText([]byte(s)); err != nil {
+		d.bad(path, "", "%s: %s", Quote(s), err)
+	}
+}
+
+// ParsePrefix reads a range of addresses. It refuses host bits, because the likely error is in the
+// length. The error is a vip.Problem without a field.
+func ParsePrefix(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
 		hint := "write it as 192.0.2.0/24 or 2001:db8::/64"
-		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 			hint = fmt.Sprintf("for this one address write %s", netip.PrefixFrom(a, a.BitLen()))
 		}
-		d.bad(path, hint, "%s is not a range of addresses", Quote(s))
-	case err != nil:
-		d.bad(path, "", "%s: %s", Quote(s), err)
-	case isPrefix && prefix.Masked() != *prefix:
-		d.bad(path, fmt.Sprintf("write %s, or %s for the one address", prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen())),
-			"%s is not the first address of its range", prefix)
+		return p, vip.Problem{Code: vip.CodeInvalid, Message: Quote(text) + " is not a range of addresses", Hint: hint}
 	}
+	if p.Masked() != p {
+		return p, vip.Problem{Code: vip.CodeInvalid, Message: p.String() + " is not the first address of its range",
+			Hint: fmt.Sprintf("write %s, or %s for the one address", p.Masked(), netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))}
+	}
+	return p, nil
 }
 
 // Int returns the integer in a tree's scalar. The error is a vip.Problem without a field.
@@ -225,16 +234,13 @@ func Int(raw any) (int, error) {
 	p := vip.Problem{Code: vip.CodeInvalid, Message: "wants a whole number, has " + Describe(raw)}
 	switch n := raw.(type) {
 	case int64:
-		if n < math.MinInt || n > math.MaxInt {
-			return 0, p
+		if int64(int(n)) == n {
+			return int(n), nil
 		}
-		return int(n), nil
 	case json.Number:
-		i, err := strconv.Atoi(n.String())
-		if err != nil {
-			return 0, p
+		if i, err := strconv.Atoi(n.String()); err == nil {
+			return i, nil
 		}
-		return i, nil
 	case string:
 		if _, err := strconv.Atoi(n); err == nil {
 			p.Hint = "write it without quotes"
@@ -252,9 +258,7 @@ func Describe(raw any) string {
 		return "the string " + Quote(v)
 	case bool:
 		return strconv.FormatBool(v)
-	case int64:
-		return fmt.Sprintf("the number %d", v)
-	case float64:
+	case int64, float64:
 		return fmt.Sprintf("the number %v", v)
 	case json.Number:
 		return "the number " + shorten(v.String())
@@ -300,11 +304,4 @@ func Keys(of any) []string {
 	return sortedKeys(fields)
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

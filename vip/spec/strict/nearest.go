@@ -1,6 +1,18 @@
 package strict
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
+
+// OneOf returns the hint for a word that is not one of use.
+func OneOf(word string, use ...string) string {
+	hint := "use " + strings.Join(use, ", ")
+	if near := Nearest(word, use); near != "" {
+		return fmt.Sprintf("did you mean %q? %s", near, hint)
+	}
+	return hint
+}
 
 // Nearest returns the known word that word was probably meant to be, or "". If exactly one known
 // word is a prefix of word, or has it as a prefix, Nearest returns that one ("prot": "protocol",
