@@ -2,6 +2,7 @@ package tomlfile
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -93,10 +94,7 @@ func SortProblems(problems []vip.Problem) {
 	slices.SortStableFunc(problems, func(a, b vip.Problem) int {
 		fileA, lineA := splitPlace(a.Place)
 		fileB, lineB := splitPlace(b.Place)
-		if c := strings.Compare(fileA, fileB); c != 0 {
-			return c
-		}
-		return lineA - lineB
+		return cmp.Or(strings.Compare(fileA, fileB), lineA-lineB)
 	})
 }
 

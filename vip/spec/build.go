@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -80,10 +81,7 @@ func (w *Backend) Build() (vip.Backend, []vip.Problem) {
 }
 
 func compareBackends(a, b vip.Backend) int {
-	if c := a.Address.Compare(b.Address); c != 0 {
-		return c
-	}
-	return int(a.Port) - int(b.Port)
+	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
 }
 
 // statedFamilies returns the families that the service requests through families or vips; nil
