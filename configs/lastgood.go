@@ -22,12 +22,12 @@ const lastGoodName = "ironvip.toml.last-good"
 //
 // Problems that come with a Config don't prevent a start, and are for the log. Without a Config the
 // agent can't start: there is no saved copy, or pools overlap, which a copy must not hide.
-func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
-	file, data, c, problems := load(path)
-	if c != nil {
-		if stateDir != "" {
-			c.Node.StateDir = stateDir
-		}
+func LoadOrLastGood(path, stateDir string) (c *Config, problems []vip.Problem) {
+	file, data, problem := read(path)
+	if problem != nil {
+		problems = []vip.Problem{*problem}
+	} else if c, problems = Parse(file, data); c != nil {
+		c.Node.StateDir = cmp.Or(stateDir, c.Node.StateDir)
 		return c, problems
 	}
 	if slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == vip.CodeOverlap }) {
@@ -52,9 +52,7 @@ func LoadOrLastGood(path, stateDir string) (*Config, []vip.Problem) {
 		return nil, append(problems, worse...)
 	}
 	c.IsLastGood = true
-	if stateDir != "" {
-		c.Node.StateDir = stateDir
-	}
+	c.Node.StateDir = cmp.Or(stateDir, c.Node.StateDir)
 	return c, problems
 }
 

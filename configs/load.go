@@ -16,25 +16,26 @@ import (
 // directory is a problem, because it may be a mount that failed. With any problem the Config is
 // nil.
 func Load(path string) (*Config, []vip.Problem) {
-	_, _, c, problems := load(path)
-	return c, problems
+	file, data, problem := read(path)
+	if problem != nil {
+		return nil, []vip.Problem{*problem}
+	}
+	return Parse(file, data)
 }
 
-// load also returns the file's path and content.
-func load(path string) (file string, data []byte, c *Config, problems []vip.Problem) {
+// read returns the path and content of the file that path means, empty if it is missing from an
+// existing directory.
+func read(path string) (file string, data []byte, problem *vip.Problem) {
 	file = fileAt(path)
-	data, problem := tomlfile.ReadFile(file, MaxSize)
-	if problem != nil {
-		if !missing(file) {
-			return file, nil, nil, []vip.Problem{*problem}
-		}
+	data, problem = tomlfile.ReadFile(file, MaxSize)
+	if problem != nil && missing(file) {
+		problem = nil
 		if _, err := os.Stat(filepath.Dir(file)); err != nil {
-			return file, nil, nil, []vip.Problem{{Code: vip.CodeInvalid, Place: file,
-				Message: fmt.Sprintf("the directory %s: %s", filepath.Dir(file), tomlfile.Cause(err)), Hint: "make it, or name another with --config"}}
+			problem = &vip.Problem{Code: vip.CodeInvalid, Place: file,
+				Message: fmt.Sprintf("the directory %s: %s", filepath.Dir(file), tomlfile.Cause(err)), Hint: "make it, or name another with --config"}
 		}
 	}
-	c, problems = Parse(file, data)
-	return file, data, c, problems
+	return file, data, problem
 }
 
 // Parse reads the content of the configuration file at path. With any problem the Config is nil.

@@ -118,24 +118,15 @@ func servicesDir(path string) string {
 	return (&tomlfile.Document{Path: path}).AbsolutePath(ServicesDir)
 }
 
-// static calls use with the settings of every static source.
-func (c *Config) static(use func(name string, s *static.Config)) {
-	for _, s := range c.Sources {
-		if config, ok := s.Config.(*static.Config); ok && config.Path != "" {
-			use(s.Name, config)
-		}
-	}
-}
-
 // UnreadServices returns the services.d beside the file if it holds services that no source
 // reads, and "" otherwise.
 func (c *Config) UnreadServices() string {
-	dir, read := servicesDir(c.Path), false
-	c.static(func(_ string, s *static.Config) { read = read || s.Path == dir })
-	if read {
-		return ""
-	}
-	if files, err := static.ListServices(dir); err != nil || len(files) == 0 {
+	dir := servicesDir(c.Path)
+	read := slices.ContainsFunc(c.Sources, func(s Source) bool {
+		config, ok := s.Config.(*static.Config)
+		return ok && config.Path == dir
+	})
+	if files, _ := static.ListServices(dir); read || len(files) == 0 {
 		return ""
 	}
 	return dir

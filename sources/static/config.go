@@ -1,9 +1,11 @@
 package static
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/sources"
@@ -35,7 +37,8 @@ func (c *Config) Check(b *sources.Block) {
 	}
 }
 
-// Load implements sources.Loader. An optional directory that is missing has no services.
+// Load implements sources.Loader. An optional directory that is missing has no services. If two
+// services have one name, the first file's wins.
 func (c *Config) Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Problem) {
 	if c.Path == "" {
 		return nil, nil // Check has reported it
@@ -43,7 +46,13 @@ func (c *Config) Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Pr
 	if _, err := os.Lstat(c.Path); c.Optional && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	return LoadServices(c.Path, source, pools)
+	f := newFiles(Options{Config: *c, Name: source, Pools: func() []spec.Pool { return pools }})
+	if _, err := f.read(context.Background(), readAll); err != nil {
+		return nil, []vip.Problem{{Code: vip.CodeInvalid, Place: c.Path, Message: err.Error(), Hint: "make the directory, or correct the source's path"}}
+	}
+	services := f.services()
+	slices.SortFunc(services, func(a, b vip.Service) int { return compareKeys(a.Key, b.Key) })
+	return services, f.problems()
 }
 
 // NewSource implements sources.Config.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -44,8 +43,7 @@ type files struct {
 	o       Options
 	byPath  map[string]*file
 	claims  map[vip.ServiceKey][]string // the files that define the service, sorted; one file unless the name is a duplicate
-	force   map[vip.ServiceKey]row      // the services in effect
-	twice   map[vip.ServiceKey]struct{} // names with more than one claim
+	winners map[vip.ServiceKey]string   // the file with the definition in effect
 	unsaved map[string]struct{}
 	dir     identity // of the directory at the last read
 	parsed  int      // number of files parsed so far
@@ -55,15 +53,15 @@ type files struct {
 type file struct {
 	stamp    stamp
 	hash     [sha256.Size]byte
-	rows     map[vip.ServiceKey]vip.Service
-	origins  map[vip.ServiceKey]string // current places; the Origin in a row may be older
+	rows     map[vip.ServiceKey]row
 	problems []vip.Problem
 }
 
-// row is a service in effect and the path of its file.
+// row is a file's definition of a service. Origin is its current place; that in service may be
+// older.
 type row struct {
 	service vip.Service
-	path    string
+	origin  string
 }
 
 // identity distinguishes files or directories that had the same path at different times.
@@ -81,35 +79,33 @@ type stamp struct {
 const grain = 2 * time.Second
 
 func newFiles(o Options) *files {
-	return &files{o: o, byPath: map[string]*file{}, claims: map[vip.ServiceKey][]string{}, force: map[vip.ServiceKey]row{},
-		twice: map[vip.ServiceKey]struct{}{}, unsaved: map[string]struct{}{}}
+	return &files{o: o, byPath: map[string]*file{}, claims: map[vip.ServiceKey][]string{}, winners: map[vip.ServiceKey]string{},
+		unsaved: map[string]struct{}{}}
 }
 
 // restore loads the last good services of an earlier run of the agent.
 func (f *files) restore(all map[string]LastGood) {
 	var c change
-	holders := map[vip.ServiceKey]string{}
+	winners := map[vip.ServiceKey]string{}
 	for _, path := range slices.Sorted(maps.Keys(all)) {
 		if filepath.Dir(path) != f.o.Path {
 			continue // belongs to another source
 		}
-		was := &file{rows: map[vip.ServiceKey]vip.Service{}, origins: map[vip.ServiceKey]string{}}
+		was := &file{rows: map[vip.ServiceKey]row{}}
 		for _, s := range all[path].Services {
 			service, problems := s.Spec.Build(f.o.Name, s.Origin)
 			if len(problems) > 0 { // valid only in an earlier version
-				f.o.Log.Error("a remembered service is refused", "service", s.Spec.Title(), "err", problems[0])
+				f.o.Log.Error("a stored service is refused", "service", s.Spec.Title(), "err", problems[0])
 				continue
 			}
-			was.rows[service.Key], was.origins[service.Key] = service, s.Origin
+			was.rows[service.Key] = row{service, s.Origin}
 			if !s.Aside {
-				holders[service.Key] = path
+				winners[service.Key] = path
 			}
 		}
 		f.set(path, was, &c)
 	}
-	for key, path := range holders {
-		f.force[key] = row{f.byPath[path].rows[key], path}
-	}
+	maps.Copy(f.winners, winners)
 }
 
 // known reports whether any file is known, including files of an earlier run.
@@ -126,7 +122,7 @@ func (f *files) distrust(paths map[string]struct{}) {
 
 // read updates the state from the directory. On an error the state is unchanged.
 func (f *files) read(ctx context.Context, how mode) (c change, err error) {
-	dir := identityOf(f.o.Path)
+	dir := stampOf(f.o.Path).identity
 	paths, err := ListServices(f.o.Path)
 	if err != nil {
 		return c, err
@@ -187,31 +183,33 @@ func (f *files) look(path string, how mode) *file {
 			return nil
 		}
 	}
-	var says ServicesFile
+	var content ServicesFile
 	if problem != nil {
 		now = stamp{} // changes of permissions and links do not show in the stamp
-		says = ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
+		content = ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
 	} else {
 		f.parsed++
-		says = ParseServices(path, data, f.o.Name, f.o.Pools())
+		content = ParseServices(path, data, f.o.Name, f.o.Pools())
 	}
-	return f.settle(says, known, now, hash)
+	state := content.over(known)
+	state.stamp, state.hash = now, hash
+	return state
 }
 
-// settle returns the new state of a file with the content says. Valid services take effect. For
-// refused services, and for all missing ones if the content is incomplete or empty, the version
-// from before stays in effect.
-func (f *files) settle(says ServicesFile, before *file, at stamp, hash [sha256.Size]byte) *file {
-	now := &file{stamp: at, hash: hash, rows: map[vip.ServiceKey]vip.Service{}, origins: map[vip.ServiceKey]string{}, problems: says.Problems}
-	for _, s := range says.Services {
-		now.rows[s.Key], now.origins[s.Key] = s, s.Origin
+// over returns the state of a file with this content that had another state before, or nil. Valid
+// services take effect. For refused services, and for all missing ones if the content is incomplete
+// or empty, the version from before stays in effect.
+func (content *ServicesFile) over(before *file) *file {
+	now := &file{rows: map[vip.ServiceKey]row{}, problems: content.Problems}
+	for _, s := range content.Services {
+		now.rows[s.Key] = row{s, s.Origin}
 	}
 	if before == nil {
 		return now
 	}
-	for key, s := range now.rows {
-		if old, had := before.rows[key]; had && alike(old, s) {
-			now.rows[key] = old
+	for key, r := range now.rows {
+		if old, had := before.rows[key]; had && alike(old.service, r.service) {
+			now.rows[key] = row{old.service, r.origin}
 		}
 	}
 	keep := func(key vip.ServiceKey) bool {
@@ -219,46 +217,46 @@ func (f *files) settle(says ServicesFile, before *file, at stamp, hash [sha256.S
 		if _, has := now.rows[key]; has || !had {
 			return false
 		}
-		now.rows[key], now.origins[key] = old, before.origins[key]
+		now.rows[key] = old
 		return true
 	}
 	kept := map[string]struct{}{}
-	for _, key := range says.Refused {
+	for _, key := range content.Refused {
 		if keep(key) {
 			kept[key.String()] = struct{}{}
 		}
 	}
 	others := 0
-	if says.Incomplete || says.Empty {
+	if content.Incomplete || content.Empty {
 		for key := range before.rows {
 			if keep(key) {
 				others++
 			}
 		}
 	}
-	if says.Empty && others > 0 {
-		now.problems = []vip.Problem{{Code: vip.CodeInvalid, Place: says.Path, Message: "is empty, as after a write that was cut off",
+	if content.Empty && others > 0 {
+		now.problems = []vip.Problem{{Code: vip.CodeInvalid, Place: content.Path, Message: "is empty, as after a write that was cut off",
 			Hint: "delete the file to remove its services"}}
 	}
 	now.problems = slices.Clone(now.problems)
 	for i := range now.problems {
 		p := &now.problems[i]
 		if _, stays := kept[p.Service]; stays {
-			p.Hint = join(p.Hint, "its last good version stays in force")
+			p.Hint = join(p.Hint, "its last good version stays in effect")
 		} else if others > 0 {
-			p.Hint = join(p.Hint, stay(others))
+			p.Hint = join(p.Hint, othersStay(others))
 			others = 0 // add the hint once only
 		}
 	}
 	return now
 }
 
-// stay returns a hint that n services stay in effect.
-func stay(n int) string {
+// othersStay returns a hint that n services stay in effect.
+func othersStay(n int) string {
 	if n == 1 {
-		return "the service that the file had before stays in force"
+		return "the service that the file had before stays in effect"
 	}
-	return fmt.Sprintf("the %d services that the file had before stay in force", n)
+	return fmt.Sprintf("the %d services that the file had before stay in effect", n)
 }
 
 func join(a, b string) string {
@@ -271,42 +269,32 @@ func join(a, b string) string {
 // set replaces the state of a file and adds the differences to c. Now is nil if the file is gone.
 func (f *files) set(path string, now *file, c *change) {
 	before := f.byPath[path]
-	touched := map[vip.ServiceKey]struct{}{}
-	if before != nil {
-		for key := range before.rows {
-			touched[key] = struct{}{}
-		}
-	}
+	changed := (before == nil) != (now == nil)
 	if now == nil {
 		delete(f.byPath, path)
+		now = &file{}
 	} else {
 		f.byPath[path] = now
-		for key := range now.rows {
-			touched[key] = struct{}{}
-		}
 	}
-	changed := (before == nil) != (now == nil)
-	for key := range touched {
-		had, has := before.has(key), now.has(key)
-		if had != has || !reflect.DeepEqual(before.rows[key], now.rows[key]) {
-			changed = true
-		}
+	if before == nil {
+		before = &file{}
+	}
+	keys := map[vip.ServiceKey]row{}
+	maps.Copy(keys, before.rows)
+	maps.Copy(keys, now.rows)
+	for key := range keys {
+		old, had := before.rows[key]
+		r, has := now.rows[key]
+		edited := had != has || !reflect.DeepEqual(old.service, r.service)
+		changed = changed || edited
 		if had != has {
 			f.claim(key, path, has)
 		}
-		f.decide(key, c)
+		f.decide(key, path, edited, c)
 	}
 	if changed {
 		c.files = append(c.files, path)
 	}
-}
-
-func (f *file) has(key vip.ServiceKey) bool {
-	if f == nil {
-		return false
-	}
-	_, has := f.rows[key]
-	return has
 }
 
 // claim records whether a file defines a service.
@@ -314,52 +302,43 @@ func (f *files) claim(key vip.ServiceKey, path string, has bool) {
 	list := f.claims[key]
 	i, _ := slices.BinarySearch(list, path)
 	if has {
-		list = slices.Insert(list, i, path)
-	} else {
-		list = slices.Delete(list, i, i+1)
-	}
-	f.claims[key] = list
-	if len(list) == 0 {
+		f.claims[key] = slices.Insert(list, i, path)
+	} else if f.claims[key] = slices.Delete(list, i, i+1); len(list) == 1 {
 		delete(f.claims, key)
-	}
-	if len(list) > 1 {
-		f.twice[key] = struct{}{}
-	} else {
-		delete(f.twice, key)
 	}
 }
 
-// decide selects the claim in effect for a name. The claim that is in effect keeps its place.
-// Otherwise the first file's claim is selected.
-func (f *files) decide(key vip.ServiceKey, c *change) {
+// decide selects the definition in effect for a name, after a read of the file at path. Edited
+// means that this file's definition differs. The file in effect keeps its place. Otherwise the
+// first file is selected.
+func (f *files) decide(key vip.ServiceKey, path string, edited bool, c *change) {
 	claims := f.claims[key]
-	was, had := f.force[key]
+	was, had := f.winners[key]
 	if len(claims) == 0 {
 		if had {
-			delete(f.force, key)
+			delete(f.winners, key)
 			c.gone = append(c.gone, key)
 		}
 		return
 	}
 	winner := claims[0]
-	if had && slices.Contains(claims, was.path) {
-		winner = was.path
+	if had && slices.Contains(claims, was) {
+		winner = was
 	}
-	if had && winner != was.path {
+	if had && winner != was {
 		c.files = append(c.files, winner) // store it again, because it is no longer Aside
 	}
-	now := row{f.byPath[winner].rows[key], winner}
-	f.force[key] = now
-	if !had || !reflect.DeepEqual(was.service, now.service) {
-		c.put = append(c.put, now.service)
+	f.winners[key] = winner
+	if winner != was || winner == path && edited {
+		c.put = append(c.put, f.byPath[winner].rows[key].service)
 	}
 }
 
 // services returns the services in effect, in no order.
 func (f *files) services() []vip.Service {
-	out := make([]vip.Service, 0, len(f.force))
-	for _, r := range f.force {
-		out = append(out, r.service)
+	out := make([]vip.Service, 0, len(f.winners))
+	for key, path := range f.winners {
+		out = append(out, f.byPath[path].rows[key].service)
 	}
 	return out
 }
@@ -370,11 +349,11 @@ func (f *files) problems() []vip.Problem {
 	for _, file := range f.byPath {
 		out = append(out, file.problems...)
 	}
-	for key := range f.twice {
-		winner := f.force[key].path
-		for _, path := range f.claims[key] {
+	for key, claims := range f.claims {
+		winner := f.winners[key]
+		for _, path := range claims {
 			if path != winner {
-				out = append(out, Duplicate(key, f.byPath[path].origins[key], f.byPath[winner].origins[key]))
+				out = append(out, Duplicate(key, f.byPath[path].rows[key].origin, f.byPath[winner].rows[key].origin))
 			}
 		}
 	}
@@ -384,61 +363,40 @@ func (f *files) problems() []vip.Problem {
 	return out
 }
 
-// remembered returns the value to store for a file. It returns false if the file is gone.
-func (f *files) remembered(path string) (LastGood, bool) {
+// lastGood returns the value to store for a file. It returns false if the file is gone.
+func (f *files) lastGood(path string) (LastGood, bool) {
 	known := f.byPath[path]
 	if known == nil {
 		return LastGood{}, false
 	}
 	out := LastGood{Services: make([]LastGoodService, 0, len(known.rows))}
-	keys := slices.SortedFunc(maps.Keys(known.rows), func(a, b vip.ServiceKey) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	for _, key := range keys {
-		out.Services = append(out.Services, LastGoodService{Origin: known.origins[key], Aside: f.force[key].path != path,
-			Spec: spec.FromService(known.rows[key])})
+	for _, key := range slices.SortedFunc(maps.Keys(known.rows), compareKeys) {
+		r := known.rows[key]
+		out.Services = append(out.Services, LastGoodService{Origin: r.origin, Aside: f.winners[key] != path, Spec: spec.FromService(r.service)})
 	}
 	return out, true
+}
+
+func compareKeys(a, b vip.ServiceKey) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // alike reports whether two versions of a service differ at most in their line. Adding a service
 // above it changes the line.
 func alike(a, b vip.Service) bool {
-	if withoutLine(a.Origin) != withoutLine(b.Origin) {
-		return false
-	}
 	a.Origin = b.Origin
 	return reflect.DeepEqual(a, b)
 }
 
-func withoutLine(origin string) string {
-	if i := strings.LastIndexByte(origin, ':'); i >= 0 {
-		return origin[:i]
-	}
-	return origin
-}
-
-// stampOf returns the stamp of a file and follows links. It is zero if the file can't be read by
-// stat.
+// stampOf returns the stamp of a file or directory and follows links. It is zero if stat fails.
 func stampOf(path string) stamp {
 	info, err := os.Stat(path)
 	if err != nil {
 		return stamp{}
 	}
-	return stamp{identity: identityIn(info), size: info.Size(), mtime: info.ModTime()}
-}
-
-func identityOf(path string) identity {
-	info, err := os.Stat(path)
-	if err != nil {
-		return identity{}
-	}
-	return identityIn(info)
-}
-
-func identityIn(info fs.FileInfo) identity {
+	out := stamp{size: info.Size(), mtime: info.ModTime()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return identity{uint64(st.Dev), st.Ino} //nolint:unconvert // Dev is 32 bits wide on some platforms
+		out.identity = identity{uint64(st.Dev), st.Ino} //nolint:unconvert // Dev is 32 bits wide on some platforms
 	}
-	return identity{}
+	return out
 }

@@ -150,35 +150,3 @@ func ListServices(dir string) ([]string, error) {
 	slices.Sort(out)
 	return out, nil
 }
-
-// LoadServices reads a services directory, for the validate and plan commands. It returns the valid
-// services and all problems. If two services have one name, the first wins. The second is a problem
-// that names both places.
-func LoadServices(dir, source string, pools []spec.Pool) ([]vip.Service, []vip.Problem) {
-	paths, err := ListServices(dir)
-	if err != nil {
-		return nil, []vip.Problem{{Code: vip.CodeInvalid, Place: dir, Message: err.Error(), Hint: "make the directory, or correct the source's path"}}
-	}
-	var out []vip.Service
-	var problems []vip.Problem
-	first := map[vip.ServiceKey]string{}
-	for _, path := range paths {
-		data, problem := tomlfile.ReadFile(path, MaxSize)
-		if problem != nil {
-			problems = append(problems, *problem)
-			continue
-		}
-		file := ParseServices(path, data, source, pools)
-		problems = append(problems, file.Problems...)
-		for _, s := range file.Services {
-			if origin, twice := first[s.Key]; twice {
-				problems = append(problems, Duplicate(s.Key, s.Origin, origin))
-				continue
-			}
-			first[s.Key] = s.Origin
-			out = append(out, s)
-		}
-	}
-	tomlfile.SortProblems(problems)
-	return out, problems
-}

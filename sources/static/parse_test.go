@@ -128,7 +128,7 @@ func write(t *testing.T, path, text string) {
 }
 
 // Anything except a readable regular file is refused at once. The other files take effect.
-func TestLoadServicesPassesOverOddFiles(t *testing.T) {
+func TestLoadSkipsIrregularFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write(t, at("web.toml"), good)
@@ -152,7 +152,7 @@ func TestLoadServicesPassesOverOddFiles(t *testing.T) {
 	if err := os.Truncate(at("huge.toml"), 100<<20); err != nil {
 		t.Fatal(err)
 	}
-	services, problems := LoadServices(dir, "static", nil)
+	services, problems := (&Config{Path: dir}).Load("static", nil)
 	if got := names(services); got != "linked web" {
 		t.Errorf("services %q", got)
 	}
@@ -165,7 +165,7 @@ func TestLoadServicesPassesOverOddFiles(t *testing.T) {
 		at("loop.toml") + `: too many levels of symbolic links`,
 		at("web.toml") + `:1: service "web": name: "web" is the name of the service at ` + at("other.toml") + `:1, too | rename or remove`,
 	})
-	if _, problems := LoadServices(at("gone"), "static", nil); len(problems) != 1 || problems[0].Hint == "" {
+	if _, problems := (&Config{Path: at("gone")}).Load("static", nil); len(problems) != 1 || problems[0].Hint == "" {
 		t.Errorf("of a missing directory: %v", problems)
 	}
 }

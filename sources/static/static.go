@@ -80,8 +80,9 @@ type Source struct {
 	out    sources.Sink // nil while Run is not running
 	loaded bool         // the Store has been read
 	listed bool         // this run has published its full list
-	told   []vip.Problem
 	stale  bool
+	// published are the problems in the last full list.
+	published []vip.Problem
 }
 
 // New returns a source that reads nothing before Run or Reload.
@@ -113,13 +114,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	s.mu.Lock()
 	s.out, s.listed, s.stale = out, false, false
 	s.load()
-	change, err := s.read(ctx, readAll)
-	// Every run starts with the full list. If the directory can't be read and no file is known,
-	// there is no list, and the source stays unsynced.
-	if err == nil || s.files.known() {
-		s.replace()
-	}
-	s.after(change, err)
+	s.update(ctx, readAll) // a failure makes the source stale
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -134,18 +129,18 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-w.settled():
+		case <-w.timer.C:
 			s.refresh(ctx, w.take(), readChanged)
 		case <-poll.C:
 			if s.refresh(ctx, nil, readPolled) {
 				w.arm() // a file that seems to be gone may be between two steps of an editor
 			}
-		case e, open := <-w.events():
+		case e, open := <-w.events:
 			if !open {
 				return errors.New("the file watch ended")
 			}
 			w.note(e)
-		case err, open := <-w.errors():
+		case err, open := <-w.errors:
 			if open {
 				s.log.Warn("file watch", "err", err)
 				w.arm()
@@ -162,9 +157,7 @@ func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.load()
-	change, err := s.read(ctx, readAll|confirmed)
-	s.tell(change, err)
-	s.after(change, err)
+	_, err := s.update(ctx, readAll|confirmed)
 	problems := s.files.problems()
 	if err != nil {
 		problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Place: s.o.Path, Message: err.Error(),
@@ -173,48 +166,46 @@ func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	return problems
 }
 
-// read updates the files from the directory. A missing optional directory is not an error.
-func (s *Source) read(ctx context.Context, how mode) (change, error) {
-	c, err := s.files.read(ctx, how)
-	if s.o.Optional && errors.Is(err, fs.ErrNotExist) && !s.files.known() {
-		err = nil
-	}
-	return c, err
-}
-
 // refresh reads and publishes changes. It reports whether files seem to be gone that a poll does
 // not remove.
 func (s *Source) refresh(ctx context.Context, dirty map[string]struct{}, how mode) (missing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.files.distrust(dirty)
-	change, err := s.read(ctx, how)
-	s.tell(change, err)
-	s.after(change, err)
+	change, _ := s.update(ctx, how)
 	return change.missing
 }
 
-// tell publishes a change. The caller holds mu.
-func (s *Source) tell(c change, err error) {
-	if s.out == nil {
-		return
+// update reads the directory, and publishes and stores the changes. A missing optional directory is
+// not an error. The caller holds mu.
+func (s *Source) update(ctx context.Context, how mode) (change, error) {
+	c, err := s.files.read(ctx, how)
+	if s.o.Optional && errors.Is(err, fs.ErrNotExist) && !s.files.known() {
+		err = nil
 	}
-	if err == nil && !s.listed || s.listed && !slices.Equal(s.told, s.files.problems()) {
-		s.replace()
-		return
-	}
-	if len(c.gone) > 0 {
-		s.out.Delete(c.gone...)
-	}
-	if len(c.put) > 0 {
-		s.out.Put(c.put...)
-	}
+	s.publish(c, err)
+	s.after(c, err)
+	return c, err
 }
 
-func (s *Source) replace() {
-	s.report(s.files.problems())
-	s.out.Replace(s.files.services(), s.told)
-	s.listed, s.stale = true, false
+// publish publishes a change. Every run starts with the full list. If the directory can't be read
+// and no file is known, there is no list, and the source stays unsynced. The caller holds mu.
+func (s *Source) publish(c change, err error) {
+	problems := s.files.problems()
+	switch {
+	case s.out == nil:
+	case !s.listed && (err == nil || s.files.known()), s.listed && !slices.Equal(s.published, problems):
+		s.report(problems)
+		s.out.Replace(s.files.services(), problems)
+		s.listed, s.stale, s.published = true, false, problems
+	default:
+		if len(c.gone) > 0 {
+			s.out.Delete(c.gone...)
+		}
+		if len(c.put) > 0 {
+			s.out.Put(c.put...)
+		}
+	}
 }
 
 // maxEvents is the maximum number of refusals in one change that become events.
@@ -224,22 +215,21 @@ const maxEvents = 20
 func (s *Source) report(problems []vip.Problem) {
 	added := 0
 	for _, p := range problems {
-		if !slices.Contains(s.told, p) && added < maxEvents {
+		if !slices.Contains(s.published, p) && added < maxEvents {
 			added++
 			s.o.Events.Add(event.Event{Kind: "services_refused", Service: p.Service, Object: p.Place, Message: p.Error()})
 		}
 	}
-	if len(problems) == 0 && len(s.told) > 0 {
+	if len(problems) == 0 && len(s.published) > 0 {
 		s.o.Events.Add(event.Event{Kind: "services_accepted", Object: s.o.Path, Message: "all files are good again"})
 	}
-	s.told = problems
 }
 
 // after logs the change, stores the good services and updates the source's staleness.
 func (s *Source) after(c change, err error) {
 	if err == nil {
 		if saveErr := s.save(c.files); saveErr != nil {
-			s.log.Error("the last good services could not be remembered", "err", saveErr)
+			s.log.Error("the last good services could not be stored", "err", saveErr)
 		}
 	}
 	if len(c.put)+len(c.gone) > 0 {
@@ -280,7 +270,7 @@ func (s *Source) save(changed []string) error {
 	}
 	err := s.o.Store.Batch(func(tx *store.Tx[LastGood]) {
 		for path := range s.files.unsaved {
-			if good, there := s.files.remembered(path); there {
+			if good, there := s.files.lastGood(path); there {
 				tx.Put(path, good)
 			} else {
 				tx.Delete(path)

@@ -180,7 +180,7 @@ func (b *bench) inForce(want string, wrong ...string) {
 	b.sink.mu.Lock()
 	defer b.sink.mu.Unlock()
 	if got := b.sink.String(); got != want {
-		b.t.Errorf("in force %q, want %q", got, want)
+		b.t.Errorf("in effect %q, want %q", got, want)
 	}
 	var told []string
 	for _, p := range b.sink.problems {
@@ -220,7 +220,7 @@ func TestBadServiceKeepsItsLastGoodVersion(t *testing.T) {
 	b.expect("db:5432 web:80")
 	b.write("a.toml", service("web", 0)+service("db", 5433)+service("new", 0))
 	b.expect("db:5433 web:80",
-		`a.toml:3: service "web": ports[0].port: invalid port 0: must be 1 to 65535 | its last good version stays in force`,
+		`a.toml:3: service "web": ports[0].port: invalid port 0: must be 1 to 65535 | its last good version stays in effect`,
 		`a.toml:9: service "new": ports[0].port: invalid port 0: must be 1 to 65535 | `)
 	b.write("a.toml", service("db", 5433))
 	b.expect("db:5433")
@@ -413,7 +413,7 @@ func TestOptionalDirectoryMayBeMissing(t *testing.T) {
 	b.write("a.toml", service("web", 80))
 	b.Reload(t.Context())
 	if got := b.sink.String(); got != "web:80" {
-		t.Errorf("in force: %s", got)
+		t.Errorf("in effect: %s", got)
 	}
 	if err := os.RemoveAll(b.dir); err != nil {
 		t.Fatal(err)
@@ -422,7 +422,7 @@ func TestOptionalDirectoryMayBeMissing(t *testing.T) {
 		t.Errorf("a directory that held something vanished: %v", problems)
 	}
 	if got := b.sink.String(); got != "web:80" {
-		t.Errorf("in force: %s", got)
+		t.Errorf("in effect: %s", got)
 	}
 }
 

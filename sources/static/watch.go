@@ -17,14 +17,16 @@ type watch struct {
 	debounce    time.Duration
 	log         *slog.Logger
 	watcher     *fsnotify.Watcher // nil: inotify is not available
-	watched     identity          // nil: inotify is unavailable
+	events      <-chan fsnotify.Event
+	errors      <-chan error
+	watched     identity // of the watched directory; zero: none
 	dirty       map[string]struct{}
-	timer       *time.Timer
-	since       time.Time // time of the first event that take has not returned; zero: none
+	timer       *time.Timer // fires after the quiet time
+	since       time.Time   // time of the first event that take has not returned; zero: none
 }
 
-// patience bounds the wait for a directory that is never quiet, in multiples of debounce.
-const patience = 10
+// maxDebounces bounds the wait for a directory that is never quiet, in multiples of debounce.
+const maxDebounces = 10
 
 func newWatch(dir string, debounce time.Duration, log *slog.Logger) *watch {
 	w := &watch{dir: dir, parent: filepath.Dir(dir), debounce: debounce, log: log, dirty: map[string]struct{}{}, timer: time.NewTimer(time.Hour)}
@@ -34,7 +36,7 @@ func newWatch(dir string, debounce time.Duration, log *slog.Logger) *watch {
 		log.Warn("no file watch; changes are found by looking every few seconds", "err", err)
 		return w
 	}
-	w.watcher = watcher
+	w.watcher, w.events, w.errors = watcher, watcher.Events, watcher.Errors
 	if err := watcher.Add(w.parent); err != nil {
 		log.Warn("the directory above the services is not watched", "dir", w.parent, "err", err)
 	}
@@ -47,7 +49,7 @@ func (w *watch) follow() {
 	if w.watcher == nil {
 		return
 	}
-	now := identityOf(w.dir)
+	now := stampOf(w.dir).identity
 	if now == w.watched {
 		return
 	}
@@ -85,37 +87,20 @@ func (w *watch) note(e fsnotify.Event) {
 	w.arm()
 }
 
-// arm starts or restarts the quiet time, within the bound of patience.
+// arm starts or restarts the quiet time, within the bound of maxDebounces.
 func (w *watch) arm() {
 	now := time.Now()
 	if w.since.IsZero() {
 		w.since = now
 	}
-	w.timer.Reset(min(w.debounce, max(0, w.since.Add(patience*w.debounce).Sub(now))))
+	w.timer.Reset(min(w.debounce, max(0, w.since.Add(maxDebounces*w.debounce).Sub(now))))
 }
-
-// settled returns the channel that fires after the quiet time.
-func (w *watch) settled() <-chan time.Time { return w.timer.C }
 
 // take returns the files in the events since the last call.
 func (w *watch) take() map[string]struct{} {
 	dirty := w.dirty
 	w.dirty, w.since = map[string]struct{}{}, time.Time{}
 	return dirty
-}
-
-func (w *watch) events() <-chan fsnotify.Event {
-	if w.watcher == nil {
-		return nil
-	}
-	return w.watcher.Events
-}
-
-func (w *watch) errors() <-chan error {
-	if w.watcher == nil {
-		return nil
-	}
-	return w.watcher.Errors
 }
 
 func (w *watch) close() {

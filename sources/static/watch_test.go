@@ -36,7 +36,7 @@ func (b *bench) becomes(want string, stale bool) {
 		select {
 		case <-b.sink.told:
 		case <-late:
-			b.t.Fatalf("in force %q (stale: %v), want %q (stale: %v)", got, isStale, want, stale)
+			b.t.Fatalf("in effect %q (stale: %v), want %q (stale: %v)", got, isStale, want, stale)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestPollFindsTheRest(t *testing.T) {
 }
 
 // A directory that is never quiet is read nevertheless.
-func TestArmIsPatientWithinBounds(t *testing.T) {
+func TestArmWaitsAtMostMaxDebounces(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := &watch{debounce: 50 * time.Millisecond, timer: time.NewTimer(time.Hour)}
 		defer w.timer.Stop()
@@ -141,14 +141,14 @@ func TestArmIsPatientWithinBounds(t *testing.T) {
 		for noise := time.NewTicker(time.Millisecond); ; {
 			w.arm()
 			select {
-			case <-w.settled():
+			case <-w.timer.C:
 				noise.Stop()
-				if waited := time.Since(start); waited != patience*w.debounce {
+				if waited := time.Since(start); waited != maxDebounces*w.debounce {
 					t.Errorf("settled after %s of noise", waited)
 				}
 				return
 			case <-noise.C:
-				if time.Since(start) > 2*patience*w.debounce {
+				if time.Since(start) > 2*maxDebounces*w.debounce {
 					t.Fatal("never settled")
 				}
 			}
