@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -58,16 +59,16 @@ type Server struct {
 	all limit
 
 	// Used only by Run.
-	ctx      context.Context
-	addrs    []netip.Addr // to listen on
-	ports    map[vip.ServiceKey]*port
-	failures map[place]*failure
-	retry    *time.Timer
-	died     chan death
-	tasks    sync.WaitGroup // every goroutine
+	ctx     context.Context
+	addrs   []netip.Addr // to listen on
+	ports   map[vip.ServiceKey]*port
+	retries delayqueue.Queue[place] // places at which listening failed, by the time of the next try
+	retry   *time.Timer             // fires at the first of these times
+	ended   chan ending
+	tasks   sync.WaitGroup // every goroutine
 
-	mu      sync.Mutex
-	failing map[place]vip.Problem // failures, for Problems
+	mu       sync.Mutex
+	failures map[place]*failure // the same places; only Run writes
 }
 
 // place is the address at which a service's port listens.
@@ -88,12 +89,12 @@ type port struct {
 
 // failure is a place at which listening failed.
 type failure struct {
-	next    time.Time
+	problem vip.Problem
 	backoff backoff.Backoff
 }
 
-// death is a listener that ended by itself.
-type death struct {
+// ending is a listener that ended by itself.
+type ending struct {
 	place
 	listener net.Listener
 	err      error
@@ -106,8 +107,8 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		Options: o, all: limit{most: maxAll},
-		ports: make(map[vip.ServiceKey]*port), failures: make(map[place]*failure), failing: make(map[place]vip.Problem),
-		retry: time.NewTimer(time.Hour), died: make(chan death),
+		ports: make(map[vip.ServiceKey]*port), failures: make(map[place]*failure),
+		retry: time.NewTimer(time.Hour), ended: make(chan ending),
 	}
 	s.retry.Stop()
 	return s
@@ -117,9 +118,9 @@ func New(o Options) *Server {
 func (s *Server) Problems() []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]vip.Problem, 0, len(s.failing))
-	for _, p := range s.failing {
-		out = append(out, p)
+	out := make([]vip.Problem, 0, len(s.failures))
+	for _, f := range s.failures {
+		out = append(out, f.problem)
 	}
 	slices.SortFunc(out, func(a, b vip.Problem) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Place, b.Place))
@@ -172,9 +173,9 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-hostChanged:
 		case <-rowsChanged:
 		case <-s.retry.C:
-			s.again(time.Now())
-		case d := <-s.died:
-			s.bury(d)
+			s.retryDue(time.Now())
+		case d := <-s.ended:
+			s.lost(d)
 		}
 	}
 	return ctx.Err()
@@ -247,9 +248,7 @@ func (s *Server) listen(p *port) {
 			l.Close()
 		}
 	}
-	if len(s.failures) > 0 {
-		s.forget(func(at place) bool { return at.service == p.service && !slices.Contains(s.addrs, at.at.Addr()) })
-	}
+	s.forget(func(at place) bool { return at.service == p.service && !slices.Contains(s.addrs, at.at.Addr()) })
 	for _, addr := range s.addrs {
 		if p.listeners[addr] == nil && s.failures[p.place(addr)] == nil {
 			s.open(p, addr)
@@ -282,14 +281,14 @@ func (s *Server) open(p *port, addr netip.Addr) {
 	s.tasks.Go(func() {
 		err := p.http.Serve(limited{l, &limit{most: maxConnections}, &s.all})
 		select {
-		case s.died <- death{at, l, err}:
+		case s.ended <- ending{at, l, err}:
 		case <-s.ctx.Done():
 		}
 	})
 }
 
-// bury records the end of a listener, unless it was requested.
-func (s *Server) bury(d death) {
+// lost records the end of a listener, unless it was requested.
+func (s *Server) lost(d ending) {
 	p := s.ports[d.service]
 	if p == nil || p.listeners[d.at.Addr()] != d.listener {
 		return
@@ -304,13 +303,13 @@ func (s *Server) fail(at place, err error) {
 	f := s.failures[at]
 	if f == nil {
 		f = &failure{backoff: backoff.Backoff{Lo: minRetry, Hi: maxRetry}}
-		s.failures[at] = f
 		s.Log.Error("health port can't be answered; balancers take this node for one without backends", "service", at.service, "at", at.at, "err", err)
 		s.Events.Add(event.Event{Kind: "health_port_failed", Service: at.service.String(), Object: at.at.String(), Message: err.Error()})
 	}
-	f.next = time.Now().Add(f.backoff.Next())
+	s.retries.Set(at, time.Now().Add(f.backoff.Next()))
 	s.mu.Lock()
-	s.failing[at] = problem(at, err)
+	f.problem = problem(at, err)
+	s.failures[at] = f
 	s.mu.Unlock()
 	s.schedule()
 }
@@ -327,30 +326,22 @@ func problem(at place, err error) vip.Problem {
 	return p
 }
 
-// again retries what is due.
-func (s *Server) again(now time.Time) {
-	var due []place
-	for at, f := range s.failures {
-		if !now.Before(f.next) {
-			due = append(due, at)
-		}
-	}
-	for _, at := range due {
-		if p := s.ports[at.service]; p != nil {
-			s.open(p, at.at.Addr())
-		}
+// retryDue tries again at the places that are due. Each try succeeds, or moves the place's deadline.
+func (s *Server) retryDue(now time.Time) {
+	for at := range s.retries.Due(now) {
+		s.open(s.ports[at.service], at.at.Addr())
 	}
 	s.schedule()
 }
 
 // forget drops failures of places that are no longer wanted or that work.
 func (s *Server) forget(which func(place) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for at := range s.failures {
 		if which(at) {
 			delete(s.failures, at)
-			s.mu.Lock()
-			delete(s.failing, at)
-			s.mu.Unlock()
+			s.retries.Drop(at)
 		}
 	}
 	s.schedule()
@@ -358,15 +349,9 @@ func (s *Server) forget(which func(place) bool) {
 
 // schedule sets the timer for the next try.
 func (s *Server) schedule() {
-	var first time.Time
-	for _, f := range s.failures {
-		if first.IsZero() || f.next.Before(first) {
-			first = f.next
-		}
-	}
-	if first.IsZero() {
+	if _, at, ok := s.retries.First(); ok {
+		s.retry.Reset(time.Until(at))
+	} else {
 		s.retry.Stop()
-		return
 	}
-	s.retry.Reset(time.Until(first))
 }

@@ -301,22 +301,22 @@ func TestBrokenListener(t *testing.T) {
 	l := s.ports[key("web")].listeners[s.addrs[0]]
 	at := s.ports[key("web")].place(s.addrs[0])
 
-	s.bury(death{at, nil, errors.New("of one before")})
+	s.lost(ending{at, nil, errors.New("of one before")})
 	if p := s.Problems(); len(p) > 0 {
 		t.Errorf("problems %v", p)
 	}
 	l.Close()
-	d := <-s.died
+	d := <-s.ended
 	before := time.Now()
-	s.bury(d)
+	s.lost(d)
 	if p := s.Problems(); len(p) != 1 || p[0].Code != vip.CodeDataplane {
 		t.Errorf("problems %v", p)
 	}
-	s.again(before) // too early
+	s.retryDue(before) // too early
 	if _, _, _, err := get(here, number); err == nil {
 		t.Error("still answers")
 	}
-	s.again(time.Now().Add(time.Minute))
+	s.retryDue(time.Now().Add(time.Minute))
 	w.expect(here, number, "web", 200, 1)
 	if p := s.Problems(); len(p) > 0 {
 		t.Errorf("problems %v", p)
