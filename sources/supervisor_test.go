@@ -571,13 +571,13 @@ func TestNamesAgainstOracle(t *testing.T) {
 				switch {
 				case len(claimants) == 0 || kept:
 					if there {
-						t.Fatalf("%s is in force for %s, claimed by %v, prior %q", name, got.Source, claimants, prior)
+						t.Fatalf("%s is in effect for %s, claimed by %v, prior %q", name, got.Source, claimants, prior)
 					}
 				case !there:
-					t.Fatalf("%s is not in force, claimed by %v", name, claimants)
+					t.Fatalf("%s is not in effect, claimed by %v", name, claimants)
 				default:
 					if want := said[got.Source][k]; !slices.Contains(claimants, got.Source) || want.Pool != got.Pool {
-						t.Fatalf("%s is in force with %+v, %s says %+v", name, got, got.Source, want)
+						t.Fatalf("%s is in effect with %+v, %s says %+v", name, got, got.Source, want)
 					}
 					if was := held[k]; was != got.Source && slices.Contains(claimants, was) {
 						t.Fatalf("%s went from %s to %s, though the first still claims it", name, was, got.Source)

@@ -58,7 +58,7 @@ type Source struct {
 	once  sync.Once
 }
 
-// New returns a source with a cache. Services are the rows in force of all sources.
+// New returns a source with a cache. Services are the rows in effect of all sources.
 func New(name string, inner sources.Source, store Store, services table.Reader[vip.ServiceKey, vip.Service], log *slog.Logger) *Source {
 	return &Source{inner: inner, name: name, store: store, services: services, log: log, heard: make(chan struct{})}
 }
@@ -86,7 +86,7 @@ func (s *Source) Prior() int {
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	select {
 	case <-s.heard:
-		return s.inner.Run(ctx, out) // its services are in force
+		return s.inner.Run(ctx, out) // its services are in effect
 	default:
 	}
 	sink := &sink{Sink: out, source: s}

@@ -127,7 +127,7 @@ func (p *Publisher) Publish() (again time.Duration, sent bool) {
 }
 
 // changed reports whether one of the rows with these revisions is newer than all before, or is not
-// in force: its revision is 0.
+// in effect: its revision is 0.
 func (p *Publisher) changed(revs []uint64) bool {
 	newest := slices.Max(revs)
 	changed := newest > p.newest || slices.Contains(revs, 0)

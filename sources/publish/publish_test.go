@@ -70,7 +70,7 @@ func TestRoundsArePublishedInOrder(t *testing.T) {
 	}
 }
 
-// A service that is not in force has no revision, and counts as changed.
+// A service that is not in effect has no revision, and counts as changed.
 func TestALostClaimCountsAsAChange(t *testing.T) {
 	p := &Publisher{newest: 5}
 	for _, c := range []struct {

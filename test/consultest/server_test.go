@@ -270,7 +270,7 @@ func TestConfigChangesConsulsDefaults(t *testing.T) {
 		return failed
 	}
 	if hold(10) == 0 {
-		t.Error("the limit of connections is not in force")
+		t.Error("the limit of connections is not in effect")
 	}
 }
 

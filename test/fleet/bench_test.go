@@ -74,7 +74,7 @@ func BenchmarkJoin(b *testing.B) {
 	}
 	b.StopTimer()
 	b.ReportMetric(0, "ns/op")
-	b.Logf("bare reading %v, services known after %v, in force after %v, CPU time until then %v", read, known, joined, cpu)
+	b.Logf("bare reading %v, services known after %v, in effect after %v, CPU time until then %v", read, known, joined, cpu)
 	b.ReportMetric(percentile(read, 50).Seconds(), "read-s")
 	b.ReportMetric(percentile(cpu, 50).Seconds(), "cpu-s")
 	b.ReportMetric(percentile(knownUnits, 50).Seconds(), "known/read")

@@ -165,7 +165,7 @@ func TestBadFiles(t *testing.T) {
 		}
 		mentions(t, c.what, r.stderr, c.says...)
 		mentions(t, c.what+": explain", h.ok("service", "explain", "web"), "web.toml")
-		mentions(t, c.what+": get", h.ok("service", "get", "web"), "web.toml", "stays in force")
+		mentions(t, c.what+": get", h.ok("service", "get", "web"), "web.toml", "stays in effect")
 		mentions(t, c.what+": events", h.ok("events"), "services_refused", "web.toml")
 		other := fmt.Sprintf("other%d", i)
 		h.write("services.d/other.toml", service(other, "", b))
