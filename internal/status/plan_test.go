@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -186,6 +187,16 @@ func onlyRanges(first, last, target uint16) func(*vip.Service) {
 }
 
 func TestPlanNamesEveryField(t *testing.T) {
+	untested := map[string]bool{}
+	for f := range reflect.TypeFor[vip.Service]().Fields() {
+		untested[f.Name] = true
+	}
+	for _, name := range []string{"Key", "VIPs", "Ports", "Backends"} { // have rows of their own in a plan, and tests
+		delete(untested, name)
+	}
+	for _, name := range []string{"Origin", "Assigned"} { // follow from the source
+		delete(untested, name)
+	}
 	for want, change := range map[string]func(*vip.Service){
 		"source static -> rest":                  func(s *vip.Service) { s.Source = "rest" },
 		"labels none -> a=1 b=2":                 func(s *vip.Service) { s.Labels = map[string]string{"b": "2", "a": "1"} },
@@ -207,10 +218,19 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"source_ranges none -> 10.0.0.0/8":       func(s *vip.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
 		"drain_timeout 60s -> 1h30m":             func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
 	} {
-		p := NewPlan([]Planned{planned(service("web", nil), "192.0.2.1")}, []Planned{planned(service("web", nil, change), "192.0.2.1")})
+		before, after := service("web", nil), service("web", nil, change)
+		for f, value := range reflect.ValueOf(after).Fields() {
+			if !reflect.DeepEqual(value.Interface(), reflect.ValueOf(before).FieldByIndex(f.Index).Interface()) {
+				delete(untested, f.Name)
+			}
+		}
+		p := NewPlan([]Planned{planned(before, "192.0.2.1")}, []Planned{planned(after, "192.0.2.1")})
 		if len(p.Changes) != 1 || len(p.Changes[0].Fields) != 1 || p.Changes[0].Detail != want {
 			t.Errorf("%+v, want %q", p.Changes, want)
 		}
+	}
+	for name := range untested {
+		t.Errorf("no row changes %s: add it to changedFields and to this table", name)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -157,6 +158,38 @@ func TestWrittenServicesReadAlike(t *testing.T) {
 		problems = strict.Decode(tree, &fromTOML, "")
 		check("TOML", string(asTOML), fromTOML, problems)
 	})
+}
+
+// The random services set every field of a service, a port and a backend, so that the round trip
+// above tests a new field, too.
+func TestRandomServicesSetEveryField(t *testing.T) {
+	set := map[string]bool{"Service.Assigned": true, "Backend.Reason": true} // sources set them; the spec has neither
+	note := func(of any) {
+		v := reflect.ValueOf(of)
+		for f, value := range v.Fields() {
+			if !value.IsZero() {
+				set[v.Type().Name()+"."+f.Name] = true
+			}
+		}
+	}
+	random := rapid.Custom(services)
+	for seed := range 300 {
+		s := random.Example(seed)
+		note(s)
+		for _, p := range s.Ports {
+			note(p)
+		}
+		for _, b := range s.Backends {
+			note(b)
+		}
+	}
+	for _, typ := range []reflect.Type{reflect.TypeFor[vip.Service](), reflect.TypeFor[vip.Port](), reflect.TypeFor[vip.Backend]()} {
+		for f := range typ.Fields() {
+			if name := typ.Name() + "." + f.Name; !set[name] {
+				t.Errorf("no random service sets %s: add it to services, and to FromService and Build", name)
+			}
+		}
+	}
 }
 
 func TestBackendAlone(t *testing.T) {
