@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/sources/consul"
 	"github.com/ironvip/ironvip/sources/static"
+	"github.com/ironvip/ironvip/test/problemtest"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -199,7 +200,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.what, func(t *testing.T) {
 			c, problems := Parse("c.toml", []byte(test.doc))
-			startWith(t, told(problems), test.want)
+			problemtest.Expect(t, problems, test.want...)
 			if c != nil {
 				t.Error("there is a Config all the same")
 			}
@@ -218,9 +219,9 @@ name = "b"
 cidrs = ["192.0.2.128/25"]
 `))
 	if len(problems) != 2 {
-		t.Fatalf("%v", told(problems))
+		t.Fatalf("%v", problemtest.Text(problems))
 	}
-	all := strings.Join(told(problems), "\n")
+	all := strings.Join(problemtest.Text(problems), "\n")
 	for _, part := range []string{"c.toml:5", `"a"`, `"b"`, "192.0.2.0/24", "192.0.2.128/25", "10.244.7.0/24", "10.244.0.0/16"} {
 		if !strings.Contains(all, part) {
 			t.Errorf("%s is not named in\n%s", part, all)
@@ -261,7 +262,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 	}
 	c, problems := Parse("/nowhere/ironvip.toml", []byte(strings.Join(lines, "\n")))
 	if newKubernetes == nil {
-		if got := told(problems); len(got) != 1 || !strings.Contains(got[0], "source[2].type: this build does not support the kubernetes source") {
+		if got := problemtest.Text(problems); len(got) != 1 || !strings.Contains(got[0], "source[2].type: this build does not support the kubernetes source") {
 			t.Errorf("with its comments taken off, in a build without such sources: %v", problems)
 		}
 		return
@@ -313,12 +314,12 @@ func TestLoadFindsTheFile(t *testing.T) {
 	}
 	gone := filepath.Join(dir, "gone")
 	_, problems = Load(filepath.Join(gone, "ironvip.toml"))
-	startWith(t, told(problems), []string{gone + "/ironvip.toml: the directory " + gone + ": no such file or directory | make it"})
+	problemtest.Expect(t, problems, gone+"/ironvip.toml: the directory "+gone+": no such file or directory | make it")
 	_, problems = Load(gone) // a directory, not a file with a services.d beside it
-	startWith(t, told(problems), []string{gone + "/ironvip.toml: the directory " + gone + ": no such file or directory | make it"})
+	problemtest.Expect(t, problems, gone+"/ironvip.toml: the directory "+gone+": no such file or directory | make it")
 	write(t, filepath.Join(dir, "ironvip.toml"), strings.Repeat("#", MaxSize+1))
 	_, problems = Load(dir)
-	startWith(t, told(problems), []string{filepath.Join(dir, "ironvip.toml") + ": has 1048577 bytes, more than the 1 MiB that are read"})
+	problemtest.Expect(t, problems, filepath.Join(dir, "ironvip.toml")+": has 1048577 bytes, more than the 1 MiB that are read")
 	if err := os.Remove(filepath.Join(dir, "ironvip.toml")); err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +327,7 @@ func TestLoadFindsTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, problems = Load(dir)
-	startWith(t, told(problems), []string{filepath.Join(dir, "ironvip.toml") + ": no such file or directory | it is a link to elsewhere"})
+	problemtest.Expect(t, problems, filepath.Join(dir, "ironvip.toml")+": no such file or directory | it is a link to elsewhere")
 }
 
 func TestLastGoodCounts(t *testing.T) {
@@ -358,7 +359,7 @@ func TestLastGoodCounts(t *testing.T) {
 	if c == nil || !c.IsLastGood || c.Node.Name != "z1" || c.Path != file {
 		t.Fatalf("%+v, %v", c, problems)
 	}
-	startWith(t, told(problems), []string{file + ":3: node.name: wants a string"})
+	problemtest.Expect(t, problems, file+":3: node.name: wants a string")
 
 	// The directory with all its files is missing, as after a failed mount.
 	if err := os.Rename(dir, dir+".away"); err != nil {
@@ -368,7 +369,7 @@ func TestLastGoodCounts(t *testing.T) {
 	if c == nil || !c.IsLastGood || c.Node.Name != "z1" || c.Path != file || c.Sources[0].Config.(*static.Config).Path != filepath.Join(dir, ServicesDir) {
 		t.Errorf("%+v, %v", c, problems)
 	}
-	startWith(t, told(problems), []string{file + ": the directory " + dir + ": no such file or directory"})
+	problemtest.Expect(t, problems, file+": the directory "+dir+": no such file or directory")
 	if err := os.Rename(dir+".away", dir); err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +405,7 @@ func TestLastGoodCounts(t *testing.T) {
 	if c != nil {
 		t.Errorf("%+v", c)
 	}
-	startWith(t, told(problems), []string{file + ":3: node.name", filepath.Join(state, lastGoodName) + ":2: x: unknown key"})
+	problemtest.Expect(t, problems, file+":3: node.name", filepath.Join(state, lastGoodName)+":2: x: unknown key")
 }
 
 func TestUnwritableStateDirIsNoObstacle(t *testing.T) {
@@ -509,10 +510,10 @@ token_file = "no-such-token-either"
 		t.Errorf("%v, %v", c, problems)
 	}
 	c := Draft(dir)
-	startWith(t, told(c.CheckFiles()), []string{
-		file + ":4: consul.token_file: " + dir + "/no-such-token: no such file or directory",
-		file + ":16: source[0].token_file: " + dir + "/no-such-token-either: no such file or directory",
-	})
+	problemtest.Expect(t, c.CheckFiles(),
+		file+":4: consul.token_file: "+dir+"/no-such-token: no such file or directory",
+		file+":16: source[0].token_file: "+dir+"/no-such-token-either: no such file or directory",
+	)
 	write(t, file, "[consul\n")
 	if c := Draft(dir); c != nil {
 		t.Errorf("of what is no TOML: %+v", c)
@@ -550,8 +551,8 @@ token_file = "$CREDENTIALS_DIRECTORY/token"
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	startWith(t, told(c.CheckFiles()), []string{
-		c.Path + ":5: consul.ca_file: " + dir + "/no-such-ca: no such file or directory",
-		c.Path + ":14: source[1].token_file: " + dir + "/no-such-token: no such file or directory",
-	})
+	problemtest.Expect(t, c.CheckFiles(),
+		c.Path+":5: consul.ca_file: "+dir+"/no-such-ca: no such file or directory",
+		c.Path+":14: source[1].token_file: "+dir+"/no-such-token: no such file or directory",
+	)
 }

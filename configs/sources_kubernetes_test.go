@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ironvip/ironvip/sources/kubernetes"
+	"github.com/ironvip/ironvip/test/problemtest"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -101,7 +102,12 @@ func TestKubernetesSourcesRefuse(t *testing.T) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			_, problems := Parse("c.toml", []byte(test.doc))
-			startWith(t, told(problems), test.want)
+			problemtest.Expect(t, problems, test.want...)
 		})
 	}
+}
+
+func TestReferenceStatesTheDefaultsOfKubernetes(t *testing.T) {
+	mentions(t, "config.md", "| `"+kubernetes.DefaultLoadBalancerClass+"` |", "a namespace | `"+kubernetes.DefaultLeaseNamespace+"`",
+		"a DNS name | `"+kubernetes.DefaultLeaseName+"`")
 }

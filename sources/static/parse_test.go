@@ -10,37 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/test/problemtest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
-
-// told returns problems for comparison: place, service, field, message and hint.
-func told(problems []vip.Problem) []string {
-	var out []string
-	for _, p := range problems {
-		line := p.Error()
-		if p.Hint != "" {
-			line += " | " + p.Hint
-		}
-		out = append(out, line)
-	}
-	return out
-}
-
-// startWith compares each problem with its expected beginning.
-func startWith(t *testing.T, got, want []string) {
-	t.Helper()
-	for i := range max(len(got), len(want)) {
-		switch {
-		case i >= len(got):
-			t.Errorf("missing: %s", want[i])
-		case i >= len(want):
-			t.Errorf("not wanted: %s", got[i])
-		case !strings.HasPrefix(got[i], want[i]):
-			t.Errorf("got  %s\nwant %s", got[i], want[i])
-		}
-	}
-}
 
 func names(services []vip.Service) string {
 	var out []string
@@ -98,7 +71,7 @@ func TestParseServices(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.what, func(t *testing.T) {
 			f := ParseServices("f.toml", []byte(test.doc), "static", pools)
-			startWith(t, told(f.Problems), test.want)
+			problemtest.Expect(t, f.Problems, test.want...)
 			if got := names(f.Services); got != test.services || f.Incomplete != test.incomplete {
 				t.Errorf("services %q, incomplete %v; want %q, %v", got, f.Incomplete, test.services, test.incomplete)
 			}
@@ -156,15 +129,15 @@ func TestLoadSkipsIrregularFiles(t *testing.T) {
 	if got := names(services); got != "linked web" {
 		t.Errorf("services %q", got)
 	}
-	startWith(t, told(problems), []string{
-		at("dangling.toml") + `: no such file or directory | it is a link to gone, which is not there: repair or remove the link`,
-		at("device.toml") + `: is a device, not a file | move it elsewhere`,
-		at("dir.toml") + `: is a directory, not a file | move it elsewhere`,
-		at("fifo.toml") + `: is a named pipe, not a file | move it elsewhere`,
-		at("huge.toml") + `: has 104857600 bytes, more than the 4 MiB that are read | split it`,
-		at("loop.toml") + `: too many levels of symbolic links`,
-		at("web.toml") + `:1: service "web": name: "web" is the name of the service at ` + at("other.toml") + `:1, too | rename or remove`,
-	})
+	problemtest.Expect(t, problems,
+		at("dangling.toml")+`: no such file or directory | it is a link to gone, which is not there: repair or remove the link`,
+		at("device.toml")+`: is a device, not a file | move it elsewhere`,
+		at("dir.toml")+`: is a directory, not a file | move it elsewhere`,
+		at("fifo.toml")+`: is a named pipe, not a file | move it elsewhere`,
+		at("huge.toml")+`: has 104857600 bytes, more than the 4 MiB that are read | split it`,
+		at("loop.toml")+`: too many levels of symbolic links`,
+		at("web.toml")+`:1: service "web": name: "web" is the name of the service at `+at("other.toml")+`:1, too | rename or remove`,
+	)
 	if _, problems := (&Config{Path: at("gone")}).Load("static", nil); len(problems) != 1 || problems[0].Hint == "" {
 		t.Errorf("of a missing directory: %v", problems)
 	}
