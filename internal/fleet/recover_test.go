@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 func wantSame(t *testing.T, kv *fleettest.Memory, hosts ...*fleettest.Host) {
@@ -389,8 +390,8 @@ func TestStall(t *testing.T) {
 		time.Sleep(time.Minute)
 		wantSame(t, kv, one)
 		one.SetSlow(time.Hour)
-		for began = time.Now(); one.Stale() == ""; time.Sleep(time.Second) {
-		}
+		began = time.Now()
+		wait.Until(t, "stale", func() bool { return one.Stale() != "" })
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("noticed after %v", took)
 		}

@@ -21,8 +21,10 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // join runs a tree against real servers and waits for its first read.
@@ -37,24 +39,8 @@ func join(t testing.TB, c fleet.Config, node string) *fleet.Tree {
 
 func run(t testing.TB, c fleet.Config, node string) (tree *fleet.Tree, end func()) {
 	t.Helper()
-	kv, err := fleet.NewConsul(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree = fleet.New(fleet.Options{KV: kv, Clock: &table.Clock{}, Node: node, Folders: folders})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = tree.Run(ctx)
-	}()
-	end = sync.OnceFunc(func() {
-		cancel()
-		<-done
-		kv.Close()
-	})
-	t.Cleanup(end)
-	return tree, end
+	h := fleettest.RunOn(t, c, fleet.Options{Node: node, Folders: folders}, nil)
+	return h.Tree, h.End
 }
 
 func config(s *consultest.Server) fleet.Config { return fleet.Config{Address: s.URL, Token: s.Token} }
@@ -76,7 +62,7 @@ func wantSameOn(t testing.TB, s *consultest.Server, trees ...*fleet.Tree) {
 	t.Helper()
 	for i, tree := range trees {
 		var err error
-		eventually(t, fmt.Sprintf("tree %d is the store: %v %s", i, err, tree.Stale()), func() bool {
+		wait.Until(t, fmt.Sprintf("tree %d is the store: %v %s", i, err, tree.Stale()), func() bool {
 			err = same(tree, pairs(t, s), treePrefix)
 			return err == nil && tree.Stale() == ""
 		})
@@ -91,7 +77,7 @@ func at(tree *fleet.Tree, folder, key string) string {
 // put writes a key unconditionally, with retries.
 func put(t testing.TB, tree *fleet.Tree, key, value string) {
 	t.Helper()
-	eventually(t, "written: "+key, func() bool {
+	wait.Until(t, "written: "+key, func() bool {
 		e, _, _ := tree.Folder("a").Get(key)
 		b := &fleet.Batch{Writes: []fleet.Write{set("a", key, value, e.Index)}}
 		return tree.Commit(t.Context(), []*fleet.Batch{b}) == nil && b.Err == nil
@@ -180,7 +166,7 @@ func TestOlderStateOnConsul(t *testing.T) {
 				put(t, one, fmt.Sprint("later", i), name)
 				put(t, two, "kept0", fmt.Sprint(name, i))
 			}
-			eventually(t, "both have it", func() bool { return at(two, "a", "later4") == name && at(one, "a", "kept0") == name+"4" })
+			wait.Until(t, "both have it", func() bool { return at(two, "a", "later4") == name && at(one, "a", "kept0") == name+"4" })
 			back()
 			wantSameOn(t, s, one, two)
 			if got := at(one, "a", "kept0") + at(two, "a", "kept0") + at(one, "a", "later0"); got != "11" {
@@ -287,12 +273,12 @@ func TestIdentityOnConsul(t *testing.T) {
 		}
 	}
 	first, _, kill := runAs(t, c, "lb1", identity("id-1", "boot-1:1"))
-	eventually(t, "the first is there", ready(first))
+	wait.Until(t, "the first is there", ready(first))
 	for range 3 { // killed, and restarted immediately
 		kill()
 		began := time.Now()
 		first, _, kill = runAs(t, c, "lb1", identity("id-1", "boot-1:1"))
-		eventually(t, "restarted", ready(first))
+		wait.Until(t, "restarted", ready(first))
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("a restart took %v", took)
 		}
@@ -318,11 +304,10 @@ func TestIdentityOnConsul(t *testing.T) {
 	kill()
 	began := time.Now()
 	reinstalled, ended, _ := runAs(t, c, "lb1", identity("id-2", "boot-2:1"))
-	for !ready(reinstalled)() {
-		if len(ended) > 0 || time.Since(began) > 2*time.Minute {
-			t.Fatalf("a reinstalled host doesn't get its name: %q", reinstalled.Stale())
-		}
-		time.Sleep(10 * time.Millisecond)
+	wait.Until(t, "a reinstalled host gets its name", func() bool { return len(ended) > 0 || ready(reinstalled)() },
+		func() any { return reinstalled.Stale() })
+	if len(ended) > 0 {
+		t.Fatalf("a reinstalled host doesn't get its name: %v", <-ended)
 	}
 	if took := time.Since(began); took < 5*time.Second {
 		t.Errorf("after %v the session of the killed one can't have expired", took)
@@ -362,7 +347,7 @@ func TestSessionInvalidatedOnConsul(t *testing.T) {
 			return true
 		}
 	}
-	eventually(t, "all know who is elected and who is there", everybody(3))
+	wait.Until(t, "all know who is elected and who is there", everybody(3))
 	sessions, _, err := s.Client.Session().List(nil)
 	if err != nil || len(sessions) < 3 { // more if an answer was too late
 		t.Fatalf("%v %v", sessions, err)
@@ -372,11 +357,11 @@ func TestSessionInvalidatedOnConsul(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "one is elected again", everybody(3))
+	wait.Until(t, "one is elected again", everybody(3))
 	was := elected()
 	ends[was]()
 	delete(trees, was)
-	eventually(t, "the next is", everybody(2))
+	wait.Until(t, "the next is", everybody(2))
 }
 
 // Permissions are revoked and granted again, and token files rotate. An answer that a missing
@@ -399,12 +384,12 @@ func TestTokensOnConsul(t *testing.T) {
 	give(first)
 	c := fleet.Config{Address: s.URL, TokenFile: file}
 	one := join(t, c, "one")
-	eventually(t, "elected", one.Mine)
+	wait.Until(t, "elected", one.Mine)
 	put(t, one, "x", "1")
 	s.RevokeToken(first)
 	stale := func(what string) {
 		t.Helper()
-		eventually(t, "stale because "+what, func() bool {
+		wait.Until(t, "stale because "+what, func() bool {
 			_ = one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "never", "", 0)}}})
 			return strings.Contains(one.Stale(), "token")
 		})
@@ -414,7 +399,7 @@ func TestTokensOnConsul(t *testing.T) {
 	}
 	stale("it is revoked")
 	give(s.NewToken(rules))
-	eventually(t, "in touch with the new token", func() bool { return one.Stale() == "" })
+	wait.Until(t, "in touch with the new token", func() bool { return one.Stale() == "" })
 	put(t, one, "y", "1")
 
 	for name, less := range map[string]string{
@@ -424,10 +409,10 @@ func TestTokensOnConsul(t *testing.T) {
 	} {
 		give(s.NewToken(less))
 		two, end := run(t, c, "two") // begins with it
-		eventually(t, name, func() bool { return strings.Contains(two.Stale(), "token") || strings.Contains(two.Stale(), "read") })
+		wait.Until(t, name, func() bool { return strings.Contains(two.Stale(), "token") || strings.Contains(two.Stale(), "read") })
 		end()
 		give(s.NewToken(rules))
-		eventually(t, "in touch after "+name, func() bool { return one.Stale() == "" })
+		wait.Until(t, "in touch after "+name, func() bool { return one.Stale() == "" })
 		if at(one, "a", "x") != "1" {
 			t.Fatalf("%s: what was known is gone", name)
 		}
@@ -435,7 +420,7 @@ func TestTokensOnConsul(t *testing.T) {
 	read := s.NewToken(`key_prefix "ironvip/" { policy = "read" } session_prefix "" { policy = "write" }`)
 	give(read)
 	index, n := uint64(0), 0
-	eventually(t, "a token that may only read is used", func() bool {
+	wait.Until(t, "a token that may only read is used", func() bool {
 		n++
 		b := &fleet.Batch{Writes: []fleet.Write{set("a", "z", strconv.Itoa(n), index)}}
 		err := one.Commit(t.Context(), []*fleet.Batch{b})
@@ -459,7 +444,7 @@ func TestWaysToConsul(t *testing.T) {
 		wantSameOn(t, s, tree)
 	}
 	tree, _ := run(t, fleet.Config{Address: s.URL}, "stranger")
-	eventually(t, "the certificate is not trusted", func() bool { return strings.Contains(tree.Stale(), "certificate") })
+	wait.Until(t, "the certificate is not trusted", func() bool { return strings.Contains(tree.Stale(), "certificate") })
 }
 
 // A stalled server is detected, and writes during the stall are not lost.
@@ -469,7 +454,7 @@ func TestStalledConsul(t *testing.T) {
 	one, two := join(t, config(s), "one"), join(t, config(s), "two")
 	put(t, one, "x", "1")
 	s.Pause()
-	eventually(t, "both are stale", func() bool { return one.Stale() != "" && two.Stale() != "" })
+	wait.Until(t, "both are stale", func() bool { return one.Stale() != "" && two.Stale() != "" })
 	s.Continue()
 	put(t, one, "x", "2")
 	wantSameOn(t, s, one, two)
@@ -580,7 +565,7 @@ func TestJunkOnConsul(t *testing.T) {
 	put(t, one, "x", "1")
 	leave()
 	put(t, one, "x", "2")
-	eventually(t, "the other follows", func() bool { return at(two, "a", "x") == "2" })
+	wait.Until(t, "the other follows", func() bool { return at(two, "a", "x") == "2" })
 	named := map[string]bool{}
 	for _, p := range one.Problems() {
 		named[strings.TrimPrefix(p.Place, "consul:")] = true

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // A value of the storm names its write and the one that it replaces, so that the history of a key
@@ -190,7 +191,7 @@ func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store fun
 	calm()
 	for i, tree := range trees {
 		err := errors.New("stale")
-		eventually(t, fmt.Sprintf("tree %d is the store", i), func() bool {
+		wait.Until(t, fmt.Sprintf("tree %d is the store", i), func() bool {
 			if tree.Stale() == "" {
 				err = same(tree, store(), treePrefix)
 			}

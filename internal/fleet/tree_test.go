@@ -22,11 +22,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var folders = []string{"a", "b"}
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	wait.Until(t, what, ok)
-}
-
 func set(folder, key, value string, index uint64) fleet.Write {
 	return fleet.Write{Folder: folder, Key: key, Value: []byte(value), Index: index}
 }
@@ -64,7 +59,7 @@ func TestCommitIsSeenHereAndThere(t *testing.T) {
 	if got := get(one, "a", "x") + get(one, "b", "y"); got != "12" {
 		t.Errorf("the writer has %q when Commit returns", got)
 	}
-	eventually(t, "the other host has both", func() bool { return get(two, "a", "x") == "1" && get(two, "b", "y") == "2" })
+	wait.Until(t, "the other host has both", func() bool { return get(two, "a", "x") == "1" && get(two, "b", "y") == "2" })
 	e, _, _ := two.Folder("a").Get("x")
 	if e.Index != b.Indexes[0] {
 		t.Errorf("the writer has index %d, the other %d", b.Indexes[0], e.Index)
@@ -74,21 +69,21 @@ func TestCommitIsSeenHereAndThere(t *testing.T) {
 	if again.Indexes[0] != b.Indexes[0] || again.Indexes[1] == b.Indexes[1] {
 		t.Errorf("indexes %v became %v", b.Indexes, again.Indexes)
 	}
-	eventually(t, "the other has the change", func() bool { return get(two, "b", "y") == "3" })
+	wait.Until(t, "the other has the change", func() bool { return get(two, "b", "y") == "3" })
 	wantSame(t, kv, one, two)
 	mustCommit(t, one, set("a", "x", "1", b.Indexes[0]))
 	mustCommit(t, two, fleet.Write{Folder: "a", Key: "x", Index: e.Index})
 	if got := get(two, "a", "x"); got != "" {
 		t.Errorf("after its removal: %q", got)
 	}
-	eventually(t, "it is gone", func() bool { return get(one, "a", "x") == "" })
+	wait.Until(t, "it is gone", func() bool { return get(one, "a", "x") == "" })
 }
 
 func TestConflictNamesWritesAndShowsWhatIsThere(t *testing.T) {
 	kv := fleettest.NewMemory()
 	one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
 	b := mustCommit(t, one, set("a", "x", "1", 0))
-	eventually(t, "seen", func() bool { return get(two, "a", "x") == "1" })
+	wait.Until(t, "seen", func() bool { return get(two, "a", "x") == "1" })
 	two.Before(func(c fleettest.Call) error { // two receives no further changes by itself
 		if c.Method == "List" {
 			return fleettest.ErrDown
@@ -123,7 +118,7 @@ func TestUnavailable(t *testing.T) {
 	one := kv.Start(t, "one", folders, nil)
 	mustCommit(t, one, set("a", "x", "1", 0))
 	kv.SetDown(true)
-	eventually(t, "stale", func() bool { return one.Stale() != "" })
+	wait.Until(t, "stale", func() bool { return one.Stale() != "" })
 	err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}})
 	if !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("commit: %v", err)
@@ -135,7 +130,7 @@ func TestUnavailable(t *testing.T) {
 		t.Errorf("nodes: %v", err)
 	}
 	kv.SetDown(false)
-	eventually(t, "fresh", func() bool { return one.Stale() == "" })
+	wait.Until(t, "fresh", func() bool { return one.Stale() == "" })
 	mustCommit(t, one, set("a", "y", "1", 0))
 }
 
@@ -147,7 +142,7 @@ func TestAnswerLost(t *testing.T) {
 	if get(one, "a", "x") != "1" || b.Indexes[0] == 0 {
 		t.Error("the write is not known to its writer")
 	}
-	eventually(t, "seen", func() bool { return get(two, "a", "x") == "1" })
+	wait.Until(t, "seen", func() bool { return get(two, "a", "x") == "1" })
 	// If more of them are lost than the retries, the outcome is unknown, and is reported so.
 	one.LoseAnswers(100)
 	err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "y", "1", 0)}}})
@@ -156,10 +151,10 @@ func TestAnswerLost(t *testing.T) {
 	}
 	one.LoseAnswers(0)
 	for _, h := range []*fleettest.Host{one, two} {
-		eventually(t, "shows", func() bool { return get(h, "a", "y") == "1" })
+		wait.Until(t, "shows", func() bool { return get(h, "a", "y") == "1" })
 	}
 	mustCommit(t, one, set("a", "z", "1", 0))
-	eventually(t, "seen", func() bool { return get(two, "a", "z") == "1" })
+	wait.Until(t, "seen", func() bool { return get(two, "a", "z") == "1" })
 }
 
 func TestManyBatchesArePacked(t *testing.T) {
@@ -187,7 +182,7 @@ func TestManyBatchesArePacked(t *testing.T) {
 	if n := sent.Load(); n > 12 { // 1,000 / 112, with a margin for one that is half full
 		t.Errorf("%d transactions for 1,000 batches of one write", n)
 	}
-	eventually(t, "all there", func() bool { return two.Folder("a").Len() == 1000 })
+	wait.Until(t, "all there", func() bool { return two.Folder("a").Len() == 1000 })
 }
 
 func TestCommitHonoursContext(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/consultest"
@@ -20,26 +21,10 @@ import (
 // join runs a store against a real server.
 func join(t testing.TB, s *consultest.Server, node, prefix string) (store *Store, tree *fleet.Tree, end func()) {
 	t.Helper()
-	kv, err := fleet.NewConsul(fleet.Config{Address: s.URL, Token: s.Token})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree = fleet.New(fleet.Options{KV: kv, Clock: &table.Clock{}, Node: node, Prefix: prefix, Folders: Folders()})
-	store = New(tree)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = tree.Run(ctx)
-	}()
-	end = sync.OnceFunc(func() {
-		cancel()
-		<-done
-		kv.Close()
-	})
-	t.Cleanup(end)
+	h := fleettest.RunOn(t, fleet.Config{Address: s.URL, Token: s.Token}, fleet.Options{Node: node, Prefix: prefix, Folders: Folders()},
+		func(tree *fleet.Tree) { store = New(tree) })
 	<-store.Ready()
-	return store, tree, end
+	return store, h.Tree, h.End
 }
 
 // joined is what a test may do to a store on a server.

@@ -20,6 +20,8 @@ import (
 	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // put and get write and read a key with retries, because a cluster on a busy machine may briefly
@@ -353,12 +355,5 @@ func TestNothingOutlivesTheTest(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	cmd.Process.Kill()
-	for deadline := time.Now().Add(patience); !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); time.Sleep(10 * time.Millisecond) {
-		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(b), ") Z ") {
-			break // dead, and not reaped where there is no init
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("server %d outlived its test", pid)
-		}
-	}
+	wait.Until(t, "the server ends with its test", func() bool { return process.Gone(pid) })
 }

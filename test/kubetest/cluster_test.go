@@ -24,6 +24,8 @@ import (
 	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // web is the manifest of a Service and its path.
@@ -327,15 +329,12 @@ subjects:
 		{"a master", as(t, c.Kubeconfig(t, "admin", Masters)), 200, 200},
 	} {
 		// The authorizer learns of bindings from a watch.
-		status := 0
-		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-			if status = tc.ask("GET", webPath); status == tc.get {
-				break
+		wait.For(t, tc.name, func() error {
+			if status := tc.ask("GET", webPath); status != tc.get {
+				return fmt.Errorf("gets %d, want %d", status, tc.get)
 			}
-		}
-		if status != tc.get {
-			t.Errorf("%s gets %d, want %d", tc.name, status, tc.get)
-		}
+			return nil
+		})
 		if status := tc.ask("DELETE", webPath); status != tc.delete {
 			t.Errorf("%s deletes with %d, want %d", tc.name, status, tc.delete)
 		}
@@ -347,13 +346,12 @@ subjects:
 		t.Errorf("a master by another authority gets %d, want 401", status)
 	}
 	c.Delete(t, "/api/v1/namespaces/other/serviceaccounts/agent")
-	status := 0
-	for deadline := time.Now().Add(patience); status != 401 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		status = agent("GET", webPath) // valid tokens are cached for some seconds
-	}
-	if status != 401 {
-		t.Errorf("the token of a deleted account gets %d, want 401", status)
-	}
+	wait.For(t, "the token of a deleted account is refused", func() error {
+		if status := agent("GET", webPath); status != 401 { // valid tokens are cached for some seconds
+			return fmt.Errorf("status %d, want 401", status)
+		}
+		return nil
+	})
 }
 
 func TestDualStack(t *testing.T) {
@@ -426,13 +424,6 @@ func TestNothingOutlivesTheTest(t *testing.T) {
 	defer os.RemoveAll(dir)
 	cmd.Process.Kill()
 	for _, pid := range pids {
-		for deadline := time.Now().Add(patience); !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); time.Sleep(10 * time.Millisecond) {
-			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(b), ") Z ") {
-				break // dead, and not reaped where there is no init
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("server %d outlived its test", pid)
-			}
-		}
+		wait.Until(t, fmt.Sprintf("server %d ends with its test", pid), func() bool { return process.Gone(pid) })
 	}
 }

@@ -7,6 +7,7 @@
 package process
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -249,4 +250,13 @@ func inside(in Place, f func()) {
 		return
 	}
 	in.Do(f)
+}
+
+// Gone reports whether a process has ended, even if its parent has not read its exit status.
+func Gone(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return true
+	}
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return bytes.Contains(stat, []byte(") Z "))
 }

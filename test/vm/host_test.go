@@ -113,20 +113,16 @@ func marked(t *testing.T, program, mark string) (pids []string) {
 
 func noQEMU(t *testing.T, mark string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		left := append(marked(t, "qemu", mark), marked(t, "vmrun", mark)...)
-		if len(left) == 0 {
-			return
+	wait.For(t, "no processes left behind", func() error {
+		if left := append(marked(t, "qemu", mark), marked(t, "vmrun", mark)...); len(left) > 0 {
+			return fmt.Errorf("processes %v", left)
 		}
-		if time.Now().After(deadline) {
-			t.Errorf("processes left behind: %v", left)
-			return
-		}
-	}
+		return nil
+	})
 }
 
-// waitFor waits until the guest has printed text, for as long as TestRunnersTimeout gives a VM to boot.
-func waitFor(t *testing.T, b *syncBuffer, text string) {
+// awaitOutput waits until the guest has printed text, for as long as TestRunnersTimeout gives a VM to boot.
+func awaitOutput(t *testing.T, b *syncBuffer, text string) {
 	t.Helper()
 	wait.Within(t, 3*time.Minute, fmt.Sprintf("output %q", text), func() error {
 		if got := b.String(); !strings.Contains(got, text) {
@@ -235,7 +231,7 @@ func TestOutputIsLive(t *testing.T) {
 	if err := v.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, &out, "hanging")
+	awaitOutput(t, &out, "hanging")
 	if len(marked(t, "qemu", v.mark)) != 1 { // verifies that the checks below can find QEMU
 		t.Error("QEMU isn't found by its mark")
 	}
@@ -256,7 +252,7 @@ func TestNoQEMUIsLeft(t *testing.T) {
 		if err := v.Start(); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, &out, "hanging")
+		awaitOutput(t, &out, "hanging")
 		v.Process.Signal(syscall.SIGINT)
 		v.Wait()
 	})
@@ -267,7 +263,7 @@ func TestNoQEMUIsLeft(t *testing.T) {
 		if err := v.Start(); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, &out, "hanging")
+		awaitOutput(t, &out, "hanging")
 		v.Process.Kill()
 		v.Wait()
 	})
@@ -279,7 +275,7 @@ func TestNoQEMUIsLeft(t *testing.T) {
 		if err := v.Start(); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, &out, "hanging")
+		awaitOutput(t, &out, "hanging")
 		v.Process.Kill()
 		v.Wait()
 		noQEMU(t, v.mark)
@@ -289,9 +285,7 @@ func TestNoQEMUIsLeft(t *testing.T) {
 		if err := v.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for len(marked(t, "qemu", v.mark)) == 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
+		wait.Until(t, "qemu runs", func() bool { return len(marked(t, "qemu", v.mark)) > 0 })
 		v.Process.Signal(syscall.SIGTERM)
 		v.Wait()
 	})
@@ -425,14 +419,10 @@ func TestReach(t *testing.T) {
 	if err := v.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, &out, "question 0\n<nil>\nquestion 1\n<nil>\nquestion 2\n<nil>\n")
+	awaitOutput(t, &out, "question 0\n<nil>\nquestion 1\n<nil>\nquestion 2\n<nil>\n")
 	v.Process.Kill()
 	v.Wait()
-	for deadline := time.Now().Add(time.Minute); ended() != 4; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of 4 connections ended with the VM", ended())
-		}
-	}
+	wait.Until(t, "the 4 connections end with the VM", func() bool { return ended() == 4 }, func() any { return ended() })
 
 	for reach, want := range map[string]string{
 		port: fmt.Sprintf("dial tcp %[1]s:%[2]s: connect: connection refused\ndial tcp 10.0.2.2:%[3]s: connect: connection refused\n", reachAddr, other, port),

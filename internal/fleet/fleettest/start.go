@@ -13,11 +13,11 @@ import (
 // Host is a running tree.
 type Host struct {
 	*fleet.Tree
-	*Client
-	stop context.CancelFunc
-	done chan struct{}
-	err  error // of the tree's Run
-	once sync.Once
+	*Client // nil on a real server
+	stop    context.CancelFunc
+	done    chan struct{}
+	err     error // of the tree's Run
+	once    sync.Once
 }
 
 // Start runs a tree of these folders for the host of that name, waits until it
@@ -36,14 +36,32 @@ func (m *Memory) Start(t testing.TB, host string, folders []string, prepare func
 	return h
 }
 
-// Run is Start with options of one's own, and doesn't wait. What is nil in them
-// is filled in.
+// Run is Start with options, and doesn't wait. It fills in omitted options.
 func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *Host {
 	t.Helper()
 	client := m.Client(o.Node)
 	if o.KV == nil {
 		o.KV = client
 	}
+	h := run(t, o, prepare)
+	h.Client = client
+	return h
+}
+
+// RunOn is Run on a real server.
+func RunOn(t testing.TB, server fleet.Config, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+	t.Helper()
+	kv, err := fleet.NewConsul(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kv.Close)
+	o.KV = kv
+	return run(t, o, prepare)
+}
+
+func run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+	t.Helper()
 	if o.Clock == nil {
 		o.Clock = &table.Clock{}
 	}
@@ -58,7 +76,7 @@ func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *
 		prepare(tree)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	h := &Host{Tree: tree, Client: client, stop: stop, done: make(chan struct{})}
+	h := &Host{Tree: tree, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
 		h.err = tree.Run(ctx)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -228,14 +229,10 @@ func TestOrphansAreReaped(t *testing.T) {
 	if _, err := fmt.Sscanf(string(out), "orphan %d", &pid); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); os.IsNotExist(err) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("process %d is still there", pid)
-		}
-	}
+	wait.Until(t, fmt.Sprintf("process %d is gone", pid), func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+		return os.IsNotExist(err)
+	})
 }
 
 func TestOrphanHelper(t *testing.T) {
