@@ -16,10 +16,10 @@ import (
 // doubtful is a driven source with a guard.
 type doubtful struct {
 	*driven
-	patience time.Duration
+	hold time.Duration
 }
 
-func (d doubtful) ShrinkGuard() time.Duration { return d.patience }
+func (d doubtful) ShrinkGuard() time.Duration { return d.hold }
 
 // guarded runs a bench with one source that has a guard of 30 s.
 func guarded(t *testing.T, prior int) (*bench, Sink, *driven) {
@@ -99,8 +99,8 @@ func TestServicesThatVanishTogether(t *testing.T) {
 				if got := b.services.Len(); got != test.now {
 					t.Errorf("%d services at first, not %d", got, test.now)
 				}
-				if told := b.held() != ""; told != (test.now != test.then) {
-					t.Errorf("told of %q", b.held())
+				if held := b.held() != ""; held != (test.now != test.then) {
+					t.Errorf("reports %q", b.held())
 				}
 				time.Sleep(DefaultShrinkGuard - time.Millisecond)
 				synctest.Wait()
@@ -110,7 +110,7 @@ func TestServicesThatVanishTogether(t *testing.T) {
 				time.Sleep(2 * time.Millisecond)
 				synctest.Wait()
 				if got := b.services.Len(); got != test.then || b.held() != "" {
-					t.Errorf("%d services in the end, not %d; told of %q", got, test.then, b.held())
+					t.Errorf("%d services in the end, not %d; reports %q", got, test.then, b.held())
 				}
 			})
 		})
@@ -130,18 +130,18 @@ func TestWhatVanishedComesBack(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		out.Put(all[:8]...)
 		if !strings.Contains(b.held(), "2 of 10 services disappeared at once (s008, s009)") {
-			t.Errorf("told of %q", b.held())
+			t.Errorf("reports %q", b.held())
 		}
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		if b.services.Len() != 8 || b.held() != "" {
-			t.Errorf("%d services, told of %q", b.services.Len(), b.held())
+			t.Errorf("%d services, reports %q", b.services.Len(), b.held())
 		}
 		out.Replace(nil, nil)
 		out.Replace(all, nil)
 		time.Sleep(time.Minute)
 		if b.services.Len() != 10 || b.held() != "" {
-			t.Errorf("%d services, told of %q", b.services.Len(), b.held())
+			t.Errorf("%d services, reports %q", b.services.Len(), b.held())
 		}
 		if want := []string{"shrink_held", "shrink_confirmed", "shrink_held", "shrink_withdrawn"}; !slices.Equal(b.kinds(), want) {
 			t.Errorf("events %v", b.kinds())
@@ -164,7 +164,7 @@ func TestResyncLetsGo(t *testing.T) {
 			t.Error("a resync with nothing held is a licence")
 		}
 		if err := b.Resync("consul"); err != nil || b.services.Len() != 0 || b.held() != "" {
-			t.Errorf("%v, %d services, told of %q", err, b.services.Len(), b.held())
+			t.Errorf("%v, %d services, reports %q", err, b.services.Len(), b.held())
 		}
 		(<-src.out).Replace(nil, nil)
 	})
@@ -181,7 +181,7 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 			b, out, _ := guarded(t, test.prior)
 			out.Replace(numbered(test.says), nil)
 			if b.ready() != test.ready || b.status("consul").Synced != test.ready || (b.held() == "") != test.ready {
-				t.Errorf("%+v: ready %v, told of %q", test, b.ready(), b.held())
+				t.Errorf("%+v: ready %v, reports %q", test, b.ready(), b.held())
 			}
 			time.Sleep(29 * time.Second)
 			synctest.Wait()
@@ -191,7 +191,7 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			if !b.ready() || !b.status("consul").Synced || b.held() != "" {
-				t.Errorf("%+v: in the end ready %v, told of %q", test, b.ready(), b.held())
+				t.Errorf("%+v: in the end ready %v, reports %q", test, b.ready(), b.held())
 			}
 		})
 	}
@@ -204,7 +204,7 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 		}
 		out.Put(numbered(5)...)
 		if !b.ready() || b.held() != "" {
-			t.Errorf("not ready with 5 of 10, told of %q", b.held())
+			t.Errorf("not ready with 5 of 10, reports %q", b.held())
 		}
 	})
 }
@@ -265,13 +265,13 @@ func TestBackendsThatVanishTogether(t *testing.T) {
 				if got := b.backends(); got != test.now {
 					t.Errorf("%q at first, not %q", got, test.now)
 				}
-				if told := strings.HasPrefix(b.held(), "web: "); told != (test.now != test.then) {
-					t.Errorf("told of %q", b.held())
+				if held := strings.HasPrefix(b.held(), "web: "); held != (test.now != test.then) {
+					t.Errorf("reports %q", b.held())
 				}
 				time.Sleep(DefaultShrinkGuard + time.Millisecond)
 				synctest.Wait()
 				if got := b.backends(); got != test.then || b.held() != "" {
-					t.Errorf("%q in the end, not %q; told of %q", got, test.then, b.held())
+					t.Errorf("%q in the end, not %q; reports %q", got, test.then, b.held())
 				}
 			})
 		})
@@ -292,7 +292,7 @@ func TestAHeldServiceFollows(t *testing.T) {
 		}
 		out.Delete(key("web"))
 		if _, _, there := b.services.Get(key("web")); there || b.held() != "" {
-			t.Errorf("there %v, told of %q", there, b.held())
+			t.Errorf("there %v, reports %q", there, b.held())
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -324,11 +324,11 @@ func TestManyHeldServices(t *testing.T) {
 		all := numbered(1000)
 		out.Replace(all, nil)
 		out.Delete(keysOf(all[:900])...)
-		told := b.status("consul").Problems
+		before := b.status("consul").Problems
 		changed := all[999]
 		changed.Pool = "x"
 		out.Put(changed)
-		if now := b.status("consul").Problems; &now[0] != &told[0] {
+		if now := b.status("consul").Problems; &now[0] != &before[0] {
 			t.Error("the problems were put together for a service that has none")
 		}
 	})

@@ -656,13 +656,13 @@ func TestHandOverOfManyNames(t *testing.T) {
 		for i := range n {
 			all = append(all, service(fmt.Sprint("s", i)))
 		}
-		holder, heir := b.sources[0].begin(), b.sources[1].begin()
+		holder, successor := b.sources[0].begin(), b.sources[1].begin()
 		holder.Replace(all, nil)
-		heir.Replace(all, nil)
+		successor.Replace(all, nil)
 		return testing.AllocsPerRun(1, func() {
-			holder.Replace(nil, nil) // the first run, not counted, hands over to the heir; the second hands back
-			holder, heir = heir, holder
-			heir.Replace(all, nil)
+			holder.Replace(nil, nil) // the first run, not counted, hands over to the successor; the second hands back
+			holder, successor = successor, holder
+			successor.Replace(all, nil)
 		}) / float64(n)
 	}
 	if small, large := writes(20), writes(2_000); large > small*2 {

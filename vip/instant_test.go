@@ -38,7 +38,7 @@ func TestInstantsAreWrittenAsTimesAre(t *testing.T) {
 		}
 	}
 	if got := Instant(0).String(); got != "" {
-		t.Errorf("one that is not set is told as %q", got)
+		t.Errorf("one that is not set is written as %q", got)
 	}
 }
 

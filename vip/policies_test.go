@@ -13,7 +13,7 @@ func TestNumbersAreWrittenAsWords(t *testing.T) {
 	written := func(n any, want string) {
 		t.Helper()
 		if text, err := json.Marshal(n); err != nil || string(text) != `"`+want+`"` || fmt.Sprint(n) != want {
-			t.Errorf("%s is written and %v told, want %q, %v", text, n, want, err)
+			t.Errorf("%s is written and %v reported, want %q, %v", text, n, want, err)
 		}
 	}
 	for i, word := range strings.Fields("rr wrr lc wlc sh mh sed nq fo dh other") {

@@ -37,8 +37,8 @@ func ask(c *Client) (string, error) {
 	return out, err
 }
 
-// tells answers with the properties of the request.
-var tells = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// echo answers with the properties of the request.
+var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "%q", fmt.Sprint(r.Proto, " token=", r.Header.Get("X-Consul-Token"), " ", r.URL.RawQuery, " ", len(r.TLS.PeerCertificates)))
 })
 
@@ -121,7 +121,7 @@ func TestAnAnswerHasAnEndAndATokenIsNotForOthers(t *testing.T) {
 // TLS uses HTTP/2, so a few connections hold thousands of requests. The files of the CA and of the
 // client are read again.
 func TestTLS(t *testing.T) {
-	server := httptest.NewUnstartedServer(tells)
+	server := httptest.NewUnstartedServer(echo)
 	server.EnableHTTP2 = true
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}

@@ -243,12 +243,12 @@ func (t *Tree) waitForTouch(ctx context.Context) error {
 	default:
 	}
 	t.kick()
-	patience := time.NewTimer(max(GracePeriod-time.Since(since), 200*time.Millisecond))
-	defer patience.Stop()
+	grace := time.NewTimer(max(GracePeriod-time.Since(since), 200*time.Millisecond))
+	defer grace.Stop()
 	select {
 	case <-touch:
 		return nil
-	case <-patience.C:
+	case <-grace.C:
 		return fmt.Errorf("%w: %s", ErrUnavailable, t.Stale())
 	case <-ctx.Done():
 		return ctx.Err()

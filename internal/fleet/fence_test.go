@@ -69,7 +69,7 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 
 // The attempt without an answer is applied just before the refusal of the next one is reported: it
 // is then reported as done.
-func TestDoneBeforeItsRefusalIsTold(t *testing.T) {
+func TestDoneBeforeItsRefusalIsReported(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
@@ -96,7 +96,7 @@ func TestDoneBeforeItsRefusalIsTold(t *testing.T) {
 }
 
 // If the attempt can't be fenced, no result is reported.
-func TestRefusalIsNotToldUnfenced(t *testing.T) {
+func TestRefusalIsNotReportedUnfenced(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		one := kv.Start(t, "one", folders, nil)

@@ -108,7 +108,7 @@ type Committer interface {
 	Commit(ctx context.Context, batches []*Batch) error
 }
 
-// Leadership tells which host is the leader, which allocates first. It prevents a stampede and
+// Leadership reports which host is the leader, which allocates first. It prevents a stampede and
 // nothing else: the conditions of every write hold without it.
 type Leadership interface {
 	// Mine reports whether this host is the leader.

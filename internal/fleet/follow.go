@@ -386,7 +386,7 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	former := f.streams
 	f.streams = nil
 	news, _ := f.streams.read(t.paths, entries, cursor, ownHead{}, time.Now())
-	f.streams.remember(former)
+	f.streams.keepTimes(former)
 	t.status.setJunk(inJournal, misplaced(news.junk))
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,8 +27,8 @@ func wantSame(t *testing.T, kv *fleettest.Memory, hosts ...*fleettest.Host) {
 // continue.
 func TestSnapshotRestored(t *testing.T) {
 	for _, rebuilt := range []bool{false, true} {
-		for _, deaf := range []bool{false, true} {
-			t.Run(fmt.Sprintf("rebuilt %v, deaf %v", rebuilt, deaf), func(t *testing.T) {
+		for _, disconnected := range []bool{false, true} {
+			t.Run(fmt.Sprintf("rebuilt %v, disconnected %v", rebuilt, disconnected), func(t *testing.T) {
 				bubble.Test(t, func(t *testing.T) {
 					kv := fleettest.NewMemory()
 					one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
@@ -52,7 +52,7 @@ func TestSnapshotRestored(t *testing.T) {
 					mustCommit(t, one, fleet.Write{Folder: "a", Key: "old", Index: e.Index})
 					synctest.Wait()
 					wantSame(t, kv, one, two)
-					if deaf { // two receives nothing until others have written again
+					if disconnected { // two receives nothing until others have written again
 						two.SetDown(true)
 						synctest.Wait()
 					}

@@ -90,8 +90,8 @@ func (t *Tree) OwnName() bool {
 // and with what it knows. It reports the other host, writes nothing, and tries again.
 func (t *Tree) runSession(ctx context.Context) error {
 	defer t.leave(ctx)
-	patience := time.AfterFunc(GracePeriod, t.startFromCache)
-	defer patience.Stop()
+	grace := time.AfterFunc(GracePeriod, t.startFromCache)
+	defer grace.Stop()
 	wait := newBackoff()
 	var seen sighting
 	for {
@@ -103,7 +103,7 @@ func (t *Tree) runSession(ctx context.Context) error {
 		if !isHeld && !errors.Is(err, errLockDelay) {
 			seen = sighting{}
 			if t.allowStart() {
-				patience.Reset(GracePeriod)
+				grace.Reset(GracePeriod)
 			}
 		}
 		switch {

@@ -142,8 +142,8 @@ func (n *news) order() {
 	slices.SortStableFunc(n.changes, func(a, b change) int { return cmp.Compare(a.index, b.index) })
 }
 
-// remember keeps the time since when streams have not changed.
-func (l streams) remember(former streams) {
+// keepTimes keeps the time since when streams have not changed.
+func (l streams) keepTimes(former streams) {
 	for name, stream := range l {
 		if old, was := former[name]; was && old.index == stream.index {
 			stream.since = old.since

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = time.Minute // bounds every wait
+const maxWait = time.Minute // bounds every wait
 
 // world is a running Server on loopback addresses.
 type world struct {
@@ -87,7 +87,7 @@ func (w *world) row(name string, port uint16, ready int) {
 
 // get sends one request; a refused connection is an error.
 func get(addr string, port uint16) (status int, header http.Header, answer body, err error) {
-	c := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	c := http.Client{Timeout: maxWait, Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := c.Get(fmt.Sprintf("http://%s/healthz", netip.AddrPortFrom(netip.MustParseAddr(addr), port)))
 	if err != nil {
 		return 0, nil, answer, err
@@ -150,7 +150,7 @@ func TestAnswers(t *testing.T) {
 	w.healthy.Store(false)
 	status, header, answer, err := get(here, port)
 	if err != nil || status != 503 || answer.ServiceProxyHealthy || answer.LocalEndpoints != 1 || header.Get(weightHeader) != "1" {
-		t.Errorf("dataplane unwell: %d %v %+v %v", status, header, answer, err)
+		t.Errorf("dataplane unhealthy: %d %v %+v %v", status, header, answer, err)
 	}
 	w.healthy.Store(true)
 	status, header, answer, err = get(here, port)
@@ -245,7 +245,7 @@ func TestTakenPort(t *testing.T) {
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 	w.row("web", port, 1)
-	w.until("the problem is told", func() bool { return len(w.Problems()) == 1 }, nil)
+	w.until("the problem is reported", func() bool { return len(w.Problems()) == 1 }, nil)
 	p := w.Problems()[0]
 	if p.Code != vip.CodePortTaken || p.Service != "web" || p.Place != l.Addr().String() || p.Field != "health_check_node_port" ||
 		!strings.Contains(p.Message, "address already in use") || !strings.Contains(p.Hint, fmt.Sprint(port)) {
@@ -278,7 +278,7 @@ func TestProblemEndsWithItsCause(t *testing.T) {
 			defer l.Close()
 			w := newWorld(t, here)
 			w.row("web", l.Addr().(*net.TCPAddr).AddrPort().Port(), 1)
-			w.until("the problem is told", func() bool { return len(w.Problems()) == 1 }, nil)
+			w.until("the problem is reported", func() bool { return len(w.Problems()) == 1 }, nil)
 			end(w)
 			w.until("the problem is over", func() bool { return len(w.Problems()) == 0 }, nil)
 		})
@@ -333,7 +333,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	var open []net.Conn
 	w.until("a client is refused", func() bool {
 		for len(open) < 2*maxConnections {
-			c, err := net.DialTimeout("tcp", at, patience)
+			c, err := net.DialTimeout("tcp", at, maxWait)
 			if err != nil {
 				return errors.Is(err, syscall.ECONNRESET)
 			}
@@ -360,12 +360,12 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	w.expect(here, number, "web", 200, 1)
 	open := map[string]net.Conn{}
 	for _, text := range []string{"", "GET / HTTP/1.1\r\nHost: x\r\n", "GET / HTTP/1.1\r\n" + strings.Repeat("X: "+strings.Repeat("x", 1000)+"\r\n", 20)} {
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(here, fmt.Sprint(number)), patience)
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(here, fmt.Sprint(number)), maxWait)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(maxWait))
 		if _, err := io.WriteString(c, text); err != nil {
 			t.Fatal(err)
 		}

@@ -115,7 +115,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 		select {
 		case <-w.Changed():
 		case <-time.After(time.Minute):
-			t.Errorf("%s is not told", what)
+			t.Errorf("%s is not reported", what)
 		}
 	}
 	await(t, out, "a table without them", func(s Snapshot) bool {

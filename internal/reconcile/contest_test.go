@@ -63,7 +63,7 @@ func TestContestedKeyIsNotFoughtOver(t *testing.T) {
 			t.Errorf("repaired after resyncs %v, want %v", got, want)
 		}
 		if all, of := x.kinds("dataplane_contested", "a"); all != 1 || of != 1 {
-			t.Errorf("told %d times, %d of them of a; want once", all, of)
+			t.Errorf("reported %d times, %d of them of a; want once", all, of)
 		}
 		row, _, _ := x.applied.Get("a")
 		if row.Problem == nil || row.Warning == nil || row.Problem.Code != vip.CodeContested || row.Problem.Hint == "" {
@@ -105,13 +105,13 @@ func TestCalmEndsAContest(t *testing.T) {
 			t.Errorf("row %+v", row)
 		}
 		if _, of := x.kinds("dataplane_calm", "a"); of != 1 {
-			t.Errorf("told %d times that it is calm", of)
+			t.Errorf("reported %d times that it is calm", of)
 		}
 		if got := x.resyncs(4, func() { x.target.Remove("a") }, x.has("a")); !slices.Equal(got, []int{1, 2, 3}) {
 			t.Errorf("a new contest is repaired after resyncs %v", got)
 		}
 		if _, of := x.kinds("dataplane_contested", "a"); of != 2 {
-			t.Errorf("told %d times of two contests", of)
+			t.Errorf("reported %d times of two contests", of)
 		}
 	})
 }
@@ -127,7 +127,7 @@ func TestRareDriftIsNoContest(t *testing.T) {
 			}
 		}, x.has("a"))
 		if all, _ := x.kinds("dataplane_contested", "a"); all != 0 || len(got) != 8*11 {
-			t.Errorf("told %d times; whole after %d resyncs of %d", all, len(got), 8*11)
+			t.Errorf("reported %d times; whole after %d resyncs of %d", all, len(got), 8*11)
 		}
 	})
 }
@@ -170,7 +170,7 @@ func TestContestHoldsUpNothingElse(t *testing.T) {
 }
 
 // What nobody wants and somebody else brings again and again is not fought over
-// either, nor is the deletion of everything; of many keys a few are told one by
+// either, nor is the deletion of everything; of many keys a few are reported one by
 // one.
 func TestContestOfStraysAndOfEverything(t *testing.T) {
 	run(t, func(x *rig) {
@@ -213,7 +213,7 @@ func TestFailureIsNoContest(t *testing.T) {
 		x.target.FailKey("a", errors.New("no memory"))
 		x.resyncs(12, func() { x.target.Remove("a") }, x.has("a"))
 		if all, _ := x.kinds("dataplane_contested", "a"); all != 0 {
-			t.Errorf("told %d times", all)
+			t.Errorf("reported %d times", all)
 		}
 		if got := x.problem("a"); !strings.Contains(got, "no memory") {
 			t.Errorf("problem %q", got)

@@ -498,7 +498,7 @@ func TestStrayThatCanNotBeRemovedIsTriedAgainAsWhatItIs(t *testing.T) {
 	stop()
 	for i, old := range olds {
 		if old != "old" {
-			t.Errorf("try %d is told that the target has %q, not what was read", i+1, old)
+			t.Errorf("try %d reads that the target has %q, not what was read", i+1, old)
 		}
 	}
 }
@@ -566,7 +566,7 @@ func TestHalfDoneKeyIsMadeWholeWhenTheNextVersionIsRefused(t *testing.T) {
 	})
 }
 
-func TestDriftIsRepairedCountedAndTold(t *testing.T) {
+func TestDriftIsRepairedCountedAndReported(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
 		for _, k := range []string{"gone", "altered", "damaged", "fine"} {
@@ -585,13 +585,13 @@ func TestDriftIsRepairedCountedAndTold(t *testing.T) {
 			t.Errorf("%d repairs counted, want 4", s.DriftRepairs)
 		}
 		events, _ := x.events.Since(0)
-		told := map[string]string{}
+		messages := map[string]string{}
 		for _, e := range events {
-			told[e.Object] = e.Message
+			messages[e.Object] = e.Message
 		}
 		for k, want := range map[string]string{"gone": "missing", "altered": "changed", "damaged": "192.0.2.1", "stray": "not desired"} {
-			if !strings.Contains(told[k], want) {
-				t.Errorf("event for %s: %q, want it to say %q", k, told[k], want)
+			if !strings.Contains(messages[k], want) {
+				t.Errorf("event for %s: %q, want it to say %q", k, messages[k], want)
 			}
 		}
 	})
@@ -663,7 +663,7 @@ func TestDiffReadsAndRepairMends(t *testing.T) {
 	})
 }
 
-func TestAppliedTellsTheRevision(t *testing.T) {
+func TestAppliedHasTheRevision(t *testing.T) {
 	run(t, func(x *rig) {
 		x.ready()
 		x.start()
@@ -677,7 +677,7 @@ func TestAppliedTellsTheRevision(t *testing.T) {
 	})
 }
 
-// Nobody tells of what was wanted and isn't any more when the Reconciler begins to
+// No event reports what was wanted and isn't any more when the Reconciler begins to
 // listen. It counts as done all the same, or whoever waits for it waits for ever.
 func TestAppliedIsUpToWhatWasDroppedBeforeTheStart(t *testing.T) {
 	run(t, func(x *rig) {

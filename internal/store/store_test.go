@@ -152,7 +152,7 @@ func TestWriteAfterCloseIsAnError(t *testing.T) {
 	}
 }
 
-func TestSecondOpenerIsToldOfTheFirst(t *testing.T) {
+func TestSecondOpenerReportsTheFirst(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ironvip.db")
 	first := mustOpen(t, path)
 	_, err := open(path, 10*time.Millisecond)

@@ -22,8 +22,8 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// Patience is how long a source may send nothing before its cached services are used.
-const Patience = 2 * time.Second
+// answerTimeout is how long a source may send nothing before its cached services are used.
+const answerTimeout = 2 * time.Second
 
 // flushEvery is how long a change may wait to be written.
 const flushEvery = time.Second
@@ -36,9 +36,9 @@ type Row struct {
 	Assigned bool `json:"assigned,omitempty"`
 }
 
-// heardKey has an empty row once the cache holds the source's full list. It distinguishes a source
+// completeKey has an empty row once the cache holds the source's full list. It distinguishes a source
 // without services from one that was never read. It has no slash, which every service's key has.
-const heardKey = "heard"
+const completeKey = "heard" // the name in state files
 
 // Store keeps rows durably under "namespace/name". A *store.Bucket is one.
 type Store interface {
@@ -54,13 +54,13 @@ type Source struct {
 	services table.Reader[vip.ServiceKey, vip.Service]
 	log      *slog.Logger
 
-	heard chan struct{} // closed when inner has sent its full list in this process
-	once  sync.Once
+	answered chan struct{} // closed when inner has sent its full list in this process
+	once     sync.Once
 }
 
 // New returns a source with a cache. Services are the rows in effect of all sources.
 func New(name string, inner sources.Source, store Store, services table.Reader[vip.ServiceKey, vip.Service], log *slog.Logger) *Source {
-	return &Source{inner: inner, name: name, store: store, services: services, log: log, heard: make(chan struct{})}
+	return &Source{inner: inner, name: name, store: store, services: services, log: log, answered: make(chan struct{})}
 }
 
 // ShrinkGuard implements sources.Guarded: it is the inner source's.
@@ -78,19 +78,19 @@ func (s *Source) Name() string { return s.name }
 // It costs O(those services).
 func (s *Source) Prior() int {
 	all, _ := s.store.All() // restore logs the error
-	delete(all, heardKey)
+	delete(all, completeKey)
 	return len(all)
 }
 
 // Run implements sources.Source.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	select {
-	case <-s.heard:
+	case <-s.answered:
 		return s.inner.Run(ctx, out) // its services are in effect
 	default:
 	}
 	sink := &sink{Sink: out, source: s}
-	timer := time.AfterFunc(Patience, func() { sink.recall(errors.New("no answer yet")) })
+	timer := time.AfterFunc(answerTimeout, func() { sink.recall(errors.New("no answer yet")) })
 	defer timer.Stop()
 	err := s.inner.Run(ctx, sink)
 	if ctx.Err() == nil {
@@ -139,7 +139,7 @@ func (k *sink) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 	defer k.mu.Unlock()
 	k.spoken = true
 	rev := k.Sink.Replace(services, problems)
-	k.source.once.Do(func() { close(k.source.heard) })
+	k.source.once.Do(func() { close(k.source.answered) })
 	return rev
 }
 
@@ -155,9 +155,9 @@ func (s *Source) restore() (rows []vip.Service, whole bool) {
 	if err != nil {
 		s.log.Warn("cached services can't be read", "source", s.name, "err", err)
 	}
-	_, whole = all[heardKey]
+	_, whole = all[completeKey]
 	whole = whole && err == nil
-	delete(all, heardKey)
+	delete(all, completeKey)
 	rows = make([]vip.Service, 0, len(all))
 	for key, kept := range all {
 		row, problems := kept.Spec.Build(s.name, kept.Origin)
@@ -175,7 +175,7 @@ func (s *Source) restore() (rows []vip.Service, whole bool) {
 // Keep writes the source's rows to the cache until the context ends, and returns its error. A
 // change costs O(change), and is on disk within a second.
 func (s *Source) Keep(ctx context.Context) error {
-	k := keeper{Source: s, known: map[string]struct{}{}, put: map[string]Row{}, remove: map[string]struct{}{}}
+	k := writer{Source: s, known: map[string]struct{}{}, put: map[string]Row{}, remove: map[string]struct{}{}}
 	all, err := s.store.All()
 	if err != nil {
 		s.log.Warn("cached services can't be read", "source", s.name, "err", err)
@@ -188,7 +188,7 @@ func (s *Source) Keep(ctx context.Context) error {
 	defer feed.Close()
 	flush := time.NewTicker(flushEvery)
 	defer flush.Stop()
-	ready, heard := s.services.Ready(), (<-chan struct{})(s.heard)
+	ready, answered := s.services.Ready(), (<-chan struct{})(s.answered)
 	for {
 		batch, more := feed.TryNext()
 		for _, c := range batch {
@@ -204,11 +204,11 @@ func (s *Source) Keep(ctx context.Context) error {
 		case <-more:
 		case <-ready:
 			ready = nil
-		case <-heard:
-			heard = nil
+		case <-answered:
+			answered = nil
 		case <-flush.C:
 			// Once the full list is known, drop what the source no longer has.
-			if !k.swept && ready == nil && heard == nil {
+			if !k.swept && ready == nil && answered == nil {
 				k.sweep()
 			}
 			k.flush()
@@ -216,8 +216,8 @@ func (s *Source) Keep(ctx context.Context) error {
 	}
 }
 
-// keeper is the state of Keep.
-type keeper struct {
+// writer is the state of Keep.
+type writer struct {
 	*Source
 	known  map[string]struct{} // on disk
 	put    map[string]Row
@@ -227,7 +227,7 @@ type keeper struct {
 
 func nameOf(key vip.ServiceKey) string { return key.Namespace + "/" + key.Name }
 
-func (k *keeper) change(key vip.ServiceKey, row vip.Service, deleted bool) {
+func (k *writer) change(key vip.ServiceKey, row vip.Service, deleted bool) {
 	name := nameOf(key)
 	if deleted || row.Source != k.name {
 		k.drop(name)
@@ -238,7 +238,7 @@ func (k *keeper) change(key vip.ServiceKey, row vip.Service, deleted bool) {
 	k.put[name] = Row{Spec: spec.FromService(row), Origin: row.Origin, Assigned: row.Assigned}
 }
 
-func (k *keeper) drop(name string) {
+func (k *writer) drop(name string) {
 	delete(k.put, name)
 	if _, kept := k.known[name]; kept {
 		delete(k.known, name)
@@ -248,7 +248,7 @@ func (k *keeper) drop(name string) {
 
 // sweep drops the services of an earlier run of the agent that the source no longer has. From then
 // on the cache is complete.
-func (k *keeper) sweep() {
+func (k *writer) sweep() {
 	k.swept = true
 	now := map[string]struct{}{}
 	for key, row := range k.services.All() {
@@ -260,19 +260,19 @@ func (k *keeper) sweep() {
 			k.change(key, row, false)
 		}
 	}
-	_, heard := k.known[heardKey]
+	_, complete := k.known[completeKey]
 	for name := range k.known {
-		if _, there := now[name]; !there && name != heardKey {
+		if _, there := now[name]; !there && name != completeKey {
 			k.drop(name)
 		}
 	}
-	if !heard {
-		k.known[heardKey], k.put[heardKey] = struct{}{}, Row{}
+	if !complete {
+		k.known[completeKey], k.put[completeKey] = struct{}{}, Row{}
 	}
 }
 
 // flush writes the changes. A failed write is retried.
-func (k *keeper) flush() {
+func (k *writer) flush() {
 	if len(k.put)+len(k.remove) == 0 {
 		return
 	}

@@ -127,7 +127,7 @@ func TestARestartWithoutTheServer(t *testing.T) {
 	web.Assigned, web.VIPs = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 
 	first := start(t, db)
-	first.says(func(out sources.Sink) { out.Stale(away) }) // there is nothing to remember
+	first.says(func(out sources.Sink) { out.Stale(away) }) // there is nothing to cache
 	first.says(func(out sources.Sink) { out.Replace([]vip.Service{web, row(t, "api"), row(t, "old")}, nil) })
 	first.says(func(out sources.Sink) { out.Delete(row(t, "old").Key); out.Put(row(t, "db", "10.0.0.3")) })
 	first.until("api", "db", "web")
@@ -148,10 +148,10 @@ func TestARestartWithoutTheServer(t *testing.T) {
 			does(r)
 			r.until("api", "db", "web")
 			if got, _, _ := r.services.Get(web.Key); !compile.SameService(got, web) || got.Origin != "consul:web" {
-				t.Errorf("remembered as %+v, was %+v", got, web)
+				t.Errorf("cached as %+v, was %+v", got, web)
 			}
 			if got, _, _ := r.services.Get(vip.ServiceKey{Namespace: "default", Name: "db"}); got.Assigned {
-				t.Error("a service whose address was not assigned is remembered as one whose was")
+				t.Error("a service whose address was not assigned is cached as one whose was")
 			}
 			for status, _, _ := r.statuses.Get("consul"); status.Stale == ""; status, _, _ = r.statuses.Get("consul") {
 				time.Sleep(time.Millisecond)
@@ -171,7 +171,7 @@ func TestARestartWithoutTheServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, whole := all[heardKey]; len(all) != 2 || !whole {
+		if _, whole := all[completeKey]; len(all) != 2 || !whole {
 			return fmt.Errorf("%d values are cached", len(all))
 		}
 		return nil
@@ -194,7 +194,7 @@ func (r *run) ready() bool {
 }
 
 // A source that had no services is known to have none; of one that was never
-// heard, or whose memory is damaged, nothing is known.
+// answered, or whose cache is damaged, nothing is known.
 func TestARestartWithoutTheServerAndWithoutServices(t *testing.T) {
 	away := errors.New("connection refused")
 	for _, tc := range []struct {
@@ -203,10 +203,10 @@ func TestARestartWithoutTheServerAndWithoutServices(t *testing.T) {
 		err   error
 		ready bool
 	}{
-		{"heard", map[string]Row{heardKey: {}}, nil, true},
-		{"never heard", map[string]Row{}, nil, false},
-		{"a service that can't be read", map[string]Row{heardKey: {}, "default/web": {}}, nil, false},
-		{"damaged", map[string]Row{heardKey: {}}, errors.New("damaged"), false},
+		{"complete", map[string]Row{completeKey: {}}, nil, true},
+		{"never answered", map[string]Row{}, nil, false},
+		{"a service that can't be read", map[string]Row{completeKey: {}, "default/web": {}}, nil, false},
+		{"damaged", map[string]Row{completeKey: {}}, errors.New("damaged"), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := startWith(t, &counting{rows: tc.kept, err: tc.err})
@@ -222,8 +222,8 @@ func TestARestartWithoutTheServerAndWithoutServices(t *testing.T) {
 	}
 }
 
-// What is remembered of a source without services is that it has none.
-func TestThatThereAreNoServicesIsRemembered(t *testing.T) {
+// What is cached of a source without services is that it has none.
+func TestThatThereAreNoServicesIsCached(t *testing.T) {
 	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -233,11 +233,11 @@ func TestThatThereAreNoServicesIsRemembered(t *testing.T) {
 	r.says(func(out sources.Sink) { out.Replace(nil, nil) })
 	bucket := store.NewBucket[Row](db, "remembered consul")
 	wait.Until(t, "the list is cached", func() bool {
-		_, heard, err := bucket.Get(heardKey)
+		_, complete, err := bucket.Get(completeKey)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return heard
+		return complete
 	})
 	r.end()
 	r = start(t, db)
@@ -257,7 +257,7 @@ func TestAChangeCostsThatChange(t *testing.T) {
 	store := &counting{rows: map[string]Row{}}
 	services := table.New(&table.Clock{}, vip.KeyOfService, compile.SameService)
 	s := New("consul", nil, store, services, slog.New(slog.DiscardHandler))
-	close(s.heard)
+	close(s.answered)
 	done := services.Initializer()
 	for i := range 1000 {
 		r := row(t, fmt.Sprintf("s%d", i))
@@ -272,12 +272,12 @@ func TestAChangeCostsThatChange(t *testing.T) {
 	running.Go(func() { _ = s.Keep(ctx) })
 	defer running.Wait()
 	defer cancel()
-	const heard = 1 // that all is there
-	store.until(t, 1000+heard)
+	const complete = 1 // that all is there
+	store.until(t, 1000+complete)
 	changed := row(t, "s1")
 	changed.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	services.Set(changed)
-	store.until(t, 1001+heard)
+	store.until(t, 1001+complete)
 }
 
 type counting struct {

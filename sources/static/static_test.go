@@ -33,11 +33,11 @@ type recorder struct {
 	stale                     string
 	synced                    bool
 	replaces, puts, deletions int
-	told                      chan struct{} // has one token after each call
+	called                    chan struct{} // has one token after each call
 }
 
 func newRecorder() *recorder {
-	return &recorder{rows: map[vip.ServiceKey]vip.Service{}, told: make(chan struct{}, 1)}
+	return &recorder{rows: map[vip.ServiceKey]vip.Service{}, called: make(chan struct{}, 1)}
 }
 
 func (r *recorder) locked(f func()) {
@@ -45,7 +45,7 @@ func (r *recorder) locked(f func()) {
 	defer r.mu.Unlock()
 	f()
 	select {
-	case r.told <- struct{}{}:
+	case r.called <- struct{}{}:
 	default:
 	}
 }
@@ -134,7 +134,7 @@ func (b *bench) begin() {
 	cancelled := make(chan struct{})
 	go func() {
 		defer close(cancelled)
-		<-b.sink.told
+		<-b.sink.called
 		cancel()
 	}()
 	if err := b.Run(ctx, b.sink); !errors.Is(err, context.Canceled) {
@@ -172,23 +172,23 @@ func service(name string, port int) string {
 func (b *bench) expect(want string, wrong ...string) {
 	b.t.Helper()
 	b.refresh(b.t.Context(), nil, readChanged)
-	b.inForce(want, wrong...)
+	b.inEffect(want, wrong...)
 }
 
-func (b *bench) inForce(want string, wrong ...string) {
+func (b *bench) inEffect(want string, wrong ...string) {
 	b.t.Helper()
 	b.sink.mu.Lock()
 	defer b.sink.mu.Unlock()
 	if got := b.sink.String(); got != want {
 		b.t.Errorf("in effect %q, want %q", got, want)
 	}
-	var told []string
+	var problems []string
 	for _, p := range b.sink.problems {
-		told = append(told, strings.TrimPrefix(p.Error(), b.dir+"/")+" | "+p.Hint)
+		problems = append(problems, strings.TrimPrefix(p.Error(), b.dir+"/")+" | "+p.Hint)
 	}
-	for i := range max(len(told), len(wrong)) {
-		if i >= len(told) || i >= len(wrong) || !strings.HasPrefix(told[i], wrong[i]) {
-			b.t.Fatalf("problems %q, want %q", told, wrong)
+	for i := range max(len(problems), len(wrong)) {
+		if i >= len(problems) || i >= len(wrong) || !strings.HasPrefix(problems[i], wrong[i]) {
+			b.t.Fatalf("problems %q, want %q", problems, wrong)
 		}
 	}
 }
@@ -196,7 +196,7 @@ func (b *bench) inForce(want string, wrong ...string) {
 func TestFilesComeAndGo(t *testing.T) {
 	b := newBench(t)
 	b.begin()
-	b.inForce("")
+	b.inEffect("")
 	if !b.sink.synced {
 		t.Error("an empty directory is a full list, too")
 	}
@@ -284,7 +284,7 @@ func TestBrokenFileKeepsItsServices(t *testing.T) {
 			// This also applies after a restart of the agent.
 			b.restart()
 			b.begin()
-			b.inForce("db:5432 dns:54 web:80", test.wrong)
+			b.inEffect("db:5432 dns:54 web:80", test.wrong)
 			b.write("a.toml", "# nothing more here\n")
 			b.expect("dns:54")
 		})
@@ -317,7 +317,7 @@ func TestDuplicates(t *testing.T) {
 	b.expect("web:80", taken("a.toml:2", "b.toml:1")) // the service in effect stays
 	b.restart()
 	b.begin()
-	b.inForce("web:80", taken("a.toml:2", "b.toml:1")) // also after a restart
+	b.inEffect("web:80", taken("a.toml:2", "b.toml:1")) // also after a restart
 	b.write("b.toml", "\n\n"+service("web", 82))
 	b.expect("web:82", taken("a.toml:2", "b.toml:3"))
 	b.remove("b.toml")
@@ -348,12 +348,12 @@ func TestVanishedDirectoryKeepsEverything(t *testing.T) {
 	if problems := b.Reload(t.Context()); len(problems) != 1 || problems[0].Hint == "" {
 		t.Errorf("reload: %v", problems)
 	}
-	b.inForce("web:80")
+	b.inEffect("web:80")
 
 	// After a new start the agent finds no directory and keeps the services.
 	b.restart()
 	b.begin()
-	b.inForce("web:80")
+	b.inEffect("web:80")
 	if b.sink.stale == "" {
 		t.Error("not stale")
 	}
@@ -375,7 +375,7 @@ func TestVanishedDirectoryKeepsEverything(t *testing.T) {
 	if problems := b.Reload(t.Context()); len(problems) != 0 {
 		t.Errorf("reload: %v", problems)
 	}
-	b.inForce("")
+	b.inEffect("")
 }
 
 func TestUnknownDirectoryIsNoFullList(t *testing.T) {
@@ -435,7 +435,7 @@ func TestPollDoesNotTakeAFileAwayAtOnce(t *testing.T) {
 	if missing := b.refresh(t.Context(), nil, readPolled); !missing {
 		t.Error("the poll does not ask for a second look")
 	}
-	b.inForce("web:80")
+	b.inEffect("web:80")
 	b.expect("")
 }
 
@@ -463,7 +463,7 @@ func TestUnchangedFileIsNotParsed(t *testing.T) {
 	b.write("a.toml", service("web", 81))
 	touch(old.Add(time.Second))
 	b.refresh(t.Context(), map[string]struct{}{b.path("a.toml"): {}}, readChanged)
-	b.inForce("web:81")
+	b.inEffect("web:81")
 }
 
 // A file that changed just before it was read is read again. Within the grain of the file system's
@@ -533,12 +533,12 @@ func TestReloadChecksAgainstThePresentPools(t *testing.T) {
 	if len(problems) != 1 || !strings.Contains(problems[0].Message, `10.0.0.1 is in VIP pool "p"`) {
 		t.Errorf("reload: %v", problems)
 	}
-	b.inForce("web:81", `a.toml:4: service "web": backends[0].address`)
+	b.inEffect("web:81", `a.toml:4: service "web": backends[0].address`)
 	b.pools = nil
 	if problems := b.Reload(t.Context()); len(problems) != 0 {
 		t.Errorf("reload: %v", problems)
 	}
-	b.inForce("web:81")
+	b.inEffect("web:81")
 }
 
 func TestFullDiskIsNoObstacle(t *testing.T) {
@@ -555,7 +555,7 @@ func TestFullDiskIsNoObstacle(t *testing.T) {
 	b.restart()
 	b.write("a.toml", "[[")
 	b.begin()
-	b.inForce("web:80", "a.toml:1: not valid TOML")
+	b.inEffect("web:80", "a.toml:1: not valid TOML")
 }
 
 type failing struct{}

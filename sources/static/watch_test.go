@@ -34,7 +34,7 @@ func (b *bench) becomes(want string, stale bool) {
 			return
 		}
 		select {
-		case <-b.sink.told:
+		case <-b.sink.called:
 		case <-late:
 			b.t.Fatalf("in effect %q (stale: %v), want %q (stale: %v)", got, isStale, want, stale)
 		}

@@ -220,10 +220,10 @@ func (s *Server) ready(ctx context.Context) error {
 	return err
 }
 
-// patience bounds every wait; asking bounds one request.
+// maxWait bounds every wait; asking bounds one request.
 const (
-	patience = time.Minute
-	asking   = 5 * time.Second
+	maxWait = time.Minute
+	asking  = 5 * time.Second
 )
 
 // eventually retries try until it returns no error.

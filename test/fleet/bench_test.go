@@ -90,13 +90,13 @@ func (l *lab) fill(services int) {
 		for i := range min(1000, services-first) {
 			some = append(some, service(fmt.Sprintf("s%d", first+i), 1))
 		}
-		ctx, cancel := context.WithTimeout(l.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(l.t.Context(), maxWait)
 		_, err := l.agents[0].api.Apply(ctx, some, false, false, client.Write{})
 		cancel()
 		l.must("apply", err)
 	}
 	for _, a := range l.agents {
-		l.inForce(a, services)
+		l.awaitServices(a, services)
 	}
 	l.t.Logf("%d services on all agents after %s", services, time.Since(began))
 }
@@ -107,8 +107,8 @@ func percentile(all []time.Duration, p int) time.Duration {
 	return all[(len(all)*p-1)/100]
 }
 
-// inForce waits until an agent's dataplane has the given number of services.
-func (l *lab) inForce(a *agent, services int) {
+// awaitServices waits until an agent's dataplane has the given number of services.
+func (l *lab) awaitServices(a *agent, services int) {
 	l.t.Helper()
 	l.eventually(fmt.Sprintf("%s has %d services", a.name, services), func(ctx context.Context) error {
 		d, err := a.api.Dataplane(ctx)
@@ -159,7 +159,7 @@ const settled = 5 * time.Millisecond
 func (l *lab) bareWait(index *uint64, i int) []time.Duration {
 	return l.wait(func(a *agent) error {
 		kv := l.kv(a)
-		pair, _, err := kv.Get(bareKey, &api.QueryOptions{WaitIndex: *index, WaitTime: patience})
+		pair, _, err := kv.Get(bareKey, &api.QueryOptions{WaitIndex: *index, WaitTime: maxWait})
 		if err == nil && string(pair.Value) != fmt.Sprint(i) {
 			err = fmt.Errorf("read %q", pair.Value)
 		}
@@ -186,7 +186,7 @@ func (l *lab) put1(name string, value int) []time.Duration {
 	for _, a := range l.agents[1:] {
 		// A request makes an agent iterate over its frontends, so there is none during the
 		// measurement.
-		for limit := began.Add(patience); ; {
+		for limit := began.Add(maxWait); ; {
 			time.Sleep(10 * settled)
 			list, err := a.api.Frontends(l.t.Context(), name, "", 2)
 			if err == nil && len(list.Items) == 1 && list.Items[0].Applied && list.Items[0].Backends[0].Weight == uint32(value) {
@@ -194,7 +194,7 @@ func (l *lab) put1(name string, value int) []time.Duration {
 				break
 			}
 			if time.Now().After(limit) {
-				l.t.Fatalf("%s has not %s within %s: %+v %v", a.name, name, patience, list, err)
+				l.t.Fatalf("%s has not %s within %s: %+v %v", a.name, name, maxWait, list, err)
 			}
 		}
 	}
@@ -259,12 +259,12 @@ func (l *lab) join(a *agent, services int) (known, joined, cpu time.Duration) {
 			known = time.Since(began)
 		case known != 0 && a.api.Ready(l.t.Context()) == nil:
 			joined, cpu = time.Since(began), l.cpuTime(a)
-		case time.Since(began) > patience:
-			l.t.Fatalf("%s has not joined within %s: %+v %v", a.name, patience, list, err)
+		case time.Since(began) > maxWait:
+			l.t.Fatalf("%s has not joined within %s: %+v %v", a.name, maxWait, list, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	l.inForce(a, services)
+	l.awaitServices(a, services)
 	return known, joined, cpu
 }
 

@@ -24,7 +24,7 @@ import (
 func (l *lab) settles() {
 	l.t.Helper()
 	good := 0
-	for deadline := time.Now().Add(patience); good < 2; time.Sleep(300 * time.Millisecond) {
+	for deadline := time.Now().Add(maxWait); good < 2; time.Sleep(300 * time.Millisecond) {
 		e, err := l.end()
 		wrong := []string{}
 		if err != nil {
@@ -36,7 +36,7 @@ func (l *lab) settles() {
 			good = 0
 		}
 		if good == 0 && time.Now().After(deadline) {
-			l.t.Errorf("the fleet does not come to rest as it should within %s:\n%s", patience, report(wrong, 20))
+			l.t.Errorf("the fleet does not come to rest as it should within %s:\n%s", maxWait, report(wrong, 20))
 			break
 		}
 	}
@@ -174,7 +174,7 @@ func decode(text []byte, into any) error {
 // from the host's own backend.
 func (l *lab) answers(a *agent, most int) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	asked := 0
 	all, err := frontends(ctx, a)

@@ -305,8 +305,8 @@ func (l *lab) others(a *agent) []*agent {
 	return slices.DeleteFunc(slices.Clone(l.agents), func(b *agent) bool { return a == b })
 }
 
-// patience bounds every wait of a test.
-const patience = time.Minute
+// maxWait bounds every wait of a test.
+const maxWait = time.Minute
 
 // eventually retries try until it returns no error.
 func (l *lab) eventually(what string, try func(context.Context) error) {

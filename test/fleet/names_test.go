@@ -31,12 +31,12 @@ type names struct {
 	rnd      *rand.Rand
 	value    int // the newest registered.weight
 
-	// calm is a clock that stops when this machine does, with its last reading at ticked. All
-	// agents know what was registered before heard, by that clock. While deaf, one of them receives
-	// nothing.
-	calm, heard time.Duration
-	ticked      time.Time
-	deaf        bool
+	// calm is a clock that stops when this machine does, with its last reading at ticked. By that
+	// clock, all agents have received what was registered before known. While disconnected, one of
+	// them receives nothing.
+	calm, known  time.Duration
+	ticked       time.Time
+	disconnected bool
 }
 
 // catalog is a datacenter's catalog, and a source with its name at every agent.
@@ -74,8 +74,8 @@ const (
 func (n *names) tick() {
 	now := time.Now()
 	n.calm += min(now.Sub(n.ticked), step)
-	if n.ticked = now; !n.deaf {
-		n.heard = max(n.heard, n.calm-overlap)
+	if n.ticked = now; !n.disconnected {
+		n.known = max(n.known, n.calm-overlap)
 	}
 }
 
@@ -148,7 +148,7 @@ func (n *names) change(name string, in, other *catalog) {
 			n.register(in, name)
 		}
 	default:
-		if there, is := other.has[name]; is && !other.gone && max(there.since, other.back) < n.heard {
+		if there, is := other.has[name]; is && !other.gone && max(there.since, other.back) < n.known {
 			n.deregister(in, name)
 		}
 	}
@@ -165,7 +165,7 @@ func (n *names) bring(c *catalog) {
 	c.Start()
 	c.For(n.t).WaitReady()
 	for _, a := range n.agents {
-		n.hears(a)
+		n.awaitConnected(a)
 	}
 	c.gone, c.back = false, n.calm
 }
@@ -175,15 +175,15 @@ func (n *names) bring(c *catalog) {
 func (n *names) without(a *agent, changes int) {
 	n.t.Helper()
 	n.cut(a)
-	n.deaf = true
+	n.disconnected = true
 	n.changes(changes)
 	n.heal(a)
 }
 
-// hears waits until the agent is connected to all catalogs.
-func (n *names) hears(a *agent) {
+// awaitConnected waits until the agent is connected to all catalogs.
+func (n *names) awaitConnected(a *agent) {
 	n.t.Helper()
-	n.eventually(a.name+" hears all catalogs", func(ctx context.Context) error {
+	n.eventually(a.name+" is connected to all catalogs", func(ctx context.Context) error {
 		list, err := a.api.Sources(ctx)
 		for _, s := range list.Items {
 			if s.Stale != "" || !s.Synced {
@@ -213,7 +213,7 @@ type led struct {
 // changes any more, and that no address has moved so far.
 func (n *names) rests() {
 	n.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(maxWait)
 	for {
 		before, err := n.state()
 		if err == nil {
@@ -225,11 +225,11 @@ func (n *names) rests() {
 		}
 		if err == nil {
 			n.calm++ // earlier changes have been received
-			n.heard, n.deaf = n.calm, false
+			n.known, n.disconnected = n.calm, false
 			break
 		}
 		if time.Now().After(deadline) {
-			n.t.Errorf("the fleet does not come to rest within %s:\n%v", patience, err)
+			n.t.Errorf("the fleet does not come to rest within %s:\n%v", maxWait, err)
 			break
 		}
 		time.Sleep(200 * time.Millisecond)
@@ -245,9 +245,9 @@ const quiet = 2 * time.Second
 
 // fleetState is the state that must remain unchanged at rest.
 type fleetState struct {
-	leads  map[string]led
-	writes map[string]uint64 // the index of the last write of each lease in Consul
-	told   map[string]uint64 // the last event of each agent about the source of a name
+	leads   map[string]led
+	writes  map[string]uint64 // the index of the last write of each lease in Consul
+	decided map[string]uint64 // the last event of each agent about the source of a name
 }
 
 func (s *fleetState) differs(t *fleetState) error {
@@ -256,8 +256,8 @@ func (s *fleetState) differs(t *fleetState) error {
 		return fmt.Errorf("at rest the fleet leads %v, and then %v", s.leads, t.leads)
 	case !maps.Equal(s.writes, t.writes):
 		return fmt.Errorf("at rest leases are written: %v, and then %v", s.writes, t.writes)
-	case !maps.Equal(s.told, t.told):
-		return fmt.Errorf("at rest names change hands: events %v, and then %v", s.told, t.told)
+	case !maps.Equal(s.decided, t.decided):
+		return fmt.Errorf("at rest names change hands: events %v, and then %v", s.decided, t.decided)
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func (s *fleetState) differs(t *fleetState) error {
 func (n *names) state() (*fleetState, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answering)
 	defer cancel()
-	s := &fleetState{writes: map[string]uint64{}, told: map[string]uint64{}}
+	s := &fleetState{writes: map[string]uint64{}, decided: map[string]uint64{}}
 	for _, a := range n.agents {
 		leads, err := n.leads(ctx, a)
 		if err == nil && s.leads == nil {
@@ -280,7 +280,7 @@ func (n *names) state() (*fleetState, error) {
 		events, failed := a.api.Events(ctx, 0)
 		for _, e := range events.Items {
 			if e.Kind == "service_name_taken" || e.Kind == "service_name_freed" {
-				s.told[a.name] = e.ID
+				s.decided[a.name] = e.ID
 			}
 		}
 		if err = errors.Join(err, failed); err != nil {

@@ -103,7 +103,7 @@ func (r *recorder) look(ctx context.Context, a *agent, w client.Wait) (View, uin
 		return v, 0, errors.New("it was started again meanwhile")
 	}
 	for _, s := range list.Items {
-		v.Services[s.Spec.Name] = Seen{Value: weight(s), State: inForce(s), VIPs: s.Status.VIPs}
+		v.Services[s.Spec.Name] = Seen{Value: weight(s), State: effectiveState(s), VIPs: s.Status.VIPs}
 	}
 	return v, list.Revision, nil
 }
@@ -116,8 +116,8 @@ func weight(s v1.Service) int {
 	return *s.Spec.Backends[0].Weight
 }
 
-// inForce returns the effective state of the service's backend, of States.
-func inForce(s v1.Service) int {
+// effectiveState returns the effective state of the service's backend, of States.
+func effectiveState(s v1.Service) int {
 	for _, b := range s.Status.Backends {
 		if !b.Removed {
 			return slices.Index(States, b.State)

@@ -248,7 +248,7 @@ func (l *lab) oneName() {
 			case err == nil:
 				winners++
 			case !errors.As(err, &e) || e.Status != http.StatusPreconditionFailed && e.Status != http.StatusConflict && !late(err):
-				l.t.Errorf("%s: a loser is told %v, want 409 or 412", name, err)
+				l.t.Errorf("%s: a loser gets %v, want 409 or 412", name, err)
 			}
 		}
 		if winners == 0 && slices.ContainsFunc(errs, late) {

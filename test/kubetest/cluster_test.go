@@ -208,7 +208,7 @@ func TestAnOldWatchIsGoneAfterCompaction(t *testing.T) {
 // code if the event is an error.
 func firstEvent(t *testing.T, c *Cluster, version string) (string, int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", c.URL+"/api/v1/services?watch=1&resourceVersion="+version, nil)
 	if err != nil {
@@ -283,7 +283,7 @@ func as(t *testing.T, path string) func(method, path string) int {
 		if token != nil {
 			req.Header.Set("Authorization", "Bearer "+string(token))
 		}
-		resp, err := (&http.Client{Transport: tr, Timeout: patience}).Do(req)
+		resp, err := (&http.Client{Transport: tr, Timeout: maxWait}).Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}

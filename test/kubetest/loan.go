@@ -48,7 +48,7 @@ func (c *Cluster) Lend(t testing.TB) Loan {
 	must(t, "etcd's port", err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, "lend: listen", err)
-	control := &http.Server{Handler: c.control(), ReadHeaderTimeout: patience}
+	control := &http.Server{Handler: c.control(), ReadHeaderTimeout: maxWait}
 	go control.Serve(l)
 	t.Cleanup(func() { control.Close() })
 	loan := terms{API: c.Addr.Port(), Etcd: uint16(etcd), Control: uint16(l.Addr().(*net.TCPAddr).Port), ServerName: lentName}
@@ -104,16 +104,16 @@ func (c *Cluster) control() http.Handler {
 			http.NotFound(w, r)
 			return
 		}
-		tell := map[string]func() error{
+		command := map[string]func() error{
 			"start": s.proc.Start, "stop": s.proc.Stop, "pause": s.proc.Pause, "resume": s.proc.Resume,
 			"kill": func() error { s.proc.Kill(); return nil }, "look": func() error { return nil },
 		}[r.PathValue("what")]
-		if tell == nil {
+		if command == nil {
 			http.NotFound(w, r)
 			return
 		}
 		var now state
-		if err := tell(); err != nil {
+		if err := command(); err != nil {
 			now.Error = err.Error()
 		}
 		now.Running, now.Pid, now.Ending, now.Log = s.proc.Running(), s.proc.Pid(), s.proc.Ending(), s.Log()
@@ -128,9 +128,9 @@ type elsewhere struct {
 	url    string
 }
 
-// tell sends a command to the lender and returns the state of the process after it. It is also an
+// send sends a command to the lender and returns the state of the process after it. It is also an
 // error if the lender can't be reached.
-func (e *elsewhere) tell(what string) (now state, err error) {
+func (e *elsewhere) send(what string) (now state, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/"+what, bytes.NewReader(nil))
@@ -154,19 +154,19 @@ func (e *elsewhere) tell(what string) (now state, err error) {
 	return now, nil
 }
 
-func (e *elsewhere) Start() error  { _, err := e.tell("start"); return err }
-func (e *elsewhere) Stop() error   { _, err := e.tell("stop"); return err }
-func (e *elsewhere) Pause() error  { _, err := e.tell("pause"); return err }
-func (e *elsewhere) Resume() error { _, err := e.tell("resume"); return err }
+func (e *elsewhere) Start() error  { _, err := e.send("start"); return err }
+func (e *elsewhere) Stop() error   { _, err := e.send("stop"); return err }
+func (e *elsewhere) Pause() error  { _, err := e.send("pause"); return err }
+func (e *elsewhere) Resume() error { _, err := e.send("resume"); return err }
 
 // Kill ignores errors, because callers wait for its effect.
-func (e *elsewhere) Kill() { e.tell("kill") }
+func (e *elsewhere) Kill() { e.send("kill") }
 
-func (e *elsewhere) Running() bool { now, err := e.tell("look"); return err == nil && now.Running }
-func (e *elsewhere) Pid() int      { now, _ := e.tell("look"); return now.Pid }
+func (e *elsewhere) Running() bool { now, err := e.send("look"); return err == nil && now.Running }
+func (e *elsewhere) Pid() int      { now, _ := e.send("look"); return now.Pid }
 
 func (e *elsewhere) Ending() string {
-	now, err := e.tell("look")
+	now, err := e.send("look")
 	if err != nil {
 		return err.Error()
 	}
@@ -174,7 +174,7 @@ func (e *elsewhere) Ending() string {
 }
 
 func (e *elsewhere) LogEnd(most int64) string {
-	now, err := e.tell("look")
+	now, err := e.send("look")
 	if err != nil {
 		return err.Error()
 	}

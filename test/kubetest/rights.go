@@ -76,14 +76,14 @@ func (c *Cluster) awaitAllowed(ctx context.Context, spec map[string]any) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	var failed error
 	err = wait.Poll(ctx, func() error {
 		var answer struct{ Status struct{ Allowed bool } }
 		failed = c.Do(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "application/json", question, &answer)
 		if failed == nil && !answer.Status.Allowed {
-			return fmt.Errorf("not allowed within %s: %s", patience, question)
+			return fmt.Errorf("not allowed within %s: %s", maxWait, question)
 		}
 		return nil
 	})

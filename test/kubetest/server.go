@@ -80,16 +80,16 @@ func (s *Server) Pid() int { return s.proc.Pid() }
 // Log returns the end of the server's log, over all its restarts: 16 KiB.
 func (s *Server) Log() string { return s.proc.LogEnd(16 << 10) }
 
-// patience bounds every wait; asking bounds one request.
+// maxWait bounds every wait; asking bounds one request.
 const (
-	patience = 2 * time.Minute
-	asking   = 5 * time.Second
+	maxWait = 2 * time.Minute
+	asking  = 5 * time.Second
 )
 
 // WaitReady waits until the server answers requests.
 func (s *Server) WaitReady(t testing.TB) {
 	t.Helper()
-	wait.Within(t, patience, "kubetest: "+s.name+" ready", func() error {
+	wait.Within(t, maxWait, "kubetest: "+s.name+" ready", func() error {
 		if !s.proc.Running() {
 			t.Fatalf("kubetest: %s ended by itself, or is stopped: %s\n%s", s.name, s.proc.Ending(), s.Log())
 		}

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// patience bounds one dial and one request. It is long because an emulated machine is slow. Only a
+// maxWait bounds one dial and one request. It is long because an emulated machine is slow. Only a
 // test of silence ever waits for it, and such tests use their own context.
-const patience = 10 * time.Second
+const maxWait = 10 * time.Second
 
 // Answer is a server's answer: its name and the client address that it sees.
 type Answer struct {
@@ -131,7 +131,7 @@ func (n *Node) DialContext(ctx context.Context, network, address string) (net.Co
 
 // DialFrom is Dial from one of the node's addresses. With the zero Addr the kernel selects it.
 func (n *Node) DialFrom(network string, from netip.Addr, to netip.AddrPort) (*Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	var c net.Conn
 	var err error
@@ -172,7 +172,7 @@ func (n *Node) Dial(network string, to netip.AddrPort) (*Conn, error) {
 }
 
 func (n *Node) dial(network string, to netip.AddrPort) (*Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	c, err := n.DialContext(ctx, network, to.String())
 	if err != nil {
@@ -183,7 +183,7 @@ func (n *Node) dial(network string, to netip.AddrPort) (*Conn, error) {
 
 // Ask sends one request to the server, and waits for at most ten seconds.
 func (c *Conn) Ask() (Answer, error) {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(maxWait)); err != nil {
 		return Answer{}, err
 	}
 	if _, err := c.Write([]byte("?\n")); err != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// patience is how long a process may take to end, or to stop.
-const patience = 2 * time.Minute
+// maxWait is how long a process may take to end, or to stop.
+const maxWait = 2 * time.Minute
 
 // Place is a network namespace for a process, for example a node of test/netlab.
 type Place interface {
@@ -140,15 +140,15 @@ func (p *Process) Stop() error {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	p.cmd.Process.Signal(syscall.SIGCONT)
 	p.paused = false
-	patient := time.NewTimer(patience)
-	defer patient.Stop()
+	timer := time.NewTimer(maxWait)
+	defer timer.Stop()
 	select {
 	case <-p.done:
 		return nil
-	case <-patient.C:
+	case <-timer.C:
 		p.cmd.Process.Kill()
 		<-p.done
-		return fmt.Errorf("it did not end within %s of SIGTERM", patience)
+		return fmt.Errorf("it did not end within %s of SIGTERM", maxWait)
 	}
 }
 
@@ -190,13 +190,13 @@ func (p *Process) Resume() error {
 // waitStopped waits until all threads of a process are stopped according to the kernel, because a
 // signal takes effect later.
 func waitStopped(pid int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	var gone error
 	err := wait.Poll(ctx, func() error {
 		var stopped bool
 		if stopped, gone = allStopped(pid); gone == nil && !stopped {
-			return fmt.Errorf("process %d not stopped within %s", pid, patience)
+			return fmt.Errorf("process %d not stopped within %s", pid, maxWait)
 		}
 		return nil
 	})

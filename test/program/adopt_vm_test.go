@@ -106,7 +106,7 @@ func TestKillAndAdopt(t *testing.T) {
 		t.Errorf("%v kernel writes for one weight changed while the agent was down", n)
 	}
 
-	open.SetDeadline(time.Now().Add(patience))
+	open.SetDeadline(time.Now().Add(maxWait))
 	if _, err := io.WriteString(open, "still there?\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -183,7 +183,7 @@ func (h *host) ready() {
 }
 
 // fails starts an agent that must end by itself with exit code 1, and returns its output.
-func (h *host) fails() string { return h.failsWithin(patience) }
+func (h *host) fails() string { return h.failsWithin(maxWait) }
 
 func (h *host) failsWithin(long time.Duration) string {
 	h.t.Helper()
@@ -220,10 +220,10 @@ func (h *host) signal(s syscall.Signal) {
 	h.cmd.Process.Signal(s)
 	select {
 	case <-h.done:
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 		h.cmd.Process.Kill()
 		<-h.done
-		h.t.Errorf("the agent did not end within %s of %s", patience, s)
+		h.t.Errorf("the agent did not end within %s of %s", maxWait, s)
 	}
 	h.cmd = nil
 }
@@ -303,10 +303,10 @@ func (h *host) rest(method, path, body string, header ...string) (int, map[strin
 	return resp.StatusCode, tree
 }
 
-// eventually waits until check returns nil, for at most patience.
+// eventually waits until check returns nil, for at most maxWait.
 func (h *host) eventually(what string, check func() error) {
 	h.t.Helper()
-	h.within(patience, what, check)
+	h.within(maxWait, what, check)
 }
 
 // within is eventually with another timeout. A failure prints the agent's log.

@@ -92,7 +92,7 @@ func TestBadLuck(t *testing.T) {
 	works("plain", "range", "reached", "checked")
 	h.explains("hashed", "mh", "ip_vs_mh")
 	h.explains("reached", "30003")
-	h.eventually("status tells", func() error {
+	h.eventually("status reports it", func() error {
 		r := h.cli("status")
 		for _, says := range []string{"health ports", "30004", "refused"} {
 			if r.code != 3 || !strings.Contains(r.stdout, says) {
@@ -123,7 +123,7 @@ func TestBadLuck(t *testing.T) {
 	})
 	h.reaches(lab.Client, "tcp", lab.Director.Addr4.String(), 30003, "backend1", "backend2")
 	h.ok("status", "--wait")
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: lab.Client.DialContext, DisableKeepAlives: true}}
+	client := http.Client{Timeout: maxWait, Transport: &http.Transport{DialContext: lab.Client.DialContext, DisableKeepAlives: true}}
 	if resp, err := client.Get(fmt.Sprintf("http://%s:30004/", lab.Director.Addr4)); err != nil {
 		t.Error(err)
 	} else if resp.Body.Close(); resp.StatusCode != 200 || resp.Header.Get("X-Load-Balancing-Endpoint-Weight") != "2" {

@@ -115,14 +115,14 @@ type session struct {
 
 // open connects to a farm and reads the server's name, which must be one of the farm's.
 func (f *farm) open(node *netlab.Node) (*session, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	c, err := node.DialContext(ctx, "tcp", f.vip.String())
 	if err != nil {
 		return nil, err
 	}
 	s := &session{farm: f, c: c, r: bufio.NewReader(c)}
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(maxWait))
 	line, err := s.r.ReadString('\n')
 	if err != nil {
 		c.Close()
@@ -139,7 +139,7 @@ func (f *farm) open(node *netlab.Node) (*session, error) {
 // lives exchanges one line.
 func (s *session) lives() error {
 	s.n++
-	s.c.SetDeadline(time.Now().Add(patience))
+	s.c.SetDeadline(time.Now().Add(maxWait))
 	if _, err := fmt.Fprintf(s.c, "%d\n", s.n); err != nil {
 		return err
 	}

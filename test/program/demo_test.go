@@ -64,7 +64,7 @@ func TestDemo(t *testing.T) {
 			}
 			mentions(t, "the greeting", text, want)
 
-			client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+			client := &http.Client{Timeout: maxWait, Transport: &http.Transport{DisableKeepAlives: true}}
 			got := map[string]bool{}
 			for range 3 {
 				resp, err := client.Get(url[1])
@@ -94,7 +94,7 @@ func TestDemo(t *testing.T) {
 				if err != nil {
 					t.Errorf("Ctrl-C: %v\n%s", err, out)
 				}
-			case <-time.After(patience):
+			case <-time.After(maxWait):
 				t.Errorf("the demo does not end\n%s", out)
 			}
 			if mode == "ipvs" {

@@ -26,11 +26,11 @@ type call struct {
 func dial(t *testing.T, addr, name string) *call {
 	t.Helper()
 	for range 50 {
-		conn, err := net.DialTimeout("tcp", addr, patience)
+		conn, err := net.DialTimeout("tcp", addr, maxWait)
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn.SetDeadline(time.Now().Add(patience))
+		conn.SetDeadline(time.Now().Add(maxWait))
 		c := &call{t: t, conn: conn, r: bufio.NewReader(conn)}
 		line, err := c.r.ReadString('\n')
 		if err != nil {

@@ -170,8 +170,8 @@ func (k *kube) ingress(name string, many int) (out []string) {
 	return out
 }
 
-// tells waits for an event of a Service with the given count.
-func (k *kube) tells(name, reason, says string, times int) {
+// hasEvent waits for an event of a Service with the given count.
+func (k *kube) hasEvent(name, reason, says string, times int) {
 	k.t.Helper()
 	k.eventually(fmt.Sprintf("%s has an event %s: %s", name, reason, says), func() error {
 		var list corev1.EventList
@@ -236,7 +236,7 @@ func TestKubernetes(t *testing.T) {
 	for _, vip := range vips {
 		k.reaches(client, "tcp", vip, 80, "backend1", "backend2")
 	}
-	k.tells("web", "Allocated", vips[0], 1)
+	k.hasEvent("web", "Allocated", vips[0], 1)
 
 	k.drains(vips, four, six)
 	k.annotations(vips[1], four)
@@ -274,7 +274,7 @@ func (k *kube) annotations(vip string, four []netip.Addr) {
 	k.t.Helper()
 	for times := range 2 {
 		k.cluster.Patch(k.t, services+"web", `{"metadata": {"annotations": {"ironvip.io/schedular": "rr"}}}`)
-		k.tells("web", "BadAnnotation", `"ironvip.io/scheduler"`, times+1)
+		k.hasEvent("web", "BadAnnotation", `"ironvip.io/scheduler"`, times+1)
 		k.status("WARN", "sources", "kubernetes")
 		k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
 		k.cluster.Patch(k.t, services+"web", `{"metadata": {"annotations": {"ironvip.io/schedular": null, "ironvip.io/scheduler": "wlc"}}}`)
@@ -284,7 +284,7 @@ func (k *kube) annotations(vip string, four []netip.Addr) {
 	if got := k.ingress("asking", 1); got[0] != "198.51.100.77" {
 		k.t.Errorf("asked for 198.51.100.77, got %v", got)
 	}
-	k.tells("asking", "DeprecatedField", "ironvip.io/vips", 1)
+	k.hasEvent("asking", "DeprecatedField", "ironvip.io/vips", 1)
 }
 
 // nodePorts: hosts without a route to the pods send traffic to the nodes.

@@ -280,7 +280,7 @@ func TestKubernetesOnIPVS(t *testing.T) {
 		t.Errorf("the Lease is held by %q", lease.Spec.HolderIdentity)
 	}
 	k.carries(vips, "backend1", "backend2")
-	k.tells("web", "Allocated", vips[0], 1)
+	k.hasEvent("web", "Allocated", vips[0], 1)
 
 	// Endpoints are added and removed.
 	k.slices("web", "1", "2", "3")

@@ -11,8 +11,8 @@ import (
 
 // On the host the agent is the userspace proxy on the loopback.
 const (
-	mode     = "proxy"
-	patience = time.Minute
+	mode    = "proxy"
+	maxWait = time.Minute
 )
 
 // poolBase differs between runs of this package, which may be concurrent.

@@ -12,7 +12,7 @@ import (
 const (
 	mode     = "ipvs"
 	poolBase = "10.96"
-	patience = 2 * time.Minute
+	maxWait  = 2 * time.Minute
 )
 
 // parallel does nothing: there is one kernel, and one agent at a time in it.

@@ -380,7 +380,7 @@ func TestContestedServiceIsNotFoughtOver(t *testing.T) {
 	})
 	t.Cleanup(deleter.Wait)
 	t.Cleanup(cancel)
-	told := func(kind string) (times int) {
+	events := func(kind string) (times int) {
 		_, tree := h.rest("GET", "/v1/events", "")
 		items, _ := tree["items"].([]any)
 		for _, e := range items {
@@ -400,8 +400,8 @@ func TestContestedServiceIsNotFoughtOver(t *testing.T) {
 	if repairs := h.metric("ironvip_drift_repairs_total"); repairs != 5 {
 		t.Errorf("%v repairs until the sixth change, want 5", repairs)
 	}
-	if n := told("dataplane_contested"); n != 1 {
-		t.Errorf("told %d times that it is contested", n)
+	if n := events("dataplane_contested"); n != 1 {
+		t.Errorf("reported %d times that it is contested", n)
 	}
 	if out := h.ok("service", "explain", "web"); !strings.Contains(out, "somebody else keeps changing it") {
 		t.Errorf("explain says\n%s", out)
@@ -416,10 +416,10 @@ func TestContestedServiceIsNotFoughtOver(t *testing.T) {
 	deleter.Wait()
 	h.serves(web, "a")
 	h.ok("status", "--wait", "--timeout", "100s")
-	if n := told("dataplane_calm"); n != 1 {
-		t.Errorf("told %d times that it is calm", n)
+	if n := events("dataplane_calm"); n != 1 {
+		t.Errorf("reported %d times that it is calm", n)
 	}
-	if n := told("dataplane_contested"); n != 1 {
-		t.Errorf("told %d times that it is contested", n)
+	if n := events("dataplane_contested"); n != 1 {
+		t.Errorf("reported %d times that it is contested", n)
 	}
 }

@@ -199,7 +199,7 @@ func TestHealthPortTaken(t *testing.T) {
 	h.write("services.d/web.toml", serviceOf("web", "external_traffic = \"local\"\ninternal_traffic = \"local\"\nhealth_check_node_port = \"auto\"", a.toml()))
 	h.start()
 	h.onlyBy(h.vip("web")+":8080", "a")
-	h.eventually("status tells", func() error {
+	h.eventually("status reports it", func() error {
 		if r := h.cli("status"); r.code != 3 || !strings.Contains(r.stdout, "health ports") || !strings.Contains(r.stdout, "address already in use") {
 			return fmt.Errorf("exit %d\n%s", r.code, r.stdout)
 		}

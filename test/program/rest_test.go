@@ -42,7 +42,7 @@ func TestBackendHeartbeat(t *testing.T) {
 		return nil
 	})
 	h.serves(vip+":8080", "a") // no heartbeats from here on
-	h.eventually("a heartbeat of a removed backend is told to register again", func() error {
+	h.eventually("a heartbeat of a removed backend has to register again", func() error {
 		if code, _ := h.rest("GET", path, ""); code != 404 {
 			return fmt.Errorf("still there: %d", code)
 		}

@@ -52,7 +52,7 @@ func TestMovingStoresLeavesTheKernelAlone(t *testing.T) {
 	if now := witness(t); now != before {
 		t.Errorf("a start on another store changed the kernel:\n%s\nwas\n%s", now, before)
 	}
-	open.SetDeadline(time.Now().Add(patience))
+	open.SetDeadline(time.Now().Add(maxWait))
 	if _, err := io.WriteString(open, "still there?\n"); err != nil {
 		t.Fatal(err)
 	}

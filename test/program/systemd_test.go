@@ -70,7 +70,7 @@ func (m *manager) count(prefix string) int {
 
 func (m *manager) await(h *host, prefix string, n int) {
 	m.t.Helper()
-	h.eventually(fmt.Sprintf("systemd is told %s %d times", prefix, n), func() error {
+	h.eventually(fmt.Sprintf("systemd is sent %s %d times", prefix, n), func() error {
 		if m.count(prefix) < n {
 			return fmt.Errorf("%q", m.lines())
 		}
@@ -94,10 +94,10 @@ func TestNotify(t *testing.T) {
 	for i := range services { // immediately, without waiting
 		list := h.vips(fmt.Sprintf("s%d", i))
 		if len(list) != 1 {
-			t.Fatalf("s%d has %v when systemd is told READY", i, list)
+			t.Fatalf("s%d has %v when systemd is sent READY", i, list)
 		}
 		if name, err := who(list[0] + ":8080"); err != nil {
-			t.Errorf("s%d is answered by %q, %v when systemd is told READY", i, name, err)
+			t.Errorf("s%d is answered by %q, %v when systemd is sent READY", i, name, err)
 		}
 	}
 	status := ""

@@ -27,8 +27,8 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// patience bounds every wait. A successful wait takes less than a hundredth of it.
-const patience = 60 * time.Second
+// maxWait bounds every wait. A successful wait takes less than a hundredth of it.
+const maxWait = 60 * time.Second
 
 // hub is what hosts share: the services, the overrides and the store of the leases.
 type hub struct {
@@ -136,12 +136,12 @@ func (m *host) stop(t testing.TB) {
 	}
 }
 
-// until calls ok until it returns nil, for at most patience.
+// until calls ok until it returns nil, for at most maxWait.
 func until(ctx context.Context, ok func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	if err := wait.Poll(ctx, ok); err != nil {
-		return fmt.Errorf("not within %s: %w", patience, err)
+		return fmt.Errorf("not within %s: %w", maxWait, err)
 	}
 	return nil
 }

@@ -247,7 +247,7 @@ func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
 	}
 	select {
 	case <-m.Reconciler.Synced():
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 		t.Error("the sweep takes too long")
 	}
 	m.stages.stop(t, "the host's pipeline")

@@ -341,7 +341,7 @@ func askHalfClosed(from place, to string) step {
 		if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 			return err
 		}
-		c.SetReadDeadline(time.Now().Add(patience))
+		c.SetReadDeadline(time.Now().Add(maxWait))
 		got, err := io.ReadAll(c)
 		if err != nil || !strings.HasPrefix(string(got), string(b1)) {
 			return fmt.Errorf("the answer to a closed side is %q, %w", got, err)
@@ -511,7 +511,7 @@ func ended(name string) step {
 				return fmt.Errorf("connection %s is still answered by %s", name, a.Name)
 			}
 			if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
-				return fmt.Errorf("connection %s isn't told of its end: %w", name, err)
+				return fmt.Errorf("connection %s doesn't end: %w", name, err)
 			}
 			return nil
 		})
@@ -523,7 +523,7 @@ func ended(name string) step {
 func resend(r *run, name string) (a answer, err error) {
 	const wait = 200 * time.Millisecond
 	c := r.held[name]
-	for range int(patience / wait) {
+	for range int(maxWait / wait) {
 		if _, err := c.Write([]byte("?\n")); err != nil {
 			return a, err
 		}
@@ -541,7 +541,7 @@ func resend(r *run, name string) (a answer, err error) {
 		a.Client, err = netip.ParseAddrPort(seen)
 		return a, err
 	}
-	return a, fmt.Errorf("nothing within %s", patience)
+	return a, fmt.Errorf("nothing within %s", maxWait)
 }
 
 // resent expects an answer to one of several datagrams.
@@ -654,7 +654,7 @@ func noFrontendAt(text string) step {
 func patiently(s step) step {
 	return func(r *run) error {
 		var err error
-		for wait := time.Second; wait < patience/2; wait *= 2 {
+		for wait := time.Second; wait < maxWait/2; wait *= 2 {
 			select {
 			case <-r.Context().Done():
 				return r.Context().Err()

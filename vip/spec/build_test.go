@@ -139,7 +139,7 @@ func TestBuildRefuses(t *testing.T) {
 		{"forward", `{"name": "a", "forward": "tunel", ` + ports + `}`, `forward: "tunel" is not a known value | did you mean "tunnel"? use nat, dr, tunnel`},
 		{"one-packet with nat", `{"name": "a", "scheduler_flags": ["one-packet"], "ports": [{"port": 53, "protocol": "udp"}]}`, `scheduler_flags[0]: one-packet does not work with forward nat, which needs a connection to bring replies back | use forward dr or tunnel, or remove the flag`},
 		{"one-packet with tcp", `{"name": "a", "forward": "dr", "scheduler": "mh", "scheduler_flags": ["port", "one-packet"], "ports": [{"port": 53, "protocol": "udp"}, {"port": 53}]}`, `scheduler_flags[1]: one-packet is for udp, and ports[1] is 53/tcp | give the udp ports`},
-		{"one-packet with affinity", `{"name": "a", "forward": "dr", "affinity": {}, "scheduler_flags": ["one-packet"], "ports": [{"port": 53, "protocol": "udp"}]}`, `scheduler_flags[0]: one-packet schedules every datagram anew, affinity keeps`},
+		{"one-packet with affinity", `{"name": "a", "forward": "dr", "affinity": {}, "scheduler_flags": ["one-packet"], "ports": [{"port": 53, "protocol": "udp"}]}`, `scheduler_flags[0]: one-packet selects a backend for every datagram, affinity keeps`},
 		{"one-packet twice", `{"name": "a", "forward": "dr", "scheduler_flags": ["one-packet", "one-packet"], "ports": [{"port": 53, "protocol": "udp"}]}`, `scheduler_flags[1]: "one-packet" comes twice | remove it`},
 		{"internal traffic", `{"name": "a", "internal_traffic": "node", ` + ports + `}`, `internal_traffic: "node" is not a known value | use cluster, local`},
 		{"external traffic", `{"name": "a", "external_traffic": "lokal", ` + ports + `}`, `external_traffic: "lokal" is not a known value | did you mean "local"?`},
@@ -232,7 +232,7 @@ func TestCheckAgainstPools(t *testing.T) {
 		{"in another pool", "", "2001:db8::5", `backends[0].address: 2001:db8::5 is in VIP pool "v6"`},
 		{"wrong family of the default pool", "", "2001:db9::5", `backends[0].address: 2001:db9::5 is ipv6 and the service's VIP is ipv4`},
 		{"wrong family of the named pool", "v6", "10.1.0.1", `backends[0].address: 10.1.0.1 is ipv4 and the service's VIP is ipv6`},
-		{"unknown pool is the allocator's to tell", "x", "10.1.0.1", ""},
+		{"the allocator reports an unknown pool", "x", "10.1.0.1", ""},
 	}
 	for _, test := range tests {
 		s := Service{Name: "a", Pool: test.pool, Backends: []Backend{{Address: test.backend}}}

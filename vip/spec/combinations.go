@@ -46,7 +46,7 @@ func (b *builder) onePacket(field string, s *Service, out *vip.Service) {
 		}
 	}
 	if s.Affinity != nil {
-		b.bad(field, "remove the flag or affinity", "one-packet schedules every datagram anew, affinity keeps a client on its backend")
+		b.bad(field, "remove the flag or affinity", "one-packet selects a backend for every datagram, affinity keeps a client on its backend")
 	}
 }
 

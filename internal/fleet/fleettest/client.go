@@ -58,7 +58,7 @@ func (c *Client) SetDown(down bool) {
 	}
 }
 
-// LoseAnswers has the next n transactions happen and their callers hear an
+// LoseAnswers has the next n transactions happen and their callers get an
 // error.
 func (c *Client) LoseAnswers(n int) {
 	c.mu.Lock()
@@ -67,7 +67,7 @@ func (c *Client) LoseAnswers(n int) {
 }
 
 // Detain has the next transaction that a tree's Commit sends held up on its way, while
-// its caller hears an error. Arrive has it happen after all, if its conditions hold
+// its caller gets an error. Arrive has it happen after all, if its conditions hold
 // then; without one, the next isn't held up any more.
 func (c *Client) Detain() (arrive func() fleet.Outcome) {
 	detained := new([]fleet.Op)

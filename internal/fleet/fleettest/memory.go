@@ -204,7 +204,7 @@ func (m *Memory) Restore(s Snapshot, rebuilt bool) {
 	m.wake()
 }
 
-// ExpireSessions ends all sessions, as a Consul without patience would.
+// ExpireSessions ends all sessions, as a Consul does after their TTL.
 func (m *Memory) ExpireSessions() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -30,7 +30,7 @@ type Harness struct {
 	// Durable says that what was programmed outlives the Target's process.
 	Durable bool
 	// Writes counts the changes made to the dataplane so far, in its own unit
-	// (netlink messages); nil where it can't be told.
+	// (netlink messages); nil where it is unknown.
 	Writes func() uint64
 	// Witness checks by other means than the Target that the dataplane has
 	// exactly these frontends of ours; may be nil.
@@ -58,7 +58,7 @@ func RunPlane(t *testing.T, h Harness) {
 		{"repair is idempotent", (*plane).repairTwice},
 		{"frontends share an address", (*plane).sharedAddress},
 		{"unsupported is typed and alone", (*plane).unsupported},
-		{"an unsupported update leaves what is in force", (*plane).unsupportedUpdate},
+		{"an unsupported update leaves what is in effect", (*plane).unsupportedUpdate},
 		{"every protocol and family carries traffic", (*plane).traffic},
 		{"weight 0 takes nothing new", (*plane).weightZero},
 		{"no usable backend refuses", (*plane).refuses},
@@ -143,7 +143,7 @@ func (p *plane) unsupported() {
 	p.check()
 }
 
-// A frontend in force that is asked for something unsupported is not the same
+// A frontend in effect that is asked for something unsupported is not the same
 // any more, says so, and stays as it was.
 func (p *plane) unsupportedUpdate() {
 	backends := p.servers(vip.TCP, vip.IPv4, 1)
@@ -160,7 +160,7 @@ func (p *plane) unsupportedUpdate() {
 		bad.Backends = p.endpoints(backends...)
 		c.change(&bad)
 		if p.Same(&good, &bad) || p.Same(&bad, &good) {
-			p.t.Errorf("%s: unsupported, and taken for the same as what is in force", c.name)
+			p.t.Errorf("%s: unsupported, and taken for the same as what is in effect", c.name)
 		}
 		// The second time it comes as it does after a restart.
 		for _, repair := range []bool{false, true} {
@@ -248,7 +248,7 @@ func (p *plane) cancelled() {
 	cancel()
 	f := p.frontend(p.v4(0), 8080, vip.TCP, p.servers(vip.TCP, vip.IPv4, 1)...)
 	if err := p.Apply(ctx, []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: &f}}); err == nil {
-		p.t.Error("Apply with an ended context says that all went well")
+		p.t.Error("Apply with an ended context reports success")
 	}
 	for _, err := range p.Actual(ctx) {
 		if err == nil {

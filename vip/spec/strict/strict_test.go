@@ -104,23 +104,23 @@ func TestDecode(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.AllowUnexported(item{})); diff != "" {
 		t.Error(diff)
 	}
-	var told []string
+	var texts []string
 	for _, p := range problems {
-		told = append(told, p.Error())
+		texts = append(texts, p.Error())
 	}
-	if diff := cmp.Diff([]string{"at.-: unknown key", "at.Own: unknown key", "at.soon: this version does not support soon"}, told); diff != "" {
+	if diff := cmp.Diff([]string{"at.-: unknown key", "at.Own: unknown key", "at.soon: this version does not support soon"}, texts); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestDecodeTellsAllThatDoesNotFit(t *testing.T) {
+func TestDecodeReportsEveryError(t *testing.T) {
 	var got sample
 	problems := Decode(map[string]any{
 		"text": int64(1), "number": "3", "on": "yes", "range": "10.0.0.1/8", "addr": "x", "words": []any{}, "items": []any{nil, "x", map[string]any{"size": 1.5}},
 	}, &got, "")
-	var told []string
+	var texts []string
 	for _, p := range problems {
-		told = append(told, p.Error()+" | "+p.Hint)
+		texts = append(texts, p.Error()+" | "+p.Hint)
 	}
 	want := []string{
 		`addr: "x": ParseAddr("x"): unable to parse IP | `,
@@ -133,7 +133,7 @@ func TestDecodeTellsAllThatDoesNotFit(t *testing.T) {
 		`text: wants a string, has the number 1 | put it in quotes`,
 		`words: wants a table, has a list | write keys and their values in braces`,
 	}
-	if diff := cmp.Diff(want, told); diff != "" {
+	if diff := cmp.Diff(want, texts); diff != "" {
 		t.Error(diff)
 	}
 	if got.Number != nil {
