@@ -186,7 +186,7 @@ func TestMovingBetweenStores(t *testing.T) {
 		h.start()
 	}
 	fleet := fmt.Sprintf("[ipam]\nstore = \"consul\"\nconsul_address = %q\n[[pool]]", consul.URL)
-	move("[[pool]]", fleet, "restored 4 leases, 2 registrations, 1 state into the store consul")
+	move("[[pool]]", fleet, "restored 4 leases, 2 registrations, 1 override into the store consul")
 	h.kept(addresses, a, b)
 	h.status("OK", "store", "in touch")
 	addresses["newer"] = h.put("newer", b) // later services are there after the move back

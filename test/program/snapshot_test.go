@@ -40,9 +40,9 @@ func TestSnapshotSaveAndRestore(t *testing.T) {
 		code int
 		says string
 	}{
-		{"compare FILE", 10, "a restore would write 4 leases, 2 registrations, 1 state into the store bolt"},
-		{"restore FILE", 0, "restored 4 leases, 2 registrations, 1 state into the store bolt"},
-		{"restore FILE", 0, "restored 0 leases, 0 registrations, 0 states into the store bolt; 7 already present"},
+		{"compare FILE", 10, "a restore would write 4 leases, 2 registrations, 1 override into the store bolt"},
+		{"restore FILE", 0, "restored 4 leases, 2 registrations, 1 override into the store bolt"},
+		{"restore FILE", 0, "restored 0 leases, 0 registrations, 0 overrides into the store bolt; 7 already present"},
 		{"compare FILE", 0, "no differences: the store bolt already has 7 values"},
 		{"restore", 2, "FILE is missing"},
 		{"restore --none FILE", 2, "--none excludes FILE"},

@@ -16,7 +16,7 @@ import (
 )
 
 // A state file of format 1 is refused, unchanged, with the commands that move it. These commands
-// keep the address of every service, the registrations and the operator states.
+// keep the address of every service, the registrations and the overrides.
 func TestUpgradeFromFormat1(t *testing.T) {
 	h := newHost(t)
 	text := func(name string) string {
@@ -54,7 +54,7 @@ func TestUpgradeFromFormat1(t *testing.T) {
 	if err := os.WriteFile(file, []byte(snapshot), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := command(t, "snapshot", "restore", file, "--config", h.dir); r.code != 0 || !strings.Contains(r.stderr, "restored 8 leases, 2 registrations, 1 state ") {
+	if r := command(t, "snapshot", "restore", file, "--config", h.dir); r.code != 0 || !strings.Contains(r.stderr, "restored 8 leases, 2 registrations, 1 override ") {
 		t.Fatalf("restore: exit %d\n%s", r.code, r.stderr)
 	}
 	h.start()

@@ -14,9 +14,9 @@ func (a *app) agentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "run the daemon",
-		Long: `Run the daemon in the foreground: learn services from the configured sources, give each its
-VIP, and program this host's dataplane. SIGHUP reloads the configuration; SIGTERM ends the
-daemon and leaves a kernel dataplane forwarding.`,
+		Long: `Runs the daemon in the foreground. It reads services from the configured sources, assigns
+their VIPs and programs this host's dataplane. SIGHUP reloads the configuration. SIGTERM
+ends the daemon; a kernel dataplane continues to forward.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)

@@ -165,8 +165,8 @@ func (a *app) dataplaneCleanCommand() *cobra.Command {
 		Use:   "clean",
 		Short: "remove everything that an agent left in the kernel; needs no agent",
 		Long: `Removes what an agent left in this host's kernel: its IPVS services, the device with
-the virtual addresses and the nftables table, and nothing else. It needs no agent and
-refuses to run beside one (exit code 5).
+the virtual addresses and the nftables table, and nothing else. It needs no agent, and
+refuses to run while one runs (exit code 5).
 
 An IPVS service belongs to ironvip if the nftables table records it, or if its address is on
 ironvip's device or leased. Other services with addresses of a pool are shown and kept,
@@ -189,7 +189,7 @@ With --dry-run nothing is changed, and the exit code is 10 if there is anything 
 	flags := cmd.Flags()
 	flags.BoolVar(&req.DryRun, "dry-run", false, "change nothing and show what would be removed (exit code 10 if anything would)")
 	flags.BoolVar(&req.Pools, "pools", false, "also remove other IPVS services with addresses of the pools")
-	flags.BoolVar(&req.Force, "force", false, "run beside an agent; with the ipvs dataplane it restores everything at its next resync")
+	flags.BoolVar(&req.Force, "force", false, "run although an agent runs; with the ipvs dataplane it restores everything at its next resync")
 	storeFlags(cmd, &req.Config, &req.StateDir, theConfig)
 	return cmd
 }

@@ -29,7 +29,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short: "diagnose this host and suggest fixes",
 		Long: `Checks this host: the kernel, its settings, conflicting programs, the configuration, the
 state directory and the agent (at the socket of that configuration unless --addr names
-another). It changes nothing and needs neither an agent nor root; as root it sees more. The
+another). It changes nothing and needs neither an agent nor root; as root, it checks more. The
 exit code is 0 if everything is ok, 1 with a FAIL and 3 with a WARN.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -37,10 +37,14 @@ exit code is 0 if everything is ok, 1 with a FAIL and 3 with a WARN.`,
 			if err != nil {
 				return err
 			}
-			if err := a.show(doctorView(doc)); err != nil || doc.Level == doctor.OK {
+			err = a.show(doctorView(doc))
+			switch {
+			case err != nil || doc.Level == doctor.OK:
 				return err
+			case doc.Level == doctor.Fail:
+				return exit(ExitError)
 			}
-			return exit(map[doctor.Level]int{doctor.Fail: ExitError, doctor.Warn: ExitDegraded}[doc.Level])
+			return exit(ExitDegraded)
 		},
 	}
 	configFlag(cmd, &config, theConfig)

@@ -27,7 +27,7 @@ func (a *app) snapshotSaveCommand() *cobra.Command {
 	var req agent.StoreRequest
 	cmd := &cobra.Command{
 		Use:   "save [FILE]",
-		Short: "save all leases, registrations and operator states as one document",
+		Short: "save all leases, registrations and overrides as one document",
 		Long: `Saves everything in the store as one JSON document: the holder of each address and node
 port, the services registered through the API, and the backends that an operator drained.
 Without a FILE, or with "-", the document goes to stdout. "snapshot restore" reads it.
@@ -120,9 +120,9 @@ func (a *app) snapshotRestoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "restore a snapshot into the store of the configuration, before its agent starts",
-		Long: `Writes leases, registrations and operator states into the store that the configuration
-names, so that every service keeps its address. FILE was written by "snapshot save"; "-" is
-stdin. Stop this host's agent first (exit code 5); agents of other hosts may run.
+		Long: `Writes leases, registrations and overrides into the store that the configuration names, so
+that every service keeps its address. FILE was written by "snapshot save"; "-" is stdin.
+Stop this host's agent first (exit code 5); agents of other hosts may run.
 
 Equal values in the store stay. If the store has a different value (an address that another
 service holds, a service with another address), nothing is written, each conflict is named
@@ -211,7 +211,7 @@ func (a *app) showConflicts(r agent.RestoreResult, word string, style output.Sty
 
 // restoredText counts what a restore writes.
 func restoredText(r agent.RestoreResult) string {
-	text := fmt.Sprintf("%s, %s, %s into the store %s", output.Plural(r.Leases, "lease"), output.Plural(r.Services, "registration"), output.Plural(r.States, "state"), r.Store)
+	text := fmt.Sprintf("%s, %s, %s into the store %s", output.Plural(r.Leases, "lease"), output.Plural(r.Services, "registration"), output.Plural(r.States, "override"), r.Store)
 	if r.Same > 0 {
 		text += fmt.Sprintf("; %d already present", r.Same)
 	}
