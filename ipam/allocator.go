@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
-
-	"go4.org/netipx"
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -86,7 +86,6 @@ type Allocator struct {
 	// claimed are the resources that services wait for although others hold them, because their
 	// source, which is the value, has assigned the resources to them.
 	claimed map[Resource]string
-	owned   *netipx.IPSet // the ranges of all pools without their excludes
 	alarms  map[string][]vip.Problem
 	freed   broadcast
 	changed broadcast // by Configure
@@ -160,7 +159,7 @@ func (a *Allocator) Freed() <-chan struct{} { return a.freed.wait(&a.mu) }
 func (a *Allocator) Reconfigured() <-chan struct{} { return a.changed.wait(&a.mu) }
 
 // Owns reports whether an address is leased, or in the ranges of a pool and not excluded. It costs
-// O(log ranges).
+// O(ranges).
 func (a *Allocator) Owns(addr netip.Addr) bool {
 	addr = addr.Unmap()
 	if a.leases.Row(Resource{Addr: addr}) != nil {
@@ -168,7 +167,7 @@ func (a *Allocator) Owns(addr netip.Addr) bool {
 	}
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.owned.Contains(addr)
+	return slices.ContainsFunc(a.pools, func(p *pool.Pool) bool { return p.Owns(addr) })
 }
 
 // SourceOf looks up in the leases table the source that a service came from when it got its

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -147,7 +148,7 @@ func (a *Allocator) receive(r Resource, now *Lease) {
 			}
 		}
 		if in := a.dynamicOf(now); in != nil && !there {
-			in.cursor = numberOf(r.Addr).plus(1)
+			in.Cursor = numbers.Of(r.Addr).Plus(1)
 		}
 	}
 	a.record(r, now)

@@ -3,25 +3,30 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Pool is a named set of addresses to allocate from.
-type Pool struct {
-	Name       string         // a DNS label, unique
-	CIDRs      []netip.Prefix // IPv4, IPv6 or both; masked; used in this order
-	Exclude    []netip.Prefix // never allocated
-	AutoAssign bool           // for services that name no pool; the first pool that has it is used
+// Pool is a named set of addresses to allocate from: its Name, CIDRs and Exclude, and AutoAssign.
+type Pool = pool.Config
+
+// CheckPools returns all problems of pools: of each alone, with each other, and with the ranges of
+// pods. An allocator must not run with them unless IsWarning is true for each. A field is written
+// "pool[0].cidrs[1]".
+func CheckPools(pools []Pool, podCIDRs []netip.Prefix) []vip.Problem {
+	return pool.Check(pools, podCIDRs)
 }
+
+// IsWarning reports whether the pools are usable despite a problem of CheckPools or an alarm.
+func IsWarning(p vip.Problem) bool { return pool.IsWarning(p) }
 
 // PortRange is a range of ports, both ends included.
 type PortRange struct{ First, Last uint16 }
 
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
-
-func (r PortRange) size() uint64 { return uint64(r.Last) - uint64(r.First) + 1 }
 
 // Config is the operator's configuration of addresses. The zero Config has no pools and no cooldown.
 type Config struct {
@@ -54,6 +59,17 @@ func (c Config) withDefaults() Config {
 	}
 	c.ReuseDelay = max(0, c.ReuseDelay)
 	return c
+}
+
+// fatalProblems returns the problems with which an allocator must not run.
+func fatalProblems(cfg Config) []vip.Problem {
+	problems := slices.DeleteFunc(CheckPools(cfg.Pools, cfg.PodCIDRs), IsWarning)
+	if r := cfg.NodePorts; r.First == 0 || r.Last < r.First {
+		problems = append(problems, vip.Problem{
+			Code: vip.CodeInvalid, Field: "node_ports", Message: fmt.Sprintf("node ports %s are not a range", r), Hint: `write it as "30000-32767"`,
+		})
+	}
+	return problems
 }
 
 // PoolStatus is the state of a pool. Numbers stop at 2^64-1, which IPv6 reaches.

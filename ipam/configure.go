@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"go4.org/netipx"
-
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
+	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -46,13 +46,13 @@ func (a *Allocator) change(configured bool, do func()) {
 	defer a.write.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	former := a.guard.set
+	former := a.guard
 	do()
 	a.rebuild()
 	if configured {
 		a.changed.send()
 	}
-	if configured || !a.guard.set.Equal(former) {
+	if configured || !a.guard.Same(former) {
 		a.freed.send()
 		a.nudge()
 	}
@@ -61,31 +61,14 @@ func (a *Allocator) change(configured bool, do func()) {
 // rebuild makes the pools and their alarms. The caller holds both locks, or is alone.
 func (a *Allocator) rebuild() {
 	a.rebuildPools()
-	var owned netipx.IPSetBuilder
-	for _, p := range a.cfg.Pools {
-		for _, c := range p.CIDRs {
-			owned.AddPrefix(c)
-		}
-		for _, e := range p.Exclude {
-			owned.RemovePrefix(e)
-		}
-	}
-	a.owned, _ = owned.IPSet() // fails only on invalid input
 	a.updateAlarms()
 }
 
 // updateAlarms finds what is wrong with the pools, and publishes what has changed.
 func (a *Allocator) updateAlarms() {
 	now := make(map[string][]vip.Problem)
-	for _, p := range CheckPools(a.cfg.Pools, nil) {
-		var i int
-		if _, err := fmt.Sscanf(p.Field, "pool[%d]", &i); err == nil && i < len(a.pools) {
-			p.Field = ""
-			now[a.pools[i].Name] = append(now[a.pools[i].Name], p)
-		}
-	}
 	for _, p := range a.pools {
-		now[p.Name] = append(now[p.Name], a.guard.alarms(p, func(addr netip.Addr) (Lease, bool) { return a.lease(Resource{Addr: addr}) })...)
+		now[p.Name] = p.Alarms(a.holderOf)
 	}
 	for name, list := range now {
 		for _, p := range list {
@@ -106,6 +89,15 @@ func (a *Allocator) updateAlarms() {
 	a.alarms = now
 }
 
+// holderOf returns the first holder of an address.
+func (a *Allocator) holderOf(addr netip.Addr) (vip.ServiceKey, bool) {
+	l, _ := a.lease(Resource{Addr: addr})
+	if l.State != Held {
+		return vip.ServiceKey{}, false
+	}
+	return l.Holders[0].Service, true
+}
+
 // Pools returns the state of the pools in the order of the configuration, followed by those that
 // are no longer in it but still have leases. It costs O(ranges).
 func (a *Allocator) Pools() []PoolStatus {
@@ -113,15 +105,11 @@ func (a *Allocator) Pools() []PoolStatus {
 	defer a.mu.RUnlock()
 	var out []PoolStatus
 	for _, p := range a.pools {
-		s := PoolStatus{Pool: p.Pool, Alarms: slices.Clone(a.alarms[p.Name])}
-		for f, r := range p.ranges {
-			s.Size = addSaturating(s.Size, r.usable.size())
-			s.HeldOut = addSaturating(s.HeldOut, r.heldOut)
-			for _, part := range []spans{r.static, r.dynamic} {
-				for _, run := range part {
-					s.Free = addSaturating(s.Free, run.size()-a.index.addrs[f].count(run.first, run.last))
-				}
-			}
+		s := PoolStatus{Pool: p.Config, Alarms: slices.Clone(a.alarms[p.Name])}
+		for f, r := range p.Ranges {
+			s.Size = numbers.AddSaturating(s.Size, r.Usable.Size())
+			s.HeldOut = numbers.AddSaturating(s.HeldOut, r.HeldOut)
+			s.Free = numbers.AddSaturating(s.Free, r.Free(a.index.addrs[f]))
 		}
 		if u := a.index.usage[p.Name]; u != nil {
 			s.Used, s.Cooling = u.held, u.cooling
@@ -134,7 +122,7 @@ func (a *Allocator) Pools() []PoolStatus {
 			removed = append(removed, PoolStatus{
 				Pool: Pool{Name: name}, Removed: true, Used: u.held, Cooling: u.cooling,
 				Alarms: []vip.Problem{{
-					Code:    CodeNotice,
+					Code:    pool.CodeNotice,
 					Message: fmt.Sprintf("pool %q is not in the configuration any more; %d of its addresses are held and stay", name, u.held),
 					Hint:    "bring the pool back, or move its services by naming another pool in them",
 				}},

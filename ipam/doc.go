@@ -14,11 +14,11 @@
 // Vocabulary:
 //   - lease.go, leasejson.go: Resource, Lease, and their stored form
 //   - store.go: the Store contract; boltstore, consulstore and memstore implement it
-//   - config.go, check.go: pools as configured, and what can be wrong with them
+//   - config.go: pools and times as configured; internal/pool finds what is wrong with pools
 //
 // What is known:
-//   - number.go, bitmap.go, span.go: sets and ranges of addresses and ports as numbers
-//   - guard.go, pool.go: pools less what they must keep clear of, and their alarms
+//   - internal/numbers: sets and ranges of addresses and ports as numbers
+//   - internal/pool: pools less what they must keep clear of, and their alarms
 //   - holdings.go, index.go: leases by service, by share key, and by the end of cooling
 //   - state.go: all of the above, and what the store can't read
 //

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
+	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -21,7 +23,7 @@ func (a *Allocator) Restore(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.version = version
-	newest := make(map[*ranges]vip.Instant)
+	newest := make(map[*pool.Ranges]vip.Instant)
 	for _, c := range changes {
 		if c.Lease == nil {
 			continue
@@ -29,7 +31,7 @@ func (a *Allocator) Restore(ctx context.Context) error {
 		a.record(c.Resource, c.Lease)
 		if r := a.dynamicOf(c.Lease); r != nil && !c.Lease.Since.Before(newest[r]) {
 			newest[r] = c.Lease.Since
-			r.cursor = numberOf(c.Resource.Addr).plus(1) // automatic allocation continues behind the newest lease
+			r.Cursor = numbers.Of(c.Resource.Addr).Plus(1) // automatic allocation continues behind the newest lease
 		}
 	}
 	a.rebuild() // alarms name the holders of addresses that pools must keep clear of

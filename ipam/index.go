@@ -6,14 +6,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // index finds leases without a scan. It has what is durable and nothing that is only planned.
 type index struct {
-	addrs  map[vip.Family]*bitmap
-	ports  map[vip.Protocol]*bitmap
-	cursor map[vip.Protocol]*number // where automatic allocation of node ports continues
+	addrs  map[vip.Family]*numbers.Set
+	ports  map[vip.Protocol]*numbers.Set
+	cursor map[vip.Protocol]*numbers.Number // where automatic allocation of node ports continues
 
 	owned   Holdings                  // by service: what it holds and what cools down for it
 	shares  map[shareKey][]netip.Addr // held addresses that may be shared
@@ -32,34 +33,34 @@ type usage struct{ held, cooling uint64 }
 
 func newIndex() index {
 	x := index{
-		addrs:  map[vip.Family]*bitmap{vip.IPv4: newBitmap(32), vip.IPv6: newBitmap(128)},
-		ports:  make(map[vip.Protocol]*bitmap),
-		cursor: make(map[vip.Protocol]*number),
+		addrs:  map[vip.Family]*numbers.Set{vip.IPv4: numbers.NewSet(32), vip.IPv6: numbers.NewSet(128)},
+		ports:  make(map[vip.Protocol]*numbers.Set),
+		cursor: make(map[vip.Protocol]*numbers.Number),
 		owned:  NewHoldings(),
 		shares: make(map[shareKey][]netip.Addr),
 		usage:  make(map[string]*usage),
 	}
 	for _, p := range []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP} {
-		x.ports[p], x.cursor[p] = newBitmap(16), new(number)
+		x.ports[p], x.cursor[p] = numbers.NewSet(16), new(numbers.Number)
 	}
 	return x
 }
 
 // set returns the bitmap of a resource and the resource's number in it.
-func (x *index) set(r Resource) (*bitmap, number) {
+func (x *index) set(r Resource) (*numbers.Set, numbers.Number) {
 	if r.Addr.IsValid() {
-		return x.addrs[vip.FamilyOf(r.Addr)], numberOf(r.Addr)
+		return x.addrs[vip.FamilyOf(r.Addr)], numbers.Of(r.Addr)
 	}
-	return x.ports[r.Protocol], number{lo: uint64(r.NodePort)}
+	return x.ports[r.Protocol], numbers.OfPort(r.NodePort)
 }
 
 // update replaces the lease old by now; nil is none.
 func (x *index) update(r Resource, old, now *Lease) {
 	set, k := x.set(r)
 	if now != nil {
-		set.add(k)
+		set.Add(k)
 	} else {
-		set.remove(k)
+		set.Remove(k)
 	}
 	x.owned.Follow(old, now)
 	if old != nil {

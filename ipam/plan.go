@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -15,12 +16,12 @@ import (
 type plan struct {
 	*state
 	now     vip.Instant
-	ops     []Op                    // in order; several on one resource build on each other
-	pending map[Resource]*Lease     // the leases that the ops make; none is nil
-	shares  map[shareKey][]Resource // addresses that become shareable
-	cursors map[*number]number      // the positions of automatic allocation after the ops
-	moves   []cursorMove            // what each op does to a position
-	waiting vip.Problem             // of services that wait for the leader
+	ops     []Op                               // in order; several on one resource build on each other
+	pending map[Resource]*Lease                // the leases that the ops make; none is nil
+	shares  map[shareKey][]Resource            // addresses that become shareable
+	cursors map[*numbers.Number]numbers.Number // the positions of automatic allocation after the ops
+	moves   []cursorMove                       // what each op does to a position
+	waiting vip.Problem                        // of services that wait for the leader
 
 	// of the service in hand
 	waits   bool       // the leader allocates what it lacks
@@ -31,8 +32,8 @@ type plan struct {
 
 // cursorMove is the position from which automatic allocation continues once an op is durable.
 type cursorMove struct {
-	cursor *number // nil: it stays
-	to     number
+	cursor *numbers.Number // nil: it stays
+	to     numbers.Number
 }
 
 // newPlan returns an empty plan with room for n services.
@@ -43,7 +44,7 @@ func newPlan(s *state, now time.Time, n int) *plan {
 		ops:     make([]Op, 0, n),
 		pending: make(map[Resource]*Lease, n),
 		shares:  make(map[shareKey][]Resource),
-		cursors: make(map[*number]number),
+		cursors: make(map[*numbers.Number]numbers.Number),
 		moves:   make([]cursorMove, 0, n),
 	}
 }
@@ -162,16 +163,16 @@ func (p *plan) set(w *answer, l *Lease) {
 
 // free returns the next free number after a position, or else the lowest free one of the static
 // part. It notes the move of the position.
-func (p *plan) free(dynamic, static spans, used *bitmap, cursor *number, resource func(number) Resource) (Resource, bool) {
-	planned := func(k number) bool { return p.pending[resource(k)] != nil }
+func (p *plan) free(dynamic, static numbers.Spans, used *numbers.Set, cursor *numbers.Number, resource func(numbers.Number) Resource) (Resource, bool) {
+	planned := func(k numbers.Number) bool { return p.pending[resource(k)] != nil }
 	from, moved := p.cursors[cursor]
 	if !moved {
 		from = *cursor
 	}
-	k, ok := dynamic.nextFree(used, from, planned)
+	k, ok := dynamic.NextFree(used, from, planned)
 	if ok {
-		p.move = cursorMove{cursor, k.plus(1)}
-	} else if k, ok = static.nextFree(used, number{}, planned); !ok {
+		p.move = cursorMove{cursor, k.Plus(1)}
+	} else if k, ok = static.NextFree(used, numbers.Number{}, planned); !ok {
 		return Resource{}, false
 	}
 	return resource(k), true

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
+	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -44,7 +46,7 @@ func addressesOf(leases []Lease, f vip.Family) (out []Lease) {
 
 // poolFor returns the pool of a service: the one it names; else the one of a requested address;
 // else the one of what it holds; else the first with AutoAssign. Without one the problem says why.
-func (p *plan) poolFor(s *vip.Service, held []Lease) (*pool, vip.Problem) {
+func (p *plan) poolFor(s *vip.Service, held []Lease) (*pool.Pool, vip.Problem) {
 	if s.Pool != "" {
 		if named := p.pool(s.Pool); named != nil {
 			return named, vip.Problem{}
@@ -53,7 +55,7 @@ func (p *plan) poolFor(s *vip.Service, held []Lease) (*pool, vip.Problem) {
 	}
 	for _, v := range s.VIPs {
 		for _, from := range p.pools {
-			if from.covers(v) {
+			if from.Covers(v) {
 				return from, vip.Problem{}
 			}
 		}
@@ -96,7 +98,7 @@ func (p *plan) poolHint() string {
 // families returns the families of the addresses that the service is to have: those it names; else
 // those of its requested addresses or of its pool, and of what it holds. If its source assigns
 // its addresses, they are the families of those, or else of what it holds.
-func (p *plan) families(s *vip.Service, from *pool, held []Lease) []vip.Family {
+func (p *plan) families(s *vip.Service, from *pool.Pool, held []Lease) []vip.Family {
 	want := s.Families.List()
 	if s.Assigned {
 		want = nil
@@ -112,7 +114,7 @@ func (p *plan) families(s *vip.Service, from *pool, held []Lease) []vip.Family {
 				want = append(want, vip.FamilyOf(v))
 			}
 		case from != nil:
-			want = from.families()
+			want = from.Families()
 		}
 		for _, l := range held {
 			if l.Resource.Addr.IsValid() {
@@ -125,7 +127,7 @@ func (p *plan) families(s *vip.Service, from *pool, held []Lease) []vip.Family {
 }
 
 // address plans the service's address of one family.
-func (p *plan) address(w *answer, f vip.Family, from *pool, noPool vip.Problem, held, cooling []Lease) {
+func (p *plan) address(w *answer, f vip.Family, from *pool.Pool, noPool vip.Problem, held, cooling []Lease) {
 	s := w.service
 	var chosen *Lease
 	field, n := "pool", slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == f })
@@ -148,7 +150,7 @@ func (p *plan) address(w *answer, f vip.Family, from *pool, noPool vip.Problem, 
 			problem = unassigned("vips", "address")
 		case from == nil:
 			problem = noPool
-		case from.ranges[f] == nil:
+		case from.Ranges[f] == nil:
 			problem = vip.Problem{
 				Code: vip.CodeNoPool, Message: fmt.Sprintf("pool %q has no %s range", from.Name, familyName(f)),
 				Hint: "add one to the pool, or state the families of the service",
@@ -194,18 +196,18 @@ func unassigned(field, what string) vip.Problem {
 
 // fits reports whether a service without a requested address keeps a lease. It moves only if the
 // service itself names another pool, never because its pool changes.
-func fits(s *vip.Service, from *pool, l *Lease) bool {
-	return s.Pool == "" || l.Pool == s.Pool || from != nil && from.covers(l.Resource.Addr)
+func fits(s *vip.Service, from *pool.Pool, l *Lease) bool {
+	return s.Pool == "" || l.Pool == s.Pool || from != nil && from.Covers(l.Resource.Addr)
 }
 
 // refresh brings a kept lease up to date with its service: its source, pool name and share key.
-func (p *plan) refresh(w *answer, from *pool, l *Lease) {
+func (p *plan) refresh(w *answer, from *pool.Pool, l *Lease) {
 	s := w.service
 	now := *l
 	now.Holders = slices.Clone(l.Holders)
 	h := &now.Holders[now.HeldBy(s.Key)]
 	h.Source = s.Source
-	if from != nil && from.Name != now.Pool && p.pool(now.Pool) == nil && from.covers(now.Resource.Addr) {
+	if from != nil && from.Name != now.Pool && p.pool(now.Pool) == nil && from.Covers(now.Resource.Addr) {
 		now.Pool = from.Name // the pool was renamed
 	}
 	switch {
@@ -238,7 +240,7 @@ func (p *plan) refresh(w *answer, from *pool, l *Lease) {
 }
 
 // requestAddress plans a lease of the address that a service requests.
-func (p *plan) requestAddress(w *answer, addr netip.Addr, from *pool, noPool vip.Problem) (*Lease, vip.Problem) {
+func (p *plan) requestAddress(w *answer, addr netip.Addr, from *pool.Pool, noPool vip.Problem) (*Lease, vip.Problem) {
 	s := w.service
 	if from == nil {
 		return nil, noPool
@@ -255,8 +257,8 @@ func (p *plan) requestAddress(w *answer, addr netip.Addr, from *pool, noPool vip
 			w.claims(r)
 		}
 		return joined, problem
-	case !from.allows(addr):
-		return nil, from.refusal(addr, p.guard)
+	case !from.Allows(addr):
+		return nil, from.Refusal(addr)
 	case !taken:
 		return p.newAddress(s, r, from), vip.Problem{}
 	case !coolsFor(s, &l):
@@ -284,7 +286,7 @@ func (w *answer) claims(r Resource) {
 }
 
 // join plans to share an address that others hold.
-func (p *plan) join(s *vip.Service, l Lease, from *pool) (*Lease, vip.Problem) {
+func (p *plan) join(s *vip.Service, l Lease, from *pool.Pool) (*Lease, vip.Problem) {
 	first := l.Holders[0]
 	if s.ShareKey == "" || s.ShareKey != l.ShareKey || l.Pool != from.Name {
 		hint := "request another address"
@@ -308,7 +310,7 @@ func (p *plan) join(s *vip.Service, l Lease, from *pool) (*Lease, vip.Problem) {
 }
 
 // allocateAddress plans a lease of an address that the allocator chooses.
-func (p *plan) allocateAddress(s *vip.Service, from *pool, f vip.Family, cooling []Lease) (*Lease, vip.Problem) {
+func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, cooling []Lease) (*Lease, vip.Problem) {
 	if s.ShareKey != "" {
 		var problem vip.Problem
 		for _, r := range p.shared(shareKey{from.Name, f, s.ShareKey}) {
@@ -332,7 +334,7 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool, f vip.Family, cooling
 	var own *Lease
 	for i := range cooling {
 		l := &cooling[i]
-		if from.allows(l.Resource.Addr) && (own == nil || l.Until.After(own.Until)) {
+		if from.Allows(l.Resource.Addr) && (own == nil || l.Until.After(own.Until)) {
 			own = l
 		}
 	}
@@ -340,12 +342,12 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool, f vip.Family, cooling
 		return p.revive(s, *own), vip.Problem{}
 	}
 	if l := p.lost(s.Key, func(l *Lease) bool {
-		return l.Resource.Addr.IsValid() && from.allows(l.Resource.Addr) && vip.FamilyOf(l.Resource.Addr) == f
+		return l.Resource.Addr.IsValid() && from.Allows(l.Resource.Addr) && vip.FamilyOf(l.Resource.Addr) == f
 	}); l != nil {
 		return p.newAddress(s, l.Resource, from), vip.Problem{}
 	}
-	in := from.ranges[f]
-	r, ok := p.free(in.dynamic, in.static, p.index.addrs[f], &in.cursor, func(k number) Resource { return Resource{Addr: k.addr(in.v4)} })
+	in := from.Ranges[f]
+	r, ok := p.free(in.Dynamic, in.Static, p.index.addrs[f], &in.Cursor, func(k numbers.Number) Resource { return Resource{Addr: in.Addr(k)} })
 	if !ok {
 		u := p.index.usage[from.Name]
 		if u == nil {
@@ -361,7 +363,7 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool, f vip.Family, cooling
 }
 
 // newAddress returns the first lease of an address.
-func (p *plan) newAddress(s *vip.Service, r Resource, from *pool) *Lease {
+func (p *plan) newAddress(s *vip.Service, r Resource, from *pool.Pool) *Lease {
 	return &Lease{Resource: r, Pool: from.Name, State: Held, ShareKey: s.ShareKey, Since: p.now, Holders: p.addressHolder(s)}
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
+	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -159,10 +161,10 @@ func (p *plan) allocateNodePort(s *vip.Service, k vip.PortKey, cooling []Lease) 
 	}); l != nil {
 		return p.newNodePort(s, k, l.Resource), vip.Problem{}
 	}
-	all := spans{{number{lo: uint64(set.First)}, number{lo: uint64(set.Last)}}}
-	static, dynamic := all.split(nodePortBand(set.size()))
-	r, ok := p.free(dynamic, static, p.index.ports[k.Protocol], p.index.cursor[k.Protocol], func(n number) Resource {
-		return Resource{NodePort: uint16(n.lo), Protocol: k.Protocol}
+	all := numbers.Spans{{First: numbers.OfPort(set.First), Last: numbers.OfPort(set.Last)}}
+	static, dynamic := all.Split(pool.NodePortBand(all.Size()))
+	r, ok := p.free(dynamic, static, p.index.ports[k.Protocol], p.index.cursor[k.Protocol], func(n numbers.Number) Resource {
+		return Resource{NodePort: n.Port(), Protocol: k.Protocol}
 	})
 	if !ok {
 		return nil, vip.Problem{

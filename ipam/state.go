@@ -6,6 +6,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
+	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -27,8 +29,8 @@ type state struct {
 	cfg   Config
 	pods  map[string][]netip.Prefix // ranges in use, by the source that reported them
 	host  hostnet.Snapshot
-	guard *guard
-	pools []*pool
+	guard *pool.Guard
+	pools []*pool.Pool
 }
 
 // lease returns the lease of a resource, or the zero Lease.
@@ -40,7 +42,7 @@ func (s *state) lease(r Resource) (Lease, bool) {
 }
 
 // pool returns the pool of that name, or nil.
-func (s *state) pool(name string) *pool {
+func (s *state) pool(name string) *pool.Pool {
 	for _, p := range s.pools {
 		if p.Name == name {
 			return p
@@ -51,7 +53,7 @@ func (s *state) pool(name string) *pool {
 
 // dynamicOf returns the ranges in which automatic allocation may have found the lease's address,
 // or nil.
-func (s *state) dynamicOf(l *Lease) *ranges {
+func (s *state) dynamicOf(l *Lease) *pool.Ranges {
 	if !l.Resource.Addr.IsValid() {
 		return nil
 	}
@@ -59,7 +61,7 @@ func (s *state) dynamicOf(l *Lease) *ranges {
 	if p == nil {
 		return nil
 	}
-	if r := p.ranges[vip.FamilyOf(l.Resource.Addr)]; r != nil && r.dynamic.contains(numberOf(l.Resource.Addr)) {
+	if r := p.Ranges[vip.FamilyOf(l.Resource.Addr)]; r != nil && r.Dynamic.Contains(numbers.Of(l.Resource.Addr)) {
 		return r
 	}
 	return nil
@@ -71,7 +73,7 @@ func (s *state) record(r Resource, old, now *Lease) {
 		s.markUnreadable(r, *now, old)
 		s.index.update(r, old, nil)
 		set, k := s.index.set(r)
-		set.add(k)
+		set.Add(k)
 		s.leases.Delete(r)
 		return
 	}
@@ -87,14 +89,14 @@ func (s *state) record(r Resource, old, now *Lease) {
 // rebuildPools makes the pools from the configuration and what they must keep clear of. Each
 // keeps its position for automatic allocation.
 func (s *state) rebuildPools() {
-	s.guard = newGuard(s.cfg.PodCIDRs, s.pods, s.host)
-	pools := make([]*pool, 0, len(s.cfg.Pools))
+	s.guard = pool.NewGuard(s.cfg.PodCIDRs, s.pods, s.host)
+	pools := make([]*pool.Pool, 0, len(s.cfg.Pools))
 	for _, p := range s.cfg.Pools {
-		made := newPool(p, s.guard)
+		made := pool.New(p, s.guard)
 		if former := s.pool(p.Name); former != nil {
-			for f, r := range made.ranges {
-				if was := former.ranges[f]; was != nil {
-					r.cursor = was.cursor
+			for f, r := range made.Ranges {
+				if was := former.Ranges[f]; was != nil {
+					r.Cursor = was.Cursor
 				}
 			}
 		}

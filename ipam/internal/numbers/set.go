@@ -1,39 +1,39 @@
-package ipam
+package numbers
 
 import (
 	"math/bits"
 	"slices"
 )
 
-// bitmap is a sparse set of numbers: a trie of 64-way nodes without empty ones. A node has which of
-// its parts are full and how many numbers are below it. So add, remove, has and nextFree cost one step
+// Set is a sparse set of numbers: a trie of 64-way nodes without empty ones. A node has which of
+// its parts are full and how many numbers are below it. So Add, Remove, Has and NextFree cost one step
 // per level, whatever the set has: 6 levels for IPv4, 22 for IPv6, 3 for ports. A full run of n numbers
 // takes about n/7 bytes. It is not safe for concurrent use.
-type bitmap struct {
+type Set struct {
 	levels int
-	root   bitmapNode
+	root   node
 }
 
-type bitmapNode struct {
+type node struct {
 	used  uint64 // on the lowest level the members; above it which kids exist
 	full  uint64 // which parts have no free number left
 	count uint64 // members below
-	kids  []*bitmapNode
+	kids  []*node
 }
 
-// newBitmap returns an empty set of numbers with width bits.
-func newBitmap(width int) *bitmap { return &bitmap{levels: (width + 5) / 6} }
+// NewSet returns an empty set of numbers with width bits.
+func NewSet(width int) *Set { return &Set{levels: (width + 5) / 6} }
 
 // kid returns the child for a digit, or nil.
-func (n *bitmapNode) kid(d uint) *bitmapNode {
+func (n *node) kid(d uint) *node {
 	if n.used>>d&1 == 0 {
 		return nil
 	}
 	return n.kids[bits.OnesCount64(n.used&(1<<d-1))]
 }
 
-// has reports whether k is in the set.
-func (b *bitmap) has(k number) bool {
+// Has reports whether k is in the set.
+func (b *Set) Has(k Number) bool {
 	n := &b.root
 	for level := b.levels - 1; level > 0; level-- {
 		if n = n.kid(k.digit(level)); n == nil {
@@ -43,10 +43,10 @@ func (b *bitmap) has(k number) bool {
 	return n.used>>k.digit(0)&1 != 0
 }
 
-// add adds k and reports whether it is new.
-func (b *bitmap) add(k number) bool { return b.root.add(k, b.levels-1) }
+// Add adds k and reports whether it is new.
+func (b *Set) Add(k Number) bool { return b.root.add(k, b.levels-1) }
 
-func (n *bitmapNode) add(k number, level int) bool {
+func (n *node) add(k Number, level int) bool {
 	d := k.digit(level)
 	bit := uint64(1) << d
 	if level == 0 {
@@ -60,7 +60,7 @@ func (n *bitmapNode) add(k number, level int) bool {
 	}
 	kid := n.kid(d)
 	if kid == nil {
-		kid = &bitmapNode{}
+		kid = &node{}
 		n.kids = slices.Insert(n.kids, bits.OnesCount64(n.used&(bit-1)), kid)
 		n.used |= bit
 	}
@@ -74,10 +74,10 @@ func (n *bitmapNode) add(k number, level int) bool {
 	return true
 }
 
-// remove removes k and reports whether it was there.
-func (b *bitmap) remove(k number) bool { return b.root.remove(k, b.levels-1) }
+// Remove removes k and reports whether it was there.
+func (b *Set) Remove(k Number) bool { return b.root.remove(k, b.levels-1) }
 
-func (n *bitmapNode) remove(k number, level int) bool {
+func (n *node) remove(k Number, level int) bool {
 	d := k.digit(level)
 	bit := uint64(1) << d
 	if level == 0 {
@@ -103,15 +103,15 @@ func (n *bitmapNode) remove(k number, level int) bool {
 	return true
 }
 
-// nextFree returns the lowest number from k on that is not in the set.
-func (b *bitmap) nextFree(k number) (number, bool) {
-	return b.root.nextFree(k, number{}, b.levels-1)
+// NextFree returns the lowest number from k on that is not in the set.
+func (b *Set) NextFree(k Number) (Number, bool) {
+	return b.root.nextFree(k, Number{}, b.levels-1)
 }
 
 // nextFree searches below n, where all numbers start with prefix. The part with k may be full from k
 // on without being full; every later part that isn't full has a free number. So at most one step per
 // level finds nothing.
-func (n *bitmapNode) nextFree(k, prefix number, level int) (number, bool) {
+func (n *node) nextFree(k, prefix Number, level int) (Number, bool) {
 	first := k.digit(level)
 	for open := ^n.full >> first << first; open != 0; open &= open - 1 {
 		d := uint(bits.TrailingZeros64(open))
@@ -130,11 +130,11 @@ func (n *bitmapNode) nextFree(k, prefix number, level int) (number, bool) {
 			return free, true
 		}
 	}
-	return number{}, false
+	return Number{}, false
 }
 
 // below returns the number of members lower than k. It costs up to 64 steps per level.
-func (b *bitmap) below(k number) uint64 {
+func (b *Set) below(k Number) uint64 {
 	total := uint64(0)
 	n := &b.root
 	for level := b.levels - 1; ; level-- {
@@ -152,14 +152,11 @@ func (b *bitmap) below(k number) uint64 {
 	}
 }
 
-// count returns the number of members from first to last, both included.
-func (b *bitmap) count(first, last number) uint64 {
+// Count returns the number of members from first to last, both included.
+func (b *Set) Count(first, last Number) uint64 {
 	n := b.below(last) - b.below(first)
-	if b.has(last) {
+	if b.Has(last) {
 		n++
 	}
 	return n
 }
-
-// len returns the number of members.
-func (b *bitmap) len() uint64 { return b.root.count }

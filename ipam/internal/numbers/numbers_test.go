@@ -1,4 +1,4 @@
-package ipam
+package numbers
 
 import (
 	"fmt"
@@ -17,15 +17,15 @@ func TestNumbersAreAddresses(t *testing.T) {
 		var b16 [16]byte
 		copy(b16[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "bytes"))
 		for _, a := range []netip.Addr{netip.AddrFrom16(b16), netip.AddrFrom4([4]byte(b16[:4]))} {
-			n := numberOf(a)
-			if back := n.addr(a.Is4()); back != a {
+			n := Of(a)
+			if back := n.Addr(a.Is4()); back != a {
 				t.Fatalf("%s comes back as %s", a, back)
 			}
-			if next := a.Next(); next.IsValid() && n.plus(1).addr(a.Is4()) != next {
-				t.Fatalf("%s plus 1 is %s", a, n.plus(1).addr(a.Is4()))
+			if next := a.Next(); next.IsValid() && n.Plus(1).Addr(a.Is4()) != next {
+				t.Fatalf("%s plus 1 is %s", a, n.Plus(1).Addr(a.Is4()))
 			}
 			// Digits put together again are the number.
-			var again number
+			var again Number
 			value := new(big.Int)
 			for level := 21; level >= 0; level-- {
 				d := n.digit(level)
@@ -39,15 +39,15 @@ func TestNumbersAreAddresses(t *testing.T) {
 	})
 }
 
-// A bitmap behaves like a map under random operations.
-func TestBitmapAgainstAMap(t *testing.T) {
+// A set behaves like a map under random operations.
+func TestSetAgainstAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		width := rapid.SampledFrom([]int{6, 7, 16, 32, 64, 128}).Draw(t, "width")
 		// A few windows of neighbours, so that runs fill up and edges are met.
 		window := uint64(1) << min(width, 9)
-		var bases []number
+		var bases []Number
 		for range rapid.IntRange(1, 3).Draw(t, "windows") {
-			base := number{rapid.Uint64().Draw(t, "hi"), rapid.Uint64().Draw(t, "lo")}
+			base := Number{rapid.Uint64().Draw(t, "hi"), rapid.Uint64().Draw(t, "lo")}
 			if width < 128 {
 				base.hi = 0
 			}
@@ -56,22 +56,22 @@ func TestBitmapAgainstAMap(t *testing.T) {
 			}
 			bases = append(bases, base)
 		}
-		fits := func(k number) bool {
+		fits := func(k Number) bool {
 			return width == 128 || k.hi == 0 && (width == 64 || k.lo>>width == 0)
 		}
-		b := newBitmap(width)
-		oracle := map[number]bool{}
-		draw := func() number {
+		b := NewSet(width)
+		oracle := map[Number]bool{}
+		draw := func() Number {
 			for {
 				base := bases[rapid.IntRange(0, len(bases)-1).Draw(t, "base")]
-				if k := base.plus(rapid.Uint64Range(0, window).Draw(t, "offset")); fits(k) {
+				if k := base.Plus(rapid.Uint64Range(0, window).Draw(t, "offset")); fits(k) {
 					return k
 				}
 			}
 		}
-		lowestFree := func(k number) number {
+		lowestFree := func(k Number) Number {
 			for oracle[k] {
-				k = k.plus(1)
+				k = k.Plus(1)
 			}
 			return k
 		}
@@ -79,23 +79,23 @@ func TestBitmapAgainstAMap(t *testing.T) {
 			k := draw()
 			switch rapid.IntRange(0, 5).Draw(t, "op") {
 			case 0, 1:
-				if b.add(k) == oracle[k] {
+				if b.Add(k) == oracle[k] {
 					t.Fatalf("add %v", k)
 				}
 				oracle[k] = true
 			case 2: // fill up a run
 				n := rapid.IntRange(1, 200).Draw(t, "run")
-				for at := k; n > 0 && fits(at); at, n = at.plus(1), n-1 {
-					b.add(at)
+				for at := k; n > 0 && fits(at); at, n = at.Plus(1), n-1 {
+					b.Add(at)
 					oracle[at] = true
 				}
 			case 3:
-				if b.remove(k) != oracle[k] {
+				if b.Remove(k) != oracle[k] {
 					t.Fatalf("remove %v", k)
 				}
 				delete(oracle, k)
 			case 4:
-				got, ok := b.nextFree(k)
+				got, ok := b.NextFree(k)
 				if want := lowestFree(k); fits(want) && (!ok || got != want) || !fits(want) && ok && fits(got) {
 					t.Fatalf("next free from %v is %v, %v, want %v", k, got, ok, want)
 				}
@@ -110,48 +110,48 @@ func TestBitmapAgainstAMap(t *testing.T) {
 						n++
 					}
 				}
-				if got := b.count(k, other); got != n {
+				if got := b.Count(k, other); got != n {
 					t.Fatalf("%d from %v to %v, want %d", got, k, other, n)
 				}
 			}
-			if b.has(k) != oracle[k] || b.len() != uint64(len(oracle)) {
-				t.Fatalf("has %v: %v; %d members, want %d", k, b.has(k), b.len(), len(oracle))
+			if b.Has(k) != oracle[k] || b.root.count != uint64(len(oracle)) {
+				t.Fatalf("has %v: %v; %d members, want %d", k, b.Has(k), b.root.count, len(oracle))
 			}
 		}
 		for k := range oracle {
-			if !b.remove(k) {
+			if !b.Remove(k) {
 				t.Fatalf("%v was lost", k)
 			}
 		}
 		if len(b.root.kids) != 0 || b.root.used != 0 || b.root.full != 0 {
-			t.Fatal("an emptied bitmap keeps nodes")
+			t.Fatal("an emptied set keeps nodes")
 		}
 	})
 }
 
 func TestNextFreeFindsNothingInAFullSet(t *testing.T) {
-	b := newBitmap(6)
+	b := NewSet(6)
 	for i := range uint64(64) {
-		b.add(number{lo: i})
+		b.Add(Number{lo: i})
 	}
-	if k, ok := b.nextFree(number{}); ok {
+	if k, ok := b.NextFree(Number{}); ok {
 		t.Errorf("found %v", k)
 	}
 }
 
 // Finding, adding and removing one address allocates nothing if the node exists, however large the
 // set is.
-func TestBitmapAllocatesNothing(t *testing.T) {
+func TestSetAllocatesNothing(t *testing.T) {
 	for _, held := range []uint64{1_000, 1_000_000} {
-		b := newBitmap(128)
-		first := numberOf(netip.MustParseAddr("2001:db8::"))
+		b := NewSet(128)
+		first := Of(netip.MustParseAddr("2001:db8::"))
 		for i := range held {
-			b.add(first.plus(i))
+			b.Add(first.Plus(i))
 		}
 		if n := testing.AllocsPerRun(1_000, func() {
-			k := first.plus(rand.Uint64N(held))
-			b.remove(k)
-			if free, ok := b.nextFree(first); !ok || free != k || !b.add(free) {
+			k := first.Plus(rand.Uint64N(held))
+			b.Remove(k)
+			if free, ok := b.NextFree(first); !ok || free != k || !b.Add(free) {
 				t.Fatal("not the one that was freed")
 			}
 		}); n > 0 {
@@ -162,14 +162,14 @@ func TestBitmapAllocatesNothing(t *testing.T) {
 
 func TestSpansAgainstAList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var s spans
-		var all []number
+		var s Spans
+		var all []Number
 		for at := uint64(0); len(s) < 4; {
 			at += rapid.Uint64Range(1, 100).Draw(t, "gap")
 			n := rapid.Uint64Range(1, 100).Draw(t, "size")
-			s = append(s, span{number{lo: at}, number{lo: at + n - 1}})
+			s = append(s, Span{Number{lo: at}, Number{lo: at + n - 1}})
 			for range n {
-				all = append(all, number{lo: at})
+				all = append(all, Number{lo: at})
 				at++
 			}
 		}
@@ -177,39 +177,39 @@ func TestSpansAgainstAList(t *testing.T) {
 			slices.Reverse(s)
 			all = all[:0]
 			for _, r := range s {
-				for k := r.first; !r.last.less(k); k = k.plus(1) {
+				for k := r.First; !r.Last.less(k); k = k.Plus(1) {
 					all = append(all, k)
 				}
 			}
 		}
-		if s.size() != uint64(len(all)) {
-			t.Fatalf("size %d, want %d", s.size(), len(all))
+		if s.Size() != uint64(len(all)) {
+			t.Fatalf("size %d, want %d", s.Size(), len(all))
 		}
 		n := rapid.IntRange(0, len(all)+2).Draw(t, "split")
-		head, tail := s.split(uint64(n))
-		if head.size() != uint64(min(n, len(all))) || head.size()+tail.size() != s.size() {
-			t.Fatalf("split at %d gives %d and %d of %d", n, head.size(), tail.size(), len(all))
+		head, tail := s.Split(uint64(n))
+		if head.Size() != uint64(min(n, len(all))) || head.Size()+tail.Size() != s.Size() {
+			t.Fatalf("split at %d gives %d and %d of %d", n, head.Size(), tail.Size(), len(all))
 		}
-		used, plans := newBitmap(32), map[number]bool{}
+		used, plans := NewSet(32), map[Number]bool{}
 		for _, k := range all {
 			switch n := rapid.IntRange(0, 19).Draw(t, "used"); {
 			case n > 1:
-				used.add(k)
+				used.Add(k)
 			case n == 1:
 				plans[k] = true
 			}
 		}
 		// From a member on, wrapping once, in the order of the spans.
 		start := rapid.IntRange(0, len(all)-1).Draw(t, "from")
-		var want number
+		var want Number
 		found := false
 		for i := range all {
-			if k := all[(start+i)%len(all)]; !used.has(k) && !plans[k] {
+			if k := all[(start+i)%len(all)]; !used.Has(k) && !plans[k] {
 				want, found = k, true
 				break
 			}
 		}
-		if got, ok := s.nextFree(used, all[start], func(k number) bool { return plans[k] }); ok != found || got != want {
+		if got, ok := s.NextFree(used, all[start], func(k Number) bool { return plans[k] }); ok != found || got != want {
 			t.Fatalf("next free from %v is %v, %v, want %v, %v", all[start], got, ok, want, found)
 		}
 	})
@@ -221,14 +221,14 @@ func BenchmarkMillion(b *testing.B) {
 	for _, base := range []string{"10.0.0.0", "2001:db8::"} {
 		a := netip.MustParseAddr(base)
 		b.Run(fmt.Sprintf("%d bits", a.BitLen()), func(b *testing.B) {
-			first := numberOf(a)
+			first := Of(a)
 			for b.Loop() {
-				set := newBitmap(a.BitLen())
+				set := NewSet(a.BitLen())
 				take := func(n int) time.Duration {
 					began := time.Now()
 					for range n {
-						k, _ := set.nextFree(first)
-						set.add(k)
+						k, _ := set.NextFree(first)
+						set.Add(k)
 					}
 					return time.Since(began)
 				}
@@ -236,10 +236,10 @@ func BenchmarkMillion(b *testing.B) {
 					const rounds = 100_000
 					began := time.Now()
 					for i := range uint64(rounds) {
-						k := first.plus(i * 7919 % held)
-						set.remove(k)
-						free, _ := set.nextFree(first)
-						set.add(free)
+						k := first.Plus(i * 7919 % held)
+						set.Remove(k)
+						free, _ := set.NextFree(first)
+						set.Add(free)
 					}
 					return float64(time.Since(began).Nanoseconds()) / rounds
 				}
@@ -249,7 +249,7 @@ func BenchmarkMillion(b *testing.B) {
 				many := one(1_000_000)
 				began := time.Now()
 				for i := range uint64(1_000_000) {
-					set.remove(first.plus(i))
+					set.Remove(first.Plus(i))
 				}
 				freed := time.Since(began)
 				b.ReportMetric(float64(took.Nanoseconds())/1e6, "ns/take")

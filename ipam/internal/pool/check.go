@@ -1,4 +1,4 @@
-package ipam
+package pool
 
 import (
 	"fmt"
@@ -11,13 +11,13 @@ import (
 // CodeNotice is the code of a pool's problem that doesn't prevent allocation.
 const CodeNotice = "notice"
 
-// IsWarning reports whether the pools are usable despite a problem of CheckPools or an alarm.
+// IsWarning reports whether the pools are usable despite a problem of Check or an alarm.
 func IsWarning(p vip.Problem) bool { return p.Code == CodeNotice }
 
-// CheckPools returns all problems of pools: of each alone, with each other, and with the ranges of
+// Check returns all problems of pools: of each alone, with each other, and with the ranges of
 // pods. An allocator must not run with them unless IsWarning is true for each. A field is written
 // "pool[0].cidrs[1]".
-func CheckPools(pools []Pool, podCIDRs []netip.Prefix) []vip.Problem {
+func Check(pools []Config, podCIDRs []netip.Prefix) []vip.Problem {
 	var out []vip.Problem
 	add := func(code, field, hint, format string, args ...any) {
 		out = append(out, vip.Problem{Code: code, Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
@@ -65,12 +65,21 @@ func CheckPools(pools []Pool, podCIDRs []netip.Prefix) []vip.Problem {
 			if !e.IsValid() || e.Masked() != e {
 				why, hint := badRange(e)
 				add(vip.CodeInvalid, at, hint, "pool %q excludes %s, which %s", p.Name, e, why)
-			} else if !slices.ContainsFunc(p.CIDRs, e.Overlaps) {
-				add(CodeNotice, at, "remove it, or correct it", "pool %q excludes %s, which is outside of its ranges", p.Name, e)
+			} else if notice, useless := p.uselessExclude(e); useless {
+				notice.Field = at
+				out = append(out, notice)
 			}
 		}
 	}
 	return out
+}
+
+// uselessExclude returns a notice if an exclude has no effect.
+func (c Config) uselessExclude(e netip.Prefix) (notice vip.Problem, useless bool) {
+	return vip.Problem{
+		Code: CodeNotice, Hint: "remove it, or correct it",
+		Message: fmt.Sprintf("pool %q excludes %s, which is outside of its ranges", c.Name, e),
+	}, !slices.ContainsFunc(c.CIDRs, e.Overlaps)
 }
 
 type placedRange struct {
@@ -107,15 +116,4 @@ func badRange(p netip.Prefix) (why, hint string) {
 		}
 	}
 	return "", ""
-}
-
-// fatalProblems returns the problems with which an allocator must not run.
-func fatalProblems(cfg Config) []vip.Problem {
-	problems := slices.DeleteFunc(CheckPools(cfg.Pools, cfg.PodCIDRs), IsWarning)
-	if r := cfg.NodePorts; r.First == 0 || r.Last < r.First {
-		problems = append(problems, vip.Problem{
-			Code: vip.CodeInvalid, Field: "node_ports", Message: fmt.Sprintf("node ports %s are not a range", r), Hint: `write it as "30000-32767"`,
-		})
-	}
-	return problems
 }
