@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"time"
@@ -20,22 +19,23 @@ func (a *Allocator) endCooling(ctx context.Context) (next time.Time, err error) 
 	a.write.Lock()
 	defer a.write.Unlock()
 	for {
-		ops, taken, next := a.takeCooled()
+		ops, next := a.takeCooled()
 		if len(ops) == 0 {
 			return next, nil
 		}
 		err := a.commit(ctx, ops, a.store.Commit)
 		now := a.now()
-		a.mu.Lock()
 		var refused error
-		for i, c := range taken {
-			switch why := ops[i].Err; {
+		a.mu.Lock()
+		for i := range ops {
+			r, why := ops[i].resource(), ops[i].Err
+			l, _ := a.lease(r)
+			switch {
 			case err != nil:
-				heap.Push(&a.index.cooling, c)
-			case why != nil && !isConflict(why): // after a conflict, the newer lease is in the queue
-				c.look = now.Add(longestRetry)
-				heap.Push(&a.index.cooling, c)
-				refused = fmt.Errorf("%s: %w", c.resource, why)
+				a.index.cooling.Set(r, now)
+			case l.State == Cooling && !a.index.cooling.Has(r): // after a conflict, the newer lease has its own deadline
+				a.index.cooling.Set(r, now.Add(longestRetry))
+				refused = fmt.Errorf("%s: %w", r, why)
 			}
 		}
 		a.mu.Unlock()
@@ -50,26 +50,24 @@ func (a *Allocator) endCooling(ctx context.Context) (next time.Time, err error) 
 
 // takeCooled takes up to coolBatch leases that have cooled down out of the queue, and returns the
 // ops that remove them. Without any it returns when the next one ends.
-func (a *Allocator) takeCooled() (ops []Op, taken []coolingLease, next time.Time) {
+func (a *Allocator) takeCooled() (ops []Op, next time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, leader := a.now(), a.leads()
 	latest := now.Add(max(a.cfg.ReuseDelay, vip.MaxDrainTimeout))
 	q := &a.index.cooling
-	for len(*q) > 0 && len(ops) < coolBatch {
-		c := (*q)[0]
-		if c.look.After(now) && (!c.look.After(latest) || !leader) {
-			return ops, taken, c.look
+	for len(ops) < coolBatch {
+		r, at, ok := q.First()
+		if !ok || at.After(now) && (!at.After(latest) || !leader) {
+			return ops, at
 		}
-		heap.Pop(q)
-		if !leader && c.look.Equal(c.until.Time()) {
-			c.look = now.Add(a.grace.length)
-			heap.Push(q, c)
+		l, _, _ := a.leases.Get(r)
+		if !leader && at.Equal(l.Until.Time()) {
+			q.Set(r, now.Add(a.grace.length))
 			continue
 		}
-		if l, _, ok := a.leases.Get(c.resource); ok && l.State == Cooling && l.Until == c.until {
-			ops, taken = append(ops, Op{Old: l}), append(taken, c)
-		}
+		q.Drop(r)
+		ops = append(ops, Op{Old: l})
 	}
-	return ops, taken, next
+	return ops, time.Time{}
 }

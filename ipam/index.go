@@ -1,11 +1,10 @@
 package ipam
 
 import (
-	"container/heap"
 	"net/netip"
 	"slices"
-	"time"
 
+	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -16,10 +15,10 @@ type index struct {
 	ports  map[vip.Protocol]*numbers.Set
 	cursor map[vip.Protocol]*numbers.Number // where automatic allocation of node ports continues
 
-	owned   Holdings                  // by service: what it holds and what cools down for it
-	shares  map[shareKey][]netip.Addr // held addresses that may be shared
-	usage   map[string]*usage         // by pool, addresses only
-	cooling coolingQueue
+	owned   Holdings                   // by service: what it holds and what cools down for it
+	shares  map[shareKey][]netip.Addr  // held addresses that may be shared
+	usage   map[string]*usage          // by pool, addresses only
+	cooling delayqueue.Queue[Resource] // cooling leases by the time to end them: Until, or later for another try
 }
 
 // shareKey is what services that may share an address have in common.
@@ -68,9 +67,11 @@ func (x *index) update(r Resource, old, now *Lease) {
 	}
 	if now != nil {
 		x.count(now, 1)
-		if now.State == Cooling && (old == nil || old.State != Cooling || old.Until != now.Until) {
-			heap.Push(&x.cooling, coolingLease{look: now.Until.Time(), until: now.Until, resource: r})
-		}
+	}
+	if until := coolingUntil(now); until == 0 {
+		x.cooling.Drop(r)
+	} else if until != coolingUntil(old) {
+		x.cooling.Set(r, until.Time())
 	}
 	was, is := shareOf(old), shareOf(now)
 	if was != is {
@@ -81,6 +82,14 @@ func (x *index) update(r Resource, old, now *Lease) {
 			x.shares[is] = append(x.shares[is], r.Addr)
 		}
 	}
+}
+
+// coolingUntil returns the end of a cooling lease, and 0 for any other.
+func coolingUntil(l *Lease) vip.Instant {
+	if l == nil || l.State != Cooling {
+		return 0
+	}
+	return l.Until
 }
 
 // count adds by (modulo 2^64) to the usage of the lease's pool.
@@ -119,24 +128,4 @@ func dropValue[K, V comparable](m map[K][]V, k K, v V) {
 	} else {
 		m[k] = list
 	}
-}
-
-// coolingQueue is a heap of cooling leases by the time to end them. An entry is ignored if its
-// lease has changed since.
-type coolingQueue []coolingLease
-
-type coolingLease struct {
-	look     time.Time // the end of cooling, or later for another try
-	until    vip.Instant
-	resource Resource
-}
-
-func (q coolingQueue) Len() int           { return len(q) }
-func (q coolingQueue) Less(i, j int) bool { return q[i].look.Before(q[j].look) }
-func (q coolingQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *coolingQueue) Push(v any)        { *q = append(*q, v.(coolingLease)) }
-func (q *coolingQueue) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
 }
