@@ -121,6 +121,7 @@ func Prepare(store Store, cfg Config, o Options) (*Allocator, error) {
 			unreadableOf: make(map[vip.ServiceKey][]Resource),
 			vanished:     make(map[vip.ServiceKey][]Lease),
 			pods:         make(map[string][]netip.Prefix),
+			ports:        make(map[vip.Protocol]*pool.Ranges),
 		},
 		recalls: newRecalls(),
 		claimed: make(map[Resource]string),

@@ -85,7 +85,7 @@ func (a *Allocator) AssignWith(ctx context.Context, s vip.Service, commit func(c
 	if w.unplanned || len(w.ops) == 0 || len(w.drops) > 0 || len(w.problems) > 0 {
 		return nil
 	}
-	if err := a.commitPlan(ctx, p, commit); err != nil {
+	if err := a.commit(ctx, p.ops, commit); err != nil {
 		return err
 	}
 	if p.failure(w) == nil {
@@ -126,7 +126,7 @@ func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []
 		stepsIn = stepsIn || !leader && due
 		answers[n] = p.service(request{service: services[i], waits: !leader && !due, frozen: a.undone.frozenUntil(k, now)})
 	}
-	err := a.commitPlan(ctx, p, a.store.Commit)
+	err := a.commit(ctx, p.ops, a.store.Commit)
 	if stepsIn && len(p.ops) > 0 {
 		a.grace.steppedIn(now, a.now(), cmp.Or(err, p.slow()))
 		a.nudge()

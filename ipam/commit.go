@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -36,6 +35,9 @@ func (a *Allocator) commit(ctx context.Context, ops []Op, by committer) error {
 		r := op.resource()
 		if op.Err == nil {
 			a.record(r, op.New)
+			if op.from != nil { // failed tries don't use up a pool: what nobody got is the next to be allocated
+				op.from.Cursor = r.number().Plus(1)
+			}
 			continue
 		}
 		if conflict := (*ConflictError)(nil); errors.As(op.Err, &conflict) {
@@ -47,22 +49,6 @@ func (a *Allocator) commit(ctx context.Context, ops []Op, by committer) error {
 		}
 	}
 	a.nudge()
-	return nil
-}
-
-// commitPlan commits the ops of a plan. What nobody got is the next to be allocated, so that
-// failed tries don't use up a pool.
-func (a *Allocator) commitPlan(ctx context.Context, p *plan, by committer) error {
-	if err := a.commit(ctx, p.ops, by); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for i := range p.ops {
-		if m := p.moves[i]; p.ops[i].Err == nil && m.cursor != nil {
-			*m.cursor = m.to
-		}
-	}
 	return nil
 }
 
@@ -148,7 +134,7 @@ func (a *Allocator) receive(r Resource, now *Lease) {
 			}
 		}
 		if in := a.dynamicOf(now); in != nil && !there {
-			in.Cursor = numbers.Of(r.Addr).Plus(1)
+			in.Cursor = r.number().Plus(1)
 		}
 	}
 	a.record(r, now)

@@ -26,6 +26,8 @@ func IsWarning(p vip.Problem) bool { return pool.IsWarning(p) }
 // PortRange is a range of ports, both ends included.
 type PortRange struct{ First, Last uint16 }
 
+func (r PortRange) contains(p uint16) bool { return r.First <= p && p <= r.Last }
+
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
 // Config is the operator's configuration of addresses. The zero Config has no pools and no cooldown.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/ironvip/ironvip/internal/backoff"
-	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -31,7 +30,7 @@ func (a *Allocator) Restore(ctx context.Context) error {
 		a.record(c.Resource, c.Lease)
 		if r := a.dynamicOf(c.Lease); r != nil && !c.Lease.Since.Before(newest[r]) {
 			newest[r] = c.Lease.Since
-			r.Cursor = numbers.Of(c.Resource.Addr).Plus(1) // automatic allocation continues behind the newest lease
+			r.Cursor = c.Resource.number().Plus(1) // automatic allocation continues behind the newest lease
 		}
 	}
 	a.rebuild() // alarms name the holders of addresses that pools must keep clear of

@@ -11,9 +11,8 @@ import (
 
 // index finds leases without a scan. It has what is durable and nothing that is only planned.
 type index struct {
-	addrs  map[vip.Family]*numbers.Set
-	ports  map[vip.Protocol]*numbers.Set
-	cursor map[vip.Protocol]*numbers.Number // where automatic allocation of node ports continues
+	addrs map[vip.Family]*numbers.Set
+	ports map[vip.Protocol]*numbers.Set
 
 	owned   Holdings                   // by service: what it holds and what cools down for it
 	shares  map[shareKey][]netip.Addr  // held addresses that may be shared
@@ -28,38 +27,39 @@ type shareKey struct {
 	key    string
 }
 
+// protocols are those that node ports have.
+var protocols = []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP}
+
 type usage struct{ held, cooling uint64 }
 
 func newIndex() index {
 	x := index{
 		addrs:  map[vip.Family]*numbers.Set{vip.IPv4: numbers.NewSet(32), vip.IPv6: numbers.NewSet(128)},
 		ports:  make(map[vip.Protocol]*numbers.Set),
-		cursor: make(map[vip.Protocol]*numbers.Number),
 		owned:  NewHoldings(),
 		shares: make(map[shareKey][]netip.Addr),
 		usage:  make(map[string]*usage),
 	}
-	for _, p := range []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP} {
-		x.ports[p], x.cursor[p] = numbers.NewSet(16), new(numbers.Number)
+	for _, p := range protocols {
+		x.ports[p] = numbers.NewSet(16)
 	}
 	return x
 }
 
-// set returns the bitmap of a resource and the resource's number in it.
-func (x *index) set(r Resource) (*numbers.Set, numbers.Number) {
+// set returns the set that has a resource's number while the resource has a lease.
+func (x *index) set(r Resource) *numbers.Set {
 	if r.Addr.IsValid() {
-		return x.addrs[vip.FamilyOf(r.Addr)], numbers.Of(r.Addr)
+		return x.addrs[vip.FamilyOf(r.Addr)]
 	}
-	return x.ports[r.Protocol], numbers.OfPort(r.NodePort)
+	return x.ports[r.Protocol]
 }
 
 // update replaces the lease old by now; nil is none.
 func (x *index) update(r Resource, old, now *Lease) {
-	set, k := x.set(r)
 	if now != nil {
-		set.Add(k)
+		x.set(r).Add(r.number())
 	} else {
-		set.Remove(k)
+		x.set(r).Remove(r.number())
 	}
 	x.owned.Follow(old, now)
 	if old != nil {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -22,6 +23,14 @@ func (r Resource) String() string {
 		return r.Addr.String()
 	}
 	return fmt.Sprintf("node port %d/%s", r.NodePort, r.Protocol)
+}
+
+// number returns the resource's number in the set of its kind.
+func (r Resource) number() numbers.Number {
+	if r.Addr.IsValid() {
+		return numbers.Of(r.Addr)
+	}
+	return numbers.OfPort(r.NodePort)
 }
 
 // compareResources orders addresses before node ports.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipam/internal/numbers"
+	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -16,24 +17,16 @@ import (
 type plan struct {
 	*state
 	now     vip.Instant
-	ops     []Op                               // in order; several on one resource build on each other
-	pending map[Resource]*Lease                // the leases that the ops make; none is nil
-	shares  map[shareKey][]Resource            // addresses that become shareable
-	cursors map[*numbers.Number]numbers.Number // the positions of automatic allocation after the ops
-	moves   []cursorMove                       // what each op does to a position
-	waiting vip.Problem                        // of services that wait for the leader
+	ops     []Op                            // in order; several on one resource build on each other
+	pending map[Resource]*Lease             // the leases that the ops make; none is nil
+	shares  map[shareKey][]Resource         // addresses that become shareable
+	cursors map[*pool.Ranges]numbers.Number // where automatic allocation continues after the ops
+	waiting vip.Problem                     // of services that wait for the leader
 
 	// of the service in hand
 	waits   bool       // the leader allocates what it lacks
 	frozen  time.Time  // until then it keeps what it holds as it is; see undoBackoff
 	holding []Resource // what it holds as planned
-	move    cursorMove // what the lease that was chosen last does to a position
-}
-
-// cursorMove is the position from which automatic allocation continues once an op is durable.
-type cursorMove struct {
-	cursor *numbers.Number // nil: it stays
-	to     numbers.Number
 }
 
 // newPlan returns an empty plan with room for n services.
@@ -44,8 +37,7 @@ func newPlan(s *state, now time.Time, n int) *plan {
 		ops:     make([]Op, 0, n),
 		pending: make(map[Resource]*Lease, n),
 		shares:  make(map[shareKey][]Resource),
-		cursors: make(map[*numbers.Number]numbers.Number),
-		moves:   make([]cursorMove, 0, n),
+		cursors: make(map[*pool.Ranges]numbers.Number),
 	}
 }
 
@@ -137,11 +129,25 @@ func (p *plan) isFrozen(w *answer) bool {
 	return true
 }
 
-// set plans that the lease of its resource becomes l, for the service in hand, which is one of
-// its holders. Nobody changes l afterwards.
-func (p *plan) set(w *answer, l *Lease) {
-	r, by := l.Resource, w.service.Key
-	op, move := Op{New: l}, cursorMove{}
+// gain plans the op that gives the service in hand something new, unless the leader does that. It
+// returns the problem why not, which is why if there is no op.
+func (p *plan) gain(w *answer, op Op, why vip.Problem) vip.Problem {
+	switch {
+	case op.New == nil:
+		return why
+	case p.leftToLeader(w.service, op.New.Resource):
+		w.waits = true
+		return p.waiting
+	}
+	p.set(w, op)
+	w.gained = append(w.gained, op.New.Resource)
+	return vip.Problem{}
+}
+
+// set plans an op, which has a New with the service in hand among its holders. Nobody changes it
+// afterwards.
+func (p *plan) set(w *answer, op Op) {
+	r, by := op.New.Resource, w.service.Key
 	if now, there := p.lease(r); there {
 		op.Old = new(now)
 	}
@@ -149,33 +155,64 @@ func (p *plan) set(w *answer, l *Lease) {
 		held := p.holding
 		op.Claim = &Claim{Service: by, Holds: held[:len(held):len(held)]}
 		p.holding = append(held, r)
-		if move = p.move; move.cursor != nil {
-			p.cursors[move.cursor] = move.to
-		}
+	}
+	if op.from != nil {
+		p.cursors[op.from] = r.number().Plus(1)
 	}
 	w.ops = append(w.ops, len(p.ops))
-	p.ops, p.moves = append(p.ops, op), append(p.moves, move)
-	p.pending[r] = l
-	if k := shareOf(l); k.key != "" {
+	p.ops = append(p.ops, op)
+	p.pending[r] = op.New
+	if k := shareOf(op.New); k.key != "" {
 		p.shares[k] = append(p.shares[k], r)
 	}
 }
 
-// free returns the next free number after a position, or else the lowest free one of the static
-// part. It notes the move of the position.
-func (p *plan) free(dynamic, static numbers.Spans, used *numbers.Set, cursor *numbers.Number, resource func(numbers.Number) Resource) (Resource, bool) {
+// give returns the op that makes l, which has a pool, a share key and a holder, the lease of r. A
+// lease that cools down for the holder keeps its age and its pool.
+func (p *plan) give(r Resource, l Lease) Op {
+	l.Resource, l.State, l.Since = r, Held, p.now
+	if was, there := p.lease(r); there && was.State == Cooling && was.Holders[0].Service == l.Holders[0].Service {
+		l.Pool, l.Since = was.Pool, was.Since
+	}
+	return Op{New: &l}
+}
+
+// request is give for a resource that the service requests and that is not held. The service gets
+// what cools down for another one only if its source has assigned it: the source knows that the
+// former holder is done with it.
+func (p *plan) request(s *vip.Service, r Resource, l Lease) (Op, vip.Problem) {
+	if now, there := p.lease(r); there && now.Holders[0].Service != s.Key && !s.Assigned {
+		kind := "address"
+		if r.NodePort != 0 {
+			kind = "number"
+		}
+		return Op{}, vip.Problem{
+			Code:    takenCode(r),
+			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", r, now.Holders[0].Service, now.Until.Time().Format(time.RFC3339)),
+			Hint:    "wait, or request another " + kind,
+		}
+	}
+	return p.give(r, l), vip.Problem{}
+}
+
+// free is give for the next free resource of some ranges, or else the lowest free one of their
+// static part. It reports whether there is one.
+func (p *plan) free(in *pool.Ranges, used *numbers.Set, resource func(numbers.Number) Resource, l Lease) (Op, bool) {
 	planned := func(k numbers.Number) bool { return p.pending[resource(k)] != nil }
-	from, moved := p.cursors[cursor]
+	from, moved := p.cursors[in]
 	if !moved {
-		from = *cursor
+		from = in.Cursor
 	}
-	k, ok := dynamic.NextFree(used, from, planned)
-	if ok {
-		p.move = cursorMove{cursor, k.Plus(1)}
-	} else if k, ok = static.NextFree(used, numbers.Number{}, planned); !ok {
-		return Resource{}, false
+	if k, ok := in.Dynamic.NextFree(used, from, planned); ok {
+		op := p.give(resource(k), l)
+		op.from = in
+		return op, true
 	}
-	return resource(k), true
+	k, ok := in.Static.NextFree(used, numbers.Number{}, planned)
+	if !ok {
+		return Op{}, false
+	}
+	return p.give(resource(k), l), true
 }
 
 // answer is what was planned for one service.
@@ -249,14 +286,19 @@ func (w *answer) allocation(lease func(Resource) (Lease, bool)) vip.Allocation {
 	return out
 }
 
-// unreadableProblem says that nobody can have a resource.
-func unreadableProblem(r Resource, reason string) vip.Problem {
-	p := vip.Problem{
-		Code: vip.CodeAddressTaken, Message: fmt.Sprintf("lease of %s unreadable: %s", r, reason),
+// unreadableProblem says that nobody can have a resource, if the store can't read its lease.
+func (p *plan) unreadableProblem(r Resource) (problem vip.Problem, unreadable bool) {
+	u, unreadable := p.unreadable[r]
+	return vip.Problem{
+		Code: takenCode(r), Message: fmt.Sprintf("lease of %s unreadable: %s", r, u.stored.Reason),
 		Hint: "fix or remove that key, or request another",
-	}
+	}, unreadable
+}
+
+// takenCode returns the code of a problem with a resource that is not free.
+func takenCode(r Resource) string {
 	if r.NodePort != 0 {
-		p.Code = vip.CodePortTaken
+		return vip.CodePortTaken
 	}
-	return p
+	return vip.CodeAddressTaken
 }

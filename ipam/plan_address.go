@@ -126,64 +126,55 @@ func (p *plan) families(s *vip.Service, from *pool.Pool, held []Lease) []vip.Fam
 	return slices.Compact(want)
 }
 
-// address plans the service's address of one family.
+// address plans the service's address of one family. It keeps the one that it holds if that fits.
 func (p *plan) address(w *answer, f vip.Family, from *pool.Pool, noPool vip.Problem, held, cooling []Lease) {
 	s := w.service
-	var chosen *Lease
-	field, n := "pool", slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == f })
-	for i := range held {
-		if n >= 0 && held[i].Resource.Addr == s.VIPs[n] || n < 0 && fits(s, from, &held[i]) {
-			chosen = &held[i]
-			break
+	requested := slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == f })
+	keep := slices.IndexFunc(held, func(l Lease) bool {
+		return requested >= 0 && l.Resource.Addr == s.VIPs[requested] || requested < 0 && fits(s, from, &l)
+	})
+	if keep < 0 {
+		op, problem := p.chooseAddress(w, f, requested, from, noPool, cooling)
+		if problem = p.gain(w, op, problem); problem == (vip.Problem{}) {
+			w.addrs = append(w.addrs, op.New.Resource)
+			w.drops = append(w.drops, resourcesOf(held)...)
+			return
 		}
-	}
-	if chosen != nil {
-		p.refresh(w, from, chosen)
-	} else {
-		var problem vip.Problem
-		p.move = cursorMove{}
-		switch {
-		case n >= 0:
-			field = fmt.Sprintf("vips[%d]", n)
-			chosen, problem = p.requestAddress(w, s.VIPs[n], from, noPool)
-		case s.Assigned:
-			problem = unassigned("vips", "address")
-		case from == nil:
-			problem = noPool
-		case from.Ranges[f] == nil:
-			problem = vip.Problem{
-				Code: vip.CodeNoPool, Message: fmt.Sprintf("pool %q has no %s range", from.Name, familyName(f)),
-				Hint: "add one to the pool, or state the families of the service",
-			}
-			field = "families"
-		default:
-			chosen, problem = p.allocateAddress(s, from, f, cooling)
-		}
-		if chosen != nil && p.leftToLeader(s, chosen.Resource) {
-			chosen, problem, w.waits = nil, p.waiting, true
-		}
-		if chosen == nil {
-			if problem.Field == "" && problem.Code != vip.CodeWaiting {
-				problem.Field = field
-			}
-			if len(held) > 0 {
-				problem.Message += fmt.Sprintf("; the service keeps %s", held[0].Resource.Addr)
-				p.refresh(w, from, &held[0])
-				w.addrs = append(w.addrs, held[0].Resource)
-				w.drops = append(w.drops, resourcesOf(held[1:])...) // of a move that was cut short
-			}
+		if len(held) == 0 {
 			w.problem(problem)
 			return
 		}
-		p.set(w, chosen)
-		w.gained = append(w.gained, chosen.Resource)
+		keep = 0 // the others are of a move that was cut short
+		problem.Message += fmt.Sprintf("; the service keeps %s", held[0].Resource.Addr)
+		w.problem(problem)
 	}
-	w.addrs = append(w.addrs, chosen.Resource)
-	for _, l := range held {
-		if l.Resource != chosen.Resource {
-			w.drops = append(w.drops, l.Resource)
+	p.refresh(w, from, &held[keep])
+	w.addrs = append(w.addrs, held[keep].Resource)
+	w.drops = append(w.drops, resourcesOf(slices.Delete(held, keep, keep+1))...)
+}
+
+// chooseAddress returns the op that gives a service an address of one family: the requested one, by
+// its index in the service, or one of the pool.
+func (p *plan) chooseAddress(w *answer, f vip.Family, requested int, from *pool.Pool, noPool vip.Problem, cooling []Lease) (op Op, problem vip.Problem) {
+	s, field := w.service, "pool"
+	switch {
+	case requested >= 0:
+		field = fmt.Sprintf("vips[%d]", requested)
+		op, problem = p.requestAddress(w, s.VIPs[requested], from, noPool)
+	case s.Assigned:
+		problem = unassigned("vips", "address")
+	case from == nil:
+		problem = noPool
+	case from.Ranges[f] == nil:
+		problem = vip.Problem{
+			Code: vip.CodeNoPool, Field: "families", Message: fmt.Sprintf("pool %q has no %s range", from.Name, familyName(f)),
+			Hint: "add one to the pool, or state the families of the service",
 		}
+	default:
+		op, problem = p.allocateAddress(s, from, f, cooling)
 	}
+	problem.Field = cmp.Or(problem.Field, field)
+	return op, problem
 }
 
 // unassigned says that a service's source assigns it nothing of what only the source may assign.
@@ -236,46 +227,30 @@ func (p *plan) refresh(w *answer, from *pool.Pool, l *Lease) {
 	}
 	h.Node = p.node
 	*l = now
-	p.set(w, &now)
+	p.set(w, Op{New: &now})
 }
 
-// requestAddress plans a lease of the address that a service requests.
-func (p *plan) requestAddress(w *answer, addr netip.Addr, from *pool.Pool, noPool vip.Problem) (*Lease, vip.Problem) {
-	s := w.service
+// requestAddress returns the op for the address that a service requests.
+func (p *plan) requestAddress(w *answer, addr netip.Addr, from *pool.Pool, noPool vip.Problem) (Op, vip.Problem) {
 	if from == nil {
-		return nil, noPool
+		return Op{}, noPool
 	}
 	r := Resource{Addr: addr}
-	if u, is := p.unreadable[r]; is {
-		return nil, unreadableProblem(r, u.stored.Reason)
+	if problem, unreadable := p.unreadableProblem(r); unreadable {
+		return Op{}, problem
 	}
-	l, taken := p.lease(r)
-	switch {
-	case taken && l.State == Held:
-		joined, problem := p.join(s, l, from)
-		if joined == nil {
+	if l, _ := p.lease(r); l.State == Held {
+		op, problem := p.join(w.service, l, from)
+		if op.New == nil {
 			w.claims(r)
 		}
-		return joined, problem
-	case !from.Allows(addr):
-		return nil, from.Refusal(addr)
-	case !taken:
-		return p.newAddress(s, r, from), vip.Problem{}
-	case !coolsFor(s, &l):
-		return nil, vip.Problem{
-			Code:    vip.CodeAddressTaken,
-			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", addr, l.Holders[0].Service, l.Until.Time().Format(time.RFC3339)),
-			Hint:    "wait, or request another address",
-		}
-	case l.Holders[0].Service == s.Key:
-		return p.revive(s, l), vip.Problem{}
+		return op, problem
 	}
-	return p.newAddress(s, r, from), vip.Problem{}
+	if !from.Allows(addr) {
+		return Op{}, from.Refusal(addr)
+	}
+	return p.request(w.service, r, p.newAddress(w.service, from))
 }
-
-// coolsFor reports whether a service may have a cooling lease: its own, or one that its source has
-// assigned to it, because the source knows that the former holder is done with it.
-func coolsFor(s *vip.Service, l *Lease) bool { return s.Assigned || l.Holders[0].Service == s.Key }
 
 // claims notes that a service waits for the holder of a resource that its source has assigned to
 // it. The service doesn't wait for the resource to cool down.
@@ -285,15 +260,15 @@ func (w *answer) claims(r Resource) {
 	}
 }
 
-// join plans to share an address that others hold.
-func (p *plan) join(s *vip.Service, l Lease, from *pool.Pool) (*Lease, vip.Problem) {
+// join returns the op for a share of an address that others hold.
+func (p *plan) join(s *vip.Service, l Lease, from *pool.Pool) (Op, vip.Problem) {
 	first := l.Holders[0]
 	if s.ShareKey == "" || s.ShareKey != l.ShareKey || l.Pool != from.Name {
 		hint := "request another address"
 		if l.ShareKey == "" || l.Pool == from.Name {
 			hint += ", or give both services the same share_key"
 		}
-		return nil, vip.Problem{
+		return Op{}, vip.Problem{
 			Code:    vip.CodeAddressTaken,
 			Message: fmt.Sprintf("%s is held by service %q of source %s since %s", l.Resource.Addr, first.Service, first.Source, l.Since.Time().Format(time.RFC3339)),
 			Hint:    hint,
@@ -302,15 +277,16 @@ func (p *plan) join(s *vip.Service, l Lease, from *pool.Pool) (*Lease, vip.Probl
 	for i, port := range s.Ports {
 		k := port.Key()
 		if other, its := portHolder(&l, k, s.Key); other != nil {
-			return nil, portTaken(l.Resource, k, other, its, fmt.Sprintf("ports[%d].port", i))
+			return Op{}, portTaken(l.Resource, k, other, its, fmt.Sprintf("ports[%d].port", i))
 		}
 	}
-	l.Holders = append(slices.Clone(l.Holders), p.addressHolder(s)...)
-	return &l, vip.Problem{}
+	l.Holders = append(slices.Clone(l.Holders), p.newAddress(s, from).Holders...)
+	return Op{New: &l}, vip.Problem{}
 }
 
-// allocateAddress plans a lease of an address that the allocator chooses.
-func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, cooling []Lease) (*Lease, vip.Problem) {
+// allocateAddress returns the op for an address that the allocator chooses: one that is shared, the
+// one that cooled down last, one that vanished from the store, or a free one.
+func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, cooling []Lease) (Op, vip.Problem) {
 	if s.ShareKey != "" {
 		var problem vip.Problem
 		for _, r := range p.shared(shareKey{from.Name, f, s.ShareKey}) {
@@ -319,7 +295,7 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, co
 				continue // as planned it isn't shared any more
 			}
 			joined, why := p.join(s, l, from)
-			if joined != nil {
+			if joined.New != nil {
 				return joined, vip.Problem{}
 			}
 			if problem.Code == "" {
@@ -328,7 +304,7 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, co
 		}
 		if problem.Code != "" {
 			problem.Hint = "choose another port, or another share_key for an address of its own"
-			return nil, problem
+			return Op{}, problem
 		}
 	}
 	var own *Lease
@@ -338,43 +314,37 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, co
 			own = l
 		}
 	}
+	want := p.newAddress(s, from)
 	if own != nil {
-		return p.revive(s, *own), vip.Problem{}
+		return p.give(own.Resource, want), vip.Problem{}
 	}
 	if l := p.lost(s.Key, func(l *Lease) bool {
 		return l.Resource.Addr.IsValid() && from.Allows(l.Resource.Addr) && vip.FamilyOf(l.Resource.Addr) == f
 	}); l != nil {
-		return p.newAddress(s, l.Resource, from), vip.Problem{}
+		return p.give(l.Resource, want), vip.Problem{}
 	}
 	in := from.Ranges[f]
-	r, ok := p.free(in.Dynamic, in.Static, p.index.addrs[f], &in.Cursor, func(k numbers.Number) Resource { return Resource{Addr: in.Addr(k)} })
+	op, ok := p.free(in, p.index.addrs[f], func(k numbers.Number) Resource { return Resource{Addr: in.Addr(k)} }, want)
 	if !ok {
 		u := p.index.usage[from.Name]
 		if u == nil {
 			u = &usage{}
 		}
-		return nil, vip.Problem{
+		return Op{}, vip.Problem{
 			Code:    vip.CodePoolFull,
 			Message: fmt.Sprintf("pool %q has no free %s address: %d are held, %d cool down", from.Name, familyName(f), u.held, u.cooling),
 			Hint:    "add a range to the pool's cidrs, or delete services",
 		}
 	}
-	return p.newAddress(s, r, from), vip.Problem{}
+	return op, vip.Problem{}
 }
 
-// newAddress returns the first lease of an address.
-func (p *plan) newAddress(s *vip.Service, r Resource, from *pool.Pool) *Lease {
-	return &Lease{Resource: r, Pool: from.Name, State: Held, ShareKey: s.ShareKey, Since: p.now, Holders: p.addressHolder(s)}
-}
-
-// revive gives a cooling address back to its last holder.
-func (p *plan) revive(s *vip.Service, l Lease) *Lease {
-	l.State, l.Until, l.ShareKey, l.Holders = Held, 0, s.ShareKey, p.addressHolder(s)
-	return &l
-}
-
-func (p *plan) addressHolder(s *vip.Service) []Holder {
-	return []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: p.node}}
+// newAddress returns a service's lease of an address of a pool.
+func (p *plan) newAddress(s *vip.Service, from *pool.Pool) Lease {
+	return Lease{
+		Pool: from.Name, ShareKey: s.ShareKey,
+		Holders: []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: p.node}},
+	}
 }
 
 // sharedPorts returns the ports that a service has on an address it may share, sorted.

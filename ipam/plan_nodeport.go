@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipam/internal/numbers"
-	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -53,33 +52,16 @@ func (p *plan) nodePorts(w *answer, held, cooling []Lease) {
 				now := *had
 				now.Holders = slices.Clone(had.Holders)
 				now.Holders[0].Source, now.Holders[0].Node = w.service.Source, p.node
-				p.set(w, &now)
+				p.set(w, Op{New: &now})
 			}
 			keep(q.key, had.Resource)
 			continue
 		}
-		var chosen *Lease
-		var problem vip.Problem
-		p.move = cursorMove{}
-		switch {
-		case q.want.Auto && w.service.Assigned:
-			problem = unassigned(q.field, "node port")
-		case q.want.Auto:
-			chosen, problem = p.allocateNodePort(w.service, q.key, cooling)
-		default:
-			chosen, problem = p.requestNodePort(w, q)
-		}
-		if chosen != nil && p.leftToLeader(w.service, chosen.Resource) {
-			chosen, problem, w.waits = nil, p.waiting, true
-		}
-		if chosen != nil {
-			p.set(w, chosen)
-			w.gained = append(w.gained, chosen.Resource)
-			keep(q.key, chosen.Resource)
+		op, problem := p.chooseNodePort(w, q, cooling)
+		problem.Field = q.field
+		if problem = p.gain(w, op, problem); problem == (vip.Problem{}) {
+			keep(q.key, op.New.Resource)
 			continue
-		}
-		if problem.Code != vip.CodeWaiting {
-			problem.Field = q.field
 		}
 		if had != nil {
 			problem.Message += fmt.Sprintf("; the service keeps %d", had.Resource.NodePort)
@@ -108,71 +90,70 @@ func nodePortOf(leases []Lease, k vip.PortKey, number uint16) (found *Lease) {
 	return found
 }
 
-// requestNodePort plans a lease of the number that a port requests.
-func (p *plan) requestNodePort(w *answer, q wantedNodePort) (*Lease, vip.Problem) {
-	s, k := w.service, q.key
-	r := Resource{NodePort: q.want.Number, Protocol: k.Protocol}
-	if set := p.cfg.NodePorts; r.NodePort < set.First || r.NodePort > set.Last {
-		return nil, vip.Problem{
+// chooseNodePort returns the op that gives a service a node port.
+func (p *plan) chooseNodePort(w *answer, q wantedNodePort, cooling []Lease) (Op, vip.Problem) {
+	s := w.service
+	want := Lease{Holders: []Holder{{Service: s.Key, Source: s.Source, Port: q.key, Node: p.node}}}
+	switch {
+	case !q.want.Auto:
+		return p.requestNodePort(w, q, want)
+	case s.Assigned:
+		return Op{}, unassigned(q.field, "node port")
+	}
+	return p.allocateNodePort(s, q.key, want, cooling)
+}
+
+func (p *plan) requestNodePort(w *answer, q wantedNodePort, want Lease) (Op, vip.Problem) {
+	r := Resource{NodePort: q.want.Number, Protocol: q.key.Protocol}
+	if set := p.cfg.NodePorts; !set.contains(r.NodePort) {
+		return Op{}, vip.Problem{
 			Code: vip.CodeOutsidePool, Message: fmt.Sprintf("%s is outside of the range %s", r, set),
 			Hint: "request a port of the range, or change ipam.node_ports",
 		}
 	}
-	l, taken := p.lease(r)
-	switch {
-	case p.isUnreadable(r):
-		return nil, unreadableProblem(r, p.unreadable[r].stored.Reason)
-	case !taken:
-		return p.newNodePort(s, k, r), vip.Problem{}
-	case l.State == Held:
+	if problem, unreadable := p.unreadableProblem(r); unreadable {
+		return Op{}, problem
+	}
+	if l, _ := p.lease(r); l.State == Held {
 		w.claims(r)
 		h := l.Holders[0]
-		return nil, vip.Problem{
+		return Op{}, vip.Problem{
 			Code:    vip.CodePortTaken,
 			Message: fmt.Sprintf("%s is held by %s of service %q of source %s since %s", r, nodePortUse(h.Port), h.Service, h.Source, l.Since.Time().Format(time.RFC3339)),
 			Hint:    "request another number, or use " + q.auto,
 		}
-	case !coolsFor(s, &l):
-		return nil, vip.Problem{
-			Code:    vip.CodePortTaken,
-			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", r, l.Holders[0].Service, l.Until.Time().Format(time.RFC3339)),
-			Hint:    "wait, or request another number",
-		}
-	case l.Holders[0].Service != s.Key:
-		return p.newNodePort(s, k, r), vip.Problem{}
 	}
-	return p.reviveNodePort(s, k, l), vip.Problem{}
+	return p.request(w.service, r, want)
 }
 
-// allocateNodePort plans a lease of a node port that the allocator chooses.
-func (p *plan) allocateNodePort(s *vip.Service, k vip.PortKey, cooling []Lease) (*Lease, vip.Problem) {
+// allocateNodePort returns the op for a node port that the allocator chooses: the one that cools
+// down for the service port, the one that vanished from the store, or a free one.
+func (p *plan) allocateNodePort(s *vip.Service, k vip.PortKey, want Lease, cooling []Lease) (Op, vip.Problem) {
 	set := p.cfg.NodePorts
-	if l := nodePortOf(cooling, k, 0); l != nil && l.Resource.NodePort >= set.First && l.Resource.NodePort <= set.Last {
+	if l := nodePortOf(cooling, k, 0); l != nil && set.contains(l.Resource.NodePort) {
 		if now, _ := p.lease(l.Resource); now.State == Cooling {
-			return p.reviveNodePort(s, k, *l), vip.Problem{}
+			return p.give(l.Resource, want), vip.Problem{}
 		}
 	}
 	if l := p.lost(s.Key, func(l *Lease) bool {
-		if l.Resource.NodePort < set.First || l.Resource.NodePort > set.Last {
+		if !set.contains(l.Resource.NodePort) {
 			return false
 		}
 		portless := l.Resource.Protocol == k.Protocol && l.holder(s.Key).Port == (vip.PortKey{}) // it could not be read
 		return portless || nodePortOf([]Lease{*l}, k, 0) != nil
 	}); l != nil {
-		return p.newNodePort(s, k, l.Resource), vip.Problem{}
+		return p.give(l.Resource, want), vip.Problem{}
 	}
-	all := numbers.Spans{{First: numbers.OfPort(set.First), Last: numbers.OfPort(set.Last)}}
-	static, dynamic := all.Split(pool.NodePortBand(all.Size()))
-	r, ok := p.free(dynamic, static, p.index.ports[k.Protocol], p.index.cursor[k.Protocol], func(n numbers.Number) Resource {
+	op, ok := p.free(p.ports[k.Protocol], p.index.ports[k.Protocol], func(n numbers.Number) Resource {
 		return Resource{NodePort: n.Port(), Protocol: k.Protocol}
-	})
+	}, want)
 	if !ok {
-		return nil, vip.Problem{
+		return Op{}, vip.Problem{
 			Code: vip.CodePoolFull, Message: fmt.Sprintf("no free %s node port in %s", k.Protocol, set),
 			Hint: "extend ipam.node_ports, or delete services",
 		}
 	}
-	return p.newNodePort(s, k, r), vip.Problem{}
+	return op, vip.Problem{}
 }
 
 // nodePortUse says what of a service has a node port.
@@ -181,17 +162,4 @@ func nodePortUse(k vip.PortKey) string {
 		return "the health check"
 	}
 	return "port " + k.String()
-}
-
-func (p *plan) newNodePort(s *vip.Service, k vip.PortKey, r Resource) *Lease {
-	return &Lease{Resource: r, State: Held, Since: p.now, Holders: p.nodePortHolder(s, k)}
-}
-
-func (p *plan) reviveNodePort(s *vip.Service, k vip.PortKey, l Lease) *Lease {
-	l.State, l.Until, l.Holders = Held, 0, p.nodePortHolder(s, k)
-	return &l
-}
-
-func (p *plan) nodePortHolder(s *vip.Service, k vip.PortKey) []Holder {
-	return []Holder{{Service: s.Key, Source: s.Source, Port: k, Node: p.node}}
 }

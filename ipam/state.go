@@ -6,7 +6,6 @@ import (
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -31,6 +30,7 @@ type state struct {
 	host  hostnet.Snapshot
 	guard *pool.Guard
 	pools []*pool.Pool
+	ports map[vip.Protocol]*pool.Ranges // of node ports
 }
 
 // lease returns the lease of a resource, or the zero Lease.
@@ -61,7 +61,7 @@ func (s *state) dynamicOf(l *Lease) *pool.Ranges {
 	if p == nil {
 		return nil
 	}
-	if r := p.Ranges[vip.FamilyOf(l.Resource.Addr)]; r != nil && r.Dynamic.Contains(numbers.Of(l.Resource.Addr)) {
+	if r := p.Ranges[vip.FamilyOf(l.Resource.Addr)]; r != nil && r.Dynamic.Contains(l.Resource.number()) {
 		return r
 	}
 	return nil
@@ -72,8 +72,7 @@ func (s *state) record(r Resource, old, now *Lease) {
 	if now != nil && now.State == Blocked {
 		s.markUnreadable(r, *now, old)
 		s.index.update(r, old, nil)
-		set, k := s.index.set(r)
-		set.Add(k)
+		s.index.set(r).Add(r.number())
 		s.leases.Delete(r)
 		return
 	}
@@ -103,6 +102,13 @@ func (s *state) rebuildPools() {
 		pools = append(pools, made)
 	}
 	s.pools = pools
+	for _, p := range protocols {
+		r := pool.NodePorts(s.cfg.NodePorts.First, s.cfg.NodePorts.Last)
+		if former := s.ports[p]; former != nil {
+			r.Cursor = former.Cursor
+		}
+		s.ports[p] = r
+	}
 }
 
 // unreadableLease is a resource with a lease that the store can't read.

@@ -36,11 +36,11 @@ type Pool struct {
 	guard  *Guard
 }
 
-// Ranges are a pool's addresses of one family.
+// Ranges are a pool's addresses of one family, or the node ports of one protocol.
 type Ranges struct {
 	v4     bool
 	Usable numbers.Spans // what the configuration allows
-	// Static and Dynamic are the usable addresses less what is held out: the band reserved for
+	// Static and Dynamic are the usable addresses less what is held out of the pool: the band reserved for
 	// requests, and the rest, from which automatic allocation takes first.
 	Static, Dynamic numbers.Spans
 	HeldOut         uint64
@@ -79,6 +79,14 @@ func New(p Config, g *Guard) *Pool {
 		r.HeldOut = r.Usable.Size() - numbers.AddSaturating(r.Static.Size(), r.Dynamic.Size())
 	}
 	return out
+}
+
+// NodePorts returns the ranges of the node ports from first to last.
+func NodePorts(first, last uint16) *Ranges {
+	all := numbers.Spans{{First: numbers.OfPort(first), Last: numbers.OfPort(last)}}
+	r := &Ranges{Usable: all}
+	r.Static, r.Dynamic = all.Split(nodePortBand(all.Size()))
+	return r
 }
 
 // Addr returns the address of a number in the ranges.
@@ -148,9 +156,9 @@ func (p *Pool) Refusal(a netip.Addr) vip.Problem {
 // network and broadcast addresses.
 func addressBand(size uint64) uint64 { return band(size, 16, 256) }
 
-// NodePortBand is the same for node ports: min(max(16, size/32), 128) (KEP-3668), so 86 of the 2768
+// nodePortBand is the same for node ports: min(max(16, size/32), 128) (KEP-3668), so 86 of the 2768
 // ports from 30000 to 32767.
-func NodePortBand(size uint64) uint64 { return band(size, 32, 128) }
+func nodePortBand(size uint64) uint64 { return band(size, 32, 128) }
 
 func band(size, share, most uint64) uint64 {
 	if size <= 16 {
