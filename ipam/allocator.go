@@ -199,30 +199,49 @@ func (a *Allocator) Orphans() int {
 	return len(a.orphans)
 }
 
-// leads reports whether this host is the leader.
-func (a *Allocator) leads() bool { return a.leadership == nil || a.leadership.Mine() }
-
-// leaderActed restarts the grace period if the leader wrote something that this host waits for.
-func (a *Allocator) leaderActed(node string, k vip.ServiceKey) {
-	if a.leadership != nil && node != a.node && node == a.leadership.Elected() && (a.waiting.has(k) || a.releases.has(k)) {
-		a.grace.leaderActed(a.now())
-	}
-}
-
-// waitingProblem says that a service waits for the leader.
-func (a *Allocator) waitingProblem() vip.Problem {
-	message := "waiting for the leader: no node is elected to allocate the fleet's addresses"
-	if leader := a.leadership.Elected(); leader != "" {
-		message = fmt.Sprintf("waiting for the leader: node %s allocates the fleet's addresses", leader)
-	}
-	return vip.Problem{Code: vip.CodeWaiting, Message: message,
-		Hint: fmt.Sprintf("wait: this node allocates them itself after %s", sessionTTL+stepInJitter)}
-}
-
 // nudge makes Run look at its deadlines again.
 func (a *Allocator) nudge() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
+}
+
+// writeLock is the lock of the one who writes to the store. It is a channel and not a sync.Mutex
+// because testing/synctest then lets time pass while others wait for it during a slow commit.
+type writeLock chan struct{}
+
+func newWriteLock() writeLock { return make(writeLock, 1) }
+
+func (l writeLock) Lock() { l <- struct{}{} }
+
+// LockWithin takes the lock unless that takes longer than d.
+func (l writeLock) LockWithin(d time.Duration) bool {
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case l <- struct{}{}:
+		return true
+	case <-late.C:
+		return false
+	}
+}
+
+func (l writeLock) Unlock() { <-l }
+
+// broadcast is a channel that is closed to wake every reader, and then replaced. It is guarded by
+// Allocator.mu.
+type broadcast struct{ c chan struct{} }
+
+func newBroadcast() broadcast { return broadcast{make(chan struct{})} }
+
+func (b *broadcast) wait(mu *sync.RWMutex) <-chan struct{} {
+	mu.RLock()
+	defer mu.RUnlock()
+	return b.c
+}
+
+func (b *broadcast) send() {
+	close(b.c)
+	b.c = make(chan struct{})
 }

@@ -145,7 +145,7 @@ func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []
 				moved = append(moved, w)
 			}
 		case again && isConflict(why):
-			conflicted = append(conflicted, i)
+			conflicted, answers[n] = append(conflicted, i), nil
 		default:
 			answers[n] = a.refused(services[i], why, leader)
 		}
@@ -156,8 +156,8 @@ func (a *Allocator) assign(ctx context.Context, services []*vip.Service, todo []
 		}
 	}
 	for n, i := range todo {
-		if !slices.Contains(conflicted, i) {
-			out[i] = answers[n].allocation(a.lease)
+		if w := answers[n]; w != nil {
+			out[i] = w.allocation(a.lease)
 		}
 	}
 	return conflicted

@@ -9,29 +9,26 @@
 //
 // # Source code organization
 //
-// Files use only those listed before them, apart from the methods of one type.
-//
-// Vocabulary:
+// Contract:
 //   - lease.go, leasejson.go: Resource, Lease, and their stored form
-//   - store.go: the Store contract; boltstore, consulstore and memstore implement it
-//   - config.go: pools and times as configured; internal/pool finds what is wrong with pools
+//   - store.go: Store and its ops; boltstore, consulstore and memstore implement it
+//   - holdings.go: Holdings, leases by service, also for stores
 //
-// What is known:
+// What is known, which only the writer changes:
+//   - state.go: leases, pools, indexes, and what the store can't read
+//   - internal/pool: pools less what they must keep clear of, and their problems
 //   - internal/numbers: sets and ranges of addresses and ports as numbers
-//   - internal/pool: pools less what they must keep clear of, and their alarms
-//   - holdings.go, index.go: leases by service, by share key, and by the end of cooling
-//   - state.go: all of the above, and what the store can't read
 //
 // Plans, which are pure functions of that state and the requests:
-//   - plan.go, plan_address.go, plan_nodeport.go, plan_service.go: the ops that grant requests
-//   - plan_release.go: the ops that release
+//   - plan.go: the ops that grant requests, and the steps that all kinds of resources share
+//   - plan_service.go, plan_address.go, plan_nodeport.go: one service, its addresses, its node ports
 //
-// The Allocator, which commits plans:
-//   - leadership.go, undo.go: when this host acts, if hosts share the store
-//   - signals.go: what goroutines wait for
-//   - allocator.go, configure.go: its construction, its settings, its readers
+// The Allocator, which commits plans; its methods that write hold the lock "write":
+//   - allocator.go: its construction, its readers, its locks
+//   - config.go: pools and times as configured, and their changes
+//   - leadership.go: when this host acts, if hosts share the store
 //   - commit.go: from ops, and from changes by other hosts, to visible leases
-//   - assign.go, release.go: what the pipeline calls
+//   - assign.go, release.go: what the pipeline calls; release.go also plans releases
 //   - follow.go: what the store has, at the start and later
-//   - cool.go, sweep.go, run.go: what Run does at a deadline
+//   - run.go, sweep.go: what Run does at a deadline: recalls, the end of cooling, orphans
 package ipam

@@ -45,7 +45,7 @@ func (h Holdings) Any(k vip.ServiceKey) bool { return h.first.Get(k) != nil }
 // O(holders and what they hold).
 func (h Holdings) Follow(old, now *Lease) {
 	for k := range holdersOf(old) {
-		if now == nil || !holds(now, k) {
+		if now == nil || now.holder(k) == nil {
 			h.remove(k, old.Resource)
 		}
 	}
@@ -106,9 +106,4 @@ func (h Holdings) remove(k vip.ServiceKey, r Resource) {
 			return
 		}
 	}
-}
-
-// holds reports whether a lease of any state names a service.
-func holds(l *Lease, k vip.ServiceKey) bool {
-	return slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.Service == k })
 }

@@ -30,7 +30,7 @@ func TestHoldingsFollowLeases(t *testing.T) {
 			leases[r] = now
 			for i := range 5 {
 				k := key(i)
-				had, has := old != nil && holds(old, k), now != nil && holds(now, k)
+				had, has := old != nil && old.holder(k) != nil, now != nil && now.holder(k) != nil
 				switch {
 				case has && !had:
 					oracle[k] = append(oracle[k], r)

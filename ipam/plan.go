@@ -95,15 +95,15 @@ func (p *plan) shared(k shareKey) []Resource {
 	return out
 }
 
-// lost returns a fitting lease of the service that vanished from the store and has no holder now.
-func (p *plan) lost(k vip.ServiceKey, fits func(*Lease) bool) *Lease {
-	for i := range p.vanished[k] {
-		l := &p.vanished[k][i]
-		if _, taken := p.lease(l.Resource); !taken && !p.isUnreadable(l.Resource) && fits(l) {
-			return l
+// lost returns the leases of a service that vanished from the store and have no holder now.
+func (p *plan) lost(k vip.ServiceKey) (out []Lease) {
+	for _, l := range p.vanished[k] {
+		_, taken := p.lease(l.Resource)
+		if _, unreadable := p.unreadable[l.Resource]; !taken && !unreadable {
+			out = append(out, l)
 		}
 	}
-	return nil
+	return out
 }
 
 // leftToLeader reports whether the service in hand waits for the leader to allocate r. It takes

@@ -318,18 +318,15 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, co
 	if own != nil {
 		return p.give(own.Resource, want), vip.Problem{}
 	}
-	if l := p.lost(s.Key, func(l *Lease) bool {
-		return l.Resource.Addr.IsValid() && from.Allows(l.Resource.Addr) && vip.FamilyOf(l.Resource.Addr) == f
-	}); l != nil {
-		return p.give(l.Resource, want), vip.Problem{}
+	for _, l := range addressesOf(p.lost(s.Key), f) {
+		if from.Allows(l.Resource.Addr) {
+			return p.give(l.Resource, want), vip.Problem{}
+		}
 	}
 	in := from.Ranges[f]
 	op, ok := p.free(in, p.index.addrs[f], func(k numbers.Number) Resource { return Resource{Addr: in.Addr(k)} }, want)
 	if !ok {
 		u := p.index.usage[from.Name]
-		if u == nil {
-			u = &usage{}
-		}
 		return Op{}, vip.Problem{
 			Code:    vip.CodePoolFull,
 			Message: fmt.Sprintf("pool %q has no free %s address: %d are held, %d cool down", from.Name, familyName(f), u.held, u.cooling),

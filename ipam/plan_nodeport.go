@@ -135,14 +135,11 @@ func (p *plan) allocateNodePort(s *vip.Service, k vip.PortKey, want Lease, cooli
 			return p.give(l.Resource, want), vip.Problem{}
 		}
 	}
-	if l := p.lost(s.Key, func(l *Lease) bool {
-		if !set.contains(l.Resource.NodePort) {
-			return false
+	for _, l := range p.lost(s.Key) {
+		its := l.holder(s.Key).Port // none if it could not be read
+		if set.contains(l.Resource.NodePort) && l.Resource.Protocol == k.Protocol && (its == k || its == vip.PortKey{}) {
+			return p.give(l.Resource, want), vip.Problem{}
 		}
-		portless := l.Resource.Protocol == k.Protocol && l.holder(s.Key).Port == (vip.PortKey{}) // it could not be read
-		return portless || nodePortOf([]Lease{*l}, k, 0) != nil
-	}); l != nil {
-		return p.give(l.Resource, want), vip.Problem{}
 	}
 	op, ok := p.free(p.ports[k.Protocol], p.index.ports[k.Protocol], func(n numbers.Number) Resource {
 		return Resource{NodePort: n.Port(), Protocol: k.Protocol}

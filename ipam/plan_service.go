@@ -58,11 +58,7 @@ func (p *plan) current(s *vip.Service) *answer {
 	for _, r := range p.unreadableOf[s.Key] {
 		w.unstored = append(w.unstored, p.unreadable[r].known)
 	}
-	for _, l := range p.vanished[s.Key] {
-		if _, taken := p.lease(l.Resource); !taken && !p.isUnreadable(l.Resource) {
-			w.unstored = append(w.unstored, l)
-		}
-	}
+	w.unstored = append(w.unstored, p.lost(s.Key)...)
 	held = append(held, w.unstored...)
 	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
 		if of := addressesOf(held, f); len(of) > 0 {
