@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"net/netip"
@@ -49,12 +48,7 @@ func kindOf(r ipam.Resource) string {
 	return v1.KindNodePort
 }
 
-var resourceOrder = order[ipam.Resource]{compareResources, resourceKey, parseResource}
-
-// compareResources orders addresses before node ports.
-func compareResources(a, b ipam.Resource) int {
-	return cmp.Or(cmp.Compare(kindOf(a), kindOf(b)), a.Addr.Compare(b.Addr), cmp.Compare(a.NodePort, b.NodePort), cmp.Compare(a.Protocol, b.Protocol))
-}
+var resourceOrder = order[ipam.Resource]{ipam.Resource.Compare, resourceKey, parseResource}
 
 // resourceKey returns "192.0.2.10", or "30080/tcp" for a node port.
 func resourceKey(r ipam.Resource) string {

@@ -179,7 +179,7 @@ func (a *Allocator) SourceOf(k vip.ServiceKey) (source string, known bool) {
 	defer a.mu.RUnlock()
 	var first Resource
 	for r := range a.index.owned.Of(k) {
-		if known && compareResources(first, r) < 0 {
+		if known && first.Compare(r) < 0 {
 			continue
 		}
 		if l, _, ok := a.leases.Get(r); ok {

@@ -33,12 +33,12 @@ func (r Resource) number() numbers.Number {
 	return numbers.OfPort(r.NodePort)
 }
 
-// compareResources orders addresses before node ports.
-func compareResources(a, b Resource) int {
-	if a.Addr.IsValid() != b.Addr.IsValid() {
-		return -a.Addr.Compare(b.Addr) // an invalid address is below all others
+// Compare orders addresses, then node ports by number and protocol.
+func (r Resource) Compare(o Resource) int {
+	if r.Addr.IsValid() != o.Addr.IsValid() {
+		return -r.Addr.Compare(o.Addr) // an invalid address is below all others
 	}
-	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.NodePort, b.NodePort))
+	return cmp.Or(r.Addr.Compare(o.Addr), cmp.Compare(r.NodePort, o.NodePort), cmp.Compare(r.Protocol, o.Protocol))
 }
 
 // Lease is one resource that is assigned to services. A lease is durable before it is visible.

@@ -69,8 +69,7 @@ func (p *plan) leasesOf(k vip.ServiceKey) (held, cooling []Lease) {
 }
 
 func olderFirst(a, b Lease) int {
-	return cmp.Or(cmp.Compare(a.Since, b.Since), a.Resource.Addr.Compare(b.Resource.Addr),
-		cmp.Compare(a.Resource.NodePort, b.Resource.NodePort), cmp.Compare(a.Resource.Protocol, b.Resource.Protocol))
+	return cmp.Or(cmp.Compare(a.Since, b.Since), a.Resource.Compare(b.Resource))
 }
 
 func resourcesOf(leases []Lease) []Resource {

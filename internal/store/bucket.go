@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -35,21 +36,19 @@ type Tx[V any] struct {
 
 // Put sets the value at key. The key has 1 to 32768 bytes, and its first byte is not 0.
 func (tx *Tx[V]) Put(key string, value V) {
-	if tx.err == nil {
-		var b []byte
-		if b, tx.err = tx.encode(key, value); tx.err == nil {
-			tx.writes = append(tx.writes, write{tx.bucket, []byte(key), b})
-		}
+	stored, err := seal(key, value)
+	if err != nil {
+		err = fmt.Errorf("write %s %q: %w", tx.bucket, key, err)
 	}
+	tx.add(key, stored, err)
 }
 
 // Delete removes the value at key, if there is one.
-func (tx *Tx[V]) Delete(key string) {
-	if tx.err == nil {
-		if tx.err = checkKey(tx.bucket, key); tx.err == nil {
-			tx.writes = append(tx.writes, write{bucket: tx.bucket, key: []byte(key)})
-		}
-	}
+func (tx *Tx[V]) Delete(key string) { tx.add(key, nil, nil) }
+
+func (tx *Tx[V]) add(key string, stored []byte, err error) {
+	tx.err = cmp.Or(tx.err, checkKey(tx.bucket, key), err)
+	tx.writes = append(tx.writes, write{tx.bucket, []byte(key), stored})
 }
 
 // Put stores the value at key durably. After an ErrUnavailable error the old value is still there.
@@ -168,17 +167,6 @@ func checkKey(bucket, key string) error {
 		return fmt.Errorf("write %s: key %q starts with a zero byte", bucket, key)
 	}
 	return nil
-}
-
-func (tx *Tx[V]) encode(key string, value V) ([]byte, error) {
-	if err := checkKey(tx.bucket, key); err != nil {
-		return nil, err
-	}
-	stored, err := seal(key, value)
-	if err != nil {
-		return nil, fmt.Errorf("write %s %q: %w", tx.bucket, key, err)
-	}
-	return stored, nil
 }
 
 // seal returns the stored form of a value.

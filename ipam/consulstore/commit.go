@@ -202,7 +202,7 @@ func textOf(list []ipam.Resource) string {
 		return "nothing"
 	}
 	var names []string
-	for _, r := range sorted(list) {
+	for _, r := range slices.SortedFunc(slices.Values(list), ipam.Resource.Compare) {
 		names = append(names, r.String())
 	}
 	return strings.Join(names, ", ")

@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -225,10 +224,4 @@ func (s *Store) held(k vip.ServiceKey) (list []ipam.Resource, index uint64, err 
 		return nil, 0, p
 	}
 	return nil, 0, nil
-}
-
-func sorted(list []ipam.Resource) []ipam.Resource {
-	list = slices.Clone(list)
-	slices.SortFunc(list, func(a, b ipam.Resource) int { return strings.Compare(keyOf(a), keyOf(b)) })
-	return list
 }

@@ -188,7 +188,7 @@ func (p *plan) compose(g *group) {
 		writes = append(writes, w)
 	}
 	for _, k := range g.services {
-		f, holds := p.fences[k], sorted(p.trial.Held(k))
+		f, holds := p.fences[k], slices.SortedFunc(slices.Values(p.trial.Held(k)), ipam.Resource.Compare)
 		key := serviceKeyOf(k)
 		switch {
 		case len(writes) == 0 || len(holds) == 0 && f.index == 0:

@@ -33,48 +33,57 @@ func newPlan(in, present Contents, node string, now time.Time) *plan {
 	for _, u := range in.Unreadable {
 		p.unread(u, present)
 	}
-	for _, r := range sorted(in.Leases) {
+	for _, r := range slices.SortedFunc(maps.Keys(in.Leases), ipam.Resource.Compare) {
 		p.lease(in.Leases[r], present.Leases, wants, node)
 	}
-	for _, key := range slices.Sorted(maps.Keys(in.Services)) {
-		record := in.Services[key]
-		there, exists := present.Services[key]
-		switch {
-		case !exists:
-			record = adopted(record, node, now)
-			p.services = append(p.services, registry.Edit[rest.Record]{Key: key, Value: &record})
-			p.result.Services++
-		case reflect.DeepEqual(record.Spec, there.Spec) && maps.Equal(record.Registered, there.Registered):
-			p.result.Same++
-		default:
-			by := ""
-			if there.Node != "" {
-				by = ", through node " + there.Node
+	p.services = compareAll(p, "registration", &p.result.Services, in.Services, present.Services,
+		func(r rest.Record) rest.Record { return adopted(r, node, now) },
+		func(r, there rest.Record) string {
+			switch {
+			case reflect.DeepEqual(r.Spec, there.Spec) && maps.Equal(r.Registered, there.Registered):
+				return ""
+			case there.Node == "":
+				return "the store has another service of this name"
 			}
-			p.result.Conflicts = append(p.result.Conflicts, Conflict{Kind: "registration", Name: strings.TrimPrefix(key, vip.DefaultNamespace+"/"), Message: "the store has another service of this name" + by})
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(in.States)) {
-		o := in.States[key]
-		there, exists := present.States[key]
-		switch {
-		case !exists:
-			p.states = append(p.states, registry.Edit[overrides.Override]{Key: key, Value: &o})
-			p.result.States++
-		case there.State == o.State:
-			p.result.Same++
-		default:
-			p.result.Conflicts = append(p.result.Conflicts, Conflict{Kind: "state", Name: strings.TrimPrefix(key, vip.DefaultNamespace+"/"),
-				Message: fmt.Sprintf("%s in the file, %s in the store", o.State, there.State)})
-		}
-	}
+			return "the store has another service of this name, through node " + there.Node
+		})
+	p.states = compareAll(p, "state", &p.result.States, in.States, present.States,
+		func(o overrides.Override) overrides.Override { return o },
+		func(o, there overrides.Override) string {
+			if o.State == there.State {
+				return ""
+			}
+			return fmt.Sprintf("%s in the file, %s in the store", o.State, there.State)
+		})
 	return p
 }
+
+// compareAll returns the edits for the values that the store doesn't have, as made makes them, and
+// counts them. differs says how a value differs from the one in the store, "" if it doesn't.
+func compareAll[V any](p *plan, kind string, count *int, in, present map[string]V, made func(V) V, differs func(in, there V) string) (edits []registry.Edit[V]) {
+	for _, key := range slices.Sorted(maps.Keys(in)) {
+		there, exists := present[key]
+		if !exists {
+			edits = append(edits, registry.Edit[V]{Key: key, Value: new(made(in[key]))})
+			*count++
+		} else if why := differs(in[key], there); why != "" {
+			p.conflict(Conflict{Kind: kind, Name: nameOf(key), Message: why})
+		} else {
+			p.result.Same++
+		}
+	}
+	return edits
+}
+
+func (p *plan) conflict(c Conflict) { p.result.Conflicts = append(p.result.Conflicts, c) }
+
+// nameOf returns a key without the default namespace.
+func nameOf(key string) string { return strings.TrimPrefix(key, vip.DefaultNamespace+"/") }
 
 // unread reports a value that was unreadable when the snapshot was saved, unless the store has a
 // readable one.
 func (p *plan) unread(u Unreadable, present Contents) {
-	c := Conflict{Kind: u.Kind, Name: strings.TrimPrefix(u.Key, vip.DefaultNamespace+"/"), Service: strings.Join(u.Services, ", "),
+	c := Conflict{Kind: u.Kind, Name: nameOf(u.Key), Service: strings.Join(u.Services, ", "),
 		Message: "unreadable when saved: " + u.Message}
 	var there bool
 	switch u.Kind {
@@ -93,7 +102,7 @@ func (p *plan) unread(u Unreadable, present Contents) {
 		p.result.Same++
 		return
 	}
-	p.result.Conflicts = append(p.result.Conflicts, c)
+	p.conflict(c)
 }
 
 // elsewhere finds a holder of l that holds another address or node port in the store,
@@ -116,8 +125,7 @@ func (p *plan) elsewhere(l ipam.Lease, wants map[vip.ServiceKey][]ipam.Resource)
 func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants map[vip.ServiceKey][]ipam.Resource, node string) {
 	there, exists := present[l.Resource]
 	conflict := func(format string, args ...any) {
-		p.result.Conflicts = append(p.result.Conflicts,
-			Conflict{Kind: "lease", Name: l.Resource.String(), Service: holdersOf(l), Message: fmt.Sprintf(format, args...)})
+		p.conflict(Conflict{Kind: "lease", Name: l.Resource.String(), Service: holdersOf(l), Message: fmt.Sprintf(format, args...)})
 	}
 	new := l.Holders // holders that the store doesn't have
 	switch {

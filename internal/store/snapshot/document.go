@@ -39,7 +39,7 @@ type Document struct {
 // NewDocument returns the document of contents; the caller fills in its origin.
 func NewDocument(c Contents) Document {
 	d := Document{Format: Format, Leases: []ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]overrides.Override{}}
-	for _, r := range sorted(c.Leases) {
+	for _, r := range slices.SortedFunc(maps.Keys(c.Leases), ipam.Resource.Compare) {
 		if l := c.Leases[r]; l.State != ipam.Blocked {
 			d.Leases = append(d.Leases, l)
 			continue
@@ -59,22 +59,6 @@ func unreadableLease(l ipam.Lease) Unreadable {
 		u.Services = append(u.Services, h.Service.String())
 	}
 	return u
-}
-
-// sorted lists resources: addresses, then node ports.
-func sorted(leases map[ipam.Resource]ipam.Lease) []ipam.Resource {
-	return slices.SortedFunc(maps.Keys(leases), func(a, b ipam.Resource) int {
-		if a.Addr.IsValid() != b.Addr.IsValid() {
-			if a.Addr.IsValid() {
-				return -1
-			}
-			return 1
-		}
-		if c := a.Addr.Compare(b.Addr); c != 0 {
-			return c
-		}
-		return strings.Compare(a.String(), b.String())
-	})
 }
 
 // raw is a document with undecoded parts, so that each invalid part can be named.

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // write applies the plan. It writes leases first, so that the address of a registration exists when
@@ -27,9 +25,6 @@ func (p *plan) write(ctx context.Context, to Stores) error {
 }
 
 func (p *plan) writeLeases(ctx context.Context, to ipam.Store) error {
-	if len(p.ops) == 0 {
-		return nil
-	}
 	if err := to.Commit(ctx, p.ops); err != nil {
 		return err
 	}
@@ -45,8 +40,7 @@ func (p *plan) writeLeases(ctx context.Context, to ipam.Store) error {
 		case !refused[op.New.Resource]:
 			refused[op.New.Resource] = true
 			p.result.Leases--
-			p.result.Conflicts = append(p.result.Conflicts,
-				Conflict{Kind: "lease", Name: op.New.Resource.String(), Service: holdersOf(*op.New), Message: "not written: " + op.Err.Error()})
+			p.conflict(Conflict{Kind: "lease", Name: op.New.Resource.String(), Service: holdersOf(*op.New), Message: "not written: " + op.Err.Error()})
 		}
 	}
 	return nil
@@ -69,7 +63,7 @@ func writeAll[V any](ctx context.Context, p *plan, kind string, count *int, edit
 		case b.Err == nil:
 		case errors.As(b.Err, &outdated):
 			*count--
-			p.result.Conflicts = append(p.result.Conflicts, Conflict{Kind: kind, Name: strings.TrimPrefix(edits[i].Key, vip.DefaultNamespace+"/"), Message: "changed by another host at the same time, or unreadable in the store"})
+			p.conflict(Conflict{Kind: kind, Name: nameOf(edits[i].Key), Message: "changed by another host at the same time, or unreadable in the store"})
 		default:
 			return fmt.Errorf("%s: %w", edits[i].Key, b.Err)
 		}
