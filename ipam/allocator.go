@@ -79,6 +79,7 @@ type Allocator struct {
 	// unclaimed are, after Settled, the services that may hold leases without a source that
 	// names them.
 	unclaimed map[vip.ServiceKey]struct{}
+	orphans   map[vip.ServiceKey]time.Time // as the last sweep found them; since when
 
 	mu sync.RWMutex // taken after write; its holder may read what follows
 	state
@@ -89,7 +90,6 @@ type Allocator struct {
 	alarms  map[string][]vip.Problem
 	freed   broadcast
 	changed broadcast // by Configure
-	orphans map[vip.ServiceKey]time.Time
 
 	wake chan struct{} // tells Run to look at its deadlines
 }
@@ -189,14 +189,6 @@ func (a *Allocator) SourceOf(k vip.ServiceKey) (source string, known bool) {
 		}
 	}
 	return source, known
-}
-
-// Orphans returns the number of services that hold leases although no source names them. It is 0
-// before Settled.
-func (a *Allocator) Orphans() int {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return len(a.orphans)
 }
 
 // nudge makes Run look at its deadlines again.

@@ -261,7 +261,7 @@ func (a *Allocator) releaseDrops(ctx context.Context, moved []*answer) error {
 	}
 	fenced := make(map[Resource]bool)
 	for i := range p.ops {
-		fenced[p.ops[i].resource()] = isFenced(p.ops[i].Err)
+		fenced[p.ops[i].Resource()] = isFenced(p.ops[i].Err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -32,7 +32,7 @@ func (a *Allocator) commit(ctx context.Context, ops []Op, by committer) error {
 	defer a.mu.Unlock()
 	for i := range ops {
 		op := &ops[i]
-		r := op.resource()
+		r := op.Resource()
 		if op.Err == nil {
 			a.record(r, op.New)
 			if op.from != nil { // failed tries don't use up a pool: what nobody got is the next to be allocated
@@ -40,7 +40,7 @@ func (a *Allocator) commit(ctx context.Context, ops []Op, by committer) error {
 			}
 			continue
 		}
-		if conflict := (*ConflictError)(nil); errors.As(op.Err, &conflict) {
+		if conflict, ok := errors.AsType[*ConflictError](op.Err); ok {
 			a.log.Log(ctx, a.conflictLevel(), "lease changed by another writer", "resource", r, "conflict", conflict)
 			a.receive(r, conflict.Actual)
 			for _, c := range conflict.Others {
@@ -65,15 +65,14 @@ func (a *Allocator) conflictLevel() slog.Level {
 // free. The caller holds both locks.
 func (a *Allocator) record(r Resource, now *Lease) {
 	old, _, _ := a.leases.Get(r)
-	if now != nil && now.State == Blocked {
-		if former, was := a.unreadable[r]; !was || former.stored.Reason != now.Reason {
-			a.log.Warn("lease unreadable; its resource is not allocated", "resource", r, "reason", now.Reason, "holders", len(now.Holders))
-		}
-		a.state.record(r, old, now)
-		return
+	if former := a.unreadable[r]; now != nil && now.State == Blocked && former.stored.Reason != now.Reason {
+		a.log.Warn("lease unreadable; its resource is not allocated", "resource", r, "reason", now.Reason, "holders", len(now.Holders))
 	}
 	a.state.record(r, old, now)
 	if now != nil {
+		if now.State == Blocked {
+			return
+		}
 		for _, h := range now.Holders {
 			a.checkClaimed(h.Service)
 		}
@@ -168,8 +167,7 @@ func (a *Allocator) receiveLoss(old, now *Lease) {
 // storeProblem says that a service gets nothing because the store can't be written.
 func storeProblem(err error) vip.Problem {
 	p := vip.Problem{Code: vip.CodeStore, Message: fmt.Sprintf("the lease could not be stored: %v", err), Hint: "what the service holds stays; this is tried again"}
-	var inner vip.Problem
-	if errors.As(err, &inner) && inner.Hint != "" {
+	if inner, ok := errors.AsType[vip.Problem](err); ok && inner.Hint != "" {
 		p.Hint = inner.Hint
 	}
 	return p
@@ -178,22 +176,21 @@ func storeProblem(err error) vip.Problem {
 // refusal says why the store wrote nothing for a service, and whether that concerns only this
 // service, which then asks again soon.
 func refusal(err error) (p vip.Problem, soon bool) {
-	var fenced *FencedError
-	switch {
-	case errors.As(err, &fenced):
+	if fenced, ok := errors.AsType[*FencedError](err); ok {
 		return vip.Problem{Code: vip.CodeWaiting, Message: fenced.Error(), Hint: fenced.Hint}, true
-	case isConflict(err):
+	}
+	if isConflict(err) {
 		return vip.Problem{Code: vip.CodeWaiting, Message: fmt.Sprintf("other nodes change it at the same time: %v", err), Hint: "wait: it is tried again in some seconds"}, true
 	}
 	return storeProblem(err), false
 }
 
 func isConflict(err error) bool {
-	conflict := (*ConflictError)(nil)
-	return errors.As(err, &conflict)
+	_, is := errors.AsType[*ConflictError](err)
+	return is
 }
 
 func isFenced(err error) bool {
-	fenced := (*FencedError)(nil)
-	return errors.As(err, &fenced)
+	_, is := errors.AsType[*FencedError](err)
+	return is
 }

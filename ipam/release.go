@@ -123,7 +123,7 @@ func (a *Allocator) release(ctx context.Context, gone []Released, may func(Holde
 			}
 			conflicted := false
 			for _, op := range opsOf[n] {
-				resource := p.ops[op].resource()
+				resource := p.ops[op].Resource()
 				switch why := p.ops[op].Err; {
 				case why == nil:
 					a.events.Add(event.Event{

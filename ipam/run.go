@@ -151,7 +151,7 @@ func (a *Allocator) endCooling(ctx context.Context) (next time.Time, err error) 
 		var refused error
 		a.mu.Lock()
 		for i := range ops {
-			r, why := ops[i].resource(), ops[i].Err
+			r, why := ops[i].Resource(), ops[i].Err
 			l, _ := a.lease(r)
 			switch {
 			case err != nil:

@@ -104,11 +104,15 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s is held by %s", e.Resource, e.Actual.Holders[0].Service)
 }
 
-func (o *Op) resource() Resource {
-	if o.New != nil {
+// Resource returns the resource that the op changes; zero if it has neither Old nor New.
+func (o *Op) Resource() Resource {
+	switch {
+	case o.New != nil:
 		return o.New.Resource
+	case o.Old != nil:
+		return o.Old.Resource
 	}
-	return o.Old.Resource
+	return Resource{}
 }
 
 // Gain returns the ops that create a lease, each within MaxHolders. They claim nothing.

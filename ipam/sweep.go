@@ -110,8 +110,6 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Durati
 		a.log.Warn("leases of a service released", "service", k, "why", why)
 		a.events.Add(event.Event{Kind: "lease_orphaned", Service: k.String(), Message: fmt.Sprintf("what %s held is released: %s", k, why)})
 	}
-	a.mu.Lock()
 	a.orphans = orphans
-	a.mu.Unlock()
 	return every, err
 }

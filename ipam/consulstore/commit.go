@@ -10,7 +10,6 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/internal/leasetable"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -113,12 +112,12 @@ func (s *Store) finish(g *group) (again []*attempt) {
 	if err == nil && g.batch != nil {
 		s.apply(g)
 	}
-	conflict := (*fleet.ConflictError)(nil)
+	_, conflict := errors.AsType[*fleet.ConflictError](err)
 	for i, a := range g.attempts {
 		switch {
 		case err == nil:
 			a.op.Err = g.verdicts[i]
-		case !errors.As(err, &conflict):
+		case !conflict:
 			a.op.Err = err
 		case a.tries+1 >= tries:
 			a.op.Err = s.conflict(a.op)
@@ -148,22 +147,13 @@ func (s *Store) conflict(op *ipam.Op) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sync()
-	r, err := leasetable.ResourceOf(op)
-	if err != nil {
-		return err
-	}
-	c := &ipam.ConflictError{Resource: r}
-	if l := s.view.Get(r); l != nil {
-		c.Actual = new(*l)
-	}
-	return c
+	return &ipam.ConflictError{Resource: op.Resource(), Actual: s.view.Get(op.Resource())}
 }
 
 // unreadable says that a service's holdings can't be read.
 func unreadable(k vip.ServiceKey, err error) error {
 	e := &ipam.FencedError{Service: k, Why: err.Error()}
-	var p vip.Problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[vip.Problem](err); ok {
 		e.Why, e.Hint = p.Place+": "+p.Message, p.Hint
 	}
 	return e
@@ -183,8 +173,7 @@ func (s *Store) fenced(op *ipam.Op) error {
 			return s.disagree(k, f, since)
 		}
 	}
-	r, _ := leasetable.ResourceOf(op)
-	return &ipam.ConflictError{Resource: r, Actual: s.view.Get(r)} // leases and holdings agree by now
+	return &ipam.ConflictError{Resource: op.Resource(), Actual: s.view.Get(op.Resource())} // leases and holdings agree by now
 }
 
 // disagree says how a service's leases and holdings differ. The caller holds mu.

@@ -20,13 +20,12 @@ type attempt struct {
 
 // group is ops that share resources or services, and their batch.
 type group struct {
-	attempts  []*attempt
-	verdicts  []error // the answer of each if the batch succeeds
-	resources []ipam.Resource
-	services  []vip.ServiceKey
-	changes   map[ipam.Resource]*ipam.Lease // by the batch
-	batch     *fleet.Batch                  // nil: nothing to write
-	err       error                         // why it can't be written
+	attempts []*attempt
+	verdicts []error                       // the answer of each if the batch succeeds
+	keys     []any                         // resources and services
+	changes  map[ipam.Resource]*ipam.Lease // by the batch
+	batch    *fleet.Batch                  // nil: nothing to write
+	err      error                         // why it can't be written
 }
 
 // plan tries ops one after the other and groups those that share resources or services. A group has
@@ -88,123 +87,126 @@ func (p *plan) fence(k vip.ServiceKey) {
 
 var errFull = errors.New("the batch is full")
 
-// add tries an op and adds it to the groups that it shares resources or services with, as one.
+// add tries an op as a part of its group. It returns errFull or errBehind if the op, and all that
+// share something with it, have to wait.
 func (p *plan) add(a *attempt) error {
 	services := servicesOf(a.op)
-	resource, bad := leasetable.ResourceOf(a.op)
-	keys := []any{resource}
+	keys := []any{a.op.Resource()}
 	for _, k := range services {
 		keys = append(keys, k)
 	}
-	shut := func(err error) error {
+	g, err := &group{}, p.admit(a.op, keys, services)
+	if err == nil {
+		g, err = p.group(keys)
+	}
+	switch {
+	case errors.Is(err, errFull), errors.Is(err, errBehind):
 		for _, k := range keys {
 			p.closed[k] = true
 		}
 		return err
+	case err != nil:
+		p.groups = append(p.groups, &group{attempts: []*attempt{a}, err: err})
+		return nil
 	}
-	if bad != nil {
-		keys, services = nil, nil
+	g.attempts, g.verdicts = append(g.attempts, a), append(g.verdicts, p.trial.Try(a.op))
+	return nil
+}
+
+// admit returns why an op can't be in this round.
+func (p *plan) admit(op *ipam.Op, keys []any, services []vip.ServiceKey) error {
+	if err := leasetable.Check(op); err != nil {
+		return err
 	}
-	for _, k := range keys {
-		if p.closed[k] {
-			return shut(errFull)
-		}
+	if slices.ContainsFunc(keys, func(k any) bool { return p.closed[k] }) {
+		return errFull
 	}
-	g := &group{}
 	for _, k := range services {
 		f := p.fences[k]
-		refuse := func(err error) error {
-			p.groups = append(p.groups, &group{attempts: []*attempt{a}, verdicts: []error{nil}, err: err})
-			return nil
-		}
 		if f.err != nil {
-			return refuse(unreadable(k, f.err))
+			return unreadable(k, f.err)
 		}
-		if p.of[k] != nil || restores(a.op, k, p.store.view.Held(k), f) {
+		if p.of[k] != nil || restores(op, k, p.store.view.Held(k), f) {
 			continue
 		}
 		switch agrees, since := p.store.agrees(k, f); {
 		case agrees:
 		case time.Since(since) >= catchUp: // more than a delay
-			return refuse(p.store.disagree(k, f, since))
+			return p.store.disagree(k, f, since)
 		default:
-			return shut(errBehind)
+			return errBehind
 		}
 	}
-	size := 0
-	var joined []*group
-	for _, k := range keys {
-		if o := p.of[k]; o != nil && !slices.Contains(joined, o) {
-			joined = append(joined, o)
-			size += len(o.resources) + len(o.services)
-		} else if o == nil {
-			size++
-		}
-	}
-	if len(joined) > 0 && size > maxKeys {
-		return shut(errFull)
-	}
-	for _, o := range joined {
-		g.attempts, g.verdicts = append(g.attempts, o.attempts...), append(g.verdicts, o.verdicts...)
-		g.resources, g.services = append(g.resources, o.resources...), append(g.services, o.services...)
-		o.attempts = nil // all of it is in g now
-	}
-	for i, k := range keys {
-		if p.of[k] == nil && i == 0 {
-			g.resources = append(g.resources, resource)
-		} else if p.of[k] == nil {
-			g.services = append(g.services, services[i-1])
-		}
-	}
-	g.attempts, g.verdicts = append(g.attempts, a), append(g.verdicts, p.trial.Try(a.op))
-	for _, r := range g.resources {
-		p.of[r] = g
-	}
-	for _, k := range g.services {
-		p.of[k] = g
-	}
-	p.groups = append(p.groups, g)
 	return nil
 }
 
-// compose makes the batch of a group.
-func (p *plan) compose(g *group) {
-	var writes []fleet.Write
-	g.changes = make(map[ipam.Resource]*ipam.Lease, len(g.resources))
-	for _, r := range g.resources {
-		now, changed := p.trial.Changes[r]
-		if !changed {
-			continue
+// group returns the group of an op with these keys. It joins all groups that have one of them.
+func (p *plan) group(keys []any) (*group, error) {
+	var fresh []any
+	var joined []*group
+	size := 0
+	for _, k := range keys {
+		if o := p.of[k]; o == nil {
+			fresh = append(fresh, k)
+		} else if !slices.Contains(joined, o) {
+			joined = append(joined, o)
+			size += len(o.keys)
 		}
-		g.changes[r] = now
-		w := p.store.leases.Remove(keyOf(r), p.store.index[r])
-		if now != nil {
-			if w, g.err = p.store.leases.Put(keyOf(r), p.store.index[r], *now); g.err != nil {
-				return
-			}
-		} else if p.store.index[r] == 0 {
-			continue // the group creates and removes it
-		}
-		writes = append(writes, w)
 	}
-	for _, k := range g.services {
-		f, holds := p.fences[k], slices.SortedFunc(slices.Values(p.trial.Held(k)), ipam.Resource.Compare)
-		key := serviceKeyOf(k)
-		switch {
-		case len(writes) == 0 || len(holds) == 0 && f.index == 0:
-		case len(holds) == 0:
-			writes = append(writes, p.store.holdings.Remove(key, f.index))
-		default:
-			w, err := p.store.holdings.Put(key, f.index, holdings{holds})
-			if g.err = err; err != nil {
-				return
+	if len(joined) > 0 && size+len(fresh) > maxKeys {
+		return nil, errFull
+	}
+	g := &group{keys: fresh}
+	for _, o := range joined {
+		g.attempts, g.verdicts, g.keys = append(g.attempts, o.attempts...), append(g.verdicts, o.verdicts...), append(g.keys, o.keys...)
+		o.attempts = nil // all of it is in g now
+	}
+	for _, k := range g.keys {
+		p.of[k] = g
+	}
+	p.groups = append(p.groups, g)
+	return g, nil
+}
+
+// compose makes the batch of a group: the leases, then the holdings as their fences.
+func (p *plan) compose(g *group) {
+	var writes, fences []fleet.Write
+	g.changes = make(map[ipam.Resource]*ipam.Lease, len(g.keys))
+	for _, k := range g.keys {
+		switch k := k.(type) {
+		case ipam.Resource:
+			now, changed := p.trial.Changes[k]
+			if !changed {
+				continue
 			}
-			writes = append(writes, w)
+			g.changes[k] = now
+			writes, g.err = appendWrite(writes, p.store.leases, keyOf(k), p.store.index[k], now)
+		case vip.ServiceKey:
+			var now *holdings
+			if held := p.trial.Held(k); len(held) > 0 {
+				now = &holdings{slices.SortedFunc(slices.Values(held), ipam.Resource.Compare)}
+			}
+			fences, g.err = appendWrite(fences, p.store.holdings, serviceKeyOf(k), p.fences[k].index, now)
+		}
+		if g.err != nil {
+			return
 		}
 	}
 	if len(writes) > 0 {
-		g.batch = &fleet.Batch{Writes: writes}
+		g.batch = &fleet.Batch{Writes: append(writes, fences...)}
 	}
+}
+
+// appendWrite appends the write that makes now the value at key, which has that version; nil is none.
+func appendWrite[V any](to []fleet.Write, folder *fleet.Collection[V], key string, index uint64, now *V) ([]fleet.Write, error) {
+	if now == nil {
+		if index != 0 { // else it was never written
+			to = append(to, folder.Remove(key, index))
+		}
+		return to, nil
+	}
+	w, err := folder.Put(key, index, *now)
+	return append(to, w), err
 }
 
 // servicesOf returns the services that gain or lose the resource of an op, and its claimer.

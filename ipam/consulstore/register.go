@@ -59,11 +59,11 @@ func (s *Store) commitWith(ctx context.Context, ops []ipam.Op, with *fleet.Batch
 		return false, unavailable(err)
 	}
 	s.finish(g)
-	switch conflict := (*fleet.ConflictError)(nil); {
-	case g.batch.Err == nil:
+	if g.batch.Err == nil {
 		with.Err, with.Indexes = nil, g.batch.Indexes[own:]
 		return true, nil
-	case errors.As(g.batch.Err, &conflict):
+	}
+	if conflict, ok := errors.AsType[*fleet.ConflictError](g.batch.Err); ok {
 		if theirs := conflictsOf(conflict, with); len(theirs) > 0 {
 			with.Err = &fleet.ConflictError{Writes: theirs}
 			return true, nil

@@ -46,10 +46,10 @@ func (t *Trial) Held(k vip.ServiceKey) []ipam.Resource {
 // Try applies an op if its conditions hold, and otherwise returns why not: a
 // *ipam.ConflictError if the lease or the claimer's holdings have changed.
 func (t *Trial) Try(op *ipam.Op) error {
-	r, err := ResourceOf(op)
-	if err != nil {
+	if err := Check(op); err != nil {
 		return err
 	}
+	r := op.Resource()
 	now := t.Get(r)
 	if (now == nil) != (op.Old == nil) || now != nil && (!now.Equal(*op.Old) || now.State == ipam.Blocked) {
 		return &ipam.ConflictError{Resource: r, Actual: now}
@@ -91,26 +91,19 @@ func (t *Trial) others(r ipam.Resource, c *ipam.Claim) (out []ipam.LeaseChange) 
 	return out
 }
 
-// ResourceOf returns the resource of an op, and an error if the op is malformed.
-func ResourceOf(op *ipam.Op) (ipam.Resource, error) {
-	var r ipam.Resource
-	switch {
-	case op.New != nil:
-		r = op.New.Resource
-	case op.Old != nil:
-		r = op.Old.Resource
-	}
-	switch {
+// Check returns an error if an op is malformed.
+func Check(op *ipam.Op) error {
+	switch r := op.Resource(); {
 	case r == (ipam.Resource{}) || op.Old != nil && op.Old.Resource != r:
-		return r, errors.New("commit: op must name one resource")
+		return errors.New("commit: op must name one resource")
 	case op.New != nil && op.New.State == ipam.Blocked:
-		return r, fmt.Errorf("commit: op must not block %s", r)
+		return fmt.Errorf("commit: op must not block %s", r)
 	case op.Claim != nil && (op.New == nil || op.New.HeldBy(op.Claim.Service) < 0):
-		return r, fmt.Errorf("commit: op with a claim of %s does not give it %s", op.Claim.Service, r)
+		return fmt.Errorf("commit: op with a claim of %s does not give it %s", op.Claim.Service, r)
 	case count(Lost(op.Old, op.New))+count(Lost(op.New, op.Old)) > ipam.MaxHolders:
-		return r, fmt.Errorf("commit: op changes more than %d holders of %s", ipam.MaxHolders, r)
+		return fmt.Errorf("commit: op changes more than %d holders of %s", ipam.MaxHolders, r)
 	}
-	return r, nil
+	return nil
 }
 
 func count(services iter.Seq[vip.ServiceKey]) (n int) {
