@@ -28,14 +28,12 @@ func (a *Allocator) Release(ctx context.Context, gone []Released) []error {
 	a.mu.Lock()
 	for _, g := range gone {
 		delete(a.vanished, g.Service)
-	}
-	a.mu.Unlock()
-	for _, g := range gone {
+		delete(a.undone, g.Service)
 		a.waiting.remove(g.Service)
 		a.retries.Drop(g.Service)
-		delete(a.undone, g.Service)
 		a.checkClaimed(g.Service)
 	}
+	a.mu.Unlock()
 	if !a.leads() {
 		now := a.now()
 		for _, g := range gone {
@@ -173,10 +171,9 @@ const leastCooling = 10 * time.Second
 // MaxHolders of them, and each builds on the one before.
 type releasePlan struct {
 	*state
-	now   vip.Instant
-	ops   []Op
-	last  map[Resource]int // each resource's last op
-	count []int            // how many holders each op removes
+	now  vip.Instant
+	ops  []Op
+	last map[Resource]int // each resource's last op
 }
 
 func newReleasePlan(s *state, now time.Time) *releasePlan {
@@ -199,13 +196,12 @@ func (p *releasePlan) release(r Resource, k vip.ServiceKey, cooldown time.Durati
 		return -1
 	}
 	i, ok := p.last[r]
-	if !ok || p.count[i] >= MaxHolders {
+	if !ok || len(p.ops[i].Old.Holders)-len(l.Holders) >= MaxHolders {
 		i = len(p.ops)
-		p.ops, p.count = append(p.ops, Op{Old: l}), append(p.count, 0)
+		p.ops = append(p.ops, Op{Old: l})
 		p.last[r] = i
 	}
 	p.ops[i].New = p.without(*l, k, cooldown)
-	p.count[i]++
 	return i
 }
 

@@ -46,48 +46,11 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Durati
 	if a.known == nil {
 		return 0, nil
 	}
-	grace := a.cfg.OrphanGrace
+	grace, may := a.cfg.OrphanGrace, a.mayRelease()
 	every = min(max(grace/sweepsPerGrace, time.Second), longestNap)
-	orphans := make(map[vip.ServiceKey]time.Time)
-	reassigned := make(map[vip.ServiceKey]bool) // by its own source
-	may := a.mayRelease()
-	for k := range a.unclaimed {
-		if a.unreadableService != nil && a.unreadableService(k) {
-			continue // its grace period begins when the registration is gone
-		}
-		held, known := false, a.known(k)
-		for resource := range a.index.owned.Of(k) {
-			l, _, _ := a.leases.Get(resource)
-			if l == nil || l.State != Held {
-				continue
-			}
-			held = true
-			h := l.holder(k)
-			if known || !may(*h) {
-				continue
-			}
-			if source, claimed := a.claimed[resource]; claimed && source == h.Source {
-				reassigned[k] = true
-			}
-			if _, seen := orphans[k]; seen {
-				continue
-			}
-			since, was := a.orphans[k]
-			if !was {
-				since = now
-				a.log.Warn("lease has no service: no source names it", "service", k, "resource", resource, "released_in", grace)
-			}
-			orphans[k] = since
-		}
-		if !held || known {
-			delete(a.unclaimed, k)
-		}
-	}
-	if len(a.unclaimed) == 0 { // a map never gives back its memory
-		a.unclaimed = make(map[vip.ServiceKey]struct{})
-	}
+	reassigned := a.findOrphans(now, may)
 	var gone []Released
-	for k, since := range orphans {
+	for k, since := range a.orphans {
 		if reassigned[k] || now.Sub(since) >= grace {
 			gone = append(gone, Released{Service: k})
 		}
@@ -102,7 +65,7 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Durati
 			err = errs[i]
 			continue
 		}
-		delete(orphans, k)
+		delete(a.orphans, k)
 		why := fmt.Sprintf("no source has named it for %s", grace)
 		if reassigned[k] {
 			why = "no source names it, and its own source has assigned that to another service"
@@ -110,6 +73,50 @@ func (a *Allocator) sweep(ctx context.Context, now time.Time) (every time.Durati
 		a.log.Warn("leases of a service released", "service", k, "why", why)
 		a.events.Add(event.Event{Kind: "lease_orphaned", Service: k.String(), Message: fmt.Sprintf("what %s held is released: %s", k, why)})
 	}
-	a.orphans = orphans
 	return every, err
+}
+
+// findOrphans updates orphans and unclaimed, and returns the orphans with resources that their own
+// source has assigned to other services.
+func (a *Allocator) findOrphans(now time.Time, may func(Holder) bool) (reassigned map[vip.ServiceKey]bool) {
+	orphans := make(map[vip.ServiceKey]time.Time)
+	reassigned = make(map[vip.ServiceKey]bool)
+	for k := range a.unclaimed {
+		if a.unreadableService != nil && a.unreadableService(k) {
+			continue // its grace period begins when the registration is gone
+		}
+		held, known := false, a.known(k)
+		for resource := range a.index.owned.Of(k) {
+			l, _ := a.lease(resource)
+			i := l.HeldBy(k)
+			if i < 0 {
+				continue
+			}
+			held = true
+			h := l.Holders[i]
+			if known || !may(h) {
+				continue
+			}
+			if source, claimed := a.claimed[resource]; claimed && source == h.Source {
+				reassigned[k] = true
+			}
+			if _, seen := orphans[k]; seen {
+				continue
+			}
+			since, was := a.orphans[k]
+			if !was {
+				since = now
+				a.log.Warn("lease has no service: no source names it", "service", k, "resource", resource, "released_in", a.cfg.OrphanGrace)
+			}
+			orphans[k] = since
+		}
+		if !held || known {
+			delete(a.unclaimed, k)
+		}
+	}
+	if len(a.unclaimed) == 0 { // a map never gives back its memory
+		a.unclaimed = make(map[vip.ServiceKey]struct{})
+	}
+	a.orphans = orphans
+	return reassigned
 }

@@ -46,6 +46,8 @@ var only = map[string][]string{
 	"api/v1":                    {"vip"},
 	"api/client":                {"api/v1"},
 	"internal/pipeline/compile": {"vip"},
+	"ipam/internal/numbers":     {},
+	"ipam/internal/pool":        {"vip", "internal/hostnet", "ipam/internal/numbers"},
 	"ipvs":                      {"vip", "internal/reconcile", "internal/netlink", "internal/nftwire"},
 	"proxy":                     {"vip", "internal/reconcile", "internal/backoff"},
 	"sources/consul":            {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile"},

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -54,10 +55,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		w.log.Warn("watch the host's network", "err", err, "again_in", again)
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, again) {
 			return ctx.Err()
-		case <-time.After(again):
 		}
 	}
 }
