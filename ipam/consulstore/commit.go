@@ -86,21 +86,14 @@ func unavailable(err error) error {
 
 // wait waits for changes until the deadline, and reports whether there are any.
 func wait(ctx context.Context, deadline time.Time, leases, fence <-chan struct{}) bool {
-	left := time.Until(deadline)
-	if left <= 0 {
-		return false
-	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	select {
 	case <-leases:
 	case <-fence:
-	case <-timer.C:
-		return false
 	case <-ctx.Done():
-		return false
 	}
-	return true
+	return ctx.Err() == nil
 }
 
 // finish sets the answers of a group's ops, and returns the attempts to plan again.

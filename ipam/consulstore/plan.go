@@ -235,8 +235,7 @@ func restores(op *ipam.Op, k vip.ServiceKey, held []ipam.Resource, f fence) bool
 // agrees reports whether a service's leases and holdings agree, and otherwise since when they differ.
 // They differ only for moments, unless somebody has edited one of them. The caller holds mu.
 func (s *Store) agrees(k vip.ServiceKey, f fence) (bool, time.Time) {
-	held := s.view.Held(k)
-	if len(held) == len(f.holds) && !slices.ContainsFunc(held, func(r ipam.Resource) bool { return !slices.Contains(f.holds, r) }) {
+	if leasetable.SameSet(s.view.Held(k), f.holds) {
 		delete(s.mismatch, k)
 		return true, time.Time{}
 	}

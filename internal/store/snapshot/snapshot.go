@@ -8,6 +8,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -171,17 +172,10 @@ func Empty(ctx context.Context, present Contents, from Stores) error {
 }
 
 func removeAll[V any](ctx context.Context, present map[string]V, from registry.Store[V]) error {
-	batches := make([]*registry.Batch[V], 0, len(present))
+	var edits []registry.Edit[V]
 	for key := range present {
-		batches = append(batches, &registry.Batch[V]{Edits: []registry.Edit[V]{{Key: key, Version: from.Version(key)}}})
+		edits = append(edits, registry.Edit[V]{Key: key, Version: from.Version(key)})
 	}
-	if err := from.Commit(ctx, batches); err != nil {
-		return err
-	}
-	for _, b := range batches {
-		if b.Err != nil {
-			return b.Err
-		}
-	}
-	return nil
+	errs, err := commitEach(ctx, edits, from)
+	return cmp.Or(err, cmp.Or(errs...))
 }

@@ -47,26 +47,33 @@ func (p *plan) writeLeases(ctx context.Context, to ipam.Store) error {
 }
 
 func writeAll[V any](ctx context.Context, p *plan, kind string, count *int, edits []registry.Edit[V], to registry.Store[V]) error {
+	errs, err := commitEach(ctx, edits, to)
+	if err != nil {
+		return err
+	}
+	for i, err := range errs {
+		if _, outdated := errors.AsType[*registry.OutdatedError](err); outdated {
+			*count--
+			p.conflict(Conflict{Kind: kind, Name: nameOf(edits[i].Key), Message: "changed by another host at the same time, or unreadable in the store"})
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", edits[i].Key, err)
+		}
+	}
+	return nil
+}
+
+// commitEach writes each edit on its own and returns its error, or why all failed.
+func commitEach[V any](ctx context.Context, edits []registry.Edit[V], to registry.Store[V]) (errs []error, err error) {
 	if len(edits) == 0 {
-		return nil
+		return nil, nil
 	}
 	batches := make([]*registry.Batch[V], len(edits))
 	for i, e := range edits {
 		batches[i] = &registry.Batch[V]{Edits: []registry.Edit[V]{e}}
 	}
-	if err := to.Commit(ctx, batches); err != nil {
-		return err
+	err = to.Commit(ctx, batches)
+	for _, b := range batches {
+		errs = append(errs, b.Err)
 	}
-	for i, b := range batches {
-		var outdated *registry.OutdatedError
-		switch {
-		case b.Err == nil:
-		case errors.As(b.Err, &outdated):
-			*count--
-			p.conflict(Conflict{Kind: kind, Name: nameOf(edits[i].Key), Message: "changed by another host at the same time, or unreadable in the store"})
-		default:
-			return fmt.Errorf("%s: %w", edits[i].Key, b.Err)
-		}
-	}
-	return nil
+	return errs, err
 }

@@ -54,7 +54,7 @@ func (t *Trial) Try(op *ipam.Op) error {
 	if (now == nil) != (op.Old == nil) || now != nil && (!now.Equal(*op.Old) || now.State == ipam.Blocked) {
 		return &ipam.ConflictError{Resource: r, Actual: now}
 	}
-	if op.Claim != nil && !sameSet(op.Claim.Holds, t.Held(op.Claim.Service)) {
+	if op.Claim != nil && !SameSet(op.Claim.Holds, t.Held(op.Claim.Service)) {
 		return &ipam.ConflictError{Resource: r, Actual: now, Claim: op.Claim, Others: t.others(r, op.Claim)}
 	}
 	lease := op.New
@@ -113,8 +113,8 @@ func count(services iter.Seq[vip.ServiceKey]) (n int) {
 	return n
 }
 
-// sameSet reports whether two lists without duplicates have the same members. Usually they
+// SameSet reports whether two lists without duplicates have the same members. Usually they
 // are in the same order.
-func sameSet(a, b []ipam.Resource) bool {
+func SameSet(a, b []ipam.Resource) bool {
 	return slices.Equal(a, b) || len(a) == len(b) && !slices.ContainsFunc(a, func(r ipam.Resource) bool { return !slices.Contains(b, r) })
 }
