@@ -89,7 +89,7 @@ func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := Options{Config: *c, Name: d.Name, Pools: d.Pools, Log: d.Log}
+	o := Options{Config: *c, Name: d.Name, Pools: d.Pools}
 	o.Config.Config = resolved
 	source, err := New(o)
 	if err != nil {

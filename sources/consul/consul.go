@@ -11,7 +11,6 @@ package consul
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -36,7 +35,7 @@ type entry struct {
 	instances []instance    // as last read; nil: not read yet
 	settings  settings      // the last valid ones
 	service   vip.Service   // the last valid one
-	inForce   bool          // service is the sink's row, or is about to be
+	used      bool          // service is the sink's row, or is about to be
 	problems  []vip.Problem // with its instances
 	filtered  bool          // the last answer lacked instances because of the token's permissions
 	listed    bool          // Consul's list contains it
@@ -48,11 +47,15 @@ type entry struct {
 
 // New returns a source that sends no query before Run. The error names an invalid option.
 func New(o Options) (*Source, error) {
-	o = o.withDefaults()
-	if _, err := newClient(&o); err != nil {
-		return nil, err
+	s := &Source{o: o.withDefaults(), entries: map[string]*entry{}}
+	if s.o.asked == nil {
+		client, err := newClient(&s.o)
+		if err != nil {
+			return nil, err
+		}
+		s.o.asked = client
 	}
-	return &Source{o: o, entries: map[string]*entry{}}, nil
+	return s, nil
 }
 
 // ShrinkGuard implements sources.Guarded.
@@ -61,18 +64,10 @@ func (s *Source) ShrinkGuard() time.Duration { return time.Duration(s.o.ShrinkGu
 // Run implements sources.Source. An unreachable Consul is not an error: the source is stale until
 // Consul is reachable.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
-	ask := s.o.asked
-	if ask == nil {
-		made, err := newClient(&s.o)
-		if err != nil {
-			return fmt.Errorf("consul: %w", err)
-		}
-		ask = made
-	}
-	defer ask.closeIdle()
+	defer s.o.asked.closeIdle()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := newRun(s, ask, out)
+	r := newRun(s, out)
 	for _, e := range s.entries {
 		e.running, e.listed, e.epoch = false, false, 0
 		e.filtered = true // an operator who restarts the run accepts what the token can't read
@@ -97,19 +92,19 @@ type run struct {
 
 	publisher *publish.Publisher
 
-	mu       sync.Mutex
-	entries  map[string]*entry
-	dirty    map[string]struct{} // must be built again
-	failing  map[string]error    // services that can't be read
-	wrong    map[string]struct{} // services with problems
-	claims   map[vip.ServiceKey]map[string]struct{}
-	listErr  error
-	heard    bool     // the list has answered since the last round
-	missing  []string // services of Config.Services that Consul does not list
-	blind    bool     // the list is empty, and the token's permissions removed services from it
-	reworded bool     // the problems have changed since the last round
-	epoch    epoch
-	limited  int // result of limit, as published in the problems
+	mu           sync.Mutex
+	entries      map[string]*entry
+	dirty        map[string]struct{} // must be built again
+	failing      map[string]error    // services that can't be read
+	wrong        map[string]struct{} // services with problems
+	claims       map[vip.ServiceKey]map[string]struct{}
+	listErr      error
+	listAnswered bool     // the list has answered since the last round
+	missing      []string // services of Config.Services that Consul does not list
+	blind        bool     // the list is empty, and the token's permissions removed services from it
+	reworded     bool     // the problems have changed since the last round
+	epoch        epoch
+	limited      int // result of limit, as published in the problems
 }
 
 // epoch is a period of uninterrupted contact with Consul. Each epoch begins with a full read. The
@@ -124,13 +119,13 @@ type epoch struct {
 	published bool // the full list is published
 }
 
-func newRun(s *Source, ask catalog, out sources.Sink) *run {
+func newRun(s *Source, out sources.Sink) *run {
 	t := s.o.timing
-	r := &run{s: s, o: &s.o, ask: ask, total: rate.NewLimiter(rate.Limit(t.rate), t.burst),
+	r := &run{s: s, o: &s.o, ask: s.o.asked, total: rate.NewLimiter(rate.Limit(t.rate), t.burst),
 		entries: s.entries, dirty: map[string]struct{}{}, failing: map[string]error{},
 		wrong: map[string]struct{}{}, claims: map[vip.ServiceKey]map[string]struct{}{}}
 	r.publisher = publish.New(r.round, &r.mu, out, t.pace)
-	r.tidy = time.AfterFunc(time.Hour, ask.closeIdle)
+	r.tidy = time.AfterFunc(time.Hour, r.ask.closeIdle)
 	r.tidy.Stop()
 	for name, e := range r.entries {
 		r.claim(e)

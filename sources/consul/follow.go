@@ -52,12 +52,12 @@ func (r *run) away(err error) {
 	r.publisher.Wake()
 }
 
-// listed updates the entries from a list. Anew means that Consul was unavailable, or has lost data,
+// listed updates the entries from a list. Reread means that Consul was unavailable, or has lost data,
 // since the last list. Blind means that services may exist that the token can't read.
-func (r *run) listed(ctx context.Context, names []string, blind, anew bool, running *sync.WaitGroup) {
+func (r *run) listed(ctx context.Context, names []string, blind, reread bool, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.listErr, r.heard = nil, true
+	r.listErr, r.listAnswered = nil, true
 	there := make(map[string]struct{}, len(names))
 	for _, name := range names {
 		there[name] = struct{}{}
@@ -68,7 +68,7 @@ func (r *run) listed(ctx context.Context, names []string, blind, anew bool, runn
 			e.gone, e.running = false, false
 		}
 	}
-	if anew {
+	if reread {
 		r.begin(ctx)
 	}
 	for name, e := range r.entries {
@@ -80,7 +80,7 @@ func (r *run) listed(ctx context.Context, names []string, blind, anew bool, runn
 		case !e.running:
 			e.running = true
 			running.Go(func() { r.watch(ctx, e) })
-		case turned && !anew && e.kick != nil: // nil: no query yet
+		case turned && !reread && e.kick != nil: // nil: no query yet
 			e.kick()
 		}
 	}

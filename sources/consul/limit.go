@@ -34,17 +34,17 @@ func (s *slots) take(ctx context.Context) bool {
 		s.mu.Unlock()
 		return ctx.Err() == nil || s.giveBack()
 	}
-	turn := make(chan struct{})
-	s.waiting = append(s.waiting, turn)
+	granted := make(chan struct{})
+	s.waiting = append(s.waiting, granted)
 	s.mu.Unlock()
 	select {
-	case <-turn:
+	case <-granted:
 		return true
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
 	for i, w := range s.waiting {
-		if w == turn {
+		if w == granted {
 			s.waiting = append(s.waiting[:i], s.waiting[i+1:]...)
 			s.mu.Unlock()
 			return false

@@ -1,7 +1,7 @@
 package consul
 
 import (
-	"log/slog"
+	"cmp"
 	"time"
 
 	"github.com/ironvip/ironvip/vip/spec"
@@ -13,10 +13,9 @@ type Options struct {
 	Name string // the source's name; "": Type
 	// Pools returns the pools to check services against; nil: none. It is called for each service.
 	Pools func() []spec.Pool
-	Log   *slog.Logger // nil: slog.Default
 
-	timing timing // changed by tests
-	asked  catalog
+	timing timing  // changed by tests
+	asked  catalog // nil: a real Consul
 }
 
 // timing holds intervals, limits and timeouts.
@@ -40,39 +39,29 @@ type timing struct {
 // tenth of a core here and in Consul. With 1,000 services that change all the time, each service is
 // read every 2 s.
 func (t timing) withDefaults() timing {
-	set := func(d *time.Duration, to time.Duration) {
-		if *d == 0 {
-			*d = to
-		}
+	return timing{
+		pace:       cmp.Or(t.pace, 100*time.Millisecond),
+		hold:       cmp.Or(t.hold, 5*time.Minute),
+		listHold:   cmp.Or(t.listHold, 30*time.Second),
+		listPace:   cmp.Or(t.listPace, time.Second),
+		answer:     cmp.Or(t.answer, 15*time.Second),
+		firstQuiet: cmp.Or(t.firstQuiet, 5*time.Second),
+		rate:       cmp.Or(t.rate, 500),
+		burst:      cmp.Or(t.burst, 2000),
+		minBackoff: cmp.Or(t.minBackoff, 100*time.Millisecond),
+		maxBackoff: cmp.Or(t.maxBackoff, 10*time.Second),
+		idle:       cmp.Or(t.idle, 30*time.Second),
+		cycle:      cmp.Or(t.cycle, 10*time.Second),
 	}
-	set(&t.pace, 100*time.Millisecond)
-	set(&t.hold, 5*time.Minute)
-	set(&t.listHold, 30*time.Second)
-	set(&t.listPace, time.Second)
-	set(&t.answer, 15*time.Second)
-	set(&t.firstQuiet, 5*time.Second)
-	set(&t.minBackoff, 100*time.Millisecond)
-	set(&t.maxBackoff, 10*time.Second)
-	set(&t.idle, 30*time.Second)
-	set(&t.cycle, 10*time.Second)
-	if t.rate == 0 {
-		t.rate, t.burst = 500, 2000
-	}
-	return t
 }
 
 func (o Options) withDefaults() Options {
-	if o.Name == "" {
-		o.Name = Type
-	}
+	o.Name = cmp.Or(o.Name, Type)
 	if o.Tag == "" && len(o.Services) == 0 {
 		o.Tag = DefaultTag
 	}
 	if o.Pools == nil {
 		o.Pools = func() []spec.Pool { return nil }
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
 	}
 	o.timing = o.timing.withDefaults()
 	return o

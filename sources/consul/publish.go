@@ -15,8 +15,8 @@ import (
 // all below, the caller holds mu.
 func (r *run) round() publish.Round {
 	put, gone := r.build()
-	round := publish.Round{Put: put, Gone: gone, Heard: r.heard, Reworded: r.reworded, Err: r.unreadable()}
-	r.heard, r.reworded = false, false
+	round := publish.Round{Put: put, Gone: gone, Answered: r.listAnswered, Reworded: r.reworded, Err: r.unreadable()}
+	r.listAnswered, r.reworded = false, false
 	switch complete := r.epoch.number > 0 && (r.epoch.waiting <= 0 || time.Since(r.epoch.last) >= r.o.timing.firstQuiet); {
 	case r.epoch.published:
 	case complete:
@@ -44,12 +44,12 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 			if e == nil {
 				continue
 			}
-			before, was := e.service.Key, e.inForce
+			before, was := e.service.Key, e.used
 			problems := r.buildOne(e)
-			if e.inForce {
+			if e.used {
 				put = append(put, e.service)
 			}
-			if was && (!e.inForce || before != e.service.Key) {
+			if was && (!e.used || before != e.service.Key) {
 				gone = append(gone, before)
 			}
 			if !slices.Equal(problems, e.problems) {
@@ -77,7 +77,7 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 func (r *run) buildOne(e *entry) []vip.Problem {
 	if e.gone {
 		r.unclaim(e)
-		e.inForce = false
+		e.used = false
 		return nil
 	}
 	if e.instances == nil {
@@ -96,8 +96,8 @@ func (r *run) buildOne(e *entry) []vip.Problem {
 		return b.problems
 	}
 	winner := r.first(e.service.Key)
-	e.inForce = winner == e.name
-	if !e.inForce {
+	e.used = winner == e.name
+	if !e.used {
 		b.problems = append(b.problems, vip.Problem{Code: vip.CodeNameTaken, Place: r.o.place(e.name), Service: e.service.Key.String(), Field: metaPrefix + "name",
 			Message: fmt.Sprintf("service %s of Consul has the name", winner), Hint: "give one of them another name"})
 	}
@@ -153,7 +153,7 @@ func (r *run) first(key vip.ServiceKey) string {
 
 // holder returns the entry in effect for a name, or nil.
 func (r *run) holder(key vip.ServiceKey) *entry {
-	if e := r.entries[r.first(key)]; e != nil && e.inForce {
+	if e := r.entries[r.first(key)]; e != nil && e.used {
 		return e
 	}
 	return nil
@@ -163,7 +163,7 @@ func (r *run) holder(key vip.ServiceKey) *entry {
 func (r *run) services() []vip.Service {
 	services := make([]vip.Service, 0, len(r.entries))
 	for _, e := range r.entries {
-		if e.inForce {
+		if e.used {
 			services = append(services, e.service)
 		}
 	}

@@ -17,10 +17,10 @@ import (
 type next int
 
 const (
-	hold next = iota // send a blocking query for a newer index
-	anew             // query at once, without blocking
-	idle             // query again after a backoff: there is nothing to wait for with a blocking query
-	end              // the service is gone
+	hold  next = iota // send a blocking query for a newer index
+	again             // query at once, without blocking
+	idle              // query again after a backoff: there is nothing to wait for with a blocking query
+	end               // the service is gone
 )
 
 // watch queries one service until the context ends or the service is gone.
@@ -61,7 +61,7 @@ func (r *run) watch(ctx context.Context, e *entry) {
 					} else {
 						index = max(a.index, 1)
 					}
-				case anew:
+				case again:
 					index = 0
 				case idle:
 					index = 0
@@ -147,7 +147,7 @@ func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 	}
 	vanished := e.vanished(all)
 	if ours && a.streamed && len(vanished) > 0 {
-		return anew
+		return again
 	}
 	delete(r.failing, e.name)
 	// An instance that the token can no longer read is kept. If the token could never read all

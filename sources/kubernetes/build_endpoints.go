@@ -257,6 +257,7 @@ type server struct {
 	ports   portSet
 	slice   string // the slice that contains it; "" for a node
 	at      int
+	order   int // among those of its rank and family; only for limit
 }
 
 // field returns the field that the server comes from.
@@ -345,19 +346,12 @@ func (b *builder) limit(in []server) []server {
 		rank   rank
 		family vip.Family
 	}
-	count, turn := map[kind]int{}, make([]int, len(in))
-	order := make([]int, len(in))
+	count := map[kind]int{}
 	for i := range in {
 		k := kind{in[i].rank, vip.FamilyOf(in[i].address)}
-		order[i], turn[i] = i, count[k]
+		in[i].order = count[k]
 		count[k]++
 	}
-	slices.SortStableFunc(order, func(i, j int) int {
-		return cmp.Or(cmp.Compare(in[i].rank, in[j].rank), cmp.Compare(turn[i], turn[j]))
-	})
-	kept := make([]server, spec.MaxBackends)
-	for i := range kept {
-		kept[i] = in[order[i]]
-	}
-	return kept
+	slices.SortStableFunc(in, func(x, y server) int { return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(x.order, y.order)) })
+	return in[:spec.MaxBackends]
 }

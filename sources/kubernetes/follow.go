@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
@@ -49,7 +49,7 @@ var errGone = errors.New("what was listed is at once too old to be watched")
 func (r *run) follow(ctx context.Context, s *stream) {
 	rest := backoff.Backoff{Lo: r.o.timing.minBackoff, Hi: r.o.timing.maxBackoff}
 	for ctx.Err() == nil {
-		verb, anew, err := r.catchUp(ctx, s)
+		verb, reread, err := r.catchUp(ctx, s)
 		if err == nil {
 			verb = "watch"
 			err = r.watch(ctx, s, &rest)
@@ -59,7 +59,7 @@ func (r *run) follow(ctx context.Context, s *stream) {
 			continue
 		case lostVersion(err):
 			s.version = ""
-			if !anew {
+			if !reread {
 				continue // normal after some time without contact
 			}
 			err = errGone
@@ -94,7 +94,7 @@ func (r *run) restAfter(err error, rest *backoff.Backoff) time.Duration {
 // catchUp makes sure that a watch can begin at the stream's version. It reads all objects again if
 // there is no version, or if the server's state is older, as after a restore. The older server
 // would accept a watch, but send no changes until it reaches that version.
-func (r *run) catchUp(ctx context.Context, s *stream) (verb string, anew bool, err error) {
+func (r *run) catchUp(ctx context.Context, s *stream) (verb string, reread bool, err error) {
 	if s.version != "" && s.doubt {
 		list := s.newList()
 		if err := r.list(ctx, s, metav1.ListOptions{Limit: 1}, list); err != nil {
@@ -111,11 +111,10 @@ func (r *run) catchUp(ctx context.Context, s *stream) (verb string, anew bool, e
 	return "list", true, r.readAll(ctx, s)
 }
 
-// older reports whether a version of the API's state is older than another one.
+// older reports whether a version of the API's state is older than another one, or invalid.
 func older(version, than string) bool {
-	a, errA := strconv.ParseUint(version, 10, 64)
-	b, errB := strconv.ParseUint(than, 10, 64)
-	return errA != nil || errB != nil || a < b
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err != nil || order < 0
 }
 
 // readAll reads all objects of the stream, page by page, and removes those that no longer exist.
@@ -275,7 +274,7 @@ func (r *run) event(s *stream, event watch.Event) error {
 	case watch.Deleted:
 		r.drop(s, nameOf(o))
 	case watch.Bookmark:
-		r.heard = true
+		r.answered = true
 	}
 	s.version = o.GetResourceVersion()
 	r.publisher.Wake()
@@ -311,7 +310,7 @@ func (r *run) reached(s *stream) {
 		r.back = time.Now()
 	}
 	s.err, s.verb, s.since = nil, "", time.Time{}
-	r.heard = true
+	r.answered = true
 	r.publisher.Wake()
 }
 

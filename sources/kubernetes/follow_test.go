@@ -713,7 +713,7 @@ func TestNamespacesAndSelector(t *testing.T) {
 		b.leave()
 		b.comeBack(true)
 		b.after(time.Minute)
-		b.says("read anew, one by one", "")
+		b.says("read reread, one by one", "")
 	})
 }
 

@@ -123,7 +123,7 @@ func (r *run) dropSlice(name types.NamespacedName) {
 	r.dirty[key] = struct{}{}
 }
 
-// trim removes unused fields and makes endpoints share equal texts. 50,000 endpoints have about 50
+// trim removes unused fields and makes endpoints share equal values. 50,000 endpoints have about 50
 // nodes and 3 zones.
 func (r *run) trim(slice *discoveryv1.EndpointSlice) {
 	slice.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
@@ -131,33 +131,23 @@ func (r *run) trim(slice *discoveryv1.EndpointSlice) {
 	for i := range slice.Endpoints {
 		e := &slice.Endpoints[i]
 		e.TargetRef, e.Hostname, e.DeprecatedTopology = nil, nil, nil
-		e.NodeName, e.Zone = r.shared(e.NodeName), r.shared(e.Zone)
+		e.NodeName, e.Zone = share(r.words, e.NodeName), share(r.words, e.Zone)
 		c := &e.Conditions
-		c.Ready, c.Serving, c.Terminating = sharedBool(c.Ready), sharedBool(c.Serving), sharedBool(c.Terminating)
+		c.Ready, c.Serving, c.Terminating = share(r.flags, c.Ready), share(r.flags, c.Serving), share(r.flags, c.Terminating)
 	}
 }
 
-func (r *run) shared(s *string) *string {
-	if s == nil {
+// share returns the first pointer to an equal value; nil stays nil. What it points to must not be
+// changed.
+func share[T comparable](first map[T]*T, p *T) *T {
+	if p == nil {
 		return nil
 	}
-	if same, there := r.words[*s]; there {
+	if same, there := first[*p]; there {
 		return same
 	}
-	r.words[*s] = s
-	return s
-}
-
-var yes, no = true, false // endpoints share their addresses; they must not be changed
-
-func sharedBool(b *bool) *bool {
-	switch {
-	case b == nil:
-		return nil
-	case *b:
-		return &yes
-	}
-	return &no
+	first[*p] = p
+	return p
 }
 
 func (r *run) putCIDR(cidr *networkingv1.ServiceCIDR) {

@@ -123,11 +123,11 @@ func TestWhatANodeDoesNotRebuildIsAsItWas(t *testing.T) {
 				continue
 			}
 			if spared++; !reflect.DeepEqual(now, made[key]) {
-				t.Fatalf("step %d, %s: %v is not made anew with %v, before %v", step, name, key, r.nodes, before)
+				t.Fatalf("step %d, %s: %v is not made reread with %v, before %v", step, name, key, r.nodes, before)
 			}
 		}
 	}
 	if spared == 0 {
-		t.Error("all were made anew, always")
+		t.Error("all were made reread, always")
 	}
 }

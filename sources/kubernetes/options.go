@@ -27,13 +27,13 @@ type Options struct {
 
 // timing holds intervals and timeouts.
 type timing struct {
-	pace       time.Duration // minimum interval between two batches
-	patience   time.Duration // a failure that lasts this long makes the source stale
-	answer     time.Duration // timeout of an answer, and of the beginning of a watch
-	watch      time.Duration // requested duration of a watch; up to twice as long
-	minBackoff time.Duration
-	maxBackoff time.Duration
-	page       int64 // number of objects to request at a time
+	pace        time.Duration // minimum interval between two batches
+	gracePeriod time.Duration // a failure that lasts this long makes the source stale
+	answer      time.Duration // timeout of an answer, and of the beginning of a watch
+	watch       time.Duration // requested duration of a watch; up to twice as long
+	minBackoff  time.Duration
+	maxBackoff  time.Duration
+	page        int64 // number of objects to request at a time
 }
 
 // Watches last 5 to 10 minutes, like those of Kubernetes' own clients. The duration is random, so
@@ -41,13 +41,13 @@ type timing struct {
 // replaced is unavailable for 2 or 3 s, which is too short to be reported.
 func (t timing) withDefaults() timing {
 	return timing{
-		pace:       cmp.Or(t.pace, 100*time.Millisecond),
-		patience:   cmp.Or(t.patience, 3*time.Second),
-		answer:     cmp.Or(t.answer, 30*time.Second),
-		watch:      cmp.Or(t.watch, 5*time.Minute),
-		minBackoff: cmp.Or(t.minBackoff, 100*time.Millisecond),
-		maxBackoff: cmp.Or(t.maxBackoff, 10*time.Second),
-		page:       cmp.Or(t.page, 500),
+		pace:        cmp.Or(t.pace, 100*time.Millisecond),
+		gracePeriod: cmp.Or(t.gracePeriod, 3*time.Second),
+		answer:      cmp.Or(t.answer, 30*time.Second),
+		watch:       cmp.Or(t.watch, 5*time.Minute),
+		minBackoff:  cmp.Or(t.minBackoff, 100*time.Millisecond),
+		maxBackoff:  cmp.Or(t.maxBackoff, 10*time.Second),
+		page:        cmp.Or(t.page, 500),
 	}
 }
 

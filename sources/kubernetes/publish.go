@@ -22,8 +22,8 @@ import (
 // method and the methods below that do not lock mu, the caller holds mu.
 func (r *run) round() publish.Round {
 	again, err := r.look()
-	round := publish.Round{Err: err, Again: again, Heard: r.heard}
-	r.heard = false
+	round := publish.Round{Err: err, Again: again, Answered: r.answered}
+	r.answered = false
 	if r.readAllOnce() { // nothing is published before the full list
 		r.place()
 		if round.Full = !r.replaced || r.lost && err == nil; round.Full {
@@ -167,7 +167,7 @@ func (r *run) look() (again time.Duration, err error) {
 			continue
 		}
 		refused := apierrors.IsForbidden(s.err) || apierrors.IsNotFound(s.err)
-		until := s.since.Add(r.o.timing.patience)
+		until := s.since.Add(r.o.timing.gracePeriod)
 		if !s.required && !refused && until.Before(r.back.Add(2*r.o.timing.maxBackoff)) {
 			until = r.back.Add(2 * r.o.timing.maxBackoff) // after an outage streams recover in any order
 		}

@@ -29,7 +29,7 @@ type Round struct {
 	// before the next one, and the source is not fresh.
 	Incomplete bool
 	Err        error         // why the source can't be read; nil: it can
-	Heard      bool          // the server has answered since the last round
+	Answered   bool          // the server has answered since the last round
 	Problems   []vip.Problem // all problems with the input, if Full or Reworded
 	Reworded   bool          // the problems have changed since the last round
 	Again      time.Duration // when to ask for another round; 0: when Wake is called
@@ -45,7 +45,7 @@ type Publisher struct {
 	pace     time.Duration
 	wake     chan struct{}
 	replaced bool   // the full list has been published once
-	heard    bool   // the server has answered since that was published
+	answered bool   // the server has answered since that was published
 	stale    string // as published
 	newest   uint64 // revision of the newest row
 }
@@ -98,11 +98,11 @@ func (p *Publisher) Publish() (again time.Duration, sent bool) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	round := p.round()
-	p.heard = p.heard || round.Heard
+	p.answered = p.answered || round.Answered
 	switch {
 	case round.Full:
 		p.newest = max(p.newest, p.out.Replace(round.Put, round.Problems))
-		p.replaced, p.heard, p.stale, sent = true, false, "", true
+		p.replaced, p.answered, p.stale, sent = true, false, "", true
 	case p.replaced:
 		if len(round.Put) > 0 {
 			sent = p.changed(p.out.Put(round.Put...))
@@ -119,8 +119,8 @@ func (p *Publisher) Publish() (again time.Duration, sent bool) {
 	case round.Err != nil && round.Err.Error() != p.stale:
 		p.stale = round.Err.Error()
 		p.out.Stale(round.Err)
-	case round.Err == nil && p.replaced && !round.Incomplete && (p.stale != "" || p.heard):
-		p.stale, p.heard = "", false
+	case round.Err == nil && p.replaced && !round.Incomplete && (p.stale != "" || p.answered):
+		p.stale, p.answered = "", false
 		p.out.Fresh()
 	}
 	return round.Again, sent

@@ -43,7 +43,7 @@ func TestRoundsArePublishedInOrder(t *testing.T) {
 		want  string
 		sent  bool
 	}{
-		{"nothing before the full list", Round{Put: put, Gone: gone, Reworded: true, Heard: true}, "", false},
+		{"nothing before the full list", Round{Put: put, Gone: gone, Reworded: true, Answered: true}, "", false},
 		{"why there is none", Round{Err: lost}, "stale lost", false},
 		{"the same reason", Round{Err: lost}, "", false},
 		{"the full list", Round{Full: true}, "replace", true},
@@ -51,7 +51,7 @@ func TestRoundsArePublishedInOrder(t *testing.T) {
 		{"no change", Round{Put: put}, "put 1", false},
 		{"a removal", Round{Gone: gone}, "delete 2", true},
 		{"problems", Round{Reworded: true}, "problems", false},
-		{"an answer", Round{Heard: true}, "fresh", false},
+		{"an answer", Round{Answered: true}, "fresh", false},
 		{"a loss, and no removal", Round{Gone: gone, Incomplete: true, Err: lost}, "stale lost", false},
 		{"read in part", Round{Incomplete: true}, "", false},
 		{"all is read", Round{Full: true}, "replace", true},

@@ -33,15 +33,19 @@ const (
 	grantSome
 )
 
+// written is what the Writers of our Lease have written to a Service.
+type written struct {
+	// held means that the finalizer is ours to remove, notHeld that it isn't. If neither is set, it
+	// has not been checked.
+	held, notHeld bool
+	addrs         []netip.Addr // the VIPs in its status, if known
+}
+
 // situation is the whole input of decide.
 type situation struct {
 	service *corev1.Service // nil: not in the store
 	ours    bool            // by class, type, namespace and labels, deleted or not
-	// held means that the finalizer is ours to remove, notHeld that it isn't. If neither is set, it
-	// has not been checked.
-	held, notHeld bool
-	// told are the VIPs that we have written to the status, if known.
-	told      []netip.Addr
+	written
 	grant     granted
 	vips      []netip.Addr
 	mode      corev1.LoadBalancerIPMode
@@ -110,7 +114,7 @@ func (s *situation) ingressIsOurs() bool {
 		return true
 	}
 	for i := range ingress {
-		if addr, err := netip.ParseAddr(ingress[i].IP); err != nil || !slices.Contains(s.told, addr) {
+		if addr, err := netip.ParseAddr(ingress[i].IP); err != nil || !slices.Contains(s.addrs, addr) {
 			return false
 		}
 	}

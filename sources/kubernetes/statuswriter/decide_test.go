@@ -51,7 +51,7 @@ func TestNextStep(t *testing.T) {
 		ingress string // the value that is written, if the step writes it
 	}{
 		{"nothing there", situation{}, stepNone, ""},
-		{"gone while we held it", situation{held: true}, stepLookUp, ""},
+		{"gone while we held it", situation{written: written{held: true}}, stepLookUp, ""},
 
 		{"ours, no answer yet", situation{service: object(), ours: true}, stepNone, ""},
 		{"ours, no answer, told before", situation{service: object(held, has("Proxy", four)), ours: true}, stepNone, ""},
@@ -76,21 +76,21 @@ func TestNextStep(t *testing.T) {
 		{"ours, no VIP any longer", situation{service: object(held, has("Proxy", four)), ours: true, grant: grantNone}, stepWriteIngress, "[]"},
 
 		{"deleted, never held", situation{service: object(dying, foreign), ours: true}, stepNone, ""},
-		{"deleted, served still", situation{service: object(dying, held, has("Proxy", four)), ours: true, held: true, grant: grantSome, vips: vips(four)}, stepAwait, ""},
-		{"deleted, withdrawn", situation{service: object(dying, held, has("Proxy", four)), ours: true, held: true, withdrawn: true}, stepWriteIngress, "[]"},
-		{"deleted, withdrawn, emptied", situation{service: object(dying, foreign, held), ours: true, held: true, withdrawn: true}, stepRemoveFinalizer, ""},
+		{"deleted, served still", situation{service: object(dying, held, has("Proxy", four)), ours: true, written: written{held: true}, grant: grantSome, vips: vips(four)}, stepAwait, ""},
+		{"deleted, withdrawn", situation{service: object(dying, held, has("Proxy", four)), ours: true, written: written{held: true}, withdrawn: true}, stepWriteIngress, "[]"},
+		{"deleted, withdrawn, emptied", situation{service: object(dying, foreign, held), ours: true, written: written{held: true}, withdrawn: true}, stepRemoveFinalizer, ""},
 		{"deleted before we looked, of our class", situation{service: object(dying, held), ours: true}, stepAwait, ""},
 
 		{"a plain one", situation{service: object(plain)}, stepNone, ""},
 		{"another's balancer", situation{service: object(has("VIP", four))}, stepNone, ""},
 		{"not ours, whose is the finalizer", situation{service: object(held, has("VIP", four))}, stepLookUp, ""},
-		{"not ours, nor the finalizer", situation{service: object(held, has("VIP", four)), notHeld: true}, stepNone, ""},
-		{"deleted, nor ours", situation{service: object(dying, held), notHeld: true}, stepNone, ""},
-		{"ours no longer, served still", situation{service: object(plain, held), held: true}, stepAwait, ""},
-		{"ours no longer, withdrawn", situation{service: object(plain, held), held: true, withdrawn: true}, stepRemoveFinalizer, ""},
-		{"ours no longer, told still", situation{service: object(plain, held, has("Proxy", four)), held: true, withdrawn: true}, stepWriteIngress, "[]"},
-		{"another's now, with our VIP", situation{service: object(held, has("Proxy", four)), held: true, told: vips(four), withdrawn: true}, stepWriteIngress, "[]"},
-		{"another's now, with its own", situation{service: object(held, has("Proxy", "198.51.100.1")), held: true, told: vips(four), withdrawn: true}, stepRemoveFinalizer, ""},
+		{"not ours, nor the finalizer", situation{service: object(held, has("VIP", four)), written: written{notHeld: true}}, stepNone, ""},
+		{"deleted, nor ours", situation{service: object(dying, held), written: written{notHeld: true}}, stepNone, ""},
+		{"ours no longer, served still", situation{service: object(plain, held), written: written{held: true}}, stepAwait, ""},
+		{"ours no longer, withdrawn", situation{service: object(plain, held), written: written{held: true}, withdrawn: true}, stepRemoveFinalizer, ""},
+		{"ours no longer, told still", situation{service: object(plain, held, has("Proxy", four)), written: written{held: true}, withdrawn: true}, stepWriteIngress, "[]"},
+		{"another's now, with our VIP", situation{service: object(held, has("Proxy", four)), written: written{held: true, addrs: vips(four)}, withdrawn: true}, stepWriteIngress, "[]"},
+		{"another's now, with its own", situation{service: object(held, has("Proxy", "198.51.100.1")), written: written{held: true, addrs: vips(four)}, withdrawn: true}, stepRemoveFinalizer, ""},
 	} {
 		tc.in.mode = corev1.LoadBalancerIPModeProxy
 		got := tc.in.decide()

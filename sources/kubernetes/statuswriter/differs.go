@@ -64,8 +64,8 @@ func (w *Writer) compare(key vip.ServiceKey, s *situation) {
 	w.differs.of[key] = now
 }
 
-// tellDiffering reports differences that have lasted and returns the time until the next check.
-func (w *Writer) tellDiffering() (again time.Duration) {
+// reportDiffering reports differences that have lasted and returns the time until the next check.
+func (w *Writer) reportDiffering() (again time.Duration) {
 	d := &w.differs
 	if len(d.of) == 0 {
 		w.agree()

@@ -62,8 +62,8 @@ func (a *announcement) name() string {
 	return fmt.Sprintf("%s.%016x", a.key.Name, h.Sum64())
 }
 
-// toldEvents are the events of one Service.
-type toldEvents struct {
+// eventState are the events of one Service.
+type eventState struct {
 	standing map[string]bool   // names of events about current problems
 	posted   map[string]posted // events that this host has written
 	pace     *rate.Limiter     // nil before the first event; limits the events of a Service that changes all the time
@@ -167,8 +167,8 @@ func messageOf(p *vip.Problem) string {
 	return out
 }
 
-// tellAllocated adds an event that a Service's status has its VIPs.
-func (w *Writer) tellAllocated(key vip.ServiceKey, e *entry, s *corev1.Service) {
+// announceAllocated adds an event that a Service's status has its VIPs.
+func (w *Writer) announceAllocated(key vip.ServiceKey, e *entry, s *corev1.Service) {
 	var vips []string
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
 		vips = append(vips, ingress.IP)
@@ -200,7 +200,7 @@ func (w *Writer) announce(ctx context.Context) (again time.Duration) {
 	}
 	at, lacking := -1, lackingFor
 	for i := range w.events {
-		left := w.troubles.lacking(mayTell, w.events[i].key.Namespace)
+		left := w.troubles.lacking(mayCreateEvents, w.events[i].key.Namespace)
 		if left <= 0 {
 			at = i
 			break
@@ -223,11 +223,11 @@ func (w *Writer) announce(ctx context.Context) (again time.Duration) {
 func (w *Writer) post(ctx context.Context, a *announcement, e *entry) bool {
 	now, name := time.Now(), a.name()
 	last, before := e.events.posted[name]
-	before = before && now.Sub(last.at) < eventLasts && w.troubles.lacking(mayRepeat, a.key.Namespace) <= 0
-	needs := mayTell
+	before = before && now.Sub(last.at) < eventLasts && w.troubles.lacking(mayPatchEvents, a.key.Namespace) <= 0
+	needs := mayCreateEvents
 	var err error
 	if before {
-		needs = mayRepeat
+		needs = mayPatchEvents
 		last.count++
 		err = w.calls.repeatEvent(ctx, a.key.Namespace, name, last.count, metav1.NewTime(now))
 		if apierrors.IsNotFound(err) {
@@ -244,7 +244,7 @@ func (w *Writer) post(ctx context.Context, a *announcement, e *entry) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	w.troubles.told(needs, a.key.Namespace, err)
+	w.troubles.answered(needs, a.key.Namespace, err)
 	switch verdict, asked := judge(err); verdict {
 	case verdictDone:
 		if e.events.posted == nil || len(e.events.posted) >= 2*perService {

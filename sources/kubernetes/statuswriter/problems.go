@@ -24,11 +24,11 @@ const maxRefused = 10
 type right struct{ verb, resource string }
 
 var (
-	mayFinalize = right{"patch", "services"}
-	mayWrite    = right{"patch", "services/status"}
-	mayList     = right{"list", "services"}
-	mayTell     = right{"create", "events"}
-	mayRepeat   = right{"patch", "events"}
+	mayFinalize     = right{"patch", "services"}
+	mayWrite        = right{"patch", "services/status"}
+	mayList         = right{"list", "services"}
+	mayCreateEvents = right{"create", "events"}
+	mayPatchEvents  = right{"patch", "events"}
 )
 
 // troubles are the reasons why the Writer can't write. A missing permission is one problem,
@@ -36,20 +36,20 @@ var (
 type troubles struct {
 	o *Options
 
-	mu      sync.Mutex
-	lacks   map[right]map[string]time.Time // by namespace, the time of the next try
-	refused map[vip.ServiceKey]vip.Problem
-	lease   string // why an election is not possible
-	differs *vip.Problem
-	said    []vip.Problem // as reported
+	mu        sync.Mutex
+	lacks     map[right]map[string]time.Time // by namespace, the time of the next try
+	refused   map[vip.ServiceKey]vip.Problem
+	lease     string // why an election is not possible
+	differs   *vip.Problem
+	published []vip.Problem // as reported
 }
 
 func newTroubles(o *Options) *troubles {
 	return &troubles{o: o, lacks: map[right]map[string]time.Time{}, refused: map[vip.ServiceKey]vip.Problem{}}
 }
 
-// told handles the result of a request.
-func (t *troubles) told(r right, namespace string, err error) {
+// answered handles the result of a request.
+func (t *troubles) answered(r right, namespace string, err error) {
 	verdict, _ := judge(err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,7 @@ func (t *troubles) told(r right, namespace string, err error) {
 			delete(t.lacks, r)
 		}
 	}
-	t.tell()
+	t.publish()
 }
 
 // lacking returns how long not to send requests that need a missing permission.
@@ -76,7 +76,7 @@ func (t *troubles) lacking(r right, namespace string) time.Duration {
 
 // elected handles the result of a request for the Lease.
 func (t *troubles) elected(namespace, verb string, err error) {
-	t.told(right{verb, "leases"}, namespace, err)
+	t.answered(right{verb, "leases"}, namespace, err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch verdict, _ := judge(err); {
@@ -85,7 +85,7 @@ func (t *troubles) elected(namespace, verb string, err error) {
 	case verdict == verdictRefused, verdict == verdictEnding, verdict == verdictOutdated && verb == "create":
 		t.lease = fmt.Sprintf("%s the Lease in namespace %s: %v", verb, namespace, err)
 	}
-	t.tell()
+	t.publish()
 }
 
 // refuse records that a write for a Service was refused. accept removes the record.
@@ -94,7 +94,7 @@ func (t *troubles) refuse(key vip.ServiceKey, place string, err error) {
 	defer t.mu.Unlock()
 	t.refused[key] = vip.Problem{Code: codeWrite, Place: place, Service: key.String(),
 		Message: fmt.Sprintf("the server refused to change it: %v", err), Hint: "it is tried again, less and less often"}
-	t.tell()
+	t.publish()
 }
 
 func (t *troubles) accept(key vip.ServiceKey) {
@@ -102,7 +102,7 @@ func (t *troubles) accept(key vip.ServiceKey) {
 	defer t.mu.Unlock()
 	if _, was := t.refused[key]; was {
 		delete(t.refused, key)
-		t.tell()
+		t.publish()
 	}
 }
 
@@ -114,20 +114,20 @@ func (t *troubles) differ(p *vip.Problem) {
 		return
 	}
 	t.differs = p
-	t.tell()
+	t.publish()
 }
 
 // codeWrite is the code of a write to the cluster that is not possible.
 const codeWrite = "write_refused"
 
-// tell publishes the problems if they have changed. The caller holds mu.
-func (t *troubles) tell() {
+// publish reports the problems if they have changed. The caller holds mu.
+func (t *troubles) publish() {
 	now := t.problems()
-	if slices.Equal(now, t.said) {
+	if slices.Equal(now, t.published) {
 		return
 	}
 	for _, p := range now {
-		if slices.Contains(t.said, p) {
+		if slices.Contains(t.published, p) {
 			continue
 		}
 		what := "kubernetes: can't write"
@@ -136,7 +136,7 @@ func (t *troubles) tell() {
 		}
 		t.o.Log.Warn(what, "why", p.Error(), "hint", p.Hint)
 	}
-	t.said = now
+	t.published = now
 	t.o.Report(now)
 }
 

@@ -27,20 +27,19 @@ const (
 
 // entry is the Writer's state of one Service that is or was ours, or has the finalizer.
 type entry struct {
-	uid           types.UID
-	held, notHeld bool         // as in situation
-	told          []netip.Addr // as in situation
-	deleting      bool         // deletion had begun at the last check
-	answer        *corev1.Service
-	answered      time.Time
-	stray         bool // answer is a Service that the source doesn't follow
+	uid types.UID
+	written
+	deleting bool // deletion had begun at the last check
+	answer   *corev1.Service
+	answered time.Time
+	stray    bool // answer is a Service that the source doesn't follow
 
 	withdrawal *withdrawal
 	failures   int
 	until      time.Time // do not write before this time
 	outdated   string    // the version that was outdated; another version may be written at once
 	done       map[step]deed
-	events     toldEvents
+	events     eventState
 }
 
 // deed is a completed write.
@@ -113,12 +112,12 @@ func (w *Writer) observe(key vip.ServiceKey) situation {
 	}
 	e.deleting = s.DeletionTimestamp != nil
 	if out.ours {
-		e.held, e.notHeld, e.told = hasFinalizer(s), false, addresses(s)
+		e.written = written{held: hasFinalizer(s), addrs: addresses(s)}
 		if !e.deleting {
 			e.giveUp()
 		}
 	}
-	out.held, out.notHeld, out.told = e.held, e.notHeld, e.told
+	out.written = e.written
 	out.grant, out.vips = w.granted(key)
 	out.withdrawn = e.withdrawal != nil && e.withdrawal.done || w.servedByOther(key)
 	return out
@@ -285,7 +284,7 @@ func (w *Writer) do(ctx context.Context, key vip.ServiceKey, e *entry, s *situat
 	if ctx.Err() != nil {
 		return
 	}
-	w.troubles.told(next.right(), key.Namespace, err)
+	w.troubles.answered(next.right(), key.Namespace, err)
 	if err != nil {
 		w.failed(key, e, s, err)
 		return
@@ -300,7 +299,7 @@ func (w *Writer) do(ctx context.Context, key vip.ServiceKey, e *entry, s *situat
 	e.failures, e.until, e.outdated = 0, time.Time{}, ""
 	w.did(key, e, next, fmt.Sprint(addresses(out)))
 	if next == stepWriteIngress && len(ingress) > 0 {
-		w.tellAllocated(key, e, out)
+		w.announceAllocated(key, e, out)
 	}
 }
 
@@ -378,7 +377,7 @@ func (w *Writer) found(key vip.ServiceKey, e *entry, stored bool, s *corev1.Serv
 		finalizer, ingress := w.calls.wrote(s.ManagedFields)
 		e.held, e.notHeld = finalizer, !finalizer
 		if ingress {
-			e.told = addresses(s)
+			e.addrs = addresses(s)
 		}
 	case s.UID != e.uid || !hasFinalizer(s):
 		w.forget(key)
@@ -386,7 +385,7 @@ func (w *Writer) found(key vip.ServiceKey, e *entry, stored bool, s *corev1.Serv
 		soon()
 	default:
 		if _, ingress := w.calls.wrote(s.ManagedFields); ingress {
-			e.told = addresses(s)
+			e.addrs = addresses(s)
 		}
 		s.ManagedFields = nil
 		e.answer, e.answered, e.stray = s, time.Now(), true

@@ -187,7 +187,7 @@ func (w *Writer) look(ctx context.Context) (again time.Duration) {
 			w.queue.Drop(key)
 		}
 		w.events = nil
-		return min(w.tellDiffering(), w.untilDue())
+		return min(w.reportDiffering(), w.untilDue())
 	}
 	w.agree()
 	if !w.able() {
