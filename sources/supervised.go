@@ -102,11 +102,11 @@ func (src *supervised) put(s vip.Service) {
 	s.Source = src.name
 	former := src.claims.Row(s.Key)
 	if src.guard != nil {
-		var inForce []vip.Backend
+		var present []vip.Backend
 		if former != nil {
-			inForce = former.Value.Backends
+			present = former.Value.Backends
 		}
-		s = src.guard.put(time.Now(), s, inForce)
+		s = src.guard.put(time.Now(), s, present)
 	}
 	src.claim(s, former)
 }

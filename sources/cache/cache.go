@@ -36,8 +36,9 @@ type Row struct {
 	Assigned bool `json:"assigned,omitempty"`
 }
 
-// completeKey has an empty row once the cache holds the source's full list. It distinguishes a source
-// without services from one that was never read. It has no slash, which every service's key has.
+// completeKey has an empty row once the cache holds the source's full list. It distinguishes a
+// source without services from one that was never read. It has no slash, which every service's key
+// has.
 const completeKey = "heard" // the name in state files
 
 // Store keeps rows durably under "namespace/name". A *store.Bucket is one.
@@ -84,10 +85,8 @@ func (s *Source) Prior() int {
 
 // Run implements sources.Source.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
-	select {
-	case <-s.answered:
+	if table.IsClosed(s.answered) {
 		return s.inner.Run(ctx, out) // its services are in effect
-	default:
 	}
 	sink := &sink{Sink: out, source: s}
 	timer := time.AfterFunc(answerTimeout, func() { sink.recall(errors.New("no answer yet")) })
@@ -106,17 +105,17 @@ type sink struct {
 	source *Source
 
 	mu     sync.Mutex
-	spoken bool // the full list was sent, by the source or from the cache, or the run is over
+	listed bool // the full list was sent, by the source or from the cache, or the run is over
 }
 
 // recall sends the cached services if the source hasn't sent its full list. Why is the reason.
 func (k *sink) recall(why error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.spoken {
+	if k.listed {
 		return
 	}
-	k.spoken = true
+	k.listed = true
 	rows, all := k.source.restore()
 	if len(rows) == 0 && !all {
 		return
@@ -130,14 +129,14 @@ func (k *sink) recall(why error) {
 func (k *sink) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spoken = true
+	k.listed = true
 }
 
 // Replace implements sources.Sink.
 func (k *sink) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spoken = true
+	k.listed = true
 	rev := k.Sink.Replace(services, problems)
 	k.source.once.Do(func() { close(k.source.answered) })
 	return rev
@@ -175,24 +174,23 @@ func (s *Source) restore() (rows []vip.Service, whole bool) {
 // Keep writes the source's rows to the cache until the context ends, and returns its error. A
 // change costs O(change), and is on disk within a second.
 func (s *Source) Keep(ctx context.Context) error {
-	k := writer{Source: s, known: map[string]struct{}{}, put: map[string]Row{}, remove: map[string]struct{}{}}
+	k := writer{Source: s, known: map[string]bool{}, changes: map[string]*Row{}}
 	all, err := s.store.All()
 	if err != nil {
 		s.log.Warn("cached services can't be read", "source", s.name, "err", err)
 	}
 	for key := range all {
-		k.known[key] = struct{}{}
+		k.known[key] = true
 	}
 	all = nil
 	feed := s.services.Watch()
 	defer feed.Close()
 	flush := time.NewTicker(flushEvery)
 	defer flush.Stop()
-	ready, answered := s.services.Ready(), (<-chan struct{})(s.answered)
 	for {
 		batch, more := feed.TryNext()
 		for _, c := range batch {
-			k.change(c.Value.Key, c.Value, c.Deleted)
+			k.change(c.Value, c.Deleted)
 		}
 		if len(batch) > 0 {
 			continue
@@ -202,13 +200,9 @@ func (s *Source) Keep(ctx context.Context) error {
 			k.flush()
 			return ctx.Err()
 		case <-more:
-		case <-ready:
-			ready = nil
-		case <-answered:
-			answered = nil
 		case <-flush.C:
 			// Once the full list is known, drop what the source no longer has.
-			if !k.swept && ready == nil && answered == nil {
+			if !k.swept && table.IsClosed(s.services.Ready()) && table.IsClosed(s.answered) {
 				k.sweep()
 			}
 			k.flush()
@@ -219,30 +213,27 @@ func (s *Source) Keep(ctx context.Context) error {
 // writer is the state of Keep.
 type writer struct {
 	*Source
-	known  map[string]struct{} // on disk
-	put    map[string]Row
-	remove map[string]struct{}
-	swept  bool
+	known   map[string]bool // names of the services on disk, with the changes
+	changes map[string]*Row // not on disk yet; nil: to be removed
+	swept   bool
 }
 
 func nameOf(key vip.ServiceKey) string { return key.Namespace + "/" + key.Name }
 
-func (k *writer) change(key vip.ServiceKey, row vip.Service, deleted bool) {
-	name := nameOf(key)
+func (k *writer) change(row vip.Service, deleted bool) {
+	name := nameOf(row.Key)
 	if deleted || row.Source != k.name {
 		k.drop(name)
 		return
 	}
-	delete(k.remove, name)
-	k.known[name] = struct{}{}
-	k.put[name] = Row{Spec: spec.FromService(row), Origin: row.Origin, Assigned: row.Assigned}
+	k.known[name] = true
+	k.changes[name] = &Row{Spec: spec.FromService(row), Origin: row.Origin, Assigned: row.Assigned}
 }
 
 func (k *writer) drop(name string) {
-	delete(k.put, name)
-	if _, kept := k.known[name]; kept {
+	if k.known[name] {
 		delete(k.known, name)
-		k.remove[name] = struct{}{}
+		k.changes[name] = nil
 	}
 }
 
@@ -250,40 +241,42 @@ func (k *writer) drop(name string) {
 // on the cache is complete.
 func (k *writer) sweep() {
 	k.swept = true
-	now := map[string]struct{}{}
+	now := map[string]bool{completeKey: true}
 	for key, row := range k.services.All() {
 		if row.Source != k.name {
 			continue
 		}
-		now[nameOf(key)] = struct{}{}
-		if _, known := k.known[nameOf(key)]; !known { // the feed hasn't delivered it yet
-			k.change(key, row, false)
+		now[nameOf(key)] = true
+		if !k.known[nameOf(key)] { // the feed hasn't delivered it yet
+			k.change(row, false)
 		}
 	}
-	_, complete := k.known[completeKey]
 	for name := range k.known {
-		if _, there := now[name]; !there && name != completeKey {
+		if !now[name] {
 			k.drop(name)
 		}
 	}
-	if !complete {
-		k.known[completeKey], k.put[completeKey] = struct{}{}, Row{}
+	if !k.known[completeKey] {
+		k.known[completeKey], k.changes[completeKey] = true, &Row{}
 	}
 }
 
 // flush writes the changes. A failed write is retried.
 func (k *writer) flush() {
-	if len(k.put)+len(k.remove) == 0 {
+	if len(k.changes) == 0 {
 		return
 	}
-	gone := make([]string, 0, len(k.remove))
-	for name := range k.remove {
-		gone = append(gone, name)
+	put, gone := map[string]Row{}, []string(nil)
+	for name, row := range k.changes {
+		if row == nil {
+			gone = append(gone, name)
+		} else {
+			put[name] = *row
+		}
 	}
-	if err := k.store.Write(k.put, gone); err != nil {
+	if err := k.store.Write(put, gone); err != nil {
 		k.log.Warn("cache can't be written; retrying", "source", k.name, "err", err)
 		return
 	}
-	clear(k.put)
-	clear(k.remove)
+	clear(k.changes)
 }

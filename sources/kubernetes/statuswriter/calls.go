@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -21,7 +22,7 @@ import (
 )
 
 // calls sends the Writer's requests. Each is sent once. The caller decides about retries, because
-// it knows the newest state.
+// it knows the newest state. What a failed request returns is not to be used.
 //
 // Services are changed by merge patches with the resourceVersion on which the change is based.
 // Server-side apply would also work for lists that only we write. But it ignores later changes, so
@@ -51,6 +52,17 @@ func fieldManager(leaseNamespace, leaseName string) string {
 	_, _ = h.Write([]byte(name))
 	rest := fmt.Sprintf("~%016x", h.Sum64())
 	return name[:maxManager-len(rest)] + rest
+}
+
+// do sends a request and decodes the answer into out, if that is not nil.
+func do(ctx context.Context, r *rest.Request, timeout time.Duration, out runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answer := r.MaxRetries(0).Do(ctx)
+	if out == nil {
+		return answer.Error()
+	}
+	return answer.Into(out)
 }
 
 // patch is a merge patch of a Service.
@@ -88,26 +100,18 @@ func (c *calls) patch(ctx context.Context, s *corev1.Service, p *patch, subresou
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var out corev1.Service
-	err = c.core.Patch(types.MergePatchType).Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource(subresource...).
-		Param(managerParam, c.manager).Body(body).MaxRetries(0).Do(ctx).Into(&out)
-	if err != nil {
-		return nil, err
-	}
+	out := &corev1.Service{}
+	err = do(ctx, c.core.Patch(types.MergePatchType).Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource(subresource...).
+		Param(managerParam, c.manager).Body(body), callTimeout, out)
 	out.ManagedFields = nil
-	return &out, nil
+	return out, err
 }
 
 // find reads one Service and returns nil if it does not exist. It uses a list with a field
 // selector, because the source has only the permission to list.
 func (c *calls) find(ctx context.Context, key vip.ServiceKey) (*corev1.Service, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	var out corev1.ServiceList
-	err := c.core.Get().Namespace(key.Namespace).Resource("services").Param("fieldSelector", "metadata.name="+key.Name).
-		MaxRetries(0).Do(ctx).Into(&out)
+	err := do(ctx, c.core.Get().Namespace(key.Namespace).Resource("services").Param("fieldSelector", "metadata.name="+key.Name), callTimeout, &out)
 	if err != nil || len(out.Items) == 0 {
 		return nil, err
 	}
@@ -140,15 +144,11 @@ func (c *calls) wrote(managed []metav1.ManagedFieldsEntry) (finalizer, ingress b
 }
 
 func (c *calls) createEvent(ctx context.Context, e *corev1.Event) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return c.core.Post().Namespace(e.Namespace).Resource("events").Param(managerParam, c.manager).Body(e).MaxRetries(0).Do(ctx).Error()
+	return do(ctx, c.core.Post().Namespace(e.Namespace).Resource("events").Param(managerParam, c.manager).Body(e), callTimeout, nil)
 }
 
 // repeatEvent increases the count of an event that has occurred again.
 func (c *calls) repeatEvent(ctx context.Context, namespace, name string, count int32, last metav1.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	body, err := json.Marshal(struct {
 		Count         int32       `json:"count"`
 		LastTimestamp metav1.Time `json:"lastTimestamp"`
@@ -156,13 +156,13 @@ func (c *calls) repeatEvent(ctx context.Context, namespace, name string, count i
 	if err != nil {
 		return err
 	}
-	return c.core.Patch(types.MergePatchType).Namespace(namespace).Resource("events").Name(name).Param(managerParam, c.manager).
-		Body(body).MaxRetries(0).Do(ctx).Error()
+	return do(ctx, c.core.Patch(types.MergePatchType).Namespace(namespace).Resource("events").Name(name).Param(managerParam, c.manager).
+		Body(body), callTimeout, nil)
 }
 
 func (c *calls) getLease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	out := &coordinationv1.Lease{}
-	return out, c.coordination.Get().Namespace(namespace).Resource("leases").Name(name).MaxRetries(0).Do(ctx).Into(out)
+	return out, do(ctx, c.coordination.Get().Namespace(namespace).Resource("leases").Name(name), leaseTimeout, out)
 }
 
 // putLease creates a Lease, or replaces the version that was read.
@@ -172,7 +172,7 @@ func (c *calls) putLease(ctx context.Context, l *coordinationv1.Lease) (*coordin
 		request = c.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name)
 	}
 	out := &coordinationv1.Lease{}
-	return out, request.Param(managerParam, c.manager).Body(l).MaxRetries(0).Do(ctx).Into(out)
+	return out, do(ctx, request.Param(managerParam, c.manager).Body(l), leaseTimeout, out)
 }
 
 // finalizersWith returns a Service's finalizers with ours. finalizersWithout returns them without

@@ -43,17 +43,16 @@ type election struct {
 	tried           func(verb string, err error) // receives the result of each request
 
 	// Only run uses these.
-	known  *coordinationv1.Lease // as last read or written; nil: none
-	seen   time.Time             // when this state was first seen
-	read   bool                  // it has been read once
-	sent   []renewal             // renewals since the last answer
-	unfit  time.Time             // since when this host is not fit; zero while it is fit
-	change chan struct{}         // has an element when mine may have changed
+	seen   time.Time     // when this state was first seen
+	read   bool          // it has been read once
+	sent   []renewal     // renewals since the last answer
+	unfit  time.Time     // since when this host is not fit; zero while it is fit
+	change chan struct{} // has an element when mine may have changed
 
-	mu      sync.Mutex
-	ours    bool      // this host wrote known
-	renewed time.Time // time before the request that wrote it
-	holder  string
+	mu      sync.Mutex            // only run writes what it protects
+	known   *coordinationv1.Lease // as last read or written; nil: none
+	ours    bool                  // this host wrote known
+	renewed time.Time             // time before the request that wrote it
 }
 
 // renewal is a renewal that was sent.
@@ -73,7 +72,10 @@ func (e *election) mine() bool {
 func (e *election) elected() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.holder
+	if e.known == nil {
+		return ""
+	}
+	return holderOf(e.known)
 }
 
 // run takes part in the election until the context ends. It leaves the Lease unchanged at the end;
@@ -148,9 +150,7 @@ func (e *election) release(ctx context.Context) {
 	}
 	lease := e.known
 	e.learn(nil)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseTimeout)
-	defer cancel()
-	_ = e.write(ctx, lease, "") // if this fails, the Lease expires
+	_ = e.write(context.WithoutCancel(ctx), lease, "") // if this fails, the Lease expires
 }
 
 // pause returns the wait after a request.
@@ -184,18 +184,12 @@ func (e *election) left() time.Duration {
 
 // get reads the Lease. It returns nil if the Lease does not exist.
 func (e *election) get(ctx context.Context) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
-	defer cancel()
 	lease, err := e.calls.getLease(ctx, e.namespace, e.name)
 	if apierrors.IsNotFound(err) {
-		e.tried("get", nil)
-		return nil, nil
+		lease, err = nil, nil
 	}
 	e.tried("get", err)
-	if err != nil {
-		return nil, err
-	}
-	return lease, nil
+	return lease, err
 }
 
 // learn updates the state from a Lease that was read; nil: the state is unknown.
@@ -216,7 +210,7 @@ func (e *election) learn(lease *coordinationv1.Lease) {
 			}
 		}
 	}
-	e.known, e.holder = lease, holderOf(lease)
+	e.known = lease
 }
 
 // write sets the holder of a Lease, "" for none, and renews it.
@@ -246,8 +240,6 @@ func (e *election) write(ctx context.Context, lease *coordinationv1.Lease, holde
 		verb = "create"
 	}
 	e.sent = append(e.sent[max(0, len(e.sent)-maxSent):], renewal{now, began})
-	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
-	defer cancel()
 	stored, err := e.calls.putLease(ctx, lease)
 	e.tried(verb, err)
 	if err != nil {
@@ -257,7 +249,7 @@ func (e *election) write(ctx context.Context, lease *coordinationv1.Lease, holde
 	defer e.mu.Unlock()
 	e.sent = nil
 	e.known, e.seen, e.read = stored, time.Now(), true
-	e.ours, e.renewed, e.holder = holder != "", began, holder
+	e.ours, e.renewed = holder != "", began
 	e.note()
 	return nil
 }
