@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -34,7 +34,7 @@ type shrinkGuard struct {
 	prior    int                       // the number of the source's services that this host had before the start
 	first    time.Time                 // deadline of the doubt about the first list; zero: no doubt
 	changed  bool                      // the held services or backends changed since the owner's last check
-	events   []guardEvent              // since the last takeEvents
+	event    func(kind, message string)
 }
 
 // shrunk is a service with backends that are held back.
@@ -44,25 +44,13 @@ type shrunk struct {
 	until  time.Time
 }
 
-// guardEvent is the kind and the message of an event.
-type guardEvent struct{ kind, message string }
-
-func newShrinkGuard(delay time.Duration) *shrinkGuard {
-	return &shrinkGuard{delay: delay, services: map[vip.ServiceKey]time.Time{}, backends: map[vip.ServiceKey]*shrunk{}, lostOf: map[vip.ServiceKey]losses{}}
-}
-
-func (g *shrinkGuard) takeEvents() []guardEvent {
-	events := g.events
-	g.events = nil
-	return events
+// newShrinkGuard returns a guard that holds nothing. Event logs an event.
+func newShrinkGuard(delay time.Duration, event func(kind, message string)) *shrinkGuard {
+	return &shrinkGuard{delay: delay, event: event, services: map[vip.ServiceKey]time.Time{}, backends: map[vip.ServiceKey]*shrunk{}, lostOf: map[vip.ServiceKey]losses{}}
 }
 
 func (g *shrinkGuard) held(what string) {
-	g.events = append(g.events, guardEvent{"shrink_held", fmt.Sprintf("%s at once; they are kept for %s", what, g.delay)})
-}
-
-func (g *shrinkGuard) withdrawn(what string) {
-	g.events = append(g.events, guardEvent{"shrink_withdrawn", what})
+	g.event("shrink_held", fmt.Sprintf("%s at once; they are kept for %s", what, g.delay))
 }
 
 // holds reports whether anything is held back.
@@ -97,7 +85,7 @@ func (g *shrinkGuard) put(now time.Time, wanted vip.Service, present []vip.Backe
 		delete(g.services, wanted.Key)
 		g.changed = true
 		if len(g.services) == 0 {
-			g.withdrawn("the services that had disappeared are back, or removed one by one")
+			g.event("shrink_withdrawn", "the services that had disappeared are back, or removed one by one")
 		}
 	}
 	held := g.backends[wanted.Key]
@@ -206,7 +194,7 @@ func (g *shrinkGuard) acceptFirst() { g.first, g.changed = time.Time{}, true }
 func (g *shrinkGuard) dropBackends(key vip.ServiceKey) {
 	delete(g.backends, key)
 	if len(g.backends) == 0 {
-		g.withdrawn("the backends that had disappeared are back, or removed with their service")
+		g.event("shrink_withdrawn", "the backends that had disappeared are back, or removed with their service")
 	}
 }
 
@@ -272,7 +260,7 @@ func (g *shrinkGuard) problems(source string, many int) []vip.Problem {
 		}
 		slices.Sort(names)
 		out = append(out, vip.Problem{Code: vip.CodeHeldBack, Hint: hint,
-			Message: fmt.Sprintf("%d of %d services disappeared at once (%s); kept until %s", len(names), many, some(names), clock(last))})
+			Message: fmt.Sprintf("%d of %d services disappeared at once (%s); kept until %s", len(names), many, text.First(fewNames, names, ", "), clock(last))})
 	}
 	if !g.first.IsZero() {
 		out = append(out, vip.Problem{Code: vip.CodeHeldBack, Hint: hint,
@@ -285,19 +273,13 @@ func (g *shrinkGuard) problems(source string, many int) []vip.Problem {
 			ids = append(ids, b.ID())
 		}
 		out = append(out, vip.Problem{Code: vip.CodeHeldBack, Place: h.wanted.Origin, Service: key.String(), Field: "backends", Hint: hint,
-			Message: fmt.Sprintf("%d backends disappeared at once (%s), %d are left; kept until %s", len(ids), some(ids), len(h.wanted.Backends), clock(h.until))})
+			Message: fmt.Sprintf("%d backends disappeared at once (%s), %d are left; kept until %s", len(ids), text.First(fewNames, ids, ", "), len(h.wanted.Backends), clock(h.until))})
 	}
 	slices.SortFunc(out[backends:], func(a, b vip.Problem) int { return cmp.Compare(a.Service, b.Service) })
 	return out
 }
 
-// some lists the first few names.
-func some(names []string) string {
-	const few = 5
-	if len(names) <= few {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
-}
+// fewNames is the maximum number of names in a message.
+const fewNames = 5
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }

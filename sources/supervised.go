@@ -181,9 +181,6 @@ func (src *supervised) commit() {
 	src.resolve()
 	if g := src.guard; g != nil && g.changed {
 		g.changed, src.outdated = false, true
-		for _, e := range g.takeEvents() {
-			src.event(e.kind, e.message)
-		}
 		select {
 		case src.holding <- struct{}{}:
 		default:

@@ -68,7 +68,7 @@ func (s *Supervisor) Add(name, typ string, source Source) {
 		holding: make(chan struct{}, 1), status: Status{Name: name, Type: typ}}
 	src.synced = src.claims.Initializer()
 	if g, ok := source.(Guarded); ok && g.ShrinkGuard() > 0 {
-		src.guard = newShrinkGuard(g.ShrinkGuard())
+		src.guard = newShrinkGuard(g.ShrinkGuard(), src.event)
 	}
 	s.options.Statuses.Set(src.status)
 	s.sources = append(s.sources, src)

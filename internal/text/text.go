@@ -1,7 +1,11 @@
 // Package text holds the wording rules that messages of several packages share.
 package text
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // Plural returns a number with its noun: "1 service", "2 services". The plural is formed
 // with an s; nouns that need another form are spelled out by the caller.
@@ -10,4 +14,12 @@ func Plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// First lists the first few words, and how many there are besides: "a, b and 3 more".
+func First(few int, words []string, separator string) string {
+	if len(words) <= few {
+		return strings.Join(words, separator)
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(words[:few], separator), len(words)-few)
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/sources/draft"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -131,7 +132,7 @@ func vote(instances []instance, value func(*instance) string) (winner, disagree 
 	}
 	var parts []string
 	for _, v := range values {
-		parts = append(parts, fmt.Sprintf("%s on %s", shown(v), fewOf(who[v])))
+		parts = append(parts, fmt.Sprintf("%s on %s", shown(v), text.First(fewIDs, who[v], " ")))
 	}
 	return winner, fmt.Sprintf("instances disagree: %s; %s is used", strings.Join(parts, ", "), shown(winner))
 }
@@ -143,14 +144,8 @@ func shown(value string) string {
 	return strict.Quote(value)
 }
 
-// fewOf lists the first few IDs.
-func fewOf(ids []string) string {
-	const few = 3
-	if len(ids) <= few {
-		return strings.Join(ids, " ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(ids[:few], " "), len(ids)-few)
-}
+// fewIDs is the maximum number of instances in a message for one cause.
+const fewIDs = 3
 
 // make builds the service from the settings.
 func (b *builder) make(with settings, instances []instance) built {

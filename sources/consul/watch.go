@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/consulclient"
+	"github.com/ironvip/ironvip/internal/text"
 )
 
 // next is the next action after an answer.
@@ -153,7 +154,7 @@ func (r *run) answered(e *entry, all []instance, a answer, number int) next {
 	// An instance that the token can no longer read is kept. If the token could never read all
 	// instances, the readable ones count.
 	if a.filtered && !e.filtered && len(vanished) > 0 {
-		r.failing[e.name] = fmt.Errorf("the token may not read instance %s any more: it needs node:read for its node", fewOf(idsOf(vanished)))
+		r.failing[e.name] = fmt.Errorf("the token may not read instance %s any more: it needs node:read for its node", text.First(fewIDs, idsOf(vanished), " "))
 		all = slices.Concat(all, vanished)
 	} else {
 		e.filtered = a.filtered

@@ -76,9 +76,6 @@ func (b *builder) readAnnotations() {
 			}
 		}
 	}
-	for range b.draft.VIPs {
-		b.vipFields = append(b.vipFields, bracket("metadata.annotations", annotationPrefix+"vips"))
-	}
 }
 
 // hintFor returns a hint for an unknown annotation.

@@ -67,38 +67,31 @@ func (b *builder) readLabels() {
 // the annotation, or spec.loadBalancerIP. The annotation must have been read before.
 func (b *builder) readAddresses() {
 	s := &b.s.Spec
-	if b.o.AdoptClusterIPs {
-		b.draft.VIPs, b.vipFields = nil, nil
-		for i, address := range s.ClusterIPs {
-			b.draft.VIPs = append(b.draft.VIPs, address)
-			b.vipFields = append(b.vipFields, strict.Index("spec.clusterIPs", i))
-		}
-		if len(b.draft.VIPs) == 0 { // servers before 1.20 have only this field
-			b.draft.VIPs, b.vipFields = []string{s.ClusterIP}, []string{"spec.clusterIP"}
+	texts := b.draft.VIPs
+	field := func(int) string { return bracket("metadata.annotations", annotationPrefix+"vips") }
+	switch {
+	case b.o.AdoptClusterIPs:
+		texts, field = s.ClusterIPs, func(i int) string { return strict.Index("spec.clusterIPs", i) }
+		if len(texts) == 0 { // servers before 1.20 have only this field
+			texts, field = []string{s.ClusterIP}, func(int) string { return "spec.clusterIP" }
 		}
 		if len(s.ExternalIPs) > 0 {
 			b.warn(vip.CodeUnsupported, "spec.externalIPs", "use type LoadBalancer", "are not served: only cluster IPs and node ports are mirrored")
 		}
-		return
+	case s.LoadBalancerIP != "" && len(texts) > 0:
+		b.warn(statuswriter.CodeDeprecated, "spec.loadBalancerIP", "remove it", "is not used: the annotation %svips counts", annotationPrefix)
+	case s.LoadBalancerIP != "":
+		b.warn(statuswriter.CodeDeprecated, "spec.loadBalancerIP", "use the annotation "+annotationPrefix+"vips instead", "is deprecated by Kubernetes")
+		texts, field = []string{s.LoadBalancerIP}, func(int) string { return "spec.loadBalancerIP" }
 	}
-	if s.LoadBalancerIP != "" {
-		const field, hint = "spec.loadBalancerIP", "use the annotation " + annotationPrefix + "vips instead"
-		if len(b.draft.VIPs) > 0 {
-			b.warn(statuswriter.CodeDeprecated, field, "remove it", "is not used: the annotation %svips counts", annotationPrefix)
-		} else {
-			b.warn(statuswriter.CodeDeprecated, field, hint, "is deprecated by Kubernetes")
-			b.draft.VIPs, b.vipFields = []string{s.LoadBalancerIP}, []string{field}
+	b.draft.VIPs = nil
+	for i, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && !b.has(vip.FamilyOf(a)) { // spec reports an invalid one
+			b.bad(field(i), vip.Problem{Message: a.String() + " is of a family that spec.ipFamilies leaves out",
+				Hint: "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"})
+			continue
 		}
-	}
-	for i := 0; i < len(b.draft.VIPs); i++ {
-		a, err := netip.ParseAddr(b.draft.VIPs[i])
-		if err != nil || b.has(vip.FamilyOf(a)) {
-			continue // spec reports it as a problem
-		}
-		b.bad(b.vipFields[i], vip.Problem{Message: a.String() + " is of a family that spec.ipFamilies leaves out",
-			Hint: "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"})
-		b.draft.VIPs, b.vipFields = slices.Delete(b.draft.VIPs, i, i+1), slices.Delete(b.vipFields, i, i+1)
-		i--
+		b.draft.VIPs, b.vipFields = append(b.draft.VIPs, text), append(b.vipFields, field(i))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -92,7 +93,7 @@ func (t *troubles) elected(namespace, verb string, err error) {
 func (t *troubles) refuse(key vip.ServiceKey, place string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refused[key] = vip.Problem{Code: codeWrite, Place: place, Service: key.String(),
+	t.refused[key] = vip.Problem{Code: codeWrite, Place: t.place(), Service: key.String(),
 		Message: fmt.Sprintf("the server refused to change it: %v", err), Hint: "it is tried again, less and less often"}
 	t.publish()
 }
@@ -140,23 +141,21 @@ func (t *troubles) publish() {
 	t.o.Report(now)
 }
 
+// place returns the place of the cluster in messages.
+func (t *troubles) place() string { return "kubernetes at " + t.o.Client.Server() }
+
 func (t *troubles) problems() (out []vip.Problem) {
-	place := "kubernetes at " + t.o.Client.Server()
 	rights := slices.SortedFunc(maps.Keys(t.lacks), func(a, b right) int {
 		return cmp.Or(strings.Compare(a.resource, b.resource), strings.Compare(a.verb, b.verb))
 	})
 	for _, r := range rights {
-		namespaces := slices.Sorted(maps.Keys(t.lacks[r]))
-		where := fmt.Sprintf("namespace %s", namespaces[0])
-		if more := len(namespaces) - 1; more > 0 {
-			where += fmt.Sprintf(" and %d more", more)
-		}
-		out = append(out, vip.Problem{Code: codeWrite, Place: place,
+		where := "namespace " + text.First(1, slices.Sorted(maps.Keys(t.lacks[r])), "")
+		out = append(out, vip.Problem{Code: codeWrite, Place: t.place(),
 			Message: fmt.Sprintf("no right to %s %s in %s", r.verb, r.resource, where),
 			Hint:    "grant what configs/kubernetes/clusterrole.yaml has; it is tried again once a minute"})
 	}
 	if t.lease != "" {
-		out = append(out, vip.Problem{Code: codeWrite, Place: place, Message: t.lease,
+		out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: t.lease,
 			Hint: "without it nothing is written: make the namespace, or name another as lease_namespace"})
 	}
 	if t.differs != nil {
@@ -165,7 +164,7 @@ func (t *troubles) problems() (out []vip.Problem) {
 	keys := slices.SortedFunc(maps.Keys(t.refused), vip.ServiceKey.Compare)
 	for i, key := range keys {
 		if i == maxRefused {
-			out = append(out, vip.Problem{Code: codeWrite, Place: place, Message: fmt.Sprintf("%d more Services can't be written to", len(keys)-i)})
+			out = append(out, vip.Problem{Code: codeWrite, Place: t.place(), Message: fmt.Sprintf("%d more Services can't be written to", len(keys)-i)})
 			break
 		}
 		out = append(out, t.refused[key])
