@@ -9,6 +9,10 @@
 //
 // The Source never writes to the cluster. Its Writer does, in package statuswriter: the VIPs, the
 // finalizer and the events of Services, on the host that holds the Lease.
+//
+// Source code organization: follow.go lists and watches, kinds.go and nodes.go store what arrives,
+// the build files make a service of a Service as a pure function, and publish.go passes on what has
+// changed.
 package kubernetes
 
 import (

@@ -4,204 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/ironvip/ironvip/vip"
 )
 
 const (
-	// answerLasts is how long the server's answer to a write takes precedence over the store. The
-	// store receives the change through the watch.
-	answerLasts = 30 * time.Second
 	// contestLasts is the period in which repeated writes of the same value mean that another
 	// program undoes them.
 	contestLasts = 10 * time.Minute
 	contestAfter = 3 // repeated writes
 )
 
-// entry is the Writer's state of one Service that is or was ours, or has the finalizer.
-type entry struct {
-	uid types.UID
-	written
-	deleting bool // deletion had begun at the last check
-	answer   *corev1.Service
-	answered time.Time
-	stray    bool // answer is a Service that the source doesn't follow
-
-	withdrawal *withdrawal
-	failures   int
-	until      time.Time // do not write before this time
-	outdated   string    // the version that was outdated; another version may be written at once
-	done       map[step]deed
-	events     eventState
-}
-
 // deed is a completed write.
 type deed struct {
 	ingress string
 	at      time.Time
 	again   int // how often it was repeated because another program had undone it
-}
-
-// withdrawal is a wait until a VIP is withdrawn.
-type withdrawal struct {
-	cancel context.CancelFunc
-	done   bool
-}
-
-// withdrawn is the end of a withdrawal.
-type withdrawn struct {
-	key vip.ServiceKey
-	of  *withdrawal
-	err error
-}
-
-// giveUp ends the wait for a withdrawal.
-func (e *entry) giveUp() {
-	if e.withdrawal != nil {
-		e.withdrawal.cancel()
-		e.withdrawal = nil
-	}
-}
-
-// forget removes the state of a Service.
-func (w *Writer) forget(key vip.ServiceKey) {
-	if e := w.entries[key]; e != nil {
-		e.giveUp()
-		delete(w.entries, key)
-	}
-	w.troubles.accept(key)
-}
-
-// observe returns the situation of a Service and updates its entry.
-func (w *Writer) observe(key vip.ServiceKey) situation {
-	e := w.entries[key]
-	out := situation{service: w.newest(key, e), mode: w.o.IPMode}
-	s := out.service
-	if s != nil && e != nil && e.uid != s.UID { // a new Service with the same name
-		w.forget(key)
-		e = nil
-	}
-	if s == nil {
-		// The writer ensures that nothing is left over. Other hosts need not check a Service after
-		// a deletion that had begun.
-		if e != nil && (!e.held || e.deleting && !w.leads) {
-			w.forget(key)
-			e = nil
-		}
-		out.held = e != nil
-		return out
-	}
-	alive := *s // check ownership independently of deletion
-	alive.DeletionTimestamp = nil
-	stray := e != nil && e.stray
-	out.ours = !stray && w.o.Selects(&alive)
-	if !out.ours && !hasFinalizer(s) {
-		w.forget(key)
-		return out
-	}
-	if e == nil {
-		e = &entry{uid: s.UID}
-		w.entries[key] = e
-	}
-	e.deleting = s.DeletionTimestamp != nil
-	if out.ours {
-		e.written = written{held: hasFinalizer(s), addrs: addresses(s)}
-		if !e.deleting {
-			e.giveUp()
-		}
-	}
-	out.written = e.written
-	out.grant, out.vips = w.granted(key)
-	out.withdrawn = e.withdrawal != nil && e.withdrawal.done || w.servedByOther(key)
-	return out
-}
-
-// newest returns the newest known object of a Service; nil: none.
-func (w *Writer) newest(key vip.ServiceKey, e *entry) *corev1.Service {
-	object, _, there := w.o.Objects.Get(key)
-	s := object.Service
-	if e == nil || e.answer == nil {
-		return s
-	}
-	fresh := time.Since(e.answered) < answerLasts
-	if fresh && !there && e.stray {
-		return e.answer
-	}
-	if fresh && there && s.UID == e.answer.UID {
-		if order, err := resourceversion.CompareResourceVersion(e.answer.ResourceVersion, s.ResourceVersion); err == nil && order > 0 {
-			return e.answer
-		}
-	}
-	e.answer, e.stray = nil, false
-	return s
-}
-
-// granted returns the allocator's result.
-func (w *Writer) granted(key vip.ServiceKey) (granted, []netip.Addr) {
-	if row, _, there := w.o.Services.Get(key); !there || row.Source != w.o.Source {
-		return grantUnknown, nil
-	}
-	allocation, _, there := w.o.Allocations.Get(key)
-	switch {
-	case !there:
-		return grantUnknown, nil
-	case len(allocation.VIPs) > 0:
-		return grantSome, allocation.VIPs
-	case slices.ContainsFunc(allocation.Problems, func(p vip.Problem) bool { return p.Code == vip.CodeStore || p.Code == vip.CodeWaiting }):
-		return grantUnknown, nil
-	default:
-		return grantNone, nil
-	}
-}
-
-// servedByOther reports whether another source serves a service of this name. Nothing of ours is
-// served then.
-func (w *Writer) servedByOther(key vip.ServiceKey) bool {
-	row, _, there := w.o.Services.Get(key)
-	return there && row.Source != w.o.Source
-}
-
-// await starts a wait for a withdrawal.
-func (w *Writer) await(ctx context.Context, key vip.ServiceKey, e *entry) {
-	if e.withdrawal != nil {
-		return
-	}
-	if rest := time.Until(e.until); rest > 0 {
-		w.later(key, rest)
-		return
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	wait := &withdrawal{cancel: cancel}
-	e.withdrawal = wait
-	w.waiting.Go(func() {
-		err := w.o.Withdrawn(ctx, key)
-		select {
-		case w.over <- withdrawn{key, wait, err}:
-		case <-ctx.Done():
-		}
-	})
-}
-
-// ended handles the end of a withdrawal, unless the wait for it was given up.
-func (w *Writer) ended(end withdrawn) {
-	e := w.entries[end.key]
-	if e == nil || e.withdrawal != end.of {
-		return
-	}
-	e.withdrawal.done = true
-	if end.err != nil {
-		e.giveUp()
-		w.o.Log.Warn("kubernetes: waiting for a VIP's withdrawal", "service", end.key, "error", end.err)
-		e.until = time.Now().Add(grown(time.Second, time.Minute, 3))
-	}
-	w.check(end.key)
 }
 
 // lookAt performs the next step of a Service that is due. It reports whether a request was sent, or

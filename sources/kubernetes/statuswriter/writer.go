@@ -4,6 +4,11 @@
 // Its output, on the one host that holds the Lease, is the ingress of each Service's status, one
 // finalizer, and events; it writes nothing else. On the other hosts it reports statuses that differ
 // from their own allocations. Problems with writing go to the source.
+//
+// Source code organization: writer.go has the loop, lease.go the election. For each Service,
+// observe.go collects what is known, decide.go decides the next step, steps.go performs it with the
+// requests of calls.go, and withdrawal.go waits for the dataplane before a VIP is removed. events.go
+// and strays.go have the other requests, and problems.go and differs.go what is reported.
 package statuswriter
 
 import (
