@@ -52,8 +52,8 @@ func (r *run) away(err error) {
 	r.publisher.Wake()
 }
 
-// listed updates the entries from a list. Reread means that Consul was unavailable, or has lost data,
-// since the last list. Blind means that services may exist that the token can't read.
+// listed updates the entries from a list. Reread means that Consul was unavailable, or has lost
+// data, since the last list. Blind means that services may exist that the token can't read.
 func (r *run) listed(ctx context.Context, names []string, blind, reread bool, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,9 +1,9 @@
 // Package draft builds services from what users wrote on a server's objects, for the sources that
 // follow a server.
 //
-// Its inputs are texts of annotations or metadata, and a draft: a spec.Service whose backends may be
-// unusable. Its outputs are the values of the texts, and a service of the usable backends with the
-// problems of the others. It is pure, and knows no server.
+// Its inputs are texts of annotations or metadata, and a draft: a spec.Service with backends that
+// may be unusable. Its outputs are the values of the texts, and a service of the usable backends
+// with the problems of the others. It is pure, and knows no server.
 package draft
 
 import (
@@ -77,8 +77,8 @@ func KeepsFormer(problems []vip.Problem) {
 const maxLeftOut = 5
 
 // Fit builds the draft d with its usable backends. It removes the other backends from d, and calls
-// leaveOut for the first few of them: with the backend's index in d before the call, the field of the
-// backend ("": all of it) and the problem. More is the number of backends without a call.
+// leaveOut for the first few of them: with the backend's index in d before the call, the field of
+// the backend ("": all of it) and the problem. More is the number of backends without a call.
 //
 // Rest are the problems that don't concern single backends. Reason returns why a backend, again by
 // its index, receives no new connections.

@@ -7,8 +7,8 @@
 //
 // Source code organization: writer.go has the loop, lease.go the election. For each Service,
 // observe.go collects what is known, decide.go decides the next step, steps.go performs it with the
-// requests of calls.go, and withdrawal.go waits for the dataplane before a VIP is removed. events.go
-// and strays.go have the other requests, and problems.go and differs.go what is reported.
+// requests of calls.go, and withdrawal.go waits for the dataplane before a VIP is removed.
+// events.go and strays.go have the other requests, problems.go and differs.go what is reported.
 package statuswriter
 
 import (
