@@ -51,6 +51,7 @@ func (p Problem) Error() string {
 const (
 	CodeUnsupported  = "unsupported"   // the dataplane or this version does not support the request
 	CodeInvalid      = "invalid"       // a value is out of its bounds or malformed
+	CodeDeprecated   = "deprecated"    // a field that works and that Kubernetes has deprecated
 	CodeUnknownKey   = "unknown_key"   // a key that nothing reads
 	CodeNameTaken    = "name_taken"    // another source holds the service's name
 	CodeAddressTaken = "address_taken" // another service holds the requested address

@@ -110,9 +110,9 @@ func (r *run) begin(ctx context.Context) {
 	r.epoch = next
 }
 
-// turn returns the context of the next query for a service. It ends when the service must be
+// current returns the context of the next queries for a service. It ends when the service must be
 // queried again.
-func (r *run) turn(e *entry) (ctx context.Context, end context.CancelFunc, number int) {
+func (r *run) current(e *entry) (ctx context.Context, end context.CancelFunc, number int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ctx, end = context.WithCancel(r.epoch.ctx)

@@ -32,25 +32,25 @@ func (r *run) watch(ctx context.Context, e *entry) {
 	rest := backoff.Backoff{Lo: t.idle / 32, Hi: t.idle}
 	busy := 0
 	for ctx.Err() == nil {
-		turn, done, number := r.turn(e)
+		current, done, number := r.current(e)
 		var index uint64
-		for turn.Err() == nil {
+		for current.Err() == nil {
 			q := question{index: index, wait: r.holdFor()}
-			all, a, err := r.question(turn, pace, e.name, q)
+			all, a, err := r.question(current, pace, e.name, q)
 			switch {
-			case turn.Err() != nil:
+			case current.Err() != nil:
 			case errors.Is(err, consulclient.ErrBusy):
 				r.crowded()
 				if busy++; busy > maxBusy {
 					r.failed(e, err)
 				}
-				backoff.Sleep(turn, wait.Next())
+				backoff.Sleep(current, wait.Next())
 			case err != nil:
 				index = 0
 				if away := r.failed(e, err); away {
-					<-turn.Done() // follow ends the turn when Consul is available again
+					<-current.Done() // follow ends this context when Consul is available again
 				}
-				backoff.Sleep(turn, wait.Next())
+				backoff.Sleep(current, wait.Next())
 			default:
 				wait.Reset()
 				busy = 0
@@ -66,7 +66,7 @@ func (r *run) watch(ctx context.Context, e *entry) {
 					index = 0
 				case idle:
 					index = 0
-					backoff.Sleep(turn, rest.Next())
+					backoff.Sleep(current, rest.Next())
 				case end:
 					done()
 					return

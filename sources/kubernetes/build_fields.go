@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/ironvip/ironvip/sources/draft"
-	"github.com/ironvip/ironvip/sources/kubernetes/statuswriter"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -79,9 +78,9 @@ func (b *builder) readAddresses() {
 			b.warn(vip.CodeUnsupported, "spec.externalIPs", "use type LoadBalancer", "are not served: only cluster IPs and node ports are mirrored")
 		}
 	case s.LoadBalancerIP != "" && len(texts) > 0:
-		b.warn(statuswriter.CodeDeprecated, "spec.loadBalancerIP", "remove it", "is not used: the annotation %svips counts", annotationPrefix)
+		b.warn(vip.CodeDeprecated, "spec.loadBalancerIP", "remove it", "is not used: the annotation %svips counts", annotationPrefix)
 	case s.LoadBalancerIP != "":
-		b.warn(statuswriter.CodeDeprecated, "spec.loadBalancerIP", "use the annotation "+annotationPrefix+"vips instead", "is deprecated by Kubernetes")
+		b.warn(vip.CodeDeprecated, "spec.loadBalancerIP", "use the annotation "+annotationPrefix+"vips instead", "is deprecated by Kubernetes")
 		texts, field = []string{s.LoadBalancerIP}, func(int) string { return "spec.loadBalancerIP" }
 	}
 	b.draft.VIPs = nil

@@ -29,9 +29,6 @@ const (
 	ReasonInvalid          = "Invalid"          // a field is invalid
 )
 
-// CodeDeprecated is the code of problems with fields that work and that Kubernetes has deprecated.
-const CodeDeprecated = "deprecated"
-
 const (
 	// Component is the component that reports the events.
 	Component = "ironvip"
@@ -119,7 +116,7 @@ func (w *Writer) wrong(key vip.ServiceKey, s *situation) (out []announcement) {
 // reasonOfSource returns the reason of an event for a problem with the Service's definition.
 func reasonOfSource(p *vip.Problem) string {
 	switch {
-	case p.Code == CodeDeprecated:
+	case p.Code == vip.CodeDeprecated:
 		return ReasonDeprecatedField
 	case strings.HasPrefix(p.Field, "metadata.annotations"):
 		return ReasonBadAnnotation

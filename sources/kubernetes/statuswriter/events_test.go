@@ -22,7 +22,7 @@ func TestReasons(t *testing.T) {
 		source, allocator *vip.Problem
 		want              string
 	}{
-		{source: &vip.Problem{Code: CodeDeprecated, Field: "spec.loadBalancerIP"}, want: ReasonDeprecatedField},
+		{source: &vip.Problem{Code: vip.CodeDeprecated, Field: "spec.loadBalancerIP"}, want: ReasonDeprecatedField},
 		{source: &vip.Problem{Code: vip.CodeUnknownKey, Field: "metadata.annotations[ironvip.io/pol]"}, want: ReasonBadAnnotation},
 		{source: &vip.Problem{Code: vip.CodeUnsupported, Field: "spec.ports[0].protocol"}, want: ReasonUnsupported},
 		{source: &vip.Problem{Code: vip.CodeInvalid, Field: "spec.loadBalancerSourceRanges[1]"}, want: ReasonInvalid},
