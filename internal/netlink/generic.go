@@ -1,7 +1,9 @@
 package netlink
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,14 +29,12 @@ func decodeFamily(data []byte) (id uint16, err error) {
 	if len(data) < 4 {
 		return 0, ErrMalformed
 	}
-	a := Attrs{B: data[4:]}
-	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
-		if typ == unix.CTRL_ATTR_FAMILY_ID {
-			id = a.Uint16(v)
-		}
+	v, err := Find(data[4:], unix.CTRL_ATTR_FAMILY_ID)
+	if err != nil || len(v) < 2 {
+		return 0, cmp.Or(err, ErrMalformed)
 	}
-	if a.Err == nil && id < unix.NLMSG_MIN_TYPE {
-		a.Err = ErrMalformed
+	if id = binary.NativeEndian.Uint16(v); id < unix.NLMSG_MIN_TYPE {
+		return 0, ErrMalformed
 	}
-	return id, a.Err
+	return id, nil
 }

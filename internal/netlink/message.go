@@ -51,9 +51,17 @@ func align(n int) int { return (n + 3) &^ 3 }
 
 // AppendAttr appends one attribute and its padding.
 func AppendAttr(b []byte, typ uint16, value ...byte) []byte {
-	b = binary.NativeEndian.AppendUint16(b, uint16(4+len(value)))
-	b = binary.NativeEndian.AppendUint16(b, typ)
-	b = append(b, value...)
+	return pad(append(appendAttrHeader(b, typ, len(value)), value...))
+}
+
+// appendAttrHeader appends the header of an attribute with a value of size bytes.
+func appendAttrHeader(b []byte, typ uint16, size int) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(4+size))
+	return binary.NativeEndian.AppendUint16(b, typ)
+}
+
+// pad appends zeros up to the next multiple of 4 bytes.
+func pad(b []byte) []byte {
 	for len(b)%4 != 0 {
 		b = append(b, 0)
 	}
@@ -62,45 +70,28 @@ func AppendAttr(b []byte, typ uint16, value ...byte) []byte {
 
 // AppendAttr16 appends a number in the host's byte order.
 func AppendAttr16(b []byte, typ, v uint16) []byte {
-	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
-	at := b[len(b)-8:]
-	binary.NativeEndian.PutUint16(at, 6)
-	binary.NativeEndian.PutUint16(at[2:], typ)
-	binary.NativeEndian.PutUint16(at[4:], v)
-	return b
+	return append(binary.NativeEndian.AppendUint16(appendAttrHeader(b, typ, 2), v), 0, 0)
 }
 
 // AppendAttr32 appends a number in the host's byte order.
 func AppendAttr32(b []byte, typ uint16, v uint32) []byte {
-	b = binary.NativeEndian.AppendUint16(b, 8)
-	b = binary.NativeEndian.AppendUint16(b, typ)
-	return binary.NativeEndian.AppendUint32(b, v)
+	return binary.NativeEndian.AppendUint32(appendAttrHeader(b, typ, 4), v)
 }
 
 // AppendAttr32BE appends a number in network byte order.
 func AppendAttr32BE(b []byte, typ uint16, v uint32) []byte {
-	b = binary.NativeEndian.AppendUint16(b, 8)
-	b = binary.NativeEndian.AppendUint16(b, typ)
-	return binary.BigEndian.AppendUint32(b, v)
+	return binary.BigEndian.AppendUint32(appendAttrHeader(b, typ, 4), v)
 }
 
 // AppendAttr64BE appends a number in network byte order.
 func AppendAttr64BE(b []byte, typ uint16, v uint64) []byte {
-	b = binary.NativeEndian.AppendUint16(b, 12)
-	b = binary.NativeEndian.AppendUint16(b, typ)
-	return binary.BigEndian.AppendUint64(b, v)
+	return binary.BigEndian.AppendUint64(appendAttrHeader(b, typ, 8), v)
 }
 
 // AppendAttrString appends a zero-terminated string.
 func AppendAttrString(b []byte, typ uint16, s string) []byte {
-	b = binary.NativeEndian.AppendUint16(b, uint16(4+len(s)+1))
-	b = binary.NativeEndian.AppendUint16(b, typ)
-	b = append(b, s...)
-	b = append(b, 0)
-	for len(b)%4 != 0 {
-		b = append(b, 0)
-	}
-	return b
+	b = append(appendAttrHeader(b, typ, len(s)+1), s...)
+	return pad(append(b, 0))
 }
 
 // BeginNest appends the header of a nested attribute and returns its position.
@@ -127,11 +118,10 @@ func (a *Attrs) Next() (typ uint16, value []byte, ok bool) {
 	if len(a.B) == 0 || a.Err != nil {
 		return 0, nil, false
 	}
-	if len(a.B) < 4 {
-		a.Err = ErrMalformed
-		return 0, nil, false
+	size := 0
+	if len(a.B) >= 4 {
+		size = int(binary.NativeEndian.Uint16(a.B))
 	}
-	size := int(binary.NativeEndian.Uint16(a.B))
 	if size < 4 || size > len(a.B) {
 		a.Err = ErrMalformed
 		return 0, nil, false
@@ -142,40 +132,36 @@ func (a *Attrs) Next() (typ uint16, value []byte, ok bool) {
 	return typ, value, true
 }
 
-// Uint16 reads a value in the host's byte order.
-func (a *Attrs) Uint16(v []byte) uint16 {
-	if len(v) < 2 {
-		a.Err = ErrMalformed
-		return 0
+// Find returns the value of the first attribute of a type in b, or nil.
+func Find(b []byte, want uint16) ([]byte, error) {
+	a := Attrs{B: b}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
+		if typ == want {
+			return v, nil
+		}
 	}
-	return binary.NativeEndian.Uint16(v)
+	return nil, a.Err
 }
+
+// Uint16 reads a value in the host's byte order.
+func (a *Attrs) Uint16(v []byte) uint16 { return binary.NativeEndian.Uint16(a.atLeast(2, v)) }
 
 // Uint32 reads a value in the host's byte order.
-func (a *Attrs) Uint32(v []byte) uint32 {
-	if len(v) < 4 {
-		a.Err = ErrMalformed
-		return 0
-	}
-	return binary.NativeEndian.Uint32(v)
-}
+func (a *Attrs) Uint32(v []byte) uint32 { return binary.NativeEndian.Uint32(a.atLeast(4, v)) }
 
 // Uint64 reads a value in the host's byte order.
-func (a *Attrs) Uint64(v []byte) uint64 {
-	if len(v) < 8 {
-		a.Err = ErrMalformed
-		return 0
-	}
-	return binary.NativeEndian.Uint64(v)
-}
+func (a *Attrs) Uint64(v []byte) uint64 { return binary.NativeEndian.Uint64(a.atLeast(8, v)) }
 
 // Port reads a port in network byte order.
-func (a *Attrs) Port(v []byte) uint16 {
-	if len(v) < 2 {
+func (a *Attrs) Port(v []byte) uint16 { return binary.BigEndian.Uint16(a.atLeast(2, v)) }
+
+// atLeast returns v, or zeros and an error in a.Err if v is shorter than n bytes.
+func (a *Attrs) atLeast(n int, v []byte) []byte {
+	if len(v) < n {
 		a.Err = ErrMalformed
-		return 0
+		return make([]byte, 8)
 	}
-	return binary.BigEndian.Uint16(v)
+	return v
 }
 
 // String returns v up to its terminating zero.

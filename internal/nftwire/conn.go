@@ -1,6 +1,7 @@
 package nftwire
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -121,8 +122,8 @@ func (c *Conn) Elements(ctx context.Context, table, set string, each func(x *Ele
 // and priority of base chains.
 func (c *Conn) Chains(ctx context.Context, table string, each func(nftables.Chain)) error {
 	return c.query(ctx, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, func(b []byte) []byte { return b }, func(data []byte) error {
-		if in, _ := stringsOf(data, unix.NFTA_CHAIN_TABLE, 0); in != table {
-			return nil
+		if in, err := netlink.Find(data[4:], unix.NFTA_CHAIN_TABLE); err != nil || netlink.String(in) != table {
+			return err
 		}
 		ch, err := decodeChain(data)
 		each(ch)
@@ -136,34 +137,11 @@ func (c *Conn) Rules(ctx context.Context, table string, each func(chain string, 
 	return c.query(ctx, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, func(b []byte) []byte {
 		return netlink.AppendAttrString(b, unix.NFTA_RULE_TABLE, table)
 	}, func(data []byte) error {
-		var chain string
-		var userData []byte
-		a := netlink.Attrs{B: data[4:]}
-		for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
-			switch typ {
-			case unix.NFTA_RULE_CHAIN:
-				chain = netlink.String(v)
-			case unix.NFTA_RULE_USERDATA:
-				userData = v
-			}
-		}
-		each(chain, userData)
-		return a.Err
+		chain, err := netlink.Find(data[4:], unix.NFTA_RULE_CHAIN)
+		userData, err2 := netlink.Find(data[4:], unix.NFTA_RULE_USERDATA)
+		each(netlink.String(chain), userData)
+		return cmp.Or(err, err2)
 	})
-}
-
-// stringsOf returns the values of two attributes of an object.
-func stringsOf(data []byte, first, second uint16) (a, b string) {
-	all := netlink.Attrs{B: data[4:]}
-	for typ, v, ok := all.Next(); ok; typ, v, ok = all.Next() {
-		switch typ {
-		case first:
-			a = netlink.String(v)
-		case second:
-			b = netlink.String(v)
-		}
-	}
-	return a, b
 }
 
 // decodeChain reads a chain's name, and its hook if it has one.

@@ -49,13 +49,11 @@ func (e *Element) next(list *netlink.Attrs) bool {
 
 // dataValue reads the format of appendData.
 func dataValue(v []byte) ([]byte, error) {
-	in := netlink.Attrs{B: v}
-	for typ, v, ok := in.Next(); ok; typ, v, ok = in.Next() {
-		if typ == unix.NFTA_DATA_VALUE {
-			return v, nil
-		}
+	value, err := netlink.Find(v, unix.NFTA_DATA_VALUE)
+	if value == nil && err == nil {
+		err = netlink.ErrMalformed
 	}
-	return nil, netlink.ErrMalformed
+	return value, err
 }
 
 // elementList returns the list of elements in the body of a message.
@@ -63,11 +61,6 @@ func elementList(data []byte) (netlink.Attrs, error) {
 	if len(data) < 4 {
 		return netlink.Attrs{}, netlink.ErrMalformed
 	}
-	a := netlink.Attrs{B: data[4:]}
-	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
-		if typ == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			return netlink.Attrs{B: v}, nil
-		}
-	}
-	return netlink.Attrs{}, a.Err // none
+	list, err := netlink.Find(data[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	return netlink.Attrs{B: list}, err
 }

@@ -19,9 +19,9 @@ const nftNested = unix.NLA_F_NESTED
 // Transaction is a batch of nftables messages that the kernel applies atomically.
 // Begin starts it, and makes it usable again after a commit.
 type Transaction struct {
-	b        []byte
-	last     int // position of the last message, 0 if there is none
-	Messages int // number of messages, without the batch's begin and end
+	b, expr  []byte // expr is room for one expression
+	last     int    // position of the last message, 0 if there is none
+	Messages int    // number of messages, without the batch's begin and end
 }
 
 // Begin starts an empty transaction. It reuses the memory of the last one.
@@ -79,25 +79,22 @@ func appendData(b []byte, typ uint16, value []byte) []byte {
 
 // AddTable creates a table. It is no error if the table exists.
 func (x *Transaction) AddTable(t *nftables.Table) {
-	x.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t)
+	x.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, 0)
 }
 
 // AddScratchTable creates a table for a trial. The transaction fails if the table
 // exists. Its chains see no packets.
 func (x *Transaction) AddScratchTable(t *nftables.Table) {
-	x.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	x.b = netlink.AppendAttrString(x.b, unix.NFTA_TABLE_NAME, t.Name)
-	x.b = netlink.AppendAttr32BE(x.b, unix.NFTA_TABLE_FLAGS, unix.NFT_TABLE_F_DORMANT)
-	x.done()
+	x.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t, unix.NFT_TABLE_F_DORMANT)
 }
 
 // DeleteTable deletes a table with all its contents.
-func (x *Transaction) DeleteTable(t *nftables.Table) { x.table(unix.NFT_MSG_DELTABLE, 0, t) }
+func (x *Transaction) DeleteTable(t *nftables.Table) { x.table(unix.NFT_MSG_DELTABLE, 0, t, 0) }
 
-func (x *Transaction) table(typ, flags uint16, t *nftables.Table) {
+func (x *Transaction) table(typ, flags uint16, t *nftables.Table, tableFlags uint32) {
 	x.message(typ, flags)
 	x.b = netlink.AppendAttrString(x.b, unix.NFTA_TABLE_NAME, t.Name)
-	x.b = netlink.AppendAttr32BE(x.b, unix.NFTA_TABLE_FLAGS, 0)
+	x.b = netlink.AppendAttr32BE(x.b, unix.NFTA_TABLE_FLAGS, tableFlags)
 	x.done()
 }
 
@@ -171,9 +168,7 @@ func (x *Transaction) AddChain(c *nftables.Chain) {
 // BeginElements begins a message that adds elements to a set or deletes them.
 // AddElement appends to it, EndElements ends it.
 func (x *Transaction) BeginElements(typ, flags uint16, table, set string) (list int) {
-	x.message(typ, flags)
-	x.b = netlink.AppendAttrString(x.b, unix.NFTA_SET_ELEM_LIST_SET, set)
-	x.b = netlink.AppendAttrString(x.b, unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	x.set(typ, flags, table, set)
 	x.b, list = netlink.BeginNest(x.b, unix.NFTA_SET_ELEM_LIST_ELEMENTS|nftNested)
 	return list
 }
@@ -202,8 +197,13 @@ func (x *Transaction) EndElements(list int) {
 
 // Flush deletes all elements of a set.
 func (x *Transaction) Flush(table, set string) {
-	x.message(unix.NFT_MSG_DELSETELEM, 0)
+	x.set(unix.NFT_MSG_DELSETELEM, 0, table, set)
+	x.done()
+}
+
+// set begins a message about the elements of a set.
+func (x *Transaction) set(typ, flags uint16, table, set string) {
+	x.message(typ, flags)
 	x.b = netlink.AppendAttrString(x.b, unix.NFTA_SET_ELEM_LIST_SET, set)
 	x.b = netlink.AppendAttrString(x.b, unix.NFTA_SET_ELEM_LIST_TABLE, table)
-	x.done()
 }
