@@ -147,7 +147,7 @@ func (t *Target) checkOwnership(ctx context.Context, items []*item) error {
 				continue
 			}
 		}
-		s, err := t.kernel.Service(ctx, it.key, it.mark)
+		s, _, err := t.kernel.Service(ctx, it.key, it.mark)
 		for err == nil && s != nil && it.mark != 0 {
 			// A foreign service has that mark. Try another one.
 			t.marks.markForeign(it.mark)
@@ -156,7 +156,7 @@ func (t *Target) checkOwnership(ctx context.Context, items []*item) error {
 				break
 			}
 			it.service.wanted.Mark = it.mark
-			s, err = t.kernel.Service(ctx, it.key, it.mark)
+			s, _, err = t.kernel.Service(ctx, it.key, it.mark)
 		}
 		if it.result.blocked {
 			continue

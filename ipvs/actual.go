@@ -149,14 +149,12 @@ func (t *Target) readKernel(ctx context.Context) (*kernelState, error) {
 	r.endpoints.Size = kernel.SlabSize
 	for i := range services {
 		s := &services[i]
-		if s.Mark != 0 {
-			var known bool
-			mark := s.Mark
-			if s.Key, known = t.marks.frontend(mark, vip.FamilyOf(s.Key.Addr)); !known {
-				t.marks.markForeign(mark)
-				continue
-			}
+		key, known := t.frontendOf(s)
+		if !known {
+			t.marks.markForeign(s.Mark)
+			continue
 		}
+		s.Key = key
 		if r.states[s.Key] != nil || s.Mark == 0 && !t.ours(s.Key, r.table) {
 			continue
 		}

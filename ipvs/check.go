@@ -82,7 +82,7 @@ func checkIPVS() Finding {
 	if err == nil {
 		defer k.Close()
 		// A lookup of IPVS needs no rights. A read needs those of a write.
-		_, err = k.Service(ctx, vip.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: vip.TCP}, 0)
+		_, _, err = k.Service(ctx, vip.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: vip.TCP}, 0)
 	}
 	if err == nil {
 		return f

@@ -62,7 +62,11 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 		return out, nil // no service
 	}
 	all := key.Protocol == vip.UDP || t.sysctl.Check(estimationOff).OK
-	err := kernel.Destinations(ctx, w.kernel, key, mark, kernel.DecodeDestStatus, func(d kernel.DestStatus) {
+	dests, err := w.kernel.Destinations(ctx, key, mark)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range dests {
 		n := int(d.Active)
 		if d.Inactive > 0 && (all || w.busy(conntrack.Flow{Frontend: key, Backend: d.Addr}, d.Traffic.In.Packets+d.Traffic.Out.Packets, now)) {
 			n += int(d.Inactive)
@@ -70,9 +74,6 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 		if n > 0 {
 			out[d.Addr] = n
 		}
-	})
-	if err != nil {
-		return nil, err
 	}
 	w.forget(now)
 	return out, nil

@@ -49,7 +49,7 @@ func (k *fakeKernel) parseGeneric(h netlink.Header, data []byte) *message {
 		})
 		return m
 	}
-	s, err := kernel.DecodeService(data)
+	s, _, err := kernel.DecodeService(data)
 	if err != nil {
 		panic(err)
 	}
@@ -86,7 +86,7 @@ func (k *fakeKernel) parseGeneric(h netlink.Header, data []byte) *message {
 		if err != nil {
 			panic(err)
 		}
-		o.dest = d
+		o.dest = d.Dest
 	}
 	m.what = o.String()
 	m.do = known(func() error {

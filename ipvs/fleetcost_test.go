@@ -93,7 +93,7 @@ func (s *nullSocket) Query(_ context.Context, put func(b []byte) []byte, each fu
 	}
 	answer := s.k.services
 	if data[0] == kernel.CmdGetDest {
-		asked, err := kernel.DecodeService(data)
+		asked, _, err := kernel.DecodeService(data)
 		if err != nil {
 			return err
 		}

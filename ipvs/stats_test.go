@@ -48,7 +48,7 @@ func (c cannedIPVS) Query(_ context.Context, put func([]byte) []byte, each func(
 	}
 	answers := c.all
 	if data[0] == kernel.CmdGetDest || h.Flags&unix.NLM_F_DUMP == 0 {
-		s, err := kernel.DecodeService(data)
+		s, _, err := kernel.DecodeService(data)
 		if err != nil {
 			return err
 		}

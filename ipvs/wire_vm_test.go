@@ -218,10 +218,10 @@ func (r *plainly) keep(protocol int, typ uint16, data []byte) {
 	switch {
 	case protocol == unix.NETLINK_GENERIC && data[0] == kernel.CmdNewDest:
 		if d, err := kernel.DecodeDest(data, netip.IPv4Unspecified()); err == nil {
-			r.dests = append(r.dests, d)
+			r.dests = append(r.dests, d.Dest)
 		}
 	case protocol == unix.NETLINK_GENERIC:
-		if s, err := kernel.DecodeService(data); err == nil {
+		if s, _, err := kernel.DecodeService(data); err == nil {
 			r.services = append(r.services, s)
 		}
 	case protocol == unix.NETLINK_ROUTE && typ == unix.RTM_NEWADDR:

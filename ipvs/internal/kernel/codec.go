@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -49,7 +51,7 @@ const (
 	destWeight   = 4
 	destUpper    = 5
 	destLower    = 6
-	destActive   = 7 // see stats.go, also for the statistics
+	destActive   = 7
 	destInactive = 8
 	destFamily   = 11
 	destStats64  = 12
@@ -184,23 +186,20 @@ func nested(data []byte, want uint16) ([]byte, error) {
 	if len(data) < 4 {
 		return nil, netlink.ErrMalformed
 	}
-	a := netlink.Attrs{B: data[4:]}
-	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
-		if typ == want {
-			return v, nil
-		}
+	v, err := netlink.Find(data[4:], want)
+	if v == nil && err == nil {
+		err = netlink.ErrMalformed
 	}
-	return nil, netlink.ErrMalformed
+	return v, err
 }
 
 // DecodeService reads the body of a message about a service.
-func DecodeService(data []byte) (Service, error) {
-	var s Service
+func DecodeService(data []byte) (s Service, traffic reconcile.Traffic, err error) {
 	var family uint16
 	var addr []byte
 	body, err := nested(data, attrService)
 	if err != nil {
-		return s, err
+		return s, traffic, err
 	}
 	a := netlink.Attrs{B: body}
 	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
@@ -225,26 +224,25 @@ func DecodeService(data []byte) (Service, error) {
 			s.Netmask = a.Uint32(v)
 		case svcPE:
 			s.PE = netlink.String(v)
+		case svcStats64:
+			traffic, err = decodeStats(v)
 		}
 	}
-	if a.Err != nil {
-		return s, a.Err
+	if err = cmp.Or(a.Err, err); err != nil {
+		return s, traffic, err
 	}
 	if s.Mark != 0 {
 		s.Key = vip.FrontendKey{}
-		if s.Key.Addr, err = unspecified(family); err != nil {
-			return s, err
-		}
-		return s, nil
+		s.Key.Addr, err = unspecified(family)
+	} else {
+		s.Key.Addr, err = decodeAddr(family, addr)
 	}
-	s.Key.Addr, err = decodeAddr(family, addr)
-	return s, err
+	return s, traffic, err
 }
 
 // DecodeDest reads the body of a message about a destination. Svc is an address of the
 // service: kernels before 3.18 don't send the family.
-func DecodeDest(data []byte, svc netip.Addr) (Dest, error) {
-	var d Dest
+func DecodeDest(data []byte, svc netip.Addr) (d DestStatus, err error) {
 	var addr []byte
 	var port uint16
 	family := FamilyOf(svc)
@@ -269,6 +267,12 @@ func DecodeDest(data []byte, svc netip.Addr) (Dest, error) {
 			d.Upper = a.Uint32(v)
 		case destLower:
 			d.Lower = a.Uint32(v)
+		case destActive:
+			d.Active = a.Uint32(v)
+		case destInactive:
+			d.Inactive = a.Uint32(v)
+		case destStats64:
+			d.Traffic, err = decodeStats(v)
 		case destTunType:
 			if len(v) > 0 {
 				d.Tunnel.Type = v[0]
@@ -279,8 +283,8 @@ func DecodeDest(data []byte, svc netip.Addr) (Dest, error) {
 			d.Tunnel.flags = a.Uint16(v)
 		}
 	}
-	if a.Err != nil {
-		return d, a.Err
+	if err = cmp.Or(a.Err, err); err != nil {
+		return d, err
 	}
 	if d.Forward != ForwardTunnel {
 		d.Tunnel = tunnelKind{}

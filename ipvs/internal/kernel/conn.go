@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -17,9 +18,9 @@ type Conn struct {
 	Socket netlink.Socket
 	Family uint16
 
-	// Reused by StateOf for each service: destinations, the service, the callbacks.
+	// Reused by Destinations for each service: destinations, the service, the callbacks.
 	// LastCount is the number of services in the last list.
-	dests      []Dest
+	dests      []DestStatus
 	listed     Service
 	putRequest func(b []byte) []byte
 	onDest     func(typ uint16, data []byte) error
@@ -93,13 +94,7 @@ func (k *Conn) Query(ctx context.Context, put func(b []byte) []byte, each func(t
 // its family, see Service.
 func (k *Conn) Services(ctx context.Context) ([]Service, error) {
 	all := make([]Service, 0, k.lastCount)
-	err := k.Query(ctx, func(b []byte) []byte {
-		return AppendCommand(b, k.Family, CmdGetService, unix.NLM_F_DUMP)
-	}, func(_ uint16, data []byte) error {
-		s, err := DecodeService(data)
-		all = append(all, s)
-		return err
-	})
+	err := k.Statistics(ctx, func(s Service, _ reconcile.Traffic) { all = append(all, s) })
 	if err != nil {
 		return nil, fmt.Errorf("list the ipvs services: %w", err)
 	}
@@ -107,50 +102,64 @@ func (k *Conn) Services(ctx context.Context) ([]Service, error) {
 	return all, nil
 }
 
+// Statistics calls each for every service in the kernel, with its traffic, which lags by 2 s.
+func (k *Conn) Statistics(ctx context.Context, each func(Service, reconcile.Traffic)) error {
+	return k.Query(ctx, func(b []byte) []byte {
+		return AppendCommand(b, k.Family, CmdGetService, unix.NLM_F_DUMP)
+	}, func(_ uint16, data []byte) error {
+		s, traffic, err := DecodeService(data)
+		if err == nil {
+			each(s, traffic)
+		}
+		return err
+	})
+}
+
 // Service reads the service at key or, if mark isn't 0, the one with this mark and key's
 // family. It returns nil if there is none.
-func (k *Conn) Service(ctx context.Context, key vip.FrontendKey, mark uint32) (*Service, error) {
-	var found *Service
-	err := k.Query(ctx, func(b []byte) []byte {
+func (k *Conn) Service(ctx context.Context, key vip.FrontendKey, mark uint32) (found *Service, traffic reconcile.Traffic, err error) {
+	err = k.Query(ctx, func(b []byte) []byte {
 		return AppendService(AppendCommand(b, k.Family, CmdGetService, 0), &Service{Key: key, Mark: mark}, false)
-	}, func(_ uint16, data []byte) error {
-		s, err := DecodeService(data)
-		if s.Mark != 0 {
-			s.Key = key // the kernel doesn't store it
+	}, func(_ uint16, data []byte) (err error) {
+		found = &Service{}
+		*found, traffic, err = DecodeService(data)
+		if found.Mark != 0 {
+			found.Key = key // the kernel doesn't store it
 		}
-		found = &s
 		return err
 	})
 	if err == unix.ESRCH {
-		return nil, nil
+		return nil, traffic, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the ipvs service %s: %w", key, err)
+		return nil, traffic, fmt.Errorf("read the ipvs service %s: %w", key, err)
 	}
-	return found, nil
+	return found, traffic, nil
 }
 
-// Destinations calls each for each destination of a service, the newest first. Decode is
-// DecodeDest or DecodeDestStatus. There is no error if the service doesn't exist.
-func Destinations[D any](ctx context.Context, k *Conn, key vip.FrontendKey, mark uint32, decode func([]byte, netip.Addr) (D, error), each func(D)) error {
-	err := k.Query(ctx, func(b []byte) []byte {
-		return AppendService(AppendCommand(b, k.Family, CmdGetDest, unix.NLM_F_DUMP), &Service{Key: key, Mark: mark}, false)
-	}, func(_ uint16, data []byte) error {
-		d, err := decode(data, key.Addr)
-		if err == nil {
-			each(d)
+// Destinations reads the destinations of a service, the newest first. They are valid until the
+// next call. There is no error if the service doesn't exist.
+func (k *Conn) Destinations(ctx context.Context, key vip.FrontendKey, mark uint32) ([]DestStatus, error) {
+	if k.putRequest == nil {
+		k.putRequest = func(b []byte) []byte {
+			return AppendService(AppendCommand(b, k.Family, CmdGetDest, unix.NLM_F_DUMP), &k.listed, false)
 		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("list the destinations of %s: %w", key, err)
+		k.onDest = func(_ uint16, data []byte) error {
+			d, err := DecodeDest(data, k.listed.Key.Addr)
+			k.dests = append(k.dests, d)
+			return err
+		}
 	}
-	return nil
+	k.dests, k.listed = k.dests[:0], Service{Key: key, Mark: mark}
+	if err := k.Query(ctx, k.putRequest, k.onDest); err != nil {
+		return nil, fmt.Errorf("list the destinations of %s: %w", key, err)
+	}
+	return k.dests, nil
 }
 
 // State reads one service with its destinations. It returns nil if there is none.
 func (k *Conn) State(ctx context.Context, key vip.FrontendKey, mark uint32) (*State, error) {
-	s, err := k.Service(ctx, key, mark)
+	s, _, err := k.Service(ctx, key, mark)
 	if s == nil || err != nil {
 		return nil, err
 	}
@@ -163,23 +172,13 @@ func (k *Conn) State(ctx context.Context, key vip.FrontendKey, mark uint32) (*St
 
 // StateOf reads the destinations of a service into all, with memory from room.
 func (k *Conn) StateOf(ctx context.Context, s *Service, all *State, room *Slab[Dest]) error {
-	if k.putRequest == nil {
-		k.putRequest = func(b []byte) []byte {
-			return AppendService(AppendCommand(b, k.Family, CmdGetDest, unix.NLM_F_DUMP), &k.listed, false)
-		}
-		k.onDest = func(_ uint16, data []byte) error {
-			d, err := DecodeDest(data, k.listed.Key.Addr)
-			k.dests = append(k.dests, d)
-			return err
-		}
+	dests, err := k.Destinations(ctx, s.Key, s.Mark)
+	if err != nil {
+		return err
 	}
-	k.dests, k.listed = k.dests[:0], *s
-	if err := k.Query(ctx, k.putRequest, k.onDest); err != nil {
-		return fmt.Errorf("list the destinations of %s: %w", s.Key, err)
-	}
-	*all = State{Service: *s, Dests: room.Cut(len(k.dests))}
-	for i, d := range k.dests {
-		all.Dests[len(k.dests)-1-i] = d // the kernel lists the newest first
+	*all = State{Service: *s, Dests: room.Cut(len(dests))}
+	for i := range dests {
+		all.Dests[len(dests)-1-i] = dests[i].Dest
 	}
 	if slices.IsSortedFunc(all.Dests, CompareDests) {
 		return nil // as package ipvs adds them

@@ -1,9 +1,6 @@
 package kernel
 
 import (
-	"cmp"
-	"net/netip"
-
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/reconcile"
 )
@@ -53,49 +50,4 @@ type DestStatus struct {
 	Dest
 	Active, Inactive uint32
 	Traffic          reconcile.Traffic
-}
-
-// DecodeDestStatus is DecodeDest with connections and traffic, which are the greater part
-// of the message.
-func DecodeDestStatus(data []byte, svc netip.Addr) (DestStatus, error) {
-	var d DestStatus
-	var err error
-	if d.Dest, err = DecodeDest(data, svc); err != nil {
-		return d, err
-	}
-	body, err := nested(data, attrDest)
-	if err != nil {
-		return d, err
-	}
-	a := netlink.Attrs{B: body}
-	for typ, v, ok := a.Next(); ok && err == nil; typ, v, ok = a.Next() {
-		switch typ {
-		case destActive:
-			d.Active = a.Uint32(v)
-		case destInactive:
-			d.Inactive = a.Uint32(v)
-		case destStats64:
-			d.Traffic, err = decodeStats(v)
-		}
-	}
-	return d, cmp.Or(err, a.Err)
-}
-
-// DecodeServiceStats reads the body of a message about a service with its
-// statistics.
-func DecodeServiceStats(data []byte) (s Service, t reconcile.Traffic, err error) {
-	if s, err = DecodeService(data); err != nil {
-		return s, t, err
-	}
-	body, err := nested(data, attrService)
-	if err != nil {
-		return s, t, err
-	}
-	a := netlink.Attrs{B: body}
-	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
-		if typ == svcStats64 {
-			t, err = decodeStats(v)
-		}
-	}
-	return s, t, err
 }
