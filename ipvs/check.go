@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -19,25 +18,21 @@ import (
 // Finding is one thing that the dataplane needs of the host, and its state.
 type Finding = host.Finding
 
-// Usable reports whether the dataplane can run with these findings.
-func Usable(findings []Finding) bool { return host.Err(findings) == nil }
-
 // Err returns what keeps the dataplane from running, with hints, or nil.
 func Err(findings []Finding) error { return host.Err(findings) }
 
 // Check checks what the dataplane needs of this host, with trials where only the
 // kernel knows. It starts no program and leaves nothing behind, but its requests
 // make the kernel load the modules that it can load by itself. The ipvs dataplane
-// can run if Usable accepts the findings. With completeRealServer, Check leaves out the
+// can run if Err returns nil for the findings. With realServer, Check leaves out the
 // sysctls: a real server needs none until it has a frontend, and then the Target's
 // Findings report them.
 func Check(realServer bool) []Finding { return check(host.ProcSysNet, "/", realServer) }
 
 func check(sysNet, root string, realServer bool) []Finding {
-	capability := checkCapability()
 	modules := host.ModuleIndex(root, host.KernelRelease())
 	ipvs := checkIPVS()
-	out := []host.Finding{capability, ipvs}
+	out := []host.Finding{host.CheckCapability(), ipvs}
 	for _, s := range kernel.Schedulers() {
 		f := modules.Check("ip_vs_" + s.String())
 		// A missing scheduler affects only the services that use it.
@@ -58,21 +53,6 @@ func check(sysNet, root string, realServer bool) []Finding {
 		}
 	}
 	return out
-}
-
-func checkCapability() Finding {
-	f := Finding{Name: "capability CAP_NET_ADMIN", OK: true, Required: true, Detail: "held"}
-	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&h, &data[0]); err != nil {
-		f.OK, f.Detail = false, fmt.Sprintf("unknown: %v", err)
-	} else if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
-		f.OK, f.Detail = false, "not held by this process"
-	}
-	if !f.OK {
-		f.Remedy = "run the agent from its systemd unit, or as root"
-	}
-	return f
 }
 
 func checkIPVS() Finding {

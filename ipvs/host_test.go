@@ -34,10 +34,6 @@ func TestCheckAnywhere(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	err := host.Err(findings)
-	if Usable(findings) != (err == nil) {
-		t.Errorf("usable %v, but %v", Usable(findings), err)
-	}
 	bad := []host.Finding{{Name: "a", OK: true, Required: true}, {Name: "b", Detail: "x"}, {Name: "c", Required: true, Detail: "is not", Remedy: "do"}}
 	if err := host.Err(bad); err == nil || err.Error() != "ipvs needs c: is not" {
 		t.Errorf("%v", err)

@@ -149,8 +149,8 @@ func findingOf(t *testing.T, node *netlab.Node, name string) (f host.Finding, al
 func TestCheckNamesMissingModules(t *testing.T) {
 	lab := netlab.New(t)
 	run(t, lab.Director, "nft", "add table inet "+filter.ScratchTable+"; add chain inet "+filter.ScratchTable+" mine; add rule inet "+filter.ScratchTable+" mine accept")
-	if f, _ := findingOf(t, lab.Director, "kernel module nft_ct"); f.OK {
-		t.Errorf("a foreign table of that name: %+v", f)
+	if f, _ := findingOf(t, lab.Director, "kernel module nft_ct"); !f.OK {
+		t.Errorf("with a foreign table of that name: %+v", f)
 	}
 	if got := run(t, lab.Director, "nft", "list table inet "+filter.ScratchTable); !strings.Contains(got, "accept") || strings.Contains(got, "chain trial") {
 		t.Errorf("the foreign table is now %s", got)

@@ -22,8 +22,8 @@ import (
 type plane struct {
 	reconcile.Plane
 	io.Closer
-	about    api.Dataplane // without Findings, see now
-	findings func() []ipvs.Finding
+	about    api.Dataplane       // without Findings, see now
+	findings func() []v1.Finding // those that are not OK
 	metrics  *prometheus.Registry
 	remove   func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
 }
@@ -31,7 +31,7 @@ type plane struct {
 // now returns the present description of the plane, because findings appear and disappear.
 func (p *plane) now() api.Dataplane {
 	about := p.about
-	about.Findings = notOK(p.findings())
+	about.Findings = p.findings()
 	return about
 }
 
@@ -86,14 +86,14 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 		return nil, fmt.Errorf("start the ipvs dataplane: %w", err)
 	}
 	return &plane{Plane: target, Closer: target,
-		about: api.Dataplane{Mode: "ipvs", Reason: why}, findings: target.Findings,
+		about: api.Dataplane{Mode: "ipvs", Reason: why}, findings: func() []v1.Finding { return notOK(target.Findings()) },
 		metrics: ipvsMetrics(target), remove: target.Remove}, nil
 }
 
 func newProxy(cfg *configs.Config, allocator *ipam.Allocator, own func(netip.Addr) bool, why string, log *slog.Logger) *plane {
 	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Log: log})
 	return &plane{Plane: target, Closer: target,
-		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []ipvs.Finding { return nil },
+		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
 		metrics: prometheus.NewRegistry()}
 }
 

@@ -42,7 +42,7 @@ func TestMissingModuleChoosesTheProxy(t *testing.T) {
 // and fixed ones disappear.
 func TestFindingsAreOfNow(t *testing.T) {
 	var found []ipvs.Finding
-	p := &plane{findings: func() []ipvs.Finding { return found }}
+	p := &plane{findings: func() []v1.Finding { return notOK(found) }}
 	if got := p.now().Findings; len(got) != 0 {
 		t.Errorf("at first: %+v", got)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/ironvip/ironvip/ipvs/internal/host"
 )
 
-// ScratchTable is the name of the table of trial transactions. A table of that
-// name that exists stays as it is: the transaction fails.
+// ScratchTable is the name of the table of trial transactions. If a table of that name
+// exists, the trials use a longer one, see freeName.
 const ScratchTable = "ironvip_trial"
 
 // nftModules are the modules that the rules of our table need besides nf_tables.
@@ -34,18 +34,13 @@ var nftModules = []struct {
 // deletes the table that it creates, so no packet and no other program sees it.
 func TryNFTables(ctx context.Context) []host.Finding {
 	conn := nftwire.NewConn()
-	table := &nftables.Table{Name: ScratchTable, Family: nftables.TableFamilyINet}
 	base := host.Finding{Name: "nf_tables", OK: true, Required: true, Detail: "usable"}
-	if err := conn.Open(ctx); err != nil {
-		base.OK, base.Detail, base.Remedy = false, err.Error(), "modprobe nf_tables"
-		return []host.Finding{base}
-	}
-	_, err := conn.TableExists(ctx, ScratchTable)
-	conn.Close()
+	name, err := freeName(ctx, conn)
 	if err != nil {
 		base.OK, base.Unknown, base.Detail, base.Remedy = false, errors.Is(err, unix.EPERM), err.Error(), "modprobe nf_tables"
 		return []host.Finding{base}
 	}
+	table := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	out := []host.Finding{base}
 	for _, m := range nftModules {
 		var x nftwire.Transaction
@@ -67,4 +62,20 @@ func TryNFTables(ctx context.Context) []host.Finding {
 		out = append(out, host.TrialOf(m.module, m.detail, true, err, unix.ENOENT))
 	}
 	return out
+}
+
+// freeName returns a name that no table has.
+func freeName(ctx context.Context, conn *nftwire.Conn) (string, error) {
+	if err := conn.Open(ctx); err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	name := ScratchTable
+	for {
+		taken, err := conn.TableExists(ctx, name)
+		if !taken {
+			return name, err
+		}
+		name += "_"
+	}
 }

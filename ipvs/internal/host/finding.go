@@ -43,6 +43,22 @@ func Err(findings []Finding) error {
 	return errors.Join(errs...)
 }
 
+// CheckCapability checks for the capability that every change of the dataplane needs.
+func CheckCapability() Finding {
+	f := Finding{Name: "capability CAP_NET_ADMIN", OK: true, Required: true, Detail: "held"}
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&h, &data[0]); err != nil {
+		f.OK, f.Detail = false, fmt.Sprintf("unknown: %v", err)
+	} else if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
+		f.OK, f.Detail = false, "not held by this process"
+	}
+	if !f.OK {
+		f.Remedy = "run the agent from its systemd unit, or as root"
+	}
+	return f
+}
+
 // MissingModule returns the finding for a missing kernel module.
 func MissingModule(name, detail string, required bool) Finding {
 	return Finding{Name: "kernel module " + name, Required: required, Detail: detail, Remedy: "modprobe " + name}
