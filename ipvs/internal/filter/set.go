@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
@@ -39,12 +40,38 @@ const (
 	setCount
 )
 
-var setNames = [setCount]string{
-	"frontends", "nodeports", "refused", "masq_always", "masq_auto", "masq_own", "restricted", "sources",
-	"served", "served_ranges", "internal", "internal_ranges", "ranges",
-	"marks", "marked_refused", "marked_masq_always", "marked_masq_auto", "marked_masq_own", "marked_restricted", "marked_sources",
-	"paused", "marked_paused",
-	"vips", "hairpin", "pods",
+// sets describes each Set.
+var sets = [setCount]struct {
+	name   string
+	kind   elemKind
+	isMap  bool // to marks
+	marked Set  // the set that has the same part for frontends with a mark; 0: none
+}{
+	SetFrontends:        {name: "frontends"},
+	SetNodePorts:        {name: "nodeports"},
+	SetRefused:          {name: "refused", marked: SetMarkedRefused},
+	SetMasqAlways:       {name: "masq_always", marked: SetMarkedMasqAlways},
+	SetMasqAuto:         {name: "masq_auto", marked: SetMarkedMasqAuto},
+	SetMasqOwn:          {name: "masq_own", marked: SetMarkedMasqOwn},
+	SetRestricted:       {name: "restricted", marked: SetMarkedRestricted},
+	SetSources:          {name: "sources", kind: KindSource, marked: SetMarkedSources},
+	SetServed:           {name: "served"},
+	SetServedRanges:     {name: "served_ranges", kind: KindPorts},
+	SetInternal:         {name: "internal", isMap: true},
+	SetInternalRanges:   {name: "internal_ranges", kind: KindPorts, isMap: true},
+	SetRanges:           {name: "ranges", kind: KindPorts, isMap: true},
+	SetMarks:            {name: "marks", kind: KindMark},
+	SetMarkedRefused:    {name: "marked_refused", kind: KindMark},
+	SetMarkedMasqAlways: {name: "marked_masq_always", kind: KindMark},
+	SetMarkedMasqAuto:   {name: "marked_masq_auto", kind: KindMark},
+	SetMarkedMasqOwn:    {name: "marked_masq_own", kind: KindMark},
+	SetMarkedRestricted: {name: "marked_restricted", kind: KindMark},
+	SetMarkedSources:    {name: "marked_sources", kind: KindMarkSource},
+	SetPaused:           {name: "paused", marked: setMarkedPaused},
+	setMarkedPaused:     {name: "marked_paused", kind: KindMark},
+	SetVIPs:             {name: "vips", kind: KindAddr},
+	SetHairpin:          {name: "hairpin", kind: KindPair},
+	setPods:             {name: "pods", kind: kindRange},
 }
 
 // elemKind is the format of a set's elements.
@@ -61,28 +88,10 @@ const (
 	kindRange // interval of addresses
 )
 
-func (s Set) Kind() elemKind {
-	switch s {
-	case SetSources:
-		return KindSource
-	case SetServedRanges, SetInternalRanges, SetRanges:
-		return KindPorts
-	case SetMarks, SetMarkedRefused, SetMarkedMasqAlways, SetMarkedMasqAuto, SetMarkedMasqOwn, SetMarkedRestricted, setMarkedPaused:
-		return KindMark
-	case SetMarkedSources:
-		return KindMarkSource
-	case SetVIPs:
-		return KindAddr
-	case SetHairpin:
-		return KindPair
-	case setPods:
-		return kindRange
-	}
-	return kindListener
-}
+func (s Set) Kind() elemKind { return sets[s].kind }
 
 // IsMap reports whether the elements have a mark for data.
-func (s Set) IsMap() bool { return s == SetInternal || s == SetInternalRanges || s == SetRanges }
+func (s Set) IsMap() bool { return sets[s].isMap }
 
 // HasMark reports whether a mark is part of the elements.
 func (s Set) HasMark() bool { return s.IsMap() || s.Kind() == KindMark || s.Kind() == KindMarkSource }
@@ -102,33 +111,15 @@ func (s Set) Passing() bool { return s == SetPaused || s == setMarkedPaused }
 // Refuses reports whether elements say that a frontend has no usable backend.
 func (s Set) Refuses() bool { return s == SetRefused || s == SetMarkedRefused }
 
-// marked returns the set that has the same part for frontends with a mark.
-func (s Set) marked() Set {
-	switch s {
-	case SetRefused:
-		return SetMarkedRefused
-	case SetMasqAlways:
-		return SetMarkedMasqAlways
-	case SetMasqAuto:
-		return SetMarkedMasqAuto
-	case SetMasqOwn:
-		return SetMarkedMasqOwn
-	case SetRestricted:
-		return SetMarkedRestricted
-	case SetSources:
-		return SetMarkedSources
-	case SetPaused:
-		return setMarkedPaused
-	}
-	return s
-}
+// marked returns the set that has the same part for frontends with a mark, or s.
+func (s Set) marked() Set { return cmp.Or(sets[s].marked, s) }
 
 func (s Set) Name(f vip.Family) string { return fullNames[s][f] }
 
 // fullNames are the sets' names with their families.
 var fullNames = func() (all [setCount][vip.IPv6 + 1]string) {
-	for s, name := range setNames {
-		all[s][vip.IPv4], all[s][vip.IPv6] = name+"4", name+"6"
+	for i, s := range sets {
+		all[i][vip.IPv4], all[i][vip.IPv6] = s.name+"4", s.name+"6"
 	}
 	return all
 }()
