@@ -45,6 +45,7 @@ type filters interface {
 	Apply(ctx context.Context, c filter.Change) error
 	SetPods(ctx context.Context, pods *netipx.IPSet, c filter.Change) error
 	Rebuild(ctx context.Context, pods *netipx.IPSet, c filter.Change) error
+	Exists(ctx context.Context) (bool, error)
 	Remove(ctx context.Context) error
 	Missing(ctx context.Context) error
 }
@@ -76,7 +77,20 @@ type unwrappers interface {
 
 // openAccess connects to the kernel in the calling thread's network namespace.
 func openAccess(ctx context.Context, o Options, stats *counters) (access, error) {
-	h := access{
+	h, err := openHost(o, stats)
+	if err == nil {
+		err = h.openIPVS(ctx, stats)
+	}
+	if err != nil {
+		h.close()
+		return access{}, err
+	}
+	return h, nil
+}
+
+// openHost opens everything but IPVS, in the calling thread's network namespace.
+func openHost(o Options, stats *counters) (h access, err error) {
+	h = access{
 		conns:  &kernel.Table{Path: kernel.ProcTable},
 		fw:     filter.New(o.Table, o.Mark, &stats.nftMessages),
 		sysctl: host.Sysctls{Root: host.ProcSysNet},
@@ -84,19 +98,18 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 		ports:  host.PortOwnership{},
 	}
 	h.tunnels = host.NewTunnels(o.Device, h.sysctl)
-	var err error
+	h.device, err = host.OpenDevice(o.Device, &stats.addresses)
+	return h, err
+}
+
+func (h *access) openIPVS(ctx context.Context, stats *counters) (err error) {
 	for _, k := range []**kernel.Conn{&h.kernel, &h.watch, &h.count} {
 		if *k, err = kernel.Open(ctx, &stats.Counters); err != nil {
-			h.close()
-			return access{}, err
+			return err
 		}
 	}
-	if h.device, err = host.OpenDevice(o.Device, &stats.addresses); err != nil {
-		h.close()
-		return access{}, err
-	}
 	_, _ = h.conns.Read() // opens it in this namespace; later reads report an error
-	return h, nil
+	return nil
 }
 
 // close closes the open sockets.

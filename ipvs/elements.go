@@ -142,10 +142,9 @@ func sourceElements(out []filter.Element, f *vip.Frontend, mark uint32) []filter
 
 // elementChanges adds to up what must be in the table before new is programmed, and
 // to down what must be removed after. Either may be nil if it isn't wanted. With
-// repair, it doesn't rely on records and sets every element of the key. Before are the
-// frontends that may have left elements.
-func (r *buffers) elementChanges(up, down filter.Change, key vip.FrontendKey, mark uint32, before []*vip.Frontend, new *vip.Frontend, repair bool) {
-	had, needs := r.had[:0], r.needed[:0]
+// repair, it doesn't rely on records and sets every element of the key.
+func (r *buffers) elementChanges(up, down filter.Change, it *item, new *vip.Frontend, repair bool) {
+	had, needs, before, mark := r.had[:0], r.needed[:0], it.before(r.before[:0]), it.mark
 	if up == nil && len(before) == 0 && !repair {
 		return
 	}
@@ -153,7 +152,7 @@ func (r *buffers) elementChanges(up, down filter.Change, key vip.FrontendKey, ma
 		needs = elements(needs, new, mark)
 	}
 	if repair {
-		had = possible(had, key, mark)
+		had = possible(had, it.key, mark)
 	} else {
 		for _, f := range before {
 			had = elements(had, f, mark)

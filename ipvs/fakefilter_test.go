@@ -112,6 +112,12 @@ func (f fakeFilters) Rebuild(ctx context.Context, pods *netipx.IPSet, c filter.C
 	})
 }
 
+func (f fakeFilters) Exists(context.Context) (bool, error) {
+	f.k.mu.Lock()
+	defer f.k.mu.Unlock()
+	return f.k.table != nil, nil
+}
+
 func (f fakeFilters) Missing(context.Context) error {
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()

@@ -144,6 +144,8 @@ func (f nullFilters) Remove(context.Context) error { return nil }
 
 func (f nullFilters) Missing(context.Context) error { return nil }
 
+func (f nullFilters) Exists(context.Context) (bool, error) { return true, nil }
+
 func fleetOf(n int) (all []*vip.Frontend) {
 	for i := range n {
 		f := &vip.Frontend{

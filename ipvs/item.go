@@ -73,11 +73,15 @@ func (it *item) err() error {
 	return fmt.Errorf("%w (and %d more)", errs[0], len(errs)-1)
 }
 
-// before returns the frontends that may have left elements in the table, in the
-// array that the caller provides.
-func (it *item) before(room *[3]*vip.Frontend) []*vip.Frontend {
-	all := room[:0]
-	for i, f := range [...]*vip.Frontend{it.old, it.update.Old, it.update.New} {
+// versions are the frontends at the item's key: the recorded one, and the update's old and
+// new one. Each may be nil.
+func (it *item) versions() [3]*vip.Frontend {
+	return [...]*vip.Frontend{it.old, it.update.Old, it.update.New}
+}
+
+// before appends the frontends that may have left elements in the table.
+func (it *item) before(all []*vip.Frontend) []*vip.Frontend {
+	for i, f := range it.versions() {
 		if f != nil && (i == 0 || it.repair || it.result.blocked || it.service.rejected) {
 			all = append(all, f)
 		}
@@ -87,7 +91,7 @@ func (it *item) before(room *[3]*vip.Frontend) []*vip.Frontend {
 
 // onHost reports whether the item concerns no virtual address, before or after.
 func (it *item) onHost() bool {
-	for _, f := range [...]*vip.Frontend{it.old, it.update.Old, it.update.New} {
+	for _, f := range it.versions() {
 		if f != nil && onDevice(f) {
 			return false
 		}

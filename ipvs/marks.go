@@ -50,6 +50,7 @@ func (m *marks) adopt(k vip.FrontendKey, mark uint32) bool {
 		return false
 	}
 	m.set(k, mark)
+	m.next = max(m.next, filter.IndexOfMark(mark)+1)
 	return true
 }
 
@@ -58,7 +59,6 @@ func (m *marks) set(k vip.FrontendKey, mark uint32) {
 		m.of, m.owner = map[vip.FrontendKey]uint32{}, map[uint32]vip.FrontendKey{}
 	}
 	m.of[k], m.owner[mark] = mark, k
-	m.next = max(m.next, filter.IndexOfMark(mark)+1)
 }
 
 // draw assigns a free mark to a frontend.
@@ -75,9 +75,7 @@ func (m *marks) draw(k vip.FrontendKey) (uint32, error) {
 		if _, foreign := m.foreign[mark]; taken || foreign {
 			continue
 		}
-		next := m.next
 		m.set(k, mark)
-		m.next = next
 		return mark, nil
 	}
 	return 0, vip.Problem{

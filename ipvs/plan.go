@@ -217,26 +217,21 @@ func plan(ops []op, item int, have, want *kernel.State) []op {
 	case want == nil:
 		return append(ops, op{cmd: kernel.CmdDelService, service: &have.Service, item: item})
 	}
-	if have == nil {
-		begun := kernel.State{Service: *initialService(want)}
-		ops = append(ops, op{cmd: kernel.CmdNewService, service: initialService(want), item: item})
-		return alter(ops, item, &begun, want, false)
+	from, serves := have, have != nil
+	if !serves {
+		initial := initialService(want)
+		ops = append(ops, op{cmd: kernel.CmdNewService, service: initial, item: item})
+		from = &kernel.State{Service: *initial}
 	}
-	return alter(ops, item, have, want, true)
-}
-
-// alter appends the changes of an existing service. Serves is false if it was just
-// added.
-func alter(ops []op, item int, have, want *kernel.State, serves bool) []op {
 	p := planner{ops: ops, item: item, service: &want.Service}
-	edited := have.Service != want.Service
+	edited := from.Service != want.Service
 	// Set the scheduler last, so that the kernel fills the table once.
-	late := edited && dependsOnOrder(want.Scheduler) && !dependsOnOrder(have.Scheduler)
-	edit := op{cmd: kernel.CmdSetService, service: p.service, switchesScheduler: serves && have.Scheduler != want.Scheduler, item: item}
+	late := edited && dependsOnOrder(want.Scheduler) && !dependsOnOrder(from.Scheduler)
+	edit := op{cmd: kernel.CmdSetService, service: p.service, switchesScheduler: serves && from.Scheduler != want.Scheduler, item: item}
 	if edited && !late {
 		p.ops = append(p.ops, edit)
 	}
-	p.fill(have, want)
+	p.fill(from, want)
 	if late {
 		p.ops = append(p.ops, edit)
 	}
@@ -285,26 +280,17 @@ func (p *planner) fill(have, want *kernel.State) {
 // walk pairs two sorted lists by address.
 func walk(have, want []kernel.Dest, each func(old, new *kernel.Dest)) {
 	for len(have) > 0 || len(want) > 0 {
-		var c int
-		switch {
-		case len(have) == 0:
-			c = 1
-		case len(want) == 0:
-			c = -1
-		default:
-			c = kernel.CompareDests(have[0], want[0])
+		var old, new *kernel.Dest
+		if len(want) == 0 || len(have) > 0 && kernel.CompareDests(have[0], want[0]) <= 0 {
+			old = &have[0]
 		}
-		switch {
-		case c < 0:
-			each(&have[0], nil)
+		if old == nil || len(want) > 0 && old.Addr == want[0].Addr {
+			new, want = &want[0], want[1:]
+		}
+		if old != nil {
 			have = have[1:]
-		case c > 0:
-			each(nil, &want[0])
-			want = want[1:]
-		default:
-			each(&have[0], &want[0])
-			have, want = have[1:], want[1:]
 		}
+		each(old, new)
 	}
 }
 

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,10 +27,8 @@ type Remains struct {
 	// Blind describes parts that this kernel lacks, so that nothing of ours can be in them.
 	Blind []string
 
-	target  *Target // nil if the kernel lacks a part
-	fw      *filter.Table
-	device  *host.Device
-	tunnels unwrappers
+	access
+	target *Target // nil if the kernel lacks a part
 }
 
 // Remnant is one IPVS service.
@@ -46,41 +43,33 @@ type Remnant struct {
 // on an address that Owns accepts; Owns may be nil. It needs the rights to read IPVS
 // and nftables, and reads each once.
 func Find(ctx context.Context, o Options) (*Remains, error) {
-	o.Device = cmp.Or(o.Device, DefaultDevice)
-	o.Table = cmp.Or(o.Table, tableFor(o.Device))
+	o = o.withDefaults()
 	stats := &counters{}
-	r := &Remains{fw: filter.New(o.Table, cmp.Or(o.Mark, DefaultMark), &stats.nftMessages)}
-	var err error
-	if r.device, err = host.OpenDevice(o.Device, &stats.addresses); err != nil {
-		return nil, err
+	h, err := openHost(o, stats)
+	r := &Remains{access: h}
+	if err == nil {
+		err = r.find(ctx, o, stats)
 	}
-	if err = r.find(ctx, o, stats); err != nil {
-		r.Close()
+	if err != nil {
+		r.close()
 		return nil, err
 	}
 	return r, nil
 }
 
 func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
-	kind, err := r.device.Kind()
+	state, err := r.device.Read()
 	if err != nil {
 		return err
 	}
-	held := map[netip.Addr]struct{}{}
-	switch kind {
+	switch state.Kind {
 	case "":
 	case host.DeviceKind:
 		r.Device = o.Device
-		state, err := r.device.Read()
-		if err != nil {
-			return err
-		}
-		held = state.Addrs
-		r.Addresses = slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
+		r.Addresses = slices.SortedFunc(maps.Keys(state.Addrs), netip.Addr.Compare)
 	default:
-		r.Foreign = kind
+		r.Foreign = state.Kind
 	}
-	r.tunnels = host.NewTunnels(o.Device, host.Sysctls{Root: host.ProcSysNet})
 	ends, err := r.tunnels.Read()
 	if err != nil {
 		return err
@@ -96,7 +85,7 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 	case there:
 		r.Table = o.Table
 	}
-	h, err := openAccess(ctx, o, stats)
+	err = r.openIPVS(ctx, stats)
 	if errors.Is(err, kernel.ErrNoIPVS) {
 		r.Blind = append(r.Blind, err.Error())
 		return nil
@@ -106,10 +95,10 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 	}
 	leased := o.Owns
 	o.Owns = func(a netip.Addr) bool {
-		_, here := held[a]
+		_, here := state.Addrs[a]
 		return here || leased != nil && leased(a)
 	}
-	r.target = unopenedTarget(o, h, stats)
+	r.target = unopenedTarget(o, r.access, stats)
 	return r.findServices(ctx)
 }
 
@@ -166,10 +155,7 @@ func (r *Remains) Remove(ctx context.Context) error {
 
 // Close closes the sockets.
 func (r *Remains) Close() error {
-	r.device.Close()
-	if r.target != nil {
-		return r.target.Close()
-	}
+	r.close()
 	return nil
 }
 

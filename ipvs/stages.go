@@ -10,7 +10,6 @@ import (
 
 	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/host"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // addBefore adds to up the changes of the table that must come before an item is
@@ -20,7 +19,7 @@ func (t *Target) addBefore(up filter.Change, it *item) {
 	if f == nil || it.result.blocked {
 		return
 	}
-	t.buffers.elementChanges(up, nil, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair)
+	t.buffers.elementChanges(up, nil, it, f, it.repair)
 	for _, k := range it.replaces { // with all elements: without the record, the meaning of its mark is unknown
 		gone, mark := t.records.frontends[k], t.marks.get(k)
 		for _, e := range sourceElements(elements(nil, gone, mark), gone, mark) {
@@ -79,7 +78,7 @@ func (t *Target) removeAfter(down filter.Change, it *item) {
 		return
 	}
 	if !isOrphanKey(it.key) {
-		t.buffers.elementChanges(nil, down, it.key, it.mark, it.before(&[3]*vip.Frontend{}), f, it.repair || withdrawn)
+		t.buffers.elementChanges(nil, down, it, f, it.repair || withdrawn)
 	}
 	gone := t.hairpinsAround(it)
 	if isOrphanKey(it.key) { // leftovers at this address
@@ -99,7 +98,7 @@ func (t *Target) removeAfter(down filter.Change, it *item) {
 // after.
 func (t *Target) hairpinsAround(it *item) []netip.Addr {
 	var all []netip.Addr
-	for _, f := range []*vip.Frontend{it.old, it.update.Old, it.update.New} {
+	for _, f := range it.versions() {
 		if f != nil {
 			all = append(all, t.records.hairpinsOf(f)...)
 		}

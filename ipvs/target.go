@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -100,6 +101,7 @@ type buffers struct {
 	ops         []op
 	dests       []kernel.Dest
 	had, needed []filter.Element
+	before      [3]*vip.Frontend
 }
 
 var (
@@ -111,15 +113,7 @@ var (
 // New connects to the kernel, creates the device and sets the sysctls. A sysctl that
 // can't be set is a finding, not an error.
 func New(o Options) (*Target, error) {
-	if o.Device == "" {
-		o.Device = DefaultDevice
-	}
-	if o.Table == "" {
-		o.Table = tableFor(o.Device)
-	}
-	if o.Mark == 0 {
-		o.Mark = DefaultMark
-	}
+	o = o.withDefaults()
 	if bits.OnesCount32(o.Mark) != 1 {
 		return nil, fmt.Errorf("mark %#x for masquerading: it must be one bit", o.Mark)
 	}
@@ -131,13 +125,21 @@ func New(o Options) (*Target, error) {
 	return newTarget(o, h, stats)
 }
 
-// tableFor returns the default name of the table. A dataplane with another device, as
-// in a demo, gets its own table.
-func tableFor(device string) string {
-	if device == DefaultDevice {
-		return DefaultTable
+// withDefaults sets what is missing. A dataplane with another device, as in a demo, gets
+// its own table.
+func (o Options) withDefaults() Options {
+	o.Device, o.Mark = cmp.Or(o.Device, DefaultDevice), cmp.Or(o.Mark, DefaultMark)
+	if o.Device == DefaultDevice {
+		o.Table = cmp.Or(o.Table, DefaultTable)
 	}
-	return device
+	o.Table = cmp.Or(o.Table, o.Device)
+	if o.PodCIDRs == nil {
+		o.PodCIDRs = func() []netip.Prefix { return nil }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
 }
 
 // newTarget returns a Target for h. It closes h on an error.
@@ -154,12 +156,7 @@ func newTarget(o Options, h access, stats *counters) (*Target, error) {
 
 // unopenedTarget returns a Target that has changed nothing yet.
 func unopenedTarget(o Options, h access, stats *counters) *Target {
-	if o.PodCIDRs == nil {
-		o.PodCIDRs = func() []netip.Prefix { return nil }
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o = o.withDefaults()
 	return &Target{
 		access: h, opt: o, stats: stats,
 		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns},

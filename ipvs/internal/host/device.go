@@ -52,14 +52,14 @@ func (d *Device) Close() { d.Conn.Close() }
 
 func dialLinks() (Links, error) { return rtnl.NewHandle(unix.NETLINK_ROUTE) }
 
-// open opens rtnetlink and finds the device. The caller closes the handle. The link is
-// nil if there is no such device.
-func (d *Device) open() (Links, rtnl.Link, error) {
-	h, err := d.Dial()
+// openLink opens rtnetlink and finds the device of a name. The caller closes the handle.
+// The link is nil if there is no such device.
+func openLink(dial func() (Links, error), name string) (Links, rtnl.Link, error) {
+	h, err := dial()
 	if err != nil {
 		return nil, nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
-	link, err := h.LinkByName(d.Name)
+	link, err := h.LinkByName(name)
 	if err == nil {
 		return h, link, nil
 	}
@@ -67,14 +67,22 @@ func (d *Device) open() (Links, rtnl.Link, error) {
 		return h, nil, nil
 	}
 	h.Close()
-	return nil, nil, fmt.Errorf("find device %s: %w", d.Name, err)
+	return nil, nil, fmt.Errorf("find device %s: %w", name, err)
+}
+
+// deleteLink deletes a device. It is no error if the device is gone.
+func deleteLink(h Links, link rtnl.Link) error {
+	if err := h.LinkDel(link); err != nil && !errors.As(err, &rtnl.LinkNotFoundError{}) {
+		return fmt.Errorf("delete device %s: %w", link.Attrs().Name, err)
+	}
+	return nil
 }
 
 // Ensure creates the device and brings it up if necessary. It rejects a device of that
 // name with another type. Changed means that it created the device or brought it up, so
 // addresses may be lost.
 func (d *Device) Ensure() (changed bool, err error) {
-	h, link, err := d.open()
+	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
 		return false, err
 	}
@@ -113,6 +121,7 @@ func (d *Device) Ensure() (changed bool, err error) {
 
 // DeviceState is what Read found on the device.
 type DeviceState struct {
+	Kind  string // the device's type, or "" if there is none
 	Addrs map[netip.Addr]struct{}
 	Wide  []netip.Prefix // longer prefixes, which send foreign traffic to the device
 	Fault string         // what Ensure must repair, or ""
@@ -121,13 +130,16 @@ type DeviceState struct {
 // Read returns the addresses on the device and its state. It ignores link-local
 // addresses, which the kernel adds. A device of another type counts as missing.
 func (d *Device) Read() (s DeviceState, err error) {
-	h, link, err := d.open()
+	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
 		return s, err
 	}
 	defer h.Close()
 	s.Addrs = map[netip.Addr]struct{}{}
-	if link == nil || link.Type() != DeviceKind {
+	if link != nil {
+		s.Kind = link.Type()
+	}
+	if s.Kind != DeviceKind {
 		d.index = 0 // Add fails, and Ensure then returns the reason
 		s.Fault = "is missing or down"
 		return s, nil
@@ -314,22 +326,9 @@ func appendIfAddr(b []byte, index int, p netip.Prefix) []byte {
 // DeviceKind is the type of our device. A device of another type isn't ours.
 const DeviceKind = "dummy"
 
-// Kind returns the device's type, or "" if there is none.
-func (d *Device) Kind() (string, error) {
-	h, link, err := d.open()
-	if err != nil {
-		return "", err
-	}
-	defer h.Close()
-	if link == nil {
-		return "", nil
-	}
-	return link.Type(), nil
-}
-
 // RemoveAll deletes the device with all its addresses, if it is ours.
 func (d *Device) RemoveAll() error {
-	h, link, err := d.open()
+	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
 		return err
 	}
@@ -337,10 +336,7 @@ func (d *Device) RemoveAll() error {
 	if link == nil || link.Type() != DeviceKind {
 		return nil
 	}
-	if err := h.LinkDel(link); err != nil && !errors.As(err, &rtnl.LinkNotFoundError{}) {
-		return fmt.Errorf("delete device %s: %w", d.Name, err)
-	}
-	return nil
+	return deleteLink(h, link)
 }
 
 // unusableName is a name that no network device can have.

@@ -83,21 +83,19 @@ func (t *Tunnels) end(link rtnl.Link) (netip.Addr, bool) {
 // Ensure creates or repairs the device for local. It changes nothing if the device is
 // intact.
 func (t *Tunnels) Ensure(local netip.Addr) error {
-	h, err := t.dial()
+	h, link, err := openLink(t.dial, t.Name(local))
 	if err != nil {
-		return fmt.Errorf("open rtnetlink: %w", err)
+		return err
 	}
 	defer h.Close()
 	name := t.Name(local)
-	link, err := h.LinkByName(name)
-	if errors.As(err, &rtnl.LinkNotFoundError{}) {
+	if link == nil {
 		if err := t.add(h, local); err != nil {
 			return err
 		}
-		link, err = h.LinkByName(name)
-	}
-	if err != nil {
-		return fmt.Errorf("find device %s: %w", name, err)
+		if link, err = h.LinkByName(name); err != nil {
+			return fmt.Errorf("find device %s: %w", name, err)
+		}
 	}
 	if a, ours := t.end(link); !ours || a != local {
 		return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("device %s is not the tunnel to %s that it is to be", name, local),
@@ -159,25 +157,18 @@ func (t *Tunnels) admit(h Links, link rtnl.Link) error {
 
 // Remove deletes the device for local if it is ours.
 func (t *Tunnels) Remove(local netip.Addr) error {
-	h, err := t.dial()
+	h, link, err := openLink(t.dial, t.Name(local))
 	if err != nil {
-		return fmt.Errorf("open rtnetlink: %w", err)
+		return err
 	}
 	defer h.Close()
-	link, err := h.LinkByName(t.Name(local))
-	if errors.As(err, &rtnl.LinkNotFoundError{}) {
+	if link == nil {
 		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("find device %s: %w", t.Name(local), err)
 	}
 	if a, ours := t.end(link); !ours || a != local {
 		return nil
 	}
-	if err := h.LinkDel(link); err != nil && !errors.As(err, &rtnl.LinkNotFoundError{}) {
-		return fmt.Errorf("delete device %s: %w", link.Attrs().Name, err)
-	}
-	return nil
+	return deleteLink(h, link)
 }
 
 // Read returns the addresses of our devices, and whether each device is as Ensure makes
