@@ -17,11 +17,8 @@ import (
 type netlinkDevice struct{ name string }
 
 func (d *netlinkDevice) list() ([]netip.Addr, error) {
-	link, err := netlink.LinkByName(d.name)
-	if isNoLink(err) {
-		return nil, nil
-	}
-	if err != nil {
+	link, err := d.find()
+	if link == nil || err != nil {
 		return nil, err
 	}
 	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
@@ -68,11 +65,8 @@ func awaitLocalRoute(addr netip.Addr) {
 }
 
 func (d *netlinkDevice) remove(addr netip.Addr) error {
-	link, err := netlink.LinkByName(d.name)
-	if isNoLink(err) {
-		return nil
-	}
-	if err != nil {
+	link, err := d.find()
+	if link == nil || err != nil {
 		return err
 	}
 	if err := netlink.AddrDel(link, hostAddr(addr)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -83,8 +77,8 @@ func (d *netlinkDevice) remove(addr netip.Addr) error {
 
 // up returns the device. It creates and configures the device if needed.
 func (d *netlinkDevice) up() (netlink.Link, error) {
-	link, err := netlink.LinkByName(d.name)
-	if isNoLink(err) {
+	link, err := d.find()
+	if link == nil && err == nil {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = d.name
 		if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -133,7 +127,11 @@ func hostAddr(addr netip.Addr) *netlink.Addr {
 	return a
 }
 
-func isNoLink(err error) bool {
-	var missing netlink.LinkNotFoundError
-	return errors.As(err, &missing)
+// find returns the device, or nil if it doesn't exist.
+func (d *netlinkDevice) find() (netlink.Link, error) {
+	link, err := netlink.LinkByName(d.name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	return link, err
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"net/netip"
@@ -47,8 +48,8 @@ type backends struct {
 	index    map[netip.AddrPort]int // of usable; only with affinity
 	picker   pick.Picker
 	withPort bool
-	affinity *affinity // nil: none
-	sources  sources
+	affinity *affinity      // nil: none
+	sources  []netip.Prefix // clients outside are refused; empty: none
 }
 
 // newFrontend returns a frontend without a listener.
@@ -67,7 +68,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		all:      make(map[netip.AddrPort]*endpoint, len(spec.Backends)),
 		withPort: spec.SchedulerPort,
 		affinity: old.affinity,
-		sources:  newSources(spec, f.target.opts.Own),
+		sources:  spec.SourceRanges,
 	}
 	var candidates []pick.Backend
 	for _, e := range spec.Backends {
@@ -83,7 +84,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	}
 	picker, err := pick.New(scheduler(spec), candidates, &f.turn)
 	if err != nil {
-		panic(err) // check has accepted the scheduler
+		panic(err) // Unsupported has accepted the scheduler
 	}
 	b.picker = picker
 	switch {
@@ -141,6 +142,12 @@ func (f *frontend) complain(doing string, err error) {
 	}
 }
 
+// maxAttempts bounds the number of backends tried for one client.
+const maxAttempts = 8
+
+// errUnserved means that no backend takes a client.
+var errUnserved = errors.New("no backend takes new connections")
+
 // attempt connects one client: each call of next returns another backend.
 type attempt struct {
 	f      *frontend
@@ -149,7 +156,7 @@ type attempt struct {
 	from   *backends // the set that the indexes in tried refer to
 	tried  []int
 	claim  *affine
-	keeper *affinity // of claim
+	table  *affinity // of claim
 }
 
 func (f *frontend) attempt(client netip.AddrPort) *attempt {
@@ -189,8 +196,28 @@ func (a *attempt) next() *endpoint {
 		}
 		return b.usable[i].addr, true
 	})
-	a.claim, a.keeper = claim, b.affinity
+	a.claim, a.table = claim, b.affinity
 	return b.all[addr]
+}
+
+// connect calls try for backends until try succeeds, up to maxAttempts. It returns the endpoint, or
+// nil if none is left. An error of try ends the search: other backends would fail, too.
+func (a *attempt) connect(try func(*endpoint) (bool, error)) (*endpoint, error) {
+	for range maxAttempts {
+		e := a.next()
+		if e == nil {
+			break
+		}
+		connected, err := try(e)
+		if connected {
+			return e, nil
+		}
+		e.leave()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, errUnserved
 }
 
 // pick asks the scheduler, which counts the connection, and marks the result as tried.
@@ -209,7 +236,7 @@ func (a *attempt) pick(b *backends) int {
 func (a *attempt) works(e *endpoint) {
 	e.works()
 	if a.claim != nil {
-		a.keeper.move(a.claim, e.addr)
+		a.table.move(a.claim, e.addr)
 	}
 }
 
@@ -225,7 +252,7 @@ func (a *attempt) failed(e *endpoint, err error) {
 // end releases the client's affinity after its connection.
 func (a *attempt) end() {
 	if a.claim != nil {
-		a.keeper.release(a.claim)
+		a.table.release(a.claim)
 		a.claim = nil
 	}
 }

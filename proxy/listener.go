@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,20 +20,15 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interv
 
 // listen opens the frontend's listener.
 func (f *frontend) listen() error {
+	open := listenTCP
 	if f.key.Protocol == vip.UDP {
-		l, err := listenUDP(f)
-		if err != nil {
-			return err
-		}
+		open = listenUDP
+	}
+	l, err := open(f)
+	if err == nil {
 		f.listener = l
-		return nil
 	}
-	l, err := listenTCP(f)
-	if err != nil {
-		return err
-	}
-	f.listener = l
-	return nil
+	return err
 }
 
 // network returns "tcp4", "udp6" and so on, so that no socket accepts both families.
@@ -56,24 +52,18 @@ func newBackoff() backoff.Backoff { return backoff.Backoff{Lo: 5 * time.Millisec
 // passes reports whether an error of accept or receive is temporary, so that the socket can be used
 // again.
 func passes(err error) bool {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO,
+	return isOneOf(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO,
 		unix.EPERM, unix.ENETDOWN, unix.ENETUNREACH, unix.EHOSTDOWN, unix.EHOSTUNREACH, unix.ECONNREFUSED,
-		unix.ECONNRESET, unix.EINTR, unix.EAGAIN, unix.EOPNOTSUPP} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+		unix.ECONNRESET, unix.EINTR, unix.EAGAIN, unix.EOPNOTSUPP)
 }
 
 // isLocalFault reports whether an error to reach a backend is caused by this host.
 func isLocalFault(err error) bool {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return isOneOf(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN)
+}
+
+func isOneOf(err error, all ...unix.Errno) bool {
+	return slices.ContainsFunc(all, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // listenProblem explains why spec's listener can't be opened.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,9 +13,9 @@ import (
 // name is the name of this dataplane in messages.
 const name = "the userspace proxy"
 
-// check returns why the proxy can't serve f on any host: a vip.Problem that names all unsupported
-// features, or nil.
-func check(f *vip.Frontend) error {
+// Unsupported returns why the proxy can't serve f on any host: a vip.Problem with code unsupported
+// that names all unsupported features, or nil. Apply checks it first.
+func Unsupported(f *vip.Frontend) error {
 	var features []string
 	var field string
 	refuse := func(where, what string) {
@@ -79,16 +80,11 @@ var hints = map[string]string{
 }
 
 // scheduler returns f's scheduler or the default.
-func scheduler(f *vip.Frontend) vip.Scheduler {
-	if f.Scheduler == 0 {
-		return vip.DefaultScheduler
-	}
-	return f.Scheduler
-}
+func scheduler(f *vip.Frontend) vip.Scheduler { return cmp.Or(f.Scheduler, vip.DefaultScheduler) }
 
 // same reports whether the proxy would serve a and b identically. It ignores names, drain times and
 // SchedulerFallback, because the proxy always falls back. It also ignores which connections are
-// masqueraded, because backends always see this host. It compares what check refuses, so that the
+// masqueraded, because backends always see this host. It compares what Unsupported refuses, so that the
 // request reaches Apply and is refused there.
 func same(a, b *vip.Frontend) bool {
 	return a.Key == b.Key &&

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -9,7 +10,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// preopened has the frontends of a batch that listen before their update is applied, by index.
+// preopened has the frontends of a batch that listen before their update is applied, by index. Nil
+// means that the update opens its frontend itself.
 type preopened []*frontend
 
 // preopenAll opens the new frontends of a batch on all processors, because opening is mostly kernel
@@ -17,15 +19,11 @@ type preopened []*frontend
 // that a removal frees. A frontend that can't be opened is tried again in order; that attempt adds
 // its address, or reports the error.
 func (t *Target) preopenAll(batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) preopened {
-	if len(batch) < 2 {
-		return nil
-	}
-	for i := range batch {
-		if batch[i].New == nil {
-			return nil
-		}
-	}
 	out := make(preopened, len(batch))
+	removes := func(u reconcile.Update[vip.FrontendKey, vip.Frontend]) bool { return u.New == nil }
+	if len(batch) < 2 || slices.ContainsFunc(batch, removes) {
+		return out
+	}
 	var next atomic.Int64
 	var opening sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(batch)) {
@@ -41,7 +39,7 @@ func (t *Target) preopenAll(batch []reconcile.Update[vip.FrontendKey, vip.Fronte
 
 // preopen opens a new frontend. It returns nil if the frontend exists or can't be opened.
 func (t *Target) preopen(spec *vip.Frontend) *frontend {
-	if t.frontend(spec.Key) != nil || check(spec) != nil || t.isShut() {
+	if t.frontend(spec.Key) != nil || Unsupported(spec) != nil || t.isShut() {
 		return nil
 	}
 	f := newFrontend(t, spec)
@@ -52,17 +50,7 @@ func (t *Target) preopen(spec *vip.Frontend) *frontend {
 	return f
 }
 
-// remove returns the frontend that was opened for update i, or nil, and removes it from a.
-func (a preopened) remove(i int) *frontend {
-	if a == nil {
-		return nil
-	}
-	f := a[i]
-	a[i] = nil
-	return f
-}
-
-// close closes the frontends that were not removed.
+// close closes the frontends whose updates were not applied.
 func (a preopened) close() {
 	for _, f := range a {
 		if f != nil {

@@ -77,7 +77,7 @@ func TestOneTakesWhatAnotherGivesUp(t *testing.T) {
 		{Key: old, Old: onVIP(old, vip.RoundRobin, a)},
 		{Key: next, New: onVIP(next, vip.RoundRobin, a)},
 	}
-	if ahead := p.preopenAll(batch); ahead != nil {
+	if ahead := p.preopenAll(batch); ahead[1] != nil {
 		t.Error("something is opened before what it may need is given up")
 	}
 	if err := p.Apply(context.Background(), batch); err != nil || batch[0].Err != nil || batch[1].Err != nil {

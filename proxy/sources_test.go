@@ -79,22 +79,20 @@ func TestSourceRangesUDP(t *testing.T) {
 
 func TestAdmit(t *testing.T) {
 	own := func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.0.1") }
-	f := only(&vip.Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1")}}, "198.51.100.0/24", "2001:db8::/32")
-	s := newSources(f, own)
+	f := &frontend{key: vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1")}, target: &Target{opts: Options{Own: own}}}
+	both := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32")}
 	for client, want := range map[string]bool{
 		"198.51.100.7": true, "::ffff:198.51.100.7": true, "2001:db8::1%eth0": true, "198.51.101.7": false, "2001:db9::1": false,
 		"10.9.0.1": true, "10.9.0.2": false, "192.0.2.1": true, "192.0.2.2": false,
 	} {
-		if got := s.admit(netip.MustParseAddr(client)); got != want {
+		if got := f.accepts(both, netip.MustParseAddr(client)); got != want {
 			t.Errorf("%s: %t", client, got)
 		}
 	}
-	s = newSources(only(f), own)
-	if !s.admit(netip.MustParseAddr("203.0.113.1")) {
+	if !f.accepts(nil, netip.MustParseAddr("203.0.113.1")) {
 		t.Error("no ranges keep somebody out")
 	}
-	s = newSources(only(f, "2001:db8::/32"), own)
-	if s.admit(netip.MustParseAddr("203.0.113.1")) {
+	if f.accepts(both[1:], netip.MustParseAddr("203.0.113.1")) {
 		t.Error("ranges of the other family let everybody in")
 	}
 }

@@ -1,12 +1,15 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,13 +59,13 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	b := share(openFiles(), 0)
-	setDefault(&o.Device, "ironvip0")
-	setDefault(&o.ConnectTimeout, 3*time.Second)
-	setDefault(&o.ConnectBudget, 10*time.Second)
-	setDefault(&o.UDPIdle, 60*time.Second)
-	setDefault(&o.MaxConnections, b.connections)
-	setDefault(&o.MaxSessions, b.sessions)
-	setDefault(&o.MaxAffinity, 1<<16)
+	o.Device = cmp.Or(o.Device, "ironvip0")
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 3*time.Second)
+	o.ConnectBudget = cmp.Or(o.ConnectBudget, 10*time.Second)
+	o.UDPIdle = cmp.Or(o.UDPIdle, 60*time.Second)
+	o.MaxConnections = cmp.Or(o.MaxConnections, b.connections)
+	o.MaxSessions = cmp.Or(o.MaxSessions, b.sessions)
+	o.MaxAffinity = cmp.Or(o.MaxAffinity, 1<<16)
 	if o.Own == nil {
 		o.Own = netip.Addr.IsLoopback
 	}
@@ -73,13 +76,6 @@ func (o Options) withDefaults() Options {
 		o.device = &netlinkDevice{name: o.Device}
 	}
 	return o
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Target is the userspace dataplane. One goroutine at a time may call Apply, Actual, Arrived and
@@ -152,11 +148,11 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 			return errClosed
 		}
 		u := &batch[i]
-		switch {
-		case u.New == nil:
+		if u.New == nil {
 			u.Err = t.remove(u.Key)
-		default:
-			u.Err = t.put(u.New, opened.remove(i))
+		} else {
+			u.Err = t.put(u.New, opened[i])
+			opened[i] = nil
 		}
 		if u.New != nil && u.Err != nil && !t.addresses.binds(u.Key.Addr) {
 			t.awaited[u.Key] = struct{}{}
@@ -202,7 +198,7 @@ func (t *Target) frontend(key vip.FrontendKey) *frontend {
 // put applies spec. It checks the sockets and addresses themselves, so Repair makes no difference.
 // opened is the result of preopenAll for spec, or nil.
 func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
-	if err := check(spec); err != nil {
+	if err := Unsupported(spec); err != nil {
 		return err
 	}
 	f := t.frontend(spec.Key)
@@ -289,10 +285,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 			return
 		}
 		t.mu.RLock()
-		frontends := make([]*frontend, 0, len(t.frontends))
-		for _, f := range t.frontends {
-			frontends = append(frontends, f)
-		}
+		frontends := slices.Collect(maps.Values(t.frontends))
 		t.mu.RUnlock()
 		for _, f := range frontends {
 			if err := ctx.Err(); err != nil {

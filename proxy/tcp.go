@@ -14,9 +14,6 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// maxAttempts bounds the number of backends tried for one client.
-const maxAttempts = 8
-
 // tcpListener accepts a frontend's TCP clients. It stays open without a usable backend and resets
 // clients: a closed port would be available to any process that listens on 0.0.0.0, and could not
 // be opened again.
@@ -28,7 +25,7 @@ type tcpListener struct {
 	death  atomic.Pointer[error]
 }
 
-func listenTCP(f *frontend) (*tcpListener, error) {
+func listenTCP(f *frontend) (listener, error) {
 	if err := f.target.reserveListener(); err != nil {
 		return nil, err
 	}
@@ -81,21 +78,8 @@ func (t *tcpListener) accept() {
 			return
 		}
 		target.stats.accepted.Add(1)
-		if !target.connections.take() {
+		if !t.f.admit(client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(), &target.connections) {
 			reset(client)
-			continue
-		}
-		b := t.f.backends.Load()
-		if !b.sources.admit(client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()) {
-			target.stats.strangers.Add(1)
-			reset(client)
-			target.connections.give()
-			continue
-		}
-		if len(b.usable) == 0 {
-			target.stats.unserved.Add(1)
-			reset(client)
-			target.connections.give()
 			continue
 		}
 		t.f.tasks.Add(1)
@@ -126,76 +110,53 @@ func (f *frontend) serve(client *net.TCPConn) {
 // so any backend is possible. It returns the endpoint, which has c as a link and counts it, or nil.
 func (f *frontend) connect(a *attempt, c *connection) *endpoint {
 	deadline := time.Now().Add(f.target.opts.ConnectBudget)
-	for range maxAttempts {
+	e, _ := a.connect(func(e *endpoint) (bool, error) {
 		left := time.Until(deadline)
 		if left <= 0 || f.ctx.Err() != nil {
-			return nil
+			return false, errUnserved
 		}
-		e := a.next()
-		if e == nil {
-			return nil
-		}
-		if f.connectTo(e, a, c, min(f.target.opts.ConnectTimeout, left)) {
-			return e
-		}
-		e.leave()
-	}
-	return nil
+		return f.connectTo(e, a, c, min(f.target.opts.ConnectTimeout, left)), nil
+	})
+	return e
 }
 
-// connectTo connects c to e, or handles the error.
+// connectTo connects c to e, or handles the error. Meanwhile and afterwards, e has it as a link.
 func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout time.Duration) bool {
-	server, err := f.dial(e, timeout)
-	switch {
-	case err == nil:
-		c.server = server.conn
-		if !e.swap(server, c) { // removed meanwhile
-			reset(server.conn)
-			return false
-		}
-		c.tallies = f.tallies(e)
-		c.tallies.connected()
-		a.works(e)
-		return true
-	case f.ctx.Err() != nil:
-	case errors.Is(err, errGone), errors.Is(err, context.Canceled): // removed meanwhile: try another
-	case isLocalFault(err):
-		f.complain("connect to a backend", err)
-	default:
-		a.failed(e, err)
-	}
-	return false
-}
-
-// errGone is dial's error for an endpoint that was removed from its frontend.
-var errGone = errors.New("backend is gone")
-
-// dialing is an attempt to connect, as a link of its endpoint.
-type dialing struct {
-	cancel context.CancelFunc
-	conn   *net.TCPConn
-}
-
-func (d *dialing) abort() { d.cancel() }
-
-// dial connects to e. Without an error, e has the attempt as a link.
-func (f *frontend) dial(e *endpoint, timeout time.Duration) (*dialing, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, timeout)
 	defer cancel()
-	d := &dialing{cancel: cancel}
-	if !e.add(d) {
-		return nil, errGone
+	d := &dialing{cancel}
+	if !e.add(d) { // removed meanwhile
+		return false
 	}
 	dialer := net.Dialer{KeepAliveConfig: keepAlive}
 	dialer.SetMultipathTCP(false)
 	conn, err := dialer.DialContext(ctx, "tcp", e.addr.String())
 	if err != nil {
 		e.remove(d)
-		return nil, err
+		switch {
+		case f.ctx.Err() != nil, errors.Is(err, context.Canceled): // removed meanwhile: try another
+		case isLocalFault(err):
+			f.complain("connect to a backend", err)
+		default:
+			a.failed(e, err)
+		}
+		return false
 	}
-	d.conn = conn.(*net.TCPConn)
-	return d, nil
+	c.server = conn.(*net.TCPConn)
+	if !e.swap(d, c) { // removed meanwhile
+		reset(c.server)
+		return false
+	}
+	c.tallies = f.tallies(e)
+	c.tallies.connected()
+	a.works(e)
+	return true
 }
+
+// dialing is an attempt to connect, as a link of its endpoint.
+type dialing struct{ cancel context.CancelFunc }
+
+func (d *dialing) abort() { d.cancel() }
 
 // connection is one client's connection to one backend.
 type connection struct {

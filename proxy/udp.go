@@ -41,7 +41,7 @@ type udpListener struct {
 	death    error
 }
 
-func listenUDP(f *frontend) (*udpListener, error) {
+func listenUDP(f *frontend) (listener, error) {
 	u := &udpListener{f: f, sessions: make(map[netip.AddrPort]*session)}
 	// Opened even if it is closed immediately, to check that the address exists and the port is
 	// free.
@@ -166,7 +166,7 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 			switch {
 			case errors.Is(err, errUnserved):
 				u.f.target.stats.unserved.Add(1)
-			case errors.Is(err, errLimit), errors.Is(err, errStranger), errors.Is(err, net.ErrClosed):
+			case errors.Is(err, errRefused), errors.Is(err, net.ErrClosed):
 			default:
 				u.f.complain("start a session", err)
 			}
@@ -189,11 +189,8 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 	u.f.target.stats.unserved.Add(1)
 }
 
-var (
-	errUnserved = errors.New("no backend takes new sessions")
-	errLimit    = errors.New("too many sessions")
-	errStranger = errors.New("the client is outside the source ranges")
-)
+// errRefused means that admit has refused a client.
+var errRefused = errors.New("the client is not admitted")
 
 // session returns the client's session, or starts one.
 func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) (*session, error) {
@@ -205,25 +202,21 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 	if u.conn == nil {
 		return nil, net.ErrClosed
 	}
-	b := u.f.backends.Load()
-	if !b.sources.admit(client.Addr()) {
-		u.f.target.stats.strangers.Add(1)
-		return nil, errStranger
-	}
-	if len(b.usable) == 0 || refusals >= len(b.usable) {
+	usable := len(u.f.backends.Load().usable)
+	if refusals > 0 && refusals >= usable {
 		return nil, errUnserved
 	}
 	t := u.f.target
-	if !t.sessions.take() {
-		return nil, errLimit
+	if !u.f.admit(client.Addr(), &t.sessions) {
+		return nil, errRefused
 	}
 	s := &session{listener: u, front: u.conn, client: client, refusals: refusals, attempt: u.f.attempt(client)}
-	if err := s.connect(); err != nil {
+	if _, err := s.attempt.connect(s.connectTo); err != nil {
 		s.attempt.end()
 		t.sessions.give()
 		return nil, err
 	}
-	if len(b.usable) > 1 && len(data) <= maxFirst {
+	if usable > 1 && len(data) <= maxFirst {
 		s.first = append([]byte{}, data...)
 	}
 	s.used.Store(s.listener.f.target.now())
@@ -261,25 +254,6 @@ type session struct {
 
 	mu    sync.Mutex
 	first []byte // until the backend answers
-}
-
-// connect selects a backend for the session and opens a socket.
-func (s *session) connect() error {
-	for range maxAttempts {
-		e := s.attempt.next()
-		if e == nil {
-			return errUnserved
-		}
-		done, err := s.connectTo(e)
-		if done {
-			return nil
-		}
-		e.leave()
-		if err != nil {
-			return err
-		}
-	}
-	return errUnserved
 }
 
 // connectTo connects the session to a backend. It returns false if that fails, with an error if

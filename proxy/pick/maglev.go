@@ -69,15 +69,8 @@ func (m *maglev) fill(size uint64) {
 // O(table) if almost all fail.
 func (m *maglev) Pick(hash uint64, now int64, tried []int) int {
 	start := int(scale(hash, uint64(len(m.slots))))
-	if i := int(m.slots[start]); m.takes(i, now, tried) {
-		return m.count(i)
-	}
-	for k := 1; k < len(m.slots); k++ {
-		at := start + k
-		if at >= len(m.slots) {
-			at -= len(m.slots)
-		}
-		if i := int(m.slots[at]); m.takes(i, now, tried) {
+	for k := range m.slots {
+		if i := int(m.slots[(start+k)%len(m.slots)]); m.takes(i, now, tried) {
 			return m.count(i)
 		}
 	}

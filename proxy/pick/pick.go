@@ -92,13 +92,8 @@ func (s *set) takes(i int, now int64, tried []int) bool {
 
 // from counts a connection on the first backend at or after start that accepts one.
 func (s *set) from(start int, now int64, tried []int) int {
-	for i := start; i < len(s.backends); i++ {
-		if s.takes(i, now, tried) {
-			return s.count(i)
-		}
-	}
-	for i := range start {
-		if s.takes(i, now, tried) {
+	for k := range s.backends {
+		if i := (start + k) % len(s.backends); s.takes(i, now, tried) {
 			return s.count(i)
 		}
 	}
