@@ -174,12 +174,8 @@ func String(v []byte) string {
 
 // AppendAddr appends an address of 4 or 16 bytes.
 func AppendAddr(b []byte, typ uint16, a netip.Addr) []byte {
-	if a.Is4() {
-		v := a.As4()
-		return AppendAttr(b, typ, v[:]...)
-	}
-	v := a.As16()
-	return AppendAttr(b, typ, v[:]...)
+	b, _ = a.AppendBinary(appendAttrHeader(b, typ, a.BitLen()/8)) // it returns no error
+	return b
 }
 
 // AppendPort appends a port in network byte order.

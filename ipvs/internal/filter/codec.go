@@ -40,12 +40,8 @@ func EncodeElement(x *nftwire.Element, e *Element) {
 }
 
 func appendAddress(b []byte, a netip.Addr) []byte {
-	if a.Is4() {
-		v := a.As4()
-		return append(b, v[:]...)
-	}
-	v := a.As16()
-	return append(b, v[:]...)
+	b, _ = a.AppendBinary(b) // it returns no error
+	return b
 }
 
 func appendListener(b []byte, a netip.Addr, p vip.Protocol, port uint16) []byte {

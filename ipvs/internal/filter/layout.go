@@ -80,7 +80,7 @@ func newLayout(name string, bit uint32) *Layout {
 		sets:  map[string]*nftables.Set{},
 	}
 	for s := range setCount {
-		for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
+		for _, f := range families {
 			set := &nftables.Set{
 				Table:        l.table,
 				Name:         s.Name(f),
@@ -107,13 +107,9 @@ func newLayout(name string, bit uint32) *Layout {
 		policy := nftables.ChainPolicyAccept
 		l.chains = append(l.chains, &nftables.Chain{Name: name, Table: l.table, Type: typ, Hooknum: hook, Priority: &priority, Policy: &policy})
 	}
-	l.chains = append(l.chains,
-		&nftables.Chain{Name: chainRefuse, Table: l.table},
-		&nftables.Chain{Name: chainRefuseNew, Table: l.table},
-		&nftables.Chain{Name: chainGuard, Table: l.table},
-		&nftables.Chain{Name: chainMarked, Table: l.table},
-		&nftables.Chain{Name: chainMarkedIn, Table: l.table},
-		&nftables.Chain{Name: chainSent, Table: l.table})
+	for _, name := range []string{chainRefuse, chainRefuseNew, chainGuard, chainMarked, chainMarkedIn, chainSent} {
+		l.chains = append(l.chains, &nftables.Chain{Name: name, Table: l.table})
+	}
 	base(chainInput, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityInput)
 	base(chainOutput, nftables.ChainTypeFilter, nftables.ChainHookOutput, priorityOutput)
 	base(chainUnserved, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityUnserved)
@@ -157,7 +153,6 @@ func keyType(s Set, f vip.Family) nftables.SetDatatype {
 //
 // Postrouting: masquerades packets with the bit.
 func (l *Layout) describe(bit uint32) []rule {
-	families := []vip.Family{vip.IPv4, vip.IPv6}
 	ret, drop := verdict(expr.VerdictReturn, ""), verdict(expr.VerdictDrop, "")
 	rules := []rule{
 		{chainRefuse, "icmp and neighbour discovery pass", join(protocol(unix.IPPROTO_ICMP), ret)},

@@ -254,14 +254,14 @@ func (d *Device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
 	var a netip.Addr
 	local := false
 	ask := func(b []byte) []byte { return appendRouteRequest(b, a) }
-	hear := func(_ uint16, data []byte) error {
+	read := func(_ uint16, data []byte) error {
 		local = len(data) > RouteTypeAt && data[RouteTypeAt] == unix.RTN_LOCAL
 		return nil
 	}
 	var late time.Time
 	for len(addrs) > 0 {
 		a, local = addrs[0], false
-		err := d.Conn.Query(ctx, ask, hear)
+		err := d.Conn.Query(ctx, ask, read)
 		if local {
 			addrs = addrs[1:]
 			continue

@@ -232,13 +232,14 @@ func DecodeService(data []byte) (s Service, traffic reconcile.Traffic, err error
 		return s, traffic, err
 	}
 	if s.Mark != 0 {
-		s.Key = vip.FrontendKey{}
-		s.Key.Addr, err = unspecified(family)
-	} else {
-		s.Key.Addr, err = decodeAddr(family, addr)
+		s.Key, addr = vip.FrontendKey{}, unspecified[:]
 	}
+	s.Key.Addr, err = decodeAddr(family, addr)
 	return s, traffic, err
 }
+
+// unspecified is the unspecified address of both families.
+var unspecified [16]byte
 
 // DecodeDest reads the body of a message about a destination. Svc is an address of the
 // service: kernels before 3.18 don't send the family.
@@ -303,17 +304,6 @@ func decodeAddr(family uint16, v []byte) (netip.Addr, error) {
 		return netip.AddrFrom16([16]byte(v)), nil
 	}
 	return netip.Addr{}, fmt.Errorf("an address of family %d in %d bytes: %w", family, len(v), netlink.ErrMalformed)
-}
-
-// unspecified returns the unspecified address of a family.
-func unspecified(family uint16) (netip.Addr, error) {
-	switch family {
-	case unix.AF_INET:
-		return netip.IPv4Unspecified(), nil
-	case unix.AF_INET6:
-		return netip.IPv6Unspecified(), nil
-	}
-	return netip.Addr{}, fmt.Errorf("a service of family %d: %w", family, netlink.ErrMalformed)
 }
 
 // schedulerName returns the string in v, without an allocation for known schedulers.

@@ -112,9 +112,8 @@ func ParseTable(r io.Reader) (map[ServiceID]Live, error) {
 // parseService reads "TCP  0A600001:0050 wrr ", "UDP  [fd96:...:0001]:0050 sh " or
 // "FWM  00000005 rr ". An unknown protocol is no error.
 func parseService(line []byte) (id ServiceID, known bool, err error) {
-	name, rest := word(line)
-	at, _ := word(rest)
-	switch string(name) {
+	fields := fieldsOf(line)
+	switch string(fields[0]) {
 	case "TCP":
 		id.protocol = vip.TCP
 	case "UDP":
@@ -122,53 +121,47 @@ func parseService(line []byte) (id ServiceID, known bool, err error) {
 	case "SCTP":
 		id.protocol = vip.SCTP
 	case "FWM":
-		mark, err := strconv.ParseUint(string(at), 16, 32)
+		mark, err := strconv.ParseUint(string(fields[1]), 16, 32)
 		id.mark = uint32(mark)
 		return id, err == nil, err
 	default:
 		return id, false, nil
 	}
-	id.at, err = parseHexAddrPort(at)
+	id.at, err = parseHexAddrPort(fields[1])
 	return id, err == nil, err
 }
 
 // parseHexAddrPort reads "0A600001:0050" or "[fd96:...]:0050".
 func parseHexAddrPort(b []byte) (netip.AddrPort, error) {
-	i := bytes.LastIndexByte(b, ':')
-	if i < 0 {
+	host, port := b, []byte(nil)
+	if i := bytes.LastIndexByte(b, ':'); i >= 0 {
+		host, port = b[:i], b[i+1:]
+	}
+	n, err := strconv.ParseUint(string(port), 16, 16)
+	a, ok := parseHexAddr(host)
+	if err != nil || !ok {
 		return netip.AddrPort{}, netlink.ErrMalformed
 	}
-	port, err := strconv.ParseUint(string(b[i+1:]), 16, 16)
-	if err != nil {
-		return netip.AddrPort{}, netlink.ErrMalformed
-	}
-	host := b[:i]
-	if n := len(host); n > 2 && host[0] == '[' && host[n-1] == ']' {
-		a, err := netip.ParseAddr(string(host[1 : n-1]))
-		if err != nil || !a.Is6() || a.Zone() != "" {
-			return netip.AddrPort{}, netlink.ErrMalformed
-		}
-		return netip.AddrPortFrom(a, uint16(port)), nil
+	return netip.AddrPortFrom(a, uint16(n)), nil
+}
+
+func parseHexAddr(b []byte) (netip.Addr, bool) {
+	if n := len(b); n > 2 && b[0] == '[' && b[n-1] == ']' {
+		a, err := netip.ParseAddr(string(b[1 : n-1]))
+		return a, err == nil && a.Is6() && a.Zone() == ""
 	}
 	var a [4]byte
-	if len(host) != 8 {
-		return netip.AddrPort{}, netlink.ErrMalformed
+	if len(b) != 8 {
+		return netip.Addr{}, false
 	}
-	if _, err := hex.Decode(a[:], host); err != nil {
-		return netip.AddrPort{}, netlink.ErrMalformed
-	}
-	return netip.AddrPortFrom(netip.AddrFrom4(a), uint16(port)), nil
+	_, err := hex.Decode(a[:], b)
+	return netip.AddrFrom4(a), err == nil
 }
 
 // parseDestination reads the connections at the end of
 // "  -> 0A010007:1F90      Masq    1      3          4         ".
 func parseDestination(line []byte) (o Live, err error) {
-	var fields [6][]byte // arrow, address, method, weight, active, inactive
-	for i := range fields {
-		if fields[i], line = word(line); len(fields[i]) == 0 {
-			return o, netlink.ErrMalformed
-		}
-	}
+	fields := fieldsOf(line) // arrow, address, method, weight, active, inactive
 	if o.Active, err = parseCount(fields[4]); err == nil {
 		o.Inactive, err = parseCount(fields[5])
 	}
@@ -181,11 +174,15 @@ func parseCount(b []byte) (uint64, error) {
 	return uint64(max(n, 0)), err
 }
 
-// word splits the first word off a line.
-func word(b []byte) (w, rest []byte) {
-	b = bytes.TrimLeft(b, " ")
-	if i := bytes.IndexByte(b, ' '); i >= 0 {
-		return b[:i], b[i:]
+// fieldsOf returns the first words of a line. Missing ones are empty.
+func fieldsOf(line []byte) (fields [6][]byte) {
+	n := 0
+	for word := range bytes.FieldsSeq(line) {
+		if n == len(fields) {
+			break
+		}
+		fields[n] = word
+		n++
 	}
-	return b, nil
+	return fields
 }
