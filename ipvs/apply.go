@@ -62,7 +62,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 	for _, it := range items {
 		t.addBefore(up, it)
 	}
-	for _, it := range items { // after raise has compared all: they may share addresses
+	for _, it := range items { // after addBefore has compared all: they may share addresses
 		if !it.result.blocked {
 			t.records.set(it.key, it.update.New)
 		}
@@ -72,9 +72,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 			if it.update.New == nil {
 				t.records.set(it.key, it.old) // parts of it may exist, and they are ours
 			}
-			for _, a := range t.hairpinsAround(it) {
-				t.looseHairpins[a] = struct{}{}
-			}
+			t.loosenHairpins(it)
 		}
 		return err
 	}
@@ -100,11 +98,6 @@ func (t *Target) stages(ctx context.Context, items []*item, up filter.Change) er
 		}
 	}
 	down := t.removalsAfter(items, up)
-	for a := range t.looseHairpins {
-		if t.records.hairpins[a] == 0 {
-			down[filter.AddrElement(filter.SetHairpin, a)] = false
-		}
-	}
 	if err := t.fw.Apply(ctx, down); errors.Is(err, filter.ErrNoTable) {
 		t.broken = true // the elements are gone with it; the next Apply rebuilds it
 	} else if err != nil {

@@ -204,7 +204,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 		{Addr: six, Port: 1, LastPort: 65535, Protocol: vip.UDP},
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		target := &Target{records: newRecords(testPods), suspect: map[vip.FrontendKey]struct{}{}, optional: optionalSettings{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
+		target := &Target{records: newRecords(testPods), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{}, optional: optionalSettings{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
 		want := map[vip.FrontendKey]*vip.Frontend{}
 		table := modelTable{}
 		for range rapid.IntRange(1, 8).Draw(t, "batches") {

@@ -46,6 +46,12 @@ func (t *Target) removalsAfter(items []*item, up filter.Change) filter.Change {
 	down := filter.Change{}
 	for _, it := range items {
 		t.removeAfter(down, it)
+		t.loosenHairpins(it)
+	}
+	for a := range t.looseHairpins {
+		if t.records.hairpins[a] == 0 {
+			down[filter.AddrElement(filter.SetHairpin, a)] = false
+		}
 	}
 	for e, present := range up {
 		if !present {
@@ -80,30 +86,25 @@ func (t *Target) removeAfter(down filter.Change, it *item) {
 	if !isOrphanKey(it.key) {
 		t.buffers.elementChanges(nil, down, it, f, it.repair || withdrawn)
 	}
-	gone := t.hairpinsAround(it)
-	if isOrphanKey(it.key) { // leftovers at this address
-		gone = append(gone, it.key.Addr)
-	}
-	for _, a := range gone {
-		if t.records.hairpins[a] == 0 {
-			down[filter.AddrElement(filter.SetHairpin, a)] = false
-		}
-	}
 	if t.records.vips[it.key.Addr] == 0 && !it.onHost() {
 		down[filter.AddrElement(filter.SetVIPs, it.key.Addr)] = false
 	}
 }
 
-// hairpinsAround returns the backends with hairpin elements of the item, before or
-// after.
-func (t *Target) hairpinsAround(it *item) []netip.Addr {
-	var all []netip.Addr
+// loosenHairpins notes the backends whose hairpin elements the item may leave behind, before or
+// after. They stay noted until a transaction has removed the elements.
+func (t *Target) loosenHairpins(it *item) {
 	for _, f := range it.versions() {
-		if f != nil {
-			all = append(all, t.records.hairpinsOf(f)...)
+		if f == nil {
+			continue
+		}
+		for _, a := range t.records.hairpinsOf(f) {
+			t.looseHairpins[a] = struct{}{}
 		}
 	}
-	return all
+	if isOrphanKey(it.key) { // leftovers at this address
+		t.looseHairpins[it.key.Addr] = struct{}{}
+	}
 }
 
 // updateTable changes the table before anything is programmed: by up, or by a rebuild.

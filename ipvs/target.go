@@ -84,7 +84,7 @@ type Target struct {
 	suspect       map[vip.FrontendKey]struct{}
 	buffers       buffers
 	staleFlows    conntrack.Flows         // connection tracking entries to delete
-	looseHairpins map[netip.Addr]struct{} // backends whose hairpin elements a failed Apply may have left
+	looseHairpins map[netip.Addr]struct{} // backends whose hairpin elements may have to be removed
 
 	expiryOff bool             // connections of deleted backends don't expire; see expireAgain
 	optional  optionalSettings // sysctls that applied frontends need

@@ -355,9 +355,7 @@ func (s *session) answers() error {
 			}
 			_ = s.server.SetReadDeadline(time.Now().Add(left))
 			continue
-		case errors.Is(err, net.ErrClosed):
-			return nil
-		case isLocalFault(err):
+		case errors.Is(err, net.ErrClosed), isLocalFault(err):
 			return nil
 		default:
 			return err

@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -184,25 +183,20 @@ func (f *Table) rulesIntact(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 	}
-	comments := map[string][][]byte{} // expected comments by chain
-	for i := range f.layout.rules {
-		r := &f.layout.rules[i]
-		comments[r.chain] = append(comments[r.chain], r.userData())
+	want, got := map[string][]string{}, map[string][]string{} // comments by chain
+	for _, r := range f.layout.rules {
+		want[r.chain] = append(want[r.chain], string(r.userData()))
 	}
-	left, intact := len(f.layout.rules), true
 	err = f.conn.Rules(ctx, f.layout.table.Name, func(chain string, comment []byte) {
-		next, ours := comments[chain]
-		switch {
-		case !ours: // a foreign chain
-		case len(next) == 0 || !bytes.Equal(next[0], comment):
-			intact = false
-		default:
-			comments[chain] = next[1:]
-			left--
-		}
+		got[chain] = append(got[chain], string(comment))
 	})
 	if err != nil {
 		return false, fmt.Errorf("list nftables rules: %w", err)
 	}
-	return intact && left == 0, nil
+	for chain, comments := range want { // other chains are foreign
+		if !slices.Equal(comments, got[chain]) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
