@@ -11,9 +11,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// How long 100 mh services of 10 backends take, in units of what our way takes:
-// with mh from the start, and with wrr until all backends are there. Beside it,
-// what the same costs under wrr.
+// The time to program 100 mh services of 10 backends, relative to the time of our plan: with mh
+// from the start, and with wrr until all backends are added. The third ratio compares our plan
+// with wrr alone.
 func BenchmarkProgramMaglev(b *testing.B) {
 	all := many(100, 10)
 	for _, f := range all {
@@ -53,7 +53,7 @@ func BenchmarkProgramMaglev(b *testing.B) {
 			return ops
 		}
 	}
-	timed(as(maglev, false)) // the first is slower than all that follow
+	timed(as(maglev, false)) // the first run is slower than all later ones
 	for range b.N {
 		ours, messages := timed(func(want *kernel.State) []op { return plan(nil, 0, nil, want) })
 		direct, fewer := timed(as(maglev, false))

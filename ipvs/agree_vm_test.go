@@ -19,11 +19,11 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// crowd is where clients without a device of their own come from.
+// crowd has the addresses of clients without a device of their own.
 var crowd = netip.MustParsePrefix("10.200.0.0/16")
 
-// choices sends a datagram from each of n clients to at, and returns which
-// backend the director chose for each.
+// choices sends a datagram from each of n clients to at. It returns the backend that the director
+// chose for each.
 func choices(t *testing.T, lab *netlab.Lab, at netip.AddrPort, n int) map[netip.Addr]netip.AddrPort {
 	t.Helper()
 	run(t, lab.Client, "ip", "route", "replace", "local", crowd.String(), "dev", "lo")
@@ -34,7 +34,7 @@ func choices(t *testing.T, lab *netlab.Lab, at netip.AddrPort, n int) map[netip.
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.Write([]byte("?\n")) // what comes back doesn't matter
+			c.Write([]byte("?\n")) // the answer doesn't matter
 			c.Close()
 		}
 	})
@@ -73,7 +73,7 @@ func hexAddr(t *testing.T, s string) netip.Addr {
 	return a
 }
 
-// differences counts the clients that are sent elsewhere.
+// differences counts the clients with different backends.
 func differences(a, b map[netip.Addr]netip.AddrPort) (n int) {
 	for c, to := range a {
 		if b[c] != to {
@@ -83,7 +83,7 @@ func differences(a, b map[netip.Addr]netip.AddrPort) (n int) {
 	return n
 }
 
-// fleet returns n backends on the way to backend1, none of which answers.
+// fleet returns n addresses of backends that are routed to backend1. None of them answers.
 func fleet(n int) []netip.AddrPort {
 	var all []netip.AddrPort
 	for i := range n {
@@ -92,8 +92,8 @@ func fleet(n int) []netip.AddrPort {
 	return all
 }
 
-// What the ordering is for: the kernel sends some clients elsewhere when the same
-// destinations were added in another order.
+// The kernel sends some clients to other backends if the same destinations were added in another
+// order. So the order of additions matters.
 func TestOrderOfAddingMatters(t *testing.T) {
 	const clients = 300
 	for _, sched := range []string{"mh", "sh"} {
@@ -121,8 +121,8 @@ func TestOrderOfAddingMatters(t *testing.T) {
 	}
 }
 
-// Directors with the same backends choose alike for every client, however they
-// came to have them.
+// Directors with the same backends choose the same backend for every client, in whatever steps
+// they got the backends.
 func TestDirectorsAgree(t *testing.T) {
 	for sched, clients := range map[vip.Scheduler]int{vip.MaglevHash: 2000, vip.SourceHash: 300} {
 		t.Run(sched.String(), func(t *testing.T) {
@@ -205,8 +205,8 @@ func TestDirectorsAgree(t *testing.T) {
 	}
 }
 
-// Open connections stay where they are while destinations change their place,
-// also those of the destinations that do.
+// Open connections stay at their backends while destinations are added again, also at those
+// destinations.
 func TestConnectionsSurviveReordering(t *testing.T) {
 	w := newTown(t)
 	f := frontend("10.96.0.1:80", vip.TCP, w.backends("10.96.0.1:80", 2)[1])

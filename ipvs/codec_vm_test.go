@@ -19,8 +19,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// What we write is what the kernel keeps, by our own reader, by ipvsadm and by
-// moby/ipvs.
+// The kernel stores what we write. Our own reader, ipvsadm and moby/ipvs confirm it.
 func TestKernelKeepsWhatIsWritten(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
@@ -32,7 +31,7 @@ func TestKernelKeepsWhatIsWritten(t *testing.T) {
 		at      string
 		proto   vip.Protocol
 		variant variant
-		line    string // what follows the address in ipvsadm -Sn
+		line    string // the text after the address in ipvsadm -Sn
 	}{
 		{"10.96.0.1:80", vip.TCP, scheduler(vip.RoundRobin), "-s rr"},
 		{"10.96.0.2:80", vip.UDP, scheduler(vip.WeightedRoundRobin), "-s wrr"},
@@ -130,8 +129,8 @@ func crossCheck(t *testing.T, all []*vip.Frontend) {
 	}
 }
 
-// A weight beyond 16 bits, a threshold and a foreign flag, as ipvsadm writes
-// them, are read as they are.
+// A weight beyond 16 bits, a threshold and a foreign flag that ipvsadm has written are read
+// unchanged.
 func TestReadsWhatOthersWrite(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
@@ -164,8 +163,8 @@ func TestReadsWhatOthersWrite(t *testing.T) {
 	}
 }
 
-// Both ways: what we write ipvsadm shows as it would write it itself, and what
-// ipvsadm writes from its own words is what we would have written.
+// ipvsadm prints our services in the form in which it writes them itself. Services that ipvsadm
+// has written from that form are equal to ours.
 func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 	type variant func(*vip.Frontend)
 	type form struct {
@@ -174,8 +173,8 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 		proto   vip.Protocol
 		last    uint16
 		variant variant
-		line    string // what follows the service in ipvsadm -Sn
-		dest    string // what follows a destination's address
+		line    string // the text after the service in ipvsadm -Sn
+		dest    string // the text after a destination's address
 	}
 	way := func(w vip.Forward) variant {
 		return func(f *vip.Frontend) {

@@ -91,8 +91,8 @@ func ask(n *netlab.Node, k vip.FrontendKey) (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// witness compares the kernel's services with what is wanted through ipvsadm's
-// eyes, the addresses through ip's and the filters through nft's.
+// witness compares the kernel's services with want as ipvsadm lists them, the addresses as ip
+// lists them, and the filters as nft lists them.
 func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
 	witnessServices(t, node, want)

@@ -37,13 +37,13 @@ func (p *planeIn) createAll(t testing.TB, all []*vip.Frontend) {
 	}
 }
 
-// One change costs the same whether there are 10 services or 5,000.
+// A change costs the same with 10 services and with 5,000.
 func TestOneChangeCostsTheSame(t *testing.T) {
 	changes := []struct {
 		name   string
 		change func(*vip.Frontend)
-		writes uint64 // there and back: ipvs messages
-		nft    uint64 // and those of nftables
+		writes uint64 // IPVS messages for the change and its reversal
+		nft    uint64 // nftables messages for both
 	}{
 		{"weight", func(f *vip.Frontend) { f.Backends[1].Weight = 7 }, 2, 0},
 		{"scheduler", func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }, 2, 6},
@@ -81,8 +81,8 @@ func TestOneChangeCostsTheSame(t *testing.T) {
 	t.Logf("allocations of a change there and back: %v", allocations)
 }
 
-// What is programmed in bulk is, to the byte of ipvsadm -Sn, what ipvsadm -R
-// makes of the same rules, and goes to the kernel in few sends.
+// Services that are programmed in bulk look in ipvsadm -Sn exactly like those that ipvsadm -R
+// makes of the same rules. They take few sends.
 func TestProgramsInBulkAsIpvsadmDoes(t *testing.T) {
 	const services, backends = 1000, 10
 	all := many(services, backends)
@@ -104,7 +104,7 @@ func TestProgramsInBulkAsIpvsadmDoes(t *testing.T) {
 	}
 }
 
-// asRules are the services of all as ipvsadm -R reads them.
+// asRules returns the services of all in the form that ipvsadm -R reads.
 func asRules(all []*vip.Frontend) string {
 	var rules strings.Builder
 	for _, f := range all {

@@ -16,7 +16,8 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// The kernel makes the routes of IPv6 addresses later than it answers.
+// Add waits for the routes of IPv6 addresses. The kernel adds them after it has acknowledged the
+// address.
 func TestAddressesAreAwaited(t *testing.T) {
 	v4, v6, more := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1"), netip.MustParseAddr("fd96::2")
 	for name, c := range map[string]struct {
@@ -49,8 +50,8 @@ func TestAddressesAreAwaited(t *testing.T) {
 	}
 }
 
-// Who stops the agent doesn't wait for the kernel, nor does anybody for an address
-// that could not be put there.
+// The wait for a route ends when the context ends. Add doesn't wait for an address that it could
+// not add.
 func TestAddressesAreNotAwaitedInVain(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		k, d := fakeDeviceUp(t)
@@ -80,7 +81,7 @@ func TestAddressesAreNotAwaitedInVain(t *testing.T) {
 	})
 }
 
-// fakeDeviceUp is a fake kernel's device, which is there.
+// fakeDeviceUp returns a fake kernel with the device.
 func fakeDeviceUp(t *testing.T) (*fakeKernel, *host.Device) {
 	k := newFakeKernel()
 	h, err := k.open(t.Context(), &counters{})

@@ -12,9 +12,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Who is told that a service is in force may send to it: the kernel takes packets for
-// a new address as its own by then, of IPv6 too, also where its work queues have to
-// wait for the processor.
+// When a service is reported as applied, the kernel accepts packets for its new address, also for
+// IPv6 and also while the kernel's work queues wait for the processor.
 func TestAddressIsTheHostsOwnWhenApplied(t *testing.T) {
 	const count = 50
 	lab := netlab.New(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The ranges that tests take virtual addresses from.
+// The ranges of the tests' virtual addresses.
 var (
 	pool4 = netip.MustParsePrefix("10.96.0.0/16")
 	pool6 = netip.MustParsePrefix("fd96::/64")
@@ -20,7 +20,7 @@ var (
 
 func owns(a netip.Addr) bool { return pool4.Contains(a) || pool6.Contains(a) }
 
-// listener makes a frontend with the given backends, each "address:port" or
+// listener returns a frontend with the given backends, each "address:port" or
 // "address:port*weight".
 func listener(at string, p vip.Protocol, backends ...string) *vip.Frontend {
 	ap := addrPort(at)
@@ -64,7 +64,7 @@ func drawWish(t *rapid.T) *vip.Frontend {
 	return f
 }
 
-// displaced returns the keys of those that have one of f's ports in their range.
+// displaced returns the keys of the frontends that have one of f's ports in their range.
 func displaced(want map[vip.FrontendKey]*vip.Frontend, f *vip.Frontend) (keys []vip.FrontendKey) {
 	for k, g := range want {
 		if k != f.Key && k.Ranged() && f.Key.Ranged() && portSpaceOf(g) == portSpaceOf(f) && portsOf(k).Overlaps(portsOf(f.Key)) {
@@ -74,8 +74,8 @@ func displaced(want map[vip.FrontendKey]*vip.Frontend, f *vip.Frontend) (keys []
 	return keys
 }
 
-// drawListener draws a frontend at a key: backends in and out of the pod
-// ranges, shared between frontends, weights that may be 0.
+// drawListener draws a frontend at a key. Its backends are in and out of the pod ranges and
+// shared between frontends. Weights may be 0.
 func drawListener(t *rapid.T, at string, p vip.Protocol) *vip.Frontend {
 	f := listener(at, p)
 	f.Scheduler = rapid.SampledFrom([]vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.SourceHash, vip.MaglevHash}).Draw(t, "scheduler")
@@ -103,8 +103,8 @@ func drawListener(t *rapid.T, at string, p vip.Protocol) *vip.Frontend {
 	return f
 }
 
-// drawMarked makes of a frontend one that is a service by mark: for ranges of ports
-// that overlap each other's, or for an audience.
+// drawMarked turns a frontend into one whose service is one by mark: for overlapping ranges of
+// ports, or for an audience.
 func drawMarked(t *rapid.T, f *vip.Frontend) *vip.Frontend {
 	f.Key.Audience = rapid.SampledFrom([]vip.Audience{vip.Everyone, vip.InternalClients}).Draw(t, "audience")
 	if f.Key.Audience == vip.Everyone || rapid.Bool().Draw(t, "ranged") {

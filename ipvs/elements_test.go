@@ -41,7 +41,7 @@ func TestPodSetIsDisjoint(t *testing.T) {
 	}
 }
 
-// sourceRanges are drawn from: some are within others, some everything there is.
+// sourceRanges are the ranges to draw from. Some contain others, and some contain all addresses.
 var sourceRanges = []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.0.2.128/25"), netip.MustParsePrefix("192.0.0.0/16"),
 	netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0"),
@@ -77,7 +77,7 @@ func drawFrontend(t *rapid.T, key vip.FrontendKey) *vip.Frontend {
 	return f
 }
 
-// needed is the plain statement of which elements a set of frontends needs.
+// needed returns the elements that a set of frontends needs, computed in the plainest way.
 func needed(all map[vip.FrontendKey]*vip.Frontend) map[filter.Element]bool {
 	out := map[filter.Element]bool{}
 	for k, f := range all {
@@ -121,7 +121,7 @@ func needed(all map[vip.FrontendKey]*vip.Frontend) map[filter.Element]bool {
 			out[filter.Element{Set: refused, Key: k}] = true
 		}
 		switch {
-		case f.Forward == vip.ForwardDirect, f.Forward == vip.ForwardTunnel: // packets go as they came
+		case f.Forward == vip.ForwardDirect, f.Forward == vip.ForwardTunnel: // packets pass unchanged
 		case f.Masquerade == vip.MasqueradeAlways, f.Masquerade == vip.MasqueradeAuto && f.Kind == vip.OnHost:
 			out[filter.Element{Set: always, Key: k}] = true
 		case f.Masquerade == vip.MasqueradeAuto:
@@ -143,11 +143,11 @@ func needed(all map[vip.FrontendKey]*vip.Frontend) map[filter.Element]bool {
 	return out
 }
 
-// modelTable is the table as the kernel keeps it.
+// modelTable is the table as the kernel stores it.
 type modelTable map[filter.Element]bool
 
-// put makes a change, what goes first, and finds fault with what the kernel
-// would not take or what would cut somebody off.
+// put makes a change, deletions first. It returns an error for what the kernel would reject, and
+// for what would refuse clients.
 func (m modelTable) put(c filter.Change) error {
 	for e, present := range c {
 		if !present {
@@ -177,7 +177,7 @@ func (m modelTable) put(c filter.Change) error {
 	return nil
 }
 
-// unmarked leaves the marks out.
+// unmarked returns the elements without their marks.
 func unmarked[M ~map[filter.Element]bool](m M) map[filter.Element]bool {
 	out := map[filter.Element]bool{}
 	for e := range m {
@@ -187,9 +187,8 @@ func unmarked[M ~map[filter.Element]bool](m M) map[filter.Element]bool {
 	return out
 }
 
-// Whatever is put and taken, in batches, the table holds what is needed: no
-// less before an address comes up, no more afterwards. Nothing goes early but
-// what would be in the way.
+// After each batch of changes, the table has exactly the needed elements. It has them all before
+// an address is added, and no element is removed early except those that would be in the way.
 func TestElementsFollowTheFrontends(t *testing.T) {
 	one, two, six := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2"), netip.MustParseAddr("fd96::1")
 	keys := []vip.FrontendKey{
@@ -217,7 +216,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 				u := updateOf{Key: k, Old: want[k], Repair: rapid.Bool().Draw(t, "repair")}
 				if what > 1 {
 					u.New = drawFrontend(t, k)
-					if u.Old != nil && onDevice(u.Old) != onDevice(u.New) { // an address isn't both
+					if u.Old != nil && onDevice(u.Old) != onDevice(u.New) { // an address has one of the two kinds
 						u.New.Kind, u.New.Forward = u.Old.Kind, u.Old.Forward
 					}
 				} else if u.Old == nil && !u.Repair {
@@ -228,7 +227,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 			items := target.accept(batch)
 			for _, u := range batch {
 				switch {
-				case u.Err != nil: // as two ranges of ports that overlap
+				case u.Err != nil: // for example two overlapping ranges of ports
 				case u.New == nil:
 					delete(want, u.Key)
 				default:
@@ -259,7 +258,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 			}
 			for _, it := range items {
 				if it.service.want != nil && rapid.IntRange(0, 5).Draw(t, "refused") == 0 {
-					it.service.rejected, it.service.have = true, nil // the kernel doesn't make the service
+					it.service.rejected, it.service.have = true, nil // the kernel rejects the service
 					delete(want, it.key)
 				}
 			}

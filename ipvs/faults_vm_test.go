@@ -24,7 +24,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// loop is a Reconciler that runs on a plane.
+// loop is a Reconciler on a plane.
 type loop struct {
 	t       *testing.T
 	p       *planeIn
@@ -82,7 +82,7 @@ func (l *loop) wait(ok func() string) {
 	})
 }
 
-// waitApplied waits until all is applied, and looks with other eyes than ours.
+// waitApplied waits until all frontends are applied, and checks the kernel with other programs.
 func (l *loop) waitApplied() {
 	l.t.Helper()
 	l.wait(l.unapplied)
@@ -93,7 +93,7 @@ func (l *loop) waitApplied() {
 	l.witness(all...)
 }
 
-// unapplied says what is missing yet until all is applied and stays so.
+// unapplied returns what is not applied yet, or "" if everything is applied and stays so.
 func (l *loop) unapplied() string {
 	s := l.r.Stats()
 	for key := range l.want {
@@ -112,8 +112,8 @@ func (l *loop) unapplied() string {
 	return ""
 }
 
-// witness looks with other eyes than ours, but not while something is tried: half
-// of it is there then.
+// witness checks the kernel with other programs. It waits for the end of a change, because the
+// kernel has only a part of it before.
 func (l *loop) witness(want ...vip.Frontend) {
 	l.t.Helper()
 	l.turn.Lock()
@@ -121,7 +121,7 @@ func (l *loop) witness(want ...vip.Frontend) {
 	witness(l.t, l.p.node, want)
 }
 
-// waitReported waits until a frontend's status contains a text, or the dataplane's.
+// waitReported waits until a frontend's status, or the dataplane's, contains a text.
 func (l *loop) waitReported(key vip.FrontendKey, text string) {
 	l.t.Helper()
 	l.wait(func() string {
@@ -138,13 +138,13 @@ func (l *loop) waitReported(key vip.FrontendKey, text string) {
 	})
 }
 
-// hooked is a socket with something that happens before a write, once.
+// hooked is a socket that calls a function before one write.
 type hooked struct {
 	netlink.Socket
 	before atomic.Pointer[func()]
 }
 
-// hook puts one in front of a socket. It comes before anything uses the socket.
+// hook wraps a socket in a hooked one. Call it before anything uses the socket.
 func hook(m *netlink.Socket) *hooked {
 	h := &hooked{Socket: *m}
 	*m = h
@@ -158,8 +158,8 @@ func (h *hooked) Write(ctx context.Context, n int, put func(b []byte, i int) []b
 	return h.Socket.Write(ctx, n, put, done)
 }
 
-// aFew are frontends of all kinds: shared addresses, both families, a node
-// port, none usable.
+// aFew returns frontends of all kinds: with shared addresses, of both families, a node port, one
+// without a usable backend.
 func aFew() []*vip.Frontend {
 	return []*vip.Frontend{
 		frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...),
@@ -169,10 +169,10 @@ func aFew() []*vip.Frontend {
 	}
 }
 
-// What somebody does between the stages of one change.
+// Another program's change between the stages of a change is repaired.
 func TestForeignHandHalfWay(t *testing.T) {
 	for name, c := range map[string]struct {
-		route bool // before addresses are put up, else before services are programmed
+		route bool // before addresses are added; otherwise before services are programmed
 		do    []string
 	}{
 		"table deleted":           {false, []string{"nft delete table inet ironvip"}},
@@ -214,7 +214,7 @@ func TestForeignHandHalfWay(t *testing.T) {
 	}
 }
 
-// The right to change is lost half-way through a change, and comes back.
+// The process loses CAP_NET_ADMIN in the middle of a change, and gets it back.
 func TestRightsLostHalfWay(t *testing.T) {
 	for name, route := range map[string]bool{"before services": false, "before addresses": true} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestRightsLostHalfWay(t *testing.T) {
 	}
 }
 
-// setNetAdmin gives the calling thread CAP_NET_ADMIN, or takes it.
+// setNetAdmin grants CAP_NET_ADMIN to the calling thread or revokes it.
 func setNetAdmin(t *testing.T, has bool) {
 	t.Helper()
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -267,8 +267,8 @@ func setNetAdmin(t *testing.T, has bool) {
 	}
 }
 
-// Answers that overrun a tiny receive buffer, and answers that never come: what
-// became of each change is read back, and the rest is done.
+// Answers are lost because of a tiny receive buffer, or never arrive. The outcome of each change
+// is read back, and the rest is applied.
 func TestAnswersLost(t *testing.T) {
 	for name, deafen := range map[string]func(fd int) error{
 		"tiny buffer": func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) },
@@ -279,7 +279,8 @@ func TestAnswersLost(t *testing.T) {
 			p := newPlane(t, lab.Director)
 			old := many(8, 30)
 			p.create(t, old...)
-			// Half of what the changes are about is gone: each such message is answered with an error.
+			// Delete half of the services: the kernel answers each message about them with an
+			// error.
 			for _, f := range old[:4] {
 				run(t, lab.Director, "ipvsadm", "-D", "-t", f.Key.AddrPort().String())
 			}
@@ -311,8 +312,8 @@ func TestAnswersLost(t *testing.T) {
 	}
 }
 
-// In a namespace where nothing is up and nothing has an address, the kernel
-// refuses backends. That is said, and the next try finds the device up.
+// In a namespace without any interface that is up, the kernel rejects backends. The error says
+// so, and the next attempt succeeds because the device is up.
 func TestNothingIsUp(t *testing.T) {
 	onThreadThatEnds(func() {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -347,16 +348,16 @@ func TestNothingIsUp(t *testing.T) {
 	})
 }
 
-// onThreadThatEnds runs f on a thread that ends with it, and with it the thread's
-// namespace. The first thread of a process never ends: it would keep the namespace,
-// and what is in it the modules.
+// onThreadThatEnds runs f on a thread that ends with f, so that the thread's namespace is
+// deleted. The first thread of a process never ends. It would keep the namespace, whose contents
+// keep the modules loaded.
 func onThreadThatEnds(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			onThreadThatEnds(f) // another one, as this one is taken
+			onThreadThatEnds(f) // another thread, because this one stays locked
 			runtime.UnlockOSThread()
 			return
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A UDP client of a range of ports, too, is answered by another backend as soon
-// as its own is gone, and is refused when there is none left.
+// A UDP client of a range of ports is answered by another backend as soon as its own is removed,
+// and is refused when no backend is left.
 func TestUDPBackendOfARangeLeaves(t *testing.T) {
 	for _, at := range []string{"10.96.0.1:8000", "[fd96::1]:8000"} {
 		for _, target := range []uint16{0, 8080} {

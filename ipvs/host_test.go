@@ -22,8 +22,8 @@ func TestConnReuseModeByKernel(t *testing.T) {
 	}
 }
 
-// Check changes nothing, so it may run on any machine; what it finds wrong has
-// a remedy.
+// Check changes nothing, so the test runs on any machine. Each finding that isn't OK has a
+// remedy.
 func TestCheckAnywhere(t *testing.T) {
 	findings := Check(false)
 	if len(findings) < 5 {
@@ -40,7 +40,7 @@ func TestCheckAnywhere(t *testing.T) {
 	}
 }
 
-// Inactive connections count while packets come, and 5 s longer.
+// Inactive connections count while packets arrive and for another 5 s.
 func TestIdleWatch(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := &idleTracker{now: time.Now, seen: map[conntrack.Flow]sample{}}
@@ -50,7 +50,7 @@ func TestIdleWatch(t *testing.T) {
 			wait    time.Duration
 			want    bool
 		}{
-			{10, 0, true}, // who knows
+			{10, 0, true}, // the first sample
 			{10, 4 * time.Second, true},
 			{11, 0, true},
 			{11, 4 * time.Second, true},

@@ -15,8 +15,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// What moby/ipvs writes is read as what it is, and where it asks for what a
-// frontend asks for, is that frontend: nothing is left to change.
+// Services that moby/ipvs has written are read unchanged. Those that are as a frontend wants them
+// need no change.
 func TestReadsWhatMobyWrites(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
@@ -28,7 +28,7 @@ func TestReadsWhatMobyWrites(t *testing.T) {
 		}),
 	}
 	for _, f := range all {
-		f.Masquerade = vip.MasqueradeNever // which takes no more than what moby/ipvs knows of
+		f.Masquerade = vip.MasqueradeNever // it needs nothing but what moby/ipvs supports
 	}
 	lab.Director.Do(func() {
 		h, err := moby.New("")
@@ -55,7 +55,7 @@ func TestReadsWhatMobyWrites(t *testing.T) {
 				}
 			}
 		}
-		// And what no frontend of ours asks for.
+		// This service belongs to no frontend.
 		foreign := &moby.Service{FWMark: 77, AddressFamily: unix.AF_INET, SchedName: "sed", Netmask: kernel.Netmask4}
 		if err := h.NewService(foreign); err != nil {
 			t.Fatal(err)

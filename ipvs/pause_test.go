@@ -13,9 +13,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A scheduler is changed between the beginning and the end of a pause; other
-// changes, and a new service, pause nobody. A table that can't be written keeps
-// no scheduler from being changed.
+// A scheduler changes between the start and the end of a pause. Other changes and new services
+// need no pause. If the table can't be written, the scheduler changes anyway.
 func TestSchedulerChangesInAPause(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -25,7 +24,7 @@ func TestSchedulerChangesInAPause(t *testing.T) {
 			Scheduler: vip.RoundRobin, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeAuto,
 			Backends: []vip.Endpoint{{Addr: addrPort("10.1.0.1:80"), Weight: 1}},
 		}
-		// steps returns what a change does to the table's pauses and to the service.
+		// steps returns the effects of a change on the table's pauses and on the service.
 		steps := func(change func(f *vip.Frontend), fails func(c call) *fault) (out []string) {
 			g := *f
 			g.Backends = slices.Clone(f.Backends)

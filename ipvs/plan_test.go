@@ -114,13 +114,13 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// model is a kernel in miniature. It refuses what the kernel refuses, and counts
-// how often it filled a table.
+// model is a small model of the kernel. It rejects what the kernel rejects, and counts how often
+// it filled a scheduler's table.
 type model struct {
 	*kernel.State
-	list   []netip.AddrPort // the kernel's, but with the newest last
+	list   []netip.AddrPort // in the kernel's order reversed: the newest is last
 	filled int
-	last   map[netip.AddrPort]uint32 // the weights that mh goes by
+	last   map[netip.AddrPort]uint32 // the weights by which mh fills its table
 	t      *rapid.T
 }
 
@@ -193,9 +193,8 @@ func drawState(t *rapid.T, label string) *kernel.State {
 	return s
 }
 
-// From any state to any other: what the plan leads to is right, no message is
-// spent on what is right already, and a service that is usable before and after
-// is usable all the way.
+// A plan leads from any state to any other. It contains no unneeded message, and a service that
+// is usable before and after it is usable in between.
 func TestPlanAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := drawState(t, "have"), drawState(t, "want")
@@ -244,7 +243,7 @@ func TestPlanAgainstModel(t *testing.T) {
 		before, after := m.usable(), (&model{State: want}).usable()
 		ops := plan(nil, 0, have, want)
 		inOrder := have == nil || have.Ages == nil && (want == nil || have.Scheduler == want.Scheduler)
-		quiet := have == nil || want == nil || !slices.ContainsFunc(have.Dests, func(d kernel.Dest) bool { // none begins or ends to be of weight 0
+		quiet := have == nil || want == nil || !slices.ContainsFunc(have.Dests, func(d kernel.Dest) bool { // no weight changes from or to 0
 			return slices.ContainsFunc(want.Dests, func(w kernel.Dest) bool { return w.Addr == d.Addr && (w.Weight == 0) != (d.Weight == 0) })
 		})
 		appended := have == nil || len(have.Dests) == 0 || want != nil && !slices.ContainsFunc(want.Dests, func(d kernel.Dest) bool {
@@ -260,7 +259,7 @@ func TestPlanAgainstModel(t *testing.T) {
 		for _, o := range ops {
 			m.run(o)
 			if o.moves && o.cmd == kernel.CmdDelDest {
-				continue // it comes back at once
+				continue // the next op adds it again
 			}
 			if before && after && !m.usable() {
 				t.Fatalf("after %q there is no usable backend", &o)
@@ -388,8 +387,8 @@ func TestSame(t *testing.T) {
 			t.Errorf("%+v is the same as %+v", g, f)
 		}
 	}
-	// A real server is the same however its directors choose, and whatever else is
-	// behind them; the way to it is not.
+	// For a real server, the scheduler and the weights make no difference. The forwarding method
+	// and the addresses do.
 	real := func(changes ...func(*vip.Frontend)) *vip.Frontend {
 		return changed(func(f *vip.Frontend) {
 			f.Kind, f.Forward, f.Key.Port = vip.OnRealServer, vip.ForwardTunnel, 8080
@@ -410,7 +409,7 @@ func TestSame(t *testing.T) {
 			t.Errorf("a real server is the same after change %d", i)
 		}
 	}
-	// A node port's clients are masqueraded either way.
+	// The clients of a node port are masqueraded with both modes.
 	a := changed(func(f *vip.Frontend) { f.Kind = vip.OnHost })
 	b := changed(func(f *vip.Frontend) { f.Kind, f.Masquerade = vip.OnHost, vip.MasqueradeAlways })
 	if !target.Same(a, b) {

@@ -14,14 +14,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// rangeOf makes a listener's frontend one for the ports up to last.
+// rangeOf turns a frontend into one for the ports up to last.
 func rangeOf(last uint16, f *vip.Frontend) *vip.Frontend {
 	f.Key.LastPort = last
 	return f
 }
 
-// An agent that is killed at any call while one range of ports takes another's
-// place leaves no service without a record: the next one finds all of it.
+// An agent is killed at any call while a range of ports replaces another. No service remains
+// without a record: the next agent finds all of them.
 func TestKilledWhileARangeTakesAnothersPlace(t *testing.T) {
 	for at, killed := 1, true; killed; at++ {
 		var w *world
@@ -53,8 +53,8 @@ func TestKilledWhileARangeTakesAnothersPlace(t *testing.T) {
 	}
 }
 
-// A range of ports whose service can't be deleted keeps what it has, and the one
-// that is to take its place says what it waits for.
+// A range of ports whose service can't be deleted keeps its elements. The range that replaces it
+// reports what it waits for.
 func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 	var w *world
 	bubble.Test(t, func(*testing.T) {
@@ -94,8 +94,8 @@ func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 	report(t, w, "a service that can't be deleted")
 }
 
-// What has no destination doesn't show by which way they would be reached: it is
-// as it is to be, and nobody is said to have changed it.
+// Without destinations, the kernel doesn't store the forwarding method of a service. That is not
+// reported as drift.
 func TestOnePacketWithoutBackendsIsNoDrift(t *testing.T) {
 	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
 		var w *world

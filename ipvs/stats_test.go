@@ -26,14 +26,14 @@ func frontendKey(at netip.AddrPort, p vip.Protocol) vip.FrontendKey {
 	return vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: p}
 }
 
-// cannedIPVS is a socket to a kernel that answers as it once did.
+// cannedIPVS is a socket that returns captured answers.
 type cannedIPVS struct {
 	netlink.Socket
-	all   []string            // to a dump of services
-	one   map[string]string   // to a question about one, by what asks
-	dests map[string][]string // likewise
+	all   []string            // the answer to a dump of services
+	one   map[string]string   // the answers about one service, by the request
+	dests map[string][]string // the answers about destinations, by the request
 
-	questions *int // counts them, if not nil
+	questions *int // counts the requests, if not nil
 }
 
 func (c cannedIPVS) Query(_ context.Context, put func([]byte) []byte, each func(uint16, []byte) error) error {
@@ -73,7 +73,7 @@ func (c cannedIPVS) Query(_ context.Context, put func([]byte) []byte, each func(
 	return nil
 }
 
-// text is the kernel's table.
+// tableText is the text of the kernel's table.
 type tableText string
 
 func (s tableText) Read() (map[kernel.ServiceID]kernel.Live, error) {
@@ -81,12 +81,12 @@ func (s tableText) Read() (map[kernel.ServiceID]kernel.Live, error) {
 }
 func (tableText) Close() {}
 
-// everyFrontend is for Totals of all that the dataplane has.
+// everyFrontend selects all frontends of the dataplane for Totals.
 func everyFrontend(vip.FrontendKey) bool { return true }
 
-// What was captured becomes figures of frontends. Connections of UDP, which the
-// kernel all calls inactive, are active; a service by mark is nobody's, and the
-// destinations of one that the table doesn't have are asked for.
+// Captured messages become statistics of frontends. UDP connections, which the kernel all calls
+// inactive, are active. A service by mark without a frontend is left out. The destinations of a
+// service that the table lacks are read.
 func TestTotalsAndBreakdown(t *testing.T) {
 	tcp, udp := addrPortKey("10.96.0.1:80", vip.TCP), addrPortKey("[fd96::1]:53", vip.UDP)
 	canned := cannedIPVS{
@@ -136,7 +136,7 @@ func TestTotalsAndBreakdown(t *testing.T) {
 	}
 }
 
-// fakeConnections is a fakeKernel's table; nothing is connected.
+// fakeConnections is a fakeKernel's table without connections.
 type fakeConnections struct{ k *fakeKernel }
 
 func (f fakeConnections) Read() (map[kernel.ServiceID]kernel.Live, error) {
@@ -151,7 +151,7 @@ func (f fakeConnections) Read() (map[kernel.ServiceID]kernel.Live, error) {
 
 func (fakeConnections) Close() {}
 
-// Statistics go on when the module was taken out and put back.
+// Statistics work again after the module was unloaded and loaded.
 func TestStatisticsAfterAReload(t *testing.T) {
 	k := newFakeKernel()
 	stats := &counters{}

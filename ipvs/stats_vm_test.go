@@ -18,8 +18,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ipvsadmNumbers reads what ipvsadm lists: five or two numbers at the end of
-// the line of each service and, under "service destination", of each destination.
+// ipvsadmNumbers reads a list of ipvsadm: five or two numbers at the end of each service's line
+// and, under "service destination", of each destination's.
 func ipvsadmNumbers(t *testing.T, node *netlab.Node, numbers int, args ...string) map[string][]uint64 {
 	t.Helper()
 	out := map[string][]uint64{}
@@ -37,7 +37,7 @@ func ipvsadmNumbers(t *testing.T, node *netlab.Node, numbers int, args ...string
 			name = service
 		}
 		if f[0] != "->" && numbers == 2 {
-			continue // ends in the scheduler and its flags
+			continue // it ends with the scheduler and its flags
 		}
 		var all []uint64
 		for _, s := range f[len(f)-numbers:] {
@@ -64,8 +64,8 @@ func shownName(key vip.FrontendKey) string {
 	return key.Protocol.String() + " " + key.AddrPort().String()
 }
 
-// compareShown compares what we read with what ipvsadm shows at the same time,
-// and returns the difference. The kernel moves its counters every 2 s.
+// compareShown compares our statistics with ipvsadm's and returns the difference. The kernel
+// updates its counters every 2 s.
 func (w *town) compareShown(t *testing.T, all []*vip.Frontend) error {
 	t.Helper()
 	stats := ipvsadmNumbers(t, w.Director, 5, "--stats", "--exact")
@@ -121,12 +121,12 @@ func (w *town) compareShown(t *testing.T, all []*vip.Frontend) error {
 	return nil
 }
 
-// patience is for how long the kernel may be busy with what earlier tests left behind.
+// testTimeout bounds waits: the kernel may be busy with the cleanup of earlier tests.
 const patience = 2 * time.Minute
 
-// After real traffic over every protocol and family our figures are ipvsadm's,
-// whole node and single frontend alike, while connections are open and when
-// they are closed. Services by mark and without destinations don't disturb.
+// After real traffic over every protocol and family, our statistics equal ipvsadm's, for the
+// whole node and for single frontends, while connections are open and after they are closed.
+// Services by mark and without destinations make no difference.
 func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 	w := newTown(t)
 	var all []*vip.Frontend
@@ -146,7 +146,7 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 			want[f.Key]++
 		}
 	}
-	// Two stay open.
+	// Keep two open.
 	for range 2 {
 		c, err := w.Client.Dial("tcp", all[0].Key.AddrPort())
 		if err != nil {
@@ -182,8 +182,8 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 		t.Errorf("a frontend that isn't there: %v, %v", found, err)
 	}
 
-	// A backend that leaves takes none of its frontend's counters along; a
-	// frontend made anew begins at 0.
+	// A frontend keeps the counters of a removed backend. A frontend that is deleted and added
+	// again starts at 0.
 	before, _, err := w.Breakdown(t.Context(), all[0].Key)
 	if err != nil {
 		t.Fatal(err)
@@ -201,9 +201,8 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 	}
 }
 
-// The figures of all frontends cost one dump and one reading of the table, and
-// those of one frontend two queries, however many there are; the dataplane may
-// be programmed meanwhile.
+// Totals of all frontends cost one dump and one read of the table, and those of one frontend two
+// queries, regardless of the number of frontends. The dataplane can be programmed meanwhile.
 func TestStatisticsCostTheSame(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
@@ -221,9 +220,9 @@ func TestStatisticsCostTheSame(t *testing.T) {
 		if n == 200 {
 			p.createAll(t, all[10:])
 		}
-		// Again, where other namespaces' services are in the way, such as those of
-		// earlier tests: see meter.all; and one that goes meanwhile has the kernel's
-		// dump pass over one of ours.
+		// Retry: services of other namespaces, such as those of earlier tests, make the kernel
+		// leave out some of ours (see Totals), and one that is deleted meanwhile makes the
+		// kernel's dump skip one of ours.
 		wait.For(t, "totals of all", func() (wrong error) {
 			if got, want := cost(func() {
 				totals, err := p.Totals(t.Context(), everyFrontend)
@@ -244,8 +243,8 @@ func TestStatisticsCostTheSame(t *testing.T) {
 		}
 	}
 
-	// A change is not held up by a reading that lasts: with the reader's lock
-	// taken, as it is in a reading, changes and drains go on.
+	// A long read doesn't delay changes and drains. The reader's lock is held here as during a
+	// read.
 	p.statsReader.mu.Lock()
 	defer p.statsReader.mu.Unlock()
 	p.change(t, all[0], with(all[0], func(f *vip.Frontend) { f.Backends[0].Weight = 9 }))
@@ -254,8 +253,8 @@ func TestStatisticsCostTheSame(t *testing.T) {
 	}
 }
 
-// The figures are those of the Target's network namespace, whichever thread
-// asks, and beside other namespaces with services of their own.
+// Statistics are those of the Target's network namespace, whichever thread calls, also if other
+// namespaces have services.
 func TestStatisticsOfTheOwnNamespace(t *testing.T) {
 	a, b := netlab.New(t), netlab.New(t)
 	p, q := newPlane(t, a.Director), newPlane(t, b.Director)
@@ -270,8 +269,8 @@ func TestStatisticsOfTheOwnNamespace(t *testing.T) {
 	}
 }
 
-// While services come and go, readings are whole or say so: never a figure that
-// is counted twice.
+// While services are added and deleted, statistics are complete or an error. No counter is
+// counted twice.
 func TestStatisticsWhileServicesComeAndGo(t *testing.T) {
 	w := newTown(t)
 	f := w.serve(t, "10.96.200.1:80", vip.TCP, 2)
@@ -321,9 +320,9 @@ func TestStatisticsWhileServicesComeAndGo(t *testing.T) {
 	}
 }
 
-// Without estimation the kernel's counters stand still, while connections are
-// still those of the moment. docs/ipvs.md says so. Another namespace, which does
-// estimate, is the clock.
+// Without estimation the kernel's counters stop, while numbers of connections stay current (see
+// docs/ipvs.md). A second namespace with estimation shows when the counters should have been
+// updated.
 func TestStatisticsWithoutEstimation(t *testing.T) {
 	still, clock := newTown(t), newTown(t)
 	still.Director.Sysctl("ipv4/vs/run_estimation", "0")
@@ -367,7 +366,7 @@ func TestStatisticsWithoutEstimation(t *testing.T) {
 	})
 }
 
-// One reading of 5,000 services with 10 backends each.
+// One read of 5,000 services with 10 backends each.
 func BenchmarkTotals5000(b *testing.B) {
 	p := newPlane(b, netlab.New(b).Director)
 	p.createAll(b, many(5000, 10))
@@ -379,8 +378,8 @@ func BenchmarkTotals5000(b *testing.B) {
 	}
 }
 
-// Services of another network namespace have the kernel's table pass over some of
-// ours: they are reported anyway.
+// Services of another network namespace make the kernel leave some of ours out of its table.
+// Totals reports them anyway.
 func TestStatisticsBesideAnotherNamespace(t *testing.T) {
 	lab, other := netlab.New(t), netlab.New(t)
 	beside := newPlane(t, other.Director)
@@ -397,8 +396,8 @@ func TestStatisticsBesideAnotherNamespace(t *testing.T) {
 	})
 }
 
-// Other programs' services in our namespace are not asked for singly where the
-// table lacks them: they cost nothing more than their place in the dump.
+// Totals doesn't read foreign services of our namespace one by one if the table lacks them. They
+// cost only their place in the dump.
 func TestStatisticsBesideForeignServices(t *testing.T) {
 	lab, other := netlab.New(t), netlab.New(t)
 	newPlane(t, other.Director).createAll(t, many(250, 1)) // in nearly all of the 256 buckets that the kernel walks

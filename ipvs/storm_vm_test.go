@@ -23,41 +23,41 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The same storms each time, so that a commit's outcome doesn't rest on luck. Whoever
-// looks for the next fault asks for others: -storms 50 -first-storm 1000.
+// The storms are the same in each run, so that a commit's result doesn't depend on chance. To
+// search for faults, run others: -storms 50 -first-storm 1000.
 var (
 	storms     = flag.Int("storms", 5, "how many storms TestStormOnKernel has")
 	firstStorm = flag.Int("first-storm", 1, "the number of the first of them")
 )
 
-// stormy is one thing that happens on a real kernel.
+// stormy is one event of a storm on a real kernel.
 type stormy struct {
 	what string
 	do   func(s *stormLab)
 }
 
-// stormLab is an agent's loop on a host, which may be killed.
+// stormLab is an agent's loop on a host. The agent may be killed.
 type stormLab struct {
 	*loop
 	node  *netlab.Node
 	agent *mortal
-	kept  map[vip.FrontendKey]*vip.Frontend // what is wished for, whatever becomes of the agent
+	kept  map[vip.FrontendKey]*vip.Frontend // the wanted frontends, also while no agent runs
 }
 
-// mortal is an agent that is killed at a write to the kernel.
+// mortal is the state of an agent that is killed at a write to the kernel.
 type mortal struct {
-	left int  // writes until then
-	done bool // the last write reaches the kernel, whose answer nobody hears
+	left int  // number of writes until then
+	done bool // the last write reaches the kernel, but its answer doesn't reach the agent
 }
 
 var errKilled = errors.New("the agent is no more")
 
-// never is far more writes than a storm has.
+// never is more writes than a storm has.
 const never = 1 << 40
 
 func (m *mortal) dead() bool { return m.left <= 0 }
 
-// spend takes n writes; may tells how many of them reach the kernel.
+// spend counts n writes. It returns how many of them reach the kernel.
 func (m *mortal) spend(n int) (may int) {
 	if m.dead() {
 		return 0
@@ -95,7 +95,8 @@ type mortalFilters struct {
 	agent *mortal
 }
 
-// mortally carries out a transaction, or half of what an agent that is killed does.
+// mortally carries out a transaction. For an agent that is killed at it, it may do so without the
+// answer, or not at all.
 func (f *mortalFilters) mortally(transaction func() error) error {
 	may := f.agent.spend(1)
 	if !f.agent.dead() {
@@ -119,7 +120,7 @@ func (f *mortalFilters) Rebuild(ctx context.Context, pods *netipx.IPSet, c filte
 	return f.mortally(func() error { return f.filters.Rebuild(ctx, pods, c) })
 }
 
-// begin starts an agent that knows nothing but what is wished for.
+// begin starts an agent that knows only the wanted frontends.
 func (s *stormLab) begin(t *testing.T) {
 	s.agent = &mortal{left: never}
 	p := newPlane(t, s.node)
@@ -132,7 +133,7 @@ func (s *stormLab) begin(t *testing.T) {
 	}
 }
 
-// settle waits until all that is wished for has been tried, or the agent is dead.
+// settle waits until all wanted frontends have been tried, or the agent is dead.
 func (s *stormLab) settle() {
 	s.wait(func() string {
 		if now := s.r.Stats(); !s.killed() && (!now.Synced || now.AppliedRev < now.DesiredRev) {
@@ -148,7 +149,7 @@ func (s *stormLab) killed() bool {
 	return s.agent.dead()
 }
 
-// kill lets an agent that lives do so many writes more.
+// kill makes the agent die after so many writes.
 func (s *stormLab) kill(after int, done bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -157,7 +158,7 @@ func (s *stormLab) kill(after int, done bool) {
 	}
 }
 
-// revive starts another agent where one was killed.
+// revive starts a new agent if the last one is dead.
 func (s *stormLab) revive() {
 	if s.killed() {
 		s.t.Log("  and is started again")
@@ -167,7 +168,8 @@ func (s *stormLab) revive() {
 	}
 }
 
-// spare lets nothing kill the agent any more, and sees that it could do its work.
+// spare cancels a kill, replaces a dead agent, and sets lo up, so that the agent can apply
+// everything.
 func (s *stormLab) spare() {
 	s.kill(never, true)
 	s.revive()
@@ -188,7 +190,7 @@ func (s *stormLab) drop(k vip.FrontendKey) {
 	s.desired.Delete(k)
 }
 
-// unpaused tells whether a pause is on that a killed agent began. It ends by itself.
+// unpaused returns a pause that a killed agent has left, or "". The pause expires by itself.
 func (s *stormLab) unpaused() string {
 	for _, set := range []string{"paused4", "paused6", "marked_paused4", "marked_paused6"} {
 		if out := run(s.t, s.node, "nft", "list", "set", "inet", DefaultTable, set); strings.Contains(out, "elements") {
@@ -198,8 +200,8 @@ func (s *stormLab) unpaused() string {
 	return ""
 }
 
-// foreignHands are what others do to what is ours, and whether it takes a record of
-// what is ours: which node ports, which services by mark.
+// foreignHands are other programs' changes of our objects. True means that the command deletes a
+// record of what is ours: which node ports, which services by mark.
 var foreignHands = map[string]bool{
 	"nft flush ruleset": true, "nft delete table inet ironvip": true, "nft flush map inet ironvip ranges4": true, "nft flush map inet ironvip internal4": true,
 	"nft flush set inet ironvip nodeports4": true, "nft flush set inet ironvip vips4": false,
@@ -241,17 +243,16 @@ func drawStormy(t *rapid.T) stormy {
 			s.spare()
 		}
 		args := strings.Fields(cmd)
-		s.node.Do(func() { _ = exec.Command(args[0], args[1:]...).Run() }) // there may be nothing of the kind
+		s.node.Do(func() { _ = exec.Command(args[0], args[1:]...).Run() }) // the object may not exist
 		if foreignHands[cmd] {
-			// Only the agent of before knows what the record said.
+			// Only the running agent knows the content of the deleted record.
 			s.wait(s.unapplied)
 		}
 	}}
 }
 
-// Whatever is wished for and altered behind our back, and wherever an agent is
-// killed: once it ends, the kernel has what is wished for and nothing else, by the
-// eyes of ipvsadm, nft and ip.
+// Frontends change, other programs change our objects, and agents are killed at any write. At the
+// end, the kernel has exactly the wanted frontends, as ipvsadm, nft and ip list them.
 func TestStormOnKernel(t *testing.T) {
 	story := rapid.Custom(func(t *rapid.T) []stormy {
 		return rapid.SliceOfN(rapid.Custom(drawStormy), 12, 12).Draw(t, "acts")

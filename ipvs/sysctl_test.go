@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A successor that finds all frontends as they are to be, and so writes nothing
-// of them, answers for the sysctls that they need as its predecessor did.
+// A restarted agent that finds all frontends as wanted writes nothing for them. It still checks
+// the sysctls that they need.
 func TestSuccessorKeepsTheSysctlsOfFrontends(t *testing.T) {
 	var w *world
 	bubble.Test(t, func(*testing.T) {
@@ -43,8 +43,8 @@ func TestSuccessorKeepsTheSysctlsOfFrontends(t *testing.T) {
 	report(t, w, "a start")
 }
 
-// A sysctl that the agent could not set and the operator did is a finding no more
-// once it has been looked at, also on a host without frontends.
+// A sysctl that the agent could not set and the operator has set is no longer a finding after the
+// next read, also on a host without frontends.
 func TestFindingEndsWithWhatItSays(t *testing.T) {
 	var w *world
 	bubble.Test(t, func(*testing.T) {

@@ -21,8 +21,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// town is a lab with servers on port 8080 of each backend, both protocols and
-// families, and on a port of every address of the director.
+// town is a lab with servers on port 8080 of each backend, for both protocols and families, and
+// on a port of every address of the director.
 type town struct {
 	*netlab.Lab
 	*planeIn
@@ -38,8 +38,8 @@ func newTown(t *testing.T, change ...func(*Options)) *town {
 			n.Serve(network, netip.AddrPortFrom(n.Addr6, 8080))
 		}
 	}
-	// Backends that reach each other through the director cost it ICMP redirects,
-	// which count against the refusals that it may send them in a second.
+	// Disable the rate limit of ICMP errors. Backends that reach each other through the director
+	// cause ICMP redirects, which count against the limit as refusals do.
 	lab.Director.Sysctl("ipv4/icmp_ratelimit", "0")
 	lab.Director.Serve("tcp", netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
 	lab.Director.Serve("udp", netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
@@ -54,7 +54,7 @@ func pods(prefixes ...string) func(*Options) {
 	return func(o *Options) { o.PodCIDRs = func() []netip.Prefix { return all } }
 }
 
-// backends returns the first n backends' servers of an address's family.
+// backends returns the servers of the first n backends, of an address's family.
 func (w *town) backends(at string, n int) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, b := range w.Backends[:n] {
@@ -85,15 +85,15 @@ func every(t *testing.T, f func(t *testing.T, at string, p vip.Protocol)) {
 	}
 }
 
-// Clients from outside, this host and backends themselves reach every backend;
-// whose address the backend sees depends on who asks.
+// Clients outside, this host and the backends themselves reach every backend. The address that
+// the backend sees depends on the client.
 func TestTrafficAndMasquerade(t *testing.T) {
 	const clientNet4, clientNet6 = "10.77.0.0/24", "fd77::/64"
 	cases := []struct {
 		name       string
 		pods       []string
 		masquerade vip.Masquerade
-		keeps      bool // the client's address
+		keeps      bool // the backend sees the client's address
 	}{
 		{"auto, client is no pod", nil, vip.MasqueradeAuto, false},
 		{"auto, client is a pod", []string{clientNet4, clientNet6, "10.77.1.0/24", "fd77:1::/64"}, vip.MasqueradeAuto, true},
@@ -123,7 +123,7 @@ func TestTrafficAndMasquerade(t *testing.T) {
 					t.Errorf("six questions were answered by %v", seen)
 				}
 				if c.masquerade == vip.MasqueradeNever {
-					return // for the host itself and for hairpin there is no way back then
+					return // then replies to the host itself and to a backend that is its own client have no way back
 				}
 				a, err := w.Director.Ask(p.String(), f.Key.AddrPort())
 				if err != nil {
@@ -168,7 +168,7 @@ func TestNodePort(t *testing.T) {
 			if _, err := w.Director.Ask(p.String(), f.Key.AddrPort()); err != nil {
 				t.Errorf("%s from the director: %v", f.Key, err)
 			}
-			// What else listens there is not touched.
+			// The host's other listeners on that address are not affected.
 			if a, err := w.Client.Ask(p.String(), netip.AddrPortFrom(f.Key.Addr, hostPort)); err != nil || a.Name != "director" {
 				t.Errorf("the host's own %s listener: %v, %v", p, a, err)
 			}
@@ -183,8 +183,8 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// refused checks that a question is refused at once: a busy machine may be late
-// with some, not with ten in a row.
+// refused checks that a request is refused immediately. On a busy machine some refusals may be
+// late, but not ten in a row.
 func (w *town) refused(t *testing.T, from *netlab.Node, p vip.Protocol, at netip.AddrPort) {
 	t.Helper()
 	var took time.Duration
@@ -205,8 +205,8 @@ func (w *town) refused(t *testing.T, from *netlab.Node, p vip.Protocol, at netip
 	t.Errorf("%s asking %s/%s was refused only after %v", from.Name, at, p, took)
 }
 
-// A virtual address refuses what isn't a service: it doesn't expose what
-// listens on all addresses of the host.
+// A virtual address refuses ports without a service. Listeners on all addresses of the host are
+// not reachable through it.
 func TestRefusals(t *testing.T) {
 	every(t, func(t *testing.T, at string, p vip.Protocol) {
 		w := newTown(t)
@@ -219,7 +219,7 @@ func TestRefusals(t *testing.T) {
 			w.refused(t, from, p, netip.AddrPortFrom(f.Key.Addr, 81))
 			host := netip.AddrPortFrom(w.node4or6(w.Director, at), hostPort)
 			if from != w.Director {
-				host = netip.AddrPortFrom(gateway(w.node4or6(from, at)), hostPort) // where a UDP answer comes from
+				host = netip.AddrPortFrom(gateway(w.node4or6(from, at)), hostPort) // the source of a UDP answer
 			}
 			if a, err := from.Ask(p.String(), host); err != nil || a.Name != "director" {
 				t.Errorf("%s asking the host itself: %v, %v", from.Name, a, err)
@@ -241,7 +241,8 @@ func TestRefusals(t *testing.T) {
 		if _, err := w.Client.Ask(p.String(), f.Key.AddrPort()); err != nil {
 			t.Errorf("with its backend back: %v", err)
 		}
-		// Even a service that somebody deletes doesn't open the port to the host's listener.
+		// After another program has deleted a service, its port doesn't lead to the host's
+		// listener either.
 		exposed := frontend(netip.AddrPortFrom(f.Key.Addr, hostPort).String(), p, w.backends(at, 1)...)
 		w.create(t, exposed)
 		run(t, w.Director, "ipvsadm", "-D", "-"+p.String()[:1], exposed.Key.AddrPort().String())
@@ -264,7 +265,7 @@ func ping(t *testing.T, from *netlab.Node, to netip.Addr) {
 	}
 	defer c.Close()
 	m := []byte{request, 0, 0, 0, 0x77, 1, 0, 1}
-	if to.Is4() { // for IPv6 the kernel does it
+	if to.Is4() { // for IPv6 the kernel computes the checksum
 		var sum uint32
 		for i := 0; i < len(m); i += 2 {
 			sum += uint32(binary.BigEndian.Uint16(m[i:]))
@@ -282,7 +283,7 @@ func ping(t *testing.T, from *netlab.Node, to netip.Addr) {
 			return
 		}
 		m := buf[:n]
-		if to.Is4() && n > 20 { // what a raw IPv4 socket reads begins with the header
+		if to.Is4() && n > 20 { // a raw IPv4 socket receives the IP header, too
 			m = m[int(m[0]&15)*4:]
 		}
 		if len(m) >= 8 && m[0] == reply {
@@ -291,8 +292,8 @@ func ping(t *testing.T, from *netlab.Node, to netip.Addr) {
 	}
 }
 
-// A backend on its way out keeps its connections and gets no new ones; with
-// the last of them it is idle.
+// A draining backend keeps its connections and gets no new ones. It is idle when its last
+// connection has ended.
 func TestDrain(t *testing.T) {
 	w := newTown(t)
 	now := time.Now()
@@ -331,7 +332,8 @@ func TestDrain(t *testing.T) {
 		t.Errorf("%d connections, want the open one", n)
 	}
 	c.Close()
-	// Now it waits for its timer: it counts until no packet has come for a while. The kernel's counter settles in 2 s.
+	// The closed connection waits for its timer. It counts until no packet has come for a while.
+	// The kernel's counter settles in 2 s.
 	deadline := time.Now().Add(patience)
 	for count() != 0 && time.Now().Before(deadline) {
 		time.Sleep(500 * time.Millisecond)
@@ -340,13 +342,13 @@ func TestDrain(t *testing.T) {
 	if n := count(); n != 0 {
 		t.Errorf("%d connections long after the last was closed", n)
 	}
-	// It is there all the same, and may be more than that where nothing counts its packets.
+	// The kernel still has the connection, so it counts where the kernel doesn't count packets.
 	w.Director.Sysctl("ipv4/vs/run_estimation", "0")
 	if n := count(); n != 1 {
 		t.Errorf("%d connections where the counters stand still, want the one that waits", n)
 	}
 	w.Director.Sysctl("ipv4/vs/run_estimation", "1")
-	// Its return is its weight, no more.
+	// A backend that returns only gets its weight back.
 	before := w.Stats()
 	back := with(g, func(f *vip.Frontend) { f.Backends[0].Weight = 1 })
 	w.change(t, g, back)
@@ -355,8 +357,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A UDP client that keeps its port is answered by another backend as soon as
-// its own is gone, and is refused when there is none left.
+// A UDP client that keeps its port is answered by another backend as soon as its own is removed,
+// and is refused when no backend is left.
 func TestUDPBackendLeaves(t *testing.T) {
 	for _, at := range []string{"10.96.0.1:53", "[fd96::1]:53"} {
 		t.Run(at, func(t *testing.T) {
@@ -401,8 +403,9 @@ func TestUDPBackendLeaves(t *testing.T) {
 	}
 }
 
-// Newer kernels drop the connection tracking entry themselves when IPVS expires
-// the client's, a while later; without that, it is we who delete it, and only it.
+// Our deletion of connection tracking entries deletes exactly the outdated ones. Newer kernels
+// delete an entry themselves a while after IPVS has expired the client's connection, so the
+// sysctl for that is off here.
 func TestUDPFlowsAreDeleted(t *testing.T) {
 	w := newTown(t)
 	w.Director.Sysctl("ipv4/vs/expire_nodest_conn", "0")
@@ -438,8 +441,8 @@ func TestUDPFlowsAreDeleted(t *testing.T) {
 	}
 }
 
-// A client that asked before there was a service, and keeps its port, is served
-// as any other once there is one.
+// A client that sent a request before the service existed, and keeps its port, is served when the
+// service exists.
 func TestUDPClientCameTooEarly(t *testing.T) {
 	w := newTown(t)
 	w.serve(t, "10.96.0.1:80", vip.TCP, 1)
@@ -470,8 +473,8 @@ func TestUDPClientCameTooEarly(t *testing.T) {
 	}
 }
 
-// However many UDP services and backends come and go, the connection tracking
-// table is read once a batch and family, and only where something went.
+// The connection tracking table is read once per batch and family, and only if a UDP service or
+// backend was removed, regardless of the number of changes.
 func TestUDPChangesShareOneDump(t *testing.T) {
 	w := newTown(t)
 	const n = 20
@@ -528,7 +531,7 @@ func TestUDPChangesShareOneDump(t *testing.T) {
 	}
 }
 
-// The kernel sends no more of its connection tracking table than it must.
+// The kernel filters the dump of its connection tracking table.
 func TestConntrackDumpIsFiltered(t *testing.T) {
 	for _, at := range []string{"10.96.0.%d:%d", "[fd96::%d]:%d"} {
 		w := newTown(t)
@@ -544,7 +547,7 @@ func TestConntrackDumpIsFiltered(t *testing.T) {
 			name string
 			of   conntrack.Flows
 			want int
-			six  int // by ports alone
+			six  int // with IPv6, which is filtered by ports only
 		}{
 			{"one backend", conntrack.Flows{{Frontend: a.Key, Backend: a.Backends[1].Addr}: {}}, 1, 2},
 			{"both", conntrack.Flows{{Frontend: a.Key, Backend: a.Backends[0].Addr}: {}, {Frontend: a.Key, Backend: a.Backends[1].Addr}: {}}, 2, 2},
@@ -582,8 +585,8 @@ func TestConntrackDumpIsFiltered(t *testing.T) {
 	}
 }
 
-// The kernel forwards without us: open connections and new ones go on after
-// the agent ended, and while its successor adopts.
+// The kernel forwards without an agent: open and new connections work after the agent has ended,
+// and while the next agent adopts the state.
 func TestTrafficOutlivesTheAgent(t *testing.T) {
 	w := newTown(t)
 	f := w.serve(t, "10.96.0.1:80", vip.TCP, 1)
@@ -610,7 +613,7 @@ func TestTrafficOutlivesTheAgent(t *testing.T) {
 	check("after a repair of what needs none")
 }
 
-// Affinity keeps a client at its backend, and lets go of one at weight 0.
+// Affinity keeps a client at its backend until the backend's weight is 0.
 func TestAffinity(t *testing.T) {
 	w := newTown(t)
 	f := frontend("10.96.0.1:80", vip.TCP, w.backends("10.96.0.1:80", 2)...)

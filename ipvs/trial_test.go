@@ -11,9 +11,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// While a module is missing that the rules need, the dataplane's error names it.
-// The error doesn't end before the module is there: a successful read of the kernel
-// says nothing about writes. Then the table is rebuilt.
+// While a module that the rules need is missing, the dataplane's error names it. The error ends
+// only when the module is loaded, because a successful read of the kernel says nothing about
+// writes. Then the table is rebuilt.
 func TestMissingModuleIsReportedUntilLoaded(t *testing.T) {
 	var w *world
 	bubble.Test(t, func(*testing.T) {

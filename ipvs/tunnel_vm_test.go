@@ -21,8 +21,8 @@ func needTunnels(t *testing.T) {
 
 func ends(n *netlab.Node) []netip.Addr { return []netip.Addr{n.Addr4, n.Addr6} }
 
-// The device comes whole, is repaired, costs nothing when it is whole, and goes
-// without touching others.
+// Ensure creates and repairs the device, and writes nothing if the device is intact. Remove
+// deletes it and no other device.
 func TestTunnelDevice(t *testing.T) {
 	needTunnels(t)
 	node := netlab.New(t).Backends[0]
@@ -85,7 +85,7 @@ func TestTunnelDevice(t *testing.T) {
 	}
 }
 
-// A device that is in use by somebody else is left alone, by name.
+// A foreign device with the name of ours is left alone, and the error names it.
 func TestTunnelDeviceOfOthers(t *testing.T) {
 	needTunnels(t)
 	tun := host.NewTunnels(DefaultDevice, host.Sysctls{Root: host.ProcSysNet})

@@ -11,8 +11,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// layout1 is what the first version of the table looked like, as far as it
-// matters to who comes after it: the sets, and a rule that has its version.
+// layout1 is the first version of the table, as far as later versions read it: the sets, and
+// rules with their version.
 const layout1 = `table inet ironvip {
 	set frontends4 { type ipv4_addr . inet_proto . inet_service; elements = { 10.96.0.1 . tcp . 80 }; }
 	set nodeports4 { type ipv4_addr . inet_proto . inet_service; elements = { 10.77.0.1 . tcp . 30080 }; }
@@ -30,8 +30,8 @@ const layout1 = `table inet ironvip {
 }
 `
 
-// A table of the first layout is replaced at the next start. The node ports on
-// record in it stay ours, and a service that nobody recorded stays foreign.
+// A table of the first version is replaced at the next start. The node ports that it records
+// remain ours, and a service without a record remains foreign.
 func TestTableOfTheFirstLayoutIsReplaced(t *testing.T) {
 	lab := netlab.New(t)
 	runWith(t, lab.Director, layout1, "nft", "-f", "-")

@@ -19,8 +19,8 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// wire is what a namespace's processes sent to the kernel over netlink, send by
-// send, as the kernel's own monitor device saw it.
+// wire is what the processes of a namespace sent to the kernel over netlink, one packet per send,
+// as the kernel's monitor device captured it.
 type wire []packet
 
 // packet is one send: one or more messages of one netlink protocol.
@@ -41,8 +41,8 @@ func (p packet) messages(each func(typ, flags uint16, seq uint32)) {
 	}
 }
 
-// awaited is the sequence number of the last message that asks for an answer;
-// dump says that the answer is a whole listing.
+// awaited returns the sequence number of the last message that requests an answer, and whether
+// the answer is a dump.
 func (p packet) awaited() (seq uint32, dump, any bool) {
 	p.messages(func(_, flags uint16, s uint32) {
 		if flags&(unix.NLM_F_ACK|unix.NLM_F_DUMP) != 0 {
@@ -52,7 +52,7 @@ func (p packet) awaited() (seq uint32, dump, any bool) {
 	return seq, dump, any
 }
 
-// queries are the sends that list something, changes the others.
+// queries returns the sends that request a dump, and changes the others.
 func (w wire) queries() wire { return w.pick(true) }
 func (w wire) changes() wire { return w.pick(false) }
 
@@ -122,7 +122,7 @@ func tap(t testing.TB, node *netlab.Node, do func()) wire {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Answers and notifications pass here as well.
+		// The device also sees answers and notifications.
 		if n >= unix.NLMSG_HDRLEN && binary.NativeEndian.Uint16(buf[6:])&unix.NLM_F_REQUEST != 0 {
 			protocol := from.(*unix.SockaddrLinklayer).Protocol
 			w = append(w, packet{int(protocol<<8 | protocol>>8), slices.Clone(buf[:n])})
@@ -138,10 +138,10 @@ func tap(t testing.TB, node *netlab.Node, do func()) wire {
 	return w
 }
 
-// replay sends w again in another node, as plainly as can be: one socket for
-// each protocol, send, read the answers, next. What is sent is there before, so
-// nothing is built or allocated. Each, which may be nil, gets every message of
-// the answers. It returns how long all that took, and the part of each protocol.
+// replay sends w again in another node in the plainest way: one socket per protocol, send, read
+// the answers, next. The messages exist before, so nothing is built or allocated. Each, which may
+// be nil, gets every message of the answers. It returns the total time and the part of each
+// protocol.
 func replay(t testing.TB, node *netlab.Node, w wire, each func(protocol int, typ uint16, data []byte)) (whole time.Duration, of map[int]time.Duration) {
 	t.Helper()
 	sockets := map[int]int{}
@@ -201,16 +201,15 @@ func replay(t testing.TB, node *netlab.Node, w wire, each func(protocol int, typ
 	return time.Since(start), of
 }
 
-// plainly is what a bare reading keeps of a kernel: its objects as plain
-// structs, in the order in which they came, and nothing that is looked up,
-// compared or joined. This is the unit for our own reading.
+// plainly is the result of a bare read of a kernel: its objects as plain structs, in the order of
+// arrival, without lookups, comparisons or joins. It is the unit for the cost of our own reader.
 type plainly struct {
 	services  []kernel.Service
 	dests     []kernel.Dest
 	addresses []netip.Addr
 	rules     []struct{ chain, comment string }
 	elements  []struct{ key, end, data []byte }
-	others    int // tables, chains, sets, links: counted
+	others    int // number of tables, chains, sets, links
 }
 
 // keep decodes one message.
@@ -272,8 +271,8 @@ func (r *plainly) keep(protocol int, typ uint16, data []byte) {
 	}
 }
 
-// What the monitor sees of one service is what we say that we send, and what is
-// sent again plainly makes the same in another kernel.
+// The monitor sees the messages of one service that we count. Sent again in another node, they
+// create the same service.
 func TestWire(t *testing.T) {
 	first, second := netlab.New(t), netlab.New(t)
 	p := newPlane(t, first.Director)
@@ -284,7 +283,7 @@ func TestWire(t *testing.T) {
 	if got, want := w.changes().of(unix.NETLINK_GENERIC).count(), int(after.WritesSent-before.WritesSent); got != want {
 		t.Errorf("the monitor saw %d ipvs messages, we count %d", got, want)
 	}
-	newPlane(t, second.Director) // the device
+	newPlane(t, second.Director) // creates the device
 	replay(t, second.Director, w.changes(), nil)
 	if ours, again := run(t, first.Director, "ipvsadm", "-Sn"), run(t, second.Director, "ipvsadm", "-Sn"); ours != again {
 		t.Errorf("sent again, it makes\n%s, not\n%s", again, ours)

@@ -19,8 +19,8 @@ func entry(dst, reply netip.AddrPort) []byte {
 	return netlink.AppendAttr(netlink.AppendAttr(b, ctaID, 1, 2, 3, 4), ctaZone, 0, 7)
 }
 
-// What names an entry to the kernel, for it to delete, names the frontend that
-// the entry was read to be of: never another one, never all.
+// The attributes that identify an entry to the kernel for its deletion contain the entry's
+// frontend, so that no other entry is deleted.
 func FuzzDecodeFlow(f *testing.F) {
 	four, six := entry(netip.MustParseAddrPort("10.96.0.1:53"), netip.MustParseAddrPort("10.1.0.1:53")), entry(netip.MustParseAddrPort("[fd96::1]:53"), netip.MustParseAddrPort("[fd01::1]:53"))
 	f.Add(four)
@@ -31,7 +31,7 @@ func FuzzDecodeFlow(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x, id, err := DecodeFlow(b)
 		if err != nil || !x.Frontend.Addr.IsValid() {
-			return // such an entry is nobody's
+			return // an entry without a frontend is not deleted
 		}
 		again, _, err := DecodeFlow(append([]byte{0, 0, 0, 0}, id...))
 		if err != nil || again.Frontend != x.Frontend {

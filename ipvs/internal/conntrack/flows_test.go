@@ -9,8 +9,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The index finds exactly what looking at every flow finds, and what the kernel
-// is asked to send has all of it.
+// The index finds the same flows as a search of all flows, and the kernel's filter selects all of
+// them.
 func TestFlowsAgainstEach(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		addr := func(label string) netip.Addr {

@@ -27,7 +27,7 @@ func TestElementKeys(t *testing.T) {
 			e.Key.Port = rapid.Uint16Range(0, 65534).Draw(t, "port")
 			e.Key.Protocol = vip.Protocol(rapid.ByteRange(1, 255).Draw(t, "protocol"))
 		case KindMark, KindMarkSource:
-			e.Key.Addr = unspecifiedOf(vip.FamilyOf(e.Key.Addr)) // which the maps tell
+			e.Key.Addr = unspecifiedOf(vip.FamilyOf(e.Key.Addr)) // sets of marks don't contain the address
 		}
 		if s.Kind() == KindPorts {
 			e.Key.LastPort = rapid.Uint16Range(e.Key.Port+1, 65535).Draw(t, "last port")

@@ -18,14 +18,14 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// sent is what a transaction's message says.
+// sent is one message of a transaction.
 type sent struct {
 	typ, flags uint16
 	data       []byte
 }
 
-// messagesOf splits a transaction, and checks its frame: how it begins and ends,
-// and that only the last message within is asked to be answered.
+// messagesOf splits a transaction. It checks the batch's begin and end, and that only the last
+// message in between requests an acknowledgement.
 func messagesOf(t *testing.T, x *nftwire.Transaction) (all []sent) {
 	t.Helper()
 	for b := x.End(7, 8, 9); len(b) > 0; {
@@ -64,7 +64,7 @@ func attribute(t *testing.T, m sent, want uint16) []byte {
 	return nil
 }
 
-// library returns what a library of its own sends for a transaction.
+// library returns the messages that google/nftables sends for a transaction.
 func library(t *testing.T, do func(c *nftables.Conn) error) (all []sent) {
 	t.Helper()
 	c, err := nftables.New(nftables.WithTestDial(func(req []mdlayher.Message) ([]mdlayher.Message, error) {
@@ -79,12 +79,12 @@ func library(t *testing.T, do func(c *nftables.Conn) error) (all []sent) {
 	if err := do(c); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.Flush() // nothing answers
+	_ = c.Flush() // it gets no answer
 	return all[1 : len(all)-1]
 }
 
-// What we write of the table is, to the byte, what an independent library
-// writes. It asks for more answers.
+// Our messages of the table equal those of an independent library byte for byte, except that the
+// library requests more answers.
 func TestLayoutIsWrittenAsByALibrary(t *testing.T) {
 	l := newLayout("ironvip", 0x1000)
 	var x nftwire.Transaction
@@ -123,7 +123,8 @@ func TestLayoutIsWrittenAsByALibrary(t *testing.T) {
 	}
 }
 
-// So is one element of each set, but for how its set is named.
+// Messages about one element of each set equal the library's, too, except for how they identify
+// the set.
 func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 	l := newLayout("ironvip", 0x1000)
 	list := func(m sent) []byte {

@@ -48,7 +48,7 @@ func TestSysctls(t *testing.T) {
 	if f := s.Set(missing); !f.OK {
 		t.Errorf("a missing one that kernels may lack: %+v", f)
 	}
-	// What stands in the way of writing is part of the message.
+	// The message contains the reason of a failed write.
 	if err := os.MkdirAll(filepath.Join(root, "ipv4/ip_forward"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func TestPortsThatProcessesHave(t *testing.T) {
 	}
 }
 
-// Connections of a listener that is gone don't make a port look taken.
+// Connections of a closed listener don't make a port look used.
 func TestPortWithConnectionsOnlyIsFree(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// body returns a message's part after its header.
+// body returns a message without its header.
 func body(m []byte) []byte { return m[unix.SizeofNlMsghdr:] }
 
 func drawAddr(t *rapid.T, v4 bool) netip.Addr {
@@ -61,13 +61,13 @@ func TestCodecRoundTrip(t *testing.T) {
 	})
 }
 
-// The kernel's side of it, from a 6.1 kernel: 16 bytes of address for IPv4, too,
-// and both kinds of statistics.
+// A message as a 6.1 kernel sends it: with 16 bytes of address for IPv4, too, and with
+// statistics.
 func TestDecodeKernelForm(t *testing.T) {
 	b, start := netlink.BeginNest([]byte{CmdNewDest, 1, 0, 0}, attrDest)
 	b = netlink.AppendAttr(b, destAddr, 10, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	b = netlink.AppendAttr(b, destPort, 0x1f, 0x90)
-	b = netlink.AppendAttr32(b, destForward, 0x100) // other bits than the method's
+	b = netlink.AppendAttr32(b, destForward, 0x100) // with a bit outside the method's
 	b = netlink.AppendAttr32(b, destWeight, 100000)
 	b = netlink.AppendAttr32(b, destActive, 3)
 	b = netlink.AppendAttr32(b, destInactive, 4)

@@ -52,12 +52,11 @@ func TestDecodeCapturedStatistics(t *testing.T) {
 	}
 }
 
-// Counters beyond 32 bits are read whole, and those that nobody knows yet are
-// passed over.
+// Counters beyond 32 bits are read completely, and unknown counters are ignored.
 func TestStatisticsAreWide(t *testing.T) {
 	b := netlink.AppendAttr(nil, 0, 1, 2, 3, 4, 5, 6, 7, 8)
 	b = netlink.AppendAttr(b, statsInBytes, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
-	b = netlink.AppendAttr(b, 11) // padding, as the kernel may send it
+	b = netlink.AppendAttr(b, 11) // the kernel may send padding
 	b = netlink.AppendAttr(b, 200, 1, 2, 3, 4, 5, 6, 7, 8)
 	got, err := decodeStats(b)
 	if want := (reconcile.Traffic{In: reconcile.Volume{Bytes: math.MaxUint64}}); err != nil || got != want {
@@ -192,8 +191,8 @@ func FuzzDecodeStats(f *testing.F) {
 	})
 }
 
-// A table that can't be read any more is opened anew; one that isn't there is
-// an error each time, until it is.
+// The table is opened again if it can't be read any more. A missing table is an error at each
+// read, until it exists.
 func TestTableIsReopened(t *testing.T) {
 	table := Table{Path: filepath.Join(t.TempDir(), "ip_vs")}
 	defer table.Close()
@@ -203,7 +202,7 @@ func TestTableIsReopened(t *testing.T) {
 	if err := os.WriteFile(table.Path, []byte(kerneltest.Table), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // from the beginning each time
+	for range 2 { // each read starts at the beginning
 		if all, err := table.Read(); err != nil || len(all) != 5 {
 			t.Errorf("%d services, %v", len(all), err)
 		}
@@ -214,7 +213,7 @@ func TestTableIsReopened(t *testing.T) {
 	}
 }
 
-// Reading all of a large table, as a scrape does.
+// Reading all of a large table, as for each scrape of metrics.
 func BenchmarkParseTable5000(b *testing.B) {
 	var text bytes.Buffer
 	text.WriteString(strings.Repeat("heading\n", 3))
