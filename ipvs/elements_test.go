@@ -270,7 +270,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 				t.Fatalf("the table has %v\nneeded is %v", table, n)
 			}
 			if all := target.records.all(&target.marks); !maps.Equal(map[filter.Element]bool(all), map[filter.Element]bool(table)) {
-				t.Fatalf("a table built anew would have %v, not %v", all, table)
+				t.Fatalf("a rebuilt table would have %v, not %v", all, table)
 			}
 			for k := range target.marks.of {
 				if want[k] == nil || !hasMark(want[k]) {

@@ -26,26 +26,26 @@ import (
 
 // loop is a Reconciler on a plane.
 type loop struct {
-	t       *testing.T
-	p       *planeIn
-	clock   table.Clock
-	desired *table.Table[vip.FrontendKey, vip.Frontend]
-	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
-	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
-	want    map[vip.FrontendKey]vip.Frontend
-	turn    sync.Mutex // held while the dataplane changes
-	stop    func()
+	t        *testing.T
+	p        *planeIn
+	clock    table.Clock
+	desired  *table.Table[vip.FrontendKey, vip.Frontend]
+	applied  *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
+	r        *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	want     map[vip.FrontendKey]vip.Frontend
+	applying sync.Mutex // held while the dataplane changes
+	stop     func()
 }
 
-// inTurns holds the turn while it applies.
-type inTurns struct {
+// lockedPlane holds a mutex while it applies.
+type lockedPlane struct {
 	*planeIn
-	turn *sync.Mutex
+	applying *sync.Mutex
 }
 
-func (p inTurns) Apply(ctx context.Context, updates []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
-	p.turn.Lock()
-	defer p.turn.Unlock()
+func (p lockedPlane) Apply(ctx context.Context, updates []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	p.applying.Lock()
+	defer p.applying.Unlock()
 	return p.planeIn.Apply(ctx, updates)
 }
 
@@ -54,7 +54,7 @@ func newLoop(t *testing.T, p *planeIn, resync time.Duration) *loop {
 	l.desired = table.New(&l.clock, vip.KeyOfFrontend, nil)
 	l.applied = table.New(&l.clock, reconcile.KeyOfApplied, nil)
 	l.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: l.desired, Target: inTurns{p, &l.turn}, Applied: l.applied, Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond,
+		Desired: l.desired, Target: lockedPlane{p, &l.applying}, Applied: l.applied, Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -116,8 +116,8 @@ func (l *loop) unapplied() string {
 // kernel has only a part of it before.
 func (l *loop) witness(want ...vip.Frontend) {
 	l.t.Helper()
-	l.turn.Lock()
-	defer l.turn.Unlock()
+	l.applying.Lock()
+	defer l.applying.Unlock()
 	witness(l.t, l.p.node, want)
 }
 

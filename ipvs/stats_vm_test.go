@@ -122,7 +122,7 @@ func (w *town) compareShown(t *testing.T, all []*vip.Frontend) error {
 }
 
 // testTimeout bounds waits: the kernel may be busy with the cleanup of earlier tests.
-const patience = 2 * time.Minute
+const testTimeout = 2 * time.Minute
 
 // After real traffic over every protocol and family, our statistics equal ipvsadm's, for the
 // whole node and for single frontends, while connections are open and after they are closed.
@@ -196,8 +196,8 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 	}
 	w.remove(t, fewer)
 	w.create(t, fewer)
-	if anew, _, err := w.Breakdown(t.Context(), all[0].Key); err != nil || anew.Connections != 0 || anew.In.Bytes != 0 {
-		t.Errorf("%+v, %v of a frontend that was made anew", anew, err)
+	if again, _, err := w.Breakdown(t.Context(), all[0].Key); err != nil || again.Connections != 0 || again.In.Bytes != 0 {
+		t.Errorf("%+v, %v of a frontend that was added again", again, err)
 	}
 }
 

@@ -144,15 +144,15 @@ func (s *stormLab) settle() {
 }
 
 func (s *stormLab) killed() bool {
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	return s.agent.dead()
 }
 
 // kill makes the agent die after so many writes.
 func (s *stormLab) kill(after int, done bool) {
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	if !s.agent.dead() {
 		s.agent.left, s.agent.done = after, done
 	}

@@ -334,7 +334,7 @@ func TestDrain(t *testing.T) {
 	c.Close()
 	// The closed connection waits for its timer. It counts until no packet has come for a while.
 	// The kernel's counter settles in 2 s.
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for count() != 0 && time.Now().Before(deadline) {
 		time.Sleep(500 * time.Millisecond)
 		now = now.Add(time.Second)

@@ -32,12 +32,12 @@ func TestConformance(t *testing.T) {
 			return out
 		},
 		Ask: func(t *testing.T, k vip.FrontendKey) (string, error) {
-			c, err := net.DialTimeout(k.Protocol.String(), k.AddrPort().String(), patience)
+			c, err := net.DialTimeout(k.Protocol.String(), k.AddrPort().String(), testTimeout)
 			if err != nil {
 				return "", err
 			}
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			if k.Protocol == vip.UDP {
 				answer, err := ask(c.(*net.UDPConn), "")
 				return answer, err

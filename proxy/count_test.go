@@ -107,7 +107,7 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 					var clients sync.WaitGroup
 					for range 20 {
 						clients.Go(func() {
-							c, err := net.DialTimeout(protocol.String(), f.Key.AddrPort().String(), patience)
+							c, err := net.DialTimeout(protocol.String(), f.Key.AddrPort().String(), testTimeout)
 							if err != nil {
 								return // reset
 							}

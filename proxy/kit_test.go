@@ -26,7 +26,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-const patience = time.Minute // for events that are certain to happen
+const testTimeout = time.Minute // for events that are certain to happen
 
 // bench is one Target under test with its environment. At the end of the test, it checks for leaks.
 type bench struct {
@@ -222,7 +222,7 @@ type client struct {
 func dial(t testing.TB, key vip.FrontendKey) *client { return dialFrom(t, "", key) }
 
 func dialerFrom(from string) *net.Dialer {
-	d := &net.Dialer{Timeout: patience}
+	d := &net.Dialer{Timeout: testTimeout}
 	if from != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}
@@ -236,7 +236,7 @@ func dialFrom(t testing.TB, from string, key vip.FrontendKey) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testTimeout))
 	return &client{c.(*net.TCPConn), bufio.NewReader(c)}
 }
 
@@ -279,7 +279,7 @@ func wantRefusedFrom(t testing.TB, from string, key vip.FrontendKey) {
 	c, err := dialerFrom(from).Dial("tcp", key.AddrPort().String())
 	if err == nil {
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, err = c.Read(make([]byte, 1))
 	}
 	if !errors.Is(err, syscall.ECONNRESET) {
@@ -323,7 +323,7 @@ func backlog(t testing.TB, n int) netip.AddrPort {
 func fullBacklog(t testing.TB) netip.AddrPort {
 	t.Helper()
 	addr := backlog(t, 0)
-	for wait := patience; ; wait = 50 * time.Millisecond { // it has room for one, however long that takes
+	for wait := testTimeout; ; wait = 50 * time.Millisecond { // it has room for one, however long that takes
 		c, err := net.DialTimeout("tcp", addr.String(), wait)
 		if err != nil {
 			return addr

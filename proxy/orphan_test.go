@@ -48,7 +48,7 @@ func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 	ready()
 	select {
 	case <-r.Synced():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("never ready")
 	}
 	stop()

@@ -91,7 +91,7 @@ func TestRemovalClosesListenerAndConnections(t *testing.T) {
 // A backend is removed while a connect to it is in progress.
 func TestRemovalDuringConnectTriesAnother(t *testing.T) {
 	good, silent := tcpBackend(t, "127.0.0.1", named("good")), fullBacklog(t)
-	p := newTarget(t, Options{ConnectTimeout: patience})
+	p := newTarget(t, Options{ConnectTimeout: testTimeout})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	f := onVIP(key, vip.RoundRobin, silent)
 	p.must(f)

@@ -240,11 +240,11 @@ func TestTCPNoBackendIsResetAtOnce(t *testing.T) {
 		"all refuse":  onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.2")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newTarget(t, Options{ConnectTimeout: patience, ConnectBudget: patience})
+			p := newTarget(t, Options{ConnectTimeout: testTimeout, ConnectBudget: testTimeout})
 			p.must(f)
 			start := time.Now()
 			wantRefused(t, key)
-			if took := time.Since(start); took > patience/2 {
+			if took := time.Since(start); took > testTimeout/2 {
 				t.Errorf("took %v", took)
 			}
 			if n := p.Stats().Unserved; n != 1 {

@@ -68,7 +68,7 @@ func ask(c *net.UDPConn, s string) (string, error) {
 	if _, err := c.Write([]byte(s)); err != nil {
 		return "", err
 	}
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 	buf := make([]byte, maxDatagram)
 	n, err := c.Read(buf)
 	return string(buf[:n]), err
@@ -157,7 +157,7 @@ func TestUDPAnswersComeFromTheVIP(t *testing.T) {
 	if _, err := c.WriteToUDPAddrPort([]byte("x"), key.AddrPort()); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 	if _, from, err := c.ReadFromUDPAddrPort(make([]byte, 10)); err != nil || from != key.AddrPort() {
 		t.Fatalf("answer from %v, %v; want %s", from, err, key.AddrPort())
 	}
@@ -230,7 +230,7 @@ func TestUDPBackendDiesMidSession(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	dying.WriteToUDPAddrPort([]byte("hello"), from)
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 	if _, err := c.Read(make([]byte, 10)); err != nil {
 		t.Fatal(err)
 	}
