@@ -21,16 +21,7 @@ func (t *Target) accept(batch []updateOf) []*item {
 	clear(t.buffers.items)
 	items := make([]*item, 0, len(batch))
 	needs := t.optional
-	dests := 0
-	for i := range batch {
-		for _, f := range []*vip.Frontend{batch[i].Old, batch[i].New} {
-			if f != nil {
-				dests += len(f.Backends)
-			}
-		}
-	}
-	// Nothing of the last batch points to these any more.
-	t.buffers.dests = slices.Grow(t.buffers.dests[:0], dests)
+	t.buffers.dests = t.buffers.dests[:0] // nothing of the last batch points to these any more
 	for i := range batch {
 		u := &batch[i]
 		u.Err = nil

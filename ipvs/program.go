@@ -32,11 +32,7 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 			}
 			break
 		}
-		n := 0
-		for _, it := range todo {
-			n += 1 + it.service.want.Size() + it.service.have.Size()
-		}
-		ops := slices.Grow(t.buffers.ops[:0], n)
+		ops := t.buffers.ops[:0]
 		for i, it := range todo {
 			s := &it.service
 			if s.unread {

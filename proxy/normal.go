@@ -82,11 +82,11 @@ var hints = map[string]string{
 // scheduler returns f's scheduler or the default.
 func scheduler(f *vip.Frontend) vip.Scheduler { return cmp.Or(f.Scheduler, vip.DefaultScheduler) }
 
-// same reports whether the proxy would serve a and b identically. It ignores names, drain times and
-// SchedulerFallback, because the proxy always falls back. It also ignores which connections are
-// masqueraded, because backends always see this host. It compares what Unsupported refuses, so that the
-// request reaches Apply and is refused there.
-func same(a, b *vip.Frontend) bool {
+// Same implements reconcile.Target. It ignores names, drain times and SchedulerFallback, because the
+// proxy always falls back. It also ignores which connections are masqueraded, because backends
+// always see this host. It compares what Unsupported refuses, so that the request reaches Apply and
+// is refused there.
+func (t *Target) Same(a, b *vip.Frontend) bool {
 	return a.Key == b.Key &&
 		a.Kind == b.Kind &&
 		scheduler(a) == scheduler(b) &&

@@ -313,9 +313,6 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 	}
 }
 
-// Same implements reconcile.Target.
-func (t *Target) Same(a, b *vip.Frontend) bool { return same(a, b) }
-
 // Connections implements reconcile.Connections: TCP connections, including those being established,
 // and UDP sessions.
 func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {

@@ -55,7 +55,7 @@ func (r *Ruleset) Has(e Element) bool {
 
 // Read returns the content of the table. A missing table is an empty ruleset.
 func (f *Table) Read(ctx context.Context) (*Ruleset, error) {
-	if err := f.open(ctx); err != nil {
+	if err := f.conn.Open(ctx); err != nil {
 		return nil, err
 	}
 	defer f.conn.Close()

@@ -42,8 +42,6 @@ func New(name string, bit uint32, stats *atomic.Uint64) *Table {
 	return &Table{layout: newLayout(name, bit), stats: stats, conn: nftwire.NewConn()}
 }
 
-func (f *Table) open(ctx context.Context) error { return f.conn.Open(ctx) }
-
 // Apply makes a change in one transaction. A missing table is ErrNoTable.
 func (f *Table) Apply(ctx context.Context, c Change) error {
 	if len(c) == 0 {
@@ -190,7 +188,7 @@ var ErrNoNFTables = errors.New("this kernel has no nf_tables")
 
 // Exists reports whether our table is there.
 func (f *Table) Exists(ctx context.Context) (bool, error) {
-	there, err := false, f.open(ctx)
+	there, err := false, f.conn.Open(ctx)
 	if err == nil {
 		defer f.conn.Close()
 		if there, err = f.tableExists(ctx); err == nil {

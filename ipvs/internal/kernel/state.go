@@ -16,14 +16,6 @@ type State struct {
 
 func CompareDests(a, b Dest) int { return a.Addr.Compare(b.Addr) }
 
-// Size returns the number of destinations. S may be nil.
-func (s *State) Size() int {
-	if s == nil {
-		return 0
-	}
-	return len(s.Dests)
-}
-
 // Serves reports whether a backend is a destination. S may be nil.
 func (s *State) Serves(backend netip.AddrPort) bool {
 	if s == nil {
