@@ -53,6 +53,7 @@ type Conn struct {
 	port     uint32
 	seq      uint32
 	out, in  []byte
+	unread   []byte // rest of the last datagram
 	stats    *Counters
 }
 
@@ -181,6 +182,7 @@ func (c *Conn) send(b []byte) error {
 		// The messages contain the old socket's port, but the kernel doesn't check it.
 	}
 	c.stats.Sends.Add(1)
+	c.unread = nil // answers to earlier messages
 	for {
 		_, err := unix.Write(c.fd, b)
 		if err == unix.EINTR {
@@ -197,37 +199,22 @@ func (c *Conn) send(b []byte) error {
 // message. The answer to the last message ends the pack.
 func (c *Conn) collect(first uint32, outcome []error) {
 	lost := false
-	for {
-		msgs, err := c.receive()
-		if err == unix.ENOBUFS {
+	for last := uint32(len(outcome) - 1); ; {
+		h, data, err := c.message()
+		switch {
+		case err == unix.ENOBUFS:
 			lost = true // some answers were dropped; later ones may still arrive
-			if c.pending() {
-				continue
-			}
-			c.unknown(outcome)
-			return
-		}
-		if err != nil { // no valid answer: a new socket receives no late ones
+		case err != nil: // no valid answer: a new socket receives no late ones
 			c.Close()
 			c.unknown(outcome)
 			return
 		}
-		for len(msgs) > 0 {
-			h, data, rest, err := NextMessage(msgs)
-			if err != nil {
-				c.Close()
-				c.unknown(outcome)
-				return
-			}
-			msgs = rest
-			at := h.Seq - first
-			if at >= uint32(len(outcome)) || h.Type != unix.NLMSG_ERROR || len(data) < 4 {
-				continue // the answer to an earlier message
-			}
+		// Other messages are answers to earlier ones.
+		if at := h.Seq - first; err == nil && at <= last && h.Type == unix.NLMSG_ERROR && len(data) >= 4 {
 			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
 				outcome[at] = unix.Errno(-code)
 			}
-			if at == uint32(len(outcome)-1) {
+			if at == last {
 				if lost {
 					c.unknown(outcome[:at])
 				}
@@ -251,8 +238,11 @@ func (c *Conn) unknown(outcome []error) {
 	}
 }
 
-// pending reports whether a datagram can be received now.
+// pending reports whether a message can be read now.
 func (c *Conn) pending() bool {
+	if len(c.unread) > 0 {
+		return true
+	}
 	fds := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n > 0
@@ -279,28 +269,20 @@ func (c *Conn) Transact(x Batch) error {
 		if failed != nil && !c.pending() {
 			return failed
 		}
-		msgs, err := c.receive()
+		h, data, err := c.message()
 		if err != nil {
 			c.Close()
 			return errors.Join(failed, fmt.Errorf("%w: %w", ErrUnknown, err))
 		}
-		for len(msgs) > 0 {
-			h, data, rest, err := NextMessage(msgs)
-			if err != nil {
-				c.Close()
-				return errors.Join(failed, err)
-			}
-			msgs = rest
-			if h.Seq-first > 1 || h.Type != unix.NLMSG_ERROR || len(data) < 4 {
-				continue
-			}
-			code := int32(binary.NativeEndian.Uint32(data))
-			switch errno := unix.Errno(-code); {
-			case code != 0 && !errors.Is(failed, errno):
-				failed = errors.Join(failed, errno)
-			case code == 0 && h.Seq == c.seq && failed == nil:
-				return nil
-			}
+		if h.Seq-first > 1 || h.Type != unix.NLMSG_ERROR || len(data) < 4 {
+			continue
+		}
+		code := int32(binary.NativeEndian.Uint32(data))
+		switch errno := unix.Errno(-code); {
+		case code != 0 && !errors.Is(failed, errno):
+			failed = errors.Join(failed, errno)
+		case code == 0 && h.Seq == c.seq && failed == nil:
+			return nil
 		}
 	}
 }
@@ -332,44 +314,48 @@ func (c *Conn) Query(ctx context.Context, put func(b []byte) []byte, each func(t
 func (c *Conn) answers(seq uint32, each func(typ uint16, data []byte) error) error {
 	interrupted := false
 	for {
-		msgs, err := c.receive()
+		h, data, err := c.message()
 		if err != nil {
 			return err
 		}
-		for len(msgs) > 0 {
-			h, data, rest, err := NextMessage(msgs)
-			if err != nil {
-				return err
-			}
-			msgs = rest
-			if h.Seq != seq {
-				continue
-			}
-			interrupted = interrupted || h.Flags&unix.NLM_F_DUMP_INTR != 0
-			switch h.Type {
-			case unix.NLMSG_ERROR, unix.NLMSG_DONE:
-				if len(data) >= 4 {
-					if code := int32(binary.NativeEndian.Uint32(data)); code < 0 {
-						return unix.Errno(-code)
-					}
+		if h.Seq != seq {
+			continue
+		}
+		interrupted = interrupted || h.Flags&unix.NLM_F_DUMP_INTR != 0
+		switch h.Type {
+		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+			if len(data) >= 4 {
+				if code := int32(binary.NativeEndian.Uint32(data)); code < 0 {
+					return unix.Errno(-code)
 				}
-				if interrupted {
-					return ErrInterrupted
-				}
-				return nil
 			}
-			if err := each(h.Type, data); err != nil {
-				return err
+			if interrupted {
+				return ErrInterrupted
 			}
-			if h.Flags&unix.NLM_F_MULTI == 0 {
-				return nil
-			}
+			return nil
+		}
+		if err := each(h.Type, data); err != nil {
+			return err
+		}
+		if h.Flags&unix.NLM_F_MULTI == 0 {
+			return nil
 		}
 	}
 }
 
-// receive returns one datagram, which is valid until the next call. The socket is
-// connected, so only the kernel can be the sender.
+// message returns the next message. It is valid until the next call.
+func (c *Conn) message() (h Header, data []byte, err error) {
+	if len(c.unread) == 0 {
+		if c.unread, err = c.receive(); err != nil {
+			return h, nil, err
+		}
+	}
+	h, data, c.unread, err = NextMessage(c.unread)
+	return h, data, err
+}
+
+// receive returns one datagram. The socket is connected, so only the kernel can be the
+// sender.
 func (c *Conn) receive() ([]byte, error) {
 	for {
 		n, err := unix.Read(c.fd, c.in)
