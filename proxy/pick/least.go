@@ -1,28 +1,13 @@
 package pick
 
-import "sync/atomic"
-
-// leastConnection picks the backend with the fewest open connections, in turn among equals.
-// O(backends).
+// leastConnection picks the backend with the fewest open connections for its weight. Among equals
+// (mostly idle ones) it uses round robin; the kernel would pick the first. O(backends).
 type leastConnection struct {
-	set
-	turn *atomic.Uint64
-}
-
-func (l *leastConnection) Pick(_ uint64, now int64, tried []int) int {
-	start := (l.turn.Add(1) - 1) % uint64(len(l.backends))
-	return l.least(int(start), now, tried, func(int) uint64 { return 1 })
-}
-
-// weightedLeastConnection picks the backend with the fewest open connections for its weight. Among
-// equals (mostly idle ones) it uses weighted round robin; the kernel would pick the first.
-// O(backends).
-type weightedLeastConnection struct {
 	set
 	stride
 }
 
-func (l *weightedLeastConnection) Pick(_ uint64, now int64, tried []int) int {
+func (l *leastConnection) Pick(_ uint64, now int64, tried []int) int {
 	return l.least(l.next(), now, tried, func(i int) uint64 { return l.weight[i] })
 }
 

@@ -65,11 +65,9 @@ func New(s vip.Scheduler, backends []Backend, turn *atomic.Uint64) (Picker, erro
 	case vip.RoundRobin:
 		return &roundRobin{set, turn}, nil
 	case vip.WeightedRoundRobin:
-		return &weightedRoundRobin{set, newStride(backends, turn)}, nil
-	case vip.LeastConnection:
-		return &leastConnection{set, turn}, nil
-	case vip.WeightedLeastConnection:
-		return &weightedLeastConnection{set, newStride(backends, turn)}, nil
+		return &weightedRoundRobin{set, newStride(backends, turn, true)}, nil
+	case vip.LeastConnection, vip.WeightedLeastConnection:
+		return &leastConnection{set, newStride(backends, turn, s == vip.WeightedLeastConnection)}, nil
 	case vip.SourceHash:
 		return newSourceHash(set), nil
 	case vip.MaglevHash:

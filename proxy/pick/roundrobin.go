@@ -1,8 +1,6 @@
 package pick
 
-import (
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // roundRobin gives each backend one connection in turn and ignores weights.
 type roundRobin struct {
@@ -43,11 +41,15 @@ type stride struct {
 	turn   *atomic.Uint64
 }
 
-func newStride(backends []Backend, turn *atomic.Uint64) stride {
+// newStride returns a stride over backends. Unless weighted, all have the same weight.
+func newStride(backends []Backend, turn *atomic.Uint64, weighted bool) stride {
 	s := stride{weight: make([]uint64, len(backends)), turn: turn}
 	var divisor uint64
 	for i, b := range backends {
-		s.weight[i] = uint64(b.Weight)
+		s.weight[i] = 1
+		if weighted {
+			s.weight[i] = uint64(b.Weight)
+		}
 		divisor = gcd(divisor, s.weight[i])
 	}
 	for i := range s.weight {
