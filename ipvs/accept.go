@@ -133,7 +133,7 @@ func (t *Target) checkOwnership(ctx context.Context, items []*item) error {
 			continue
 		}
 		if it.update.New.Kind == vip.OnHost {
-			if err := t.ports.Free(it.key); err != nil {
+			if err := t.free(it.key); err != nil {
 				it.block(err)
 				continue
 			}

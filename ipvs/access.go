@@ -27,7 +27,7 @@ type access struct {
 	fw      filters
 	sysctl  host.Tunables
 	flows   flowTable
-	ports   listeners
+	free    func(vip.FrontendKey) error // see host.FreePort
 	tunnels unwrappers
 }
 
@@ -62,11 +62,6 @@ type connectionTable interface {
 	Close()
 }
 
-// listeners are the sockets of other processes, see host.PortOwnership.
-type listeners interface {
-	Free(k vip.FrontendKey) error
-}
-
 // unwrappers are the tunnel devices of a real server, see host.Tunnels.
 type unwrappers interface {
 	Read() (map[netip.Addr]bool, error)
@@ -95,7 +90,7 @@ func openHost(o Options, stats *counters) (h access, err error) {
 		fw:     filter.New(o.Table, o.Mark, &stats.nftMessages),
 		sysctl: host.Sysctls{Root: host.ProcSysNet},
 		flows:  conntrack.Table{Dumps: &stats.conntrackDumps, Deleted: &stats.conntrack},
-		ports:  host.PortOwnership{},
+		free:   host.FreePort,
 	}
 	h.tunnels = host.NewTunnels(o.Device, h.sysctl)
 	h.device, err = host.OpenDevice(o.Device, &stats.addresses)

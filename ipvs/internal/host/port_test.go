@@ -45,12 +45,12 @@ func TestPortsThatProcessesHave(t *testing.T) {
 			port, stop := tc.listen()
 			defer stop()
 			k := vip.FrontendKey{Addr: netip.MustParseAddr(tc.ask), Port: port, Protocol: tc.p}
-			err := PortOwnership{}.Free(k)
+			err := FreePort(k)
 			if p, is := err.(vip.Problem); tc.taken != (is && p.Code == vip.CodePortTaken && p.Hint != "") {
 				t.Errorf("free(%s) is %v", k, err)
 			}
 			stop()
-			if err := (PortOwnership{}).Free(k); err != nil {
+			if err := FreePort(k); err != nil {
 				t.Errorf("after the listener's end: %v", err)
 			}
 		})
@@ -76,7 +76,7 @@ func TestPortWithConnectionsOnlyIsFree(t *testing.T) {
 	defer server.Close()
 	l.Close()
 	at := server.LocalAddr().(*net.TCPAddr).AddrPort()
-	if err := (PortOwnership{}).Free(vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: vip.TCP}); err != nil {
+	if err := FreePort(vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: vip.TCP}); err != nil {
 		t.Error(err)
 	}
 }

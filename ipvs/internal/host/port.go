@@ -8,15 +8,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// PortOwnership checks whether another process of this host has a port. IPVS receives
-// packets before any socket does, so a node port on such a port would silently cut off
-// that process.
-type PortOwnership struct{}
-
-// Free returns a problem if a socket in the calling thread's network namespace has k's
-// port on k's address or on all addresses. It binds a socket and closes it, so the cost
-// doesn't depend on the number of sockets. It returns nil if it can't check.
-func (PortOwnership) Free(k vip.FrontendKey) error {
+// FreePort returns a problem if a socket in the calling thread's network namespace has k's
+// port on k's address or on all addresses. IPVS receives packets before any socket does, so
+// a node port on that port would silently cut off the socket's process. It binds a socket
+// and closes it, so the cost doesn't depend on the number of sockets. It returns nil if it
+// can't check.
+func FreePort(k vip.FrontendKey) error {
 	kind := unix.SOCK_STREAM
 	if k.Protocol == vip.UDP {
 		kind = unix.SOCK_DGRAM
