@@ -3,16 +3,12 @@ package api
 import (
 	"context"
 	"net/http"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
-	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -212,7 +208,7 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 		return nil, writeFailed(key, err)
 	}
 	applied, err := s.apply(ctx, in.PreferWait, "state \""+body.State+"\" of backend "+backendID(key), func(ctx context.Context) ([]vip.Problem, error) {
-		return s.awaitState(ctx, key)
+		return s.overrideApplied(ctx, key.Service, rev)
 	})
 	if err != nil {
 		return nil, err
@@ -226,66 +222,24 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 	return out, nil
 }
 
-// awaitState waits until the dataplane gives a backend new connections, or none, according to its
-// effective state.
-func (s *Server) awaitState(ctx context.Context, key vip.BackendKey) (problems []vip.Problem, err error) {
+// overrideApplied waits until the overrides of a service up to a revision are in the dataplane.
+func (s *Server) overrideApplied(ctx context.Context, key vip.ServiceKey, rev uint64) (problems []vip.Problem, err error) {
+	if err := s.Overridden(ctx, rev); err != nil {
+		return nil, err
+	}
 	s.until(ctx, maxWait, func() bool {
 		problems = nil
-		in := s.tables().Input(key.Service, time.Now())
-		if in.Service == nil || in.Compiled == nil {
-			return in.Service == nil
-		}
-		i := slices.IndexFunc(in.Service.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key })
-		if i < 0 {
-			return true
-		}
-		b := &in.Service.Backends[i]
-		takes := b.Weight > 0 && compile.EffectiveState(in.Key, b, in.Override) == vip.Ready
+		in := s.tables().Input(key, time.Now())
 		for i := range in.Frontends {
 			f := &in.Frontends[i]
-			there := false
-			for _, e := range f.Frontend.Backends {
-				there = there || e.Addr.Addr() == b.Address
-				if e.Leaving.IsZero() && isEndpointOf(in.Service, b, f.Frontend.Port, e.Addr) && e.Weight > 0 != takes {
-					return false
-				}
-			}
-			if takes && !there && hasAll(&in, &f.Frontend) && b.Serves(f.Frontend.Port) && vip.FamilyOf(b.Address) == vip.FamilyOf(f.Frontend.Key.Addr) {
-				return false
-			}
-			if f.Applied == nil || f.Applied.Tried.Rev < f.Rev {
+			if f.Pending() {
 				return false
 			}
 			if f.Applied.Problem != nil {
 				problems = append(problems, *f.Applied.Problem)
 			}
 		}
-		return true
+		return in.Service == nil || in.Compiled != nil
 	})
 	return problems, ctx.Err()
-}
-
-// hasAll reports whether a UDP frontend contains every backend that serves its port and accepts new
-// clients, on any host. A UDP frontend has no other backends.
-func hasAll(in *status.Input, f *vip.Frontend) bool {
-	policy, internal := compile.Policies(in.Service)
-	if f.Key.Audience == vip.InternalClients {
-		policy = internal
-	}
-	return f.Key.Protocol == vip.UDP && f.Kind != vip.OnRealServer && policy == vip.Cluster &&
-		in.Service.Distribution != vip.PreferSameZone && in.Service.Distribution != vip.PreferSameNode &&
-		!compile.Hinted(in.Service, vip.FamilyOf(f.Key.Addr), f.Port, in.Override)
-}
-
-// isEndpointOf reports whether endpoint is b in a frontend of the port, and not another backend of
-// the same address with its own port.
-func isEndpointOf(service *vip.Service, b *vip.Backend, port string, endpoint netip.AddrPort) bool {
-	if !b.Serves(port) {
-		return false
-	}
-	if b.Port != 0 {
-		return endpoint == b.Endpoint(0)
-	}
-	return slices.ContainsFunc(service.Ports, func(p vip.Port) bool { return b.Endpoint(p.TargetPort) == endpoint }) &&
-		!slices.ContainsFunc(service.Backends, func(o vip.Backend) bool { return o.Port != 0 && o.Serves(port) && o.Endpoint(0) == endpoint })
 }

@@ -61,6 +61,8 @@ type Deps struct {
 	Begun  <-chan struct{}
 	Awaits func() string
 	Ready  <-chan struct{} // closed after the first full reconcile
+	// Overridden waits until the overrides up to a revision are compiled.
+	Overridden func(ctx context.Context, rev uint64) error
 	// DrainsKept waits until the current drains would survive a kill. Nil if nothing is stored.
 	DrainsKept func(context.Context) error
 

@@ -175,7 +175,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
 		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
 		Services: tables.Services, Overrides: tables.Overrides, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
-		Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools,
+		Overridden: line.Compile.WaitOverridden, Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools,
 		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
 		Tables:    []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)},

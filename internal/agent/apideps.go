@@ -22,7 +22,7 @@ func (a *agent) apiDeps() api.Deps {
 		Registrar: a.rest, SetState: a.overrides.Set,
 		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Leases: a.allocator.Leases(),
 		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
-		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), DrainsKept: a.pipeline.Compile.WaitKept,
+		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
 		Events:    a.events,
 		Pools:     a.allocator.Pools,
 		Resync:    a.resync,

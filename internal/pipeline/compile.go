@@ -30,6 +30,8 @@ type Compile struct {
 	drains drains
 	state  func(vip.BackendKey) (vip.State, bool)
 	room   []vip.Frontend // memory for the frontends of one service
+
+	overridden reached // the revision of the overrides up to which every service is compiled
 }
 
 // newCompile returns a stage that does nothing until Run. Frontends and Compiled are Ready once Run
@@ -77,6 +79,12 @@ func (c *Compile) WaitKept(ctx context.Context) error {
 	return c.drains.kept.wait(ctx, c.drains.keep.Revision())
 }
 
+// WaitOverridden waits until the overrides up to a revision are compiled. Any goroutine may call it
+// while Run runs. It returns the context's error.
+func (c *Compile) WaitOverridden(ctx context.Context, rev uint64) error {
+	return c.overridden.wait(ctx, rev)
+}
+
 func (c *Compile) loop(ctx context.Context) error {
 	in := c.watch()
 	defer in.close()
@@ -96,6 +104,7 @@ func (c *Compile) loop(ctx context.Context) error {
 		if busy || c.todo.len() > 0 {
 			continue
 		}
+		c.overridden.set(in.overrides.Seen())
 		if inputs == nil && !complete {
 			complete = true
 			c.drains.settle(c.claims.held, c.claims.met)
